@@ -1,0 +1,49 @@
+# Compile settings shared by every target, and the functions that declare rooms, tests and benchmarks.
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+
+add_library(fp8lab_settings INTERFACE)
+target_compile_features(fp8lab_settings INTERFACE cxx_std_20)
+# Contraction would round differently per instruction set; kernels that want fma say fma.
+target_compile_options(fp8lab_settings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror -ffp-contract=off>)
+target_link_libraries(fp8lab_settings INTERFACE Threads::Threads)
+if(FP8LAB_SANITIZE)
+  target_compile_options(fp8lab_settings INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${FP8LAB_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+  target_link_options(fp8lab_settings INTERFACE -fsanitize=${FP8LAB_SANITIZE})
+endif()
+
+# fp8lab_room(<room> SOURCES <files> [ROOMS <rooms it may include>] [LIBRARIES <others>])
+# A room is one static library under lib/<room>; ROOMS mirrors the table of ci/check_layers.py.
+function(fp8lab_room room)
+  cmake_parse_arguments(ARG "" "" "SOURCES;ROOMS;LIBRARIES" ${ARGN})
+  add_library(fp8lab_${room} STATIC ${ARG_SOURCES})
+  target_include_directories(fp8lab_${room} PUBLIC ${PROJECT_SOURCE_DIR}/lib)
+  list(TRANSFORM ARG_ROOMS PREPEND fp8lab_)
+  target_link_libraries(fp8lab_${room} PUBLIC fp8lab_settings ${ARG_ROOMS} PRIVATE fmt::fmt ${ARG_LIBRARIES})
+endfunction()
+
+# fp8lab_test(<name> SOURCES <files> [ROOMS <rooms>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>])
+# One GoogleTest binary and one CTest entry; correctness/ itself is on the include path for reference/ and support/.
+function(fp8lab_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/correctness)
+  list(TRANSFORM ARG_ROOMS PREPEND fp8lab_)
+  target_link_libraries(${name} PRIVATE fp8lab_settings ${ARG_ROOMS} ${ARG_LIBRARIES} fmt::fmt GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()
+
+# fp8lab_bench(<name> SOURCES <files> [ROOMS <rooms>] [LIBRARIES <others>])
+function(fp8lab_bench name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;ROOMS;LIBRARIES" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  list(TRANSFORM ARG_ROOMS PREPEND fp8lab_)
+  target_link_libraries(${name} PRIVATE fp8lab_settings ${ARG_ROOMS} ${ARG_LIBRARIES} fmt::fmt benchmark::benchmark)
+endfunction()
