@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+// What a scenario file resolves to, one matrix point at a time, and what an arm gives back. Plain data: parsing lives
+// in scenario.h, running in measure.h, closed-form figures in predict.h.
+namespace fp8lab {
+
+/// Scenario key `model`. Lengths are elements; `seq` and `batch` are tokens per sequence and sequences per step.
+struct ModelConfig {
+  std::string layer = "transformer_layer";  ///< a row of the layer table (nn/layer_table.h)
+  std::string form = "gpt";                 ///< gpt: LayerNorm, GELU, bias; llama: RMSNorm, SwiGLU, RoPE, no bias
+  std::int64_t layers = 1;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 1;
+  std::int64_t kv_heads = 0;  ///< 0: as many as heads
+  std::int64_t ffn = 0;       ///< 0: 4 x hidden
+  std::int64_t seq = 0;
+  std::int64_t batch = 1;
+  std::string op_fuser = "none";  ///< none | mlp: build the MLP as one fused chain of operations
+  double dropout = 0.0;           ///< attention and hidden dropout probability
+};
+
+/// Scenario key `training.recipe_options`; a value left out keeps the recipe's own default.
+struct RecipeOptions {
+  std::optional<std::int64_t> amax_history_length;
+  std::optional<std::string> amax_algorithm;  ///< max | most_recent
+  std::optional<std::int64_t> margin;
+  std::optional<double> epsilon;
+  std::optional<bool> power_of_two_scales;
+  std::optional<std::string> scale_rounding;  ///< rceil | floor (E8M0 scales)
+};
+
+/// Scenario key `training`.
+struct TrainingConfig {
+  std::int64_t steps = 1;
+  std::string optimizer = "none";  ///< none | adam
+  double learning_rate = 1e-4;
+  std::string loss = "sum";        ///< sum (of outputs) | mse (against a seeded target)
+  std::string param_dtype = "bf16";  ///< bf16 | f32
+  std::string recipe = "bf16";     ///< a row of the recipe table
+  RecipeOptions recipe_options;
+  bool fp8_attention = false;      ///< attention's matrix products in FP8 (recipes that support it)
+  std::string checkpoint = "none";  ///< none | full: recompute every layer's activations in backward
+  bool keep_loss = true;           ///< false: the loss is dropped before memory is read (negative control)
+  std::uint64_t seed = 1234;
+};
+
+/// One point of a scenario's matrix with every axis applied.
+struct CellConfig {
+  std::string scenario;
+  std::string id;  ///< "<scenario>/<axis>=<value>,..." in the order the axes are declared
+  std::vector<std::pair<std::string, std::string>> axes;
+  std::string device = "cpu";  ///< a row of the device table
+  std::string arch = "hopper";  ///< a row of the architecture table; `cuda` reads it from the card
+  int ranks = 1;
+  std::string fix;  ///< a row of the fix table, or empty for a plain cell
+  ModelConfig model;
+  TrainingConfig training;
+  std::vector<std::string> measure;  ///< metric groups: memory, parity, host, time, traffic
+};
+
+/// The sides a cell is run on, each in a process of its own.
+enum class Arm { kBefore, kAfter, kBf16 };
+
+/// A figure, or null with the reason why there is none. Never 0 for absent, never NaN in a file.
+struct MetricValue {
+  std::optional<double> value;
+  std::optional<double> predicted;
+  std::string unit;    ///< "B", "ns", "ms", "dB", "1" ...
+  std::string reason;  ///< why value is absent
+};
+
+/// What one arm's process reports.
+struct ArmResult {
+  std::string status = "ok";  ///< ok | crashed | timeout | out_of_memory | error
+  std::string reason;         ///< one line, for every status but ok
+  double seconds = 0.0;
+  std::map<std::string, MetricValue> metrics;  ///< by metric name
+  /// Bytes by holder at the end of backward ("context of layers[0].attention: q, k, v"), largest first.
+  std::vector<std::pair<std::string, std::int64_t>> retained_by_holder;
+  std::vector<std::pair<std::string, std::int64_t>> peak_by_holder;
+  std::string sequence_hash;  ///< hex; equal on every device for the same schedule
+  std::string timeline_json;  ///< the memory timeline document, empty when not recorded
+};
+
+}  // namespace fp8lab
