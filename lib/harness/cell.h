@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "recipe/recipe.h"
+
 // What a scenario file resolves to, one matrix point at a time, and what an arm gives back. Plain data: parsing lives
 // in scenario.h, running in measure.h, closed-form figures in predict.h.
 namespace fp8lab {
@@ -26,16 +28,6 @@ struct ModelConfig {
   double dropout = 0.0;           ///< attention and hidden dropout probability
 };
 
-/// Scenario key `training.recipe_options`; a value left out keeps the recipe's own default.
-struct RecipeOptions {
-  std::optional<std::int64_t> amax_history_length;
-  std::optional<std::string> amax_algorithm;  ///< max | most_recent
-  std::optional<std::int64_t> margin;
-  std::optional<double> epsilon;
-  std::optional<bool> power_of_two_scales;
-  std::optional<std::string> scale_rounding;  ///< rceil | floor (E8M0 scales)
-};
-
 /// Scenario key `training`.
 struct TrainingConfig {
   std::int64_t steps = 1;
@@ -44,7 +36,7 @@ struct TrainingConfig {
   std::string loss = "sum";        ///< sum (of outputs) | mse (against a seeded target)
   std::string param_dtype = "bf16";  ///< bf16 | f32
   std::string recipe = "bf16";     ///< a row of the recipe table
-  RecipeOptions recipe_options;
+  RecipeOptions recipe_options;    ///< key `training.recipe_options`; a value left out keeps the recipe's default
   bool fp8_attention = false;      ///< attention's matrix products in FP8 (recipes that support it)
   std::string checkpoint = "none";  ///< none | full: recompute every layer's activations in backward
   bool keep_loss = true;           ///< false: the loss is dropped before memory is read (negative control)
