@@ -1,0 +1,138 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/e8m0.h"
+#include "core/float16.h"
+#include "core/host_device.h"
+
+/// FP8 conversions and scales, the one header that host and device code share (with what it includes).
+///
+/// Encoding follows CUDA's SATFINITE mode bit for bit: round to nearest even on the value given; finite overflow and
+/// infinities saturate to the largest finite code of their sign; every NaN becomes 0x7F; -0 stays -0. The FPU must round
+/// to nearest and must not flush subnormals.
+///
+/// The one scaling rule of the project, in this order of operations:
+///   scale     = scale_from_amax(amax, ...)        fp8_max / max(amax, epsilon), one float division
+///   code      = encode(x * scale)                 one float multiplication
+///   scale_inv = 1 / scale                         one float division, stored beside the codes
+///   value     = decode(code) * scale_inv          one float multiplication
+/// Other orders, such as x / scale_inv, give other codes at ties. Microscaling blocks use the same lines with
+/// scale = e8m0_multiplier(byte) and scale_inv = e8m0_to_f32(byte), which are exact.
+namespace fp8lab {
+
+/// 1 sign, 4 exponent, 3 mantissa bits; no infinity, NaN 0x7F and 0xFF only (the "fn" variant).
+struct E4M3 {
+  static constexpr int kMantissaBits = 3;
+  static constexpr int kBias = 7;
+  static constexpr bool kHasInfinity = false;
+  static constexpr std::uint8_t kMaxCode = 0x7E;
+  static constexpr float kMax = 448.0f;
+  static constexpr float kMinNormal = 0x1p-6f;
+  static constexpr float kMinSubnormal = 0x1p-9f;
+  /// Exponent of the largest power of two.
+  static constexpr int kEmax = 8;
+};
+
+/// 1 sign, 5 exponent, 2 mantissa bits; infinities 0x7C and 0xFC, NaNs above them.
+struct E5M2 {
+  static constexpr int kMantissaBits = 2;
+  static constexpr int kBias = 15;
+  static constexpr bool kHasInfinity = true;
+  static constexpr std::uint8_t kMaxCode = 0x7B;
+  static constexpr float kMax = 57344.0f;
+  static constexpr float kMinNormal = 0x1p-14f;
+  static constexpr float kMinSubnormal = 0x1p-16f;
+  static constexpr int kEmax = 15;
+};
+
+/// The NaN that encoding produces, in either format.
+inline constexpr std::uint8_t kFloat8Nan = 0x7F;
+
+/// float -> FP8, round to nearest even, saturating. Free of branches, so that loops over it vectorise.
+template <class Format>
+F8_HOST_DEVICE constexpr std::uint8_t encode(float x) {
+  constexpr int kDropped = 23 - Format::kMantissaBits;
+  constexpr std::uint32_t kMaxBits = float_bits(Format::kMax);
+  constexpr std::uint32_t kMinNormalBits = float_bits(Format::kMinNormal);
+
+  const std::uint32_t bits = float_bits(x);
+  const std::uint32_t magnitude = bits & kFloatMagnitudeMask;
+  const std::uint32_t clamped = magnitude < kMaxBits ? magnitude : kMaxBits;
+  // The binade whose quantum applies: the value's own, or the smallest normal one for subnormals.
+  const std::uint32_t own_binade = clamped & kFloatInfinityBits;
+  const std::uint32_t binade = own_binade > kMinNormalBits ? own_binade : kMinNormalBits;
+  // A power of two whose ulp is that quantum: adding it makes the FPU round to the quantum, ties to even.
+  const std::uint32_t aligner = binade + (static_cast<std::uint32_t>(kDropped) << 23);
+  const std::uint32_t quanta = float_bits(float_from_bits(clamped) + float_from_bits(aligner)) - aligner;
+  const std::uint32_t code = quanta + ((binade - kMinNormalBits) >> kDropped);
+  const std::uint32_t sign = (bits >> 24) & 0x80u;
+  return static_cast<std::uint8_t>(magnitude > kFloatInfinityBits ? kFloat8Nan : (sign | code));
+}
+
+/// BF16 and FP16 widen exactly, so these round once.
+template <class Format>
+F8_HOST_DEVICE constexpr std::uint8_t encode(BFloat16 x) {
+  return encode<Format>(bf16_to_f32(x));
+}
+template <class Format>
+F8_HOST_DEVICE constexpr std::uint8_t encode(Half x) {
+  return encode<Format>(f16_to_f32(x));
+}
+
+/// FP8 -> float, exact; a NaN becomes the quiet NaN of its sign.
+template <class Format>
+F8_HOST_DEVICE constexpr float decode(std::uint8_t code) {
+  constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(127 - Format::kBias) << 23;
+  const std::uint32_t sign = static_cast<std::uint32_t>(code & 0x80u) << 24;
+  const std::uint32_t magnitude = code & 0x7Fu;
+  const std::uint32_t normal = (magnitude << (23 - Format::kMantissaBits)) + kRebias;
+  // A subnormal read with an implicit leading one is too large by exactly the smallest normal.
+  const std::uint32_t subnormal = float_bits(float_from_bits(normal + (1u << 23)) - Format::kMinNormal);
+  const std::uint32_t finite = magnitude < (1u << Format::kMantissaBits) ? subnormal : normal;
+  const bool is_infinity = Format::kHasInfinity && magnitude == Format::kMaxCode + 1u;
+  const std::uint32_t special = is_infinity ? kFloatInfinityBits : kFloatQuietNanBits;
+  return float_from_bits(sign | (magnitude <= Format::kMaxCode ? finite : special));
+}
+
+/// float -> FP8, rounded away from zero with a probability equal to the fraction lost, given 32 uniform `random_bits`.
+/// Exact codes never change, saturation and NaN are as in encode(). Unbiased below saturation, to 2^-32 of a quantum.
+template <class Format>
+F8_HOST_DEVICE constexpr std::uint8_t encode_stochastic(float x, std::uint32_t random_bits) {
+  constexpr std::uint32_t kMaxBits = float_bits(Format::kMax);
+  constexpr std::uint32_t kMinExponent = float_bits(Format::kMinNormal) >> 23;
+
+  const std::uint32_t bits = float_bits(x);
+  const std::uint32_t magnitude = bits & kFloatMagnitudeMask;
+  const std::uint32_t clamped = magnitude < kMaxBits ? magnitude : kMaxBits;
+  // Subnormal floats lack the implicit one read here; they lie some hundred binades below either format's quantum.
+  const std::uint32_t significand = (clamped & 0x007FFFFFu) | (clamped == 0 ? 0u : 0x00800000u);
+  const std::uint32_t exponent = clamped >> 23;
+  const std::uint32_t quantum_exponent = exponent > kMinExponent ? exponent : kMinExponent;
+  const std::uint32_t wanted_shift = 23 - Format::kMantissaBits + (quantum_exponent - exponent);
+  const std::uint32_t shift = wanted_shift < 63 ? wanted_shift : 63;
+  // Quanta as fixed point with 32 fraction bits: adding uniform bits below the point carries with the right odds.
+  const std::uint64_t quanta = (static_cast<std::uint64_t>(significand) << 32) >> shift;
+  const std::uint32_t rounded = static_cast<std::uint32_t>((quanta + random_bits) >> 32);
+  const std::uint32_t code = rounded + ((quantum_exponent - kMinExponent) << Format::kMantissaBits);
+  const std::uint32_t sign = (bits >> 24) & 0x80u;
+  return static_cast<std::uint8_t>(magnitude > kFloatInfinityBits ? kFloat8Nan : (sign | code));
+}
+
+F8_HOST_DEVICE constexpr std::uint8_t f32_to_e4m3(float x) { return encode<E4M3>(x); }
+F8_HOST_DEVICE constexpr std::uint8_t f32_to_e5m2(float x) { return encode<E5M2>(x); }
+F8_HOST_DEVICE constexpr float e4m3_to_f32(std::uint8_t code) { return decode<E4M3>(code); }
+F8_HOST_DEVICE constexpr float e5m2_to_f32(std::uint8_t code) { return decode<E5M2>(code); }
+
+/// The scale of the rule above. An amax that is zero (after epsilon), infinite or NaN gives 1; a quotient that overflows
+/// gives the largest float. `power_of_two` then clears the fraction bits, so the scale only shrinks. Requires
+/// amax >= 0 or NaN, epsilon >= 0 and fp8_max at least 4, so that the scale is never subnormal.
+F8_HOST_DEVICE constexpr float scale_from_amax(float amax, float fp8_max, float epsilon, bool power_of_two) {
+  const float guarded = amax < epsilon ? epsilon : amax;  // a NaN amax stays NaN
+  if (!(guarded > 0.0f && guarded <= kFloatMax)) return 1.0f;
+  const float quotient = fp8_max / guarded;
+  const float scale = quotient <= kFloatMax ? quotient : kFloatMax;
+  return power_of_two ? float_from_bits(float_bits(scale) & kFloatInfinityBits) : scale;
+}
+
+}  // namespace fp8lab

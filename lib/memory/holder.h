@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace fp8lab {
+
+/// Who can keep bytes alive. A block with several holders is attributed to the kind that stands first here, so a
+/// parameter that is also saved for backward counts as a parameter.
+enum class HolderKind : std::uint8_t {
+  kParameter,
+  kGradient,        ///< of a parameter
+  kOptimizerState,
+  kRecipeState,     ///< amax histories and scales
+  kInput,
+  kOutput,          ///< the model's output and the loss
+  kContext,         ///< an operation's own context: lives as long as its node
+  kSavedSlot,       ///< the engine's slot of a node: freed once the node has run
+  kInFlight,        ///< an operation's result on its way to the next one
+  kWorkspace,       ///< temporaries of one operation
+};
+inline constexpr int kHolderKinds = 10;
+
+constexpr std::string_view name(HolderKind kind) {
+  switch (kind) {
+    case HolderKind::kParameter: return "parameter";
+    case HolderKind::kGradient: return "gradient";
+    case HolderKind::kOptimizerState: return "optimizer state";
+    case HolderKind::kRecipeState: return "recipe state";
+    case HolderKind::kInput: return "input";
+    case HolderKind::kOutput: return "output";
+    case HolderKind::kContext: return "context";
+    case HolderKind::kSavedSlot: return "saved slot";
+    case HolderKind::kInFlight: return "in flight";
+    case HolderKind::kWorkspace: return "workspace";
+  }
+  return "?";
+}
+
+/// The schedule says that these stay after backward; bytes held by nobody among them are retained bytes.
+constexpr bool outlives_backward(HolderKind kind) { return kind <= HolderKind::kOutput; }
+
+/// Index into the ledger's table of holders.
+using HolderId = std::uint32_t;
+
+struct Holder {
+  HolderKind kind = HolderKind::kWorkspace;
+  std::string owner;  ///< "layers[2].attention"; empty where the kind says it all
+  std::string what;   ///< "q"
+};
+
+/// Training phases; `step` counts from 0. Before and between steps is kIdle.
+enum class PhaseKind : std::uint8_t { kSetup, kForward, kBackward, kOptimizer, kIdle };
+
+constexpr std::string_view name(PhaseKind kind) {
+  switch (kind) {
+    case PhaseKind::kSetup: return "setup";
+    case PhaseKind::kForward: return "forward";
+    case PhaseKind::kBackward: return "backward";
+    case PhaseKind::kOptimizer: return "optimizer";
+    case PhaseKind::kIdle: return "idle";
+  }
+  return "?";
+}
+
+struct Phase {
+  PhaseKind kind = PhaseKind::kSetup;
+  int step = 0;
+};
+
+}  // namespace fp8lab

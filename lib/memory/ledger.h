@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "memory/holder.h"
+
+namespace fp8lab {
+
+/// Bytes of one group of holders, such as {"context of layers[2].attention: k, q, v", 201326592}.
+using HolderBytes = std::vector<std::pair<std::string, std::int64_t>>;
+
+/// One change of the account. An attribution that moves is a transfer: `delta_bytes` 0, `bytes` those that moved.
+struct LedgerEvent {
+  std::int64_t delta_bytes = 0;
+  std::int64_t bytes = 0;
+  std::int64_t live_bytes = 0;  ///< after the event
+  HolderId holder = 0;          ///< attributed to, after the event (before it, for a free)
+  Phase phase;
+};
+
+/// Live bytes at a named moment ("end_of_forward"), with their holders.
+struct LedgerMark {
+  std::string name;
+  std::int64_t live_bytes = 0;
+  std::int64_t retained_bytes = 0;  ///< held by nobody who outlives backward
+  std::size_t event = 0;            ///< index of the next event
+  HolderBytes by_holder;
+};
+
+/// The account of one device's memory for one rank: every live byte has a holder and a phase. Bytes are those asked
+/// for, not the allocator's rounding. Not thread-safe; ranks have one each.
+class Ledger {
+ public:
+  Ledger();
+
+  /// Interns a holder. Asking again for a known one touches no heap.
+  HolderId holder(HolderKind kind, std::string_view owner = {}, std::string_view what = {});
+  const Holder& holder(HolderId id) const { return holders_[id]; }
+
+  void set_phase(PhaseKind kind, int step);
+  Phase phase() const { return phase_; }
+
+  void on_allocate(std::int64_t bytes, HolderId holder);
+  void on_free(std::int64_t bytes, HolderId holder);
+  void on_transfer(std::int64_t bytes, HolderId from, HolderId to);
+
+  std::int64_t live_bytes() const { return live_bytes_; }
+  std::int64_t peak_bytes() const { return peak_bytes_; }
+  Phase peak_phase() const { return peak_phase_; }
+  /// Bytes whose holders all should be gone by now if backward is over.
+  std::int64_t retained_bytes() const;
+
+  /// Live bytes by "kind of owner: what, what", largest first, zero groups left out.
+  HolderBytes by_holder() const { return describe(bytes_by_holder_); }
+  HolderBytes retained_by_holder() const;
+  HolderBytes peak_by_holder() const;
+  /// Live bytes by kind, zeros included.
+  std::map<std::string, std::int64_t> by_kind() const;
+  std::map<std::string, std::int64_t> peak_by_kind() const;
+
+  /// Forgets the peak so far and starts again from what is live.
+  void reset_peak();
+
+  const LedgerMark& mark(std::string_view name);
+  const std::vector<LedgerMark>& marks() const { return marks_; }
+
+  /// Over the ordered (kind of event, bytes, holder, phase) of every event; equal on every device for the same schedule.
+  std::uint64_t sequence_hash() const { return sequence_hash_; }
+  std::size_t events_seen() const { return events_seen_; }
+  /// Empty unless recording.
+  const std::vector<LedgerEvent>& timeline() const { return timeline_; }
+  void record_timeline(bool on) { recording_ = on; }
+
+ private:
+  void add(HolderId holder, std::int64_t bytes);
+  void before_decrease();
+  void record(std::int64_t delta, std::int64_t bytes, HolderId holder);
+  HolderBytes describe(const std::vector<std::int64_t>& bytes, bool only_retained = false) const;
+  std::map<std::string, std::int64_t> sum_kinds(const std::vector<std::int64_t>& bytes) const;
+
+  std::vector<Holder> holders_;
+  std::vector<std::uint64_t> holder_hashes_;
+  std::map<std::string, HolderId, std::less<>> ids_;
+  std::string key_;  // reused, so that looking up a known holder allocates nothing
+
+  Phase phase_;
+  std::int64_t live_bytes_ = 0;
+  std::int64_t peak_bytes_ = 0;
+  Phase peak_phase_;
+  std::vector<std::int64_t> bytes_by_holder_;
+  std::vector<std::int64_t> peak_bytes_by_holder_;
+  bool at_peak_ = false;  // the breakdown of the peak is copied only when bytes are about to leave it
+
+  std::vector<LedgerMark> marks_;
+  std::vector<LedgerEvent> timeline_;
+  bool recording_ = false;
+  std::size_t events_seen_ = 0;
+  std::uint64_t sequence_hash_;
+};
+
+}  // namespace fp8lab

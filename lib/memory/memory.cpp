@@ -1,0 +1,168 @@
+#include "memory/memory.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/check.h"
+
+namespace fp8lab {
+
+struct Memory::Block {
+  std::byte* data = nullptr;
+  std::int64_t bytes = 0;
+  HolderId attributed_to = 0;
+  std::uint64_t serial = 0;  // order of allocation
+  bool live = false;
+  std::vector<Hold> holds;  // few; its capacity is kept when the record is used again
+};
+
+Memory::Memory(std::unique_ptr<SegmentSource> source, MemoryOptions options)
+    : options_(options), allocator_(std::move(source), options.capacity_bytes) {}
+
+Memory::~Memory() = default;
+
+Memory::Block* Memory::take_block() {
+  if (spare_blocks_.empty()) {
+    blocks_.push_back(std::make_unique<Block>());
+    spare_blocks_.push_back(blocks_.back().get());
+    blocks_.back()->holds.reserve(4);
+    spare_blocks_.reserve(blocks_.size());  // remove_hold() must not allocate
+  }
+  Block* block = spare_blocks_.back();
+  spare_blocks_.pop_back();
+  return block;
+}
+
+BufferRef Memory::allocate(std::int64_t bytes, HolderId holder) {
+  check(bytes >= 0, "allocate: negative size");
+  std::byte* data = allocator_.allocate(static_cast<std::size_t>(bytes));
+  if (!data) {
+    std::string account;
+    for (const auto& [label, held] : ledger_.by_holder()) account += fmt::format("\n  {:>16} B  {}", held, label);
+    throw OutOfMemory(fmt::format("out of device memory: {} B asked for, {} B live, {} B reserved, capacity {} B; held by:{}", bytes,
+                                  ledger_.live_bytes(), allocator_.reserved_bytes(), options_.capacity_bytes, account));
+  }
+  if (options_.poison) std::memset(data, 0xFF, static_cast<std::size_t>(bytes));
+  Block* block = take_block();
+  block->data = data;
+  block->bytes = bytes;
+  block->serial = static_cast<std::uint64_t>(allocations_++);
+  block->live = true;
+  block->attributed_to = holder;
+  block->holds.assign(1, Hold{holder, 1, ledger_.phase(), ledger_.events_seen()});
+  ledger_.on_allocate(bytes, holder);
+  return BufferRef(this, block, holder);
+}
+
+void Memory::attribute(Block* block) {
+  const auto first = std::min_element(block->holds.begin(), block->holds.end(), [&](const Hold& a, const Hold& b) {
+    const HolderKind kind_a = ledger_.holder(a.holder).kind, kind_b = ledger_.holder(b.holder).kind;
+    return kind_a != kind_b ? kind_a < kind_b : a.since_event < b.since_event;
+  });
+  ledger_.on_transfer(block->bytes, block->attributed_to, first->holder);
+  block->attributed_to = first->holder;
+}
+
+void Memory::add_hold(Block* block, HolderId holder) {
+  for (Hold& hold : block->holds) {
+    if (hold.holder != holder) continue;
+    ++hold.count;
+    return;
+  }
+  block->holds.push_back({holder, 1, ledger_.phase(), ledger_.events_seen()});
+  attribute(block);
+}
+
+void Memory::remove_hold(Block* block, HolderId holder) noexcept {
+  const auto hold = std::find_if(block->holds.begin(), block->holds.end(), [&](const Hold& h) { return h.holder == holder; });
+  if (--hold->count > 0) return;
+  block->holds.erase(hold);
+  if (!block->holds.empty()) {
+    attribute(block);
+    return;
+  }
+  ledger_.on_free(block->bytes, block->attributed_to);
+  if (options_.poison) std::memset(block->data, 0xFF, static_cast<std::size_t>(block->bytes));
+  allocator_.free(block->data);
+  block->live = false;
+  spare_blocks_.push_back(block);
+}
+
+void Memory::move_hold(Block* block, HolderId from, HolderId to) {
+  if (from == to) return;
+  const auto same = [](HolderId id) { return [id](const Hold& hold) { return hold.holder == id; }; };
+  const auto old_hold = std::find_if(block->holds.begin(), block->holds.end(), same(from));
+  if (--old_hold->count == 0) block->holds.erase(old_hold);
+  const auto new_hold = std::find_if(block->holds.begin(), block->holds.end(), same(to));
+  if (new_hold != block->holds.end())
+    ++new_hold->count;
+  else
+    block->holds.push_back({to, 1, ledger_.phase(), ledger_.events_seen()});
+  attribute(block);
+}
+
+std::vector<LiveBlock> Memory::live_blocks() const {
+  std::vector<const Block*> live;
+  for (const auto& block : blocks_)
+    if (block->live) live.push_back(block.get());
+  std::sort(live.begin(), live.end(), [](const Block* a, const Block* b) { return a->serial < b->serial; });
+  std::vector<LiveBlock> described;
+  for (const Block* block : live) {
+    LiveBlock& entry = described.emplace_back();
+    entry.bytes = block->bytes;
+    entry.holds = block->holds;
+    std::stable_partition(entry.holds.begin(), entry.holds.end(),
+                          [&](const Hold& hold) { return hold.holder == block->attributed_to; });
+  }
+  return described;
+}
+
+std::string Memory::describe_retained() const {
+  std::string text;
+  for (const LiveBlock& block : live_blocks()) {
+    const Hold& hold = block.holds.front();
+    const Holder& holder = ledger_.holder(hold.holder);
+    if (outlives_backward(holder.kind)) continue;
+    text += fmt::format("{}{}{}{}{}  {} B since {} of step {}\n", name(holder.kind), holder.owner.empty() ? "" : " of ",
+                        holder.owner, holder.what.empty() ? "" : ": ", holder.what, block.bytes, name(hold.since.kind),
+                        hold.since.step);
+  }
+  return text;
+}
+
+BufferRef::BufferRef(const BufferRef& other) : memory_(other.memory_), block_(other.block_), holder_(other.holder_) {
+  if (block_) memory_->add_hold(block_, holder_);
+}
+
+BufferRef::BufferRef(BufferRef&& other) noexcept
+    : memory_(other.memory_), block_(std::exchange(other.block_, nullptr)), holder_(other.holder_) {}
+
+BufferRef& BufferRef::operator=(BufferRef other) noexcept {
+  std::swap(memory_, other.memory_);
+  std::swap(block_, other.block_);
+  std::swap(holder_, other.holder_);
+  return *this;
+}
+
+BufferRef::~BufferRef() {
+  if (block_) memory_->remove_hold(block_, holder_);
+}
+
+std::byte* BufferRef::data() const { return block_ ? block_->data : nullptr; }
+std::int64_t BufferRef::bytes() const { return block_ ? block_->bytes : 0; }
+
+BufferRef BufferRef::held_by(HolderId holder) const {
+  if (!block_) return {};
+  memory_->add_hold(block_, holder);
+  return BufferRef(memory_, block_, holder);
+}
+
+void BufferRef::rename(HolderId holder) {
+  if (block_) memory_->move_hold(block_, holder_, holder);
+  holder_ = holder;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "memory/caching_allocator.h"
+#include "memory/ledger.h"
+
+namespace fp8lab {
+
+class BufferRef;
+
+/// One holder's claim on a block, and since when.
+struct Hold {
+  HolderId holder = 0;
+  int count = 0;
+  Phase since;
+  std::size_t since_event = 0;
+};
+
+/// A live block as `Memory::live_blocks()` shows it: who still holds it, first the one it is attributed to.
+struct LiveBlock {
+  std::int64_t bytes = 0;
+  std::vector<Hold> holds;
+};
+
+struct MemoryOptions {
+  std::size_t capacity_bytes = 0;  ///< 0: what the source gives
+  /// Fill fresh and freed blocks with 0xFF (NaN in every float format), so that reading what nobody wrote cannot go unseen.
+  bool poison = false;
+};
+
+/// One device's memory for one rank: blocks, their named holders and the ledger. Blocks are reference counted through
+/// BufferRef; the last one to go frees the block. Outlives every BufferRef it gave out. Not thread-safe.
+class Memory {
+ public:
+  explicit Memory(std::unique_ptr<SegmentSource> source, MemoryOptions options = {});
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  /// Throws OutOfMemory, its message being the ledger's account at that moment.
+  BufferRef allocate(std::int64_t bytes, HolderId holder);
+
+  Ledger& ledger() { return ledger_; }
+  const Ledger& ledger() const { return ledger_; }
+  const CachingAllocator& allocator() const { return allocator_; }
+  std::int64_t allocations() const { return allocations_; }
+
+  /// Every block alive, in order of allocation.
+  std::vector<LiveBlock> live_blocks() const;
+  /// "context of layers[0].attention: q  196.5 MiB since backward of step 0", a line per block that outlived its schedule.
+  std::string describe_retained() const;
+
+ private:
+  friend class BufferRef;
+  struct Block;
+
+  void add_hold(Block* block, HolderId holder);
+  void remove_hold(Block* block, HolderId holder) noexcept;
+  /// Moves one claim from one holder to another as a single event.
+  void move_hold(Block* block, HolderId from, HolderId to);
+  void attribute(Block* block);
+  Block* take_block();
+
+  MemoryOptions options_;
+  Ledger ledger_;
+  CachingAllocator allocator_;
+  std::int64_t allocations_ = 0;
+  std::vector<std::unique_ptr<Block>> blocks_;  // pool: freed records are used again
+  std::vector<Block*> spare_blocks_;
+};
+
+/// A strong, named claim on a block: the block lives while any claim does. Copies keep the holder's name.
+class BufferRef {
+ public:
+  BufferRef() = default;
+  BufferRef(const BufferRef& other);
+  BufferRef(BufferRef&& other) noexcept;
+  BufferRef& operator=(BufferRef other) noexcept;
+  ~BufferRef();
+
+  explicit operator bool() const { return block_ != nullptr; }
+  std::byte* data() const;
+  std::int64_t bytes() const;
+  HolderId holder() const { return holder_; }
+  Memory* memory() const { return memory_; }
+  /// True if both are claims on the same block.
+  bool same_block(const BufferRef& other) const { return block_ == other.block_; }
+
+  /// A second claim on the same block under another name.
+  BufferRef held_by(HolderId holder) const;
+  /// Gives this claim another name.
+  void rename(HolderId holder);
+
+ private:
+  friend class Memory;
+  BufferRef(Memory* memory, Memory::Block* block, HolderId holder) : memory_(memory), block_(block), holder_(holder) {}
+
+  Memory* memory_ = nullptr;
+  Memory::Block* block_ = nullptr;
+  HolderId holder_ = 0;
+};
+
+}  // namespace fp8lab
