@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "core/host_device.h"
+#include "core/float_bits.h"
 
 namespace fp8lab {
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "core/host_device.h"
+#include "core/float_bits.h"
 
 namespace fp8lab {
 
@@ -12,6 +12,10 @@ struct BFloat16 {
 };
 /// IEEE binary16.
 struct Half {
+  static constexpr int kMantissaBits = 10;
+  static constexpr int kBias = 15;
+  static constexpr float kMinNormal = 0x1p-14f;
+
   std::uint16_t bits;
 };
 
@@ -24,38 +28,28 @@ F8_HOST_DEVICE constexpr float bf16_to_f32(BFloat16 x) {
 F8_HOST_DEVICE constexpr BFloat16 f32_to_bf16(float x) {
   const std::uint32_t bits = float_bits(x);
   const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-  const std::uint32_t nan = ((bits & kFloatSignMask) | kFloatQuietNanBits) >> 16;
+  const std::uint32_t nan = ((bits >> 16) & 0x8000u) | (kFloatQuietNanBits >> 16);
   const bool is_nan = (bits & kFloatMagnitudeMask) > kFloatInfinityBits;
   return {static_cast<std::uint16_t>(is_nan ? nan : rounded)};
 }
 
 /// Exact, subnormals included; a NaN keeps its sign and payload.
 F8_HOST_DEVICE constexpr float f16_to_f32(Half x) {
-  constexpr std::uint32_t kRebias = (127u - 15u) << 23;
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
-  const std::uint32_t shifted = static_cast<std::uint32_t>(x.bits & 0x7FFFu) << 13;
-  const std::uint32_t normal = shifted + kRebias;
-  // A subnormal read as 1.m * 2^-14 is too large by exactly 2^-14.
-  const std::uint32_t subnormal = float_bits(float_from_bits(normal + (1u << 23)) - 0x1p-14f);
-  const std::uint32_t special = shifted | kFloatInfinityBits;
-  const std::uint32_t finite = shifted < (1u << 23) ? subnormal : normal;
-  return float_from_bits(sign | (shifted < (31u << 23) ? finite : special));
+  const std::uint32_t fields = x.bits & 0x7FFFu;
+  const std::uint32_t special = less_mask(0x7BFFu, fields) & kFloatInfinityBits;
+  return float_from_bits(sign | widened_fields<Half>(fields) | special);
 }
 
 /// Round to nearest even, overflow (from 65520) to Inf; every NaN becomes the quiet one of its sign (0x7E00, 0xFE00).
 F8_HOST_DEVICE constexpr Half f32_to_f16(float x) {
-  constexpr std::uint32_t kRebias = (127u - 15u) << 23;
-  constexpr float kOverflow = 65520.0f;
-  // Its ulp is 2^-24, the subnormal quantum, so adding it makes the FPU round to that quantum, ties to even.
-  constexpr float kAligner = 0.5f;
+  constexpr std::uint32_t kOverflowBits = float_bits(65520.0f);  // the tie that rounds up to Inf, whose fields follow on
   const std::uint32_t bits = float_bits(x);
   const std::uint32_t magnitude = bits & kFloatMagnitudeMask;
+  const std::uint32_t clamped = magnitude < kOverflowBits ? magnitude : kOverflowBits;
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
-  const std::uint32_t limited = magnitude < float_bits(kOverflow) ? magnitude : float_bits(kOverflow);
-  const std::uint32_t normal = (limited - kRebias + 0xFFFu + ((limited >> 13) & 1u)) >> 13;
-  const std::uint32_t subnormal = float_bits(float_from_bits(limited) + kAligner) - float_bits(kAligner);
-  const std::uint32_t rounded = limited < float_bits(0x1p-14f) ? subnormal : normal;
-  return {static_cast<std::uint16_t>(sign | (magnitude > kFloatInfinityBits ? 0x7E00u : rounded))};
+  const std::uint32_t nan = less_mask(kFloatInfinityBits, magnitude) & 0x7E00u;
+  return {static_cast<std::uint16_t>(sign | nearest_fields<Half>(clamped) | nan)};
 }
 
 }  // namespace fp8lab

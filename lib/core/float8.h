@@ -4,7 +4,7 @@
 
 #include "core/e8m0.h"
 #include "core/float16.h"
-#include "core/host_device.h"
+#include "core/float_bits.h"
 
 /// FP8 conversions and scales, the one header that host and device code share (with what it includes).
 ///
@@ -49,25 +49,16 @@ struct E5M2 {
 /// The NaN that encoding produces, in either format.
 inline constexpr std::uint8_t kFloat8Nan = 0x7F;
 
-/// float -> FP8, round to nearest even, saturating. Free of branches, so that loops over it vectorise.
+/// float -> FP8, round to nearest even, saturating.
 template <class Format>
 F8_HOST_DEVICE constexpr std::uint8_t encode(float x) {
-  constexpr int kDropped = 23 - Format::kMantissaBits;
   constexpr std::uint32_t kMaxBits = float_bits(Format::kMax);
-  constexpr std::uint32_t kMinNormalBits = float_bits(Format::kMinNormal);
-
   const std::uint32_t bits = float_bits(x);
   const std::uint32_t magnitude = bits & kFloatMagnitudeMask;
   const std::uint32_t clamped = magnitude < kMaxBits ? magnitude : kMaxBits;
-  // The binade whose quantum applies: the value's own, or the smallest normal one for subnormals.
-  const std::uint32_t own_binade = clamped & kFloatInfinityBits;
-  const std::uint32_t binade = own_binade > kMinNormalBits ? own_binade : kMinNormalBits;
-  // A power of two whose ulp is that quantum: adding it makes the FPU round to the quantum, ties to even.
-  const std::uint32_t aligner = binade + (static_cast<std::uint32_t>(kDropped) << 23);
-  const std::uint32_t quanta = float_bits(float_from_bits(clamped) + float_from_bits(aligner)) - aligner;
-  const std::uint32_t code = quanta + ((binade - kMinNormalBits) >> kDropped);
   const std::uint32_t sign = (bits >> 24) & 0x80u;
-  return static_cast<std::uint8_t>(magnitude > kFloatInfinityBits ? kFloat8Nan : (sign | code));
+  const std::uint32_t nan_mask = less_mask(kFloatInfinityBits, magnitude);
+  return static_cast<std::uint8_t>((sign & ~nan_mask) | nearest_fields<Format>(clamped) | (nan_mask & kFloat8Nan));
 }
 
 /// BF16 and FP16 widen exactly, so these round once.
@@ -80,19 +71,14 @@ F8_HOST_DEVICE constexpr std::uint8_t encode(Half x) {
   return encode<Format>(f16_to_f32(x));
 }
 
-/// FP8 -> float, exact; a NaN becomes the quiet NaN of its sign.
+/// FP8 -> float, exact; a NaN becomes a quiet NaN of its sign.
 template <class Format>
 F8_HOST_DEVICE constexpr float decode(std::uint8_t code) {
-  constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(127 - Format::kBias) << 23;
   const std::uint32_t sign = static_cast<std::uint32_t>(code & 0x80u) << 24;
-  const std::uint32_t magnitude = code & 0x7Fu;
-  const std::uint32_t normal = (magnitude << (23 - Format::kMantissaBits)) + kRebias;
-  // A subnormal read with an implicit leading one is too large by exactly the smallest normal.
-  const std::uint32_t subnormal = float_bits(float_from_bits(normal + (1u << 23)) - Format::kMinNormal);
-  const std::uint32_t finite = magnitude < (1u << Format::kMantissaBits) ? subnormal : normal;
-  const bool is_infinity = Format::kHasInfinity && magnitude == Format::kMaxCode + 1u;
+  const std::uint32_t fields = code & 0x7Fu;
+  const bool is_infinity = Format::kHasInfinity && fields == Format::kMaxCode + 1u;
   const std::uint32_t special = is_infinity ? kFloatInfinityBits : kFloatQuietNanBits;
-  return float_from_bits(sign | (magnitude <= Format::kMaxCode ? finite : special));
+  return float_from_bits(sign | widened_fields<Format>(fields) | (less_mask(Format::kMaxCode, fields) & special));
 }
 
 /// float -> FP8, rounded away from zero with a probability equal to the fraction lost, given 32 uniform `random_bits`.
@@ -105,8 +91,8 @@ F8_HOST_DEVICE constexpr std::uint8_t encode_stochastic(float x, std::uint32_t r
   const std::uint32_t bits = float_bits(x);
   const std::uint32_t magnitude = bits & kFloatMagnitudeMask;
   const std::uint32_t clamped = magnitude < kMaxBits ? magnitude : kMaxBits;
-  // Subnormal floats lack the implicit one read here; they lie some hundred binades below either format's quantum.
-  const std::uint32_t significand = (clamped & 0x007FFFFFu) | (clamped == 0 ? 0u : 0x00800000u);
+  // Zero and subnormal floats lack the leading one, but lie so far below the quantum that the shift leaves nothing of it.
+  const std::uint32_t significand = (clamped & 0x007FFFFFu) | 0x00800000u;
   const std::uint32_t exponent = clamped >> 23;
   const std::uint32_t quantum_exponent = exponent > kMinExponent ? exponent : kMinExponent;
   const std::uint32_t wanted_shift = 23 - Format::kMantissaBits + (quantum_exponent - exponent);

@@ -1,0 +1,96 @@
+#include "backend/cpu/cpu_device.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/matmul.h"
+#include "core/check.h"
+
+namespace fp8lab {
+namespace {
+
+class HostMemory final : public SegmentSource {
+ public:
+  std::byte* reserve(std::size_t bytes) override {
+    return static_cast<std::byte*>(::operator new(bytes, std::align_val_t{4096}, std::nothrow));
+  }
+  void release(std::byte* segment, std::size_t) noexcept override { ::operator delete(segment, std::align_val_t{4096}); }
+};
+
+constexpr KernelTable kCpuKernels = {
+    .fill = cpu::fill,
+    .random = cpu::random,
+    .cast = cpu::cast,
+    .add = cpu::add,
+    .column_sum = cpu::column_sum,
+    .amax = cpu::amax,
+    .scale_from_amax = cpu::scale_from_amax,
+    .quantize = cpu::quantize,
+    .dequantize = cpu::dequantize,
+    .delayed_update = cpu::delayed_update,
+    .gemm = cpu::gemm,
+    .norm_forward = cpu::norm_forward,
+    .norm_backward = cpu::norm_backward,
+    .activation_forward = cpu::activation_forward,
+    .activation_backward = cpu::activation_backward,
+    .rope = cpu::rope,
+    .dropout = cpu::dropout,
+    .attention_forward = cpu::attention_forward,
+    .attention_backward = cpu::attention_backward,
+    .sum_loss = cpu::sum_loss,
+    .mse_loss = cpu::mse_loss,
+    .mse_loss_backward = cpu::mse_loss_backward,
+    .adam = cpu::adam,
+};
+
+class CpuDevice final : public Device {
+ public:
+  using Device::Device;
+  bool computes() const override { return true; }
+
+  std::vector<float> read(const Tensor& tensor) override {
+    std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
+    ExecContext context;
+    cpu::cast({.in = tensor.view(), .out = host_matrix(values.data(), tensor)}, context);
+    return values;
+  }
+
+  std::vector<std::byte> read_bytes(const Tensor& tensor) override {
+    check(tensor.contiguous(), "read_bytes: the tensor is not contiguous");
+    std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
+    if (!bytes.empty()) std::memcpy(bytes.data(), tensor.view().data, bytes.size());
+    return bytes;
+  }
+
+  void write(const Tensor& tensor, std::span<const float> values) override {
+    check(static_cast<std::int64_t>(values.size()) == tensor.numel(), "write: as many values as elements are needed");
+    ExecContext context;
+    cpu::cast({.in = host_matrix(const_cast<float*>(values.data()), tensor), .out = tensor.view()}, context);
+  }
+
+  void synchronize() override {}
+
+ private:
+  static MatrixView host_matrix(float* values, const Tensor& tensor) {
+    return {.data = reinterpret_cast<std::byte*>(values),
+            .dtype = DType::kF32,
+            .rows = tensor.rows(),
+            .cols = tensor.cols(),
+            .row_stride = tensor.cols(),
+            .col_stride = 1};
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_cpu_device(const DeviceOptions& options) {
+  return std::make_unique<CpuDevice>("cpu", arch_profile(options.arch), kCpuKernels, std::make_unique<HostMemory>(), options.memory,
+                                     std::make_unique<ExecContext>());
+}
+
+std::string cpu_unavailable_reason() { return {}; }
+std::string describe_cpu() { return std::string("matrix products from ") + cpu::matmul_library(); }
+
+}  // namespace fp8lab

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "backend/arch.h"
+#include "backend/kernels.h"
+#include "memory/memory.h"
+#include "tensor/tensor.h"
+
+namespace fp8lab {
+
+/// One device as one rank sees it: memory, kernels, an architecture. Owns its memory; outlives every tensor on it.
+class Device {
+ public:
+  Device(std::string_view name, const ArchProfile& arch, const KernelTable& kernels, std::unique_ptr<SegmentSource> source,
+         MemoryOptions memory_options, std::unique_ptr<ExecContext> context)
+      : name_(name), arch_(arch), kernels_(kernels), memory_(std::move(source), memory_options), context_(std::move(context)) {}
+  virtual ~Device() = default;
+
+  std::string_view name() const { return name_; }
+  const ArchProfile& arch() const { return arch_; }
+  Memory& memory() { return memory_; }
+  Ledger& ledger() { return memory_.ledger(); }
+
+  /// False where kernels do nothing, so that no value can be read back.
+  virtual bool computes() const = 0;
+  /// Copies the tensor's elements to host memory, converted to float, row-major. Throws where computes() is false.
+  virtual std::vector<float> read(const Tensor& tensor) = 0;
+  /// Copies the bytes of a contiguous tensor to the host. Throws where computes() is false.
+  virtual std::vector<std::byte> read_bytes(const Tensor& tensor) = 0;
+  /// Sets a contiguous tensor's elements from host floats, converted with round-to-nearest-even. Does nothing where
+  /// computes() is false.
+  virtual void write(const Tensor& tensor, std::span<const float> values) = 0;
+  /// Returns when everything launched has finished.
+  virtual void synchronize() = 0;
+
+  /// Uninitialised.
+  Tensor allocate(const TensorSpec& spec, HolderId holder) { return Tensor(memory_.allocate(spec.bytes(), holder), spec); }
+  HolderId holder(HolderKind kind, std::string_view owner = {}, std::string_view what = {}) {
+    return ledger().holder(kind, owner, what);
+  }
+
+  /// Runs a kernel of the table: device.launch(&KernelTable::gemm, {...}).
+  template <class Args>
+  void launch(Kernel<Args> KernelTable::* kernel, const Args& args) {
+    (kernels_.*kernel)(args, *context_);
+  }
+
+ private:
+  std::string_view name_;
+  const ArchProfile& arch_;
+  const KernelTable& kernels_;
+  Memory memory_;
+  std::unique_ptr<ExecContext> context_;
+};
+
+struct DeviceOptions {
+  std::string_view arch = "hopper";
+  MemoryOptions memory;
+};
+
+struct DeviceRow {
+  std::string_view name;
+  std::string_view title;
+  std::unique_ptr<Device> (*open)(const DeviceOptions&);
+  /// Empty when the device can be opened here, otherwise why not.
+  std::string (*unavailable_reason)();
+  /// Details for `fp8lab devices`, one per line.
+  std::string (*describe)();
+};
+
+/// The table of devices; adding one is one folder and one row.
+std::span<const DeviceRow> devices();
+/// Throws Error listing the known ones.
+const DeviceRow& device_row(std::string_view name);
+/// Throws Error when the device is unknown or unavailable.
+std::unique_ptr<Device> open_device(std::string_view name, const DeviceOptions& options = {});
+
+}  // namespace fp8lab

@@ -1,0 +1,42 @@
+#include <fmt/core.h>
+
+#include <array>
+#include <string>
+
+#include "backend/cpu/cpu_device.h"
+#include "backend/cuda/cuda_device.h"
+#include "backend/device.h"
+#include "backend/meta/meta_device.h"
+#include "core/check.h"
+
+namespace fp8lab {
+namespace {
+
+const std::array kDevices = {
+    DeviceRow{"cpu", "computes for real on the host", open_cpu_device, cpu_unavailable_reason, describe_cpu},
+    DeviceRow{"meta", "accounts for every byte and computes nothing: full-size models in milliseconds", open_meta_device,
+              meta_unavailable_reason, describe_meta},
+    DeviceRow{"cuda", "computes on an NVIDIA GPU", open_cuda_device, cuda_unavailable_reason, describe_cuda},
+};
+
+}  // namespace
+
+std::span<const DeviceRow> devices() { return kDevices; }
+
+const DeviceRow& device_row(std::string_view name) {
+  std::string known;
+  for (const DeviceRow& row : kDevices) {
+    if (row.name == name) return row;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
+  }
+  fail(fmt::format("device '{}' is not known; the devices are {}", name, known));
+}
+
+std::unique_ptr<Device> open_device(std::string_view name, const DeviceOptions& options) {
+  const DeviceRow& row = device_row(name);
+  if (const std::string reason = row.unavailable_reason(); !reason.empty())
+    fail(fmt::format("device '{}' is unavailable: {}", name, reason));
+  return row.open(options);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,306 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "recipe/recipe.h"
+#include "tensor/view.h"
+
+// The kernel table: what a device can do, one argument struct per kernel. Arguments are validated by lib/ops before a kernel sees
+// them. Matrices are [tokens, features] with token = position * batch + sequence ("sbhd"); FP32 scalars live in device
+// memory as 1-element arrays. Element types are f32 or bf16 unless said otherwise; arithmetic is in FP32, results are
+// rounded to the output's type once.
+namespace fp8lab {
+
+/// Where a kernel runs: a stream and handles on a card, nothing on the host.
+class ExecContext {
+ public:
+  virtual ~ExecContext() = default;
+};
+
+/// A function pointer that cannot be forgotten: no default constructor, so a table with a gap does not compile.
+template <class Args>
+class Kernel {
+ public:
+  using Function = void (*)(const Args&, ExecContext&);
+  constexpr Kernel(Function function) : function_(function) {}
+  void operator()(const Args& args, ExecContext& context) const { function_(args, context); }
+
+ private:
+  Function function_;
+};
+
+struct FillArgs {
+  MatrixView out;
+  float value = 0.0f;
+};
+
+/// out(i, j) from counter (seed, stream, (row_offset + i) * out.cols + j), so a shard equals its slice of the whole.
+struct RandomArgs {
+  MatrixView out;
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;
+  std::int64_t row_offset = 0;
+  bool normal = true;    ///< normal(mean 0, `scale`) or uniform in [0, scale)
+  float scale = 1.0f;
+};
+
+/// out = in, converted; any strides.
+struct CastArgs {
+  MatrixView in;
+  MatrixView out;
+};
+
+/// out = alpha * a + beta * b; out may be a or b.
+struct AddArgs {
+  MatrixView a;
+  MatrixView b;
+  MatrixView out;
+  float alpha = 1.0f;
+  float beta = 1.0f;
+};
+
+/// out[j] (+)= sum over rows of in(i, j), accumulated in FP32 in row order.
+struct ColumnSumArgs {
+  MatrixView in;
+  MatrixView out;  ///< [1, cols]
+};
+
+/// amax = max(amax, max |in|); NaN in the input gives NaN. Stored at `amax`, f32[1].
+struct AmaxArgs {
+  MatrixView in;
+  float* amax = nullptr;
+};
+
+/// scale = scale_from_amax(amax, fp8_max, epsilon, power_of_two) of core/float8.h; scale_inv = 1 / scale.
+struct ScaleFromAmaxArgs {
+  const float* amax = nullptr;
+  float fp8_max = 0.0f;
+  float epsilon = 0.0f;
+  bool power_of_two = false;
+  float* scale = nullptr;
+};
+
+/// Casts `in` to `format`. Either output may be absent (values.data null). The column-wise output is the format applied to the
+/// transposed input: columnwise.values is [in.cols, in.rows].
+/// Per tensor: codes = cast(in * *scale), both scale_inv = 1 / *scale (one element, shared), and *amax = max(*amax, max |in|)
+/// where `amax` is given. Blocks: each block's scale from its own amax; scale and amax are unused; padding of the scales is
+/// written zero.
+struct QuantizeArgs {
+  MatrixView in;
+  OperandView rowwise;
+  OperandView columnwise;
+  QuantFormat format;
+  const float* scale = nullptr;
+  float* amax = nullptr;
+};
+
+/// out = codes * scale_inv.
+struct DequantizeArgs {
+  OperandView in;
+  MatrixView out;
+};
+
+/// One delayed-scaling update over `tensors` tensors: history is f32 [length, tensors], row 0 live; scale f32 [tensors]. Rule and
+/// order: lib/ops/delayed_scaling.h.
+struct DelayedUpdateArgs {
+  float* history = nullptr;
+  float* scale = nullptr;
+  std::int64_t length = 0;
+  std::int64_t tensors = 0;
+  std::span<const float> fp8_max;  ///< host memory, one per tensor, margin not applied
+  AmaxAlgorithm algorithm = AmaxAlgorithm::kMax;
+  int margin = 0;
+};
+
+/// out[m, n] = sum over k of a[m, k] * b[n, k], plus bias[n] in FP32 where given; `accumulate` adds to what out holds.
+/// Quantized operands enter as codes * scale_inv.
+struct GemmArgs {
+  OperandView a;
+  OperandView b;
+  MatrixView out;
+  MatrixView bias;  ///< [1, n] or absent (data null)
+  bool accumulate = false;
+};
+
+enum class NormKind { kLayerNorm, kRmsNorm };
+
+/// y = (x - mean) * rstd * gamma + beta, per row; RMSNorm: y = x * rstd * gamma. mean and rstd are f32 [rows, 1].
+struct NormForwardArgs {
+  NormKind kind = NormKind::kLayerNorm;
+  MatrixView x;
+  MatrixView gamma;  ///< [1, cols]
+  MatrixView beta;   ///< LayerNorm only
+  MatrixView y;
+  MatrixView mean;   ///< LayerNorm only
+  MatrixView rstd;
+  float epsilon = 1e-5f;
+};
+
+struct NormBackwardArgs {
+  NormKind kind = NormKind::kLayerNorm;
+  MatrixView grad_y;
+  MatrixView x;
+  MatrixView gamma;
+  MatrixView mean;
+  MatrixView rstd;
+  MatrixView grad_x;
+  MatrixView grad_gamma;  ///< [1, cols]
+  MatrixView grad_beta;   ///< LayerNorm only
+};
+
+enum class ActivationKind { kGelu, kSwiglu };
+
+/// GELU (tanh form): y = gelu(x), same shape. SwiGLU: x is [rows, 2n] = (gate | up), y = silu(gate) * up is [rows, n].
+struct ActivationForwardArgs {
+  ActivationKind kind = ActivationKind::kGelu;
+  MatrixView x;
+  MatrixView y;
+};
+
+struct ActivationBackwardArgs {
+  ActivationKind kind = ActivationKind::kGelu;
+  MatrixView grad_y;
+  MatrixView x;
+  MatrixView grad_x;
+};
+
+/// Rotary embedding of [seq * batch, heads * head_dim]: dimensions d and d + head_dim/2 of a head turn by
+/// position * base^(-2d/head_dim). `inverse` turns back, which is its gradient.
+struct RopeArgs {
+  MatrixView in;
+  MatrixView out;
+  std::int64_t batch = 0;
+  std::int64_t heads = 0;
+  double base = 10000.0;
+  bool inverse = false;
+};
+
+/// out = keep ? in / (1 - p) : 0, keep drawn from (seed, stream, row * cols + col). Its own gradient when given the same key.
+struct DropoutArgs {
+  MatrixView in;
+  MatrixView out;
+  float probability = 0.0f;
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;
+};
+
+/// Quantized roles inside attention, all per tensor. A null scale leaves that operand in 16 bits.
+struct AttentionRole {
+  DType payload = DType::kE4M3;
+  const float* scale = nullptr;
+  float* amax = nullptr;  ///< max-accumulated where given
+};
+
+/// Causal attention with grouped queries: head h reads key/value head h / (heads / kv_heads). Never holds S x S.
+/// P = softmax(softmax_scale * Q K^T) by rows, normalised, so |P| <= 1; dropout on P from (seed, stream, ((sequence * heads + head) *
+/// seq + query) * seq + key). With `s` given, P is cast before P V: P8 = cast(P * scale), read back by 1 / scale.
+struct AttentionShape {
+  std::int64_t seq = 0;
+  std::int64_t batch = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  bool causal = true;
+  float softmax_scale = 1.0f;
+  float dropout = 0.0f;
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;
+};
+
+struct AttentionForwardArgs {
+  AttentionShape shape;
+  OperandView q;  ///< [seq * batch, heads * head_dim], 16-bit, f32, or FP8 per tensor
+  OperandView k;
+  OperandView v;
+  MatrixView o;   ///< before any cast of O
+  MatrixView lse;  ///< f32 [batch * heads, seq]: log of the row's sum of exponentials, base e, with the row maximum in it
+  AttentionRole s;
+};
+
+/// dV = P^T dO; dP = dO V^T; dS = P * (dP - rowsum(dO * O)); dQ = softmax_scale * dS K; dK = softmax_scale * dS^T Q. With `s` given, P is cast in P^T dO
+/// as in forward; with `grad_p` given, dS is cast before both of its products.
+struct AttentionBackwardArgs {
+  AttentionShape shape;
+  OperandView q;
+  OperandView k;
+  OperandView v;
+  OperandView o;
+  OperandView grad_o;
+  MatrixView lse;
+  MatrixView grad_q;  ///< before any cast
+  MatrixView grad_k;
+  MatrixView grad_v;
+  AttentionRole s;
+  AttentionRole grad_p;
+};
+
+/// loss = sum over all elements of x, accumulated in double.
+struct SumLossArgs {
+  MatrixView x;
+  MatrixView loss;  ///< f32 [1, 1]
+};
+
+/// loss = mean over all elements of (x - target)^2; backward: grad_x = 2 (x - target) / numel * grad_loss.
+struct MseLossArgs {
+  MatrixView x;
+  MatrixView target;
+  MatrixView loss;
+};
+
+struct MseLossBackwardArgs {
+  MatrixView x;
+  MatrixView target;
+  MatrixView grad_loss;  ///< f32 [1, 1]
+  MatrixView grad_x;
+};
+
+/// One tensor of an Adam step. Moments are f32; `master` (f32) is absent unless asked for.
+struct AdamTensor {
+  MatrixView param;
+  MatrixView grad;
+  MatrixView exp_avg;
+  MatrixView exp_avg_sq;
+  MatrixView master;
+};
+
+/// One step over a list of tensors. Rule: lib/optim/adam.h. Bias corrections come from the host, in float.
+struct AdamArgs {
+  std::span<const AdamTensor> tensors;
+  float learning_rate = 0.0f;
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  float weight_decay = 0.0f;
+  bool decoupled_decay = true;
+  float bias_correction1 = 1.0f;
+  float bias_correction2 = 1.0f;
+};
+
+struct KernelTable {
+  Kernel<FillArgs> fill;
+  Kernel<RandomArgs> random;
+  Kernel<CastArgs> cast;
+  Kernel<AddArgs> add;
+  Kernel<ColumnSumArgs> column_sum;
+  Kernel<AmaxArgs> amax;
+  Kernel<ScaleFromAmaxArgs> scale_from_amax;
+  Kernel<QuantizeArgs> quantize;
+  Kernel<DequantizeArgs> dequantize;
+  Kernel<DelayedUpdateArgs> delayed_update;
+  Kernel<GemmArgs> gemm;
+  Kernel<NormForwardArgs> norm_forward;
+  Kernel<NormBackwardArgs> norm_backward;
+  Kernel<ActivationForwardArgs> activation_forward;
+  Kernel<ActivationBackwardArgs> activation_backward;
+  Kernel<RopeArgs> rope;
+  Kernel<DropoutArgs> dropout;
+  Kernel<AttentionForwardArgs> attention_forward;
+  Kernel<AttentionBackwardArgs> attention_backward;
+  Kernel<SumLossArgs> sum_loss;
+  Kernel<MseLossArgs> mse_loss;
+  Kernel<MseLossBackwardArgs> mse_loss_backward;
+  Kernel<AdamArgs> adam;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,81 @@
+#include "backend/meta/meta_device.h"
+
+#include "core/check.h"
+
+namespace fp8lab {
+namespace {
+
+// Addresses are handed out once and never read. They start above zero so that none is null.
+class AddressSpace final : public SegmentSource {
+ public:
+  std::byte* reserve(std::size_t bytes) override {
+    std::byte* segment = reinterpret_cast<std::byte*>(next_);
+    next_ += bytes;
+    return segment;
+  }
+  void release(std::byte*, std::size_t) noexcept override {}
+
+ private:
+  std::uintptr_t next_ = std::uintptr_t{1} << 40;
+};
+
+class MetaDevice final : public Device {
+ public:
+  using Device::Device;
+  bool computes() const override { return false; }
+  std::vector<float> read(const Tensor&) override { fail("device 'meta' computes nothing: there is no value to read"); }
+  std::vector<std::byte> read_bytes(const Tensor&) override {
+    fail("device 'meta' computes nothing: there are no bytes to read");
+  }
+  void write(const Tensor&, std::span<const float>) override {}
+  void synchronize() override {}
+};
+
+// Converts to any kernel, so that the table below stays one line per kernel and cannot have a gap.
+struct Nothing {
+  template <class Args>
+  constexpr operator Kernel<Args>() const {
+    return Kernel<Args>([](const Args&, ExecContext&) {});
+  }
+};
+constexpr Nothing kNothing;
+
+constexpr KernelTable kMetaKernels = {
+    .fill = kNothing,
+    .random = kNothing,
+    .cast = kNothing,
+    .add = kNothing,
+    .column_sum = kNothing,
+    .amax = kNothing,
+    .scale_from_amax = kNothing,
+    .quantize = kNothing,
+    .dequantize = kNothing,
+    .delayed_update = kNothing,
+    .gemm = kNothing,
+    .norm_forward = kNothing,
+    .norm_backward = kNothing,
+    .activation_forward = kNothing,
+    .activation_backward = kNothing,
+    .rope = kNothing,
+    .dropout = kNothing,
+    .attention_forward = kNothing,
+    .attention_backward = kNothing,
+    .sum_loss = kNothing,
+    .mse_loss = kNothing,
+    .mse_loss_backward = kNothing,
+    .adam = kNothing,
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_meta_device(const DeviceOptions& options) {
+  MemoryOptions memory = options.memory;
+  memory.poison = false;  // there is nothing to fill
+  return std::make_unique<MetaDevice>("meta", arch_profile(options.arch), kMetaKernels, std::make_unique<AddressSpace>(), memory,
+                                      std::make_unique<ExecContext>());
+}
+
+std::string meta_unavailable_reason() { return {}; }
+std::string describe_meta() { return "any model size; no values, so no parity metrics"; }
+
+}  // namespace fp8lab

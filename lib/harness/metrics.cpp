@@ -1,0 +1,71 @@
+#include "harness/metrics.h"
+
+#include <array>
+
+namespace fp8lab {
+namespace {
+
+constexpr auto kLess = Better::kLess;
+constexpr auto kMore = Better::kMore;
+constexpr auto kNeither = Better::kNeither;
+
+constexpr std::array kMetrics{
+    Metric{"memory.peak_bytes", "B", kLess, true, "most bytes alive at one moment of the step"},
+    Metric{"memory.reserved_peak_bytes", "B", kLess, true, "most bytes the allocator held from the device"},
+    Metric{"memory.end_of_forward_bytes", "B", kLess, true, "bytes alive when forward ends"},
+    Metric{"memory.end_of_backward_bytes", "B", kLess, true, "bytes alive when backward ends"},
+    Metric{"memory.end_of_step_bytes", "B", kLess, true, "bytes alive when the step ends"},
+    Metric{"memory.retained_bytes", "B", kLess, true, "bytes alive after backward that the schedule says are dead"},
+    Metric{"memory.by_holder.*", "B", kLess, true, "bytes alive after backward, by who holds them"},
+    Metric{"memory.predicted_*", "B", kNeither, true, "the closed-form value of the memory metric of that name"},
+    Metric{"memory.unexplained_bytes", "B", kLess, true, "largest gap between a memory metric and its closed form"},
+
+    Metric{"traffic.all_gather_bytes", "B", kLess, true, "bytes gathered per rank and step"},
+    Metric{"traffic.reduce_scatter_bytes", "B", kLess, true, "bytes reduce-scattered per rank and step"},
+    Metric{"traffic.all_reduce_bytes", "B", kLess, true, "bytes all-reduced per rank and step"},
+    Metric{"traffic.collectives", "1", kLess, true, "collectives per rank and step"},
+
+    Metric{"host.pre_forward_ns", "ns", kLess, false, "host time from entering a layer to its first kernel"},
+    Metric{"host.pre_forward_allocations", "1", kLess, true, "allocations made before a layer's first kernel"},
+    Metric{"host.pre_forward_quantizer_copies", "1", kLess, true, "quantizers cloned before a layer's first kernel"},
+
+    Metric{"parity.loss_gap", "1", kLess, true, "relative distance of the last loss from BF16's"},
+    Metric{"parity.output_sqnr_db", "dB", kMore, true, "outputs against BF16's, signal to quantization noise"},
+    Metric{"parity.grad_sqnr_db", "dB", kMore, true, "gradients against BF16's, signal to quantization noise"},
+    Metric{"parity.weight_sqnr_db", "dB", kMore, true, "weights against BF16's, signal to quantization noise"},
+    Metric{"parity.weights_moved", "1", kMore, true, "fraction of weight tensors that training changed"},
+    Metric{"parity.ranks_equal", "1", kMore, true, "1 when all ranks hold the same bytes, else 0"},
+    Metric{"parity.bitwise_equal", "1", kMore, true, "1 when both sides hold the same bytes, else 0"},
+    Metric{"parity.clip_fraction", "1", kLess, true, "fraction of values that saturated when quantized"},
+    Metric{"parity.underflow_fraction", "1", kLess, true, "fraction of values other than 0 that became 0 when quantized"},
+
+    Metric{"time.step_ms", "ms", kLess, false, "wall time of a training step"},
+    Metric{"time.forward_ms", "ms", kLess, false, "wall time of forward"},
+    Metric{"time.backward_ms", "ms", kLess, false, "wall time of backward"},
+    Metric{"time.optimizer_ms", "ms", kLess, false, "wall time of the optimizer"},
+};
+
+constexpr std::array kGroups{
+    MetricGroup{"memory", false}, MetricGroup{"traffic", false}, MetricGroup{"host", true},
+    MetricGroup{"parity", false}, MetricGroup{"time", true},
+};
+
+bool belongs(std::string_view name, std::string_view row) {
+  if (!row.ends_with('*')) return name == row;
+  const std::string_view prefix = row.substr(0, row.size() - 1);
+  return name.size() > prefix.size() && name.starts_with(prefix);
+}
+
+}  // namespace
+
+std::span<const Metric> metrics() { return kMetrics; }
+
+const Metric* find_metric(std::string_view name) {
+  for (const Metric& metric : kMetrics)
+    if (belongs(name, metric.name)) return &metric;
+  return nullptr;
+}
+
+std::span<const MetricGroup> metric_groups() { return kGroups; }
+
+}  // namespace fp8lab

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fp8lab {
+
+/// Which way a metric improves. A metric that only describes (a prediction) improves neither way.
+enum class Better { kLess, kMore, kNeither };
+
+/// One row of the metric table. Adding a metric is adding a row in metrics.cpp.
+struct Metric {
+  std::string_view name;  ///< "group.figure_unit"; a trailing '*' names a family: memory.by_holder.*
+  std::string_view unit;  ///< "B", "ns", "ms", "dB", or "1" for counts, fractions and flags
+  Better better;
+  bool exact;  ///< the same on every run of the same cell, so one run is enough to compare
+  std::string_view meaning;
+
+  std::string_view group() const { return name.substr(0, name.find('.')); }
+};
+
+std::span<const Metric> metrics();
+
+/// The row that `name` belongs to (families by prefix), or nullptr.
+const Metric* find_metric(std::string_view name);
+
+/// What a scenario's `measure` may list.
+struct MetricGroup {
+  std::string_view name;
+  bool alone;  ///< measures the clock, so no other cell may run beside it
+};
+
+std::span<const MetricGroup> metric_groups();
+
+}  // namespace fp8lab

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/cell.h"
+
+namespace fp8lab {
+
+/// A row of a lower room's table as the harness shows it.
+struct Term {
+  std::string name;
+  std::string title;
+  std::string unavailable_reason;  ///< why it cannot be used on this machine; empty when it can
+};
+
+struct FixTerm {
+  std::string name;
+  std::vector<std::string> upstream;  ///< "TransformerEngine#1935"
+  std::string symptom;
+  std::string decision;  ///< the one decision that the fix reverts
+};
+
+/// What is wrong with a cell's shape, and the key to look at.
+struct BrokenRule {
+  std::string key;  ///< a path of keys.h: "model.hidden"
+  std::string rule;
+};
+
+/// The words a scenario may use. The tables of lower rooms are read in one place, bundled_vocabulary().
+struct Vocabulary {
+  std::vector<Term> recipes, devices, archs, layers;
+  std::vector<FixTerm> fixes;
+  std::int64_t max_ranks = 1;
+  /// The first rule that the cell breaks, if any. Called on every cell of every file before anything runs.
+  std::function<std::optional<BrokenRule>(const CellConfig&)> broken_rule;
+  /// False for a recipe that keeps everything in the parameters' type, so that its BF16 arm would repeat the cell.
+  std::function<bool(std::string_view recipe)> quantizes;
+};
+
+const Vocabulary& bundled_vocabulary();
+
+std::vector<std::string> names_of(const std::vector<Term>& terms);
+std::vector<std::string> names_of(const std::vector<FixTerm>& terms);
+const Term* find_term(const std::vector<Term>& terms, std::string_view name);
+
+}  // namespace fp8lab

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/shape.h"
+#include "recipe/recipe.h"
+#include "tensor/tensor.h"
+
+namespace fp8lab {
+
+/// Storage of the inverse scales of a rows x cols matrix under a format, padding included:
+///   per tensor     f32  [1]
+///   1 x 32, E8M0   e8m0 [round_up(rows, 128), round_up(ceil(cols / 32), 4)]
+///   1 x 128, FP32  f32  [ceil(cols / 128), round_up(rows, 4)]   (outer dimension contiguous, as cuBLASLt wants it)
+///   128 x 128      f32  [ceil(rows / 128), round_up(ceil(cols / 128), 4)]
+struct ScaleLayout {
+  TensorSpec spec;
+  std::int64_t row_stride = 0;  ///< elements from one block row to the next
+  std::int64_t col_stride = 0;
+};
+ScaleLayout scale_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
+
+/// One orientation of a quantized matrix: codes and their inverse scales.
+struct QuantizedHalf {
+  Tensor codes;
+  Tensor scale_inv;
+
+  explicit operator bool() const { return static_cast<bool>(codes); }
+};
+
+/// A matrix in eight bits, row-wise, column-wise or both. Row-wise codes are [rows, cols]. Column-wise codes are stored
+/// transposed, [cols, rows], with blocks along their own rows, so that every product reads its operands along the
+/// reduction axis. Per-tensor halves share one scale block.
+///
+/// An emptied tensor is a shell: it knows its format and shape and owns no buffer.
+class QuantizedTensor {
+ public:
+  QuantizedTensor() = default;
+  QuantizedTensor(const Shape& shape, const QuantFormat& format) : shape_(shape), format_(format) {}
+
+  const Shape& shape() const { return shape_; }
+  std::int64_t rows() const { return shape_.rows(); }
+  std::int64_t cols() const { return shape_.cols(); }
+  const QuantFormat& format() const { return format_; }
+
+  QuantizedHalf& rowwise() { return rowwise_; }
+  const QuantizedHalf& rowwise() const { return rowwise_; }
+  QuantizedHalf& columnwise() { return columnwise_; }
+  const QuantizedHalf& columnwise() const { return columnwise_; }
+  bool empty() const { return !rowwise_ && !columnwise_; }
+
+  /// The matrix as a GEMM operand [rows, cols] read along its columns. Needs the row-wise half.
+  OperandView rowwise_operand() const;
+  /// The transposed matrix as an operand [cols, rows]: the column-wise half, or, where `may_reuse_rowwise` (the card
+  /// multiplies either orientation and the format is its own transpose), a transposed view of the row-wise one.
+  OperandView columnwise_operand(bool may_reuse_rowwise) const;
+
+  /// Bytes of every buffer owned, a shared one once.
+  std::int64_t bytes() const;
+  void drop_rowwise() { rowwise_ = {}; }
+  void drop_columnwise() { columnwise_ = {}; }
+  void clear();
+
+  /// Moves every buffer out, in a fixed order, and leaves an empty shell. Absent buffers are skipped.
+  std::vector<Tensor> take_buffers();
+  /// The same buffers without giving them up.
+  std::vector<Tensor> share_buffers();
+  /// Puts back what take_buffers() or share_buffers() of the same tensor returned last.
+  void put_buffers(std::vector<Tensor> buffers);
+  /// Renames every claim.
+  void rename(HolderId holder);
+
+ private:
+  Shape shape_;
+  QuantFormat format_;
+  QuantizedHalf rowwise_;
+  QuantizedHalf columnwise_;
+  unsigned taken_ = 0;  // which of the four buffers take_buffers() or share_buffers() gave out
+};
+
+/// The scales of `half`, a rows x cols orientation under `format`, as kernels see them.
+ScaleView scale_view(const Tensor& scale_inv, const QuantFormat& format, std::int64_t rows, std::int64_t cols);
+
+}  // namespace fp8lab

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/shape.h"
+#include "memory/memory.h"
+#include "tensor/view.h"
+
+namespace fp8lab {
+
+struct TensorSpec {
+  Shape shape;
+  DType dtype = DType::kF32;
+
+  std::int64_t bytes() const { return shape.numel() * static_cast<std::int64_t>(size_bytes(dtype)); }
+};
+
+/// A handle on a block of memory seen as an array, row-major unless narrowed or transposed. Copying a handle copies its
+/// claim on the block, under the same holder's name; it never copies elements. Constness is the handle's, not the
+/// elements'.
+class Tensor {
+ public:
+  Tensor() = default;
+  /// Contiguous over the start of `buffer`.
+  Tensor(BufferRef buffer, const TensorSpec& spec);
+
+  explicit operator bool() const { return static_cast<bool>(buffer_); }
+  const Shape& shape() const { return shape_; }
+  DType dtype() const { return dtype_; }
+  std::int64_t numel() const { return shape_.numel(); }
+  std::int64_t rows() const { return shape_.rows(); }
+  std::int64_t cols() const { return shape_.cols(); }
+  /// Bytes of the elements seen; the block behind may be larger.
+  std::int64_t bytes() const { return numel() * static_cast<std::int64_t>(size_bytes(dtype_)); }
+  TensorSpec spec() const { return {shape_, dtype_}; }
+  bool contiguous() const { return view().contiguous(); }
+
+  MatrixView view() const;
+  OperandView operand() const { return {.values = view(), .scales = {}}; }
+  /// Host address of the first element; only for devices whose memory the host can read.
+  template <class T>
+  T* data() const {
+    return reinterpret_cast<T*>(first_byte());
+  }
+
+  /// The same elements under another shape; contiguous tensors only.
+  Tensor reshaped(const Shape& shape) const;
+  /// Columns [begin, begin + count) of the matrix this is seen as; the result has rank 2.
+  Tensor columns(std::int64_t begin, std::int64_t count) const;
+  /// Rows [begin, begin + count) of the matrix this is seen as; the result has rank 2.
+  Tensor row_range(std::int64_t begin, std::int64_t count) const;
+  /// The matrix this is seen as, transposed, without moving an element.
+  Tensor transposed() const;
+
+  /// A second handle on the same block whose claim has another name.
+  Tensor held_by(HolderId holder) const;
+  /// Gives this handle's claim another name.
+  void rename(HolderId holder) { buffer_.rename(holder); }
+  const BufferRef& buffer() const { return buffer_; }
+
+ private:
+  std::byte* first_byte() const;
+
+  BufferRef buffer_;
+  Shape shape_;
+  DType dtype_ = DType::kF32;
+  std::int64_t offset_elems_ = 0;
+  std::int64_t row_stride_ = 0;
+  std::int64_t col_stride_ = 1;
+};
+
+}  // namespace fp8lab
