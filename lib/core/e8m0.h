@@ -21,7 +21,8 @@ inline constexpr std::uint8_t kE8M0Nan = 255;
 F8_HOST_DEVICE constexpr std::uint8_t e8m0_rceil(float amax, float fp8_max) {
   const std::uint32_t ratio = float_bits(amax * (1.0f / fp8_max)) & kFloatMagnitudeMask;
   // Byte 0 is 2^-127, which as a float is the subnormal 0x00400000.
-  const std::uint32_t above = ratio < (1u << 23) ? (ratio > 0x00400000u ? 1u : 0u) : ((ratio & 0x007FFFFFu) != 0 ? 1u : 0u);
+  const std::uint32_t above =
+      ratio < (1u << 23) ? (ratio > 0x00400000u ? 1u : 0u) : ((ratio & 0x007FFFFFu) != 0 ? 1u : 0u);
   return ratio >= kFloatInfinityBits ? kE8M0Nan : static_cast<std::uint8_t>((ratio >> 23) + above);
 }
 

@@ -43,7 +43,8 @@ F8_HOST_DEVICE constexpr float f16_to_f32(Half x) {
 
 /// Round to nearest even, overflow (from 65520) to Inf; every NaN becomes the quiet one of its sign (0x7E00, 0xFE00).
 F8_HOST_DEVICE constexpr Half f32_to_f16(float x) {
-  constexpr std::uint32_t kOverflowBits = float_bits(65520.0f);  // the tie that rounds up to Inf, whose fields follow on
+  constexpr std::uint32_t kOverflowBits =
+      float_bits(65520.0f);  // the tie that rounds up to Inf, whose fields follow on
   const std::uint32_t bits = float_bits(x);
   const std::uint32_t magnitude = bits & kFloatMagnitudeMask;
   const std::uint32_t clamped = magnitude < kOverflowBits ? magnitude : kOverflowBits;
