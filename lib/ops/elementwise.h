@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/device.h"
+
+namespace fp8lab {
+
+void fill(Device& device, const Tensor& out, float value);
+/// A copy converted to `dtype`, contiguous.
+Tensor cast(Device& device, const Tensor& x, DType dtype, HolderId holder);
+/// Copies `from` into the existing `to` (same shape, any dtypes and strides).
+void copy_into(Device& device, const Tensor& from, const Tensor& to);
+Tensor add(Device& device, const Tensor& a, const Tensor& b, HolderId holder);
+/// a += b
+void add_into(Device& device, const Tensor& a, const Tensor& b);
+/// Column sums of [rows, cols] as [cols] of `dtype`: the gradient of a bias.
+Tensor column_sum(Device& device, const Tensor& x, DType dtype, HolderId holder);
+
+/// Rotary embedding of [seq * batch, heads * head_dim]; `inverse` is its gradient.
+struct RopeInputs {
+  Tensor x;
+  std::int64_t batch = 1;
+  std::int64_t heads = 1;
+  double base = 10000.0;
+  bool inverse = false;
+  HolderId holder = 0;
+};
+Tensor rope(Device& device, const RopeInputs& inputs);
+
+/// Key of a dropout mask; the same key gives the same mask, so the gradient is dropout() of the gradient.
+struct DropoutKey {
+  float probability = 0.0f;
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;
+};
+Tensor dropout(Device& device, const Tensor& x, const DropoutKey& key, HolderId holder);
+
+/// Fills with normal(0, scale) or uniform [0, scale) values that depend on (seed, stream, global element index) only; rows start
+/// at global row `row_offset`.
+struct RandomInputs {
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;
+  std::int64_t row_offset = 0;
+  bool normal = true;
+  float scale = 1.0f;
+};
+void random_fill(Device& device, const Tensor& out, const RandomInputs& inputs);
+
+}  // namespace fp8lab

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "backend/device.h"
+
+namespace fp8lab {
+
+/// Operands are read along their columns: out[m, n] = sum over k of a[m, k] * b[n, k] (+ bias[n]). A transposed view of a
+/// 16-bit or f32 tensor serves any orientation; whether a quantized operand may be a transposed view is the card's
+/// property (ArchProfile::fp8_gemm_any_orientation) and is checked here.
+struct GemmInputs {
+  OperandView a;
+  OperandView b;
+  const Tensor* bias = nullptr;  ///< [n]
+  DType out_dtype = DType::kBF16;
+  HolderId holder = 0;
+};
+
+Tensor gemm(Device& device, const GemmInputs& inputs);
+
+}  // namespace fp8lab

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "backend/device.h"
+
+namespace fp8lab {
+
+/// f32 [1, 1]: the sum of all elements. Its gradient is grad_loss everywhere.
+Tensor sum_loss(Device& device, const Tensor& x, HolderId holder);
+Tensor sum_loss_backward(Device& device, const Tensor& x, HolderId holder);
+
+/// f32 [1, 1]: the mean squared difference.
+Tensor mse_loss(Device& device, const Tensor& x, const Tensor& target, HolderId holder);
+Tensor mse_loss_backward(Device& device, const Tensor& x, const Tensor& target, const Tensor& grad_loss, HolderId holder);
+
+}  // namespace fp8lab

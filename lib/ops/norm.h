@@ -1,0 +1,43 @@
+#pragma once
+
+#include "backend/device.h"
+
+namespace fp8lab {
+
+struct NormOutputs {
+  Tensor y;
+  Tensor mean;  ///< f32 [rows, 1]; absent for RMSNorm
+  Tensor rstd;  ///< f32 [rows, 1]
+};
+
+struct NormInputs {
+  NormKind kind = NormKind::kLayerNorm;
+  Tensor x;
+  Tensor gamma;  ///< [cols]
+  Tensor beta;   ///< [cols]; absent for RMSNorm
+  float epsilon = 1e-5f;
+  HolderId y_holder = 0;
+  HolderId statistics_holder = 0;
+};
+NormOutputs norm_forward(Device& device, const NormInputs& inputs);
+
+struct NormGradients {
+  Tensor x;
+  Tensor gamma;
+  Tensor beta;  ///< absent for RMSNorm
+};
+
+struct NormBackwardInputs {
+  NormKind kind = NormKind::kLayerNorm;
+  Tensor grad_y;
+  Tensor x;
+  Tensor gamma;
+  Tensor mean;
+  Tensor rstd;
+  HolderId grad_x_holder = 0;
+  HolderId grad_gamma_holder = 0;
+  HolderId grad_beta_holder = 0;
+};
+NormGradients norm_backward(Device& device, const NormBackwardInputs& inputs);
+
+}  // namespace fp8lab

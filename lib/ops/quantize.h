@@ -1,0 +1,37 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "backend/device.h"
+#include "recipe/recipe.h"
+#include "tensor/quantized_tensor.h"
+
+// High precision to eight bits and back. The scaling expression is core/float8.h's, everywhere.
+namespace fp8lab {
+
+/// Which halves of a quantized tensor to make.
+struct Orientations {
+  bool rowwise = true;
+  bool columnwise = false;
+};
+
+struct QuantizeInputs {
+  QuantFormat format;
+  Orientations orientations;
+  Tensor scale;  ///< f32 [1]; needed if the amax comes from a history, otherwise absent
+  Tensor amax;   ///< f32 [1], max-accumulated with this tensor's amax; absent where nobody records it
+  HolderId holder = 0;  ///< of codes and scales
+};
+
+/// `x` as the matrix [rows, cols] of any strides, f32, f16 or bf16. Per-tensor halves share one scale_inv block. With
+/// AmaxSource::kTensor the amax and the scale are workspaces that live for the call.
+QuantizedTensor quantize(Device& device, const Tensor& x, const QuantizeInputs& inputs);
+
+/// Several tensors under one scale (per-tensor formats only), their amax being the largest of all; they share one scale_inv block.
+std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const Tensor> xs, const QuantizeInputs& inputs);
+
+/// codes * scale_inv as a [rows, cols] tensor of `dtype`.
+Tensor dequantize(Device& device, const OperandView& operand, DType dtype, HolderId holder);
+
+}  // namespace fp8lab
