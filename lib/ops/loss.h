@@ -4,9 +4,10 @@
 
 namespace fp8lab {
 
-/// f32 [1, 1]: the sum of all elements. Its gradient is grad_loss everywhere.
+/// f32 [1, 1]: the sum of all elements.
 Tensor sum_loss(Device& device, const Tensor& x, HolderId holder);
-Tensor sum_loss_backward(Device& device, const Tensor& x, HolderId holder);
+/// `grad_loss`, f32 [1, 1], broadcast to `x`: one cast kernel that reads with strides of zero.
+Tensor sum_loss_backward(Device& device, const TensorSpec& x, const Tensor& grad_loss, HolderId holder);
 
 /// f32 [1, 1]: the mean squared difference.
 Tensor mse_loss(Device& device, const Tensor& x, const Tensor& target, HolderId holder);
