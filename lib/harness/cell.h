@@ -33,13 +33,13 @@ struct TrainingConfig {
   std::int64_t steps = 1;
   std::string optimizer = "none";  ///< none | adam
   double learning_rate = 1e-4;
-  std::string loss = "sum";        ///< sum (of outputs) | mse (against a seeded target)
+  std::string loss = "sum";          ///< sum (of outputs) | mse (against a seeded target)
   std::string param_dtype = "bf16";  ///< bf16 | f32
-  std::string recipe = "bf16";     ///< a row of the recipe table
-  RecipeOptions recipe_options;    ///< key `training.recipe_options`; a value left out keeps the recipe's default
-  bool fp8_attention = false;      ///< attention's matrix products in FP8 (recipes that support it)
-  std::string checkpoint = "none";  ///< none | full: recompute every layer's activations in backward
-  bool keep_loss = true;           ///< false: the loss is dropped before memory is read (negative control)
+  std::string recipe = "bf16";       ///< a row of the recipe table
+  RecipeOptions recipe_options;      ///< key `training.recipe_options`; a value left out keeps the recipe's default
+  bool fp8_attention = false;        ///< attention's matrix products in FP8 (recipes that support it)
+  std::string checkpoint = "none";   ///< none | full: recompute every layer's activations in backward
+  bool keep_loss = true;             ///< false: the loss is dropped before memory is read (negative control)
   std::uint64_t seed = 1234;
 };
 
@@ -48,7 +48,7 @@ struct CellConfig {
   std::string scenario;
   std::string id;  ///< "<scenario>/<axis>=<value>,..." in the order the axes are declared
   std::vector<std::pair<std::string, std::string>> axes;
-  std::string device = "cpu";  ///< a row of the device table
+  std::string device = "cpu";   ///< a row of the device table
   std::string arch = "hopper";  ///< a row of the architecture table; `cuda` reads it from the card
   int ranks = 1;
   std::string fix;  ///< a row of the fix table, or empty for a plain cell
@@ -72,6 +72,8 @@ struct MetricValue {
 struct ArmResult {
   std::string status = "ok";  ///< ok | crashed | timeout | out_of_memory | error
   std::string reason;         ///< one line, for every status but ok
+  std::string signal;         ///< "SIGSEGV" when a signal ended the arm's process
+  std::string output_tail;    ///< the end of what the process printed, for every status but ok
   double seconds = 0.0;
   std::map<std::string, MetricValue> metrics;  ///< by metric name
   /// Bytes by holder at the end of backward ("context of layers[0].attention: q, k, v"), largest first.

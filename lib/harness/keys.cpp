@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <optional>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <type_traits>
 #include <utility>
 
@@ -48,97 +50,132 @@ Value read(const std::optional<Field>& field) {
   return field ? read(*field) : Value{};
 }
 
-/// `access` is a lambda without captures from a cell to the field's reference.
+/// The field that a chain of members leads to from a cell.
+template <auto... Members>
+struct At {
+  auto& operator()(CellConfig& cell) const { return (cell.*....*Members); }
+};
+
 template <class Access>
-Key key(std::string_view path, KeyType type, double low, double high, Words (*words)(const Vocabulary&),
-        std::string_view meaning, Access) {
-  return {path, type, low, high, words, meaning,
-          [](CellConfig& cell, const Value& value) { assign(Access{}(cell), value); },
-          [](const CellConfig& cell) { return read(std::as_const(Access{}(const_cast<CellConfig&>(cell)))); }};
+Key key(std::string_view path, KeyType type, std::string_view meaning, Access) {
+  Key row{};
+  row.path = path;
+  row.type = type;
+  row.meaning = meaning;
+  row.set = [](CellConfig& cell, const Value& value) { assign(Access{}(cell), value); };
+  row.get = [](const CellConfig& cell) { return read(std::as_const(Access{}(const_cast<CellConfig&>(cell)))); };
+  return row;
+}
+
+struct Bounds {
+  double low, high;
+};
+
+template <class Access>
+Key whole(std::string_view path, Bounds bounds, std::string_view meaning, Access access) {
+  Key row = key(path, KeyType::kWhole, meaning, access);
+  row.low = bounds.low;
+  row.high = bounds.high;
+  return row;
 }
 
 template <class Access>
-Key whole(std::string_view path, double low, double high, std::string_view meaning, Access access) {
-  return key(path, KeyType::kWhole, low, high, nullptr, meaning, access);
-}
-
-template <class Access>
-Key number(std::string_view path, double low, double high, std::string_view meaning, Access access) {
-  return key(path, KeyType::kNumber, low, high, nullptr, meaning, access);
+Key number(std::string_view path, Bounds bounds, std::string_view meaning, Access access) {
+  Key row = key(path, KeyType::kNumber, meaning, access);
+  row.low = bounds.low;
+  row.high = bounds.high;
+  return row;
 }
 
 template <class Access>
 Key toggle(std::string_view path, std::string_view meaning, Access access) {
-  return key(path, KeyType::kSwitch, 0, 0, nullptr, meaning, access);
+  return key(path, KeyType::kSwitch, meaning, access);
+}
+
+template <class Access>
+Key word(std::string_view path, Words words, std::string_view meaning, Access access) {
+  Key row = key(path, KeyType::kWord, meaning, access);
+  row.fixed_words = std::move(words);
+  return row;
 }
 
 template <class Access>
 Key word(std::string_view path, Words (*words)(const Vocabulary&), std::string_view meaning, Access access) {
-  return key(path, KeyType::kWord, 0, 0, words, meaning, access);
+  Key row = key(path, KeyType::kWord, meaning, access);
+  row.table_words = words;
+  return row;
 }
 
-constexpr double kTokens = 1 << 24;
-constexpr double kWidth = 1 << 22;
-constexpr double kSeeds = 9007199254740992.0;  // 2^53: what JSON readers keep exactly
+template <auto Table>
+Words rows_of(const Vocabulary& vocabulary) {
+  return names_of(vocabulary.*Table);
+}
 
-#define FP8LAB_FIELD(member) [](CellConfig& c) -> auto& { return c.member; }
-#define FP8LAB_WORDS(...) [](const Vocabulary&) { return Words{__VA_ARGS__}; }
-#define FP8LAB_NAMES(table) [](const Vocabulary& v) { return names_of(v.table); }
+using C = CellConfig;
+using M = ModelConfig;
+using T = TrainingConfig;
+using R = RecipeOptions;
+using V = Vocabulary;
+
+template <auto Member>
+constexpr At<&C::model, Member> kModel{};
+template <auto Member>
+constexpr At<&C::training, Member> kTraining{};
+template <auto Member>
+constexpr At<&C::training, &T::recipe_options, Member> kOptions{};
+
+constexpr Bounds kTokens{1, 1 << 24};
+constexpr Bounds kWidth{1, 1 << 22};
+constexpr Bounds kHeads{1, 65536};
 
 std::vector<Key> make_keys() {
   return {
-      word("device", FP8LAB_NAMES(devices), "device that runs the cell", FP8LAB_FIELD(device)),
-      word("arch", FP8LAB_NAMES(archs), "architecture profile", FP8LAB_FIELD(arch)),
-      whole("ranks", 1, 65536, "processes or threads that train together", FP8LAB_FIELD(ranks)),
-      word("fix", FP8LAB_NAMES(fixes), "fix that the before arm reverts", FP8LAB_FIELD(fix)),
+      word("device", rows_of<&V::devices>, "device that runs the cell", At<&C::device>{}),
+      word("arch", rows_of<&V::archs>, "architecture profile", At<&C::arch>{}),
+      whole("ranks", {1, 65536}, "processes or threads that train together", At<&C::ranks>{}),
+      word("fix", rows_of<&V::fixes>, "fix that the before arm reverts", At<&C::fix>{}),
 
-      word("model.layer", FP8LAB_NAMES(layers), "layer that the model repeats", FP8LAB_FIELD(model.layer)),
-      word("model.form", FP8LAB_WORDS("gpt", "llama"), "gpt: LayerNorm, GELU, bias; llama: RMSNorm, SwiGLU, RoPE",
-           FP8LAB_FIELD(model.form)),
-      whole("model.layers", 1, 4096, "number of layers", FP8LAB_FIELD(model.layers)),
-      whole("model.hidden", 1, kWidth, "width of the residual stream", FP8LAB_FIELD(model.hidden)),
-      whole("model.heads", 1, 65536, "attention heads; hidden is a multiple of it", FP8LAB_FIELD(model.heads)),
-      whole("model.kv_heads", 1, 65536, "key and value heads, as many as heads when left out",
-            FP8LAB_FIELD(model.kv_heads)),
-      whole("model.ffn", 1, kWidth, "inner width of the MLP, four times hidden when left out", FP8LAB_FIELD(model.ffn)),
-      whole("model.seq", 1, kTokens, "tokens per sequence", FP8LAB_FIELD(model.seq)),
-      whole("model.batch", 1, kTokens, "sequences per step", FP8LAB_FIELD(model.batch)),
-      word("model.op_fuser", FP8LAB_WORDS("none", "mlp"), "mlp: build the MLP as one fused chain of operations",
-           FP8LAB_FIELD(model.op_fuser)),
-      number("model.dropout", 0.0, 0.99, "attention and hidden dropout probability", FP8LAB_FIELD(model.dropout)),
+      word("model.layer", rows_of<&V::layers>, "layer that the model repeats", kModel<&M::layer>),
+      word("model.form", {"gpt", "llama"}, "gpt: LayerNorm, GELU, bias; llama: RMSNorm, SwiGLU, RoPE",
+           kModel<&M::form>),
+      whole("model.layers", {1, 4096}, "number of layers", kModel<&M::layers>),
+      whole("model.hidden", kWidth, "width of the residual stream", kModel<&M::hidden>),
+      whole("model.heads", kHeads, "attention heads; hidden is a multiple of it", kModel<&M::heads>),
+      whole("model.kv_heads", kHeads, "key and value heads; as many as heads when left out", kModel<&M::kv_heads>),
+      whole("model.ffn", kWidth, "inner width of the MLP; four times hidden when left out", kModel<&M::ffn>),
+      whole("model.seq", kTokens, "tokens per sequence", kModel<&M::seq>),
+      whole("model.batch", kTokens, "sequences per step", kModel<&M::batch>),
+      word("model.op_fuser", {"none", "mlp"}, "mlp: build the MLP as one fused chain of operations",
+           kModel<&M::op_fuser>),
+      number("model.dropout", {0, 0.99}, "attention and hidden dropout probability", kModel<&M::dropout>),
 
-      whole("training.steps", 1, 1000000, "training steps", FP8LAB_FIELD(training.steps)),
-      word("training.optimizer", FP8LAB_WORDS("none", "adam"), "optimizer", FP8LAB_FIELD(training.optimizer)),
-      number("training.learning_rate", 0.0, 1e3, "optimizer's learning rate", FP8LAB_FIELD(training.learning_rate)),
-      word("training.loss", FP8LAB_WORDS("sum", "mse"), "sum of outputs, or distance to a seeded target",
-           FP8LAB_FIELD(training.loss)),
-      word("training.param_dtype", FP8LAB_WORDS("bf16", "f32"), "type of the parameters",
-           FP8LAB_FIELD(training.param_dtype)),
-      word("training.recipe", FP8LAB_NAMES(recipes), "quantization recipe", FP8LAB_FIELD(training.recipe)),
-      toggle("training.fp8_attention", "attention's matrix products in FP8", FP8LAB_FIELD(training.fp8_attention)),
-      word("training.checkpoint", FP8LAB_WORDS("none", "full"), "full: recompute every layer in backward",
-           FP8LAB_FIELD(training.checkpoint)),
-      toggle("training.keep_loss", "false: drop the loss before memory is read", FP8LAB_FIELD(training.keep_loss)),
-      whole("training.seed", 0, kSeeds, "seed of parameters, data and dropout", FP8LAB_FIELD(training.seed)),
+      whole("training.steps", {1, 1000000}, "training steps", kTraining<&T::steps>),
+      word("training.optimizer", {"none", "adam"}, "optimizer", kTraining<&T::optimizer>),
+      number("training.learning_rate", {0, 1000}, "the optimizer's learning rate", kTraining<&T::learning_rate>),
+      word("training.loss", {"sum", "mse"}, "sum of outputs, or distance to a seeded target", kTraining<&T::loss>),
+      word("training.param_dtype", {"bf16", "f32"}, "type of the parameters", kTraining<&T::param_dtype>),
+      word("training.recipe", rows_of<&V::recipes>, "quantization recipe", kTraining<&T::recipe>),
+      toggle("training.fp8_attention", "attention's matrix products in FP8", kTraining<&T::fp8_attention>),
+      word("training.checkpoint", {"none", "full"}, "full: recompute every layer in backward",
+           kTraining<&T::checkpoint>),
+      toggle("training.keep_loss", "false: drop the loss before memory is read", kTraining<&T::keep_loss>),
+      // JSON readers keep whole numbers up to 2^53.
+      whole("training.seed", {0, 9007199254740992.0}, "seed of parameters, data and dropout", kTraining<&T::seed>),
 
-      whole("training.recipe_options.amax_history_length", 1, 65536, "steps that delayed scaling looks back",
-            FP8LAB_FIELD(training.recipe_options.amax_history_length)),
-      word("training.recipe_options.amax_algorithm", FP8LAB_WORDS("max", "most_recent"),
-           "how delayed scaling reduces its history", FP8LAB_FIELD(training.recipe_options.amax_algorithm)),
-      whole("training.recipe_options.margin", -64, 64, "delayed scaling: scales are smaller by 2^margin",
-            FP8LAB_FIELD(training.recipe_options.margin)),
-      number("training.recipe_options.epsilon", 0.0, 1e30, "smallest amax that a scale is computed from",
-             FP8LAB_FIELD(training.recipe_options.epsilon)),
+      whole("training.recipe_options.amax_history_length", {1, 65536}, "steps that delayed scaling looks back",
+            kOptions<&R::amax_history_length>),
+      word("training.recipe_options.amax_algorithm", {"max", "most_recent"}, "how delayed scaling reduces its history",
+           kOptions<&R::amax_algorithm>),
+      whole("training.recipe_options.margin", {0, 32}, "delayed scaling: scales are smaller by 2^margin",
+            kOptions<&R::margin>),
+      number("training.recipe_options.epsilon", {0, 1e30}, "smallest amax that a scale is computed from",
+             kOptions<&R::epsilon>),
       toggle("training.recipe_options.power_of_two_scales", "round FP32 scales down to a power of two",
-             FP8LAB_FIELD(training.recipe_options.power_of_two_scales)),
-      word("training.recipe_options.scale_rounding", FP8LAB_WORDS("rceil", "floor"), "rounding of E8M0 scales",
-           FP8LAB_FIELD(training.recipe_options.scale_rounding)),
+             kOptions<&R::power_of_two_scales>),
+      word("training.recipe_options.scale_rounding", {"rceil", "floor"}, "rounding of E8M0 scales",
+           kOptions<&R::scale_rounding>),
   };
 }
-
-#undef FP8LAB_FIELD
-#undef FP8LAB_WORDS
-#undef FP8LAB_NAMES
 
 }  // namespace
 
@@ -155,6 +192,10 @@ std::string_view Key::section() const {
   return dot == std::string_view::npos ? std::string_view{} : path.substr(0, dot);
 }
 
+std::vector<std::string> Key::words(const Vocabulary& vocabulary) const {
+  return table_words ? table_words(vocabulary) : fixed_words;
+}
+
 std::string_view Key::last() const { return path.substr(path.rfind('.') + 1); }
 
 std::span<const Key> keys() {
@@ -166,6 +207,48 @@ const Key* find_key(std::string_view name) {
   for (const Key& row : keys())
     if (row.path == name || row.last() == name) return &row;
   return nullptr;
+}
+
+std::optional<std::int64_t> whole_number(const std::string& text) {
+  const std::size_t sign = text.starts_with('-') ? 1 : 0;
+  if (text.size() > sign + 1 && text[sign] == '0')
+    return std::nullopt;  // 010 is 8 to some YAML readers and 10 to others
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<double> decimal_number(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+std::optional<Value> value_of(const Key& key, const std::string& text, const Vocabulary& vocabulary) {
+  switch (key.type) {
+    case KeyType::kSwitch:
+      if (text == "true" || text == "false") return Value{text == "true"};
+      return std::nullopt;
+    case KeyType::kWhole: {
+      const auto value = whole_number(text);
+      if (!value || static_cast<double>(*value) < key.low || static_cast<double>(*value) > key.high)
+        return std::nullopt;
+      return Value{*value};
+    }
+    case KeyType::kNumber: {
+      const auto value = decimal_number(text);
+      if (!value || *value < key.low || *value > key.high) return std::nullopt;
+      return Value{*value};
+    }
+    case KeyType::kWord: {
+      const Words allowed = key.words(vocabulary);
+      if (std::find(allowed.begin(), allowed.end(), text) == allowed.end()) return std::nullopt;
+      return Value{text};
+    }
+  }
+  return std::nullopt;
 }
 
 std::string expected_of(const Key& key, const Vocabulary& vocabulary) {

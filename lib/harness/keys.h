@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,11 +26,15 @@ enum class KeyType { kSwitch, kWhole, kNumber, kWord };
 struct Key {
   std::string_view path;  ///< "training.recipe"; its last part alone also names it, on an axis
   KeyType type;
-  double low, high;       ///< bounds of kWhole and kNumber, both allowed
-  std::vector<std::string> (*words)(const Vocabulary&);  ///< what a kWord may be
   std::string_view meaning;
-  void (*set)(CellConfig&, const Value&);  ///< `value` holds the alternative of `type`
+  double low, high;  ///< bounds of kWhole and kNumber, both allowed
+  std::vector<std::string> fixed_words;
+  std::vector<std::string> (*table_words)(const Vocabulary&);  ///< instead of fixed_words: rows of a lower room's table
+  void (*set)(CellConfig&, const Value&);  ///< the value holds the alternative that belongs to `type`
   Value (*get)(const CellConfig&);
+
+  /// What a kWord may be.
+  std::vector<std::string> words(const Vocabulary& vocabulary) const;
 
   std::string_view section() const;  ///< "training", or "" for a top-level key
   std::string_view last() const;     ///< "recipe"
@@ -39,6 +44,14 @@ std::span<const Key> keys();
 
 /// By full path or by last part; nullptr for no key.
 const Key* find_key(std::string_view name);
+
+/// The value that `text` (unquoted YAML) spells for `key`, or nothing when it spells none that the key may have.
+std::optional<Value> value_of(const Key& key, const std::string& text, const Vocabulary& vocabulary);
+
+/// A whole decimal number, without leading zeros, exponents or anything else around it.
+std::optional<std::int64_t> whole_number(const std::string& text);
+/// A finite decimal number.
+std::optional<double> decimal_number(const std::string& text);
 
 /// "a whole number from 1 to 1048576", "one of gpt or llama", for messages.
 std::string expected_of(const Key& key, const Vocabulary& vocabulary);

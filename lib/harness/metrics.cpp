@@ -37,7 +37,8 @@ constexpr std::array kMetrics{
     Metric{"parity.ranks_equal", "1", kMore, true, "1 when all ranks hold the same bytes, else 0"},
     Metric{"parity.bitwise_equal", "1", kMore, true, "1 when both sides hold the same bytes, else 0"},
     Metric{"parity.clip_fraction", "1", kLess, true, "fraction of values that saturated when quantized"},
-    Metric{"parity.underflow_fraction", "1", kLess, true, "fraction of values other than 0 that became 0 when quantized"},
+    Metric{"parity.underflow_fraction", "1", kLess, true,
+           "fraction of values other than 0 that became 0 when quantized"},
 
     Metric{"time.step_ms", "ms", kLess, false, "wall time of a training step"},
     Metric{"time.forward_ms", "ms", kLess, false, "wall time of forward"},

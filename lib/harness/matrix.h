@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace fp8lab {
+
+/// A point of a matrix: values by axis, in the order in which the axes were declared.
+using Axes = std::vector<std::pair<std::string, std::string>>;
+
+/// The value on `axis`, or nullptr.
+const std::string* find_axis(const Axes& axes, std::string_view axis);
+
+struct Axis {
+  std::string name;
+  std::vector<std::string> values;
+};
+
+/// A scenario's `matrix`, `exclude` and `include`.
+struct Matrix {
+  std::vector<Axis> axes;
+  std::vector<Axes> exclude;
+  std::vector<Axes> include;
+
+  bool empty() const { return axes.empty() && include.empty(); }
+  /// Names of the axes in declared order, then those that only `include` brings.
+  std::vector<std::string> axis_names() const;
+  /// Every value that `axis` takes anywhere.
+  std::vector<std::string> values_of(std::string_view axis) const;
+};
+
+/// The points, as GitHub Actions makes them: the product of the axes; less every point that agrees with all values of
+/// some `exclude`; then each `include` extends every point of the product whose own values it does not contradict
+/// (values added by an earlier include may be replaced), and becomes a point of its own when it extends none.
+/// A matrix without axes and includes has one point, without values.
+std::vector<Axes> expand(const Matrix& matrix);
+
+/// "name/axis=value,axis=value", or the name alone for a point without values.
+std::string cell_id(std::string_view scenario, const Axes& axes);
+
+}  // namespace fp8lab

@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "harness/keys.h"
+#include "harness/scenario.h"
+
+namespace fp8lab {
+namespace {
+
+/// Rules that hold for every layer and recipe.
+std::optional<BrokenRule> broken_general_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
+  const ModelConfig& m = cell.model;
+  if (m.hidden == 0) return BrokenRule{"model.hidden", "is missing; a model needs its width"};
+  if (m.seq == 0) return BrokenRule{"model.seq", "is missing; a model needs its tokens per sequence"};
+  if (m.hidden % m.heads != 0)
+    return BrokenRule{"model.heads", fmt::format("hidden {} is not a multiple of heads {}", m.hidden, m.heads)};
+  if (m.kv_heads != 0 && m.heads % m.kv_heads != 0)
+    return BrokenRule{"model.kv_heads", fmt::format("heads {} is not a multiple of kv_heads {}", m.heads, m.kv_heads)};
+  // Byte counts of a step stay far inside 64 bits below this.
+  const double widest = static_cast<double>(std::max(m.hidden, m.ffn == 0 ? 4 * m.hidden : m.ffn));
+  if (static_cast<double>(m.seq) * static_cast<double>(m.batch) * widest > 0x1p48)
+    return BrokenRule{"model.batch", fmt::format("an activation of seq {} x batch {} x {} elements is above 2^48",
+                                                 m.seq, m.batch, widest)};
+  if (cell.ranks > vocabulary.max_ranks)
+    return BrokenRule{"ranks",
+                      fmt::format("{} ranks, but this build trains on at most {}", cell.ranks, vocabulary.max_ranks)};
+  return std::nullopt;
+}
+
+Place place_of(const Scenario& scenario, const std::string& key) {
+  // A key that was left out is missed where its section, or failing that the file, begins.
+  const auto it = scenario.places.find(key);
+  if (it != scenario.places.end()) return it->second;
+  const std::string section = key.substr(0, key.find('.'));
+  for (const auto& [path, place] : scenario.places)
+    if (path.starts_with(section + ".")) return place;
+  return {1, 1};
+}
+
+void check_cell(const Scenario& scenario, const CellConfig& cell, const Vocabulary& vocabulary) {
+  std::optional<BrokenRule> broken = broken_general_rule(cell, vocabulary);
+  if (!broken && vocabulary.broken_rule) broken = vocabulary.broken_rule(cell);
+  if (!broken) return;
+  const std::string of = cell.axes.empty() ? "" : fmt::format(" (cell {})", cell.id);
+  throw ScenarioError(scenario.file, place_of(scenario, broken->key),
+                      fmt::format("`{}`: {}{}", broken->key, broken->rule, of));
+}
+
+std::string skip_reason(const Scenario& scenario, const CellConfig& cell, const Vocabulary& vocabulary) {
+  for (const SkipRule& rule : scenario.skip_if)
+    if (rule.when.holds(cell.axes)) return rule.reason;
+  const Term* device = find_term(vocabulary.devices, cell.device);
+  return device ? device->unavailable_reason : "";
+}
+
+}  // namespace
+
+std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& vocabulary) {
+  std::vector<PlannedCell> cells;
+  std::set<std::string> ids;
+  for (const Axes& axes : expand(scenario.matrix)) {
+    PlannedCell cell;
+    cell.config = scenario.base;
+    cell.config.axes = axes;
+    cell.config.id = cell_id(scenario.name, axes);
+    for (const auto& [axis, text] : axes) {
+      const Key* key = find_key(axis);
+      key->set(cell.config, *value_of(*key, text, vocabulary));
+    }
+    if (!ids.insert(cell.config.id).second)
+      throw ScenarioError(scenario.file, place_of(scenario, ""),
+                          fmt::format("`include` makes the cell {} a second time", cell.config.id));
+    check_cell(scenario, cell.config, vocabulary);
+    cell.file = scenario.file;
+    cell.title = scenario.title;
+    cell.upstream = scenario.upstream;
+    for (const Expectation& expectation : scenario.expect)
+      if (expectation.when.holds(axes)) cell.expect.push_back(expectation);
+    for (const Claim& claim : scenario.claims)
+      if (claim.when.holds(axes)) cell.claims.push_back(claim);
+    cell.skip_reason = skip_reason(scenario, cell.config, vocabulary);
+    cell.timeout_s = scenario.timeout_s;
+    cells.push_back(std::move(cell));
+  }
+  return cells;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+
+#include "core/check.h"
+
+namespace fp8lab {
+
+/// Lines and columns count from 1; 0 when there is none to name.
+struct Place {
+  int line = 0;
+  int column = 0;
+};
+
+/// A scenario file that cannot be used. what() is one paragraph: "file:line:column: key: what is wrong. What to write."
+class ScenarioError : public Error {
+ public:
+  ScenarioError(const std::string& file, Place place, const std::string& problem)
+      : Error(located(file, place) + ": " + problem), file_(file), place_(place), problem_(problem) {}
+
+  const std::string& file() const { return file_; }
+  Place place() const { return place_; }
+  const std::string& problem() const { return problem_; }
+
+ private:
+  static std::string located(const std::string& file, Place place) {
+    if (place.line == 0) return file;
+    return file + ":" + std::to_string(place.line) + ":" + std::to_string(place.column);
+  }
+
+  std::string file_;
+  Place place_;
+  std::string problem_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,100 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "harness/scenario_reader.h"
+#include "harness/spelling.h"
+
+namespace fp8lab {
+namespace {
+
+const Key& axis_key(const NodeReader& reader, const YamlEntry& entry, const std::string& where) {
+  if (const Key* key = find_key(entry.key)) return *key;
+  reader.refuse(entry.place, fmt::format("`{}.{}`: no key of this name can be an axis.{}", where, entry.key,
+                                         suggestion(entry.key, axis_names())));
+}
+
+/// The axis that sets `key`, under whichever of its names.
+const Axis* axis_of(const std::vector<Axis>& axes, const Key& key) {
+  for (const Axis& axis : axes)
+    if (find_key(axis.name) == &key) return &axis;
+  return nullptr;
+}
+
+Axis read_axis(const NodeReader& reader, const YamlEntry& entry, const Key& key) {
+  const std::string where = "matrix." + entry.key;
+  Axis axis{entry.key, {}};
+  for (const YamlNode& item : reader.as_list(entry, where)) {
+    const std::string value = to_text(reader.value(key, item, where));
+    if (std::find(axis.values.begin(), axis.values.end(), value) != axis.values.end())
+      reader.refuse(item.place, fmt::format("`{}` lists {} twice", where, value));
+    axis.values.push_back(value);
+  }
+  return axis;
+}
+
+Axes read_exclude(const NodeReader& reader, const YamlNode& item, const std::vector<Axis>& axes) {
+  Axes wanted;
+  for (const YamlEntry& entry : reader.item_as_map(item, "exclude").entries) {
+    const Key* key = find_key(entry.key);
+    const Axis* axis = key ? axis_of(axes, *key) : nullptr;
+    if (!axis) {
+      std::vector<std::string> names;
+      for (const Axis& known : axes) names.push_back(known.name);
+      reader.refuse(entry.place, fmt::format("`exclude.{}`: the matrix has no axis of this name.{}", entry.key,
+                                             suggestion(entry.key, names)));
+    }
+    const std::string value = to_text(reader.value(*key, entry.value, "exclude." + entry.key));
+    if (std::find(axis->values.begin(), axis->values.end(), value) == axis->values.end())
+      reader.refuse(entry.value.place, fmt::format("`exclude.{}`: the axis never is {}, so this excludes nothing.{}",
+                                                   entry.key, value, suggestion(value, axis->values)));
+    wanted.emplace_back(axis->name, value);
+  }
+  return wanted;
+}
+
+}  // namespace
+
+Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std::string, Place>& places) {
+  Matrix matrix;
+  const YamlEntry* include = root.find("include");
+  const YamlEntry* exclude = root.find("exclude");
+  if (const YamlEntry* entry = root.find("matrix")) {
+    const YamlNode& map = reader.as_map(*entry, "matrix");
+    if (map.entries.empty()) reader.refuse(entry->place, "`matrix` is empty; remove it or give it an axis");
+    for (const YamlEntry& axis : map.entries) {
+      if (axis.key == "include" || axis.key == "exclude") {
+        const YamlEntry*& slot = axis.key == "include" ? include : exclude;
+        if (slot)
+          reader.refuse(axis.place, fmt::format("`{}` is given beside `matrix` and inside it; keep one", axis.key));
+        slot = &axis;
+        continue;
+      }
+      const Key& key = axis_key(reader, axis, "matrix");
+      if (const Axis* other = axis_of(matrix.axes, key))
+        reader.refuse(axis.place,
+                      fmt::format("`matrix.{}` and `matrix.{}` both set `{}`", other->name, axis.key, key.path));
+      matrix.axes.push_back(read_axis(reader, axis, key));
+      places[std::string(key.path)] = axis.place;
+    }
+  }
+  if (exclude)
+    for (const YamlNode& item : reader.as_list(*exclude, "exclude"))
+      matrix.exclude.push_back(read_exclude(reader, item, matrix.axes));
+  if (include)
+    for (const YamlNode& item : reader.as_list(*include, "include")) {
+      Axes added;
+      for (const YamlEntry& entry : reader.item_as_map(item, "include").entries) {
+        const Key& key = axis_key(reader, entry, "include");
+        const Axis* axis = axis_of(matrix.axes, key);
+        added.emplace_back(axis ? axis->name : entry.key,
+                           to_text(reader.value(key, entry.value, "include." + entry.key)));
+        places.emplace(key.path, entry.place);
+      }
+      matrix.include.push_back(std::move(added));
+    }
+  if (expand(matrix).empty()) reader.refuse(exclude->place, "the matrix is empty: `exclude` removes every point of it");
+  return matrix;
+}
+
+}  // namespace fp8lab

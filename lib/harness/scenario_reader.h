@@ -1,0 +1,52 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "harness/keys.h"
+#include "harness/scenario.h"
+#include "harness/yaml_tree.h"
+
+namespace fp8lab {
+
+/// Reads typed values out of a YAML tree. Every refusal names the file, the place, the key and what to write instead.
+class NodeReader {
+ public:
+  NodeReader(const std::string& file, const Vocabulary& vocabulary) : file_(file), vocabulary_(vocabulary) {}
+
+  [[noreturn]] void refuse(Place place, const std::string& problem) const;
+
+  const YamlNode& as_map(const YamlEntry& entry, const std::string& where) const;
+  const std::vector<YamlNode>& as_list(const YamlEntry& entry, const std::string& where) const;
+  const YamlNode& item_as_map(const YamlNode& item, const std::string& where) const;
+  /// Refuses every key of `map` that is not in `known`.
+  void only_keys(const YamlNode& map, const std::string& where, const std::vector<std::string>& known) const;
+  const YamlEntry& required(const YamlNode& map, const std::string& key, const std::string& where) const;
+
+  std::string text(const YamlNode& node, const std::string& where) const;
+  double number(const YamlNode& node, const std::string& where) const;
+  std::string one_of(const YamlNode& node, const std::string& where, const std::vector<std::string>& allowed) const;
+  Value value(const Key& key, const YamlNode& node, const std::string& where) const;
+
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+
+ private:
+  const std::string& file_;
+  const Vocabulary& vocabulary_;
+};
+
+/// `matrix`, `include` and `exclude`; also notes where each axis was written.
+Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std::string, Place>& places);
+
+/// What entries of `expect`, `claims` and `skip_if` are checked against.
+struct EntryContext {
+  const Matrix& matrix;
+  const std::vector<std::string>& measure;
+  bool has_fix = false;
+};
+
+Expectation read_expectation(const NodeReader& reader, const YamlNode& item, const EntryContext& context);
+Claim read_claim(const NodeReader& reader, const YamlNode& item, const EntryContext& context);
+SkipRule read_skip_rule(const NodeReader& reader, const YamlNode& item, const EntryContext& context);
+
+}  // namespace fp8lab

@@ -1,0 +1,158 @@
+#include "harness/yaml_tree.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cctype>
+
+namespace fp8lab {
+namespace {
+
+// Far above any honest file; aliases of aliases reach it long before they fill memory.
+constexpr int kMostNodes = 50000;
+constexpr int kMostDepth = 32;
+
+Place place_of(const YAML::Mark& mark) { return mark.is_null() ? Place{} : Place{mark.line + 1, mark.column + 1}; }
+
+/// The line of the first byte that is not UTF-8 or is a control character, or 0.
+int first_bad_line(const std::string& text) {
+  int line = 1;
+  for (std::size_t i = 0; i < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte == '\n') ++line;
+    const std::size_t length = byte < 0x80   ? 1
+                               : byte < 0xC2 ? 0
+                               : byte < 0xE0 ? 2
+                               : byte < 0xF0 ? 3
+                               : byte < 0xF5 ? 4
+                                             : 0;
+    const bool control = byte == 0x7F || (byte < 0x20 && byte != '\n' && byte != '\r' && byte != '\t');
+    if (length == 0 || control || i + length > text.size()) return line;
+    for (std::size_t k = 1; k < length; ++k)
+      if ((static_cast<unsigned char>(text[i + k]) & 0xC0) != 0x80) return line;
+    i += length;
+  }
+  return 0;
+}
+
+class Builder {
+ public:
+  explicit Builder(const std::string& file) : file_(file) {}
+
+  YamlNode build(const YAML::Node& node, int depth = 0) {
+    const Place place = place_of(node.Mark());
+    if (++nodes_ > kMostNodes)
+      refuse(place, fmt::format("the document has more than {} nodes once its aliases are followed", kMostNodes));
+    if (depth > kMostDepth) refuse(place, fmt::format("nested deeper than {} levels", kMostDepth));
+    YamlNode out;
+    out.place = place;
+    if (node.IsScalar()) {
+      const std::string& tag = node.Tag();
+      if (!tag.empty() && tag != "?" && tag != "!" && tag != "tag:yaml.org,2002:str")
+        refuse(place, fmt::format("the tag `{}` has no meaning in a scenario; remove it", tag));
+      out.kind = YamlNode::Kind::kScalar;
+      out.text = node.Scalar();
+      out.quoted = !tag.empty() && tag != "?";
+    } else if (node.IsSequence()) {
+      out.kind = YamlNode::Kind::kList;
+      for (const YAML::Node& item : node) out.items.push_back(build(item, depth + 1));
+    } else if (node.IsMap()) {
+      out.kind = YamlNode::Kind::kMap;
+      add_entries(node, out, depth);
+    }
+    return out;
+  }
+
+ private:
+  [[noreturn]] void refuse(Place place, const std::string& problem) const {
+    throw ScenarioError(file_, place, problem);
+  }
+
+  void add_entries(const YAML::Node& node, YamlNode& out, int depth) {
+    std::vector<YamlNode> merged;
+    Place merge_place;
+    for (const auto& pair : node) {
+      const Place place = place_of(pair.first.Mark());
+      if (!pair.first.IsScalar()) refuse(place, "a key must be a word, not a list or a mapping");
+      const std::string& key = pair.first.Scalar();
+      if (key == "<<" && pair.first.Tag() != "!") {
+        if (merge_place.line != 0)
+          refuse(place, fmt::format("`<<` is given twice, first on line {}", merge_place.line));
+        merge_place = place;
+        merged = merge_sources(build(pair.second, depth + 1), place);
+        continue;
+      }
+      if (const YamlEntry* first = out.find(key))
+        refuse(place, fmt::format("`{}` is given twice, first on line {}; keep one", key, first->place.line));
+      out.entries.push_back({key, place, build(pair.second, depth + 1)});
+    }
+    // A mapping's own keys win over merged ones, and earlier merges over later ones (YAML 1.1 merge keys).
+    for (const YamlNode& source : merged)
+      for (const YamlEntry& entry : source.entries)
+        if (!out.find(entry.key)) out.entries.push_back(entry);
+  }
+
+  std::vector<YamlNode> merge_sources(YamlNode value, Place place) const {
+    std::vector<YamlNode> sources;
+    if (value.is_list()) {
+      sources = std::move(value.items);
+    } else {
+      sources.push_back(std::move(value));
+    }
+    for (const YamlNode& source : sources)
+      if (!source.is_map())
+        refuse(place, fmt::format("`<<` merges mappings (`<<: *anchor`), but this is {}", described(source)));
+    return sources;
+  }
+
+  const std::string& file_;
+  int nodes_ = 0;
+};
+
+bool looks_like_number(const std::string& text) {
+  const char* start = text.c_str();
+  char* end = nullptr;
+  std::strtod(start, &end);
+  return end != start && *end == '\0';
+}
+
+}  // namespace
+
+const YamlEntry* YamlNode::find(std::string_view key) const {
+  const auto it =
+      std::find_if(entries.begin(), entries.end(), [&](const YamlEntry& entry) { return entry.key == key; });
+  return it == entries.end() ? nullptr : &*it;
+}
+
+YamlNode parse_yaml(const std::string& text, const std::string& file) {
+  if (const int line = first_bad_line(text); line != 0)
+    throw ScenarioError(file, {line, 1}, "this is not a text file in UTF-8");
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.empty() || (documents.size() == 1 && documents[0].IsNull()))
+      throw ScenarioError(file, {1, 1}, "the file is empty; a scenario begins with `version: 1`");
+    if (documents.size() > 1)
+      throw ScenarioError(file, place_of(documents[1].Mark()),
+                          "a second document begins here; write one scenario per file, without `---`");
+    return Builder(file).build(documents[0]);
+  } catch (const YAML::Exception& error) {
+    throw ScenarioError(file, place_of(error.mark), fmt::format("this is not YAML: {}", error.msg));
+  }
+}
+
+std::string described(const YamlNode& node) {
+  switch (node.kind) {
+    case YamlNode::Kind::kNull: return "nothing";
+    case YamlNode::Kind::kList: return "a list";
+    case YamlNode::Kind::kMap: return "a mapping";
+    case YamlNode::Kind::kScalar: break;
+  }
+  const std::string shown = node.text.size() > 60 ? node.text.substr(0, 57) + "..." : node.text;
+  if (node.quoted) return fmt::format("the quoted text \"{}\"", shown);
+  if (node.text == "true" || node.text == "false") return fmt::format("the switch {}", shown);
+  if (looks_like_number(node.text)) return fmt::format("the number {}", shown);
+  return fmt::format("the text \"{}\"", shown);
+}
+
+}  // namespace fp8lab
