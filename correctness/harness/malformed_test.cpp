@@ -1,0 +1,215 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "harness/sample.h"
+#include "harness/scenario.h"
+
+// Every way to get a scenario wrong that we could think of, each with what its one-paragraph error must say.
+namespace fp8lab {
+namespace {
+
+struct Malformed {
+  std::string name;
+  std::string text;
+  int line;
+  std::vector<std::string> parts;  ///< of the message
+};
+
+void PrintTo(const Malformed& m, std::ostream* out) { *out << m.name; }
+
+/// kFixScenario has eight lines, so what a test appends begins on line 9.
+std::string fix_with(const std::string& more) { return sample::kFixScenario + more; }
+
+std::string plain(const std::string& model, const std::string& more = "") {
+  return "version: 1\nname: p\ntitle: P\nmodel: " + model + "\nmeasure: [memory]\n" + more;
+}
+
+std::vector<Malformed> malformed() {
+  return {
+      {"empty", "", 1, {"empty", "version: 1"}},
+      {"only_comments", "# nothing\n", 1, {"empty"}},
+      {"a_list", "- version: 1\n", 1, {"a scenario is a mapping", "a list"}},
+      {"a_word", "hello\n", 1, {"a scenario is a mapping", "hello"}},
+      {"unclosed", "version: 1\nname: [a\n", 3, {"not YAML"}},
+      {"tab", "version: 1\nmodel:\n\thidden: 3\n", 3, {"not YAML"}},
+      {"binary", std::string("version: 1\nname: \x01\x02\n"), 2, {"not a text file"}},
+      {"latin1", "version: 1\nname: a\ntitle: \xE9t\xE9\n", 3, {"UTF-8"}},
+      {"nul", std::string("version: 1\nname: a\0b\n", 22), 2, {"not a text file"}},
+      {"two_documents", "version: 1\nname: a\n---\nversion: 1\n", 4, {"second document"}},
+      {"duplicate_key", "version: 1\nname: a\nname: b\n", 3, {"`name` is given twice", "line 2"}},
+      {"duplicate_nested", plain("{hidden: 8, seq: 1, hidden: 9}"), 4, {"`hidden` is given twice"}},
+      {"list_as_key", "version: 1\n? [a]\n: 3\n", 2, {"key must be a word"}},
+      {"custom_tag", "version: !mine 1\n", 1, {"tag"}},
+      {"merge_of_a_word", plain("{<<: abc, hidden: 8, seq: 1}"), 4, {"`<<` merges mappings", "abc"}},
+      {"merge_into_itself", "version: 1\nmodel: &m {<<: *m}\n", 2, {}},
+      {"unknown_anchor", "version: 1\nmodel: *nobody\n", 2, {"not YAML"}},
+      {"alias_bomb",
+       "version: 1\nx-a: &a [1,1,1,1,1,1,1,1,1,1]\nx-b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
+       "x-c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nx-d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n"
+       "x-e: [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n",
+       0,
+       {"more than", "nodes"}},
+      {"no_version", "name: a\n", 1, {"`version` is missing"}},
+      {"version_two", "version: 2\n", 1, {"`version` must be 1", "2"}},
+      {"version_text", "version: \"1\"\n", 1, {"`version` must be 1", "quoted"}},
+      {"no_name", "version: 1\ntitle: a\n", 1, {"`name` is missing"}},
+      {"name_with_slash", "version: 1\nname: a/b\n", 2, {"`name`", "a-z"}},
+      {"no_title", "version: 1\nname: a\n", 1, {"`title` is missing"}},
+      {"no_measure", "version: 1\nname: a\ntitle: t\nmodel: {hidden: 8, seq: 1}\n", 1, {"`measure` is missing"}},
+      {"misspelt_top_level", fix_with("expects: []\n"), 9, {"`expects`", "Did you mean `expect`?"}},
+      {"misspelt_model_key", plain("{hiden: 8, seq: 1}"), 4, {"`model.hiden`", "Did you mean `hidden`?"}},
+      {"key_in_the_wrong_section", plain("{hidden: 8, seq: 1, recipe: mxfp8}"), 4, {"`recipe` belongs under `training`"}},
+      {"top_level_key_in_model", plain("{hidden: 8, seq: 1, device: cpu}"), 4, {"`device` belongs at the top level"}},
+      {"misspelt_option", plain("{hidden: 8, seq: 1}", "training: {recipe_options: {margins: 1}}\n"), 6,
+       {"`training.recipe_options.margins`", "Did you mean `margin`?"}},
+      {"nothing_alike", plain("{hidden: 8, seq: 1, zzzzzzzzzz: 1}"), 4, {"`model.zzzzzzzzzz`", "Allowed:", "kv_heads"}},
+      {"model_a_list", plain("[8, 1]"), 4, {"`model` must be a mapping", "a list"}},
+      {"model_nothing", plain(""), 4, {"`model` must be a mapping", "nothing"}},
+      {"text_for_whole", plain("{hidden: 2k, seq: 1}"), 4, {"`model.hidden`", "whole number", "\"2k\""}},
+      {"quoted_for_whole", plain("{hidden: \"8\", seq: 1}"), 4, {"`model.hidden`", "quoted text \"8\""}},
+      {"exponent_for_whole", plain("{hidden: 1e3, seq: 1}"), 4, {"`model.hidden`", "whole number", "number 1e3"}},
+      {"fraction_for_whole", plain("{hidden: 8.0, seq: 1}"), 4, {"`model.hidden`", "whole number", "8.0"}},
+      {"octal", plain("{hidden: 010, seq: 1}"), 4, {"`model.hidden`", "010"}},
+      {"negative_size", plain("{hidden: -8, seq: 1}"), 4, {"`model.hidden`", "from 1 to", "-8"}},
+      {"zero_size", plain("{hidden: 8, seq: 0}"), 4, {"`model.seq`", "from 1 to"}},
+      {"too_large", plain("{hidden: 99999999999999999999, seq: 1}"), 4, {"`model.hidden`", "from 1 to"}},
+      {"list_for_whole", plain("{hidden: [8], seq: 1}"), 4, {"`model.hidden`", "a list"}},
+      {"nothing_for_whole", plain("{hidden: , seq: 1}"), 4, {"`model.hidden`", "nothing"}},
+      {"dropout_of_one", plain("{hidden: 8, seq: 1, dropout: 1.0}"), 4, {"`model.dropout`", "0 to 0.99"}},
+      {"dropout_nan", plain("{hidden: 8, seq: 1, dropout: .nan}"), 4, {"`model.dropout`"}},
+      {"yes_for_switch", plain("{hidden: 8, seq: 1}", "training: {keep_loss: yes}\n"), 6,
+       {"`training.keep_loss`", "true or false", "yes"}},
+      {"whole_for_word", plain("{hidden: 8, seq: 1, layer: 3}"), 4, {"`model.layer`", "`3`", "transformer_layer"}},
+      {"unknown_layer", plain("{hidden: 8, seq: 1, layer: lineer}"), 4, {"Did you mean `linear`?"}},
+      {"unknown_recipe", plain("{hidden: 8, seq: 1}", "training: {recipe: mxpf8}\n"), 6, {"Did you mean `mxfp8`?"}},
+      {"unknown_device", plain("{hidden: 8, seq: 1}", "device: gpu\n"), 6, {"`gpu`", "cuda"}},
+      {"unknown_fix", plain("{hidden: 8, seq: 1}", "fix: release_attention_tensor\n"), 6,
+       {"Did you mean `release_attention_tensors`?"}},
+      {"hidden_missing", plain("{seq: 1}"), 4, {"`model.hidden`", "missing"}},
+      {"seq_missing", plain("{hidden: 8}"), 4, {"`model.seq`", "missing"}},
+      {"model_missing", "version: 1\nname: p\ntitle: P\nmeasure: [memory]\n", 1, {"`model.hidden`", "missing"}},
+      {"heads_do_not_divide", plain("{hidden: 10, seq: 1, heads: 4}"), 4, {"`model.heads`", "hidden 10", "heads 4"}},
+      {"kv_heads_do_not_divide", plain("{hidden: 8, seq: 1, heads: 4, kv_heads: 3}"), 4,
+       {"`model.kv_heads`", "heads 4", "kv_heads 3"}},
+      {"recipe_refuses_shape", plain("{hidden: 40, seq: 1}", "training: {recipe: mxfp8}\n"), 4,
+       {"`model.hidden`", "blocks of 32"}},
+      {"recipe_on_an_axis_refuses_shape", plain("{hidden: 40, seq: 1}", "matrix: {recipe: [bf16, mxfp8]}\n"), 4,
+       {"blocks of 32", "cell p/recipe=mxfp8"}},
+      {"too_many_elements", plain("{hidden: 4194304, seq: 16777216, batch: 16777216}"), 4, {"2^48"}},
+      {"too_many_ranks", plain("{hidden: 8, seq: 1}", "ranks: 8\n"), 6, {"`ranks`", "at most 4"}},
+      {"measure_word", "version: 1\nname: p\ntitle: P\nmeasure: memory\n", 4, {"`measure` must be a list"}},
+      {"measure_unknown", "version: 1\nname: p\ntitle: P\nmeasure: [memroy]\n", 4, {"Did you mean `memory`?"}},
+      {"measure_twice", "version: 1\nname: p\ntitle: P\nmeasure: [time, time]\n", 4, {"lists time twice"}},
+      {"upstream_word", plain("{hidden: 8, seq: 1}", "upstream: TE#1\n"), 6, {"`upstream` must be a list"}},
+      {"timeout_zero", fix_with("timeout: 0\n"), 9, {"`timeout`", "above 0"}},
+      {"timeout_text", fix_with("timeout: 5m\n"), 9, {"`timeout` must be a number", "5m"}},
+      {"matrix_a_list", fix_with("matrix: [cpu]\n"), 9, {"`matrix` must be a mapping"}},
+      {"matrix_empty", fix_with("matrix: {}\n"), 9, {"`matrix` is empty"}},
+      {"axis_unknown", fix_with("matrix: {recipes: [bf16]}\n"), 9, {"`matrix.recipes`", "Did you mean `recipe`?"}},
+      {"axis_not_a_list", fix_with("matrix: {recipe: bf16}\n"), 9, {"`matrix.recipe` must be a list"}},
+      {"axis_empty", fix_with("matrix: {recipe: []}\n"), 9, {"`matrix.recipe` is an empty list"}},
+      {"axis_value_unknown", fix_with("matrix: {device: [cpu, mate]}\n"), 9, {"`mate`", "Did you mean `meta`?"}},
+      {"axis_value_twice", fix_with("matrix: {device: [cpu, cpu]}\n"), 9, {"lists cpu twice"}},
+      {"axis_value_a_map", fix_with("matrix: {hidden: [{a: 1}]}\n"), 9, {"`matrix.hidden`", "a mapping"}},
+      {"axis_under_two_names", fix_with("matrix: {recipe: [bf16], training.recipe: [delayed]}\n"), 9,
+       {"both set `training.recipe`"}},
+      {"matrix_all_excluded", fix_with("matrix: {device: [cpu]}\nexclude: [{device: cpu}]\n"), 10, {"matrix is empty"}},
+      {"exclude_unknown_axis", fix_with("matrix: {device: [cpu]}\nexclude: [{divice: cpu}]\n"), 10,
+       {"`exclude.divice`", "Did you mean `device`?"}},
+      {"exclude_of_nothing", fix_with("matrix: {device: [cpu]}\nexclude: [{device: meta}]\n"), 10, {"excludes nothing"}},
+      {"exclude_empty_entry", fix_with("matrix: {device: [cpu]}\nexclude: [{}]\n"), 10, {"`exclude`", "empty"}},
+      {"include_unknown_key", fix_with("include: [{colour: red}]\n"), 9, {"`include.colour`"}},
+      {"include_twice", fix_with("matrix: {device: [cpu], include: [{ffn: 8}]}\ninclude: [{ffn: 9}]\n"), 9,
+       {"beside `matrix` and inside it"}},
+      {"include_makes_a_cell_twice", fix_with("include: [{device: cpu}, {device: cpu}]\n"), 1, {"second time"}},
+      {"expect_a_map", fix_with("expect: {metric: memory.peak_bytes}\n"), 9, {"`expect` must be a list"}},
+      {"expect_unknown_metric", fix_with("expect:\n  - {metric: memory.retained_byte, arm: after, equals: 0}\n"), 10,
+       {"`memory.retained_byte`", "Did you mean `memory.retained_bytes`?"}},
+      {"expect_a_family", fix_with("expect:\n  - {metric: memory.by_holder.*, arm: after, equals: 0}\n"), 10,
+       {"no metric is called"}},
+      {"expect_unmeasured", fix_with("expect:\n  - {metric: parity.loss_gap, arm: after, equals: 0}\n"), 10,
+       {"add `parity` to `measure`"}},
+      {"expect_no_metric", fix_with("expect:\n  - {arm: after, equals: 0}\n"), 10, {"`metric` is missing"}},
+      {"expect_no_arm", fix_with("expect:\n  - {metric: memory.peak_bytes, equals: 0}\n"), 10, {"`expect.arm` is missing"}},
+      {"expect_unknown_arm", fix_with("expect:\n  - {metric: memory.peak_bytes, arm: befor, equals: 0}\n"), 10,
+       {"Did you mean `before`?"}},
+      {"expect_before_without_fix",
+       plain("{hidden: 8, seq: 1}", "expect:\n  - {metric: memory.peak_bytes, arm: before, equals: 0}\n"), 7,
+       {"needs a `fix`"}},
+      {"expect_no_comparison", fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after}\n"), 10, {"compares nothing"}},
+      {"expect_two_comparisons",
+       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, equals: 0, at_most: 1}\n"), 10, {"`equals` and `at_most`"}},
+      {"expect_misspelt_comparison",
+       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, equal: 0}\n"), 10, {"Did you mean `equals`?"}},
+      {"expect_misspelt_predicted",
+       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, equals: prediction}\n"), 10, {"the word predicted"}},
+      {"expect_nan", fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, equals: nan}\n"), 10, {"must be a number"}},
+      {"expect_negative_tolerance",
+       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, equals: 1, rel: -0.1}\n"), 10, {"`expect.rel`", "negative"}},
+      {"expect_within_one", fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, within: [1]}\n"), 10,
+       {"list of two numbers"}},
+      {"expect_within_reversed", fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, within: [2, 1]}\n"), 10,
+       {"above the upper"}},
+      {"expect_within_tolerance",
+       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, within: [1, 2], abs: 1}\n"), 10, {"already is a tolerance"}},
+      {"expect_on_missing_axis",
+       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, equals: 0, when: {recipe: delayed}}\n"), 10,
+       {"`expect.when.recipe`", "no axis"}},
+      {"expect_on_value_never_taken",
+       fix_with("matrix: {recipe: [delayed]}\nexpect:\n"
+                "  - {metric: memory.peak_bytes, arm: after, equals: 0, when: {recipe: mxfp8}}\n"), 11, {"never is mxfp8"}},
+      {"expect_when_never_holds",
+       fix_with("matrix: {recipe: [delayed, bf16], device: [cpu, meta]}\nexclude: [{recipe: bf16, device: meta}]\nexpect:\n"
+                "  - {metric: memory.peak_bytes, arm: after, equals: 0, when: {recipe: bf16, device: meta}}\n"), 12,
+       {"holds in no cell"}},
+      {"expect_unknown_status", fix_with("expect:\n  - {arm: before, status: crash}\n"), 10, {"Did you mean `crashed`?"}},
+      {"expect_unknown_signal", fix_with("expect:\n  - {arm: before, status: crashed, signal: SEGV}\n"), 10, {"SIGSEGV"}},
+      {"expect_signal_of_timeout", fix_with("expect:\n  - {arm: before, status: timeout, signal: SIGSEGV}\n"), 10,
+       {"`status: crashed` only"}},
+      {"expect_status_with_metric",
+       fix_with("expect:\n  - {arm: before, status: crashed, metric: memory.peak_bytes}\n"), 10, {"`expect.metric`", "no such key"}},
+      {"expect_difference_ends", fix_with("expect:\n  - {arm: difference, status: crashed}\n"), 10, {"does not end"}},
+      {"claim_without_source",
+       fix_with("claims:\n  - {words: w, metric: memory.peak_bytes, arm: after, value: 1, unit: B}\n"), 10,
+       {"`source` is missing in `claims`"}},
+      {"claim_in_wrong_unit",
+       fix_with("claims:\n  - {source: s, words: w, metric: memory.peak_bytes, arm: after, value: 1, unit: ms}\n"), 10,
+       {"`claims.unit`", "MiB"}},
+      {"claim_value_text",
+       fix_with("claims:\n  - {source: s, words: w, metric: memory.peak_bytes, arm: after, value: 1 GB, unit: B}\n"), 10,
+       {"`claims.value` must be a number"}},
+      {"skip_without_reason", fix_with("matrix: {device: [cpu]}\nskip_if:\n  - {when: {device: cpu}}\n"), 11,
+       {"`skip_if.reason` is missing"}},
+      {"skip_without_when", fix_with("matrix: {device: [cpu]}\nskip_if:\n  - {reason: r}\n"), 11, {"`when` is missing"}},
+      {"skip_on_unknown_axis", fix_with("matrix: {device: [cpu]}\nskip_if:\n  - {when: {arch: hopper}, reason: r}\n"), 11,
+       {"`skip_if.when.arch`", "device"}},
+  };
+}
+
+class MalformedScenario : public ::testing::TestWithParam<Malformed> {};
+
+TEST_P(MalformedScenario, IsRefusedWithPlaceKeyAndWayOut) {
+  const Malformed& m = GetParam();
+  const Vocabulary vocabulary = sample::vocabulary();
+  try {
+    plan_cells(parse_scenario(m.text, "dir/bad.yaml", vocabulary), vocabulary);
+    FAIL() << "the file was taken";
+  } catch (const ScenarioError& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(message.find("dir/bad.yaml:"), 0u) << message;
+    if (m.line != 0) {
+      EXPECT_EQ(error.place().line, m.line) << message;
+      EXPECT_EQ(message.find("dir/bad.yaml:" + std::to_string(m.line) + ":"), 0u) << message;
+    }
+    EXPECT_EQ(message.find('\n'), std::string::npos) << "more than one paragraph: " << message;
+    for (const std::string& part : m.parts) EXPECT_NE(message.find(part), std::string::npos) << part << "\nin: " << message;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MalformedScenario, ::testing::ValuesIn(malformed()),
+                         [](const auto& instance) { return instance.param.name; });
+
+}  // namespace
+}  // namespace fp8lab

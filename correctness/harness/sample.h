@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+
+#include "harness/vocabulary.h"
+
+// Words and files that the harness's tests share: a vocabulary of their own, so that they test the harness and not the
+// tables of lower rooms.
+namespace fp8lab::sample {
+
+inline Vocabulary vocabulary() {
+  Vocabulary out;
+  out.recipes = {{"bf16", "sixteen bits", ""}, {"delayed", "delayed scaling", ""}, {"mxfp8", "blocks of 32", ""}};
+  out.devices = {{"cpu", "host", ""}, {"meta", "shapes", ""}, {"cuda", "card", "no CUDA device was found"}};
+  out.archs = {{"hopper", "", ""}, {"blackwell", "", ""}};
+  out.layers = {{"linear", "", ""}, {"transformer_layer", "", ""}};
+  out.fixes = {{"release_attention_tensors", {"TransformerEngine#1935"}, "memory stays", "attention_shells"},
+               {"release_fuser_tensors", {"TransformerEngine#2750"}, "memory stays", "fuser_shells"}};
+  out.max_ranks = 4;
+  out.broken_rule = [](const CellConfig& cell) -> std::optional<BrokenRule> {
+    if (cell.training.recipe == "mxfp8" && cell.model.hidden % 32 != 0)
+      return BrokenRule{"model.hidden", "mxfp8 quantizes blocks of 32 columns"};
+    return std::nullopt;
+  };
+  out.quantizes = [](std::string_view recipe) { return recipe != "bf16"; };
+  return out;
+}
+
+/// A complete fix scenario; tests append to it.
+inline const std::string kFixScenario = R"(version: 1
+name: sample
+title: A sample
+upstream: [TransformerEngine#1935]
+fix: release_attention_tensors
+model: {layer: transformer_layer, layers: 3, hidden: 2048, heads: 16, ffn: 6144, seq: 1048, batch: 32}
+training: {steps: 1, recipe: delayed, fp8_attention: true}
+measure: [memory]
+)";
+
+}  // namespace fp8lab::sample
