@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "tensor/tensor.h"
+
+// What operations ask of their arguments. Each check throws Error: "<op>: <argument> is <what was given>; <the rule>".
+namespace fp8lab {
+
+/// A tensor under the name that messages call it.
+struct NamedTensor {
+  std::string_view name;
+  const Tensor& tensor;
+};
+
+/// True for f32, f16 and bf16.
+bool is_real(DType dtype);
+
+/// "x is bf16 [4, 8]", or "x is absent".
+std::string describe(const NamedTensor& argument);
+
+/// Present, and of a type one can calculate with.
+void check_real(std::string_view op, const NamedTensor& argument);
+void check_dtype(std::string_view op, const NamedTensor& argument, DType expected);
+void check_same_shape(std::string_view op, const NamedTensor& a, const NamedTensor& b);
+/// `rule` says in words where the expected number of elements comes from.
+void check_numel(std::string_view op, const NamedTensor& argument, std::int64_t expected, std::string_view rule);
+
+}  // namespace fp8lab
