@@ -109,7 +109,8 @@ UNFINISHED = re.compile(r"\bTO[D]O\b|\bFIX[M]E\b|\bX[X]X\b|\bHA[C]K\b|\bDIS[A]BL
 SIDE_EFFECT = re.compile(r"\b(secure_)?getenv\b|\bstd::(exit|quick_exit|_Exit|abort|terminate|cout|cerr|clog)\b"
                          r"|(?<![\w.>:])_?exit\s*\(|\b(v?f?printf|fputs|puts|putchar)\s*\(|\bfmt::print\b")
 DEVICE_CODE = re.compile(r"\b__(global|device|shared|host)__\b|<<<")
-OPTIONAL_SWITCH = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|NCCL|MPI|DNNL|BLAS|__has_include).*", re.M)
+OPTIONAL_SWITCH = re.compile(r"^[ \t]*#[ \t]*(?:(?:ifdef|ifndef)[ \t]+|(?:if|elif)\b.*\bdefined[ \t]*\(?[ \t]*)"
+                             r"\w*(?:CUDA|NCCL|MPI|DNNL|BLAS).*|^[ \t]*#.*\b__has_include\b.*", re.M)
 
 INCLUDE = re.compile(r"""^\s*#\s*include\s*(?:<([^>\n]+)>|"([^"\n]+)")""", re.M)
 COMMENT_OR_LITERAL = re.compile(r"""//[^\n]*|/\*.*?\*/|R"([^\s(]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|"""
@@ -231,7 +232,7 @@ def check_source(path, text):
         if device:
             yield Finding(DEVICE, path, line_of(code, device.start()), f"{device.group()} outside .cu and .cuh")
         for match in OPTIONAL_SWITCH.finditer(code):
-            yield Finding(OPTIONAL, path, line_of(code, match.start(1)), match.group().strip())
+            yield Finding(OPTIONAL, path, line_of(code, match.start()), match.group().strip())
     if suffix in HEADERS and not re.match(r"\s*#pragma once\b", code):
         yield Finding(PRAGMA, path, 1, "the header does not start with #pragma once")
     if within(path, "lib") and not within(path, "lib/harness"):
