@@ -24,6 +24,10 @@ class Restored {
  public:
   const Tensor& tensor(std::size_t entry) const { return entries_.at(entry).tensor; }
   QuantizedTensor& quantized(std::size_t entry) { return *entries_.at(entry).quantized; }
+  /// Frees a quantized entry wherever it lies; does nothing for a plain one, which other owners may share.
+  void clear_quantized(std::size_t entry) {
+    if (entries_.at(entry).quantized) entries_.at(entry).quantized->clear();
+  }
   std::size_t size() const { return entries_.size(); }
 
  private:
@@ -69,6 +73,9 @@ class Node : public std::enable_shared_from_this<Node> {
   void save_whole(std::string_view what, const QuantizedTensor& tensor);
   /// Quantized storage that the engine does not know: buffers lie in slots, the shell in the context.
   void save_split(std::string_view what, QuantizedTensor tensor);
+
+  /// How many entries are saved so far.
+  std::size_t entries() const { return entries_.size(); }
 
   /// Gives back everything saved, recomputing a checkpointed region first. Once per backward.
   Restored restore();

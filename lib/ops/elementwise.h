@@ -27,6 +27,8 @@ struct RopeInputs {
   HolderId holder = 0;
 };
 Tensor rope(Device& device, const RopeInputs& inputs);
+/// The same into `out`, which may be columns of a larger tensor; `inputs.holder` is unused.
+void rope_into(Device& device, const RopeInputs& inputs, const Tensor& out);
 
 /// Key of a dropout mask; the same key gives the same mask, so the gradient is dropout() of the gradient.
 struct DropoutKey {

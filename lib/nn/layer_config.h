@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "backend/kernels.h"
+
+namespace fp8lab {
+
+/// What tells a GPT block from a Llama block: data that layers ask for, a row each in form_table().
+struct LayerForm {
+  std::string_view name;
+  std::string_view title;
+  NormKind norm = NormKind::kLayerNorm;
+  ActivationKind activation = ActivationKind::kGelu;
+  bool bias = true;
+  bool rope = false;
+};
+
+std::span<const LayerForm> form_table();
+/// Throws Error listing the known ones.
+const LayerForm& layer_form(std::string_view name);
+
+struct LayerConfig {
+  LayerForm form;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 1;
+  std::int64_t kv_heads = 1;
+  std::int64_t ffn = 0;
+  std::int64_t seq = 0;
+  std::int64_t batch = 1;
+  bool fp8_attention = false;  ///< where the recipe has formats for attention
+  bool fuse_mlp = false;       ///< the MLP as one chain of the op fuser
+  float dropout = 0.0f;
+
+  std::int64_t head_dim() const { return hidden / heads; }
+  std::int64_t tokens() const { return seq * batch; }
+  /// Columns of the packed projection: queries, then keys, then values.
+  std::int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim(); }
+  /// Columns that the activation reads: gate and up for a gated one.
+  std::int64_t activation_inputs() const { return form.activation == ActivationKind::kSwiglu ? 2 * ffn : ffn; }
+};
+
+}  // namespace fp8lab

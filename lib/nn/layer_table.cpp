@@ -1,0 +1,91 @@
+#include "nn/layer_table.h"
+
+#include <fmt/core.h>
+
+#include <array>
+
+#include "core/check.h"
+#include "nn/layernorm_linear.h"
+#include "nn/layernorm_mlp.h"
+#include "nn/linear.h"
+#include "nn/multihead_attention.h"
+#include "nn/transformer_layer.h"
+
+namespace fp8lab {
+namespace {
+
+using Matrices = std::vector<QuantizedMatrix>;
+
+Matrices square_product(const LayerConfig& config) {
+  return {{"input", config.tokens(), config.hidden}, {"weight", config.hidden, config.hidden}};
+}
+
+Matrices mlp_products(const LayerConfig& config) {
+  return {{"fc1 input", config.tokens(), config.hidden},
+          {"fc1 weight", config.activation_inputs(), config.hidden},
+          {"fc1 gradient", config.tokens(), config.activation_inputs()},
+          {"fc2 input", config.tokens(), config.ffn},
+          {"fc2 weight", config.hidden, config.ffn}};
+}
+
+Matrices attention_products(const LayerConfig& config) {
+  const std::int64_t attended = config.heads * config.head_dim();
+  return {{"qkv input", config.tokens(), config.hidden},
+          {"qkv weight", config.qkv_columns(), config.hidden},
+          {"qkv gradient", config.tokens(), config.qkv_columns()},
+          {"projection input", config.tokens(), attended},
+          {"projection weight", config.hidden, attended}};
+}
+
+Matrices transformer_products(const LayerConfig& config) {
+  Matrices all = attention_products(config);
+  for (const QuantizedMatrix& matrix : mlp_products(config)) all.push_back(matrix);
+  return all;
+}
+
+std::unique_ptr<Module> make_linear(Build& build, const std::string& name, const LayerConfig& config) {
+  return std::make_unique<Linear>(build, name,
+                                  LinearShape{.in = config.hidden, .out = config.hidden, .bias = config.form.bias});
+}
+
+std::unique_ptr<Module> make_layernorm_linear(Build& build, const std::string& name, const LayerConfig& config) {
+  return std::make_unique<LayerNormLinear>(
+      build, name, config.form.norm, LinearShape{.in = config.hidden, .out = config.hidden, .bias = config.form.bias});
+}
+
+template <class Layer>
+std::unique_ptr<Module> make(Build& build, const std::string& name, const LayerConfig& config) {
+  return std::make_unique<Layer>(build, name, config);
+}
+
+constexpr std::array kLayers = {
+    LayerRow{"linear", "one matrix product", make_linear, square_product},
+    LayerRow{"layernorm_linear", "norm and matrix product as one node", make_layernorm_linear, square_product},
+    LayerRow{"layernorm_mlp", "norm, two products and the activation between as one node", make<LayerNormMlp>, mlp_products},
+    LayerRow{"multihead_attention", "norm, QKV projection, attention, output projection", make<MultiheadAttention>,
+             attention_products},
+    LayerRow{"transformer_layer", "attention and MLP, each behind a residual", make<TransformerLayer>, transformer_products},
+};
+
+}  // namespace
+
+std::span<const LayerRow> layer_table() { return kLayers; }
+
+const LayerRow& layer_row(std::string_view name) {
+  std::string known;
+  for (const LayerRow& row : kLayers) {
+    if (row.name == name) return row;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
+  }
+  fail(fmt::format("layer '{}' is not known; the layers are {}", name, known));
+}
+
+std::string broken_layer_rule(const LayerRow& layer, const LayerConfig& config, const Recipe& recipe) {
+  if (!recipe.quantized) return {};
+  for (const QuantizedMatrix& matrix : layer.quantized(config))
+    if (const std::string broken = broken_shape_rule(recipe, matrix.rows, matrix.cols); !broken.empty())
+      return fmt::format("layer '{}', {}: {}", layer.name, matrix.what, broken);
+  return {};
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nn/build.h"
+#include "nn/layer_config.h"
+#include "nn/module.h"
+
+namespace fp8lab {
+
+/// A matrix that a layer quantizes, for validation before anything runs.
+struct QuantizedMatrix {
+  std::string_view what;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+};
+
+struct LayerRow {
+  std::string_view name;
+  std::string_view title;
+  std::unique_ptr<Module> (*make)(Build&, const std::string& name, const LayerConfig&);
+  /// Every weight and activation that a quantizing recipe casts, in both orientations.
+  std::vector<QuantizedMatrix> (*quantized)(const LayerConfig&);
+};
+
+/// The table of layers; adding one is one file and one row. Every layer maps [tokens, hidden] to [tokens, hidden].
+std::span<const LayerRow> layer_table();
+/// Throws Error listing the known ones.
+const LayerRow& layer_row(std::string_view name);
+
+/// Empty if `layer` can run under `recipe`, otherwise which of its matrices breaks which rule.
+std::string broken_layer_rule(const LayerRow& layer, const LayerConfig& config, const Recipe& recipe);
+
+}  // namespace fp8lab

@@ -1,0 +1,69 @@
+#include "nn/layernorm_mlp.h"
+
+#include <utility>
+
+#include "nn/saving.h"
+#include "ops/activation.h"
+
+namespace fp8lab {
+namespace {
+
+class LayerNormMlpNode final : public ModuleNode {
+ public:
+  struct Parts {
+    NormCore& norm;
+    LinearCore& fc1;
+    LinearCore& fc2;
+    ActivationKind activation;
+  };
+
+  LayerNormMlpNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, const Parts& parts)
+      : ModuleNode(runtime, std::move(name), {std::move(input)}, runtime.behaviors.module_shells), parts_(parts) {}
+
+  std::vector<Tensor> backward(Tensor grad) override {
+    Restored saved = restore();
+    const ArchProfile& arch = device().arch();
+    const std::size_t first = norm_entries(parts_.norm);  // norm_out, W1, activation input, activation output, W2
+    Tensor grad_activation = parts_.fc2.backward(runtime(), std::move(grad), columnwise_of(saved, first + 3, arch),
+                                                 columnwise_of(saved, first + 4, arch));
+    Tensor grad_fc1 = activation_backward(device(), parts_.activation, grad_activation, saved.tensor(first + 2),
+                                          runtime().workspace(name()));
+    grad_activation = {};
+    const Tensor grad_norm = parts_.fc1.backward(runtime(), std::move(grad_fc1), columnwise_of(saved, first, arch),
+                                                 columnwise_of(saved, first + 1, arch));
+    return {parts_.norm.backward(runtime(), grad_norm, norm_saved(saved, parts_.norm, 0))};
+  }
+
+ private:
+  Parts parts_;
+};
+
+}  // namespace
+
+LayerNormMlp::LayerNormMlp(Build& build, const std::string& name, const LayerConfig& config)
+    : name_(name),
+      activation_(config.form.activation),
+      norm_(build, name + ".norm", config.form.norm, config.hidden),
+      fc1_(build, name + ".fc1", {.in = config.hidden, .out = config.activation_inputs(), .bias = config.form.bias}),
+      fc2_(build, name + ".fc2", {.in = config.ffn, .out = config.hidden, .bias = config.form.bias}) {}
+
+Variable LayerNormMlp::forward(Runtime& runtime, const Variable& x) {
+  NormOutputs normed = norm_.forward(runtime, x.value);
+  LinearCore::Forward fc1 = fc1_.forward(runtime, normed.y);
+  normed.y = {};
+  const Tensor activated = activation_forward(runtime.device, activation_, fc1.y, runtime.workspace(name_));
+  LinearCore::Forward fc2 = fc2_.forward(runtime, activated);
+
+  const auto node = std::make_shared<LayerNormMlpNode>(
+      runtime, name_, x.producer,
+      LayerNormMlpNode::Parts{.norm = norm_, .fc1 = fc1_, .fc2 = fc2_, .activation = activation_});
+  node->save_norm(norm_, x.value, normed);
+  node->save_activation("norm_out", fc1.x);
+  node->save_storage("weight1", std::move(fc1.weight));
+  node->save("activation_in", fc1.y);
+  node->save_activation("activation_out", fc2.x);
+  node->save_storage("weight2", std::move(fc2.weight));
+  return {std::move(fc2.y), node};
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,35 @@
+#include "nn/linear.h"
+
+#include <utility>
+
+#include "nn/saving.h"
+
+namespace fp8lab {
+namespace {
+
+class LinearNode final : public ModuleNode {
+ public:
+  LinearNode(Runtime& runtime, std::shared_ptr<Node> input, LinearCore& core)
+      : ModuleNode(runtime, core.name(), {std::move(input)}, runtime.behaviors.module_shells), core_(core) {}
+
+  std::vector<Tensor> backward(Tensor grad) override {
+    Restored saved = restore();
+    const ArchProfile& arch = device().arch();
+    return {core_.backward(runtime(), std::move(grad), columnwise_of(saved, 0, arch), columnwise_of(saved, 1, arch))};
+  }
+
+ private:
+  LinearCore& core_;
+};
+
+}  // namespace
+
+Variable Linear::forward(Runtime& runtime, const Variable& x) {
+  LinearCore::Forward result = core_.forward(runtime, x.value);
+  const auto node = std::make_shared<LinearNode>(runtime, x.producer, core_);
+  node->save_activation("x", result.x);
+  node->save_storage("weight", std::move(result.weight));
+  return {std::move(result.y), node};
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "autograd/node.h"
+
+namespace fp8lab {
+
+/// A layer or a part of one. Parameters and scales are listed in the registry it was built with.
+class Module {
+ public:
+  virtual ~Module() = default;
+  /// `x.value` is [seq * batch, features].
+  virtual Variable forward(Runtime& runtime, const Variable& x) = 0;
+};
+
+}  // namespace fp8lab

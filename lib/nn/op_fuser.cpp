@@ -1,0 +1,116 @@
+#include "nn/op_fuser.h"
+
+#include <utility>
+
+#include "nn/saving.h"
+#include "ops/activation.h"
+
+namespace fp8lab {
+
+/// The one node of a chain.
+class ChainNode final : public ModuleNode {
+ public:
+  ChainNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, const std::vector<std::unique_ptr<FusibleOp>>& ops)
+      : ModuleNode(runtime, std::move(name), {std::move(input)}, runtime.behaviors.fuser_shells), ops_(ops) {}
+
+  void begin_op() { first_entries_.push_back(entries()); }
+
+  std::vector<Tensor> backward(Tensor grad) override {
+    Restored saved = restore();
+    for (std::size_t i = ops_.size(); i-- > 0;)
+      grad = ops_[i]->backward(runtime(), saved, first_entries_[i], std::move(grad));
+    return {std::move(grad)};
+  }
+
+ private:
+  const std::vector<std::unique_ptr<FusibleOp>>& ops_;
+  std::vector<std::size_t> first_entries_;
+};
+
+namespace {
+
+class NormOp final : public FusibleOp {
+ public:
+  NormOp(Build& build, const std::string& name, NormKind kind, std::int64_t columns) : norm_(build, name, kind, columns) {}
+
+  Tensor forward(Runtime& runtime, ChainNode& node, Tensor x) override {
+    NormOutputs outputs = norm_.forward(runtime, x);
+    node.save_norm(norm_, x, outputs);
+    return std::move(outputs.y);
+  }
+  Tensor backward(Runtime& runtime, Restored& saved, std::size_t first, Tensor grad) override {
+    return norm_.backward(runtime, grad, ModuleNode::norm_saved(saved, norm_, first));
+  }
+
+ private:
+  NormCore norm_;
+};
+
+// A product and its bias, fused as the chain would fuse them. Both operands that it saves are storage; the input's is emptied
+// after the weight's gradient, the weight's copy is not.
+class BasicLinearOp final : public FusibleOp {
+ public:
+  BasicLinearOp(Build& build, const std::string& name, const LinearShape& shape) : core_(build, name, shape) {}
+
+  Tensor forward(Runtime& runtime, ChainNode& node, Tensor x) override {
+    LinearCore::Forward result = core_.forward(runtime, x);
+    if (result.weight.is_quantized()) keep_for_backward(result.weight.quantized);
+    node.save_storage(core_.name() + ".x", std::move(result.x));
+    node.save_storage(core_.name() + ".weight", std::move(result.weight));
+    return std::move(result.y);
+  }
+  Tensor backward(Runtime& runtime, Restored& saved, std::size_t first, Tensor grad) override {
+    const ArchProfile& arch = runtime.device.arch();
+    Tensor grad_x =
+        core_.backward(runtime, std::move(grad), columnwise_of(saved, first, arch), columnwise_of(saved, first + 1, arch));
+    saved.clear_quantized(first);
+    return grad_x;
+  }
+
+ private:
+  LinearCore core_;
+};
+
+class ActivationOp final : public FusibleOp {
+ public:
+  ActivationOp(std::string name, ActivationKind kind) : name_(std::move(name)), kind_(kind) {}
+
+  Tensor forward(Runtime& runtime, ChainNode& node, Tensor x) override {
+    node.save(name_ + ".x", x);
+    return activation_forward(runtime.device, kind_, x, runtime.workspace(name_));
+  }
+  Tensor backward(Runtime& runtime, Restored& saved, std::size_t first, Tensor grad) override {
+    return activation_backward(runtime.device, kind_, grad, saved.tensor(first), runtime.workspace(name_));
+  }
+
+ private:
+  std::string name_;
+  ActivationKind kind_;
+};
+
+}  // namespace
+
+Variable OpFuser::forward(Runtime& runtime, const Variable& x) {
+  const auto node = std::make_shared<ChainNode>(runtime, name_, x.producer, ops_);
+  Tensor value = x.value;
+  for (const auto& op : ops_) {
+    node->begin_op();
+    value = op->forward(runtime, *node, std::move(value));
+  }
+  value.rename(runtime.in_flight(name_));
+  return {std::move(value), node};
+}
+
+std::unique_ptr<Module> make_fused_mlp(Build& build, const std::string& name, const LayerConfig& config) {
+  std::vector<std::unique_ptr<FusibleOp>> ops;
+  ops.push_back(std::make_unique<NormOp>(build, name + ".norm", config.form.norm, config.hidden));
+  ops.push_back(std::make_unique<BasicLinearOp>(
+      build, name + ".fc1",
+      LinearShape{.in = config.hidden, .out = config.activation_inputs(), .bias = config.form.bias}));
+  ops.push_back(std::make_unique<ActivationOp>(name + ".activation", config.form.activation));
+  ops.push_back(std::make_unique<BasicLinearOp>(
+      build, name + ".fc2", LinearShape{.in = config.ffn, .out = config.hidden, .bias = config.form.bias}));
+  return std::make_unique<OpFuser>(name, std::move(ops));
+}
+
+}  // namespace fp8lab

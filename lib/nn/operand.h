@@ -1,0 +1,30 @@
+#pragma once
+
+#include "autograd/node.h"
+#include "nn/role_scales.h"
+#include "tensor/quantized_tensor.h"
+
+namespace fp8lab {
+
+/// A matrix on its way into a product: quantized under the recipe, or as it is where the recipe does not quantize.
+struct Operand {
+  Tensor plain;
+  QuantizedTensor quantized;
+
+  bool is_quantized() const { return !plain; }
+  OperandView rowwise() const { return is_quantized() ? quantized.rowwise_operand() : plain.operand(); }
+  OperandView columnwise(const ArchProfile& arch) const;
+};
+
+/// True where products in backward can read a row-wise matrix of this format the other way round, so that no column-wise half is made.
+inline bool reads_rowwise_transposed(const ArchProfile& arch, const QuantFormat& format) {
+  return arch.fp8_gemm_any_orientation && format.per_tensor();
+}
+
+/// What saved entry `entry` holds, transposed, as the operand of a product in backward.
+OperandView columnwise_of(Restored& saved, std::size_t entry, const ArchProfile& arch);
+
+/// Frees the half that backward will not read.
+void keep_for_backward(QuantizedTensor& tensor);
+
+}  // namespace fp8lab

@@ -1,0 +1,62 @@
+#include "nn/role_scales.h"
+
+#include <utility>
+
+#include "autograd/checkpoint.h"
+#include "core/float8_format.h"
+
+namespace fp8lab {
+
+RoleScales::RoleScales(Build& build, const std::string& owner, std::vector<QuantFormat> roles, const DelayedScaling& options,
+                       bool forward)
+    : roles_(std::move(roles)) {
+  if (!build.recipe.quantized) return;
+  std::vector<float> fp8_max;
+  for (const QuantFormat& format : roles_) {
+    const bool history = format.amax_source == AmaxSource::kHistory;
+    slots_.push_back(history ? static_cast<int>(fp8_max.size()) : -1);
+    if (history) fp8_max.push_back(float8_format(format.payload).max);
+  }
+  if (fp8_max.empty()) return;
+  delayed_.emplace(build.runtime.device, std::move(fp8_max), options, owner);
+  (forward ? build.registry.forward_scales : build.registry.backward_scales).push_back(this);
+}
+
+void RoleScales::begin_forward(Runtime& runtime) {
+  recomputing_ = runtime.mode == Runtime::Mode::kRecomputing;
+  stashed_ = {};
+  if (!delayed_) return;
+  if (runtime.mode == Runtime::Mode::kRecording)
+    runtime.frame->stash(delayed_->stash_scales(runtime.device, runtime.frame->stash_holder()));
+  if (recomputing_) stashed_ = runtime.frame->next_stashed();
+}
+
+Tensor RoleScales::scale(int role) const {
+  const int slot = slots_[static_cast<std::size_t>(role)];
+  if (slot < 0) return {};
+  return recomputing_ ? stashed_.columns(slot, 1) : delayed_->scale(slot);
+}
+
+QuantizeInputs RoleScales::inputs(int role, Orientations orientations, HolderId holder) const {
+  QuantizeInputs inputs;
+  inputs.format = roles_[static_cast<std::size_t>(role)];
+  inputs.orientations = orientations;
+  inputs.holder = holder;
+  const int slot = slots_[static_cast<std::size_t>(role)];
+  if (slot < 0) return inputs;
+  inputs.scale = scale(role);
+  if (!recomputing_) inputs.amax = delayed_->amax(slot);
+  return inputs;
+}
+
+AttentionRole RoleScales::kernel_role(int role) const {
+  AttentionRole kernel_role;
+  kernel_role.payload = roles_[static_cast<std::size_t>(role)].payload;
+  kernel_role.scale = scale(role).data<float>();
+  if (!recomputing_) kernel_role.amax = delayed_->amax(slots_[static_cast<std::size_t>(role)]).data<float>();
+  return kernel_role;
+}
+
+void RoleScales::update(Runtime& runtime) { delayed_->update(runtime.device); }
+
+}  // namespace fp8lab

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "autograd/runtime.h"
+#include "nn/build.h"
+#include "ops/delayed_scaling.h"
+#include "ops/quantize.h"
+
+namespace fp8lab {
+
+/// How each quantized role of a module gets its scale: formats with a history share one DelayedScales, the others need no
+/// state. A forward begins with begin_forward(), which in a checkpointed region stashes the scales (first time) or uses the
+/// stashed ones (second time); amaxes of a recomputed forward are not recorded.
+class RoleScales {
+ public:
+  /// `forward`: listed among the registry's forward scales, otherwise among its backward ones.
+  RoleScales(Build& build, const std::string& owner, std::vector<QuantFormat> roles, const DelayedScaling& options, bool forward);
+
+  void begin_forward(Runtime& runtime);
+
+  /// Inputs for quantizing role `role`.
+  QuantizeInputs inputs(int role, Orientations orientations, HolderId holder) const;
+  /// The role as an attention kernel takes it; for formats with a history.
+  AttentionRole kernel_role(int role) const;
+  /// The scale tensor in force for `role`, f32 [1].
+  Tensor scale(int role) const;
+
+  /// Once per step, after the pass that recorded the amaxes.
+  void update(Runtime& runtime);
+
+  const std::optional<DelayedScales>& delayed() const { return delayed_; }
+
+ private:
+  std::vector<QuantFormat> roles_;
+  std::vector<int> slots_;  // index into delayed_, -1 for formats without a history
+  std::optional<DelayedScales> delayed_;
+  Tensor stashed_;  // in force while a region is recomputed
+  bool recomputing_ = false;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "nn/layer_config.h"
+#include "nn/module.h"
+
+namespace fp8lab {
+
+/// Turns Q and K of a packed projection by their positions, V as it is. Saves nothing: backward turns back.
+class Rotary final : public Module {
+ public:
+  Rotary(std::string name, const LayerConfig& config) : name_(std::move(name)), config_(config) {}
+  Variable forward(Runtime& runtime, const Variable& qkv) override;
+
+ private:
+  std::string name_;
+  LayerConfig config_;
+};
+
+}  // namespace fp8lab
