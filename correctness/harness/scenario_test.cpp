@@ -66,8 +66,9 @@ TEST(Scenario, AnUnavailableDeviceSkipsItsCellsWithItsReason) {
 }
 
 TEST(Scenario, AnAxisOverridesTheKeyOfItsName) {
-  const auto cells = plan(sample::kFixScenario +
-                          "matrix: {hidden: [64], training.recipe: [bf16], margin: [3], fix: [release_fuser_tensors]}\n");
+  const auto cells =
+      plan(sample::kFixScenario +
+           "matrix: {hidden: [64], training.recipe: [bf16], margin: [3], fix: [release_fuser_tensors]}\n");
   ASSERT_EQ(cells.size(), 1u);
   EXPECT_EQ(cells[0].config.model.hidden, 64);
   EXPECT_EQ(cells[0].config.training.recipe, "bf16");
@@ -107,8 +108,9 @@ measure: &groups [memory]
 }
 
 TEST(Scenario, APlainScenarioNeedsNoArm) {
-  const Scenario s = parse("version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [memory]\n"
-                           "expect: [{metric: memory.peak_bytes, at_least: 1}]\n");
+  const Scenario s = parse(
+      "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [memory]\n"
+      "expect: [{metric: memory.peak_bytes, at_least: 1}]\n");
   EXPECT_EQ(s.expect.at(0).side, Side::kAfter);
 }
 

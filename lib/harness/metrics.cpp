@@ -1,5 +1,6 @@
 #include "harness/metrics.h"
 
+#include <algorithm>
 #include <array>
 
 namespace fp8lab {
@@ -47,8 +48,11 @@ constexpr std::array kMetrics{
 };
 
 constexpr std::array kGroups{
-    MetricGroup{"memory", false}, MetricGroup{"traffic", false}, MetricGroup{"host", true},
-    MetricGroup{"parity", false}, MetricGroup{"time", true},
+    MetricGroup{.name = "memory", .alone = false, .compared_with_bf16 = true},
+    MetricGroup{.name = "traffic", .alone = false, .compared_with_bf16 = false},
+    MetricGroup{.name = "host", .alone = true, .compared_with_bf16 = false},
+    MetricGroup{.name = "parity", .alone = false, .compared_with_bf16 = true},
+    MetricGroup{.name = "time", .alone = true, .compared_with_bf16 = false},
 };
 
 bool belongs(std::string_view name, std::string_view row) {
@@ -68,5 +72,11 @@ const Metric* find_metric(std::string_view name) {
 }
 
 std::span<const MetricGroup> metric_groups() { return kGroups; }
+
+bool any_group(const std::vector<std::string>& measure, bool MetricGroup::*property) {
+  return std::any_of(kGroups.begin(), kGroups.end(), [&](const MetricGroup& group) {
+    return group.*property && std::find(measure.begin(), measure.end(), group.name) != measure.end();
+  });
+}
 
 }  // namespace fp8lab

@@ -29,9 +29,13 @@ const Metric* find_metric(std::string_view name);
 /// What a scenario's `measure` may list.
 struct MetricGroup {
   std::string_view name;
-  bool alone;  ///< measures the clock, so no other cell may run beside it
+  bool alone;               ///< measures the clock, so no other cell may run beside it
+  bool compared_with_bf16;  ///< means something only beside a BF16 run of the same cell
 };
 
 std::span<const MetricGroup> metric_groups();
+
+/// True if a group in `measure` has `property`.
+bool any_group(const std::vector<std::string>& measure, bool MetricGroup::*property);
 
 }  // namespace fp8lab

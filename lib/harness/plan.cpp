@@ -13,8 +13,8 @@ namespace {
 /// Rules that hold for every layer and recipe.
 std::optional<BrokenRule> broken_general_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
   const ModelConfig& m = cell.model;
-  if (m.hidden == 0) return BrokenRule{"model.hidden", "is missing; a model needs its width"};
-  if (m.seq == 0) return BrokenRule{"model.seq", "is missing; a model needs its tokens per sequence"};
+  if (m.hidden == 0) return BrokenRule{"model.hidden", "missing; a model needs its width"};
+  if (m.seq == 0) return BrokenRule{"model.seq", "missing; a model needs its tokens per sequence"};
   if (m.hidden % m.heads != 0)
     return BrokenRule{"model.heads", fmt::format("hidden {} is not a multiple of heads {}", m.hidden, m.heads)};
   if (m.kv_heads != 0 && m.heads % m.kv_heads != 0)
@@ -71,7 +71,7 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
       key->set(cell.config, *value_of(*key, text, vocabulary));
     }
     if (!ids.insert(cell.config.id).second)
-      throw ScenarioError(scenario.file, place_of(scenario, ""),
+      throw ScenarioError(scenario.file, place_of(scenario, "include"),
                           fmt::format("`include` makes the cell {} a second time", cell.config.id));
     check_cell(scenario, cell.config, vocabulary);
     cell.file = scenario.file;

@@ -53,6 +53,19 @@ Axes read_exclude(const NodeReader& reader, const YamlNode& item, const std::vec
   return wanted;
 }
 
+Axes read_include(const NodeReader& reader, const YamlNode& item, const std::vector<Axis>& axes,
+                  std::map<std::string, Place>& places) {
+  Axes added;
+  for (const YamlEntry& entry : reader.item_as_map(item, "include").entries) {
+    const Key& key = axis_key(reader, entry, "include");
+    const Axis* axis = axis_of(axes, key);
+    const std::string value = to_text(reader.value(key, entry.value, "include." + entry.key));
+    added.emplace_back(axis ? axis->name : entry.key, value);
+    places.emplace(key.path, entry.place);
+  }
+  return added;
+}
+
 }  // namespace
 
 Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std::string, Place>& places) {
@@ -81,18 +94,11 @@ Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std:
   if (exclude)
     for (const YamlNode& item : reader.as_list(*exclude, "exclude"))
       matrix.exclude.push_back(read_exclude(reader, item, matrix.axes));
-  if (include)
-    for (const YamlNode& item : reader.as_list(*include, "include")) {
-      Axes added;
-      for (const YamlEntry& entry : reader.item_as_map(item, "include").entries) {
-        const Key& key = axis_key(reader, entry, "include");
-        const Axis* axis = axis_of(matrix.axes, key);
-        added.emplace_back(axis ? axis->name : entry.key,
-                           to_text(reader.value(key, entry.value, "include." + entry.key)));
-        places.emplace(key.path, entry.place);
-      }
-      matrix.include.push_back(std::move(added));
-    }
+  if (include) {
+    places["include"] = include->place;
+    for (const YamlNode& item : reader.as_list(*include, "include"))
+      matrix.include.push_back(read_include(reader, item, matrix.axes, places));
+  }
   if (expand(matrix).empty()) reader.refuse(exclude->place, "the matrix is empty: `exclude` removes every point of it");
   return matrix;
 }

@@ -36,11 +36,13 @@ std::size_t distance(const std::string& a, const std::string& b) {
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   const std::string wanted = folded(word);
   if (wanted.empty() || wanted.size() > 200) return "";
-  std::size_t best = std::max<std::size_t>(2, wanted.size() / 3) + 1;
+  // One or two letters are near to everything; longer words may differ in a third of them.
+  std::size_t best = 1 + (wanted.size() < 3 ? 0 : wanted.size() == 3 ? 1 : std::max<std::size_t>(2, wanted.size() / 3));
   std::string found;
   for (const std::string& candidate : candidates) {
     const std::string other = folded(candidate);
-    const std::size_t d = distance(wanted, other);
+    std::size_t d = distance(wanted, other);
+    if (wanted.size() >= 3 && other.find(wanted) != std::string::npos) d = std::min<std::size_t>(d, 1);
     // A guess that shares nothing with the word helps nobody.
     if (d < best && d < std::max(wanted.size(), other.size())) {
       best = d;
@@ -63,7 +65,9 @@ std::string listed(std::span<const std::string> words, std::size_t most) {
 
 std::string suggestion(std::string_view word, std::span<const std::string> candidates) {
   const std::string guess = nearest(word, candidates);
-  const std::string allowed = candidates.empty() ? "" : fmt::format(" Allowed: {}.", listed(candidates));
+  // A long list buries a good guess.
+  const bool show_all = guess.empty() || candidates.size() <= 12;
+  const std::string allowed = candidates.empty() || !show_all ? "" : fmt::format(" Allowed: {}.", listed(candidates));
   return guess.empty() ? allowed : fmt::format(" Did you mean `{}`?{}", guess, allowed);
 }
 

@@ -36,6 +36,18 @@ int first_bad_line(const std::string& text) {
   return 0;
 }
 
+/// The first line that is indented with a tab, which YAML forbids, or 0.
+int first_tabbed_line(const std::string& text) {
+  int line = 1;
+  bool indent = true;
+  for (const char c : text) {
+    if (indent && c == '\t') return line;
+    indent = c == '\n' || (indent && c == ' ');
+    if (c == '\n') ++line;
+  }
+  return 0;
+}
+
 class Builder {
  public:
   explicit Builder(const std::string& file) : file_(file) {}
@@ -137,6 +149,8 @@ YamlNode parse_yaml(const std::string& text, const std::string& file) {
                           "a second document begins here; write one scenario per file, without `---`");
     return Builder(file).build(documents[0]);
   } catch (const YAML::Exception& error) {
+    if (const int line = first_tabbed_line(text); line != 0)
+      throw ScenarioError(file, {line, 1}, "this is not YAML: the line is indented with a tab; use spaces");
     throw ScenarioError(file, place_of(error.mark), fmt::format("this is not YAML: {}", error.msg));
   }
 }
@@ -144,7 +158,7 @@ YamlNode parse_yaml(const std::string& text, const std::string& file) {
 std::string described(const YamlNode& node) {
   switch (node.kind) {
     case YamlNode::Kind::kNull: return "nothing";
-    case YamlNode::Kind::kList: return "a list";
+    case YamlNode::Kind::kList: return fmt::format("a list of {}", node.items.size());
     case YamlNode::Kind::kMap: return "a mapping";
     case YamlNode::Kind::kScalar: break;
   }

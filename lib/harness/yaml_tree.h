@@ -37,7 +37,7 @@ struct YamlEntry {
 /// The one document in `text`. Throws ScenarioError, naming `file`, for anything that is not one document of plain YAML.
 YamlNode parse_yaml(const std::string& text, const std::string& file);
 
-/// For messages: "a list", "a mapping", "the text \"2k\"", "the number 3", "nothing".
+/// For messages: "a list of 2", "a mapping", "the text \"2k\"", "the number 3", "nothing".
 std::string described(const YamlNode& node);
 
 }  // namespace fp8lab
