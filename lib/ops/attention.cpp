@@ -1,0 +1,142 @@
+#include "ops/attention.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "core/check.h"
+#include "core/float8_format.h"
+#include "ops/validate.h"
+
+namespace fp8lab {
+namespace {
+
+std::string describe(std::string_view name_of_it, const MatrixView& view) {
+  return fmt::format("{} is {} [{}, {}]", name_of_it, name(view.dtype), view.rows, view.cols);
+}
+
+void check_shape(std::string_view op, const AttentionShape& shape) {
+  if (shape.seq < 0 || shape.batch < 0 || shape.heads < 1 || shape.kv_heads < 1 || shape.head_dim < 1)
+    fail(fmt::format("{}: seq {}, batch {}, heads {}, kv_heads {}, head_dim {}; the last three must be at least 1, none negative",
+                     op, shape.seq, shape.batch, shape.heads, shape.kv_heads, shape.head_dim));
+  if (shape.heads % shape.kv_heads != 0)
+    fail(fmt::format("{}: heads is {} and kv_heads {}; heads must be a multiple of kv_heads, so that each key/value head serves "
+                     "equally many query heads",
+                     op, shape.heads, shape.kv_heads));
+  if (!(shape.dropout >= 0.0f && shape.dropout < 1.0f))
+    fail(fmt::format("{}: dropout is {}; it must lie in [0, 1)", op, shape.dropout));
+  if (!std::isfinite(shape.softmax_scale))
+    fail(fmt::format("{}: softmax_scale is {}; it must be finite", op, shape.softmax_scale));
+}
+
+/// [seq * batch, heads * head_dim], columns contiguous.
+void check_extent(std::string_view op, std::string_view name_of_it, const MatrixView& view, const AttentionShape& shape,
+                  std::int64_t heads) {
+  if (view.rows != shape.seq * shape.batch || view.cols != heads * shape.head_dim)
+    fail(fmt::format("{}: {}; it must be [seq * batch, heads * head_dim] = [{} * {}, {} * {}]", op, describe(name_of_it, view),
+                     shape.seq, shape.batch, heads, shape.head_dim));
+  if (view.col_stride != 1 && view.cols > 1)
+    fail(fmt::format("{}: {} with columns {} elements apart; a row's columns must be contiguous", op, describe(name_of_it, view),
+                     view.col_stride));
+}
+
+void check_operand(std::string_view op, std::string_view name_of_it, const OperandView& operand, const AttentionShape& shape,
+                   std::int64_t heads) {
+  check_extent(op, name_of_it, operand.values, shape, heads);
+  if (is_float8(operand.values.dtype)) {
+    if (!operand.quantized() || !operand.scales.per_tensor() || operand.scales.dtype != DType::kF32)
+      fail(fmt::format("{}: {} without one f32 scale; FP8 operands of attention are quantized per tensor", op,
+                       describe(name_of_it, operand.values)));
+  } else if (!is_real(operand.values.dtype) || operand.quantized()) {
+    fail(fmt::format("{}: {}{}; it must be f32, f16, bf16, or FP8 with a scale", op, describe(name_of_it, operand.values),
+                     operand.quantized() ? " with a scale" : ""));
+  }
+}
+
+void check_one_type(std::string_view op, const MatrixView& q, const MatrixView& k, const MatrixView& v) {
+  if (q.dtype != k.dtype || q.dtype != v.dtype)
+    fail(fmt::format("{}: q, k and v are {}, {} and {}; all three must have one type", op, name(q.dtype), name(k.dtype),
+                     name(v.dtype)));
+}
+
+/// A kernel casts P or dS only to multiply it with another FP8 operand.
+void check_role(std::string_view op, std::string_view name_of_it, const AttentionRole& role, std::string_view partner_name,
+                const MatrixView& partner) {
+  if (role.scale == nullptr) return;
+  if (!is_float8(role.payload))
+    fail(fmt::format("{}: role {} is cast to {}; it must be an FP8 type (e4m3, e5m2)", op, name_of_it, name(role.payload)));
+  if (!is_float8(partner.dtype))
+    fail(fmt::format("{}: role {} is cast to {} while {} is {}; a cast role needs FP8 operands", op, name_of_it,
+                     name(role.payload), partner_name, name(partner.dtype)));
+}
+
+void check_qkv(std::string_view op, const AttentionShape& shape, const OperandView& q, const OperandView& k,
+               const OperandView& v) {
+  check_shape(op, shape);
+  check_operand(op, "q", q, shape, shape.heads);
+  check_operand(op, "k", k, shape, shape.kv_heads);
+  check_operand(op, "v", v, shape, shape.kv_heads);
+  check_one_type(op, q.values, k.values, v.values);
+}
+
+void check_gradient(std::string_view op, const NamedTensor& gradient, const AttentionShape& shape, std::int64_t heads) {
+  check_real(op, gradient);
+  check_extent(op, gradient.name, gradient.tensor.view(), shape, heads);
+}
+
+}  // namespace
+
+AttentionOutputs attention_forward(Device& device, const AttentionInputs& inputs) {
+  constexpr std::string_view kOp = "attention_forward";
+  const AttentionShape& shape = inputs.shape;
+  check_qkv(kOp, shape, inputs.q, inputs.k, inputs.v);
+  check_role(kOp, "s", inputs.s, "v", inputs.v.values);
+  if (!is_real(inputs.out_dtype))
+    fail(fmt::format("{}: out_dtype is {}; it must be f32, f16 or bf16", kOp, name(inputs.out_dtype)));
+
+  const TensorSpec o{Shape{shape.seq * shape.batch, shape.heads * shape.head_dim}, inputs.out_dtype};
+  const TensorSpec lse{Shape{shape.batch * shape.heads, shape.seq}, DType::kF32};
+  AttentionOutputs outputs;
+  outputs.o = device.allocate(o, inputs.o_holder);
+  outputs.lse = device.allocate(lse, inputs.lse_holder);
+  device.launch(&KernelTable::attention_forward, {.shape = shape,
+                                                  .q = inputs.q,
+                                                  .k = inputs.k,
+                                                  .v = inputs.v,
+                                                  .o = outputs.o.view(),
+                                                  .lse = outputs.lse.view(),
+                                                  .s = inputs.s});
+  return outputs;
+}
+
+void attention_backward(Device& device, const AttentionBackwardInputs& inputs) {
+  constexpr std::string_view kOp = "attention_backward";
+  const AttentionShape& shape = inputs.shape;
+  check_qkv(kOp, shape, inputs.q, inputs.k, inputs.v);
+  check_operand(kOp, "o", inputs.o, shape, shape.heads);
+  check_operand(kOp, "grad_o", inputs.grad_o, shape, shape.heads);
+  check_role(kOp, "s", inputs.s, "grad_o", inputs.grad_o.values);
+  check_role(kOp, "grad_p", inputs.grad_p, "k", inputs.k.values);
+  check_dtype(kOp, {"lse", inputs.lse}, DType::kF32);
+  if (!(inputs.lse.shape() == Shape{shape.batch * shape.heads, shape.seq}) || !inputs.lse.contiguous())
+    fail(fmt::format("{}: lse is {}; it must be a contiguous [batch * heads, seq] = [{} * {}, {}]", kOp,
+                     to_string(inputs.lse.shape()), shape.batch, shape.heads, shape.seq));
+  check_gradient(kOp, {"grad_q", inputs.out.q}, shape, shape.heads);
+  check_gradient(kOp, {"grad_k", inputs.out.k}, shape, shape.kv_heads);
+  check_gradient(kOp, {"grad_v", inputs.out.v}, shape, shape.kv_heads);
+
+  device.launch(&KernelTable::attention_backward, {.shape = shape,
+                                                   .q = inputs.q,
+                                                   .k = inputs.k,
+                                                   .v = inputs.v,
+                                                   .o = inputs.o,
+                                                   .grad_o = inputs.grad_o,
+                                                   .lse = inputs.lse.view(),
+                                                   .grad_q = inputs.out.q.view(),
+                                                   .grad_k = inputs.out.k.view(),
+                                                   .grad_v = inputs.out.v.view(),
+                                                   .s = inputs.s,
+                                                   .grad_p = inputs.grad_p});
+}
+
+}  // namespace fp8lab
