@@ -130,6 +130,7 @@ void TrainingRun::step() {
   times.optimizer_ms = watch.lap_ms();
   input = {};
   ledger.set_phase(PhaseKind::kIdle, number);
+  ledger.mark("end_of_step");
   times.step_ms = times.forward_ms + times.backward_ms + times.optimizer_ms;
   times_.push_back(times);
 }

@@ -144,7 +144,13 @@ void Ledger::reset_peak() {
 }
 
 const LedgerMark& Ledger::mark(std::string_view mark_name) {
-  marks_.push_back({std::string(mark_name), live_bytes_, retained_bytes(), events_seen_, by_holder()});
+  marks_.push_back({.name = std::string(mark_name),
+                    .live_bytes = live_bytes_,
+                    .retained_bytes = retained_bytes(),
+                    .event = events_seen_,
+                    .by_holder = by_holder(),
+                    .retained_by_holder = retained_by_holder(),
+                    .by_kind = by_kind()});
   return marks_.back();
 }
 

@@ -31,6 +31,8 @@ struct LedgerMark {
   std::int64_t retained_bytes = 0;  ///< held by nobody who outlives backward
   std::size_t event = 0;            ///< index of the next event
   HolderBytes by_holder;
+  HolderBytes retained_by_holder;
+  std::map<std::string, std::int64_t> by_kind;
 };
 
 /// The account of one device's memory for one rank: every live byte has a holder and a phase. Bytes are those asked
@@ -42,6 +44,7 @@ class Ledger {
   /// Interns a holder. Asking again for a known one touches no heap.
   HolderId holder(HolderKind kind, std::string_view owner = {}, std::string_view what = {});
   const Holder& holder(HolderId id) const { return holders_[id]; }
+  HolderId holders() const { return static_cast<HolderId>(holders_.size()); }
 
   void set_phase(PhaseKind kind, int step);
   Phase phase() const { return phase_; }
