@@ -60,7 +60,7 @@ struct AddArgs {
   float beta = 1.0f;
 };
 
-/// out[j] (+)= sum over rows of in(i, j), accumulated in FP32 in row order.
+/// out[j] = sum over rows of in(i, j), accumulated in FP32 in row order.
 struct ColumnSumArgs {
   MatrixView in;
   MatrixView out;  ///< [1, cols]
@@ -113,8 +113,10 @@ struct DelayedUpdateArgs {
   int margin = 0;
 };
 
-/// out[m, n] = sum over k of a[m, k] * b[n, k], plus bias[n] in FP32 where given; `accumulate` adds to what out holds.
-/// Quantized operands enter as codes * scale_inv.
+/// out[m, n] = sum over k of a[m, k] * b[n, k], plus bias[n] in FP32 where given; `accumulate` adds to what out holds. All
+/// of it happens in FP32 and is rounded to out's type once.
+/// Per-tensor operands enter as codes, and the finished sum is multiplied by their inverse scales, as matrix units do;
+/// blocks enter as codes * scale_inv, each rounded to FP32 (exact for E8M0 scales).
 struct GemmArgs {
   OperandView a;
   OperandView b;
@@ -176,13 +178,15 @@ struct RopeArgs {
   bool inverse = false;
 };
 
-/// out = keep ? in / (1 - p) : 0, keep drawn from (seed, stream, row * cols + col). Its own gradient when given the same key.
+/// out = keep ? in / (1 - p) : 0, keep drawn from (seed, stream, (row_offset + row) * cols + col): kept where
+/// uniform >= p. Its own gradient when given the same key.
 struct DropoutArgs {
   MatrixView in;
   MatrixView out;
   float probability = 0.0f;
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
+  std::int64_t row_offset = 0;
 };
 
 /// Quantized roles inside attention, all per tensor. A null scale leaves that operand in 16 bits.

@@ -30,11 +30,13 @@ Tensor rope(Device& device, const RopeInputs& inputs);
 /// The same into `out`, which may be columns of a larger tensor; `inputs.holder` is unused.
 void rope_into(Device& device, const RopeInputs& inputs, const Tensor& out);
 
-/// Key of a dropout mask; the same key gives the same mask, so the gradient is dropout() of the gradient.
+/// Key of a dropout mask; the same key gives the same mask, so the gradient is dropout() of the gradient. The mask depends
+/// on the global element index alone; rows start at global row `row_offset`.
 struct DropoutKey {
-  float probability = 0.0f;
+  float probability = 0.0f;  ///< of dropping, in [0, 1)
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
+  std::int64_t row_offset = 0;
 };
 Tensor dropout(Device& device, const Tensor& x, const DropoutKey& key, HolderId holder);
 

@@ -34,8 +34,9 @@ class OnThisThreadOnly {
 
 void matmul(const MatmulArgs& args) {
   const OnThisThreadOnly guard;
-  const dnnl_status_t status = dnnl_sgemm('N', 'T', args.m, args.n, args.k, 1.0f, args.a, args.lda, args.b, args.ldb,
-                                          args.beta, args.c, args.ldc);
+  const dnnl_status_t status =
+      dnnl_sgemm(args.a.transposed ? 'T' : 'N', args.b.transposed ? 'N' : 'T', args.m, args.n, args.k, 1.0f, args.a.data,
+                 args.a.row_stride, args.b.data, args.b.row_stride, args.beta, args.c, args.c_row_stride);
   if (status != dnnl_success) fail("matmul: oneDNN returned status " + std::to_string(status));
 }
 

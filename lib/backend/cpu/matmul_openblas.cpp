@@ -27,8 +27,10 @@ void use_one_thread() {
 
 void matmul(const MatmulArgs& args) {
   use_one_thread();
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, narrow(args.m), narrow(args.n), narrow(args.k), 1.0f, args.a,
-              narrow(args.lda), args.b, narrow(args.ldb), args.beta, args.c, narrow(args.ldc));
+  cblas_sgemm(CblasRowMajor, args.a.transposed ? CblasTrans : CblasNoTrans,
+              args.b.transposed ? CblasNoTrans : CblasTrans, narrow(args.m), narrow(args.n), narrow(args.k), 1.0f,
+              args.a.data, narrow(args.a.row_stride), args.b.data, narrow(args.b.row_stride), args.beta, args.c,
+              narrow(args.c_row_stride));
 }
 
 const char* matmul_library() {

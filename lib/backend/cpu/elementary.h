@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/float_bits.h"
+
+// Elementary functions from correctly rounded operations alone, so that every machine and every vector width computes the
+// same bits; libm's differ between versions and processors, and loops around them are not vectorised.
+namespace fp8lab::cpu {
+
+/// exp(x), within 2 ulp where the result is normal; subnormal results too, 0 below -105, Inf above 89, NaN for NaN.
+inline float exponential(float x) {
+  constexpr float kLog2E = 0x1.715476p+0f;
+  constexpr float kLn2High = 0x1.62e400p-1f;  // 15 bits: its product with |n| < 2^9 is exact
+  constexpr float kLn2Low = 0x1.7f7d1cp-20f;
+  constexpr float kRounder = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
+
+  float clamped = x < -105.0f ? -105.0f : x;
+  clamped = clamped > 89.0f ? 89.0f : clamped;
+  const float shifted = clamped * kLog2E + kRounder;
+  const float n = shifted - kRounder;
+  const float r = (clamped - n * kLn2High) - n * kLn2Low;
+  // Taylor's series; |r| <= ln(2) / 2 leaves 5e-9 relative.
+  float series = 1.0f / 5040.0f;
+  series = series * r + 1.0f / 720.0f;
+  series = series * r + 1.0f / 120.0f;
+  series = series * r + 1.0f / 24.0f;
+  series = series * r + 1.0f / 6.0f;
+  series = series * r + 0.5f;
+  series = (series * r) * r + r;
+  series = series + 1.0f;
+  // 2^n as two factors, since n may lie outside the exponents of a normal float.
+  const std::int32_t exponent = static_cast<std::int32_t>(float_bits(shifted) - float_bits(kRounder));
+  const std::int32_t half = exponent >> 1;
+  const float first = float_from_bits(static_cast<std::uint32_t>(half + 127) << 23);
+  const float second = float_from_bits(static_cast<std::uint32_t>(exponent - half + 127) << 23);
+  return (series * first) * second;
+}
+
+/// 1 / (1 + exp(-x)), within 4 ulp while exp(-x) is finite; exactly 0 below -89.
+inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
+
+}  // namespace fp8lab::cpu

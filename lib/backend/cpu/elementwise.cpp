@@ -1,0 +1,131 @@
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/rows.h"
+#include "core/counter_rng.h"
+
+namespace fp8lab::cpu {
+namespace {
+
+enum Slot { kA, kB };
+
+/// The same bits at other places, whatever they mean.
+template <class Bits>
+void copy_bits(const MatrixView& in, const MatrixView& out) {
+  for (std::int64_t i = 0; i < in.rows; ++i) {
+    const Bits* from = in.as<const Bits>() + i * in.row_stride;
+    Bits* to = out.as<Bits>() + i * out.row_stride;
+    for (std::int64_t j = 0; j < in.cols; ++j) to[j * out.col_stride] = from[j * in.col_stride];
+  }
+}
+
+void copy_bits(const MatrixView& in, const MatrixView& out) {
+  const std::size_t size = size_bytes(in.dtype);
+  if (in.contiguous() && out.contiguous()) {
+    if (in.numel() > 0) std::memmove(out.data, in.data, static_cast<std::size_t>(in.numel()) * size);
+    return;
+  }
+  switch (size) {
+    case 1: return copy_bits<std::uint8_t>(in, out);
+    case 2: return copy_bits<std::uint16_t>(in, out);
+    case 4: return copy_bits<std::uint32_t>(in, out);
+    default: return copy_bits<std::uint64_t>(in, out);
+  }
+}
+
+/// Words of indices first ... first + count - 1, four to a block.
+template <class Take>
+void for_each_word(const CounterRng& rng, std::uint64_t first, std::int64_t count, const Take& take) {
+  std::uint64_t block = first / 4;
+  std::uint64_t word = first % 4;
+  for (std::int64_t j = 0; j < count; ++block, word = 0) {
+    const PhiloxBlock drawn = rng.block(block);
+    for (; word < 4 && j < count; ++word, ++j) take(j, drawn.words[word]);
+  }
+}
+
+std::uint64_t global_index(std::int64_t row, std::int64_t cols, std::int64_t col) {
+  return static_cast<std::uint64_t>(row) * static_cast<std::uint64_t>(cols) + static_cast<std::uint64_t>(col);
+}
+
+}  // namespace
+
+void fill(const FillArgs& args, ExecContext&) {
+  MatrixView out = args.out;
+  flatten_if_contiguous(out);
+  float* values = scratch(kA, kRun);
+  std::fill_n(values, kRun, args.value);
+  for_each_run(out, [&](std::int64_t row, std::int64_t col, std::int64_t count) { store(values, count, out, row, col); });
+}
+
+void random(const RandomArgs& args, ExecContext&) {
+  const CounterRng rng(args.seed, args.stream);
+  float* values = scratch(kA, kRun);
+  for_each_run(args.out, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
+    const std::uint64_t first = global_index(args.row_offset + row, args.out.cols, col);
+    if (args.normal) {
+      for (std::int64_t j = 0; j < count; ++j) values[j] = rng.normal(first + static_cast<std::uint64_t>(j)) * args.scale;
+    } else {
+      for_each_word(rng, first, count, [&](std::int64_t j, std::uint32_t word) {
+        values[j] = CounterRng::to_unit(word) * args.scale;
+      });
+    }
+    store(values, count, args.out, row, col);
+  });
+}
+
+void cast(const CastArgs& args, ExecContext&) {
+  if (args.in.dtype == args.out.dtype) return copy_bits(args.in, args.out);
+  MatrixView in = args.in;
+  MatrixView out = args.out;
+  flatten_if_contiguous(in, out);
+  float* values = scratch(kA, kRun);
+  for_each_run(in, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
+    load(in, row, col, count, values);
+    store(values, count, out, row, col);
+  });
+}
+
+void add(const AddArgs& args, ExecContext&) {
+  MatrixView lhs = args.a;
+  MatrixView rhs = args.b;
+  MatrixView out = args.out;
+  flatten_if_contiguous(lhs, rhs, out);
+  float* a = scratch(kA, kRun);
+  float* b = scratch(kB, kRun);
+  for_each_run(out, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
+    load(lhs, row, col, count, a);
+    load(rhs, row, col, count, b);
+    for (std::int64_t j = 0; j < count; ++j) a[j] = args.alpha * a[j] + args.beta * b[j];
+    store(a, count, out, row, col);
+  });
+}
+
+void column_sum(const ColumnSumArgs& args, ExecContext&) {
+  const std::int64_t cols = args.in.cols;
+  const RowReader rows(args.in, kA);
+  float* sums = scratch(kB, cols);
+  std::fill_n(sums, cols, 0.0f);
+  for (std::int64_t i = 0; i < args.in.rows; ++i) {
+    const float* row = rows(i);
+    for (std::int64_t j = 0; j < cols; ++j) sums[j] += row[j];
+  }
+  store(sums, cols, args.out, 0, 0);
+}
+
+void dropout(const DropoutArgs& args, ExecContext&) {
+  const CounterRng rng(args.seed, args.stream);
+  const float keep = 1.0f - args.probability;
+  float* values = scratch(kA, kRun);
+  for_each_run(args.in, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
+    load(args.in, row, col, count, values);
+    const std::uint64_t first = global_index(args.row_offset + row, args.in.cols, col);
+    for_each_word(rng, first, count, [&](std::int64_t j, std::uint32_t word) {
+      values[j] = CounterRng::to_unit(word) >= args.probability ? values[j] / keep : 0.0f;
+    });
+    store(values, count, args.out, row, col);
+  });
+}
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,47 @@
+#include <cmath>
+
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/rows.h"
+
+namespace fp8lab::cpu {
+namespace {
+
+enum Slot { kIn, kOut, kCosine, kSine };
+
+}  // namespace
+
+// Angles are computed in double: position * frequency loses all of a float's fraction at long sequences.
+void rope(const RopeArgs& args, ExecContext&) {
+  const std::int64_t cols = args.in.cols;
+  const std::int64_t head_dim = args.heads == 0 ? 0 : cols / args.heads;
+  const std::int64_t half = head_dim / 2;
+  float* in = scratch(kIn, cols);
+  float* out = scratch(kOut, cols);
+  float* cosine = scratch(kCosine, half);
+  float* sine = scratch(kSine, half);
+
+  for (std::int64_t row = 0; row < args.in.rows; ++row) {
+    if (row % args.batch == 0) {
+      const double position = static_cast<double>(row / args.batch);
+      for (std::int64_t d = 0; d < half; ++d) {
+        const double exponent = -2.0 * static_cast<double>(d) / static_cast<double>(head_dim);
+        const double angle = position * std::pow(args.base, exponent);
+        cosine[d] = static_cast<float>(std::cos(angle));
+        sine[d] = static_cast<float>(args.inverse ? -std::sin(angle) : std::sin(angle));
+      }
+    }
+    load(args.in, row, 0, cols, in);
+    for (std::int64_t head = 0; head < args.heads; ++head) {
+      const float* low = in + head * head_dim;
+      const float* high = low + half;
+      float* turned = out + head * head_dim;
+      for (std::int64_t d = 0; d < half; ++d) {
+        turned[d] = low[d] * cosine[d] - high[d] * sine[d];
+        turned[half + d] = high[d] * cosine[d] + low[d] * sine[d];
+      }
+    }
+    store(out, cols, args.out, row, 0);
+  }
+}
+
+}  // namespace fp8lab::cpu
