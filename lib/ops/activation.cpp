@@ -1,0 +1,58 @@
+#include "ops/activation.h"
+
+#include <fmt/core.h>
+
+#include "core/check.h"
+#include "ops/validate.h"
+
+namespace fp8lab {
+namespace {
+
+struct KindRow {
+  ActivationKind kind;
+  std::string_view name;
+  std::int64_t inputs_per_output;
+};
+constexpr KindRow kKinds[] = {
+    {ActivationKind::kGelu, "gelu", 1},
+    {ActivationKind::kSwiglu, "swiglu", 2},  // gate and up side by side
+};
+
+const KindRow& row_of(ActivationKind kind) {
+  for (const KindRow& row : kKinds)
+    if (row.kind == kind) return row;
+  fail("activation: a kind without a row in its table");
+}
+
+TensorSpec infer_output(const KindRow& kind, std::string_view op, const Tensor& x) {
+  check_real(op, {"x", x});
+  if (x.cols() % kind.inputs_per_output != 0)
+    fail(fmt::format("{}: {}; {} halves its columns, so their number must be even", op, describe({"x", x}), kind.name));
+  TensorSpec spec = x.spec();
+  if (spec.shape.rank() > 0) spec.shape.set(-1, x.cols() / kind.inputs_per_output);
+  return spec;
+}
+
+}  // namespace
+
+Tensor activation_forward(Device& device, ActivationKind kind, const Tensor& x, HolderId holder) {
+  const Tensor y = device.allocate(infer_output(row_of(kind), "activation_forward", x), holder);
+  device.launch(&KernelTable::activation_forward, ActivationForwardArgs{.kind = kind, .x = x.view(), .y = y.view()});
+  return y;
+}
+
+Tensor activation_backward(Device& device, ActivationKind kind, const Tensor& grad_y, const Tensor& x,
+                           HolderId holder) {
+  constexpr std::string_view kOp = "activation_backward";
+  const TensorSpec y = infer_output(row_of(kind), kOp, x);
+  check_real(kOp, {"grad_y", grad_y});
+  if (!(grad_y.shape() == y.shape))
+    fail(fmt::format("{}: {} and {}; grad_y must be {}", kOp, describe({"grad_y", grad_y}), describe({"x", x}),
+                     to_string(y.shape)));
+  const Tensor grad_x = device.allocate(x.spec(), holder);
+  device.launch(&KernelTable::activation_backward,
+                ActivationBackwardArgs{.kind = kind, .grad_y = grad_y.view(), .x = x.view(), .grad_x = grad_x.view()});
+  return grad_x;
+}
+
+}  // namespace fp8lab
