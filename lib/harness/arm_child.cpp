@@ -1,0 +1,61 @@
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <new>
+
+#include "core/check.h"
+#include "harness/arm_process.h"
+#include "harness/json_codec.h"
+#include "harness/scenario.h"
+
+namespace fp8lab {
+namespace {
+
+constexpr int kResultFd = 3;
+
+ArmResult ended(const char* status, const std::string& reason) {
+  ArmResult out;
+  out.status = status;
+  out.reason = reason;
+  return out;
+}
+
+ArmResult guarded(const ArmFunction& arm_function, const std::string& cell, Arm arm) {
+  try {
+    return arm_function(cell_from_json(cell), arm);
+  } catch (const OutOfMemory& error) {
+    return ended("out_of_memory", error.what());
+  } catch (const std::bad_alloc&) {
+    return ended("out_of_memory", "the host has no memory left");
+  } catch (const std::exception& error) {
+    return ended("error", error.what());
+  }
+}
+
+bool write_result(const std::string& text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t n = ::write(kResultFd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    done += static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+}  // namespace
+
+int run_arm_in_child(const std::string& arm_name, const ArmFunction& arm_function) {
+  std::string text;
+  char buffer[4096];
+  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) text.append(buffer, n);
+  for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16}) {
+    if (name(arm) != arm_name) continue;
+    const std::string result = arm_to_json(guarded(arm_function, text, arm));
+    return write_result(result) ? 0 : 1;
+  }
+  std::fputs("this command is for fp8lab itself\n", stderr);
+  return 2;
+}
+
+}  // namespace fp8lab

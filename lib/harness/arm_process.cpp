@@ -1,0 +1,227 @@
+#include "harness/arm_process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include "core/check.h"
+#include "harness/json_codec.h"
+
+namespace fp8lab {
+namespace {
+
+constexpr int kResultFd = 3;
+constexpr std::size_t kTailBytes = 4096;
+
+[[noreturn]] void fail_with_errno(const char* what) { fail(fmt::format("{}: {}", what, std::strerror(errno))); }
+
+/// Owns a descriptor until released.
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  ~Fd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+/// A file in memory: unlike a pipe it holds a result of any size, so neither side can block the other.
+int memory_file(const char* name) {
+  const int fd = ::memfd_create(name, MFD_CLOEXEC);
+  if (fd < 0) fail_with_errno("memfd_create");
+  return fd;
+}
+
+void write_all(int fd, const std::string& text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_with_errno("write");
+    done += static_cast<std::size_t>(n);
+  }
+}
+
+std::string read_all(int fd) {
+  std::string text;
+  char buffer[65536];
+  for (;;) {
+    const ssize_t n = ::read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_with_errno("read");
+    if (n == 0) return text;
+    text.append(buffer, static_cast<std::size_t>(n));
+  }
+}
+
+std::string signal_name(int signal) {
+  const char* abbreviation = ::sigabbrev_np(signal);
+  return abbreviation ? fmt::format("SIG{}", abbreviation) : fmt::format("signal {}", signal);
+}
+
+std::string last_line(const std::string& text) {
+  const std::size_t end = text.find_last_not_of(" \r\n\t");
+  if (end == std::string::npos) return "";
+  const std::size_t newline = text.find_last_of('\n', end);
+  const std::size_t begin = newline == std::string::npos ? 0 : newline + 1;
+  return text.substr(begin, std::min<std::size_t>(end - begin + 1, 200));
+}
+
+struct ChildSetup {
+  int input_fd, output_fd, result_fd;
+  pid_t parent;
+  char* const* argv;
+};
+
+/// Between fork and exec, so only calls that are safe after a fork.
+[[noreturn]] void become_child(const ChildSetup& setup) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != setup.parent) ::_exit(1);  // the parent was gone before prctl
+  // An expected crash should not spend seconds on a core file.
+  const rlimit none{0, 0};
+  ::setrlimit(RLIMIT_CORE, &none);
+  sigset_t no_signals;
+  sigemptyset(&no_signals);
+  ::sigprocmask(SIG_SETMASK, &no_signals, nullptr);
+  for (const int ignored : {SIGPIPE, SIGXFSZ}) ::signal(ignored, SIG_DFL);
+  // Copies above the targets first, so that no dup2 closes a descriptor that is still needed.
+  const int input = ::fcntl(setup.input_fd, F_DUPFD_CLOEXEC, 10);
+  const int output = ::fcntl(setup.output_fd, F_DUPFD_CLOEXEC, 10);
+  const int result = ::fcntl(setup.result_fd, F_DUPFD_CLOEXEC, 10);
+  if (::dup2(input, STDIN_FILENO) >= 0 && ::dup2(output, STDOUT_FILENO) >= 0 && ::dup2(output, STDERR_FILENO) >= 0 &&
+      ::dup2(result, kResultFd) >= 0) {
+    ::execv(setup.argv[0], setup.argv);
+    const char* reason = ::strerrordesc_np(errno);
+    constexpr char kWhat[] = "cannot start the arm's program: ";
+    (void)!::write(STDERR_FILENO, kWhat, sizeof kWhat - 1);
+    if (reason) (void)!::write(STDERR_FILENO, reason, std::strlen(reason));
+  }
+  ::_exit(127);
+}
+
+}  // namespace
+
+ArmProcess::ArmProcess(const ArmCommand& command, const CellConfig& cell, Arm arm) : started_(Clock::now()) {
+  Fd input(memory_file("cell"));
+  write_all(input.get(), cell_to_json(cell));
+  ::lseek(input.get(), 0, SEEK_SET);
+  Fd result(memory_file("result"));
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail_with_errno("pipe");
+  Fd output(ends[0]);
+  const Fd output_write(ends[1]);
+  ::fcntl(output.get(), F_SETFL, O_NONBLOCK);
+
+  std::vector<std::string> words{command.program};
+  words.insert(words.end(), command.arguments.begin(), command.arguments.end());
+  words.emplace_back(name(arm));
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+
+  const ChildSetup setup{input.get(), output_write.get(), result.get(), ::getpid(), argv.data()};
+  pid_ = ::fork();
+  if (pid_ < 0) fail_with_errno("fork");
+  if (pid_ == 0) become_child(setup);
+  // In both processes, so that the group exists whichever of them runs first.
+  ::setpgid(pid_, pid_);
+  result_fd_ = result.release();
+  output_fd_ = output.release();
+}
+
+ArmProcess::~ArmProcess() {
+  if (!ended_) {
+    kill();
+    while (::waitpid(pid_, &wait_status_, 0) < 0 && errno == EINTR) {
+    }
+  }
+  ::close(result_fd_);
+  ::close(output_fd_);
+}
+
+void ArmProcess::drain() {
+  char buffer[16384];
+  for (;;) {
+    const ssize_t n = ::read(output_fd_, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) output_open_ = false;
+    if (n <= 0) return;
+    tail_.append(buffer, static_cast<std::size_t>(n));
+    if (tail_.size() > 2 * kTailBytes) tail_.erase(0, tail_.size() - kTailBytes);
+  }
+}
+
+bool ArmProcess::ended() {
+  if (ended_) return true;
+  // The process stays a zombie while its group is killed, so that its number cannot be given to another group.
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
+    return false;
+  kill();
+  ::waitpid(pid_, &wait_status_, 0);
+  ended_ = true;
+  seconds_ = std::chrono::duration<double>(Clock::now() - started_).count();
+  drain();
+  if (tail_.size() > kTailBytes) tail_.erase(0, tail_.size() - kTailBytes);
+  return true;
+}
+
+void ArmProcess::time_out(double limit_s) {
+  limit_s_ = limit_s;
+  terminate();
+}
+
+void ArmProcess::terminate() { ::kill(-pid_, SIGTERM); }
+void ArmProcess::kill() { ::kill(-pid_, SIGKILL); }
+
+ArmResult ArmProcess::crashed(std::string reason) const {
+  ArmResult out;
+  out.status = "crashed";
+  out.reason = std::move(reason);
+  if (const std::string line = last_line(tail_); !line.empty()) out.reason += ": " + line;
+  return out;
+}
+
+ArmResult ArmProcess::result() const {
+  ArmResult out;
+  if (WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == 0) {
+    ::lseek(result_fd_, 0, SEEK_SET);
+    const std::string text = read_all(result_fd_);
+    try {
+      out = text.empty() ? crashed("exited without a result") : arm_from_json(text);
+    } catch (const Error& error) {
+      out = crashed(fmt::format("exited with a result that cannot be read ({})", error.what()));
+    }
+  } else if (limit_s_ > 0) {
+    out.status = "timeout";
+    out.reason = fmt::format("took longer than {:g} s", limit_s_);
+  } else if (WIFSIGNALED(wait_status_)) {
+    const int signal = WTERMSIG(wait_status_);
+    const char* hint = signal == SIGKILL ? " (usually the kernel, out of memory)" : "";
+    out = crashed(fmt::format("ended by {}{}", signal_name(signal), hint));
+    out.signal = signal_name(signal);
+  } else {
+    out = crashed(fmt::format("exited with status {}", WEXITSTATUS(wait_status_)));
+  }
+  out.seconds = seconds_;
+  if (out.status != "ok") out.output_tail = tail_;
+  return out;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,320 @@
+#include "harness/json_codec.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "harness/keys.h"
+
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Whole figures are written as integers: 618135552, not 618135552.0.
+Json number_json(double value) {
+  if (std::abs(value) < 9007199254740992.0 && value == std::trunc(value)) return static_cast<std::int64_t>(value);
+  return value;
+}
+
+Json finite_or_null(const std::optional<double>& value) {
+  return value && std::isfinite(*value) ? number_json(*value) : Json(nullptr);
+}
+
+/// Between processes, where JSON's lack of NaN must not turn a wrong figure into an absent one.
+Json exact_json(const std::optional<double>& value) {
+  if (!value) return nullptr;
+  if (std::isnan(*value)) return "nan";
+  if (std::isinf(*value)) return *value > 0 ? "inf" : "-inf";
+  return number_json(*value);
+}
+
+std::optional<double> number_from(const Json& json) {
+  if (json.is_null()) return std::nullopt;
+  if (!json.is_string()) return json.get<double>();
+  if (json == "nan") return std::nan("");
+  return json == "inf" ? INFINITY : -INFINITY;
+}
+
+Json value_json(const Value& value) {
+  return std::visit(
+      [](const auto& v) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(v)>, std::monostate>) {
+          return nullptr;
+        } else {
+          return v;
+        }
+      },
+      value);
+}
+
+Value value_from(const Key& key, const Json& json) {
+  switch (key.type) {
+    case KeyType::kSwitch: return json.get<bool>();
+    case KeyType::kWhole: return json.get<std::int64_t>();
+    case KeyType::kNumber: return json.get<double>();
+    case KeyType::kWord: return json.get<std::string>();
+  }
+  return {};
+}
+
+/// Every key that is set, by path.
+Json settings_json(const CellConfig& cell) {
+  Json out = Json::object();
+  for (const Key& key : keys())
+    if (const Value value = key.get(cell); !std::holds_alternative<std::monostate>(value))
+      out[std::string(key.path)] = value_json(value);
+  return out;
+}
+
+void read_settings(const Json& json, CellConfig& cell) {
+  for (const auto& [path, value] : json.items()) {
+    const Key* key = find_key(path);
+    if (!key) fail(fmt::format("cell JSON: no key is called '{}'", path));
+    key->set(cell, value_from(*key, value));
+  }
+}
+
+Json axes_json(const Axes& axes) {
+  Json out = Json::object();
+  for (const auto& [axis, value] : axes) out[axis] = value;
+  return out;
+}
+
+Axes axes_from(const Json& json) {
+  Axes axes;
+  for (const auto& [axis, value] : json.items()) axes.emplace_back(axis, value.get<std::string>());
+  return axes;
+}
+
+using Holders = std::vector<std::pair<std::string, std::int64_t>>;
+
+Json holders_json(const Holders& holders) {
+  Json out = Json::array();
+  for (const auto& [holder, bytes] : holders) out.push_back({{"holder", holder}, {"bytes", bytes}});
+  return out;
+}
+
+Holders holders_from(const Json& json) {
+  Holders out;
+  for (const Json& entry : json)
+    out.emplace_back(entry.at("holder").get<std::string>(), entry.at("bytes").get<std::int64_t>());
+  return out;
+}
+
+std::string text_or_empty(const Json& json, const char* key) {
+  const auto it = json.find(key);
+  return it == json.end() || it->is_null() ? "" : it->get<std::string>();
+}
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+Json metric_json(const MetricValue& metric, Json (*number)(const std::optional<double>&)) {
+  Json out{{"value", number(metric.value)}, {"predicted", number(metric.predicted)}, {"unit", metric.unit}};
+  std::string reason = metric.reason;
+  if (reason.empty() && metric.value && !std::isfinite(*metric.value))
+    reason = fmt::format("the measured value is {}", *metric.value);
+  if (!reason.empty()) out["reason"] = reason;
+  return out;
+}
+
+Json arm_json(const ArmResult& arm, Json (*number)(const std::optional<double>&)) {
+  Json out{{"status", arm.status}, {"reason", text_or_null(arm.reason)}, {"seconds", arm.seconds}};
+  if (!arm.signal.empty()) out["signal"] = arm.signal;
+  if (!arm.output_tail.empty()) out["output_tail"] = arm.output_tail;
+  out["metrics"] = Json::object();
+  for (const auto& [name, metric] : arm.metrics) out["metrics"][name] = metric_json(metric, number);
+  out["retained_by_holder"] = holders_json(arm.retained_by_holder);
+  out["peak_by_holder"] = holders_json(arm.peak_by_holder);
+  out["sequence_hash"] = text_or_null(arm.sequence_hash);
+  return out;
+}
+
+ArmResult arm_from(const Json& json) {
+  ArmResult out;
+  out.status = json.at("status").get<std::string>();
+  out.reason = text_or_empty(json, "reason");
+  out.seconds = json.at("seconds").get<double>();
+  out.signal = text_or_empty(json, "signal");
+  out.output_tail = text_or_empty(json, "output_tail");
+  for (const auto& [name, metric] : json.at("metrics").items())
+    out.metrics[name] = {number_from(metric.at("value")), number_from(metric.at("predicted")),
+                         metric.at("unit").get<std::string>(), text_or_empty(metric, "reason")};
+  out.retained_by_holder = holders_from(json.at("retained_by_holder"));
+  out.peak_by_holder = holders_from(json.at("peak_by_holder"));
+  out.sequence_hash = text_or_empty(json, "sequence_hash");
+  out.timeline_json = text_or_empty(json, "timeline");
+  return out;
+}
+
+constexpr std::array kArms{Arm::kBefore, Arm::kAfter, Arm::kBf16};
+constexpr std::array kSides{Side::kBefore, Side::kAfter, Side::kBf16, Side::kDifference};
+
+template <class Enum, std::size_t N>
+Enum from_name(const std::array<Enum, N>& all, const std::string& text) {
+  for (const Enum e : all)
+    if (name(e) == text) return e;
+  fail(fmt::format("results JSON: '{}' names no arm", text));
+}
+
+Json gate_json(const Gate& gate) {
+  Json out{{"text", gate.text},
+           {"pass", nullptr},
+           {"observed", finite_or_null(gate.observed)},
+           {"limit", finite_or_null(gate.limit)}};
+  if (gate.pass) out["pass"] = *gate.pass;
+  std::string detail = gate.detail;
+  if (detail.empty() && gate.observed && !std::isfinite(*gate.observed))
+    detail = fmt::format("the measured value is {}", *gate.observed);
+  if (!detail.empty()) out["detail"] = detail;
+  return out;
+}
+
+Gate gate_from(const Json& json) {
+  Gate out;
+  out.text = json.at("text").get<std::string>();
+  if (!json.at("pass").is_null()) out.pass = json.at("pass").get<bool>();
+  out.observed = number_from(json.at("observed"));
+  out.limit = number_from(json.at("limit"));
+  out.detail = text_or_empty(json, "detail");
+  return out;
+}
+
+Json claim_json(const ClaimRecord& record) {
+  const Claim& claim = record.claim;
+  Json out{{"source", claim.source},
+           {"words", claim.words},
+           {"metric", claim.metric},
+           {"arm", name(claim.side)},
+           {"value", number_json(claim.value)},
+           {"unit", claim.unit},
+           {"predicted", finite_or_null(record.predicted)},
+           {"measured", finite_or_null(record.measured)}};
+  if (!claim.note.empty()) out["note"] = claim.note;
+  return out;
+}
+
+ClaimRecord claim_from(const Json& json) {
+  ClaimRecord out;
+  out.claim.source = json.at("source").get<std::string>();
+  out.claim.words = json.at("words").get<std::string>();
+  out.claim.metric = json.at("metric").get<std::string>();
+  out.claim.side = from_name(kSides, json.at("arm").get<std::string>());
+  out.claim.value = json.at("value").get<double>();
+  out.claim.unit = json.at("unit").get<std::string>();
+  out.claim.note = text_or_empty(json, "note");
+  out.predicted = number_from(json.at("predicted"));
+  out.measured = number_from(json.at("measured"));
+  return out;
+}
+
+std::string dumped(const Json& json) {
+  // What a crashing process printed may be any bytes.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// Runs `read` on the parsed text; every failure becomes an Error that says `what` could not be read.
+template <class Read>
+auto parsed(const std::string& text, const char* what, Read read) {
+  try {
+    return read(Json::parse(text));
+  } catch (const Json::exception& error) {
+    fail(fmt::format("{}: {}", what, error.what()));
+  }
+}
+
+std::uint64_t fnv1a(const std::string& text) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace
+
+std::string cell_to_json(const CellConfig& cell) {
+  return dumped({{"scenario", cell.scenario},
+                 {"id", cell.id},
+                 {"axes", axes_json(cell.axes)},
+                 {"measure", cell.measure},
+                 {"config", settings_json(cell)}});
+}
+
+CellConfig cell_from_json(const std::string& text) {
+  return parsed(text, "cell JSON", [](const Json& json) {
+    CellConfig cell;
+    cell.scenario = json.at("scenario").get<std::string>();
+    cell.id = json.at("id").get<std::string>();
+    cell.axes = axes_from(json.at("axes"));
+    cell.measure = json.at("measure").get<std::vector<std::string>>();
+    read_settings(json.at("config"), cell);
+    return cell;
+  });
+}
+
+std::string arm_to_json(const ArmResult& result) {
+  Json out = arm_json(result, exact_json);
+  out["timeline"] = result.timeline_json;
+  return dumped(out);
+}
+
+ArmResult arm_from_json(const std::string& text) { return parsed(text, "arm JSON", arm_from); }
+
+std::string record_to_json(const CellRecord& record) {
+  Json out{{"id", record.config.id},
+           {"scenario", record.config.scenario},
+           {"file", record.file},
+           {"title", record.title},
+           {"upstream", record.upstream},
+           {"axes", axes_json(record.config.axes)},
+           {"ranks", record.config.ranks},
+           {"fix", text_or_null(record.config.fix)},
+           {"verdict", name(record.verdict)},
+           {"reason", text_or_null(record.reason)},
+           {"seconds", record.seconds},
+           {"arms", Json::object()},
+           {"gates", Json::array()},
+           {"claims", Json::array()},
+           {"measure", record.config.measure},
+           {"config", settings_json(record.config)},
+           {"hash", record.hash}};
+  for (const auto& [arm, result] : record.arms) out["arms"][std::string(name(arm))] = arm_json(result, finite_or_null);
+  for (const Gate& gate : record.gates) out["gates"].push_back(gate_json(gate));
+  for (const ClaimRecord& claim : record.claims) out["claims"].push_back(claim_json(claim));
+  return dumped(out);
+}
+
+CellRecord record_from_json(const std::string& text) {
+  return parsed(text, "results JSON", [](const Json& json) {
+    CellRecord out;
+    out.config.id = json.at("id").get<std::string>();
+    out.config.scenario = json.at("scenario").get<std::string>();
+    out.config.axes = axes_from(json.at("axes"));
+    out.config.measure = json.at("measure").get<std::vector<std::string>>();
+    read_settings(json.at("config"), out.config);
+    out.file = json.at("file").get<std::string>();
+    out.title = json.at("title").get<std::string>();
+    out.upstream = json.at("upstream").get<std::vector<std::string>>();
+    const auto verdict = parse_verdict(json.at("verdict").get<std::string>());
+    if (!verdict) fail("results JSON: '" + json.at("verdict").get<std::string>() + "' is no verdict");
+    out.verdict = *verdict;
+    out.reason = text_or_empty(json, "reason");
+    out.seconds = json.at("seconds").get<double>();
+    for (const auto& [arm, result] : json.at("arms").items()) out.arms[from_name(kArms, arm)] = arm_from(result);
+    for (const Json& gate : json.at("gates")) out.gates.push_back(gate_from(gate));
+    for (const Json& claim : json.at("claims")) out.claims.push_back(claim_from(claim));
+    out.hash = json.at("hash").get<std::string>();
+    return out;
+  });
+}
+
+std::string hash_of(const PlannedCell& cell) {
+  std::string text = cell_to_json(cell.config);
+  for (const Expectation& e : cell.expect) text += "\n" + text_of(e);
+  for (const Claim& c : cell.claims) text += "\n" + dumped(claim_json({c, {}, {}}));
+  text += fmt::format("\n{}", cell.timeout_s.value_or(0));
+  return fmt::format("{:016x}", fnv1a(text));
+}
+
+}  // namespace fp8lab

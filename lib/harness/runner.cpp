@@ -1,0 +1,226 @@
+#include "harness/runner.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <list>
+#include <memory>
+
+#include "core/check.h"
+#include "harness/json_codec.h"
+#include "harness/metrics.h"
+#include "harness/signal_watch.h"
+
+namespace fp8lab {
+namespace {
+
+constexpr double kDefaultTimeoutSeconds = 600;
+constexpr auto kTick = std::chrono::milliseconds(200);
+/// Between asking a process group to end and killing it.
+constexpr auto kGrace = std::chrono::seconds(2);
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// A cell whose arms run one after the other.
+class RunningCell {
+ public:
+  RunningCell(const PlannedCell& cell, std::vector<Arm> arms, const RunnerOptions& options)
+      : cell_(cell), arms_(std::move(arms)), options_(options), started_(Clock::now()) {
+    limit_s_ = options.timeout_s.value_or(cell.timeout_s.value_or(kDefaultTimeoutSeconds));
+    start_arm();
+  }
+
+  int output_fd() const { return process_->output_fd(); }
+
+  Clock::time_point next_deadline() const { return deadline_; }
+
+  /// Moves on as far as it can; true when every arm has ended.
+  bool advance() {
+    process_->drain();
+    while (process_->ended()) {
+      ArmResult result = process_->result();
+      add_predictions(result, cell_.config, arms_[next_], options_.predict);
+      results_[arms_[next_]] = std::move(result);
+      process_.reset();
+      if (++next_ == arms_.size()) return true;
+      start_arm();
+    }
+    if (Clock::now() >= deadline_) {
+      if (asked_to_end_) {
+        process_->kill();
+      } else {
+        process_->time_out(limit_s_);
+        asked_to_end_ = true;
+      }
+      deadline_ = Clock::now() + kGrace;
+    }
+    return false;
+  }
+
+  void terminate() { process_->terminate(); }
+  bool process_ended() { return process_->ended(); }
+  CellRecord record() { return make_record(cell_, std::move(results_), seconds_since(started_)); }
+
+ private:
+  void start_arm() {
+    process_ = std::make_unique<ArmProcess>(options_.command, cell_.config, arms_[next_]);
+    asked_to_end_ = false;
+    deadline_ =
+        process_->started() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s_));
+  }
+
+  const PlannedCell& cell_;
+  std::vector<Arm> arms_;
+  const RunnerOptions& options_;
+  Clock::time_point started_;
+  double limit_s_ = 0;
+  std::size_t next_ = 0;
+  std::unique_ptr<ArmProcess> process_;
+  Clock::time_point deadline_;
+  bool asked_to_end_ = false;
+  ArmResults results_;
+};
+
+CellRecord skipped_record(const PlannedCell& cell) {
+  CellRecord record = make_record(cell, {}, 0);
+  record.verdict = Verdict::kSkipped;
+  record.reason = cell.skip_reason;
+  record.gates.clear();
+  return record;
+}
+
+bool runs_alone(const PlannedCell& cell) { return any_group(cell.config.measure, &MetricGroup::alone); }
+
+class Runner {
+ public:
+  Runner(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
+         const RunnerEvents& events)
+      : cells_(cells), vocabulary_(vocabulary), options_(options), events_(events) {}
+
+  int run() {
+    Clock::time_point next_tick = Clock::now();
+    for (;;) {
+      start_cells();
+      if (running_.empty()) return 0;
+      if (Clock::now() >= next_tick) {
+        if (events_.tick) events_.tick(static_cast<int>(running_.size()));
+        next_tick = Clock::now() + kTick;
+      }
+      wait_until(next_tick);
+      if (watch_.stop_requests() > 0) return stop();
+      for (auto it = running_.begin(); it != running_.end();) {
+        if (!it->advance()) {
+          ++it;
+          continue;
+        }
+        CellRecord record = it->record();
+        it = running_.erase(it);
+        events_.finished(std::move(record));
+      }
+    }
+  }
+
+ private:
+  void start_cells() {
+    while (next_ < cells_.size()) {
+      const PlannedCell& cell = cells_[next_];
+      if (!cell.skip_reason.empty()) {
+        ++next_;
+        events_.finished(skipped_record(cell));
+        continue;
+      }
+      const bool alone = runs_alone(cell);
+      const bool room =
+          running_.empty() || (!alone && !alone_ && running_.size() < static_cast<std::size_t>(options_.jobs));
+      if (!room) return;
+      running_.emplace_back(cell, arms_of(cell, vocabulary_), options_);
+      alone_ = alone;
+      ++next_;
+    }
+  }
+
+  void wait_until(Clock::time_point wake) {
+    std::vector<pollfd> fds{{watch_.fd(), POLLIN, 0}};
+    for (const RunningCell& cell : running_) {
+      fds.push_back({cell.output_fd(), POLLIN, 0});
+      wake = std::min(wake, cell.next_deadline());
+    }
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(wake - Clock::now()).count() + 1;
+    ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<long>(left, 0, 1000)));
+    watch_.clear();
+  }
+
+  int stop() {
+    for (RunningCell& cell : running_) cell.terminate();
+    const Clock::time_point patience = Clock::now() + kGrace;
+    const auto all_ended = [&] {
+      bool all = true;
+      for (RunningCell& cell : running_) all = cell.process_ended() && all;
+      return all;
+    };
+    while (!all_ended() && watch_.stop_requests() < 2 && Clock::now() < patience) {
+      pollfd fd{watch_.fd(), POLLIN, 0};
+      ::poll(&fd, 1, 50);
+      watch_.clear();
+    }
+    running_.clear();  // kills what is left
+    return watch_.first_stop_signal();
+  }
+
+  const std::vector<PlannedCell>& cells_;
+  const Vocabulary& vocabulary_;
+  const RunnerOptions& options_;
+  const RunnerEvents& events_;
+  SignalWatch watch_;
+  std::list<RunningCell> running_;
+  std::size_t next_ = 0;
+  bool alone_ = false;  ///< the cell that runs wants no other beside it
+};
+
+}  // namespace
+
+void add_predictions(ArmResult& result, const CellConfig& cell, Arm arm, const PredictFunction& predict) {
+  if (!predict) return;
+  std::map<std::string, double> figures;
+  try {
+    figures = predict(cell, arm);
+  } catch (const Error& error) {
+    result.status = "error";
+    result.reason = fmt::format("prediction: {}", error.what());
+  }
+  for (const auto& [name, value] : figures) {
+    MetricValue& metric = result.metrics[name];
+    metric.predicted = value;
+    if (!metric.value && metric.reason.empty())
+      metric.reason = result.status == "ok" ? "not measured" : "the arm ended " + result.status;
+    if (metric.unit.empty())
+      if (const Metric* row = find_metric(name)) metric.unit = row->unit;
+  }
+}
+
+CellRecord make_record(const PlannedCell& cell, ArmResults arms, double seconds) {
+  CellRecord out;
+  Judgement judgement = judge(cell.config, arms, cell.expect);
+  out.verdict = judgement.verdict;
+  out.reason = std::move(judgement.reason);
+  out.gates = std::move(judgement.gates);
+  for (const Claim& claim : cell.claims)
+    out.claims.push_back(
+        {claim, predicted(arms, claim.side, claim.metric).value, measured(arms, claim.side, claim.metric).value});
+  out.config = cell.config;
+  out.file = cell.file;
+  out.title = cell.title;
+  out.upstream = cell.upstream;
+  out.seconds = seconds;
+  out.arms = std::move(arms);
+  out.hash = hash_of(cell);
+  return out;
+}
+
+int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
+              const RunnerEvents& events) {
+  return Runner(cells, vocabulary, options, events).run();
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/arm_process.h"
+#include "harness/record.h"
+
+namespace fp8lab {
+
+/// Closed-form figures of an arm by metric name; a metric left out has no closed form.
+using PredictFunction = std::function<std::map<std::string, double>(const CellConfig&, Arm)>;
+
+struct RunnerOptions {
+  int jobs = 1;                     ///< cells at a time; a cell that measures the clock runs alone
+  std::optional<double> timeout_s;  ///< seconds that an arm may take, whatever its scenario says
+  ArmCommand command;
+  PredictFunction predict;
+};
+
+/// What the runner tells while it works. Called on the caller's thread.
+struct RunnerEvents {
+  std::function<void(CellRecord&&)> finished;  ///< in the order in which cells finish; may throw, which stops the run
+  std::function<void(int running)> tick;       ///< about five times a second
+};
+
+/// Runs the cells, skipped ones included, and returns 0, or the signal that stopped the run. Cells that were running then are
+/// not reported. A first SIGINT, SIGTERM or SIGHUP ends the children in peace, a second one at once.
+int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
+              const RunnerEvents& events);
+
+/// Arms with what was predicted beside what was measured, as judge() wants them.
+void add_predictions(ArmResult& result, const CellConfig& cell, Arm arm, const PredictFunction& predict);
+
+/// The record of a cell whose arms have ended.
+CellRecord make_record(const PlannedCell& cell, ArmResults arms, double seconds);
+
+}  // namespace fp8lab
