@@ -23,7 +23,7 @@ std::uint64_t fnv(std::string_view text) {
 
 }  // namespace
 
-Ledger::Ledger() : sequence_hash_(kFnvOffset) {}
+Ledger::Ledger() : sequence_hash_(kFnvOffset) { holder(HolderKind::kWorkspace); }
 
 HolderId Ledger::holder(HolderKind kind, std::string_view owner, std::string_view what) {
   key_.clear();

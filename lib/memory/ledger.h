@@ -41,7 +41,7 @@ class Ledger {
  public:
   Ledger();
 
-  /// Interns a holder. Asking again for a known one touches no heap.
+  /// Interns a holder. Asking again for a known one touches no heap. Holder 0 is always the nameless workspace.
   HolderId holder(HolderKind kind, std::string_view owner = {}, std::string_view what = {});
   const Holder& holder(HolderId id) const { return holders_[id]; }
   HolderId holders() const { return static_cast<HolderId>(holders_.size()); }

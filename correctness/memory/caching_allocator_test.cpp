@@ -1,0 +1,149 @@
+#include "memory/caching_allocator.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <vector>
+
+namespace fp8lab {
+namespace {
+
+// Counts segments and hands out addresses that are never read.
+class CountingSource final : public SegmentSource {
+ public:
+  explicit CountingSource(int& live, std::size_t limit_bytes = 0) : live_(live), limit_bytes_(limit_bytes) {}
+  std::byte* reserve(std::size_t bytes) override {
+    if (limit_bytes_ != 0 && reserved_ + bytes > limit_bytes_) return nullptr;
+    ++live_;
+    reserved_ += bytes;
+    std::byte* segment = reinterpret_cast<std::byte*>(next_);
+    next_ += bytes;
+    return segment;
+  }
+  void release(std::byte*, std::size_t bytes) noexcept override {
+    --live_;
+    reserved_ -= bytes;
+  }
+
+ private:
+  int& live_;
+  std::size_t limit_bytes_;
+  std::size_t reserved_ = 0;
+  std::uintptr_t next_ = std::uintptr_t{1} << 40;
+};
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+TEST(CachingAllocator, RoundsToItsAlignment) {
+  EXPECT_EQ(CachingAllocator::rounded(0), 512u);
+  EXPECT_EQ(CachingAllocator::rounded(1), 512u);
+  EXPECT_EQ(CachingAllocator::rounded(512), 512u);
+  EXPECT_EQ(CachingAllocator::rounded(513), 1024u);
+}
+
+TEST(CachingAllocator, UsesAFreedChunkAgain) {
+  int segments = 0;
+  CachingAllocator allocator(std::make_unique<CountingSource>(segments));
+  std::byte* first = allocator.allocate(40 * kMiB);
+  allocator.free(first);
+  EXPECT_EQ(allocator.allocated_bytes(), 0);
+  EXPECT_EQ(allocator.reserved_bytes(), static_cast<std::int64_t>(40 * kMiB));
+  EXPECT_EQ(allocator.allocate(40 * kMiB), first);
+  EXPECT_EQ(segments, 1);
+}
+
+TEST(CachingAllocator, CoalescesNeighbours) {
+  int segments = 0;
+  CachingAllocator allocator(std::make_unique<CountingSource>(segments));
+  std::vector<std::byte*> parts;
+  for (int i = 0; i < 10; ++i) parts.push_back(allocator.allocate(2 * kMiB));
+  ASSERT_EQ(segments, 1);
+  for (std::size_t i : {1u, 3u, 2u, 0u, 9u, 5u, 7u, 6u, 4u, 8u}) allocator.free(parts[i]);
+  EXPECT_EQ(allocator.allocate(20 * kMiB - 512), parts[0]);
+  EXPECT_EQ(segments, 1);
+}
+
+TEST(CachingAllocator, SmallRequestsDoNotPinLargeSegments) {
+  int segments = 0;
+  CachingAllocator allocator(std::make_unique<CountingSource>(segments));
+  std::byte* large = allocator.allocate(30 * kMiB);
+  std::byte* small = allocator.allocate(4);
+  EXPECT_EQ(segments, 2);
+  allocator.free(large);
+  allocator.release_cached();
+  EXPECT_EQ(segments, 1);
+  allocator.free(small);
+  allocator.release_cached();
+  EXPECT_EQ(segments, 0);
+  EXPECT_EQ(allocator.reserved_bytes(), 0);
+}
+
+TEST(CachingAllocator, GivesUpCachedSegmentsBeforeItFails) {
+  int segments = 0;
+  CachingAllocator allocator(std::make_unique<CountingSource>(segments), 64 * kMiB);
+  std::byte* first = allocator.allocate(40 * kMiB);
+  EXPECT_EQ(allocator.allocate(40 * kMiB), nullptr);
+  allocator.free(first);
+  EXPECT_NE(allocator.allocate(60 * kMiB), nullptr);
+  EXPECT_EQ(segments, 1);
+}
+
+TEST(CachingAllocator, ASourceThatRunsDryGivesNull) {
+  int segments = 0;
+  CachingAllocator allocator(std::make_unique<CountingSource>(segments, 30 * kMiB));
+  EXPECT_NE(allocator.allocate(30 * kMiB), nullptr);
+  EXPECT_EQ(allocator.allocate(1), nullptr);
+}
+
+TEST(CachingAllocator, ReturnsEverySegment) {
+  int segments = 0;
+  {
+    CachingAllocator allocator(std::make_unique<CountingSource>(segments));
+    allocator.allocate(1);
+    allocator.allocate(5 * kMiB);
+    allocator.allocate(50 * kMiB);
+    EXPECT_EQ(segments, 3);
+  }
+  EXPECT_EQ(segments, 0);
+}
+
+// Chunks in use never overlap, whatever the order of calls, and the account adds up.
+TEST(CachingAllocator, RandomCallsNeverOverlap) {
+  int segments = 0;
+  CachingAllocator allocator(std::make_unique<CountingSource>(segments));
+  std::mt19937_64 random(7);
+  std::map<std::byte*, std::size_t> live;
+  std::int64_t live_bytes = 0;
+  for (int i = 0; i < 20000; ++i) {
+    if (live.empty() || random() % 5 < 3) {
+      const std::size_t bytes = random() % (random() % 4 == 0 ? 24 * kMiB : 8192);
+      std::byte* pointer = allocator.allocate(bytes);
+      ASSERT_NE(pointer, nullptr);
+      ASSERT_EQ(reinterpret_cast<std::uintptr_t>(pointer) % CachingAllocator::kAlignment, 0u);
+      const auto next = live.lower_bound(pointer);
+      if (next != live.end()) {
+        ASSERT_LE(pointer + bytes, next->first);
+      }
+      if (next != live.begin()) {
+        ASSERT_LE(std::prev(next)->first + std::prev(next)->second, pointer);
+      }
+      live[pointer] = std::max<std::size_t>(bytes, 1);
+      live_bytes += static_cast<std::int64_t>(CachingAllocator::rounded(bytes));
+    } else {
+      const auto victim = std::next(live.begin(), static_cast<std::ptrdiff_t>(random() % live.size()));
+      live_bytes -= static_cast<std::int64_t>(CachingAllocator::rounded(victim->second));
+      allocator.free(victim->first);
+      live.erase(victim);
+    }
+    ASSERT_GE(allocator.allocated_bytes(), live_bytes);  // a remainder too small to split stays with its chunk
+    ASSERT_GE(allocator.reserved_bytes(), allocator.allocated_bytes());
+  }
+  for (const auto& [pointer, bytes] : live) allocator.free(pointer);
+  EXPECT_EQ(allocator.allocated_bytes(), 0);
+  allocator.release_cached();
+  EXPECT_EQ(segments, 0);
+}
+
+}  // namespace
+}  // namespace fp8lab

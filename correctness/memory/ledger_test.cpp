@@ -1,0 +1,169 @@
+#include "memory/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/check.h"
+#include "memory/memory.h"
+
+namespace fp8lab {
+namespace {
+
+class HeapSource final : public SegmentSource {
+ public:
+  std::byte* reserve(std::size_t bytes) override { return new std::byte[bytes]; }
+  void release(std::byte* segment, std::size_t) noexcept override { delete[] segment; }
+};
+
+class LedgerTest : public ::testing::Test {
+ protected:
+  explicit LedgerTest(MemoryOptions options = {}) : memory_(std::make_unique<HeapSource>(), options) {}
+  HolderId holder(HolderKind kind, std::string_view owner = {}, std::string_view what = {}) {
+    return memory_.ledger().holder(kind, owner, what);
+  }
+  std::int64_t bytes_of(const char* label) {
+    for (const auto& [text, bytes] : memory_.ledger().by_holder())
+      if (text == label) return bytes;
+    return 0;
+  }
+  Memory memory_;
+};
+
+TEST_F(LedgerTest, CountsWhatWasAskedForNotWhatWasRounded) {
+  const BufferRef ref = memory_.allocate(100, holder(HolderKind::kWorkspace));
+  EXPECT_EQ(memory_.ledger().live_bytes(), 100);
+  EXPECT_EQ(memory_.allocator().allocated_bytes(), 512);
+}
+
+TEST_F(LedgerTest, ABlockLivesAsLongAsAnyHolder) {
+  BufferRef slot;
+  {
+    const BufferRef result = memory_.allocate(100, holder(HolderKind::kInFlight));
+    slot = result.held_by(holder(HolderKind::kSavedSlot, "linear", "x"));
+    EXPECT_EQ(bytes_of("saved slot of linear: x"), 100);
+  }
+  EXPECT_EQ(memory_.ledger().live_bytes(), 100);
+  slot = {};
+  EXPECT_EQ(memory_.ledger().live_bytes(), 0);
+}
+
+TEST_F(LedgerTest, AttributesToTheKindThatStandsFirst) {
+  BufferRef parameter = memory_.allocate(64, holder(HolderKind::kParameter, "w"));
+  const BufferRef saved = parameter.held_by(holder(HolderKind::kSavedSlot, "linear", "w"));
+  EXPECT_EQ(bytes_of("parameter of w"), 64);
+  EXPECT_EQ(memory_.ledger().retained_bytes(), 0);
+  parameter = {};
+  EXPECT_EQ(bytes_of("saved slot of linear: w"), 64);
+  EXPECT_EQ(memory_.ledger().retained_bytes(), 64);
+}
+
+TEST_F(LedgerTest, NamesWhatAContextKeeps) {
+  std::vector<BufferRef> kept;
+  for (const char* what : {"q", "k", "v"}) kept.push_back(memory_.allocate(10, holder(HolderKind::kContext, "attention[2]", what)));
+  ASSERT_EQ(memory_.ledger().by_holder().size(), 1u);
+  EXPECT_EQ(memory_.ledger().by_holder()[0].first, "context of attention[2]: k, q, v");
+  EXPECT_EQ(memory_.ledger().by_holder()[0].second, 30);
+}
+
+TEST_F(LedgerTest, SaysSinceWhen) {
+  BufferRef block = memory_.allocate(10, holder(HolderKind::kInFlight, "attention"));
+  memory_.ledger().set_phase(PhaseKind::kBackward, 3);
+  block.rename(holder(HolderKind::kContext, "attention", "q"));
+  EXPECT_EQ(memory_.describe_retained(), "context of attention: q  10 B since backward of step 3\n");
+}
+
+TEST_F(LedgerTest, ThePeakKeepsItsBreakdown) {
+  BufferRef a = memory_.allocate(100, holder(HolderKind::kParameter, "a"));
+  memory_.ledger().set_phase(PhaseKind::kBackward, 1);
+  BufferRef b = memory_.allocate(50, holder(HolderKind::kWorkspace, "gemm"));
+  EXPECT_EQ(memory_.ledger().peak_by_holder().size(), 2u);
+  b = {};
+  const BufferRef c = memory_.allocate(20, holder(HolderKind::kGradient, "a"));
+  EXPECT_EQ(memory_.ledger().peak_bytes(), 150);
+  EXPECT_EQ(memory_.ledger().peak_phase().step, 1);
+  const HolderBytes expected{{"parameter of a", 100}, {"workspace of gemm", 50}};
+  EXPECT_EQ(memory_.ledger().peak_by_holder(), expected);
+  memory_.ledger().reset_peak();
+  EXPECT_EQ(memory_.ledger().peak_bytes(), 120);
+  a = {};
+  EXPECT_EQ(memory_.ledger().peak_by_holder().size(), 2u);
+}
+
+TEST_F(LedgerTest, RenamingMovesBytesWithoutAllocating) {
+  BufferRef block = memory_.allocate(10, holder(HolderKind::kInFlight, "f"));
+  const std::size_t events = memory_.ledger().events_seen();
+  block.rename(holder(HolderKind::kGradient, "w"));
+  EXPECT_EQ(memory_.ledger().events_seen(), events + 1);
+  EXPECT_EQ(bytes_of("gradient of w"), 10);
+  EXPECT_EQ(bytes_of("in flight of f"), 0);
+  EXPECT_EQ(memory_.ledger().live_bytes(), 10);
+}
+
+TEST_F(LedgerTest, TheTimelineAddsUp) {
+  memory_.ledger().record_timeline(true);
+  BufferRef a = memory_.allocate(100, holder(HolderKind::kInFlight));
+  BufferRef b = memory_.allocate(30, holder(HolderKind::kInFlight));
+  b.rename(holder(HolderKind::kOutput));
+  a = {};
+  std::int64_t live = 0;
+  for (const LedgerEvent& event : memory_.ledger().timeline()) {
+    live += event.delta_bytes;
+    EXPECT_EQ(event.live_bytes, live);
+  }
+  EXPECT_EQ(memory_.ledger().timeline().size(), 4u);
+  EXPECT_EQ(live, 30);
+}
+
+std::uint64_t hash_of(std::int64_t bytes, const char* owner, PhaseKind phase) {
+  Memory memory(std::make_unique<HeapSource>());
+  memory.ledger().holder(HolderKind::kWorkspace, "interned earlier, so that ids differ and content does not");
+  memory.ledger().set_phase(phase, 0);
+  const BufferRef ref = memory.allocate(bytes, memory.ledger().holder(HolderKind::kInFlight, owner));
+  return memory.ledger().sequence_hash();
+}
+
+TEST(LedgerHash, DependsOnBytesHolderAndPhaseAndNothingElse) {
+  const std::uint64_t hash = hash_of(100, "x", PhaseKind::kForward);
+  EXPECT_EQ(hash_of(100, "x", PhaseKind::kForward), hash);
+  EXPECT_NE(hash_of(101, "x", PhaseKind::kForward), hash);
+  EXPECT_NE(hash_of(100, "y", PhaseKind::kForward), hash);
+  EXPECT_NE(hash_of(100, "x", PhaseKind::kBackward), hash);
+}
+
+TEST(MemoryTest, RunningOutSaysWhoHoldsWhat) {
+  Memory memory(std::make_unique<HeapSource>(), {.capacity_bytes = std::size_t{4} << 20, .poison = false});
+  const BufferRef ref = memory.allocate(1 << 20, memory.ledger().holder(HolderKind::kSavedSlot, "mlp", "activation_in"));
+  try {
+    memory.allocate(64 << 20, memory.ledger().holder(HolderKind::kWorkspace));
+    FAIL() << "64 MiB fitted into 4 MiB";
+  } catch (const OutOfMemory& error) {
+    EXPECT_NE(std::string(error.what()).find("saved slot of mlp: activation_in"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("1048576 B"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(memory.ledger().live_bytes(), 1 << 20);
+}
+
+TEST(MemoryTest, PoisonsFreshAndFreedBlocks) {
+  Memory memory(std::make_unique<HeapSource>(), {.capacity_bytes = 0, .poison = true});
+  const HolderId holder = memory.ledger().holder(HolderKind::kWorkspace);
+  std::byte* address = nullptr;
+  {
+    const BufferRef ref = memory.allocate(64, holder);
+    address = ref.data();
+    EXPECT_EQ(ref.data()[63], std::byte{0xFF});
+    std::memset(ref.data(), 0, 64);
+  }
+  EXPECT_EQ(address[0], std::byte{0xFF});
+}
+
+TEST(MemoryTest, EmptyBlocksAreHeldButWeighNothing) {
+  Memory memory(std::make_unique<HeapSource>());
+  const BufferRef ref = memory.allocate(0, memory.ledger().holder(HolderKind::kParameter, "empty shard"));
+  EXPECT_TRUE(static_cast<bool>(ref));
+  EXPECT_EQ(memory.ledger().live_bytes(), 0);
+  EXPECT_EQ(memory.live_blocks().size(), 1u);
+}
+
+}  // namespace
+}  // namespace fp8lab
