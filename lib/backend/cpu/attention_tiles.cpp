@@ -5,8 +5,8 @@
 #include <cstring>
 #include <limits>
 
-#include "core/check.h"
-#include "core/float16.h"
+#include "backend/cpu/elementary.h"
+#include "backend/cpu/rows.h"
 #include "core/float8_format.h"
 #include "core/shape.h"
 
@@ -21,59 +21,14 @@ constexpr std::int64_t kVectorFloats = 4;
 constexpr std::int64_t kRowsAtOnce = 4;
 static_assert(kLanes == 2 * kVectorFloats);
 
-Vector load(const float* from) {
+Vector load_vector(const float* from) {
   Vector vector;
   std::memcpy(&vector, from, sizeof vector);
   return vector;
 }
-void store(Vector vector, float* to) { std::memcpy(to, &vector, sizeof vector); }
-
-/// exp(x) for x <= 89 to about one ulp, subnormal results included; 0 below -105, inf above 89, NaN for NaN.
-inline float exponential(float x) {
-  constexpr float kLog2E = 0x1.715476p+0f;
-  constexpr float kLn2High = 0x1.62e400p-1f;  // its product with |n| < 2^9 is exact
-  constexpr float kLn2Low = 0x1.7f7d1cp-20f;
-  constexpr float kRounder = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
-
-  float clamped = x < -105.0f ? -105.0f : x;
-  clamped = clamped > 89.0f ? 89.0f : clamped;
-  const float shifted = clamped * kLog2E + kRounder;
-  const float n = shifted - kRounder;
-  const float r = (clamped - n * kLn2High) - n * kLn2Low;
-  // Taylor's series; |r| <= ln(2) / 2 leaves 5e-9 relative.
-  float series = 1.0f / 5040.0f;
-  series = series * r + 1.0f / 720.0f;
-  series = series * r + 1.0f / 120.0f;
-  series = series * r + 1.0f / 24.0f;
-  series = series * r + 1.0f / 6.0f;
-  series = series * r + 0.5f;
-  series = (series * r) * r + r;
-  series = series + 1.0f;
-  // 2^n in two factors, since n may lie outside the exponents of a normal float.
-  const std::int32_t exponent = static_cast<std::int32_t>(float_bits(shifted) - float_bits(kRounder));
-  const std::int32_t half = exponent >> 1;
-  const float first = float_from_bits(static_cast<std::uint32_t>(half + 127) << 23);
-  const float second = float_from_bits(static_cast<std::uint32_t>(exponent - half + 127) << 23);
-  return (series * first) * second;
-}
+void store_vector(Vector vector, float* to) { std::memcpy(to, &vector, sizeof vector); }
 
 float shift_of(float lse) { return lse == kMinusInfinity ? 0.0f : lse; }
-
-template <class Function>
-void visit_element(DType dtype, const Function& function) {
-  switch (dtype) {
-    case DType::kF32: return function(float{}, [](float x) { return x; });
-    case DType::kBF16: return function(BFloat16{}, [](BFloat16 x) { return bf16_to_f32(x); });
-    case DType::kE4M3: return function(std::uint8_t{}, [](std::uint8_t x) { return decode<E4M3>(x); });
-    case DType::kE5M2: return function(std::uint8_t{}, [](std::uint8_t x) { return decode<E5M2>(x); });
-    default: fail("attention: an operand is " + std::string(name(dtype)) + "; f32, bf16, e4m3 or e5m2 is needed");
-  }
-}
-
-std::int64_t first_element(const MatrixView& matrix, const HeadRows& rows, std::int64_t i) {
-  const std::int64_t token = (rows.begin + i) * rows.batch + rows.sequence;
-  return token * matrix.row_stride + rows.head * rows.head_dim * matrix.col_stride;
-}
 
 template <class Format>
 std::uint32_t cast_row(float* values, std::int64_t count, float scale) {
@@ -95,8 +50,8 @@ void multiply(const TileProduct& p) {
       const float* a = p.a + i * p.a_row_stride;
       Vector sums[kRowsAtOnce][2] = {};
       for (std::int64_t k = 0; k < p.k; ++k) {
-        const Vector b0 = load(b + k * p.b_row_stride);
-        const Vector b1 = load(b + k * p.b_row_stride + kVectorFloats);
+        const Vector b0 = load_vector(b + k * p.b_row_stride);
+        const Vector b1 = load_vector(b + k * p.b_row_stride + kVectorFloats);
         for (std::int64_t row = 0; row < kRowsAtOnce; ++row) {
           const float scalar = a[row * p.a_row_stride + k * p.a_col_stride];
           const Vector broadcast = {scalar, scalar, scalar, scalar};
@@ -106,37 +61,26 @@ void multiply(const TileProduct& p) {
       }
       for (std::int64_t row = 0; row < kRowsAtOnce; ++row) {
         float* c = p.c + (i + row) * p.c_row_stride + j;
-        store(p.accumulate ? load(c) + sums[row][0] : sums[row][0], c);
-        store(p.accumulate ? load(c + kVectorFloats) + sums[row][1] : sums[row][1], c + kVectorFloats);
+        store_vector(p.accumulate ? load_vector(c) + sums[row][0] : sums[row][0], c);
+        store_vector(p.accumulate ? load_vector(c + kVectorFloats) + sums[row][1] : sums[row][1], c + kVectorFloats);
       }
     }
   }
 }
 
 void load_rows(const MatrixView& matrix, const HeadRows& rows, float* out, std::int64_t stride) {
-  visit_element(matrix.dtype, [&](auto element, auto to_float) {
-    using Element = decltype(element);
-    for (std::int64_t i = 0; i < rows.count; ++i) {
-      const Element* from = matrix.as<const Element>() + first_element(matrix, rows, i);
-      float* to = out + i * stride;
-      for (std::int64_t d = 0; d < rows.head_dim; ++d) to[d] = to_float(from[d * matrix.col_stride]);
-      std::fill(to + rows.head_dim, to + stride, 0.0f);
-    }
-  });
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    float* to = out + i * stride;
+    load(matrix, rows.token(i), rows.head * rows.head_dim, rows.head_dim, to);
+    std::fill(to + rows.head_dim, to + stride, 0.0f);
+  }
 }
 
-void store_rows(const MatrixView& matrix, const HeadRows& rows, const float* in, std::int64_t stride, float factor) {
+void store_rows(const MatrixView& matrix, const HeadRows& rows, float* in, std::int64_t stride, float factor) {
   for (std::int64_t i = 0; i < rows.count; ++i) {
-    const std::int64_t first = first_element(matrix, rows, i);
-    for (std::int64_t d = 0; d < rows.head_dim; ++d) {
-      const float value = in[i * stride + d] * factor;
-      const std::int64_t at = first + d * matrix.col_stride;
-      if (matrix.dtype == DType::kF32) {
-        matrix.as<float>()[at] = value;
-      } else {
-        matrix.as<BFloat16>()[at] = f32_to_bf16(value);
-      }
-    }
+    float* from = in + i * stride;
+    for (std::int64_t d = 0; d < rows.head_dim; ++d) from[d] *= factor;
+    store(from, rows.head_dim, matrix, rows.token(i), rows.head * rows.head_dim);
   }
 }
 

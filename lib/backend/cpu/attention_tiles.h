@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "backend/kernels.h"
 #include "core/counter_rng.h"
@@ -45,12 +44,14 @@ struct HeadRows {
   std::int64_t head_dim = 0;
   std::int64_t begin = 0;
   std::int64_t count = 0;
+
+  std::int64_t token(std::int64_t i) const { return (begin + i) * batch + sequence; }
 };
 
 /// out[i * stride + d] = element d of row i, without its scale; columns from head_dim to `stride` are zeroed.
 void load_rows(const MatrixView& matrix, const HeadRows& rows, float* out, std::int64_t stride);
-/// Element d of row i = in[i * stride + d] * factor, rounded once to the matrix' type.
-void store_rows(const MatrixView& matrix, const HeadRows& rows, const float* in, std::int64_t stride, float factor);
+/// Multiplies the rows by `factor` in place, then rounds them once to the matrix' type.
+void store_rows(const MatrixView& matrix, const HeadRows& rows, float* in, std::int64_t stride, float factor);
 /// The transpose of rows x head_dim as multiply() wants its `b`: groups of kLanes rows, each [head_dim, kLanes]; rows from
 /// `rows` to the next multiple of kLanes are zero.
 void pack_transposed(const float* in, std::int64_t stride, std::int64_t rows, std::int64_t head_dim, float* out);
