@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "reference/float8_reference.h"
+
+// Attention by its definition, in double precision, with every S x S matrix written out. Beside each result stands how far
+// an implementation in lesser precision may be from it, carried through the formulas to first order, so that no test has
+// to guess a tolerance.
+namespace fp8lab::reference {
+
+struct AttentionProblem {
+  std::int64_t seq = 0;
+  std::int64_t batch = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  bool causal = true;
+  double softmax_scale = 1.0;
+  double dropout = 0.0;
+  /// One per entry of [batch, heads, seq, seq]: whether dropout keeps it. Empty: all.
+  std::vector<std::uint8_t> kept;
+  /// Relative error of a sum of products against the sum of their magnitudes, in the implementation judged.
+  double precision = 0.0;
+};
+
+/// x becomes decode(encode(x * scale)) / scale; without a format it stays as it is.
+struct AttentionCast {
+  const SmallFloat* format = nullptr;
+  double scale = 1.0;
+};
+
+/// Values, and how far from each an implementation of the given precision may be. A cast whose argument lies within the error
+/// of a tie may go either way; the error covers it.
+struct Bounded {
+  explicit Bounded(std::int64_t size = 0)
+      : value(static_cast<std::size_t>(size)), error(static_cast<std::size_t>(size)) {}
+  std::vector<double> value;
+  std::vector<double> error;
+};
+
+struct AttentionForwardReference {
+  Bounded o;    ///< [seq * batch, heads * head_dim]
+  Bounded lse;  ///< [batch * heads, seq]
+  double amax_s = 0.0;
+  double casts_near_a_tie = 0.0;  ///< as a fraction of all casts
+};
+
+/// Inputs are [seq * batch, heads * head_dim], token = position * batch + sequence.
+struct AttentionInputsReference {
+  std::vector<double> q;
+  std::vector<double> k;
+  std::vector<double> v;
+  AttentionCast s;
+};
+AttentionForwardReference attention_forward(const AttentionProblem& problem, const AttentionInputsReference& inputs);
+
+struct AttentionBackwardReference {
+  Bounded grad_q;
+  Bounded grad_k;
+  Bounded grad_v;
+  double amax_s = 0.0;
+  double amax_grad_p = 0.0;
+  double casts_near_a_tie = 0.0;
+};
+
+/// The gradient as backend/kernels.h defines it: D = rowsum(grad_o * o) of the `o` given here.
+AttentionBackwardReference attention_backward(const AttentionProblem& problem, const AttentionInputsReference& inputs,
+                                              const std::vector<double>& o, const std::vector<double>& grad_o,
+                                              const AttentionCast& grad_p = {});
+
+}  // namespace fp8lab::reference
