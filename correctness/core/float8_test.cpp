@@ -1,0 +1,208 @@
+// FP8 and 16-bit conversions over every code and every 16-bit input; stochastic rounding; properties of the formats.
+// All float inputs are in exhaustive_conversion_test.cpp.
+
+#include "core/float8.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "core/counter_rng.h"
+#include "core/float8_format.h"
+#include "reference/compare.h"
+#include "reference/float8_reference.h"
+
+namespace fp8lab {
+namespace {
+
+using reference::SmallFloat;
+
+// Device code evaluates these at compile time too.
+static_assert(f32_to_e4m3(1.0f) == 0x38 && f32_to_e5m2(1.0f) == 0x3C);
+static_assert(e4m3_to_f32(0x7E) == E4M3::kMax && e5m2_to_f32(0x7B) == E5M2::kMax);
+static_assert(std::is_trivially_copyable_v<BFloat16> && sizeof(BFloat16) == 2);
+static_assert(std::is_trivially_copyable_v<Half> && sizeof(Half) == 2);
+
+/// Equal as doubles, signs of zeros and NaNs included.
+::testing::AssertionResult same_value(float actual, double expected, bool negative) {
+  const bool same = std::isnan(expected) ? std::isnan(actual) : static_cast<double>(actual) == expected;
+  if (same && std::signbit(actual) == negative) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << actual << ", expected " << expected << (negative ? " (negative)" : "");
+}
+
+template <class Format>
+void expect_all_codes_right(reference::SmallFloatLayout layout) {
+  const SmallFloat expected(layout);
+  for (unsigned code = 0; code < 256; ++code) {
+    const float value = decode<Format>(static_cast<std::uint8_t>(code));
+    EXPECT_TRUE(same_value(value, expected.decode(code), code >= 0x80)) << "code " << code;
+    // Infinities saturate and NaNs become canonical on the way back.
+    const unsigned sign = code & 0x80u;
+    const unsigned back = std::isnan(value) ? kFloat8Nan : std::isinf(value) ? (sign | Format::kMaxCode) : code;
+    EXPECT_EQ(encode<Format>(value), back) << "code " << code;
+  }
+  const float nan = decode<Format>(0xFF);
+  EXPECT_EQ(float_bits(nan) & kFloatQuietNanBits, kFloatQuietNanBits) << "a decoded NaN must be quiet";
+}
+
+TEST(Float8, DecodesAllCodesAndEncodesThemBack) {
+  expect_all_codes_right<E4M3>(reference::kE4M3Layout);
+  expect_all_codes_right<E5M2>(reference::kE5M2Layout);
+}
+
+template <class Format>
+void expect_properties_match(reference::SmallFloatLayout layout) {
+  const SmallFloat expected(layout);
+  EXPECT_EQ(Format::kMaxCode, expected.max_code());
+  EXPECT_EQ(static_cast<double>(Format::kMax), expected.max());
+  EXPECT_EQ(Format::kEmax, std::ilogb(expected.max()));
+  EXPECT_EQ(static_cast<double>(Format::kMinSubnormal), expected.decode(1));
+  EXPECT_EQ(static_cast<double>(Format::kMinNormal), expected.decode(1u << Format::kMantissaBits));
+}
+
+TEST(Float8, Properties) {
+  expect_properties_match<E4M3>(reference::kE4M3Layout);
+  expect_properties_match<E5M2>(reference::kE5M2Layout);
+  EXPECT_EQ(float8_format(DType::kE4M3).max, 448.0f);
+  EXPECT_EQ(float8_format(DType::kE4M3).emax, 8);
+  EXPECT_EQ(float8_format(DType::kE5M2).max, 57344.0f);
+  EXPECT_EQ(float8_format(DType::kE5M2).emax, 15);
+}
+
+TEST(Float8, FormatOfAnotherDtypeIsRefused) {
+  try {
+    float8_format(DType::kBF16);
+    FAIL() << "accepted bf16";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("bf16"), std::string::npos) << error.what();
+  }
+}
+
+template <class Format>
+void expect_all_16_bit_inputs_right(reference::SmallFloatLayout layout) {
+  const SmallFloat fp8(layout);
+  const SmallFloat bf16(reference::kBFloat16Layout);
+  const SmallFloat f16(reference::kFloat16Layout);
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto word = static_cast<std::uint16_t>(bits);
+    EXPECT_EQ(encode<Format>(BFloat16{word}), fp8.encode(bf16.decode(bits))) << "bf16 " << bits;
+    EXPECT_EQ(encode<Format>(Half{word}), fp8.encode(f16.decode(bits))) << "f16 " << bits;
+  }
+}
+
+TEST(Float8, EncodesAll16BitInputs) {
+  expect_all_16_bit_inputs_right<E4M3>(reference::kE4M3Layout);
+  expect_all_16_bit_inputs_right<E5M2>(reference::kE5M2Layout);
+}
+
+TEST(Float16, WidensAllInputsAndNarrowsThemBack) {
+  const SmallFloat bf16(reference::kBFloat16Layout);
+  const SmallFloat f16(reference::kFloat16Layout);
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto word = static_cast<std::uint16_t>(bits);
+    const bool negative = bits >= 0x8000;
+    EXPECT_TRUE(same_value(bf16_to_f32({word}), bf16.decode(bits), negative)) << "bf16 " << bits;
+    EXPECT_TRUE(same_value(f16_to_f32({word}), f16.decode(bits), negative)) << "f16 " << bits;
+    const std::uint32_t sign = bits & 0x8000u;
+    EXPECT_EQ(f32_to_bf16(bf16_to_f32({word})).bits, std::isnan(bf16.decode(bits)) ? (sign | 0x7FC0u) : bits);
+    EXPECT_EQ(f32_to_f16(f16_to_f32({word})).bits, std::isnan(f16.decode(bits)) ? (sign | 0x7E00u) : bits);
+  }
+}
+
+// The table's own search and the steps that the exhaustive test walks must be the same function.
+TEST(Float8Reference, StepsAgreeWithTheSearch) {
+  for (const auto layout : {reference::kE4M3Layout, reference::kE5M2Layout, reference::kBFloat16Layout}) {
+    const SmallFloat expected(layout);
+    for (const bool negative : {false, true}) {
+      std::uint32_t first = 0;
+      for (const reference::Step& step : expected.steps(negative)) {
+        ASSERT_LE(first, step.last_bits);
+        for (const std::uint32_t bits : {first, step.last_bits}) {
+          const double value = static_cast<double>(float_from_bits(negative ? bits | 0x80000000u : bits));
+          EXPECT_EQ(expected.encode(value), step.value) << "bits " << bits;
+        }
+        first = step.last_bits + 1;
+      }
+      EXPECT_EQ(first, 0x80000000u);
+    }
+  }
+}
+
+template <class Format>
+void expect_codes_survive_stochastic_rounding() {
+  for (unsigned code = 0; code < 256; ++code) {
+    const float value = decode<Format>(static_cast<std::uint8_t>(code));
+    for (const std::uint32_t word : {0u, 1u, 0x80000000u, 0xFFFFFFFFu})
+      EXPECT_EQ(encode_stochastic<Format>(value, word), encode<Format>(value)) << "code " << code << " word " << word;
+  }
+}
+
+TEST(StochasticRounding, ExactCodesSpecialsAndSaturationIgnoreTheRandomBits) {
+  expect_codes_survive_stochastic_rounding<E4M3>();
+  expect_codes_survive_stochastic_rounding<E5M2>();
+  for (const std::uint32_t word : {0u, 0xFFFFFFFFu}) {
+    for (const float beyond : {449.0f, 463.0f, 480.0f, kFloatMax, float_from_bits(kFloatInfinityBits)}) {
+      EXPECT_EQ(encode_stochastic<E4M3>(beyond, word), 0x7E);
+      EXPECT_EQ(encode_stochastic<E4M3>(-beyond, word), 0xFE);
+    }
+    EXPECT_EQ(encode_stochastic<E5M2>(61440.0f, word), 0x7B);
+    EXPECT_EQ(encode_stochastic<E5M2>(float_from_bits(0xFFC00000), word), kFloat8Nan);
+  }
+}
+
+/// Of the 2^32 words, exactly the fraction's share must round up: that share is the expectation, so rounding is unbiased.
+template <class Format>
+void expect_share_rounding_up_is_the_fraction() {
+  for (unsigned code = 0; code < Format::kMaxCode; ++code) {
+    const float low = decode<Format>(static_cast<std::uint8_t>(code));
+    const float high = decode<Format>(static_cast<std::uint8_t>(code + 1));
+    for (const std::uint32_t sixteenths : {1u, 5u, 8u, 15u}) {
+      const float x = low + (high - low) * static_cast<float>(sixteenths) / 16.0f;  // exact
+      const std::uint32_t words_up = sixteenths << 28;
+      const std::uint32_t last_down = 0xFFFFFFFFu - words_up;
+      EXPECT_EQ(encode_stochastic<Format>(x, last_down), code) << "code " << code;
+      EXPECT_EQ(encode_stochastic<Format>(x, last_down + 1), code + 1) << "code " << code;
+      EXPECT_EQ(encode_stochastic<Format>(-x, last_down), code | 0x80u) << "code " << code;
+      EXPECT_EQ(encode_stochastic<Format>(-x, last_down + 1), (code + 1) | 0x80u) << "code " << code;
+    }
+  }
+}
+
+TEST(StochasticRounding, RoundsUpForTheFractionsShareOfAllWords) {
+  expect_share_rounding_up_is_the_fraction<E4M3>();
+  expect_share_rounding_up_is_the_fraction<E5M2>();
+  // Far below the smallest quantum, 2^-9: 2^-30 is 2^-21 of it, which 2^11 words round up, and 2^-45 is less than 1 word.
+  EXPECT_EQ(encode_stochastic<E4M3>(0x1p-30f, 0xFFFFFFFFu - 0x800u), 0);
+  EXPECT_EQ(encode_stochastic<E4M3>(0x1p-30f, 0xFFFFFFFFu - 0x7FFu), 1);
+  EXPECT_EQ(encode_stochastic<E4M3>(0x1p-45f, 0xFFFFFFFFu), 0);
+  EXPECT_EQ(encode_stochastic<E4M3>(-0x1p-149f, 0xFFFFFFFFu), 0x80);
+}
+
+TEST(StochasticRounding, CounterWordsMakeItUnbiasedAndIndependentOfSharding) {
+  const CounterRng rng(7, 3);
+  const float x = 1.0f + 0.125f * 0.3f;  // 0.3 of the way between two codes
+  constexpr int kCount = 1 << 16;
+  std::vector<std::uint8_t> whole(kCount);
+  double mean = 0;
+  for (int i = 0; i < kCount; ++i) {
+    whole[static_cast<std::size_t>(i)] = encode_stochastic<E4M3>(x, rng.bits(static_cast<std::uint64_t>(i)));
+    mean += static_cast<double>(e4m3_to_f32(whole[static_cast<std::size_t>(i)])) / kCount;
+  }
+  // Standard error 0.125 * sqrt(0.3 * 0.7 / 2^16) = 2.2e-4; rounding to nearest would be off by 0.0375.
+  EXPECT_NEAR(mean, static_cast<double>(x), 5 * 2.2e-4);
+
+  std::vector<std::uint8_t> gathered;
+  for (int rank = 0; rank < 4; ++rank) {
+    const CounterRng own(7, 3);
+    for (int i = 0; i < kCount / 4; ++i)
+      gathered.push_back(encode_stochastic<E4M3>(x, own.bits(static_cast<std::uint64_t>(rank * (kCount / 4) + i))));
+  }
+  EXPECT_TRUE(reference::bitwise_equal(gathered, whole));
+}
+
+}  // namespace
+}  // namespace fp8lab

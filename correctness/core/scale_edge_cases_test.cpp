@@ -1,0 +1,187 @@
+// The scale cases of the project's list of forty numeric edge cases, 16 to 26, on single values and one block; and
+// scale_from_amax() as a whole. Every amax of the E8M0 rules is in exhaustive_conversion_test.cpp.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "core/float8.h"
+#include "reference/e8m0_reference.h"
+
+namespace fp8lab {
+namespace {
+
+constexpr float kMinFloat = 0x1p-149f;
+
+float f(std::uint32_t bits) { return float_from_bits(bits); }
+std::uint8_t rceil(float amax) { return e8m0_rceil(amax, E4M3::kMax); }
+std::uint8_t floor_byte(float amax) { return e8m0_floor(amax, E4M3::kEmax); }
+std::uint8_t mx_encode(float x, std::uint8_t byte) { return f32_to_e4m3(x * e8m0_multiplier(byte)); }
+float mx_decode(std::uint8_t code, std::uint8_t byte) { return e4m3_to_f32(code) * e8m0_to_f32(byte); }
+
+TEST(Scale, IsTheLargestValueOverTheAmax) {
+  EXPECT_EQ(scale_from_amax(448.0f, E4M3::kMax, 0.0f, false), 1.0f);
+  EXPECT_EQ(scale_from_amax(3.0f, E4M3::kMax, 0.0f, false), 448.0f / 3.0f);
+  EXPECT_EQ(scale_from_amax(3.0f, E5M2::kMax, 0.0f, false), 57344.0f / 3.0f);
+  EXPECT_EQ(scale_from_amax(3.0f, E4M3::kMax, 0.0f, true), 128.0f);
+  EXPECT_EQ(scale_from_amax(3.5f, E4M3::kMax, 0.0f, true), 128.0f);
+  EXPECT_EQ(scale_from_amax(std::nextafterf(3.5f, 4.0f), E4M3::kMax, 0.0f, true), 64.0f);
+  EXPECT_EQ(scale_from_amax(kFloatMax, E4M3::kMax, 0.0f, false), 448.0f / kFloatMax);
+}
+
+TEST(Scale, EpsilonBoundsTheAmaxFromBelow) {
+  EXPECT_EQ(scale_from_amax(0.0f, E4M3::kMax, 0.5f, false), 896.0f);
+  EXPECT_EQ(scale_from_amax(0.25f, E4M3::kMax, 0.5f, false), 896.0f);
+  EXPECT_EQ(scale_from_amax(0.75f, E4M3::kMax, 0.5f, false), 448.0f / 0.75f);
+}
+
+TEST(Scale, IsOneWithoutAUsableAmax) {
+  for (const bool power_of_two : {false, true}) {
+    for (const float epsilon : {0.0f, 1e-12f}) {
+      EXPECT_EQ(scale_from_amax(INFINITY, E4M3::kMax, epsilon, power_of_two), 1.0f);
+      EXPECT_EQ(scale_from_amax(std::numeric_limits<float>::quiet_NaN(), E4M3::kMax, epsilon, power_of_two), 1.0f);
+    }
+    EXPECT_EQ(scale_from_amax(0.0f, E4M3::kMax, 0.0f, power_of_two), 1.0f);
+    EXPECT_EQ(scale_from_amax(-0.0f, E4M3::kMax, 0.0f, power_of_two), 1.0f);
+  }
+}
+
+TEST(Scale, InAnotherOrderGivesOtherCodes) {
+  // x * (448 / a) and x / (a / 448) part at ties of BF16 input. Count how often, so that a change of order is noticed:
+  // hundreds in a million are expected.
+  int different = 0;
+  int total = 0;
+  for (std::uint32_t a = 0x3F80; a < 0x4000; ++a) {
+    const float amax = bf16_to_f32({static_cast<std::uint16_t>(a)});
+    const float scale = scale_from_amax(amax, E4M3::kMax, 0.0f, false);
+    const float divisor = amax / E4M3::kMax;
+    for (std::uint32_t x = 0x3C00; x <= a; ++x, ++total) {
+      const float value = bf16_to_f32({static_cast<std::uint16_t>(x)});
+      different += f32_to_e4m3(value * scale) != f32_to_e4m3(value / divisor) ? 1 : 0;
+    }
+  }
+  const double per_million = 1e6 * different / total;
+  EXPECT_GT(per_million, 100.0);
+  EXPECT_LT(per_million, 500.0);
+}
+
+TEST(ScaleEdgeCase, C16SmallestSubnormalAmaxOverflowsToTheLargestFloat) {
+  EXPECT_EQ(scale_from_amax(kMinFloat, E4M3::kMax, 0.0f, false), kFloatMax);
+  EXPECT_EQ(scale_from_amax(kMinFloat, E4M3::kMax, 0.0f, true), 0x1p127f);
+  const float scale_inv = 1.0f / scale_from_amax(kMinFloat, E4M3::kMax, 0.0f, false);
+  EXPECT_EQ(float_bits(scale_inv), 0x00200000u);  // 2^-128, subnormal and not flushed
+}
+
+TEST(ScaleEdgeCase, C17SmallestBF16Amax) {
+  const float amax = bf16_to_f32({0x0001});  // 2^-133
+  EXPECT_EQ(rceil(amax), 0);
+  EXPECT_EQ(floor_byte(amax), 0);
+  EXPECT_EQ(mx_encode(amax, 0), 0x08);
+  EXPECT_EQ(mx_decode(0x08, 0), amax);
+}
+
+TEST(ScaleEdgeCase, C18WhereTheQuotientIsSubnormal) {
+  EXPECT_EQ(rceil(f(0x04600000)), 0);  // 448 * 2^-127
+  EXPECT_EQ(rceil(f(0x04600001)), 0);  // exact arithmetic gives 1
+  EXPECT_EQ(reference::e8m0_rceil(static_cast<double>(f(0x04600001)), 448), 1);
+  EXPECT_EQ(mx_encode(f(0x04600001), 0), 0x7E);
+  EXPECT_EQ(rceil(f(0x04600002)), 1);
+  EXPECT_EQ(e8m0_rceil(f(0x07E00001), E5M2::kMax), 0);
+  EXPECT_EQ(e8m0_rceil(f(0x07E00002), E5M2::kMax), 1);
+  // 2.63e-36 to 5.27e-36: flushing the quotient would give byte 0 here, and clip by two.
+  for (const float amax : {3e-36f, 4e-36f, 5e-36f}) EXPECT_EQ(rceil(amax), 1) << amax;
+}
+
+TEST(ScaleEdgeCase, C19MultiplesOf448AndTheirNeighbours) {
+  for (int k = -118; k < 119; ++k) {
+    const float amax = std::ldexp(448.0f, k);
+    EXPECT_EQ(rceil(amax), 127 + k);
+    EXPECT_EQ(rceil(std::nextafterf(amax, 0.0f)), 127 + k);
+    EXPECT_EQ(rceil(std::nextafterf(amax, INFINITY)), 128 + k);
+    EXPECT_EQ(mx_encode(amax, rceil(amax)), 0x7E);
+  }
+}
+
+TEST(ScaleEdgeCase, C20AmaxJustBelowAPowerOfTwoFlipsFloorByWayOfBF16) {
+  EXPECT_EQ(floor_byte(f(0x43FFFFFF)), 127);
+  EXPECT_EQ(floor_byte(bf16_to_f32(f32_to_bf16(f(0x43FFFFFF)))), 128);
+}
+
+TEST(ScaleEdgeCase, C21AmaxJustAboveAMultipleOf448FlipsRceilByWayOfBF16) {
+  EXPECT_EQ(rceil(f(0x40600001)), 121);
+  EXPECT_EQ(rceil(bf16_to_f32(f32_to_bf16(f(0x40600001)))), 120);
+}
+
+TEST(ScaleEdgeCase, C22LargestAmaxesDequantiseToInfinityUnderRceil) {
+  for (const float amax : {kFloatMax, f(0x7F780000)}) {
+    EXPECT_EQ(rceil(amax), 247);
+    EXPECT_EQ(mx_encode(amax, 247), 0x78);  // 256
+    EXPECT_EQ(mx_decode(0x78, 247), INFINITY);
+  }
+  EXPECT_TRUE(std::isfinite(mx_decode(mx_encode(f(0x7F77FFFF), 247), 247)));
+  EXPECT_EQ(floor_byte(kFloatMax), 246);
+  EXPECT_TRUE(std::isfinite(mx_decode(mx_encode(kFloatMax, 246), 246)));
+  EXPECT_EQ(e8m0_rceil(kFloatMax, E5M2::kMax), 240);
+  EXPECT_EQ(e8m0_floor(kFloatMax, E5M2::kEmax), 239);
+}
+
+TEST(ScaleEdgeCase, C23ExtremeScaleBytes) {
+  EXPECT_EQ(float_bits(e8m0_to_f32(0)), 0x00400000u);
+  EXPECT_EQ(e8m0_to_f32(1), 0x1p-126f);
+  EXPECT_EQ(e8m0_to_f32(254), 0x1p127f);
+  EXPECT_TRUE(std::isnan(e8m0_to_f32(255)));
+  EXPECT_EQ(e8m0_multiplier(0), 0x1p127f);
+  EXPECT_EQ(e8m0_multiplier(253), 0x1p-126f);
+  EXPECT_EQ(float_bits(e8m0_multiplier(254)), 0x00400000u);
+  EXPECT_TRUE(std::isnan(e8m0_multiplier(255)));
+  for (int byte = 0; byte < 255; ++byte) {
+    const auto b = static_cast<std::uint8_t>(byte);
+    EXPECT_EQ(static_cast<double>(e8m0_to_f32(b)), std::ldexp(1.0, byte - 127));
+    EXPECT_EQ(static_cast<double>(e8m0_multiplier(b)), std::ldexp(1.0, 127 - byte));
+  }
+}
+
+TEST(ScaleEdgeCase, C24BlockOf480) {
+  EXPECT_EQ(floor_byte(480.0f), 127);
+  EXPECT_EQ(mx_decode(mx_encode(480.0f, 127), 127), 448.0f);
+  EXPECT_EQ(rceil(480.0f), 128);
+  EXPECT_EQ(mx_encode(480.0f, 128), 0x77);  // 240
+  EXPECT_EQ(mx_decode(0x77, 128), 480.0f);
+}
+
+TEST(ScaleEdgeCase, C25InfiniteOrNanAmaxMakesABlockOfNans) {
+  for (const std::uint32_t bits : {0x7F800000u, 0x7FC00000u, 0x7F800001u, 0xFFC00000u}) {
+    EXPECT_EQ(rceil(f(bits)), 255) << bits;
+    EXPECT_EQ(floor_byte(f(bits)), 255) << bits;
+  }
+  EXPECT_EQ(mx_encode(1.0f, 255), 0x7F);
+  EXPECT_TRUE(std::isnan(mx_decode(0x38, 255)));
+  EXPECT_EQ(rceil(0.0f), 0);
+  EXPECT_EQ(floor_byte(0.0f), 0);
+}
+
+TEST(ScaleEdgeCase, C26OnesBesideTheLargestFloatFlush) {
+  EXPECT_EQ(mx_encode(1.0f, rceil(kFloatMax)), 0x00);
+  EXPECT_EQ(mx_encode(-1.0f, floor_byte(kFloatMax)), 0x80);
+}
+
+TEST(E8M0Reference, StepsAgreeWithTheDefinition) {
+  std::uint32_t first = 0;
+  for (const reference::Step& step : reference::e8m0_rceil_steps(448)) {
+    EXPECT_EQ(static_cast<std::uint32_t>(reference::e8m0_rceil(static_cast<double>(f(first)), 448)), step.value);
+    EXPECT_EQ(static_cast<std::uint32_t>(reference::e8m0_rceil(static_cast<double>(f(step.last_bits)), 448)),
+              step.value);
+    first = step.last_bits + 1;
+  }
+  first = 0;
+  for (const reference::Step& step : reference::e8m0_floor_steps(8)) {
+    EXPECT_EQ(static_cast<std::uint32_t>(reference::e8m0_floor(static_cast<double>(f(first)), 8)), step.value);
+    EXPECT_EQ(static_cast<std::uint32_t>(reference::e8m0_floor(static_cast<double>(f(step.last_bits)), 8)), step.value);
+    first = step.last_bits + 1;
+  }
+}
+
+}  // namespace
+}  // namespace fp8lab
