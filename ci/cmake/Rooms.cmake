@@ -15,6 +15,7 @@ target_compile_features(fp8lab_settings INTERFACE cxx_std_20)
 # Contraction would round differently per instruction set; kernels that want fma say fma.
 target_compile_options(fp8lab_settings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor ${werror} -ffp-contract=off>)
+target_compile_options(fp8lab_settings INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>)
 target_link_libraries(fp8lab_settings INTERFACE Threads::Threads)
 if(FP8LAB_SANITIZE)
   target_compile_options(fp8lab_settings INTERFACE

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace fp8lab {
+
+/// What the card makes of a run of float bit patterns. `ours` is core/float8.h compiled for the card, `hardware` the card's own
+/// conversion instruction.
+struct ConvertedRun {
+  std::vector<std::uint8_t> e4m3_ours;
+  std::vector<std::uint8_t> e4m3_hardware;
+  std::vector<std::uint8_t> e5m2_ours;
+  std::vector<std::uint8_t> e5m2_hardware;
+  std::vector<std::uint8_t> e8m0_rceil;  ///< of the pattern as an E4M3 amax
+  std::vector<std::uint8_t> e8m0_floor;
+};
+
+/// Converts the floats whose bits are first, first + 1, ..., first + count - 1 on the current card.
+ConvertedRun convert_on_card(std::uint32_t first, std::uint32_t count);
+
+/// Decodes all 256 codes on the card, as float bits: E4M3, then E5M2, then E8M0.
+std::vector<std::uint32_t> decode_on_card();
+
+}  // namespace fp8lab
