@@ -136,8 +136,7 @@ std::vector<Key> make_keys() {
       word("fix", rows_of<&V::fixes>, "fix that the before arm reverts", At<&C::fix>{}),
 
       word("model.layer", rows_of<&V::layers>, "layer that the model repeats", kModel<&M::layer>),
-      word("model.form", {"gpt", "llama"}, "gpt: LayerNorm, GELU, bias; llama: RMSNorm, SwiGLU, RoPE",
-           kModel<&M::form>),
+      word("model.form", rows_of<&V::forms>, "norm, activation, biases and positions", kModel<&M::form>),
       whole("model.layers", {1, 4096}, "number of layers", kModel<&M::layers>),
       whole("model.hidden", kWidth, "width of the residual stream", kModel<&M::hidden>),
       whole("model.heads", kHeads, "attention heads; hidden is a multiple of it", kModel<&M::heads>),

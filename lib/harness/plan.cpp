@@ -31,12 +31,12 @@ std::optional<BrokenRule> broken_general_rule(const CellConfig& cell, const Voca
 }
 
 Place place_of(const Scenario& scenario, const std::string& key) {
-  // A key that was left out is missed where its section, or failing that the file, begins.
+  // A key that was left out is missed where its section begins, or failing that the file.
   const auto it = scenario.places.find(key);
   if (it != scenario.places.end()) return it->second;
   const std::string section = key.substr(0, key.find('.'));
   for (const auto& [path, place] : scenario.places)
-    if (path.starts_with(section + ".")) return place;
+    if (path == section || path.starts_with(section + ".")) return place;
   return {1, 1};
 }
 

@@ -93,6 +93,7 @@ class ScenarioParser {
     for (const std::string& other : kSections)
       if (other.starts_with(section + ".")) known.push_back(other.substr(section.size() + 1));
     reader_.only_keys(*map, section, known);
+    out_.places[section] = outer->place;
     read_keys(*map, section);
   }
 

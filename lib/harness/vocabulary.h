@@ -15,6 +15,7 @@ struct Term {
   std::string name;
   std::string title;
   std::string unavailable_reason;  ///< why it cannot be used on this machine; empty when it can
+  std::string details;             ///< more about it, one fact a line
 };
 
 struct FixTerm {
@@ -32,7 +33,7 @@ struct BrokenRule {
 
 /// The words a scenario may use. The tables of lower rooms are read in one place, bundled_vocabulary().
 struct Vocabulary {
-  std::vector<Term> recipes, devices, archs, layers;
+  std::vector<Term> recipes, devices, archs, layers, forms;
   std::vector<FixTerm> fixes;
   std::int64_t max_ranks = 1;
   /// The first rule that the cell breaks, if any. Called on every cell of every file before anything runs.
