@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/device.h"
+#include "core/check.h"
+
+/// What the tests of dense operations share: tensors of given values on a device, read back in double.
+namespace fp8lab::support {
+
+/// Fresh memory holds NaN, so that what a kernel forgot to write cannot pass.
+inline std::unique_ptr<Device> open_poisoned_cpu(std::string_view arch = "hopper") {
+  return open_device("cpu", {.arch = arch, .memory = {.capacity_bytes = 0, .poison = true}});
+}
+
+inline HolderId anyone(Device& device) { return device.holder(HolderKind::kInFlight); }
+
+/// The values as `dtype` holds them, so read() and not `values` is what a reference must start from.
+inline Tensor make_tensor(Device& device, const Shape& shape, DType dtype, const std::vector<float>& values) {
+  Tensor tensor = device.allocate({shape, dtype}, anyone(device));
+  device.write(tensor, values);
+  return tensor;
+}
+
+inline std::vector<double> read(Device& device, const Tensor& tensor) {
+  const std::vector<float> values = device.read(tensor);
+  return {values.begin(), values.end()};
+}
+
+/// The message of the Error that `action` throws; empty if it throws none.
+template <class Action>
+std::string error_of(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace fp8lab::support
