@@ -1,0 +1,40 @@
+#include <algorithm>
+#include <array>
+
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/rows.h"
+#include "core/e8m0.h"
+
+namespace fp8lab::cpu {
+namespace {
+
+float scale_at(const ScaleView& scales, std::int64_t row, std::int64_t col) {
+  const std::int64_t index =
+      scales.per_tensor() ? 0
+                          : row / scales.block_rows * scales.row_stride + col / scales.block_cols * scales.col_stride;
+  if (scales.dtype == DType::kE8M0) return e8m0_to_f32(reinterpret_cast<const std::uint8_t*>(scales.data)[index]);
+  return reinterpret_cast<const float*>(scales.data)[index];
+}
+
+}  // namespace
+
+void dequantize(const DequantizeArgs& args, ExecContext&) {
+  MatrixView codes = args.in.values;
+  MatrixView out = args.out;
+  const ScaleView& scales = args.in.scales;
+  if (scales.per_tensor()) flatten_if_contiguous(codes, out);
+  std::array<float, kRun> values;
+  for_each_run(codes, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
+    load(codes, row, col, count, values.data());
+    for (std::int64_t begin = 0; begin < count;) {
+      // A segment need not begin where a block does.
+      const std::int64_t block_end = scales.per_tensor() ? count : scales.block_cols - (col + begin) % scales.block_cols + begin;
+      const std::int64_t end = std::min(block_end, count);
+      const float scale = scale_at(scales, row, col + begin);
+      for (; begin < end; ++begin) values[static_cast<std::size_t>(begin)] *= scale;
+    }
+    store(values.data(), count, out, row, col);
+  });
+}
+
+}  // namespace fp8lab::cpu

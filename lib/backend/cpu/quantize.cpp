@@ -1,0 +1,211 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <type_traits>
+
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/quantize_loops.h"
+#include "backend/cpu/quantize_source.h"
+#include "backend/cpu/rows.h"
+#include "core/float8_format.h"
+#include "core/shape.h"
+
+// A matrix is cut into tiles that stay in cache; each orientation walks a tile row by row of its own, the column-wise one being the
+// row-wise one of the transposed matrix. Rows go through the inner loops of quantize_loops.h, which know no NaN:
+// segments that hold one, or an Inf, are cast again by the scalar functions that define the result.
+namespace fp8lab::cpu {
+namespace {
+
+/// Elements of a row that are cast at once, at most; a multiple of every block length.
+constexpr std::int64_t kSegment = 2048;
+/// Side of a tile read in both orders: in BF16 it fills half of a common second-level cache.
+constexpr std::int64_t kSquare = 512;
+/// Codes past this size leave the caches before anybody reads them, so they need not enter.
+constexpr std::int64_t kStreamElems = std::int64_t{16} << 20;
+
+struct Tile {
+  std::int64_t row = 0;
+  std::int64_t rows = 0;
+  std::int64_t col = 0;
+  std::int64_t cols = 0;
+  Tile transposed() const { return {.row = col, .rows = cols, .col = row, .cols = rows}; }
+};
+
+/// One orientation of a quantized matrix in the making.
+class HalfWriter {
+ public:
+  HalfWriter(const MatrixView& in, const OperandView& out, const QuantizeArgs& args, int slot)
+      : format_(args.format),
+        loops_(*quantize_loops().front()),
+        cast_bf16_(format_.payload == DType::kE4M3 ? loops_.cast_bf16_e4m3 : loops_.cast_bf16_e5m2),
+        cast_f32_(format_.payload == DType::kE4M3 ? loops_.cast_f32_e4m3 : loops_.cast_f32_e5m2),
+        source_(in, loops_, slot),
+        codes_(out.values),
+        scales_(out.scales),
+        streams_(out.values.numel() >= kStreamElems) {
+    if (format_.per_tensor()) {
+      tensor_scale_ = *args.scale;
+      *reinterpret_cast<float*>(scales_.data) = 1.0f / tensor_scale_;
+    } else if (scales_.storage_elems > 0) {
+      const auto bytes = static_cast<std::size_t>(scales_.storage_elems) * size_bytes(scales_.dtype);
+      std::memset(scales_.data, 0, bytes);
+    }
+  }
+
+  /// Casts a tile that begins and, inside the matrix, ends with a block in either direction.
+  void write(const Tile& tile) {
+    const std::int64_t step = std::max<std::int64_t>(format_.block_rows, 1);
+    const std::int64_t band = round_up(SourceRows::kBand, step);
+    for (std::int64_t first = tile.row; first < tile.row + tile.rows; first += band) {
+      const std::int64_t last = std::min(first + band, tile.row + tile.rows);
+      for (std::int64_t col = tile.col; col < tile.col + tile.cols; col += kSegment) {
+        const std::int64_t cols = std::min(kSegment, tile.col + tile.cols - col);
+        source_.open(first, last - first, col, cols);
+        for (std::int64_t row = first; row < last; row += step)
+          write_rows({.row = row, .rows = std::min(step, last - row), .col = col, .cols = cols});
+      }
+    }
+  }
+
+  /// Largest magnitude of the input so far; under blocks nobody asks.
+  std::uint32_t amax() const { return amax_; }
+
+ private:
+  /// Rows of one block's height.
+  void write_rows(const Tile& part) {
+    const std::int64_t run = format_.per_tensor() ? part.cols : format_.block_cols;
+    std::array<float, kSegment> scales;
+    bool exact = false;
+    if (format_.per_tensor())
+      scales[0] = tensor_scale_;
+    else
+      exact = scale_blocks(part, scales.data());
+    for (std::int64_t row = part.row; row < part.row + part.rows; ++row) {
+      std::uint8_t* direct = codes_.as<std::uint8_t>() + row * codes_.row_stride + part.col * codes_.col_stride;
+      const bool stage = streams_ || codes_.col_stride != 1;
+      std::uint8_t* codes = stage ? staged_.data() : direct;
+      cast_row(source_(row), {.codes = codes, .count = part.cols, .run = run, .scales = scales.data(), .exact = exact});
+      if (stage) put(codes, direct, part.cols);
+    }
+  }
+
+  /// Sets the scales of a row of blocks from their amaxes. True if one of those is not finite.
+  bool scale_blocks(const Tile& part, float* scales) {
+    const std::int64_t blocks = ceil_div(part.cols, format_.block_cols);
+    std::array<std::uint32_t, kSegment> magnitudes;
+    std::fill_n(magnitudes.begin(), blocks, 0u);
+    for (std::int64_t row = part.row; row < part.row + part.rows; ++row) {
+      const Elements elements = source_(row);
+      if (elements.bf16 != nullptr)
+        loops_.amax_bf16(elements.bf16, part.cols, format_.block_cols, magnitudes.data());
+      else
+        loops_.amax_f32(elements.f32, part.cols, format_.block_cols, magnitudes.data());
+    }
+    const std::int64_t first =
+        part.row / format_.block_rows * scales_.row_stride + part.col / format_.block_cols * scales_.col_stride;
+    const Float8Format fp8 = float8_format(format_.payload);
+    if (scales_.dtype == DType::kE8M0) {
+      const bool floor = format_.scale == ScaleKind::kE8M0Floor;
+      std::uint8_t* bytes = reinterpret_cast<std::uint8_t*>(scales_.data) + first;
+      for (std::int64_t k = 0; k < blocks; ++k) {
+        const float amax = float_from_bits(magnitudes[static_cast<std::size_t>(k)]);
+        const std::uint8_t byte = floor ? e8m0_floor(amax, fp8.emax) : e8m0_rceil(amax, fp8.max);
+        scales[k] = e8m0_multiplier(byte);
+        bytes[k * scales_.col_stride] = byte;
+      }
+    } else {
+      const bool power_of_two = format_.scale == ScaleKind::kF32PowerOfTwo;
+      float* inverses = reinterpret_cast<float*>(scales_.data) + first;
+      for (std::int64_t k = 0; k < blocks; ++k) {
+        const float amax = float_from_bits(magnitudes[static_cast<std::size_t>(k)]);
+        scales[k] = fp8lab::scale_from_amax(amax, fp8.max, format_.epsilon, power_of_two);
+        inverses[k * scales_.col_stride] = 1.0f / scales[k];
+      }
+    }
+    return std::any_of(magnitudes.begin(), magnitudes.begin() + blocks,
+                       [](std::uint32_t magnitude) { return magnitude >= kFloatInfinityBits; });
+  }
+
+  struct Cast {
+    std::uint8_t* codes;
+    std::int64_t count;
+    std::int64_t run;
+    const float* scales;
+    bool exact;  ///< some block has an amax that is not finite
+  };
+
+  void cast_row(const Elements& in, const Cast& cast) {
+    const auto runs_of = [&](const auto* elements) {
+      return CastRuns<std::remove_cvref_t<decltype(*elements)>>{
+          .in = elements, .codes = cast.codes, .count = cast.count, .run = cast.run, .scales = cast.scales};
+    };
+    const std::uint32_t amax = in.bf16 != nullptr ? cast_bf16_(runs_of(in.bf16)) : cast_f32_(runs_of(in.f32));
+    amax_ = std::max(amax_, amax);
+    const bool usable_scale = !format_.per_tensor() || (tensor_scale_ > 0.0f && tensor_scale_ <= kFloatMax);
+    if (cast.exact || amax >= kFloatInfinityBits || !usable_scale) cast_exactly(in, cast);
+  }
+
+  void cast_exactly(const Elements& in, const Cast& cast) const {
+    visit_float8(format_.payload, [&](auto format) {
+      for (std::int64_t i = 0; i < cast.count; ++i) {
+        const float x = in.bf16 != nullptr ? bf16_to_f32({in.bf16[i]}) : in.f32[i];
+        cast.codes[i] = encode<decltype(format)>(x * cast.scales[i / cast.run]);
+      }
+    });
+  }
+
+  void put(const std::uint8_t* codes, std::uint8_t* to, std::int64_t count) const {
+    if (codes_.col_stride != 1) {
+      for (std::int64_t i = 0; i < count; ++i) to[i * codes_.col_stride] = codes[i];
+      return;
+    }
+    const bool aligned = reinterpret_cast<std::uintptr_t>(to) % 64 == 0;
+    const std::int64_t lines = aligned ? count / 64 * 64 : 0;
+    loops_.stream(codes, to, lines);
+    std::memcpy(to + lines, codes + lines, static_cast<std::size_t>(count - lines));
+  }
+
+  QuantFormat format_;
+  const QuantizeLoops& loops_;
+  std::uint32_t (*cast_bf16_)(const CastRuns<std::uint16_t>&);
+  std::uint32_t (*cast_f32_)(const CastRuns<float>&);
+  SourceRows source_;
+  MatrixView codes_;
+  ScaleView scales_;
+  bool streams_;
+  float tensor_scale_ = 1.0f;
+  std::uint32_t amax_ = 0;
+  alignas(64) std::array<std::uint8_t, kSegment> staged_;
+};
+
+}  // namespace
+
+void quantize(const QuantizeArgs& args, ExecContext&) {
+  MatrixView in = args.in;
+  OperandView rowwise = args.rowwise;
+  const bool want_rowwise = rowwise.values.data != nullptr;
+  const bool want_columnwise = args.columnwise.values.data != nullptr;
+  if (args.format.per_tensor() && !want_columnwise) flatten_if_contiguous(in, rowwise.values);
+
+  std::optional<HalfWriter> rows;
+  std::optional<HalfWriter> columns;
+  if (want_rowwise) rows.emplace(in, rowwise, args, 0);
+  if (want_columnwise) columns.emplace(in.transposed(), args.columnwise, args, 1);
+
+  const std::int64_t tile_rows = want_columnwise ? kSquare : std::max<std::int64_t>(in.rows, 1);
+  const std::int64_t tile_cols = want_columnwise ? kSquare : std::max<std::int64_t>(in.cols, 1);
+  for (std::int64_t row = 0; row < in.rows; row += tile_rows)
+    for (std::int64_t col = 0; col < in.cols; col += tile_cols) {
+      const Tile tile = {row, std::min(tile_rows, in.rows - row), col, std::min(tile_cols, in.cols - col)};
+      if (rows) rows->write(tile);
+      if (columns) columns->write(tile.transposed());
+    }
+
+  if (args.amax != nullptr && args.format.per_tensor()) {
+    const std::uint32_t seen = rows ? rows->amax() : columns ? columns->amax() : 0;
+    *args.amax = float_from_bits(std::max(float_bits(*args.amax) & kFloatMagnitudeMask, seen));
+  }
+}
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,45 @@
+#include "ops/delayed_scaling.h"
+
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "core/check.h"
+#include "ops/elementwise.h"
+
+namespace fp8lab {
+
+DelayedScales::DelayedScales(Device& device, std::vector<float> fp8_max, const DelayedScaling& options, std::string_view owner)
+    : fp8_max_(std::move(fp8_max)), options_(options) {
+  check(!fp8_max_.empty(), "delayed scaling: no tensor given; a group has at least one");
+  if (options_.history_length < 1)
+    fail(fmt::format("delayed scaling: a history of {}; it keeps at least 1 amax", options_.history_length));
+  const auto tensors = static_cast<std::int64_t>(fp8_max_.size());
+  scales_ = device.allocate({Shape{tensors}, DType::kF32}, device.holder(HolderKind::kRecipeState, owner, "scale"));
+  history_ = device.allocate({Shape{options_.history_length, tensors}, DType::kF32},
+                             device.holder(HolderKind::kRecipeState, owner, "amax history"));
+  fill(device, scales_, 1.0f);
+  fill(device, history_, 0.0f);
+}
+
+Tensor DelayedScales::scale(int tensor) const { return scales_.columns(tensor, 1).reshaped(Shape{1}); }
+
+Tensor DelayedScales::amax(int tensor) const {
+  return history_.row_range(0, 1).columns(tensor, 1).reshaped(Shape{1});
+}
+
+void DelayedScales::update(Device& device) {
+  device.launch(&KernelTable::delayed_update, DelayedUpdateArgs{.history = history_.data<float>(),
+                                                                .scale = scales_.data<float>(),
+                                                                .length = options_.history_length,
+                                                                .tensors = tensors(),
+                                                                .fp8_max = fp8_max_,
+                                                                .algorithm = options_.algorithm,
+                                                                .margin = options_.margin});
+}
+
+Tensor DelayedScales::stash_scales(Device& device, HolderId holder) const {
+  return cast(device, scales_, DType::kF32, holder);
+}
+
+}  // namespace fp8lab

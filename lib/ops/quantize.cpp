@@ -1,0 +1,148 @@
+#include "ops/quantize.h"
+
+#include <fmt/core.h>
+
+#include "core/check.h"
+#include "core/float8_format.h"
+#include "ops/elementwise.h"
+#include "ops/validate.h"
+
+namespace fp8lab {
+namespace {
+
+/// Both sides of a block divide this, so that kernels can cut matrices into tiles of whole blocks.
+constexpr std::int64_t kBlockMultiple = 128;
+
+void check_format(const QuantFormat& format) {
+  if (!is_float8(format.payload)) fail(fmt::format("quantize: to {}; codes are e4m3 or e5m2", name(format.payload)));
+  if (format.per_tensor() != (format.amax_source != AmaxSource::kBlock))
+    fail(fmt::format("quantize: blocks of {} x {}; a block's scale comes from its own amax, a tensor's from elsewhere",
+                     format.block_rows, format.block_cols));
+  if (format.per_tensor()) {
+    if (format.scale_dtype() != DType::kF32) fail("quantize: an e8m0 scale for a whole tensor; only blocks have those");
+    return;
+  }
+  const auto divides = [](std::int64_t side) { return side >= 1 && kBlockMultiple % side == 0; };
+  if (!divides(format.block_rows) || !divides(format.block_cols))
+    fail(fmt::format("quantize: blocks of {} x {}; both sides must divide {}", format.block_rows, format.block_cols,
+                     kBlockMultiple));
+}
+
+void check_inputs(const QuantizeInputs& inputs) {
+  check_format(inputs.format);
+  check(inputs.orientations.rowwise || inputs.orientations.columnwise,
+        "quantize: neither row-wise nor column-wise; at least one half must be asked for");
+  if (inputs.format.amax_source == AmaxSource::kHistory) {
+    check_dtype("quantize", {"scale", inputs.scale}, DType::kF32);
+    check_numel("quantize", {"scale", inputs.scale}, 1, "one for the whole tensor");
+  } else if (inputs.scale) {
+    fail(fmt::format("quantize: {}; it is given only where the amax comes from a history", describe({"scale", inputs.scale})));
+  }
+  if (inputs.amax) {
+    check_dtype("quantize", {"amax", inputs.amax}, DType::kF32);
+    check_numel("quantize", {"amax", inputs.amax}, 1, "one for the whole tensor");
+  }
+}
+
+Tensor workspace(Device& device, std::string_view what) {
+  return device.allocate({Shape{1}, DType::kF32}, device.holder(HolderKind::kWorkspace, "quantize", what));
+}
+
+/// The scale of tensors that are measured before the cast.
+Tensor measured_scale(Device& device, std::span<const Tensor> xs, const QuantFormat& format) {
+  const Tensor amax = workspace(device, "amax");
+  const Tensor scale = workspace(device, "scale");
+  fill(device, amax, 0.0f);
+  for (const Tensor& x : xs) device.launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = amax.data<float>()});
+  device.launch(&KernelTable::scale_from_amax,
+                ScaleFromAmaxArgs{.amax = amax.data<const float>(),
+                                  .fp8_max = float8_format(format.payload).max,
+                                  .epsilon = format.epsilon,
+                                  .power_of_two = format.scale == ScaleKind::kF32PowerOfTwo,
+                                  .scale = scale.data<float>()});
+  return scale;
+}
+
+/// Where a cast finds its scale and leaves what it learns; both pointers are null under blocks.
+struct CastContext {
+  const float* scale = nullptr;
+  float* amax = nullptr;
+  Tensor shared_scale_inv;  ///< of every half under a tensor-wide scale
+};
+
+QuantizedTensor cast_halves(Device& device, const Tensor& x, const QuantizeInputs& inputs, const CastContext& context) {
+  const QuantFormat& format = inputs.format;
+  const auto half = [&](std::int64_t rows, std::int64_t cols) {
+    QuantizedHalf made;
+    made.codes = device.allocate({Shape{rows, cols}, format.payload}, inputs.holder);
+    made.scale_inv = format.per_tensor() ? context.shared_scale_inv
+                                         : device.allocate(scale_layout(format, rows, cols).spec, inputs.holder);
+    return made;
+  };
+  QuantizedTensor result(x.shape(), format);
+  QuantizeArgs args;
+  args.in = x.view();
+  args.format = format;
+  args.scale = context.scale;
+  args.amax = context.amax;
+  if (inputs.orientations.rowwise) {
+    result.rowwise() = half(x.rows(), x.cols());
+    args.rowwise = result.rowwise_operand();
+  }
+  if (inputs.orientations.columnwise) {
+    result.columnwise() = half(x.cols(), x.rows());
+    args.columnwise = result.columnwise_operand(false);
+  }
+  device.launch(&KernelTable::quantize, args);
+  return result;
+}
+
+/// Calls use(context) with the context that all of `xs` are cast in.
+template <class Use>
+void with_shared_scale(Device& device, std::span<const Tensor> xs, const QuantizeInputs& inputs, const Use& use) {
+  const Tensor scale =
+      inputs.format.amax_source == AmaxSource::kTensor ? measured_scale(device, xs, inputs.format) : inputs.scale;
+  use(CastContext{.scale = scale.data<const float>(),
+                  .amax = inputs.amax ? inputs.amax.data<float>() : nullptr,
+                  .shared_scale_inv = device.allocate({Shape{1}, DType::kF32}, inputs.holder)});
+}
+
+}  // namespace
+
+QuantizedTensor quantize(Device& device, const Tensor& x, const QuantizeInputs& inputs) {
+  check_real("quantize", {"x", x});
+  check_inputs(inputs);
+  QuantizedTensor result;
+  if (inputs.format.per_tensor()) {
+    with_shared_scale(device, std::span(&x, 1), inputs,
+                      [&](const CastContext& context) { result = cast_halves(device, x, inputs, context); });
+    return result;
+  }
+  // Blocks are measured one by one inside the cast; the whole is only for who asks.
+  if (inputs.amax) device.launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = inputs.amax.data<float>()});
+  return cast_halves(device, x, inputs, {});
+}
+
+std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const Tensor> xs, const QuantizeInputs& inputs) {
+  for (const Tensor& x : xs) check_real("quantize_together", {"x", x});
+  check_inputs(inputs);
+  if (!inputs.format.per_tensor()) fail("quantize_together: blocks have scales of their own; only whole tensors can share one");
+  std::vector<QuantizedTensor> results;
+  results.reserve(xs.size());
+  with_shared_scale(device, xs, inputs, [&](const CastContext& context) {
+    for (const Tensor& x : xs) results.push_back(cast_halves(device, x, inputs, context));
+  });
+  return results;
+}
+
+Tensor dequantize(Device& device, const OperandView& operand, DType dtype, HolderId holder) {
+  if (!operand.quantized() || !is_float8(operand.values.dtype))
+    fail(fmt::format("dequantize: {} {}; it must be e4m3 or e5m2 with scales", name(operand.values.dtype),
+                     operand.quantized() ? "with scales" : "without scales"));
+  if (!is_real(dtype)) fail(fmt::format("dequantize: to {}; it must be f32, f16 or bf16", name(dtype)));
+  const Tensor out = device.allocate({Shape{operand.values.rows, operand.values.cols}, dtype}, holder);
+  device.launch(&KernelTable::dequantize, DequantizeArgs{.in = operand, .out = out.view()});
+  return out;
+}
+
+}  // namespace fp8lab
