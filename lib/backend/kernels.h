@@ -193,12 +193,13 @@ struct DropoutArgs {
 struct AttentionRole {
   DType payload = DType::kE4M3;
   const float* scale = nullptr;
-  float* amax = nullptr;  ///< max-accumulated where given
+  float* amax = nullptr;  ///< where given, raised to the largest magnitude that was cast
 };
 
-/// Causal attention with grouped queries: head h reads key/value head h / (heads / kv_heads). Never holds S x S.
-/// P = softmax(softmax_scale * Q K^T) by rows, normalised, so |P| <= 1; dropout on P from (seed, stream, ((sequence * heads + head) *
-/// seq + query) * seq + key). With `s` given, P is cast before P V: P8 = cast(P * scale), read back by 1 / scale.
+/// Causal or full attention with grouped queries: head h reads key/value head h / (heads / kv_heads). Never holds S x S.
+/// P = exp(softmax_scale * Q K^T - lse), normalised by rows, so |P| <= 1; zero in a row whose every logit is -inf. Dropout on
+/// P keeps an entry where uniform(seed, stream, ((sequence * heads + head) * seq + query) * seq + key) >= p and divides it
+/// by 1 - p. With `s` given, P is cast after dropout and before P V: P8 = cast(P * scale), read back by 1 / scale.
 struct AttentionShape {
   std::int64_t seq = 0;
   std::int64_t batch = 0;
@@ -222,8 +223,9 @@ struct AttentionForwardArgs {
   AttentionRole s;
 };
 
-/// dV = P^T dO; dP = dO V^T; dS = P * (dP - rowsum(dO * O)); dQ = softmax_scale * dS K; dK = softmax_scale * dS^T Q. With `s` given, P is cast in P^T dO
-/// as in forward; with `grad_p` given, dS is cast before both of its products.
+/// dV = P^T dO; dP = dO V^T with forward's dropout; dS = P * (dP - rowsum(dO * O)), P without dropout; dQ = softmax_scale *
+/// dS K; dK = softmax_scale * dS^T Q. With `s` given, P is cast in P^T dO as in forward; with `grad_p` given, dS is cast
+/// before both of its products.
 struct AttentionBackwardArgs {
   AttentionShape shape;
   OperandView q;
