@@ -89,11 +89,13 @@ TEST_F(AttentionArgumentsTest, ValidCallsPass) {
 }
 
 TEST_F(AttentionArgumentsTest, ShapesMustFit) {
-  EXPECT_EQ(forward_error(DType::kBF16, [](AttentionInputs& in) { in.shape.kv_heads = 3; }),
-            "attention_forward: heads is 4 and kv_heads 3; heads must be a multiple of kv_heads, so that each key/value head "
-            "serves equally many query heads");
+  EXPECT_EQ(
+      forward_error(DType::kBF16, [](AttentionInputs& in) { in.shape.kv_heads = 3; }),
+      "attention_forward: heads is 4 and kv_heads 3; heads must be a multiple of kv_heads, so that each key/value head "
+      "serves equally many query heads");
   EXPECT_EQ(forward_error(DType::kBF16, [](AttentionInputs& in) { in.shape.head_dim = 0; }),
-            "attention_forward: seq 6, batch 2, heads 4, kv_heads 2, head_dim 0; the last three must be at least 1, none negative");
+            "attention_forward: seq 6, batch 2, heads 4, kv_heads 2, head_dim 0; the last three must be at least 1, "
+            "none negative");
   EXPECT_EQ(forward_error(DType::kBF16, [](AttentionInputs& in) { in.k = in.q; }),
             "attention_forward: k is bf16 [12, 32]; it must be [seq * batch, heads * head_dim] = [6 * 2, 2 * 8]");
   EXPECT_EQ(forward_error(DType::kBF16, [](AttentionInputs& in) { in.v.values.col_stride = 2; }),
@@ -102,7 +104,10 @@ TEST_F(AttentionArgumentsTest, ShapesMustFit) {
             "attention_backward: grad_o is bf16 [12, 16]; it must be [seq * batch, heads * head_dim] = [6 * 2, 4 * 8]");
   EXPECT_EQ(backward_error(DType::kBF16, [](AttentionBackwardInputs& in) { in.out.k = in.out.q; }),
             "attention_backward: grad_k is bf16 [12, 32]; it must be [seq * batch, heads * head_dim] = [6 * 2, 2 * 8]");
-  EXPECT_EQ(backward_error(DType::kBF16, [](AttentionBackwardInputs& in) { in.lse = in.lse.reshaped(Shape{6, 8}); }),
+  EXPECT_EQ(backward_error(DType::kBF16,
+                           [](AttentionBackwardInputs& in) {
+                             in.lse = in.lse.reshaped(Shape{6, 8});
+                           }),
             "attention_backward: lse is [6, 8]; it must be a contiguous [batch * heads, seq] = [2 * 4, 6]");
 }
 
@@ -121,14 +126,19 @@ TEST_F(AttentionArgumentsTest, TypesMustFit) {
   EXPECT_EQ(forward_error(DType::kBF16, [](AttentionInputs& in) { in.q.values.dtype = DType::kI32; }),
             "attention_forward: q is i32 [12, 32]; it must be f32, f16, bf16, or FP8 with a scale");
   EXPECT_EQ(forward_error(DType::kE4M3, [](AttentionInputs& in) { in.q.scales = {}; }),
-            "attention_forward: q is e4m3 [12, 32] without one f32 scale; FP8 operands of attention are quantized per tensor");
+            "attention_forward: q is e4m3 [12, 32] without one f32 scale; FP8 operands of attention are quantized per "
+            "tensor");
   EXPECT_EQ(forward_error(DType::kE4M3, [](AttentionInputs& in) { in.q.scales.block_cols = 32; }),
-            "attention_forward: q is e4m3 [12, 32] without one f32 scale; FP8 operands of attention are quantized per tensor");
+            "attention_forward: q is e4m3 [12, 32] without one f32 scale; FP8 operands of attention are quantized per "
+            "tensor");
   EXPECT_EQ(forward_error(DType::kE4M3, [](AttentionInputs& in) { in.out_dtype = DType::kE4M3; }),
             "attention_forward: out_dtype is e4m3; it must be f32, f16 or bf16");
-  EXPECT_EQ(backward_error(DType::kBF16, [this](AttentionBackwardInputs& in) { in.out.v = make_tensor(*device_, 12, 16, DType::kE5M2); }),
-            "attention_backward: grad_v is e5m2 [12, 16]; it must be an f32, f16 or bf16 tensor");
-  EXPECT_EQ(backward_error(DType::kBF16, [this](AttentionBackwardInputs& in) { in.lse = make_tensor(*device_, 8, 6, DType::kBF16); }),
+  EXPECT_EQ(
+      backward_error(DType::kBF16,
+                     [this](AttentionBackwardInputs& in) { in.out.v = make_tensor(*device_, 12, 16, DType::kE5M2); }),
+      "attention_backward: grad_v is e5m2 [12, 16]; it must be an f32, f16 or bf16 tensor");
+  EXPECT_EQ(backward_error(DType::kBF16,
+                           [this](AttentionBackwardInputs& in) { in.lse = make_tensor(*device_, 8, 6, DType::kBF16); }),
             "attention_backward: lse is bf16 [8, 6]; it must be f32");
 }
 
@@ -137,10 +147,13 @@ TEST_F(AttentionArgumentsTest, CastRolesNeedFloat8Operands) {
             "attention_forward: role s is cast to e4m3 while v is bf16; a cast role needs FP8 operands");
   EXPECT_EQ(forward_error(DType::kE4M3, [](AttentionInputs& in) { in.s.payload = DType::kBF16; }),
             "attention_forward: role s is cast to bf16; it must be an FP8 type (e4m3, e5m2)");
-  EXPECT_EQ(backward_error(DType::kE4M3, [this](AttentionBackwardInputs& in) { in.grad_o = operand(12, 32, DType::kBF16); }),
-            "attention_backward: role s is cast to e4m3 while grad_o is bf16; a cast role needs FP8 operands");
-  EXPECT_EQ(backward_error(DType::kBF16, [](AttentionBackwardInputs& in) { in.grad_p = {.payload = DType::kE5M2, .scale = &kScale}; }),
-            "attention_backward: role grad_p is cast to e5m2 while k is bf16; a cast role needs FP8 operands");
+  EXPECT_EQ(
+      backward_error(DType::kE4M3, [this](AttentionBackwardInputs& in) { in.grad_o = operand(12, 32, DType::kBF16); }),
+      "attention_backward: role s is cast to e4m3 while grad_o is bf16; a cast role needs FP8 operands");
+  EXPECT_EQ(
+      backward_error(DType::kBF16,
+                     [](AttentionBackwardInputs& in) { in.grad_p = {.payload = DType::kE5M2, .scale = &kScale}; }),
+      "attention_backward: role grad_p is cast to e5m2 while k is bf16; a cast role needs FP8 operands");
 }
 
 }  // namespace

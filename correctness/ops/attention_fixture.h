@@ -13,8 +13,8 @@
 #include "ops/attention.h"
 #include "reference/attention_reference.h"
 
-/// What the attention tests share: operands on a device, the same operands in double for the reference, and a comparison that
-/// asks for the reference's own error bound.
+/// What the attention tests share: operands on a device, the same operands in double for the reference, and a
+/// comparison that asks for the reference's own error bound.
 namespace fp8lab::attention_test {
 
 struct ShapeOptions {
@@ -107,7 +107,8 @@ struct Qkv {
 /// Columns of one packed tensor, as a projection leaves them.
 inline Qkv make_qkv(Device& device, const AttentionShape& shape, DType dtype, float deviation = 1.0f) {
   const std::int64_t q = query_cols(shape), kv = key_cols(shape);
-  const Tensor packed = make_operand(device, q + 2 * kv, dtype, gaussian(tokens(shape) * (q + 2 * kv), 1, deviation)).values;
+  const Tensor packed =
+      make_operand(device, q + 2 * kv, dtype, gaussian(tokens(shape) * (q + 2 * kv), 1, deviation)).values;
   return {{packed.columns(0, q), {}}, {packed.columns(q, kv), {}}, {packed.columns(q + kv, kv), {}}};
 }
 
@@ -141,7 +142,9 @@ inline reference::AttentionProblem reference_problem(const AttentionShape& shape
 }
 
 /// Half a unit in the last place, relative.
-inline double roundoff(DType dtype) { return dtype == DType::kBF16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-24; }
+inline double roundoff(DType dtype) {
+  return dtype == DType::kBF16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-24;
+}
 
 /// |actual - value| <= error + roundoff * |value| for every element; NaN never passes.
 inline ::testing::AssertionResult within(const std::vector<float>& actual, const reference::Bounded& expected,
@@ -156,9 +159,9 @@ inline ::testing::AssertionResult within(const std::vector<float>& actual, const
     if (!(std::fabs(static_cast<double>(actual[i]) - expected.value[i]) <= limit) && wrong++ == 0) first = i;
   }
   if (wrong == 0) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << wrong << " of " << actual.size() << " elements are off; first [" << first << "] is "
-                                       << actual[first] << ", expected " << expected.value[first] << " within "
-                                       << expected.error[first];
+  return ::testing::AssertionFailure() << wrong << " of " << actual.size() << " elements are off; first [" << first
+                                       << "] is " << actual[first] << ", expected " << expected.value[first]
+                                       << " within " << expected.error[first];
 }
 
 inline AttentionOutputs run_forward(Device& device, const AttentionShape& shape, const Qkv& qkv, DType out_dtype,
@@ -204,7 +207,8 @@ inline AttentionGradients run_backward(Device& device, const AttentionShape& sha
 class AttentionTest : public ::testing::Test {
  protected:
   // Poison: whatever a kernel reads without having written it, or leaves unwritten, is NaN.
-  std::unique_ptr<Device> owned_device_ = open_device("cpu", {.arch = "hopper", .memory = {.capacity_bytes = 0, .poison = true}});
+  std::unique_ptr<Device> owned_device_ =
+      open_device("cpu", {.arch = "hopper", .memory = {.capacity_bytes = 0, .poison = true}});
   Device& device_ = *owned_device_;
 };
 

@@ -38,14 +38,16 @@ Gradients backward(Device& device, const AttentionShape& shape, const Step& step
   return backward(device, shape, step, step.out.lse);
 }
 
-reference::AttentionBackwardReference expected_gradients(Device& device, const AttentionShape& shape, const Step& step) {
-  return reference::attention_backward(reference_problem(shape), reference_inputs(device, step.qkv), read(device, {step.out.o, {}}),
-                                       read(device, step.grad_o));
+reference::AttentionBackwardReference expected_gradients(Device& device, const AttentionShape& shape,
+                                                         const Step& step) {
+  return reference::attention_backward(reference_problem(shape), reference_inputs(device, step.qkv),
+                                       read(device, {step.out.o, {}}), read(device, step.grad_o));
 }
 
 // Central differences of the reference's loss sum(grad_o * O), for every coordinate of `input`, a member of `inputs`.
-std::vector<double> finite_differences(const reference::AttentionProblem& problem, reference::AttentionInputsReference& inputs,
-                                       std::vector<double>& input, const std::vector<double>& grad_o) {
+std::vector<double> finite_differences(const reference::AttentionProblem& problem,
+                                       reference::AttentionInputsReference& inputs, std::vector<double>& input,
+                                       const std::vector<double>& grad_o) {
   // Truncation leaves h^2 / 6 times a third derivative of order 10, cancellation 2^-53 / h times a loss of order 100.
   constexpr double kStep = 1e-5;
   const auto loss = [&] {
@@ -71,10 +73,10 @@ std::vector<AttentionShape> small_shapes() {
   std::vector<AttentionShape> shapes;
   for (const bool causal : {true, false})
     for (const float dropout : {0.0f, 0.3f}) {
-      shapes.push_back(
-          make_shape({.seq = 6, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 3, .causal = causal, .dropout = dropout}));
-      shapes.push_back(
-          make_shape({.seq = 5, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 4, .causal = causal, .dropout = dropout}));
+      shapes.push_back(make_shape(
+          {.seq = 6, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 3, .causal = causal, .dropout = dropout}));
+      shapes.push_back(make_shape(
+          {.seq = 5, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 4, .causal = causal, .dropout = dropout}));
     }
   return shapes;
 }
@@ -167,7 +169,8 @@ TEST_F(AttentionTest, GradientBoundCatchesMutations) {
   EXPECT_FALSE(matches(mutated, step, step.out.lse)) << "another dropout mask";
 
   Step changed = step;
-  changed.qkv.q = make_operand(device_, query_cols(shape), DType::kBF16, gaussian(tokens(shape) * query_cols(shape), 9));
+  changed.qkv.q =
+      make_operand(device_, query_cols(shape), DType::kBF16, gaussian(tokens(shape) * query_cols(shape), 9));
   const Tensor stale = run_forward(device_, shape, changed.qkv, DType::kBF16).lse;
   EXPECT_FALSE(matches(shape, step, stale)) << "lse of other logits";
 

@@ -10,7 +10,8 @@
 
 #include "attention_fixture.h"
 
-// Counts what the kernels take from the heap. Devices take their memory through aligned allocation, which stays outside.
+// Counts what the kernels take from the heap. Devices take their memory through aligned allocation, which stays
+// outside.
 namespace {
 
 std::atomic<std::int64_t> live_bytes{0};

@@ -140,8 +140,9 @@ TEST_F(AttentionTest, HugeLogitsSelectOneKey) {
   std::vector<float> keys(70, -100.0f);
   keys[66] = 100.0f;
   std::vector<float> values = gaussian(70, 3);
-  const Qkv qkv = {make_operand(device_, 1, DType::kF32, std::vector<float>(70, 100.0f)),  // logits of -1e4 and one of 1e4
-                   make_operand(device_, 1, DType::kF32, keys), make_operand(device_, 1, DType::kF32, values)};
+  const Qkv qkv = {
+      make_operand(device_, 1, DType::kF32, std::vector<float>(70, 100.0f)),  // logits of -1e4 and one of 1e4
+      make_operand(device_, 1, DType::kF32, keys), make_operand(device_, 1, DType::kF32, values)};
   const AttentionOutputs out = run_forward(device_, shape, qkv, DType::kF32);
   for (const float o : device_.read(out.o)) EXPECT_EQ(o, values[66]);
   for (const float lse : device_.read(out.lse)) EXPECT_EQ(lse, 1e4f);
@@ -181,7 +182,8 @@ Operand repeat_heads(Device& device, const AttentionShape& shape, const Operand&
 
 TEST_F(AttentionTest, GroupedQueriesEqualRepeatedHeadsBitwise) {
   // head_dim 16 makes softmax_scale a power of two, so that scaling a sum equals scaling its terms.
-  const AttentionShape grouped = make_shape({.seq = 45, .batch = 2, .heads = 6, .kv_heads = 2, .head_dim = 16, .dropout = 0.1f});
+  const AttentionShape grouped =
+      make_shape({.seq = 45, .batch = 2, .heads = 6, .kv_heads = 2, .head_dim = 16, .dropout = 0.1f});
   AttentionShape repeated = grouped;
   repeated.kv_heads = grouped.heads;
   const Qkv qkv = make_qkv(device_, grouped, DType::kF32);
@@ -214,7 +216,9 @@ TEST_F(AttentionTest, LaterTokensDoNotTouchEarlierOnes) {
   for (const std::int64_t seq : {1, 31, 33, 64, 65, 99}) {
     AttentionShape shorter = whole;
     shorter.seq = seq;
-    const auto first = [&](const Operand& operand) { return Operand{operand.values.row_range(0, tokens(shorter)), {}}; };
+    const auto first = [&](const Operand& operand) {
+      return Operand{operand.values.row_range(0, tokens(shorter)), {}};
+    };
     const Tensor prefix = run_forward(device_, shorter, {first(qkv.q), first(qkv.k), first(qkv.v)}, DType::kF32).o;
     const std::vector<float> expected(o.begin(), o.begin() + static_cast<std::ptrdiff_t>(prefix.numel()));
     EXPECT_TRUE(bitwise_equal(device_.read(prefix), expected)) << "seq " << seq;
@@ -222,13 +226,16 @@ TEST_F(AttentionTest, LaterTokensDoNotTouchEarlierOnes) {
 }
 
 TEST_F(AttentionTest, RunsAreBitwiseEqual) {
-  const AttentionShape shape = make_shape({.seq = 77, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 24, .dropout = 0.2f});
+  const AttentionShape shape =
+      make_shape({.seq = 77, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 24, .dropout = 0.2f});
   const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
-  const Operand grad_o = make_operand(device_, query_cols(shape), DType::kBF16, gaussian(tokens(shape) * query_cols(shape), 2));
+  const Operand grad_o =
+      make_operand(device_, query_cols(shape), DType::kBF16, gaussian(tokens(shape) * query_cols(shape), 2));
   std::vector<std::vector<float>> runs[2];
   for (auto& run : runs) {
     const AttentionOutputs out = run_forward(device_, shape, qkv, DType::kBF16);
-    const AttentionGradients grads = run_backward(device_, shape, {qkv, {out.o, {}}, grad_o, out.lse, {}, {}}, DType::kBF16);
+    const AttentionGradients grads =
+        run_backward(device_, shape, {qkv, {out.o, {}}, grad_o, out.lse, {}, {}}, DType::kBF16);
     for (const Tensor& tensor : {out.o, out.lse, grads.q, grads.k, grads.v}) run.push_back(device_.read(tensor));
   }
   for (std::size_t i = 0; i < runs[0].size(); ++i) EXPECT_TRUE(bitwise_equal(runs[0][i], runs[1][i]));
@@ -240,7 +247,8 @@ TEST_F(AttentionTest, EmptySequenceAndEmptyBatchGiveEmptyResults) {
     const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
     const AttentionOutputs out = run_forward(device_, shape, qkv, DType::kBF16);
     EXPECT_EQ(out.o.numel(), 0);
-    EXPECT_EQ(run_backward(device_, shape, {qkv, {out.o, {}}, {out.o, {}}, out.lse, {}, {}}, DType::kBF16).k.numel(), 0);
+    EXPECT_EQ(run_backward(device_, shape, {qkv, {out.o, {}}, {out.o, {}}, out.lse, {}, {}}, DType::kBF16).k.numel(),
+              0);
   }
 }
 

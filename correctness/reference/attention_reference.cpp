@@ -22,7 +22,9 @@ class Head {
       : problem_(problem), sequence_(sequence), head_(head), kv_head_(head / (problem.heads / problem.kv_heads)) {}
 
   std::size_t query(std::int64_t position, std::int64_t d) const { return element(position, head_, problem_.heads, d); }
-  std::size_t key(std::int64_t position, std::int64_t d) const { return element(position, kv_head_, problem_.kv_heads, d); }
+  std::size_t key(std::int64_t position, std::int64_t d) const {
+    return element(position, kv_head_, problem_.kv_heads, d);
+  }
   std::size_t lse(std::int64_t position) const {
     return static_cast<std::size_t>((sequence_ * problem_.heads + head_) * problem_.seq + position);
   }
@@ -53,7 +55,9 @@ struct CastCount {
   void apply(const AttentionCast& cast, double& value, double& error) {
     amax = std::max(amax, std::fabs(value));
     if (cast.format == nullptr) return;
-    const auto rounded = [&](double x) { return cast.format->decode(cast.format->encode(x * cast.scale)) / cast.scale; };
+    const auto rounded = [&](double x) {
+      return cast.format->decode(cast.format->encode(x * cast.scale)) / cast.scale;
+    };
     const double low = rounded(value - error);
     const double high = rounded(value + error);
     value = rounded(value);
@@ -113,8 +117,8 @@ struct Softmax {
 };
 
 /// P with dropout and its cast, as the products with V and dO take it.
-HeadMatrix dropped_and_cast(const AttentionProblem& problem, const Head& head, const HeadMatrix& p, const AttentionCast& cast,
-                            CastCount& count) {
+HeadMatrix dropped_and_cast(const AttentionProblem& problem, const Head& head, const HeadMatrix& p,
+                            const AttentionCast& cast, CastCount& count) {
   HeadMatrix result = p;
   for (std::int64_t i = 0; i < problem.seq; ++i) {
     for (std::int64_t j = 0; j < problem.seq; ++j) {
@@ -129,7 +133,8 @@ HeadMatrix dropped_and_cast(const AttentionProblem& problem, const Head& head, c
 }
 
 /// out[target] += left(i, j) * right, whose error is its operand's and that of the sum.
-void add_product(Bounded& out, std::size_t target, const HeadMatrix& left, std::size_t at, double right, double precision) {
+void add_product(Bounded& out, std::size_t target, const HeadMatrix& left, std::size_t at, double right,
+                 double precision) {
   out.value[target] += left.value[at] * right;
   out.error[target] += (left.error[at] + precision * std::fabs(left.value[at])) * std::fabs(right);
 }

@@ -5,9 +5,9 @@
 
 #include "reference/float8_reference.h"
 
-// Attention by its definition, in double precision, with every S x S matrix written out. Beside each result stands how far
-// an implementation in lesser precision may be from it, carried through the formulas to first order, so that no test has
-// to guess a tolerance.
+// Attention by its definition, in double precision, with every S x S matrix written out. Beside each result stands how
+// far an implementation in lesser precision may be from it, carried through the formulas to first order, so that no
+// test has to guess a tolerance.
 namespace fp8lab::reference {
 
 struct AttentionProblem {
@@ -31,8 +31,8 @@ struct AttentionCast {
   double scale = 1.0;
 };
 
-/// Values, and how far from each an implementation of the given precision may be. A cast whose argument lies within the error
-/// of a tie may go either way; the error covers it.
+/// Values, and how far from each an implementation of the given precision may be. A cast whose argument lies within the
+/// error of a tie may go either way; the error covers it.
 struct Bounded {
   explicit Bounded(std::int64_t size = 0)
       : value(static_cast<std::size_t>(size)), error(static_cast<std::size_t>(size)) {}

@@ -17,12 +17,14 @@ std::string describe(std::string_view name_of_it, const MatrixView& view) {
 
 void check_shape(std::string_view op, const AttentionShape& shape) {
   if (shape.seq < 0 || shape.batch < 0 || shape.heads < 1 || shape.kv_heads < 1 || shape.head_dim < 1)
-    fail(fmt::format("{}: seq {}, batch {}, heads {}, kv_heads {}, head_dim {}; the last three must be at least 1, none negative",
-                     op, shape.seq, shape.batch, shape.heads, shape.kv_heads, shape.head_dim));
+    fail(fmt::format(
+        "{}: seq {}, batch {}, heads {}, kv_heads {}, head_dim {}; the last three must be at least 1, none negative",
+        op, shape.seq, shape.batch, shape.heads, shape.kv_heads, shape.head_dim));
   if (shape.heads % shape.kv_heads != 0)
-    fail(fmt::format("{}: heads is {} and kv_heads {}; heads must be a multiple of kv_heads, so that each key/value head serves "
-                     "equally many query heads",
-                     op, shape.heads, shape.kv_heads));
+    fail(fmt::format(
+        "{}: heads is {} and kv_heads {}; heads must be a multiple of kv_heads, so that each key/value head serves "
+        "equally many query heads",
+        op, shape.heads, shape.kv_heads));
   if (!(shape.dropout >= 0.0f && shape.dropout < 1.0f))
     fail(fmt::format("{}: dropout is {}; it must lie in [0, 1)", op, shape.dropout));
   if (!std::isfinite(shape.softmax_scale))
@@ -33,23 +35,23 @@ void check_shape(std::string_view op, const AttentionShape& shape) {
 void check_extent(std::string_view op, std::string_view name_of_it, const MatrixView& view, const AttentionShape& shape,
                   std::int64_t heads) {
   if (view.rows != shape.seq * shape.batch || view.cols != heads * shape.head_dim)
-    fail(fmt::format("{}: {}; it must be [seq * batch, heads * head_dim] = [{} * {}, {} * {}]", op, describe(name_of_it, view),
-                     shape.seq, shape.batch, heads, shape.head_dim));
+    fail(fmt::format("{}: {}; it must be [seq * batch, heads * head_dim] = [{} * {}, {} * {}]", op,
+                     describe(name_of_it, view), shape.seq, shape.batch, heads, shape.head_dim));
   if (view.col_stride != 1 && view.cols > 1)
-    fail(fmt::format("{}: {} with columns {} elements apart; a row's columns must be contiguous", op, describe(name_of_it, view),
-                     view.col_stride));
+    fail(fmt::format("{}: {} with columns {} elements apart; a row's columns must be contiguous", op,
+                     describe(name_of_it, view), view.col_stride));
 }
 
-void check_operand(std::string_view op, std::string_view name_of_it, const OperandView& operand, const AttentionShape& shape,
-                   std::int64_t heads) {
+void check_operand(std::string_view op, std::string_view name_of_it, const OperandView& operand,
+                   const AttentionShape& shape, std::int64_t heads) {
   check_extent(op, name_of_it, operand.values, shape, heads);
   if (is_float8(operand.values.dtype)) {
     if (!operand.quantized() || !operand.scales.per_tensor() || operand.scales.dtype != DType::kF32)
       fail(fmt::format("{}: {} without one f32 scale; FP8 operands of attention are quantized per tensor", op,
                        describe(name_of_it, operand.values)));
   } else if (!is_real(operand.values.dtype) || operand.quantized()) {
-    fail(fmt::format("{}: {}{}; it must be f32, f16, bf16, or FP8 with a scale", op, describe(name_of_it, operand.values),
-                     operand.quantized() ? " with a scale" : ""));
+    fail(fmt::format("{}: {}{}; it must be f32, f16, bf16, or FP8 with a scale", op,
+                     describe(name_of_it, operand.values), operand.quantized() ? " with a scale" : ""));
   }
 }
 
@@ -60,11 +62,12 @@ void check_one_type(std::string_view op, const MatrixView& q, const MatrixView& 
 }
 
 /// A kernel casts P or dS only to multiply it with another FP8 operand.
-void check_role(std::string_view op, std::string_view name_of_it, const AttentionRole& role, std::string_view partner_name,
-                const MatrixView& partner) {
+void check_role(std::string_view op, std::string_view name_of_it, const AttentionRole& role,
+                std::string_view partner_name, const MatrixView& partner) {
   if (role.scale == nullptr) return;
   if (!is_float8(role.payload))
-    fail(fmt::format("{}: role {} is cast to {}; it must be an FP8 type (e4m3, e5m2)", op, name_of_it, name(role.payload)));
+    fail(fmt::format("{}: role {} is cast to {}; it must be an FP8 type (e4m3, e5m2)", op, name_of_it,
+                     name(role.payload)));
   if (!is_float8(partner.dtype))
     fail(fmt::format("{}: role {} is cast to {} while {} is {}; a cast role needs FP8 operands", op, name_of_it,
                      name(role.payload), partner_name, name(partner.dtype)));

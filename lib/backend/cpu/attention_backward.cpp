@@ -12,8 +12,8 @@ using namespace attention;
 
 using Floats = std::vector<float>;
 
-/// One key/value head's operands and gradients, and the room for one tile of queries by keys. Grows with seq, never with
-/// its square.
+/// One key/value head's operands and gradients, and the room for one tile of queries by keys. Grows with seq, never
+/// with its square.
 struct BackwardScratch {
   explicit BackwardScratch(const AttentionShape& shape)
       : dim(round_up(shape.head_dim, kLanes)), keys(round_up(shape.seq, kLanes)) {
@@ -86,7 +86,8 @@ void load_queries(const Pass& pass, const HeadRows& rows, BackwardScratch& scrat
 }
 
 /// Rows of logits and of dO V^T become rows of P, as dV's product takes it, and of dS, as dQ's and dK's do.
-void differentiate_softmax(Pass& pass, const HeadRows& rows, std::int64_t first_key, std::int64_t keys, BackwardScratch& scratch) {
+void differentiate_softmax(Pass& pass, const HeadRows& rows, std::int64_t first_key, std::int64_t keys,
+                           BackwardScratch& scratch) {
   const AttentionShape& shape = pass.args.shape;
   const DropoutRule dropout(shape, rows.sequence, rows.head);
   const MatrixView& lse = pass.args.lse;
@@ -170,7 +171,8 @@ void backward_query_head(Pass& pass, HeadRows rows, BackwardScratch& scratch) {
   const AttentionBackwardArgs& args = pass.args;
   std::fill(scratch.grad_k.begin(), scratch.grad_k.end(), 0.0f);
   std::fill(scratch.grad_v.begin(), scratch.grad_v.end(), 0.0f);
-  const float grad_q_factor = joint_factor(pass.grad_p_cast.scale_inv(), scale_inv_of(args.k), args.shape.softmax_scale);
+  const float grad_q_factor =
+      joint_factor(pass.grad_p_cast.scale_inv(), scale_inv_of(args.k), args.shape.softmax_scale);
   for (rows.begin = 0; rows.begin < args.shape.seq; rows.begin += kQueryTile) {
     rows.count = std::min(kQueryTile, args.shape.seq - rows.begin);
     load_queries(pass, rows, scratch);

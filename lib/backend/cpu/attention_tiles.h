@@ -8,9 +8,10 @@
 // What the two directions of attention share. The logits of a tile of queries, P = exp(logit - lse) from them, dropout
 // and the casts come from the same functions in forward and backward, so both see the same P bit for bit.
 //
-// Order of arithmetic, whatever the operands: sums run over stored elements (FP8 codes as the floats they decode to, whose
-// products are exact), and the scales of both operands multiply the finished sum once, as one float factor. Every loop is
-// vectorised across results, never along a sum, so results depend neither on the instruction set nor on the tile's edges.
+// Order of arithmetic, whatever the operands: sums run over stored elements (FP8 codes as the floats they decode to,
+// whose products are exact), and the scales of both operands multiply the finished sum once, as one float factor.
+// Products are vectorised across results, never along a sum, and other sums run in kLanes lanes everywhere, so results
+// depend neither on the instruction set nor on the tile's edges.
 namespace fp8lab::cpu::attention {
 
 inline constexpr std::int64_t kQueryTile = 32;
@@ -18,8 +19,8 @@ inline constexpr std::int64_t kKeyTile = 64;
 /// Rows of logits are padded to whole groups of this many keys; head dimensions likewise.
 inline constexpr std::int64_t kLanes = 8;
 
-/// c[m, n] (+)= a[m, k] * b[k, n] in FP32: each element's k products are added in order, then to c. Rows of `a` and `c` are
-/// readable up to a multiple of 4, columns of `b` and `c` to a multiple of kLanes.
+/// c[m, n] (+)= a[m, k] * b[k, n] in FP32: each element's k products are added in order, then to c. Rows of `a` and `c`
+/// are readable up to a multiple of 4, columns of `b` and `c` to a multiple of kLanes.
 struct TileProduct {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -27,7 +28,7 @@ struct TileProduct {
   const float* a = nullptr;
   std::int64_t a_row_stride = 0;
   std::int64_t a_col_stride = 1;
-  const float* b = nullptr;          ///< element (i, j) at (j / kLanes) * b_group_stride + i * b_row_stride + j % kLanes
+  const float* b = nullptr;  ///< element (i, j) at (j / kLanes) * b_group_stride + i * b_row_stride + j % kLanes
   std::int64_t b_group_stride = kLanes;
   std::int64_t b_row_stride = 0;
   float* c = nullptr;
@@ -52,8 +53,8 @@ struct HeadRows {
 void load_rows(const MatrixView& matrix, const HeadRows& rows, float* out, std::int64_t stride);
 /// Multiplies the rows by `factor` in place, then rounds them once to the matrix' type.
 void store_rows(const MatrixView& matrix, const HeadRows& rows, float* in, std::int64_t stride, float factor);
-/// The transpose of rows x head_dim as multiply() wants its `b`: groups of kLanes rows, each [head_dim, kLanes]; rows from
-/// `rows` to the next multiple of kLanes are zero.
+/// The transpose of rows x head_dim as multiply() wants its `b`: groups of kLanes rows, each [head_dim, kLanes]; rows
+/// from `rows` to the next multiple of kLanes are zero.
 void pack_transposed(const float* in, std::int64_t stride, std::int64_t rows, std::int64_t head_dim, float* out);
 
 /// 1 for an operand without scales.
