@@ -161,10 +161,11 @@ Enum from_name(const std::array<Enum, N>& all, const std::string& text) {
 
 Json gate_json(const Gate& gate) {
   Json out{{"text", gate.text},
-           {"pass", nullptr},
+           {"arm", name(gate.side)},
+           {"metric", text_or_null(gate.metric)},
+           {"pass", gate.pass ? Json(*gate.pass) : Json(nullptr)},
            {"observed", finite_or_null(gate.observed)},
            {"limit", finite_or_null(gate.limit)}};
-  if (gate.pass) out["pass"] = *gate.pass;
   std::string detail = gate.detail;
   if (detail.empty() && gate.observed && !std::isfinite(*gate.observed))
     detail = fmt::format("the measured value is {}", *gate.observed);
@@ -175,6 +176,8 @@ Json gate_json(const Gate& gate) {
 Gate gate_from(const Json& json) {
   Gate out;
   out.text = json.at("text").get<std::string>();
+  out.side = from_name(kSides, json.at("arm").get<std::string>());
+  out.metric = text_or_empty(json, "metric");
   if (!json.at("pass").is_null()) out.pass = json.at("pass").get<bool>();
   out.observed = number_from(json.at("observed"));
   out.limit = number_from(json.at("limit"));

@@ -83,8 +83,8 @@ std::string ending_of(const ArmResult& result) {
 }
 
 Gate evaluate_ending(const Expectation& e, const ArmResults& arms) {
-  Gate gate;
-  gate.text = text_of(e);
+  Gate gate{
+      .text = text_of(e), .side = e.side, .metric = e.metric, .pass = {}, .observed = {}, .limit = {}, .detail = {}};
   const auto result = arms.find(arm_of(e.side));
   if (result == arms.end()) {
     gate.detail = fmt::format("the {} arm did not run", name(e.side));
@@ -97,8 +97,8 @@ Gate evaluate_ending(const Expectation& e, const ArmResults& arms) {
 
 Gate evaluate(const Expectation& e, const ArmResults& arms) {
   if (e.comparison == Comparison::kEnds) return evaluate_ending(e, arms);
-  Gate gate;
-  gate.text = text_of(e);
+  Gate gate{
+      .text = text_of(e), .side = e.side, .metric = e.metric, .pass = {}, .observed = {}, .limit = {}, .detail = {}};
   const Figure observed = measured(arms, e.side, e.metric);
   const Figure limit = e.predicted ? predicted(arms, e.side, e.metric) : Figure{e.low, ""};
   gate.observed = observed.value;

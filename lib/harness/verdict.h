@@ -33,6 +33,8 @@ bool is_good(Verdict verdict);
 /// An expectation with what was observed.
 struct Gate {
   std::string text;
+  Side side = Side::kAfter;
+  std::string metric;              ///< empty for an expectation of how an arm ends
   std::optional<bool> pass;        ///< absent: undecided, because a figure is absent
   std::optional<double> observed;  ///< absent: see detail
   std::optional<double> limit;     ///< of kWithin the bound that was missed, or the lower one

@@ -1,0 +1,84 @@
+#include "harness/fake_arms.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+
+#include "core/check.h"
+#include "harness/scenario.h"
+
+namespace fp8lab::sample {
+namespace {
+
+void wait_for_ever() {
+  for (;;) ::pause();
+}
+
+double retained(Arm arm) { return arm == Arm::kBefore ? 100 : 0; }
+
+ArmResult measured(Arm arm) {
+  ArmResult out;
+  out.metrics["memory.retained_bytes"] = {retained(arm), std::nullopt, "B", ""};
+  out.metrics["memory.peak_bytes"] = {1000 + retained(arm), std::nullopt, "B", ""};
+  if (arm == Arm::kBefore)
+    out.retained_by_holder = {{"context of attention[0]: q, k, v", 60}, {"context of attention[1]: q, k, v", 40}};
+  out.sequence_hash = "00000000000000aa";
+  out.timeline_json = "{\"events\": []}";
+  return out;
+}
+
+}  // namespace
+
+ArmResult fake_arm(const CellConfig& cell, Arm arm) {
+  const std::string prefix = std::string(name(arm)) + "_";
+  const std::string what = cell.scenario.starts_with(prefix) ? cell.scenario.substr(prefix.size()) : "";
+  ArmResult out = measured(arm);
+  if (what == "segv") ::raise(SIGSEGV);
+  if (what == "abort") std::abort();
+  if (what == "kill") ::raise(SIGKILL);
+  if (what == "exit") ::_exit(0);
+  if (what == "exit3") {
+    std::fputs("first line\nthe last words\n\n", stderr);
+    ::_exit(3);
+  }
+  if (what == "hang") wait_for_ever();
+  if (what == "stubborn") {
+    ::signal(SIGTERM, SIG_IGN);
+    wait_for_ever();
+  }
+  if (what == "family") {
+    // A grandchild that outlives its parent unless the whole group is ended; it tells its number.
+    const pid_t grandchild = ::fork();
+    if (grandchild == 0) wait_for_ever();
+    out.retained_by_holder = {{"grandchild", grandchild}};
+  }
+  if (what == "oom") throw OutOfMemory("device memory: 3 GiB asked, 2 GiB left");
+  if (what == "bad_alloc") throw std::bad_alloc();
+  if (what == "error") throw Error("quantize: \"x\" <&> \x01 \xFF");
+  if (what == "garbage") {
+    (void)!::write(3, "{\"status\": ", 11);
+    ::_exit(0);
+  }
+  if (what == "spam") {
+    for (int i = 0; i < 100000; ++i) std::printf("line %d of much output\n", i);
+    std::fflush(stdout);
+    ::raise(SIGSEGV);
+  }
+  if (what == "big") out.timeline_json.assign(std::size_t{8} << 20, 'x');
+  if (what == "nan") out.metrics["memory.retained_bytes"].value = std::nan("");
+  if (what == "absent") out.metrics["memory.retained_bytes"] = {std::nullopt, std::nullopt, "B", "the ledger was off"};
+  if (what == "broken") out.metrics["memory.retained_bytes"].value = 100;
+  if (what == "worse") out.metrics["memory.retained_bytes"].value = 200;
+  return out;
+}
+
+std::map<std::string, double> fake_prediction(const CellConfig&, Arm arm) {
+  return {{"memory.retained_bytes", retained(arm)}};
+}
+
+}  // namespace fp8lab::sample

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "harness/cell.h"
+
+namespace fp8lab::sample {
+
+/// An arm that misbehaves as its scenario's name says: in scenario `before_segv` the before arm dereferences nothing. Arms that
+/// are not named measure 100 retained bytes before, none after.
+ArmResult fake_arm(const CellConfig& cell, Arm arm);
+
+/// 100 retained bytes before, none after.
+std::map<std::string, double> fake_prediction(const CellConfig& cell, Arm arm);
+
+}  // namespace fp8lab::sample

@@ -1,0 +1,307 @@
+#include "harness/predict.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/check.h"
+#include "fixes/fixes.h"
+#include "harness/json_codec.h"
+#include "harness/measure.h"
+#include "harness/training_run.h"
+#include "nn/layer_table.h"
+
+namespace fp8lab {
+namespace {
+
+using Figures = std::map<std::string, double>;
+
+Figures measured(const CellConfig& cell, Arm arm) {
+  const std::string_view reverted[] = {cell.fix};
+  const bool reverts = arm == Arm::kBefore && !cell.fix.empty();
+  TrainingRun run(
+      cell, reverts ? behaviors_without(reverted) : Behaviors{},
+      arm == Arm::kBf16 ? make_recipe("bf16") : make_recipe(cell.training.recipe, cell.training.recipe_options));
+  run.run();
+  const Ledger& ledger = run.device().ledger();
+  Figures figures{{"memory.peak_bytes", static_cast<double>(ledger.peak_bytes())}};
+  // Later marks of a name overwrite earlier ones: figures are the last step's.
+  for (const LedgerMark& mark : ledger.marks()) {
+    figures["memory." + mark.name + "_bytes"] = static_cast<double>(mark.live_bytes);
+    if (mark.name == "end_of_backward") figures["memory.retained_bytes"] = static_cast<double>(mark.retained_bytes);
+  }
+  return figures;
+}
+
+/// Also says how the cell reads, and which figures differ.
+testing::AssertionResult agrees(const CellConfig& cell, Arm arm) {
+  const Figures seen = measured(cell, arm), formula = predict(cell, arm);
+  if (seen == formula) return testing::AssertionSuccess();
+  auto result = testing::AssertionFailure();
+  for (const auto& [name, value] : seen) {
+    const auto found = formula.find(name);
+    if (found == formula.end())
+      result << name << ": no formula\n";
+    else if (found->second != value)
+      result << name << ": measured " << std::to_string(value) << ", predicted " << std::to_string(found->second)
+             << ", difference " << std::to_string(value - found->second) << "\n";
+  }
+  return result << "arm " << static_cast<int>(arm) << " of " << cell_to_json(cell);
+}
+
+bool can_run(const CellConfig& cell) {
+  try {
+    const Recipe recipe = make_recipe(cell.training.recipe, cell.training.recipe_options);
+    const LayerConfig config = layer_config(cell.model, cell.training.fp8_attention);
+    if (config.form.rope && config.head_dim() % 2 != 0) return false;
+    return broken_layer_rule(layer_row(cell.model.layer), config, recipe).empty();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Draws with plain remainders, so that every standard library draws the same.
+class Draw {
+ public:
+  std::int64_t upto(std::int64_t most) {
+    return 1 + static_cast<std::int64_t>(engine_() % static_cast<std::uint32_t>(most));
+  }
+  bool chance() { return engine_() % 2 == 0; }
+  template <class T>
+  T of(std::initializer_list<T> choices) {
+    return choices.begin()[engine_() % choices.size()];
+  }
+
+ private:
+  std::mt19937 engine_{20240229};
+};
+
+/// Sizes from a handful of tokens with wide matrices to many tokens with narrow ones, so that each moment of a step gets to be the
+/// peak somewhere; none costs more than another where nothing is computed.
+void draw_sizes(Draw& draw, const Recipe& recipe, ModelConfig& model) {
+  const std::int64_t unit = std::max(recipe.rows_multiple, recipe.cols_multiple);
+  model.layers = draw.upto(4);
+  model.heads = draw.of<std::int64_t>({1, 2, 4, 8});
+  model.kv_heads = model.heads / draw.of<std::int64_t>({1, 1, 2});
+  if (model.kv_heads == 0 || draw.chance()) model.kv_heads = draw.chance() ? 0 : 1;
+  model.hidden = unit * model.heads * draw.upto(6);
+  model.ffn = draw.chance() ? 0 : unit * draw.upto(24);
+  model.seq = unit * draw.of<std::int64_t>({1, 3, 8, 50});
+  model.batch = draw.of<std::int64_t>({1, 2, 3, 40});
+  model.dropout = draw.chance() ? 0.0 : 0.1;
+}
+
+void draw_training(Draw& draw, TrainingConfig& training) {
+  training.steps = draw.upto(3);
+  training.optimizer = draw.of({"none", "adam"});
+  training.loss = draw.of({"sum", "mse"});
+  training.param_dtype = draw.of({"bf16", "bf16", "f32"});
+  training.keep_loss = draw.upto(4) > 1;
+  if (training.recipe == "delayed" && draw.chance()) training.recipe_options.amax_history_length = draw.upto(64);
+}
+
+/// Every layer, form, recipe, architecture and way to run it, each with several draws of everything else.
+template <class Visit>
+void for_each_cell(int draws, Visit visit) {
+  Draw draw;
+  CellConfig cell;
+  cell.device = "meta";
+  for (const LayerRow& layer : layer_table())
+    for (const LayerForm& form : form_table())
+      for (const RecipeRow& recipe : recipes())
+        for (const ArchProfile& arch : arch_profiles())
+          for (const char* checkpoint : {"none", "full"})
+            for (const char* op_fuser : {"none", "mlp"})
+              for (const bool fp8_attention : {false, true})
+                for (int i = 0; i < draws; ++i) {
+                  cell.arch = arch.name;
+                  cell.model = {.layer = std::string(layer.name), .form = std::string(form.name), .op_fuser = op_fuser};
+                  cell.training = {};
+                  cell.training.recipe = recipe.name;
+                  cell.training.checkpoint = checkpoint;
+                  cell.training.fp8_attention = fp8_attention;
+                  draw_sizes(draw, make_recipe(recipe.name), cell.model);
+                  draw_training(draw, cell.training);
+                  if (can_run(cell)) visit(cell);
+                }
+}
+
+CellConfig issue_1935() {
+  CellConfig cell;
+  cell.device = "meta";
+  cell.fix = "release_attention_tensors";
+  cell.model = {.layer = "transformer_layer",
+                .form = "gpt",
+                .layers = 3,
+                .hidden = 2048,
+                .heads = 16,
+                .ffn = 6144,
+                .seq = 1048,
+                .batch = 32};
+  cell.training.optimizer = "adam";
+  cell.training.recipe = "delayed";
+  cell.training.recipe_options.amax_history_length = 32;
+  cell.training.fp8_attention = true;
+  return cell;
+}
+
+CellConfig llama_3(std::int64_t layers, std::int64_t hidden, std::int64_t heads, std::int64_t ffn) {
+  CellConfig cell;
+  cell.device = "meta";
+  cell.fix = "release_fuser_tensors";
+  cell.model = {.layer = "transformer_layer",
+                .form = "llama",
+                .layers = layers,
+                .hidden = hidden,
+                .heads = heads,
+                .kv_heads = 8,
+                .ffn = ffn,
+                .seq = 8192,
+                .op_fuser = "mlp"};
+  cell.training.optimizer = "adam";
+  cell.training.recipe = "delayed";
+  return cell;
+}
+
+double retained(const CellConfig& cell, Arm arm) { return predict(cell, arm).at("memory.retained_bytes"); }
+
+TEST(Predict, EqualsTheMeasureOfEveryConfiguration) {
+  int runs = 0;
+  for_each_cell(6, [&](CellConfig& cell) {
+    ASSERT_TRUE(agrees(cell, Arm::kAfter));
+    ASSERT_TRUE(agrees(cell, Arm::kBf16));
+    for (const Fix& fix : fixes()) {
+      cell.fix = fix.name;
+      ASSERT_TRUE(agrees(cell, Arm::kBefore));
+    }
+    cell.fix = "";
+    runs += 2 + static_cast<int>(fixes().size());
+  });
+  EXPECT_GT(runs, 10000);
+}
+
+// A runtime that keeps more than the fixed one is off by what the formulas say, to the byte, in every figure that can show it.
+TEST(Predict, NoticesEveryTensorThatARevertedFixKeeps) {
+  int differences = 0;
+  for_each_cell(1, [&](CellConfig& cell) {
+    cell.training.keep_loss = true;
+    for (const Fix& fix : fixes()) {
+      cell.fix = fix.name;
+      const Figures before = measured(cell, Arm::kBefore), after = predict(cell, Arm::kAfter);
+      const double kept = retained(cell, Arm::kBefore);
+      for (const char* name : {"memory.retained_bytes", "memory.end_of_backward_bytes", "memory.end_of_step_bytes"})
+        ASSERT_EQ(before.at(name) - after.at(name), kept) << name << " of " << cell_to_json(cell);
+      differences += kept > 0;
+    }
+    cell.fix = "";
+  });
+  EXPECT_GT(differences, 100);
+}
+
+TEST(Predict, KnowsNoWordThatItHasNoFormulaFor) {
+  CellConfig cell = issue_1935();
+  cell.fix = "no_such_fix";
+  EXPECT_THROW(predict(cell, Arm::kBefore), Error);
+  EXPECT_NO_THROW(predict(cell, Arm::kAfter));
+  for (std::string CellConfig::*word : {&CellConfig::arch}) {
+    cell = issue_1935();
+    cell.*word = "other";
+    EXPECT_THROW(predict(cell, Arm::kAfter), Error);
+  }
+  for (std::string ModelConfig::*word : {&ModelConfig::layer, &ModelConfig::form}) {
+    cell = issue_1935();
+    cell.model.*word = "other";
+    EXPECT_THROW(predict(cell, Arm::kAfter), Error);
+  }
+  for (std::string TrainingConfig::*word : {&TrainingConfig::recipe, &TrainingConfig::param_dtype}) {
+    cell = issue_1935();
+    cell.training.*word = "other";
+    EXPECT_THROW(predict(cell, Arm::kAfter), Error);
+  }
+}
+
+TEST(Predict, SaysNothingOfSeveralRanks) {
+  CellConfig cell = issue_1935();
+  cell.ranks = 2;
+  EXPECT_TRUE(predict(cell, Arm::kAfter).empty());
+}
+
+// 1048 x 32 tokens x 2048 = 68,681,728 elements each in Q, K and V, a byte an element, and the scale that the three share.
+TEST(Predict, Issue1935) {
+  const CellConfig cell = issue_1935();
+  EXPECT_EQ(retained(cell, Arm::kBefore), 3.0 * (3.0 * 68681728.0 + 4.0));
+  EXPECT_EQ(retained(cell, Arm::kBefore), 618135564.0);
+  EXPECT_EQ(retained(cell, Arm::kAfter), 0.0);
+  EXPECT_EQ(retained(cell, Arm::kBf16), 0.0);
+  // Parameters: 4 x 2048 of norms, 6144 + 2048 + 6144 + 2048 of biases, 2048 x (6144 + 2048 + 6144 + 6144) of weights, in each of
+  // three layers; as many gradients; 4 x 3 + 6 scales with histories of 32; x, y of 137,363,456 B each; the loss.
+  const double parameters = 3.0 * 2.0 * (8192.0 + 16384.0 + 41943040.0);
+  const double scales = 3.0 * 18.0 * 4.0 * 33.0;
+  EXPECT_EQ(predict(cell, Arm::kAfter).at("memory.end_of_backward_bytes"),
+            2.0 * parameters + scales + 2.0 * 137363456.0 + 4.0);
+  EXPECT_EQ(predict(cell, Arm::kAfter).at("memory.end_of_step_bytes"), 5.0 * parameters + scales + 137363456.0 + 4.0);
+  for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16}) EXPECT_TRUE(agrees(cell, arm));
+}
+
+TEST(Predict, Issue1935VanishesWithItsCause) {
+  CellConfig dropped = issue_1935();
+  dropped.training.keep_loss = false;
+  EXPECT_EQ(retained(dropped, Arm::kBefore), 0.0);
+  EXPECT_TRUE(agrees(dropped, Arm::kBefore));
+  CellConfig sixteen_bits = issue_1935();
+  sixteen_bits.training.fp8_attention = false;
+  EXPECT_EQ(retained(sixteen_bits, Arm::kBefore), 0.0);
+  EXPECT_TRUE(agrees(sixteen_bits, Arm::kBefore));
+}
+
+// Gate and up, 2 x 14336 x 4096, and down, 4096 x 14336, a byte an element and the scales of the column-wise half:
+//   delayed  4 B a weight
+//   block    f32, 32 x 224 and 112 x 32 blocks
+//   mxfp8    a byte each, 4096 x 896 and 14336 x 128 blocks
+TEST(Predict, Llama3With8B) {
+  CellConfig cell = llama_3(32, 4096, 32, 14336);
+  EXPECT_EQ(retained(cell, Arm::kBefore), 32.0 * (117440512.0 + 58720256.0 + 8.0));
+  EXPECT_EQ(retained(cell, Arm::kAfter), 0.0);
+  EXPECT_TRUE(agrees(cell, Arm::kBefore));
+  cell.training.recipe = "block";
+  EXPECT_EQ(retained(cell, Arm::kBefore), 32.0 * (176160768.0 + 28672.0 + 14336.0));
+  EXPECT_TRUE(agrees(cell, Arm::kBefore));
+  cell.training.recipe = "mxfp8";
+  EXPECT_EQ(retained(cell, Arm::kBefore), 32.0 * (176160768.0 + 3670016.0 + 1835008.0));
+  EXPECT_TRUE(agrees(cell, Arm::kBefore));
+  cell.training.keep_loss = false;
+  EXPECT_EQ(retained(cell, Arm::kBefore), 0.0);
+}
+
+TEST(Predict, Llama3With405B) {
+  CellConfig cell = llama_3(126, 16384, 128, 53248);
+  EXPECT_EQ(retained(cell, Arm::kBefore), 126.0 * (3.0 * 872415232.0 + 8.0));
+  EXPECT_EQ(retained(cell, Arm::kAfter), 0.0);
+  for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16}) EXPECT_TRUE(agrees(cell, arm));
+}
+
+// One product in 16 bits, 8 tokens, 1024 x 1024: highest when all gradients are there and the node still runs, that is parameters
+// and their gradients (2,099,200 B each), x, y and the gradients of both (16,384 B each) and the loss.
+TEST(Predict, PeakOfOneLinear) {
+  CellConfig cell;
+  cell.device = "meta";
+  cell.model = {.layer = "linear", .form = "gpt", .hidden = 1024, .seq = 8};
+  EXPECT_EQ(predict(cell, Arm::kAfter).at("memory.peak_bytes"), 2.0 * 2099200.0 + 4.0 * 16384.0 + 4.0);
+  EXPECT_TRUE(agrees(cell, Arm::kAfter));
+}
+
+TEST(Predict, IsWhatMeasuresAreComparedWith) {
+  CellConfig cell = issue_1935();
+  cell.measure = {"memory"};
+  const ArmResult result = measure_arm(cell, Arm::kBefore);
+  EXPECT_EQ(result.metrics.at("memory.unexplained_bytes").value, 0.0);
+  EXPECT_EQ(result.metrics.at("memory.retained_bytes").predicted, 618135564.0);
+  EXPECT_EQ(result.metrics.at("memory.predicted_retained_bytes").value, 618135564.0);
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,139 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "harness/cli/program.h"
+#include "harness/verdict.h"
+
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+void print(const Json& json) { print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"); }
+
+/// Names of scenarios by the fix they show. Files that cannot be read are told on standard error and passed over.
+std::map<std::string, std::vector<std::string>> scenarios_by_fix(const std::string& directory,
+                                                                 const Vocabulary& vocabulary) {
+  std::map<std::string, std::vector<std::string>> out;
+  const LoadedScenarios loaded = load_scenarios(find_scenario_files({directory}), vocabulary);
+  for (const ScenarioError& error : loaded.errors) report_error(error.what());
+  for (const PlannedCell& cell : loaded.cells) {
+    std::vector<std::string>& names = out[cell.config.fix];
+    if (std::find(names.begin(), names.end(), cell.config.scenario) == names.end())
+      names.push_back(cell.config.scenario);
+  }
+  return out;
+}
+
+Json error_json(const ScenarioError& error) {
+  return {{"file", error.file()},
+          {"line", error.place().line},
+          {"column", error.place().column},
+          {"message", error.problem()}};
+}
+
+}  // namespace
+
+int validate_command(const std::vector<std::string>& paths, bool json, const Program& program) {
+  const std::vector<std::filesystem::path> files = find_scenario_files(paths);
+  const LoadedScenarios loaded = load_scenarios(files, program.vocabulary());
+  if (json) {
+    Json out{{"files", files.size()}, {"cells", loaded.cells.size()}, {"errors", Json::array()}};
+    for (const ScenarioError& error : loaded.errors) out["errors"].push_back(error_json(error));
+    print(out);
+  } else {
+    for (const ScenarioError& error : loaded.errors) report_error(error.what());
+    if (loaded.errors.empty()) print(fmt::format("{} files, {} cells: all valid\n", files.size(), loaded.cells.size()));
+  }
+  return exit_code({.verdicts = {Verdict::kPass}, .bad_usage = !loaded.errors.empty()});
+}
+
+int fixes_command(std::string directory, bool json, const Program& program) {
+  for (const std::string& candidate : {program.scenarios_directory, std::string("scenarios")})
+    if (directory.empty() && std::filesystem::is_directory(candidate)) directory = candidate;
+  std::map<std::string, std::vector<std::string>> scenarios;
+  if (!directory.empty()) scenarios = scenarios_by_fix(directory, program.vocabulary());
+  Json out = Json::array();
+  for (const FixTerm& fix : program.vocabulary().fixes) {
+    const auto it = scenarios.find(fix.name);
+    const std::vector<std::string> shown_by = it == scenarios.end() ? std::vector<std::string>{} : it->second;
+    if (json) {
+      out.push_back({{"name", fix.name},
+                     {"upstream", fix.upstream},
+                     {"symptom", fix.symptom},
+                     {"decision", fix.decision},
+                     {"scenarios", shown_by}});
+      continue;
+    }
+    print(fmt::format("{}  ({})\n  symptom:   {}\n  fix:       {}\n  scenarios: {}\n", fix.name,
+                      fmt::join(fix.upstream, ", "), fix.symptom, fix.decision,
+                      shown_by.empty() ? "none" : fmt::format("{}", fmt::join(shown_by, ", "))));
+  }
+  if (json) print(out);
+  return 0;
+}
+
+int recipes_command(bool json, const Program& program) {
+  Json out = Json::array();
+  for (const Term& recipe : program.vocabulary().recipes) {
+    if (json)
+      out.push_back({{"name", recipe.name}, {"title", recipe.title}});
+    else
+      print(fmt::format("{:<10} {}\n", recipe.name, recipe.title));
+  }
+  if (json) print(out);
+  return 0;
+}
+
+int devices_command(bool json, const Program& program) {
+  Json out = Json::array();
+  for (const Term& device : program.vocabulary().devices) {
+    const std::string& reason = device.unavailable_reason;
+    if (json) {
+      out.push_back({{"name", device.name},
+                     {"title", device.title},
+                     {"available", reason.empty()},
+                     {"unavailable_reason", reason.empty() ? Json(nullptr) : Json(reason)},
+                     {"details", device.details}});
+      continue;
+    }
+    print(fmt::format("{:<6} {}{}\n", device.name, device.title,
+                      reason.empty() ? "" : fmt::format(" (unavailable: {})", reason)));
+    std::string line = "       ";
+    for (const char c : device.details + "\n") {
+      line += c;
+      if (c != '\n') continue;
+      if (line.find_first_not_of(" \n") != std::string::npos) print(line);
+      line = "       ";
+    }
+  }
+  if (json) print(out);
+  return 0;
+}
+
+int env_command(bool json, const Program& program) {
+  const std::string document = environment_json(program.build, program.vocabulary().devices);
+  if (json) {
+    print(document + "\n");
+    return 0;
+  }
+  print(environment_line(program.build) + "\n\n");
+  const Json flat = Json::parse(document).flatten();
+  for (const auto& [path, value] : flat.items()) {
+    std::string key = path.substr(1);
+    std::replace(key.begin(), key.end(), '/', '.');
+    print(fmt::format("{:<28} {}\n", key,
+                      value.is_string() ? value.get<std::string>()
+                      : value.is_null() ? "-"
+                                        : value.dump()));
+  }
+  return 0;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,62 @@
+#include "harness/cli/listing.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "harness/json_codec.h"
+#include "harness/verdict.h"
+
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<std::string> arm_names(const PlannedCell& cell, const Vocabulary& vocabulary) {
+  std::vector<std::string> names;
+  if (!cell.skip_reason.empty()) return names;
+  for (const Arm arm : arms_of(cell, vocabulary)) names.emplace_back(name(arm));
+  return names;
+}
+
+std::vector<std::string> expectations(const PlannedCell& cell) {
+  std::vector<std::string> texts;
+  for (const Expectation& expectation : cell.expect) texts.push_back(text_of(expectation));
+  return texts;
+}
+
+Json cell_json(const PlannedCell& cell, const Vocabulary& vocabulary, bool details) {
+  Json out{
+      {"id", cell.config.id}, {"scenario", cell.config.scenario}, {"device", cell.config.device}, {"skip", nullptr}};
+  if (!cell.skip_reason.empty()) out["skip"] = cell.skip_reason;
+  if (!details) return out;
+  out["file"] = cell.file;
+  out["arms"] = arm_names(cell, vocabulary);
+  out["timeout"] = cell.timeout_s ? Json(*cell.timeout_s) : Json(nullptr);
+  out["expect"] = expectations(cell);
+  out["config"] = Json::parse(cell_to_json(cell.config)).at("config");
+  return out;
+}
+
+}  // namespace
+
+std::string listing(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary,
+                    const ListingOptions& options) {
+  if (options.json) {
+    Json out = Json::array();
+    for (const PlannedCell& cell : cells) out.push_back(cell_json(cell, vocabulary, options.details));
+    return out.dump(2) + "\n";
+  }
+  std::string out;
+  for (const PlannedCell& cell : cells) {
+    out += cell.config.id;
+    if (!cell.skip_reason.empty()) out += fmt::format("  (skipped: {})", cell.skip_reason);
+    out += "\n";
+    if (!options.details || !cell.skip_reason.empty()) continue;
+    out += fmt::format("  arms: {}\n", fmt::join(arm_names(cell, vocabulary), ", "));
+    for (const std::string& text : expectations(cell)) out += fmt::format("  expects: {}\n", text);
+  }
+  return out;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "harness/scenario.h"
+#include "harness/vocabulary.h"
+
+namespace fp8lab {
+
+struct ListingOptions {
+  bool details = false;  ///< arms, limits and expectations of each cell
+  bool json = false;
+};
+
+/// `fp8lab run --list` and `--dry-run`.
+std::string listing(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const ListingOptions& options);
+
+}  // namespace fp8lab

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/environment.h"
+#include "harness/runner.h"
+#include "harness/vocabulary.h"
+
+namespace fp8lab {
+
+/// What makes the command line a program: scenarios/main.cpp gives the real thing, tests give their own arms.
+struct Program {
+  BuildInfo build;
+  std::string scenarios_directory;  ///< the bundled definitions, for `fixes`; may be absent
+  const Vocabulary& (*vocabulary)() = nullptr;
+  ArmFunction measure;
+  PredictFunction predict;
+};
+
+/// The command line. Returns the exit code of DESIGN's table: see exit_code().
+int run_program(int argc, char** argv, const Program& program);
+
+/// The arguments of `fp8lab run`.
+struct RunRequest {
+  std::vector<std::string> paths;
+  std::vector<std::string> devices;  ///< empty: all
+  std::string filter;                ///< regular expression on ids, negated by a leading '-'; empty: all
+  std::string out = "out";
+  int jobs = 0;  ///< 0: a cell per usable core
+  std::optional<double> timeout_s;
+  bool resume = false;
+  bool list = false;
+  bool dry_run = false;
+  bool json = false;
+};
+
+int run_command(const RunRequest& request, const Program& program);
+int validate_command(const std::vector<std::string>& paths, bool json, const Program& program);
+/// `directory` empty: the bundled definitions where they are found, or no scenarios.
+int fixes_command(std::string directory, bool json, const Program& program);
+int recipes_command(bool json, const Program& program);
+int devices_command(bool json, const Program& program);
+int env_command(bool json, const Program& program);
+
+/// One line on standard error: "fp8lab: error: ...".
+void report_error(const std::string& message);
+
+}  // namespace fp8lab

@@ -1,0 +1,88 @@
+#include "harness/cli/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+namespace fp8lab {
+namespace {
+
+bool wants_colour(bool terminal) {
+  const char* no_colour = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  return terminal && !(no_colour && *no_colour) && !(term && std::string_view(term) == "dumb");
+}
+
+std::size_t width_of(std::FILE* out) {
+  winsize size{};
+  return ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+}
+
+const char* colour_of(Verdict verdict) {
+  if (verdict == Verdict::kSkipped) return "\033[2m";
+  if (verdict == Verdict::kInconclusive) return "\033[33m";
+  return is_good(verdict) ? "\033[32m" : "\033[31m";
+}
+
+}  // namespace
+
+std::string duration_text(double seconds) {
+  if (seconds < 90) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 5400) return fmt::format("{:.0f} min", seconds / 60);
+  return fmt::format("{:.1f} h", seconds / 3600);
+}
+
+Progress::Progress(std::FILE* out, std::size_t total)
+    : out_(out), terminal_(::isatty(::fileno(out)) == 1), colour_(wants_colour(terminal_)), total_(total) {}
+
+std::string Progress::coloured(Verdict verdict) const {
+  const std::string word = fmt::format("{:<14}", name(verdict));
+  return colour_ ? fmt::format("{}{}\033[0m", colour_of(verdict), word) : word;
+}
+
+std::string Progress::line_of(const CellRecord& record) const {
+  const int digits = static_cast<int>(std::to_string(total_).size());
+  std::string line = fmt::format("[{:>{}}/{}] {} {}  {:.2f} s", done_, digits, total_, coloured(record.verdict),
+                                 record.config.id, record.seconds);
+  if (!record.reason.empty()) line += fmt::format("\n{:>{}}{}", "", 2 * digits + 4, record.reason);
+  return line;
+}
+
+void Progress::erase() {
+  if (line_open_) std::fputs("\r\033[K", out_);
+  line_open_ = false;
+}
+
+void Progress::finished(const CellRecord& record) {
+  ++done_;
+  if (record.verdict != Verdict::kSkipped) ++timed_;
+  erase();
+  if (!terminal_ || !is_good(record.verdict)) std::fprintf(out_, "%s\n", line_of(record).c_str());
+  std::fflush(out_);
+  tick(running_);
+}
+
+void Progress::tick(int running) {
+  running_ = running;
+  if (!terminal_) return;
+  const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  std::string line = fmt::format("[{}/{}] {} running", done_, total_, running);
+  if (timed_ > 0)
+    line += fmt::format(", about {} left",
+                        duration_text(elapsed / static_cast<double>(timed_) * static_cast<double>(total_ - done_)));
+  erase();
+  std::fputs(line.substr(0, width_of(out_) - 1).c_str(), out_);
+  std::fflush(out_);
+  line_open_ = true;
+}
+
+void Progress::close() {
+  erase();
+  std::fflush(out_);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,180 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <map>
+#include <regex>
+
+#include "core/check.h"
+#include "harness/cli/listing.h"
+#include "harness/cli/program.h"
+#include "harness/cli/progress.h"
+#include "harness/json_codec.h"
+#include "harness/results.h"
+#include "harness/spelling.h"
+
+namespace fp8lab {
+namespace {
+
+std::string now_utc() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+void check_devices(const std::vector<std::string>& devices, const Vocabulary& vocabulary) {
+  const std::vector<std::string> known = names_of(vocabulary.devices);
+  for (const std::string& device : devices)
+    if (std::find(known.begin(), known.end(), device) == known.end())
+      fail(fmt::format("--device: `{}` is not known.{}", device, suggestion(device, known)));
+}
+
+void keep_matching(std::vector<PlannedCell>& cells, const RunRequest& request) {
+  if (!request.devices.empty())
+    std::erase_if(cells, [&](const PlannedCell& cell) {
+      return std::find(request.devices.begin(), request.devices.end(), cell.config.device) == request.devices.end();
+    });
+  if (request.filter.empty()) return;
+  const bool negated = request.filter.front() == '-';
+  try {
+    const std::regex pattern(request.filter.substr(negated ? 1 : 0));
+    std::erase_if(cells,
+                  [&](const PlannedCell& cell) { return std::regex_search(cell.config.id, pattern) == negated; });
+  } catch (const std::regex_error& error) {
+    fail(fmt::format("--filter: `{}` is not a regular expression: {}", request.filter, error.what()));
+  }
+}
+
+/// A run from its first cell to its exit code.
+class Run {
+ public:
+  Run(const RunRequest& request, const Program& program, std::vector<PlannedCell> cells)
+      : request_(request),
+        program_(program),
+        cells_(std::move(cells)),
+        text_(request.json ? stderr : stdout),
+        results_(request.out, request.resume),
+        environment_(environment_json(program.build, program.vocabulary().devices)) {}
+
+  int operator()() {
+    if (!results_.notice().empty()) std::fprintf(text_, "%s\n", results_.notice().c_str());
+    results_.write_environment(environment_);
+    std::vector<PlannedCell> left;
+    for (const PlannedCell& cell : cells_) {
+      const CellRecord* earlier = results_.find_finished(cell.config.id, hash_of(cell));
+      if (earlier)
+        finished_.emplace(cell.config.id, *earlier);
+      else
+        left.push_back(cell);
+    }
+    if (!finished_.empty())
+      std::fprintf(text_, "%zu of %zu cells are finished already\n", finished_.size(), cells_.size());
+    std::string write_error;
+    try {
+      outcome_.interrupted_by = run(left);
+    } catch (const Error& error) {
+      write_error = error.what();
+    }
+    return close(write_error);
+  }
+
+ private:
+  int run(const std::vector<PlannedCell>& left) {
+    Progress progress(text_, left.size());
+    RunnerOptions options;
+    options.jobs = request_.jobs > 0 ? request_.jobs : usable_cores();
+    options.timeout_s = request_.timeout_s;
+    options.predict = program_.predict;
+    RunnerEvents events;
+    events.finished = [&](CellRecord&& record) {
+      results_.append(record);
+      for (auto& [arm, result] : record.arms) result.timeline_json.clear();
+      progress.finished(record);
+      std::string id = record.config.id;
+      finished_.insert_or_assign(std::move(id), std::move(record));
+    };
+    events.tick = [&](int running) { progress.tick(running); };
+    try {
+      const int signal = run_cells(left, program_.vocabulary(), options, events);
+      progress.close();
+      return signal;
+    } catch (...) {
+      progress.close();
+      throw;
+    }
+  }
+
+  int close(const std::string& write_error) {
+    std::vector<CellRecord> records;
+    for (const PlannedCell& cell : cells_)
+      if (const auto it = finished_.find(cell.config.id); it != finished_.end())
+        records.push_back(std::move(it->second));
+    for (const CellRecord& record : records) outcome_.verdicts.push_back(record.verdict);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    const RunSummary summary{now_utc(), environment_line(program_.build), records.size() == cells_.size(),
+                             cells_.size(), seconds};
+    std::string error = write_error;
+    try {
+      results_.finish(records, environment_, summary);
+    } catch (const Error& second) {
+      if (error.empty()) error = second.what();
+    }
+    if (!error.empty()) {
+      report_error(error);
+      outcome_.bad_usage = true;
+    }
+    if (request_.json) std::fputs(results_json(records, environment_, summary.complete).c_str(), stdout);
+    const int code = exit_code(outcome_);
+    std::fprintf(text_, "%s\n", last_lines(summary, code).c_str());
+    return code;
+  }
+
+  std::string last_lines(const RunSummary& summary, int code) const {
+    std::string out;
+    if (!summary.complete)
+      out += fmt::format("stopped: {} of {} cells finished\n", outcome_.verdicts.size(), summary.planned);
+    out += fmt::format("{} cells in {:.1f} s: {}\n", outcome_.verdicts.size(), summary.seconds,
+                       counts_of(outcome_.verdicts));
+    out += fmt::format("results: {}\nsummary: {}\n", results_.path_of("results.json"), results_.path_of("summary.md"));
+    return out + fmt::format("exit {}: {}", code, exit_code_meaning(code));
+  }
+
+  const RunRequest& request_;
+  const Program& program_;
+  const std::vector<PlannedCell> cells_;
+  std::FILE* text_;
+  ResultSet results_;
+  std::string environment_;
+  std::map<std::string, CellRecord> finished_;
+  RunOutcome outcome_;
+  Clock::time_point start_ = Clock::now();
+};
+
+}  // namespace
+
+int run_command(const RunRequest& request, const Program& program) {
+  const Vocabulary& vocabulary = program.vocabulary();
+  check_devices(request.devices, vocabulary);
+  LoadedScenarios loaded = load_scenarios(find_scenario_files(request.paths), vocabulary);
+  if (!loaded.errors.empty()) {
+    for (const ScenarioError& error : loaded.errors) report_error(error.what());
+    return exit_code({.verdicts = {}, .bad_usage = true});
+  }
+  keep_matching(loaded.cells, request);
+  if (request.list || request.dry_run) {
+    std::fputs(listing(loaded.cells, vocabulary, {.details = request.dry_run, .json = request.json}).c_str(), stdout);
+    return loaded.cells.empty() ? exit_code({}) : 0;
+  }
+  if (loaded.cells.empty()) {
+    report_error("no cell matches; see --list without filters");
+    return exit_code({});
+  }
+  return Run(request, program, std::move(loaded.cells))();
+}
+
+}  // namespace fp8lab

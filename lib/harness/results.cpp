@@ -1,0 +1,169 @@
+#include "harness/results.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "core/check.h"
+#include "harness/json_codec.h"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLines = "results.jsonl";
+
+[[noreturn]] void cannot_write(const fs::path& path) {
+  fail(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
+}
+
+/// All of `text` or false with errno set.
+bool write_fully(int fd, const std::string& text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    done += static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+void make_directory(const fs::path& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) fail(fmt::format("{}: cannot be made a directory: {}", directory.string(), error.message()));
+}
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
+
+ResultSet::ResultSet(fs::path directory, bool resume) : directory_(std::move(directory)) {
+  make_directory(directory_);
+  const fs::path lines = directory_ / kLines;
+  lines_fd_ = ::open(lines.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (lines_fd_ < 0) cannot_write(lines);
+  try {
+    if (::flock(lines_fd_, LOCK_EX | LOCK_NB) != 0)
+      fail(fmt::format("{}: another run writes here; give this one its own -o", directory_.string()));
+    if (resume) {
+      read_earlier();
+      return;
+    }
+    if (::ftruncate(lines_fd_, 0) != 0) cannot_write(lines);
+    // Documents of an older run beside this one's lines would contradict them if this run is killed.
+    for (const char* old : {"results.json", "junit.xml", "summary.md", "timelines"}) fs::remove_all(directory_ / old);
+  } catch (...) {
+    ::close(lines_fd_);
+    throw;
+  }
+}
+
+ResultSet::~ResultSet() { ::close(lines_fd_); }
+
+void ResultSet::read_earlier() {
+  const fs::path path = directory_ / kLines;
+  const std::string text = read_file(path);
+  const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
+  if (whole < text.size()) {
+    notice_ =
+        fmt::format("{}: the last line was cut short by the end of an earlier run; its cell runs again", path.string());
+    if (::ftruncate(lines_fd_, static_cast<off_t>(whole)) != 0) cannot_write(path);
+  }
+  int number = 0;
+  for (std::size_t begin = 0; begin < whole;) {
+    const std::size_t end = text.find('\n', begin);
+    ++number;
+    try {
+      CellRecord record = record_from_json(text.substr(begin, end - begin));
+      std::string id = record.config.id;
+      earlier_.insert_or_assign(std::move(id), std::move(record));
+    } catch (const Error& error) {
+      fail(fmt::format("{}:{}: not a line of an earlier run ({}); run without --resume to start anew", path.string(),
+                       number, error.what()));
+    }
+    begin = end + 1;
+  }
+}
+
+const CellRecord* ResultSet::find_finished(const std::string& id, const std::string& hash) const {
+  const auto it = earlier_.find(id);
+  if (it == earlier_.end() || it->second.hash != hash || it->second.verdict == Verdict::kSkipped) return nullptr;
+  return &it->second;
+}
+
+void ResultSet::write_environment(const std::string& json) { write_atomically("environment.json", json + "\n"); }
+
+void ResultSet::append(const CellRecord& record) {
+  for (const auto& [arm, result] : record.arms) {
+    if (result.timeline_json.empty()) continue;
+    const std::string path = timeline_path(record.config.id, arm);
+    make_directory((directory_ / path).parent_path());
+    write_atomically(path, result.timeline_json);
+  }
+  const off_t size = ::lseek(lines_fd_, 0, SEEK_END);
+  if (write_fully(lines_fd_, record_to_json(record) + "\n") && ::fsync(lines_fd_) == 0) return;
+  const int error = errno;
+  // Half a line would spoil what comes after it.
+  (void)!::ftruncate(lines_fd_, size);
+  errno = error;
+  cannot_write(directory_ / kLines);
+}
+
+void ResultSet::finish(const std::vector<CellRecord>& records, const std::string& environment_json,
+                       const RunSummary& run) {
+  write_atomically("results.json", results_json(records, environment_json, run.complete));
+  write_atomically("junit.xml", junit_xml(records, run));
+  write_atomically("summary.md", summary_markdown(records, run));
+}
+
+void ResultSet::write_atomically(const std::string& file, const std::string& text) {
+  const fs::path path = directory_ / file;
+  const fs::path temporary = path.string() + ".part";
+  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) cannot_write(path);
+  const bool written = write_fully(fd, text) && ::fsync(fd) == 0;
+  const int error = errno;
+  ::close(fd);
+  if (!written || ::rename(temporary.c_str(), path.c_str()) != 0) {
+    if (!written) errno = error;
+    const int shown = errno;
+    ::unlink(temporary.c_str());
+    errno = shown;
+    cannot_write(path);
+  }
+}
+
+std::string results_json(const std::vector<CellRecord>& records, const std::string& environment_json, bool complete) {
+  std::string out =
+      fmt::format("{{\"schema\": \"fp8lab.results/1\", \"complete\": {}, \"environment\": {}, \"cells\": [", complete,
+                  environment_json);
+  for (std::size_t i = 0; i < records.size(); ++i) out += (i == 0 ? "\n" : ",\n") + record_to_json(records[i]);
+  return out + "\n]}\n";
+}
+
+std::string timeline_path(const std::string& cell_id, Arm arm) {
+  // A file name holds at most 255 bytes on common file systems.
+  constexpr std::size_t kLongest = 200;
+  std::string safe;
+  for (const char c : cell_id) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       std::strchr("/=,._-+", c) != nullptr;
+    safe += plain && c != '\0' ? c : '_';
+  }
+  if (safe.size() > kLongest)
+    safe = fmt::format("{}~{:x}", safe.substr(0, kLongest), std::hash<std::string>{}(cell_id));
+  return fmt::format("timelines/{}.{}.json", safe, name(arm));
+}
+
+}  // namespace fp8lab
