@@ -1,0 +1,103 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <ostream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "reference/expected.h"
+#include "support/layer_run.h"
+
+// The layers under test, and how much error each has room for.
+namespace fp8lab::nn_test {
+
+/// `stored` counts the tensors that forward stores between a parameter and the loss on the longest way: each is rounded
+/// once on the way there and its gradient once on the way back.
+struct Layer {
+  const char* name;
+  const char* layer;
+  const char* form;
+  int stored;
+  float dropout = 0.0f;
+  bool fuse_mlp = false;
+  std::int64_t layers = 1;
+};
+
+inline void PrintTo(const Layer& layer, std::ostream* out) { *out << layer.name; }
+
+// Attention stores norm, qkv (turned once more in llama), o, proj; the MLP norm, fc1, activation, fc2; residuals their sum
+// and, with dropout, what it keeps.
+inline constexpr Layer kLayers[] = {
+    {"linear", "linear", "gpt", 1},
+    {"linear_without_bias", "linear", "llama", 1},
+    {"layernorm_linear", "layernorm_linear", "gpt", 2},
+    {"rmsnorm_linear", "layernorm_linear", "llama", 2},
+    {"gelu_mlp", "layernorm_mlp", "gpt", 4},
+    {"swiglu_mlp", "layernorm_mlp", "llama", 4},
+    {"attention", "multihead_attention", "gpt", 4},
+    {"grouped_rotary_attention", "multihead_attention", "llama", 5},
+    {"attention_dropout", "multihead_attention", "gpt", 4, 0.25f},
+    {"gpt", "transformer_layer", "gpt", 10},
+    {"llama", "transformer_layer", "llama", 11},
+    {"gpt_fused_mlp", "transformer_layer", "gpt", 10, 0.0f, true},
+    {"llama_fused_mlp", "transformer_layer", "llama", 11, 0.0f, true},
+    {"gpt_dropout", "transformer_layer", "gpt", 12, 0.25f},
+    {"llama_dropout_two_layers", "transformer_layer", "llama", 26, 0.25f, true, 2},
+};
+
+inline const Layer& layer_named(std::string_view name) {
+  for (const Layer& layer : kLayers)
+    if (name == layer.name) return layer;
+  throw std::invalid_argument("no layer is called " + std::string(name));
+}
+
+/// Every sum of the tiny shape is short, so that one wrong term stands out; dimensions differ, so that mixing them up does too.
+inline LayerConfig tiny_config(const Layer& layer) {
+  LayerConfig config;
+  config.form = layer_form(layer.form);
+  config.hidden = 8;
+  config.heads = 2;
+  config.kv_heads = config.form.rope ? 1 : 2;
+  config.ffn = 12;
+  config.seq = 5;
+  config.batch = 2;
+  config.dropout = layer.dropout;
+  config.fuse_mlp = layer.fuse_mlp;
+  return config;
+}
+
+/// Blocks of 128 fit every dimension.
+inline LayerConfig block_config(const Layer& layer) {
+  LayerConfig config = tiny_config(layer);
+  config.hidden = 128;
+  config.heads = 4;
+  config.kv_heads = config.form.rope ? 2 : 4;
+  config.ffn = 256;
+  config.seq = 64;
+  return config;
+}
+
+/// Inputs are small, so that the norm's epsilon counts, unless a case asks otherwise.
+inline support::LayerCase make_case(const Layer& layer, const LayerConfig& config, DType dtype = DType::kF32) {
+  support::LayerCase layer_case;
+  layer_case.model.layer = layer.layer;
+  layer_case.model.layers = layer.layers;
+  layer_case.model.config = config;
+  layer_case.model.dtype = dtype;
+  layer_case.input_scale = 0.1;
+  return layer_case;
+}
+
+/// Roundings on the way to the loss and back to a gradient, its own included.
+inline int roundings(const Layer& layer) { return 2 * layer.stored + 1; }
+
+/// Relative error of FP32 results behind `steps` operations. The roundings of a sum of n products are independent, so they
+/// come to sqrt(n) units of its magnitudes, and the magnitudes of random terms add up to sqrt(n) times their sum.
+inline double f32_tolerance(const LayerConfig& config, int steps) {
+  const std::int64_t longest = std::max({config.tokens(), config.activation_inputs(), config.qkv_columns()});
+  return steps * static_cast<double>(longest) * reference::kUnit;
+}
+
+}  // namespace fp8lab::nn_test

@@ -1,0 +1,137 @@
+// What quantization does to a layer's gradients: visible, and no more than its products say; the same on every card.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "nn/layer_cases.h"
+#include "reference/compare.h"
+
+namespace fp8lab {
+namespace {
+
+using nn_test::Layer;
+using support::LayerCase;
+using support::LayerRun;
+using support::LayerStep;
+using support::Values;
+
+constexpr const char* kRecipes[] = {"delayed", "current", "block", "mxfp8"};
+
+bool is_weight(const std::string& name) { return name.size() > 7 && name.substr(name.size() - 7) == ".weight"; }
+
+std::map<std::string, Values> all_gradients(const LayerStep& step) {
+  std::map<std::string, Values> gradients = step.gradients;
+  gradients["x"] = step.input_gradient;
+  return gradients;
+}
+
+struct Quantized {
+  const char* name;
+  const char* layer;
+  bool fp8_attention;
+  int products;  ///< quantized products, or casts inside attention, on the longest way to the loss and back
+};
+void PrintTo(const Quantized& layer, std::ostream* out) { *out << layer.name; }
+
+constexpr Quantized kQuantized[] = {
+    {"linear", "linear", false, 2},
+    {"layernorm_linear", "layernorm_linear", false, 2},
+    {"gelu_mlp", "gelu_mlp", false, 4},
+    {"swiglu_mlp", "swiglu_mlp", false, 4},
+    {"attention", "attention", false, 4},
+    {"grouped_rotary_attention", "grouped_rotary_attention", false, 4},
+    {"fp8_attention", "attention", true, 10},
+    {"fp8_grouped_rotary_attention", "grouped_rotary_attention", true, 10},
+    {"gpt", "gpt", false, 8},
+    {"llama_fused_mlp", "llama_fused_mlp", false, 8},
+    {"fp8_gpt_dropout", "gpt_dropout", true, 14},
+};
+
+LayerCase case_of(const Quantized& quantized, std::string_view recipe, std::string_view arch) {
+  const Layer& layer = nn_test::layer_named(quantized.layer);
+  LayerConfig config = nn_test::block_config(layer);
+  config.fp8_attention = quantized.fp8_attention;
+  LayerCase layer_case = nn_test::make_case(layer, config);
+  layer_case.recipe = recipe;
+  layer_case.arch = arch;
+  layer_case.input_scale = 1.0;
+  return layer_case;
+}
+
+/// The third step, when every history holds what the same tensors had in the steps before.
+LayerStep settled_step(const Quantized& layer, std::string_view recipe, std::string_view arch) {
+  LayerRun run(case_of(layer, recipe, arch));
+  run.step();
+  run.step();
+  return run.step();
+}
+
+class RecipeTest : public ::testing::TestWithParam<std::tuple<Quantized, const char*>> {};
+
+/// Where a gradient's SQNR belongs. Gaussian operands lose 28.5 dB in a product with both in E4M3, 24.55 dB with an E5M2
+/// gradient, and the noises of several products add; what lies between them gets 2 dB. A weight's gradient is itself a product,
+/// so it is no better than one, unless biases give its operands means that add up while noise does not. Others may see
+/// little of the noise, but 45 dB would say that nothing was quantized.
+struct Window {
+  double floor;
+  double ceiling;
+};
+Window window_of(const Quantized& layer, const Recipe& recipe, const std::string& gradient) {
+  const double product = recipe.gradient.payload == DType::kE5M2 ? 24.55 : 28.5;
+  const bool is_product = is_weight(gradient) && !layer_form(nn_test::layer_named(layer.layer).form).bias;
+  return {product - 10.0 * std::log10(layer.products) - 2.0, is_product ? product + 1.0 : 45.0};
+}
+
+TEST_P(RecipeTest, GradientsShowQuantizationAndNoMore) {
+  const auto& [layer, recipe_name] = GetParam();
+  const Recipe recipe = make_recipe(recipe_name);
+  const auto expected = all_gradients(settled_step(layer, "bf16", "hopper"));
+  for (const auto& [name, gradient] : all_gradients(settled_step(layer, recipe_name, "hopper"))) {
+    const double sqnr = reference::sqnr_db(expected.at(name), gradient);
+    const Window window = window_of(layer, recipe, name);
+    EXPECT_GT(sqnr, window.floor) << name;
+    EXPECT_LT(sqnr, window.ceiling) << name;
+  }
+}
+
+TEST_P(RecipeTest, EveryCardComputesTheSameBits) {
+  const auto& [layer, recipe_name] = GetParam();
+  const LayerStep hopper = settled_step(layer, recipe_name, "hopper");
+  const LayerStep blackwell = settled_step(layer, recipe_name, "blackwell");
+  EXPECT_EQ(hopper.loss, blackwell.loss);
+  EXPECT_TRUE(reference::bitwise_equal(hopper.output, blackwell.output));
+  const auto expected = all_gradients(hopper);
+  for (const auto& [name, gradient] : all_gradients(blackwell))
+    EXPECT_TRUE(reference::bitwise_equal(gradient, expected.at(name))) << name;
+}
+
+// The window bites: in the first step delayed scaling knows no history, its scales are 1, and a small input underflows.
+TEST(RecipeWindow, NoticesAScaleThatDoesNotFit) {
+  const Quantized& linear = kQuantized[0];
+  const auto weight_gradient = [&](std::string_view recipe, int steps) {
+    LayerCase layer_case = case_of(linear, recipe, "hopper");
+    layer_case.input_scale = 1e-3;
+    LayerRun run(layer_case);
+    for (int i = 1; i < steps; ++i) run.step();
+    return run.step().gradients.at("layers[0].weight");
+  };
+  const Values exact = weight_gradient("bf16", 1);
+  const Window window = window_of(linear, make_recipe("delayed"), "layers[0].weight");
+  EXPECT_LT(reference::sqnr_db(exact, weight_gradient("delayed", 1)), window.floor);
+  EXPECT_GT(reference::sqnr_db(exact, weight_gradient("delayed", 3)), window.floor);
+}
+
+std::string name_of(const ::testing::TestParamInfo<std::tuple<Quantized, const char*>>& info) {
+  return std::string(std::get<0>(info.param).name) + "_" + std::get<1>(info.param);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layers, RecipeTest,
+                         ::testing::Combine(::testing::ValuesIn(kQuantized), ::testing::ValuesIn(kRecipes)), name_of);
+
+}  // namespace
+}  // namespace fp8lab
