@@ -1,0 +1,431 @@
+#include "ops/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "reference/expected.h"
+#include "reference/float8_reference.h"
+#include "reference/test_data.h"
+#include "support/dense.h"
+#include "tensor/quantized_tensor.h"
+
+namespace fp8lab {
+namespace {
+
+using reference::Expected;
+using reference::kUnit;
+using support::make_tensor;
+using support::read;
+using Values = std::vector<double>;
+
+const reference::SmallFloat& decoder(DType dtype) {
+  static const reference::SmallFloat e4m3(reference::kE4M3Layout), e5m2(reference::kE5M2Layout);
+  return dtype == DType::kE4M3 ? e4m3 : e5m2;
+}
+
+/// A GEMM operand [rows, cols] and the values it stands for, whatever owns its memory.
+struct Operand {
+  OperandView view;
+  Values values;  ///< row-major, exact
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  Tensor plain;
+  QuantizedTensor quantized;
+
+  double at(std::int64_t i, std::int64_t j) const { return values[static_cast<std::size_t>(i * cols + j)]; }
+};
+
+Values transposed(const Values& values, std::int64_t rows, std::int64_t cols) {
+  Values result(values.size());
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t j = 0; j < cols; ++j)
+      result[static_cast<std::size_t>(j * rows + i)] = values[static_cast<std::size_t>(i * cols + j)];
+  return result;
+}
+
+enum class Kind { kF32, kBF16, kF16, kPerTensor, kE5M2PerTensor, kRowBlocks, kSquareBlocks, kMxfp8 };
+/// How the operand comes to be read along its columns.
+enum class Path { kDirect, kTransposedView, kColumnwise };
+
+const char* name_of(Kind kind) {
+  constexpr const char* kNames[] = {"f32", "bf16", "f16", "tensor", "e5m2tensor", "b1x128", "b128x128", "mxfp8"};
+  return kNames[static_cast<int>(kind)];
+}
+
+std::optional<QuantFormat> format_of(Kind kind) {
+  switch (kind) {
+    case Kind::kPerTensor: return QuantFormat{};
+    case Kind::kE5M2PerTensor: return QuantFormat{.payload = DType::kE5M2};
+    case Kind::kRowBlocks: return QuantFormat{.block_rows = 1, .block_cols = 128, .amax_source = AmaxSource::kBlock};
+    case Kind::kSquareBlocks: return QuantFormat{.block_rows = 128, .block_cols = 128, .amax_source = AmaxSource::kBlock};
+    case Kind::kMxfp8:
+      return QuantFormat{.block_rows = 1,
+                         .block_cols = 32,
+                         .amax_source = AmaxSource::kBlock,
+                         .scale = ScaleKind::kE8M0Rceil};
+    default: return std::nullopt;
+  }
+}
+
+/// Codes and inverse scales of one orientation, written by the layout that tensor/quantized_tensor.h states in words.
+class HalfWriter {
+ public:
+  HalfWriter(Device& device, const QuantFormat& format, std::uint64_t seed)
+      : device_(device), format_(format), seed_(seed) {}
+
+  /// Fills `half` and returns the values that it stands for, [rows, cols].
+  Values write(QuantizedHalf& half, std::int64_t rows, std::int64_t cols) {
+    half.codes = device_.allocate({Shape{rows, cols}, format_.payload}, support::anyone(device_));
+    half.scale_inv = device_.allocate({Shape{scale_count(rows, cols)}, format_.scale_dtype()}, support::anyone(device_));
+    std::memset(half.scale_inv.data<std::byte>(), 0, static_cast<std::size_t>(half.scale_inv.bytes()));
+    Values values(static_cast<std::size_t>(rows * cols));
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < cols; ++j) {
+        const std::int64_t at = i * cols + j;
+        const std::uint8_t code = code_of(at);
+        half.codes.data<std::uint8_t>()[at] = code;
+        values[static_cast<std::size_t>(at)] = decoder(format_.payload).decode(code) * write_scale(half, rows, cols, i, j);
+      }
+    return values;
+  }
+
+ private:
+  /// Any finite code.
+  std::uint8_t code_of(std::int64_t at) const {
+    const std::uint64_t drawn = reference::scramble(seed_ ^ reference::scramble(static_cast<std::uint64_t>(at)));
+    const std::uint64_t magnitude = drawn % (decoder(format_.payload).max_code() + 1);
+    return static_cast<std::uint8_t>(magnitude | (drawn >> 40 & 0x80u));
+  }
+  static std::int64_t padded(std::int64_t value, std::int64_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+  }
+  std::int64_t scale_count(std::int64_t rows, std::int64_t cols) const {
+    if (format_.per_tensor()) return 1;
+    if (format_.block_cols == 32) return padded(rows, 128) * padded((cols + 31) / 32, 4);
+    if (format_.block_rows == 1) return (cols + 127) / 128 * padded(rows, 4);
+    return (rows + 127) / 128 * padded((cols + 127) / 128, 4);
+  }
+  /// Writes the inverse scale of element (i, j), a function of its block, and returns it.
+  double write_scale(QuantizedHalf& half, std::int64_t rows, std::int64_t cols, std::int64_t i, std::int64_t j) const {
+    if (format_.per_tensor()) {
+      const float scale = static_cast<float>(0.3 * reference::uniform(seed_, 0) + 0.01);
+      *half.scale_inv.data<float>() = scale;
+      return scale;
+    }
+    const std::int64_t block_i = i / format_.block_rows, block_j = j / format_.block_cols;
+    const double drawn = reference::uniform(seed_, static_cast<std::uint64_t>(1000 * block_i + block_j + 1));
+    if (format_.block_cols == 32) {
+      const std::uint8_t byte = static_cast<std::uint8_t>(120 + static_cast<int>(8.0 * drawn));
+      half.scale_inv.data<std::uint8_t>()[block_i * padded((cols + 31) / 32, 4) + block_j] = byte;
+      return std::ldexp(1.0, byte - 127);
+    }
+    const float scale = static_cast<float>(0.3 * drawn + 0.01);
+    const std::int64_t at = format_.block_rows == 1 ? block_j * padded(rows, 4) + block_i
+                                                    : block_i * padded((cols + 127) / 128, 4) + block_j;
+    half.scale_inv.data<float>()[at] = scale;
+    return scale;
+  }
+
+  Device& device_;
+  QuantFormat format_;
+  std::uint64_t seed_;
+};
+
+struct OperandSpec {
+  Kind kind = Kind::kF32;
+  Path path = Path::kDirect;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::uint64_t seed = 0;
+};
+
+Operand make_operand(Device& device, const OperandSpec& spec) {
+  const bool direct = spec.path == Path::kDirect;
+  const std::int64_t stored_rows = direct ? spec.rows : spec.cols, stored_cols = direct ? spec.cols : spec.rows;
+  Operand operand{.view = {}, .values = {}, .rows = spec.rows, .cols = spec.cols, .plain = {}, .quantized = {}};
+  if (const std::optional<QuantFormat> format = format_of(spec.kind)) {
+    HalfWriter writer(device, *format, spec.seed);
+    operand.quantized = QuantizedTensor(Shape{stored_rows, stored_cols}, *format);
+    if (spec.path == Path::kColumnwise) {
+      operand.values = writer.write(operand.quantized.columnwise(), spec.rows, spec.cols);
+      operand.view = operand.quantized.columnwise_operand(false);
+      return operand;
+    }
+    operand.values = writer.write(operand.quantized.rowwise(), stored_rows, stored_cols);
+    operand.view = direct ? operand.quantized.rowwise_operand() : operand.quantized.columnwise_operand(true);
+  } else {
+    const DType dtype = spec.kind == Kind::kF32 ? DType::kF32 : spec.kind == Kind::kBF16 ? DType::kBF16 : DType::kF16;
+    operand.plain = make_tensor(device, {stored_rows, stored_cols}, dtype,
+                                reference::gaussian_values(stored_rows * stored_cols, spec.seed));
+    operand.values = read(device, operand.plain);
+    operand.view = direct ? operand.plain.operand() : operand.plain.transposed().operand();
+  }
+  if (!direct) operand.values = transposed(operand.values, stored_rows, stored_cols);
+  return operand;
+}
+
+// Any order of k products and sums: at most k roundings on the way of a term. One more for each dequantized operand, or two
+// for the scales of the finished sum; one for the bias and one for what is added to.
+Expected product(const Operand& a, const Operand& b, const Values& bias, DType out) {
+  Expected expected(static_cast<std::size_t>(a.rows * b.rows));
+  for (std::int64_t i = 0; i < a.rows; ++i)
+    for (std::int64_t j = 0; j < b.rows; ++j) {
+      const std::size_t at = static_cast<std::size_t>(i * b.rows + j);
+      double sum = bias.empty() ? 0.0 : bias[static_cast<std::size_t>(j)];
+      double magnitude = std::fabs(sum);
+      for (std::int64_t l = 0; l < a.cols; ++l) {
+        sum += a.at(i, l) * b.at(j, l);
+        magnitude += std::fabs(a.at(i, l) * b.at(j, l));
+      }
+      expected.value[at] = sum;
+      expected.error[at] = static_cast<double>(a.cols + 4) * kUnit * magnitude;
+    }
+  return rounded_to(out, std::move(expected));
+}
+
+struct Case {
+  Kind a;
+  Kind b;
+  Path path = Path::kDirect;
+  const char* arch = "hopper";
+  DType out = DType::kF32;
+};
+
+std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
+  const Case& c = instance.param;
+  constexpr const char* kPaths[] = {"direct", "transposed", "columnwise"};
+  return std::string(name_of(c.a)) + "_" + name_of(c.b) + "_" + kPaths[static_cast<int>(c.path)] + "_" + c.arch + "_" +
+         std::string(name(c.out));
+}
+
+class Gemm : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Gemm, IsWithinTheBoundOfItsReductionAtEverySize) {
+  constexpr std::int64_t kSizes[][3] = {{1, 1, 1},    {1, 9, 3},      {17, 1, 33},    {33, 31, 32},  {64, 48, 128},
+                                        {5, 130, 129}, {127, 129, 65}, {257, 129, 65}, {130, 140, 300}};
+  const Case c = GetParam();
+  const std::unique_ptr<Device> device = support::open_poisoned_cpu(c.arch);
+  for (const auto& [m, n, k] : kSizes) {
+    SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k);
+    const Operand a = make_operand(*device, {.kind = c.a, .path = c.path, .rows = m, .cols = k, .seed = 1});
+    const Operand b = make_operand(*device, {.kind = c.b, .path = c.path, .rows = n, .cols = k, .seed = 2});
+    const Tensor out = gemm(*device, {.a = a.view, .b = b.view, .out_dtype = c.out});
+    const Expected expected = product(a, b, {}, c.out);
+    EXPECT_EQ(out.shape(), (Shape{m, n}));
+    EXPECT_EQ(out.dtype(), c.out);
+    EXPECT_TRUE(all_within(read(*device, out), expected));
+    if (m * n > 8) {
+      EXPECT_TRUE(refuses_mutations(expected));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Plain, Gemm,
+    ::testing::Values(Case{Kind::kF32, Kind::kF32}, Case{Kind::kF32, Kind::kF32, Path::kTransposedView},
+                      Case{Kind::kBF16, Kind::kBF16, Path::kDirect, "hopper", DType::kBF16},
+                      Case{Kind::kBF16, Kind::kBF16, Path::kTransposedView, "hopper", DType::kBF16},
+                      Case{Kind::kBF16, Kind::kF32, Path::kDirect, "blackwell", DType::kF16},
+                      Case{Kind::kF16, Kind::kF16, Path::kTransposedView}),
+    case_name);
+
+INSTANTIATE_TEST_SUITE_P(
+    Quantized, Gemm,
+    ::testing::Values(Case{Kind::kPerTensor, Kind::kPerTensor}, Case{Kind::kPerTensor, Kind::kPerTensor, Path::kColumnwise},
+                      Case{Kind::kE5M2PerTensor, Kind::kPerTensor, Path::kColumnwise, "hopper", DType::kBF16},
+                      Case{Kind::kPerTensor, Kind::kPerTensor, Path::kTransposedView, "blackwell"},
+                      Case{Kind::kRowBlocks, Kind::kSquareBlocks}, Case{Kind::kRowBlocks, Kind::kRowBlocks, Path::kColumnwise},
+                      Case{Kind::kRowBlocks, Kind::kSquareBlocks, Path::kColumnwise, "blackwell", DType::kBF16},
+                      Case{Kind::kSquareBlocks, Kind::kSquareBlocks, Path::kTransposedView, "blackwell"},
+                      Case{Kind::kMxfp8, Kind::kMxfp8}, Case{Kind::kMxfp8, Kind::kMxfp8, Path::kColumnwise, "blackwell"},
+                      Case{Kind::kMxfp8, Kind::kMxfp8, Path::kColumnwise, "hopper", DType::kBF16}),
+    case_name);
+
+class GemmEdges : public ::testing::Test {
+ protected:
+  Tensor make(const Shape& shape, DType dtype = DType::kF32, std::uint64_t seed = 1) {
+    return make_tensor(*device_, shape, dtype, reference::gaussian_values(shape.numel(), seed));
+  }
+  Operand operand(Kind kind, std::int64_t rows, std::int64_t cols, std::uint64_t seed = 1) {
+    return make_operand(*device_, {.kind = kind, .rows = rows, .cols = cols, .seed = seed});
+  }
+  std::string error_of(const GemmInputs& inputs) {
+    return support::error_of([&] { gemm(*device_, inputs); });
+  }
+  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+};
+
+TEST_F(GemmEdges, AddsTheBias) {
+  const Operand a = operand(Kind::kBF16, 5, 7), b = operand(Kind::kBF16, 12, 7, 2);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Tensor bias = make({12}, dtype, 3);
+    const Tensor out = gemm(*device_, {.a = a.view, .b = b.view, .bias = &bias, .out_dtype = DType::kBF16});
+    const Expected expected = product(a, b, read(*device_, bias), DType::kBF16);
+    EXPECT_TRUE(all_within(read(*device_, out), expected));
+    EXPECT_FALSE(all_within(read(*device_, out), product(a, b, {}, DType::kBF16)));
+  }
+}
+
+TEST_F(GemmEdges, AccumulatesBeforeTheOnlyRounding) {
+  const Operand a = operand(Kind::kF32, 5, 7), b = operand(Kind::kF32, 12, 7, 2);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Tensor out = make({5, 12}, dtype, 3);
+    const Values before = read(*device_, out);
+    device_->launch(&KernelTable::gemm,
+                    GemmArgs{.a = a.view, .b = b.view, .out = out.view(), .bias = {}, .accumulate = true});
+    Expected expected = product(a, b, {}, DType::kF32);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      expected.value[i] += before[i];
+      expected.error[i] += kUnit * (std::fabs(expected.value[i]) + std::fabs(before[i]));
+    }
+    EXPECT_TRUE(all_within(read(*device_, out), rounded_to(dtype, std::move(expected))));
+  }
+}
+
+// Strides of a packed projection, of a row repeated, and of every third column.
+TEST_F(GemmEdges, ReadsAndWritesAnyStrides) {
+  const Tensor wide = make({9, 30});
+  MatrixView every_third = wide.view();
+  every_third.cols = 10;
+  every_third.col_stride = 3;
+  MatrixView repeated = wide.view();
+  repeated.cols = 10;
+  repeated.row_stride = 0;
+  const auto operand_of = [&](const MatrixView& view) {
+    Operand result{.view = {view, {}}, .values = {}, .rows = view.rows, .cols = view.cols, .plain = {}, .quantized = {}};
+    for (std::int64_t i = 0; i < view.rows; ++i)
+      for (std::int64_t j = 0; j < view.cols; ++j)
+        result.values.push_back(double{view.as<float>()[i * view.row_stride + j * view.col_stride]});
+    return result;
+  };
+  const Tensor target = make({20, 9});
+  const Values untouched = read(*device_, target);
+  const Operand b = operand_of(wide.columns(20, 10).view());
+  for (const MatrixView& view : {every_third, repeated}) {
+    const Operand a = operand_of(view);
+    const Tensor part = target.row_range(5, 9);
+    device_->launch(&KernelTable::gemm, GemmArgs{.a = a.view, .b = b.view, .out = part.view().transposed(), .bias = {}});
+    EXPECT_TRUE(all_within(read(*device_, part.transposed()), product(a, b, {}, DType::kF32)));
+  }
+  const Values after = read(*device_, target);
+  for (std::size_t i = 0; i < 5 * 9; ++i) EXPECT_EQ(after[i], untouched[i]);
+  for (std::size_t i = 14 * 9; i < 20 * 9; ++i) EXPECT_EQ(after[i], untouched[i]);
+}
+
+TEST_F(GemmEdges, EmptyDimensions) {
+  const auto out = [&](const Shape& a, const Shape& b, const Tensor* bias) {
+    return gemm(*device_, {.a = make(a).operand(), .b = make(b).operand(), .bias = bias, .out_dtype = DType::kF32});
+  };
+  EXPECT_EQ(out({0, 4}, {3, 4}, nullptr).shape(), (Shape{0, 3}));
+  EXPECT_EQ(out({2, 4}, {0, 4}, nullptr).shape(), (Shape{2, 0}));
+  EXPECT_EQ(read(*device_, out({2, 0}, {3, 0}, nullptr)), Values(6, 0.0));
+  const Tensor bias = make_tensor(*device_, {3}, DType::kF32, {1, 2, 3});
+  EXPECT_EQ(read(*device_, out({2, 0}, {3, 0}, &bias)), (Values{1, 2, 3, 1, 2, 3}));
+}
+
+// y = x w^T, so for L = <g, y>: dL/dx = g w and dL/dw = g^T x. L is linear in each of them, hence the derivative along d is
+// L at d itself, in double.
+TEST_F(GemmEdges, ItsProductsAreTheGradientsOfTheLinearLayer) {
+  const std::int64_t tokens = 37, in = 53, out = 41;
+  const Tensor x = make({tokens, in}, DType::kF32, 1), w = make({out, in}, DType::kF32, 2);
+  const Tensor g = make({tokens, out}, DType::kF32, 3);
+  const Tensor grad_x = gemm(*device_, {.a = g.operand(), .b = w.transposed().operand(), .out_dtype = DType::kF32});
+  const Tensor grad_w =
+      gemm(*device_, {.a = g.transposed().operand(), .b = x.transposed().operand(), .out_dtype = DType::kF32});
+
+  const Values gs = read(*device_, g);
+  const auto loss = [&](const Values& at_x, const Values& at_w, double& magnitude) {
+    double sum = 0.0;
+    for (std::int64_t t = 0; t < tokens; ++t)
+      for (std::int64_t o = 0; o < out; ++o)
+        for (std::int64_t i = 0; i < in; ++i) {
+          const double term = gs[static_cast<std::size_t>(t * out + o)] * at_x[static_cast<std::size_t>(t * in + i)] *
+                              at_w[static_cast<std::size_t>(o * in + i)];
+          sum += term;
+          magnitude += std::fabs(term);
+        }
+    return sum;
+  };
+  const auto along = [&](const Tensor& gradient, const Values& direction) {
+    const Values values = read(*device_, gradient);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < values.size(); ++i) sum += values[i] * direction[i];
+    return sum;
+  };
+  double largest_in_tolerances = 0.0;
+  for (std::uint64_t seed = 10; seed < 14; ++seed) {
+    const Tensor dx = make({tokens, in}, DType::kF32, seed), dw = make({out, in}, DType::kF32, seed + 100);
+    double magnitude = 0.0;
+    const double expected_x = loss(read(*device_, dx), read(*device_, w), magnitude);
+    const double tolerance_x = static_cast<double>(out + 4) * kUnit * magnitude;
+    EXPECT_NEAR(along(grad_x, read(*device_, dx)), expected_x, tolerance_x);
+    magnitude = 0.0;
+    const double expected_w = loss(read(*device_, x), read(*device_, dw), magnitude);
+    const double tolerance_w = static_cast<double>(tokens + 4) * kUnit * magnitude;
+    EXPECT_NEAR(along(grad_w, read(*device_, dw)), expected_w, tolerance_w);
+    largest_in_tolerances =
+        std::max({largest_in_tolerances, std::fabs(expected_x) / tolerance_x, std::fabs(expected_w) / tolerance_w});
+  }
+  EXPECT_GT(largest_in_tolerances, 100.0);  // one percent would be seen
+}
+
+// Codes are multiplied first: scales whose product is representable give a result even if one of them times the codes is not.
+TEST_F(GemmEdges, PerTensorScalesMultiplyTheFinishedSum) {
+  const auto with_scale = [&](float scale, std::uint64_t seed) {
+    Operand result = operand(Kind::kPerTensor, 3, 4, seed);
+    const double before = double{*result.quantized.rowwise().scale_inv.data<float>()};
+    *result.quantized.rowwise().scale_inv.data<float>() = scale;
+    for (double& value : result.values) value = value / before * double{scale};
+    return result;
+  };
+  const Operand a = with_scale(0x1p-120f, 1), b = with_scale(0x1p+118f, 2);
+  const Tensor out = gemm(*device_, {.a = a.view, .b = b.view, .out_dtype = DType::kF32});
+  EXPECT_TRUE(all_within(read(*device_, out), product(a, b, {}, DType::kF32)));
+}
+
+TEST_F(GemmEdges, HopperRefusesATransposedViewOfCodesAndBlackwellTakesIt) {
+  const auto inputs_on = [](Device& device) {
+    const Operand a = make_operand(device, {.kind = Kind::kPerTensor, .rows = 4, .cols = 6, .seed = 1});
+    const Operand b = make_operand(
+        device, {.kind = Kind::kPerTensor, .path = Path::kTransposedView, .rows = 5, .cols = 6, .seed = 2});
+    return support::error_of([&] { gemm(device, {.a = a.view, .b = b.view}); });
+  };
+  EXPECT_EQ(inputs_on(*device_),
+            "gemm: a is e4m3 [4, 6] scaled per tensor, b is e4m3 [5, 6] scaled per tensor; 'hopper' reads quantized operands "
+            "along the reduction axis only, so the column-wise half is needed instead of a transposed view");
+  EXPECT_EQ(inputs_on(*support::open_poisoned_cpu("blackwell")), "");
+}
+
+TEST_F(GemmEdges, RefusalsNameOperandsAndRule) {
+  const Tensor x = make({4, 6}), y = make({5, 7}), six = make({6});
+  EXPECT_EQ(error_of({.a = x.operand(), .b = y.operand()}),
+            "gemm: a is f32 [4, 6], b is f32 [5, 7]; the product [m, n] is over the columns of a [m, k] and b [n, k]");
+  EXPECT_EQ(error_of({.a = x.operand(), .b = x.operand(), .bias = &six}),
+            "gemm: bias is f32 [6]; it must have 4 elements, one for each row of b");
+  EXPECT_EQ(error_of({.a = x.operand(), .b = x.operand(), .out_dtype = DType::kE4M3}),
+            "gemm: the result is to be e4m3; it must be f32, f16 or bf16");
+  EXPECT_EQ(error_of({.a = make({4, 6}, DType::kE4M3).operand(), .b = x.operand()}),
+            "gemm: a is e4m3 [4, 6], b is f32 [4, 6]; operands are f32, f16 or bf16, or e4m3 or e5m2 with scales");
+
+  const Operand tensor = operand(Kind::kPerTensor, 4, 128), e5m2 = operand(Kind::kE5M2PerTensor, 4, 128);
+  const Operand blocks = operand(Kind::kRowBlocks, 4, 128), mx = operand(Kind::kMxfp8, 4, 128);
+  const Operand plain = operand(Kind::kBF16, 4, 128);
+  const auto ending = [&](const Operand& a, const Operand& b) {
+    const std::string message = error_of({.a = a.view, .b = b.view});
+    return message.substr(message.rfind("; ") + 2);
+  };
+  EXPECT_EQ(ending(tensor, plain), "both operands must be quantized, or neither");
+  EXPECT_EQ(ending(e5m2, e5m2), "at most one operand may be e5m2");
+  EXPECT_EQ(ending(tensor, blocks), "both must be scaled alike along the reduction axis");
+  EXPECT_EQ(ending(blocks, mx), "both must be scaled alike along the reduction axis");
+  EXPECT_EQ(error_of({.a = blocks.view, .b = mx.view}).substr(0, 80),
+            "gemm: a is e4m3 [4, 128] scaled by 1 x 128 f32, b is e4m3 [4, 128] scaled by 1 x");
+}
+
+}  // namespace
+}  // namespace fp8lab
