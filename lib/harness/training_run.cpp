@@ -63,11 +63,12 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
 
 Tensor TrainingRun::make_input(std::string_view name, float scale) {
   const ModelConfig& model = cell_.model;
-  const Shape shape{model.seq, model.batch, model.hidden};
+  const Shape shape{model.seq * model.batch, model.hidden};
   Tensor tensor = device_->allocate({shape, training_dtype(cell_.training.param_dtype)},
                                     device_->holder(HolderKind::kInput, "", name));
-  random_fill(*device_, tensor,
-              {.seed = runtime_.seed, .stream = stream_of(name) + static_cast<std::uint64_t>(runtime_.step), .scale = scale});
+  random_fill(
+      *device_, tensor,
+      {.seed = runtime_.seed, .stream = stream_of(name) + static_cast<std::uint64_t>(runtime_.step), .scale = scale});
   return tensor;
 }
 
@@ -97,7 +98,7 @@ void TrainingRun::step() {
 
   ledger.set_phase(PhaseKind::kIdle, number);
   Variable input{make_input("x", 1.0f), nullptr};
-  const Tensor target = cell_.training.loss == "mse" ? make_input("target", 1.0f) : Tensor();
+  Tensor target = cell_.training.loss == "mse" ? make_input("target", 1.0f) : Tensor();
   device_->synchronize();
   Stopwatch watch;
 
@@ -129,6 +130,7 @@ void TrainingRun::step() {
   device_->synchronize();
   times.optimizer_ms = watch.lap_ms();
   input = {};
+  target = {};
   ledger.set_phase(PhaseKind::kIdle, number);
   ledger.mark("end_of_step");
   times.step_ms = times.forward_ms + times.backward_ms + times.optimizer_ms;
