@@ -107,6 +107,7 @@ Variable AttentionCore::forward_quantized(Runtime& runtime, const Variable& qkv)
     o.rename(runtime.in_flight(name_));
     node->save("o", o);
   }
+  scales.end_forward();
   return {std::move(o), node};
 }
 

@@ -51,20 +51,22 @@ std::vector<Tensor> QuantizedAttentionNode::backward(Tensor grad) {
   const QuantizedTensor grad8 = quantize(device(), grad, scales.inputs(kGradO, {}, local));
   grad = {};
   Tensor grad_qkv = device().allocate({Shape{q.rows(), q.cols() + k.cols() + v.cols()}, dtype}, runtime().in_flight(name()));
-  const AttentionCore::Split grads = core_.split(grad_qkv);
   AttentionRole s;
   s.payload = core_.formats_->s.payload;
   s.scale = saved.tensor(4).data<float>();
-  attention_backward(device(), {.shape = shape_,
-                                .q = q.rowwise_operand(),
-                                .k = k.rowwise_operand(),
-                                .v = v.rowwise_operand(),
-                                .o = o ? o.operand() : saved.quantized(5).rowwise_operand(),
-                                .grad_o = grad8.rowwise_operand(),
-                                .lse = saved.tensor(3),
-                                .s = s,
-                                .grad_p = scales.kernel_role(kGradP),
-                                .out = {grads.q, grads.k, grads.v}});
+  {
+    const AttentionCore::Split grads = core_.split(grad_qkv);  // claims on the packed gradient, which may go below
+    attention_backward(device(), {.shape = shape_,
+                                  .q = q.rowwise_operand(),
+                                  .k = k.rowwise_operand(),
+                                  .v = v.rowwise_operand(),
+                                  .o = o ? o.operand() : saved.quantized(5).rowwise_operand(),
+                                  .grad_o = grad8.rowwise_operand(),
+                                  .lse = saved.tensor(3),
+                                  .s = s,
+                                  .grad_p = scales.kernel_role(kGradP),
+                                  .out = {grads.q, grads.k, grads.v}});
+  }
   if (core_.formats_->grad_qkv) {
     const QuantizedTensor eight_bits = quantize(device(), grad_qkv, scales.inputs(kGradQkv, {}, local));
     grad_qkv = {};

@@ -38,6 +38,7 @@ LinearCore::Forward LinearCore::forward(Runtime& runtime, const Tensor& x) {
                                    .bias = bias_ ? &bias_->value : nullptr,
                                    .out_dtype = x.dtype(),
                                    .holder = runtime.in_flight(name_)});
+  forward_scales_.end_forward();
   if (result.x.is_quantized()) keep_for_backward(result.x.quantized);
   return result;
 }

@@ -24,11 +24,15 @@ RoleScales::RoleScales(Build& build, const std::string& owner, std::vector<Quant
 
 void RoleScales::begin_forward(Runtime& runtime) {
   recomputing_ = runtime.mode == Runtime::Mode::kRecomputing;
-  stashed_ = {};
   if (!delayed_) return;
   if (runtime.mode == Runtime::Mode::kRecording)
     runtime.frame->stash(delayed_->stash_scales(runtime.device, runtime.frame->stash_holder()));
   if (recomputing_) stashed_ = runtime.frame->next_stashed();
+}
+
+void RoleScales::end_forward() {
+  recomputing_ = false;
+  stashed_ = {};
 }
 
 Tensor RoleScales::scale(int role) const {

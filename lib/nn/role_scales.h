@@ -12,14 +12,15 @@
 namespace fp8lab {
 
 /// How each quantized role of a module gets its scale: formats with a history share one DelayedScales, the others need no
-/// state. A forward begins with begin_forward(), which in a checkpointed region stashes the scales (first time) or uses the
-/// stashed ones (second time); amaxes of a recomputed forward are not recorded.
+/// state. A forward runs between begin_forward(), which in a checkpointed region stashes the scales (first time) or takes up the
+/// stashed ones (second time), and end_forward(), which lets go of those; amaxes of a recomputed forward are not recorded.
 class RoleScales {
  public:
   /// `forward`: listed among the registry's forward scales, otherwise among its backward ones.
   RoleScales(Build& build, const std::string& owner, std::vector<QuantFormat> roles, const DelayedScaling& options, bool forward);
 
   void begin_forward(Runtime& runtime);
+  void end_forward();
 
   /// Inputs for quantizing role `role`.
   QuantizeInputs inputs(int role, Orientations orientations, HolderId holder) const;
