@@ -1,0 +1,235 @@
+#include "harness/predict_nodes.h"
+
+#include <fmt/core.h>
+
+#include "core/check.h"
+
+namespace fp8lab::closed_form {
+namespace {
+
+constexpr Bytes kF32 = 4;
+
+/// y = x W^T + b under a recipe.
+struct Product {
+  Product(const Scenario& scenario, std::int64_t in, std::int64_t out)
+      : casts(scenario.casts),
+        x(scenario.cast_activation(in)),
+        weight(scenario.cast_weight(out, in)),
+        grad_y(scenario.cast_activation(out)),
+        plain_x(scenario.plain(in)),
+        plain_y(scenario.plain(out)),
+        weight_bytes(in * out * scenario.element),
+        bias_bytes(scenario.form.bias ? out * scenario.element : 0),
+        // Two tensors in forward, one in backward, each with a scale and a history.
+        recipe_state(scenario.recipe.histories ? 3 * kF32 * (1 + scenario.history_rows) : 0),
+        stash(scenario.recipe.histories ? 2 * kF32 : 0) {}
+
+  Bytes parameters() const { return weight_bytes + bias_bytes; }
+  Course forward() const { return x.course() + weight.course() + take(plain_y) + give(x.both - x.kept); }
+  /// From a plain input that nobody else needs.
+  Course forward_consuming() const { return forward() + give(casts ? plain_x : 0); }
+  /// What forward_consuming() leaves for backward, but for the copy of the weight.
+  Bytes saved_x() const { return casts ? x.kept : plain_x; }
+  Course backward(bool consuming = true) const {
+    const Course gradient_goes = give(consuming ? plain_y : 0);
+    const Course products = take(plain_x) + take(weight_bytes);
+    if (!casts) return take(bias_bytes) + products + gradient_goes;
+    return take(bias_bytes) + grad_y.course() + gradient_goes + products + give(grad_y.both);
+  }
+
+  bool casts;
+  Cast x, weight, grad_y;
+  Bytes plain_x, plain_y, weight_bytes, bias_bytes, recipe_state, stash;
+};
+
+struct Norm {
+  explicit Norm(const Scenario& scenario)
+      : y(scenario.plain(scenario.hidden)),
+        parameters(scenario.form.norm_parameters * scenario.hidden * scenario.element),
+        statistics(scenario.form.norm_statistics * scenario.tokens * kF32) {}
+
+  Course forward() const { return take(y + statistics); }
+  Course backward() const { return take(y) + take(parameters) + give(y); }
+
+  Bytes y, parameters, statistics;
+};
+
+/// Tells `node` what its shells hold, `shelled` bytes of `saved`, and closes its first forward in a checkpointed region, which ends with `left`
+/// bytes of `saved` still alive.
+void set_shells(Node& node, Shells shells, Bytes shelled, Bytes left) {
+  node.retained = shells == Shells::kEmpty ? 0 : shelled;
+  node.unemptied = shells == Shells::kNeverEmptied ? shelled : 0;
+  node.recorded += give(left - node.unemptied);
+}
+
+Node linear(const Scenario& scenario, std::int64_t in, std::int64_t out) {
+  const Product product(scenario, in, out);
+  Node node;
+  node.out = product.plain_y;
+  node.keeps_input = !scenario.casts;
+  node.saved = product.x.kept + product.weight.both;
+  node.parameters = product.parameters();
+  node.recipe_state = product.recipe_state;
+  node.stash = product.stash;
+  node.forward = product.forward();
+  node.recorded = take(product.stash) + node.forward;
+  node.backward = product.backward();
+  node.backward_beside_residual = product.backward(false);
+  set_shells(node, scenario.module_shells, product.weight.both, node.saved);
+  return node;
+}
+
+Node norm_linear(const Scenario& scenario, std::int64_t out) {
+  const Norm norm(scenario);
+  const Product product(scenario, scenario.hidden, out);
+  Node node;
+  node.out = product.plain_y;
+  node.keeps_input = true;
+  node.saved = norm.statistics + product.saved_x() + product.weight.both;
+  node.parameters = norm.parameters + product.parameters();
+  node.recipe_state = product.recipe_state;
+  node.stash = product.stash;
+  node.forward = norm.forward() + product.forward_consuming();
+  node.recorded = take(product.stash) + node.forward;
+  node.backward = product.backward() + norm.backward();
+  node.backward_beside_residual = product.backward(false) + norm.backward();
+  set_shells(node, scenario.module_shells, product.weight.both, node.saved);
+  return node;
+}
+
+struct Mlp {
+  explicit Mlp(const Scenario& scenario)
+      : norm(scenario),
+        fc1(scenario, scenario.hidden, scenario.activated),
+        fc2(scenario, scenario.ffn, scenario.hidden) {}
+
+  Node node() const {
+    Node node;
+    node.out = fc2.plain_y;
+    node.keeps_input = true;
+    node.parameters = norm.parameters + fc1.parameters() + fc2.parameters();
+    node.recipe_state = fc1.recipe_state + fc2.recipe_state;
+    node.stash = fc1.stash + fc2.stash;
+    node.backward = backward(true);
+    node.backward_beside_residual = backward(false);
+    return node;
+  }
+  Course backward(bool consuming) const {
+    const Course activation = take(fc1.plain_y) + give(fc2.plain_x);
+    return fc2.backward(consuming) + activation + fc1.backward() + norm.backward();
+  }
+
+  Norm norm;
+  Product fc1, fc2;
+};
+
+Node norm_mlp(const Scenario& scenario) {
+  const Mlp mlp(scenario);
+  const Product &fc1 = mlp.fc1, &fc2 = mlp.fc2;
+  Node node = mlp.node();
+  node.saved = mlp.norm.statistics + fc1.saved_x() + fc1.weight.both + fc1.plain_y + fc2.saved_x() + fc2.weight.both;
+  const Course first = mlp.norm.forward() + fc1.forward_consuming() + take(fc2.plain_x);
+  node.forward = first + fc2.forward_consuming();
+  node.recorded = take(fc1.stash) + first + take(fc2.stash) + fc2.forward_consuming();
+  set_shells(node, scenario.module_shells, fc1.weight.both + fc2.weight.both, node.saved);
+  return node;
+}
+
+/// The same as a chain of operations: each drops the half of its weight's copy that backward does not read, and saves as it
+/// goes, so that nothing outlives its operation where nothing is to be saved.
+Node fused_mlp(const Scenario& scenario) {
+  const Mlp mlp(scenario);
+  const Product &fc1 = mlp.fc1, &fc2 = mlp.fc2;
+  const auto product = [](const Product& of) { return of.forward() + give(of.weight.both - of.weight.kept); };
+  const auto consumed = [](const Product& of) { return give(of.casts ? of.plain_x : 0); };
+  const auto forgotten = [](const Product& of) { return give(of.x.kept + of.weight.kept) + give(of.plain_x); };
+  Node node = mlp.node();
+  node.saved = mlp.norm.statistics + fc1.saved_x() + fc1.weight.kept + fc1.plain_y + fc2.saved_x() + fc2.weight.kept;
+  node.forward = mlp.norm.forward() + product(fc1) + consumed(fc1) + take(fc2.plain_x) + product(fc2) + consumed(fc2);
+  node.recorded = mlp.norm.forward() + give(mlp.norm.statistics) + take(fc1.stash) + product(fc1) + forgotten(fc1) +
+                  take(fc2.plain_x) + give(fc1.plain_y) + take(fc2.stash) + product(fc2) + forgotten(fc2);
+  set_shells(node, scenario.fuser_shells, fc1.weight.kept + fc2.weight.kept, 0);
+  return node;
+}
+
+Node rotary(const Scenario& scenario) {
+  Node node;
+  node.out = scenario.plain(scenario.packed);
+  node.forward = node.recorded = take(node.out);
+  node.backward = take(node.out) + give(node.out);
+  return node;
+}
+
+Node plain_attention(const Scenario& scenario) {
+  const Bytes lse = scenario.tokens * scenario.heads * kF32;
+  Node node;
+  node.out = scenario.plain(scenario.hidden);
+  node.keeps_input = node.keeps_output = true;
+  node.saved = lse;
+  node.forward = take(node.out + lse);
+  node.recorded = node.forward + give(lse);
+  node.backward = take(scenario.plain(scenario.packed)) + give(node.out);
+  return node;
+}
+
+Node cast_attention(const Scenario& scenario) {
+  const AttentionNumbers& numbers = scenario.recipe.attention;
+  const std::int64_t history_rows = numbers.history_rows == 0 ? scenario.history_rows : numbers.history_rows;
+  const Cast qkv = scenario.cast_rowwise(scenario.packed);
+  const Cast grad_o = scenario.cast_rowwise(scenario.hidden);
+  const Cast o = numbers.casts_output ? scenario.cast_rowwise(scenario.hidden) : Cast{};
+  const Cast grad_qkv = numbers.casts_output ? qkv : Cast{};
+  const Bytes plain_o = scenario.plain(scenario.hidden), plain_qkv = scenario.plain(scenario.packed);
+  const Bytes lse = scenario.tokens * scenario.heads * kF32;
+  const Bytes s_scale = kF32;
+  // There and back again through eight bits.
+  const auto rounded = [&](Bytes plain) { return numbers.casts_output ? give(plain) + take(plain) : Course{}; };
+
+  Node node;
+  node.out = plain_o;
+  node.keeps_output = !numbers.casts_output;
+  node.saved = qkv.both + lse + s_scale + o.both;
+  node.recipe_state = 2 * numbers.histories * kF32 * (1 + history_rows);
+  node.stash = numbers.histories * kF32;
+  const Course kernel = qkv.course() + take(plain_o + lse);
+  node.forward = kernel + take(s_scale) + o.course() + rounded(plain_o);
+  node.recorded = take(node.stash) + kernel + give(qkv.both) + take(s_scale) + give(s_scale) + o.course() +
+                  rounded(plain_o) + give(o.both + lse);
+  node.backward = grad_o.course() + give(plain_o) + take(plain_qkv) + grad_qkv.course() + rounded(plain_qkv) +
+                  give(grad_qkv.both + grad_o.both);
+  set_shells(node, scenario.attention_shells, qkv.both, 0);
+  return node;
+}
+
+std::vector<Node> attention(const Scenario& scenario) {
+  std::vector<Node> nodes{norm_linear(scenario, scenario.packed)};
+  if (scenario.form.rotary) nodes.push_back(rotary(scenario));
+  nodes.push_back(scenario.casts_attention ? cast_attention(scenario) : plain_attention(scenario));
+  nodes.push_back(linear(scenario, scenario.hidden, scenario.hidden));
+  return nodes;
+}
+
+struct LayerNumbers {
+  std::string_view name;
+  Layer (*make)(const Scenario&);
+};
+constexpr LayerNumbers kLayers[] = {
+    {"linear", [](const Scenario& s) { return Layer{{{linear(s, s.hidden, s.hidden)}}}; }},
+    {"layernorm_linear", [](const Scenario& s) { return Layer{{{norm_linear(s, s.hidden)}}}; }},
+    {"layernorm_mlp", [](const Scenario& s) { return Layer{{{norm_mlp(s)}}}; }},
+    {"multihead_attention", [](const Scenario& s) { return Layer{{attention(s)}}; }},
+    {"transformer_layer",
+     [](const Scenario& s) {
+       return Layer{{attention(s), {s.fused_mlp ? fused_mlp(s) : norm_mlp(s)}}, true};
+     }},
+};
+
+}  // namespace
+
+Layer make_layer(const Scenario& scenario, std::string_view name) {
+  for (const LayerNumbers& row : kLayers)
+    if (row.name == name) return row.make(scenario);
+  fail(fmt::format("predict: layer '{}' has no closed form; give the table in predict_nodes.cpp a row", name));
+}
+
+}  // namespace fp8lab::closed_form

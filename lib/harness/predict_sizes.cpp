@@ -1,0 +1,126 @@
+#include "harness/predict_sizes.h"
+
+#include <fmt/core.h>
+
+#include "core/check.h"
+#include "core/shape.h"
+
+namespace fp8lab::closed_form {
+namespace {
+
+constexpr FormNumbers kForms[] = {
+    {.name = "gpt", .norm_parameters = 2, .norm_statistics = 2, .activation_inputs = 1, .bias = true, .rotary = false},
+    {.name = "llama",
+     .norm_parameters = 1,
+     .norm_statistics = 1,
+     .activation_inputs = 2,
+     .bias = false,
+     .rotary = true},
+};
+
+constexpr Bytes kF32 = 4;
+
+constexpr Bytes one_scale(std::int64_t, std::int64_t) { return kF32; }
+/// f32, a row of blocks after the other, each padded to a multiple of four rows.
+constexpr Bytes scales_1x128(std::int64_t rows, std::int64_t cols) {
+  return kF32 * ceil_div(cols, 128) * round_up(rows, 4);
+}
+constexpr Bytes scales_128x128(std::int64_t rows, std::int64_t cols) {
+  return kF32 * ceil_div(rows, 128) * round_up(ceil_div(cols, 128), 4);
+}
+/// One byte each, in tiles of 128 x 4.
+constexpr Bytes scales_1x32(std::int64_t rows, std::int64_t cols) {
+  return round_up(rows, 128) * round_up(ceil_div(cols, 32), 4);
+}
+
+constexpr RecipeNumbers kRecipes[] = {
+    {.name = "bf16"},
+    {.name = "delayed",
+     .activation_scales = one_scale,
+     .weight_scales = one_scale,
+     .per_tensor = true,
+     .histories = true,
+     .attention = {.casts = true, .casts_output = true, .histories = 3}},
+    {.name = "current",
+     .activation_scales = one_scale,
+     .weight_scales = one_scale,
+     .per_tensor = true,
+     .measures_first = true,
+     .attention = {.casts = true, .histories = 1, .history_rows = 1}},
+    {.name = "block", .activation_scales = scales_1x128, .weight_scales = scales_128x128},
+    {.name = "mxfp8", .activation_scales = scales_1x32, .weight_scales = scales_1x32},
+};
+constexpr std::int64_t kHistoryRows = 1024;
+
+struct ArchNumbers {
+  std::string_view name;
+  bool any_orientation;
+};
+constexpr ArchNumbers kArchs[] = {{"hopper", false}, {"blackwell", true}};
+
+struct DTypeNumbers {
+  std::string_view name;
+  Bytes bytes;
+};
+constexpr DTypeNumbers kDTypes[] = {{"bf16", 2}, {"f32", 4}};
+
+/// Whose shells hold what without a fix.
+struct FixNumbers {
+  std::string_view name;
+  Shells Scenario::*whose;
+  Shells reverted;
+};
+constexpr FixNumbers kFixes[] = {
+    {"release_attention_tensors", &Scenario::attention_shells, Shells::kKeptByBackward},
+    {"release_fuser_tensors", &Scenario::fuser_shells, Shells::kKeptByBackward},
+    {"release_module_tensors", &Scenario::module_shells, Shells::kKeptByBackward},
+    {"empty_module_shells", &Scenario::module_shells, Shells::kNeverEmptied},
+};
+
+template <class Row, std::size_t N>
+const Row& row_called(std::string_view name, const Row (&rows)[N], std::string_view what) {
+  for (const Row& row : rows)
+    if (row.name == name) return row;
+  fail(fmt::format("predict: {} '{}' has no closed form; give its table in predict_sizes.cpp a row", what, name));
+}
+
+}  // namespace
+
+Scenario::Scenario(const CellConfig& cell, Arm arm)
+    : form(row_called(cell.model.form, kForms, "form")),
+      recipe(row_called(arm == Arm::kBf16 ? "bf16" : cell.training.recipe, kRecipes, "recipe")),
+      element(row_called(cell.training.param_dtype, kDTypes, "param_dtype").bytes),
+      tokens(cell.model.seq * cell.model.batch),
+      hidden(cell.model.hidden),
+      heads(cell.model.heads),
+      ffn(cell.model.ffn == 0 ? 4 * hidden : cell.model.ffn),
+      packed(hidden + 2 * (hidden / heads) * (cell.model.kv_heads == 0 ? heads : cell.model.kv_heads)),
+      activated(form.activation_inputs * ffn),
+      history_rows(cell.training.recipe_options.amax_history_length.value_or(kHistoryRows)),
+      any_orientation(row_called(cell.arch, kArchs, "arch").any_orientation),
+      casts(recipe.activation_scales != nullptr),
+      casts_attention(recipe.attention.casts && cell.training.fp8_attention),
+      fused_mlp(cell.model.op_fuser == "mlp"),
+      dropout(static_cast<float>(cell.model.dropout) > 0.0f),
+      checkpoint(cell.training.checkpoint == "full") {
+  if (arm != Arm::kBefore || cell.fix.empty()) return;
+  const FixNumbers& fix = row_called(cell.fix, kFixes, "fix");
+  this->*fix.whose = fix.reverted;
+}
+
+Cast Scenario::cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
+  if (!scales) return {};
+  const Bytes codes = rows * cols;
+  const Bytes scratch = recipe.measures_first ? kF32 : 0;
+  if (recipe.per_tensor)
+    return {.both = (any_orientation ? 1 : 2) * codes + kF32, .kept = codes + kF32, .scratch = scratch};
+  const Bytes columnwise = codes + scales(cols, rows);
+  return {.both = codes + scales(rows, cols) + columnwise, .kept = columnwise, .scratch = scratch};
+}
+
+Cast Scenario::cast_rowwise(std::int64_t cols) const {
+  const Cast whole = cast_activation(cols);
+  return {.both = whole.kept, .kept = whole.kept, .scratch = whole.scratch};
+}
+
+}  // namespace fp8lab::closed_form

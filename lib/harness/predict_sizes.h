@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "harness/cell.h"
+#include "harness/predict_course.h"
+
+// What the words of a scenario mean in numbers, for the closed forms of predict.h. The tables restate what forms, recipes,
+// architectures and fixes promise. They share nothing with the rooms that keep the promise, so that a slip on either side shows.
+namespace fp8lab::closed_form {
+
+struct FormNumbers {
+  std::string_view name;
+  std::int64_t norm_parameters;    ///< of a norm, per column: gamma, and beta where it has one
+  std::int64_t norm_statistics;    ///< f32 per row: the mean where it has one, 1 / deviation
+  std::int64_t activation_inputs;  ///< columns read per column written: gate and up, or one
+  bool bias;
+  bool rotary;
+};
+
+/// Bytes of the inverse scales of a rows x cols matrix whose blocks lie along its rows, padding included.
+using ScaleBytes = Bytes (*)(std::int64_t rows, std::int64_t cols);
+
+/// What a recipe does to the operands inside attention, where the scenario asks for it.
+struct AttentionNumbers {
+  bool casts = false;
+  bool casts_output = false;      ///< O, which is saved so, and dQKV on its way out
+  std::int64_t histories = 0;     ///< in each direction
+  std::int64_t history_rows = 0;  ///< 0: as many as the recipe's
+};
+
+struct RecipeNumbers {
+  std::string_view name;
+  ScaleBytes activation_scales = nullptr;  ///< of gradients too; null: nothing is cast
+  ScaleBytes weight_scales = nullptr;
+  bool per_tensor = false;      ///< one scale, which both halves share
+  bool measures_first = false;  ///< the measured scale, f32, lives until its tensor is cast
+  bool histories = false;       ///< x, W and dY of every product have a scale and a history, f32
+  AttentionNumbers attention = {};
+};
+
+/// A matrix cast to eight bits. All zero where the recipe casts nothing.
+struct Cast {
+  Bytes both = 0;     ///< every half that this architecture makes
+  Bytes kept = 0;     ///< the half that backward reads
+  Bytes scratch = 0;  ///< gone once the cast is done
+
+  constexpr Course course() const { return take(scratch + both) + give(scratch); }
+};
+
+/// What the shells of saved storage hold when a fix is reverted.
+enum class Shells {
+  kEmpty,
+  kKeptByBackward,  ///< what backward restored, from then on
+  kNeverEmptied,    ///< what was saved, from forward on
+};
+
+/// One arm of a scenario.
+struct Scenario {
+  Scenario(const CellConfig& cell, Arm arm);
+
+  const FormNumbers& form;
+  const RecipeNumbers& recipe;
+  Bytes element;  ///< of parameters, activations and gradients
+  std::int64_t tokens, hidden, heads, ffn;
+  std::int64_t packed;     ///< columns of Q, K and V side by side
+  std::int64_t activated;  ///< columns that the activation reads
+  std::int64_t history_rows;
+  bool any_orientation;  ///< products read a per-tensor matrix either way round
+  bool casts;            ///< products' operands
+  bool casts_attention;
+  bool fused_mlp;
+  bool dropout;
+  bool checkpoint;
+  Shells module_shells = Shells::kEmpty;
+  Shells fuser_shells = Shells::kEmpty;
+  Shells attention_shells = Shells::kEmpty;
+
+  /// One activation or gradient of that many columns, as it is.
+  Bytes plain(std::int64_t cols) const { return tokens * cols * element; }
+  Cast cast_activation(std::int64_t cols) const { return cast(recipe.activation_scales, tokens, cols); }
+  Cast cast_weight(std::int64_t out, std::int64_t in) const { return cast(recipe.weight_scales, out, in); }
+  /// Row-wise alone, as attention wants it on every architecture.
+  Cast cast_rowwise(std::int64_t cols) const;
+
+ private:
+  Cast cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const;
+};
+
+}  // namespace fp8lab::closed_form
