@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "attention_fixture.h"
 #include "core/check.h"
+#include "ops/attention_fixture.h"
 
 namespace fp8lab::attention_test {
 namespace {

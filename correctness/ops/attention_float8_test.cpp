@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "attention_fixture.h"
 #include "core/float8.h"
+#include "ops/attention_fixture.h"
 #include "reference/compare.h"
 
 namespace fp8lab::attention_test {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "attention_fixture.h"
+#include "ops/attention_fixture.h"
 
 namespace fp8lab::attention_test {
 namespace {

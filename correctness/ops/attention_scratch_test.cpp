@@ -1,14 +1,15 @@
 #include <gtest/gtest.h>
-#include <malloc.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <vector>
 
-#include "attention_fixture.h"
+#include "ops/attention_fixture.h"
 
 // Counts what the kernels take from the heap. Devices take their memory through aligned allocation, which stays
 // outside.
@@ -19,18 +20,23 @@ std::atomic<std::int64_t> peak_bytes{0};
 
 }  // namespace
 
-// Not inlined: g++ would see free() meet a pointer from `new` and warn.
+// Each block's size stands before it. Not inlined: g++ would see free() meet a pointer from `new` and warn.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
-  void* block = std::malloc(bytes == 0 ? 1 : bytes);
-  if (block == nullptr) throw std::bad_alloc();
-  const std::int64_t live = live_bytes += static_cast<std::int64_t>(malloc_usable_size(block));
+  auto* header = static_cast<std::max_align_t*>(std::malloc(sizeof(std::max_align_t) + bytes));
+  if (header == nullptr) throw std::bad_alloc();
+  const auto size = static_cast<std::int64_t>(bytes);
+  std::memcpy(header, &size, sizeof size);
+  const std::int64_t live = live_bytes += size;
   if (live > peak_bytes) peak_bytes = live;
-  return block;
+  return header + 1;
 }
 [[gnu::noinline]] void operator delete(void* block) noexcept {
   if (block == nullptr) return;
-  live_bytes -= static_cast<std::int64_t>(malloc_usable_size(block));
-  std::free(block);
+  std::max_align_t* header = static_cast<std::max_align_t*>(block) - 1;
+  std::int64_t size = 0;
+  std::memcpy(&size, header, sizeof size);
+  live_bytes -= size;
+  std::free(header);
 }
 [[gnu::noinline]] void operator delete(void* block, std::size_t) noexcept { operator delete(block); }
 
@@ -66,7 +72,7 @@ TEST(AttentionScratch, GrowsWithSeqAndNotWithItsSquare) {
   const Peaks at_8192 = scratch_peaks(8192);
   EXPECT_GT(at_2048.forward, 0);
   EXPECT_GT(at_2048.backward, 0);
-  // Four times the tokens: at most four times the scratch, up to the allocator's rounding.
+  // Four times the tokens: at most four times the scratch, up to what the test itself allocates.
   EXPECT_LT(at_8192.forward, 4 * at_2048.forward + 65536);
   EXPECT_LT(at_8192.backward, 4 * at_2048.backward + 65536);
   // One S x S matrix of floats would be 256 MiB.
