@@ -1,0 +1,127 @@
+#include "comm/in_process/group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "comm/reduce.h"
+#include "comm/slices.h"
+
+namespace fp8lab::in_process {
+namespace {
+
+void copy_bytes(const std::byte* from, std::byte* to, std::int64_t bytes) {
+  if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+class InProcessGroup final : public ProcessGroup {
+ public:
+  InProcessGroup(World& world, Team& team, Identity identity)
+      : ProcessGroup(std::move(identity)),
+        world_(world),
+        team_(team),
+        sources_(static_cast<std::size_t>(size())),
+        targets_(static_cast<std::size_t>(size())) {}
+
+  static std::unique_ptr<ProcessGroup> make(World& world, Team& team, std::vector<int> world_ranks, int rank,
+                                            bool moves_data) {
+    return std::make_unique<InProcessGroup>(world, team,
+                                            Identity{.name = team.name(),
+                                                     .world_ranks = std::move(world_ranks),
+                                                     .rank = rank,
+                                                     .moves_data = moves_data});
+  }
+
+ private:
+  /// What `other` passed to the collective that this rank is in: as many parts, by the lock-step rule.
+  template <class Part>
+  const Part* parts_of(int other) const {
+    return static_cast<const Part*>(team_.parts_of(rank(), other));
+  }
+
+  void do_all_gather(const Signature& call, std::span<const GatherPart> parts) override {
+    team_.meet(rank(), call, parts.data());
+    if (!moves_data()) return;
+    // Each rank starts at its own bytes, so that not all read from one.
+    for (int step = 0; step < size(); ++step) {
+      const int source = (rank() + step) % size();
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        const auto slot = static_cast<std::size_t>(source);
+        const std::int64_t first = parts[i].offsets_bytes[slot];
+        copy_bytes(parts_of<GatherPart>(source)[i].from, parts[i].to + first, parts[i].offsets_bytes[slot + 1] - first);
+      }
+    }
+    team_.part(rank());
+  }
+
+  void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) override {
+    team_.meet(rank(), call, parts.data());
+    if (!moves_data()) return;
+    const auto own = static_cast<std::size_t>(rank());
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const ScatterPart& part = parts[i];
+      const std::int64_t first = part.offsets_elems[own];
+      reduce_slice({.dtype = part.dtype, .elems = part.offsets_elems[own + 1] - first}, first,
+                   [&](int source) { return parts_of<ScatterPart>(source)[i].from; }, {&part.to, 1});
+    }
+    team_.part(rank());
+  }
+
+  // Each rank reduces one slice of every tensor and writes the result to all: nobody else touches that slice meanwhile.
+  void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override {
+    team_.meet(rank(), call, parts.data());
+    if (!moves_data()) return;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const ReducePart& part = parts[i];
+      const Slice slice = slice_of(part, i, rank(), size());
+      const auto skipped = slice.first * static_cast<std::int64_t>(size_bytes(part.dtype));
+      for (std::size_t other = 0; other < targets_.size(); ++other)
+        targets_[other] = parts_of<ReducePart>(static_cast<int>(other))[i].data + skipped;
+      reduce_slice({.op = call.op, .dtype = part.dtype, .elems = slice.elems}, slice.first,
+                   [&](int source) { return parts_of<ReducePart>(source)[i].data; }, targets_);
+    }
+    team_.part(rank());
+  }
+
+  void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override {
+    team_.meet(rank(), call, parts.data());
+    if (!moves_data()) return;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      copy_bytes(parts_of<BroadcastPart>(call.root)[i].data, parts[i].data, parts[i].bytes);
+    team_.part(rank());
+  }
+
+  void do_barrier(const Signature& call) override { team_.meet(rank(), call, nullptr); }
+
+  std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
+    team_.meet(rank(), call, nullptr);
+    Team& team = world_.team({.parent = &team_, .sequence = call.sequence, .color = color}, identity.name,
+                             identity.world_ranks);
+    return std::make_unique<InProcessGroup>(world_, team, std::move(identity));
+  }
+
+  /// Reduces what `source(rank)` points at, from element `first` on.
+  template <class Source>
+  void reduce_slice(Reduction reduction, std::int64_t first, const Source& source, std::span<std::byte* const> targets) {
+    if (reduction.elems == 0) return;
+    const std::int64_t skipped = first * static_cast<std::int64_t>(size_bytes(reduction.dtype));
+    for (std::size_t other = 0; other < sources_.size(); ++other) sources_[other] = source(static_cast<int>(other)) + skipped;
+    reduction.sources = sources_;
+    reduction.targets = targets;
+    reduce(reduction);
+  }
+
+  World& world_;
+  Team& team_;
+  std::vector<const std::byte*> sources_;  ///< one per rank, filled for each reduction
+  std::vector<std::byte*> targets_;
+};
+
+}  // namespace
+
+std::unique_ptr<ProcessGroup> make_group(World& world, Team& team, std::vector<int> world_ranks, int rank,
+                                         bool moves_data) {
+  return InProcessGroup::make(world, team, std::move(world_ranks), rank, moves_data);
+}
+
+}  // namespace fp8lab::in_process

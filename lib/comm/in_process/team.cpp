@@ -1,0 +1,149 @@
+#include "comm/in_process/team.h"
+
+#include <fmt/core.h>
+
+#include <thread>
+#include <utility>
+
+namespace fp8lab::in_process {
+namespace {
+
+// Ranks that come within microseconds of each other should not pay for sleeping. Yielding serves the case of more ranks
+// than processors.
+constexpr int kSpins = 64;
+
+}  // namespace
+
+Team::Team(World& world, std::string name, std::vector<int> world_ranks)
+    : world_(world), name_(std::move(name)), world_ranks_(std::move(world_ranks)), seats_(world_ranks_.size()) {}
+
+void Team::meet(int rank, const Signature& call, const void* parts) {
+  Seat& own = seat(rank);
+  const int world_rank = world_ranks_[static_cast<std::size_t>(rank)];
+  if (world_.aborted()) throw_aborted(call, name_, world_.reason());
+  world_.begin(world_rank, name_, call);
+  ++own.meetings;
+  own.brought[own.meetings % 2] = {call, parts};
+  if (!arrive(rank) || !await_all_unless_aborted(rank)) throw_aborted(call, name_, world_.reason());
+  compare(rank, call);
+  world_.complete(world_rank);
+}
+
+void Team::part(int rank) {
+  arrive(rank);
+  if (spin(rank)) return;
+  std::unique_lock lock(mutex_);
+  ++sleepers_;
+  changed_.wait(lock, [&] { return all_arrived(rank); });
+  --sleepers_;
+}
+
+const Team::Brought& Team::brought(int viewer, int rank) const {
+  const std::uint64_t meeting = seats_[static_cast<std::size_t>(viewer)].meetings;
+  return seats_[static_cast<std::size_t>(rank)].brought[meeting % 2];
+}
+
+// Every rank compares every call with rank 0's, so all find the same mismatch, or none does.
+void Team::compare(int rank, const Signature& call) {
+  const Signature& first = brought(rank, 0).call;
+  for (int other = 1; other < static_cast<int>(seats_.size()); ++other) {
+    const Signature& others = brought(rank, other).call;
+    if (others == first) continue;
+    world_.abort({.reason = describe_mismatch(name_, world_ranks_.front(), first,
+                                              world_ranks_[static_cast<std::size_t>(other)], others)});
+    throw_aborted(call, name_, world_.reason());
+  }
+}
+
+/// False if the count is frozen.
+bool Team::arrive(int rank) {
+  std::uint64_t seen = arrivals_.load();
+  do {
+    if ((seen & kFrozen) != 0) return false;
+  } while (!arrivals_.compare_exchange_weak(seen, seen + 1));
+  // After counting: a seat that lags behind means that the count does too.
+  Seat& own = seat(rank);
+  own.arrivals.store(own.arrivals.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  if (all_arrived(rank) && sleepers_.load() > 0) wake();
+  return true;
+}
+
+bool Team::all_arrived(int rank) const {
+  const std::uint64_t own = seats_[static_cast<std::size_t>(rank)].arrivals.load(std::memory_order_relaxed);
+  return (arrivals_.load() & ~kFrozen) >= own * seats_.size();
+}
+
+bool Team::spin(int rank) const {
+  for (int i = 0; i < kSpins; ++i) {
+    if (all_arrived(rank)) return true;
+    std::this_thread::yield();
+  }
+  return false;
+}
+
+bool Team::await_all_unless_aborted(int rank) {
+  if (spin(rank)) return true;
+  const auto deadline = std::chrono::steady_clock::now() + world_.timeout();
+  bool late = false;
+  std::unique_lock lock(mutex_);
+  ++sleepers_;
+  while (!all_arrived(rank)) {
+    if (world_.aborted()) {
+      freeze(rank);
+      break;
+    }
+    if (late || misses_one_who_left(rank)) {
+      lock.unlock();  // aborting wakes every team, this one too
+      abort_for_missing(rank);
+      lock.lock();
+    } else {
+      late = changed_.wait_until(lock, deadline) == std::cv_status::timeout;
+    }
+  }
+  --sleepers_;
+  return all_arrived(rank);
+}
+
+/// Stops further arrivals, unless all have arrived already.
+void Team::freeze(int rank) {
+  std::uint64_t seen = arrivals_.load();
+  while (!all_arrived(rank) && !arrivals_.compare_exchange_weak(seen, seen | kFrozen)) {
+  }
+}
+
+bool Team::is_missing(std::size_t seat_index, int rank) const {
+  return seats_[seat_index].arrivals.load(std::memory_order_acquire) <
+         seats_[static_cast<std::size_t>(rank)].arrivals.load(std::memory_order_relaxed);
+}
+
+bool Team::misses_one_who_left(int rank) const {
+  for (std::size_t i = 0; i < seats_.size(); ++i)
+    if (is_missing(i, rank) && world_.has_left(world_ranks_[i])) return true;
+  return false;
+}
+
+/// Aborts, unless those who were missing have come by now.
+void Team::abort_for_missing(int rank) {
+  const std::string call = fmt::format("{} of group '{}'", describe(brought(rank, rank).call), name_);
+  std::string late;
+  std::string whereabouts;
+  for (std::size_t i = 0; i < seats_.size(); ++i) {
+    if (!is_missing(i, rank)) continue;
+    const int absent = world_ranks_[i];
+    if (world_.has_left(absent)) {
+      world_.abort({.reason = fmt::format("rank {} has finished without joining {}{}", absent, call, world_.whereabouts(absent))});
+      return;
+    }
+    late += fmt::format("{}rank {}", late.empty() ? "" : " and ", absent);
+    if (whereabouts.empty()) whereabouts = world_.whereabouts(absent);
+  }
+  if (late.empty()) return;
+  world_.abort({.reason = fmt::format("{} did not come to {} within {}{}", late, call, text_of(world_.timeout()), whereabouts)});
+}
+
+void Team::wake() {
+  { const std::lock_guard lock(mutex_); }
+  changed_.notify_all();
+}
+
+}  // namespace fp8lab::in_process

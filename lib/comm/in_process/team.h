@@ -1,0 +1,78 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/in_process/world.h"
+#include "comm/signature.h"
+
+namespace fp8lab::in_process {
+
+/// Where the ranks of one group meet. A collective is a meeting, after which all see what each brought, then copying, then
+/// a parting, after which nobody reads what others brought.
+///
+/// A meeting can fail: a rank dies, leaves, or stays away too long. It fails for all or for none, because the count of
+/// arrivals is frozen before the first one gives up. So after a meeting every rank is on its way to the parting, which has
+/// no reason to fail and must not: the others' buffers are being read until then.
+class Team {
+ public:
+  Team(World& world, std::string name, std::vector<int> world_ranks);
+
+  const std::string& name() const { return name_; }
+
+  /// Shows the others `call` and `parts`, waits until all have come, and compares. Throws GroupAborted.
+  void meet(int rank, const Signature& call, const void* parts);
+  /// What `rank` brought to the meeting that `viewer` is in.
+  const void* parts_of(int viewer, int rank) const { return brought(viewer, rank).parts; }
+  /// Waits until all are done with what was brought.
+  void part(int rank);
+  /// Makes every waiting rank look again at whether it still has to wait.
+  void wake();
+
+ private:
+  struct Brought {
+    Signature call;
+    const void* parts = nullptr;
+  };
+  struct alignas(64) Seat {
+    /// Two in turn: a rank that need not part may bring the next while others still look at the last, but gets no further.
+    std::array<Brought, 2> brought;
+    std::uint64_t meetings = 0;
+    /// At meetings and partings. Written by the rank, read by those who miss it.
+    std::atomic<std::uint64_t> arrivals{0};
+  };
+
+  Seat& seat(int rank) { return seats_[static_cast<std::size_t>(rank)]; }
+  const Brought& brought(int viewer, int rank) const;
+  void compare(int rank, const Signature& call);
+
+  bool arrive(int rank);
+  bool all_arrived(int rank) const;
+  bool spin(int rank) const;
+  bool await_all_unless_aborted(int rank);
+  void freeze(int rank);
+  bool is_missing(std::size_t seat_index, int rank) const;
+  bool misses_one_who_left(int rank) const;
+  void abort_for_missing(int rank);
+
+  static constexpr std::uint64_t kFrozen = std::uint64_t{1} << 63;
+
+  World& world_;
+  std::string name_;
+  std::vector<int> world_ranks_;
+  std::vector<Seat> seats_;
+
+  /// Of all seats together; with kFrozen no more can be added.
+  alignas(64) std::atomic<std::uint64_t> arrivals_{0};
+  std::atomic<int> sleepers_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+}  // namespace fp8lab::in_process

@@ -1,0 +1,82 @@
+#include "comm/in_process/world.h"
+
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "comm/in_process/team.h"
+
+namespace fp8lab::in_process {
+
+World::World(const RunOptions& options)
+    : timeout_(options.timeout), activities_(static_cast<std::size_t>(options.ranks)) {}
+
+World::~World() = default;
+
+void World::abort(Failure failure, int rank) {
+  {
+    const std::lock_guard lock(cause_mutex_);
+    if (aborted()) return;
+    cause_ = std::move(failure);
+    cause_rank_ = rank;
+    aborted_.store(true, std::memory_order_release);
+  }
+  wake_all();
+}
+
+std::string World::reason() const {
+  const std::lock_guard lock(cause_mutex_);
+  return cause_rank_ < 0 ? cause_.reason : fmt::format("rank {} died: {}", cause_rank_, cause_.reason);
+}
+
+void World::throw_cause() const {
+  if (!aborted()) return;
+  const std::lock_guard lock(cause_mutex_);
+  if (cause_rank_ < 0) fail(cause_.reason);
+  throw_failure(cause_, cause_rank_, static_cast<int>(activities_.size()));
+}
+
+void World::leave(int rank) {
+  activities_[static_cast<std::size_t>(rank)].left.store(true, std::memory_order_release);
+  wake_all();
+}
+
+void World::begin(int rank, std::string_view group, const Signature& call) {
+  Activity& activity = activities_[static_cast<std::size_t>(rank)];
+  const std::lock_guard lock(activity.mutex);
+  activity.pending = Call{group, call};
+}
+
+void World::complete(int rank) {
+  Activity& activity = activities_[static_cast<std::size_t>(rank)];
+  const std::lock_guard lock(activity.mutex);
+  std::swap(activity.completed, activity.pending);
+  activity.pending.reset();
+}
+
+std::string World::whereabouts(int rank) const {
+  const auto text_of_call = [](const Call& call) {
+    return fmt::format("{} of group '{}'", describe(call.signature), call.group);
+  };
+  const Activity& activity = activities_[static_cast<std::size_t>(rank)];
+  const std::lock_guard lock(activity.mutex);
+  std::string text = activity.completed ? fmt::format("; the last collective that rank {} completed is {}", rank,
+                                                      text_of_call(*activity.completed))
+                                        : fmt::format("; rank {} has completed no collective", rank);
+  if (activity.pending) text += fmt::format(", and it waits in {}", text_of_call(*activity.pending));
+  return text;
+}
+
+Team& World::team(const TeamKey& key, const std::string& name, const std::vector<int>& world_ranks) {
+  const std::lock_guard lock(teams_mutex_);
+  for (const KeyedTeam& known : teams_)
+    if (known.key == key) return *known.team;
+  return *teams_.emplace_back(KeyedTeam{key, std::make_unique<Team>(*this, name, world_ranks)}).team;
+}
+
+void World::wake_all() {
+  const std::lock_guard lock(teams_mutex_);
+  for (const KeyedTeam& known : teams_) known.team->wake();
+}
+
+}  // namespace fp8lab::in_process

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/run.h"
+#include "comm/signature.h"
+
+namespace fp8lab::in_process {
+
+class Team;
+
+/// What the ranks of one run share: how it ended early, if it did, what each rank is at, and every team.
+class World {
+ public:
+  explicit World(const RunOptions& options);
+  ~World();
+
+  std::chrono::nanoseconds timeout() const { return timeout_; }
+
+  /// Ends the run for every rank: pending meetings fail, and so do later ones. The first cause stands. `rank` is the one
+  /// whose own failure it is, or -1.
+  void abort(Failure failure, int rank = -1);
+  bool aborted() const { return aborted_.load(std::memory_order_acquire); }
+  /// What ended the run, once aborted().
+  std::string reason() const;
+  /// Throws what ended the run, if anything did.
+  void throw_cause() const;
+
+  /// The rank's function has returned, so it joins no further collective.
+  void leave(int rank);
+  bool has_left(int rank) const { return activities_[static_cast<std::size_t>(rank)].left.load(std::memory_order_acquire); }
+
+  /// `group` must live as long as this.
+  void begin(int rank, std::string_view group, const Signature& call);
+  void complete(int rank);
+  /// A clause for the error about a rank that does not come: the last collective it completed, and where it waits now.
+  std::string whereabouts(int rank) const;
+
+  struct TeamKey {
+    const Team* parent = nullptr;
+    std::uint64_t sequence = 0;
+    int color = 0;
+    bool operator==(const TeamKey&) const = default;
+  };
+  /// The team of `key`, made by the first of its members to ask. Lives as long as the run.
+  Team& team(const TeamKey& key, const std::string& name, const std::vector<int>& world_ranks);
+
+ private:
+  struct Call {
+    std::string_view group;
+    Signature signature;
+  };
+  struct alignas(64) Activity {
+    std::atomic<bool> left{false};
+    mutable std::mutex mutex;
+    std::optional<Call> pending;
+    std::optional<Call> completed;
+  };
+  struct KeyedTeam {
+    TeamKey key;
+    std::unique_ptr<Team> team;
+  };
+  void wake_all();
+
+  std::chrono::nanoseconds timeout_;
+  std::vector<Activity> activities_;
+
+  std::atomic<bool> aborted_{false};
+  mutable std::mutex cause_mutex_;
+  Failure cause_;
+  int cause_rank_ = -1;
+
+  std::mutex teams_mutex_;
+  std::deque<KeyedTeam> teams_;
+};
+
+}  // namespace fp8lab::in_process

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "comm/run.h"
+
+namespace fp8lab {
+
+/// Ranks as processes that mpirun or srun started, one in each: mpi.cpp where CMake found MPI, else no_mpi.cpp.
+std::string mpi_unavailable_reason();
+void run_mpi(const RunOptions& options, const RankFunction& rank_function);
+
+}  // namespace fp8lab

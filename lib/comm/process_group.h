@@ -1,0 +1,171 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/signature.h"
+#include "core/check.h"
+#include "core/dtype.h"
+
+/// Collectives over the ranks of a group. run_ranks() of process_groups.h makes the first group; split() makes smaller ones.
+///
+/// Every rank of a group issues the same collectives in the same order, each with the same label, sizes and types: the
+/// lock-step rule. A call that breaks it ends in one error, equal on every rank, that names two ranks and their calls.
+/// Buffers belong to the caller and must stay unchanged until the call returns. Calls block, and allocate nothing once a
+/// group has seen its largest call.
+///
+/// Messages number ranks as the whole run does: world_rank(), not the place inside a sub-group.
+namespace fp8lab {
+
+/// Thrown by pending and later collectives when the run has ended early: another rank died, never came or broke the
+/// lock-step rule, or the run was stopped from outside. An echo: run_ranks() reports the first cause, not this.
+class GroupAborted : public Error {
+ public:
+  using Error::Error;
+};
+
+/// What bytes are, so that traffic tells scales from what they scale.
+enum class Content : std::uint8_t { kPayload, kScales };
+
+/// One tensor of an all-gather. Rank r's bytes land in [offsets[r], offsets[r + 1]) of `to`, on every rank.
+struct GatherPart {
+  /// This rank's bytes: either apart from `to`, or exactly their own place in it.
+  const std::byte* from = nullptr;
+  /// offsets.back() bytes.
+  std::byte* to = nullptr;
+  /// In bytes: size() + 1 of them, from 0 up; equal neighbours mean that a rank has none. The same on every rank.
+  std::span<const std::int64_t> offsets_bytes;
+  Content content = Content::kPayload;
+};
+
+/// One tensor of a reduce-scatter. Rank r is left with the sums of elements [offsets[r], offsets[r + 1]).
+struct ScatterPart {
+  /// offsets.back() elements, this rank's summands.
+  const std::byte* from = nullptr;
+  /// This rank's sums: either apart from `from`, or exactly their own place in it.
+  std::byte* to = nullptr;
+  /// In elements; otherwise as in GatherPart.
+  std::span<const std::int64_t> offsets_elems;
+  DType dtype = DType::kF32;
+  Content content = Content::kPayload;
+};
+
+/// One tensor of an all-reduce, replaced by the result.
+struct ReducePart {
+  std::byte* data = nullptr;
+  std::int64_t elems = 0;
+  DType dtype = DType::kF32;
+  Content content = Content::kPayload;
+};
+
+/// One tensor of a broadcast: read on the root, written elsewhere.
+struct BroadcastPart {
+  std::byte* data = nullptr;
+  std::int64_t bytes = 0;
+  Content content = Content::kPayload;
+};
+
+/// What one rank has issued of one kind. Bytes are those of the whole arrays, over all ranks: the `size` of nccl-tests,
+/// which depends neither on the rank nor on the algorithm.
+struct TrafficCount {
+  std::int64_t collectives = 0;
+  std::int64_t payload_bytes = 0;
+  std::int64_t scale_bytes = 0;
+
+  bool operator==(const TrafficCount&) const = default;
+};
+
+class Traffic {
+ public:
+  const TrafficCount& of(CollectiveKind kind) const { return counts_[static_cast<std::size_t>(kind)]; }
+  void add(CollectiveKind kind, const TrafficCount& count);
+
+ private:
+  std::array<TrafficCount, kCollectiveKinds> counts_{};
+};
+
+/// Where split() puts a rank.
+struct SplitPlace {
+  int color = 0;  ///< ranks of one color form a group
+  int key = 0;    ///< and are ordered by key, then by rank
+};
+
+/// One rank's membership of a group. Used by that rank's thread alone; a sub-group must not outlive the run.
+class ProcessGroup {
+ public:
+  virtual ~ProcessGroup() = default;
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(world_ranks_.size()); }
+  const std::string& name() const { return name_; }
+  /// The number, in the whole run, of this group's `rank`.
+  int world_rank(int rank) const { return world_ranks_[static_cast<std::size_t>(rank)]; }
+  /// False where collectives check and count but read and write nothing, as the `meta` device needs.
+  bool moves_data() const { return moves_data_; }
+
+  void all_gather(std::span<const GatherPart> parts, std::string_view label);
+
+  /// Sums in float, in rank order 0, 1, ..., rounded once: the same bits on every backend. reduce.h has the rules.
+  void reduce_scatter(std::span<const ScatterPart> parts, std::string_view label);
+
+  /// A sum as in reduce_scatter; a maximum that keeps NaN and does not depend on the order of ranks.
+  void all_reduce(ReduceOp op, std::span<const ReducePart> parts, std::string_view label);
+
+  void broadcast(int root, std::span<const BroadcastPart> parts, std::string_view label);
+
+  /// Returns when every rank has called it.
+  void barrier(std::string_view label);
+
+  /// The sub-group of this rank's color. `places` has a row for every rank of this group and is the same on all of them,
+  /// so that a group whose other ranks are only simulated can be split too.
+  std::unique_ptr<ProcessGroup> split(std::span<const SplitPlace> places, std::string_view name);
+
+  /// Collectives that returned, since the start or the last reset.
+  const Traffic& traffic() const { return traffic_; }
+  void reset_traffic() { traffic_ = {}; }
+
+ protected:
+  struct Identity {
+    std::string name;
+    std::vector<int> world_ranks;
+    int rank = 0;
+    bool moves_data = true;
+  };
+  explicit ProcessGroup(Identity identity);
+
+ private:
+  // What a backend adds. Arguments are valid; the call's signature is still to be compared with those of the other ranks.
+  virtual void do_all_gather(const Signature& call, std::span<const GatherPart> parts) = 0;
+  virtual void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) = 0;
+  virtual void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) = 0;
+  virtual void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) = 0;
+  virtual void do_barrier(const Signature& call) = 0;
+  virtual std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) = 0;
+
+  Signature begin(CollectiveKind kind, std::string_view label);
+  [[noreturn]] void refuse(const Signature& call, std::size_t part, const std::string& problem) const;
+  std::int64_t check_offsets(const Signature& call, std::size_t part, std::span<const std::int64_t> offsets) const;
+  void check_buffer(const Signature& call, std::size_t part, const std::byte* data, std::int64_t bytes,
+                    std::size_t alignment = 1) const;
+  void check_own_place(const Signature& call, std::size_t part, const std::byte* own, std::int64_t own_bytes,
+                       const std::byte* own_place, const std::byte* whole, std::int64_t whole_bytes) const;
+  void check_reducible(const Signature& call, std::size_t part, DType dtype) const;
+  void count(const Signature& call, const TrafficCount& bytes);
+
+  std::string name_;
+  std::vector<int> world_ranks_;
+  int rank_;
+  bool moves_data_;
+  std::uint64_t issued_ = 0;
+  Traffic traffic_;
+};
+
+}  // namespace fp8lab

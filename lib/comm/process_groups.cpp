@@ -1,0 +1,45 @@
+#include "comm/process_groups.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <string>
+
+#include "comm/in_process/in_process.h"
+#include "comm/mpi/mpi_ranks.h"
+#include "comm/simulated/simulated.h"
+#include "core/check.h"
+
+namespace fp8lab {
+namespace {
+
+const std::array kProcessGroups = {
+    ProcessGroupRow{"in_process", "every rank a thread of this process", in_process_unavailable_reason, run_in_process},
+    ProcessGroupRow{"mpi", "every rank a process, started by mpirun or srun", mpi_unavailable_reason, run_mpi},
+    ProcessGroupRow{"simulated", "one rank alone: collectives check and count, and move nothing",
+                    simulated_unavailable_reason, run_simulated},
+};
+
+}  // namespace
+
+std::span<const ProcessGroupRow> process_groups() { return kProcessGroups; }
+
+const ProcessGroupRow& process_group_row(std::string_view name) {
+  std::string known;
+  for (const ProcessGroupRow& row : kProcessGroups) {
+    if (row.name == name) return row;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
+  }
+  fail(fmt::format("process group '{}' is not known; the process groups are {}", name, known));
+}
+
+void run_ranks(std::string_view row_name, const RunOptions& options, const RankFunction& rank_function) {
+  const ProcessGroupRow& row = process_group_row(row_name);
+  if (const std::string reason = row.unavailable_reason(); !reason.empty())
+    fail(fmt::format("process group '{}' is unavailable: {}", row.name, reason));
+  if (options.ranks < 1) fail(fmt::format("a run of {} ranks: there must be at least one", options.ranks));
+  if (options.timeout.count() <= 0) fail("a run of ranks needs a timeout above 0");
+  row.run(options, rank_function);
+}
+
+}  // namespace fp8lab

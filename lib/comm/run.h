@@ -1,0 +1,49 @@
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+
+#include "comm/process_group.h"
+
+/// What every way of running ranks shares.
+namespace fp8lab {
+
+struct RunOptions {
+  int ranks = 1;
+  /// The longest that a rank waits in a collective for the others to come.
+  std::chrono::nanoseconds timeout = std::chrono::minutes(5);
+  /// See ProcessGroup::moves_data().
+  bool moves_data = true;
+  /// The rank that `simulated` is; the others run every rank.
+  int simulated_rank = 0;
+  /// Ends the run from outside: its collectives throw GroupAborted, and run_ranks() throws Error.
+  std::stop_token stop;
+};
+
+using RankFunction = std::function<void(ProcessGroup&)>;
+using RunRanks = void (*)(const RunOptions&, const RankFunction&);
+
+inline constexpr std::string_view kStoppedFromOutside = "the run was stopped from outside";
+
+/// Why a rank ended early, in a form that outlives its exception and can travel.
+struct Failure {
+  std::string reason;
+  bool out_of_memory = false;
+  bool echo = false;  ///< a GroupAborted: another rank's failure came first
+};
+
+/// Of the exception being handled.
+Failure current_failure();
+/// Throws it, with "rank N: " before the reason where there are more ranks than one.
+[[noreturn]] void throw_failure(const Failure& failure, int rank, int ranks);
+/// The error of a rank whose `call` cannot complete because of what happened to another.
+[[noreturn]] void throw_aborted(const Signature& call, std::string_view group, std::string_view reason);
+
+/// "60 s", "1.5 s", "200 ms"
+std::string text_of(std::chrono::nanoseconds duration);
+
+}  // namespace fp8lab

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace fp8lab {
+
+enum class CollectiveKind : std::uint8_t { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kBarrier, kSplit };
+inline constexpr std::size_t kCollectiveKinds = 6;
+
+constexpr std::string_view name(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllGather: return "all_gather";
+    case CollectiveKind::kReduceScatter: return "reduce_scatter";
+    case CollectiveKind::kAllReduce: return "all_reduce";
+    case CollectiveKind::kBroadcast: return "broadcast";
+    case CollectiveKind::kBarrier: return "barrier";
+    case CollectiveKind::kSplit: return "split";
+  }
+  return "?";
+}
+
+enum class ReduceOp : std::uint8_t { kSum, kMax };
+
+constexpr std::string_view name(ReduceOp op) { return op == ReduceOp::kSum ? "sum" : "max"; }
+
+/// What the ranks of a group must agree on in a collective. Plain bytes, so that it can travel as it is.
+struct Signature {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  ReduceOp op = ReduceOp::kSum;
+  std::int32_t root = 0;
+  std::int64_t parts = 0;
+  std::int64_t bytes = 0;      ///< of the whole arrays
+  std::uint64_t sequence = 0;  ///< the how-many-th collective of its group, from 1
+  std::uint64_t digest = 0x243F6A8885A308D3ull;  ///< of the whole label and of every part's offsets, type and content, in order
+  std::array<char, 80> label{};  ///< cut short and closed by a zero
+
+  /// Takes a further fact into the digest.
+  void mix(std::uint64_t fact) {
+    digest = (digest ^ fact) * 0x9E3779B97F4A7C15ull;
+    digest ^= digest >> 32;
+  }
+  void set_label(std::string_view text);
+
+  bool operator==(const Signature&) const = default;
+};
+
+/// "all_gather 'layers.3' (#17: 4 parts, 1024 bytes)"
+std::string describe(const Signature& call);
+/// The error of ranks `a` and `b` of `group` that made different calls.
+std::string describe_mismatch(std::string_view group, int a, const Signature& call_a, int b, const Signature& call_b);
+
+}  // namespace fp8lab
