@@ -82,6 +82,13 @@ std::string last_line(const std::string& text) {
   return text.substr(begin, std::min<std::size_t>(end - begin + 1, 200));
 }
 
+/// `text` on one line: what ends up in tables and terminals.
+std::string one_line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  return text;
+}
+
 struct ChildSetup {
   int input_fd, output_fd, result_fd;
   pid_t parent;
@@ -205,8 +212,8 @@ ArmResult ArmProcess::result() const {
     const std::string text = read_all(result_fd_);
     try {
       out = text.empty() ? crashed("exited without a result") : arm_from_json(text);
-    } catch (const Error& error) {
-      out = crashed(fmt::format("exited with a result that cannot be read ({})", error.what()));
+    } catch (const Error&) {
+      out = crashed("exited with a result that cannot be read");
     }
   } else if (limit_s_ > 0) {
     out.status = "timeout";
@@ -220,6 +227,7 @@ ArmResult ArmProcess::result() const {
     out = crashed(fmt::format("exited with status {}", WEXITSTATUS(wait_status_)));
   }
   out.seconds = seconds_;
+  out.reason = one_line(std::move(out.reason));
   if (out.status != "ok") out.output_tail = tail_;
   return out;
 }

@@ -149,6 +149,7 @@ std::string claims(const std::vector<const CellRecord*>& cells) {
   std::string out;
   for (const CellRecord* record : cells)
     for (const ClaimRecord& entry : record->claims) {
+      if (record->verdict == Verdict::kSkipped) continue;
       if (out.empty())
         out = "Claims:\n\n" +
               table_head({"source", "words", "cell", "figure", "claimed", "predicted", "measured", "note"});

@@ -46,8 +46,10 @@ std::string Progress::coloured(Verdict verdict) const {
 
 std::string Progress::line_of(const CellRecord& record) const {
   const int digits = static_cast<int>(std::to_string(total_).size());
-  std::string line = fmt::format("[{:>{}}/{}] {} {}  {:.2f} s", done_, digits, total_, coloured(record.verdict),
-                                 record.config.id, record.seconds);
+  const std::string head =
+      fmt::format("[{:>{}}/{}] {} {}", done_, digits, total_, coloured(record.verdict), record.config.id);
+  if (record.verdict == Verdict::kSkipped) return fmt::format("{}  ({})", head, record.reason);
+  std::string line = fmt::format("{}  {:.2f} s", head, record.seconds);
   if (!record.reason.empty()) line += fmt::format("\n{:>{}}{}", "", 2 * digits + 4, record.reason);
   return line;
 }

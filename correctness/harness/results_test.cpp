@@ -1,0 +1,290 @@
+#include "harness/results.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cmath>
+#include <csignal>
+#include <limits>
+
+#include "core/check.h"
+#include "harness/json_codec.h"
+#include "harness/keys.h"
+#include "harness/sample.h"
+#include "harness/temporary_directory.h"
+
+namespace fp8lab {
+namespace {
+
+using sample::TemporaryDirectory;
+
+CellRecord record_named(const std::string& id) {
+  CellRecord out;
+  out.config.scenario = "sample";
+  out.config.id = id;
+  out.config.axes = {{"device", "meta"}, {"checkpoint", "full"}};
+  out.config.fix = "release_attention_tensors";
+  out.config.device = "meta";
+  out.config.model.hidden = 2048;
+  out.config.training.recipe_options.margin = 2;
+  out.config.measure = {"memory"};
+  out.file = "scenarios/sample.yaml";
+  out.title = "A sample";
+  out.upstream = {"TransformerEngine#1935"};
+  out.verdict = Verdict::kNotFixed;
+  out.reason = "after \"leaks\"";
+  out.seconds = 0.25;
+  ArmResult& before = out.arms[Arm::kBefore];
+  before.seconds = 0.125;
+  before.metrics["memory.retained_bytes"] = {617611264, 617611264, "B", ""};
+  before.metrics["parity.loss_gap"] = {std::nullopt, std::nullopt, "1", "device 'meta' computes no values"};
+  before.retained_by_holder = {{"context of attention[2]: q, k, v", 205870421}, {"x", 1}};
+  before.peak_by_holder = {{"parameter", 7}};
+  before.sequence_hash = "0123456789abcdef";
+  ArmResult& after = out.arms[Arm::kAfter];
+  after.status = "crashed";
+  after.reason = "ended by SIGSEGV";
+  after.signal = "SIGSEGV";
+  after.output_tail = "last\nwords";
+  out.gates = {
+      {"before memory.retained_bytes equals predicted", Side::kBefore, "memory.retained_bytes", true, 5, 5, ""},
+      {"difference x", Side::kDifference, "memory.peak_bytes", std::nullopt, std::nullopt, 5, "absent"},
+      {"after ends ok", Side::kAfter, "", false, std::nullopt, std::nullopt, "it ended crashed by SIGSEGV"}};
+  Claim claim;
+  claim.source = "TransformerEngine#1935";
+  claim.words = "1070 MiB";
+  claim.metric = "memory.peak_bytes";
+  claim.value = 1070;
+  claim.unit = "MiB";
+  claim.note = "n";
+  out.claims = {{claim, 5, std::nullopt}};
+  out.hash = "0011223344556677";
+  return out;
+}
+
+TEST(JsonCodec, ARecordReadsBackAsItWas) {
+  const std::string once = record_to_json(record_named("sample/device=meta"));
+  EXPECT_EQ(record_to_json(record_from_json(once)), once);
+  EXPECT_EQ(once.find('\n'), std::string::npos);
+  EXPECT_NE(once.find("\"value\":617611264,"), std::string::npos) << "whole figures are written as integers: " << once;
+}
+
+TEST(JsonCodec, ACellReadsBackInEveryKey) {
+  const Vocabulary vocabulary = sample::vocabulary();
+  CellConfig cell;
+  cell.scenario = "s";
+  cell.id = "s/x=1";
+  cell.axes = {{"x", "1"}};
+  cell.measure = {"memory", "time"};
+  for (const Key& key : keys()) {
+    if (key.type == KeyType::kSwitch) key.set(cell, key.get(cell) != Value{true});
+    if (key.type == KeyType::kWhole) key.set(cell, static_cast<std::int64_t>(key.high));
+    if (key.type == KeyType::kNumber) key.set(cell, 0.1);
+    if (key.type == KeyType::kWord) key.set(cell, key.words(vocabulary).back());
+  }
+  const CellConfig back = cell_from_json(cell_to_json(cell));
+  for (const Key& key : keys()) EXPECT_EQ(key.get(back), key.get(cell)) << key.path;
+  EXPECT_EQ(back.axes, cell.axes);
+  EXPECT_EQ(back.measure, cell.measure);
+  EXPECT_EQ(cell_to_json(back), cell_to_json(cell));
+}
+
+TEST(JsonCodec, BetweenProcessesNothingIsLost) {
+  ArmResult arm;
+  arm.metrics["a"] = {std::nan(""), std::nullopt, "B", ""};
+  arm.metrics["b"] = {INFINITY, -INFINITY, "B", ""};
+  arm.metrics["c"] = {0.1, 1e300, "B", ""};
+  arm.timeline_json = "{\"a\": \"\\n\"}";
+  const ArmResult back = arm_from_json(arm_to_json(arm));
+  EXPECT_TRUE(std::isnan(*back.metrics.at("a").value));
+  EXPECT_EQ(back.metrics.at("b").value, INFINITY);
+  EXPECT_EQ(back.metrics.at("b").predicted, -INFINITY);
+  EXPECT_EQ(back.metrics.at("c").value, 0.1);
+  EXPECT_EQ(back.metrics.at("c").predicted, 1e300);
+  EXPECT_EQ(back.timeline_json, arm.timeline_json);
+}
+
+TEST(JsonCodec, AFileNeverHoldsNotANumberButNullWithItsReason) {
+  CellRecord record = record_named("x");
+  record.arms[Arm::kBefore].metrics["memory.retained_bytes"].value = std::nan("");
+  record.gates[0].observed = INFINITY;
+  const std::string text = record_to_json(record);
+  EXPECT_EQ(text.find(":nan"), std::string::npos);
+  EXPECT_NE(text.find("\"memory.retained_bytes\":{\"value\":null,\"predicted\":617611264,\"unit\":\"B\",\"reason\":"
+                      "\"the measured value is nan\"}"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("\"detail\":\"the measured value is inf\""), std::string::npos);
+}
+
+TEST(JsonCodec, BytesThatAreNotTextAreReplaced) {
+  CellRecord record = record_named("x");
+  record.arms[Arm::kAfter].output_tail = "a\xFF\x01z";
+  EXPECT_EQ(record_from_json(record_to_json(record)).arms.at(Arm::kAfter).output_tail, "a\xEF\xBF\xBD\x01z");
+}
+
+TEST(JsonCodec, OtherTextIsRefused) {
+  for (const char* text : {"", "{", "[]", "{}", "nonsense", "{\"id\": 3}"}) {
+    EXPECT_THROW(record_from_json(text), Error) << text;
+    EXPECT_THROW(cell_from_json(text), Error) << text;
+    EXPECT_THROW(arm_from_json(text), Error) << text;
+  }
+}
+
+TEST(JsonCodec, TheHashFollowsWhateverTheVerdictDependsOn) {
+  const Vocabulary vocabulary = sample::vocabulary();
+  const std::string expect = "expect: [{metric: memory.peak_bytes, arm: after, at_most: 5}]\n";
+  const auto hash = [&](const std::string& more) {
+    return hash_of(plan_cells(parse_scenario(sample::kFixScenario + more, "f", vocabulary), vocabulary).at(0));
+  };
+  const std::string base = hash(expect);
+  EXPECT_EQ(hash(expect), base);
+  EXPECT_NE(hash("expect: [{metric: memory.peak_bytes, arm: after, at_most: 6}]\n"), base);
+  EXPECT_NE(hash("expect: [{metric: memory.peak_bytes, arm: after, at_most: 5, abs: 1}]\n"), base);
+  EXPECT_NE(hash(expect + "timeout: 9\n"), base);
+  EXPECT_NE(hash(expect + "arch: blackwell\n"), base);
+}
+
+TEST(ResultSet, WhatIsAppendedIsThereForTheNextRun) {
+  const TemporaryDirectory dir;
+  {
+    ResultSet results(dir / "out", false);
+    results.append(record_named("sample/a=1"));
+    results.append(record_named("sample/a=2"));
+  }
+  ResultSet resumed(dir / "out", true);
+  EXPECT_EQ(resumed.notice(), "");
+  ASSERT_NE(resumed.find_finished("sample/a=1", "0011223344556677"), nullptr);
+  EXPECT_EQ(resumed.find_finished("sample/a=1", "0011223344556677")->verdict, Verdict::kNotFixed);
+  EXPECT_EQ(resumed.find_finished("sample/a=1", "another hash"), nullptr);
+  EXPECT_EQ(resumed.find_finished("sample/a=3", "0011223344556677"), nullptr);
+}
+
+TEST(ResultSet, TheLastLineOfACellWins) {
+  const TemporaryDirectory dir;
+  {
+    ResultSet results(dir / "out", false);
+    results.append(record_named("x"));
+    CellRecord second = record_named("x");
+    second.hash = "ffffffffffffffff";
+    results.append(second);
+  }
+  ResultSet resumed(dir / "out", true);
+  EXPECT_EQ(resumed.find_finished("x", "0011223344556677"), nullptr);
+  EXPECT_NE(resumed.find_finished("x", "ffffffffffffffff"), nullptr);
+}
+
+TEST(ResultSet, ALineCutShortIsDroppedWithANotice) {
+  const TemporaryDirectory dir;
+  const auto lines = dir / "out/results.jsonl";
+  {
+    ResultSet results(dir / "out", false);
+    results.append(record_named("first"));
+    results.append(record_named("second"));
+  }
+  const std::string text = sample::read(lines);
+  std::filesystem::resize_file(lines, text.size() - 10);
+  {
+    ResultSet resumed(dir / "out", true);
+    EXPECT_NE(resumed.notice().find("cut short"), std::string::npos);
+    EXPECT_NE(resumed.find_finished("first", "0011223344556677"), nullptr);
+    EXPECT_EQ(resumed.find_finished("second", "0011223344556677"), nullptr);
+    resumed.append(record_named("second"));
+  }
+  EXPECT_EQ(sample::read(lines), text);
+}
+
+TEST(ResultSet, ASpoiledLineInTheMiddleIsAnErrorWithItsNumber) {
+  const TemporaryDirectory dir;
+  sample::write(dir / "out/results.jsonl",
+                record_to_json(record_named("a")) + "\nspoiled\n" + record_to_json(record_named("b")) + "\n");
+  try {
+    ResultSet(dir / "out", true);
+    FAIL() << "it was taken";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("results.jsonl:2:"), std::string::npos) << error.what();
+  }
+}
+
+TEST(ResultSet, SkippedCellsRunAgain) {
+  const TemporaryDirectory dir;
+  {
+    ResultSet results(dir / "out", false);
+    CellRecord record = record_named("x");
+    record.verdict = Verdict::kSkipped;
+    results.append(record);
+  }
+  EXPECT_EQ(ResultSet(dir / "out", true).find_finished("x", "0011223344556677"), nullptr);
+}
+
+TEST(ResultSet, WithoutResumeItStartsAnew) {
+  const TemporaryDirectory dir;
+  {
+    ResultSet results(dir / "out", false);
+    CellRecord record = record_named("sample/a=1");
+    record.arms[Arm::kBefore].timeline_json = "{}";
+    results.append(record);
+    results.finish({record}, "{}", {});
+  }
+  EXPECT_EQ(sample::read(dir / "out/timelines/sample/a=1.before.json"), "{}");
+  const ResultSet results(dir / "out", false);
+  EXPECT_EQ(sample::read(dir / "out/results.jsonl"), "");
+  for (const char* file : {"results.json", "summary.md", "junit.xml", "timelines"})
+    EXPECT_FALSE(std::filesystem::exists(dir / "out" / file)) << file;
+}
+
+TEST(ResultSet, TwoRunsCannotShareADirectory) {
+  const TemporaryDirectory dir;
+  const ResultSet first(dir / "out", false);
+  EXPECT_THROW(ResultSet(dir / "out", true), Error);
+}
+
+TEST(ResultSet, AnUnusableDirectoryIsOneClearError) {
+  const TemporaryDirectory dir;
+  sample::write(dir / "file", "");
+  try {
+    ResultSet(dir / "file", false);
+    FAIL() << "a file was taken for a directory";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find((dir / "file").string()), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(ResultSet(dir / "file/below", false), Error);
+}
+
+/// In a process of its own, because the limit cannot be lifted again.
+void append_until_full(const std::filesystem::path& out) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  ResultSet results(out, false);
+  results.append(record_named("first"));
+  const auto size = static_cast<rlim_t>(std::filesystem::file_size(out / "results.jsonl"));
+  const rlimit limit{size + 100, size + 100};
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  try {
+    results.append(record_named("second"));
+  } catch (const Error& error) {
+    const bool clear =
+        std::string(error.what()).find("results.jsonl: cannot be written: File too large") != std::string::npos;
+    std::_Exit(clear ? 0 : 2);
+  }
+  std::_Exit(1);
+}
+
+TEST(ResultSet, AFullDiskIsAnErrorAndLosesNothing) {
+  const TemporaryDirectory dir;
+  EXPECT_EXIT(append_until_full(dir / "out"), ::testing::ExitedWithCode(0), "");
+  ResultSet resumed(dir / "out", true);
+  EXPECT_EQ(resumed.notice(), "") << "half a line was left behind";
+  EXPECT_NE(resumed.find_finished("first", "0011223344556677"), nullptr);
+}
+
+TEST(ResultSet, TimelinesHaveSafeNames) {
+  EXPECT_EQ(timeline_path("a/device=meta,model.seq=8", Arm::kBefore),
+            "timelines/a/device=meta,model.seq=8.before.json");
+  EXPECT_EQ(timeline_path("a/x=b c\n", Arm::kAfter), "timelines/a/x=b_c_.after.json");
+  const std::string longest = timeline_path("a/" + std::string(1000, 'x'), Arm::kBf16);
+  EXPECT_LT(longest.size(), 250u);
+  EXPECT_NE(longest, timeline_path("a/" + std::string(1001, 'x'), Arm::kBf16));
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,148 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "harness/environment.h"
+#include "harness/json_codec.h"
+#include "harness/json_schema.h"
+#include "harness/keys.h"
+#include "harness/metrics.h"
+#include "harness/results.h"
+#include "harness/sample.h"
+#include "harness/temporary_directory.h"
+#include "harness/units.h"
+
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::json;
+
+Json schema(const std::string& name) {
+  return Json::parse(sample::read(std::string(FP8LAB_SCHEMA_DIRECTORY) + "/" + name));
+}
+
+std::vector<std::string> violations(const std::string& yaml) {
+  return sample::schema_violations(schema("scenario.schema.json"), sample::json_of(parse_yaml(yaml, "f")));
+}
+
+std::set<std::string> keys_of(const Json& object) {
+  std::set<std::string> out;
+  for (const auto& [key, value] : object.items()) out.insert(key);
+  return out;
+}
+
+std::set<std::string> set_of(const Json& list) { return list.get<std::set<std::string>>(); }
+
+TEST(ScenarioSchema, HasEveryKeyOfTheTableWithItsTypeAndBounds) {
+  const Json root = schema("scenario.schema.json");
+  for (const Key& key : keys()) {
+    const std::string path(key.path);
+    ASSERT_TRUE(root["$defs"].contains(path)) << path;
+    const Json& def = root["$defs"][path];
+    EXPECT_EQ(def["description"], key.meaning) << path;
+    switch (key.type) {
+      case KeyType::kSwitch: EXPECT_EQ(def["type"], "boolean") << path; break;
+      case KeyType::kWhole: EXPECT_EQ(def["type"], "integer") << path; break;
+      case KeyType::kNumber: EXPECT_EQ(def["type"], "number") << path; break;
+      case KeyType::kWord:
+        // Words of lower rooms' tables are compared where those tables are linked.
+        if (!key.table_words) {
+          EXPECT_EQ(set_of(def["enum"]), (std::set<std::string>(key.fixed_words.begin(), key.fixed_words.end())))
+              << path;
+        }
+        break;
+    }
+    if (key.type == KeyType::kWhole || key.type == KeyType::kNumber) {
+      EXPECT_EQ(def["minimum"].get<double>(), key.low) << path;
+      EXPECT_EQ(def["maximum"].get<double>(), key.high) << path;
+    }
+  }
+}
+
+TEST(ScenarioSchema, HasNoOtherKeys) {
+  const Json root = schema("scenario.schema.json");
+  std::set<std::string> model, training{"recipe_options"}, options, axes{"include", "exclude"};
+  for (const Key& key : keys()) {
+    axes.insert(std::string(key.last()));
+    if (key.section() == "model") model.insert(std::string(key.last()));
+    if (key.section() == "training") training.insert(std::string(key.last()));
+    if (key.section() == "training.recipe_options") options.insert(std::string(key.last()));
+  }
+  const Json& top = root["properties"];
+  EXPECT_EQ(keys_of(top["model"]["properties"]), model);
+  EXPECT_EQ(keys_of(top["training"]["properties"]), training);
+  EXPECT_EQ(keys_of(top["training"]["properties"]["recipe_options"]["properties"]), options);
+  EXPECT_EQ(keys_of(top["matrix"]["properties"]), axes);
+  std::set<std::string> groups, units;
+  for (const MetricGroup& group : metric_groups()) groups.insert(std::string(group.name));
+  for (const Metric& metric : metrics())
+    for (const std::string& unit : units_of(metric.unit)) units.insert(unit);
+  EXPECT_EQ(set_of(top["measure"]["items"]["enum"]), groups);
+  EXPECT_EQ(set_of(root["$defs"]["claim"]["properties"]["unit"]["enum"]), units);
+}
+
+TEST(ScenarioSchema, TakesWhatTheProgramTakes) {
+  const std::string whole = sample::kFixScenario + R"(
+x-anchors: &a {anything: [goes]}
+matrix:
+  recipe: [delayed, bf16]
+  model.seq: [1048]
+  include: [{checkpoint: full}]
+exclude: [{recipe: bf16}]
+expect:
+  - {metric: memory.retained_bytes, arm: before, equals: predicted, when: {recipe: [delayed]}}
+  - {metric: memory.peak_bytes, arm: bf16, within: [-1, 2.5]}
+  - {arm: before, status: crashed, signal: SIGSEGV}
+claims:
+  - {source: s, words: w, metric: memory.peak_bytes, arm: after, value: 1070, unit: MiB}
+skip_if:
+  - {when: {recipe: bf16}, reason: r}
+timeout: 0.5
+)";
+  for (const std::string& violation : violations(whole)) ADD_FAILURE() << violation;
+}
+
+TEST(ScenarioSchema, RefusesWhatTheProgramRefuses) {
+  const std::string tails[] = {"expects: [a]\n",
+                               "matrix: {}\n",
+                               "matrix: {recipe: bf16}\n",
+                               "matrix: {colour: [red]}\n",
+                               "timeout: 0\n",
+                               "expect: [{metric: bad, arm: after, equals: 0}]\n",
+                               "expect: [{metric: memory.x, arm: then}]\n",
+                               "expect: [{metric: memory.x, equals: prediction}]\n",
+                               "claims: [{words: w}]\n",
+                               "skip_if: [{when: {a: b}}]\n",
+                               "upstream2: x\n",
+                               "ranks: 0\n",
+                               "ranks: two\n",
+                               "device: 3\n"};
+  for (const std::string& tail : tails) EXPECT_FALSE(violations(sample::kFixScenario + tail).empty()) << tail;
+}
+
+TEST(ResultsSchema, TakesWhatARunWrites) {
+  CellRecord good;
+  good.config.id = good.config.scenario = "s";
+  good.hash = "0011223344556677";
+  good.arms[Arm::kBefore].metrics["memory.peak_bytes"] = {std::nullopt, 3, "B", "because"};
+  good.arms[Arm::kBefore].retained_by_holder = {{"h", 1}};
+  good.gates = {{"t", Side::kDifference, "", std::nullopt, 1.5, std::nullopt, "d"}};
+  good.claims = {{{}, 1, 2}};
+  CellRecord crashed = good;
+  crashed.verdict = Verdict::kCrashed;
+  crashed.reason = "r";
+  crashed.arms[Arm::kAfter].status = "crashed";
+  crashed.arms[Arm::kAfter].signal = "SIGSEGV";
+  crashed.arms[Arm::kAfter].output_tail = "tail";
+  const Json document = Json::parse(results_json({good, crashed}, environment_json({}, {}), false));
+  for (const std::string& violation : sample::schema_violations(schema("results.schema.json"), document))
+    ADD_FAILURE() << violation;
+  Json broken = document;
+  broken["cells"][0].erase("hash");
+  broken["cells"][1]["verdict"] = "fine";
+  broken["extra"] = 1;
+  EXPECT_EQ(sample::schema_violations(schema("results.schema.json"), broken).size(), 3u);
+}
+
+}  // namespace
+}  // namespace fp8lab
