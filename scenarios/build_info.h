@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+#include "harness/environment.h"
+
+namespace fp8lab {
+
+/// Written by the build; see build_info.cmake.
+BuildInfo build_info();
+
+/// The folder of the definitions that the program was built beside; it may be gone by now.
+std::string bundled_scenarios();
+
+}  // namespace fp8lab

@@ -1,0 +1,13 @@
+#include "build_info.h"
+#include "harness/cli/program.h"
+#include "harness/measure.h"
+#include "harness/predict.h"
+
+int main(int argc, char** argv) {
+  return fp8lab::run_program(argc, argv,
+                             {.build = fp8lab::build_info(),
+                              .scenarios_directory = fp8lab::bundled_scenarios(),
+                              .vocabulary = fp8lab::bundled_vocabulary,
+                              .measure = fp8lab::measure_arm,
+                              .predict = fp8lab::predict});
+}
