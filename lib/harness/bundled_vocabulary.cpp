@@ -32,7 +32,7 @@ std::optional<BrokenRule> broken_recipe_rule(const CellConfig& cell) {
 template <class Row>
 std::vector<Term> terms(std::span<const Row> rows) {
   std::vector<Term> out;
-  for (const Row& row : rows) out.push_back({std::string(row.name), std::string(row.title), "", ""});
+  for (const Row& row : rows) out.push_back({std::string(row.name), std::string(row.title), "", nullptr});
   return out;
 }
 
@@ -43,7 +43,7 @@ Vocabulary make_vocabulary() {
   out.layers = terms(layer_table());
   out.forms = terms(form_table());
   for (const DeviceRow& row : devices())
-    out.devices.push_back({std::string(row.name), std::string(row.title), row.unavailable_reason(), row.describe()});
+    out.devices.push_back({std::string(row.name), std::string(row.title), row.unavailable_reason(), row.describe});
   for (const Fix& row : fixes())
     out.fixes.push_back({std::string(row.name),
                          {row.upstream.begin(), row.upstream.end()},

@@ -95,7 +95,7 @@ Json variables() {
 Json devices_json(const std::vector<Term>& devices) {
   Json out = Json::object();
   for (const Term& device : devices)
-    out[device.name] = device.unavailable_reason.empty() ? device.details : "unavailable: " + device.unavailable_reason;
+    out[device.name] = device.unavailable_reason.empty() ? device.describe() : "unavailable: " + device.unavailable_reason;
   return out;
 }
 

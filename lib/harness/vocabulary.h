@@ -15,7 +15,11 @@ struct Term {
   std::string name;
   std::string title;
   std::string unavailable_reason;  ///< why it cannot be used on this machine; empty when it can
-  std::string details;             ///< more about it, one fact a line
+  /// More about it, one fact a line; absent where there is no more. Called where it is shown and nowhere else: a driver
+  /// takes longer to answer than most cells to run.
+  std::string (*details)() = nullptr;
+
+  std::string describe() const { return details ? details() : std::string(); }
 };
 
 struct FixTerm {

@@ -100,13 +100,13 @@ int devices_command(bool json, const Program& program) {
                      {"title", device.title},
                      {"available", reason.empty()},
                      {"unavailable_reason", reason.empty() ? Json(nullptr) : Json(reason)},
-                     {"details", device.details}});
+                     {"details", device.describe()}});
       continue;
     }
     print(fmt::format("{:<6} {}{}\n", device.name, device.title,
                       reason.empty() ? "" : fmt::format(" (unavailable: {})", reason)));
     std::string line = "       ";
-    for (const char c : device.details + "\n") {
+    for (const char c : device.describe() + "\n") {
       line += c;
       if (c != '\n') continue;
       if (line.find_first_not_of(" \n") != std::string::npos) print(line);
