@@ -34,7 +34,8 @@ std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
 
 /// Normal values and, spread among them, ones where the functions saturate, vanish or bend.
 std::vector<float> telling_values(std::int64_t count, std::uint64_t seed) {
-  constexpr float kSpecial[] = {0.0f, -0.0f, 1.0f, -1.0f, 5.5f, -5.5f, 11.9f, -11.9f, 12.1f, -12.1f, 1e-6f, -300.0f, 1e4f};
+  constexpr float kSpecial[] = {0.0f,   -0.0f, 1.0f,   -1.0f, 5.5f,    -5.5f, 11.9f,
+                                -11.9f, 12.1f, -12.1f, 1e-6f, -300.0f, 1e4f};
   std::vector<float> values = reference::gaussian_values(count, seed, 2.0);
   for (std::size_t i = 0; i < values.size(); i += 3) values[i] = i % 2 == 0 ? kSpecial[i / 3 % 13] : values[i];
   return values;
@@ -53,9 +54,8 @@ class Activation : public ::testing::TestWithParam<Case> {
   const Case c_ = GetParam();
   const std::int64_t in_cols_ = gated() ? 2 * c_.cols : c_.cols;
   std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
-  Tensor x_ = make_tensor(*device_, {c_.rows, in_cols_}, c_.dtype, telling_values(c_.rows * in_cols_, 1));
-  Tensor grad_y_ =
-      make_tensor(*device_, {c_.rows, c_.cols}, c_.dtype, reference::gaussian_values(c_.rows * c_.cols, 2));
+  Tensor x_ = make_tensor(*device_, {c_.rows, in_cols_}, c_.dtype, telling_values(c_.rows* in_cols_, 1));
+  Tensor grad_y_ = make_tensor(*device_, {c_.rows, c_.cols}, c_.dtype, reference::gaussian_values(c_.rows* c_.cols, 2));
 };
 
 TEST_P(Activation, ForwardIsItsDefinition) {

@@ -86,7 +86,8 @@ TEST_P(Adam, EachStepIsWithinTheBoundOfItsRoundings) {
 
     SCOPED_TRACE(testing::Message() << "step " << step);
     EXPECT_TRUE(all_within(read(*device_, optimised), rounded_to(optimised.dtype(), expected.param)));
-    for (const auto& [tensor_of, moment] : {std::pair{exp_avg_, expected.exp_avg}, {exp_avg_sq_, expected.exp_avg_sq}}) {
+    for (const auto& [tensor_of, moment] :
+         {std::pair{exp_avg_, expected.exp_avg}, {exp_avg_sq_, expected.exp_avg_sq}}) {
       EXPECT_TRUE(all_within(read(*device_, tensor_of), rounded_to(DType::kF32, moment)));
       EXPECT_TRUE(refuses_mutations(rounded_to(DType::kF32, moment)));
     }
@@ -100,7 +101,8 @@ TEST_P(Adam, EachStepIsWithinTheBoundOfItsRoundings) {
 TEST_P(Adam, TheBoundRefusesAParameterThatDidNotMove) {
   const Values before = read(*device_, param_);
   const Tensor grad = gaussian(c_.grad, 11, 0.1);
-  const AdamExpected expected = reference::adam(problem(1), {before, Values(kCount), Values(kCount)}, read(*device_, grad));
+  const AdamExpected expected =
+      reference::adam(problem(1), {before, Values(kCount), Values(kCount)}, read(*device_, grad));
   EXPECT_FALSE(all_within(before, rounded_to(DType::kF32, expected.param)));
 }
 
@@ -120,7 +122,8 @@ class AdamEdges : public ::testing::Test {
   };
   State state(const Shape& shape, float param) {
     const auto make = [&](float value) {
-      return make_tensor(*device_, shape, DType::kF32, std::vector<float>(static_cast<std::size_t>(shape.numel()), value));
+      return make_tensor(*device_, shape, DType::kF32,
+                         std::vector<float>(static_cast<std::size_t>(shape.numel()), value));
     };
     return {make(param), make(0.0f), make(0.0f)};
   }

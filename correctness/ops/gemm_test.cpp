@@ -4,15 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <optional>
 #include <string>
+#include <utility>
 
+#include "ops/gemm_operands.h"
 #include "reference/expected.h"
-#include "reference/float8_reference.h"
 #include "reference/test_data.h"
 #include "support/dense.h"
-#include "tensor/quantized_tensor.h"
 
 namespace fp8lab {
 namespace {
@@ -21,156 +19,10 @@ using reference::Expected;
 using reference::kUnit;
 using support::make_tensor;
 using support::read;
-using Values = std::vector<double>;
+using namespace gemm_test;
 
-const reference::SmallFloat& decoder(DType dtype) {
-  static const reference::SmallFloat e4m3(reference::kE4M3Layout), e5m2(reference::kE5M2Layout);
-  return dtype == DType::kE4M3 ? e4m3 : e5m2;
-}
-
-/// A GEMM operand [rows, cols] and the values it stands for, whatever owns its memory.
-struct Operand {
-  OperandView view;
-  Values values;  ///< row-major, exact
-  std::int64_t rows = 0;
-  std::int64_t cols = 0;
-  Tensor plain;
-  QuantizedTensor quantized;
-
-  double at(std::int64_t i, std::int64_t j) const { return values[static_cast<std::size_t>(i * cols + j)]; }
-};
-
-Values transposed(const Values& values, std::int64_t rows, std::int64_t cols) {
-  Values result(values.size());
-  for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t j = 0; j < cols; ++j)
-      result[static_cast<std::size_t>(j * rows + i)] = values[static_cast<std::size_t>(i * cols + j)];
-  return result;
-}
-
-enum class Kind { kF32, kBF16, kF16, kPerTensor, kE5M2PerTensor, kRowBlocks, kSquareBlocks, kMxfp8 };
-/// How the operand comes to be read along its columns.
-enum class Path { kDirect, kTransposedView, kColumnwise };
-
-const char* name_of(Kind kind) {
-  constexpr const char* kNames[] = {"f32", "bf16", "f16", "tensor", "e5m2tensor", "b1x128", "b128x128", "mxfp8"};
-  return kNames[static_cast<int>(kind)];
-}
-
-std::optional<QuantFormat> format_of(Kind kind) {
-  switch (kind) {
-    case Kind::kPerTensor: return QuantFormat{};
-    case Kind::kE5M2PerTensor: return QuantFormat{.payload = DType::kE5M2};
-    case Kind::kRowBlocks: return QuantFormat{.block_rows = 1, .block_cols = 128, .amax_source = AmaxSource::kBlock};
-    case Kind::kSquareBlocks: return QuantFormat{.block_rows = 128, .block_cols = 128, .amax_source = AmaxSource::kBlock};
-    case Kind::kMxfp8:
-      return QuantFormat{.block_rows = 1,
-                         .block_cols = 32,
-                         .amax_source = AmaxSource::kBlock,
-                         .scale = ScaleKind::kE8M0Rceil};
-    default: return std::nullopt;
-  }
-}
-
-/// Codes and inverse scales of one orientation, written by the layout that tensor/quantized_tensor.h states in words.
-class HalfWriter {
- public:
-  HalfWriter(Device& device, const QuantFormat& format, std::uint64_t seed)
-      : device_(device), format_(format), seed_(seed) {}
-
-  /// Fills `half` and returns the values that it stands for, [rows, cols].
-  Values write(QuantizedHalf& half, std::int64_t rows, std::int64_t cols) {
-    half.codes = device_.allocate({Shape{rows, cols}, format_.payload}, support::anyone(device_));
-    half.scale_inv = device_.allocate({Shape{scale_count(rows, cols)}, format_.scale_dtype()}, support::anyone(device_));
-    std::memset(half.scale_inv.data<std::byte>(), 0, static_cast<std::size_t>(half.scale_inv.bytes()));
-    Values values(static_cast<std::size_t>(rows * cols));
-    for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t j = 0; j < cols; ++j) {
-        const std::int64_t at = i * cols + j;
-        const std::uint8_t code = code_of(at);
-        half.codes.data<std::uint8_t>()[at] = code;
-        values[static_cast<std::size_t>(at)] = decoder(format_.payload).decode(code) * write_scale(half, rows, cols, i, j);
-      }
-    return values;
-  }
-
- private:
-  /// Any finite code.
-  std::uint8_t code_of(std::int64_t at) const {
-    const std::uint64_t drawn = reference::scramble(seed_ ^ reference::scramble(static_cast<std::uint64_t>(at)));
-    const std::uint64_t magnitude = drawn % (decoder(format_.payload).max_code() + 1);
-    return static_cast<std::uint8_t>(magnitude | (drawn >> 40 & 0x80u));
-  }
-  static std::int64_t padded(std::int64_t value, std::int64_t multiple) {
-    return (value + multiple - 1) / multiple * multiple;
-  }
-  std::int64_t scale_count(std::int64_t rows, std::int64_t cols) const {
-    if (format_.per_tensor()) return 1;
-    if (format_.block_cols == 32) return padded(rows, 128) * padded((cols + 31) / 32, 4);
-    if (format_.block_rows == 1) return (cols + 127) / 128 * padded(rows, 4);
-    return (rows + 127) / 128 * padded((cols + 127) / 128, 4);
-  }
-  /// Writes the inverse scale of element (i, j), a function of its block, and returns it.
-  double write_scale(QuantizedHalf& half, std::int64_t rows, std::int64_t cols, std::int64_t i, std::int64_t j) const {
-    if (format_.per_tensor()) {
-      const float scale = static_cast<float>(0.3 * reference::uniform(seed_, 0) + 0.01);
-      *half.scale_inv.data<float>() = scale;
-      return scale;
-    }
-    const std::int64_t block_i = i / format_.block_rows, block_j = j / format_.block_cols;
-    const double drawn = reference::uniform(seed_, static_cast<std::uint64_t>(1000 * block_i + block_j + 1));
-    if (format_.block_cols == 32) {
-      const std::uint8_t byte = static_cast<std::uint8_t>(120 + static_cast<int>(8.0 * drawn));
-      half.scale_inv.data<std::uint8_t>()[block_i * padded((cols + 31) / 32, 4) + block_j] = byte;
-      return std::ldexp(1.0, byte - 127);
-    }
-    const float scale = static_cast<float>(0.3 * drawn + 0.01);
-    const std::int64_t at = format_.block_rows == 1 ? block_j * padded(rows, 4) + block_i
-                                                    : block_i * padded((cols + 127) / 128, 4) + block_j;
-    half.scale_inv.data<float>()[at] = scale;
-    return scale;
-  }
-
-  Device& device_;
-  QuantFormat format_;
-  std::uint64_t seed_;
-};
-
-struct OperandSpec {
-  Kind kind = Kind::kF32;
-  Path path = Path::kDirect;
-  std::int64_t rows = 0;
-  std::int64_t cols = 0;
-  std::uint64_t seed = 0;
-};
-
-Operand make_operand(Device& device, const OperandSpec& spec) {
-  const bool direct = spec.path == Path::kDirect;
-  const std::int64_t stored_rows = direct ? spec.rows : spec.cols, stored_cols = direct ? spec.cols : spec.rows;
-  Operand operand{.view = {}, .values = {}, .rows = spec.rows, .cols = spec.cols, .plain = {}, .quantized = {}};
-  if (const std::optional<QuantFormat> format = format_of(spec.kind)) {
-    HalfWriter writer(device, *format, spec.seed);
-    operand.quantized = QuantizedTensor(Shape{stored_rows, stored_cols}, *format);
-    if (spec.path == Path::kColumnwise) {
-      operand.values = writer.write(operand.quantized.columnwise(), spec.rows, spec.cols);
-      operand.view = operand.quantized.columnwise_operand(false);
-      return operand;
-    }
-    operand.values = writer.write(operand.quantized.rowwise(), stored_rows, stored_cols);
-    operand.view = direct ? operand.quantized.rowwise_operand() : operand.quantized.columnwise_operand(true);
-  } else {
-    const DType dtype = spec.kind == Kind::kF32 ? DType::kF32 : spec.kind == Kind::kBF16 ? DType::kBF16 : DType::kF16;
-    operand.plain = make_tensor(device, {stored_rows, stored_cols}, dtype,
-                                reference::gaussian_values(stored_rows * stored_cols, spec.seed));
-    operand.values = read(device, operand.plain);
-    operand.view = direct ? operand.plain.operand() : operand.plain.transposed().operand();
-  }
-  if (!direct) operand.values = transposed(operand.values, stored_rows, stored_cols);
-  return operand;
-}
-
-// Any order of k products and sums: at most k roundings on the way of a term. One more for each dequantized operand, or two
-// for the scales of the finished sum; one for the bias and one for what is added to.
+// Any order of k products and sums: at most k roundings on the way of a term. One more for each dequantized operand,
+// or two for the scales of the finished sum; one for the bias and one for what is added to.
 Expected product(const Operand& a, const Operand& b, const Values& bias, DType out) {
   Expected expected(static_cast<std::size_t>(a.rows * b.rows));
   for (std::int64_t i = 0; i < a.rows; ++i)
@@ -206,7 +58,7 @@ std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
 class Gemm : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Gemm, IsWithinTheBoundOfItsReductionAtEverySize) {
-  constexpr std::int64_t kSizes[][3] = {{1, 1, 1},    {1, 9, 3},      {17, 1, 33},    {33, 31, 32},  {64, 48, 128},
+  constexpr std::int64_t kSizes[][3] = {{1, 1, 1},     {1, 9, 3},      {17, 1, 33},    {33, 31, 32},   {64, 48, 128},
                                         {5, 130, 129}, {127, 129, 65}, {257, 129, 65}, {130, 140, 300}};
   const Case c = GetParam();
   const std::unique_ptr<Device> device = support::open_poisoned_cpu(c.arch);
@@ -236,14 +88,15 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Quantized, Gemm,
-    ::testing::Values(Case{Kind::kPerTensor, Kind::kPerTensor}, Case{Kind::kPerTensor, Kind::kPerTensor, Path::kColumnwise},
-                      Case{Kind::kE5M2PerTensor, Kind::kPerTensor, Path::kColumnwise, "hopper", DType::kBF16},
-                      Case{Kind::kPerTensor, Kind::kPerTensor, Path::kTransposedView, "blackwell"},
-                      Case{Kind::kRowBlocks, Kind::kSquareBlocks}, Case{Kind::kRowBlocks, Kind::kRowBlocks, Path::kColumnwise},
-                      Case{Kind::kRowBlocks, Kind::kSquareBlocks, Path::kColumnwise, "blackwell", DType::kBF16},
-                      Case{Kind::kSquareBlocks, Kind::kSquareBlocks, Path::kTransposedView, "blackwell"},
-                      Case{Kind::kMxfp8, Kind::kMxfp8}, Case{Kind::kMxfp8, Kind::kMxfp8, Path::kColumnwise, "blackwell"},
-                      Case{Kind::kMxfp8, Kind::kMxfp8, Path::kColumnwise, "hopper", DType::kBF16}),
+    ::testing::Values(
+        Case{Kind::kPerTensor, Kind::kPerTensor}, Case{Kind::kPerTensor, Kind::kPerTensor, Path::kColumnwise},
+        Case{Kind::kE5M2PerTensor, Kind::kPerTensor, Path::kColumnwise, "hopper", DType::kBF16},
+        Case{Kind::kPerTensor, Kind::kPerTensor, Path::kTransposedView, "blackwell"},
+        Case{Kind::kRowBlocks, Kind::kSquareBlocks}, Case{Kind::kRowBlocks, Kind::kRowBlocks, Path::kColumnwise},
+        Case{Kind::kRowBlocks, Kind::kSquareBlocks, Path::kColumnwise, "blackwell", DType::kBF16},
+        Case{Kind::kSquareBlocks, Kind::kSquareBlocks, Path::kTransposedView, "blackwell"},
+        Case{Kind::kMxfp8, Kind::kMxfp8}, Case{Kind::kMxfp8, Kind::kMxfp8, Path::kColumnwise, "blackwell"},
+        Case{Kind::kMxfp8, Kind::kMxfp8, Path::kColumnwise, "hopper", DType::kBF16}),
     case_name);
 
 class GemmEdges : public ::testing::Test {
@@ -297,7 +150,8 @@ TEST_F(GemmEdges, ReadsAndWritesAnyStrides) {
   repeated.cols = 10;
   repeated.row_stride = 0;
   const auto operand_of = [&](const MatrixView& view) {
-    Operand result{.view = {view, {}}, .values = {}, .rows = view.rows, .cols = view.cols, .plain = {}, .quantized = {}};
+    Operand result{
+        .view = {view, {}}, .values = {}, .rows = view.rows, .cols = view.cols, .plain = {}, .quantized = {}};
     for (std::int64_t i = 0; i < view.rows; ++i)
       for (std::int64_t j = 0; j < view.cols; ++j)
         result.values.push_back(double{view.as<float>()[i * view.row_stride + j * view.col_stride]});
@@ -309,7 +163,8 @@ TEST_F(GemmEdges, ReadsAndWritesAnyStrides) {
   for (const MatrixView& view : {every_third, repeated}) {
     const Operand a = operand_of(view);
     const Tensor part = target.row_range(5, 9);
-    device_->launch(&KernelTable::gemm, GemmArgs{.a = a.view, .b = b.view, .out = part.view().transposed(), .bias = {}});
+    device_->launch(&KernelTable::gemm,
+                    GemmArgs{.a = a.view, .b = b.view, .out = part.view().transposed(), .bias = {}});
     EXPECT_TRUE(all_within(read(*device_, part.transposed()), product(a, b, {}, DType::kF32)));
   }
   const Values after = read(*device_, target);
@@ -328,8 +183,8 @@ TEST_F(GemmEdges, EmptyDimensions) {
   EXPECT_EQ(read(*device_, out({2, 0}, {3, 0}, &bias)), (Values{1, 2, 3, 1, 2, 3}));
 }
 
-// y = x w^T, so for L = <g, y>: dL/dx = g w and dL/dw = g^T x. L is linear in each of them, hence the derivative along d is
-// L at d itself, in double.
+// y = x w^T, so for L = <g, y>: dL/dx = g w and dL/dw = g^T x. L is linear in each of them, hence the derivative
+// along d is L at d itself, in double.
 TEST_F(GemmEdges, ItsProductsAreTheGradientsOfTheLinearLayer) {
   const std::int64_t tokens = 37, in = 53, out = 41;
   const Tensor x = make({tokens, in}, DType::kF32, 1), w = make({out, in}, DType::kF32, 2);
@@ -374,7 +229,7 @@ TEST_F(GemmEdges, ItsProductsAreTheGradientsOfTheLinearLayer) {
   EXPECT_GT(largest_in_tolerances, 100.0);  // one percent would be seen
 }
 
-// Codes are multiplied first: scales whose product is representable give a result even if one of them times the codes is not.
+// Neither operand times its scale need be representable, nor need the scales' product be normal.
 TEST_F(GemmEdges, PerTensorScalesMultiplyTheFinishedSum) {
   const auto with_scale = [&](float scale, std::uint64_t seed) {
     Operand result = operand(Kind::kPerTensor, 3, 4, seed);
@@ -383,9 +238,11 @@ TEST_F(GemmEdges, PerTensorScalesMultiplyTheFinishedSum) {
     for (double& value : result.values) value = value / before * double{scale};
     return result;
   };
-  const Operand a = with_scale(0x1p-120f, 1), b = with_scale(0x1p+118f, 2);
-  const Tensor out = gemm(*device_, {.a = a.view, .b = b.view, .out_dtype = DType::kF32});
-  EXPECT_TRUE(all_within(read(*device_, out), product(a, b, {}, DType::kF32)));
+  for (const auto& [scale_a, scale_b] : {std::pair{0x1p-140f, 0x1p+127f}, {0x1.54321p-72f, 0x1.36789p-66f}}) {
+    const Operand a = with_scale(scale_a, 1), b = with_scale(scale_b, 2);
+    const Tensor out = gemm(*device_, {.a = a.view, .b = b.view, .out_dtype = DType::kF32});
+    EXPECT_TRUE(all_within(read(*device_, out), product(a, b, {}, DType::kF32)));
+  }
 }
 
 TEST_F(GemmEdges, HopperRefusesATransposedViewOfCodesAndBlackwellTakesIt) {
@@ -395,9 +252,10 @@ TEST_F(GemmEdges, HopperRefusesATransposedViewOfCodesAndBlackwellTakesIt) {
         device, {.kind = Kind::kPerTensor, .path = Path::kTransposedView, .rows = 5, .cols = 6, .seed = 2});
     return support::error_of([&] { gemm(device, {.a = a.view, .b = b.view}); });
   };
-  EXPECT_EQ(inputs_on(*device_),
-            "gemm: a is e4m3 [4, 6] scaled per tensor, b is e4m3 [5, 6] scaled per tensor; 'hopper' reads quantized operands "
-            "along the reduction axis only, so the column-wise half is needed instead of a transposed view");
+  EXPECT_EQ(
+      inputs_on(*device_),
+      "gemm: a is e4m3 [4, 6] scaled per tensor, b is e4m3 [5, 6] scaled per tensor; 'hopper' reads quantized operands "
+      "along the reduction axis only, so the column-wise half is needed instead of a transposed view");
   EXPECT_EQ(inputs_on(*support::open_poisoned_cpu("blackwell")), "");
 }
 

@@ -72,7 +72,13 @@ Expected product(const Problem& p, const Stored& a, const Stored& b, const std::
 }
 
 std::vector<float> run(const Problem& p, const Stored& a, const Stored& b, std::vector<float> c, float beta) {
-  matmul({.m = p.m, .n = p.n, .k = p.k, .a = a.operand(), .b = b.operand(), .c = c.data(), .c_row_stride = p.n,
+  matmul({.m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .a = a.operand(),
+          .b = b.operand(),
+          .c = c.data(),
+          .c_row_stride = p.n,
           .beta = beta});
   return c;
 }
@@ -117,22 +123,27 @@ TEST_P(Matmul, GivesTheSameBitsAgainOnEveryThreadAndAtEveryAddress) {
   std::vector<float> shifted(a.values.size() + 1);
   std::copy(a.values.begin(), a.values.end(), shifted.begin() + 1);
   std::vector<float> c = nans(p);
-  matmul({.m = p.m, .n = p.n, .k = p.k, .a = {shifted.data() + 1, a.row_stride, a.transposed}, .b = b.operand(),
-          .c = c.data(), .c_row_stride = p.n});
+  matmul({.m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .a = {shifted.data() + 1, a.row_stride, a.transposed},
+          .b = b.operand(),
+          .c = c.data(),
+          .c_row_stride = p.n});
   EXPECT_TRUE(reference::bitwise_equal(c, once));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Sizes, Matmul,
-    ::testing::Values(Problem{1, 1, 1, false, false}, Problem{1, 7, 3, false, true}, Problem{17, 1, 33, true, false},
-                      Problem{33, 31, 32, true, true}, Problem{64, 48, 128, false, false},
-                      Problem{127, 129, 65, false, true}, Problem{257, 129, 65, true, true},
-                      Problem{130, 70, 1031, false, false}, Problem{512, 512, 257, true, false}),
-    [](const auto& instance) {
-      const Problem& p = instance.param;
-      return std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k) + (p.a_transposed ? "t" : "n") +
-             (p.b_transposed ? "t" : "n");
-    });
+INSTANTIATE_TEST_SUITE_P(Sizes, Matmul,
+                         ::testing::Values(Problem{1, 1, 1, false, false}, Problem{1, 7, 3, false, true},
+                                           Problem{17, 1, 33, true, false}, Problem{33, 31, 32, true, true},
+                                           Problem{64, 48, 128, false, false}, Problem{127, 129, 65, false, true},
+                                           Problem{257, 129, 65, true, true}, Problem{130, 70, 1031, false, false},
+                                           Problem{512, 512, 257, true, false}),
+                         [](const auto& instance) {
+                           const Problem& p = instance.param;
+                           return std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k) +
+                                  (p.a_transposed ? "t" : "n") + (p.b_transposed ? "t" : "n");
+                         });
 
 TEST(MatmulValues, KeepsNanAndInfinity) {
   const Problem p{2, 2, 3, false, false};

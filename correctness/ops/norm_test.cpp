@@ -85,12 +85,8 @@ TEST_P(Norm, ForwardIsItsDefinition) {
 
 TEST_P(Norm, BackwardIsTheDerivative) {
   const NormOutputs out = forward();
-  const NormGradients grads = norm_backward(*device_, {.kind = c_.kind,
-                                                       .grad_y = grad_y_,
-                                                       .x = x_,
-                                                       .gamma = gamma_,
-                                                       .mean = out.mean,
-                                                       .rstd = out.rstd});
+  const NormGradients grads = norm_backward(
+      *device_, {.kind = c_.kind, .grad_y = grad_y_, .x = x_, .gamma = gamma_, .mean = out.mean, .rstd = out.rstd});
   const reference::NormGradientExpected expected =
       reference::norm_backward(problem(), read(*device_, x_), parameters(), read(*device_, grad_y_));
   const reference::Expected grad_x = rounded_to(c_.dtype, expected.x);
@@ -112,20 +108,19 @@ TEST_P(Norm, BackwardIsTheDerivative) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cases, Norm,
-    ::testing::Values(Case{NormKind::kLayerNorm, DType::kF32, DType::kF32, 3, 17, 0.0},
-                      Case{NormKind::kLayerNorm, DType::kF32, DType::kF32, 5, 64, 8.0},
-                      Case{NormKind::kLayerNorm, DType::kBF16, DType::kBF16, 5, 64, 0.0},
-                      Case{NormKind::kLayerNorm, DType::kBF16, DType::kF32, 7, 33, 1.0},
-                      Case{NormKind::kLayerNorm, DType::kF32, DType::kF32, 33, 257, 0.0},
-                      Case{NormKind::kLayerNorm, DType::kF32, DType::kF32, 2, 1, 0.0},
-                      Case{NormKind::kRmsNorm, DType::kF32, DType::kF32, 3, 17, 0.0},
-                      Case{NormKind::kRmsNorm, DType::kF32, DType::kF32, 5, 64, 8.0},
-                      Case{NormKind::kRmsNorm, DType::kBF16, DType::kBF16, 5, 64, 0.0},
-                      Case{NormKind::kRmsNorm, DType::kF16, DType::kF32, 7, 33, 1.0},
-                      Case{NormKind::kRmsNorm, DType::kF32, DType::kF32, 33, 257, 0.0}),
-    case_name);
+INSTANTIATE_TEST_SUITE_P(Cases, Norm,
+                         ::testing::Values(Case{NormKind::kLayerNorm, DType::kF32, DType::kF32, 3, 17, 0.0},
+                                           Case{NormKind::kLayerNorm, DType::kF32, DType::kF32, 5, 64, 8.0},
+                                           Case{NormKind::kLayerNorm, DType::kBF16, DType::kBF16, 5, 64, 0.0},
+                                           Case{NormKind::kLayerNorm, DType::kBF16, DType::kF32, 7, 33, 1.0},
+                                           Case{NormKind::kLayerNorm, DType::kF32, DType::kF32, 33, 257, 0.0},
+                                           Case{NormKind::kLayerNorm, DType::kF32, DType::kF32, 2, 1, 0.0},
+                                           Case{NormKind::kRmsNorm, DType::kF32, DType::kF32, 3, 17, 0.0},
+                                           Case{NormKind::kRmsNorm, DType::kF32, DType::kF32, 5, 64, 8.0},
+                                           Case{NormKind::kRmsNorm, DType::kBF16, DType::kBF16, 5, 64, 0.0},
+                                           Case{NormKind::kRmsNorm, DType::kF16, DType::kF32, 7, 33, 1.0},
+                                           Case{NormKind::kRmsNorm, DType::kF32, DType::kF32, 33, 257, 0.0}),
+                         case_name);
 
 class NormEdges : public ::testing::Test {
  protected:
@@ -180,8 +175,7 @@ TEST_F(NormEdges, RefusalsNameTheArgumentAndTheRule) {
   const auto forward = [&](const Tensor& at_x, const Tensor& gamma, const Tensor& beta) {
     return support::error_of([&] { norm_forward(*device_, {.x = at_x, .gamma = gamma, .beta = beta}); });
   };
-  EXPECT_EQ(forward(x, five, six),
-            "norm_forward: gamma is f32 [5]; it must have 6 elements, one for each column of x");
+  EXPECT_EQ(forward(x, five, six), "norm_forward: gamma is f32 [5]; it must have 6 elements, one for each column of x");
   EXPECT_EQ(forward(x, six, {}), "norm_forward: beta is absent; it must be an f32, f16 or bf16 tensor");
   EXPECT_EQ(forward(codes, six, six), "norm_forward: x is e4m3 [4, 6]; it must be an f32, f16 or bf16 tensor");
   EXPECT_EQ(forward(make({4, 0}), make({0}), make({0})),

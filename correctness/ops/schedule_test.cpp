@@ -102,7 +102,8 @@ TEST(Schedule, MetaAndCpuKeepOneAccount) {
 
 TEST(Schedule, AnotherScheduleHasAnotherAccount) {
   const auto tokens = [](std::int64_t count) {
-    return account("meta", [=](Device& device) { mlp_step(device, NormKind::kLayerNorm, ActivationKind::kGelu, count); });
+    return account("meta",
+                   [=](Device& device) { mlp_step(device, NormKind::kLayerNorm, ActivationKind::kGelu, count); });
   };
   EXPECT_NE(tokens(12).hash, tokens(13).hash);
 }

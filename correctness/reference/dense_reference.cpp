@@ -31,8 +31,7 @@ struct RowStatistics {
   double normalised(double x) const { return (x - mean) * rstd; }
   /// Of (x - mean) * rstd: the mean's error, the subtraction and the product, the error of rstd.
   double normalised_error(double x) const {
-    return rstd * (mean_error + kUnit * std::fabs(x - mean)) +
-           std::fabs(normalised(x)) * (rstd_relative_error + kUnit);
+    return rstd * (mean_error + kUnit * std::fabs(x - mean)) + std::fabs(normalised(x)) * (rstd_relative_error + kUnit);
   }
 };
 
@@ -54,8 +53,8 @@ RowStatistics statistics(const NormProblem& problem, const double* x) {
   double variance = 0.0;
   for (std::int64_t j = 0; j < problem.cols; ++j) variance += (x[j] - result.mean) * (x[j] - result.mean) / count;
   result.rstd = 1.0 / std::sqrt(variance + problem.epsilon);
-  // Deviations sum to zero, so the mean's error enters the variance by its square alone. Difference and square add three
-  // roundings, epsilon one; the root halves what came before and rounds, and so does the division.
+  // Deviations sum to zero, so the mean's error enters the variance by its square alone. Difference and square add
+  // three roundings, epsilon one; the root halves what came before and rounds, and so does the division.
   const double variance_error = (roundings + 3.0) * kUnit * variance + result.mean_error * result.mean_error;
   result.rstd_relative_error = 0.5 * (variance_error / (variance + problem.epsilon) + kUnit) + 2.0 * kUnit;
   return result;
@@ -87,7 +86,8 @@ double gelu_value(double x) { return 0.5 * x * (1.0 + std::tanh(kRootTwoOverPi *
 /// gelu(x) = x logistic(z): five roundings make z, whose terms share a sign.
 double gelu_argument(double x) { return 2.0 * kRootTwoOverPi * (x + kCubic * x * x * x); }
 double gelu_gate_error(double x) { return logistic_error(gelu_argument(x), 5.0 * kUnit * std::fabs(gelu_argument(x))); }
-/// Below exp(-88) an FP32 exponential's reciprocal is flushed to zero; the reference itself loses 1 + tanh to cancellation.
+/// Below exp(-88) an FP32 exponential's reciprocal is flushed to zero; the reference itself loses 1 + tanh to
+/// cancellation.
 double gelu_floor(double x) { return std::fabs(x) * (1e-38 + 1e-15); }
 
 double swiglu_value(double gate, double up) { return gate * logistic(gate) * up; }
@@ -106,9 +106,8 @@ NormExpected norm_forward(const NormProblem& problem, const Values& x, const Nor
     for (std::int64_t j = 0; j < problem.cols; ++j) {
       const std::size_t at = index(i * problem.cols + j);
       const double gamma = std::fabs(parameters.gamma[index(j)]);
-      expected.y.error[at] =
-          gamma * (row.normalised_error(x[at]) + kUnit * std::fabs(row.normalised(x[at]))) +
-          kUnit * std::fabs(expected.y.value[at]);
+      expected.y.error[at] = gamma * (row.normalised_error(x[at]) + kUnit * std::fabs(row.normalised(x[at]))) +
+                             kUnit * std::fabs(expected.y.value[at]);
     }
   }
   return expected;
@@ -121,9 +120,17 @@ NormGradientExpected norm_backward(const NormProblem& problem, const Values& x, 
   const auto loss = [&](const Values& at_x, const NormParameters& at_parameters) {
     return dot(norm_values(problem, at_x, at_parameters), grad_y);
   };
-  expected.gamma.value = gradient([&](const Values& gamma) { return loss(x, {gamma, parameters.beta}); }, parameters.gamma);
+  expected.gamma.value = gradient(
+      [&](const Values& gamma) {
+        return loss(x, {gamma, parameters.beta});
+      },
+      parameters.gamma);
   if (problem.centred)
-    expected.beta.value = gradient([&](const Values& beta) { return loss(x, {parameters.gamma, beta}); }, parameters.beta);
+    expected.beta.value = gradient(
+        [&](const Values& beta) {
+          return loss(x, {parameters.gamma, beta});
+        },
+        parameters.beta);
 
   const double count = static_cast<double>(problem.cols);
   const double roundings = sum_roundings(problem.cols);
@@ -135,8 +142,8 @@ NormGradientExpected norm_backward(const NormProblem& problem, const Values& x, 
     const Values grad_x =
         gradient([&](const Values& at) { return dot(norm_values(one_row, at, parameters), row_grad); }, row_x);
 
-    // grad_x = rstd (g - mean(g) - xhat mean(g xhat)) with g = grad_y gamma: the magnitudes of its terms, and the errors
-    // of the two means.
+    // grad_x = rstd (g - mean(g) - xhat mean(g xhat)) with g = grad_y gamma: the magnitudes of its terms, and the
+    // errors of the two means.
     const RowStatistics row = statistics(problem, row_x.data());
     double mean_g = 0.0, mean_slope = 0.0, slope_error = 0.0, magnitude = 0.0;
     for (std::size_t j = 0; j < row_x.size(); ++j) {
@@ -160,8 +167,8 @@ NormGradientExpected norm_backward(const NormProblem& problem, const Values& x, 
                              std::fabs(grad_x[j]) * (row.rstd_relative_error + kUnit) +
                              row.rstd * difference_error(magnitude);
       const double rows = static_cast<double>(problem.rows);
-      expected.gamma.error[j] += std::fabs(row_grad[j]) * (xhat_error + (rows + 1.0) * kUnit * xhat) +
-                                 difference_error(magnitude);
+      expected.gamma.error[j] +=
+          std::fabs(row_grad[j]) * (xhat_error + (rows + 1.0) * kUnit * xhat) + difference_error(magnitude);
       if (problem.centred)
         expected.beta.error[j] += rows * kUnit * std::fabs(row_grad[j]) + difference_error(magnitude);
     }
@@ -179,8 +186,8 @@ Expected gelu(const Values& x) {
   return expected;
 }
 
-// gelu' = s + x s (1 - s) z'. An error of s enters its own term, and x z' (1 - 2 s) times it the other, where 1 - s rounds
-// once more; five further roundings make the product.
+// gelu' = s + x s (1 - s) z'. An error of s enters its own term, and x z' (1 - 2 s) times it the other, where 1 - s
+// rounds once more; five further roundings make the product.
 Expected gelu_gradient(const Values& x, const Values& grad_y) {
   Expected expected(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -192,10 +199,10 @@ Expected gelu_gradient(const Values& x, const Values& grad_y) {
     const double steep = factor * ((1.0 - s) * s_error + s * (s_error + kUnit) + 6.0 * kUnit * s * (1.0 - s));
     const double saturated = factor * s * (1.0 - s);
     expected.value[i] = grad_y[i] * slope;
-    expected.error[i] = std::fabs(grad_y[i]) * (s_error + (std::fabs(x[i]) < 12.0 ? steep : saturated) +
-                                                kUnit * std::fabs(slope) + difference_error(std::fabs(x[i])) +
-                                                gelu_floor(x[i])) +
-                        kUnit * std::fabs(expected.value[i]);
+    expected.error[i] =
+        std::fabs(grad_y[i]) * (s_error + (std::fabs(x[i]) < 12.0 ? steep : saturated) + kUnit * std::fabs(slope) +
+                                difference_error(std::fabs(x[i])) + gelu_floor(x[i])) +
+        kUnit * std::fabs(expected.value[i]);
   }
   return expected;
 }
@@ -208,8 +215,8 @@ Expected swiglu(std::int64_t rows, std::int64_t cols, const Values& x) {
       const double up = x[index((2 * i + 1) * cols + j)];
       const std::size_t at = index(i * cols + j);
       expected.value[at] = swiglu_value(gate, up);
-      expected.error[at] = std::fabs(gate * up) * (logistic_error(gate, 0.0) + 1e-38) +
-                           2.0 * kUnit * std::fabs(expected.value[at]);
+      expected.error[at] =
+          std::fabs(gate * up) * (logistic_error(gate, 0.0) + 1e-38) + 2.0 * kUnit * std::fabs(expected.value[at]);
     }
   return expected;
 }
@@ -228,10 +235,9 @@ Expected swiglu_gradient(std::int64_t rows, std::int64_t cols, const Values& x, 
       expected.value[at_gate] = grad * derivative([&](double t) { return swiglu_value(gate + t, up); });
       expected.value[at_up] = grad * derivative([&](double t) { return swiglu_value(gate, up + t); });
       const double difference = std::fabs(grad) * difference_error(std::fabs(gate * up));
-      expected.error[at_gate] =
-          std::fabs(grad * up) * (s_error + std::fabs(gate) * (s_error + kUnit * s) +
-                                  5.0 * kUnit * (s + std::fabs(gate) * s * (1.0 - s))) +
-          difference;
+      expected.error[at_gate] = std::fabs(grad * up) * (s_error + std::fabs(gate) * (s_error + kUnit * s) +
+                                                        5.0 * kUnit * (s + std::fabs(gate) * s * (1.0 - s))) +
+                                difference;
       expected.error[at_up] = std::fabs(grad * gate) * (s_error + 2.0 * kUnit * s) + difference;
     }
   return expected;
@@ -247,8 +253,8 @@ Expected rope(const RopeProblem& problem, const Values& x) {
           const std::int64_t token = position * problem.batch + sequence;
           const std::size_t low = index((token * problem.heads + head) * problem.head_dim + d);
           const std::size_t high = low + index(half);
-          const double frequency = std::exp(-2.0 * static_cast<double>(d) / static_cast<double>(problem.head_dim) *
-                                            std::log(problem.base));
+          const double frequency =
+              std::exp(-2.0 * static_cast<double>(d) / static_cast<double>(problem.head_dim) * std::log(problem.base));
           const std::complex<double> turned =
               std::complex<double>(x[low], x[high]) * std::polar(1.0, static_cast<double>(position) * frequency);
           expected.value[low] = turned.real();
@@ -273,9 +279,9 @@ AdamExpected adam(const AdamProblem& problem, const AdamState& state, const Valu
     const double g = grad[i] + (problem.decoupled_decay ? 0.0 : decay);
     const double g_error = problem.decoupled_decay ? 0.0 : kUnit * (std::fabs(g) + std::fabs(decay));
     const double m = problem.beta1 * state.exp_avg[i] + (1.0 - problem.beta1) * g;
-    const double m_error = kUnit * (std::fabs(problem.beta1 * state.exp_avg[i]) +
-                                    (1.0 - problem.beta1) * std::fabs(g) + std::fabs(m)) +
-                           (1.0 - problem.beta1) * g_error;
+    const double m_error =
+        kUnit * (std::fabs(problem.beta1 * state.exp_avg[i]) + (1.0 - problem.beta1) * std::fabs(g) + std::fabs(m)) +
+        (1.0 - problem.beta1) * g_error;
     const double v = problem.beta2 * state.exp_avg_sq[i] + (1.0 - problem.beta2) * g * g;
     const double v_error = 3.0 * kUnit * v + 2.0 * (1.0 - problem.beta2) * std::fabs(g) * g_error;
     const double root = std::sqrt(v / correction2);
@@ -283,8 +289,9 @@ AdamExpected adam(const AdamProblem& problem, const AdamState& state, const Valu
     const double ratio = m / correction1 / denominator;
     // v's relative error halves under the root; two roundings before it and two after, epsilon's own and the sum's.
     const double root_error = v > 0.0 ? root * (0.5 * (v_error / v + 2.0 * kUnit) + kUnit) : 0.0;
-    const double ratio_error = m_error / correction1 / denominator +
-                               std::fabs(ratio) * ((root_error + 2.0 * kUnit * denominator) / denominator + 4.0 * kUnit);
+    const double ratio_error =
+        m_error / correction1 / denominator +
+        std::fabs(ratio) * ((root_error + 2.0 * kUnit * denominator) / denominator + 4.0 * kUnit);
     const double update = ratio + (problem.decoupled_decay ? decay : 0.0);
     const double update_error = ratio_error + 2.0 * kUnit * (std::fabs(ratio) + std::fabs(decay));
     expected.param.value[i] = param - problem.learning_rate * update;

@@ -5,9 +5,9 @@
 
 #include "reference/expected.h"
 
-/// Norms, activations, rotary embedding and Adam by their definitions, in double precision. Gradients are differences of the
-/// forward function, so no formula of a gradient is shared with what is tested. Errors are those of an implementation that
-/// computes in FP32, to first order; the rounding to the output's type is left to rounded_to().
+/// Norms, activations, rotary embedding and Adam by their definitions, in double precision. Gradients are differences
+/// of the forward function, so no formula of a gradient is shared with what is tested. Errors are those of an
+/// implementation that computes in FP32, to first order; the rounding to the output's type is left to rounded_to().
 namespace fp8lab::reference {
 
 using Values = std::vector<double>;

@@ -34,8 +34,7 @@ inline double rounding_error(DType dtype, double x) {
 
 /// Widens every bound by the last rounding, to the output's type.
 inline Expected rounded_to(DType dtype, Expected expected) {
-  for (std::size_t i = 0; i < expected.value.size(); ++i)
-    expected.error[i] += rounding_error(dtype, expected.value[i]);
+  for (std::size_t i = 0; i < expected.value.size(); ++i) expected.error[i] += rounding_error(dtype, expected.value[i]);
   return expected;
 }
 

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <vector>
 
-/// Derivatives of double-precision functions by central differences of fourth order: with a step of 1e-3 the truncation is
-/// about 1e-13 of the fifth derivative, the rounding about 1e-12 of the function's value.
+/// Derivatives of double-precision functions by central differences of fourth order: with a step of 1e-3 the
+/// truncation is about 1e-13 of the fifth derivative, the rounding about 1e-12 of the function's value.
 namespace fp8lab::reference {
 
 inline constexpr double kDifferenceStep = 1e-3;

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-/// Test data as a pure function of (seed, global index), so that a part of a tensor is generated as a slice of the whole.
-/// Shares nothing with the generator under test.
+/// Test data as a pure function of (seed, global index), so that a part of a tensor is generated as a slice of the
+/// whole. Shares nothing with the generator under test.
 namespace fp8lab::reference {
 
 /// SplitMix64's output function: every input bit reaches every output bit.
@@ -32,8 +32,7 @@ inline double gaussian(std::uint64_t seed, std::uint64_t index) {
 inline std::vector<float> gaussian_values(std::int64_t count, std::uint64_t seed, double deviation = 1.0,
                                           std::uint64_t first = 0) {
   std::vector<float> values(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<float>(deviation * gaussian(seed, first + i));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(deviation * gaussian(seed, first + i));
   return values;
 }
 

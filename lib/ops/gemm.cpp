@@ -47,8 +47,10 @@ void check_scaling(const GemmInputs& inputs, const ArchProfile& arch) {
   if (a.scales.block_cols != b.scales.block_cols || a.scales.dtype != b.scales.dtype)
     refuse(inputs, "both must be scaled alike along the reduction axis");
   if (!arch.fp8_gemm_any_orientation && (!along_columns(a.values) || !along_columns(b.values)))
-    refuse(inputs, fmt::format("'{}' reads quantized operands along the reduction axis only, so the column-wise half is "
-                               "needed instead of a transposed view", arch.name));
+    refuse(inputs,
+           fmt::format("'{}' reads quantized operands along the reduction axis only, so the column-wise half is "
+                       "needed instead of a transposed view",
+                       arch.name));
 }
 
 }  // namespace

@@ -58,10 +58,9 @@ Tensor mse_loss_backward(Device& device, const Tensor& x, const Tensor& target, 
   check_pair("mse_loss_backward", x, target);
   check_grad_loss("mse_loss_backward", grad_loss);
   const Tensor grad_x = device.allocate(x.spec(), holder);
-  device.launch(&KernelTable::mse_loss_backward, MseLossBackwardArgs{.x = x.view(),
-                                                                     .target = target.view(),
-                                                                     .grad_loss = grad_loss.view(),
-                                                                     .grad_x = grad_x.view()});
+  device.launch(&KernelTable::mse_loss_backward,
+                MseLossBackwardArgs{
+                    .x = x.view(), .target = target.view(), .grad_loss = grad_loss.view(), .grad_x = grad_x.view()});
   return grad_x;
 }
 

@@ -4,8 +4,8 @@
 
 #include "core/float_bits.h"
 
-// Elementary functions from correctly rounded operations alone, so that every machine and every vector width computes the
-// same bits; libm's differ between versions and processors, and loops around them are not vectorised.
+// Elementary functions from correctly rounded operations alone, so that every machine and every vector width computes
+// the same bits; libm's differ between versions and processors, and loops around them are not vectorised.
 namespace fp8lab::cpu {
 
 /// exp(x), within 2 ulp where the result is normal; subnormal results too, 0 below -105, Inf above 89, NaN for NaN.

@@ -56,7 +56,8 @@ void fill(const FillArgs& args, ExecContext&) {
   flatten_if_contiguous(out);
   float* values = scratch(kA, kRun);
   std::fill_n(values, kRun, args.value);
-  for_each_run(out, [&](std::int64_t row, std::int64_t col, std::int64_t count) { store(values, count, out, row, col); });
+  for_each_run(out,
+               [&](std::int64_t row, std::int64_t col, std::int64_t count) { store(values, count, out, row, col); });
 }
 
 void random(const RandomArgs& args, ExecContext&) {
@@ -65,11 +66,11 @@ void random(const RandomArgs& args, ExecContext&) {
   for_each_run(args.out, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
     const std::uint64_t first = global_index(args.row_offset + row, args.out.cols, col);
     if (args.normal) {
-      for (std::int64_t j = 0; j < count; ++j) values[j] = rng.normal(first + static_cast<std::uint64_t>(j)) * args.scale;
+      for (std::int64_t j = 0; j < count; ++j)
+        values[j] = rng.normal(first + static_cast<std::uint64_t>(j)) * args.scale;
     } else {
-      for_each_word(rng, first, count, [&](std::int64_t j, std::uint32_t word) {
-        values[j] = CounterRng::to_unit(word) * args.scale;
-      });
+      for_each_word(rng, first, count,
+                    [&](std::int64_t j, std::uint32_t word) { values[j] = CounterRng::to_unit(word) * args.scale; });
     }
     store(values, count, args.out, row, col);
   });

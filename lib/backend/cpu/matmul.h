@@ -2,11 +2,12 @@
 
 #include <cstdint>
 
-// The one door to the host's matrix library; matmul_onednn.cpp or matmul_openblas.cpp lies behind it, by the build's choice.
+// The one door to the host's matrix library; matmul_onednn.cpp or matmul_openblas.cpp lies behind it, by the build's
+// choice.
 namespace fp8lab::cpu {
 
-/// A float matrix as libraries take it: rows contiguous and `row_stride` >= max(columns, 1) apart. `transposed`: what is
-/// stored is the transpose of the matrix meant.
+/// A float matrix as libraries take it: rows contiguous and `row_stride` >= max(columns, 1) apart. `transposed`: what
+/// is stored is the transpose of the matrix meant.
 struct MatmulOperand {
   const float* data = nullptr;
   std::int64_t row_stride = 0;
@@ -25,9 +26,9 @@ struct MatmulArgs {
   float beta = 0.0f;
 };
 
-/// Runs on the calling thread alone: the library would otherwise split the reduction by the number of threads, and cells
-/// that run side by side would fight for the cores. The same arguments give the same bits. Throws Error where the library
-/// refuses.
+/// Runs on the calling thread alone: the library would otherwise split the reduction by the number of threads, and
+/// cells that run side by side would fight for the cores. The same arguments give the same bits. Throws Error where
+/// the library refuses.
 void matmul(const MatmulArgs& args);
 
 /// "oneDNN 2.6.3"

@@ -35,8 +35,8 @@ class OnThisThreadOnly {
 void matmul(const MatmulArgs& args) {
   const OnThisThreadOnly guard;
   const dnnl_status_t status =
-      dnnl_sgemm(args.a.transposed ? 'T' : 'N', args.b.transposed ? 'N' : 'T', args.m, args.n, args.k, 1.0f, args.a.data,
-                 args.a.row_stride, args.b.data, args.b.row_stride, args.beta, args.c, args.c_row_stride);
+      dnnl_sgemm(args.a.transposed ? 'T' : 'N', args.b.transposed ? 'N' : 'T', args.m, args.n, args.k, 1.0f,
+                 args.a.data, args.a.row_stride, args.b.data, args.b.row_stride, args.beta, args.c, args.c_row_stride);
   if (status != dnnl_success) fail("matmul: oneDNN returned status " + std::to_string(status));
 }
 

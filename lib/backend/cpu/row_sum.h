@@ -4,8 +4,8 @@
 
 namespace fp8lab::cpu {
 
-/// Sum of term(0) ... term(count - 1) in FP32 over 16 interleaved partial sums, joined pairwise: the same order on every
-/// vector width, and count / 16 + 4 roundings at most on the way of any term.
+/// Sum of term(0) ... term(count - 1) in FP32 over 16 interleaved partial sums, joined pairwise: the same order on
+/// every vector width, and count / 16 + 4 roundings at most on the way of any term.
 template <class Term>
 float row_sum(std::int64_t count, const Term& term) {
   constexpr int kPartial = 16;

@@ -5,8 +5,9 @@
 
 #include "tensor/view.h"
 
-// How the dense kernels see memory: runs of FP32 values, read from and rounded to whatever a matrix stores. So each kernel is
-// one FP32 loop, whatever the mix of types and strides, and every conversion is one vectorised loop beside it.
+// How the dense kernels see memory: runs of FP32 values, read from and rounded to whatever a matrix stores. So each
+// kernel is one FP32 loop, whatever the mix of types and strides, and every conversion is one vectorised loop beside
+// it.
 namespace fp8lab::cpu {
 
 /// Values of elements (row, col) ... (row, col + count - 1), exactly. Any type but I64.
@@ -14,9 +15,9 @@ void load(const MatrixView& matrix, std::int64_t row, std::int64_t col, std::int
 /// The other way, rounded to nearest even (FP8: saturating). f32, f16, bf16, e4m3 and e5m2.
 void store(const float* values, std::int64_t count, const MatrixView& matrix, std::int64_t row, std::int64_t col);
 
-/// `count` floats that stay with the calling thread: `slot` tells apart those in use at once. Kept from call to call, hence
-/// contents are whatever the last user left. Scratch is host-only: cards hold such values in registers, so it must not
-/// appear among a device's allocations.
+/// `count` floats that stay with the calling thread: `slot` tells apart those in use at once. Kept from call to call,
+/// hence contents are whatever the last user left. Scratch is host-only: cards hold such values in registers, so it
+/// must not appear among a device's allocations.
 float* scratch(int slot, std::int64_t count);
 inline constexpr int kScratchSlots = 8;
 
