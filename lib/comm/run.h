@@ -21,7 +21,7 @@ struct RunOptions {
   /// The rank that `simulated` is; the others run every rank.
   int simulated_rank = 0;
   /// Ends the run from outside: its collectives throw GroupAborted, and run_ranks() throws Error.
-  std::stop_token stop;
+  std::stop_token stop = {};
 };
 
 using RankFunction = std::function<void(ProcessGroup&)>;

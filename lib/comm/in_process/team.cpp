@@ -8,14 +8,18 @@
 namespace fp8lab::in_process {
 namespace {
 
-// Ranks that come within microseconds of each other should not pay for sleeping. Yielding serves the case of more ranks
-// than processors.
-constexpr int kSpins = 64;
+// About a microsecond, which is what waking a sleeper costs. Where ranks share processors, looking keeps others from
+// coming; so would yielding, which hands the processor to any process of the machine.
+constexpr int kLooks = 1000;
+
+int looks_before_sleeping(std::size_t ranks) {
+  return ranks <= std::thread::hardware_concurrency() ? kLooks : 1;
+}
 
 }  // namespace
 
 Team::Team(World& world, std::string name, std::vector<int> world_ranks)
-    : world_(world), name_(std::move(name)), world_ranks_(std::move(world_ranks)), seats_(world_ranks_.size()) {}
+    : world_(world), name_(std::move(name)), world_ranks_(std::move(world_ranks)), seats_(world_ranks_.size()), looks_(looks_before_sleeping(seats_.size())) {}
 
 void Team::meet(int rank, const Signature& call, const void* parts) {
   Seat& own = seat(rank);
@@ -74,10 +78,8 @@ bool Team::all_arrived(int rank) const {
 }
 
 bool Team::spin(int rank) const {
-  for (int i = 0; i < kSpins; ++i) {
+  for (int i = 0; i < looks_; ++i)
     if (all_arrived(rank)) return true;
-    std::this_thread::yield();
-  }
   return false;
 }
 

@@ -67,6 +67,7 @@ class Team {
   std::string name_;
   std::vector<int> world_ranks_;
   std::vector<Seat> seats_;
+  int looks_;
 
   /// Of all seats together; with kFrozen no more can be added.
   alignas(64) std::atomic<std::uint64_t> arrivals_{0};
