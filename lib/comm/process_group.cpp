@@ -168,8 +168,7 @@ Signature ProcessGroup::begin(CollectiveKind kind, std::string_view label) {
 }
 
 void ProcessGroup::refuse(const Signature& call, std::size_t part, const std::string& problem) const {
-  fail(fmt::format("{} '{}' of group '{}' on rank {}: part {} {}", fp8lab::name(call.kind), call.label.data(), name_,
-                   world_rank(rank_), part, problem));
+  fail(fmt::format("{} '{}' of group '{}': part {} {}", fp8lab::name(call.kind), call.label.data(), name_, part, problem));
 }
 
 std::int64_t ProcessGroup::check_offsets(const Signature& call, std::size_t part,

@@ -1,0 +1,155 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <vector>
+
+#include "ranks.h"
+
+// Collectives that move bytes: all_gather and broadcast; and the barrier.
+namespace fp8lab::comm_test {
+namespace {
+
+class Movement : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Movement, testing::ValuesIn(rank_counts()), testing::PrintToStringParamName());
+
+std::vector<std::byte> own_bytes(std::uint64_t seed, int rank, std::int64_t bytes) {
+  std::vector<std::byte> own;
+  for (std::int64_t i = 0; i < bytes; ++i) own.push_back(test_byte(seed, rank, i));
+  return own;
+}
+
+std::vector<std::byte> gathered_bytes(std::uint64_t seed, const std::vector<std::int64_t>& offsets) {
+  std::vector<std::byte> all;
+  for (std::size_t rank = 0; rank + 1 < offsets.size(); ++rank)
+    for (std::int64_t i = 0; i < offsets[rank + 1] - offsets[rank]; ++i)
+      all.push_back(test_byte(seed, static_cast<int>(rank), i));
+  return all;
+}
+
+bool same(std::span<const std::byte> actual, std::span<const std::byte> expected) {
+  return actual.size() == expected.size() && std::equal(actual.begin(), actual.end(), expected.begin());
+}
+
+TEST_P(Movement, GathersEveryRanksBytesInRankOrder) {
+  for (const Sharing& sharing : kSharings) {
+    const std::vector<std::int64_t> offsets = sharing.offsets(GetParam());
+    const std::vector<std::byte> expected = gathered_bytes(1, offsets);
+    on_ranks(GetParam(), [&](ProcessGroup& group) {
+      const auto rank = static_cast<std::size_t>(group.rank());
+      const std::vector<std::byte> own = own_bytes(1, group.rank(), offsets[rank + 1] - offsets[rank]);
+      Guarded<std::byte> to(offsets.back());
+      const GatherPart part{.from = own.data(), .to = to.bytes(), .offsets_bytes = offsets};
+      group.all_gather({&part, 1}, "w");
+      EXPECT_TRUE(same(to.elements(), expected)) << sharing.name << " on rank " << rank;
+      EXPECT_TRUE(to.guards_intact()) << sharing.name << " on rank " << rank;
+    });
+  }
+}
+
+TEST_P(Movement, GathersInPlace) {
+  for (const Sharing& sharing : kSharings) {
+    const std::vector<std::int64_t> offsets = sharing.offsets(GetParam());
+    const std::vector<std::byte> expected = gathered_bytes(2, offsets);
+    on_ranks(GetParam(), [&](ProcessGroup& group) {
+      const auto rank = static_cast<std::size_t>(group.rank());
+      Guarded<std::byte> to(offsets.back());
+      const std::vector<std::byte> own = own_bytes(2, group.rank(), offsets[rank + 1] - offsets[rank]);
+      std::copy(own.begin(), own.end(), to.elements().begin() + offsets[rank]);
+      const GatherPart part{.from = to.bytes_from(offsets[rank]), .to = to.bytes(), .offsets_bytes = offsets};
+      group.all_gather({&part, 1}, "w");
+      EXPECT_TRUE(same(to.elements(), expected)) << sharing.name << " on rank " << rank;
+      EXPECT_TRUE(to.guards_intact()) << sharing.name << " on rank " << rank;
+    });
+  }
+}
+
+TEST_P(Movement, GathersManyTensorsInOneCollective) {
+  constexpr std::size_t kParts = std::size(kSharings);
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    std::array<std::vector<std::int64_t>, kParts> offsets;
+    std::array<std::vector<std::byte>, kParts> own;
+    std::array<std::vector<std::byte>, kParts> to;
+    std::array<GatherPart, kParts> parts;
+    for (std::size_t i = 0; i < kParts; ++i) {
+      offsets[i] = kSharings[i].offsets(group.size());
+      own[i] = own_bytes(10 + i, group.rank(), offsets[i][rank + 1] - offsets[i][rank]);
+      to[i].resize(static_cast<std::size_t>(offsets[i].back()));
+      parts[i] = {.from = own[i].data(), .to = to[i].data(), .offsets_bytes = offsets[i]};
+    }
+    group.all_gather(parts, "layer");
+    for (std::size_t i = 0; i < kParts; ++i)
+      EXPECT_TRUE(same(to[i], gathered_bytes(10 + i, offsets[i]))) << kSharings[i].name << " on rank " << rank;
+    EXPECT_EQ(group.traffic().of(CollectiveKind::kAllGather).collectives, 1);
+  });
+}
+
+TEST_P(Movement, BuffersMayBeReusedAtOnce) {
+  constexpr std::int64_t kBytes = 4096;
+  const std::vector<std::int64_t> offsets = Sharing{"", [](int, int) { return kBytes; }}.offsets(GetParam());
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    std::vector<std::byte> own(kBytes);
+    std::vector<std::byte> to(static_cast<std::size_t>(offsets.back()));
+    for (std::uint64_t round = 0; round < 50; ++round) {
+      own = own_bytes(round, group.rank(), kBytes);
+      const GatherPart part{.from = own.data(), .to = to.data(), .offsets_bytes = offsets};
+      group.all_gather({&part, 1}, "w");
+      std::fill(own.begin(), own.end(), std::byte{0});  // a rank still reading would see it
+      ASSERT_TRUE(same(to, gathered_bytes(round, offsets))) << "round " << round << " on rank " << group.rank();
+    }
+  });
+}
+
+TEST_P(Movement, BroadcastsFromEveryRoot) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    for (int root = 0; root < group.size(); ++root) {
+      const std::vector<std::byte> expected = own_bytes(3, root, 5000);
+      Guarded<std::byte> large(5000);
+      Guarded<std::byte> empty(0);
+      const std::vector<std::byte> own = own_bytes(3, group.rank(), 5000);
+      std::copy(own.begin(), own.end(), large.elements().begin());
+      const std::array<BroadcastPart, 2> parts = {BroadcastPart{.data = large.bytes(), .bytes = 5000},
+                                                  BroadcastPart{.data = empty.bytes(), .bytes = 0}};
+      group.broadcast(root, parts, "state");
+      EXPECT_TRUE(same(large.elements(), expected)) << "root " << root << " on rank " << group.rank();
+      EXPECT_TRUE(large.guards_intact() && empty.guards_intact());
+    }
+  });
+}
+
+TEST_P(Movement, NobodyLeavesABarrierBeforeAllHaveCome) {
+  if (mpi_ranks() > 0) return;  // processes share no counter
+  std::atomic<int> come{0};
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    for (int round = 1; round <= 200; ++round) {
+      ++come;
+      group.barrier("round");
+      EXPECT_GE(come, round * group.size());
+      EXPECT_LE(come, (round + 1) * group.size() - 1);
+    }
+  });
+}
+
+// On `meta` there is nothing behind an address, so touching these would crash.
+TEST_P(Movement, MovesNothingWhereNothingIsComputed) {
+  const std::vector<std::int64_t> offsets = kSharings[0].offsets(GetParam());
+  auto* const nowhere = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);
+  run_ranks(row(), {.ranks = GetParam(), .moves_data = false}, [&](ProcessGroup& group) {
+    EXPECT_FALSE(group.moves_data());
+    const GatherPart gather{.from = nowhere, .to = nowhere + 1'000'000, .offsets_bytes = offsets};
+    const ScatterPart scatter{.from = nowhere, .to = nowhere + 1'000'000, .offsets_elems = offsets};
+    const ReducePart reduced{.data = nowhere, .elems = 1'000'000};
+    const BroadcastPart sent{.data = nowhere, .bytes = 1'000'000};
+    group.all_gather({&gather, 1}, "w");
+    group.reduce_scatter({&scatter, 1}, "g");
+    group.all_reduce(ReduceOp::kMax, {&reduced, 1}, "amax");
+    group.broadcast(0, {&sent, 1}, "state");
+    group.barrier("end");
+    EXPECT_EQ(group.traffic().of(CollectiveKind::kAllGather),
+              (TrafficCount{.collectives = 1, .payload_bytes = 1024 * GetParam()}));
+  });
+}
+
+}  // namespace
+}  // namespace fp8lab::comm_test

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/process_groups.h"
+#include "reference/test_data.h"
+
+/// What the tests of process groups share. Under mpirun the same tests run over its processes: each process then makes
+/// the assertions of its own rank.
+namespace fp8lab::comm_test {
+
+/// The number of processes that mpirun started, 0 without it.
+inline int mpi_ranks() {
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  return size == nullptr ? 0 : std::atoi(size);
+}
+inline std::string_view row() { return mpi_ranks() > 0 ? "mpi" : "in_process"; }
+
+inline std::vector<int> rank_counts() {
+  if (mpi_ranks() > 0) return {mpi_ranks()};
+  return {1, 2, 3, 4, 7, 16};
+}
+
+/// Runs `rank_function` on `ranks` ranks of this binary's row. The timeout only ends a test that has gone wrong.
+inline void on_ranks(int ranks, const RankFunction& rank_function) {
+  run_ranks(row(), {.ranks = ranks, .timeout = std::chrono::seconds(60)}, rank_function);
+}
+
+/// The message of the Error that `work` throws, or nothing.
+template <class Work>
+std::string error_of(const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+inline std::byte test_byte(std::uint64_t seed, int rank, std::int64_t index) {
+  return static_cast<std::byte>(
+      reference::scramble(reference::scramble(seed * 1000 + static_cast<std::uint64_t>(rank)) ^ static_cast<std::uint64_t>(index)));
+}
+
+inline float test_value(std::uint64_t seed, int rank, std::int64_t index) {
+  return static_cast<float>(reference::gaussian(seed * 1000 + static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(index)));
+}
+
+/// A way to share a tensor's elements out, as offsets.
+struct Sharing {
+  const char* name;
+  std::int64_t (*elems)(int rank, int ranks);
+
+  std::vector<std::int64_t> offsets(int ranks) const {
+    std::vector<std::int64_t> all = {0};
+    for (int rank = 0; rank < ranks; ++rank) all.push_back(all.back() + elems(rank, ranks));
+    return all;
+  }
+};
+
+/// Even, uneven, with nothing for some or all, and longer than the step in which ranks copy.
+inline constexpr Sharing kSharings[] = {
+    {"even", [](int, int) -> std::int64_t { return 1024; }},
+    {"uneven", [](int rank, int) -> std::int64_t { return 1 + rank * 1371 % 4099; }},
+    {"last_empty", [](int rank, int ranks) -> std::int64_t { return rank + 1 == ranks ? 0 : 33; }},
+    {"one_alone", [](int rank, int ranks) -> std::int64_t { return rank == ranks / 2 ? 77 : 0; }},
+    {"all_empty", [](int, int) -> std::int64_t { return 0; }},
+    {"long", [](int rank, int) -> std::int64_t { return rank == 0 ? 600'001 : 3; }},
+};
+
+/// Memory between guards, which must stay as they are.
+template <class Element>
+class Guarded {
+ public:
+  explicit Guarded(std::int64_t elems, Element fill = {})
+      : elems_(static_cast<std::size_t>(elems)), memory_(elems_ + 2 * kGuards, fill) {
+    for (std::size_t i = 0; i < kGuards; ++i) {
+      std::memset(&memory_[i], kGuard, sizeof(Element));
+      std::memset(&memory_[kGuards + elems_ + i], kGuard, sizeof(Element));
+    }
+  }
+
+  std::span<Element> elements() { return std::span(memory_).subspan(kGuards, elems_); }
+  std::byte* bytes() { return reinterpret_cast<std::byte*>(memory_.data() + kGuards); }
+  std::byte* bytes_from(std::int64_t element) { return bytes() + static_cast<std::size_t>(element) * sizeof(Element); }
+  bool guards_intact() const {
+    const auto* all = reinterpret_cast<const unsigned char*>(memory_.data());
+    const std::size_t guard = kGuards * sizeof(Element);
+    for (std::size_t i = 0; i < guard; ++i)
+      if (all[i] != kGuard || all[memory_.size() * sizeof(Element) - 1 - i] != kGuard) return false;
+    return true;
+  }
+
+ private:
+  static constexpr std::size_t kGuards = 16;
+  static constexpr unsigned char kGuard = 0xA5;
+  std::size_t elems_;
+  std::vector<Element> memory_;
+};
+
+}  // namespace fp8lab::comm_test

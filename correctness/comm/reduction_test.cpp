@@ -1,0 +1,257 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "ranks.h"
+#include "reference/compare.h"
+
+// Sums and maxima, bit for bit.
+namespace fp8lab::comm_test {
+namespace {
+
+using reference::bitwise_equal;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+class Reductions : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Reductions, testing::ValuesIn(rank_counts()), testing::PrintToStringParamName());
+
+/// Nearest BF16, ties to even, by arithmetic on the value; for normal values of moderate size.
+std::uint16_t nearest_bf16(float x) {
+  if (x == 0) return 0;
+  int exponent = 0;
+  const double fraction = std::frexp(static_cast<double>(x), &exponent);
+  const double rounded = std::ldexp(std::nearbyint(std::ldexp(fraction, 8)), exponent - 8);
+  return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(rounded)) >> 16);
+}
+
+float bf16_value(std::uint64_t seed, int rank, std::int64_t index) {
+  return std::bit_cast<float>(std::uint32_t{nearest_bf16(test_value(seed, rank, index))} << 16);
+}
+
+float sum_in_rank_order(int ranks, float (*value)(std::uint64_t, int, std::int64_t), std::uint64_t seed, std::int64_t index) {
+  float sum = value(seed, 0, index);
+  for (int rank = 1; rank < ranks; ++rank) sum += value(seed, rank, index);
+  return sum;
+}
+
+/// Reduces one value per rank, as f32, and returns the bits every rank got.
+std::uint32_t reduce_f32(int ranks, ReduceOp op, const std::vector<std::uint32_t>& bits_of_rank) {
+  std::vector<std::uint32_t> results(static_cast<std::size_t>(ranks));
+  std::uint32_t result = 0;
+  on_ranks(ranks, [&](ProcessGroup& group) {
+    std::uint32_t bits = bits_of_rank[static_cast<std::size_t>(group.rank())];
+    const ReducePart part{.data = reinterpret_cast<std::byte*>(&bits), .elems = 1};
+    group.all_reduce(op, {&part, 1}, "x");
+    results[static_cast<std::size_t>(group.rank())] = bits;
+    if (group.rank() == 0 || row() == "mpi") result = bits;
+  });
+  if (row() == "in_process") {
+    for (const std::uint32_t bits : results) EXPECT_EQ(bits, result);
+  }
+  return result;
+}
+
+TEST_P(Reductions, ScattersSumsOfUnevenTensorsOfTwoTypes) {
+  for (const Sharing& sharing : std::span(kSharings).first(5)) {
+    const std::vector<std::int64_t> offsets = sharing.offsets(GetParam());
+    on_ranks(GetParam(), [&](ProcessGroup& group) {
+      const auto rank = static_cast<std::size_t>(group.rank());
+      const std::int64_t first = offsets[rank];
+      const std::int64_t own = offsets[rank + 1] - first;
+      Guarded<float> wide(offsets.back());
+      Guarded<std::uint16_t> narrow(offsets.back());
+      for (std::int64_t i = 0; i < offsets.back(); ++i) {
+        wide.elements()[static_cast<std::size_t>(i)] = test_value(5, group.rank(), i);
+        narrow.elements()[static_cast<std::size_t>(i)] = nearest_bf16(test_value(6, group.rank(), i));
+      }
+      Guarded<float> wide_sum(own);
+      Guarded<std::uint16_t> narrow_sum(own);
+      const std::array<ScatterPart, 2> parts = {
+          ScatterPart{.from = wide.bytes(), .to = wide_sum.bytes(), .offsets_elems = offsets, .dtype = DType::kF32},
+          ScatterPart{.from = narrow.bytes(), .to = narrow_sum.bytes(), .offsets_elems = offsets, .dtype = DType::kBF16}};
+      group.reduce_scatter(parts, "grads");
+      std::vector<float> expected_wide;
+      std::vector<std::uint16_t> expected_narrow;
+      for (std::int64_t i = first; i < first + own; ++i) {
+        expected_wide.push_back(sum_in_rank_order(group.size(), test_value, 5, i));
+        expected_narrow.push_back(nearest_bf16(sum_in_rank_order(group.size(), bf16_value, 6, i)));
+      }
+      EXPECT_TRUE(bitwise_equal(wide_sum.elements(), expected_wide)) << sharing.name;
+      EXPECT_TRUE(bitwise_equal(narrow_sum.elements(), expected_narrow)) << sharing.name;
+      EXPECT_TRUE(wide_sum.guards_intact() && narrow_sum.guards_intact() && wide.guards_intact()) << sharing.name;
+    });
+  }
+}
+
+TEST_P(Reductions, ScattersInPlace) {
+  const std::vector<std::int64_t> offsets = kSharings[1].offsets(GetParam());
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    Guarded<float> values(offsets.back());
+    for (std::int64_t i = 0; i < offsets.back(); ++i)
+      values.elements()[static_cast<std::size_t>(i)] = test_value(7, group.rank(), i);
+    const ScatterPart part{.from = values.bytes(), .to = values.bytes_from(offsets[rank]), .offsets_elems = offsets};
+    group.reduce_scatter({&part, 1}, "g");
+    std::vector<float> expected;
+    for (std::int64_t i = 0; i < offsets.back(); ++i)
+      expected.push_back(i >= offsets[rank] && i < offsets[rank + 1] ? sum_in_rank_order(group.size(), test_value, 7, i)
+                                                                      : test_value(7, group.rank(), i));
+    EXPECT_TRUE(bitwise_equal(values.elements(), expected));
+    EXPECT_TRUE(values.guards_intact());
+  });
+}
+
+// Sizes around the slices that ranks share the work in.
+TEST_P(Reductions, AllReducesTensorsOfAnySizeTogether) {
+  constexpr std::array<std::int64_t, 9> kElems = {0, 1, 15, 16, 17, 31, 1000, 4099, 70'001};
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    std::vector<Guarded<float>> tensors;
+    std::vector<ReducePart> parts;
+    for (std::size_t t = 0; t < kElems.size(); ++t) {
+      Guarded<float>& tensor = tensors.emplace_back(kElems[t]);
+      for (std::int64_t i = 0; i < kElems[t]; ++i)
+        tensor.elements()[static_cast<std::size_t>(i)] = test_value(20 + t, group.rank(), i);
+      parts.push_back({.data = tensor.bytes(), .elems = kElems[t]});
+    }
+    group.all_reduce(ReduceOp::kSum, parts, "grads");
+    for (std::size_t t = 0; t < kElems.size(); ++t) {
+      std::vector<float> expected;
+      for (std::int64_t i = 0; i < kElems[t]; ++i) expected.push_back(sum_in_rank_order(group.size(), test_value, 20 + t, i));
+      EXPECT_TRUE(bitwise_equal(tensors[t].elements(), expected)) << kElems[t] << " elements on rank " << group.rank();
+      EXPECT_TRUE(tensors[t].guards_intact());
+    }
+  });
+}
+
+// 2^24 + 1 is a tie that falls back to 2^24, so ones vanish after 2^24 and count before it.
+TEST_P(Reductions, SumsInRankOrder) {
+  const int ranks = GetParam();
+  std::vector<std::uint32_t> large_first(static_cast<std::size_t>(ranks), std::bit_cast<std::uint32_t>(1.0f));
+  std::vector<std::uint32_t> large_last = large_first;
+  large_first.front() = large_last.back() = std::bit_cast<std::uint32_t>(0x1p24f);
+  EXPECT_EQ(reduce_f32(ranks, ReduceOp::kSum, large_first), std::bit_cast<std::uint32_t>(0x1p24f));
+  // 2^24 + ones, an odd count of which rounds to even.
+  const float ones = ranks == 1 ? 0.0f : static_cast<float>(ranks - 1);
+  const std::uint32_t expected = std::bit_cast<std::uint32_t>(ones + 0x1p24f);
+  EXPECT_EQ(reduce_f32(ranks, ReduceOp::kSum, large_last), expected);
+  if (ranks > 2) {
+    EXPECT_NE(expected, std::bit_cast<std::uint32_t>(0x1p24f));
+  }
+}
+
+// From 256 on BF16 counts in twos: 1 would vanish in every addition, were each rounded.
+TEST_P(Reductions, RoundsSumsOfBf16Once) {
+  const float sum = 256.0f + static_cast<float>(GetParam() - 1);
+  const std::uint16_t expected = nearest_bf16(sum);
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    std::uint16_t value = nearest_bf16(group.rank() == 0 ? 256.0f : 1.0f);
+    const ReducePart part{.data = reinterpret_cast<std::byte*>(&value), .elems = 1, .dtype = DType::kBF16};
+    group.all_reduce(ReduceOp::kSum, {&part, 1}, "g");
+    EXPECT_EQ(value, expected);
+  });
+  if (GetParam() == 4) {
+    EXPECT_EQ(expected, nearest_bf16(260.0f));
+  }
+}
+
+TEST_P(Reductions, OneNanAnywhereGivesTheSameQuietNan) {
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+    for (const std::uint32_t nan : {0x7FC00000u, 0xFFC00000u, 0x7F800001u, 0xFFFFFFFFu}) {
+      for (const int place : {0, GetParam() / 2, GetParam() - 1}) {
+        std::vector<std::uint32_t> bits(static_cast<std::size_t>(GetParam()), std::bit_cast<std::uint32_t>(kInf));
+        bits[static_cast<std::size_t>(place)] = nan;
+        EXPECT_EQ(reduce_f32(GetParam(), op, bits), 0x7FC00000u) << std::hex << nan << " on rank " << place;
+      }
+    }
+  }
+}
+
+TEST_P(Reductions, InfinitiesAddAndCancel) {
+  std::vector<std::uint32_t> bits(static_cast<std::size_t>(GetParam()), std::bit_cast<std::uint32_t>(1.0f));
+  bits.back() = std::bit_cast<std::uint32_t>(-kInf);
+  EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kSum, bits), std::bit_cast<std::uint32_t>(-kInf));
+  EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kMax, bits), std::bit_cast<std::uint32_t>(GetParam() == 1 ? -kInf : 1.0f));
+  if (GetParam() == 1) return;
+  bits.front() = std::bit_cast<std::uint32_t>(kInf);
+  EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kSum, bits), 0x7FC00000u);
+  EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kMax, bits), std::bit_cast<std::uint32_t>(kInf));
+}
+
+TEST_P(Reductions, ZerosKeepTheirSigns) {
+  const std::vector<std::uint32_t> minus(static_cast<std::size_t>(GetParam()), 0x80000000u);
+  EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kSum, minus), 0x80000000u);
+  EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kMax, minus), 0x80000000u);
+  if (GetParam() == 1) return;
+  for (const std::size_t place : {std::size_t{0}, minus.size() - 1}) {
+    std::vector<std::uint32_t> one_plus = minus;
+    one_plus[place] = 0;
+    EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kMax, one_plus), 0u) << "+0 on rank " << place;
+  }
+}
+
+TEST_P(Reductions, SubnormalsSurvive) {
+  const std::vector<std::uint32_t> smallest(static_cast<std::size_t>(GetParam()), 1u);
+  EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kSum, smallest), static_cast<std::uint32_t>(GetParam()));
+  EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kMax, smallest), 1u);
+}
+
+TEST_P(Reductions, MaximaAreOfEveryElementAndType) {
+  constexpr std::int64_t kElems = 5000;
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    std::vector<float> wide;
+    std::vector<std::uint16_t> narrow;
+    std::vector<std::int32_t> ints;
+    for (std::int64_t i = 0; i < kElems; ++i) {
+      wide.push_back(test_value(8, group.rank(), i));
+      narrow.push_back(nearest_bf16(test_value(9, group.rank(), i)));
+      ints.push_back(static_cast<std::int32_t>(1e6f * test_value(10, group.rank(), i)));
+    }
+    const auto bytes = [](auto& values) { return reinterpret_cast<std::byte*>(values.data()); };
+    const std::array<ReducePart, 3> parts = {ReducePart{.data = bytes(wide), .elems = kElems, .dtype = DType::kF32},
+                                             ReducePart{.data = bytes(narrow), .elems = kElems, .dtype = DType::kBF16},
+                                             ReducePart{.data = bytes(ints), .elems = kElems, .dtype = DType::kI32}};
+    group.all_reduce(ReduceOp::kMax, parts, "amax");
+    for (std::int64_t i = 0; i < kElems; ++i) {
+      float largest = -kInf;
+      float largest_narrow = -kInf;
+      std::int32_t largest_int = std::numeric_limits<std::int32_t>::min();
+      for (int rank = 0; rank < group.size(); ++rank) {
+        largest = std::fmax(largest, test_value(8, rank, i));
+        largest_narrow = std::fmax(largest_narrow, bf16_value(9, rank, i));
+        largest_int = std::max(largest_int, static_cast<std::int32_t>(1e6f * test_value(10, rank, i)));
+      }
+      const auto at = static_cast<std::size_t>(i);
+      ASSERT_EQ(wide[at], largest) << i;
+      ASSERT_EQ(narrow[at], nearest_bf16(largest_narrow)) << i;
+      ASSERT_EQ(ints[at], largest_int) << i;
+    }
+  });
+}
+
+TEST_P(Reductions, IntegersWrapAround) {
+  constexpr std::int32_t kMax32 = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int64_t kMax64 = std::numeric_limits<std::int64_t>::max();
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    std::int32_t narrow = group.rank() == 0 ? kMax32 : 1;
+    std::int64_t wide = group.rank() == 0 ? kMax64 : 1;
+    const std::array<ReducePart, 2> parts = {
+        ReducePart{.data = reinterpret_cast<std::byte*>(&narrow), .elems = 1, .dtype = DType::kI32},
+        ReducePart{.data = reinterpret_cast<std::byte*>(&wide), .elems = 1, .dtype = DType::kI64}};
+    group.all_reduce(ReduceOp::kSum, parts, "counts");
+    if (group.size() == 1) {
+      EXPECT_EQ(narrow, kMax32);
+      EXPECT_EQ(wide, kMax64);
+    } else {
+      EXPECT_EQ(narrow, std::numeric_limits<std::int32_t>::min() + (group.size() - 2));
+      EXPECT_EQ(wide, std::numeric_limits<std::int64_t>::min() + (group.size() - 2));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace fp8lab::comm_test
