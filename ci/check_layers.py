@@ -56,8 +56,8 @@ EXTERNALS = (
     (r"nccl.*\.h", ("lib/comm/nccl",)),
     (r"mpi\.h", ("lib/comm/mpi",)),
     (r"(oneapi/)?dnnl.*|(openblas/)?cblas.*|.*intrin\.h", ("lib/backend/cpu",)),
-    (r"(yaml-cpp|nlohmann|CLI)/.*", ("lib/harness", "scenarios/main.cpp", "correctness/harness")),
-    (r"sys/.*\.h|linux/.*\.h|(unistd|fcntl|poll|signal|spawn|dlfcn|pthread|sched|time|errno)\.h",
+    (r"(yaml-cpp|nlohmann|CLI)/.*", ("lib/harness", "scenarios/main.cpp", "correctness/harness", "correctness/scenarios")),
+    (r"(sys|linux|gnu)/.*\.h|(unistd|fcntl|poll|signal|spawn|dlfcn|pthread|sched|time|errno)\.h",
      ("lib/harness", "scenarios", "bench", "correctness")),
 )
 # Heavy or versioned headers that stay out of headers of ours.

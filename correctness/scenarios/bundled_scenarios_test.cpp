@@ -1,0 +1,101 @@
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "fixes/fixes.h"
+#include "harness/scenario.h"
+#include "harness/temporary_directory.h"
+#include "harness/vocabulary.h"
+
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Outcome {
+  int code = -1;
+  Json cells;
+};
+
+Outcome run(const std::string& program, const std::string& arguments) {
+  const sample::TemporaryDirectory directory;
+  const std::string out = (directory / "out").string();
+  const std::string command = program + " run " + arguments + " -o " + out + " > " + (directory / "log").string() + " 2>&1";
+  const int status = std::system(command.c_str());
+  Outcome outcome;
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  std::ifstream file(out + "/results.json");
+  if (file) outcome.cells = Json::parse(file)["cells"];
+  return outcome;
+}
+
+const Outcome& whole_run() {
+  static const Outcome kOutcome = run(FP8LAB_PROGRAM, std::string(FP8LAB_SCENARIOS) + " -d cpu,meta");
+  return kOutcome;
+}
+
+TEST(BundledScenarios, AreAllConfirmedOrPass) {
+  ASSERT_EQ(whole_run().code, 0);
+  ASSERT_GT(whole_run().cells.size(), 100u);
+  for (const Json& cell : whole_run().cells) {
+    const bool fix = !cell["fix"].is_null();
+    EXPECT_EQ(cell["verdict"], fix ? "confirmed" : "pass") << cell["id"];
+  }
+}
+
+TEST(BundledScenarios, EveryFixHasACellWhereItMattersAndOneWhereItMustNot) {
+  for (const Fix& fix : fixes()) {
+    int matters = 0, vanishes = 0;
+    for (const Json& cell : whole_run().cells) {
+      if (cell["fix"] != std::string(fix.name)) continue;
+      const Json& before = cell["arms"]["before"]["metrics"]["memory.retained_bytes"]["value"];
+      (before.get<double>() > 0 ? matters : vanishes) += 1;
+    }
+    EXPECT_GT(matters, 0) << fix.name;
+    EXPECT_GT(vanishes, 0) << fix.name << " has no negative control";
+  }
+}
+
+TEST(BundledScenarios, CpuAndMetaRunTheSameSequenceOfBytesAndHolders) {
+  std::map<std::string, std::string> hashes;  // of a cell's arm, the device left out of its id
+  int compared = 0;
+  for (const Json& cell : whole_run().cells) {
+    std::string id = cell["id"];
+    const auto device = id.find("device=");
+    if (device == std::string::npos) continue;
+    id.erase(device, id.find(',', device) - device);
+    for (const auto& [arm, result] : cell["arms"].items()) {
+      const std::string hash = result["sequence_hash"];
+      ASSERT_EQ(hash.size(), 16u) << id;
+      const auto [known, fresh] = hashes.emplace(id + " " + arm, hash);
+      compared += !fresh;
+      EXPECT_EQ(known->second, hash) << id << " " << arm;
+    }
+  }
+  EXPECT_GT(compared, 50);
+}
+
+// The verdict is earned: the same definitions fail where the fix is missing.
+TEST(BundledScenarios, AMissingFixIsNotFixed) {
+  for (const char* file : {"attention-small", "fuser-small", "modules-small"}) {
+    const Outcome outcome =
+        run(FP8LAB_UNFIXED_PROGRAM, std::string(FP8LAB_SCENARIOS) + "/saved_tensors/" + file + ".yaml -d meta");
+    EXPECT_EQ(outcome.code, 1) << file;
+    int not_fixed = 0;
+    for (const Json& cell : outcome.cells) {
+      const bool control = cell["axes"]["recipe"] == "bf16";
+      not_fixed += cell["verdict"] == "not_fixed";
+      EXPECT_EQ(cell["verdict"], control ? "confirmed" : "not_fixed") << cell["id"];
+    }
+    EXPECT_GT(not_fixed, 0) << file;
+  }
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,21 @@
+#include "harness/cli/program.h"
+#include "harness/measure.h"
+#include "harness/predict.h"
+
+namespace {
+
+// A tree in which the fix never landed: the arm after runs as the arm before.
+fp8lab::ArmResult measure_unfixed(const fp8lab::CellConfig& cell, fp8lab::Arm arm) {
+  return fp8lab::measure_arm(cell, arm == fp8lab::Arm::kAfter ? fp8lab::Arm::kBefore : arm);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return fp8lab::run_program(argc, argv,
+                             {.build = {},
+                              .scenarios_directory = "",
+                              .vocabulary = fp8lab::bundled_vocabulary,
+                              .measure = measure_unfixed,
+                              .predict = fp8lab::predict});
+}
