@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <type_traits>
@@ -32,6 +33,15 @@ struct Tile {
   Tile transposed() const { return {.row = col, .rows = cols, .col = row, .cols = rows}; }
 };
 
+/// A processor's own prefetching ends with the page, and a segment of BF16 is one. Touching what comes next in time has its
+/// pages translated when they are reached: a quarter of the time under 4 KiB pages.
+void prefetch_next(const std::uint16_t* in, const std::uint8_t* codes, std::int64_t count) {
+  if (in == nullptr || count < kSegment) return;
+  constexpr int kLines = 4;
+  for (int line = 0; line < kLines; ++line) __builtin_prefetch(in + kSegment + 32 * line);
+  __builtin_prefetch(codes + 2 * kSegment, 1);
+}
+
 /// One orientation of a quantized matrix in the making.
 class HalfWriter {
  public:
@@ -43,7 +53,7 @@ class HalfWriter {
         source_(in, loops_, slot),
         codes_(out.values),
         scales_(out.scales),
-        streams_(out.values.numel() >= kStreamElems) {
+        streams_(out.values.numel() >= kStreamElems && out.values.col_stride == 1) {
     if (format_.per_tensor()) {
       tensor_scale_ = *args.scale;
       *reinterpret_cast<float*>(scales_.data) = 1.0f / tensor_scale_;
@@ -56,7 +66,7 @@ class HalfWriter {
   /// Casts a tile that begins and, inside the matrix, ends with a block in either direction.
   void write(const Tile& tile) {
     const std::int64_t step = std::max<std::int64_t>(format_.block_rows, 1);
-    const std::int64_t band = round_up(SourceRows::kBand, step);
+    const std::int64_t band = source_.in_place() ? step : round_up(SourceRows::kBand, step);
     for (std::int64_t first = tile.row; first < tile.row + tile.rows; first += band) {
       const std::int64_t last = std::min(first + band, tile.row + tile.rows);
       for (std::int64_t col = tile.col; col < tile.col + tile.cols; col += kSegment) {
@@ -82,11 +92,16 @@ class HalfWriter {
     else
       exact = scale_blocks(part, scales.data());
     for (std::int64_t row = part.row; row < part.row + part.rows; ++row) {
-      std::uint8_t* direct = codes_.as<std::uint8_t>() + row * codes_.row_stride + part.col * codes_.col_stride;
-      const bool stage = streams_ || codes_.col_stride != 1;
-      std::uint8_t* codes = stage ? staged_.data() : direct;
-      cast_row(source_(row), {.codes = codes, .count = part.cols, .run = run, .scales = scales.data(), .exact = exact});
-      if (stage) put(codes, direct, part.cols);
+      std::uint8_t* codes = codes_.as<std::uint8_t>() + row * codes_.row_stride + part.col * codes_.col_stride;
+      Cast cast = {.codes = codes, .count = part.cols, .run = run, .scales = scales.data(), .exact = exact};
+      if (codes_.col_stride == 1) {
+        cast_row(source_(row), cast);
+        continue;
+      }
+      std::array<std::uint8_t, kSegment> staged;
+      cast.codes = staged.data();
+      cast_row(source_(row), cast);
+      for (std::int64_t i = 0; i < part.cols; ++i) codes[i * codes_.col_stride] = staged[static_cast<std::size_t>(i)];
     }
   }
 
@@ -136,10 +151,16 @@ class HalfWriter {
   };
 
   void cast_row(const Elements& in, const Cast& cast) {
+    const bool past_caches = streams_ && reinterpret_cast<std::uintptr_t>(cast.codes) % 64 == 0;
     const auto runs_of = [&](const auto* elements) {
-      return CastRuns<std::remove_cvref_t<decltype(*elements)>>{
-          .in = elements, .codes = cast.codes, .count = cast.count, .run = cast.run, .scales = cast.scales};
+      return CastRuns<std::remove_cvref_t<decltype(*elements)>>{.in = elements,
+                                                                .codes = cast.codes,
+                                                                .count = cast.count,
+                                                                .run = cast.run,
+                                                                .scales = cast.scales,
+                                                                .past_caches = past_caches};
     };
+    prefetch_next(in.bf16, cast.codes, cast.count);
     const std::uint32_t amax = in.bf16 != nullptr ? cast_bf16_(runs_of(in.bf16)) : cast_f32_(runs_of(in.f32));
     amax_ = std::max(amax_, amax);
     const bool usable_scale = !format_.per_tensor() || (tensor_scale_ > 0.0f && tensor_scale_ <= kFloatMax);
@@ -155,17 +176,6 @@ class HalfWriter {
     });
   }
 
-  void put(const std::uint8_t* codes, std::uint8_t* to, std::int64_t count) const {
-    if (codes_.col_stride != 1) {
-      for (std::int64_t i = 0; i < count; ++i) to[i * codes_.col_stride] = codes[i];
-      return;
-    }
-    const bool aligned = reinterpret_cast<std::uintptr_t>(to) % 64 == 0;
-    const std::int64_t lines = aligned ? count / 64 * 64 : 0;
-    loops_.stream(codes, to, lines);
-    std::memcpy(to + lines, codes + lines, static_cast<std::size_t>(count - lines));
-  }
-
   QuantFormat format_;
   const QuantizeLoops& loops_;
   std::uint32_t (*cast_bf16_)(const CastRuns<std::uint16_t>&);
@@ -176,7 +186,6 @@ class HalfWriter {
   bool streams_;
   float tensor_scale_ = 1.0f;
   std::uint32_t amax_ = 0;
-  alignas(64) std::array<std::uint8_t, kSegment> staged_;
 };
 
 }  // namespace
@@ -201,6 +210,9 @@ void quantize(const QuantizeArgs& args, ExecContext&) {
       if (rows) rows->write(tile);
       if (columns) columns->write(tile.transposed());
     }
+
+  // Codes written past the caches are unordered until here.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 
   if (args.amax != nullptr && args.format.per_tensor()) {
     const std::uint32_t seen = rows ? rows->amax() : columns ? columns->amax() : 0;

@@ -16,6 +16,19 @@ struct CastRuns {
   std::int64_t count = 0;
   std::int64_t run = 0;
   const float* scales = nullptr;
+  /// Write codes past the caches, if there is one run and the instruction set can; codes must be aligned to 64 bytes. Order with
+  /// other threads' reads then takes a fence.
+  bool past_caches = false;
+};
+
+/// out[c * out_stride + r] = in[r * in_stride + c] for `rows` x `cols` elements of 16 bits.
+struct Transpose {
+  const std::uint16_t* in = nullptr;
+  std::int64_t in_stride = 0;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::uint16_t* out = nullptr;
+  std::int64_t out_stride = 0;
 };
 
 /// BF16 elements are given by their bits. A magnitude is a float's bits without the sign: ordered as the value is, with
@@ -35,12 +48,7 @@ struct QuantizeLoops {
   std::uint32_t (*cast_f32_e4m3)(const CastRuns<float>& runs);
   std::uint32_t (*cast_f32_e5m2)(const CastRuns<float>& runs);
 
-  /// out[c * rows + r] = in[r * in_stride + c] for `rows` x `cols` elements of 16 bits.
-  void (*transpose)(const std::uint16_t* in, std::int64_t in_stride, std::int64_t rows, std::int64_t cols,
-                    std::uint16_t* out);
-
-  /// Copies past the caches. Both ends aligned to 64, `bytes` divisible by 64.
-  void (*stream)(const std::uint8_t* from, std::uint8_t* to, std::int64_t bytes);
+  void (*transpose)(const Transpose& args);
 };
 
 /// The variants that this machine can run, best first, never empty.

@@ -6,14 +6,17 @@
 namespace fp8lab::cpu {
 namespace {
 
-void stream(const std::uint8_t* from, std::uint8_t* to, std::int64_t bytes) {
-  for (std::int64_t i = 0; i < bytes; i += 32)
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i), _mm256_load_si256(reinterpret_cast<const __m256i*>(from + i)));
-  _mm_sfence();
-}
+struct Avx2Line {
+  static void write_past_caches(const std::uint8_t* from, std::uint8_t* to) {
+    const auto* source = reinterpret_cast<const __m256i*>(from);
+    auto* target = reinterpret_cast<__m256i*>(to);
+    _mm256_stream_si256(target, _mm256_load_si256(source));
+    _mm256_stream_si256(target + 1, _mm256_load_si256(source + 1));
+  }
+};
 
 }  // namespace
 
-const QuantizeLoops kQuantizeLoopsAvx2 = make_quantize_loops("avx2", stream);
+const QuantizeLoops kQuantizeLoopsAvx2 = make_quantize_loops<Avx2Line>("avx2");
 
 }  // namespace fp8lab::cpu

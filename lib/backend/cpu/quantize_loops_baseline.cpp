@@ -6,12 +6,12 @@
 namespace fp8lab::cpu {
 namespace {
 
-void copy(const std::uint8_t* from, std::uint8_t* to, std::int64_t bytes) {
-  std::memcpy(to, from, static_cast<std::size_t>(bytes));
-}
+struct PlainLine {
+  static void write_past_caches(const std::uint8_t* from, std::uint8_t* to) { std::memcpy(to, from, kLine); }
+};
 
 }  // namespace
 
-const QuantizeLoops kQuantizeLoopsBaseline = make_quantize_loops("baseline", copy);
+const QuantizeLoops kQuantizeLoopsBaseline = make_quantize_loops<PlainLine>("baseline");
 
 }  // namespace fp8lab::cpu

@@ -28,84 +28,109 @@ constexpr std::int32_t kExponent = 0x7F800000;
 template <class Format>
 inline std::uint32_t encode_magnitude(std::int32_t magnitude, float scale) {
   constexpr int kDropped = 23 - Format::kMantissaBits;
-  constexpr auto kMinNormalExponent = static_cast<std::uint32_t>(bits_of(Format::kMinNormal)) >> kDropped;
+  constexpr std::int32_t kMinNormalFields = bits_of(Format::kMinNormal) >> kDropped;
+  // What remains to be added so that the smallest normal binade yields its fields; even, so that ties stay ties to even.
+  constexpr std::int32_t kOffset = 128 - kMinNormalFields % 128;
+  static_assert(kOffset % 2 == 0);
   const std::int32_t clamped = smaller(bits_of(float_of(magnitude) * scale), bits_of(Format::kMax));
   const std::int32_t binade = larger(clamped & kExponent, bits_of(Format::kMinNormal));
-  // The ulp of this power of two is the quantum of the code, so the addition rounds to it, ties to even, and leaves the
-  // number of quanta in the last bits. The power itself contributes none to bits 0 to 7.
-  const float aligner = float_of(binade) * static_cast<float>(1 << kDropped);
+  // A float whose ulp is the quantum of the code: adding it rounds to the quantum, ties to even, and leaves the number of
+  // quanta in the last bits, where the offset is waiting.
+  const float aligner = float_of(binade + (kDropped << 23) + kOffset);
   const auto quanta = static_cast<std::uint32_t>(bits_of(float_of(clamped) + aligner));
-  return quanta + (static_cast<std::uint32_t>(binade) >> kDropped) - kMinNormalExponent;
+  return quanta + (static_cast<std::uint32_t>(binade) >> kDropped);
 }
 
-/// Two BF16 elements, taken as a 32-bit word: widening the one is a shift and the other a mask, and their codes pack without
-/// moving between lanes.
-struct Bf16Pair {
-  std::uint32_t word;
-  explicit Bf16Pair(const std::uint16_t* in) { std::memcpy(&word, in, sizeof word); }
-  std::int32_t low() const { return static_cast<std::int32_t>((word << 16) & kMagnitude); }
-  std::int32_t high() const { return static_cast<std::int32_t>(word & 0x7FFF0000u); }
-  /// In the lower half of the word.
-  template <class Format>
-  std::uint32_t codes(float scale) const {
-    const std::uint32_t low_code = (encode_magnitude<Format>(low(), scale) & 0x7Fu) | ((word >> 8) & 0x80u);
-    const std::uint32_t high_code = ((encode_magnitude<Format>(high(), scale) << 8) & 0x7F00u) | ((word >> 16) & 0x8000u);
-    return low_code | high_code;
-  }
-};
+inline std::int32_t magnitude_of(float x) { return bits_of(x) & kMagnitude; }
+inline std::int32_t magnitude_of(std::uint16_t bf16) { return (std::int32_t{bf16} << 16) & kMagnitude; }
+inline std::uint32_t sign_of(float x) { return (static_cast<std::uint32_t>(bits_of(x)) >> 24) & 0x80u; }
+inline std::uint32_t sign_of(std::uint16_t bf16) { return (std::uint32_t{bf16} >> 8) & 0x80u; }
 
-template <class Format>
-inline void cast_single(std::uint16_t in, std::uint8_t& code, float scale) {
-  const auto magnitude = static_cast<std::int32_t>((std::uint32_t{in} << 16) & kMagnitude);
-  code = static_cast<std::uint8_t>((encode_magnitude<Format>(magnitude, scale) & 0x7Fu) | ((in >> 8) & 0x80u));
-}
-
-/// Elements under one scale, and their largest magnitude.
-template <class Format>
-inline std::int32_t cast_and_measure(const std::uint16_t* in, std::uint8_t* codes, std::int64_t count, float scale) {
-  std::int32_t amax = 0;
-  for (std::int64_t i = 0; i < count / 2; ++i) {
-    const Bf16Pair pair(in + 2 * i);
-    amax = larger(amax, larger(pair.low(), pair.high()));
-    const auto packed = static_cast<std::uint16_t>(pair.codes<Format>(scale));
-    std::memcpy(codes + 2 * i, &packed, sizeof packed);
-  }
-  if (count % 2 == 0) return amax;
-  cast_single<Format>(in[count - 1], codes[count - 1], scale);
-  return larger(amax, (std::int32_t{in[count - 1]} << 16) & kMagnitude);
-}
-
-/// The same without the magnitude. Runs are short here: groups of a fixed length become straight-line code, where a loop
-/// over any length spends its time on its ends.
-template <class Format>
-inline void cast_run(const std::uint16_t* in, std::uint8_t* codes, std::int64_t count, float scale) {
-  constexpr int kPairs = 16;
-  std::int64_t i = 0;
-  for (; i + 2 * kPairs <= count; i += 2 * kPairs) {
-    std::uint32_t wide[kPairs];
-    for (int k = 0; k < kPairs; ++k) wide[k] = Bf16Pair(in + i + 2 * k).codes<Format>(scale);
-    std::uint16_t packed[kPairs];
-    for (int k = 0; k < kPairs; ++k) packed[k] = static_cast<std::uint16_t>(wide[k]);
-    std::memcpy(codes + i, packed, sizeof packed);
-  }
-  for (; i < count; ++i) cast_single<Format>(in[i], codes[i], scale);
-}
-
-template <class Format>
-inline std::int32_t cast_and_measure(const float* in, std::uint8_t* codes, std::int64_t count, float scale) {
+/// Elements under one scale; returns their largest magnitude, which costs nothing where nobody asks.
+template <class Format, class Element>
+inline std::int32_t cast_each(const Element* in, std::uint8_t* codes, std::int64_t count, float scale) {
   std::int32_t amax = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int32_t bits = bits_of(in[i]);
-    amax = larger(amax, bits & kMagnitude);
-    const std::uint32_t sign = (static_cast<std::uint32_t>(bits) >> 24) & 0x80u;
-    codes[i] = static_cast<std::uint8_t>((encode_magnitude<Format>(bits & kMagnitude, scale) & 0x7Fu) | sign);
+    amax = larger(amax, magnitude_of(in[i]));
+    const std::uint32_t code = encode_magnitude<Format>(magnitude_of(in[i]), scale) & 0x7Fu;
+    codes[i] = static_cast<std::uint8_t>(code | sign_of(in[i]));
   }
   return amax;
 }
 
+/// As many BF16 elements as the compiler turns into straight-line code on the widest registers.
+template <class Format, int kCount>
+struct Group {
+  alignas(64) std::uint8_t codes[kCount];
+
+  /// `amax` has kCount / 2 lanes.
+  void cast(const std::uint16_t* in, float scale, std::int32_t* amax) {
+    // Two elements to a word: widening the one is a shift and the other a mask, and their codes go back into one word
+    // without moving between lanes.
+    std::uint32_t words[kCount / 2];
+    for (int k = 0; k < kCount / 2; ++k) {
+      std::uint32_t word;
+      std::memcpy(&word, in + 2 * k, sizeof word);
+      const auto low = static_cast<std::int32_t>((word << 16) & kMagnitude);
+      const auto high = static_cast<std::int32_t>(word & 0x7FFF0000u);
+      amax[k] = larger(amax[k], larger(low, high));
+      words[k] = (encode_magnitude<Format>(low, scale) & 0x7Fu) |
+                 ((encode_magnitude<Format>(high, scale) & 0x7Fu) << 16) | ((word >> 8) & 0x00800080u);
+    }
+    std::uint16_t halves[kCount];
+    std::memcpy(halves, words, sizeof halves);
+    for (int k = 0; k < kCount; ++k) codes[k] = static_cast<std::uint8_t>(halves[k]);
+  }
+};
+
+constexpr int kLine = 64;
+
+/// One run that is all there is, with its largest magnitude.
+template <class Format, class Line>
+inline std::int32_t cast_single(const CastRuns<std::uint16_t>& runs) {
+  std::int32_t lanes[kLine / 2] = {};
+  const float scale = runs.scales[0];
+  std::int64_t i = 0;
+  if (runs.past_caches) {
+    for (; i + kLine <= runs.count; i += kLine) {
+      Group<Format, kLine> group;
+      group.cast(runs.in + i, scale, lanes);
+      Line::write_past_caches(group.codes, runs.codes + i);
+    }
+  } else {
+    for (; i + kLine <= runs.count; i += kLine) {
+      Group<Format, kLine> group;
+      group.cast(runs.in + i, scale, lanes);
+      std::memcpy(runs.codes + i, group.codes, kLine);
+    }
+  }
+  std::int32_t amax = cast_each<Format>(runs.in + i, runs.codes + i, runs.count - i, scale);
+  for (int k = 0; k < kLine / 2; ++k) amax = larger(amax, lanes[k]);
+  return amax;
+}
+template <class Format, class Line>
+inline std::int32_t cast_single(const CastRuns<float>& runs) {
+  return cast_each<Format>(runs.in, runs.codes, runs.count, runs.scales[0]);
+}
+
+/// Microscaling blocks.
+constexpr int kShortRun = 32;
+
+/// One of several runs; short ones above all, so not in lines.
+template <class Format>
+inline void cast_run(const std::uint16_t* in, std::uint8_t* codes, std::int64_t count, float scale) {
+  std::int64_t i = 0;
+  for (; i + kShortRun <= count; i += kShortRun) {
+    Group<Format, kShortRun> group;
+    std::int32_t unused[kShortRun / 2] = {};
+    group.cast(in + i, scale, unused);
+    std::memcpy(codes + i, group.codes, kShortRun);
+  }
+  cast_each<Format>(in + i, codes + i, count - i, scale);
+}
 template <class Format>
 inline void cast_run(const float* in, std::uint8_t* codes, std::int64_t count, float scale) {
-  cast_and_measure<Format>(in, codes, count, scale);  // what nobody reads is not computed
+  cast_each<Format>(in, codes, count, scale);
 }
 
 inline std::int32_t amax_run(const std::uint16_t* in, std::int64_t count) {
@@ -123,15 +148,12 @@ inline std::int32_t amax_run(const float* in, std::int64_t count) {
   return amax;
 }
 
-/// Microscaling blocks: a length that the compiler knows makes a run straight-line code.
-constexpr std::int64_t kShortRun = 32;
-
 /// Calls work(k, first element, length) for each run; the length is a constant wherever it is kShortRun.
 template <class Work>
 inline void for_each_run_of(std::int64_t count, std::int64_t run, const Work& work) {
   const std::int64_t whole = count / run;
   if (run == kShortRun) {
-    for (std::int64_t k = 0; k < whole; ++k) work(k, k * kShortRun, kShortRun);
+    for (std::int64_t k = 0; k < whole; ++k) work(k, k * kShortRun, std::int64_t{kShortRun});
   } else {
     for (std::int64_t k = 0; k < whole; ++k) work(k, k * run, run);
   }
@@ -146,10 +168,9 @@ void amax_runs(const Element* in, std::int64_t count, std::int64_t run, std::uin
   });
 }
 
-template <class Format, class Element>
+template <class Format, class Line, class Element>
 std::uint32_t cast_runs(const CastRuns<Element>& runs) {
-  if (runs.count <= runs.run)
-    return static_cast<std::uint32_t>(cast_and_measure<Format>(runs.in, runs.codes, runs.count, runs.scales[0]));
+  if (runs.count <= runs.run) return static_cast<std::uint32_t>(cast_single<Format, Line>(runs));
   for_each_run_of(runs.count, runs.run, [&](std::int64_t k, std::int64_t first, std::int64_t length) {
     cast_run<Format>(runs.in + first, runs.codes + first, length, runs.scales[k]);
   });
@@ -157,16 +178,17 @@ std::uint32_t cast_runs(const CastRuns<Element>& runs) {
 }
 
 /// Four rows at a time as 64-bit words of four columns: two rounds of exchanging halves transpose a 4 x 4 square.
-void transpose_16bit(const std::uint16_t* in, std::int64_t in_stride, std::int64_t rows, std::int64_t cols,
-                     std::uint16_t* out) {
+void transpose(const Transpose& args) {
   constexpr std::uint64_t kEven = 0x0000FFFF0000FFFFu;
   constexpr std::uint64_t kLow = 0x00000000FFFFFFFFu;
   constexpr std::int64_t kBatch = 16;
-  const std::int64_t squares = cols / 4;
+  const std::int64_t in_stride = args.in_stride;
+  const std::int64_t out_stride = args.out_stride;
+  const std::int64_t squares = args.cols / 4;
   std::int64_t row = 0;
-  for (; row + 4 <= rows; row += 4) {
-    const std::uint16_t* from = in + row * in_stride;
-    std::uint16_t* to = out + row;
+  for (; row + 4 <= args.rows; row += 4) {
+    const std::uint16_t* from = args.in + row * in_stride;
+    std::uint16_t* to = args.out + row;
     for (std::int64_t square = 0; square < squares; square += kBatch) {
       const std::int64_t batch = squares - square < kBatch ? squares - square : kBatch;
       std::uint64_t columns[4][kBatch];
@@ -184,26 +206,27 @@ void transpose_16bit(const std::uint16_t* in, std::int64_t in_stride, std::int64
       }
       for (std::int64_t i = 0; i < batch; ++i)
         for (int k = 0; k < 4; ++k)
-          std::memcpy(to + (4 * (square + i) + k) * rows, &columns[k][i], sizeof(std::uint64_t));
+          std::memcpy(to + (4 * (square + i) + k) * out_stride, &columns[k][i], sizeof(std::uint64_t));
     }
-    for (std::int64_t col = 4 * squares; col < cols; ++col)
-      for (int k = 0; k < 4; ++k) to[col * rows + k] = from[k * in_stride + col];
+    for (std::int64_t col = 4 * squares; col < args.cols; ++col)
+      for (int k = 0; k < 4; ++k) to[col * out_stride + k] = from[k * in_stride + col];
   }
-  for (; row < rows; ++row)
-    for (std::int64_t col = 0; col < cols; ++col) out[col * rows + row] = in[row * in_stride + col];
+  for (; row < args.rows; ++row)
+    for (std::int64_t col = 0; col < args.cols; ++col)
+      args.out[col * out_stride + row] = args.in[row * in_stride + col];
 }
 
-constexpr QuantizeLoops make_quantize_loops(std::string_view name,
-                                            void (*stream)(const std::uint8_t*, std::uint8_t*, std::int64_t)) {
+/// `Line` knows how this instruction set writes 64 aligned bytes past the caches.
+template <class Line>
+constexpr QuantizeLoops make_quantize_loops(std::string_view name) {
   return {.name = name,
           .amax_bf16 = amax_runs<std::uint16_t>,
           .amax_f32 = amax_runs<float>,
-          .cast_bf16_e4m3 = cast_runs<E4M3, std::uint16_t>,
-          .cast_bf16_e5m2 = cast_runs<E5M2, std::uint16_t>,
-          .cast_f32_e4m3 = cast_runs<E4M3, float>,
-          .cast_f32_e5m2 = cast_runs<E5M2, float>,
-          .transpose = transpose_16bit,
-          .stream = stream};
+          .cast_bf16_e4m3 = cast_runs<E4M3, Line, std::uint16_t>,
+          .cast_bf16_e5m2 = cast_runs<E5M2, Line, std::uint16_t>,
+          .cast_f32_e4m3 = cast_runs<E4M3, Line, float>,
+          .cast_f32_e5m2 = cast_runs<E5M2, Line, float>,
+          .transpose = transpose};
 }
 
 }  // namespace

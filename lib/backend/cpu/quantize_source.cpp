@@ -16,19 +16,25 @@ SourceRows::SourceRows(const MatrixView& matrix, const QuantizeLoops& loops, int
 void SourceRows::open(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols) {
   first_row_ = row;
   first_col_ = col;
-  cols_ = cols;
   if (access_ == Access::kInPlace) return;
-  copy_ = scratch(slot_, rows * cols);  // in floats, which is more than 16-bit elements need
+  // A line more than the columns: rows a power of two apart would compete for the same few places of the cache.
+  copy_stride_ = cols + 32;
+  copy_ = scratch(slot_, rows * copy_stride_);  // in floats, which is more than 16-bit elements need
   if (access_ == Access::kTransposed) {
     const std::uint16_t* from = matrix_.as<const std::uint16_t>() + row + col * matrix_.col_stride;
-    loops_.transpose(from, matrix_.col_stride, cols, rows, reinterpret_cast<std::uint16_t*>(copy_));
+    loops_.transpose({.in = from,
+                      .in_stride = matrix_.col_stride,
+                      .rows = cols,
+                      .cols = rows,
+                      .out = reinterpret_cast<std::uint16_t*>(copy_),
+                      .out_stride = copy_stride_});
     return;
   }
-  for (std::int64_t i = 0; i < rows; ++i) load(matrix_, row + i, col, cols, copy_ + i * cols);
+  for (std::int64_t i = 0; i < rows; ++i) load(matrix_, row + i, col, cols, copy_ + i * copy_stride_);
 }
 
 Elements SourceRows::operator()(std::int64_t row) const {
-  const std::int64_t offset = (row - first_row_) * cols_;
+  const std::int64_t offset = (row - first_row_) * copy_stride_;
   switch (access_) {
     case Access::kTransposed: return {.bf16 = reinterpret_cast<const std::uint16_t*>(copy_) + offset};
     case Access::kConverted: return {.f32 = copy_ + offset};

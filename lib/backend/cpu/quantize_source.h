@@ -22,6 +22,8 @@ class SourceRows {
 
   SourceRows(const MatrixView& matrix, const QuantizeLoops& loops, int slot);
 
+  /// True if opening costs nothing.
+  bool in_place() const { return access_ == Access::kInPlace; }
   /// Readies rows [row, row + rows) of columns [col, col + cols) and forgets those before.
   void open(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols);
   /// The columns opened, of one of the rows opened.
@@ -36,8 +38,8 @@ class SourceRows {
   Access access_;
   std::int64_t first_row_ = 0;
   std::int64_t first_col_ = 0;
-  std::int64_t cols_ = 0;
   float* copy_ = nullptr;
+  std::int64_t copy_stride_ = 0;
 };
 
 /// Largest magnitude of a matrix, as the bits of a float; above those of Inf if there is a NaN.
