@@ -1,8 +1,8 @@
 #include "memory/ledger.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
+#include <array>
+#include <functional>
 
 namespace fp8lab {
 namespace {
@@ -10,15 +10,25 @@ namespace {
 constexpr std::uint64_t kFnvOffset = 0xcbf29ce484222325ULL;
 constexpr std::uint64_t kFnvPrime = 0x100000001b3ULL;
 
-std::uint64_t fnv(std::uint64_t hash, std::uint64_t value) {
-  for (int i = 0; i < 8; ++i) hash = (hash ^ ((value >> (8 * i)) & 0xff)) * kFnvPrime;
-  return hash;
+/// FNV-1a over words rather than bytes; the shift brings high bits down, where the product alone never moves them.
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash = (hash ^ value) * kFnvPrime;
+  return hash ^ (hash >> 32);
 }
 
-std::uint64_t fnv(std::string_view text) {
-  std::uint64_t hash = kFnvOffset;
+std::uint64_t mix(std::uint64_t hash, std::string_view text) {
   for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * kFnvPrime;
-  return hash;
+  return mix(hash, text.size());
+}
+
+/// Part of the sequence hash, so the same on every platform; std::hash need not be.
+std::uint64_t stable_hash(const Holder& holder) {
+  return mix(mix(mix(kFnvOffset, static_cast<std::uint64_t>(holder.kind)), holder.owner), holder.what);
+}
+
+std::size_t lookup_hash(HolderKind kind, std::string_view owner, std::string_view what) {
+  const std::hash<std::string_view> hash;
+  return (hash(owner) * 31 + hash(what)) * 31 + static_cast<std::size_t>(kind);
 }
 
 }  // namespace
@@ -26,28 +36,36 @@ std::uint64_t fnv(std::string_view text) {
 Ledger::Ledger() : sequence_hash_(kFnvOffset) { holder(HolderKind::kWorkspace); }
 
 HolderId Ledger::holder(HolderKind kind, std::string_view owner, std::string_view what) {
-  key_.clear();
-  key_ += static_cast<char>('a' + static_cast<int>(kind));
-  key_ += owner;
-  key_ += '\n';
-  key_ += what;
-  if (const auto found = ids_.find(std::string_view(key_)); found != ids_.end()) return found->second;
+  const std::size_t hash = lookup_hash(kind, owner, what);
+  const auto [first, last] = ids_.equal_range(hash);
+  for (auto it = first; it != last; ++it) {
+    const Holder& known = holders_[it->second];
+    if (known.kind == kind && known.owner == owner && known.what == what) return it->second;
+  }
   const auto id = static_cast<HolderId>(holders_.size());
   holders_.push_back({kind, std::string(owner), std::string(what)});
-  holder_hashes_.push_back(fnv(key_));
+  holder_hashes_.push_back(stable_hash(holders_.back()));
   bytes_by_holder_.push_back(0);
-  ids_.emplace(key_, id);
+  ids_.emplace(hash, id);
   return id;
 }
 
 void Ledger::set_phase(PhaseKind kind, int step) { phase_ = {kind, step}; }
 
-void Ledger::add(HolderId holder, std::int64_t bytes) { bytes_by_holder_[holder] += bytes; }
+void Ledger::add(HolderId holder, std::int64_t bytes) {
+  bytes_by_holder_[holder] += bytes;
+  if (!journaling_) return;
+  since_peak_.emplace_back(holder, bytes);
+  if (since_peak_.size() <= holders_.size()) return;
+  peak_copy_ = peak_bytes_by_holder();
+  journaling_ = false;
+}
 
-void Ledger::before_decrease() {
-  if (!at_peak_) return;
-  peak_bytes_by_holder_ = bytes_by_holder_;
-  at_peak_ = false;
+std::vector<std::int64_t> Ledger::peak_bytes_by_holder() const {
+  if (!journaling_) return peak_copy_;
+  std::vector<std::int64_t> bytes = bytes_by_holder_;
+  for (const auto& [holder, change] : since_peak_) bytes[holder] -= change;
+  return bytes;
 }
 
 void Ledger::record(std::int64_t delta, std::int64_t bytes, HolderId holder) {
@@ -55,7 +73,7 @@ void Ledger::record(std::int64_t delta, std::int64_t bytes, HolderId holder) {
   const std::uint64_t kind = delta > 0 ? 1 : delta < 0 ? 2 : 3;
   for (std::uint64_t value : {kind, static_cast<std::uint64_t>(bytes), holder_hashes_[holder],
                               static_cast<std::uint64_t>(phase_.kind) << 32 | static_cast<std::uint32_t>(phase_.step)})
-    sequence_hash_ = fnv(sequence_hash_, value);
+    sequence_hash_ = mix(sequence_hash_, value);
   if (recording_) timeline_.push_back({delta, bytes, live_bytes_, holder, phase_});
 }
 
@@ -66,14 +84,14 @@ void Ledger::on_allocate(std::int64_t bytes, HolderId holder) {
   if (live_bytes_ > peak_bytes_) {
     peak_bytes_ = live_bytes_;
     peak_phase_ = phase_;
-    at_peak_ = true;
+    since_peak_.clear();
+    journaling_ = true;
   }
   record(bytes, bytes, holder);
 }
 
 void Ledger::on_free(std::int64_t bytes, HolderId holder) {
   if (bytes == 0) return;
-  before_decrease();
   add(holder, -bytes);
   live_bytes_ -= bytes;
   record(-bytes, bytes, holder);
@@ -81,7 +99,6 @@ void Ledger::on_free(std::int64_t bytes, HolderId holder) {
 
 void Ledger::on_transfer(std::int64_t bytes, HolderId from, HolderId to) {
   if (bytes == 0 || from == to) return;
-  before_decrease();
   add(from, -bytes);
   add(to, bytes);
   record(0, bytes, to);
@@ -96,51 +113,58 @@ std::int64_t Ledger::retained_bytes() const {
 
 HolderBytes Ledger::describe(const std::vector<std::int64_t>& bytes, bool only_retained) const {
   struct Group {
+    const Holder* first = nullptr;
     std::int64_t bytes = 0;
     std::vector<std::string_view> whats;
   };
-  std::map<std::string, Group> groups;
+  std::vector<Group> groups;
+  std::unordered_map<std::string_view, std::size_t> group_of[kHolderKinds];
   for (std::size_t id = 0; id < bytes.size(); ++id) {
     const Holder& holder = holders_[id];
     if (bytes[id] == 0 || (only_retained && outlives_backward(holder.kind))) continue;
-    Group& group = groups[holder.owner.empty() ? std::string(name(holder.kind))
-                                               : fmt::format("{} of {}", name(holder.kind), holder.owner)];
+    const auto [found, is_new] = group_of[static_cast<int>(holder.kind)].try_emplace(holder.owner, groups.size());
+    if (is_new) groups.push_back({.first = &holder, .bytes = 0, .whats = {}});
+    Group& group = groups[found->second];
     group.bytes += bytes[id];
     if (!holder.what.empty()) group.whats.push_back(holder.what);
   }
   HolderBytes described;
-  for (auto& [label, group] : groups) {
+  described.reserve(groups.size());
+  for (Group& group : groups) {
+    std::string text(name(group.first->kind));
+    if (!group.first->owner.empty()) text.append(" of ").append(group.first->owner);
     std::sort(group.whats.begin(), group.whats.end());
-    std::string text = label;
-    for (std::size_t i = 0; i < group.whats.size(); ++i) text += fmt::format("{}{}", i ? ", " : ": ", group.whats[i]);
+    for (std::size_t i = 0; i < group.whats.size(); ++i) text.append(i == 0 ? ": " : ", ").append(group.whats[i]);
     described.emplace_back(std::move(text), group.bytes);
   }
-  std::stable_sort(described.begin(), described.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::sort(described.begin(), described.end(), [](const auto& a, const auto& b) {
+    return a.second != b.second ? a.second > b.second : a.first < b.first;
+  });
   return described;
 }
 
 HolderBytes Ledger::retained_by_holder() const { return describe(bytes_by_holder_, true); }
 
-HolderBytes Ledger::peak_by_holder() const { return describe(at_peak_ ? bytes_by_holder_ : peak_bytes_by_holder_); }
+HolderBytes Ledger::peak_by_holder() const { return describe(peak_bytes_by_holder()); }
 
 std::map<std::string, std::int64_t> Ledger::sum_kinds(const std::vector<std::int64_t>& bytes) const {
+  std::array<std::int64_t, kHolderKinds> of_kind{};
+  for (std::size_t id = 0; id < bytes.size(); ++id) of_kind[static_cast<std::size_t>(holders_[id].kind)] += bytes[id];
   std::map<std::string, std::int64_t> sums;
-  for (int kind = 0; kind < kHolderKinds; ++kind) sums[std::string(name(static_cast<HolderKind>(kind)))] = 0;
-  for (std::size_t id = 0; id < bytes.size(); ++id) sums[std::string(name(holders_[id].kind))] += bytes[id];
+  for (std::size_t kind = 0; kind < of_kind.size(); ++kind)
+    sums[std::string(name(static_cast<HolderKind>(kind)))] = of_kind[kind];
   return sums;
 }
 
 std::map<std::string, std::int64_t> Ledger::by_kind() const { return sum_kinds(bytes_by_holder_); }
 
-std::map<std::string, std::int64_t> Ledger::peak_by_kind() const {
-  return sum_kinds(at_peak_ ? bytes_by_holder_ : peak_bytes_by_holder_);
-}
+std::map<std::string, std::int64_t> Ledger::peak_by_kind() const { return sum_kinds(peak_bytes_by_holder()); }
 
 void Ledger::reset_peak() {
   peak_bytes_ = live_bytes_;
   peak_phase_ = phase_;
-  at_peak_ = true;
+  since_peak_.clear();
+  journaling_ = true;
 }
 
 const LedgerMark& Ledger::mark(std::string_view mark_name) {

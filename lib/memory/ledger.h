@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -82,23 +82,25 @@ class Ledger {
 
  private:
   void add(HolderId holder, std::int64_t bytes);
-  void before_decrease();
+  std::vector<std::int64_t> peak_bytes_by_holder() const;
   void record(std::int64_t delta, std::int64_t bytes, HolderId holder);
   HolderBytes describe(const std::vector<std::int64_t>& bytes, bool only_retained = false) const;
   std::map<std::string, std::int64_t> sum_kinds(const std::vector<std::int64_t>& bytes) const;
 
   std::vector<Holder> holders_;
   std::vector<std::uint64_t> holder_hashes_;
-  std::map<std::string, HolderId, std::less<>> ids_;
-  std::string key_;  // reused, so that looking up a known holder allocates nothing
+  std::unordered_multimap<std::size_t, HolderId> ids_;  // by hash, so that looking up a known holder allocates nothing
 
   Phase phase_;
   std::int64_t live_bytes_ = 0;
   std::int64_t peak_bytes_ = 0;
   Phase peak_phase_;
   std::vector<std::int64_t> bytes_by_holder_;
-  std::vector<std::int64_t> peak_bytes_by_holder_;
-  bool at_peak_ = false;  // the breakdown of the peak is copied only when bytes are about to leave it
+  // The breakdown of the peak is today's less what has changed since. Peaks come in quick succession and holders are many, so a
+  // copy is made only once the changes outnumber the holders.
+  bool journaling_ = false;
+  std::vector<std::pair<HolderId, std::int64_t>> since_peak_;
+  std::vector<std::int64_t> peak_copy_;
 
   std::vector<LedgerMark> marks_;
   std::vector<LedgerEvent> timeline_;
