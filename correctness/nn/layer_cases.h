@@ -27,8 +27,8 @@ struct Layer {
 
 inline void PrintTo(const Layer& layer, std::ostream* out) { *out << layer.name; }
 
-// Attention stores norm, qkv (turned once more in llama), o, proj; the MLP norm, fc1, activation, fc2; residuals their sum
-// and, with dropout, what it keeps.
+// Attention stores norm, qkv (turned once more in llama), o, proj; the MLP norm, fc1, activation, fc2; residuals their
+// sum and, with dropout, what it keeps.
 inline constexpr Layer kLayers[] = {
     {"linear", "linear", "gpt", 1},
     {"linear_without_bias", "linear", "llama", 1},
@@ -53,7 +53,8 @@ inline const Layer& layer_named(std::string_view name) {
   throw std::invalid_argument("no layer is called " + std::string(name));
 }
 
-/// Every sum of the tiny shape is short, so that one wrong term stands out; dimensions differ, so that mixing them up does too.
+/// Every sum of the tiny shape is short, so that one wrong term stands out; dimensions differ, so that mixing them up
+/// does too.
 inline LayerConfig tiny_config(const Layer& layer) {
   LayerConfig config;
   config.form = layer_form(layer.form);
@@ -93,8 +94,8 @@ inline support::LayerCase make_case(const Layer& layer, const LayerConfig& confi
 /// Roundings on the way to the loss and back to a gradient, its own included.
 inline int roundings(const Layer& layer) { return 2 * layer.stored + 1; }
 
-/// Relative error of FP32 results behind `steps` operations. The roundings of a sum of n products are independent, so they
-/// come to sqrt(n) units of its magnitudes, and the magnitudes of random terms add up to sqrt(n) times their sum.
+/// Relative error of FP32 results behind `steps` operations. The roundings of a sum of n products are independent, so
+/// they come to sqrt(n) units of its magnitudes, and the magnitudes of random terms add up to sqrt(n) times their sum.
 inline double f32_tolerance(const LayerConfig& config, int steps) {
   const std::int64_t longest = std::max({config.tokens(), config.activation_inputs(), config.qkv_columns()});
   return steps * static_cast<double>(longest) * reference::kUnit;

@@ -73,10 +73,10 @@ LayerStep settled_step(const Quantized& layer, std::string_view recipe, std::str
 
 class RecipeTest : public ::testing::TestWithParam<std::tuple<Quantized, const char*>> {};
 
-/// Where a gradient's SQNR belongs. Gaussian operands lose 28.5 dB in a product with both in E4M3, 24.55 dB with an E5M2
-/// gradient, and the noises of several products add; what lies between them gets 2 dB. A weight's gradient is itself a product,
-/// so it is no better than one, unless biases give its operands means that add up while noise does not. Others may see
-/// little of the noise, but 45 dB would say that nothing was quantized.
+/// Where a gradient's SQNR belongs. Gaussian operands lose 28.5 dB in a product with both in E4M3, 24.55 dB with an
+/// E5M2 gradient, and the noises of several products add; what lies between them gets 2 dB. A weight's gradient is
+/// itself a product, so it is no better than one, unless biases give its operands means that add up while noise does
+/// not. Others may see little of the noise, but 45 dB would say that nothing was quantized.
 struct Window {
   double floor;
   double ceiling;

@@ -34,8 +34,8 @@ struct LayerProblem {
 
 /// Parameters by full name, "layers[0].qkv.weight"; weights are [out, in]. A bias that is not listed is none.
 using NamedValues = std::map<std::string, std::vector<double>, std::less<>>;
-/// Whether dropout keeps an entry, by where it is applied: "layers[0].residual1" [tokens, hidden], "layers[0].attention"
-/// [batch, heads, seq, seq]. A mask that is not listed keeps everything.
+/// Whether dropout keeps an entry, by where it is applied: "layers[0].residual1" [tokens, hidden],
+/// "layers[0].attention" [batch, heads, seq, seq]. A mask that is not listed keeps everything.
 using NamedMasks = std::map<std::string, std::vector<std::uint8_t>, std::less<>>;
 
 /// Every layer maps [seq * batch, features] to [seq * batch, hidden], token = position * batch + sequence.
@@ -47,8 +47,8 @@ class LayerReference {
   NamedValues& parameters() { return parameters_; }
   const NamedValues& parameters() const { return parameters_; }
 
-  /// `layer` is one of linear, layernorm_linear, layernorm_mlp, multihead_attention, transformer_layer; its parameters are
-  /// those whose names start with `name`.
+  /// `layer` is one of linear, layernorm_linear, layernorm_mlp, multihead_attention, transformer_layer; its parameters
+  /// are those whose names start with `name`.
   Matrix forward(std::string_view layer, const std::string& name, const Matrix& x) const;
 
   Matrix linear(const std::string& name, const Matrix& x) const;

@@ -32,7 +32,7 @@ Values initial_values(const Parameter& parameter) {
 LayerRun::LayerRun(const LayerCase& layer_case)
     : case_(layer_case),
       device_(open_device("cpu", {.arch = layer_case.arch, .memory = {.capacity_bytes = 0, .poison = true}})),
-      runtime_{.device = *device_, .behaviors = {}, .seed = kSeed},
+      runtime_{.device = *device_, .behaviors = {}, .seed = kSeed, .step = 2},
       model_(runtime_, make_recipe(layer_case.recipe), layer_case.model) {
   for (Parameter* parameter : model_.parameters()) device_->write(parameter->value, initial_values(*parameter));
   const LayerConfig& config = case_.model.config;
@@ -62,7 +62,8 @@ LayerStep LayerRun::step() {
   result.loss = device_->read(loss.value).front();
   result.output = device_->read(output.value);
   result.input_gradient = device_->read(leaf->gradient());
-  for (const Parameter* parameter : model_.parameters()) result.gradients[parameter->name] = device_->read(parameter->grad);
+  for (const Parameter* parameter : model_.parameters())
+    result.gradients[parameter->name] = device_->read(parameter->grad);
   model_.zero_grad();
   return result;
 }

@@ -45,9 +45,9 @@ struct LayerStep {
   std::map<std::string, Values> gradients;  ///< by parameter
 };
 
-/// A model on the cpu whose parameters are far from their initial values, so that every one of them matters: weights of
-/// standard deviation 1 / sqrt(in), gammas around 1, biases and betas around 0. The loss is the mean squared difference to a
-/// target; input and target are the same in every step. Memory is poisoned.
+/// A model on the cpu whose parameters are far from their initial values, so that every one of them matters: weights
+/// of standard deviation 1 / sqrt(in), gammas around 1, biases and betas around 0. The loss is the mean squared
+/// difference to a target; input and target are the same in every step. Memory is poisoned.
 class LayerRun {
  public:
   explicit LayerRun(const LayerCase& layer_case);

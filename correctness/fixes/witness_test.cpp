@@ -1,0 +1,194 @@
+// Every fix has a witness: a property of a training run that holds as things are and fails once the fix is reverted.
+// With it go the controls that make the difference vanish for the right reason, and proof that no number computed
+// depends on it.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <string_view>
+
+#include "fixes/fixes.h"
+#include "reference/compare.h"
+#include "support/cells.h"
+
+namespace fp8lab {
+namespace {
+
+using support::FinishedRun;
+using support::small_cell;
+
+/// Two layers on the device that computes, the loss alive when memory is read.
+CellConfig two_layers(std::string_view layer, std::string_view form = "gpt") {
+  CellConfig cell = small_cell("delayed", form, layer);
+  cell.model.layers = 2;
+  return cell;
+}
+
+CellConfig attention_cell() {
+  CellConfig cell = two_layers("transformer_layer");
+  cell.training.fp8_attention = true;
+  return cell;
+}
+
+CellConfig fuser_cell() {
+  CellConfig cell = two_layers("transformer_layer", "llama");
+  cell.model.op_fuser = "mlp";
+  return cell;
+}
+
+CellConfig module_cell() { return two_layers("layernorm_mlp"); }
+
+CellConfig checkpointed_module_cell() {
+  CellConfig cell = module_cell();
+  cell.training.checkpoint = "full";
+  return cell;
+}
+
+std::int64_t retained(FinishedRun& run) { return run.mark("end_of_backward").retained_bytes; }
+/// What a checkpointed forward should have left out.
+std::int64_t kept_by_contexts(FinishedRun& run) { return run.mark("end_of_forward").by_kind.at("context"); }
+
+/// How a fix shows: bytes that are zero with it and `reverted_bytes` without.
+struct Witness {
+  std::string_view fix;
+  CellConfig (*cell)();
+  std::int64_t (*bytes)(FinishedRun&);
+  std::int64_t reverted_bytes;
+  std::string_view holder;  ///< as the ledger labels it in the first layer
+};
+
+// Shapes of small_cell("delayed") on hopper: 32 tokens, hidden 32, ffn 64, two layers.
+//   attention  q, k and v, 32 x 32 each, and their scale: 2 x 3076
+//   fuser      the chain's weights, transposed, and their scales: 2 x (128 x 32 + 4 + 32 x 64 + 4)
+//   modules    the weights of both products both ways, and their scales: 2 x 2 x (2 x 64 x 32 + 4)
+constexpr Witness kWitnesses[] = {
+    {"release_attention_tensors", attention_cell, retained, 6152, "context of layers[0].attention: k, q, v"},
+    {"release_fuser_tensors", fuser_cell, retained, 12304,
+     "context of layers[0].mlp: layers[0].mlp.fc1.weight, layers[0].mlp.fc2.weight"},
+    {"release_module_tensors", module_cell, retained, 16400, "context of layers[0]: weight1, weight2"},
+    {"empty_module_shells", checkpointed_module_cell, kept_by_contexts, 16400,
+     "context of layers[0]: weight1, weight2"},
+};
+
+const Witness* witness_of(std::string_view fix) {
+  const auto* found = std::find_if(std::begin(kWitnesses), std::end(kWitnesses),
+                                   [&](const Witness& witness) { return witness.fix == fix; });
+  return found == std::end(kWitnesses) ? nullptr : found;
+}
+
+Behaviors without(std::string_view fix) {
+  const std::array<std::string_view, 1> names{fix};
+  return behaviors_without(names);
+}
+
+class EveryFix : public ::testing::TestWithParam<std::string_view> {
+ protected:
+  void SetUp() override {
+    witness_ = witness_of(GetParam());
+    ASSERT_NE(witness_, nullptr) << "the fix '" << GetParam() << "' has no witness";
+  }
+  /// The witness' bytes on a variation of its cell, with the fix reverted.
+  std::int64_t reverted_bytes(const std::function<void(CellConfig&)>& change) {
+    CellConfig cell = witness_->cell();
+    change(cell);
+    FinishedRun run(cell, without(GetParam()));
+    return witness_->bytes(run);
+  }
+  const Witness* witness_ = nullptr;
+};
+
+TEST_P(EveryFix, HasAWitnessThatHoldsWithItAndFailsWithoutIt) {
+  FinishedRun with(witness_->cell()), reverted(witness_->cell(), without(GetParam()));
+  EXPECT_EQ(witness_->bytes(with), 0);
+  EXPECT_EQ(witness_->bytes(reverted), witness_->reverted_bytes);
+}
+
+TEST_P(EveryFix, LeavesEveryComputedBitAlone) {
+  FinishedRun with(witness_->cell()), reverted(witness_->cell(), without(GetParam()));
+  EXPECT_TRUE(reference::bitwise_equal(reverted.run.losses(), with.run.losses()));
+  const auto& actual = reverted.run.values();
+  const auto& expected = with.run.values();
+  ASSERT_FALSE(expected.gradients.empty());
+  for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
+    EXPECT_TRUE(reference::bitwise_equal(actual.gradients[i], expected.gradients[i])) << i;
+    EXPECT_TRUE(reference::bitwise_equal(actual.weights[i], expected.weights[i])) << i;
+  }
+}
+
+TEST_P(EveryFix, ShowsTheSameBytesOnMeta) {
+  EXPECT_EQ(reverted_bytes([](CellConfig& cell) { cell.device = "meta"; }), witness_->reverted_bytes);
+}
+
+TEST_P(EveryFix, NamesTheHolder) {
+  FinishedRun reverted(witness_->cell(), without(GetParam()));
+  const LedgerMark& mark = reverted.mark(witness_->bytes == retained ? "end_of_backward" : "end_of_forward");
+  const auto named = [&](const auto& entry) { return entry.first == witness_->holder; };
+  const auto found = std::find_if(mark.by_holder.begin(), mark.by_holder.end(), named);
+  ASSERT_NE(found, mark.by_holder.end()) << "nobody is called " << witness_->holder;
+  EXPECT_EQ(found->second, witness_->reverted_bytes / 2);
+}
+
+TEST_P(EveryFix, MakesNoDifferenceWithoutQuantization) {
+  EXPECT_EQ(reverted_bytes([](CellConfig& cell) { cell.training.recipe = "bf16"; }), 0);
+}
+
+// Nodes die with the loss, and their contexts with them: nothing of it is left when the loss went before memory is
+// read.
+TEST_P(EveryFix, MakesNoDifferenceToRetainedBytesOnceTheLossIsGone) {
+  CellConfig cell = witness_->cell();
+  cell.training.keep_loss = false;
+  FinishedRun reverted(cell, without(GetParam()));
+  EXPECT_EQ(retained(reverted), 0);
+}
+
+// Recomputed tensors go to the first forward's nodes, whose contexts keep them: checkpointing does not help.
+TEST_P(EveryFix, RetainsAsMuchWithCheckpointingAsWithout) {
+  std::array<std::int64_t, 2> bytes{};
+  for (const bool checkpointed : {false, true}) {
+    CellConfig cell = witness_->cell();
+    cell.training.checkpoint = checkpointed ? "full" : "none";
+    FinishedRun reverted(cell, without(GetParam()));
+    bytes[checkpointed ? 1 : 0] = retained(reverted);
+  }
+  EXPECT_EQ(bytes[0], witness_->reverted_bytes);
+  EXPECT_EQ(bytes[1], witness_->reverted_bytes);
+}
+
+std::vector<std::string_view> names_of_fixes() {
+  std::vector<std::string_view> names;
+  for (const Fix& row : fixes()) names.push_back(row.name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, EveryFix, ::testing::ValuesIn(names_of_fixes()),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST(Witnesses, BelongToFixesOfTheTable) {
+  for (const Witness& witness : kWitnesses) EXPECT_NO_THROW(fix(witness.fix)) << witness.fix;
+  EXPECT_EQ(std::size(kWitnesses), fixes().size());
+}
+
+// Each decision is its own: reverting the fix of attention or of the fuser does not show in another's witness.
+TEST(Witnesses, AreAboutTheirFixAlone) {
+  for (const Witness& witness : kWitnesses) {
+    for (const std::string_view reverted : {"release_attention_tensors", "release_fuser_tensors"}) {
+      FinishedRun run(witness.cell(), without(reverted));
+      EXPECT_EQ(witness.bytes(run) != 0, witness.fix == reverted) << witness.fix << " with " << reverted << " reverted";
+    }
+  }
+}
+
+// The two defects of modules are two: one keeps what backward restored, the other never let go.
+TEST(Witnesses, TellTheTwoModuleFixesApart) {
+  FinishedRun restored(checkpointed_module_cell(), without("release_module_tensors"));
+  EXPECT_EQ(kept_by_contexts(restored), 0);
+  FinishedRun kept(checkpointed_module_cell(), without("empty_module_shells"));
+  EXPECT_EQ(kept_by_contexts(kept), 16400);
+}
+
+}  // namespace
+}  // namespace fp8lab

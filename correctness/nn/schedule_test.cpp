@@ -1,0 +1,125 @@
+// Every configuration, on every device: the same ordered sequence of (bytes, holder, phase), and never a value that
+// nobody wrote. Memory is poisoned with NaN wherever it is fresh or freed, so reading it would show in what comes out.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "support/cells.h"
+
+namespace fp8lab {
+namespace {
+
+using support::FinishedRun;
+using support::small_cell;
+
+std::uint64_t hash_on(const std::string& device, CellConfig cell) {
+  cell.device = device;
+  return FinishedRun(cell).ledger().sequence_hash();
+}
+
+void expect_finite(const std::vector<float>& values, const char* what) {
+  ASSERT_FALSE(values.empty()) << what;
+  for (const float value : values) ASSERT_TRUE(std::isfinite(value)) << what;
+}
+
+/// What the layer has no use for is not varied.
+std::vector<CellConfig> variants(const CellConfig& base) {
+  const bool attends = base.model.layer == "multihead_attention" || base.model.layer == "transformer_layer";
+  const bool has_fusible_mlp = base.model.layer == "transformer_layer";
+  std::vector<CellConfig> all{base};
+  const auto vary = [&](bool useful, auto&& change) {
+    if (!useful) return;
+    const std::size_t count = all.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      all.push_back(all[i]);
+      change(all.back());
+    }
+  };
+  vary(true, [](CellConfig& cell) { cell.arch = "blackwell"; });
+  vary(true, [](CellConfig& cell) { cell.training.checkpoint = "full"; });
+  vary(attends, [](CellConfig& cell) { cell.training.fp8_attention = true; });
+  vary(attends, [](CellConfig& cell) { cell.model.dropout = 0.1; });
+  vary(has_fusible_mlp, [](CellConfig& cell) { cell.model.op_fuser = "mlp"; });
+  vary(!attends, [](CellConfig& cell) { cell.training.loss = "sum"; });
+  vary(!attends, [](CellConfig& cell) { cell.training.optimizer = "none"; });
+  vary(!attends, [](CellConfig& cell) { cell.training.param_dtype = "f32"; });
+  return all;
+}
+
+std::string describe(const CellConfig& cell) {
+  return cell.model.layer + " " + cell.model.form + " " + cell.training.recipe + " on " + cell.arch + ", checkpoint " +
+         cell.training.checkpoint + ", dropout " + std::to_string(cell.model.dropout) + ", op fuser " +
+         cell.model.op_fuser + (cell.training.fp8_attention ? ", fp8 attention" : "") + ", loss " + cell.training.loss +
+         ", optimizer " + cell.training.optimizer + ", " + cell.training.param_dtype;
+}
+
+using Point = std::tuple<const char*, const char*, const char*>;
+class EveryConfiguration : public ::testing::TestWithParam<Point> {};
+
+TEST_P(EveryConfiguration, RunsOneScheduleEverywhereAndReadsOnlyWhatWasWritten) {
+  const auto& [layer, form, recipe] = GetParam();
+  CellConfig base = small_cell(recipe, form, layer);
+  base.model.layers = 2;
+  base.training.steps = 2;
+  for (CellConfig cell : variants(base)) {
+    SCOPED_TRACE(describe(cell));
+    cell.device = "cpu";
+    FinishedRun run(cell);
+    EXPECT_EQ(run.ledger().sequence_hash(), hash_on("meta", cell));
+    expect_finite(run.run.losses(), "losses");
+    expect_finite(run.run.values().output, "output");
+    for (const auto& gradient : run.run.values().gradients) expect_finite(gradient, "gradients");
+    for (const auto& weight : run.run.values().weights) expect_finite(weight, "weights");
+    EXPECT_EQ(run.mark("end_of_backward").retained_bytes, 0);
+    EXPECT_EQ(run.mark("end_of_step").retained_bytes, 0);
+  }
+}
+
+std::string name_of(const ::testing::TestParamInfo<Point>& info) {
+  const auto& [layer, form, recipe] = info.param;
+  return std::string(layer) + "_" + form + "_" + recipe;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EveryConfiguration,
+                         ::testing::Combine(::testing::Values("linear", "layernorm_linear", "layernorm_mlp",
+                                                              "multihead_attention", "transformer_layer"),
+                                            ::testing::Values("gpt", "llama"),
+                                            ::testing::Values("bf16", "delayed", "current", "block", "mxfp8")),
+                         name_of);
+
+// The hash notices a byte, a name and a phase.
+TEST(ScheduleHash, NoticesOneByteMore) {
+  const CellConfig cell = small_cell("delayed");
+  const auto hash_with = [&](std::int64_t extra_bytes, std::string_view owner, PhaseKind phase) {
+    TrainingRun run(cell, {}, make_recipe("delayed"));
+    run.device().ledger().set_phase(phase, 0);
+    run.device().memory().allocate(extra_bytes, run.device().holder(HolderKind::kWorkspace, owner));
+    run.run();
+    return run.device().ledger().sequence_hash();
+  };
+  const std::uint64_t hash = hash_with(16, "here", PhaseKind::kSetup);
+  EXPECT_EQ(hash_with(16, "here", PhaseKind::kSetup), hash);
+  EXPECT_NE(hash_with(17, "here", PhaseKind::kSetup), hash);
+  EXPECT_NE(hash_with(16, "there", PhaseKind::kSetup), hash);
+  EXPECT_NE(hash_with(16, "here", PhaseKind::kForward), hash);
+  EXPECT_NE(hash_on("meta", cell), hash);
+}
+
+TEST(Poison, IsWhatFreshAndFreedMemoryHolds) {
+  const std::unique_ptr<Device> device =
+      open_device("cpu", {.arch = "hopper", .memory = {.capacity_bytes = 0, .poison = true}});
+  const TensorSpec spec{{1, 8}, DType::kBF16};
+  Tensor tensor = device->allocate(spec, 0);
+  for (const float value : device->read(tensor)) EXPECT_TRUE(std::isnan(value));
+  device->write(tensor, std::vector<float>(8, 1.0f));
+  tensor = {};
+  tensor = device->allocate(spec, 0);
+  for (const float value : device->read(tensor)) EXPECT_TRUE(std::isnan(value));
+}
+
+}  // namespace
+}  // namespace fp8lab
