@@ -1,0 +1,229 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ranks.h"
+
+// Faults whose timing takes memory that the ranks share: only for ranks that are threads.
+namespace fp8lab::comm_test {
+namespace {
+
+using std::chrono::milliseconds;
+
+class Threads : public testing::TestWithParam<int> {
+ protected:
+  int ranks() const { return GetParam(); }
+  int last() const { return GetParam() - 1; }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, Threads, testing::Values(2, 3, 4, 7, 16), testing::PrintToStringParamName());
+
+/// Counts up, and lets threads wait for a number.
+class Count {
+ public:
+  void add() {
+    ++value_;
+    value_.notify_all();
+  }
+  void wait_for(int number) {
+    for (int seen = value_; seen < number; seen = value_) value_.wait(seen);
+  }
+
+ private:
+  std::atomic<int> value_{0};
+};
+
+// Long enough that a busy machine starts every thread within it.
+constexpr milliseconds kShort(1000);
+
+class Absence : public Threads {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Absence, testing::Values(3, 16), testing::PrintToStringParamName());
+
+TEST_P(Absence, ARankThatDoesNotComeIsNamedAfterTheTimeout) {
+  Count gave_up;
+  const std::string number = std::to_string(last());
+  const std::string cause = "rank " + number + " did not come to barrier 'end' (#2) of group 'world' within 1 s; the last "
+                            "collective that rank " + number + " completed is barrier 'start' (#1) of group 'world'";
+  EXPECT_EQ(error_of([&] {
+    run_ranks("in_process", {.ranks = ranks(), .timeout = kShort}, [&](ProcessGroup& group) {
+      group.barrier("start");
+      if (group.rank() == last()) {
+        gave_up.wait_for(last());
+        EXPECT_THROW(group.barrier("end"), GroupAborted);
+        return;
+      }
+      EXPECT_EQ(error_of([&] { group.barrier("end"); }), "barrier 'end' (#2) of group 'world' cannot complete: " + cause);
+      gave_up.add();
+    });
+  }), cause);
+}
+
+TEST_P(Absence, EveryRankThatDoesNotComeIsNamed) {
+  Count gave_up;
+  const std::string error = error_of([&] {
+    run_ranks("in_process", {.ranks = ranks(), .timeout = kShort}, [&](ProcessGroup& group) {
+      if (group.rank() < 2) return gave_up.wait_for(ranks() - 2);
+      EXPECT_THROW(group.barrier("x"), GroupAborted);
+      gave_up.add();
+    });
+  });
+  EXPECT_EQ(error, "rank 0 and rank 1 did not come to barrier 'x' (#1) of group 'world' within 1 s; rank 0 has completed no collective");
+}
+
+TEST_P(Threads, ADeathReleasesThoseWhoAlreadyWait) {
+  for (int round = 0; round < 30; ++round) {
+    Count on_the_way;
+    EXPECT_EQ(error_of([&] {
+      on_ranks(ranks(), [&](ProcessGroup& group) {
+        if (group.rank() == 0) {
+          on_the_way.wait_for(last());
+          fail("boom");
+        }
+        on_the_way.add();
+        EXPECT_THROW(group.barrier("x"), GroupAborted);
+      });
+    }), "rank 0: boom");
+  }
+}
+
+TEST_P(Threads, ADeathReleasesOtherSubGroupsToo) {
+  Count on_the_way;
+  EXPECT_EQ(error_of([&] {
+    on_ranks(ranks(), [&](ProcessGroup& world) {
+      std::vector<SplitPlace> places(static_cast<std::size_t>(ranks()));
+      places[0].color = 1;  // rank 0 alone
+      const auto group = world.split(places, "part");
+      if (world.rank() == 0) {
+        on_the_way.wait_for(last());
+        fail("boom");
+      }
+      on_the_way.add();
+      EXPECT_THROW(
+          for (;;) group->barrier("x"), GroupAborted);
+    });
+  }), "rank 0: boom");
+}
+
+// Two groups used in opposite orders: nobody breaks the rule inside a group, so only the time shows it.
+TEST(Deadlock, SaysWhereTheMissingRankWaits) {
+  const std::string error = error_of([] {
+    run_ranks("in_process", {.ranks = 2, .timeout = kShort}, [](ProcessGroup& world) {
+      const auto other = world.split(std::vector<SplitPlace>(2), "replicate");
+      ProcessGroup& first = world.rank() == 0 ? world : *other;
+      EXPECT_THROW(first.barrier("step"), GroupAborted);
+    });
+  });
+  const bool seen_by_0 = error.starts_with("rank 1 did not come to barrier 'step' (#2) of group 'world' within 1 s");
+  const bool seen_by_1 = error.starts_with("rank 0 did not come to barrier 'step' (#1) of group 'replicate' within 1 s");
+  EXPECT_TRUE(seen_by_0 || seen_by_1) << error;
+  EXPECT_TRUE(error.ends_with(seen_by_0 ? ", and it waits in barrier 'step' (#1) of group 'replicate'"
+                                        : ", and it waits in barrier 'step' (#2) of group 'world'"))
+      << error;
+}
+
+TEST_P(Threads, AStopFromOutsideEndsEveryRank) {
+  std::stop_source source;
+  Count rounds;
+  std::jthread outside([&] {
+    rounds.wait_for(10 * ranks());
+    source.request_stop();
+  });
+  EXPECT_EQ(error_of([&] {
+    run_ranks("in_process", {.ranks = ranks(), .stop = source.get_token()}, [&](ProcessGroup& group) {
+      const std::string error = error_of([&] {
+        for (;;) {
+          group.barrier("round");
+          rounds.add();
+        }
+      });
+      EXPECT_TRUE(error.ends_with(" cannot complete: the run was stopped from outside")) << error;
+    });
+  }), "the run was stopped from outside");
+}
+
+TEST(Stop, ReachesASimulatedRank) {
+  std::stop_source source;
+  EXPECT_EQ(error_of([&] {
+    run_ranks("simulated", {.ranks = 8, .stop = source.get_token()}, [&](ProcessGroup& group) {
+      group.barrier("before");
+      source.request_stop();
+      EXPECT_THROW(group.barrier("after"), GroupAborted);
+    });
+  }), "the run was stopped from outside");
+}
+
+// Whenever the end comes, a rank that has its error may free its buffers: nobody reads them any more. Sanitizers watch.
+TEST_P(Threads, BuffersMayBeFreedOnceACollectiveHasFailed) {
+  const std::vector<std::int64_t> offsets = kSharings[0].offsets(ranks());
+  for (int round = 0; round < 40; ++round) {
+    std::stop_source source;
+    Count started;
+    std::jthread outside([&] {
+      started.wait_for(ranks() * (1 + round % 3));
+      source.request_stop();
+    });
+    EXPECT_NE(error_of([&] {
+      run_ranks("in_process", {.ranks = ranks(), .stop = source.get_token()}, [&](ProcessGroup& group) {
+        for (;;) {
+          const std::vector<std::byte> own(1024, std::byte{1});
+          std::vector<std::byte> to(static_cast<std::size_t>(offsets.back()));
+          std::vector<float> sum(2048, 1.0f);
+          const GatherPart gather{.from = own.data(), .to = to.data(), .offsets_bytes = offsets};
+          const ReducePart reduced{.data = reinterpret_cast<std::byte*>(sum.data()), .elems = 2048};
+          started.add();
+          group.all_gather({&gather, 1}, "w");
+          group.all_reduce(ReduceOp::kSum, {&reduced, 1}, "g");
+        }
+      });
+    }), "");
+  }
+}
+
+TEST_P(Threads, ADeathAtAnyMomentEndsTheRun) {
+  for (int round = 0; round < 60; ++round) {
+    const int dead = round % ranks();
+    const int lives = static_cast<int>(reference::scramble(static_cast<std::uint64_t>(round)) % 20);
+    const std::string error = error_of([&] {
+      on_ranks(ranks(), [&](ProcessGroup& world) {
+        std::vector<SplitPlace> places;
+        for (int rank = 0; rank < ranks(); ++rank) places.push_back({rank % 2, rank});
+        const auto half = world.split(places, "half");
+        for (int i = 0;; ++i) {
+          if (world.rank() == dead && i == lives) fail("boom");
+          (i % 3 == 0 ? world : *half).barrier("x");
+        }
+      });
+    });
+    EXPECT_EQ(error, "rank " + std::to_string(dead) + ": boom");
+  }
+}
+
+TEST(Runs, AreIndependentOfEachOther) {
+  std::vector<std::jthread> runs;
+  for (int run = 0; run < 3; ++run) {
+    runs.emplace_back([run] {
+      for (int round = 0; round < 20; ++round) {
+        const std::string error = error_of([&] {
+          on_ranks(3, [&](ProcessGroup& group) {
+            group.barrier("x");
+            if (run == 1 && group.rank() == 2) fail("boom");
+            group.barrier("y");
+          });
+        });
+        EXPECT_EQ(error, run == 1 ? "rank 2: boom" : "");
+      }
+    });
+  }
+}
+
+TEST(Runs, OfOneRankKeepItsMessage) {
+  EXPECT_EQ(error_of([] { on_ranks(1, [](ProcessGroup&) { fail("boom"); }); }), "boom");
+}
+
+}  // namespace
+}  // namespace fp8lab::comm_test
