@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -145,7 +146,6 @@ ArmResult arm_from(const Json& json) {
   out.retained_by_holder = holders_from(json.at("retained_by_holder"));
   out.peak_by_holder = holders_from(json.at("peak_by_holder"));
   out.sequence_hash = text_or_empty(json, "sequence_hash");
-  out.timeline_json = text_or_empty(json, "timeline");
   return out;
 }
 
@@ -220,7 +220,7 @@ std::string dumped(const Json& json) {
 
 /// Runs `read` on the parsed text; every failure becomes an Error that says `what` could not be read.
 template <class Read>
-auto parsed(const std::string& text, const char* what, Read read) {
+auto parsed(std::string_view text, const char* what, Read read) {
   try {
     return read(Json::parse(text));
   } catch (const Json::exception& error) {
@@ -257,12 +257,18 @@ CellConfig cell_from_json(const std::string& text) {
 }
 
 std::string arm_to_json(const ArmResult& result) {
-  Json out = arm_json(result, exact_json);
-  out["timeline"] = result.timeline_json;
-  return dumped(out);
+  // The timeline of a large model is megabytes; it follows as it is rather than as one escaped string.
+  std::string text = dumped(arm_json(result, exact_json));
+  text.reserve(text.size() + 1 + result.timeline_json.size());
+  return text.append(1, '\n').append(result.timeline_json);
 }
 
-ArmResult arm_from_json(const std::string& text) { return parsed(text, "arm JSON", arm_from); }
+ArmResult arm_from_json(const std::string& text) {
+  const std::size_t line = std::min(text.find('\n'), text.size());
+  ArmResult out = parsed(std::string_view(text).substr(0, line), "arm JSON", arm_from);
+  if (line < text.size()) out.timeline_json = text.substr(line + 1);
+  return out;
+}
 
 std::string record_to_json(const CellRecord& record) {
   Json out{{"id", record.config.id},

@@ -109,7 +109,7 @@ void ResultSet::append(const CellRecord& record) {
     if (result.timeline_json.empty()) continue;
     const std::string path = timeline_path(record.config.id, arm);
     make_directory((directory_ / path).parent_path());
-    write_atomically(path, result.timeline_json);
+    write_atomically(path, result.timeline_json, Sync::kNo);
   }
   const off_t size = ::lseek(lines_fd_, 0, SEEK_END);
   if (write_fully(lines_fd_, record_to_json(record) + "\n") && ::fsync(lines_fd_) == 0) return;
@@ -127,12 +127,12 @@ void ResultSet::finish(const std::vector<CellRecord>& records, const std::string
   write_atomically("summary.md", summary_markdown(records, run));
 }
 
-void ResultSet::write_atomically(const std::string& file, const std::string& text) {
+void ResultSet::write_atomically(const std::string& file, const std::string& text, Sync sync) {
   const fs::path path = directory_ / file;
   const fs::path temporary = path.string() + ".part";
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) cannot_write(path);
-  const bool written = write_fully(fd, text) && ::fsync(fd) == 0;
+  const bool written = write_fully(fd, text) && (sync == Sync::kNo || ::fsync(fd) == 0);
   const int error = errno;
   ::close(fd);
   if (!written || ::rename(temporary.c_str(), path.c_str()) != 0) {

@@ -43,7 +43,9 @@ class ResultSet {
 
  private:
   void read_earlier();
-  void write_atomically(const std::string& file, const std::string& text);
+  /// Timelines are large and can be had again, so they are left to the system to sync.
+  enum class Sync { kYes, kNo };
+  void write_atomically(const std::string& file, const std::string& text, Sync sync = Sync::kYes);
 
   std::filesystem::path directory_;
   int lines_fd_ = -1;

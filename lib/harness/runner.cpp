@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <list>
-#include <memory>
 
 #include "core/check.h"
 #include "harness/json_codec.h"
@@ -22,63 +21,78 @@ constexpr auto kGrace = std::chrono::seconds(2);
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// A cell whose arms run one after the other.
-class RunningCell {
+/// An arm's process with its time limit.
+class RunningArm {
  public:
-  RunningCell(const PlannedCell& cell, std::vector<Arm> arms, const RunnerOptions& options)
-      : cell_(cell), arms_(std::move(arms)), options_(options), started_(Clock::now()) {
-    limit_s_ = options.timeout_s.value_or(cell.timeout_s.value_or(kDefaultTimeoutSeconds));
-    start_arm();
+  RunningArm(const RunnerOptions& options, const CellConfig& cell, Arm arm, double limit_s)
+      : arm_(arm), limit_s_(limit_s), process_(options.command, cell, arm) {
+    deadline_ =
+        process_.started() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s));
   }
 
-  int output_fd() const { return process_->output_fd(); }
+  Arm arm() const { return arm_; }
+  ArmProcess& process() { return process_; }
+  Clock::time_point deadline() const { return deadline_; }
 
-  Clock::time_point next_deadline() const { return deadline_; }
-
-  /// Moves on as far as it can; true when every arm has ended.
+  /// True once the process has ended. Past its time limit it is first asked to end, then made to.
   bool advance() {
-    process_->drain();
-    while (process_->ended()) {
-      ArmResult result = process_->result();
-      add_predictions(result, cell_.config, arms_[next_], options_.predict);
-      results_[arms_[next_]] = std::move(result);
-      process_.reset();
-      if (++next_ == arms_.size()) return true;
-      start_arm();
+    process_.drain();
+    if (process_.ended()) return true;
+    if (Clock::now() < deadline_) return false;
+    if (asked_to_end_) {
+      process_.kill();
+    } else {
+      process_.time_out(limit_s_);
+      asked_to_end_ = true;
     }
-    if (Clock::now() >= deadline_) {
-      if (asked_to_end_) {
-        process_->kill();
-      } else {
-        process_->time_out(limit_s_);
-        asked_to_end_ = true;
-      }
-      deadline_ = Clock::now() + kGrace;
-    }
+    deadline_ = Clock::now() + kGrace;
     return false;
   }
 
-  void terminate() { process_->terminate(); }
-  bool process_ended() { return process_->ended(); }
-  CellRecord record() { return make_record(cell_, std::move(results_), seconds_since(started_)); }
-
  private:
-  void start_arm() {
-    process_ = std::make_unique<ArmProcess>(options_.command, cell_.config, arms_[next_]);
-    asked_to_end_ = false;
-    deadline_ =
-        process_->started() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s_));
+  Arm arm_;
+  double limit_s_;
+  ArmProcess process_;
+  Clock::time_point deadline_;
+  bool asked_to_end_ = false;
+};
+
+class RunningCell {
+ public:
+  RunningCell(const PlannedCell& cell, std::vector<Arm> arms, const RunnerOptions& options)
+      : cell_(cell), arms_(std::move(arms)), options_(options) {
+    limit_s_ = options.timeout_s.value_or(cell.timeout_s.value_or(kDefaultTimeoutSeconds));
   }
 
+  bool has_unstarted() const { return started_arms_ < arms_.size(); }
+  void start_next() { running_.emplace_back(options_, cell_.config, arms_[started_arms_++], limit_s_); }
+  std::list<RunningArm>& running() { return running_; }
+
+  /// Takes the results of arms that have ended; true when that was the last one.
+  bool advance() {
+    for (auto it = running_.begin(); it != running_.end();) {
+      if (!it->advance()) {
+        ++it;
+        continue;
+      }
+      ArmResult result = it->process().result();
+      add_predictions(result, cell_.config, it->arm(), options_.predict);
+      results_[it->arm()] = std::move(result);
+      it = running_.erase(it);
+    }
+    return running_.empty() && !has_unstarted();
+  }
+
+  CellRecord record() { return make_record(cell_, std::move(results_), seconds_since(start_)); }
+
+ private:
   const PlannedCell& cell_;
   std::vector<Arm> arms_;
   const RunnerOptions& options_;
-  Clock::time_point started_;
+  Clock::time_point start_ = Clock::now();
   double limit_s_ = 0;
-  std::size_t next_ = 0;
-  std::unique_ptr<ArmProcess> process_;
-  Clock::time_point deadline_;
-  bool asked_to_end_ = false;
+  std::size_t started_arms_ = 0;
+  std::list<RunningArm> running_;
   ArmResults results_;
 };
 
@@ -101,7 +115,7 @@ class Runner {
   int run() {
     Clock::time_point next_tick = Clock::now();
     for (;;) {
-      start_cells();
+      start_what_fits();
       if (running_.empty()) return 0;
       if (Clock::now() >= next_tick) {
         if (events_.tick) events_.tick(static_cast<int>(running_.size()));
@@ -122,8 +136,24 @@ class Runner {
   }
 
  private:
-  void start_cells() {
-    while (next_ < cells_.size()) {
+  std::size_t processes() {
+    std::size_t count = 0;
+    for (RunningCell& cell : running_) count += cell.running().size();
+    return count;
+  }
+
+  /// Arms of cells that have begun come first, so that cells finish soon.
+  void start_what_fits() {
+    for (;;) {
+      const std::size_t busy = processes();
+      if (busy > 0 && (alone_ || busy >= static_cast<std::size_t>(options_.jobs))) return;
+      const auto begun =
+          std::find_if(running_.begin(), running_.end(), [](const RunningCell& c) { return c.has_unstarted(); });
+      if (begun != running_.end()) {
+        begun->start_next();
+        continue;
+      }
+      if (next_ == cells_.size()) return;
       const PlannedCell& cell = cells_[next_];
       if (!cell.skip_reason.empty()) {
         ++next_;
@@ -131,9 +161,7 @@ class Runner {
         continue;
       }
       const bool alone = runs_alone(cell);
-      const bool room =
-          running_.empty() || (!alone && !alone_ && running_.size() < static_cast<std::size_t>(options_.jobs));
-      if (!room) return;
+      if (alone && busy > 0) return;
       running_.emplace_back(cell, arms_of(cell, vocabulary_), options_);
       alone_ = alone;
       ++next_;
@@ -142,27 +170,27 @@ class Runner {
 
   void wait_until(Clock::time_point wake) {
     std::vector<pollfd> fds{{watch_.fd(), POLLIN, 0}};
-    for (const RunningCell& cell : running_) {
-      fds.push_back({cell.output_fd(), POLLIN, 0});
-      wake = std::min(wake, cell.next_deadline());
-    }
+    for (RunningCell& cell : running_)
+      for (RunningArm& arm : cell.running()) {
+        fds.push_back({arm.process().output_fd(), POLLIN, 0});
+        wake = std::min(wake, arm.deadline());
+      }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(wake - Clock::now()).count() + 1;
     ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<long>(left, 0, 1000)));
     watch_.clear();
   }
 
   int stop() {
-    for (RunningCell& cell : running_) cell.terminate();
+    std::vector<ArmProcess*> left;
+    for (RunningCell& cell : running_)
+      for (RunningArm& arm : cell.running()) left.push_back(&arm.process());
+    for (ArmProcess* process : left) process->terminate();
     const Clock::time_point patience = Clock::now() + kGrace;
-    const auto all_ended = [&] {
-      bool all = true;
-      for (RunningCell& cell : running_) all = cell.process_ended() && all;
-      return all;
-    };
-    while (!all_ended() && watch_.stop_requests() < 2 && Clock::now() < patience) {
+    while (!left.empty() && watch_.stop_requests() < 2 && Clock::now() < patience) {
       pollfd fd{watch_.fd(), POLLIN, 0};
       ::poll(&fd, 1, 50);
       watch_.clear();
+      std::erase_if(left, [](ArmProcess* process) { return process->ended(); });
     }
     running_.clear();  // kills what is left
     return watch_.first_stop_signal();

@@ -15,7 +15,7 @@ namespace fp8lab {
 using PredictFunction = std::function<std::map<std::string, double>(const CellConfig&, Arm)>;
 
 struct RunnerOptions {
-  int jobs = 1;                     ///< cells at a time; a cell that measures the clock runs alone
+  int jobs = 1;                     ///< arms at a time; a cell that measures the clock runs alone, arm after arm
   std::optional<double> timeout_s;  ///< seconds that an arm may take, whatever its scenario says
   ArmCommand command;
   PredictFunction predict;
@@ -24,7 +24,7 @@ struct RunnerOptions {
 /// What the runner tells while it works. Called on the caller's thread.
 struct RunnerEvents {
   std::function<void(CellRecord&&)> finished;  ///< in the order in which cells finish; may throw, which stops the run
-  std::function<void(int running)> tick;       ///< about five times a second
+  std::function<void(int cells)> tick;         ///< about five times a second, with the number of cells that run
 };
 
 /// Runs the cells, skipped ones included, and returns 0, or the signal that stopped the run. Cells that were running then are

@@ -32,7 +32,7 @@ void add_run(CLI::App& app, RunRequest& request, double& timeout_s) {
   app.add_option("-f,--filter", request.filter, "run only cells whose id matches; a leading '-' negates")
       ->type_name("REGEX");
   app.add_option("-o,--out", request.out, "directory for results")->capture_default_str()->type_name("DIR");
-  app.add_option("-j,--jobs", request.jobs, "cells at a time; default: a cell per core")
+  app.add_option("-j,--jobs", request.jobs, "processes at a time; default: one per core")
       ->check(CLI::Range(1, 1024))
       ->type_name("N");
   app.add_option("--timeout", timeout_s, "seconds that one arm may take, instead of the scenarios' own limits")

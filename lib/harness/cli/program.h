@@ -28,7 +28,7 @@ struct RunRequest {
   std::vector<std::string> devices;  ///< empty: all
   std::string filter;                ///< regular expression on ids, negated by a leading '-'; empty: all
   std::string out = "out";
-  int jobs = 0;  ///< 0: a cell per usable core
+  int jobs = 0;  ///< processes at a time; 0: one per usable core
   std::optional<double> timeout_s;
   bool resume = false;
   bool list = false;
