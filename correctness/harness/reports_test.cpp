@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "harness/environment.h"
+#include "harness/holders.h"
 #include "harness/metrics.h"
 #include "harness/spelling.h"
 #include "harness/units.h"
@@ -94,7 +95,15 @@ TEST(Summary, BeginsWithWhatNeedsAttentionAndShowsEveryFigure) {
       << text;
   EXPECT_TRUE(contains(text, "| 785.9 MiB | 589.5 MiB (618,135,552 B) | 589.5 MiB (618,135,552 B) |")) << text;
   EXPECT_TRUE(contains(text, "| layer\\|0 | 1,000 B |"));
-  EXPECT_TRUE(contains(text, "| 8 more | 7.8 KiB (8,000 B) |")) << text;
+  EXPECT_TRUE(contains(text, "| the rest | 7.8 KiB (8,000 B) |")) << text;
+}
+
+TEST(Holders, FoldByIndexAndKeepTheirSum) {
+  EXPECT_EQ(
+      folded_by_index(
+          {{"weight of layers[0].fc1", 3}, {"input", 5}, {"weight of layers[12].fc1", 4}, {"odd[", 1}, {"a[x]b[]", 1}}),
+      (HolderBytes{{"weight of layers[*].fc1", 7}, {"input", 5}, {"odd[", 1}, {"a[x]b[]", 1}}));
+  EXPECT_EQ(folded_by_index({}), HolderBytes{});
 }
 
 TEST(Summary, NamesNoCellsWhenThereAreNone) {

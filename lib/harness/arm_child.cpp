@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "harness/arm_process.h"
+#include "harness/holders.h"
 #include "harness/json_codec.h"
 #include "harness/scenario.h"
 
@@ -23,7 +24,10 @@ ArmResult ended(const char* status, const std::string& reason) {
 
 ArmResult guarded(const ArmFunction& arm_function, const std::string& cell, Arm arm) {
   try {
-    return arm_function(cell_from_json(cell), arm);
+    ArmResult result = arm_function(cell_from_json(cell), arm);
+    // A model of a hundred layers has thousands of holders at its peak; each of them is in the timeline.
+    result.peak_by_holder = folded_by_index(result.peak_by_holder);
+    return result;
   } catch (const OutOfMemory& error) {
     return ended("out_of_memory", error.what());
   } catch (const std::bad_alloc&) {

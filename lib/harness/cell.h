@@ -78,6 +78,7 @@ struct ArmResult {
   std::map<std::string, MetricValue> metrics;  ///< by metric name
   /// Bytes by holder at the end of backward ("context of layers[0].attention: q, k, v"), largest first.
   std::vector<std::pair<std::string, std::int64_t>> retained_by_holder;
+  /// Bytes by holder at the peak, largest first; results keep them folded by index ("layers[*].fc1").
   std::vector<std::pair<std::string, std::int64_t>> peak_by_holder;
   std::string sequence_hash;  ///< hex; equal on every device for the same schedule
   std::string timeline_json;  ///< the memory timeline document, empty when not recorded

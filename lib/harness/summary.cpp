@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "harness/holders.h"
 #include "harness/metrics.h"
 #include "harness/reports.h"
 #include "harness/units.h"
@@ -168,16 +169,18 @@ std::string holders(const std::vector<const CellRecord*>& cells) {
       if (result.retained_by_holder.empty()) continue;
       out += fmt::format("Who still holds memory after backward in `{}`, {}:\n\n{}", point_of(*record), name(arm),
                          table_head({"holder", "bytes"}));
-      const std::size_t count = result.retained_by_holder.size();
-      for (std::size_t i = 0; i < std::min(count, kMostHolders); ++i)
-        out += row({result.retained_by_holder[i].first,
-                    figure(static_cast<double>(result.retained_by_holder[i].second), "B")});
-      if (count > kMostHolders) {
-        double rest = 0;
-        for (std::size_t i = kMostHolders; i < count; ++i)
-          rest += static_cast<double>(result.retained_by_holder[i].second);
-        out += row({fmt::format("{} more", count - kMostHolders), figure(rest, "B")});
+      const bool many = result.retained_by_holder.size() > kMostHolders;
+      const HolderBytes shown_holders = many ? folded_by_index(result.retained_by_holder) : result.retained_by_holder;
+      double rest = 0;
+      for (std::size_t i = 0; i < shown_holders.size(); ++i) {
+        const auto bytes = static_cast<double>(shown_holders[i].second);
+        if (i < kMostHolders) {
+          out += row({shown_holders[i].first, figure(bytes, "B")});
+        } else {
+          rest += bytes;
+        }
       }
+      if (rest > 0) out += row({"the rest", figure(rest, "B")});
       out += "\n";
     }
   return out;
