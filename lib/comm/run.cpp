@@ -27,12 +27,23 @@ void throw_failure(const Failure& failure, int rank, int ranks) {
 }
 
 void throw_aborted(const Signature& call, std::string_view group, std::string_view reason) {
-  throw GroupAborted(fmt::format("{} of group '{}' cannot complete: {}", describe(call), group, reason));
+  throw GroupAborted(fmt::format("{} cannot complete: {}", describe(call, group), reason));
 }
 
-std::string text_of(std::chrono::nanoseconds duration) {
-  const std::chrono::duration<double> seconds = duration;
-  return seconds.count() < 1 ? fmt::format("{:g} ms", seconds.count() * 1000) : fmt::format("{:g} s", seconds.count());
+std::string describe_late(std::span<const int> world_ranks, const Signature& call, std::string_view group,
+                          std::chrono::nanoseconds timeout) {
+  std::string ranks;
+  for (const int rank : world_ranks) ranks += fmt::format("{}rank {}", ranks.empty() ? "" : " and ", rank);
+  const std::chrono::duration<double> seconds = timeout;
+  return fmt::format("{} did not come to {} within {:g} s", ranks, describe(call, group), seconds.count());
+}
+
+std::string describe_left(int world_rank, const Signature& call, std::string_view group) {
+  return fmt::format("rank {} has finished without joining {}", world_rank, describe(call, group));
+}
+
+std::string describe(const Signature& call, std::string_view group) {
+  return fmt::format("{} of group '{}'", describe(call), group);
 }
 
 }  // namespace fp8lab

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -43,7 +44,11 @@ Failure current_failure();
 /// The error of a rank whose `call` cannot complete because of what happened to another.
 [[noreturn]] void throw_aborted(const Signature& call, std::string_view group, std::string_view reason);
 
-/// "60 s", "1.5 s", "200 ms"
-std::string text_of(std::chrono::nanoseconds duration);
+/// The causes that a waiting rank finds, for the ranks it waits for.
+std::string describe_late(std::span<const int> world_ranks, const Signature& call, std::string_view group,
+                          std::chrono::nanoseconds timeout);
+std::string describe_left(int world_rank, const Signature& call, std::string_view group);
+/// "barrier 'x' (#2) of group 'world'"
+std::string describe(const Signature& call, std::string_view group);
 
 }  // namespace fp8lab

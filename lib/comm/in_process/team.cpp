@@ -1,7 +1,6 @@
 #include "comm/in_process/team.h"
 
-#include <fmt/core.h>
-
+#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -126,21 +125,17 @@ bool Team::misses_one_who_left(int rank) const {
 
 /// Aborts, unless those who were missing have come by now.
 void Team::abort_for_missing(int rank) {
-  const std::string call = fmt::format("{} of group '{}'", describe(brought(rank, rank).call), name_);
-  std::string late;
-  std::string whereabouts;
+  const Signature& call = brought(rank, rank).call;
+  std::vector<int> late;
   for (std::size_t i = 0; i < seats_.size(); ++i) {
     if (!is_missing(i, rank)) continue;
     const int absent = world_ranks_[i];
-    if (world_.has_left(absent)) {
-      world_.abort({.reason = fmt::format("rank {} has finished without joining {}{}", absent, call, world_.whereabouts(absent))});
-      return;
-    }
-    late += fmt::format("{}rank {}", late.empty() ? "" : " and ", absent);
-    if (whereabouts.empty()) whereabouts = world_.whereabouts(absent);
+    if (world_.has_left(absent))
+      return world_.abort({.reason = describe_left(absent, call, name_) + world_.whereabouts(absent)});
+    late.push_back(absent);
   }
   if (late.empty()) return;
-  world_.abort({.reason = fmt::format("{} did not come to {} within {}{}", late, call, text_of(world_.timeout()), whereabouts)});
+  world_.abort({.reason = describe_late(late, call, name_, world_.timeout()) + world_.whereabouts(late.front())});
 }
 
 void Team::wake() {

@@ -55,15 +55,14 @@ void World::complete(int rank) {
 }
 
 std::string World::whereabouts(int rank) const {
-  const auto text_of_call = [](const Call& call) {
-    return fmt::format("{} of group '{}'", describe(call.signature), call.group);
-  };
   const Activity& activity = activities_[static_cast<std::size_t>(rank)];
   const std::lock_guard lock(activity.mutex);
-  std::string text = activity.completed ? fmt::format("; the last collective that rank {} completed is {}", rank,
-                                                      text_of_call(*activity.completed))
-                                        : fmt::format("; rank {} has completed no collective", rank);
-  if (activity.pending) text += fmt::format(", and it waits in {}", text_of_call(*activity.pending));
+  const std::optional<Call>& completed = activity.completed;
+  const std::optional<Call>& pending = activity.pending;
+  std::string text = completed ? fmt::format("; the last collective that rank {} completed is {}", rank,
+                                             describe(completed->signature, completed->group))
+                               : fmt::format("; rank {} has completed no collective", rank);
+  if (pending) text += fmt::format(", and it waits in {}", describe(pending->signature, pending->group));
   return text;
 }
 
