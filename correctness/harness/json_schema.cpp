@@ -1,11 +1,12 @@
 #include "harness/json_schema.h"
 
-#include <functional>
-#include <map>
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <stdexcept>
 
 #include "harness/keys.h"
+#include "harness/yaml_tree.h"
 
 namespace fp8lab::sample {
 namespace {
@@ -137,14 +138,7 @@ class Checker {
   const Json& root_;
 };
 
-}  // namespace
-
-std::vector<std::string> schema_violations(const Json& schema, const Json& document) {
-  Checker checker(schema);
-  checker.check(schema, document, "");
-  return checker.found;
-}
-
+/// With the types that JSON gives the scalars.
 Json json_of(const YamlNode& node) {
   switch (node.kind) {
     case YamlNode::Kind::kNull: return nullptr;
@@ -165,6 +159,22 @@ Json json_of(const YamlNode& node) {
   if (const auto whole = whole_number(node.text)) return *whole;
   if (const auto number = decimal_number(node.text)) return *number;
   return node.text;
+}
+
+std::vector<std::string> violations(const Json& schema, const Json& document) {
+  Checker checker(schema);
+  checker.check(schema, document, "");
+  return checker.found;
+}
+
+}  // namespace
+
+std::vector<std::string> schema_violations(const std::string& schema, const std::string& document) {
+  return violations(Json::parse(schema), Json::parse(document));
+}
+
+std::vector<std::string> yaml_schema_violations(const std::string& schema, const std::string& yaml) {
+  return violations(Json::parse(schema), json_of(parse_yaml(yaml, "document")));
 }
 
 }  // namespace fp8lab::sample

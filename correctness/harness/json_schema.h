@@ -1,18 +1,15 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "harness/yaml_tree.h"
-
 namespace fp8lab::sample {
 
-/// Where `document` breaks `schema`, one line each: "/cells/0/id: not of type string". Knows the keywords that our schemas use and
-/// throws for any other, so that no rule is passed over in silence.
-std::vector<std::string> schema_violations(const nlohmann::json& schema, const nlohmann::json& document);
+/// Where a JSON document breaks a JSON Schema, one line each: "/cells/0/id: not of type string". Knows the keywords that our
+/// schemas use and throws for any other, so that no rule is passed over in silence.
+std::vector<std::string> schema_violations(const std::string& schema, const std::string& document);
 
-/// A YAML document with the types that JSON gives its scalars.
-nlohmann::json json_of(const YamlNode& node);
+/// The same for a YAML document with the types that JSON gives its scalars.
+std::vector<std::string> yaml_schema_violations(const std::string& schema, const std::string& yaml);
 
 }  // namespace fp8lab::sample

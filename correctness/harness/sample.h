@@ -10,9 +10,12 @@ namespace fp8lab::sample {
 
 inline Vocabulary vocabulary() {
   Vocabulary out;
-  out.recipes = {
-      {"bf16", "sixteen bits", "", nullptr}, {"delayed", "delayed scaling", "", nullptr}, {"mxfp8", "blocks of 32", "", nullptr}};
-  out.devices = {{"cpu", "host", "", nullptr}, {"meta", "shapes", "", nullptr}, {"cuda", "card", "no CUDA device was found", nullptr}};
+  out.recipes = {{"bf16", "sixteen bits", "", nullptr},
+                 {"delayed", "delayed scaling", "", nullptr},
+                 {"mxfp8", "blocks of 32", "", nullptr}};
+  out.devices = {{"cpu", "host", "", nullptr},
+                 {"meta", "shapes", "", nullptr},
+                 {"cuda", "card", "no CUDA device was found", nullptr}};
   out.archs = {{"hopper", "", "", nullptr}, {"blackwell", "", "", nullptr}};
   out.forms = {{"gpt", "", "", nullptr}, {"llama", "", "", nullptr}};
   out.layers = {{"linear", "", "", nullptr}, {"transformer_layer", "", "", nullptr}};

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "harness/environment.h"
@@ -17,12 +18,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json schema(const std::string& name) {
-  return Json::parse(sample::read(std::string(FP8LAB_SCHEMA_DIRECTORY) + "/" + name));
-}
+std::string schema(const std::string& name) { return sample::read(std::string(FP8LAB_SCHEMA_DIRECTORY) + "/" + name); }
 
 std::vector<std::string> violations(const std::string& yaml) {
-  return sample::schema_violations(schema("scenario.schema.json"), sample::json_of(parse_yaml(yaml, "f")));
+  return sample::yaml_schema_violations(schema("scenario.schema.json"), yaml);
 }
 
 std::set<std::string> keys_of(const Json& object) {
@@ -34,7 +33,7 @@ std::set<std::string> keys_of(const Json& object) {
 std::set<std::string> set_of(const Json& list) { return list.get<std::set<std::string>>(); }
 
 TEST(ScenarioSchema, HasEveryKeyOfTheTableWithItsTypeAndBounds) {
-  const Json root = schema("scenario.schema.json");
+  const Json root = Json::parse(schema("scenario.schema.json"));
   for (const Key& key : keys()) {
     const std::string path(key.path);
     ASSERT_TRUE(root["$defs"].contains(path)) << path;
@@ -60,7 +59,7 @@ TEST(ScenarioSchema, HasEveryKeyOfTheTableWithItsTypeAndBounds) {
 }
 
 TEST(ScenarioSchema, HasNoOtherKeys) {
-  const Json root = schema("scenario.schema.json");
+  const Json root = Json::parse(schema("scenario.schema.json"));
   std::set<std::string> model, training{"recipe_options"}, options, axes{"include", "exclude"};
   for (const Key& key : keys()) {
     axes.insert(std::string(key.last()));
@@ -134,14 +133,14 @@ TEST(ResultsSchema, TakesWhatARunWrites) {
   crashed.arms[Arm::kAfter].status = "crashed";
   crashed.arms[Arm::kAfter].signal = "SIGSEGV";
   crashed.arms[Arm::kAfter].output_tail = "tail";
-  const Json document = Json::parse(results_json({good, crashed}, environment_json({}, {}), false));
+  const std::string document = results_json({good, crashed}, environment_json({}, {}), false);
   for (const std::string& violation : sample::schema_violations(schema("results.schema.json"), document))
     ADD_FAILURE() << violation;
-  Json broken = document;
+  Json broken = Json::parse(document);
   broken["cells"][0].erase("hash");
   broken["cells"][1]["verdict"] = "fine";
   broken["extra"] = 1;
-  EXPECT_EQ(sample::schema_violations(schema("results.schema.json"), broken).size(), 3u);
+  EXPECT_EQ(sample::schema_violations(schema("results.schema.json"), broken.dump()).size(), 3u);
 }
 
 }  // namespace
