@@ -7,7 +7,7 @@
 #include <new>
 #include <vector>
 
-#include "ranks.h"
+#include "comm/ranks.h"
 
 // A binary of its own: it replaces operator new, to show that collectives leave it alone.
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ranks.h"
+#include "comm/ranks.h"
 
 // What every group counts and refuses, whatever moves its bytes.
 namespace fp8lab::comm_test {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ranks.h"
+#include "comm/ranks.h"
 
 // Runs that go wrong. Ranks here share nothing but the group, so that these hold for threads and processes alike.
 namespace fp8lab::comm_test {

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <vector>
 
-#include "ranks.h"
+#include "comm/ranks.h"
 
 // Collectives that move bytes: all_gather and broadcast; and the barrier.
 namespace fp8lab::comm_test {

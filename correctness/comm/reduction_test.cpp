@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "ranks.h"
+#include "comm/ranks.h"
 #include "reference/compare.h"
 
 // Sums and maxima, bit for bit.

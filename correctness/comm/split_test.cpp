@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "ranks.h"
+#include "comm/ranks.h"
 
 // Sub-groups: who is in them, and that they work at their own pace.
 namespace fp8lab::comm_test {

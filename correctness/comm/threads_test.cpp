@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "ranks.h"
+#include "comm/ranks.h"
 
 // Faults whose timing takes memory that the ranks share: only for ranks that are threads.
 namespace fp8lab::comm_test {

@@ -1,0 +1,112 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/ranks.h"
+
+// Started by mpirun: what a rank computes as a process is, bit for bit, what it computes as a thread.
+namespace fp8lab::comm_test {
+namespace {
+
+constexpr std::uint64_t kSeed = 77;
+
+std::uint64_t draw(std::uint64_t step, std::uint64_t what) { return reference::scramble(reference::scramble(kSeed + step) ^ what); }
+
+/// Any bits at all: NaNs, infinities and subnormals among them.
+std::vector<std::byte> any_bits(std::uint64_t step, int rank, std::int64_t bytes) {
+  std::vector<std::byte> all;
+  for (std::int64_t i = 0; i < bytes; ++i) all.push_back(test_byte(kSeed + step, rank, i));
+  return all;
+}
+
+/// Values of moderate size, so that sums are mostly finite and rounded.
+std::vector<std::byte> values(std::uint64_t step, int rank, std::int64_t bytes) {
+  std::vector<std::byte> all(static_cast<std::size_t>(bytes));
+  for (std::int64_t i = 0; i + 4 <= bytes; i += 4) {
+    const float value = test_value(kSeed + step, rank, i);
+    std::memcpy(&all[static_cast<std::size_t>(i)], &value, 4);
+  }
+  return all;
+}
+
+/// A course of collectives drawn from the seed alone; returns all that `group`'s rank received.
+std::vector<std::byte> course(ProcessGroup& group) {
+  constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kI32, DType::kI64};
+  std::vector<std::byte> received;
+  for (std::uint64_t step = 0; step < 60; ++step) {
+    const DType dtype = kTypes[draw(step, 0) % kTypes.size()];
+    const auto element = static_cast<std::int64_t>(size_bytes(dtype));
+    std::vector<std::int64_t> offsets = {0};
+    for (int rank = 0; rank < group.size(); ++rank)
+      offsets.push_back(offsets.back() + static_cast<std::int64_t>(draw(step, 10 + static_cast<std::uint64_t>(rank)) % 700));
+    const auto rank = static_cast<std::size_t>(group.rank());
+    const std::int64_t own = offsets[rank + 1] - offsets[rank];
+    std::vector<std::byte> whole = draw(step, 1) % 2 == 0 ? any_bits(step, group.rank(), offsets.back() * element)
+                                                          : values(step, group.rank(), offsets.back() * element);
+    std::vector<std::byte> result(static_cast<std::size_t>(own * element));
+    switch (draw(step, 2) % 5) {
+      case 0: {
+        result.resize(static_cast<std::size_t>(offsets.back()));
+        const GatherPart part{.from = whole.data(), .to = result.data(), .offsets_bytes = offsets};
+        group.all_gather({&part, 1}, "gather");
+        break;
+      }
+      case 1: {
+        const ScatterPart part{.from = whole.data(), .to = result.data(), .offsets_elems = offsets, .dtype = dtype};
+        group.reduce_scatter({&part, 1}, "scatter");
+        break;
+      }
+      case 2:
+      case 3: {
+        const ReduceOp op = draw(step, 2) % 5 == 2 ? ReduceOp::kSum : ReduceOp::kMax;
+        const std::array<ReducePart, 2> parts = {
+            ReducePart{.data = whole.data(), .elems = offsets[1], .dtype = dtype},
+            ReducePart{.data = whole.data() + offsets[1] * element, .elems = offsets.back() - offsets[1], .dtype = dtype}};
+        group.all_reduce(op, parts, "reduce");
+        result = whole;
+        break;
+      }
+      default: {
+        const BroadcastPart part{.data = whole.data(), .bytes = static_cast<std::int64_t>(whole.size())};
+        group.broadcast(static_cast<int>(draw(step, 3) % static_cast<std::uint64_t>(group.size())), {&part, 1}, "send");
+        result = whole;
+      }
+    }
+    received.insert(received.end(), result.begin(), result.end());
+  }
+  return received;
+}
+
+TEST(Equality, ProcessesComputeWhatThreadsCompute) {
+  const int ranks = mpi_ranks();
+  ASSERT_GT(ranks, 0) << "start this with mpirun";
+  std::vector<std::vector<std::byte>> by_thread(static_cast<std::size_t>(ranks));
+  run_ranks("in_process", {.ranks = ranks},
+            [&](ProcessGroup& group) { by_thread[static_cast<std::size_t>(group.rank())] = course(group); });
+  run_ranks("mpi", {.ranks = ranks}, [&](ProcessGroup& group) {
+    const std::vector<std::byte> received = course(group);
+    EXPECT_GT(received.size(), 10'000u);
+    EXPECT_TRUE(received == by_thread[static_cast<std::size_t>(group.rank())]) << "rank " << group.rank();
+  });
+}
+
+TEST(Equality, RunsOfAnotherSizeAreRefused) {
+  const int ranks = mpi_ranks();
+  EXPECT_EQ(error_of([&] { run_ranks("mpi", {.ranks = ranks + 1}, [](ProcessGroup&) {}); }),
+            "a run of " + std::to_string(ranks + 1) + " ranks over " + std::to_string(ranks) +
+                " MPI processes: start it with mpirun -n " + std::to_string(ranks + 1));
+}
+
+TEST(Equality, OnlyTheFirstThreadMayUseMpi) {
+  run_ranks("mpi", {.ranks = mpi_ranks()}, [](ProcessGroup& group) { group.barrier("x"); });
+  std::string error;
+  std::jthread([&] { error = error_of([] { run_ranks("mpi", {.ranks = mpi_ranks()}, [](ProcessGroup&) {}); }); }).join();
+  EXPECT_EQ(error, "MPI was started by another thread; all runs over MPI must come from that one (MPI_THREAD_FUNNELED)");
+}
+
+}  // namespace
+}  // namespace fp8lab::comm_test
