@@ -119,7 +119,10 @@ TEST_F(CheckpointTest, RecomputesWithTheStashedScaleAndRecordsNoAmax) {
   const Forward forward = [&](const Variable& in) {
     scales.begin_forward(runtime_);
     const QuantizeInputs inputs = scales.inputs(0, {}, 0);
-    uses.push_back({tape_.device->read(inputs.scale).front(), static_cast<bool>(inputs.amax)});
+    const AttentionRole role = scales.kernel_role(0);
+    EXPECT_EQ(*role.scale, tape_.device->read(inputs.scale).front());
+    EXPECT_EQ(role.amax != nullptr, static_cast<bool>(inputs.amax));
+    uses.push_back({*role.scale, role.amax != nullptr});
     scales.end_forward();
     return saving("node", in, 1);
   };

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "autograd/functions.h"
 #include "nn/layer_cases.h"
 #include "reference/compare.h"
 
@@ -110,20 +111,45 @@ TEST_P(RecipeTest, EveryCardComputesTheSameBits) {
     EXPECT_TRUE(reference::bitwise_equal(gradient, expected.at(name))) << name;
 }
 
-// The window bites: in the first step delayed scaling knows no history, its scales are 1, and a small input underflows.
-TEST(RecipeWindow, NoticesAScaleThatDoesNotFit) {
-  const Quantized& linear = kQuantized[0];
-  const auto weight_gradient = [&](std::string_view recipe, int steps) {
-    LayerCase layer_case = case_of(linear, recipe, "hopper");
-    layer_case.input_scale = 1e-3;
+// The window bites: in the first step delayed scaling knows no history, its scales are 1, and a small input and small
+// gradients underflow. Two updates of both directions' scales later they fit.
+TEST(RecipeWindow, NoticesScalesThatDoNotFit) {
+  constexpr Quantized kLinear{"linear", "linear_without_bias", false, 2};
+  const auto gradients = [&](std::string_view recipe, int steps) {
+    LayerCase layer_case = case_of(kLinear, recipe, "hopper");
+    layer_case.input_scale = layer_case.target_scale = 1e-3;
     LayerRun run(layer_case);
     for (int i = 1; i < steps; ++i) run.step();
-    return run.step().gradients.at("layers[0].weight");
+    return all_gradients(run.step());
   };
-  const Values exact = weight_gradient("bf16", 1);
-  const Window window = window_of(linear, make_recipe("delayed"), "layers[0].weight");
-  EXPECT_LT(reference::sqnr_db(exact, weight_gradient("delayed", 1)), window.floor);
-  EXPECT_GT(reference::sqnr_db(exact, weight_gradient("delayed", 3)), window.floor);
+  const auto exact = gradients("bf16", 1), first = gradients("delayed", 1), third = gradients("delayed", 3);
+  for (const auto& [name, expected] : exact) {
+    const Window window = window_of(kLinear, make_recipe("delayed"), name);
+    EXPECT_LT(reference::sqnr_db(expected, first.at(name)), window.floor) << name;
+    EXPECT_GT(reference::sqnr_db(expected, third.at(name)), window.floor) << name;
+  }
+}
+
+// Forward's scales move on when forward ends; what backward computes again (P inside attention) must not notice.
+TEST(BackwardScales, AreThoseOfItsForward) {
+  const auto gradients = [](const char* recipe, bool scales_move_on) {
+    LayerRun run(case_of({"attention", "attention", true, 0}, recipe, "hopper"));
+    const LayerConfig config = nn_test::block_config(nn_test::layer_named("attention"));
+    const Tensor x =
+        run.device().allocate({{config.tokens(), config.hidden}, DType::kF32}, run.runtime().in_flight("x"));
+    run.device().write(x, run.input());
+    const Variable y = run.model().forward(run.runtime(), {x, nullptr});
+    if (scales_move_on) run.model().update_forward_scales(run.runtime());
+    run_backward(run.runtime(), mse_loss(run.runtime(), y, x));
+    std::vector<Values> all;
+    for (const Parameter* parameter : run.model().parameters()) all.push_back(run.device().read(parameter->grad));
+    return all;
+  };
+  for (const char* recipe : {"delayed", "current"}) {
+    const auto expected = gradients(recipe, false), actual = gradients(recipe, true);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(reference::bitwise_equal(actual[i], expected[i])) << recipe << ", parameter " << i;
+  }
 }
 
 std::string name_of(const ::testing::TestParamInfo<std::tuple<Quantized, const char*>>& info) {

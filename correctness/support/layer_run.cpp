@@ -39,7 +39,7 @@ LayerRun::LayerRun(const LayerCase& layer_case)
   const std::int64_t count = config.tokens() * config.hidden;
   // What the model sees is what the tensors hold: rounded where they are bf16.
   input_ = device_->read(upload("x", values_for("x", count, case_.input_scale)));
-  target_ = device_->read(upload("target", values_for("target", count, 1.0)));
+  target_ = device_->read(upload("target", values_for("target", count, case_.target_scale)));
 }
 
 Tensor LayerRun::upload(std::string_view name, const Values& values) {

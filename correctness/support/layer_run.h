@@ -35,6 +35,7 @@ struct LayerCase {
   std::string_view recipe = "bf16";
   std::string_view arch = "hopper";
   double input_scale = 1.0;
+  double target_scale = 1.0;
 };
 
 /// One forward and backward of a model, on the host.
