@@ -9,7 +9,8 @@
 
 namespace fp8lab {
 
-DelayedScales::DelayedScales(Device& device, std::vector<float> fp8_max, const DelayedScaling& options, std::string_view owner)
+DelayedScales::DelayedScales(Device& device, std::vector<float> fp8_max, const DelayedScaling& options,
+                             std::string_view owner)
     : fp8_max_(std::move(fp8_max)), options_(options) {
   check(!fp8_max_.empty(), "delayed scaling: no tensor given; a group has at least one");
   if (options_.history_length < 1)
@@ -24,9 +25,7 @@ DelayedScales::DelayedScales(Device& device, std::vector<float> fp8_max, const D
 
 Tensor DelayedScales::scale(int tensor) const { return scales_.columns(tensor, 1).reshaped(Shape{1}); }
 
-Tensor DelayedScales::amax(int tensor) const {
-  return history_.row_range(0, 1).columns(tensor, 1).reshaped(Shape{1});
-}
+Tensor DelayedScales::amax(int tensor) const { return history_.row_range(0, 1).columns(tensor, 1).reshaped(Shape{1}); }
 
 void DelayedScales::update(Device& device) {
   device.launch(&KernelTable::delayed_update, DelayedUpdateArgs{.history = history_.data<float>(),

@@ -36,7 +36,8 @@ void check_inputs(const QuantizeInputs& inputs) {
     check_dtype("quantize", {"scale", inputs.scale}, DType::kF32);
     check_numel("quantize", {"scale", inputs.scale}, 1, "one for the whole tensor");
   } else if (inputs.scale) {
-    fail(fmt::format("quantize: {}; it is given only where the amax comes from a history", describe({"scale", inputs.scale})));
+    fail(fmt::format("quantize: {}; it is given only where the amax comes from a history",
+                     describe({"scale", inputs.scale})));
   }
   if (inputs.amax) {
     check_dtype("quantize", {"amax", inputs.amax}, DType::kF32);
@@ -123,10 +124,12 @@ QuantizedTensor quantize(Device& device, const Tensor& x, const QuantizeInputs& 
   return cast_halves(device, x, inputs, {});
 }
 
-std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const Tensor> xs, const QuantizeInputs& inputs) {
+std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const Tensor> xs,
+                                               const QuantizeInputs& inputs) {
   for (const Tensor& x : xs) check_real("quantize_together", {"x", x});
   check_inputs(inputs);
-  if (!inputs.format.per_tensor()) fail("quantize_together: blocks have scales of their own; only whole tensors can share one");
+  if (!inputs.format.per_tensor())
+    fail("quantize_together: blocks have scales of their own; only whole tensors can share one");
   std::vector<QuantizedTensor> results;
   results.reserve(xs.size());
   with_shared_scale(device, xs, inputs, [&](const CastContext& context) {

@@ -18,9 +18,9 @@ struct Orientations {
 
 struct QuantizeInputs {
   QuantFormat format;
-  Orientations orientations;
-  Tensor scale;  ///< f32 [1]; needed if the amax comes from a history, otherwise absent
-  Tensor amax;   ///< f32 [1], max-accumulated with this tensor's amax; absent where nobody records it
+  Orientations orientations{};
+  Tensor scale{};  ///< f32 [1]; needed if the amax comes from a history, otherwise absent
+  Tensor amax{};   ///< f32 [1], max-accumulated with this tensor's amax; absent where nobody records it
   HolderId holder = 0;  ///< of codes and scales
 };
 

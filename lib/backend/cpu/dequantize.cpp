@@ -28,7 +28,8 @@ void dequantize(const DequantizeArgs& args, ExecContext&) {
     load(codes, row, col, count, values.data());
     for (std::int64_t begin = 0; begin < count;) {
       // A segment need not begin where a block does.
-      const std::int64_t block_end = scales.per_tensor() ? count : scales.block_cols - (col + begin) % scales.block_cols + begin;
+      const std::int64_t block_end =
+          scales.per_tensor() ? count : scales.block_cols - (col + begin) % scales.block_cols + begin;
       const std::int64_t end = std::min(block_end, count);
       const float scale = scale_at(scales, row, col + begin);
       for (; begin < end; ++begin) values[static_cast<std::size_t>(begin)] *= scale;

@@ -1,0 +1,215 @@
+#include "ops/quantize.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "reference/compare.h"
+#include "support/quantize.h"
+
+// Every format in every orientation against the definition, bit for bit: codes, scales and the scales' padding.
+namespace fp8lab {
+namespace {
+
+using reference::Flaw;
+using support::bytes_of;
+using support::matrix_of;
+using support::NamedFormat;
+using support::Placement;
+
+const Shape kShapes[] = {{1, 1},  {1, 31}, {33, 32},   {31, 33},  {127, 129},
+                         {0, 32}, {32, 0}, {128, 256}, {5, 4096}, {2, 3, 4, 8}};
+
+::testing::AssertionResult half_equals(Device& device, const QuantizedHalf& half,
+                                       const reference::Quantized& expected) {
+  auto codes = reference::bitwise_equal(bytes_of(device, half.codes), expected.codes);
+  if (!codes) return codes << " (codes)";
+  auto scales = reference::bitwise_equal(bytes_of(device, half.scale_inv), expected.scale_bytes);
+  if (!scales) return scales << " (bytes of scales)";
+  return ::testing::AssertionSuccess();
+}
+
+class EveryFormat : public ::testing::TestWithParam<std::tuple<NamedFormat, DType>> {
+ protected:
+  const QuantFormat& format() const { return std::get<0>(GetParam()).format; }
+  DType dtype() const { return std::get<1>(GetParam()); }
+  Tensor input(const Shape& shape, Placement placement) {
+    return support::place(*device_, shape, dtype(), support::varied_values(shape.numel(), 17), placement);
+  }
+
+  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+};
+
+TEST_P(EveryFormat, EqualsItsDefinition) {
+  for (const Shape& shape : kShapes)
+    for (const Placement placement : support::kPlacements) {
+      SCOPED_TRACE(to_string(shape) + " " + support::name_of(placement));
+      const Tensor x = input(shape, placement);
+      const reference::Matrix matrix = matrix_of(*device_, x);
+      const float scale = support::expected_scale(matrix, format());
+      const reference::Quantized rowwise = reference::quantize(matrix, format(), scale);
+      const reference::Quantized columnwise = reference::quantize(matrix.transposed(), format(), scale);
+
+      const QuantizedTensor both = support::quantized(*device_, x, format());
+      ASSERT_TRUE(half_equals(*device_, both.rowwise(), rowwise));
+      ASSERT_TRUE(half_equals(*device_, both.columnwise(), columnwise));
+      const QuantizedTensor rows = support::quantized(*device_, x, format(), {.orientations = {true, false}});
+      ASSERT_FALSE(rows.columnwise());
+      ASSERT_TRUE(half_equals(*device_, rows.rowwise(), rowwise));
+      const QuantizedTensor columns = support::quantized(*device_, x, format(), {.orientations = {false, true}});
+      ASSERT_FALSE(columns.rowwise());
+      ASSERT_TRUE(half_equals(*device_, columns.columnwise(), columnwise));
+      ASSERT_EQ(format().per_tensor(),
+                both.rowwise().scale_inv.buffer().same_block(both.columnwise().scale_inv.buffer()));
+    }
+}
+
+TEST_P(EveryFormat, DequantizesToItsDefinition) {
+  for (const Shape& shape : kShapes) {
+    SCOPED_TRACE(to_string(shape));
+    const Tensor x = input(shape, Placement::kContiguous);
+    const reference::Matrix matrix = matrix_of(*device_, x);
+    const QuantizedTensor both = support::quantized(*device_, x, format());
+    const auto check_half = [&](const OperandView& operand, const reference::Matrix& source) {
+      const reference::Quantized expected =
+          reference::quantize(source, format(), support::expected_scale(matrix, format()));
+      const Tensor values = dequantize(*device_, operand, DType::kF32, support::anyone(*device_));
+      return reference::bitwise_equal(support::read(*device_, values),
+                                      reference::dequantize(expected, format(), source.rows, source.cols).values);
+    };
+    ASSERT_TRUE(check_half(both.rowwise_operand(), matrix));
+    ASSERT_TRUE(check_half(both.columnwise_operand(false), matrix.transposed()));
+    if (!format().columnwise_is_transpose()) continue;
+    // A transposed view of the row-wise half serves as the other one.
+    const QuantizedTensor rows = support::quantized(*device_, x, format(), {.orientations = {true, false}});
+    ASSERT_TRUE(check_half(rows.columnwise_operand(true), matrix.transposed()));
+  }
+}
+
+TEST_P(EveryFormat, RecordsTheLargestMagnitude) {
+  const bool history = format().amax_source == AmaxSource::kHistory;
+  const Tensor x = input({33, 65}, Placement::kInsideWider);
+  const auto expected = static_cast<float>(reference::amax(matrix_of(*device_, x)));
+  const Tensor amax = support::scalar(*device_, 0.0f);
+  const QuantizeInputs inputs{.format = format(),
+                              .orientations = {false, true},
+                              .scale = history ? support::scalar(*device_, 2.0f) : Tensor{},
+                              .amax = amax,
+                              .holder = support::anyone(*device_)};
+  quantize(*device_, x, inputs);
+  EXPECT_EQ(device_->read(amax)[0], expected);
+  device_->write(amax, std::vector<float>{2 * expected});
+  quantize(*device_, x, inputs);
+  EXPECT_EQ(device_->read(amax)[0], 2 * expected) << "a larger amax of before must stay";
+}
+
+std::string param_name(const ::testing::TestParamInfo<EveryFormat::ParamType>& info) {
+  return std::get<0>(info.param).name + "_" + std::string(name(std::get<1>(info.param)));
+}
+INSTANTIATE_TEST_SUITE_P(Quantize, EveryFormat,
+                         ::testing::Combine(::testing::ValuesIn(support::all_formats()),
+                                            ::testing::Values(DType::kF32, DType::kBF16, DType::kF16)),
+                         param_name);
+
+// Each mistake must change codes or scales of the data that the comparisons above use, which stay equal without it. The other order
+// of the scaling rule moves only ties, some 200 in a million, so that one gets a million.
+TEST(QuantizeReference, NoticesMistakes) {
+  const auto device = support::open_poisoned_cpu();
+  const auto differs = [&](const std::string& format_name, Flaw flaw) {
+    const QuantFormat format = support::format_named(format_name);
+    const Shape shape = flaw == Flaw::kDividesByInverse ? Shape{1000, 1000} : Shape{127, 129};
+    const Tensor x = support::make_tensor(*device, shape, DType::kBF16, support::varied_values(shape.numel(), 17));
+    const reference::Matrix matrix = matrix_of(*device, x);
+    const QuantizedTensor actual = support::quantized(*device, x, format);
+    const float scale = support::expected_scale(matrix, format);
+    EXPECT_TRUE(half_equals(*device, actual.rowwise(), reference::quantize(matrix, format, scale))) << format_name;
+    return !half_equals(*device, actual.rowwise(), reference::quantize(matrix, format, scale, flaw));
+  };
+  for (const char* format : {"current_e4m3", "block_1x128_f32", "block_1x128_e5m2", "block_128x128_f32"}) {
+    EXPECT_TRUE(differs(format, Flaw::kDividesByInverse)) << format;
+    EXPECT_TRUE(differs(format, Flaw::kScaleThroughBf16)) << format;
+  }
+  for (const char* format : {"block_1x128_pow2", "block_128x128_pow2", "mxfp8_rceil", "mxfp8_floor_e5m2"}) {
+    EXPECT_TRUE(differs(format, Flaw::kSignedAmax)) << format;
+    EXPECT_TRUE(differs(format, Flaw::kNeighboursBlock)) << format;
+  }
+  for (const char* format : {"mxfp8_rceil", "mxfp8_floor", "mxfp8_rceil_e5m2", "mxfp8_floor_e5m2"})
+    EXPECT_TRUE(differs(format, Flaw::kFloorForCeiling)) << format;
+  for (const NamedFormat& row : support::all_formats()) EXPECT_TRUE(differs(row.name, Flaw::kTruncates)) << row.name;
+}
+
+TEST(QuantizeTogether, SharesTheScaleOfTheLargest) {
+  const auto device = support::open_poisoned_cpu();
+  const QuantFormat format = support::format_named("current_e4m3");
+  const Tensor packed = support::make_tensor(*device, {40, 96}, DType::kBF16, support::varied_values(40 * 96, 3));
+  const std::vector<Tensor> parts = {packed.columns(0, 48), packed.columns(48, 16), packed.columns(64, 32)};
+  const std::vector<QuantizedTensor> together = quantize_together(
+      *device, parts, {.format = format, .orientations = {true, true}, .holder = support::anyone(*device)});
+  ASSERT_EQ(together.size(), parts.size());
+  const float scale = support::expected_scale(matrix_of(*device, packed), format);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const reference::Matrix part = matrix_of(*device, parts[i]);
+    EXPECT_TRUE(half_equals(*device, together[i].rowwise(), reference::quantize(part, format, scale)));
+    EXPECT_TRUE(half_equals(*device, together[i].columnwise(), reference::quantize(part.transposed(), format, scale)));
+    EXPECT_TRUE(together[i].columnwise().scale_inv.buffer().same_block(together[0].rowwise().scale_inv.buffer()));
+  }
+}
+
+// Kernels take any strides, more than tensors can have.
+TEST(QuantizeKernel, TakesAnyStrides) {
+  const auto device = support::open_poisoned_cpu();
+  constexpr std::int64_t kRows = 37, kCols = 70;
+  const std::vector<float> values = support::varied_values(20000, 5);
+  const Tensor memory = support::make_tensor(*device, {20000}, DType::kBF16, values);
+  struct Strides {
+    std::int64_t offset, row, col;
+  };
+  for (const Strides strides :
+       {Strides{0, 3 * 71, 3}, {0, 2, 80}, {12000, -200, -2}, {5, 0, 1}, {5, 1, 0}, {5, 0, 0}}) {
+    SCOPED_TRACE(std::to_string(strides.row) + " " + std::to_string(strides.col));
+    MatrixView in = memory.view();
+    in.data += 2 * strides.offset;
+    in.rows = kRows;
+    in.cols = kCols;
+    in.row_stride = strides.row;
+    in.col_stride = strides.col;
+    reference::Matrix matrix{kRows, kCols, {}};
+    const std::vector<double> stored = support::read(*device, memory);
+    for (std::int64_t i = 0; i < kRows; ++i)
+      for (std::int64_t j = 0; j < kCols; ++j)
+        matrix.values.push_back(stored[static_cast<std::size_t>(strides.offset + i * strides.row + j * strides.col)]);
+    for (const NamedFormat& row : support::all_formats()) {
+      SCOPED_TRACE(row.name);
+      QuantizedTensor shell({kRows, kCols}, row.format);
+      const Tensor inverse = device->allocate(scale_layout(row.format, kRows, kCols).spec, support::anyone(*device));
+      // Codes with a gap behind each.
+      const Tensor codes = device->allocate({Shape{kRows, 2 * kCols}, row.format.payload}, support::anyone(*device));
+      MatrixView gaps = codes.view();
+      gaps.cols = kCols;
+      gaps.col_stride = 2;
+      const float scale = support::expected_scale(matrix, row.format);
+      const Tensor scale_tensor = support::scalar(*device, scale);
+      QuantizeArgs args;
+      args.in = in;
+      args.rowwise = {gaps, scale_view(inverse, row.format, kRows, kCols)};
+      args.format = row.format;
+      args.scale = scale_tensor.data<float>();
+      device->launch(&KernelTable::quantize, args);
+      const reference::Quantized expected = reference::quantize(matrix, row.format, scale);
+      std::vector<std::uint8_t> gathered;
+      const std::vector<std::uint8_t> with_gaps = bytes_of(*device, codes);
+      for (std::size_t i = 0; i < with_gaps.size(); i += 2) {
+        gathered.push_back(with_gaps[i]);
+        ASSERT_EQ(with_gaps[i + 1], 0xFF) << "a gap was written to";
+      }
+      ASSERT_TRUE(reference::bitwise_equal(gathered, expected.codes));
+      ASSERT_TRUE(reference::bitwise_equal(bytes_of(*device, inverse), expected.scale_bytes));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fp8lab
