@@ -56,6 +56,14 @@ TEST_F(TapeTest, NodesLiveWhileTheLossDoes) {
   EXPECT_TRUE(leaf_) << "but what somebody else holds stays";
 }
 
+// As deep as no stack is, were nodes destroyed by recursion.
+TEST_F(TapeTest, GraphsOfAnyDepthGoWithTheirRoot) {
+  Variable value = x_;
+  for (int i = 0; i < 200000; ++i) value = probe(runtime_, value, nullptr);
+  value = {};
+  EXPECT_EQ(leaf_.use_count(), 2) << "held by the fixture and its x alone";
+}
+
 TEST_F(TapeTest, SlotsAreFreedOnceTheNodeHasRunAndContextsWithTheNode) {
   auto early = saving_node("early", leaf_, ShellPolicy::kRestoreAndKeep);
   early->save("plain", scratch(10));

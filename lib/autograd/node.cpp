@@ -14,6 +14,19 @@ namespace fp8lab {
 Node::Node(Runtime& runtime, std::string name, std::vector<std::shared_ptr<Node>> inputs, ShellPolicy policy)
     : runtime_(runtime), name_(std::move(name)), inputs_(std::move(inputs)), policy_(policy) {}
 
+// Nodes hold their inputs, so a deep graph would be destroyed by recursion, a stack frame or three per node. Those that only this
+// one keeps alive are taken apart in a loop instead.
+Node::~Node() {
+  std::vector<std::shared_ptr<Node>> dying = std::move(inputs_);
+  while (!dying.empty()) {
+    const std::shared_ptr<Node> node = std::move(dying.back());
+    dying.pop_back();
+    if (!node || node.use_count() > 1) continue;
+    for (std::shared_ptr<Node>& input : node->inputs_) dying.push_back(std::move(input));
+    node->inputs_.clear();
+  }
+}
+
 void Node::add_slot(std::string_view what, const Tensor& tensor) {
   Slot& slot = slots_.emplace_back();
   slot.holder = device().holder(HolderKind::kSavedSlot, name_, what);

@@ -47,7 +47,7 @@ class Node : public std::enable_shared_from_this<Node> {
   /// Owned by a shared_ptr from birth; saving comes after construction. `policy` governs the shells of what save_split() saves.
   Node(Runtime& runtime, std::string name, std::vector<std::shared_ptr<Node>> inputs,
        ShellPolicy policy = ShellPolicy::kMoveOut);
-  virtual ~Node() = default;
+  virtual ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
