@@ -1,50 +1,74 @@
 #include "harness/timeline.h"
 
-#include <fmt/core.h>
-#include <fmt/format.h>
-
-#include <iterator>
+#include <array>
+#include <charconv>
+#include <string>
 
 namespace fp8lab {
 namespace {
 
-// Names come from parameter and layer names; quotes and backslashes are all that JSON minds in them.
-std::string quoted(std::string_view text) {
-  std::string result = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    result += c;
+/// A large model has tens of thousands of events, and every arm writes them: appending beats formatting by far.
+class Writer {
+ public:
+  explicit Writer(std::size_t bytes) { text_.reserve(bytes); }
+
+  Writer& operator<<(std::string_view text) {
+    text_ += text;
+    return *this;
   }
-  return result + '"';
-}
+  Writer& operator<<(std::int64_t number) {
+    std::array<char, 20> digits;
+    text_.append(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr);
+    return *this;
+  }
+  /// Names come from parameter and layer names; quotes and backslashes are all that JSON minds in them.
+  Writer& quoted(std::string_view text) {
+    text_ += '"';
+    for (char c : text) {
+      if (c == '"' || c == '\\') text_ += '\\';
+      text_ += c;
+    }
+    text_ += '"';
+    return *this;
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
 
 std::string_view separator(std::size_t i) { return i == 0 ? "" : ","; }
 
 }  // namespace
 
 std::string timeline_json(const Ledger& ledger) {
-  fmt::memory_buffer out;
-  const auto write = std::back_inserter(out);
-  fmt::format_to(write, "{{\"schema\":\"fp8lab.timeline/1\",\"holders\":[");
+  // Above what either takes; pages that are never written cost nothing.
+  constexpr std::size_t kHolderBytes = 128, kEventBytes = 96;
+  Writer out(kHolderBytes * ledger.holders() + kEventBytes * (ledger.timeline().size() + 1));
+  out << R"({"schema":"fp8lab.timeline/1","holders":[)";
   for (HolderId id = 0; id < ledger.holders(); ++id) {
     const Holder& holder = ledger.holder(id);
-    fmt::format_to(write, "{}{{\"kind\":{},\"owner\":{},\"what\":{}}}", separator(id), quoted(name(holder.kind)),
-                   quoted(holder.owner), quoted(holder.what));
+    out << separator(id) << R"({"kind":)";
+    out.quoted(name(holder.kind)) << R"(,"owner":)";
+    out.quoted(holder.owner) << R"(,"what":)";
+    out.quoted(holder.what) << "}";
   }
-  fmt::format_to(write, "],\n\"marks\":[");
+  out << "],\n\"marks\":[";
   for (std::size_t i = 0; i < ledger.marks().size(); ++i) {
     const LedgerMark& mark = ledger.marks()[i];
-    fmt::format_to(write, "{}{{\"name\":{},\"live_bytes\":{},\"retained_bytes\":{},\"event\":{}}}", separator(i), quoted(mark.name),
-                   mark.live_bytes, mark.retained_bytes, mark.event);
+    out << separator(i) << R"({"name":)";
+    out.quoted(mark.name) << R"(,"live_bytes":)" << mark.live_bytes << R"(,"retained_bytes":)" << mark.retained_bytes
+                          << R"(,"event":)" << static_cast<std::int64_t>(mark.event) << "}";
   }
-  fmt::format_to(write, "],\n\"events\":[");
+  out << "],\n\"events\":[";
   for (std::size_t i = 0; i < ledger.timeline().size(); ++i) {
     const LedgerEvent& event = ledger.timeline()[i];
-    fmt::format_to(write, "{}[{},{},{},{},{},{}]", separator(i), event.delta_bytes, event.bytes, event.live_bytes, event.holder,
-                   quoted(name(event.phase.kind)), event.phase.step);
+    out << separator(i) << "[" << event.delta_bytes << "," << event.bytes << "," << event.live_bytes << ","
+        << static_cast<std::int64_t>(event.holder) << ",";
+    out.quoted(name(event.phase.kind)) << "," << static_cast<std::int64_t>(event.phase.step) << "]";
   }
-  fmt::format_to(write, "]}}\n");
-  return fmt::to_string(out);
+  out << "]}\n";
+  return out.take();
 }
 
 }  // namespace fp8lab

@@ -50,6 +50,11 @@ HolderId Ledger::holder(HolderKind kind, std::string_view owner, std::string_vie
   return id;
 }
 
+void Ledger::record_timeline(bool on) {
+  recording_ = on;
+  if (on) timeline_.reserve(std::size_t{1} << 16);  // growing by copies would touch twice the pages
+}
+
 void Ledger::set_phase(PhaseKind kind, int step) { phase_ = {kind, step}; }
 
 void Ledger::add(HolderId holder, std::int64_t bytes) {

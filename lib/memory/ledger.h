@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <string_view>
@@ -78,7 +79,7 @@ class Ledger {
   std::size_t events_seen() const { return events_seen_; }
   /// Empty unless recording.
   const std::vector<LedgerEvent>& timeline() const { return timeline_; }
-  void record_timeline(bool on) { recording_ = on; }
+  void record_timeline(bool on);
 
  private:
   void add(HolderId holder, std::int64_t bytes);
@@ -87,7 +88,7 @@ class Ledger {
   HolderBytes describe(const std::vector<std::int64_t>& bytes, bool only_retained = false) const;
   std::map<std::string, std::int64_t> sum_kinds(const std::vector<std::int64_t>& bytes) const;
 
-  std::vector<Holder> holders_;
+  std::deque<Holder> holders_;  // many, so never moved
   std::vector<std::uint64_t> holder_hashes_;
   std::unordered_multimap<std::size_t, HolderId> ids_;  // by hash, so that looking up a known holder allocates nothing
 
