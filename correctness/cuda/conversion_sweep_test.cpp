@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -16,13 +15,14 @@ namespace {
 constexpr std::uint32_t kRun = 1u << 24;
 
 struct Mismatches {
-  std::atomic<std::uint64_t> ours{0};
-  std::atomic<std::uint64_t> hardware{0};
-  std::atomic<std::uint64_t> scales{0};
-  std::atomic<std::uint32_t> example{0};
+  std::uint64_t ours = 0;
+  std::uint64_t hardware = 0;
+  std::uint64_t scales = 0;
+  std::uint32_t example = 0;  ///< bits of the last float that differed
 };
 
-void compare(const ConvertedRun& run, std::uint32_t first, std::uint32_t begin, std::uint32_t end, Mismatches& mismatches) {
+Mismatches compare(const ConvertedRun& run, std::uint32_t first, std::uint32_t begin, std::uint32_t end) {
+  Mismatches mismatches;
   for (std::uint32_t i = begin; i < end; ++i) {
     const float x = float_from_bits(first + i);
     const float magnitude = float_from_bits(float_bits(x) & kFloatMagnitudeMask);
@@ -36,24 +36,32 @@ void compare(const ConvertedRun& run, std::uint32_t first, std::uint32_t begin, 
     mismatches.scales += !scales;
     if (!(ours && hardware && scales)) mismatches.example = first + i;
   }
+  return mismatches;
 }
 
 TEST(ConversionSweep, AllFloatsConvertOnTheCardAsOnTheHost) {
-  Mismatches mismatches;
+  Mismatches total;
   const std::uint32_t threads = std::max(1u, std::thread::hardware_concurrency());
   for (std::uint64_t first = 0; first < (std::uint64_t{1} << 32); first += kRun) {
     const ConvertedRun run = convert_on_card(static_cast<std::uint32_t>(first), kRun);
+    std::vector<Mismatches> found(threads);
     std::vector<std::thread> workers;
     for (std::uint32_t t = 0; t < threads; ++t)
       workers.emplace_back([&, t] {
         const auto share = [&](std::uint64_t k) { return static_cast<std::uint32_t>(kRun * k / threads); };
-        compare(run, static_cast<std::uint32_t>(first), share(t), share(t + 1), mismatches);
+        found[t] = compare(run, static_cast<std::uint32_t>(first), share(t), share(t + 1));
       });
     for (std::thread& worker : workers) worker.join();
+    for (const Mismatches& part : found) {
+      total.ours += part.ours;
+      total.hardware += part.hardware;
+      total.scales += part.scales;
+      if (part.example != 0) total.example = part.example;
+    }
   }
-  EXPECT_EQ(mismatches.ours, 0u) << "last at bits 0x" << std::hex << mismatches.example;
-  EXPECT_EQ(mismatches.hardware, 0u) << "last at bits 0x" << std::hex << mismatches.example;
-  EXPECT_EQ(mismatches.scales, 0u) << "last at bits 0x" << std::hex << mismatches.example;
+  EXPECT_EQ(total.ours, 0u) << "last at bits 0x" << std::hex << total.example;
+  EXPECT_EQ(total.hardware, 0u) << "last at bits 0x" << std::hex << total.example;
+  EXPECT_EQ(total.scales, 0u) << "last at bits 0x" << std::hex << total.example;
 }
 
 TEST(ConversionSweep, AllCodesDecodeOnTheCardAsOnTheHost) {
