@@ -104,7 +104,8 @@ void draw_training(Draw& draw, TrainingConfig& training) {
   if (training.recipe == "delayed" && draw.chance()) training.recipe_options.amax_history_length = draw.upto(64);
 }
 
-/// Every layer, form, recipe, architecture and way to run it, each with several draws of everything else.
+/// Every layer, form, recipe, architecture and way to run it, each with several draws of everything else; up to the first
+/// failure.
 template <class Visit>
 void for_each_cell(int draws, Visit visit) {
   Draw draw;
@@ -126,7 +127,7 @@ void for_each_cell(int draws, Visit visit) {
                   cell.training.fp8_attention = fp8_attention;
                   draw_sizes(draw, make_recipe(recipe.name), cell.model);
                   draw_training(draw, cell.training);
-                  if (can_run(cell)) visit(cell);
+                  if (can_run(cell) && !testing::Test::HasFailure()) visit(cell);
                 }
 }
 
