@@ -6,15 +6,15 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "comm/process_groups.h"
 
-// In-process collectives: bandwidth beside memcpy's of the same threads, measured in turns, and the cost of small ones.
+// In-process collectives: the bandwidth of gathers beside memcpy by the same threads, and what a small collective costs.
 namespace fp8lab {
 namespace {
 
+using benchmark::Counter;
 using Clock = std::chrono::steady_clock;
 
 std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
@@ -23,11 +23,14 @@ std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
   return offsets;
 }
 
-/// Runs `step` on every rank once per iteration of `state`, which rank 0 drives.
-void run_lock_step(benchmark::State& state, int ranks, const std::function<std::function<void()>(ProcessGroup&)>& prepare) {
+/// Makes a rank's step. The group outlives it.
+using MakeStep = std::function<std::function<void()>(ProcessGroup&)>;
+
+/// Every rank takes its step once per iteration of `state`, which rank 0 drives.
+void run_in_step(benchmark::State& state, int ranks, const MakeStep& make_step) {
   std::atomic<bool> more{true};
   run_ranks("in_process", {.ranks = ranks}, [&](ProcessGroup& group) {
-    const std::function<void()> step = prepare(group);
+    const std::function<void()> step = make_step(group);
     step();  // grows what grows
     if (group.rank() != 0) {
       for (group.barrier("next"); more; group.barrier("next")) step();
@@ -42,48 +45,109 @@ void run_lock_step(benchmark::State& state, int ranks, const std::function<std::
   });
 }
 
-/// Every rank gathers `total` bytes and then copies as many from a buffer of its own. Rates are bytes written by all ranks
-/// per second; `of_memcpy` is their quotient.
-void gather_and_memcpy(benchmark::State& state) {
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+/// Every rank gathers `MiB` in all, then copies as much from a buffer of its own. The rates are bytes written by all ranks
+/// together over the median time; `of_memcpy` is their quotient.
+void all_gather_beside_memcpy(benchmark::State& state) {
   const int ranks = static_cast<int>(state.range(0));
   const std::int64_t total = state.range(1) << 20;
   const bool in_place = state.range(2) != 0;
   const std::vector<std::int64_t> offsets = even_offsets(total, ranks);
-  double gather_seconds = 0;
-  double memcpy_seconds = 0;
-  run_lock_step(state, ranks, [&](ProcessGroup& group) -> std::function<void()> {
-    const std::int64_t own = offsets[static_cast<std::size_t>(group.rank())];
-    auto from = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(total), std::byte{1});
-    auto to = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(total), std::byte{2});
-    return [&, own, from, to, &group_ = group] {
-      const GatherPart part{.from = (in_place ? to : from)->data() + (in_place ? own : 0),
-                            .to = to->data(),
-                            .offsets_bytes = offsets};
+  const auto bytes = static_cast<std::size_t>(total);
+  struct Buffers {
+    std::vector<std::byte> from;
+    std::vector<std::byte> to;
+  };
+  std::vector<Buffers> buffers(static_cast<std::size_t>(ranks));
+  std::vector<double> gather_seconds;
+  std::vector<double> memcpy_seconds;
+  run_in_step(state, ranks, [&](ProcessGroup& group) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    Buffers& own = buffers[rank];
+    own.from.assign(bytes, std::byte{1});
+    own.to.assign(bytes, std::byte{2});
+    const GatherPart part{.from = in_place ? own.to.data() + offsets[rank] : own.from.data(),
+                          .to = own.to.data(),
+                          .offsets_bytes = offsets};
+    return [&, rank, part] {
       const auto start = Clock::now();
-      group_.all_gather({&part, 1}, "gather");
-      group_.barrier("gathered");
+      group.all_gather({&part, 1}, "gather");
+      group.barrier("gathered");
       const auto middle = Clock::now();
-      std::memcpy(to->data(), from->data(), static_cast<std::size_t>(total));
+      std::memcpy(buffers[rank].to.data(), buffers[rank].from.data(), bytes);
       benchmark::ClobberMemory();
-      group_.barrier("copied");
-      if (group_.rank() != 0) return;
-      gather_seconds += std::chrono::duration<double>(middle - start).count();
-      memcpy_seconds += std::chrono::duration<double>(Clock::now() - middle).count();
+      group.barrier("copied");
+      if (rank != 0) return;
+      gather_seconds.push_back(std::chrono::duration<double>(middle - start).count());
+      memcpy_seconds.push_back(std::chrono::duration<double>(Clock::now() - middle).count());
     };
   });
-  const double steps = static_cast<double>(state.iterations() + 1);
-  const double moved = static_cast<double>(total) * ranks * steps;
-  // A gather in place leaves each rank's own bytes where they are.
-  const double gathered = moved - (in_place ? static_cast<double>(total) * steps : 0);
-  using benchmark::Counter;
-  state.counters["gather"] = Counter(gathered / gather_seconds, Counter::kDefaults, Counter::kIs1024);
-  state.counters["memcpy"] = Counter(moved / memcpy_seconds, Counter::kDefaults, Counter::kIs1024);
-  state.counters["of_memcpy"] = gathered / gather_seconds / (moved / memcpy_seconds);
+  // In place, each rank's own bytes already are where they belong.
+  const double copied = static_cast<double>(total) * ranks;
+  const double gathered = in_place ? static_cast<double>(total) * (ranks - 1) : copied;
+  const double gather_rate = gathered / median(gather_seconds);
+  const double memcpy_rate = copied / median(memcpy_seconds);
+  state.counters["gather_rate"] = Counter(gather_rate, Counter::kDefaults, Counter::kIs1024);
+  state.counters["memcpy_rate"] = Counter(memcpy_rate, Counter::kDefaults, Counter::kIs1024);
+  state.counters["of_memcpy"] = gather_rate / memcpy_rate;
 }
-BENCHMARK(gather_and_memcpy)
+BENCHMARK(all_gather_beside_memcpy)
     ->ArgNames({"ranks", "MiB", "in_place"})
-    ->ArgsProduct({{1, 2, 4, 8, 16}, {64}, {0, 1}})
-    ->ArgsProduct({{4}, {1, 4, 16, 256}, {0}})
+    ->ArgsProduct({{2, 4, 8, 16}, {64}, {0, 1}})
+    ->ArgsProduct({{4}, {1, 16, 256}, {0}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// One all-gather of `parts` tensors that moves nothing: what a rank alone spends on it.
+void host_cost_of_all_gather(benchmark::State& state) {
+  const int ranks = static_cast<int>(state.range(0));
+  const std::vector<std::int64_t> offsets = even_offsets(std::int64_t{ranks} << 20, ranks);
+  auto* const nowhere = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);
+  const GatherPart part{.from = nowhere, .to = nowhere + (std::int64_t{1} << 40), .offsets_bytes = offsets};
+  const std::vector<GatherPart> parts(static_cast<std::size_t>(state.range(1)), part);
+  run_ranks("simulated", {.ranks = ranks}, [&](ProcessGroup& group) {
+    for (auto _ : state) group.all_gather(parts, "layers.17.self_attention");
+  });
+}
+BENCHMARK(host_cost_of_all_gather)->ArgNames({"ranks", "parts"})->ArgsProduct({{4, 64, 512}, {1, 9, 18}});
+
+/// The same over real threads, waiting included; and the smallest collectives that move bytes.
+void latency_of_all_gather(benchmark::State& state) {
+  const int ranks = static_cast<int>(state.range(0));
+  const std::vector<std::int64_t> offsets = even_offsets(std::int64_t{ranks} * 64, ranks);
+  run_in_step(state, ranks, [&](ProcessGroup& group) {
+    return [&group, &offsets, own = std::vector<std::byte>(64),
+            all = std::vector<std::byte>(static_cast<std::size_t>(offsets.back()))]() mutable {
+      const GatherPart part{.from = own.data(), .to = all.data(), .offsets_bytes = offsets};
+      group.all_gather({&part, 1}, "small");
+    };
+  });
+}
+BENCHMARK(latency_of_all_gather)->ArgName("ranks")->Arg(2)->Arg(4)->Arg(16)->UseRealTime()->Unit(benchmark::kMicrosecond);
+
+/// Reductions read every rank's summands once and write each result once. The rate is of bytes read.
+void reduce_scatter(benchmark::State& state) {
+  const int ranks = static_cast<int>(state.range(0));
+  const std::int64_t elems = state.range(1) << 18;
+  const std::vector<std::int64_t> offsets = even_offsets(elems, ranks);
+  const auto count = static_cast<std::size_t>(elems);
+  run_in_step(state, ranks, [&](ProcessGroup& group) {
+    return [&group, &offsets, from = std::vector<float>(count, 1.0f), to = std::vector<float>(count)]() mutable {
+      const ScatterPart part{.from = reinterpret_cast<const std::byte*>(from.data()),
+                             .to = reinterpret_cast<std::byte*>(to.data()),
+                             .offsets_elems = offsets};
+      group.reduce_scatter({&part, 1}, "grads");
+    };
+  });
+  state.SetBytesProcessed(state.iterations() * ranks * elems * 4);
+}
+BENCHMARK(reduce_scatter)
+    ->ArgNames({"ranks", "MiB"})
+    ->ArgsProduct({{2, 4, 16}, {64}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
