@@ -154,6 +154,8 @@ TEST(Program, FiltersByDeviceAndByExpression) {
             "alpha/device=cuda,checkpoint=none  (skipped: no CUDA device was found)\n"
             "alpha/device=cuda,checkpoint=full  (skipped: no CUDA device was found)\n");
   EXPECT_EQ(Json::parse(ids({"--json"})).size(), 6u);
+  EXPECT_EQ(run({"run", "--list", "-d", "cpu", scenarios.path()}).output, ids({"-d", "cpu"}))
+      << "a path after -d is a path";
 }
 
 TEST(Program, ADryRunShowsEverythingAndRunsNothing) {

@@ -28,6 +28,7 @@ void add_run(CLI::App& app, RunRequest& request, double& timeout_s) {
   app.add_option("PATH", request.paths, "scenario files, or directories to search for *.yaml")->required();
   app.add_option("-d,--device", request.devices, "run only cells on these devices")
       ->delimiter(',')
+      ->allow_extra_args(false)  // a path may follow
       ->type_name("DEVICE,...");
   app.add_option("-f,--filter", request.filter, "run only cells whose id matches; a leading '-' negates")
       ->type_name("REGEX");
