@@ -22,7 +22,9 @@ class DelayedScalingTest : public ::testing::Test {
   DelayedScales make(const DelayedScaling& options, std::vector<float> fp8_max = {448.0f}) {
     return DelayedScales(*device_, std::move(fp8_max), options, "layer");
   }
-  void set_live(const DelayedScales& scales, int tensor, float amax) { device_->write(scales.amax(tensor), std::vector<float>{amax}); }
+  void set_live(const DelayedScales& scales, int tensor, float amax) {
+    device_->write(scales.amax(tensor), std::vector<float>{amax});
+  }
   float scale(const DelayedScales& scales, int tensor = 0) { return device_->read(scales.scale(tensor))[0]; }
   /// The scales after each of `amaxes`.
   std::vector<float> scales_after(const DelayedScaling& options, const std::vector<float>& amaxes) {
@@ -55,8 +57,9 @@ TEST_F(DelayedScalingTest, FirstTenValuesOfMax) {
 }
 
 TEST_F(DelayedScalingTest, FirstTenValuesOfMostRecent) {
-  EXPECT_EQ(scales_after({.history_length = 4, .algorithm = AmaxAlgorithm::kMostRecent}, {2, 4, 1, 0, 8, 1, 1, 1, 1, 0.5f}),
-            (std::vector<float>{224, 112, 448, 448, 56, 448, 448, 448, 448, 896}));
+  EXPECT_EQ(
+      scales_after({.history_length = 4, .algorithm = AmaxAlgorithm::kMostRecent}, {2, 4, 1, 0, 8, 1, 1, 1, 1, 0.5f}),
+      (std::vector<float>{224, 112, 448, 448, 56, 448, 448, 448, 448, 896}));
 }
 
 TEST_F(DelayedScalingTest, AHistoryOfOneFollowsEachAmax) {
@@ -118,7 +121,7 @@ TEST_F(DelayedScalingTest, FollowsTheWindowForLong) {
             if (kind < 10) amax = 0.0f;
             if (kind == 10) amax = kInf;
             if (kind == 11) amax = kNan;
-            if (kind == 12) amax = 1e6f;      // a spike
+            if (kind == 12) amax = 1e6f;  // a spike
             if (kind == 13) amax = 0x1p-148f;
             set_live(scales, tensor, amax);
             expected[static_cast<std::size_t>(tensor)].update(amax);
@@ -158,7 +161,10 @@ TEST_F(DelayedScalingTest, CastsRecordIntoTheLiveSlot) {
   const auto amax = static_cast<float>(reference::amax(support::matrix_of(*device_, x)));
   const auto cast = [&] {
     return quantize(*device_, x,
-                    {.format = recipe.activation, .scale = scales.scale(0), .amax = scales.amax(0), .holder = support::anyone(*device_)});
+                    {.format = recipe.activation,
+                     .scale = scales.scale(0),
+                     .amax = scales.amax(0),
+                     .holder = support::anyone(*device_)});
   };
   EXPECT_EQ(device_->read(cast().rowwise().scale_inv)[0], 1.0f);
   EXPECT_EQ(device_->read(scales.history())[0], amax);
@@ -166,7 +172,8 @@ TEST_F(DelayedScalingTest, CastsRecordIntoTheLiveSlot) {
   EXPECT_EQ(scale(scales, 0), 448.0f / amax);
   EXPECT_EQ(scale(scales, 1), 1.0f) << "nothing was cast under the other one";
   const QuantizedTensor second = cast();
-  const QuantizedTensor current = support::quantized(*device_, x, make_recipe("current").activation, {.orientations = {true, false}});
+  const QuantizedTensor current =
+      support::quantized(*device_, x, make_recipe("current").activation, {.orientations = {true, false}});
   EXPECT_TRUE(reference::bitwise_equal(support::bytes_of(*device_, second.rowwise().codes),
                                        support::bytes_of(*device_, current.rowwise().codes)));
 }

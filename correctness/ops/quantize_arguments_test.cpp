@@ -21,7 +21,8 @@ class QuantizeArguments : public ::testing::Test {
     return error_of([&] { quantize(*device_, x, inputs); });
   }
   void expect_words(const std::string& message, const std::vector<std::string>& words) {
-    for (const std::string& word : words) EXPECT_NE(message.find(word), std::string::npos) << "'" << message << "' lacks '" << word << "'";
+    for (const std::string& word : words)
+      EXPECT_NE(message.find(word), std::string::npos) << "'" << message << "' lacks '" << word << "'";
   }
 
   std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
@@ -43,7 +44,8 @@ TEST_F(QuantizeArguments, ScalesAndAmaxesMustFitTheFormat) {
   expect_words(refusal(x_, {.format = delayed}), {"scale is absent"});
   expect_words(refusal(x_, {.format = delayed, .scale = two_}), {"scale is f32 [2]", "1 elements"});
   expect_words(refusal(x_, {.format = delayed, .scale = x_}), {"scale is bf16", "must be f32"});
-  expect_words(refusal(x_, {.format = current, .scale = one_}), {"scale is f32 [1]", "only where the amax comes from a history"});
+  expect_words(refusal(x_, {.format = current, .scale = one_}),
+               {"scale is f32 [1]", "only where the amax comes from a history"});
   expect_words(refusal(x_, {.format = current, .amax = two_}), {"amax is f32 [2]"});
   EXPECT_EQ(refusal(x_, {.format = delayed, .scale = one_, .amax = one_}), "");
 }
@@ -73,9 +75,11 @@ TEST_F(QuantizeArguments, OnlyWholeTensorsShareAScale) {
 }
 
 TEST_F(QuantizeArguments, DequantizeNeedsCodesAndScales) {
-  expect_words(error_of([&] { dequantize(*device_, x_.operand(), DType::kF32, 0); }), {"dequantize", "bf16 without scales"});
+  expect_words(error_of([&] { dequantize(*device_, x_.operand(), DType::kF32, 0); }),
+               {"dequantize", "bf16 without scales"});
   const QuantizedTensor q = quantize(*device_, x_, {.format = format_named("current_e4m3")});
-  expect_words(error_of([&] { dequantize(*device_, q.rowwise_operand(), DType::kE4M3, 0); }), {"to e4m3", "f32, f16 or bf16"});
+  expect_words(error_of([&] { dequantize(*device_, q.rowwise_operand(), DType::kE4M3, 0); }),
+               {"to e4m3", "f32, f16 or bf16"});
 }
 
 TEST_F(QuantizeArguments, DequantizesToEveryType) {
@@ -136,14 +140,14 @@ TEST(QuantizeAccount, MetaAndCpuKeepOneAccount) {
     EXPECT_EQ(cpu.events, meta.events) << name;
     EXPECT_EQ(cpu.peak_bytes, meta.peak_bytes) << name;
     EXPECT_GT(cpu.events, 40u) << name;
-    EXPECT_NE(account("meta", [&](Device& device) { quantize_in_every_way(device, recipe, 512); }).hash, meta.hash) << name;
+    EXPECT_NE(account("meta", [&](Device& device) { quantize_in_every_way(device, recipe, 512); }).hash, meta.hash)
+        << name;
   }
 }
 
 TEST(QuantizeAccount, MetaTakesWhatNoHostCouldHold) {
-  const Account meta = account("meta", [](Device& device) {
-    quantize_in_every_way(device, make_recipe("mxfp8"), std::int64_t{1} << 40);
-  });
+  const Account meta = account(
+      "meta", [](Device& device) { quantize_in_every_way(device, make_recipe("mxfp8"), std::int64_t{1} << 40); });
   EXPECT_GT(meta.peak_bytes, std::int64_t{1} << 49);
 }
 

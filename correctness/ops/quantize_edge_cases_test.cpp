@@ -28,8 +28,8 @@ class QuantizeEdge : public ::testing::Test {
  protected:
   struct Result {
     Bytes codes;
-    Bytes e8m0;                     ///< first scale of each block row, if bytes
-    float scale_inv = 0.0f;         ///< first scale, if floats
+    Bytes e8m0;              ///< first scale of each block row, if bytes
+    float scale_inv = 0.0f;  ///< first scale, if floats
     std::vector<float> dequantized;
   };
 
@@ -38,7 +38,8 @@ class QuantizeEdge : public ::testing::Test {
     const QuantFormat format = format_named(format_name);
     const auto cols = static_cast<std::int64_t>(values.size());
     const Tensor x = support::make_tensor(*device_, {1, cols}, dtype, values);
-    const QuantizedTensor q = support::quantized(*device_, x, format, {.orientations = {true, false}, .history_scale = history_scale_});
+    const QuantizedTensor q =
+        support::quantized(*device_, x, format, {.orientations = {true, false}, .history_scale = history_scale_});
     Result result;
     result.codes = bytes_of(*device_, q.rowwise().codes);
     if (format.scale_dtype() == DType::kE8M0)
@@ -59,8 +60,9 @@ class QuantizeEdge : public ::testing::Test {
   float history_scale_ = 1.0f;
 };
 
-const char* const kOwnScale[] = {"current_e4m3",     "current_e5m2",      "current_pow2",  "block_1x128_pow2", "block_1x128_f32",
-                                 "block_128x128_f32", "mxfp8_rceil",       "mxfp8_floor",   "mxfp8_rceil_e5m2", "mxfp8_floor_e5m2"};
+const char* const kOwnScale[] = {"current_e4m3",     "current_e5m2",      "current_pow2", "block_1x128_pow2",
+                                 "block_1x128_f32",  "block_128x128_f32", "mxfp8_rceil",  "mxfp8_floor",
+                                 "mxfp8_rceil_e5m2", "mxfp8_floor_e5m2"};
 
 // Case 13.
 TEST_F(QuantizeEdge, AllZeroHasAFiniteScaleAndZeroCodes) {
@@ -219,9 +221,11 @@ TEST_F(QuantizeEdge, InfAndNanUnderOneScale) {
     float special;
     std::uint8_t e4m3, e5m2;
   };
-  for (const Row row : {Row{kInf, 0x7E, 0x7B}, {-kInf, 0xFE, 0xFB}, {kNan, kNanCode, kNanCode}, {-kNan, kNanCode, kNanCode}})
+  for (const Row row :
+       {Row{kInf, 0x7E, 0x7B}, {-kInf, 0xFE, 0xFB}, {kNan, kNanCode, kNanCode}, {-kNan, kNanCode, kNanCode}})
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
-      for (const char* format : {"current_e4m3", "current_e5m2", "current_pow2", "block_1x128_f32", "block_128x128_pow2"}) {
+      for (const char* format :
+           {"current_e4m3", "current_e5m2", "current_pow2", "block_1x128_f32", "block_128x128_pow2"}) {
         const bool e5m2 = format_named(format).payload == DType::kE5M2;
         const Result result = run(format, block_of(row.special, 2.0f, 100), dtype);
         EXPECT_EQ(result.scale_inv, 1.0f) << format;
@@ -259,7 +263,9 @@ TEST_F(QuantizeEdge, TheAmaxOfATensorWithANanIsNan) {
       const auto record = [&] {
         const Tensor x = support::make_tensor(*device_, {1, 5001}, dtype, values);
         quantize(*device_, x,
-                 {.format = format_named("delayed_e4m3"), .scale = support::scalar(*device_, 1.0f), .amax = amax,
+                 {.format = format_named("delayed_e4m3"),
+                  .scale = support::scalar(*device_, 1.0f),
+                  .amax = amax,
                   .holder = support::anyone(*device_)});
         return device_->read(amax)[0];
       };
@@ -307,14 +313,16 @@ TEST_F(QuantizeEdge, AnOutlierFlushesItsOwnBlockOnly) {
 // Case 29: the scale of another day. What saturates is countable, and is what the rule says.
 TEST_F(QuantizeEdge, AStaleScaleSaturates) {
   const std::vector<float> values = reference::gaussian_values(1 << 16, 11);
-  const float amax = std::fabs(*std::max_element(values.begin(), values.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+  const float amax = std::fabs(
+      *std::max_element(values.begin(), values.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
   history_scale_ = 1000.0f * 448.0f / amax;
   const Result stale = run("delayed_e4m3", values);
   const auto saturated = [](const Bytes& codes) {
     return std::count_if(codes.begin(), codes.end(), [](std::uint8_t code) { return (code & 0x7F) == 0x7E; });
   };
   // 448 begins where 432 ends: the midpoint of 416 and 448 is a tie, and goes to the even code, 448.
-  const auto expected = std::count_if(values.begin(), values.end(), [&](float x) { return std::fabs(x * history_scale_) >= 432.0f; });
+  const auto expected =
+      std::count_if(values.begin(), values.end(), [&](float x) { return std::fabs(x * history_scale_) >= 432.0f; });
   EXPECT_EQ(saturated(stale.codes), expected);
   EXPECT_GT(expected, (1 << 16) * 99 / 100);
   history_scale_ = 448.0f / amax;

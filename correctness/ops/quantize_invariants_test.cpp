@@ -39,7 +39,8 @@ class QuantizeInvariants : public ::testing::Test {
   std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
 };
 
-const char* const kOneDimensional[] = {"block_1x128_pow2", "block_1x128_f32", "mxfp8_rceil", "mxfp8_floor", "mxfp8_rceil_e5m2"};
+const char* const kOneDimensional[] = {"block_1x128_pow2", "block_1x128_f32", "mxfp8_rceil", "mxfp8_floor",
+                                       "mxfp8_rceil_e5m2"};
 
 // Rows know nothing of other rows, wherever a tensor is cut.
 TEST_F(QuantizeInvariants, ARowSliceIsTheSliceOfTheWhole) {
@@ -60,8 +61,9 @@ TEST_F(QuantizeInvariants, ARowSliceIsTheSliceOfTheWhole) {
         for (std::int64_t j = 0; j < kCols; j += format.block_cols) {
           const auto at = [&](const ScaleView& view, std::int64_t row) {
             const std::int64_t index = row * view.row_stride + j / format.block_cols * view.col_stride;
-            return view.dtype == DType::kE8M0 ? static_cast<float>(reinterpret_cast<const std::uint8_t*>(view.data)[index])
-                                              : reinterpret_cast<const float*>(view.data)[index];
+            return view.dtype == DType::kE8M0
+                       ? static_cast<float>(reinterpret_cast<const std::uint8_t*>(view.data)[index])
+                       : reinterpret_cast<const float*>(view.data)[index];
           };
           ASSERT_EQ(at(part_scales, i), at(whole_scales, begin + i)) << name;
         }
@@ -79,7 +81,8 @@ TEST_F(QuantizeInvariants, ColumnwiseBlocksSurviveCutsBetweenThem) {
     const QuantizedTensor part = support::quantized(*device_, x.row_range(begin, count), format);
     const Bytes all = codes(whole.columnwise());
     Bytes slice;
-    for (std::int64_t j = 0; j < kCols; ++j) slice.insert(slice.end(), all.begin() + j * kRows + begin, all.begin() + j * kRows + begin + count);
+    for (std::int64_t j = 0; j < kCols; ++j)
+      slice.insert(slice.end(), all.begin() + j * kRows + begin, all.begin() + j * kRows + begin + count);
     return static_cast<bool>(reference::bitwise_equal(codes(part.columnwise()), slice));
   };
   EXPECT_TRUE(slice_equals_part(0, 32));
@@ -92,8 +95,8 @@ TEST_F(QuantizeInvariants, OnlyWholeTensorsAndSquareBlocksTranspose) {
   const Tensor x = gaussian({kRows, kCols});
   for (const support::NamedFormat& row : support::all_formats()) {
     const QuantizedTensor q = support::quantized(*device_, x, row.format);
-    const bool equal =
-        static_cast<bool>(reference::bitwise_equal(codes(q.columnwise()), transposed(codes(q.rowwise()), kRows, kCols)));
+    const bool equal = static_cast<bool>(
+        reference::bitwise_equal(codes(q.columnwise()), transposed(codes(q.rowwise()), kRows, kCols)));
     EXPECT_EQ(equal, row.format.columnwise_is_transpose()) << row.name;
   }
 }
@@ -127,7 +130,8 @@ TEST_F(QuantizeInvariants, QuantizingAgain) {
     const auto* before = first.rowwise().scale_inv.data<float>();
     const auto* after = second.rowwise().scale_inv.data<float>();
     for (std::int64_t i = 0; i < first.rowwise().scale_inv.numel(); ++i)
-      ASSERT_LE(std::abs(static_cast<long>(float_bits(after[i])) - static_cast<long>(float_bits(before[i]))), 1) << name;
+      ASSERT_LE(std::abs(static_cast<long>(float_bits(after[i])) - static_cast<long>(float_bits(before[i]))), 1)
+          << name;
   }
 }
 
@@ -138,11 +142,11 @@ TEST_F(QuantizeInvariants, KeepsAsMuchSignalAsTheFormatCan) {
     const char* format;
     double low_db, high_db;
   };
-  constexpr Row kRows[] = {
-      {"current_e4m3", 31.4, 31.7},     {"current_pow2", 31.4, 31.7},      {"current_e5m2", 25.4, 25.7},
-      {"mxfp8_rceil", 31.4, 31.7},      {"mxfp8_floor", 30.5, 30.8},       {"mxfp8_rceil_e5m2", 25.4, 25.7},
-      {"mxfp8_floor_e5m2", 25.2, 25.5}, {"block_1x128_f32", 31.75, 31.85}, {"block_1x128_pow2", 31.4, 31.7},
-      {"block_128x128_pow2", 31.4, 31.7}};
+  constexpr Row kRows[] = {{"current_e4m3", 31.4, 31.7},     {"current_pow2", 31.4, 31.7},
+                           {"current_e5m2", 25.4, 25.7},     {"mxfp8_rceil", 31.4, 31.7},
+                           {"mxfp8_floor", 30.5, 30.8},      {"mxfp8_rceil_e5m2", 25.4, 25.7},
+                           {"mxfp8_floor_e5m2", 25.2, 25.5}, {"block_1x128_f32", 31.75, 31.85},
+                           {"block_1x128_pow2", 31.4, 31.7}, {"block_128x128_pow2", 31.4, 31.7}};
   const Tensor x = gaussian({1024, 1024}, DType::kF32);
   const std::vector<float> values = device_->read(x);
   const auto sqnr = [&](const char* name) {
@@ -165,7 +169,8 @@ TEST_F(QuantizeInvariants, LargeTensorsEqualTheirParts) {
   random_fill(*device_, x, {.seed = 5});
   x.data<std::uint16_t>()[kCols * 1234 + 99] = 0x7FC0;  // one NaN, so that one segment is cast twice
   for (const char* name : {"delayed_e4m3", "delayed_e5m2", "mxfp8_rceil"}) {
-    const QuantizedTensor whole = support::quantized(*device_, x, format_named(name), {.orientations = {true, false}, .history_scale = 70.0f});
+    const QuantizedTensor whole =
+        support::quantized(*device_, x, format_named(name), {.orientations = {true, false}, .history_scale = 70.0f});
     const Bytes all = codes(whole.rowwise());
     for (std::int64_t begin = 0; begin < kRows; begin += 1025) {
       const std::int64_t count = std::min<std::int64_t>(1025, kRows - begin);
@@ -181,7 +186,8 @@ TEST_F(QuantizeInvariants, LargeTensorsEqualTheirParts) {
 class SparseBytes {
  public:
   explicit SparseBytes(std::size_t bytes)
-      : bytes_(bytes), start_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+      : bytes_(bytes),
+        start_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
     check(start_ != MAP_FAILED, "no address space for the test");
   }
   ~SparseBytes() { munmap(start_, bytes_); }
@@ -205,8 +211,10 @@ TEST_F(QuantizeInvariants, IndicesPassTwoToTheThirtyOne) {
   }
   float scale = 4.0f, scale_inv = 0.0f, amax = 0.0f;
   QuantizeArgs args;
-  args.in = {.data = input.data(), .dtype = DType::kBF16, .rows = 2, .cols = kCols, .row_stride = kFar, .col_stride = 1};
-  args.rowwise.values = {.data = output.data(), .dtype = DType::kE4M3, .rows = 2, .cols = kCols, .row_stride = kFar, .col_stride = 1};
+  args.in = {
+      .data = input.data(), .dtype = DType::kBF16, .rows = 2, .cols = kCols, .row_stride = kFar, .col_stride = 1};
+  args.rowwise.values = {
+      .data = output.data(), .dtype = DType::kE4M3, .rows = 2, .cols = kCols, .row_stride = kFar, .col_stride = 1};
   args.rowwise.scales = {.data = reinterpret_cast<std::byte*>(&scale_inv), .storage_elems = 1};
   args.format = format_named("delayed_e4m3");
   args.scale = &scale;

@@ -17,7 +17,8 @@ using support::error_of;
 std::vector<QuantFormat> formats_of(const Recipe& recipe) {
   std::vector<QuantFormat> formats = {recipe.activation, recipe.weight, recipe.gradient};
   if (!recipe.attention) return formats;
-  for (const QuantFormat& format : {recipe.attention->qkv, recipe.attention->s, recipe.attention->grad_o, recipe.attention->grad_p})
+  for (const QuantFormat& format :
+       {recipe.attention->qkv, recipe.attention->s, recipe.attention->grad_o, recipe.attention->grad_p})
     formats.push_back(format);
   if (recipe.attention->o) formats.push_back(*recipe.attention->o);
   if (recipe.attention->grad_qkv) formats.push_back(*recipe.attention->grad_qkv);
@@ -25,7 +26,8 @@ std::vector<QuantFormat> formats_of(const Recipe& recipe) {
 }
 
 void expect_refusal(const std::string& message, const std::vector<std::string>& words) {
-  for (const std::string& word : words) EXPECT_NE(message.find(word), std::string::npos) << "'" << message << "' lacks '" << word << "'";
+  for (const std::string& word : words)
+    EXPECT_NE(message.find(word), std::string::npos) << "'" << message << "' lacks '" << word << "'";
 }
 
 TEST(Recipes, TheTableNamesThemAll) {
@@ -76,7 +78,8 @@ TEST(Recipes, DelayedScalesComeFromHistories) {
 
 TEST(Recipes, CurrentMeasuresWhatItCanAndKeepsOneStepOfTheRest) {
   const Recipe recipe = make_recipe("current");
-  for (const QuantFormat& format : {recipe.activation, recipe.weight, recipe.gradient, recipe.attention->qkv, recipe.attention->grad_o})
+  for (const QuantFormat& format :
+       {recipe.activation, recipe.weight, recipe.gradient, recipe.attention->qkv, recipe.attention->grad_o})
     EXPECT_EQ(format.amax_source, AmaxSource::kTensor);
   EXPECT_EQ(recipe.attention->s.amax_source, AmaxSource::kHistory);
   EXPECT_EQ(recipe.attention->grad_p.amax_source, AmaxSource::kHistory);
@@ -137,9 +140,11 @@ TEST(RecipeOptionsTest, ScaleOptionsReachEveryMeasuredFormat) {
   }
   RecipeOptions rounding;
   rounding.scale_rounding = "floor";
-  for (const QuantFormat& format : formats_of(make_recipe("mxfp8", rounding))) EXPECT_EQ(format.scale, ScaleKind::kE8M0Floor);
+  for (const QuantFormat& format : formats_of(make_recipe("mxfp8", rounding)))
+    EXPECT_EQ(format.scale, ScaleKind::kE8M0Floor);
   rounding.scale_rounding = "rceil";
-  for (const QuantFormat& format : formats_of(make_recipe("mxfp8", rounding))) EXPECT_EQ(format.scale, ScaleKind::kE8M0Rceil);
+  for (const QuantFormat& format : formats_of(make_recipe("mxfp8", rounding)))
+    EXPECT_EQ(format.scale, ScaleKind::kE8M0Rceil);
 }
 
 TEST(RecipeOptionsTest, AreRefusedWhereTheyHaveNoEffect) {
@@ -173,7 +178,8 @@ TEST(RecipeOptionsTest, OfBadValuesAreRefused) {
     set(options);
     return error_of([&] { make_recipe(recipe, options); });
   };
-  expect_refusal(refused("delayed", [](RecipeOptions& o) { o.amax_history_length = 0; }), {"amax_history_length", "0", "at least 1"});
+  expect_refusal(refused("delayed", [](RecipeOptions& o) { o.amax_history_length = 0; }),
+                 {"amax_history_length", "0", "at least 1"});
   expect_refusal(refused("delayed", [](RecipeOptions& o) { o.amax_algorithm = "mean"; }), {"mean", "max, most_recent"});
   expect_refusal(refused("delayed", [](RecipeOptions& o) { o.margin = -1; }), {"margin", "-1"});
   expect_refusal(refused("delayed", [](RecipeOptions& o) { o.margin = 33; }), {"margin", "33"});
@@ -189,15 +195,23 @@ TEST(RecipeShapes, RulesHoldForRowsAndColumns) {
     std::int64_t rows, cols;
     const char* rule;
   };
-  constexpr Row kRows[] = {
-      {"delayed", 8, 16, ""},    {"delayed", 12, 16, "rows divisible by 8"},   {"delayed", 8, 24, "columns by 16"},
-      {"current", 16, 32, ""},   {"current", 4, 16, "rows divisible by 8"},    {"block", 128, 256, ""},
-      {"block", 64, 128, "128"}, {"block", 128, 192, "128"},                   {"mxfp8", 32, 64, ""},
-      {"mxfp8", 48, 64, "32"},   {"mxfp8", 32, 48, "32"},                      {"bf16", 1, 1, ""},
-      {"mxfp8", 0, 32, ""}};
+  constexpr Row kRows[] = {{"delayed", 8, 16, ""},
+                           {"delayed", 12, 16, "rows divisible by 8"},
+                           {"delayed", 8, 24, "columns by 16"},
+                           {"current", 16, 32, ""},
+                           {"current", 4, 16, "rows divisible by 8"},
+                           {"block", 128, 256, ""},
+                           {"block", 64, 128, "128"},
+                           {"block", 128, 192, "128"},
+                           {"mxfp8", 32, 64, ""},
+                           {"mxfp8", 48, 64, "32"},
+                           {"mxfp8", 32, 48, "32"},
+                           {"bf16", 1, 1, ""},
+                           {"mxfp8", 0, 32, ""}};
   for (const Row& row : kRows) {
     const std::string broken = broken_shape_rule(make_recipe(row.recipe), row.rows, row.cols);
-    EXPECT_EQ(broken.empty(), std::string(row.rule).empty()) << row.recipe << " " << row.rows << " x " << row.cols << ": " << broken;
+    EXPECT_EQ(broken.empty(), std::string(row.rule).empty())
+        << row.recipe << " " << row.rows << " x " << row.cols << ": " << broken;
     if (!broken.empty()) {
       expect_refusal(broken, {row.recipe, row.rule, std::to_string(row.rows) + " x " + std::to_string(row.cols)});
     }
