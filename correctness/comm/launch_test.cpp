@@ -1,0 +1,83 @@
+#include "comm/launch.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "comm/ranks.h"
+
+// Who started this process as which rank, from the environment that launchers leave.
+namespace fp8lab::comm_test {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+Launch discover(const Environment& environment) {
+  return discover_launch([&](const char* name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? nullptr : found->second.c_str();
+  });
+}
+
+std::string problem(const Environment& environment) {
+  return error_of([&] { discover(environment); });
+}
+
+void expect_launch(const Environment& environment, const Launch& expected) {
+  const Launch found = discover(environment);
+  EXPECT_EQ(found.launcher, expected.launcher);
+  EXPECT_EQ(found.rank, expected.rank);
+  EXPECT_EQ(found.size, expected.size);
+  EXPECT_EQ(found.local_rank, expected.local_rank);
+}
+
+const Environment kTorchrun = {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}};
+const Environment kMpirun = {{"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}};
+const Environment kSrun = {{"SLURM_PROCID", "5"}, {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_LOCALID", "1"}, {"SLURM_NTASKS", "8"}};
+
+Environment both(Environment a, const Environment& b) {
+  a.insert(b.begin(), b.end());
+  return a;
+}
+Environment with(Environment environment, const std::string& name, const std::string& value) {
+  environment[name] = value;
+  return environment;
+}
+
+TEST(LaunchDiscovery, KnowsTheLaunchers) {
+  expect_launch({}, {.launcher = "", .rank = 0, .size = 1, .local_rank = 0});
+  expect_launch(kTorchrun, {.launcher = "torchrun", .rank = 5, .size = 8, .local_rank = 1});
+  expect_launch(kMpirun, {.launcher = "mpirun", .rank = 5, .size = 8, .local_rank = 1});
+  expect_launch(kSrun, {.launcher = "srun", .rank = 5, .size = 8, .local_rank = 1});
+}
+
+TEST(LaunchDiscovery, TakesTheFirstOfThoseThatAgree) {
+  expect_launch(both(both(kTorchrun, kMpirun), kSrun), {.launcher = "torchrun", .rank = 5, .size = 8, .local_rank = 1});
+}
+
+TEST(LaunchDiscovery, RefusesThoseThatDisagree) {
+  EXPECT_EQ(problem(both(kTorchrun, with(kMpirun, "OMPI_COMM_WORLD_RANK", "4"))),
+            "torchrun (RANK, WORLD_SIZE) says rank 5 of 8, but mpirun (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE) says rank 4 "
+            "of 8; unset the variables of the one that did not start this process");
+  EXPECT_NE(problem(both(kTorchrun, with(kMpirun, "OMPI_COMM_WORLD_SIZE", "9"))), "");
+  EXPECT_NE(problem(both(kMpirun, with(kSrun, "SLURM_PROCID", "4"))), "");
+}
+
+// mpirun in a Slurm allocation starts a daemon per machine by a step, whose numbers its ranks inherit.
+TEST(LaunchDiscovery, OverlooksTheSlurmStepOfDaemons) {
+  expect_launch(both(kMpirun, with(with(kSrun, "SLURM_STEP_NUM_TASKS", "2"), "SLURM_PROCID", "0")),
+                {.launcher = "mpirun", .rank = 5, .size = 8, .local_rank = 1});
+  expect_launch({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}, {.launcher = "", .rank = 0, .size = 1, .local_rank = 0});
+}
+
+TEST(LaunchDiscovery, RefusesWhatIsIncompleteOrNoNumber) {
+  EXPECT_EQ(problem({{"RANK", "1"}}), "RANK is set and WORLD_SIZE is not; torchrun sets both");
+  EXPECT_EQ(problem({{"OMPI_COMM_WORLD_SIZE", "4"}}), "OMPI_COMM_WORLD_SIZE is set and OMPI_COMM_WORLD_RANK is not; mpirun sets both");
+  EXPECT_EQ(problem({{"RANK", "4"}, {"WORLD_SIZE", "4"}}), "RANK=4 is not below WORLD_SIZE=4");
+  for (const char* text : {"", "-1", "2x", " 2", "99999999999", "0x2"})
+    EXPECT_EQ(problem(with(kTorchrun, "RANK", text)), std::string("RANK=") + text + " is no whole number from 0 up");
+}
+
+}  // namespace
+}  // namespace fp8lab::comm_test
