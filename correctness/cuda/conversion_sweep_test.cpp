@@ -64,6 +64,15 @@ TEST(ConversionSweep, AllFloatsConvertOnTheCardAsOnTheHost) {
   EXPECT_EQ(total.scales, 0u) << "last at bits 0x" << std::hex << total.example;
 }
 
+// A count that fills no whole block; short enough for compute-sanitizer.
+TEST(ConversionSweep, ARunEndsWhereItShould) {
+  constexpr std::uint32_t kFirst = 0x3F800000u, kCount = 1001;
+  const ConvertedRun run = convert_on_card(kFirst, kCount);
+  ASSERT_EQ(run.e4m3_ours.size(), kCount);
+  const Mismatches found = compare(run, kFirst, 0, kCount);
+  EXPECT_EQ(found.ours + found.hardware + found.scales, 0u);
+}
+
 TEST(ConversionSweep, AllCodesDecodeOnTheCardAsOnTheHost) {
   const std::vector<std::uint32_t> bits = decode_on_card();
   ASSERT_EQ(bits.size(), 768u);
