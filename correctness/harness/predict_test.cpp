@@ -80,8 +80,8 @@ class Draw {
   std::mt19937 engine_{20240229};
 };
 
-/// Sizes from a handful of tokens with wide matrices to many tokens with narrow ones, so that each moment of a step gets to be the
-/// peak somewhere; none costs more than another where nothing is computed.
+/// Sizes from a handful of tokens with wide matrices to many tokens with narrow ones, so that each moment of a step
+/// gets to be the peak somewhere; none costs more than another where nothing is computed.
 void draw_sizes(Draw& draw, const Recipe& recipe, ModelConfig& model) {
   const std::int64_t unit = std::max(recipe.rows_multiple, recipe.cols_multiple);
   model.layers = draw.upto(4);
@@ -104,8 +104,8 @@ void draw_training(Draw& draw, TrainingConfig& training) {
   if (training.recipe == "delayed" && draw.chance()) training.recipe_options.amax_history_length = draw.upto(64);
 }
 
-/// Every layer, form, recipe, architecture and way to run it, each with several draws of everything else; up to the first
-/// failure.
+/// Every layer, form, recipe, architecture and way to run it, each with several draws of everything else; up to the
+/// first failure.
 template <class Visit>
 void for_each_cell(int draws, Visit visit) {
   Draw draw;
@@ -185,7 +185,8 @@ TEST(Predict, EqualsTheMeasureOfEveryConfiguration) {
   EXPECT_GT(runs, 10000);
 }
 
-// A runtime that keeps more than the fixed one is off by what the formulas say, to the byte, in every figure that can show it.
+// A runtime that keeps more than the fixed one is off by what the formulas say, to the byte, in every figure that can
+// show it.
 TEST(Predict, NoticesEveryTensorThatARevertedFixKeeps) {
   int differences = 0;
   for_each_cell(1, [&](CellConfig& cell) {
@@ -231,15 +232,17 @@ TEST(Predict, SaysNothingOfSeveralRanks) {
   EXPECT_TRUE(predict(cell, Arm::kAfter).empty());
 }
 
-// 1048 x 32 tokens x 2048 = 68,681,728 elements each in Q, K and V, a byte an element, and the scale that the three share.
+// 1048 x 32 tokens x 2048 = 68,681,728 elements each in Q, K and V, a byte an element, and the scale that the three
+// share.
 TEST(Predict, Issue1935) {
   const CellConfig cell = issue_1935();
   EXPECT_EQ(retained(cell, Arm::kBefore), 3.0 * (3.0 * 68681728.0 + 4.0));
   EXPECT_EQ(retained(cell, Arm::kBefore), 618135564.0);
   EXPECT_EQ(retained(cell, Arm::kAfter), 0.0);
   EXPECT_EQ(retained(cell, Arm::kBf16), 0.0);
-  // Parameters: 4 x 2048 of norms, 6144 + 2048 + 6144 + 2048 of biases, 2048 x (6144 + 2048 + 6144 + 6144) of weights, in each of
-  // three layers; as many gradients; 4 x 3 + 6 scales with histories of 32; x, y of 137,363,456 B each; the loss.
+  // Parameters: 4 x 2048 of norms, 6144 + 2048 + 6144 + 2048 of biases, 2048 x (6144 + 2048 + 6144 + 6144) of
+  // weights, in each of three layers; as many gradients; 4 x 3 + 6 scales with histories of 32; x, y of 137,363,456 B
+  // each; the loss.
   const double parameters = 3.0 * 2.0 * (8192.0 + 16384.0 + 41943040.0);
   const double scales = 3.0 * 18.0 * 4.0 * 33.0;
   EXPECT_EQ(predict(cell, Arm::kAfter).at("memory.end_of_backward_bytes"),
@@ -285,8 +288,8 @@ TEST(Predict, Llama3With405B) {
   for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16}) EXPECT_TRUE(agrees(cell, arm));
 }
 
-// One product in 16 bits, 8 tokens, 1024 x 1024: highest when all gradients are there and the node still runs, that is parameters
-// and their gradients (2,099,200 B each), x, y and the gradients of both (16,384 B each) and the loss.
+// One product in 16 bits, 8 tokens, 1024 x 1024: highest when all gradients are there and the node still runs, that
+// is parameters and their gradients (2,099,200 B each), x, y and the gradients of both (16,384 B each) and the loss.
 TEST(Predict, PeakOfOneLinear) {
   CellConfig cell;
   cell.device = "meta";

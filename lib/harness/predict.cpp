@@ -1,11 +1,10 @@
 #include "harness/predict.h"
 
-#include <iterator>
-
+#include "core/check.h"
 #include "harness/predict_nodes.h"
 
-// Live bytes of a training step, in formulas. The marks (end of forward, of backward, of the step) are sums of what must be
-// alive then; the peak is the highest point of the step's course, composed from the courses of its nodes.
+// Live bytes of a training step, in formulas. The marks (end of forward, of backward, of the step) are sums of what
+// must be alive then; the peak is the highest point of the step's course, composed from the courses of its nodes.
 namespace fp8lab {
 namespace {
 
@@ -32,7 +31,8 @@ Course recorded(const Branch& branch) {
   return course;
 }
 
-/// From the gradient of the branch's output to that of its input. A shared matrix goes with the last node that saved it.
+/// From the gradient of the branch's output to that of its input. A shared matrix goes with the last node that saved
+/// it.
 Course backward(const Branch& branch, bool beside_residual, bool recomputed) {
   Course course;
   for (std::size_t k = branch.size(); k-- > 0;) {
@@ -72,16 +72,23 @@ class LayerAccount {
   /// To the layer's output and what backward needs of it alive.
   Course forward() const { return scenario_.checkpoint ? first_forward() : full_forward(); }
 
-  /// From the gradient of the output to that of the input. The first layer's input gets none, and stays.
+  /// From the gradient of the output to that of the input. The first layer's input wants none, and stays.
   Course backward(bool is_first) const {
+    const bool dropout = scenario_.dropout;
     const Course recompute = scenario_.checkpoint ? full_forward() + give(stream_) : Course{};
-    const Course x_goes = give(stash_at_end()) + give(!is_first && keeps_input ? stream_ : 0);
+    const Course region_goes = give(scenario_.checkpoint ? stash : 0) + give(!is_first && keeps_input ? stream_ : 0);
+    const Course unwanted = give(is_first ? stream_ : 0);
+    if (!layer_.residual) return recompute + through(layer_.branches[0], false) + region_goes + unwanted;
+
+    // Behind dropout a branch has a gradient of its own. Otherwise it shares the one that waits at the residual for
+    // the branch's part; in front of the first layer nothing waits.
+    const Course unmasked = take(dropout ? stream_ : 0);
     const Course merge = take(stream_) + give(2 * stream_);
-    if (!layer_.residual) return recompute + through(layer_.branches[0], false) + x_goes + give(is_first ? stream_ : 0);
-    const Course unmasked = scenario_.dropout ? take(stream_) : Course{};
-    return unmasked + recompute + through(layer_.branches[1], !scenario_.dropout) + give(stream_) + merge + unmasked +
-           give(is_first && scenario_.dropout ? stream_ : 0) +
-           through(layer_.branches[0], !scenario_.dropout && !is_first) + x_goes + (is_first ? give(stream_) : merge);
+    const Course second = unmasked + recompute + through(layer_.branches[1], !dropout) + give(stream_) + merge;
+    const Course first = unmasked + give(dropout && is_first ? stream_ : 0) +
+                         through(layer_.branches[0], !dropout && !is_first) + region_goes +
+                         (is_first ? unwanted : merge);
+    return second + first;
   }
 
   Bytes parameters = 0, recipe_state = 0, stash = 0, retained = 0, unemptied = 0;
@@ -90,7 +97,6 @@ class LayerAccount {
   bool keeps_input = false;  ///< until its backward
 
  private:
-  Bytes stash_at_end() const { return scenario_.checkpoint ? stash : 0; }
   Course through(const Branch& branch, bool beside_residual) const {
     return fp8lab::backward(branch, beside_residual, scenario_.checkpoint);
   }
@@ -116,11 +122,60 @@ class LayerAccount {
   Bytes stream_;
 };
 
-/// What is alive for reasons other than the graph.
-struct Standing {
-  Bytes parameters, gradients, moments, recipe_state;
-  Bytes inputs;   ///< x, and the target where the loss has one
-  Bytes results;  ///< output, loss, and what the graph behind them retains
+/// The account of a whole training run.
+class RunAccount {
+ public:
+  RunAccount(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer)
+      : layer_(layer),
+        layers_(cell.model.layers),
+        steps_(cell.training.steps),
+        keep_loss_(cell.training.keep_loss),
+        stream_(scenario.plain(scenario.hidden)),
+        parameters_(layers_ * layer.parameters),
+        standing_(parameters_ + layers_ * layer.recipe_state),
+        moments_(cell.training.optimizer == "adam" ? 2 * kF32 * (parameters_ / scenario.element) : 0),
+        inputs_(cell.training.loss == "mse" ? 2 * stream_ : stream_) {}
+
+  Bytes retained() const { return keep_loss_ ? layers_ * layer_.retained : 0; }
+  Bytes end_of_forward() const {
+    const Bytes inner_inputs = layer_.keeps_input ? (layers_ - 1) * stream_ : 0;
+    return standing_ + moments_before_last_step() + inputs_ + inner_inputs + layers_ * layer_.held + stream_ + kF32;
+  }
+  Bytes end_of_backward() const {
+    const Bytes gradients = parameters_;
+    return standing_ + moments_before_last_step() + inputs_ + gradients + results();
+  }
+  Bytes end_of_step() const { return standing_ + moments_ + results(); }
+
+  Course course() const { return take(standing_) + step(true) + repeat(steps_ - 1, step(false)); }
+
+ private:
+  /// Output, loss and what the graph behind them retains, from the end of backward until the next forward replaces
+  /// them.
+  Bytes results() const { return keep_loss_ ? stream_ + kF32 + retained() : 0; }
+  Bytes moments_before_last_step() const { return steps_ > 1 ? moments_ : 0; }
+
+  Course step(bool is_first) const {
+    const Bytes old_output = keep_loss_ && !is_first ? stream_ : 0;
+    const Bytes old_rest = is_first ? 0 : results() - old_output;
+    const Course inner_layer = layer_.forward() + give(layer_.keeps_input ? 0 : stream_);
+    const Course forward = layer_.forward() + repeat(layers_ - 1, inner_layer) + give(old_output);
+    const Course loss = take(kF32) + give(old_rest);
+    const Course loss_backward = take(kF32 + stream_) + give(kF32);
+    const Course backward = repeat(layers_ - 1, layer_.backward(false)) + layer_.backward(true);
+    const Course dropped = give(stream_ + kF32 + layers_ * layer_.retained - results());
+    const Course update = take(is_first ? moments_ : 0) + give(parameters_ + inputs_);
+    return take(inputs_) + forward + loss + loss_backward + backward + dropped + update;
+  }
+
+  const LayerAccount& layer_;
+  std::int64_t layers_, steps_;
+  bool keep_loss_;
+  Bytes stream_;
+  Bytes parameters_;
+  Bytes standing_;  ///< parameters and recipe state
+  Bytes moments_;   ///< of the optimizer, from its first step on
+  Bytes inputs_;    ///< x, and the target where the loss has one
 };
 
 }  // namespace
@@ -130,42 +185,14 @@ std::map<std::string, double> predict(const CellConfig& cell, Arm arm) {
   const Scenario scenario(cell, arm);
   const Layer layer = make_layer(scenario, cell.model.layer);
   const LayerAccount each(scenario, layer);
-  const std::int64_t layers = cell.model.layers;
-  const TrainingConfig& training = cell.training;
-
-  const Bytes stream = scenario.plain(scenario.hidden);
-  const Bytes parameters = layers * each.parameters;
-  const Bytes moments = training.optimizer == "adam" ? 2 * kF32 * parameters / scenario.element : 0;
-  const Bytes standing = parameters + layers * each.recipe_state;
-  const Bytes inputs = stream * (training.loss == "mse" ? 2 : 1);
-  const Bytes retained = training.keep_loss ? layers * each.retained : 0;
-  const Bytes results = training.keep_loss ? stream + kF32 + retained : 0;
-
-  const Bytes moments_before = training.steps > 1 ? moments : 0;
-  const Bytes saved = layers * each.held + (each.keeps_input ? (layers - 1) * stream : 0);
-  const Bytes end_of_forward = standing + moments_before + inputs + saved + stream + kF32;
-  const Bytes end_of_backward = standing + moments_before + inputs + parameters + results;
-  const Bytes end_of_step = standing + moments + results;
-
-  const Course next_layer = each.forward() + give(each.keeps_input ? 0 : stream);
-  const Course forward = each.forward() + repeat(layers - 1, next_layer);
-  const Course backward =
-      take(kF32) + take(stream) + give(kF32) + repeat(layers - 1, each.backward(false)) + each.backward(true);
-  const Course update = give(stream + kF32 + layers * each.retained - results);
-  const auto step = [&](bool is_first) {
-    const Bytes old_output = is_first || !training.keep_loss ? 0 : stream;
-    const Bytes old_rest = is_first ? 0 : results - old_output;
-    return take(inputs) + forward + give(old_output) + take(kF32) + give(old_rest) + backward + update +
-           take(is_first ? moments : 0) + give(parameters + inputs);
-  };
-  const Course run = take(standing) + step(true) + repeat(training.steps - 1, step(false));
-
+  const RunAccount run(cell, scenario, each);
+  check(run.course().net == run.end_of_step(), "predict: the course of the run must end where the sums of the step do");
   const auto bytes = [](Bytes count) { return static_cast<double>(count); };
-  return {{"memory.peak_bytes", bytes(run.high)},
-          {"memory.end_of_forward_bytes", bytes(end_of_forward)},
-          {"memory.end_of_backward_bytes", bytes(end_of_backward)},
-          {"memory.end_of_step_bytes", bytes(end_of_step)},
-          {"memory.retained_bytes", bytes(retained)}};
+  return {{"memory.peak_bytes", bytes(run.course().high)},
+          {"memory.end_of_forward_bytes", bytes(run.end_of_forward())},
+          {"memory.end_of_backward_bytes", bytes(run.end_of_backward())},
+          {"memory.end_of_step_bytes", bytes(run.end_of_step())},
+          {"memory.retained_bytes", bytes(run.retained())}};
 }
 
 }  // namespace fp8lab

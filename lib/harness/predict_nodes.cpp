@@ -54,8 +54,8 @@ struct Norm {
   Bytes y, parameters, statistics;
 };
 
-/// Tells `node` what its shells hold, `shelled` bytes of `saved`, and closes its first forward in a checkpointed region, which ends with `left`
-/// bytes of `saved` still alive.
+/// Says what the node's shells hold, `shelled` bytes of what it saves, and ends its recorded forward, in which `left`
+/// bytes of that are still alive.
 void set_shells(Node& node, Shells shells, Bytes shelled, Bytes left) {
   node.retained = shells == Shells::kEmpty ? 0 : shelled;
   node.unemptied = shells == Shells::kNeverEmptied ? shelled : 0;
@@ -135,8 +135,8 @@ Node norm_mlp(const Scenario& scenario) {
   return node;
 }
 
-/// The same as a chain of operations: each drops the half of its weight's copy that backward does not read, and saves as it
-/// goes, so that nothing outlives its operation where nothing is to be saved.
+/// The same as a chain of operations: each drops the half of its weight's copy that backward does not read, and saves
+/// as it goes, so that nothing outlives its operation where nothing is to be saved.
 Node fused_mlp(const Scenario& scenario) {
   const Mlp mlp(scenario);
   const Product &fc1 = mlp.fc1, &fc2 = mlp.fc2;

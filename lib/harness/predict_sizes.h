@@ -6,8 +6,9 @@
 #include "harness/cell.h"
 #include "harness/predict_course.h"
 
-// What the words of a scenario mean in numbers, for the closed forms of predict.h. The tables restate what forms, recipes,
-// architectures and fixes promise. They share nothing with the rooms that keep the promise, so that a slip on either side shows.
+// What the words of a scenario mean in numbers, for the closed forms of predict.h. The tables restate what forms,
+// recipes, architectures and fixes promise. They share nothing with the rooms that keep the promise, so that a slip
+// on either side shows.
 namespace fp8lab::closed_form {
 
 struct FormNumbers {
