@@ -203,17 +203,17 @@ TEST_P(EveryVariant, Transposes) {
   for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::uint16_t>(i);
   for (const std::int64_t rows : {0, 1, 3, 4, 7, 64, 90})
     for (const std::int64_t cols : {0, 1, 5, 32, 67, 199}) {
-      std::vector<std::uint16_t> out(static_cast<std::size_t>(cols * (rows + 3)), 0xAAAA);
+      std::vector<std::uint16_t> out(static_cast<std::size_t>((cols + 1) * (rows + 3)), 0xAAAA);
       loops().transpose({.in = in.data() + 1,
                          .in_stride = 199,
                          .rows = rows,
                          .cols = cols,
                          .out = out.data(),
                          .out_stride = rows + 3});
-      for (std::int64_t c = 0; c < cols; ++c)
+      for (std::int64_t c = 0; c <= cols; ++c)
         for (std::int64_t r = 0; r < rows + 3; ++r)
           ASSERT_EQ(out[static_cast<std::size_t>(c * (rows + 3) + r)],
-                    r < rows ? in[static_cast<std::size_t>(1 + r * 199 + c)] : 0xAAAA);
+                    c < cols && r < rows ? in[static_cast<std::size_t>(1 + r * 199 + c)] : 0xAAAA);
     }
 }
 
