@@ -92,7 +92,6 @@ Node norm_linear(const Scenario& scenario, std::int64_t out) {
   node.forward = norm.forward() + product.forward_consuming();
   node.recorded = take(product.stash) + node.forward;
   node.backward = product.backward() + norm.backward();
-  node.backward_beside_residual = product.backward(false) + norm.backward();
   set_shells(node, scenario.module_shells, product.weight.both, node.saved);
   return node;
 }

@@ -27,7 +27,7 @@ struct Node {
   Course recorded;
   /// From the gradient of `out` alive to the gradient of the input and of the parameters alive; `saved` lives on.
   Course backward;
-  /// The same where a residual needs the gradient of `out` too, so that it lives on.
+  /// The same at the end of a branch whose residual needs the gradient of `out` too, so that it lives on.
   Course backward_beside_residual;
 };
 
