@@ -209,7 +209,9 @@ class Runner {
 }  // namespace
 
 void add_predictions(ArmResult& result, const CellConfig& cell, Arm arm, const PredictFunction& predict) {
-  if (!predict) return;
+  const bool has_own = std::any_of(result.metrics.begin(), result.metrics.end(),
+                                   [](const auto& metric) { return metric.second.predicted.has_value(); });
+  if (!predict || has_own) return;
   std::map<std::string, double> figures;
   try {
     figures = predict(cell, arm);

@@ -32,7 +32,7 @@ struct RunnerEvents {
 int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
               const RunnerEvents& events);
 
-/// Arms with what was predicted beside what was measured, as judge() wants them.
+/// Puts predictions beside measurements, as judge() wants them, for an arm that brought none of its own: a dead one, say.
 void add_predictions(ArmResult& result, const CellConfig& cell, Arm arm, const PredictFunction& predict);
 
 /// The record of a cell whose arms have ended.

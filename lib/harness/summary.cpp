@@ -136,12 +136,17 @@ std::string figures(const std::vector<const CellRecord*>& cells) {
   return out + "\n";
 }
 
+std::string claimed_figure(const Claim& claim) {
+  const std::string_view base = unit_of(claim.metric);
+  return claim.unit == base ? figure(claim.value, base) : fmt::format("{} {}", grouped(claim.value), claim.unit);
+}
+
 /// A figure in the claim's own unit, then exactly.
 std::string in_claims_unit(const std::optional<double>& value, const Claim& claim) {
   if (!value || !std::isfinite(*value)) return shown(value, "1");
   const std::string_view base = unit_of(claim.metric);
   const double factor = in_base_units(claim.unit, base).value_or(1);
-  if (factor == 1) return fmt::format("{} {}", grouped(*value), claim.unit);
+  if (factor == 1) return figure(*value, base);
   return fmt::format("{} {} ({} {})", grouped(std::round(*value / factor * 100) / 100), claim.unit, grouped(*value),
                      base);
 }
@@ -156,8 +161,8 @@ std::string claims(const std::vector<const CellRecord*>& cells) {
               table_head({"source", "words", "cell", "figure", "claimed", "predicted", "measured", "note"});
       const Claim& claim = entry.claim;
       out += row({claim.source, claim.words, point_of(*record), fmt::format("{} {}", name(claim.side), claim.metric),
-                  fmt::format("{} {}", grouped(claim.value), claim.unit), in_claims_unit(entry.predicted, claim),
-                  in_claims_unit(entry.measured, claim), claim.note});
+                  claimed_figure(claim), in_claims_unit(entry.predicted, claim), in_claims_unit(entry.measured, claim),
+                  claim.note});
     }
   return out.empty() ? out : out + "\n";
 }
