@@ -127,8 +127,9 @@ TEST_P(EveryFix, NamesTheHolder) {
   FinishedRun reverted(witness_->cell(), without(GetParam()));
   const LedgerMark& mark = reverted.mark(witness_->bytes == retained ? "end_of_backward" : "end_of_forward");
   const auto named = [&](const auto& entry) { return entry.first == witness_->holder; };
-  const auto found = std::find_if(mark.by_holder.begin(), mark.by_holder.end(), named);
-  ASSERT_NE(found, mark.by_holder.end()) << "nobody is called " << witness_->holder;
+  const HolderBytes& holders = mark.retained_by_holder;
+  const auto found = std::find_if(holders.begin(), holders.end(), named);
+  ASSERT_NE(found, holders.end()) << "nobody is called " << witness_->holder;
   EXPECT_EQ(found->second, witness_->reverted_bytes / 2);
 }
 

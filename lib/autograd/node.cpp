@@ -28,6 +28,7 @@ Node::~Node() {
 }
 
 void Node::add_slot(std::string_view what, const Tensor& tensor) {
+  if (slots_.empty()) slots_.reserve(8);  // as many as most nodes have
   Slot& slot = slots_.emplace_back();
   slot.holder = device().holder(HolderKind::kSavedSlot, name_, what);
   switch (runtime_.mode) {

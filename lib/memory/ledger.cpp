@@ -177,7 +177,6 @@ const LedgerMark& Ledger::mark(std::string_view mark_name) {
                     .live_bytes = live_bytes_,
                     .retained_bytes = retained_bytes(),
                     .event = events_seen_,
-                    .by_holder = by_holder(),
                     .retained_by_holder = retained_by_holder(),
                     .by_kind = by_kind()});
   return marks_.back();

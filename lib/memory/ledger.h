@@ -31,7 +31,6 @@ struct LedgerMark {
   std::int64_t live_bytes = 0;
   std::int64_t retained_bytes = 0;  ///< held by nobody who outlives backward
   std::size_t event = 0;            ///< index of the next event
-  HolderBytes by_holder;
   HolderBytes retained_by_holder;
   std::map<std::string, std::int64_t> by_kind;
 };
