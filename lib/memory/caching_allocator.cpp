@@ -22,7 +22,7 @@ CachingAllocator::CachingAllocator(std::unique_ptr<SegmentSource> source, std::s
 
 CachingAllocator::~CachingAllocator() {
   for (auto& [pointer, chunk] : chunks_)
-    if (pointer == chunk->segment) source_->release(chunk->segment, chunk->segment_bytes);
+    if (pointer == chunk.segment) source_->release(chunk.segment, chunk.segment_bytes);
 }
 
 std::size_t CachingAllocator::rounded(std::size_t bytes) { return round_to(std::max<std::size_t>(bytes, 1), kAlignment); }
@@ -62,24 +62,24 @@ CachingAllocator::Chunk* CachingAllocator::reserve_segment(std::size_t bytes, bo
   if (!segment) return nullptr;
   reserved_bytes_ += static_cast<std::int64_t>(segment_bytes);
   reserved_peak_bytes_ = std::max(reserved_peak_bytes_, reserved_bytes_);
-  auto chunk = std::make_unique<Chunk>(Chunk{segment, segment_bytes, segment, segment_bytes, small, false, nullptr, nullptr});
-  return (chunks_[segment] = std::move(chunk)).get();
+  const Chunk chunk{segment, segment_bytes, segment, segment_bytes, small, false, nullptr, nullptr};
+  return &chunks_.insert_or_assign(segment, chunk).first->second;
 }
 
 void CachingAllocator::split(Chunk* chunk, std::size_t bytes) {
   const std::size_t rest = chunk->bytes - bytes;
   const std::size_t smallest_rest = chunk->small ? kAlignment : kSmallRequest + kAlignment;
   if (rest < smallest_rest) return;
-  auto tail = std::make_unique<Chunk>(*chunk);
-  tail->pointer = chunk->pointer + bytes;
+  std::byte* pointer = chunk->pointer + bytes;
+  Chunk* tail = &chunks_.insert_or_assign(pointer, *chunk).first->second;
+  tail->pointer = pointer;
   tail->bytes = rest;
   tail->free = true;
   tail->previous = chunk;
-  if (chunk->next) chunk->next->previous = tail.get();
-  chunk->next = tail.get();
+  if (chunk->next) chunk->next->previous = tail;
+  chunk->next = tail;
   chunk->bytes = bytes;
-  (chunk->small ? free_small_ : free_large_).insert(tail.get());
-  chunks_[tail->pointer] = std::move(tail);
+  (chunk->small ? free_small_ : free_large_).insert(tail);
 }
 
 CachingAllocator::Chunk* CachingAllocator::merge(Chunk* left, Chunk* right) noexcept {
@@ -93,7 +93,7 @@ CachingAllocator::Chunk* CachingAllocator::merge(Chunk* left, Chunk* right) noex
 void CachingAllocator::free(std::byte* pointer) noexcept {
   const auto found = chunks_.find(pointer);
   if (found == chunks_.end()) return;
-  Chunk* chunk = found->second.get();
+  Chunk* chunk = &found->second;
   allocated_bytes_ -= static_cast<std::int64_t>(chunk->bytes);
   chunk->free = true;
   FreeChunks& pool = chunk->small ? free_small_ : free_large_;

@@ -67,7 +67,7 @@ class CachingAllocator {
 
   std::unique_ptr<SegmentSource> source_;
   std::size_t capacity_bytes_;
-  std::map<std::byte*, std::unique_ptr<Chunk>> chunks_;
+  std::map<std::byte*, Chunk> chunks_;  // never moved: neighbours and pools point at them
   FreeChunks free_small_;
   FreeChunks free_large_;
   std::int64_t allocated_bytes_ = 0;
