@@ -60,7 +60,7 @@ void ProcessGroup::all_gather(std::span<const GatherPart> parts, std::string_vie
   call.parts = static_cast<std::int64_t>(parts.size());
   call.bytes = sizes.total();
   do_all_gather(call, parts);
-  count(call, sizes.count);
+  complete(call, sizes.count);
 }
 
 void ProcessGroup::reduce_scatter(std::span<const ScatterPart> parts, std::string_view label) {
@@ -84,7 +84,7 @@ void ProcessGroup::reduce_scatter(std::span<const ScatterPart> parts, std::strin
   call.parts = static_cast<std::int64_t>(parts.size());
   call.bytes = sizes.total();
   do_reduce_scatter(call, parts);
-  count(call, sizes.count);
+  complete(call, sizes.count);
 }
 
 void ProcessGroup::all_reduce(ReduceOp op, std::span<const ReducePart> parts, std::string_view label) {
@@ -105,7 +105,7 @@ void ProcessGroup::all_reduce(ReduceOp op, std::span<const ReducePart> parts, st
   call.parts = static_cast<std::int64_t>(parts.size());
   call.bytes = sizes.total();
   do_all_reduce(call, parts);
-  count(call, sizes.count);
+  complete(call, sizes.count);
 }
 
 void ProcessGroup::broadcast(int root, std::span<const BroadcastPart> parts, std::string_view label) {
@@ -126,13 +126,13 @@ void ProcessGroup::broadcast(int root, std::span<const BroadcastPart> parts, std
   call.parts = static_cast<std::int64_t>(parts.size());
   call.bytes = sizes.total();
   do_broadcast(call, parts);
-  count(call, sizes.count);
+  complete(call, sizes.count);
 }
 
 void ProcessGroup::barrier(std::string_view label) {
   const Signature call = begin(CollectiveKind::kBarrier, label);
   do_barrier(call);
-  count(call, Sizes().count);
+  complete(call, Sizes().count);
 }
 
 std::unique_ptr<ProcessGroup> ProcessGroup::split(std::span<const SplitPlace> places, std::string_view name) {
@@ -157,12 +157,12 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(std::span<const SplitPlace> pl
     identity.world_ranks.push_back(world_rank(member));
   }
   std::unique_ptr<ProcessGroup> group = do_split(call, color, std::move(identity));
-  count(call, Sizes().count);
+  complete(call, Sizes().count);
   return group;
 }
 
 Signature ProcessGroup::begin(CollectiveKind kind, std::string_view label) {
-  Signature call{.kind = kind, .sequence = ++issued_};
+  Signature call{.kind = kind, .sequence = issued_ + 1};
   call.set_label(label);
   return call;
 }
@@ -200,6 +200,9 @@ void ProcessGroup::check_reducible(const Signature& call, std::size_t part, DTyp
   if (!reducible(dtype)) refuse(call, part, fmt::format("is {}; f32, bf16, i32 and i64 can be reduced", fp8lab::name(dtype)));
 }
 
-void ProcessGroup::count(const Signature& call, const TrafficCount& bytes) { traffic_.add(call.kind, bytes); }
+void ProcessGroup::complete(const Signature& call, const TrafficCount& counted) {
+  issued_ = call.sequence;
+  traffic_.add(call.kind, counted);
+}
 
 }  // namespace fp8lab

@@ -17,8 +17,8 @@
 ///
 /// Every rank of a group issues the same collectives in the same order, each with the same label, sizes and types: the
 /// lock-step rule. A call that breaks it ends in one error, equal on every rank, that names two ranks and their calls.
-/// Buffers belong to the caller and must stay unchanged until the call returns. Calls block, and allocate nothing once a
-/// group has seen its largest call.
+/// Buffers lie in host memory, belong to the caller and must stay unchanged until the call returns. Calls block, and
+/// allocate nothing once a group has seen its largest call.
 ///
 /// Messages number ranks as the whole run does: world_rank(), not the place inside a sub-group.
 namespace fp8lab {
@@ -158,13 +158,13 @@ class ProcessGroup {
   void check_own_place(const Signature& call, std::size_t part, const std::byte* own, std::int64_t own_bytes,
                        const std::byte* own_place, const std::byte* whole, std::int64_t whole_bytes) const;
   void check_reducible(const Signature& call, std::size_t part, DType dtype) const;
-  void count(const Signature& call, const TrafficCount& bytes);
+  void complete(const Signature& call, const TrafficCount& counted);
 
   std::string name_;
   std::vector<int> world_ranks_;
   int rank_;
   bool moves_data_;
-  std::uint64_t issued_ = 0;
+  std::uint64_t issued_ = 0;  ///< a call that is refused does not count
   Traffic traffic_;
 };
 

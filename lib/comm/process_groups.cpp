@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <chrono>
 #include <string>
 
 #include "comm/in_process/in_process.h"
@@ -19,6 +20,9 @@ const std::array kProcessGroups = {
     ProcessGroupRow{"simulated", "one rank alone: collectives check and count, and move nothing",
                     simulated_unavailable_reason, run_simulated},
 };
+
+// So that no deadline overflows.
+constexpr std::chrono::hours kLongestTimeout(365 * 24);
 
 }  // namespace
 
@@ -38,7 +42,8 @@ void run_ranks(std::string_view row_name, const RunOptions& options, const RankF
   if (const std::string reason = row.unavailable_reason(); !reason.empty())
     fail(fmt::format("process group '{}' is unavailable: {}", row.name, reason));
   if (options.ranks < 1) fail(fmt::format("a run of {} ranks: there must be at least one", options.ranks));
-  if (options.timeout.count() <= 0) fail("a run of ranks needs a timeout above 0");
+  if (options.timeout.count() <= 0 || options.timeout > kLongestTimeout)
+    fail("the timeout of a run of ranks lies above 0 and within a year");
   row.run(options, rank_function);
 }
 

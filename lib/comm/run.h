@@ -17,7 +17,7 @@ struct RunOptions {
   int ranks = 1;
   /// The longest that a rank waits in a collective for the others to come.
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);
-  /// See ProcessGroup::moves_data().
+  /// See ProcessGroup::moves_data(). `simulated` never moves any.
   bool moves_data = true;
   /// The rank that `simulated` is; the others run every rank.
   int simulated_rank = 0;

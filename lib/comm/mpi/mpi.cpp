@@ -37,6 +37,7 @@ class MpiGroup final : public ProcessGroup {
         memory_(std::make_shared<Memory>()),
         sources_(static_cast<std::size_t>(size())) {
     memory_->headers.resize(static_cast<std::size_t>(size()));
+    check(context <= static_cast<std::uint64_t>(world.session().largest_tag() - 1) / 2, "MPI has no more tags for process groups");
   }
 
   static MpiGroup whole(World& world, const RunOptions& options) {

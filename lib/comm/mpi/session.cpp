@@ -29,6 +29,10 @@ Session::Session() {
   must(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   must(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   must(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+  const int* largest_tag = nullptr;
+  int found = 0;
+  must(MPI_Comm_get_attr(comm_, MPI_TAG_UB, &largest_tag, &found), "MPI_Comm_get_attr");
+  if (found != 0) largest_tag_ = *largest_tag;
 }
 
 Session::~Session() {

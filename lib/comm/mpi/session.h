@@ -23,6 +23,7 @@ class Session {
   int rank() const { return rank_; }
   int size() const { return size_; }
   MPI_Comm comm() const { return comm_; }
+  int largest_tag() const { return largest_tag_; }
 
   /// Number of the next message context; every rank has the same one between runs.
   std::uint64_t next_context = 1;
@@ -45,6 +46,7 @@ class Session {
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;
+  int largest_tag_ = 0;
   std::thread::id thread_ = std::this_thread::get_id();
   std::string broken_;
   std::vector<std::shared_ptr<void>> kept_;

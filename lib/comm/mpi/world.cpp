@@ -104,7 +104,8 @@ void World::throw_first_cause() const {
     for (int rank = 0; rank < session_.size(); ++rank) {
       const Farewell& farewell = (*farewells_)[static_cast<std::size_t>(rank)];
       if (farewell.ending != ending) continue;
-      const Failure failure{.reason = farewell.reason.data(), .out_of_memory = farewell.out_of_memory};
+      const bool own = rank == session_.rank();  // whole, where a farewell may be cut short
+      const Failure failure{.reason = own ? reason() : farewell.reason.data(), .out_of_memory = farewell.out_of_memory};
       if (ending == Ending::kByDeath) throw_failure(failure, rank, session_.size());
       fail(failure.reason);
     }
