@@ -64,6 +64,11 @@ TEST_F(DelayedScalingTest, FirstTenValuesOfMostRecent) {
 
 TEST_F(DelayedScalingTest, AHistoryOfOneFollowsEachAmax) {
   EXPECT_EQ(scales_after({.history_length = 1}, {2, 4, 0, 1}), (std::vector<float>{224, 112, 112, 448}));
+  DelayedScales scales = make({.history_length = 1});
+  set_live(scales, 0, 2.0f);
+  scales.update(*device_);
+  EXPECT_EQ(device_->read(scales.history()), std::vector<float>{0.0f})
+      << "the only slot is the live one, ready for the next step";
 }
 
 TEST_F(DelayedScalingTest, MarginHalvesTheScaleEachTime) {
