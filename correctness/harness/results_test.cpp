@@ -41,6 +41,7 @@ CellRecord record_named(const std::string& id) {
   before.retained_by_holder = {{"context of attention[2]: q, k, v", 205870421}, {"x", 1}};
   before.peak_by_holder = {{"parameter", 7}};
   before.sequence_hash = "0123456789abcdef";
+  before.emulated = "products";
   ArmResult& after = out.arms[Arm::kAfter];
   after.status = "crashed";
   after.reason = "ended by SIGSEGV";

@@ -80,6 +80,8 @@ struct ArmResult {
   std::vector<std::pair<std::string, std::int64_t>> retained_by_holder;
   /// Bytes by holder at the peak, largest first; results keep them folded by index ("layers[*].fc1").
   std::vector<std::pair<std::string, std::int64_t>> peak_by_holder;
+  /// What the modelled architecture cannot do itself and the device did in its place; empty where nothing was emulated.
+  std::string emulated;
   std::string sequence_hash;  ///< hex; equal on every device for the same schedule
   std::string timeline_json;  ///< the memory timeline document, empty when not recorded
 };

@@ -129,6 +129,7 @@ Json arm_json(const ArmResult& arm, Json (*number)(const std::optional<double>&)
   for (const auto& [name, metric] : arm.metrics) out["metrics"][name] = metric_json(metric, number);
   out["retained_by_holder"] = holders_json(arm.retained_by_holder);
   out["peak_by_holder"] = holders_json(arm.peak_by_holder);
+  if (!arm.emulated.empty()) out["emulated"] = arm.emulated;
   out["sequence_hash"] = text_or_null(arm.sequence_hash);
   return out;
 }
@@ -145,6 +146,7 @@ ArmResult arm_from(const Json& json) {
                          metric.at("unit").get<std::string>(), text_or_empty(metric, "reason")};
   out.retained_by_holder = holders_from(json.at("retained_by_holder"));
   out.peak_by_holder = holders_from(json.at("peak_by_holder"));
+  out.emulated = text_or_empty(json, "emulated");
   out.sequence_hash = text_or_empty(json, "sequence_hash");
   return out;
 }

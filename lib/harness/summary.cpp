@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "harness/holders.h"
 #include "harness/metrics.h"
@@ -191,6 +192,20 @@ std::string holders(const std::vector<const CellRecord*>& cells) {
   return out;
 }
 
+std::string emulations(const std::vector<const CellRecord*>& cells) {
+  std::map<std::string, int> counts;
+  for (const CellRecord* record : cells) {
+    std::set<std::string> in_cell;
+    for (const auto& [arm, result] : record->arms)
+      if (!result.emulated.empty()) in_cell.insert(result.emulated);
+    for (const std::string& text : in_cell) ++counts[text];
+  }
+  std::string out;
+  for (const auto& [text, count] : counts)
+    out += fmt::format("Emulated in {} of {} cells: {}.\n\n", count, cells.size(), text);
+  return out;
+}
+
 }  // namespace
 
 std::string counts_of(const std::vector<Verdict>& verdicts) {
@@ -223,7 +238,7 @@ std::string summary_markdown(const std::vector<CellRecord>& records, const RunSu
     out += fmt::format("## {}\n\n{}", scenario, cells.front()->title);
     if (!cells.front()->upstream.empty()) out += fmt::format(" ({})", fmt::join(cells.front()->upstream, ", "));
     if (!cells.front()->config.fix.empty()) out += fmt::format(". Fix: `{}`", cells.front()->config.fix);
-    out += "\n\n" + figures(cells) + claims(cells) + holders(cells);
+    out += "\n\n" + figures(cells) + emulations(cells) + claims(cells) + holders(cells);
   }
   return out;
 }
