@@ -84,8 +84,9 @@ struct ScaleFromAmaxArgs {
 /// Casts `in` to `format`. Either output may be absent (values.data null). The column-wise output is the format applied to the
 /// transposed input: columnwise.values is [in.cols, in.rows].
 /// Per tensor: codes = cast(in * *scale), both scale_inv = 1 / *scale (one element, shared), and *amax = max(*amax, max |in|)
-/// where `amax` is given. Blocks: each block's scale from its own amax; scale and amax are unused; padding of the scales is
-/// written zero.
+/// where `amax` is given; a NaN in either makes it NaN. Blocks, whose sides divide 128: each block's scale from its own amax;
+/// scale and amax are unused; padding of the scales is written zero. `in` may also be f16. A matrix without elements still gets
+/// its scale_inv or its padding, and leaves *amax as it is.
 struct QuantizeArgs {
   MatrixView in;
   OperandView rowwise;

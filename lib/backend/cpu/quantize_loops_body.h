@@ -178,7 +178,7 @@ std::uint32_t cast_runs(const CastRuns<Element>& runs) {
 }
 
 /// Four rows at a time as 64-bit words of four columns: two rounds of exchanging halves transpose a 4 x 4 square.
-void transpose(const Transpose& args) {
+inline void transpose(const Transpose& args) {
   constexpr std::uint64_t kEven = 0x0000FFFF0000FFFFu;
   constexpr std::uint64_t kLow = 0x00000000FFFFFFFFu;
   constexpr std::int64_t kBatch = 16;
