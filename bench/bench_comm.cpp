@@ -11,7 +11,8 @@
 
 #include "comm/process_groups.h"
 
-// In-process collectives: the bandwidth of gathers beside memcpy by the same threads, and what a small collective costs.
+// In-process collectives: the bandwidth of gathers beside memcpy by the same threads, and what a small collective
+// costs.
 namespace fp8lab {
 namespace {
 
@@ -58,9 +59,9 @@ double thread_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// Every rank gathers `MiB` in all, then copies as much from a buffer of its own. The rates are bytes written by all ranks
-/// together over the median time; `of_memcpy` is their quotient. `of_memcpy_cpu` is the same over processor time, which
-/// leaves out waiting but holds on a machine that others use too.
+/// Every rank gathers `MiB` in all, then copies as much from a buffer of its own. The rates are bytes written by all
+/// ranks together over the median time; `of_memcpy` is their quotient. `of_memcpy_cpu` is the same over processor
+/// time, which leaves out waiting but holds on a machine that others use too.
 void all_gather_beside_memcpy(benchmark::State& state) {
   const int ranks = static_cast<int>(state.range(0));
   const std::int64_t total = state.range(1) << 20;
@@ -149,7 +150,13 @@ void latency_of_all_gather(benchmark::State& state) {
     };
   });
 }
-BENCHMARK(latency_of_all_gather)->ArgName("ranks")->Arg(2)->Arg(4)->Arg(16)->UseRealTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(latency_of_all_gather)
+    ->ArgName("ranks")
+    ->Arg(2)
+    ->Arg(4)
+    ->Arg(16)
+    ->UseRealTime()
+    ->Unit(benchmark::kMicrosecond);
 
 /// Reductions read every rank's summands once and write each result once. The rate is of bytes read.
 void reduce_scatter(benchmark::State& state) {

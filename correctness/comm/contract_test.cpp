@@ -25,33 +25,37 @@ struct Buffers {
 
 TEST(Traffic, CountsWholeArraysByKindAndContent) {
   EXPECT_EQ(refusal([](ProcessGroup& group) {
-    Buffers buffers;
-    GatherPart scales = buffers.gather();
-    scales.content = Content::kScales;
-    const std::array<GatherPart, 3> gathers = {buffers.gather(), scales, buffers.gather()};
-    group.all_gather(gathers, "w");
-    group.all_gather({&scales, 1}, "s");
-    ScatterPart narrow = buffers.scatter();
-    narrow.dtype = DType::kBF16;
-    const std::array<ScatterPart, 2> scatters = {buffers.scatter(), narrow};
-    group.reduce_scatter(scatters, "g");
-    const ReducePart amax{.data = buffers.memory.data(), .elems = 3, .dtype = DType::kI64, .content = Content::kScales};
-    group.all_reduce(ReduceOp::kMax, {&amax, 1}, "amax");
-    const BroadcastPart sent{.data = buffers.memory.data(), .bytes = 11};
-    group.broadcast(3, {&sent, 1}, "b");
-    group.barrier("x");
-    group.all_gather({}, "nothing");
+              Buffers buffers;
+              GatherPart scales = buffers.gather();
+              scales.content = Content::kScales;
+              const std::array<GatherPart, 3> gathers = {buffers.gather(), scales, buffers.gather()};
+              group.all_gather(gathers, "w");
+              group.all_gather({&scales, 1}, "s");
+              ScatterPart narrow = buffers.scatter();
+              narrow.dtype = DType::kBF16;
+              const std::array<ScatterPart, 2> scatters = {buffers.scatter(), narrow};
+              group.reduce_scatter(scatters, "g");
+              const ReducePart amax{
+                  .data = buffers.memory.data(), .elems = 3, .dtype = DType::kI64, .content = Content::kScales};
+              group.all_reduce(ReduceOp::kMax, {&amax, 1}, "amax");
+              const BroadcastPart sent{.data = buffers.memory.data(), .bytes = 11};
+              group.broadcast(3, {&sent, 1}, "b");
+              group.barrier("x");
+              group.all_gather({}, "nothing");
 
-    const Traffic& traffic = group.traffic();
-    EXPECT_EQ(traffic.of(CollectiveKind::kAllGather), (TrafficCount{.collectives = 3, .payload_bytes = 200, .scale_bytes = 200}));
-    EXPECT_EQ(traffic.of(CollectiveKind::kReduceScatter), (TrafficCount{.collectives = 1, .payload_bytes = 600}));
-    EXPECT_EQ(traffic.of(CollectiveKind::kAllReduce), (TrafficCount{.collectives = 1, .scale_bytes = 24}));
-    EXPECT_EQ(traffic.of(CollectiveKind::kBroadcast), (TrafficCount{.collectives = 1, .payload_bytes = 11}));
-    EXPECT_EQ(traffic.of(CollectiveKind::kBarrier), (TrafficCount{.collectives = 1}));
-    group.reset_traffic();
-    for (std::size_t kind = 0; kind < kCollectiveKinds; ++kind)
-      EXPECT_EQ(traffic.of(static_cast<CollectiveKind>(kind)), TrafficCount{});
-  }), "");
+              const Traffic& traffic = group.traffic();
+              EXPECT_EQ(traffic.of(CollectiveKind::kAllGather),
+                        (TrafficCount{.collectives = 3, .payload_bytes = 200, .scale_bytes = 200}));
+              EXPECT_EQ(traffic.of(CollectiveKind::kReduceScatter),
+                        (TrafficCount{.collectives = 1, .payload_bytes = 600}));
+              EXPECT_EQ(traffic.of(CollectiveKind::kAllReduce), (TrafficCount{.collectives = 1, .scale_bytes = 24}));
+              EXPECT_EQ(traffic.of(CollectiveKind::kBroadcast), (TrafficCount{.collectives = 1, .payload_bytes = 11}));
+              EXPECT_EQ(traffic.of(CollectiveKind::kBarrier), (TrafficCount{.collectives = 1}));
+              group.reset_traffic();
+              for (std::size_t kind = 0; kind < kCollectiveKinds; ++kind)
+                EXPECT_EQ(traffic.of(static_cast<CollectiveKind>(kind)), TrafficCount{});
+            }),
+            "");
 }
 
 TEST(Traffic, IsTheSameOnEveryRankThatMovesBytes) {
@@ -62,7 +66,8 @@ TEST(Traffic, IsTheSameOnEveryRankThatMovesBytes) {
     std::vector<std::byte> to(static_cast<std::size_t>(offsets.back()));
     const GatherPart part{.from = own.data(), .to = to.data(), .offsets_bytes = offsets, .content = Content::kScales};
     for (int i = 0; i < 3; ++i) group.all_gather({&part, 1}, "s");
-    EXPECT_EQ(group.traffic().of(CollectiveKind::kAllGather), (TrafficCount{.collectives = 3, .scale_bytes = 3 * offsets.back()}));
+    EXPECT_EQ(group.traffic().of(CollectiveKind::kAllGather),
+              (TrafficCount{.collectives = 3, .scale_bytes = 3 * offsets.back()}));
   });
 }
 
@@ -76,7 +81,8 @@ TEST(Arguments, OffsetsAreOnePerRankFromZeroUp) {
     });
   };
   EXPECT_EQ(gather({0, 1, 2}), "rank 1: all_gather 'w' of group 'world': part 0 has 3 offsets; 4 ranks need 5");
-  EXPECT_EQ(gather({1, 1, 2, 3, 4}), "rank 1: all_gather 'w' of group 'world': part 0 starts at offset 1; the first is 0");
+  EXPECT_EQ(gather({1, 1, 2, 3, 4}),
+            "rank 1: all_gather 'w' of group 'world': part 0 starts at offset 1; the first is 0");
   EXPECT_EQ(gather({0, 5, 4, 6, 7}),
             "rank 1: all_gather 'w' of group 'world': part 0 has offset 4 after 5; offsets never decrease");
   EXPECT_EQ(gather({0, 0, 0, 0, 0}), "");
@@ -84,23 +90,27 @@ TEST(Arguments, OffsetsAreOnePerRankFromZeroUp) {
 
 TEST(Arguments, BuffersAreThereAndAligned) {
   EXPECT_EQ(refusal([](ProcessGroup& group) {
-    Buffers buffers;
-    GatherPart part = buffers.gather();
-    part.from = nullptr;  // rank 1 has nothing to send
-    group.all_gather({&part, 1}, "w");
-    part.to = nullptr;
-    group.all_gather({&part, 1}, "w");
-  }), "rank 1: all_gather 'w' of group 'world': part 0 has 100 bytes at a null address");
+              Buffers buffers;
+              GatherPart part = buffers.gather();
+              part.from = nullptr;  // rank 1 has nothing to send
+              group.all_gather({&part, 1}, "w");
+              part.to = nullptr;
+              group.all_gather({&part, 1}, "w");
+            }),
+            "rank 1: all_gather 'w' of group 'world': part 0 has 100 bytes at a null address");
   EXPECT_EQ(refusal([](ProcessGroup& group) {
-    Buffers buffers;
-    ScatterPart part = buffers.scatter();
-    part.from += 2;
-    group.reduce_scatter({&part, 1}, "g");
-  }), "rank 1: reduce_scatter 'g' of group 'world': part 0 lies at an address that is no multiple of its elements' 4 bytes");
+              Buffers buffers;
+              ScatterPart part = buffers.scatter();
+              part.from += 2;
+              group.reduce_scatter({&part, 1}, "g");
+            }),
+            "rank 1: reduce_scatter 'g' of group 'world': part 0 lies at an address that is no multiple of its "
+            "elements' 4 bytes");
   EXPECT_EQ(refusal([](ProcessGroup& group) {
-    const ReducePart part{.elems = -1};
-    group.all_reduce(ReduceOp::kSum, {&part, 1}, "x");
-  }), "rank 1: all_reduce 'x' of group 'world': part 0 has -1 elements; a size is at least 0");
+              const ReducePart part{.elems = -1};
+              group.all_reduce(ReduceOp::kSum, {&part, 1}, "x");
+            }),
+            "rank 1: all_reduce 'x' of group 'world': part 0 has -1 elements; a size is at least 0");
 }
 
 TEST(Arguments, OwnBytesLieApartOrInTheirPlace) {
@@ -116,24 +126,28 @@ TEST(Arguments, OwnBytesLieApartOrInTheirPlace) {
   EXPECT_EQ(gather_from(10), "");
   EXPECT_EQ(gather_from(100), "");
   EXPECT_EQ(gather_from(11),
-            "rank 1: all_gather 'w' of group 'world': part 0 has its rank's bytes inside the whole, but not in their own place");
+            "rank 1: all_gather 'w' of group 'world': part 0 has its rank's bytes inside the whole, but not in their "
+            "own place");
   EXPECT_NE(gather_from(99), "");
   EXPECT_EQ(refusal([](ProcessGroup& group) {
-    Buffers buffers;
-    buffers.offsets = {0, 10, 30, 40, 100};
-    ScatterPart part = buffers.scatter();
-    part.to = &buffers.memory[44];
-    group.reduce_scatter({&part, 1}, "g");
-  }), "rank 1: reduce_scatter 'g' of group 'world': part 0 has its rank's bytes inside the whole, but not in their own place");
+              Buffers buffers;
+              buffers.offsets = {0, 10, 30, 40, 100};
+              ScatterPart part = buffers.scatter();
+              part.to = &buffers.memory[44];
+              group.reduce_scatter({&part, 1}, "g");
+            }),
+            "rank 1: reduce_scatter 'g' of group 'world': part 0 has its rank's bytes inside the whole, but not in "
+            "their own place");
 }
 
 TEST(Arguments, TypesRootsAndPlacesAreKnown) {
   EXPECT_EQ(refusal([](ProcessGroup& group) {
-    Buffers buffers;
-    ScatterPart part = buffers.scatter();
-    part.dtype = DType::kE4M3;
-    group.reduce_scatter({&part, 1}, "g");
-  }), "rank 1: reduce_scatter 'g' of group 'world': part 0 is e4m3; f32, bf16, i32 and i64 can be reduced");
+              Buffers buffers;
+              ScatterPart part = buffers.scatter();
+              part.dtype = DType::kE4M3;
+              group.reduce_scatter({&part, 1}, "g");
+            }),
+            "rank 1: reduce_scatter 'g' of group 'world': part 0 is e4m3; f32, bf16, i32 and i64 can be reduced");
   EXPECT_EQ(refusal([](ProcessGroup& group) { group.broadcast(4, {}, "b"); }),
             "rank 1: broadcast 'b' of group 'world': root 4 is none of its 4 ranks");
   EXPECT_EQ(refusal([](ProcessGroup& group) { group.split(std::vector<SplitPlace>(3), "shard"); }),
@@ -147,9 +161,11 @@ TEST(Table, NamesItsRowsAndRefusesOthers) {
   const auto run = [](std::string_view name, const RunOptions& options) {
     return error_of([&] { run_ranks(name, options, [](ProcessGroup&) {}); });
   };
-  EXPECT_EQ(run("in-process", {}), "process group 'in-process' is not known; the process groups are in_process, mpi, simulated");
+  EXPECT_EQ(run("in-process", {}),
+            "process group 'in-process' is not known; the process groups are in_process, mpi, simulated");
   EXPECT_EQ(run("in_process", {.ranks = 0}), "a run of 0 ranks: there must be at least one");
-  EXPECT_EQ(run("in_process", {.timeout = std::chrono::seconds(0)}), "the timeout of a run of ranks lies above 0 and within a year");
+  EXPECT_EQ(run("in_process", {.timeout = std::chrono::seconds(0)}),
+            "the timeout of a run of ranks lies above 0 and within a year");
   EXPECT_NE(run("in_process", {.timeout = std::chrono::nanoseconds::max()}), "");
   EXPECT_EQ(run("simulated", {.ranks = 4, .simulated_rank = 4}), "simulated rank 4 is none of 4 ranks");
   EXPECT_TRUE(process_group_row("in_process").unavailable_reason().empty());

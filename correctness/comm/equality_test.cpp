@@ -14,7 +14,9 @@ namespace {
 
 constexpr std::uint64_t kSeed = 77;
 
-std::uint64_t draw(std::uint64_t step, std::uint64_t what) { return reference::scramble(reference::scramble(kSeed + step) ^ what); }
+std::uint64_t draw(std::uint64_t step, std::uint64_t what) {
+  return reference::scramble(reference::scramble(kSeed + step) ^ what);
+}
 
 /// Any bits at all: NaNs, infinities and subnormals among them.
 std::vector<std::byte> any_bits(std::uint64_t step, int rank, std::int64_t bytes) {
@@ -42,7 +44,8 @@ std::vector<std::byte> course(ProcessGroup& group) {
     const auto element = static_cast<std::int64_t>(size_bytes(dtype));
     std::vector<std::int64_t> offsets = {0};
     for (int rank = 0; rank < group.size(); ++rank)
-      offsets.push_back(offsets.back() + static_cast<std::int64_t>(draw(step, 10 + static_cast<std::uint64_t>(rank)) % 700));
+      offsets.push_back(offsets.back() +
+                        static_cast<std::int64_t>(draw(step, 10 + static_cast<std::uint64_t>(rank)) % 700));
     const auto rank = static_cast<std::size_t>(group.rank());
     const std::int64_t own = offsets[rank + 1] - offsets[rank];
     std::vector<std::byte> whole = draw(step, 1) % 2 == 0 ? any_bits(step, group.rank(), offsets.back() * element)
@@ -65,7 +68,8 @@ std::vector<std::byte> course(ProcessGroup& group) {
         const ReduceOp op = draw(step, 2) % 5 == 2 ? ReduceOp::kSum : ReduceOp::kMax;
         const std::array<ReducePart, 2> parts = {
             ReducePart{.data = whole.data(), .elems = offsets[1], .dtype = dtype},
-            ReducePart{.data = whole.data() + offsets[1] * element, .elems = offsets.back() - offsets[1], .dtype = dtype}};
+            ReducePart{
+                .data = whole.data() + offsets[1] * element, .elems = offsets.back() - offsets[1], .dtype = dtype}};
         group.all_reduce(op, parts, "reduce");
         result = whole;
         break;
@@ -104,8 +108,11 @@ TEST(Equality, RunsOfAnotherSizeAreRefused) {
 TEST(Equality, OnlyTheFirstThreadMayUseMpi) {
   run_ranks("mpi", {.ranks = mpi_ranks()}, [](ProcessGroup& group) { group.barrier("x"); });
   std::string error;
-  std::jthread([&] { error = error_of([] { run_ranks("mpi", {.ranks = mpi_ranks()}, [](ProcessGroup&) {}); }); }).join();
-  EXPECT_EQ(error, "MPI was started by another thread; all runs over MPI must come from that one (MPI_THREAD_FUNNELED)");
+  std::jthread([&] {
+    error = error_of([] { run_ranks("mpi", {.ranks = mpi_ranks()}, [](ProcessGroup&) {}); });
+  }).join();
+  EXPECT_EQ(error,
+            "MPI was started by another thread; all runs over MPI must come from that one (MPI_THREAD_FUNNELED)");
 }
 
 }  // namespace

@@ -58,17 +58,21 @@ struct Buffers {
 };
 
 TEST_P(Faults, DifferentCollectivesNameBothCalls) {
-  const std::string expected = "ranks of group 'world' issue different collectives: rank 0 calls all_reduce sum 'g' "
-                               "(#2: 1 part, 12 bytes), rank " + std::to_string(last()) + " calls barrier 'x' (#2)";
-  EXPECT_EQ(run_error(expected, [&](ProcessGroup& group) {
-    Buffers buffers(ranks());
-    const ReducePart part = buffers.reduced(3);
-    group.barrier("start");
-    if (group.rank() == last())
-      group.barrier("x");
-    else
-      group.all_reduce(ReduceOp::kSum, {&part, 1}, "g");
-  }), expected);
+  const std::string expected =
+      "ranks of group 'world' issue different collectives: rank 0 calls all_reduce sum 'g' "
+      "(#2: 1 part, 12 bytes), rank " +
+      std::to_string(last()) + " calls barrier 'x' (#2)";
+  EXPECT_EQ(run_error(expected,
+                      [&](ProcessGroup& group) {
+                        Buffers buffers(ranks());
+                        const ReducePart part = buffers.reduced(3);
+                        group.barrier("start");
+                        if (group.rank() == last())
+                          group.barrier("x");
+                        else
+                          group.all_reduce(ReduceOp::kSum, {&part, 1}, "g");
+                      }),
+            expected);
 }
 
 /// One way to break the lock-step rule: what rank 0 does, the others do with `odd`.
@@ -79,8 +83,7 @@ struct Divergence {
 
 const Divergence kDivergences[] = {
     {"labels", [](ProcessGroup& group, bool odd) { group.barrier(odd ? "layers.1" : "layers.2"); }},
-    {"long labels",
-     [](ProcessGroup& group, bool odd) { group.barrier(std::string(200, 'x') + (odd ? "1" : "2")); }},
+    {"long labels", [](ProcessGroup& group, bool odd) { group.barrier(std::string(200, 'x') + (odd ? "1" : "2")); }},
     {"operations",
      [](ProcessGroup& group, bool odd) {
        Buffers buffers(group.size());
@@ -174,66 +177,76 @@ TEST_P(Faults, ADeadRankIsNamedOnAllOthers) {
 
 TEST_P(Faults, TheFirstCauseIsReportedAndEchoesAreNot) {
   EXPECT_EQ(error_of([&] {
-    on_ranks(ranks(), [&](ProcessGroup& group) {
-      if (group.rank() == last()) fail("the cause");
-      group.barrier("x");  // its error leaves this function
-    });
-  }), "rank " + std::to_string(last()) + ": the cause");
+              on_ranks(ranks(), [&](ProcessGroup& group) {
+                if (group.rank() == last()) fail("the cause");
+                group.barrier("x");  // its error leaves this function
+              });
+            }),
+            "rank " + std::to_string(last()) + ": the cause");
 }
 
 TEST_P(Faults, RunningOutOfMemoryStaysThat) {
-  EXPECT_THROW(on_ranks(ranks(), [&](ProcessGroup& group) {
-    if (group.rank() == last()) throw OutOfMemory("1 byte too many");
-    group.barrier("x");
-  }), OutOfMemory);
-  EXPECT_THROW(on_ranks(ranks(), [&](ProcessGroup& group) {
-    if (group.rank() == 0) throw std::bad_alloc();
-    group.barrier("x");
-  }), OutOfMemory);
+  EXPECT_THROW(on_ranks(ranks(),
+                        [&](ProcessGroup& group) {
+                          if (group.rank() == last()) throw OutOfMemory("1 byte too many");
+                          group.barrier("x");
+                        }),
+               OutOfMemory);
+  EXPECT_THROW(on_ranks(ranks(),
+                        [&](ProcessGroup& group) {
+                          if (group.rank() == 0) throw std::bad_alloc();
+                          group.barrier("x");
+                        }),
+               OutOfMemory);
 }
 
 TEST_P(Faults, AnExceptionOfAnyTypeIsARanksDeath) {
   EXPECT_EQ(error_of([&] {
-    on_ranks(ranks(), [&](ProcessGroup& group) {
-      if (group.rank() == 0) throw 42;
-      group.barrier("x");
-    });
-  }), "rank 0: an exception that is no std::exception");
+              on_ranks(ranks(), [&](ProcessGroup& group) {
+                if (group.rank() == 0) throw 42;
+                group.barrier("x");
+              });
+            }),
+            "rank 0: an exception that is no std::exception");
 }
 
 TEST_P(Faults, ARankThatHasFinishedIsNotWaitedFor) {
   for (const int early : {0, last()}) {
     const std::string number = std::to_string(early);
     EXPECT_EQ(error_of([&] {
-      on_ranks(ranks(), [&](ProcessGroup& group) {
-        group.barrier("start");
-        if (group.rank() == early) return;
-        EXPECT_THROW(group.barrier("end"), GroupAborted);
-      });
-    }), "rank " + number + " has finished without joining barrier 'end' (#2) of group 'world'; the last collective that rank " +
-            number + " completed is barrier 'start' (#1) of group 'world'");
+                on_ranks(ranks(), [&](ProcessGroup& group) {
+                  group.barrier("start");
+                  if (group.rank() == early) return;
+                  EXPECT_THROW(group.barrier("end"), GroupAborted);
+                });
+              }),
+              "rank " + number +
+                  " has finished without joining barrier 'end' (#2) of group 'world'; the last collective that rank " +
+                  number + " completed is barrier 'start' (#1) of group 'world'");
   }
 }
 
 TEST_P(Faults, WrongArgumentsOnOneRankEndAll) {
   EXPECT_EQ(error_of([&] {
-    on_ranks(ranks(), [&](ProcessGroup& group) {
-      if (group.rank() == last()) group.broadcast(-1, {}, "b");
-      EXPECT_THROW(group.barrier("x"), GroupAborted);
-    });
-  }), "rank " + std::to_string(last()) + ": broadcast 'b' of group 'world': root -1 is none of its " +
-          std::to_string(ranks()) + " ranks");
+              on_ranks(ranks(), [&](ProcessGroup& group) {
+                if (group.rank() == last()) group.broadcast(-1, {}, "b");
+                EXPECT_THROW(group.barrier("x"), GroupAborted);
+              });
+            }),
+            "rank " + std::to_string(last()) + ": broadcast 'b' of group 'world': root -1 is none of its " +
+                std::to_string(ranks()) + " ranks");
 }
 
 TEST_P(Faults, ARunThatFailedLeavesTheNextOneAlone) {
   for (int round = 0; round < 5; ++round) {
     EXPECT_NE(error_of([&] {
-      on_ranks(ranks(), [&](ProcessGroup& group) {
-        if (group.rank() == round % ranks()) fail("boom");
-        group.barrier("x");
-        group.barrier("y");
-      });
-    }), "");
+                on_ranks(ranks(), [&](ProcessGroup& group) {
+                  if (group.rank() == round % ranks()) fail("boom");
+                  group.barrier("x");
+                  group.barrier("y");
+                });
+              }),
+              "");
     on_ranks(ranks(), [&](ProcessGroup& group) {
       Buffers buffers(ranks());
       buffers.to[0] = static_cast<float>(group.rank());

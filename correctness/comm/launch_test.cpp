@@ -33,8 +33,10 @@ void expect_launch(const Environment& environment, const Launch& expected) {
 }
 
 const Environment kTorchrun = {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}};
-const Environment kMpirun = {{"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}};
-const Environment kSrun = {{"SLURM_PROCID", "5"}, {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_LOCALID", "1"}, {"SLURM_NTASKS", "8"}};
+const Environment kMpirun = {
+    {"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}};
+const Environment kSrun = {
+    {"SLURM_PROCID", "5"}, {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_LOCALID", "1"}, {"SLURM_NTASKS", "8"}};
 
 Environment both(Environment a, const Environment& b) {
   a.insert(b.begin(), b.end());
@@ -58,7 +60,8 @@ TEST(LaunchDiscovery, TakesTheFirstOfThoseThatAgree) {
 
 TEST(LaunchDiscovery, RefusesThoseThatDisagree) {
   EXPECT_EQ(problem(both(kTorchrun, with(kMpirun, "OMPI_COMM_WORLD_RANK", "4"))),
-            "torchrun (RANK, WORLD_SIZE) says rank 5 of 8, but mpirun (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE) says rank 4 "
+            "torchrun (RANK, WORLD_SIZE) says rank 5 of 8, but mpirun (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE) "
+            "says rank 4 "
             "of 8; unset the variables of the one that did not start this process");
   EXPECT_NE(problem(both(kTorchrun, with(kMpirun, "OMPI_COMM_WORLD_SIZE", "9"))), "");
   EXPECT_NE(problem(both(kMpirun, with(kSrun, "SLURM_PROCID", "4"))), "");
@@ -68,12 +71,14 @@ TEST(LaunchDiscovery, RefusesThoseThatDisagree) {
 TEST(LaunchDiscovery, OverlooksTheSlurmStepOfDaemons) {
   expect_launch(both(kMpirun, with(with(kSrun, "SLURM_STEP_NUM_TASKS", "2"), "SLURM_PROCID", "0")),
                 {.launcher = "mpirun", .rank = 5, .size = 8, .local_rank = 1});
-  expect_launch({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}, {.launcher = "", .rank = 0, .size = 1, .local_rank = 0});
+  expect_launch({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}},
+                {.launcher = "", .rank = 0, .size = 1, .local_rank = 0});
 }
 
 TEST(LaunchDiscovery, RefusesWhatIsIncompleteOrNoNumber) {
   EXPECT_EQ(problem({{"RANK", "1"}}), "RANK is set and WORLD_SIZE is not; torchrun sets both");
-  EXPECT_EQ(problem({{"OMPI_COMM_WORLD_SIZE", "4"}}), "OMPI_COMM_WORLD_SIZE is set and OMPI_COMM_WORLD_RANK is not; mpirun sets both");
+  EXPECT_EQ(problem({{"OMPI_COMM_WORLD_SIZE", "4"}}),
+            "OMPI_COMM_WORLD_SIZE is set and OMPI_COMM_WORLD_RANK is not; mpirun sets both");
   EXPECT_EQ(problem({{"RANK", "4"}, {"WORLD_SIZE", "4"}}), "RANK=4 is not below WORLD_SIZE=4");
   for (const char* text : {"", "-1", "2x", " 2", "99999999999", "0x2"})
     EXPECT_EQ(problem(with(kTorchrun, "RANK", text)), std::string("RANK=") + text + " is no whole number from 0 up");

@@ -57,7 +57,8 @@ TEST(MpiFaults, AHealthyRunEndsWell) {
 
 class MpiFaults : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Ends, MpiFaults,
-                         testing::Values("killed", "killed-in-flight", "crashed", "stopped", "exited", "thrown", "silent"),
+                         testing::Values("killed", "killed-in-flight", "crashed", "stopped", "exited", "thrown",
+                                         "silent"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -80,9 +81,10 @@ TEST(MpiFaults, ARankThatDiesByExceptionIsTheOneCause) {
 
 TEST(MpiFaults, ASilentRankIsNamed) {
   const Outcome outcome = run_victim("silent");
-  EXPECT_NE(outcome.output.find("victim: rank 1 did not come to all_gather 'weights' (#21: 1 part, 16777216 bytes) of group "
-                                "'world' within 2 s; the last collective that rank 1 completed is all_gather 'weights' (#20"),
-            std::string::npos)
+  EXPECT_NE(
+      outcome.output.find("victim: rank 1 did not come to all_gather 'weights' (#21: 1 part, 16777216 bytes) of group "
+                          "'world' within 2 s; the last collective that rank 1 completed is all_gather 'weights' (#20"),
+      std::string::npos)
       << outcome.output;
 }
 

@@ -46,12 +46,13 @@ std::string error_of(const Work& work) {
 }
 
 inline std::byte test_byte(std::uint64_t seed, int rank, std::int64_t index) {
-  return static_cast<std::byte>(
-      reference::scramble(reference::scramble(seed * 1000 + static_cast<std::uint64_t>(rank)) ^ static_cast<std::uint64_t>(index)));
+  return static_cast<std::byte>(reference::scramble(
+      reference::scramble(seed * 1000 + static_cast<std::uint64_t>(rank)) ^ static_cast<std::uint64_t>(index)));
 }
 
 inline float test_value(std::uint64_t seed, int rank, std::int64_t index) {
-  return static_cast<float>(reference::gaussian(seed * 1000 + static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(index)));
+  return static_cast<float>(
+      reference::gaussian(seed * 1000 + static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(index)));
 }
 
 /// A way to share a tensor's elements out, as offsets.

@@ -33,7 +33,8 @@ float bf16_value(std::uint64_t seed, int rank, std::int64_t index) {
   return std::bit_cast<float>(std::uint32_t{nearest_bf16(test_value(seed, rank, index))} << 16);
 }
 
-float sum_in_rank_order(int ranks, float (*value)(std::uint64_t, int, std::int64_t), std::uint64_t seed, std::int64_t index) {
+float sum_in_rank_order(int ranks, float (*value)(std::uint64_t, int, std::int64_t), std::uint64_t seed,
+                        std::int64_t index) {
   float sum = value(seed, 0, index);
   for (int rank = 1; rank < ranks; ++rank) sum += value(seed, rank, index);
   return sum;
@@ -73,7 +74,8 @@ TEST_P(Reductions, ScattersSumsOfUnevenTensorsOfTwoTypes) {
       Guarded<std::uint16_t> narrow_sum(own);
       const std::array<ScatterPart, 2> parts = {
           ScatterPart{.from = wide.bytes(), .to = wide_sum.bytes(), .offsets_elems = offsets, .dtype = DType::kF32},
-          ScatterPart{.from = narrow.bytes(), .to = narrow_sum.bytes(), .offsets_elems = offsets, .dtype = DType::kBF16}};
+          ScatterPart{
+              .from = narrow.bytes(), .to = narrow_sum.bytes(), .offsets_elems = offsets, .dtype = DType::kBF16}};
       group.reduce_scatter(parts, "grads");
       std::vector<float> expected_wide;
       std::vector<std::uint16_t> expected_narrow;
@@ -100,7 +102,7 @@ TEST_P(Reductions, ScattersInPlace) {
     std::vector<float> expected;
     for (std::int64_t i = 0; i < offsets.back(); ++i)
       expected.push_back(i >= offsets[rank] && i < offsets[rank + 1] ? sum_in_rank_order(group.size(), test_value, 7, i)
-                                                                      : test_value(7, group.rank(), i));
+                                                                     : test_value(7, group.rank(), i));
     EXPECT_TRUE(bitwise_equal(values.elements(), expected));
     EXPECT_TRUE(values.guards_intact());
   });
@@ -121,7 +123,8 @@ TEST_P(Reductions, AllReducesTensorsOfAnySizeTogether) {
     group.all_reduce(ReduceOp::kSum, parts, "grads");
     for (std::size_t t = 0; t < kElems.size(); ++t) {
       std::vector<float> expected;
-      for (std::int64_t i = 0; i < kElems[t]; ++i) expected.push_back(sum_in_rank_order(group.size(), test_value, 20 + t, i));
+      for (std::int64_t i = 0; i < kElems[t]; ++i)
+        expected.push_back(sum_in_rank_order(group.size(), test_value, 20 + t, i));
       EXPECT_TRUE(bitwise_equal(tensors[t].elements(), expected)) << kElems[t] << " elements on rank " << group.rank();
       EXPECT_TRUE(tensors[t].guards_intact());
     }

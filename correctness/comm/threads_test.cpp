@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/in_process/arrivals.h"
 #include "comm/ranks.h"
 
 // Faults whose timing takes memory that the ranks share: only for ranks that are threads.
@@ -47,20 +48,24 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Absence, testing::Values(3, 16), testing::PrintT
 TEST_P(Absence, ARankThatDoesNotComeIsNamedAfterTheTimeout) {
   Count gave_up;
   const std::string number = std::to_string(last());
-  const std::string cause = "rank " + number + " did not come to barrier 'end' (#2) of group 'world' within 1 s; the last "
-                            "collective that rank " + number + " completed is barrier 'start' (#1) of group 'world'";
+  const std::string cause = "rank " + number +
+                            " did not come to barrier 'end' (#2) of group 'world' within 1 s; the last "
+                            "collective that rank " +
+                            number + " completed is barrier 'start' (#1) of group 'world'";
   EXPECT_EQ(error_of([&] {
-    run_ranks("in_process", {.ranks = ranks(), .timeout = kShort}, [&](ProcessGroup& group) {
-      group.barrier("start");
-      if (group.rank() == last()) {
-        gave_up.wait_for(last());
-        EXPECT_THROW(group.barrier("end"), GroupAborted);
-        return;
-      }
-      EXPECT_EQ(error_of([&] { group.barrier("end"); }), "barrier 'end' (#2) of group 'world' cannot complete: " + cause);
-      gave_up.add();
-    });
-  }), cause);
+              run_ranks("in_process", {.ranks = ranks(), .timeout = kShort}, [&](ProcessGroup& group) {
+                group.barrier("start");
+                if (group.rank() == last()) {
+                  gave_up.wait_for(last());
+                  EXPECT_THROW(group.barrier("end"), GroupAborted);
+                  return;
+                }
+                EXPECT_EQ(error_of([&] { group.barrier("end"); }),
+                          "barrier 'end' (#2) of group 'world' cannot complete: " + cause);
+                gave_up.add();
+              });
+            }),
+            cause);
 }
 
 TEST_P(Absence, EveryRankThatDoesNotComeIsNamed) {
@@ -72,41 +77,44 @@ TEST_P(Absence, EveryRankThatDoesNotComeIsNamed) {
       gave_up.add();
     });
   });
-  EXPECT_EQ(error, "rank 0 and rank 1 did not come to barrier 'x' (#1) of group 'world' within 1 s; rank 0 has completed no collective");
+  EXPECT_EQ(error,
+            "rank 0 and rank 1 did not come to barrier 'x' (#1) of group 'world' within 1 s; rank 0 has completed no "
+            "collective");
 }
 
 TEST_P(Threads, ADeathReleasesThoseWhoAlreadyWait) {
   for (int round = 0; round < 30; ++round) {
     Count on_the_way;
     EXPECT_EQ(error_of([&] {
-      on_ranks(ranks(), [&](ProcessGroup& group) {
-        if (group.rank() == 0) {
-          on_the_way.wait_for(last());
-          fail("boom");
-        }
-        on_the_way.add();
-        EXPECT_THROW(group.barrier("x"), GroupAborted);
-      });
-    }), "rank 0: boom");
+                on_ranks(ranks(), [&](ProcessGroup& group) {
+                  if (group.rank() == 0) {
+                    on_the_way.wait_for(last());
+                    fail("boom");
+                  }
+                  on_the_way.add();
+                  EXPECT_THROW(group.barrier("x"), GroupAborted);
+                });
+              }),
+              "rank 0: boom");
   }
 }
 
 TEST_P(Threads, ADeathReleasesOtherSubGroupsToo) {
   Count on_the_way;
   EXPECT_EQ(error_of([&] {
-    on_ranks(ranks(), [&](ProcessGroup& world) {
-      std::vector<SplitPlace> places(static_cast<std::size_t>(ranks()));
-      places[0].color = 1;  // rank 0 alone
-      const auto group = world.split(places, "part");
-      if (world.rank() == 0) {
-        on_the_way.wait_for(last());
-        fail("boom");
-      }
-      on_the_way.add();
-      EXPECT_THROW(
-          for (;;) group->barrier("x"), GroupAborted);
-    });
-  }), "rank 0: boom");
+              on_ranks(ranks(), [&](ProcessGroup& world) {
+                std::vector<SplitPlace> places(static_cast<std::size_t>(ranks()));
+                places[0].color = 1;  // rank 0 alone
+                const auto group = world.split(places, "part");
+                if (world.rank() == 0) {
+                  on_the_way.wait_for(last());
+                  fail("boom");
+                }
+                on_the_way.add();
+                EXPECT_THROW(for (;;) group->barrier("x"), GroupAborted);
+              });
+            }),
+            "rank 0: boom");
 }
 
 // Two groups used in opposite orders: nobody breaks the rule inside a group, so only the time shows it.
@@ -119,7 +127,8 @@ TEST(Deadlock, SaysWhereTheMissingRankWaits) {
     });
   });
   const bool seen_by_0 = error.starts_with("rank 1 did not come to barrier 'step' (#2) of group 'world' within 1 s");
-  const bool seen_by_1 = error.starts_with("rank 0 did not come to barrier 'step' (#1) of group 'replicate' within 1 s");
+  const bool seen_by_1 =
+      error.starts_with("rank 0 did not come to barrier 'step' (#1) of group 'replicate' within 1 s");
   EXPECT_TRUE(seen_by_0 || seen_by_1) << error;
   EXPECT_TRUE(error.ends_with(seen_by_0 ? ", and it waits in barrier 'step' (#1) of group 'replicate'"
                                         : ", and it waits in barrier 'step' (#2) of group 'world'"))
@@ -134,27 +143,113 @@ TEST_P(Threads, AStopFromOutsideEndsEveryRank) {
     source.request_stop();
   });
   EXPECT_EQ(error_of([&] {
-    run_ranks("in_process", {.ranks = ranks(), .stop = source.get_token()}, [&](ProcessGroup& group) {
-      const std::string error = error_of([&] {
-        for (;;) {
-          group.barrier("round");
-          rounds.add();
-        }
-      });
-      EXPECT_TRUE(error.ends_with(" cannot complete: the run was stopped from outside")) << error;
+              run_ranks("in_process", {.ranks = ranks(), .stop = source.get_token()}, [&](ProcessGroup& group) {
+                const std::string error = error_of([&] {
+                  for (;;) {
+                    group.barrier("round");
+                    rounds.add();
+                  }
+                });
+                EXPECT_TRUE(error.ends_with(" cannot complete: the run was stopped from outside")) << error;
+              });
+            }),
+            "the run was stopped from outside");
+}
+
+TEST_P(Threads, AStopReachesThoseWhoWaitForARankElsewhere) {
+  std::stop_source source;
+  Count on_the_way;
+  Count gave_up;
+  std::jthread outside([&] {
+    on_the_way.wait_for(last());
+    source.request_stop();
+  });
+  EXPECT_EQ(error_of([&] {
+              run_ranks("in_process", {.ranks = ranks(), .stop = source.get_token()}, [&](ProcessGroup& group) {
+                if (group.rank() == 0) return gave_up.wait_for(last());
+                on_the_way.add();
+                EXPECT_THROW(group.barrier("x"), GroupAborted);
+                gave_up.add();
+              });
+            }),
+            "the run was stopped from outside");
+}
+
+TEST(Arrivals, NobodyReachesATargetOnceItIsClosed) {
+  in_process::Arrivals arrivals;
+  EXPECT_TRUE(arrivals.add());
+  EXPECT_TRUE(arrivals.add());
+  EXPECT_TRUE(arrivals.reached(2));
+  EXPECT_FALSE(arrivals.reached(3));
+  EXPECT_FALSE(arrivals.close_short_of(2));  // too late
+  EXPECT_TRUE(arrivals.add());
+  EXPECT_TRUE(arrivals.close_short_of(4));
+  EXPECT_TRUE(arrivals.close_short_of(4));
+  EXPECT_FALSE(arrivals.add());
+  EXPECT_TRUE(arrivals.reached(3));
+  EXPECT_FALSE(arrivals.reached(4));
+}
+
+TEST(Arrivals, AreEitherClosedOrComplete) {
+  for (int round = 0; round < 500; ++round) {
+    in_process::Arrivals arrivals;
+    std::atomic<int> added{0};
+    bool closed = false;
+    {
+      std::jthread first([&] { added += arrivals.add() ? 1 : 0; });
+      std::jthread second([&] { added += arrivals.add() ? 1 : 0; });
+      closed = arrivals.close_short_of(2);
+    }
+    EXPECT_NE(closed, arrivals.reached(2));
+    EXPECT_EQ(arrivals.reached(2), added == 2);
+  }
+}
+
+// The end comes at any moment: also between one rank's look for it and its arrival.
+TEST_P(Threads, ACollectiveFailsForAllOrForNone) {
+  for (int round = 0; round < 1000 / ranks(); ++round) {
+    std::stop_source source;
+    Count arrivals;
+    std::jthread outside([&] {
+      arrivals.wait_for(1 + round % (3 * ranks()));
+      source.request_stop();
     });
-  }), "the run was stopped from outside");
+    std::vector<int> completed(static_cast<std::size_t>(ranks()));
+    EXPECT_NE(error_of([&] {
+                run_ranks("in_process", {.ranks = ranks(), .stop = source.get_token()}, [&](ProcessGroup& group) {
+                  for (int& own = completed[static_cast<std::size_t>(group.rank())];; ++own) {
+                    arrivals.add();
+                    group.barrier("x");
+                  }
+                });
+              }),
+              "");
+    for (const int count : completed) ASSERT_EQ(count, completed.front()) << "round " << round;
+  }
+}
+
+TEST(Stop, BeforeTheStartEndsTheFirstCollective) {
+  std::stop_source source;
+  source.request_stop();
+  for (const std::string_view row : {"in_process", "simulated"}) {
+    EXPECT_EQ(error_of([&] {
+                run_ranks(row, {.ranks = 3, .stop = source.get_token()},
+                          [](ProcessGroup& group) { EXPECT_THROW(group.barrier("x"), GroupAborted); });
+              }),
+              "the run was stopped from outside");
+  }
 }
 
 TEST(Stop, ReachesASimulatedRank) {
   std::stop_source source;
   EXPECT_EQ(error_of([&] {
-    run_ranks("simulated", {.ranks = 8, .stop = source.get_token()}, [&](ProcessGroup& group) {
-      group.barrier("before");
-      source.request_stop();
-      EXPECT_THROW(group.barrier("after"), GroupAborted);
-    });
-  }), "the run was stopped from outside");
+              run_ranks("simulated", {.ranks = 8, .stop = source.get_token()}, [&](ProcessGroup& group) {
+                group.barrier("before");
+                source.request_stop();
+                EXPECT_THROW(group.barrier("after"), GroupAborted);
+              });
+            }),
+            "the run was stopped from outside");
 }
 
 // Whenever the end comes, a rank that has its error may free its buffers: nobody reads them any more. Sanitizers watch.
@@ -168,19 +263,20 @@ TEST_P(Threads, BuffersMayBeFreedOnceACollectiveHasFailed) {
       source.request_stop();
     });
     EXPECT_NE(error_of([&] {
-      run_ranks("in_process", {.ranks = ranks(), .stop = source.get_token()}, [&](ProcessGroup& group) {
-        for (;;) {
-          const std::vector<std::byte> own(1024, std::byte{1});
-          std::vector<std::byte> to(static_cast<std::size_t>(offsets.back()));
-          std::vector<float> sum(2048, 1.0f);
-          const GatherPart gather{.from = own.data(), .to = to.data(), .offsets_bytes = offsets};
-          const ReducePart reduced{.data = reinterpret_cast<std::byte*>(sum.data()), .elems = 2048};
-          started.add();
-          group.all_gather({&gather, 1}, "w");
-          group.all_reduce(ReduceOp::kSum, {&reduced, 1}, "g");
-        }
-      });
-    }), "");
+                run_ranks("in_process", {.ranks = ranks(), .stop = source.get_token()}, [&](ProcessGroup& group) {
+                  for (;;) {
+                    const std::vector<std::byte> own(1024, std::byte{1});
+                    std::vector<std::byte> to(static_cast<std::size_t>(offsets.back()));
+                    std::vector<float> sum(2048, 1.0f);
+                    const GatherPart gather{.from = own.data(), .to = to.data(), .offsets_bytes = offsets};
+                    const ReducePart reduced{.data = reinterpret_cast<std::byte*>(sum.data()), .elems = 2048};
+                    started.add();
+                    group.all_gather({&gather, 1}, "w");
+                    group.all_reduce(ReduceOp::kSum, {&reduced, 1}, "g");
+                  }
+                });
+              }),
+              "");
   }
 }
 

@@ -34,7 +34,8 @@ std::optional<int> number(const Variable& variable, const char* name) {
   int value = -1;
   const char* end = text + std::strlen(text);
   const auto [last, error] = std::from_chars(text, end, value);
-  if (error != std::errc() || last != end || value < 0) fail(fmt::format("{}={} is no whole number from 0 up", name, text));
+  if (error != std::errc() || last != end || value < 0)
+    fail(fmt::format("{}={} is no whole number from 0 up", name, text));
   return value;
 }
 

@@ -111,8 +111,8 @@ void ProcessGroup::all_reduce(ReduceOp op, std::span<const ReducePart> parts, st
 void ProcessGroup::broadcast(int root, std::span<const BroadcastPart> parts, std::string_view label) {
   Signature call = begin(CollectiveKind::kBroadcast, label);
   if (root < 0 || root >= size())
-    fail(fmt::format("{} '{}' of group '{}': root {} is none of its {} ranks", fp8lab::name(call.kind), label, name_, root,
-                     size()));
+    fail(fmt::format("{} '{}' of group '{}': root {} is none of its {} ranks", fp8lab::name(call.kind), label, name_,
+                     root, size()));
   Sizes sizes;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const BroadcastPart& part = parts[i];
@@ -138,8 +138,8 @@ void ProcessGroup::barrier(std::string_view label) {
 std::unique_ptr<ProcessGroup> ProcessGroup::split(std::span<const SplitPlace> places, std::string_view name) {
   Signature call = begin(CollectiveKind::kSplit, name);
   if (places.size() != world_ranks_.size())
-    fail(fmt::format("split '{}' of group '{}': {} places for {} ranks; each rank needs one", name, name_, places.size(),
-                     size()));
+    fail(fmt::format("split '{}' of group '{}': {} places for {} ranks; each rank needs one", name, name_,
+                     places.size(), size()));
   for (const SplitPlace& place : places) {
     call.mix(static_cast<std::uint64_t>(place.color));
     call.mix(static_cast<std::uint64_t>(place.key));
@@ -168,7 +168,8 @@ Signature ProcessGroup::begin(CollectiveKind kind, std::string_view label) {
 }
 
 void ProcessGroup::refuse(const Signature& call, std::size_t part, const std::string& problem) const {
-  fail(fmt::format("{} '{}' of group '{}': part {} {}", fp8lab::name(call.kind), call.label.data(), name_, part, problem));
+  fail(fmt::format("{} '{}' of group '{}': part {} {}", fp8lab::name(call.kind), call.label.data(), name_, part,
+                   problem));
 }
 
 std::int64_t ProcessGroup::check_offsets(const Signature& call, std::size_t part,
@@ -190,14 +191,16 @@ void ProcessGroup::check_buffer(const Signature& call, std::size_t part, const s
     refuse(call, part, fmt::format("lies at an address that is no multiple of its elements' {} bytes", alignment));
 }
 
-void ProcessGroup::check_own_place(const Signature& call, std::size_t part, const std::byte* own, std::int64_t own_bytes,
-                                   const std::byte* own_place, const std::byte* whole, std::int64_t whole_bytes) const {
+void ProcessGroup::check_own_place(const Signature& call, std::size_t part, const std::byte* own,
+                                   std::int64_t own_bytes, const std::byte* own_place, const std::byte* whole,
+                                   std::int64_t whole_bytes) const {
   if (own == own_place || !overlap(own, own_bytes, whole, whole_bytes)) return;
   refuse(call, part, "has its rank's bytes inside the whole, but not in their own place");
 }
 
 void ProcessGroup::check_reducible(const Signature& call, std::size_t part, DType dtype) const {
-  if (!reducible(dtype)) refuse(call, part, fmt::format("is {}; f32, bf16, i32 and i64 can be reduced", fp8lab::name(dtype)));
+  if (!reducible(dtype))
+    refuse(call, part, fmt::format("is {}; f32, bf16, i32 and i64 can be reduced", fp8lab::name(dtype)));
 }
 
 void ProcessGroup::complete(const Signature& call, const TrafficCount& counted) {

@@ -13,7 +13,8 @@
 #include "core/check.h"
 #include "core/dtype.h"
 
-/// Collectives over the ranks of a group. run_ranks() of process_groups.h makes the first group; split() makes smaller ones.
+/// Collectives over the ranks of a group. run_ranks() of process_groups.h makes the first group; split() makes smaller
+/// ones.
 ///
 /// Every rank of a group issues the same collectives in the same order, each with the same label, sizes and types: the
 /// lock-step rule. A call that breaks it ends in one error, equal on every rank, that names two ranks and their calls.
@@ -124,8 +125,8 @@ class ProcessGroup {
   /// Returns when every rank has called it.
   void barrier(std::string_view label);
 
-  /// The sub-group of this rank's color. `places` has a row for every rank of this group and is the same on all of them,
-  /// so that a group whose other ranks are only simulated can be split too.
+  /// The sub-group of this rank's color. `places` has a row for every rank of this group and is the same on all of
+  /// them, so that a group whose other ranks are only simulated can be split too.
   std::unique_ptr<ProcessGroup> split(std::span<const SplitPlace> places, std::string_view name);
 
   /// Collectives that returned, since the start or the last reset.
@@ -142,7 +143,8 @@ class ProcessGroup {
   explicit ProcessGroup(Identity identity);
 
  private:
-  // What a backend adds. Arguments are valid; the call's signature is still to be compared with those of the other ranks.
+  // What a backend adds. Arguments are valid; the call's signature is still to be compared with those of the other
+  // ranks.
   virtual void do_all_gather(const Signature& call, std::span<const GatherPart> parts) = 0;
   virtual void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) = 0;
   virtual void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) = 0;

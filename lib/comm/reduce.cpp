@@ -49,8 +49,7 @@ struct FloatMax {
   }
   static std::int32_t combine(std::int32_t a, std::int32_t b) { return a < b ? b : a; }
   static Stored store(std::int32_t key) {
-    return Element::store(
-        float_from_bits(key == kNan ? kFloatQuietNanBits : static_cast<std::uint32_t>(flip(key))));
+    return Element::store(float_from_bits(key == kNan ? kFloatQuietNanBits : static_cast<std::uint32_t>(flip(key))));
   }
 };
 
@@ -79,7 +78,9 @@ void run(const Reduction& reduction) {
   std::array<Stored, kBlock> results;
   for (std::int64_t first = 0; first < reduction.elems; first += kBlock) {
     const auto block = static_cast<std::size_t>(std::min(kBlock, reduction.elems - first));
-    const auto source = [&](std::size_t rank) { return reinterpret_cast<const Stored*>(reduction.sources[rank]) + first; };
+    const auto source = [&](std::size_t rank) {
+      return reinterpret_cast<const Stored*>(reduction.sources[rank]) + first;
+    };
     const Stored* own = source(0);
     for (std::size_t i = 0; i < block; ++i) sums[i] = Rule::load(own[i]);
     for (std::size_t rank = 1; rank < reduction.sources.size(); ++rank) {

@@ -14,14 +14,15 @@ struct Slice {
   std::int64_t elems = 0;
 };
 
-/// What of `part`, the `index`-th of its collective, `rank` of `ranks` reduces. Slices are multiples of a cache line, so a
-/// small tensor is one rank's alone; its index decides whose, so that many small ones are spread.
+/// What of `part`, the `index`-th of its collective, `rank` of `ranks` reduces. Slices are multiples of a cache line,
+/// so a small tensor is one rank's alone; its index decides whose, so that many small ones are spread.
 inline Slice slice_of(const ReducePart& part, std::size_t index, int rank, int ranks) {
   constexpr std::int64_t kLineBytes = 64;
   const std::int64_t line = kLineBytes / static_cast<std::int64_t>(size_bytes(part.dtype));
   const std::int64_t lines = (part.elems + line - 1) / line;
   const std::int64_t lines_each = (lines + ranks - 1) / ranks;
-  const auto turn = static_cast<std::int64_t>((static_cast<std::size_t>(rank) + index) % static_cast<std::size_t>(ranks));
+  const auto turn =
+      static_cast<std::int64_t>((static_cast<std::size_t>(rank) + index) % static_cast<std::size_t>(ranks));
   const std::int64_t first = std::min(part.elems, turn * lines_each * line);
   return {.first = first, .elems = std::min(part.elems - first, lines_each * line)};
 }

@@ -10,8 +10,8 @@
 namespace fp8lab::in_process {
 namespace {
 
-// All ranks of an all-gather read the same sources in the same order. In steps that the cache holds, those who come second
-// find there what the first one read.
+// All ranks of an all-gather read the same sources in the same order. In steps that the cache holds, those who come
+// second find there what the first one read.
 constexpr std::int64_t kStepBytes = std::int64_t{256} << 10;
 
 void copy_bytes(const std::byte* from, std::byte* to, std::int64_t bytes) {
@@ -31,11 +31,9 @@ class InProcessGroup final : public ProcessGroup {
 
   static std::unique_ptr<ProcessGroup> make(World& world, Team& team, std::vector<int> world_ranks, int rank,
                                             bool moves_data) {
-    return std::make_unique<InProcessGroup>(world, team,
-                                            Identity{.name = team.name(),
-                                                     .world_ranks = std::move(world_ranks),
-                                                     .rank = rank,
-                                                     .moves_data = moves_data});
+    return std::make_unique<InProcessGroup>(
+        world, team,
+        Identity{.name = team.name(), .world_ranks = std::move(world_ranks), .rank = rank, .moves_data = moves_data});
   }
 
  private:
@@ -81,8 +79,9 @@ class InProcessGroup final : public ProcessGroup {
       const auto skipped = slice.first * static_cast<std::int64_t>(size_bytes(part.dtype));
       for (std::size_t other = 0; other < targets_.size(); ++other)
         targets_[other] = parts_of<ReducePart>(static_cast<int>(other))[i].data + skipped;
-      reduce_slice({.op = call.op, .dtype = part.dtype, .elems = slice.elems}, slice.first,
-                   [&](int source) { return parts_of<ReducePart>(source)[i].data; }, targets_);
+      reduce_slice(
+          {.op = call.op, .dtype = part.dtype, .elems = slice.elems}, slice.first,
+          [&](int source) { return parts_of<ReducePart>(source)[i].data; }, targets_);
     }
     team_.part(rank());
   }
@@ -99,17 +98,19 @@ class InProcessGroup final : public ProcessGroup {
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
     team_.meet(rank(), call, nullptr);
-    Team& team = world_.team({.parent = &team_, .sequence = call.sequence, .color = color}, identity.name,
-                             identity.world_ranks);
+    Team& team =
+        world_.team({.parent = &team_, .sequence = call.sequence, .color = color}, identity.name, identity.world_ranks);
     return std::make_unique<InProcessGroup>(world_, team, std::move(identity));
   }
 
   /// Reduces what `source(rank)` points at, from element `first` on.
   template <class Source>
-  void reduce_slice(Reduction reduction, std::int64_t first, const Source& source, std::span<std::byte* const> targets) {
+  void reduce_slice(Reduction reduction, std::int64_t first, const Source& source,
+                    std::span<std::byte* const> targets) {
     if (reduction.elems == 0) return;
     const std::int64_t skipped = first * static_cast<std::int64_t>(size_bytes(reduction.dtype));
-    for (std::size_t other = 0; other < sources_.size(); ++other) sources_[other] = source(static_cast<int>(other)) + skipped;
+    for (std::size_t other = 0; other < sources_.size(); ++other)
+      sources_[other] = source(static_cast<int>(other)) + skipped;
     reduction.sources = sources_;
     reduction.targets = targets;
     reduce(reduction);

@@ -10,6 +10,7 @@
 namespace fp8lab::in_process {
 
 /// The membership of `team`'s member `rank`. `world` and `team` outlive it.
-std::unique_ptr<ProcessGroup> make_group(World& world, Team& team, std::vector<int> world_ranks, int rank, bool moves_data);
+std::unique_ptr<ProcessGroup> make_group(World& world, Team& team, std::vector<int> world_ranks, int rank,
+                                         bool moves_data);
 
 }  // namespace fp8lab::in_process

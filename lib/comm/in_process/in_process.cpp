@@ -48,7 +48,8 @@ void run_in_process(const RunOptions& options, const RankFunction& rank_function
       for (const int rank : everyone)
         threads.emplace_back([&, rank] { run_rank(world, team, everyone, rank, options, rank_function); });
     } catch (const std::exception& error) {
-      world.abort({.reason = fmt::format("the thread of rank {} could not be started: {}", threads.size(), error.what())});
+      world.abort(
+          {.reason = fmt::format("the thread of rank {} could not be started: {}", threads.size(), error.what())});
     }
   }
   world.throw_cause();

@@ -11,14 +11,16 @@ namespace {
 // coming; so would yielding, which hands the processor to any process of the machine.
 constexpr int kLooks = 1000;
 
-int looks_before_sleeping(std::size_t ranks) {
-  return ranks <= std::thread::hardware_concurrency() ? kLooks : 1;
-}
+int looks_before_sleeping(std::size_t ranks) { return ranks <= std::thread::hardware_concurrency() ? kLooks : 1; }
 
 }  // namespace
 
 Team::Team(World& world, std::string name, std::vector<int> world_ranks)
-    : world_(world), name_(std::move(name)), world_ranks_(std::move(world_ranks)), seats_(world_ranks_.size()), looks_(looks_before_sleeping(seats_.size())) {}
+    : world_(world),
+      name_(std::move(name)),
+      world_ranks_(std::move(world_ranks)),
+      seats_(world_ranks_.size()),
+      looks_(looks_before_sleeping(seats_.size())) {}
 
 void Team::meet(int rank, const Signature& call, const void* parts) {
   Seat& own = seat(rank);
@@ -50,30 +52,27 @@ const Team::Brought& Team::brought(int viewer, int rank) const {
 void Team::compare(int rank, const Signature& call) {
   const Signature& first = brought(rank, 0).call;
   for (int other = 1; other < static_cast<int>(seats_.size()); ++other) {
-    const Signature& others = brought(rank, other).call;
-    if (others == first) continue;
+    const Signature& theirs = brought(rank, other).call;
+    if (theirs == first) continue;
     world_.abort({.reason = describe_mismatch(name_, world_ranks_.front(), first,
-                                              world_ranks_[static_cast<std::size_t>(other)], others)});
+                                              world_ranks_[static_cast<std::size_t>(other)], theirs)});
     throw_aborted(call, name_, world_.reason());
   }
 }
 
-/// False if the count is frozen.
+/// False if the meeting is closed.
 bool Team::arrive(int rank) {
-  std::uint64_t seen = arrivals_.load();
-  do {
-    if ((seen & kFrozen) != 0) return false;
-  } while (!arrivals_.compare_exchange_weak(seen, seen + 1));
-  // After counting: a seat that lags behind means that the count does too.
+  if (!arrivals_.add()) return false;
+  // After counting, so that whoever sees a short count also sees a seat that is behind.
   Seat& own = seat(rank);
-  own.arrivals.store(own.arrivals.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  own.comings.store(own.comings.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   if (all_arrived(rank) && sleepers_.load() > 0) wake();
   return true;
 }
 
-bool Team::all_arrived(int rank) const {
-  const std::uint64_t own = seats_[static_cast<std::size_t>(rank)].arrivals.load(std::memory_order_relaxed);
-  return (arrivals_.load() & ~kFrozen) >= own * seats_.size();
+/// The number of arrivals that `rank`'s meeting or parting waits for.
+std::uint64_t Team::target_of(int rank) const {
+  return seats_[static_cast<std::size_t>(rank)].comings.load(std::memory_order_relaxed) * seats_.size();
 }
 
 bool Team::spin(int rank) const {
@@ -90,7 +89,7 @@ bool Team::await_all_unless_aborted(int rank) {
   ++sleepers_;
   while (!all_arrived(rank)) {
     if (world_.aborted()) {
-      freeze(rank);
+      arrivals_.close_short_of(target_of(rank));
       break;
     }
     if (late || misses_one_who_left(rank)) {
@@ -105,16 +104,9 @@ bool Team::await_all_unless_aborted(int rank) {
   return all_arrived(rank);
 }
 
-/// Stops further arrivals, unless all have arrived already.
-void Team::freeze(int rank) {
-  std::uint64_t seen = arrivals_.load();
-  while (!all_arrived(rank) && !arrivals_.compare_exchange_weak(seen, seen | kFrozen)) {
-  }
-}
-
 bool Team::is_missing(std::size_t seat_index, int rank) const {
-  return seats_[seat_index].arrivals.load(std::memory_order_acquire) <
-         seats_[static_cast<std::size_t>(rank)].arrivals.load(std::memory_order_relaxed);
+  return seats_[seat_index].comings.load(std::memory_order_acquire) <
+         seats_[static_cast<std::size_t>(rank)].comings.load(std::memory_order_relaxed);
 }
 
 bool Team::misses_one_who_left(int rank) const {

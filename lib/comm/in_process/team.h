@@ -9,17 +9,18 @@
 #include <string>
 #include <vector>
 
+#include "comm/in_process/arrivals.h"
 #include "comm/in_process/world.h"
 #include "comm/signature.h"
 
 namespace fp8lab::in_process {
 
-/// Where the ranks of one group meet. A collective is a meeting, after which all see what each brought, then copying, then
-/// a parting, after which nobody reads what others brought.
+/// Where the ranks of one group meet. A collective is a meeting, after which all see what each brought, then copying,
+/// then a parting, after which nobody reads what others brought.
 ///
-/// A meeting can fail: a rank dies, leaves, or stays away too long. It fails for all or for none, because the count of
-/// arrivals is frozen before the first one gives up. So after a meeting every rank is on its way to the parting, which has
-/// no reason to fail and must not: the others' buffers are being read until then.
+/// A meeting can fail: a rank dies, leaves, or stays away too long. It fails for all or for none, because the first to
+/// give up closes it. So after a meeting every rank is on its way to the parting, which has no reason to fail and must
+/// not: the others' buffers are being read until then.
 class Team {
  public:
   Team(World& world, std::string name, std::vector<int> world_ranks);
@@ -41,11 +42,12 @@ class Team {
     const void* parts = nullptr;
   };
   struct alignas(64) Seat {
-    /// Two in turn: a rank that need not part may bring the next while others still look at the last, but gets no further.
+    /// Two in turn: a rank that need not part may bring the next while others still look at the last, but gets no
+    /// further.
     std::array<Brought, 2> brought;
     std::uint64_t meetings = 0;
-    /// At meetings and partings. Written by the rank, read by those who miss it.
-    std::atomic<std::uint64_t> arrivals{0};
+    /// How often it came to meetings and partings. Written by the rank, read by those who miss it.
+    std::atomic<std::uint64_t> comings{0};
   };
 
   Seat& seat(int rank) { return seats_[static_cast<std::size_t>(rank)]; }
@@ -53,15 +55,13 @@ class Team {
   void compare(int rank, const Signature& call);
 
   bool arrive(int rank);
-  bool all_arrived(int rank) const;
+  std::uint64_t target_of(int rank) const;
+  bool all_arrived(int rank) const { return arrivals_.reached(target_of(rank)); }
   bool spin(int rank) const;
   bool await_all_unless_aborted(int rank);
-  void freeze(int rank);
   bool is_missing(std::size_t seat_index, int rank) const;
   bool misses_one_who_left(int rank) const;
   void abort_for_missing(int rank);
-
-  static constexpr std::uint64_t kFrozen = std::uint64_t{1} << 63;
 
   World& world_;
   std::string name_;
@@ -69,8 +69,7 @@ class Team {
   std::vector<Seat> seats_;
   int looks_;
 
-  /// Of all seats together; with kFrozen no more can be added.
-  alignas(64) std::atomic<std::uint64_t> arrivals_{0};
+  alignas(64) Arrivals arrivals_;  ///< of all ranks together
   std::atomic<int> sleepers_{0};
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -26,8 +26,8 @@ class World {
 
   std::chrono::nanoseconds timeout() const { return timeout_; }
 
-  /// Ends the run for every rank: pending meetings fail, and so do later ones. The first cause stands. `rank` is the one
-  /// whose own failure it is, or -1.
+  /// Ends the run for every rank: pending meetings fail, and so do later ones. The first cause stands. `rank` is the
+  /// one whose own failure it is, or -1.
   void abort(Failure failure, int rank = -1);
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   /// What ended the run, once aborted().
@@ -37,7 +37,9 @@ class World {
 
   /// The rank's function has returned, so it joins no further collective.
   void leave(int rank);
-  bool has_left(int rank) const { return activities_[static_cast<std::size_t>(rank)].left.load(std::memory_order_acquire); }
+  bool has_left(int rank) const {
+    return activities_[static_cast<std::size_t>(rank)].left.load(std::memory_order_acquire);
+  }
 
   /// `group` must live as long as this.
   void begin(int rank, std::string_view group, const Signature& call);

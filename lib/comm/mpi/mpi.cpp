@@ -37,7 +37,8 @@ class MpiGroup final : public ProcessGroup {
         memory_(std::make_shared<Memory>()),
         sources_(static_cast<std::size_t>(size())) {
     memory_->headers.resize(static_cast<std::size_t>(size()));
-    check(context <= static_cast<std::uint64_t>(world.session().largest_tag() - 1) / 2, "MPI has no more tags for process groups");
+    check(context <= static_cast<std::uint64_t>(world.session().largest_tag() - 1) / 2,
+          "MPI has no more tags for process groups");
   }
 
   static MpiGroup whole(World& world, const RunOptions& options) {
@@ -104,7 +105,8 @@ class MpiGroup final : public ProcessGroup {
     reserve_staging(staged);
     staged = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      for_others([&](int other) { send_slice(parts[i].data, slice_of(parts[i], i, other, size()), parts[i].dtype, other); });
+      for_others(
+          [&](int other) { send_slice(parts[i].data, slice_of(parts[i], i, other, size()), parts[i].dtype, other); });
       stage(slice_of(parts[i], i, rank(), size()), parts[i].dtype, staged);
     }
     finish(call);
@@ -112,7 +114,8 @@ class MpiGroup final : public ProcessGroup {
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const ReducePart& part = parts[i];
       const Slice own = slice_of(part, i, rank(), size());
-      reduce_staged({.op = call.op, .dtype = part.dtype}, part.data, own, part.data + bytes_of(own.first, part.dtype), staged);
+      reduce_staged({.op = call.op, .dtype = part.dtype}, part.data, own, part.data + bytes_of(own.first, part.dtype),
+                    staged);
       for_others([&](int other) {
         const Slice theirs = slice_of(part, i, other, size());
         receive(part.data + bytes_of(theirs.first, part.dtype), bytes_of(theirs.elems, part.dtype), other);
@@ -138,7 +141,8 @@ class MpiGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int, Identity identity) override {
     meet(call);
     Session& session = world_.session();
-    for (const Header& header : memory_->headers) session.next_context = std::max(session.next_context, header.next_context);
+    for (const Header& header : memory_->headers)
+      session.next_context = std::max(session.next_context, header.next_context);
     return std::make_unique<MpiGroup>(world_, session.next_context++, std::move(identity));
   }
 
@@ -151,13 +155,19 @@ class MpiGroup final : public ProcessGroup {
     for (int step = 1; step < size(); ++step) work((rank() + step) % size());
   }
 
-  void receive(std::byte* to, std::int64_t bytes, int other) { requests_.receive(to, bytes, world_rank(other), data_tag()); }
-  void send(const std::byte* from, std::int64_t bytes, int other) { requests_.send(from, bytes, world_rank(other), data_tag()); }
+  void receive(std::byte* to, std::int64_t bytes, int other) {
+    requests_.receive(to, bytes, world_rank(other), data_tag());
+  }
+  void send(const std::byte* from, std::int64_t bytes, int other) {
+    requests_.send(from, bytes, world_rank(other), data_tag());
+  }
   void send_slice(const std::byte* whole, const Slice& slice, DType dtype, int other) {
     send(whole + bytes_of(slice.first, dtype), bytes_of(slice.elems, dtype), other);
   }
 
-  static std::int64_t bytes_of(std::int64_t elems, DType dtype) { return elems * static_cast<std::int64_t>(size_bytes(dtype)); }
+  static std::int64_t bytes_of(std::int64_t elems, DType dtype) {
+    return elems * static_cast<std::int64_t>(size_bytes(dtype));
+  }
   static Slice slice_of_rank(const ScatterPart& part, int rank) {
     const auto at = static_cast<std::size_t>(rank);
     return {.first = part.offsets_elems[at], .elems = part.offsets_elems[at + 1] - part.offsets_elems[at]};
@@ -181,7 +191,8 @@ class MpiGroup final : public ProcessGroup {
       staged += line_bytes(own, dtype);
     }
   }
-  void reduce_staged(Reduction reduction, const std::byte* own_values, const Slice& own, std::byte* to, std::size_t& staged) {
+  void reduce_staged(Reduction reduction, const std::byte* own_values, const Slice& own, std::byte* to,
+                     std::size_t& staged) {
     for (int other = 0; other < size(); ++other) {
       const bool is_own = other == rank();
       sources_[static_cast<std::size_t>(other)] =
@@ -265,7 +276,7 @@ class MpiGroup final : public ProcessGroup {
   std::uint64_t context_;
   std::shared_ptr<Memory> memory_;
   std::vector<const std::byte*> sources_;  ///< one per rank, filled for each reduction
-  std::optional<Signature> completed_;     ///< the last meeting, so the last of every rank that has not come to the next
+  std::optional<Signature> completed_;  ///< the last meeting, so the last of every rank that has not come to the next
 };
 
 }  // namespace
@@ -276,8 +287,8 @@ void run_mpi(const RunOptions& options, const RankFunction& rank_function) {
   Session& session = Session::instance();
   session.check_usable();
   if (session.size() != options.ranks)
-    fail(fmt::format("a run of {} ranks over {} MPI process{}: start it with mpirun -n {}", options.ranks, session.size(),
-                     session.size() == 1 ? "" : "es", options.ranks));
+    fail(fmt::format("a run of {} ranks over {} MPI process{}: start it with mpirun -n {}", options.ranks,
+                     session.size(), session.size() == 1 ? "" : "es", options.ranks));
   World world(session, options);
   std::optional<Failure> failure;
   try {

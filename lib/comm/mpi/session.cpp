@@ -58,7 +58,8 @@ void Requests::receive(std::byte* to, std::int64_t bytes, int from_rank, int tag
   for (std::int64_t done = 0; done < bytes; done += kMessageBytes) {
     const int count = static_cast<int>(std::min(kMessageBytes, bytes - done));
     peers_.push_back({from_rank, true});
-    session_.must(MPI_Irecv(to + done, count, MPI_BYTE, from_rank, tag, session_.comm(), &requests_.emplace_back(MPI_REQUEST_NULL)),
+    session_.must(MPI_Irecv(to + done, count, MPI_BYTE, from_rank, tag, session_.comm(),
+                            &requests_.emplace_back(MPI_REQUEST_NULL)),
                   "MPI_Irecv");
   }
 }
@@ -67,14 +68,16 @@ void Requests::send(const std::byte* from, std::int64_t bytes, int to_rank, int 
   for (std::int64_t done = 0; done < bytes; done += kMessageBytes) {
     const int count = static_cast<int>(std::min(kMessageBytes, bytes - done));
     peers_.push_back({to_rank, false});
-    session_.must(MPI_Isend(from + done, count, MPI_BYTE, to_rank, tag, session_.comm(), &requests_.emplace_back(MPI_REQUEST_NULL)),
+    session_.must(MPI_Isend(from + done, count, MPI_BYTE, to_rank, tag, session_.comm(),
+                            &requests_.emplace_back(MPI_REQUEST_NULL)),
                   "MPI_Isend");
   }
 }
 
 bool Requests::finished() {
   int all = 0;
-  session_.must(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all, MPI_STATUSES_IGNORE), "MPI_Testall");
+  session_.must(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all, MPI_STATUSES_IGNORE),
+                "MPI_Testall");
   if (all == 0) return false;
   requests_.clear();
   peers_.clear();

@@ -63,8 +63,8 @@ class Requests {
   bool finished();
   /// Ranks with messages that are not, in order, once each.
   std::vector<int> unfinished_ranks();
-  /// Forgets them all. Receives are cancelled. Sends stay, without harm if no receive is ever posted for them. False if a
-  /// receive had begun, and memory of the caller may still be written.
+  /// Forgets them all. Receives are cancelled. Sends stay, without harm if no receive is ever posted for them. False
+  /// if a receive had begun, and memory of the caller may still be written.
   bool abandon();
 
  private:

@@ -25,7 +25,8 @@ World::World(Session& session, const RunOptions& options)
   for (int rank = 0; rank < session_.size(); ++rank) {
     const auto at = static_cast<std::size_t>(rank);
     if (rank != session_.rank())
-      session_.must(MPI_Irecv(&(*farewells_)[at], sizeof(Farewell), MPI_BYTE, rank, kFarewellTag, session_.comm(), &arrivals_[at]),
+      session_.must(MPI_Irecv(&(*farewells_)[at], sizeof(Farewell), MPI_BYTE, rank, kFarewellTag, session_.comm(),
+                              &arrivals_[at]),
                     "MPI_Irecv");
   }
 }
@@ -51,7 +52,8 @@ void World::conclude(const std::optional<Failure>& failure) {
     cause_ = Cause{.ending = Ending::kByDeath, .reason = failure->reason, .out_of_memory = failure->out_of_memory};
   (*farewells_)[static_cast<std::size_t>(session_.rank())] = to_farewell(cause_, session_.next_context);
   exchange_farewells();
-  for (const Farewell& farewell : *farewells_) session_.next_context = std::max(session_.next_context, farewell.next_context);
+  for (const Farewell& farewell : *farewells_)
+    session_.next_context = std::max(session_.next_context, farewell.next_context);
   throw_first_cause();
 }
 
@@ -60,7 +62,8 @@ World::Farewell World::to_farewell(const std::optional<Cause>& cause, std::uint6
   if (!cause) return farewell;
   farewell.ending = cause->ending;
   farewell.out_of_memory = cause->out_of_memory;
-  std::copy_n(cause->reason.begin(), std::min(cause->reason.size(), farewell.reason.size() - 1), farewell.reason.begin());
+  std::copy_n(cause->reason.begin(), std::min(cause->reason.size(), farewell.reason.size() - 1),
+              farewell.reason.begin());
   return farewell;
 }
 
@@ -71,8 +74,9 @@ void World::hear(int rank) {
   const Farewell& farewell = (*farewells_)[at];
   if (farewell.ending == Ending::kWell || cause_) return;
   const std::string reason = farewell.reason.data();
-  cause_ = Cause{.ending = Ending::kByEcho,
-                 .reason = farewell.ending == Ending::kByDeath ? fmt::format("rank {} died: {}", rank, reason) : reason};
+  cause_ =
+      Cause{.ending = Ending::kByEcho,
+            .reason = farewell.ending == Ending::kByDeath ? fmt::format("rank {} died: {}", rank, reason) : reason};
 }
 
 /// Others may go on for as long as they like; but once the run has failed they have only the timeout to notice.

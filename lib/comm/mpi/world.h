@@ -36,8 +36,8 @@ class World {
   bool anyone_left() const { return heard_count_ > 0; }
   bool has_left(int rank) const { return heard_[static_cast<std::size_t>(rank)]; }
 
-  /// Says farewell, hears everybody else's, and throws the first cause if there is one. `failure`: how this rank's function
-  /// ended, if by an exception.
+  /// Says farewell, hears everybody else's, and throws the first cause if there is one. `failure`: how this rank's
+  /// function ended, if by an exception.
   void conclude(const std::optional<Failure>& failure);
 
  private:
