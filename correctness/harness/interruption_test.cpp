@@ -127,7 +127,8 @@ TEST(Interruption, ARunIntoAClosedPipeGoesOn) {
   const std::string command =
       std::string(FP8LAB_FAKE_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out() + " | true";
   EXPECT_EQ(std::system(command.c_str()), 0);
-  EXPECT_TRUE(comes_true([&] { return std::filesystem::exists(scenarios.out() + "/summary.md"); }));
+  ASSERT_TRUE(comes_true([&] { return std::filesystem::exists(scenarios.out() + "/summary.md"); }));
+  EXPECT_EQ(results_of(scenarios)["complete"], true);
 }
 
 }  // namespace

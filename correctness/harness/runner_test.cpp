@@ -237,18 +237,21 @@ TEST(Runner, SkippedCellsAreReportedWithoutRunning) {
 }
 
 TEST(Runner, ACellThatMeasuresTheClockRunsAlone) {
-  std::vector<PlannedCell> cells{cell_named("a"), cell_named("b"), cell_named("c")};
-  cells[1].config.measure = {"time"};
-  cells[1].expect.clear();
-  RunnerOptions options;
-  options.jobs = 3;
-  options.command = kFake;
-  options.predict = sample::fake_prediction;
-  std::vector<std::string> order;
-  RunnerEvents events;
-  events.finished = [&](CellRecord&& record) { order.push_back(record.config.id); };
-  run_cells(cells, sample::vocabulary(), options, events);
-  EXPECT_EQ(order, (std::vector<std::string>{"a", "b", "c"}));
+  const auto order_of = [](std::vector<PlannedCell> cells) {
+    std::vector<std::string> order;
+    for (const CellRecord& record : run_all(cells, 3, 0.3)) order.push_back(record.config.id);
+    return order;
+  };
+  PlannedCell timed = cell_named("timed");
+  timed.config.measure = {"time"};
+  // Beside a cell that hangs for a while, a quick one would finish first.
+  EXPECT_EQ(order_of({cell_named("before_hang"), timed, cell_named("quick")}),
+            (std::vector<std::string>{"before_hang", "timed", "quick"}));
+  PlannedCell slow = cell_named("before_hang");
+  slow.config.measure = {"time"};
+  EXPECT_EQ(order_of({slow, cell_named("quick")}), (std::vector<std::string>{"before_hang", "quick"}));
+  EXPECT_EQ(order_of({cell_named("before_hang"), cell_named("quick")}),
+            (std::vector<std::string>{"quick", "before_hang"}));
 }
 
 TEST(Runner, AFailingSinkStopsTheRunAndEveryChild) {
