@@ -242,6 +242,16 @@ TEST_P(Faults, WrongArgumentsOnOneRankEndAll) {
                 std::to_string(ranks()) + " ranks");
 }
 
+TEST_P(Faults, ARefusedCallMayBeMadeAgain) {
+  on_ranks(ranks(), [&](ProcessGroup& group) {
+    if (group.rank() == last()) {
+      EXPECT_NE(error_of([&] { group.broadcast(-1, {}, "b"); }), "");
+    }
+    group.broadcast(0, {}, "b");
+    EXPECT_EQ(group.traffic().of(CollectiveKind::kBroadcast).collectives, 1);
+  });
+}
+
 // Over MPI the latecomer finds the others' calls waiting for it, though not the bytes that should follow.
 TEST_P(Faults, ARankThatComesAfterOthersGaveUpIsToldSoon) {
   if (ranks() < 3) return;
