@@ -171,6 +171,15 @@ TEST(Table, NamesItsRowsAndRefusesOthers) {
   EXPECT_TRUE(process_group_row("in_process").unavailable_reason().empty());
 }
 
+TEST(Table, AnAbsentRowSaysWhyItIs) {
+  for (const ProcessGroupRow& row : process_groups()) {
+    const std::string reason = row.unavailable_reason();
+    if (reason.empty()) continue;
+    EXPECT_EQ(error_of([&] { run_ranks(row.name, {}, [](ProcessGroup&) {}); }),
+              "process group '" + std::string(row.name) + "' is unavailable: " + reason);
+  }
+}
+
 // A step of a 126-layer model over 1024 ranks, with a mesh, alone.
 TEST(Simulated, HundredsOfRanksNeedNobody) {
   std::vector<std::int64_t> offsets(513);
