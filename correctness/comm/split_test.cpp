@@ -115,6 +115,18 @@ TEST_P(Splits, SubGroupsWorkAtTheirOwnPace) {
   });
 }
 
+TEST_P(Splits, ARunDoesNotInheritWhatSomeRanksDidInTheLast) {
+  on_ranks(GetParam(), [&](ProcessGroup& world) {
+    const auto half = world.split(places(world.size(), [](int r) { return SplitPlace{r % 2, 0}; }), "half");
+    if (world.rank() % 2 == 0) half->split(places(half->size(), [](int r) { return SplitPlace{r, 0}; }), "alone");
+  });
+  on_ranks(GetParam(), [&](ProcessGroup& world) {
+    std::vector<std::int32_t> everyone;
+    for (int r = 0; r < world.size(); ++r) everyone.push_back(r);
+    EXPECT_EQ(reported_members(world, world.rank()), everyone);
+  });
+}
+
 TEST_P(Splits, SubGroupsCountTheirOwnTraffic) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     const auto half = world.split(places(world.size(), [](int r) { return SplitPlace{r % 2, 0}; }), "half");
