@@ -111,7 +111,7 @@ struct Direction {
 };
 constexpr Direction kDirections[] = {{"rowwise", {true, false}}, {"columnwise", {false, true}}, {"both", {true, true}}};
 
-QuantizeInputs inputs_of(const Bench& bench, const QuantFormat& format, Orientations orientations) {
+Quantizer inputs_of(const Bench& bench, const QuantFormat& format, Orientations orientations) {
   const bool history = format.amax_source == AmaxSource::kHistory;
   return {.format = format,
           .orientations = orientations,
@@ -133,7 +133,7 @@ void register_rows(Bench& bench) {
   for (const Row& row : rows())
     for (const Direction& direction : kDirections)
       add("quantize/" + row.name + "/" + direction.name, [&bench, row, direction](benchmark::State& state) {
-        const QuantizeInputs inputs = inputs_of(bench, row.format, direction.orientations);
+        const Quantizer inputs = inputs_of(bench, row.format, direction.orientations);
         const std::int64_t written = quantize(*bench.device, bench.x, inputs).bytes();
         bench.measure(state, bench.x.bytes() + written, [&] { quantize(*bench.device, bench.x, inputs); });
       });

@@ -118,7 +118,7 @@ TEST_F(CheckpointTest, RecomputesWithTheStashedScaleAndRecordsNoAmax) {
   std::vector<Use> uses;
   const Forward forward = [&](const Variable& in) {
     scales.begin_forward(runtime_);
-    const QuantizeInputs inputs = scales.inputs(0, {}, 0);
+    const Quantizer inputs = scales.quantizer(0, {}, 0);
     const AttentionRole role = scales.kernel_role(0);
     EXPECT_EQ(*role.scale, tape_.device->read(inputs.scale).front());
     EXPECT_EQ(role.amax != nullptr, static_cast<bool>(inputs.amax));

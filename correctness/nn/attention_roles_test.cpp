@@ -106,9 +106,9 @@ class AttentionRoles : public ::testing::TestWithParam<const char*> {
   Step step() {
     const auto leaf = std::make_shared<support::LeafNode>(runtime_);
     const Variable o = core_->forward(runtime_, {qkv_, leaf});
-    for (RoleScales* scales : registry_.forward_scales) scales->update(runtime_);
+    update_scales(runtime_, registry_.forward_scales, nullptr);
     run_backward(runtime_, {o.value, std::make_shared<support::GradientNode>(runtime_, o.producer, grad_o_)});
-    for (RoleScales* scales : registry_.backward_scales) scales->update(runtime_);
+    update_scales(runtime_, registry_.backward_scales, nullptr);
     return {support::read(*device_, o.value), support::read(*device_, leaf->gradient()), {}};
   }
 

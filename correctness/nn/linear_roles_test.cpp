@@ -70,9 +70,9 @@ class LinearRoles : public ::testing::TestWithParam<Case> {
   Results step() {
     const auto leaf = std::make_shared<support::LeafNode>(runtime_);
     const Variable y = linear_.forward(runtime_, {x_, leaf});
-    for (RoleScales* scales : registry_.forward_scales) scales->update(runtime_);
+    update_scales(runtime_, registry_.forward_scales, nullptr);
     run_backward(runtime_, {y.value, std::make_shared<support::GradientNode>(runtime_, y.producer, grad_)});
-    for (RoleScales* scales : registry_.backward_scales) scales->update(runtime_);
+    update_scales(runtime_, registry_.backward_scales, nullptr);
     Results results{support::read(*device_, y.value), support::read(*device_, leaf->gradient()),
                     support::read(*device_, parameter().grad)};
     parameter().grad = {};

@@ -17,7 +17,7 @@ using support::format_named;
 
 class QuantizeArguments : public ::testing::Test {
  protected:
-  std::string refusal(const Tensor& x, const QuantizeInputs& inputs) {
+  std::string refusal(const Tensor& x, const Quantizer& inputs) {
     return error_of([&] { quantize(*device_, x, inputs); });
   }
   void expect_words(const std::string& message, const std::vector<std::string>& words) {
@@ -114,7 +114,7 @@ void quantize_in_every_way(Device& device, const Recipe& recipe, std::int64_t to
   for (const QuantFormat& format : {recipe.activation, recipe.weight, recipe.gradient}) {
     const bool history = format.amax_source == AmaxSource::kHistory;
     DelayedScales scales(device, {448.0f, 448.0f}, recipe.delayed, "layer");
-    const QuantizeInputs inputs{.format = format,
+    const Quantizer inputs{.format = format,
                                 .orientations = {true, true},
                                 .scale = history ? scales.scale(0) : Tensor{},
                                 .amax = history ? scales.amax(0) : Tensor{},

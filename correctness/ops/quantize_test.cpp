@@ -94,7 +94,7 @@ TEST_P(EveryFormat, RecordsTheLargestMagnitude) {
   const Tensor x = input({33, 65}, Placement::kInsideWider);
   const auto expected = static_cast<float>(reference::amax(matrix_of(*device_, x)));
   const Tensor amax = support::scalar(*device_, 0.0f);
-  const QuantizeInputs inputs{.format = format(),
+  const Quantizer inputs{.format = format(),
                               .orientations = {false, true},
                               .scale = history ? support::scalar(*device_, 2.0f) : Tensor{},
                               .amax = amax,

@@ -68,6 +68,8 @@ void Node::save_split(std::string_view what, QuantizedTensor tensor) {
   entry.slots = slots_.size() - entry.first_slot;
 }
 
+void Node::save_nothing() { entries_.emplace_back().absent = true; }
+
 Restored Node::restore() {
   if (restored_) fail(fmt::format("{}: its saved tensors were restored twice", name_));
   restored_ = true;
@@ -78,6 +80,7 @@ Restored Node::restore() {
   const HolderId local = runtime_.workspace(name_);
   for (Entry& entry : entries_) {
     Restored::Entry& given = restored.entries_.emplace_back();
+    if (entry.absent) continue;
     if (!entry.quantized) {
       given.tensor = slots_[entry.first_slot].tensor.held_by(local);
       continue;

@@ -28,6 +28,8 @@ class Restored {
   void clear_quantized(std::size_t entry) {
     if (entries_.at(entry).quantized) entries_.at(entry).quantized->clear();
   }
+  /// False for what save_nothing() entered.
+  bool has(std::size_t entry) const { return entries_.at(entry).tensor || entries_.at(entry).quantized != nullptr; }
   std::size_t size() const { return entries_.size(); }
 
  private:
@@ -73,6 +75,8 @@ class Node : public std::enable_shared_from_this<Node> {
   void save_whole(std::string_view what, const QuantizedTensor& tensor);
   /// Quantized storage that the engine does not know: buffers lie in slots, the shell in the context.
   void save_split(std::string_view what, QuantizedTensor tensor);
+  /// An entry without anything, in place of what backward finds elsewhere.
+  void save_nothing();
 
   /// How many entries are saved so far.
   std::size_t entries() const { return entries_.size(); }
@@ -88,6 +92,7 @@ class Node : public std::enable_shared_from_this<Node> {
     std::shared_ptr<CheckpointFrame> frame;  // who can make the tensor again; null where it is kept
   };
   struct Entry {
+    bool absent = false;
     bool quantized = false;
     bool in_context = false;
     std::size_t first_slot = 0;

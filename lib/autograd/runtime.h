@@ -1,15 +1,23 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "backend/device.h"
 #include "behavior/behaviors.h"
+#include "ops/quantize.h"
+#include "tensor/quantized_tensor.h"
 
 namespace fp8lab {
 
 class CheckpointFrame;
+
+/// What a Python framework would do once more in every step before a layer's first kernel, counted.
+struct HostCounters {
+  std::int64_t quantizer_copies = 0;
+};
 
 /// What one rank's forward and backward run in. Passed explicitly: nothing in lib/ depends on hidden state.
 struct Runtime {
@@ -17,6 +25,8 @@ struct Runtime {
   Behaviors behaviors;
   std::uint64_t seed = 0;
   std::int64_t step = 0;
+  std::int64_t row_offset = 0;  ///< global index of this rank's first token: data and dropout masks come from global rows
+  HostCounters host{};
 
   /// Forward inside a checkpointed region: the first time activations are left out and scales stashed (recording), the second time they are
   /// made again for the nodes of the first (recomputing).
@@ -28,13 +38,29 @@ struct Runtime {
   HolderId workspace(std::string_view owner) { return device.holder(HolderKind::kWorkspace, owner); }
 };
 
-/// A trainable tensor. `grad` is absent until backward first reaches it.
+/// How a parameter's elements begin: from (seed, parameter name, global index), so that a shard equals its slice of the whole.
+enum class Init {
+  kNormal,  ///< mean 0, standard deviation 0.02
+  kZeros,
+  kOnes,
+};
+
+/// A trainable tensor, in high precision or in eight bits. Where training is sharded, modules compute with the whole, which is there
+/// between a gather and the next reshard only, and `local` is what this rank keeps: a parameter of its own, which the optimizer
+/// updates.
 struct Parameter {
   std::string name;
-  Tensor value;
-  Tensor grad;
+  TensorSpec spec;  ///< nominal: of the whole, in the type that gradients and products have
+  Init init = Init::kZeros;
+  Tensor value;                          ///< high precision; absent where `quantizer` is there
+  QuantizedTensor quantized;             ///< eight bits
+  std::unique_ptr<Quantizer> quantizer;  ///< how `quantized` is rewritten; null for a parameter in high precision
+  Tensor grad;                           ///< of the nominal type; absent until backward first reaches it
+  HolderId holder = 0;
   HolderId grad_holder = 0;
+  Parameter* local = nullptr;  ///< owned by who shards; null where the whole stays here
 
+  bool in_eight_bits() const { return quantizer != nullptr; }
   /// Takes `gradient` over, or adds it to what is there.
   void accumulate(Device& device, Tensor gradient);
 };

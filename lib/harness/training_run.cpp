@@ -66,9 +66,11 @@ Tensor TrainingRun::make_input(std::string_view name, float scale) {
   const Shape shape{model.seq * model.batch, model.hidden};
   Tensor tensor = device_->allocate({shape, training_dtype(cell_.training.param_dtype)},
                                     device_->holder(HolderKind::kInput, "", name));
-  random_fill(
-      *device_, tensor,
-      {.seed = runtime_.seed, .stream = stream_of(name) + static_cast<std::uint64_t>(runtime_.step), .scale = scale});
+  random_fill(*device_, tensor,
+              {.seed = runtime_.seed,
+               .stream = stream_of(name) + static_cast<std::uint64_t>(runtime_.step),
+               .row_offset = runtime_.row_offset,
+               .scale = scale});
   return tensor;
 }
 

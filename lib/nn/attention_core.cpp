@@ -46,7 +46,8 @@ AttentionShape AttentionCore::shape_at(const Runtime& runtime) const {
           .causal = true,
           .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim()))),
           .dropout = config_.dropout,
-          .seed = runtime.seed,
+          // Sequences of other ranks draw from other streams.
+          .seed = runtime.seed + static_cast<std::uint64_t>(runtime.row_offset),
           .stream = stream_of(name_) + static_cast<std::uint64_t>(runtime.step)};
 }
 
@@ -79,7 +80,7 @@ Variable AttentionCore::forward_quantized(Runtime& runtime, const Variable& qkv)
 
   const Split parts = split(qkv.value);
   const std::array<Tensor, 3> inputs{parts.q, parts.k, parts.v};
-  std::vector<QuantizedTensor> qkv8 = quantize_together(device, inputs, scales.inputs(kQkv, {}, local));
+  std::vector<QuantizedTensor> qkv8 = quantize_together(device, inputs, scales.quantizer(kQkv, {}, local));
   AttentionOutputs result = attention_forward(device, {.shape = shape,
                                                        .q = qkv8[0].rowwise_operand(),
                                                        .k = qkv8[1].rowwise_operand(),
@@ -99,7 +100,7 @@ Variable AttentionCore::forward_quantized(Runtime& runtime, const Variable& qkv)
   Tensor o = std::move(result.o);
   if (formats_->o) {
     // O leaves as what its eight bits say, and the eight bits are what backward sees.
-    const QuantizedTensor o8 = quantize(device, o, scales.inputs(kO, {}, local));
+    const QuantizedTensor o8 = quantize(device, o, scales.quantizer(kO, {}, local));
     o = {};
     o = dequantize(device, o8.rowwise_operand(), dtype, runtime.in_flight(name_));
     node->save_whole("o", o8);

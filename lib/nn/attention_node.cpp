@@ -48,7 +48,7 @@ std::vector<Tensor> QuantizedAttentionNode::backward(Tensor grad) {
   const HolderId local = runtime().workspace(name());
   RoleScales& scales = *core_.backward_scales_;
 
-  const QuantizedTensor grad8 = quantize(device(), grad, scales.inputs(kGradO, {}, local));
+  const QuantizedTensor grad8 = quantize(device(), grad, scales.quantizer(kGradO, {}, local));
   grad = {};
   Tensor grad_qkv = device().allocate({Shape{q.rows(), q.cols() + k.cols() + v.cols()}, dtype}, runtime().in_flight(name()));
   AttentionRole s;
@@ -68,7 +68,7 @@ std::vector<Tensor> QuantizedAttentionNode::backward(Tensor grad) {
                                   .out = {grads.q, grads.k, grads.v}});
   }
   if (core_.formats_->grad_qkv) {
-    const QuantizedTensor eight_bits = quantize(device(), grad_qkv, scales.inputs(kGradQkv, {}, local));
+    const QuantizedTensor eight_bits = quantize(device(), grad_qkv, scales.quantizer(kGradQkv, {}, local));
     grad_qkv = {};
     grad_qkv = dequantize(device(), eight_bits.rowwise_operand(), dtype, runtime().in_flight(name()));
   }

@@ -3,6 +3,23 @@
 #include "ops/elementwise.h"
 
 namespace fp8lab {
+namespace {
+
+constexpr float kInitialDeviation = 0.02f;
+
+std::unique_ptr<Parameter> declare(Build& build, const std::string& name, const Shape& shape, Init init) {
+  Device& device = build.runtime.device;
+  auto parameter = std::make_unique<Parameter>();
+  parameter->name = name;
+  parameter->spec = {shape, build.dtype};
+  parameter->init = init;
+  parameter->holder = device.holder(HolderKind::kParameter, name);
+  parameter->grad_holder = device.holder(HolderKind::kGradient, name);
+  build.registry.parameters.push_back(parameter.get());
+  return parameter;
+}
+
+}  // namespace
 
 std::uint64_t stream_of(std::string_view name) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
@@ -10,17 +27,34 @@ std::uint64_t stream_of(std::string_view name) {
   return hash;
 }
 
-std::unique_ptr<Parameter> make_parameter(Build& build, const std::string& name, const Shape& shape, Init init) {
-  Device& device = build.runtime.device;
-  auto parameter = std::make_unique<Parameter>();
-  parameter->name = name;
-  parameter->value = device.allocate({shape, build.dtype}, device.holder(HolderKind::kParameter, name));
-  parameter->grad_holder = device.holder(HolderKind::kGradient, name);
-  if (init == Init::kNormal)
-    random_fill(device, parameter->value, {.seed = build.runtime.seed, .stream = stream_of(name), .scale = 0.02f});
+void initialize(Runtime& runtime, Parameter& parameter, std::string_view whole_name, std::int64_t first_row) {
+  Device& device = runtime.device;
+  const HolderId holder = parameter.in_eight_bits() ? runtime.workspace(parameter.name) : parameter.holder;
+  Tensor values = device.allocate(parameter.spec, holder);
+  if (parameter.init == Init::kNormal)
+    random_fill(device, values,
+                {.seed = runtime.seed, .stream = stream_of(whole_name), .row_offset = first_row, .scale = kInitialDeviation});
   else
-    fill(device, parameter->value, init == Init::kOnes ? 1.0f : 0.0f);
-  build.registry.parameters.push_back(parameter.get());
+    fill(device, values, parameter.init == Init::kOnes ? 1.0f : 0.0f);
+  if (parameter.in_eight_bits())
+    parameter.quantized = quantize(device, values, *parameter.quantizer);
+  else
+    parameter.value = std::move(values);
+}
+
+std::unique_ptr<Parameter> make_parameter(Build& build, const std::string& name, const Shape& shape, Init init) {
+  auto parameter = declare(build, name, shape, init);
+  if (!build.deferred_init) initialize(build.runtime, *parameter, name, 0);
+  return parameter;
+}
+
+std::unique_ptr<Parameter> make_weight(Build& build, const std::string& name, const Shape& shape, const Quantizer& quantizer) {
+  auto parameter = declare(build, name, shape, Init::kNormal);
+  if (build.eight_bit_weights && build.recipe.quantized) {
+    parameter->quantizer = std::make_unique<Quantizer>(quantizer);
+    parameter->quantizer->holder = parameter->holder;
+  }
+  if (!build.deferred_init) initialize(build.runtime, *parameter, name, 0);
   return parameter;
 }
 

@@ -25,16 +25,18 @@ struct Build {
   const Recipe& recipe;
   Registry& registry;
   DType dtype = DType::kBF16;  ///< of parameters, activations and gradients
+  bool eight_bit_weights = false;     ///< weights of products live in the recipe's weight format
+  bool deferred_init = false;  ///< parameters get no storage here: whoever shards them initialises what it keeps
 };
 
-enum class Init {
-  kNormal,  ///< mean 0, standard deviation 0.02, from (seed, parameter name, global index)
-  kZeros,
-  kOnes,
-};
-
-/// A parameter with its initial values, listed in the registry.
+/// A parameter, listed in the registry. Unless initialisation is deferred it has its initial values.
 std::unique_ptr<Parameter> make_parameter(Build& build, const std::string& name, const Shape& shape, Init init);
+/// The weight of a product, held in eight bits where the build says so; `quantizer` says how.
+std::unique_ptr<Parameter> make_weight(Build& build, const std::string& name, const Shape& shape, const Quantizer& quantizer);
+
+/// Gives `parameter` the initial values of rows [first, first + parameter.spec's own rows) of the whole called `name`.
+/// Allocates; eight-bit ones are cast from values that live for the call.
+void initialize(Runtime& runtime, Parameter& parameter, std::string_view whole_name, std::int64_t first_row);
 
 /// Counter stream of a named thing, the same on every rank and device.
 std::uint64_t stream_of(std::string_view name);

@@ -14,10 +14,8 @@ class LayerNormLinearNode final : public ModuleNode {
 
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
-    const ArchProfile& arch = device().arch();
-    const std::size_t products = norm_entries(norm_);
-    const Tensor grad_norm = core_.backward(runtime(), std::move(grad), columnwise_of(saved, products, arch),
-                                            columnwise_of(saved, products + 1, arch));
+    const std::size_t product = norm_entries(norm_);
+    const Tensor grad_norm = core_.backward(runtime(), std::move(grad), saved, product, product + 1);
     return {norm_.backward(runtime(), grad_norm, norm_saved(saved, norm_, 0))};
   }
 
@@ -35,7 +33,7 @@ Variable LayerNormLinear::forward(Runtime& runtime, const Variable& x) {
   const auto node = std::make_shared<LayerNormLinearNode>(runtime, x.producer, norm_, core_);
   node->save_norm(norm_, x.value, normed);
   node->save_activation("norm_out", result.x);
-  node->save_storage("weight", std::move(result.weight));
+  node->save_weight("weight", std::move(result.copy));
   return {std::move(result.y), node};
 }
 

@@ -22,15 +22,12 @@ class LayerNormMlpNode final : public ModuleNode {
 
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
-    const ArchProfile& arch = device().arch();
     const std::size_t first = norm_entries(parts_.norm);  // norm_out, W1, activation input, activation output, W2
-    Tensor grad_activation = parts_.fc2.backward(runtime(), std::move(grad), columnwise_of(saved, first + 3, arch),
-                                                 columnwise_of(saved, first + 4, arch));
+    Tensor grad_activation = parts_.fc2.backward(runtime(), std::move(grad), saved, first + 3, first + 4);
     Tensor grad_fc1 = activation_backward(device(), parts_.activation, grad_activation, saved.tensor(first + 2),
                                           runtime().workspace(name()));
     grad_activation = {};
-    const Tensor grad_norm = parts_.fc1.backward(runtime(), std::move(grad_fc1), columnwise_of(saved, first, arch),
-                                                 columnwise_of(saved, first + 1, arch));
+    const Tensor grad_norm = parts_.fc1.backward(runtime(), std::move(grad_fc1), saved, first, first + 1);
     return {parts_.norm.backward(runtime(), grad_norm, norm_saved(saved, parts_.norm, 0))};
   }
 
@@ -59,10 +56,10 @@ Variable LayerNormMlp::forward(Runtime& runtime, const Variable& x) {
       LayerNormMlpNode::Parts{.norm = norm_, .fc1 = fc1_, .fc2 = fc2_, .activation = activation_});
   node->save_norm(norm_, x.value, normed);
   node->save_activation("norm_out", fc1.x);
-  node->save_storage("weight1", std::move(fc1.weight));
+  node->save_weight("weight1", std::move(fc1.copy));
   node->save("activation_in", fc1.y);
   node->save_activation("activation_out", fc2.x);
-  node->save_storage("weight2", std::move(fc2.weight));
+  node->save_weight("weight2", std::move(fc2.copy));
   return {std::move(fc2.y), node};
 }
 

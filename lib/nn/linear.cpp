@@ -14,8 +14,7 @@ class LinearNode final : public ModuleNode {
 
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
-    const ArchProfile& arch = device().arch();
-    return {core_.backward(runtime(), std::move(grad), columnwise_of(saved, 0, arch), columnwise_of(saved, 1, arch))};
+    return {core_.backward(runtime(), std::move(grad), saved, 0, 1)};
   }
 
  private:
@@ -28,7 +27,7 @@ Variable Linear::forward(Runtime& runtime, const Variable& x) {
   LinearCore::Forward result = core_.forward(runtime, x.value);
   const auto node = std::make_shared<LinearNode>(runtime, x.producer, core_);
   node->save_activation("x", result.x);
-  node->save_storage("weight", std::move(result.weight));
+  node->save_weight("weight", std::move(result.copy));
   return {std::move(result.y), node};
 }
 

@@ -16,25 +16,44 @@ enum BackwardRole { kGradOutput };
 LinearCore::LinearCore(Build& build, const std::string& name, const LinearShape& shape)
     : name_(name),
       recipe_(build.recipe),
-      weight_(make_parameter(build, name + ".weight", {shape.out, shape.in}, Init::kNormal)),
-      bias_(shape.bias ? make_parameter(build, name + ".bias", {shape.out}, Init::kZeros) : nullptr),
       forward_scales_(build, name + " forward", {build.recipe.activation, build.recipe.weight}, build.recipe.delayed, true),
-      backward_scales_(build, name + " backward", {build.recipe.gradient}, build.recipe.delayed, false) {}
+      backward_scales_(build, name + " backward", {build.recipe.gradient}, build.recipe.delayed, false),
+      weight_(make_weight(build, name + ".weight", {shape.out, shape.in}, quantizer(build.runtime, forward_scales_, kWeight))),
+      bias_(shape.bias ? make_parameter(build, name + ".bias", {shape.out}, Init::kZeros) : nullptr) {}
 
-Operand LinearCore::quantize_role(Runtime& runtime, const RoleScales& scales, int role, const Tensor& value) {
+Quantizer LinearCore::quantizer(Runtime& runtime, const RoleScales& scales, int role) const {
+  if (!recipe_.quantized) return {};
+  Quantizer quantizer = scales.quantizer(role, {}, runtime.workspace(name_));
+  quantizer.orientations.columnwise = !reads_rowwise_transposed(runtime.device.arch(), quantizer.format);
+  return quantizer;
+}
+
+Operand LinearCore::quantize_role(Runtime& runtime, const RoleScales& scales, int role, const Tensor& value) const {
   if (!recipe_.quantized) return {.plain = value, .quantized = {}};
-  QuantizeInputs inputs = scales.inputs(role, {}, runtime.workspace(name_));
-  inputs.orientations.columnwise = !reads_rowwise_transposed(runtime.device.arch(), inputs.format);
-  return {.plain = {}, .quantized = quantize(runtime.device, value, inputs)};
+  return {.plain = {}, .quantized = quantize(runtime.device, value, quantizer(runtime, scales, role))};
+}
+
+OperandView LinearCore::weight_rowwise(Runtime& runtime, std::optional<QuantizedTensor>& copy) {
+  if (weight_->in_eight_bits()) return weight_->quantized.rowwise_operand();
+  if (!recipe_.quantized) return weight_->value.operand();
+  copy = quantize(runtime.device, weight_->value, quantizer(runtime, forward_scales_, kWeight));
+  return copy->rowwise_operand();
+}
+
+OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry) const {
+  const ArchProfile& arch = runtime.device.arch();
+  if (saved.has(entry)) return columnwise_of(saved, entry, arch);
+  if (weight_->in_eight_bits()) return columnwise_of(weight_->quantized, arch);
+  return columnwise_of(weight_->value);
 }
 
 LinearCore::Forward LinearCore::forward(Runtime& runtime, const Tensor& x) {
   forward_scales_.begin_forward(runtime);
   Forward result;
   result.x = quantize_role(runtime, forward_scales_, kInput, x);
-  result.weight = quantize_role(runtime, forward_scales_, kWeight, weight_->value);
+  const OperandView weight = weight_rowwise(runtime, result.copy);
   result.y = gemm(runtime.device, {.a = result.x.rowwise(),
-                                   .b = result.weight.rowwise(),
+                                   .b = weight,
                                    .bias = bias_ ? &bias_->value : nullptr,
                                    .out_dtype = x.dtype(),
                                    .holder = runtime.in_flight(name_)});
@@ -43,16 +62,19 @@ LinearCore::Forward LinearCore::forward(Runtime& runtime, const Tensor& x) {
   return result;
 }
 
-Tensor LinearCore::backward(Runtime& runtime, Tensor grad_y, const OperandView& x, const OperandView& weight) {
+Tensor LinearCore::backward(Runtime& runtime, Tensor grad_y, Restored& saved, std::size_t x, std::size_t weight) {
   Device& device = runtime.device;
   const DType dtype = grad_y.dtype();
   if (bias_) bias_->accumulate(device, column_sum(device, grad_y, dtype, bias_->grad_holder));
   const Operand grad = quantize_role(runtime, backward_scales_, kGradOutput, grad_y);
   if (grad.is_quantized()) grad_y = {};
-  Tensor grad_x = gemm(device, {.a = grad.rowwise(), .b = weight, .out_dtype = dtype, .holder = runtime.in_flight(name_)});
+  Tensor grad_x = gemm(device, {.a = grad.rowwise(),
+                                .b = weight_columnwise(runtime, saved, weight),
+                                .out_dtype = dtype,
+                                .holder = runtime.in_flight(name_)});
   weight_->accumulate(device, gemm(device, {.a = grad.columnwise(device.arch()),
-                                            .b = x,
-                                            .out_dtype = weight_->value.dtype(),
+                                            .b = columnwise_of(saved, x, device.arch()),
+                                            .out_dtype = weight_->spec.dtype,
                                             .holder = weight_->grad_holder}));
   return grad_x;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "autograd/node.h"
@@ -27,25 +28,30 @@ class LinearCore {
 
   struct Forward {
     Tensor y;
-    Operand x;       ///< the half that backward needs
-    Operand weight;  ///< a quantized copy with both halves, or the parameter itself
+    Operand x;                            ///< the half that backward needs
+    std::optional<QuantizedTensor> copy;  ///< of the weight, quantized for this pass; absent where the parameter itself was read
   };
   Forward forward(Runtime& runtime, const Tensor& x);
 
-  /// Returns the gradient of x; the parameters take theirs. `x` and `weight` are read column-wise.
-  Tensor backward(Runtime& runtime, Tensor grad_y, const OperandView& x, const OperandView& weight);
+  /// Returns the gradient of x; the parameters take theirs. Entry `x` of `saved` is the operand of forward, entry `weight` its copy
+  /// of the weight, or nothing: then the parameter itself is read, so that what saves nothing for it keeps nothing alive.
+  Tensor backward(Runtime& runtime, Tensor grad_y, Restored& saved, std::size_t x, std::size_t weight);
 
   const std::string& name() const { return name_; }
 
  private:
-  Operand quantize_role(Runtime& runtime, const RoleScales& scales, int role, const Tensor& value);
+  /// The weight for forward, along its rows; made into `copy` unless the parameter itself serves.
+  OperandView weight_rowwise(Runtime& runtime, std::optional<QuantizedTensor>& copy);
+  OperandView weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry) const;
+  Quantizer quantizer(Runtime& runtime, const RoleScales& scales, int role) const;
+  Operand quantize_role(Runtime& runtime, const RoleScales& scales, int role, const Tensor& value) const;
 
   std::string name_;
   const Recipe& recipe_;
-  std::unique_ptr<Parameter> weight_;
-  std::unique_ptr<Parameter> bias_;
   RoleScales forward_scales_;
   RoleScales backward_scales_;
+  std::unique_ptr<Parameter> weight_;
+  std::unique_ptr<Parameter> bias_;
 };
 
 }  // namespace fp8lab

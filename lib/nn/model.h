@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +19,8 @@ struct ModelOptions {
   LayerConfig config;
   DType dtype = DType::kBF16;
   bool checkpoint_layers = false;  ///< every layer is a checkpointed region
+  bool eight_bit_weights = false;      ///< weights of products live in the recipe's weight format
+  bool deferred_init = false;      ///< parameters get no storage: whoever shards them initialises what it keeps
 };
 
 /// A chain of equal layers. Keeps the recipe it was built with.
@@ -27,19 +31,27 @@ class Model {
   Variable forward(Runtime& runtime, const Variable& x);
   const std::vector<Parameter*>& parameters() const { return registry_.parameters; }
 
+  /// Puts what `wrap` makes of each layer in its place. `parameters` are that layer's own.
+  using Wrap = std::function<std::unique_ptr<Module>(std::unique_ptr<Module> layer, const std::string& name,
+                                                     std::span<Parameter* const> parameters)>;
+  void wrap_layers(const Wrap& wrap);
+
   /// Scales of the next step from the amaxes that a pass recorded: after forward, and after backward.
-  void update_forward_scales(Runtime& runtime);
-  void update_backward_scales(Runtime& runtime);
+  void update_forward_scales(Runtime& runtime, ProcessGroup* amax_group = nullptr);
+  void update_backward_scales(Runtime& runtime, ProcessGroup* amax_group = nullptr);
 
   /// Drops every gradient.
   void zero_grad();
 
  private:
   Recipe recipe_;
-  bool checkpoint_layers_;
   Registry registry_;
-  std::vector<std::string> names_;
-  std::vector<std::unique_ptr<Module>> layers_;
+  struct Layer {
+    std::string name;
+    std::unique_ptr<Module> module;
+    std::size_t first_parameter = 0;  ///< in the registry, up to the next layer's
+  };
+  std::vector<Layer> layers_;
 };
 
 }  // namespace fp8lab

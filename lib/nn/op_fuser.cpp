@@ -54,15 +54,13 @@ class BasicLinearOp final : public FusibleOp {
 
   Tensor forward(Runtime& runtime, ChainNode& node, Tensor x) override {
     LinearCore::Forward result = core_.forward(runtime, x);
-    if (result.weight.is_quantized()) keep_for_backward(result.weight.quantized);
+    if (result.copy) keep_for_backward(*result.copy);
     node.save_storage(core_.name() + ".x", std::move(result.x));
-    node.save_storage(core_.name() + ".weight", std::move(result.weight));
+    node.save_weight(core_.name() + ".weight", std::move(result.copy));
     return std::move(result.y);
   }
   Tensor backward(Runtime& runtime, Restored& saved, std::size_t first, Tensor grad) override {
-    const ArchProfile& arch = runtime.device.arch();
-    Tensor grad_x =
-        core_.backward(runtime, std::move(grad), columnwise_of(saved, first, arch), columnwise_of(saved, first + 1, arch));
+    Tensor grad_x = core_.backward(runtime, std::move(grad), saved, first, first + 1);
     saved.clear_quantized(first);
     return grad_x;
   }

@@ -21,7 +21,9 @@ inline bool reads_rowwise_transposed(const ArchProfile& arch, const QuantFormat&
   return arch.fp8_gemm_any_orientation && format.per_tensor();
 }
 
-/// What saved entry `entry` holds, transposed, as the operand of a product in backward.
+/// The transposed matrix as the operand of a product in backward: a tensor's, a quantized one's, or what saved entry `entry` holds.
+OperandView columnwise_of(const Tensor& tensor);
+OperandView columnwise_of(const QuantizedTensor& tensor, const ArchProfile& arch);
 OperandView columnwise_of(Restored& saved, std::size_t entry, const ArchProfile& arch);
 
 /// Frees the half that backward will not read.

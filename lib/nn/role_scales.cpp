@@ -41,8 +41,8 @@ Tensor RoleScales::scale(int role) const {
   return recomputing_ ? stashed_.columns(slot, 1) : delayed_->scale(slot);
 }
 
-QuantizeInputs RoleScales::inputs(int role, Orientations orientations, HolderId holder) const {
-  QuantizeInputs inputs;
+Quantizer RoleScales::quantizer(int role, Orientations orientations, HolderId holder) const {
+  Quantizer inputs;
   inputs.format = roles_[static_cast<std::size_t>(role)];
   inputs.orientations = orientations;
   inputs.holder = holder;
@@ -61,6 +61,17 @@ AttentionRole RoleScales::kernel_role(int role) const {
   return kernel_role;
 }
 
-void RoleScales::update(Runtime& runtime) { delayed_->update(runtime.device); }
+void update_scales(Runtime& runtime, std::span<RoleScales* const> scales, ProcessGroup* amax_group) {
+  if (amax_group != nullptr && !scales.empty()) {
+    std::vector<ReducePart> parts;
+    parts.reserve(scales.size());
+    for (const RoleScales* role_scales : scales) {
+      const Tensor amaxes = role_scales->delayed_->amaxes();
+      parts.push_back({.data = amaxes.view().data, .elems = amaxes.numel(), .dtype = DType::kF32, .content = Content::kScales});
+    }
+    amax_group->all_reduce(ReduceOp::kMax, parts, "amax history");
+  }
+  for (RoleScales* role_scales : scales) role_scales->delayed_->update(runtime.device);
+}
 
 }  // namespace fp8lab

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,23 +24,26 @@ class RoleScales {
   void end_forward();
 
   /// Inputs for quantizing role `role`.
-  QuantizeInputs inputs(int role, Orientations orientations, HolderId holder) const;
+  Quantizer quantizer(int role, Orientations orientations, HolderId holder) const;
   /// The role as an attention kernel takes it; for formats with a history.
   AttentionRole kernel_role(int role) const;
   /// The scale tensor in force for `role`, f32 [1].
   Tensor scale(int role) const;
 
-  /// Once per step, after the pass that recorded the amaxes.
-  void update(Runtime& runtime);
-
   const std::optional<DelayedScales>& delayed() const { return delayed_; }
 
  private:
+  friend void update_scales(Runtime&, std::span<RoleScales* const>, ProcessGroup*);
+
   std::vector<QuantFormat> roles_;
   std::vector<int> slots_;  // index into delayed_, -1 for formats without a history
   std::optional<DelayedScales> delayed_;
   Tensor stashed_;  // in force while a region is recomputed
   bool recomputing_ = false;
 };
+
+/// The scales of the next step from the amaxes that a pass recorded; once per step. With a group the largest amaxes of all its
+/// ranks count, found in one reduction: without it, ranks that see different data get different scales.
+void update_scales(Runtime& runtime, std::span<RoleScales* const> scales, ProcessGroup* amax_group);
 
 }  // namespace fp8lab

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -22,12 +23,20 @@ class ModuleNode : public Node {
     else
       save(what, operand.plain);
   }
-  /// A module's own quantized copy of a weight, or the parameter itself: the copy is storage that the engine does not know.
+  /// An activation as storage that the engine does not know.
   void save_storage(std::string_view what, Operand operand) {
     if (operand.is_quantized())
       save_split(what, std::move(operand.quantized));
     else
       save(what, operand.plain);
+  }
+  /// A module's own quantized copy of a weight, which is storage that the engine does not know; or nothing, where the parameter
+  /// itself is read again.
+  void save_weight(std::string_view what, std::optional<QuantizedTensor> copy) {
+    if (copy)
+      save_split(what, std::move(*copy));
+    else
+      save_nothing();
   }
   void save_norm(const NormCore& norm, const Tensor& x, const NormOutputs& outputs) {
     save("x", x);

@@ -20,7 +20,8 @@ TransformerLayer::TransformerLayer(Build& build, const std::string& name, const 
 Variable TransformerLayer::residual(Runtime& runtime, const std::string& name, const Variable& branch, const Variable& x) const {
   const DropoutKey key{.probability = dropout_,
                        .seed = runtime.seed,
-                       .stream = stream_of(name) + static_cast<std::uint64_t>(runtime.step)};
+                       .stream = stream_of(name) + static_cast<std::uint64_t>(runtime.step),
+                       .row_offset = runtime.row_offset};
   return add(runtime, name, dropout(runtime, name + ".dropout", branch, key), x);
 }
 

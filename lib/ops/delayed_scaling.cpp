@@ -27,6 +27,8 @@ Tensor DelayedScales::scale(int tensor) const { return scales_.columns(tensor, 1
 
 Tensor DelayedScales::amax(int tensor) const { return history_.row_range(0, 1).columns(tensor, 1).reshaped(Shape{1}); }
 
+Tensor DelayedScales::amaxes() const { return history_.row_range(0, 1); }
+
 void DelayedScales::update(Device& device) {
   device.launch(&KernelTable::delayed_update, DelayedUpdateArgs{.history = history_.data<float>(),
                                                                 .scale = scales_.data<float>(),

@@ -24,6 +24,7 @@ class DelayedScales {
   int tensors() const { return static_cast<int>(fp8_max_.size()); }
   Tensor scale(int tensor) const;  ///< f32 [1], a view
   Tensor amax(int tensor) const;   ///< f32 [1], a view of the live slot
+  Tensor amaxes() const;           ///< f32 [1, tensors], a view of all live slots
   const Tensor& scales() const { return scales_; }
   const Tensor& history() const { return history_; }
 

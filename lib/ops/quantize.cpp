@@ -28,7 +28,7 @@ void check_format(const QuantFormat& format) {
                      kBlockMultiple));
 }
 
-void check_inputs(const QuantizeInputs& inputs) {
+void check_inputs(const Quantizer& inputs) {
   check_format(inputs.format);
   check(inputs.orientations.rowwise || inputs.orientations.columnwise,
         "quantize: neither row-wise nor column-wise; at least one half must be asked for");
@@ -49,18 +49,29 @@ Tensor workspace(Device& device, std::string_view what) {
   return device.allocate({Shape{1}, DType::kF32}, device.holder(HolderKind::kWorkspace, "quantize", what));
 }
 
-/// The scale of tensors that are measured before the cast.
-Tensor measured_scale(Device& device, std::span<const Tensor> xs, const QuantFormat& format) {
-  const Tensor amax = workspace(device, "amax");
-  const Tensor scale = workspace(device, "scale");
-  fill(device, amax, 0.0f);
-  for (const Tensor& x : xs) device.launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = amax.data<float>()});
+void max_over(ProcessGroup* group, const Tensor& amaxes) {
+  if (group == nullptr) return;
+  const ReducePart part{.data = amaxes.view().data, .elems = amaxes.numel(), .dtype = DType::kF32, .content = Content::kScales};
+  group->all_reduce(ReduceOp::kMax, std::span(&part, 1), "amax");
+}
+
+void set_scale(Device& device, const Tensor& amax, const QuantFormat& format, const Tensor& scale) {
   device.launch(&KernelTable::scale_from_amax,
                 ScaleFromAmaxArgs{.amax = amax.data<const float>(),
                                   .fp8_max = float8_format(format.payload).max,
                                   .epsilon = format.epsilon,
                                   .power_of_two = format.scale == ScaleKind::kF32PowerOfTwo,
                                   .scale = scale.data<float>()});
+}
+
+/// The scale of tensors that are measured before the cast.
+Tensor measured_scale(Device& device, std::span<const Tensor> xs, const Quantizer& inputs) {
+  const Tensor amax = workspace(device, "amax");
+  const Tensor scale = workspace(device, "scale");
+  fill(device, amax, 0.0f);
+  for (const Tensor& x : xs) device.launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = amax.data<float>()});
+  max_over(inputs.amax_group, amax);
+  set_scale(device, amax, inputs.format, scale);
   return scale;
 }
 
@@ -71,7 +82,7 @@ struct CastContext {
   Tensor shared_scale_inv;  ///< of every half under a tensor-wide scale
 };
 
-QuantizedTensor cast_halves(Device& device, const Tensor& x, const QuantizeInputs& inputs, const CastContext& context) {
+QuantizedTensor cast_halves(Device& device, const Tensor& x, const Quantizer& inputs, const CastContext& context) {
   const QuantFormat& format = inputs.format;
   const auto half = [&](std::int64_t rows, std::int64_t cols) {
     QuantizedHalf made;
@@ -100,9 +111,9 @@ QuantizedTensor cast_halves(Device& device, const Tensor& x, const QuantizeInput
 
 /// Calls use(context) with the context that all of `xs` are cast in.
 template <class Use>
-void with_shared_scale(Device& device, std::span<const Tensor> xs, const QuantizeInputs& inputs, const Use& use) {
+void with_shared_scale(Device& device, std::span<const Tensor> xs, const Quantizer& inputs, const Use& use) {
   const Tensor scale =
-      inputs.format.amax_source == AmaxSource::kTensor ? measured_scale(device, xs, inputs.format) : inputs.scale;
+      inputs.format.amax_source == AmaxSource::kTensor ? measured_scale(device, xs, inputs) : inputs.scale;
   use(CastContext{.scale = scale.data<const float>(),
                   .amax = inputs.amax ? inputs.amax.data<float>() : nullptr,
                   .shared_scale_inv = device.allocate({Shape{1}, DType::kF32}, inputs.holder)});
@@ -110,7 +121,7 @@ void with_shared_scale(Device& device, std::span<const Tensor> xs, const Quantiz
 
 }  // namespace
 
-QuantizedTensor quantize(Device& device, const Tensor& x, const QuantizeInputs& inputs) {
+QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& inputs) {
   check_real("quantize", {"x", x});
   check_inputs(inputs);
   QuantizedTensor result;
@@ -125,7 +136,7 @@ QuantizedTensor quantize(Device& device, const Tensor& x, const QuantizeInputs& 
 }
 
 std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const Tensor> xs,
-                                               const QuantizeInputs& inputs) {
+                                               const Quantizer& inputs) {
   for (const Tensor& x : xs) check_real("quantize_together", {"x", x});
   check_inputs(inputs);
   if (!inputs.format.per_tensor())
@@ -136,6 +147,59 @@ std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const T
     for (const Tensor& x : xs) results.push_back(cast_halves(device, x, inputs, context));
   });
   return results;
+}
+
+void quantize_in_place(Device& device, std::span<const Rewrite> rewrites) {
+  ProcessGroup* group = nullptr;
+  std::int64_t measured = 0;
+  for (const Rewrite& rewrite : rewrites) {
+    check_real("quantize_in_place", {"value", rewrite.value});
+    const QuantFormat& format = rewrite.quantizer->format;
+    check_format(format);
+    if (rewrite.to->empty() || !(rewrite.to->format() == format) || rewrite.to->rows() != rewrite.value.rows() ||
+        rewrite.to->cols() != rewrite.value.cols())
+      fail(fmt::format("quantize_in_place: {} into what was made of {} x {} under {} format",
+                       describe({"value", rewrite.value}), rewrite.to->rows(), rewrite.to->cols(),
+                       rewrite.to->format() == format ? "this" : "another"));
+    if (format.amax_source != AmaxSource::kTensor) continue;
+    ++measured;
+    if (rewrite.quantizer->amax_group == nullptr) continue;
+    check(group == nullptr || group == rewrite.quantizer->amax_group, "quantize_in_place: two groups; one is reduced over");
+    group = rewrite.quantizer->amax_group;
+  }
+
+  Tensor amaxes, scales;
+  if (measured > 0) {
+    const HolderId holder = device.holder(HolderKind::kWorkspace, "quantize", "amax");
+    amaxes = device.allocate({Shape{1, measured}, DType::kF32}, holder);
+    scales = device.allocate({Shape{1, measured}, DType::kF32}, holder);
+    fill(device, amaxes, 0.0f);
+    std::int64_t slot = 0;
+    for (const Rewrite& rewrite : rewrites) {
+      if (rewrite.quantizer->format.amax_source != AmaxSource::kTensor) continue;
+      device.launch(&KernelTable::amax, AmaxArgs{.in = rewrite.value.view(), .amax = amaxes.columns(slot++, 1).data<float>()});
+    }
+    max_over(group, amaxes);
+  }
+
+  std::int64_t slot = 0;
+  for (const Rewrite& rewrite : rewrites) {
+    const Quantizer& quantizer = *rewrite.quantizer;
+    QuantizeArgs args;
+    args.in = rewrite.value.view();
+    args.format = quantizer.format;
+    if (quantizer.format.amax_source == AmaxSource::kTensor) {
+      const Tensor scale = scales.columns(slot, 1);
+      set_scale(device, amaxes.columns(slot++, 1), quantizer.format, scale);
+      args.scale = scale.data<const float>();
+    } else if (quantizer.format.amax_source == AmaxSource::kHistory) {
+      args.scale = quantizer.scale.data<const float>();
+    }
+    if (quantizer.amax && quantizer.format.per_tensor()) args.amax = quantizer.amax.data<float>();
+    if (rewrite.to->rowwise()) args.rowwise = rewrite.to->rowwise_operand();
+    if (rewrite.to->columnwise()) args.columnwise = rewrite.to->columnwise_operand(false);
+    device.launch(&KernelTable::quantize, args);
+  }
 }
 
 Tensor dequantize(Device& device, const OperandView& operand, DType dtype, HolderId holder) {

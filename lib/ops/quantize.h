@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backend/device.h"
+#include "comm/process_group.h"
 #include "recipe/recipe.h"
 #include "tensor/quantized_tensor.h"
 
@@ -16,20 +17,34 @@ struct Orientations {
   bool columnwise = false;
 };
 
-struct QuantizeInputs {
+/// How a tensor is cast: once, or, where it is rewritten in place, again and again.
+struct Quantizer {
   QuantFormat format;
   Orientations orientations{};
   Tensor scale{};  ///< f32 [1]; needed if the amax comes from a history, otherwise absent
   Tensor amax{};   ///< f32 [1], max-accumulated with this tensor's amax; absent where nobody records it
+  /// Of a shard whose amax is measured before the cast: the ranks whose largest amax counts for all, so that every shard
+  /// of a tensor has one scale. All of them must cast then, those without elements too. Null: this rank alone.
+  ProcessGroup* amax_group = nullptr;
   HolderId holder = 0;  ///< of codes and scales
 };
 
 /// `x` as the matrix [rows, cols] of any strides, f32, f16 or bf16. Per-tensor halves share one scale_inv block. With
 /// AmaxSource::kTensor the amax and the scale are workspaces that live for the call.
-QuantizedTensor quantize(Device& device, const Tensor& x, const QuantizeInputs& inputs);
+QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& inputs);
 
 /// Several tensors under one scale (per-tensor formats only), their amax being the largest of all; they share one scale_inv block.
-std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const Tensor> xs, const QuantizeInputs& inputs);
+std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const Tensor> xs, const Quantizer& inputs);
+
+/// A quantized tensor to be rewritten from new values of its shape: every half that it has, scales included, where it
+/// lies.
+struct Rewrite {
+  Tensor value;
+  QuantizedTensor* to = nullptr;
+  const Quantizer* quantizer = nullptr;  ///< its orientations and holder are unused
+};
+/// All at once: tensors that are measured over ranks share one reduction, so `rewrites` must be alike on every rank.
+void quantize_in_place(Device& device, std::span<const Rewrite> rewrites);
 
 /// codes * scale_inv as a [rows, cols] tensor of `dtype`.
 Tensor dequantize(Device& device, const OperandView& operand, DType dtype, HolderId holder);
