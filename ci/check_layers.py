@@ -56,6 +56,7 @@ EXTERNALS = (
     (r"nccl.*\.h", ("lib/comm/nccl",)),
     (r"mpi\.h", ("lib/comm/mpi",)),
     (r"(oneapi/)?dnnl.*|(openblas/)?cblas.*|.*intrin\.h", ("lib/backend/cpu",)),
+    (r"sanitizer/.*", ("lib/core/heap_allocations_sanitized.cpp",)),
     (r"(yaml-cpp|nlohmann|CLI)/.*", ("lib/harness", "scenarios/main.cpp", "correctness/harness", "correctness/scenarios")),
     (r"(sys|linux|gnu)/.*\.h|(unistd|fcntl|poll|signal|spawn|dlfcn|pthread|sched|time|errno)\.h",
      ("lib/harness", "scenarios", "bench", "correctness")),
