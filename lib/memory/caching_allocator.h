@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <set>
 
 namespace fp8lab {
@@ -19,7 +20,8 @@ class SegmentSource {
 
 /// Best-fit caching allocator over segments, with splitting and coalescing. Segments stay reserved until release_cached()
 /// or until an allocation would fail without them. Small (up to 1 MiB) and large requests never share a segment, so that a
-/// long-lived scale cannot pin a large one. Deterministic: the same calls give the same offsets. Not thread-safe.
+/// long-lived scale cannot pin a large one. Deterministic: the same calls give the same offsets. What has been asked for
+/// before is served without touching the heap. Not thread-safe.
 class CachingAllocator {
  public:
   static constexpr std::size_t kAlignment = 512;
@@ -58,7 +60,7 @@ class CachingAllocator {
       return a->bytes != b->bytes ? a->bytes < b->bytes : a->pointer < b->pointer;
     }
   };
-  using FreeChunks = std::set<Chunk*, BySize>;
+  using FreeChunks = std::pmr::set<Chunk*, BySize>;
 
   Chunk* take_cached(std::size_t bytes, bool small);
   Chunk* reserve_segment(std::size_t bytes, bool small);
@@ -67,9 +69,10 @@ class CachingAllocator {
 
   std::unique_ptr<SegmentSource> source_;
   std::size_t capacity_bytes_;
-  std::map<std::byte*, Chunk> chunks_;  // never moved: neighbours and pools point at them
-  FreeChunks free_small_;
-  FreeChunks free_large_;
+  std::pmr::unsynchronized_pool_resource nodes_;  // of the containers below; keeps those given back
+  std::pmr::map<std::byte*, Chunk> chunks_{&nodes_};  // never moved: neighbours and pools point at them
+  FreeChunks free_small_{&nodes_};
+  FreeChunks free_large_{&nodes_};
   std::int64_t allocated_bytes_ = 0;
   std::int64_t reserved_bytes_ = 0;
   std::int64_t reserved_peak_bytes_ = 0;

@@ -46,6 +46,9 @@ HolderId Ledger::holder(HolderKind kind, std::string_view owner, std::string_vie
   holders_.push_back({kind, std::string(owner), std::string(what)});
   holder_hashes_.push_back(stable_hash(holders_.back()));
   bytes_by_holder_.push_back(0);
+  // So that events need not grow them.
+  peak_copy_.reserve(bytes_by_holder_.capacity());
+  since_peak_.reserve(bytes_by_holder_.capacity() + 1);
   ids_.emplace(hash, id);
   return id;
 }
@@ -62,14 +65,20 @@ void Ledger::add(HolderId holder, std::int64_t bytes) {
   if (!journaling_) return;
   since_peak_.emplace_back(holder, bytes);
   if (since_peak_.size() <= holders_.size()) return;
-  peak_copy_ = peak_bytes_by_holder();
+  write_peak(peak_copy_);
   journaling_ = false;
+}
+
+/// By the journal. Leaves the memory of `bytes` where it is, if it is enough.
+void Ledger::write_peak(std::vector<std::int64_t>& bytes) const {
+  bytes.assign(bytes_by_holder_.begin(), bytes_by_holder_.end());
+  for (const auto& [holder, change] : since_peak_) bytes[holder] -= change;
 }
 
 std::vector<std::int64_t> Ledger::peak_bytes_by_holder() const {
   if (!journaling_) return peak_copy_;
-  std::vector<std::int64_t> bytes = bytes_by_holder_;
-  for (const auto& [holder, change] : since_peak_) bytes[holder] -= change;
+  std::vector<std::int64_t> bytes;
+  write_peak(bytes);
   return bytes;
 }
 

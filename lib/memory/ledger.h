@@ -36,7 +36,8 @@ struct LedgerMark {
 };
 
 /// The account of one device's memory for one rank: every live byte has a holder and a phase. Bytes are those asked
-/// for, not the allocator's rounding. Not thread-safe; ranks have one each.
+/// for, not the allocator's rounding. Events of known holders touch no heap, unless their timeline is recorded. Not
+/// thread-safe; ranks have one each.
 class Ledger {
  public:
   Ledger();
@@ -82,6 +83,7 @@ class Ledger {
 
  private:
   void add(HolderId holder, std::int64_t bytes);
+  void write_peak(std::vector<std::int64_t>& bytes) const;
   std::vector<std::int64_t> peak_bytes_by_holder() const;
   void record(std::int64_t delta, std::int64_t bytes, HolderId holder);
   HolderBytes describe(const std::vector<std::int64_t>& bytes, bool only_retained = false) const;
