@@ -11,6 +11,7 @@
 #include "core/check.h"
 #include "fixes/fixes.h"
 #include "harness/json_codec.h"
+#include "harness/keys.h"
 #include "harness/measure.h"
 #include "harness/training_run.h"
 #include "nn/layer_table.h"
@@ -226,10 +227,26 @@ TEST(Predict, KnowsNoWordThatItHasNoFormulaFor) {
   }
 }
 
-TEST(Predict, SaysNothingOfSeveralRanks) {
+TEST(Predict, SaysNothingOfWhatItHasNoFormulaFor) {
+  const std::pair<std::string_view, Value> changes[] = {
+      {"ranks", std::int64_t{2}},
+      {"mesh", std::string("1")},
+      {"sharding", std::string("fsdp")},
+      {"training.quantized_weights", true},
+      {"training.optimizer", std::string("foreach_adam")},
+      {"training.master_weights", std::string("f32")},
+      {"training.moments", std::string("bf16")},
+      {"training.clip_norm", 1.0},
+      {"training.weight_average", true},
+  };
+  for (const auto& [path, value] : changes) {
+    CellConfig cell = issue_1935();
+    find_key(path)->set(cell, value);
+    EXPECT_TRUE(predict(cell, Arm::kAfter).empty()) << path;
+  }
   CellConfig cell = issue_1935();
-  cell.ranks = 2;
-  EXPECT_TRUE(predict(cell, Arm::kAfter).empty());
+  cell.training.quantized_weights = true;
+  EXPECT_FALSE(predict(cell, Arm::kBf16).empty()) << "BF16 has no eight-bit weights to predict";
 }
 
 // 1048 x 32 tokens x 2048 = 68,681,728 elements each in Q, K and V, a byte an element, and the scale that the three

@@ -82,6 +82,7 @@ TEST(JsonCodec, ACellReadsBackInEveryKey) {
     if (key.type == KeyType::kWhole) key.set(cell, static_cast<std::int64_t>(key.high));
     if (key.type == KeyType::kNumber) key.set(cell, 0.1);
     if (key.type == KeyType::kWord) key.set(cell, key.words(vocabulary).back());
+    if (key.type == KeyType::kMesh) key.set(cell, std::string("2x4"));
   }
   const CellConfig back = cell_from_json(cell_to_json(cell));
   for (const Key& key : keys()) EXPECT_EQ(key.get(back), key.get(cell)) << key.path;

@@ -21,7 +21,7 @@ inline Vocabulary vocabulary() {
   out.layers = {{"linear", "", "", nullptr}, {"transformer_layer", "", "", nullptr}};
   out.fixes = {{"release_attention_tensors", {"TransformerEngine#1935"}, "memory stays", "attention_shells"},
                {"release_fuser_tensors", {"TransformerEngine#2750"}, "memory stays", "fuser_shells"}};
-  out.max_ranks = 4;
+  out.max_ranks = [](std::string_view) { return 4; };
   out.broken_rule = [](const CellConfig& cell) -> std::optional<BrokenRule> {
     if (cell.training.recipe == "mxfp8" && cell.model.hidden % 32 != 0)
       return BrokenRule{"model.hidden", "mxfp8 quantizes blocks of 32 columns"};

@@ -127,6 +127,7 @@ TEST(Scenario, EveryKeyReadsBackWhatItSets) {
       case KeyType::kWhole: value = static_cast<std::int64_t>(key.low) + 1; break;
       case KeyType::kNumber: value = 0.25; break;
       case KeyType::kWord: value = key.words(kVocabulary).back(); break;
+      case KeyType::kMesh: value = std::string("2x4"); break;
     }
     key.set(cell, value);
     EXPECT_EQ(key.get(cell), value) << key.path;

@@ -43,6 +43,10 @@ TEST(ScenarioSchema, HasEveryKeyOfTheTableWithItsTypeAndBounds) {
       case KeyType::kSwitch: EXPECT_EQ(def["type"], "boolean") << path; break;
       case KeyType::kWhole: EXPECT_EQ(def["type"], "integer") << path; break;
       case KeyType::kNumber: EXPECT_EQ(def["type"], "number") << path; break;
+      case KeyType::kMesh:
+        EXPECT_EQ(set_of(def["type"]), (std::set<std::string>{"integer", "string"})) << path;
+        EXPECT_TRUE(def.contains("pattern")) << path;
+        break;
       case KeyType::kWord:
         // Words of lower rooms' tables are compared where those tables are linked.
         if (!key.table_words) {
@@ -96,6 +100,8 @@ claims:
   - {source: s, words: w, metric: memory.peak_bytes, arm: after, value: 1070, unit: MiB}
 skip_if:
   - {when: {recipe: bf16}, reason: r}
+ranks: 4
+mesh: 2x2
 timeout: 0.5
 )";
   for (const std::string& violation : violations(whole)) ADD_FAILURE() << violation;
@@ -115,6 +121,11 @@ TEST(ScenarioSchema, RefusesWhatTheProgramRefuses) {
                                "upstream2: x\n",
                                "ranks: 0\n",
                                "ranks: two\n",
+                               "mesh: 2x\n",
+                               "mesh: 0x2\n",
+                               "mesh: 0\n",
+                               "mesh: [2, 2]\n",
+                               "sharding: ddp\n",
                                "device: 3\n"};
   for (const std::string& tail : tails) EXPECT_FALSE(violations(sample::kFixScenario + tail).empty()) << tail;
 }

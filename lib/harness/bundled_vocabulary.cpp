@@ -29,6 +29,9 @@ std::optional<BrokenRule> broken_recipe_rule(const CellConfig& cell) {
   return std::nullopt;
 }
 
+/// Threads on the host; one simulated rank of many on meta; a card is one rank's.
+std::int64_t most_ranks(std::string_view device) { return device == "meta" ? kMostRanks : device == "cpu" ? 64 : 1; }
+
 template <class Row>
 std::vector<Term> terms(std::span<const Row> rows) {
   std::vector<Term> out;
@@ -49,6 +52,7 @@ Vocabulary make_vocabulary() {
                          {row.upstream.begin(), row.upstream.end()},
                          std::string(row.symptom),
                          std::string(row.decision)});
+  out.max_ranks = most_ranks;
   out.broken_rule = broken_recipe_rule;
   out.quantizes = [](std::string_view recipe) { return make_recipe(recipe).quantized; };
   return out;

@@ -13,6 +13,9 @@
 // in scenario.h, running in measure.h, closed-form figures in predict.h.
 namespace fp8lab {
 
+/// The largest value of key `ranks`.
+inline constexpr int kMostRanks = 65536;
+
 /// Scenario key `model`. Lengths are elements; `seq` and `batch` are tokens per sequence and sequences per step.
 struct ModelConfig {
   std::string layer = "transformer_layer";  ///< a row of the layer table (nn/layer_table.h)
@@ -31,15 +34,23 @@ struct ModelConfig {
 /// Scenario key `training`.
 struct TrainingConfig {
   std::int64_t steps = 1;
-  std::string optimizer = "none";  ///< none | adam
+  std::string optimizer = "none";  ///< none | adam (fused, one pass) | foreach_adam (lists, an operation at a time)
   double learning_rate = 1e-4;
-  std::string loss = "sum";          ///< sum (of outputs) | mse (against a seeded target)
-  std::string param_dtype = "bf16";  ///< bf16 | f32
-  std::string recipe = "bf16";       ///< a row of the recipe table
-  RecipeOptions recipe_options;      ///< key `training.recipe_options`; a value left out keeps the recipe's default
-  bool fp8_attention = false;        ///< attention's matrix products in FP8 (recipes that support it)
-  std::string checkpoint = "none";   ///< none | full: recompute every layer's activations in backward
-  bool keep_loss = true;             ///< false: the loss is dropped before memory is read (negative control)
+  std::string master_weights = "none";  ///< none | f32 | remainder: beside bf16 parameters, the 16 bits that they lack
+  std::string moments = "f32";          ///< f32 | bf16 | f16 | e4m3: type of the optimizer's moments
+  double weight_decay = 0.0;
+  bool decoupled_decay = true;        ///< AdamW; false: decay joins the gradient (L2)
+  double clip_norm = 0.0;             ///< gradients are scaled down to this norm over all ranks; 0: never
+  bool weight_average = false;        ///< keep an exponential average of the weights
+  std::string loss = "sum";           ///< sum (of outputs) | mse (against a seeded target)
+  std::string param_dtype = "bf16";   ///< bf16 | f32
+  std::string recipe = "bf16";        ///< a row of the recipe table
+  RecipeOptions recipe_options;       ///< key `training.recipe_options`; a value left out keeps the recipe's default
+  bool quantized_weights = false;     ///< weights of products live in eight bits; a recipe without any ignores it
+  std::optional<bool> deferred_init;  ///< who shards initialises, only what it keeps; left out: wherever sharded
+  bool fp8_attention = false;         ///< attention's matrix products in FP8 (recipes that support it)
+  std::string checkpoint = "none";    ///< none | full: recompute every layer's activations in backward
+  bool keep_loss = true;              ///< false: the loss is dropped before memory is read (negative control)
   std::uint64_t seed = 1234;
 };
 
@@ -51,7 +62,10 @@ struct CellConfig {
   std::string device = "cpu";   ///< a row of the device table
   std::string arch = "hopper";  ///< a row of the architecture table; `cuda` reads it from the card
   int ranks = 1;
-  std::string fix;  ///< a row of the fix table, or empty for a plain cell
+  std::string mesh;                     ///< "4": shards; "2x4": replicas x shards; empty: all ranks shard
+  std::optional<std::string> sharding;  ///< none | fsdp; left out: fsdp for several ranks or a mesh
+  bool reshard_after_forward = true;    ///< false: gathered weights stay until backward is through
+  std::string fix;                      ///< a row of the fix table, or empty for a plain cell
   ModelConfig model;
   TrainingConfig training;
   std::vector<std::string> measure;  ///< metric groups: memory, parity, host, time, traffic

@@ -56,7 +56,8 @@ Value value_from(const Key& key, const Json& json) {
     case KeyType::kSwitch: return json.get<bool>();
     case KeyType::kWhole: return json.get<std::int64_t>();
     case KeyType::kNumber: return json.get<double>();
-    case KeyType::kWord: return json.get<std::string>();
+    case KeyType::kWord:
+    case KeyType::kMesh: return json.get<std::string>();
   }
   return {};
 }

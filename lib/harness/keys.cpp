@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "harness/sharding_keys.h"
 #include "harness/spelling.h"
 #include "harness/units.h"
 
@@ -132,7 +133,13 @@ std::vector<Key> make_keys() {
   return {
       word("device", rows_of<&V::devices>, "device that runs the cell", At<&C::device>{}),
       word("arch", rows_of<&V::archs>, "architecture profile", At<&C::arch>{}),
-      whole("ranks", {1, 65536}, "processes or threads that train together", At<&C::ranks>{}),
+      whole("ranks", {1, kMostRanks}, "processes or threads that train together", At<&C::ranks>{}),
+      key("mesh", KeyType::kMesh, "shards (4), or replicas x shards (2x4); all ranks shard when left out",
+          At<&C::mesh>{}),
+      word("sharding", {"none", "fsdp"}, "who holds the parameters; fsdp for several ranks or a mesh when left out",
+           At<&C::sharding>{}),
+      toggle("reshard_after_forward", "false: gathered weights stay until backward is through",
+             At<&C::reshard_after_forward>{}),
       word("fix", rows_of<&V::fixes>, "fix that the before arm reverts", At<&C::fix>{}),
 
       word("model.layer", rows_of<&V::layers>, "layer that the model repeats", kModel<&M::layer>),
@@ -149,11 +156,27 @@ std::vector<Key> make_keys() {
       number("model.dropout", {0, 0.99}, "attention and hidden dropout probability", kModel<&M::dropout>),
 
       whole("training.steps", {1, 1000000}, "training steps", kTraining<&T::steps>),
-      word("training.optimizer", {"none", "adam"}, "optimizer", kTraining<&T::optimizer>),
+      word("training.optimizer", {"none", "adam", "foreach_adam"},
+           "adam: fused, one pass over all tensors; foreach_adam: lists of tensors, an operation at a time",
+           kTraining<&T::optimizer>),
       number("training.learning_rate", {0, 1000}, "the optimizer's learning rate", kTraining<&T::learning_rate>),
+      word("training.master_weights", {"none", "f32", "remainder"},
+           "what the optimizer updates; remainder: the 16 bits that bf16 parameters lack",
+           kTraining<&T::master_weights>),
+      word("training.moments", {"f32", "bf16", "f16", "e4m3"}, "type of the optimizer's moments",
+           kTraining<&T::moments>),
+      number("training.weight_decay", {0, 1}, "the optimizer's weight decay", kTraining<&T::weight_decay>),
+      toggle("training.decoupled_decay", "AdamW; false: decay joins the gradient (L2)", kTraining<&T::decoupled_decay>),
+      number("training.clip_norm", {0, 1e30}, "gradients are scaled down to this norm over all ranks; 0: never",
+             kTraining<&T::clip_norm>),
+      toggle("training.weight_average", "keep an exponential average of the weights", kTraining<&T::weight_average>),
       word("training.loss", {"sum", "mse"}, "sum of outputs, or distance to a seeded target", kTraining<&T::loss>),
       word("training.param_dtype", {"bf16", "f32"}, "type of the parameters", kTraining<&T::param_dtype>),
       word("training.recipe", rows_of<&V::recipes>, "quantization recipe", kTraining<&T::recipe>),
+      toggle("training.quantized_weights", "weights of products live in eight bits; bf16 ignores it",
+             kTraining<&T::quantized_weights>),
+      toggle("training.deferred_init", "who shards initialises, only what it keeps; wherever sharded when left out",
+             kTraining<&T::deferred_init>),
       toggle("training.fp8_attention", "attention's matrix products in FP8", kTraining<&T::fp8_attention>),
       word("training.checkpoint", {"none", "full"}, "full: recompute every layer in backward",
            kTraining<&T::checkpoint>),
@@ -246,6 +269,9 @@ std::optional<Value> value_of(const Key& key, const std::string& text, const Voc
       if (std::find(allowed.begin(), allowed.end(), text) == allowed.end()) return std::nullopt;
       return Value{text};
     }
+    case KeyType::kMesh:
+      if (!parse_mesh(text)) return std::nullopt;
+      return Value{text};
   }
   return std::nullopt;
 }
@@ -256,6 +282,7 @@ std::string expected_of(const Key& key, const Vocabulary& vocabulary) {
     case KeyType::kWhole: return fmt::format("a whole number from {} to {}", shortest(key.low), shortest(key.high));
     case KeyType::kNumber: return fmt::format("a number from {} to {}", shortest(key.low), shortest(key.high));
     case KeyType::kWord: return "one of " + listed(key.words(vocabulary));
+    case KeyType::kMesh: return "shards (4) or replicas x shards (2x4)";
   }
   return "";
 }

@@ -21,7 +21,7 @@ using Value = std::variant<std::monostate, bool, std::int64_t, double, std::stri
 /// As written in ids and conditions: "true", "2048", "0.1", "mxfp8".
 std::string to_text(const Value& value);
 
-enum class KeyType { kSwitch, kWhole, kNumber, kWord };
+enum class KeyType { kSwitch, kWhole, kNumber, kWord, kMesh };
 
 struct Key {
   std::string_view path;  ///< "training.recipe"; its last part alone also names it, on an axis

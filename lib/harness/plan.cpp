@@ -5,30 +5,11 @@
 #include <set>
 
 #include "harness/keys.h"
+#include "harness/rules.h"
 #include "harness/scenario.h"
 
 namespace fp8lab {
 namespace {
-
-/// Rules that hold for every layer and recipe.
-std::optional<BrokenRule> broken_general_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
-  const ModelConfig& m = cell.model;
-  if (m.hidden == 0) return BrokenRule{"model.hidden", "missing; a model needs its width"};
-  if (m.seq == 0) return BrokenRule{"model.seq", "missing; a model needs its tokens per sequence"};
-  if (m.hidden % m.heads != 0)
-    return BrokenRule{"model.heads", fmt::format("hidden {} is not a multiple of heads {}", m.hidden, m.heads)};
-  if (m.kv_heads != 0 && m.heads % m.kv_heads != 0)
-    return BrokenRule{"model.kv_heads", fmt::format("heads {} is not a multiple of kv_heads {}", m.heads, m.kv_heads)};
-  // Byte counts of a step stay far inside 64 bits below this.
-  const double widest = static_cast<double>(std::max(m.hidden, m.ffn == 0 ? 4 * m.hidden : m.ffn));
-  if (static_cast<double>(m.seq) * static_cast<double>(m.batch) * widest > 0x1p48)
-    return BrokenRule{"model.batch", fmt::format("an activation of seq {} x batch {} x {} elements is above 2^48",
-                                                 m.seq, m.batch, widest)};
-  if (cell.ranks > vocabulary.max_ranks)
-    return BrokenRule{"ranks",
-                      fmt::format("{} ranks, but this build trains on at most {}", cell.ranks, vocabulary.max_ranks)};
-  return std::nullopt;
-}
 
 Place place_of(const Scenario& scenario, const std::string& key) {
   // A key that was left out is missed where its section begins, or failing that the file.

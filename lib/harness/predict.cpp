@@ -2,6 +2,7 @@
 
 #include "core/check.h"
 #include "harness/predict_nodes.h"
+#include "harness/sharding_keys.h"
 
 // Live bytes of a training step, in formulas. The marks (end of forward, of backward, of the step) are sums of what
 // must be alive then; the peak is the highest point of the step's course, composed from the courses of its nodes.
@@ -178,10 +179,19 @@ class RunAccount {
   Bytes inputs_;    ///< x, and the target where the loss has one
 };
 
+/// One rank that keeps its parameters in high precision and updates them with plain Adam.
+bool has_closed_form(const CellConfig& cell, Arm arm) {
+  const TrainingConfig& t = cell.training;
+  const bool eight_bits = t.quantized_weights && t.recipe != "bf16" && arm != Arm::kBf16;
+  const bool plain_adam = t.optimizer == "adam" && t.master_weights == "none" && t.moments == "f32" &&
+                          t.clip_norm == 0.0 && !t.weight_average;
+  return cell.ranks == 1 && !is_sharded(cell) && !eight_bits && (plain_adam || t.optimizer == "none");
+}
+
 }  // namespace
 
 std::map<std::string, double> predict(const CellConfig& cell, Arm arm) {
-  if (cell.ranks != 1) return {};
+  if (!has_closed_form(cell, arm)) return {};
   const Scenario scenario(cell, arm);
   const Layer layer = make_layer(scenario, cell.model.layer);
   const LayerAccount each(scenario, layer);

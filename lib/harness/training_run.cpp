@@ -5,6 +5,7 @@
 
 #include "autograd/functions.h"
 #include "core/check.h"
+#include "harness/sharding_keys.h"
 #include "ops/elementwise.h"
 
 namespace fp8lab {
@@ -34,7 +35,18 @@ ModelOptions model_options(const CellConfig& cell) {
           .layers = cell.model.layers,
           .config = layer_config(cell.model, cell.training.fp8_attention),
           .dtype = training_dtype(cell.training.param_dtype),
-          .checkpoint_layers = cell.training.checkpoint == "full"};
+          .checkpoint_layers = cell.training.checkpoint == "full",
+          .eight_bit_weights = cell.training.quantized_weights};
+}
+
+std::unique_ptr<Adam> make_optimizer(const TrainingConfig& t, const Model& model) {
+  if (t.optimizer == "none") return nullptr;
+  check(t.optimizer == "adam" && t.master_weights == "none" && t.moments == "f32" && t.clip_norm == 0.0 &&
+            !t.weight_average,
+        "foreach_adam, master_weights, moments, clip_norm and weight_average are not built yet");
+  return std::make_unique<Adam>(model.parameters(), AdamOptions{.learning_rate = t.learning_rate,
+                                                                .weight_decay = t.weight_decay,
+                                                                .decoupled_decay = t.decoupled_decay});
 }
 
 }  // namespace
@@ -57,8 +69,8 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
       device_(open_device(cell.device, {.arch = cell.arch, .memory = {.capacity_bytes = 0, .poison = true}})),
       runtime_{.device = *device_, .behaviors = behaviors, .seed = cell.training.seed},
       model_(runtime_, recipe, model_options(cell)) {
-  if (cell.training.optimizer == "adam")
-    optimizer_ = std::make_unique<Adam>(model_.parameters(), AdamOptions{.learning_rate = cell.training.learning_rate});
+  check(cell.ranks == 1 && !is_sharded(cell), "training over ranks is not built yet");
+  optimizer_ = make_optimizer(cell.training, model_);
 }
 
 Tensor TrainingRun::make_input(std::string_view name, float scale) {

@@ -39,7 +39,8 @@ struct BrokenRule {
 struct Vocabulary {
   std::vector<Term> recipes, devices, archs, layers, forms;
   std::vector<FixTerm> fixes;
-  std::int64_t max_ranks = 1;
+  /// Ranks that one process can be on a device, by its name; one where this is left out.
+  std::function<std::int64_t(std::string_view device)> max_ranks;
   /// The first rule that the cell breaks, if any. Called on every cell of every file before anything runs.
   std::function<std::optional<BrokenRule>(const CellConfig&)> broken_rule;
   /// False for a recipe that keeps everything in the parameters' type, so that its BF16 arm would repeat the cell.
