@@ -1,0 +1,25 @@
+#pragma once
+
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "fixes/fixes.h"
+
+// Every fix has a witness. A file of this folder holds those of one area; every_fix_test.cpp holds the table to the fixes.
+namespace fp8lab::fixes_test {
+
+/// A property that holds as things are and fails once the fix is reverted.
+struct Witness {
+  std::string_view fix;
+  bool (*holds)(const Behaviors&);
+};
+
+std::span<const Witness> saved_tensor_witnesses();
+
+inline Behaviors without(std::string_view fix) {
+  const std::array<std::string_view, 1> names{fix};
+  return behaviors_without(names);
+}
+
+}  // namespace fp8lab::fixes_test
