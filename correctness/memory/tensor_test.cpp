@@ -106,6 +106,18 @@ TEST(ScaleLayoutTest, FollowsTheLibrariesPaddingRules) {
   }
 }
 
+TEST(ScaleLayoutTest, ColumnwiseHalvesAreTransposedUnlessMicroscaled) {
+  const HalfLayout square = columnwise_layout(blocks(128, 128, ScaleKind::kF32), 300, 600);
+  EXPECT_EQ(square.codes.shape, (Shape{600, 300}));
+  EXPECT_EQ(square.scales.spec.shape, (Shape{5, 4}));
+  EXPECT_EQ(square.scales.row_stride, 4);
+  const HalfLayout mx = columnwise_layout(blocks(1, 32, ScaleKind::kE8M0Rceil), 96, 130);
+  EXPECT_EQ(mx.codes.shape, (Shape{96, 130}));
+  EXPECT_EQ(mx.scales.spec.shape, (Shape{4, 256}));
+  EXPECT_EQ(mx.scales.row_stride, 1);
+  EXPECT_EQ(mx.scales.col_stride, 256);
+}
+
 class QuantizedTensorTest : public TensorTest {
  protected:
   QuantizedTensor both_halves() {

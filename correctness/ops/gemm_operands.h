@@ -72,9 +72,12 @@ class HalfWriter {
   HalfWriter(Device& device, const QuantFormat& format, std::uint64_t seed)
       : device_(device), format_(format), seed_(seed) {}
 
-  /// Fills `half` and returns the values that it stands for, [rows, cols].
-  Values write(QuantizedHalf& half, std::int64_t rows, std::int64_t cols) {
-    half.codes = device_.allocate({Shape{rows, cols}, format_.payload}, support::anyone(device_));
+  /// Fills `half` and returns the values that it stands for, [rows, cols]. `turned`: stored the other way round, as the
+  /// column-wise half of a microscaled matrix is.
+  Values write(QuantizedHalf& half, std::int64_t rows, std::int64_t cols, bool turned = false) {
+    turned_ = turned;
+    const Shape stored = turned ? Shape{cols, rows} : Shape{rows, cols};
+    half.codes = device_.allocate({stored, format_.payload}, support::anyone(device_));
     half.scale_inv =
         device_.allocate({Shape{scale_count(rows, cols)}, format_.scale_dtype()}, support::anyone(device_));
     std::memset(half.scale_inv.data<std::byte>(), 0, static_cast<std::size_t>(half.scale_inv.bytes()));
@@ -83,7 +86,7 @@ class HalfWriter {
       for (std::int64_t j = 0; j < cols; ++j) {
         const std::int64_t at = i * cols + j;
         const std::uint8_t code = code_of(at);
-        half.codes.data<std::uint8_t>()[at] = code;
+        half.codes.data<std::uint8_t>()[turned ? j * rows + i : at] = code;
         values[static_cast<std::size_t>(at)] =
             decoder(format_.payload).decode(code) * write_scale(half, rows, cols, i, j);
       }
@@ -117,7 +120,9 @@ class HalfWriter {
     const double drawn = reference::uniform(seed_, static_cast<std::uint64_t>(1000 * block_i + block_j + 1));
     if (format_.block_cols == 32) {
       const std::uint8_t byte = static_cast<std::uint8_t>(120 + static_cast<int>(8.0 * drawn));
-      half.scale_inv.data<std::uint8_t>()[block_i * padded((cols + 31) / 32, 4) + block_j] = byte;
+      const std::int64_t at =
+          turned_ ? block_j * padded(rows, 128) + block_i : block_i * padded((cols + 31) / 32, 4) + block_j;
+      half.scale_inv.data<std::uint8_t>()[at] = byte;
       return std::ldexp(1.0, byte - 127);
     }
     const float scale = static_cast<float>(0.3 * drawn + 0.01);
@@ -130,6 +135,7 @@ class HalfWriter {
   Device& device_;
   QuantFormat format_;
   std::uint64_t seed_;
+  bool turned_ = false;
 };
 
 struct OperandSpec {
@@ -148,7 +154,7 @@ inline Operand make_operand(Device& device, const OperandSpec& spec) {
     HalfWriter writer(device, *format, spec.seed);
     operand.quantized = QuantizedTensor(Shape{stored_rows, stored_cols}, *format);
     if (spec.path == Path::kColumnwise) {
-      operand.values = writer.write(operand.quantized.columnwise(), spec.rows, spec.cols);
+      operand.values = writer.write(operand.quantized.columnwise(), spec.rows, spec.cols, spec.kind == Kind::kMxfp8);
       operand.view = operand.quantized.columnwise_operand(false);
       return operand;
     }

@@ -257,6 +257,10 @@ TEST_F(GemmEdges, HopperRefusesATransposedViewOfCodesAndBlackwellTakesIt) {
       "gemm: a is e4m3 [4, 6] scaled per tensor, b is e4m3 [5, 6] scaled per tensor; 'hopper' reads quantized operands "
       "along the reduction axis only, so the column-wise half is needed instead of a transposed view");
   EXPECT_EQ(inputs_on(*support::open_poisoned_cpu("blackwell")), "");
+  // A microscaled product is emulated from values there, so its operands lie as they like.
+  const Operand mx = make_operand(*device_, {.kind = Kind::kMxfp8, .path = Path::kColumnwise, .rows = 4, .cols = 64});
+  EXPECT_EQ(mx.view.values.row_stride, 1);
+  EXPECT_EQ(error_of({.a = mx.view, .b = mx.view}), "");
 }
 
 TEST_F(GemmEdges, RefusalsNameOperandsAndRule) {

@@ -126,7 +126,7 @@ TEST_P(EveryVariant, CastsFloatsAroundEveryTie) {
     check_one_run<E4M3>(in, scale, false);
     check_one_run<E5M2>(in, scale, false);
   }
-  for (const std::int64_t run : {32, 128}) {
+  for (const std::int64_t run : {1, 32, 128}) {
     check_runs<E4M3>(in, run);
     check_runs<E5M2>(in, run);
   }
@@ -167,7 +167,7 @@ TEST_P(EveryVariant, FindsTheLargestMagnitudeAnywhere) {
         floats[static_cast<std::size_t>(at)] = float_from_bits(kLarge | sign);
         std::vector<std::uint16_t> halves;
         for (const float x : floats) halves.push_back(f32_to_bf16(x).bits);
-        for (const std::int64_t run : {count, std::int64_t{32}, std::int64_t{128}}) {
+        for (const std::int64_t run : {count, std::int64_t{1}, std::int64_t{32}, std::int64_t{128}}) {
           const std::size_t runs = static_cast<std::size_t>((count + run - 1) / run);
           std::vector<std::uint32_t> expected(runs, 0x3F800000), from_floats(runs, 0), from_bf16(runs, 0);
           expected[static_cast<std::size_t>(at / run)] = kLarge;

@@ -42,8 +42,11 @@ double amax(const Matrix& matrix);
 /// The multiplier of a whole tensor with this amax.
 float tensor_scale(double amax, const QuantFormat& format);
 
-/// Row-wise; the column-wise half is that of transposed(). `scale` is for whole tensors.
+/// Row-wise. `scale` is for whole tensors.
 Quantized quantize(const Matrix& matrix, const QuantFormat& format, float scale = 0.0f, Flaw flaw = Flaw::kNone);
+
+/// The column-wise half: that of transposed(), turned back in memory under E8M0 scales.
+Quantized quantize_columnwise(const Matrix& matrix, const QuantFormat& format, float scale = 0.0f);
 
 /// Values of the codes times their inverse scales, rounded to float.
 Matrix dequantize(const Quantized& quantized, const QuantFormat& format, std::int64_t rows, std::int64_t cols);

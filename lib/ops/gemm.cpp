@@ -24,7 +24,10 @@ std::string describe_operand(const OperandView& operand) {
   fail(fmt::format("gemm: a is {}, b is {}; {}", describe_operand(inputs.a), describe_operand(inputs.b), rule));
 }
 
-bool along_columns(const MatrixView& values) { return values.col_stride == 1 || values.cols <= 1; }
+/// Microscaled operands may lie in either order on every card: one multiplies them so, the other reads them as values.
+bool readable_along_columns(const OperandView& operand) {
+  return operand.values.col_stride == 1 || operand.values.cols <= 1 || operand.scales.dtype == DType::kE8M0;
+}
 
 void check_types(const GemmInputs& inputs) {
   const auto supported = [](const OperandView& operand) {
@@ -46,7 +49,7 @@ void check_scaling(const GemmInputs& inputs, const ArchProfile& arch) {
     refuse(inputs, "at most one operand may be e5m2");
   if (a.scales.block_cols != b.scales.block_cols || a.scales.dtype != b.scales.dtype)
     refuse(inputs, "both must be scaled alike along the reduction axis");
-  if (!arch.fp8_gemm_any_orientation && (!along_columns(a.values) || !along_columns(b.values)))
+  if (!arch.fp8_gemm_any_orientation && (!readable_along_columns(a) || !readable_along_columns(b)))
     refuse(inputs,
            fmt::format("'{}' reads quantized operands along the reduction axis only, so the column-wise half is "
                        "needed instead of a transposed view",

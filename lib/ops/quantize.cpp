@@ -84,11 +84,11 @@ struct CastContext {
 
 QuantizedTensor cast_halves(Device& device, const Tensor& x, const Quantizer& inputs, const CastContext& context) {
   const QuantFormat& format = inputs.format;
-  const auto half = [&](std::int64_t rows, std::int64_t cols) {
+  const auto half = [&](const HalfLayout& layout) {
     QuantizedHalf made;
-    made.codes = device.allocate({Shape{rows, cols}, format.payload}, inputs.holder);
-    made.scale_inv = format.per_tensor() ? context.shared_scale_inv
-                                         : device.allocate(scale_layout(format, rows, cols).spec, inputs.holder);
+    made.codes = device.allocate(layout.codes, inputs.holder);
+    made.scale_inv =
+        format.per_tensor() ? context.shared_scale_inv : device.allocate(layout.scales.spec, inputs.holder);
     return made;
   };
   QuantizedTensor result(x.shape(), format);
@@ -98,11 +98,11 @@ QuantizedTensor cast_halves(Device& device, const Tensor& x, const Quantizer& in
   args.scale = context.scale;
   args.amax = context.amax;
   if (inputs.orientations.rowwise) {
-    result.rowwise() = half(x.rows(), x.cols());
+    result.rowwise() = half(rowwise_layout(format, x.rows(), x.cols()));
     args.rowwise = result.rowwise_operand();
   }
   if (inputs.orientations.columnwise) {
-    result.columnwise() = half(x.cols(), x.rows());
+    result.columnwise() = half(columnwise_layout(format, x.rows(), x.cols()));
     args.columnwise = result.columnwise_operand(false);
   }
   device.launch(&KernelTable::quantize, args);

@@ -12,6 +12,16 @@ std::array<Tensor*, 4> buffers_of(QuantizedHalf& rowwise, QuantizedHalf& columnw
   return {&rowwise.codes, &rowwise.scale_inv, &columnwise.codes, &columnwise.scale_inv};
 }
 
+ScaleView view_of(const Tensor& scale_inv, const QuantFormat& format, const ScaleLayout& layout) {
+  return {.data = scale_inv.view().data,
+          .dtype = scale_inv.dtype(),
+          .block_rows = format.block_rows,
+          .block_cols = format.block_cols,
+          .row_stride = layout.row_stride,
+          .col_stride = layout.col_stride,
+          .storage_elems = scale_inv.numel()};
+}
+
 }  // namespace
 
 ScaleLayout scale_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols) {
@@ -31,15 +41,23 @@ ScaleLayout scale_layout(const QuantFormat& format, std::int64_t rows, std::int6
   return {.spec = {Shape{block_rows, pitch}, dtype}, .row_stride = pitch, .col_stride = 1};
 }
 
+HalfLayout rowwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols) {
+  return {.codes = {Shape{rows, cols}, format.payload}, .scales = scale_layout(format, rows, cols)};
+}
+
+HalfLayout columnwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols) {
+  HalfLayout layout = rowwise_layout(format, cols, rows);
+  if (format.columnwise_stored_transposed()) return layout;
+  layout.codes.shape = {rows, cols};
+  Shape& scales = layout.scales.spec.shape;
+  scales = {scales[1], scales[0]};
+  layout.scales.row_stride = 1;
+  layout.scales.col_stride = scales[1];
+  return layout;
+}
+
 ScaleView scale_view(const Tensor& scale_inv, const QuantFormat& format, std::int64_t rows, std::int64_t cols) {
-  const ScaleLayout layout = scale_layout(format, rows, cols);
-  return {.data = scale_inv.view().data,
-          .dtype = scale_inv.dtype(),
-          .block_rows = format.block_rows,
-          .block_cols = format.block_cols,
-          .row_stride = layout.row_stride,
-          .col_stride = layout.col_stride,
-          .storage_elems = scale_inv.numel()};
+  return view_of(scale_inv, format, scale_layout(format, rows, cols));
 }
 
 OperandView QuantizedTensor::rowwise_operand() const {
@@ -48,8 +66,11 @@ OperandView QuantizedTensor::rowwise_operand() const {
 }
 
 OperandView QuantizedTensor::columnwise_operand(bool may_reuse_rowwise) const {
-  if (columnwise_)
-    return {.values = columnwise_.codes.view(), .scales = scale_view(columnwise_.scale_inv, format_, cols(), rows())};
+  if (columnwise_) {
+    const MatrixView stored = columnwise_.codes.view();
+    return {.values = format_.columnwise_stored_transposed() ? stored : stored.transposed(),
+            .scales = view_of(columnwise_.scale_inv, format_, columnwise_layout(format_, rows(), cols()).scales)};
+  }
   check(may_reuse_rowwise && format_.columnwise_is_transpose() && rowwise_,
         "quantized tensor: the column-wise half is needed here and absent");
   OperandView operand = rowwise_operand();

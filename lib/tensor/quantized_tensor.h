@@ -21,6 +21,17 @@ struct ScaleLayout {
 };
 ScaleLayout scale_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
 
+/// Storage of one half of a rows x cols matrix. The strides of its scales are those of the operand that it serves as.
+struct HalfLayout {
+  TensorSpec codes;
+  ScaleLayout scales;
+};
+/// Codes [rows, cols], scales as above.
+HalfLayout rowwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
+/// The row-wise layout of the transposed matrix; under E8M0 scales turned back, so that rows are contiguous in both halves:
+/// codes [rows, cols], scales e8m0 [round_up(ceil(rows / 32), 4), round_up(cols, 128)].
+HalfLayout columnwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
+
 /// One orientation of a quantized matrix: codes and their inverse scales.
 struct QuantizedHalf {
   Tensor codes;
@@ -31,7 +42,8 @@ struct QuantizedHalf {
 
 /// A matrix in eight bits, row-wise, column-wise or both. Row-wise codes are [rows, cols]. Column-wise codes are stored
 /// transposed, [cols, rows], with blocks along their own rows, so that every product reads its operands along the
-/// reduction axis. Per-tensor halves share one scale block.
+/// reduction axis; under E8M0 scales they are [rows, cols] with blocks down the columns, so that a shard of the rows is one
+/// stretch of either half. Per-tensor halves share one scale block.
 ///
 /// An emptied tensor is a shell: it knows its format and shape and owns no buffer.
 class QuantizedTensor {
@@ -52,8 +64,9 @@ class QuantizedTensor {
 
   /// The matrix as a GEMM operand [rows, cols] read along its columns. Needs the row-wise half.
   OperandView rowwise_operand() const;
-  /// The transposed matrix as an operand [cols, rows]: the column-wise half, or, where `may_reuse_rowwise` (the card
-  /// multiplies either orientation and the format is its own transpose), a transposed view of the row-wise one.
+  /// The transposed matrix as an operand [cols, rows], read along its columns in whatever order they are stored: the
+  /// column-wise half, or, where `may_reuse_rowwise` (the card multiplies either orientation and the format is its own
+  /// transpose), a transposed view of the row-wise one.
   OperandView columnwise_operand(bool may_reuse_rowwise) const;
 
   /// Bytes of every buffer owned, a shared one once.
@@ -79,7 +92,7 @@ class QuantizedTensor {
   unsigned taken_ = 0;  // which of the four buffers take_buffers() or share_buffers() gave out
 };
 
-/// The scales of `half`, a rows x cols orientation under `format`, as kernels see them.
+/// The scales of a rows x cols orientation under `format`, as kernels see them.
 ScaleView scale_view(const Tensor& scale_inv, const QuantFormat& format, std::int64_t rows, std::int64_t cols);
 
 }  // namespace fp8lab

@@ -26,6 +26,11 @@ void dequantize(const DequantizeArgs& args, ExecContext&) {
   std::array<float, kRun> values;
   for_each_run(codes, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
     load(codes, row, col, count, values.data());
+    if (scales.block_cols == 1) {
+      for (std::int64_t j = 0; j < count; ++j) values[static_cast<std::size_t>(j)] *= scale_at(scales, row, col + j);
+      store(values.data(), count, out, row, col);
+      return;
+    }
     for (std::int64_t begin = 0; begin < count;) {
       // A segment need not begin where a block does.
       const std::int64_t block_end =

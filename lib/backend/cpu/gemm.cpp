@@ -33,8 +33,13 @@ float scale_at(const ScaleView& scales, std::int64_t block_row, std::int64_t blo
 }
 
 void apply_block_scales(const ScaleView& scales, std::int64_t row, std::int64_t cols, float* values) {
+  const std::int64_t block_row = row / scales.block_rows;
+  if (scales.block_cols == 1) {
+    for (std::int64_t j = 0; j < cols; ++j) values[j] *= scale_at(scales, block_row, j);
+    return;
+  }
   for (std::int64_t begin = 0; begin < cols; begin += scales.block_cols) {
-    const float scale = scale_at(scales, row / scales.block_rows, begin / scales.block_cols);
+    const float scale = scale_at(scales, block_row, begin / scales.block_cols);
     const std::int64_t end = begin + scales.block_cols < cols ? begin + scales.block_cols : cols;
     for (std::int64_t j = begin; j < end; ++j) values[j] *= scale;
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/quantize_loops.h"
@@ -12,8 +13,8 @@
 #include "core/float8_format.h"
 #include "core/shape.h"
 
-// A matrix is cut into tiles that stay in cache; each orientation walks a tile row by row of its own, the column-wise one being the
-// row-wise one of the transposed matrix. Rows go through the inner loops of quantize_loops.h, which know no NaN:
+// A matrix is cut into tiles that stay in cache; each orientation walks a tile along the rows that it is stored in: the
+// matrix's own, or, for a transposed half, those of the transposed matrix. Rows go through the inner loops of quantize_loops.h, which know no NaN:
 // segments that hold one, or an Inf, are cast again by the scalar functions that define the result.
 namespace fp8lab::cpu {
 namespace {
@@ -22,6 +23,8 @@ namespace {
 constexpr std::int64_t kSegment = 2048;
 /// Side of a tile read in both orders: in BF16 it fills half of a common second-level cache.
 constexpr std::int64_t kSquare = 512;
+/// Rows of a tile read twice in the same order, as long as a segment; a multiple of every block height.
+constexpr std::int64_t kStripe = 128;
 /// Codes past this size leave the caches before anybody reads them, so they need not enter.
 constexpr std::int64_t kStreamElems = std::int64_t{16} << 20;
 
@@ -44,20 +47,42 @@ void prefetch_next(const std::uint16_t* in, const std::uint8_t* codes, int lines
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(codes) + 2 * kSegment), 1);
 }
 
+/// What one orientation is made from and into, in the order that its codes have in memory: blocks that lie along the rows of
+/// a transposed view run down the columns of what is stored.
+struct HalfTask {
+  MatrixView in;
+  OperandView out;
+  QuantFormat format;
+  bool crosses = false;  ///< written in another order than the caller's rows
+
+  HalfTask transposed() const {
+    HalfTask task = {.in = in.transposed(), .out = out, .format = format, .crosses = !crosses};
+    task.out.values = out.values.transposed();
+    std::swap(task.out.scales.block_rows, task.out.scales.block_cols);
+    std::swap(task.out.scales.row_stride, task.out.scales.col_stride);
+    std::swap(task.format.block_rows, task.format.block_cols);
+    return task;
+  }
+  HalfTask in_stored_order() const {
+    return out.values.col_stride != 1 && out.values.row_stride == 1 ? transposed() : *this;
+  }
+};
+
 /// One orientation of a quantized matrix in the making.
 class HalfWriter {
  public:
-  HalfWriter(const MatrixView& in, const OperandView& out, const QuantizeArgs& args, int slot)
-      : format_(args.format),
+  HalfWriter(const HalfTask& task, const float* tensor_scale, int slot)
+      : format_(task.format),
         loops_(*quantize_loops().front()),
         cast_bf16_(format_.payload == DType::kE4M3 ? loops_.cast_bf16_e4m3 : loops_.cast_bf16_e5m2),
         cast_f32_(format_.payload == DType::kE4M3 ? loops_.cast_f32_e4m3 : loops_.cast_f32_e5m2),
-        source_(in, loops_, slot),
-        codes_(out.values),
-        scales_(out.scales),
-        streams_(out.values.numel() >= kStreamElems && out.values.col_stride == 1) {
+        source_(task.in, loops_, slot),
+        codes_(task.out.values),
+        scales_(task.out.scales),
+        crosses_(task.crosses),
+        streams_(codes_.numel() >= kStreamElems && codes_.col_stride == 1) {
     if (format_.per_tensor()) {
-      tensor_scale_ = *args.scale;
+      tensor_scale_ = *tensor_scale;
       *reinterpret_cast<float*>(scales_.data) = 1.0f / tensor_scale_;
     } else if (scales_.storage_elems > 0) {
       const auto bytes = static_cast<std::size_t>(scales_.storage_elems) * size_bytes(scales_.dtype);
@@ -65,8 +90,12 @@ class HalfWriter {
     }
   }
 
-  /// Casts a tile that begins and, inside the matrix, ends with a block in either direction.
-  void write(const Tile& tile) {
+  /// True if this orientation reads the matrix across its rows.
+  bool crosses() const { return crosses_; }
+
+  /// Casts a tile of the matrix that begins and, inside the matrix, ends with a block in either direction.
+  void write(const Tile& of_matrix) {
+    const Tile tile = crosses_ ? of_matrix.transposed() : of_matrix;
     const std::int64_t step = std::max<std::int64_t>(format_.block_rows, 1);
     const std::int64_t band = source_.in_place() ? step : round_up(SourceRows::kBand, step);
     for (std::int64_t first = tile.row; first < tile.row + tile.rows; first += band) {
@@ -185,6 +214,7 @@ class HalfWriter {
   SourceRows source_;
   MatrixView codes_;
   ScaleView scales_;
+  bool crosses_;
   bool streams_;
   float tensor_scale_ = 1.0f;
   std::uint32_t amax_ = 0;
@@ -201,16 +231,22 @@ void quantize(const QuantizeArgs& args, ExecContext&) {
 
   std::optional<HalfWriter> rows;
   std::optional<HalfWriter> columns;
-  if (want_rowwise) rows.emplace(in, rowwise, args, 0);
-  if (want_columnwise) columns.emplace(in.transposed(), args.columnwise, args, 1);
+  const auto emplace = [&](std::optional<HalfWriter>& half, const HalfTask& task, int slot) {
+    half.emplace(task.in_stored_order(), args.scale, slot);
+  };
+  if (want_rowwise) emplace(rows, {.in = in, .out = rowwise, .format = args.format}, 0);
+  if (want_columnwise)
+    emplace(columns, {.in = in.transposed(), .out = args.columnwise, .format = args.format, .crosses = true}, 1);
 
-  const std::int64_t tile_rows = want_columnwise ? kSquare : std::max<std::int64_t>(in.rows, 1);
-  const std::int64_t tile_cols = want_columnwise ? kSquare : std::max<std::int64_t>(in.cols, 1);
+  const bool crosses = (rows && rows->crosses()) || (columns && columns->crosses());
+  const bool twice = rows && columns;
+  const std::int64_t tile_rows = crosses ? kSquare : twice ? kStripe : std::max<std::int64_t>(in.rows, 1);
+  const std::int64_t tile_cols = crosses ? kSquare : twice ? kSegment : std::max<std::int64_t>(in.cols, 1);
   for (std::int64_t row = 0; row < in.rows; row += tile_rows)
     for (std::int64_t col = 0; col < in.cols; col += tile_cols) {
       const Tile tile = {row, std::min(tile_rows, in.rows - row), col, std::min(tile_cols, in.cols - col)};
       if (rows) rows->write(tile);
-      if (columns) columns->write(tile.transposed());
+      if (columns) columns->write(tile);
     }
 
   // Codes written past the caches are unordered until here.

@@ -133,6 +133,38 @@ inline void cast_run(const float* in, std::uint8_t* codes, std::int64_t count, f
   cast_each<Format>(in, codes, count, scale);
 }
 
+/// Runs of one element: a scale for each, as blocks that run down the columns have along a row.
+template <class Format, class Element>
+inline void cast_single(const Element* in, const float* scales, std::int64_t count, std::uint8_t* codes) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint32_t code = encode_magnitude<Format>(magnitude_of(in[i]), scales[i]) & 0x7Fu;
+    codes[i] = static_cast<std::uint8_t>(code | sign_of(in[i]));
+  }
+}
+template <class Format, class Element>
+void cast_singles(const CastRuns<Element>& runs) {
+  const Element* in = runs.in;
+  const float* scales = runs.scales;
+  std::uint8_t* codes = runs.codes;
+  const std::int64_t count = runs.count;
+  std::int64_t i = 0;
+  for (; i + kLine <= count; i += kLine) {
+    // Written where nothing else can lie, so that the compiler need not expect scales to change.
+    alignas(64) std::uint8_t line[kLine];
+    cast_single<Format>(in + i, scales + i, kLine, line);
+    std::memcpy(codes + i, line, kLine);
+  }
+  cast_single<Format>(in + i, scales + i, count - i, codes + i);
+}
+
+template <class Element>
+void amax_singles(const Element* in, std::int64_t count, std::uint32_t* magnitudes) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto magnitude = static_cast<std::uint32_t>(magnitude_of(in[i]));
+    magnitudes[i] = magnitudes[i] < magnitude ? magnitude : magnitudes[i];
+  }
+}
+
 inline std::int32_t amax_run(const std::uint16_t* in, std::int64_t count) {
   std::int16_t amax = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -162,6 +194,7 @@ inline void for_each_run_of(std::int64_t count, std::int64_t run, const Work& wo
 
 template <class Element>
 void amax_runs(const Element* in, std::int64_t count, std::int64_t run, std::uint32_t* magnitudes) {
+  if (run == 1) return amax_singles(in, count, magnitudes);
   for_each_run_of(count, run, [&](std::int64_t k, std::int64_t first, std::int64_t length) {
     const auto amax = static_cast<std::uint32_t>(amax_run(in + first, length));
     magnitudes[k] = magnitudes[k] < amax ? amax : magnitudes[k];
@@ -171,6 +204,10 @@ void amax_runs(const Element* in, std::int64_t count, std::int64_t run, std::uin
 template <class Format, class Line, class Element>
 std::uint32_t cast_runs(const CastRuns<Element>& runs) {
   if (runs.count <= runs.run) return static_cast<std::uint32_t>(cast_single<Format, Line>(runs));
+  if (runs.run == 1) {
+    cast_singles<Format>(runs);
+    return 0;
+  }
   for_each_run_of(runs.count, runs.run, [&](std::int64_t k, std::int64_t first, std::int64_t length) {
     cast_run<Format>(runs.in + first, runs.codes + first, length, runs.scales[k]);
   });
