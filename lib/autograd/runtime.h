@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "autograd/host_counters.h"
 #include "backend/device.h"
 #include "behavior/behaviors.h"
 #include "ops/quantize.h"
@@ -13,11 +14,6 @@
 namespace fp8lab {
 
 class CheckpointFrame;
-
-/// What a Python framework would do once more in every step before a layer's first kernel, counted.
-struct HostCounters {
-  std::int64_t quantizer_copies = 0;
-};
 
 /// What one rank's forward and backward run in. Passed explicitly: nothing in lib/ depends on hidden state.
 struct Runtime {

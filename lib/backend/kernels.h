@@ -30,6 +30,7 @@ class Kernel {
   Function function_;
 };
 
+/// Any type where `value` is +0: its bytes are zero then.
 struct FillArgs {
   MatrixView out;
   float value = 0.0f;
@@ -58,6 +59,12 @@ struct AddArgs {
   MatrixView out;
   float alpha = 1.0f;
   float beta = 1.0f;
+};
+
+/// values *= factor.
+struct ScaleArgs {
+  MatrixView values;
+  float factor = 1.0f;
 };
 
 /// out[j] = sum over rows of in(i, j), accumulated in FP32 in row order.
@@ -289,6 +296,7 @@ struct KernelTable {
   Kernel<RandomArgs> random;
   Kernel<CastArgs> cast;
   Kernel<AddArgs> add;
+  Kernel<ScaleArgs> scale;
   Kernel<ColumnSumArgs> column_sum;
   Kernel<AmaxArgs> amax;
   Kernel<ScaleFromAmaxArgs> scale_from_amax;

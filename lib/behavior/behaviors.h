@@ -20,6 +20,17 @@ struct Behaviors {
   ShellPolicy fuser_shells = ShellPolicy::kMoveOut;
   /// Linear, LayerNormLinear and LayerNormMLP.
   ShellPolicy module_shells = ShellPolicy::kMoveOut;
+
+  // Sharded weights in eight bits (TransformerEngine#2245, #2370). False is the behaviour before.
+  bool gather_eight_bits = true;          ///< shards travel as codes, not as the high-precision values they stand for
+  bool share_amax_over_shards = true;     ///< a measured tensor's shards have one scale: their largest amax
+  bool choose_usage_by_pass = true;       ///< forward gathers row-wise halves, backward column-wise ones
+  bool validate_usage_by_pass = true;     ///< forward asks for the row-wise half alone
+  bool keep_own_quantizer = true;         ///< a weight in eight bits keeps the quantizer it was made with
+  bool initialize_local_shard = true;     ///< deferred initialisation makes the shard, not the whole
+  bool strip_scale_padding = true;        ///< scales of blocks travel without the padding of their arrays
+  bool reuse_quantizer_at_gather = true;  ///< a gather says two flags of its tensor, not a copy of its quantizer
+  bool nearest_sharding_state = true;     ///< gather hooks heed the nearest wrapped module, not the root
 };
 
 }  // namespace fp8lab

@@ -15,12 +15,13 @@ enum class HolderKind : std::uint8_t {
   kRecipeState,     ///< amax histories and scales
   kInput,
   kOutput,          ///< the model's output and the loss
+  kUnsharded,       ///< a whole parameter, or its whole gradient, gathered for a pass; gone with the next reshard
   kContext,         ///< an operation's own context: lives as long as its node
   kSavedSlot,       ///< the engine's slot of a node: freed once the node has run
   kInFlight,        ///< an operation's result on its way to the next one
   kWorkspace,       ///< temporaries of one operation
 };
-inline constexpr int kHolderKinds = 10;
+inline constexpr int kHolderKinds = 11;
 
 constexpr std::string_view name(HolderKind kind) {
   switch (kind) {
@@ -30,6 +31,7 @@ constexpr std::string_view name(HolderKind kind) {
     case HolderKind::kRecipeState: return "recipe state";
     case HolderKind::kInput: return "input";
     case HolderKind::kOutput: return "output";
+    case HolderKind::kUnsharded: return "unsharded";
     case HolderKind::kContext: return "context";
     case HolderKind::kSavedSlot: return "saved slot";
     case HolderKind::kInFlight: return "in flight";

@@ -1,9 +1,13 @@
 #include "nn/linear_core.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
+#include "core/check.h"
 #include "ops/elementwise.h"
 #include "ops/gemm.h"
+#include "ops/quantized_storage.h"
 
 namespace fp8lab {
 namespace {
@@ -34,16 +38,38 @@ Operand LinearCore::quantize_role(Runtime& runtime, const RoleScales& scales, in
 }
 
 OperandView LinearCore::weight_rowwise(Runtime& runtime, std::optional<QuantizedTensor>& copy) {
-  if (weight_->in_eight_bits()) return weight_->quantized.rowwise_operand();
+  if (weight_->in_eight_bits()) {
+    if (!runtime.behaviors.validate_usage_by_pass) need_columnwise(runtime);
+    if (!runtime.behaviors.keep_own_quantizer) replace_quantizer(runtime);
+    return weight_->quantized.rowwise_operand();
+  }
   if (!recipe_.quantized) return weight_->value.operand();
   copy = quantize(runtime.device, weight_->value, quantizer(runtime, forward_scales_, kWeight));
   return copy->rowwise_operand();
 }
 
-OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry) const {
+void LinearCore::need_columnwise(Runtime& runtime) {
+  QuantizedTensor& weight = weight_->quantized;
+  if (weight.columnwise() || reads_rowwise_transposed(runtime.device.arch(), weight.format())) return;
+  if (!weight.format().columnwise_is_transpose())
+    fail(fmt::format("{}: the column-wise half of its weight is needed and was not gathered in this pass", name_));
+  weight.columnwise() = make_columnwise(runtime.device, weight, weight_->holder);
+}
+
+void LinearCore::replace_quantizer(Runtime& runtime) {
+  Parameter& kept = weight_->local != nullptr ? *weight_->local : *weight_;
+  const HolderId holder = kept.quantizer->holder;
+  *kept.quantizer = quantizer(runtime, forward_scales_, kWeight);
+  kept.quantizer->holder = holder;
+}
+
+OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry) {
   const ArchProfile& arch = runtime.device.arch();
   if (saved.has(entry)) return columnwise_of(saved, entry, arch);
-  if (weight_->in_eight_bits()) return columnwise_of(weight_->quantized, arch);
+  if (weight_->in_eight_bits()) {
+    need_columnwise(runtime);
+    return columnwise_of(weight_->quantized, arch);
+  }
   return columnwise_of(weight_->value);
 }
 

@@ -42,7 +42,11 @@ class LinearCore {
  private:
   /// The weight for forward, along its rows; made into `copy` unless the parameter itself serves.
   OperandView weight_rowwise(Runtime& runtime, std::optional<QuantizedTensor>& copy);
-  OperandView weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry) const;
+  OperandView weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry);
+  /// Transposes an eight-bit weight that was gathered along its rows and is to be read along its columns.
+  void need_columnwise(Runtime& runtime);
+  /// Gives an eight-bit weight this module's own quantizer, which knows nothing of shards.
+  void replace_quantizer(Runtime& runtime);
   Quantizer quantizer(Runtime& runtime, const RoleScales& scales, int role) const;
   Operand quantize_role(Runtime& runtime, const RoleScales& scales, int role, const Tensor& value) const;
 

@@ -43,6 +43,12 @@ Model::Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options
   }
 }
 
+std::vector<std::string> Model::layer_names() const {
+  std::vector<std::string> names;
+  for (const Layer& layer : layers_) names.push_back(layer.name);
+  return names;
+}
+
 void Model::wrap_layers(const Wrap& wrap) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     Layer& layer = layers_[i];

@@ -35,6 +35,7 @@ class Model {
   using Wrap = std::function<std::unique_ptr<Module>(std::unique_ptr<Module> layer, const std::string& name,
                                                      std::span<Parameter* const> parameters)>;
   void wrap_layers(const Wrap& wrap);
+  std::vector<std::string> layer_names() const;
 
   /// Scales of the next step from the amaxes that a pass recorded: after forward, and after backward.
   void update_forward_scales(Runtime& runtime, ProcessGroup* amax_group = nullptr);

@@ -3,12 +3,13 @@
 #include <fmt/core.h>
 
 #include "core/check.h"
+#include "core/float_bits.h"
 #include "ops/validate.h"
 
 namespace fp8lab {
 
 void fill(Device& device, const Tensor& out, float value) {
-  check_real("fill", {"out", out});
+  if (float_bits(value) != 0) check_real("fill", {"out", out});
   device.launch(&KernelTable::fill, FillArgs{.out = out.view(), .value = value});
 }
 
@@ -46,6 +47,11 @@ void add_into(Device& device, const Tensor& a, const Tensor& b) {
   check_real("add_into", {"b", b});
   check_same_shape("add_into", {"a", a}, {"b", b});
   device.launch(&KernelTable::add, AddArgs{.a = a.view(), .b = b.view(), .out = a.view()});
+}
+
+void scale_in_place(Device& device, const Tensor& x, float factor) {
+  check_real("scale_in_place", {"x", x});
+  device.launch(&KernelTable::scale, ScaleArgs{.values = x.view(), .factor = factor});
 }
 
 Tensor column_sum(Device& device, const Tensor& x, DType dtype, HolderId holder) {

@@ -6,6 +6,7 @@
 
 namespace fp8lab {
 
+/// 0 clears tensors of any type, to bytes that are zero.
 void fill(Device& device, const Tensor& out, float value);
 /// A copy converted to `dtype`, contiguous.
 Tensor cast(Device& device, const Tensor& x, DType dtype, HolderId holder);
@@ -14,6 +15,8 @@ void copy_into(Device& device, const Tensor& from, const Tensor& to);
 Tensor add(Device& device, const Tensor& a, const Tensor& b, HolderId holder);
 /// a += b
 void add_into(Device& device, const Tensor& a, const Tensor& b);
+/// x *= factor
+void scale_in_place(Device& device, const Tensor& x, float factor);
 /// Column sums of [rows, cols] as [cols] of `dtype`: the gradient of a bias.
 Tensor column_sum(Device& device, const Tensor& x, DType dtype, HolderId holder);
 

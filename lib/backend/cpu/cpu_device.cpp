@@ -24,6 +24,7 @@ constexpr KernelTable kCpuKernels = {
     .random = cpu::random,
     .cast = cpu::cast,
     .add = cpu::add,
+    .scale = cpu::scale,
     .column_sum = cpu::column_sum,
     .amax = cpu::amax,
     .scale_from_amax = cpu::scale_from_amax,

@@ -4,6 +4,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/rows.h"
 #include "core/counter_rng.h"
+#include "core/float_bits.h"
 
 namespace fp8lab::cpu {
 namespace {
@@ -54,10 +55,27 @@ std::uint64_t global_index(std::int64_t row, std::int64_t cols, std::int64_t col
 void fill(const FillArgs& args, ExecContext&) {
   MatrixView out = args.out;
   flatten_if_contiguous(out);
+  if (float_bits(args.value) == 0 && out.col_stride == 1) {
+    const auto element = static_cast<std::int64_t>(size_bytes(out.dtype));
+    for (std::int64_t row = 0; row < out.rows && out.cols > 0; ++row)
+      std::memset(out.data + row * out.row_stride * element, 0, static_cast<std::size_t>(out.cols * element));
+    return;
+  }
   float* values = scratch(kA, kRun);
   std::fill_n(values, kRun, args.value);
   for_each_run(out,
                [&](std::int64_t row, std::int64_t col, std::int64_t count) { store(values, count, out, row, col); });
+}
+
+void scale(const ScaleArgs& args, ExecContext&) {
+  MatrixView x = args.values;
+  flatten_if_contiguous(x);
+  float* values = scratch(kA, kRun);
+  for_each_run(x, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
+    load(x, row, col, count, values);
+    for (std::int64_t j = 0; j < count; ++j) values[j] *= args.factor;
+    store(values, count, x, row, col);
+  });
 }
 
 void random(const RandomArgs& args, ExecContext&) {

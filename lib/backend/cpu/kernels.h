@@ -10,6 +10,7 @@ void fill(const FillArgs& args, ExecContext& context);
 void random(const RandomArgs& args, ExecContext& context);
 void cast(const CastArgs& args, ExecContext& context);
 void add(const AddArgs& args, ExecContext& context);
+void scale(const ScaleArgs& args, ExecContext& context);
 void column_sum(const ColumnSumArgs& args, ExecContext& context);
 void amax(const AmaxArgs& args, ExecContext& context);
 void scale_from_amax(const ScaleFromAmaxArgs& args, ExecContext& context);

@@ -45,6 +45,7 @@ constexpr KernelTable kMetaKernels = {
     .random = kNothing,
     .cast = kNothing,
     .add = kNothing,
+    .scale = kNothing,
     .column_sum = kNothing,
     .amax = kNothing,
     .scale_from_amax = kNothing,

@@ -1,0 +1,119 @@
+// Sharded training is the unsharded one: ranks that see the same data find, after averaging over a power of two of them, the
+// very bits that one rank finds alone.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "fsdp/sharded_run.h"
+
+namespace fp8lab {
+namespace {
+
+using fsdp_test::bytes_of;
+using fsdp_test::ModelRun;
+using fsdp_test::on_ranks;
+using fsdp_test::RunConfig;
+using fsdp_test::small_block;
+
+using Bytes = std::vector<std::byte>;
+
+struct Outcome {
+  std::vector<float> losses;
+  std::vector<Bytes> gradients;  ///< whole, by parameter
+};
+
+constexpr int kSteps = 2;
+
+Outcome alone(const RunConfig& config) {
+  ModelRun run(config);
+  Outcome outcome;
+  for (int step = 0; step < kSteps; ++step) {
+    run.model().zero_grad();
+    outcome.losses.push_back(run.step());
+  }
+  for (const Parameter* parameter : run.model().parameters()) outcome.gradients.push_back(bytes_of(run.device(), parameter->grad));
+  return outcome;
+}
+
+Bytes rows_of(const Bytes& whole, const Parameter& parameter, int rank, int shards) {
+  const RowSplit split(dim0(parameter.spec.shape), shards);
+  const auto row = static_cast<std::ptrdiff_t>(row_elems(parameter.spec.shape)) * static_cast<std::ptrdiff_t>(size_bytes(parameter.spec.dtype));
+  return {whole.begin() + split.begin(rank) * row, whole.begin() + split.begin(rank + 1) * row};
+}
+
+void expect_equal(const RunConfig& config, const MeshShape& mesh) {
+  const Outcome expected = alone(config);
+  on_ranks(mesh.ranks(), [&](ProcessGroup& world) {
+    ModelRun run(config, world, mesh);
+    std::vector<float> losses;
+    for (int step = 0; step < kSteps; ++step) {
+      for (Parameter* parameter : run.model().parameters()) parameter->local->grad = {};
+      losses.push_back(run.step());
+    }
+    EXPECT_EQ(losses, expected.losses);
+    const int shard = world.rank() % mesh.shards;
+    for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
+      const Parameter& parameter = *run.model().parameters()[i];
+      EXPECT_FALSE(parameter.value || parameter.grad || !parameter.quantized.empty()) << parameter.name << " was not resharded";
+      EXPECT_EQ(bytes_of(run.device(), parameter.local->grad), rows_of(expected.gradients[i], parameter, shard, mesh.shards))
+          << parameter.name << " on rank " << world.rank();
+    }
+  });
+}
+
+class Sharded : public ::testing::TestWithParam<std::tuple<const char*, const char*, bool, bool>> {
+ protected:
+  RunConfig config() const {
+    const auto& [recipe, layer, eight_bits, reshard] = GetParam();
+    RunConfig config;
+    config.recipe = recipe;
+    config.layer = layer;
+    config.eight_bit_weights = eight_bits;
+    config.reshard = reshard;
+    // Shards of 128 rows where blocks have as many.
+    config.config = small_block(make_recipe(recipe).rows_multiple > 32 ? 256 : 64);
+    return config;
+  }
+};
+
+TEST_P(Sharded, FsdpEqualsOneRank) { expect_equal(config(), {.replicas = 1, .shards = 2}); }
+TEST_P(Sharded, HsdpEqualsOneRank) { expect_equal(config(), {.replicas = 2, .shards = 2}); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Matrix, Sharded,
+    ::testing::Combine(::testing::Values("bf16", "delayed", "current", "block", "mxfp8"),
+                       ::testing::Values("linear", "layernorm_linear", "layernorm_mlp", "multihead_attention", "transformer_layer"),
+                       ::testing::Bool(), ::testing::Bool()),
+    [](const auto& test) {
+      return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param) +
+             (std::get<2>(test.param) ? "_8bit" : "_16bit") + (std::get<3>(test.param) ? "_reshard" : "_keep");
+    });
+
+TEST(Sharded, RecomputationEqualsOneRank) {
+  for (const char* recipe : {"delayed", "current", "block", "mxfp8"}) {
+    RunConfig config;
+    config.recipe = recipe;
+    config.config = small_block(make_recipe(recipe).rows_multiple > 32 ? 256 : 64);
+    config.checkpoint = true;
+    expect_equal(config, {.replicas = 1, .shards = 2});
+  }
+}
+
+// Three of four ranks have rows, the last has none; formats of blocks fall back to high precision.
+TEST(Sharded, UnevenAndEmptyShardsEqualOneRank) {
+  for (const char* recipe : {"bf16", "delayed", "current", "mxfp8"})
+    for (const int ranks : {4, 8}) {
+      RunConfig config;
+      config.recipe = recipe;
+      config.layer = "layernorm_mlp";
+      config.config = small_block(96);
+      config.config.ffn = 288;
+      expect_equal(config, {.replicas = 1, .shards = ranks});
+    }
+}
+
+}  // namespace
+}  // namespace fp8lab

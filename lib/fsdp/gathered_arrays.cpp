@@ -1,0 +1,62 @@
+#include "fsdp/gathered_arrays.h"
+
+namespace fp8lab {
+namespace {
+
+/// `layout_of(rows)` is the scale array of that many rows of the matrix, whose blocks are `block_rows` high.
+template <class LayoutOf>
+GatheredArray gathered_scales(const LayoutOf& layout_of, std::int64_t block_rows, const RowSplit& split, bool strip_padding) {
+  GatheredArray scales;
+  scales.content = Content::kScales;
+  scales.whole = layout_of(split.rows());
+  const std::int64_t row_bytes = scales.whole.shape.cols() * static_cast<std::int64_t>(size_bytes(scales.whole.dtype));
+  if (strip_padding) {
+    scales.offsets_bytes = split.offsets(row_bytes, block_rows);
+    scales.filled_rows = ceil_div(split.rows(), block_rows);
+    return scales;
+  }
+  // Each rank's array as it lies there, padding and all: what arrives is longer than the whole's own, and rows of later ranks lie
+  // where the whole has those of others, unless pieces need no padding.
+  std::int64_t rows = 0;
+  scales.offsets_bytes.push_back(0);
+  for (int rank = 0; rank < split.ranks(); ++rank) {
+    rows += split.count(rank) == 0 ? 0 : layout_of(split.count(rank)).shape.rows();
+    scales.offsets_bytes.push_back(rows * row_bytes);
+  }
+  scales.whole.shape = Shape{rows, scales.whole.shape.cols()};
+  scales.filled_rows = rows;
+  return scales;
+}
+
+GatheredArray gathered_codes(const QuantFormat& format, const Shape& shape, const RowSplit& split) {
+  return gathered_values({Shape{shape.rows(), shape.cols()}, format.payload}, split);
+}
+
+}  // namespace
+
+GatheredArray gathered_values(const TensorSpec& whole, const RowSplit& split) {
+  GatheredArray values;
+  values.whole = whole;
+  values.offsets_bytes = split.offsets(row_elems(whole.shape) * static_cast<std::int64_t>(size_bytes(whole.dtype)));
+  values.filled_rows = split.rows();
+  return values;
+}
+
+GatheredHalf gathered_rowwise(const QuantFormat& format, const Shape& shape, const RowSplit& split, bool strip_scale_padding) {
+  GatheredHalf half;
+  half.codes = gathered_codes(format, shape, split);
+  if (format.per_tensor()) return half;
+  half.scales = gathered_scales([&](std::int64_t rows) { return rowwise_layout(format, rows, shape.cols()).scales.spec; },
+                                format.block_rows, split, strip_scale_padding);
+  return half;
+}
+
+GatheredHalf gathered_columnwise(const QuantFormat& format, const Shape& shape, const RowSplit& split, bool strip_scale_padding) {
+  GatheredHalf half;
+  half.codes = gathered_codes(format, shape, split);
+  half.scales = gathered_scales([&](std::int64_t rows) { return columnwise_layout(format, rows, shape.cols()).scales.spec; },
+                                format.block_cols, split, strip_scale_padding);
+  return half;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/process_group.h"
+
+namespace fp8lab {
+
+/// How ranks are laid out: FSDP is one row of shards, HSDP several replicas of it. Rank = replica * shards + shard.
+struct MeshShape {
+  int replicas = 1;
+  int shards = 1;
+
+  int ranks() const { return replicas * shards; }
+};
+
+/// Empty if `ranks` ranks fill the mesh, otherwise the rule that is broken, in words.
+std::string broken_mesh_rule(const MeshShape& shape, int ranks);
+
+/// One rank's groups. `world` must outlive it.
+class Mesh {
+ public:
+  /// Throws Error when the mesh does not fit. Every rank of `world` makes one, at the same point.
+  Mesh(ProcessGroup& world, const MeshShape& shape);
+
+  const MeshShape& shape() const { return shape_; }
+  ProcessGroup& world() { return world_; }
+  /// The ranks that together hold one copy of every parameter.
+  ProcessGroup& shard_group() { return *shard_group_; }
+  /// The ranks that hold the same shards; null where there is one copy.
+  ProcessGroup* replica_group() { return replica_group_.get(); }
+
+ private:
+  MeshShape shape_;
+  ProcessGroup& world_;
+  std::unique_ptr<ProcessGroup> shard_group_;
+  std::unique_ptr<ProcessGroup> replica_group_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,75 @@
+#include "fsdp/parameter_group.h"
+
+#include <fmt/core.h>
+
+#include <chrono>
+#include <utility>
+
+namespace fp8lab {
+namespace {
+
+/// Of one parameter: codes and scales of two halves.
+constexpr std::size_t kMostParts = 4;
+
+}  // namespace
+
+ParameterGroup::ParameterGroup(Runtime& runtime, std::string name, std::span<Parameter* const> parameters, Mesh& mesh,
+                               const std::vector<ShardingState>& states, bool recomputes)
+    : name_(std::move(name)),
+      mesh_(mesh),
+      own_state_(&state_of(Behaviors{}, states, name_)),
+      hook_state_(&state_of(runtime.behaviors, states, name_)),
+      recomputes_(recomputes) {
+  for (Parameter* parameter : parameters) parameters_.push_back(std::make_unique<ShardedParameter>(runtime, *parameter, mesh));
+  gather_parts_.reserve(kMostParts * parameters_.size());
+  scatter_parts_.reserve(parameters_.size());
+  reduce_parts_.reserve(parameters_.size());
+}
+
+std::vector<std::string> ParameterGroup::warnings() const {
+  std::vector<std::string> warnings;
+  for (const auto& parameter : parameters_)
+    if (!parameter->refusal().empty())
+      warnings.push_back(fmt::format("{}: {}; it stays in high precision", parameter->whole().name, parameter->refusal()));
+  return warnings;
+}
+
+Orientations ParameterGroup::usage(const Behaviors& behaviors, Pass pass) const {
+  const bool gathered_again = hook_state_->reshard_after_forward;
+  if (!behaviors.choose_usage_by_pass || !gathered_again) return {.rowwise = true, .columnwise = true};
+  if (pass == Pass::kForward) return {.rowwise = true, .columnwise = false};
+  return {.rowwise = recomputes_, .columnwise = true};
+}
+
+void ParameterGroup::unshard(Runtime& runtime, Pass pass) {
+  if (unsharded_) return;
+  const Orientations wanted = usage(runtime.behaviors, pass);
+  gather_parts_.clear();
+  for (const auto& parameter : parameters_) parameter->begin_gather(runtime, wanted, gather_parts_);
+  {
+    const HostCounters::Waiting waiting(runtime.host);
+    mesh_.shard_group().all_gather(gather_parts_, name_);
+  }
+  for (const auto& parameter : parameters_) parameter->end_gather(runtime);
+  unsharded_ = true;
+}
+
+void ParameterGroup::reshard() {
+  if (!unsharded_) return;
+  for (const auto& parameter : parameters_) parameter->reshard();
+  unsharded_ = false;
+}
+
+void ParameterGroup::reduce_gradients(Runtime& runtime) {
+  scatter_parts_.clear();
+  for (const auto& parameter : parameters_) parameter->begin_reduce(runtime, scatter_parts_);
+  mesh_.shard_group().reduce_scatter(scatter_parts_, name_);
+  if (ProcessGroup* replicas = mesh_.replica_group()) {
+    reduce_parts_.clear();
+    for (const auto& parameter : parameters_) reduce_parts_.push_back(parameter->reduced());
+    replicas->all_reduce(ReduceOp::kSum, reduce_parts_, name_);
+  }
+  for (const auto& parameter : parameters_) parameter->end_reduce(runtime, mesh_.world().size());
+}
+
+}  // namespace fp8lab

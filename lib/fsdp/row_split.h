@@ -1,0 +1,45 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "core/shape.h"
+
+namespace fp8lab {
+
+/// Dim 0 of a parameter over ranks: ceil(rows / ranks) rows each from the first rank on, so the last ranks may have fewer, or
+/// none.
+class RowSplit {
+ public:
+  RowSplit() = default;
+  RowSplit(std::int64_t rows, int ranks) : rows_(rows), ranks_(ranks), chunk_(ceil_div(rows, ranks)) {}
+
+  std::int64_t rows() const { return rows_; }
+  int ranks() const { return ranks_; }
+  std::int64_t chunk() const { return chunk_; }
+  std::int64_t begin(int rank) const { return std::min(rows_, rank * chunk_); }
+  std::int64_t count(int rank) const { return begin(rank + 1) - begin(rank); }
+
+  /// Where each rank's rows begin, and where the last one's end, in blocks of `block_rows` rows, `unit` each.
+  std::vector<std::int64_t> offsets(std::int64_t unit, std::int64_t block_rows = 1) const {
+    std::vector<std::int64_t> offsets;
+    for (int rank = 0; rank <= ranks_; ++rank) offsets.push_back(ceil_div(begin(rank), block_rows) * unit);
+    return offsets;
+  }
+
+ private:
+  std::int64_t rows_ = 0;
+  int ranks_ = 1;
+  std::int64_t chunk_ = 0;
+};
+
+/// Dim 0 of a parameter, and the elements of each of its rows. A vector has rows of one element.
+inline std::int64_t dim0(const Shape& shape) { return shape.rank() == 0 ? 1 : shape[0]; }
+inline std::int64_t row_elems(const Shape& shape) {
+  std::int64_t elems = 1;
+  for (int i = 1; i < shape.rank(); ++i) elems *= shape[i];
+  return elems;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,82 @@
+#include "fsdp/sharding.h"
+
+#include <utility>
+
+namespace fp8lab {
+namespace {
+
+/// Behind a layer's output: backward comes here before it comes to the layer.
+class PreBackwardNode final : public Node {
+ public:
+  PreBackwardNode(Runtime& runtime, ParameterGroup& group, std::shared_ptr<Node> input)
+      : Node(runtime, group.name() + ".pre_backward", {std::move(input)}), group_(group) {}
+  std::vector<Tensor> backward(Tensor grad) override {
+    group_.unshard(runtime(), Pass::kBackward);
+    return {std::move(grad)};
+  }
+
+ private:
+  ParameterGroup& group_;
+};
+
+/// Before a layer's input: backward comes here when it is through with the layer.
+class PostBackwardNode final : public Node {
+ public:
+  PostBackwardNode(Runtime& runtime, ParameterGroup& group, std::shared_ptr<Node> input)
+      : Node(runtime, group.name() + ".post_backward", {std::move(input)}), group_(group) {}
+  std::vector<Tensor> backward(Tensor grad) override {
+    group_.reshard();
+    group_.reduce_gradients(runtime());
+    return {std::move(grad)};
+  }
+
+ private:
+  ParameterGroup& group_;
+};
+
+class ShardedLayer final : public Module {
+ public:
+  ShardedLayer(std::unique_ptr<Module> layer, ParameterGroup& group) : layer_(std::move(layer)), group_(group) {}
+
+  Variable forward(Runtime& runtime, const Variable& x) override {
+    {
+      const HostCounters::PreForward measured(runtime.host);
+      group_.unshard(runtime, Pass::kForward);
+    }
+    const auto after = std::make_shared<PostBackwardNode>(runtime, group_, x.producer);
+    Variable y = layer_->forward(runtime, {x.value, after});
+    if (group_.reshards_after_forward()) group_.reshard();
+    return {std::move(y.value), std::make_shared<PreBackwardNode>(runtime, group_, y.producer)};
+  }
+
+ private:
+  std::unique_ptr<Module> layer_;
+  ParameterGroup& group_;
+};
+
+}  // namespace
+
+Sharding::Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOptions& options) : mesh_(mesh) {
+  // The root keeps what it gathers; it has no parameters of its own here.
+  states_.push_back({.path = "", .reshard_after_forward = false});
+  for (const std::string& path : model.layer_names())
+    states_.push_back({.path = path, .reshard_after_forward = options.reshard_after_forward});
+  model.wrap_layers([&](std::unique_ptr<Module> layer, const std::string& name, std::span<Parameter* const> parameters) {
+    groups_.push_back(
+        std::make_unique<ParameterGroup>(runtime, name, parameters, mesh, states_, options.checkpoint_layers));
+    for (std::string& warning : groups_.back()->warnings()) warnings_.push_back(std::move(warning));
+    return std::make_unique<ShardedLayer>(std::move(layer), *groups_.back());
+  });
+}
+
+Sharding::~Sharding() = default;
+
+void Sharding::unshard(Runtime& runtime) {
+  for (const auto& group : groups_) group->unshard(runtime, Pass::kForward);
+}
+
+void Sharding::reshard() {
+  for (const auto& group : groups_) group->reshard();
+}
+
+}  // namespace fp8lab

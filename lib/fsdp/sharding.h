@@ -1,0 +1,47 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fsdp/mesh.h"
+#include "fsdp/parameter_group.h"
+#include "fsdp/state.h"
+#include "nn/model.h"
+
+namespace fp8lab {
+
+struct ShardingOptions {
+  /// Of every layer; the whole parameters of a layer go after its forward and are gathered again for its backward.
+  bool reshard_after_forward = true;
+  /// Layers that run their forward again in backward need both halves of their weights there.
+  bool checkpoint_layers = false;
+};
+
+/// Shards a model over a mesh, layer by layer: each layer is a group whose parameters travel in one collective. Before a layer's forward,
+/// and before its backward, its parameters are gathered; after its backward their gradients are reduced to the shards, averaged over
+/// all ranks, and the wholes go. A model built with deferred initialisation gets its initial values here, each rank its own rows;
+/// otherwise shards are cut out of what is there. Owns the shards (Parameter::local); must outlive the model's use.
+class Sharding {
+ public:
+  Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOptions& options);
+  ~Sharding();
+  Sharding(const Sharding&) = delete;
+  Sharding& operator=(const Sharding&) = delete;
+
+  Mesh& mesh() { return mesh_; }
+  /// Weights that their format refuses to cut, and why.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+  /// Gathers every parameter, as for a forward pass; for reading what ranks hold. Counts as traffic.
+  void unshard(Runtime& runtime);
+  void reshard();
+
+ private:
+  Mesh& mesh_;
+  std::vector<ShardingState> states_;
+  std::vector<std::unique_ptr<ParameterGroup>> groups_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace fp8lab
