@@ -50,7 +50,7 @@ void expect_equal(const RunConfig& config, const MeshShape& mesh) {
     ModelRun run(config, world, mesh);
     std::vector<float> losses;
     for (int step = 0; step < kSteps; ++step) {
-      for (Parameter* parameter : run.model().parameters()) parameter->local->grad = {};
+      run.model().zero_grad();
       losses.push_back(run.step());
     }
     EXPECT_EQ(losses, expected.losses);

@@ -73,7 +73,10 @@ void Model::update_backward_scales(Runtime& runtime, ProcessGroup* amax_group) {
 }
 
 void Model::zero_grad() {
-  for (Parameter* parameter : registry_.parameters) parameter->grad = {};
+  for (Parameter* parameter : registry_.parameters) {
+    parameter->grad = {};
+    if (parameter->local != nullptr) parameter->local->grad = {};
+  }
 }
 
 }  // namespace fp8lab

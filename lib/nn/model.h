@@ -41,7 +41,7 @@ class Model {
   void update_forward_scales(Runtime& runtime, ProcessGroup* amax_group = nullptr);
   void update_backward_scales(Runtime& runtime, ProcessGroup* amax_group = nullptr);
 
-  /// Drops every gradient.
+  /// Drops every gradient, those of shards too.
   void zero_grad();
 
  private:
