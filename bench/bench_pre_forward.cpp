@@ -24,8 +24,9 @@ struct Case {
   const char* layer;
   const char* form;
 };
-constexpr std::array kCases = {Case{"linear", "llama"}, Case{"layernorm_linear", "llama"}, Case{"layernorm_mlp", "llama"},
-                               Case{"transformer_layer", "llama"}, Case{"transformer_layer", "gpt"}};
+constexpr std::array kCases = {Case{"linear", "llama"}, Case{"layernorm_linear", "llama"},
+                               Case{"layernorm_mlp", "llama"}, Case{"transformer_layer", "llama"},
+                               Case{"transformer_layer", "gpt"}};
 
 LayerConfig llama_8b(const char* form) {
   LayerConfig config;
@@ -50,7 +51,11 @@ void pre_forward(benchmark::State& state, const Case& which, const char* recipe,
     Runtime runtime{.device = *device, .behaviors = {}, .seed = 1};
     runtime.behaviors.reuse_quantizer_at_gather = reuse_quantizer;
     Model model(runtime, make_recipe(recipe),
-                {.layer = which.layer, .layers = 1, .config = llama_8b(which.form), .eight_bit_weights = true, .deferred_init = true});
+                {.layer = which.layer,
+                 .layers = 1,
+                 .config = llama_8b(which.form),
+                 .eight_bit_weights = true,
+                 .deferred_init = true});
     Mesh mesh(world, {.replicas = 1, .shards = kRanks});
     Sharding sharding(runtime, model, mesh, {});
     for (int i = 0; i < kWarmUp; ++i) {
@@ -96,7 +101,8 @@ void register_all() {
         if (!reuse && std::string(recipe) == "bf16") continue;
         const std::string name = std::string("pre_forward/") + recipe + "/" + which.layer + "_" + which.form +
                                  (reuse ? "" : "/quantizer_copied_at_gather");
-        benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { pre_forward(state, which, recipe, reuse); });
+        benchmark::RegisterBenchmark(name.c_str(),
+                                     [=](benchmark::State& state) { pre_forward(state, which, recipe, reuse); });
       }
 }
 

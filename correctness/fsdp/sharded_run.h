@@ -114,8 +114,9 @@ class ModelRun {
 };
 
 /// Runs `rank_function` on in-process ranks; the timeout only ends a test that has gone wrong.
-inline void on_ranks(int ranks, const RankFunction& rank_function) {
-  run_ranks("in_process", {.ranks = ranks, .timeout = std::chrono::seconds(60)}, rank_function);
+inline void on_ranks(int ranks, const RankFunction& rank_function, bool moves_data = true) {
+  run_ranks("in_process", {.ranks = ranks, .timeout = std::chrono::seconds(60), .moves_data = moves_data},
+            rank_function);
 }
 
 }  // namespace fp8lab::fsdp_test

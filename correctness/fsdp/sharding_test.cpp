@@ -34,13 +34,15 @@ Outcome alone(const RunConfig& config) {
     run.model().zero_grad();
     outcome.losses.push_back(run.step());
   }
-  for (const Parameter* parameter : run.model().parameters()) outcome.gradients.push_back(bytes_of(run.device(), parameter->grad));
+  for (const Parameter* parameter : run.model().parameters())
+    outcome.gradients.push_back(bytes_of(run.device(), parameter->grad));
   return outcome;
 }
 
 Bytes rows_of(const Bytes& whole, const Parameter& parameter, int rank, int shards) {
   const RowSplit split(dim0(parameter.spec.shape), shards);
-  const auto row = static_cast<std::ptrdiff_t>(row_elems(parameter.spec.shape)) * static_cast<std::ptrdiff_t>(size_bytes(parameter.spec.dtype));
+  const auto row = static_cast<std::ptrdiff_t>(row_elems(parameter.spec.shape)) *
+                   static_cast<std::ptrdiff_t>(size_bytes(parameter.spec.dtype));
   return {whole.begin() + split.begin(rank) * row, whole.begin() + split.begin(rank + 1) * row};
 }
 
@@ -57,8 +59,10 @@ void expect_equal(const RunConfig& config, const MeshShape& mesh) {
     const int shard = world.rank() % mesh.shards;
     for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
       const Parameter& parameter = *run.model().parameters()[i];
-      EXPECT_FALSE(parameter.value || parameter.grad || !parameter.quantized.empty()) << parameter.name << " was not resharded";
-      EXPECT_EQ(bytes_of(run.device(), parameter.local->grad), rows_of(expected.gradients[i], parameter, shard, mesh.shards))
+      EXPECT_FALSE(parameter.value || parameter.grad || !parameter.quantized.empty())
+          << parameter.name << " was not resharded";
+      EXPECT_EQ(bytes_of(run.device(), parameter.local->grad),
+                rows_of(expected.gradients[i], parameter, shard, mesh.shards))
           << parameter.name << " on rank " << world.rank();
     }
   });
@@ -82,15 +86,16 @@ class Sharded : public ::testing::TestWithParam<std::tuple<const char*, const ch
 TEST_P(Sharded, FsdpEqualsOneRank) { expect_equal(config(), {.replicas = 1, .shards = 2}); }
 TEST_P(Sharded, HsdpEqualsOneRank) { expect_equal(config(), {.replicas = 2, .shards = 2}); }
 
-INSTANTIATE_TEST_SUITE_P(
-    Matrix, Sharded,
-    ::testing::Combine(::testing::Values("bf16", "delayed", "current", "block", "mxfp8"),
-                       ::testing::Values("linear", "layernorm_linear", "layernorm_mlp", "multihead_attention", "transformer_layer"),
-                       ::testing::Bool(), ::testing::Bool()),
-    [](const auto& test) {
-      return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param) +
-             (std::get<2>(test.param) ? "_8bit" : "_16bit") + (std::get<3>(test.param) ? "_reshard" : "_keep");
-    });
+INSTANTIATE_TEST_SUITE_P(Matrix, Sharded,
+                         ::testing::Combine(::testing::Values("bf16", "delayed", "current", "block", "mxfp8"),
+                                            ::testing::Values("linear", "layernorm_linear", "layernorm_mlp",
+                                                              "multihead_attention", "transformer_layer"),
+                                            ::testing::Bool(), ::testing::Bool()),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param) +
+                                  (std::get<2>(test.param) ? "_8bit" : "_16bit") +
+                                  (std::get<3>(test.param) ? "_reshard" : "_keep");
+                         });
 
 TEST(Sharded, RecomputationEqualsOneRank) {
   for (const char* recipe : {"delayed", "current", "block", "mxfp8"}) {

@@ -46,9 +46,12 @@ class Device {
     return ledger().holder(kind, owner, what);
   }
 
+  /// Kernels launched so far.
+  std::int64_t launches() const { return launches_; }
   /// Runs a kernel of the table: device.launch(&KernelTable::gemm, {...}).
   template <class Args>
   void launch(Kernel<Args> KernelTable::* kernel, const Args& args) {
+    ++launches_;
     (kernels_.*kernel)(args, *context_);
   }
 
@@ -58,6 +61,7 @@ class Device {
   const KernelTable& kernels_;
   Memory memory_;
   std::unique_ptr<ExecContext> context_;
+  std::int64_t launches_ = 0;
 };
 
 struct DeviceOptions {

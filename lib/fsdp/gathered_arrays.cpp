@@ -5,7 +5,8 @@ namespace {
 
 /// `layout_of(rows)` is the scale array of that many rows of the matrix, whose blocks are `block_rows` high.
 template <class LayoutOf>
-GatheredArray gathered_scales(const LayoutOf& layout_of, std::int64_t block_rows, const RowSplit& split, bool strip_padding) {
+GatheredArray gathered_scales(const LayoutOf& layout_of, std::int64_t block_rows, const RowSplit& split,
+                              bool strip_padding) {
   GatheredArray scales;
   scales.content = Content::kScales;
   scales.whole = layout_of(split.rows());
@@ -42,20 +43,24 @@ GatheredArray gathered_values(const TensorSpec& whole, const RowSplit& split) {
   return values;
 }
 
-GatheredHalf gathered_rowwise(const QuantFormat& format, const Shape& shape, const RowSplit& split, bool strip_scale_padding) {
+GatheredHalf gathered_rowwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
+                              bool strip_scale_padding) {
   GatheredHalf half;
   half.codes = gathered_codes(format, shape, split);
   if (format.per_tensor()) return half;
-  half.scales = gathered_scales([&](std::int64_t rows) { return rowwise_layout(format, rows, shape.cols()).scales.spec; },
-                                format.block_rows, split, strip_scale_padding);
+  half.scales =
+      gathered_scales([&](std::int64_t rows) { return rowwise_layout(format, rows, shape.cols()).scales.spec; },
+                      format.block_rows, split, strip_scale_padding);
   return half;
 }
 
-GatheredHalf gathered_columnwise(const QuantFormat& format, const Shape& shape, const RowSplit& split, bool strip_scale_padding) {
+GatheredHalf gathered_columnwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
+                                 bool strip_scale_padding) {
   GatheredHalf half;
   half.codes = gathered_codes(format, shape, split);
-  half.scales = gathered_scales([&](std::int64_t rows) { return columnwise_layout(format, rows, shape.cols()).scales.spec; },
-                                format.block_cols, split, strip_scale_padding);
+  half.scales =
+      gathered_scales([&](std::int64_t rows) { return columnwise_layout(format, rows, shape.cols()).scales.spec; },
+                      format.block_cols, split, strip_scale_padding);
   return half;
 }
 

@@ -24,7 +24,8 @@ Mesh::Mesh(ProcessGroup& world, const MeshShape& shape) : shape_(shape), world_(
     return all;
   };
   shard_group_ = world.split(places([&](int rank) { return rank / shape.shards; }), "shards");
-  if (shape.replicas > 1) replica_group_ = world.split(places([&](int rank) { return rank % shape.shards; }), "replicas");
+  if (shape.replicas > 1)
+    replica_group_ = world.split(places([&](int rank) { return rank % shape.shards; }), "replicas");
 }
 
 }  // namespace fp8lab

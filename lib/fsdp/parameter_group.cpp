@@ -20,7 +20,8 @@ ParameterGroup::ParameterGroup(Runtime& runtime, std::string name, std::span<Par
       own_state_(&state_of(Behaviors{}, states, name_)),
       hook_state_(&state_of(runtime.behaviors, states, name_)),
       recomputes_(recomputes) {
-  for (Parameter* parameter : parameters) parameters_.push_back(std::make_unique<ShardedParameter>(runtime, *parameter, mesh));
+  for (Parameter* parameter : parameters)
+    parameters_.push_back(std::make_unique<ShardedParameter>(runtime, *parameter, mesh));
   gather_parts_.reserve(kMostParts * parameters_.size());
   scatter_parts_.reserve(parameters_.size());
   reduce_parts_.reserve(parameters_.size());
@@ -30,7 +31,8 @@ std::vector<std::string> ParameterGroup::warnings() const {
   std::vector<std::string> warnings;
   for (const auto& parameter : parameters_)
     if (!parameter->refusal().empty())
-      warnings.push_back(fmt::format("{}: {}; it stays in high precision", parameter->whole().name, parameter->refusal()));
+      warnings.push_back(
+          fmt::format("{}: {}; it stays in high precision", parameter->whole().name, parameter->refusal()));
   return warnings;
 }
 

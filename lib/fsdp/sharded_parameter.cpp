@@ -23,7 +23,8 @@ std::string refusal_of(const QuantFormat& format, const RowSplit& split) {
   // Down dim 0 the row-wise half has blocks of block_rows, a column-wise half that is no transpose blocks of block_cols.
   const std::int64_t block = std::max(format.block_rows, format.block_cols);
   if (split.chunk() % block == 0) return {};
-  return fmt::format("{} rows over {} ranks are {} each, which cuts blocks of {}", split.rows(), split.ranks(), split.chunk(), block);
+  return fmt::format("{} rows over {} ranks are {} each, which cuts blocks of {}", split.rows(), split.ranks(),
+                     split.chunk(), block);
 }
 
 void share_rows(Shape& shape, std::int64_t rows) { shape.set(0, rows); }
@@ -86,7 +87,8 @@ void ShardedParameter::cut_from_whole(Runtime& runtime) {
     const std::int64_t inner = row_elems(whole_.spec.shape);
     const Tensor flat = whole_.value.reshaped({1, whole_.value.numel()});
     shard_.value = device.allocate(shard_.spec, shard_.holder);
-    copy_into(device, flat.columns(split_.begin(rank_) * inner, shard_.value.numel()), shard_.value.reshaped({1, shard_.value.numel()}));
+    copy_into(device, flat.columns(split_.begin(rank_) * inner, shard_.value.numel()),
+              shard_.value.reshaped({1, shard_.value.numel()}));
     return;
   }
 }
@@ -110,11 +112,12 @@ void ShardedParameter::rebuild(Runtime& runtime, Metadata metadata) {
 void ShardedParameter::add_array(Runtime& runtime, const GatheredArray& array, const Tensor& from, Tensor& to,
                                  std::vector<GatherPart>& parts) const {
   to = runtime.device.allocate(array.whole, whole_.holder);
-  parts.push_back({.from = from.view().data, .to = to.view().data, .offsets_bytes = array.offsets_bytes, .content = array.content});
+  parts.push_back(
+      {.from = from.view().data, .to = to.view().data, .offsets_bytes = array.offsets_bytes, .content = array.content});
 }
 
-void ShardedParameter::add_half(Runtime& runtime, const GatheredHalf& half, const QuantizedHalf& from, QuantizedHalf& to,
-                                std::vector<GatherPart>& parts) const {
+void ShardedParameter::add_half(Runtime& runtime, const GatheredHalf& half, const QuantizedHalf& from,
+                                QuantizedHalf& to, std::vector<GatherPart>& parts) const {
   add_array(runtime, half.codes, from.codes, to.codes, parts);
   if (!half.scales_travel()) {
     to.scale_inv = from.scale_inv.held_by(whole_.holder);
@@ -138,7 +141,8 @@ void ShardedParameter::begin_gather(Runtime& runtime, Orientations usage, std::v
   metadata_ = describe(runtime, usage);
   QuantizedTensor& whole = whole_.quantized;
   if (usage.rowwise || !columnwise_) add_half(runtime, *rowwise_, shard_.quantized.rowwise(), whole.rowwise(), parts);
-  if (usage.columnwise && columnwise_) add_half(runtime, *columnwise_, shard_.quantized.columnwise(), whole.columnwise(), parts);
+  if (usage.columnwise && columnwise_)
+    add_half(runtime, *columnwise_, shard_.quantized.columnwise(), whole.columnwise(), parts);
 }
 
 void ShardedParameter::end_gather(Runtime& runtime) {
@@ -164,7 +168,8 @@ void ShardedParameter::begin_reduce(Runtime& runtime, std::vector<ScatterPart>& 
 }
 
 ReducePart ShardedParameter::reduced() const {
-  return {.data = reduced_.view().data, .elems = reduced_.numel(), .dtype = reduced_.dtype(), .content = Content::kPayload};
+  return {
+      .data = reduced_.view().data, .elems = reduced_.numel(), .dtype = reduced_.dtype(), .content = Content::kPayload};
 }
 
 void ShardedParameter::end_reduce(Runtime& runtime, int ranks) {

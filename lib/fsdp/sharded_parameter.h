@@ -54,7 +54,8 @@ class ShardedParameter {
   void cut_from_whole(Runtime& runtime);
   Metadata describe(Runtime& runtime, Orientations usage) const;
   void rebuild(Runtime& runtime, Metadata metadata);
-  void add_array(Runtime& runtime, const GatheredArray& array, const Tensor& from, Tensor& to, std::vector<GatherPart>& parts) const;
+  void add_array(Runtime& runtime, const GatheredArray& array, const Tensor& from, Tensor& to,
+                 std::vector<GatherPart>& parts) const;
   void add_half(Runtime& runtime, const GatheredHalf& half, const QuantizedHalf& from, QuantizedHalf& to,
                 std::vector<GatherPart>& parts) const;
 
@@ -64,11 +65,11 @@ class ShardedParameter {
   int rank_ = 0;
   std::string refusal_;
 
-  GatheredArray values_;                     ///< of a parameter that travels in high precision
-  std::optional<GatheredHalf> rowwise_;      ///< of one that travels in eight bits
-  std::optional<GatheredHalf> columnwise_;   ///< where it is no transpose of the other
-  std::vector<std::int64_t> grad_offsets_;   ///< elements
-  Tensor dequantized_;                       ///< alive during a gather on the generic path
+  GatheredArray values_;                    ///< of a parameter that travels in high precision
+  std::optional<GatheredHalf> rowwise_;     ///< of one that travels in eight bits
+  std::optional<GatheredHalf> columnwise_;  ///< where it is no transpose of the other
+  std::vector<std::int64_t> grad_offsets_;  ///< elements
+  Tensor dequantized_;                      ///< alive during a gather on the generic path
   Tensor reduced_;
   Metadata metadata_;
 };

@@ -1,6 +1,10 @@
 #include "fsdp/sharding.h"
 
+#include <fmt/core.h>
+
 #include <utility>
+
+#include "core/check.h"
 
 namespace fp8lab {
 namespace {
@@ -57,16 +61,21 @@ class ShardedLayer final : public Module {
 }  // namespace
 
 Sharding::Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOptions& options) : mesh_(mesh) {
+  if (mesh.world().moves_data() != runtime.device.computes())
+    fail(fmt::format("sharding: device '{}' {} bytes, but the ranks' group {} them", runtime.device.name(),
+                     runtime.device.computes() ? "holds" : "holds no",
+                     mesh.world().moves_data() ? "moves" : "does not move"));
   // The root keeps what it gathers; it has no parameters of its own here.
   states_.push_back({.path = "", .reshard_after_forward = false});
   for (const std::string& path : model.layer_names())
     states_.push_back({.path = path, .reshard_after_forward = options.reshard_after_forward});
-  model.wrap_layers([&](std::unique_ptr<Module> layer, const std::string& name, std::span<Parameter* const> parameters) {
-    groups_.push_back(
-        std::make_unique<ParameterGroup>(runtime, name, parameters, mesh, states_, options.checkpoint_layers));
-    for (std::string& warning : groups_.back()->warnings()) warnings_.push_back(std::move(warning));
-    return std::make_unique<ShardedLayer>(std::move(layer), *groups_.back());
-  });
+  model.wrap_layers(
+      [&](std::unique_ptr<Module> layer, const std::string& name, std::span<Parameter* const> parameters) {
+        groups_.push_back(
+            std::make_unique<ParameterGroup>(runtime, name, parameters, mesh, states_, options.checkpoint_layers));
+        for (std::string& warning : groups_.back()->warnings()) warnings_.push_back(std::move(warning));
+        return std::make_unique<ShardedLayer>(std::move(layer), *groups_.back());
+      });
 }
 
 Sharding::~Sharding() = default;

@@ -11,12 +11,14 @@ bool encloses(std::string_view path, std::string_view name) {
 
 }  // namespace
 
-const ShardingState& state_of(const Behaviors& behaviors, const std::vector<ShardingState>& states, std::string_view name) {
+const ShardingState& state_of(const Behaviors& behaviors, const std::vector<ShardingState>& states,
+                              std::string_view name) {
   const ShardingState* found = nullptr;
   for (const ShardingState& state : states) {
     if (!encloses(state.path, name)) continue;
     // Reverted: the first module around it, from the root down, which is the root.
-    if (found == nullptr || (behaviors.nearest_sharding_state && state.path.size() > found->path.size())) found = &state;
+    if (found == nullptr || (behaviors.nearest_sharding_state && state.path.size() > found->path.size()))
+      found = &state;
   }
   check(found != nullptr, "sharding: a parameter lies in no wrapped module");
   return *found;

@@ -1,0 +1,184 @@
+// What sharding promises of every gather: the bits of the whole, one collective a module, known bytes, nothing from the heap.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/heap_allocations.h"
+#include "fsdp/sharded_run.h"
+
+namespace fp8lab {
+namespace {
+
+using fsdp_test::bytes_of;
+using fsdp_test::ModelRun;
+using fsdp_test::on_ranks;
+using fsdp_test::RunConfig;
+using fsdp_test::small_block;
+
+RunConfig config_of(const char* recipe, std::int64_t hidden) {
+  RunConfig config;
+  config.recipe = recipe;
+  config.layers = 2;
+  config.config = small_block(hidden);
+  return config;
+}
+
+/// The bytes of a parameter as a module reads it in a pass that gathered both halves or needs none but the rows.
+std::vector<std::vector<std::byte>> whole_bytes(Device& device, const Parameter& parameter, bool columnwise) {
+  if (!parameter.in_eight_bits()) return {bytes_of(device, parameter.value)};
+  auto all = bytes_of(device, parameter.quantized);
+  if (!columnwise) all.resize(2);
+  return all;
+}
+
+// Each rank initialises its own rows only; what is gathered is what one rank alone would hold, codes, scales and their padding.
+TEST(Gather, BringsTheBitsOfTheWhole) {
+  for (const char* recipe : {"bf16", "delayed", "current", "block", "mxfp8"}) {
+    for (const int ranks : {1, 2, 3, 4}) {
+      if (std::string_view(recipe) == "block" && ranks > 2) continue;  // 128 rows cannot be cut further
+      RunConfig config = config_of(recipe, std::string_view(recipe) == "block" ? 256 : 96);
+      config.config.ffn = 2 * config.config.hidden;
+      config.reshard = false;  // both halves at once
+      ModelRun alone(config);
+      on_ranks(ranks, [&](ProcessGroup& world) {
+        ModelRun run(config, world, {.replicas = 1, .shards = ranks});
+        run.sharding().unshard(run.runtime());
+        for (std::size_t i = 0; i < alone.model().parameters().size(); ++i) {
+          const Parameter& expected = *alone.model().parameters()[i];
+          const Parameter& actual = *run.model().parameters()[i];
+          if (expected.in_eight_bits() != actual.in_eight_bits()) {
+            EXPECT_FALSE(run.sharding().warnings().empty()) << "a weight left eight bits without a word";
+            continue;
+          }
+          const bool columnwise = static_cast<bool>(actual.quantized.columnwise());
+          EXPECT_EQ(whole_bytes(run.device(), actual, columnwise), whole_bytes(alone.device(), expected, columnwise))
+              << recipe << " over " << ranks << ": " << actual.name;
+        }
+        run.sharding().reshard();
+      });
+    }
+  }
+}
+
+TEST(Gather, FallsBackToHighPrecisionWhereBlocksWouldBeCut) {
+  on_ranks(4, [&](ProcessGroup& world) {
+    ModelRun run(config_of("mxfp8", 96), world, {.replicas = 1, .shards = 4});
+    ASSERT_FALSE(run.sharding().warnings().empty());
+    EXPECT_NE(run.sharding().warnings().front().find("stays in high precision"), std::string::npos);
+    for (const Parameter* parameter : run.model().parameters()) {
+      const Parameter& shard = *parameter->local;
+      EXPECT_NE(shard.in_eight_bits(), static_cast<bool>(shard.value)) << shard.name;
+    }
+  });
+}
+
+// A step of two layers: a gather for each in forward, and in backward if it was resharded; one reduction of gradients each.
+TEST(Gather, IsOneCollectiveAModuleAndPass) {
+  for (const bool reshard : {true, false}) {
+    RunConfig config = config_of("mxfp8", 128);
+    config.reshard = reshard;
+    on_ranks(4, [&](ProcessGroup& world) {
+      ModelRun run(config, world, {.replicas = 2, .shards = 2});
+      ProcessGroup& shards = run.sharding().mesh().shard_group();
+      ProcessGroup& replicas = *run.sharding().mesh().replica_group();
+      shards.reset_traffic();
+      replicas.reset_traffic();
+      run.step();
+      EXPECT_EQ(shards.traffic().of(CollectiveKind::kAllGather).collectives, reshard ? 4 : 2);
+      EXPECT_EQ(shards.traffic().of(CollectiveKind::kReduceScatter).collectives, 2);
+      EXPECT_EQ(replicas.traffic().of(CollectiveKind::kAllReduce).collectives, 2);
+    });
+  }
+}
+
+/// Elements of the weights of products in a GPT block of `small_block(hidden)`.
+std::int64_t product_weights(std::int64_t hidden) { return (3 + 1 + 2 + 2) * hidden * hidden; }
+/// Its norms, two of each kind, and biases, which travel in BF16.
+std::int64_t vectors(std::int64_t hidden) { return 4 * hidden + (3 + 1 + 2 + 1) * hidden; }
+
+TEST(Gather, MovesAByteAWeightAndItsScales) {
+  constexpr std::int64_t kHidden = 128;
+  struct Expected {
+    const char* recipe;
+    std::int64_t payload_per_weight;
+    std::int64_t scales;  ///< of all products, one orientation
+  };
+  // One E8M0 byte for 32 weights; all dimensions are multiples of 128, so nothing is padding.
+  const Expected cases[] = {
+      {"bf16", 2, 0}, {"delayed", 1, 0}, {"current", 1, 0}, {"mxfp8", 1, product_weights(kHidden) / 32}};
+  for (const Expected& expected : cases) {
+    RunConfig config = config_of(expected.recipe, kHidden);
+    config.layers = 1;
+    on_ranks(2, [&](ProcessGroup& world) {
+      ModelRun run(config, world, {.replicas = 1, .shards = 2});
+      run.sharding().mesh().shard_group().reset_traffic();
+      run.step();
+      const TrafficCount& gathered = run.sharding().mesh().shard_group().traffic().of(CollectiveKind::kAllGather);
+      EXPECT_EQ(gathered.payload_bytes,
+                2 * (expected.payload_per_weight * product_weights(kHidden) + 2 * vectors(kHidden)))
+          << expected.recipe;
+      EXPECT_EQ(gathered.scale_bytes, 2 * expected.scales) << expected.recipe;
+    });
+  }
+}
+
+TEST(Gather, TakesNothingFromTheHeapOnceWarm) {
+  for (const char* recipe : {"bf16", "delayed", "current", "block", "mxfp8"}) {
+    run_ranks("simulated", {.ranks = 4}, [&](ProcessGroup& world) {
+      RunConfig config = config_of(recipe, 512);
+      config.device = "meta";
+      ModelRun run(config, world, {.replicas = 1, .shards = 4});
+      const auto pass = [&] {
+        run.sharding().unshard(run.runtime());
+        run.sharding().reshard();
+      };
+      for (int i = 0; i < 4; ++i) pass();
+      const std::int64_t before = heap_allocations();
+      for (int i = 0; i < 4; ++i) pass();
+      EXPECT_EQ(heap_allocations() - before, 0) << recipe;
+    });
+  }
+}
+
+// Whole weights and whole gradients are guests: nothing of them is there between steps.
+TEST(Gather, LeavesShardsAndTheirGradientsOnly) {
+  for (const bool computes : {true, false}) {
+    RunConfig config = config_of("delayed", 96);
+    config.device = computes ? "cpu" : "meta";
+    const auto rank_function = [&](ProcessGroup& world) {
+      ModelRun run(config, world, {.replicas = 1, .shards = 2});
+      run.step();
+      EXPECT_EQ(run.device().ledger().by_kind().at("unsharded"), 0);
+      EXPECT_GT(run.device().ledger().by_kind().at("gradient"), 0);
+    };
+    on_ranks(2, rank_function, computes);
+  }
+}
+
+// Addresses of a device without bytes must not be read, nor weights be trained that nobody sent.
+TEST(Gather, RefusesAGroupThatMovesWhatTheDeviceDoesNotHold) {
+  RunConfig config = config_of("delayed", 96);
+  config.device = "meta";
+  EXPECT_THROW(on_ranks(2, [&](ProcessGroup& world) { ModelRun(config, world, {.replicas = 1, .shards = 2}); }), Error);
+}
+
+// The ranks that are left learn of it in their next collective, and the run says who was first.
+TEST(Gather, EndsEverywhereWhenARankDies) {
+  try {
+    on_ranks(3, [&](ProcessGroup& world) {
+      ModelRun run(config_of("delayed", 96), world, {.replicas = 1, .shards = 3});
+      run.step();
+      if (world.rank() == 1) fail("the card fell off");
+      for (;;) run.step();
+    });
+    FAIL() << "nobody noticed";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "rank 1: the card fell off");
+  }
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,88 @@
+#include "fsdp/mesh.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "fsdp/row_split.h"
+#include "fsdp/sharded_run.h"
+#include "fsdp/state.h"
+
+namespace fp8lab {
+namespace {
+
+TEST(Mesh, TakesAsManyRanksAsItHasPlaces) {
+  EXPECT_EQ(broken_mesh_rule({.replicas = 1, .shards = 8}, 8), "");
+  EXPECT_EQ(broken_mesh_rule({.replicas = 2, .shards = 4}, 8), "");
+  EXPECT_NE(broken_mesh_rule({.replicas = 2, .shards = 3}, 8).find("2 x 3"), std::string::npos);
+  EXPECT_NE(broken_mesh_rule({.replicas = 0, .shards = 8}, 8), "");
+  EXPECT_NE(broken_mesh_rule({.replicas = 65536, .shards = 65536}, 0), "") << "the product leaves 32 bits";
+  EXPECT_THROW(fsdp_test::on_ranks(3, [](ProcessGroup& world) { Mesh(world, {.replicas = 2, .shards = 2}); }), Error);
+}
+
+TEST(Mesh, GroupsRanksByReplicaAndByShard) {
+  std::mutex mutex;
+  std::set<std::tuple<int, int, int>> places;  // world rank, shard, replica
+  fsdp_test::on_ranks(6, [&](ProcessGroup& world) {
+    Mesh mesh(world, {.replicas = 2, .shards = 3});
+    ASSERT_NE(mesh.replica_group(), nullptr);
+    EXPECT_EQ(mesh.shard_group().size(), 3);
+    EXPECT_EQ(mesh.replica_group()->size(), 2);
+    EXPECT_EQ(mesh.shard_group().world_rank(0), world.rank() / 3 * 3) << "a replica is a run of ranks";
+    EXPECT_EQ(mesh.replica_group()->world_rank(1), world.rank() % 3 + 3);
+    const std::scoped_lock lock(mutex);
+    places.emplace(world.rank(), mesh.shard_group().rank(), mesh.replica_group()->rank());
+  });
+  for (int rank = 0; rank < 6; ++rank) EXPECT_TRUE(places.contains({rank, rank % 3, rank / 3})) << rank;
+}
+
+TEST(Mesh, OfOneReplicaHasNoReplicaGroup) {
+  fsdp_test::on_ranks(2, [](ProcessGroup& world) {
+    Mesh mesh(world, {.replicas = 1, .shards = 2});
+    EXPECT_EQ(mesh.replica_group(), nullptr);
+  });
+}
+
+// Every row belongs to one rank, in order, and nobody has more than the first.
+TEST(RowSplit, CoversEveryRowOnce) {
+  for (std::int64_t rows = 0; rows <= 40; ++rows)
+    for (int ranks = 1; ranks <= 17; ++ranks) {
+      const RowSplit split(rows, ranks);
+      std::int64_t covered = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        EXPECT_EQ(split.begin(rank), covered);
+        EXPECT_GE(split.count(rank), 0);
+        EXPECT_LE(split.count(rank), split.count(0));
+        covered += split.count(rank);
+      }
+      EXPECT_EQ(covered, rows);
+      EXPECT_EQ(split.count(0), ceil_div(rows, ranks));
+    }
+}
+
+TEST(RowSplit, CountsOffsetsInBlocks) {
+  const RowSplit split(288, 3);
+  EXPECT_EQ(split.offsets(10), (std::vector<std::int64_t>{0, 960, 1920, 2880}));
+  EXPECT_EQ(split.offsets(4, 32), (std::vector<std::int64_t>{0, 12, 24, 36}));
+}
+
+TEST(ShardingState, IsThatOfTheNearestModuleAround) {
+  const std::vector<ShardingState> states{{.path = "", .reshard_after_forward = false},
+                                          {.path = "layers[1]", .reshard_after_forward = true},
+                                          {.path = "layers[1].mlp", .reshard_after_forward = false}};
+  const auto found = [&](std::string_view name) { return state_of({}, states, name).path; };
+  EXPECT_EQ(found("layers[1].qkv.weight"), "layers[1]");
+  EXPECT_EQ(found("layers[1].mlp.fc1.weight"), "layers[1].mlp");
+  EXPECT_EQ(found("layers[11].qkv.weight"), "") << "a longer name is another module";
+  EXPECT_EQ(found("layers[1].mlp2.weight"), "layers[1]");
+  Behaviors root_only;
+  root_only.nearest_sharding_state = false;
+  EXPECT_EQ(state_of(root_only, states, "layers[1].mlp.fc1.weight").path, "");
+}
+
+}  // namespace
+}  // namespace fp8lab
