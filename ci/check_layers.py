@@ -27,9 +27,11 @@ ROOMS = {
     "lib/backend/devices.cpp": ("lib/backend/cpu", "lib/backend/meta", "lib/backend/cuda"),
     "lib/comm": ("lib/backend",),
     "lib/comm/in_process": ("lib/comm",),
-    "lib/comm/mpi": ("lib/comm",),
+    "lib/comm/processes": ("lib/comm",),
+    "lib/comm/mpi": ("lib/comm/processes",),
+    "lib/comm/sockets": ("lib/comm/processes",),
     "lib/comm/nccl": ("lib/comm", "lib/backend/cuda"),
-    "lib/comm/process_groups.cpp": ("lib/comm/in_process", "lib/comm/mpi", "lib/comm/nccl"),
+    "lib/comm/process_groups.cpp": ("lib/comm/in_process", "lib/comm/mpi", "lib/comm/nccl", "lib/comm/sockets"),
     "lib/ops": ("lib/comm",),
     "lib/autograd": ("lib/ops",),
     "lib/nn": ("lib/autograd",),
@@ -59,7 +61,8 @@ EXTERNALS = (
     (r"sanitizer/.*", ("lib/core/heap_allocations_sanitized.cpp",)),
     (r"(yaml-cpp|nlohmann|CLI)/.*", ("lib/harness", "scenarios/main.cpp", "correctness/harness", "correctness/scenarios")),
     (r"(sys|linux|gnu)/.*\.h|(unistd|fcntl|poll|signal|spawn|dlfcn|pthread|sched|time|errno)\.h",
-     ("lib/harness", "scenarios", "bench", "correctness")),
+     ("lib/harness", "lib/comm/sockets", "scenarios", "bench", "correctness")),
+    (r"(netinet|arpa)/.*\.h|netdb\.h", ("lib/comm/sockets", "correctness")),
 )
 # Heavy or versioned headers that stay out of headers of ours.
 SOURCES_ONLY = r"(fmt|nlohmann)/.*"

@@ -13,9 +13,10 @@ namespace fp8lab::comm_test {
 namespace {
 
 /// Allocations by all ranks of `row` in a hundred rounds of every collective, after a first round.
-std::int64_t steady_allocations(std::string_view row, int ranks, bool moves_data) {
+std::int64_t steady_allocations(std::string_view row, RunOptions options, bool moves_data) {
+  options.moves_data = moves_data;
   std::atomic<std::int64_t> counted = 0;
-  run_ranks(row, {.ranks = ranks, .moves_data = moves_data}, [&](ProcessGroup& group) {
+  run_ranks(row, options, [&](ProcessGroup& group) {
     const std::vector<std::int64_t> offsets = kSharings[1].offsets(group.size());
     std::vector<float> from(static_cast<std::size_t>(offsets.back()));
     std::vector<float> to(static_cast<std::size_t>(offsets.back()));
@@ -42,15 +43,15 @@ std::int64_t steady_allocations(std::string_view row, int ranks, bool moves_data
 }
 
 TEST(Allocation, CollectivesAllocateNothing) {
-  if (mpi_ranks() > 0) {
+  if (launched_ranks() > 0) {
     // Of this process; what MPI allocates for itself comes from malloc.
-    EXPECT_EQ(steady_allocations("mpi", mpi_ranks(), true), 0);
+    EXPECT_EQ(steady_allocations(row(), run_options(launched_ranks()), true), 0);
     return;
   }
   for (const int ranks : {1, 4, 16}) {
-    EXPECT_EQ(steady_allocations("in_process", ranks, true), 0) << ranks << " ranks";
-    EXPECT_EQ(steady_allocations("in_process", ranks, false), 0) << ranks << " ranks";
-    EXPECT_EQ(steady_allocations("simulated", ranks, false), 0) << ranks << " ranks";
+    EXPECT_EQ(steady_allocations("in_process", run_options(ranks), true), 0) << ranks << " ranks";
+    EXPECT_EQ(steady_allocations("in_process", run_options(ranks), false), 0) << ranks << " ranks";
+    EXPECT_EQ(steady_allocations("simulated", run_options(ranks), false), 0) << ranks << " ranks";
   }
 }
 

@@ -59,7 +59,7 @@ TEST(Traffic, CountsWholeArraysByKindAndContent) {
 }
 
 TEST(Traffic, IsTheSameOnEveryRankThatMovesBytes) {
-  const int ranks = mpi_ranks() > 0 ? mpi_ranks() : 4;
+  const int ranks = launched_ranks() > 0 ? launched_ranks() : 4;
   const std::vector<std::int64_t> offsets = kSharings[1].offsets(ranks);
   on_ranks(ranks, [&](ProcessGroup& group) {
     std::vector<std::byte> own(10'000);
@@ -157,12 +157,12 @@ TEST(Arguments, TypesRootsAndPlacesAreKnown) {
 TEST(Table, NamesItsRowsAndRefusesOthers) {
   std::string names;
   for (const ProcessGroupRow& row : process_groups()) names += std::string(row.name) + " ";
-  EXPECT_EQ(names, "in_process mpi simulated ");
+  EXPECT_EQ(names, "in_process mpi sockets simulated ");
   const auto run = [](std::string_view name, const RunOptions& options) {
     return error_of([&] { run_ranks(name, options, [](ProcessGroup&) {}); });
   };
   EXPECT_EQ(run("in-process", {}),
-            "process group 'in-process' is not known; the process groups are in_process, mpi, simulated");
+            "process group 'in-process' is not known; the process groups are in_process, mpi, sockets, simulated");
   EXPECT_EQ(run("in_process", {.ranks = 0}), "a run of 0 ranks: there must be at least one");
   EXPECT_EQ(run("in_process", {.timeout = std::chrono::seconds(0)}),
             "the timeout of a run of ranks lies above 0 and within a year");

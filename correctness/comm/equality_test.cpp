@@ -8,7 +8,7 @@
 
 #include "comm/ranks.h"
 
-// Started by mpirun: what a rank computes as a process is, bit for bit, what it computes as a thread.
+// Started by mpirun or launch_ranks: what a rank computes as a process is, bit for bit, what it computes as a thread.
 namespace fp8lab::comm_test {
 namespace {
 
@@ -86,12 +86,12 @@ std::vector<std::byte> course(ProcessGroup& group) {
 }
 
 TEST(Equality, ProcessesComputeWhatThreadsCompute) {
-  const int ranks = mpi_ranks();
-  ASSERT_GT(ranks, 0) << "start this with mpirun";
+  const int ranks = launched_ranks();
+  ASSERT_GT(ranks, 0) << "start this with mpirun or launch_ranks";
   std::vector<std::vector<std::byte>> by_thread(static_cast<std::size_t>(ranks));
   run_ranks("in_process", {.ranks = ranks},
             [&](ProcessGroup& group) { by_thread[static_cast<std::size_t>(group.rank())] = course(group); });
-  run_ranks("mpi", {.ranks = ranks}, [&](ProcessGroup& group) {
+  on_ranks(ranks, [&](ProcessGroup& group) {
     const std::vector<std::byte> received = course(group);
     EXPECT_GT(received.size(), 10'000u);
     EXPECT_TRUE(received == by_thread[static_cast<std::size_t>(group.rank())]) << "rank " << group.rank();
@@ -99,18 +99,22 @@ TEST(Equality, ProcessesComputeWhatThreadsCompute) {
 }
 
 TEST(Equality, RunsOfAnotherSizeAreRefused) {
-  const int ranks = mpi_ranks();
-  EXPECT_EQ(error_of([&] { run_ranks("mpi", {.ranks = ranks + 1}, [](ProcessGroup&) {}); }),
-            "a run of " + std::to_string(ranks + 1) + " ranks over " + std::to_string(ranks) +
-                " MPI processes: start it with mpirun -n " + std::to_string(ranks + 1));
+  const std::string ranks = std::to_string(launched_ranks());
+  const std::string more = std::to_string(launched_ranks() + 1);
+  RunOptions options = run_options(launched_ranks());
+  ++options.ranks;
+  EXPECT_EQ(error_of([&] { run_ranks(row(), options, [](ProcessGroup&) {}); }),
+            "a run of " + more + " ranks over " + ranks +
+                (row() == "mpi" ? " MPI processes: start it with mpirun -n "
+                                : " launched processes: start it with torchrun --nproc-per-node ") +
+                more);
 }
 
 TEST(Equality, OnlyTheFirstThreadMayUseMpi) {
-  run_ranks("mpi", {.ranks = mpi_ranks()}, [](ProcessGroup& group) { group.barrier("x"); });
+  if (row() != "mpi") return;  // sockets are any thread's
+  on_ranks(launched_ranks(), [](ProcessGroup& group) { group.barrier("x"); });
   std::string error;
-  std::jthread([&] {
-    error = error_of([] { run_ranks("mpi", {.ranks = mpi_ranks()}, [](ProcessGroup&) {}); });
-  }).join();
+  std::jthread([&] { error = error_of([] { on_ranks(launched_ranks(), [](ProcessGroup&) {}); }); }).join();
   EXPECT_EQ(error,
             "MPI was started by another thread; all runs over MPI must come from that one (MPI_THREAD_FUNNELED)");
 }

@@ -13,12 +13,14 @@ namespace {
 
 using Environment = std::map<std::string, std::string>;
 
-Launch discover(const Environment& environment) {
-  return discover_launch([&](const char* name) {
+Variable lookup(const Environment& environment) {
+  return [&environment](const char* name) {
     const auto found = environment.find(name);
     return found == environment.end() ? nullptr : found->second.c_str();
-  });
+  };
 }
+
+Launch discover(const Environment& environment) { return discover_launch(lookup(environment)); }
 
 std::string problem(const Environment& environment) {
   return error_of([&] { discover(environment); });
@@ -82,6 +84,74 @@ TEST(LaunchDiscovery, RefusesWhatIsIncompleteOrNoNumber) {
   EXPECT_EQ(problem({{"RANK", "4"}, {"WORLD_SIZE", "4"}}), "RANK=4 is not below WORLD_SIZE=4");
   for (const char* text : {"", "-1", "2x", " 2", "99999999999", "0x2"})
     EXPECT_EQ(problem(with(kTorchrun, "RANK", text)), std::string("RANK=") + text + " is no whole number from 0 up");
+}
+
+struct Choosing {
+  const char* name;
+  Environment environment;
+  bool has_mpi;
+  std::string row;     ///< empty: refused
+  std::string reason;  ///< or the error
+};
+
+const Environment kPmix = {{"PMIX_RANK", "5"}};
+const Environment kPmi = {{"PMI_RANK", "5"}};
+
+const Choosing kChoices[] = {
+    {"nobody", {}, true, "in_process", "nobody launched ranks: each is a thread of this process"},
+    {"nobody_no_mpi", {}, false, "in_process", "nobody launched ranks: each is a thread of this process"},
+    {"mpirun", kMpirun, true, "mpi", "mpirun launched the ranks"},
+    {"mpirun_no_mpi", kMpirun, false, "",
+     "mpirun started this process as rank 5 of 8, and no MPI here; install it and build again, or start the ranks with "
+     "torchrun"},
+    {"torchrun", kTorchrun, true, "sockets", "torchrun launched the ranks: they meet over TCP"},
+    {"torchrun_no_mpi", kTorchrun, false, "sockets", "torchrun launched the ranks: they meet over TCP"},
+    {"torchrun_in_mpirun", both(kTorchrun, kMpirun), true, "sockets",
+     "torchrun launched the ranks: they meet over TCP"},
+    {"srun_pmix", both(kSrun, kPmix), true, "mpi", "srun launched the ranks with a process manager that MPI knows"},
+    {"srun_pmi", both(kSrun, kPmi), true, "mpi", "srun launched the ranks with a process manager that MPI knows"},
+    {"srun_plain", kSrun, true, "sockets",
+     "srun launched the ranks without a process manager that MPI knows (--mpi=pmix): they meet over TCP"},
+    {"srun_no_mpi", both(kSrun, kPmix), false, "sockets",
+     "srun launched the ranks, and no MPI here: they meet over TCP"},
+};
+
+class Choice : public testing::TestWithParam<Choosing> {};
+INSTANTIATE_TEST_SUITE_P(Launches, Choice, testing::ValuesIn(kChoices),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+TEST_P(Choice, FollowsTheLauncherAndWhatIsBuilt) {
+  const Choosing& expected = GetParam();
+  ProcessGroupChoice choice;
+  const std::string error = error_of([&] {
+    choice = choose_process_group(discover(expected.environment), lookup(expected.environment),
+                                  expected.has_mpi ? "" : "no MPI here");
+  });
+  EXPECT_EQ(choice.row, expected.row);
+  EXPECT_EQ(expected.row.empty() ? error : choice.reason, expected.reason);
+}
+
+TEST(RendezvousDiscovery, ReadsWhatTorchrunSets) {
+  const Environment environment = both(kTorchrun, {{"MASTER_ADDR", "node7"},
+                                                   {"MASTER_PORT", "29500"},
+                                                   {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                                   {"TORCHELASTIC_RUN_ID", "a"}});
+  const Rendezvous expected{.rank = 5, .size = 8, .host = "node7", .port = 29500, .port_taken = true, .job = "a//"};
+  EXPECT_EQ(discover_rendezvous(discover(environment), lookup(environment)), expected);
+}
+
+TEST(RendezvousDiscovery, RefusesWhatIsMissingOrNoPort) {
+  const auto refusal = [](const Environment& environment) {
+    return error_of([&] { discover_rendezvous(discover(environment), lookup(environment)); });
+  };
+  EXPECT_EQ(refusal(kSrun),
+            "srun started 8 ranks, which meet over TCP at MASTER_ADDR and MASTER_PORT, and MASTER_ADDR is not set; set "
+            "them to the host of rank 0 and a free port there");
+  EXPECT_NE(refusal(with(kSrun, "MASTER_ADDR", "a")).find("MASTER_PORT is not set"), std::string::npos);
+  EXPECT_EQ(refusal(with(with(kSrun, "MASTER_ADDR", "a"), "MASTER_PORT", "65536")),
+            "MASTER_PORT=65536 is no port; ports are 1 to 65535");
+  EXPECT_EQ(refusal(with(with(kSrun, "MASTER_ADDR", "a"), "MASTER_PORT", "x")),
+            "MASTER_PORT=x is no whole number from 0 up");
 }
 
 }  // namespace

@@ -13,25 +13,36 @@
 #include "comm/process_groups.h"
 #include "reference/test_data.h"
 
-/// What the tests of process groups share. Under mpirun the same tests run over its processes: each process then makes
-/// the assertions of its own rank.
+/// What the tests of process groups share. Under mpirun or launch_ranks the same tests run over its processes: each process
+/// then makes the assertions of its own rank.
 namespace fp8lab::comm_test {
 
-/// The number of processes that mpirun started, 0 without it.
-inline int mpi_ranks() {
-  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  return size == nullptr ? 0 : std::atoi(size);
+inline const char* environment(const char* name) { return std::getenv(name); }
+
+/// The number of processes that were launched, 0 without a launcher.
+inline int launched_ranks() {
+  const Launch launch = discover_launch(environment);
+  return launch.launcher.empty() ? 0 : launch.size;
 }
-inline std::string_view row() { return mpi_ranks() > 0 ? "mpi" : "in_process"; }
+inline std::string_view row() {
+  return choose_process_group(discover_launch(environment), environment, process_group_row("mpi").unavailable_reason())
+      .row;
+}
+/// Of a run of this binary's row. The timeout only ends a test that has gone wrong.
+inline RunOptions run_options(int ranks) {
+  RunOptions options{.ranks = ranks, .timeout = std::chrono::seconds(60)};
+  if (row() == "sockets") options.rendezvous = discover_rendezvous(discover_launch(environment), environment);
+  return options;
+}
 
 inline std::vector<int> rank_counts() {
-  if (mpi_ranks() > 0) return {mpi_ranks()};
+  if (launched_ranks() > 0) return {launched_ranks()};
   return {1, 2, 3, 4, 7, 16};
 }
 
-/// Runs `rank_function` on `ranks` ranks of this binary's row. The timeout only ends a test that has gone wrong.
+/// Runs `rank_function` on `ranks` ranks of this binary's row.
 inline void on_ranks(int ranks, const RankFunction& rank_function) {
-  run_ranks(row(), {.ranks = ranks, .timeout = std::chrono::seconds(60)}, rank_function);
+  run_ranks(row(), run_options(ranks), rank_function);
 }
 
 /// The message of the Error that `work` throws, or nothing.

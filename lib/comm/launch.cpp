@@ -80,4 +80,43 @@ Launch discover_launch(const Variable& variable) {
   return found;
 }
 
+Rendezvous discover_rendezvous(const Launch& launch, const Variable& variable) {
+  const char* host = variable("MASTER_ADDR");
+  const std::optional<int> port = number(variable, "MASTER_PORT");
+  if (host == nullptr || *host == '\0' || !port)
+    fail(fmt::format(
+        "{} started {} ranks, which meet over TCP at MASTER_ADDR and MASTER_PORT, and {} is not set; set them to "
+        "the host of rank 0 and a free port there",
+        launch.launcher, launch.size, host == nullptr || *host == '\0' ? "MASTER_ADDR" : "MASTER_PORT"));
+  if (*port < 1 || *port > 65535) fail(fmt::format("MASTER_PORT={} is no port; ports are 1 to 65535", *port));
+  const auto text = [&](const char* name) {
+    const char* value = variable(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  return {.rank = launch.rank,
+          .size = launch.size,
+          .host = host,
+          .port = *port,
+          .port_taken = text("TORCHELASTIC_USE_AGENT_STORE") == "True",
+          .job = fmt::format("{}/{}/{}", text("TORCHELASTIC_RUN_ID"), text("SLURM_JOB_ID"), text("SLURM_STEP_ID"))};
+}
+
+ProcessGroupChoice choose_process_group(const Launch& launch, const Variable& variable, std::string_view no_mpi) {
+  if (launch.launcher.empty()) return {"in_process", "nobody launched ranks: each is a thread of this process"};
+  if (launch.launcher == "torchrun") return {"sockets", "torchrun launched the ranks: they meet over TCP"};
+  if (launch.launcher == "mpirun") {
+    if (!no_mpi.empty())
+      fail(fmt::format(
+          "mpirun started this process as rank {} of {}, and {}; install it and build again, or start the ranks "
+          "with torchrun",
+          launch.rank, launch.size, no_mpi));
+    return {"mpi", "mpirun launched the ranks"};
+  }
+  const std::string started = fmt::format("{} launched the ranks", launch.launcher);
+  if (!no_mpi.empty()) return {"sockets", fmt::format("{}, and {}: they meet over TCP", started, no_mpi)};
+  if (variable("PMIX_RANK") == nullptr && variable("PMI_RANK") == nullptr)
+    return {"sockets", started + " without a process manager that MPI knows (--mpi=pmix): they meet over TCP"};
+  return {"mpi", started + " with a process manager that MPI knows"};
+}
+
 }  // namespace fp8lab

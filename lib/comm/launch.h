@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <string_view>
 
 namespace fp8lab {
@@ -22,5 +23,32 @@ using Variable = std::function<const char*(const char* name)>;
 /// not what it should be. A Slurm step of another size than mpirun's or torchrun's is the one their daemons run in,
 /// and no launcher of ranks.
 Launch discover_launch(const Variable& variable);
+
+/// Where the processes of a launch find each other.
+struct Rendezvous {
+  int rank = 0;
+  int size = 1;
+  std::string host = {};  ///< of rank 0
+  int port = 0;
+  bool port_taken = false;  ///< by the launcher itself; the next ones are meant
+  std::string job = {};     ///< tells jobs apart that share a host
+
+  bool operator==(const Rendezvous&) const = default;
+};
+
+/// Reads MASTER_ADDR and MASTER_PORT, which torchrun sets and srun's user may; of torchrun also whether its agent listens
+/// there (TORCHELASTIC_USE_AGENT_STORE), and what names the job. Throws Error where one is missing or is no port.
+Rendezvous discover_rendezvous(const Launch& launch, const Variable& variable);
+
+/// The row of process_groups.h that a launched process's ranks are of.
+struct ProcessGroupChoice {
+  std::string_view row;
+  std::string reason;  ///< in words
+};
+
+/// in_process where nobody launched ranks, mpi under mpirun, sockets under torchrun; under srun mpi where this build has it
+/// and the step offers it a process manager (PMIX_RANK or PMI_RANK is set), else sockets. `no_mpi`: why mpi is unavailable,
+/// empty if it is not. Throws Error under mpirun without MPI.
+ProcessGroupChoice choose_process_group(const Launch& launch, const Variable& variable, std::string_view no_mpi);
 
 }  // namespace fp8lab

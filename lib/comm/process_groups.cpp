@@ -9,6 +9,7 @@
 #include "comm/in_process/in_process.h"
 #include "comm/mpi/mpi_ranks.h"
 #include "comm/simulated/simulated.h"
+#include "comm/sockets/sockets.h"
 #include "core/check.h"
 
 namespace fp8lab {
@@ -17,6 +18,8 @@ namespace {
 const std::array kProcessGroups = {
     ProcessGroupRow{"in_process", "every rank a thread of this process", in_process_unavailable_reason, run_in_process},
     ProcessGroupRow{"mpi", "every rank a process, started by mpirun or srun", mpi_unavailable_reason, run_mpi},
+    ProcessGroupRow{"sockets", "every rank a process, started by torchrun or srun; they meet over TCP",
+                    sockets_unavailable_reason, run_sockets},
     ProcessGroupRow{"simulated", "one rank alone: collectives check and count, and move nothing",
                     simulated_unavailable_reason, run_simulated},
 };

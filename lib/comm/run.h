@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "comm/launch.h"
 #include "comm/process_group.h"
 
 /// What every way of running ranks shares.
@@ -21,6 +22,8 @@ struct RunOptions {
   bool moves_data = true;
   /// The rank that `simulated` is; the others run every rank.
   int simulated_rank = 0;
+  /// Where the processes of `sockets` find each other, at the first run of each. Its size is `ranks`.
+  Rendezvous rendezvous = {};
   /// Ends the run from outside: its collectives throw GroupAborted, and run_ranks() throws Error.
   std::stop_token stop = {};
 };

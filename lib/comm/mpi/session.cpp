@@ -14,81 +14,93 @@ namespace {
 // MPI counts in int.
 constexpr std::int64_t kMessageBytes = std::int64_t{1} << 30;
 
+std::string describe(int code, const char* function) {
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  return fmt::format("{}: {}", function, text.data());
+}
+
+void must_start(int code, const char* function) {
+  if (code != MPI_SUCCESS) fail(describe(code, function));
+}
+
 }  // namespace
 
 Session& Session::instance() {
-  static Session session;
+  static Session session(start());
   return session;
 }
 
-Session::Session() {
+Session::World Session::start() {
   int provided = MPI_THREAD_SINGLE;
-  must(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  must_start(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_FUNNELED) fail("MPI offers MPI_THREAD_SINGLE alone; ranks need MPI_THREAD_FUNNELED");
-  must(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
-  must(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  must(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
-  must(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+  World world;
+  must_start(MPI_Comm_dup(MPI_COMM_WORLD, &world.comm), "MPI_Comm_dup");
+  must_start(MPI_Comm_set_errhandler(world.comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  must_start(MPI_Comm_rank(world.comm, &world.rank), "MPI_Comm_rank");
+  must_start(MPI_Comm_size(world.comm, &world.size), "MPI_Comm_size");
+  return world;
+}
+
+Session::Session(const World& world) : Transport("MPI", world.rank, world.size), comm_(world.comm) {
   const int* largest_tag = nullptr;
   int found = 0;
-  must(MPI_Comm_get_attr(comm_, MPI_TAG_UB, &largest_tag, &found), "MPI_Comm_get_attr");
+  must_start(MPI_Comm_get_attr(comm_, MPI_TAG_UB, &largest_tag, &found), "MPI_Comm_get_attr");
   if (found != 0) largest_tag_ = *largest_tag;
 }
 
 Session::~Session() {
-  if (broken_.empty()) MPI_Finalize();
+  if (whole()) MPI_Finalize();
 }
 
-void Session::check_usable() const {
+void Session::check_thread() const {
   if (std::this_thread::get_id() != thread_)
     fail("MPI was started by another thread; all runs over MPI must come from that one (MPI_THREAD_FUNNELED)");
-  if (!broken_.empty()) fail(fmt::format("MPI can no longer be used in this process: {}", broken_));
 }
 
 void Session::must(int code, const char* function) {
   if (code == MPI_SUCCESS) return;
-  std::array<char, MPI_MAX_ERROR_STRING> text{};
-  int length = 0;
-  MPI_Error_string(code, text.data(), &length);
-  break_off(fmt::format("{}: {}", function, text.data()));
-  fail(broken_);
+  const std::string reason = describe(code, function);
+  break_off(reason);
+  fail(reason);
 }
 
-void Requests::receive(std::byte* to, std::int64_t bytes, int from_rank, int tag) {
+void Session::receive(std::byte* to, std::int64_t bytes, int from_rank, processes::Tag tag) {
   for (std::int64_t done = 0; done < bytes; done += kMessageBytes) {
     const int count = static_cast<int>(std::min(kMessageBytes, bytes - done));
     peers_.push_back({from_rank, true});
-    session_.must(MPI_Irecv(to + done, count, MPI_BYTE, from_rank, tag, session_.comm(),
-                            &requests_.emplace_back(MPI_REQUEST_NULL)),
-                  "MPI_Irecv");
+    must(MPI_Irecv(to + done, count, MPI_BYTE, from_rank, static_cast<int>(tag.number()), comm_,
+                   &requests_.emplace_back(MPI_REQUEST_NULL)),
+         "MPI_Irecv");
   }
 }
 
-void Requests::send(const std::byte* from, std::int64_t bytes, int to_rank, int tag) {
+void Session::send(const std::byte* from, std::int64_t bytes, int to_rank, processes::Tag tag) {
   for (std::int64_t done = 0; done < bytes; done += kMessageBytes) {
     const int count = static_cast<int>(std::min(kMessageBytes, bytes - done));
     peers_.push_back({to_rank, false});
-    session_.must(MPI_Isend(from + done, count, MPI_BYTE, to_rank, tag, session_.comm(),
-                            &requests_.emplace_back(MPI_REQUEST_NULL)),
-                  "MPI_Isend");
+    must(MPI_Isend(from + done, count, MPI_BYTE, to_rank, static_cast<int>(tag.number()), comm_,
+                   &requests_.emplace_back(MPI_REQUEST_NULL)),
+         "MPI_Isend");
   }
 }
 
-bool Requests::finished() {
+bool Session::finished() {
   int all = 0;
-  session_.must(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all, MPI_STATUSES_IGNORE),
-                "MPI_Testall");
+  must(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all, MPI_STATUSES_IGNORE), "MPI_Testall");
   if (all == 0) return false;
   requests_.clear();
   peers_.clear();
   return true;
 }
 
-std::vector<int> Requests::unfinished_ranks() {
+std::vector<int> Session::unfinished_ranks() {
   std::vector<int> ranks;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     int done = 0;
-    session_.must(MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE), "MPI_Test");
+    must(MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done == 0) ranks.push_back(peers_[i].rank);
   }
   std::sort(ranks.begin(), ranks.end());
@@ -96,23 +108,40 @@ std::vector<int> Requests::unfinished_ranks() {
   return ranks;
 }
 
-bool Requests::abandon() {
+bool Session::abandon() {
   bool clean = true;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     int done = 0;
-    session_.must(MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE), "MPI_Test");
+    must(MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done != 0) continue;
     if (peers_[i].receiving) {
-      session_.must(MPI_Cancel(&requests_[i]), "MPI_Cancel");
-      session_.must(MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE), "MPI_Test");
+      must(MPI_Cancel(&requests_[i]), "MPI_Cancel");
+      must(MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE), "MPI_Test");
       clean = clean && done != 0;
     } else {
-      session_.must(MPI_Request_free(&requests_[i]), "MPI_Request_free");
+      must(MPI_Request_free(&requests_[i]), "MPI_Request_free");
     }
   }
   requests_.clear();
   peers_.clear();
   return clean;
+}
+
+void Session::expect_farewells(std::shared_ptr<processes::Farewells> farewells) {
+  farewells_.assign(farewells->size(), MPI_REQUEST_NULL);
+  for (int other = 0; other < size(); ++other) {
+    const auto at = static_cast<std::size_t>(other);
+    if (other != rank())
+      must(MPI_Irecv(&(*farewells)[at], sizeof(processes::Farewell), MPI_BYTE, other,
+                     static_cast<int>(processes::Tag{}.number()), comm_, &farewells_[at]),
+           "MPI_Irecv");
+  }
+}
+
+bool Session::farewell_came(int rank) {
+  int come = 0;
+  must(MPI_Test(&farewells_[static_cast<std::size_t>(rank)], &come, MPI_STATUS_IGNORE), "MPI_Test");
+  return come != 0;
 }
 
 }  // namespace fp8lab::mpi

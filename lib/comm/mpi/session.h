@@ -5,77 +5,56 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <thread>
-#include <utility>
 #include <vector>
+
+#include "comm/processes/transport.h"
 
 namespace fp8lab::mpi {
 
 /// This process's part in MPI. Started at level MPI_THREAD_FUNNELED: only the thread that came first may come again.
-class Session {
+class Session final : public processes::Transport {
  public:
-  /// Starts MPI at the first call; it ends with the process.
+  /// Starts MPI at the first call; it ends with the process. Once broken off, MPI is not called again, not even to end it,
+  /// which would wait for the process that no longer answers. mpirun ends the others when this one exits.
   static Session& instance();
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  MPI_Comm comm() const { return comm_; }
-  int largest_tag() const { return largest_tag_; }
+  std::uint64_t largest_context() const override { return static_cast<std::uint64_t>(largest_tag_ - 1) / 2; }
 
-  /// Number of the next message context; every rank has the same one between runs.
-  std::uint64_t next_context = 1;
+  void receive(std::byte* to, std::int64_t bytes, int from_rank, processes::Tag tag) override;
+  void send(const std::byte* from, std::int64_t bytes, int to_rank, processes::Tag tag) override;
+  bool finished() override;
+  std::vector<int> unfinished_ranks() override;
+  /// Receives are cancelled. Sends stay, without harm if no receive is ever posted for them. False if a receive had begun.
+  bool abandon() override;
+  void pause() override { std::this_thread::yield(); }
 
-  /// Another process no longer answers: MPI is not called again, not even to end it, which would wait for that process.
-  /// mpirun ends the others when this one exits.
-  void break_off(std::string reason) { broken_ = std::move(reason); }
-  /// Throws unless this thread may use MPI, and MPI is whole.
-  void check_usable() const;
-  /// Breaks off and throws unless `code` is MPI_SUCCESS.
-  void must(int code, const char* function);
-
-  /// For memory that an unfinished message may still use.
-  void keep_forever(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
+  void expect_farewells(std::shared_ptr<processes::Farewells> farewells) override;
+  bool farewell_came(int rank) override;
 
  private:
-  Session();
-  ~Session();
-
-  MPI_Comm comm_ = MPI_COMM_NULL;
-  int rank_ = 0;
-  int size_ = 1;
-  int largest_tag_ = 0;
-  std::thread::id thread_ = std::this_thread::get_id();
-  std::string broken_;
-  std::vector<std::shared_ptr<void>> kept_;
-};
-
-/// Messages under way, to be awaited together.
-class Requests {
- public:
-  explicit Requests(Session& session) : session_(session) {}
-
-  void receive(std::byte* to, std::int64_t bytes, int from_rank, int tag);
-  void send(const std::byte* from, std::int64_t bytes, int to_rank, int tag);
-  /// Whether all are finished; they are forgotten then.
-  bool finished();
-  /// Ranks with messages that are not, in order, once each.
-  std::vector<int> unfinished_ranks();
-  /// Forgets them all. Receives are cancelled. Sends stay, without harm if no receive is ever posted for them. False
-  /// if a receive had begun, and memory of the caller may still be written.
-  bool abandon();
-
- private:
+  struct World {
+    MPI_Comm comm = MPI_COMM_NULL;
+    int rank = 0;
+    int size = 1;
+  };
   struct Peer {
     int rank;
     bool receiving;
   };
+  explicit Session(const World& world);
+  ~Session() override;
+  static World start();
+  void check_thread() const override;
+  /// Breaks off and throws unless `code` is MPI_SUCCESS.
+  void must(int code, const char* function);
 
-  Session& session_;
+  MPI_Comm comm_;
+  int largest_tag_ = 0;
+  std::thread::id thread_ = std::this_thread::get_id();
   std::vector<MPI_Request> requests_;
-  std::vector<Peer> peers_;  ///< of each request
+  std::vector<Peer> peers_;             ///< of each request
+  std::vector<MPI_Request> farewells_;  ///< by rank
 };
 
 }  // namespace fp8lab::mpi

@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "comm/process_groups.h"
+#include "comm/ranks.h"
 
-// A program for mpirun whose rank 1 comes to the end that its first argument names, after some rounds of collectives.
+// A program for mpirun or launch_ranks whose rank 1 comes to the end that its first argument names, after some rounds of collectives.
 namespace {
 
 using fp8lab::GatherPart;
@@ -54,11 +54,12 @@ void work(ProcessGroup& group, std::string_view end) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) return 2;
+  if (argc < 2) return 2;
+  using namespace fp8lab::comm_test;
   try {
-    const int ranks = std::stoi(argv[2]);
-    fp8lab::run_ranks("mpi", {.ranks = ranks, .timeout = std::chrono::seconds(2)},
-                      [&](ProcessGroup& group) { work(group, argv[1]); });
+    fp8lab::RunOptions options = run_options(launched_ranks());
+    options.timeout = std::chrono::seconds(2);
+    fp8lab::run_ranks(row(), options, [&](ProcessGroup& group) { work(group, argv[1]); });
   } catch (const std::exception& error) {
     std::fprintf(stderr, "victim: %s\n", error.what());
     return 1;

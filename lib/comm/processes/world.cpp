@@ -1,34 +1,19 @@
-#include "comm/mpi/world.h"
+#include "comm/processes/world.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "core/check.h"
 
-namespace fp8lab::mpi {
-namespace {
-
-// Collectives take the tags from 2 on.
-constexpr int kFarewellTag = 1;
-
-}  // namespace
-
-World::World(Session& session, const RunOptions& options)
-    : session_(session),
+namespace fp8lab::processes {
+World::World(Transport& transport, const RunOptions& options)
+    : transport_(transport),
       timeout_(options.timeout),
       stop_(options.stop),
-      farewells_(std::make_shared<std::vector<Farewell>>(static_cast<std::size_t>(session.size()))),
-      arrivals_(farewells_->size(), MPI_REQUEST_NULL),
+      farewells_(std::make_shared<Farewells>(static_cast<std::size_t>(transport.size()))),
       heard_(farewells_->size(), false) {
-  for (int rank = 0; rank < session_.size(); ++rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    if (rank != session_.rank())
-      session_.must(MPI_Irecv(&(*farewells_)[at], sizeof(Farewell), MPI_BYTE, rank, kFarewellTag, session_.comm(),
-                              &arrivals_[at]),
-                    "MPI_Irecv");
-  }
+  transport_.expect_farewells(farewells_);
 }
 
 void World::abort(const std::string& reason) {
@@ -36,28 +21,32 @@ void World::abort(const std::string& reason) {
 }
 
 void World::listen() {
-  for (int rank = 0; rank < session_.size(); ++rank) {
+  for (int rank = 0; rank < transport_.size(); ++rank) {
     const auto at = static_cast<std::size_t>(rank);
-    if (rank == session_.rank() || heard_[at]) continue;
-    int come = 0;
-    session_.must(MPI_Test(&arrivals_[at], &come, MPI_STATUS_IGNORE), "MPI_Test");
-    if (come != 0) hear(rank);
+    if (rank == transport_.rank() || heard_[at]) continue;
+    if (!transport_.farewell_came(rank)) {
+      const std::string lost = transport_.lost(rank);
+      if (lost.empty()) continue;
+      (*farewells_)[at] = to_farewell(Cause{.ending = Ending::kByDeath, .reason = lost}, 0);
+    }
+    hear(rank);
   }
   if (stop_.stop_requested()) abort(std::string(kStoppedFromOutside));
 }
 
 void World::conclude(const std::optional<Failure>& failure) {
   listen();
+  transport_.await_only_farewells();
   if (failure && !failure->echo && !cause_)
     cause_ = Cause{.ending = Ending::kByDeath, .reason = failure->reason, .out_of_memory = failure->out_of_memory};
-  (*farewells_)[static_cast<std::size_t>(session_.rank())] = to_farewell(cause_, session_.next_context);
+  (*farewells_)[static_cast<std::size_t>(transport_.rank())] = to_farewell(cause_, transport_.next_context);
   exchange_farewells();
   for (const Farewell& farewell : *farewells_)
-    session_.next_context = std::max(session_.next_context, farewell.next_context);
+    transport_.next_context = std::max(transport_.next_context, farewell.next_context);
   throw_first_cause();
 }
 
-World::Farewell World::to_farewell(const std::optional<Cause>& cause, std::uint64_t next_context) {
+Farewell World::to_farewell(const std::optional<Cause>& cause, std::uint64_t next_context) {
   Farewell farewell{.next_context = next_context};
   if (!cause) return farewell;
   farewell.ending = cause->ending;
@@ -79,41 +68,49 @@ void World::hear(int rank) {
             .reason = farewell.ending == Ending::kByDeath ? fmt::format("rank {} died: {}", rank, reason) : reason};
 }
 
+/// A rank that is lost listens no more.
+bool World::said_to_all() const {
+  if (transport_.finished()) return true;
+  const std::vector<int> unfinished = transport_.unfinished_ranks();
+  return std::all_of(unfinished.begin(), unfinished.end(), [&](int rank) { return !transport_.lost(rank).empty(); });
+}
+
 /// Others may go on for as long as they like; but once the run has failed they have only the timeout to notice.
 void World::exchange_farewells() {
-  Requests sends(session_);
-  const auto* own = reinterpret_cast<const std::byte*>(&(*farewells_)[static_cast<std::size_t>(session_.rank())]);
-  for (int rank = 0; rank < session_.size(); ++rank)
-    if (rank != session_.rank()) sends.send(own, sizeof(Farewell), rank, kFarewellTag);
+  const auto* own = reinterpret_cast<const std::byte*>(&(*farewells_)[static_cast<std::size_t>(transport_.rank())]);
+  for (int rank = 0; rank < transport_.size(); ++rank)
+    if (rank != transport_.rank()) transport_.send(own, sizeof(Farewell), rank, Tag{});
 
   std::optional<std::chrono::steady_clock::time_point> deadline;
-  bool sent = false;
-  while (!sent || heard_count_ + 1 < session_.size()) {
-    sent = sent || sends.finished();
+  bool said = false;
+  while (!said || heard_count_ + 1 < transport_.size()) {
+    said = said || said_to_all();
     listen();
     if (cause_ && !deadline) deadline = std::chrono::steady_clock::now() + timeout_;
     if (!deadline || std::chrono::steady_clock::now() < *deadline) {
-      std::this_thread::yield();
+      transport_.pause();
       continue;
     }
-    session_.keep_forever(farewells_);
-    session_.break_off(fmt::format("a run failed, and not every rank answered in time: {}", reason()));
-    return;
+    transport_.keep_forever(farewells_);
+    return transport_.break_off(fmt::format("a run failed, and not every rank answered in time: {}", reason()));
   }
+  for (int rank = 0; rank < transport_.size(); ++rank)
+    if (const std::string lost = transport_.lost(rank); !lost.empty())
+      return transport_.break_off(fmt::format("rank {}: {}", rank, lost));
 }
 
 /// Every rank has the same farewells before it, so all choose the same.
 void World::throw_first_cause() const {
   for (const Ending ending : {Ending::kByDeath, Ending::kByFinding, Ending::kByEcho}) {
-    for (int rank = 0; rank < session_.size(); ++rank) {
+    for (int rank = 0; rank < transport_.size(); ++rank) {
       const Farewell& farewell = (*farewells_)[static_cast<std::size_t>(rank)];
       if (farewell.ending != ending) continue;
-      const bool own = rank == session_.rank();  // whole, where a farewell may be cut short
+      const bool own = rank == transport_.rank();  // whole, where a farewell may be cut short
       const Failure failure{.reason = own ? reason() : farewell.reason.data(), .out_of_memory = farewell.out_of_memory};
-      if (ending == Ending::kByDeath) throw_failure(failure, rank, session_.size());
+      if (ending == Ending::kByDeath) throw_failure(failure, rank, transport_.size());
       fail(failure.reason);
     }
   }
 }
 
-}  // namespace fp8lab::mpi
+}  // namespace fp8lab::processes

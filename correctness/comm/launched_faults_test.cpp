@@ -1,0 +1,53 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "comm/victim_run.h"
+
+// Kills, stops and silences a real rank among processes: the others end soon, with one cause, and nobody stays behind.
+namespace fp8lab::comm_test {
+namespace {
+
+TEST(LaunchedFaults, AHealthyRunEndsWell) {
+  const Outcome outcome = run_victim("well");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_EQ(outcome.output, "");
+  EXPECT_EQ(outcome.survivors, 0);
+}
+
+class LaunchedFaults : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Ends, LaunchedFaults,
+                         testing::Values("killed", "killed-in-flight", "crashed", "stopped", "exited", "thrown",
+                                         "silent"),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST_P(LaunchedFaults, EndEveryRankAndLeaveNoOrphan) {
+  const Outcome outcome = run_victim(GetParam());
+  EXPECT_NE(outcome.status, 0) << outcome.output;
+  // A timeout of 2 s to miss the rank, as much again to hear from it, and the start and end of the launcher.
+  EXPECT_LT(outcome.seconds, 30) << outcome.output;
+  EXPECT_EQ(outcome.survivors, 0) << outcome.output;
+}
+
+TEST(LaunchedFaults, ARankThatDiesByExceptionIsTheOneCause) {
+  const Outcome outcome = run_victim("thrown");
+  EXPECT_NE(outcome.output.find("victim: rank 1: boom\n"), std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find("cannot complete"), std::string::npos) << outcome.output;
+}
+
+TEST(LaunchedFaults, ASilentRankIsNamed) {
+  const Outcome outcome = run_victim("silent");
+  EXPECT_NE(
+      outcome.output.find("victim: rank 1 did not come to all_gather 'weights' (#21: 1 part, 16777216 bytes) of group "
+                          "'world' within 2 s; the last collective that rank 1 completed is all_gather 'weights' (#20"),
+      std::string::npos)
+      << outcome.output;
+}
+
+}  // namespace
+}  // namespace fp8lab::comm_test

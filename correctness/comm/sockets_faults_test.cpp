@@ -1,0 +1,43 @@
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "comm/launch.h"
+#include "comm/victim_run.h"
+
+// No launcher ends the survivors here: each finds out by itself, and says who died.
+namespace fp8lab::comm_test {
+namespace {
+
+int count(const std::string& text, const std::string& wanted) {
+  int found = 0;
+  for (std::size_t at = text.find(wanted); at != std::string::npos; at = text.find(wanted, at + 1)) ++found;
+  return found;
+}
+
+class SocketsFaults : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Ends, SocketsFaults, testing::Values("killed", "killed_in_flight", "crashed", "exited"),
+                         [](const auto& param) { return std::string(param.param); });
+
+TEST_P(SocketsFaults, EverySurvivorNamesTheDead) {
+  std::string end = GetParam();
+  if (end == "killed_in_flight") end = "killed-in-flight";
+  const Outcome outcome = run_victim(end);
+  EXPECT_EQ(count(outcome.output, "victim: rank 1: its process has ended, or "), 3) << outcome.output;
+  EXPECT_EQ(count(outcome.output, "victim: "), 3) << outcome.output;
+  // At once: the timeout is not waited for.
+  EXPECT_LT(outcome.seconds, 10) << outcome.output;
+}
+
+TEST(SocketsFaults, EverySurvivorNamesTheSilent) {
+  const Outcome outcome = run_victim("stopped");
+  EXPECT_EQ(count(outcome.output, "victim: rank 1 did not come to all_gather 'weights' (#21"), 3) << outcome.output;
+}
+
+TEST(SocketsFaults, AnErrorIsToldToAll) {
+  const Outcome outcome = run_victim("thrown");
+  EXPECT_EQ(count(outcome.output, "victim: rank 1: boom\n"), 4) << outcome.output;
+}
+
+}  // namespace
+}  // namespace fp8lab::comm_test

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+
+namespace fp8lab::comm_test {
+
+struct Outcome {
+  int status = 0;
+  std::string output;
+  double seconds = 0;
+  int survivors = 0;
+};
+
+/// Processes whose command line contains `marker`.
+inline int processes_with(const std::string& marker) {
+  int found = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
+    const std::string words{std::istreambuf_iterator<char>(file), {}};
+    if (words.find(marker) != std::string::npos) ++found;
+  }
+  return found;
+}
+
+/// Runs the victim program with four ranks, by the launcher that the build names.
+inline Outcome run_victim(const std::string& end) {
+  const std::string marker = "fp8lab-victim-" + std::to_string(getpid()) + "-" + end;
+  const std::string command = std::string(FP8LAB_LAUNCHER) + " " FP8LAB_VICTIM " " + end + " " + marker + " 2>&1";
+  const auto start = std::chrono::steady_clock::now();
+  Outcome outcome;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) throw std::runtime_error("popen: " + command);
+  for (int c = fgetc(pipe); c != EOF; c = fgetc(pipe)) outcome.output += static_cast<char>(c);
+  outcome.status = pclose(pipe);
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  outcome.survivors = processes_with(marker);
+  return outcome;
+}
+
+}  // namespace fp8lab::comm_test

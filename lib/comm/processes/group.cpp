@@ -1,0 +1,293 @@
+#include "comm/processes/group.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "comm/processes/world.h"
+#include "comm/reduce.h"
+#include "comm/slices.h"
+#include "core/check.h"
+
+namespace fp8lab::processes {
+namespace {
+
+/// How often messages are tested between looks at clock and farewells.
+constexpr int kTestsPerLook = 64;
+constexpr std::size_t kLineBytes = 64;
+
+/// A collective is two exchanges: everybody's call to everybody, which are compared; then the bytes, point to point.
+class Group final : public ProcessGroup {
+ public:
+  Group(World& world, std::uint64_t context, Identity identity)
+      : ProcessGroup(std::move(identity)),
+        world_(world),
+        transport_(world.transport()),
+        context_(context),
+        memory_(std::make_shared<Memory>()),
+        sources_(static_cast<std::size_t>(size())) {
+    memory_->headers.resize(static_cast<std::size_t>(size()));
+    check(context <= transport_.largest_context(),
+          "the messages between processes have no tags left for another group");
+  }
+
+  static Group whole(World& world, const RunOptions& options) {
+    Transport& transport = world.transport();
+    Identity identity{.name = "world",
+                      .world_ranks = std::vector<int>(static_cast<std::size_t>(transport.size())),
+                      .rank = transport.rank(),
+                      .moves_data = options.moves_data};
+    std::iota(identity.world_ranks.begin(), identity.world_ranks.end(), 0);
+    return {world, transport.next_context++, std::move(identity)};
+  }
+
+ private:
+  struct Header {
+    Signature call;
+    std::uint64_t next_context = 0;
+  };
+  /// What messages of this group use, besides the caller's buffers.
+  struct Memory {
+    std::vector<Header> headers;  ///< by rank
+    std::vector<std::byte> staging;
+  };
+
+  void do_all_gather(const Signature& call, std::span<const GatherPart> parts) override {
+    meet(call);
+    if (!moves_data()) return;
+    for (const GatherPart& part : parts) {
+      const auto place = [&](int other) { return part.offsets_bytes[static_cast<std::size_t>(other)]; };
+      const std::int64_t own = place(rank() + 1) - place(rank());
+      for_others([&](int other) {
+        receive(part.to + place(other), place(other + 1) - place(other), other);
+        send(part.from, own, other);
+      });
+      if (own > 0 && part.from != part.to + place(rank()))
+        std::memcpy(part.to + place(rank()), part.from, static_cast<std::size_t>(own));
+    }
+    finish(call);
+  }
+
+  void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) override {
+    meet(call);
+    if (!moves_data()) return;
+    std::size_t staged = 0;
+    for (const ScatterPart& part : parts) staged += staging_bytes(own_slice(part), part.dtype);
+    reserve_staging(staged);
+    staged = 0;
+    for (const ScatterPart& part : parts) {
+      for_others([&](int other) { send_slice(part.from, slice_of_rank(part, other), part.dtype, other); });
+      stage(own_slice(part), part.dtype, staged);
+    }
+    finish(call);
+    staged = 0;
+    for (const ScatterPart& part : parts)
+      reduce_staged({.dtype = part.dtype}, part.from, own_slice(part), part.to, staged);
+  }
+
+  // As in_process does it: each rank reduces one slice of every tensor, and sends the result to all.
+  void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override {
+    meet(call);
+    if (!moves_data()) return;
+    std::size_t staged = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      staged += staging_bytes(slice_of(parts[i], i, rank(), size()), parts[i].dtype);
+    reserve_staging(staged);
+    staged = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      for_others(
+          [&](int other) { send_slice(parts[i].data, slice_of(parts[i], i, other, size()), parts[i].dtype, other); });
+      stage(slice_of(parts[i], i, rank(), size()), parts[i].dtype, staged);
+    }
+    finish(call);
+    staged = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const ReducePart& part = parts[i];
+      const Slice own = slice_of(part, i, rank(), size());
+      reduce_staged({.op = call.op, .dtype = part.dtype}, part.data, own, part.data + bytes_of(own.first, part.dtype),
+                    staged);
+      for_others([&](int other) {
+        const Slice theirs = slice_of(part, i, other, size());
+        receive(part.data + bytes_of(theirs.first, part.dtype), bytes_of(theirs.elems, part.dtype), other);
+        send_slice(part.data, own, part.dtype, other);
+      });
+    }
+    finish(call);
+  }
+
+  void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override {
+    meet(call);
+    if (!moves_data()) return;
+    for (const BroadcastPart& part : parts) {
+      if (rank() != call.root) receive(part.data, part.bytes, call.root);
+      if (rank() == call.root) for_others([&](int other) { send(part.data, part.bytes, other); });
+    }
+    finish(call);
+  }
+
+  void do_barrier(const Signature& call) override { meet(call); }
+
+  // Ranks of several groups count contexts differently. The largest number of all is new to everybody.
+  std::unique_ptr<ProcessGroup> do_split(const Signature& call, int, Identity identity) override {
+    meet(call);
+    std::uint64_t& next = transport_.next_context;
+    for (const Header& header : memory_->headers) next = std::max(next, header.next_context);
+    return std::make_unique<Group>(world_, next++, std::move(identity));
+  }
+
+  Tag call_tag() const { return {.context = context_, .data = false}; }
+  Tag data_tag() const { return {.context = context_, .data = true}; }
+
+  template <class Work>
+  void for_others(const Work& work) const {
+    // Everybody starts behind itself, so that not all send to one.
+    for (int step = 1; step < size(); ++step) work((rank() + step) % size());
+  }
+
+  void receive(std::byte* to, std::int64_t bytes, int other) {
+    transport_.receive(to, bytes, world_rank(other), data_tag());
+  }
+  void send(const std::byte* from, std::int64_t bytes, int other) {
+    transport_.send(from, bytes, world_rank(other), data_tag());
+  }
+  void send_slice(const std::byte* whole, const Slice& slice, DType dtype, int other) {
+    send(whole + bytes_of(slice.first, dtype), bytes_of(slice.elems, dtype), other);
+  }
+
+  static std::int64_t bytes_of(std::int64_t elems, DType dtype) {
+    return elems * static_cast<std::int64_t>(size_bytes(dtype));
+  }
+  static Slice slice_of_rank(const ScatterPart& part, int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    return {.first = part.offsets_elems[at], .elems = part.offsets_elems[at + 1] - part.offsets_elems[at]};
+  }
+  Slice own_slice(const ScatterPart& part) const { return slice_of_rank(part, rank()); }
+
+  // Staging: for each tensor in turn the others' summands of this rank's slice, in rank order, on lines of their own.
+  static std::size_t line_bytes(const Slice& slice, DType dtype) {
+    return (static_cast<std::size_t>(bytes_of(slice.elems, dtype)) + kLineBytes - 1) / kLineBytes * kLineBytes;
+  }
+  std::size_t staging_bytes(const Slice& own, DType dtype) const {
+    return line_bytes(own, dtype) * static_cast<std::size_t>(size() - 1);
+  }
+  void reserve_staging(std::size_t bytes) {
+    if (memory_->staging.size() < bytes) memory_->staging.resize(bytes);
+  }
+  void stage(const Slice& own, DType dtype, std::size_t& staged) {
+    for (int other = 0; other < size(); ++other) {
+      if (other == rank()) continue;
+      receive(memory_->staging.data() + staged, bytes_of(own.elems, dtype), other);
+      staged += line_bytes(own, dtype);
+    }
+  }
+  void reduce_staged(Reduction reduction, const std::byte* own_values, const Slice& own, std::byte* to,
+                     std::size_t& staged) {
+    for (int other = 0; other < size(); ++other) {
+      const bool is_own = other == rank();
+      sources_[static_cast<std::size_t>(other)] =
+          is_own ? own_values + bytes_of(own.first, reduction.dtype) : memory_->staging.data() + staged;
+      if (!is_own) staged += line_bytes(own, reduction.dtype);
+    }
+    if (own.elems == 0) return;
+    reduction.elems = own.elems;
+    reduction.sources = sources_;
+    reduction.targets = {&to, 1};
+    reduce(reduction);
+  }
+
+  /// Shows the others `call`, sees theirs, and compares.
+  void meet(const Signature& call) {
+    transport_.check_usable();
+    if (world_.aborted()) throw_aborted(call, name(), world_.reason());
+    std::vector<Header>& headers = memory_->headers;
+    Header& own = headers[static_cast<std::size_t>(rank())];
+    own = {call, transport_.next_context};
+    for_others([&](int other) {
+      auto* theirs = reinterpret_cast<std::byte*>(&headers[static_cast<std::size_t>(other)]);
+      transport_.receive(theirs, sizeof(Header), world_rank(other), call_tag());
+      transport_.send(reinterpret_cast<const std::byte*>(&own), sizeof(Header), world_rank(other), call_tag());
+    });
+    await(call, [&](bool late) {
+      if (world_.aborted()) return true;
+      if (!late && !world_.anyone_left()) return false;
+      const std::vector<int> missing = transport_.unfinished_ranks();
+      for (const int absent : missing)
+        if (world_.has_left(absent)) world_.abort(describe_left(absent, call, name()) + whereabouts(absent));
+      if (late && !missing.empty())
+        world_.abort(describe_late(missing, call, name(), world_.timeout()) + whereabouts(missing.front()));
+      return world_.aborted();
+    });
+    for (int other = 1; other < size(); ++other) {
+      const Signature& theirs = headers[static_cast<std::size_t>(other)].call;
+      if (theirs == headers.front().call) continue;
+      world_.abort(describe_mismatch(name(), world_rank(0), headers.front().call, world_rank(other), theirs));
+      throw_aborted(call, name(), world_.reason());
+    }
+    completed_ = call;
+  }
+
+  /// Waits for the bytes. A rank that left the meeting early sends none, but its farewell; all others do send.
+  void finish(const Signature& call) {
+    await(call, [&](bool late) {
+      if (!late && !world_.aborted()) return false;
+      const std::vector<int> missing = transport_.unfinished_ranks();
+      if (late) world_.abort(describe_late(missing, call, name(), world_.timeout()));
+      return late || std::all_of(missing.begin(), missing.end(), [&](int absent) { return world_.has_left(absent); });
+    });
+  }
+
+  /// Polls until all messages are through, or until `hopeless`, told whether the timeout is over, says so; then throws.
+  template <class Hopeless>
+  void await(const Signature& call, const Hopeless& hopeless) {
+    const auto deadline = std::chrono::steady_clock::now() + world_.timeout();
+    for (int tests = 1; !transport_.finished(); ++tests) {
+      if (tests % kTestsPerLook != 0) continue;
+      transport_.pause();
+      world_.listen();
+      // What a rank sent before its farewell has come before it.
+      if (transport_.finished()) return;
+      if (!hopeless(std::chrono::steady_clock::now() >= deadline)) continue;
+      if (!transport_.abandon()) {
+        transport_.keep_forever(memory_);
+        transport_.break_off(world_.reason());
+      }
+      throw_aborted(call, name(), world_.reason());
+    }
+  }
+
+  std::string whereabouts(int absent) const {
+    if (!completed_) return fmt::format("; rank {} has completed no collective of it", absent);
+    return fmt::format("; the last collective that rank {} completed is {}", absent, describe(*completed_, name()));
+  }
+
+  World& world_;
+  Transport& transport_;
+  std::uint64_t context_;
+  std::shared_ptr<Memory> memory_;
+  std::vector<const std::byte*> sources_;  ///< one per rank, filled for each reduction
+  std::optional<Signature> completed_;  ///< the last meeting, so the last of every rank that has not come to the next
+};
+
+}  // namespace
+
+void run_rank(Transport& transport, const RunOptions& options, const RankFunction& rank_function) {
+  transport.check_usable();
+  World world(transport, options);
+  std::optional<Failure> failure;
+  try {
+    Group group = Group::whole(world, options);
+    rank_function(group);
+  } catch (...) {
+    failure = current_failure();
+  }
+  world.conclude(failure);
+}
+
+}  // namespace fp8lab::processes
