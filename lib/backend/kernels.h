@@ -46,7 +46,8 @@ struct RandomArgs {
   float scale = 1.0f;
 };
 
-/// out = in, converted; any strides.
+/// out = in, converted; any strides, so that a transposed view on one side transposes. Within a type bits are copied, whatever they
+/// mean.
 struct CastArgs {
   MatrixView in;
   MatrixView out;

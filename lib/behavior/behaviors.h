@@ -31,6 +31,14 @@ struct Behaviors {
   bool strip_scale_padding = true;        ///< scales of blocks travel without the padding of their arrays
   bool reuse_quantizer_at_gather = true;  ///< a gather says two flags of its tensor, not a copy of its quantizer
   bool nearest_sharding_state = true;     ///< gather hooks heed the nearest wrapped module, not the root
+
+  // Tensor operations on quantized storage (ops/quantized_storage.h; TransformerEngine#2245). False is the behaviour before.
+  bool split_knows_columnwise = true;       ///< column-wise halves are cut too, not row-wise ones alone
+  bool slice_transpose_in_make_like = true;  ///< a shard is not given the column-wise half of the whole it is made from
+  bool own_scale_in_new_zeros = true;       ///< zeros like a per-tensor matrix have a copy of its scale, not the scale
+  bool copy_bytes_between_shards = true;    ///< a copy does not go through high precision
+  bool view_aligned_slices = true;          ///< nor does a slice, at least of the whole
+  bool keep_transpose_in_views = true;      ///< another shape does not cost the column-wise half
 };
 
 }  // namespace fp8lab

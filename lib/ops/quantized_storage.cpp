@@ -1,27 +1,287 @@
 #include "ops/quantized_storage.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
 #include "core/check.h"
 #include "ops/elementwise.h"
 
 namespace fp8lab {
+namespace {
 
-QuantizedHalf make_columnwise(Device& device, const QuantizedTensor& tensor, HolderId holder) {
-  const QuantFormat& format = tensor.format();
-  check(format.columnwise_is_transpose() && tensor.rowwise(), "make_columnwise: there is no row-wise half to transpose");
-  const HalfLayout layout = columnwise_layout(format, tensor.rows(), tensor.cols());
+constexpr bool kRowwise = false;
+constexpr bool kColumnwise = true;
+
+const QuantizedHalf& half_of(const QuantizedTensor& q, bool columnwise) {
+  return columnwise ? q.columnwise() : q.rowwise();
+}
+QuantizedHalf& half_of(QuantizedTensor& q, bool columnwise) { return columnwise ? q.columnwise() : q.rowwise(); }
+
+bool stored_transposed(const QuantFormat& format, bool columnwise) {
+  return columnwise && format.columnwise_stored_transposed();
+}
+
+HalfLayout layout_of(const QuantFormat& format, bool columnwise, std::int64_t rows, std::int64_t cols) {
+  return columnwise ? columnwise_layout(format, rows, cols) : rowwise_layout(format, rows, cols);
+}
+
+/// True if rows of the matrix are rows of the half's storage, scales included.
+bool scales_by_rows(const QuantFormat& format, bool columnwise) {
+  if (columnwise) return !format.columnwise_stored_transposed();
+  return rowwise_layout(format, 1, 1).scales.row_stride != 1;
+}
+
+/// The matrix [rows, cols] that a half's codes are.
+Tensor code_matrix(const QuantizedTensor& q, bool columnwise) {
+  const Tensor& codes = half_of(q, columnwise).codes;
+  if (stored_transposed(q.format(), columnwise)) return codes.transposed();
+  return codes.shape().rank() == 2 ? codes : codes.reshaped({q.rows(), q.cols()});
+}
+
+/// A half's scales without padding, one for each block of the matrix [rows, cols]: blocks down, blocks across.
+Tensor scale_matrix(const QuantizedTensor& q, bool columnwise) {
+  const QuantFormat& format = q.format();
+  const ScaleLayout layout = layout_of(format, columnwise, q.rows(), q.cols()).scales;
+  const Tensor& stored = half_of(q, columnwise).scale_inv;
+  // Strides tell how the operand is stored; the column-wise operand is the transposed matrix.
+  const bool turned = (layout.row_stride == 1) != columnwise;
+  const std::int64_t down = columnwise ? format.block_cols : format.block_rows;
+  const std::int64_t across = columnwise ? format.block_rows : format.block_cols;
+  return (turned ? stored.transposed() : stored)
+      .row_range(0, ceil_div(q.rows(), down))
+      .columns(0, ceil_div(q.cols(), across));
+}
+
+const Tensor& tensor_scale(const QuantizedTensor& q) { return (q.rowwise() ? q.rowwise() : q.columnwise()).scale_inv; }
+
+Tensor copy_of(Device& device, const Tensor& tensor, HolderId holder) {
+  const Tensor copy = device.allocate(tensor.spec(), holder);
+  copy_into(device, tensor, copy);
+  return copy;
+}
+
+/// A half of `shape` [rows, cols]: uninitialised codes, zeroed scales, or the shared one of a whole tensor.
+QuantizedHalf allocate_half(Device& device, const QuantFormat& format, bool columnwise, const Shape& shape,
+                            const Tensor& shared_scale, HolderId holder) {
+  const HalfLayout layout = layout_of(format, columnwise, shape.rows(), shape.cols());
   QuantizedHalf half;
   half.codes = device.allocate(layout.codes, holder);
-  copy_into(device, tensor.rowwise().codes.transposed(), half.codes);
   if (format.per_tensor()) {
-    half.scale_inv = tensor.rowwise().scale_inv.held_by(holder);
-    return half;
+    half.scale_inv = shared_scale;
+  } else {
+    half.scale_inv = device.allocate(layout.scales.spec, holder);
+    fill(device, half.scale_inv, 0.0f);
   }
-  half.scale_inv = device.allocate(layout.scales.spec, holder);
-  fill(device, half.scale_inv, 0.0f);
-  const std::int64_t blocks = ceil_div(tensor.rows(), format.block_rows), others = ceil_div(tensor.cols(), format.block_cols);
-  copy_into(device, tensor.rowwise().scale_inv.row_range(0, blocks).columns(0, others).transposed(),
-            half.scale_inv.row_range(0, others).columns(0, blocks));
   return half;
+}
+
+/// Rows that a cut must not part: the height of a block, in either half.
+std::int64_t rows_together(const QuantFormat& format) {
+  return format.per_tensor() ? 1 : std::max(format.block_rows, format.block_cols);
+}
+
+/// Fills a half of `shard` from the rows of the whole that begin at `begin`.
+void fill_shard_half(Device& device, const QuantizedTensor& whole, QuantizedTensor& shard, bool columnwise,
+                     std::int64_t begin) {
+  copy_into(device, code_matrix(whole, columnwise).row_range(begin, shard.rows()), code_matrix(shard, columnwise));
+  if (whole.format().per_tensor()) return;
+  const Tensor to = scale_matrix(shard, columnwise);
+  const std::int64_t block = columnwise ? whole.format().block_cols : whole.format().block_rows;
+  copy_into(device, scale_matrix(whole, columnwise).row_range(begin / block, to.rows()), to);
+}
+
+std::string describe(const QuantizedTensor& q) {
+  return fmt::format("{} [{}, {}]{}", name(q.format().payload), q.rows(), q.cols(),
+                     q.format().per_tensor()
+                         ? std::string(" scaled per tensor")
+                         : fmt::format(" in blocks of {} x {}", q.format().block_rows, q.format().block_cols));
+}
+
+/// Why rows cannot be seen where they lie; empty if they can.
+std::string slice_refusal(const QuantizedTensor& q, const RowCut& cut) {
+  const QuantFormat& format = q.format();
+  if (format.per_tensor() || (cut.begin == 0 && cut.count == q.rows())) return {};
+  for (const bool columnwise : {kRowwise, kColumnwise})
+    if (half_of(q, columnwise) && !scales_by_rows(format, columnwise))
+      return fmt::format("slice: scales of {} are not stored by its rows", describe(q));
+  constexpr std::int64_t kMultiple = 128;  // of rows where padding may begin, in either half
+  if (cut.begin % kMultiple != 0 || (cut.count % kMultiple != 0 && cut.begin + cut.count != q.rows()))
+    return fmt::format("slice: rows [{}, {}) of {} begin or end inside {} rows whose scales lie together", cut.begin,
+                       cut.begin + cut.count, describe(q), kMultiple);
+  return {};
+}
+
+QuantizedHalf slice_half(const QuantizedTensor& q, bool columnwise, const RowCut& cut) {
+  const QuantFormat& format = q.format();
+  const Tensor rows = code_matrix(q, columnwise).row_range(cut.begin, cut.count);
+  QuantizedHalf half = {.codes = stored_transposed(format, columnwise) ? rows.transposed() : rows,
+                        .scale_inv = half_of(q, columnwise).scale_inv};
+  if (format.per_tensor() || cut.count == q.rows()) return half;
+  const std::int64_t block = columnwise ? format.block_cols : format.block_rows;
+  const Shape scales = layout_of(format, columnwise, cut.count, q.cols()).scales.spec.shape;
+  half.scale_inv = half.scale_inv.row_range(cut.begin / block, scales.rows());
+  return half;
+}
+
+}  // namespace
+
+Tensor dequantize_matrix(Device& device, const QuantizedTensor& q, DType dtype, HolderId holder) {
+  check(!q.empty(), "dequantize_matrix: a quantized tensor without halves");
+  if (q.rowwise()) return dequantize(device, q.rowwise_operand(), dtype, holder);
+  OperandView matrix = q.columnwise_operand(false);
+  matrix.values = matrix.values.transposed();
+  std::swap(matrix.scales.block_rows, matrix.scales.block_cols);
+  std::swap(matrix.scales.row_stride, matrix.scales.col_stride);
+  return dequantize(device, matrix, dtype, holder);
+}
+
+QuantizedHalf make_columnwise(Device& device, const QuantizedTensor& q, HolderId holder) {
+  const QuantFormat& format = q.format();
+  if (!format.columnwise_is_transpose() || !q.rowwise())
+    fail(fmt::format(
+        "make_columnwise: {}{}; a transposed copy is for whole tensors and square blocks, from the row-wise half",
+        describe(q), q.rowwise() ? "" : " without row-wise half"));
+  QuantizedTensor made(q.shape(), format);
+  const Tensor scale = format.per_tensor() ? q.rowwise().scale_inv.held_by(holder) : Tensor{};
+  made.columnwise() = allocate_half(device, format, kColumnwise, {q.rows(), q.cols()}, scale, holder);
+  copy_into(device, code_matrix(q, kRowwise), code_matrix(made, kColumnwise));
+  if (!format.per_tensor()) copy_into(device, scale_matrix(q, kRowwise), scale_matrix(made, kColumnwise));
+  return made.columnwise();
+}
+
+std::string shard_refusal(const QuantFormat& format, std::int64_t rows, std::int64_t cols,
+                          std::span<const std::int64_t> offsets) {
+  if (offsets.size() < 2 || offsets.front() != 0 || offsets.back() != rows || !std::ranges::is_sorted(offsets))
+    return fmt::format("offsets of shards must run from 0 to the {} rows without falling", rows);
+  const std::int64_t multiple = rows_together(format);
+  for (std::size_t i = 1; i < offsets.size(); ++i)
+    if (offsets[i] % multiple != 0 && offsets[i] != rows)
+      return fmt::format("{} [{}, {}] cannot be cut after {} rows; blocks of {} x {} ask for a multiple of {}",
+                         name(format.payload), rows, cols, offsets[i], format.block_rows, format.block_cols, multiple);
+  return {};
+}
+
+QuantizedTensor make_like(const Behaviors& behaviors, const QuantizedTensor& whole, const QuantizedHalf& rowwise) {
+  QuantizedTensor made({rowwise.codes.rows(), rowwise.codes.cols()}, whole.format());
+  made.rowwise() = rowwise;
+  if (!behaviors.slice_transpose_in_make_like) made.columnwise() = whole.columnwise();
+  return made;
+}
+
+QuantizedTensor cut_rows(Device& device, const Behaviors& behaviors, const QuantizedTensor& whole, const RowCut& cut) {
+  const std::array<std::int64_t, 4> offsets = {0, cut.begin, cut.begin + cut.count, whole.rows()};
+  const std::string refusal = shard_refusal(whole.format(), whole.rows(), whole.cols(), offsets);
+  if (!refusal.empty()) fail("split: " + refusal);
+  const bool cuts_columnwise = behaviors.split_knows_columnwise && cut.halves.columnwise && whole.columnwise();
+  const bool cuts_rowwise = cut.halves.rowwise && whole.rowwise();
+  if (!cuts_rowwise && !cuts_columnwise)
+    fail(fmt::format("split: {} has {} and the shards ask for none that can be cut", describe(whole),
+                     whole.empty()     ? "no half"
+                     : whole.rowwise() ? "its row-wise half"
+                                       : "its column-wise half only"));
+
+  const Shape shape = {cut.count, whole.cols()};
+  const Tensor scale = whole.format().per_tensor() ? copy_of(device, tensor_scale(whole), cut.holder) : Tensor{};
+  const auto half = [&](bool columnwise) {
+    return allocate_half(device, whole.format(), columnwise, shape, scale, cut.holder);
+  };
+  QuantizedTensor shard(shape, whole.format());
+  if (cuts_rowwise) {
+    shard = make_like(behaviors, whole, half(kRowwise));
+    fill_shard_half(device, whole, shard, kRowwise, cut.begin);
+  }
+  if (cuts_columnwise) {
+    shard.columnwise() = half(kColumnwise);
+    fill_shard_half(device, whole, shard, kColumnwise, cut.begin);
+  }
+  return shard;
+}
+
+std::vector<QuantizedTensor> split_rows(Device& device, const Behaviors& behaviors, const QuantizedTensor& whole,
+                                        std::span<const std::int64_t> offsets, const RowCut& like) {
+  const std::string refusal = shard_refusal(whole.format(), whole.rows(), whole.cols(), offsets);
+  if (!refusal.empty()) fail("split: " + refusal);
+  std::vector<QuantizedTensor> shards;
+  shards.reserve(offsets.size() - 1);
+  for (std::size_t i = 1; i < offsets.size(); ++i) {
+    RowCut cut = like;
+    cut.begin = offsets[i - 1];
+    cut.count = offsets[i] - offsets[i - 1];
+    shards.push_back(cut_rows(device, behaviors, whole, cut));
+  }
+  return shards;
+}
+
+QuantizedTensor new_zeros(Device& device, const Behaviors& behaviors, const QuantizedTensor& q, std::int64_t rows,
+                          HolderId holder) {
+  check(!q.empty(), "new_zeros: like a quantized tensor without halves");
+  Tensor scale;
+  if (q.format().per_tensor())
+    scale = behaviors.own_scale_in_new_zeros ? copy_of(device, tensor_scale(q), holder) : tensor_scale(q);
+  QuantizedTensor zeros({rows, q.cols()}, q.format());
+  for (const bool columnwise : {kRowwise, kColumnwise}) {
+    if (!half_of(q, columnwise)) continue;
+    half_of(zeros, columnwise) = allocate_half(device, q.format(), columnwise, zeros.shape(), scale, holder);
+    fill(device, half_of(zeros, columnwise).codes, 0.0f);
+  }
+  return zeros;
+}
+
+bool copy_rows(Device& device, const Behaviors& behaviors, const QuantizedTensor& from, QuantizedTensor& to,
+               const Quantizer* quantizer) {
+  if (from.rows() != to.rows() || from.cols() != to.cols())
+    fail(fmt::format("copy: {} into {}; shapes must be equal", describe(from), describe(to)));
+  const bool has_all = (from.rowwise() || !to.rowwise()) && (from.columnwise() || !to.columnwise());
+  if (behaviors.copy_bytes_between_shards && has_all && from.format() == to.format()) {
+    for (const bool columnwise : {kRowwise, kColumnwise}) {
+      if (!half_of(to, columnwise)) continue;
+      fill_shard_half(device, from, to, columnwise, 0);
+    }
+    if (to.format().per_tensor() && !to.empty()) copy_into(device, tensor_scale(from), tensor_scale(to));
+    return true;
+  }
+  check(quantizer != nullptr, "copy: bytes cannot be copied here, and there is no quantizer to cast values with");
+  const HolderId holder = device.holder(HolderKind::kWorkspace, "copy", "values");
+  const Rewrite rewrite = {
+      .value = dequantize_matrix(device, from, DType::kF32, holder), .to = &to, .quantizer = quantizer};
+  quantize_in_place(device, std::span(&rewrite, 1));
+  return false;
+}
+
+RowSlice slice_rows(Device& device, const Behaviors& behaviors, const QuantizedTensor& q, const RowCut& cut,
+                    DType dtype) {
+  if (cut.begin < 0 || cut.count < 0 || cut.begin + cut.count > q.rows())
+    fail(fmt::format("slice: rows [{}, {}) of {}", cut.begin, cut.begin + cut.count, describe(q)));
+  RowSlice slice;
+  slice.reason = behaviors.view_aligned_slices ? slice_refusal(q, cut) : "slice: quantized storage is not looked into";
+  if (!slice.reason.empty()) {
+    slice.values = dequantize_matrix(device, q, dtype, cut.holder).row_range(cut.begin, cut.count);
+    return slice;
+  }
+  slice.view = QuantizedTensor({cut.count, q.cols()}, q.format());
+  for (const bool columnwise : {kRowwise, kColumnwise})
+    if (half_of(q, columnwise)) half_of(slice.view, columnwise) = slice_half(q, columnwise, cut);
+  return slice;
+}
+
+QuantizedTensor view_as(const Behaviors& behaviors, const QuantizedTensor& q, const Shape& shape) {
+  const bool same_matrix = shape.rows() == q.rows() && shape.cols() == q.cols();
+  if (shape.numel() != q.shape().numel() || (!same_matrix && !q.format().per_tensor()) ||
+      (!same_matrix && !q.rowwise()))
+    fail(fmt::format("view: {} as {}; {}", describe(q), to_string(shape),
+                     shape.numel() != q.shape().numel() ? "the elements are not as many"
+                     : q.format().per_tensor()          ? "without row-wise half the last dimension must stay"
+                                                        : "blocks lie along the last dimension, which must stay"));
+  QuantizedTensor viewed(shape, q.format());
+  if (q.rowwise())
+    viewed.rowwise() = {
+        .codes = same_matrix ? q.rowwise().codes : q.rowwise().codes.reshaped({shape.rows(), shape.cols()}),
+        .scale_inv = q.rowwise().scale_inv};
+  if (same_matrix && behaviors.keep_transpose_in_views) viewed.columnwise() = q.columnwise();
+  return viewed;
 }
 
 }  // namespace fp8lab

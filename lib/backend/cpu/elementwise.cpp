@@ -3,6 +3,7 @@
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/rows.h"
+#include "backend/cpu/transpose_bytes.h"
 #include "core/counter_rng.h"
 #include "core/float_bits.h"
 
@@ -17,6 +18,10 @@ void copy_bits(const MatrixView& in, const MatrixView& out) {
   for (std::int64_t i = 0; i < in.rows; ++i) {
     const Bits* from = in.as<const Bits>() + i * in.row_stride;
     Bits* to = out.as<Bits>() + i * out.row_stride;
+    if (in.col_stride == 1 && out.col_stride == 1) {
+      if (in.cols > 0) std::memmove(to, from, static_cast<std::size_t>(in.cols) * sizeof(Bits));
+      continue;
+    }
     for (std::int64_t j = 0; j < in.cols; ++j) to[j * out.col_stride] = from[j * in.col_stride];
   }
 }
@@ -27,6 +32,14 @@ void copy_bits(const MatrixView& in, const MatrixView& out) {
     if (in.numel() > 0) std::memmove(out.data, in.data, static_cast<std::size_t>(in.numel()) * size);
     return;
   }
+  if (size == 1 && in.col_stride == 1 && out.row_stride == 1)
+    return transpose_bytes({.in = in.as<const std::uint8_t>(),
+                            .in_stride = in.row_stride,
+                            .rows = in.rows,
+                            .cols = in.cols,
+                            .out = out.as<std::uint8_t>(),
+                            .out_stride = out.col_stride});
+  if (size == 1 && in.row_stride == 1 && out.col_stride == 1) return copy_bits(in.transposed(), out.transposed());
   switch (size) {
     case 1: return copy_bits<std::uint8_t>(in, out);
     case 2: return copy_bits<std::uint16_t>(in, out);

@@ -1,0 +1,353 @@
+#include "ops/quantized_storage.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reference/compare.h"
+#include "support/quantize.h"
+
+// Bytes of shards, copies and views against those of the whole, every format, bit for bit.
+namespace fp8lab {
+namespace {
+
+using support::bytes_of;
+using support::NamedFormat;
+using Bytes = std::vector<std::uint8_t>;
+using Offsets = std::vector<std::int64_t>;
+
+constexpr std::int64_t kCols[] = {1, 32, 160};
+const Offsets kOffsets[] = {{0, 0},
+                            {0, 64},
+                            {0, 32, 64},
+                            {0, 0, 64, 64},
+                            {0, 96, 96, 128},
+                            {0, 128, 256},
+                            {0, 128, 128, 384},
+                            {0, 7, 7, 20, 33},
+                            {0, 1, 2, 3},
+                            {0, 160, 192, 288},
+                            {0, 128, 200}};
+struct Halves {
+  const char* name;
+  Orientations orientations;
+};
+constexpr Halves kHalves[] = {{"both", {true, true}}, {"row-wise", {true, false}}, {"column-wise", {false, true}}};
+
+Behaviors reverted(bool Behaviors::*decision) {
+  Behaviors behaviors;
+  behaviors.*decision = false;
+  return behaviors;
+}
+
+class QuantizedStorage : public ::testing::TestWithParam<NamedFormat> {
+ protected:
+  const QuantFormat& format() const { return GetParam().format; }
+  HolderId anyone() { return support::anyone(*device_); }
+  Tensor values(std::int64_t rows, std::int64_t cols) {
+    return support::make_tensor(*device_, {rows, cols}, DType::kBF16, support::varied_values(rows * cols, 29));
+  }
+  QuantizedTensor quantized(const Tensor& x, Orientations orientations = {true, true}) {
+    return support::quantized(*device_, x, format(), {.orientations = orientations});
+  }
+  /// Whatever strides it has.
+  Bytes bytes(const Tensor& tensor) {
+    const Tensor plain = device_->allocate({Shape{tensor.rows(), tensor.cols()}, tensor.dtype()}, anyone());
+    copy_into(*device_, tensor.shape().rank() == 2 ? tensor : tensor.reshaped(plain.shape()), plain);
+    return bytes_of(*device_, plain);
+  }
+  ::testing::AssertionResult half_equals(const QuantizedHalf& actual, const QuantizedHalf& expected) {
+    if (static_cast<bool>(actual) != static_cast<bool>(expected))
+      return ::testing::AssertionFailure() << (actual ? "a half too many" : "a half is missing");
+    if (!actual) return ::testing::AssertionSuccess();
+    if (auto codes = reference::bitwise_equal(bytes(actual.codes), bytes(expected.codes)); !codes)
+      return codes << " (codes)";
+    return reference::bitwise_equal(bytes(actual.scale_inv), bytes(expected.scale_inv)) << " (scales)";
+  }
+  ::testing::AssertionResult equals(const QuantizedTensor& actual, const QuantizedTensor& expected) {
+    if (actual.rows() != expected.rows() || actual.cols() != expected.cols())
+      return ::testing::AssertionFailure() << "shape";
+    if (auto rowwise = half_equals(actual.rowwise(), expected.rowwise()); !rowwise) return rowwise << " row-wise";
+    return half_equals(actual.columnwise(), expected.columnwise()) << " column-wise";
+  }
+  /// What a shard should be: its rows quantized by themselves, under the whole's scale if there is one.
+  QuantizedTensor shard_of(const Tensor& x, std::int64_t begin, std::int64_t count, Orientations orientations) {
+    const Tensor rows = x.row_range(begin, count);
+    if (!format().per_tensor()) return quantized(rows, orientations);
+    QuantFormat fixed = format();
+    fixed.amax_source = AmaxSource::kHistory;
+    QuantizedTensor part =
+        support::quantized(*device_, rows, fixed, {.orientations = orientations, .history_scale = *exact_scale_});
+    QuantizedTensor result({count, x.cols()}, format());
+    result.rowwise() = part.rowwise();
+    result.columnwise() = part.columnwise();
+    return result;
+  }
+  void use_scale_of(const Tensor& x) {
+    exact_scale_ = support::expected_scale(support::matrix_of(*device_, x), format());
+  }
+
+  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::optional<float> exact_scale_;
+};
+
+// Invariants 1 and 2: shards are what quantizing them would give, and gathered they are the whole again.
+TEST_P(QuantizedStorage, ShardsAreTheirRowsAndGatherToTheWhole) {
+  int cut = 0;
+  for (const Offsets& offsets : kOffsets)
+    for (const std::int64_t cols : kCols)
+      for (const Halves& halves : kHalves) {
+        const std::int64_t rows = offsets.back();
+        if (!shard_refusal(format(), rows, cols, offsets).empty()) continue;
+        SCOPED_TRACE(testing::Message() << rows << " x " << cols << " in " << offsets.size() - 1 << ", "
+                                        << halves.name);
+        const Tensor x = values(rows, cols);
+        if (format().per_tensor()) use_scale_of(x);
+        const QuantizedTensor whole = quantized(x, halves.orientations);
+        const std::vector<QuantizedTensor> shards = split_rows(*device_, {}, whole, offsets, {.holder = anyone()});
+        ASSERT_EQ(shards.size(), offsets.size() - 1);
+        Bytes rowwise_codes, rowwise_scales, columnwise_codes, columnwise_scales;
+        for (std::size_t i = 0; i < shards.size(); ++i) {
+          const std::int64_t count = offsets[i + 1] - offsets[i];
+          ASSERT_TRUE(equals(shards[i], shard_of(x, offsets[i], count, halves.orientations))) << "shard " << i;
+          ++cut;
+          // Scales travel without the padding behind the last row of blocks.
+          const auto gather = [&](const QuantizedHalf& half, std::int64_t block, Bytes& codes, Bytes& scales) {
+            const Bytes more_codes = bytes(half.codes);
+            codes.insert(codes.end(), more_codes.begin(), more_codes.end());
+            if (format().per_tensor()) return;
+            const Bytes more_scales = bytes(half.scale_inv.row_range(0, ceil_div(count, block)));
+            scales.insert(scales.end(), more_scales.begin(), more_scales.end());
+          };
+          const bool by_rows = format().per_tensor() || format().block_rows != 1 || format().block_cols == 32;
+          if (halves.orientations.rowwise && by_rows)
+            gather(shards[i].rowwise(), format().block_rows, rowwise_codes, rowwise_scales);
+          if (halves.orientations.columnwise && !format().columnwise_stored_transposed())
+            gather(shards[i].columnwise(), format().block_cols, columnwise_codes, columnwise_scales);
+        }
+        const auto is_whole = [&](const QuantizedHalf& half, const Bytes& codes, Bytes scales) {
+          ASSERT_TRUE(reference::bitwise_equal(codes, bytes(half.codes)));
+          if (format().per_tensor()) return;
+          const Bytes stored = bytes(half.scale_inv);
+          ASSERT_LE(scales.size(), stored.size());
+          scales.resize(stored.size(), 0);  // padding is zero
+          ASSERT_TRUE(reference::bitwise_equal(scales, stored));
+        };
+        if (!rowwise_codes.empty()) is_whole(whole.rowwise(), rowwise_codes, rowwise_scales);
+        if (!columnwise_codes.empty()) is_whole(whole.columnwise(), columnwise_codes, columnwise_scales);
+      }
+  EXPECT_GT(cut, 20);
+}
+
+TEST_P(QuantizedStorage, RefusesShardsThatWouldShareABlock) {
+  const std::int64_t multiple = format().per_tensor() ? 1 : format().block_cols;
+  for (const Offsets& fine : {Offsets{0, 2 * multiple, 2 * multiple, 3 * multiple}, Offsets{0, multiple, multiple + 1}})
+    EXPECT_EQ(shard_refusal(format(), fine.back(), 64, fine), "");
+  for (const Offsets& wrong : {Offsets{0}, Offsets{}, Offsets{1, 3}, Offsets{0, 2}, Offsets{0, 4, 2, 3}})
+    EXPECT_NE(shard_refusal(format(), 3, 64, wrong), "");
+  // 288 rows over 4 ranks: 72 each.
+  const Offsets uneven = {0, 72, 144, 216, 288};
+  const std::string refusal = shard_refusal(format(), 288, 64, uneven);
+  EXPECT_EQ(refusal.empty(), format().per_tensor());
+  if (refusal.empty()) return;
+  EXPECT_NE(refusal.find("after 72 rows"), std::string::npos) << refusal;
+  EXPECT_NE(refusal.find("multiple of " + std::to_string(multiple)), std::string::npos) << refusal;
+  const QuantizedTensor whole = quantized(values(288, 64));
+  EXPECT_THROW(split_rows(*device_, {}, whole, uneven, {.holder = anyone()}), Error);
+}
+
+TEST_P(QuantizedStorage, ShardsOutliveTheWholeAndKeepNothingOfIt) {
+  for (const bool fixed : {true, false}) {
+    Behaviors behaviors;
+    behaviors.slice_transpose_in_make_like = fixed;
+    Ledger& ledger = device_->ledger();
+    const std::int64_t before = ledger.live_bytes();
+    QuantizedTensor shard, whole = quantized(values(256, 32));
+    const std::int64_t transpose =
+        whole.columnwise().codes.bytes() + (format().per_tensor() ? 4 : whole.columnwise().scale_inv.bytes());
+    shard =
+        cut_rows(*device_, behaviors, whole, {.begin = 128, .count = 128, .halves = {true, false}, .holder = anyone()});
+    whole = {};
+    EXPECT_EQ(static_cast<bool>(shard.columnwise()), !fixed);
+    shard.drop_columnwise();
+    const std::int64_t own = shard.bytes();
+    shard = {};
+    whole = quantized(values(256, 32));
+    shard =
+        cut_rows(*device_, behaviors, whole, {.begin = 128, .count = 128, .halves = {true, false}, .holder = anyone()});
+    whole = {};
+    EXPECT_EQ(ledger.live_bytes() - before, own + (fixed ? 0 : transpose));
+  }
+}
+
+TEST_P(QuantizedStorage, SplittingRowwiseDataOnlyLosesTheOtherHalfOrFails) {
+  const Behaviors before = reverted(&Behaviors::split_knows_columnwise);
+  const Offsets offsets = {0, 128, 256};
+  const Tensor x = values(256, 64);
+  for (const QuantizedTensor& shard : split_rows(*device_, before, quantized(x), offsets, {.holder = anyone()})) {
+    EXPECT_TRUE(shard.rowwise());
+    EXPECT_FALSE(shard.columnwise());
+  }
+  const QuantizedTensor columnwise_only = quantized(x, {false, true});
+  EXPECT_THROW(split_rows(*device_, before, columnwise_only, offsets, {.holder = anyone()}), Error);
+  EXPECT_EQ(split_rows(*device_, {}, columnwise_only, offsets, {.holder = anyone()}).size(), 2u);
+}
+
+TEST_P(QuantizedStorage, TransposedCopiesAreExact) {
+  for (const auto& [rows, cols] : {std::pair{1, 1}, {63, 65}, {64, 64}, {130, 200}, {0, 5}, {5, 0}, {257, 128}}) {
+    SCOPED_TRACE(testing::Message() << rows << " x " << cols);
+    QuantizedTensor q = quantized(values(rows, cols), {true, false});
+    if (!format().columnwise_is_transpose()) {
+      EXPECT_THROW(make_columnwise(*device_, q, anyone()), Error);
+      continue;
+    }
+    const QuantizedTensor expected = quantized(values(rows, cols));
+    q.columnwise() = make_columnwise(*device_, q, anyone());
+    ASSERT_TRUE(equals(q, expected));
+    ASSERT_EQ(format().per_tensor(), q.rowwise().scale_inv.buffer().same_block(q.columnwise().scale_inv.buffer()));
+
+    // Every code there is, NaNs of any payload and -0 among them.
+    auto* codes = q.rowwise().codes.data<std::uint8_t>();
+    for (std::int64_t i = 0; i < q.rowwise().codes.numel(); ++i) codes[i] = static_cast<std::uint8_t>(i * 7 + i / 256);
+    const Bytes transposed = bytes_of(*device_, make_columnwise(*device_, q, anyone()).codes);
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < cols; ++j)
+        ASSERT_EQ(transposed[static_cast<std::size_t>(j * rows + i)], codes[i * cols + j]) << i << ", " << j;
+  }
+}
+
+TEST_P(QuantizedStorage, ZerosHaveAScaleOfTheirOwn) {
+  for (const Halves& halves : kHalves)
+    for (const std::int64_t rows : {0, 32, 300}) {
+      SCOPED_TRACE(testing::Message() << rows << ", " << halves.name);
+      const QuantizedTensor like = quantized(values(128, 160), halves.orientations);
+      const QuantizedTensor zeros = new_zeros(*device_, {}, like, rows, anyone());
+      for (const auto& [half, source, layout] :
+           {std::tuple{&zeros.rowwise(), &like.rowwise(), rowwise_layout(format(), rows, 160)},
+            std::tuple{&zeros.columnwise(), &like.columnwise(), columnwise_layout(format(), rows, 160)}}) {
+        ASSERT_EQ(static_cast<bool>(*half), static_cast<bool>(*source));
+        if (!*half) continue;
+        EXPECT_EQ(half->codes.shape(), layout.codes.shape);
+        EXPECT_EQ(half->scale_inv.shape(), layout.scales.spec.shape);
+        for (const std::uint8_t byte : bytes(half->codes)) ASSERT_EQ(byte, 0);
+        if (format().per_tensor()) {
+          EXPECT_EQ(device_->read(half->scale_inv), device_->read(source->scale_inv));
+          EXPECT_FALSE(half->scale_inv.buffer().same_block(source->scale_inv.buffer()));
+        } else {
+          for (const std::uint8_t byte : bytes(half->scale_inv)) ASSERT_EQ(byte, 0);
+        }
+      }
+    }
+  // Without the fix the scale is shared: who rewrites the zeros rescales what they are like.
+  if (!format().per_tensor()) return;
+  const QuantizedTensor like = quantized(values(128, 160));
+  const QuantizedTensor zeros = new_zeros(*device_, reverted(&Behaviors::own_scale_in_new_zeros), like, 128, anyone());
+  EXPECT_TRUE(zeros.rowwise().scale_inv.buffer().same_block(like.rowwise().scale_inv.buffer()));
+}
+
+TEST_P(QuantizedStorage, CopiesBytesWhereEveryHalfIsThere) {
+  for (const Halves& wanted : kHalves)
+    for (const Halves& given : kHalves) {
+      SCOPED_TRACE(testing::Message() << given.name << " into " << wanted.name);
+      const Tensor x = values(128, 160);
+      QuantizedTensor to = quantized(values(128, 160), wanted.orientations);
+      fill(*device_, x, 3.0f);
+      const QuantizedTensor from = quantized(x, given.orientations);
+      const Quantizer quantizer = {
+          .format = format(),
+          .scale = format().amax_source == AmaxSource::kHistory ? support::scalar(*device_, 3.0f) : Tensor{},
+          .amax = {},
+          .holder = anyone()};
+      const bool has_all = (given.orientations.rowwise || !wanted.orientations.rowwise) &&
+                           (given.orientations.columnwise || !wanted.orientations.columnwise);
+      EXPECT_EQ(copy_rows(*device_, {}, from, to, &quantizer), has_all);
+      EXPECT_TRUE(equals(to, quantized(x, wanted.orientations)));
+      if (!has_all) {
+        EXPECT_THROW(copy_rows(*device_, {}, from, to, nullptr), Error);
+      }
+    }
+}
+
+TEST_P(QuantizedStorage, ACopyThroughValuesKeepsValuesAndMayChangeBytes) {
+  const Tensor x = support::make_tensor(*device_, {512, 256}, DType::kF32, reference::gaussian_values(512 * 256, 23));
+  const QuantizedTensor from = quantized(x, {true, false});
+  QuantizedTensor through_values = quantized(x, {true, false}), bytes_copied = quantized(x, {true, false});
+  const Quantizer quantizer = {
+      .format = format(),
+      .scale = format().amax_source == AmaxSource::kHistory ? support::scalar(*device_, 3.0f) : Tensor{},
+      .amax = {},
+      .holder = anyone()};
+  EXPECT_TRUE(copy_rows(*device_, {}, from, bytes_copied, &quantizer));
+  EXPECT_TRUE(equals(bytes_copied, from));
+  EXPECT_FALSE(copy_rows(*device_, reverted(&Behaviors::copy_bytes_between_shards), from, through_values, &quantizer));
+  const bool same_codes =
+      static_cast<bool>(reference::bitwise_equal(bytes(through_values.rowwise().codes), bytes(from.rowwise().codes)));
+  // A power of two moves when the largest of many blocks was rounded past one.
+  const bool many_blocks = format().block_rows == 1;
+  EXPECT_EQ(same_codes, format().scale == ScaleKind::kE8M0Floor || format().scale == ScaleKind::kF32 || !many_blocks);
+  if (format().scale == ScaleKind::kF32) return;  // and others drift by an ulp
+  EXPECT_EQ(bytes(dequantize_matrix(*device_, through_values, DType::kF32, anyone())),
+            bytes(dequantize_matrix(*device_, from, DType::kF32, anyone())));
+}
+
+TEST_P(QuantizedStorage, SlicesAreViewsWhereScalesAllowIt) {
+  const Tensor x = values(300, 160);
+  const bool tensor = format().per_tensor(), micro = !format().columnwise_stored_transposed();
+  const bool square = format().block_rows == 128;
+  if (tensor) use_scale_of(x);
+  for (const Halves& halves : kHalves) {
+    const QuantizedTensor whole = quantized(x, halves.orientations);
+    const Tensor all = dequantize_matrix(*device_, whole, DType::kF32, anyone());
+    for (const auto& [begin, count] :
+         {std::pair{0, 300}, {0, 128}, {128, 172}, {128, 128}, {64, 64}, {0, 5}, {128, 0}}) {
+      SCOPED_TRACE(testing::Message() << begin << " + " << count << ", " << halves.name);
+      const RowCut cut = {.begin = begin, .count = count, .holder = anyone()};
+      const RowSlice slice = slice_rows(*device_, {}, whole, cut, DType::kF32);
+      const bool aligned = begin % 128 == 0 && (count % 128 == 0 || begin + count == 300);
+      const bool view = count == 300 || tensor || (aligned && (micro || (square && !halves.orientations.columnwise)));
+      ASSERT_EQ(slice.reason.empty(), view) << slice.reason;
+      ASSERT_EQ(slice.view.empty(), !view);
+      const RowSlice before = slice_rows(*device_, reverted(&Behaviors::view_aligned_slices), whole, cut, DType::kF32);
+      ASSERT_TRUE(before.view.empty());
+      ASSERT_EQ(bytes(before.values), bytes(all.row_range(begin, count)));
+      if (!view) {
+        ASSERT_EQ(bytes(slice.values), bytes(before.values));
+        continue;
+      }
+      ASSERT_TRUE(equals(slice.view, shard_of(x, begin, count, halves.orientations)));
+      ASSERT_EQ(bytes(dequantize_matrix(*device_, slice.view, DType::kF32, anyone())), bytes(before.values));
+      const auto& half = [](const QuantizedTensor& q) -> const QuantizedHalf& {
+        return q.rowwise() ? q.rowwise() : q.columnwise();
+      };
+      ASSERT_TRUE(half(slice.view).codes.buffer().same_block(half(whole).codes.buffer()));
+    }
+  }
+}
+
+TEST_P(QuantizedStorage, ViewsKeepTheColumnwiseHalf) {
+  const QuantizedTensor q = quantized(values(64, 96));
+  const QuantizedTensor viewed = view_as({}, q, {4, 16, 96});
+  EXPECT_EQ(viewed.shape(), (Shape{4, 16, 96}));
+  EXPECT_TRUE(half_equals(viewed.rowwise(), q.rowwise()));
+  EXPECT_TRUE(half_equals(viewed.columnwise(), q.columnwise()));
+  EXPECT_TRUE(viewed.columnwise().codes.buffer().same_block(q.columnwise().codes.buffer()));
+  EXPECT_FALSE(view_as(reverted(&Behaviors::keep_transpose_in_views), q, {4, 16, 96}).columnwise());
+  EXPECT_THROW(view_as({}, q, {4, 16, 95}), Error);
+  if (!format().per_tensor()) {
+    EXPECT_THROW(view_as({}, q, {64 * 96}), Error);
+    return;
+  }
+  const QuantizedTensor flat = view_as({}, q, {64 * 96});
+  EXPECT_TRUE(reference::bitwise_equal(bytes(flat.rowwise().codes), bytes(q.rowwise().codes)));
+  EXPECT_FALSE(flat.columnwise());
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, QuantizedStorage, ::testing::ValuesIn(support::all_formats()),
+                         [](const auto& row) { return row.param.name; });
+
+}  // namespace
+}  // namespace fp8lab
