@@ -12,6 +12,7 @@
 #include "core/check.h"
 #include "ops/elementwise.h"
 #include "ops/quantize.h"
+#include "ops/quantized_storage.h"
 
 // How fast the host quantizes beside how fast it copies: one thread pinned to one core, on a tensor well beyond the last-level
 // cache. Every repetition of a row copies the tensor and then quantizes it, so that both meet the same machine;
@@ -143,6 +144,10 @@ void register_rows(Bench& bench) {
       bench.measure(state, bench.x.bytes() + q.bytes(),
                     [&] { dequantize(*bench.device, q.rowwise_operand(), DType::kBF16, bench.holder); });
     });
+  add("transpose/codes", [&bench, format = rows().front().format](benchmark::State& state) {
+    const QuantizedTensor q = quantize(*bench.device, bench.x, inputs_of(bench, format, {true, false}));
+    bench.measure(state, 2 * q.rowwise().codes.bytes(), [&] { make_columnwise(*bench.device, q, bench.holder); });
+  });
 }
 
 /// The last core this process may use; the first tends to serve interrupts.
