@@ -9,57 +9,97 @@ namespace {
 
 constexpr Bytes kF32 = 4;
 
+/// Which run of a layer's forward: the one whose tensors backward reads, or, where layers are checkpointed, the one
+/// before it, which saves none, in the first step or in later ones.
+enum class Run { kSaving, kRecorded, kRecordedAgain };
+
 /// y = x W^T + b under a recipe.
 struct Product {
   Product(const Scenario& scenario, std::int64_t in, std::int64_t out)
       : casts(scenario.casts),
         x(scenario.cast_activation(in)),
-        weight(scenario.cast_weight(out, in)),
         grad_y(scenario.cast_activation(out)),
         plain_x(scenario.plain(in)),
         plain_y(scenario.plain(out)),
-        weight_bytes(in * out * scenario.element),
-        bias_bytes(scenario.form.bias ? out * scenario.element : 0),
-        // Two tensors in forward, one in backward, each with a scale and a history.
-        recipe_state(scenario.recipe.histories ? 3 * kF32 * (1 + scenario.history_rows) : 0),
-        stash(scenario.recipe.histories ? 2 * kF32 : 0) {}
+        weight(weight_parameter(scenario, out, in)),
+        copy(weight.computes_as_kept ? Cast{} : scenario.cast_weight(out, in)),
+        bias(scenario.form.bias ? vector_parameter(scenario, out) : ParameterNumbers{}),
+        has_bias(scenario.form.bias),
+        forward_amaxes(scenario.recipe.histories ? 2 : 0),
+        backward_amaxes(scenario.recipe.histories ? 1 : 0),
+        stash(forward_amaxes * kF32),
+        // The quantizer that the second run leaves with its weight has a stashed scale.
+        kept_stash(scenario.checkpoint && weight.computes_as_kept && !scenario.decisions.keeps_quantizers ? stash : 0) {
+    // Each of those tensors has a scale and a history.
+    weight.state_before = (forward_amaxes + backward_amaxes) * kF32 * (1 + scenario.history_rows);
+    // A transpose lives until the next reshard.
+    const bool early = !scenario.decisions.transposes_in_backward;
+    const bool reshards = scenario.sharding.reshards, checkpoint = scenario.checkpoint;
+    transposed_when_recorded = early ? weight.transpose : 0;
+    transposed_in_forward = early && (!checkpoint || reshards) ? weight.transpose : 0;
+    transposed_in_backward = !early || (reshards && !checkpoint) ? weight.transpose : 0;
+  }
 
-  Bytes parameters() const { return weight_bytes + bias_bytes; }
-  Course forward() const { return x.course() + weight.course() + take(plain_y) + give(x.both - x.kept); }
+  void add_to(Node& node) const {
+    node.parameters.push_back(weight);
+    if (has_bias) node.parameters.push_back(bias);
+    node.forward_amaxes += forward_amaxes;
+    node.backward_amaxes += backward_amaxes;
+    node.stash += stash;
+    node.kept_stash += kept_stash;
+  }
+  Course forward(Run run = Run::kSaving) const {
+    const Bytes transposed = run == Run::kSaving ? transposed_in_forward : transposed_when_recorded;
+    const Course replaced = give(run == Run::kRecordedAgain ? kept_stash : 0);
+    return x.course() + take(transposed) + replaced + copy.course() + take(plain_y) + give(x.both - x.kept);
+  }
   /// From a plain input that nobody else needs.
-  Course forward_consuming() const { return forward() + give(casts ? plain_x : 0); }
+  Course forward_consuming(Run run = Run::kSaving) const { return forward(run) + give(casts ? plain_x : 0); }
   /// What forward_consuming() leaves for backward, but for the copy of the weight.
   Bytes saved_x() const { return casts ? x.kept : plain_x; }
   Course backward(bool consuming = true) const {
     const Course gradient_goes = give(consuming ? plain_y : 0);
-    const Course products = take(plain_x) + take(weight_bytes);
-    if (!casts) return take(bias_bytes) + products + gradient_goes;
-    return take(bias_bytes) + grad_y.course() + gradient_goes + products + give(grad_y.both);
+    const Course products = take(transposed_in_backward) + take(plain_x) + take(weight.whole);
+    if (!casts) return take(bias.whole) + products + gradient_goes;
+    return take(bias.whole) + grad_y.course() + gradient_goes + products + give(grad_y.both);
   }
 
   bool casts;
-  Cast x, weight, grad_y;
-  Bytes plain_x, plain_y, weight_bytes, bias_bytes, recipe_state, stash;
+  Cast x, grad_y;
+  Bytes plain_x, plain_y;
+  ParameterNumbers weight;
+  Cast copy;  ///< of the weight, for one pass
+  ParameterNumbers bias;
+  bool has_bias;
+  std::int64_t forward_amaxes, backward_amaxes;
+  Bytes stash, kept_stash;
+  Bytes transposed_when_recorded, transposed_in_forward, transposed_in_backward;
 };
 
 struct Norm {
   explicit Norm(const Scenario& scenario)
       : y(scenario.plain(scenario.hidden)),
-        parameters(scenario.form.norm_parameters * scenario.hidden * scenario.element),
+        parameters(static_cast<std::size_t>(scenario.form.norm_parameters),
+                   vector_parameter(scenario, scenario.hidden)),
+        gradients(scenario.form.norm_parameters * scenario.hidden * scenario.element),
         statistics(scenario.form.norm_statistics * scenario.tokens * kF32) {}
 
   Course forward() const { return take(y + statistics); }
-  Course backward() const { return take(y) + take(parameters) + give(y); }
+  Course backward() const { return take(y) + take(gradients) + give(y); }
 
-  Bytes y, parameters, statistics;
+  Bytes y;
+  std::vector<ParameterNumbers> parameters;
+  Bytes gradients, statistics;
 };
 
-/// Says what the node's shells hold, `shelled` bytes of what it saves, and ends its recorded forward, in which `left`
-/// bytes of that are still alive.
-void set_shells(Node& node, Shells shells, Bytes shelled, Bytes left) {
+/// Says what the node's shells hold, `shelled` bytes of what it saves, and sets its recorded forwards, at whose end
+/// `left` bytes of that are still alive.
+template <class Recorded>
+void set_recorded(Node& node, Shells shells, Bytes shelled, Bytes left, const Recorded& recorded) {
   node.retained = shells == Shells::kEmpty ? 0 : shelled;
   node.unemptied = shells == Shells::kNeverEmptied ? shelled : 0;
-  node.recorded += give(left - node.unemptied);
+  node.recorded = recorded(Run::kRecorded) + give(left - node.unemptied);
+  node.recorded_again = recorded(Run::kRecordedAgain) + give(left - node.unemptied);
 }
 
 Node linear(const Scenario& scenario, std::int64_t in, std::int64_t out) {
@@ -67,15 +107,13 @@ Node linear(const Scenario& scenario, std::int64_t in, std::int64_t out) {
   Node node;
   node.out = product.plain_y;
   node.keeps_input = !scenario.casts;
-  node.saved = product.x.kept + product.weight.both;
-  node.parameters = product.parameters();
-  node.recipe_state = product.recipe_state;
-  node.stash = product.stash;
+  node.saved = product.x.kept + product.copy.both;
+  product.add_to(node);
   node.forward = product.forward();
-  node.recorded = take(product.stash) + node.forward;
   node.backward = product.backward();
   node.backward_beside_residual = product.backward(false);
-  set_shells(node, scenario.module_shells, product.weight.both, node.saved);
+  set_recorded(node, scenario.decisions.module_shells, product.copy.both, node.saved,
+               [&](Run run) { return take(product.stash) + product.forward(run); });
   return node;
 }
 
@@ -85,14 +123,13 @@ Node norm_linear(const Scenario& scenario, std::int64_t out) {
   Node node;
   node.out = product.plain_y;
   node.keeps_input = true;
-  node.saved = norm.statistics + product.saved_x() + product.weight.both;
-  node.parameters = norm.parameters + product.parameters();
-  node.recipe_state = product.recipe_state;
-  node.stash = product.stash;
+  node.saved = norm.statistics + product.saved_x() + product.copy.both;
+  node.parameters = norm.parameters;
+  product.add_to(node);
   node.forward = norm.forward() + product.forward_consuming();
-  node.recorded = take(product.stash) + node.forward;
   node.backward = product.backward() + norm.backward();
-  set_shells(node, scenario.module_shells, product.weight.both, node.saved);
+  set_recorded(node, scenario.decisions.module_shells, product.copy.both, node.saved,
+               [&](Run run) { return take(product.stash) + norm.forward() + product.forward_consuming(run); });
   return node;
 }
 
@@ -106,9 +143,9 @@ struct Mlp {
     Node node;
     node.out = fc2.plain_y;
     node.keeps_input = true;
-    node.parameters = norm.parameters + fc1.parameters() + fc2.parameters();
-    node.recipe_state = fc1.recipe_state + fc2.recipe_state;
-    node.stash = fc1.stash + fc2.stash;
+    node.parameters = norm.parameters;
+    fc1.add_to(node);
+    fc2.add_to(node);
     node.backward = backward(true);
     node.backward_beside_residual = backward(false);
     return node;
@@ -126,11 +163,11 @@ Node norm_mlp(const Scenario& scenario) {
   const Mlp mlp(scenario);
   const Product &fc1 = mlp.fc1, &fc2 = mlp.fc2;
   Node node = mlp.node();
-  node.saved = mlp.norm.statistics + fc1.saved_x() + fc1.weight.both + fc1.plain_y + fc2.saved_x() + fc2.weight.both;
-  const Course first = mlp.norm.forward() + fc1.forward_consuming() + take(fc2.plain_x);
-  node.forward = first + fc2.forward_consuming();
-  node.recorded = take(fc1.stash) + first + take(fc2.stash) + fc2.forward_consuming();
-  set_shells(node, scenario.module_shells, fc1.weight.both + fc2.weight.both, node.saved);
+  node.saved = mlp.norm.statistics + fc1.saved_x() + fc1.copy.both + fc1.plain_y + fc2.saved_x() + fc2.copy.both;
+  const auto first = [&](Run run) { return mlp.norm.forward() + fc1.forward_consuming(run) + take(fc2.plain_x); };
+  node.forward = first(Run::kSaving) + fc2.forward_consuming();
+  set_recorded(node, scenario.decisions.module_shells, fc1.copy.both + fc2.copy.both, node.saved,
+               [&](Run run) { return take(fc1.stash) + first(run) + take(fc2.stash) + fc2.forward_consuming(run); });
   return node;
 }
 
@@ -139,22 +176,24 @@ Node norm_mlp(const Scenario& scenario) {
 Node fused_mlp(const Scenario& scenario) {
   const Mlp mlp(scenario);
   const Product &fc1 = mlp.fc1, &fc2 = mlp.fc2;
-  const auto product = [](const Product& of) { return of.forward() + give(of.weight.both - of.weight.kept); };
+  const auto product = [](const Product& of, Run run) { return of.forward(run) + give(of.copy.both - of.copy.kept); };
   const auto consumed = [](const Product& of) { return give(of.casts ? of.plain_x : 0); };
-  const auto forgotten = [](const Product& of) { return give(of.x.kept + of.weight.kept) + give(of.plain_x); };
+  const auto forgotten = [](const Product& of) { return give(of.x.kept + of.copy.kept) + give(of.plain_x); };
   Node node = mlp.node();
-  node.saved = mlp.norm.statistics + fc1.saved_x() + fc1.weight.kept + fc1.plain_y + fc2.saved_x() + fc2.weight.kept;
-  node.forward = mlp.norm.forward() + product(fc1) + consumed(fc1) + take(fc2.plain_x) + product(fc2) + consumed(fc2);
-  node.recorded = mlp.norm.forward() + give(mlp.norm.statistics) + take(fc1.stash) + product(fc1) + forgotten(fc1) +
-                  take(fc2.plain_x) + give(fc1.plain_y) + take(fc2.stash) + product(fc2) + forgotten(fc2);
-  set_shells(node, scenario.fuser_shells, fc1.weight.kept + fc2.weight.kept, 0);
+  node.saved = mlp.norm.statistics + fc1.saved_x() + fc1.copy.kept + fc1.plain_y + fc2.saved_x() + fc2.copy.kept;
+  node.forward = mlp.norm.forward() + product(fc1, Run::kSaving) + consumed(fc1) + take(fc2.plain_x) +
+                 product(fc2, Run::kSaving) + consumed(fc2);
+  set_recorded(node, scenario.decisions.fuser_shells, fc1.copy.kept + fc2.copy.kept, 0, [&](Run run) {
+    return mlp.norm.forward() + give(mlp.norm.statistics) + take(fc1.stash) + product(fc1, run) + forgotten(fc1) +
+           take(fc2.plain_x) + give(fc1.plain_y) + take(fc2.stash) + product(fc2, run) + forgotten(fc2);
+  });
   return node;
 }
 
 Node rotary(const Scenario& scenario) {
   Node node;
   node.out = scenario.plain(scenario.packed);
-  node.forward = node.recorded = take(node.out);
+  node.forward = node.recorded = node.recorded_again = take(node.out);
   node.backward = take(node.out) + give(node.out);
   return node;
 }
@@ -166,7 +205,7 @@ Node plain_attention(const Scenario& scenario) {
   node.keeps_input = node.keeps_output = true;
   node.saved = lse;
   node.forward = take(node.out + lse);
-  node.recorded = node.forward + give(lse);
+  node.recorded = node.recorded_again = node.forward + give(lse);
   node.backward = take(scenario.plain(scenario.packed)) + give(node.out);
   return node;
 }
@@ -189,14 +228,15 @@ Node cast_attention(const Scenario& scenario) {
   node.keeps_output = !numbers.casts_output;
   node.saved = qkv.both + lse + s_scale + o.both;
   node.recipe_state = 2 * numbers.histories * kF32 * (1 + history_rows);
+  node.forward_amaxes = node.backward_amaxes = numbers.histories;
   node.stash = numbers.histories * kF32;
   const Course kernel = qkv.course() + take(plain_o + lse);
   node.forward = kernel + take(s_scale) + o.course() + rounded(plain_o);
-  node.recorded = take(node.stash) + kernel + give(qkv.both) + take(s_scale) + give(s_scale) + o.course() +
-                  rounded(plain_o) + give(o.both + lse);
+  const Course recorded = take(node.stash) + kernel + give(qkv.both) + take(s_scale) + give(s_scale) + o.course() +
+                          rounded(plain_o) + give(o.both + lse);
   node.backward = grad_o.course() + give(plain_o) + take(plain_qkv) + grad_qkv.course() + rounded(plain_qkv) +
                   give(grad_qkv.both + grad_o.both);
-  set_shells(node, scenario.attention_shells, qkv.both, 0);
+  set_recorded(node, scenario.decisions.attention_shells, qkv.both, 0, [&](Run) { return recorded; });
   return node;
 }
 

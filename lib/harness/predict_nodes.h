@@ -3,7 +3,7 @@
 #include <string_view>
 #include <vector>
 
-#include "harness/predict_sizes.h"
+#include "harness/predict_parameters.h"
 
 namespace fp8lab::closed_form {
 
@@ -15,16 +15,21 @@ struct Node {
   bool keeps_output = false;
   Bytes saved = 0;  ///< all else that lives from its forward to its backward
 
-  Bytes parameters = 0;
-  Bytes recipe_state = 0;  ///< scales and histories
-  Bytes stash = 0;         ///< scales that a checkpointed forward sets aside
-  Bytes retained = 0;      ///< of `saved`, what its shells hold after backward
-  Bytes unemptied = 0;     ///< the same under shells that never let go: alive even where nothing is to be saved
+  std::vector<ParameterNumbers> parameters;  ///< in the order of construction
+  Bytes recipe_state = 0;                    ///< scales and histories of what has no parameters, made first
+  std::int64_t forward_amaxes = 0;           ///< that histories record in forward, one per tensor
+  std::int64_t backward_amaxes = 0;
+  Bytes stash = 0;       ///< scales that a checkpointed forward sets aside
+  Bytes kept_stash = 0;  ///< of these, what a weight's quantizer holds on to until the next step's forward
+  Bytes retained = 0;    ///< of `saved`, what its shells hold after backward
+  Bytes unemptied = 0;   ///< the same under shells that never let go: alive even where nothing is to be saved
 
-  /// From its input alive to `out` and `saved` alive.
+  /// From its input alive to `out` and `saved` alive; where layers are checkpointed, the second time.
   Course forward;
   /// The same in a checkpointed region's first forward, which leaves `out`, `stash` and `unemptied` alone.
   Course recorded;
+  /// The same in later steps.
+  Course recorded_again;
   /// From the gradient of `out` alive to the gradient of the input and of the parameters alive; `saved` lives on.
   Course backward;
   /// The same at the end of a branch whose residual needs the gradient of `out` too, so that it lives on.

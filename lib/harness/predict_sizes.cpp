@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/shape.h"
+#include "harness/sharding_keys.h"
 
 namespace fp8lab::closed_form {
 namespace {
@@ -33,6 +34,10 @@ constexpr Bytes scales_1x32(std::int64_t rows, std::int64_t cols) {
   return round_up(rows, 128) * round_up(ceil_div(cols, 32), 4);
 }
 
+constexpr Bytes row_128x128(std::int64_t cols) { return kF32 * round_up(ceil_div(cols, 128), 4); }
+constexpr Bytes row_1x32(std::int64_t cols) { return round_up(ceil_div(cols, 32), 4); }
+constexpr Bytes row_32x1(std::int64_t cols) { return round_up(cols, 128); }
+
 constexpr RecipeNumbers kRecipes[] = {
     {.name = "bf16"},
     {.name = "delayed",
@@ -47,8 +52,18 @@ constexpr RecipeNumbers kRecipes[] = {
      .per_tensor = true,
      .measures_first = true,
      .attention = {.casts = true, .histories = 1, .history_rows = 1}},
-    {.name = "block", .activation_scales = scales_1x128, .weight_scales = scales_128x128},
-    {.name = "mxfp8", .activation_scales = scales_1x32, .weight_scales = scales_1x32},
+    {.name = "block",
+     .activation_scales = scales_1x128,
+     .weight_scales = scales_128x128,
+     .weight_block = 128,
+     .gathered_rowwise = {.block = 128, .row = row_128x128}},
+    {.name = "mxfp8",
+     .activation_scales = scales_1x32,
+     .weight_scales = scales_1x32,
+     .weight_block = 32,
+     .halves_differ = true,
+     .gathered_rowwise = {.multiple = 128, .row = row_1x32},
+     .gathered_columnwise = {.block = 32, .multiple = 4, .row = row_32x1}},
 };
 constexpr std::int64_t kHistoryRows = 1024;
 
@@ -64,17 +79,32 @@ struct DTypeNumbers {
 };
 constexpr DTypeNumbers kDTypes[] = {{"bf16", 2}, {"f32", 4}};
 
-/// Whose shells hold what without a fix.
+/// What each fix decided otherwise before. Null: no figure depends on it.
 struct FixNumbers {
   std::string_view name;
-  Shells Scenario::*whose;
-  Shells reverted;
+  void (*revert)(Decisions&) = nullptr;
 };
 constexpr FixNumbers kFixes[] = {
-    {"release_attention_tensors", &Scenario::attention_shells, Shells::kKeptByBackward},
-    {"release_fuser_tensors", &Scenario::fuser_shells, Shells::kKeptByBackward},
-    {"release_module_tensors", &Scenario::module_shells, Shells::kKeptByBackward},
-    {"empty_module_shells", &Scenario::module_shells, Shells::kNeverEmptied},
+    {"release_attention_tensors", [](Decisions& d) { d.attention_shells = Shells::kKeptByBackward; }},
+    {"release_fuser_tensors", [](Decisions& d) { d.fuser_shells = Shells::kKeptByBackward; }},
+    {"release_module_tensors", [](Decisions& d) { d.module_shells = Shells::kKeptByBackward; }},
+    {"empty_module_shells", [](Decisions& d) { d.module_shells = Shells::kNeverEmptied; }},
+    {"gather_eight_bits", [](Decisions& d) { d.gathers_codes = false; }},
+    {"share_amax_over_shards", [](Decisions& d) { d.shares_amaxes = false; }},
+    {"choose_usage_by_pass", [](Decisions& d) { d.gathers_by_pass = false; }},
+    {"validate_usage_by_pass", [](Decisions& d) { d.transposes_in_backward = false; }},
+    // A module's own quantizer reduces no amax.
+    {"keep_own_quantizer", [](Decisions& d) { d.keeps_quantizers = d.shares_amaxes = false; }},
+    {"initialize_local_shard", [](Decisions& d) { d.initializes_shards = false; }},
+    {"strip_scale_padding", [](Decisions& d) { d.strips_padding = false; }},
+    {"nearest_sharding_state", [](Decisions& d) { d.gathers_by_pass = false; }},
+    {"reuse_quantizer_at_gather"},
+    {"split_both_halves"},
+    {"slice_transpose_in_make_like"},
+    {"own_scale_in_new_zeros"},
+    {"copy_bytes_between_shards"},
+    {"view_aligned_slices"},
+    {"keep_transpose_in_views"},
 };
 
 template <class Row, std::size_t N>
@@ -84,7 +114,25 @@ const Row& row_called(std::string_view name, const Row (&rows)[N], std::string_v
   fail(fmt::format("predict: {} '{}' has no closed form; give its table in predict_sizes.cpp a row", what, name));
 }
 
+ShardingNumbers sharding_numbers(const CellConfig& cell) {
+  if (!is_sharded(cell)) return {};
+  const MeshText mesh = mesh_of(cell);
+  return {.sharded = true,
+          .replicas = mesh.replicas,
+          .shards = mesh.shards,
+          .reshards = cell.reshard_after_forward,
+          .deferred = defers_init(cell)};
+}
+
 }  // namespace
+
+Bytes ScaleRows::padded(std::int64_t rows, std::int64_t cols) const {
+  return row ? round_up(ceil_div(rows, block), multiple) * row(cols) : 0;
+}
+
+Bytes ScaleRows::filled(std::int64_t rows, std::int64_t cols) const {
+  return row ? ceil_div(rows, block) * row(cols) : 0;
+}
 
 Scenario::Scenario(const CellConfig& cell, Arm arm)
     : form(row_called(cell.model.form, kForms, "form")),
@@ -100,12 +148,14 @@ Scenario::Scenario(const CellConfig& cell, Arm arm)
       any_orientation(row_called(cell.arch, kArchs, "arch").any_orientation),
       casts(recipe.activation_scales != nullptr),
       casts_attention(recipe.attention.casts && cell.training.fp8_attention),
+      casts_weights(casts && cell.training.quantized_weights),
       fused_mlp(cell.model.op_fuser == "mlp"),
       dropout(static_cast<float>(cell.model.dropout) > 0.0f),
-      checkpoint(cell.training.checkpoint == "full") {
+      checkpoint(cell.training.checkpoint == "full"),
+      sharding(sharding_numbers(cell)) {
   if (arm != Arm::kBefore || cell.fix.empty()) return;
   const FixNumbers& fix = row_called(cell.fix, kFixes, "fix");
-  this->*fix.whose = fix.reverted;
+  if (fix.revert) fix.revert(decisions);
 }
 
 Cast Scenario::cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {

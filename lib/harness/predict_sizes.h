@@ -31,13 +31,28 @@ struct AttentionNumbers {
   std::int64_t history_rows = 0;  ///< 0: as many as the recipe's
 };
 
+/// How the scales of a weight's half lie: one row of them for `block` rows of the matrix, in an array of a multiple of
+/// `multiple` such rows.
+struct ScaleRows {
+  std::int64_t block = 1;
+  std::int64_t multiple = 1;
+  Bytes (*row)(std::int64_t cols) = nullptr;  ///< bytes of each; null: there are none of this half's own
+
+  Bytes padded(std::int64_t rows, std::int64_t cols) const;
+  Bytes filled(std::int64_t rows, std::int64_t cols) const;
+};
+
 struct RecipeNumbers {
   std::string_view name;
   ScaleBytes activation_scales = nullptr;  ///< of gradients too; null: nothing is cast
   ScaleBytes weight_scales = nullptr;
-  bool per_tensor = false;      ///< one scale, which both halves share
-  bool measures_first = false;  ///< the measured scale, f32, lives until its tensor is cast
-  bool histories = false;       ///< x, W and dY of every product have a scale and a history, f32
+  std::int64_t weight_block = 1;       ///< rows that no shard of a weight may cut
+  bool halves_differ = false;          ///< column-wise weights are no transposes of row-wise ones
+  ScaleRows gathered_rowwise = {};     ///< scales that travel with a weight's codes
+  ScaleRows gathered_columnwise = {};  ///< where halves differ
+  bool per_tensor = false;             ///< one scale, which both halves share
+  bool measures_first = false;         ///< the measured scale, f32, lives until its tensor is cast
+  bool histories = false;              ///< x, W and dY of every product have a scale and a history, f32
   AttentionNumbers attention = {};
 };
 
@@ -57,6 +72,29 @@ enum class Shells {
   kNeverEmptied,    ///< what was saved, from forward on
 };
 
+/// What fixes decide, as far as figures depend on it.
+struct Decisions {
+  Shells module_shells = Shells::kEmpty;
+  Shells fuser_shells = Shells::kEmpty;
+  Shells attention_shells = Shells::kEmpty;
+  bool gathers_codes = true;           ///< of weights in eight bits; else the values that they stand for
+  bool gathers_by_pass = true;         ///< the half that a pass reads; else both in every pass
+  bool transposes_in_backward = true;  ///< else in forward already
+  bool initializes_shards = true;      ///< else wholes, cut afterwards
+  bool strips_padding = true;          ///< of scales that travel
+  bool shares_amaxes = true;           ///< of weights that are measured before they are cast
+  bool keeps_quantizers = true;        ///< of weights in eight bits; else each forward leaves its own behind
+  bool writes_lists_back = true;       ///< what list operations make of weights in eight bits
+};
+
+/// How the ranks share the model. Figures are those of rank 0, whose shards are as large as any.
+struct ShardingNumbers {
+  bool sharded = false;
+  std::int64_t replicas = 1, shards = 1;
+  bool reshards = false;  ///< wholes go after forward
+  bool deferred = false;  ///< nobody makes a whole first
+};
+
 /// One arm of a scenario.
 struct Scenario {
   Scenario(const CellConfig& cell, Arm arm);
@@ -71,12 +109,12 @@ struct Scenario {
   bool any_orientation;  ///< products read a per-tensor matrix either way round
   bool casts;            ///< products' operands
   bool casts_attention;
+  bool casts_weights;  ///< for good: they live in eight bits
   bool fused_mlp;
   bool dropout;
   bool checkpoint;
-  Shells module_shells = Shells::kEmpty;
-  Shells fuser_shells = Shells::kEmpty;
-  Shells attention_shells = Shells::kEmpty;
+  ShardingNumbers sharding;
+  Decisions decisions;
 
   /// One activation or gradient of that many columns, as it is.
   Bytes plain(std::int64_t cols) const { return tokens * cols * element; }

@@ -1,0 +1,93 @@
+#include "harness/predicted.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "core/check.h"
+#include "fixes/fixes.h"
+#include "harness/json_codec.h"
+#include "harness/predict.h"
+#include "harness/training_run.h"
+#include "nn/layer_table.h"
+
+namespace fp8lab::predict_test {
+namespace {
+
+void add_memory(const Ledger& ledger, Figures& figures) {
+  const auto add = [&](const std::string& name, std::int64_t bytes) {
+    figures["memory." + name + "_bytes"] = static_cast<double>(bytes);
+  };
+  add("peak", ledger.peak_bytes());
+  // Later marks of a name overwrite earlier ones: figures are the last step's.
+  for (const LedgerMark& mark : ledger.marks()) {
+    add(mark.name, mark.live_bytes);
+    if (mark.name == "end_of_backward") add("retained", mark.retained_bytes);
+    if (mark.name == "end_of_step") add("weight", mark.by_kind.at(std::string(name(HolderKind::kParameter))));
+  }
+}
+
+}  // namespace
+
+Figures measured(const CellConfig& cell, Arm arm) {
+  const std::string_view reverted[] = {cell.fix};
+  const bool reverts = arm == Arm::kBefore && !cell.fix.empty();
+  TrainingRun run(
+      cell, reverts ? behaviors_without(reverted) : Behaviors{},
+      arm == Arm::kBf16 ? make_recipe("bf16") : make_recipe(cell.training.recipe, cell.training.recipe_options));
+  run.run();
+  Figures figures;
+  add_memory(run.device().ledger(), figures);
+  return figures;
+}
+
+testing::AssertionResult agrees(const CellConfig& cell, Arm arm) {
+  Figures seen;
+  try {
+    seen = measured(cell, arm);
+  } catch (const Error& error) {
+    return testing::AssertionFailure() << error.what() << "\n" << cell_to_json(cell);
+  }
+  const Figures formula = predict(cell, arm);
+  const auto right = [&](const auto& figure) {
+    const auto found = formula.find(figure.first);
+    return found != formula.end() && found->second == figure.second;
+  };
+  if (std::all_of(seen.begin(), seen.end(), right)) return testing::AssertionSuccess();
+  auto result = testing::AssertionFailure();
+  for (const auto& [name, value] : seen) {
+    const auto found = formula.find(name);
+    if (found == formula.end())
+      result << name << ": no formula\n";
+    else if (found->second != value)
+      result << name << ": measured " << std::to_string(value) << ", predicted " << std::to_string(found->second)
+             << ", difference " << std::to_string(value - found->second) << "\n";
+  }
+  return result << "arm " << static_cast<int>(arm) << " of " << cell_to_json(cell);
+}
+
+bool can_run(const CellConfig& cell) {
+  try {
+    const Recipe recipe = make_recipe(cell.training.recipe, cell.training.recipe_options);
+    const LayerConfig config = layer_config(cell.model, cell.training.fp8_attention);
+    if (config.form.rope && config.head_dim() % 2 != 0) return false;
+    return broken_layer_rule(layer_row(cell.model.layer), config, recipe).empty();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) {
+  const Recipe recipe = make_recipe(recipe_name);
+  const std::int64_t unit = std::max(recipe.rows_multiple, recipe.cols_multiple);
+  model.layers = draw.upto(4);
+  model.heads = draw.of<std::int64_t>({1, 2, 4, 8});
+  model.kv_heads = model.heads / draw.of<std::int64_t>({1, 1, 2});
+  if (model.kv_heads == 0 || draw.chance()) model.kv_heads = draw.chance() ? 0 : 1;
+  model.hidden = unit * model.heads * draw.upto(6);
+  model.ffn = draw.chance() ? 0 : unit * draw.upto(24);
+  model.seq = unit * draw.of<std::int64_t>({1, 3, 8, 50});
+  model.batch = draw.of<std::int64_t>({1, 2, 3, 40});
+  model.dropout = draw.chance() ? 0.0 : 0.1;
+}
+
+}  // namespace fp8lab::predict_test

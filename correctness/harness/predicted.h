@@ -1,0 +1,47 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <random>
+#include <string>
+
+#include "harness/cell.h"
+
+// Predictions beside measures, for tests of the closed forms.
+namespace fp8lab::predict_test {
+
+using Figures = std::map<std::string, double>;
+
+/// What predict() speaks of, measured on rank 0; the ranks of sharded cells are simulated.
+Figures measured(const CellConfig& cell, Arm arm);
+
+/// True if every figure is predicted to the byte. Also says how the cell reads, and which figures differ.
+testing::AssertionResult agrees(const CellConfig& cell, Arm arm);
+
+/// True if the layer takes its sizes under the recipe.
+bool can_run(const CellConfig& cell);
+
+/// Draws with plain remainders, so that every standard library draws the same.
+class Draw {
+ public:
+  std::int64_t upto(std::int64_t most) {
+    return 1 + static_cast<std::int64_t>(engine_() % static_cast<std::uint32_t>(most));
+  }
+  bool chance() { return engine_() % 2 == 0; }
+  template <class T>
+  T of(std::initializer_list<T> choices) {
+    return choices.begin()[engine_() % choices.size()];
+  }
+
+ private:
+  std::mt19937 engine_{20240229};
+};
+
+/// Sizes from a handful of tokens with wide matrices to many tokens with narrow ones, so that each moment of a step
+/// gets to be the peak somewhere; none costs more than another where nothing is computed.
+void draw_sizes(Draw& draw, const std::string& recipe, ModelConfig& model);
+
+}  // namespace fp8lab::predict_test

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <vector>
+
+#include "harness/predict_nodes.h"
+
+namespace fp8lab::closed_form {
+
+/// Sums over one layer, and its courses from its input x alive. `scenario` and `layer` outlive it.
+class LayerAccount {
+ public:
+  LayerAccount(const Scenario& scenario, const Layer& layer);
+
+  /// Until the values of all its parameters are there, and the scales and histories of its modules.
+  Course made() const;
+  /// The same in two stages, the first for all layers before the second: how sharded models are made.
+  Course declared() const;
+  Course sharded() const;
+
+  /// To the layer's output and what backward needs of it alive.
+  Course forward(bool in_first_step) const;
+  /// From the gradient of the output to that of the input. The first layer's input stays; its gradient goes.
+  Course backward(bool is_first) const;
+
+  std::vector<ParameterNumbers> parameters;
+  Bytes kept = 0;       ///< of parameters, from step to step
+  Bytes gradients = 0;  ///< from backward to the optimizer's step
+  Bytes recipe_state = 0, stash = 0, kept_stash = 0, retained = 0, unemptied = 0;
+  Gather forward_gather, backward_gather;
+  Bytes whole_gradients = 0;
+  std::int64_t forward_amaxes = 0, backward_amaxes = 0;
+  Bytes saved = 0;           ///< from forward to backward, without the layer's input
+  Bytes held = 0;            ///< the same, or what a checkpointed layer holds instead, and wholes that stay
+  bool keeps_input = false;  ///< until its backward
+
+ private:
+  Course merged() const;
+  Course full_forward() const;
+  Course first_forward(bool in_first_step) const;
+  Course backward_of_nodes(bool is_first, bool wanted) const;
+
+  const Scenario& scenario_;
+  const Layer& layer_;
+  Bytes stream_;
+  Bytes transposes_ = 0;        ///< made beside the wholes
+  Bytes early_transposes_ = 0;  ///< those that forward makes
+};
+
+}  // namespace fp8lab::closed_form
