@@ -13,7 +13,7 @@ namespace {
 
 using Environment = std::map<std::string, std::string>;
 
-Variable lookup(const Environment& environment) {
+EnvironmentLookup lookup(const Environment& environment) {
   return [&environment](const char* name) {
     const auto found = environment.find(name);
     return found == environment.end() ? nullptr : found->second.c_str();

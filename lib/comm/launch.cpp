@@ -28,7 +28,7 @@ constexpr std::array kLaunchers = {
 };
 constexpr const Launcher& kSlurm = kLaunchers.back();
 
-std::optional<int> number(const Variable& variable, const char* name) {
+std::optional<int> number(const EnvironmentLookup& variable, const char* name) {
   const char* text = variable(name);
   if (text == nullptr) return std::nullopt;
   int value = -1;
@@ -39,7 +39,7 @@ std::optional<int> number(const Variable& variable, const char* name) {
   return value;
 }
 
-std::optional<Launch> told_by(const Launcher& launcher, const Variable& variable) {
+std::optional<Launch> told_by(const Launcher& launcher, const EnvironmentLookup& variable) {
   const std::optional<int> rank = number(variable, launcher.rank);
   const std::optional<int> size = number(variable, launcher.size);
   // A Slurm batch script has a SLURM_PROCID without being a step of several tasks.
@@ -61,7 +61,7 @@ std::string describe(const Launcher& launcher, const Launch& launch) {
 
 }  // namespace
 
-Launch discover_launch(const Variable& variable) {
+Launch discover_launch(const EnvironmentLookup& variable) {
   const Launcher* found_by = nullptr;
   Launch found;
   for (const Launcher& launcher : kLaunchers) {
@@ -80,7 +80,7 @@ Launch discover_launch(const Variable& variable) {
   return found;
 }
 
-Rendezvous discover_rendezvous(const Launch& launch, const Variable& variable) {
+Rendezvous discover_rendezvous(const Launch& launch, const EnvironmentLookup& variable) {
   const char* host = variable("MASTER_ADDR");
   const std::optional<int> port = number(variable, "MASTER_PORT");
   if (host == nullptr || *host == '\0' || !port)
@@ -101,7 +101,7 @@ Rendezvous discover_rendezvous(const Launch& launch, const Variable& variable) {
           .job = fmt::format("{}/{}/{}", text("TORCHELASTIC_RUN_ID"), text("SLURM_JOB_ID"), text("SLURM_STEP_ID"))};
 }
 
-ProcessGroupChoice choose_process_group(const Launch& launch, const Variable& variable, std::string_view no_mpi) {
+ProcessGroupChoice choose_process_group(const Launch& launch, const EnvironmentLookup& variable, std::string_view no_mpi) {
   if (launch.launcher.empty()) return {"in_process", "nobody launched ranks: each is a thread of this process"};
   if (launch.launcher == "torchrun") return {"sockets", "torchrun launched the ranks: they meet over TCP"};
   if (launch.launcher == "mpirun") {
