@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "nn/build.h"
 #include "ops/elementwise.h"
+#include "ops/quantized_storage.h"
 
 namespace fp8lab {
 namespace {
@@ -17,31 +18,22 @@ std::unique_ptr<Quantizer> copy_quantizer(Runtime& runtime, const Quantizer& qua
   return std::make_unique<Quantizer>(quantizer);
 }
 
-/// Why blocks of `format` cannot be cut into these shards, or "".
-std::string refusal_of(const QuantFormat& format, const RowSplit& split) {
-  if (format.per_tensor() || split.ranks() == 1) return {};
-  // Down dim 0 the row-wise half has blocks of block_rows, a column-wise half that is no transpose blocks of block_cols.
-  const std::int64_t block = std::max(format.block_rows, format.block_cols);
-  if (split.chunk() % block == 0) return {};
-  return fmt::format("{} rows over {} ranks are {} each, which cuts blocks of {}", split.rows(), split.ranks(),
-                     split.chunk(), block);
-}
-
-void share_rows(Shape& shape, std::int64_t rows) { shape.set(0, rows); }
-
 }  // namespace
 
 ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& whole, Mesh& mesh)
     : whole_(whole), split_(dim0(whole.spec.shape), mesh.shard_group().size()), rank_(mesh.shard_group().rank()) {
-  if (whole.in_eight_bits()) refusal_ = refusal_of(whole.quantizer->format, split_);
+  if (whole.in_eight_bits())
+    refusal_ = shard_refusal(whole.quantizer->format, whole.spec.shape.rows(), whole.spec.shape.cols(), split_.offsets(1));
+  Device& device = runtime.device;
   if (!refusal_.empty()) {
-    check(whole.quantized.empty(), "sharding: a weight that its format refuses to cut has to be initialised deferred");
+    if (!whole.quantized.empty())
+      whole.value = dequantize(device, whole.quantized.rowwise_operand(), whole.spec.dtype, whole.holder);
+    whole.quantized = {};
     whole.quantizer.reset();
   }
-  Device& device = runtime.device;
   shard_.name = whole.name;
   shard_.spec = whole.spec;
-  share_rows(shard_.spec.shape, split_.count(rank_));
+  shard_.spec.shape.set(0, split_.count(rank_));
   shard_.init = whole.init;
   shard_.holder = device.holder(HolderKind::kParameter, whole.name);
   shard_.grad_holder = device.holder(HolderKind::kGradient, whole.name);
@@ -51,6 +43,7 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& whole, Mesh& mes
     if (runtime.behaviors.share_amax_over_shards) shard_.quantizer->amax_group = &mesh.shard_group();
   }
   make_shard(runtime);
+  check_halves();
   whole.local = &shard_;
   whole.holder = device.holder(HolderKind::kUnsharded, whole.name, "weight");
   whole.grad_holder = device.holder(HolderKind::kUnsharded, whole.name, "gradient");
@@ -75,22 +68,65 @@ void ShardedParameter::make_shard(Runtime& runtime) {
     return;
   }
   // Reverted: initialisation goes to the wrapper, that is, to the whole parameter on every rank.
-  if (deferred) initialize(runtime, whole_, whole_.name, 0);
+  if (deferred) {
+    if (shard_.in_eight_bits()) whole_.quantizer = std::make_unique<Quantizer>(*shard_.quantizer);
+    initialize(runtime, whole_, whole_.name, 0);
+    whole_.quantizer.reset();
+  }
   cut_from_whole(runtime);
   whole_.value = {};
   whole_.quantized.clear();
 }
 
+// As frameworks do it: the shard is cut out of the whole, copied to zeros of its size, narrowed to its rows and seen under its shape.
 void ShardedParameter::cut_from_whole(Runtime& runtime) {
   Device& device = runtime.device;
+  const Behaviors& behaviors = runtime.behaviors;
+  const std::int64_t first = split_.begin(rank_), count = split_.count(rank_);
   if (!shard_.in_eight_bits()) {
     const std::int64_t inner = row_elems(whole_.spec.shape);
     const Tensor flat = whole_.value.reshaped({1, whole_.value.numel()});
     shard_.value = device.allocate(shard_.spec, shard_.holder);
-    copy_into(device, flat.columns(split_.begin(rank_) * inner, shard_.value.numel()),
-              shard_.value.reshaped({1, shard_.value.numel()}));
+    copy_into(device, flat.columns(first * inner, count * inner), shard_.value.reshaped({1, count * inner}));
     return;
   }
+  QuantizedTensor& whole = whole_.quantized;
+  RowCut cut{.begin = first, .count = count, .halves = {.rowwise = true, .columnwise = true}, .holder = shard_.holder};
+  if (whole.format().columnwise_stored_transposed()) {
+    // One half at a time, so that no more than one of the whole lies beside the shard.
+    cut.halves.columnwise = false;
+    QuantizedTensor shard = cut_rows(device, behaviors, whole, cut);
+    whole.drop_rowwise();
+    if (whole.columnwise()) {
+      cut.halves = {.rowwise = false, .columnwise = true};
+      QuantizedTensor columns = cut_rows(device, behaviors, whole, cut);
+      if (!shard.columnwise()) shard.columnwise() = std::move(columns.columnwise());
+      if (whole.format().per_tensor()) shard.columnwise().scale_inv = shard.rowwise().scale_inv;
+    }
+    shard_.quantized = view_as(behaviors, shard, shard_.spec.shape);
+    return;
+  }
+  const QuantizedTensor from = cut_rows(device, behaviors, whole, cut);
+  QuantizedTensor copy = new_zeros(device, behaviors, from, count, shard_.holder);
+  copy_rows(device, behaviors, from, copy, shard_.quantizer.get());
+  cut.begin = 0;
+  RowSlice slice = slice_rows(device, behaviors, copy, cut, shard_.spec.dtype);
+  if (slice.values) {
+    shard_.value = std::move(slice.values);
+    shard_.quantizer.reset();
+    refusal_ = slice.reason;
+    return;
+  }
+  shard_.quantized = view_as(behaviors, slice.view, shard_.spec.shape);
+}
+
+void ShardedParameter::check_halves() const {
+  if (!shard_.in_eight_bits()) return;
+  const Orientations made = shard_.quantizer->orientations;
+  const QuantizedTensor& shard = shard_.quantized;
+  if (static_cast<bool>(shard.rowwise()) >= made.rowwise && static_cast<bool>(shard.columnwise()) >= made.columnwise) return;
+  fail(fmt::format("sharding: {} was made with both halves, and its shard has lost its {} one", whole_.name,
+                   shard.rowwise() ? "column-wise" : "row-wise"));
 }
 
 // --- gather -------------------------------------------------------------------------------------------------------------

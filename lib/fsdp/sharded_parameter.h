@@ -52,6 +52,8 @@ class ShardedParameter {
 
   void make_shard(Runtime& runtime);
   void cut_from_whole(Runtime& runtime);
+  /// Throws if the shard lacks a half that its quantizer makes.
+  void check_halves() const;
   Metadata describe(Runtime& runtime, Orientations usage) const;
   void rebuild(Runtime& runtime, Metadata metadata);
   void add_array(Runtime& runtime, const GatheredArray& array, const Tensor& from, Tensor& to,
