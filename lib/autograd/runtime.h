@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -41,6 +42,13 @@ enum class Init {
   kOnes,
 };
 
+/// Where initial values come from: enough to make them again.
+struct InitialValues {
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;    ///< of the whole's name
+  std::int64_t first_row = 0;  ///< in the whole
+};
+
 /// A trainable tensor, in high precision or in eight bits. Where training is sharded, modules compute with the whole, which is there
 /// between a gather and the next reshard only, and `local` is what this rank keeps: a parameter of its own, which the optimizer
 /// updates.
@@ -48,6 +56,7 @@ struct Parameter {
   std::string name;
   TensorSpec spec;  ///< nominal: of the whole, in the type that gradients and products have
   Init init = Init::kZeros;
+  std::optional<InitialValues> initial;  ///< as long as it holds them, or what was cast from them
   Tensor value;                          ///< high precision; absent where `quantizer` is there
   QuantizedTensor quantized;             ///< eight bits
   std::unique_ptr<Quantizer> quantizer;  ///< how `quantized` is rewritten; null for a parameter in high precision

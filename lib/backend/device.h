@@ -34,6 +34,8 @@ class Device {
   virtual std::vector<float> read(const Tensor& tensor) = 0;
   /// Copies the bytes of a contiguous tensor to the host. Throws where computes() is false.
   virtual std::vector<std::byte> read_bytes(const Tensor& tensor) = 0;
+  /// The other way: sets a contiguous tensor's bytes. Does nothing where computes() is false.
+  virtual void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) = 0;
   /// Sets a contiguous tensor's elements from host floats, converted with round-to-nearest-even. Does nothing where
   /// computes() is false.
   virtual void write(const Tensor& tensor, std::span<const float> values) = 0;

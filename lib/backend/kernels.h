@@ -270,16 +270,37 @@ struct MseLossBackwardArgs {
   MatrixView grad_x;
 };
 
-/// One tensor of an Adam step. Moments are f32; `master` (f32) is absent unless asked for.
+/// *sum = the sum of squares over all elements of `tensors`, accumulated in double in their order, rounded once.
+struct SquareSumArgs {
+  std::span<const MatrixView> tensors;
+  float* sum = nullptr;
+};
+
+/// norm = sqrt(*square_sum); coefficient = min(1, max_norm / (norm + 1e-6)). A NaN norm makes the coefficient NaN.
+struct ClipCoefficientArgs {
+  const float* square_sum = nullptr;
+  float max_norm = 0.0f;
+  float* norm = nullptr;
+  float* coefficient = nullptr;
+};
+
+/// One tensor of an Adam step; `param` is always there. Moments are f32, bf16, f16 or e4m3; f16 and e4m3 moments have a
+/// scale (f32[1]): value = element * scale, where scale = (largest finite magnitude) / (65504 / 2 or 448) is found anew
+/// in every step, and is 1 for a tensor of zeros. `master` is absent (data null), the f32 value that `param` is the
+/// rounding of, or, where `param` is bf16, the low 16 bits of that value as i16: `param` then holds the high ones, plus
+/// one if the low ones are negative, which is rounding to nearest with ties away from zero. A NaN keeps its sign only.
 struct AdamTensor {
   MatrixView param;
   MatrixView grad;
   MatrixView exp_avg;
   MatrixView exp_avg_sq;
   MatrixView master;
+  float* exp_avg_scale = nullptr;
+  float* exp_avg_sq_scale = nullptr;
 };
 
-/// One step over a list of tensors. Rule: lib/optim/adam.h. Bias corrections come from the host, in float.
+/// One step over a list of tensors. Rule: lib/optim/adam.h. Bias corrections come from the host, in float. Gradients are
+/// first multiplied by *gradient_scale where it is given.
 struct AdamArgs {
   std::span<const AdamTensor> tensors;
   float learning_rate = 0.0f;
@@ -290,6 +311,31 @@ struct AdamArgs {
   bool decoupled_decay = true;
   float bias_correction1 = 1.0f;
   float bias_correction2 = 1.0f;
+  const float* gradient_scale = nullptr;
+};
+
+/// The element-wise operations that a framework has over lists of tensors; `s` is the list's scalar.
+enum class ListOp {
+  kScale,    ///< out = s out
+  kAdd,      ///< out = out + s
+  kAddList,  ///< out = out + s a
+  kSqrt,     ///< out = sqrt(out)
+  kLerp,     ///< out = out + s (a - out)
+  kAddcmul,  ///< out = out + s (a b)
+  kAddcdiv,  ///< out = out + s (a / b)
+};
+
+/// `a` and `b` are absent where the operation has no such list.
+struct ListOpTensor {
+  MatrixView out;
+  MatrixView a;
+  MatrixView b;
+};
+
+struct ListOpArgs {
+  ListOp op = ListOp::kScale;
+  std::span<const ListOpTensor> tensors;
+  float scalar = 0.0f;
 };
 
 struct KernelTable {
@@ -316,7 +362,10 @@ struct KernelTable {
   Kernel<SumLossArgs> sum_loss;
   Kernel<MseLossArgs> mse_loss;
   Kernel<MseLossBackwardArgs> mse_loss_backward;
+  Kernel<SquareSumArgs> square_sum;
+  Kernel<ClipCoefficientArgs> clip_coefficient;
   Kernel<AdamArgs> adam;
+  Kernel<ListOpArgs> list_op;
 };
 
 }  // namespace fp8lab

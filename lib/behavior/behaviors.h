@@ -39,6 +39,10 @@ struct Behaviors {
   bool copy_bytes_between_shards = true;    ///< a copy does not go through high precision
   bool view_aligned_slices = true;          ///< nor does a slice, at least of the whole
   bool keep_transpose_in_views = true;      ///< another shape does not cost the column-wise half
+
+  // Optimizers over weights in eight bits (TransformerEngine#2245, #2370, #2698). False is the behaviour before.
+  bool unwrap_shards_in_adam = true;    ///< Adam asks the local shard, not the wrapper around it, what it is
+  bool write_back_list_updates = true;  ///< what a list operation computed for a quantized tensor is cast into it
 };
 
 }  // namespace fp8lab

@@ -1,5 +1,6 @@
 #include "nn/build.h"
 
+#include "core/check.h"
 #include "ops/elementwise.h"
 
 namespace fp8lab {
@@ -27,15 +28,24 @@ std::uint64_t stream_of(std::string_view name) {
   return hash;
 }
 
-void initialize(Runtime& runtime, Parameter& parameter, std::string_view whole_name, std::int64_t first_row) {
+Tensor initial_values(Runtime& runtime, const Parameter& parameter, HolderId holder) {
+  if (!parameter.initial) fail("initial_values: '" + parameter.name + "' no longer holds them");
+  const InitialValues& from = *parameter.initial;
   Device& device = runtime.device;
-  const HolderId holder = parameter.in_eight_bits() ? runtime.workspace(parameter.name) : parameter.holder;
   Tensor values = device.allocate(parameter.spec, holder);
   if (parameter.init == Init::kNormal)
     random_fill(device, values,
-                {.seed = runtime.seed, .stream = stream_of(whole_name), .row_offset = first_row, .scale = kInitialDeviation});
+                {.seed = from.seed, .stream = from.stream, .row_offset = from.first_row, .scale = kInitialDeviation});
   else
     fill(device, values, parameter.init == Init::kOnes ? 1.0f : 0.0f);
+  return values;
+}
+
+void initialize(Runtime& runtime, Parameter& parameter, std::string_view whole_name, std::int64_t first_row) {
+  Device& device = runtime.device;
+  const HolderId holder = parameter.in_eight_bits() ? runtime.workspace(parameter.name) : parameter.holder;
+  parameter.initial = InitialValues{.seed = runtime.seed, .stream = stream_of(whole_name), .first_row = first_row};
+  Tensor values = initial_values(runtime, parameter, holder);
   if (parameter.in_eight_bits())
     parameter.quantized = quantize(device, values, *parameter.quantizer);
   else

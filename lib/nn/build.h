@@ -38,6 +38,10 @@ std::unique_ptr<Parameter> make_weight(Build& build, const std::string& name, co
 /// Allocates; eight-bit ones are cast from values that live for the call.
 void initialize(Runtime& runtime, Parameter& parameter, std::string_view whole_name, std::int64_t first_row);
 
+/// The values that `parameter` was initialised with, made again in its nominal type: what its eight bits were cast from.
+/// Throws Error once it holds others.
+Tensor initial_values(Runtime& runtime, const Parameter& parameter, HolderId holder);
+
 /// Counter stream of a named thing, the same on every rank and device.
 std::uint64_t stream_of(std::string_view name);
 

@@ -177,7 +177,10 @@ void quantize_in_place(Device& device, std::span<const Rewrite> rewrites) {
     std::int64_t slot = 0;
     for (const Rewrite& rewrite : rewrites) {
       if (rewrite.quantizer->format.amax_source != AmaxSource::kTensor) continue;
-      device.launch(&KernelTable::amax, AmaxArgs{.in = rewrite.value.view(), .amax = amaxes.columns(slot++, 1).data<float>()});
+      const Tensor amax = amaxes.columns(slot++, 1);
+      device.launch(&KernelTable::amax, AmaxArgs{.in = rewrite.value.view(), .amax = amax.data<float>()});
+      // Rounding keeps order, so the largest magnitude of rounded values is the rounded largest magnitude.
+      if (rewrite.nominal) copy_into(device, cast(device, amax, *rewrite.nominal, holder), amax);
     }
     max_over(group, amaxes);
   }
@@ -186,7 +189,11 @@ void quantize_in_place(Device& device, std::span<const Rewrite> rewrites) {
   for (const Rewrite& rewrite : rewrites) {
     const Quantizer& quantizer = *rewrite.quantizer;
     QuantizeArgs args;
-    args.in = rewrite.value.view();
+    const Tensor rounded =
+        rewrite.nominal && *rewrite.nominal != rewrite.value.dtype()
+            ? cast(device, rewrite.value, *rewrite.nominal, device.holder(HolderKind::kWorkspace, "quantize", "rounded"))
+            : rewrite.value;
+    args.in = rounded.view();
     args.format = quantizer.format;
     if (quantizer.format.amax_source == AmaxSource::kTensor) {
       const Tensor scale = scales.columns(slot, 1);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -42,8 +43,10 @@ struct Rewrite {
   Tensor value;
   QuantizedTensor* to = nullptr;
   const Quantizer* quantizer = nullptr;  ///< its orientations and holder are unused
+  std::optional<DType> nominal{};        ///< what `value` is rounded to before it is cast; absent: it is cast as it is
 };
-/// All at once: tensors that are measured over ranks share one reduction, so `rewrites` must be alike on every rank.
+/// All at once: tensors that are measured over ranks share one reduction, so `rewrites` must be alike on every rank. Values are rounded
+/// to their nominal types one at a time.
 void quantize_in_place(Device& device, std::span<const Rewrite> rewrites);
 
 /// codes * scale_inv as a [rows, cols] tensor of `dtype`.

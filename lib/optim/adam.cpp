@@ -1,42 +1,170 @@
 #include "optim/adam.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 #include <utility>
 
+#include "core/check.h"
+#include "core/moment_scale.h"
+#include "nn/build.h"
 #include "ops/elementwise.h"
+#include "optim/shards.h"
 
 namespace fp8lab {
+namespace {
+
+void check_moment(std::string_view which, DType dtype) {
+  if (dtype == DType::kF32 || dtype == DType::kBF16 || moment_limit(dtype) > 0.0f) return;
+  fail(fmt::format("Adam: {} in {}; moments are f32, bf16, f16 or e4m3", which, name(dtype)));
+}
+
+/// Zeros, whatever the elements mean.
+Tensor zeros(Device& device, const TensorSpec& spec, HolderId holder) {
+  const Tensor tensor = device.allocate(spec, holder);
+  MatrixView bits = tensor.view();
+  if (bits.dtype == DType::kI16) bits.dtype = DType::kBF16;
+  device.launch(&KernelTable::fill, FillArgs{.out = bits, .value = 0.0f});
+  return tensor;
+}
+
+Tensor one(Device& device, HolderId holder) {
+  const Tensor tensor = device.allocate({Shape{1}, DType::kF32}, holder);
+  fill(device, tensor, 1.0f);
+  return tensor;
+}
+
+/// What a kernel is told of a parameter in high precision: elements of its nominal type where its own storage lies.
+MatrixView nominal_view(const Parameter& parameter) {
+  return {.data = parameter.value.view().data,
+          .dtype = parameter.value ? parameter.value.dtype() : parameter.spec.dtype,
+          .rows = shape_of(parameter).rows(),
+          .cols = shape_of(parameter).cols(),
+          .row_stride = shape_of(parameter).cols()};
+}
+
+}  // namespace
 
 Adam::Adam(std::vector<Parameter*> parameters, const AdamOptions& options)
     : parameters_(std::move(parameters)), options_(options) {
+  check_moment("the first moment", options.exp_avg);
+  check_moment("the second moment", options.exp_avg_sq);
+  for (const Parameter* parameter : parameters_) {
+    if (options.master != MasterWeights::kNone || !local_shard(*parameter).in_eight_bits()) continue;
+    fail(fmt::format(
+        "Adam: '{}' lives in eight bits and has no master weight. Cast back after every step, it loses each "
+        "update below half a unit of its 3 mantissa bits, that is nearly all of them; give "
+        "AdamOptions::master kF32",
+        parameter->name));
+  }
   tensors_.reserve(parameters_.size());
+  rewrites_.reserve(parameters_.size());
+  gradients_.reserve(parameters_.size());
+}
+
+Tensor Adam::new_master(Runtime& runtime, const Parameter& shard) const {
+  Device& device = runtime.device;
+  const HolderId holder = device.holder(HolderKind::kOptimizerState, shard.name, "master");
+  if (shard.in_eight_bits()) {
+    // Shards have the names of their wholes, or ones of their own: the seed knows.
+    if (shard.initial)
+      return cast(device, initial_values(runtime, shard, runtime.workspace(shard.name)), DType::kF32, holder);
+    return dequantize(device, shard.quantized.rowwise_operand(), DType::kF32, holder).reshaped(shard.spec.shape);
+  }
+  const DType dtype = shard.value.dtype();
+  if (options_.master == MasterWeights::kNone || dtype == DType::kF32) return {};
+  if (options_.master == MasterWeights::kRemainder && dtype == DType::kBF16)
+    return zeros(device, {shard.value.shape(), DType::kI16}, holder);
+  return cast(device, shard.value, DType::kF32, holder);
+}
+
+AdamState Adam::new_state(Runtime& runtime, const Parameter& shard) const {
+  Device& device = runtime.device;
+  const auto holder = [&](std::string_view what) {
+    return device.holder(HolderKind::kOptimizerState, shard.name, what);
+  };
+  const Shape& shape = shape_of(shard);
+  AdamState state;
+  state.exp_avg = zeros(device, {shape, options_.exp_avg}, holder("exp_avg"));
+  state.exp_avg_sq = zeros(device, {shape, options_.exp_avg_sq}, holder("exp_avg_sq"));
+  if (moment_limit(options_.exp_avg) > 0.0f) state.exp_avg_scale = one(device, holder("exp_avg"));
+  if (moment_limit(options_.exp_avg_sq) > 0.0f) state.exp_avg_sq_scale = one(device, holder("exp_avg_sq"));
+  state.master = new_master(runtime, shard);
+  return state;
 }
 
 void Adam::make_state(Runtime& runtime) {
+  if (states_.size() == parameters_.size()) return;
+  states_.clear();
+  states_.reserve(parameters_.size());
+  for (const Parameter* parameter : parameters_) states_.push_back(new_state(runtime, local_shard(*parameter)));
+}
+
+void Adam::clip(Runtime& runtime) {
   Device& device = runtime.device;
-  for (const Parameter* parameter : parameters_) {
-    State& state = states_.emplace_back();
-    const TensorSpec spec{parameter->value.shape(), DType::kF32};
-    state.exp_avg = device.allocate(spec, device.holder(HolderKind::kOptimizerState, parameter->name, "exp_avg"));
-    state.exp_avg_sq = device.allocate(spec, device.holder(HolderKind::kOptimizerState, parameter->name, "exp_avg_sq"));
-    fill(device, state.exp_avg, 0.0f);
-    fill(device, state.exp_avg_sq, 0.0f);
+  if (!grad_norm_) {
+    const HolderId holder = device.holder(HolderKind::kOptimizerState, {}, "gradient norm");
+    for (Tensor* scalar : {&square_sum_, &grad_norm_, &clip_coefficient_})
+      *scalar = device.allocate({Shape{1}, DType::kF32}, holder);
   }
+  ProcessGroup* group = options_.norm_group;
+  gradients_.clear();
+  for (const Parameter* parameter : parameters_) {
+    const Parameter& shard = local_shard(*parameter);
+    if (!shard.grad) continue;
+    if (group == nullptr || group->rank() == 0 || parameter->local != nullptr) gradients_.push_back(shard.grad.view());
+  }
+  device.launch(&KernelTable::square_sum, SquareSumArgs{.tensors = gradients_, .sum = square_sum_.data<float>()});
+  if (group != nullptr) {
+    const ReducePart part{.data = square_sum_.view().data, .elems = 1};
+    group->all_reduce(ReduceOp::kSum, {&part, 1}, "gradient norm");
+  }
+  device.launch(&KernelTable::clip_coefficient,
+                ClipCoefficientArgs{.square_sum = square_sum_.data<const float>(),
+                                    .max_norm = static_cast<float>(options_.max_grad_norm),
+                                    .norm = grad_norm_.data<float>(),
+                                    .coefficient = clip_coefficient_.data<float>()});
+}
+
+/// Puts a parameter on the lists of this step.
+void Adam::list(Parameter& parameter, const AdamState& state, bool unwrap) {
+  Parameter& shard = local_shard(parameter);
+  // Asked whether it is quantized, a wrapper says no, whatever it wraps (TransformerEngine#2370, #2698): the shard then counts
+  // as one in high precision and is described by storage that it does not have.
+  const bool quantized = shard.in_eight_bits() && (unwrap || parameter.local == nullptr);
+  if (quantized) {
+    shard.initial.reset();
+    rewrites_.push_back({.value = state.master,
+                         .to = &shard.quantized,
+                         .quantizer = shard.quantizer.get(),
+                         .nominal = shard.spec.dtype});
+  }
+  if (!shard.grad) return;
+  if (shard.grad.numel() != shape_of(shard).numel())
+    fail(fmt::format(
+        "Adam: the gradient of '{}' has shape {}, the parameter {}; gradients of shards are those of their rows",
+        shard.name, to_string(shard.grad.shape()), to_string(shape_of(shard))));
+  // To the kernel, the master of a quantized parameter is an f32 parameter.
+  tensors_.push_back({.param = quantized ? state.master.view() : nominal_view(shard),
+                      .grad = shard.grad.view(),
+                      .exp_avg = state.exp_avg.view(),
+                      .exp_avg_sq = state.exp_avg_sq.view(),
+                      .master = !quantized && state.master ? state.master.view() : MatrixView{},
+                      .exp_avg_scale = state.exp_avg_scale.data<float>(),
+                      .exp_avg_sq_scale = state.exp_avg_sq_scale.data<float>()});
 }
 
 void Adam::step(Runtime& runtime) {
-  if (states_.empty()) make_state(runtime);
+  make_state(runtime);
   ++steps_;
   tensors_.clear();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i]->grad) continue;
-    tensors_.push_back({.param = parameters_[i]->value.view(),
-                        .grad = parameters_[i]->grad.view(),
-                        .exp_avg = states_[i].exp_avg.view(),
-                        .exp_avg_sq = states_[i].exp_avg_sq.view(),
-                        .master = {}});
-  }
-  const auto correction = [&](double beta) { return static_cast<float>(1.0 - std::pow(beta, static_cast<double>(steps_))); };
+  rewrites_.clear();
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    list(*parameters_[i], states_[i], runtime.behaviors.unwrap_shards_in_adam);
+  if (options_.max_grad_norm > 0.0) clip(runtime);
+  const auto correction = [&](double beta) {
+    return static_cast<float>(1.0 - std::pow(beta, static_cast<double>(steps_)));
+  };
   runtime.device.launch(&KernelTable::adam, AdamArgs{.tensors = tensors_,
                                                      .learning_rate = static_cast<float>(options_.learning_rate),
                                                      .beta1 = static_cast<float>(options_.beta1),
@@ -45,7 +173,9 @@ void Adam::step(Runtime& runtime) {
                                                      .weight_decay = static_cast<float>(options_.weight_decay),
                                                      .decoupled_decay = options_.decoupled_decay,
                                                      .bias_correction1 = correction(options_.beta1),
-                                                     .bias_correction2 = correction(options_.beta2)});
+                                                     .bias_correction2 = correction(options_.beta2),
+                                                     .gradient_scale = clip_coefficient_.data<const float>()});
+  quantize_in_place(runtime.device, rewrites_);
 }
 
 }  // namespace fp8lab

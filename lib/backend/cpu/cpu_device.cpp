@@ -43,7 +43,10 @@ constexpr KernelTable kCpuKernels = {
     .sum_loss = cpu::sum_loss,
     .mse_loss = cpu::mse_loss,
     .mse_loss_backward = cpu::mse_loss_backward,
+    .square_sum = cpu::square_sum,
+    .clip_coefficient = cpu::clip_coefficient,
     .adam = cpu::adam,
+    .list_op = cpu::list_op,
 };
 
 class CpuDevice final : public Device {
@@ -63,6 +66,12 @@ class CpuDevice final : public Device {
     std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
     if (!bytes.empty()) std::memcpy(bytes.data(), tensor.view().data, bytes.size());
     return bytes;
+  }
+
+  void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) override {
+    check(tensor.contiguous(), "write_bytes: the tensor is not contiguous");
+    check(static_cast<std::int64_t>(bytes.size()) == tensor.bytes(), "write_bytes: as many bytes as the tensor has are needed");
+    if (!bytes.empty()) std::memcpy(tensor.view().data, bytes.data(), bytes.size());
   }
 
   void write(const Tensor& tensor, std::span<const float> values) override {

@@ -29,6 +29,9 @@ void attention_backward(const AttentionBackwardArgs& args, ExecContext& context)
 void sum_loss(const SumLossArgs& args, ExecContext& context);
 void mse_loss(const MseLossArgs& args, ExecContext& context);
 void mse_loss_backward(const MseLossBackwardArgs& args, ExecContext& context);
+void square_sum(const SquareSumArgs& args, ExecContext& context);
+void clip_coefficient(const ClipCoefficientArgs& args, ExecContext& context);
 void adam(const AdamArgs& args, ExecContext& context);
+void list_op(const ListOpArgs& args, ExecContext& context);
 
 }  // namespace fp8lab::cpu

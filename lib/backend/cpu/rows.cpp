@@ -48,6 +48,8 @@ void load(const MatrixView& matrix, std::int64_t row, std::int64_t col, std::int
     case DType::kE8M0: return load_as<std::uint8_t>(matrix, first, count, out, e8m0_to_f32);
     case DType::kU8:
       return load_as<std::uint8_t>(matrix, first, count, out, [](std::uint8_t x) { return static_cast<float>(x); });
+    case DType::kI16:
+      return load_as<std::int16_t>(matrix, first, count, out, [](std::int16_t x) { return static_cast<float>(x); });
     case DType::kI32:
       return load_as<std::int32_t>(matrix, first, count, out, [](std::int32_t x) { return static_cast<float>(x); });
     case DType::kI64: break;
@@ -67,6 +69,7 @@ void store(const float* values, std::int64_t count, const MatrixView& matrix, st
       return store_as<std::uint8_t>(values, count, matrix, first, [](float x) { return encode<E5M2>(x); });
     case DType::kE8M0:
     case DType::kU8:
+    case DType::kI16:
     case DType::kI32:
     case DType::kI64: break;
   }

@@ -27,6 +27,7 @@ class MetaDevice final : public Device {
   std::vector<std::byte> read_bytes(const Tensor&) override {
     fail("device 'meta' computes nothing: there are no bytes to read");
   }
+  void write_bytes(const Tensor&, std::span<const std::byte>) override {}
   void write(const Tensor&, std::span<const float>) override {}
   void synchronize() override {}
 };
@@ -64,7 +65,10 @@ constexpr KernelTable kMetaKernels = {
     .sum_loss = kNothing,
     .mse_loss = kNothing,
     .mse_loss_backward = kNothing,
+    .square_sum = kNothing,
+    .clip_coefficient = kNothing,
     .adam = kNothing,
+    .list_op = kNothing,
 };
 
 }  // namespace

@@ -1,0 +1,191 @@
+// Fused Adam over weights in eight bits: bitwise what dequantising, stepping in FP32 and casting again gives, and bitwise
+// what 16-bit weights give that are cast in every forward.
+
+#include <gtest/gtest.h>
+
+#include "autograd/functions.h"
+#include "nn/model.h"
+#include "optim/parameters.h"
+#include "reference/compare.h"
+
+namespace fp8lab {
+namespace {
+
+using namespace optim_test;
+using reference::bitwise_equal;
+
+class QuantizedAdam : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  Runtime runtime_{.device = *device_, .behaviors = {}, .seed = 11};
+  AdamOptions options_{.learning_rate = 1e-2, .weight_decay = 0.01, .master = MasterWeights::kF32};
+};
+
+TEST_P(QuantizedAdam, IsDequantiseStepAndQuantise) {
+  const auto fused = optim_test::make_parameter(*device_, {.recipe = GetParam()});
+  Parameter plain;  // an f32 parameter that starts from what the codes say
+  plain.name = "plain";
+  plain.value = dequantize(*device_, fused->quantized.rowwise_operand(), DType::kF32, support::anyone(*device_));
+  plain.spec = plain.value.spec();
+  Adam adam({fused.get()}, options_), f32_adam({&plain}, options_);
+  for (int step = 1; step <= 5; ++step) {
+    set_gradient(*device_, *fused, step);
+    plain.grad = fused->grad;
+    if (fused->quantizer->scale) {  // as an update between the steps would
+      fill(*device_, fused->quantizer->scale, 50.0f + static_cast<float>(step));
+      fill(*device_, fused->quantizer->amax, 0.0f);
+    }
+    adam.step(runtime_);
+    f32_adam.step(runtime_);
+    const Tensor rounded = cast(*device_, plain.value, DType::kBF16, support::anyone(*device_));
+    Quantizer inputs = *fused->quantizer;
+    if (inputs.amax) inputs.amax = support::scalar(*device_, 0.0f);
+    const QuantizedTensor expected = quantize(*device_, rounded, inputs);
+    EXPECT_TRUE(bitwise_equal(device_->read(adam.state().front().master), device_->read(plain.value)));
+    EXPECT_TRUE(bitwise_equal(all_bytes(*device_, fused->quantized), all_bytes(*device_, expected))) << "step " << step;
+    if (inputs.amax) {
+      EXPECT_TRUE(bitwise_equal(device_->read(fused->quantizer->amax), device_->read(inputs.amax))) << "step " << step;
+    }
+  }
+}
+
+/// A hundred steps of a small layer on fresh data; what every step said and what the weights ended as.
+struct Course {
+  std::vector<float> losses;
+  std::vector<std::vector<std::uint8_t>>
+      codes;  ///< of the weights that are multiplied with, as forward would read them
+  std::vector<std::vector<float>> others;
+};
+
+Course train(const char* recipe_name, bool eight_bits, MasterWeights master, int steps) {
+  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  Runtime runtime{.device = *device, .behaviors = {}, .seed = 5};
+  const Recipe recipe = make_recipe(recipe_name);
+  const LayerConfig config = small_layer(recipe_name);
+  Model model(runtime, recipe,
+              {.layer = "layernorm_mlp",
+               .layers = 2,
+               .config = config,
+               .eight_bit_weights = eight_bits});
+  Adam adam(model.parameters(), {.learning_rate = 3e-3, .weight_decay = 0.01, .master = master, .max_grad_norm = 1.0});
+  const Shape shape{config.tokens(), config.hidden};
+  const HolderId holder = device->holder(HolderKind::kInput, "", "x");
+  Course course;
+  for (int step = 0; step < steps; ++step) {
+    const Tensor x = device->allocate({shape, DType::kBF16}, holder),
+                 target = device->allocate({shape, DType::kBF16}, holder);
+    random_fill(*device, x, {.seed = 5, .stream = 2 * static_cast<std::uint64_t>(step % 7)});
+    random_fill(*device, target, {.seed = 5, .stream = 1 + 2 * static_cast<std::uint64_t>(step % 7)});
+    const Variable loss = mse_loss(runtime, model.forward(runtime, {x, nullptr}), target);
+    model.update_forward_scales(runtime);
+    run_backward(runtime, loss);
+    model.update_backward_scales(runtime);
+    adam.step(runtime);
+    model.zero_grad();
+    course.losses.push_back(device->read(loss.value).front());
+  }
+  for (const Parameter* parameter : model.parameters()) {
+    if (parameter->in_eight_bits())
+      course.codes.push_back(all_bytes(*device, parameter->quantized));
+    else
+      course.others.push_back(device->read(parameter->value));
+  }
+  return course;
+}
+
+// The rule that makes it so: the master is rounded to the nominal type and cast from there, with the scale of the next
+// forward; and both start from the same values.
+TEST_P(QuantizedAdam, EqualsWeightsIn16BitsThatAreCastInEveryStep) {
+  constexpr int kSteps = 100;
+  const Course cast_each_step = train(GetParam(), false, MasterWeights::kF32, kSteps);
+  const Course eight_bits = train(GetParam(), true, MasterWeights::kF32, kSteps);
+  EXPECT_TRUE(bitwise_equal(eight_bits.losses, cast_each_step.losses));
+  EXPECT_LT(eight_bits.losses.back(), eight_bits.losses.front()) << "nothing was learnt";
+  EXPECT_EQ(eight_bits.codes.size(), 4u);
+  EXPECT_TRUE(cast_each_step.codes.empty());
+}
+
+// The codes after the last step are what forward would cast from the 16-bit weights then.
+TEST_P(QuantizedAdam, HoldsTheCodesThatTheNextForwardWouldCast) {
+  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  Runtime runtime{.device = *device, .behaviors = {}, .seed = 5};
+  const Recipe recipe = make_recipe(GetParam());
+  const LayerConfig config = small_layer(GetParam());
+  struct Arm {
+    Model model;
+    Adam adam;
+    Arm(Runtime& r, const Recipe& rec, const LayerConfig& c, bool eight)
+        : model(r, rec,
+                {.layer = "linear", .layers = 1, .config = c, .eight_bit_weights = eight}),
+          adam(model.parameters(), {.learning_rate = 1e-2, .master = MasterWeights::kF32}) {}
+  };
+  Arm sixteen(runtime, recipe, config, false), eight(runtime, recipe, config, true);
+  const Shape shape{config.tokens(), config.hidden};
+  const Tensor x = support::make_tensor(*device, shape, DType::kBF16, reference::gaussian_values(shape.numel(), 3));
+  for (int step = 0; step < 5; ++step) {
+    for (Arm* arm : {&sixteen, &eight}) {
+      const Variable loss = mse_loss(runtime, arm->model.forward(runtime, {x, nullptr}), x);
+      arm->model.update_forward_scales(runtime);
+      run_backward(runtime, loss);
+      arm->model.update_backward_scales(runtime);
+      arm->adam.step(runtime);
+      arm->model.zero_grad();
+    }
+    Parameter* weight = eight.model.parameters().front();
+    ASSERT_TRUE(weight->in_eight_bits());
+    Quantizer inputs = *weight->quantizer;
+    inputs.amax = {};
+    const QuantizedTensor expected = quantize(*device, sixteen.model.parameters().front()->value, inputs);
+    EXPECT_TRUE(bitwise_equal(all_bytes(*device, weight->quantized), all_bytes(*device, expected))) << "step " << step;
+  }
+}
+
+// Without rounding to the nominal type first the two part: the test above can fail.
+TEST_P(QuantizedAdam, WouldNotEqualThemIfItCastTheMasterAsItIs) {
+  const Tensor master = support::make_tensor(*device_, {256, 128}, DType::kF32, rows_of(1, 0.5, 0, {256, 128}));
+  const auto direct = optim_test::make_parameter(*device_, {.recipe = GetParam()});
+  const auto rounded = optim_test::make_parameter(*device_, {.recipe = GetParam()});
+  const Rewrite rewrites[] = {
+      {.value = master, .to = &direct->quantized, .quantizer = direct->quantizer.get()},
+      {.value = master, .to = &rounded->quantized, .quantizer = rounded->quantizer.get(), .nominal = DType::kBF16}};
+  quantize_in_place(*device_, rewrites);
+  EXPECT_FALSE(bitwise_equal(all_bytes(*device_, direct->quantized), all_bytes(*device_, rounded->quantized)));
+}
+
+TEST_P(QuantizedAdam, NeedsAMaster) {
+  const auto parameter = optim_test::make_parameter(*device_, {.name = "layers[3].weight", .recipe = GetParam()});
+  const std::string message = support::error_of([&] { Adam({parameter.get()}, {}); });
+  EXPECT_NE(message.find("layers[3].weight"), std::string::npos) << message;
+  EXPECT_NE(message.find("3 mantissa bits"), std::string::npos) << message;
+  // Remainders are those of a 16-bit parameter; this one gets a whole copy.
+  Adam adam({parameter.get()}, {.master = MasterWeights::kRemainder});
+  set_gradient(*device_, *parameter, 1);
+  adam.step(runtime_);
+  EXPECT_EQ(adam.state().front().master.dtype(), DType::kF32);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, QuantizedAdam, ::testing::ValuesIn(kQuantizedRecipes),
+                         [](const auto& test) { return std::string(test.param); });
+
+// A master starts from the initial value, not from its eight bits; after another hand wrote the weights, from these.
+TEST(MasterSeed, IsTheInitialValueAsLongAsItHolds) {
+  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  Runtime runtime{.device = *device, .behaviors = {}, .seed = 11};
+  const auto parameter = optim_test::make_parameter(*device, {.shape = {64, 32}, .recipe = "current"});
+  parameter->init = Init::kNormal;
+  initialize(runtime, *parameter, "whole", 128);
+  const Tensor whole = device->allocate({Shape{192, 32}, DType::kBF16}, support::anyone(*device));
+  random_fill(*device, whole, {.seed = 11, .stream = stream_of("whole"), .scale = 0.02f});
+  Adam seeded({parameter.get()}, {.master = MasterWeights::kF32});
+  seeded.make_state(runtime);
+  EXPECT_EQ(device->read(seeded.state().front().master), device->read(whole.row_range(128, 64)));
+  parameter->initial.reset();
+  Adam unseeded({parameter.get()}, {.master = MasterWeights::kF32});
+  unseeded.make_state(runtime);
+  EXPECT_EQ(
+      device->read(unseeded.state().front().master),
+      device->read(dequantize(*device, parameter->quantized.rowwise_operand(), DType::kF32, support::anyone(*device))));
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,239 @@
+// Adam over the shards of parameters: what it unwraps, clips by and leaves alone.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+#include <numeric>
+
+#include "comm/process_groups.h"
+#include "core/heap_allocations.h"
+#include "optim/parameters.h"
+#include "reference/compare.h"
+
+namespace fp8lab {
+namespace {
+
+using namespace optim_test;
+using reference::bitwise_equal;
+
+class ReversedUnwrapping : public ::testing::Test {
+ protected:
+  /// A step of Adam over one sharded parameter, with the fix or without.
+  void step(const char* recipe, const Behaviors& behaviors,
+            const AdamOptions& options = {.master = MasterWeights::kF32}) {
+    Runtime runtime{.device = *device_, .behaviors = behaviors};
+    Sharded parameter(*device_, {.shape = {128, 128}, .recipe = recipe}, {256, 128});
+    set_gradient(*device_, *parameter.shard, 1);
+    const std::vector<std::uint8_t> before = all_bytes(*device_, parameter.shard->quantized);
+    Adam adam({&parameter.whole}, options);
+    adam.step(runtime);
+    if (parameter.shard->in_eight_bits()) {
+      EXPECT_NE(all_bytes(*device_, parameter.shard->quantized), before);
+    }
+  }
+  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  static constexpr Behaviors kReverted{.unwrap_shards_in_adam = false};
+};
+using ReversedUnwrappingDeathTest = ReversedUnwrapping;
+
+TEST_F(ReversedUnwrappingDeathTest, DereferencesTheStorageThatAQuantizedShardLacks) {
+  for (const char* recipe : kQuantizedRecipes) {
+    step(recipe, {});
+    EXPECT_DEATH(step(recipe, kReverted), "") << recipe;
+  }
+}
+
+TEST_F(ReversedUnwrapping, MakesNoDifferenceToHighPrecision) {
+  step("bf16", kReverted);
+  step("bf16", kReverted, {});
+  step("bf16", kReverted, {.master = MasterWeights::kRemainder});
+}
+
+TEST_F(ReversedUnwrapping, MakesNoDifferenceToWhatIsNotSharded) {
+  for (const bool unwrap : {true, false}) {
+    Runtime runtime{.device = *device_, .behaviors = {.unwrap_shards_in_adam = unwrap}};
+    const auto parameter = optim_test::make_parameter(*device_, {.recipe = "current"});
+    const std::vector<std::uint8_t> before = all_bytes(*device_, parameter->quantized);
+    set_gradient(*device_, *parameter, 1);
+    Adam adam({parameter.get()}, {.master = MasterWeights::kF32});
+    adam.step(runtime);
+    EXPECT_NE(all_bytes(*device_, parameter->quantized), before);
+  }
+}
+
+/// Rows of a matrix over ranks, as offsets.
+using Cut = std::vector<std::int64_t>;
+
+struct Gathered {
+  std::vector<float> master;
+  std::vector<std::uint8_t> codes;
+  float norm = 0.0f;
+};
+
+/// A quantized matrix, a vector in 16 bits that only the first rank has, and an empty one, five steps over the ranks of
+/// `cut`.
+Gathered run(const char* recipe, const Cut& cut, double max_grad_norm) {
+  const int ranks = static_cast<int>(cut.size()) - 1;
+  std::vector<Gathered> parts(static_cast<std::size_t>(ranks));
+  run_ranks("in_process", {.ranks = ranks}, [&](ProcessGroup& group) {
+    const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+    Runtime runtime{.device = *device, .behaviors = {}};
+    const auto rank = static_cast<std::size_t>(group.rank());
+    const std::int64_t first = cut[rank], rows = cut[rank + 1] - first;
+    Sharded matrix(*device, {.shape = {rows, 128}, .recipe = recipe, .first_row = first, .group = &group}, {384, 128});
+    const std::int64_t vector_rows = rank == 0 ? 40 : 0;
+    Sharded vector(*device, {.name = "v", .shape = {vector_rows}, .group = &group}, {40});
+    Sharded empty(*device, {.name = "e", .shape = {0, 128}, .recipe = recipe, .group = &group}, {0, 128});
+    Adam adam(
+        {&empty.whole, &matrix.whole, &vector.whole, &empty.whole},
+        {.learning_rate = 1e-2, .master = MasterWeights::kF32, .max_grad_norm = max_grad_norm, .norm_group = &group});
+    for (int step = 1; step <= 5; ++step) {
+      set_gradient(*device, *matrix.shard, step, first);
+      set_gradient(*device, *vector.shard, step);
+      if (step != 3) set_gradient(*device, *empty.shard, step);
+      adam.step(runtime);
+    }
+    Gathered& own = parts[rank];
+    own.master = device->read(adam.state()[1].master);
+    own.codes = support::bytes_of(*device, matrix.shard->quantized.rowwise().codes);
+    if (max_grad_norm > 0.0) own.norm = device->read(adam.grad_norm()).front();
+  });
+  Gathered all = parts.front();
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    all.master.insert(all.master.end(), parts[i].master.begin(), parts[i].master.end());
+    all.codes.insert(all.codes.end(), parts[i].codes.begin(), parts[i].codes.end());
+    EXPECT_EQ(parts[i].norm, all.norm);
+  }
+  return all;
+}
+
+class ShardedAdam : public ::testing::TestWithParam<const char*> {};
+
+// Shards that hold whole blocks: uneven, and empty at any place.
+TEST_P(ShardedAdam, LeavesTheSlicesOfWhatOneRankWouldHave) {
+  const Gathered whole = run(GetParam(), {0, 384}, 0.0);
+  for (const Cut& cut : {Cut{0, 128, 256, 384}, Cut{0, 256, 384}, Cut{0, 0, 384, 384}, Cut{0, 128, 128, 384}}) {
+    const Gathered sharded = run(GetParam(), cut, 0.0);
+    EXPECT_TRUE(bitwise_equal(sharded.master, whole.master));
+    EXPECT_TRUE(bitwise_equal(sharded.codes, whole.codes));
+  }
+}
+
+TEST_P(ShardedAdam, ClipsByTheNormOfAllShards) {
+  double squares = 0.0;
+  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  for (const Shape& shape : {Shape{384, 128}, Shape{40}}) {
+    const auto parameter = optim_test::make_parameter(*device, {.shape = shape});
+    set_gradient(*device, *parameter, 5);
+    for (const double g : support::read(*device, parameter->grad)) squares += g * g;
+  }
+  const Gathered whole = run(GetParam(), {0, 384}, 0.5);
+  const Gathered sharded = run(GetParam(), {0, 0, 256, 384}, 0.5);
+  // The sum is rounded once on each rank and once for each rank added, the root once.
+  EXPECT_NEAR(whole.norm, std::sqrt(squares), 2.0 * 0x1p-24 * std::sqrt(squares));
+  EXPECT_NEAR(sharded.norm, std::sqrt(squares), 4.0 * 0x1p-24 * std::sqrt(squares));
+}
+INSTANTIATE_TEST_SUITE_P(Recipes, ShardedAdam, ::testing::ValuesIn(kQuantizedRecipes),
+                         [](const auto& test) { return std::string(test.param); });
+
+// The coefficient is applied inside the kernel: bitwise a run on gradients multiplied by it beforehand.
+TEST(Clipping, IsAMultiplicationOfTheGradient) {
+  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  Runtime runtime{.device = *device, .behaviors = {}};
+  const auto a = optim_test::make_parameter(*device, {.shape = {40, 50}, .dtype = DType::kF32});
+  const auto b = optim_test::make_parameter(*device, {.shape = {40, 50}, .dtype = DType::kF32});
+  Adam clipped({a.get()}, {.learning_rate = 0.1, .epsilon = 1e-3, .max_grad_norm = 0.25}),
+      plain({b.get()}, {.learning_rate = 0.1, .epsilon = 1e-3});
+  set_gradient(*device, *a, 1);
+  std::vector<float> gradients = device->read(a->grad);
+  clipped.step(runtime);
+  const float coefficient = 0.25f / (device->read(clipped.grad_norm()).front() + 1e-6f);
+  ASSERT_LT(coefficient, 0.1f);
+  for (float& g : gradients) g *= coefficient;
+  b->grad = support::make_tensor(*device, {40, 50}, DType::kF32, gradients);
+  plain.step(runtime);
+  EXPECT_TRUE(bitwise_equal(device->read(a->value), device->read(b->value)));
+  // Below the limit nothing is multiplied.
+  Adam wide({a.get()}, {.learning_rate = 0.1, .max_grad_norm = 1e6}), none({b.get()}, {.learning_rate = 0.1});
+  b->grad = a->grad;
+  wide.step(runtime);
+  none.step(runtime);
+  EXPECT_TRUE(bitwise_equal(device->read(a->value), device->read(b->value)));
+}
+
+// On several ranks a parameter that none of them shards is in everybody's list and counts once.
+TEST(Clipping, CountsReplicatedParametersOnce) {
+  std::array<float, 3> norms{};
+  run_ranks("in_process", {.ranks = 3}, [&](ProcessGroup& group) {
+    const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+    Runtime runtime{.device = *device, .behaviors = {}};
+    const auto parameter = optim_test::make_parameter(*device, {.shape = {2, 2}, .dtype = DType::kF32});
+    parameter->grad = support::make_tensor(*device, {2, 2}, DType::kF32, {1.0f, 1.0f, 1.0f, 1.0f});
+    Adam adam({parameter.get()}, {.max_grad_norm = 1.0, .norm_group = &group});
+    adam.step(runtime);
+    norms[static_cast<std::size_t>(group.rank())] = device->read(adam.grad_norm()).front();
+  });
+  for (const float norm : norms) EXPECT_EQ(norm, 2.0f);
+}
+
+TEST(Clipping, LetsNanThrough) {
+  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  Runtime runtime{.device = *device, .behaviors = {}};
+  const auto parameter = optim_test::make_parameter(*device, {.shape = {1, 2}, .dtype = DType::kF32});
+  parameter->grad = support::make_tensor(*device, {1, 2}, DType::kF32, {1.0f, std::nanf("")});
+  Adam adam({parameter.get()}, {.max_grad_norm = 1.0});
+  adam.step(runtime);
+  for (const float value : device->read(parameter->value)) EXPECT_TRUE(std::isnan(value));
+}
+
+TEST(SteadyState, TakesNothingFromTheHeap) {
+  const std::unique_ptr<Device> device = open_device("cpu");
+  Runtime runtime{.device = *device, .behaviors = {}};
+  std::vector<std::unique_ptr<Parameter>> parameters;
+  std::vector<Parameter*> list;
+  for (const char* recipe : {"delayed", "current", "block", "mxfp8", "bf16"}) {
+    parameters.push_back(
+        optim_test::make_parameter(*device, {.name = std::string("a long name for ") + recipe, .recipe = recipe}));
+    list.push_back(parameters.back().get());
+    set_gradient(*device, *list.back(), 1);
+  }
+  Adam adam(list, {.master = MasterWeights::kF32, .exp_avg = DType::kE4M3, .max_grad_norm = 1.0});
+  adam.step(runtime);
+  adam.step(runtime);
+  const std::int64_t heap = heap_allocations();
+  for (int step = 0; step < 5; ++step) adam.step(runtime);
+  EXPECT_EQ(heap_allocations(), heap);
+}
+
+// Casting needs one temporary in the nominal type at a time.
+TEST(SteadyState, RoundsOneTensorAtATime) {
+  const std::unique_ptr<Device> device = open_device("cpu");
+  Runtime runtime{.device = *device, .behaviors = {}};
+  std::vector<std::unique_ptr<Parameter>> parameters;
+  std::vector<Parameter*> list;
+  for (int i = 0; i < 4; ++i) {
+    parameters.push_back(optim_test::make_parameter(*device, {.name = std::to_string(i), .recipe = "current"}));
+    list.push_back(parameters.back().get());
+    set_gradient(*device, *list.back(), 1);
+  }
+  Adam adam(list, {.master = MasterWeights::kF32});
+  adam.make_state(runtime);
+  const std::int64_t before = device->ledger().live_bytes();
+  device->ledger().reset_peak();
+  adam.step(runtime);
+  EXPECT_LE(device->ledger().peak_bytes() - before, 256 * 128 * 2 + 64);
+}
+
+TEST(GradientsOfShards, HaveTheirShape) {
+  const std::unique_ptr<Device> device = open_device("cpu");
+  Runtime runtime{.device = *device, .behaviors = {}};
+  Sharded parameter(*device, {.name = "blocks.7", .shape = {128, 128}}, {256, 128});
+  parameter.shard->grad = support::make_tensor(*device, {256, 128}, DType::kBF16, rows_of(1, 1.0, 0, {256, 128}));
+  Adam adam({&parameter.whole}, {});
+  const std::string message = support::error_of([&] { adam.step(runtime); });
+  EXPECT_NE(message.find("blocks.7"), std::string::npos) << message;
+}
+
+}  // namespace
+}  // namespace fp8lab

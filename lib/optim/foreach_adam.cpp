@@ -1,0 +1,67 @@
+#include "optim/foreach_adam.h"
+
+#include <cmath>
+#include <utility>
+
+#include "core/check.h"
+#include "ops/elementwise.h"
+#include "optim/shards.h"
+
+namespace fp8lab {
+
+ForeachAdam::ForeachAdam(std::vector<Parameter*> parameters, const AdamOptions& options)
+    : parameters_(std::move(parameters)), options_(options) {
+  const bool plain = options.master == MasterWeights::kNone && options.exp_avg == DType::kF32 &&
+                     options.exp_avg_sq == DType::kF32 && options.max_grad_norm == 0.0;
+  check(plain, "ForeachAdam: it has neither masters nor other moments than f32 nor clipping; use Adam");
+}
+
+void ForeachAdam::make_state(Runtime& runtime) {
+  if (exp_avg_.size() == parameters_.size()) return;
+  Device& device = runtime.device;
+  for (const Parameter* parameter : parameters_) {
+    const Parameter& shard = local_shard(*parameter);
+    const TensorSpec spec{shape_of(shard), DType::kF32};
+    for (const auto& [moments, what] : {std::pair{&exp_avg_, "exp_avg"}, {&exp_avg_sq_, "exp_avg_sq"}}) {
+      const HolderId holder = device.holder(HolderKind::kOptimizerState, shard.name, what);
+      fill(device, moments->emplace_back(device.allocate(spec, holder)), 0.0f);
+    }
+  }
+}
+
+void ForeachAdam::step(Runtime& runtime) {
+  make_state(runtime);
+  ++steps_;
+  TensorList params, grads, exp_avg, exp_avg_sq;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& shard = local_shard(*parameters_[i]);
+    if (!shard.grad) continue;
+    shard.initial.reset();
+    params.push_back(ListMember::of(shard));
+    grads.push_back(ListMember::of(shard.grad));
+    exp_avg.push_back(ListMember::of(exp_avg_[i]));
+    exp_avg_sq.push_back(ListMember::of(exp_avg_sq_[i]));
+  }
+  const double correction1 = 1.0 - std::pow(options_.beta1, static_cast<double>(steps_));
+  const double correction2 = 1.0 - std::pow(options_.beta2, static_cast<double>(steps_));
+  const HolderId workspace = runtime.workspace("foreach_adam");
+
+  if (options_.weight_decay != 0.0) {
+    if (options_.decoupled_decay) {
+      foreach_scale(runtime, params, 1.0 - options_.learning_rate * options_.weight_decay);
+    } else {
+      grads = foreach_copy(runtime, grads, workspace);
+      foreach_add(runtime, grads, params, options_.weight_decay);
+    }
+  }
+  foreach_lerp(runtime, exp_avg, grads, 1.0 - options_.beta1);
+  foreach_scale(runtime, exp_avg_sq, options_.beta2);
+  foreach_addcmul(runtime, exp_avg_sq, grads, grads, 1.0 - options_.beta2);
+  TensorList denominator = foreach_copy(runtime, exp_avg_sq, workspace);
+  foreach_sqrt(runtime, denominator);
+  foreach_scale(runtime, denominator, 1.0 / std::sqrt(correction2));
+  foreach_add(runtime, denominator, options_.epsilon);
+  foreach_addcdiv(runtime, params, exp_avg, denominator, -options_.learning_rate / correction1);
+}
+
+}  // namespace fp8lab
