@@ -1,0 +1,38 @@
+#pragma once
+
+#include <vector>
+
+#include "autograd/runtime.h"
+#include "optim/list_ops.h"
+
+namespace fp8lab {
+
+/// An exponential moving average of parameters, kept in their own formats: average += (1 - decay) (parameter - average), by one list
+/// operation. The first update copies. Averages of parameters in eight bits are tensors of zeros like them at first, and are
+/// cast anew by every update; they move by what half a unit of 3 mantissa bits can show. Others are f32. Of a sharded parameter the
+/// shard is averaged, and shards measured together are cast together.
+class WeightAverage {
+ public:
+  /// Throws Error unless 0 <= decay < 1.
+  WeightAverage(Runtime& runtime, std::vector<Parameter*> parameters, double decay);
+
+  void update(Runtime& runtime);
+
+  /// As in `parameters`.
+  const QuantizedTensor& quantized(std::size_t i) const { return averages_[i].quantized; }
+  const Tensor& value(std::size_t i) const { return averages_[i].value; }
+
+ private:
+  struct Average {
+    Tensor value;
+    QuantizedTensor quantized;
+    Quantizer quantizer;  ///< the parameter's; averages are not recorded in its history
+  };
+
+  std::vector<Parameter*> parameters_;
+  std::vector<Average> averages_;
+  double decay_;
+  bool empty_ = true;
+};
+
+}  // namespace fp8lab
