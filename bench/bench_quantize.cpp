@@ -1,52 +1,24 @@
 #include <benchmark/benchmark.h>
-#include <sched.h>
-#include <time.h>
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "backend/cpu/quantize_loops.h"
-#include "core/check.h"
+#include "beside_memcpy.h"
 #include "ops/elementwise.h"
 #include "ops/quantize.h"
 #include "ops/quantized_storage.h"
 
-// How fast the host quantizes beside how fast it copies: one thread pinned to one core, on a tensor well beyond the last-level
-// cache. Every repetition of a row copies the tensor and then quantizes it, so that both meet the same machine;
-// `of_memcpy` is the ratio of the two medians' bandwidths. Bytes are those read plus those written, the input counted
-// once even where a recipe has to read it twice.
-//
-// Times are the thread's own processor time: equal to wall time where nothing else runs, and not disturbed by what
-// shares the core.
+// How fast the host quantizes beside how fast it copies (beside_memcpy.h). Bytes are those read plus those written, the
+// input counted once even where a recipe has to read it twice.
 namespace fp8lab {
 namespace {
 
 constexpr std::int64_t kRows = 4096;
 constexpr std::int64_t kCols = 8192;  // 64 MiB in BF16
 constexpr int kRepetitions = 31;
-
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-template <class Work>
-double seconds_of(const Work& work) {
-  const double start = thread_seconds();
-  work();
-  benchmark::ClobberMemory();
-  return thread_seconds() - start;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 /// The tensors that all rows share.
 struct Bench {
@@ -69,21 +41,7 @@ struct Bench {
   /// Runs `work`, which moves `bytes`, in turn with memcpy.
   template <class Work>
   void measure(benchmark::State& state, std::int64_t bytes, const Work& work) {
-    std::vector<double> copies, works;
-    copy_once();
-    work();  // pages of the results exist from here on
-    for (auto _ : state) {
-      copies.push_back(seconds_of([&] { copy_once(); }));
-      works.push_back(seconds_of(work));
-      state.SetIterationTime(works.back());
-    }
-    const double copy_bandwidth = static_cast<double>(2 * x.bytes()) / median(copies);
-    const double bandwidth = static_cast<double>(bytes) / median(works);
-    state.counters["bytes_per_second"] =
-        benchmark::Counter(bandwidth, benchmark::Counter::kDefaults, benchmark::Counter::kIs1024);
-    state.counters["memcpy_per_second"] =
-        benchmark::Counter(copy_bandwidth, benchmark::Counter::kDefaults, benchmark::Counter::kIs1024);
-    state.counters["of_memcpy"] = bandwidth / copy_bandwidth;
+    measure_beside(state, {.by_copy = 2 * x.bytes(), .by_work = bytes}, [this] { copy_once(); }, work);
   }
 };
 
@@ -148,21 +106,6 @@ void register_rows(Bench& bench) {
     const QuantizedTensor q = quantize(*bench.device, bench.x, inputs_of(bench, format, {true, false}));
     bench.measure(state, 2 * q.rowwise().codes.bytes(), [&] { make_columnwise(*bench.device, q, bench.holder); });
   });
-}
-
-/// The last core this process may use; the first tends to serve interrupts.
-int pin_to_one_core() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  check(sched_getaffinity(0, sizeof allowed, &allowed) == 0, "sched_getaffinity failed");
-  int core = 0;
-  for (int i = 0; i < CPU_SETSIZE; ++i)
-    if (CPU_ISSET(i, &allowed)) core = i;
-  cpu_set_t chosen;
-  CPU_ZERO(&chosen);
-  CPU_SET(core, &chosen);
-  check(sched_setaffinity(0, sizeof chosen, &chosen) == 0, "sched_setaffinity failed");
-  return core;
 }
 
 }  // namespace

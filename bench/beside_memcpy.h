@@ -1,0 +1,83 @@
+#pragma once
+
+#include <benchmark/benchmark.h>
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "core/check.h"
+
+// How fast something is beside memcpy: one thread pinned to one core, on memory well beyond the last-level cache. Every
+// repetition of a row copies and then works, so that both meet the same machine; `of_memcpy` is the ratio of the two
+// medians' bandwidths.
+//
+// Times are the thread's own processor time: equal to wall time where nothing else runs, and not disturbed by what
+// shares the core.
+namespace fp8lab {
+
+inline double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+template <class Work>
+double seconds_of(const Work& work) {
+  const double start = thread_seconds();
+  work();
+  benchmark::ClobberMemory();
+  return thread_seconds() - start;
+}
+
+inline double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Bytes that are read and written together, each counted once.
+struct BytesMoved {
+  std::int64_t by_copy = 0;
+  std::int64_t by_work = 0;
+};
+
+/// Runs `work` in turn with `copy`.
+template <class Copy, class Work>
+void measure_beside(benchmark::State& state, const BytesMoved& bytes, const Copy& copy, const Work& work) {
+  std::vector<double> copies, works;
+  copy();
+  work();  // pages of the results exist from here on
+  for (auto _ : state) {
+    copies.push_back(seconds_of(copy));
+    works.push_back(seconds_of(work));
+    state.SetIterationTime(works.back());
+  }
+  const auto rate = [](double value) {
+    return benchmark::Counter(value, benchmark::Counter::kDefaults, benchmark::Counter::kIs1024);
+  };
+  const double copy_bandwidth = static_cast<double>(bytes.by_copy) / median(copies);
+  const double bandwidth = static_cast<double>(bytes.by_work) / median(works);
+  state.counters["bytes_per_second"] = rate(bandwidth);
+  state.counters["memcpy_per_second"] = rate(copy_bandwidth);
+  state.counters["of_memcpy"] = bandwidth / copy_bandwidth;
+}
+
+/// The last core this process may use; the first tends to serve interrupts.
+inline int pin_to_one_core() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  check(sched_getaffinity(0, sizeof allowed, &allowed) == 0, "sched_getaffinity failed");
+  int core = 0;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(i, &allowed)) core = i;
+  cpu_set_t chosen;
+  CPU_ZERO(&chosen);
+  CPU_SET(core, &chosen);
+  check(sched_setaffinity(0, sizeof chosen, &chosen) == 0, "sched_setaffinity failed");
+  return core;
+}
+
+}  // namespace fp8lab
