@@ -30,6 +30,8 @@ class Model {
 
   Variable forward(Runtime& runtime, const Variable& x);
   const std::vector<Parameter*>& parameters() const { return registry_.parameters; }
+  /// With the scales, for checkpoints.
+  const Registry& registry() const { return registry_; }
 
   /// Puts what `wrap` makes of each layer in its place. `parameters` are that layer's own.
   using Wrap = std::function<std::unique_ptr<Module>(std::unique_ptr<Module> layer, const std::string& name,

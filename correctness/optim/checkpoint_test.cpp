@@ -1,0 +1,150 @@
+// Checkpoints: training goes on as if it had not stopped, on as many ranks or others.
+
+#include "optim/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "optim/checkpoint_runs.h"
+#include "reference/compare.h"
+
+namespace fp8lab {
+namespace {
+
+using namespace optim_test;
+using reference::bitwise_equal;
+
+struct ResumeCase {
+  const char* name;
+  const char* recipe;
+  bool eight_bits;
+  AdamOptions options;
+};
+
+class Resumed : public ::testing::TestWithParam<ResumeCase> {};
+
+TEST_P(Resumed, IsTheUninterruptedRun) {
+  const auto& [name, recipe, eight_bits, options] = GetParam();
+  const TemporaryDirectory folder;
+  Training whole(recipe, options, eight_bits, "transformer_layer"),
+      before(recipe, options, eight_bits, "transformer_layer");
+  whole.run(3);
+  before.run(3);
+  save_checkpoint(before.runtime, path_of(folder), before.state());
+  Training after(recipe, options, eight_bits, "transformer_layer");
+  after.runtime.seed = 6;  // other initial values would show
+  after.step = load_checkpoint(after.runtime, path_of(folder), after.state());
+  EXPECT_EQ(after.step, 3);
+  EXPECT_EQ(after.adam.steps(), 3);
+  EXPECT_TRUE(bitwise_equal(after.run(3), whole.run(3)));
+  EXPECT_EQ(after.weights(), whole.weights());
+}
+
+constexpr MasterWeights kF32 = MasterWeights::kF32, kRest = MasterWeights::kRemainder;
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, Resumed,
+    ::testing::Values(ResumeCase{"delayed", "delayed", true, {.learning_rate = 1e-2, .master = kF32}},
+                      ResumeCase{"current", "current", true, {.learning_rate = 1e-2, .master = kF32}},
+                      ResumeCase{"block", "block", true, {.learning_rate = 1e-2, .master = kF32}},
+                      ResumeCase{"mxfp8", "mxfp8", true, {.learning_rate = 1e-2, .master = kF32}},
+                      ResumeCase{"delayed_16_bit", "delayed", false, {.learning_rate = 1e-2}},
+                      ResumeCase{"remainders", "bf16", false, {.learning_rate = 1e-2, .master = kRest}},
+                      ResumeCase{
+                          "small_moments",
+                          "current",
+                          true,
+                          {.learning_rate = 1e-2, .master = kF32, .exp_avg = DType::kE4M3, .exp_avg_sq = DType::kF16}}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+class OtherRanks : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(OtherRanks, GoOnAsTheSameTraining) {
+  const Everything expected = on_ranks(GetParam(), kWhole, kOptions, [](ProcessGroup&, Rank& rank) { rank.run(1, 4); });
+  for (const auto& [from, to] :
+       {std::pair{kThree, kUneven}, {kUneven, kEmpty}, {kEmpty, kWhole}, {kWhole, kThree}, {kEmpty, kEmpty}}) {
+    const TemporaryDirectory folder;
+    on_ranks(GetParam(), from, kOptions, [&](ProcessGroup& group, Rank& rank) {
+      rank.run(1, 2);
+      save_checkpoint(rank.runtime, path_of(folder), rank.state(), &group);
+    });
+    const Everything actual = on_ranks(GetParam(), to, kOptions, [&](ProcessGroup& group, Rank& rank) {
+      EXPECT_EQ(load_checkpoint(rank.runtime, path_of(folder), rank.state(), &group), 7);
+      rank.run(3, 4);
+    });
+    EXPECT_TRUE(bitwise_equal(actual.master, expected.master)) << from.size() << " to " << to.size();
+    EXPECT_TRUE(bitwise_equal(actual.exp_avg, expected.exp_avg));
+    EXPECT_TRUE(bitwise_equal(actual.codes, expected.codes));
+    EXPECT_TRUE(bitwise_equal(actual.vector, expected.vector));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Recipes, OtherRanks, ::testing::Values("delayed", "current", "block", "mxfp8"),
+                         [](const auto& test) { return std::string(test.param); });
+
+// Right after loading, codes equal the saved ones wherever no block is split; split blocks are cast from the master.
+TEST(SplitBlocks, AreCastFromTheMaster) {
+  const TemporaryDirectory folder;
+  const auto two_steps = [&](ProcessGroup& group, Rank& rank) {
+    rank.run(1, 2);
+    save_checkpoint(rank.runtime, path_of(folder), rank.state(), &group);
+  };
+  const Everything saved = on_ranks("block", kThree, kOptions, two_steps);
+  const auto load = [&](ProcessGroup& group, Rank& rank) {
+    load_checkpoint(rank.runtime, path_of(folder), rank.state(), &group);
+    Device& device = *rank.device;
+    const Parameter& shard = *rank.matrix.shard;
+    const Tensor rounded = cast(device, rank.adam.state().front().master, DType::kBF16, support::anyone(device));
+    EXPECT_EQ(all_bytes(device, shard.quantized), all_bytes(device, quantize(device, rounded, *shard.quantizer)));
+  };
+  const Everything aligned = on_ranks("block", kUneven, kOptions, load),
+                   split = on_ranks("block", {0, 100, 384}, kOptions, load);
+  EXPECT_EQ(aligned.codes, saved.codes);
+  EXPECT_EQ(split.master, saved.master);
+}
+
+TEST(SplitBlocks, NeedAMaster) {
+  const TemporaryDirectory folder;
+  on_ranks("mxfp8", kThree, kOptions, [&](ProcessGroup& group, Rank& rank) {
+    rank.run(1, 1);
+    save_checkpoint(rank.runtime, path_of(folder), rank.state(), &group);
+  });
+  const auto load = [&](ProcessGroup& group, Rank& rank) {
+    rank.run(1, 1);
+    const auto before = all_bytes(*rank.device, rank.matrix.shard->quantized);
+    const std::string message =
+        support::error_of([&] { load_checkpoint(rank.runtime, path_of(folder), rank.state(false), &group); });
+    EXPECT_NE(message.find("w: "), std::string::npos) << message;
+    EXPECT_NE(message.find("master"), std::string::npos) << message;
+    EXPECT_EQ(all_bytes(*rank.device, rank.matrix.shard->quantized), before);
+  };
+  on_ranks("mxfp8", kUneven, kOptions, load);
+  // Cut as it was, bytes are bytes.
+  on_ranks("mxfp8", kThree, kOptions, [&](ProcessGroup& group, Rank& rank) {
+    rank.run(1, 1);
+    load_checkpoint(rank.runtime, path_of(folder), rank.state(false), &group);
+  });
+}
+
+// Each shard's moments get a scale of their own: half a unit in the last place of what the new shard's scale can show.
+TEST(ScaledMoments, AreRoundedOnceMoreWhenCutAnew) {
+  for (const auto& [dtype, unit] : {std::pair{DType::kF16, 0x1p-11}, {DType::kE4M3, 0x1p-4}}) {
+    const AdamOptions options{.master = MasterWeights::kF32, .exp_avg = dtype};
+    const TemporaryDirectory folder;
+    const Everything saved = on_ranks("current", kThree, options, [&](ProcessGroup& group, Rank& rank) {
+      rank.run(1, 3);
+      save_checkpoint(rank.runtime, path_of(folder), rank.state(), &group);
+    });
+    const Everything loaded = on_ranks("current", kUneven, options, [&](ProcessGroup& group, Rank& rank) {
+      load_checkpoint(rank.runtime, path_of(folder), rank.state(), &group);
+    });
+    float largest = 0.0f;
+    for (const float x : saved.exp_avg) largest = std::max(largest, std::fabs(x));
+    const double smallest = dtype == DType::kF16 ? 0x1p-25 / 32752.0 : 0x1p-10 / 448.0;
+    EXPECT_TRUE(reference::all_close(loaded.exp_avg, saved.exp_avg,
+                                     {.atol = 1.01 * smallest * double{largest}, .rtol = 1.01 * unit}));
+    EXPECT_EQ(loaded.master, saved.master);
+  }
+}
+
+}  // namespace
+}  // namespace fp8lab

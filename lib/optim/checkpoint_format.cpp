@@ -1,0 +1,195 @@
+#include "optim/checkpoint_format.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <cstring>
+#include <sstream>
+#include <utility>
+
+#include "core/check.h"
+#include "optim/durable_file.h"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kFirstLine = 64;
+constexpr std::string_view kMagic = "fp8lab checkpoint";
+constexpr std::string_view kRemedy = "load another checkpoint, or save again if the training still runs";
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+std::string read_text(const std::filesystem::path& file, std::int64_t offset, std::int64_t bytes) {
+  std::string text(static_cast<std::size_t>(bytes), ' ');
+  read_bytes(file, offset, std::as_writable_bytes(std::span(text.data(), text.size())));
+  return text;
+}
+
+[[noreturn]] void fail_damaged(const std::filesystem::path& file, std::string_view what) {
+  fail(fmt::format("checkpoint: {}: {}; the file is damaged: {}", file.string(), what, kRemedy));
+}
+
+/// The version that a file says it has. What follows is understood only if it is this one.
+void check_version(const std::filesystem::path& file, std::string_view text) {
+  std::istringstream words{std::string(text.substr(0, 40))};
+  std::string project, what;
+  std::int64_t version = 0;
+  if (!(words >> project >> what >> version) || project + " " + what != kMagic || version < 1)
+    fail_damaged(file, "it does not begin as a checkpoint does");
+  if (version > kVersion)
+    fail(fmt::format("checkpoint: {}: written in version {}; this program reads up to version {}: use a newer one",
+                     file.string(), version, kVersion));
+}
+
+std::string line_of(const CheckpointEntry& entry) {
+  return fmt::format("{} {} {} {} {} {} {:x} {}\n", name(entry.dtype), entry.global_rows, entry.first_row, entry.rows,
+                     entry.bytes, entry.offset, entry.sum, entry.name);
+}
+
+CheckpointEntry entry_of(const std::filesystem::path& file, const std::string& line) {
+  std::istringstream words(line);
+  CheckpointEntry entry;
+  std::string dtype;
+  words >> dtype >> entry.global_rows >> entry.first_row >> entry.rows >> entry.bytes >> entry.offset >> std::hex >>
+      entry.sum;
+  words.get();
+  std::getline(words, entry.name);
+  const std::optional<DType> parsed = parse_dtype(dtype);
+  if (!words || !parsed) fail_damaged(file, "a line of its header cannot be read");
+  entry.dtype = *parsed;
+  return entry;
+}
+
+}  // namespace
+
+std::uint64_t checksum(std::span<const std::byte> bytes) {
+  // FNV-1a over words: every step can be undone, so different words give different sums.
+  constexpr std::uint64_t kPrime = 0x100000001b3ULL;
+  std::uint64_t hash = 0xcbf29ce484222325ULL ^ bytes.size();
+  const auto mix = [&](std::uint64_t word) {
+    hash = (hash ^ word) * kPrime;
+    hash ^= hash >> 32;
+  };
+  std::size_t i = 0;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, 8);
+    mix(word);
+  }
+  for (; i < bytes.size(); ++i) mix(static_cast<std::uint64_t>(bytes[i]));
+  return hash;
+}
+
+std::string rank_file_name(std::int64_t generation, int rank) {
+  return fmt::format("save-{}.rank-{}", generation, rank);
+}
+
+RankFileRow write_rank_file(const std::filesystem::path& folder, const std::string& name,
+                            std::vector<EntryToWrite>& entries) {
+  for (EntryToWrite& item : entries) {
+    item.entry.bytes = static_cast<std::int64_t>(item.bytes.size());
+    item.entry.sum = checksum(item.bytes);
+  }
+  // Offsets are part of the header, whose length depends on their digits; they count from its end instead.
+  std::int64_t offset = 0;
+  std::string header;
+  for (EntryToWrite& item : entries) {
+    item.entry.offset = offset;
+    offset += item.entry.bytes;
+    header += line_of(item.entry);
+  }
+  RankFileRow row{.name = name,
+                  .bytes = kFirstLine + static_cast<std::int64_t>(header.size()) + offset,
+                  .header_sum = checksum(bytes_of(header))};
+  std::string first = fmt::format("{} {} {} {:x}", kMagic, kVersion, header.size(), row.header_sum);
+  first.resize(static_cast<std::size_t>(kFirstLine) - 1, ' ');
+  first += '\n';
+  std::vector<std::span<const std::byte>> parts = {bytes_of(first), bytes_of(header)};
+  for (const EntryToWrite& item : entries) parts.emplace_back(item.bytes);
+  write_durably(folder / name, parts);
+  return row;
+}
+
+void write_manifest(const std::filesystem::path& folder, const Manifest& manifest) {
+  std::string text = fmt::format("{} {}\ngeneration {}\nstep {}\noptimizer_steps {}\nranks {}\n", kMagic, kVersion,
+                                 manifest.generation, manifest.step, manifest.optimizer_steps, manifest.files.size());
+  for (const RankFileRow& row : manifest.files)
+    text += fmt::format("{} {:x} {}\n", row.bytes, row.header_sum, row.name);
+  text += fmt::format("checksum {:x}\n", checksum(bytes_of(text)));
+  const std::span<const std::byte> part = bytes_of(text);
+  write_durably(folder / kManifestName, {&part, 1});
+}
+
+Manifest read_manifest(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / kManifestName;
+  const std::int64_t bytes = size_of_file(file);
+  if (bytes < 0)
+    fail(fmt::format(
+        "checkpoint: {}: it is absent, so no save into this folder has finished; name a folder where one has",
+        file.string()));
+  const std::string text = read_text(file, 0, bytes);
+  check_version(file, text);
+  const std::size_t end = text.rfind("checksum ");
+  if (end == std::string::npos ||
+      text.substr(end) != fmt::format("checksum {:x}\n", checksum(bytes_of(text).first(end))))
+    fail_damaged(file, "its checksum does not match");
+  std::istringstream words(text.substr(text.find('\n')));
+  Manifest manifest;
+  std::string word;
+  std::size_t ranks = 0;
+  words >> word >> manifest.generation >> word >> manifest.step >> word >> manifest.optimizer_steps >> word >> ranks;
+  for (std::size_t rank = 0; rank < ranks && words; ++rank) {
+    RankFileRow& row = manifest.files.emplace_back();
+    words >> row.bytes >> std::hex >> row.header_sum >> std::dec >> row.name;
+  }
+  if (!words || ranks == 0) fail_damaged(file, "a line cannot be read");
+  return manifest;
+}
+
+RankFile::RankFile(const std::filesystem::path& folder, const RankFileRow& row) : path_(folder / row.name) {
+  const std::int64_t bytes = size_of_file(path_);
+  if (bytes < 0)
+    fail(fmt::format("checkpoint: {}: it is absent, though the manifest names it; copy the files of all ranks, or {}",
+                     path_.string(), kRemedy));
+  if (bytes != row.bytes) fail_damaged(path_, fmt::format("it has {} B, the manifest says {} B", bytes, row.bytes));
+  const std::string first = read_text(path_, 0, kFirstLine);
+  check_version(path_, first);
+  std::istringstream words(first.substr(kMagic.size()));
+  std::int64_t version = 0, header_bytes = 0;
+  std::uint64_t sum = 0;
+  words >> version >> header_bytes >> std::hex >> sum;
+  if (!words || header_bytes < 0 || header_bytes > bytes - kFirstLine || sum != row.header_sum ||
+      first != fmt::format("{:<63}\n", fmt::format("{} {} {} {:x}", kMagic, version, header_bytes, sum)))
+    fail_damaged(path_, "its first line does not match the manifest");
+  const std::string header = read_text(path_, kFirstLine, header_bytes);
+  if (checksum(bytes_of(header)) != sum) fail_damaged(path_, "the checksum of its header does not match");
+  std::istringstream lines(header);
+  for (std::string line; std::getline(lines, line);) {
+    CheckpointEntry& entry = entries_.emplace_back(entry_of(path_, line));
+    entry.offset += kFirstLine + header_bytes;
+    if (entry.offset + entry.bytes > bytes) refuse(entry.name, "it ends beyond the file");
+  }
+}
+
+const CheckpointEntry* RankFile::find(std::string_view name) const {
+  for (const CheckpointEntry& entry : entries_)
+    if (entry.name == name) return &entry;
+  return nullptr;
+}
+
+std::vector<std::byte> RankFile::read(const CheckpointEntry& entry) const {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(entry.bytes));
+  read_bytes(path_, entry.offset, bytes);
+  if (checksum(bytes) != entry.sum)
+    refuse(entry.name, fmt::format("its checksum does not match; the file is damaged: {}", kRemedy));
+  return bytes;
+}
+
+void RankFile::refuse(std::string_view entry, const std::string& problem) const {
+  fail(fmt::format("checkpoint: {}: entry '{}': {}", path_.string(), entry, problem));
+}
+
+}  // namespace fp8lab

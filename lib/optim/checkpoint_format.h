@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/dtype.h"
+
+// The files of a checkpoint: their layout and their checks, without what the entries mean.
+//
+// A rank's file is a first line of 64 bytes ("fp8lab checkpoint <version> <header bytes> <header checksum>", padded with
+// blanks), a header with a line per entry, and the entries' bytes one after the other. The manifest is text that ends
+// with its own checksum.
+namespace fp8lab {
+
+/// Any flipped bit changes it.
+std::uint64_t checksum(std::span<const std::byte> bytes);
+
+struct CheckpointEntry {
+  std::string name;  ///< "layers[0].weight: master"
+  DType dtype = DType::kF32;
+  std::int64_t global_rows = 0;  ///< of the parameter, along dim 0
+  std::int64_t first_row = 0;    ///< of the shard that the entry is or belongs to
+  std::int64_t rows = 0;
+  std::int64_t bytes = 0;
+  std::int64_t offset = 0;  ///< in the file
+  std::uint64_t sum = 0;
+};
+
+/// What the manifest says of a rank's file.
+struct RankFileRow {
+  std::string name;
+  std::int64_t bytes = 0;
+  std::uint64_t header_sum = 0;
+};
+
+struct Manifest {
+  std::int64_t generation = 0;
+  std::int64_t step = 0;
+  std::int64_t optimizer_steps = 0;
+  std::vector<RankFileRow> files;  ///< by rank
+};
+
+inline constexpr std::string_view kManifestName = "manifest";
+std::string rank_file_name(std::int64_t generation, int rank);
+
+/// An entry with its bytes, which the caller keeps. Offsets and checksums are found here.
+struct EntryToWrite {
+  CheckpointEntry entry;
+  std::vector<std::byte> bytes;
+};
+RankFileRow write_rank_file(const std::filesystem::path& folder, const std::string& name,
+                            std::vector<EntryToWrite>& entries);
+void write_manifest(const std::filesystem::path& folder, const Manifest& manifest);
+
+/// Throws Error where the manifest is absent, damaged or of a newer version.
+Manifest read_manifest(const std::filesystem::path& folder);
+
+/// A rank's file whose header has been read and checked.
+class RankFile {
+ public:
+  RankFile(const std::filesystem::path& folder, const RankFileRow& row);
+
+  const std::filesystem::path& path() const { return path_; }
+  const std::vector<CheckpointEntry>& entries() const { return entries_; }
+  /// Null where there is none of that name.
+  const CheckpointEntry* find(std::string_view name) const;
+  /// The entry's bytes, checked.
+  std::vector<std::byte> read(const CheckpointEntry& entry) const;
+  /// Throws Error: "checkpoint: <file>: entry '<entry>': <problem>".
+  [[noreturn]] void refuse(std::string_view entry, const std::string& problem) const;
+
+ private:
+  std::filesystem::path path_;
+  std::vector<CheckpointEntry> entries_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,123 @@
+#include "optim/checkpoint_items.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "fsdp/row_split.h"
+#include "optim/shards.h"
+
+namespace fp8lab {
+namespace {
+
+using Kind = CheckpointItem::Kind;
+
+/// Adds the tensors that are there.
+class Collector {
+ public:
+  explicit Collector(std::vector<CheckpointItem>& items) : items_(items) {}
+
+  void of(std::string_view owner, std::size_t parameter) {
+    owner_ = owner;
+    parameter_ = parameter;
+  }
+  void add(std::string_view what, Kind kind, const Tensor& tensor) {
+    if (tensor)
+      items_.push_back(
+          {.name = fmt::format("{}: {}", owner_, what), .kind = kind, .parameter = parameter_, .tensor = tensor});
+  }
+  void add_half(std::string_view what, Kind kind, const QuantizedHalf& half) {
+    add(fmt::format("{} codes", what), kind, half.codes);
+    add(fmt::format("{} scale_inv", what), kind, half.scale_inv);
+  }
+  void add_moment(std::string_view what, const Tensor& elements, const Tensor& scale) {
+    add(what, scale ? Kind::kMoment : Kind::kRows, elements);
+    if (elements) items_.back().scale = scale;
+    add(fmt::format("{} scale", what), Kind::kScale, scale);
+  }
+
+ private:
+  std::vector<CheckpointItem>& items_;
+  std::string owner_;
+  std::size_t parameter_ = CheckpointItem::kNoParameter;
+};
+
+void add_recipe_state(Collector& collector, std::string_view pass, std::span<RoleScales* const> all) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!all[i]->delayed()) continue;
+    collector.of(fmt::format("{} scales {}", pass, i), CheckpointItem::kNoParameter);
+    collector.add("amax history", Kind::kRecipe, all[i]->delayed()->history());
+    collector.add("scale", Kind::kRecipe, all[i]->delayed()->scales());
+  }
+}
+
+}  // namespace
+
+std::vector<CheckpointItem> checkpoint_items(const TrainingState& state) {
+  std::vector<CheckpointItem> items;
+  Collector collector(items);
+  if (state.optimizer != nullptr && !std::ranges::equal(state.optimizer->parameters(), state.parameters))
+    fail("checkpoint: the optimizer is over other parameters than those given; give the list it was made with");
+  for (std::size_t i = 0; i < state.parameters.size(); ++i) {
+    const Parameter& shard = local_shard(*state.parameters[i]);
+    collector.of(state.parameters[i]->name, i);
+    collector.add("value", Kind::kRows, shard.value);
+    collector.add_half("row-wise", Kind::kRowwise, shard.quantized.rowwise());
+    collector.add_half("column-wise", Kind::kTransposed, shard.quantized.columnwise());
+    if (state.optimizer == nullptr) continue;
+    const AdamState& adam = state.optimizer->state()[i];
+    collector.add_moment("exp_avg", adam.exp_avg, adam.exp_avg_scale);
+    collector.add_moment("exp_avg_sq", adam.exp_avg_sq, adam.exp_avg_sq_scale);
+    collector.add("master", Kind::kRows, adam.master);
+  }
+  add_recipe_state(collector, "forward", state.forward_scales);
+  add_recipe_state(collector, "backward", state.backward_scales);
+  return items;
+}
+
+RowCuts::RowCuts(const TrainingState& state, ProcessGroup* group)
+    : parameters_(state.parameters.size()), ranks_(group == nullptr ? 1 : group->size()) {
+  std::vector<std::int64_t> own;
+  for (const Parameter* parameter : state.parameters) own.push_back(dim0(shape_of(local_shard(*parameter))));
+  rows_ = own;
+  if (group != nullptr) {
+    check(group->moves_data(), "checkpoint: these ranks move no data, so there is nothing to save or load");
+    rows_.resize(own.size() * static_cast<std::size_t>(ranks_));
+    std::vector<std::int64_t> offsets;
+    for (int rank = 0; rank <= ranks_; ++rank)
+      offsets.push_back(rank * static_cast<std::int64_t>(own.size() * sizeof own[0]));
+    const GatherPart part{.from = reinterpret_cast<const std::byte*>(own.data()),
+                          .to = reinterpret_cast<std::byte*>(rows_.data()),
+                          .offsets_bytes = offsets};
+    group->all_gather({&part, 1}, "rows of shards");
+  }
+  firsts_.resize(rows_.size());
+  for (std::size_t p = 0; p < parameters_; ++p) {
+    const Parameter& whole = *state.parameters[p];
+    if (whole.local == nullptr) continue;  // every rank has all of it, from row 0
+    std::int64_t next = 0;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      firsts_[index(p, rank)] = next;
+      next += rows(p, rank);
+    }
+    if (next != dim0(whole.spec.shape))
+      fail(fmt::format(
+          "checkpoint: the shards of '{}' have {} rows together, the whole has {}; give the group it is sharded over",
+          whole.name, next, dim0(whole.spec.shape)));
+  }
+}
+
+void agree(ProcessGroup* group, const std::string& problem, std::string_view doing) {
+  float failed = 0.0f;  // the rank that failed, counted from 1
+  if (group != nullptr) {
+    failed = problem.empty() ? 0.0f : static_cast<float>(group->rank() + 1);
+    const ReducePart part{.data = reinterpret_cast<std::byte*>(&failed), .elems = 1};
+    group->all_reduce(ReduceOp::kMax, {&part, 1}, "checkpoint");
+  }
+  if (!problem.empty()) fail(problem);
+  if (failed > 0.0f)
+    fail(fmt::format("checkpoint: rank {} could not {}; its own error says why, and nothing was changed here",
+                     group->world_rank(static_cast<int>(failed) - 1), doing));
+}
+
+}  // namespace fp8lab

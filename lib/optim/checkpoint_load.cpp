@@ -1,0 +1,274 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "core/check.h"
+#include "core/float8.h"
+#include "core/moment_scale.h"
+#include "fsdp/row_split.h"
+#include "optim/checkpoint.h"
+#include "optim/checkpoint_items.h"
+#include "optim/shards.h"
+
+namespace fp8lab {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+using Kind = CheckpointItem::Kind;
+
+template <class T>
+Bytes bytes_from(const std::vector<T>& values) {
+  Bytes bytes(values.size() * sizeof(T));
+  if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+template <class T>
+std::vector<T> values_from(const Bytes& bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
+  if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+/// Reads and checks everything before anything is written.
+class Loader {
+ public:
+  Loader(const std::filesystem::path& folder, const TrainingState& state, const RowCuts& cuts, int rank)
+      : state_(state), cuts_(cuts), rank_(rank), manifest_(read_manifest(folder)) {
+    for (const RankFileRow& row : manifest_.files) files_.emplace_back(folder, row);
+  }
+
+  void stage() {
+    const std::vector<CheckpointItem> items = checkpoint_items(state_);
+    refuse_strangers();
+    std::size_t begin = 0;
+    for (std::size_t end = 0; end < items.size(); begin = end) {
+      while (end < items.size() && items[end].parameter == items[begin].parameter) ++end;
+      const std::span<const CheckpointItem> own = std::span(items).subspan(begin, end - begin);
+      if (own.front().parameter == CheckpointItem::kNoParameter)
+        for (const CheckpointItem& item : own) stage_recipe(item);
+      else
+        stage_parameter(own);
+    }
+  }
+
+  std::int64_t apply(Runtime& runtime) {
+    for (const auto& [tensor, bytes] : staged_) runtime.device.write_bytes(tensor, bytes);
+    for (Parameter* parameter : state_.parameters) local_shard(*parameter).initial.reset();
+    quantize_in_place(runtime.device, rewrites_);
+    if (state_.optimizer != nullptr) state_.optimizer->set_steps(manifest_.optimizer_steps);
+    return manifest_.step;
+  }
+
+ private:
+  void refuse_strangers() const {
+    std::set<std::string_view> known;
+    for (const Parameter* parameter : state_.parameters) known.insert(parameter->name);
+    for (const RankFile& file : files_)
+      for (const CheckpointEntry& entry : file.entries()) {
+        const std::string_view name = std::string_view(entry.name).substr(0, entry.name.rfind(": "));
+        if (entry.global_rows == 0 && entry.rows == 0 && entry.first_row == 0) continue;  // recipe state, or nothing
+        if (!known.count(name))
+          file.refuse(entry.name, "the model has no such parameter; load it into the model that was saved");
+      }
+  }
+
+  const CheckpointEntry& entry_in(const RankFile& file, const CheckpointItem& item) const {
+    const CheckpointEntry* entry = file.find(item.name);
+    if (entry == nullptr)
+      file.refuse(
+          item.name,
+          "there is no such entry, but the model has such a tensor; load it into the model, recipe and optimizer "
+          "options that were saved");
+    if (entry->dtype != item.tensor.dtype())
+      file.refuse(item.name, fmt::format("it is {}, the model has {}; load it into the model that was saved",
+                                         name(entry->dtype), name(item.tensor.dtype())));
+    if (item.parameter != CheckpointItem::kNoParameter) {
+      const std::int64_t rows = dim0(state_.parameters[item.parameter]->spec.shape);
+      if (entry->global_rows != rows)
+        file.refuse(item.name,
+                    fmt::format("its parameter has {} rows, the model's {}; load it into the model that was saved",
+                                entry->global_rows, rows));
+    }
+    return *entry;
+  }
+  void check_bytes(const RankFile& file, const CheckpointItem& item, std::int64_t actual, std::int64_t expected) const {
+    if (actual != expected)
+      file.refuse(item.name, fmt::format("{} B where the model has {} B; load it into the model that was saved", actual,
+                                         expected));
+  }
+
+  /// The file whose entry is this rank's shard, or null.
+  const RankFile* exact(const CheckpointItem& item, int rank) const {
+    for (const RankFile& file : files_) {
+      const CheckpointEntry& entry = entry_in(file, item);
+      if (entry.first_row == cuts_.first(item.parameter, rank) && entry.rows == cuts_.rows(item.parameter, rank))
+        return &file;
+    }
+    return nullptr;
+  }
+  /// The same answer on every rank, which makes what follows from it collective.
+  bool cut_as_before(const CheckpointItem& item) const {
+    for (int rank = 0; rank < cuts_.ranks(); ++rank)
+      if (exact(item, rank) == nullptr) return false;
+    return true;
+  }
+
+  void stage_parameter(std::span<const CheckpointItem> items) {
+    const bool as_before = cut_as_before(items.front());
+    bool rebuild = false;
+    for (const CheckpointItem& item : items) {
+      const bool eight_bits = item.kind == Kind::kRowwise || item.kind == Kind::kTransposed;
+      // An architecture that had no use for this half saved none.
+      if (item.kind == Kind::kTransposed && files_.front().find(item.name) == nullptr) rebuild = true;
+      if (eight_bits && (rebuild || !as_before)) {
+        rebuild = true;
+      } else if (as_before) {
+        const RankFile& file = *exact(item, rank_);
+        const CheckpointEntry& entry = entry_in(file, item);
+        check_bytes(file, item, entry.bytes, item.tensor.bytes());
+        staged_.emplace_back(item.tensor, file.read(entry));
+      } else if (item.kind == Kind::kRows) {
+        Bytes rows;
+        for_rows(item, [&](const RankFile&, std::span<const std::byte> part) {
+          rows.insert(rows.end(), part.begin(), part.end());
+        });
+        staged_.emplace_back(item.tensor, std::move(rows));
+      } else if (item.kind == Kind::kMoment) {
+        stage_moment(item);
+      }
+    }
+    if (rebuild) cast_again(items.front());
+  }
+
+  void cast_again(const CheckpointItem& item) {
+    Parameter& shard = local_shard(*state_.parameters[item.parameter]);
+    const Tensor master = state_.optimizer == nullptr ? Tensor() : state_.optimizer->state()[item.parameter].master;
+    if (!master)
+      files_.front().refuse(item.name,
+                            "it was cut into other rows, and eight bits are cut anew by casting them from the master, "
+                            "which this optimizer lacks; load it on as many ranks as it was saved on");
+    rewrites_.push_back(
+        {.value = master, .to = &shard.quantized, .quantizer = shard.quantizer.get(), .nominal = shard.spec.dtype});
+  }
+
+  /// Calls use(file, bytes) for what each file has of this rank's rows, in their order.
+  template <class Use>
+  void for_rows(const CheckpointItem& item, const Use& use) const {
+    std::int64_t next = cuts_.first(item.parameter, rank_);
+    const std::int64_t end = next + cuts_.rows(item.parameter, rank_);
+    const std::int64_t row_bytes = row_elems(state_.parameters[item.parameter]->spec.shape) *
+                                   static_cast<std::int64_t>(size_bytes(item.tensor.dtype()));
+    while (next < end) {
+      const auto has_next = [&](const RankFile& file) {
+        const CheckpointEntry& entry = entry_in(file, item);
+        return entry.first_row <= next && next < entry.first_row + entry.rows;
+      };
+      const auto file = std::find_if(files_.begin(), files_.end(), has_next);
+      if (file == files_.end()) files_.front().refuse(item.name, fmt::format("row {} is in no rank's file", next));
+      const CheckpointEntry& entry = entry_in(*file, item);
+      check_bytes(*file, item, entry.bytes, entry.rows * row_bytes);
+      const Bytes bytes = file->read(entry);
+      const std::int64_t stop = std::min(end, entry.first_row + entry.rows);
+      use(*file, std::span(bytes).subspan(static_cast<std::size_t>((next - entry.first_row) * row_bytes),
+                                          static_cast<std::size_t>((stop - next) * row_bytes)));
+      next = stop;
+    }
+  }
+
+  /// Elements of several shards, each in units of its own scale, in those of one.
+  void stage_moment(const CheckpointItem& item) {
+    const DType dtype = item.tensor.dtype();
+    std::vector<float> values;
+    float absmax = 0.0f;
+    for_rows(item, [&](const RankFile& file, std::span<const std::byte> part) {
+      const CheckpointEntry* entry = file.find(item.name + " scale");
+      if (entry == nullptr || entry->bytes != sizeof(float))
+        file.refuse(item.name, "its scale is absent; the file is damaged");
+      const float scale = values_from<float>(file.read(*entry)).front();
+      const auto width = size_bytes(dtype);
+      for (std::size_t i = 0; i < part.size(); i += width) {
+        std::uint16_t bits = 0;
+        std::memcpy(&bits, part.data() + i, width);
+        const float element = dtype == DType::kF16 ? f16_to_f32({bits}) : e4m3_to_f32(static_cast<std::uint8_t>(bits));
+        values.push_back(element * scale);
+        const float magnitude = std::fabs(values.back());
+        if (magnitude <= kFloatMax && magnitude > absmax) absmax = magnitude;
+      }
+    });
+    const float scale = moment_scale(absmax, dtype);
+    Bytes bytes;
+    for (const float value : values) {
+      const std::uint16_t bits = dtype == DType::kF16 ? f32_to_f16(value / scale).bits : f32_to_e4m3(value / scale);
+      const auto* first = reinterpret_cast<const std::byte*>(&bits);
+      bytes.insert(bytes.end(), first, first + size_bytes(dtype));
+    }
+    staged_.emplace_back(item.tensor, std::move(bytes));
+    staged_.emplace_back(item.scale, bytes_from(std::vector<float>{scale}));
+  }
+
+  /// Of as many ranks each has its own; other ranks have what all agree on.
+  void stage_recipe(const CheckpointItem& item) {
+    const bool as_many = static_cast<int>(files_.size()) == cuts_.ranks();
+    const RankFile& first = as_many ? files_[static_cast<std::size_t>(rank_)] : files_.front();
+    const auto read = [&](const RankFile& file) {
+      const CheckpointEntry& entry = entry_in(file, item);
+      check_bytes(file, item, entry.bytes, item.tensor.bytes());
+      return values_from<float>(file.read(entry));
+    };
+    std::vector<float> values = read(first);
+    if (!as_many) {
+      const std::size_t live = item.tensor.shape().rank() == 2 ? static_cast<std::size_t>(item.tensor.cols()) : 0;
+      for (const RankFile& file : files_) {
+        const std::vector<float> others = read(file);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          if (i < live)
+            values[i] = std::isnan(others[i]) || others[i] > values[i] ? others[i] : values[i];
+          else if (float_bits(others[i]) != float_bits(values[i]))
+            file.refuse(
+                item.name,
+                "it differs from another rank's, so other ranks cannot share it; load it on as many ranks as it was "
+                "saved on, or train with amaxes reduced over the ranks");
+        }
+      }
+    }
+    staged_.emplace_back(item.tensor, bytes_from(values));
+  }
+
+  const TrainingState& state_;
+  const RowCuts& cuts_;
+  int rank_;
+  Manifest manifest_;
+  std::vector<RankFile> files_;
+  std::vector<std::pair<Tensor, Bytes>> staged_;
+  std::vector<Rewrite> rewrites_;
+};
+
+}  // namespace
+
+std::int64_t load_checkpoint(Runtime& runtime, const std::filesystem::path& folder, const TrainingState& state,
+                             ProcessGroup* group) {
+  const RowCuts cuts(state, group);
+  const bool made = state.optimizer != nullptr && state.optimizer->state().empty();
+  std::optional<Loader> loader;
+  const std::string problem = problem_of([&] {
+    check(runtime.device.computes(), "checkpoint: this device computes nothing, so nothing can be loaded into it");
+    if (state.optimizer != nullptr) state.optimizer->make_state(runtime);
+    loader.emplace(folder, state, cuts, group == nullptr ? 0 : group->rank());
+    loader->stage();
+  });
+  try {
+    agree(group, problem, "load its part of a checkpoint");
+  } catch (...) {
+    loader.reset();
+    if (made) state.optimizer->drop_state();
+    throw;
+  }
+  return loader->apply(runtime);
+}
+
+}  // namespace fp8lab

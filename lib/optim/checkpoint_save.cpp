@@ -1,0 +1,154 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "core/check.h"
+#include "fsdp/row_split.h"
+#include "optim/checkpoint.h"
+#include "optim/checkpoint_items.h"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+int rank_of(const ProcessGroup* group) { return group == nullptr ? 0 : group->rank(); }
+
+/// The number in "save-<n>.rank-...", or 0.
+std::int64_t generation_of(const std::string& name) {
+  constexpr std::string_view kPrefix = "save-";
+  if (name.rfind(kPrefix, 0) != 0) return 0;
+  std::int64_t number = 0;
+  std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), number);
+  return number;
+}
+
+/// A number that no file in the folder has, the remains of saves that were killed included.
+std::int64_t next_generation(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error || !fs::is_directory(folder))
+    fail(fmt::format("checkpoint: {}: this folder cannot be made: {}", folder.string(), error.message()));
+  std::int64_t last = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    last = std::max(last, generation_of(entry.path().filename().string()));
+  return last + 1;
+}
+
+std::vector<EntryToWrite> entries_of(Runtime& runtime, const TrainingState& state, const RowCuts& cuts, int rank) {
+  std::vector<EntryToWrite> entries;
+  for (const CheckpointItem& item : checkpoint_items(state)) {
+    EntryToWrite& to_write = entries.emplace_back();
+    to_write.entry.name = item.name;
+    to_write.entry.dtype = item.tensor.dtype();
+    if (item.parameter != CheckpointItem::kNoParameter) {
+      to_write.entry.global_rows = dim0(state.parameters[item.parameter]->spec.shape);
+      to_write.entry.first_row = cuts.first(item.parameter, rank);
+      to_write.entry.rows = cuts.rows(item.parameter, rank);
+    }
+    to_write.bytes = runtime.device.read_bytes(item.tensor);
+  }
+  return entries;
+}
+
+/// Every rank's row, on every rank.
+std::vector<RankFileRow> gather_rows(ProcessGroup* group, std::int64_t generation, const RankFileRow& own) {
+  if (group == nullptr) return {own};
+  const std::int64_t sent[2] = {own.bytes, static_cast<std::int64_t>(own.header_sum)};
+  std::vector<std::int64_t> all(2 * static_cast<std::size_t>(group->size()));
+  std::vector<std::int64_t> offsets;
+  for (int rank = 0; rank <= group->size(); ++rank) offsets.push_back(rank * static_cast<std::int64_t>(sizeof sent));
+  const GatherPart part{.from = reinterpret_cast<const std::byte*>(sent),
+                        .to = reinterpret_cast<std::byte*>(all.data()),
+                        .offsets_bytes = offsets};
+  group->all_gather({&part, 1}, "checkpoint files");
+  std::vector<RankFileRow> rows;
+  for (int rank = 0; rank < group->size(); ++rank)
+    rows.push_back({.name = rank_file_name(generation, rank),
+                    .bytes = all[2 * static_cast<std::size_t>(rank)],
+                    .header_sum = static_cast<std::uint64_t>(all[2 * static_cast<std::size_t>(rank) + 1])});
+  return rows;
+}
+
+/// True once the manifest names this save, even if forcing it to the disk failed after that.
+bool is_in_place(const fs::path& folder, std::int64_t generation) {
+  try {
+    return read_manifest(folder).generation == generation;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Files of saves that the manifest in place does not name.
+void remove_others(const fs::path& folder, std::int64_t generation) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::int64_t number = generation_of(entry.path().filename().string());
+    if (number != 0 && number != generation) fs::remove(entry.path(), ignored);
+  }
+}
+
+/// Keeps the optimizer as it is: a save before the first step makes state for itself alone.
+class StateForSaving {
+ public:
+  StateForSaving(Runtime& runtime, Adam* optimizer)
+      : optimizer_(optimizer), made_(optimizer && optimizer->state().empty()) {
+    if (optimizer_) optimizer_->make_state(runtime);
+  }
+  ~StateForSaving() {
+    if (made_) optimizer_->drop_state();
+  }
+  StateForSaving(const StateForSaving&) = delete;
+  StateForSaving& operator=(const StateForSaving&) = delete;
+
+ private:
+  Adam* optimizer_;
+  bool made_;
+};
+
+}  // namespace
+
+void save_checkpoint(Runtime& runtime, const fs::path& folder, const TrainingState& state, ProcessGroup* group) {
+  const int rank = rank_of(group);
+  const RowCuts cuts(state, group);
+  std::int64_t generation = 0;
+  std::string problem = problem_of([&] {
+    if (rank == 0) generation = next_generation(folder);
+  });
+  agree(group, problem, "make the folder of a checkpoint");
+  if (group != nullptr) {
+    const BroadcastPart part{.data = reinterpret_cast<std::byte*>(&generation), .bytes = sizeof generation};
+    group->broadcast(0, {&part, 1}, "checkpoint number");
+  }
+
+  const std::string name = rank_file_name(generation, rank);
+  RankFileRow own;
+  const auto take_back = [&](const std::string& why, std::string_view doing) {
+    try {
+      agree(group, why, doing);
+    } catch (...) {
+      std::error_code ignored;
+      if (!is_in_place(folder, generation)) fs::remove(folder / name, ignored);
+      throw;
+    }
+  };
+  problem = problem_of([&] {
+    const StateForSaving made(runtime, state.optimizer);
+    std::vector<EntryToWrite> entries = entries_of(runtime, state, cuts, rank);
+    own = write_rank_file(folder, name, entries);
+  });
+  take_back(problem, "write its part of a checkpoint");
+
+  Manifest manifest{.generation = generation,
+                    .step = state.step,
+                    .optimizer_steps = state.optimizer == nullptr ? 0 : state.optimizer->steps(),
+                    .files = gather_rows(group, generation, own)};
+  problem = problem_of([&] {
+    if (rank == 0) write_manifest(folder, manifest);
+  });
+  take_back(problem, "write the manifest of a checkpoint");
+  if (rank == 0) remove_others(folder, generation);
+}
+
+}  // namespace fp8lab
