@@ -159,7 +159,6 @@ TEST(Predict, KnowsNoWordThatItHasNoFormulaFor) {
 TEST(Predict, SaysNothingOfWhatItHasNoFormulaFor) {
   using Change = std::pair<std::string_view, Value>;
   const std::vector<Change> changes[] = {
-      {{"training.weight_average", true}},
       {{"training.moments", std::string("f64")}},
       {{"training.master_weights", std::string("f64")}},
       {{"training.optimizer", std::string("sgd")}},

@@ -9,9 +9,9 @@ using namespace closed_form;
 
 std::map<std::string, double> predict(const CellConfig& cell, Arm arm) {
   const Scenario scenario(cell, arm);
-  if (!has_closed_form(cell, scenario)) return {};
   const Layer layer = make_layer(scenario, cell.model.layer);
   const LayerAccount each(scenario, layer);
+  if (each.stops || !has_closed_form(cell, each)) return {};
   const OptimizerNumbers optimizer = optimizer_numbers(cell, scenario, each);
   std::map<std::string, double> figures;
   for (const auto& [name, bytes] : RunAccount(cell, scenario, each, optimizer).figures())

@@ -68,6 +68,7 @@ LayerAccount::LayerAccount(const Scenario& scenario, const Layer& layer)
   if (layer.residual) saved += stream_;  // between the branches
   keeps_input = scenario.checkpoint || layer.branches.front().front().keeps_input;
   for (const ParameterNumbers& parameter : parameters) {
+    stops = stops || parameter.stops;
     kept += parameter.kept;
     gradients += parameter.shard;
     whole_gradients += parameter.whole;

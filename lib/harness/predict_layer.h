@@ -23,6 +23,7 @@ class LayerAccount {
   Course backward(bool is_first) const;
 
   std::vector<ParameterNumbers> parameters;
+  bool stops = false;   ///< training cannot go on under this scenario
   Bytes kept = 0;       ///< of parameters, from step to step
   Bytes gradients = 0;  ///< from backward to the optimizer's step
   Bytes recipe_state = 0, stash = 0, kept_stash = 0, retained = 0, unemptied = 0;

@@ -40,6 +40,7 @@ class Optimizer {
       : training_(cell.training), scenario_(scenario), layer_(layer), layers_(cell.model.layers) {
     for (const ParameterNumbers& parameter : layer.parameters) {
       elems_ += layers_ * parameter.shard_elems;
+      average_ += layers_ * parameter.average;
       if (!parameter.eight_bits) continue;
       eight_bit_weights_ += layers_;
       eight_bit_values_ += layers_ * parameter.shard;
@@ -69,7 +70,7 @@ class Optimizer {
     return {.state = made.net,
             .first_step = made + cast,
             .later_step = cast,
-            .amax_reductions = reductions(1),
+            .amax_reductions = scenario_.decisions.keeps_quantizers ? reductions(1) : 0,
             .amaxes = measured(),
             .reduces_norm = clips};
   }
@@ -78,8 +79,7 @@ class Optimizer {
   OptimizerNumbers foreach_adam() const {
     const bool decays = training_.weight_decay != 0.0, decoupled = decays && training_.decoupled_decay;
     const Bytes copies = kF32 * elems_;
-    const bool casts = scenario_.decisions.writes_lists_back;
-    const Course on_parameters = at_once(eight_bit_values_ + (casts ? measured() * 2 * kF32 : 0));
+    const Course on_parameters = at_once(eight_bit_values_ + written_back());
     Course step;
     if (decoupled) step += on_parameters;
     if (decays && !decoupled) step += take(copies) + at_once(eight_bit_values_);
@@ -88,8 +88,19 @@ class Optimizer {
     return {.state = made.net,
             .first_step = made + step,
             .later_step = step,
-            .amax_reductions = casts ? reductions(decoupled ? 2 : 1) : 0,
+            .amax_reductions = scenario_.decisions.keeps_quantizers ? reductions_of_lists(decoupled ? 2 : 1) : 0,
             .amaxes = measured()};
+  }
+
+  /// One list operation on averages and weights, all decoded. Averages have quantizers of their own, taken before the
+  /// first forward.
+  void add_average(OptimizerNumbers& numbers) const {
+    const Course update = at_once(2 * eight_bit_values_ + written_back());
+    numbers.average = average_;
+    numbers.first_step += update;
+    numbers.later_step += update;
+    numbers.amax_reductions += reductions_of_lists(1);
+    numbers.amaxes = measured();
   }
 
  private:
@@ -98,13 +109,18 @@ class Optimizer {
   std::int64_t reductions(std::int64_t casts) const {
     return scenario_.decisions.shares_amaxes && measured() > 0 ? casts : 0;
   }
+  std::int64_t reductions_of_lists(std::int64_t operations) const {
+    return scenario_.decisions.writes_lists_back ? reductions(operations) : 0;
+  }
+  /// Scalars of casting the results of a list operation.
+  Bytes written_back() const { return scenario_.decisions.writes_lists_back ? measured() * 2 * kF32 : 0; }
 
   const TrainingConfig& training_;
   const Scenario& scenario_;
   const LayerAccount& layer_;
   std::int64_t layers_;
   std::int64_t elems_ = 0, eight_bit_weights_ = 0;
-  Bytes eight_bit_values_ = 0;
+  Bytes eight_bit_values_ = 0, average_ = 0;
 };
 
 struct OptimizerRow {
@@ -116,19 +132,23 @@ constexpr OptimizerRow kOptimizers[] = {
 
 }  // namespace
 
-bool has_closed_form(const CellConfig& cell, const Scenario& scenario) {
+bool has_closed_form(const CellConfig& cell, const LayerAccount& layer) {
   const TrainingConfig& t = cell.training;
   if (t.optimizer == "none") return true;
-  if (t.weight_average || !find_row(t.optimizer, kOptimizers)) return false;
+  if (!find_row(t.optimizer, kOptimizers)) return false;
   if (t.optimizer == "foreach_adam") return t.master_weights == "none" && t.moments == "f32" && t.clip_norm == 0.0;
   return find_row(t.moments, kMoments) && find_row(t.master_weights, kMasters) &&
-         (t.master_weights != "none" || !scenario.casts_weights);
+         (t.master_weights != "none" || std::none_of(layer.parameters.begin(), layer.parameters.end(),
+                                                     [](const ParameterNumbers& p) { return p.eight_bits; }));
 }
 
 OptimizerNumbers optimizer_numbers(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer) {
   const OptimizerRow* row = find_row(cell.training.optimizer, kOptimizers);
   check(row != nullptr, fmt::format("predict: optimizer '{}' has no closed form", cell.training.optimizer));
-  return row->numbers ? (Optimizer(cell, scenario, layer).*row->numbers)() : OptimizerNumbers{};
+  const Optimizer optimizer(cell, scenario, layer);
+  OptimizerNumbers numbers = row->numbers ? (optimizer.*row->numbers)() : OptimizerNumbers{};
+  if (cell.training.weight_average) optimizer.add_average(numbers);
+  return numbers;
 }
 
 }  // namespace fp8lab::closed_form

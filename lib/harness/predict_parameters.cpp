@@ -33,6 +33,8 @@ void gather_codes(const Scenario& scenario, std::int64_t rows, std::int64_t cols
     const bool both = !scenario.sharding.reshards || !scenario.decisions.gathers_by_pass;
     if (both) weight.forward += columnwise;
     weight.backward = columnwise;
+    // Forward that asks for columns finds none, and cannot make them.
+    if (!both && !scenario.decisions.transposes_in_backward) weight.stops = true;
     // A recomputed forward reads rows again.
     if (both || scenario.checkpoint) weight.backward += rowwise;
   } else if (!recipe.per_tensor || !scenario.any_orientation) {
@@ -40,42 +42,121 @@ void gather_codes(const Scenario& scenario, std::int64_t rows, std::int64_t cols
   }
 }
 
-ParameterNumbers parameter(const Scenario& scenario, std::int64_t rows, std::int64_t cols, bool in_product) {
+/// A weight in eight bits, half by half.
+struct Halves {
+  Bytes rowwise = 0;
+  Bytes columnwise = 0;
+  Bytes scale = 0;  ///< that both share
+
+  Bytes both() const { return rowwise + columnwise + scale; }
+};
+
+Halves halves_of(const Scenario& scenario, std::int64_t rows, std::int64_t cols) {
+  const RecipeNumbers& recipe = scenario.recipe;
+  const Bytes codes = rows * cols;
+  const ScaleBytes scales = recipe.weight_scales;
+  if (!recipe.per_tensor) return {.rowwise = codes + scales(rows, cols), .columnwise = codes + scales(cols, rows)};
+  return {.rowwise = codes, .columnwise = scenario.any_orientation ? 0 : codes, .scale = scales(rows, cols)};
+}
+
+/// Cuts the shard out of a whole in eight bits, and drops the whole. Says what becomes of `shard`.
+Course cut_eight_bits(const Scenario& scenario, const Halves& whole, const Halves& own, ParameterNumbers& shard) {
+  const Decisions& decisions = scenario.decisions;
+  shard.stops = whole.columnwise > 0 && (!decisions.splits_columnwise || !decisions.views_keep_transposes);
+  if (scenario.recipe.halves_differ) {
+    // The cut is copied into zeros of its size, of which a slice is taken.
+    const Bytes values = decisions.copies_bytes ? 0 : 4 * shard.shard_elems;
+    const Bytes slice = decisions.slices_as_views ? 0 : shard.shard;
+    shard.eight_bits = decisions.slices_as_views;
+    const Bytes copy_goes = shard.eight_bits ? 0 : own.both();
+    return take(2 * own.both()) + take(values) + give(values) + take(slice) + give(own.both() + copy_goes) +
+           give(whole.both());
+  }
+  // Half by half, each with a scale of its own at first.
+  const Bytes rest = whole.columnwise > 0 ? whole.scale : 0;
+  const Course rowwise = take(own.scale + own.rowwise) + give(whole.rowwise + whole.scale - rest);
+  if (whole.columnwise == 0) return rowwise;
+  const Course columnwise = take(own.scale + own.columnwise);
+  if (decisions.drops_transposes) return rowwise + columnwise + give(own.scale) + give(whole.columnwise + rest);
+  shard.kept = own.scale + own.rowwise + whole.columnwise;
+  return rowwise + columnwise + give(own.scale + own.columnwise) + give(rest);
+}
+
+/// The whole in eight bits, from values that live meanwhile.
+Course cast_from(Bytes values, const Cast& cast) { return take(values) + cast.course() + give(values); }
+
+/// How a weight in eight bits gets its values.
+void initialize_eight_bits(const Scenario& scenario, std::int64_t rows, std::int64_t cols, ParameterNumbers& weight) {
   const ShardingNumbers& sharding = scenario.sharding;
   const std::int64_t own_rows = rows_of_shard(scenario, rows, 0);
-  const bool cut =
-      in_product && sharding.shards > 1 && ceil_div(rows, sharding.shards) % scenario.recipe.weight_block != 0;
+  const Halves whole = halves_of(scenario, rows, cols), own = halves_of(scenario, own_rows, cols);
+  weight.kept = own.both();
+  weight.average = own.both() - (scenario.decisions.owns_scales ? 0 : own.scale);
+  const bool shards_at_once = !sharding.sharded || (sharding.deferred && scenario.decisions.initializes_shards);
+  if (shards_at_once) {
+    weight.initialized = cast_from(weight.shard, scenario.cast_weight(own_rows, cols));
+    return;
+  }
+  weight.knows_initial_values = false;
+  const Course made = cast_from(weight.whole, scenario.cast_weight(rows, cols));
+  const Course cut = cut_eight_bits(scenario, whole, own, weight);
+  weight.made_whole = sharding.deferred ? Course{} : made;
+  weight.initialized = sharding.deferred ? made + cut : cut;
+  if (weight.eight_bits) return;
+  weight.kept = weight.shard;
+  weight.average = 4 * weight.shard_elems;
+}
+
+/// The same in high precision. `refused`: its format refuses the cut, so the whole is decoded first.
+void initialize_plain(const Scenario& scenario, std::int64_t rows, std::int64_t cols, bool refused,
+                      ParameterNumbers& parameter) {
+  const ShardingNumbers& sharding = scenario.sharding;
+  parameter.kept = parameter.shard;
+  parameter.average = 4 * parameter.shard_elems;
+  parameter.initialized = take(parameter.shard);
+  if (!sharding.sharded || (sharding.deferred && scenario.decisions.initializes_shards)) return;
+  const Course cut = take(parameter.shard) + give(parameter.whole);
+  if (sharding.deferred) {
+    parameter.initialized = take(parameter.whole) + cut;
+  } else if (!refused) {
+    parameter.made_whole = take(parameter.whole);
+    parameter.initialized = cut;
+  } else {
+    const Cast cast = scenario.cast_weight(rows, cols);
+    parameter.made_whole = cast_from(parameter.whole, cast);
+    parameter.initialized = take(parameter.whole) + give(cast.both) + cut;
+  }
+}
+
+void set_gathers(const Scenario& scenario, std::int64_t rows, std::int64_t cols, ParameterNumbers& parameter) {
+  const ShardingNumbers& sharding = scenario.sharding;
+  parameter.computes_as_kept = parameter.eight_bits && (!sharding.sharded || scenario.decisions.gathers_codes);
+  if (!sharding.sharded) return;
+  if (parameter.computes_as_kept) {
+    gather_codes(scenario, rows, cols, parameter);
+  } else {
+    parameter.forward = {
+        .payload = parameter.whole, .wholes = parameter.whole, .decoded = parameter.eight_bits ? parameter.shard : 0};
+    parameter.backward = parameter.forward;
+  }
+  if (!sharding.reshards) parameter.backward = {};
+}
+
+ParameterNumbers parameter_numbers(const Scenario& scenario, std::int64_t rows, std::int64_t cols, bool in_product) {
+  const ShardingNumbers& sharding = scenario.sharding;
+  const bool eight_bits = in_product && scenario.casts_weights;
+  const bool refused =
+      eight_bits && sharding.shards > 1 && ceil_div(rows, sharding.shards) % scenario.recipe.weight_block != 0;
   ParameterNumbers result;
   result.whole = rows * cols * scenario.element;
-  result.shard_elems = own_rows * cols;
+  result.shard_elems = rows_of_shard(scenario, rows, 0) * cols;
   result.shard = result.shard_elems * scenario.element;
-  result.eight_bits = in_product && scenario.casts_weights && !cut;
-  result.computes_as_kept = result.eight_bits && (!sharding.sharded || scenario.decisions.gathers_codes);
-  const Cast shard_cast = result.eight_bits ? scenario.cast_weight(own_rows, cols) : Cast{};
-  const Cast whole_cast = result.eight_bits ? scenario.cast_weight(rows, cols) : Cast{};
-  const auto made = [&](Bytes values, const Cast& cast) {
-    return take(values) + cast.course() + give(result.eight_bits ? values : 0);
-  };
-  result.kept = result.eight_bits ? shard_cast.both : result.shard;
-  result.initialized = made(result.shard, shard_cast);
-  if (!sharding.sharded) return result;
-
-  if (!sharding.deferred) {
-    const Bytes kept_whole = result.eight_bits ? whole_cast.both : result.whole;
-    result.made_whole = made(result.whole, whole_cast);
-    result.initialized = take(result.kept) + give(kept_whole);
-    result.knows_initial_values = false;
-  } else if (!scenario.decisions.initializes_shards) {
-    result.initialized = take(result.whole) + take(result.kept) + give(result.whole);
-    result.knows_initial_values = false;
-  }
-  if (result.computes_as_kept) {
-    gather_codes(scenario, rows, cols, result);
-  } else {
-    result.forward = result.backward = {
-        .payload = result.whole, .wholes = result.whole, .decoded = result.eight_bits ? result.shard : 0};
-  }
-  if (!sharding.reshards) result.backward = {};
+  result.eight_bits = eight_bits && !refused;
+  if (result.eight_bits)
+    initialize_eight_bits(scenario, rows, cols, result);
+  else
+    initialize_plain(scenario, rows, cols, refused, result);
+  set_gathers(scenario, rows, cols, result);
   return result;
 }
 
@@ -90,11 +171,11 @@ Gather& Gather::operator+=(const Gather& other) {
 }
 
 ParameterNumbers vector_parameter(const Scenario& scenario, std::int64_t elems) {
-  return parameter(scenario, elems, 1, false);
+  return parameter_numbers(scenario, elems, 1, false);
 }
 
 ParameterNumbers weight_parameter(const Scenario& scenario, std::int64_t out, std::int64_t in) {
-  return parameter(scenario, out, in, true);
+  return parameter_numbers(scenario, out, in, true);
 }
 
 }  // namespace fp8lab::closed_form

@@ -28,8 +28,10 @@ struct ParameterNumbers {
   Gather forward, backward;       ///< the latter only where wholes go after forward
   Bytes state_before = 0;         ///< scales and histories that its module makes before it
 
-  /// Until its values are there, in one go. Sharded ones that are not deferred are first made whole, all of them, by
-  /// `made_whole`, and cut by `initialized` later.
+  Bytes average = 0;   ///< of an average of it, where one is kept
+  bool stops = false;  ///< training cannot go on with it: there are no figures
+
+  /// Until its values are there. Shards may have a stage before that, of all parameters, in which wholes are made.
   Course initialized, made_whole;
   /// The optimizer can make the values again that it was cast from.
   bool knows_initial_values = true;

@@ -37,7 +37,7 @@ RunAccount::RunAccount(const CellConfig& cell, const Scenario& scenario, const L
       keep_loss_(cell.training.keep_loss),
       stream_(scenario.plain(scenario.hidden)),
       kept_(layers_ * layer.kept),
-      standing_(kept_ + layers_ * layer.recipe_state),
+      standing_(kept_ + layers_ * layer.recipe_state + optimizer.average),
       inputs_(cell.training.loss == "mse" ? 2 * stream_ : stream_) {}
 
 /// Output, loss and what the graph behind them retains, from the end of backward until the next forward replaces them.
@@ -75,7 +75,7 @@ std::map<std::string, Bytes> RunAccount::figures() const {
                           : repeat(layers_, layer_.made());
   Bytes highest = 0, in_setup = 0, in_forward = 0, in_backward = 0, in_update = 0;
   Level level;
-  level.pass(made, in_setup);
+  level.pass(made + take(optimizer_.average), in_setup);
   // Every step after the first is the same.
   for (const bool is_first : {true, false}) {
     if (!is_first && steps_ == 1) break;

@@ -38,7 +38,7 @@ class RunAccount {
   bool keep_loss_;
   Bytes stream_;
   Bytes kept_;      ///< parameters
-  Bytes standing_;  ///< parameters and recipe state
+  Bytes standing_;  ///< parameters, recipe state and an average of the weights
   Bytes inputs_;    ///< x, and the target where the loss has one
 };
 

@@ -93,18 +93,17 @@ constexpr FixNumbers kFixes[] = {
     {"share_amax_over_shards", [](Decisions& d) { d.shares_amaxes = false; }},
     {"choose_usage_by_pass", [](Decisions& d) { d.gathers_by_pass = false; }},
     {"validate_usage_by_pass", [](Decisions& d) { d.transposes_in_backward = false; }},
-    // A module's own quantizer reduces no amax.
-    {"keep_own_quantizer", [](Decisions& d) { d.keeps_quantizers = d.shares_amaxes = false; }},
+    {"keep_own_quantizer", [](Decisions& d) { d.keeps_quantizers = false; }},
     {"initialize_local_shard", [](Decisions& d) { d.initializes_shards = false; }},
     {"strip_scale_padding", [](Decisions& d) { d.strips_padding = false; }},
     {"nearest_sharding_state", [](Decisions& d) { d.gathers_by_pass = false; }},
     {"reuse_quantizer_at_gather"},
-    {"split_both_halves"},
-    {"slice_transpose_in_make_like"},
-    {"own_scale_in_new_zeros"},
-    {"copy_bytes_between_shards"},
-    {"view_aligned_slices"},
-    {"keep_transpose_in_views"},
+    {"split_both_halves", [](Decisions& d) { d.splits_columnwise = false; }},
+    {"slice_transpose_in_make_like", [](Decisions& d) { d.drops_transposes = false; }},
+    {"own_scale_in_new_zeros", [](Decisions& d) { d.owns_scales = false; }},
+    {"copy_bytes_between_shards", [](Decisions& d) { d.copies_bytes = false; }},
+    {"view_aligned_slices", [](Decisions& d) { d.slices_as_views = false; }},
+    {"keep_transpose_in_views", [](Decisions& d) { d.views_keep_transposes = false; }},
 };
 
 template <class Row, std::size_t N>

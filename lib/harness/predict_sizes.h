@@ -84,7 +84,13 @@ struct Decisions {
   bool strips_padding = true;          ///< of scales that travel
   bool shares_amaxes = true;           ///< of weights that are measured before they are cast
   bool keeps_quantizers = true;        ///< of weights in eight bits; else each forward leaves its own behind
-  bool writes_lists_back = true;       ///< what list operations make of weights in eight bits
+  bool splits_columnwise = true;       ///< of wholes that are cut; else they cannot be where halves lie apart
+  bool drops_transposes = true;        ///< of the whole; else a shard keeps it instead of its own
+  bool owns_scales = true;             ///< zeros like a weight; else they share its scale
+  bool copies_bytes = true;            ///< from shard to shard; else values
+  bool slices_as_views = true;         ///< else a slice is in high precision
+  bool views_keep_transposes = true;
+  bool writes_lists_back = true;  ///< what list operations make of weights in eight bits
 };
 
 /// How the ranks share the model. Figures are those of rank 0, whose shards are as large as any.
