@@ -60,7 +60,8 @@ TEST_F(LedgerTest, AttributesToTheKindThatStandsFirst) {
 
 TEST_F(LedgerTest, NamesWhatAContextKeeps) {
   std::vector<BufferRef> kept;
-  for (const char* what : {"q", "k", "v"}) kept.push_back(memory_.allocate(10, holder(HolderKind::kContext, "attention[2]", what)));
+  for (const char* what : {"q", "k", "v"})
+    kept.push_back(memory_.allocate(10, holder(HolderKind::kContext, "attention[2]", what)));
   ASSERT_EQ(memory_.ledger().by_holder().size(), 1u);
   EXPECT_EQ(memory_.ledger().by_holder()[0].first, "context of attention[2]: k, q, v");
   EXPECT_EQ(memory_.ledger().by_holder()[0].second, 30);
@@ -88,6 +89,27 @@ TEST_F(LedgerTest, ThePeakKeepsItsBreakdown) {
   EXPECT_EQ(memory_.ledger().peak_bytes(), 120);
   a = {};
   EXPECT_EQ(memory_.ledger().peak_by_holder().size(), 2u);
+}
+
+TEST_F(LedgerTest, EveryKindOfPhaseHasAPeakOfItsOwn) {
+  Ledger& ledger = memory_.ledger();
+  const auto peaks = [&] {
+    std::vector<std::int64_t> bytes;
+    for (int kind = 0; kind < kPhaseKinds; ++kind) bytes.push_back(ledger.peak_bytes(static_cast<PhaseKind>(kind)));
+    return bytes;
+  };
+  BufferRef kept = memory_.allocate(10, holder(HolderKind::kParameter));
+  memory_.allocate(5, holder(HolderKind::kWorkspace));
+  ledger.set_phase(PhaseKind::kForward, 0);
+  memory_.allocate(100, holder(HolderKind::kWorkspace));
+  ledger.set_phase(PhaseKind::kOptimizer, 0);
+  EXPECT_EQ(peaks(), (std::vector<std::int64_t>{15, 110, 0, 10, 0}))
+      << "what is alive when a phase begins counts in it";
+  ledger.set_phase(PhaseKind::kForward, 1);
+  memory_.allocate(50, holder(HolderKind::kWorkspace));
+  EXPECT_EQ(ledger.peak_bytes(PhaseKind::kForward), 110) << "the largest of all forward passes";
+  ledger.reset_peak();
+  EXPECT_EQ(peaks(), (std::vector<std::int64_t>{0, 10, 0, 0, 0}));
 }
 
 TEST_F(LedgerTest, RenamingMovesBytesWithoutAllocating) {
@@ -133,7 +155,8 @@ TEST(LedgerHash, DependsOnBytesHolderAndPhaseAndNothingElse) {
 
 TEST(MemoryTest, RunningOutSaysWhoHoldsWhat) {
   Memory memory(std::make_unique<HeapSource>(), {.capacity_bytes = std::size_t{4} << 20, .poison = false});
-  const BufferRef ref = memory.allocate(1 << 20, memory.ledger().holder(HolderKind::kSavedSlot, "mlp", "activation_in"));
+  const BufferRef ref =
+      memory.allocate(1 << 20, memory.ledger().holder(HolderKind::kSavedSlot, "mlp", "activation_in"));
   try {
     memory.allocate(64 << 20, memory.ledger().holder(HolderKind::kWorkspace));
     FAIL() << "64 MiB fitted into 4 MiB";

@@ -54,6 +54,7 @@ struct Holder {
 
 /// Training phases; `step` counts from 0. Before and between steps is kIdle.
 enum class PhaseKind : std::uint8_t { kSetup, kForward, kBackward, kOptimizer, kIdle };
+inline constexpr int kPhaseKinds = 5;
 
 constexpr std::string_view name(PhaseKind kind) {
   switch (kind) {

@@ -58,7 +58,15 @@ void Ledger::record_timeline(bool on) {
   if (on) timeline_.reserve(std::size_t{1} << 16);  // growing by copies would touch twice the pages
 }
 
-void Ledger::set_phase(PhaseKind kind, int step) { phase_ = {kind, step}; }
+void Ledger::note_phase_peak() {
+  std::int64_t& peak = peak_bytes_by_phase_[static_cast<std::size_t>(phase_.kind)];
+  peak = std::max(peak, live_bytes_);
+}
+
+void Ledger::set_phase(PhaseKind kind, int step) {
+  phase_ = {kind, step};
+  note_phase_peak();
+}
 
 void Ledger::add(HolderId holder, std::int64_t bytes) {
   bytes_by_holder_[holder] += bytes;
@@ -95,6 +103,7 @@ void Ledger::on_allocate(std::int64_t bytes, HolderId holder) {
   if (bytes == 0) return;
   add(holder, bytes);
   live_bytes_ += bytes;
+  note_phase_peak();
   if (live_bytes_ > peak_bytes_) {
     peak_bytes_ = live_bytes_;
     peak_phase_ = phase_;
@@ -177,6 +186,8 @@ std::map<std::string, std::int64_t> Ledger::peak_by_kind() const { return sum_ki
 void Ledger::reset_peak() {
   peak_bytes_ = live_bytes_;
   peak_phase_ = phase_;
+  peak_bytes_by_phase_ = {};
+  note_phase_peak();
   since_peak_.clear();
   journaling_ = true;
 }

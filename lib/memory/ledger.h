@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -57,6 +58,8 @@ class Ledger {
   std::int64_t live_bytes() const { return live_bytes_; }
   std::int64_t peak_bytes() const { return peak_bytes_; }
   Phase peak_phase() const { return peak_phase_; }
+  /// The most bytes alive at one moment of any phase of that kind; 0 if there was none.
+  std::int64_t peak_bytes(PhaseKind kind) const { return peak_bytes_by_phase_[static_cast<std::size_t>(kind)]; }
   /// Bytes whose holders all should be gone by now if backward is over.
   std::int64_t retained_bytes() const;
 
@@ -82,6 +85,7 @@ class Ledger {
   void record_timeline(bool on);
 
  private:
+  void note_phase_peak();
   void add(HolderId holder, std::int64_t bytes);
   void write_peak(std::vector<std::int64_t>& bytes) const;
   std::vector<std::int64_t> peak_bytes_by_holder() const;
@@ -97,6 +101,7 @@ class Ledger {
   std::int64_t live_bytes_ = 0;
   std::int64_t peak_bytes_ = 0;
   Phase peak_phase_;
+  std::array<std::int64_t, kPhaseKinds> peak_bytes_by_phase_{};
   std::vector<std::int64_t> bytes_by_holder_;
   // The breakdown of the peak is today's less what has changed since. Peaks come in quick succession and holders are many, so a
   // copy is made only once the changes outnumber the holders.
