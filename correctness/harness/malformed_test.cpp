@@ -160,7 +160,7 @@ std::vector<Malformed> malformed() {
       {"eight_bits_without_masters",
        plain("{hidden: 32, seq: 1}", "training:\n  recipe: delayed\n  optimizer: adam\n  quantized_weights: true\n"),
        6,
-       {"`training.master_weights`", "`master_weights: f32`"}},
+       {"`training.master_weights`", "f32 or remainder"}},
       {"measure_word", "version: 1\nname: p\ntitle: P\nmeasure: memory\n", 4, {"`measure` must be a list"}},
       {"measure_unknown", "version: 1\nname: p\ntitle: P\nmeasure: [memroy]\n", 4, {"Did you mean `memory`?"}},
       {"measure_twice", "version: 1\nname: p\ntitle: P\nmeasure: [time, time]\n", 4, {"lists time twice"}},

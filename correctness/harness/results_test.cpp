@@ -77,6 +77,7 @@ TEST(JsonCodec, ACellReadsBackInEveryKey) {
   cell.id = "s/x=1";
   cell.axes = {{"x", "1"}};
   cell.measure = {"memory", "time"};
+  cell.timeout_s = 2.5;
   for (const Key& key : keys()) {
     if (key.type == KeyType::kSwitch) key.set(cell, key.get(cell) != Value{true});
     if (key.type == KeyType::kWhole) key.set(cell, static_cast<std::int64_t>(key.high));
@@ -88,6 +89,7 @@ TEST(JsonCodec, ACellReadsBackInEveryKey) {
   for (const Key& key : keys()) EXPECT_EQ(key.get(back), key.get(cell)) << key.path;
   EXPECT_EQ(back.axes, cell.axes);
   EXPECT_EQ(back.measure, cell.measure);
+  EXPECT_EQ(back.timeout_s, cell.timeout_s);
   EXPECT_EQ(cell_to_json(back), cell_to_json(cell));
 }
 
@@ -97,6 +99,8 @@ TEST(JsonCodec, BetweenProcessesNothingIsLost) {
   arm.metrics["b"] = {INFINITY, -INFINITY, "B", ""};
   arm.metrics["c"] = {0.1, 1e300, "B", ""};
   arm.timeline_json = "{\"a\": \"\\n\"}";
+  arm.notes = {"one", "two"};
+  arm.values_hash = "00112233445566ff";
   const ArmResult back = arm_from_json(arm_to_json(arm));
   EXPECT_TRUE(std::isnan(*back.metrics.at("a").value));
   EXPECT_EQ(back.metrics.at("b").value, INFINITY);
@@ -104,6 +108,8 @@ TEST(JsonCodec, BetweenProcessesNothingIsLost) {
   EXPECT_EQ(back.metrics.at("c").value, 0.1);
   EXPECT_EQ(back.metrics.at("c").predicted, 1e300);
   EXPECT_EQ(back.timeline_json, arm.timeline_json);
+  EXPECT_EQ(back.notes, arm.notes);
+  EXPECT_EQ(back.values_hash, arm.values_hash);
 }
 
 TEST(JsonCodec, AFileNeverHoldsNotANumberButNullWithItsReason) {

@@ -136,6 +136,8 @@ TEST(ResultsSchema, TakesWhatARunWrites) {
   good.hash = "0011223344556677";
   good.arms[Arm::kBefore].metrics["memory.peak_bytes"] = {std::nullopt, 3, "B", "because"};
   good.arms[Arm::kBefore].retained_by_holder = {{"h", 1}};
+  good.arms[Arm::kBefore].notes = {"a shard stays in high precision"};
+  good.arms[Arm::kBefore].values_hash = "0011223344556677";
   good.gates = {{"t", Side::kDifference, "", std::nullopt, 1.5, std::nullopt, "d"}};
   good.claims = {{{}, 1, 2}};
   CellRecord crashed = good;

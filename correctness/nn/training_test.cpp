@@ -9,6 +9,7 @@
 
 #include "autograd/functions.h"
 #include "ops/elementwise.h"
+#include "optim/adam.h"
 #include "support/cells.h"
 #include "support/dense.h"
 

@@ -69,6 +69,7 @@ struct CellConfig {
   ModelConfig model;
   TrainingConfig training;
   std::vector<std::string> measure;  ///< metric groups: memory, parity, host, time, traffic
+  double timeout_s = 0;              ///< seconds that the arm being run may take; 0: nobody set a limit
 };
 
 /// The sides a cell is run on, each in a process of its own.
@@ -96,6 +97,9 @@ struct ArmResult {
   std::vector<std::pair<std::string, std::int64_t>> peak_by_holder;
   /// What the modelled architecture cannot do itself and the device did in its place; empty where nothing was emulated.
   std::string emulated;
+  std::vector<std::string> notes;  ///< what was not done as the cell asks, and why; a line each
+  /// Hex, over the losses of all ranks and the weights as each of them sees them; empty unless parity was measured.
+  std::string values_hash;
   std::string sequence_hash;  ///< hex; equal on every device for the same schedule
   std::string timeline_json;  ///< the memory timeline document, empty when not recorded
 };

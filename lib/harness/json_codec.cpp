@@ -131,6 +131,8 @@ Json arm_json(const ArmResult& arm, Json (*number)(const std::optional<double>&)
   out["retained_by_holder"] = holders_json(arm.retained_by_holder);
   out["peak_by_holder"] = holders_json(arm.peak_by_holder);
   if (!arm.emulated.empty()) out["emulated"] = arm.emulated;
+  if (!arm.notes.empty()) out["notes"] = arm.notes;
+  if (!arm.values_hash.empty()) out["values_hash"] = arm.values_hash;
   out["sequence_hash"] = text_or_null(arm.sequence_hash);
   return out;
 }
@@ -148,6 +150,8 @@ ArmResult arm_from(const Json& json) {
   out.retained_by_holder = holders_from(json.at("retained_by_holder"));
   out.peak_by_holder = holders_from(json.at("peak_by_holder"));
   out.emulated = text_or_empty(json, "emulated");
+  out.notes = json.value("notes", std::vector<std::string>{});
+  out.values_hash = text_or_empty(json, "values_hash");
   out.sequence_hash = text_or_empty(json, "sequence_hash");
   return out;
 }
@@ -244,6 +248,7 @@ std::string cell_to_json(const CellConfig& cell) {
                  {"id", cell.id},
                  {"axes", axes_json(cell.axes)},
                  {"measure", cell.measure},
+                 {"timeout_s", cell.timeout_s},
                  {"config", settings_json(cell)}});
 }
 
@@ -254,6 +259,7 @@ CellConfig cell_from_json(const std::string& text) {
     cell.id = json.at("id").get<std::string>();
     cell.axes = axes_from(json.at("axes"));
     cell.measure = json.at("measure").get<std::vector<std::string>>();
+    cell.timeout_s = json.at("timeout_s").get<double>();
     read_settings(json.at("config"), cell);
     return cell;
   });

@@ -3,14 +3,17 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
+#include <chrono>
 #include <cmath>
+#include <mutex>
 #include <optional>
 #include <string_view>
 
-#include "fixes/fixes.h"
-#include "harness/metrics.h"
+#include "comm/process_groups.h"
+#include "harness/arms.h"
+#include "harness/parity.h"
 #include "harness/predict.h"
+#include "harness/sharding_keys.h"
 #include "harness/timeline.h"
 #include "harness/training_run.h"
 
@@ -21,23 +24,6 @@ using Metrics = std::map<std::string, MetricValue>;
 
 bool asks_for(const CellConfig& cell, std::string_view group) {
   return std::find(cell.measure.begin(), cell.measure.end(), group) != cell.measure.end();
-}
-
-void put(Metrics& metrics, const std::string& name, std::optional<double> value, std::string reason = {}) {
-  const Metric* row = find_metric(name);
-  metrics[name] = {
-      .value = value, .predicted = {}, .unit = row ? std::string(row->unit) : "1", .reason = std::move(reason)};
-}
-
-Behaviors behaviors_of(const CellConfig& cell, Arm arm) {
-  if (arm != Arm::kBefore || cell.fix.empty()) return {};
-  const std::array<std::string_view, 1> reverted{cell.fix};
-  return behaviors_without(reverted);
-}
-
-Recipe recipe_of(const CellConfig& cell, Arm arm) {
-  if (arm == Arm::kBf16) return make_recipe("bf16");
-  return make_recipe(cell.training.recipe, cell.training.recipe_options);
 }
 
 // The last mark of that name: figures are the last step's.
@@ -53,32 +39,43 @@ std::string snake_case(std::string_view text) {
   return snake;
 }
 
-void measure_memory(const CellConfig& cell, Arm arm, TrainingRun& run, ArmResult& result) {
+void measure_memory(TrainingRun& run, ArmResult& result) {
   const Ledger& ledger = run.device().ledger();
   const LedgerMark& after_backward = last_mark(ledger, "end_of_backward");
+  const LedgerMark& after_step = last_mark(ledger, "end_of_step");
   Metrics& metrics = result.metrics;
-  put(metrics, "memory.peak_bytes", static_cast<double>(ledger.peak_bytes()));
-  put(metrics, "memory.reserved_peak_bytes",
-      static_cast<double>(run.device().memory().allocator().reserved_peak_bytes()));
-  put(metrics, "memory.end_of_forward_bytes", static_cast<double>(last_mark(ledger, "end_of_forward").live_bytes));
-  put(metrics, "memory.end_of_backward_bytes", static_cast<double>(after_backward.live_bytes));
-  put(metrics, "memory.end_of_step_bytes", static_cast<double>(last_mark(ledger, "end_of_step").live_bytes));
-  put(metrics, "memory.retained_bytes", static_cast<double>(after_backward.retained_bytes));
-  for (const auto& [kind, bytes] : after_backward.by_kind)
-    put(metrics, "memory.by_holder." + snake_case(kind), static_cast<double>(bytes));
+  const auto put_bytes = [&](const std::string& name, std::int64_t bytes) {
+    put(metrics, name, static_cast<double>(bytes));
+  };
+  put_bytes("memory.peak_bytes", ledger.peak_bytes());
+  put_bytes("memory.setup_peak_bytes", ledger.peak_bytes(PhaseKind::kSetup));
+  put_bytes("memory.forward_peak_bytes", ledger.peak_bytes(PhaseKind::kForward));
+  put_bytes("memory.optimizer_peak_bytes", ledger.peak_bytes(PhaseKind::kOptimizer));
+  put_bytes("memory.reserved_peak_bytes", run.device().memory().allocator().reserved_peak_bytes());
+  put_bytes("memory.end_of_forward_bytes", last_mark(ledger, "end_of_forward").live_bytes);
+  put_bytes("memory.end_of_backward_bytes", after_backward.live_bytes);
+  put_bytes("memory.end_of_step_bytes", after_step.live_bytes);
+  put_bytes("memory.weight_bytes", after_step.by_kind.at(std::string(name(HolderKind::kParameter))));
+  put_bytes("memory.retained_bytes", after_backward.retained_bytes);
+  for (const auto& [kind, bytes] : after_backward.by_kind) put_bytes("memory.by_holder." + snake_case(kind), bytes);
   result.retained_by_holder = after_backward.retained_by_holder;
   result.peak_by_holder = ledger.peak_by_holder();
   result.sequence_hash = fmt::format("{:016x}", ledger.sequence_hash());
+}
 
-  double unexplained = 0.0;
+/// Beside each figure what it must be, and for memory also as metrics of their own.
+void add_predictions(const CellConfig& cell, Arm arm, Metrics& metrics) {
   const std::map<std::string, double> figures = predict(cell, arm);
+  double unexplained = 0.0;
   for (const auto& [name, predicted] : figures) {
     const auto found = metrics.find(name);
-    if (found == metrics.end()) continue;
+    if (found == metrics.end() || !found->second.value) continue;
     found->second.predicted = predicted;
-    put(metrics, "memory.predicted_" + name.substr(name.find('.') + 1), predicted);
+    if (!name.starts_with("memory.")) continue;
     unexplained = std::max(unexplained, std::abs(*found->second.value - predicted));
+    put(metrics, "memory.predicted_" + name.substr(name.find('.') + 1), predicted);
   }
+  if (!asks_for(cell, "memory")) return;
   if (figures.empty())
     put(metrics, "memory.unexplained_bytes", std::nullopt, "this cell has no closed form");
   else
@@ -110,92 +107,101 @@ void measure_time(const TrainingRun& run, Metrics& metrics) {
   put(metrics, "time.optimizer_ms", of(&StepTimes::optimizer_ms));
 }
 
-// 20 log10(|reference| / |reference - value|). Equal values have no noise: absent rather than infinite.
-std::optional<double> sqnr_db(const std::vector<std::vector<float>>& reference,
-                              const std::vector<std::vector<float>>& values) {
-  double signal = 0.0, noise = 0.0;
-  for (std::size_t i = 0; i < reference.size(); ++i) {
-    for (std::size_t j = 0; j < reference[i].size(); ++j) {
-      const double r = reference[i][j], d = r - values[i][j];
-      signal += r * r;
-      noise += d * d;
-    }
-  }
-  if (noise == 0.0) return std::nullopt;
-  const double db = 10.0 * std::log10(signal / noise);
-  return std::isfinite(db) ? std::optional<double>(db) : std::nullopt;
+constexpr const char* kNotSharded = "nothing is sharded";
+
+void measure_traffic(const TrainingRun& run, Metrics& metrics) {
+  const Traffic* traffic = run.last_step_traffic();
+  const auto put_figure = [&](const char* name, std::int64_t figure) {
+    put(metrics, name, traffic ? std::optional(static_cast<double>(figure)) : std::nullopt, traffic ? "" : kNotSharded);
+  };
+  const Traffic of = traffic ? *traffic : Traffic{};
+  const auto bytes = [&](CollectiveKind kind) { return of.of(kind).payload_bytes + of.of(kind).scale_bytes; };
+  std::int64_t collectives = 0;
+  for (std::size_t kind = 0; kind < kCollectiveKinds; ++kind)
+    collectives += of.of(static_cast<CollectiveKind>(kind)).collectives;
+  put_figure("traffic.all_gather_bytes", bytes(CollectiveKind::kAllGather));
+  put_figure("traffic.all_gather_payload_bytes", of.of(CollectiveKind::kAllGather).payload_bytes);
+  put_figure("traffic.all_gather_scale_bytes", of.of(CollectiveKind::kAllGather).scale_bytes);
+  put_figure("traffic.reduce_scatter_bytes", bytes(CollectiveKind::kReduceScatter));
+  put_figure("traffic.all_reduce_bytes", bytes(CollectiveKind::kAllReduce));
+  put_figure("traffic.collectives", collectives);
 }
 
-void put_sqnr(Metrics& metrics, const std::string& name, const std::vector<std::vector<float>>& reference,
-              const std::vector<std::vector<float>>& values) {
-  const auto db = sqnr_db(reference, values);
-  put(metrics, name, db,
-      db                    ? ""
-      : reference == values ? "equal to BF16 bit for bit: no noise"
-                            : "a value is not finite");
+void measure_host(const TrainingRun& run, Metrics& metrics) {
+  const std::vector<PreForwardSample> samples = run.host_work();
+  const std::string reason = !samples.empty()                     ? ""
+                             : run.last_step_traffic() == nullptr ? kNotSharded
+                                                                  : "needs two steps: the first one warms up";
+  const auto put_figure = [&](const char* name, auto figure) {
+    put(metrics, name, samples.empty() ? std::nullopt : std::optional<double>(figure()), reason);
+  };
+  const auto largest = [&](std::int64_t PreForwardSample::*count) {
+    std::int64_t most = 0;
+    for (const PreForwardSample& sample : samples) most = std::max(most, sample.*count);
+    return static_cast<double>(most);
+  };
+  put_figure("host.pre_forward_ns", [&] {
+    std::vector<double> ns;
+    for (const PreForwardSample& sample : samples) ns.push_back(static_cast<double>(sample.nanoseconds));
+    return median(std::move(ns));
+  });
+  put_figure("host.pre_forward_allocations", [&] { return largest(&PreForwardSample::heap_allocations); });
+  put_figure("host.pre_forward_quantizer_copies", [&] { return largest(&PreForwardSample::quantizer_copies); });
 }
 
-double fraction_moved(const TrainingRun::Values& values) {
-  std::size_t moved = 0;
-  for (std::size_t i = 0; i < values.weights.size(); ++i) moved += values.weights[i] != values.initial_weights[i];
-  return values.weights.empty() ? 0.0 : static_cast<double>(moved) / static_cast<double>(values.weights.size());
-}
-
-constexpr std::string_view kParityMetrics[] = {"parity.loss_gap",      "parity.output_sqnr_db",
-                                               "parity.grad_sqnr_db",  "parity.weight_sqnr_db",
-                                               "parity.weights_moved", "parity.bitwise_equal"};
-
-void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, Metrics& metrics) {
-  if (!run.device().computes()) {
-    for (std::string_view name : kParityMetrics)
-      put(metrics, std::string(name), std::nullopt, fmt::format("device '{}' computes no values", cell.device));
-    return;
-  }
-  const TrainingRun::Values& values = run.values();
-  TrainingRun baseline(cell, Behaviors{}, make_recipe("bf16"));
-  baseline.keep_values(true);
-  baseline.run();
-  const double reference = baseline.losses().back(), loss = run.losses().back();
-  const double gap = std::abs(loss - reference) / std::abs(reference);
-  const bool finite = std::isfinite(gap);
-  put(metrics, "parity.loss_gap", finite ? std::optional(gap) : std::nullopt, finite ? "" : "a loss is not finite");
-  put_sqnr(metrics, "parity.output_sqnr_db", {baseline.values().output}, {values.output});
-  put_sqnr(metrics, "parity.grad_sqnr_db", baseline.values().gradients, values.gradients);
-  put_sqnr(metrics, "parity.weight_sqnr_db", baseline.values().weights, values.weights);
-  put(metrics, "parity.weights_moved", fraction_moved(values));
-
-  if (arm != Arm::kBefore) {
-    put(metrics, "parity.bitwise_equal", std::nullopt, "compares the arm before with the arm after");
-    return;
-  }
-  TrainingRun fixed(cell, Behaviors{}, recipe_of(cell, Arm::kAfter));
-  fixed.keep_values(true);
-  fixed.run();
-  const TrainingRun::Values& other = fixed.values();
-  const bool equal = run.losses() == fixed.losses() && values.output == other.output &&
-                     values.gradients == other.gradients && values.weights == other.weights;
-  put(metrics, "parity.bitwise_equal", equal ? 1.0 : 0.0);
-}
+/// Below an arm's own limit, so that a rank that waits in vain says for whom before the arm is ended.
+constexpr double kShareOfTheLimit = 0.8;
 
 }  // namespace
 
-ArmResult measure_arm(const CellConfig& cell, Arm arm) {
+ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* world) {
   const Recipe recipe = recipe_of(cell, arm);
-  TrainingRun run(cell, behaviors_of(cell, arm), recipe);
-  const bool memory = asks_for(cell, "memory"), parity = asks_for(cell, "parity");
+  TrainingRun run(cell, behaviors_of(cell, arm), recipe, world);
+  const bool memory = asks_for(cell, "memory"), traffic = asks_for(cell, "traffic"), parity = asks_for(cell, "parity");
   run.keep_values(parity);
+  if (asks_for(cell, "host")) run.measure_host_work();
   run.device().ledger().record_timeline(memory);
-  run.run();
+  run.train();
 
   ArmResult result;
   result.emulated = emulation(recipe, run.device().arch());
+  result.notes = run.warnings();
   if (memory) {
-    measure_memory(cell, arm, run, result);
+    measure_memory(run, result);
     result.timeline_json = timeline_json(run.device().ledger());
   }
+  if (traffic) measure_traffic(run, result.metrics);
+  if (asks_for(cell, "host")) measure_host(run, result.metrics);
   if (asks_for(cell, "time")) measure_time(run, result.metrics);
-  if (parity) measure_parity(cell, arm, run, result.metrics);
+  if (memory || traffic) add_predictions(cell, arm, result.metrics);
+  if (parity) measure_parity(cell, arm, run, is_sharded(cell) ? world : nullptr, result);
   return result;
 }
+
+void start_ranks_here(const CellConfig& cell, const RankFunction& rank_function) {
+  const bool computes = open_device(cell.device, {.arch = cell.arch, .memory = {}})->computes();
+  RunOptions options{.ranks = cell.ranks};
+  if (cell.timeout_s > 0.0)
+    options.timeout = std::chrono::nanoseconds(static_cast<std::int64_t>(kShareOfTheLimit * cell.timeout_s * 1e9));
+  run_ranks(computes ? "in_process" : "simulated", options, rank_function);
+}
+
+ArmResult measure_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm) {
+  if (!is_sharded(cell)) return measure_arm_on_rank(cell, arm, nullptr);
+  std::mutex mutex;
+  std::optional<ArmResult> lowest;
+  int rank_of_lowest = cell.ranks;
+  start(cell, [&](ProcessGroup& world) {
+    ArmResult result = measure_arm_on_rank(cell, arm, &world);
+    const std::lock_guard lock(mutex);
+    if (world.rank() >= rank_of_lowest) return;
+    rank_of_lowest = world.rank();
+    lowest = std::move(result);
+  });
+  check(lowest.has_value(), "no rank was started in this process");
+  return std::move(*lowest);
+}
+
+ArmResult measure_arm(const CellConfig& cell, Arm arm) { return measure_arm_over(start_ranks_here, cell, arm); }
 
 }  // namespace fp8lab

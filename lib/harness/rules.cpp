@@ -79,9 +79,9 @@ Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabular
                                   "none, f32 or `param_dtype: bf16`",
                                   t.param_dtype)};
   const bool eight_bits = t.quantized_weights && (!vocabulary.quantizes || vocabulary.quantizes(t.recipe));
-  if (eight_bits && t.optimizer == "adam" && t.master_weights != "f32")
+  if (eight_bits && t.optimizer == "adam" && t.master_weights == "none")
     return BrokenRule{"training.master_weights",
-                      fmt::format("{}, but adam needs `master_weights: f32` where quantized_weights are on: a step is "
+                      fmt::format("{}, but adam needs f32 or remainder where quantized_weights are on: a step is "
                                   "smaller than what eight bits can tell apart",
                                   t.master_weights)};
   return std::nullopt;

@@ -65,7 +65,11 @@ class RunningCell {
   }
 
   bool has_unstarted() const { return started_arms_ < arms_.size(); }
-  void start_next() { running_.emplace_back(options_, cell_.config, arms_[started_arms_++], limit_s_); }
+  void start_next() {
+    CellConfig config = cell_.config;
+    config.timeout_s = limit_s_;
+    running_.emplace_back(options_, config, arms_[started_arms_++], limit_s_);
+  }
   std::list<RunningArm>& running() { return running_; }
 
   /// Takes the results of arms that have ended; true when that was the last one.

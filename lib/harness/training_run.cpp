@@ -5,8 +5,11 @@
 
 #include "autograd/functions.h"
 #include "core/check.h"
+#include "core/heap_allocations.h"
 #include "harness/sharding_keys.h"
 #include "ops/elementwise.h"
+#include "ops/quantize.h"
+#include "optim/foreach_adam.h"
 
 namespace fp8lab {
 namespace {
@@ -36,18 +39,42 @@ ModelOptions model_options(const CellConfig& cell) {
           .config = layer_config(cell.model, cell.training.fp8_attention),
           .dtype = training_dtype(cell.training.param_dtype),
           .checkpoint_layers = cell.training.checkpoint == "full",
-          .eight_bit_weights = cell.training.quantized_weights};
+          .eight_bit_weights = cell.training.quantized_weights,
+          .deferred_init = defers_init(cell)};
 }
 
-std::unique_ptr<Adam> make_optimizer(const TrainingConfig& t, const Model& model) {
-  if (t.optimizer == "none") return nullptr;
-  check(t.optimizer == "adam" && t.master_weights == "none" && t.moments == "f32" && t.clip_norm == 0.0 &&
-            !t.weight_average,
-        "foreach_adam, master_weights, moments, clip_norm and weight_average are not built yet");
-  return std::make_unique<Adam>(model.parameters(), AdamOptions{.learning_rate = t.learning_rate,
-                                                                .weight_decay = t.weight_decay,
-                                                                .decoupled_decay = t.decoupled_decay});
+Traffic difference(const Traffic& now, const Traffic& before) {
+  Traffic out;
+  for (std::size_t i = 0; i < kCollectiveKinds; ++i) {
+    const auto kind = static_cast<CollectiveKind>(i);
+    const TrafficCount &a = now.of(kind), &b = before.of(kind);
+    out.add(kind, {a.collectives - b.collectives, a.payload_bytes - b.payload_bytes, a.scale_bytes - b.scale_bytes});
+  }
+  return out;
 }
+
+MasterWeights master_weights(const std::string& text) {
+  return text == "f32" ? MasterWeights::kF32 : text == "remainder" ? MasterWeights::kRemainder : MasterWeights::kNone;
+}
+
+/// Nothing where the cell has no optimizer. `shards`: the ranks over which shards make up the whole, or null.
+std::function<void(Runtime&)> make_optimizer(const TrainingConfig& t, const Model& model, ProcessGroup* shards) {
+  if (t.optimizer == "none") return {};
+  const AdamOptions options{.learning_rate = t.learning_rate,
+                            .weight_decay = t.weight_decay,
+                            .decoupled_decay = t.decoupled_decay,
+                            .master = master_weights(t.master_weights),
+                            .exp_avg = *parse_dtype(t.moments),
+                            .exp_avg_sq = *parse_dtype(t.moments),
+                            .max_grad_norm = t.clip_norm,
+                            .norm_group = shards};
+  if (t.optimizer == "foreach_adam")
+    return
+        [adam = std::make_shared<ForeachAdam>(model.parameters(), options)](Runtime& runtime) { adam->step(runtime); };
+  return [adam = std::make_shared<Adam>(model.parameters(), options)](Runtime& runtime) { adam->step(runtime); };
+}
+
+constexpr double kAverageDecay = 0.9;
 
 }  // namespace
 
@@ -64,13 +91,24 @@ LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
           .dropout = static_cast<float>(model.dropout)};
 }
 
-TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe)
+TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe, ProcessGroup* world)
     : cell_(cell),
       device_(open_device(cell.device, {.arch = cell.arch, .memory = {.capacity_bytes = 0, .poison = true}})),
       runtime_{.device = *device_, .behaviors = behaviors, .seed = cell.training.seed},
-      model_(runtime_, recipe, model_options(cell)) {
-  check(cell.ranks == 1 && !is_sharded(cell), "training over ranks is not built yet");
-  optimizer_ = make_optimizer(cell.training, model_);
+      model_(runtime_, recipe, model_options(cell)),
+      world_(is_sharded(cell) ? world : nullptr) {
+  if (is_sharded(cell)) {
+    check(world != nullptr, "a sharded cell needs ranks to train on");
+    runtime_.row_offset = world->rank() * cell.model.seq * cell.model.batch;
+    const MeshText shape = mesh_of(cell);
+    mesh_ = std::make_unique<Mesh>(*world, MeshShape{.replicas = shape.replicas, .shards = shape.shards});
+    sharding_ = std::make_unique<Sharding>(runtime_, model_, *mesh_,
+                                           ShardingOptions{.reshard_after_forward = cell.reshard_after_forward,
+                                                           .checkpoint_layers = cell.training.checkpoint == "full"});
+  }
+  optimizer_step_ = make_optimizer(cell.training, model_, mesh_ ? &mesh_->shard_group() : nullptr);
+  if (cell.training.weight_average)
+    average_ = std::make_unique<WeightAverage>(runtime_, model_.parameters(), kAverageDecay);
 }
 
 Tensor TrainingRun::make_input(std::string_view name, float scale) {
@@ -86,28 +124,73 @@ Tensor TrainingRun::make_input(std::string_view name, float scale) {
   return tensor;
 }
 
-std::vector<std::vector<float>> TrainingRun::read_parameters(bool gradients) {
+std::vector<std::vector<float>> TrainingRun::read_gradients() {
   std::vector<std::vector<float>> values;
   for (const Parameter* parameter : model_.parameters())
-    values.push_back(device_->read(gradients ? parameter->grad : parameter->value));
+    values.push_back(device_->read((parameter->local ? parameter->local : parameter)->grad));
   return values;
 }
 
+void TrainingRun::visit_parameters(const std::function<void(const Parameter&)>& visit) {
+  if (sharding_) sharding_->unshard(runtime_);
+  for (const Parameter* parameter : model_.parameters()) visit(*parameter);
+  if (sharding_) sharding_->reshard();
+}
+
+std::vector<std::vector<float>> TrainingRun::weights() {
+  std::vector<std::vector<float>> values;
+  visit_parameters([&](const Parameter& parameter) {
+    const bool eight_bits = !parameter.quantized.empty();
+    values.push_back(device_->read(eight_bits ? dequantize(*device_, parameter.quantized.rowwise_operand(), DType::kF32,
+                                                           runtime_.workspace(parameter.name))
+                                              : parameter.value));
+  });
+  return values;
+}
+
+Traffic TrainingRun::traffic() const {
+  Traffic total;
+  for (const ProcessGroup* group : {&mesh_->world(), &mesh_->shard_group(), mesh_->replica_group()})
+    for (std::size_t kind = 0; group != nullptr && kind < kCollectiveKinds; ++kind)
+      total.add(static_cast<CollectiveKind>(kind), group->traffic().of(static_cast<CollectiveKind>(kind)));
+  return total;
+}
+
+void TrainingRun::measure_host_work() {
+  host_work_.reserve(static_cast<std::size_t>(cell_.model.layers * cell_.training.steps));
+  runtime_.host.samples = &host_work_;
+  runtime_.host.heap_allocations = heap_allocations;
+}
+
+std::vector<PreForwardSample> TrainingRun::host_work() const {
+  return {host_work_.begin() + static_cast<std::ptrdiff_t>(host_work_of_first_step_), host_work_.end()};
+}
+
+std::vector<std::string> TrainingRun::warnings() const {
+  return sharding_ ? sharding_->warnings() : std::vector<std::string>{};
+}
+
 void TrainingRun::run() {
-  const bool keep = keep_values_ && device_->computes();
-  if (keep) values_.initial_weights = read_parameters(false);
+  if (keeps()) values_.initial_weights = weights();
+  train();
+  if (keeps()) values_.weights = weights();
+}
+
+void TrainingRun::train() {
   for (std::int64_t step = 0; step < cell_.training.steps; ++step) {
     runtime_.step = step;
+    const Traffic before = sharding_ ? traffic() : Traffic{};
     this->step();
+    if (sharding_) last_step_traffic_ = difference(traffic(), before);
+    if (step == 0) host_work_of_first_step_ = host_work_.size();
   }
-  if (keep) values_.weights = read_parameters(false);
 }
 
 void TrainingRun::step() {
   Ledger& ledger = device_->ledger();
   const int number = static_cast<int>(runtime_.step);
   const bool last = runtime_.step + 1 == cell_.training.steps;
-  const bool keep = keep_values_ && last && device_->computes();
+  const bool keep = last && keeps();
   StepTimes times;
 
   ledger.set_phase(PhaseKind::kIdle, number);
@@ -120,7 +203,7 @@ void TrainingRun::step() {
   output_ = model_.forward(runtime_, input);
   output_.value.rename(device_->holder(HolderKind::kOutput, "", "y"));
   loss_ = target ? mse_loss(runtime_, output_, target) : sum_loss(runtime_, output_);
-  model_.update_forward_scales(runtime_);
+  model_.update_forward_scales(runtime_, world_);
   device_->synchronize();
   times.forward_ms = watch.lap_ms();
   ledger.mark("end_of_forward");
@@ -130,16 +213,17 @@ void TrainingRun::step() {
   watch.lap_ms();
   ledger.set_phase(PhaseKind::kBackward, number);
   run_backward(runtime_, loss_);
-  model_.update_backward_scales(runtime_);
+  model_.update_backward_scales(runtime_, world_);
   device_->synchronize();
   times.backward_ms = watch.lap_ms();
   if (!cell_.training.keep_loss) output_ = loss_ = {};
   ledger.mark("end_of_backward");
-  if (keep) values_.gradients = read_parameters(true);
+  if (keep) values_.gradients = read_gradients();
 
   watch.lap_ms();
   ledger.set_phase(PhaseKind::kOptimizer, number);
-  if (optimizer_) optimizer_->step(runtime_);
+  if (optimizer_step_) optimizer_step_(runtime_);
+  if (average_) average_->update(runtime_);
   model_.zero_grad();
   device_->synchronize();
   times.optimizer_ms = watch.lap_ms();

@@ -1,13 +1,16 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "autograd/node.h"
 #include "backend/device.h"
+#include "fsdp/sharding.h"
 #include "harness/cell.h"
 #include "nn/model.h"
-#include "optim/adam.h"
+#include "optim/weight_average.h"
 
 namespace fp8lab {
 
@@ -19,21 +22,41 @@ struct StepTimes {
   double step_ms = 0.0;
 };
 
-/// The training loop of a cell, as the source documents' users write it. Per step: a fresh input; forward and loss; backward; optimizer step, gradients
+/// One rank's training loop of a cell, as the source documents' users write it. Per step: a fresh input; forward and loss; backward; optimizer step, gradients
 /// dropped, input dropped. Output and loss are variables of the loop, so the previous step's live until the next
 /// forward replaces them: this is what keeps its nodes alive. The ledger is marked at end_of_forward, end_of_backward and
-/// end_of_step of every step.
+/// end_of_step of every step. Ranks share the model and have tokens of their own.
 class TrainingRun {
  public:
-  TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe);
+  /// `world` is needed where the cell is sharded, outlives the run and is not used otherwise. Every rank of it makes the same
+  /// runs in the same order. Throws Error where the mesh does not fit.
+  TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe, ProcessGroup* world = nullptr);
 
+  /// All steps.
+  void train();
+  /// All steps; where values are kept, with the weights before and after. Reading those takes device memory where parameters are
+  /// sharded or in eight bits.
   void run();
 
   Device& device() { return *device_; }
-  const std::vector<float>& losses() const { return losses_; }  ///< empty where the device computes nothing
+  /// Of this rank's tokens; empty where the device computes nothing.
+  const std::vector<float>& losses() const { return losses_; }
   const std::vector<StepTimes>& times() const { return times_; }
+  /// The last step's collectives over all groups; null where nothing is sharded.
+  const Traffic* last_step_traffic() const { return sharding_ ? &last_step_traffic_ : nullptr; }
+  /// Of every layer and every step but the first, if they were asked for before training.
+  void measure_host_work();
+  std::vector<PreForwardSample> host_work() const;
+  /// Why parameters are not sharded as the cell asks, a line each.
+  std::vector<std::string> warnings() const;
 
-  /// The last step's output, gradients by parameter (kept only if asked for) and the final parameters, on the host.
+  /// Calls `visit` with every parameter as forward finds it, in the order of the model: gathered for as long as the call takes.
+  void visit_parameters(const std::function<void(const Parameter&)>& visit);
+  /// The parameters' values as this rank sees them, eight bits decoded with the scales that it has.
+  std::vector<std::vector<float>> weights();
+
+  /// On the host, kept only if asked for: the last step's output and gradients by parameter (of a sharded one this rank's rows),
+  /// and what run() adds.
   struct Values {
     std::vector<float> output;
     std::vector<std::vector<float>> gradients;
@@ -44,19 +67,28 @@ class TrainingRun {
   const Values& values() const { return values_; }
 
  private:
+  bool keeps() const { return keep_values_ && device_->computes(); }
   void step();
   Tensor make_input(std::string_view name, float scale);
-  std::vector<std::vector<float>> read_parameters(bool gradients);
+  std::vector<std::vector<float>> read_gradients();
+  Traffic traffic() const;
 
   const CellConfig& cell_;
   std::unique_ptr<Device> device_;
   Runtime runtime_;
   Model model_;
-  std::unique_ptr<Adam> optimizer_;
+  ProcessGroup* world_;
+  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<Sharding> sharding_;
+  std::function<void(Runtime&)> optimizer_step_;
+  std::unique_ptr<WeightAverage> average_;
   Variable output_;
   Variable loss_;
   std::vector<float> losses_;
   std::vector<StepTimes> times_;
+  Traffic last_step_traffic_;
+  std::vector<PreForwardSample> host_work_;
+  std::size_t host_work_of_first_step_ = 0;
   bool keep_values_ = false;
   Values values_;
 };

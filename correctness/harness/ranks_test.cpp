@@ -1,0 +1,270 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/process_groups.h"
+#include "core/check.h"
+#include "harness/measure.h"
+#include "harness/training_run.h"
+#include "reference/compare.h"
+#include "support/cells.h"
+
+// Cells that train over many ranks.
+namespace fp8lab {
+namespace {
+
+constexpr const char* kRecipes[] = {"bf16", "delayed", "current", "block", "mxfp8"};
+
+CellConfig cell_of(std::string_view recipe, int ranks, const std::string& mesh = "", bool quantized_weights = false) {
+  CellConfig cell = support::small_cell(recipe);
+  cell.ranks = ranks;
+  cell.mesh = mesh;
+  cell.training.quantized_weights = quantized_weights;
+  if (quantized_weights) cell.training.master_weights = "f32";
+  cell.measure = {"parity", "memory", "traffic"};
+  return cell;
+}
+
+double value(const ArmResult& result, const std::string& metric) {
+  const auto found = result.metrics.find(metric);
+  if (found == result.metrics.end() || !found->second.value) {
+    ADD_FAILURE() << metric << " is absent: " << (found == result.metrics.end() ? "" : found->second.reason);
+    return std::nan("");
+  }
+  return *found->second.value;
+}
+
+std::string reason(const ArmResult& result, const std::string& metric) {
+  const MetricValue& figure = result.metrics.at(metric);
+  return figure.value ? "present" : figure.reason;
+}
+
+std::string error_of(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+struct Case {
+  const char* recipe;
+  bool quantized_weights;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.recipe << (c.quantized_weights ? " weights in eight bits" : "");
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const char* recipe : kRecipes)
+    for (const bool quantized_weights : {false, true}) all.push_back({recipe, quantized_weights});
+  return all;
+}
+
+class Ranks : public ::testing::TestWithParam<Case> {
+ protected:
+  CellConfig cell(int ranks, const std::string& mesh = "") const {
+    return cell_of(GetParam().recipe, ranks, mesh, GetParam().quantized_weights);
+  }
+};
+
+TEST_P(Ranks, OneShardTrainsAsNoShardingDoes) {
+  for (const bool reshard : {true, false}) {
+    const support::FinishedRun alone(cell(1));
+    CellConfig sharded = cell(1, "1");
+    sharded.reshard_after_forward = reshard;
+    run_ranks("in_process", {.ranks = 1}, [&](ProcessGroup& world) {
+      TrainingRun run(sharded, {}, make_recipe(GetParam().recipe), &world);
+      run.keep_values(true);
+      run.run();
+      EXPECT_TRUE(reference::bitwise_equal(run.losses(), alone.run.losses()));
+      EXPECT_TRUE(reference::bitwise_equal(run.values().output, alone.run.values().output));
+      const auto same = [](const auto& a, const auto& b, const char* what) {
+        ASSERT_EQ(a.size(), b.size());
+        for (std::size_t i = 0; i < a.size(); ++i)
+          EXPECT_TRUE(reference::bitwise_equal(a[i], b[i])) << what << " " << i;
+      };
+      same(run.values().gradients, alone.run.values().gradients, "gradient");
+      same(run.values().initial_weights, alone.run.values().initial_weights, "initial weight");
+      same(run.values().weights, alone.run.values().weights, "weight");
+    });
+  }
+}
+
+TEST_P(Ranks, SeeTheSameWeightsAndMoveThem) {
+  const double moved = value(measure_arm(cell(1), Arm::kAfter), "parity.weights_moved");
+  EXPECT_GT(moved, 0.8);
+  for (const char* mesh : {"4", "2x2", "4x1"}) {
+    const ArmResult result = measure_arm(cell(4, mesh), Arm::kAfter);
+    EXPECT_EQ(value(result, "parity.ranks_equal"), 1.0) << mesh;
+    EXPECT_EQ(value(result, "parity.gathered_equals_whole"), 1.0) << mesh;
+    EXPECT_EQ(value(result, "parity.weights_moved"), moved) << mesh;
+    EXPECT_LT(value(result, "parity.loss_gap"), 0.1) << mesh;
+  }
+}
+
+TEST_P(Ranks, TrainAlikeEveryTime) {
+  const ArmResult once = measure_arm(cell(3), Arm::kAfter), again = measure_arm(cell(3), Arm::kAfter);
+  EXPECT_EQ(once.values_hash.size(), 16u);
+  EXPECT_EQ(once.values_hash, again.values_hash);
+  EXPECT_EQ(once.sequence_hash, again.sequence_hash);
+  EXPECT_NE(once.values_hash, measure_arm(cell(2), Arm::kAfter).values_hash);
+}
+
+TEST_P(Ranks, HoldOnMetaWhatTheyHoldOnTheHost) {
+  for (const char* mesh : {"4", "2x2"}) {
+    CellConfig host = cell(4, mesh);
+    host.measure = {"memory", "traffic"};
+    CellConfig meta = host;
+    meta.device = "meta";
+    const ArmResult computed = measure_arm(host, Arm::kAfter), counted = measure_arm(meta, Arm::kAfter);
+    EXPECT_EQ(computed.sequence_hash, counted.sequence_hash) << mesh;
+    ASSERT_EQ(computed.metrics.size(), counted.metrics.size());
+    for (const auto& [name, metric] : computed.metrics) {
+      if (!metric.value || name == "memory.reserved_peak_bytes") continue;
+      EXPECT_EQ(metric.value, counted.metrics.at(name).value) << mesh << " " << name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, Ranks, ::testing::ValuesIn(cases()), [](const auto& test) {
+  return std::string(test.param.recipe) + (test.param.quantized_weights ? "_eight_bits" : "");
+});
+
+TEST(RanksTogether, TrainOnTheTokensOfAllAsOneRankWould) {
+  CellConfig one = cell_of("bf16", 1, "1");
+  one.model.layer = "layernorm_mlp";  // rows of a batch are sequences side by side, which attention would see
+  one.training.param_dtype = "f32";
+  one.training.steps = 1;
+  one.model.batch = 4;
+  CellConfig four = one;
+  four.ranks = 4;
+  four.mesh = "";
+  four.model.batch = 1;
+  std::vector<std::vector<float>> alone;
+  float loss = 0;
+  run_ranks("in_process", {.ranks = 1}, [&](ProcessGroup& world) {
+    TrainingRun run(one, {}, make_recipe("bf16"), &world);
+    run.train();
+    alone = run.weights();
+    loss = run.losses().at(0);
+  });
+  std::vector<float> losses(4);
+  run_ranks("in_process", {.ranks = 4}, [&](ProcessGroup& world) {
+    TrainingRun run(four, {}, make_recipe("bf16"), &world);
+    run.train();
+    losses[static_cast<std::size_t>(world.rank())] = run.losses().at(0);
+    const auto together = run.weights();
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      // A step of Adam moves every weight by the learning rate in the direction of its gradient, so sums that were averaged
+      // or ordered otherwise differ where a gradient is next to nothing.
+      std::size_t off = 0;
+      for (std::size_t j = 0; j < alone[i].size(); ++j) off += std::abs(alone[i][j] - together[i][j]) > 1e-5f;
+      EXPECT_LE(off, alone[i].size() / 100) << i;
+    }
+  });
+  EXPECT_NE(losses[0], losses[1]) << "ranks have tokens of their own";
+  EXPECT_NEAR((losses[0] + losses[1] + losses[2] + losses[3]) / 4, loss, 1e-5f * loss);
+}
+
+TEST(RanksTogether, GatherWhatTheyHoldTwiceAStepAndReduceItOnce) {
+  CellConfig cell = cell_of("bf16", 4);
+  cell.model.layer = "linear";
+  cell.measure = {"memory", "traffic"};
+  const auto measured = [&](bool reshard) {
+    cell.reshard_after_forward = reshard;
+    return measure_arm(cell, Arm::kAfter);
+  };
+  // Linear is hidden x hidden with a bias under the GPT form.
+  const double bytes = 2.0 * static_cast<double>(cell.model.hidden * cell.model.hidden + cell.model.hidden);
+  const ArmResult resharding = measured(true), keeping = measured(false);
+  EXPECT_EQ(value(resharding, "traffic.all_gather_bytes"), 2 * bytes);
+  EXPECT_EQ(value(keeping, "traffic.all_gather_bytes"), bytes);
+  for (const ArmResult& result : {resharding, keeping}) {
+    EXPECT_EQ(value(result, "traffic.all_gather_scale_bytes"), 0.0);
+    EXPECT_EQ(value(result, "traffic.all_gather_payload_bytes"), value(result, "traffic.all_gather_bytes"));
+    EXPECT_EQ(value(result, "traffic.reduce_scatter_bytes"), bytes);
+    EXPECT_EQ(value(result, "traffic.all_reduce_bytes"), 0.0);
+    EXPECT_EQ(value(result, "memory.weight_bytes"), bytes / 4);
+  }
+  EXPECT_EQ(value(resharding, "traffic.collectives"), 3.0);
+  EXPECT_EQ(value(keeping, "traffic.collectives"), 2.0);
+}
+
+TEST(RanksTogether, AreThousandsOnMeta) {
+  CellConfig cell = cell_of("delayed", 65536, "64x1024");
+  cell.device = "meta";
+  cell.measure = {"memory", "traffic"};
+  EXPECT_GT(value(measure_arm(cell, Arm::kAfter), "memory.peak_bytes"), 0.0);
+}
+
+TEST(RanksTogether, MeasureTheHostFromTheSecondStepOn) {
+  CellConfig cell = cell_of("mxfp8", 4, "", true);
+  cell.device = "meta";
+  cell.measure = {"host"};
+  const ArmResult result = measure_arm(cell, Arm::kAfter);
+  EXPECT_GT(value(result, "host.pre_forward_ns"), 0.0);
+  EXPECT_EQ(value(result, "host.pre_forward_allocations"), 0.0);
+  EXPECT_EQ(value(result, "host.pre_forward_quantizer_copies"), 0.0);
+  cell.training.steps = 1;
+  EXPECT_NE(reason(measure_arm(cell, Arm::kAfter), "host.pre_forward_ns").find("two steps"), std::string::npos);
+}
+
+TEST(RanksTogether, FiguresOfShardsAreAbsentWhereNothingIsSharded) {
+  CellConfig cell = cell_of("bf16", 1);
+  cell.measure = {"parity", "traffic", "host"};
+  const ArmResult result = measure_arm(cell, Arm::kAfter);
+  for (const char* metric : {"parity.ranks_equal", "parity.gathered_equals_whole", "traffic.all_gather_bytes",
+                             "traffic.collectives", "host.pre_forward_ns", "host.pre_forward_allocations"})
+    EXPECT_EQ(reason(result, metric), "nothing is sharded") << metric;
+  EXPECT_EQ(result.values_hash.size(), 16u);
+}
+
+TEST(RanksTogether, ARankThatFailsEndsTheArmInOneError) {
+  const StartRanks failing = [](const CellConfig& cell, const RankFunction& rank_function) {
+    start_ranks_here(cell, [&](ProcessGroup& world) {
+      if (world.rank() == 2) fail("the third rank has had enough");
+      rank_function(world);
+    });
+  };
+  EXPECT_EQ(error_of([&] { measure_arm_over(failing, cell_of("delayed", 4), Arm::kAfter); }),
+            "rank 2: the third rank has had enough");
+}
+
+TEST(RanksTogether, WaitForALateRankLessThanTheArmMayTake) {
+  CellConfig cell = cell_of("delayed", 4);
+  cell.timeout_s = 1.0;
+  std::promise<void> given_up;
+  std::once_flag first;
+  const StartRanks late = [&](const CellConfig& config, const RankFunction& rank_function) {
+    start_ranks_here(config, [&](ProcessGroup& world) {
+      if (world.rank() == 1) return given_up.get_future().wait();
+      try {
+        rank_function(world);
+      } catch (...) {
+        std::call_once(first, [&] { given_up.set_value(); });
+        throw;
+      }
+    });
+  };
+  const std::string error = error_of([&] { measure_arm_over(late, cell, Arm::kAfter); });
+  EXPECT_NE(error.find("rank 1 did not come"), std::string::npos) << error;
+  EXPECT_NE(error.find("within 0.8 s"), std::string::npos) << error;
+}
+
+TEST(RanksTogether, AMeshThatDoesNotFitIsAnError) {
+  const std::string error = error_of([] { measure_arm(cell_of("bf16", 4, "3x2"), Arm::kAfter); });
+  EXPECT_NE(error.find("3 x 2"), std::string::npos) << error;
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,225 @@
+#include "harness/parity.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+
+#include "core/check.h"
+#include "harness/arms.h"
+#include "harness/metrics.h"
+#include "harness/sharding_keys.h"
+
+namespace fp8lab {
+namespace {
+
+using Metrics = std::map<std::string, MetricValue>;
+using Lists = std::vector<std::vector<float>>;
+
+constexpr std::string_view kMetrics[] = {
+    "parity.loss_gap",      "parity.output_sqnr_db", "parity.grad_sqnr_db",          "parity.weight_sqnr_db",
+    "parity.weights_moved", "parity.ranks_equal",    "parity.gathered_equals_whole", "parity.bitwise_equal"};
+
+/// What every rank says, in the order of ranks; `mine` alone where there is no world.
+template <class T>
+std::vector<T> of_all_ranks(ProcessGroup* world, const std::vector<T>& mine, std::string_view label) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  if (world == nullptr) return mine;
+  const auto bytes = static_cast<std::int64_t>(mine.size() * sizeof(T));
+  std::vector<std::int64_t> offsets;
+  for (std::int64_t rank = 0; rank <= world->size(); ++rank) offsets.push_back(rank * bytes);
+  std::vector<T> all(mine.size() * static_cast<std::size_t>(world->size()));
+  const GatherPart part{.from = reinterpret_cast<const std::byte*>(mine.data()),
+                        .to = reinterpret_cast<std::byte*>(all.data()),
+                        .offsets_bytes = offsets};
+  world->all_gather({&part, 1}, label);
+  return all;
+}
+
+bool on_all_ranks(ProcessGroup* world, bool holds, std::string_view label) {
+  const std::vector<int> all = of_all_ranks(world, std::vector<int>{holds}, label);
+  return std::all_of(all.begin(), all.end(), [](int one) { return one != 0; });
+}
+
+/// The mean over ranks of the last loss: what the loss of all tokens together is.
+double last_loss(ProcessGroup* world, const TrainingRun& run) {
+  const std::vector<float> all = of_all_ranks(world, std::vector<float>{run.losses().back()}, "losses");
+  return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
+}
+
+struct Noise {
+  double signal = 0.0;
+  double noise = 0.0;
+};
+
+Noise noise_of(const Lists& reference, const Lists& values) {
+  Noise out;
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    for (std::size_t j = 0; j < reference[i].size(); ++j) {
+      const double r = reference[i][j], d = r - values[i][j];
+      out.signal += r * r;
+      out.noise += d * d;
+    }
+  }
+  return out;
+}
+
+// 20 log10(|reference| / |reference - value|) over the values of all ranks. Equal ones have no noise: absent rather than infinite.
+void put_sqnr(ProcessGroup* world, Metrics& metrics, const std::string& name, const Lists& reference,
+              const Lists& values) {
+  Noise sum;
+  for (const Noise& one : of_all_ranks(world, std::vector<Noise>{noise_of(reference, values)}, name)) {
+    sum.signal += one.signal;
+    sum.noise += one.noise;
+  }
+  const double db = 10.0 * std::log10(sum.signal / sum.noise);
+  if (sum.noise == 0.0)
+    put(metrics, name, std::nullopt, "equal to BF16 bit for bit: no noise");
+  else
+    put(metrics, name, std::isfinite(db) ? std::optional(db) : std::nullopt,
+        std::isfinite(db) ? "" : "a value is not finite");
+}
+
+double fraction_moved(const Lists& before, const Lists& after) {
+  std::size_t moved = 0;
+  for (std::size_t i = 0; i < after.size(); ++i) moved += after[i] != before[i];
+  return after.empty() ? 0.0 : static_cast<double>(moved) / static_cast<double>(after.size());
+}
+
+/// FNV-1a over words; the shift brings high bits down.
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash = (hash ^ value) * 0x100000001b3ULL;
+  return hash ^ (hash >> 32);
+}
+
+std::uint64_t hash_of(const std::vector<float>& values, std::uint64_t hash = 0xcbf29ce484222325ULL) {
+  for (const float value : values) hash = mix(hash, std::bit_cast<std::uint32_t>(value));
+  return hash;
+}
+
+std::uint64_t hash_of(const Lists& values) {
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const std::vector<float>& list : values) hash = mix(hash_of(list, hash), list.size());
+  return hash;
+}
+
+/// A parameter's stored bytes, an entry for each of its buffers; absent ones are empty.
+using Stored = std::vector<std::vector<std::byte>>;
+
+std::vector<Stored> stored(TrainingRun& run) {
+  std::vector<Stored> all;
+  run.visit_parameters([&](const Parameter& parameter) {
+    const QuantizedTensor& q = parameter.quantized;
+    Stored& one = all.emplace_back();
+    for (const Tensor* tensor : {&parameter.value, &q.rowwise().codes, &q.rowwise().scale_inv, &q.columnwise().codes,
+                                 &q.columnwise().scale_inv})
+      one.push_back(*tensor ? run.device().read_bytes(*tensor) : std::vector<std::byte>());
+  });
+  return all;
+}
+
+/// Whether the buffers that both have hold the same bytes; nothing where they have none in common, as where a format refused its shards.
+std::optional<bool> same_bytes(const Stored& a, const Stored& b) {
+  std::optional<bool> same;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (!a[i].empty() && !b[i].empty()) same = same.value_or(true) && a[i] == b[i];
+  return same;
+}
+
+/// Before the first step: what a rank gathers against the whole made at once, on one rank.
+void put_gathered_equals_whole(const CellConfig& cell, TrainingRun& fresh, const Recipe& recipe, ProcessGroup* world,
+                               Metrics& metrics) {
+  CellConfig alone = cell;
+  alone.ranks = 1;
+  alone.mesh.clear();
+  alone.sharding.reset();
+  alone.training.deferred_init.reset();
+  alone.reshard_after_forward = true;
+  TrainingRun whole(alone, Behaviors{}, recipe);
+  const std::vector<Stored> expected = stored(whole), seen = stored(fresh);
+  std::size_t compared = 0;
+  bool equal = true;
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    const std::optional<bool> same = same_bytes(seen[i], expected[i]);
+    compared += same.has_value();
+    equal = equal && same.value_or(true);
+  }
+  equal = on_all_ranks(world, equal, "gathered equals whole");
+  if (compared == 0)
+    put(metrics, "parity.gathered_equals_whole", std::nullopt, "no parameter is gathered in the form of its whole");
+  else
+    put(metrics, "parity.gathered_equals_whole", equal ? 1.0 : 0.0);
+}
+
+/// One hash of what all ranks ended with.
+std::uint64_t values_hash(const std::vector<std::uint64_t>& weights, const std::vector<std::uint64_t>& losses) {
+  std::uint64_t hash = weights.size();
+  for (const std::uint64_t one : weights) hash = mix(hash, one);
+  for (const std::uint64_t one : losses) hash = mix(hash, one);
+  return hash;
+}
+
+/// A run with its values, to compare with.
+struct Companion {
+  Companion(const CellConfig& cell, const Recipe& recipe, ProcessGroup* world) : run(cell, Behaviors{}, recipe, world) {
+    run.keep_values(true);
+    run.train();
+    weights = run.weights();
+  }
+  TrainingRun run;
+  Lists weights;
+};
+
+}  // namespace
+
+void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGroup* world, ArmResult& result) {
+  Metrics& metrics = result.metrics;
+  if (!run.device().computes()) {
+    for (std::string_view name : kMetrics)
+      put(metrics, std::string(name), std::nullopt, fmt::format("device '{}' computes no values", cell.device));
+    return;
+  }
+  const Recipe recipe = recipe_of(cell, arm);
+  const TrainingRun::Values& values = run.values();
+  const Lists weights = run.weights();
+  const Companion baseline(cell, make_recipe("bf16"), world);
+  const double reference = last_loss(world, baseline.run), loss = last_loss(world, run);
+  const double gap = std::abs(loss - reference) / std::abs(reference);
+  const bool finite = std::isfinite(gap);
+  put(metrics, "parity.loss_gap", finite ? std::optional(gap) : std::nullopt, finite ? "" : "a loss is not finite");
+  put_sqnr(world, metrics, "parity.output_sqnr_db", {baseline.run.values().output}, {values.output});
+  put_sqnr(world, metrics, "parity.grad_sqnr_db", baseline.run.values().gradients, values.gradients);
+  put_sqnr(world, metrics, "parity.weight_sqnr_db", baseline.weights, weights);
+
+  TrainingRun fresh(cell, behaviors_of(cell, arm), recipe, world);
+  put(metrics, "parity.weights_moved", fraction_moved(fresh.weights(), weights));
+  const std::vector<std::uint64_t> hashes = of_all_ranks(world, std::vector{hash_of(weights)}, "hashes of weights");
+  result.values_hash = fmt::format(
+      "{:016x}", values_hash(hashes, of_all_ranks(world, std::vector{hash_of(run.losses())}, "hashes of losses")));
+  if (world != nullptr) {
+    const bool equal = std::all_of(hashes.begin(), hashes.end(), [&](std::uint64_t hash) { return hash == hashes[0]; });
+    put(metrics, "parity.ranks_equal", equal ? 1.0 : 0.0);
+    put_gathered_equals_whole(cell, fresh, recipe, world, metrics);
+  } else {
+    for (const char* name : {"parity.ranks_equal", "parity.gathered_equals_whole"})
+      put(metrics, name, std::nullopt, "nothing is sharded");
+  }
+
+  if (arm != Arm::kBefore) {
+    put(metrics, "parity.bitwise_equal", std::nullopt, "compares the arm before with the arm after");
+    return;
+  }
+  const Companion fixed(cell, recipe_of(cell, Arm::kAfter), world);
+  const TrainingRun::Values& other = fixed.run.values();
+  const bool equal = run.losses() == fixed.run.losses() && values.output == other.output &&
+                     values.gradients == other.gradients && weights == fixed.weights;
+  put(metrics, "parity.bitwise_equal", on_all_ranks(world, equal, "bitwise equal") ? 1.0 : 0.0);
+}
+
+}  // namespace fp8lab
