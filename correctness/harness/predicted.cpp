@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <string_view>
 
+#include "comm/process_groups.h"
 #include "core/check.h"
 #include "fixes/fixes.h"
 #include "harness/json_codec.h"
 #include "harness/predict.h"
+#include "harness/sharding_keys.h"
 #include "harness/training_run.h"
 #include "nn/layer_table.h"
 
@@ -18,6 +20,9 @@ void add_memory(const Ledger& ledger, Figures& figures) {
     figures["memory." + name + "_bytes"] = static_cast<double>(bytes);
   };
   add("peak", ledger.peak_bytes());
+  add("setup_peak", ledger.peak_bytes(PhaseKind::kSetup));
+  add("forward_peak", ledger.peak_bytes(PhaseKind::kForward));
+  add("optimizer_peak", ledger.peak_bytes(PhaseKind::kOptimizer));
   // Later marks of a name overwrite earlier ones: figures are the last step's.
   for (const LedgerMark& mark : ledger.marks()) {
     add(mark.name, mark.live_bytes);
@@ -26,17 +31,42 @@ void add_memory(const Ledger& ledger, Figures& figures) {
   }
 }
 
-}  // namespace
+void add_traffic(const Traffic& traffic, Figures& figures) {
+  const auto add = [&](const std::string& name, std::int64_t count) {
+    figures["traffic." + name] = static_cast<double>(count);
+  };
+  const auto bytes = [&](CollectiveKind kind) { return traffic.of(kind).payload_bytes + traffic.of(kind).scale_bytes; };
+  add("all_gather_bytes", bytes(CollectiveKind::kAllGather));
+  add("all_gather_payload_bytes", traffic.of(CollectiveKind::kAllGather).payload_bytes);
+  add("all_gather_scale_bytes", traffic.of(CollectiveKind::kAllGather).scale_bytes);
+  add("reduce_scatter_bytes", bytes(CollectiveKind::kReduceScatter));
+  add("all_reduce_bytes", bytes(CollectiveKind::kAllReduce));
+  std::int64_t collectives = 0;
+  for (std::size_t kind = 0; kind < kCollectiveKinds; ++kind)
+    collectives += traffic.of(static_cast<CollectiveKind>(kind)).collectives;
+  add("collectives", collectives);
+}
 
-Figures measured(const CellConfig& cell, Arm arm) {
+Figures measured_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* world) {
   const std::string_view reverted[] = {cell.fix};
   const bool reverts = arm == Arm::kBefore && !cell.fix.empty();
   TrainingRun run(
       cell, reverts ? behaviors_without(reverted) : Behaviors{},
-      arm == Arm::kBf16 ? make_recipe("bf16") : make_recipe(cell.training.recipe, cell.training.recipe_options));
-  run.run();
+      arm == Arm::kBf16 ? make_recipe("bf16") : make_recipe(cell.training.recipe, cell.training.recipe_options), world);
+  run.train();
   Figures figures;
   add_memory(run.device().ledger(), figures);
+  if (const Traffic* traffic = run.last_step_traffic()) add_traffic(*traffic, figures);
+  return figures;
+}
+
+}  // namespace
+
+Figures measured(const CellConfig& cell, Arm arm) {
+  if (!is_sharded(cell)) return measured_on_rank(cell, arm, nullptr);
+  Figures figures;
+  run_ranks("simulated", {.ranks = cell.ranks},
+            [&](ProcessGroup& world) { figures = measured_on_rank(cell, arm, &world); });
   return figures;
 }
 
@@ -48,11 +78,7 @@ testing::AssertionResult agrees(const CellConfig& cell, Arm arm) {
     return testing::AssertionFailure() << error.what() << "\n" << cell_to_json(cell);
   }
   const Figures formula = predict(cell, arm);
-  const auto right = [&](const auto& figure) {
-    const auto found = formula.find(figure.first);
-    return found != formula.end() && found->second == figure.second;
-  };
-  if (std::all_of(seen.begin(), seen.end(), right)) return testing::AssertionSuccess();
+  if (seen == formula) return testing::AssertionSuccess();
   auto result = testing::AssertionFailure();
   for (const auto& [name, value] : seen) {
     const auto found = formula.find(name);
@@ -62,6 +88,8 @@ testing::AssertionResult agrees(const CellConfig& cell, Arm arm) {
       result << name << ": measured " << std::to_string(value) << ", predicted " << std::to_string(found->second)
              << ", difference " << std::to_string(value - found->second) << "\n";
   }
+  for (const auto& [name, value] : formula)
+    if (!seen.contains(name)) result << name << ": predicted " << std::to_string(value) << ", not measured\n";
   return result << "arm " << static_cast<int>(arm) << " of " << cell_to_json(cell);
 }
 

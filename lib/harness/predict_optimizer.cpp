@@ -60,17 +60,12 @@ class Optimizer {
     }
     const bool clips = training_.clip_norm > 0.0;
     const Course made = repeat(layers_, state) + take(clips ? 3 * kF32 : 0);
-    // Masters of eight-bit weights are rounded to the nominal type one at a time, and their amaxes before that.
-    const Bytes scalars = measured() * 2 * kF32;
-    Bytes rounded = measured() > 0 ? scenario_.element : 0;
-    if (scenario_.element != kF32)
-      for (const ParameterNumbers& parameter : layer_.parameters)
-        if (parameter.eight_bits) rounded = std::max(rounded, parameter.shard);
-    const Course cast = at_once(scalars + rounded);
+    const bool casts = !scenario_.sharding.sharded || scenario_.decisions.finds_shards;
+    const Course cast = casts ? cast_masters() : Course{};
     return {.state = made.net,
             .first_step = made + cast,
             .later_step = cast,
-            .amax_reductions = scenario_.decisions.keeps_quantizers ? reductions(1) : 0,
+            .amax_reductions = casts && scenario_.decisions.keeps_quantizers ? reductions(1) : 0,
             .amaxes = measured(),
             .reduces_norm = clips};
   }
@@ -104,6 +99,15 @@ class Optimizer {
   }
 
  private:
+  /// Masters of eight-bit weights are rounded to the nominal type one at a time, and their amaxes before that.
+  Course cast_masters() const {
+    Bytes rounded = measured() > 0 ? scenario_.element : 0;
+    if (scenario_.element != kF32)
+      for (const ParameterNumbers& parameter : layer_.parameters)
+        if (parameter.eight_bits) rounded = std::max(rounded, parameter.shard);
+    return at_once(measured() * 2 * kF32 + rounded);
+  }
+
   /// Weights that are measured before they are cast.
   std::int64_t measured() const { return scenario_.recipe.measures_first ? eight_bit_weights_ : 0; }
   std::int64_t reductions(std::int64_t casts) const {

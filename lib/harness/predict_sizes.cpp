@@ -104,6 +104,8 @@ constexpr FixNumbers kFixes[] = {
     {"copy_bytes_between_shards", [](Decisions& d) { d.copies_bytes = false; }},
     {"view_aligned_slices", [](Decisions& d) { d.slices_as_views = false; }},
     {"keep_transpose_in_views", [](Decisions& d) { d.views_keep_transposes = false; }},
+    {"unwrap_shards_in_adam", [](Decisions& d) { d.finds_shards = false; }},
+    {"write_back_list_updates", [](Decisions& d) { d.writes_lists_back = false; }},
 };
 
 template <class Row, std::size_t N>

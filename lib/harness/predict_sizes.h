@@ -90,6 +90,7 @@ struct Decisions {
   bool copies_bytes = true;            ///< from shard to shard; else values
   bool slices_as_views = true;         ///< else a slice is in high precision
   bool views_keep_transposes = true;
+  bool finds_shards = true;       ///< Adam does, and so rewrites those in eight bits
   bool writes_lists_back = true;  ///< what list operations make of weights in eight bits
 };
 
