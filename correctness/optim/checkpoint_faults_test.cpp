@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -209,6 +210,7 @@ TEST(KilledSaves, LeaveACheckpointThatLoads) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // it does not outlive a test that is itself killed
       for (;;) save_checkpoint(reader.runtime, path_of(folder), reader.state());
     }
     fs::remove(path_of(folder) / "manifest.tmp");  // of the round before
