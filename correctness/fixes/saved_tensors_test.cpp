@@ -75,8 +75,8 @@ constexpr Leak kLeaks[] = {
 };
 
 const Leak* leak_of(std::string_view fix) {
-  const auto* found = std::find_if(std::begin(kLeaks), std::end(kLeaks),
-                                   [&](const Leak& leak) { return leak.fix == fix; });
+  const auto* found =
+      std::find_if(std::begin(kLeaks), std::end(kLeaks), [&](const Leak& leak) { return leak.fix == fix; });
   return found == std::end(kLeaks) ? nullptr : found;
 }
 
@@ -105,7 +105,9 @@ class SavedTensors : public ::testing::TestWithParam<std::string_view> {
   const Leak* witness_ = nullptr;
 };
 
-TEST_P(SavedTensors, LeakThisMuchWithoutTheirFix) { EXPECT_EQ(reverted_bytes([](CellConfig&) {}), witness_->reverted_bytes); }
+TEST_P(SavedTensors, LeakThisMuchWithoutTheirFix) {
+  EXPECT_EQ(reverted_bytes([](CellConfig&) {}), witness_->reverted_bytes);
+}
 
 TEST_P(SavedTensors, LeavesEveryComputedBitAlone) {
   FinishedRun with(witness_->cell()), reverted(witness_->cell(), without(GetParam()));

@@ -15,7 +15,10 @@ struct Witness {
   bool (*holds)(const Behaviors&);
 };
 
+std::span<const Witness> quantized_storage_witnesses();
 std::span<const Witness> saved_tensor_witnesses();
+std::span<const Witness> sharding_witnesses();
+std::span<const Witness> optimizer_witnesses();
 
 inline Behaviors without(std::string_view fix) {
   const std::array<std::string_view, 1> names{fix};

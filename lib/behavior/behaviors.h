@@ -43,6 +43,8 @@ struct Behaviors {
   // Optimizers over weights in eight bits (TransformerEngine#2245, #2370, #2698). False is the behaviour before.
   bool unwrap_shards_in_adam = true;    ///< Adam asks the local shard, not the wrapper around it, what it is
   bool write_back_list_updates = true;  ///< what a list operation computed for a quantized tensor is cast into it
+
+  friend bool operator==(const Behaviors&, const Behaviors&) = default;
 };
 
 }  // namespace fp8lab

@@ -1,0 +1,137 @@
+// The fixes of tensor operations on quantized storage: what each leaves alone or lets go of, on the operation itself.
+
+#include "ops/quantized_storage.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "fixes/witness.h"
+#include "reference/compare.h"
+#include "support/quantize.h"
+
+namespace fp8lab {
+namespace {
+
+using support::bytes_of;
+
+constexpr std::int64_t kRows = 256, kCols = 128;
+
+/// A quantized matrix on a device of its own.
+struct Sample {
+  std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  HolderId holder = support::anyone(*device);
+  QuantFormat format;
+
+  explicit Sample(const char* format_name) : format(support::format_named(format_name)) {}
+  QuantizedTensor make(Orientations orientations = {true, true}) const {
+    const Tensor x =
+        support::make_tensor(*device, {kRows, kCols}, DType::kBF16, reference::gaussian_values(kRows * kCols, 7));
+    return support::quantized(*device, x, format, {.orientations = orientations});
+  }
+};
+
+/// A tensor with a column-wise half alone can be cut, and its shards have that half.
+bool cuts_what_is_columnwise_only(const Behaviors& behaviors) {
+  const std::int64_t offsets[] = {0, kRows / 2, kRows};
+  try {
+    for (const char* format : {"delayed_e4m3", "mxfp8_rceil"}) {
+      const Sample sample(format);
+      for (const QuantizedTensor& shard :
+           split_rows(*sample.device, behaviors, sample.make({false, true}), offsets, {.holder = sample.holder}))
+        if (!shard.columnwise()) return false;
+    }
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+/// Bytes alive once the whole has gone are its row-wise shard's.
+std::int64_t bytes_behind_a_shard(const Sample& sample, const Behaviors& behaviors) {
+  const std::int64_t before = sample.device->ledger().live_bytes();
+  QuantizedTensor shard;
+  {
+    const QuantizedTensor whole = sample.make();
+    shard = cut_rows(*sample.device, behaviors, whole,
+                     {.begin = 0, .count = kRows / 2, .halves = {true, false}, .holder = sample.holder});
+  }
+  return sample.device->ledger().live_bytes() - before - kRows / 2 * kCols - 4;
+}
+bool shards_keep_no_transpose(const Behaviors& behaviors) {
+  return bytes_behind_a_shard(Sample("delayed_e4m3"), behaviors) == 0;
+}
+
+/// Rewriting zeros leaves the values of what they are like alone.
+bool zeros_rescale_nothing(const Behaviors& behaviors) {
+  const Sample sample("current_e4m3");
+  Device& device = *sample.device;
+  const QuantizedTensor like = sample.make();
+  const auto values = [&] { return device.read(dequantize_matrix(device, like, DType::kF32, sample.holder)); };
+  const std::vector<float> before = values();
+  QuantizedTensor zeros = new_zeros(device, behaviors, like, kRows, sample.holder);
+  const Quantizer quantizer = {.format = sample.format, .holder = sample.holder};
+  const Tensor large = device.allocate({Shape{kRows, kCols}, DType::kF32}, sample.holder);
+  fill(device, large, 1000.0f);
+  const Rewrite rewrite = {.value = large, .to = &zeros, .quantizer = &quantizer};
+  quantize_in_place(device, std::span(&rewrite, 1));
+  return values() == before;
+}
+
+bool copies_keep_bytes(const Behaviors& behaviors) {
+  const Sample sample("mxfp8_rceil");
+  const QuantizedTensor from = sample.make();
+  QuantizedTensor to = sample.make();
+  const Quantizer quantizer = {.format = sample.format, .holder = sample.holder};
+  copy_rows(*sample.device, behaviors, from, to, &quantizer);
+  const auto same = [&](const Tensor& a, const Tensor& b) {
+    return static_cast<bool>(reference::bitwise_equal(bytes_of(*sample.device, a), bytes_of(*sample.device, b)));
+  };
+  return same(to.rowwise().codes, from.rowwise().codes) && same(to.rowwise().scale_inv, from.rowwise().scale_inv) &&
+         same(to.columnwise().codes, from.columnwise().codes) &&
+         same(to.columnwise().scale_inv, from.columnwise().scale_inv);
+}
+
+bool slices_stay_in_eight_bits(const Behaviors& behaviors) {
+  const Sample sample("mxfp8_rceil");
+  const QuantizedTensor whole = sample.make();
+  for (const std::int64_t count : {kRows, kRows / 2})
+    if (slice_rows(*sample.device, behaviors, whole, {.count = count, .holder = sample.holder}, DType::kBF16)
+            .view.empty())
+      return false;
+  return true;
+}
+
+bool views_keep_both_halves(const Behaviors& behaviors) {
+  const Sample sample("delayed_e4m3");
+  return static_cast<bool>(view_as(behaviors, sample.make(), {4, kRows / 4, kCols}).columnwise());
+}
+
+// A whole without a transpose leaves nothing behind its shards, fixed or not; one with it leaves all of it.
+TEST(QuantizedStorageFixes, AShardHoldsTheWholeTranspose) {
+  const Behaviors before = fixes_test::without("slice_transpose_in_make_like");
+  EXPECT_EQ(bytes_behind_a_shard(Sample("delayed_e4m3"), before), kRows * kCols + 4);
+  EXPECT_EQ(bytes_behind_a_shard(Sample("delayed_e4m3"), {}), 0);
+}
+
+// Where rounding down makes casting idempotent, a copy through values is a copy.
+TEST(QuantizedStorageFixes, FloorScalesSurviveACopyThroughValues) {
+  const Sample sample("mxfp8_floor");
+  const QuantizedTensor from = sample.make();
+  QuantizedTensor to = sample.make();
+  const Quantizer quantizer = {.format = sample.format, .holder = sample.holder};
+  EXPECT_FALSE(copy_rows(*sample.device, fixes_test::without("copy_bytes_between_shards"), from, to, &quantizer));
+  EXPECT_EQ(bytes_of(*sample.device, to.rowwise().codes), bytes_of(*sample.device, from.rowwise().codes));
+}
+
+}  // namespace
+
+std::span<const fixes_test::Witness> fixes_test::quantized_storage_witnesses() {
+  static constexpr Witness kWitnesses[] = {
+      {"split_both_halves", cuts_what_is_columnwise_only}, {"slice_transpose_in_make_like", shards_keep_no_transpose},
+      {"own_scale_in_new_zeros", zeros_rescale_nothing},   {"copy_bytes_between_shards", copies_keep_bytes},
+      {"view_aligned_slices", slices_stay_in_eight_bits},  {"keep_transpose_in_views", views_keep_both_halves}};
+  return kWitnesses;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,139 @@
+// Witnesses of sharded eight-bit weights, each over two ranks that really gather.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "fixes/witness.h"
+#include "fsdp/sharded_run.h"
+
+namespace fp8lab {
+namespace {
+
+using fsdp_test::ModelRun;
+using fsdp_test::RunConfig;
+
+constexpr int kRanks = 2;
+
+/// A layer with one weight, of 64 x 64: its shards of 32 rows are a block of MXFP8 and far from 128.
+RunConfig one_product(const char* recipe, const Behaviors& behaviors) {
+  RunConfig config;
+  config.recipe = recipe;
+  config.layer = "linear";
+  config.layers = 1;
+  config.config = fsdp_test::small_block(64);
+  config.config.form = layer_form("llama");
+  config.behaviors = behaviors;
+  return config;
+}
+
+/// True if `holds(run, world)` is on every rank.
+template <class Holds>
+bool on_every_rank(const RunConfig& config, const Holds& holds) {
+  std::atomic<int> held = 0;
+  fsdp_test::on_ranks(kRanks, [&](ProcessGroup& world) {
+    ModelRun run(config, world, {.replicas = 1, .shards = kRanks});
+    held += holds(run, world) ? 1 : 0;
+  });
+  return held == kRanks;
+}
+
+const Parameter& weight(ModelRun& run) { return *run.model().parameters().front(); }
+
+bool travels_as_codes(const Behaviors& behaviors) {
+  return on_every_rank(one_product("delayed", behaviors), [](ModelRun& run, ProcessGroup&) {
+    run.sharding().unshard(run.runtime());
+    return run.sharding().mesh().shard_group().traffic().of(CollectiveKind::kAllGather).payload_bytes == 64 * 64;
+  });
+}
+
+/// What every rank takes the scale of the whole weight to be.
+bool scales_agree(ModelRun& run, ProcessGroup& world) {
+  run.sharding().unshard(run.runtime());
+  const float own = run.device().read(weight(run).quantized.rowwise().scale_inv).front();
+  std::array<float, kRanks> all{};
+  const std::array<std::int64_t, kRanks + 1> offsets{0, sizeof(float), 2 * sizeof(float)};
+  const GatherPart part{.from = reinterpret_cast<const std::byte*>(&own),
+                        .to = reinterpret_cast<std::byte*>(all.data()),
+                        .offsets_bytes = offsets};
+  world.all_gather(std::span(&part, 1), "scales");
+  return all[0] == all[1];
+}
+
+bool shards_have_one_scale(const Behaviors& behaviors) {
+  return on_every_rank(one_product("current", behaviors), scales_agree);
+}
+
+bool forward_brings_rows_alone(const Behaviors& behaviors) {
+  return on_every_rank(one_product("mxfp8", behaviors), [](ModelRun& run, ProcessGroup&) {
+    run.sharding().unshard(run.runtime());
+    return weight(run).quantized.rowwise() && !weight(run).quantized.columnwise();
+  });
+}
+
+bool forward_makes_no_transpose(const Behaviors& behaviors) {
+  RunConfig config = one_product("delayed", behaviors);
+  config.reshard = false;
+  return on_every_rank(config, [](ModelRun& run, ProcessGroup&) {
+    Device& device = run.device();
+    const Tensor x = device.allocate({Shape{128, 64}, DType::kBF16}, 0);
+    fill(device, x, 1.0f);
+    run.model().forward(run.runtime(), {x, nullptr});
+    return !weight(run).quantized.columnwise();
+  });
+}
+
+bool quantizer_still_knows_its_ranks(const Behaviors& behaviors) {
+  return on_every_rank(one_product("current", behaviors), [](ModelRun& run, ProcessGroup&) {
+    run.step();
+    return weight(run).local->quantizer->amax_group != nullptr;
+  });
+}
+
+bool no_rank_makes_the_whole(const Behaviors& behaviors) {
+  return on_every_rank(one_product("bf16", behaviors), [](ModelRun& run, ProcessGroup&) {
+    return run.device().ledger().peak_bytes() < 64 * 64 * 2;  // the whole in BF16
+  });
+}
+
+bool gathered_scales_are_the_wholes(const Behaviors& behaviors) {
+  const RunConfig config = one_product("mxfp8", behaviors);
+  ModelRun alone(config);
+  const std::vector<float> expected =
+      alone.device().read(dequantize(alone.device(), weight(alone).quantized.rowwise_operand(), DType::kF32, 0));
+  return on_every_rank(config, [&](ModelRun& run, ProcessGroup&) {
+    run.sharding().unshard(run.runtime());
+    return run.device().read(dequantize(run.device(), weight(run).quantized.rowwise_operand(), DType::kF32, 0)) ==
+           expected;
+  });
+}
+
+bool later_gathers_copy_no_quantizer(const Behaviors& behaviors) {
+  return on_every_rank(one_product("delayed", behaviors), [](ModelRun& run, ProcessGroup&) {
+    run.step();
+    const std::int64_t before = run.runtime().host.quantizer_copies;
+    run.step();
+    return run.runtime().host.quantizer_copies == before;
+  });
+}
+
+}  // namespace
+
+std::span<const fixes_test::Witness> fixes_test::sharding_witnesses() {
+  static constexpr Witness kWitnesses[] = {
+      {"gather_eight_bits", travels_as_codes},
+      {"share_amax_over_shards", shards_have_one_scale},
+      {"choose_usage_by_pass", forward_brings_rows_alone},
+      {"validate_usage_by_pass", forward_makes_no_transpose},
+      {"keep_own_quantizer", quantizer_still_knows_its_ranks},
+      {"initialize_local_shard", no_rank_makes_the_whole},
+      {"strip_scale_padding", gathered_scales_are_the_wholes},
+      {"nearest_sharding_state", forward_brings_rows_alone},
+      {"reuse_quantizer_at_gather", later_gathers_copy_no_quantizer},
+  };
+  return kWitnesses;
+}
+
+}  // namespace fp8lab
