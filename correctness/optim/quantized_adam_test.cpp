@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "autograd/functions.h"
+#include "comm/process_groups.h"
+#include "fsdp/sharded_parameter.h"
 #include "nn/model.h"
 #include "optim/parameters.h"
 #include "reference/compare.h"
@@ -63,10 +67,7 @@ Course train(const char* recipe_name, bool eight_bits, MasterWeights master, int
   const Recipe recipe = make_recipe(recipe_name);
   const LayerConfig config = small_layer(recipe_name);
   Model model(runtime, recipe,
-              {.layer = "layernorm_mlp",
-               .layers = 2,
-               .config = config,
-               .eight_bit_weights = eight_bits});
+              {.layer = "layernorm_mlp", .layers = 2, .config = config, .eight_bit_weights = eight_bits});
   Adam adam(model.parameters(), {.learning_rate = 3e-3, .weight_decay = 0.01, .master = master, .max_grad_norm = 1.0});
   const Shape shape{config.tokens(), config.hidden};
   const HolderId holder = device->holder(HolderKind::kInput, "", "x");
@@ -115,8 +116,7 @@ TEST_P(QuantizedAdam, HoldsTheCodesThatTheNextForwardWouldCast) {
     Model model;
     Adam adam;
     Arm(Runtime& r, const Recipe& rec, const LayerConfig& c, bool eight)
-        : model(r, rec,
-                {.layer = "linear", .layers = 1, .config = c, .eight_bit_weights = eight}),
+        : model(r, rec, {.layer = "linear", .layers = 1, .config = c, .eight_bit_weights = eight}),
           adam(model.parameters(), {.learning_rate = 1e-2, .master = MasterWeights::kF32}) {}
   };
   Arm sixteen(runtime, recipe, config, false), eight(runtime, recipe, config, true);
@@ -185,6 +185,29 @@ TEST(MasterSeed, IsTheInitialValueAsLongAsItHolds) {
   EXPECT_EQ(
       device->read(unseeded.state().front().master),
       device->read(dequantize(*device, parameter->quantized.rowwise_operand(), DType::kF32, support::anyone(*device))));
+}
+
+// However a shard came about: made where it lies, or cut out of a whole that was there.
+TEST(MasterSeed, IsTheSliceOfTheWholeOnEveryShard) {
+  for (const bool deferred : {true, false}) {
+    run_ranks("in_process", {.ranks = 3}, [&](ProcessGroup& group) {
+      const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+      Runtime runtime{.device = *device, .behaviors = {}, .seed = 11};
+      const auto whole = optim_test::make_parameter(*device, {.shape = {160, 32}, .recipe = "current"});
+      whole->init = Init::kNormal;
+      initialize(runtime, *whole, "w", 0);
+      const std::vector<float> initial = device->read(initial_values(runtime, *whole, support::anyone(*device)));
+      if (deferred) whole->quantized.clear();
+      Mesh mesh(group, {.replicas = 1, .shards = 3});
+      ShardedParameter sharded(runtime, *whole, mesh);
+      Adam adam({whole.get()}, {.master = MasterWeights::kF32});
+      adam.make_state(runtime);
+      const std::int64_t first = 54 * group.rank() * 32;  // ceil(160 / 3) rows each
+      const std::vector<float> master = device->read(adam.state().front().master);
+      EXPECT_EQ(master.size(), group.rank() == 2 ? 52u * 32u : 54u * 32u);
+      EXPECT_TRUE(std::equal(master.begin(), master.end(), initial.begin() + first));
+    });
+  }
 }
 
 }  // namespace

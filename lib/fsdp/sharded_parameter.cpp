@@ -74,6 +74,9 @@ void ShardedParameter::make_shard(Runtime& runtime) {
     whole_.quantizer.reset();
   }
   cut_from_whole(runtime);
+  // A shard of initial values holds initial values.
+  shard_.initial = whole_.initial;
+  if (shard_.initial) shard_.initial->first_row += split_.begin(rank_);
   whole_.value = {};
   whole_.quantized.clear();
 }
