@@ -132,21 +132,15 @@ void measure_host(const TrainingRun& run, Metrics& metrics) {
   const std::string reason = !samples.empty()                     ? ""
                              : run.last_step_traffic() == nullptr ? kNotSharded
                                                                   : "needs two steps: the first one warms up";
-  const auto put_figure = [&](const char* name, auto figure) {
-    put(metrics, name, samples.empty() ? std::nullopt : std::optional<double>(figure()), reason);
+  // Medians: the odd layer whose bookkeeping just outgrew its buffer is no steady state.
+  const auto put_median = [&](const char* name, std::int64_t PreForwardSample::*part) {
+    std::vector<double> values;
+    for (const PreForwardSample& sample : samples) values.push_back(static_cast<double>(sample.*part));
+    put(metrics, name, values.empty() ? std::nullopt : std::optional(median(values)), reason);
   };
-  const auto largest = [&](std::int64_t PreForwardSample::*count) {
-    std::int64_t most = 0;
-    for (const PreForwardSample& sample : samples) most = std::max(most, sample.*count);
-    return static_cast<double>(most);
-  };
-  put_figure("host.pre_forward_ns", [&] {
-    std::vector<double> ns;
-    for (const PreForwardSample& sample : samples) ns.push_back(static_cast<double>(sample.nanoseconds));
-    return median(std::move(ns));
-  });
-  put_figure("host.pre_forward_allocations", [&] { return largest(&PreForwardSample::heap_allocations); });
-  put_figure("host.pre_forward_quantizer_copies", [&] { return largest(&PreForwardSample::quantizer_copies); });
+  put_median("host.pre_forward_ns", &PreForwardSample::nanoseconds);
+  put_median("host.pre_forward_allocations", &PreForwardSample::heap_allocations);
+  put_median("host.pre_forward_quantizer_copies", &PreForwardSample::quantizer_copies);
 }
 
 /// Below an arm's own limit, so that a rank that waits in vain says for whom before the arm is ended.

@@ -35,9 +35,9 @@ constexpr std::array kMetrics{
     Metric{"host.pre_forward_ns", "ns", kLess, false,
            "host time from entering a sharded layer to its first kernel, collectives left out (p50)"},
     Metric{"host.pre_forward_allocations", "1", kLess, true,
-           "most heap allocations before a sharded layer's first kernel"},
+           "heap allocations before a sharded layer's first kernel (p50)"},
     Metric{"host.pre_forward_quantizer_copies", "1", kLess, true,
-           "most quantizers cloned before a sharded layer's first kernel"},
+           "quantizers cloned before a sharded layer's first kernel (p50)"},
 
     Metric{"parity.loss_gap", "1", kLess, true, "relative distance of the last loss from BF16's"},
     Metric{"parity.output_sqnr_db", "dB", kMore, true, "outputs against BF16's, signal to quantization noise"},
