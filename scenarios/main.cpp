@@ -9,5 +9,6 @@ int main(int argc, char** argv) {
                               .scenarios_directory = fp8lab::bundled_scenarios(),
                               .vocabulary = fp8lab::bundled_vocabulary,
                               .measure = fp8lab::measure_arm,
+                              .measure_over = fp8lab::measure_arm_over,
                               .predict = fp8lab::predict});
 }

@@ -77,6 +77,19 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm) {
   return out;
 }
 
+ArmResult fake_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm) {
+  start(cell, [&](ProcessGroup& world) {
+    world.barrier("begin");
+    if (arm == Arm::kBefore && world.rank() == 1) {
+      if (cell.scenario == "rank_throws") fail("boom");
+      if (cell.scenario == "rank_dies") ::raise(SIGKILL);
+      if (cell.scenario == "rank_hangs") wait_for_ever();
+    }
+    world.barrier("end");
+  });
+  return fake_arm(cell, arm);
+}
+
 std::map<std::string, double> fake_prediction(const CellConfig&, Arm arm) {
   return {{"memory.retained_bytes", retained(arm)}};
 }

@@ -1,12 +1,16 @@
 #pragma once
 
-#include "harness/cell.h"
+#include "harness/launched_runner.h"
 
 namespace fp8lab::sample {
 
 /// An arm that misbehaves as its scenario's name says: in scenario `before_segv` the before arm dereferences nothing. Arms that
 /// are not named measure 100 retained bytes before, none after.
 ArmResult fake_arm(const CellConfig& cell, Arm arm);
+
+/// The same over launched ranks, between two barriers. In a scenario of these names rank 1 ends the before arm there:
+/// `rank_throws`, `rank_dies`, `rank_hangs`.
+ArmResult fake_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm);
 
 /// 100 retained bytes before, none after.
 std::map<std::string, double> fake_prediction(const CellConfig& cell, Arm arm);

@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
                                 .scenarios_directory = "",
                                 .vocabulary = words,
                                 .measure = fp8lab::sample::fake_arm,
+                                .measure_over = fp8lab::sample::fake_arm_over,
                                 .predict = fp8lab::sample::fake_prediction};
   return fp8lab::run_program(argc, argv, program);
 }

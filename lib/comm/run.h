@@ -28,6 +28,13 @@ struct RunOptions {
   std::stop_token stop = {};
 };
 
+/// Thrown by run_ranks() where the process of another rank has died or no longer answers: no further run can follow in this
+/// one.
+class RanksLost : public Error {
+ public:
+  using Error::Error;
+};
+
 using RankFunction = std::function<void(ProcessGroup&)>;
 using RunRanks = void (*)(const RunOptions&, const RankFunction&);
 

@@ -31,21 +31,6 @@ ArmResult ended(const char* status, const std::string& reason) {
   return out;
 }
 
-ArmResult guarded(const ArmFunction& arm_function, const std::string& cell, Arm arm) {
-  try {
-    ArmResult result = arm_function(cell_from_json(cell), arm);
-    // A model of a hundred layers has thousands of holders at its peak; each of them is in the timeline.
-    result.peak_by_holder = folded_by_index(result.peak_by_holder);
-    return result;
-  } catch (const OutOfMemory& error) {
-    return ended("out_of_memory", error.what());
-  } catch (const std::bad_alloc&) {
-    return ended("out_of_memory", "the host has no memory left");
-  } catch (const std::exception& error) {
-    return ended("error", error.what());
-  }
-}
-
 bool write_result(const std::string& text) {
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t n = ::write(kResultFd, text.data() + done, text.size() - done);
@@ -58,13 +43,29 @@ bool write_result(const std::string& text) {
 
 }  // namespace
 
+ArmResult run_arm_guarded(const ArmFunction& arm_function, const CellConfig& cell, Arm arm) {
+  try {
+    ArmResult result = arm_function(cell, arm);
+    // A model of a hundred layers has thousands of holders at its peak; each of them is in the timeline.
+    result.peak_by_holder = folded_by_index(result.peak_by_holder);
+    return result;
+  } catch (const OutOfMemory& error) {
+    return ended("out_of_memory", error.what());
+  } catch (const std::bad_alloc&) {
+    return ended("out_of_memory", "the host has no memory left");
+  } catch (const std::exception& error) {
+    return ended("error", error.what());
+  }
+}
+
 int run_arm_in_child(const std::string& arm_name, const ArmFunction& arm_function) {
   std::string text;
   char buffer[4096];
   for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) text.append(buffer, n);
   for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16}) {
     if (name(arm) != arm_name) continue;
-    const std::string result = arm_to_json(guarded(arm_function, text, arm));
+    const auto read_and_run = [&](const CellConfig&, Arm) { return arm_function(cell_from_json(text), arm); };
+    const std::string result = arm_to_json(run_arm_guarded(read_and_run, {}, arm));
     return write_result(result) ? 0 : 1;
   }
   std::fputs("this command is for fp8lab itself\n", stderr);

@@ -82,13 +82,6 @@ std::string last_line(const std::string& text) {
   return text.substr(begin, std::min<std::size_t>(end - begin + 1, 200));
 }
 
-/// `text` on one line: what ends up in tables and terminals.
-std::string one_line(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
-  return text;
-}
-
 struct ChildSetup {
   int input_fd, output_fd, result_fd;
   pid_t parent;
@@ -196,6 +189,13 @@ void ArmProcess::time_out(double limit_s) {
 
 void ArmProcess::terminate() { ::kill(-pid_, SIGTERM); }
 void ArmProcess::kill() { ::kill(-pid_, SIGKILL); }
+
+/// `text` on one line: what ends up in tables and terminals.
+std::string one_line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  return text;
+}
 
 ArmResult ArmProcess::crashed(std::string reason) const {
   ArmResult out;

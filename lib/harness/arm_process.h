@@ -64,6 +64,12 @@ class ArmProcess {
   std::string tail_;  ///< the last bytes printed
 };
 
+/// `text` as ArmResult::reason has it.
+std::string one_line(std::string text);
+
+/// What `arm_function` makes of the cell, its exceptions included: status out_of_memory or error, with their message.
+ArmResult run_arm_guarded(const ArmFunction& arm_function, const CellConfig& cell, Arm arm);
+
 /// The child's side: reads a cell, runs `arm_function`, writes what came of it. Returns the exit status.
 int run_arm_in_child(const std::string& arm_name, const ArmFunction& arm_function);
 

@@ -61,7 +61,7 @@ class RunningCell {
  public:
   RunningCell(const PlannedCell& cell, std::vector<Arm> arms, const RunnerOptions& options)
       : cell_(cell), arms_(std::move(arms)), options_(options) {
-    limit_s_ = options.timeout_s.value_or(cell.timeout_s.value_or(kDefaultTimeoutSeconds));
+    limit_s_ = time_limit(cell, options);
   }
 
   bool has_unstarted() const { return started_arms_ < arms_.size(); }
@@ -99,14 +99,6 @@ class RunningCell {
   std::list<RunningArm> running_;
   ArmResults results_;
 };
-
-CellRecord skipped_record(const PlannedCell& cell) {
-  CellRecord record = make_record(cell, {}, 0);
-  record.verdict = Verdict::kSkipped;
-  record.reason = cell.skip_reason;
-  record.gates.clear();
-  return record;
-}
 
 bool runs_alone(const PlannedCell& cell) { return any_group(cell.config.measure, &MetricGroup::alone); }
 
@@ -211,6 +203,18 @@ class Runner {
 };
 
 }  // namespace
+
+double time_limit(const PlannedCell& cell, const RunnerOptions& options) {
+  return options.timeout_s.value_or(cell.timeout_s.value_or(kDefaultTimeoutSeconds));
+}
+
+CellRecord skipped_record(const PlannedCell& cell) {
+  CellRecord record = make_record(cell, {}, 0);
+  record.verdict = Verdict::kSkipped;
+  record.reason = cell.skip_reason;
+  record.gates.clear();
+  return record;
+}
 
 void add_predictions(ArmResult& result, const CellConfig& cell, Arm arm, const PredictFunction& predict) {
   const bool has_own = std::any_of(result.metrics.begin(), result.metrics.end(),

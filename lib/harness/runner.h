@@ -27,7 +27,16 @@ struct RunnerEvents {
   std::function<void(int cells)> tick;         ///< about five times a second, with the number of cells that run
 };
 
-/// Runs the cells, skipped ones included, and returns 0, or the signal that stopped the run. Cells that were running then are
+/// A way to run cells: run_cells(), or LaunchedRunner's.
+using RunCells =
+    std::function<int(const std::vector<PlannedCell>&, const Vocabulary&, const RunnerOptions&, const RunnerEvents&)>;
+
+/// Seconds that an arm of the cell may take.
+double time_limit(const PlannedCell& cell, const RunnerOptions& options);
+/// Of a cell that is not run.
+CellRecord skipped_record(const PlannedCell& cell);
+
+/// Runs the cells, each arm in a child process, skipped ones included, and returns 0, or the signal that stopped the run. Cells that were running then are
 /// not reported. A first SIGINT, SIGTERM or SIGHUP ends the children in peace, a second one at once.
 int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
               const RunnerEvents& events);

@@ -237,7 +237,7 @@ int exit_code(const RunOutcome& outcome) {
     return std::any_of(outcome.verdicts.begin(), outcome.verdicts.end(),
                        [&](Verdict v) { return ((v == wanted) || ...); });
   };
-  if (any(Verdict::kCrashed)) return 4;
+  if (outcome.ranks_lost || any(Verdict::kCrashed)) return 4;
   if (any(Verdict::kTimeout)) return 124;
   if (any(Verdict::kNotReproduced, Verdict::kNotFixed, Verdict::kRegressed, Verdict::kFail)) return 1;
   if (any(Verdict::kInconclusive)) return 3;

@@ -70,6 +70,7 @@ struct RunOutcome {
   std::vector<Verdict> verdicts;
   bool bad_usage = false;  ///< bad configuration, bad usage, or results that could not be written
   int interrupted_by = 0;  ///< signal number, or 0
+  bool ranks_lost = false; ///< a process that a launcher had started died, and took the run with it
 };
 
 /// 2 bad usage; else 128 + signal when interrupted; else, the worst first: 4 a crash; 124 a timeout; 1 a gate failed;

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "comm/run.h"
 #include "core/check.h"
 
 namespace fp8lab::mpi {
@@ -52,7 +53,7 @@ Session::Session(const World& world) : Transport("MPI", world.rank, world.size),
 }
 
 Session::~Session() {
-  if (whole()) MPI_Finalize();
+  if (!broken()) MPI_Finalize();
 }
 
 void Session::check_thread() const {
@@ -64,7 +65,7 @@ void Session::must(int code, const char* function) {
   if (code == MPI_SUCCESS) return;
   const std::string reason = describe(code, function);
   break_off(reason);
-  fail(reason);
+  throw RanksLost(reason);
 }
 
 void Session::receive(std::byte* to, std::int64_t bytes, int from_rank, processes::Tag tag) {

@@ -72,14 +72,14 @@ class Transport {
     broken_ = std::move(reason);
     hang_up();
   }
-  /// Throws unless this thread may use this, and it is whole.
+  bool broken() const { return !broken_.empty(); }
+  /// Throws unless this thread may use this, and it is whole: else RanksLost.
   void check_usable() const;
 
   /// For memory that an unfinished message may still use.
   void keep_forever(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
 
  protected:
-  bool whole() const { return broken_.empty(); }
   /// What check_usable() adds.
   virtual void check_thread() const {}
   virtual void hang_up() {}

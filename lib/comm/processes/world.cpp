@@ -107,6 +107,8 @@ void World::throw_first_cause() const {
       if (farewell.ending != ending) continue;
       const bool own = rank == transport_.rank();  // whole, where a farewell may be cut short
       const Failure failure{.reason = own ? reason() : farewell.reason.data(), .out_of_memory = farewell.out_of_memory};
+      if (transport_.broken())
+        throw RanksLost(ending == Ending::kByDeath ? fmt::format("rank {}: {}", rank, failure.reason) : failure.reason);
       if (ending == Ending::kByDeath) throw_failure(failure, rank, transport_.size());
       fail(failure.reason);
     }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "harness/environment.h"
+#include "harness/launched_runner.h"
 #include "harness/runner.h"
 #include "harness/vocabulary.h"
 
@@ -16,6 +17,7 @@ struct Program {
   std::string scenarios_directory;  ///< the bundled definitions, for `fixes`; may be absent
   const Vocabulary& (*vocabulary)() = nullptr;
   ArmFunction measure;
+  MeasureOver measure_over;  ///< as `measure`, over ranks that a launcher started
   PredictFunction predict;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <map>
 #include <regex>
@@ -12,6 +13,7 @@
 #include "harness/cli/program.h"
 #include "harness/cli/progress.h"
 #include "harness/json_codec.h"
+#include "harness/launched_runner.h"
 #include "harness/results.h"
 #include "harness/spelling.h"
 
@@ -50,13 +52,22 @@ void keep_matching(std::vector<PlannedCell>& cells, const RunRequest& request) {
   }
 }
 
+RunnerOptions runner_options(const RunRequest& request, const Program& program) {
+  RunnerOptions options;
+  options.jobs = request.jobs > 0 ? request.jobs : usable_cores();
+  options.timeout_s = request.timeout_s;
+  options.predict = program.predict;
+  return options;
+}
+
 /// A run from its first cell to its exit code.
 class Run {
  public:
-  Run(const RunRequest& request, const Program& program, std::vector<PlannedCell> cells)
+  Run(const RunRequest& request, const Program& program, const std::vector<PlannedCell>& cells, RunCells run_cells)
       : request_(request),
         program_(program),
-        cells_(std::move(cells)),
+        cells_(cells),
+        run_cells_(std::move(run_cells)),
         text_(request.json ? stderr : stdout),
         results_(request.out, request.resume),
         environment_(environment_json(program.build, program.vocabulary().devices)) {}
@@ -77,6 +88,9 @@ class Run {
     std::string write_error;
     try {
       outcome_.interrupted_by = run(left);
+    } catch (const RanksLost& error) {
+      report_error(error.what());
+      outcome_.ranks_lost = true;
     } catch (const Error& error) {
       write_error = error.what();
     }
@@ -86,10 +100,7 @@ class Run {
  private:
   int run(const std::vector<PlannedCell>& left) {
     Progress progress(text_, left.size());
-    RunnerOptions options;
-    options.jobs = request_.jobs > 0 ? request_.jobs : usable_cores();
-    options.timeout_s = request_.timeout_s;
-    options.predict = program_.predict;
+    const RunnerOptions options = runner_options(request_, program_);
     RunnerEvents events;
     events.finished = [&](CellRecord&& record) {
       results_.append(record);
@@ -100,7 +111,7 @@ class Run {
     };
     events.tick = [&](int running) { progress.tick(running); };
     try {
-      const int signal = run_cells(left, program_.vocabulary(), options, events);
+      const int signal = run_cells_(left, program_.vocabulary(), options, events);
       progress.close();
       return signal;
     } catch (...) {
@@ -146,7 +157,8 @@ class Run {
 
   const RunRequest& request_;
   const Program& program_;
-  const std::vector<PlannedCell> cells_;
+  const std::vector<PlannedCell>& cells_;
+  RunCells run_cells_;
   std::FILE* text_;
   ResultSet results_;
   std::string environment_;
@@ -155,26 +167,73 @@ class Run {
   Clock::time_point start_ = Clock::now();
 };
 
+/// Tells the other ranks how it ended, unless they are lost.
+void dismiss(const LaunchedRanks& ranks, int code) {
+  try {
+    ranks.tell({.exit_code = code});
+  } catch (const Error&) {
+    // They know by themselves that this rank cannot reach them.
+  }
+}
+
+/// A run whose ranks are processes that a launcher started, this one among them.
+int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Program& program,
+                 const std::vector<PlannedCell>& cells) {
+  LaunchedRunner runner(ranks, cells, program.vocabulary(), program.measure_over);
+  if (!ranks.is_head()) {
+    try {
+      return runner.follow(runner_options(request, program));
+    } catch (const RanksLost& error) {
+      report_error(fmt::format("on rank {}: {}", ranks.rank(), error.what()));
+      return exit_code({.verdicts = {}, .ranks_lost = true});
+    }
+  }
+  int code = exit_code({.verdicts = {}, .bad_usage = true});
+  try {
+    std::fprintf(request.json ? stderr : stdout, "%s\n", ranks.describe().c_str());
+    code = Run(request, program, cells, [&](const auto&... arguments) { return runner.run(arguments...); })();
+  } catch (...) {
+    dismiss(ranks, code);
+    throw;
+  }
+  dismiss(ranks, code);
+  return code;
+}
+
 }  // namespace
 
 int run_command(const RunRequest& request, const Program& program) {
   const Vocabulary& vocabulary = program.vocabulary();
+  const std::optional<LaunchedRanks> ranks =
+      LaunchedRanks::discover([](const char* name) { return std::getenv(name); });
+  if (ranks && !program.measure_over) fail("this program runs on one process alone; start it without a launcher");
+  const bool speaks = !ranks || ranks->is_head();  // the others would only say the same
   check_devices(request.devices, vocabulary);
   LoadedScenarios loaded = load_scenarios(find_scenario_files(request.paths), vocabulary);
+  if (loaded.errors.empty()) keep_matching(loaded.cells, request);
+  if (loaded.errors.empty() && ranks) {
+    try {
+      fit_to_launch(loaded.cells, loaded.scenarios, *ranks);
+    } catch (const ScenarioError& error) {
+      loaded.errors.push_back(error);
+    }
+  }
   if (!loaded.errors.empty()) {
-    for (const ScenarioError& error : loaded.errors) report_error(error.what());
+    for (const ScenarioError& error : loaded.errors)
+      if (speaks) report_error(error.what());
     return exit_code({.verdicts = {}, .bad_usage = true});
   }
-  keep_matching(loaded.cells, request);
   if (request.list || request.dry_run) {
-    std::fputs(listing(loaded.cells, vocabulary, {.details = request.dry_run, .json = request.json}).c_str(), stdout);
+    const ListingOptions options{.details = request.dry_run, .json = request.json};
+    if (speaks) std::fputs(listing(loaded.cells, vocabulary, options).c_str(), stdout);
     return loaded.cells.empty() ? exit_code({}) : 0;
   }
   if (loaded.cells.empty()) {
-    report_error("no cell matches; see --list without filters");
+    if (speaks) report_error("no cell matches; see --list without filters");
     return exit_code({});
   }
-  return Run(request, program, std::move(loaded.cells))();
+  if (ranks) return run_launched(*ranks, request, program, loaded.cells);
+  return Run(request, program, loaded.cells, run_cells)();
 }
 
 }  // namespace fp8lab

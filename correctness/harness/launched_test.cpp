@@ -1,0 +1,163 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "harness/fake_process.h"
+
+// `fp8lab run` as every rank of a launch runs it: rank 0 reports, all end alike.
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::json;
+using sample::contains;
+using sample::Ended;
+using sample::Scenarios;
+
+constexpr int kRanks = 3;
+
+int count(const std::string& text, const std::string& wanted) {
+  int found = 0;
+  for (std::size_t at = text.find(wanted); at != std::string::npos; at = text.find(wanted, at + 1)) ++found;
+  return found;
+}
+
+/// Runs the program on three ranks. Each prints "exit " and its own exit code, too.
+Ended run_launched(const Scenarios& scenarios, const std::string& more = {}) {
+  const std::string command = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out() +
+                              " " + more + "; code=$?; echo exit $code; exit $code";
+  return sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c", command});
+}
+
+void add(Scenarios& scenarios, const std::string& name, const std::string& more = {}) {
+  scenarios.add(name, "device: meta\nranks: 3\n" + more);
+}
+
+std::vector<Json> lines_of(const Scenarios& scenarios) {
+  std::vector<Json> lines;
+  std::istringstream text(scenarios.read("results.jsonl"));
+  for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
+TEST(Launched, RankZeroReportsAndAllEndAlike) {
+  Scenarios scenarios({});
+  add(scenarios, "first");
+  add(scenarios, "second");
+  const Ended ended = run_launched(scenarios);
+  EXPECT_EQ(ended.code, 0) << ended.errors;
+  EXPECT_EQ(count(ended.output, "exit 0\n"), kRanks) << ended.output;
+  EXPECT_EQ(count(ended.output, "3 ranks: torchrun launched the ranks: they meet over TCP\n"), 1) << ended.output;
+  EXPECT_EQ(count(ended.output, "2 cells in "), 1) << ended.output;
+  EXPECT_EQ(ended.errors, "");
+  EXPECT_TRUE(scenarios.violations().empty());
+  const Json results = Json::parse(scenarios.read("results.json"));
+  for (const Json& cell : results["cells"]) {
+    EXPECT_EQ(cell["verdict"], "confirmed") << cell.dump();
+    EXPECT_EQ(cell["ranks"], kRanks);
+  }
+  EXPECT_EQ(results["cells"].size(), 2u);
+}
+
+TEST(Launched, ResumesWhatRankZeroFoundFinished) {
+  Scenarios scenarios({});
+  add(scenarios, "first");
+  EXPECT_EQ(run_launched(scenarios).code, 0);
+  add(scenarios, "second");
+  const Ended ended = run_launched(scenarios, "--resume");
+  EXPECT_EQ(count(ended.output, "exit 0\n"), kRanks) << ended.output << ended.errors;
+  EXPECT_TRUE(contains(ended.output, "1 of 2 cells are finished already")) << ended.output;
+}
+
+TEST(Launched, AnArmThatFailsOnOneRankStopsNothing) {
+  Scenarios scenarios({});
+  add(scenarios, "rank_throws");
+  add(scenarios, "second");
+  const Ended ended = run_launched(scenarios);
+  EXPECT_EQ(count(ended.output, "exit 4\n"), kRanks) << ended.output << ended.errors;
+  const std::vector<Json> lines = lines_of(scenarios);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["arms"]["before"]["status"], "error");
+  EXPECT_EQ(lines[0]["arms"]["before"]["reason"], "rank 1: boom");
+  EXPECT_EQ(lines[1]["verdict"], "confirmed");
+}
+
+TEST(Launched, ADeadRankEndsTheRunAndLosesNothingWritten) {
+  Scenarios scenarios({});
+  add(scenarios, "good");
+  add(scenarios, "rank_dies");
+  add(scenarios, "second");
+  const Ended ended = run_launched(scenarios);
+  EXPECT_EQ(count(ended.output, "exit 4\n"), kRanks - 1) << ended.output << ended.errors;
+  EXPECT_EQ(count(ended.output, "exit 137\n"), 1) << ended.output;
+  EXPECT_EQ(count(ended.errors, "rank 1: its process has ended, or "), kRanks - 1) << ended.errors;
+  const std::vector<Json> lines = lines_of(scenarios);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["verdict"], "confirmed");
+  EXPECT_TRUE(scenarios.violations().empty());
+  EXPECT_EQ(Json::parse(scenarios.read("results.json"))["cells"].size(), 1u);
+}
+
+TEST(Launched, ASilentRankEndsTheRunWithinItsTimeout) {
+  Scenarios scenarios({});
+  add(scenarios, "rank_hangs");
+  const auto start = std::chrono::steady_clock::now();
+  const Ended ended = run_launched(scenarios, "--timeout 2");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_EQ(count(ended.output, "exit 4\n"), kRanks) << ended.output << ended.errors;
+  EXPECT_EQ(count(ended.errors, "rank 1 did not come to barrier 'end' (#2) of group 'world' within 1.6 s"), kRanks - 1)
+      << ended.errors;
+  EXPECT_EQ(count(ended.errors, "this rank does not come to its next collective"), 1) << ended.errors;
+}
+
+TEST(Launched, RanksOfAnotherNumberAreRefusedBeforeAnythingRuns) {
+  Scenarios scenarios({});
+  add(scenarios, "good");
+  scenarios.add("one", "device: meta\n");
+  scenarios.add("two", "device: meta\nranks: 2\n");
+  const Ended ended = run_launched(scenarios, "-f two");
+  EXPECT_EQ(count(ended.output, "exit 2\n"), kRanks) << ended.output;
+  EXPECT_EQ(ended.errors, "fp8lab: error: " + scenarios.file("two.yaml").string() +
+                              ":10:1: `ranks` is 2 for cell two, but torchrun started 3 processes; make them equal, or "
+                              "choose cells with --filter\n");
+  EXPECT_FALSE(std::filesystem::exists(scenarios.out()));
+  EXPECT_TRUE(contains(run_launched(scenarios, "-f one").errors, "`ranks` is 1 for cell one"));
+  EXPECT_EQ(run_launched(scenarios, "-f good").code, 0);
+}
+
+TEST(Launched, CellsThatExpectACrashAreSkipped) {
+  Scenarios scenarios({});
+  sample::write(scenarios.file("crash.yaml"),
+                sample::kFixScenario + "device: meta\nranks: 3\nexpect:\n  - {arm: before, status: crashed}\n");
+  add(scenarios, "good");
+  const Ended ended = run_launched(scenarios);
+  EXPECT_EQ(count(ended.output, "exit 0\n"), kRanks) << ended.output << ended.errors;
+  const std::vector<Json> lines = lines_of(scenarios);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["verdict"], "skipped");
+  EXPECT_TRUE(contains(lines[0]["reason"], "only a local run survives")) << lines[0]["reason"];
+}
+
+TEST(Launched, RanksWithOtherCellsAreRefused) {
+  Scenarios scenarios({});
+  for (const char* name : {"cell0", "cell1", "cell2"}) add(scenarios, name);
+  const Ended ended = run_launched(scenarios, "-f cell$RANK");
+  EXPECT_EQ(count(ended.output, "exit 2\n"), kRanks) << ended.output;
+  EXPECT_TRUE(contains(ended.errors, "rank 1 has other cells than rank 0; start every rank with the same arguments"))
+      << ended.errors;
+}
+
+TEST(Launched, ListsAreRankZerosAlone) {
+  Scenarios scenarios({});
+  add(scenarios, "good");
+  const Ended ended = run_launched(scenarios, "--list");
+  EXPECT_EQ(count(ended.output, "good\n"), 1) << ended.output;
+  EXPECT_EQ(count(ended.output, "exit 0\n"), kRanks) << ended.output;
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,90 @@
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "harness/temporary_directory.h"
+
+// One scenario file, its ranks as threads of one process, as MPI processes and as processes that meet over TCP: the same
+// figures and the same hashes.
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kScenario = R"(version: 1
+name: over-ranks
+title: Training over four ranks
+ranks: 4
+model: {layer: layernorm_mlp, layers: 2, hidden: 128, ffn: 256, seq: 32, batch: 1}
+training: {steps: 2, optimizer: adam, learning_rate: 0.01, recipe: delayed, loss: mse, quantized_weights: true,
+           master_weights: f32}
+matrix:
+  device: [cpu, meta]
+  recipe: [delayed, mxfp8]
+  mesh: [4, 2x2]
+measure: [memory, parity, traffic]
+)";
+
+struct Outcome {
+  int code = -1;
+  std::string log;
+  std::map<std::string, Json> arms;  ///< by cell, what depends on the clock left out
+};
+
+Outcome run(const std::string& launcher) {
+  const sample::TemporaryDirectory directory;
+  sample::write(directory / "over-ranks.yaml", kScenario);
+  const std::string command = launcher + " " FP8LAB_PROGRAM " run " + (directory / "over-ranks.yaml").string() +
+                              " -o " + (directory / "out").string() + " > " + (directory / "log").string() + " 2>&1";
+  const int status = std::system(command.c_str());
+  Outcome outcome;
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  outcome.log = sample::read(directory / "log");
+  if (!std::filesystem::exists(directory / "out" / "results.json")) return outcome;
+  const Json results = Json::parse(sample::read(directory / "out" / "results.json"));
+  for (const Json& cell : results["cells"]) {
+    Json arms = cell["arms"];
+    for (auto& [name, arm] : arms.items()) arm.erase("seconds");
+    outcome.arms.emplace(cell["id"], arms);
+  }
+  return outcome;
+}
+
+const Outcome& local() {
+  static const Outcome kOutcome = run("");
+  return kOutcome;
+}
+
+void expect_the_same(const Outcome& launched) {
+  ASSERT_EQ(local().code, 0) << local().log;
+  ASSERT_EQ(local().arms.size(), 8u);
+  EXPECT_EQ(launched.code, 0) << launched.log;
+  ASSERT_EQ(launched.arms.size(), local().arms.size()) << launched.log;
+  for (const auto& [id, arms] : local().arms) {
+    for (const auto& [name, arm] : arms.items()) {
+      EXPECT_EQ(arm["status"], "ok") << id;
+      EXPECT_FALSE(arm["sequence_hash"].is_null()) << id;
+    }
+    EXPECT_EQ(launched.arms.at(id), arms) << id << ": " << Json::diff(arms, launched.arms.at(id));
+  }
+}
+
+TEST(LaunchedScenarios, MeasureOverTcpWhatThreadsMeasure) { expect_the_same(run(FP8LAB_TORCHRUN)); }
+
+TEST(LaunchedScenarios, MeasureOverMpiWhatThreadsMeasure) {
+  const std::string mpirun = FP8LAB_MPIRUN;
+  if (mpirun.empty()) {
+    std::cout << "left out: this build found no MPI\n";
+    return;
+  }
+  expect_the_same(run(mpirun));
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "comm/launch.h"
+#include "comm/run.h"
+
+namespace fp8lab {
+
+/// The processes that mpirun, srun or torchrun started to be the ranks of one run of this program: this one and the others.
+/// Rank 0 is the head, which alone judges and reports; the others do as it says.
+class LaunchedRanks {
+ public:
+  /// What the environment tells; nothing where nobody launched several processes. Throws Error where it contradicts itself or
+  /// this build cannot serve it.
+  static std::optional<LaunchedRanks> discover(const EnvironmentLookup& variable);
+
+  int rank() const { return launch_.rank; }
+  int size() const { return launch_.size; }
+  bool is_head() const { return launch_.rank == 0; }
+  /// "4 ranks: mpirun launched the ranks"
+  std::string describe() const;
+  std::string launcher() const { return std::string(launch_.launcher); }
+
+  /// Calls `rank_function` on every rank's process, as run_ranks() does; `options` without ranks and rendezvous.
+  void run(RunOptions options, const RankFunction& rank_function) const;
+
+  /// What the head has the others do next: an arm of a cell, by their places in the plan and in Arm; or, without a cell, end
+  /// with an exit code.
+  struct Order {
+    std::int64_t cell = -1;
+    std::int32_t arm = 0;
+    std::int32_t exit_code = 0;
+  };
+  void tell(Order order) const { pass_on(order); }
+  Order hear() const;
+
+  /// Throws Error, on every rank, unless all of them bring the same text.
+  void check_equal(const std::string& text, const std::string& what) const;
+
+ private:
+  LaunchedRanks(const Launch& launch, ProcessGroupChoice choice, Rendezvous rendezvous)
+      : launch_(launch), choice_(std::move(choice)), rendezvous_(std::move(rendezvous)) {}
+  void pass_on(Order& order) const;
+
+  Launch launch_;
+  ProcessGroupChoice choice_;
+  Rendezvous rendezvous_;
+};
+
+}  // namespace fp8lab

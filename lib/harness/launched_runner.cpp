@@ -1,0 +1,172 @@
+#include "harness/launched_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "backend/device.h"
+#include "core/check.h"
+#include "harness/json_codec.h"
+
+namespace fp8lab {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(50);
+/// Below an arm's own limit, so that a rank that waits in vain says for whom before the arm is stopped.
+constexpr double kShareOfTheLimit = 0.8;
+constexpr const char* kWhyNoCrash =
+    "it expects an arm to crash, which only a local run survives: launched ranks are processes of one run";
+
+std::chrono::nanoseconds to_duration(double seconds) {
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
+}
+
+bool expects_crash(const PlannedCell& cell) {
+  return std::any_of(cell.expect.begin(), cell.expect.end(), [](const Expectation& expectation) {
+    return expectation.comparison == Comparison::kEnds && expectation.status == "crashed";
+  });
+}
+
+Place place_of_ranks(const std::vector<Scenario>& scenarios, const std::string& file) {
+  for (const Scenario& scenario : scenarios) {
+    if (scenario.file != file) continue;
+    for (const char* key : {"ranks", "name"})
+      if (const auto found = scenario.places.find(key); found != scenario.places.end()) return found->second;
+  }
+  return {1, 1};
+}
+
+/// Stops what runs while it lives, on a signal or when its time is up. Ends the process, which nobody else may do, at a second
+/// signal, or where it goes on for as long again without a collective: the other ranks have given it up by then.
+class Watchdog {
+ public:
+  Watchdog(const SignalWatch& watch, double limit_s)
+      : deadline_(Clock::now() + to_duration(limit_s)),
+        last_deadline_(deadline_ + to_duration(limit_s)),
+        thread_([this, &watch](const std::stop_token& ended) { look(watch, ended); }) {}
+
+  std::stop_token stop() const { return stop_.get_token(); }
+
+ private:
+  void look(const SignalWatch& watch, const std::stop_token& ended) {
+    std::unique_lock lock(mutex_);
+    while (!ended.stop_requested()) {
+      if (watch.stop_requests() > 0 || Clock::now() >= deadline_) stop_.request_stop();
+      if (watch.stop_requests() > 1) std::_Exit(128 + watch.first_stop_signal());
+      if (Clock::now() >= last_deadline_) {
+        std::fputs("fp8lab: error: this rank does not come to its next collective, and ends\n", stderr);
+        std::_Exit(exit_code({.verdicts = {}, .ranks_lost = true}));
+      }
+      never_.wait_for(lock, ended, kLook, [] { return false; });
+    }
+  }
+
+  Clock::time_point deadline_;
+  Clock::time_point last_deadline_;
+  std::stop_source stop_;
+  std::mutex mutex_;
+  std::condition_variable_any never_;
+  std::jthread thread_;
+};
+
+}  // namespace
+
+void fit_to_launch(std::vector<PlannedCell>& cells, const std::vector<Scenario>& scenarios,
+                   const LaunchedRanks& ranks) {
+  for (PlannedCell& cell : cells) {
+    if (cell.skip_reason.empty() && expects_crash(cell)) cell.skip_reason = kWhyNoCrash;
+    if (!cell.skip_reason.empty() || cell.config.ranks == ranks.size()) continue;
+    throw ScenarioError(
+        cell.file, place_of_ranks(scenarios, cell.file),
+        fmt::format("`ranks` is {} for cell {}, but {} started {} processes; make them equal, or choose "
+                    "cells with --filter",
+                    cell.config.ranks, cell.config.id, ranks.launcher(), ranks.size()));
+  }
+}
+
+LaunchedRunner::LaunchedRunner(const LaunchedRanks& ranks, const std::vector<PlannedCell>& plan,
+                               const Vocabulary& vocabulary, MeasureOver measure)
+    : ranks_(ranks), plan_(plan), measure_(std::move(measure)) {
+  std::string text;
+  for (const PlannedCell& cell : plan_) {
+    text += hash_of(cell);
+    for (const Arm arm : arms_of(cell, vocabulary)) text += name(arm);
+  }
+  ranks_.check_equal(text, "cells");
+}
+
+int LaunchedRunner::run(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary,
+                        const RunnerOptions& options, const RunnerEvents& events) {
+  std::map<std::string, std::int64_t> places;
+  for (const PlannedCell& cell : plan_) places.emplace(cell.config.id, static_cast<std::int64_t>(places.size()));
+  for (const PlannedCell& cell : cells) {
+    if (!cell.skip_reason.empty()) {
+      events.finished(skipped_record(cell));
+      continue;
+    }
+    const Clock::time_point start = Clock::now();
+    ArmResults results;
+    for (const Arm arm : arms_of(cell, vocabulary)) {
+      if (watch_.stop_requests() > 0) return watch_.first_stop_signal();
+      if (events.tick) events.tick(1);
+      ranks_.tell({.cell = places.at(cell.config.id), .arm = static_cast<std::int32_t>(arm)});
+      ArmResult result = run_arm(cell, arm, options);
+      add_predictions(result, cell.config, arm, options.predict);
+      results[arm] = std::move(result);
+    }
+    if (watch_.stop_requests() > 0) return watch_.first_stop_signal();
+    events.finished(make_record(cell, std::move(results), std::chrono::duration<double>(Clock::now() - start).count()));
+  }
+  return 0;
+}
+
+int LaunchedRunner::follow(const RunnerOptions& options) {
+  for (;;) {
+    const LaunchedRanks::Order order = ranks_.hear();
+    if (order.cell < 0) return order.exit_code;
+    run_arm(plan_[static_cast<std::size_t>(order.cell)], static_cast<Arm>(order.arm), options);
+  }
+}
+
+ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const RunnerOptions& options) {
+  const double limit_s = time_limit(cell, options);
+  const Clock::time_point start = Clock::now();
+  std::optional<RanksLost> lost;
+  ArmResult result;
+  {
+    const Watchdog watchdog(watch_, limit_s);
+    const StartRanks start_ranks = [&](const CellConfig& config, const RankFunction& rank_function) {
+      const bool computes = open_device(config.device, {.arch = config.arch, .memory = {}})->computes();
+      ranks_.run({.timeout = to_duration(kShareOfTheLimit * limit_s), .moves_data = computes, .stop = watchdog.stop()},
+                 rank_function);
+    };
+    const ArmFunction measure = [&](const CellConfig& config, Arm side) {
+      try {
+        return measure_(start_ranks, config, side);
+      } catch (const RanksLost& error) {
+        lost = error;
+        throw;
+      }
+    };
+    result = run_arm_guarded(measure, cell.config, arm);
+  }
+  if (lost) throw *lost;
+  if (result.status == "error" && result.reason == kStoppedFromOutside) {
+    result.status = "timeout";
+    result.reason = fmt::format("took longer than {:g} s", limit_s);
+  }
+  result = arm_from_json(arm_to_json(result));  // as it comes from a child
+  result.reason = one_line(std::move(result.reason));
+  result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return result;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "harness/launched_ranks.h"
+#include "harness/measure.h"
+#include "harness/runner.h"
+#include "harness/scenario.h"
+#include "harness/signal_watch.h"
+
+namespace fp8lab {
+
+/// Measures an arm over ranks: measure_arm_over() in the program, inventions in the tests.
+using MeasureOver = std::function<ArmResult(const StartRanks&, const CellConfig&, Arm)>;
+
+/// Makes the plan one for launched ranks. Throws ScenarioError, naming the line, for a cell whose `ranks` differs from those
+/// launched; a cell that expects a crash becomes a skipped one, since its process would be a rank.
+void fit_to_launch(std::vector<PlannedCell>& cells, const std::vector<Scenario>& scenarios, const LaunchedRanks& ranks);
+
+/// Runs arms in this process, which is one rank of each, one after the other. An arm that fails fails on every rank, and the next
+/// follows; one that takes too long is stopped at its next collective. What dies with a process is the run: then run() and
+/// follow() throw RanksLost.
+class LaunchedRunner {
+ public:
+  /// `plan`: every cell, the same on every rank; outlives this.
+  LaunchedRunner(const LaunchedRanks& ranks, const std::vector<PlannedCell>& plan, const Vocabulary& vocabulary,
+                 MeasureOver measure);
+
+  /// Rank 0's part, as run_cells(), with cells of the plan.
+  int run(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
+          const RunnerEvents& events);
+  /// The others': does what rank 0 says until it names an exit code, and returns that.
+  int follow(const RunnerOptions& options);
+
+ private:
+  ArmResult run_arm(const PlannedCell& cell, Arm arm, const RunnerOptions& options);
+
+  const LaunchedRanks& ranks_;
+  const std::vector<PlannedCell>& plan_;
+  MeasureOver measure_;
+  SignalWatch watch_;
+};
+
+}  // namespace fp8lab
