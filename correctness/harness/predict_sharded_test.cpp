@@ -28,7 +28,7 @@ struct Ranks {
   int ranks;
   const char* mesh;
 };
-constexpr Ranks kRanks[] = {{1, ""}, {1, "1"}, {2, ""}, {3, ""}, {4, "4"}, {4, "2x2"}, {6, "2x3"}, {3, "3x1"}};
+constexpr Ranks kRanks[] = {{1, ""}, {1, "1"}, {2, ""}, {3, ""}, {4, "4"}, {4, "2x2"}, {6, "2x3"}, {3, "3x1"}, {7, ""}};
 
 void draw_optimizer(Draw& draw, TrainingConfig& training) {
   training.optimizer = draw.of({"none", "adam", "adam", "foreach_adam"});

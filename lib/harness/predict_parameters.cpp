@@ -42,23 +42,6 @@ void gather_codes(const Scenario& scenario, std::int64_t rows, std::int64_t cols
   }
 }
 
-/// A weight in eight bits, half by half.
-struct Halves {
-  Bytes rowwise = 0;
-  Bytes columnwise = 0;
-  Bytes scale = 0;  ///< that both share
-
-  Bytes both() const { return rowwise + columnwise + scale; }
-};
-
-Halves halves_of(const Scenario& scenario, std::int64_t rows, std::int64_t cols) {
-  const RecipeNumbers& recipe = scenario.recipe;
-  const Bytes codes = rows * cols;
-  const ScaleBytes scales = recipe.weight_scales;
-  if (!recipe.per_tensor) return {.rowwise = codes + scales(rows, cols), .columnwise = codes + scales(cols, rows)};
-  return {.rowwise = codes, .columnwise = scenario.any_orientation ? 0 : codes, .scale = scales(rows, cols)};
-}
-
 /// Cuts the shard out of a whole in eight bits, and drops the whole. Says what becomes of `shard`.
 Course cut_eight_bits(const Scenario& scenario, const Halves& whole, const Halves& own, ParameterNumbers& shard) {
   const Decisions& decisions = scenario.decisions;
@@ -82,14 +65,14 @@ Course cut_eight_bits(const Scenario& scenario, const Halves& whole, const Halve
   return rowwise + columnwise + give(own.scale + own.columnwise) + give(rest);
 }
 
-/// The whole in eight bits, from values that live meanwhile.
+/// A matrix in eight bits, from values that live meanwhile.
 Course cast_from(Bytes values, const Cast& cast) { return take(values) + cast.course() + give(values); }
 
 /// How a weight in eight bits gets its values.
 void initialize_eight_bits(const Scenario& scenario, std::int64_t rows, std::int64_t cols, ParameterNumbers& weight) {
   const ShardingNumbers& sharding = scenario.sharding;
   const std::int64_t own_rows = rows_of_shard(scenario, rows, 0);
-  const Halves whole = halves_of(scenario, rows, cols), own = halves_of(scenario, own_rows, cols);
+  const Halves whole = scenario.weight_halves(rows, cols), own = scenario.weight_halves(own_rows, cols);
   weight.kept = own.both();
   weight.average = own.both() - (scenario.decisions.owns_scales ? 0 : own.scale);
   const bool shards_at_once = !sharding.sharded || (sharding.deferred && scenario.decisions.initializes_shards);

@@ -159,14 +159,19 @@ Scenario::Scenario(const CellConfig& cell, Arm arm)
   if (fix.revert) fix.revert(decisions);
 }
 
+Halves Scenario::halves(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
+  const Bytes codes = rows * cols;
+  if (recipe.per_tensor)
+    return {.rowwise = codes, .columnwise = any_orientation ? 0 : codes, .scale = scales(rows, cols)};
+  return {.rowwise = codes + scales(rows, cols), .columnwise = codes + scales(cols, rows)};
+}
+
 Cast Scenario::cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
   if (!scales) return {};
-  const Bytes codes = rows * cols;
-  const Bytes scratch = recipe.measures_first ? kF32 : 0;
-  if (recipe.per_tensor)
-    return {.both = (any_orientation ? 1 : 2) * codes + kF32, .kept = codes + kF32, .scratch = scratch};
-  const Bytes columnwise = codes + scales(cols, rows);
-  return {.both = codes + scales(rows, cols) + columnwise, .kept = columnwise, .scratch = scratch};
+  const Halves made = halves(scales, rows, cols);
+  return {.both = made.both(),
+          .kept = (made.columnwise > 0 ? made.columnwise : made.rowwise) + made.scale,
+          .scratch = recipe.measures_first ? kF32 : 0};
 }
 
 Cast Scenario::cast_rowwise(std::int64_t cols) const {

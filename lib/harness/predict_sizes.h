@@ -56,6 +56,15 @@ struct RecipeNumbers {
   AttentionNumbers attention = {};
 };
 
+/// A matrix in eight bits, half by half: those that this architecture makes.
+struct Halves {
+  Bytes rowwise = 0;
+  Bytes columnwise = 0;
+  Bytes scale = 0;  ///< that both share
+
+  constexpr Bytes both() const { return rowwise + columnwise + scale; }
+};
+
 /// A matrix cast to eight bits. All zero where the recipe casts nothing.
 struct Cast {
   Bytes both = 0;     ///< every half that this architecture makes
@@ -127,10 +136,13 @@ struct Scenario {
   Bytes plain(std::int64_t cols) const { return tokens * cols * element; }
   Cast cast_activation(std::int64_t cols) const { return cast(recipe.activation_scales, tokens, cols); }
   Cast cast_weight(std::int64_t out, std::int64_t in) const { return cast(recipe.weight_scales, out, in); }
+  /// Of a recipe that casts.
+  Halves weight_halves(std::int64_t out, std::int64_t in) const { return halves(recipe.weight_scales, out, in); }
   /// Row-wise alone, as attention wants it on every architecture.
   Cast cast_rowwise(std::int64_t cols) const;
 
  private:
+  Halves halves(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const;
   Cast cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const;
 };
 
