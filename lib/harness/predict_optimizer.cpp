@@ -54,8 +54,8 @@ class Optimizer {
     for (const ParameterNumbers& parameter : layer_.parameters) {
       state += take(2 * (parameter.shard_elems * moments.bytes + moments.scale));
       const Bytes each = parameter.eight_bits ? masters.of_eight_bits : scenario_.element == 2 ? masters.of_bf16 : 0;
-      // Made from the initial values, which live for as long as that takes, or straight from the codes.
-      const Bytes initial = parameter.eight_bits && parameter.knows_initial_values ? parameter.shard : 0;
+      // Made from the initial values where the parameter has lost them; they live for as long as that takes.
+      const Bytes initial = parameter.eight_bits ? parameter.shard : 0;
       state += take(initial) + take(parameter.shard_elems * each) + give(initial);
     }
     const bool clips = training_.clip_norm > 0.0;

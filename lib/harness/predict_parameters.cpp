@@ -80,7 +80,6 @@ void initialize_eight_bits(const Scenario& scenario, std::int64_t rows, std::int
     weight.initialized = cast_from(weight.shard, scenario.cast_weight(own_rows, cols));
     return;
   }
-  weight.knows_initial_values = false;
   const Course made = cast_from(weight.whole, scenario.cast_weight(rows, cols));
   const Course cut = cut_eight_bits(scenario, whole, own, weight);
   weight.made_whole = sharding.deferred ? Course{} : made;

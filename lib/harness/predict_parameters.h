@@ -33,8 +33,6 @@ struct ParameterNumbers {
 
   /// Until its values are there. Shards may have a stage before that, of all parameters, in which wholes are made.
   Course initialized, made_whole;
-  /// The optimizer can make the values again that it was cast from.
-  bool knows_initial_values = true;
 };
 
 /// A vector of a norm, or a bias.
