@@ -16,6 +16,7 @@
 #include "harness/sharding_keys.h"
 #include "harness/timeline.h"
 #include "harness/training_run.h"
+#include "harness/twin.h"
 
 namespace fp8lab {
 namespace {
@@ -168,6 +169,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   if (asks_for(cell, "host")) measure_host(run, result.metrics);
   if (asks_for(cell, "time")) measure_time(run, result.metrics);
   if (memory || traffic) add_predictions(cell, arm, result.metrics);
+  if (asks_for(cell, "twin")) measure_twin(cell, arm, run, is_sharded(cell) ? world : nullptr, result);
   if (parity) measure_parity(cell, arm, run, is_sharded(cell) ? world : nullptr, result);
   return result;
 }

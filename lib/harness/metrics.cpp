@@ -52,6 +52,9 @@ constexpr std::array kMetrics{
     Metric{"parity.underflow_fraction", "1", kLess, true,
            "fraction of values other than 0 that became 0 when quantized"},
 
+    Metric{"twin.losses_equal", "1", kMore, true,
+           "1 when 16-bit weights that are cast in every step give the same losses, bit for bit"},
+
     Metric{"time.step_ms", "ms", kLess, false, "wall time of a training step"},
     Metric{"time.forward_ms", "ms", kLess, false, "wall time of forward"},
     Metric{"time.backward_ms", "ms", kLess, false, "wall time of backward"},
@@ -63,6 +66,7 @@ constexpr std::array kGroups{
     MetricGroup{.name = "traffic", .alone = false, .compared_with_bf16 = false},
     MetricGroup{.name = "host", .alone = true, .compared_with_bf16 = false},
     MetricGroup{.name = "parity", .alone = false, .compared_with_bf16 = true},
+    MetricGroup{.name = "twin", .alone = false, .compared_with_bf16 = false},
     MetricGroup{.name = "time", .alone = true, .compared_with_bf16 = false},
 };
 

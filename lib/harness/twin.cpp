@@ -1,0 +1,45 @@
+#include "harness/twin.h"
+
+#include <cstring>
+
+#include "harness/arms.h"
+
+namespace fp8lab {
+namespace {
+
+constexpr const char* kLossesEqual = "twin.losses_equal";
+
+/// Equal bits, so that NaN equals nothing and 0 not -0.
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  for (const float x : a)
+    if (x != x) return false;
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, ProcessGroup* world, ArmResult& result) {
+  const Recipe recipe = recipe_of(cell, arm);
+  if (!cell.training.quantized_weights || !recipe.quantized) {
+    put(result.metrics, kLossesEqual, std::nullopt, "no weight is held in eight bits");
+    return;
+  }
+  CellConfig config = cell;
+  config.training.quantized_weights = false;
+  TrainingRun twin(config, Behaviors{}, recipe, world);
+  twin.train();
+  if (run.losses().empty()) {
+    put(result.metrics, kLossesEqual, std::nullopt, "the device computes no values");
+    return;
+  }
+  bool equal = same_bits(run.losses(), twin.losses());
+  if (world != nullptr) {
+    float differs = equal ? 0.0f : 1.0f;
+    const ReducePart part{.data = reinterpret_cast<std::byte*>(&differs), .elems = 1, .dtype = DType::kF32, .content = Content::kPayload};
+    world->all_reduce(ReduceOp::kMax, {&part, 1}, "twin losses");
+    equal = differs == 0.0f;
+  }
+  put(result.metrics, kLossesEqual, equal ? 1.0 : 0.0);
+}
+
+}  // namespace fp8lab
