@@ -17,7 +17,7 @@ struct Program {
   std::string scenarios_directory;  ///< the bundled definitions, for `fixes`; may be absent
   const Vocabulary& (*vocabulary)() = nullptr;
   ArmFunction measure;
-  MeasureOver measure_over;  ///< as `measure`, over ranks that a launcher started
+  MeasureOver measure_over = {};  ///< as `measure`, over ranks that a launcher started
   PredictFunction predict;
 };
 
