@@ -85,11 +85,12 @@ TEST_P(ShardedResume, GoesOnAsIfItHadNeverStopped) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, ShardedResume,
-                         ::testing::Combine(::testing::Values("bf16", "delayed", "current", "mxfp8"), ::testing::Values(1, 2, 4),
-                                            ::testing::Values(1, 2, 4)),
+                         ::testing::Combine(::testing::Values("bf16", "delayed", "current", "mxfp8"),
+                                            ::testing::Values(1, 2, 4), ::testing::Values(1, 2, 4)),
                          [](const auto& test) {
-                           return std::string(std::get<0>(test.param)) + "_from_" + std::to_string(std::get<1>(test.param)) +
-                                  "_to_" + std::to_string(std::get<2>(test.param));
+                           return std::string(std::get<0>(test.param)) + "_from_" +
+                                  std::to_string(std::get<1>(test.param)) + "_to_" +
+                                  std::to_string(std::get<2>(test.param));
                          });
 
 }  // namespace

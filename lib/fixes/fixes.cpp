@@ -35,12 +35,14 @@ constexpr std::array kFixes = {
         .revert = [](Behaviors& b) { b.module_shells = ShellPolicy::kRestoreAndKeep; }},
     Fix{.name = "empty_module_shells",
         .upstream = kModuleReports,
-        .symptom = "quantized weight copies stay on the device from forward on, so recomputation and offload free nothing",
+        .symptom =
+            "quantized weight copies stay on the device from forward on, so recomputation and offload free nothing",
         .decision = "a shell lets go of its buffers when they are saved for backward",
         .revert = [](Behaviors& b) { b.module_shells = ShellPolicy::kKeepFromForward; }},
     Fix{.name = "split_both_halves",
         .upstream = kShardedEightBits,
-        .symptom = "sharding a quantized tensor fails where it has its column-wise half alone, and drops that half otherwise",
+        .symptom =
+            "sharding a quantized tensor fails where it has its column-wise half alone, and drops that half otherwise",
         .decision = "a split cuts the column-wise half as well as the row-wise one",
         .revert = [](Behaviors& b) { b.split_knows_columnwise = false; }},
     Fix{.name = "slice_transpose_in_make_like",
@@ -70,12 +72,14 @@ constexpr std::array kFixes = {
         .revert = [](Behaviors& b) { b.keep_transpose_in_views = false; }},
     Fix{.name = "gather_eight_bits",
         .upstream = kShardedEightBits,
-        .symptom = "FP8 weights are gathered in high precision and quantized again by every layer: more traffic and memory than BF16",
+        .symptom = "FP8 weights are gathered in high precision and quantized again by every layer: more traffic and "
+                   "memory than BF16",
         .decision = "shards travel as codes and scales, and modules multiply what was gathered",
         .revert = [](Behaviors& b) { b.gather_eight_bits = false; }},
     Fix{.name = "share_amax_over_shards",
         .upstream = kShardedEightBits,
-        .symptom = "under current scaling ranks silently hold different weights: each reads all shards by its own scale",
+        .symptom =
+            "under current scaling ranks silently hold different weights: each reads all shards by its own scale",
         .decision = "the amax of a shard is the largest over the ranks that share its tensor",
         .revert = [](Behaviors& b) { b.share_amax_over_shards = false; }},
     Fix{.name = "choose_usage_by_pass",
@@ -90,7 +94,8 @@ constexpr std::array kFixes = {
         .revert = [](Behaviors& b) { b.validate_usage_by_pass = false; }},
     Fix{.name = "keep_own_quantizer",
         .upstream = kShardedEightBits,
-        .symptom = "after the first forward a weight is rewritten by the module's quantizer, which reduces no amax: ranks drift apart",
+        .symptom = "after the first forward a weight is rewritten by the module's quantizer, which reduces no amax: "
+                   "ranks drift apart",
         .decision = "a weight held in eight bits keeps the quantizer that it was made with",
         .revert = [](Behaviors& b) { b.keep_own_quantizer = false; }},
     Fix{.name = "initialize_local_shard",

@@ -23,7 +23,8 @@ std::unique_ptr<Quantizer> copy_quantizer(Runtime& runtime, const Quantizer& qua
 ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& whole, Mesh& mesh)
     : whole_(whole), split_(dim0(whole.spec.shape), mesh.shard_group().size()), rank_(mesh.shard_group().rank()) {
   if (whole.in_eight_bits())
-    refusal_ = shard_refusal(whole.quantizer->format, whole.spec.shape.rows(), whole.spec.shape.cols(), split_.offsets(1));
+    refusal_ =
+        shard_refusal(whole.quantizer->format, whole.spec.shape.rows(), whole.spec.shape.cols(), split_.offsets(1));
   Device& device = runtime.device;
   if (!refusal_.empty()) {
     if (!whole.quantized.empty())
@@ -127,7 +128,8 @@ void ShardedParameter::check_halves() const {
   if (!shard_.in_eight_bits()) return;
   const Orientations made = shard_.quantizer->orientations;
   const QuantizedTensor& shard = shard_.quantized;
-  if (static_cast<bool>(shard.rowwise()) >= made.rowwise && static_cast<bool>(shard.columnwise()) >= made.columnwise) return;
+  if (static_cast<bool>(shard.rowwise()) >= made.rowwise && static_cast<bool>(shard.columnwise()) >= made.columnwise)
+    return;
   fail(fmt::format("sharding: {} was made with both halves, and its shard has lost its {} one", whole_.name,
                    shard.rowwise() ? "column-wise" : "row-wise"));
 }

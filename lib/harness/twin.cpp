@@ -35,7 +35,8 @@ void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, Proce
   bool equal = same_bits(run.losses(), twin.losses());
   if (world != nullptr) {
     float differs = equal ? 0.0f : 1.0f;
-    const ReducePart part{.data = reinterpret_cast<std::byte*>(&differs), .elems = 1, .dtype = DType::kF32, .content = Content::kPayload};
+    const ReducePart part{
+        .data = reinterpret_cast<std::byte*>(&differs), .elems = 1, .dtype = DType::kF32, .content = Content::kPayload};
     world->all_reduce(ReduceOp::kMax, {&part, 1}, "twin losses");
     equal = differs == 0.0f;
   }

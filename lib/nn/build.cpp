@@ -58,7 +58,8 @@ std::unique_ptr<Parameter> make_parameter(Build& build, const std::string& name,
   return parameter;
 }
 
-std::unique_ptr<Parameter> make_weight(Build& build, const std::string& name, const Shape& shape, const Quantizer& quantizer) {
+std::unique_ptr<Parameter> make_weight(Build& build, const std::string& name, const Shape& shape,
+                                       const Quantizer& quantizer) {
   auto parameter = declare(build, name, shape, Init::kNormal);
   if (build.eight_bit_weights && build.recipe.quantized) {
     parameter->quantizer = std::make_unique<Quantizer>(quantizer);

@@ -20,9 +20,11 @@ enum BackwardRole { kGradOutput };
 LinearCore::LinearCore(Build& build, const std::string& name, const LinearShape& shape)
     : name_(name),
       recipe_(build.recipe),
-      forward_scales_(build, name + " forward", {build.recipe.activation, build.recipe.weight}, build.recipe.delayed, true),
+      forward_scales_(build, name + " forward", {build.recipe.activation, build.recipe.weight}, build.recipe.delayed,
+                      true),
       backward_scales_(build, name + " backward", {build.recipe.gradient}, build.recipe.delayed, false),
-      weight_(make_weight(build, name + ".weight", {shape.out, shape.in}, quantizer(build.runtime, forward_scales_, kWeight))),
+      weight_(make_weight(build, name + ".weight", {shape.out, shape.in},
+                          quantizer(build.runtime, forward_scales_, kWeight))),
       bias_(shape.bias ? make_parameter(build, name + ".bias", {shape.out}, Init::kZeros) : nullptr) {}
 
 Quantizer LinearCore::quantizer(Runtime& runtime, const RoleScales& scales, int role) const {

@@ -28,8 +28,9 @@ class LinearCore {
 
   struct Forward {
     Tensor y;
-    Operand x;                            ///< the half that backward needs
-    std::optional<QuantizedTensor> copy;  ///< of the weight, quantized for this pass; absent where the parameter itself was read
+    Operand x;  ///< the half that backward needs
+    std::optional<QuantizedTensor>
+        copy;  ///< of the weight, quantized for this pass; absent where the parameter itself was read
   };
   Forward forward(Runtime& runtime, const Tensor& x);
 

@@ -14,9 +14,11 @@ namespace {
 /// A layer as a checkpointed region.
 class CheckpointedLayer final : public Module {
  public:
-  CheckpointedLayer(std::string name, std::unique_ptr<Module> layer) : name_(std::move(name)), layer_(std::move(layer)) {}
+  CheckpointedLayer(std::string name, std::unique_ptr<Module> layer)
+      : name_(std::move(name)), layer_(std::move(layer)) {}
   Variable forward(Runtime& runtime, const Variable& x) override {
-    return checkpoint(runtime, name_, [this, &runtime](const Variable& in) { return layer_->forward(runtime, in); }, x);
+    return checkpoint(
+        runtime, name_, [this, &runtime](const Variable& in) { return layer_->forward(runtime, in); }, x);
   }
 
  private:
@@ -53,7 +55,8 @@ void Model::wrap_layers(const Wrap& wrap) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     Layer& layer = layers_[i];
     const std::size_t end = i + 1 < layers_.size() ? layers_[i + 1].first_parameter : registry_.parameters.size();
-    const std::span<Parameter* const> own = std::span(registry_.parameters).subspan(layer.first_parameter, end - layer.first_parameter);
+    const std::span<Parameter* const> own =
+        std::span(registry_.parameters).subspan(layer.first_parameter, end - layer.first_parameter);
     layer.module = wrap(std::move(layer.module), layer.name, own);
   }
 }
