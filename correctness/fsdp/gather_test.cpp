@@ -94,6 +94,27 @@ TEST(Gather, IsOneCollectiveAModuleAndPass) {
   }
 }
 
+// The last layer's weights are wanted again at once, so it may keep what the others give back.
+TEST(Gather, IsRepeatedForTheLayersThatReshardAlone) {
+  for (const bool reshard : {true, false}) {
+    RunConfig config = config_of("mxfp8", 64);
+    config.reshard = reshard;
+    config.except = {"layers[1]"};
+    on_ranks(2, [&](ProcessGroup& world) {
+      ModelRun run(config, world, {.replicas = 1, .shards = 2});
+      ProcessGroup& shards = run.sharding().mesh().shard_group();
+      shards.reset_traffic();
+      const float loss = run.step();
+      EXPECT_EQ(shards.traffic().of(CollectiveKind::kAllGather).collectives, 3);
+      ModelRun uniform(config_of("mxfp8", 64), world, {.replicas = 1, .shards = 2});
+      EXPECT_EQ(loss, uniform.step());
+    });
+  }
+  RunConfig wrong = config_of("mxfp8", 64);
+  wrong.except = {"layers[7]"};
+  EXPECT_THROW(on_ranks(1, [&](ProcessGroup& world) { ModelRun(wrong, world, {.replicas = 1, .shards = 1}); }), Error);
+}
+
 /// Elements of the weights of products in a GPT block of `small_block(hidden)`.
 std::int64_t product_weights(std::int64_t hidden) { return (3 + 1 + 2 + 2) * hidden * hidden; }
 /// Its norms, two of each kind, and biases, which travel in BF16.

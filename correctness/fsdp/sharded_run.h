@@ -28,6 +28,7 @@ struct RunConfig {
   bool deferred_init = true;
   bool checkpoint = false;
   bool reshard = true;
+  std::vector<std::string> except{};
   Behaviors behaviors{};
 };
 
@@ -101,7 +102,8 @@ class ModelRun {
     mesh_ = std::make_unique<Mesh>(*world, shape);
     sharding_ = std::make_unique<Sharding>(
         runtime_, *model_, *mesh_,
-        ShardingOptions{.reshard_after_forward = config.reshard, .checkpoint_layers = config.checkpoint});
+        ShardingOptions{
+            .reshard_after_forward = config.reshard, .except = config.except, .checkpoint_layers = config.checkpoint});
   }
 
   RunConfig config_;

@@ -14,6 +14,8 @@ namespace fp8lab {
 struct ShardingOptions {
   /// Of every layer; the whole parameters of a layer go after its forward and are gathered again for its backward.
   bool reshard_after_forward = true;
+  /// Layers, by name ("layers[31]"), for which the opposite holds: the last one is wanted again at once.
+  std::vector<std::string> except = {};
   /// Layers that run their forward again in backward need both halves of their weights there.
   bool checkpoint_layers = false;
 };
