@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,6 +42,11 @@ class Device {
   virtual void write(const Tensor& tensor, std::span<const float> values) = 0;
   /// Returns when everything launched has finished.
   virtual void synchronize() = 0;
+  /// What kernels run on, for those who launch work of their own beside them; the backend's own type.
+  ExecContext& context() { return *context_; }
+  /// Bytes of device memory that the driver counts as this device's beyond the allocator's reserved ones: contexts, libraries, scratch.
+  /// Nothing where there is no driver.
+  virtual std::optional<std::int64_t> driver_overhead_bytes() { return std::nullopt; }
 
   /// Uninitialised.
   Tensor allocate(const TensorSpec& spec, HolderId holder) { return Tensor(memory_.allocate(spec.bytes(), holder), spec); }
@@ -68,6 +74,7 @@ class Device {
 
 struct DeviceOptions {
   std::string_view arch = "hopper";
+  int rank = 0;  ///< of the ranks on this host; where there are several cards, rank r takes card r modulo their number
   MemoryOptions memory;
 };
 

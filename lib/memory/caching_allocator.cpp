@@ -1,6 +1,7 @@
 #include "memory/caching_allocator.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 namespace fp8lab {
@@ -16,6 +17,10 @@ constexpr std::size_t kOwnSegment = 10 * kMiB;
 std::size_t round_to(std::size_t bytes, std::size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
 }  // namespace
+
+void SegmentSource::fill(std::byte* at, std::byte value, std::size_t bytes) noexcept {
+  std::memset(at, std::to_integer<int>(value), bytes);
+}
 
 CachingAllocator::CachingAllocator(std::unique_ptr<SegmentSource> source, std::size_t capacity_bytes)
     : source_(std::move(source)), capacity_bytes_(capacity_bytes) {}

@@ -16,6 +16,8 @@ class SegmentSource {
   /// Returns nullptr when there is no more. Aligned to 512 bytes at least.
   virtual std::byte* reserve(std::size_t bytes) = 0;
   virtual void release(std::byte* segment, std::size_t bytes) noexcept = 0;
+  /// Sets `bytes` inside a segment to `value`, before whatever is launched next. Of host memory unless overridden.
+  virtual void fill(std::byte* at, std::byte value, std::size_t bytes) noexcept;
 };
 
 /// Best-fit caching allocator over segments, with splitting and coalescing. Segments stay reserved until release_cached()
@@ -36,6 +38,8 @@ class CachingAllocator {
   std::byte* allocate(std::size_t bytes);
   void free(std::byte* pointer) noexcept;
   void release_cached() noexcept;
+  /// SegmentSource::fill().
+  void fill(std::byte* at, std::byte value, std::size_t bytes) noexcept { source_->fill(at, value, bytes); }
 
   static std::size_t rounded(std::size_t bytes);
 

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "core/check.h"
@@ -45,7 +44,7 @@ BufferRef Memory::allocate(std::int64_t bytes, HolderId holder) {
     throw OutOfMemory(fmt::format("out of device memory: {} B asked for, {} B live, {} B reserved, capacity {} B; held by:{}", bytes,
                                   ledger_.live_bytes(), allocator_.reserved_bytes(), options_.capacity_bytes, account));
   }
-  if (options_.poison) std::memset(data, 0xFF, static_cast<std::size_t>(bytes));
+  if (options_.poison) allocator_.fill(data, std::byte{0xFF}, static_cast<std::size_t>(bytes));
   Block* block = take_block();
   block->data = data;
   block->bytes = bytes;
@@ -85,7 +84,7 @@ void Memory::remove_hold(Block* block, HolderId holder) noexcept {
     return;
   }
   ledger_.on_free(block->bytes, block->attributed_to);
-  if (options_.poison) std::memset(block->data, 0xFF, static_cast<std::size_t>(block->bytes));
+  if (options_.poison) allocator_.fill(block->data, std::byte{0xFF}, static_cast<std::size_t>(block->bytes));
   allocator_.free(block->data);
   block->live = false;
   spare_blocks_.push_back(block);

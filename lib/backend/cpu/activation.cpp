@@ -1,4 +1,4 @@
-#include "backend/cpu/elementary.h"
+#include "core/elementary.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/rows.h"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "backend/cpu/elementary.h"
+#include "core/elementary.h"
 #include "backend/cpu/rows.h"
 #include "core/float8_format.h"
 #include "core/shape.h"

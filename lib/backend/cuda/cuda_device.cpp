@@ -2,32 +2,203 @@
 
 #include <fmt/core.h>
 
+#include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
-#include "core/check.h"
+#include "backend/cuda/kernels.h"
 
 namespace fp8lab {
+namespace {
 
-void cuda_check(cudaError_t status, std::string_view call) {
-  if (status != cudaSuccess) fail(fmt::format("{}: {}", call, cudaGetErrorString(status)));
+using cuda::CudaContext;
+
+/// Plain device memory of the thread's current card.
+class CardMemory final : public SegmentSource {
+ public:
+  CardMemory(int ordinal, cudaStream_t stream) : ordinal_(ordinal), stream_(stream) {}
+
+  std::byte* reserve(std::size_t bytes) override {
+    void* segment = nullptr;
+    const cudaError_t status = cudaMalloc(&segment, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // this failure is the allocator's to handle, not the next launch's
+      return nullptr;
+    }
+    cuda_check(status, "cudaMalloc");
+    return static_cast<std::byte*>(segment);
+  }
+
+  // Waits for the card, so nothing that was launched still uses the segment.
+  void release(std::byte* segment, std::size_t) noexcept override {
+    cudaSetDevice(ordinal_);
+    cudaFree(segment);
+  }
+
+  void fill(std::byte* at, std::byte value, std::size_t bytes) noexcept override {
+    cudaMemsetAsync(at, std::to_integer<int>(value), bytes, stream_);
+  }
+
+ private:
+  int ordinal_;
+  cudaStream_t stream_;
+};
+
+constexpr KernelTable kCudaKernels = {
+    .fill = cuda::fill,
+    .random = cuda::random,
+    .cast = cuda::cast,
+    .add = cuda::add,
+    .scale = cuda::scale,
+    .column_sum = cuda::column_sum,
+    .amax = cuda::amax,
+    .scale_from_amax = cuda::scale_from_amax,
+    .quantize = cuda::quantize,
+    .dequantize = cuda::dequantize,
+    .delayed_update = cuda::delayed_update,
+    .gemm = cuda::gemm,
+    .norm_forward = cuda::norm_forward,
+    .norm_backward = cuda::norm_backward,
+    .activation_forward = cuda::activation_forward,
+    .activation_backward = cuda::activation_backward,
+    .rope = cuda::rope,
+    .dropout = cuda::dropout,
+    .attention_forward = cuda::attention_forward,
+    .attention_backward = cuda::attention_backward,
+    .sum_loss = cuda::sum_loss,
+    .mse_loss = cuda::mse_loss,
+    .mse_loss_backward = cuda::mse_loss_backward,
+    .square_sum = cuda::square_sum,
+    .clip_coefficient = cuda::clip_coefficient,
+    .adam = cuda::adam,
+    .list_op = cuda::list_op,
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(const ArchProfile& arch, MemoryOptions memory, std::unique_ptr<CudaContext> context)
+      : Device("cuda", arch, kCudaKernels, std::make_unique<CardMemory>(context->ordinal(), context->stream()), memory,
+               std::move(context)) {}
+
+  bool computes() const override { return true; }
+
+  std::vector<float> read(const Tensor& tensor) override {
+    std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
+    if (values.empty()) return values;
+    const std::size_t bytes = values.size() * sizeof(float);
+    const MatrixView view = tensor.view();
+    const MatrixView floats{.data = card().scratch(bytes),
+                            .dtype = DType::kF32,
+                            .rows = view.rows,
+                            .cols = view.cols,
+                            .row_stride = view.cols,
+                            .col_stride = 1};
+    cuda::cast({.in = view, .out = floats}, card());
+    copy_to_host(values.data(), floats.data, bytes);
+    return values;
+  }
+
+  std::vector<std::byte> read_bytes(const Tensor& tensor) override {
+    check(tensor.contiguous(), "read_bytes: the tensor is not contiguous");
+    std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
+    if (!bytes.empty()) copy_to_host(bytes.data(), tensor.view().data, bytes.size());
+    return bytes;
+  }
+
+  void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) override {
+    check(tensor.contiguous(), "write_bytes: the tensor is not contiguous");
+    check(static_cast<std::int64_t>(bytes.size()) == tensor.bytes(), "write_bytes: as many bytes as the tensor has are needed");
+    if (!bytes.empty()) copy_to_card(tensor.view().data, bytes.data(), bytes.size());
+  }
+
+  void write(const Tensor& tensor, std::span<const float> values) override {
+    check(static_cast<std::int64_t>(values.size()) == tensor.numel(), "write: as many values as elements are needed");
+    if (values.empty()) return;
+    const MatrixView view = tensor.view();
+    const MatrixView floats{.data = card().scratch(values.size_bytes()),
+                            .dtype = DType::kF32,
+                            .rows = view.rows,
+                            .cols = view.cols,
+                            .row_stride = view.cols,
+                            .col_stride = 1};
+    copy_to_card(floats.data, values.data(), values.size_bytes());
+    cuda::cast({.in = floats, .out = view}, card());
+  }
+
+  void synchronize() override { card().synchronize(); }
+
+  std::optional<std::int64_t> driver_overhead_bytes() override {
+    std::size_t free = 0, total = 0;
+    cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return static_cast<std::int64_t>(total - free) - memory().allocator().reserved_bytes();
+  }
+
+ private:
+  CudaContext& card() { return cuda::cuda_context(context()); }
+
+  // The host's vectors are pageable, so both wait.
+  void copy_to_host(void* to, const void* from, std::size_t bytes) {
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, card().stream()), "cudaMemcpyAsync");
+    synchronize();
+  }
+  void copy_to_card(void* to, const void* from, std::size_t bytes) {
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, card().stream()), "cudaMemcpyAsync");
+    synchronize();
+  }
+};
+
+int count_cards() {
+  int count = 0;
+  cuda_check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  return count;
 }
 
-std::unique_ptr<Device> open_cuda_device(const DeviceOptions&) { fail("device 'cuda': " + cuda_unavailable_reason()); }
+cudaDeviceProp properties_of(int ordinal) {
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
+  return properties;
+}
 
-// Without asking the driver, which takes longer than most cells.
+// The kernels are compiled for sm_90a, with PTX for what comes later.
+constexpr int kOldestMajor = 9;
+
+std::string_view arch_of(int major) { return major == 9 ? "hopper" : "blackwell"; }
+
+}  // namespace
+
+void cuda_check(cudaError_t status, std::string_view call) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  fail(fmt::format("{}: {}", call, cudaGetErrorString(status)));
+}
+
+void cuda_check_launch(std::string_view kernel) { cuda_check(cudaGetLastError(), kernel); }
+
+std::unique_ptr<Device> open_cuda_device(const DeviceOptions& options) {
+  const int ordinal = options.rank % count_cards();
+  const std::string_view arch = arch_of(properties_of(ordinal).major);
+  check(options.arch == arch,
+        fmt::format("device 'cuda': architecture '{}' was asked for; card {} is '{}'", options.arch, ordinal, arch));
+  return std::make_unique<CudaDevice>(arch_profile(arch), options.memory, std::make_unique<CudaContext>(ordinal));
+}
+
 std::string cuda_unavailable_reason() {
-  return "this version checks conversions on the card (ctest -L gpu) and runs no scenario there";
+  int count = 0;
+  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
+    cudaGetLastError();
+    return fmt::format("no NVIDIA card in sight: {}", cudaGetErrorString(status));
+  }
+  for (int i = 0; i < count; ++i)
+    if (const cudaDeviceProp card = properties_of(i); card.major < kOldestMajor)
+      return fmt::format("card {} ({}) has compute capability {}.{}; {}.0 is the oldest that this is built for", i, card.name,
+                         card.major, card.minor, kOldestMajor);
+  return count > 0 ? "" : "no NVIDIA card in sight";
 }
 
 std::string describe_cuda() {
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess) return fmt::format("no card in sight: {}", cudaGetErrorString(status));
   std::string text;
-  for (int i = 0; i < count; ++i) {
-    cudaDeviceProp properties{};
-    cuda_check(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
-    text += fmt::format("{}{}, compute capability {}.{}, {:.1f} GiB", i ? "\n" : "", properties.name, properties.major,
-                        properties.minor, static_cast<double>(properties.totalGlobalMem) / (1 << 30));
+  for (int i = 0; i < count_cards(); ++i) {
+    const cudaDeviceProp card = properties_of(i);
+    text += fmt::format("{}{}, compute capability {}.{}, {:.1f} GiB", i ? "\n" : "", card.name, card.major, card.minor,
+                        static_cast<double>(card.totalGlobalMem) / (1 << 30));
   }
   return text;
 }

@@ -14,6 +14,7 @@ class AddressSpace final : public SegmentSource {
     return segment;
   }
   void release(std::byte*, std::size_t) noexcept override {}
+  void fill(std::byte*, std::byte, std::size_t) noexcept override {}  // there is nothing to fill
 
  private:
   std::uintptr_t next_ = std::uintptr_t{1} << 40;
@@ -74,10 +75,8 @@ constexpr KernelTable kMetaKernels = {
 }  // namespace
 
 std::unique_ptr<Device> open_meta_device(const DeviceOptions& options) {
-  MemoryOptions memory = options.memory;
-  memory.poison = false;  // there is nothing to fill
-  return std::make_unique<MetaDevice>("meta", arch_profile(options.arch), kMetaKernels, std::make_unique<AddressSpace>(), memory,
-                                      std::make_unique<ExecContext>());
+  return std::make_unique<MetaDevice>("meta", arch_profile(options.arch), kMetaKernels, std::make_unique<AddressSpace>(),
+                                      options.memory, std::make_unique<ExecContext>());
 }
 
 std::string meta_unavailable_reason() { return {}; }

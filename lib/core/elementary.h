@@ -4,12 +4,12 @@
 
 #include "core/float_bits.h"
 
-// Elementary functions from correctly rounded operations alone, so that every machine and every vector width computes
-// the same bits; libm's differ between versions and processors, and loops around them are not vectorised.
-namespace fp8lab::cpu {
+// Elementary functions from correctly rounded operations alone, so that every machine, every vector width and every card (compiled
+// without contraction) computes the same bits; libm's differ between versions and processors, and loops around them are not vectorised.
+namespace fp8lab {
 
 /// exp(x), within 2 ulp where the result is normal; subnormal results too, 0 below -105, Inf above 89, NaN for NaN.
-inline float exponential(float x) {
+F8_HOST_DEVICE inline float exponential(float x) {
   constexpr float kLog2E = 0x1.715476p+0f;
   constexpr float kLn2High = 0x1.62e400p-1f;  // 15 bits: its product with |n| < 2^9 is exact
   constexpr float kLn2Low = 0x1.7f7d1cp-20f;
@@ -38,6 +38,6 @@ inline float exponential(float x) {
 }
 
 /// 1 / (1 + exp(-x)), within 4 ulp while exp(-x) is finite; exactly 0 below -89.
-inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
+F8_HOST_DEVICE inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
 
-}  // namespace fp8lab::cpu
+}  // namespace fp8lab

@@ -1,0 +1,100 @@
+#include "backend/cuda/context.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cuda/cuda_check.h"
+
+namespace fp8lab::cuda {
+namespace {
+
+// Enough that a few launches are under way while the host fills the next.
+constexpr std::size_t kUploadSlots = 4;
+constexpr std::size_t kSmallestSlot = std::size_t{64} << 10;
+
+std::size_t attribute(cudaDeviceAttr which, int ordinal) {
+  int value = 0;
+  cuda_check(cudaDeviceGetAttribute(&value, which, ordinal), "cudaDeviceGetAttribute");
+  return static_cast<std::size_t>(value);
+}
+
+}  // namespace
+
+Stream make_stream() {
+  cudaStream_t stream = nullptr;
+  cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return Stream(stream);
+}
+
+Event make_event(bool timed) {
+  cudaEvent_t event = nullptr;
+  cuda_check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  return Event(event);
+}
+
+DeviceBytes allocate_device(std::size_t bytes) {
+  void* memory = nullptr;
+  cuda_check(cudaMalloc(&memory, bytes), "cudaMalloc");
+  return DeviceBytes(static_cast<std::byte*>(memory));
+}
+
+PinnedBytes allocate_pinned(std::size_t bytes) {
+  void* memory = nullptr;
+  cuda_check(cudaMallocHost(&memory, bytes), "cudaMallocHost");
+  return PinnedBytes(static_cast<std::byte*>(memory));
+}
+
+CudaContext::CudaContext(int ordinal) : ordinal_(ordinal) {
+  cuda_check(cudaSetDevice(ordinal), "cudaSetDevice");
+  multiprocessors_ = static_cast<int>(attribute(cudaDevAttrMultiProcessorCount, ordinal));
+  l2_bytes_ = attribute(cudaDevAttrL2CacheSize, ordinal);
+  shared_bytes_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
+  stream_ = make_stream();
+  slots_.resize(kUploadSlots);
+}
+
+CudaContext::~CudaContext() {
+  cudaSetDevice(ordinal_);
+  cudaStreamSynchronize(stream_.get());
+}
+
+void CudaContext::synchronize() { cuda_check(cudaStreamSynchronize(stream()), "cudaStreamSynchronize"); }
+
+std::byte* CudaContext::scratch(std::size_t bytes) {
+  if (bytes > scratch_bytes_) {
+    synchronize();
+    scratch_.reset();
+    scratch_bytes_ = 0;
+    scratch_ = allocate_device(bytes);
+    scratch_bytes_ = bytes;
+  }
+  return scratch_.get();
+}
+
+const std::byte* CudaContext::upload_bytes(std::span<const std::byte> host) {
+  // Work that read the slot given out last has been launched by now.
+  if (Slot& last = slots_[(next_slot_ + kUploadSlots - 1) % kUploadSlots]; last.used)
+    cuda_check(cudaEventRecord(last.last_read.get(), stream()), "cudaEventRecord");
+  Slot& slot = slots_[next_slot_];
+  next_slot_ = (next_slot_ + 1) % kUploadSlots;
+  if (slot.used) cuda_check(cudaEventSynchronize(slot.last_read.get()), "cudaEventSynchronize");
+  if (slot.bytes < host.size()) {
+    const std::size_t bytes = std::max(kSmallestSlot, 2 * host.size());
+    slot.host.reset();
+    slot.device.reset();
+    uploads_bytes_ -= slot.bytes;
+    slot.bytes = 0;
+    slot.host = allocate_pinned(bytes);
+    slot.device = allocate_device(bytes);
+    slot.bytes = bytes;
+    uploads_bytes_ += bytes;
+    if (!slot.last_read) slot.last_read = make_event();
+  }
+  slot.used = true;
+  std::memcpy(slot.host.get(), host.data(), host.size());
+  cuda_check(cudaMemcpyAsync(slot.device.get(), slot.host.get(), host.size(), cudaMemcpyHostToDevice, stream()),
+             "cudaMemcpyAsync");
+  return slot.device.get();
+}
+
+}  // namespace fp8lab::cuda

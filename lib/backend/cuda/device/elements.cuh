@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/float16.h"
+#include "core/float8.h"
+
+// Elements of every type as device code reads and writes them. The card's conversion instructions give the bits of
+// core/float8.h: correctness/cuda compares them over all 2^32 floats.
+namespace fp8lab::cuda {
+
+template <DType Type>
+struct Element;
+
+template <>
+struct Element<DType::kF32> {
+  using Storage = float;
+  __device__ static float load(float x) { return x; }
+  __device__ static float store(float x) { return x; }
+};
+template <>
+struct Element<DType::kBF16> {
+  using Storage = BFloat16;
+  __device__ static float load(BFloat16 x) { return bf16_to_f32(x); }
+  __device__ static BFloat16 store(float x) { return f32_to_bf16(x); }
+};
+template <>
+struct Element<DType::kF16> {
+  using Storage = Half;
+  __device__ static float load(Half x) { return f16_to_f32(x); }
+  __device__ static Half store(float x) { return f32_to_f16(x); }
+};
+template <>
+struct Element<DType::kE4M3> {
+  using Storage = std::uint8_t;
+  __device__ static float load(std::uint8_t x) { return e4m3_to_f32(x); }
+  __device__ static std::uint8_t store(float x) { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3); }
+};
+template <>
+struct Element<DType::kE5M2> {
+  using Storage = std::uint8_t;
+  __device__ static float load(std::uint8_t x) { return e5m2_to_f32(x); }
+  __device__ static std::uint8_t store(float x) { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2); }
+};
+
+}  // namespace fp8lab::cuda
