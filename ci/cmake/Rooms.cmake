@@ -33,10 +33,12 @@ function(fp8lab_room room)
   target_link_libraries(fp8lab_${room} PUBLIC fp8lab_settings ${ARG_ROOMS} PRIVATE fmt::fmt ${ARG_LIBRARIES})
 endfunction()
 
-# fp8lab_test(<name> SOURCES <files> [ROOMS <rooms>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>])
+# fp8lab_test(<name> SOURCES <files> [ROOMS <rooms>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>] [CARD])
 # One GoogleTest binary and one CTest entry; correctness/ itself is on the include path for reference/ and support/.
+# CARD: where CUDA is built, a second entry, <name>_on_card, runs the same binary on device `cuda`; tests that name Blackwell are
+# not for the cards there are.
 function(fp8lab_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "CARD" "TIMEOUT" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/correctness)
   list(TRANSFORM ARG_ROOMS PREPEND fp8lab_)
@@ -49,6 +51,11 @@ function(fp8lab_test name)
     math(EXPR ARG_TIMEOUT "4 * ${ARG_TIMEOUT}")  # sanitizers cost that much at most
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  if(ARG_CARD AND FP8LAB_WITH_CUDA)
+    add_test(NAME ${name}_on_card COMMAND ${name} --gtest_filter=-*blackwell*)
+    set_tests_properties(${name}_on_card PROPERTIES
+      TIMEOUT ${ARG_TIMEOUT} LABELS "gpu" ENVIRONMENT FP8LAB_TEST_DEVICE=cuda)
+  endif()
 endfunction()
 
 # fp8lab_bench(<name> SOURCES <files> [ROOMS <rooms>] [LIBRARIES <others>])

@@ -19,7 +19,7 @@ constexpr std::int64_t kRows = 256, kCols = 128;
 
 /// A quantized matrix on a device of its own.
 struct Sample {
-  std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device = support::open_poisoned_device();
   HolderId holder = support::anyone(*device);
   QuantFormat format;
 

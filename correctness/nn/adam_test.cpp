@@ -69,7 +69,7 @@ class AdamTest : public ::testing::TestWithParam<Case> {
   std::vector<double> parameter() { return support::read(*device_, parameter_.value); }
   double rounding() const { return GetParam().dtype == DType::kBF16 ? 0x1p-8 : kUnit; }
 
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Runtime runtime_{.device = *device_, .behaviors = {}};
   Parameter parameter_;
   AdamOptions options_{
@@ -138,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(Types, AdamTest,
 
 // Twenty steps without looking, where roundings add up: every step adds one of the parameter and a few of its move.
 TEST(AdamRun, StaysWithTheDoubleRunOverTwentySteps) {
-  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
   Parameter parameter;
   parameter.name = "w";

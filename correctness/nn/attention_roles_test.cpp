@@ -134,7 +134,7 @@ class AttentionRoles : public ::testing::TestWithParam<const char*> {
                                 reference::gaussian_values(kTokens * cols, seed, deviation));
   }
 
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Runtime runtime_{.device = *device_, .behaviors = {}};
   Recipe recipe_ = make_recipe(GetParam());
   Registry registry_;

@@ -91,7 +91,7 @@ class LinearRoles : public ::testing::TestWithParam<Case> {
                                 reference::gaussian_values(kTokens * cols, seed, deviation));
   }
 
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu(GetParam().arch);
+  std::unique_ptr<Device> device_ = support::open_poisoned_device(GetParam().arch);
   Runtime runtime_{.device = *device_, .behaviors = {}};
   Recipe recipe_ = make_recipe(GetParam().recipe);
   Registry registry_;

@@ -20,7 +20,7 @@ class Training : public ::testing::TestWithParam<const char*> {};
 
 // One batch again and again: a layer that gets its gradients right learns it by heart.
 TEST_P(Training, ReducesTheLossAndMovesEveryWeight) {
-  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}, .seed = 3};
   const CellConfig cell = support::small_cell(GetParam());
   Model model(runtime, make_recipe(GetParam()),

@@ -53,7 +53,7 @@ class Activation : public ::testing::TestWithParam<Case> {
   }
   const Case c_ = GetParam();
   const std::int64_t in_cols_ = gated() ? 2 * c_.cols : c_.cols;
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Tensor x_ = make_tensor(*device_, {c_.rows, in_cols_}, c_.dtype, telling_values(c_.rows* in_cols_, 1));
   Tensor grad_y_ = make_tensor(*device_, {c_.rows, c_.cols}, c_.dtype, reference::gaussian_values(c_.rows* c_.cols, 2));
 };
@@ -90,7 +90,7 @@ class ActivationEdges : public ::testing::Test {
     return make_tensor(*device_, shape, dtype, std::vector<float>(static_cast<std::size_t>(shape.numel()), 1.0f));
   }
   HolderId anyone() { return support::anyone(*device_); }
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
 TEST_F(ActivationEdges, InfinityAndNanKeepTheirMeaning) {

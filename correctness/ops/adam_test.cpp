@@ -62,7 +62,7 @@ class Adam : public ::testing::TestWithParam<Case> {
 
   static constexpr float kLearningRate = 0.01f, kBeta1 = 0.9f, kBeta2 = 0.95f, kEpsilon = 1e-8f;
   const Case c_ = GetParam();
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Tensor param_ = gaussian(c_.param, 1, 1.0);
   Tensor exp_avg_ = filled(DType::kF32, 0.0f);
   Tensor exp_avg_sq_ = filled(DType::kF32, 0.0f);
@@ -140,7 +140,7 @@ class AdamEdges : public ::testing::Test {
                                                  .bias_correction1 = 1.0f - 0.9f,
                                                  .bias_correction2 = 1.0f - 0.999f});
   }
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
 TEST_F(AdamEdges, ZeroGradientsMoveNothing) {

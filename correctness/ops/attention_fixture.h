@@ -12,6 +12,7 @@
 #include "core/counter_rng.h"
 #include "ops/attention.h"
 #include "reference/attention_reference.h"
+#include "support/test_device.h"
 
 /// What the attention tests share: operands on a device, the same operands in double for the reference, and a
 /// comparison that asks for the reference's own error bound.
@@ -208,7 +209,7 @@ class AttentionTest : public ::testing::Test {
  protected:
   // Poison: whatever a kernel reads without having written it, or leaves unwritten, is NaN.
   std::unique_ptr<Device> owned_device_ =
-      open_device("cpu", {.arch = "hopper", .memory = {.capacity_bytes = 0, .poison = true}});
+      support::open_poisoned_device();
   Device& device_ = *owned_device_;
 };
 

@@ -38,7 +38,7 @@ class DelayedScalingTest : public ::testing::Test {
     return result;
   }
 
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
 TEST_F(DelayedScalingTest, StartsWithScalesOfOneAndAnEmptyHistory) {

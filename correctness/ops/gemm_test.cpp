@@ -61,7 +61,7 @@ TEST_P(Gemm, IsWithinTheBoundOfItsReductionAtEverySize) {
   constexpr std::int64_t kSizes[][3] = {{1, 1, 1},     {1, 9, 3},      {17, 1, 33},    {33, 31, 32},   {64, 48, 128},
                                         {5, 130, 129}, {127, 129, 65}, {257, 129, 65}, {130, 140, 300}};
   const Case c = GetParam();
-  const std::unique_ptr<Device> device = support::open_poisoned_cpu(c.arch);
+  const std::unique_ptr<Device> device = support::open_poisoned_device(c.arch);
   for (const auto& [m, n, k] : kSizes) {
     SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k);
     const Operand a = make_operand(*device, {.kind = c.a, .path = c.path, .rows = m, .cols = k, .seed = 1});
@@ -110,7 +110,7 @@ class GemmEdges : public ::testing::Test {
   std::string error_of(const GemmInputs& inputs) {
     return support::error_of([&] { gemm(*device_, inputs); });
   }
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
 TEST_F(GemmEdges, AddsTheBias) {
@@ -256,7 +256,7 @@ TEST_F(GemmEdges, HopperRefusesATransposedViewOfCodesAndBlackwellTakesIt) {
       inputs_on(*device_),
       "gemm: a is e4m3 [4, 6] scaled per tensor, b is e4m3 [5, 6] scaled per tensor; 'hopper' reads quantized operands "
       "along the reduction axis only, so the column-wise half is needed instead of a transposed view");
-  EXPECT_EQ(inputs_on(*support::open_poisoned_cpu("blackwell")), "");
+  EXPECT_EQ(inputs_on(*support::open_poisoned_device("blackwell")), "");
   // A microscaled product is emulated from values there, so its operands lie as they like.
   const Operand mx = make_operand(*device_, {.kind = Kind::kMxfp8, .path = Path::kColumnwise, .rows = 4, .cols = 64});
   EXPECT_EQ(mx.view.values.row_stride, 1);

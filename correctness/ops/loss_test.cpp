@@ -25,7 +25,7 @@ class Loss : public ::testing::TestWithParam<DType> {
   }
   Tensor scalar(float value) { return make_tensor(*device_, {1, 1}, DType::kF32, {value}); }
   HolderId anyone() { return support::anyone(*device_); }
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
 /// Sums are kept in double, so the rounding to FP32 is all there is; the sums themselves differ by their order.

@@ -63,7 +63,7 @@ class Norm : public ::testing::TestWithParam<Case> {
   }
 
   const Case c_ = GetParam();
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Tensor x_, grad_y_, gamma_, beta_;
 };
 
@@ -127,7 +127,7 @@ class NormEdges : public ::testing::Test {
   Tensor make(const Shape& shape, DType dtype = DType::kF32) {
     return make_tensor(*device_, shape, dtype, std::vector<float>(static_cast<std::size_t>(shape.numel()), 1.0f));
   }
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
 TEST_F(NormEdges, ConstantRowsAreZeroBeforeTheBias) {

@@ -25,7 +25,7 @@ class QuantizeArguments : public ::testing::Test {
       EXPECT_NE(message.find(word), std::string::npos) << "'" << message << "' lacks '" << word << "'";
   }
 
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Tensor x_ = support::make_tensor(*device_, {32, 64}, DType::kBF16, std::vector<float>(2048, 1.0f));
   Tensor one_ = support::scalar(*device_, 1.0f);
   Tensor two_ = support::make_tensor(*device_, {2}, DType::kF32, {1.0f, 1.0f});

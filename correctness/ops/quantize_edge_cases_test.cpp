@@ -56,7 +56,7 @@ class QuantizeEdge : public ::testing::Test {
     return values;
   }
 
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
   float history_scale_ = 1.0f;
 };
 

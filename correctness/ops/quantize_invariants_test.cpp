@@ -36,7 +36,7 @@ class QuantizeInvariants : public ::testing::Test {
     return result;
   }
 
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
 const char* const kOneDimensional[] = {"block_1x128_pow2", "block_1x128_f32", "mxfp8_rceil", "mxfp8_floor",

@@ -40,7 +40,7 @@ class EveryFormat : public ::testing::TestWithParam<std::tuple<NamedFormat, DTyp
     return support::place(*device_, shape, dtype(), support::varied_values(shape.numel(), 17), placement);
   }
 
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
 TEST_P(EveryFormat, EqualsItsDefinition) {
@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(Quantize, EveryFormat,
 // Each mistake must change codes or scales of the data that the comparisons above use, which stay equal without it. The other order
 // of the scaling rule moves only ties, some 200 in a million, so that one gets a million.
 TEST(QuantizeReference, NoticesMistakes) {
-  const auto device = support::open_poisoned_cpu();
+  const auto device = support::open_poisoned_device();
   const auto differs = [&](const std::string& format_name, Flaw flaw) {
     const QuantFormat format = support::format_named(format_name);
     const Shape shape = flaw == Flaw::kDividesByInverse ? Shape{1000, 1000} : Shape{127, 129};
@@ -142,7 +142,7 @@ TEST(QuantizeReference, NoticesMistakes) {
 }
 
 TEST(QuantizeTogether, SharesTheScaleOfTheLargest) {
-  const auto device = support::open_poisoned_cpu();
+  const auto device = support::open_poisoned_device();
   const QuantFormat format = support::format_named("current_e4m3");
   const Tensor packed = support::make_tensor(*device, {40, 96}, DType::kBF16, support::varied_values(40 * 96, 3));
   const std::vector<Tensor> parts = {packed.columns(0, 48), packed.columns(48, 16), packed.columns(64, 32)};
@@ -160,7 +160,7 @@ TEST(QuantizeTogether, SharesTheScaleOfTheLargest) {
 
 // Kernels take any strides, more than tensors can have.
 TEST(QuantizeKernel, TakesAnyStrides) {
-  const auto device = support::open_poisoned_cpu();
+  const auto device = support::open_poisoned_device();
   constexpr std::int64_t kRows = 37, kCols = 70;
   const std::vector<float> values = support::varied_values(20000, 5);
   const Tensor memory = support::make_tensor(*device, {20000}, DType::kBF16, values);

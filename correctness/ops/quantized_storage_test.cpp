@@ -91,7 +91,7 @@ class QuantizedStorage : public ::testing::TestWithParam<NamedFormat> {
     exact_scale_ = support::expected_scale(support::matrix_of(*device_, x), format());
   }
 
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
   std::optional<float> exact_scale_;
 };
 

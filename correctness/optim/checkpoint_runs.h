@@ -21,7 +21,7 @@ inline std::filesystem::path path_of(const TemporaryDirectory& folder) { return 
 
 /// A layer under a recipe with everything that its course depends on.
 struct Training {
-  std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}, .seed = 5};
   LayerConfig config;
   Model model;
@@ -69,7 +69,7 @@ using Cut = std::vector<std::int64_t>;
 
 /// What one rank has of a matrix, in eight bits or not, and of a vector that only the last rank has.
 struct Rank {
-  std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
   std::int64_t first;
   std::int64_t rows;

@@ -48,7 +48,7 @@ class ListOps : public ::testing::Test {
       }
     }
   }
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Runtime runtime_{.device = *device_, .behaviors = {}};
 };
 
@@ -81,7 +81,7 @@ TEST_F(ListOps, RefuseListsThatDoNotMatch) {
 
 class QuantizedLists : public ::testing::TestWithParam<const char*> {
  protected:
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Runtime runtime_{.device = *device_, .behaviors = {}};
 };
 
@@ -142,7 +142,7 @@ class ForeachAgainstFused : public ::testing::TestWithParam<Decay> {};
 // One rule in two orders of operations. From the same state a move differs by some twenty roundings of the move and the
 // parameter by two of its own; twenty steps add up, and moments that differ by a few units move on by as little.
 TEST_P(ForeachAgainstFused, AgreeInF32) {
-  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
   const AdamOptions options{
       .learning_rate = 1e-2, .weight_decay = GetParam().weight_decay, .decoupled_decay = GetParam().decoupled};

@@ -20,7 +20,7 @@ using reference::bitwise_equal;
 
 class QuantizedAdam : public ::testing::TestWithParam<const char*> {
  protected:
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Runtime runtime_{.device = *device_, .behaviors = {}, .seed = 11};
   AdamOptions options_{.learning_rate = 1e-2, .weight_decay = 0.01, .master = MasterWeights::kF32};
 };
@@ -62,7 +62,7 @@ struct Course {
 };
 
 Course train(const char* recipe_name, bool eight_bits, MasterWeights master, int steps) {
-  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}, .seed = 5};
   const Recipe recipe = make_recipe(recipe_name);
   const LayerConfig config = small_layer(recipe_name);
@@ -108,7 +108,7 @@ TEST_P(QuantizedAdam, EqualsWeightsIn16BitsThatAreCastInEveryStep) {
 
 // The codes after the last step are what forward would cast from the 16-bit weights then.
 TEST_P(QuantizedAdam, HoldsTheCodesThatTheNextForwardWouldCast) {
-  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}, .seed = 5};
   const Recipe recipe = make_recipe(GetParam());
   const LayerConfig config = small_layer(GetParam());
@@ -169,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, QuantizedAdam, ::testing::ValuesIn(kQuantizedR
 
 // A master starts from the initial value, not from its eight bits; after another hand wrote the weights, from these.
 TEST(MasterSeed, IsTheInitialValueAsLongAsItHolds) {
-  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}, .seed = 11};
   const auto parameter = optim_test::make_parameter(*device, {.shape = {64, 32}, .recipe = "current"});
   parameter->init = Init::kNormal;
@@ -191,7 +191,7 @@ TEST(MasterSeed, IsTheInitialValueAsLongAsItHolds) {
 TEST(MasterSeed, IsTheSliceOfTheWholeOnEveryShard) {
   for (const bool deferred : {true, false}) {
     run_ranks("in_process", {.ranks = 3}, [&](ProcessGroup& group) {
-      const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+      const std::unique_ptr<Device> device = support::open_poisoned_device();
       Runtime runtime{.device = *device, .behaviors = {}, .seed = 11};
       const auto whole = optim_test::make_parameter(*device, {.shape = {160, 32}, .recipe = "current"});
       whole->init = Init::kNormal;

@@ -32,7 +32,7 @@ class ReversedUnwrapping : public ::testing::Test {
       EXPECT_NE(all_bytes(*device_, parameter.shard->quantized), before);
     }
   }
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
   static constexpr Behaviors kReverted{.unwrap_shards_in_adam = false};
 };
 using ReversedUnwrappingDeathTest = ReversedUnwrapping;
@@ -77,7 +77,7 @@ Gathered run(const char* recipe, const Cut& cut, double max_grad_norm) {
   const int ranks = static_cast<int>(cut.size()) - 1;
   std::vector<Gathered> parts(static_cast<std::size_t>(ranks));
   run_ranks("in_process", {.ranks = ranks}, [&](ProcessGroup& group) {
-    const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+    const std::unique_ptr<Device> device = support::open_poisoned_device();
     Runtime runtime{.device = *device, .behaviors = {}};
     const auto rank = static_cast<std::size_t>(group.rank());
     const std::int64_t first = cut[rank], rows = cut[rank + 1] - first;
@@ -122,7 +122,7 @@ TEST_P(ShardedAdam, LeavesTheSlicesOfWhatOneRankWouldHave) {
 
 TEST_P(ShardedAdam, ClipsByTheNormOfAllShards) {
   double squares = 0.0;
-  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
   for (const Shape& shape : {Shape{384, 128}, Shape{40}}) {
     const auto parameter = optim_test::make_parameter(*device, {.shape = shape});
     set_gradient(*device, *parameter, 5);
@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, ShardedAdam, ::testing::ValuesIn(kQuantizedRec
 
 // The coefficient is applied inside the kernel: bitwise a run on gradients multiplied by it beforehand.
 TEST(Clipping, IsAMultiplicationOfTheGradient) {
-  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
   const auto a = optim_test::make_parameter(*device, {.shape = {40, 50}, .dtype = DType::kF32});
   const auto b = optim_test::make_parameter(*device, {.shape = {40, 50}, .dtype = DType::kF32});
@@ -166,7 +166,7 @@ TEST(Clipping, IsAMultiplicationOfTheGradient) {
 TEST(Clipping, CountsReplicatedParametersOnce) {
   std::array<float, 3> norms{};
   run_ranks("in_process", {.ranks = 3}, [&](ProcessGroup& group) {
-    const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+    const std::unique_ptr<Device> device = support::open_poisoned_device();
     Runtime runtime{.device = *device, .behaviors = {}};
     const auto parameter = optim_test::make_parameter(*device, {.shape = {2, 2}, .dtype = DType::kF32});
     parameter->grad = support::make_tensor(*device, {2, 2}, DType::kF32, {1.0f, 1.0f, 1.0f, 1.0f});
@@ -178,7 +178,7 @@ TEST(Clipping, CountsReplicatedParametersOnce) {
 }
 
 TEST(Clipping, LetsNanThrough) {
-  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
   const auto parameter = optim_test::make_parameter(*device, {.shape = {1, 2}, .dtype = DType::kF32});
   parameter->grad = support::make_tensor(*device, {1, 2}, DType::kF32, {1.0f, std::nanf("")});

@@ -54,7 +54,7 @@ Expected stored_as(DType dtype, Expected moment) {
 class StateTypes : public ::testing::TestWithParam<Case> {
  protected:
   const Case c_ = GetParam();
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Runtime runtime_{.device = *device_, .behaviors = {}};
   // Numbers that f32 holds, so that the reference and the kernel start from the same.
   AdamOptions options_{.learning_rate = 0x1p-7,
@@ -185,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // The two halves are the f32 master: a run with them ends where a run with the copy does.
 TEST(Remainders, FollowTheMasterBitForBit) {
-  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
   const auto a = optim_test::make_parameter(*device, {.shape = {7, 333}}),
              b = optim_test::make_parameter(*device, {.shape = {7, 333}});
@@ -204,7 +204,7 @@ TEST(Remainders, FollowTheMasterBitForBit) {
 
 // Halves at the ends of the range: the largest float rounds to an infinity whose low half takes it back.
 TEST(Remainders, KeepWhatRoundingWouldLose) {
-  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
   const auto parameter = optim_test::make_parameter(*device, {.shape = {1, 3}});
   device->write(parameter->value, std::vector<float>{0x1.fep127f, -0x1.fep127f, 1.0f});

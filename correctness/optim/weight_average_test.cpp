@@ -19,7 +19,7 @@ class WeightAverages : public ::testing::TestWithParam<const char*> {
   std::vector<float> values(const QuantizedTensor& q) {
     return device_->read(dequantize(*device_, q.rowwise_operand(), DType::kBF16, support::anyone(*device_)));
   }
-  std::unique_ptr<Device> device_ = support::open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Runtime runtime_{.device = *device_, .behaviors = {}};
   std::unique_ptr<Parameter> weight_ = optim_test::make_parameter(*device_, {.recipe = GetParam()});
 };
@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, WeightAverages, ::testing::ValuesIn(kQuantized
 
 // Zeros that have the weights' own scale instead of a copy: casting the average rescales the weights.
 TEST(WeightAverage, RescalesTheWeightsWhereZerosShareTheirScale) {
-  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
   for (const bool own_scale : {true, false}) {
     Runtime runtime{.device = *device, .behaviors = {.own_scale_in_new_zeros = own_scale}};
     const auto weight = optim_test::make_parameter(*device, {.recipe = "current"});
@@ -85,7 +85,7 @@ TEST(WeightAverage, RescalesTheWeightsWhereZerosShareTheirScale) {
 }
 
 TEST(WeightAverage, OfHighPrecisionIsF32) {
-  const std::unique_ptr<Device> device = support::open_poisoned_cpu();
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
   const auto weight = optim_test::make_parameter(*device, {.shape = {3, 4}});
   WeightAverage average(runtime, {weight.get()}, 0.75);

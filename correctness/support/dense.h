@@ -8,14 +8,10 @@
 
 #include "backend/device.h"
 #include "core/check.h"
+#include "support/test_device.h"
 
 /// What the tests of dense operations share: tensors of given values on a device, read back in double.
 namespace fp8lab::support {
-
-/// Fresh memory holds NaN, so that what a kernel forgot to write cannot pass.
-inline std::unique_ptr<Device> open_poisoned_cpu(std::string_view arch = "hopper") {
-  return open_device("cpu", {.arch = arch, .memory = {.capacity_bytes = 0, .poison = true}});
-}
 
 inline HolderId anyone(Device& device) { return device.holder(HolderKind::kInFlight); }
 

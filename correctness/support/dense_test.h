@@ -18,7 +18,7 @@ class DenseTest : public ::testing::Test {
   Tensor empty(const Shape& shape, DType dtype = DType::kF32) { return device_->allocate({shape, dtype}, anyone()); }
   HolderId anyone() { return support::anyone(*device_); }
 
-  std::unique_ptr<Device> device_ = open_poisoned_cpu();
+  std::unique_ptr<Device> device_ = open_poisoned_device();
 };
 
 }  // namespace fp8lab::support

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+
+#include "backend/device.h"
+
+namespace fp8lab::support {
+
+/// The device that a suite runs on: `cpu`, or the one that its CTest entry names (fp8lab_test(CARD) in Rooms.cmake), so that one
+/// suite judges every backend.
+inline std::string_view test_device() {
+  const char* const name = std::getenv("FP8LAB_TEST_DEVICE");
+  return name ? name : "cpu";
+}
+
+/// Fresh memory holds NaN, so that what a kernel forgot to write cannot pass.
+inline std::unique_ptr<Device> open_poisoned_device(std::string_view arch = "hopper") {
+  return open_device(test_device(), {.arch = arch, .memory = {.capacity_bytes = 0, .poison = true}});
+}
+
+}  // namespace fp8lab::support
