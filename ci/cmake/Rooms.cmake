@@ -12,13 +12,11 @@ endif()
 
 add_library(fp8lab_settings INTERFACE)
 target_compile_features(fp8lab_settings INTERFACE cxx_std_20)
-if(FP8LAB_WITH_CUDA)
-  target_compile_features(fp8lab_settings INTERFACE cuda_std_20)
-endif()
 # Contraction would round differently per instruction set; kernels that want fma say fma.
 target_compile_options(fp8lab_settings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor ${werror} -ffp-contract=off>)
-target_compile_options(fp8lab_settings INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>)
+# As an option: CMake 3.25 does not know the standards of CUDA 13.
+target_compile_options(fp8lab_settings INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false>)
 target_link_libraries(fp8lab_settings INTERFACE Threads::Threads)
 if(FP8LAB_SANITIZE)
   target_compile_options(fp8lab_settings INTERFACE
