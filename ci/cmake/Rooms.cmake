@@ -15,7 +15,6 @@ target_compile_features(fp8lab_settings INTERFACE cxx_std_20)
 # Contraction would round differently per instruction set; kernels that want fma say fma.
 target_compile_options(fp8lab_settings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor ${werror} -ffp-contract=off>)
-# As an option: CMake 3.25 does not know the standards of CUDA 13.
 target_compile_options(fp8lab_settings INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false>)
 target_link_libraries(fp8lab_settings INTERFACE Threads::Threads)
 if(FP8LAB_SANITIZE)
