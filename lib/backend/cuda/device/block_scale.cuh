@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/float8.h"
+#include "recipe/recipe.h"
+#include "tensor/view.h"
+
+namespace fp8lab::cuda {
+
+/// How a block's amax becomes its scale, and that the bytes that are stored.
+struct ScaleRule {
+  ScaleKind kind;
+  float fp8_max;
+  int emax;
+  float epsilon;
+};
+
+inline ScaleRule scale_rule(const QuantFormat& format) {
+  const bool e4m3 = format.payload == DType::kE4M3;
+  return {.kind = format.scale,
+          .fp8_max = e4m3 ? E4M3::kMax : E5M2::kMax,
+          .emax = e4m3 ? E4M3::kEmax : E5M2::kEmax,
+          .epsilon = format.epsilon};
+}
+
+/// An E8M0 scale of a block whose largest magnitude has the bits `amax`.
+__device__ inline std::uint8_t e8m0_scale(const ScaleRule& rule, std::uint32_t amax) {
+  const float value = float_from_bits(amax);
+  return rule.kind == ScaleKind::kE8M0Floor ? e8m0_floor(value, rule.emax) : e8m0_rceil(value, rule.fp8_max);
+}
+
+/// What such a block is multiplied by where its scale is a float; the inverse is what is stored.
+__device__ inline float float_scale(const ScaleRule& rule, std::uint32_t amax) {
+  return fp8lab::scale_from_amax(float_from_bits(amax), rule.fp8_max, rule.epsilon, rule.kind == ScaleKind::kF32PowerOfTwo);
+}
+
+/// 1 / scale, of which the host keeps the NaN that it was given.
+__device__ inline float inverse_scale(float scale) {
+  return scale == scale ? 1.0f / scale : float_from_bits(float_bits(scale) | kFloatQuietNanBits);
+}
+
+}  // namespace fp8lab::cuda
