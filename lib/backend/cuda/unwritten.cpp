@@ -4,11 +4,6 @@
 // Kernels still to be written.
 namespace fp8lab::cuda {
 
-void fill(const FillArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'fill' yet"); }
-void random(const RandomArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'random' yet"); }
-void cast(const CastArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'cast' yet"); }
-void add(const AddArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'add' yet"); }
-void scale(const ScaleArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'scale' yet"); }
 void column_sum(const ColumnSumArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'column_sum' yet"); }
 void gemm(const GemmArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'gemm' yet"); }
 void norm_forward(const NormForwardArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'norm_forward' yet"); }
@@ -16,7 +11,6 @@ void norm_backward(const NormBackwardArgs&, ExecContext&) { fail("device 'cuda' 
 void activation_forward(const ActivationForwardArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'activation_forward' yet"); }
 void activation_backward(const ActivationBackwardArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'activation_backward' yet"); }
 void rope(const RopeArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'rope' yet"); }
-void dropout(const DropoutArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'dropout' yet"); }
 void attention_forward(const AttentionForwardArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'attention_forward' yet"); }
 void attention_backward(const AttentionBackwardArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'attention_backward' yet"); }
 void sum_loss(const SumLossArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'sum_loss' yet"); }

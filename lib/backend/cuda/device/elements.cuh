@@ -45,5 +45,26 @@ struct Element<DType::kE5M2> {
   __device__ static float load(std::uint8_t x) { return e5m2_to_f32(x); }
   __device__ static std::uint8_t store(float x) { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2); }
 };
+// These are only read.
+template <>
+struct Element<DType::kE8M0> {
+  using Storage = std::uint8_t;
+  __device__ static float load(std::uint8_t x) { return e8m0_to_f32(x); }
+};
+template <>
+struct Element<DType::kU8> {
+  using Storage = std::uint8_t;
+  __device__ static float load(std::uint8_t x) { return static_cast<float>(x); }
+};
+template <>
+struct Element<DType::kI16> {
+  using Storage = std::int16_t;
+  __device__ static float load(std::int16_t x) { return static_cast<float>(x); }
+};
+template <>
+struct Element<DType::kI32> {
+  using Storage = std::int32_t;
+  __device__ static float load(std::int32_t x) { return static_cast<float>(x); }
+};
 
 }  // namespace fp8lab::cuda

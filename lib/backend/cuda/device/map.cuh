@@ -1,0 +1,108 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "backend/cuda/context.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/runs.cuh"
+
+// Kernels that treat every element by itself: an operation over runs, in whatever types and strides its matrices have.
+namespace fp8lab::cuda {
+
+template <int Inputs, int Outputs, class Op>
+struct MapArgs {
+  Elements in[Inputs > 0 ? Inputs : 1];
+  Elements out[Outputs];
+  std::int64_t rows;
+  std::int64_t cols;
+  Op op;
+};
+
+inline constexpr int kMapThreads = 256;
+
+// Every thread has read its runs before it writes, so outputs may be inputs.
+template <int Width, int Unroll, int Type, int Inputs, int Outputs, class Op>
+__global__ void __launch_bounds__(kMapThreads) map_kernel(const MapArgs<Inputs, Outputs, Op> args) {
+  const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * Width;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * Unroll * step + threadIdx.x * Width;
+  const std::int64_t row_step = static_cast<std::int64_t>(gridDim.y) * blockDim.y;
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < args.rows; row += row_step) {
+    float in[Unroll][Inputs > 0 ? Inputs : 1][Width];
+#pragma unroll
+    for (int u = 0; u < Unroll; ++u) {
+      const std::int64_t col = first + u * step;
+      if (col < args.cols) {
+#pragma unroll
+        for (int k = 0; k < Inputs; ++k) load_run<Type>(args.in[k], row, col, args.cols - col, in[u][k]);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < Unroll; ++u) {
+      const std::int64_t col = first + u * step;
+      if (col >= args.cols) continue;
+      float out[Outputs][Width];
+      args.op(in[u], out, row, col);
+#pragma unroll
+      for (int k = 0; k < Outputs; ++k) store_run<Type>(out[k], args.out[k], row, col, args.cols - col);
+    }
+  }
+}
+
+template <int Width, int Unroll, int Type, int Inputs, int Outputs, class Op>
+void launch_map(const MapArgs<Inputs, Outputs, Op>& args, cudaStream_t stream) {
+  constexpr std::int64_t kMostGridRows = 65535;
+  const std::int64_t runs = (args.cols + Width - 1) / Width;
+  unsigned across = 1;  // threads along a row; short rows share a block
+  while (across < kMapThreads && across < runs) across *= 2;
+  const dim3 block(across, kMapThreads / across);
+  const std::int64_t row_groups = (args.rows + block.y - 1) / block.y;
+  const dim3 grid(static_cast<unsigned>((runs + std::int64_t{across} * Unroll - 1) / (std::int64_t{across} * Unroll)),
+                  static_cast<unsigned>(row_groups < kMostGridRows ? row_groups : kMostGridRows));
+  map_kernel<Width, Unroll, Type, Inputs, Outputs, Op><<<grid, block, 0, stream>>>(args);
+  cuda_check_launch("map_kernel");
+}
+
+/// Calls op(in, out, row, col) for runs in[Inputs][Width] of FP32 values that begin at (row, col), and stores out[Outputs][Width].
+/// All matrices have the shape of outputs[0]. If all are contiguous they are one long row: row 0, and `col` the element's number.
+/// Wide runs where each matrix holds them, else element by element.
+template <int Inputs, int Outputs, class Op>
+void map(const std::array<MatrixView, Inputs>& inputs, const std::array<MatrixView, Outputs>& outputs, const Op& op,
+         CudaContext& card) {
+  MapArgs<Inputs, Outputs, Op> args{.in = {}, .out = {}, .rows = outputs[0].rows, .cols = outputs[0].cols, .op = op};
+  if (args.rows == 0 || args.cols == 0) return;
+  bool contiguous = true, runs = true, same_type = true;
+  const auto see = [&](const MatrixView& view) {
+    contiguous = contiguous && view.contiguous();
+    runs = runs && holds_runs(view);
+    same_type = same_type && view.dtype == outputs[0].dtype;
+  };
+  for (const MatrixView& view : inputs) see(view);
+  for (const MatrixView& view : outputs) see(view);
+  for (int k = 0; k < Inputs; ++k) args.in[k] = elements(inputs[static_cast<std::size_t>(k)]);
+  for (int k = 0; k < Outputs; ++k) args.out[k] = elements(outputs[static_cast<std::size_t>(k)]);
+  if (contiguous) {
+    args.cols *= args.rows;
+    args.rows = 1;
+    const auto flatten = [](Elements& matrix) { matrix.col_stride = 1; };
+    for (Elements& matrix : args.in) flatten(matrix);
+    for (Elements& matrix : args.out) flatten(matrix);
+    // Only the beginning counts then.
+    const auto aligned = [](const MatrixView& view) {
+      return reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(run_alignment(view.dtype)) == 0;
+    };
+    runs = true;
+    for (const MatrixView& view : inputs) runs = runs && aligned(view);
+    for (const MatrixView& view : outputs) runs = runs && aligned(view);
+  }
+  if (!runs) return launch_map<1, 1, kMixedTypes>(args, card.stream());
+  if (!same_type) return launch_map<kRunWidth, 2, kMixedTypes>(args, card.stream());
+  switch (outputs[0].dtype) {
+    case DType::kF32: return launch_map<kRunWidth, 2, static_cast<int>(DType::kF32)>(args, card.stream());
+    case DType::kF16: return launch_map<kRunWidth, 2, static_cast<int>(DType::kF16)>(args, card.stream());
+    case DType::kBF16: return launch_map<kRunWidth, 2, static_cast<int>(DType::kBF16)>(args, card.stream());
+    default: return launch_map<kRunWidth, 2, kMixedTypes>(args, card.stream());
+  }
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "backend/cuda/device/elements.cuh"
+#include "core/dtype.h"
+#include "core/float8.h"
+#include "tensor/view.h"
+
+// Runs of FP32 values read from and rounded to whatever a matrix stores, as backend/cpu/rows.h has them. A run of eight is
+// one 16-byte access in 16-bit types, two in FP32 and an 8-byte one in FP8.
+namespace fp8lab::cuda {
+
+/// A matrix as device code walks it.
+struct Elements {
+  std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  std::int64_t row_stride = 0;
+  std::int64_t col_stride = 1;
+
+  template <class T>
+  __device__ T* at(std::int64_t row, std::int64_t col) const {
+    return reinterpret_cast<T*>(data) + row * row_stride + col * col_stride;
+  }
+};
+
+inline Elements elements(const MatrixView& view) {
+  return {.data = view.data, .dtype = view.dtype, .row_stride = view.row_stride, .col_stride = view.col_stride};
+}
+
+/// What a wide run starts at: 16 bytes, or the run's size if that is less.
+inline constexpr int kRunWidth = 8;
+inline std::int64_t run_alignment(DType dtype) {
+  const auto bytes = static_cast<std::int64_t>(size_bytes(dtype)) * kRunWidth;
+  return bytes < 16 ? bytes : 16;
+}
+/// Whether every row of `view` can be read in wide runs.
+inline bool holds_runs(const MatrixView& view) {
+  if (view.cols > 1 && view.col_stride != 1) return false;
+  const std::int64_t alignment = run_alignment(view.dtype);
+  const std::int64_t step = view.row_stride * static_cast<std::int64_t>(size_bytes(view.dtype));
+  return reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(alignment) == 0 &&
+         (view.rows <= 1 || step % alignment == 0);
+}
+
+template <class T>
+struct alignas(sizeof(T) * kRunWidth < 16 ? sizeof(T) * kRunWidth : 16) Run {
+  T values[kRunWidth];
+};
+
+template <DType Type, int Width>
+__device__ inline void load_typed(const Elements& from, std::int64_t row, std::int64_t col, std::int64_t count,
+                                  float (&values)[Width]) {
+  using Storage = typename Element<Type>::Storage;
+  const Storage* at = from.at<const Storage>(row, col);
+  if constexpr (Width == kRunWidth) {
+    if (count >= Width) {
+      const Run<Storage> run = *reinterpret_cast<const Run<Storage>*>(at);
+#pragma unroll
+      for (int j = 0; j < Width; ++j) values[j] = Element<Type>::load(run.values[j]);
+      return;
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < Width; ++j) values[j] = j < count ? Element<Type>::load(at[j * from.col_stride]) : 0.0f;
+}
+
+template <DType Type, int Width>
+__device__ inline void store_typed(const float (&values)[Width], const Elements& to, std::int64_t row, std::int64_t col,
+                                   std::int64_t count) {
+  using Storage = typename Element<Type>::Storage;
+  Storage* at = to.at<Storage>(row, col);
+  if constexpr (Width == kRunWidth) {
+    if (count >= Width) {
+      Run<Storage> run;
+#pragma unroll
+      for (int j = 0; j < Width; ++j) run.values[j] = Element<Type>::store(values[j]);
+      *reinterpret_cast<Run<Storage>*>(at) = run;
+      return;
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < Width; ++j)
+    if (j < count) at[j * to.col_stride] = Element<Type>::store(values[j]);
+}
+
+/// Any type but I64, exactly. `Type` is that of every matrix, where the kernel knows it.
+inline constexpr int kMixedTypes = -1;
+
+template <int Type, int Width>
+__device__ inline void load_run(const Elements& from, std::int64_t row, std::int64_t col, std::int64_t count,
+                                float (&values)[Width]) {
+  if constexpr (Type != kMixedTypes) {
+    load_typed<static_cast<DType>(Type)>(from, row, col, count, values);
+  } else {
+    switch (from.dtype) {
+      case DType::kF32: return load_typed<DType::kF32>(from, row, col, count, values);
+      case DType::kF16: return load_typed<DType::kF16>(from, row, col, count, values);
+      case DType::kBF16: return load_typed<DType::kBF16>(from, row, col, count, values);
+      case DType::kE4M3: return load_typed<DType::kE4M3>(from, row, col, count, values);
+      case DType::kE5M2: return load_typed<DType::kE5M2>(from, row, col, count, values);
+      case DType::kE8M0: return load_typed<DType::kE8M0>(from, row, col, count, values);
+      case DType::kU8: return load_typed<DType::kU8>(from, row, col, count, values);
+      case DType::kI16: return load_typed<DType::kI16>(from, row, col, count, values);
+      case DType::kI32: return load_typed<DType::kI32>(from, row, col, count, values);
+      case DType::kI64: return;
+    }
+  }
+}
+
+/// f32, f16, bf16, e4m3 and e5m2, rounded to nearest even.
+template <int Type, int Width>
+__device__ inline void store_run(const float (&values)[Width], const Elements& to, std::int64_t row, std::int64_t col,
+                                 std::int64_t count) {
+  if constexpr (Type != kMixedTypes) {
+    store_typed<static_cast<DType>(Type)>(values, to, row, col, count);
+  } else {
+    switch (to.dtype) {
+      case DType::kF32: return store_typed<DType::kF32>(values, to, row, col, count);
+      case DType::kF16: return store_typed<DType::kF16>(values, to, row, col, count);
+      case DType::kBF16: return store_typed<DType::kBF16>(values, to, row, col, count);
+      case DType::kE4M3: return store_typed<DType::kE4M3>(values, to, row, col, count);
+      case DType::kE5M2: return store_typed<DType::kE5M2>(values, to, row, col, count);
+      default: return;
+    }
+  }
+}
+
+}  // namespace fp8lab::cuda

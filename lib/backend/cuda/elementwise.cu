@@ -1,0 +1,165 @@
+#include "backend/cuda/device/map.cuh"
+#include "backend/cuda/kernels.h"
+#include "core/counter_rng.h"
+#include "core/float_bits.h"
+
+namespace fp8lab::cuda {
+namespace {
+
+struct Fill {
+  float value;
+
+  template <int Width>
+  __device__ void operator()(const float (&)[1][Width], float (&out)[1][Width], std::int64_t, std::int64_t) const {
+#pragma unroll
+    for (int j = 0; j < Width; ++j) out[0][j] = value;
+  }
+};
+
+struct Scale {
+  float factor;
+
+  template <int Width>
+  __device__ void operator()(const float (&in)[1][Width], float (&out)[1][Width], std::int64_t, std::int64_t) const {
+#pragma unroll
+    for (int j = 0; j < Width; ++j) out[0][j] = in[0][j] * factor;
+  }
+};
+
+struct Add {
+  float alpha;
+  float beta;
+
+  template <int Width>
+  __device__ void operator()(const float (&in)[2][Width], float (&out)[1][Width], std::int64_t, std::int64_t) const {
+#pragma unroll
+    for (int j = 0; j < Width; ++j) out[0][j] = alpha * in[0][j] + beta * in[1][j];
+  }
+};
+
+/// Words of indices first ... first + Width - 1, four to a block.
+template <int Width>
+__device__ void draw_words(const CounterRng& rng, std::uint64_t first, std::uint32_t (&words)[Width]) {
+  if (Width == kRunWidth && first % 4 == 0) {
+#pragma unroll
+    for (int block = 0; block < Width / 4; ++block) {
+      const PhiloxBlock drawn = rng.block(first / 4 + block);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) words[4 * block + j] = drawn.words[j];
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int j = 0; j < Width; ++j) words[j] = rng.bits(first + j);
+}
+
+/// Where a matrix of `cols` columns lies in the matrix that draws.
+struct DrawnAt {
+  std::int64_t row_offset;
+  std::int64_t cols;
+
+  __device__ std::uint64_t operator()(std::int64_t row, std::int64_t col) const {
+    return static_cast<std::uint64_t>(row_offset + row) * static_cast<std::uint64_t>(cols) + static_cast<std::uint64_t>(col);
+  }
+};
+
+struct Uniform {
+  std::uint64_t seed;
+  std::uint64_t stream;
+  DrawnAt index;
+  float scale;
+
+  template <int Width>
+  __device__ void operator()(const float (&)[1][Width], float (&out)[1][Width], std::int64_t row, std::int64_t col) const {
+    std::uint32_t words[Width];
+    draw_words(CounterRng(seed, stream), index(row, col), words);
+#pragma unroll
+    for (int j = 0; j < Width; ++j) out[0][j] = CounterRng::to_unit(words[j]) * scale;
+  }
+};
+
+struct Normal {
+  std::uint64_t seed;
+  std::uint64_t stream;
+  DrawnAt index;
+  float scale;
+
+  template <int Width>
+  __device__ void operator()(const float (&)[1][Width], float (&out)[1][Width], std::int64_t row, std::int64_t col) const {
+    const CounterRng rng(seed, stream);
+    const std::uint64_t first = index(row, col);
+#pragma unroll
+    for (int j = 0; j < Width; ++j) out[0][j] = rng.normal(first + static_cast<std::uint64_t>(j)) * scale;
+  }
+};
+
+struct Dropout {
+  std::uint64_t seed;
+  std::uint64_t stream;
+  DrawnAt index;
+  float probability;
+  float keep;
+
+  template <int Width>
+  __device__ void operator()(const float (&in)[1][Width], float (&out)[1][Width], std::int64_t row, std::int64_t col) const {
+    std::uint32_t words[Width];
+    draw_words(CounterRng(seed, stream), index(row, col), words);
+#pragma unroll
+    for (int j = 0; j < Width; ++j) out[0][j] = CounterRng::to_unit(words[j]) >= probability ? in[0][j] / keep : 0.0f;
+  }
+};
+
+}  // namespace
+
+void fill(const FillArgs& args, ExecContext& context) {
+  CudaContext& card = cuda_context(context);
+  const MatrixView& out = args.out;
+  if (out.numel() == 0) return;
+  if (float_bits(args.value) != 0) return map<0, 1>({}, {out}, Fill{args.value}, card);
+  const std::size_t element = size_bytes(out.dtype);
+  if (out.contiguous()) {
+    cuda_check(cudaMemsetAsync(out.data, 0, static_cast<std::size_t>(out.numel()) * element, card.stream()), "cudaMemsetAsync");
+  } else if (out.col_stride == 1 && out.row_stride >= out.cols) {
+    cuda_check(cudaMemset2DAsync(out.data, static_cast<std::size_t>(out.row_stride) * element, 0,
+                                 static_cast<std::size_t>(out.cols) * element, static_cast<std::size_t>(out.rows), card.stream()),
+               "cudaMemset2DAsync");
+  } else {
+    // Zero has the same bytes in every type.
+    MatrixView zeros = out;
+    zeros.dtype = element == 1 ? DType::kE4M3 : element == 2 ? DType::kBF16 : DType::kF32;
+    if (element == 8) {
+      zeros.row_stride *= 2;
+      zeros.col_stride *= 2;
+      map<0, 1>({}, {zeros}, Fill{0.0f}, card);
+      zeros.data += 4;
+    }
+    map<0, 1>({}, {zeros}, Fill{0.0f}, card);
+  }
+}
+
+void scale(const ScaleArgs& args, ExecContext& context) {
+  map<1, 1>({args.values}, {args.values}, Scale{args.factor}, cuda_context(context));
+}
+
+void random(const RandomArgs& args, ExecContext& context) {
+  const DrawnAt index{.row_offset = args.row_offset, .cols = args.out.cols};
+  CudaContext& card = cuda_context(context);
+  if (args.normal)
+    return map<0, 1>({}, {args.out}, Normal{.seed = args.seed, .stream = args.stream, .index = index, .scale = args.scale}, card);
+  map<0, 1>({}, {args.out}, Uniform{.seed = args.seed, .stream = args.stream, .index = index, .scale = args.scale}, card);
+}
+
+void add(const AddArgs& args, ExecContext& context) {
+  map<2, 1>({args.a, args.b}, {args.out}, Add{.alpha = args.alpha, .beta = args.beta}, cuda_context(context));
+}
+
+void dropout(const DropoutArgs& args, ExecContext& context) {
+  const Dropout op{.seed = args.seed,
+                   .stream = args.stream,
+                   .index = {.row_offset = args.row_offset, .cols = args.in.cols},
+                   .probability = args.probability,
+                   .keep = 1.0f - args.probability};
+  map<1, 1>({args.in}, {args.out}, op, cuda_context(context));
+}
+
+}  // namespace fp8lab::cuda
