@@ -76,7 +76,7 @@ BAD_INCLUDES = [
     ("external", "lib/harness/a.cpp", "<boost/any.hpp>"),
     ("external", "lib/harness/a.cpp", "<core/check.h>"),
     ("device", "lib/backend/cuda/a.cu", '"tensor/tensor.h"'),
-    ("device", "lib/backend/cuda/a.cuh", '"core/check.h"'),
+    ("device", "lib/backend/cuda/a.cuh", '"backend/device.h"'),
 ]
 GOOD_INCLUDES = [
     ("lib/behavior/a.cpp", '"core/check.h"'),

@@ -10,15 +10,15 @@ namespace fp8lab::sample {
 
 inline Vocabulary vocabulary() {
   Vocabulary out;
-  out.recipes = {{"bf16", "sixteen bits", "", nullptr},
-                 {"delayed", "delayed scaling", "", nullptr},
-                 {"mxfp8", "blocks of 32", "", nullptr}};
-  out.devices = {{"cpu", "host", "", nullptr},
-                 {"meta", "shapes", "", nullptr},
-                 {"cuda", "card", "no CUDA device was found", nullptr}};
-  out.archs = {{"hopper", "", "", nullptr}, {"blackwell", "", "", nullptr}};
-  out.forms = {{"gpt", "", "", nullptr}, {"llama", "", "", nullptr}};
-  out.layers = {{"linear", "", "", nullptr}, {"transformer_layer", "", "", nullptr}};
+  out.recipes = {{"bf16", "sixteen bits"},
+                 {"delayed", "delayed scaling"},
+                 {"mxfp8", "blocks of 32"}};
+  out.devices = {{"cpu", "host"},
+                 {"meta", "shapes"},
+                 {"cuda", "card", [] { return std::string("no CUDA device was found"); }}};
+  out.archs = {{"hopper", ""}, {"blackwell", ""}};
+  out.forms = {{"gpt", ""}, {"llama", ""}};
+  out.layers = {{"linear", ""}, {"transformer_layer", ""}};
   out.fixes = {{"release_attention_tensors", {"TransformerEngine#1935"}, "memory stays", "attention_shells"},
                {"release_fuser_tensors", {"TransformerEngine#2750"}, "memory stays", "fuser_shells"}};
   out.max_ranks = [](std::string_view) { return 4; };

@@ -16,6 +16,12 @@
 
 namespace fp8lab {
 
+/// A moment in the order of what a device was told to do.
+class Moment {
+ public:
+  virtual ~Moment() = default;
+};
+
 /// One device as one rank sees it: memory, kernels, an architecture. Owns its memory; outlives every tensor on it.
 class Device {
  public:
@@ -37,11 +43,18 @@ class Device {
   virtual std::vector<std::byte> read_bytes(const Tensor& tensor) = 0;
   /// The other way: sets a contiguous tensor's bytes. Does nothing where computes() is false.
   virtual void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) = 0;
+  /// Copies the bytes of a contiguous tensor into another of as many, as this device copies best. Does nothing where computes() is false.
+  virtual void copy_bytes(const Tensor& from, const Tensor& to) = 0;
   /// Sets a contiguous tensor's elements from host floats, converted with round-to-nearest-even. Does nothing where
   /// computes() is false.
   virtual void write(const Tensor& tensor, std::span<const float> values) = 0;
   /// Returns when everything launched has finished.
   virtual void synchronize() = 0;
+  /// After everything launched so far. The base class takes the host's clock, for devices that compute while they launch.
+  virtual std::unique_ptr<Moment> moment();
+  /// Waits for `end`. Both are this device's.
+  virtual double seconds_between(const Moment& begin, const Moment& end);
+
   /// What kernels run on, for those who launch work of their own beside them; the backend's own type.
   ExecContext& context() { return *context_; }
   /// Bytes of device memory that the driver counts as this device's beyond the allocator's reserved ones: contexts, libraries, scratch.
@@ -84,6 +97,8 @@ struct DeviceRow {
   std::unique_ptr<Device> (*open)(const DeviceOptions&);
   /// Empty when the device can be opened here, otherwise why not.
   std::string (*unavailable_reason)();
+  /// The one architecture that it has, of those that can be opened here; empty where it takes any.
+  std::string_view (*own_arch)();
   /// Details for `fp8lab devices`, one per line.
   std::string (*describe)();
 };

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <chrono>
 #include <string>
 
 #include "backend/cpu/cpu_device.h"
@@ -12,14 +13,28 @@
 namespace fp8lab {
 namespace {
 
+class HostMoment final : public Moment {
+ public:
+  std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();
+};
+
+std::string_view any_arch() { return {}; }
+
 const std::array kDevices = {
-    DeviceRow{"cpu", "computes for real on the host", open_cpu_device, cpu_unavailable_reason, describe_cpu},
+    DeviceRow{"cpu", "computes for real on the host", open_cpu_device, cpu_unavailable_reason, any_arch, describe_cpu},
     DeviceRow{"meta", "accounts for every byte and computes nothing: full-size models in milliseconds", open_meta_device,
-              meta_unavailable_reason, describe_meta},
-    DeviceRow{"cuda", "computes on an NVIDIA GPU", open_cuda_device, cuda_unavailable_reason, describe_cuda},
+              meta_unavailable_reason, any_arch, describe_meta},
+    DeviceRow{"cuda", "computes on an NVIDIA GPU", open_cuda_device, cuda_unavailable_reason, cuda_arch,
+              describe_cuda},
 };
 
 }  // namespace
+
+std::unique_ptr<Moment> Device::moment() { return std::make_unique<HostMoment>(); }
+
+double Device::seconds_between(const Moment& begin, const Moment& end) {
+  return std::chrono::duration<double>(static_cast<const HostMoment&>(end).at - static_cast<const HostMoment&>(begin).at).count();
+}
 
 std::span<const DeviceRow> devices() { return kDevices; }
 

@@ -35,7 +35,7 @@ std::int64_t most_ranks(std::string_view device) { return device == "meta" ? kMo
 template <class Row>
 std::vector<Term> terms(std::span<const Row> rows) {
   std::vector<Term> out;
-  for (const Row& row : rows) out.push_back({std::string(row.name), std::string(row.title), "", nullptr});
+  for (const Row& row : rows) out.push_back({std::string(row.name), std::string(row.title)});
   return out;
 }
 
@@ -46,7 +46,7 @@ Vocabulary make_vocabulary() {
   out.layers = terms(layer_table());
   out.forms = terms(form_table());
   for (const DeviceRow& row : devices())
-    out.devices.push_back({std::string(row.name), std::string(row.title), row.unavailable_reason(), row.describe});
+    out.devices.push_back({std::string(row.name), std::string(row.title), row.unavailable_reason, row.own_arch, row.describe});
   for (const Fix& row : fixes())
     out.fixes.push_back({std::string(row.name),
                          {row.upstream.begin(), row.upstream.end()},

@@ -94,8 +94,10 @@ Json variables() {
 
 Json devices_json(const std::vector<Term>& devices) {
   Json out = Json::object();
-  for (const Term& device : devices)
-    out[device.name] = device.unavailable_reason.empty() ? device.describe() : "unavailable: " + device.unavailable_reason;
+  for (const Term& device : devices) {
+    const std::string reason = device.why_unavailable();
+    out[device.name] = reason.empty() ? device.describe() : "unavailable: " + reason;
+  }
   return out;
 }
 

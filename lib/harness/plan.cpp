@@ -34,7 +34,10 @@ std::string skip_reason(const Scenario& scenario, const CellConfig& cell, const 
   for (const SkipRule& rule : scenario.skip_if)
     if (rule.when.holds(cell.axes)) return rule.reason;
   const Term* device = find_term(vocabulary.devices, cell.device);
-  return device ? device->unavailable_reason : "";
+  if (!device) return "";
+  if (std::string reason = device->why_unavailable(); !reason.empty()) return reason;
+  const std::string_view arch = device->own_arch ? device->own_arch() : std::string_view();
+  return arch.empty() || arch == cell.arch ? "" : fmt::format("the card is '{}', not '{}'", arch, cell.arch);
 }
 
 }  // namespace

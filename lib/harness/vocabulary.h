@@ -14,11 +14,12 @@ namespace fp8lab {
 struct Term {
   std::string name;
   std::string title;
-  std::string unavailable_reason;  ///< why it cannot be used on this machine; empty when it can
-  /// More about it, one fact a line; absent where there is no more. Called where it is shown and nowhere else: a driver
-  /// takes longer to answer than most cells to run.
-  std::string (*details)() = nullptr;
+  // Functions are called where their answer is needed and nowhere else: a driver takes longer to answer than most cells to run.
+  std::string (*unavailable_reason)() = nullptr;  ///< why it cannot be used on this machine; empty or absent when it can
+  std::string_view (*own_arch)() = nullptr;  ///< the one architecture profile that it takes; empty or absent when any
+  std::string (*details)() = nullptr;             ///< more about it, one fact a line; absent where there is no more
 
+  std::string why_unavailable() const { return unavailable_reason ? unavailable_reason() : std::string(); }
   std::string describe() const { return details ? details() : std::string(); }
 };
 

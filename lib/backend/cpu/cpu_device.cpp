@@ -74,6 +74,11 @@ class CpuDevice final : public Device {
     if (!bytes.empty()) std::memcpy(tensor.view().data, bytes.data(), bytes.size());
   }
 
+  void copy_bytes(const Tensor& from, const Tensor& to) override {
+    check(from.contiguous() && to.contiguous() && from.bytes() == to.bytes(), "copy_bytes: two contiguous tensors of one size are needed");
+    if (from.bytes() > 0) std::memcpy(to.view().data, from.view().data, static_cast<std::size_t>(from.bytes()));
+  }
+
   void write(const Tensor& tensor, std::span<const float> values) override {
     check(static_cast<std::int64_t>(values.size()) == tensor.numel(), "write: as many values as elements are needed");
     ExecContext context;

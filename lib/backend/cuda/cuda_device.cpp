@@ -72,6 +72,11 @@ constexpr KernelTable kCudaKernels = {
     .list_op = cuda::list_op,
 };
 
+class CardMoment final : public Moment {
+ public:
+  cuda::Event event = cuda::make_event(true);
+};
+
 class CudaDevice final : public Device {
  public:
   CudaDevice(const ArchProfile& arch, MemoryOptions memory, std::unique_ptr<CudaContext> context)
@@ -109,6 +114,13 @@ class CudaDevice final : public Device {
     if (!bytes.empty()) copy_to_card(tensor.view().data, bytes.data(), bytes.size());
   }
 
+  void copy_bytes(const Tensor& from, const Tensor& to) override {
+    check(from.contiguous() && to.contiguous() && from.bytes() == to.bytes(), "copy_bytes: two contiguous tensors of one size are needed");
+    cuda_check(cudaMemcpyAsync(to.view().data, from.view().data, static_cast<std::size_t>(from.bytes()), cudaMemcpyDeviceToDevice,
+                               card().stream()),
+               "cudaMemcpyAsync");
+  }
+
   void write(const Tensor& tensor, std::span<const float> values) override {
     check(static_cast<std::int64_t>(values.size()) == tensor.numel(), "write: as many values as elements are needed");
     if (values.empty()) return;
@@ -124,6 +136,20 @@ class CudaDevice final : public Device {
   }
 
   void synchronize() override { card().synchronize(); }
+
+  std::unique_ptr<Moment> moment() override {
+    auto moment = std::make_unique<CardMoment>();
+    cuda_check(cudaEventRecord(moment->event.get(), card().stream()), "cudaEventRecord");
+    return moment;
+  }
+
+  double seconds_between(const Moment& begin, const Moment& end) override {
+    const cudaEvent_t first = static_cast<const CardMoment&>(begin).event.get(), last = static_cast<const CardMoment&>(end).event.get();
+    cuda_check(cudaEventSynchronize(last), "cudaEventSynchronize");
+    float milliseconds = 0.0f;
+    cuda_check(cudaEventElapsedTime(&milliseconds, first, last), "cudaEventElapsedTime");
+    return 1e-3 * double{milliseconds};
+  }
 
   std::optional<std::int64_t> driver_overhead_bytes() override {
     std::size_t free = 0, total = 0;
@@ -180,7 +206,9 @@ std::unique_ptr<Device> open_cuda_device(const DeviceOptions& options) {
   return std::make_unique<CudaDevice>(arch_profile(arch), options.memory, std::make_unique<CudaContext>(ordinal));
 }
 
-std::string cuda_unavailable_reason() {
+namespace {
+
+std::string find_unavailable_reason() {
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
     cudaGetLastError();
@@ -192,6 +220,16 @@ std::string cuda_unavailable_reason() {
                          card.major, card.minor, kOldestMajor);
   return count > 0 ? "" : "no NVIDIA card in sight";
 }
+
+}  // namespace
+
+// Asked of the driver once, which takes longer than most cells.
+std::string cuda_unavailable_reason() {
+  static const std::string kReason = find_unavailable_reason();
+  return kReason;
+}
+
+std::string_view cuda_arch() { return cuda_unavailable_reason().empty() ? arch_of(properties_of(0).major) : std::string_view{}; }
 
 std::string describe_cuda() {
   std::string text;

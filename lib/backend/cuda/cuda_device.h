@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "backend/device.h"
 
@@ -10,6 +11,8 @@ namespace fp8lab {
 
 std::unique_ptr<Device> open_cuda_device(const DeviceOptions& options);
 std::string cuda_unavailable_reason();
+/// Of the first card; empty where there is none.
+std::string_view cuda_arch();
 std::string describe_cuda();
 
 }  // namespace fp8lab

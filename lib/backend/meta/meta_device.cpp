@@ -29,6 +29,7 @@ class MetaDevice final : public Device {
     fail("device 'meta' computes nothing: there are no bytes to read");
   }
   void write_bytes(const Tensor&, std::span<const std::byte>) override {}
+  void copy_bytes(const Tensor&, const Tensor&) override {}
   void write(const Tensor&, std::span<const float>) override {}
   void synchronize() override {}
 };

@@ -94,7 +94,7 @@ int recipes_command(bool json, const Program& program) {
 int devices_command(bool json, const Program& program) {
   Json out = Json::array();
   for (const Term& device : program.vocabulary().devices) {
-    const std::string& reason = device.unavailable_reason;
+    const std::string reason = device.why_unavailable();
     if (json) {
       out.push_back({{"name", device.name},
                      {"title", device.title},

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/device.h"
+#include "ops/elementwise.h"
+
+// How fast something is on the card: random data, inputs that rotate past the L2, times from events, medians. A row's rounds
+// alternate the work with a large device-to-device copy, so that `of_copy`, the ratio of the two medians' bandwidths, is of one run
+// and one state of the card.
+namespace fp8lab {
+
+inline double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// What one call of the work does; 0 for what a row does not count.
+struct WorkDone {
+  std::int64_t bytes = 0;  ///< that it must read and write, each once
+  double flops = 0.0;
+};
+
+/// The card, opened once for all rows; null where there is none, so that a binary registers no row then.
+inline Device* card() {
+  static const std::unique_ptr<Device> kCard =
+      device_row("cuda").unavailable_reason().empty() ? open_device("cuda") : nullptr;
+  return kCard.get();
+}
+
+/// A tensor of normal values.
+inline Tensor random_tensor(Device& device, const Shape& shape, DType dtype, std::uint64_t seed = 1, float scale = 1.0f) {
+  Tensor tensor = device.allocate({shape, dtype}, device.holder(HolderKind::kInput));
+  random_fill(device, tensor, {.seed = seed, .scale = scale});
+  return tensor;
+}
+
+/// How many sets of inputs of `bytes` each it takes so that none is still in the L2 when its turn comes again.
+inline int rotations_past_l2(std::int64_t bytes) {
+  constexpr std::int64_t kWellPastTheL2 = std::int64_t{192} << 20;
+  return static_cast<int>(std::clamp<std::int64_t>(kWellPastTheL2 / std::max<std::int64_t>(bytes, 1) + 1, 1, 64));
+}
+
+/// Times `work(i)` for i = 0, 1, ...: the caller takes set i % rotations of its inputs. One iteration of the benchmark is one call.
+/// Use with ->UseManualTime(). Counters: bytes_per_second and of_copy where bytes are counted, flops where those are; p50_us.
+inline void time_on_card(benchmark::State& state, const WorkDone& done, const std::function<void(int)>& work) {
+  Device& device = *card();
+  constexpr std::int64_t kCopyBytes = std::int64_t{1} << 30;
+  constexpr int kWarmUp = 3;
+  const HolderId holder = device.holder(HolderKind::kWorkspace);
+  const Tensor from = random_tensor(device, {kCopyBytes / 2}, DType::kBF16, 3), to = device.allocate(from.spec(), holder);
+  int call = 0;
+  for (int i = 0; i < kWarmUp; ++i) {
+    work(call++);
+    device.copy_bytes(from, to);
+  }
+  std::vector<double> works, copies;
+  for (auto _ : state) {
+    // Launched while the copy runs, so that the work's time has no launch in it.
+    const auto begin = device.moment();
+    device.copy_bytes(from, to);
+    const auto middle = device.moment();
+    work(call++);
+    const auto end = device.moment();
+    works.push_back(device.seconds_between(*middle, *end));
+    copies.push_back(device.seconds_between(*begin, *middle));
+    state.SetIterationTime(works.back());
+  }
+  const double seconds = median_of(works);
+  state.counters["p50_us"] = 1e6 * seconds;
+  const double copy_bandwidth = 2.0 * static_cast<double>(kCopyBytes) / median_of(copies);
+  state.counters["copy_bytes_per_second"] = copy_bandwidth;
+  if (done.bytes > 0) {
+    const double bandwidth = static_cast<double>(done.bytes) / seconds;
+    state.counters["bytes_per_second"] = bandwidth;
+    state.counters["of_copy"] = bandwidth / copy_bandwidth;
+  }
+  if (done.flops > 0.0) state.counters["flops"] = done.flops / seconds;
+}
+
+}  // namespace fp8lab
