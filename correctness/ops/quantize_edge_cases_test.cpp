@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -181,9 +182,9 @@ TEST_F(QuantizeEdge, ExtremeScaleBytesDequantize) {
   const QuantFormat format = format_named("mxfp8_rceil");
   const Tensor x = support::make_tensor(*device_, {1, 96}, DType::kF32, std::vector<float>(96, 1.0f));
   const QuantizedTensor q = support::quantized(*device_, x, format, {.orientations = {true, false}});
-  auto* codes = q.rowwise().codes.data<std::uint8_t>();
-  auto* scales = q.rowwise().scale_inv.data<std::uint8_t>();
-  for (int block = 0; block < 3; ++block) {
+  Bytes codes = bytes_of(*device_, q.rowwise().codes);
+  Bytes scales = bytes_of(*device_, q.rowwise().scale_inv);
+  for (std::size_t block = 0; block < 3; ++block) {
     codes[32 * block] = 0x38;      // 1
     codes[32 * block + 1] = 0x01;  // 2^-9
     codes[32 * block + 2] = 0xFE;  // -448
@@ -192,6 +193,8 @@ TEST_F(QuantizeEdge, ExtremeScaleBytesDequantize) {
   scales[0] = 0;
   scales[1] = 254;
   scales[2] = 255;
+  device_->write_bytes(q.rowwise().codes, std::as_bytes(std::span(codes)));
+  device_->write_bytes(q.rowwise().scale_inv, std::as_bytes(std::span(scales)));
   const Tensor values = dequantize(*device_, q.rowwise_operand(), DType::kF32, support::anyone(*device_));
   const std::vector<float> actual = device_->read(values);
   EXPECT_EQ(actual[0], 0x1p-127f);

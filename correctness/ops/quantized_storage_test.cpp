@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -211,12 +212,14 @@ TEST_P(QuantizedStorage, TransposedCopiesAreExact) {
     ASSERT_EQ(format().per_tensor(), q.rowwise().scale_inv.buffer().same_block(q.columnwise().scale_inv.buffer()));
 
     // Every code there is, NaNs of any payload and -0 among them.
-    auto* codes = q.rowwise().codes.data<std::uint8_t>();
-    for (std::int64_t i = 0; i < q.rowwise().codes.numel(); ++i) codes[i] = static_cast<std::uint8_t>(i * 7 + i / 256);
+    Bytes codes(static_cast<std::size_t>(q.rowwise().codes.numel()));
+    for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i * 7 + i / 256);
+    device_->write_bytes(q.rowwise().codes, std::as_bytes(std::span(codes)));
     const Bytes transposed = bytes_of(*device_, make_columnwise(*device_, q, anyone()).codes);
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < cols; ++j)
-        ASSERT_EQ(transposed[static_cast<std::size_t>(j * rows + i)], codes[i * cols + j]) << i << ", " << j;
+        ASSERT_EQ(transposed[static_cast<std::size_t>(j * rows + i)], codes[static_cast<std::size_t>(i * cols + j)])
+              << i << ", " << j;
   }
 }
 
