@@ -11,8 +11,6 @@ void norm_backward(const NormBackwardArgs&, ExecContext&) { fail("device 'cuda' 
 void activation_forward(const ActivationForwardArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'activation_forward' yet"); }
 void activation_backward(const ActivationBackwardArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'activation_backward' yet"); }
 void rope(const RopeArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'rope' yet"); }
-void attention_forward(const AttentionForwardArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'attention_forward' yet"); }
-void attention_backward(const AttentionBackwardArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'attention_backward' yet"); }
 void sum_loss(const SumLossArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'sum_loss' yet"); }
 void mse_loss(const MseLossArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'mse_loss' yet"); }
 void mse_loss_backward(const MseLossBackwardArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'mse_loss_backward' yet"); }
