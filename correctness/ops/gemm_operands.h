@@ -80,16 +80,18 @@ class HalfWriter {
     half.codes = device_.allocate({stored, format_.payload}, support::anyone(device_));
     half.scale_inv =
         device_.allocate({Shape{scale_count(rows, cols)}, format_.scale_dtype()}, support::anyone(device_));
-    std::memset(half.scale_inv.data<std::byte>(), 0, static_cast<std::size_t>(half.scale_inv.bytes()));
+    scales_.assign(static_cast<std::size_t>(half.scale_inv.bytes()), std::byte{0});
+    std::vector<std::byte> codes(static_cast<std::size_t>(rows * cols));
     Values values(static_cast<std::size_t>(rows * cols));
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < cols; ++j) {
         const std::int64_t at = i * cols + j;
         const std::uint8_t code = code_of(at);
-        half.codes.data<std::uint8_t>()[turned ? j * rows + i : at] = code;
-        values[static_cast<std::size_t>(at)] =
-            decoder(format_.payload).decode(code) * write_scale(half, rows, cols, i, j);
+        codes[static_cast<std::size_t>(turned ? j * rows + i : at)] = static_cast<std::byte>(code);
+        values[static_cast<std::size_t>(at)] = decoder(format_.payload).decode(code) * write_scale(rows, cols, i, j);
       }
+    device_.write_bytes(half.codes, codes);
+    device_.write_bytes(half.scale_inv, scales_);
     return values;
   }
 
@@ -109,26 +111,28 @@ class HalfWriter {
     if (format_.block_rows == 1) return (cols + 127) / 128 * padded(rows, 4);
     return (rows + 127) / 128 * padded((cols + 127) / 128, 4);
   }
+  template <class T>
+  void put_scale(std::int64_t at, T scale) {
+    std::memcpy(scales_.data() + static_cast<std::size_t>(at) * sizeof(T), &scale, sizeof(T));
+  }
   /// Writes the inverse scale of element (i, j), a function of its block, and returns it.
-  double write_scale(QuantizedHalf& half, std::int64_t rows, std::int64_t cols, std::int64_t i, std::int64_t j) const {
+  double write_scale(std::int64_t rows, std::int64_t cols, std::int64_t i, std::int64_t j) {
     if (format_.per_tensor()) {
       const float scale = static_cast<float>(0.3 * reference::uniform(seed_, 0) + 0.01);
-      *half.scale_inv.data<float>() = scale;
+      put_scale(0, scale);
       return scale;
     }
     const std::int64_t block_i = i / format_.block_rows, block_j = j / format_.block_cols;
     const double drawn = reference::uniform(seed_, static_cast<std::uint64_t>(1000 * block_i + block_j + 1));
     if (format_.block_cols == 32) {
       const std::uint8_t byte = static_cast<std::uint8_t>(120 + static_cast<int>(8.0 * drawn));
-      const std::int64_t at =
-          turned_ ? block_j * padded(rows, 128) + block_i : block_i * padded((cols + 31) / 32, 4) + block_j;
-      half.scale_inv.data<std::uint8_t>()[at] = byte;
+      put_scale(turned_ ? block_j * padded(rows, 128) + block_i : block_i * padded((cols + 31) / 32, 4) + block_j, byte);
       return std::ldexp(1.0, byte - 127);
     }
     const float scale = static_cast<float>(0.3 * drawn + 0.01);
-    const std::int64_t at = format_.block_rows == 1 ? block_j * padded(rows, 4) + block_i
-                                                    : block_i * padded((cols + 127) / 128, 4) + block_j;
-    half.scale_inv.data<float>()[at] = scale;
+    put_scale(format_.block_rows == 1 ? block_j * padded(rows, 4) + block_i
+                                      : block_i * padded((cols + 127) / 128, 4) + block_j,
+              scale);
     return scale;
   }
 
@@ -136,6 +140,7 @@ class HalfWriter {
   QuantFormat format_;
   std::uint64_t seed_;
   bool turned_ = false;
+  std::vector<std::byte> scales_;  // of the half being written
 };
 
 struct OperandSpec {

@@ -9,6 +9,7 @@
 
 #include "ops/gemm_operands.h"
 #include "reference/expected.h"
+#include "reference/float8_sums.h"
 #include "reference/test_data.h"
 #include "support/dense.h"
 
@@ -17,27 +18,40 @@ namespace {
 
 using reference::Expected;
 using reference::kUnit;
+using reference::MatrixUnit;
 using support::make_tensor;
 using support::read;
 using namespace gemm_test;
 
 // Any order of k products and sums: at most k roundings on the way of a term. One more for each dequantized operand,
-// or two for the scales of the finished sum; one for the bias and one for what is added to.
-Expected product(const Operand& a, const Operand& b, const Values& bias, DType out) {
+// or two for the scales of the finished sum; one for the bias and one for what is added to. `unit`: what sums the products of
+// codes where that is not FP32.
+Expected product(const Operand& a, const Operand& b, const Values& bias, DType out, const MatrixUnit* unit = nullptr) {
   Expected expected(static_cast<std::size_t>(a.rows * b.rows));
+  std::vector<double> terms(static_cast<std::size_t>(a.cols));
   for (std::int64_t i = 0; i < a.rows; ++i)
     for (std::int64_t j = 0; j < b.rows; ++j) {
       const std::size_t at = static_cast<std::size_t>(i * b.rows + j);
       double sum = bias.empty() ? 0.0 : bias[static_cast<std::size_t>(j)];
       double magnitude = std::fabs(sum);
       for (std::int64_t l = 0; l < a.cols; ++l) {
-        sum += a.at(i, l) * b.at(j, l);
-        magnitude += std::fabs(a.at(i, l) * b.at(j, l));
+        const double term = a.at(i, l) * b.at(j, l);
+        terms[static_cast<std::size_t>(l)] = term;
+        sum += term;
+        magnitude += std::fabs(term);
       }
       expected.value[at] = sum;
-      expected.error[at] = static_cast<double>(a.cols + 4) * kUnit * magnitude;
+      expected.error[at] = static_cast<double>(a.cols + 4) * kUnit * magnitude + (unit ? reference::error_on(*unit, terms) : 0.0);
     }
   return rounded_to(out, std::move(expected));
+}
+
+/// What sums codes' products: on a card, where rows of codes are whole units of 16 bytes, the matrix units.
+const MatrixUnit* summed_by(Device& device, const Operand& a, const Operand& b, bool fast = false) {
+  static constexpr MatrixUnit kUnits, kFastUnits{.promoted_every = reference::kNeverPromoted};
+  const bool codes = a.view.quantized() && a.view.scales.dtype == DType::kF32;
+  if (device.name() == "cpu" || !codes || a.cols % 16 != 0 || b.rows % 16 != 0) return nullptr;
+  return fast ? &kFastUnits : &kUnits;
 }
 
 struct Case {
@@ -67,13 +81,15 @@ TEST_P(Gemm, IsWithinTheBoundOfItsReductionAtEverySize) {
     const Operand a = make_operand(*device, {.kind = c.a, .path = c.path, .rows = m, .cols = k, .seed = 1});
     const Operand b = make_operand(*device, {.kind = c.b, .path = c.path, .rows = n, .cols = k, .seed = 2});
     const Tensor out = gemm(*device, {.a = a.view, .b = b.view, .out_dtype = c.out});
-    const Expected expected = product(a, b, {}, c.out);
+    const MatrixUnit* const unit = summed_by(*device, a, b);
+    const Expected expected = product(a, b, {}, c.out, unit);
     EXPECT_EQ(out.shape(), (Shape{m, n}));
     EXPECT_EQ(out.dtype(), c.out);
     EXPECT_TRUE(all_within(read(*device, out), expected));
-    if (m * n > 8) {
+    if (m * n > 8 && unit == nullptr) {
       EXPECT_TRUE(refuses_mutations(expected));
     }
+    EXPECT_FALSE(all_within(Values(expected.value.size(), 0.0), expected));
   }
 }
 
@@ -143,6 +159,7 @@ TEST_F(GemmEdges, AccumulatesBeforeTheOnlyRounding) {
 // Strides of a packed projection, of a row repeated, and of every third column.
 TEST_F(GemmEdges, ReadsAndWritesAnyStrides) {
   const Tensor wide = make({9, 30});
+  const Values held = read(*device_, wide);
   MatrixView every_third = wide.view();
   every_third.cols = 10;
   every_third.col_stride = 3;
@@ -154,7 +171,8 @@ TEST_F(GemmEdges, ReadsAndWritesAnyStrides) {
         .view = {view, {}}, .values = {}, .rows = view.rows, .cols = view.cols, .plain = {}, .quantized = {}};
     for (std::int64_t i = 0; i < view.rows; ++i)
       for (std::int64_t j = 0; j < view.cols; ++j)
-        result.values.push_back(double{view.as<float>()[i * view.row_stride + j * view.col_stride]});
+        result.values.push_back(held[static_cast<std::size_t>(view.as<float>() - wide.view().as<float>() +
+                                                              i * view.row_stride + j * view.col_stride)]);
     return result;
   };
   const Tensor target = make({20, 9});
@@ -233,8 +251,9 @@ TEST_F(GemmEdges, ItsProductsAreTheGradientsOfTheLinearLayer) {
 TEST_F(GemmEdges, PerTensorScalesMultiplyTheFinishedSum) {
   const auto with_scale = [&](float scale, std::uint64_t seed) {
     Operand result = operand(Kind::kPerTensor, 3, 4, seed);
-    const double before = double{*result.quantized.rowwise().scale_inv.data<float>()};
-    *result.quantized.rowwise().scale_inv.data<float>() = scale;
+    const Tensor& scale_inv = result.quantized.rowwise().scale_inv;
+    const double before = read(*device_, scale_inv).front();
+    device_->write(scale_inv, std::vector<float>{scale});
     for (double& value : result.values) value = value / before * double{scale};
     return result;
   };

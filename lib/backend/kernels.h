@@ -132,6 +132,9 @@ struct GemmArgs {
   MatrixView out;
   MatrixView bias;  ///< [1, n] or absent (data null)
   bool accumulate = false;
+  /// Lets the matrix units keep their own short accumulator (some 13 fraction bits) for a whole sum of per-tensor scaled codes
+  /// instead of moving it to FP32 every 128 terms. Read by devices with such units alone.
+  bool fast_accumulation = false;
 };
 
 enum class NormKind { kLayerNorm, kRmsNorm };

@@ -84,7 +84,8 @@ LinearCore::Forward LinearCore::forward(Runtime& runtime, const Tensor& x) {
                                    .b = weight,
                                    .bias = bias_ ? &bias_->value : nullptr,
                                    .out_dtype = x.dtype(),
-                                   .holder = runtime.in_flight(name_)});
+                                   .holder = runtime.in_flight(name_),
+                                   .fast_accumulation = true});
   forward_scales_.end_forward();
   if (result.x.is_quantized()) keep_for_backward(result.x.quantized);
   return result;

@@ -73,7 +73,11 @@ Tensor gemm(Device& device, const GemmInputs& inputs) {
 
   const Tensor out = device.allocate({Shape{m, n}, inputs.out_dtype}, inputs.holder);
   const MatrixView bias = inputs.bias == nullptr ? MatrixView{} : inputs.bias->reshaped(Shape{1, n}).view();
-  device.launch(&KernelTable::gemm, GemmArgs{.a = inputs.a, .b = inputs.b, .out = out.view(), .bias = bias});
+  device.launch(&KernelTable::gemm, GemmArgs{.a = inputs.a,
+                                             .b = inputs.b,
+                                             .out = out.view(),
+                                             .bias = bias,
+                                             .fast_accumulation = inputs.fast_accumulation});
   return out;
 }
 

@@ -5,7 +5,6 @@
 namespace fp8lab::cuda {
 
 void column_sum(const ColumnSumArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'column_sum' yet"); }
-void gemm(const GemmArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'gemm' yet"); }
 void norm_forward(const NormForwardArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'norm_forward' yet"); }
 void norm_backward(const NormBackwardArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'norm_backward' yet"); }
 void activation_forward(const ActivationForwardArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'activation_forward' yet"); }

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <span>
+
+/// Sums of products of eight-bit codes as Hopper's matrix units make them, and how far from exact they may be.
+///
+/// One instruction adds `step` products to an accumulator: all are cut to multiples of 2^(e - fraction_bits), where e is the
+/// exponent of the largest magnitude among them, and then added exactly. Measured on an H200: 13 fraction bits. An accumulator
+/// that has taken in `promoted_every` products is added to an FP32 sum and starts anew; with fast accumulation it never is.
+namespace fp8lab::reference {
+
+struct MatrixUnit {
+  int fraction_bits = 13;
+  std::size_t step = 32;
+  std::size_t promoted_every = 128;
+};
+
+inline constexpr std::size_t kNeverPromoted = static_cast<std::size_t>(-1);
+
+/// Calls `each` with the stretches of `products` that share an accumulator.
+template <class Each>
+void for_each_accumulator(std::span<const double> products, const MatrixUnit& unit, const Each& each) {
+  for (std::size_t begin = 0; begin < products.size();) {
+    const std::size_t count = std::min(unit.promoted_every, products.size() - begin);
+    each(products.subspan(begin, count));
+    begin += count;
+  }
+}
+
+/// One such sum, in the order given.
+inline double sum_on(const MatrixUnit& unit, std::span<const double> products) {
+  double sum = 0.0;
+  for_each_accumulator(products, unit, [&](std::span<const double> part) {
+    double held = 0.0;
+    for (std::size_t begin = 0; begin < part.size(); begin += unit.step) {
+      const std::span<const double> step = part.subspan(begin, std::min(unit.step, part.size() - begin));
+      double largest = std::fabs(held);
+      for (const double product : step) largest = std::max(largest, std::fabs(product));
+      if (largest == 0.0) continue;
+      const double quantum = std::ldexp(1.0, std::ilogb(largest) - unit.fraction_bits);
+      held = std::trunc(held / quantum) * quantum;
+      for (const double product : step) held += std::trunc(product / quantum) * quantum;
+    }
+    sum = static_cast<double>(static_cast<float>(sum + held));
+  });
+  return sum;
+}
+
+/// Bound of |made - exact| beyond FP32's own roundings, in whatever order an accumulator takes its products: no term of an
+/// instruction exceeds the largest partial sum of any order, which is that of all positive or of all negative
+/// products; each of its `step` products and the accumulator loses less than 2^-fraction_bits of that.
+inline double error_on(const MatrixUnit& unit, std::span<const double> products) {
+  double error = 0.0;
+  for_each_accumulator(products, unit, [&](std::span<const double> part) {
+    double positive = 0.0, negative = 0.0;
+    for (const double product : part) (product > 0.0 ? positive : negative) += std::fabs(product);
+    const double steps = std::ceil(static_cast<double>(part.size()) / static_cast<double>(unit.step));
+    error += steps * static_cast<double>(unit.step + 1) * std::ldexp(std::max(positive, negative), -unit.fraction_bits);
+  });
+  return error;
+}
+
+}  // namespace fp8lab::reference

@@ -1,0 +1,145 @@
+#include "backend/cuda/cublaslt.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "core/check.h"
+
+// The library's matrices are column-major, so it is given the transposed product: out^T [n, m] = b [n, k] * a^T [k, m]. Its A is
+// our b and its B is our a, and a matrix that is contiguous along k is transposed in its A and plain in its B.
+namespace fp8lab::cuda {
+namespace {
+
+cudaDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return CUDA_R_32F;
+    case DType::kF16: return CUDA_R_16F;
+    case DType::kBF16: return CUDA_R_16BF;
+    case DType::kE4M3: return CUDA_R_8F_E4M3;
+    case DType::kE5M2: return CUDA_R_8F_E5M2;
+    default: fail(fmt::format("cuBLASLt multiplies no {}", name(dtype)));
+  }
+}
+
+std::int32_t scale_mode_of(OperandScaling scaling) {
+  switch (scaling) {
+    case OperandScaling::kRowBlocks: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case OperandScaling::kSquareBlocks: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    default: return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  }
+}
+
+template <class T>
+void set(const LtProduct& product, cublasLtMatmulDescAttributes_t attribute, T value) {
+  cublaslt_check(cublasLtMatmulDescSetAttribute(product.get(), attribute, &value, sizeof value),
+                 "cublasLtMatmulDescSetAttribute");
+}
+
+template <class T>
+void set(const LtPreference& preference, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+  cublaslt_check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
+                 "cublasLtMatmulPreferenceSetAttribute");
+}
+
+LtProduct make_product(const LibraryProblem& problem) {
+  cublasLtMatmulDesc_t raw = nullptr;
+  // True FP32 products of f32 operands: this compute type knows no TF32.
+  cublaslt_check(cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  LtProduct product(raw);
+  set(product, CUBLASLT_MATMUL_DESC_TRANSA, problem.b.along_rows ? CUBLAS_OP_N : CUBLAS_OP_T);
+  set(product, CUBLASLT_MATMUL_DESC_TRANSB, problem.a.along_rows ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (problem.a.scaling != OperandScaling::kNone) {
+    set(product, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode_of(problem.b.scaling));
+    set(product, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode_of(problem.a.scaling));
+    set(product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(problem.fast_accumulation));
+  }
+  if (problem.bias) {
+    set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(problem.bias_dtype)));
+  }
+  return product;
+}
+
+LtLayout make_layout(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
+  cublasLtMatrixLayout_t raw = nullptr;
+  cublaslt_check(cublasLtMatrixLayoutCreate(&raw, type_of(dtype), static_cast<std::uint64_t>(rows),
+                                            static_cast<std::uint64_t>(cols), stride),
+                 "cublasLtMatrixLayoutCreate");
+  return LtLayout(raw);
+}
+
+LtLayout make_layout(const PlannedOperand& operand, std::int64_t rows, std::int64_t k) {
+  return operand.along_rows ? make_layout(operand.dtype, rows, k, operand.stride)
+                            : make_layout(operand.dtype, k, rows, operand.stride);
+}
+
+LtPreference make_preference(const LibraryProblem& problem) {
+  cublasLtMatmulPreference_t raw = nullptr;
+  cublaslt_check(cublasLtMatmulPreferenceCreate(&raw), "cublasLtMatmulPreferenceCreate");
+  LtPreference preference(raw);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kLtWorkspaceBytes});
+  // Parts of a split reduction that are added in the output's type would round more than once.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  const auto alignment = [&](DType dtype) { return problem.aligned ? 16u : static_cast<std::uint32_t>(size_bytes(dtype)); };
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(problem.b.dtype));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(problem.a.dtype));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(problem.out));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(problem.out));
+  return preference;
+}
+
+void set_pointers(const LtProduct& product, const LibraryProblem& problem, const LibraryBuffers& buffers) {
+  if (problem.a.scaling != OperandScaling::kNone) {
+    set(product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(buffers.b_scale));
+    set(product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(buffers.a_scale));
+  }
+  if (problem.bias) set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(buffers.bias));
+}
+
+}  // namespace
+
+void cublaslt_check(cublasStatus_t status, std::string_view call) {
+  if (status != CUBLAS_STATUS_SUCCESS) fail(fmt::format("{}: {}", call, cublasLtGetStatusString(status)));
+}
+
+CublasLt::CublasLt(CudaContext& card) : card_(card) {
+  cublasLtHandle_t raw = nullptr;
+  cublaslt_check(cublasLtCreate(&raw), "cublasLtCreate");
+  handle_.reset(raw);
+}
+
+CublasLt::Prepared& CublasLt::prepared(const LibraryProblem& problem, const LibraryBuffers& buffers) {
+  const auto [at, added] = prepared_.try_emplace(problem);
+  Prepared& prepared = at->second;
+  if (!added) return prepared;
+  prepared.product = make_product(problem);
+  set_pointers(prepared.product, problem, buffers);
+  prepared.a = make_layout(problem.b, problem.n, problem.k);
+  prepared.b = make_layout(problem.a, problem.m, problem.k);
+  prepared.out = make_layout(problem.out, problem.n, problem.m, problem.out_stride);
+  cublasLtMatmulHeuristicResult_t result{};
+  int results = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_.get(), prepared.product.get(), prepared.a.get(),
+                                                               prepared.b.get(), prepared.out.get(), prepared.out.get(),
+                                                               make_preference(problem).get(), 1, &result, &results);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return prepared;
+  cublaslt_check(status, "cublasLtMatmulAlgoGetHeuristic");
+  if (results > 0 && result.state == CUBLAS_STATUS_SUCCESS) prepared.algorithm = result.algo;
+  return prepared;
+}
+
+bool CublasLt::multiply(const LibraryProblem& problem, const LibraryBuffers& buffers) {
+  Prepared& with = prepared(problem, buffers);
+  if (!with.algorithm) return false;
+  set_pointers(with.product, problem, buffers);
+  const float alpha = 1.0f;
+  const float beta = problem.accumulate ? 1.0f : 0.0f;
+  cublaslt_check(cublasLtMatmul(handle_.get(), with.product.get(), &alpha, buffers.b, with.a.get(), buffers.a, with.b.get(),
+                                &beta, buffers.out, with.out.get(), buffers.out, with.out.get(), &*with.algorithm,
+                                buffers.workspace, kLtWorkspaceBytes, card_.stream()),
+                 "cublasLtMatmul");
+  return true;
+}
+
+}  // namespace fp8lab::cuda

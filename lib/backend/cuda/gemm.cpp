@@ -1,0 +1,80 @@
+#include <cstdint>
+
+#include "backend/cuda/cublaslt.h"
+#include "backend/cuda/gemm_kernels.h"
+#include "backend/cuda/gemm_plan.h"
+#include "backend/cuda/kernels.h"
+
+// Not bitwise the cpu kernel, whose sums run in another order; both are within the bound of any order of k products and sums,
+// except that the matrix units keep some 13 fraction bits of a sum of eight-bit products (correctness/reference/float8_sums.h).
+// Sums that are exact in either order, such as those of small integers, are equal bit for bit. The library multiplies per-tensor
+// inverse scales with each other in FP32, so their product must be a normal number there; any scales made from data are.
+namespace fp8lab::cuda {
+namespace {
+
+std::size_t bytes_of(const MatrixView& layout) {
+  const std::int64_t elements = layout.col_stride == 1 ? layout.rows * layout.row_stride : layout.cols * layout.col_stride;
+  return (static_cast<std::size_t>(elements) * size_bytes(layout.dtype) + 255) / 256 * 256;
+}
+
+/// Hands out one stretch of scratch in parts.
+class Parts {
+ public:
+  explicit Parts(std::byte* next) : next_(next) {}
+  std::byte* take(std::size_t bytes) {
+    std::byte* const part = next_;
+    next_ += bytes;
+    return part;
+  }
+
+ private:
+  std::byte* next_;
+};
+
+/// False, with nothing written to `out`, where the library has no algorithm.
+bool multiply_by_library(const GemmArgs& args, const GemmPlan& plan, CudaContext& card) {
+  const bool emulated = plan.route == GemmRoute::kEmulated;
+  MatrixView a = emulated ? dequantized_layout(args.a) : args.a.values;
+  MatrixView b = emulated ? dequantized_layout(args.b) : args.b.values;
+  MatrixView product{.data = nullptr,
+                     .dtype = DType::kF32,
+                     .rows = args.out.rows,
+                     .cols = args.out.cols,
+                     .row_stride = plan.problem.out_stride,
+                     .col_stride = 1};
+  Parts scratch(card.scratch(kLtWorkspaceBytes + (emulated ? bytes_of(a) + bytes_of(b) : 0) +
+                             (plan.finish ? bytes_of(product) : 0)));
+  std::byte* const workspace = scratch.take(kLtWorkspaceBytes);
+  if (emulated) {
+    a.data = scratch.take(bytes_of(a));
+    b.data = scratch.take(bytes_of(b));
+    dequantize_to_bf16(args.a, a, card);
+    dequantize_to_bf16(args.b, b, card);
+  }
+  if (plan.finish) product.data = scratch.take(bytes_of(product));
+  if (!card.kept<CublasLt>().multiply(plan.problem, {.a = a.data,
+                                                     .b = b.data,
+                                                     .a_scale = args.a.scales.data,
+                                                     .b_scale = args.b.scales.data,
+                                                     .bias = args.bias.data,
+                                                     .out = plan.finish ? product.data : args.out.data,
+                                                     .workspace = workspace}))
+    return false;
+  if (plan.finish)
+    gemm_finish({.product = product, .out = args.out, .bias = args.bias, .accumulate = args.accumulate}, card);
+  return true;
+}
+
+}  // namespace
+
+void gemm(const GemmArgs& args, ExecContext& context) {
+  if (args.out.rows == 0 || args.out.cols == 0) return;
+  CudaContext& card = cuda_context(context);
+  if (args.a.values.cols > 0) {
+    const GemmPlan plan = plan_gemm(args);
+    if (plan.route != GemmRoute::kGeneral && multiply_by_library(args, plan, card)) return;
+  }
+  gemm_general(args, card);
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "backend/cuda/context.h"
+
+// Products' own kernels, beside the library's.
+namespace fp8lab::cuda {
+
+/// The whole of GemmArgs for operands of any kind and strides, in FP32: each sum runs over k in order, by fused multiply-adds.
+void gemm_general(const GemmArgs& args, CudaContext& card);
+
+/// out = product + bias + (accumulate ? out : 0), rounded once. `product` is f32.
+struct GemmFinishArgs {
+  MatrixView product;
+  MatrixView out;
+  MatrixView bias;  ///< [1, n] or absent
+  bool accumulate = false;
+};
+void gemm_finish(const GemmFinishArgs& args, CudaContext& card);
+
+/// The values of a quantized operand, laid out as dequantized_layout() says. A value is at most four significant bits
+/// times a power of two, so BF16 holds it exactly or, from 2^128 on, both it and FP32 hold infinity; it is
+/// off by at most 2^-134 only under block scales below 2^-124 (E4M3) or 2^-117 (E5M2), whose smallest codes reach below BF16's
+/// smallest number.
+void dequantize_to_bf16(const OperandView& operand, const MatrixView& out, CudaContext& card);
+
+}  // namespace fp8lab::cuda
