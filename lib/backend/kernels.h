@@ -273,7 +273,12 @@ struct MseLossBackwardArgs {
   MatrixView grad_x;
 };
 
-/// *sum = the sum of squares over all elements of `tensors`, accumulated in double in their order, rounded once.
+/// *sum = the sum of squares over all elements of `tensors`, accumulated in double and rounded once, in this order on every device: each
+/// tensor's elements, in row-major order, are cut into stretches; element i of a stretch adds its square to lane i modulo
+/// kSquareSumLanes; lanes are added to their neighbours, these sums to theirs, and so on; stretch k of the list adds
+/// its sum to one of as many lanes again, which are added in the same way.
+inline constexpr std::int64_t kSquareSumStretch = 16384;
+inline constexpr std::int64_t kSquareSumLanes = 1024;
 struct SquareSumArgs {
   std::span<const MatrixView> tensors;
   float* sum = nullptr;

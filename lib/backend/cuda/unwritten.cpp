@@ -13,9 +13,5 @@ void rope(const RopeArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'ro
 void sum_loss(const SumLossArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'sum_loss' yet"); }
 void mse_loss(const MseLossArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'mse_loss' yet"); }
 void mse_loss_backward(const MseLossBackwardArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'mse_loss_backward' yet"); }
-void square_sum(const SquareSumArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'square_sum' yet"); }
-void clip_coefficient(const ClipCoefficientArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'clip_coefficient' yet"); }
-void adam(const AdamArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'adam' yet"); }
-void list_op(const ListOpArgs&, ExecContext&) { fail("device 'cuda' has no kernel 'list_op' yet"); }
 
 }  // namespace fp8lab::cuda
