@@ -2,27 +2,10 @@
 
 #include <cstdint>
 
+#include "backend/cuda/scale_rule.h"
 #include "core/float8.h"
-#include "recipe/recipe.h"
-#include "tensor/view.h"
 
 namespace fp8lab::cuda {
-
-/// How a block's amax becomes its scale, and that the bytes that are stored.
-struct ScaleRule {
-  ScaleKind kind;
-  float fp8_max;
-  int emax;
-  float epsilon;
-};
-
-inline ScaleRule scale_rule(const QuantFormat& format) {
-  const bool e4m3 = format.payload == DType::kE4M3;
-  return {.kind = format.scale,
-          .fp8_max = e4m3 ? E4M3::kMax : E5M2::kMax,
-          .emax = e4m3 ? E4M3::kEmax : E5M2::kEmax,
-          .epsilon = format.epsilon};
-}
 
 /// An E8M0 scale of a block whose largest magnitude has the bits `amax`.
 __device__ inline std::uint8_t e8m0_scale(const ScaleRule& rule, std::uint32_t amax) {

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "core/float8.h"
+#include "recipe/recipe.h"
+
+namespace fp8lab::cuda {
+
+/// How a block's amax becomes its scale, as kernels take it.
+struct ScaleRule {
+  ScaleKind kind;
+  float fp8_max;
+  int emax;
+  float epsilon;
+};
+
+inline ScaleRule scale_rule(const QuantFormat& format) {
+  const bool e4m3 = format.payload == DType::kE4M3;
+  return {.kind = format.scale,
+          .fp8_max = e4m3 ? E4M3::kMax : E5M2::kMax,
+          .emax = e4m3 ? E4M3::kEmax : E5M2::kEmax,
+          .epsilon = format.epsilon};
+}
+
+}  // namespace fp8lab::cuda
