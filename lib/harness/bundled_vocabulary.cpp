@@ -29,8 +29,8 @@ std::optional<BrokenRule> broken_recipe_rule(const CellConfig& cell) {
   return std::nullopt;
 }
 
-/// Threads on the host; one simulated rank of many on meta; a card is one rank's.
-std::int64_t most_ranks(std::string_view device) { return device == "meta" ? kMostRanks : device == "cpu" ? 64 : 1; }
+/// Threads on the host, which may share a card; one simulated rank of many on meta.
+std::int64_t most_ranks(std::string_view device) { return device == "meta" ? kMostRanks : 64; }
 
 template <class Row>
 std::vector<Term> terms(std::span<const Row> rows) {
