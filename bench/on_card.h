@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -47,6 +48,20 @@ inline Tensor random_tensor(Device& device, const Shape& shape, DType dtype, std
 inline int rotations_past_l2(std::int64_t bytes) {
   constexpr std::int64_t kWellPastTheL2 = std::int64_t{192} << 20;
   return static_cast<int>(std::clamp<std::int64_t>(kWellPastTheL2 / std::max<std::int64_t>(bytes, 1) + 1, 1, 64));
+}
+
+/// Registers nothing and says why on standard error where there is no card.
+inline int run_on_card(int argc, char** argv, const std::function<void()>& register_rows) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  if (card() == nullptr) {
+    std::fprintf(stderr, "no row can run here: %s\n", device_row("cuda").unavailable_reason().c_str());
+    return 0;
+  }
+  register_rows();
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
 }
 
 /// Times `work(i)` for i = 0, 1, ...: the caller takes set i % rotations of its inputs. One iteration of the benchmark is one call.
