@@ -40,4 +40,42 @@ F8_HOST_DEVICE inline float exponential(float x) {
 /// 1 / (1 + exp(-x)), within 4 ulp while exp(-x) is finite; exactly 0 below -89.
 F8_HOST_DEVICE inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
 
+// GELU in the tanh form, 0.5 x (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), is x * sigmoid(2 u): the same function
+// without the cancellation of 1 + tanh(u) where x is negative.
+namespace detail {
+
+inline constexpr float kTwiceSqrtTwoOverPi = 1.5957691216057308f;
+inline constexpr float kGeluCubic = 0.044715f;
+
+/// Beyond 12 the sigmoid is exactly 0 or 1, and the cube could overflow.
+F8_HOST_DEVICE inline float gelu_bounded(float x) {
+  const float bounded = x < -12.0f ? -12.0f : x;
+  return bounded > 12.0f ? 12.0f : bounded;
+}
+
+}  // namespace detail
+
+/// gelu(x) / x.
+F8_HOST_DEVICE inline float gelu_gate(float x) {
+  const float t = detail::gelu_bounded(x);
+  return sigmoid(detail::kTwiceSqrtTwoOverPi * (t + detail::kGeluCubic * t * t * t));
+}
+/// The derivative of gelu.
+F8_HOST_DEVICE inline float gelu_slope(float x) {
+  const float t = detail::gelu_bounded(x);
+  const float gate = gelu_gate(x);
+  return gate + t * gate * (1.0f - gate) * (detail::kTwiceSqrtTwoOverPi * (1.0f + 3.0f * detail::kGeluCubic * t * t));
+}
+
+/// silu(gate) * up and its derivatives by both, times grad_y.
+F8_HOST_DEVICE inline float swiglu(float gate, float up) { return up * (gate * sigmoid(gate)); }
+struct SwigluGradient {
+  float gate;
+  float up;
+};
+F8_HOST_DEVICE inline SwigluGradient swiglu_gradient(float gate, float up, float grad_y) {
+  const float s = sigmoid(gate);
+  return {.gate = grad_y * up * (s + gate * s * (1.0f - s)), .up = grad_y * (gate * s)};
+}
+
 }  // namespace fp8lab

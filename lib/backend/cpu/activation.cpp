@@ -7,26 +7,6 @@ namespace {
 
 enum Slot { kX, kUp, kGradY, kOut, kOutUp };
 
-// The tanh form, 0.5 x (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), is x * sigmoid(2 u): the same function
-// without the cancellation of 1 + tanh(u) where x is negative.
-constexpr float kTwiceSqrtTwoOverPi = 1.5957691216057308f;
-constexpr float kCubic = 0.044715f;
-
-/// Beyond 12 the sigmoid is exactly 0 or 1, and the cube could overflow.
-inline float saturated(float x) {
-  const float bounded = x < -12.0f ? -12.0f : x;
-  return bounded > 12.0f ? 12.0f : bounded;
-}
-inline float gelu_gate(float x) {
-  const float t = saturated(x);
-  return sigmoid(kTwiceSqrtTwoOverPi * (t + kCubic * t * t * t));
-}
-inline float gelu_slope(float x) {
-  const float t = saturated(x);
-  const float gate = gelu_gate(x);
-  return gate + t * gate * (1.0f - gate) * (kTwiceSqrtTwoOverPi * (1.0f + 3.0f * kCubic * t * t));
-}
-
 void gelu_forward(MatrixView in, MatrixView out) {
   flatten_if_contiguous(in, out);
   float* x = scratch(kX, kRun);
@@ -55,7 +35,7 @@ void swiglu_forward(const MatrixView& in, const MatrixView& out) {
   for_each_run(out, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
     load(in, row, col, count, gate);
     load(in, row, out.cols + col, count, up);
-    for (std::int64_t j = 0; j < count; ++j) up[j] *= gate[j] * sigmoid(gate[j]);
+    for (std::int64_t j = 0; j < count; ++j) up[j] = swiglu(gate[j], up[j]);
     store(up, count, out, row, col);
   });
 }
@@ -71,9 +51,9 @@ void swiglu_backward(const MatrixView& grad_out, const MatrixView& in, const Mat
     load(in, row, grad_out.cols + col, count, up);
     load(grad_out, row, col, count, grad_y);
     for (std::int64_t j = 0; j < count; ++j) {
-      const float s = sigmoid(gate[j]);
-      grad_up[j] = grad_y[j] * (gate[j] * s);
-      grad_gate[j] = grad_y[j] * up[j] * (s + gate[j] * s * (1.0f - s));
+      const SwigluGradient grad = swiglu_gradient(gate[j], up[j], grad_y[j]);
+      grad_gate[j] = grad.gate;
+      grad_up[j] = grad.up;
     }
     store(grad_gate, count, grad_in, row, col);
     store(grad_up, count, grad_in, row, grad_out.cols + col);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cpu/column_sums.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/rows.h"
 #include "backend/cpu/transpose_bytes.h"
@@ -137,13 +138,13 @@ void add(const AddArgs& args, ExecContext&) {
 void column_sum(const ColumnSumArgs& args, ExecContext&) {
   const std::int64_t cols = args.in.cols;
   const RowReader rows(args.in, kA);
-  float* sums = scratch(kB, cols);
-  std::fill_n(sums, cols, 0.0f);
-  for (std::int64_t i = 0; i < args.in.rows; ++i) {
+  ColumnSums sums(args.in.rows, cols, kB);
+  for (std::int64_t i = 0; i < args.in.rows; ++i, sums.end_row()) {
     const float* row = rows(i);
-    for (std::int64_t j = 0; j < cols; ++j) sums[j] += row[j];
+    float* part = sums.part();
+    for (std::int64_t j = 0; j < cols; ++j) part[j] += row[j];
   }
-  store(sums, cols, args.out, 0, 0);
+  store(sums.total(), cols, args.out, 0, 0);
 }
 
 void dropout(const DropoutArgs& args, ExecContext&) {

@@ -1,6 +1,6 @@
-#include <algorithm>
 #include <cmath>
 
+#include "backend/cpu/column_sums.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/row_sum.h"
 #include "backend/cpu/rows.h"
@@ -8,7 +8,7 @@
 namespace fp8lab::cpu {
 namespace {
 
-enum Slot { kX, kGamma, kBeta, kGradY, kOut, kGradGamma, kGradBeta };
+enum Slot { kX, kGamma, kBeta, kGradY, kOut, kGradGamma, kGradBeta = kGradGamma + 3 };  // ColumnSums take three
 
 float* at_row(const MatrixView& statistics, std::int64_t row) {
   return statistics.as<float>() + row * statistics.row_stride;
@@ -48,12 +48,12 @@ void norm_backward(const NormBackwardArgs& args, ExecContext&) {
   const RowReader grad_rows(args.grad_y, kGradY);
   const float* gamma = RowReader(args.gamma, kGamma)(0);
   float* grad_x = scratch(kOut, cols);
-  float* grad_gamma = scratch(kGradGamma, cols);
-  float* grad_beta = scratch(kGradBeta, cols);
-  std::fill_n(grad_gamma, cols, 0.0f);
-  std::fill_n(grad_beta, cols, 0.0f);
+  ColumnSums gamma_sums(args.x.rows, cols, kGradGamma);
+  ColumnSums beta_sums(args.x.rows, cols, kGradBeta);
 
-  for (std::int64_t i = 0; i < args.x.rows; ++i) {
+  for (std::int64_t i = 0; i < args.x.rows; ++i, gamma_sums.end_row(), beta_sums.end_row()) {
+    float* grad_gamma = gamma_sums.part();
+    float* grad_beta = beta_sums.part();
     const float* x = x_rows(i);
     const float* grad_y = grad_rows(i);
     const float count = static_cast<float>(cols);
@@ -71,8 +71,8 @@ void norm_backward(const NormBackwardArgs& args, ExecContext&) {
       for (std::int64_t j = 0; j < cols; ++j) grad_beta[j] += grad_y[j];
     store(grad_x, cols, args.grad_x, i, 0);
   }
-  store(grad_gamma, cols, args.grad_gamma, 0, 0);
-  if (centred) store(grad_beta, cols, args.grad_beta, 0, 0);
+  store(gamma_sums.total(), cols, args.grad_gamma, 0, 0);
+  if (centred) store(beta_sums.total(), cols, args.grad_beta, 0, 0);
 }
 
 }  // namespace fp8lab::cpu

@@ -2,6 +2,7 @@
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/rows.h"
+#include "core/rotary.h"
 
 namespace fp8lab::cpu {
 namespace {
@@ -10,7 +11,6 @@ enum Slot { kIn, kOut, kCosine, kSine };
 
 }  // namespace
 
-// Angles are computed in double: position * frequency loses all of a float's fraction at long sequences.
 void rope(const RopeArgs& args, ExecContext&) {
   const std::int64_t cols = args.in.cols;
   const std::int64_t head_dim = args.heads == 0 ? 0 : cols / args.heads;
@@ -22,10 +22,8 @@ void rope(const RopeArgs& args, ExecContext&) {
 
   for (std::int64_t row = 0; row < args.in.rows; ++row) {
     if (row % args.batch == 0) {
-      const double position = static_cast<double>(row / args.batch);
       for (std::int64_t d = 0; d < half; ++d) {
-        const double exponent = -2.0 * static_cast<double>(d) / static_cast<double>(head_dim);
-        const double angle = position * std::pow(args.base, exponent);
+        const double angle = rotary_angle(row / args.batch, d, head_dim, args.base);
         cosine[d] = static_cast<float>(std::cos(angle));
         sine[d] = static_cast<float>(args.inverse ? -std::sin(angle) : std::sin(angle));
       }

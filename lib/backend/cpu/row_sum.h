@@ -1,21 +1,35 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+
+#include "core/sum_order.h"
 
 namespace fp8lab::cpu {
 
-/// Sum of term(0) ... term(count - 1) in FP32 over 16 interleaved partial sums, joined pairwise: the same order on
-/// every vector width, and count / 16 + 4 roundings at most on the way of any term.
-template <class Term>
-float row_sum(std::int64_t count, const Term& term) {
-  constexpr int kPartial = 16;
-  float sums[kPartial] = {};
-  const std::int64_t whole = count - count % kPartial;
-  for (std::int64_t j = 0; j < whole; j += kPartial)
-    for (int lane = 0; lane < kPartial; ++lane) sums[lane] += term(j + lane);
-  for (std::int64_t j = whole; j < count; ++j) sums[j - whole] += term(j);
-  for (int width = kPartial / 2; width > 0; width /= 2)
-    for (int lane = 0; lane < width; ++lane) sums[lane] += sums[lane + width];
+/// Sum of term(0) ... term(count - 1) in the order of core/sum_order.h, in `Real`.
+template <class Real = float, class Term>
+Real row_sum(std::int64_t count, const Term& term) {
+  alignas(64) Real sums[kSumLanes];
+  const std::int64_t first = std::min<std::int64_t>(count, kSumLanes);
+  for (std::int64_t j = 0; j < first; ++j) sums[j] = Real{0} + term(j);
+  std::int64_t j = kSumLanes;
+  for (; j + kSumLanes <= count; j += kSumLanes)
+    for (std::int64_t lane = 0; lane < kSumLanes; ++lane) sums[lane] += term(j + lane);
+  for (std::int64_t lane = 0; lane < count - j; ++lane) sums[lane] += term(j + lane);
+
+  // Runs without terms are left out: they would add zeros.
+  std::int64_t runs = (first + kSumRun - 1) / kSumRun;
+  std::fill(sums + first, sums + runs * kSumRun, Real{0});
+  for (std::int64_t run = 0; run < runs; ++run) {
+    const Real* s = sums + run * kSumRun;
+    sums[run] = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+  }
+  if (runs == 0) return Real{0};
+  for (; runs > 1; runs = (runs + 1) / 2) {
+    for (std::int64_t run = 0; run < runs / 2; ++run) sums[run] = sums[2 * run] + sums[2 * run + 1];
+    if (runs % 2 != 0) sums[runs / 2] = sums[runs - 1];
+  }
   return sums[0];
 }
 

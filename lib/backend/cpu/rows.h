@@ -19,7 +19,7 @@ void store(const float* values, std::int64_t count, const MatrixView& matrix, st
 /// hence contents are whatever the last user left. Scratch is host-only: cards hold such values in registers, so it
 /// must not appear among a device's allocations.
 float* scratch(int slot, std::int64_t count);
-inline constexpr int kScratchSlots = 8;
+inline constexpr int kScratchSlots = 12;
 
 /// A row of FP32 values: read in place where the matrix holds just that, else through `slot` of scratch.
 class RowReader {

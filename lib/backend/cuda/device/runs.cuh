@@ -50,12 +50,12 @@ struct alignas(sizeof(T) * kRunWidth < 16 ? sizeof(T) * kRunWidth : 16) Run {
   T values[kRunWidth];
 };
 
-template <DType Type, int Width>
+template <DType Type, bool Wide, int Width>
 __device__ inline void load_typed(const Elements& from, std::int64_t row, std::int64_t col, std::int64_t count,
                                   float (&values)[Width]) {
   using Storage = typename Element<Type>::Storage;
   const Storage* at = from.at<const Storage>(row, col);
-  if constexpr (Width == kRunWidth) {
+  if constexpr (Wide && Width == kRunWidth) {
     if (count >= Width) {
       const Run<Storage> run = *reinterpret_cast<const Run<Storage>*>(at);
 #pragma unroll
@@ -67,12 +67,12 @@ __device__ inline void load_typed(const Elements& from, std::int64_t row, std::i
   for (int j = 0; j < Width; ++j) values[j] = j < count ? Element<Type>::load(at[j * from.col_stride]) : 0.0f;
 }
 
-template <DType Type, int Width>
+template <DType Type, bool Wide, int Width>
 __device__ inline void store_typed(const float (&values)[Width], const Elements& to, std::int64_t row, std::int64_t col,
                                    std::int64_t count) {
   using Storage = typename Element<Type>::Storage;
   Storage* at = to.at<Storage>(row, col);
-  if constexpr (Width == kRunWidth) {
+  if constexpr (Wide && Width == kRunWidth) {
     if (count >= Width) {
       Run<Storage> run;
 #pragma unroll
@@ -86,43 +86,44 @@ __device__ inline void store_typed(const float (&values)[Width], const Elements&
     if (j < count) at[j * to.col_stride] = Element<Type>::store(values[j]);
 }
 
-/// Any type but I64, exactly. `Type` is that of every matrix, where the kernel knows it.
+/// Any type but I64, exactly, `count` elements at most; 0 beyond. `Type` is that of the matrix, where the kernel knows it; `Wide`: its rows
+/// hold runs, as holds_runs() says.
 inline constexpr int kMixedTypes = -1;
 
-template <int Type, int Width>
+template <int Type, bool Wide = true, int Width>
 __device__ inline void load_run(const Elements& from, std::int64_t row, std::int64_t col, std::int64_t count,
                                 float (&values)[Width]) {
   if constexpr (Type != kMixedTypes) {
-    load_typed<static_cast<DType>(Type)>(from, row, col, count, values);
+    load_typed<static_cast<DType>(Type), Wide>(from, row, col, count, values);
   } else {
     switch (from.dtype) {
-      case DType::kF32: return load_typed<DType::kF32>(from, row, col, count, values);
-      case DType::kF16: return load_typed<DType::kF16>(from, row, col, count, values);
-      case DType::kBF16: return load_typed<DType::kBF16>(from, row, col, count, values);
-      case DType::kE4M3: return load_typed<DType::kE4M3>(from, row, col, count, values);
-      case DType::kE5M2: return load_typed<DType::kE5M2>(from, row, col, count, values);
-      case DType::kE8M0: return load_typed<DType::kE8M0>(from, row, col, count, values);
-      case DType::kU8: return load_typed<DType::kU8>(from, row, col, count, values);
-      case DType::kI16: return load_typed<DType::kI16>(from, row, col, count, values);
-      case DType::kI32: return load_typed<DType::kI32>(from, row, col, count, values);
+      case DType::kF32: return load_typed<DType::kF32, Wide>(from, row, col, count, values);
+      case DType::kF16: return load_typed<DType::kF16, Wide>(from, row, col, count, values);
+      case DType::kBF16: return load_typed<DType::kBF16, Wide>(from, row, col, count, values);
+      case DType::kE4M3: return load_typed<DType::kE4M3, Wide>(from, row, col, count, values);
+      case DType::kE5M2: return load_typed<DType::kE5M2, Wide>(from, row, col, count, values);
+      case DType::kE8M0: return load_typed<DType::kE8M0, Wide>(from, row, col, count, values);
+      case DType::kU8: return load_typed<DType::kU8, Wide>(from, row, col, count, values);
+      case DType::kI16: return load_typed<DType::kI16, Wide>(from, row, col, count, values);
+      case DType::kI32: return load_typed<DType::kI32, Wide>(from, row, col, count, values);
       case DType::kI64: return;
     }
   }
 }
 
 /// f32, f16, bf16, e4m3 and e5m2, rounded to nearest even.
-template <int Type, int Width>
+template <int Type, bool Wide = true, int Width>
 __device__ inline void store_run(const float (&values)[Width], const Elements& to, std::int64_t row, std::int64_t col,
                                  std::int64_t count) {
   if constexpr (Type != kMixedTypes) {
-    store_typed<static_cast<DType>(Type)>(values, to, row, col, count);
+    store_typed<static_cast<DType>(Type), Wide>(values, to, row, col, count);
   } else {
     switch (to.dtype) {
-      case DType::kF32: return store_typed<DType::kF32>(values, to, row, col, count);
-      case DType::kF16: return store_typed<DType::kF16>(values, to, row, col, count);
-      case DType::kBF16: return store_typed<DType::kBF16>(values, to, row, col, count);
-      case DType::kE4M3: return store_typed<DType::kE4M3>(values, to, row, col, count);
-      case DType::kE5M2: return store_typed<DType::kE5M2>(values, to, row, col, count);
+      case DType::kF32: return store_typed<DType::kF32, Wide>(values, to, row, col, count);
+      case DType::kF16: return store_typed<DType::kF16, Wide>(values, to, row, col, count);
+      case DType::kBF16: return store_typed<DType::kBF16, Wide>(values, to, row, col, count);
+      case DType::kE4M3: return store_typed<DType::kE4M3, Wide>(values, to, row, col, count);
+      case DType::kE5M2: return store_typed<DType::kE5M2, Wide>(values, to, row, col, count);
       default: return;
     }
   }

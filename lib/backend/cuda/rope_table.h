@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/cuda/context.h"
+
+namespace fp8lab::cuda {
+
+/// Cosines and sines of rotary angles on the card, each f32 [positions, head_dim / 2].
+struct RopeTable {
+  const float* cosine = nullptr;
+  const float* sine = nullptr;
+};
+
+/// The tables that a context's launches have asked for. Made on the host, with its library's bits, at the first use of a head size
+/// and base, and again when longer sequences come; growing waits for the card.
+class RopeTables {
+ public:
+  explicit RopeTables(CudaContext& card) : card_(card) {}
+
+  RopeTable table(std::int64_t positions, std::int64_t head_dim, double base);
+
+ private:
+  struct Entry {
+    std::int64_t head_dim = 0;
+    double base = 0.0;
+    std::int64_t positions = 0;
+    DeviceBytes memory;
+  };
+
+  void make(Entry& entry, std::int64_t positions);
+
+  CudaContext& card_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace fp8lab::cuda
