@@ -4,6 +4,7 @@
 
 #include "autograd/functions.h"
 #include "reference/test_data.h"
+#include "support/test_device.h"
 
 namespace fp8lab::support {
 namespace {

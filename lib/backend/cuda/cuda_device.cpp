@@ -79,9 +79,9 @@ class CardMoment final : public Moment {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(const ArchProfile& arch, MemoryOptions memory, std::unique_ptr<CudaContext> context)
-      : Device("cuda", arch, kCudaKernels, std::make_unique<CardMemory>(context->ordinal(), context->stream()), memory,
-               std::move(context)) {}
+  CudaDevice(const ArchProfile& arch, MemoryOptions memory, std::unique_ptr<SegmentSource> source,
+             std::unique_ptr<CudaContext> context)
+      : Device("cuda", arch, kCudaKernels, std::move(source), memory, std::move(context)) {}
 
   bool computes() const override { return true; }
 
@@ -203,7 +203,9 @@ std::unique_ptr<Device> open_cuda_device(const DeviceOptions& options) {
   const std::string_view arch = arch_of(properties_of(ordinal).major);
   check(options.arch == arch,
         fmt::format("device 'cuda': architecture '{}' was asked for; card {} is '{}'", options.arch, ordinal, arch));
-  return std::make_unique<CudaDevice>(arch_profile(arch), options.memory, std::make_unique<CudaContext>(ordinal));
+  auto context = std::make_unique<CudaContext>(ordinal);
+  auto source = std::make_unique<CardMemory>(ordinal, context->stream());
+  return std::make_unique<CudaDevice>(arch_profile(arch), options.memory, std::move(source), std::move(context));
 }
 
 namespace {
