@@ -1,6 +1,6 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/quantize_tile.cuh"
-#include "backend/cuda/device/quantize_types.cuh"
+#include "backend/cuda/quantize_types.h"
 
 namespace fp8lab::cuda {
 namespace {
@@ -47,7 +47,8 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
 #pragma unroll
   for (int k = 0; k < 8; ++k) largest.raise(patch.rows[k]);
   constexpr int kWords = Octet<In>::kWords;
-  // Halves are exchanged over lanes 16 and 8 apart, so the word that stays is number lane / 8, or the pair that begins at twice that.
+  // Halves are exchanged over lanes 16 and 8 apart, so the word that stays is number lane / 8, or of wide types the pair
+  // that begins at twice that.
 #pragma unroll
   for (int step = 16, kept = kWords / 2; step >= 8; step /= 2, kept /= 2) {
     const bool upper = (lane & step) != 0;
@@ -73,8 +74,9 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
     const float own = e8m0_multiplier(j % 2 == 0 ? first : second);
     scale[j] = __shfl_sync(0xFFFFFFFFu, own, (j / 2) * 8 | (lane & 7));
   }
-  const RowCodes out{reinterpret_cast<std::uint8_t*>(task.columnwise.values.data), task.columnwise.values.col_stride, task.in.rows,
-                     task.in.cols, task.column_vectors};
+  const MatrixView& codes = task.columnwise.values;
+  const RowCodes out{reinterpret_cast<std::uint8_t*>(codes.data), codes.col_stride, task.in.rows, task.in.cols,
+                     task.column_vectors};
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const Octet<In>& x = patch.rows[k];
@@ -100,7 +102,8 @@ __global__ void __launch_bounds__(kTileThreads) quantize_micro_kernel(const __gr
   const std::int64_t blocks = (task.in.cols + 31) / 32;
 #pragma unroll
   for (int i = threadIdx.x; i < kTileRows * kBlocksAcross; i += kTileThreads) {
-    const std::int64_t row = tile.first_row() + i / kBlocksAcross, block = std::int64_t{tile.col} * kBlocksAcross + i % kBlocksAcross;
+    const std::int64_t row = tile.first_row() + i / kBlocksAcross;
+    const std::int64_t block = std::int64_t{tile.col} * kBlocksAcross + i % kBlocksAcross;
     if (row < task.in.rows && block < blocks)
       reinterpret_cast<std::uint8_t*>(scales.data)[row * scales.row_stride + block * scales.col_stride] =
           row_scales.bytes[i / kBlocksAcross][i % kBlocksAcross];

@@ -4,12 +4,13 @@
 #include "backend/cuda/scale_rule.h"
 #include "backend/kernels.h"
 
-// The ways that quantize() goes: by long runs where order does not matter, by tiles where the matrix's rows are contiguous, else element by
-// element. Each comes to the same bits.
+// The ways that quantize() goes: by long runs where order does not matter, by tiles where the matrix's rows are
+// contiguous, else element by element. Each comes to the same bits.
 namespace fp8lab::cuda {
 
-/// What kernels of tiles take: a matrix of f32, bf16 or f16 whose rows are contiguous. Row-wise codes lie like the matrix's rows; column-wise
-/// ones like its columns (`columnwise.values.col_stride` 1) or, in blocks of 32, like its rows (`columnwise.values.row_stride` 1).
+/// What kernels of tiles take: a matrix of f32, bf16 or f16 whose rows are contiguous. Row-wise codes lie like the
+/// matrix's rows; column-wise ones like its columns (`columnwise.values.col_stride` 1) or, in blocks of 32, like its rows
+/// (`columnwise.values.row_stride` 1).
 struct TileTask {
   MatrixView in;
   OperandView rowwise;     ///< absent: values.data null
@@ -19,7 +20,8 @@ struct TileTask {
   float* amax = nullptr;
   bool in_vectors = false;      ///< every eighth element of a row of `in` is aligned to 16 bytes
   bool row_vectors = false;     ///< every eighth code of a row-wise row is aligned to eight bytes
-  bool column_vectors = false;  ///< every 16th code of a column-wise row (eighth, where those lie like the matrix's) is to as many bytes
+  /// Every 16th code of a column-wise row, or, where those lie like the matrix's, every eighth, is aligned to as many bytes.
+  bool column_vectors = false;
 };
 
 /// One scale for all, row-wise only, everything contiguous.

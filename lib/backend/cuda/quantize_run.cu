@@ -3,7 +3,7 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/block_scale.cuh"
 #include "backend/cuda/device/octets.cuh"
-#include "backend/cuda/device/quantize_types.cuh"
+#include "backend/cuda/quantize_types.h"
 #include "backend/cuda/quantize_paths.h"
 
 namespace fp8lab::cuda {

@@ -1,6 +1,6 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/quantize_tile.cuh"
-#include "backend/cuda/device/quantize_types.cuh"
+#include "backend/cuda/quantize_types.h"
 
 namespace fp8lab::cuda {
 namespace {

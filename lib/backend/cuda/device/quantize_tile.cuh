@@ -6,7 +6,8 @@
 #include "backend/cuda/device/octets.cuh"
 #include "backend/cuda/quantize_paths.h"
 
-// A tile of a matrix whose rows are contiguous, on its way through a block of threads: each thread holds a patch of 8 x 8 elements.
+// A tile of a matrix whose rows are contiguous, on its way through a block of threads: each thread holds a patch of 8 x 8
+// elements.
 namespace fp8lab::cuda {
 
 inline constexpr int kTileThreads = 256;
@@ -93,8 +94,8 @@ __device__ inline RowCodes rowwise_codes(const TileTask& task) {
           task.row_vectors};
 }
 
-/// 128 x 128 codes on their way into a transposed matrix. Thread-patches go in as columns of eight codes, in places permuted so that no
-/// two threads want one bank; whole rows of the transposed tile come out.
+/// 128 x 128 codes on their way into a transposed matrix. Patches go in as columns of eight codes, in places permuted so
+/// that no two threads want one bank; whole rows of the transposed tile come out.
 struct TurnedTile {
   alignas(16) std::uint8_t bytes[128 * 128];
 
