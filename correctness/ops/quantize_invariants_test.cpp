@@ -53,21 +53,22 @@ TEST_F(QuantizeInvariants, ARowSliceIsTheSliceOfTheWhole) {
     const QuantizedTensor whole = support::quantized(*device_, x, format);
     const Bytes whole_codes = codes(whole.rowwise());
     const ScaleView whole_scales = whole.rowwise_operand().scales;
+    const Bytes whole_bytes = scales(whole.rowwise());
     for (const std::int64_t begin : {0, 1, 40, 76}) {
       const std::int64_t count = std::min<std::int64_t>(20, kRows - begin);
       const QuantizedTensor part = support::quantized(*device_, x.row_range(begin, count), format);
       const Bytes slice(whole_codes.begin() + begin * kCols, whole_codes.begin() + (begin + count) * kCols);
       EXPECT_TRUE(reference::bitwise_equal(codes(part.rowwise()), slice)) << name << " from " << begin;
       const ScaleView part_scales = part.rowwise_operand().scales;
+      const Bytes part_bytes = scales(part.rowwise());
       for (std::int64_t i = 0; i < count; ++i)
         for (std::int64_t j = 0; j < kCols; j += format.block_cols) {
-          const auto at = [&](const ScaleView& view, std::int64_t row) {
-            const std::int64_t index = row * view.row_stride + j / format.block_cols * view.col_stride;
-            return view.dtype == DType::kE8M0
-                       ? static_cast<float>(reinterpret_cast<const std::uint8_t*>(view.data)[index])
-                       : reinterpret_cast<const float*>(view.data)[index];
+          const auto at = [&](const ScaleView& view, const Bytes& bytes, std::int64_t row) {
+            const auto width = static_cast<std::int64_t>(size_bytes(view.dtype));
+            const auto first = bytes.begin() + width * (row * view.row_stride + j / format.block_cols * view.col_stride);
+            return Bytes(first, first + width);
           };
-          ASSERT_EQ(at(part_scales, i), at(whole_scales, begin + i)) << name;
+          ASSERT_EQ(at(part_scales, part_bytes, i), at(whole_scales, whole_bytes, begin + i)) << name;
         }
     }
   }

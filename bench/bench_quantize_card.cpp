@@ -1,0 +1,124 @@
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "on_card.h"
+#include "ops/quantize.h"
+
+// How fast the card quantizes, beside how fast it copies. Bytes are what the recipe must move: the input once, or twice where
+// its amax comes first (the second read finds some of it in the L2, so `of_copy` may pass what memory alone would give), and
+// what is written.
+namespace fp8lab {
+namespace {
+
+struct Format {
+  const char* name;
+  QuantFormat format;
+};
+std::vector<Format> formats() {
+  const Recipe delayed = make_recipe("delayed"), current = make_recipe("current"), block = make_recipe("block");
+  return {{"delayed", delayed.activation},
+          {"delayed_e5m2", delayed.gradient},
+          {"current", current.activation},
+          {"block_1x128", block.activation},
+          {"block_128x128", block.weight},
+          {"mxfp8", make_recipe("mxfp8").activation}};
+}
+
+struct Direction {
+  const char* name;
+  Orientations orientations;
+};
+constexpr Direction kDirections[] = {{"rowwise", {true, false}}, {"columnwise", {false, true}}, {"both", {true, true}}};
+
+/// The first is the peers' figure; then inputs of a Llama-8B-shaped layer of 8192 tokens.
+constexpr struct {
+  std::int64_t rows, cols;
+} kSizes[] = {{16384, 8192}, {8192, 4096}, {8192, 14336}};
+
+struct Case {
+  Format format;
+  Direction direction;
+  Shape shape;
+  DType dtype;
+};
+
+/// Inputs in turn, so that none is in the L2.
+std::vector<Tensor> inputs_of(const Case& row) {
+  std::vector<Tensor> inputs;
+  const int sets = rotations_past_l2(TensorSpec{row.shape, row.dtype}.bytes());
+  for (int i = 0; i < sets; ++i) inputs.push_back(random_tensor(*card(), row.shape, row.dtype, static_cast<std::uint64_t>(i)));
+  return inputs;
+}
+
+Quantizer quantizer_of(const Case& row) {
+  const HolderId holder = card()->holder(HolderKind::kInFlight);
+  Quantizer quantizer{.format = row.format.format, .orientations = row.direction.orientations, .holder = holder};
+  if (row.format.format.amax_source != AmaxSource::kHistory) return quantizer;
+  quantizer.scale = card()->allocate({Shape{1}, DType::kF32}, holder);
+  quantizer.amax = card()->allocate({Shape{1}, DType::kF32}, holder);
+  fill(*card(), quantizer.scale, 64.0f);
+  fill(*card(), quantizer.amax, 0.0f);
+  return quantizer;
+}
+
+void quantize_row(benchmark::State& state, const Case& row) {
+  const std::vector<Tensor> inputs = inputs_of(row);
+  const Quantizer quantizer = quantizer_of(row);
+  const int reads = row.format.format.amax_source == AmaxSource::kTensor ? 2 : 1;
+  const std::int64_t written = quantize(*card(), inputs[0], quantizer).bytes();
+  time_on_card(state, {.bytes = reads * inputs[0].bytes() + written},
+               [&](int i) { quantize(*card(), inputs[static_cast<std::size_t>(i) % inputs.size()], quantizer); });
+}
+
+void dequantize_row(benchmark::State& state, const Case& row) {
+  std::vector<QuantizedTensor> quantized;
+  for (const Tensor& x : inputs_of(row)) quantized.push_back(quantize(*card(), x, quantizer_of(row)));
+  const HolderId holder = card()->holder(HolderKind::kInFlight);
+  time_on_card(state, {.bytes = quantized[0].bytes() + TensorSpec{row.shape, row.dtype}.bytes()}, [&](int i) {
+    dequantize(*card(), quantized[static_cast<std::size_t>(i) % quantized.size()].rowwise_operand(), row.dtype, holder);
+  });
+}
+
+void amax_row(benchmark::State& state, const Case& row) {
+  const std::vector<Tensor> inputs = inputs_of(row);
+  const Tensor amax = card()->allocate({Shape{1}, DType::kF32}, card()->holder(HolderKind::kInFlight));
+  fill(*card(), amax, 0.0f);
+  time_on_card(state, {.bytes = inputs[0].bytes()}, [&](int i) {
+    const Tensor& x = inputs[static_cast<std::size_t>(i) % inputs.size()];
+    card()->launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = amax.data<float>()});
+  });
+}
+
+template <class Run>
+void add(const std::string& name, const Case& row, const Run& run) {
+  const std::string full =
+      fmt::format("{}/{}x{}/{}", name, row.shape.rows(), row.shape.cols(), fp8lab::name(row.dtype));
+  benchmark::RegisterBenchmark(full.c_str(), [row, run](benchmark::State& state) { run(state, row); })
+      ->UseManualTime()
+      ->Iterations(31)
+      ->Unit(benchmark::kMicrosecond);
+}
+
+void register_rows() {
+  for (const auto [rows, cols] : kSizes) {
+    const Shape shape{rows, cols};
+    for (const Format& format : formats())
+      for (const Direction& direction : kDirections)
+        add(fmt::format("quantize/{}/{}", format.name, direction.name), {format, direction, shape, DType::kBF16}, quantize_row);
+    for (const Format& format : formats())
+      add(fmt::format("dequantize/{}", format.name), {format, kDirections[0], shape, DType::kBF16}, dequantize_row);
+    add("amax", {{}, {}, shape, DType::kBF16}, amax_row);
+  }
+  // Weights and gradients of FP32.
+  for (const Format& format : formats())
+    for (const Direction& direction : {kDirections[0], kDirections[2]})
+      add(fmt::format("quantize/{}/{}", format.name, direction.name), {format, direction, Shape{8192, 4096}, DType::kF32},
+          quantize_row);
+}
+
+}  // namespace
+}  // namespace fp8lab
+
+int main(int argc, char** argv) { return fp8lab::run_on_card(argc, argv, fp8lab::register_rows); }
