@@ -99,6 +99,8 @@ struct DeviceRow {
   std::string (*unavailable_reason)();
   /// The one architecture that it has, of those that can be opened here; empty where it takes any.
   std::string_view (*own_arch)();
+  /// Of the smallest that can be opened here; 0 where memory is not the device's own.
+  std::int64_t (*memory_bytes)();
   /// Details for `fp8lab devices`, one per line.
   std::string (*describe)();
 };

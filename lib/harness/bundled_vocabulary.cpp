@@ -46,7 +46,8 @@ Vocabulary make_vocabulary() {
   out.layers = terms(layer_table());
   out.forms = terms(form_table());
   for (const DeviceRow& row : devices())
-    out.devices.push_back({std::string(row.name), std::string(row.title), row.unavailable_reason, row.own_arch, row.describe});
+    out.devices.push_back({std::string(row.name), std::string(row.title), row.unavailable_reason, row.own_arch, row.memory_bytes,
+                           row.describe});
   for (const Fix& row : fixes())
     out.fixes.push_back({std::string(row.name),
                          {row.upstream.begin(), row.upstream.end()},

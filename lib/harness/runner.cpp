@@ -100,7 +100,17 @@ class RunningCell {
   ArmResults results_;
 };
 
-bool runs_alone(const PlannedCell& cell) { return any_group(cell.config.measure, &MetricGroup::alone); }
+/// Bytes that an arm's ranks need together, as far as they can be predicted.
+double predicted_bytes(const CellConfig& cell, Arm arm, const PredictFunction& predict) {
+  if (!predict) return 0.0;
+  try {
+    const auto figures = predict(cell, arm);
+    const auto peak = figures.find("memory.peak_bytes");
+    return peak == figures.end() ? 0.0 : peak->second * static_cast<double>(cell.ranks);
+  } catch (const Error&) {
+    return 0.0;  // the arm itself will say what is wrong with it
+  }
+}
 
 class Runner {
  public:
@@ -162,6 +172,18 @@ class Runner {
       alone_ = alone;
       ++next_;
     }
+  }
+
+  /// Because it measures what neighbours would disturb, or needs more of its device's memory than its share.
+  bool runs_alone(const PlannedCell& cell) const {
+    if (any_group(cell.config.measure, &MetricGroup::alone)) return true;
+    const Term* device = find_term(vocabulary_.devices, cell.config.device);
+    const std::int64_t memory = device && device->memory_bytes ? device->memory_bytes() : 0;
+    if (memory == 0 || options_.jobs <= 1) return false;
+    const std::vector<Arm> arms = arms_of(cell, vocabulary_);
+    return std::any_of(arms.begin(), arms.end(), [&](Arm arm) {
+      return predicted_bytes(cell.config, arm, options_.predict) * options_.jobs > static_cast<double>(memory);
+    });
   }
 
   void wait_until(Clock::time_point wake) {

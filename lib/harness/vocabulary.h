@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@ struct Term {
   // Functions are called where their answer is needed and nowhere else: a driver takes longer to answer than most cells to run.
   std::string (*unavailable_reason)() = nullptr;  ///< why it cannot be used on this machine; empty or absent when it can
   std::string_view (*own_arch)() = nullptr;  ///< the one architecture profile that it takes; empty or absent when any
+  std::int64_t (*memory_bytes)() = nullptr;  ///< of one; 0 or absent where memory is not the device's own
   std::string (*details)() = nullptr;             ///< more about it, one fact a line; absent where there is no more
 
   std::string why_unavailable() const { return unavailable_reason ? unavailable_reason() : std::string(); }

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
@@ -232,6 +234,12 @@ std::string cuda_unavailable_reason() {
 }
 
 std::string_view cuda_arch() { return cuda_unavailable_reason().empty() ? arch_of(properties_of(0).major) : std::string_view{}; }
+
+std::int64_t cuda_memory_bytes() {
+  std::size_t smallest = cuda_unavailable_reason().empty() ? properties_of(0).totalGlobalMem : 0;
+  for (int i = 1; smallest > 0 && i < count_cards(); ++i) smallest = std::min(smallest, properties_of(i).totalGlobalMem);
+  return static_cast<std::int64_t>(smallest);
+}
 
 std::string describe_cuda() {
   std::string text;

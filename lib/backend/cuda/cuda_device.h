@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@ std::unique_ptr<Device> open_cuda_device(const DeviceOptions& options);
 std::string cuda_unavailable_reason();
 /// Of the first card; empty where there is none.
 std::string_view cuda_arch();
+std::int64_t cuda_memory_bytes();
 std::string describe_cuda();
 
 }  // namespace fp8lab

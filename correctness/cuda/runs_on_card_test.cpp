@@ -1,0 +1,96 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "backend/device.h"
+#include "ops/elementwise.h"
+#include "recipe/recipe.h"
+#include "support/cells.h"
+#include "support/dense.h"
+
+// Whole training runs on the card beside the same on the host and on `meta`: the schedule is one, so bytes, holders and phases are equal event
+// by event, and losses differ by no more than the order of sums and the matrix units' accumulators make them.
+namespace fp8lab {
+namespace {
+
+using support::FinishedRun;
+using support::small_cell;
+
+// One unit of BF16: outputs and gradients are stored in it, and their errors do not add up in three steps of a mean.
+constexpr double kRelativeGap = 0x1p-8;
+
+struct Case {
+  std::string recipe;
+  std::string form;
+  std::string layer;
+  bool fp8_attention = false;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (const RecipeRow& row : recipes())
+    for (const char* form : {"gpt", "llama"})
+      for (const char* layer : {"linear", "layernorm_linear", "layernorm_mlp", "multihead_attention", "transformer_layer"})
+        out.push_back({std::string(row.name), form, layer});
+  for (const char* recipe : {"delayed", "current"})
+    for (const char* form : {"gpt", "llama"}) out.push_back({recipe, form, "transformer_layer", true});
+  return out;
+}
+
+std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
+  const Case& c = instance.param;
+  return c.recipe + "_" + c.form + "_" + c.layer + (c.fp8_attention ? "_fp8_attention" : "");
+}
+
+CellConfig cell_of(const Case& c, const std::string& device) {
+  CellConfig cell = small_cell(c.recipe, c.form, c.layer);
+  cell.training.fp8_attention = c.fp8_attention;
+  cell.device = device;
+  return cell;
+}
+
+class RunsOnCard : public ::testing::TestWithParam<Case> {};
+
+TEST_P(RunsOnCard, AreTheHostsRuns) {
+  FinishedRun cpu(cell_of(GetParam(), "cpu")), meta(cell_of(GetParam(), "meta")), cuda(cell_of(GetParam(), "cuda"));
+  EXPECT_EQ(cuda.ledger().sequence_hash(), cpu.ledger().sequence_hash());
+  EXPECT_EQ(cuda.ledger().peak_bytes(), meta.ledger().peak_bytes());
+  EXPECT_EQ(cuda.run.device().memory().allocator().reserved_peak_bytes(),
+            meta.run.device().memory().allocator().reserved_peak_bytes());
+  const std::vector<float>&on_card = cuda.run.losses(), &on_host = cpu.run.losses();
+  ASSERT_EQ(on_card.size(), on_host.size());
+  for (std::size_t step = 0; step < on_card.size(); ++step) {
+    const double gap = std::fabs(double{on_card[step]} - on_host[step]) / on_host[step];
+    EXPECT_TRUE(gap <= kRelativeGap) << "step " << step << ": " << on_card[step] << " on the card, " << on_host[step] << " on the host";
+  }
+  // What three steps change is more than what the devices may differ by, so the comparison could fail.
+  EXPECT_GT(std::fabs(double{on_host.front()} - on_host.back()) / on_host.back(), kRelativeGap);
+}
+
+TEST_P(RunsOnCard, AreTheSameEveryTime) {
+  FinishedRun one(cell_of(GetParam(), "cuda")), other(cell_of(GetParam(), "cuda"));
+  EXPECT_EQ(one.run.losses(), other.run.losses());
+  EXPECT_EQ(one.run.values().weights, other.run.values().weights);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryRecipe, RunsOnCard, ::testing::ValuesIn(cases()), case_name);
+
+TEST(CardMemory, WhatItCannotHoldIsOneErrorWithTheAccount) {
+  const auto device = open_device("cuda");
+  const HolderId holder = device->holder(HolderKind::kParameter, "layers[0]", "weight");
+  const Tensor kept = device->allocate({{1 << 20}, DType::kF32}, holder);
+  try {
+    device->allocate({{std::int64_t{1} << 42}, DType::kF32}, holder);
+    FAIL() << "a card with 16 TiB";
+  } catch (const OutOfMemory& error) {
+    EXPECT_NE(std::string(error.what()).find("layers[0]"), std::string::npos) << error.what();
+  }
+  fill(*device, kept, 2.0f);  // and the card goes on
+  EXPECT_EQ(device->read(kept).back(), 2.0f);
+  EXPECT_GT(device->driver_overhead_bytes().value_or(0), 0);
+}
+
+}  // namespace
+}  // namespace fp8lab
