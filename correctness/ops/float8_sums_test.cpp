@@ -47,6 +47,37 @@ TEST(Float8Sums, StaysWithinItsBound) {
       }
 }
 
+TEST(Float8Sums, IsLikelyWithinLess) {
+  for (const std::size_t promoted : {std::size_t{128}, kNeverPromoted})
+    for (const std::size_t count : {32u, 300u, 4096u, 14336u})
+      for (std::uint64_t seed = 0; seed < 50; ++seed) {
+        const MatrixUnit unit{.promoted_every = promoted};
+        const std::vector<double> products = products_of(count, seed);
+        const double bound = reference::likely_error_on(unit, products);
+        EXPECT_LE(std::fabs(sum_on(unit, products) - exact(products)), bound) << count << " products, seed " << seed;
+        EXPECT_LE(bound, error_on(unit, products));
+      }
+}
+
+TEST(Float8Sums, TheLikelyBoundRefusesFewerBits) {
+  int refused = 0;
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    const std::vector<double> products = products_of(4096, seed);
+    const double made = sum_on({.fraction_bits = 8}, products);
+    refused += std::fabs(made - exact(products)) > reference::likely_error_on({}, products);
+  }
+  EXPECT_GT(refused, 25);
+}
+
+// Products of one sign: an accumulator that is never promoted outgrows what it is given.
+TEST(Float8Sums, TheBoundOfPromotedAccumulatorsRefusesFastAccumulation) {
+  std::vector<double> products = products_of(14336, 1);
+  for (double& product : products) product = std::fabs(product);
+  const auto error = [&](const MatrixUnit& unit) { return std::fabs(sum_on(unit, products) - exact(products)); };
+  EXPECT_LE(error({}), error_on({}, products));
+  EXPECT_GT(error({.promoted_every = kNeverPromoted}), error_on({}, products));
+}
+
 TEST(Float8Sums, TheBoundRefusesAShorterAccumulator) {
   for (const std::size_t promoted : {std::size_t{128}, kNeverPromoted}) {
     int refused = 0;

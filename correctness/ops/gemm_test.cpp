@@ -275,7 +275,7 @@ TEST_F(GemmEdges, HopperRefusesATransposedViewOfCodesAndBlackwellTakesIt) {
       inputs_on(*device_),
       "gemm: a is e4m3 [4, 6] scaled per tensor, b is e4m3 [5, 6] scaled per tensor; 'hopper' reads quantized operands "
       "along the reduction axis only, so the column-wise half is needed instead of a transposed view");
-  EXPECT_EQ(inputs_on(*support::open_poisoned_device("blackwell")), "");
+  EXPECT_EQ(inputs_on(*open_device("cpu", {.arch = "blackwell", .memory = {}})), "");
   // A microscaled product is emulated from values there, so its operands lie as they like.
   const Operand mx = make_operand(*device_, {.kind = Kind::kMxfp8, .path = Path::kColumnwise, .rows = 4, .cols = 64});
   EXPECT_EQ(mx.view.values.row_stride, 1);

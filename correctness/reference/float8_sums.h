@@ -63,4 +63,30 @@ inline double error_on(const MatrixUnit& unit, std::span<const double> products)
   return error;
 }
 
+/// What |made - exact| is all but certain to stay below where products come in this order and their signs are random. Before each
+/// step an accumulator holds what was added since it began, at whichever step that was. It is cut towards zero there, perhaps
+/// by as much as can be; what the step's products lose has their signs, so that it adds up as a random walk of steps uniform
+/// between 0 and that much, whose deviation is taken six times.
+inline double likely_error_on(const MatrixUnit& unit, std::span<const double> products) {
+  double steady = 0.0, variance = 0.0;
+  for_each_accumulator(products, unit, [&](std::span<const double> part) {
+    double sum = 0.0, lowest = 0.0, highest = 0.0;
+    for (std::size_t begin = 0; begin < part.size(); begin += unit.step) {
+      const std::span<const double> step = part.subspan(begin, std::min(unit.step, part.size() - begin));
+      double largest = std::max(sum - lowest, highest - sum);
+      for (const double product : step) {
+        largest = std::max(largest, std::fabs(product));
+        sum += product;
+      }
+      lowest = std::min(lowest, sum);
+      highest = std::max(highest, sum);
+      if (largest == 0.0) continue;
+      const double cut = std::ldexp(1.0, std::ilogb(largest) - unit.fraction_bits);
+      steady += cut;
+      variance += static_cast<double>(step.size()) * cut * cut / 3.0;
+    }
+  });
+  return steady + 6.0 * std::sqrt(variance);
+}
+
 }  // namespace fp8lab::reference

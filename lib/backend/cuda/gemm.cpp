@@ -65,15 +65,29 @@ bool multiply_by_library(const GemmArgs& args, const GemmPlan& plan, CudaContext
   return true;
 }
 
+struct RouteCounts : GemmRoutes {
+  explicit RouteCounts(CudaContext&) {}
+};
+
 }  // namespace
+
+const GemmRoutes& gemm_routes(ExecContext& context) { return cuda_context(context).kept<RouteCounts>(); }
 
 void gemm(const GemmArgs& args, ExecContext& context) {
   if (args.out.rows == 0 || args.out.cols == 0) return;
   CudaContext& card = cuda_context(context);
+  RouteCounts& routes = card.kept<RouteCounts>();
   if (args.a.values.cols > 0) {
     const GemmPlan plan = plan_gemm(args);
-    if (plan.route != GemmRoute::kGeneral && multiply_by_library(args, plan, card)) return;
+    if (plan.route != GemmRoute::kGeneral) {
+      if (multiply_by_library(args, plan, card)) {
+        ++(plan.route == GemmRoute::kLibrary ? routes.library : routes.emulated);
+        return;
+      }
+      ++routes.declined;
+    }
   }
+  ++routes.general;
   gemm_general(args, card);
 }
 

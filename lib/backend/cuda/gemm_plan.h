@@ -73,6 +73,16 @@ GemmPlan plan_gemm(const GemmArgs& args);
 /// One line, as in "library: bf16 T x bf16 N -> bf16, finished apart".
 std::string describe(const GemmPlan& plan);
 
+/// Products made on a context so far, by the route that they took.
+struct GemmRoutes {
+  std::int64_t library = 0;
+  std::int64_t emulated = 0;
+  std::int64_t general = 0;
+  /// Of the general ones, those planned for the library, which had no algorithm.
+  std::int64_t declined = 0;
+};
+const GemmRoutes& gemm_routes(ExecContext& context);
+
 /// Where an operand dequantized to BF16 lies: in the order in which its codes are stored, rows padded to 16 bytes.
 /// `data` is an offset from nothing.
 MatrixView dequantized_layout(const OperandView& operand);

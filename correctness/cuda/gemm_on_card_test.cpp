@@ -1,0 +1,279 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/gemm_plan.h"
+#include "cuda/large_operands.h"
+#include "reference/expected.h"
+#include "reference/float8_sums.h"
+
+// The card's products at the sizes of real models, against double precision at sampled entries, and bit for bit against the cpu's
+// where sums are exact.
+namespace fp8lab {
+namespace {
+
+using reference::Expected;
+using reference::kUnit;
+using reference::MatrixUnit;
+using namespace gemm_test;
+
+struct Options {
+  DType out = DType::kBF16;
+  std::optional<DType> bias = std::nullopt;
+  bool accumulate = false;
+  bool fast = false;
+};
+
+/// Small integers, exact in every type.
+std::vector<float> integers(std::int64_t count, std::uint64_t seed) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(reference::scramble(seed + i) % 9) - 4.0f;
+  return values;
+}
+
+Tensor multiply(Device& device, const LargeOperand& a, const LargeOperand& b, const Options& options) {
+  const LargeOperand::OnDevice on_a = a.put_on(device), on_b = b.put_on(device);
+  const std::int64_t m = a.spec().rows, n = b.spec().rows;
+  const Tensor out = device.allocate({Shape{m, n}, options.out}, support::anyone(device));
+  if (options.accumulate) device.write(out, integers(m * n, 21));
+  Tensor bias;
+  if (options.bias) bias = support::make_tensor(device, {1, n}, *options.bias, integers(n, 22));
+  device.launch(&KernelTable::gemm, GemmArgs{.a = on_a.view,
+                                             .b = on_b.view,
+                                             .out = out.view(),
+                                             .bias = bias ? bias.view() : MatrixView{},
+                                             .accumulate = options.accumulate,
+                                             .fast_accumulation = options.fast});
+  device.synchronize();
+  return out;
+}
+
+std::unique_ptr<Device> open(std::string_view name) {
+  return open_device(name, {.arch = "hopper", .memory = {.capacity_bytes = 0, .poison = true}});
+}
+
+struct Kinds {
+  Kind a;
+  Kind b;
+  bool transposed_a = false;
+  bool transposed_b = false;
+};
+
+std::string name_of_kinds(const Kinds& kinds) {
+  return std::string(name_of(kinds.a)) + (kinds.transposed_a ? "_transposed_" : "_") + name_of(kinds.b) +
+         (kinds.transposed_b ? "_transposed" : "");
+}
+std::string kinds_name(const ::testing::TestParamInfo<Kinds>& instance) { return name_of_kinds(instance.param); }
+
+LargeOperand make(const Kinds& kinds, bool first, std::int64_t rows, std::int64_t k, Draw draw) {
+  return LargeOperand({.kind = first ? kinds.a : kinds.b,
+                       .rows = rows,
+                       .cols = k,
+                       .seed = first ? 1u : 2u,
+                       .draw = draw,
+                       .transposed = first ? kinds.transposed_a : kinds.transposed_b});
+}
+
+bool summed_in_eight_bits(const Kinds& kinds) {
+  return format_of(kinds.a).has_value() && kinds.a != Kind::kMxfp8;
+}
+
+bool scaled_per_tensor(const Kinds& kinds) {
+  const std::optional<QuantFormat> format = format_of(kinds.a);
+  return format.has_value() && format->per_tensor();
+}
+
+constexpr auto kEveryKind = std::array{Kinds{Kind::kF32, Kind::kF32},
+                                       Kinds{Kind::kF32, Kind::kF32, true, true},
+                                       Kinds{Kind::kF16, Kind::kF16},
+                                       Kinds{Kind::kBF16, Kind::kBF16},
+                                       Kinds{Kind::kBF16, Kind::kBF16, false, true},
+                                       Kinds{Kind::kBF16, Kind::kBF16, true, true},
+                                       Kinds{Kind::kPerTensor, Kind::kPerTensor},
+                                       Kinds{Kind::kE5M2PerTensor, Kind::kPerTensor},
+                                       Kinds{Kind::kPerTensor, Kind::kE5M2PerTensor},
+                                       Kinds{Kind::kRowBlocks, Kind::kSquareBlocks},
+                                       Kinds{Kind::kSquareBlocks, Kind::kRowBlocks},
+                                       Kinds{Kind::kRowBlocks, Kind::kRowBlocks},
+                                       Kinds{Kind::kMxfp8, Kind::kMxfp8},
+                                       Kinds{Kind::kMxfp8, Kind::kMxfp8, true, true}};
+
+class GemmOnCard : public ::testing::TestWithParam<Kinds> {
+ protected:
+  std::unique_ptr<Device> card_ = open("cuda");
+};
+
+/// Entries spread over the result, corners included.
+std::vector<std::int64_t> sampled(std::int64_t size) {
+  return {0, 1, size / 3, size / 2 + 1, 2 * size / 3, size - 129, size - 2, size - 1};
+}
+
+struct Sampled {
+  std::vector<double> made;
+  Expected expected{};
+};
+
+Sampled sample(Device& device, const LargeOperand& a, const LargeOperand& b, const Options& options, const MatrixUnit* unit) {
+  const Tensor out = multiply(device, a, b, options);
+  const std::int64_t k = a.spec().cols;
+  Sampled result;
+  std::vector<double> products(static_cast<std::size_t>(k));
+  for (const std::int64_t i : sampled(a.spec().rows)) {
+    const std::vector<float> row = device.read(out.row_range(i, 1));
+    for (const std::int64_t j : sampled(b.spec().rows)) {
+      double sum = 0.0, magnitude = 0.0;
+      for (std::int64_t l = 0; l < k; ++l) {
+        const double product = a.at(i, l) * b.at(j, l);
+        products[static_cast<std::size_t>(l)] = product;
+        sum += product;
+        magnitude += std::fabs(product);
+      }
+      result.made.push_back(row[static_cast<std::size_t>(j)]);
+      result.expected.value.push_back(sum);
+      result.expected.error.push_back(static_cast<double>(k + 4) * kUnit * magnitude +
+                                      (unit ? reference::likely_error_on(*unit, products) : 0.0));
+    }
+  }
+  result.expected = rounded_to(options.out, std::move(result.expected));
+  return result;
+}
+
+TEST_P(GemmOnCard, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
+  constexpr std::int64_t kShapes[][3] = {
+      {2048, 28672, 4096}, {2048, 4096, 14336}, {6144, 4096, 2048}, {1040, 4112, 272}, {8, 16, 14336}};
+  static constexpr MatrixUnit kUnit13, kFast{.promoted_every = reference::kNeverPromoted};
+  for (const auto& [m, n, k] : kShapes) {
+    SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k);
+    const LargeOperand a = make(GetParam(), true, m, k, Draw::kNormal), b = make(GetParam(), false, n, k, Draw::kNormal);
+    for (const bool fast : {false, true}) {
+      if (fast && !scaled_per_tensor(GetParam())) continue;
+      const MatrixUnit* const unit = summed_in_eight_bits(GetParam()) ? (fast ? &kFast : &kUnit13) : nullptr;
+      const Sampled entries = sample(*card_, a, b, {.out = DType::kF32, .fast = fast}, unit);
+      EXPECT_TRUE(all_within(entries.made, entries.expected));
+      EXPECT_TRUE(refuses_mutations(entries.expected));
+    }
+  }
+  EXPECT_EQ(cuda::gemm_routes(card_->context()).general, 0);
+}
+
+// Whatever shape, type of result, bias and accumulation: integers whose sums are exact have the bits of the cpu kernel.
+TEST_P(GemmOnCard, SmallIntegersHaveTheBitsOfTheCpu) {
+  constexpr std::int64_t kShapes[][3] = {{128, 256, 512}, {264, 144, 384}, {65, 63, 77},
+                                         {1, 16, 32},     {130, 1, 128},   {72, 48, 200}};
+  const std::unique_ptr<Device> cpu = open("cpu");
+  for (const auto& [m, n, k] : kShapes) {
+    const LargeOperand a = make(GetParam(), true, m, k, Draw::kIntegers), b = make(GetParam(), false, n, k, Draw::kIntegers);
+    for (const DType out : {DType::kF32, DType::kBF16, DType::kF16})
+      for (const std::optional<DType> bias : {std::optional<DType>(), std::optional(DType::kF32), std::optional(DType::kBF16)})
+        for (const bool accumulate : {false, true}) {
+          const Options options{.out = out, .bias = bias, .accumulate = accumulate};
+          EXPECT_EQ(card_->read_bytes(multiply(*card_, a, b, options)), cpu->read_bytes(multiply(*cpu, a, b, options)))
+              << m << " x " << n << " x " << k << " -> " << name(out) << (bias ? " plus bias" : "")
+              << (accumulate ? " accumulated" : "");
+        }
+  }
+  EXPECT_EQ(cuda::gemm_routes(card_->context()).declined, 0);
+}
+
+TEST_P(GemmOnCard, HasTheSameBitsEveryTime) {
+  const std::unique_ptr<Device> other = open("cuda");
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1024, 1040, 4096}, {64, 48, 14336}, {77, 130, 999}}) {
+    const LargeOperand a = make(GetParam(), true, m, k, Draw::kNormal), b = make(GetParam(), false, n, k, Draw::kNormal);
+    for (const DType out : {DType::kF32, DType::kBF16}) {
+      const Options options{.out = out, .fast = true};
+      const std::vector<std::byte> first = card_->read_bytes(multiply(*card_, a, b, options));
+      for (int again = 0; again < 3; ++again) EXPECT_EQ(card_->read_bytes(multiply(*card_, a, b, options)), first);
+      EXPECT_EQ(other->read_bytes(multiply(*other, a, b, options)), first) << "on a context of its own";
+    }
+  }
+}
+
+TEST_P(GemmOnCard, NanReachesItsRowAndNoOther) {
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{256, 128, 512}, {65, 33, 77}}) {
+    LargeOperand a = make(GetParam(), true, m, k, Draw::kNormal);
+    const LargeOperand b = make(GetParam(), false, n, k, Draw::kNormal);
+    a.put_nan(5, k - 1);
+    const std::vector<float> made = card_->read(multiply(*card_, a, b, {}));
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = 0; j < n; ++j)
+        ASSERT_EQ(std::isnan(made[static_cast<std::size_t>(i * n + j)]), i == 5) << i << ", " << j;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryKind, GemmOnCard, ::testing::ValuesIn(kEveryKind), kinds_name);
+
+// Row i of `a` is code i and zeros, b is ones, so that a product is one dequantized code.
+TEST(GemmEmulation, DequantizesEveryCodeExactlyUnlessItsScaleIsTiny) {
+  constexpr std::int64_t kCodes = 256, kLength = 32, kOnes = 16;
+  const std::unique_ptr<Device> card = open("cuda"), cpu = open("cpu");
+  const auto multiply_codes = [&](Device& device, DType payload, int scale) {
+    const auto bytes = [&](std::int64_t rows, std::int64_t cols, DType dtype, auto&& value) {
+      const Tensor tensor = device.allocate({Shape{rows, cols}, dtype}, support::anyone(device));
+      std::vector<std::byte> contents;
+      for (std::int64_t i = 0; i < rows; ++i)
+        for (std::int64_t j = 0; j < cols; ++j) contents.push_back(static_cast<std::byte>(value(i, j)));
+      device.write_bytes(tensor, contents);
+      return tensor;
+    };
+    const Tensor codes = bytes(kCodes, kLength, payload, [](std::int64_t i, std::int64_t l) { return l == 0 ? i : 0; });
+    const Tensor ones = bytes(kOnes, kLength, DType::kE4M3, [](std::int64_t, std::int64_t) { return 0x38; });
+    const Tensor scales = bytes(kCodes, 4, DType::kE8M0, [&](std::int64_t, std::int64_t) { return scale; });
+    const Tensor unit = bytes(128, 4, DType::kE8M0, [](std::int64_t, std::int64_t) { return 127; });
+    const auto operand = [](const Tensor& values, const Tensor& of) {
+      return OperandView{values.view(),
+                         {.data = of.view().data,
+                          .dtype = DType::kE8M0,
+                          .block_rows = 1,
+                          .block_cols = 32,
+                          .row_stride = 4,
+                          .col_stride = 1,
+                          .storage_elems = of.numel()}};
+    };
+    const Tensor out = device.allocate({Shape{kCodes, kOnes}, DType::kF32}, support::anyone(device));
+    device.launch(&KernelTable::gemm,
+                  GemmArgs{.a = operand(codes, scales), .b = operand(ones, unit), .out = out.view(), .bias = {}});
+    return device.read(out);
+  };
+  for (const DType payload : {DType::kE4M3, DType::kE5M2}) {
+    const int exact_from = 127 - (payload == DType::kE4M3 ? 124 : 117);
+    for (const int scale : {0, 1, exact_from - 1, exact_from, 30, 127, 200, 246, 254, 255}) {
+      const std::vector<float> made = multiply_codes(*card, payload, scale), exact = multiply_codes(*cpu, payload, scale);
+      const double bound = scale < exact_from ? 0x1p-134 : 0.0;
+      for (std::size_t i = 0; i < made.size(); ++i) {
+        const bool equal = made[i] == exact[i] || (std::isnan(made[i]) && std::isnan(exact[i]));
+        ASSERT_TRUE(equal || std::fabs(double{made[i]} - double{exact[i]}) <= bound)
+            << name(payload) << " code " << i / kOnes << " under scale " << scale << ": " << made[i] << " for " << exact[i];
+      }
+    }
+  }
+}
+
+// Terms of one sign show what fast accumulation lets go of: within the bound of promoted accumulators without it, beyond with it,
+// so that the bound tells one from the other and the switch reaches the card.
+TEST(GemmAccumulation, FastSumsFailTheBoundOfPromotedOnes) {
+  const std::unique_ptr<Device> card = open("cuda");
+  const Kinds kinds{Kind::kPerTensor, Kind::kPerTensor};
+  const LargeOperand a = make(kinds, true, 512, 14336, Draw::kPositive), b = make(kinds, false, 512, 14336, Draw::kPositive);
+  static constexpr MatrixUnit kUnits;
+  const auto within = [&](bool fast) {
+    Sampled entries = sample(*card, a, b, {.out = DType::kF32, .fast = fast}, nullptr);
+    std::size_t at = 0;
+    std::vector<double> products(14336);
+    for (const std::int64_t i : sampled(512))
+      for (const std::int64_t j : sampled(512)) {
+        for (std::int64_t l = 0; l < 14336; ++l) products[static_cast<std::size_t>(l)] = a.at(i, l) * b.at(j, l);
+        entries.expected.error[at++] += reference::error_on(kUnits, products);
+      }
+    RecordProperty(fast ? "fast" : "promoted", std::to_string(entries.made[0] / entries.expected.value[0] - 1.0));
+    return all_within(entries.made, entries.expected);
+  };
+  EXPECT_TRUE(within(false));
+  EXPECT_FALSE(within(true));
+}
+
+}  // namespace
+}  // namespace fp8lab

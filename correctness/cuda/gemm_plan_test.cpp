@@ -1,0 +1,173 @@
+#include "backend/cuda/gemm_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+
+#include "tensor/quantized_tensor.h"
+
+// Which route products take, decided without a card: addresses here are made up and never read.
+namespace fp8lab::cuda {
+namespace {
+
+constexpr std::uintptr_t kAligned = 0x10000;
+
+std::byte* address(std::uintptr_t at) { return reinterpret_cast<std::byte*>(at); }
+
+MatrixView matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::uintptr_t at = kAligned) {
+  return {.data = address(at), .dtype = dtype, .rows = rows, .cols = cols, .row_stride = cols, .col_stride = 1};
+}
+
+OperandView plain(DType dtype, std::int64_t rows, std::int64_t cols) { return {matrix(dtype, rows, cols), {}}; }
+
+OperandView codes(std::int64_t rows, std::int64_t cols, std::int64_t block_rows, std::int64_t block_cols,
+                  DType payload = DType::kE4M3) {
+  QuantFormat format{.payload = payload, .block_rows = block_rows, .block_cols = block_cols};
+  if (block_cols == 32) format.scale = ScaleKind::kE8M0Rceil;
+  const ScaleLayout layout = scale_layout(format, rows, cols);
+  return {matrix(payload, rows, cols),
+          {.data = address(2 * kAligned),
+           .dtype = format.scale_dtype(),
+           .block_rows = block_rows,
+           .block_cols = block_cols,
+           .row_stride = layout.row_stride,
+           .col_stride = layout.col_stride,
+           .storage_elems = layout.spec.shape.numel()}};
+}
+OperandView per_tensor(std::int64_t rows, std::int64_t cols, DType payload = DType::kE4M3) {
+  return codes(rows, cols, 0, 0, payload);
+}
+OperandView by_rows(std::int64_t rows, std::int64_t cols) { return codes(rows, cols, 1, 128); }
+OperandView by_squares(std::int64_t rows, std::int64_t cols) { return codes(rows, cols, 128, 128); }
+OperandView microscaled(std::int64_t rows, std::int64_t cols) { return codes(rows, cols, 1, 32); }
+
+GemmArgs product(const OperandView& a, const OperandView& b, DType out = DType::kBF16) {
+  return {.a = a, .b = b, .out = matrix(out, a.values.rows, b.values.rows), .bias = {}};
+}
+
+std::string plan_of(const GemmArgs& args) { return describe(plan_gemm(args)); }
+
+GemmArgs with_bias(GemmArgs args, DType dtype) {
+  args.bias = matrix(dtype, 1, args.out.cols);
+  return args;
+}
+
+TEST(GemmPlan, PlainOperandsOfOneTypeGoToTheLibraryHoweverTheyLie) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const std::string type(name(dtype));
+    const OperandView a = plain(dtype, 64, 128), b = plain(dtype, 32, 128);
+    EXPECT_EQ(plan_of(product(a, b, dtype)), "library: " + type + " x " + type + " -> " + type);
+    const OperandView turned{matrix(dtype, 128, 64).transposed(), {}};
+    EXPECT_EQ(plan_of(product(turned, b, dtype)), "library: " + type + " transposed x " + type + " -> " + type);
+    EXPECT_EQ(plan_of(product(b, turned, dtype)), "library: " + type + " x " + type + " transposed -> " + type);
+  }
+  EXPECT_EQ(plan_of(product(plain(DType::kBF16, 3, 5), plain(DType::kBF16, 7, 5))),
+            "library: bf16 x bf16 -> bf16, not aligned");
+}
+
+TEST(GemmPlan, StridesOverADimensionOfOneDoNotMatter) {
+  OperandView a = plain(DType::kBF16, 1, 128);
+  a.values.row_stride = 0;
+  EXPECT_EQ(plan_of(product(a, plain(DType::kBF16, 32, 128))), "library: bf16 x bf16 -> bf16");
+  OperandView column = plain(DType::kBF16, 64, 1);
+  column.values.col_stride = 77;
+  EXPECT_EQ(plan_gemm(product(column, plain(DType::kBF16, 32, 1))).route, GemmRoute::kLibrary);
+}
+
+TEST(GemmPlan, WhatTheLibraryCannotReadGoesToTheGeneralKernel) {
+  OperandView repeated = plain(DType::kBF16, 64, 128);
+  repeated.values.row_stride = 0;
+  EXPECT_EQ(plan_of(product(repeated, plain(DType::kBF16, 32, 128))),
+            "general kernel: an operand is contiguous along neither dimension");
+  EXPECT_EQ(plan_of(product(plain(DType::kF32, 64, 128), plain(DType::kBF16, 32, 128))),
+            "general kernel: operands are of two types");
+  EXPECT_EQ(plan_of(product(per_tensor(64, 128), plain(DType::kBF16, 32, 128))),
+            "general kernel: one operand alone is quantized");
+}
+
+TEST(GemmPlan, CodesAreMultipliedAsTheyAreUnderTheScalingsOfTheLibrary) {
+  EXPECT_EQ(plan_of(product(per_tensor(48, 128), per_tensor(32, 128))),
+            "library: e4m3 per tensor x e4m3 per tensor -> bf16");
+  EXPECT_EQ(plan_of(product(per_tensor(48, 128, DType::kE5M2), per_tensor(32, 128), DType::kF32)),
+            "library: e5m2 per tensor x e4m3 per tensor -> f32");
+  EXPECT_EQ(plan_of(product(by_rows(48, 256), by_squares(32, 256))), "library: e4m3 by 1 x 128 x e4m3 by 128 x 128 -> bf16");
+  EXPECT_EQ(plan_of(product(by_rows(48, 256), by_rows(32, 256))), "library: e4m3 by 1 x 128 x e4m3 by 1 x 128 -> bf16");
+  EXPECT_EQ(plan_of(product(by_squares(48, 256), by_rows(32, 256))), "library: e4m3 by 128 x 128 x e4m3 by 1 x 128 -> bf16");
+}
+
+TEST(GemmPlan, CodesThatTheLibraryRefusesGoToTheGeneralKernel) {
+  const auto why = [](const OperandView& a, const OperandView& b) {
+    return std::string(plan_gemm(product(a, b)).why_general);
+  };
+  EXPECT_EQ(why(per_tensor(48, 120), per_tensor(32, 120)), "rows of codes do not begin at multiples of 16 bytes");
+  EXPECT_EQ(why(per_tensor(48, 128), per_tensor(33, 128)), "the rows of b are not a multiple of 16");
+  EXPECT_EQ(why(per_tensor(48, 128, DType::kE5M2), per_tensor(32, 128, DType::kE5M2)), "both operands are e5m2");
+  EXPECT_EQ(why(per_tensor(48, 128), by_squares(32, 128)), "one operand is scaled per tensor, the other by blocks");
+  EXPECT_EQ(why(by_squares(48, 128), by_squares(32, 128)), "both operands are scaled by 128 x 128");
+  EXPECT_EQ(why(by_rows(44, 128), by_squares(32, 128)), "rows scaled by 1 x 128 are not a multiple of 8");
+  EXPECT_EQ(why(microscaled(48, 128), per_tensor(32, 128)), "one operand alone is microscaled");
+  OperandView wide = per_tensor(48, 256);
+  wide.values.cols = 120;
+  OperandView narrow = per_tensor(32, 256);
+  narrow.values.cols = 120;
+  EXPECT_EQ(why(wide, narrow), "the reduction is not a multiple of 16");
+  OperandView off = per_tensor(48, 128);
+  off.values.data = address(kAligned + 8);
+  EXPECT_EQ(why(off, per_tensor(32, 128)), "rows of codes do not begin at multiples of 16 bytes");
+  OperandView turned = per_tensor(128, 48);
+  turned.values = turned.values.transposed();
+  EXPECT_EQ(why(turned, per_tensor(32, 128)), "an eight-bit operand is not contiguous along the reduction axis");
+}
+
+TEST(GemmPlan, MicroscaledOperandsAreEmulatedInTheOrderInWhichTheyAreStored) {
+  EXPECT_EQ(plan_of(product(microscaled(48, 128), microscaled(32, 128))), "emulated: bf16 x bf16 -> bf16");
+  OperandView turned = microscaled(128, 48);
+  turned.values = turned.values.transposed();
+  EXPECT_EQ(plan_of(product(turned, microscaled(32, 128))), "emulated: bf16 transposed x bf16 -> bf16");
+  // Rows are padded to 16 bytes, so no length of the reduction is slow.
+  EXPECT_EQ(plan_of(product(microscaled(48, 75), microscaled(32, 75))), "emulated: bf16 x bf16 -> bf16");
+  EXPECT_EQ(dequantized_layout(microscaled(48, 75)).row_stride, 80);
+}
+
+TEST(GemmPlan, ABiasIsAddedByTheLibraryWhereItKnowsTheType) {
+  const GemmArgs bf16 = product(plain(DType::kBF16, 48, 128), plain(DType::kBF16, 32, 128));
+  EXPECT_EQ(plan_of(with_bias(bf16, DType::kBF16)), "library: bf16 x bf16 -> bf16 plus bias");
+  EXPECT_EQ(plan_of(with_bias(bf16, DType::kF32)), "library: bf16 x bf16 -> f32, finished apart");
+  const GemmArgs tensor = product(per_tensor(48, 128), per_tensor(32, 128));
+  EXPECT_EQ(plan_of(with_bias(tensor, DType::kBF16)), "library: e4m3 per tensor x e4m3 per tensor -> bf16 plus bias");
+  EXPECT_EQ(plan_of(with_bias(tensor, DType::kF32)), "library: e4m3 per tensor x e4m3 per tensor -> f32, finished apart");
+}
+
+TEST(GemmPlan, ResultsThatTheLibraryCannotWriteAreFinishedApart) {
+  GemmArgs args = product(plain(DType::kBF16, 48, 128), plain(DType::kBF16, 32, 128), DType::kF16);
+  EXPECT_EQ(plan_of(args), "library: bf16 x bf16 -> f32, finished apart");
+  args.out = matrix(DType::kBF16, 32, 48).transposed();
+  EXPECT_EQ(plan_of(args), "library: bf16 x bf16 -> f32, finished apart");
+  args.accumulate = true;  // the kernel that finishes adds it
+  EXPECT_FALSE(plan_gemm(args).problem.accumulate);
+}
+
+TEST(GemmPlan, AccumulationAndFastSums) {
+  GemmArgs args = product(per_tensor(48, 128), per_tensor(32, 128), DType::kF32);
+  args.accumulate = true;
+  args.fast_accumulation = true;
+  EXPECT_EQ(plan_of(args),
+            "library: e4m3 per tensor x e4m3 per tensor -> f32 plus what it holds, fast accumulation");
+  GemmArgs blocks = product(by_rows(48, 128), by_rows(32, 128));
+  blocks.fast_accumulation = true;
+  EXPECT_FALSE(plan_gemm(blocks).problem.fast_accumulation);
+}
+
+TEST(GemmPlan, WhereSomethingLiesDoesNotChooseTheAlgorithm) {
+  GemmArgs args = product(plain(DType::kBF16, 48, 128), plain(DType::kBF16, 32, 128));
+  const GemmPlan plan = plan_gemm(args);
+  args.a.values.data = address(kAligned + 16);
+  EXPECT_EQ(plan_gemm(args), plan);
+  EXPECT_EQ(LibraryProblemHash{}(plan_gemm(args).problem), LibraryProblemHash{}(plan.problem));
+  args.a.values.data = address(kAligned + 2);
+  EXPECT_FALSE(plan_gemm(args).problem.aligned);
+}
+
+}  // namespace
+}  // namespace fp8lab::cuda
