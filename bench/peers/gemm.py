@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""PyTorch's products beside bench_gemm's, under the same row names and in Google Benchmark's JSON.
+
+Usage: gemm.py [--rounds N] [--filter TEXT] [--out FILE]
+
+BF16 rows are torch.matmul of views that lie as a linear layer has them; fp8_tensor rows are torch._scaled_mm with per-tensor
+scales, fast accumulation in forward only. Rounds alternate the two, each on inputs that rotate past the L2, normal values, behind a
+large copy that hides the launch, timed by events; medians are printed.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+
+import torch
+
+TOKENS = 8192
+PAST_THE_L2 = 192 << 20
+LAYERS = (("qkv", 6144, 4096), ("proj", 4096, 4096), ("fc1", 28672, 4096), ("fc2", 4096, 14336))
+
+
+def products():
+    """(name, m, n, k, pass) of every row."""
+    yield "4096", 4096, 4096, 4096, "fprop"
+    yield "8192", 8192, 8192, 8192, "fprop"
+    for layer, out, inner in LAYERS:
+        yield f"llama_8b/{layer}/fprop", TOKENS, out, inner, "fprop"
+        yield f"llama_8b/{layer}/dgrad", TOKENS, inner, out, "dgrad"
+        yield f"llama_8b/{layer}/wgrad", out, inner, TOKENS, "wgrad"
+
+
+def random(rows, cols):
+    return torch.randn(rows, cols, device="cuda", dtype=torch.bfloat16)
+
+
+def rotations(size):
+    return min(64, max(1, PAST_THE_L2 // size + 1))
+
+
+def bf16_calls(m, n, k, which):
+    """Products over k of a [m, k] and b [n, k], stored as forward left them."""
+    def operands():
+        a = random(k, m).t() if which == "wgrad" else random(m, k)
+        b = random(n, k).t() if which == "fprop" else random(k, n)
+        return a, b
+
+    sets = [operands() for _ in range(rotations((m + n) * k * 2))]
+    return [lambda a=a, b=b: torch.matmul(a, b) for a, b in sets]
+
+
+def quantized(rows, cols, dtype):
+    x = random(rows, cols)
+    scale = torch.finfo(dtype).max / x.abs().max().float()
+    return (x.float() * scale).to(dtype), scale.reciprocal()
+
+
+def fp8_calls(m, n, k, which):
+    def operands():
+        a, scale_a = quantized(m, k, torch.float8_e4m3fn if which == "fprop" else torch.float8_e5m2)
+        b, scale_b = quantized(n, k, torch.float8_e4m3fn)
+        return a, b.t(), scale_a, scale_b
+
+    sets = [operands() for _ in range(rotations((m + n) * k))]
+    return [lambda a=a, b=b, sa=sa, sb=sb: torch._scaled_mm(a, b, sa, sb, out_dtype=torch.bfloat16,
+                                                            use_fast_accum=which == "fprop") for a, b, sa, sb in sets]
+
+
+def timed(call, source, target):
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    target.copy_(source)
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return 1e3 * begin.elapsed_time(end)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--filter", default="")
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    torch.manual_seed(1)
+    source, target = torch.empty(1 << 29, device="cuda", dtype=torch.bfloat16), torch.empty(1 << 29, device="cuda",
+                                                                                            dtype=torch.bfloat16)
+    source.normal_()
+    rows = []
+    for name, m, n, k, which in products():
+        if options.filter not in name:
+            continue
+        kinds = {"bf16": bf16_calls(m, n, k, which), "fp8_tensor": fp8_calls(m, n, k, which)}
+        times = {kind: [] for kind in kinds}
+        for turn in range(3 + options.rounds):
+            for kind, calls in kinds.items():
+                microseconds = timed(calls[turn % len(calls)], source, target)
+                if turn >= 3:
+                    times[kind].append(microseconds)
+        for kind, samples in times.items():
+            median = statistics.median(samples)
+            rows.append({"name": f"gemm/{name}/{kind}/iterations:{options.rounds}/manual_time", "run_type": "iteration",
+                         "iterations": options.rounds, "real_time": median, "cpu_time": median, "time_unit": "us",
+                         "p50_us": median, "flops": 2e6 * m * n * k / median})
+            print(f"{rows[-1]['name']:64} {median:10.1f} us {rows[-1]['flops'] / 1e12:8.1f} TFLOP/s", file=sys.stderr)
+    report = {"context": {"library": f"torch {torch.__version__}", "device": torch.cuda.get_device_name()},
+              "benchmarks": rows}
+    with (open(options.out, "w") if options.out else sys.stdout) as out:
+        json.dump(report, out, indent=1)
+
+
+if __name__ == "__main__":
+    main()
