@@ -103,6 +103,11 @@ void cublaslt_check(cublasStatus_t status, std::string_view call) {
   if (status != CUBLAS_STATUS_SUCCESS) fail(fmt::format("{}: {}", call, cublasLtGetStatusString(status)));
 }
 
+std::string cublaslt_version() {
+  const std::size_t version = cublasLtGetVersion();
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
 CublasLt::CublasLt(CudaContext& card) : card_(card) {
   cublasLtHandle_t raw = nullptr;
   cublaslt_check(cublasLtCreate(&raw), "cublasLtCreate");

@@ -17,6 +17,9 @@ namespace fp8lab::cuda {
 /// Throws Error naming `call` and the library's own words unless `status` is success.
 void cublaslt_check(cublasStatus_t status, std::string_view call);
 
+/// Of the library that was loaded, as in "13.1.0".
+std::string cublaslt_version();
+
 using LtHandle = std::unique_ptr<std::remove_pointer_t<cublasLtHandle_t>, Destroyer<cublasLtDestroy>>;
 using LtProduct = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroyer<cublasLtMatmulDescDestroy>>;
 using LtLayout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroyer<cublasLtMatrixLayoutDestroy>>;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backend/cuda/context.h"
+#include "backend/cuda/cublaslt.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
 
@@ -248,7 +249,7 @@ std::string describe_cuda() {
     text += fmt::format("{}{}, compute capability {}.{}, {:.1f} GiB", i ? "\n" : "", card.name, card.major, card.minor,
                         static_cast<double>(card.totalGlobalMem) / (1 << 30));
   }
-  return text;
+  return text + "\ncuBLASLt " + cuda::cublaslt_version();
 }
 
 }  // namespace fp8lab
