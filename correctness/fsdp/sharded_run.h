@@ -13,12 +13,13 @@
 #include "comm/process_groups.h"
 #include "fsdp/sharding.h"
 #include "ops/elementwise.h"
+#include "support/test_device.h"
 
 /// One rank of a sharded model, or a model alone, as the tests of sharding drive it.
 namespace fp8lab::fsdp_test {
 
 struct RunConfig {
-  std::string device = "cpu";
+  std::string device{support::test_device()};
   std::string arch = "hopper";
   std::string recipe = "delayed";
   std::string layer = "transformer_layer";
@@ -88,9 +89,12 @@ class ModelRun {
  private:
   ModelRun(const RunConfig& config, ProcessGroup* world, const MeshShape& shape)
       : config_(config),
-        device_(open_device(config.device, {.arch = config.arch, .memory = {.capacity_bytes = 0, .poison = true}})),
+        device_(open_device(config.device, {.arch = config.arch,
+                                            .rank = world != nullptr ? world->local_rank() : 0,
+                                            .memory = {.capacity_bytes = 0, .poison = true}})),
+        ranks_(world != nullptr ? world->on(*device_) : nullptr),
         runtime_{.device = *device_, .behaviors = config.behaviors, .seed = 7},
-        amax_group_(world) {
+        amax_group_(ranks_.get()) {
     model_ = std::make_unique<Model>(runtime_, make_recipe(config.recipe),
                                      ModelOptions{.layer = config.layer,
                                                   .layers = config.layers,
@@ -99,7 +103,7 @@ class ModelRun {
                                                   .eight_bit_weights = config.eight_bit_weights,
                                                   .deferred_init = world != nullptr && config.deferred_init});
     if (world == nullptr) return;
-    mesh_ = std::make_unique<Mesh>(*world, shape);
+    mesh_ = std::make_unique<Mesh>(*ranks_, shape);
     sharding_ = std::make_unique<Sharding>(
         runtime_, *model_, *mesh_,
         ShardingOptions{
@@ -108,6 +112,7 @@ class ModelRun {
 
   RunConfig config_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<ProcessGroup> ranks_;
   Runtime runtime_;
   ProcessGroup* amax_group_;
   std::unique_ptr<Model> model_;

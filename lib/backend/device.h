@@ -11,6 +11,7 @@
 
 #include "backend/arch.h"
 #include "backend/kernels.h"
+#include "backend/peer_access.h"
 #include "memory/memory.h"
 #include "tensor/tensor.h"
 
@@ -55,6 +56,8 @@ class Device {
   /// Waits for `end`. Both are this device's.
   virtual double seconds_between(const Moment& begin, const Moment& end);
 
+  /// How ranks' collectives reach this device's memory; null where it is the host's own, or none at all.
+  virtual PeerAccess* peer_access() { return nullptr; }
   /// What kernels run on, for those who launch work of their own beside them; the backend's own type.
   ExecContext& context() { return *context_; }
   /// Bytes of device memory that the driver counts as this device's beyond the allocator's reserved ones: contexts, libraries, scratch.
@@ -67,6 +70,8 @@ class Device {
     return ledger().holder(kind, owner, what);
   }
 
+  /// The table that launch() takes kernels from; lives as long as the program.
+  const KernelTable& kernels() const { return kernels_; }
   /// Kernels launched so far.
   std::int64_t launches() const { return launches_; }
   /// Runs a kernel of the table: device.launch(&KernelTable::gemm, {...}).

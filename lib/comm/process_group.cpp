@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/device.h"
 #include "comm/reduce.h"
+#include "comm/staged.h"
 
 namespace fp8lab {
 namespace {
@@ -40,9 +42,23 @@ ProcessGroup::ProcessGroup(Identity identity)
     : name_(std::move(identity.name)),
       world_ranks_(std::move(identity.world_ranks)),
       rank_(identity.rank),
+      local_rank_(identity.local_rank),
       moves_data_(identity.moves_data) {}
 
-void ProcessGroup::all_gather(std::span<const GatherPart> parts, std::string_view label) {
+ProcessGroup::Identity ProcessGroup::identity_of(const ProcessGroup& group) {
+  return {.name = group.name_,
+          .world_ranks = group.world_ranks_,
+          .rank = group.rank_,
+          .local_rank = group.local_rank_,
+          .moves_data = group.moves_data_};
+}
+
+void ProcessGroup::all_gather(std::span<const GatherPart> parts, std::string_view label) { gather(parts, label, false); }
+void ProcessGroup::all_gather_aside(std::span<const GatherPart> parts, std::string_view label) {
+  gather(parts, label, true);
+}
+
+void ProcessGroup::gather(std::span<const GatherPart> parts, std::string_view label, bool aside) {
   Signature call = begin(CollectiveKind::kAllGather, label);
   Sizes sizes;
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -59,7 +75,7 @@ void ProcessGroup::all_gather(std::span<const GatherPart> parts, std::string_vie
   }
   call.parts = static_cast<std::int64_t>(parts.size());
   call.bytes = sizes.total();
-  do_all_gather(call, parts);
+  do_all_gather(call, parts, aside);
   complete(call, sizes.count);
 }
 
@@ -151,7 +167,11 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(std::span<const SplitPlace> pl
     if (place_of(rank).color == color) members.push_back(rank);
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return place_of(a).key < place_of(b).key; });
 
-  Identity identity{.name = std::string(name), .world_ranks = {}, .rank = 0, .moves_data = moves_data_};
+  Identity identity{.name = std::string(name),
+                    .world_ranks = {},
+                    .rank = 0,
+                    .local_rank = local_rank_,
+                    .moves_data = moves_data_};
   for (const int member : members) {
     if (member == rank_) identity.rank = static_cast<int>(identity.world_ranks.size());
     identity.world_ranks.push_back(world_rank(member));
@@ -159,6 +179,19 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(std::span<const SplitPlace> pl
   std::unique_ptr<ProcessGroup> group = do_split(call, color, std::move(identity));
   complete(call, Sizes().count);
   return group;
+}
+
+std::unique_ptr<ProcessGroup> ProcessGroup::on(Device& device) {
+  Signature call = begin(CollectiveKind::kAttach, device.name());
+  const bool through_host = moves_data_ && device.peer_access() != nullptr;
+  std::unique_ptr<ProcessGroup> group = through_host ? do_on(call, device) : do_split(call, 0, identity_of(*this));
+  complete(call, Sizes().count);
+  return group;
+}
+
+std::unique_ptr<ProcessGroup> ProcessGroup::do_on(const Signature& call, Device& device) {
+  do_barrier(call);
+  return make_staged_group(*this, device);
 }
 
 Signature ProcessGroup::begin(CollectiveKind kind, std::string_view label) {

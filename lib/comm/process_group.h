@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "comm/signature.h"
@@ -18,11 +20,16 @@
 ///
 /// Every rank of a group issues the same collectives in the same order, each with the same label, sizes and types: the
 /// lock-step rule. A call that breaks it ends in one error, equal on every rank, that names two ranks and their calls.
-/// Buffers lie in host memory, belong to the caller and must stay unchanged until the call returns. Calls block, and
-/// allocate nothing once a group has seen its largest call.
+/// Buffers belong to the caller and must stay unchanged until the call returns; calls allocate nothing once a group has
+/// seen its largest one. Buffers lie in host memory, and calls block; or, of a group that on() made, in the memory of its
+/// rank's device. There a call meets the other ranks on the host, and its bytes move in the order of the device's work:
+/// behind what this rank launched before, ahead of what it launches after. So results may be used, and buffers written or
+/// freed, by what is launched after the call has returned, on the host before anything has moved.
 ///
 /// Messages number ranks as the whole run does: world_rank(), not the place inside a sub-group.
 namespace fp8lab {
+
+class Device;
 
 /// Thrown by pending and later collectives when the run has ended early: another rank died, never came or broke the
 /// lock-step rule, or the run was stopped from outside. An echo: run_ranks() reports the first cause, not this.
@@ -109,10 +116,21 @@ class ProcessGroup {
   const std::string& name() const { return name_; }
   /// The number, in the whole run, of this group's `rank`.
   int world_rank(int rank) const { return world_ranks_[static_cast<std::size_t>(rank)]; }
+  /// This rank's number among those on its machine.
+  int local_rank() const { return local_rank_; }
+  /// Whose memory buffers lie in; null: the host's.
+  virtual const Device* device() const { return nullptr; }
+  /// The same ranks for buffers in host memory: itself, unless on() made it or what it was split from. Lives as long.
+  virtual ProcessGroup& host() { return *this; }
   /// False where collectives check and count but read and write nothing, as the `meta` device needs.
   bool moves_data() const { return moves_data_; }
 
   void all_gather(std::span<const GatherPart> parts, std::string_view label);
+  /// The same beside the device's work: behind what was launched before, but what is launched after does not wait for it.
+  /// Until join(), results may not be used, nor buffers written or freed. In host memory it is all_gather().
+  void all_gather_aside(std::span<const GatherPart> parts, std::string_view label);
+  /// What is launched from now on comes after every all_gather_aside() of this rank. No collective.
+  virtual void join() {}
 
   /// Sums in float, in rank order 0, 1, ..., rounded once: the same bits on every backend. reduce.h has the rules.
   void reduce_scatter(std::span<const ScatterPart> parts, std::string_view label);
@@ -129,6 +147,10 @@ class ProcessGroup {
   /// them, so that a group whose other ranks are only simulated can be split too.
   std::unique_ptr<ProcessGroup> split(std::span<const SplitPlace> places, std::string_view name);
 
+  /// The same ranks for buffers in the memory of `device`, this rank's own; split() passes that on. A collective: all ranks
+  /// bring devices of one name, of several cards or of one. Both this and `device` outlive the new group.
+  std::unique_ptr<ProcessGroup> on(Device& device);
+
   /// Collectives that returned, since the start or the last reset.
   const Traffic& traffic() const { return traffic_; }
   void reset_traffic() { traffic_ = {}; }
@@ -138,20 +160,38 @@ class ProcessGroup {
     std::string name;
     std::vector<int> world_ranks;
     int rank = 0;
+    int local_rank = 0;
     bool moves_data = true;
   };
   explicit ProcessGroup(Identity identity);
 
+  // For groups that stand on another one: who it is, and what its backend does, with their own call.
+  static Identity identity_of(const ProcessGroup& group);
+  static void meet_over(ProcessGroup& group, const Signature& call) { group.do_barrier(call); }
+  template <class Part>
+  static void do_over(ProcessGroup& group, const Signature& call, std::span<const Part> parts) {
+    if constexpr (std::is_same_v<Part, GatherPart>) group.do_all_gather(call, parts, false);
+    if constexpr (std::is_same_v<Part, ScatterPart>) group.do_reduce_scatter(call, parts);
+    if constexpr (std::is_same_v<Part, ReducePart>) group.do_all_reduce(call, parts);
+    if constexpr (std::is_same_v<Part, BroadcastPart>) group.do_broadcast(call, parts);
+  }
+  static std::unique_ptr<ProcessGroup> split_over(ProcessGroup& group, const Signature& call, int color, Identity identity) {
+    return group.do_split(call, color, std::move(identity));
+  }
+
  private:
   // What a backend adds. Arguments are valid; the call's signature is still to be compared with those of the other
   // ranks.
-  virtual void do_all_gather(const Signature& call, std::span<const GatherPart> parts) = 0;
+  virtual void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool aside) = 0;
   virtual void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) = 0;
   virtual void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) = 0;
   virtual void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) = 0;
   virtual void do_barrier(const Signature& call) = 0;
   virtual std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) = 0;
+  /// `device` has a PeerAccess. Unless overridden, bytes go through this group by way of the host.
+  virtual std::unique_ptr<ProcessGroup> do_on(const Signature& call, Device& device);
 
+  void gather(std::span<const GatherPart> parts, std::string_view label, bool aside);
   Signature begin(CollectiveKind kind, std::string_view label);
   [[noreturn]] void refuse(const Signature& call, std::size_t part, const std::string& problem) const;
   std::int64_t check_offsets(const Signature& call, std::size_t part, std::span<const std::int64_t> offsets) const;
@@ -165,6 +205,7 @@ class ProcessGroup {
   std::string name_;
   std::vector<int> world_ranks_;
   int rank_;
+  int local_rank_;
   bool moves_data_;
   std::uint64_t issued_ = 0;  ///< a call that is refused does not count
   Traffic traffic_;

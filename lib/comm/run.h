@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "backend/peer_access.h"
 #include "comm/launch.h"
 #include "comm/process_group.h"
 
@@ -18,10 +19,15 @@ struct RunOptions {
   int ranks = 1;
   /// The longest that a rank waits in a collective for the others to come.
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);
+  /// Of the rank that this process is, among those on its machine; below 0: its number in the run. Ranks that are threads have
+  /// their own.
+  int local_rank = -1;
   /// See ProcessGroup::moves_data(). `simulated` never moves any.
   bool moves_data = true;
   /// The rank that `simulated` is; the others run every rank.
   int simulated_rank = 0;
+  /// How ranks of one process copy from card to card; benchmarks choose.
+  PeerCopyPath peer_copies = PeerCopyPath::kBySize;
   /// Where the processes of `sockets` find each other, at the first run of each. Its size is `ranks`.
   Rendezvous rendezvous = {};
   /// Ends the run from outside: its collectives throw GroupAborted, and run_ranks() throws Error.

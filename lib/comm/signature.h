@@ -8,8 +8,8 @@
 
 namespace fp8lab {
 
-enum class CollectiveKind : std::uint8_t { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kBarrier, kSplit };
-inline constexpr std::size_t kCollectiveKinds = 6;
+enum class CollectiveKind : std::uint8_t { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kBarrier, kSplit, kAttach };
+inline constexpr std::size_t kCollectiveKinds = 7;
 
 constexpr std::string_view name(CollectiveKind kind) {
   switch (kind) {
@@ -19,6 +19,7 @@ constexpr std::string_view name(CollectiveKind kind) {
     case CollectiveKind::kBroadcast: return "broadcast";
     case CollectiveKind::kBarrier: return "barrier";
     case CollectiveKind::kSplit: return "split";
+    case CollectiveKind::kAttach: return "attach";
   }
   return "?";
 }

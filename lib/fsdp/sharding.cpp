@@ -66,6 +66,8 @@ Sharding::Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOpt
     fail(fmt::format("sharding: device '{}' {} bytes, but the ranks' group {} them", runtime.device.name(),
                      runtime.device.computes() ? "holds" : "holds no",
                      mesh.world().moves_data() ? "moves" : "does not move"));
+  check(runtime.device.peer_access() == nullptr || mesh.world().device() == &runtime.device,
+        "sharding: the mesh needs ranks whose buffers lie on this device: ProcessGroup::on()");
   // The root keeps what it gathers; it has no parameters of its own here.
   states_.push_back({.path = "", .reshard_after_forward = false});
   for (const std::string& path : model.layer_names()) {

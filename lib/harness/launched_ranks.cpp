@@ -33,6 +33,7 @@ std::string LaunchedRanks::describe() const { return fmt::format("{} ranks: {}",
 
 void LaunchedRanks::run(RunOptions options, const RankFunction& rank_function) const {
   options.ranks = size();
+  options.local_rank = launch_.local_rank;
   options.rendezvous = rendezvous_;
   run_ranks(choice_.row, options, rank_function);
 }

@@ -1,6 +1,10 @@
 #include "harness/training_run.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
+#include <functional>
+#include <set>
 #include <utility>
 
 #include "autograd/functions.h"
@@ -93,15 +97,19 @@ LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
 
 TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe, ProcessGroup* world)
     : cell_(cell),
-      device_(open_device(cell.device, {.arch = cell.arch, .memory = {.capacity_bytes = 0, .poison = true}})),
+      device_(open_device(cell.device, {.arch = cell.arch,
+                                        .rank = world != nullptr ? world->local_rank() : 0,
+                                        .memory = {.capacity_bytes = 0, .poison = true}})),
+      ranks_(is_sharded(cell) && world != nullptr ? world->on(*device_) : nullptr),
       runtime_{.device = *device_, .behaviors = behaviors, .seed = cell.training.seed},
       model_(runtime_, recipe, model_options(cell)),
-      world_(is_sharded(cell) ? world : nullptr) {
+      world_(ranks_.get()) {
   if (is_sharded(cell)) {
-    check(world != nullptr, "a sharded cell needs ranks to train on");
+    check(world_ != nullptr, "a sharded cell needs ranks to train on");
+    note_shared_cards(*world);
     runtime_.row_offset = world->rank() * cell.model.seq * cell.model.batch;
     const MeshText shape = mesh_of(cell);
-    mesh_ = std::make_unique<Mesh>(*world, MeshShape{.replicas = shape.replicas, .shards = shape.shards});
+    mesh_ = std::make_unique<Mesh>(*world_, MeshShape{.replicas = shape.replicas, .shards = shape.shards});
     sharding_ = std::make_unique<Sharding>(runtime_, model_, *mesh_,
                                            ShardingOptions{.reshard_after_forward = cell.reshard_after_forward,
                                                            .checkpoint_layers = cell.training.checkpoint == "full"});
@@ -167,7 +175,26 @@ std::vector<PreForwardSample> TrainingRun::host_work() const {
 }
 
 std::vector<std::string> TrainingRun::warnings() const {
-  return sharding_ ? sharding_->warnings() : std::vector<std::string>{};
+  std::vector<std::string> warnings = shared_cards_;
+  if (sharding_)
+    for (const std::string& warning : sharding_->warnings()) warnings.push_back(warning);
+  return warnings;
+}
+
+void TrainingRun::note_shared_cards(ProcessGroup& world) {
+  const PeerAccess* const memory = device_->peer_access();
+  if (memory == nullptr) return;
+  const std::uint64_t own = std::hash<std::string>()(memory->card());
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
+  std::vector<std::int64_t> offsets(all.size() + 1);
+  for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<std::int64_t>(i * sizeof own);
+  const GatherPart part{.from = reinterpret_cast<const std::byte*>(&own),
+                        .to = reinterpret_cast<std::byte*>(all.data()),
+                        .offsets_bytes = offsets};
+  world.all_gather({&part, 1}, "cards");
+  const std::size_t cards = std::set<std::uint64_t>(all.begin(), all.end()).size();
+  if (cards < all.size())
+    shared_cards_.push_back(fmt::format("{} ranks on {} card{}", all.size(), cards, cards == 1 ? "" : "s"));
 }
 
 void TrainingRun::run() {

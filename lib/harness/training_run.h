@@ -28,8 +28,8 @@ struct StepTimes {
 /// end_of_step of every step. Ranks share the model and have tokens of their own.
 class TrainingRun {
  public:
-  /// `world` is needed where the cell is sharded, outlives the run and is not used otherwise. Every rank of it makes the same
-  /// runs in the same order. Throws Error where the mesh does not fit.
+  /// `world`, of host memory, is needed where the cell is sharded, outlives the run and otherwise only picks this rank's card.
+  /// Every rank of it makes the same runs in the same order. Throws Error where the mesh does not fit.
   TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe, ProcessGroup* world = nullptr);
 
   /// All steps.
@@ -47,7 +47,7 @@ class TrainingRun {
   /// Of every layer and every step but the first, if they were asked for before training.
   void measure_host_work();
   std::vector<PreForwardSample> host_work() const;
-  /// Why parameters are not sharded as the cell asks, a line each.
+  /// Ranks that share cards, and why parameters are not sharded as the cell asks, a line each.
   std::vector<std::string> warnings() const;
 
   /// Calls `visit` with every parameter as forward finds it, in the order of the model: gathered for as long as the call takes.
@@ -72,12 +72,14 @@ class TrainingRun {
   Tensor make_input(std::string_view name, float scale);
   std::vector<std::vector<float>> read_gradients();
   Traffic traffic() const;
+  void note_shared_cards(ProcessGroup& world);
 
   const CellConfig& cell_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<ProcessGroup> ranks_;  ///< on the device; null where nothing is sharded
   Runtime runtime_;
   Model model_;
-  ProcessGroup* world_;
+  ProcessGroup* world_;  ///< ranks_
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Sharding> sharding_;
   std::function<void(Runtime&)> optimizer_step_;
@@ -87,6 +89,7 @@ class TrainingRun {
   std::vector<float> losses_;
   std::vector<StepTimes> times_;
   Traffic last_step_traffic_;
+  std::vector<std::string> shared_cards_;
   std::vector<PreForwardSample> host_work_;
   std::size_t host_work_of_first_step_ = 0;
   bool keep_values_ = false;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/card_access.h"
 #include "backend/cuda/context.h"
 #include "backend/cuda/cublaslt.h"
 #include "backend/cuda/cuda_check.h"
@@ -84,7 +85,8 @@ class CudaDevice final : public Device {
  public:
   CudaDevice(const ArchProfile& arch, MemoryOptions memory, std::unique_ptr<SegmentSource> source,
              std::unique_ptr<CudaContext> context)
-      : Device("cuda", arch, kCudaKernels, std::move(source), memory, std::move(context)) {}
+      : Device("cuda", arch, kCudaKernels, std::move(source), memory, std::move(context)),
+        access_(card()) {}
 
   bool computes() const override { return true; }
 
@@ -139,6 +141,7 @@ class CudaDevice final : public Device {
   }
 
   void synchronize() override { card().synchronize(); }
+  PeerAccess* peer_access() override { return &access_; }
 
   std::unique_ptr<Moment> moment() override {
     auto moment = std::make_unique<CardMoment>();
@@ -172,6 +175,8 @@ class CudaDevice final : public Device {
     cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, card().stream()), "cudaMemcpyAsync");
     synchronize();
   }
+
+  cuda::CardAccess access_;
 };
 
 int count_cards() {

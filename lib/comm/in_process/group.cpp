@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/in_process/device_group.h"
 #include "comm/reduce.h"
 #include "comm/slices.h"
 
@@ -31,9 +32,14 @@ class InProcessGroup final : public ProcessGroup {
 
   static std::unique_ptr<ProcessGroup> make(World& world, Team& team, std::vector<int> world_ranks, int rank,
                                             bool moves_data) {
+    const int local_rank = world_ranks[static_cast<std::size_t>(rank)];
     return std::make_unique<InProcessGroup>(
         world, team,
-        Identity{.name = team.name(), .world_ranks = std::move(world_ranks), .rank = rank, .moves_data = moves_data});
+        Identity{.name = team.name(),
+                 .world_ranks = std::move(world_ranks),
+                 .rank = rank,
+                 .local_rank = local_rank,
+                 .moves_data = moves_data});
   }
 
  private:
@@ -43,7 +49,7 @@ class InProcessGroup final : public ProcessGroup {
     return static_cast<const Part*>(team_.parts_of(rank(), other));
   }
 
-  void do_all_gather(const Signature& call, std::span<const GatherPart> parts) override {
+  void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool) override {
     team_.meet(rank(), call, parts.data());
     if (!moves_data()) return;
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -101,6 +107,14 @@ class InProcessGroup final : public ProcessGroup {
     Team& team =
         world_.team({.parent = &team_, .sequence = call.sequence, .color = color}, identity.name, identity.world_ranks);
     return std::make_unique<InProcessGroup>(world_, team, std::move(identity));
+  }
+
+  std::unique_ptr<ProcessGroup> do_on(const Signature& call, Device& device) override {
+    team_.meet(rank(), call, nullptr);
+    const Identity identity = identity_of(*this);
+    Team& team =
+        world_.team({.parent = &team_, .sequence = call.sequence, .color = 0}, identity.name, identity.world_ranks);
+    return make_device_group(world_, team, *this, device, call);
   }
 
   /// Reduces what `source(rank)` points at, from element `first` on.

@@ -9,7 +9,7 @@
 namespace fp8lab::in_process {
 
 World::World(const RunOptions& options)
-    : timeout_(options.timeout), activities_(static_cast<std::size_t>(options.ranks)) {}
+    : timeout_(options.timeout), peer_copies_(options.peer_copies), activities_(static_cast<std::size_t>(options.ranks)) {}
 
 World::~World() = default;
 

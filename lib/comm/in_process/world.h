@@ -25,6 +25,7 @@ class World {
   ~World();
 
   std::chrono::nanoseconds timeout() const { return timeout_; }
+  PeerCopyPath peer_copies() const { return peer_copies_; }
 
   /// Ends the run for every rank: pending meetings fail, and so do later ones. The first cause stands. `rank` is the
   /// one whose own failure it is, or -1.
@@ -74,6 +75,7 @@ class World {
   void wake_all();
 
   std::chrono::nanoseconds timeout_;
+  PeerCopyPath peer_copies_;
   std::vector<Activity> activities_;
 
   std::atomic<bool> aborted_{false};

@@ -43,6 +43,7 @@ class Group final : public ProcessGroup {
     Identity identity{.name = "world",
                       .world_ranks = std::vector<int>(static_cast<std::size_t>(transport.size())),
                       .rank = transport.rank(),
+                      .local_rank = options.local_rank < 0 ? transport.rank() : options.local_rank,
                       .moves_data = options.moves_data};
     std::iota(identity.world_ranks.begin(), identity.world_ranks.end(), 0);
     return {world, transport.next_context++, std::move(identity)};
@@ -59,7 +60,7 @@ class Group final : public ProcessGroup {
     std::vector<std::byte> staging;
   };
 
-  void do_all_gather(const Signature& call, std::span<const GatherPart> parts) override {
+  void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool) override {
     meet(call);
     if (!moves_data()) return;
     for (const GatherPart& part : parts) {

@@ -19,13 +19,14 @@ class SimulatedGroup final : public ProcessGroup {
     Identity identity{.name = "world",
                       .world_ranks = std::vector<int>(static_cast<std::size_t>(options.ranks)),
                       .rank = options.simulated_rank,
+                      .local_rank = options.simulated_rank,
                       .moves_data = false};
     std::iota(identity.world_ranks.begin(), identity.world_ranks.end(), 0);
     return {std::move(identity), options.stop};
   }
 
  private:
-  void do_all_gather(const Signature& call, std::span<const GatherPart>) override { proceed(call); }
+  void do_all_gather(const Signature& call, std::span<const GatherPart>, bool) override { proceed(call); }
   void do_reduce_scatter(const Signature& call, std::span<const ScatterPart>) override { proceed(call); }
   void do_all_reduce(const Signature& call, std::span<const ReducePart>) override { proceed(call); }
   void do_broadcast(const Signature& call, std::span<const BroadcastPart>) override { proceed(call); }

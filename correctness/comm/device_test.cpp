@@ -1,0 +1,367 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/late_card.h"
+#include "comm/ranks.h"
+#include "comm/staged.h"
+#include "support/test_device.h"
+
+// Collectives over the memory of devices: what they leave there is what the same collectives leave in host memory, bit for bit, and in
+// the order of the device's work. On a machine without a card, on one made of host memory; under a launcher, over processes.
+namespace fp8lab::comm_test {
+namespace {
+
+std::unique_ptr<Device> open_rank_device(const ProcessGroup& world) {
+  if (support::test_device() == "cpu") return LateCard::open();
+  return open_device(support::test_device(), {.rank = world.local_rank(), .memory = {.capacity_bytes = 0, .poison = true}});
+}
+
+bool on_card() { return support::test_device() != "cpu"; }
+
+/// One rank's device, and tensors of bytes on it.
+class Card {
+ public:
+  explicit Card(ProcessGroup& world) : device_(open_rank_device(world)), group_(world.on(*device_)) {}
+
+  Device& device() { return *device_; }
+  ProcessGroup& group() { return *group_; }
+
+  Tensor bytes(std::span<const std::byte> values) {
+    const Tensor tensor = empty(static_cast<std::int64_t>(values.size()));
+    device_->write_bytes(tensor, values);
+    return tensor;
+  }
+  Tensor empty(std::int64_t bytes) {
+    return device_->allocate({Shape{bytes}, DType::kU8}, device_->holder(HolderKind::kInput, "", "bytes"));
+  }
+  std::vector<std::byte> read(const Tensor& tensor) { return device_->read_bytes(tensor); }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<ProcessGroup> group_;
+};
+
+std::byte* at(const Tensor& tensor, std::int64_t offset = 0) { return tensor.view().data + offset; }
+
+class OnDevices : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, OnDevices, testing::ValuesIn(rank_counts()), testing::PrintToStringParamName());
+
+std::uint64_t draw(std::uint64_t step, std::uint64_t what) {
+  return reference::scramble(reference::scramble(771 + step) ^ what);
+}
+
+/// Any bits at all, or values whose sums are mostly finite and rounded.
+std::vector<std::byte> summands(std::uint64_t step, int rank, std::int64_t bytes) {
+  std::vector<std::byte> all(static_cast<std::size_t>(bytes));
+  for (std::int64_t i = 0; i < bytes; ++i) all[static_cast<std::size_t>(i)] = test_byte(step, rank, i);
+  if (step % 2 == 0) return all;
+  for (std::int64_t i = 0; i + 4 <= bytes; i += 4) {
+    const float value = test_value(step, rank, i);
+    std::memcpy(&all[static_cast<std::size_t>(i)], &value, 4);
+  }
+  return all;
+}
+
+TEST_P(OnDevices, LeaveWhatTheyLeaveInHostMemory) {
+  constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kI32, DType::kI64};
+  on_ranks(GetParam(), [&](ProcessGroup& world) {
+    Card card(world);
+    ProcessGroup& group = card.group();
+    const auto rank = static_cast<std::size_t>(world.rank());
+    for (std::uint64_t step = 0; step < 48; ++step) {
+      const DType dtype = kTypes[draw(step, 0) % kTypes.size()];
+      const auto element = static_cast<std::int64_t>(size_bytes(dtype));
+      // Every third step in whole lines, as the fast paths want it; some with ranks that have nothing.
+      const std::int64_t unit = step % 3 == 0 ? 16 : 1;
+      std::vector<std::int64_t> offsets = {0}, in_bytes = {0};
+      for (int other = 0; other < world.size(); ++other) {
+        const std::uint64_t drawn = draw(step, 10 + static_cast<std::uint64_t>(other));
+        offsets.push_back(offsets.back() + (drawn % 7 == 0 ? 0 : unit * static_cast<std::int64_t>(drawn % 3000)));
+        in_bytes.push_back(offsets.back() * element);
+      }
+      const std::int64_t own = in_bytes[rank + 1] - in_bytes[rank];
+      std::vector<std::byte> whole = summands(step, world.rank(), in_bytes.back());
+      std::vector<std::byte> result(whole.size());
+      Tensor source = card.bytes(whole), target = card.empty(in_bytes.back());
+      switch (draw(step, 2) % 6) {
+        case 0: {
+          const GatherPart part{.from = whole.data() + in_bytes[rank], .to = result.data(), .offsets_bytes = in_bytes};
+          world.all_gather({&part, 1}, "g");
+          const GatherPart there{.from = at(source, in_bytes[rank]), .to = at(target), .offsets_bytes = in_bytes};
+          group.all_gather({&there, 1}, "g");
+          break;
+        }
+        case 1: {
+          GatherPart part{.from = whole.data() + in_bytes[rank], .to = whole.data(), .offsets_bytes = in_bytes};
+          world.all_gather({&part, 1}, "in place");
+          part = {.from = at(source, in_bytes[rank]), .to = at(source), .offsets_bytes = in_bytes};
+          group.all_gather({&part, 1}, "in place");
+          result = whole;
+          target = source;
+          break;
+        }
+        case 2: {
+          result.resize(static_cast<std::size_t>(own));
+          const ScatterPart part{.from = whole.data(), .to = result.data(), .offsets_elems = offsets, .dtype = dtype};
+          world.reduce_scatter({&part, 1}, "s");
+          target = card.empty(own);
+          const ScatterPart there{.from = at(source), .to = at(target), .offsets_elems = offsets, .dtype = dtype};
+          group.reduce_scatter({&there, 1}, "s");
+          break;
+        }
+        case 3:
+        case 4: {
+          const ReduceOp op = draw(step, 2) % 6 == 3 ? ReduceOp::kSum : ReduceOp::kMax;
+          const auto reduce = [&](ProcessGroup& over, std::byte* data) {
+            const std::array<ReducePart, 2> parts = {
+                ReducePart{.data = data, .elems = offsets[1], .dtype = dtype},
+                ReducePart{.data = data + in_bytes[1], .elems = offsets.back() - offsets[1], .dtype = dtype}};
+            over.all_reduce(op, parts, "r");
+          };
+          reduce(world, whole.data());
+          reduce(group, at(source));
+          result = whole;
+          target = source;
+          break;
+        }
+        default: {
+          const int root = static_cast<int>(draw(step, 3) % static_cast<std::uint64_t>(world.size()));
+          const BroadcastPart part{.data = whole.data(), .bytes = in_bytes.back()};
+          world.broadcast(root, {&part, 1}, "b");
+          const BroadcastPart there{.data = at(source), .bytes = in_bytes.back()};
+          group.broadcast(root, {&there, 1}, "b");
+          result = whole;
+          target = source;
+        }
+      }
+      EXPECT_TRUE(card.read(target) == result) << "step " << step << " on rank " << rank;
+    }
+  });
+}
+
+/// Tensors of each of kSharings in one call; large ones at the end, which cards copy another way.
+TEST_P(OnDevices, GatherManyTensorsInOneCollective) {
+  on_ranks(GetParam(), [&](ProcessGroup& world) {
+    Card card(world);
+    const auto rank = static_cast<std::size_t>(world.rank());
+    for (const std::int64_t scale : {1, on_card() ? 256 : 16}) {
+      std::vector<std::vector<std::int64_t>> offsets;
+      std::vector<Tensor> from, to;
+      std::vector<GatherPart> parts;
+      for (std::size_t i = 0; i < 3 * std::size(kSharings); ++i) {
+        offsets.push_back(kSharings[i % std::size(kSharings)].offsets(world.size()));
+        for (std::int64_t& offset : offsets.back()) offset *= i % 2 == 0 ? scale : 1;
+      }
+      for (std::size_t i = 0; i < offsets.size(); ++i) {
+        const std::int64_t own = offsets[i][rank + 1] - offsets[i][rank];
+        from.push_back(card.bytes(std::vector(static_cast<std::size_t>(own), test_byte(i, world.rank(), 7))));
+        to.push_back(card.empty(offsets[i].back()));
+        parts.push_back({.from = at(from[i]), .to = at(to[i]), .offsets_bytes = offsets[i]});
+      }
+      card.group().all_gather(parts, "layer");
+      for (std::size_t i = 0; i < offsets.size(); ++i) {
+        const std::vector<std::byte> seen = card.read(to[i]);
+        for (int other = 0; other < world.size(); ++other) {
+          const auto slot = static_cast<std::size_t>(other);
+          EXPECT_TRUE(std::all_of(seen.begin() + offsets[i][slot], seen.begin() + offsets[i][slot + 1],
+                                  [&](std::byte value) { return value == test_byte(i, other, 7); }))
+              << "tensor " << i << " of rank " << other << " on rank " << rank;
+        }
+      }
+      EXPECT_EQ(card.group().traffic().of(CollectiveKind::kAllGather).collectives, 1);
+      card.group().reset_traffic();
+    }
+  });
+}
+
+// Freed memory is overwritten by the device at once; memory that is allocated anew is what was freed.
+TEST_P(OnDevices, BuffersMayBeFreedAfterTheCall) {
+  const std::int64_t bytes = on_card() ? 1 << 22 : 1 << 16;
+  on_ranks(GetParam(), [&](ProcessGroup& world) {
+    Card card(world);
+    std::vector<std::int64_t> offsets;
+    for (int other = 0; other <= world.size(); ++other) offsets.push_back(other * bytes);
+    for (const bool aside : {false, true}) {
+      for (std::uint64_t round = 0; round < 12; ++round) {
+        Tensor from =
+            card.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), aside ? 1 : 0)));
+        const Tensor to = card.empty(offsets.back());
+        const GatherPart part{.from = at(from), .to = at(to), .offsets_bytes = offsets};
+        if (aside) {
+          card.group().all_gather_aside({&part, 1}, "w");
+          card.group().join();
+        } else {
+          card.group().all_gather({&part, 1}, "w");
+        }
+        from = {};
+        const std::vector<std::byte> seen = card.read(to);
+        for (int other = 0; other < world.size(); ++other)
+          EXPECT_TRUE(std::all_of(seen.begin() + offsets[static_cast<std::size_t>(other)],
+                                  seen.begin() + offsets[static_cast<std::size_t>(other) + 1],
+                                  [&](std::byte value) { return value == test_byte(round, other, aside ? 1 : 0); }))
+              << "round " << round << ", rank " << other << "'s bytes on rank " << world.rank();
+      }
+    }
+  });
+}
+
+// A chain without a wait by the host: each round reduces what the round before left.
+TEST_P(OnDevices, CollectivesFollowEachOtherInOrder) {
+  on_ranks(GetParam(), [&](ProcessGroup& world) {
+    Card card(world);
+    constexpr std::int64_t kElems = 40'003;
+    std::vector<float> values(kElems, static_cast<float>(world.rank() + 1));
+    const Tensor data = card.bytes(std::as_bytes(std::span(values)));
+    const Tensor copy = card.empty(kElems * 4 * world.size());
+    std::vector<std::int64_t> offsets;
+    for (int other = 0; other <= world.size(); ++other) offsets.push_back(other * kElems * 4);
+    float expected = 0.0f;
+    for (int other = 0; other < world.size(); ++other) expected += static_cast<float>(other + 1);
+    for (int round = 0; round < 6; ++round) {
+      const ReducePart reduced{.data = at(data), .elems = kElems};
+      card.group().all_reduce(ReduceOp::kSum, {&reduced, 1}, "sum");
+      const GatherPart gathered{.from = at(data), .to = at(copy), .offsets_bytes = offsets};
+      card.group().all_gather({&gathered, 1}, "copy");
+      if (round > 0) expected *= static_cast<float>(world.size());
+    }
+    std::vector<float> seen(static_cast<std::size_t>(kElems * world.size()));
+    const std::vector<std::byte> raw = card.read(copy);
+    std::memcpy(seen.data(), raw.data(), raw.size());
+    EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [&](float value) { return value == expected; }));
+  });
+}
+
+TEST_P(OnDevices, SubGroupsInheritTheDevice) {
+  on_ranks(GetParam(), [&](ProcessGroup& world) {
+    Card card(world);
+    EXPECT_EQ(world.device(), nullptr);
+    EXPECT_EQ(card.group().device(), &card.device());
+    std::vector<SplitPlace> places;
+    for (int rank = 0; rank < world.size(); ++rank) places.push_back({.color = rank % 2, .key = -rank});
+    const auto half = card.group().split(places, "half");
+    EXPECT_EQ(half->device(), &card.device());
+    EXPECT_EQ(half->world_rank(half->rank()), world.rank());
+    std::vector<std::int64_t> value = {std::int64_t{1} << world.rank()};
+    const Tensor data = card.bytes(std::as_bytes(std::span(value)));
+    const ReducePart part{.data = at(data), .elems = 1, .dtype = DType::kI64};
+    half->all_reduce(ReduceOp::kSum, {&part, 1}, "members");
+    std::int64_t members = 0;
+    for (int rank = world.rank() % 2; rank < world.size(); rank += 2) members += std::int64_t{1} << rank;
+    std::int64_t seen = 0;
+    const std::vector<std::byte> raw = card.read(data);
+    std::memcpy(&seen, raw.data(), sizeof seen);
+    EXPECT_EQ(seen, members);
+    const ReducePart there{.data = reinterpret_cast<std::byte*>(value.data()), .elems = 1, .dtype = DType::kI64};
+    half->host().all_reduce(ReduceOp::kSum, {&there, 1}, "members, on the host");
+    EXPECT_EQ(value[0], members);
+    EXPECT_EQ(half->host().device(), nullptr);
+  });
+}
+
+TEST_P(OnDevices, ByWayOfTheHostItIsTheSame) {
+  on_ranks(GetParam(), [&](ProcessGroup& world) {
+    const std::unique_ptr<Device> device = open_rank_device(world);
+    const auto staged = make_staged_group(world, *device);
+    constexpr std::int64_t kElems = 1003;
+    std::vector<std::int64_t> offsets;
+    for (int other = 0; other <= world.size(); ++other) offsets.push_back(other * kElems);
+    std::vector<float> values(static_cast<std::size_t>(offsets.back())), sums(kElems);
+    for (std::int64_t i = 0; i < offsets.back(); ++i)
+      values[static_cast<std::size_t>(i)] = test_value(3, world.rank(), i);
+    const auto holder = device->holder(HolderKind::kInput, "", "x");
+    const Tensor from = device->allocate({Shape{offsets.back()}, DType::kF32}, holder);
+    const Tensor to = device->allocate({Shape{kElems}, DType::kF32}, holder);
+    device->write_bytes(from, std::as_bytes(std::span(values)));
+    const ScatterPart here{.from = reinterpret_cast<std::byte*>(values.data()),
+                           .to = reinterpret_cast<std::byte*>(sums.data()),
+                           .offsets_elems = offsets};
+    world.reduce_scatter({&here, 1}, "g");
+    const ScatterPart there{.from = at(from), .to = at(to), .offsets_elems = offsets};
+    staged->reduce_scatter({&there, 1}, "g");
+    const std::vector<std::byte> seen = device->read_bytes(to);
+    EXPECT_EQ(std::memcmp(seen.data(), sums.data(), seen.size()), 0);
+  });
+}
+
+class DeviceFaults : public OnDevices {};
+std::vector<int> several_ranks() {
+  std::vector<int> counts = rank_counts();
+  std::erase(counts, 1);
+  return counts;
+}
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceFaults);
+INSTANTIATE_TEST_SUITE_P(Ranks, DeviceFaults, testing::ValuesIn(several_ranks()), testing::PrintToStringParamName());
+
+TEST_P(DeviceFaults, ADeadRankIsNamedOnAllOthers) {
+  const int dead = GetParam() - 1;
+  const std::string name = "rank " + std::to_string(dead);
+  EXPECT_EQ(error_of([&] {
+              on_ranks(GetParam(), [&](ProcessGroup& world) {
+                Card card(world);
+                const Tensor data = card.empty(64);
+                const ReducePart part{.data = at(data), .elems = 16};
+                card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "amax");
+                if (world.rank() == dead) fail("layers.3: no memory left");
+                EXPECT_EQ(error_of([&] { card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "last"); }),
+                          "all_reduce sum 'last' (#2: 1 part, 64 bytes) of group 'world' cannot complete: " + name +
+                              " died: layers.3: no memory left");
+                EXPECT_THROW(card.group().barrier("later"), GroupAborted);
+              });
+            }),
+            name + ": layers.3: no memory left");
+}
+
+TEST_P(DeviceFaults, ALateRankIsNamedInTime) {
+  RunOptions options = run_options(GetParam());
+  options.timeout = std::chrono::seconds(1);
+  const int late = GetParam() - 1;
+  std::atomic<int> gave_up = 0;
+  if (launched_ranks() > 0) return;  // the others' giving up cannot be seen
+  const std::string error = error_of([&] {
+    run_ranks(row(), options, [&](ProcessGroup& world) {
+      Card card(world);
+      const Tensor data = card.empty(64);
+      const ReducePart part{.data = at(data), .elems = 16};
+      card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "amax");
+      while (world.rank() == late && gave_up < late) std::this_thread::yield();
+      EXPECT_THROW(card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "next"), GroupAborted);
+      ++gave_up;
+    });
+  });
+  EXPECT_TRUE(error.starts_with("rank " + std::to_string(late) +
+                                " did not come to all_reduce sum 'next' (#2: 1 part, 64 bytes) of group 'world' within 1 s"))
+      << error;
+}
+
+TEST_P(DeviceFaults, DivergingCallsNameBoth) {
+  const std::string error = error_of([&] {
+    on_ranks(GetParam(), [&](ProcessGroup& world) {
+      Card card(world);
+      const Tensor data = card.empty(64);
+      const ReducePart part{.data = at(data), .elems = world.rank() == 0 ? 16 : 8};
+      EXPECT_THROW(card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "amax"), GroupAborted);
+    });
+  });
+  EXPECT_EQ(error,
+            "ranks of group 'world' issue different collectives: rank 0 calls all_reduce sum 'amax' (#1: 1 part, 64 bytes), "
+            "rank 1 calls all_reduce sum 'amax' (#1: 1 part, 32 bytes)");
+}
+
+TEST_P(DeviceFaults, RanksOnDevicesOfDifferentNamesAreRefused) {
+  const std::string error = error_of([&] {
+    on_ranks(GetParam(), [&](ProcessGroup& world) {
+      const std::unique_ptr<Device> device = world.rank() == 0 ? open_rank_device(world) : open_device("cpu");
+      EXPECT_THROW(world.on(*device), GroupAborted);
+    });
+  });
+  EXPECT_EQ(error.find("ranks of group 'world' issue different collectives: rank 0 calls attach '"), 0u) << error;
+}
+
+}  // namespace
+}  // namespace fp8lab::comm_test

@@ -1,0 +1,209 @@
+#pragma once
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "backend/device.h"
+#include "comm/reduce.h"
+
+/// A card made of host memory: what is launched on it happens later, on threads of its own, in the order of streams and events alone.
+/// So a collective that misses an ordering goes wrong on any machine, and ThreadSanitizer sees it.
+namespace fp8lab::comm_test {
+
+class LateEvent {
+ public:
+  std::uint64_t next() { return ++recorded_; }
+  std::uint64_t last() const { return recorded_; }
+  void happen(std::uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    happened_ = std::max(happened_, number);
+    changed_.notify_all();
+  }
+  void await(std::uint64_t number) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return happened_ >= number; });
+  }
+
+ private:
+  std::uint64_t recorded_ = 0;  ///< the host's, who meets before others read it
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t happened_ = 0;
+};
+
+class LateStream {
+ public:
+  ~LateStream() { drain(); }
+  void launch(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    work_.push_back(std::move(work));
+    changed_.notify_all();
+  }
+  void record(const std::shared_ptr<LateEvent>& event) {
+    launch([event, number = event->next()] { event->happen(number); });
+  }
+  void wait(const std::shared_ptr<LateEvent>& event) {
+    launch([event, number = event->last()] { event->await(number); });
+  }
+  void drain() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return work_.empty() && !busy_; });
+  }
+
+ private:
+  void run(const std::stop_token& ended) {
+    std::unique_lock lock(mutex_);
+    while (changed_.wait(lock, ended, [&] { return !work_.empty(); })) {
+      const std::function<void()> work = std::move(work_.front());
+      work_.pop_front();
+      busy_ = true;
+      lock.unlock();
+      work();
+      lock.lock();
+      busy_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<std::function<void()>> work_;
+  bool busy_ = false;
+  std::jthread thread_{[this](const std::stop_token& ended) { run(ended); }};
+};
+
+struct LateSeat final : PeerSeat {
+  std::shared_ptr<LateEvent> begun = std::make_shared<LateEvent>();
+  std::shared_ptr<LateEvent> ended = std::make_shared<LateEvent>();
+};
+
+class LateLane final : public PeerLane {
+ public:
+  explicit LateLane(LateStream& stream) : main_(stream), stream_(&stream) {}
+  ~LateLane() override { LateLane::quiesce(); }
+  std::shared_ptr<PeerSeat> seat() const override { return seat_; }
+  void admit(std::span<const std::shared_ptr<PeerSeat>> seats) override {
+    for (const auto& seat : seats) seats_.push_back(std::static_pointer_cast<LateSeat>(seat));
+  }
+  void begin(bool aside) override {
+    stream_ = aside ? &side_ : &main_;
+    if (aside) {
+      main_.record(forked_);
+      side_.wait(forked_);
+    }
+    stream_->record(seat_->begun);
+  }
+  void await_begun(int rank) override { stream_->wait(seats_[static_cast<std::size_t>(rank)]->begun); }
+  void copy(std::span<const PeerCopy> copies, PeerCopyPath) override {
+    stream_->launch([all = std::vector(copies.begin(), copies.end())] {
+      for (const PeerCopy& copy : all)
+        if (copy.from != copy.to && copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
+    });
+  }
+  void reduce(std::span<const PeerReduction> reductions) override {
+    for (const PeerReduction& one : reductions)
+      stream_->launch([dtype = one.dtype, op = one.maximum ? ReduceOp::kMax : ReduceOp::kSum, elems = one.elems,
+                       sources = std::vector(one.sources.begin(), one.sources.end()),
+                       targets = std::vector(one.targets.begin(), one.targets.end())] {
+        if (elems > 0) fp8lab::reduce({.op = op, .dtype = dtype, .elems = elems, .sources = sources, .targets = targets});
+      });
+  }
+  void end() override { stream_->record(seat_->ended); }
+  void await_ended(int rank) override { stream_->wait(seats_[static_cast<std::size_t>(rank)]->ended); }
+  void join() override {
+    side_.record(joined_);
+    main_.wait(joined_);
+  }
+  void quiesce() noexcept override {
+    main_.drain();
+    side_.drain();
+  }
+
+ private:
+  LateStream& main_;
+  LateStream side_;
+  LateStream* stream_;
+  std::shared_ptr<LateSeat> seat_ = std::make_shared<LateSeat>();
+  std::vector<std::shared_ptr<LateSeat>> seats_;
+  std::shared_ptr<LateEvent> forked_ = std::make_shared<LateEvent>();
+  std::shared_ptr<LateEvent> joined_ = std::make_shared<LateEvent>();
+};
+
+class LateAccess final : public PeerAccess {
+ public:
+  std::string card() const override { return "late"; }
+  std::unique_ptr<PeerLane> open_lane() override { return std::make_unique<LateLane>(stream); }
+  void to_host(std::byte* to, const std::byte* from, std::int64_t bytes) override {
+    stream.drain();
+    if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  }
+  void from_host(std::byte* to, const std::byte* from, std::int64_t bytes) override { to_host(to, from, bytes); }
+
+  LateStream stream;
+};
+
+class LateMemory final : public SegmentSource {
+ public:
+  explicit LateMemory(std::shared_ptr<LateAccess> access) : access_(std::move(access)) {}
+  std::byte* reserve(std::size_t bytes) override {
+    return static_cast<std::byte*>(::operator new(bytes, std::align_val_t{4096}, std::nothrow));
+  }
+  void release(std::byte* segment, std::size_t) noexcept override {
+    access_->stream.drain();
+    ::operator delete(segment, std::align_val_t{4096});
+  }
+  void fill(std::byte* at, std::byte value, std::size_t bytes) noexcept override {
+    access_->stream.launch([=] { std::memset(at, std::to_integer<int>(value), bytes); });
+  }
+
+ private:
+  std::shared_ptr<LateAccess> access_;
+};
+
+/// Has memory and no kernels.
+class LateCard final : public Device {
+ public:
+  static std::unique_ptr<Device> open() {
+    static const std::unique_ptr<Device> kernels = open_device("meta");
+    return std::unique_ptr<Device>(new LateCard(kernels->kernels(), std::make_shared<LateAccess>()));
+  }
+  bool computes() const override { return true; }
+  std::vector<float> read(const Tensor&) override { return {}; }
+  std::vector<std::byte> read_bytes(const Tensor& tensor) override {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
+    access_->to_host(bytes.data(), tensor.view().data, tensor.bytes());
+    return bytes;
+  }
+  void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) override {
+    access_->from_host(tensor.view().data, bytes.data(), static_cast<std::int64_t>(bytes.size()));
+  }
+  void write(const Tensor&, std::span<const float>) override {}
+  void copy_bytes(const Tensor& from, const Tensor& to) override {
+    access_->stream.launch([from = from.view().data, to = to.view().data, bytes = static_cast<std::size_t>(from.bytes())] {
+      std::memcpy(to, from, bytes);
+    });
+  }
+  void synchronize() override { access_->stream.drain(); }
+  PeerAccess* peer_access() override { return access_.get(); }
+
+ private:
+  LateCard(const KernelTable& kernels, std::shared_ptr<LateAccess> access)
+      : Device("late", arch_profile("hopper"), kernels, std::make_unique<LateMemory>(access),
+               {.capacity_bytes = 0, .poison = true}, std::make_unique<ExecContext>()),
+        access_(std::move(access)) {}
+
+  std::shared_ptr<LateAccess> access_;
+};
+
+}  // namespace fp8lab::comm_test

@@ -1,0 +1,225 @@
+#include "backend/cuda/card_access.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/peer_kernels.h"
+#include "core/check.h"
+#include "core/shape.h"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr std::uintptr_t kWideBytes = 16;
+/// From here on copy engines are faster than the multiprocessors' own loads; below, starting them costs more than it saves.
+constexpr std::int64_t kEnginesFromBytes = std::int64_t{24} << 20;
+
+bool is_wide(const std::byte* at) { return reinterpret_cast<std::uintptr_t>(at) % kWideBytes == 0; }
+
+/// A stretch of copies, in one call of the driver.
+class EngineCopies {
+ public:
+  explicit EngineCopies(cudaStream_t stream) : stream_(stream) {}
+
+  void add(const PeerCopy& copy) {
+    if (count_ == kMost) launch();
+    to_[count_] = copy.to;
+    from_[count_] = copy.from;
+    bytes_[count_++] = static_cast<std::size_t>(copy.bytes);
+  }
+
+  void launch() {
+    if (count_ == 0) return;
+    cudaMemcpyAttributes attributes{};
+    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    std::size_t first = 0;
+    cuda_check(cudaMemcpyBatchAsync(to_.data(), from_.data(), bytes_.data(), count_, &attributes, &first, 1, stream_),
+               "cudaMemcpyBatchAsync");
+    count_ = 0;
+  }
+
+ private:
+  static constexpr std::size_t kMost = 128;
+  cudaStream_t stream_;
+  std::array<void*, kMost> to_;
+  std::array<const void*, kMost> from_;
+  std::array<std::size_t, kMost> bytes_;
+  std::size_t count_ = 0;
+};
+
+struct CardSeat final : PeerSeat {
+  int ordinal = 0;
+  Event begun = make_event();
+  Event ended = make_event();
+};
+
+class CardLane final : public PeerLane {
+ public:
+  explicit CardLane(CudaContext& card) : card_(card), seat_(std::make_shared<CardSeat>()), stream_(card.stream()) {
+    seat_->ordinal = card.ordinal();
+  }
+  ~CardLane() override { quiesce(); }
+
+  std::shared_ptr<PeerSeat> seat() const override { return seat_; }
+
+  void admit(std::span<const std::shared_ptr<PeerSeat>> seats) override {
+    for (const std::shared_ptr<PeerSeat>& seat : seats) {
+      seats_.push_back(std::static_pointer_cast<CardSeat>(seat));
+      reach(seats_.back()->ordinal);
+    }
+  }
+
+  void begin(bool aside) override {
+    stream_ = card_.stream();
+    if (aside) {
+      if (!side_) open_side();
+      cuda_check(cudaEventRecord(forked_.get(), stream_), "cudaEventRecord");
+      stream_ = side_.get();
+      wait(forked_);
+    }
+    cuda_check(cudaEventRecord(seat_->begun.get(), stream_), "cudaEventRecord");
+  }
+
+  void await_begun(int rank) override {
+    if (const CardSeat& other = of(rank); &other != seat_.get()) wait(other.begun);
+  }
+  void copy(std::span<const PeerCopy> copies, PeerCopyPath path) override { launch_copies(copies, path, stream_); }
+  void reduce(std::span<const PeerReduction> reductions) override { launch_reductions(reductions, stream_); }
+  void end() override { cuda_check(cudaEventRecord(seat_->ended.get(), stream_), "cudaEventRecord"); }
+  void await_ended(int rank) override {
+    if (const CardSeat& other = of(rank); &other != seat_.get()) wait(other.ended);
+  }
+
+  void join() override {
+    if (!side_) return;
+    cuda_check(cudaEventRecord(joined_.get(), side_.get()), "cudaEventRecord");
+    cuda_check(cudaStreamWaitEvent(card_.stream(), joined_.get(), 0), "cudaStreamWaitEvent");
+  }
+
+  void quiesce() noexcept override {
+    cudaStreamSynchronize(card_.stream());
+    if (side_) cudaStreamSynchronize(side_.get());
+  }
+
+ private:
+  const CardSeat& of(int rank) const { return *seats_[static_cast<std::size_t>(rank)]; }
+  void wait(const Event& event) { cuda_check(cudaStreamWaitEvent(stream_, event.get(), 0), "cudaStreamWaitEvent"); }
+
+  void open_side() {
+    side_ = make_stream();
+    forked_ = make_event();
+    joined_ = make_event();
+  }
+
+  void reach(int other) const {
+    if (other == card_.ordinal()) return;
+    int reaches = 0;
+    cuda_check(cudaDeviceCanAccessPeer(&reaches, card_.ordinal(), other), "cudaDeviceCanAccessPeer");
+    if (reaches == 0)
+      fail(fmt::format("card {} cannot reach the memory of card {}; run these ranks as processes, or over 'nccl'",
+                       card_.ordinal(), other));
+    const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
+    if (status == cudaErrorPeerAccessAlreadyEnabled) {
+      cudaGetLastError();
+      return;
+    }
+    cuda_check(status, "cudaDeviceEnablePeerAccess");
+  }
+
+  CudaContext& card_;
+  std::shared_ptr<CardSeat> seat_;
+  std::vector<std::shared_ptr<CardSeat>> seats_;  ///< by rank
+  cudaStream_t stream_;                           ///< of the collective under way
+  Stream side_;
+  Event forked_;
+  Event joined_;
+};
+
+}  // namespace
+
+void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream) {
+  std::int64_t total = 0;
+  for (const PeerCopy& copy : copies) total += copy.from == copy.to ? 0 : copy.bytes;
+  const bool engines =
+      path == PeerCopyPath::kCopyEngines || (path == PeerCopyPath::kBySize && total >= kEnginesFromBytes);
+  EngineCopies by_engine(stream);
+  CopyBatch batch;
+  for (const PeerCopy& copy : copies) {
+    if (copy.from == copy.to || copy.bytes == 0) continue;
+    if (engines || !is_wide(copy.from) || !is_wide(copy.to)) {
+      by_engine.add(copy);
+      continue;
+    }
+    if (batch.count == CopyBatch::kMostJobs) {
+      peer_copy(batch, stream);
+      batch.count = 0;
+      batch.blocks = 0;
+    }
+    batch.jobs[static_cast<std::size_t>(batch.count++)] = {
+        .from = copy.from, .to = copy.to, .bytes = copy.bytes, .first_block = batch.blocks};
+    batch.blocks += ceil_div(copy.bytes, kCopyBlockBytes);
+  }
+  peer_copy(batch, stream);
+  by_engine.launch();
+}
+
+void launch_reductions(std::span<const PeerReduction> reductions, cudaStream_t stream) {
+  ReduceBatch batch;
+  const auto flush = [&] {
+    peer_reduce(batch, stream);
+    batch.count = batch.pointers_used = 0;
+    batch.blocks = 0;
+  };
+  for (const PeerReduction& reduction : reductions) {
+    if (reduction.elems == 0) continue;
+    const auto pointers = static_cast<int>(reduction.sources.size() + reduction.targets.size());
+    if (pointers > ReduceBatch::kMostPointers)
+      fail(fmt::format("a reduction over {} ranks of one process: 128 are the most", reduction.sources.size()));
+    if (batch.count == ReduceBatch::kMostJobs || batch.pointers_used + pointers > ReduceBatch::kMostPointers) flush();
+    ReduceJob& job = batch.jobs[static_cast<std::size_t>(batch.count++)];
+    job = {.elems = reduction.elems,
+           .first_block = batch.blocks,
+           .sources = static_cast<int>(reduction.sources.size()),
+           .targets = static_cast<int>(reduction.targets.size()),
+           .first_pointer = batch.pointers_used,
+           .dtype = reduction.dtype,
+           .maximum = reduction.maximum,
+           .wide = true};
+    const auto add = [&](const std::byte* pointer) {
+      batch.pointers[static_cast<std::size_t>(batch.pointers_used++)] = const_cast<std::byte*>(pointer);
+      job.wide = job.wide && is_wide(pointer);
+    };
+    for (const std::byte* source : reduction.sources) add(source);
+    for (const std::byte* target : reduction.targets) add(target);
+    batch.blocks += ceil_div(reduction.elems, kReduceBlockElems);
+  }
+  flush();
+}
+
+std::string CardAccess::card() const {
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDeviceProperties(&properties, card_.ordinal()), "cudaGetDeviceProperties");
+  return {properties.uuid.bytes, sizeof properties.uuid.bytes};
+}
+
+std::unique_ptr<PeerLane> CardAccess::open_lane() { return std::make_unique<CardLane>(card_); }
+
+void CardAccess::to_host(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  if (bytes == 0) return;
+  cuda_check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, card_.stream()),
+             "cudaMemcpyAsync");
+  card_.synchronize();
+}
+
+void CardAccess::from_host(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  if (bytes == 0) return;
+  cuda_check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, card_.stream()),
+             "cudaMemcpyAsync");
+  card_.synchronize();
+}
+
+}  // namespace fp8lab::cuda

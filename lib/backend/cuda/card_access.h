@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backend/cuda/context.h"
+#include "backend/peer_access.h"
+
+namespace fp8lab::cuda {
+
+/// A card's memory for collectives: peers read and write it through their own addresses, ordered by events.
+class CardAccess final : public PeerAccess {
+ public:
+  /// `card` outlives this.
+  explicit CardAccess(CudaContext& card) : card_(card) {}
+
+  std::string card() const override;
+  std::unique_ptr<PeerLane> open_lane() override;
+  void to_host(std::byte* to, const std::byte* from, std::int64_t bytes) override;
+  void from_host(std::byte* to, const std::byte* from, std::int64_t bytes) override;
+
+ private:
+  CudaContext& card_;
+};
+
+/// Launches what PeerLane::copy and PeerLane::reduce stand for on `stream`, for others who move bytes between cards.
+void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream);
+void launch_reductions(std::span<const PeerReduction> reductions, cudaStream_t stream);
+
+}  // namespace fp8lab::cuda

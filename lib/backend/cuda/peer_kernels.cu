@@ -1,0 +1,169 @@
+#include "backend/cuda/peer_kernels.h"
+
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/elements.cuh"
+
+// Sums are those of comm/reduce.h bit for bit: in rank order, in float, rounded once; so are maxima.
+namespace fp8lab::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kLoadsInFlight = 4;
+
+template <class Job, std::size_t Size>
+__device__ int job_of_block(const std::array<Job, Size>& jobs, int count, std::int64_t block) {
+  const Job* all = reinterpret_cast<const Job*>(&jobs);
+  int job = 0;
+  while (job + 1 < count && all[job + 1].first_block <= block) ++job;
+  return job;
+}
+
+__global__ void __launch_bounds__(kThreads) peer_copy_kernel(const __grid_constant__ CopyBatch batch) {
+  const CopyJob* jobs = reinterpret_cast<const CopyJob*>(&batch.jobs);
+  const CopyJob& job = jobs[job_of_block(batch.jobs, batch.count, blockIdx.x)];
+  const std::int64_t first = (blockIdx.x - job.first_block) * kCopyBlockBytes;
+  const std::int64_t bytes = job.bytes - first < kCopyBlockBytes ? job.bytes - first : kCopyBlockBytes;
+  const auto* from = reinterpret_cast<const uint4*>(job.from + first);
+  auto* to = reinterpret_cast<uint4*>(job.to + first);
+  const int wide = static_cast<int>(bytes / 16);
+  for (int i = threadIdx.x; i < wide; i += kThreads * kLoadsInFlight) {
+    uint4 values[kLoadsInFlight];
+#pragma unroll
+    for (int k = 0; k < kLoadsInFlight; ++k)
+      if (i + k * kThreads < wide) values[k] = from[i + k * kThreads];
+#pragma unroll
+    for (int k = 0; k < kLoadsInFlight; ++k)
+      if (i + k * kThreads < wide) to[i + k * kThreads] = values[k];
+  }
+  const std::int64_t tail = std::int64_t{wide} * 16 + threadIdx.x;
+  if (tail < bytes) job.to[first + tail] = job.from[first + tail];
+}
+
+template <DType Type>
+struct FloatSum {
+  using Stored = typename Element<Type>::Storage;
+  using Accumulator = float;
+  __device__ static float load(Stored x) { return Element<Type>::load(x); }
+  __device__ static float combine(float a, float b) { return a + b; }
+  __device__ static Stored store(float x) { return Element<Type>::store(x != x ? float_from_bits(kFloatQuietNanBits) : x); }
+};
+
+/// As integers in the same order, NaN above all.
+template <DType Type>
+struct FloatMax {
+  static constexpr std::int32_t kNan = 0x7FFFFFFF;
+  using Stored = typename Element<Type>::Storage;
+  using Accumulator = std::int32_t;
+  __device__ static std::int32_t flip(std::int32_t bits) { return bits ^ ((bits >> 31) & 0x7FFFFFFF); }
+  __device__ static std::int32_t load(Stored x) {
+    const std::uint32_t bits = float_bits(Element<Type>::load(x));
+    return (bits & kFloatMagnitudeMask) > kFloatInfinityBits ? kNan : flip(static_cast<std::int32_t>(bits));
+  }
+  __device__ static std::int32_t combine(std::int32_t a, std::int32_t b) { return a < b ? b : a; }
+  __device__ static Stored store(std::int32_t key) {
+    return Element<Type>::store(float_from_bits(key == kNan ? kFloatQuietNanBits : static_cast<std::uint32_t>(flip(key))));
+  }
+};
+
+template <class Signed, class Unsigned>
+struct IntegerSum {
+  using Stored = Signed;
+  using Accumulator = Unsigned;
+  __device__ static Unsigned load(Signed x) { return static_cast<Unsigned>(x); }
+  __device__ static Unsigned combine(Unsigned a, Unsigned b) { return a + b; }
+  __device__ static Signed store(Unsigned x) { return static_cast<Signed>(x); }
+};
+
+template <class Signed>
+struct IntegerMax {
+  using Stored = Signed;
+  using Accumulator = Signed;
+  __device__ static Signed load(Signed x) { return x; }
+  __device__ static Signed combine(Signed a, Signed b) { return a < b ? b : a; }
+  __device__ static Signed store(Signed x) { return x; }
+};
+
+template <class Stored, int Width>
+struct alignas(sizeof(Stored) * Width) Pack {
+  Stored at[Width];
+};
+
+/// Elements [first, first + elems) of a job by one block, `Width` of them a load. A thread has read its elements from every source
+/// before it writes any, so targets may be sources.
+template <class Rule, int Width>
+__device__ void reduce_run(std::byte* const* pointers, int sources, int targets, std::int64_t first, int elems) {
+  using Stored = typename Rule::Stored;
+  using Packed = Pack<Stored, Width>;
+  constexpr int kAhead = 4;  // sources whose loads are in flight together
+  for (int i = threadIdx.x * Width; i + Width <= elems; i += kThreads * Width) {
+    typename Rule::Accumulator sums[Width];
+    for (int rank = 0; rank < sources; rank += kAhead) {
+      Packed values[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k)
+        if (rank + k < sources)
+          values[k] = *reinterpret_cast<const Packed*>(reinterpret_cast<const Stored*>(pointers[rank + k]) + first + i);
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        if (rank + k >= sources) continue;
+#pragma unroll
+        for (int lane = 0; lane < Width; ++lane) {
+          const auto value = Rule::load(values[k].at[lane]);
+          sums[lane] = rank + k == 0 ? value : Rule::combine(sums[lane], value);
+        }
+      }
+    }
+    Packed results;
+#pragma unroll
+    for (int lane = 0; lane < Width; ++lane) results.at[lane] = Rule::store(sums[lane]);
+    for (int target = 0; target < targets; ++target)
+      *reinterpret_cast<Packed*>(reinterpret_cast<Stored*>(pointers[sources + target]) + first + i) = results;
+  }
+}
+
+template <class Rule>
+__device__ void reduce_block(const ReduceJob& job, std::byte* const* pointers, std::int64_t first, int elems) {
+  constexpr int kWidth = 16 / sizeof(typename Rule::Stored);
+  if (!job.wide) return reduce_run<Rule, 1>(pointers, job.sources, job.targets, first, elems);
+  const int whole = elems / kWidth * kWidth;
+  reduce_run<Rule, kWidth>(pointers, job.sources, job.targets, first, whole);
+  reduce_run<Rule, 1>(pointers, job.sources, job.targets, first + whole, elems - whole);
+}
+
+__global__ void __launch_bounds__(kThreads) peer_reduce_kernel(const __grid_constant__ ReduceBatch batch) {
+  const ReduceJob* jobs = reinterpret_cast<const ReduceJob*>(&batch.jobs);
+  const ReduceJob& job = jobs[job_of_block(batch.jobs, batch.count, blockIdx.x)];
+  std::byte* const* pointers = reinterpret_cast<std::byte* const*>(&batch.pointers) + job.first_pointer;
+  const std::int64_t first = (blockIdx.x - job.first_block) * kReduceBlockElems;
+  const int elems = static_cast<int>(job.elems - first < kReduceBlockElems ? job.elems - first : kReduceBlockElems);
+  switch (job.dtype) {
+    case DType::kF32:
+      return job.maximum ? reduce_block<FloatMax<DType::kF32>>(job, pointers, first, elems)
+                         : reduce_block<FloatSum<DType::kF32>>(job, pointers, first, elems);
+    case DType::kBF16:
+      return job.maximum ? reduce_block<FloatMax<DType::kBF16>>(job, pointers, first, elems)
+                         : reduce_block<FloatSum<DType::kBF16>>(job, pointers, first, elems);
+    case DType::kI32:
+      return job.maximum ? reduce_block<IntegerMax<std::int32_t>>(job, pointers, first, elems)
+                         : reduce_block<IntegerSum<std::int32_t, std::uint32_t>>(job, pointers, first, elems);
+    default:
+      return job.maximum ? reduce_block<IntegerMax<std::int64_t>>(job, pointers, first, elems)
+                         : reduce_block<IntegerSum<std::int64_t, std::uint64_t>>(job, pointers, first, elems);
+  }
+}
+
+}  // namespace
+
+void peer_copy(const CopyBatch& batch, cudaStream_t stream) {
+  if (batch.blocks == 0) return;
+  peer_copy_kernel<<<static_cast<unsigned>(batch.blocks), kThreads, 0, stream>>>(batch);
+  cuda_check_launch("peer_copy_kernel");
+}
+
+void peer_reduce(const ReduceBatch& batch, cudaStream_t stream) {
+  if (batch.blocks == 0) return;
+  peer_reduce_kernel<<<static_cast<unsigned>(batch.blocks), kThreads, 0, stream>>>(batch);
+  cuda_check_launch("peer_reduce_kernel");
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,181 @@
+#include "comm/in_process/device_group.h"
+
+#include <utility>
+#include <vector>
+
+#include "comm/in_process/group.h"
+#include "comm/slices.h"
+
+namespace fp8lab::in_process {
+namespace {
+
+/// The protocol of backend/peer_access.h: a meeting, the lane's work, a parting, and the others' work awaited on the card.
+class DeviceGroup final : public ProcessGroup {
+ public:
+  DeviceGroup(World& world, Team& team, ProcessGroup& host, Device& device)
+      : ProcessGroup(identity_of(host)),
+        world_(world),
+        team_(team),
+        host_(host),
+        device_(device),
+        lane_(device.peer_access()->open_lane()) {}
+
+  void own(std::unique_ptr<ProcessGroup> host) { owned_ = std::move(host); }
+
+  void admit(const Signature& call) {
+    const std::shared_ptr<PeerSeat> own = lane_->seat();
+    team_.meet(rank(), call, &own);
+    std::vector<std::shared_ptr<PeerSeat>> seats;
+    for (int other = 0; other < size(); ++other)
+      seats.push_back(*static_cast<const std::shared_ptr<PeerSeat>*>(team_.parts_of(rank(), other)));
+    team_.part(rank());
+    lane_->admit(seats);
+  }
+
+  const Device* device() const override { return &device_; }
+  ProcessGroup& host() override { return host_; }
+  void join() override { lane_->join(); }
+
+ private:
+  template <class Part>
+  const Part* parts_of(int other) const {
+    return static_cast<const Part*>(team_.parts_of(rank(), other));
+  }
+
+  /// `work` launches this rank's share. Should it throw, the others' buffers are left alone before they part.
+  template <class Work>
+  void together(const Signature& call, const void* parts, const Work& work, bool aside = false) {
+    lane_->begin(aside);
+    team_.meet(rank(), call, parts);
+    try {
+      for (int other = 0; other < size(); ++other) lane_->await_begun(other);
+      work();
+      lane_->end();
+    } catch (...) {
+      lane_->quiesce();
+      team_.part(rank());
+      throw;
+    }
+    team_.part(rank());
+    for (int other = 0; other < size(); ++other) lane_->await_ended(other);
+  }
+
+  void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool aside) override {
+    together(
+        call, parts.data(),
+        [&] {
+          copies_.clear();
+          // Everybody starts behind itself, so that not all pull from one.
+          for (int step = 1; step <= size(); ++step) {
+            const int source = (rank() + step) % size();
+            const auto slot = static_cast<std::size_t>(source);
+            for (std::size_t i = 0; i < parts.size(); ++i) {
+              const std::int64_t first = parts[i].offsets_bytes[slot];
+              copies_.push_back({.from = parts_of<GatherPart>(source)[i].from,
+                                 .to = parts[i].to + first,
+                                 .bytes = parts[i].offsets_bytes[slot + 1] - first});
+            }
+          }
+          lane_->copy(copies_, world_.peer_copies());
+        },
+        aside);
+  }
+
+  void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) override {
+    together(call, parts.data(), [&] {
+      const auto own = static_cast<std::size_t>(rank());
+      begin_reductions(parts.size(), 1);
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        const std::int64_t first = parts[i].offsets_elems[own];
+        const std::int64_t skipped = first * static_cast<std::int64_t>(size_bytes(parts[i].dtype));
+        for (int source = 0; source < size(); ++source)
+          sources_.push_back(parts_of<ScatterPart>(source)[i].from + skipped);
+        targets_.push_back(parts[i].to);
+        add_reduction({.dtype = parts[i].dtype, .elems = parts[i].offsets_elems[own + 1] - first}, 1);
+      }
+      lane_->reduce(reductions_);
+    });
+  }
+
+  // Each rank reduces one slice of every tensor and writes the result to all: nobody else touches that slice meanwhile.
+  void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override {
+    together(call, parts.data(), [&] {
+      const auto ranks = static_cast<std::size_t>(size());
+      begin_reductions(parts.size(), ranks);
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        const Slice slice = slice_of(parts[i], i, rank(), size());
+        const std::int64_t skipped = slice.first * static_cast<std::int64_t>(size_bytes(parts[i].dtype));
+        for (int other = 0; other < size(); ++other) {
+          std::byte* const theirs = parts_of<ReducePart>(other)[i].data + skipped;
+          sources_.push_back(theirs);
+          targets_.push_back(theirs);
+        }
+        add_reduction({.dtype = parts[i].dtype, .maximum = call.op == ReduceOp::kMax, .elems = slice.elems}, ranks);
+      }
+      lane_->reduce(reductions_);
+    });
+  }
+
+  void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override {
+    together(call, parts.data(), [&] {
+      copies_.clear();
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        copies_.push_back(
+            {.from = parts_of<BroadcastPart>(call.root)[i].data, .to = parts[i].data, .bytes = parts[i].bytes});
+      lane_->copy(copies_, world_.peer_copies());
+    });
+  }
+
+  void do_barrier(const Signature& call) override { team_.meet(rank(), call, nullptr); }
+
+  std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
+    team_.meet(rank(), call, nullptr);
+    Team& team =
+        world_.team({.parent = &team_, .sequence = call.sequence, .color = color}, identity.name, identity.world_ranks);
+    // No collective has number 0, so this is nobody else's team.
+    Team& host_team = world_.team({.parent = &team, .sequence = 0, .color = 0}, identity.name, identity.world_ranks);
+    std::unique_ptr<ProcessGroup> host =
+        make_group(world_, host_team, std::move(identity.world_ranks), identity.rank, identity.moves_data);
+    auto group = std::make_unique<DeviceGroup>(world_, team, *host, device_);
+    group->own(std::move(host));
+    group->admit(call);
+    return group;
+  }
+
+  // Spans of reductions point into these, which therefore have their room before the first is added.
+  void begin_reductions(std::size_t parts, std::size_t targets_each) {
+    reductions_.clear();
+    sources_.clear();
+    targets_.clear();
+    sources_.reserve(parts * static_cast<std::size_t>(size()));
+    targets_.reserve(parts * targets_each);
+  }
+  /// Of the sources and targets added last.
+  void add_reduction(PeerReduction reduction, std::size_t targets) {
+    reduction.sources = std::span(sources_).last(static_cast<std::size_t>(size()));
+    reduction.targets = std::span(targets_).last(targets);
+    reductions_.push_back(reduction);
+  }
+
+  World& world_;
+  Team& team_;
+  ProcessGroup& host_;
+  std::unique_ptr<ProcessGroup> owned_;
+  Device& device_;
+  std::unique_ptr<PeerLane> lane_;
+  std::vector<PeerCopy> copies_;  // kept between calls
+  std::vector<PeerReduction> reductions_;
+  std::vector<const std::byte*> sources_;
+  std::vector<std::byte*> targets_;
+};
+
+}  // namespace
+
+std::unique_ptr<ProcessGroup> make_device_group(World& world, Team& team, ProcessGroup& host, Device& device,
+                                                const Signature& call) {
+  auto group = std::make_unique<DeviceGroup>(world, team, host, device);
+  group->admit(call);
+  return group;
+}
+
+}  // namespace fp8lab::in_process
