@@ -44,12 +44,17 @@ TEST_F(Elementwise, CastRoundsOnceAndWidensExactly) {
 
 TEST_F(Elementwise, CastToTheSameTypeCopiesBits) {
   const Tensor codes = empty({16, 16}, DType::kE4M3);
-  for (int i = 0; i < 256; ++i) codes.data<std::uint8_t>()[i] = static_cast<std::uint8_t>(i);
+  std::vector<std::byte> every(256), turned_codes(256);
+  for (std::size_t i = 0; i < 256; ++i) {
+    every[i] = static_cast<std::byte>(i);
+    turned_codes[i] = static_cast<std::byte>((i % 16) * 16 + i / 16);
+  }
+  device_->write_bytes(codes, every);
   EXPECT_EQ(device_->read_bytes(cast(*device_, codes, DType::kE4M3, anyone())), device_->read_bytes(codes));
 
   const Tensor turned = cast(*device_, codes.transposed(), DType::kE4M3, anyone());
   EXPECT_TRUE(turned.contiguous());
-  for (int i = 0; i < 256; ++i) EXPECT_EQ(turned.data<std::uint8_t>()[i], (i % 16) * 16 + i / 16);
+  EXPECT_EQ(device_->read_bytes(turned), turned_codes);
 }
 
 TEST_F(Elementwise, CopyIntoTakesAnyStrides) {

@@ -68,7 +68,7 @@ struct ScaleArgs {
   float factor = 1.0f;
 };
 
-/// out[j] = sum over rows of in(i, j), accumulated in FP32 in row order.
+/// out[j] = sum over rows of in(i, j), in FP32. Order, here and wherever sums run over rows, columns or losses: core/sum_order.h.
 struct ColumnSumArgs {
   MatrixView in;
   MatrixView out;  ///< [1, cols]
@@ -253,7 +253,7 @@ struct AttentionBackwardArgs {
   AttentionRole grad_p;
 };
 
-/// loss = sum over all elements of x, accumulated in double.
+/// loss = sum over all elements of x, in double, rounded once; order: core/sum_order.h.
 struct SumLossArgs {
   MatrixView x;
   MatrixView loss;  ///< f32 [1, 1]

@@ -139,8 +139,8 @@ void cast(const CastArgs& args, ExecContext& context) {
   if (args.in.dtype == args.out.dtype) return copy_bits(args.in, args.out, card);
   check_convertible(args.in, args.out);
   if (args.in.row_stride == 1 && args.out.row_stride == 1 && args.in.rows > 1)
-    return map<1, 1>({args.in.transposed()}, {args.out.transposed()}, Convert{}, card);
-  map<1, 1>({args.in}, {args.out}, Convert{}, card);
+    return map<1, 1, kAnyTypes>({args.in.transposed()}, {args.out.transposed()}, Convert{}, card);
+  map<1, 1, kAnyTypes>({args.in}, {args.out}, Convert{}, card);
 }
 
 }  // namespace fp8lab::cuda

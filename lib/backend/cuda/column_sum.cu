@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(32 * kMostGroups)
   float total = 0.0f;
   for (int group = 0; group * kPartsInGroup < parts; ++group) total += groups[group][threadIdx.x];
   const float values[1] = {total};
-  store_run<kMixedTypes>(values, out, 0, col, 1);
+  store_run<kRealTypes>(values, out, 0, col, 1);
 }
 
 template <int Width, int Type>
@@ -90,12 +90,12 @@ void column_sum(const ColumnSumArgs& args, ExecContext& context) {
   auto* const sums = reinterpret_cast<float*>(card.scratch(static_cast<std::size_t>((parts + 1) * in.cols) * sizeof(float)));
   if (parts > 0) {
     if (!holds_runs(in)) {
-      launch_column_parts<1, kMixedTypes>(in, sums, card.stream());
+      launch_column_parts<1, kRealTypes>(in, sums, card.stream());
     } else {
       switch (in.dtype) {
         case DType::kF32: launch_column_parts<kRunWidth, static_cast<int>(DType::kF32)>(in, sums, card.stream()); break;
         case DType::kBF16: launch_column_parts<kRunWidth, static_cast<int>(DType::kBF16)>(in, sums, card.stream()); break;
-        default: launch_column_parts<kRunWidth, kMixedTypes>(in, sums, card.stream()); break;
+        default: launch_column_parts<kRunWidth, kRealTypes>(in, sums, card.stream()); break;
       }
     }
   }

@@ -130,10 +130,10 @@ void fill(const FillArgs& args, ExecContext& context) {
     if (element == 8) {
       zeros.row_stride *= 2;
       zeros.col_stride *= 2;
-      map<0, 1>({}, {zeros}, Fill{0.0f}, card);
+      map<0, 1, kAnyTypes>({}, {zeros}, Fill{0.0f}, card);
       zeros.data += 4;
     }
-    map<0, 1>({}, {zeros}, Fill{0.0f}, card);
+    map<0, 1, kAnyTypes>({}, {zeros}, Fill{0.0f}, card);
   }
 }
 

@@ -31,15 +31,15 @@ __global__ void __launch_bounds__(kSumThreads) loss_part_kernel(const Summands a
   for (std::int64_t i = first; i < end; i += kSumLanes) {
     float x[kSumRun] = {}, target[kSumRun] = {};
     if constexpr (Width == kRunWidth) {
-      load_run<kMixedTypes>(args.x, 0, i, end - i, x);
-      if constexpr (Squares) load_run<kMixedTypes>(args.target, 0, i, end - i, target);
+      load_run<kRealTypes>(args.x, 0, i, end - i, x);
+      if constexpr (Squares) load_run<kRealTypes>(args.target, 0, i, end - i, target);
     } else {
       for (int j = 0; j < kSumRun && i + j < end; ++j) {
         float one[1];
-        load_run<kMixedTypes>(args.x, (i + j) / args.cols, (i + j) % args.cols, 1, one);
+        load_run<kRealTypes>(args.x, (i + j) / args.cols, (i + j) % args.cols, 1, one);
         x[j] = one[0];
         if constexpr (Squares) {
-          load_run<kMixedTypes>(args.target, (i + j) / args.cols, (i + j) % args.cols, 1, one);
+          load_run<kRealTypes>(args.target, (i + j) / args.cols, (i + j) % args.cols, 1, one);
           target[j] = one[0];
         }
       }

@@ -82,13 +82,12 @@ void rope(const RopeArgs& args, ExecContext& context) {
                           .half = static_cast<int>(head_dim / 2),
                           .sine_sign = args.inverse ? -1.0f : 1.0f};
   const bool runs = rotation.half % kRunWidth == 0 && holds_runs(args.in) && holds_runs(args.out);
-  if (!runs) return launch_rope<1, kMixedTypes>(rotation, card.stream());
-  if (args.in.dtype != args.out.dtype) return launch_rope<kRunWidth, kMixedTypes>(rotation, card.stream());
+  if (!runs) return launch_rope<1, kRealTypes>(rotation, card.stream());
+  if (args.in.dtype != args.out.dtype) return launch_rope<kRunWidth, kRealTypes>(rotation, card.stream());
   switch (args.in.dtype) {
     case DType::kF32: return launch_rope<kRunWidth, static_cast<int>(DType::kF32)>(rotation, card.stream());
-    case DType::kF16: return launch_rope<kRunWidth, static_cast<int>(DType::kF16)>(rotation, card.stream());
     case DType::kBF16: return launch_rope<kRunWidth, static_cast<int>(DType::kBF16)>(rotation, card.stream());
-    default: return launch_rope<kRunWidth, kMixedTypes>(rotation, card.stream());
+    default: return launch_rope<kRunWidth, kRealTypes>(rotation, card.stream());
   }
 }
 

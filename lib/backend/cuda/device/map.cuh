@@ -65,8 +65,8 @@ void launch_map(const MapArgs<Inputs, Outputs, Op>& args, cudaStream_t stream) {
 
 /// Calls op(in, out, row, col) for runs in[Inputs][Width] of FP32 values that begin at (row, col), and stores out[Outputs][Width].
 /// All matrices have the shape of outputs[0]. If all are contiguous they are one long row: row 0, and `col` the element's number.
-/// Wide runs where each matrix holds them, else element by element.
-template <int Inputs, int Outputs, class Op>
+/// Wide runs where each matrix holds them, else element by element. `Mixed`: which types there may be.
+template <int Inputs, int Outputs, int Mixed = kRealTypes, class Op>
 void map(const std::array<MatrixView, Inputs>& inputs, const std::array<MatrixView, Outputs>& outputs, const Op& op,
          CudaContext& card) {
   MapArgs<Inputs, Outputs, Op> args{.in = {}, .out = {}, .rows = outputs[0].rows, .cols = outputs[0].cols, .op = op};
@@ -95,14 +95,12 @@ void map(const std::array<MatrixView, Inputs>& inputs, const std::array<MatrixVi
     for (const MatrixView& view : inputs) runs = runs && aligned(view);
     for (const MatrixView& view : outputs) runs = runs && aligned(view);
   }
-  if (!runs) return launch_map<1, 1, kMixedTypes>(args, card.stream());
-  if (!same_type) return launch_map<kRunWidth, 2, kMixedTypes>(args, card.stream());
-  switch (outputs[0].dtype) {
-    case DType::kF32: return launch_map<kRunWidth, 2, static_cast<int>(DType::kF32)>(args, card.stream());
-    case DType::kF16: return launch_map<kRunWidth, 2, static_cast<int>(DType::kF16)>(args, card.stream());
-    case DType::kBF16: return launch_map<kRunWidth, 2, static_cast<int>(DType::kBF16)>(args, card.stream());
-    default: return launch_map<kRunWidth, 2, kMixedTypes>(args, card.stream());
-  }
+  if (!runs) return launch_map<1, 1, Mixed>(args, card.stream());
+  if (same_type && outputs[0].dtype == DType::kBF16)
+    return launch_map<kRunWidth, 2, static_cast<int>(DType::kBF16)>(args, card.stream());
+  if (same_type && outputs[0].dtype == DType::kF32)
+    return launch_map<kRunWidth, 2, static_cast<int>(DType::kF32)>(args, card.stream());
+  launch_map<kRunWidth, 1, Mixed>(args, card.stream());
 }
 
 }  // namespace fp8lab::cuda

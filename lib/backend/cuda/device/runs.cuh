@@ -86,27 +86,34 @@ __device__ inline void store_typed(const float (&values)[Width], const Elements&
     if (j < count) at[j * to.col_stride] = Element<Type>::store(values[j]);
 }
 
-/// Any type but I64, exactly, `count` elements at most; 0 beyond. `Type` is that of the matrix, where the kernel knows it; `Wide`: its rows
-/// hold runs, as holds_runs() says.
-inline constexpr int kMixedTypes = -1;
+/// What is known of a matrix's type when a kernel is compiled: the type itself, that one can calculate with it (f32, f16 or bf16), or
+/// nothing.
+inline constexpr int kRealTypes = -1;
+inline constexpr int kAnyTypes = -2;
 
+/// Exactly, `count` elements at most; 0 beyond. Any type but I64. `Wide`: the rows hold runs, as holds_runs() says.
 template <int Type, bool Wide = true, int Width>
 __device__ inline void load_run(const Elements& from, std::int64_t row, std::int64_t col, std::int64_t count,
                                 float (&values)[Width]) {
-  if constexpr (Type != kMixedTypes) {
+  if constexpr (Type >= 0) {
     load_typed<static_cast<DType>(Type), Wide>(from, row, col, count, values);
   } else {
     switch (from.dtype) {
       case DType::kF32: return load_typed<DType::kF32, Wide>(from, row, col, count, values);
       case DType::kF16: return load_typed<DType::kF16, Wide>(from, row, col, count, values);
       case DType::kBF16: return load_typed<DType::kBF16, Wide>(from, row, col, count, values);
-      case DType::kE4M3: return load_typed<DType::kE4M3, Wide>(from, row, col, count, values);
-      case DType::kE5M2: return load_typed<DType::kE5M2, Wide>(from, row, col, count, values);
-      case DType::kE8M0: return load_typed<DType::kE8M0, Wide>(from, row, col, count, values);
-      case DType::kU8: return load_typed<DType::kU8, Wide>(from, row, col, count, values);
-      case DType::kI16: return load_typed<DType::kI16, Wide>(from, row, col, count, values);
-      case DType::kI32: return load_typed<DType::kI32, Wide>(from, row, col, count, values);
-      case DType::kI64: return;
+      default: break;
+    }
+    if constexpr (Type == kAnyTypes) {
+      switch (from.dtype) {
+        case DType::kE4M3: return load_typed<DType::kE4M3, Wide>(from, row, col, count, values);
+        case DType::kE5M2: return load_typed<DType::kE5M2, Wide>(from, row, col, count, values);
+        case DType::kE8M0: return load_typed<DType::kE8M0, Wide>(from, row, col, count, values);
+        case DType::kU8: return load_typed<DType::kU8, Wide>(from, row, col, count, values);
+        case DType::kI16: return load_typed<DType::kI16, Wide>(from, row, col, count, values);
+        case DType::kI32: return load_typed<DType::kI32, Wide>(from, row, col, count, values);
+        default: break;
+      }
     }
   }
 }
@@ -115,16 +122,18 @@ __device__ inline void load_run(const Elements& from, std::int64_t row, std::int
 template <int Type, bool Wide = true, int Width>
 __device__ inline void store_run(const float (&values)[Width], const Elements& to, std::int64_t row, std::int64_t col,
                                  std::int64_t count) {
-  if constexpr (Type != kMixedTypes) {
+  if constexpr (Type >= 0) {
     store_typed<static_cast<DType>(Type), Wide>(values, to, row, col, count);
   } else {
     switch (to.dtype) {
       case DType::kF32: return store_typed<DType::kF32, Wide>(values, to, row, col, count);
       case DType::kF16: return store_typed<DType::kF16, Wide>(values, to, row, col, count);
       case DType::kBF16: return store_typed<DType::kBF16, Wide>(values, to, row, col, count);
-      case DType::kE4M3: return store_typed<DType::kE4M3, Wide>(values, to, row, col, count);
-      case DType::kE5M2: return store_typed<DType::kE5M2, Wide>(values, to, row, col, count);
-      default: return;
+      default: break;
+    }
+    if constexpr (Type == kAnyTypes) {
+      if (to.dtype == DType::kE4M3) store_typed<DType::kE4M3, Wide>(values, to, row, col, count);
+      if (to.dtype == DType::kE5M2) store_typed<DType::kE5M2, Wide>(values, to, row, col, count);
     }
   }
 }

@@ -1,0 +1,263 @@
+#include <gtest/gtest.h>
+
+#include <fmt/core.h>
+
+#include "support/both_devices.h"
+
+// Every element-wise kernel, sum and norm of the card against the host's, in every byte: over types, strides, and shapes that take
+// wide runs (16-byte multiples), their odd ends, rows of runs that registers hold (norms up to 16384 columns), and the paths for
+// anything else.
+namespace fp8lab {
+namespace {
+
+using support::BothDevices;
+using support::kLayouts;
+using support::Layout;
+using support::Matrix;
+
+constexpr DType kReal[] = {DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kEvery[] = {DType::kF32,  DType::kF16, DType::kBF16, DType::kE4M3, DType::kE5M2,
+                            DType::kE8M0, DType::kU8,  DType::kI16,  DType::kI32,  DType::kI64};
+
+struct Size {
+  std::int64_t rows;
+  std::int64_t cols;
+};
+// Empty; less than a run; odd; whole tiles of every transpose; several tiles and a rest.
+constexpr Size kSizes[] = {{0, 5}, {1, 1}, {3, 17}, {128, 128}, {131, 264}, {9, 2057}};
+constexpr Size kLarge[] = {{1024, 4096}, {517, 4099}};
+
+class OnCard : public ::testing::Test {
+ protected:
+  Matrix matrix(DType dtype, Size size, Layout layout = Layout::kContiguous) {
+    return Matrix(both_, dtype, size.rows, size.cols, layout);
+  }
+  BothDevices both_;
+};
+
+std::string words(DType dtype, Size size, Layout layout) {
+  return fmt::format("{} [{}, {}], layout {}", name(dtype), size.rows, size.cols, static_cast<int>(layout));
+}
+
+TEST_F(OnCard, CastMovesEveryBitWithinAType) {
+  for (const DType dtype : kEvery)
+    for (const Size size : kSizes)
+      for (const Layout from : kLayouts)
+        for (const Layout to : kLayouts) {
+          const Matrix in = matrix(dtype, size, from).scrambled(1), out = matrix(dtype, size, to).scrambled(2);
+          both_.launch(&KernelTable::cast, [&](std::size_t side) { return CastArgs{.in = in[side], .out = out[side]}; });
+          EXPECT_EQ(out.difference(), "") << words(dtype, size, from) << " to " << static_cast<int>(to);
+        }
+}
+
+TEST_F(OnCard, CastTransposesLargeMatrices) {
+  for (const DType dtype : {DType::kE4M3, DType::kBF16, DType::kF32})
+    for (const Size size : kLarge) {
+      const Matrix in = matrix(dtype, size).scrambled(1), out = matrix(dtype, {size.cols, size.rows}).scrambled(2);
+      both_.launch(&KernelTable::cast,
+                   [&](std::size_t side) { return CastArgs{.in = in[side].transposed(), .out = out[side]}; });
+      EXPECT_EQ(out.difference(), "") << words(dtype, size, Layout::kTransposed);
+    }
+}
+
+TEST_F(OnCard, CastConvertsEveryPairOfTypes) {
+  for (const DType from : kEvery)
+    for (const DType to : {DType::kF32, DType::kF16, DType::kBF16, DType::kE4M3, DType::kE5M2}) {
+      if (from == DType::kI64) continue;
+      for (const Layout layout : kLayouts)
+        for (const Size size : {Size{3, 17}, Size{131, 264}}) {
+          const Matrix in = matrix(from, size, layout).scrambled(3);
+          const Matrix out = matrix(to, size, layout == Layout::kOdd ? Layout::kContiguous : layout).scrambled(4);
+          both_.launch(&KernelTable::cast, [&](std::size_t side) { return CastArgs{.in = in[side], .out = out[side]}; });
+          EXPECT_EQ(out.difference(), "") << words(from, size, layout) << " to " << name(to);
+        }
+    }
+}
+
+TEST_F(OnCard, FillAndRandomWriteTheSameBits) {
+  for (const DType dtype : kReal)
+    for (const Layout layout : kLayouts)
+      for (const Size size : kSizes) {
+        const Matrix filled = matrix(dtype, size, layout).scrambled(1), drawn = matrix(dtype, size, layout).scrambled(2);
+        for (const float value : {0.3f, 0.0f, -0.0f}) {
+          both_.launch(&KernelTable::fill, [&](std::size_t side) { return FillArgs{.out = filled[side], .value = value}; });
+          EXPECT_EQ(filled.difference(), "") << words(dtype, size, layout) << " of " << value;
+        }
+        for (const bool normal : {true, false}) {
+          both_.launch(&KernelTable::random, [&](std::size_t side) {
+            return RandomArgs{.out = drawn[side], .seed = 7, .stream = 1ull << 40, .row_offset = 3, .normal = normal, .scale = 0.02f};
+          });
+          EXPECT_EQ(drawn.difference(), "") << words(dtype, size, layout) << (normal ? " normal" : " uniform");
+        }
+      }
+  for (const DType dtype : kEvery)
+    for (const Layout layout : kLayouts) {
+      const Matrix zeros = matrix(dtype, {131, 264}, layout).scrambled(1);
+      both_.launch(&KernelTable::fill, [&](std::size_t side) { return FillArgs{.out = zeros[side]}; });
+      EXPECT_EQ(zeros.difference(), "") << words(dtype, {131, 264}, layout);
+    }
+}
+
+TEST_F(OnCard, ElementsByThemselvesHaveTheSameBits) {
+  for (const DType dtype : kReal)
+    for (const DType other : {dtype, DType::kF32})
+      for (const Layout layout : kLayouts)
+        for (const Size size : kSizes) {
+          const std::string what = words(dtype, size, layout) + " and " + std::string(name(other));
+          const Matrix a = matrix(dtype, size, layout).gaussian(1), b = matrix(other, size, layout).gaussian(2);
+          const Matrix out = matrix(dtype, size, layout).scrambled(3), scalar = matrix(DType::kF32, {1, 1}).gaussian(4);
+          both_.launch(&KernelTable::add, [&](std::size_t side) {
+            return AddArgs{.a = a[side], .b = b[side], .out = out[side], .alpha = 0.7f, .beta = -1.3f};
+          });
+          EXPECT_EQ(out.difference(), "") << "add " << what;
+          both_.launch(&KernelTable::dropout, [&](std::size_t side) {
+            return DropoutArgs{.in = b[side], .out = out[side], .probability = 0.3f, .seed = 5, .stream = 6, .row_offset = 9};
+          });
+          EXPECT_EQ(out.difference(), "") << "dropout " << what;
+          if (size.rows > 0) {
+            both_.launch(&KernelTable::mse_loss_backward, [&](std::size_t side) {
+              return MseLossBackwardArgs{.x = a[side], .target = b[side], .grad_loss = scalar[side], .grad_x = out[side]};
+            });
+            EXPECT_EQ(out.difference(), "") << "mse_loss_backward " << what;
+          }
+          both_.launch(&KernelTable::scale, [&](std::size_t side) { return ScaleArgs{.values = a[side], .factor = 1.7f}; });
+          EXPECT_EQ(a.difference(), "") << "scale " << what;
+        }
+}
+
+TEST_F(OnCard, ActivationsHaveTheSameBits) {
+  for (const DType dtype : kReal)
+    for (const Layout layout : kLayouts)
+      for (const Size size : {Size{0, 5}, Size{3, 17}, Size{131, 264}, Size{9, 2057}, Size{64, 14336}}) {
+        const Size wide{size.rows, 2 * size.cols};
+        const Matrix x = matrix(dtype, wide, layout).gaussian(1), grad_y = matrix(dtype, size, layout).gaussian(2);
+        const Matrix y = matrix(dtype, size, layout).scrambled(3), grad_x = matrix(dtype, wide, layout).scrambled(4);
+        const Matrix wide_y = matrix(dtype, wide, layout).scrambled(5);
+        both_.launch(&KernelTable::activation_forward, [&](std::size_t side) {
+          return ActivationForwardArgs{.kind = ActivationKind::kSwiglu, .x = x[side], .y = y[side]};
+        });
+        EXPECT_EQ(y.difference(), "") << "swiglu " << words(dtype, size, layout);
+        both_.launch(&KernelTable::activation_backward, [&](std::size_t side) {
+          return ActivationBackwardArgs{
+              .kind = ActivationKind::kSwiglu, .grad_y = grad_y[side], .x = x[side], .grad_x = grad_x[side]};
+        });
+        EXPECT_EQ(grad_x.difference(), "") << "swiglu backward " << words(dtype, size, layout);
+        both_.launch(&KernelTable::activation_forward, [&](std::size_t side) {
+          return ActivationForwardArgs{.kind = ActivationKind::kGelu, .x = x[side], .y = wide_y[side]};
+        });
+        EXPECT_EQ(wide_y.difference(), "") << "gelu " << words(dtype, size, layout);
+        both_.launch(&KernelTable::activation_backward, [&](std::size_t side) {
+          return ActivationBackwardArgs{
+              .kind = ActivationKind::kGelu, .grad_y = wide_y[side], .x = x[side], .grad_x = grad_x[side]};
+        });
+        EXPECT_EQ(grad_x.difference(), "") << "gelu backward " << words(dtype, size, layout);
+      }
+}
+
+TEST_F(OnCard, RopeTurnsByTheSameAngles) {
+  struct Heads {
+    std::int64_t seq, batch, heads, head_dim;
+    double base;
+  };
+  // The third asks for more positions of the table that the second made.
+  for (const Heads& h : {Heads{5, 3, 2, 6, 10000.0}, Heads{9, 2, 4, 64, 500000.0}, Heads{300, 1, 3, 64, 500000.0}})
+    for (const DType dtype : kReal)
+      for (const Layout layout : kLayouts)
+        for (const bool inverse : {false, true}) {
+          const Size size{h.seq * h.batch, h.heads * h.head_dim};
+          const Matrix in = matrix(dtype, size, layout).gaussian(1), out = matrix(dtype, size, layout).scrambled(2);
+          const auto turn = [&](const Matrix& to) {
+            both_.launch(&KernelTable::rope, [&](std::size_t side) {
+              return RopeArgs{
+                  .in = in[side], .out = to[side], .batch = h.batch, .heads = h.heads, .base = h.base, .inverse = inverse};
+            });
+            EXPECT_EQ(to.difference(), "") << words(dtype, size, layout) << (inverse ? " back" : "");
+          };
+          turn(out);
+          turn(in);
+        }
+}
+
+// 2500 rows: parts of ten; 131: parts of eight and a rest.
+TEST_F(OnCard, SumsAreAddedInOneOrder) {
+  for (const DType dtype : kReal)
+    for (const Layout layout : kLayouts)
+      for (const Size size : {Size{0, 5}, Size{1, 1}, Size{131, 264}, Size{2500, 72}, Size{40, 40000}}) {
+        const Matrix x = matrix(dtype, size, layout).gaussian(1), target = matrix(DType::kF32, size, layout).gaussian(2);
+        const Matrix sums = matrix(dtype, {1, size.cols}).scrambled(3), loss = matrix(DType::kF32, {1, 1}).scrambled(4);
+        both_.launch(&KernelTable::column_sum, [&](std::size_t side) { return ColumnSumArgs{.in = x[side], .out = sums[side]}; });
+        EXPECT_EQ(sums.difference(), "") << "column_sum " << words(dtype, size, layout);
+        both_.launch(&KernelTable::sum_loss, [&](std::size_t side) { return SumLossArgs{.x = x[side], .loss = loss[side]}; });
+        EXPECT_EQ(loss.difference(), "") << "sum_loss " << words(dtype, size, layout);
+        if (size.rows == 0) continue;
+        both_.launch(&KernelTable::mse_loss, [&](std::size_t side) {
+          return MseLossArgs{.x = x[side], .target = target[side], .loss = loss[side]};
+        });
+        EXPECT_EQ(loss.difference(), "") << "mse_loss " << words(dtype, size, layout);
+      }
+}
+
+class NormOnCard : public OnCard {
+ protected:
+  void expect_equal(NormKind kind, DType dtype, DType parameters, Size size, Layout layout) {
+    const std::string what = (kind == NormKind::kLayerNorm ? "layer " : "rms ") + words(dtype, size, layout);
+    const Matrix x = matrix(dtype, size, layout).gaussian(1, 0.5f), grad_y = matrix(dtype, size, layout).gaussian(2);
+    const Matrix gamma = matrix(parameters, {1, size.cols}).gaussian(3, 1.0f), beta = matrix(parameters, {1, size.cols}).gaussian(4);
+    const Matrix y = matrix(dtype, size, layout).scrambled(5), grad_x = matrix(dtype, size, layout).scrambled(6);
+    const Matrix mean = matrix(DType::kF32, {size.rows, 1}).scrambled(7), rstd = matrix(DType::kF32, {size.rows, 1}).scrambled(8);
+    const Matrix grad_gamma = matrix(parameters, {1, size.cols}).scrambled(9);
+    const Matrix grad_beta = matrix(parameters, {1, size.cols}).scrambled(10);
+    const bool centred = kind == NormKind::kLayerNorm;
+    both_.launch(&KernelTable::norm_forward, [&](std::size_t side) {
+      return NormForwardArgs{.kind = kind,
+                             .x = x[side],
+                             .gamma = gamma[side],
+                             .beta = centred ? beta[side] : MatrixView{},
+                             .y = y[side],
+                             .mean = centred ? mean[side] : MatrixView{},
+                             .rstd = rstd[side]};
+    });
+    both_.launch(&KernelTable::norm_backward, [&](std::size_t side) {
+      return NormBackwardArgs{.kind = kind,
+                              .grad_y = grad_y[side],
+                              .x = x[side],
+                              .gamma = gamma[side],
+                              .mean = centred ? mean[side] : MatrixView{},
+                              .rstd = rstd[side],
+                              .grad_x = grad_x[side],
+                              .grad_gamma = grad_gamma[side],
+                              .grad_beta = centred ? grad_beta[side] : MatrixView{}};
+    });
+    EXPECT_EQ(y.difference(), "") << "y of " << what;
+    EXPECT_EQ(mean.difference(), "") << "mean of " << what;
+    EXPECT_EQ(rstd.difference(), "") << "rstd of " << what;
+    EXPECT_EQ(grad_x.difference(), "") << "grad_x of " << what;
+    EXPECT_EQ(grad_gamma.difference(), "") << "grad_gamma of " << what;
+    EXPECT_EQ(grad_beta.difference(), "") << "grad_beta of " << what;
+  }
+};
+
+// Rows that registers hold in two, four and eight runs a thread, whole or not; 12, 4100 and 16392 columns are read element by element.
+TEST_F(NormOnCard, RowsOfEveryLengthHaveTheSameBits) {
+  for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm})
+    for (const DType dtype : kReal)
+      for (const std::int64_t cols : {1, 12, 8, 264, 2048, 4096, 4100, 5120, 8192, 14336, 16384, 16392})
+        expect_equal(kind, dtype, cols % 3 == 0 ? DType::kF32 : dtype, {21, cols}, Layout::kContiguous);
+}
+
+TEST_F(NormOnCard, RowsMayLieAnywhere) {
+  for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm})
+    for (const DType dtype : kReal)
+      for (const Layout layout : kLayouts) expect_equal(kind, dtype, DType::kF32, {9, 264}, layout);
+}
+
+// More rows than blocks there are at once, and parts of more than eight rows.
+TEST_F(NormOnCard, ManyRowsHaveTheSameBits) {
+  for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
+    expect_equal(kind, DType::kBF16, DType::kBF16, {2500, 1024}, Layout::kContiguous);
+    expect_equal(kind, DType::kF32, DType::kF32, {3001, 520}, Layout::kPadded);
+  }
+}
+
+}  // namespace
+}  // namespace fp8lab

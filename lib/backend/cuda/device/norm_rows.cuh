@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/device/runs.cuh"
+#include "backend/cuda/device/sums.cuh"
+
+// Rows that a block of kSumThreads reads once and keeps: thread t has runs t, t + kSumThreads, ... of kSumRun elements, which are the
+// terms of its partial sums.
+namespace fp8lab::cuda {
+
+inline constexpr int kSumWarps = kSumThreads / 32;
+
+/// Calls work(r, col) for the thread's runs of a row of whole runs.
+template <int Runs, class Work>
+__device__ inline void for_runs(int cols, const Work& work) {
+#pragma unroll
+  for (int r = 0; r < Runs; ++r)
+    if (const int col = r * kSumLanes + static_cast<int>(threadIdx.x) * kSumRun; col < cols) work(r, col);
+}
+
+/// As they are stored, so that rows read ahead take few registers.
+template <DType Type, int Runs>
+class KeptRow {
+ public:
+  using Storage = typename Element<Type>::Storage;
+
+  __device__ void read(const Elements& matrix, std::int64_t row, int cols) {
+    for_runs<Runs>(cols, [&](int r, int col) {
+      runs_[r] = *reinterpret_cast<const Run<Storage>*>(matrix.at<const Storage>(row, col));
+    });
+  }
+  __device__ void get(int r, float (&values)[kSumRun]) const {
+#pragma unroll
+    for (int j = 0; j < kSumRun; ++j) values[j] = Element<Type>::load(runs_[r].values[j]);
+  }
+
+ private:
+  Run<Storage> runs_[Runs];
+};
+
+template <DType Type>
+__device__ inline void store_kept(const float (&values)[kSumRun], const Elements& to, std::int64_t row, int col) {
+  store_typed<Type, true>(values, to, row, col, kSumRun);
+}
+
+/// A vector of any real type, in registers.
+template <int Runs>
+__device__ inline void read_vector(const Elements& vector, int cols, float (&values)[Runs][kSumRun]) {
+  for_runs<Runs>(cols, [&](int r, int col) { load_run<kRealTypes>(vector, 0, col, kSumRun, values[r]); });
+}
+
+/// The sum over the block; `shared` as join_warps() has it.
+__device__ inline float join_block(const float (&lanes)[kSumRun], float (&shared)[kSumWarps]) {
+  return join_warps<kSumWarps>(join_warp(join_run(lanes)), shared);
+}
+
+/// For rows of any strides and any number of columns: calls work(col, lane) for the thread's elements one by one, `lane` being their
+/// partial sum's number in the thread.
+template <class Work>
+__device__ inline void for_elements(std::int64_t cols, const Work& work) {
+  for (std::int64_t col = threadIdx.x * kSumRun; col < cols; col += kSumLanes)
+    for (int j = 0; j < kSumRun && col + j < cols; ++j) work(col + j, j);
+}
+__device__ inline float load_element(const Elements& matrix, std::int64_t row, std::int64_t col) {
+  float value[1];
+  load_run<kRealTypes>(matrix, row, col, 1, value);
+  return value[0];
+}
+__device__ inline void store_element(float value, const Elements& matrix, std::int64_t row, std::int64_t col) {
+  const float values[1] = {value};
+  store_run<kRealTypes>(values, matrix, row, col, 1);
+}
+
+/// How many rows' worth of runs kernels are made for; longer rows are read element by element.
+inline constexpr std::int64_t kMostKeptCols = 8 * kSumLanes;
+
+}  // namespace fp8lab::cuda
