@@ -1,12 +1,14 @@
-// Adam, the norm that it clips by and list operations: the card's bytes against the host's, over every type, lists of odd and empty
+// Adam, with casts and without, the norm that it clips by and list operations: the card's bytes against the host's, over every type, lists of odd and empty
 // tensors, vectors' bodies and the one for any strides.
 
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "core/moment_scale.h"
 #include "reference/compare.h"
@@ -137,11 +139,16 @@ Member make_member(Pair& pair, const Case& c, const Shape& shape, std::uint64_t 
   return member;
 }
 
-void step(Pair& pair, const std::vector<Member>& members, bool decoupled, const Both& gradient_scale, int number) {
+/// Changes what is told of a tensor.
+using Change = std::function<void(std::size_t side, std::size_t index, AdamTensor& tensor)>;
+
+void step(Pair& pair, const std::vector<Member>& members, bool decoupled, const Both& gradient_scale, int number,
+          const Change& change = {}) {
   const auto correction = [&](double beta) { return static_cast<float>(1.0 - std::pow(beta, number)); };
   pair.each([&](std::size_t side, Device& device) {
     std::vector<AdamTensor> list;
     for (const Member& member : members) list.push_back(member.tensor(side));
+    for (std::size_t i = 0; change && i < list.size(); ++i) change(side, i, list[i]);
     device.launch(&KernelTable::adam, AdamArgs{.tensors = list,
                                                .learning_rate = 0.01f,
                                                .beta1 = 0.9f,
@@ -222,6 +229,120 @@ TEST(AdamOnCard, KeepsNanAndInfInTheirElements) {
         EXPECT_TRUE(host[i] == card[i] || (std::isnan(host[i]) && std::isnan(card[i]))) << i << ": " << host[i] << ", " << card[i];
     }
   }
+}
+
+/// Halves of a matrix in eight bits under one scale.
+struct Halves {
+  Both rowwise, columnwise, scale_inv, scale, amax;
+};
+
+struct CastCase {
+  const char* label;
+  bool rowwise;
+  bool columnwise;
+  DType payload;
+  DType nominal;
+};
+const CastCase kCasts[] = {
+    {"rowwise", true, false, DType::kE4M3, DType::kBF16},  {"both", true, true, DType::kE4M3, DType::kBF16},
+    {"columnwise", false, true, DType::kE5M2, DType::kF32}, {"both_e5m2", true, true, DType::kE5M2, DType::kF16},
+    {"measured", false, false, DType::kE4M3, DType::kBF16},
+};
+
+// Besides: one tile, several with uneven ends, lines that are no multiple of 16 bytes, and of 4 columns.
+const Shape kMatrices[] = {{0, 64}, {64, 64}, {80, 272}, {60, 100}, {5, 811}, {1028, 4}, {272, 512}, {1, 16}};
+
+Halves make_halves(Pair& pair, const CastCase& c, const Shape& shape, float scale) {
+  Halves halves;
+  const TensorSpec flat{shape, c.payload}, turned{{shape.cols(), shape.rows()}, c.payload};
+  const std::vector<float> none(static_cast<std::size_t>(shape.numel()), 0.0f);
+  if (c.rowwise) halves.rowwise = make(pair, flat, none);
+  if (c.columnwise) halves.columnwise = make(pair, turned, none);
+  halves.scale_inv = make(pair, {Shape{1}, DType::kF32}, {-1.0f});
+  halves.scale = make(pair, {Shape{1}, DType::kF32}, {scale});
+  halves.amax = make(pair, {Shape{1}, DType::kF32}, {0.25f});
+  return halves;
+}
+
+CastTarget target_of(const Halves& halves, const CastCase& c, std::size_t side) {
+  const ScaleView scale_inv{.data = halves.scale_inv[side].view().data, .storage_elems = 1};
+  const auto half = [&](const Both& codes) {
+    return codes[side] ? OperandView{.values = codes[side].view(), .scales = scale_inv} : OperandView{};
+  };
+  return {.rowwise = half(halves.rowwise),
+          .columnwise = half(halves.columnwise),
+          .format = {.payload = c.payload, .amax_source = AmaxSource::kHistory},
+          .nominal = c.nominal,
+          .scale = halves.scale[side].data<const float>(),
+          .amax = halves.amax[side].data<float>()};
+}
+
+void expect_equal(Pair& pair, const Halves& halves) {
+  EXPECT_EQ(difference(pair, halves.rowwise), "");
+  EXPECT_EQ(difference(pair, halves.columnwise), "");
+  EXPECT_EQ(difference(pair, halves.scale_inv), "");
+  EXPECT_EQ(difference(pair, halves.amax), "");
+}
+
+TEST(AdamOnCard, CastsAndMeasuresWhatItMakes) {
+  Pair pair;
+  std::uint64_t seed = 7000;
+  for (const CastCase& cast : kCasts)
+    for (const DType grad : {DType::kF32, DType::kBF16})
+      for (const auto& [exp_avg, exp_avg_sq] : {std::pair{DType::kF32, DType::kF32}, {DType::kBF16, DType::kBF16}, {DType::kE4M3, DType::kF16}}) {
+        const Case c{DType::kF32, grad, exp_avg, exp_avg_sq, Master::kNone, true};
+        SCOPED_TRACE(cast.label + (" " + label(c)));
+        std::vector<Member> members;
+        std::vector<Halves> halves;
+        for (const Shape& shape : kMatrices) {
+          members.push_back(make_member(pair, c, shape, seed += 10));
+          halves.push_back(make_halves(pair, cast, shape, 96.0f));
+        }
+        members.push_back(make_member(pair, c, {33, 65}, seed += 10, true));
+        halves.push_back(make_halves(pair, cast, {33, 65}, 96.0f));
+        step(pair, members, true, {}, 1,
+             [&](std::size_t side, std::size_t i, AdamTensor& tensor) { tensor.target = target_of(halves[i], cast, side); });
+        expect_equal(pair, members);
+        for (const Halves& one : halves) expect_equal(pair, one);
+      }
+}
+
+TEST(QuantizeListOnCard, IsTheHostsForEveryTypeAndScale) {
+  Pair pair;
+  std::uint64_t seed = 9000;
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const CastCase& c : kCasts)
+    for (const DType in_type : {DType::kF32, DType::kBF16, DType::kF16})
+      for (const float measured : {0.0f, 3.7f, kInf, kNan})  // 0 has the scale known beforehand
+        for (const bool odd_values : {false, true}) {
+          SCOPED_TRACE(testing::Message() << c.label << " " << name(in_type) << " " << measured);
+          const Both amax = make(pair, {Shape{1}, DType::kF32}, {measured});
+          std::vector<Both> ins;
+          std::vector<Halves> halves;
+          for (const Shape& shape : kMatrices) {
+            std::vector<float> values = gaussian_values(shape.numel(), ++seed);
+            if (odd_values && values.size() > 40) values[3] = kInf, values[38] = kNan, values[39] = -0.0f;
+            ins.push_back(make(pair, {shape, in_type}, values));
+            halves.push_back(make_halves(pair, c, shape, 17.0f));
+          }
+          pair.each([&](std::size_t side, Device& device) {
+            std::vector<ListCast> list;
+            for (std::size_t i = 0; i < ins.size(); ++i) {
+              list.push_back({.in = ins[i][side].view(), .target = target_of(halves[i], c, side)});
+              if (measured == 0.0f) continue;
+              list.back().target.scale = nullptr;
+              list.back().measured = amax[side].data<const float>();
+            }
+            device.launch(&KernelTable::quantize_list, QuantizeListArgs{.tensors = list});
+          });
+          for (const Halves& one : halves) {
+            EXPECT_EQ(difference(pair, one.rowwise), "");
+            EXPECT_EQ(difference(pair, one.columnwise), "");
+            EXPECT_EQ(difference(pair, one.scale_inv), "");
+            const float host = pair.devices[0]->read(one.amax[0]).front(), card = pair.devices[1]->read(one.amax[1]).front();
+            EXPECT_TRUE(host == card || (std::isnan(host) && std::isnan(card))) << host << ", " << card;
+          }
+        }
 }
 
 TEST(SquareSumOnCard, IsTheHostsForEveryListAndType) {

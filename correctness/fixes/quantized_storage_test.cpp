@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fixes/witness.h"
+#include "ops/rewrite.h"
 #include "reference/compare.h"
 #include "support/quantize.h"
 

@@ -69,7 +69,7 @@ using Cut = std::vector<std::int64_t>;
 
 /// What one rank has of a matrix, in eight bits or not, and of a vector that only the last rank has.
 struct Rank {
-  std::unique_ptr<Device> device = support::open_poisoned_device();
+  std::unique_ptr<Device> device = open_host();
   Runtime runtime{.device = *device, .behaviors = {}};
   std::int64_t first;
   std::int64_t rows;

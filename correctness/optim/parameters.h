@@ -19,6 +19,11 @@ namespace fp8lab::optim_test {
 
 inline constexpr const char* kQuantizedRecipes[] = {"delayed", "current", "block", "mxfp8"};
 
+/// For ranks that are threads, which move each other's bytes as the host's, and for what is the host's alone.
+inline std::unique_ptr<Device> open_host() {
+  return open_device("cpu", {.memory = {.capacity_bytes = 0, .poison = true}});
+}
+
 inline std::vector<float> rows_of(std::uint64_t seed, double deviation, std::int64_t first_row, const Shape& shape) {
   return reference::gaussian_values(shape.numel(), seed, deviation,
                                     static_cast<std::uint64_t>(first_row * shape.cols()));

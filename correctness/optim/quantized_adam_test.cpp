@@ -9,6 +9,7 @@
 #include "comm/process_groups.h"
 #include "fsdp/sharded_parameter.h"
 #include "nn/model.h"
+#include "ops/rewrite.h"
 #include "optim/parameters.h"
 #include "reference/compare.h"
 
@@ -191,7 +192,7 @@ TEST(MasterSeed, IsTheInitialValueAsLongAsItHolds) {
 TEST(MasterSeed, IsTheSliceOfTheWholeOnEveryShard) {
   for (const bool deferred : {true, false}) {
     run_ranks("in_process", {.ranks = 3}, [&](ProcessGroup& group) {
-      const std::unique_ptr<Device> device = support::open_poisoned_device();
+      const std::unique_ptr<Device> device = open_host();
       Runtime runtime{.device = *device, .behaviors = {}, .seed = 11};
       const auto whole = optim_test::make_parameter(*device, {.shape = {160, 32}, .recipe = "current"});
       whole->init = Init::kNormal;

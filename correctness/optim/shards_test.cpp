@@ -32,7 +32,7 @@ class ReversedUnwrapping : public ::testing::Test {
       EXPECT_NE(all_bytes(*device_, parameter.shard->quantized), before);
     }
   }
-  std::unique_ptr<Device> device_ = support::open_poisoned_device();
+  std::unique_ptr<Device> device_ = open_host();
   static constexpr Behaviors kReverted{.unwrap_shards_in_adam = false};
 };
 using ReversedUnwrappingDeathTest = ReversedUnwrapping;
@@ -77,7 +77,7 @@ Gathered run(const char* recipe, const Cut& cut, double max_grad_norm) {
   const int ranks = static_cast<int>(cut.size()) - 1;
   std::vector<Gathered> parts(static_cast<std::size_t>(ranks));
   run_ranks("in_process", {.ranks = ranks}, [&](ProcessGroup& group) {
-    const std::unique_ptr<Device> device = support::open_poisoned_device();
+    const std::unique_ptr<Device> device = open_host();
     Runtime runtime{.device = *device, .behaviors = {}};
     const auto rank = static_cast<std::size_t>(group.rank());
     const std::int64_t first = cut[rank], rows = cut[rank + 1] - first;
@@ -166,7 +166,7 @@ TEST(Clipping, IsAMultiplicationOfTheGradient) {
 TEST(Clipping, CountsReplicatedParametersOnce) {
   std::array<float, 3> norms{};
   run_ranks("in_process", {.ranks = 3}, [&](ProcessGroup& group) {
-    const std::unique_ptr<Device> device = support::open_poisoned_device();
+    const std::unique_ptr<Device> device = open_host();
     Runtime runtime{.device = *device, .behaviors = {}};
     const auto parameter = optim_test::make_parameter(*device, {.shape = {2, 2}, .dtype = DType::kF32});
     parameter->grad = support::make_tensor(*device, {2, 2}, DType::kF32, {1.0f, 1.0f, 1.0f, 1.0f});

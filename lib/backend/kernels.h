@@ -104,6 +104,34 @@ struct QuantizeArgs {
   float* amax = nullptr;
 };
 
+/// Where new values of a matrix go in eight bits under one scale: they are rounded to `nominal` and cast from there as
+/// QuantizeArgs says of whole tensors, to either half or both. Without halves they are only measured. *amax, where given, is raised
+/// to the largest magnitude of the rounded values.
+struct CastTarget {
+  OperandView rowwise;
+  OperandView columnwise;
+  QuantFormat format;
+  DType nominal = DType::kF32;  ///< f32, f16 or bf16
+  const float* scale = nullptr;
+  float* amax = nullptr;
+
+  bool casts() const { return rowwise.values.data != nullptr || columnwise.values.data != nullptr; }
+  /// False where there is nothing to do.
+  explicit operator bool() const { return casts() || amax != nullptr; }
+};
+
+/// A matrix for a target. Where the target has halves and no scale, its scale is scale_from_amax(*measured, ...) by its format.
+struct ListCast {
+  MatrixView in;
+  CastTarget target;
+  const float* measured = nullptr;
+};
+
+/// Casts of a list of matrices, at once.
+struct QuantizeListArgs {
+  std::span<const ListCast> tensors;
+};
+
 /// out = codes * scale_inv.
 struct DequantizeArgs {
   OperandView in;
@@ -305,6 +333,7 @@ struct AdamTensor {
   MatrixView master;
   float* exp_avg_scale = nullptr;
   float* exp_avg_sq_scale = nullptr;
+  CastTarget target{};  ///< where the new f32 value goes besides: eight-bit weights, of which `param` is the master
 };
 
 /// One step over a list of tensors. Rule: lib/optim/adam.h. Bias corrections come from the host, in float. Gradients are
@@ -356,6 +385,7 @@ struct KernelTable {
   Kernel<AmaxArgs> amax;
   Kernel<ScaleFromAmaxArgs> scale_from_amax;
   Kernel<QuantizeArgs> quantize;
+  Kernel<QuantizeListArgs> quantize_list;
   Kernel<DequantizeArgs> dequantize;
   Kernel<DelayedUpdateArgs> delayed_update;
   Kernel<GemmArgs> gemm;

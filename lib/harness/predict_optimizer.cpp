@@ -99,13 +99,13 @@ class Optimizer {
   }
 
  private:
-  /// Masters of eight-bit weights are rounded to the nominal type one at a time, and their amaxes before that.
+  /// Under one scale masters are rounded as they are cast; for blocks a temporary holds them rounded, one at a time.
   Course cast_masters() const {
-    Bytes rounded = measured() > 0 ? scenario_.element : 0;
-    if (scenario_.element != kF32)
+    Bytes rounded = 0;
+    if (scenario_.element != kF32 && !scenario_.recipe.per_tensor)
       for (const ParameterNumbers& parameter : layer_.parameters)
         if (parameter.eight_bits) rounded = std::max(rounded, parameter.shard);
-    return at_once(measured() * 2 * kF32 + rounded);
+    return at_once(measured() * kF32 + rounded);
   }
 
   /// Weights that are measured before they are cast.
@@ -116,8 +116,8 @@ class Optimizer {
   std::int64_t reductions_of_lists(std::int64_t operations) const {
     return scenario_.decisions.writes_lists_back ? reductions(operations) : 0;
   }
-  /// Scalars of casting the results of a list operation.
-  Bytes written_back() const { return scenario_.decisions.writes_lists_back ? measured() * 2 * kF32 : 0; }
+  /// Amaxes of the results of a list operation.
+  Bytes written_back() const { return scenario_.decisions.writes_lists_back ? measured() * kF32 : 0; }
 
   const TrainingConfig& training_;
   const Scenario& scenario_;

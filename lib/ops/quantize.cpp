@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "core/float8_format.h"
 #include "ops/elementwise.h"
+#include "ops/scaling.h"
 #include "ops/validate.h"
 
 namespace fp8lab {
@@ -12,21 +13,6 @@ namespace {
 
 /// Both sides of a block divide this, so that kernels can cut matrices into tiles of whole blocks.
 constexpr std::int64_t kBlockMultiple = 128;
-
-void check_format(const QuantFormat& format) {
-  if (!is_float8(format.payload)) fail(fmt::format("quantize: to {}; codes are e4m3 or e5m2", name(format.payload)));
-  if (format.per_tensor() != (format.amax_source != AmaxSource::kBlock))
-    fail(fmt::format("quantize: blocks of {} x {}; a block's scale comes from its own amax, a tensor's from elsewhere",
-                     format.block_rows, format.block_cols));
-  if (format.per_tensor()) {
-    if (format.scale_dtype() != DType::kF32) fail("quantize: an e8m0 scale for a whole tensor; only blocks have those");
-    return;
-  }
-  const auto divides = [](std::int64_t side) { return side >= 1 && kBlockMultiple % side == 0; };
-  if (!divides(format.block_rows) || !divides(format.block_cols))
-    fail(fmt::format("quantize: blocks of {} x {}; both sides must divide {}", format.block_rows, format.block_cols,
-                     kBlockMultiple));
-}
 
 void check_inputs(const Quantizer& inputs) {
   check_format(inputs.format);
@@ -47,12 +33,6 @@ void check_inputs(const Quantizer& inputs) {
 
 Tensor workspace(Device& device, std::string_view what) {
   return device.allocate({Shape{1}, DType::kF32}, device.holder(HolderKind::kWorkspace, "quantize", what));
-}
-
-void max_over(ProcessGroup* group, const Tensor& amaxes) {
-  if (group == nullptr) return;
-  const ReducePart part{.data = amaxes.view().data, .elems = amaxes.numel(), .dtype = DType::kF32, .content = Content::kScales};
-  group->all_reduce(ReduceOp::kMax, std::span(&part, 1), "amax");
 }
 
 void set_scale(Device& device, const Tensor& amax, const QuantFormat& format, const Tensor& scale) {
@@ -121,6 +101,27 @@ void with_shared_scale(Device& device, std::span<const Tensor> xs, const Quantiz
 
 }  // namespace
 
+void check_format(const QuantFormat& format) {
+  if (!is_float8(format.payload)) fail(fmt::format("quantize: to {}; codes are e4m3 or e5m2", name(format.payload)));
+  if (format.per_tensor() != (format.amax_source != AmaxSource::kBlock))
+    fail(fmt::format("quantize: blocks of {} x {}; a block's scale comes from its own amax, a tensor's from elsewhere",
+                     format.block_rows, format.block_cols));
+  if (format.per_tensor()) {
+    if (format.scale_dtype() != DType::kF32) fail("quantize: an e8m0 scale for a whole tensor; only blocks have those");
+    return;
+  }
+  const auto divides = [](std::int64_t side) { return side >= 1 && kBlockMultiple % side == 0; };
+  if (!divides(format.block_rows) || !divides(format.block_cols))
+    fail(fmt::format("quantize: blocks of {} x {}; both sides must divide {}", format.block_rows, format.block_cols,
+                     kBlockMultiple));
+}
+
+void max_over(ProcessGroup* group, const Tensor& amaxes) {
+  if (group == nullptr) return;
+  const ReducePart part{.data = amaxes.view().data, .elems = amaxes.numel(), .dtype = DType::kF32, .content = Content::kScales};
+  group->all_reduce(ReduceOp::kMax, std::span(&part, 1), "amax");
+}
+
 QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& inputs) {
   check_real("quantize", {"x", x});
   check_inputs(inputs);
@@ -147,66 +148,6 @@ std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const T
     for (const Tensor& x : xs) results.push_back(cast_halves(device, x, inputs, context));
   });
   return results;
-}
-
-void quantize_in_place(Device& device, std::span<const Rewrite> rewrites) {
-  ProcessGroup* group = nullptr;
-  std::int64_t measured = 0;
-  for (const Rewrite& rewrite : rewrites) {
-    check_real("quantize_in_place", {"value", rewrite.value});
-    const QuantFormat& format = rewrite.quantizer->format;
-    check_format(format);
-    if (rewrite.to->empty() || !(rewrite.to->format() == format) || rewrite.to->rows() != rewrite.value.rows() ||
-        rewrite.to->cols() != rewrite.value.cols())
-      fail(fmt::format("quantize_in_place: {} into what was made of {} x {} under {} format",
-                       describe({"value", rewrite.value}), rewrite.to->rows(), rewrite.to->cols(),
-                       rewrite.to->format() == format ? "this" : "another"));
-    if (format.amax_source != AmaxSource::kTensor) continue;
-    ++measured;
-    if (rewrite.quantizer->amax_group == nullptr) continue;
-    check(group == nullptr || group == rewrite.quantizer->amax_group, "quantize_in_place: two groups; one is reduced over");
-    group = rewrite.quantizer->amax_group;
-  }
-
-  Tensor amaxes, scales;
-  if (measured > 0) {
-    const HolderId holder = device.holder(HolderKind::kWorkspace, "quantize", "amax");
-    amaxes = device.allocate({Shape{1, measured}, DType::kF32}, holder);
-    scales = device.allocate({Shape{1, measured}, DType::kF32}, holder);
-    fill(device, amaxes, 0.0f);
-    std::int64_t slot = 0;
-    for (const Rewrite& rewrite : rewrites) {
-      if (rewrite.quantizer->format.amax_source != AmaxSource::kTensor) continue;
-      const Tensor amax = amaxes.columns(slot++, 1);
-      device.launch(&KernelTable::amax, AmaxArgs{.in = rewrite.value.view(), .amax = amax.data<float>()});
-      // Rounding keeps order, so the largest magnitude of rounded values is the rounded largest magnitude.
-      if (rewrite.nominal) copy_into(device, cast(device, amax, *rewrite.nominal, holder), amax);
-    }
-    max_over(group, amaxes);
-  }
-
-  std::int64_t slot = 0;
-  for (const Rewrite& rewrite : rewrites) {
-    const Quantizer& quantizer = *rewrite.quantizer;
-    QuantizeArgs args;
-    const Tensor rounded =
-        rewrite.nominal && *rewrite.nominal != rewrite.value.dtype()
-            ? cast(device, rewrite.value, *rewrite.nominal, device.holder(HolderKind::kWorkspace, "quantize", "rounded"))
-            : rewrite.value;
-    args.in = rounded.view();
-    args.format = quantizer.format;
-    if (quantizer.format.amax_source == AmaxSource::kTensor) {
-      const Tensor scale = scales.columns(slot, 1);
-      set_scale(device, amaxes.columns(slot++, 1), quantizer.format, scale);
-      args.scale = scale.data<const float>();
-    } else if (quantizer.format.amax_source == AmaxSource::kHistory) {
-      args.scale = quantizer.scale.data<const float>();
-    }
-    if (quantizer.amax && quantizer.format.per_tensor()) args.amax = quantizer.amax.data<float>();
-    if (rewrite.to->rowwise()) args.rowwise = rewrite.to->rowwise_operand();
-    if (rewrite.to->columnwise()) args.columnwise = rewrite.to->columnwise_operand(false);
-    device.launch(&KernelTable::quantize, args);
-  }
 }
 
 Tensor dequantize(Device& device, const OperandView& operand, DType dtype, HolderId holder) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -36,18 +35,6 @@ QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& input
 
 /// Several tensors under one scale (per-tensor formats only), their amax being the largest of all; they share one scale_inv block.
 std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const Tensor> xs, const Quantizer& inputs);
-
-/// A quantized tensor to be rewritten from new values of its shape: every half that it has, scales included, where it
-/// lies.
-struct Rewrite {
-  Tensor value;
-  QuantizedTensor* to = nullptr;
-  const Quantizer* quantizer = nullptr;  ///< its orientations and holder are unused
-  std::optional<DType> nominal{};        ///< what `value` is rounded to before it is cast; absent: it is cast as it is
-};
-/// All at once: tensors that are measured over ranks share one reduction, so `rewrites` must be alike on every rank. Values are rounded
-/// to their nominal types one at a time.
-void quantize_in_place(Device& device, std::span<const Rewrite> rewrites);
 
 /// codes * scale_inv as a [rows, cols] tensor of `dtype`.
 Tensor dequantize(Device& device, const OperandView& operand, DType dtype, HolderId holder);

@@ -126,42 +126,65 @@ void Adam::clip(Runtime& runtime) {
                                     .coefficient = clip_coefficient_.data<float>()});
 }
 
-/// Puts a parameter on the lists of this step.
-void Adam::list(Parameter& parameter, const AdamState& state, bool unwrap) {
-  Parameter& shard = local_shard(parameter);
-  // Asked whether it is quantized, a wrapper says no, whatever it wraps (TransformerEngine#2370, #2698): the shard then counts
-  // as one in high precision and is described by storage that it does not have.
-  const bool quantized = shard.in_eight_bits() && (unwrap || parameter.local == nullptr);
-  if (quantized) {
+namespace {
+
+// Asked whether it is quantized, a wrapper says no, whatever it wraps (TransformerEngine#2370, #2698): the shard then counts
+// as one in high precision and is described by storage that it does not have.
+bool is_quantized(const Parameter& parameter, bool unwrap) {
+  return local_shard(parameter).in_eight_bits() && (unwrap || parameter.local == nullptr);
+}
+
+}  // namespace
+
+/// Weights in eight bits are cast anew in every step.
+void Adam::list_rewrites(bool unwrap) {
+  rewrites_.clear();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!is_quantized(*parameters_[i], unwrap)) continue;
+    Parameter& shard = local_shard(*parameters_[i]);
     shard.initial.reset();
-    rewrites_.push_back({.value = state.master,
+    rewrites_.push_back({.value = states_[i].master,
                          .to = &shard.quantized,
                          .quantizer = shard.quantizer.get(),
-                         .nominal = shard.spec.dtype});
+                         .nominal = shard.spec.dtype,
+                         .by_maker = static_cast<bool>(shard.grad)});
   }
-  if (!shard.grad) return;
-  if (shard.grad.numel() != shape_of(shard).numel())
-    fail(fmt::format(
-        "Adam: the gradient of '{}' has shape {}, the parameter {}; gradients of shards are those of their rows",
-        shard.name, to_string(shard.grad.shape()), to_string(shape_of(shard))));
-  // To the kernel, the master of a quantized parameter is an f32 parameter.
-  tensors_.push_back({.param = quantized ? state.master.view() : nominal_view(shard),
-                      .grad = shard.grad.view(),
-                      .exp_avg = state.exp_avg.view(),
-                      .exp_avg_sq = state.exp_avg_sq.view(),
-                      .master = !quantized && state.master ? state.master.view() : MatrixView{},
-                      .exp_avg_scale = state.exp_avg_scale.data<float>(),
-                      .exp_avg_sq_scale = state.exp_avg_sq_scale.data<float>()});
+}
+
+/// What has a gradient moves.
+void Adam::list_tensors(bool unwrap) {
+  tensors_.clear();
+  std::size_t next_rewrite = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& shard = local_shard(*parameters_[i]);
+    const AdamState& state = states_[i];
+    const bool quantized = is_quantized(*parameters_[i], unwrap);
+    const std::size_t rewrite = quantized ? next_rewrite++ : 0;
+    if (!shard.grad) continue;
+    if (shard.grad.numel() != shape_of(shard).numel())
+      fail(fmt::format(
+          "Adam: the gradient of '{}' has shape {}, the parameter {}; gradients of shards are those of their rows",
+          shard.name, to_string(shard.grad.shape()), to_string(shape_of(shard))));
+    // To the kernel, the master of a quantized parameter is an f32 parameter.
+    tensors_.push_back({.param = quantized ? state.master.view() : nominal_view(shard),
+                        .grad = shard.grad.view(),
+                        .exp_avg = state.exp_avg.view(),
+                        .exp_avg_sq = state.exp_avg_sq.view(),
+                        .master = !quantized && state.master ? state.master.view() : MatrixView{},
+                        .exp_avg_scale = state.exp_avg_scale.data<float>(),
+                        .exp_avg_sq_scale = state.exp_avg_sq_scale.data<float>(),
+                        .target = quantized ? rewriter_.target(rewrite) : CastTarget{}});
+  }
 }
 
 void Adam::step(Runtime& runtime) {
   make_state(runtime);
   ++steps_;
-  tensors_.clear();
-  rewrites_.clear();
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    list(*parameters_[i], states_[i], runtime.behaviors.unwrap_shards_in_adam);
+  const bool unwrap = runtime.behaviors.unwrap_shards_in_adam;
   if (options_.max_grad_norm > 0.0) clip(runtime);
+  list_rewrites(unwrap);
+  rewriter_.begin(runtime.device, rewrites_);
+  list_tensors(unwrap);
   const auto correction = [&](double beta) {
     return static_cast<float>(1.0 - std::pow(beta, static_cast<double>(steps_)));
   };
@@ -175,7 +198,7 @@ void Adam::step(Runtime& runtime) {
                                                      .bias_correction1 = correction(options_.beta1),
                                                      .bias_correction2 = correction(options_.beta2),
                                                      .gradient_scale = clip_coefficient_.data<const float>()});
-  quantize_in_place(runtime.device, rewrites_);
+  rewriter_.finish(runtime.device);
 }
 
 }  // namespace fp8lab

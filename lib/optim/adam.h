@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autograd/runtime.h"
+#include "ops/rewrite.h"
 
 namespace fp8lab {
 
@@ -46,7 +47,8 @@ struct AdamState {
   Tensor master;
 };
 
-/// Adam over a list of parameters in one launch. Per element, in f32 and in this order:
+/// Adam over a list of parameters in one launch, which also casts weights in eight bits whose scale is known beforehand, and measures
+/// those whose scale comes from the whole tensor. Per element, in f32 and in this order:
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 ///   p -= learning_rate * ((m / c1) / (sqrt(v / c2) + epsilon) + weight_decay p)
 /// with c = 1 - beta^step computed on the host in double; L2 adds weight_decay p to g first. p, m and v are used as computed, and
@@ -88,7 +90,8 @@ class Adam {
   AdamState new_state(Runtime& runtime, const Parameter& shard) const;
   Tensor new_master(Runtime& runtime, const Parameter& shard) const;
   void clip(Runtime& runtime);
-  void list(Parameter& parameter, const AdamState& state, bool unwrap);
+  void list_rewrites(bool unwrap);
+  void list_tensors(bool unwrap);
 
   std::vector<Parameter*> parameters_;
   AdamOptions options_;
@@ -96,6 +99,7 @@ class Adam {
   // Kept between steps, so that a step allocates nothing.
   std::vector<AdamTensor> tensors_;
   std::vector<Rewrite> rewrites_;
+  Rewriter rewriter_;
   std::vector<MatrixView> gradients_;
   Tensor square_sum_;
   Tensor grad_norm_;

@@ -11,6 +11,7 @@
 #include "core/float8.h"
 #include "core/moment_scale.h"
 #include "fsdp/row_split.h"
+#include "ops/rewrite.h"
 #include "optim/checkpoint.h"
 #include "optim/checkpoint_items.h"
 #include "optim/shards.h"

@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "ops/elementwise.h"
+#include "ops/rewrite.h"
 
 namespace fp8lab {
 namespace {

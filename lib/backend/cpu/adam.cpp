@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cpu/cast_target.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/rows.h"
 #include "core/float16.h"
@@ -81,6 +82,7 @@ struct Step {
   MatrixView master;
   Moment exp_avg;
   Moment exp_avg_sq;
+  TargetWriter target;
   float* p = scratch(kParam, kRun);
   float* g = scratch(kGrad, kRun);
   float* m = scratch(kExpAvg, kRun);
@@ -94,8 +96,9 @@ struct Step {
         master(tensor.master.data != nullptr ? tensor.master : tensor.param),
         exp_avg(tensor.exp_avg, tensor.exp_avg_scale),
         exp_avg_sq(tensor.exp_avg_sq, tensor.exp_avg_sq_scale),
+        target(tensor.target, nullptr),
         coupled_decay(adam.decoupled_decay ? 0.0f : adam.weight_decay) {
-    flatten_if_contiguous(param, grad, exp_avg.view, exp_avg_sq.view, master);
+    flatten_if_contiguous(param, grad, exp_avg.view, exp_avg_sq.view, master, target.codes());
   }
 
   bool has_halves() const { return master.dtype == DType::kI16; }
@@ -158,7 +161,9 @@ struct Step {
       update_moments(count);
       update_param(count);
       write(row, col, count);
+      target.take(p, count, row, col);
     });
+    target.finish();
   }
 };
 

@@ -29,6 +29,7 @@ constexpr KernelTable kCpuKernels = {
     .amax = cpu::amax,
     .scale_from_amax = cpu::scale_from_amax,
     .quantize = cpu::quantize,
+    .quantize_list = cpu::quantize_list,
     .dequantize = cpu::dequantize,
     .delayed_update = cpu::delayed_update,
     .gemm = cpu::gemm,

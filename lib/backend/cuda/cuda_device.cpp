@@ -56,6 +56,7 @@ constexpr KernelTable kCudaKernels = {
     .amax = cuda::amax,
     .scale_from_amax = cuda::scale_from_amax,
     .quantize = cuda::quantize,
+    .quantize_list = cuda::quantize_list,
     .dequantize = cuda::dequantize,
     .delayed_update = cuda::delayed_update,
     .gemm = cuda::gemm,

@@ -42,13 +42,13 @@ __device__ __forceinline__ double sum_of_lanes(const double (&lanes)[kVector]) {
 }
 
 __global__ void __launch_bounds__(kThreads) square_sum_kernel(const SumItem* items, int count, double* sums) {
-  const std::int64_t piece = blockIdx.x;
-  const int index = item_of_piece(items, count, piece);
+  const int index = item_of_piece(items, count, blockIdx.x);
   const SumItem item = items[index];
-  const Stretch stretch = stretch_of(item, index > 0 ? items[index - 1].end_piece : 0, piece, kSquareSumStretch);
-  const std::int64_t first = stretch.begin + threadIdx.x * kVector;
+  const std::int64_t begin = (blockIdx.x - (index > 0 ? items[index - 1].end_piece : 0)) * kSquareSumStretch;
+  const std::int64_t end = min(begin + kSquareSumStretch, item.rows * item.cols);
+  const std::int64_t first = begin + threadIdx.x * kVector;
   double lanes[kVector] = {};
-  if (item.vectors && stretch.end - stretch.begin == kSquareSumStretch) {
+  if (item.vectors && end - begin == kSquareSumStretch) {
     constexpr int kTogether = 8;
 #pragma unroll
     for (int round = 0; round < kRounds; round += kTogether) {
@@ -64,17 +64,17 @@ __global__ void __launch_bounds__(kThreads) square_sum_kernel(const SumItem* ite
       }
     }
   } else {
-    for (std::int64_t at = first; at < stretch.end; at += kSquareSumLanes)
+    for (std::int64_t at = first; at < end; at += kSquareSumLanes)
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        if (at + i >= stretch.end) break;
+        if (at + i >= end) break;
         const std::int64_t row = (at + i) / item.cols, col = (at + i) - row * item.cols;
         const auto x = static_cast<double>(load1(item.data, item.type, row * item.strides.row + col * item.strides.col));
         lanes[i] = __fma_rn(x, x, lanes[i]);
       }
   }
   const double sum = sum_of_lanes(lanes);
-  if (threadIdx.x == 0) sums[piece] = sum;
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(kThreads) add_stretches_kernel(const double* sums, std::int64_t count, float* total) {

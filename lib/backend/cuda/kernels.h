@@ -15,6 +15,7 @@ void column_sum(const ColumnSumArgs& args, ExecContext& context);
 void amax(const AmaxArgs& args, ExecContext& context);
 void scale_from_amax(const ScaleFromAmaxArgs& args, ExecContext& context);
 void quantize(const QuantizeArgs& args, ExecContext& context);
+void quantize_list(const QuantizeListArgs& args, ExecContext& context);
 void dequantize(const DequantizeArgs& args, ExecContext& context);
 void delayed_update(const DelayedUpdateArgs& args, ExecContext& context);
 void gemm(const GemmArgs& args, ExecContext& context);

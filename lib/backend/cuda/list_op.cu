@@ -67,39 +67,34 @@ __device__ __forceinline__ void one_element(const ListItem& item, float s, std::
 
 template <class Op>
 __global__ void __launch_bounds__(kListThreads) list_op_kernel(const ListItem* items, int count, float s) {
-  const std::int64_t piece = blockIdx.x;
-  const int index = item_of_piece(items, count, piece);
+  const int index = item_of_piece(items, count, blockIdx.x);
   const ListItem& item = items[index];
-  const Stretch stretch = stretch_of(item, index > 0 ? items[index - 1].end_piece : 0, piece, kListPiece);
-  if (!item.vectors) {
-    for (std::int64_t i = stretch.begin + threadIdx.x; i < stretch.end; i += kListThreads) one_element<Op>(item, s, i);
-    return;
-  }
-  const std::int64_t whole = stretch.end - stretch.end % kVector;
-  for (std::int64_t first = stretch.begin; first < whole; first += kListStep) {
+  const std::int64_t piece = blockIdx.x - (index > 0 ? items[index - 1].end_piece : 0);
+  const auto one = [&](std::int64_t i) { one_element<Op>(item, s, i); };
+  if (!item.vectors) return walk_elements(item.rows, item.cols, piece, one);
+  const auto some = [&](const Places<kListVectors>& places) {
     Raw4 xs[kListVectors], as[kListVectors], bs[kListVectors];
 #pragma unroll
     for (int k = 0; k < kListVectors; ++k) {
-      const std::int64_t at = first + (k * kListThreads + static_cast<int>(threadIdx.x)) * kVector;
-      if (at >= whole) break;
-      xs[k] = load4(item.out, item.out_type, at);
-      if (Op::kOperands > 0) as[k] = load4(item.a, item.a_type, at);
-      if (Op::kOperands > 1) bs[k] = load4(item.b, item.b_type, at);
+      if (!places.live[k]) continue;
+      xs[k] = load4(item.out, item.out_type, places.at[k]);
+      if (Op::kOperands > 0) as[k] = load4(item.a, item.a_type, places.at[k]);
+      if (Op::kOperands > 1) bs[k] = load4(item.b, item.b_type, places.at[k]);
     }
 #pragma unroll
     for (int k = 0; k < kListVectors; ++k) {
-      const std::int64_t at = first + (k * kListThreads + static_cast<int>(threadIdx.x)) * kVector;
-      if (at >= whole) break;
+      if (!places.live[k]) continue;
       float x[kVector], a[kVector] = {}, b[kVector] = {};
       decode(item.out_type, xs[k], x);
       if (Op::kOperands > 0) decode(item.a_type, as[k], a);
       if (Op::kOperands > 1) decode(item.b_type, bs[k], b);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) x[i] = Op::apply(s, x[i], a[i], b[i]);
-      store4(item.out, item.out_type, at, encode(item.out_type, x));
+      store4(item.out, item.out_type, places.at[k], encode(item.out_type, x));
     }
-  }
-  if (const std::int64_t last = whole + threadIdx.x; last < stretch.end) one_element<Op>(item, s, last);
+  };
+  walk_vectors<kListVectors>(item.rows, item.cols, false, piece, some, [](std::int64_t, std::int64_t) {});
+  walk_rest(item.rows, item.cols, piece, one);
 }
 
 struct Lists {
@@ -125,7 +120,7 @@ void launch(const ListOpArgs& args, CudaContext& card) {
                   .b_type = tensor.b.dtype,
                   .vectors = takes_vectors(tensor.out) && (Op::kOperands < 1 || takes_vectors(tensor.a)) &&
                              (Op::kOperands < 2 || takes_vectors(tensor.b))};
-    list.add(item, ceil_div(item.rows * item.cols, kListPiece));
+    list.add(item, pieces_of(item.rows, item.cols, false));
   }
   if (list.empty()) return;
   const ListItem* items = card.upload(list.items());

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "core/shape.h"
 #include "tensor/view.h"
 
 // Kernels over lists of tensors: one launch, whose blocks find their piece of work in a table of how many pieces there are before
@@ -14,8 +15,12 @@ namespace fp8lab::cuda {
 inline constexpr int kListThreads = 256;
 inline constexpr int kListVectors = 4;
 inline constexpr std::int64_t kListStep = std::int64_t{kListThreads} * kListVectors * 4;
-/// Elements of a piece.
-inline constexpr std::int64_t kListPiece = 4 * kListStep;
+/// Steps of a piece, and its elements.
+inline constexpr int kListSteps = 4;
+inline constexpr std::int64_t kListPiece = kListSteps * kListStep;
+/// Where a transpose is written a step is a square tile of this side, and a piece a row of tiles.
+inline constexpr int kListTile = 64;
+static_assert(kListTile * kListTile == kListStep);
 
 /// Where element (row, col) lies.
 struct Strides {
@@ -28,6 +33,12 @@ inline Strides strides_of(const MatrixView& view) { return {view.row_stride, vie
 /// True if vectors of four elements can be read and written: memory order is row-major without gaps, and aligned.
 inline bool takes_vectors(const MatrixView& view) {
   return view.contiguous() && reinterpret_cast<std::uintptr_t>(view.data) % (4 * size_bytes(view.dtype)) == 0;
+}
+
+/// Pieces of rows x cols elements.
+inline std::int64_t pieces_of(std::int64_t rows, std::int64_t cols, bool tiles) {
+  if (!tiles) return ceil_div(rows * cols, kListPiece);
+  return ceil_div(rows, kListTile) * ceil_div(cols, kListTile * kListSteps);
 }
 
 /// What a launch over a list sends to the card, kept between launches, so that none allocates. An Item has a member `end_piece`: pieces up to

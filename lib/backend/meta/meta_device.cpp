@@ -53,6 +53,7 @@ constexpr KernelTable kMetaKernels = {
     .amax = kNothing,
     .scale_from_amax = kNothing,
     .quantize = kNothing,
+    .quantize_list = kNothing,
     .dequantize = kNothing,
     .delayed_update = kNothing,
     .gemm = kNothing,

@@ -1,0 +1,169 @@
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "on_card.h"
+#include "optim/adam.h"
+
+// A step of Adam on the card over 24 matrices of 4096 x 4096, beside device copies (on_card.h). Bytes are what a step has to read and
+// write, each once: in FP8 with an FP32 master 27 for a parameter (gradient 2, master and moments 4 read and 4 written each,
+// code 1), 28 with the transpose. Current scaling reads the master once more, between the amax and the cast; that is not counted.
+//
+// adam_host rows time what the host does for a step over many small parameters, until everything is launched.
+namespace fp8lab {
+namespace {
+
+constexpr std::int64_t kSide = 4096;
+constexpr int kTensors = 24;
+constexpr std::int64_t kParameters = kTensors * kSide * kSide;
+
+struct Row {
+  const char* name;
+  DType dtype;
+  const char* recipe;  ///< bf16: weights in high precision
+  bool transpose;
+  AdamOptions options;
+  std::int64_t bytes_per_parameter;
+};
+
+constexpr auto kMaster = MasterWeights::kF32;
+const Row kTable[] = {
+    {"f32", DType::kF32, "bf16", false, {}, 28},
+    {"bf16/f32_master", DType::kBF16, "bf16", false, {.master = kMaster}, 28},
+    {"bf16/remainder", DType::kBF16, "bf16", false, {.master = MasterWeights::kRemainder}, 26},
+    {"bf16/f32_master/bf16_moments",
+     DType::kBF16,
+     "bf16",
+     false,
+     {.master = kMaster, .exp_avg = DType::kBF16, .exp_avg_sq = DType::kBF16},
+     20},
+    {"fp8_delayed/f32_master", DType::kBF16, "delayed", false, {.master = kMaster}, 27},
+    {"fp8_delayed/f32_master/transpose", DType::kBF16, "delayed", true, {.master = kMaster}, 28},
+    {"fp8_delayed/f32_master/transpose/clipped", DType::kBF16, "delayed", true, {.master = kMaster, .max_grad_norm = 1.0}, 30},
+    {"fp8_current/f32_master", DType::kBF16, "current", false, {.master = kMaster}, 27},
+    {"fp8_current/f32_master/transpose", DType::kBF16, "current", true, {.master = kMaster}, 28},
+    {"fp8_delayed/f32_master/bf16_moments",
+     DType::kBF16,
+     "delayed",
+     false,
+     {.master = kMaster, .exp_avg = DType::kBF16, .exp_avg_sq = DType::kBF16},
+     19},
+    {"fp8_delayed/f32_master/e4m3_f16_moments",
+     DType::kBF16,
+     "delayed",
+     false,
+     {.master = kMaster, .exp_avg = DType::kE4M3, .exp_avg_sq = DType::kF16},
+     17},
+};
+
+/// Parameters with gradients, and their optimizer.
+struct Bench {
+  Runtime runtime{.device = *card(), .behaviors = {}};
+  HolderId holder = runtime.device.holder(HolderKind::kInput, "bench");
+  std::vector<std::unique_ptr<Parameter>> parameters;
+  std::unique_ptr<Adam> adam;
+
+  Bench(const Row& row, int tensors, const Shape& shape) {
+    std::vector<Parameter*> list;
+    for (int i = 0; i < tensors; ++i) {
+      parameters.push_back(make(row, shape, static_cast<std::uint64_t>(i)));
+      list.push_back(parameters.back().get());
+    }
+    adam = std::make_unique<Adam>(list, row.options);
+    adam->step(runtime);
+  }
+  std::unique_ptr<Parameter> make(const Row& row, const Shape& shape, std::uint64_t index) const {
+    Device& device = runtime.device;
+    auto parameter = std::make_unique<Parameter>();
+    parameter->name = "w" + std::to_string(index);
+    parameter->spec = {shape, row.dtype};
+    const Tensor values = random_tensor(device, shape, row.dtype, 2 * index);
+    parameter->grad = random_tensor(device, shape, row.dtype, 2 * index + 1);
+    const Recipe recipe = make_recipe(row.recipe);
+    if (!recipe.quantized) {
+      parameter->value = values;
+      return parameter;
+    }
+    parameter->quantizer = std::make_unique<Quantizer>();
+    Quantizer& quantizer = *parameter->quantizer;
+    quantizer.format = recipe.weight;
+    quantizer.orientations.columnwise = row.transpose;
+    quantizer.holder = holder;
+    if (recipe.weight.amax_source == AmaxSource::kHistory) {
+      quantizer.scale = device.allocate({Shape{1}, DType::kF32}, holder);
+      quantizer.amax = device.allocate({Shape{1}, DType::kF32}, holder);
+      fill(device, quantizer.scale, 64.0f);
+      fill(device, quantizer.amax, 0.0f);
+    }
+    parameter->quantized = quantize(device, values, quantizer);
+    return parameter;
+  }
+};
+
+void step(benchmark::State& state, const Row& row) {
+  Bench bench(row, kTensors, {kSide, kSide});
+  time_on_card(state, {.bytes = row.bytes_per_parameter * kParameters}, [&](int) { bench.adam->step(bench.runtime); });
+}
+
+void host_step(benchmark::State& state, const Row& row) {
+  Bench bench(row, static_cast<int>(state.range(0)), {64, 64});
+  for (auto _ : state) {
+    const auto begin = std::chrono::steady_clock::now();
+    bench.adam->step(bench.runtime);
+    state.SetIterationTime(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    bench.runtime.device.synchronize();
+  }
+}
+
+void gradient_norm(benchmark::State& state, DType dtype) {
+  Device& device = *card();
+  std::vector<Tensor> gradients;
+  std::vector<MatrixView> views;
+  for (int i = 0; i < kTensors; ++i) {
+    gradients.push_back(random_tensor(device, {kSide, kSide}, dtype, static_cast<std::uint64_t>(i)));
+    views.push_back(gradients.back().view());
+  }
+  const Tensor sum = device.allocate({Shape{1}, DType::kF32}, device.holder(HolderKind::kInput));
+  const auto bytes = static_cast<std::int64_t>(size_bytes(dtype));
+  time_on_card(state, {.bytes = bytes * kParameters},
+               [&](int) { device.launch(&KernelTable::square_sum, SquareSumArgs{.tensors = views, .sum = sum.data<float>()}); });
+}
+
+void list_operation(benchmark::State& state, ListOp op, std::int64_t arrays) {
+  Device& device = *card();
+  std::vector<Tensor> tensors;
+  std::vector<ListOpTensor> list;
+  for (int i = 0; i < kTensors; ++i) {
+    for (int k = 0; k < 3; ++k) tensors.push_back(random_tensor(device, {kSide, kSide}, DType::kF32, static_cast<std::uint64_t>(i)));
+    list.push_back({.out = tensors.end()[-3].view(), .a = tensors.end()[-2].view(), .b = tensors.end()[-1].view()});
+  }
+  time_on_card(state, {.bytes = 4 * arrays * kParameters}, [&](int) {
+    device.launch(&KernelTable::list_op, ListOpArgs{.op = op, .tensors = list, .scalar = 1e-6f});
+  });
+}
+
+void register_rows() {
+  const auto on_card = [](const std::string& name, auto work) {
+    benchmark::RegisterBenchmark(name.c_str(), work)->UseManualTime()->Iterations(11)->Unit(benchmark::kMicrosecond);
+  };
+  for (const Row& row : kTable) on_card("adam/" + std::string(row.name), [&row](benchmark::State& state) { step(state, row); });
+  on_card("gradient_norm/bf16", [](benchmark::State& state) { gradient_norm(state, DType::kBF16); });
+  on_card("gradient_norm/f32", [](benchmark::State& state) { gradient_norm(state, DType::kF32); });
+  on_card("list_op/scale", [](benchmark::State& state) { list_operation(state, ListOp::kScale, 2); });
+  on_card("list_op/addcdiv", [](benchmark::State& state) { list_operation(state, ListOp::kAddcdiv, 4); });
+  for (const Row& row : kTable)
+    benchmark::RegisterBenchmark(("adam_host/" + std::string(row.name)).c_str(),
+                                 [&row](benchmark::State& state) { host_step(state, row); })
+        ->Arg(300)
+        ->UseManualTime()
+        ->Iterations(200)
+        ->Unit(benchmark::kMicrosecond);
+}
+
+}  // namespace
+}  // namespace fp8lab
+
+int main(int argc, char** argv) { return fp8lab::run_on_card(argc, argv, fp8lab::register_rows); }

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/kernels.h"
+#include "tensor/view.h"
+
+namespace fp8lab::cpu {
+
+/// Takes a matrix's new values, run by run, to its CastTarget.
+class TargetWriter {
+ public:
+  /// `measured` as in ListCast, or null.
+  TargetWriter(const CastTarget& target, const float* measured);
+
+  /// The codes that runs are cast to, as a matrix of the shape of what is cast; to be flattened with everything that runs are of. Empty
+  /// if there are none.
+  MatrixView& codes() { return codes_; }
+  /// Values of elements (row, col) ... (row, col + count - 1), at most kRun of them; leaves them rounded to the nominal type.
+  void take(float* values, std::int64_t count, std::int64_t row, std::int64_t col);
+  /// After all elements: the other half, the inverse scales and the amax.
+  void finish();
+
+ private:
+  void cast(const float* values, std::int64_t count, std::uint8_t* codes) const;
+
+  CastTarget target_;
+  MatrixView codes_;
+  float scale_ = 1.0f;
+  std::uint32_t amax_ = 0;
+};
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,118 @@
+#include "ops/rewrite.h"
+
+#include <fmt/core.h>
+
+#include "core/check.h"
+#include "ops/elementwise.h"
+#include "ops/scaling.h"
+#include "ops/validate.h"
+
+namespace fp8lab {
+namespace {
+
+bool measured(const Rewrite& rewrite) { return rewrite.quantizer->format.amax_source == AmaxSource::kTensor; }
+bool per_tensor(const Rewrite& rewrite) { return rewrite.quantizer->format.per_tensor(); }
+DType nominal_of(const Rewrite& rewrite) { return rewrite.nominal.value_or(rewrite.value.dtype()); }
+
+void check_rewrite(const Rewrite& rewrite) {
+  check_real("quantize_in_place", {"value", rewrite.value});
+  const QuantFormat& format = rewrite.quantizer->format;
+  check_format(format);
+  const QuantizedTensor& to = *rewrite.to;
+  if (!to.empty() && to.format() == format && to.rows() == rewrite.value.rows() && to.cols() == rewrite.value.cols()) return;
+  fail(fmt::format("quantize_in_place: {} into what was made of {} x {} under {} format", describe({"value", rewrite.value}),
+                   to.rows(), to.cols(), to.format() == format ? "this" : "another"));
+}
+
+void rewrite_blocks(Device& device, const Rewrite& rewrite) {
+  const DType nominal = nominal_of(rewrite);
+  const Tensor rounded = nominal != rewrite.value.dtype()
+                             ? cast(device, rewrite.value, nominal, device.holder(HolderKind::kWorkspace, "quantize", "rounded"))
+                             : rewrite.value;
+  QuantizeArgs args{.in = rounded.view(), .rowwise = {}, .columnwise = {}, .format = rewrite.quantizer->format};
+  if (rewrite.to->rowwise()) args.rowwise = rewrite.to->rowwise_operand();
+  if (rewrite.to->columnwise()) args.columnwise = rewrite.to->columnwise_operand(false);
+  device.launch(&KernelTable::quantize, args);
+}
+
+}  // namespace
+
+CastTarget Rewriter::halves_of(const Rewrite& rewrite) const {
+  const Quantizer& quantizer = *rewrite.quantizer;
+  CastTarget target{.rowwise = {},
+                    .columnwise = {},
+                    .format = quantizer.format,
+                    .nominal = nominal_of(rewrite),
+                    .scale = quantizer.format.amax_source == AmaxSource::kHistory ? quantizer.scale.data<const float>() : nullptr,
+                    .amax = quantizer.amax ? quantizer.amax.data<float>() : nullptr};
+  if (rewrite.to->rowwise()) target.rowwise = rewrite.to->rowwise_operand();
+  if (rewrite.to->columnwise()) target.columnwise = rewrite.to->columnwise_operand(false);
+  return target;
+}
+
+float* Rewriter::amax_slot(std::size_t index) const { return amaxes_.data<float>() + slots_[index]; }
+
+void Rewriter::begin(Device& device, std::span<const Rewrite> rewrites) {
+  rewrites_ = rewrites;
+  group_ = nullptr;
+  slots_.clear();
+  casts_.clear();
+  std::int64_t count = 0;
+  for (const Rewrite& rewrite : rewrites) {
+    check_rewrite(rewrite);
+    slots_.push_back(measured(rewrite) ? count++ : -1);
+    ProcessGroup* const group = rewrite.quantizer->amax_group;
+    if (!measured(rewrite) || group == nullptr) continue;
+    check(group_ == nullptr || group_ == group, "quantize_in_place: two groups; one is reduced over");
+    group_ = group;
+  }
+  if (count == 0) return;
+  amaxes_ = device.allocate({Shape{1, count}, DType::kF32}, device.holder(HolderKind::kWorkspace, "quantize", "amax"));
+  fill(device, amaxes_, 0.0f);
+}
+
+CastTarget Rewriter::target(std::size_t index) const {
+  const Rewrite& rewrite = rewrites_[index];
+  if (!per_tensor(rewrite)) return {};
+  if (!measured(rewrite)) return halves_of(rewrite);
+  return {.rowwise = {},
+          .columnwise = {},
+          .format = rewrite.quantizer->format,
+          .nominal = nominal_of(rewrite),
+          .scale = nullptr,
+          .amax = amax_slot(index)};
+}
+
+void Rewriter::launch(Device& device) const {
+  if (!casts_.empty()) device.launch(&KernelTable::quantize_list, QuantizeListArgs{.tensors = casts_});
+}
+
+void Rewriter::finish(Device& device) {
+  for (std::size_t i = 0; i < rewrites_.size(); ++i)
+    if (measured(rewrites_[i]) && !rewrites_[i].by_maker)
+      casts_.push_back({.in = rewrites_[i].value.view(), .target = target(i), .measured = nullptr});
+  launch(device);
+  if (amaxes_) max_over(group_, amaxes_);
+
+  casts_.clear();
+  for (std::size_t i = 0; i < rewrites_.size(); ++i) {
+    const Rewrite& rewrite = rewrites_[i];
+    if (!per_tensor(rewrite))
+      rewrite_blocks(device, rewrite);
+    else if (measured(rewrite) || !rewrite.by_maker)
+      casts_.push_back({.in = rewrite.value.view(),
+                        .target = halves_of(rewrite),
+                        .measured = measured(rewrite) ? amax_slot(i) : nullptr});
+  }
+  launch(device);
+  amaxes_ = {};
+  rewrites_ = {};
+}
+
+void quantize_in_place(Device& device, std::span<const Rewrite> rewrites) {
+  Rewriter rewriter;
+  rewriter.begin(device, rewrites);
+  rewriter.finish(device);
+}
+
+}  // namespace fp8lab
