@@ -48,6 +48,7 @@ CellConfig cell_of(const Case& c, const std::string& device) {
   CellConfig cell = small_cell(c.recipe, c.form, c.layer);
   cell.training.fp8_attention = c.fp8_attention;
   cell.device = device;
+  cell.training.learning_rate = 1e-2;
   return cell;
 }
 
