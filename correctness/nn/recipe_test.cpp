@@ -101,6 +101,7 @@ TEST_P(RecipeTest, GradientsShowQuantizationAndNoMore) {
 }
 
 TEST_P(RecipeTest, EveryCardComputesTheSameBits) {
+  if (support::test_device() != "cpu") GTEST_SKIP() << "a card is of one architecture";
   const auto& [layer, recipe_name] = GetParam();
   const LayerStep hopper = settled_step(layer, recipe_name, "hopper");
   const LayerStep blackwell = settled_step(layer, recipe_name, "blackwell");
