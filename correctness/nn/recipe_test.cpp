@@ -11,6 +11,7 @@
 #include "autograd/functions.h"
 #include "nn/layer_cases.h"
 #include "reference/compare.h"
+#include "support/test_device.h"
 
 namespace fp8lab {
 namespace {
