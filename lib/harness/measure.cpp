@@ -11,6 +11,7 @@
 
 #include "comm/process_groups.h"
 #include "harness/arms.h"
+#include "harness/metrics.h"
 #include "harness/parity.h"
 #include "harness/predict.h"
 #include "harness/sharding_keys.h"
@@ -53,6 +54,9 @@ void measure_memory(TrainingRun& run, ArmResult& result) {
   put_bytes("memory.forward_peak_bytes", ledger.peak_bytes(PhaseKind::kForward));
   put_bytes("memory.optimizer_peak_bytes", ledger.peak_bytes(PhaseKind::kOptimizer));
   put_bytes("memory.reserved_peak_bytes", run.device().memory().allocator().reserved_peak_bytes());
+  // What other processes use would count too.
+  if (any_group(run.cell().measure, &MetricGroup::alone))
+    if (const auto overhead = run.device().driver_overhead_bytes()) put_bytes("memory.driver_overhead_bytes", *overhead);
   put_bytes("memory.end_of_forward_bytes", last_mark(ledger, "end_of_forward").live_bytes);
   put_bytes("memory.end_of_backward_bytes", after_backward.live_bytes);
   put_bytes("memory.end_of_step_bytes", after_step.live_bytes);

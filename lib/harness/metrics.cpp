@@ -16,6 +16,8 @@ constexpr std::array kMetrics{
     Metric{"memory.forward_peak_bytes", "B", kLess, true, "most bytes alive at one moment of forward"},
     Metric{"memory.optimizer_peak_bytes", "B", kLess, true, "most bytes alive at one moment of the optimizer's step"},
     Metric{"memory.reserved_peak_bytes", "B", kLess, true, "most bytes the allocator held from the device"},
+    Metric{"memory.driver_overhead_bytes", "B", kLess, false,
+           "bytes in use on the card beyond what the allocator holds: context, libraries, scratch; of cells that run alone"},
     Metric{"memory.end_of_forward_bytes", "B", kLess, true, "bytes alive when forward ends"},
     Metric{"memory.end_of_backward_bytes", "B", kLess, true, "bytes alive when backward ends"},
     Metric{"memory.end_of_step_bytes", "B", kLess, true, "bytes alive when the step ends"},

@@ -10,6 +10,7 @@
 #include "autograd/functions.h"
 #include "core/check.h"
 #include "core/heap_allocations.h"
+#include "harness/metrics.h"
 #include "harness/sharding_keys.h"
 #include "ops/elementwise.h"
 #include "ops/quantize.h"
@@ -97,9 +98,10 @@ LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
 
 TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe, ProcessGroup* world)
     : cell_(cell),
+      // Poison would be timed, too.
       device_(open_device(cell.device, {.arch = cell.arch,
                                         .rank = world != nullptr ? world->local_rank() : 0,
-                                        .memory = {.capacity_bytes = 0, .poison = true}})),
+                                        .memory = {.capacity_bytes = 0, .poison = !any_group(cell.measure, &MetricGroup::alone)}})),
       ranks_(is_sharded(cell) && world != nullptr ? world->on(*device_) : nullptr),
       runtime_{.device = *device_, .behaviors = behaviors, .seed = cell.training.seed},
       model_(runtime_, recipe, model_options(cell)),

@@ -38,6 +38,7 @@ class TrainingRun {
   /// sharded or in eight bits.
   void run();
 
+  const CellConfig& cell() const { return cell_; }
   Device& device() { return *device_; }
   /// Of this rank's tokens; empty where the device computes nothing.
   const std::vector<float>& losses() const { return losses_; }
