@@ -40,7 +40,7 @@ Gradients backward(Device& device, const AttentionShape& shape, const Step& step
 
 reference::AttentionBackwardReference expected_gradients(Device& device, const AttentionShape& shape,
                                                          const Step& step) {
-  return reference::attention_backward(reference_problem(shape), reference_inputs(device, step.qkv),
+  return reference::attention_backward(reference_problem(shape, step.qkv.q.values.dtype()), reference_inputs(device, step.qkv),
                                        read(device, {step.out.o, {}}), read(device, step.grad_o));
 }
 

@@ -127,6 +127,7 @@ HeadMatrix dropped_and_cast(const AttentionProblem& problem, const Head& head, c
       result.value[at] *= head.dropout_factor(i, j);
       result.error[at] *= head.dropout_factor(i, j);
       count.apply(cast, result.value[at], result.error[at]);
+      result.error[at] += problem.rounding * std::fabs(result.value[at]);
     }
   }
   return result;
@@ -195,6 +196,7 @@ AttentionBackwardReference attention_backward(const AttentionProblem& problem, c
           grad_s.error[at] = softmax.p.error[at] * std::fabs(difference) +
                              softmax.p.value[at] * precision * (product.magnitude + row_dot.magnitude);
           grad_p_count.apply(grad_p, grad_s.value[at], grad_s.error[at]);
+          grad_s.error[at] += problem.rounding * std::fabs(grad_s.value[at]);
         }
       }
       for (std::int64_t i = 0; i < problem.seq; ++i) {

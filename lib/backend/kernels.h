@@ -261,6 +261,9 @@ struct AttentionForwardArgs {
   MatrixView o;   ///< before any cast of O
   MatrixView lse;  ///< f32 [batch * heads, seq]: log of the row's sum of exponentials, base e, with the row maximum in it
   AttentionRole s;
+  /// How O will be cast next, where the caller knows the scale already. A kernel may then give what O's eight bits say, whose cast
+  /// is those bits again, and raises `amax` to O's own.
+  AttentionRole o_cast = {};
 };
 
 /// dV = P^T dO; dP = dO V^T with forward's dropout; dS = P * (dP - rowsum(dO * O)), P without dropout; dQ = softmax_scale *

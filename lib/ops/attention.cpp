@@ -94,6 +94,8 @@ AttentionOutputs attention_forward(Device& device, const AttentionInputs& inputs
   const AttentionShape& shape = inputs.shape;
   check_qkv(kOp, shape, inputs.q, inputs.k, inputs.v);
   check_role(kOp, "s", inputs.s, "v", inputs.v.values);
+  if (inputs.o_cast.scale != nullptr && !is_float8(inputs.o_cast.payload))
+    fail(fmt::format("{}: O will be cast to {}; it must be an FP8 type (e4m3, e5m2)", kOp, name(inputs.o_cast.payload)));
   if (!is_real(inputs.out_dtype))
     fail(fmt::format("{}: out_dtype is {}; it must be f32, f16 or bf16", kOp, name(inputs.out_dtype)));
 
@@ -108,7 +110,8 @@ AttentionOutputs attention_forward(Device& device, const AttentionInputs& inputs
                                                   .v = inputs.v,
                                                   .o = outputs.o.view(),
                                                   .lse = outputs.lse.view(),
-                                                  .s = inputs.s});
+                                                  .s = inputs.s,
+                                                  .o_cast = inputs.o_cast});
   return outputs;
 }
 

@@ -16,6 +16,8 @@ struct AttentionInputs {
   OperandView k;  ///< [seq * batch, kv_heads * head_dim]
   OperandView v;
   AttentionRole s;  ///< P in FP8 where its scale is given
+  /// How O is cast next, where its scale is known: O may then come as what its eight bits say. Absent otherwise.
+  AttentionRole o_cast = {};
   DType out_dtype = DType::kBF16;
   HolderId o_holder = 0;
   HolderId lse_holder = 0;

@@ -1,15 +1,84 @@
 #include "backend/cuda/attention.h"
 
+#include <initializer_list>
+
+#include "backend/cuda/attention_choice.h"
+#include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
 
 namespace fp8lab::cuda {
+namespace {
+
+bool aligned(std::initializer_list<const MatrixView*> views) {
+  for (const MatrixView* view : views) {
+    const auto bytes = static_cast<std::int64_t>(size_bytes(view->dtype));
+    if (view->col_stride != 1 || view->row_stride * bytes % 16 != 0 || reinterpret_cast<std::uintptr_t>(view->data) % 16 != 0)
+      return false;
+  }
+  return true;
+}
+
+/// What the choice needs to know of a card.
+struct Facts {
+  bool hopper;
+  bool cudnn;
+
+  explicit Facts(CudaContext& card) : cudnn(cudnn_unavailable_reason().empty()) {
+    int major = 0;
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card.ordinal()), "cudaDeviceGetAttribute");
+    hopper = major == 9;
+  }
+};
+
+AttentionCall describe(const AttentionForwardArgs& args, const Facts& facts) {
+  return {.shape = args.shape,
+          .operands = args.q.values.dtype,
+          .out = args.o.dtype,
+          .casts = args.s.scale != nullptr,
+          .o_cast_known = args.o_cast.scale != nullptr,
+          .aligned = aligned({&args.q.values, &args.k.values, &args.v.values, &args.o}),
+          .hopper = facts.hopper,
+          .cudnn = facts.cudnn};
+}
+
+AttentionCall describe(const AttentionBackwardArgs& args, const Facts& facts) {
+  return {.shape = args.shape,
+          .operands = args.q.values.dtype,
+          .grad_o = args.grad_o.values.dtype,
+          .out = args.grad_q.dtype,
+          .casts = args.s.scale != nullptr || args.grad_p.scale != nullptr,
+          .aligned = aligned({&args.q.values, &args.k.values, &args.v.values, &args.o.values, &args.grad_o.values, &args.grad_q,
+                              &args.grad_k, &args.grad_v}),
+          .hopper = facts.hopper,
+          .cudnn = facts.cudnn};
+}
+
+}  // namespace
 
 void attention_forward(const AttentionForwardArgs& args, ExecContext& context) {
-  attention_general_forward(args, cuda_context(context));
+  CudaContext& card = cuda_context(context);
+  AttentionCall call = describe(args, card.kept<Facts>());
+  switch (choose_forward(call)) {
+    case AttentionWay::kCudnn:
+      if (attention_cudnn_forward(args, card)) return;
+      break;
+    case AttentionWay::kCudnnFloat8:
+      if (attention_cudnn_float8_forward(args, card)) return;
+      break;
+    default: break;
+  }
+  call.cudnn = false;  // it has no plan for this
+  if (choose_forward(call) == AttentionWay::kTensor) return attention_tensor_forward(args, card);
+  attention_general_forward(args, card);
 }
 
 void attention_backward(const AttentionBackwardArgs& args, ExecContext& context) {
-  attention_general_backward(args, cuda_context(context));
+  CudaContext& card = cuda_context(context);
+  AttentionCall call = describe(args, card.kept<Facts>());
+  if (choose_backward(call) == AttentionWay::kCudnn && attention_cudnn_backward(args, card)) return;
+  call.cudnn = false;
+  if (choose_backward(call) == AttentionWay::kTensor) return attention_tensor_backward(args, card);
+  attention_general_backward(args, card);
 }
 
 }  // namespace fp8lab::cuda

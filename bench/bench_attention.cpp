@@ -1,0 +1,126 @@
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "on_card.h"
+#include "ops/attention.h"
+#include "ops/quantize.h"
+
+// Attention on the card, bench/peers/attention.py having rows of the same names. flops are those of the two products of forward, or the
+// five of backward, over the entries that the mask leaves, whatever a kernel computes twice.
+namespace fp8lab {
+namespace {
+
+struct Case {
+  const char* name;
+  std::int64_t batch, heads, kv_heads, seq;
+  bool causal;
+};
+constexpr std::int64_t kHeadDim = 128;
+constexpr Case kCases[] = {{"8x32h/s2048/causal", 8, 32, 32, 2048, true},
+                           {"2x32h/s8192/causal", 2, 32, 32, 8192, true},
+                           {"2x32h/s8192/full", 2, 32, 32, 8192, false},
+                           {"llama_8b/s4096/causal", 2, 32, 8, 4096, true}};
+
+AttentionShape shape_of(const Case& c) {
+  return {.seq = c.seq,
+          .batch = c.batch,
+          .heads = c.heads,
+          .kv_heads = c.kv_heads,
+          .head_dim = kHeadDim,
+          .causal = c.causal,
+          .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(kHeadDim)))};
+}
+
+double flops_of(const Case& c, int products) {
+  const double entries = static_cast<double>(c.seq) * static_cast<double>(c.seq) * (c.causal ? 0.5 : 1.0);
+  return 2.0 * products * static_cast<double>(c.batch * c.heads) * entries * static_cast<double>(kHeadDim);
+}
+
+/// An operand and what owns its memory.
+struct Input {
+  Tensor plain;
+  QuantizedTensor quantized;
+  OperandView view;
+};
+
+Input make_input(const Shape& shape, const QuantFormat* format, std::uint64_t seed) {
+  Device& device = *card();
+  Input input;
+  input.plain = random_tensor(device, shape, DType::kBF16, seed);
+  input.view = input.plain.operand();
+  if (format == nullptr) return input;
+  input.quantized = quantize(device, input.plain, {.format = *format, .holder = device.holder(HolderKind::kInput)});
+  input.view = input.quantized.rowwise_operand();
+  input.plain = {};
+  return input;
+}
+
+Tensor scalar(float value) {
+  Device& device = *card();
+  Tensor tensor = device.allocate({Shape{1}, DType::kF32}, device.holder(HolderKind::kRecipeState));
+  device.write(tensor, std::vector<float>{value});
+  return tensor;
+}
+
+AttentionRole role(DType payload, const Tensor& scale, const Tensor& amax) {
+  return {.payload = payload, .scale = scale.data<float>(), .amax = amax.data<float>()};
+}
+
+void attend(benchmark::State& state, const Case& c, bool eight_bits, bool backward) {
+  Device& device = *card();
+  const AttentionShape shape = shape_of(c);
+  const Recipe recipe = make_recipe("current");
+  const std::int64_t rows = c.seq * c.batch;
+  const Input q = make_input({rows, c.heads * kHeadDim}, eight_bits ? &recipe.activation : nullptr, 1);
+  const Input k = make_input({rows, c.kv_heads * kHeadDim}, eight_bits ? &recipe.activation : nullptr, 2);
+  const Input v = make_input({rows, c.kv_heads * kHeadDim}, eight_bits ? &recipe.activation : nullptr, 3);
+  const Tensor scale_s = scalar(448.0f), scale_o = scalar(64.0f), scale_p = scalar(65536.0f), amax = scalar(0.0f);
+  AttentionInputs inputs{.shape = shape, .q = q.view, .k = k.view, .v = v.view, .s = {}, .out_dtype = DType::kBF16};
+  if (eight_bits) {
+    inputs.s = role(DType::kE4M3, scale_s, amax);
+    inputs.o_cast = role(DType::kE4M3, scale_o, amax);
+  }
+  inputs.o_holder = inputs.lse_holder = device.holder(HolderKind::kInFlight);
+  if (!backward) {
+    time_on_card(state, {.flops = flops_of(c, 2)}, [&](int) { attention_forward(device, inputs); });
+    return;
+  }
+  const AttentionOutputs out = attention_forward(device, inputs);
+  const Input grad_o = make_input({rows, c.heads * kHeadDim}, eight_bits ? &recipe.gradient : nullptr, 4);
+  const HolderId holder = device.holder(HolderKind::kInFlight);
+  const auto like = [&](std::int64_t heads) { return device.allocate({Shape{rows, heads * kHeadDim}, DType::kBF16}, holder); };
+  AttentionBackwardInputs gradients{.shape = shape,
+                                    .q = q.view,
+                                    .k = k.view,
+                                    .v = v.view,
+                                    .o = out.o.operand(),
+                                    .grad_o = grad_o.view,
+                                    .lse = out.lse,
+                                    .s = {},
+                                    .grad_p = {},
+                                    .out = {like(c.heads), like(c.kv_heads), like(c.kv_heads)}};
+  if (eight_bits) {
+    gradients.s = role(DType::kE4M3, scale_s, amax);
+    gradients.grad_p = role(DType::kE5M2, scale_p, amax);
+  }
+  time_on_card(state, {.flops = flops_of(c, 5)}, [&](int) { attention_backward(device, gradients); });
+}
+
+}  // namespace
+}  // namespace fp8lab
+
+int main(int argc, char** argv) {
+  return fp8lab::run_on_card(argc, argv, [] {
+    for (const fp8lab::Case& c : fp8lab::kCases)
+      for (const bool eight_bits : {false, true})
+        for (const bool backward : {false, true}) {
+          const std::string name =
+              std::string("attention/") + c.name + (eight_bits ? "/fp8" : "/bf16") + (backward ? "/backward" : "/forward");
+          benchmark::RegisterBenchmark(name.c_str(), [&c, eight_bits, backward](benchmark::State& state) {
+            fp8lab::attend(state, c, eight_bits, backward);
+          })->UseManualTime()->Unit(benchmark::kMicrosecond)->Iterations(10);
+        }
+  });
+}

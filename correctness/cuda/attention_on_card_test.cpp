@@ -1,0 +1,288 @@
+// The card's ways of attention against each other at the sizes of real models, where no reference with whole S x S matrices can follow.
+// The general kernels are bit for bit the host's (ops/attention_test judges both), so they are the measure here.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "backend/cuda/attention.h"
+#include "ops/attention_fixture.h"
+#include "reference/compare.h"
+
+namespace fp8lab::attention_test {
+namespace {
+
+using cuda::CudaContext;
+
+/// A way to compute each direction; false where it does not take the call.
+using Forward = bool (*)(const AttentionForwardArgs&, CudaContext&);
+using Backward = bool (*)(const AttentionBackwardArgs&, CudaContext&);
+
+bool general_forward(const AttentionForwardArgs& args, CudaContext& card) {
+  cuda::attention_general_forward(args, card);
+  return true;
+}
+bool general_backward(const AttentionBackwardArgs& args, CudaContext& card) {
+  cuda::attention_general_backward(args, card);
+  return true;
+}
+
+bool tensor_forward(const AttentionForwardArgs& args, CudaContext& card) {
+  cuda::attention_tensor_forward(args, card);
+  return true;
+}
+bool tensor_backward(const AttentionBackwardArgs& args, CudaContext& card) {
+  cuda::attention_tensor_backward(args, card);
+  return true;
+}
+
+class AttentionOnCardTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Device> owned_device_ = open_device("cuda", {.memory = {.capacity_bytes = 0, .poison = true}});
+  Device& device_ = *owned_device_;
+  CudaContext& card_ = cuda::cuda_context(device_.context());
+
+  AttentionOutputs make_outputs(const AttentionShape& shape, DType dtype) {
+    return {make_tensor(device_, tokens(shape), query_cols(shape), dtype),
+            make_tensor(device_, shape.batch * shape.heads, shape.seq, DType::kF32)};
+  }
+  bool forward(Forward way, const AttentionShape& shape, const Qkv& qkv, const AttentionOutputs& out, const AttentionRole& s = {},
+               const AttentionRole& o_cast = {}) {
+    return way({.shape = shape,
+                .q = qkv.q.view(),
+                .k = qkv.k.view(),
+                .v = qkv.v.view(),
+                .o = out.o.view(),
+                .lse = out.lse.view(),
+                .s = s,
+                .o_cast = o_cast},
+               card_);
+  }
+  struct Gradients {
+    std::vector<float> q, k, v;
+  };
+  Gradients backward(Backward way, const AttentionShape& shape, const BackwardOperands& operands, DType dtype) {
+    const std::int64_t q = query_cols(shape), kv = key_cols(shape);
+    const Tensor packed = make_tensor(device_, tokens(shape), q + 2 * kv, dtype);
+    const AttentionGradients out{packed.columns(0, q), packed.columns(q, kv), packed.columns(q + kv, kv)};
+    EXPECT_TRUE(way({.shape = shape,
+                     .q = operands.qkv.q.view(),
+                     .k = operands.qkv.k.view(),
+                     .v = operands.qkv.v.view(),
+                     .o = operands.o.view(),
+                     .grad_o = operands.grad_o.view(),
+                     .lse = operands.lse.view(),
+                     .grad_q = out.q.view(),
+                     .grad_k = out.k.view(),
+                     .grad_v = out.v.view(),
+                     .s = operands.s,
+                     .grad_p = operands.grad_p},
+                    card_));
+    return {device_.read(out.q), device_.read(out.k), device_.read(out.v)};
+  }
+  Operand gaussian_operand(const AttentionShape& shape, std::int64_t cols, DType dtype, std::uint64_t stream) {
+    return make_operand(device_, cols, dtype, gaussian(tokens(shape) * cols, stream));
+  }
+  Operand float8_operand(const AttentionShape& shape, std::int64_t cols, DType dtype, std::uint64_t stream) {
+    // Gaussian values stay below 5.8.
+    return make_quantized(device_, cols, dtype, gaussian(tokens(shape) * cols, stream), dtype == DType::kE4M3 ? 64.0f : 8192.0f);
+  }
+};
+
+/// |difference| over |expected|, as lengths of the whole vectors; NaN where either has one.
+double distance(const std::vector<float>& actual, const std::vector<float>& expected) {
+  double error = 0, size = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double difference = static_cast<double>(actual[i]) - static_cast<double>(expected[i]);
+    error += difference * difference;
+    size += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
+  }
+  return std::sqrt(error / size);
+}
+
+/// Elements outside of |actual - expected| <= relative * |expected| + weight * spread.
+std::size_t outside(const std::vector<float>& actual, const std::vector<float>& expected, const std::vector<float>& spread,
+                    double relative, double weight) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double bound = relative * std::fabs(static_cast<double>(expected[i])) + weight * static_cast<double>(spread[i]);
+    count += !(std::fabs(static_cast<double>(actual[i]) - static_cast<double>(expected[i])) <= bound);
+  }
+  return count;
+}
+
+Operand magnitudes(Device& device, const Operand& operand, std::int64_t cols) {
+  std::vector<float> values = device.read(operand.values);
+  for (float& value : values) value = std::fabs(value);
+  return make_operand(device, cols, operand.values.dtype(), values);
+}
+
+std::vector<AttentionShape> large_shapes() {
+  return {make_shape({.seq = 1024, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 128}),
+          make_shape({.seq = 1024, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 64, .causal = false}),
+          make_shape({.seq = 1111, .batch = 2, .heads = 2, .kv_heads = 1, .head_dim = 128, .causal = false}),
+          make_shape({.seq = 4096, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 64})};
+}
+
+/// Products of 16-bit elements are exact in FP32 and summed there: 130 roundings of 2^-24 at most, of sums of magnitudes below 16.
+constexpr double kLseError = 130 * 16 * 0x1p-24;
+
+class SixteenBitsTest : public AttentionOnCardTest, public ::testing::WithParamInterface<AttentionShape> {
+ protected:
+  // P and dS enter their products as bf16, off by up to 2^-8 of themselves; the results are rounded to bf16 once more.
+  static constexpr double kRounding = 0x1p-8;
+  // Over a whole tensor those errors are independent: 2^-8 / sqrt(3) at most for P or dS, the same for either side's last rounding,
+  // and as much for P's error within dS.
+  static constexpr double kDistance = 2 * 0x1p-8 / 1.7;
+
+  void expect_forward(Forward way) {
+    const AttentionShape& shape = GetParam();
+    const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
+    const AttentionOutputs expected = make_outputs(shape, DType::kF32), spread = make_outputs(shape, DType::kF32);
+    const AttentionOutputs actual = make_outputs(shape, DType::kBF16), again = make_outputs(shape, DType::kBF16);
+    ASSERT_TRUE(forward(general_forward, shape, qkv, expected));
+    ASSERT_TRUE(forward(general_forward, shape, {qkv.q, qkv.k, magnitudes(device_, qkv.v, key_cols(shape))}, spread));
+    ASSERT_TRUE(forward(way, shape, qkv, actual));
+    ASSERT_TRUE(forward(way, shape, qkv, again));
+    const std::vector<float> o = device_.read(expected.o), sums = device_.read(spread.o);
+    EXPECT_EQ(outside(device_.read(actual.o), o, sums, kRounding, kRounding + 0x1p-14), 0u);
+    EXPECT_LT(distance(device_.read(actual.o), o), kDistance);
+    const std::vector<float> lse = device_.read(expected.lse), ones(lse.size(), 1.0f);
+    EXPECT_EQ(outside(device_.read(actual.lse), lse, ones, 0x1p-23, kLseError), 0u);
+    EXPECT_EQ(device_.read_bytes(actual.o), device_.read_bytes(again.o));
+    EXPECT_EQ(device_.read_bytes(actual.lse), device_.read_bytes(again.lse));
+  }
+
+  void expect_backward(Backward way) {
+    const AttentionShape& shape = GetParam();
+    const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
+    const AttentionOutputs out = make_outputs(shape, DType::kBF16);
+    ASSERT_TRUE(forward(general_forward, shape, qkv, out));
+    const BackwardOperands operands{qkv, {out.o, {}}, gaussian_operand(shape, query_cols(shape), DType::kBF16, 2), out.lse, {}, {}};
+    const Gradients expected = backward(general_backward, shape, operands, DType::kF32);
+    const Gradients actual = backward(way, shape, operands, DType::kBF16), again = backward(way, shape, operands, DType::kBF16);
+    EXPECT_LT(distance(actual.q, expected.q), kDistance);
+    EXPECT_LT(distance(actual.k, expected.k), kDistance);
+    EXPECT_LT(distance(actual.v, expected.v), kDistance);
+    EXPECT_TRUE(reference::bitwise_equal(actual.q, again.q));
+    EXPECT_TRUE(reference::bitwise_equal(actual.k, again.k));
+    EXPECT_TRUE(reference::bitwise_equal(actual.v, again.v));
+    // Every position counts, not only the sum: the last tenth of the tokens alone.
+    const auto tail = [](const std::vector<float>& all) {
+      return std::vector<float>(all.end() - static_cast<std::ptrdiff_t>(all.size() / 10), all.end());
+    };
+    EXPECT_LT(distance(tail(actual.q), tail(expected.q)), 2 * kDistance);
+    EXPECT_LT(distance(tail(actual.k), tail(expected.k)), 2 * kDistance);
+    EXPECT_LT(distance(tail(actual.v), tail(expected.v)), 2 * kDistance);
+  }
+};
+
+TEST_P(SixteenBitsTest, MatrixUnitsForwardIsTheGeneralOne) { expect_forward(tensor_forward); }
+TEST_P(SixteenBitsTest, MatrixUnitsBackwardIsTheGeneralOne) { expect_backward(tensor_backward); }
+TEST_P(SixteenBitsTest, CudnnForwardIsTheGeneralOne) {
+  if (cuda::cudnn_unavailable_reason().empty()) expect_forward(cuda::attention_cudnn_forward);
+}
+TEST_P(SixteenBitsTest, CudnnBackwardIsTheGeneralOne) {
+  if (cuda::cudnn_unavailable_reason().empty()) expect_backward(cuda::attention_cudnn_backward);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, SixteenBitsTest, ::testing::ValuesIn(large_shapes()),
+                         [](const auto& row) { return describe(row.param, DType::kBF16); });
+
+// Casts of P and dS and products of codes are exact on matrix units, so only the order of sums differs, and casts of values within its
+// error of a tie: of P's relative error of 2^-14 at most and a quantum of 2^-4 or more, one in 500, each worth a quantum.
+class Float8Test : public AttentionOnCardTest, public ::testing::WithParamInterface<AttentionShape> {
+ protected:
+  static constexpr double kDistance = 0x1p-4 / 22;  // 2^-4 of the square root of one in 500
+};
+
+TEST_P(Float8Test, MatrixUnitsCastAsTheGeneralKernels) {
+  AttentionShape shape = GetParam();
+  for (const float dropout : {0.0f, 0.2f}) {
+    shape.dropout = dropout;
+    const Qkv qkv{float8_operand(shape, query_cols(shape), DType::kE4M3, 1), float8_operand(shape, key_cols(shape), DType::kE4M3, 2),
+                  float8_operand(shape, key_cols(shape), DType::kE4M3, 3)};
+    const Operand grad_o = float8_operand(shape, query_cols(shape), DType::kE5M2, 4);
+    const Tensor scale_s = make_scalar(device_, 440.0f), scale_p = make_scalar(device_, 65536.0f);
+    const auto role = [&](DType payload, const Tensor& scale, const Tensor& amax) {
+      return AttentionRole{.payload = payload, .scale = scale.data<float>(), .amax = amax.data<float>()};
+    };
+    struct Side {
+      std::vector<float> o, lse;
+      Gradients gradients;
+      float amax_s = 0, amax_p = 0;
+    } sides[2];
+    Tensor o_of_general;
+    for (int i = 0; i < 2; ++i) {
+      const Tensor amax_s = make_scalar(device_, 0.0f), amax_p = make_scalar(device_, 0.0f);
+      const AttentionOutputs out = make_outputs(shape, DType::kBF16);
+      ASSERT_TRUE(forward(i == 0 ? general_forward : tensor_forward, shape, qkv, out, role(DType::kE4M3, scale_s, amax_s)));
+      if (i == 0) o_of_general = out.o;
+      sides[i].o = device_.read(out.o);
+      sides[i].lse = device_.read(out.lse);
+      sides[i].amax_s = device_.read(amax_s)[0];
+      sides[i].gradients = backward(i == 0 ? general_backward : tensor_backward, shape,
+                                    {qkv, {o_of_general, {}}, grad_o, out.lse, role(DType::kE4M3, scale_s, amax_s),
+                                     role(DType::kE5M2, scale_p, amax_p)},
+                                    DType::kBF16);
+      sides[i].amax_p = device_.read(amax_p)[0];
+    }
+    EXPECT_LT(distance(sides[1].o, sides[0].o), kDistance + 0x1p-8);
+    EXPECT_EQ(outside(sides[1].lse, sides[0].lse, std::vector<float>(sides[0].lse.size(), 1.0f), 0x1p-23, kLseError), 0u);
+    EXPECT_NEAR(sides[1].amax_s, sides[0].amax_s, 0x1p-13f * sides[0].amax_s);
+    EXPECT_NEAR(sides[1].amax_p, sides[0].amax_p, 0x1p-10f * sides[0].amax_p);
+    EXPECT_LT(distance(sides[1].gradients.q, sides[0].gradients.q), 2 * kDistance + 0x1p-8);
+    EXPECT_LT(distance(sides[1].gradients.k, sides[0].gradients.k), 2 * kDistance + 0x1p-8);
+    EXPECT_LT(distance(sides[1].gradients.v, sides[0].gradients.v), kDistance + 0x1p-8);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Float8Test, ::testing::ValuesIn(large_shapes()),
+                         [](const auto& row) { return describe(row.param, DType::kE4M3); });
+
+// Dropout in 16 bits, whose mask is of single entries: the same ones.
+TEST_F(AttentionOnCardTest, MatrixUnitsDropTheSameEntries) {
+  const AttentionShape shape =
+      make_shape({.seq = 515, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 64, .causal = true, .dropout = 0.3f});
+  const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
+  const AttentionOutputs expected = make_outputs(shape, DType::kBF16), actual = make_outputs(shape, DType::kBF16);
+  ASSERT_TRUE(forward(general_forward, shape, qkv, expected));
+  ASSERT_TRUE(forward(tensor_forward, shape, qkv, actual));
+  EXPECT_LT(distance(device_.read(actual.o), device_.read(expected.o)), 2 * 0x1p-8 / 1.7);
+  const BackwardOperands operands{qkv,          {expected.o, {}}, gaussian_operand(shape, query_cols(shape), DType::kBF16, 2),
+                                  expected.lse, {},               {}};
+  const Gradients a = backward(general_backward, shape, operands, DType::kBF16);
+  const Gradients b = backward(tensor_backward, shape, operands, DType::kBF16);
+  EXPECT_LT(distance(b.q, a.q), 2 * 0x1p-8 / 1.7);
+  EXPECT_LT(distance(b.k, a.k), 2 * 0x1p-8 / 1.7);
+  EXPECT_LT(distance(b.v, a.v), 2 * 0x1p-8 / 1.7);
+}
+
+// cuDNN casts P relative to the running maximum of its row and not to lse: other ties, the same relative error. Against attention of
+// the same codes without a cast of P each leaves 2^-4 / sqrt(3) at most, as does O's own cast; amax as the definition has it.
+TEST_F(AttentionOnCardTest, CudnnFloat8ForwardIsWithinItsCasts) {
+  if (!cuda::cudnn_unavailable_reason().empty()) return;
+  const AttentionShape shape = make_shape({.seq = 1024, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 128});
+  const Qkv qkv{float8_operand(shape, query_cols(shape), DType::kE4M3, 1), float8_operand(shape, key_cols(shape), DType::kE4M3, 2),
+                float8_operand(shape, key_cols(shape), DType::kE4M3, 3)};
+  const AttentionOutputs expected = make_outputs(shape, DType::kF32), actual = make_outputs(shape, DType::kBF16);
+  ASSERT_TRUE(forward(general_forward, shape, qkv, expected));
+  const Tensor scale_s = make_scalar(device_, 448.0f), amax_s = make_scalar(device_, 0.0f);
+  const Tensor scale_o = make_scalar(device_, 100.0f), amax_o = make_scalar(device_, 0.0f);
+  ASSERT_TRUE(forward(cuda::attention_cudnn_float8_forward, shape, qkv, actual,
+                      {.payload = DType::kE4M3, .scale = scale_s.data<float>(), .amax = amax_s.data<float>()},
+                      {.payload = DType::kE4M3, .scale = scale_o.data<float>(), .amax = amax_o.data<float>()}));
+  const std::vector<float> o = device_.read(expected.o), codes = device_.read(actual.o);
+  EXPECT_LT(distance(codes, o), 2 * 0x1p-4 / 1.7);
+  float largest = 0;
+  for (const float x : o) largest = std::max(largest, std::fabs(x));
+  EXPECT_NEAR(device_.read(amax_o)[0], largest, 0x1p-4f * largest);
+  EXPECT_NEAR(device_.read(amax_s)[0], 1.0f, 0x1p-4f);
+  const std::vector<float> lse = device_.read(expected.lse), ones(lse.size(), 1.0f);
+  EXPECT_EQ(outside(device_.read(actual.lse), lse, ones, 0x1p-23, 16 * 4 * 0x1p-13), 0u);
+}
+
+}  // namespace
+}  // namespace fp8lab::attention_test

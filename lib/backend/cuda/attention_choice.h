@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "backend/kernels.h"
+
+// Which of the card's ways computes a call of attention: a table of plain facts, so that it can be read, and tested without a card.
+namespace fp8lab::cuda {
+
+enum class AttentionWay {
+  kGeneral,      ///< own kernels, FP32 on the ordinary units
+  kTensor,       ///< own kernels, matrix units, 16-bit operands or exactly widened FP8
+  kCudnn,        ///< cuDNN in 16 bits
+  kCudnnFloat8,  ///< cuDNN in FP8
+};
+std::string_view name(AttentionWay way);
+
+struct AttentionCall {
+  AttentionShape shape;
+  DType operands = DType::kBF16;  ///< of q, k and v
+  DType grad_o = DType::kBF16;    ///< backward's
+  DType out = DType::kBF16;       ///< of o, or of the gradients
+  bool casts = false;             ///< P or dS is cast to FP8
+  bool o_cast_known = false;      ///< forward: the scale of O's cast is given
+  bool aligned = false;           ///< rows and pointers of all operands and results start at multiples of 16 bytes
+  bool hopper = false;            ///< the card has the matrix units that the own kernels are written for
+  bool cudnn = false;             ///< the library is there
+};
+
+AttentionWay choose_forward(const AttentionCall& call);
+AttentionWay choose_backward(const AttentionCall& call);
+
+/// Bytes that a deterministic backward of cuDNN holds beside its operands: dP of every head in 16 bits, seq padded to 64.
+std::int64_t cudnn_backward_workspace(const AttentionShape& shape);
+
+}  // namespace fp8lab::cuda

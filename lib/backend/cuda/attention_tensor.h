@@ -1,0 +1,51 @@
+#pragma once
+
+#include "backend/cuda/context.h"
+#include "backend/kernels.h"
+
+// Attention on Hopper's matrix units: what attention_tensor.cpp prepares and the kernels take.
+namespace fp8lab::cuda {
+
+/// A 16-bit operand; FP8 codes have been widened to it exactly, and their scale is still to be multiplied with.
+struct WideOperand {
+  const std::byte* data = nullptr;  ///< of token 0, bf16
+  std::int64_t row_stride = 0;      ///< elements from one token to the next, a multiple of 8
+  const float* scale_inv = nullptr;  ///< null: 1
+};
+
+struct TensorForward {
+  AttentionShape shape;
+  WideOperand q;
+  WideOperand k;
+  WideOperand v;
+  MatrixView o;
+  MatrixView lse;
+  AttentionRole s;
+};
+
+struct TensorBackward {
+  AttentionShape shape;
+  WideOperand q;
+  WideOperand k;
+  WideOperand v;
+  WideOperand grad_o;
+  OperandView o_codes;       ///< as the caller gave them, for the row sums of dO * O
+  OperandView grad_o_codes;
+  MatrixView lse;
+  float* row_dots = nullptr;  ///< scratch, f32 [batch * heads, seq]
+  MatrixView grad_q;
+  MatrixView grad_k;
+  MatrixView grad_v;
+  AttentionRole s;
+  AttentionRole grad_p;
+};
+
+/// out[rows, cols], contiguous bf16 = the codes' values without their scale, exactly. Rows start at multiples of 16 bytes, cols is a
+/// multiple of 16.
+void widen_codes(const MatrixView& codes, std::byte* out, CudaContext& card);
+
+/// head_dim 64 or 128, all operands' rows at multiples of 16 bytes.
+void launch_tensor_forward(const TensorForward& call, CudaContext& card);
+void launch_tensor_backward(const TensorBackward& call, CudaContext& card);
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,323 @@
+#include "backend/cuda/attention_tensor.h"
+#include "backend/cuda/context.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/attention_matrix.cuh"
+
+// The gradient of attention on Hopper's matrix units: one launch for dQ by tiles of queries, one for dK and dV by tiles of keys. Each
+// computes P and dS anew from Q, K, dO, V and lse: seven products instead of five, for which no two blocks add to one sum and nothing is
+// written down, so that runs are bitwise equal and no S x S exists. P and dS go from one product into the next in registers: blocks of
+// keys compute the transposed logits, whose fragments are P^T's.
+//
+// Without casts P and dS are rounded to bf16, 2^-8 of themselves at most; codes and cast values are exact in bf16. Products are summed
+// in FP32: the `cpu` kernel's arithmetic but for the order of sums.
+namespace fp8lab::cuda {
+namespace {
+
+using namespace tensor_attention;
+
+constexpr int kResident = 128;  // rows that a block keeps: queries for dQ, keys for dK and dV
+constexpr int kPassing = 64;    // rows that pass by at a time
+
+template <int Dim>
+constexpr std::uint32_t kResidentBytes = kResident * Dim * 2;
+template <int Dim>
+constexpr std::uint32_t kPassingBytes = kPassing * Dim * 2;
+constexpr std::uint32_t kRowBytes = kPassing * sizeof(float);
+/// Two resident tiles, and two stages of two passing ones and of two floats a row; room to align.
+template <int Dim>
+constexpr std::uint32_t kSharedBytes = 2 * kResidentBytes<Dim> + 2 * (2 * kPassingBytes<Dim> + 2 * kRowBytes) + 1024;
+
+/// Addresses in shared memory.
+template <int Dim>
+struct Tiles {
+  std::uint32_t base;
+
+  __device__ explicit Tiles(const void* shared) : base((wgmma::shared_address(shared) + 1023) / 1024 * 1024) {}
+  __device__ std::uint32_t resident(int which) const { return base + static_cast<std::uint32_t>(which) * kResidentBytes<Dim>; }
+  __device__ std::uint32_t passing(std::int64_t stage, int which) const {
+    return base + 2 * kResidentBytes<Dim> + static_cast<std::uint32_t>(2 * (stage & 1) + which) * kPassingBytes<Dim>;
+  }
+  __device__ std::uint32_t rows(std::int64_t stage, int which) const {
+    return base + 2 * kResidentBytes<Dim> + 4 * kPassingBytes<Dim> + static_cast<std::uint32_t>(2 * (stage & 1) + which) * kRowBytes;
+  }
+};
+
+__device__ float shared_float(std::uint32_t address) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(value) : "r"(address));
+  return value;
+}
+
+struct Factors {
+  float logit;   ///< makes logits in units of 2^ of a product of Q and K
+  float grad_p;  ///< makes dP of a product of dO and V
+
+  __device__ explicit Factors(const TensorBackward& call)
+      : logit(joint_factor(scale_inv_of(call.q), scale_inv_of(call.k), call.shape.softmax_scale) * kLog2E),
+        grad_p(joint_factor(scale_inv_of(call.grad_o), scale_inv_of(call.v))) {}
+};
+
+/// Logits and products dO V^T of a tile become P as dV's product takes it, and dS. `Transposed`: rows are keys. `Plain`: there are
+/// neither casts nor dropout.
+template <bool Transposed, bool Plain>
+struct Softmax {
+  const TensorBackward& call;
+  Factors factors;
+  AttentionDropout dropout;
+  PairCast s_cast;
+  PairCast grad_p_cast;
+
+  __device__ Softmax(const TensorBackward& c, std::int64_t sequence, std::int64_t head)
+      : call(c), factors(c), dropout(c.shape, sequence, head), s_cast(c.s), grad_p_cast(c.grad_p) {}
+
+  /// A thread's element i is at row `row` + (i % 4 / 2) * 8, column `col` + 8 * (i / 4) + i % 2; `lse` (base 2) and `dot` are of its
+  /// query. `inside` holds where no element of the warp group is masked.
+  template <class Lse, class Dot>
+  __device__ void apply(float (&p)[kPassing / 2], float (&grad)[kPassing / 2], std::int64_t row, std::int64_t col, bool inside,
+                        Lse&& lse, Dot&& dot) {
+#pragma unroll
+    for (int i = 0; i < kPassing / 2; i += 2) {
+      float weight[2], slope[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const std::int64_t r = row + (i % 4 / 2) * 8, c = col + 8 * (i / 4) + e;
+        const std::int64_t query = Transposed ? c : r, key = Transposed ? r : c;
+        weight[e] = exponential2(__fmaf_rn(p[i + e], factors.logit, -lse(i + e)));
+        if (!inside && (key >= call.shape.seq || query >= call.shape.seq || (call.shape.causal && key > query))) weight[e] = 0.0f;
+        if constexpr (Plain) {
+          slope[e] = weight[e] * __fmaf_rn(grad[i + e], factors.grad_p, -dot(i + e));
+        } else {
+          const float kept = dropout.active() ? dropout.factor(query, key) : 1.0f;
+          slope[e] = weight[e] * __fmaf_rn(grad[i + e] * factors.grad_p, kept, -dot(i + e));
+          weight[e] *= kept;
+        }
+      }
+      if constexpr (!Plain) {
+        s_cast.apply(weight[0], weight[1]);
+        grad_p_cast.apply(slope[0], slope[1]);
+      }
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        p[i + e] = weight[e];
+        grad[i + e] = slope[e];
+      }
+    }
+  }
+};
+
+__device__ void pack_fragments(const float (&values)[kPassing / 2], std::uint32_t (&fragments)[kPassing / 16][4]) {
+#pragma unroll
+  for (int i = 0; i < kPassing / 4; ++i) fragments[i / 4][i % 4] = wgmma::pack(values[2 * i], values[2 * i + 1]);
+}
+
+template <int Dim, bool Plain>
+__global__ void __launch_bounds__(kThreads, 1) attention_tensor_grad_q_kernel(TensorBackward call, int query_tiles) {
+  extern __shared__ std::byte dynamic_shared[];
+  const Tiles<Dim> tiles(dynamic_shared);
+  const AttentionShape& shape = call.shape;
+  const std::int64_t tile = query_tiles - 1 - blockIdx.x % query_tiles, job = blockIdx.x / query_tiles;
+  const std::int64_t head = job % shape.heads, sequence = job / shape.heads;
+  const std::int64_t kv_head = head / (shape.heads / shape.kv_heads);
+  const std::int64_t first_query = tile * kResident;
+  const std::int64_t limit = shape.causal ? min(first_query + kResident, shape.seq) : shape.seq;
+  const std::int64_t key_tiles = (limit + kPassing - 1) / kPassing;
+  const HeadRows k_rows(call.k, shape, sequence, kv_head), v_rows(call.v, shape, sequence, kv_head);
+  const auto copy_tile = [&](std::int64_t at) {
+    copy_rows_async<kPassing, Dim>(k_rows, at * kPassing, shape.seq, tiles.passing(at, 0));
+    copy_rows_async<kPassing, Dim>(v_rows, at * kPassing, shape.seq, tiles.passing(at, 1));
+    wgmma::commit_copies();
+  };
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int group = thread / wgmma::kGroupThreads;
+  const std::int64_t first_row = first_query + 64 * group;
+  const std::int64_t row = first_row + 16 * (thread % wgmma::kGroupThreads / 32) + thread % 32 / 4;
+  const std::uint32_t group_offset = static_cast<std::uint32_t>(group * 64 * wgmma::kRowBytes);
+  Softmax<false, Plain> softmax(call, sequence, head);
+  float lse[2], dot[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t query = row + 8 * half, line = sequence * shape.heads + head;
+    const bool inside = query < shape.seq;
+    lse[half] = inside ? shift_of(reinterpret_cast<const float*>(call.lse.data)[line * call.lse.row_stride + query]) * kLog2E : 0.0f;
+    dot[half] = inside ? call.row_dots[line * shape.seq + query] : 0.0f;
+  }
+
+  copy_rows_async<kResident, Dim>(HeadRows(call.q, shape, sequence, head), first_query, shape.seq, tiles.resident(0));
+  copy_rows_async<kResident, Dim>(HeadRows(call.grad_o, shape, sequence, head), first_query, shape.seq, tiles.resident(1));
+  copy_tile(0);
+  float grad_q[Dim / 2] = {};
+  for (std::int64_t at = 0; at < key_tiles; ++at) {
+    wgmma::wait_copies();
+    wgmma::publish();
+    __syncthreads();
+    if (at + 1 < key_tiles) copy_tile(at + 1);
+
+    float p[kPassing / 2], grad[kPassing / 2];
+    wgmma::fence();
+    multiply_rows<Dim, kResident, kPassing>(p, tiles.resident(0) + group_offset, tiles.passing(at, 0));
+    multiply_rows<Dim, kResident, kPassing>(grad, tiles.resident(1) + group_offset, tiles.passing(at, 1));
+    wgmma::commit();
+    wgmma::wait<0>();
+    wgmma::settle(p);
+    wgmma::settle(grad);
+    const std::int64_t first_key = at * kPassing;
+    const bool inside = first_key + kPassing <= shape.seq && first_row + 64 <= shape.seq &&
+                        !(shape.causal && first_key + kPassing - 1 > first_row);
+    softmax.apply(p, grad, row, first_key + 2 * (thread % 4), inside, [&](int i) { return lse[i % 4 / 2]; },
+                  [&](int i) { return dot[i % 4 / 2]; });
+    std::uint32_t fragments[kPassing / 16][4];
+    pack_fragments(grad, fragments);
+    wgmma::fence();
+    add_fragments<kPassing, kPassing>(grad_q, fragments, tiles.passing(at, 0));
+    wgmma::commit();
+    wgmma::wait<0>();
+    wgmma::settle(grad_q);
+  }
+  store_sums(grad_q, call.grad_q, shape, sequence, head, first_row,
+             joint_factor(softmax.grad_p_cast.scale_inv(), scale_inv_of(call.k), shape.softmax_scale));
+}
+
+template <int Dim, bool Plain>
+__global__ void __launch_bounds__(kThreads, 1) attention_tensor_grad_kv_kernel(TensorBackward call, int key_tiles) {
+  extern __shared__ std::byte dynamic_shared[];
+  const Tiles<Dim> tiles(dynamic_shared);
+  const AttentionShape& shape = call.shape;
+  // The first keys have the most queries under the causal mask.
+  const std::int64_t tile = blockIdx.x % key_tiles, job = blockIdx.x / key_tiles;
+  const std::int64_t kv_head = job % shape.kv_heads, sequence = job / shape.kv_heads;
+  const std::int64_t members = shape.heads / shape.kv_heads;
+  const std::int64_t first_key = tile * kResident;
+  const std::int64_t first_tile = shape.causal ? first_key / kPassing : 0;
+  const std::int64_t tiles_per_head = (shape.seq + kPassing - 1) / kPassing - first_tile;
+  // Tiles of queries of one head of the group after the other.
+  const auto copy_tile = [&](std::int64_t at) {
+    const std::int64_t head = kv_head * members + at / tiles_per_head;
+    const std::int64_t first_query = (first_tile + at % tiles_per_head) * kPassing;
+    copy_rows_async<kPassing, Dim>(HeadRows(call.q, shape, sequence, head), first_query, shape.seq, tiles.passing(at, 0));
+    copy_rows_async<kPassing, Dim>(HeadRows(call.grad_o, shape, sequence, head), first_query, shape.seq, tiles.passing(at, 1));
+    if (threadIdx.x < 2 * kPassing) {
+      const int which = static_cast<int>(threadIdx.x) / kPassing, of_tile = static_cast<int>(threadIdx.x) % kPassing;
+      const std::int64_t query = first_query + of_tile, line = sequence * shape.heads + head;
+      const float* const from = which == 0 ? reinterpret_cast<const float*>(call.lse.data) + line * call.lse.row_stride
+                                           : call.row_dots + line * shape.seq;
+      wgmma::copy_float_async(tiles.rows(at, which) + static_cast<std::uint32_t>(of_tile) * 4, from + (query < shape.seq ? query : 0),
+                              query < shape.seq);
+    }
+    wgmma::commit_copies();
+  };
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int group = thread / wgmma::kGroupThreads;
+  const std::int64_t first_row = first_key + 64 * group;
+  const std::int64_t row = first_row + 16 * (thread % wgmma::kGroupThreads / 32) + thread % 32 / 4;
+  const std::uint32_t group_offset = static_cast<std::uint32_t>(group * 64 * wgmma::kRowBytes);
+  copy_rows_async<kResident, Dim>(HeadRows(call.k, shape, sequence, kv_head), first_key, shape.seq, tiles.resident(0));
+  copy_rows_async<kResident, Dim>(HeadRows(call.v, shape, sequence, kv_head), first_key, shape.seq, tiles.resident(1));
+  copy_tile(0);
+  Softmax<true, Plain> softmax(call, sequence, kv_head * members);
+  float grad_k[Dim / 2] = {}, grad_v[Dim / 2] = {};
+  for (std::int64_t at = 0; at < members * tiles_per_head; ++at) {
+    wgmma::wait_copies();
+    wgmma::publish();
+    __syncthreads();
+    if (at + 1 < members * tiles_per_head) copy_tile(at + 1);
+
+    float p[kPassing / 2], grad[kPassing / 2];
+    wgmma::fence();
+    multiply_rows<Dim, kResident, kPassing>(p, tiles.resident(0) + group_offset, tiles.passing(at, 0));
+    multiply_rows<Dim, kResident, kPassing>(grad, tiles.resident(1) + group_offset, tiles.passing(at, 1));
+    wgmma::commit();
+    wgmma::wait<0>();
+    wgmma::settle(p);
+    wgmma::settle(grad);
+    const std::int64_t first_query = (first_tile + at % tiles_per_head) * kPassing;
+    if constexpr (!Plain) softmax.dropout = AttentionDropout(shape, sequence, kv_head * members + at / tiles_per_head);
+    const bool inside = first_query + kPassing <= shape.seq && first_row + 64 <= shape.seq &&
+                        !(shape.causal && first_row + 63 > first_query);
+    const auto of_column = [&](int which, int i) {
+      return shared_float(tiles.rows(at, which) + static_cast<std::uint32_t>(8 * (i / 4) + 2 * (thread % 4) + i % 2) * 4);
+    };
+    softmax.apply(p, grad, row, first_query + 2 * (thread % 4), inside, [&](int i) { return shift_of(of_column(0, i)) * kLog2E; },
+                  [&](int i) { return of_column(1, i); });
+    std::uint32_t p_fragments[kPassing / 16][4], grad_fragments[kPassing / 16][4];
+    pack_fragments(p, p_fragments);
+    pack_fragments(grad, grad_fragments);
+    wgmma::fence();
+    add_fragments<kPassing, kPassing>(grad_v, p_fragments, tiles.passing(at, 1));
+    add_fragments<kPassing, kPassing>(grad_k, grad_fragments, tiles.passing(at, 0));
+    wgmma::commit();
+    wgmma::wait<0>();
+    wgmma::settle(grad_v);
+    wgmma::settle(grad_k);
+  }
+  store_sums(grad_k, call.grad_k, shape, sequence, kv_head, first_row,
+             joint_factor(softmax.grad_p_cast.scale_inv(), scale_inv_of(call.q), shape.softmax_scale));
+  store_sums(grad_v, call.grad_v, shape, sequence, kv_head, first_row,
+             joint_factor(softmax.s_cast.scale_inv(), scale_inv_of(call.grad_o)));
+  softmax.s_cast.store_amax(call.s);
+  softmax.grad_p_cast.store_amax(call.grad_p);
+}
+
+/// One warp a row.
+__global__ void __launch_bounds__(kThreads) attention_tensor_row_dots_kernel(TensorBackward call) {
+  const AttentionShape& shape = call.shape;
+  const std::int64_t line = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  if (line >= shape.batch * shape.heads * shape.seq) return;
+  // Rows in the order in which they lie in memory.
+  const std::int64_t head = line % shape.heads, token = line / shape.heads;
+  double dot = 0;  // dS is a difference with it, so its error would not stay small against dS
+  for (std::int64_t d = threadIdx.x % 32; d < shape.head_dim; d += 32)
+    dot += static_cast<double>(load_element(call.o_codes.values, token, head * shape.head_dim + d)) *
+           static_cast<double>(load_element(call.grad_o_codes.values, token, head * shape.head_dim + d));
+  for (int distance = 16; distance > 0; distance /= 2) dot += __shfl_xor_sync(0xFFFFFFFFu, dot, distance);
+  if (threadIdx.x % 32 != 0) return;
+  const double factor = joint_factor(cuda::scale_inv_of(call.grad_o_codes), cuda::scale_inv_of(call.o_codes));
+  const std::int64_t query = token / shape.batch, sequence = token % shape.batch;
+  call.row_dots[(sequence * shape.heads + head) * shape.seq + query] = static_cast<float>(dot * factor);
+}
+
+/// Once per card: the kernels may use their shared memory.
+template <int Dim, bool Plain>
+struct Prepared {
+  explicit Prepared(CudaContext&) {
+    cuda_check(cudaFuncSetAttribute(attention_tensor_grad_q_kernel<Dim, Plain>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    kSharedBytes<Dim>),
+               "cudaFuncSetAttribute");
+    cuda_check(cudaFuncSetAttribute(attention_tensor_grad_kv_kernel<Dim, Plain>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    kSharedBytes<Dim>),
+               "cudaFuncSetAttribute");
+  }
+};
+
+template <int Dim, bool Plain>
+void launch(const TensorBackward& call, CudaContext& card) {
+  card.kept<Prepared<Dim, Plain>>();
+  const AttentionShape& shape = call.shape;
+  const std::int64_t tiles = (shape.seq + kResident - 1) / kResident;
+  attention_tensor_grad_q_kernel<Dim, Plain><<<static_cast<unsigned>(tiles * shape.heads * shape.batch), kThreads, kSharedBytes<Dim>,
+                                               card.stream()>>>(call, static_cast<int>(tiles));
+  cuda_check_launch("attention_tensor_grad_q_kernel");
+  attention_tensor_grad_kv_kernel<Dim, Plain><<<static_cast<unsigned>(tiles * shape.kv_heads * shape.batch), kThreads,
+                                                kSharedBytes<Dim>, card.stream()>>>(call, static_cast<int>(tiles));
+  cuda_check_launch("attention_tensor_grad_kv_kernel");
+}
+
+template <int Dim>
+void launch(const TensorBackward& call, CudaContext& card) {
+  const bool plain = call.s.scale == nullptr && call.grad_p.scale == nullptr && call.shape.dropout == 0.0f;
+  plain ? launch<Dim, true>(call, card) : launch<Dim, false>(call, card);
+}
+
+}  // namespace
+
+void launch_tensor_backward(const TensorBackward& call, CudaContext& card) {
+  const AttentionShape& shape = call.shape;
+  const std::int64_t lines = shape.batch * shape.heads * shape.seq;
+  attention_tensor_row_dots_kernel<<<static_cast<unsigned>((lines * 32 + kThreads - 1) / kThreads), kThreads, 0, card.stream()>>>(
+      call);
+  cuda_check_launch("attention_tensor_row_dots_kernel");
+  call.shape.head_dim == 128 ? launch<128>(call, card) : launch<64>(call, card);
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,146 @@
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+#include "backend/cuda/attention_tensor.h"
+#include "backend/cuda/device/attention_rules.cuh"
+#include "backend/cuda/device/wgmma.cuh"
+
+// What the attention kernels on matrix units share: tiles in shared memory, exponentials, casts of pairs.
+namespace fp8lab::cuda::tensor_attention {
+
+inline constexpr int kThreads = 2 * wgmma::kGroupThreads;
+inline constexpr float kLog2E = 0x1.715476p+0f;
+
+/// One head of one sequence of a WideOperand: row `position` starts `position * position_bytes` behind `first`.
+struct HeadRows {
+  const std::byte* first;
+  std::int64_t position_bytes;
+
+  __device__ HeadRows(const WideOperand& operand, const AttentionShape& shape, std::int64_t sequence, std::int64_t head)
+      : first(operand.data + 2 * (sequence * operand.row_stride + head * shape.head_dim)),
+        position_bytes(2 * shape.batch * operand.row_stride) {}
+};
+
+/// Starts copies of `Rows` rows of Dim columns from `first_row` to panels at `to`; zeros from `seq` on.
+template <int Rows, int Dim>
+__device__ inline void copy_rows_async(const HeadRows& rows, std::int64_t first_row, std::int64_t seq, std::uint32_t to) {
+  constexpr int kUnits = Dim / 8, kPanelUnits = wgmma::kPanelCols / 8;
+#pragma unroll
+  for (int i = 0; i < Rows * kUnits / kThreads; ++i) {
+    const int at = i * kThreads + static_cast<int>(threadIdx.x);
+    const int row = at / kUnits, unit = at % kUnits;
+    const std::int64_t position = first_row + row;
+    const bool valid = position < seq;
+    const std::byte* const from = rows.first + (valid ? position : 0) * rows.position_bytes + unit * 16;
+    wgmma::copy_unit_async(to + static_cast<std::uint32_t>(unit / kPanelUnits * Rows * wgmma::kRowBytes) +
+                               wgmma::unit_offset(row, unit % kPanelUnits),
+                           from, valid);
+  }
+}
+
+/// sums = a b^T, both along their rows, for rows of Dim columns in panels of ARows and BRows rows.
+template <int Dim, int ARows, int BRows, int Sums>
+__device__ inline void multiply_rows(float (&sums)[Sums], std::uint32_t a, std::uint32_t b) {
+#pragma unroll
+  for (int step = 0; step < Dim / wgmma::kStepCols; ++step) {
+    const std::uint32_t within = static_cast<std::uint32_t>(step % 4) * 32;
+    const std::uint32_t panel = static_cast<std::uint32_t>(step / 4) * wgmma::kRowBytes;
+    wgmma::multiply_tile(sums, wgmma::along_rows(a + panel * ARows + within), wgmma::along_rows(b + panel * BRows + within),
+                         step > 0);
+  }
+}
+
+/// sums += fragments b, b across its rows, for fragments of Depth columns and panels of BRows rows.
+template <int Depth, int BRows, int Sums>
+__device__ inline void add_fragments(float (&sums)[Sums], const std::uint32_t (&fragments)[Depth / 16][4], std::uint32_t b) {
+#pragma unroll
+  for (int step = 0; step < Depth / wgmma::kStepCols; ++step)
+    wgmma::multiply_fragments(sums, fragments[step],
+                              wgmma::across_rows(b + static_cast<std::uint32_t>(step) * wgmma::kStepCols * wgmma::kRowBytes,
+                                                 BRows * wgmma::kRowBytes),
+                              1);
+}
+
+/// 2^x within 2 ulp; 0 below -126.
+__device__ inline float exponential2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(result) : "f"(x));
+  return result;
+}
+
+__device__ inline float scale_inv_of(const WideOperand& operand) { return operand.scale_inv != nullptr ? *operand.scale_inv : 1.0f; }
+
+/// A cast role as one thread sees it, two values at a time; what AttentionCast is to the general kernels.
+class PairCast {
+ public:
+  __device__ explicit PairCast(const AttentionRole& role)
+      : active_(role.scale != nullptr),
+        kind_(role.payload == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2),
+        scale_(active_ ? *role.scale : 1.0f),
+        scale_inv_(active_ ? 1.0f / scale_ : 1.0f) {}
+  __device__ float scale_inv() const { return scale_inv_; }
+  __device__ void apply(float& a, float& b) {
+    if (!active_) return;
+    raise(a);
+    raise(b);
+    const __nv_fp8x2_storage_t codes = __nv_cvt_float2_to_fp8x2(make_float2(a * scale_, b * scale_), __NV_SATFINITE, kind_);
+    const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(codes, kind_);  // exact
+    a = __half2float(__half(__half_raw{halves.x}));
+    b = __half2float(__half(__half_raw{halves.y}));
+  }
+  /// All 32 lanes call.
+  __device__ void store_amax(const AttentionRole& role) const {
+    if (!active_ || role.amax == nullptr) return;
+    const unsigned largest = __reduce_max_sync(0xFFFFFFFFu, amax_bits_);
+    if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<unsigned*>(role.amax), largest);
+  }
+
+ private:
+  __device__ void raise(float value) {
+    const std::uint32_t magnitude = float_bits(value) & kFloatMagnitudeMask;  // NaN is above all
+    amax_bits_ = magnitude > amax_bits_ ? magnitude : amax_bits_;
+  }
+
+  bool active_;
+  __nv_fp8_interpretation_t kind_;
+  float scale_;
+  float scale_inv_;
+  std::uint32_t amax_bits_ = 0;
+};
+
+/// Two neighbouring elements of a row, each rounded once; the first lies at a multiple of both.
+__device__ inline void store_pair(const MatrixView& matrix, std::int64_t row, std::int64_t col, float a, float b) {
+  const std::int64_t at = row * matrix.row_stride + col;
+  switch (matrix.dtype) {
+    case DType::kBF16:
+      *reinterpret_cast<std::uint32_t*>(matrix.data + 2 * at) =
+          f32_to_bf16(a).bits | static_cast<std::uint32_t>(f32_to_bf16(b).bits) << 16;
+      break;
+    case DType::kF16:
+      *reinterpret_cast<std::uint32_t*>(matrix.data + 2 * at) =
+          f32_to_f16(a).bits | static_cast<std::uint32_t>(f32_to_f16(b).bits) << 16;
+      break;
+    default: *reinterpret_cast<float2*>(matrix.data + 4 * at) = make_float2(a, b); break;
+  }
+}
+
+/// Rows of a warp group's sums times `factor`, to rows `first_row` + ... of a head; those from `seq` on are left out.
+template <int Sums>
+__device__ inline void store_sums(const float (&sums)[Sums], const MatrixView& matrix, const AttentionShape& shape,
+                                  std::int64_t sequence, std::int64_t head, std::int64_t first_row, float factor) {
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x % wgmma::kGroupThreads / 32);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t row = first_row + 16 * warp + lane / 4 + 8 * half;
+    if (row >= shape.seq) continue;
+#pragma unroll
+    for (int block = 0; block < Sums / 4; ++block)
+      store_pair(matrix, row * shape.batch + sequence, head * shape.head_dim + 8 * block + 2 * (lane % 4),
+                 sums[4 * block + 2 * half] * factor, sums[4 * block + 2 * half + 1] * factor);
+  }
+}
+
+}  // namespace fp8lab::cuda::tensor_attention
