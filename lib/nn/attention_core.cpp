@@ -81,11 +81,14 @@ Variable AttentionCore::forward_quantized(Runtime& runtime, const Variable& qkv)
   const Split parts = split(qkv.value);
   const std::array<Tensor, 3> inputs{parts.q, parts.k, parts.v};
   std::vector<QuantizedTensor> qkv8 = quantize_together(device, inputs, scales.quantizer(kQkv, {}, local));
+  AttentionRole o_cast;
+  if (formats_->o && formats_->o->amax_source == AmaxSource::kHistory) o_cast = scales.kernel_role(kO);
   AttentionOutputs result = attention_forward(device, {.shape = shape,
                                                        .q = qkv8[0].rowwise_operand(),
                                                        .k = qkv8[1].rowwise_operand(),
                                                        .v = qkv8[2].rowwise_operand(),
                                                        .s = scales.kernel_role(kS),
+                                                       .o_cast = o_cast,
                                                        .out_dtype = dtype,
                                                        .o_holder = local,
                                                        .lse_holder = local});
