@@ -115,7 +115,11 @@ std::vector<std::int64_t> sampled(std::int64_t size) {
 struct Sampled {
   std::vector<double> made;
   Expected expected{};
+  std::vector<double> shortened;  ///< what is expected, less the last terms
 };
+
+/// A kernel that drops the end of a reduction drops this much or more.
+constexpr std::int64_t kEnd = 128;
 
 Sampled sample(Device& device, const LargeOperand& a, const LargeOperand& b, const Options& options, const MatrixUnit* unit) {
   const Tensor out = multiply(device, a, b, options);
@@ -125,8 +129,9 @@ Sampled sample(Device& device, const LargeOperand& a, const LargeOperand& b, con
   for (const std::int64_t i : sampled(a.spec().rows)) {
     const std::vector<float> row = device.read(out.row_range(i, 1));
     for (const std::int64_t j : sampled(b.spec().rows)) {
-      double sum = 0.0, magnitude = 0.0;
+      double sum = 0.0, magnitude = 0.0, shortened = 0.0;
       for (std::int64_t l = 0; l < k; ++l) {
+        if (l == k - kEnd) shortened = sum;
         const double product = a.at(i, l) * b.at(j, l);
         products[static_cast<std::size_t>(l)] = product;
         sum += product;
@@ -134,6 +139,7 @@ Sampled sample(Device& device, const LargeOperand& a, const LargeOperand& b, con
       }
       result.made.push_back(row[static_cast<std::size_t>(j)]);
       result.expected.value.push_back(sum);
+      result.shortened.push_back(shortened);
       result.expected.error.push_back(static_cast<double>(k + 4) * kUnit * magnitude +
                                       (unit ? reference::likely_error_on(*unit, products) : 0.0));
     }
@@ -154,7 +160,7 @@ TEST_P(GemmOnCard, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
       const MatrixUnit* const unit = summed_in_eight_bits(GetParam()) ? (fast ? &kFast : &kUnit13) : nullptr;
       const Sampled entries = sample(*card_, a, b, {.out = DType::kF32, .fast = fast}, unit);
       EXPECT_TRUE(all_within(entries.made, entries.expected));
-      EXPECT_TRUE(refuses_mutations(entries.expected));
+      EXPECT_FALSE(all_within(entries.shortened, entries.expected));
     }
   }
   EXPECT_EQ(cuda::gemm_routes(card_->context()).general, 0);
@@ -162,8 +168,8 @@ TEST_P(GemmOnCard, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
 
 // Whatever shape, type of result, bias and accumulation: integers whose sums are exact have the bits of the cpu kernel.
 TEST_P(GemmOnCard, SmallIntegersHaveTheBitsOfTheCpu) {
-  constexpr std::int64_t kShapes[][3] = {{128, 256, 512}, {264, 144, 384}, {65, 63, 77},
-                                         {1, 16, 32},     {130, 1, 128},   {72, 48, 200}};
+  constexpr std::int64_t kShapes[][3] = {{128, 256, 512}, {264, 144, 384}, {65, 63, 77},     {1, 16, 32},
+                                         {130, 1, 128},   {72, 48, 200},   {512, 2048, 256}, {16, 16, 768}};
   const std::unique_ptr<Device> cpu = open("cpu");
   for (const auto& [m, n, k] : kShapes) {
     const LargeOperand a = make(GetParam(), true, m, k, Draw::kIntegers), b = make(GetParam(), false, n, k, Draw::kIntegers);

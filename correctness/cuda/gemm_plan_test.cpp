@@ -148,6 +148,17 @@ TEST(GemmPlan, ResultsThatTheLibraryCannotWriteAreFinishedApart) {
   EXPECT_FALSE(plan_gemm(args).problem.accumulate);
 }
 
+// What the library itself would round to 16 bits in between.
+TEST(GemmPlan, SixteenBitsAreRoundedToOnce) {
+  GemmArgs args = product(plain(DType::kBF16, 48, 128), plain(DType::kBF16, 32, 128));
+  args.accumulate = true;
+  EXPECT_EQ(plan_of(args), "library: bf16 x bf16 -> f32, finished apart");
+  args.out = matrix(DType::kF32, 48, 32);
+  EXPECT_EQ(plan_of(args), "library: bf16 x bf16 -> f32 plus what it holds");
+  const GemmArgs odd = product(plain(DType::kBF16, 48, 77), plain(DType::kBF16, 31, 77));
+  EXPECT_EQ(plan_of(with_bias(odd, DType::kBF16)), "library: bf16 x bf16 -> f32, not aligned, finished apart");
+}
+
 TEST(GemmPlan, AccumulationAndFastSums) {
   GemmArgs args = product(per_tensor(48, 128), per_tensor(32, 128), DType::kF32);
   args.accumulate = true;

@@ -104,40 +104,34 @@ __global__ void gemm_finish_kernel(const __grid_constant__ GemmFinishArgs args) 
     finish(args.out, args.bias, args.accumulate, i, j, element<float>(args.product.data, i * args.product.row_stride + j));
 }
 
-/// Codes that one thread takes: 16 bytes.
-constexpr int kRun = 16;
+/// Codes that one thread takes: as many as are 16 bytes of BF16, so that a warp writes without gaps.
+constexpr int kRun = 8;
 
-/// In stored order: out row-major. `Whole`: rows are runs of kRun that begin at multiples of 16 bytes, and a run has one scale or
-/// kRun contiguous ones.
+/// In stored order: out row-major. `Whole`: rows are runs of kRun that begin at multiples of kRun bytes, and a run has one scale
+/// or kRun contiguous ones.
 template <bool Whole>
 __global__ void dequantize_to_bf16_kernel(const __grid_constant__ OperandView in, const __grid_constant__ MatrixView out) {
   const std::int64_t first = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kRun;
   if (first >= out.cols) return;
-  const bool one_scale = in.scales.block_cols >= kRun;
   for (std::int64_t i = blockIdx.y; i < out.rows; i += gridDim.y) {
     __nv_bfloat16* const to = reinterpret_cast<__nv_bfloat16*>(out.data) + i * out.row_stride + first;
     if constexpr (Whole) {
-      union {
-        uint4 whole;
-        std::uint8_t codes[kRun];
-      } from, bytes;
-      from.whole = *reinterpret_cast<const uint4*>(in.values.data + i * in.values.row_stride + first);
       const std::byte* const scales = in.scales.data + i / in.scales.block_rows * in.scales.row_stride;
-      if (one_scale)
-        bytes.codes[0] = element<std::uint8_t>(scales, first / in.scales.block_cols * in.scales.col_stride);
-      else
-        bytes.whole = *reinterpret_cast<const uint4*>(scales + first);
-      union {
-        uint4 whole[2];
-        __nv_bfloat16 values[kRun];
-      } made;
+      const bool one_scale = in.scales.block_cols != 1;
+      const uint2 codes = *reinterpret_cast<const uint2*>(in.values.data + i * in.values.row_stride + first);
+      const uint2 each = one_scale ? uint2{} : *reinterpret_cast<const uint2*>(scales + first);
+      const std::uint8_t common =
+          one_scale ? element<std::uint8_t>(scales, first / in.scales.block_cols * in.scales.col_stride) : std::uint8_t{0};
+      std::uint32_t made[kRun / 2];
 #pragma unroll
       for (int j = 0; j < kRun; ++j) {
-        const float code = in.values.dtype == DType::kE4M3 ? e4m3_to_f32(from.codes[j]) : e5m2_to_f32(from.codes[j]);
-        made.values[j] = __float2bfloat16_rn(code * e8m0_to_f32(bytes.codes[one_scale ? 0 : j]));
+        const auto code = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> 8 * (j % 4));
+        const auto scale = one_scale ? common : static_cast<std::uint8_t>((j < 4 ? each.x : each.y) >> 8 * (j % 4));
+        const float value = in.values.dtype == DType::kE4M3 ? e4m3_to_f32(code) : e5m2_to_f32(code);
+        const std::uint32_t bits = __bfloat16_as_ushort(__float2bfloat16_rn(value * e8m0_to_f32(scale)));
+        made[j / 2] = j % 2 == 0 ? bits : made[j / 2] | bits << 16;
       }
-      reinterpret_cast<uint4*>(to)[0] = made.whole[0];
-      reinterpret_cast<uint4*>(to)[1] = made.whole[1];
+      *reinterpret_cast<uint4*>(to) = {made[0], made[1], made[2], made[3]};
     } else {
       for (int j = 0; j < kRun && first + j < out.cols; ++j) to[j] = __float2bfloat16_rn(term(in, i, first + j));
     }
@@ -154,16 +148,16 @@ OperandView transposed(const OperandView& operand) {
   return turned;
 }
 
-bool at_16_bytes(const std::byte* data, std::int64_t stride) {
-  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && stride % 16 == 0;
+bool at_runs(const std::byte* data, std::int64_t stride) {
+  return reinterpret_cast<std::uintptr_t>(data) % kRun == 0 && stride % kRun == 0;
 }
 
 bool in_whole_runs(const OperandView& operand) {
   const ScaleView& scales = operand.scales;
   const bool one_scale = scales.block_cols % kRun == 0;
-  const bool a_scale_each = scales.block_cols == 1 && scales.col_stride == 1 && at_16_bytes(scales.data, scales.row_stride);
+  const bool a_scale_each = scales.block_cols == 1 && scales.col_stride == 1 && at_runs(scales.data, scales.row_stride);
   return operand.values.col_stride == 1 && operand.values.cols % kRun == 0 &&
-         at_16_bytes(operand.values.data, operand.values.row_stride) && (one_scale || a_scale_each);
+         at_runs(operand.values.data, operand.values.row_stride) && (one_scale || a_scale_each);
 }
 
 dim3 rows_of_runs(std::int64_t rows, std::int64_t runs, int threads) {
@@ -189,7 +183,7 @@ void dequantize_to_bf16(const OperandView& operand, const MatrixView& out, CudaC
   const bool turned = out.col_stride != 1;
   const OperandView in = turned ? transposed(operand) : operand;
   const MatrixView stored = turned ? out.transposed() : out;
-  constexpr int kRunThreads = 128;
+  constexpr int kRunThreads = 256;
   const dim3 grid = rows_of_runs(stored.rows, (stored.cols + kRun - 1) / kRun, kRunThreads);
   if (in_whole_runs(in))
     dequantize_to_bf16_kernel<true><<<grid, kRunThreads, 0, card.stream()>>>(in, stored);

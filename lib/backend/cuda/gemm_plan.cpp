@@ -100,6 +100,10 @@ bool adds_bias_of(const LibraryProblem& problem, DType bias) {
   return bias == problem.out;
 }
 
+bool operands_aligned(const GemmArgs& args, const LibraryProblem& problem) {
+  return aligned(args.a.values.data) && aligned(problem.a) && aligned(args.b.values.data) && aligned(problem.b);
+}
+
 /// Fills in the result's side of `plan`, by way of scratch where the library cannot write it.
 void plan_result(const GemmArgs& args, GemmPlan& plan) {
   LibraryProblem& problem = plan.problem;
@@ -109,25 +113,24 @@ void plan_result(const GemmArgs& args, GemmPlan& plan) {
   problem.out = out.dtype;
   const bool direct = plan_strides(out, lies).empty() && !lies.along_rows && makes(problem.a, out.dtype) &&
                       (!is_float8(problem.a.dtype) || (aligned(out.data) && aligned(lies)));
+  const bool aligned_operands = operands_aligned(args, problem);
+  problem.aligned = aligned_operands && aligned(out.data) && aligned(lies);
   const bool bias_direct = bias.data == nullptr || (adds_bias_of(problem, bias.dtype) && aligned(bias.data) &&
                                                     (bias.col_stride == 1 || bias.cols <= 1));
-  plan.finish = !direct || !bias_direct;
+  // The library rounds a product to 16 bits before it adds what such a matrix holds, and, off its aligned kernels, before it
+  // adds a bias; here both are rounded once.
+  const bool rounds_twice = size_bytes(out.dtype) < 4 && (args.accumulate || (bias.data != nullptr && !problem.aligned));
+  plan.finish = !direct || !bias_direct || rounds_twice;
   if (plan.finish) {
     problem.out = DType::kF32;
     problem.out_stride = rounded_up(problem.n, 4);
+    problem.aligned = aligned_operands;
     return;
   }
   problem.out_stride = lies.stride;
   problem.bias = bias.data != nullptr;
   problem.bias_dtype = problem.bias ? bias.dtype : DType::kF32;
   problem.accumulate = args.accumulate;
-}
-
-bool all_aligned(const GemmArgs& args, const GemmPlan& plan) {
-  const LibraryProblem& problem = plan.problem;
-  const PlannedOperand out{.dtype = problem.out, .scaling = {}, .along_rows = false, .stride = problem.out_stride};
-  return aligned(args.a.values.data) && aligned(problem.a) && aligned(args.b.values.data) && aligned(problem.b) &&
-         aligned(out) && (plan.finish || aligned(args.out.data));
 }
 
 bool microscaled(const OperandView& operand) { return operand.quantized() && operand.scales.dtype == DType::kE8M0; }
@@ -195,7 +198,6 @@ GemmPlan plan_gemm(const GemmArgs& args) {
     return plan;
   }
   plan_result(read, plan);
-  plan.problem.aligned = all_aligned(read, plan);
   plan.problem.fast_accumulation = args.fast_accumulation && plan.problem.a.scaling == OperandScaling::kTensor;
   return plan;
 }
