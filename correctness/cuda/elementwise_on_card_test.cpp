@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "core/float_bits.h"
+#include "ops/activation.h"
 #include "support/both_devices.h"
 
 // Every element-wise kernel, sum and norm of the card against the host's, in every byte: over types, strides, and shapes that take
@@ -195,6 +197,28 @@ TEST_F(OnCard, SumsAreAddedInOneOrder) {
         });
         EXPECT_EQ(loss.difference(), "") << "mse_loss " << words(dtype, size, layout);
       }
+}
+
+// Every 61st float as a gate; `up` is one.
+TEST_F(OnCard, SigmoidHasTheSameBitsForEveryGate) {
+  constexpr std::int64_t kRows = 256, kCols = 32768, kStep = 61;
+  const std::int64_t floats = (std::int64_t{1} << 32) / kStep;
+  for (std::int64_t first = 0; first < floats; first += kRows * kCols) {
+    std::vector<float> values(static_cast<std::size_t>(2 * kRows * kCols), 1.0f);
+    for (std::int64_t i = 0; i < kRows * kCols; ++i) {
+      const auto bits = static_cast<std::uint32_t>((first + i) * kStep);
+      // A NaN's bits are nobody's promise.
+      const bool nan = (bits & kFloatMagnitudeMask) > kFloatInfinityBits;
+      values[static_cast<std::size_t>(i / kCols * 2 * kCols + i % kCols)] = nan ? 0.0f : float_from_bits(bits);
+    }
+    std::array<std::vector<float>, BothDevices::kSides> results;
+    for (std::size_t side = 0; side < results.size(); ++side) {
+      const Tensor x = support::make_tensor(both_[side], {kRows, 2 * kCols}, DType::kF32, values);
+      results[side] = both_[side].read(activation_forward(both_[side], ActivationKind::kSwiglu, x, support::anyone(both_[side])));
+    }
+    for (std::size_t i = 0; i < results[0].size(); ++i)
+      ASSERT_EQ(float_bits(results[0][i]), float_bits(results[1][i])) << "element " << i << " from " << first;
+  }
 }
 
 class NormOnCard : public OnCard {

@@ -207,6 +207,19 @@ struct ActivationBackwardArgs {
   MatrixView grad_x;
 };
 
+/// norm_forward and then quantize of its y, bit for bit, but y is never stored: `norm.y` and `cast.in` have a type, a shape and no data.
+/// `cast` is of a whole tensor under a given scale, or row-wise in blocks of one row.
+struct NormQuantizeArgs {
+  NormForwardArgs norm;
+  QuantizeArgs cast;
+};
+
+/// The same of activation_forward.
+struct ActivationQuantizeArgs {
+  ActivationForwardArgs activation;
+  QuantizeArgs cast;
+};
+
 /// Rotary embedding of [seq * batch, heads * head_dim]: dimensions d and d + head_dim/2 of a head turn by
 /// position * base^(-2d/head_dim). `inverse` turns back, which is its gradient.
 struct RopeArgs {
@@ -396,6 +409,8 @@ struct KernelTable {
   Kernel<NormBackwardArgs> norm_backward;
   Kernel<ActivationForwardArgs> activation_forward;
   Kernel<ActivationBackwardArgs> activation_backward;
+  Kernel<NormQuantizeArgs> norm_quantize;
+  Kernel<ActivationQuantizeArgs> activation_quantize;
   Kernel<RopeArgs> rope;
   Kernel<DropoutArgs> dropout;
   Kernel<AttentionForwardArgs> attention_forward;

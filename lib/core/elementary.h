@@ -8,18 +8,43 @@
 // without contraction) computes the same bits; libm's differ between versions and processors, and loops around them are not vectorised.
 namespace fp8lab {
 
-/// exp(x), within 2 ulp where the result is normal; subnormal results too, 0 below -105, Inf above 89, NaN for NaN.
-F8_HOST_DEVICE inline float exponential(float x) {
+namespace detail {
+
+/// NaN stays NaN.
+F8_HOST_DEVICE inline float at_least(float x, float low) {
+#if defined(__CUDA_ARCH__)
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(low));
+  return larger;
+#else
+  return x < low ? low : x;
+#endif
+}
+F8_HOST_DEVICE inline float at_most(float x, float high) {
+#if defined(__CUDA_ARCH__)
+  float smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(x), "f"(high));
+  return smaller;
+#else
+  return x > high ? high : x;
+#endif
+}
+
+inline constexpr float kRounder = 0x1.8p23f;  ///< adding it leaves the nearest integer in the low bits
+
+/// exp(x) = series * 2^n: n is what the bits of `shifted` exceed kRounder's by.
+struct PartsOfExponential {
+  float series;
+  float shifted;
+};
+/// For x in [-105, 89] or NaN, whose series is NaN.
+F8_HOST_DEVICE inline PartsOfExponential parts_of_exponential(float x) {
   constexpr float kLog2E = 0x1.715476p+0f;
   constexpr float kLn2High = 0x1.62e400p-1f;  // 15 bits: its product with |n| < 2^9 is exact
   constexpr float kLn2Low = 0x1.7f7d1cp-20f;
-  constexpr float kRounder = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
-
-  float clamped = x < -105.0f ? -105.0f : x;
-  clamped = clamped > 89.0f ? 89.0f : clamped;
-  const float shifted = clamped * kLog2E + kRounder;
+  const float shifted = x * kLog2E + kRounder;
   const float n = shifted - kRounder;
-  const float r = (clamped - n * kLn2High) - n * kLn2Low;
+  const float r = (x - n * kLn2High) - n * kLn2Low;
   // Taylor's series; |r| <= ln(2) / 2 leaves 5e-9 relative.
   float series = 1.0f / 5040.0f;
   series = series * r + 1.0f / 720.0f;
@@ -28,17 +53,48 @@ F8_HOST_DEVICE inline float exponential(float x) {
   series = series * r + 1.0f / 6.0f;
   series = series * r + 0.5f;
   series = (series * r) * r + r;
-  series = series + 1.0f;
+  return {.series = series + 1.0f, .shifted = shifted};
+}
+
+}  // namespace detail
+
+/// exp(x), within 2 ulp where the result is normal; subnormal results too, 0 below -105, Inf above 89, NaN for NaN.
+F8_HOST_DEVICE inline float exponential(float x) {
+  const detail::PartsOfExponential parts = detail::parts_of_exponential(detail::at_most(detail::at_least(x, -105.0f), 89.0f));
   // 2^n as two factors, since n may lie outside the exponents of a normal float.
-  const std::int32_t exponent = static_cast<std::int32_t>(float_bits(shifted) - float_bits(kRounder));
+  const std::int32_t exponent = static_cast<std::int32_t>(float_bits(parts.shifted) - float_bits(detail::kRounder));
   const std::int32_t half = exponent >> 1;
   const float first = float_from_bits(static_cast<std::uint32_t>(half + 127) << 23);
   const float second = float_from_bits(static_cast<std::uint32_t>(exponent - half + 127) << 23);
-  return (series * first) * second;
+  return (parts.series * first) * second;
 }
 
+namespace detail {
+
+/// 1 / d for d >= 1 or NaN. The card's division is the same step from the same estimate between checks for operands that are not here.
+F8_HOST_DEVICE inline float reciprocal_from_one(float d) {
+#if defined(__CUDA_ARCH__)
+  float estimate;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(estimate) : "f"(d));
+  const float better = __fmaf_rn(estimate, __fmaf_rn(-d, estimate, 1.0f), estimate);
+  return d < 0x1p126f ? better : 1.0f / d;
+#else
+  return 1.0f / d;
+#endif
+}
+
+/// sigmoid(x); of a NaN, any number, which products with x make NaN again.
+F8_HOST_DEVICE inline float sigmoid_of_number(float x) {
+  // Below -64 exp changes nothing in 1 + exp. So n > -126, and a quarter of exp comes by adding to the exponent; times four may be Inf.
+  const PartsOfExponential parts = parts_of_exponential(at_most(at_least(-x, -64.0f), 89.0f));
+  const float quarter = float_from_bits(float_bits(parts.series) + (float_bits(parts.shifted) << 23) - (2u << 23));
+  return reciprocal_from_one(1.0f + quarter * 4.0f);
+}
+
+}  // namespace detail
+
 /// 1 / (1 + exp(-x)), within 4 ulp while exp(-x) is finite; exactly 0 below -89.
-F8_HOST_DEVICE inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
+F8_HOST_DEVICE inline float sigmoid(float x) { return x != x ? x : detail::sigmoid_of_number(x); }
 
 // GELU in the tanh form, 0.5 x (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), is x * sigmoid(2 u): the same function
 // without the cancellation of 1 + tanh(u) where x is negative.
@@ -48,17 +104,14 @@ inline constexpr float kTwiceSqrtTwoOverPi = 1.5957691216057308f;
 inline constexpr float kGeluCubic = 0.044715f;
 
 /// Beyond 12 the sigmoid is exactly 0 or 1, and the cube could overflow.
-F8_HOST_DEVICE inline float gelu_bounded(float x) {
-  const float bounded = x < -12.0f ? -12.0f : x;
-  return bounded > 12.0f ? 12.0f : bounded;
-}
+F8_HOST_DEVICE inline float gelu_bounded(float x) { return at_most(at_least(x, -12.0f), 12.0f); }
 
 }  // namespace detail
 
-/// gelu(x) / x.
+/// gelu(x) / x; of a NaN, any number.
 F8_HOST_DEVICE inline float gelu_gate(float x) {
   const float t = detail::gelu_bounded(x);
-  return sigmoid(detail::kTwiceSqrtTwoOverPi * (t + detail::kGeluCubic * t * t * t));
+  return detail::sigmoid_of_number(detail::kTwiceSqrtTwoOverPi * (t + detail::kGeluCubic * t * t * t));
 }
 /// The derivative of gelu.
 F8_HOST_DEVICE inline float gelu_slope(float x) {
@@ -68,13 +121,13 @@ F8_HOST_DEVICE inline float gelu_slope(float x) {
 }
 
 /// silu(gate) * up and its derivatives by both, times grad_y.
-F8_HOST_DEVICE inline float swiglu(float gate, float up) { return up * (gate * sigmoid(gate)); }
+F8_HOST_DEVICE inline float swiglu(float gate, float up) { return up * (gate * detail::sigmoid_of_number(gate)); }
 struct SwigluGradient {
   float gate;
   float up;
 };
 F8_HOST_DEVICE inline SwigluGradient swiglu_gradient(float gate, float up, float grad_y) {
-  const float s = sigmoid(gate);
+  const float s = detail::sigmoid_of_number(gate);
   return {.gate = grad_y * up * (s + gate * s * (1.0f - s)), .up = grad_y * (gate * s)};
 }
 

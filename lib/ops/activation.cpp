@@ -2,7 +2,10 @@
 
 #include <fmt/core.h>
 
+#include <utility>
+
 #include "core/check.h"
+#include "ops/prepared_cast.h"
 #include "ops/validate.h"
 
 namespace fp8lab {
@@ -38,6 +41,14 @@ Tensor activation_forward(Device& device, ActivationKind kind, const Tensor& x, 
   const Tensor y = device.allocate(infer_output(row_of(kind), "activation_forward", x), holder);
   device.launch(&KernelTable::activation_forward, ActivationForwardArgs{.kind = kind, .x = x.view(), .y = y.view()});
   return y;
+}
+
+QuantizedTensor activation_quantize(Device& device, ActivationKind kind, const Tensor& x, const Quantizer& quantizer) {
+  constexpr std::string_view kOp = "activation_quantize";
+  PreparedCast cast = prepare_unstored_cast(device, kOp, infer_output(row_of(kind), kOp, x), quantizer);
+  device.launch(&KernelTable::activation_quantize,
+                ActivationQuantizeArgs{.activation = {.kind = kind, .x = x.view(), .y = cast.args.in}, .cast = cast.args});
+  return std::move(cast.result);
 }
 
 Tensor activation_backward(Device& device, ActivationKind kind, const Tensor& grad_y, const Tensor& x,

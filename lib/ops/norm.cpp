@@ -2,8 +2,10 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/check.h"
+#include "ops/prepared_cast.h"
 #include "ops/validate.h"
 
 namespace fp8lab {
@@ -24,32 +26,60 @@ void check_statistics(std::string_view op, const NamedTensor& statistics, const 
 MatrixView row_vector(const Tensor& tensor) { return tensor.reshaped(Shape{1, tensor.numel()}).view(); }
 MatrixView column_vector(const Tensor& tensor) { return tensor.reshaped(Shape{tensor.numel(), 1}).view(); }
 
+void check_forward(std::string_view op, const NormInputs& inputs) {
+  check_input(op, inputs.x, inputs.gamma);
+  if (inputs.kind == NormKind::kLayerNorm) {
+    check_real(op, {"beta", inputs.beta});
+    check_numel(op, {"beta", inputs.beta}, inputs.x.cols(), "one for each column of x");
+  }
+  if (inputs.epsilon < 0.0f) fail(std::string(op) + ": epsilon must not be negative");
+}
+
+struct Statistics {
+  Tensor mean;  ///< LayerNorm only
+  Tensor rstd;
+};
+
+Statistics allocate_statistics(Device& device, const NormInputs& inputs) {
+  const TensorSpec spec{Shape{inputs.x.rows(), 1}, DType::kF32};
+  Statistics statistics;
+  if (inputs.kind == NormKind::kLayerNorm) statistics.mean = device.allocate(spec, inputs.statistics_holder);
+  statistics.rstd = device.allocate(spec, inputs.statistics_holder);
+  return statistics;
+}
+
+NormForwardArgs forward_args(const NormInputs& inputs, const MatrixView& y, const Statistics& statistics) {
+  const bool centred = inputs.kind == NormKind::kLayerNorm;
+  return {.kind = inputs.kind,
+          .x = inputs.x.view(),
+          .gamma = row_vector(inputs.gamma),
+          .beta = centred ? row_vector(inputs.beta) : MatrixView{},
+          .y = y,
+          .mean = centred ? statistics.mean.view() : MatrixView{},
+          .rstd = statistics.rstd.view(),
+          .epsilon = inputs.epsilon};
+}
+
 }  // namespace
 
 NormOutputs norm_forward(Device& device, const NormInputs& inputs) {
-  constexpr std::string_view kOp = "norm_forward";
-  const bool centred = inputs.kind == NormKind::kLayerNorm;
-  check_input(kOp, inputs.x, inputs.gamma);
-  if (centred) {
-    check_real(kOp, {"beta", inputs.beta});
-    check_numel(kOp, {"beta", inputs.beta}, inputs.x.cols(), "one for each column of x");
-  }
-  check(!(inputs.epsilon < 0.0f), "norm_forward: epsilon must not be negative");
-
-  const TensorSpec statistics{Shape{inputs.x.rows(), 1}, DType::kF32};
+  check_forward("norm_forward", inputs);
   NormOutputs out;
   out.y = device.allocate(inputs.x.spec(), inputs.y_holder);
-  if (centred) out.mean = device.allocate(statistics, inputs.statistics_holder);
-  out.rstd = device.allocate(statistics, inputs.statistics_holder);
-  device.launch(&KernelTable::norm_forward, NormForwardArgs{.kind = inputs.kind,
-                                                            .x = inputs.x.view(),
-                                                            .gamma = row_vector(inputs.gamma),
-                                                            .beta = centred ? row_vector(inputs.beta) : MatrixView{},
-                                                            .y = out.y.view(),
-                                                            .mean = centred ? out.mean.view() : MatrixView{},
-                                                            .rstd = out.rstd.view(),
-                                                            .epsilon = inputs.epsilon});
+  const Statistics statistics = allocate_statistics(device, inputs);
+  device.launch(&KernelTable::norm_forward, forward_args(inputs, out.y.view(), statistics));
+  out.mean = statistics.mean;
+  out.rstd = statistics.rstd;
   return out;
+}
+
+NormQuantizedOutputs norm_quantize(Device& device, const NormInputs& inputs, const Quantizer& quantizer) {
+  check_forward("norm_quantize", inputs);
+  PreparedCast cast = prepare_unstored_cast(device, "norm_quantize", inputs.x.spec(), quantizer);
+  const Statistics statistics = allocate_statistics(device, inputs);
+  device.launch(&KernelTable::norm_quantize,
+                NormQuantizeArgs{.norm = forward_args(inputs, cast.args.in, statistics), .cast = cast.args});
+  return {.y = std::move(cast.result), .mean = statistics.mean, .rstd = statistics.rstd};
 }
 
 NormGradients norm_backward(Device& device, const NormBackwardInputs& inputs) {

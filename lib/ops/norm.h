@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backend/device.h"
+#include "ops/quantize.h"
 
 namespace fp8lab {
 
@@ -20,6 +21,14 @@ struct NormInputs {
   HolderId statistics_holder = 0;
 };
 NormOutputs norm_forward(Device& device, const NormInputs& inputs);
+
+struct NormQuantizedOutputs {
+  QuantizedTensor y;
+  Tensor mean;
+  Tensor rstd;
+};
+/// Quantizes y without storing it; `quantizer` is one that casts_unstored(), and inputs.y_holder is unused.
+NormQuantizedOutputs norm_quantize(Device& device, const NormInputs& inputs, const Quantizer& quantizer);
 
 struct NormGradients {
   Tensor x;

@@ -2,9 +2,12 @@
 
 #include <fmt/core.h>
 
+#include <utility>
+
 #include "core/check.h"
 #include "core/float8_format.h"
 #include "ops/elementwise.h"
+#include "ops/prepared_cast.h"
 #include "ops/scaling.h"
 #include "ops/validate.h"
 
@@ -62,7 +65,7 @@ struct CastContext {
   Tensor shared_scale_inv;  ///< of every half under a tensor-wide scale
 };
 
-QuantizedTensor cast_halves(Device& device, const Tensor& x, const Quantizer& inputs, const CastContext& context) {
+PreparedCast prepare(Device& device, const MatrixView& x, const Shape& shape, const Quantizer& inputs, const CastContext& context) {
   const QuantFormat& format = inputs.format;
   const auto half = [&](const HalfLayout& layout) {
     QuantizedHalf made;
@@ -71,22 +74,27 @@ QuantizedTensor cast_halves(Device& device, const Tensor& x, const Quantizer& in
         format.per_tensor() ? context.shared_scale_inv : device.allocate(layout.scales.spec, inputs.holder);
     return made;
   };
-  QuantizedTensor result(x.shape(), format);
-  QuantizeArgs args;
-  args.in = x.view();
+  PreparedCast prepared{.result = QuantizedTensor(shape, format), .args = {}};
+  QuantizeArgs& args = prepared.args;
+  args.in = x;
   args.format = format;
   args.scale = context.scale;
   args.amax = context.amax;
   if (inputs.orientations.rowwise) {
-    result.rowwise() = half(rowwise_layout(format, x.rows(), x.cols()));
-    args.rowwise = result.rowwise_operand();
+    prepared.result.rowwise() = half(rowwise_layout(format, x.rows, x.cols));
+    args.rowwise = prepared.result.rowwise_operand();
   }
   if (inputs.orientations.columnwise) {
-    result.columnwise() = half(columnwise_layout(format, x.rows(), x.cols()));
-    args.columnwise = result.columnwise_operand(false);
+    prepared.result.columnwise() = half(columnwise_layout(format, x.rows, x.cols));
+    args.columnwise = prepared.result.columnwise_operand(false);
   }
-  device.launch(&KernelTable::quantize, args);
-  return result;
+  return prepared;
+}
+
+QuantizedTensor cast_halves(Device& device, const Tensor& x, const Quantizer& inputs, const CastContext& context) {
+  PreparedCast prepared = prepare(device, x.view(), x.shape(), inputs, context);
+  device.launch(&KernelTable::quantize, prepared.args);
+  return std::move(prepared.result);
 }
 
 /// Calls use(context) with the context that all of `xs` are cast in.
@@ -120,6 +128,30 @@ void max_over(ProcessGroup* group, const Tensor& amaxes) {
   if (group == nullptr) return;
   const ReducePart part{.data = amaxes.view().data, .elems = amaxes.numel(), .dtype = DType::kF32, .content = Content::kScales};
   group->all_reduce(ReduceOp::kMax, std::span(&part, 1), "amax");
+}
+
+bool casts_unstored(const Quantizer& inputs) {
+  if (inputs.format.per_tensor()) return inputs.format.amax_source == AmaxSource::kHistory;
+  return inputs.format.block_rows == 1 && !inputs.orientations.columnwise && !inputs.amax;
+}
+
+PreparedCast prepare_unstored_cast(Device& device, std::string_view op, const TensorSpec& spec, const Quantizer& inputs) {
+  check_inputs(inputs);
+  if (!casts_unstored(inputs))
+    fail(fmt::format("{}: the cast must be of a whole tensor under a given scale, or row-wise in blocks of one row without an amax; "
+                     "store the result and quantize it", op));
+  const Shape& shape = spec.shape;
+  const MatrixView x{.data = nullptr,
+                     .dtype = spec.dtype,
+                     .rows = shape.rows(),
+                     .cols = shape.cols(),
+                     .row_stride = shape.cols(),
+                     .col_stride = 1};
+  if (!inputs.format.per_tensor()) return prepare(device, x, shape, inputs, {});
+  return prepare(device, x, shape, inputs,
+                 {.scale = inputs.scale.data<const float>(),
+                  .amax = inputs.amax ? inputs.amax.data<float>() : nullptr,
+                  .shared_scale_inv = device.allocate({Shape{1}, DType::kF32}, inputs.holder)});
 }
 
 QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& inputs) {

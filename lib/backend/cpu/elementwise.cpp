@@ -49,6 +49,20 @@ void copy_bits(const MatrixView& in, const MatrixView& out) {
   }
 }
 
+/// Zero has zero bytes in every type.
+void clear(const MatrixView& out) {
+  const auto element = static_cast<std::int64_t>(size_bytes(out.dtype));
+  const bool whole_rows = out.col_stride == 1;
+  for (std::int64_t row = 0; row < out.rows && out.cols > 0; ++row) {
+    std::byte* const at = out.data + row * out.row_stride * element;
+    if (whole_rows)
+      std::memset(at, 0, static_cast<std::size_t>(out.cols * element));
+    else
+      for (std::int64_t col = 0; col < out.cols; ++col)
+        std::memset(at + col * out.col_stride * element, 0, static_cast<std::size_t>(element));
+  }
+}
+
 /// Words of indices first ... first + count - 1, four to a block.
 template <class Take>
 void for_each_word(const CounterRng& rng, std::uint64_t first, std::int64_t count, const Take& take) {
@@ -69,12 +83,7 @@ std::uint64_t global_index(std::int64_t row, std::int64_t cols, std::int64_t col
 void fill(const FillArgs& args, ExecContext&) {
   MatrixView out = args.out;
   flatten_if_contiguous(out);
-  if (float_bits(args.value) == 0 && out.col_stride == 1) {
-    const auto element = static_cast<std::int64_t>(size_bytes(out.dtype));
-    for (std::int64_t row = 0; row < out.rows && out.cols > 0; ++row)
-      std::memset(out.data + row * out.row_stride * element, 0, static_cast<std::size_t>(out.cols * element));
-    return;
-  }
+  if (float_bits(args.value) == 0) return clear(out.row_stride == 1 && out.rows > 1 ? out.transposed() : out);
   float* values = scratch(kA, kRun);
   std::fill_n(values, kRun, args.value);
   for_each_run(out,

@@ -27,7 +27,7 @@ class KeptRow {
 
   __device__ void read(const Elements& matrix, std::int64_t row, int cols) {
     for_runs<Runs>(cols, [&](int r, int col) {
-      runs_[r] = *reinterpret_cast<const Run<Storage>*>(matrix.at<const Storage>(row, col));
+      runs_[r] = *reinterpret_cast<const Run<Storage>*>(reinterpret_cast<const Storage*>(matrix.data) + row * matrix.row_stride + col);
     });
   }
   __device__ void get(int r, float (&values)[kSumRun]) const {

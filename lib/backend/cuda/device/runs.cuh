@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -50,40 +52,78 @@ struct alignas(sizeof(T) * kRunWidth < 16 ? sizeof(T) * kRunWidth : 16) Run {
   T values[kRunWidth];
 };
 
+/// Two values in 16 bits, the first in the low half: one instruction, except that NaNs keep their sign as the host's do.
+template <DType Type>
+__device__ inline std::uint32_t store_pair(float first, float second) {
+  if (__builtin_expect(isnan(first) || isnan(second), 0))
+    return Element<Type>::store(first).bits | static_cast<std::uint32_t>(Element<Type>::store(second).bits) << 16;
+  if constexpr (Type == DType::kBF16) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(first, second);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+  }
+}
+
+/// A run of a row of contiguous elements.
+template <DType Type>
+__device__ inline void load_whole(const typename Element<Type>::Storage* from, float (&values)[kRunWidth]) {
+  using Storage = typename Element<Type>::Storage;
+  const Run<Storage> run = *reinterpret_cast<const Run<Storage>*>(from);
+#pragma unroll
+  for (int j = 0; j < kRunWidth; ++j) values[j] = Element<Type>::load(run.values[j]);
+}
+template <DType Type>
+__device__ inline void store_whole(const float (&values)[kRunWidth], typename Element<Type>::Storage* to) {
+  using Storage = typename Element<Type>::Storage;
+  if constexpr (Type == DType::kBF16 || Type == DType::kF16) {
+    uint4 words;
+    words.x = store_pair<Type>(values[0], values[1]);
+    words.y = store_pair<Type>(values[2], values[3]);
+    words.z = store_pair<Type>(values[4], values[5]);
+    words.w = store_pair<Type>(values[6], values[7]);
+    *reinterpret_cast<uint4*>(to) = words;
+  } else {
+    Run<Storage> run;
+#pragma unroll
+    for (int j = 0; j < kRunWidth; ++j) run.values[j] = Element<Type>::store(values[j]);
+    *reinterpret_cast<Run<Storage>*>(to) = run;
+  }
+}
+
 template <DType Type, bool Wide, int Width>
 __device__ inline void load_typed(const Elements& from, std::int64_t row, std::int64_t col, std::int64_t count,
                                   float (&values)[Width]) {
   using Storage = typename Element<Type>::Storage;
-  const Storage* at = from.at<const Storage>(row, col);
   if constexpr (Wide && Width == kRunWidth) {
-    if (count >= Width) {
-      const Run<Storage> run = *reinterpret_cast<const Run<Storage>*>(at);
+    const Storage* at = reinterpret_cast<const Storage*>(from.data) + row * from.row_stride + col;
+    if (count >= Width) return load_whole<Type>(at, values);
 #pragma unroll
-      for (int j = 0; j < Width; ++j) values[j] = Element<Type>::load(run.values[j]);
-      return;
-    }
+    for (int j = 0; j < Width; ++j) values[j] = j < count ? Element<Type>::load(at[j]) : 0.0f;
+  } else {
+    const Storage* at = from.at<const Storage>(row, col);
+#pragma unroll
+    for (int j = 0; j < Width; ++j) values[j] = j < count ? Element<Type>::load(at[j * from.col_stride]) : 0.0f;
   }
-#pragma unroll
-  for (int j = 0; j < Width; ++j) values[j] = j < count ? Element<Type>::load(at[j * from.col_stride]) : 0.0f;
 }
 
 template <DType Type, bool Wide, int Width>
 __device__ inline void store_typed(const float (&values)[Width], const Elements& to, std::int64_t row, std::int64_t col,
                                    std::int64_t count) {
   using Storage = typename Element<Type>::Storage;
-  Storage* at = to.at<Storage>(row, col);
   if constexpr (Wide && Width == kRunWidth) {
-    if (count >= Width) {
-      Run<Storage> run;
+    Storage* at = reinterpret_cast<Storage*>(to.data) + row * to.row_stride + col;
+    if (count >= Width) return store_whole<Type>(values, at);
 #pragma unroll
-      for (int j = 0; j < Width; ++j) run.values[j] = Element<Type>::store(values[j]);
-      *reinterpret_cast<Run<Storage>*>(at) = run;
-      return;
-    }
+    for (int j = 0; j < Width; ++j)
+      if (j < count) at[j] = Element<Type>::store(values[j]);
+  } else {
+    Storage* at = to.at<Storage>(row, col);
+#pragma unroll
+    for (int j = 0; j < Width; ++j)
+      if (j < count) at[j * to.col_stride] = Element<Type>::store(values[j]);
   }
-#pragma unroll
-  for (int j = 0; j < Width; ++j)
-    if (j < count) at[j * to.col_stride] = Element<Type>::store(values[j]);
 }
 
 /// What is known of a matrix's type when a kernel is compiled: the type itself, that one can calculate with it (f32, f16 or bf16), or

@@ -1,0 +1,155 @@
+#include <fmt/format.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "on_card.h"
+#include "ops/activation.h"
+#include "ops/elementwise.h"
+#include "ops/norm.h"
+
+// The card's memory-bound operations on the shapes of a Llama-3 8B layer, beside how fast it copies. Bytes are each operand's once;
+// what a norm keeps per row and per column is left out.
+namespace fp8lab {
+namespace {
+
+constexpr DType kType = DType::kBF16;
+constexpr std::int64_t kTokens = 8192, kHidden = 4096, kFfn = 14336;
+
+HolderId in_flight() { return card()->holder(HolderKind::kInFlight); }
+
+/// Tensors of one kind in turn, so that none is in the L2.
+class Turns {
+ public:
+  Turns(const Shape& shape, DType dtype, std::uint64_t seed = 1) {
+    const int count = rotations_past_l2(TensorSpec{shape, dtype}.bytes());
+    for (int i = 0; i < count; ++i)
+      tensors_.push_back(dtype == DType::kE4M3 ? codes(shape) : random_tensor(*card(), shape, dtype, seed + static_cast<std::uint64_t>(i)));
+  }
+  const Tensor& operator[](int i) const { return tensors_[static_cast<std::size_t>(i) % tensors_.size()]; }
+  std::int64_t bytes() const { return tensors_[0].bytes(); }
+
+ private:
+  static Tensor codes(const Shape& shape) {
+    const Tensor tensor = card()->allocate({shape, DType::kE4M3}, in_flight());
+    card()->launch(&KernelTable::cast, CastArgs{.in = random_tensor(*card(), shape, DType::kBF16).view(), .out = tensor.view()});
+    return tensor;
+  }
+  std::vector<Tensor> tensors_;
+};
+
+void add_row(const std::string& name, const std::function<void(benchmark::State&)>& run) {
+  benchmark::RegisterBenchmark(name.c_str(), run)->UseManualTime()->Iterations(31)->Unit(benchmark::kMicrosecond);
+}
+
+void norm_forward_row(benchmark::State& state, NormKind kind, std::int64_t cols, DType dtype) {
+  const Turns x(Shape{kTokens, cols}, dtype);
+  const Tensor gamma = random_tensor(*card(), {cols}, dtype, 5), beta = random_tensor(*card(), {cols}, dtype, 6);
+  time_on_card(state, {.bytes = 2 * x.bytes()}, [&](int i) {
+    norm_forward(*card(), {.kind = kind,
+                           .x = x[i],
+                           .gamma = gamma,
+                           .beta = kind == NormKind::kLayerNorm ? beta : Tensor{},
+                           .y_holder = in_flight(),
+                           .statistics_holder = in_flight()});
+  });
+}
+
+void norm_backward_row(benchmark::State& state, NormKind kind, std::int64_t cols, DType dtype) {
+  const Turns x(Shape{kTokens, cols}, dtype), grad_y(Shape{kTokens, cols}, dtype, 100);
+  const Tensor gamma = random_tensor(*card(), {cols}, dtype, 5);
+  const Tensor mean = random_tensor(*card(), {kTokens, 1}, DType::kF32, 6, 0.01f), rstd = random_tensor(*card(), {kTokens, 1}, DType::kF32, 7);
+  time_on_card(state, {.bytes = 3 * x.bytes()}, [&](int i) {
+    norm_backward(*card(), {.kind = kind,
+                            .grad_y = grad_y[i],
+                            .x = x[i],
+                            .gamma = gamma,
+                            .mean = mean,
+                            .rstd = rstd,
+                            .grad_x_holder = in_flight(),
+                            .grad_gamma_holder = in_flight(),
+                            .grad_beta_holder = in_flight()});
+  });
+}
+
+void activation_row(benchmark::State& state, ActivationKind kind, bool backward) {
+  const std::int64_t in_cols = kind == ActivationKind::kSwiglu ? 2 * kFfn : kFfn;
+  const Turns x(Shape{kTokens, in_cols}, kType), grad_y(Shape{kTokens, kFfn}, kType, 100);
+  if (!backward)
+    return time_on_card(state, {.bytes = x.bytes() + grad_y.bytes()},
+                        [&](int i) { activation_forward(*card(), kind, x[i], in_flight()); });
+  time_on_card(state, {.bytes = 2 * x.bytes() + grad_y.bytes()},
+               [&](int i) { activation_backward(*card(), kind, grad_y[i], x[i], in_flight()); });
+}
+
+void transpose_row(benchmark::State& state, DType dtype, std::int64_t cols) {
+  const Turns x(Shape{kTokens, cols}, dtype);
+  time_on_card(state, {.bytes = 2 * x.bytes()}, [&](int i) { cast(*card(), x[i].transposed(), dtype, in_flight()); });
+}
+
+void cast_row(benchmark::State& state, DType from, DType to) {
+  const Turns x(Shape{kTokens, kHidden}, from);
+  const TensorSpec out{Shape{kTokens, kHidden}, to};
+  time_on_card(state, {.bytes = x.bytes() + out.bytes()}, [&](int i) { cast(*card(), x[i], to, in_flight()); });
+}
+
+void add_tensors_row(benchmark::State& state) {
+  const Turns a(Shape{kTokens, kHidden}, kType), b(Shape{kTokens, kHidden}, kType, 100);
+  time_on_card(state, {.bytes = 3 * a.bytes()}, [&](int i) { add(*card(), a[i], b[i], in_flight()); });
+}
+
+void column_sum_row(benchmark::State& state) {
+  const Turns x(Shape{kTokens, kHidden}, kType);
+  time_on_card(state, {.bytes = x.bytes()}, [&](int i) { column_sum(*card(), x[i], kType, in_flight()); });
+}
+
+void rope_row(benchmark::State& state) {
+  const Turns x(Shape{kTokens, kHidden}, kType);
+  time_on_card(state, {.bytes = 2 * x.bytes()},
+               [&](int i) { rope(*card(), {.x = x[i], .batch = 2, .heads = 32, .base = 500000.0, .holder = in_flight()}); });
+}
+
+void dropout_row(benchmark::State& state) {
+  const Turns x(Shape{kTokens, kHidden}, kType);
+  time_on_card(state, {.bytes = 2 * x.bytes()},
+               [&](int i) { dropout(*card(), x[i], {.probability = 0.1f, .seed = 1}, in_flight()); });
+}
+
+void register_rows() {
+  const struct {
+    const char* name;
+    NormKind kind;
+  } norms[] = {{"rms_norm", NormKind::kRmsNorm}, {"layer_norm", NormKind::kLayerNorm}};
+  for (const auto& norm : norms)
+    for (const std::int64_t cols : {std::int64_t{4096}, std::int64_t{8192}, std::int64_t{16384}})
+      for (const DType dtype : {DType::kBF16, DType::kF32}) {
+        if (dtype == DType::kF32 && cols != kHidden) continue;
+        const std::string shape = fmt::format("{}x{}/{}", kTokens, cols, name(dtype));
+        add_row(fmt::format("{}/forward/{}", norm.name, shape),
+                [=](benchmark::State& state) { norm_forward_row(state, norm.kind, cols, dtype); });
+        add_row(fmt::format("{}/backward/{}", norm.name, shape),
+                [=](benchmark::State& state) { norm_backward_row(state, norm.kind, cols, dtype); });
+      }
+  for (const auto& [kind, label] : {std::pair{ActivationKind::kSwiglu, "swiglu"}, std::pair{ActivationKind::kGelu, "gelu"}})
+    for (const bool backward : {false, true})
+      add_row(fmt::format("{}/{}/{}x{}/bf16", label, backward ? "backward" : "forward", kTokens, kFfn),
+              [kind = kind, backward](benchmark::State& state) { activation_row(state, kind, backward); });
+  for (const DType dtype : {DType::kE4M3, DType::kBF16})
+    for (const std::int64_t cols : {kHidden, kFfn})
+      add_row(fmt::format("transpose/{}x{}/{}", kTokens, cols, name(dtype)),
+              [=](benchmark::State& state) { transpose_row(state, dtype, cols); });
+  for (const auto& [from, to] : {std::pair{DType::kF32, DType::kBF16}, std::pair{DType::kBF16, DType::kF32}})
+    add_row(fmt::format("cast/{}x{}/{}_{}", kTokens, kHidden, name(from), name(to)),
+            [from = from, to = to](benchmark::State& state) { cast_row(state, from, to); });
+  const std::string shape = fmt::format("{}x{}/bf16", kTokens, kHidden);
+  add_row("add/" + shape, add_tensors_row);
+  add_row("column_sum/" + shape, column_sum_row);
+  add_row("rope/" + shape, rope_row);
+  add_row("dropout/" + shape, dropout_row);
+}
+
+}  // namespace
+}  // namespace fp8lab
+
+int main(int argc, char** argv) { return fp8lab::run_on_card(argc, argv, fp8lab::register_rows); }

@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""PyTorch's memory-bound operations beside bench_elementwise's, under the same row names and in Google Benchmark's JSON.
+
+Usage: elementwise.py [--rounds N] [--filter TEXT] [--compile] [--out FILE]
+
+Each row is what PyTorch has for it: rms_norm, layer_norm, silu(gate) * up, gelu(tanh) and their autograd backward, transposes by
+contiguous(), a rotary embedding of sines and cosines made before. --compile times them through torch.compile. Inputs rotate past
+the L2, normal values; a call is timed by events behind a large copy that hides its launches; medians are printed, and of_copy, the
+ratio to that copy's bandwidth.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+
+import torch
+import torch.nn.functional as functional
+
+TOKENS, HIDDEN, FFN = 8192, 4096, 14336
+PAST_THE_L2 = 192 << 20
+TYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "e4m3": torch.float8_e4m3fn}
+
+
+def random(rows, cols, dtype):
+    return torch.randn(rows, cols, device="cuda", dtype=torch.bfloat16).to(dtype)
+
+
+def turns(size, make):
+    return [make() for _ in range(min(64, max(1, PAST_THE_L2 // size + 1)))]
+
+
+def swiglu(x):
+    gate, up = x.chunk(2, dim=1)
+    return functional.silu(gate) * up
+
+
+def gelu(x):
+    return functional.gelu(x, approximate="tanh")
+
+
+def rotate(x, cosine, sine):
+    low, high = x.view(TOKENS, 32, 2, 64).unbind(2)
+    return torch.stack((low * cosine - high * sine, high * cosine + low * sine), 2).view(TOKENS, HIDDEN)
+
+
+def forward_row(function, dtype, cols, moved, parameters=0, wrap=lambda f: f):
+    call = wrap(function)
+    weights = [torch.randn(cols, device="cuda", dtype=dtype) for _ in range(parameters)]
+    xs = turns(TOKENS * cols * dtype.itemsize, lambda: random(TOKENS, cols, dtype))
+    return moved, [lambda x=x: call(x, *weights) for x in xs]
+
+
+def backward_row(function, dtype, cols, out_cols, moved, parameters=0, wrap=lambda f: f):
+    call = wrap(function)
+    weights = [torch.randn(cols, device="cuda", dtype=dtype, requires_grad=True) for _ in range(parameters)]
+
+    def make():
+        x = random(TOKENS, cols, dtype).requires_grad_()
+        y, grad = call(x, *weights), random(TOKENS, out_cols, dtype)
+        return lambda: torch.autograd.grad(y, [x, *weights], grad, retain_graph=True)
+
+    return moved, turns(2 * TOKENS * cols * dtype.itemsize, make)
+
+
+def rows(wrap):
+    """name -> a function that gives (bytes moved, calls)."""
+    table = {}
+    norms = {"rms_norm": (lambda x, g: functional.rms_norm(x, (x.shape[1],), g, 1e-5), 1),
+             "layer_norm": (lambda x, g, b: functional.layer_norm(x, (x.shape[1],), g, b, 1e-5), 2)}
+    for label, (function, parameters) in norms.items():
+        for cols, kind in ((4096, "bf16"), (4096, "f32"), (8192, "bf16"), (16384, "bf16")):
+            dtype, size = TYPES[kind], TOKENS * cols * TYPES[kind].itemsize
+            table[f"{label}/forward/{TOKENS}x{cols}/{kind}"] = lambda a=(function, dtype, cols, 2 * size, parameters, wrap): forward_row(*a)
+            table[f"{label}/backward/{TOKENS}x{cols}/{kind}"] = lambda a=(function, dtype, cols, cols, 3 * size, parameters, wrap): backward_row(*a)
+    one = TOKENS * FFN * 2
+    for label, function, wide in (("swiglu", swiglu, 2), ("gelu", gelu, 1)):
+        table[f"{label}/forward/{TOKENS}x{FFN}/bf16"] = lambda a=(function, torch.bfloat16, wide * FFN, (wide + 1) * one, 0, wrap): forward_row(*a)
+        table[f"{label}/backward/{TOKENS}x{FFN}/bf16"] = lambda a=(function, torch.bfloat16, wide * FFN, FFN, (2 * wide + 1) * one, 0, wrap): backward_row(*a)
+    for kind in ("e4m3", "bf16"):
+        for cols in (HIDDEN, FFN):
+            # PyTorch moves bytes faster than it moves FP8.
+            dtype = torch.uint8 if kind == "e4m3" else torch.bfloat16
+            make = lambda cols=cols, dtype=dtype: random(TOKENS, cols, torch.bfloat16).to(dtype)
+            size = TOKENS * cols * dtype.itemsize
+            table[f"transpose/{TOKENS}x{cols}/{kind}"] = lambda make=make, size=size: (
+                2 * size, [lambda x=x: wrap(lambda t: t.t().contiguous())(x) for x in turns(size, make)])
+    for source, target in (("f32", "bf16"), ("bf16", "f32")):
+        size = TOKENS * HIDDEN
+        table[f"cast/{TOKENS}x{HIDDEN}/{source}_{target}"] = lambda s=source, t=target, size=size: (
+            6 * size, [lambda x=x: x.to(TYPES[t]) for x in turns(4 * size, lambda: random(TOKENS, HIDDEN, TYPES[s]))])
+    size, shape = TOKENS * HIDDEN * 2, f"{TOKENS}x{HIDDEN}/bf16"
+    xs = lambda: turns(size, lambda: random(TOKENS, HIDDEN, torch.bfloat16))
+    table[f"add/{shape}"] = lambda: (3 * size, [lambda a=a, b=b: a + b for a, b in zip(xs(), xs())])
+    table[f"column_sum/{shape}"] = lambda: (size, [lambda x=x: x.sum(0) for x in xs()])
+
+    def rope():
+        angles = torch.rand(TOKENS, 1, 64, device="cuda") * 6.28
+        cosine, sine, call = angles.cos().bfloat16(), angles.sin().bfloat16(), wrap(rotate)
+        return 2 * size, [lambda x=x: call(x, cosine, sine) for x in xs()]
+
+    table[f"rope/{shape}"] = rope
+    table[f"dropout/{shape}"] = lambda: (2 * size, [lambda x=x: functional.dropout(x, 0.1) for x in xs()])
+    return table
+
+
+def timed(call, source, target):
+    begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+    begin.record()
+    target.copy_(source)
+    middle.record()
+    call()
+    end.record()
+    end.synchronize()
+    return 1e3 * middle.elapsed_time(end), 1e3 * begin.elapsed_time(middle)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--filter", default="")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    torch.manual_seed(1)
+    source = torch.empty(1 << 29, device="cuda", dtype=torch.bfloat16).normal_()
+    target = torch.empty_like(source)
+    results = []
+    for name, make in rows(torch.compile if options.compile else lambda f: f).items():
+        if options.filter not in name:
+            continue
+        moved, calls = make()
+        for i in range(3):
+            calls[i % len(calls)]()
+        samples = [timed(calls[i % len(calls)], source, target) for i in range(options.rounds)]
+        median, copy = (statistics.median(column) for column in zip(*samples))
+        bandwidth, copy_bandwidth = 1e6 * moved / median, 2e6 * source.nbytes / copy
+        results.append({"name": f"{name}/iterations:{options.rounds}/manual_time", "run_type": "iteration",
+                        "iterations": options.rounds, "real_time": median, "cpu_time": median, "time_unit": "us",
+                        "p50_us": median, "bytes_per_second": bandwidth, "of_copy": bandwidth / copy_bandwidth})
+        print(f"{name:48} {median:9.1f} us {bandwidth / 1e12:6.2f} TB/s {bandwidth / copy_bandwidth:6.3f} of copy", file=sys.stderr)
+    report = {"context": {"library": f"torch {torch.__version__}", "device": torch.cuda.get_device_name()}, "benchmarks": results}
+    with (open(options.out, "w") if options.out else sys.stdout) as out:
+        json.dump(report, out, indent=1)
+
+
+if __name__ == "__main__":
+    main()
