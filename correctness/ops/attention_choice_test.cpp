@@ -1,0 +1,136 @@
+#include "backend/cuda/attention_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/counter_rng.h"
+#include "core/float8.h"
+#include "core/float16.h"
+
+// Which way the card takes, asked of the table alone, on any machine; and what lets a way give O as its eight bits.
+namespace fp8lab::cuda {
+namespace {
+
+/// A call that every way could take.
+AttentionCall common_call() {
+  AttentionCall call;
+  call.shape = {.seq = 4096, .batch = 2, .heads = 32, .kv_heads = 8, .head_dim = 128, .causal = true, .softmax_scale = 0.1f};
+  call.aligned = call.hopper = call.cudnn = true;
+  return call;
+}
+AttentionCall float8_call() {
+  AttentionCall call = common_call();
+  call.operands = DType::kE4M3;
+  call.grad_o = DType::kE5M2;
+  call.casts = call.o_cast_known = true;
+  return call;
+}
+
+TEST(AttentionChoice, LongSequencesGoForwardThroughCudnn) {
+  EXPECT_EQ(choose_forward(common_call()), AttentionWay::kCudnn);
+  EXPECT_EQ(choose_forward(float8_call()), AttentionWay::kCudnnFloat8);
+}
+
+TEST(AttentionChoice, WithoutCudnnTheMatrixUnitsAreOurOwn) {
+  for (AttentionCall call : {common_call(), float8_call()}) {
+    call.cudnn = false;
+    EXPECT_EQ(choose_forward(call), AttentionWay::kTensor);
+    EXPECT_EQ(choose_backward(call), AttentionWay::kTensor);
+    call.hopper = false;
+    EXPECT_EQ(choose_forward(call), AttentionWay::kGeneral);
+    EXPECT_EQ(choose_backward(call), AttentionWay::kGeneral);
+  }
+}
+
+TEST(AttentionChoice, CudnnGivesFloat8OutputOnlyWhereItsScaleIsKnown) {
+  AttentionCall call = float8_call();
+  call.o_cast_known = false;
+  EXPECT_EQ(choose_forward(call), AttentionWay::kTensor);
+  call = float8_call();
+  call.out = DType::kF32;  // who asks for FP32 wants O before any cast
+  EXPECT_EQ(choose_forward(call), AttentionWay::kTensor);
+}
+
+TEST(AttentionChoice, CudnnIsNotAskedForWhatItDoesNotDoAlike) {
+  AttentionCall call = common_call();
+  call.shape.dropout = 0.1f;  // it draws from another generator
+  EXPECT_EQ(choose_forward(call), AttentionWay::kTensor);
+  call = common_call();
+  call.out = DType::kF32;
+  EXPECT_EQ(choose_forward(call), AttentionWay::kTensor);
+  call = common_call();
+  call.aligned = false;
+  EXPECT_EQ(choose_forward(call), AttentionWay::kGeneral);
+}
+
+TEST(AttentionChoice, ShortSequencesDoNotWaitForAPlan) {
+  AttentionCall call = common_call();
+  call.shape.seq = 128;
+  EXPECT_EQ(choose_forward(call), AttentionWay::kTensor);
+}
+
+// Its deterministic gradients need dP of every head in memory, S x S, which attention promises not to hold.
+TEST(AttentionChoice, GradientsHoldNoSquareOfTheSequence) {
+  EXPECT_EQ(choose_backward(common_call()), AttentionWay::kTensor);
+  EXPECT_EQ(choose_backward(float8_call()), AttentionWay::kTensor);
+  EXPECT_EQ(cudnn_backward_workspace(common_call().shape), 2ll * 2 * 32 * 4096 * 4096);
+}
+
+TEST(AttentionChoice, MatrixUnitsTakeTheirHeadDimensionsAndTypes) {
+  for (const std::int64_t head_dim : {8, 80, 96, 256}) {
+    AttentionCall call = common_call();
+    call.cudnn = false;
+    call.shape.head_dim = head_dim;
+    EXPECT_EQ(choose_forward(call), AttentionWay::kGeneral) << head_dim;
+    EXPECT_EQ(choose_backward(call), AttentionWay::kGeneral) << head_dim;
+  }
+  for (const DType dtype : {DType::kF32, DType::kF16}) {
+    AttentionCall call = common_call();
+    call.cudnn = false;
+    call.operands = call.grad_o = call.out = dtype;
+    EXPECT_EQ(choose_forward(call), AttentionWay::kGeneral);
+    EXPECT_EQ(choose_backward(call), AttentionWay::kGeneral);
+  }
+  AttentionCall call = common_call();
+  call.cudnn = false;
+  call.shape.softmax_scale = -1.0f;
+  EXPECT_EQ(choose_forward(call), AttentionWay::kGeneral);
+}
+
+// O may come as code * (1 / scale), rounded to 16 bits, where it will be cast with `scale` again: off by 2^-8 of itself at most and two
+// roundings of a float, while half a quantum of E4M3 is 2^-5 of a value or more.
+template <class Format, class Narrow, class Widen>
+void expect_codes_survive(float scale, Narrow narrow, Widen widen) {
+  const float scale_inv = 1.0f / scale;
+  for (int code = 0; code < 256; ++code) {
+    const float value = widen(narrow(decode<Format>(static_cast<std::uint8_t>(code)) * scale_inv));
+    const bool special = (code & 0x7F) > Format::kMaxCode;
+    EXPECT_EQ(static_cast<int>(encode<Format>(value * scale)), special ? kFloat8Nan : code) << "scale " << scale;
+  }
+}
+
+TEST(AttentionOutput, EightBitsSurviveTheirOwnCast) {
+  const CounterRng rng(5, 6);
+  for (std::uint64_t i = 0; i < 4000; ++i) {
+    // Powers of two, and what lies between them, over every scale that a sensible amax gives.
+    const float power = std::ldexp(1.0f, static_cast<int>(i % 41) - 20);
+    const float scale = i % 3 == 0 ? power : power * (1.0f + rng.uniform(i));
+    expect_codes_survive<E4M3>(scale, [](float x) { return f32_to_bf16(x); }, [](BFloat16 x) { return bf16_to_f32(x); });
+    if (HasFailure()) break;
+  }
+}
+
+// Eight bits of another scale round twice, which some values show: the caller's own scale is needed.
+TEST(AttentionOutput, EightBitsOfAnotherScaleAreOtherCodes) {
+  const CounterRng rng(5, 7);
+  int changed = 0;
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    const float value = rng.normal(i);
+    changed += encode<E4M3>(decode<E4M3>(encode<E4M3>(value * 100.0f)) * (1.0f / 100.0f) * 64.0f) != encode<E4M3>(value * 64.0f);
+  }
+  EXPECT_GT(changed, 100);
+}
+
+}  // namespace
+}  // namespace fp8lab::cuda
