@@ -24,14 +24,22 @@ inline int launched_ranks() {
   const Launch launch = discover_launch(environment);
   return launch.launcher.empty() ? 0 : launch.size;
 }
-inline std::string_view row() {
+/// The row whose ranks they are.
+inline std::string_view base_row() {
   return choose_process_group(discover_launch(environment), environment, process_group_row("mpi").unavailable_reason())
       .row;
+}
+/// Its CTest entry may name another, over that one.
+inline std::string_view row() {
+  const char* const named = environment("FP8LAB_TEST_ROW");
+  return named != nullptr ? named : base_row();
 }
 /// Of a run of this binary's row. The timeout only ends a test that has gone wrong.
 inline RunOptions run_options(int ranks) {
   RunOptions options{.ranks = ranks, .timeout = std::chrono::seconds(60)};
-  if (row() == "sockets") options.rendezvous = discover_rendezvous(discover_launch(environment), environment);
+  options.over = base_row();
+  if (launched_ranks() > 0) options.local_rank = discover_launch(environment).local_rank;
+  if (base_row() == "sockets") options.rendezvous = discover_rendezvous(discover_launch(environment), environment);
   return options;
 }
 

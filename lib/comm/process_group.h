@@ -151,6 +151,10 @@ class ProcessGroup {
   /// bring devices of one name, of several cards or of one. Both this and `device` outlive the new group.
   std::unique_ptr<ProcessGroup> on(Device& device);
 
+  /// Memory of the device in which this group's all-gathers are fastest, `bytes` on every rank; a collective, and no part of a step.
+  /// Outside of the device's ledger; must go before the group. Null where any memory of the device is as good.
+  virtual std::shared_ptr<std::byte> gather_memory(std::int64_t) { return nullptr; }
+
   /// Collectives that returned, since the start or the last reset.
   const Traffic& traffic() const { return traffic_; }
   void reset_traffic() { traffic_ = {}; }

@@ -8,6 +8,7 @@
 
 #include "comm/in_process/in_process.h"
 #include "comm/mpi/mpi_ranks.h"
+#include "comm/nccl/nccl_ranks.h"
 #include "comm/simulated/simulated.h"
 #include "comm/sockets/sockets.h"
 #include "core/check.h"
@@ -20,6 +21,8 @@ const std::array kProcessGroups = {
     ProcessGroupRow{"mpi", "every rank a process, started by mpirun or srun", mpi_unavailable_reason, run_mpi},
     ProcessGroupRow{"sockets", "every rank a process, started by torchrun or srun; they meet over TCP",
                     sockets_unavailable_reason, run_sockets},
+    ProcessGroupRow{"nccl", "ranks of another row, each with a card of its own, between which NCCL moves bytes",
+                    nccl_unavailable_reason, run_nccl},
     ProcessGroupRow{"simulated", "one rank alone: collectives check and count, and move nothing",
                     simulated_unavailable_reason, run_simulated},
 };

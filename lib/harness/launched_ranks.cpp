@@ -31,11 +31,13 @@ std::optional<LaunchedRanks> LaunchedRanks::discover(const EnvironmentLookup& va
 
 std::string LaunchedRanks::describe() const { return fmt::format("{} ranks: {}", size(), choice_.reason); }
 
-void LaunchedRanks::run(RunOptions options, const RankFunction& rank_function) const {
+void LaunchedRanks::run(RunOptions options, const RankFunction& rank_function, bool on_cards) const {
   options.ranks = size();
   options.local_rank = launch_.local_rank;
   options.rendezvous = rendezvous_;
-  run_ranks(choice_.row, options, rank_function);
+  options.over = choice_.row;
+  const bool over_nccl = on_cards && process_group_row("nccl").unavailable_reason().empty();
+  run_ranks(over_nccl ? "nccl" : choice_.row, options, rank_function);
 }
 
 void LaunchedRanks::pass_on(Order& order) const {

@@ -21,13 +21,15 @@ class LaunchedRanks {
 
   int rank() const { return launch_.rank; }
   int size() const { return launch_.size; }
+  int local_rank() const { return launch_.local_rank; }
   bool is_head() const { return launch_.rank == 0; }
   /// "4 ranks: mpirun launched the ranks"
   std::string describe() const;
   std::string launcher() const { return std::string(launch_.launcher); }
 
-  /// Calls `rank_function` on every rank's process, as run_ranks() does; `options` without ranks and rendezvous.
-  void run(RunOptions options, const RankFunction& rank_function) const;
+  /// Calls `rank_function` on every rank's process, as run_ranks() does; `options` without ranks and rendezvous. `on_cards`:
+  /// ranks have cards, whose bytes move over NCCL where this build has it.
+  void run(RunOptions options, const RankFunction& rank_function, bool on_cards = false) const;
 
   /// What the head has the others do next: an arm of a cell, by their places in the plan and in Arm; or, without a cell, end
   /// with an exit code.

@@ -144,9 +144,15 @@ ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const Runner
   {
     const Watchdog watchdog(watch_, limit_s);
     const StartRanks start_ranks = [&](const CellConfig& config, const RankFunction& rank_function) {
-      const bool computes = open_device(config.device, {.arch = config.arch, .memory = {}})->computes();
-      ranks_.run({.timeout = to_duration(kShareOfTheLimit * limit_s), .moves_data = computes, .stop = watchdog.stop()},
-                 rank_function);
+      RunOptions run{.timeout = to_duration(kShareOfTheLimit * limit_s), .stop = watchdog.stop()};
+      bool on_cards = false;
+      {
+        const auto device =
+            open_device(config.device, {.arch = config.arch, .rank = ranks_.local_rank(), .memory = {}});
+        run.moves_data = device->computes();
+        on_cards = device->peer_access() != nullptr;
+      }
+      ranks_.run(run, rank_function, on_cards);
     };
     const ArmFunction measure = [&](const CellConfig& config, Arm side) {
       try {

@@ -1,0 +1,244 @@
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/device.h"
+#include "comm/process_groups.h"
+
+// Collectives over all cards of this machine, a thread each, as nccl-tests counts them: `size` is the whole output in bytes, algbw
+// size / time, busbw what each card's link moves of it, in 1e9 bytes a second, `wrong` bytes that are not what they should be. Time is the slowest
+// card's, by its own events, over calls launched back to back.
+namespace fp8lab {
+namespace {
+
+struct Mode {
+  std::string name;
+  std::string_view row;
+  bool in_place = false;
+  bool windows = false;  ///< buffers in ProcessGroup::gather_memory()
+  PeerCopyPath path = PeerCopyPath::kBySize;
+  std::int64_t engines_from_bytes = std::int64_t{32} << 20;
+};
+
+constexpr std::int64_t kNever = std::int64_t{1} << 60;
+
+const std::vector<Mode>& modes() {
+  static const std::vector<Mode> kModes = {
+      {.name = "pull", .row = "in_process"},
+      {.name = "pull/in_place", .row = "in_process", .in_place = true},
+      {.name = "pull/processors/in_place", .row = "in_process", .in_place = true, .path = PeerCopyPath::kProcessors},
+      {.name = "pull/engines/in_place", .row = "in_process", .in_place = true, .path = PeerCopyPath::kCopyEngines},
+      {.name = "nccl", .row = "nccl"},
+      {.name = "nccl/in_place", .row = "nccl", .in_place = true},
+      {.name = "nccl/windows/in_place", .row = "nccl", .in_place = true, .windows = true},
+      {.name = "nccl/symmetric/in_place", .row = "nccl", .in_place = true, .windows = true, .engines_from_bytes = kNever},
+      {.name = "nccl/engines/in_place", .row = "nccl", .in_place = true, .windows = true, .engines_from_bytes = 0},
+  };
+  return kModes;
+}
+
+int count_cards() {
+  const DeviceRow& row = device_row("cuda");
+  if (!row.unavailable_reason().empty()) return 0;
+  const std::string lines = row.describe();
+  return 1 + static_cast<int>(std::count(lines.begin(), lines.end(), '\n'));
+}
+
+std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
+  std::vector<std::int64_t> offsets;
+  for (int rank = 0; rank <= ranks; ++rank) offsets.push_back(total / ranks * rank);
+  return offsets;
+}
+
+/// Bytes of a card, from the device or from where the group is fastest.
+class Buffer {
+ public:
+  Buffer(Device& device, ProcessGroup& group, std::int64_t bytes, bool window) : device_(device), bytes_(bytes) {
+    if (window) window_ = group.gather_memory(bytes);
+    if (!window_)
+      tensor_ = device.allocate({Shape{bytes}, DType::kU8}, device.holder(HolderKind::kWorkspace, "", "buffer"));
+  }
+  std::byte* data() const { return window_ ? window_.get() : tensor_.view().data; }
+  void write(std::int64_t first, std::span<const std::byte> bytes) const {
+    device_.peer_access()->from_host(data() + first, bytes.data(), static_cast<std::int64_t>(bytes.size()));
+  }
+  std::vector<std::byte> read() const {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(bytes_));
+    device_.peer_access()->to_host(bytes.data(), data(), bytes_);
+    return bytes;
+  }
+
+ private:
+  Device& device_;
+  std::int64_t bytes_;
+  std::shared_ptr<std::byte> window_;
+  Tensor tensor_;
+};
+
+std::byte pattern(int rank, std::int64_t i) { return static_cast<std::byte>((i ^ (i >> 8) ^ (i >> 17)) + 17 * rank); }
+
+/// One card's part in a row: `call` launches once; `count_wrong` looks at the result.
+struct Part {
+  std::function<void()> call;
+  std::function<std::int64_t()> count_wrong;
+};
+using MakePart = std::function<Part(Device&, ProcessGroup&)>;
+
+/// Seconds of one call; iterations are batches of calls.
+void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const MakePart& make_part) {
+  const int ranks = count_cards();
+  const int calls = size >= (std::int64_t{256} << 20) ? 4 : size >= (std::int64_t{16} << 20) ? 10 : 40;
+  std::vector<double> seconds(static_cast<std::size_t>(ranks));
+  std::vector<double> slowest;
+  std::atomic<std::int64_t> wrong = 0;
+  std::atomic<bool> more{true};
+  RunOptions options{.ranks = ranks};
+  options.engines_from_bytes = mode.engines_from_bytes;
+  options.peer_copies = mode.path;
+  run_ranks(mode.row, options, [&](ProcessGroup& world) {
+    const auto device = open_device("cuda", {.rank = world.local_rank(), .memory = {}});
+    const auto group = world.on(*device);
+    const Part part = make_part(*device, *group);
+    const auto batch = [&] {
+      device->synchronize();
+      group->barrier("together");
+      part.call();  // brings the cards into step
+      const auto begin = device->moment();
+      for (int i = 0; i < calls; ++i) part.call();
+      const auto end = device->moment();
+      seconds[static_cast<std::size_t>(world.rank())] = device->seconds_between(*begin, *end) / calls;
+      group->barrier("timed");
+    };
+    batch();
+    if (world.rank() != 0) {
+      for (group->barrier("next"); more; group->barrier("next")) batch();
+    } else {
+      for (auto _ : state) {
+        group->barrier("next");
+        batch();
+        slowest.push_back(*std::max_element(seconds.begin(), seconds.end()));
+        state.SetIterationTime(slowest.back());
+      }
+      more = false;
+      group->barrier("next");
+    }
+    wrong += part.count_wrong();
+    group->barrier("compared");
+  });
+  std::nth_element(slowest.begin(), slowest.begin() + static_cast<std::ptrdiff_t>(slowest.size() / 2), slowest.end());
+  const double time = slowest[slowest.size() / 2];
+  const double algbw = static_cast<double>(size) / time / 1e9;
+  state.counters["size"] = static_cast<double>(size);
+  state.counters["time_us"] = 1e6 * time;
+  state.counters["algbw"] = algbw;
+  state.counters["busbw"] = algbw * (ranks - 1) / ranks;
+  state.counters["wrong"] = static_cast<double>(wrong.load());
+}
+
+void all_gather(benchmark::State& state, const Mode& mode, std::int64_t size) {
+  const std::vector<std::int64_t> offsets = even_offsets(size, count_cards());
+  run_row(state, mode, size, [&](Device& device, ProcessGroup& group) {
+    const auto slot = static_cast<std::size_t>(group.rank());
+    const std::int64_t own = offsets[slot + 1] - offsets[slot];
+    auto to = std::make_shared<Buffer>(device, group, size, mode.windows);
+    auto from = mode.in_place ? nullptr : std::make_shared<Buffer>(device, group, own, mode.windows);
+    std::vector<std::byte> values(static_cast<std::size_t>(own));
+    for (std::int64_t i = 0; i < own; ++i) values[static_cast<std::size_t>(i)] = pattern(group.rank(), i);
+    (from ? *from : *to).write(from ? 0 : offsets[slot], values);
+    const GatherPart part{
+        .from = from ? from->data() : to->data() + offsets[slot], .to = to->data(), .offsets_bytes = offsets};
+    return Part{.call = [&group, part, from] { group.all_gather({&part, 1}, "gather"); },
+                .count_wrong =
+                    [&offsets, &group, to] {
+                      const std::vector<std::byte> seen = to->read();
+                      std::int64_t wrong = 0;
+                      for (int rank = 0; rank < group.size(); ++rank)
+                        for (std::int64_t i = offsets[static_cast<std::size_t>(rank)];
+                             i < offsets[static_cast<std::size_t>(rank) + 1]; ++i)
+                          wrong += seen[static_cast<std::size_t>(i)] !=
+                                   pattern(rank, i - offsets[static_cast<std::size_t>(rank)]);
+                      return wrong;
+                    }};
+  });
+  state.SetLabel("uint8, redop none");
+}
+
+/// Sums of zeros: the bits of sums are the tests' to judge.
+void reduce_scatter(benchmark::State& state, const Mode& mode, std::int64_t size) {
+  const std::vector<std::int64_t> offsets = even_offsets(size / 2, count_cards());
+  run_row(state, mode, size, [&](Device& device, ProcessGroup& group) {
+    auto from = std::make_shared<Buffer>(device, group, size, false);
+    auto to = std::make_shared<Buffer>(device, group, size / group.size(), false);
+    from->write(0, std::vector<std::byte>(static_cast<std::size_t>(size)));
+    const ScatterPart part{.from = from->data(), .to = to->data(), .offsets_elems = offsets, .dtype = DType::kBF16};
+    return Part{.call = [&group, part, from] { group.reduce_scatter({&part, 1}, "scatter"); },
+                .count_wrong =
+                    [to] {
+                      const std::vector<std::byte> seen = to->read();
+                      return static_cast<std::int64_t>(
+                          std::count_if(seen.begin(), seen.end(), [](std::byte value) { return value != std::byte{}; }));
+                    }};
+  });
+  state.SetLabel("bf16, redop sum");
+}
+
+/// A scalar of every one of 32 tensors, as amaxes are.
+void all_reduce_small(benchmark::State& state, const Mode& mode) {
+  constexpr std::int64_t kTensors = 32;
+  run_row(state, mode, 4 * kTensors, [&](Device& device, ProcessGroup& group) {
+    auto data = std::make_shared<Buffer>(device, group, 4 * kTensors, false);
+    data->write(0, std::vector<std::byte>(4 * kTensors));
+    std::vector<ReducePart> parts;
+    for (std::int64_t i = 0; i < kTensors; ++i) parts.push_back({.data = data->data() + 4 * i, .elems = 1});
+    return Part{.call = [&group, parts, data] { group.all_reduce(ReduceOp::kMax, parts, "amax"); },
+                .count_wrong = [] { return std::int64_t{0}; }};
+  });
+  state.SetLabel("f32, redop max");
+}
+
+void add(const std::string& name, const std::function<void(benchmark::State&)>& row, int iterations) {
+  benchmark::RegisterBenchmark(name.c_str(), row)
+      ->UseManualTime()
+      ->Unit(benchmark::kMicrosecond)
+      ->Iterations(iterations);
+}
+
+void register_all() {
+  for (const Mode& mode : modes()) {
+    for (std::int64_t mib = 1; mib <= 1024; mib *= 4)
+      add("all_gather/" + mode.name + "/" + std::to_string(mib) + "MiB",
+          [&mode, mib](benchmark::State& state) { all_gather(state, mode, mib << 20); }, mib >= 256 ? 5 : 15);
+    if (mode.in_place) continue;
+    for (std::int64_t mib = 1; mib <= 1024; mib *= 16)
+      add("reduce_scatter/" + mode.name + "/" + std::to_string(mib) + "MiB",
+          [&mode, mib](benchmark::State& state) { reduce_scatter(state, mode, mib << 20); }, mib >= 256 ? 5 : 15);
+    add("all_reduce/" + mode.name + "/32_scalars",
+        [&mode](benchmark::State& state) { all_reduce_small(state, mode); }, 15);
+  }
+}
+
+}  // namespace
+}  // namespace fp8lab
+
+int main(int argc, char** argv) {
+  setenv("NCCL_NVLS_ENABLE", "0", 0);  // no NVLink multicast
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  if (const int cards = fp8lab::count_cards(); cards < 2) {
+    std::fprintf(stderr, "no row can run here: two cards are needed, and there are %d\n", cards);
+    return 0;
+  }
+  fp8lab::register_all();
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

@@ -1,0 +1,386 @@
+#include "comm/nccl/card_group.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/card_access.h"
+#include "backend/cuda/context.h"
+#include "backend/cuda/cuda_check.h"
+#include "comm/slices.h"
+#include "core/check.h"
+#include "core/shape.h"
+
+namespace fp8lab::nccl {
+namespace {
+
+constexpr std::int64_t kLineBytes = 256;
+/// Others' summands on their way; larger reductions take several rounds.
+constexpr std::int64_t kStagingBytes = std::int64_t{64} << 20;
+/// Up to here a rank reduces everything itself, which saves an exchange.
+constexpr std::int64_t kSmallBytes = std::int64_t{64} << 10;
+
+std::int64_t bytes_of(std::int64_t elems, DType dtype) { return elems * static_cast<std::int64_t>(size_bytes(dtype)); }
+
+/// Everything issued in its scope is one launch.
+class Launch {
+ public:
+  Launch() { nccl_check(ncclGroupStart(), "ncclGroupStart"); }
+  void go() {
+    open_ = false;
+    nccl_check(ncclGroupEnd(), "ncclGroupEnd");
+  }
+  ~Launch() {
+    if (open_) ncclGroupEnd();
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+ private:
+  bool open_ = true;
+};
+
+class CardGroup final : public ProcessGroup {
+ public:
+  CardGroup(ProcessGroup& host, Device& device, const CardGroupOptions& options,
+            std::unique_ptr<ProcessGroup> owned = nullptr)
+      : ProcessGroup(identity_of(host)),
+        host_(host),
+        owned_(std::move(owned)),
+        device_(device),
+        card_(cuda::cuda_context(device.context())),
+        options_(options),
+        uncaught_(std::uncaught_exceptions()) {}
+
+  ~CardGroup() override {
+    if (std::uncaught_exceptions() > uncaught_) abandon();
+  }
+
+  const Device* device() const override { return &device_; }
+  ProcessGroup& host() override { return host_; }
+
+  void join() override {
+    if (!side_) return;
+    cuda_check(cudaEventRecord(joined_.get(), side_.get()), "cudaEventRecord");
+    cuda_check(cudaStreamWaitEvent(card_.stream(), joined_.get(), 0), "cudaStreamWaitEvent");
+  }
+
+  std::shared_ptr<std::byte> gather_memory(std::int64_t bytes) override {
+    ncclComm_t plain = communicator(plain_, false).get(), engines = communicator(engines_, true).get();
+    struct Window {
+      void* memory = nullptr;
+      std::array<std::pair<ncclComm_t, ncclWindow_t>, 2> registered{};
+      ~Window() {
+        for (const auto& [comm, window] : registered)
+          if (window != nullptr) ncclCommWindowDeregister(comm, window);
+        if (memory != nullptr) ncclMemFree(memory);
+      }
+    };
+    auto window = std::make_shared<Window>();
+    const auto size = static_cast<std::size_t>(round_up(bytes, NCCL_WIN_REQUIRED_ALIGNMENT));
+    nccl_check(ncclMemAlloc(&window->memory, size), "ncclMemAlloc");
+    for (std::size_t i = 0; i < 2; ++i) {
+      auto& [comm, registered] = window->registered[i];
+      comm = i == 0 ? plain : engines;
+      nccl_check(ncclCommWindowRegister(comm, window->memory, size, &registered, NCCL_WIN_COLL_SYMMETRIC),
+                 "ncclCommWindowRegister");
+    }
+    auto* const first = static_cast<std::byte*>(window->memory);
+    windows_.push_back({first, first + size});
+    return {std::move(window), first};
+  }
+
+ private:
+  void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool aside) override {
+    enter(call);
+    const bool engines = call.bytes >= options_.engines_from_bytes && !windows_.empty() &&
+                         std::all_of(parts.begin(), parts.end(), [&](const GatherPart& part) {
+                           return is_even(part.offsets_bytes) && in_window(part.from) && in_window(part.to);
+                         });
+    Communicator& over = communicator(engines ? engines_ : plain_, engines);
+    const cudaStream_t stream = begin(aside);
+    copies_.clear();
+    Launch launch;
+    for (const GatherPart& part : parts) {
+      const auto place = [&](int other) { return part.offsets_bytes[static_cast<std::size_t>(other)]; };
+      const std::int64_t own = place(rank() + 1) - place(rank());
+      if (is_even(part.offsets_bytes)) {
+        if (own > 0)
+          nccl_check(ncclAllGather(part.from, part.to, static_cast<std::size_t>(own), ncclUint8, over.get(), stream),
+                     "ncclAllGather");
+        continue;
+      }
+      for (int other = 0; other < size(); ++other) {
+        if (other == rank()) continue;
+        send(over, part.from, own, other, stream);
+        receive(over, part.to + place(other), place(other + 1) - place(other), other, stream);
+      }
+      copies_.push_back({.from = part.from, .to = part.to + place(rank()), .bytes = own});
+    }
+    launch.go();
+    cuda::launch_copies(copies_, PeerCopyPath::kBySize, stream);
+    over.watch(call, stream);
+  }
+
+  /// Round `round` of `rounds` of a slice.
+  static Slice cut(const Slice& whole, std::int64_t round, std::int64_t rounds) {
+    const std::int64_t first = whole.elems * round / rounds, last = whole.elems * (round + 1) / rounds;
+    return {.first = whole.first + first, .elems = last - first};
+  }
+
+  /// Every rank's slice of `part` from all others, and this rank's own reduced into `to`. `slice_of(part, rank)`.
+  template <class Part, class SliceOf, class Target>
+  void exchange(const Signature& call, std::span<const Part> parts, const SliceOf& slice_of_part, const Target& target) {
+    Communicator& over = communicator(plain_, false);
+    const cudaStream_t stream = begin(false);
+    std::int64_t most = 1;
+    for (int other = 0; other < size(); ++other) {
+      std::int64_t bytes = 0;
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        bytes += (size() - 1) * round_up(bytes_of(slice_of_part(i, other).elems, parts[i].dtype), kLineBytes);
+      most = std::max(most, bytes);
+    }
+    const std::int64_t rounds = ceil_div(most, kStagingBytes);
+    // Cutting rounds each piece up to a line at most.
+    const std::int64_t pieces = static_cast<std::int64_t>(parts.size()) * size();
+    std::byte* const staging = reserve(ceil_div(most, rounds) + 2 * pieces * kLineBytes);
+    for (std::int64_t round = 0; round < rounds; ++round) {
+      begin_reductions(parts.size());
+      Launch launch;
+      std::byte* at = staging;
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        const DType dtype = parts[i].dtype;
+        const Slice own = cut(slice_of_part(i, rank()), round, rounds);
+        for (int other = 0; other < size(); ++other) {
+          if (other == rank()) {
+            sources_.push_back(source_of(parts[i]) + bytes_of(own.first, dtype));
+            continue;
+          }
+          const Slice theirs = cut(slice_of_part(i, other), round, rounds);
+          send(over, source_of(parts[i]) + bytes_of(theirs.first, dtype), bytes_of(theirs.elems, dtype), other, stream);
+          receive(over, at, bytes_of(own.elems, dtype), other, stream);
+          sources_.push_back(at);
+          at += round_up(bytes_of(own.elems, dtype), kLineBytes);
+        }
+        const std::int64_t skipped = own.first - slice_of_part(i, rank()).first;
+        targets_.push_back(target(i) + bytes_of(skipped, dtype));
+        add_reduction({.dtype = dtype, .maximum = call.op == ReduceOp::kMax, .elems = own.elems});
+      }
+      launch.go();
+      cuda::launch_reductions(reductions_, stream);
+    }
+    over.watch(call, stream);
+  }
+
+  void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) override {
+    enter(call);
+    exchange(
+        call, parts,
+        [&](std::size_t i, int other) {
+          const auto at = static_cast<std::size_t>(other);
+          const std::int64_t first = parts[i].offsets_elems[at];
+          return Slice{.first = first, .elems = parts[i].offsets_elems[at + 1] - first};
+        },
+        [&](std::size_t i) { return parts[i].to; });
+  }
+
+  // As elsewhere, each rank reduces one slice of every tensor and sends the result to all; what is small, everybody reduces.
+  void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override {
+    enter(call);
+    if (call.bytes <= kSmallBytes) return reduce_everywhere(call, parts);
+    exchange(
+        call, parts, [&](std::size_t i, int other) { return slice_of(parts[i], i, other, size()); },
+        [&](std::size_t i) {
+          return parts[i].data + bytes_of(slice_of(parts[i], i, rank(), size()).first, parts[i].dtype);
+        });
+    Communicator& over = communicator(plain_, false);
+    Launch launch;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const DType dtype = parts[i].dtype;
+      const Slice own = slice_of(parts[i], i, rank(), size());
+      for (int other = 0; other < size(); ++other) {
+        if (other == rank()) continue;
+        const Slice theirs = slice_of(parts[i], i, other, size());
+        send(over, parts[i].data + bytes_of(own.first, dtype), bytes_of(own.elems, dtype), other, card_.stream());
+        receive(over, parts[i].data + bytes_of(theirs.first, dtype), bytes_of(theirs.elems, dtype), other, card_.stream());
+      }
+    }
+    launch.go();
+    over.watch(call, card_.stream());
+  }
+
+  void reduce_everywhere(const Signature& call, std::span<const ReducePart> parts) {
+    Communicator& over = communicator(plain_, false);
+    const cudaStream_t stream = begin(false);
+    std::int64_t bytes = 0;
+    for (const ReducePart& part : parts) bytes += round_up(size() * bytes_of(part.elems, part.dtype), kLineBytes);
+    std::byte* at = reserve(bytes);
+    begin_reductions(parts.size());
+    Launch launch;
+    for (const ReducePart& part : parts) {
+      const std::int64_t each = bytes_of(part.elems, part.dtype);
+      if (each > 0)
+        nccl_check(ncclAllGather(part.data, at, static_cast<std::size_t>(each), ncclUint8, over.get(), stream),
+                   "ncclAllGather");
+      for (int other = 0; other < size(); ++other) sources_.push_back(at + other * each);
+      targets_.push_back(part.data);
+      add_reduction({.dtype = part.dtype, .maximum = call.op == ReduceOp::kMax, .elems = part.elems});
+      at += round_up(size() * each, kLineBytes);
+    }
+    launch.go();
+    cuda::launch_reductions(reductions_, stream);
+    over.watch(call, stream);
+  }
+
+  void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override {
+    enter(call);
+    Communicator& over = communicator(plain_, false);
+    const cudaStream_t stream = begin(false);
+    Launch launch;
+    for (const BroadcastPart& part : parts)
+      if (part.bytes > 0)
+        nccl_check(ncclBroadcast(part.data, part.data, static_cast<std::size_t>(part.bytes), ncclUint8, call.root,
+                                 over.get(), stream),
+                   "ncclBroadcast");
+    launch.go();
+    over.watch(call, stream);
+  }
+
+  void do_barrier(const Signature& call) override { enter(call); }
+
+  std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
+    std::unique_ptr<ProcessGroup> group;
+    try {
+      group = split_over(host_, call, color, std::move(identity));
+    } catch (...) {
+      abandon();
+      throw;
+    }
+    ProcessGroup& host = *group;
+    return std::make_unique<CardGroup>(host, device_, options_, std::move(group));
+  }
+
+  /// The meeting. What another rank's death left on the card is ended before its error goes on.
+  void enter(const Signature& call) {
+    try {
+      meet_over(host_, call);
+    } catch (...) {
+      abandon();
+      throw;
+    }
+    if (const std::string cause = options_.trouble->cause(); !cause.empty()) fail(cause);
+  }
+
+  void abandon() noexcept {
+    if (plain_) plain_->abort();
+    if (engines_) engines_->abort();
+  }
+
+  /// Made at its first use, where all ranks have met.
+  Communicator& communicator(std::unique_ptr<Communicator>& made, bool copy_engines) {
+    if (made) return *made;
+    ncclUniqueId id{};
+    if (rank() == 0) nccl_check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    const BroadcastPart part{.data = reinterpret_cast<std::byte*>(&id), .bytes = sizeof id};
+    host_.broadcast(0, {&part, 1}, "NCCL's id");
+    made = std::make_unique<Communicator>(Communicator::Args{.id = id,
+                                                             .rank = rank(),
+                                                             .ranks = size(),
+                                                             .copy_engines = copy_engines,
+                                                             .group = name(),
+                                                             .timeout = options_.timeout,
+                                                             .trouble = options_.trouble},
+                                          card_);
+    return *made;
+  }
+
+  /// The stream that a collective goes on.
+  cudaStream_t begin(bool aside) {
+    if (!aside) return card_.stream();
+    if (!side_) {
+      side_ = cuda::make_stream();
+      forked_ = cuda::make_event();
+      joined_ = cuda::make_event();
+    }
+    cuda_check(cudaEventRecord(forked_.get(), card_.stream()), "cudaEventRecord");
+    cuda_check(cudaStreamWaitEvent(side_.get(), forked_.get(), 0), "cudaStreamWaitEvent");
+    return side_.get();
+  }
+
+  void send(Communicator& over, const std::byte* from, std::int64_t bytes, int to, cudaStream_t stream) const {
+    if (bytes > 0)
+      nccl_check(ncclSend(from, static_cast<std::size_t>(bytes), ncclUint8, to, over.get(), stream), "ncclSend");
+  }
+  void receive(Communicator& over, std::byte* to, std::int64_t bytes, int from, cudaStream_t stream) const {
+    if (bytes > 0)
+      nccl_check(ncclRecv(to, static_cast<std::size_t>(bytes), ncclUint8, from, over.get(), stream), "ncclRecv");
+  }
+
+  static const std::byte* source_of(const ScatterPart& part) { return part.from; }
+  static const std::byte* source_of(const ReducePart& part) { return part.data; }
+
+  static bool is_even(std::span<const std::int64_t> offsets) {
+    for (std::size_t i = 2; i < offsets.size(); ++i)
+      if (offsets[i] - offsets[i - 1] != offsets[1]) return false;
+    return true;
+  }
+  bool in_window(const std::byte* at) const {
+    return std::any_of(windows_.begin(), windows_.end(),
+                       [&](const auto& window) { return at >= window.first && at < window.second; });
+  }
+
+  /// This group's own staging, used in the order of the stream.
+  std::byte* reserve(std::int64_t bytes) {
+    if (bytes > staging_bytes_) {
+      card_.synchronize();
+      staging_.reset();
+      staging_bytes_ = 0;
+      staging_ = cuda::allocate_device(static_cast<std::size_t>(bytes));
+      staging_bytes_ = bytes;
+    }
+    return staging_.get();
+  }
+
+  // Spans of reductions point into these, which therefore have their room before the first is added.
+  void begin_reductions(std::size_t parts) {
+    reductions_.clear();
+    sources_.clear();
+    targets_.clear();
+    sources_.reserve(parts * static_cast<std::size_t>(size()));
+    targets_.reserve(parts);
+  }
+  void add_reduction(PeerReduction reduction) {
+    reduction.sources = std::span(sources_).last(static_cast<std::size_t>(size()));
+    reduction.targets = std::span(targets_).last(1);
+    reductions_.push_back(reduction);
+  }
+
+  ProcessGroup& host_;
+  std::unique_ptr<ProcessGroup> owned_;
+  Device& device_;
+  cuda::CudaContext& card_;
+  CardGroupOptions options_;
+  int uncaught_;
+  std::unique_ptr<Communicator> plain_;
+  std::unique_ptr<Communicator> engines_;
+  cuda::Stream side_;
+  cuda::Event forked_;
+  cuda::Event joined_;
+  cuda::DeviceBytes staging_;
+  std::int64_t staging_bytes_ = 0;
+  std::vector<std::pair<const std::byte*, const std::byte*>> windows_;
+  std::vector<PeerCopy> copies_;  // kept between calls
+  std::vector<PeerReduction> reductions_;
+  std::vector<const std::byte*> sources_;
+  std::vector<std::byte*> targets_;
+};
+
+}  // namespace
+
+std::unique_ptr<ProcessGroup> make_card_group(ProcessGroup& host, Device& device, const CardGroupOptions& options) {
+  return std::make_unique<CardGroup>(host, device, options);
+}
+
+}  // namespace fp8lab::nccl

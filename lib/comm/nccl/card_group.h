@@ -1,0 +1,23 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "backend/device.h"
+#include "comm/nccl/communicator.h"
+#include "comm/process_group.h"
+
+namespace fp8lab::nccl {
+
+struct CardGroupOptions {
+  std::chrono::nanoseconds timeout;
+  /// All-gathers of at least as many bytes in all, whose buffers lie in gather_memory(), go by copy engines alone.
+  std::int64_t engines_from_bytes = 0;
+  std::shared_ptr<Trouble> trouble;
+};
+
+/// `host`'s ranks for buffers in the memory of `device`, a card that no other rank has. Both outlive it.
+std::unique_ptr<ProcessGroup> make_card_group(ProcessGroup& host, Device& device, const CardGroupOptions& options);
+
+}  // namespace fp8lab::nccl

@@ -1,0 +1,102 @@
+#include "comm/nccl/communicator.h"
+
+#include <fmt/core.h>
+
+#include "backend/cuda/cuda_check.h"
+#include "comm/run.h"
+#include "core/check.h"
+
+namespace fp8lab::nccl {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(20);
+
+}  // namespace
+
+void nccl_check(ncclResult_t status, std::string_view call) {
+  if (status == ncclSuccess) return;
+  const std::string_view last = ncclGetLastError(nullptr);
+  fail(fmt::format("{}: {}{}{}", call, ncclGetErrorString(status), last.empty() ? "" : ": ", last));
+}
+
+void Trouble::set(const std::string& cause) {
+  const std::lock_guard lock(mutex_);
+  if (cause_.empty()) cause_ = cause;
+}
+
+std::string Trouble::cause() const {
+  const std::lock_guard lock(mutex_);
+  return cause_;
+}
+
+Communicator::Communicator(const Args& args, cuda::CudaContext& card)
+    : ordinal_(card.ordinal()), group_(args.group), timeout_(args.timeout), trouble_(args.trouble) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  if (args.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+  nccl_check(ncclCommInitRankConfig(&comm_, args.ranks, args.id, args.rank, &config), "ncclCommInitRankConfig");
+  for (Flight& flight : flights_) flight.landed = cuda::make_event();
+  watch_ = std::jthread([this](const std::stop_token& ended) { look(ended); });
+}
+
+Communicator::~Communicator() {
+  // What is under way is still being watched, so this ends.
+  for (bool landed = false; !landed;) {
+    std::unique_lock lock(mutex_);
+    if (!aborted_) drop_landed();
+    landed = aborted_ || count_ == 0;
+    if (!landed) never_.wait_for(lock, kLook);
+  }
+  watch_.request_stop();
+  watch_.join();
+  if (!aborted_) ncclCommDestroy(comm_);
+}
+
+void Communicator::watch(const Signature& call, cudaStream_t stream) {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) return;
+  if (count_ == flights_.size()) drop_landed();
+  if (count_ == flights_.size()) return;
+  Flight& flight = flights_[(first_ + count_) % flights_.size()];
+  cuda_check(cudaEventRecord(flight.landed.get(), stream), "cudaEventRecord");
+  flight.call = call;
+  flight.deadline = Clock::now() + timeout_;
+  ++count_;
+}
+
+void Communicator::abort() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) return;
+  aborted_ = true;
+  ncclCommAbort(comm_);
+}
+
+/// With the lock. An event that answers with an error belongs to a card that will say so itself.
+void Communicator::drop_landed() {
+  while (count_ > 0 && cudaEventQuery(flights_[first_].landed.get()) != cudaErrorNotReady) {
+    first_ = (first_ + 1) % flights_.size();
+    --count_;
+  }
+}
+
+void Communicator::look(const std::stop_token& ended) {
+  cudaSetDevice(ordinal_);
+  std::unique_lock lock(mutex_);
+  while (!ended.stop_requested() && !aborted_) {
+    drop_landed();
+    ncclResult_t state = ncclSuccess;
+    ncclCommGetAsyncError(comm_, &state);
+    if (state != ncclSuccess && state != ncclInProgress)
+      trouble_->set(fmt::format("NCCL gave up in group '{}': {}", group_, ncclGetErrorString(state)));
+    else if (count_ > 0 && Clock::now() >= flights_[first_].deadline)
+      trouble_->set(fmt::format("{} did not finish on this rank's card within {:g} s: a rank that came to it died or hangs",
+                                describe(flights_[first_].call, group_), std::chrono::duration<double>(timeout_).count()));
+    if (!trouble_->cause().empty()) {
+      aborted_ = true;
+      ncclCommAbort(comm_);
+      return;
+    }
+    never_.wait_for(lock, ended, kLook, [] { return false; });
+  }
+}
+
+}  // namespace fp8lab::nccl

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <nccl.h>
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "backend/cuda/context.h"
+#include "comm/signature.h"
+
+namespace fp8lab::nccl {
+
+/// Throws Error with NCCL's own words unless `status` is success.
+void nccl_check(ncclResult_t status, std::string_view call);
+
+/// Why the collectives of a run can no longer be trusted on this rank; the first cause stands. Shared by its groups.
+class Trouble {
+ public:
+  void set(const std::string& cause);
+  std::string cause() const;  ///< empty: none
+
+ private:
+  mutable std::mutex mutex_;
+  std::string cause_;
+};
+
+/// One rank's end of NCCL for one group, and a watch over what it has launched: a collective that does not finish in time, or that
+/// NCCL itself gives up, ends in ncclCommAbort(), which frees the card's stream.
+class Communicator {
+ public:
+  struct Args {
+    const ncclUniqueId& id;
+    int rank = 0;
+    int ranks = 1;
+    bool copy_engines = false;  ///< CTA policy zero: no multiprocessor works for a collective whose buffers lie in windows
+    std::string_view group;
+    std::chrono::nanoseconds timeout;
+    std::shared_ptr<Trouble> trouble;
+  };
+  /// A collective, on the calling thread's current card.
+  explicit Communicator(const Args& args, cuda::CudaContext& card);
+  /// Waits for what is under way, unless abort() came first.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  ncclComm_t get() const { return comm_; }
+  /// `call` was launched on `stream`: watch it.
+  void watch(const Signature& call, cudaStream_t stream);
+  /// Ends what is under way, whatever the other ranks do.
+  void abort() noexcept;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Flight {
+    cuda::Event landed;
+    Signature call;
+    Clock::time_point deadline;
+  };
+  void look(const std::stop_token& ended);
+  void drop_landed();
+
+  ncclComm_t comm_ = nullptr;
+  int ordinal_;
+  std::string group_;
+  std::chrono::nanoseconds timeout_;
+  std::shared_ptr<Trouble> trouble_;
+
+  std::mutex mutex_;  ///< of all below
+  bool aborted_ = false;
+  std::array<Flight, 32> flights_;  ///< a ring; collectives that find it full are behind those that fill it
+  std::size_t first_ = 0;
+  std::size_t count_ = 0;
+  std::condition_variable_any never_;
+  std::jthread watch_;
+};
+
+}  // namespace fp8lab::nccl

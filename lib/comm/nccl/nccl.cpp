@@ -1,0 +1,77 @@
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/nccl/card_group.h"
+#include "comm/nccl/nccl_ranks.h"
+#include "comm/process_groups.h"
+#include "core/check.h"
+
+namespace fp8lab {
+namespace {
+
+using nccl::CardGroupOptions;
+
+/// Another row's group, but for what on() makes of it.
+class HostGroup final : public ProcessGroup {
+ public:
+  HostGroup(ProcessGroup& host, const CardGroupOptions& options, std::unique_ptr<ProcessGroup> owned = nullptr)
+      : ProcessGroup(identity_of(host)), host_(host), options_(options), owned_(std::move(owned)) {}
+
+ private:
+  void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool) override { do_over(host_, call, parts); }
+  void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) override { do_over(host_, call, parts); }
+  void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override { do_over(host_, call, parts); }
+  void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override { do_over(host_, call, parts); }
+  void do_barrier(const Signature& call) override { meet_over(host_, call); }
+
+  std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
+    std::unique_ptr<ProcessGroup> group = split_over(host_, call, color, std::move(identity));
+    ProcessGroup& host = *group;
+    return std::make_unique<HostGroup>(host, options_, std::move(group));
+  }
+
+  std::unique_ptr<ProcessGroup> do_on(const Signature& call, Device& device) override {
+    meet_over(host_, call);
+    if (device.name() != "cuda" || size() == 1 || cards_are_shared(device)) return host_.on(device);
+    return nccl::make_card_group(host_, device, options_);
+  }
+
+  /// NCCL refuses two ranks on one card.
+  bool cards_are_shared(Device& device) {
+    const std::uint64_t own = std::hash<std::string>()(device.peer_access()->card());
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(size()));
+    std::vector<std::int64_t> offsets(all.size() + 1);
+    for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<std::int64_t>(i * sizeof own);
+    const GatherPart part{.from = reinterpret_cast<const std::byte*>(&own),
+                          .to = reinterpret_cast<std::byte*>(all.data()),
+                          .offsets_bytes = offsets};
+    host_.all_gather({&part, 1}, "cards");
+    return std::set<std::uint64_t>(all.begin(), all.end()).size() < all.size();
+  }
+
+  ProcessGroup& host_;
+  CardGroupOptions options_;
+  std::unique_ptr<ProcessGroup> owned_;
+};
+
+}  // namespace
+
+std::string nccl_unavailable_reason() { return device_row("cuda").unavailable_reason(); }
+
+void run_nccl(const RunOptions& options, const RankFunction& rank_function) {
+  check(options.over != "nccl", "ranks of 'nccl' are those of another row: RunOptions::over");
+  run_ranks(options.over, options, [&](ProcessGroup& host) {
+    const CardGroupOptions card_options{.timeout = options.timeout,
+                                        .engines_from_bytes = options.engines_from_bytes,
+                                        .trouble = std::make_shared<nccl::Trouble>()};
+    HostGroup world(host, card_options);
+    rank_function(world);
+    // What a card did not finish after the last meeting.
+    if (const std::string cause = card_options.trouble->cause(); !cause.empty()) fail(cause);
+  });
+}
+
+}  // namespace fp8lab
