@@ -63,6 +63,8 @@ class Device {
   /// Bytes of device memory that the driver counts as this device's beyond the allocator's reserved ones: contexts, libraries, scratch.
   /// Nothing where there is no driver.
   virtual std::optional<std::int64_t> driver_overhead_bytes() { return std::nullopt; }
+  /// Which way went what can go several ways, such as attention through a library, in the order of their first use; a line each.
+  virtual std::vector<std::string> notes() { return {}; }
 
   /// Uninitialised.
   Tensor allocate(const TensorSpec& spec, HolderId holder) { return Tensor(memory_.allocate(spec.bytes(), holder), spec); }

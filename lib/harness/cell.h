@@ -97,7 +97,8 @@ struct ArmResult {
   std::vector<std::pair<std::string, std::int64_t>> peak_by_holder;
   /// What the modelled architecture cannot do itself and the device did in its place; empty where nothing was emulated.
   std::string emulated;
-  std::vector<std::string> notes;  ///< what was not done as the cell asks, and why; a line each
+  /// What was not done as the cell asks, and why, and which way the device went where there are several; a line each.
+  std::vector<std::string> notes;
   /// Hex, over the losses of all ranks and the weights as each of them sees them; empty unless parity was measured.
   std::string values_hash;
   std::string sequence_hash;  ///< hex; equal on every device for the same schedule

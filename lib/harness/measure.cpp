@@ -165,6 +165,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   ArmResult result;
   result.emulated = emulation(recipe, run.device().arch());
   result.notes = run.warnings();
+  for (std::string& note : run.device().notes()) result.notes.push_back(std::move(note));
   if (memory) {
     measure_memory(run, result);
     result.timeline_json = timeline_json(run.device().ledger());

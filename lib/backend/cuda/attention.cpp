@@ -1,5 +1,7 @@
 #include "backend/cuda/attention.h"
 
+#include <fmt/core.h>
+
 #include <initializer_list>
 
 #include "backend/cuda/attention_choice.h"
@@ -53,32 +55,65 @@ AttentionCall describe(const AttentionBackwardArgs& args, const Facts& facts) {
           .cudnn = facts.cudnn};
 }
 
+constexpr int kWays = 4;
+
+/// Which ways were noted already, so that a launch costs no text.
+struct Noted {
+  explicit Noted(CudaContext&) {}
+  bool forward[kWays] = {};
+  bool backward[kWays] = {};
+};
+
+void note(bool& noted, const char* direction, AttentionWay way, CudaContext& card) {
+  if (noted) return;
+  noted = true;
+  card.note(fmt::format("attention {}: {}", direction, name(way)));
+}
+
+bool run(AttentionWay way, const AttentionForwardArgs& args, CudaContext& card) {
+  switch (way) {
+    case AttentionWay::kCudnn: return attention_cudnn_forward(args, card);
+    case AttentionWay::kCudnnFloat8: return attention_cudnn_float8_forward(args, card);
+    case AttentionWay::kTensor: attention_tensor_forward(args, card); return true;
+    case AttentionWay::kGeneral: attention_general_forward(args, card); return true;
+  }
+  return false;
+}
+
+bool run(AttentionWay way, const AttentionBackwardArgs& args, CudaContext& card) {
+  switch (way) {
+    case AttentionWay::kCudnn: return attention_cudnn_backward(args, card);
+    case AttentionWay::kCudnnFloat8: return false;
+    case AttentionWay::kTensor: attention_tensor_backward(args, card); return true;
+    case AttentionWay::kGeneral: attention_general_backward(args, card); return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 void attention_forward(const AttentionForwardArgs& args, ExecContext& context) {
   CudaContext& card = cuda_context(context);
   AttentionCall call = describe(args, card.kept<Facts>());
-  switch (choose_forward(call)) {
-    case AttentionWay::kCudnn:
-      if (attention_cudnn_forward(args, card)) return;
-      break;
-    case AttentionWay::kCudnnFloat8:
-      if (attention_cudnn_float8_forward(args, card)) return;
-      break;
-    default: break;
+  AttentionWay way = choose_forward(call);
+  if (!run(way, args, card)) {
+    call.cudnn = false;  // it has no plan for this
+    way = choose_forward(call);
+    run(way, args, card);
   }
-  call.cudnn = false;  // it has no plan for this
-  if (choose_forward(call) == AttentionWay::kTensor) return attention_tensor_forward(args, card);
-  attention_general_forward(args, card);
+  note(card.kept<Noted>().forward[static_cast<int>(way)], "forward", way, card);
 }
 
 void attention_backward(const AttentionBackwardArgs& args, ExecContext& context) {
   CudaContext& card = cuda_context(context);
   AttentionCall call = describe(args, card.kept<Facts>());
-  if (choose_backward(call) == AttentionWay::kCudnn && attention_cudnn_backward(args, card)) return;
-  call.cudnn = false;
-  if (choose_backward(call) == AttentionWay::kTensor) return attention_tensor_backward(args, card);
-  attention_general_backward(args, card);
+  AttentionWay way = choose_backward(call);
+  if (!run(way, args, card)) {
+    call.cudnn = false;
+    way = choose_backward(call);
+    run(way, args, card);
+  }
+  note(card.kept<Noted>().backward[static_cast<int>(way)], "backward", way, card);
 }
 
 }  // namespace fp8lab::cuda

@@ -60,6 +60,10 @@ CudaContext::~CudaContext() {
 
 void CudaContext::synchronize() { cuda_check(cudaStreamSynchronize(stream()), "cudaStreamSynchronize"); }
 
+void CudaContext::note(std::string line) {
+  if (std::find(notes_.begin(), notes_.end(), line) == notes_.end()) notes_.push_back(std::move(line));
+}
+
 std::byte* CudaContext::scratch(std::size_t bytes) {
   if (bytes > scratch_bytes_) {
     synchronize();

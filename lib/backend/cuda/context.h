@@ -57,6 +57,10 @@ class CudaContext final : public ExecContext {
 
   void synchronize();
 
+  /// Keeps a line for Device::notes(), once.
+  void note(std::string line);
+  const std::vector<std::string>& notes() const { return notes_; }
+
  private:
   const std::byte* upload_bytes(std::span<const std::byte> host);
 
@@ -81,6 +85,7 @@ class CudaContext final : public ExecContext {
   std::size_t next_slot_ = 0;
   std::size_t uploads_bytes_ = 0;
 
+  std::vector<std::string> notes_;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> kept_;  // destroyed before the stream
 };
 

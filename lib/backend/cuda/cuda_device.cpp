@@ -160,6 +160,8 @@ class CudaDevice final : public Device {
     return 1e-3 * double{milliseconds};
   }
 
+  std::vector<std::string> notes() override { return card().notes(); }
+
   std::optional<std::int64_t> driver_overhead_bytes() override {
     std::size_t free = 0, total = 0;
     cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
