@@ -283,8 +283,8 @@ void adam(const AdamArgs& args, ExecContext& context) {
                   .epsilon = args.epsilon,
                   .coupled_decay = args.decoupled_decay ? 0.0f : args.weight_decay,
                   .decoupled_decay = args.decoupled_decay ? args.weight_decay : 0.0f,
-                  .correction1 = args.bias_correction1,
-                  .correction2 = args.bias_correction2,
+                  .inverse_correction1 = 1.0 / static_cast<double>(args.bias_correction1),
+                  .inverse_correction2 = 1.0 / static_cast<double>(args.bias_correction2),
                   .gradient_scale = args.gradient_scale};
   const auto blocks = static_cast<unsigned>(list.pieces());
   if (measures) {

@@ -79,10 +79,21 @@ __global__ void __launch_bounds__(kThreads) square_sum_kernel(const SumItem* ite
 
 __global__ void __launch_bounds__(kThreads) add_stretches_kernel(const double* sums, std::int64_t count, float* total) {
   double lanes[kVector] = {};
-  for (std::int64_t at = threadIdx.x * kVector; at < count; at += kSquareSumLanes)
+  constexpr int kTogether = 4;  // reads under way at once; the order of additions is the loop's
+  for (std::int64_t first = threadIdx.x * kVector; first < count; first += kTogether * kSquareSumLanes) {
+    double terms[kTogether][kVector];
 #pragma unroll
-    for (int i = 0; i < kVector; ++i)
-      if (at + i < count) lanes[i] += sums[at + i];
+    for (int k = 0; k < kTogether; ++k)
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const std::int64_t at = first + k * kSquareSumLanes + i;
+        terms[k][i] = at < count ? sums[at] : 0.0;
+      }
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k)
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) lanes[i] += terms[k][i];
+  }
   const double sum = sum_of_lanes(lanes);
   if (threadIdx.x == 0) *total = static_cast<float>(sum);
 }

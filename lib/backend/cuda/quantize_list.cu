@@ -5,6 +5,7 @@
 #include "backend/cuda/device/cast_target.cuh"
 #include "backend/cuda/kernels.h"
 
+// The last pieces come first: what made the values has just written them, so that they may still be in the L2.
 namespace fp8lab::cuda {
 namespace {
 
@@ -21,9 +22,10 @@ struct CastItem {
 
 __global__ void __launch_bounds__(kListThreads) quantize_list_kernel(const CastItem* items, int count) {
   __shared__ CodeTile tile;
-  const int index = item_of_piece(items, count, blockIdx.x);
+  const std::int64_t from_start = gridDim.x - 1 - blockIdx.x;
+  const int index = item_of_piece(items, count, from_start);
   const CastItem& item = items[index];
-  const std::int64_t piece = blockIdx.x - (index > 0 ? items[index - 1].end_piece : 0);
+  const std::int64_t piece = from_start - (index > 0 ? items[index - 1].end_piece : 0);
   TargetCast cast(item.target, tile, piece == 0);
   const auto one = [&](std::int64_t i) {
     const std::int64_t row = i / item.cols, col = i - row * item.cols;

@@ -55,7 +55,8 @@ struct AdamItem {
 };
 
 struct Rule {
-  float learning_rate, beta1, rest1, beta2, rest2, epsilon, coupled_decay, decoupled_decay, correction1, correction2;
+  float learning_rate, beta1, rest1, beta2, rest2, epsilon, coupled_decay, decoupled_decay;
+  double inverse_correction1, inverse_correction2;
   const float* gradient_scale;
 };
 
@@ -74,7 +75,7 @@ struct Known {
 struct Asked {
   static constexpr bool kScales = true;
   static constexpr bool kCasts = true;
-  static constexpr int kTogether = 1;  // each vector comes with every type's conversions
+  static constexpr int kTogether = 2;  // each vector comes with every type's conversions
   __device__ static Weight weight(const AdamItem& item) { return item.weight; }
   __device__ static DType param(const AdamItem& item) { return item.param_type; }
   __device__ static DType grad(const AdamItem& item) { return item.grad_type; }
@@ -121,9 +122,13 @@ __device__ __forceinline__ void update_moments(const Rule& rule, Element1& e) {
   e.v = rule.beta2 * e.v + rule.rest2 * (gradient * gradient);
 }
 
+/// x / c in float, `inverse` being 1 / c in double, for c up to 2: the product is within 2^-52 of the quotient, which no tie between floats
+/// comes closer to than 2^-49, nor hits where it is subnormal. Half the work of a division, and no branch.
+__device__ __forceinline__ float quotient(float x, double inverse) { return static_cast<float>(static_cast<double>(x) * inverse); }
+
 __device__ __forceinline__ void update_param(const Rule& rule, Element1& e) {
-  const float mean = e.m / rule.correction1;
-  const float deviation = sqrtf(e.v / rule.correction2);
+  const float mean = quotient(e.m, rule.inverse_correction1);
+  const float deviation = sqrtf(quotient(e.v, rule.inverse_correction2));
   e.p = e.p - rule.learning_rate * (mean / (deviation + rule.epsilon) + rule.decoupled_decay * e.p);
 }
 

@@ -13,7 +13,7 @@ namespace fp8lab::cuda {
 /// A tile's codes, transposed. A line is longer than a column by a word, so that threads beside one another meet few of the same banks.
 struct CodeTile {
   static constexpr int kPitch = kListTile + 4;
-  std::uint8_t codes[kListTile * kPitch];
+  std::uint8_t codes[2][kListTile * kPitch];  ///< in turns: one is written while the other is read
 };
 
 /// One thread's view of its block's target.
@@ -31,8 +31,15 @@ class TargetCast {
 
   /// The vector at `at`, row `of_tile` of the thread's rows in a tile.
   __device__ __forceinline__ void take(float (&values)[kVector], std::int64_t at, int of_tile) {
+    if (item_.nominal == DType::kBF16) {
+      widen_bf162(narrow_bf162(values[0], values[1]), values[0], values[1]);
+      widen_bf162(narrow_bf162(values[2], values[3]), values[2], values[3]);
+    } else if (item_.nominal == DType::kF16) {
+      widen_half2(narrow_half2(values[0], values[1]), values[0], values[1]);
+      widen_half2(narrow_half2(values[2], values[3]), values[2], values[3]);
+    }
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) values[i] = measured(values[i]);
+    for (int i = 0; i < kVector; ++i) measure(values[i]);
     if (!casts_) return;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) values[i] *= scale_;
@@ -42,12 +49,15 @@ class TargetCast {
     const int thread = static_cast<int>(threadIdx.x);
     const int row = thread / kVectorsOfRow * kListVectors + of_tile, col = thread % kVectorsOfRow * kVector;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) tile_.codes[(col + i) * CodeTile::kPitch + row] = static_cast<std::uint8_t>(codes >> (8 * i));
+    for (int i = 0; i < kVector; ++i) tile_.codes[turn_][(col + i) * CodeTile::kPitch + row] = static_cast<std::uint8_t>(codes >> (8 * i));
   }
 
   /// One element.
   __device__ __forceinline__ void take_one(float value, std::int64_t row, std::int64_t col) {
-    const float rounded = measured(value);
+    float rounded = value;
+    if (item_.nominal == DType::kBF16) rounded = bf16_to_f32(f32_to_bf16(value));
+    if (item_.nominal == DType::kF16) rounded = f16_to_f32(f32_to_f16(value));
+    measure(rounded);
     if (!casts_) return;
     const float scaled = rounded * scale_;
     const auto at = [&](const Strides& strides, std::int64_t r, std::int64_t c) { return r * strides.row + c * strides.col; };
@@ -60,7 +70,8 @@ class TargetCast {
     constexpr int kPerThread = 16, kPerLine = kListTile / kPerThread;
     __syncthreads();
     const int line = static_cast<int>(threadIdx.x) / kPerLine, first = static_cast<int>(threadIdx.x) % kPerLine * kPerThread;
-    const std::uint8_t* from = tile_.codes + line * CodeTile::kPitch + first;
+    const std::uint8_t* from = tile_.codes[turn_] + line * CodeTile::kPitch + first;
+    turn_ = 1 - turn_;
     if (col + line < cols) {
       auto* const to = reinterpret_cast<std::uint8_t*>(item_.columnwise) + (col + line) * rows + row + first;
       const bool aligned = rows % kPerThread == 0 && reinterpret_cast<std::uintptr_t>(item_.columnwise) % kPerThread == 0;
@@ -72,7 +83,6 @@ class TargetCast {
         for (int i = 0; i < kPerThread && row + first + i < rows; ++i) to[i] = from[i];
       }
     }
-    __syncthreads();
   }
 
   /// After all values. All threads call it.
@@ -86,19 +96,13 @@ class TargetCast {
  private:
   static constexpr int kVectorsOfRow = kListTile / kVector;
 
-  /// The value in the nominal type, its magnitude taken notice of.
-  __device__ __forceinline__ float measured(float value) {
-    float rounded = value;
-    if (item_.nominal == DType::kBF16) rounded = bf16_to_f32(f32_to_bf16(value));
-    if (item_.nominal == DType::kF16) rounded = f16_to_f32(f32_to_f16(value));
-    amax_ = max(amax_, __float_as_uint(rounded) & kFloatMagnitudeMask);
-    return rounded;
-  }
+  __device__ __forceinline__ void measure(float value) { amax_ = max(amax_, __float_as_uint(value) & kFloatMagnitudeMask); }
 
   const TargetItem& item_;
   CodeTile& tile_;
   float scale_ = 1.0f;
   unsigned amax_ = 0;
+  int turn_ = 0;
   bool casts_ = false;
 };
 
