@@ -177,6 +177,7 @@ Json gate_json(const Gate& gate) {
   if (detail.empty() && gate.observed && !std::isfinite(*gate.observed))
     detail = fmt::format("the measured value is {}", *gate.observed);
   if (!detail.empty()) out["detail"] = detail;
+  if (gate.line > 0) out["line"] = gate.line;
   return out;
 }
 
@@ -189,6 +190,7 @@ Gate gate_from(const Json& json) {
   out.observed = number_from(json.at("observed"));
   out.limit = number_from(json.at("limit"));
   out.detail = text_or_empty(json, "detail");
+  out.line = json.value("line", 0);
   return out;
 }
 
@@ -235,10 +237,27 @@ auto parsed(std::string_view text, const char* what, Read read) {
   }
 }
 
-std::uint64_t fnv1a(const std::string& text) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
+CellRecord record_from(const Json& json) {
+  CellRecord out;
+  out.config.id = json.at("id").get<std::string>();
+  out.config.scenario = json.at("scenario").get<std::string>();
+  out.config.axes = axes_from(json.at("axes"));
+  out.config.measure = json.at("measure").get<std::vector<std::string>>();
+  read_settings(json.at("config"), out.config);
+  out.file = json.at("file").get<std::string>();
+  out.line = json.value("line", 0);
+  out.title = json.at("title").get<std::string>();
+  out.upstream = json.at("upstream").get<std::vector<std::string>>();
+  const auto verdict = parse_verdict(json.at("verdict").get<std::string>());
+  if (!verdict) fail("results JSON: '" + json.at("verdict").get<std::string>() + "' is no verdict");
+  out.verdict = *verdict;
+  out.reason = text_or_empty(json, "reason");
+  out.seconds = json.at("seconds").get<double>();
+  for (const auto& [arm, result] : json.at("arms").items()) out.arms[from_name(kArms, arm)] = arm_from(result);
+  for (const Json& gate : json.at("gates")) out.gates.push_back(gate_from(gate));
+  for (const Json& claim : json.at("claims")) out.claims.push_back(claim_from(claim));
+  out.hash = json.at("hash").get<std::string>();
+  return out;
 }
 
 }  // namespace
@@ -283,6 +302,7 @@ std::string record_to_json(const CellRecord& record) {
   Json out{{"id", record.config.id},
            {"scenario", record.config.scenario},
            {"file", record.file},
+           {"line", record.line},
            {"title", record.title},
            {"upstream", record.upstream},
            {"axes", axes_json(record.config.axes)},
@@ -303,28 +323,25 @@ std::string record_to_json(const CellRecord& record) {
   return dumped(out);
 }
 
-CellRecord record_from_json(const std::string& text) {
+CellRecord record_from_json(const std::string& text) { return parsed(text, "results JSON", record_from); }
+
+StoredRun run_from_json(const std::string& text) {
   return parsed(text, "results JSON", [](const Json& json) {
-    CellRecord out;
-    out.config.id = json.at("id").get<std::string>();
-    out.config.scenario = json.at("scenario").get<std::string>();
-    out.config.axes = axes_from(json.at("axes"));
-    out.config.measure = json.at("measure").get<std::vector<std::string>>();
-    read_settings(json.at("config"), out.config);
-    out.file = json.at("file").get<std::string>();
-    out.title = json.at("title").get<std::string>();
-    out.upstream = json.at("upstream").get<std::vector<std::string>>();
-    const auto verdict = parse_verdict(json.at("verdict").get<std::string>());
-    if (!verdict) fail("results JSON: '" + json.at("verdict").get<std::string>() + "' is no verdict");
-    out.verdict = *verdict;
-    out.reason = text_or_empty(json, "reason");
-    out.seconds = json.at("seconds").get<double>();
-    for (const auto& [arm, result] : json.at("arms").items()) out.arms[from_name(kArms, arm)] = arm_from(result);
-    for (const Json& gate : json.at("gates")) out.gates.push_back(gate_from(gate));
-    for (const Json& claim : json.at("claims")) out.claims.push_back(claim_from(claim));
-    out.hash = json.at("hash").get<std::string>();
+    const std::string schema = json.is_object() ? text_or_empty(json, "schema") : "";
+    if (schema != kResultsSchema)
+      fail(fmt::format("results JSON: the schema is \"{}\", and not \"{}\"", schema, kResultsSchema));
+    StoredRun out;
+    out.complete = json.at("complete").get<bool>();
+    out.environment_json = dumped(json.at("environment"));
+    for (const Json& cell : json.at("cells")) out.cells.push_back(record_from(cell));
     return out;
   });
+}
+
+std::uint64_t fnv1a(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
 }
 
 std::string hash_of(const PlannedCell& cell) {

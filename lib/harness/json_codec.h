@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "harness/record.h"
 
@@ -23,6 +26,22 @@ ArmResult arm_from_json(const std::string& text);
 std::string record_to_json(const CellRecord& record);
 /// Throws Error for anything that record_to_json did not write.
 CellRecord record_from_json(const std::string& text);
+
+/// results.json as it was read back.
+struct StoredRun {
+  bool complete = true;          ///< false: stopped before its last cell
+  std::string environment_json;  ///< of the machine and the program that ran
+  std::vector<CellRecord> cells;
+};
+
+/// The value of key `schema` in results.json.
+inline constexpr const char* kResultsSchema = "fp8lab.results/1";
+
+/// Throws Error for anything that results_json() did not write.
+StoredRun run_from_json(const std::string& text);
+
+/// FNV-1a over the bytes of `text`; the same on every machine.
+std::uint64_t fnv1a(std::string_view text);
 
 /// Sixteen hex digits over the cell, its expectations, its claims and its time limit.
 std::string hash_of(const PlannedCell& cell);

@@ -17,8 +17,14 @@ struct Metric {
   Better better;
   bool exact;  ///< the same on every run of the same cell, so one run is enough to compare
   std::string_view meaning;
+  /// An exact metric may be this much worse than in an earlier run before that is a regression: the larger of slack_abs, in
+  /// its unit, and slack_rel of the earlier figure. 0 where every machine gives the same figure; figures that hang on the
+  /// order of additions differ between processors and matrix libraries.
+  double slack_abs = 0;
+  double slack_rel = 0;
 
   std::string_view group() const { return name.substr(0, name.find('.')); }
+  bool is_family() const { return name.ends_with('*'); }
 };
 
 std::span<const Metric> metrics();

@@ -59,6 +59,7 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
                           fmt::format("`include` makes the cell {} a second time", cell.config.id));
     check_cell(scenario, cell.config, vocabulary);
     cell.file = scenario.file;
+    cell.line = place_of(scenario, "name").line;
     cell.title = scenario.title;
     cell.upstream = scenario.upstream;
     for (const Expectation& expectation : scenario.expect)

@@ -20,6 +20,7 @@ struct ClaimRecord {
 struct CellRecord {
   CellConfig config;
   std::string file;  ///< the scenario's
+  int line = 0;      ///< where the scenario begins in its file; 0: unknown
   std::string title;
   std::vector<std::string> upstream;
   Verdict verdict = Verdict::kInconclusive;

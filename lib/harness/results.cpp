@@ -146,8 +146,8 @@ void ResultSet::write_atomically(const std::string& file, const std::string& tex
 
 std::string results_json(const std::vector<CellRecord>& records, const std::string& environment_json, bool complete) {
   std::string out =
-      fmt::format("{{\"schema\": \"fp8lab.results/1\", \"complete\": {}, \"environment\": {}, \"cells\": [", complete,
-                  environment_json);
+      fmt::format("{{\"schema\": \"{}\", \"complete\": {}, \"environment\": {}, \"cells\": [", kResultsSchema,
+                  complete, environment_json);
   for (std::size_t i = 0; i < records.size(); ++i) out += (i == 0 ? "\n" : ",\n") + record_to_json(records[i]);
   return out + "\n]}\n";
 }

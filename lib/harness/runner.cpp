@@ -270,6 +270,7 @@ CellRecord make_record(const PlannedCell& cell, ArmResults arms, double seconds)
         {claim, predicted(arms, claim.side, claim.metric).value, measured(arms, claim.side, claim.metric).value});
   out.config = cell.config;
   out.file = cell.file;
+  out.line = cell.line;
   out.title = cell.title;
   out.upstream = cell.upstream;
   out.seconds = seconds;

@@ -43,6 +43,7 @@ struct Expectation {
   std::string status;  ///< kEnds: how the arm's process must end, a status of ArmResult
   std::string signal;  ///< kEnds: "SIGSEGV", or empty for any
   Condition when;
+  int line = 0;  ///< of the scenario's file, from 1; 0: written in no file
 };
 
 /// "before memory.retained_bytes equals predicted", "after ends crashed by SIGSEGV".
@@ -84,6 +85,7 @@ struct Scenario {
 struct PlannedCell {
   CellConfig config;
   std::string file;
+  int line = 0;  ///< of the file, where the scenario begins
   std::string title;
   std::vector<std::string> upstream;
   std::vector<Expectation> expect;  ///< those whose `when` holds

@@ -196,6 +196,7 @@ std::string text_of(const Expectation& expectation) {
 Expectation read_expectation(const NodeReader& reader, const YamlNode& item, const EntryContext& context) {
   reader.item_as_map(item, "expect");
   Expectation out;
+  out.line = item.place.line;
   if (item.find("status")) {
     out.side = read_side(reader, item, "expect", context);
     read_ending(reader, item, out);

@@ -82,9 +82,17 @@ std::string ending_of(const ArmResult& result) {
   return result.signal.empty() ? result.status : fmt::format("{} by {}", result.status, result.signal);
 }
 
+Gate undecided(const Expectation& e) {
+  Gate gate;
+  gate.text = text_of(e);
+  gate.side = e.side;
+  gate.metric = e.metric;
+  gate.line = e.line;
+  return gate;
+}
+
 Gate evaluate_ending(const Expectation& e, const ArmResults& arms) {
-  Gate gate{
-      .text = text_of(e), .side = e.side, .metric = e.metric, .pass = {}, .observed = {}, .limit = {}, .detail = {}};
+  Gate gate = undecided(e);
   const auto result = arms.find(arm_of(e.side));
   if (result == arms.end()) {
     gate.detail = fmt::format("the {} arm did not run", name(e.side));
@@ -97,8 +105,7 @@ Gate evaluate_ending(const Expectation& e, const ArmResults& arms) {
 
 Gate evaluate(const Expectation& e, const ArmResults& arms) {
   if (e.comparison == Comparison::kEnds) return evaluate_ending(e, arms);
-  Gate gate{
-      .text = text_of(e), .side = e.side, .metric = e.metric, .pass = {}, .observed = {}, .limit = {}, .detail = {}};
+  Gate gate = undecided(e);
   const Figure observed = measured(arms, e.side, e.metric);
   const Figure limit = e.predicted ? predicted(arms, e.side, e.metric) : Figure{e.low, ""};
   gate.observed = observed.value;

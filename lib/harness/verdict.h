@@ -39,6 +39,7 @@ struct Gate {
   std::optional<double> observed;  ///< absent: see detail
   std::optional<double> limit;     ///< of kWithin the bound that was missed, or the lower one
   std::string detail;              ///< why undecided, or how the arm ended
+  int line = 0;                    ///< of the expectation in its scenario's file; 0: unknown
 };
 
 struct Judgement {

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <exception>
 
+#include "harness/cli/completion.h"
+
 namespace fp8lab {
 namespace {
 
@@ -14,78 +16,192 @@ constexpr const char* kExitCodes =
 constexpr const char* kExamples =
     "Examples:\n"
     "  fp8lab run scenarios -d meta,cpu -o out     every bundled scenario that needs no GPU\n"
-    "  fp8lab run scenarios --list                 the cells, without running them\n"
-    "  fp8lab fixes                                what can be shown before and after\n\n";
+    "  fp8lab plan scenarios -f 405b               what cells would need, without running them\n"
+    "  fp8lab compare before out                   what got better and worse between two runs\n"
+    "  fp8lab fixes                                what can be shown before and after\n"
+    "  source <(fp8lab completion bash)            completion, also for zsh and fish\n\n";
 
 constexpr const char* kRunExamples =
     "Examples:\n"
     "  fp8lab run scenarios -d meta,cpu -o out\n"
-    "  fp8lab run scenarios/attention-saved-tensors.yaml -f 'checkpoint=full'\n"
+    "  fp8lab run scenarios/saved_tensors/attention.yaml -f 'checkpoint=full'\n"
     "  fp8lab run scenarios -f '-device=cuda'      all cells but those on cuda\n"
     "  fp8lab run scenarios -o out --resume        only what an earlier run did not finish\n\n";
 
-void add_run(CLI::App& app, RunRequest& request, double& timeout_s) {
-  app.add_option("PATH", request.paths, "scenario files, or directories to search for *.yaml")->required();
-  app.add_option("-d,--device", request.devices, "run only cells on these devices")
-      ->delimiter(',')
-      ->allow_extra_args(false)  // a path may follow
-      ->type_name("DEVICE,...");
-  app.add_option("-f,--filter", request.filter, "run only cells whose id matches; a leading '-' negates")
-      ->type_name("REGEX");
-  app.add_option("-o,--out", request.out, "directory for results")->capture_default_str()->type_name("DIR");
-  app.add_option("-j,--jobs", request.jobs, "processes at a time; default: one per core")
-      ->check(CLI::Range(1, 1024))
-      ->type_name("N");
-  app.add_option("--timeout", timeout_s, "seconds that one arm may take, instead of the scenarios' own limits")
-      ->check(CLI::Range(0.001, 86400.0))
-      ->type_name("S");
-  app.add_flag("--resume", request.resume, "keep what an earlier run finished in the same directory");
-  app.add_flag("--list", request.list, "print the ids of the cells and run nothing");
-  app.add_flag("--dry-run", request.dry_run, "print what each cell would run and expect, and run nothing");
-  app.add_flag("--json", request.json, "print JSON on standard output, progress on standard error");
-  app.footer(std::string(kRunExamples) + kExitCodes);
+constexpr const char* kPlanExamples =
+    "Figures are closed forms of the scenario, which every run is compared with; nothing is allocated.\n"
+    "Examples:\n"
+    "  fp8lab plan scenarios -d meta -f 405b\n"
+    "  fp8lab plan my.yaml --json                  every predicted figure, exactly\n\n";
+
+constexpr const char* kCompareHelp =
+    "A run is its results.json, or the directory that holds it. A regression is a cell that vanished, a verdict\n"
+    "further from good, and a figure that every run repeats (bytes, counts, equalities) that got worse. New cells\n"
+    "are none. Timings are shown and not judged.\n\n"
+    "Exit codes: 0 no regression, 1 regressions, 2 bad usage or files, 5 no cell ran in both.\n";
+
+constexpr const char* kCompletionHelp =
+    "  bash  source <(fp8lab completion bash)      in ~/.bashrc\n"
+    "  zsh   source <(fp8lab completion zsh)       in ~/.zshrc\n"
+    "  fish  fp8lab completion fish | source       in ~/.config/fish/config.fish\n";
+
+std::vector<Candidate> candidates_of(const std::vector<Term>& terms) {
+  std::vector<Candidate> out;
+  for (const Term& term : terms) out.push_back({term.name, term.title});
+  return out;
 }
 
-int run_parsed(int argc, char** argv, const Program& program) {
-  CLI::App app("Benchmark and correctness suite for FP8 distributed training.", "fp8lab");
-  app.require_subcommand(1);
-  app.set_version_flag("--version", "fp8lab " + program.build.version);
-  app.footer(std::string(kExamples) + kExitCodes);
-  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return std::string("fp8lab: error: ") + error.what() + "\nSee " + failed->get_name() + " --help.\n";
-  });
-
-  RunRequest request;
-  double timeout_s = 0;
-  CLI::App& run = *app.add_subcommand("run", "run scenarios and judge them");
-  add_run(run, request, timeout_s);
-
-  std::vector<std::string> paths;
-  std::string directory;
-  bool json = false;
-  CLI::App& validate = *app.add_subcommand("validate", "check scenario files and run nothing");
-  validate.add_option("PATH", paths, "scenario files, or directories to search for *.yaml")->required();
-  CLI::App& fixes = *app.add_subcommand("fixes", "list the fixes, and the scenarios that show each");
-  fixes.add_option("--scenarios", directory, "where to look for scenarios")->type_name("DIR");
-  CLI::App& recipes = *app.add_subcommand("recipes", "list the quantization recipes");
-  CLI::App& devices = *app.add_subcommand("devices", "list the devices, and why one is unavailable");
-  CLI::App& env = *app.add_subcommand("env", "show what results record of this machine and build");
-  for (CLI::App* command : {&validate, &fixes, &recipes, &devices, &env})
-    command->add_flag("--json", json, "print JSON");
-
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+/// The command line as data: what parsing reads, `--help` prints and the shells complete.
+class CommandLine {
+ public:
+  explicit CommandLine(const Program& program) : program_(program) {
+    app_.require_subcommand(1);
+    app_.set_version_flag("--version", "fp8lab " + program.build.version);
+    app_.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+      return std::string("fp8lab: error: ") + error.what() + "\nSee " + failed->get_name() + " --help.\n";
+    });
+    add_run();
+    add_plan();
+    add_compare();
+    add_validate();
+    add_lists();
+    add_completion();
+    app_.footer(std::string(kExamples) + kExitCodes);  // after the commands, which would inherit it
   }
-  if (run.count("--timeout") > 0) request.timeout_s = timeout_s;
-  if (run.parsed()) return run_command(request, program);
-  if (validate.parsed()) return validate_command(paths, json, program);
-  if (fixes.parsed()) return fixes_command(directory, json, program);
-  if (recipes.parsed()) return recipes_command(json, program);
-  if (devices.parsed()) return devices_command(json, program);
-  return env_command(json, program);
-}
+
+  int run(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      return app_.exit(error) == 0 ? 0 : 2;
+    }
+    for (const auto& [command, action] : actions_)
+      if (command->parsed()) return action();
+    return 2;
+  }
+
+  int complete(const std::vector<std::string>& words) const {
+    std::vector<Candidate> shells;
+    for (const std::string& shell : completion_shells()) shells.push_back({shell, "script for this shell"});
+    const ValueTable values{
+        {"DEVICE,...", {ValueWords::Kind::kWords, candidates_of(program_.vocabulary().devices)}},
+        {"SHELL", {ValueWords::Kind::kWords, shells}},
+        {"DIR", {ValueWords::Kind::kDirectories, {}}},
+        {"PATH", {ValueWords::Kind::kFiles, {}}},
+        {"BASELINE", {ValueWords::Kind::kFiles, {}}},
+        {"RUN", {ValueWords::Kind::kFiles, {}}},
+    };
+    std::fputs(completion_lines(fp8lab::complete(app_, words, values)).c_str(), stdout);
+    return 0;
+  }
+
+ private:
+  template <class Action>
+  CLI::App& add(const std::string& name, const std::string& description, Action action) {
+    CLI::App* command = app_.add_subcommand(name, description);
+    actions_.emplace_back(command, std::move(action));
+    return *command;
+  }
+
+  void add_json(CLI::App& command, const std::string& description = "print JSON") {
+    command.add_flag("--json", json_, description);
+  }
+
+  void add_selection(CLI::App& command) {
+    command.add_option("PATH", request_.paths, "scenario files, or directories to search for *.yaml")->required();
+    command.add_option("-d,--device", request_.devices, "only cells on these devices")
+        ->delimiter(',')
+        ->allow_extra_args(false)  // a path may follow
+        ->type_name("DEVICE,...");
+    command.add_option("-f,--filter", request_.filter, "only cells whose id matches; a leading '-' negates")
+        ->type_name("REGEX");
+    command
+        .add_option("--sample", request_.sample,
+                    "at most so many cells of each scenario and device, always the same ones")
+        ->check(CLI::Range(1, 1000000))
+        ->type_name("N");
+  }
+
+  void add_run() {
+    CLI::App& run = add("run", "run scenarios and judge them", [this] {
+      request_.json = json_;
+      return run_command(request_, program_);
+    });
+    add_selection(run);
+    run.add_option("-o,--out", request_.out, "directory for results")->capture_default_str()->type_name("DIR");
+    run.add_option("-j,--jobs", request_.jobs, "processes at a time; default: one per core")
+        ->check(CLI::Range(1, 1024))
+        ->type_name("N");
+    run.add_option("--timeout", request_.timeout_s,
+                   "seconds that one arm may take, instead of the scenarios' own limits")
+        ->check(CLI::Range(0.001, 86400.0))
+        ->type_name("S");
+    run.add_flag("--resume", request_.resume, "keep what an earlier run finished in the same directory");
+    run.add_flag("--list", request_.list, "print the ids of the cells and run nothing");
+    run.add_flag("--dry-run", request_.dry_run, "print what each cell would run and expect, and run nothing");
+    add_json(run, "print JSON on standard output, progress on standard error");
+    run.footer(std::string(kRunExamples) + kExitCodes);
+  }
+
+  void add_plan() {
+    CLI::App& plan = add("plan", "predict what cells need in memory and traffic, and run nothing", [this] {
+      request_.json = json_;
+      return plan_command(request_, program_);
+    });
+    add_selection(plan);
+    add_json(plan, "print every predicted figure as JSON");
+    plan.footer(kPlanExamples);
+  }
+
+  void add_compare() {
+    CLI::App& compare = add("compare", "tell what got better and worse between two runs", [this] {
+      comparison_.json = json_;
+      return compare_command(comparison_);
+    });
+    compare.add_option("BASELINE", comparison_.baseline, "the older run")->required();
+    compare.add_option("RUN", comparison_.run, "the newer run")->required();
+    compare.add_option("--allow", comparison_.allow, "cells whose id matches may get worse or vanish")
+        ->type_name("REGEX");
+    add_json(compare);
+    compare.footer(kCompareHelp);
+  }
+
+  void add_validate() {
+    CLI::App& validate = add("validate", "check scenario files and run nothing",
+                             [this] { return validate_command(request_.paths, json_, program_); });
+    validate.add_option("PATH", request_.paths, "scenario files, or directories to search for *.yaml")->required();
+    add_json(validate);
+  }
+
+  void add_lists() {
+    CLI::App& fixes = add("fixes", "list the fixes, and the scenarios that show each",
+                          [this] { return fixes_command(directory_, json_, program_); });
+    fixes.add_option("--scenarios", directory_, "where to look for scenarios")->type_name("DIR");
+    add_json(fixes);
+    add_json(add("recipes", "list the quantization recipes", [this] { return recipes_command(json_, program_); }));
+    add_json(add("devices", "list the devices, and why one is unavailable",
+                 [this] { return devices_command(json_, program_); }));
+    add_json(add("env", "show what results record of this machine and build",
+                 [this] { return env_command(json_, program_); }));
+  }
+
+  void add_completion() {
+    CLI::App& completion = add("completion", "print the script that completes commands in a shell", [this] {
+      std::fputs(completion_script(shell_).c_str(), stdout);
+      return 0;
+    });
+    completion.add_option("SHELL", shell_, "bash, zsh or fish")->required()->check(CLI::IsMember(completion_shells()));
+    completion.footer(kCompletionHelp);
+  }
+
+  const Program& program_;
+  CLI::App app_{"Benchmark and correctness suite for FP8 distributed training.", "fp8lab"};
+  std::vector<std::pair<const CLI::App*, std::function<int()>>> actions_;
+  RunRequest request_;
+  CompareRequest comparison_;
+  std::string directory_, shell_;
+  bool json_ = false;
+};
 
 }  // namespace
 
@@ -96,7 +212,10 @@ int run_program(int argc, char** argv, const Program& program) {
     // Before everything else: a child must start fast.
     if (argc == 3 && std::string(argv[1]) == ArmCommand{}.arguments.front())
       return run_arm_in_child(argv[2], program.measure);
-    return run_parsed(argc, argv, program);
+    CommandLine line(program);
+    if (argc > 1 && std::string(argv[1]) == kCompleteCommand)
+      return line.complete(std::vector<std::string>(argv + 2, argv + argc));
+    return line.run(argc, argv);
   } catch (const std::exception& error) {
     report_error(error.what());
     return 2;

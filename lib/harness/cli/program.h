@@ -29,6 +29,7 @@ struct RunRequest {
   std::vector<std::string> paths;
   std::vector<std::string> devices;  ///< empty: all
   std::string filter;                ///< regular expression on ids, negated by a leading '-'; empty: all
+  int sample = 0;                    ///< cells of each scenario and device at most; 0: all
   std::string out = "out";
   int jobs = 0;  ///< processes at a time; 0: one per usable core
   std::optional<double> timeout_s;
@@ -38,7 +39,17 @@ struct RunRequest {
   bool json = false;
 };
 
+/// The arguments of `fp8lab compare`.
+struct CompareRequest {
+  std::string baseline, run;  ///< results.json, or directories that hold one
+  std::string allow;          ///< regular expression on ids of cells that may become worse; empty: none
+  bool json = false;
+};
+
 int run_command(const RunRequest& request, const Program& program);
+/// Of `request` reads the paths, the devices, the filter, the sample and `json`.
+int plan_command(const RunRequest& request, const Program& program);
+int compare_command(const CompareRequest& request);
 int validate_command(const std::vector<std::string>& paths, bool json, const Program& program);
 /// `directory` empty: the bundled definitions where they are found, or no scenarios.
 int fixes_command(std::string directory, bool json, const Program& program);

@@ -1,21 +1,19 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <map>
-#include <regex>
 
 #include "core/check.h"
 #include "harness/cli/listing.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress.h"
+#include "harness/cli/selection.h"
 #include "harness/json_codec.h"
 #include "harness/launched_runner.h"
 #include "harness/results.h"
-#include "harness/spelling.h"
 
 namespace fp8lab {
 namespace {
@@ -27,29 +25,6 @@ std::string now_utc() {
   char text[32];
   std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
   return text;
-}
-
-void check_devices(const std::vector<std::string>& devices, const Vocabulary& vocabulary) {
-  const std::vector<std::string> known = names_of(vocabulary.devices);
-  for (const std::string& device : devices)
-    if (std::find(known.begin(), known.end(), device) == known.end())
-      fail(fmt::format("--device: `{}` is not known.{}", device, suggestion(device, known)));
-}
-
-void keep_matching(std::vector<PlannedCell>& cells, const RunRequest& request) {
-  if (!request.devices.empty())
-    std::erase_if(cells, [&](const PlannedCell& cell) {
-      return std::find(request.devices.begin(), request.devices.end(), cell.config.device) == request.devices.end();
-    });
-  if (request.filter.empty()) return;
-  const bool negated = request.filter.front() == '-';
-  try {
-    const std::regex pattern(request.filter.substr(negated ? 1 : 0));
-    std::erase_if(cells,
-                  [&](const PlannedCell& cell) { return std::regex_search(cell.config.id, pattern) == negated; });
-  } catch (const std::regex_error& error) {
-    fail(fmt::format("--filter: `{}` is not a regular expression: {}", request.filter, error.what()));
-  }
 }
 
 RunnerOptions runner_options(const RunRequest& request, const Program& program) {
@@ -208,9 +183,9 @@ int run_command(const RunRequest& request, const Program& program) {
       LaunchedRanks::discover([](const char* name) { return std::getenv(name); });
   if (ranks && !program.measure_over) fail("this program runs on one process alone; start it without a launcher");
   const bool speaks = !ranks || ranks->is_head();  // the others would only say the same
-  check_devices(request.devices, vocabulary);
+  check_devices(request.devices, vocabulary);      // before files are read
   LoadedScenarios loaded = load_scenarios(find_scenario_files(request.paths), vocabulary);
-  if (loaded.errors.empty()) keep_matching(loaded.cells, request);
+  if (loaded.errors.empty()) select_cells(loaded.cells, request, vocabulary);
   if (loaded.errors.empty() && ranks) {
     try {
       fit_to_launch(loaded.cells, loaded.scenarios, *ranks);
@@ -229,7 +204,7 @@ int run_command(const RunRequest& request, const Program& program) {
     return loaded.cells.empty() ? exit_code({}) : 0;
   }
   if (loaded.cells.empty()) {
-    if (speaks) report_error("no cell matches; see --list without filters");
+    if (speaks) report_error(nothing_matches(request, vocabulary));
     return exit_code({});
   }
   if (ranks) return run_launched(*ranks, request, program, loaded.cells);

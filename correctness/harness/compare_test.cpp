@@ -1,0 +1,231 @@
+#include "harness/compare.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "harness/json_schema.h"
+#include "harness/results.h"
+#include "harness/temporary_directory.h"
+
+namespace fp8lab {
+namespace {
+
+const std::string kPeak = "memory.peak_bytes";
+const std::string kSqnr = "parity.output_sqnr_db";
+
+CellRecord cell(const std::string& id, Verdict verdict = Verdict::kConfirmed) {
+  CellRecord out;
+  out.config.scenario = "sample";
+  out.config.id = id;
+  out.config.measure = {"memory"};
+  out.file = "sample.yaml";
+  out.line = 2;
+  out.verdict = verdict;
+  out.hash = "0011223344556677";
+  for (const Arm arm : {Arm::kBefore, Arm::kAfter}) out.arms[arm].metrics[kPeak] = {1000, 1000, "B", ""};
+  out.arms[Arm::kAfter].metrics["memory.by_holder.parameter"] = {400, {}, "B", ""};
+  out.arms[Arm::kAfter].metrics[kSqnr] = {30, {}, "dB", ""};
+  out.arms[Arm::kAfter].metrics["host.pre_forward_ns"] = {100, {}, "ns", ""};
+  Gate gate;
+  gate.side = Side::kAfter;
+  gate.metric = kPeak;
+  gate.pass = true;
+  gate.line = 7;
+  out.gates = {gate};
+  return out;
+}
+
+StoredRun run_of(std::vector<CellRecord> cells) { return {true, R"({"cpu": {"model": "x"}})", std::move(cells)}; }
+
+/// How a run of one cell compares after `mutate` has changed it.
+template <class Mutate>
+RunComparison compared(Mutate mutate) {
+  CellRecord now = cell("sample/a=1");
+  mutate(now);
+  return compare_runs(run_of({cell("sample/a=1")}), run_of({now}));
+}
+
+double& peak(CellRecord& record, Arm arm) { return *record.arms[arm].metrics[kPeak].value; }
+
+TEST(Compare, ARunIsNoWorseThanItself) {
+  const StoredRun run = run_of({cell("sample/a=1"), cell("sample/a=2", Verdict::kFail)});
+  const RunComparison same = compare_runs(run, run);
+  EXPECT_EQ(same.changes.size(), 0u);
+  EXPECT_EQ(same.cells_compared, 2u);
+  EXPECT_EQ(same.exit_code(), 0);
+}
+
+TEST(Compare, OneByteMoreInAnyArmIsARegressionAndOneLessIsNot) {
+  for (const Arm arm : {Arm::kBefore, Arm::kAfter}) {
+    const RunComparison more = compared([&](CellRecord& c) { peak(c, arm) += 1; });
+    ASSERT_EQ(more.regressions(), 1u);
+    EXPECT_EQ(more.exit_code(), 1);
+    EXPECT_EQ(more.changes[0].arm, name(arm));
+    EXPECT_EQ(more.changes[0].line, arm == Arm::kAfter ? 7 : 2) << "the gate's line, else the scenario's";
+    const RunComparison less = compared([&](CellRecord& c) { peak(c, arm) -= 1; });
+    EXPECT_EQ(less.exit_code(), 0);
+    EXPECT_EQ(less.count(Direction::kBetter), 1u);
+  }
+}
+
+TEST(Compare, WhereMoreIsBetterLessIsWorseBeyondTheSlack) {
+  const auto by = [](double db) {
+    return compared([&](CellRecord& c) { *c.arms[Arm::kAfter].metrics[kSqnr].value += db; });
+  };
+  EXPECT_EQ(by(-0.6).exit_code(), 1);
+  EXPECT_EQ(by(-0.4).exit_code(), 0);
+  EXPECT_EQ(by(-0.4).changes.size(), 1u) << "told all the same";
+  EXPECT_EQ(by(0.6).count(Direction::kBetter), 1u);
+}
+
+TEST(Compare, ALostFigureIsARegressionAndAGainedOneIsNot) {
+  const auto lose = [](CellRecord& c) {
+    c.arms[Arm::kAfter].metrics[kPeak] = {{}, 1000, "B", "the measured value is nan"};
+  };
+  const RunComparison lost = compared(lose);
+  ASSERT_EQ(lost.regressions(), 1u);
+  EXPECT_NE(comparison_text(lost).find("nan"), std::string::npos);
+  EXPECT_EQ(compared([](CellRecord& c) { c.arms[Arm::kAfter].metrics.erase(kPeak); }).exit_code(), 1);
+  CellRecord before = cell("sample/a=1");
+  lose(before);
+  EXPECT_EQ(compare_runs(run_of({before}), run_of({cell("sample/a=1")})).exit_code(), 0);
+}
+
+TEST(Compare, SharesAndClocksAreToldAndNotJudged) {
+  const RunComparison out = compared([](CellRecord& c) {
+    *c.arms[Arm::kAfter].metrics["memory.by_holder.parameter"].value += 1000;
+    *c.arms[Arm::kAfter].metrics["host.pre_forward_ns"].value *= 10;
+  });
+  EXPECT_EQ(out.exit_code(), 0);
+  EXPECT_EQ(out.count(Direction::kNeutral), 1u);
+  ASSERT_EQ(out.timings.size(), 1u);
+  EXPECT_EQ(out.timings[0].is, 1000);
+  EXPECT_NE(comparison_text(out).find("10.00 times"), std::string::npos);
+}
+
+TEST(Compare, AVerdictFurtherFromGoodIsARegression) {
+  const Verdict ladder[] = {Verdict::kConfirmed, Verdict::kInconclusive, Verdict::kNotFixed, Verdict::kTimeout,
+                            Verdict::kCrashed};
+  for (std::size_t was = 0; was < std::size(ladder); ++was)
+    for (std::size_t is = 0; is < std::size(ladder); ++is) {
+      const RunComparison out = compare_runs(run_of({cell("a", ladder[was])}), run_of({cell("a", ladder[is])}));
+      EXPECT_EQ(out.exit_code(), is > was ? 1 : 0) << name(ladder[was]) << " -> " << name(ladder[is]);
+    }
+  EXPECT_EQ(compare_runs(run_of({cell("a", Verdict::kNotFixed)}), run_of({cell("a", Verdict::kFail)})).exit_code(), 0);
+}
+
+TEST(Compare, VanishedCellsAreRegressionsAndNewOnesAreNot) {
+  const StoredRun one = run_of({cell("a")}), two = run_of({cell("a"), cell("b")});
+  EXPECT_EQ(compare_runs(two, one).exit_code(), 1);
+  EXPECT_EQ(compare_runs(one, two).exit_code(), 0);
+  const StoredRun skipped = run_of({cell("a"), cell("b", Verdict::kSkipped)});
+  EXPECT_EQ(compare_runs(two, skipped).exit_code(), 1) << "a skipped cell says nothing";
+  EXPECT_EQ(compare_runs(skipped, two).exit_code(), 0);
+  EXPECT_EQ(compare_runs(skipped, one).exit_code(), 0);
+  const RunComparison new_failure = compare_runs(one, run_of({cell("a"), cell("b", Verdict::kFail)}));
+  EXPECT_EQ(new_failure.exit_code(), 0) << "its own run fails for it";
+}
+
+TEST(Compare, AnArmThatEndsOtherwiseIsToldOnce) {
+  const RunComparison out = compared([](CellRecord& c) {
+    c.arms[Arm::kBefore].status = "crashed";
+    c.arms[Arm::kBefore].metrics.clear();
+  });
+  ASSERT_EQ(out.changes.size(), 1u);
+  EXPECT_EQ(out.changes[0].kind, ChangeKind::kArm);
+  EXPECT_EQ(out.exit_code(), 1);
+  EXPECT_EQ(compared([](CellRecord& c) { c.arms.erase(Arm::kBefore); }).exit_code(), 1);
+}
+
+TEST(Compare, ARedefinedScenarioIsToldAndItsFiguresAreNotCompared) {
+  const RunComparison out = compared([](CellRecord& c) {
+    c.config.model.seq = 64;
+    peak(c, Arm::kAfter) = 5000;
+  });
+  ASSERT_EQ(out.changes.size(), 1u);
+  EXPECT_EQ(out.changes[0].kind, ChangeKind::kRedefined);
+  EXPECT_EQ(out.changes[0].is_text, "model.seq=64");
+  EXPECT_EQ(out.exit_code(), 0);
+}
+
+TEST(Compare, NothingInCommonIsNotGreen) {
+  EXPECT_EQ(compare_runs(run_of({}), run_of({cell("a")})).exit_code(), 5);
+  EXPECT_EQ(compare_runs(run_of({}), run_of({})).exit_code(), 5);
+}
+
+TEST(Compare, WhatIsAllowedIsToldAndDoesNotCount) {
+  const RunComparison out = compare_runs(run_of({cell("a"), cell("b")}), run_of({cell("a")}),
+                                         [](const std::string& id) { return id == "b"; });
+  EXPECT_EQ(out.exit_code(), 0);
+  EXPECT_NE(comparison_text(out).find("Worse, and allowed (1)"), std::string::npos);
+}
+
+TEST(Compare, DifferentMachinesAreNamed) {
+  StoredRun other = run_of({cell("a")});
+  other.environment_json = R"({"cpu": {"model": "y"}, "new": 1})";
+  const RunComparison out = compare_runs(run_of({cell("a")}), other);
+  ASSERT_EQ(out.environment.size(), 2u);
+  EXPECT_EQ(out.environment[0].key, "cpu.model");
+  EXPECT_EQ(out.environment[0].is, "y");
+  EXPECT_EQ(out.exit_code(), 0);
+}
+
+TEST(Compare, ItsDocumentFollowsItsSchema) {
+  const std::string schema = sample::read(std::string(FP8LAB_SCHEMA_DIRECTORY) + "/comparison.schema.json");
+  CellRecord worse = cell("a", Verdict::kNotFixed);
+  peak(worse, Arm::kAfter) += 1;
+  CellRecord redefined = cell("c");
+  redefined.config.ranks = 2;
+  CellRecord crashed = cell("d");
+  crashed.arms[Arm::kAfter].status = "crashed";
+  const RunComparison out = compare_runs(run_of({cell("a"), cell("b"), cell("c"), cell("d")}),
+                                         run_of({worse, redefined, crashed, cell("e")}));
+  const std::string text = comparison_json(out);
+  EXPECT_EQ(sample::schema_violations(schema, text), std::vector<std::string>{});
+  const nlohmann::json json = nlohmann::json::parse(text);
+  EXPECT_EQ(json["regressions"], out.regressions());
+  EXPECT_EQ(json["exit_code"], 1);
+  EXPECT_EQ(json["changes"].size(), out.changes.size());
+}
+
+std::string error_of(const std::string& path) {
+  try {
+    load_run(path);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Compare, ARunIsReadFromItsFileOrItsDirectory) {
+  const sample::TemporaryDirectory directory;
+  const std::string file = (directory / "results.json").string();
+  const std::vector<CellRecord> cells{cell("a"), cell("b")};
+  sample::write(file, results_json(cells, "{}", false));
+  for (const std::string& path : {file, directory.string()}) {
+    const StoredRun run = load_run(path);
+    EXPECT_FALSE(run.complete);
+    ASSERT_EQ(run.cells.size(), 2u);
+    EXPECT_EQ(run.cells[0].line, 2);
+    EXPECT_EQ(run.cells[0].gates[0].line, 7);
+  }
+}
+
+TEST(Compare, WhatIsNoRunIsRefusedWithItsFileAndTheRemedy) {
+  const sample::TemporaryDirectory directory;
+  const std::string file = (directory / "results.json").string();
+  EXPECT_NE(error_of(file).find(file + ": no such file; give"), std::string::npos);
+  for (const char* text : {"", "{", "[]", "{}", R"({"schema": "fp8lab.results/9"})",
+                           R"({"schema": "fp8lab.results/1", "complete": true, "environment": {}, "cells": [1]})"}) {
+    sample::write(file, text);
+    const std::string error = error_of(directory.string());
+    EXPECT_TRUE(error.starts_with(file + ": ")) << error;
+    EXPECT_NE(error.find("give the results.json of a finished run"), std::string::npos) << error;
+  }
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,67 @@
+#include "harness/cli/selection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <regex>
+#include <set>
+
+#include "core/check.h"
+#include "harness/json_codec.h"
+#include "harness/spelling.h"
+
+namespace fp8lab {
+namespace {
+
+void keep_matching(std::vector<PlannedCell>& cells, const std::string& filter) {
+  const bool negated = filter.front() == '-';
+  try {
+    const std::regex pattern(filter.substr(negated ? 1 : 0));
+    std::erase_if(cells,
+                  [&](const PlannedCell& cell) { return std::regex_search(cell.config.id, pattern) == negated; });
+  } catch (const std::regex_error& error) {
+    fail(fmt::format("--filter: `{}` is not a regular expression: {}", filter, error.what()));
+  }
+}
+
+void keep_sample(std::vector<PlannedCell>& cells, std::size_t most) {
+  std::map<std::pair<std::string, std::string>, std::set<std::pair<std::uint64_t, std::string>>> samples;
+  for (const PlannedCell& cell : cells) {
+    auto& sample = samples[{cell.config.scenario, cell.config.device}];
+    sample.emplace(fnv1a(cell.config.id), cell.config.id);
+    if (sample.size() > most) sample.erase(std::prev(sample.end()));
+  }
+  std::erase_if(cells, [&](const PlannedCell& cell) {
+    return !samples[{cell.config.scenario, cell.config.device}].contains({fnv1a(cell.config.id), cell.config.id});
+  });
+}
+
+}  // namespace
+
+void check_devices(const std::vector<std::string>& devices, const Vocabulary& vocabulary) {
+  const std::vector<std::string> known = names_of(vocabulary.devices);
+  for (const std::string& device : devices)
+    if (std::find(known.begin(), known.end(), device) == known.end())
+      fail(fmt::format("--device: `{}` is not known.{}", device, suggestion(device, known)));
+}
+
+void select_cells(std::vector<PlannedCell>& cells, const RunRequest& request, const Vocabulary& vocabulary) {
+  check_devices(request.devices, vocabulary);
+  if (!request.devices.empty())
+    std::erase_if(cells, [&](const PlannedCell& cell) {
+      return std::find(request.devices.begin(), request.devices.end(), cell.config.device) == request.devices.end();
+    });
+  if (!request.filter.empty()) keep_matching(cells, request.filter);
+  if (request.sample > 0) keep_sample(cells, static_cast<std::size_t>(request.sample));
+}
+
+std::string nothing_matches(const RunRequest& request, const Vocabulary& vocabulary) {
+  std::string out = "no cell matches; see --list without filters";
+  for (const std::string& device : request.devices)
+    if (const Term* term = find_term(vocabulary.devices, device); term && !term->why_unavailable().empty())
+      out += fmt::format("; {} is unavailable: {}", device, term->why_unavailable());
+  return out;
+}
+
+}  // namespace fp8lab
