@@ -1,0 +1,254 @@
+"""Runs a tier of the scenarios as CI systems want it: builds what is missing, runs, compares with a baseline, reports.
+
+The directory OUT then holds what `fp8lab run` writes (junit.xml among it, with a suite for the comparison), and
+comparison.json. On GitHub a Markdown summary is appended to $GITHUB_STEP_SUMMARY and failures become annotations of the
+scenario's line; elsewhere they are lines `file:line: error: ...`.
+
+Exit codes: 0 all good, 1 a gate failed or a regression, 2 bad usage or configuration, 3 only inconclusive, 4 a crash,
+5 nothing ran, 124 timeout, 128+N stopped by signal N.
+"""
+
+import argparse
+import difflib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+try:
+    import tomllib
+except ImportError:
+    sys.exit("ci/matrix: error: Python 3.11 or newer is needed, as Debian 12 and Ubuntu 24.04 have it")
+
+import matrix_report
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "build/cpu/scenarios/fp8lab"
+# What a run leaves behind; an older run's must not be taken for this one's.
+DOCUMENTS = ("results.json", "junit.xml", "summary.md", "comparison.json")
+TIER_KEYS = {"title": str, "scenarios": list, "devices": list, "filter": str, "sample": int,
+             "limit_s": (int, float)}
+EXIT_MEANINGS = {0: "all good", 1: "a gate failed", 2: "bad configuration or usage", 3: "inconclusive",
+                 4: "a crash that no scenario expected", 5: "nothing ran", 124: "timeout"}
+
+
+class UsageError(Exception):
+    """A mistake of the caller's; the message names what is wrong and what to give instead."""
+
+
+def say(text):
+    print(f"ci/matrix: {text}", flush=True)
+
+
+def nearest(word, known):
+    match = difflib.get_close_matches(word, known, 1)
+    return f"did you mean {match[0]}?" if match else f"there are {', '.join(known)}"
+
+
+def read_tiers(path):
+    """The table of tiers, every key of it checked."""
+    try:
+        tiers = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}; give --tiers a table of tiers") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not TOML: {error}") from error
+    for name, tier in tiers.items():
+        if not isinstance(tier, dict):
+            raise UsageError(f"{path}: `{name}` is not the table of a tier; write [{name}] and its keys below")
+        for key, value in tier.items():
+            if key not in TIER_KEYS:
+                raise UsageError(f"{path}: [{name}]: `{key}` is not known; {nearest(key, TIER_KEYS)}")
+            wrong_item = isinstance(value, list) and not (value and all(isinstance(item, str) for item in value))
+            if not isinstance(value, TIER_KEYS[key]) or isinstance(value, bool) or wrong_item:
+                raise UsageError(f"{path}: [{name}]: `{key}` cannot be {value!r}; see ci/tiers.toml for what it takes")
+        for key in ("title", "scenarios", "limit_s"):
+            if key not in tier:
+                raise UsageError(f"{path}: [{name}]: `{key}` is missing")
+    return tiers
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(prog="ci/matrix", description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tier", nargs="?", metavar="TIER", help="a tier of ci/tiers.toml; --list tells them")
+    parser.add_argument("--against", metavar="BASELINE", type=pathlib.Path,
+                        help="an earlier run: its directory or its results.json; regressions fail")
+    parser.add_argument("--allow", metavar="REGEX", help="cells whose id matches may get worse or vanish")
+    parser.add_argument("-d", "--device", metavar="DEVICE,...", help="only these of the tier's devices")
+    parser.add_argument("-o", "--out", metavar="OUT", type=pathlib.Path,
+                        help="directory for results; default: out/TIER below the repository's root")
+    parser.add_argument("-j", "--jobs", metavar="N", help="processes at a time; default: one per core")
+    parser.add_argument("--resume", action="store_true", help="keep what an earlier run finished in OUT")
+    parser.add_argument("--program", metavar="FILE", type=pathlib.Path,
+                        help="an fp8lab to run; default: install what is needed and build it, as ci/try does")
+    parser.add_argument("--tiers", metavar="FILE", type=pathlib.Path, default=ROOT / "ci/tiers.toml",
+                        help="another table of tiers")
+    parser.add_argument("--list", action="store_true", help="print the tiers and run nothing")
+    return parser.parse_args()
+
+
+def devices_of(tier, wanted):
+    """The tier's devices among the wanted ones; None for all there are."""
+    devices = tier.get("devices")
+    if wanted is None:
+        return devices
+    chosen = wanted.split(",")
+    for device in chosen:
+        if devices is not None and device not in devices:
+            raise UsageError(f"--device {device}: not of this tier; {nearest(device, devices)}")
+    return chosen
+
+
+def program_of(arguments):
+    if arguments.program is None:
+        status = subprocess.run([ROOT / "ci/build"], check=False).returncode
+        if status != 0:
+            raise UsageError(f"ci/build failed ({status}); what it printed says why")
+        return PROGRAM
+    if not os.access(arguments.program, os.X_OK) or arguments.program.is_dir():
+        raise UsageError(f"--program {arguments.program}: not a program; give the fp8lab that was built, "
+                         f"such as {PROGRAM.relative_to(ROOT)}")
+    return arguments.program.resolve()
+
+
+def check_baseline(program, baseline):
+    """A long run should not end with a baseline that cannot be read."""
+    checked = subprocess.run([program, "compare", baseline, baseline], capture_output=True, text=True, check=False)
+    if checked.returncode == 2:
+        raise UsageError("--against: " + checked.stderr.strip().removeprefix("fp8lab: error: "))
+
+
+def keep_baseline(baseline, out):
+    """Where the baseline lies once the run has written to `out`: a run must not replace what it is compared with."""
+    file = baseline / "results.json" if baseline.is_dir() else baseline
+    if file.resolve() != (out / "results.json").resolve():
+        return baseline
+    kept = out / "baseline.json"
+    shutil.copyfile(file, kept)
+    say(f"the baseline lies where this run writes; it is kept as {kept}")
+    return kept
+
+
+def run_program(command):
+    """Runs to the end, whatever signals arrive; returns the exit code and the errors that the program told."""
+    errors = []
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+        # The terminal interrupts the program too; it ends in order, and so must this.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        for line in process.stderr:
+            sys.stderr.write(line)
+            sys.stderr.flush()
+            if line.startswith("fp8lab: error: "):
+                errors.append(line.removeprefix("fp8lab: error: ").strip())
+    code = process.returncode
+    return (128 - code if code < 0 else code), errors
+
+
+def compare(program, baseline, out, allow):
+    """Prints the comparison, and returns it as data with the program's exit code."""
+    command = [program, "compare", baseline, out] + (["--allow", allow] if allow is not None else [])
+    print(flush=True)
+    code = subprocess.run(command, check=False).returncode
+    document = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False).stdout
+    if code == 2 or not document:
+        return None, 2
+    (out / "comparison.json").write_text(document, encoding="utf-8")
+    return json.loads(document), code
+
+
+def overall(run_code, compared_code):
+    """A run that failed keeps its code; a regression outranks what a run merely left open."""
+    return compared_code if run_code in (0, 3) and compared_code != 0 else run_code
+
+
+def read_results(out):
+    try:
+        return json.loads((out / "results.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def nothing_ran(results, errors):
+    """Why a run that ended with 5 ran nothing."""
+    if errors or not results:
+        return "; ".join(errors)
+    reasons = sorted({cell["reason"] for cell in results["cells"] if cell["reason"]})
+    return f"all {len(results['cells'])} cells were skipped: {'; '.join(reasons)}"
+
+
+def run_tier(arguments):
+    tiers = read_tiers(arguments.tiers)
+    if arguments.list:
+        for name, tier in tiers.items():
+            print(f"{name:<8} {tier['title']} (up to {tier['limit_s']} s on two cores)")
+        return 0
+    if arguments.tier is None:
+        raise UsageError(f"which tier? There are {', '.join(tiers)}")
+    if arguments.tier not in tiers:
+        raise UsageError(f"{arguments.tier}: not a tier of {arguments.tiers}; {nearest(arguments.tier, tiers)}")
+    tier = tiers[arguments.tier]
+    devices = devices_of(tier, arguments.device)
+    out = (arguments.out or ROOT / "out" / arguments.tier).resolve()
+    program = program_of(arguments)
+    baseline = arguments.against.resolve() if arguments.against else None
+    if baseline:
+        check_baseline(program, baseline)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if baseline:
+            baseline = keep_baseline(baseline, out)
+        for name in DOCUMENTS:
+            (out / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{error.filename or out}: cannot be written: {error.strerror}; "
+                         "give another directory with --out") from error
+
+    say(f"tier {arguments.tier}: {tier['title']}")
+    command = [program, "run", *tier["scenarios"], "-o", out]
+    command += ["-d", ",".join(devices)] if devices else []
+    command += ["-f", tier["filter"]] if "filter" in tier else []
+    command += ["--sample", str(tier["sample"])] if "sample" in tier else []
+    command += ["-j", arguments.jobs] if arguments.jobs else []
+    command += ["--resume"] if arguments.resume else []
+    start = time.monotonic()
+    run_code, errors = run_program(command)
+    seconds = time.monotonic() - start
+
+    results = read_results(out)
+    comparison, compared_code = None, 0
+    if baseline and results:
+        comparison, compared_code = compare(program, baseline, out, arguments.allow)
+    code = overall(run_code, compared_code)
+    report = matrix_report.Report(
+        tier=arguments.tier, code=code, meaning=EXIT_MEANINGS.get(code, "stopped by a signal"), seconds=seconds,
+        limit_s=tier["limit_s"], out=out, root=ROOT, results=results, comparison=comparison, baseline=baseline,
+        errors=[nothing_ran(results, errors)] if run_code == 5 else errors)
+    if code == 1 and run_code == 0:
+        report.meaning = f"regressions against {baseline}"
+    matrix_report.publish(report)
+    say(f"exit {code}: {report.meaning}" + (f": {report.errors[0]}" if code == 5 and report.errors else ""))
+    return code
+
+
+def main():
+    arguments = parse_arguments()
+    try:
+        return run_tier(arguments)
+    except UsageError as error:
+        print(f"ci/matrix: error: {error}", file=sys.stderr)
+        if matrix_report.on_github():
+            print(matrix_report.annotation("error", "ci/matrix", str(error)))
+        return 2
+    except OSError as error:
+        print(f"ci/matrix: error: {error.filename or 'the system'}: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""What ci/matrix tells CI systems: a Markdown summary, annotations, and a JUnit suite for the comparison."""
+
+import collections
+import dataclasses
+import os
+import pathlib
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+
+GOOD = ("confirmed", "pass", "skipped")
+# GitHub drops a step's whole summary above this size, and annotations above this number.
+SUMMARY_BYTES = 1024 * 1024
+ANNOTATIONS = 10
+ROWS = 50  # of a table in the summary
+
+
+@dataclasses.dataclass
+class Report:
+    tier: str
+    code: int
+    meaning: str
+    seconds: float
+    limit_s: float
+    out: pathlib.Path
+    root: pathlib.Path
+    results: dict | None  # results.json, where the run wrote it
+    comparison: dict | None  # comparison.json
+    baseline: pathlib.Path | None
+    errors: list[str]
+
+    def cells(self):
+        return self.results["cells"] if self.results else []
+
+    def regressions(self):
+        return [change for change in self.comparison["changes"] if change["regression"]] if self.comparison else []
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What a reader should look at, with the place in a scenario."""
+
+    file: str
+    line: int
+    title: str
+    message: str
+
+
+def on_github():
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def failing_line(cell):
+    return next((gate["line"] for gate in cell["gates"] if gate["pass"] is not True and "line" in gate),
+                cell.get("line", 0))
+
+
+def findings(report):
+    """Cells that did not come out well, then regressions; those of one place as one."""
+    places = collections.OrderedDict()
+
+    def add(file, line, title, cell, text):
+        places.setdefault((relative(report, file), line, title), []).append(f"{cell}: {text}")
+
+    for cell in report.cells():
+        if cell["verdict"] not in GOOD:
+            add(cell["file"], failing_line(cell), cell["verdict"], cell["id"], cell["reason"] or "")
+    for change in report.regressions():
+        add(change["file"], change["line"], "regression", change["id"], change["text"])
+    out = []
+    for (file, line, title), texts in places.items():
+        more = f" (and {len(texts) - 1} more like it)" if len(texts) > 1 else ""
+        out.append(Finding(file, line, title, texts[0] + more))
+    return out
+
+
+def relative(report, file):
+    """The path that GitHub knows a file by."""
+    path = report.root / file
+    for top in (os.environ.get("GITHUB_WORKSPACE"), report.root):
+        if top and path.is_relative_to(top):
+            return path.relative_to(top).as_posix()
+    return file
+
+
+def annotation(kind, title, message, file="", line=0):
+    """A workflow command; what would end it early is escaped as GitHub's runner reads it."""
+
+    def escaped(text, more=()):
+        for character in ("%", "\r", "\n", *more):
+            text = text.replace(character, f"%{ord(character):02X}")
+        return text
+
+    properties = {"file": file, "line": str(line) if file and line else "", "title": title}
+    text = ",".join(f"{key}={escaped(value, (':', ','))}" for key, value in properties.items() if value)
+    return f"::{kind} {text}::{escaped(message)}"
+
+
+def print_findings(report):
+    found = findings(report)
+    if not on_github():
+        for one in found:
+            place = f"{one.file}:{one.line}" if one.line else one.file
+            print(f"{place}: error: {one.title}: {one.message}")
+        return
+    lines = [annotation("error", f"fp8lab: {one.title}", one.message, one.file, one.line) for one in found]
+    if report.code != 0 and not lines:
+        lines = [annotation("error", f"ci/matrix {report.tier}", "; ".join([report.meaning, *report.errors]))]
+    if len(lines) > ANNOTATIONS:
+        rest = len(lines) - (ANNOTATIONS - 1)
+        lines[ANNOTATIONS - 1:] = [annotation("error", f"ci/matrix {report.tier}", f"and {rest} more; see the summary")]
+    print("\n".join(lines), end="\n" if lines else "")
+
+
+def markdown_cell(text):
+    return re.sub(r"[\r\n]+", " ", str(text)).replace("|", "\\|")
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows[:ROWS]]
+    text = "".join("| " + " | ".join(map(markdown_cell, line)) + " |\n" for line in lines)
+    return text + (f"\n… and {len(rows) - ROWS} more.\n" if len(rows) > ROWS else "") + "\n"
+
+
+def verdicts(cells):
+    counts = collections.Counter(cell["verdict"] for cell in cells)
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()) or "no cells"
+
+
+def headline(report):
+    sign = "✅" if report.code == 0 else "⚠️" if report.code in (3, 5) else "❌"
+    text = f"# {sign} ci/matrix {report.tier}: {verdicts(report.cells())}\n\n"
+    text += f"Exit {report.code}: {markdown_cell(report.meaning)}. {report.seconds:.0f} s.\n\n"
+    return text + "".join(f"- {markdown_cell(error)}\n" for error in report.errors) + ("\n" if report.errors else "")
+
+
+def comparison_text(report):
+    comparison = report.comparison
+    if not comparison:
+        return ""
+    text = f"## Against the baseline: {comparison['regressions']} regressions\n\n"
+    appeared = sum(change["kind"] == "appeared" for change in comparison["changes"])
+    text += (f"{comparison['cells_compared']} cells compared; {comparison['better']} figures better, {appeared} cells new."
+             f" Timings are not judged.\n\n")
+    if report.regressions():
+        text += table(["cell", "worse"], [[f"`{change['id']}`", change["text"]] for change in report.regressions()])
+    return text
+
+
+def scenarios_text(report):
+    by_scenario = collections.OrderedDict()
+    for cell in report.cells():
+        by_scenario.setdefault(cell["scenario"], []).append(cell)
+    if not by_scenario:
+        return ""
+    rows = [[name, len(cells), verdicts(cells), f"{sum(cell['seconds'] for cell in cells):.1f}"]
+            for name, cells in by_scenario.items()]
+    rows.sort(key=lambda row: all(cell["verdict"] in GOOD for cell in by_scenario[row[0]]))
+    return "## Scenarios\n\n" + table(["scenario", "cells", "verdicts", "seconds"], rows)
+
+
+def cut(text, marks, budget):
+    """As many whole sections of `text`, which begin at `marks`, as `budget` bytes hold, and the number left out."""
+    sections = re.split(f"(?m)^(?={marks} )", text)
+    out, left = "", 0
+    for section in sections:
+        if left == 0 and len((out + section).encode()) <= budget:
+            out += section
+        else:
+            left += 1
+    return out, left
+
+
+def step_summary(report, budget):
+    """Markdown of at most `budget` bytes: what is wrong first, then figures as far as they fit."""
+    note = "\n{} more sections do not fit here; `summary.md` among the run's files holds all.\n"
+    budget -= len(note.encode()) + 16
+    text, left = cut(headline(report) + comparison_text(report) + scenarios_text(report), "##", budget)
+    try:
+        summary = (report.out / "summary.md").read_text(encoding="utf-8")
+    except OSError:
+        summary = ""
+    attention, figures = "", summary
+    if match := re.search(r"(?m)^## Needs attention\n", summary):
+        end = re.compile(r"(?m)^## ").search(summary, match.end())
+        attention, figures = summary[match.start():end.start() if end else None], summary[end.start():] if end else ""
+    elif match := re.search(r"(?m)^## ", summary):
+        figures = summary[match.start():]
+    shown, more = cut(attention, "###", budget - len(text.encode()))
+    text, left = text + shown, left + more
+    folded = "<details><summary>Every figure</summary>\n\n", "\n</details>\n"
+    room = budget - len(text.encode()) - len("".join(folded).encode())
+    shown, more = cut(figures, "##", max(room, 0))
+    if shown:
+        text += folded[0] + shown + folded[1]
+    left += more
+    return text + (note.format(left) if left else "")
+
+
+def write_step_summary(report):
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return
+    try:
+        taken = os.path.getsize(path) if os.path.exists(path) else 0
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(step_summary(report, max(SUMMARY_BYTES - taken, 0)) if taken < SUMMARY_BYTES - 4096 else "")
+    except OSError as error:
+        # The results stand without it.
+        warn(f"$GITHUB_STEP_SUMMARY ({path}) cannot be written: {error.strerror}")
+
+
+def warn(message):
+    if on_github():
+        print(annotation("warning", "ci/matrix", message))
+    print(f"ci/matrix: warning: {message}", file=sys.stderr)
+
+
+def suite_of(report):
+    """The comparison as a suite, or the run itself where it came to no results."""
+    if report.results is None:
+        suite = ElementTree.Element("testsuite", name="ci/matrix", tests="1", failures="0", errors="1", skipped="0")
+        case = ElementTree.SubElement(suite, "testcase", classname="ci/matrix", name=report.tier, time="0")
+        text = "; ".join([report.meaning, *report.errors])
+        ElementTree.SubElement(case, "error", message=text, type=f"exit {report.code}").text = text
+        return suite
+    by_cell = collections.OrderedDict()
+    for change in report.regressions():
+        by_cell.setdefault(change["id"], []).append(change)
+    suite = ElementTree.Element("testsuite", name="against the baseline", tests=str(max(len(by_cell), 1)),
+                                failures=str(len(by_cell)), errors="0", skipped="0", time="0")
+    if not by_cell:
+        name = f"no regression in {report.comparison['cells_compared']} cells"
+        ElementTree.SubElement(suite, "testcase", classname="against the baseline", name=name, time="0")
+    for cell, changes in by_cell.items():
+        case = ElementTree.SubElement(suite, "testcase", classname="against the baseline", name=cell, time="0",
+                                      file=changes[0]["file"])
+        texts = [change["text"] for change in changes]
+        failure = ElementTree.SubElement(case, "failure", message=texts[0], type="regression")
+        failure.text = "\n".join(texts)
+    return suite
+
+
+def write_junit(report):
+    """Adds a suite to the run's junit.xml, so that what fails the job shows where tests show."""
+    if report.results is not None and report.comparison is None:
+        return
+    path = report.out / "junit.xml"
+    suites = ElementTree.parse(path).getroot() if path.exists() else ElementTree.Element("testsuites", name="fp8lab")
+    suite = suite_of(report)
+    suites.append(suite)
+    for key in ("tests", "failures", "errors", "skipped"):
+        suites.set(key, str(int(suites.get(key, "0")) + int(suite.get(key))))
+    part = path.with_suffix(".part")
+    ElementTree.ElementTree(suites).write(part, encoding="utf-8", xml_declaration=True)
+    part.replace(path)
+
+
+def publish(report):
+    write_junit(report)
+    print_findings(report)
+    if report.seconds > report.limit_s:
+        warn(f"tier {report.tier} took {report.seconds:.0f} s and should take {report.limit_s} s at most")
+    write_step_summary(report)

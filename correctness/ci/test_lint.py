@@ -1,0 +1,70 @@
+"""Shows that ci/lint finds what it must in the files of CI systems, and nothing in ours."""
+
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GITHUB, GITLAB = ".github/workflows/ci.yml", ".gitlab-ci.yml"
+# file, what is replaced, what by, what the finding says. A file that breaks its schema is not read further, so those mistakes go
+# in a round of their own.
+ROUNDS = (
+    (
+        (GITHUB, "timeout-minutes: 30", "timeout-minute: 30", "'timeout-minute'"),
+        (GITLAB, "junit: out/results/junit.xml", "junitt: out/results/junit.xml", "'junitt'"),
+    ),
+    (
+        (GITHUB, "ci/matrix smoke", "ci/matrix smoky", "ci.yml:39: `smoky` is no tier"),
+        (GITHUB, "- run: ci/test", "- run: ci/tests", "ci/tests is no program"),
+        (GITHUB, '--device "$DEVICE"', "--device $DEVICE", "SC2086"),
+        (GITLAB, "ci/matrix smoke", "ci/matrix smoggy", "`smoggy` is no tier"),
+        (GITLAB, "mkdir -p baseline", "mkdir -p $baseline/x", "SC2154"),
+        ("ci/try", "-o out", "-o $PWD/out", "ci/try:"),
+        ("ci/tiers.toml", "[gpu]", "[card]", "`gpu` is no tier"),
+    ),
+)
+
+
+class Lint(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        shutil.copytree(ROOT / "ci", self.root / "ci", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / ".github", self.root / ".github")
+        shutil.copy(ROOT / GITLAB, self.root)
+
+    def lint(self):
+        done = subprocess.run([ROOT / "ci/lint", self.root], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_ours_are_clean(self):
+        self.assertEqual((0, "ci/lint: 0 findings\n"), self.lint())
+
+    def test_mistakes_are_found(self):
+        for mistakes in ROUNDS:
+            texts = {file: (self.root / file).read_text(encoding="utf-8") for file, *_ in mistakes}
+            for file, good, bad, _ in mistakes:
+                path = self.root / file
+                text = path.read_text(encoding="utf-8")
+                self.assertIn(good, text)
+                path.write_text(text.replace(good, bad), encoding="utf-8")
+            code, output = self.lint()
+            for file, text in texts.items():
+                (self.root / file).write_text(text, encoding="utf-8")
+            self.assertEqual(1, code, output)
+            for file, _, bad, finding in mistakes:
+                with self.subTest(file=file, bad=bad):
+                    self.assertIn(finding, output)
+
+    def test_a_workflow_that_is_gone_is_missed(self):
+        (self.root / GITLAB).unlink()
+        code, output = self.lint()
+        self.assertEqual(1, code)
+        self.assertIn("is missing", output)
+
+
+if __name__ == "__main__":
+    unittest.main()
