@@ -272,40 +272,47 @@ TEST(AmaxOnCard, EqualsTheHost) {
           if (shape.numel() > 1 << 20 && &at != &kPlaces[0] && &at != &kPlaces[3]) continue;
           const Both x = place(pair, shape, dtype, at, kind);
           constexpr float kInf = std::numeric_limits<float>::infinity();
-          for (const float before : {0.0f, -0.0f, 1e30f, -5.0f, kInf, float_from_bits(0xFFC01234u)}) {
-            Both amaxes;
-            pair.each([&](std::size_t side, Device& device) {
-              amaxes[side] = support::scalar(device, before);
-              device.launch(&KernelTable::amax, AmaxArgs{.in = x[side].view(), .amax = amaxes[side].data<float>()});
-            });
-            ASSERT_EQ(difference(pair, amaxes[0], amaxes[1]), "")
-                << to_string(shape) << " " << name(dtype) << ", " << at.name << ", before " << before;
-          }
+          for (const float before : {0.0f, -0.0f, 1e30f, -5.0f, kInf, float_from_bits(0xFFC01234u)})
+            for (const bool fresh : {false, true}) {
+              Both amaxes;
+              pair.each([&](std::size_t side, Device& device) {
+                amaxes[side] = support::scalar(device, before);
+                const AmaxArgs args{.in = x[side].view(), .amax = amaxes[side].data<float>(), .fresh = fresh};
+                device.launch(&KernelTable::amax, args);
+              });
+              ASSERT_EQ(difference(pair, amaxes[0], amaxes[1]), "")
+                  << to_string(shape) << " " << name(dtype) << ", " << at.name << ", before " << before << ", fresh " << fresh;
+            }
         }
 }
 
-TEST(ScaleFromAmaxOnCard, EqualsTheHost) {
+// The scale that follows from an amax measured before, told by the inverse that is stored.
+TEST(MeasuredScaleOnCard, EqualsTheHost) {
   Pair pair;
   std::vector<float> amaxes;
   for (std::uint32_t i = 0; i < 1000; ++i)
     amaxes.push_back(float_from_bits(static_cast<std::uint32_t>(scramble(i)) & kFloatMagnitudeMask));
   for (const std::uint32_t bits : {0u, 1u, 0x007FFFFFu, 0x00800000u, 0x7F7FFFFFu, 0x7F800000u, 0x7FC00000u, 0x7F800001u})
     amaxes.push_back(float_from_bits(bits));
-  for (const float epsilon : {0.0f, 1e-3f})
-    for (const bool power_of_two : {false, true}) {
-      Both scales;
-      pair.each([&](std::size_t side, Device& device) {
-        const Tensor inputs = support::make_tensor(device, {static_cast<std::int64_t>(amaxes.size())}, DType::kF32, amaxes);
-        scales[side] = device.allocate(inputs.spec(), support::anyone(device));
-        for (std::int64_t i = 0; i < inputs.numel(); ++i)
-          device.launch(&KernelTable::scale_from_amax, ScaleFromAmaxArgs{.amax = inputs.data<const float>() + i,
-                                                                         .fp8_max = 448.0f,
-                                                                         .epsilon = epsilon,
-                                                                         .power_of_two = power_of_two,
-                                                                         .scale = scales[side].data<float>() + i});
-      });
-      ASSERT_EQ(difference(pair, scales[0], scales[1]), "") << epsilon << ", " << power_of_two;
-    }
+  for (const char* format : {"current_e4m3", "current_e5m2", "current_pow2", "current_epsilon"}) {
+    Both inverses;
+    pair.each([&](std::size_t side, Device& device) {
+      const Tensor inputs = support::make_tensor(device, {static_cast<std::int64_t>(amaxes.size())}, DType::kF32, amaxes);
+      const Tensor code = device.allocate({Shape{1, 1}, DType::kE4M3}, support::anyone(device));
+      inverses[side] = device.allocate(inputs.spec(), support::anyone(device));
+      for (std::int64_t i = 0; i < inputs.numel(); ++i) {
+        QuantizeArgs args;
+        args.in = support::scalar(device, 1.0f).view();
+        args.format = support::format_named(format);
+        args.rowwise.values = code.view();
+        args.rowwise.scales = {.data = reinterpret_cast<std::byte*>(inverses[side].data<float>() + i), .storage_elems = 1};
+        args.rowwise.values.dtype = args.format.payload;
+        args.measured = inputs.data<const float>() + i;
+        device.launch(&KernelTable::quantize, args);
+      }
+    });
+    ASSERT_EQ(difference(pair, inverses[0], inverses[1]), "") << format;
+  }
 }
 
 // Histories within one step of the kernel, of exactly one and of several; tensors past one launch's.

@@ -74,33 +74,28 @@ struct ColumnSumArgs {
   MatrixView out;  ///< [1, cols]
 };
 
-/// amax = max(amax, max |in|); NaN in the input gives NaN. Stored at `amax`, f32[1].
+/// amax = max(amax, max |in|), or, where `fresh`, max |in|, whatever was there before; NaN in the input gives NaN. Stored at
+/// `amax`, f32[1].
 struct AmaxArgs {
   MatrixView in;
   float* amax = nullptr;
-};
-
-/// scale = scale_from_amax(amax, fp8_max, epsilon, power_of_two) of core/float8.h; scale_inv = 1 / scale.
-struct ScaleFromAmaxArgs {
-  const float* amax = nullptr;
-  float fp8_max = 0.0f;
-  float epsilon = 0.0f;
-  bool power_of_two = false;
-  float* scale = nullptr;
+  bool fresh = false;
 };
 
 /// Casts `in` to `format`. Either output may be absent (values.data null). The column-wise output is the format applied to the
 /// transposed input: columnwise.values is [in.cols, in.rows].
 /// Per tensor: codes = cast(in * *scale), both scale_inv = 1 / *scale (one element, shared), and *amax = max(*amax, max |in|)
-/// where `amax` is given; a NaN in either makes it NaN. Blocks, whose sides divide 128: each block's scale from its own amax;
-/// scale and amax are unused; padding of the scales is written zero. `in` may also be f16. A matrix without elements still gets
-/// its scale_inv or its padding, and leaves *amax as it is.
+/// where `amax` is given; a NaN in either makes it NaN. Without `scale`, the scale is scale_from_amax(*measured, ...) of
+/// core/float8.h by the format. Blocks, whose sides divide 128: each block's scale from its own amax; scale, measured and amax
+/// are unused; padding of the scales is written zero. `in` may also be f16. A matrix without elements still gets its scale_inv
+/// or its padding, and leaves *amax as it is.
 struct QuantizeArgs {
   MatrixView in;
   OperandView rowwise;
   OperandView columnwise;
   QuantFormat format;
   const float* scale = nullptr;
+  const float* measured = nullptr;
   float* amax = nullptr;
 };
 
@@ -399,7 +394,6 @@ struct KernelTable {
   Kernel<ScaleArgs> scale;
   Kernel<ColumnSumArgs> column_sum;
   Kernel<AmaxArgs> amax;
-  Kernel<ScaleFromAmaxArgs> scale_from_amax;
   Kernel<QuantizeArgs> quantize;
   Kernel<QuantizeListArgs> quantize_list;
   Kernel<DequantizeArgs> dequantize;

@@ -6,7 +6,6 @@
 
 #include "core/check.h"
 #include "core/float8_format.h"
-#include "ops/elementwise.h"
 #include "ops/prepared_cast.h"
 #include "ops/scaling.h"
 #include "ops/validate.h"
@@ -34,33 +33,22 @@ void check_inputs(const Quantizer& inputs) {
   }
 }
 
-Tensor workspace(Device& device, std::string_view what) {
-  return device.allocate({Shape{1}, DType::kF32}, device.holder(HolderKind::kWorkspace, "quantize", what));
-}
-
-void set_scale(Device& device, const Tensor& amax, const QuantFormat& format, const Tensor& scale) {
-  device.launch(&KernelTable::scale_from_amax,
-                ScaleFromAmaxArgs{.amax = amax.data<const float>(),
-                                  .fp8_max = float8_format(format.payload).max,
-                                  .epsilon = format.epsilon,
-                                  .power_of_two = format.scale == ScaleKind::kF32PowerOfTwo,
-                                  .scale = scale.data<float>()});
-}
-
-/// The scale of tensors that are measured before the cast.
-Tensor measured_scale(Device& device, std::span<const Tensor> xs, const Quantizer& inputs) {
-  const Tensor amax = workspace(device, "amax");
-  const Tensor scale = workspace(device, "scale");
-  fill(device, amax, 0.0f);
-  for (const Tensor& x : xs) device.launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = amax.data<float>()});
+/// The amax of tensors that are measured before the cast.
+Tensor measured_amax(Device& device, std::span<const Tensor> xs, const Quantizer& inputs) {
+  const Tensor amax = device.allocate({Shape{1}, DType::kF32}, device.holder(HolderKind::kWorkspace, "quantize", "amax"));
+  bool fresh = true;
+  for (const Tensor& x : xs) {
+    device.launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = amax.data<float>(), .fresh = fresh});
+    fresh = false;
+  }
   max_over(inputs.amax_group, amax);
-  set_scale(device, amax, inputs.format, scale);
-  return scale;
+  return amax;
 }
 
-/// Where a cast finds its scale and leaves what it learns; both pointers are null under blocks.
+/// Where a cast finds its scale, or the amax that it follows from, and leaves what it learns; all pointers are null under blocks.
 struct CastContext {
   const float* scale = nullptr;
+  const float* measured = nullptr;
   float* amax = nullptr;
   Tensor shared_scale_inv;  ///< of every half under a tensor-wide scale
 };
@@ -79,6 +67,7 @@ PreparedCast prepare(Device& device, const MatrixView& x, const Shape& shape, co
   args.in = x;
   args.format = format;
   args.scale = context.scale;
+  args.measured = context.measured;
   args.amax = context.amax;
   if (inputs.orientations.rowwise) {
     prepared.result.rowwise() = half(rowwise_layout(format, x.rows, x.cols));
@@ -100,9 +89,10 @@ QuantizedTensor cast_halves(Device& device, const Tensor& x, const Quantizer& in
 /// Calls use(context) with the context that all of `xs` are cast in.
 template <class Use>
 void with_shared_scale(Device& device, std::span<const Tensor> xs, const Quantizer& inputs, const Use& use) {
-  const Tensor scale =
-      inputs.format.amax_source == AmaxSource::kTensor ? measured_scale(device, xs, inputs) : inputs.scale;
-  use(CastContext{.scale = scale.data<const float>(),
+  const Tensor measured =
+      inputs.format.amax_source == AmaxSource::kTensor ? measured_amax(device, xs, inputs) : Tensor{};
+  use(CastContext{.scale = measured ? nullptr : inputs.scale.data<const float>(),
+                  .measured = measured ? measured.data<const float>() : nullptr,
                   .amax = inputs.amax ? inputs.amax.data<float>() : nullptr,
                   .shared_scale_inv = device.allocate({Shape{1}, DType::kF32}, inputs.holder)});
 }

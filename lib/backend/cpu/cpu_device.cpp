@@ -27,7 +27,6 @@ constexpr KernelTable kCpuKernels = {
     .scale = cpu::scale,
     .column_sum = cpu::column_sum,
     .amax = cpu::amax,
-    .scale_from_amax = cpu::scale_from_amax,
     .quantize = cpu::quantize,
     .quantize_list = cpu::quantize_list,
     .dequantize = cpu::dequantize,

@@ -13,7 +13,6 @@ void add(const AddArgs& args, ExecContext& context);
 void scale(const ScaleArgs& args, ExecContext& context);
 void column_sum(const ColumnSumArgs& args, ExecContext& context);
 void amax(const AmaxArgs& args, ExecContext& context);
-void scale_from_amax(const ScaleFromAmaxArgs& args, ExecContext& context);
 void quantize(const QuantizeArgs& args, ExecContext& context);
 void quantize_list(const QuantizeListArgs& args, ExecContext& context);
 void dequantize(const DequantizeArgs& args, ExecContext& context);

@@ -71,7 +71,7 @@ struct HalfTask {
 /// One orientation of a quantized matrix in the making.
 class HalfWriter {
  public:
-  HalfWriter(const HalfTask& task, const float* tensor_scale, int slot)
+  HalfWriter(const HalfTask& task, float tensor_scale, int slot)
       : format_(task.format),
         loops_(*quantize_loops().front()),
         cast_bf16_(format_.payload == DType::kE4M3 ? loops_.cast_bf16_e4m3 : loops_.cast_bf16_e5m2),
@@ -82,7 +82,7 @@ class HalfWriter {
         crosses_(task.crosses),
         streams_(codes_.numel() >= kStreamElems && codes_.col_stride == 1) {
     if (format_.per_tensor()) {
-      tensor_scale_ = *tensor_scale;
+      tensor_scale_ = tensor_scale;
       *reinterpret_cast<float*>(scales_.data) = 1.0f / tensor_scale_;
     } else if (scales_.storage_elems > 0) {
       const auto bytes = static_cast<std::size_t>(scales_.storage_elems) * size_bytes(scales_.dtype);
@@ -220,6 +220,14 @@ class HalfWriter {
   std::uint32_t amax_ = 0;
 };
 
+/// Of the whole tensor; blocks have their own.
+float tensor_scale(const QuantizeArgs& args) {
+  if (!args.format.per_tensor()) return 1.0f;
+  if (args.scale != nullptr) return *args.scale;
+  const bool power_of_two = args.format.scale == ScaleKind::kF32PowerOfTwo;
+  return fp8lab::scale_from_amax(*args.measured, float8_format(args.format.payload).max, args.format.epsilon, power_of_two);
+}
+
 }  // namespace
 
 void quantize(const QuantizeArgs& args, ExecContext&) {
@@ -231,8 +239,9 @@ void quantize(const QuantizeArgs& args, ExecContext&) {
 
   std::optional<HalfWriter> rows;
   std::optional<HalfWriter> columns;
+  const float scale = tensor_scale(args);
   const auto emplace = [&](std::optional<HalfWriter>& half, const HalfTask& task, int slot) {
-    half.emplace(task.in_stored_order(), args.scale, slot);
+    half.emplace(task.in_stored_order(), scale, slot);
   };
   if (want_rowwise) emplace(rows, {.in = in, .out = rowwise, .format = args.format}, 0);
   if (want_columnwise)

@@ -9,12 +9,8 @@
 namespace fp8lab::cpu {
 
 void amax(const AmaxArgs& args, ExecContext&) {
-  const std::uint32_t before = float_bits(*args.amax) & kFloatMagnitudeMask;
+  const std::uint32_t before = args.fresh ? 0 : float_bits(*args.amax) & kFloatMagnitudeMask;
   *args.amax = float_from_bits(std::max(before, amax_magnitude(args.in)));
-}
-
-void scale_from_amax(const ScaleFromAmaxArgs& args, ExecContext&) {
-  *args.scale = fp8lab::scale_from_amax(*args.amax, args.fp8_max, args.epsilon, args.power_of_two);
 }
 
 void delayed_update(const DelayedUpdateArgs& args, ExecContext&) {

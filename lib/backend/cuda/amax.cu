@@ -11,63 +11,103 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kOctets = 8;  // in flight per thread
-constexpr std::int64_t kChunk = std::int64_t{kThreads} * kOctets;
+constexpr int kBlocksPerMultiprocessor = 4;
 
-/// Rows of whole octets; a contiguous matrix is one row.
+/// Where the blocks of a launch meet. Zero between launches, of which the stream has one at a time.
+struct Meeting {
+  std::uint32_t largest;
+  std::uint32_t arrived;
+};
+
+class AmaxMeeting {
+ public:
+  explicit AmaxMeeting(CudaContext& card) : memory_(allocate_device(sizeof(Meeting))) {
+    cuda_check(cudaMemsetAsync(memory_.get(), 0, sizeof(Meeting), card.stream()), "cudaMemsetAsync");
+  }
+  Meeting* get() const { return reinterpret_cast<Meeting*>(memory_.get()); }
+
+ private:
+  DeviceBytes memory_;
+};
+
+struct Result {
+  float* amax;
+  bool fresh;
+  Meeting* meeting;
+};
+
+/// The end of a kernel: what a block has found goes into the result; where that is fresh, through the last block to come.
+__device__ void settle(std::uint32_t largest, const Result& result) {
+  __shared__ std::uint32_t words[kThreads / 32];
+  largest = block_max(largest, words);
+  if (threadIdx.x != 0) return;
+  if (!result.fresh) return raise_amax(result.amax, largest);
+  Meeting& meeting = *result.meeting;
+  atomicMax(&meeting.largest, largest);
+  __threadfence();
+  if (atomicAdd(&meeting.arrived, 1u) + 1 != gridDim.x) return;
+  *result.amax = float_from_bits(atomicExch(&meeting.largest, 0u));
+  atomicExch(&meeting.arrived, 0u);
+}
+
+/// Rows of whole octets; a contiguous matrix is one row, and the elements that fill no octet are a few behind it.
 struct OctetRows {
   const std::byte* data;
   std::int64_t pitch;  ///< bytes
   std::uint32_t octets_per_row;
   std::uint32_t rows;
+  int rest;
 };
 
 template <DType In>
-__global__ void __launch_bounds__(kThreads) amax_octets_kernel(OctetRows in, float* amax) {
-  __shared__ std::uint32_t words[kThreads / 32];
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) amax_octets_kernel(OctetRows in, Result result) {
   constexpr int kBytes = 8 * (Octet<In>::kWide ? 4 : 2);
-  const std::int64_t count = std::int64_t{in.octets_per_row} * in.rows, first = blockIdx.x * kChunk + threadIdx.x;
-  Octet<In> octets[kOctets];
-#pragma unroll
-  for (int k = 0; k < kOctets; ++k) {
-    const std::int64_t at = first + k * kThreads;
-    if (at >= count)
-      octets[k].zero();
-    else if (in.rows == 1)
-      octets[k].load(in.data + at * kBytes);
-    else
-      octets[k].load(in.data + at / in.octets_per_row * in.pitch + at % in.octets_per_row * kBytes);
-  }
+  constexpr int kOctets = 128 / kBytes;  // in flight per thread
+  const std::int64_t count = std::int64_t{in.octets_per_row} * in.rows, threads = std::int64_t{gridDim.x} * kThreads;
   std::uint32_t largest = 0;
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; first < count; first += threads * kOctets) {
+    Octet<In> octets[kOctets];
 #pragma unroll
-  for (int k = 0; k < kOctets; ++k) largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octets[k]));
-  largest = block_max(Magnitudes<In>::unfolded(largest), words);
-  if (threadIdx.x == 0) raise_amax(amax, largest);
+    for (int k = 0; k < kOctets; ++k) {
+      const std::int64_t at = first + k * threads;
+      if (at >= count)
+        octets[k].zero();
+      else if (in.rows == 1)
+        octets[k].load(in.data + at * kBytes);
+      else
+        octets[k].load(in.data + at / in.octets_per_row * in.pitch + at % in.octets_per_row * kBytes);
+    }
+#pragma unroll
+    for (int k = 0; k < kOctets; ++k) largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octets[k]));
+  }
+  if (in.rest > 0 && blockIdx.x == 0 && threadIdx.x == 0) {
+    Octet<In> octet;
+    octet.load_some(in.data + count * kBytes, in.rest);
+    largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octet));
+  }
+  settle(Magnitudes<In>::unfolded(largest), result);
 }
 
-__global__ void amax_any_kernel(MatrixView in, float* amax) {
-  __shared__ std::uint32_t words[kThreads / 32];
+__global__ void __launch_bounds__(kThreads) amax_any_kernel(MatrixView in, Result result) {
   std::uint32_t largest = 0;
   const std::int64_t count = in.rows * in.cols;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * kThreads)
     largest = max(largest, magnitude(load_element(in, i / in.cols, i % in.cols)));
-  largest = block_max(largest, words);
-  if (threadIdx.x == 0) raise_amax(amax, largest);
+  settle(largest, result);
 }
 
-void amax_any(const MatrixView& in, float* amax, const CudaContext& card) {
-  constexpr std::int64_t kMostBlocks = 16384;
-  const std::int64_t blocks = std::clamp<std::int64_t>((in.numel() + kThreads - 1) / kThreads, 1, kMostBlocks);
-  amax_any_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, card.stream()>>>(in, amax);
-  cuda_check_launch("amax_any_kernel");
+/// As many blocks as the card holds at once, or as there is work for.
+unsigned grid_for(std::int64_t items, const CudaContext& card) {
+  const std::int64_t most = std::int64_t{kBlocksPerMultiprocessor} * card.multiprocessors();
+  return static_cast<unsigned>(std::clamp<std::int64_t>((items + kThreads - 1) / kThreads, 1, most));
 }
 
-void amax_octets(const OctetRows& in, DType dtype, float* amax, const CudaContext& card) {
-  const auto blocks = static_cast<unsigned>((std::int64_t{in.octets_per_row} * in.rows + kChunk - 1) / kChunk);
+void amax_octets(const OctetRows& in, DType dtype, const Result& result, const CudaContext& card) {
+  const unsigned blocks = grid_for(std::int64_t{in.octets_per_row} * in.rows, card);
   switch (dtype) {
-    case DType::kF32: amax_octets_kernel<DType::kF32><<<blocks, kThreads, 0, card.stream()>>>(in, amax); break;
-    case DType::kBF16: amax_octets_kernel<DType::kBF16><<<blocks, kThreads, 0, card.stream()>>>(in, amax); break;
-    default: amax_octets_kernel<DType::kF16><<<blocks, kThreads, 0, card.stream()>>>(in, amax);
+    case DType::kF32: amax_octets_kernel<DType::kF32><<<blocks, kThreads, 0, card.stream()>>>(in, result); break;
+    case DType::kBF16: amax_octets_kernel<DType::kBF16><<<blocks, kThreads, 0, card.stream()>>>(in, result); break;
+    default: amax_octets_kernel<DType::kF16><<<blocks, kThreads, 0, card.stream()>>>(in, result);
   }
   cuda_check_launch("amax_octets_kernel");
 }
@@ -75,25 +115,24 @@ void amax_octets(const OctetRows& in, DType dtype, float* amax, const CudaContex
 }  // namespace
 
 void amax(const AmaxArgs& args, ExecContext& context) {
-  const CudaContext& card = cuda_context(context);
+  CudaContext& card = cuda_context(context);
+  const Result result{args.amax, args.fresh, card.kept<AmaxMeeting>().get()};
   // The order of elements does not matter, so take the one that memory has.
-  MatrixView in = args.in.col_stride != 1 && args.in.row_stride == 1 ? args.in.transposed() : args.in;
-  const std::int64_t width = static_cast<std::int64_t>(size_bytes(in.dtype));
-  const std::int64_t count = in.numel(), limit = std::int64_t{1} << 31;
-  const bool run = in.contiguous();
-  const bool vectors = in.col_stride == 1 && in.row_stride * width % 16 == 0 && in.cols % 8 == 0;
-  if (count < 8 || count / 8 >= limit || reinterpret_cast<std::uintptr_t>(in.data) % 16 != 0 || !(run || vectors))
-    return amax_any(in, args.amax, card);
-  if (!run) {
-    const OctetRows rows{in.data, in.row_stride * width, static_cast<std::uint32_t>(in.cols / 8),
-                         static_cast<std::uint32_t>(in.rows)};
-    return amax_octets(rows, in.dtype, args.amax, card);
+  const MatrixView in = args.in.col_stride != 1 && args.in.row_stride == 1 ? args.in.transposed() : args.in;
+  const auto width = static_cast<std::int64_t>(size_bytes(in.dtype));
+  const std::int64_t count = in.numel();
+  const bool aligned = reinterpret_cast<std::uintptr_t>(in.data) % 16 == 0 && count / 8 <= 0xFFFFFFFFll;
+  if (aligned && in.contiguous()) {
+    const OctetRows one{in.data, 0, static_cast<std::uint32_t>(count / 8), 1, static_cast<int>(count % 8)};
+    return amax_octets(one, in.dtype, result, card);
   }
-  amax_octets({in.data, 0, static_cast<std::uint32_t>(count / 8), 1}, in.dtype, args.amax, card);
-  if (count % 8 == 0) return;
-  const MatrixView rest{.data = in.data + (count - count % 8) * width, .dtype = in.dtype, .rows = 1, .cols = count % 8,
-                        .row_stride = 0, .col_stride = 1};
-  amax_any(rest, args.amax, card);
+  if (aligned && in.col_stride == 1 && in.row_stride * width % 16 == 0 && in.cols % 8 == 0) {
+    const OctetRows rows{in.data, in.row_stride * width, static_cast<std::uint32_t>(in.cols / 8),
+                         static_cast<std::uint32_t>(in.rows), 0};
+    return amax_octets(rows, in.dtype, result, card);
+  }
+  amax_any_kernel<<<grid_for(count, card), kThreads, 0, card.stream()>>>(in, result);
+  cuda_check_launch("amax_any_kernel");
 }
 
 }  // namespace fp8lab::cuda

@@ -54,7 +54,6 @@ constexpr KernelTable kCudaKernels = {
     .scale = cuda::scale,
     .column_sum = cuda::column_sum,
     .amax = cuda::amax,
-    .scale_from_amax = cuda::scale_from_amax,
     .quantize = cuda::quantize,
     .quantize_list = cuda::quantize_list,
     .dequantize = cuda::dequantize,

@@ -1,3 +1,7 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -12,9 +16,13 @@ namespace {
 
 constexpr int kThreads = 256;
 
+/// Sides of blocks divide 128, so they are powers of two.
+__device__ std::int64_t over_side(std::int64_t index, std::int64_t side) { return index >> (__ffs(static_cast<int>(side)) - 1); }
+
 __device__ float scale_at(const ScaleView& scales, std::int64_t row, std::int64_t col) {
-  const std::int64_t index =
-      scales.block_cols == 0 ? 0 : row / scales.block_rows * scales.row_stride + col / scales.block_cols * scales.col_stride;
+  const std::int64_t index = scales.block_cols == 0 ? 0
+                                                    : over_side(row, scales.block_rows) * scales.row_stride +
+                                                          over_side(col, scales.block_cols) * scales.col_stride;
   if (scales.dtype == DType::kE8M0) return e8m0_to_f32(reinterpret_cast<const std::uint8_t*>(scales.data)[index]);
   return reinterpret_cast<const float*>(scales.data)[index];
 }
@@ -35,66 +43,113 @@ __global__ void dequantize_any_kernel(OperandView in, MatrixView out) {
   }
 }
 
-/// Eight values of a row, rounded by the card's instructions where none is NaN.
+/// Two codes as floats, exactly, by the card's instructions; NaNs among them are the caller's.
+template <DType Payload>
+__device__ float2 decoded_pair(std::uint32_t codes) {
+  constexpr __nv_fp8_interpretation_t kKind = Payload == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2;
+  return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), kKind)));
+}
+
+/// Two numbers, none of them NaN, rounded by the card's instructions.
 template <DType Out>
-__device__ void store_octet(std::byte* to, const float (&values)[8]) {
-  using Storage = typename Element<Out>::Storage;
-  union {
-    Storage elements[8];
-    uint4 pieces[sizeof(Storage) / 2];
-  } packed;
+__device__ std::uint32_t rounded_pair(float first, float second) {
+  if constexpr (Out == DType::kBF16) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(first, second);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+  }
+}
+
+/// Eight codes and their scales to eight elements.
+template <DType Payload, DType Out>
+__device__ void dequantize_octet(uint2 codes, const float (&scales)[8], std::byte* to) {
+  float values[8];
+  bool nan = false;
 #pragma unroll
-  for (int j = 0; j < 8; ++j) packed.elements[j] = Element<Out>::store(values[j]);
-#pragma unroll
-  for (unsigned i = 0; i < sizeof(Storage) / 2; ++i) reinterpret_cast<uint4*>(to)[i] = packed.pieces[i];
+  for (int j = 0; j < 8; j += 2) {
+    const float2 pair = decoded_pair<Payload>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)) & 0xFFFFu);
+    values[j] = pair.x * scales[j];
+    values[j + 1] = pair.y * scales[j + 1];
+    nan |= values[j] != values[j] || values[j + 1] != values[j + 1];
+  }
+  auto* const pieces = reinterpret_cast<uint4*>(to);
+  if (nan) {
+    using Storage = typename Element<Out>::Storage;
+    for (int j = 0; j < 8; ++j) {
+      const auto code = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)));
+      reinterpret_cast<Storage*>(to)[j] = Element<Out>::store(decoded(Element<Payload>::load(code), scales[j]));
+    }
+  } else if constexpr (Out == DType::kF32) {
+    pieces[0] = make_uint4(float_bits(values[0]), float_bits(values[1]), float_bits(values[2]), float_bits(values[3]));
+    pieces[1] = make_uint4(float_bits(values[4]), float_bits(values[5]), float_bits(values[6]), float_bits(values[7]));
+  } else {
+    pieces[0] = make_uint4(rounded_pair<Out>(values[0], values[1]), rounded_pair<Out>(values[2], values[3]),
+                           rounded_pair<Out>(values[4], values[5]), rounded_pair<Out>(values[6], values[7]));
+  }
 }
 
 constexpr int kOctets = 4;  // in flight per thread
 
-/// Octets along rows, `per_row` to each; a scale serves an octet, or, in blocks one column wide, each element has its own.
+/// A matrix whose rows are octets in and out. One scale serves an octet or, in blocks one column wide, each element has its own.
+struct OctetTask {
+  OperandView in;
+  MatrixView out;
+  std::int64_t per_row;  ///< octets
+};
+
 template <DType Payload, DType Out>
-__global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(OperandView in, MatrixView out, std::uint32_t per_row) {
+__global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(const __grid_constant__ OctetTask task) {
   constexpr int kBytes = sizeof(typename Element<Out>::Storage);
-  const std::int64_t count = std::int64_t{per_row} * out.rows;
-  const std::int64_t first = std::int64_t{blockIdx.x} * (kThreads * kOctets) + threadIdx.x;
-  uint2 codes[kOctets];
-  std::int64_t rows[kOctets], cols[kOctets];
+  const MatrixView& codes_in = task.in.values;
+  const ScaleView& scales_in = task.in.scales;
+  const std::int64_t first = std::int64_t{blockIdx.x} * (blockDim.x * kOctets) + threadIdx.x;
+  const std::int64_t rows_at_once = std::int64_t{gridDim.y} * blockDim.y;
+  for (std::int64_t row = std::int64_t{blockIdx.y} * blockDim.y + threadIdx.y; row < task.out.rows; row += rows_at_once) {
+    uint2 codes[kOctets];
 #pragma unroll
-  for (int k = 0; k < kOctets; ++k) {
-    const std::int64_t at = first + k * kThreads;
-    rows[k] = out.rows == 1 ? 0 : at / per_row;
-    cols[k] = 8 * (at - rows[k] * per_row);
-    if (at < count) codes[k] = *reinterpret_cast<const uint2*>(in.values.data + rows[k] * in.values.row_stride + cols[k]);
-  }
-#pragma unroll
-  for (int k = 0; k < kOctets; ++k) {
-    if (first + k * kThreads >= count) continue;
-    const bool own_scales = in.scales.block_cols == 1;
-    const float shared = own_scales ? 0.0f : scale_at(in.scales, rows[k], cols[k]);
-    float values[8];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const auto code = static_cast<std::uint8_t>((j < 4 ? codes[k].x : codes[k].y) >> (8 * (j % 4)));
-      const float scale = own_scales ? scale_at(in.scales, rows[k], cols[k] + j) : shared;
-      values[j] = decoded(Element<Payload>::load(code), scale);
+    for (int k = 0; k < kOctets; ++k) {
+      const std::int64_t octet = first + k * blockDim.x;
+      if (octet < task.per_row)
+        codes[k] = __ldg(reinterpret_cast<const uint2*>(codes_in.data + row * codes_in.row_stride + 8 * octet));
     }
-    store_octet<Out>(out.data + (rows[k] * out.row_stride + cols[k]) * kBytes, values);
+#pragma unroll
+    for (int k = 0; k < kOctets; ++k) {
+      const std::int64_t octet = first + k * blockDim.x;
+      if (octet >= task.per_row) continue;
+      float scales[8];
+      if (scales_in.block_cols == 1) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) scales[j] = scale_at(scales_in, row, 8 * octet + j);
+      } else {
+        const float shared = scale_at(scales_in, row, 8 * octet);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) scales[j] = shared;
+      }
+      dequantize_octet<Payload, Out>(codes[k], scales, task.out.data + (row * task.out.row_stride + 8 * octet) * kBytes);
+    }
   }
 }
 
 template <DType Payload, DType Out>
-void launch_octets(const OperandView& in, const MatrixView& out, const CudaContext& card) {
-  const auto per_row = static_cast<std::uint32_t>(out.cols / 8);
-  const std::int64_t blocks = (per_row * out.rows + kThreads * kOctets - 1) / (kThreads * kOctets);
-  dequantize_octets_kernel<Payload, Out><<<static_cast<unsigned>(blocks), kThreads, 0, card.stream()>>>(in, out, per_row);
+void launch_octets(const OctetTask& task, const CudaContext& card) {
+  constexpr std::int64_t kMostGridRows = 65535;
+  unsigned across = 1;
+  while (across < kThreads && across * kOctets < task.per_row) across *= 2;
+  const dim3 block(across, kThreads / across);
+  const std::int64_t step = across * kOctets;
+  const dim3 grid(static_cast<unsigned>((task.per_row + step - 1) / step),
+                  static_cast<unsigned>(std::min<std::int64_t>((task.out.rows + block.y - 1) / block.y, kMostGridRows)));
+  dequantize_octets_kernel<Payload, Out><<<grid, block, 0, card.stream()>>>(task);
 }
 
 template <DType Payload>
-void launch_octets(const OperandView& in, const MatrixView& out, const CudaContext& card) {
-  switch (out.dtype) {
-    case DType::kF32: return launch_octets<Payload, DType::kF32>(in, out, card);
-    case DType::kBF16: return launch_octets<Payload, DType::kBF16>(in, out, card);
-    default: return launch_octets<Payload, DType::kF16>(in, out, card);
+void launch_octets(const OctetTask& task, const CudaContext& card) {
+  switch (task.out.dtype) {
+    case DType::kF32: return launch_octets<Payload, DType::kF32>(task, card);
+    case DType::kBF16: return launch_octets<Payload, DType::kBF16>(task, card);
+    default: return launch_octets<Payload, DType::kF16>(task, card);
   }
 }
 
@@ -115,21 +170,19 @@ DequantizeArgs turned(const DequantizeArgs& args) {
 
 bool octets_take(const DequantizeArgs& args) {
   const std::int64_t across = args.in.scales.block_cols;
-  return holds_octets(args.in.values) && holds_octets(args.out) && (across == 1 || across % 8 == 0) &&
-         args.out.numel() / 8 < std::int64_t{1} << 31;
+  return holds_octets(args.in.values) && holds_octets(args.out) && (across == 1 || across % 8 == 0);
 }
 
 void dequantize_octets(const DequantizeArgs& args, const CudaContext& card) {
-  OperandView in = args.in;
-  MatrixView out = args.out;
-  if (in.scales.block_cols == 0 && in.values.contiguous() && out.contiguous()) {
-    out.cols = out.numel();
-    out.rows = 1;
+  OctetTask task{.in = args.in, .out = args.out, .per_row = args.out.cols / 8};
+  if (args.in.scales.block_cols == 0 && args.in.values.contiguous() && args.out.contiguous()) {
+    task.per_row = args.out.numel() / 8;
+    task.out.rows = 1;
   }
-  if (in.values.dtype == DType::kE4M3)
-    launch_octets<DType::kE4M3>(in, out, card);
+  if (args.in.values.dtype == DType::kE4M3)
+    launch_octets<DType::kE4M3>(task, card);
   else
-    launch_octets<DType::kE5M2>(in, out, card);
+    launch_octets<DType::kE5M2>(task, card);
   cuda_check_launch("dequantize_octets_kernel");
 }
 

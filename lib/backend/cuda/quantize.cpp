@@ -47,6 +47,7 @@ bool tiles_take(const QuantizeArgs& args, Blocks blocks, TileTask& task) {
           .columnwise = args.columnwise,
           .rule = scale_rule(args.format),
           .scale = args.scale,
+          .measured = args.measured,
           .amax = args.amax,
           .in_vectors = aligned(args.in, 8),
           .row_vectors = want_rowwise && aligned(rowwise, 8),

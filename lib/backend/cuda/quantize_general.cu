@@ -13,9 +13,9 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void quantize_tensor_kernel(QuantizeArgs args) {
+__global__ void quantize_tensor_kernel(QuantizeArgs args, ScaleRule rule) {
   __shared__ std::uint32_t words[kThreads / 32];
-  const float scale = *args.scale;
+  const float scale = tensor_scale(args.scale, args.measured, rule);
   const MatrixView& in = args.in;
   const bool rowwise = args.rowwise.values.data != nullptr;
   const bool columnwise = args.columnwise.values.data != nullptr;
@@ -95,7 +95,7 @@ void quantize_general(const QuantizeArgs& args, CudaContext& card) {
   if (args.format.per_tensor()) {
     constexpr std::int64_t kMostBlocks = 16384;
     const std::int64_t blocks = std::clamp<std::int64_t>((args.in.numel() + kThreads - 1) / kThreads, 1, kMostBlocks);
-    quantize_tensor_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, card.stream()>>>(args);
+    quantize_tensor_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, card.stream()>>>(args, scale_rule(args.format));
     cuda_check_launch("quantize_tensor_kernel");
     return;
   }

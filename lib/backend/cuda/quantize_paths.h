@@ -17,6 +17,7 @@ struct TileTask {
   OperandView columnwise;  ///< absent: values.data null
   ScaleRule rule{};
   const float* scale = nullptr;
+  const float* measured = nullptr;
   float* amax = nullptr;
   bool in_vectors = false;      ///< every eighth element of a row of `in` is aligned to 16 bytes
   bool row_vectors = false;     ///< every eighth code of a row-wise row is aligned to eight bytes

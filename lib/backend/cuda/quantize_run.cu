@@ -18,6 +18,8 @@ struct Run {
   std::uint8_t* codes;
   std::int64_t count;
   const float* scale;
+  const float* measured;
+  ScaleRule rule;
   float* scale_inv;
   float* amax;
 };
@@ -26,7 +28,7 @@ template <DType In, DType Payload>
 __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
   __shared__ std::uint32_t words[kThreads / 32];
   constexpr int kBytes = Octet<In>::kWide ? 4 : 2;
-  const float scale = *run.scale;
+  const float scale = tensor_scale(run.scale, run.measured, run.rule);
   if (blockIdx.x == 0 && threadIdx.x == 0) *run.scale_inv = inverse_scale(scale);
   // The last chunk first: what was written or read last is in the second-level cache still.
   const std::int64_t first = (gridDim.x - 1 - blockIdx.x) * kChunk;
@@ -62,6 +64,8 @@ void quantize_run(const TileTask& task, DType payload, CudaContext& card) {
                 .codes = task.rowwise.values.as<std::uint8_t>(),
                 .count = task.in.numel(),
                 .scale = task.scale,
+                .measured = task.measured,
+                .rule = task.rule,
                 .scale_inv = reinterpret_cast<float*>(task.rowwise.scales.data),
                 .amax = task.amax};
   const auto blocks = static_cast<unsigned>(std::max<std::int64_t>((run.count + kChunk - 1) / kChunk, 1));

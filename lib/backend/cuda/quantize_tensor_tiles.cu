@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kTileThreads) quantize_tensor_kernel(const __g
   const Tile tile(task.in);
   const unsigned across = threadIdx.x % 16, down = threadIdx.x / 16;
   const PatchPlace at{tile.first_row() + 8 * down, tile.first_col() + 8 * across, tile.inside};
-  const float scale = *task.scale;
+  const float scale = tensor_scale(task.scale, task.measured, task.rule);
   Patch<In> patch;
   patch.load(task, at);
   if (blockIdx.x == 0 && threadIdx.x == 0) {

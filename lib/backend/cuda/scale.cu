@@ -10,10 +10,6 @@
 namespace fp8lab::cuda {
 namespace {
 
-__global__ void scale_from_amax_kernel(ScaleFromAmaxArgs args) {
-  *args.scale = fp8lab::scale_from_amax(*args.amax, args.fp8_max, args.epsilon, args.power_of_two);
-}
-
 constexpr int kUpdateThreads = 256;
 constexpr int kUpdateRows = 4;  // of history, per thread at once
 constexpr int kUpdateTensors = 256;
@@ -58,11 +54,6 @@ __global__ void delayed_update_kernel(const __grid_constant__ UpdateRun run) {
 }
 
 }  // namespace
-
-void scale_from_amax(const ScaleFromAmaxArgs& args, ExecContext& context) {
-  scale_from_amax_kernel<<<1, 1, 0, cuda_context(context).stream()>>>(args);
-  cuda_check_launch("scale_from_amax_kernel");
-}
 
 void delayed_update(const DelayedUpdateArgs& args, ExecContext& context) {
   for (std::int64_t first = 0; first < args.tensors; first += kUpdateTensors) {

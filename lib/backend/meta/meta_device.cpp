@@ -51,7 +51,6 @@ constexpr KernelTable kMetaKernels = {
     .scale = kNothing,
     .column_sum = kNothing,
     .amax = kNothing,
-    .scale_from_amax = kNothing,
     .quantize = kNothing,
     .quantize_list = kNothing,
     .dequantize = kNothing,

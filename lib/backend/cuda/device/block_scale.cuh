@@ -18,6 +18,11 @@ __device__ inline float float_scale(const ScaleRule& rule, std::uint32_t amax) {
   return fp8lab::scale_from_amax(float_from_bits(amax), rule.fp8_max, rule.epsilon, rule.kind == ScaleKind::kF32PowerOfTwo);
 }
 
+/// Of a whole tensor: the one that is given or, without it, the one that follows from the amax measured.
+__device__ inline float tensor_scale(const float* scale, const float* measured, const ScaleRule& rule) {
+  return scale != nullptr ? *scale : float_scale(rule, float_bits(*measured));
+}
+
 /// 1 / scale, of which the host keeps the NaN that it was given.
 __device__ inline float inverse_scale(float scale) {
   return scale == scale ? 1.0f / scale : float_from_bits(float_bits(scale) | kFloatQuietNanBits);
