@@ -5,19 +5,32 @@
 namespace fp8lab::cuda {
 namespace {
 
-// A warp holds 32 rows of 64 columns, so blocks in either direction stay inside of it; a block of threads, 32 rows of 512.
-constexpr int kTileRows = 32;
-constexpr int kTileCols = 512;
-constexpr int kBlocksAcross = kTileCols / 32;
-using Tile = TileIndex<kTileRows, kTileCols>;
+// Four lanes side by side hold eight rows of a block. Where columns have blocks too, a warp holds 32 rows of 64 columns, so that
+// blocks in either direction stay inside of it; else eight rows of 256, which memory likes better.
 
+/// Scales of a tile's rows on their way out, so that they are written by whole sectors of memory.
+template <int kRows, int kBlocks>
 struct RowScales {
-  std::uint8_t bytes[kTileRows][kBlocksAcross];
+  std::uint8_t bytes[kRows][kBlocks];
+
+  /// By a block of kTileThreads, after a barrier; blocks of the tile begin with `first_block`.
+  __device__ void store(const TileTask& task, std::int64_t first_row, std::int64_t first_block) const {
+    const ScaleView& scales = task.rowwise.scales;
+    const std::int64_t blocks = (task.in.cols + 31) / 32;
+    for (int i = threadIdx.x; i < kRows * kBlocks; i += kTileThreads) {
+      const std::int64_t row = first_row + i / kBlocks, block = first_block + i % kBlocks;
+      if (row < task.in.rows && block < blocks)
+        reinterpret_cast<std::uint8_t*>(scales.data)[row * scales.row_stride + block * scales.col_stride] =
+            bytes[i / kBlocks][i % kBlocks];
+    }
+  }
 };
 
-/// Four lanes hold eight rows of a block; each of them makes two rows' scales for the others.
+/// Each of the four lanes makes two rows' scales for the others. `row_scales` is the place of the patch's first one in the
+/// tile's, of which a row has `pitch`.
 template <DType Payload, DType In>
-__device__ void quantize_rows(const TileTask& task, const PatchPlace& at, const Patch<In>& patch, RowScales& shared) {
+__device__ void quantize_rows(const TileTask& task, const PatchPlace& at, const Patch<In>& patch, std::uint8_t* row_scales,
+                              int pitch) {
   const unsigned lane = threadIdx.x % 32;
   std::uint32_t largest[8];
 #pragma unroll
@@ -28,7 +41,7 @@ __device__ void quantize_rows(const TileTask& task, const PatchPlace& at, const 
   for (int k = 0; k < 2; ++k) {
     const std::uint8_t byte = e8m0_scale(task.rule, Magnitudes<In>::unfolded(largest[k]));
     own[k] = e8m0_multiplier(byte);
-    shared.bytes[8 * (lane / 8) + 2 * (lane % 4) + k][threadIdx.x / 32 * 2 + lane % 8 / 4] = byte;
+    row_scales[(2 * (lane % 4) + k) * pitch] = byte;
   }
   const RowCodes out = rowwise_codes(task);
 #pragma unroll
@@ -37,6 +50,28 @@ __device__ void quantize_rows(const TileTask& task, const PatchPlace& at, const 
     out.store(at, k, encode_octet<Payload>(patch.rows[k], scale));
   }
 }
+
+constexpr int kRowTileRows = 16;
+constexpr int kRowTileCols = 1024;
+
+template <DType In, DType Payload>
+__global__ void __launch_bounds__(kTileThreads) quantize_micro_rows_kernel(const __grid_constant__ TileTask task) {
+  constexpr int kBlocks = kRowTileCols / 32;
+  __shared__ RowScales<kRowTileRows, kBlocks> row_scales;
+  const TileIndex<kRowTileRows, kRowTileCols> tile(task.in);
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const unsigned row = warp / 4 * 8, col = warp % 4 * 256 + 8 * lane;
+  const PatchPlace at{tile.first_row() + row, tile.first_col() + col, tile.inside};
+  Patch<In> patch;
+  patch.load(task, at);
+  quantize_rows<Payload>(task, at, patch, &row_scales.bytes[row][col / 32], kBlocks);
+  __syncthreads();
+  row_scales.store(task, tile.first_row(), tile.first_col() / 32);
+}
+
+constexpr int kTileRows = 32;
+constexpr int kTileCols = 512;
+using Tile = TileIndex<kTileRows, kTileCols>;
 
 /// Four groups of lanes hold eight rows each of a block's 32; each lane makes the scales of two of its columns for the others.
 template <DType Payload, DType In>
@@ -87,35 +122,33 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
 }
 
 template <DType In, DType Payload>
-__global__ void __launch_bounds__(kTileThreads) quantize_micro_kernel(const __grid_constant__ TileTask task) {
-  __shared__ RowScales row_scales;
+__global__ void __launch_bounds__(kTileThreads, kResidentTiles<In>) quantize_micro_kernel(const __grid_constant__ TileTask task) {
+  constexpr int kBlocks = kTileCols / 32;
+  __shared__ RowScales<kTileRows, kBlocks> row_scales;
   const Tile tile(task.in);
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const PatchPlace at{tile.first_row() + 8 * (lane / 8), tile.first_col() + 64 * warp + 8 * (lane % 8), tile.inside};
+  const unsigned row = 8 * (lane / 8), col = 64 * warp + 8 * (lane % 8);
+  const PatchPlace at{tile.first_row() + row, tile.first_col() + col, tile.inside};
   Patch<In> patch;
   patch.load(task, at);
-  if (task.columnwise.values.data != nullptr) quantize_columns<Payload>(task, tile, at, patch);
+  quantize_columns<Payload>(task, tile, at, patch);
   if (task.rowwise.values.data == nullptr) return;
-  quantize_rows<Payload>(task, at, patch, row_scales);
+  quantize_rows<Payload>(task, at, patch, &row_scales.bytes[row][col / 32], kBlocks);
   __syncthreads();
-  const ScaleView& scales = task.rowwise.scales;
-  const std::int64_t blocks = (task.in.cols + 31) / 32;
-#pragma unroll
-  for (int i = threadIdx.x; i < kTileRows * kBlocksAcross; i += kTileThreads) {
-    const std::int64_t row = tile.first_row() + i / kBlocksAcross;
-    const std::int64_t block = std::int64_t{tile.col} * kBlocksAcross + i % kBlocksAcross;
-    if (row < task.in.rows && block < blocks)
-      reinterpret_cast<std::uint8_t*>(scales.data)[row * scales.row_stride + block * scales.col_stride] =
-          row_scales.bytes[i / kBlocksAcross][i % kBlocksAcross];
-  }
+  row_scales.store(task, tile.first_row(), tile.first_col() / 32);
 }
 
 }  // namespace
 
 void quantize_micro_tiles(const TileTask& task, DType payload, CudaContext& card) {
-  const auto tiles = static_cast<unsigned>(tile_count<kTileRows, kTileCols>(task.in));
   for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
-    quantize_micro_kernel<In, Payload><<<tiles, kTileThreads, 0, card.stream()>>>(task);
+    if (task.columnwise.values.data != nullptr) {
+      const auto tiles = static_cast<unsigned>(tile_count<kTileRows, kTileCols>(task.in));
+      quantize_micro_kernel<In, Payload><<<tiles, kTileThreads, 0, card.stream()>>>(task);
+    } else {
+      const auto tiles = static_cast<unsigned>(tile_count<kRowTileRows, kRowTileCols>(task.in));
+      quantize_micro_rows_kernel<In, Payload><<<tiles, kTileThreads, 0, card.stream()>>>(task);
+    }
   });
   cuda_check_launch("quantize_micro_kernel");
 }

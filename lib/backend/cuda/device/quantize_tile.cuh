@@ -11,6 +11,9 @@
 namespace fp8lab::cuda {
 
 inline constexpr int kTileThreads = 256;
+/// Blocks that a multiprocessor holds at once: their patches are what is under way from memory.
+template <DType In>
+inline constexpr int kResidentTiles = Octet<In>::kWide ? 2 : 4;
 
 /// Where a thread's patch lies.
 struct PatchPlace {
