@@ -12,4 +12,7 @@ BuildInfo build_info();
 /// The folder of the definitions that the program was built beside; it may be gone by now.
 std::string bundled_scenarios();
 
+/// The folder of the program that makes reports: FP8LAB_REPORTS_DIR, by default the source tree's.
+std::string bundled_reports();
+
 }  // namespace fp8lab

@@ -7,6 +7,7 @@ int main(int argc, char** argv) {
   return fp8lab::run_program(argc, argv,
                              {.build = fp8lab::build_info(),
                               .scenarios_directory = fp8lab::bundled_scenarios(),
+                              .reports_directory = fp8lab::bundled_reports(),
                               .vocabulary = fp8lab::bundled_vocabulary,
                               .measure = fp8lab::measure_arm,
                               .measure_over = fp8lab::measure_arm_over,

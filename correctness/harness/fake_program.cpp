@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
                                           .build_type = "test",
                                           .libraries = {}},
                                 .scenarios_directory = "",
+                                .reports_directory = "",
                                 .vocabulary = words,
                                 .measure = fp8lab::sample::fake_arm,
                                 .measure_over = fp8lab::sample::fake_arm_over,

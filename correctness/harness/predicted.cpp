@@ -52,7 +52,8 @@ Figures measured_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* world) {
   const bool reverts = arm == Arm::kBefore && !cell.fix.empty();
   TrainingRun run(
       cell, reverts ? behaviors_without(reverted) : Behaviors{},
-      arm == Arm::kBf16 ? make_recipe("bf16") : make_recipe(cell.training.recipe, cell.training.recipe_options), world);
+      arm == Arm::kBf16 ? make_recipe("bf16") : make_recipe(cell.training.recipe, cell.training.recipe_options),
+      {.world = world});
   run.train();
   Figures figures;
   add_memory(run.device().ledger(), figures);

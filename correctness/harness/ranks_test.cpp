@@ -83,7 +83,7 @@ TEST_P(Ranks, OneShardTrainsAsNoShardingDoes) {
     CellConfig sharded = cell(1, "1");
     sharded.reshard_after_forward = reshard;
     run_ranks("in_process", {.ranks = 1}, [&](ProcessGroup& world) {
-      TrainingRun run(sharded, {}, make_recipe(GetParam().recipe), &world);
+      TrainingRun run(sharded, {}, make_recipe(GetParam().recipe), {.world = &world});
       run.keep_values(true);
       run.run();
       EXPECT_TRUE(reference::bitwise_equal(run.losses(), alone.run.losses()));
@@ -153,14 +153,14 @@ TEST(RanksTogether, TrainOnTheTokensOfAllAsOneRankWould) {
   std::vector<std::vector<float>> alone;
   float loss = 0;
   run_ranks("in_process", {.ranks = 1}, [&](ProcessGroup& world) {
-    TrainingRun run(one, {}, make_recipe("bf16"), &world);
+    TrainingRun run(one, {}, make_recipe("bf16"), {.world = &world});
     run.train();
     alone = run.weights();
     loss = run.losses().at(0);
   });
   std::vector<float> losses(4);
   run_ranks("in_process", {.ranks = 4}, [&](ProcessGroup& world) {
-    TrainingRun run(four, {}, make_recipe("bf16"), &world);
+    TrainingRun run(four, {}, make_recipe("bf16"), {.world = &world});
     run.train();
     losses[static_cast<std::size_t>(world.rank())] = run.losses().at(0);
     const auto together = run.weights();

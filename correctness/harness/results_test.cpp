@@ -42,6 +42,9 @@ CellRecord record_named(const std::string& id) {
   before.peak_by_holder = {{"parameter", 7}};
   before.sequence_hash = "0123456789abcdef";
   before.emulated = "products";
+  before.losses = {2.5, 0.1};
+  before.samples["host.pre_forward_ns"] = {700, 1250.5};
+  before.noise = {{"layers[0].fc1.weight", "gradient", 28.25, ""}, {"output", "output", std::nullopt, "no noise"}};
   ArmResult& after = out.arms[Arm::kAfter];
   after.status = "crashed";
   after.reason = "ended by SIGSEGV";

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -137,6 +138,9 @@ TEST(ResultsSchema, TakesWhatARunWrites) {
   good.arms[Arm::kBefore].metrics["memory.peak_bytes"] = {std::nullopt, 3, "B", "because"};
   good.arms[Arm::kBefore].retained_by_holder = {{"h", 1}};
   good.arms[Arm::kBefore].notes = {"a shard stays in high precision"};
+  good.arms[Arm::kBefore].losses = {2.5, std::nan("")};
+  good.arms[Arm::kBefore].samples["host.pre_forward_ns"] = {700};
+  good.arms[Arm::kBefore].noise = {{"output", "output", std::nullopt, "no noise"}, {"w", "weight", 28.25, ""}};
   good.arms[Arm::kBefore].values_hash = "0011223344556677";
   good.gates = {{"t", Side::kDifference, "", std::nullopt, 1.5, std::nullopt, "d"}};
   good.claims = {{{}, 1, 2}};

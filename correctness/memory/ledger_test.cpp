@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 
 #include "core/check.h"
 #include "memory/memory.h"
@@ -129,11 +130,17 @@ TEST_F(LedgerTest, TheTimelineAddsUp) {
   b.rename(holder(HolderKind::kOutput));
   a = {};
   std::int64_t live = 0;
+  std::map<HolderId, std::int64_t> held;
   for (const LedgerEvent& event : memory_.ledger().timeline()) {
     live += event.delta_bytes;
     EXPECT_EQ(event.live_bytes, live);
+    const bool moves = event.delta_bytes == 0;
+    held[event.holder] += moves ? event.bytes : event.delta_bytes;
+    if (moves) held[event.from] -= event.bytes;
   }
   EXPECT_EQ(memory_.ledger().timeline().size(), 4u);
+  EXPECT_EQ(held[holder(HolderKind::kInFlight)], 0);
+  EXPECT_EQ(held[holder(HolderKind::kOutput)], 30);
   EXPECT_EQ(live, 30);
 }
 

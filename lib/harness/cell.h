@@ -72,6 +72,9 @@ struct CellConfig {
   double timeout_s = 0;              ///< seconds that the arm being run may take; 0: nobody set a limit
 };
 
+/// The most samples of one metric that results keep.
+inline constexpr std::size_t kMostSamples = 64;
+
 /// The sides a cell is run on, each in a process of its own.
 enum class Arm { kBefore, kAfter, kBf16 };
 
@@ -81,6 +84,14 @@ struct MetricValue {
   std::optional<double> predicted;
   std::string unit;    ///< "B", "ns", "ms", "dB", "1" ...
   std::string reason;  ///< why value is absent
+};
+
+/// How far one tensor is from BF16's.
+struct TensorNoise {
+  std::string tensor;             ///< a parameter's name, or "output"
+  std::string of;                 ///< output | gradient | weight
+  std::optional<double> sqnr_db;  ///< signal to quantization noise over the values of all ranks
+  std::string reason;             ///< why it is absent
 };
 
 /// What one arm's process reports.
@@ -97,6 +108,10 @@ struct ArmResult {
   std::vector<std::pair<std::string, std::int64_t>> peak_by_holder;
   /// What the modelled architecture cannot do itself and the device did in its place; empty where nothing was emulated.
   std::string emulated;
+  std::vector<double> losses;      ///< by step, the mean over ranks; empty unless parity was measured
+  std::vector<TensorNoise> noise;  ///< by tensor of the last step; empty unless parity was measured
+  /// What a metric is the median of, ascending; of many, kMostSamples of evenly spaced rank, the least and the greatest among them.
+  std::map<std::string, std::vector<double>> samples;
   /// What was not done as the cell asks, and why, and which way the device went where there are several; a line each.
   std::vector<std::string> notes;
   /// Hex, over the losses of all ranks and the weights as each of them sees them; empty unless parity was measured.

@@ -113,7 +113,9 @@ std::string text_or_empty(const Json& json, const char* key) {
 
 Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
-Json metric_json(const MetricValue& metric, Json (*number)(const std::optional<double>&)) {
+using NumberJson = Json (*)(const std::optional<double>&);
+
+Json metric_json(const MetricValue& metric, NumberJson number) {
   Json out{{"value", number(metric.value)}, {"predicted", number(metric.predicted)}, {"unit", metric.unit}};
   std::string reason = metric.reason;
   if (reason.empty() && metric.value && !std::isfinite(*metric.value))
@@ -122,7 +124,33 @@ Json metric_json(const MetricValue& metric, Json (*number)(const std::optional<d
   return out;
 }
 
-Json arm_json(const ArmResult& arm, Json (*number)(const std::optional<double>&)) {
+Json numbers_json(const std::vector<double>& values, NumberJson number) {
+  Json out = Json::array();
+  for (const double value : values) out.push_back(number(value));
+  return out;
+}
+
+/// A null of a results file was a figure that is not finite; that it is no 0 is what counts.
+std::vector<double> numbers_from(const Json& json) {
+  std::vector<double> out;
+  for (const Json& value : json) out.push_back(number_from(value).value_or(std::nan("")));
+  return out;
+}
+
+Json noise_json(const TensorNoise& noise, NumberJson number) {
+  Json out{{"tensor", noise.tensor}, {"of", noise.of}, {"sqnr_db", number(noise.sqnr_db)}};
+  if (!noise.reason.empty()) out["reason"] = noise.reason;
+  return out;
+}
+
+TensorNoise noise_from(const Json& json) {
+  return {.tensor = json.at("tensor").get<std::string>(),
+          .of = json.at("of").get<std::string>(),
+          .sqnr_db = number_from(json.at("sqnr_db")),
+          .reason = text_or_empty(json, "reason")};
+}
+
+Json arm_json(const ArmResult& arm, NumberJson number) {
   Json out{{"status", arm.status}, {"reason", text_or_null(arm.reason)}, {"seconds", arm.seconds}};
   if (!arm.signal.empty()) out["signal"] = arm.signal;
   if (!arm.output_tail.empty()) out["output_tail"] = arm.output_tail;
@@ -131,6 +159,9 @@ Json arm_json(const ArmResult& arm, Json (*number)(const std::optional<double>&)
   out["retained_by_holder"] = holders_json(arm.retained_by_holder);
   out["peak_by_holder"] = holders_json(arm.peak_by_holder);
   if (!arm.emulated.empty()) out["emulated"] = arm.emulated;
+  if (!arm.losses.empty()) out["losses"] = numbers_json(arm.losses, number);
+  for (const auto& [name, samples] : arm.samples) out["samples"][name] = numbers_json(samples, number);
+  for (const TensorNoise& one : arm.noise) out["noise"].push_back(noise_json(one, number));
   if (!arm.notes.empty()) out["notes"] = arm.notes;
   if (!arm.values_hash.empty()) out["values_hash"] = arm.values_hash;
   out["sequence_hash"] = text_or_null(arm.sequence_hash);
@@ -150,6 +181,11 @@ ArmResult arm_from(const Json& json) {
   out.retained_by_holder = holders_from(json.at("retained_by_holder"));
   out.peak_by_holder = holders_from(json.at("peak_by_holder"));
   out.emulated = text_or_empty(json, "emulated");
+  if (json.contains("losses")) out.losses = numbers_from(json["losses"]);
+  if (json.contains("samples"))
+    for (const auto& [name, samples] : json["samples"].items()) out.samples[name] = numbers_from(samples);
+  if (json.contains("noise"))
+    for (const Json& one : json["noise"]) out.noise.push_back(noise_from(one));
   out.notes = json.value("notes", std::vector<std::string>{});
   out.values_hash = text_or_empty(json, "values_hash");
   out.sequence_hash = text_or_empty(json, "sequence_hash");

@@ -132,11 +132,25 @@ void measure_traffic(const TrainingRun& run, Metrics& metrics) {
   put_figure("traffic.collectives", collectives);
 }
 
-void measure_host(const TrainingRun& run, Metrics& metrics) {
+std::vector<double> thinned(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  if (samples.size() <= kMostSamples) return samples;
+  std::vector<double> out;
+  for (std::size_t i = 0; i < kMostSamples; ++i) out.push_back(samples[i * (samples.size() - 1) / (kMostSamples - 1)]);
+  return out;
+}
+
+void measure_host(const TrainingRun& run, ArmResult& result) {
+  Metrics& metrics = result.metrics;
   const std::vector<PreForwardSample> samples = run.host_work();
   const std::string reason = !samples.empty()                     ? ""
                              : run.last_step_traffic() == nullptr ? kNotSharded
                                                                   : "needs two steps: the first one warms up";
+  if (!samples.empty()) {
+    std::vector<double> nanoseconds;
+    for (const PreForwardSample& sample : samples) nanoseconds.push_back(static_cast<double>(sample.nanoseconds));
+    result.samples["host.pre_forward_ns"] = thinned(std::move(nanoseconds));
+  }
   // Medians: the odd layer whose bookkeeping just outgrew its buffer is no steady state.
   const auto put_median = [&](const char* name, std::int64_t PreForwardSample::*part) {
     std::vector<double> values;
@@ -155,11 +169,11 @@ constexpr double kShareOfTheLimit = 0.8;
 
 ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* world) {
   const Recipe recipe = recipe_of(cell, arm);
-  TrainingRun run(cell, behaviors_of(cell, arm), recipe, world);
-  const bool memory = asks_for(cell, "memory"), traffic = asks_for(cell, "traffic"), parity = asks_for(cell, "parity");
+  const bool memory = asks_for(cell, "memory");
+  TrainingRun run(cell, behaviors_of(cell, arm), recipe, {.world = world, .record_timeline = memory});
+  const bool traffic = asks_for(cell, "traffic"), parity = asks_for(cell, "parity");
   run.keep_values(parity);
   if (asks_for(cell, "host")) run.measure_host_work();
-  run.device().ledger().record_timeline(memory);
   run.train();
 
   ArmResult result;
@@ -171,7 +185,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
     result.timeline_json = timeline_json(run.device().ledger());
   }
   if (traffic) measure_traffic(run, result.metrics);
-  if (asks_for(cell, "host")) measure_host(run, result.metrics);
+  if (asks_for(cell, "host")) measure_host(run, result);
   if (asks_for(cell, "time")) measure_time(run, result.metrics);
   if (memory || traffic) add_predictions(cell, arm, result.metrics);
   if (asks_for(cell, "twin")) measure_twin(cell, arm, run, is_sharded(cell) ? world : nullptr, result);

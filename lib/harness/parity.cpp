@@ -3,10 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <optional>
 #include <string_view>
 #include <type_traits>
@@ -47,43 +47,77 @@ bool on_all_ranks(ProcessGroup* world, bool holds, std::string_view label) {
   return std::all_of(all.begin(), all.end(), [](int one) { return one != 0; });
 }
 
-/// The mean over ranks of the last loss: what the loss of all tokens together is.
-double last_loss(ProcessGroup* world, const TrainingRun& run) {
-  const std::vector<float> all = of_all_ranks(world, std::vector<float>{run.losses().back()}, "losses");
-  return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
+/// The mean over ranks of every step's loss: what the loss of all tokens together is.
+std::vector<double> mean_losses(ProcessGroup* world, const TrainingRun& run) {
+  const std::vector<float> all = of_all_ranks(world, run.losses(), "losses");
+  const std::size_t steps = run.losses().size(), ranks = all.size() / steps;
+  std::vector<double> means(steps);
+  for (std::size_t i = 0; i < all.size(); ++i) means[i % steps] += all[i];
+  for (double& mean : means) mean /= static_cast<double>(ranks);
+  return means;
 }
 
 struct Noise {
   double signal = 0.0;
   double noise = 0.0;
+  Noise& operator+=(const Noise& other) {
+    signal += other.signal;
+    noise += other.noise;
+    return *this;
+  }
 };
 
-Noise noise_of(const Lists& reference, const Lists& values) {
+Noise noise_of(const std::vector<float>& reference, const std::vector<float>& values) {
   Noise out;
   for (std::size_t i = 0; i < reference.size(); ++i) {
-    for (std::size_t j = 0; j < reference[i].size(); ++j) {
-      const double r = reference[i][j], d = r - values[i][j];
-      out.signal += r * r;
-      out.noise += d * d;
-    }
+    const double r = reference[i], d = r - values[i];
+    out.signal += r * r;
+    out.noise += d * d;
   }
   return out;
 }
 
-// 20 log10(|reference| / |reference - value|) over the values of all ranks. Equal ones have no noise: absent rather than infinite.
-void put_sqnr(ProcessGroup* world, Metrics& metrics, const std::string& name, const Lists& reference,
-              const Lists& values) {
-  Noise sum;
-  for (const Noise& one : of_all_ranks(world, std::vector<Noise>{noise_of(reference, values)}, name)) {
-    sum.signal += one.signal;
-    sum.noise += one.noise;
+/// 20 log10(|reference| / |reference - value|). Equal ones have no noise: absent rather than infinite.
+struct Decibels {
+  explicit Decibels(const Noise& sum) {
+    const double db = 10.0 * std::log10(sum.signal / sum.noise);
+    if (sum.noise == 0.0)
+      reason = "equal to BF16 bit for bit: no noise";
+    else if (sum.signal == 0.0)
+      reason = "BF16's is zero";
+    else if (std::isfinite(db))
+      value = db;
+    else
+      reason = "a value is not finite";
   }
-  const double db = 10.0 * std::log10(sum.signal / sum.noise);
-  if (sum.noise == 0.0)
-    put(metrics, name, std::nullopt, "equal to BF16 bit for bit: no noise");
-  else
-    put(metrics, name, std::isfinite(db) ? std::optional(db) : std::nullopt,
-        std::isfinite(db) ? "" : "a value is not finite");
+  std::optional<double> value;
+  std::string reason;
+};
+
+/// Tensors of one kind against BF16's, over the values of all ranks: their metric, and each by its name.
+struct Compared {
+  std::string metric;
+  std::string of;
+  const std::vector<std::string>& names;
+  const Lists& reference;
+  const Lists& values;
+};
+
+void put_sqnr(ProcessGroup* world, ArmResult& result, const Compared& tensors) {
+  std::vector<Noise> mine;
+  for (std::size_t i = 0; i < tensors.reference.size(); ++i)
+    mine.push_back(noise_of(tensors.reference[i], tensors.values[i]));
+  const std::vector<Noise> all = of_all_ranks(world, mine, tensors.metric);
+  Noise sum;
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    Noise of_tensor;
+    for (std::size_t j = i; j < all.size(); j += mine.size()) of_tensor += all[j];
+    const Decibels db(of_tensor);
+    result.noise.push_back({.tensor = tensors.names[i], .of = tensors.of, .sqnr_db = db.value, .reason = db.reason});
+    sum += of_tensor;
+  }
+  const Decibels db(sum);
+  put(result.metrics, tensors.metric, db.value, db.reason);
 }
 
 double fraction_moved(const Lists& before, const Lists& after) {
@@ -141,7 +175,7 @@ void put_gathered_equals_whole(const CellConfig& cell, TrainingRun& fresh, const
   alone.sharding.reset();
   alone.training.deferred_init.reset();
   alone.reshard_after_forward = true;
-  TrainingRun whole(alone, Behaviors{}, recipe, world);
+  TrainingRun whole(alone, Behaviors{}, recipe, {.world = world});
   const std::vector<Stored> expected = stored(whole), seen = stored(fresh);
   std::size_t compared = 0;
   bool equal = true;
@@ -167,7 +201,8 @@ std::uint64_t values_hash(const std::vector<std::uint64_t>& weights, const std::
 
 /// A run with its values, to compare with.
 struct Companion {
-  Companion(const CellConfig& cell, const Recipe& recipe, ProcessGroup* world) : run(cell, Behaviors{}, recipe, world) {
+  Companion(const CellConfig& cell, const Recipe& recipe, ProcessGroup* world)
+      : run(cell, Behaviors{}, recipe, {.world = world}) {
     run.keep_values(true);
     run.train();
     weights = run.weights();
@@ -189,15 +224,21 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
   const TrainingRun::Values& values = run.values();
   const Lists weights = run.weights();
   const Companion baseline(cell, make_recipe("bf16"), world);
-  const double reference = last_loss(world, baseline.run), loss = last_loss(world, run);
+  result.losses = mean_losses(world, run);
+  const double reference = mean_losses(world, baseline.run).back(), loss = result.losses.back();
   const double gap = std::abs(loss - reference) / std::abs(reference);
   const bool finite = std::isfinite(gap);
   put(metrics, "parity.loss_gap", finite ? std::optional(gap) : std::nullopt, finite ? "" : "a loss is not finite");
-  put_sqnr(world, metrics, "parity.output_sqnr_db", {baseline.run.values().output}, {values.output});
-  put_sqnr(world, metrics, "parity.grad_sqnr_db", baseline.run.values().gradients, values.gradients);
-  put_sqnr(world, metrics, "parity.weight_sqnr_db", baseline.weights, weights);
+  const TrainingRun::Values& reference_values = baseline.run.values();
+  const std::vector<std::string> names = run.parameter_names(), output{"output"};
+  const Lists reference_output{reference_values.output}, own_output{values.output};
+  const std::array compared{
+      Compared{"parity.output_sqnr_db", "output", output, reference_output, own_output},
+      Compared{"parity.grad_sqnr_db", "gradient", names, reference_values.gradients, values.gradients},
+      Compared{"parity.weight_sqnr_db", "weight", names, baseline.weights, weights}};
+  for (const Compared& tensors : compared) put_sqnr(world, result, tensors);
 
-  TrainingRun fresh(cell, behaviors_of(cell, arm), recipe, world);
+  TrainingRun fresh(cell, behaviors_of(cell, arm), recipe, {.world = world});
   put(metrics, "parity.weights_moved", fraction_moved(fresh.weights(), weights));
   const std::vector<std::uint64_t> hashes = of_all_ranks(world, std::vector{hash_of(weights)}, "hashes of weights");
   result.values_hash = fmt::format(

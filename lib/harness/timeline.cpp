@@ -65,7 +65,9 @@ std::string timeline_json(const Ledger& ledger) {
     const LedgerEvent& event = ledger.timeline()[i];
     out << separator(i) << "[" << event.delta_bytes << "," << event.bytes << "," << event.live_bytes << ","
         << static_cast<std::int64_t>(event.holder) << ",";
-    out.quoted(name(event.phase.kind)) << "," << static_cast<std::int64_t>(event.phase.step) << "]";
+    out.quoted(name(event.phase.kind)) << "," << static_cast<std::int64_t>(event.phase.step);
+    if (event.delta_bytes == 0) out << "," << static_cast<std::int64_t>(event.from);
+    out << "]";
   }
   out << "]}\n";
   return out.take();

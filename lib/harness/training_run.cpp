@@ -96,20 +96,23 @@ LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
           .dropout = static_cast<float>(model.dropout)};
 }
 
-TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe, ProcessGroup* world)
+TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe,
+                         const TrainingRunOptions& options)
     : cell_(cell),
       // Poison would be timed, too.
       device_(open_device(cell.device, {.arch = cell.arch,
-                                        .rank = world != nullptr ? world->local_rank() : 0,
-                                        .memory = {.capacity_bytes = 0, .poison = !any_group(cell.measure, &MetricGroup::alone)}})),
-      ranks_(is_sharded(cell) && world != nullptr ? world->on(*device_) : nullptr),
+                                        .rank = options.world != nullptr ? options.world->local_rank() : 0,
+                                        .memory = {.capacity_bytes = 0,
+                                                   .poison = !any_group(cell.measure, &MetricGroup::alone),
+                                                   .record_timeline = options.record_timeline}})),
+      ranks_(is_sharded(cell) && options.world != nullptr ? options.world->on(*device_) : nullptr),
       runtime_{.device = *device_, .behaviors = behaviors, .seed = cell.training.seed},
       model_(runtime_, recipe, model_options(cell)),
       world_(ranks_.get()) {
   if (is_sharded(cell)) {
     check(world_ != nullptr, "a sharded cell needs ranks to train on");
-    note_shared_cards(*world);
-    runtime_.row_offset = world->rank() * cell.model.seq * cell.model.batch;
+    note_shared_cards(*options.world);
+    runtime_.row_offset = world_->rank() * cell.model.seq * cell.model.batch;
     const MeshText shape = mesh_of(cell);
     mesh_ = std::make_unique<Mesh>(*world_, MeshShape{.replicas = shape.replicas, .shards = shape.shards});
     sharding_ = std::make_unique<Sharding>(runtime_, model_, *mesh_,
@@ -145,6 +148,12 @@ void TrainingRun::visit_parameters(const std::function<void(const Parameter&)>& 
   if (sharding_) sharding_->unshard(runtime_);
   for (const Parameter* parameter : model_.parameters()) visit(*parameter);
   if (sharding_) sharding_->reshard();
+}
+
+std::vector<std::string> TrainingRun::parameter_names() const {
+  std::vector<std::string> names;
+  for (const Parameter* parameter : model_.parameters()) names.push_back(parameter->name);
+  return names;
 }
 
 std::vector<std::vector<float>> TrainingRun::weights() {

@@ -22,15 +22,21 @@ struct StepTimes {
   double step_ms = 0.0;
 };
 
+struct TrainingRunOptions {
+  /// Of host memory; needed where the cell is sharded, outlives the run and otherwise only picks this rank's card.
+  ProcessGroup* world = nullptr;
+  bool record_timeline = false;  ///< the ledger keeps its events, setup's too
+};
+
 /// One rank's training loop of a cell, as the source documents' users write it. Per step: a fresh input; forward and loss; backward; optimizer step, gradients
 /// dropped, input dropped. Output and loss are variables of the loop, so the previous step's live until the next
 /// forward replaces them: this is what keeps its nodes alive. The ledger is marked at end_of_forward, end_of_backward and
 /// end_of_step of every step. Ranks share the model and have tokens of their own.
 class TrainingRun {
  public:
-  /// `world`, of host memory, is needed where the cell is sharded, outlives the run and otherwise only picks this rank's card.
-  /// Every rank of it makes the same runs in the same order. Throws Error where the mesh does not fit.
-  TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe, ProcessGroup* world = nullptr);
+  /// Every rank of a world makes the same runs in the same order. Throws Error where the mesh does not fit.
+  TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe,
+              const TrainingRunOptions& options = {});
 
   /// All steps.
   void train();
@@ -53,6 +59,8 @@ class TrainingRun {
 
   /// Calls `visit` with every parameter as forward finds it, in the order of the model: gathered for as long as the call takes.
   void visit_parameters(const std::function<void(const Parameter&)>& visit);
+  /// In the order of weights() and of gradients.
+  std::vector<std::string> parameter_names() const;
   /// The parameters' values as this rank sees them, eight bits decoded with the scales that it has.
   std::vector<std::vector<float>> weights();
 

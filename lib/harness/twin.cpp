@@ -26,7 +26,7 @@ void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, Proce
   }
   CellConfig config = cell;
   config.training.quantized_weights = false;
-  TrainingRun twin(config, Behaviors{}, recipe, world);
+  TrainingRun twin(config, Behaviors{}, recipe, {.world = world});
   twin.train();
   if (run.losses().empty()) {
     put(result.metrics, kLossesEqual, std::nullopt, "the device computes no values");

@@ -90,13 +90,13 @@ std::vector<std::int64_t> Ledger::peak_bytes_by_holder() const {
   return bytes;
 }
 
-void Ledger::record(std::int64_t delta, std::int64_t bytes, HolderId holder) {
+void Ledger::record(std::int64_t delta, std::int64_t bytes, HolderId holder, HolderId from) {
   ++events_seen_;
   const std::uint64_t kind = delta > 0 ? 1 : delta < 0 ? 2 : 3;
   for (std::uint64_t value : {kind, static_cast<std::uint64_t>(bytes), holder_hashes_[holder],
                               static_cast<std::uint64_t>(phase_.kind) << 32 | static_cast<std::uint32_t>(phase_.step)})
     sequence_hash_ = mix(sequence_hash_, value);
-  if (recording_) timeline_.push_back({delta, bytes, live_bytes_, holder, phase_});
+  if (recording_) timeline_.push_back({delta, bytes, live_bytes_, holder, phase_, from});
 }
 
 void Ledger::on_allocate(std::int64_t bytes, HolderId holder) {
@@ -124,7 +124,7 @@ void Ledger::on_transfer(std::int64_t bytes, HolderId from, HolderId to) {
   if (bytes == 0 || from == to) return;
   add(from, -bytes);
   add(to, bytes);
-  record(0, bytes, to);
+  record(0, bytes, to, from);
 }
 
 std::int64_t Ledger::retained_bytes() const {

@@ -24,6 +24,7 @@ struct LedgerEvent {
   std::int64_t live_bytes = 0;  ///< after the event
   HolderId holder = 0;          ///< attributed to, after the event (before it, for a free)
   Phase phase;
+  HolderId from = 0;            ///< of a transfer: attributed to before it
 };
 
 /// Live bytes at a named moment ("end_of_forward"), with their holders.
@@ -89,7 +90,7 @@ class Ledger {
   void add(HolderId holder, std::int64_t bytes);
   void write_peak(std::vector<std::int64_t>& bytes) const;
   std::vector<std::int64_t> peak_bytes_by_holder() const;
-  void record(std::int64_t delta, std::int64_t bytes, HolderId holder);
+  void record(std::int64_t delta, std::int64_t bytes, HolderId holder, HolderId from = 0);
   HolderBytes describe(const std::vector<std::int64_t>& bytes, bool only_retained = false) const;
   std::map<std::string, std::int64_t> sum_kinds(const std::vector<std::int64_t>& bytes) const;
 

@@ -19,7 +19,9 @@ struct Memory::Block {
 };
 
 Memory::Memory(std::unique_ptr<SegmentSource> source, MemoryOptions options)
-    : options_(options), allocator_(std::move(source), options.capacity_bytes) {}
+    : options_(options), allocator_(std::move(source), options.capacity_bytes) {
+  ledger_.record_timeline(options.record_timeline);
+}
 
 Memory::~Memory() = default;
 

@@ -31,6 +31,7 @@ struct MemoryOptions {
   std::size_t capacity_bytes = 0;  ///< 0: what the source gives
   /// Fill fresh and freed blocks with 0xFF (NaN in every float format), so that reading what nobody wrote cannot go unseen.
   bool poison = false;
+  bool record_timeline = false;  ///< the ledger keeps its events, from the first one on
 };
 
 /// One device's memory for one rank: blocks, their named holders and the ledger. Blocks are reference counted through

@@ -40,6 +40,19 @@ constexpr const char* kCompareHelp =
     "are none. Timings are shown and not judged.\n\n"
     "Exit codes: 0 no regression, 1 regressions, 2 bad usage or files, 5 no cell ran in both.\n";
 
+constexpr const char* kReportNotes =
+    "Writes report.html (one file that needs no network), report.md, report.pdf and figures/*.svg, *.png.\n"
+    "OUT is what `fp8lab run -o` left, its results.json or results.jsonl, or a Google Benchmark JSON file; benchmarks\n"
+    "are also found under OUT/bench. A file called peer_NAME.json is the peer that rows of equal name are compared with.\n"
+    "What cannot be read is named, in the report too, and left out.\n"
+    "Needs the Debian packages python3-matplotlib and python3-jinja2. FP8LAB_PYTHON names another Python,\n"
+    "FP8LAB_REPORTS another copy of the folder reports.\n\n"
+    "Examples:\n"
+    "  fp8lab report out -o report\n"
+    "  fp8lab report main=out-a branch=out-b -o report     two commits side by side\n"
+    "  fp8lab report out -o report --snapshots --traces --cells attention\n\n"
+    "Exit codes: 0 everything was read, 2 something was not (the report is written), 5 there was nothing to show.\n";
+
 constexpr const char* kCompletionHelp =
     "  bash  source <(fp8lab completion bash)      in ~/.bashrc\n"
     "  zsh   source <(fp8lab completion zsh)       in ~/.zshrc\n"
@@ -63,6 +76,7 @@ class CommandLine {
     add_run();
     add_plan();
     add_compare();
+    add_report();
     add_validate();
     add_lists();
     add_completion();
@@ -90,6 +104,7 @@ class CommandLine {
         {"PATH", {ValueWords::Kind::kFiles, {}}},
         {"BASELINE", {ValueWords::Kind::kFiles, {}}},
         {"RUN", {ValueWords::Kind::kFiles, {}}},
+        {"OUT", {ValueWords::Kind::kFiles, {}}},
     };
     std::fputs(completion_lines(fp8lab::complete(app_, words, values)).c_str(), stdout);
     return 0;
@@ -141,6 +156,22 @@ class CommandLine {
     run.add_flag("--dry-run", request_.dry_run, "print what each cell would run and expect, and run nothing");
     add_json(run, "print JSON on standard output, progress on standard error");
     run.footer(std::string(kRunExamples) + kExitCodes);
+  }
+
+  void add_report() {
+    CLI::App& report = add("report", "make a page, figures and files for viewers from results",
+                           [this] { return report_command(report_, program_); });
+    report.add_option("OUT", report_.results, "result directories and files, each as LABEL=OUT or OUT")->required();
+    report.add_option("-o,--out", report_.out, "directory for the report")->required()->type_name("DIR");
+    report.add_option("--title", report_.title, "of the report")->capture_default_str();
+    report.add_option("--figures", report_.figures, "cells per fix whose memory is drawn")
+        ->capture_default_str()
+        ->check(CLI::Range(0, 100))
+        ->type_name("N");
+    report.add_flag("--snapshots", report_.snapshots, "write snapshots/*.pickle for PyTorch's memory viewer");
+    report.add_flag("--traces", report_.traces, "write traces/*.json for Perfetto and chrome://tracing");
+    report.add_option("--cells", report_.cells, "cells of snapshots and traces; default: those drawn")->type_name("REGEX");
+    report.footer(kReportNotes);
   }
 
   void add_plan() {
@@ -199,6 +230,7 @@ class CommandLine {
   std::vector<std::pair<const CLI::App*, std::function<int()>>> actions_;
   RunRequest request_;
   CompareRequest comparison_;
+  ReportRequest report_;
   std::string directory_, shell_;
   bool json_ = false;
 };

@@ -15,6 +15,7 @@ namespace fp8lab {
 struct Program {
   BuildInfo build;
   std::string scenarios_directory;  ///< the bundled definitions, for `fixes`; may be absent
+  std::string reports_directory;    ///< the Python program of `report`; may be absent
   const Vocabulary& (*vocabulary)() = nullptr;
   ArmFunction measure;
   MeasureOver measure_over = {};  ///< as `measure`, over ranks that a launcher started
@@ -46,6 +47,17 @@ struct CompareRequest {
   bool json = false;
 };
 
+/// The arguments of `fp8lab report`.
+struct ReportRequest {
+  std::vector<std::string> results;  ///< directories and files, as `LABEL=PATH` or `PATH`
+  std::string out;
+  std::string title = "fp8lab report";
+  int figures = 1;  ///< cells per fix whose memory is drawn
+  bool snapshots = false;
+  bool traces = false;
+  std::string cells;  ///< regular expression on ids: what snapshots and traces are made of; empty: the cells drawn
+};
+
 int run_command(const RunRequest& request, const Program& program);
 /// Of `request` reads the paths, the devices, the filter, the sample and `json`.
 int plan_command(const RunRequest& request, const Program& program);
@@ -55,6 +67,8 @@ int validate_command(const std::vector<std::string>& paths, bool json, const Pro
 int fixes_command(std::string directory, bool json, const Program& program);
 int recipes_command(bool json, const Program& program);
 int devices_command(bool json, const Program& program);
+/// Becomes the Python program under `reports/`, and returns only by an error: where no Python has what that needs.
+int report_command(const ReportRequest& request, const Program& program);
 int env_command(bool json, const Program& program);
 
 /// One line on standard error: "fp8lab: error: ...".

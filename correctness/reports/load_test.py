@@ -1,0 +1,196 @@
+"""Bad input: one error that names file and record, and everything else is still shown."""
+
+import json
+import unittest
+
+import sample
+
+import bench
+import load
+import set_tables
+import tables
+
+
+class Loading(sample.Case):
+    def loaded(self, *arguments: str) -> load.Loader:
+        loader = load.Loader()
+        for argument in arguments or (str(self.directory),):
+            loader.load(argument)
+        return loader
+
+    def only_problem(self, loader: load.Loader) -> str:
+        self.assertEqual(len(loader.problems), 1, [str(problem) for problem in loader.problems])
+        return str(loader.problems[0])
+
+    def test_a_whole_set_has_no_problem(self) -> None:
+        sample.write_set(self.directory)
+        loader = self.loaded()
+        self.assertEqual(loader.problems, [])
+        self.assertEqual(len(loader.sets[0].cells), 4)
+        self.assertEqual(loader.sets[0].commit, "0123456789ab")
+
+    def test_a_truncated_file_keeps_the_cells_before_the_break(self) -> None:
+        sample.write_set(self.directory)
+        path = self.directory / "results.json"
+        text = path.read_text()
+        path.write_text(text[: text.rindex('"scenario"')])
+        loader = self.loaded()
+        self.assertIn(
+            "results.json: after cell 3 (parity/device=cpu,recipe=delayed): is cut off or broken", self.only_problem(loader)
+        )
+        self.assertEqual(len(loader.sets[0].cells), 3)
+        self.assertEqual(loader.sets[0].complete, False)
+
+    def test_a_truncated_file_is_replaced_by_its_lines(self) -> None:
+        sample.write_set(self.directory)
+        path = self.directory / "results.json"
+        path.write_text(path.read_text()[:-100])
+        lines = "".join(json.dumps(record) + "\n" for record in sample.cells())
+        (self.directory / "results.jsonl").write_text(lines)
+        loader = self.loaded()
+        self.assertIn("results.jsonl beside it is shown instead", self.only_problem(loader))
+        self.assertEqual(len(loader.sets[0].cells), 4)
+
+    def test_a_killed_run_loses_its_half_line_only(self) -> None:
+        lines = "".join(json.dumps(record) + "\n" for record in sample.cells())
+        (self.directory / "results.jsonl").write_text(lines[:-200])
+        loader = self.loaded()
+        self.assertEqual([problem.record for problem in loader.problems], ["", "line 4"])
+        self.assertEqual(len(loader.sets[0].cells), 3)
+
+    def test_a_newer_schema_is_refused_as_a_whole(self) -> None:
+        sample.write_set(self.directory / "new", schema="fp8lab.results/2")
+        sample.write_set(self.directory / "old")
+        loader = self.loaded(str(self.directory / "new"), str(self.directory / "old"))
+        self.assertIn("`schema`: is fp8lab.results/2, newer than fp8lab.results/1", self.only_problem(loader))
+        self.assertEqual([results.label for results in loader.sets], ["old"])
+
+    def test_another_schema_is_named(self) -> None:
+        sample.write_set(self.directory, schema="someone.else/1")
+        self.assertIn("`schema`: is `someone.else/1`", self.only_problem(self.loaded()))
+
+    def test_empty_files_and_absent_ones_are_named(self) -> None:
+        (self.directory / "results.json").write_text(" \n")
+        self.assertIn("results.json: is empty", self.only_problem(self.loaded()))
+        self.assertIn("there is no such file", self.only_problem(self.loaded(str(self.directory / "none"))))
+        (self.directory / "bare").mkdir()
+        self.assertIn("holds neither results.json nor", self.only_problem(self.loaded(str(self.directory / "bare"))))
+
+    def test_a_set_without_cells_says_so(self) -> None:
+        sample.write_set(self.directory, [])
+        self.assertIn("holds no cell that can be shown", self.only_problem(self.loaded()))
+
+    def test_mixed_results_are_named_by_record(self) -> None:
+        broken = sample.cell("broken")
+        del broken["gates"]
+        unknown = sample.cell("unknown") | {"verdict": "splendid"}
+        sample.write_set(self.directory, [*sample.cells(), sample.cell(), broken, unknown])
+        loader = self.loaded()
+        records = [str(problem).partition("results.json: ")[2] for problem in loader.problems]
+        self.assertEqual(len(records), 3)
+        self.assertIn("cell 5 (leak/device=meta,recipe=delayed): is the same cell as cell 1", records[0])
+        self.assertIn("cell 6 (broken/device=meta,recipe=delayed): `gates` is missing", records[1])
+        self.assertIn("cell 7 (unknown/device=meta,recipe=delayed): `verdict` is `splendid`", records[2])
+        self.assertEqual(len(loader.sets[0].cells), 4)
+
+    def test_nan_is_no_figure(self) -> None:
+        sample.write_set(self.directory)
+        path = self.directory / "results.json"
+        path.write_text(path.read_text().replace('"value": 1500', '"value": NaN', 1))
+        loader = self.loaded()
+        self.assertIn(
+            "cell 1 (leak/device=meta,recipe=delayed): `arms.after.metrics.host.pre_forward_ns.value` is nan",
+            self.only_problem(loader),
+        )
+        self.assertEqual(len(loader.sets[0].cells), 3)
+
+    def test_labels_tell_sets_apart(self) -> None:
+        sample.write_set(self.directory / "a" / "out")
+        sample.write_set(self.directory / "b" / "out")
+        loader = self.loaded(
+            str(self.directory / "a" / "out"), str(self.directory / "b" / "out"), f"mine={self.directory / 'b' / 'out'}"
+        )
+        self.assertEqual([results.label for results in loader.sets], ["out", "out (2)", "mine"])
+
+
+class Figures(sample.Case):
+    def cell(self, record: dict) -> load.Cell:
+        results = load.ResultSet("s", "s")
+        results.cells.append(load.Cell(record, results))
+        return results.cells[0]
+
+    def test_absent_is_a_dash_with_a_reason_and_never_nought(self) -> None:
+        cell = self.cell(sample.cell())
+        figure = cell.figure("after", "traffic.all_reduce_bytes")
+        text = tables.number(figure.value, figure.unit, figure.reason)
+        self.assertEqual((text.text, text.sort, text.note), ("–", None, "nothing is replicated"))
+        self.assertIsNone(cell.figure("difference", "traffic.all_reduce_bytes").value)
+        self.assertEqual(cell.figure("after", "memory.none").reason, "not measured")
+        self.assertEqual(tables.number(0, "B").text, "0 B")
+
+    def test_differences_are_before_less_after(self) -> None:
+        figure = self.cell(sample.cell()).figure("difference", "memory.retained_bytes")
+        self.assertEqual((figure.value, figure.predicted), (3 * sample.MIB, 3 * sample.MIB))
+
+    def test_the_table_of_fixes_says_all_sides(self) -> None:
+        cell = self.cell(sample.cell())
+        table = tables.fixes_table([cell.results])
+        row = dict(zip(table.columns, (text.text for text in table.rows[0])))
+        self.assertEqual(row["before"], "3.00 MiB")
+        self.assertEqual(row["after"], "0 B")
+        self.assertEqual(row["predicted before"], "3.00 MiB")
+        self.assertEqual(row["claimed upstream"], "3 MiB (difference)")
+        self.assertEqual(row["cells"], "1 confirmed")
+
+    def test_a_crash_is_a_side_too(self) -> None:
+        record = sample.cell()
+        record["arms"]["before"] |= {"status": "crashed", "signal": "SIGSEGV", "metrics": {}}
+        rows = tables.fixes_table([self.cell(record).results]).rows
+        self.assertEqual([text.text for text in rows[0][5:8]], ["how the run ends", "SIGSEGV", "works"])
+
+    def test_sets_side_by_side_show_what_differs(self) -> None:
+        slower = sample.cell()
+        slower["arms"]["after"]["metrics"]["memory.retained_bytes"]["value"] = 5
+        sets = []
+        for number, record in enumerate((sample.cell(), slower)):
+            results = load.ResultSet(f"commit {number}", "", number)
+            results.cells.append(load.Cell(record, results))
+            sets.append(results)
+        table, note = set_tables.compare_table(sets)
+        self.assertEqual(len(table.rows), 1)
+        self.assertEqual([text.text for text in table.rows[0][1:5]], ["after", "memory.retained_bytes", "0 B", "5 B"])
+        self.assertIn("1 differ", note)
+
+
+class Benchmarks(sample.Case):
+    def test_peers_are_matched_by_name_and_bounds_by_counter(self) -> None:
+        ours = sample.write_benchmarks(
+            self.directory / "bench_gemm.json",
+            [sample.benchmark("gemm/1024/iterations:31", 2.0, flops=1e12, of_gemm=0.8), sample.benchmark("alone", 1.0)],
+        )
+        theirs = sample.write_benchmarks(
+            self.directory / "peer_cutlass.json", [sample.benchmark("gemm/1024/iterations:7", 1.0)]
+        )
+        problems: list[load.Problem] = []
+        found = bench.load([("a", ours), ("a", theirs)], problems)
+        self.assertEqual(problems, [])
+        self.assertEqual([(r.name, r.to, r.value) for r in bench.to_bounds(found)], [("gemm/1024", "gemm", 0.8)])
+        self.assertEqual([(r.name, r.to, r.value) for r in bench.to_peers(found)], [("gemm/1024", "cutlass", 0.5)])
+
+    def test_repetitions_give_their_median_and_errors_a_reason(self) -> None:
+        rows = [sample.benchmark("a", t) for t in (1.0, 9.0, 2.0)] + [
+            sample.benchmark("b", 0.0) | {"error_occurred": True, "error_message": "no card"}
+        ]
+        found = bench.load([("a", sample.write_benchmarks(self.directory / "x.json", rows))], [])
+        self.assertEqual([(row.nanoseconds, row.reason) for row in found.ours], [(2e6, ""), (None, "no card")])
+
+    def test_a_broken_file_is_named(self) -> None:
+        path = self.directory / "x.json"
+        path.write_text('{"benchmarks": [')
+        problems: list[load.Problem] = []
+        bench.load([("a", path)], problems)
+        self.assertIn("x.json: is not a benchmark's JSON", str(problems[0]))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,193 @@
+"""The page in a browser: every section is there, nothing is fetched, nothing is complained of, tables sort by keyboard, links
+to cells unfold them, in light and in dark."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import sample
+from chromium import Chromium, find
+
+SECTIONS = [
+    "sets",
+    "attention",
+    "fixes",
+    "claims",
+    "timelines",
+    "holders",
+    "wire",
+    "host",
+    "losses",
+    "noise",
+    "ratios",
+    "plain",
+    "compare",
+    "environment",
+    "cells",
+]
+
+
+def write_report(directory: pathlib.Path) -> subprocess.CompletedProcess:
+    sample.write_set(directory / "a")
+    other = sample.cells()
+    other[0]["arms"]["after"]["metrics"]["memory.retained_bytes"]["value"] = 7
+    sample.write_set(directory / "b", other)
+    rows = [sample.benchmark("gemm/1024", 2.0, flops=1e12, bytes_per_second=1e9, of_gemm=0.8)]
+    sample.write_benchmarks(directory / "a" / "bench" / "bench_gemm.json", rows)
+    sample.write_benchmarks(directory / "a" / "bench" / "peer_cutlass.json", [sample.benchmark("gemm/1024", 1.5)])
+    command = [
+        sys.executable,
+        "-B",
+        str(sample.ROOT / "reports"),
+        f"one={directory / 'a'}",
+        f"two={directory / 'b'}",
+        "--out",
+        str(directory / "report"),
+        "--snapshots",
+        "--traces",
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+class Page(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        program = find()
+        if program is None:
+            raise RuntimeError("no Chromium; install the Debian package chromium (ci/setup test does)")
+        temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        cls.addClassCleanup(temporary.cleanup)
+        cls.directory = pathlib.Path(temporary.name)
+        cls.ended = write_report(cls.directory)
+        cls.report = cls.directory / "report"
+        browser = Chromium(program, cls.directory / "profile")
+        cls.browser = cls.enterClassContext(browser)
+        cls.url = (cls.report / "report.html").as_uri()
+
+    def setUp(self) -> None:
+        self.browser.errors.clear()
+        self.browser.requests.clear()
+        self.browser.screen(dark=False)
+        self.browser.open(self.url)
+
+    def tearDown(self) -> None:
+        self.assertEqual(self.browser.errors, [])
+
+    def test_every_section_has_something_to_show(self) -> None:
+        self.assertEqual((self.ended.returncode, self.ended.stderr), (0, ""))
+        self.assertEqual(self.browser.evaluate("[...document.querySelectorAll('main > section')].map(s => s.id)"), SECTIONS)
+        gaps = self.browser.evaluate("[...document.querySelectorAll('.gap')].map(p => p.closest('section').id)")
+        self.assertEqual(gaps, ["attention"])
+        figures = self.browser.evaluate(
+            "[...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().height)"
+        )
+        self.assertGreaterEqual(len(figures), 12)
+        self.assertTrue(all(height > 100 for height in figures), figures)
+
+    def test_nothing_is_fetched(self) -> None:
+        self.assertEqual([url for url in self.browser.requests if not url.startswith(("file:", "data:"))], [])
+        html = (self.report / "report.html").read_text()
+        self.assertEqual(re.findall(r"""<(?:script|img|link|iframe)[^>]*(?:src|href)=["'](?!data:)""", html), [])
+
+    def test_ids_are_unique(self) -> None:
+        twice = self.browser.evaluate(
+            "(() => { const all = [...document.querySelectorAll('[id]')].map(e => e.id);"
+            "return all.filter((id, i) => all.indexOf(id) !== i); })()"
+        )
+        self.assertEqual(twice, [])
+
+    def column(self, table: str, column: int) -> list[str]:
+        return self.browser.evaluate(
+            f"[...document.getElementById('table-{table}').tBodies[0].rows].map(r => r.cells[{column}].textContent)"
+        )
+
+    def test_tables_sort_by_keyboard(self) -> None:
+        header = "document.getElementById('table-cells').tHead.rows[0].cells[5]"
+        self.browser.evaluate(f"{header}.firstElementChild.focus()")
+        before = self.column("cells", 5)
+        self.assertIn("–", before)
+        self.browser.press("Enter", 13, "\r")
+        self.assertEqual(self.browser.evaluate(f"{header}.getAttribute('aria-sort')"), "ascending")
+        ascending = self.column("cells", 5)
+        self.browser.press(" ", 32, " ")
+        self.assertEqual(self.browser.evaluate(f"{header}.getAttribute('aria-sort')"), "descending")
+        descending = self.column("cells", 5)
+        self.assertEqual(sorted(before), sorted(ascending))
+        self.assertTrue(ascending[-1] == descending[-1] == "–", "absent figures come last either way")
+        self.browser.press("Tab", 9)
+        self.assertEqual(self.browser.evaluate("document.activeElement.textContent"), "peak after")
+
+    def test_figures_sort_as_numbers(self) -> None:
+        self.browser.evaluate("document.getElementById('table-wire').tHead.rows[0].cells[5].firstElementChild.click()")
+        self.browser.evaluate("document.getElementById('table-compare').tHead.rows[0].cells[4].firstElementChild.click()")
+        values = self.browser.evaluate(
+            "[...document.getElementById('table-compare').tBodies[0].rows].map(r => r.cells[4].dataset.n ?? null)"
+        )
+        numbers = [float(value) for value in values if value is not None]
+        self.assertEqual(numbers, sorted(numbers))
+
+    def test_a_link_to_a_cell_unfolds_it(self) -> None:
+        self.browser.open(self.url + "#cell/0/leak/device=meta,recipe=delayed")
+        text = self.browser.evaluate("document.querySelector('tr.detail').textContent")
+        self.assertIn("memory.retained_bytes", text)
+        self.assertIn("3.00 MiB (3,145,728 B)", text)
+        reason = self.browser.evaluate(
+            "[...document.querySelectorAll('tr.detail td.absent')].map(c => c.title).find(Boolean)"
+        )
+        self.assertEqual(reason, "nothing is replicated")
+
+    def test_light_and_dark_are_both_legible(self) -> None:
+        for dark in (False, True):
+            self.browser.screen(dark)
+            ink, page, drawn = self.browser.evaluate(
+                "(() => { const style = getComputedStyle(document.body); const text = document.querySelector('figure svg text');"
+                "return [style.color, style.backgroundColor, getComputedStyle(text).fill]; })()"
+            )
+            self.assertGreater(contrast(ink, page), 7)
+            self.assertGreater(contrast(drawn, page), 7)
+            quiet = self.browser.evaluate("getComputedStyle(document.querySelector('figcaption')).color")
+            self.assertGreater(contrast(quiet, page), 4.5)
+            for look in ("good", "bad", "absent"):
+                found = self.browser.evaluate(
+                    f"(() => {{ const cell = document.querySelector('td.{look}');"
+                    "return cell && getComputedStyle(cell).color; })()"
+                )
+                if found:
+                    self.assertGreater(contrast(found, page), 4.5, look)
+            self.assertEqual(self.browser.screenshot()[:8], b"\x89PNG\r\n\x1a\n")
+
+    def test_the_other_forms_say_the_same(self) -> None:
+        markdown = (self.report / "report.md").read_text()
+        titles = self.browser.evaluate("[...document.querySelectorAll('main h2')].map(h => h.textContent.trim())")
+        self.assertEqual(re.findall(r"(?m)^## (.*)$", markdown), titles)
+        rows = self.browser.evaluate("document.querySelectorAll('table.sortable tbody tr').length")
+        written = [line for line in markdown.splitlines() if line.startswith("| ")]
+        tables = self.browser.evaluate("document.querySelectorAll('table.sortable').length")
+        self.assertEqual(len(written), rows + tables)
+        for figure in re.findall(r"\]\((figures/[^)]*)\)", markdown):
+            self.assertTrue((self.report / figure).stat().st_size > 1000, figure)
+        pdf = (self.report / "report.pdf").read_bytes()
+        self.assertEqual(pdf[:5], b"%PDF-")
+        self.assertGreater(pdf.count(b"/Type /Page "), len(titles))
+        self.assertTrue(list((self.report / "snapshots").glob("*.before.pickle")))
+        self.assertTrue(json.loads(next((self.report / "traces").glob("*.json")).read_text())["traceEvents"])
+
+
+def contrast(a: str, b: str) -> float:
+    """WCAG's ratio of two colours such as `rgb(1, 2, 3)`."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    bright, dim = sorted((luminance(a), luminance(b)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,97 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "core/check.h"
+#include "harness/cli/program.h"
+
+namespace fp8lab {
+namespace {
+
+constexpr const char* kPythonVariable = "FP8LAB_PYTHON";
+constexpr const char* kReportsVariable = "FP8LAB_REPORTS";
+// Finding a package is far quicker than importing it.
+constexpr const char* kProbe =
+    "import sys\n"
+    "from importlib.util import find_spec\n"
+    "sys.exit(sys.version_info < (3, 11) or not (find_spec('matplotlib') and find_spec('jinja2')))\n";
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::vector<char*> pointers(std::vector<std::string>& arguments) {
+  std::vector<char*> out;
+  for (std::string& argument : arguments) out.push_back(argument.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+/// Runs without output; false where the program is not found or fails.
+bool succeeds(std::vector<std::string> arguments) {
+  posix_spawn_file_actions_t silence;
+  ::posix_spawn_file_actions_init(&silence);
+  ::posix_spawn_file_actions_addopen(&silence, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  ::posix_spawn_file_actions_addopen(&silence, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  pid_t child = 0;
+  const std::vector<char*> argv = pointers(arguments);
+  const int error = ::posix_spawnp(&child, argv[0], &silence, nullptr, argv.data(), ::environ);
+  ::posix_spawn_file_actions_destroy(&silence);
+  if (error != 0) return false;
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0)
+    if (errno != EINTR) return false;
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/// The first Python that has what a report needs; the system's own comes last, since another may stand before it in PATH.
+std::string find_python() {
+  const std::string named = variable(kPythonVariable);
+  const std::vector<std::string> candidates =
+      named.empty() ? std::vector<std::string>{"python3", "/usr/bin/python3"} : std::vector{named};
+  for (const std::string& candidate : candidates)
+    if (succeeds({candidate, "-c", kProbe})) return candidate;
+  fail(
+      fmt::format("report: {} is no Python 3.11 with matplotlib and Jinja2; install the Debian packages python3, "
+                  "python3-matplotlib and python3-jinja2 (apt-get install python3-matplotlib python3-jinja2), or name "
+                  "another Python in {}",
+                  fmt::join(candidates, " or "), kPythonVariable));
+}
+
+std::string find_reports(const std::string& built_in) {
+  const std::string named = variable(kReportsVariable);
+  const std::string directory = named.empty() ? built_in : named;
+  check(std::filesystem::is_regular_file(std::filesystem::path(directory) / "__main__.py"),
+        fmt::format(
+            "report: '{}' does not hold the report's program (__main__.py); name the checkout's folder reports in {}",
+            directory, kReportsVariable));
+  return directory;
+}
+
+}  // namespace
+
+int report_command(const ReportRequest& request, const Program& program) {
+  const std::string reports = find_reports(program.reports_directory);
+  std::vector<std::string> arguments{find_python(), reports};
+  arguments.insert(arguments.end(), {"--out=" + request.out, "--title=" + request.title,
+                                     "--figures=" + std::to_string(request.figures)});
+  if (request.snapshots) arguments.emplace_back("--snapshots");
+  if (request.traces) arguments.emplace_back("--traces");
+  if (!request.cells.empty()) arguments.push_back("--cells=" + request.cells);
+  arguments.emplace_back("--");
+  arguments.insert(arguments.end(), request.results.begin(), request.results.end());
+  const std::vector<char*> argv = pointers(arguments);
+  ::execvp(argv[0], argv.data());
+  fail(fmt::format("report: cannot start {}: {}", arguments[0], std::strerror(errno)));
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,107 @@
+"""fp8lab report: what result sets show, as one HTML page, Markdown, PDF, figures, and files for other tools' viewers."""
+
+import argparse
+import importlib.util
+import pathlib
+import re
+import sys
+
+PACKAGES = {"matplotlib": "python3-matplotlib", "jinja2": "python3-jinja2"}
+EXIT_BAD_INPUT, EXIT_NOTHING = 2, 5
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="fp8lab report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="What cannot be read is named, in the report and on standard error, and left out; the rest is shown.\n"
+        "Exit codes: 0 all was read, 2 something was not (the report is written), 5 there was nothing to show.",
+    )
+    made.add_argument(
+        "out",
+        nargs="+",
+        metavar="OUT",
+        help="a directory that `fp8lab run -o` left, with benchmarks under its bench/; a "
+        "results.json or .jsonl; a Google Benchmark JSON, of a peer if its name starts with peer_. LABEL=OUT names it",
+    )
+    made.add_argument("-o", "--out", dest="directory", required=True, metavar="DIR", help="where to write the report")
+    made.add_argument("--title", default="fp8lab report", metavar="TEXT", help="of the report")
+    made.add_argument("--figures", type=int, default=1, metavar="N", help="cells per fix whose memory is drawn (default: 1)")
+    made.add_argument(
+        "--snapshots",
+        action="store_true",
+        help="write DIR/snapshots/*.pickle for PyTorch's memory viewer "
+        "(pytorch.org/memory_viz), of every cell with a timeline that --cells matches",
+    )
+    made.add_argument(
+        "--traces", action="store_true", help="write DIR/traces/*.json for Perfetto and chrome://tracing, of the same cells"
+    )
+    made.add_argument("--cells", metavar="REGEX", help="which cells --snapshots and --traces take (default: those drawn)")
+    return made
+
+
+def missing_packages() -> list[str]:
+    return [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
+
+
+def main(arguments: list[str]) -> int:
+    options = parser().parse_args(arguments)
+    missing = missing_packages()
+    if missing:
+        print(
+            f"fp8lab: error: a report needs the Debian packages {' and '.join(missing)}: apt-get install {' '.join(missing)}",
+            file=sys.stderr,
+        )
+        return EXIT_BAD_INPUT
+    try:
+        pattern = re.compile(options.cells) if options.cells else None
+    except re.error as error:
+        print(f"fp8lab: error: --cells: `{options.cells}` is not a regular expression: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    try:
+        return write_report(options, pattern)
+    except OSError as error:
+        print(f"fp8lab: error: {error.filename or options.directory}: {error.strerror}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+
+
+def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None") -> int:
+    import bench
+    import choice
+    import export
+    import figures
+    import load
+    import page
+    import render
+
+    loader = load.Loader()
+    for argument in options.out:
+        loader.load(argument)
+    benches = bench.load(loader.bench_files, loader.problems)
+    directory = pathlib.Path(options.directory)
+    if not benches and not any(results.cells for results in loader.sets):
+        for problem in loader.problems:
+            print(f"fp8lab: error: {problem}", file=sys.stderr)
+        print("fp8lab: error: there is nothing to show; no report was written", file=sys.stderr)
+        return EXIT_NOTHING
+    (directory / "figures").mkdir(parents=True, exist_ok=True)
+    plots = choice.choose(loader.sets, benches, options.figures, loader.problems)
+    if options.snapshots or options.traces:
+        drawn = figures.timeline_cells(loader.sets, options.figures)
+        cells = (
+            drawn
+            if pattern is None
+            else [cell for results in loader.sets for cell in results.cells if pattern.search(cell.id)]
+        )
+        export.write(cells, directory, options.snapshots, options.traces, loader.problems)
+    report = page.make(options.title, loader.sets, benches, plots, loader.problems)
+    render.write(report, directory)
+    for problem in loader.problems:
+        print(f"fp8lab: error: {problem}", file=sys.stderr)
+    print(f"report: {directory / 'report.html'}")
+    return EXIT_BAD_INPUT if loader.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,50 @@
+"""Which figures a report has."""
+
+import dataclasses
+from collections.abc import Callable
+
+import bench as benches
+from figures import Plot, holder_plot, host_plots, timeline_cells, timeline_plot, wire_plots
+from load import Problem, ResultSet
+from parity_figures import loss_plots, noise_plots
+
+# --- ratios -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class RatioData:
+    rows: list[tuple[str, str, float]]  # row, of what, ratio
+    line: str
+
+
+def ratio_plots(bench: benches.Bench, most: int = 28) -> list[Plot]:
+    out = []
+    for name, title, line, ratios in (
+        ("bounds", "Share of the physical bound", "the bound", benches.to_bounds(bench)),
+        ("peers", "Speed against peers", "the peer", benches.to_peers(bench)),
+    ):
+        rows = [(ratio.name, ratio.to, ratio.value) for ratio in ratios if ratio.value is not None]
+        for page in range(0, min(len(rows), 3 * most), most):
+            number = f" ({page // most + 1})" if len(rows) > most else ""
+            out.append(
+                Plot(
+                    f"ratio-{name}-{page // most}",
+                    "ratios",
+                    "ratio",
+                    title + number,
+                    f"1 is as fast as {line}, measured in the same run or on the same machine; right of it is faster.",
+                    RatioData(rows[page : page + most], line),
+                )
+            )
+    return out
+
+
+Chosen = Callable[[list[ResultSet]], list[Plot]]
+
+
+def choose(sets: list[ResultSet], bench: benches.Bench, per_fix: int, problems: list[Problem]) -> list[Plot]:
+    cells = timeline_cells(sets, per_fix)
+    plots = [timeline_plot(cell, problems) for cell in cells]
+    plots += [holder_plot(cell) for cell in cells]
+    more: list[Chosen] = [wire_plots, host_plots, loss_plots, noise_plots]
+    return [plot for plot in plots if plot] + [plot for pick in more for plot in pick(sets)] + ratio_plots(bench)

@@ -1,0 +1,248 @@
+"""Figures of memory, traffic and the host: a few per fix, chosen by what they show. Cells in, Plot out; nothing is drawn here."""
+
+import dataclasses
+import re
+from collections.abc import Iterable
+
+import timeline as timelines
+from load import Cell, Problem, ResultSet
+
+NEVER_HEADLINES = ("memory.unexplained_bytes", "parity.bitwise_equal")
+
+
+@dataclasses.dataclass
+class Plot:
+    """A figure to be drawn: `kind` names its painter in plot.py, `data` is what that takes."""
+
+    name: str
+    section: str
+    kind: str
+    title: str
+    caption: str
+    data: object
+
+
+@dataclasses.dataclass
+class Headline:
+    """The cell of a scenario that shows a metric's difference best."""
+
+    cell: Cell
+    metric: str
+
+
+def headlines(cells: list[Cell]) -> list[Headline]:
+    """At most two metrics of one scenario's cells, those that its gates speak of and that differ between before and after."""
+    names = dict.fromkeys(
+        gate["metric"]
+        for cell in cells
+        for gate in cell.record["gates"]
+        if gate["metric"] and gate["metric"] not in NEVER_HEADLINES
+    )
+    found = []
+    for metric in names:
+        best = max(cells, key=lambda cell: abs(cell.figure("difference", metric).value or 0.0))
+        if best.figure("difference", metric).value:
+            found.append(Headline(best, metric))
+    return found[:2]
+
+
+def by_scenario(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
+    out: dict[str, list[Cell]] = {}
+    for cell in cells:
+        out.setdefault(cell.scenario, []).append(cell)
+    return out
+
+
+def slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()
+
+
+# --- memory timelines -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class TimelineData:
+    arms: list[str]
+    bands: list[timelines.Band]
+    axis: timelines.Axis
+    curves: list[timelines.Curve]
+    unit_of: int  # the greatest byte count
+
+
+MOST_BANDS = 9
+POINTS = 320
+
+
+def timeline_cells(sets: list[ResultSet], per_fix: int) -> list[Cell]:
+    """Per fix and set the cells in which memory differs most, the largest model first."""
+    out = []
+    for results in sets:
+        by_fix: dict[str, list[tuple[float, Cell]]] = {}
+        for cells in by_scenario(cell for cell in results.cells if cell.fix).values():
+            for headline in headlines(cells):
+                cell = headline.cell
+                if headline.metric.startswith("memory.") and cell.timeline("before") and cell.timeline("after"):
+                    difference = abs(cell.figure("difference", headline.metric).value or 0.0)
+                    by_fix.setdefault(cell.fix, []).append((difference, cell))
+        for found in by_fix.values():
+            chosen: dict[str, Cell] = {}
+            for _, cell in sorted(found, key=lambda pair: -pair[0]):
+                chosen.setdefault(cell.id, cell)
+            out += list(chosen.values())[:per_fix]
+    return out
+
+
+def timeline_plot(cell: Cell, problems: list[Problem]) -> Plot | None:
+    arms, read = [], []
+    for arm in ("before", "after"):
+        path = cell.timeline(arm)
+        try:
+            if path is None:
+                raise timelines.TimelineError("is not there")
+            read.append(timelines.read(path))
+            arms.append(arm)
+        except timelines.TimelineError as error:
+            problems.append(Problem(str(path or cell.results.path), f"timeline {cell.id}, {arm}", str(error)))
+    if not read:
+        return None
+    chosen = timelines.bands(read, MOST_BANDS)
+    axis = timelines.shared_axis(read)
+    curves = [timelines.curve(one, chosen, axis, POINTS) for one in read]
+    data = TimelineData(arms, chosen, axis, curves, max(curve.peak[1] for curve in curves))
+    gap = "" if len(arms) == 2 else f" The arm {'after' if arms == ['before'] else 'before'} could not be read."
+    caption = (
+        "Bytes alive by holder along the events of the run; every phase is as wide as its events are many. Warm colours are "
+        "bytes that should be gone when backward ends, cool ones stay. The dashed line is the other arm." + gap
+    )
+    return Plot(
+        f"timeline-{cell.results.index}-{slug(cell.id)}", "timelines", "timeline", f"{cell.fix}: {cell.id}", caption, data
+    )
+
+
+# --- holders at the peak ----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class HolderData:
+    holders: list[str]
+    arms: list[str]
+    sizes: list[list[float]]  # by arm, by holder
+
+
+def holder_plot(cell: Cell, most: int = 10) -> Plot | None:
+    arms = [arm for arm in ("before", "after", "bf16") if (cell.arm(arm) or {}).get("peak_by_holder")]
+    held = [{entry["holder"]: float(entry["bytes"]) for entry in cell.record["arms"][arm]["peak_by_holder"]} for arm in arms]
+    names = sorted({name for one in held for name in one}, key=lambda name: -max(one.get(name, 0.0) for one in held))
+    if not names:
+        return None
+    sizes = [[one.get(name, 0.0) for name in names[:most]] for one in held]
+    shown = names[:most]
+    if len(names) > most:
+        shown = [*shown, f"{len(names) - most} others"]
+        sizes = [row + [sum(one.get(name, 0.0) for name in names[most:])] for row, one in zip(sizes, held)]
+    return Plot(
+        f"holders-{cell.results.index}-{slug(cell.id)}",
+        "holders",
+        "holders",
+        f"{cell.fix}: {cell.id}",
+        "Who holds the bytes that are alive at the peak; equal holders of all layers are one.",
+        HolderData(shown, arms, sizes),
+    )
+
+
+# --- bytes on the wire ------------------------------------------------------------------------------------------------------
+
+WIRE = (
+    ("traffic.all_gather_payload_bytes", "all-gather, values"),
+    ("traffic.all_gather_scale_bytes", "all-gather, scales"),
+    ("traffic.reduce_scatter_bytes", "reduce-scatter"),
+    ("traffic.all_reduce_bytes", "all-reduce"),
+)
+
+
+@dataclasses.dataclass
+class WireData:
+    groups: list[str]
+    bars: list[list[tuple[str, list[float | None]]]]  # by group: (arm, bytes by part)
+    parts: list[str]
+
+
+def wire_plots(sets: list[ResultSet], most: int = 4) -> list[Plot]:
+    """The scenarios whose recipes gather the most bytes; of each recipe the cell that gathers most."""
+    found: list[tuple[float, str, list[Cell]]] = []
+    for results in sets:
+        for scenario, cells in by_scenario(results.cells).items():
+            best: dict[str, Cell] = {}
+            for cell in cells:
+                if _gathered(cell) > (_gathered(best[cell.recipe]) if cell.recipe in best else 0.0):
+                    best[cell.recipe] = cell
+            if len(best) > 1:
+                found.append((max(map(_gathered, best.values())), scenario, list(best.values())))
+    found.sort(key=lambda entry: (not any(cell.fix for cell in entry[2]), -entry[0]))
+    return [_wire_plot(scenario, cells) for _, scenario, cells in found[:most]]
+
+
+def _gathered(cell: Cell) -> float:
+    return max((cell.figure(arm, "traffic.all_gather_bytes").value or 0.0 for arm in ("before", "after")), default=0.0)
+
+
+def _wire_plot(scenario: str, cells: list[Cell]) -> Plot:
+    cells.sort(key=lambda cell: (cell.recipe != "bf16", cell.recipe))
+    bars = [
+        [
+            (arm, [cell.figure(arm, metric).value for metric, _ in WIRE])
+            for arm in ("before", "after")
+            if cell.figure(arm, "traffic.all_gather_bytes").value is not None
+        ]
+        for cell in cells
+    ]
+    first = cells[0]
+    shown = "; ".join(f"{cell.recipe}: {cell.point}" for cell in cells)
+    return Plot(
+        f"wire-{first.results.index}-{slug(scenario)}",
+        "wire",
+        "wire",
+        f"{scenario}: {first.record['title']}",
+        f"Bytes that one rank moves in a step. Shown of each recipe is the cell that gathers most ({shown}).",
+        WireData([cell.recipe for cell in cells], bars, [part for _, part in WIRE]),
+    )
+
+
+# --- pre-forward time -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class HostData:
+    curves: list[tuple[str, str, list[float]]]  # recipe, arm, ascending nanoseconds
+
+
+def host_plots(sets: list[ResultSet], most: int = 3) -> list[Plot]:
+    out = []
+    for results in sets:
+        for scenario, cells in by_scenario(results.cells).items():
+            curves, seen = [], set()
+            for cell in cells:
+                if cell.recipe in seen:
+                    continue
+                for arm in ("before", "after"):
+                    samples = [
+                        v
+                        for v in ((cell.arm(arm) or {}).get("samples") or {}).get("host.pre_forward_ns", [])
+                        if v is not None
+                    ]
+                    if samples:
+                        seen.add(cell.recipe)
+                        curves.append((cell.recipe, arm, samples))
+            if curves:
+                out.append(
+                    Plot(
+                        f"host-{results.index}-{slug(scenario)}",
+                        "host",
+                        "host",
+                        f"{scenario}: {cells[0].record['title']}",
+                        "Host time from entering a sharded layer to its first kernel, collectives left out: the share of "
+                        "layers that took at most so long. The tick on each curve is its median.",
+                        HostData(curves),
+                    )
+                )
+    return out[:most]

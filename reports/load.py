@@ -1,0 +1,340 @@
+"""Result sets as `fp8lab run` leaves them. What cannot be read becomes a Problem that names file and record; the rest is kept."""
+
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from records import fault_of
+
+SCHEMA = "fp8lab.results/"
+SCHEMA_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Something that could not be read. `record` says which part of the file, or is empty for all of it."""
+
+    file: str
+    record: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.record + ': ' if self.record else ''}{self.text}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A metric of one side. `value` None is absent, and `reason` says why."""
+
+    value: float | None
+    predicted: float | None
+    unit: str
+    reason: str = ""
+
+
+@dataclasses.dataclass
+class Cell:
+    """One finished cell: the record as it was written, and where."""
+
+    record: dict[str, Any]
+    results: "ResultSet"
+
+    @property
+    def id(self) -> str:
+        return self.record["id"]
+
+    @property
+    def scenario(self) -> str:
+        return self.record["scenario"]
+
+    @property
+    def fix(self) -> str:
+        return self.record["fix"] or ""
+
+    @property
+    def verdict(self) -> str:
+        return self.record["verdict"]
+
+    @property
+    def device(self) -> str:
+        return str(self.record["config"].get("device", "?"))
+
+    @property
+    def recipe(self) -> str:
+        return str(self.record["config"].get("training.recipe", "?"))
+
+    @property
+    def point(self) -> str:
+        """The id without the scenario's name."""
+        return self.id.partition("/")[2] or "(one cell)"
+
+    @property
+    def anchor(self) -> str:
+        return f"cell/{self.results.index}/{self.id}"
+
+    def arm(self, name: str) -> dict[str, Any] | None:
+        return self.record["arms"].get(name)
+
+    def figure(self, side: str, metric: str) -> Figure:
+        """`side` is an arm, or `difference`: before less after."""
+        if side == "difference":
+            before, after = self.figure("before", metric), self.figure("after", metric)
+            return Figure(
+                _less(before.value, after.value),
+                _less(before.predicted, after.predicted),
+                before.unit or after.unit,
+                before.reason or after.reason,
+            )
+        arm = self.arm(side)
+        if arm is None:
+            return Figure(None, None, "", f"the cell has no arm {side}")
+        entry = arm["metrics"].get(metric)
+        if entry is None:
+            return Figure(None, None, "", arm.get("reason") or "not measured")
+        return Figure(entry["value"], entry["predicted"], entry["unit"], entry.get("reason", ""))
+
+    def ending(self, side: str) -> str:
+        """How an arm ended, where it did not end well: `SIGSEGV`, `error`; empty for a good or an absent one."""
+        arm = self.arm(side)
+        return "" if arm is None or arm["status"] == "ok" else arm.get("signal") or arm["status"]
+
+    def timeline(self, side: str) -> pathlib.Path | None:
+        """Where the arm's memory timeline lies; None if there is none."""
+        if self.results.root is None:
+            return None
+        safe = re.sub(rb"[^A-Za-z0-9/=,._+-]", b"_", self.id.encode()).decode()
+        if len(safe) > 200:  # cut, with a hash at its end
+            found = sorted((self.results.root / "timelines").glob(f"{safe[:200]}~*.{side}.json"))
+            return found[0] if len(found) == 1 else None
+        path = self.results.root / "timelines" / f"{safe}.{side}.json"
+        return path if path.is_file() else None
+
+
+@dataclasses.dataclass
+class ResultSet:
+    """One run's results. Equal cells of several sets are compared."""
+
+    label: str
+    path: str
+    index: int = 0
+    root: pathlib.Path | None = None
+    environment: dict[str, Any] | None = None
+    complete: bool | None = None
+    cells: list[Cell] = dataclasses.field(default_factory=list)
+
+    @property
+    def commit(self) -> str:
+        program = (self.environment or {}).get("program") or {}
+        commit = program.get("git_commit")
+        return f"{commit[:12]}{', modified' if program.get('git_dirty') else ''}" if commit else ""
+
+    @property
+    def devices(self) -> list[str]:
+        return sorted({cell.device for cell in self.cells})
+
+
+def _less(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
+class Loader:
+    """Reads the arguments of a report. Collects problems instead of raising."""
+
+    def __init__(self) -> None:
+        self.sets: list[ResultSet] = []
+        self.bench_files: list[tuple[str, pathlib.Path]] = []  # (label of the set, file)
+        self.problems: list[Problem] = []
+
+    def load(self, argument: str) -> None:
+        label, path = _labelled(argument)
+        if path.is_dir():
+            self._directory(label or path.resolve().name, path)
+        elif not path.exists():
+            self._problem(path, "", "there is no such file or directory")
+        elif path.suffix == ".jsonl":
+            self._add(label or path.resolve().parent.name, path, path.parent, self._lines(path), None, None)
+        else:
+            self._file(label, path)
+
+    def _problem(self, path: pathlib.Path | str, record: str, text: str) -> None:
+        self.problems.append(Problem(str(path), record, text))
+
+    def _directory(self, label: str, path: pathlib.Path) -> None:
+        benches = sorted((path / "bench").glob("*.json"))
+        self.bench_files += [(label, file) for file in benches]
+        if (path / "results.json").is_file():
+            self._results(label, path / "results.json")
+        elif (path / "results.jsonl").is_file():
+            self._problem(
+                path / "results.jsonl", "", "the run did not end, so there is no results.json; its finished cells are shown"
+            )
+            self._add(label, path, path, self._lines(path / "results.jsonl"), self._environment(path), False)
+        elif not benches:
+            self._problem(path, "", "holds neither results.json nor results.jsonl nor bench/*.json")
+
+    def _file(self, label: str, path: pathlib.Path) -> None:
+        text = self._text(path)
+        if text is None:
+            return
+        if '"benchmarks"' in text and SCHEMA not in text[:200]:
+            self.bench_files.append((label or path.resolve().parent.name, path))
+        else:
+            self._results(label or path.resolve().parent.name, path, text)
+
+    def _text(self, path: pathlib.Path) -> str | None:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            self._problem(path, "", f"cannot be read: {error}")
+            return None
+        if not text.strip():
+            self._problem(path, "", "is empty")
+            return None
+        return text
+
+    def _environment(self, root: pathlib.Path) -> dict[str, Any] | None:
+        path = root / "environment.json"
+        text = self._text(path) if path.is_file() else None
+        try:
+            found = json.loads(text) if text else None
+        except json.JSONDecodeError as error:
+            self._problem(path, f"line {error.lineno}", f"is not JSON: {error.msg}")
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _results(self, label: str, path: pathlib.Path, text: str | None = None) -> None:
+        if text is None:
+            text = self._text(path)
+        lines = path.parent / "results.jsonl"
+        if text is None:
+            if path.name == "results.json" and lines.is_file():
+                self._add(label, path, path.parent, self._lines(lines), self._environment(path.parent), False)
+            return
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            self._cut_off(label, path, text, lines, error)
+            return
+        if not isinstance(document, dict) or not isinstance(document.get("schema"), str):
+            self._problem(path, "", "is no results file: it names no schema")
+        elif not self._known_schema(path, document["schema"]):
+            pass
+        elif not isinstance(document.get("cells"), list):
+            self._problem(path, "`cells`", "is missing")
+        else:
+            named = [(f"cell {number}", record) for number, record in enumerate(document["cells"], 1)]
+            environment = document.get("environment")
+            if not isinstance(environment, dict):
+                self._problem(path, "`environment`", "is missing")
+                environment = None
+            self._add(label, path, path.parent, named, environment, document.get("complete"))
+
+    def _known_schema(self, path: pathlib.Path, schema: str) -> bool:
+        name, _, version = schema.rpartition("/")
+        if name + "/" != SCHEMA or not version.isdigit():
+            self._problem(path, "`schema`", f"is `{schema}`, and a report is made of {SCHEMA}{SCHEMA_VERSION}")
+            return False
+        if int(version) > SCHEMA_VERSION:
+            self._problem(
+                path,
+                "`schema`",
+                f"is {schema}, newer than {SCHEMA}{SCHEMA_VERSION}, which this version reads; "
+                "use the fp8lab that wrote it",
+            )
+            return False
+        return True
+
+    def _cut_off(self, label: str, path: pathlib.Path, text: str, lines: pathlib.Path, error: ValueError) -> None:
+        """What can be saved of a results.json that is not whole: its lines file, or the cells before the break."""
+        schema = re.match(r'\s*\{\s*"schema"\s*:\s*"([^"]*)"', text)
+        if schema and not self._known_schema(path, schema[1]):
+            return
+        if lines.is_file() and lines.resolve() != path.resolve():
+            self._problem(path, "", f"is not whole ({error}); results.jsonl beside it is shown instead")
+            self._add(label, path, path.parent, self._lines(lines), self._environment(path.parent), False)
+            return
+        records = list(_whole_cells(text))
+        last = f"after cell {len(records)}" + (
+            f" ({records[-1].get('id')})" if records and isinstance(records[-1], dict) else ""
+        )
+        self._problem(path, last, f"is cut off or broken: {error}; what comes before is shown")
+        named = [(f"cell {number}", record) for number, record in enumerate(records, 1)]
+        self._add(label, path, path.parent, named, self._environment(path.parent), False)
+
+    def _lines(self, path: pathlib.Path) -> Iterator[tuple[str, Any]]:
+        text = self._text(path)
+        for number, line in enumerate((text or "").splitlines(), 1):
+            try:
+                yield f"line {number}", json.loads(line)
+            except ValueError as error:
+                self._problem(path, f"line {number}", f"is cut off or broken: {error}")
+
+    def _add(
+        self,
+        label: str,
+        path: pathlib.Path,
+        root: pathlib.Path,
+        named: Iterable[tuple[str, Any]],
+        environment: dict[str, Any] | None,
+        complete: Any,
+    ) -> None:
+        results = ResultSet(
+            self._free_label(label),
+            str(path),
+            len(self.sets),
+            root,
+            environment,
+            complete if isinstance(complete, bool) else None,
+        )
+        seen: dict[str, str] = {}
+        for name, record in named:
+            fault = fault_of(record)
+            if fault:
+                self._problem(path, _named(name, record), fault)
+            elif record["id"] in seen:
+                self._problem(
+                    path,
+                    _named(name, record),
+                    f"is the same cell as {seen[record['id']]}: results of two runs are mixed; " "the first is shown",
+                )
+            else:
+                seen[record["id"]] = name
+                results.cells.append(Cell(record, results))
+        if not results.cells:
+            self._problem(path, "", "holds no cell that can be shown")
+        self.sets.append(results)
+
+    def _free_label(self, label: str) -> str:
+        taken = {results.label for results in self.sets}
+        return next(name for name in (label, *(f"{label} ({n})" for n in range(2, len(taken) + 3))) if name not in taken)
+
+
+def _labelled(argument: str) -> tuple[str, pathlib.Path]:
+    """`LABEL=PATH`, unless a file is called so."""
+    path = pathlib.Path(argument)
+    label, equals, rest = argument.partition("=")
+    if equals and label and rest and "/" not in label and not path.exists():
+        return label, pathlib.Path(rest)
+    return "", path
+
+
+def _named(name: str, record: Any) -> str:
+    found = record.get("id") if isinstance(record, dict) else None
+    return f"{name} ({found})" if isinstance(found, str) else name
+
+
+def _whole_cells(text: str) -> Iterator[Any]:
+    start = re.search(r'"cells"\s*:\s*\[', text)
+    if not start:
+        return
+    decoder, position = json.JSONDecoder(), start.end()
+    while True:
+        position = re.compile(r"[\s,]*").match(text, position).end()  # type: ignore[union-attr]
+        try:
+            record, position = decoder.raw_decode(text, position)
+        except ValueError:
+            return
+        yield record

@@ -1,0 +1,214 @@
+"""Tables of what cells and benchmarks measured."""
+
+import bench as benches
+import units
+from figures import by_scenario
+from load import ResultSet
+from records import ARMS
+from tables import Table, Text, cell_link, number, shown
+
+WIRE = (
+    "traffic.all_gather_payload_bytes",
+    "traffic.all_gather_scale_bytes",
+    "traffic.reduce_scatter_bytes",
+    "traffic.all_reduce_bytes",
+    "traffic.collectives",
+)
+
+
+def wire_table(sets: list[ResultSet]) -> Table:
+    rows = []
+    for results in sets:
+        for cell in results.cells:
+            for arm in ARMS:
+                figures = [cell.figure(arm, metric) for metric in WIRE]
+                if figures[0].value is not None:
+                    rows.append(
+                        [cell_link(cell, cell.scenario), Text(cell.recipe), Text(cell.device), Text(arm), Text(results.label)]
+                        + [number(figure.value, figure.unit, figure.reason) for figure in figures]
+                        + [Text(cell.point, look="code")]
+                    )
+    return Table(
+        "wire",
+        [
+            "scenario",
+            "recipe",
+            "device",
+            "arm",
+            "set",
+            "all-gather, values",
+            "all-gather, scales",
+            "reduce-scatter",
+            "all-reduce",
+            "collectives",
+            "cell",
+        ],
+        rows,
+        search=True,
+    )
+
+
+HOST = ("host.pre_forward_ns", "host.pre_forward_allocations", "host.pre_forward_quantizer_copies")
+
+
+def host_table(sets: list[ResultSet]) -> Table:
+    rows = []
+    for results in sets:
+        for cell in results.cells:
+            for arm in ARMS:
+                figures = [cell.figure(arm, metric) for metric in HOST]
+                if figures[0].value is None:
+                    continue
+                samples = [v for v in ((cell.arm(arm) or {}).get("samples") or {}).get(HOST[0], []) if v is not None]
+                ranks = [
+                    number(samples[round(share * (len(samples) - 1))] if samples else None, "ns", "the samples were not kept")
+                    for share in (0.1, 0.9, 0.99)
+                ]
+                rows.append(
+                    [
+                        cell_link(cell, cell.scenario),
+                        Text(cell.recipe),
+                        Text(arm),
+                        Text(results.label),
+                        number(figures[0].value, "ns"),
+                        *ranks,
+                        number(len(samples) or None, "1", "the samples were not kept"),
+                        *(number(figure.value, figure.unit, figure.reason) for figure in figures[1:]),
+                        Text(cell.point, look="code"),
+                    ]
+                )
+    return Table(
+        "host",
+        [
+            "scenario",
+            "recipe",
+            "arm",
+            "set",
+            "p50",
+            "p10",
+            "p90",
+            "p99",
+            "samples kept",
+            "allocations",
+            "quantizer copies",
+            "cell",
+        ],
+        rows,
+    )
+
+
+PARITY = (
+    "parity.loss_gap",
+    "parity.output_sqnr_db",
+    "parity.grad_sqnr_db",
+    "parity.weight_sqnr_db",
+    "parity.weights_moved",
+    "parity.ranks_equal",
+)
+
+
+def parity_table(sets: list[ResultSet]) -> Table:
+    rows = []
+    for results in sets:
+        for cell in results.cells:
+            for arm in ("before", "after"):
+                figures = [cell.figure(arm, metric) for metric in PARITY]
+                if any(figure.value is not None for figure in figures):
+                    rows.append(
+                        [cell_link(cell, cell.scenario), Text(cell.recipe), Text(arm), Text(results.label)]
+                        + [shown(metric, figure) for metric, figure in zip(PARITY, figures)]
+                        + [Text(cell.point, look="code")]
+                    )
+    return Table(
+        "parity",
+        [
+            "scenario",
+            "recipe",
+            "arm",
+            "set",
+            "distance of the last loss",
+            "output SQNR",
+            "gradient SQNR",
+            "weight SQNR",
+            "weights moved",
+            "ranks equal",
+            "cell",
+        ],
+        rows,
+        search=True,
+    )
+
+
+def noise_table(sets: list[ResultSet], most: int) -> Table:
+    """Of the scenarios that the figure shows, which name every tensor."""
+    rows = []
+    for results in sets:
+        for cells in by_scenario(cell for cell in results.cells if not cell.fix).values():
+            for cell in cells:
+                for entry in (cell.arm("after") or {}).get("noise") or []:
+                    rows.append(
+                        [
+                            Text(cell.recipe),
+                            Text(entry["tensor"], look="code"),
+                            Text(entry["of"]),
+                            number(entry["sqnr_db"], "dB", entry.get("reason", "")),
+                            Text(results.label),
+                            cell_link(cell, cell.id),
+                        ]
+                    )
+                if len(rows) > most:
+                    return _noise(rows, f"The first {len(rows)} rows; the others are in the cells.")
+    return _noise(rows, "")
+
+
+def _noise(rows: list[list[Text]], caption: str) -> Table:
+    return Table("noise", ["recipe", "tensor", "of", "SQNR", "set", "cell"], rows, caption=caption, search=True)
+
+
+def ratios_table(bench: benches.Bench) -> Table:
+    rows = [
+        [
+            Text(ratio.name, look="code"),
+            Text(ratio.source),
+            Text(kind),
+            Text(ratio.to),
+            number(ratio.value, "1", ratio.reason),
+        ]
+        for kind, ratios in (("physical bound", benches.to_bounds(bench)), ("peer", benches.to_peers(bench)))
+        for ratio in ratios
+    ]
+    return Table("ratios", ["benchmark", "from", "against", "which", "ratio"], rows, search=True)
+
+
+def benches_table(bench: benches.Bench) -> Table:
+    rows = []
+    for peer, found in [("", bench.ours), *bench.peers.items()]:
+        for row in found:
+            rates = {"bytes_per_second": "B", "flops": "1"}
+            rate = [
+                (
+                    Text(units.ABSENT, look="absent")
+                    if row.counters.get(key) is None
+                    else Text(
+                        (
+                            units.figure(row.counters[key], unit) + "/s"
+                            if unit == "B"
+                            else f"{row.counters[key] / 1e12:.4g} TFLOP/s"
+                        ),
+                        row.counters[key],
+                        units.exact(row.counters[key], unit),
+                        look="number",
+                    )
+                )
+                for key, unit in rates.items()
+            ]
+            rows.append(
+                [
+                    Text(row.name, look="code"),
+                    Text(peer or "fp8lab"),
+                    Text(row.source),
+                    number(row.nanoseconds, "ns", row.reason),
+                    *rate,
+                ]
+            )
+    return Table("benches", ["benchmark", "of", "from", "time", "bytes", "operations"], rows, search=True)

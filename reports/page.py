@@ -1,0 +1,252 @@
+"""A report's sections, and the same of them as one HTML page and as Markdown."""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import jinja2
+
+import bench as benches
+import measure_tables
+import set_tables
+import tables
+import units
+from figures import Plot
+from load import Problem, ResultSet
+from records import ARMS, GOOD_VERDICTS
+from tables import Table, Text
+
+TEMPLATES = pathlib.Path(__file__).parent / "templates"
+MOST_NOISE_ROWS = 400
+
+
+@dataclasses.dataclass
+class Section:
+    name: str
+    title: str
+    text: str
+    tables: list[Table] = dataclasses.field(default_factory=list)
+    plots: list[Plot] = dataclasses.field(default_factory=list)
+    absent: str = ""  # why there is nothing to show
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.plots and not any(table.rows for table in self.tables)
+
+
+@dataclasses.dataclass
+class Report:
+    title: str
+    line: str
+    sets: list[ResultSet]
+    problems: list[Problem]
+    sections: list[Section]
+
+    @property
+    def plots(self) -> list[Plot]:
+        return [plot for section in self.sections for plot in section.plots]
+
+
+def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Plot], problems: list[Problem]) -> Report:
+    def of(section: str) -> list[Plot]:
+        return [plot for plot in plots if plot.section == section]
+
+    compared, note = set_tables.compare_table(sets)
+    sections = [
+        Section(
+            "sets",
+            "Result sets",
+            "What this report is made of.",
+            [set_tables.sets_table(sets)],
+            absent="no result set could be read",
+        ),
+        Section(
+            "attention",
+            "Needs attention",
+            "Cells that did not come out as their scenarios expect, and skipped ones.",
+            [tables.attention_table(sets)],
+            absent="Every cell came out as its scenario expects.",
+        ),
+        Section(
+            "fixes",
+            "Verdicts by fix",
+            "One row for each scenario and metric that shows a fix, of the cell in which it shows most. "
+            "Predicted figures come from closed formulas that share no code with the runtime.",
+            [tables.fixes_table(sets)],
+            absent="no cell names a fix",
+        ),
+        Section(
+            "claims",
+            "Claims of the source documents",
+            "A line for every figure that a document names: what it claims, what the "
+            "formulas predict, what was measured and where.",
+            [tables.claims_table(sets)],
+            absent="no scenario of these results carries a claim",
+        ),
+        Section(
+            "timelines",
+            "Memory timelines",
+            "Of each fix the cells in which memory differs most.",
+            plots=of("timelines"),
+            absent="no result set holds the timelines of a fix's memory",
+        ),
+        Section(
+            "holders", "Holders at the peak", "", plots=of("holders"), absent="no cell says who holds memory at its peak"
+        ),
+        Section(
+            "wire",
+            "Bytes on the wire",
+            "Per rank and step, by recipe.",
+            [measure_tables.wire_table(sets)],
+            of("wire"),
+            absent="no cell measured traffic",
+        ),
+        Section(
+            "host",
+            "Time before forward",
+            "What the host does before a sharded layer's first kernel.",
+            [measure_tables.host_table(sets)],
+            of("host"),
+            absent="no cell measured the host",
+        ),
+        Section(
+            "losses",
+            "Losses",
+            "Each recipe against BF16, on the same data.",
+            [measure_tables.parity_table(sets)],
+            of("losses"),
+            absent="no cell measured parity",
+        ),
+        Section(
+            "noise",
+            "Noise by tensor",
+            "",
+            [measure_tables.noise_table(sets, MOST_NOISE_ROWS)],
+            of("noise"),
+            absent="no cell measured tensors against BF16's",
+        ),
+        Section(
+            "ratios",
+            "Ratios to bounds and peers",
+            "From the benchmarks' own counters, and from rows of one name in a peer's file.",
+            [measure_tables.ratios_table(bench), measure_tables.benches_table(bench)],
+            of("ratios"),
+            absent="no benchmark file was given, nor found under bench/ of a result set",
+        ),
+        Section(
+            "plain",
+            "Other scenarios",
+            "Scenarios that hold a property and name no fix.",
+            [tables.plain_table(sets)],
+            absent="every cell names a fix",
+        ),
+        Section(
+            "compare",
+            "Side by side",
+            "Equal cells of several sets, or on several devices: the figures that differ, widest first.",
+            [compared],
+            absent=note if compared.caption else "",
+        ),
+        Section(
+            "environment",
+            "Environment",
+            "Rows that differ between sets are marked.",
+            [set_tables.environment_table(sets, bench)],
+            absent="no environment was recorded",
+        ),
+        Section(
+            "cells",
+            "All cells",
+            "Choose a cell to see everything it measured; its address can be sent to others.",
+            [tables.cells_table(sets)],
+            absent="no cell could be read",
+        ),
+    ]
+    if problems:
+        sections.insert(
+            0,
+            Section(
+                "problems", "What could not be read", "These parts are missing below.", [set_tables.problems_table(problems)]
+            ),
+        )
+    cells = [cell for results in sets for cell in results.cells]
+    good = sum(cell.verdict in GOOD_VERDICTS for cell in cells)
+    of_sets = f"{len(sets)} result set{'s' * (len(sets) != 1)}"
+    line = f"{len(cells):,} cells of {of_sets}; {good:,} as expected, {len(cells) - good:,} not."
+    return Report(title, line, sets, problems, sections)
+
+
+def details(sets: list[ResultSet]) -> str:
+    """Every figure of every cell, for the page to unfold; metrics and reasons by number, because there are many."""
+    metrics: dict[tuple[str, str], int] = {}
+    reasons: dict[str, int] = {}
+    out: dict[str, Any] = {}
+    for results in sets:
+        for cell in results.cells:
+            arms: dict[str, Any] = {}
+            for name in ARMS:
+                arm = cell.arm(name)
+                if arm is None:
+                    continue
+                rows = [
+                    [
+                        metrics.setdefault((metric, entry["unit"]), len(metrics)),
+                        entry["value"],
+                        entry["predicted"],
+                        *([reasons.setdefault(entry["reason"], len(reasons))] if entry.get("reason") else []),
+                    ]
+                    for metric, entry in arm["metrics"].items()
+                    if not metric.startswith("memory.predicted_")
+                ]
+                arms[name] = {
+                    "status": cell.ending(name) or "ok",
+                    "rows": rows,
+                    "reason": arm.get("reason") or "",
+                    "retained": [[entry["holder"], entry["bytes"]] for entry in (arm.get("retained_by_holder") or [])[:8]],
+                }
+            gates = [
+                [gate["text"], gate["pass"], gate["observed"], gate["limit"], gate.get("detail", "")]
+                for gate in cell.record["gates"]
+            ]
+            out[cell.anchor] = {"title": cell.record["title"], "arms": arms, "gates": gates}
+    document = {"metrics": list(metrics), "reasons": list(reasons), "cells": out}
+    return json.dumps(document, separators=(",", ":")).replace("</", "<\\/")
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+        keep_trailing_newline=True,
+    )
+    environment.filters["md"] = _markdown
+    return environment
+
+
+def html(report: Report, svgs: dict[str, str]) -> str:
+    environment = _environment()
+    environment.autoescape = True
+    return environment.get_template("report.html").render(
+        report=report,
+        svgs=svgs,
+        details=details(report.sets),
+        style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
+        script=(TEMPLATES / "report.js").read_text(encoding="utf-8"),
+    )
+
+
+def markdown(report: Report) -> str:
+    return _environment().get_template("report.md").render(report=report, absent=units.ABSENT)
+
+
+def _markdown(text: Text | str) -> str:
+    plain = text.text if isinstance(text, Text) else text
+    plain = plain.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+    return (
+        f"`{plain.replace('`', '')}`"
+        if isinstance(text, Text) and text.look == "code" and plain
+        else plain.replace("*", "\\*")
+    )

@@ -1,0 +1,165 @@
+"""A report as PDF, by matplotlib alone: tables as pages of text, figures as they are, sections listed on the first page."""
+
+import pathlib
+import textwrap
+from typing import Any
+
+import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.backends.backend_pdf import PdfPages
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Rectangle
+
+from page import Report, Section
+from plot import paint
+from style import GRID, INK, PAGE
+from tables import Table, Text
+
+WIDTH, HEIGHT = 11.69, 8.27  # A4, landscape, inches
+MARGIN = 0.45
+SIZE = 6.2  # points
+LINE = SIZE * 1.3 / 72
+ASCENT = SIZE * 0.93 / 72
+CHARACTER = SIZE * 0.53 / 72  # the mean width of a character of Helvetica, and some
+LONGEST, MOST_LINES = 90, 6
+# Every reader has these fonts, and a string of theirs is written whole: tables have tens of thousands.
+CORE_FONTS = {"pdf.use14corefonts": True}
+
+
+class _Strings(Artist):
+    """Many short lines at fixed places. Text artists would measure each of them, and a report has tens of thousands."""
+
+    def __init__(self, bold: bool) -> None:
+        super().__init__()
+        self.strings: list[tuple[float, float, str]] = []  # inches from the upper left corner
+        self.font = FontProperties(family="Helvetica", size=SIZE, weight="bold" if bold else "normal")
+        self.set_zorder(5)
+
+    def draw(self, renderer: Any) -> None:
+        context = renderer.new_gc()
+        context.set_foreground(INK)
+        for x, y, text in self.strings:
+            renderer.draw_text(context, x * self.figure.dpi, (HEIGHT - y - ASCENT) * self.figure.dpi, text, self.font, 0)
+        context.restore()
+
+
+def write(report: Report, path: pathlib.Path) -> None:
+    with PdfPages(path, metadata={"Title": report.title, "CreationDate": None}) as pages:
+        _title_page(report, pages)
+        for section in report.sections:
+            if section.is_empty:
+                continue
+            for plot in section.plots:
+                figure = paint(plot)
+                figure.suptitle(
+                    f"{section.title}: {_shortened(plot.title, 150)}",
+                    x=0.01,
+                    y=1.04,
+                    ha="left",
+                    fontsize=9,
+                    fontweight="bold",
+                )
+                figure.text(0.01, -0.01, textwrap.fill(plot.caption, 190), fontsize=7, va="top")
+                pages.savefig(figure, bbox_inches="tight", pad_inches=0.25)
+            for table in section.tables:
+                if table.rows:
+                    _table_pages(section, table, pages)
+
+
+def _shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _sheet() -> Figure:
+    return Figure(figsize=(WIDTH, HEIGHT), facecolor=PAGE)
+
+
+def _text(figure: Figure, x: float, y: float, text: str, **look: Any) -> None:
+    """`x` and `y` in inches from the upper left corner."""
+    figure.text(x / WIDTH, 1 - y / HEIGHT, text, va="top", parse_math=False, fontfamily="Helvetica", **look)
+
+
+def _title_page(report: Report, pages: PdfPages) -> None:
+    figure = _sheet()
+    _text(figure, MARGIN, 0.5, report.title, fontsize=20, fontweight="bold")
+    _text(figure, MARGIN, 1.0, report.line + " MiB is 2^20 bytes; – is an absent figure.", fontsize=10)
+    lines = [f"{section.title}" + (f": {section.absent}" if section.is_empty else "") for section in report.sections]
+    _text(figure, MARGIN, 1.5, "\n".join(_shortened(line, 150) for line in lines), fontsize=9, linespacing=1.6)
+    with matplotlib.rc_context(CORE_FONTS):
+        pages.savefig(figure)
+
+
+def _wrapped(entry: Text, width: int) -> list[str]:
+    lines = textwrap.wrap(entry.text, width, break_on_hyphens=False) or [""]
+    return lines if len(lines) <= MOST_LINES else lines[: MOST_LINES - 1] + [_shortened(lines[MOST_LINES - 1] + "…", width)]
+
+
+def _widths(table: Table) -> list[int]:
+    """Characters by column, all of them fitting the page: the widest columns give most."""
+    room = (WIDTH - 2 * MARGIN) / CHARACTER - 2 * len(table.columns)
+    widths = [min(LONGEST, max(len(name), *(len(row[i].text) for row in table.rows))) for i, name in enumerate(table.columns)]
+    while sum(widths) > room and max(widths) > 8:
+        widths[widths.index(max(widths))] -= 1
+    return [max(width, 4) for width in widths]
+
+
+def _table_pages(section: Section, table: Table, pages: PdfPages) -> None:
+    widths = _widths(table)
+    head = [textwrap.wrap(name, width) or [""] for name, width in zip(table.columns, widths)]
+    rows = [[_wrapped(entry, width) for entry, width in zip(row, widths)] for row in table.rows]
+    start = 0
+    while start < len(rows):
+        figure = _sheet()
+        _text(
+            figure,
+            MARGIN,
+            0.3,
+            section.title + (f" ({table.name})" if len(section.tables) > 1 else ""),
+            fontsize=10,
+            fontweight="bold",
+        )
+        y = 0.6
+        y = _place(figure, y, [head], widths, bold=True) + 0.03
+        start, placed = _page_rows(figure, y, rows, start)
+        _place(figure, y, placed, widths)
+        with matplotlib.rc_context(CORE_FONTS):
+            pages.savefig(figure)
+
+
+def _page_rows(figure: Figure, y: float, rows: list[list[list[str]]], start: int) -> tuple[int, list[list[list[str]]]]:
+    """The rows that fit below `y`, with lines between them; and the next row."""
+    placed: list[list[list[str]]] = []
+    while start < len(rows):
+        height = max(map(len, rows[start])) * LINE
+        if placed and y + height > HEIGHT - MARGIN:
+            break
+        if len(placed) % 2:
+            figure.patches.append(
+                Rectangle(
+                    (MARGIN / WIDTH, 1 - (y + height) / HEIGHT),
+                    1 - 2 * MARGIN / WIDTH,
+                    height / HEIGHT,
+                    facecolor=GRID,
+                    alpha=0.35,
+                    edgecolor="none",
+                    transform=figure.transFigure,
+                )
+            )
+        placed.append(rows[start])
+        y += height
+        start += 1
+    return start, placed
+
+
+def _place(figure: Figure, y: float, rows: list[list[list[str]]], widths: list[int], bold: bool = False) -> float:
+    """Rows of wrapped entries from `y` on; returns where they end."""
+    strings = _Strings(bold)
+    for row in rows:
+        x = MARGIN
+        for lines, width in zip(row, widths):
+            strings.strings += [(x, y + number * LINE, line) for number, line in enumerate(lines) if line]
+            x += (width + 2) * CHARACTER
+        y += max(map(len, row)) * LINE
+    figure.add_artist(strings)
+    return y

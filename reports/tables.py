@@ -1,0 +1,242 @@
+"""What a table is, and the tables of verdicts: with every figure's unit, exact value and reason of absence."""
+
+import dataclasses
+
+import units
+from figures import by_scenario, headlines
+from load import Cell, Figure, ResultSet
+from records import ARMS, GOOD_VERDICTS, VERDICTS
+
+
+@dataclasses.dataclass
+class Text:
+    """One entry of a table. `sort` orders it; `note` is what pointing at it shows; `link` an anchor of the page."""
+
+    text: str
+    sort: float | str | None = None
+    note: str = ""
+    link: str = ""
+    look: str = ""  # good, bad, absent, number, code, prose
+
+
+@dataclasses.dataclass
+class Table:
+    name: str
+    columns: list[str]
+    rows: list[list[Text]]
+    anchors: list[str] = dataclasses.field(default_factory=list)  # of rows, where they have one
+    caption: str = ""
+    search: bool = False
+
+
+def number(value: float | None, unit: str, reason: str = "") -> Text:
+    if value is None:
+        return Text(units.ABSENT, None, reason or "absent", look="absent")
+    return Text(units.figure(value, unit), value, units.exact(value, unit), look="number")
+
+
+def shown(metric: str, figure: Figure) -> Text:
+    """Yes or no for what is one of the two."""
+    if figure.value in (0, 1) and metric.rsplit(".")[-1] in (
+        "ranks_equal",
+        "gathered_equals_whole",
+        "bitwise_equal",
+        "losses_equal",
+    ):
+        return Text("yes" if figure.value else "no", figure.value, str(int(figure.value)))
+    return number(figure.value, figure.unit, figure.reason)
+
+
+def verdict_text(verdict: str) -> Text:
+    return Text(verdict, VERDICTS.index(verdict), look="good" if verdict in GOOD_VERDICTS else "bad")
+
+
+def cell_link(cell: Cell, text: str = "") -> Text:
+    return Text(text or cell.point, text or cell.point, cell.id, "#" + cell.anchor, "code")
+
+
+def counts(cells: list[Cell]) -> Text:
+    found = {verdict: sum(cell.verdict == verdict for cell in cells) for verdict in VERDICTS}
+    bad = any(count and verdict not in GOOD_VERDICTS for verdict, count in found.items())
+    return Text(
+        ", ".join(f"{count} {verdict}" for verdict, count in found.items() if count),
+        len(cells),
+        look="bad" if bad else "good",
+    )
+
+
+def _claimed(cells: list[Cell], metric: str) -> Text:
+    for cell in cells:
+        for claim in cell.record["claims"]:
+            if claim["metric"] == metric:
+                arm = claim["arm"]
+                return Text(
+                    f"{units.figure(claim['value'], claim['unit'])} ({arm})",
+                    claim["value"],
+                    f"{claim['source']}: {claim['words']}",
+                )
+    return Text(units.ABSENT, None, "upstream names no figure of this", look="absent")
+
+
+def fixes_table(sets: list[ResultSet]) -> Table:
+    """A row for each scenario and metric that shows a fix, of the cell in which it shows most."""
+    rows = []
+    for results in sets:
+        for scenario, cells in by_scenario(cell for cell in results.cells if cell.fix).items():
+            first = cells[0]
+            head = [
+                Text(first.fix, look="code"),
+                Text(", ".join(first.record["upstream"])),
+                Text(results.label),
+                Text(scenario, look="code"),
+            ]
+            found = headlines(cells)
+            for headline in found:
+                cell, metric = headline.cell, headline.metric
+                before, after = cell.figure("before", metric), cell.figure("after", metric)
+                rows.append(
+                    head
+                    + [
+                        counts(cells),
+                        Text(metric, look="code"),
+                        shown(metric, before),
+                        shown(metric, after),
+                        number(before.predicted, before.unit, "no closed form"),
+                        number(after.predicted, after.unit, "no closed form"),
+                        _claimed(cells, metric),
+                        Text(cell.device),
+                        cell_link(cell),
+                    ]
+                )
+            broken = next((cell for cell in cells if cell.ending("before") and not cell.ending("after")), None)
+            if broken:
+                rows.append(
+                    head
+                    + [
+                        counts(cells),
+                        Text("how the run ends"),
+                        Text(broken.ending("before"), note=str((broken.arm("before") or {}).get("reason"))),
+                        Text("works"),
+                        Text(units.ABSENT, look="absent"),
+                        Text(units.ABSENT, look="absent"),
+                        Text(units.ABSENT, look="absent"),
+                        Text(broken.device),
+                        cell_link(broken),
+                    ]
+                )
+            elif not found:
+                gap = Text(units.ABSENT, None, "no metric differs between the sides", look="absent")
+                rows.append(
+                    head
+                    + [counts(cells), Text("no difference"), gap, gap, gap, gap, gap, Text(first.device), cell_link(first)]
+                )
+    return Table(
+        "fixes",
+        [
+            "fix",
+            "upstream",
+            "set",
+            "scenario",
+            "cells",
+            "metric",
+            "before",
+            "after",
+            "predicted before",
+            "predicted after",
+            "claimed upstream",
+            "device",
+            "shown by",
+        ],
+        rows,
+    )
+
+
+def plain_table(sets: list[ResultSet]) -> Table:
+    rows = [
+        [
+            Text(results.label),
+            Text(scenario, look="code"),
+            Text(cells[0].record["title"], look="prose"),
+            counts(cells),
+            Text(", ".join(sorted({cell.device for cell in cells}))),
+            Text(", ".join(dict.fromkeys(cell.recipe for cell in cells))),
+        ]
+        for results in sets
+        for scenario, cells in by_scenario(cell for cell in results.cells if not cell.fix).items()
+    ]
+    return Table("plain", ["set", "scenario", "what it holds", "cells", "devices", "recipes"], rows)
+
+
+def claims_table(sets: list[ResultSet]) -> Table:
+    rows = []
+    for results in sets:
+        for cell in results.cells:
+            for claim in cell.record["claims"]:
+                figure = cell.figure(claim["arm"], claim["metric"])
+                unit = figure.unit or claim["unit"]
+                in_base = claim["value"] * (units.factor(claim["unit"], unit) or 1.0)
+                rows.append(
+                    [
+                        Text(claim["source"]),
+                        Text(claim["words"], look="prose"),
+                        Text(f"{claim['metric']}, {claim['arm']}", look="code"),
+                        Text(
+                            units.figure(claim["value"], claim["unit"]),
+                            in_base,
+                            units.exact(claim["value"], claim["unit"]),
+                            look="number",
+                        ),
+                        number(claim.get("predicted"), unit, "no closed form"),
+                        number(claim.get("measured"), unit, cell.record["reason"] or figure.reason),
+                        Text(f"{cell.device}, {cell.record['config'].get('arch', '')}".rstrip(", ")),
+                        Text(results.label),
+                        cell_link(cell, cell.scenario),
+                        Text(claim.get("note", ""), look="prose"),
+                    ]
+                )
+    return Table(
+        "claims", ["source", "claim", "figure", "claimed", "predicted", "measured", "device", "set", "cell", "note"], rows
+    )
+
+
+def attention_table(sets: list[ResultSet]) -> Table:
+    rows = [
+        [
+            verdict_text(cell.verdict),
+            cell_link(cell, cell.id),
+            Text(results.label),
+            Text(cell.record["reason"] or "", look="prose"),
+        ]
+        for results in sets
+        for cell in results.cells
+        if cell.verdict not in GOOD_VERDICTS or cell.verdict == "skipped"
+    ]
+    return Table("attention", ["verdict", "cell", "set", "why"], rows)
+
+
+def cells_table(sets: list[ResultSet]) -> Table:
+    rows, anchors = [], []
+    for results in sets:
+        for cell in results.cells:
+            gates = cell.record["gates"]
+            held = sum(gate["pass"] is True for gate in gates)
+            peak = [cell.figure(arm, "memory.peak_bytes") for arm in ARMS]
+            rows.append(
+                [
+                    verdict_text(cell.verdict),
+                    cell_link(cell, cell.id),
+                    Text(results.label),
+                    Text(cell.fix or units.ABSENT, look="code"),
+                    Text(f"{held} of {len(gates)}", held, look="number" if held == len(gates) else "bad"),
+                ]
+                + [number(figure.value, "B", figure.reason) for figure in peak]
+                + [number(round(cell.record["seconds"], 2), "s")]
+            )
+            anchors.append(cell.anchor)
+    return Table(
+        "cells",
+        ["verdict", "cell", "set", "fix", "gates that hold", "peak before", "peak after", "peak BF16", "time"],
+        rows,
+        anchors,
+        search=True,
+    )

@@ -1,0 +1,66 @@
+"""Chrome and Perfetto traces: a span for each phase, counters of bytes by kind of holder. A process is one rank's arm.
+
+A timeline knows the order of events and no clock, so a microsecond of the trace is one event.
+"""
+
+import json
+import pathlib
+from typing import Any
+
+from timeline import KINDS, Timeline, segments
+
+
+def events(timeline: Timeline, name: str, rank: int, pid: int) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = [
+        {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": f"rank {rank}: {name}"}},
+        {"ph": "M", "pid": pid, "name": "process_labels", "args": {"labels": "1 us is one event"}},
+        {"ph": "M", "pid": pid, "tid": 0, "name": "thread_name", "args": {"name": "phases"}},
+    ]
+    for segment in segments(timeline):
+        out.append(
+            {
+                "ph": "X",
+                "pid": pid,
+                "tid": 0,
+                "name": segment.phase,
+                "cat": "phase",
+                "ts": segment.first,
+                "dur": segment.last - segment.first,
+                "args": {"step": segment.step},
+            }
+        )
+    for mark in timeline.marks:
+        out.append(
+            {
+                "ph": "i",
+                "pid": pid,
+                "tid": 0,
+                "s": "p",
+                "name": mark.name,
+                "ts": mark.event,
+                "args": {"live_bytes": mark.live_bytes, "retained_bytes": mark.retained_bytes},
+            }
+        )
+    held = dict.fromkeys(dict.fromkeys([*KINDS, *(holder.kind for holder in timeline.holders)]), 0)
+    present = {holder.kind for holder in timeline.holders}
+    for number, event in enumerate(timeline.events):
+        for holder, change in timeline.changes(number):
+            held[timeline.holders[holder].kind] += change
+        out.append(
+            {
+                "ph": "C",
+                "pid": pid,
+                "name": "bytes by holder",
+                "ts": number,
+                "args": {kind: size for kind, size in held.items() if kind in present},
+            }
+        )
+    return out
+
+
+def write(arms: list[tuple[str, Timeline]], rank: int, cell_id: str, path: pathlib.Path) -> None:
+    """The arms of one cell, beside each other."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    all_events = [event for pid, (arm, timeline) in enumerate(arms) for event in events(timeline, arm, rank, pid)]
+    document = {"displayTimeUnit": "ms", "otherData": {"cell": cell_id}, "traceEvents": all_events}
+    path.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
