@@ -50,7 +50,7 @@ __device__ void settle(std::uint32_t largest, const Result& result) {
   atomicExch(&meeting.arrived, 0u);
 }
 
-/// Rows of whole octets; a contiguous matrix is one row, and the elements that fill no octet are a few behind it.
+/// Rows of whole octets, fewer than 2^32 of them; a contiguous matrix is one row, and the elements that fill no octet are a few behind it.
 struct OctetRows {
   const std::byte* data;
   std::int64_t pitch;  ///< bytes
@@ -75,7 +75,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) amax_octet
       else if (in.rows == 1)
         octets[k].load(in.data + at * kBytes);
       else
-        octets[k].load(in.data + at / in.octets_per_row * in.pitch + at % in.octets_per_row * kBytes);
+        octets[k].load(in.data + static_cast<std::uint32_t>(at) / in.octets_per_row * in.pitch +
+                       static_cast<std::uint32_t>(at) % in.octets_per_row * kBytes);
     }
 #pragma unroll
     for (int k = 0; k < kOctets; ++k) largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octets[k]));
