@@ -9,8 +9,8 @@
 #include "ops/elementwise.h"
 #include "ops/norm.h"
 
-// The card's memory-bound operations on the shapes of a Llama-3 8B layer, beside how fast it copies. Bytes are each operand's once;
-// what a norm keeps per row and per column is left out.
+// The card's memory-bound operations on the shapes of a Llama-3 8B layer, beside how fast it copies. Bytes are each operand's
+// once; what a norm keeps per row and per column is left out.
 namespace fp8lab {
 namespace {
 
@@ -25,7 +25,9 @@ class Turns {
   Turns(const Shape& shape, DType dtype, std::uint64_t seed = 1) {
     const int count = rotations_past_l2(TensorSpec{shape, dtype}.bytes());
     for (int i = 0; i < count; ++i)
-      tensors_.push_back(dtype == DType::kE4M3 ? codes(shape) : random_tensor(*card(), shape, dtype, seed + static_cast<std::uint64_t>(i)));
+      tensors_.push_back(dtype == DType::kE4M3
+                             ? codes(shape)
+                             : random_tensor(*card(), shape, dtype, seed + static_cast<std::uint64_t>(i)));
   }
   const Tensor& operator[](int i) const { return tensors_[static_cast<std::size_t>(i) % tensors_.size()]; }
   std::int64_t bytes() const { return tensors_[0].bytes(); }
@@ -33,7 +35,8 @@ class Turns {
  private:
   static Tensor codes(const Shape& shape) {
     const Tensor tensor = card()->allocate({shape, DType::kE4M3}, in_flight());
-    card()->launch(&KernelTable::cast, CastArgs{.in = random_tensor(*card(), shape, DType::kBF16).view(), .out = tensor.view()});
+    card()->launch(&KernelTable::cast,
+                   CastArgs{.in = random_tensor(*card(), shape, DType::kBF16).view(), .out = tensor.view()});
     return tensor;
   }
   std::vector<Tensor> tensors_;
@@ -59,7 +62,8 @@ void norm_forward_row(benchmark::State& state, NormKind kind, std::int64_t cols,
 void norm_backward_row(benchmark::State& state, NormKind kind, std::int64_t cols, DType dtype) {
   const Turns x(Shape{kTokens, cols}, dtype), grad_y(Shape{kTokens, cols}, dtype, 100);
   const Tensor gamma = random_tensor(*card(), {cols}, dtype, 5);
-  const Tensor mean = random_tensor(*card(), {kTokens, 1}, DType::kF32, 6, 0.01f), rstd = random_tensor(*card(), {kTokens, 1}, DType::kF32, 7);
+  const Tensor mean = random_tensor(*card(), {kTokens, 1}, DType::kF32, 6, 0.01f),
+               rstd = random_tensor(*card(), {kTokens, 1}, DType::kF32, 7);
   time_on_card(state, {.bytes = 3 * x.bytes()}, [&](int i) {
     norm_backward(*card(), {.kind = kind,
                             .grad_y = grad_y[i],
@@ -81,6 +85,39 @@ void activation_row(benchmark::State& state, ActivationKind kind, bool backward)
                         [&](int i) { activation_forward(*card(), kind, x[i], in_flight()); });
   time_on_card(state, {.bytes = 2 * x.bytes() + grad_y.bytes()},
                [&](int i) { activation_backward(*card(), kind, grad_y[i], x[i], in_flight()); });
+}
+
+/// A result that is never stored in 16 bits.
+Quantizer unstored(const char* recipe, bool both) {
+  Quantizer quantizer{.format = make_recipe(recipe).activation, .orientations = {true, both}, .holder = in_flight()};
+  if (!quantizer.format.per_tensor()) return quantizer;
+  quantizer.scale = card()->allocate({Shape{1}, DType::kF32}, in_flight());
+  quantizer.amax = card()->allocate({Shape{1}, DType::kF32}, in_flight());
+  fill(*card(), quantizer.scale, 64.0f);
+  fill(*card(), quantizer.amax, 0.0f);
+  return quantizer;
+}
+
+void norm_quantize_row(benchmark::State& state, const char* recipe, bool both) {
+  const Turns x(Shape{kTokens, kHidden}, kType);
+  const Quantizer quantizer = unstored(recipe, both);
+  const NormInputs inputs{
+      .kind = NormKind::kRmsNorm, .x = x[0], .gamma = random_tensor(*card(), {kHidden}, kType, 5), .beta = {}};
+  const std::int64_t written = norm_quantize(*card(), inputs, quantizer).y.bytes();
+  time_on_card(state, {.bytes = x.bytes() + written}, [&](int i) {
+    NormInputs turn = inputs;
+    turn.x = x[i];
+    turn.statistics_holder = in_flight();
+    norm_quantize(*card(), turn, quantizer);
+  });
+}
+
+void activation_quantize_row(benchmark::State& state, const char* recipe, bool both) {
+  const Turns x(Shape{kTokens, 2 * kFfn}, kType);
+  const Quantizer quantizer = unstored(recipe, both);
+  const std::int64_t written = activation_quantize(*card(), ActivationKind::kSwiglu, x[0], quantizer).bytes();
+  time_on_card(state, {.bytes = x.bytes() + written},
+               [&](int i) { activation_quantize(*card(), ActivationKind::kSwiglu, x[i], quantizer); });
 }
 
 void transpose_row(benchmark::State& state, DType dtype, std::int64_t cols) {
@@ -106,8 +143,9 @@ void column_sum_row(benchmark::State& state) {
 
 void rope_row(benchmark::State& state) {
   const Turns x(Shape{kTokens, kHidden}, kType);
-  time_on_card(state, {.bytes = 2 * x.bytes()},
-               [&](int i) { rope(*card(), {.x = x[i], .batch = 2, .heads = 32, .base = 500000.0, .holder = in_flight()}); });
+  time_on_card(state, {.bytes = 2 * x.bytes()}, [&](int i) {
+    rope(*card(), {.x = x[i], .batch = 2, .heads = 32, .base = 500000.0, .holder = in_flight()});
+  });
 }
 
 void dropout_row(benchmark::State& state) {
@@ -131,10 +169,26 @@ void register_rows() {
         add_row(fmt::format("{}/backward/{}", norm.name, shape),
                 [=](benchmark::State& state) { norm_backward_row(state, norm.kind, cols, dtype); });
       }
-  for (const auto& [kind, label] : {std::pair{ActivationKind::kSwiglu, "swiglu"}, std::pair{ActivationKind::kGelu, "gelu"}})
+  for (const auto& [kind, label] :
+       {std::pair{ActivationKind::kSwiglu, "swiglu"}, std::pair{ActivationKind::kGelu, "gelu"}})
     for (const bool backward : {false, true})
       add_row(fmt::format("{}/{}/{}x{}/bf16", label, backward ? "backward" : "forward", kTokens, kFfn),
               [kind = kind, backward](benchmark::State& state) { activation_row(state, kind, backward); });
+  const struct {
+    const char* recipe;
+    const char* direction;
+    bool both;
+  } casts[] = {{"delayed", "rowwise", false},
+               {"delayed", "both", true},
+               {"block", "rowwise", false},
+               {"mxfp8", "rowwise", false}};
+  for (const auto& cast : casts) {
+    const std::string label = fmt::format("{}/{}/{}x", cast.recipe, cast.direction, kTokens);
+    add_row(fmt::format("rms_norm_quantize/{}{}/bf16", label, kHidden),
+            [=](benchmark::State& state) { norm_quantize_row(state, cast.recipe, cast.both); });
+    add_row(fmt::format("swiglu_quantize/{}{}/bf16", label, kFfn),
+            [=](benchmark::State& state) { activation_quantize_row(state, cast.recipe, cast.both); });
+  }
   for (const DType dtype : {DType::kE4M3, DType::kBF16})
     for (const std::int64_t cols : {kHidden, kFfn})
       add_row(fmt::format("transpose/{}x{}/{}", kTokens, cols, name(dtype)),

@@ -1,14 +1,13 @@
-#include <gtest/gtest.h>
-
 #include <fmt/core.h>
+#include <gtest/gtest.h>
 
 #include "core/float_bits.h"
 #include "ops/activation.h"
 #include "support/both_devices.h"
 
-// Every element-wise kernel, sum and norm of the card against the host's, in every byte: over types, strides, and shapes that take
-// wide runs (16-byte multiples), their odd ends, rows of runs that registers hold (norms up to 16384 columns), and the paths for
-// anything else.
+// Every element-wise kernel, sum and norm of the card against the host's, in every byte: over types, strides, and shapes that
+// take wide runs (16-byte multiples), their odd ends, rows of runs that registers hold (norms up to 16384 columns), and the
+// paths for anything else.
 namespace fp8lab {
 namespace {
 
@@ -47,7 +46,8 @@ TEST_F(OnCard, CastMovesEveryBitWithinAType) {
       for (const Layout from : kLayouts)
         for (const Layout to : kLayouts) {
           const Matrix in = matrix(dtype, size, from).scrambled(1), out = matrix(dtype, size, to).scrambled(2);
-          both_.launch(&KernelTable::cast, [&](std::size_t side) { return CastArgs{.in = in[side], .out = out[side]}; });
+          both_.launch(&KernelTable::cast,
+                       [&](std::size_t side) { return CastArgs{.in = in[side], .out = out[side]}; });
           EXPECT_EQ(out.difference(), "") << words(dtype, size, from) << " to " << static_cast<int>(to);
         }
 }
@@ -70,7 +70,8 @@ TEST_F(OnCard, CastConvertsEveryPairOfTypes) {
         for (const Size size : {Size{3, 17}, Size{131, 264}}) {
           const Matrix in = matrix(from, size, layout).scrambled(3);
           const Matrix out = matrix(to, size, layout == Layout::kOdd ? Layout::kContiguous : layout).scrambled(4);
-          both_.launch(&KernelTable::cast, [&](std::size_t side) { return CastArgs{.in = in[side], .out = out[side]}; });
+          both_.launch(&KernelTable::cast,
+                       [&](std::size_t side) { return CastArgs{.in = in[side], .out = out[side]}; });
           EXPECT_EQ(out.difference(), "") << words(from, size, layout) << " to " << name(to);
         }
     }
@@ -80,14 +81,17 @@ TEST_F(OnCard, FillAndRandomWriteTheSameBits) {
   for (const DType dtype : kReal)
     for (const Layout layout : kLayouts)
       for (const Size size : kSizes) {
-        const Matrix filled = matrix(dtype, size, layout).scrambled(1), drawn = matrix(dtype, size, layout).scrambled(2);
+        const Matrix filled = matrix(dtype, size, layout).scrambled(1),
+                     drawn = matrix(dtype, size, layout).scrambled(2);
         for (const float value : {0.3f, 0.0f, -0.0f}) {
-          both_.launch(&KernelTable::fill, [&](std::size_t side) { return FillArgs{.out = filled[side], .value = value}; });
+          both_.launch(&KernelTable::fill,
+                       [&](std::size_t side) { return FillArgs{.out = filled[side], .value = value}; });
           EXPECT_EQ(filled.difference(), "") << words(dtype, size, layout) << " of " << value;
         }
         for (const bool normal : {true, false}) {
           both_.launch(&KernelTable::random, [&](std::size_t side) {
-            return RandomArgs{.out = drawn[side], .seed = 7, .stream = 1ull << 40, .row_offset = 3, .normal = normal, .scale = 0.02f};
+            return RandomArgs{
+                .out = drawn[side], .seed = 7, .stream = 1ull << 40, .row_offset = 3, .normal = normal, .scale = 0.02f};
           });
           EXPECT_EQ(drawn.difference(), "") << words(dtype, size, layout) << (normal ? " normal" : " uniform");
         }
@@ -113,16 +117,19 @@ TEST_F(OnCard, ElementsByThemselvesHaveTheSameBits) {
           });
           EXPECT_EQ(out.difference(), "") << "add " << what;
           both_.launch(&KernelTable::dropout, [&](std::size_t side) {
-            return DropoutArgs{.in = b[side], .out = out[side], .probability = 0.3f, .seed = 5, .stream = 6, .row_offset = 9};
+            return DropoutArgs{
+                .in = b[side], .out = out[side], .probability = 0.3f, .seed = 5, .stream = 6, .row_offset = 9};
           });
           EXPECT_EQ(out.difference(), "") << "dropout " << what;
           if (size.rows > 0) {
             both_.launch(&KernelTable::mse_loss_backward, [&](std::size_t side) {
-              return MseLossBackwardArgs{.x = a[side], .target = b[side], .grad_loss = scalar[side], .grad_x = out[side]};
+              return MseLossBackwardArgs{
+                  .x = a[side], .target = b[side], .grad_loss = scalar[side], .grad_x = out[side]};
             });
             EXPECT_EQ(out.difference(), "") << "mse_loss_backward " << what;
           }
-          both_.launch(&KernelTable::scale, [&](std::size_t side) { return ScaleArgs{.values = a[side], .factor = 1.7f}; });
+          both_.launch(&KernelTable::scale,
+                       [&](std::size_t side) { return ScaleArgs{.values = a[side], .factor = 1.7f}; });
           EXPECT_EQ(a.difference(), "") << "scale " << what;
         }
 }
@@ -170,8 +177,12 @@ TEST_F(OnCard, RopeTurnsByTheSameAngles) {
           const Matrix in = matrix(dtype, size, layout).gaussian(1), out = matrix(dtype, size, layout).scrambled(2);
           const auto turn = [&](const Matrix& to) {
             both_.launch(&KernelTable::rope, [&](std::size_t side) {
-              return RopeArgs{
-                  .in = in[side], .out = to[side], .batch = h.batch, .heads = h.heads, .base = h.base, .inverse = inverse};
+              return RopeArgs{.in = in[side],
+                              .out = to[side],
+                              .batch = h.batch,
+                              .heads = h.heads,
+                              .base = h.base,
+                              .inverse = inverse};
             });
             EXPECT_EQ(to.difference(), "") << words(dtype, size, layout) << (inverse ? " back" : "");
           };
@@ -185,11 +196,14 @@ TEST_F(OnCard, SumsAreAddedInOneOrder) {
   for (const DType dtype : kReal)
     for (const Layout layout : kLayouts)
       for (const Size size : {Size{0, 5}, Size{1, 1}, Size{131, 264}, Size{2500, 72}, Size{40, 40000}}) {
-        const Matrix x = matrix(dtype, size, layout).gaussian(1), target = matrix(DType::kF32, size, layout).gaussian(2);
+        const Matrix x = matrix(dtype, size, layout).gaussian(1),
+                     target = matrix(DType::kF32, size, layout).gaussian(2);
         const Matrix sums = matrix(dtype, {1, size.cols}).scrambled(3), loss = matrix(DType::kF32, {1, 1}).scrambled(4);
-        both_.launch(&KernelTable::column_sum, [&](std::size_t side) { return ColumnSumArgs{.in = x[side], .out = sums[side]}; });
+        both_.launch(&KernelTable::column_sum,
+                     [&](std::size_t side) { return ColumnSumArgs{.in = x[side], .out = sums[side]}; });
         EXPECT_EQ(sums.difference(), "") << "column_sum " << words(dtype, size, layout);
-        both_.launch(&KernelTable::sum_loss, [&](std::size_t side) { return SumLossArgs{.x = x[side], .loss = loss[side]}; });
+        both_.launch(&KernelTable::sum_loss,
+                     [&](std::size_t side) { return SumLossArgs{.x = x[side], .loss = loss[side]}; });
         EXPECT_EQ(loss.difference(), "") << "sum_loss " << words(dtype, size, layout);
         if (size.rows == 0) continue;
         both_.launch(&KernelTable::mse_loss, [&](std::size_t side) {
@@ -214,7 +228,8 @@ TEST_F(OnCard, SigmoidHasTheSameBitsForEveryGate) {
     std::array<std::vector<float>, BothDevices::kSides> results;
     for (std::size_t side = 0; side < results.size(); ++side) {
       const Tensor x = support::make_tensor(both_[side], {kRows, 2 * kCols}, DType::kF32, values);
-      results[side] = both_[side].read(activation_forward(both_[side], ActivationKind::kSwiglu, x, support::anyone(both_[side])));
+      results[side] =
+          both_[side].read(activation_forward(both_[side], ActivationKind::kSwiglu, x, support::anyone(both_[side])));
     }
     for (std::size_t i = 0; i < results[0].size(); ++i)
       ASSERT_EQ(float_bits(results[0][i]), float_bits(results[1][i])) << "element " << i << " from " << first;
@@ -226,9 +241,11 @@ class NormOnCard : public OnCard {
   void expect_equal(NormKind kind, DType dtype, DType parameters, Size size, Layout layout) {
     const std::string what = (kind == NormKind::kLayerNorm ? "layer " : "rms ") + words(dtype, size, layout);
     const Matrix x = matrix(dtype, size, layout).gaussian(1, 0.5f), grad_y = matrix(dtype, size, layout).gaussian(2);
-    const Matrix gamma = matrix(parameters, {1, size.cols}).gaussian(3, 1.0f), beta = matrix(parameters, {1, size.cols}).gaussian(4);
+    const Matrix gamma = matrix(parameters, {1, size.cols}).gaussian(3, 1.0f),
+                 beta = matrix(parameters, {1, size.cols}).gaussian(4);
     const Matrix y = matrix(dtype, size, layout).scrambled(5), grad_x = matrix(dtype, size, layout).scrambled(6);
-    const Matrix mean = matrix(DType::kF32, {size.rows, 1}).scrambled(7), rstd = matrix(DType::kF32, {size.rows, 1}).scrambled(8);
+    const Matrix mean = matrix(DType::kF32, {size.rows, 1}).scrambled(7),
+                 rstd = matrix(DType::kF32, {size.rows, 1}).scrambled(8);
     const Matrix grad_gamma = matrix(parameters, {1, size.cols}).scrambled(9);
     const Matrix grad_beta = matrix(parameters, {1, size.cols}).scrambled(10);
     const bool centred = kind == NormKind::kLayerNorm;
@@ -261,7 +278,8 @@ class NormOnCard : public OnCard {
   }
 };
 
-// Rows that registers hold in two, four and eight runs a thread, whole or not; 12, 4100 and 16392 columns are read element by element.
+// Rows that registers hold in two, four and eight runs a thread, whole or not; 12, 4100 and 16392 columns are read element by
+// element.
 TEST_F(NormOnCard, RowsOfEveryLengthHaveTheSameBits) {
   for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm})
     for (const DType dtype : kReal)

@@ -20,7 +20,7 @@ class BothDevices {
 
   /// Runs the kernel on both with the arguments that make_args(side) gives.
   template <class Args, class MakeArgs>
-  void launch(Kernel<Args> KernelTable::* kernel, const MakeArgs& make_args) {
+  void launch(Kernel<Args> KernelTable::*kernel, const MakeArgs& make_args) {
     for (std::size_t side = 0; side < kSides; ++side) {
       const Args args = make_args(side);
       devices_[side]->launch(kernel, args);
@@ -39,7 +39,7 @@ enum class Layout {
   kOdd,         ///< columns of a wider matrix, rows anywhere
   kTransposed,  ///< padded columns
   kOddTransposed,
-  kStrided,     ///< every second element of a row
+  kStrided,  ///< every second element of a row
 };
 inline constexpr Layout kLayouts[] = {Layout::kContiguous, Layout::kPadded,        Layout::kOdd,
                                       Layout::kTransposed, Layout::kOddTransposed, Layout::kStrided};
@@ -75,9 +75,11 @@ class Matrix {
         view_.col_stride = 2;
         break;
     }
-    const std::int64_t last = rows == 0 || cols == 0 ? 0 : (rows - 1) * view_.row_stride + (cols - 1) * view_.col_stride;
+    const std::int64_t last =
+        rows == 0 || cols == 0 ? 0 : (rows - 1) * view_.row_stride + (cols - 1) * view_.col_stride;
     const TensorSpec spec{Shape{first_ + last + 9}, dtype};
-    for (std::size_t side = 0; side < BothDevices::kSides; ++side) storage_[side] = both[side].allocate(spec, anyone(both[side]));
+    for (std::size_t side = 0; side < BothDevices::kSides; ++side)
+      storage_[side] = both[side].allocate(spec, anyone(both[side]));
   }
 
   Matrix& gaussian(std::uint64_t seed, float mean = 0.0f) {
@@ -89,7 +91,8 @@ class Matrix {
   /// Any bits there are, NaNs among them.
   Matrix& scrambled(std::uint64_t seed) {
     std::vector<std::byte> bytes(static_cast<std::size_t>(storage_[0].bytes()));
-    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(reference::scramble(seed ^ i) >> 56);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<std::byte>(reference::scramble(seed ^ i) >> 56);
     for (std::size_t side = 0; side < BothDevices::kSides; ++side) (*both_)[side].write_bytes(storage_[side], bytes);
     return *this;
   }

@@ -202,8 +202,8 @@ struct ActivationBackwardArgs {
   MatrixView grad_x;
 };
 
-/// norm_forward and then quantize of its y, bit for bit, but y is never stored: `norm.y` and `cast.in` have a type, a shape and no data.
-/// `cast` is of a whole tensor under a given scale, or row-wise in blocks of one row.
+/// norm_forward and then quantize of its y, bit for bit, but y is never stored: `norm.y` and `cast.in` have a type, a shape
+/// and no data. `cast` is of a whole tensor under a given scale, or row-wise in blocks of one row.
 struct NormQuantizeArgs {
   NormForwardArgs norm;
   QuantizeArgs cast;

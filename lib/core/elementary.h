@@ -4,8 +4,9 @@
 
 #include "core/float_bits.h"
 
-// Elementary functions from correctly rounded operations alone, so that every machine, every vector width and every card (compiled
-// without contraction) computes the same bits; libm's differ between versions and processors, and loops around them are not vectorised.
+// Elementary functions from correctly rounded operations alone, so that every machine, every vector width and every card
+// (compiled without contraction) computes the same bits; libm's differ between versions and processors, and loops around them
+// are not vectorised.
 namespace fp8lab {
 
 namespace detail {
@@ -60,7 +61,8 @@ F8_HOST_DEVICE inline PartsOfExponential parts_of_exponential(float x) {
 
 /// exp(x), within 2 ulp where the result is normal; subnormal results too, 0 below -105, Inf above 89, NaN for NaN.
 F8_HOST_DEVICE inline float exponential(float x) {
-  const detail::PartsOfExponential parts = detail::parts_of_exponential(detail::at_most(detail::at_least(x, -105.0f), 89.0f));
+  const detail::PartsOfExponential parts =
+      detail::parts_of_exponential(detail::at_most(detail::at_least(x, -105.0f), 89.0f));
   // 2^n as two factors, since n may lie outside the exponents of a normal float.
   const std::int32_t exponent = static_cast<std::int32_t>(float_bits(parts.shifted) - float_bits(detail::kRounder));
   const std::int32_t half = exponent >> 1;
@@ -71,7 +73,8 @@ F8_HOST_DEVICE inline float exponential(float x) {
 
 namespace detail {
 
-/// 1 / d for d >= 1 or NaN. The card's division is the same step from the same estimate between checks for operands that are not here.
+/// 1 / d for d >= 1 or NaN. The card's division is the same step from the same estimate between checks for operands that are
+/// not here.
 F8_HOST_DEVICE inline float reciprocal_from_one(float d) {
 #if defined(__CUDA_ARCH__)
   float estimate;
@@ -85,7 +88,8 @@ F8_HOST_DEVICE inline float reciprocal_from_one(float d) {
 
 /// sigmoid(x); of a NaN, any number, which products with x make NaN again.
 F8_HOST_DEVICE inline float sigmoid_of_number(float x) {
-  // Below -64 exp changes nothing in 1 + exp. So n > -126, and a quarter of exp comes by adding to the exponent; times four may be Inf.
+  // Below -64 exp changes nothing in 1 + exp. So n > -126, and a quarter of exp comes by adding to the exponent; times four may
+  // be Inf.
   const PartsOfExponential parts = parts_of_exponential(at_most(at_least(-x, -64.0f), 89.0f));
   const float quarter = float_from_bits(float_bits(parts.series) + (float_bits(parts.shifted) << 23) - (2u << 23));
   return reciprocal_from_one(1.0f + quarter * 4.0f);

@@ -2,13 +2,13 @@
 
 #include <cstdint>
 
-// The orders in which long sums are added, the same on every device, so that results are too. Each is fixed by the number of terms
-// alone, never by the number of threads, lanes or multiprocessors at hand.
+// The orders in which long sums are added, the same on every device, so that results are too. Each is fixed by the number of
+// terms alone, never by the number of threads, lanes or multiprocessors at hand.
 namespace fp8lab {
 
-/// Sums over a row, and of losses: term j goes to partial sum j % kSumLanes, each partial sum begins as +0 and takes its terms in order.
-/// Then they are joined pairwise: inside each run of kSumRun neighbours i with i + 4, i + 2, i + 1; then run r with r + 1, the
-/// sums of two with the next two, and so on. Partial sums without terms are +0 and change nothing. A term takes part
+/// Sums over a row, and of losses: term j goes to partial sum j % kSumLanes, each partial sum begins as +0 and takes its terms
+/// in order. Then they are joined pairwise: inside each run of kSumRun neighbours i with i + 4, i + 2, i + 1; then run r with r
+/// + 1, the sums of two with the next two, and so on. Partial sums without terms are +0 and change nothing. A term takes part
 /// in count / kSumLanes + 11 roundings at most.
 inline constexpr int kSumLanes = 2048;
 inline constexpr int kSumRun = 8;  ///< what one thread of a card reads at once

@@ -46,8 +46,9 @@ Tensor activation_forward(Device& device, ActivationKind kind, const Tensor& x, 
 QuantizedTensor activation_quantize(Device& device, ActivationKind kind, const Tensor& x, const Quantizer& quantizer) {
   constexpr std::string_view kOp = "activation_quantize";
   PreparedCast cast = prepare_unstored_cast(device, kOp, infer_output(row_of(kind), kOp, x), quantizer);
-  device.launch(&KernelTable::activation_quantize,
-                ActivationQuantizeArgs{.activation = {.kind = kind, .x = x.view(), .y = cast.args.in}, .cast = cast.args});
+  device.launch(
+      &KernelTable::activation_quantize,
+      ActivationQuantizeArgs{.activation = {.kind = kind, .x = x.view(), .y = cast.args.in}, .cast = cast.args});
   return std::move(cast.result);
 }
 

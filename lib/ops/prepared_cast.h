@@ -13,6 +13,7 @@ struct PreparedCast {
 };
 
 /// Of the result of `op`, which will not be stored: as casts_unstored() has it, else Error.
-PreparedCast prepare_unstored_cast(Device& device, std::string_view op, const TensorSpec& spec, const Quantizer& inputs);
+PreparedCast prepare_unstored_cast(Device& device, std::string_view op, const TensorSpec& spec,
+                                   const Quantizer& inputs);
 
 }  // namespace fp8lab

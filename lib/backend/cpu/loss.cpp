@@ -21,7 +21,8 @@ double sum_of(std::int64_t numel, const LoadTerms& load_terms) {
     const std::int64_t first = part * kLossPart;
     const std::int64_t count = std::min(kLossPart, numel - first);
     load_terms(first, count, terms.data());
-    sums[static_cast<std::size_t>(part)] = row_sum<double>(count, [&](std::int64_t j) { return terms[static_cast<std::size_t>(j)]; });
+    sums[static_cast<std::size_t>(part)] =
+        row_sum<double>(count, [&](std::int64_t j) { return terms[static_cast<std::size_t>(j)]; });
   }
   return row_sum<double>(parts, [&](std::int64_t j) { return sums[static_cast<std::size_t>(j)]; });
 }

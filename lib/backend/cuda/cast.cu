@@ -31,7 +31,8 @@ constexpr int kCopyThreads = 256;
 template <class Bits>
 __global__ void __launch_bounds__(kCopyThreads) copy_kernel(const Copy args) {
   const std::int64_t row_step = static_cast<std::int64_t>(gridDim.y) * blockDim.y;
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < args.rows; row += row_step) {
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < args.rows;
+       row += row_step) {
     const auto* from = reinterpret_cast<const Bits*>(args.in) + row * args.in_row_stride;
     auto* to = reinterpret_cast<Bits*>(args.out) + row * args.out_row_stride;
     constexpr int kUnroll = 2;
@@ -78,8 +79,8 @@ void transpose_bits(const MatrixView& in, const MatrixView& out, CudaContext& ca
 /// Rows of whole 16-byte words.
 bool holds_words(const MatrixView& view) {
   const auto size = static_cast<std::int64_t>(size_bytes(view.dtype));
-  return reinterpret_cast<std::uintptr_t>(view.data) % sizeof(uint4) == 0 && view.col_stride == 1 && view.cols * size % 16 == 0 &&
-         view.row_stride * size % 16 == 0;
+  return reinterpret_cast<std::uintptr_t>(view.data) % sizeof(uint4) == 0 && view.col_stride == 1 &&
+         view.cols * size % 16 == 0 && view.row_stride * size % 16 == 0;
 }
 
 /// The same bits at other places, whatever they mean.
@@ -87,8 +88,8 @@ void copy_bits(const MatrixView& in, const MatrixView& out, CudaContext& card) {
   const std::size_t size = size_bytes(in.dtype);
   if (in.contiguous() && out.contiguous()) {
     if (in.data == out.data) return;
-    return cuda_check(cudaMemcpyAsync(out.data, in.data, static_cast<std::size_t>(in.numel()) * size, cudaMemcpyDeviceToDevice,
-                                      card.stream()),
+    return cuda_check(cudaMemcpyAsync(out.data, in.data, static_cast<std::size_t>(in.numel()) * size,
+                                      cudaMemcpyDeviceToDevice, card.stream()),
                       "cudaMemcpyAsync");
   }
   if (in.rows > 1 && in.cols > 1) {

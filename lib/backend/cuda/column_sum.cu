@@ -70,7 +70,8 @@ void launch_column_parts(const MatrixView& in, float* sums, cudaStream_t stream)
   const std::int64_t runs = (in.cols + Width - 1) / Width;
   const unsigned threads = runs < kThreads ? static_cast<unsigned>((runs + 31) / 32 * 32) : kThreads;
   const dim3 grid(static_cast<unsigned>((runs + threads - 1) / threads), static_cast<unsigned>(parts_of(in.rows)));
-  column_part_kernel<Width, Type><<<grid, threads, 0, stream>>>(elements(in), in.rows, in.cols, rows_in_part(in.rows), sums);
+  column_part_kernel<Width, Type>
+      <<<grid, threads, 0, stream>>>(elements(in), in.rows, in.cols, rows_in_part(in.rows), sums);
   cuda_check_launch("column_part_kernel");
 }
 
@@ -78,7 +79,8 @@ void launch_column_parts(const MatrixView& in, float* sums, cudaStream_t stream)
 
 void add_parts(const float* sums, std::int64_t parts, const MatrixView& out, CudaContext& card) {
   const dim3 block(32, kMostGroups);
-  add_parts_kernel<<<static_cast<unsigned>((out.cols + 31) / 32), block, 0, card.stream()>>>(sums, parts, out.cols, elements(out));
+  add_parts_kernel<<<static_cast<unsigned>((out.cols + 31) / 32), block, 0, card.stream()>>>(sums, parts, out.cols,
+                                                                                             elements(out));
   cuda_check_launch("add_parts_kernel");
 }
 
@@ -87,14 +89,17 @@ void column_sum(const ColumnSumArgs& args, ExecContext& context) {
   const MatrixView& in = args.in;
   if (in.cols == 0) return;
   const std::int64_t parts = parts_of(in.rows);
-  auto* const sums = reinterpret_cast<float*>(card.scratch(static_cast<std::size_t>((parts + 1) * in.cols) * sizeof(float)));
+  auto* const sums =
+      reinterpret_cast<float*>(card.scratch(static_cast<std::size_t>((parts + 1) * in.cols) * sizeof(float)));
   if (parts > 0) {
     if (!holds_runs(in)) {
       launch_column_parts<1, kRealTypes>(in, sums, card.stream());
     } else {
       switch (in.dtype) {
         case DType::kF32: launch_column_parts<kRunWidth, static_cast<int>(DType::kF32)>(in, sums, card.stream()); break;
-        case DType::kBF16: launch_column_parts<kRunWidth, static_cast<int>(DType::kBF16)>(in, sums, card.stream()); break;
+        case DType::kBF16:
+          launch_column_parts<kRunWidth, static_cast<int>(DType::kBF16)>(in, sums, card.stream());
+          break;
         default: launch_column_parts<kRunWidth, kRealTypes>(in, sums, card.stream()); break;
       }
     }

@@ -59,7 +59,8 @@ struct DrawnAt {
   std::int64_t cols;
 
   __device__ std::uint64_t operator()(std::int64_t row, std::int64_t col) const {
-    return static_cast<std::uint64_t>(row_offset + row) * static_cast<std::uint64_t>(cols) + static_cast<std::uint64_t>(col);
+    return static_cast<std::uint64_t>(row_offset + row) * static_cast<std::uint64_t>(cols) +
+           static_cast<std::uint64_t>(col);
   }
 };
 
@@ -70,7 +71,8 @@ struct Uniform {
   float scale;
 
   template <int Width>
-  __device__ void operator()(const float (&)[1][Width], float (&out)[1][Width], std::int64_t row, std::int64_t col) const {
+  __device__ void operator()(const float (&)[1][Width], float (&out)[1][Width], std::int64_t row,
+                             std::int64_t col) const {
     std::uint32_t words[Width];
     draw_words(CounterRng(seed, stream), index(row, col), words);
 #pragma unroll
@@ -85,7 +87,8 @@ struct Normal {
   float scale;
 
   template <int Width>
-  __device__ void operator()(const float (&)[1][Width], float (&out)[1][Width], std::int64_t row, std::int64_t col) const {
+  __device__ void operator()(const float (&)[1][Width], float (&out)[1][Width], std::int64_t row,
+                             std::int64_t col) const {
     const CounterRng rng(seed, stream);
     const std::uint64_t first = index(row, col);
 #pragma unroll
@@ -101,7 +104,8 @@ struct Dropout {
   float keep;
 
   template <int Width>
-  __device__ void operator()(const float (&in)[1][Width], float (&out)[1][Width], std::int64_t row, std::int64_t col) const {
+  __device__ void operator()(const float (&in)[1][Width], float (&out)[1][Width], std::int64_t row,
+                             std::int64_t col) const {
     std::uint32_t words[Width];
     draw_words(CounterRng(seed, stream), index(row, col), words);
 #pragma unroll
@@ -118,10 +122,12 @@ void fill(const FillArgs& args, ExecContext& context) {
   if (float_bits(args.value) != 0) return map<0, 1>({}, {out}, Fill{args.value}, card);
   const std::size_t element = size_bytes(out.dtype);
   if (out.contiguous()) {
-    cuda_check(cudaMemsetAsync(out.data, 0, static_cast<std::size_t>(out.numel()) * element, card.stream()), "cudaMemsetAsync");
+    cuda_check(cudaMemsetAsync(out.data, 0, static_cast<std::size_t>(out.numel()) * element, card.stream()),
+               "cudaMemsetAsync");
   } else if (out.col_stride == 1 && out.row_stride >= out.cols) {
     cuda_check(cudaMemset2DAsync(out.data, static_cast<std::size_t>(out.row_stride) * element, 0,
-                                 static_cast<std::size_t>(out.cols) * element, static_cast<std::size_t>(out.rows), card.stream()),
+                                 static_cast<std::size_t>(out.cols) * element, static_cast<std::size_t>(out.rows),
+                                 card.stream()),
                "cudaMemset2DAsync");
   } else {
     // Zero has the same bytes in every type.
@@ -145,8 +151,10 @@ void random(const RandomArgs& args, ExecContext& context) {
   const DrawnAt index{.row_offset = args.row_offset, .cols = args.out.cols};
   CudaContext& card = cuda_context(context);
   if (args.normal)
-    return map<0, 1>({}, {args.out}, Normal{.seed = args.seed, .stream = args.stream, .index = index, .scale = args.scale}, card);
-  map<0, 1>({}, {args.out}, Uniform{.seed = args.seed, .stream = args.stream, .index = index, .scale = args.scale}, card);
+    return map<0, 1>({}, {args.out},
+                     Normal{.seed = args.seed, .stream = args.stream, .index = index, .scale = args.scale}, card);
+  map<0, 1>({}, {args.out}, Uniform{.seed = args.seed, .stream = args.stream, .index = index, .scale = args.scale},
+            card);
 }
 
 void add(const AddArgs& args, ExecContext& context) {

@@ -22,8 +22,8 @@ struct Backward {
   float* beta_sums;   ///< LayerNorm only
 };
 
-// A block takes one part of the rows, so that a thread adds its columns' gradients of gamma and beta up by itself. It reads the next
-// row while it sums the one it has.
+// A block takes one part of the rows, so that a thread adds its columns' gradients of gamma and beta up by itself. It reads the
+// next row while it sums the one it has.
 template <bool Centred, DType Type, int Runs>
 __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backward args) {
   __shared__ float shared[2][2][kSumWarps];  // of odd and even rows, offsets and slopes
@@ -74,10 +74,10 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backwa
         grad_gamma[r][j] += grad_y[j] * xhat;
         if constexpr (Centred) grad_beta[r][j] += grad_y[j];
       }
-      store_kept<Type>(grad_x, args.grad_x, row, col);
+      store_typed<Type, true>(grad_x, args.grad_x, row, col, kSumRun);
     });
   }
-  const auto store_sums = [&](float* sums, int col, const float (&values)[kSumRun]) {
+  const auto store_sums = [&](float* sums, int col, const float(&values)[kSumRun]) {
     auto* const at = reinterpret_cast<float4*>(sums + blockIdx.x * args.cols + col);
     at[0] = make_float4(values[0], values[1], values[2], values[3]);
     at[1] = make_float4(values[4], values[5], values[6], values[7]);
@@ -152,7 +152,8 @@ void norm_backward(const NormBackwardArgs& args, ExecContext& context) {
   CudaContext& card = cuda_context(context);
   const bool centred = args.kind == NormKind::kLayerNorm;
   const std::int64_t parts = parts_of(rows);
-  auto* const sums = reinterpret_cast<float*>(card.scratch(static_cast<std::size_t>((2 * parts + 1) * cols) * sizeof(float)));
+  auto* const sums =
+      reinterpret_cast<float*>(card.scratch(static_cast<std::size_t>((2 * parts + 1) * cols) * sizeof(float)));
   const Backward backward{.grad_y = elements(args.grad_y),
                           .x = elements(args.x),
                           .gamma = elements(args.gamma),
@@ -166,9 +167,8 @@ void norm_backward(const NormBackwardArgs& args, ExecContext& context) {
                           .part_rows = rows_in_part(rows),
                           .gamma_sums = sums,
                           .beta_sums = sums + parts * cols};
-  const bool kept = cols <= kMostKeptCols && cols % kSumRun == 0 && args.x.dtype == args.grad_x.dtype &&
-                    args.x.dtype == args.grad_y.dtype && holds_runs(args.x) && holds_runs(args.grad_y) &&
-                    holds_runs(args.grad_x) && holds_runs(args.gamma);
+  const bool kept = keeps_rows(args.x) && args.x.dtype == args.grad_x.dtype && args.x.dtype == args.grad_y.dtype &&
+                    holds_runs(args.grad_y) && holds_runs(args.grad_x) && holds_runs(args.gamma);
   if (parts > 0)
     centred ? launch<true>(backward, static_cast<unsigned>(parts), kept, card.stream())
             : launch<false>(backward, static_cast<unsigned>(parts), kept, card.stream());

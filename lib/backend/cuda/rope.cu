@@ -1,7 +1,7 @@
+#include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/runs.cuh"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/rope_table.h"
-#include "backend/cuda/cuda_check.h"
 
 namespace fp8lab::cuda {
 namespace {
@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const Rotation args) {
   const int head = item / runs, pair = item % runs * Width;
   const std::int64_t low_col = static_cast<std::int64_t>(head) * 2 * args.half + pair, high_col = low_col + args.half;
   const std::int64_t count = args.half - pair;
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < args.rows; row += row_step) {
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < args.rows;
+       row += row_step) {
     float low[Width], high[Width], cosine[Width], sine[Width], turned_low[Width], turned_high[Width];
     load_run<Type>(args.in, row, low_col, count, low);
     load_run<Type>(args.in, row, high_col, count, high);

@@ -35,7 +35,8 @@ void RopeTables::make(Entry& entry, std::int64_t positions) {
   entry.positions = 0;
   entry.memory = allocate_device(host.size() * sizeof(float));
   // On the kernels' stream: a copy on the default one may return before it has arrived, and nothing would order it.
-  cuda_check(cudaMemcpyAsync(entry.memory.get(), host.data(), host.size() * sizeof(float), cudaMemcpyHostToDevice, card_.stream()),
+  cuda_check(cudaMemcpyAsync(entry.memory.get(), host.data(), host.size() * sizeof(float), cudaMemcpyHostToDevice,
+                             card_.stream()),
              "cudaMemcpyAsync");
   card_.synchronize();  // before the host's copy goes
   entry.positions = positions;

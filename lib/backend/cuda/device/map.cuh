@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(kMapThreads) map_kernel(const MapArgs<Inputs, 
   const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * Width;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * Unroll * step + threadIdx.x * Width;
   const std::int64_t row_step = static_cast<std::int64_t>(gridDim.y) * blockDim.y;
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < args.rows; row += row_step) {
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < args.rows;
+       row += row_step) {
     float in[Unroll][Inputs > 0 ? Inputs : 1][Width];
 #pragma unroll
     for (int u = 0; u < Unroll; ++u) {
@@ -63,9 +64,10 @@ void launch_map(const MapArgs<Inputs, Outputs, Op>& args, cudaStream_t stream) {
   cuda_check_launch("map_kernel");
 }
 
-/// Calls op(in, out, row, col) for runs in[Inputs][Width] of FP32 values that begin at (row, col), and stores out[Outputs][Width].
-/// All matrices have the shape of outputs[0]. If all are contiguous they are one long row: row 0, and `col` the element's number.
-/// Wide runs where each matrix holds them, else element by element. `Mixed`: which types there may be.
+/// Calls op(in, out, row, col) for runs in[Inputs][Width] of FP32 values that begin at (row, col), and stores
+/// out[Outputs][Width]. All matrices have the shape of outputs[0]. If all are contiguous they are one long row: row 0, and
+/// `col` the element's number. Wide runs where each matrix holds them, else element by element. `Mixed`: which types there may
+/// be.
 template <int Inputs, int Outputs, int Mixed = kRealTypes, class Op>
 void map(const std::array<MatrixView, Inputs>& inputs, const std::array<MatrixView, Outputs>& outputs, const Op& op,
          CudaContext& card) {

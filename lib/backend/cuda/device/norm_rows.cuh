@@ -5,8 +5,8 @@
 #include "backend/cuda/device/runs.cuh"
 #include "backend/cuda/device/sums.cuh"
 
-// Rows that a block of kSumThreads reads once and keeps: thread t has runs t, t + kSumThreads, ... of kSumRun elements, which are the
-// terms of its partial sums.
+// Rows that a block of kSumThreads reads once and keeps: thread t has runs t, t + kSumThreads, ... of kSumRun elements, which
+// are the terms of its partial sums.
 namespace fp8lab::cuda {
 
 inline constexpr int kSumWarps = kSumThreads / 32;
@@ -27,7 +27,8 @@ class KeptRow {
 
   __device__ void read(const Elements& matrix, std::int64_t row, int cols) {
     for_runs<Runs>(cols, [&](int r, int col) {
-      runs_[r] = *reinterpret_cast<const Run<Storage>*>(reinterpret_cast<const Storage*>(matrix.data) + row * matrix.row_stride + col);
+      runs_[r] = *reinterpret_cast<const Run<Storage>*>(reinterpret_cast<const Storage*>(matrix.data) +
+                                                        row * matrix.row_stride + col);
     });
   }
   __device__ void get(int r, float (&values)[kSumRun]) const {
@@ -38,11 +39,6 @@ class KeptRow {
  private:
   Run<Storage> runs_[Runs];
 };
-
-template <DType Type>
-__device__ inline void store_kept(const float (&values)[kSumRun], const Elements& to, std::int64_t row, int col) {
-  store_typed<Type, true>(values, to, row, col, kSumRun);
-}
 
 /// A vector of any real type, in registers.
 template <int Runs>
@@ -55,12 +51,14 @@ __device__ inline float join_block(const float (&lanes)[kSumRun], float (&shared
   return join_warps<kSumWarps>(join_warp(join_run(lanes)), shared);
 }
 
-/// For rows of any strides and any number of columns: calls work(col, lane) for the thread's elements one by one, `lane` being their
-/// partial sum's number in the thread.
+/// For rows of any strides and any number of columns: calls work(col, lane) for the thread's elements one by one, `lane` being
+/// their partial sum's number in the thread.
 template <class Work>
 __device__ inline void for_elements(std::int64_t cols, const Work& work) {
   for (std::int64_t col = threadIdx.x * kSumRun; col < cols; col += kSumLanes)
-    for (int j = 0; j < kSumRun && col + j < cols; ++j) work(col + j, j);
+#pragma unroll
+    for (int j = 0; j < kSumRun; ++j)
+      if (col + j < cols) work(col + j, j);
 }
 __device__ inline float load_element(const Elements& matrix, std::int64_t row, std::int64_t col) {
   float value[1];
@@ -72,7 +70,10 @@ __device__ inline void store_element(float value, const Elements& matrix, std::i
   store_run<kRealTypes>(values, matrix, row, col, 1);
 }
 
-/// How many rows' worth of runs kernels are made for; longer rows are read element by element.
-inline constexpr std::int64_t kMostKeptCols = 8 * kSumLanes;
+/// Whether registers hold the rows of `x`: whole runs, and no more of them than kernels are made for.
+inline bool keeps_rows(const MatrixView& x) {
+  constexpr std::int64_t kMostCols = 8 * kSumLanes;
+  return x.cols <= kMostCols && x.cols % kSumRun == 0 && holds_runs(x);
+}
 
 }  // namespace fp8lab::cuda

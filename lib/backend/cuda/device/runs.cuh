@@ -28,7 +28,7 @@ struct Elements {
   }
 };
 
-inline Elements elements(const MatrixView& view) {
+__host__ __device__ inline Elements elements(const MatrixView& view) {
   return {.data = view.data, .dtype = view.dtype, .row_stride = view.row_stride, .col_stride = view.col_stride};
 }
 
@@ -126,8 +126,8 @@ __device__ inline void store_typed(const float (&values)[Width], const Elements&
   }
 }
 
-/// What is known of a matrix's type when a kernel is compiled: the type itself, that one can calculate with it (f32, f16 or bf16), or
-/// nothing.
+/// What is known of a matrix's type when a kernel is compiled: the type itself, that one can calculate with it (f32, f16 or
+/// bf16), or nothing.
 inline constexpr int kRealTypes = -1;
 inline constexpr int kAnyTypes = -2;
 

@@ -123,7 +123,8 @@ void transpose(const Transpose& whole, CudaContext& card) {
     part.rows = whole.rows - row < kMostRows ? whole.rows - row : kMostRows;
     part.in += row * whole.in_stride * static_cast<std::int64_t>(sizeof(Element));
     part.out += row * static_cast<std::int64_t>(sizeof(Element));
-    const dim3 grid(static_cast<unsigned>((part.cols + kTile - 1) / kTile), static_cast<unsigned>((part.rows + kTile - 1) / kTile));
+    const dim3 grid(static_cast<unsigned>((part.cols + kTile - 1) / kTile),
+                    static_cast<unsigned>((part.rows + kTile - 1) / kTile));
     if (aligned)
       transpose_kernel<Element, true><<<grid, kTransposeThreads, 0, card.stream()>>>(part);
     else
