@@ -20,6 +20,12 @@ struct Rotation {
 
 constexpr int kThreads = 256;
 
+/// Divides in 32 bits, which is much shorter, where it can.
+__device__ inline std::int64_t position(std::int64_t row, std::int64_t batch) {
+  const bool narrow = ((row | batch) >> 32) == 0;
+  return narrow ? static_cast<std::uint32_t>(row) / static_cast<std::uint32_t>(batch) : row / batch;
+}
+
 // A thread turns a run of pairs of one head. Both halves are read before either is written: `out` may be `in`.
 template <int Width, int Type>
 __global__ void __launch_bounds__(kThreads) rope_kernel(const Rotation args) {
@@ -35,12 +41,16 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const Rotation args) {
     float low[Width], high[Width], cosine[Width], sine[Width], turned_low[Width], turned_high[Width];
     load_run<Type>(args.in, row, low_col, count, low);
     load_run<Type>(args.in, row, high_col, count, high);
-    const std::int64_t at = row / args.batch * args.half + pair;
-#pragma unroll
-    for (int j = 0; j < Width; ++j) {
-      cosine[j] = j < count ? __ldg(args.cosine + at + j) : 0.0f;
-      sine[j] = j < count ? args.sine_sign * __ldg(args.sine + at + j) : 0.0f;
+    const std::int64_t at = position(row, args.batch) * args.half + pair;
+    if constexpr (Width == kRunWidth) {
+      load_whole<DType::kF32>(args.cosine + at, cosine);
+      load_whole<DType::kF32>(args.sine + at, sine);
+    } else {
+      cosine[0] = args.cosine[at];
+      sine[0] = args.sine[at];
     }
+#pragma unroll
+    for (int j = 0; j < Width; ++j) sine[j] *= args.sine_sign;
 #pragma unroll
     for (int j = 0; j < Width; ++j) {
       turned_low[j] = low[j] * cosine[j] - high[j] * sine[j];
