@@ -155,8 +155,8 @@ class QuantizeOnCard : public ::testing::TestWithParam<std::tuple<NamedFormat, D
 };
 
 // One element; less than a tile in odd numbers; rows that are vectors but no whole tiles; exactly tiles; tiles and a rest in both
-// directions, with codes aligned and not.
-const Shape kShapes[] = {{1, 1}, {3, 7}, {40, 24}, {128, 128}, {256, 1024}, {144, 656}, {130, 264}, {261, 389}, {40, 2056}, {0, 32}, {32, 0}};
+// directions, with transposed codes aligned to 16 bytes, to eight and to none.
+const Shape kShapes[] = {{1, 1}, {3, 7}, {40, 24}, {128, 128}, {256, 1024}, {144, 656}, {264, 136}, {130, 264}, {261, 389}, {40, 2056}, {0, 32}, {32, 0}};
 
 TEST_P(QuantizeOnCard, EqualsTheHost) {
   for (const Shape& shape : kShapes)

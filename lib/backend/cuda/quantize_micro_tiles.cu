@@ -111,7 +111,7 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
   }
   const MatrixView& codes = task.columnwise.values;
   const RowCodes out{reinterpret_cast<std::uint8_t*>(codes.data), codes.col_stride, task.in.rows, task.in.cols,
-                     task.column_vectors};
+                     task.column_alignment >= 8};
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const Octet<In>& x = patch.rows[k];

@@ -21,8 +21,7 @@ struct TileTask {
   float* amax = nullptr;
   bool in_vectors = false;      ///< every eighth element of a row of `in` is aligned to 16 bytes
   bool row_vectors = false;     ///< every eighth code of a row-wise row is aligned to eight bytes
-  /// Every 16th code of a column-wise row, or, where those lie like the matrix's, every eighth, is aligned to as many bytes.
-  bool column_vectors = false;
+  int column_alignment = 1;     ///< bytes that column-wise rows begin at multiples of: 16, 8 or any
 };
 
 /// One scale for all, row-wise only, everything contiguous.

@@ -28,8 +28,6 @@ template <DType In, DType Payload>
 __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
   __shared__ std::uint32_t words[kThreads / 32];
   constexpr int kBytes = Octet<In>::kWide ? 4 : 2;
-  const float scale = tensor_scale(run.scale, run.measured, run.rule);
-  if (blockIdx.x == 0 && threadIdx.x == 0) *run.scale_inv = inverse_scale(scale);
   // The last chunk first: what was written or read last is in the second-level cache still.
   const std::int64_t first = (gridDim.x - 1 - blockIdx.x) * kChunk;
   std::uint32_t largest = 0;
@@ -37,12 +35,14 @@ __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
     Octet<In> octets[kOctets];
 #pragma unroll
     for (int k = 0; k < kOctets; ++k) octets[k].load(run.in + (first + (k * kThreads + threadIdx.x) * 8) * kBytes);
+    const float scale = tensor_scale(run.scale, run.measured, run.rule);  // while the elements are on their way
 #pragma unroll
     for (int k = 0; k < kOctets; ++k) {
       largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octets[k]));
       *reinterpret_cast<uint2*>(run.codes + first + (k * kThreads + threadIdx.x) * 8) = encode_octet<Payload>(octets[k], scale);
     }
   } else {
+    const float scale = tensor_scale(run.scale, run.measured, run.rule);
     for (std::int64_t at = first + threadIdx.x * 8; at < run.count; at += kThreads * 8) {
       Octet<In> octet;
       const int count = static_cast<int>(min(run.count - at, std::int64_t{8}));
@@ -52,6 +52,7 @@ __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
       for (int j = 0; j < count; ++j) run.codes[at + j] = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)));
     }
   }
+  if (blockIdx.x == 0 && threadIdx.x == 0) *run.scale_inv = inverse_scale(tensor_scale(run.scale, run.measured, run.rule));
   if (run.amax == nullptr) return;
   largest = block_max(Magnitudes<In>::unfolded(largest), words);
   if (threadIdx.x == 0) raise_amax(run.amax, largest);

@@ -14,9 +14,9 @@ __global__ void __launch_bounds__(kTileThreads) quantize_tensor_kernel(const __g
   const Tile tile(task.in);
   const unsigned across = threadIdx.x % 16, down = threadIdx.x / 16;
   const PatchPlace at{tile.first_row() + 8 * down, tile.first_col() + 8 * across, tile.inside};
-  const float scale = tensor_scale(task.scale, task.measured, task.rule);
   Patch<In> patch;
   patch.load(task, at);
+  const float scale = tensor_scale(task.scale, task.measured, task.rule);
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     if (task.rowwise.values.data != nullptr) *reinterpret_cast<float*>(task.rowwise.scales.data) = inverse_scale(scale);
     if (task.columnwise.values.data != nullptr) *reinterpret_cast<float*>(task.columnwise.scales.data) = inverse_scale(scale);

@@ -121,9 +121,14 @@ struct TurnedTile {
       if (across % 2 != 0) codes = make_uint4(codes.z, codes.w, codes.x, codes.y);
       const std::int64_t row = first_row + 16 * part;
       std::uint8_t* to = out + (first_col + col) * pitch + row;
-      if (task.column_vectors && (inside || (first_col + col < task.in.cols && row + 16 <= task.in.rows))) {
+      if (!inside && first_col + col >= task.in.cols) continue;
+      const bool whole = inside || row + 16 <= task.in.rows;
+      if (whole && task.column_alignment == 16) {
         *reinterpret_cast<uint4*>(to) = codes;
-      } else if (first_col + col < task.in.cols) {
+      } else if (whole && task.column_alignment == 8) {
+        *reinterpret_cast<uint2*>(to) = make_uint2(codes.x, codes.y);
+        *reinterpret_cast<uint2*>(to + 8) = make_uint2(codes.z, codes.w);
+      } else {
         const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
         for (int j = 0; j < 16; ++j)
