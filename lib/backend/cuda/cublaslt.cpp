@@ -119,7 +119,10 @@ CublasLt::Prepared& CublasLt::prepared(const LibraryProblem& problem, const Libr
   Prepared& prepared = at->second;
   if (!added) return prepared;
   prepared.product = make_product(problem);
-  set_pointers(prepared.product, problem, buffers);
+  // The heuristic reads a bias's alignment off its address, so it is shown what every later one has.
+  LibraryBuffers shown = buffers;
+  shown.bias = reinterpret_cast<const std::byte*>(std::uintptr_t{16});
+  set_pointers(prepared.product, problem, shown);
   prepared.a = make_layout(problem.b, problem.n, problem.k);
   prepared.b = make_layout(problem.a, problem.m, problem.k);
   prepared.out = make_layout(problem.out, problem.n, problem.m, problem.out_stride);
