@@ -22,8 +22,8 @@ def parser() -> argparse.ArgumentParser:
         "out",
         nargs="+",
         metavar="OUT",
-        help="a directory that `fp8lab run -o` left, with benchmarks under its bench/; a "
-        "results.json or .jsonl; a Google Benchmark JSON, of a peer if its name starts with peer_. LABEL=OUT names it",
+        help="a directory that `fp8lab run -o` left, with benchmarks under its bench/; a results.json, also as .json.gz, "
+        "or .jsonl; a Google Benchmark JSON, of a peer if its name starts with peer_. LABEL=OUT names it",
     )
     made.add_argument("-o", "--out", dest="directory", required=True, metavar="DIR", help="where to write the report")
     made.add_argument("--title", default="fp8lab report", metavar="TEXT", help="of the report")

@@ -1,9 +1,11 @@
 """Result sets as `fp8lab run` leaves them. What cannot be read becomes a Problem that names file and record; the rest is kept."""
 
 import dataclasses
+import gzip
 import json
 import pathlib
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -165,8 +167,9 @@ class Loader:
     def _directory(self, label: str, path: pathlib.Path) -> None:
         benches = sorted((path / "bench").glob("*.json"))
         self.bench_files += [(label, file) for file in benches]
-        if (path / "results.json").is_file():
-            self._results(label, path / "results.json")
+        whole = next((path / name for name in ("results.json", "results.json.gz") if (path / name).is_file()), None)
+        if whole is not None:
+            self._results(label, whole)
         elif (path / "results.jsonl").is_file():
             self._problem(
                 path / "results.jsonl", "", "the run did not end, so there is no results.json; its finished cells are shown"
@@ -186,8 +189,8 @@ class Loader:
 
     def _text(self, path: pathlib.Path) -> str | None:
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode("utf-8")
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             self._problem(path, "", f"cannot be read: {error}")
             return None
         if not text.strip():

@@ -1,5 +1,6 @@
 """Bad input: one error that names file and record, and everything else is still shown."""
 
+import gzip
 import json
 import unittest
 
@@ -75,6 +76,16 @@ class Loading(sample.Case):
         self.assertIn("there is no such file", self.only_problem(self.loaded(str(self.directory / "none"))))
         (self.directory / "bare").mkdir()
         self.assertIn("holds neither results.json nor", self.only_problem(self.loaded(str(self.directory / "bare"))))
+
+    def test_a_compressed_file_is_read_and_a_cut_one_named(self) -> None:
+        sample.write_set(self.directory)
+        plain, packed = self.directory / "results.json", self.directory / "results.json.gz"
+        packed.write_bytes(gzip.compress(plain.read_bytes()))
+        plain.unlink()
+        (self.directory / "results.jsonl").unlink(missing_ok=True)
+        self.assertEqual(len(self.loaded().sets[0].cells), len(sample.cells()))
+        packed.write_bytes(packed.read_bytes()[:-20])
+        self.assertIn("results.json.gz: cannot be read", self.only_problem(self.loaded()))
 
     def test_a_set_without_cells_says_so(self) -> None:
         sample.write_set(self.directory, [])
