@@ -10,33 +10,40 @@ constexpr int kThreads = 256;
 constexpr int kUnrolledRows = 8;
 
 // A block sums one part over its columns, a run of them a thread.
-template <int Width, int Type>
+template <bool Runs, int Type>
 __global__ void __launch_bounds__(kThreads)
     column_part_kernel(const Elements in, std::int64_t rows, std::int64_t cols, std::int64_t part_rows, float* sums) {
-  const std::int64_t col = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * Width;
+  constexpr int kWidth = Runs ? kRawWidth<Type> : 1;
+  const std::int64_t col = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kWidth;
   if (col >= cols) return;
   const std::int64_t first = blockIdx.y * part_rows;
   const std::int64_t end = first + part_rows < rows ? first + part_rows : rows;
-  float sum[Width] = {};
+  float sum[kWidth] = {};
   std::int64_t row = first;
-  for (; row + kUnrolledRows <= end; row += kUnrolledRows) {
-    float values[kUnrolledRows][Width];
+  if constexpr (Runs) {
+    if (col + kWidth <= cols)
+      for (; row + kUnrolledRows <= end; row += kUnrolledRows) {
+        RawRun<Type> raw[kUnrolledRows];
 #pragma unroll
-    for (int i = 0; i < kUnrolledRows; ++i) load_run<Type>(in, row + i, col, cols - col, values[i]);
+        for (int i = 0; i < kUnrolledRows; ++i) raw[i].load(in, row + i, col);
 #pragma unroll
-    for (int i = 0; i < kUnrolledRows; ++i)
+        for (int i = 0; i < kUnrolledRows; ++i) {
+          float values[kWidth];
+          raw[i].get(in, values);
 #pragma unroll
-      for (int j = 0; j < Width; ++j) sum[j] += values[i][j];
+          for (int j = 0; j < kWidth; ++j) sum[j] += values[j];
+        }
+      }
   }
   for (; row < end; ++row) {
-    float values[Width];
-    load_run<Type>(in, row, col, cols - col, values);
+    float values[kWidth];
+    load_run<Type, false>(in, row, col, cols - col, values);
 #pragma unroll
-    for (int j = 0; j < Width; ++j) sum[j] += values[j];
+    for (int j = 0; j < kWidth; ++j) sum[j] += values[j];
   }
   float* const out = sums + blockIdx.y * cols + col;
 #pragma unroll
-  for (int j = 0; j < Width; ++j)
+  for (int j = 0; j < kWidth; ++j)
     if (col + j < cols) out[j] = sum[j];
 }
 
@@ -65,12 +72,13 @@ __global__ void __launch_bounds__(32 * kMostGroups)
   store_run<kRealTypes>(values, out, 0, col, 1);
 }
 
-template <int Width, int Type>
+template <bool Runs, int Type>
 void launch_column_parts(const MatrixView& in, float* sums, cudaStream_t stream) {
-  const std::int64_t runs = (in.cols + Width - 1) / Width;
+  constexpr std::int64_t kWidth = Runs ? kRawWidth<Type> : 1;
+  const std::int64_t runs = (in.cols + kWidth - 1) / kWidth;
   const unsigned threads = runs < kThreads ? static_cast<unsigned>((runs + 31) / 32 * 32) : kThreads;
   const dim3 grid(static_cast<unsigned>((runs + threads - 1) / threads), static_cast<unsigned>(parts_of(in.rows)));
-  column_part_kernel<Width, Type>
+  column_part_kernel<Runs, Type>
       <<<grid, threads, 0, stream>>>(elements(in), in.rows, in.cols, rows_in_part(in.rows), sums);
   cuda_check_launch("column_part_kernel");
 }
@@ -93,14 +101,12 @@ void column_sum(const ColumnSumArgs& args, ExecContext& context) {
       reinterpret_cast<float*>(card.scratch(static_cast<std::size_t>((parts + 1) * in.cols) * sizeof(float)));
   if (parts > 0) {
     if (!holds_runs(in)) {
-      launch_column_parts<1, kRealTypes>(in, sums, card.stream());
+      launch_column_parts<false, kRealTypes>(in, sums, card.stream());
     } else {
       switch (in.dtype) {
-        case DType::kF32: launch_column_parts<kRunWidth, static_cast<int>(DType::kF32)>(in, sums, card.stream()); break;
-        case DType::kBF16:
-          launch_column_parts<kRunWidth, static_cast<int>(DType::kBF16)>(in, sums, card.stream());
-          break;
-        default: launch_column_parts<kRunWidth, kRealTypes>(in, sums, card.stream()); break;
+        case DType::kF32: launch_column_parts<true, static_cast<int>(DType::kF32)>(in, sums, card.stream()); break;
+        case DType::kBF16: launch_column_parts<true, static_cast<int>(DType::kBF16)>(in, sums, card.stream()); break;
+        default: launch_column_parts<true, kRealTypes>(in, sums, card.stream()); break;
       }
     }
   }

@@ -40,7 +40,7 @@ struct Add {
 /// Words of indices first ... first + Width - 1, four to a block.
 template <int Width>
 __device__ void draw_words(const CounterRng& rng, std::uint64_t first, std::uint32_t (&words)[Width]) {
-  if (Width == kRunWidth && first % 4 == 0) {
+  if (Width >= 4 && first % 4 == 0) {
 #pragma unroll
     for (int block = 0; block < Width / 4; ++block) {
       const PhiloxBlock drawn = rng.block(first / 4 + block);

@@ -21,46 +21,68 @@ struct MapArgs {
 
 inline constexpr int kMapThreads = 256;
 
-// Every thread has read its runs before it writes, so outputs may be inputs.
-template <int Width, int Unroll, int Type, int Inputs, int Outputs, class Op>
+// Every thread has read its runs before it writes, so outputs may be inputs. `Runs`: all matrices hold runs.
+template <bool Runs, int Unroll, int Type, int Inputs, int Outputs, class Op>
 __global__ void __launch_bounds__(kMapThreads) map_kernel(const MapArgs<Inputs, Outputs, Op> args) {
-  const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * Width;
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * Unroll * step + threadIdx.x * Width;
+  constexpr int kIn = Inputs > 0 ? Inputs : 1;
+  constexpr int kWidth = Runs ? kRawWidth<Type> : 1;
+  const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * kWidth;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * Unroll * step + threadIdx.x * kWidth;
   const std::int64_t row_step = static_cast<std::int64_t>(gridDim.y) * blockDim.y;
   for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < args.rows;
        row += row_step) {
-    float in[Unroll][Inputs > 0 ? Inputs : 1][Width];
+    if constexpr (Runs) {
+      if (first + (Unroll - 1) * step + kWidth <= args.cols) {
+        RawRun<Type> raw[Unroll][kIn];
 #pragma unroll
-    for (int u = 0; u < Unroll; ++u) {
-      const std::int64_t col = first + u * step;
-      if (col < args.cols) {
+        for (int u = 0; u < Unroll; ++u)
 #pragma unroll
-        for (int k = 0; k < Inputs; ++k) load_run<Type>(args.in[k], row, col, args.cols - col, in[u][k]);
+          for (int k = 0; k < Inputs; ++k) raw[u][k].load(args.in[k], row, first + u * step);
+#pragma unroll
+        for (int u = 0; u < Unroll; ++u) {
+          float in[kIn][kWidth], out[Outputs][kWidth];
+#pragma unroll
+          for (int k = 0; k < Inputs; ++k) raw[u][k].get(args.in[k], in[k]);
+          args.op(in, out, row, first + u * step);
+#pragma unroll
+          for (int k = 0; k < Outputs; ++k) store_raw<Type>(out[k], args.out[k], row, first + u * step);
+        }
+        continue;
       }
     }
-#pragma unroll
+#pragma unroll 1
     for (int u = 0; u < Unroll; ++u) {
       const std::int64_t col = first + u * step;
-      if (col >= args.cols) continue;
-      float out[Outputs][Width];
-      args.op(in[u], out, row, col);
+      if (col >= args.cols) break;
+      float in[kIn][kWidth], out[Outputs][kWidth];
 #pragma unroll
-      for (int k = 0; k < Outputs; ++k) store_run<Type>(out[k], args.out[k], row, col, args.cols - col);
+      for (int k = 0; k < Inputs; ++k) load_run<Type, false>(args.in[k], row, col, args.cols - col, in[k]);
+      args.op(in, out, row, col);
+#pragma unroll
+      for (int k = 0; k < Outputs; ++k) store_run<Type, false>(out[k], args.out[k], row, col, args.cols - col);
     }
   }
 }
 
-template <int Width, int Unroll, int Type, int Inputs, int Outputs, class Op>
+template <bool Runs, int Unroll, int Type, int Inputs, int Outputs, class Op>
 void launch_map(const MapArgs<Inputs, Outputs, Op>& args, cudaStream_t stream) {
   constexpr std::int64_t kMostGridRows = 65535;
-  const std::int64_t runs = (args.cols + Width - 1) / Width;
-  unsigned across = 1;  // threads along a row; short rows share a block
-  while (across < kMapThreads && across < runs) across *= 2;
+  constexpr std::int64_t kWidth = Runs ? kRawWidth<Type> : 1;
+  const std::int64_t runs = (args.cols + kWidth - 1) / kWidth;
+  // Threads along a row: short rows share a block, and blocks end with the row where they can, since what is left over is read
+  // element by element.
+  unsigned across = 1;
+  while (across < kMapThreads && across * Unroll < runs) across *= 2;
+  for (unsigned even = across; args.rows > 1 && even >= 32; even /= 2)
+    if (runs % (even * Unroll) == 0) {
+      across = even;
+      break;
+    }
   const dim3 block(across, kMapThreads / across);
   const std::int64_t row_groups = (args.rows + block.y - 1) / block.y;
   const dim3 grid(static_cast<unsigned>((runs + std::int64_t{across} * Unroll - 1) / (std::int64_t{across} * Unroll)),
                   static_cast<unsigned>(row_groups < kMostGridRows ? row_groups : kMostGridRows));
-  map_kernel<Width, Unroll, Type, Inputs, Outputs, Op><<<grid, block, 0, stream>>>(args);
+  map_kernel<Runs, Unroll, Type, Inputs, Outputs, Op><<<grid, block, 0, stream>>>(args);
   cuda_check_launch("map_kernel");
 }
 
@@ -97,12 +119,13 @@ void map(const std::array<MatrixView, Inputs>& inputs, const std::array<MatrixVi
     for (const MatrixView& view : inputs) runs = runs && aligned(view);
     for (const MatrixView& view : outputs) runs = runs && aligned(view);
   }
-  if (!runs) return launch_map<1, 1, Mixed>(args, card.stream());
+  constexpr int kUnroll = Inputs <= 1 ? 4 : 2;
+  if (!runs) return launch_map<false, 1, Mixed>(args, card.stream());
   if (same_type && outputs[0].dtype == DType::kBF16)
-    return launch_map<kRunWidth, 2, static_cast<int>(DType::kBF16)>(args, card.stream());
+    return launch_map<true, kUnroll, static_cast<int>(DType::kBF16)>(args, card.stream());
   if (same_type && outputs[0].dtype == DType::kF32)
-    return launch_map<kRunWidth, 2, static_cast<int>(DType::kF32)>(args, card.stream());
-  launch_map<kRunWidth, 1, Mixed>(args, card.stream());
+    return launch_map<true, kUnroll, static_cast<int>(DType::kF32)>(args, card.stream());
+  launch_map<true, 2, Mixed>(args, card.stream());
 }
 
 }  // namespace fp8lab::cuda

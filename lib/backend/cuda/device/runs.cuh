@@ -178,4 +178,128 @@ __device__ inline void store_run(const float (&values)[Width], const Elements& t
   }
 }
 
+/// A run as it lies in memory, so that all loads of a thread are under way before the first is waited for: eight elements of a 16-bit
+/// type, else four.
+template <int Type>
+inline constexpr int kRawWidth = Type == static_cast<int>(DType::kBF16) || Type == static_cast<int>(DType::kF16)
+                                     ? kRunWidth
+                                     : 4;
+
+template <int Type>
+class RawRun {
+ public:
+  static constexpr int kWidth = kRawWidth<Type>;
+
+  /// A whole run of a row that holds runs.
+  __device__ void load(const Elements& from, std::int64_t row, std::int64_t col) {
+    const std::int64_t at = row * from.row_stride + col;
+    if constexpr (Type >= 0) {
+      words_ = *reinterpret_cast<const uint4*>(from.data + at * static_cast<std::int64_t>(sizeof(Storage)));
+    } else {
+      switch (from.dtype) {
+        case DType::kF32:
+        case DType::kI32: words_ = *reinterpret_cast<const uint4*>(from.data + 4 * at); break;
+        case DType::kF16:
+        case DType::kBF16:
+        case DType::kI16: {
+          const uint2 words = *reinterpret_cast<const uint2*>(from.data + 2 * at);
+          words_.x = words.x;
+          words_.y = words.y;
+          break;
+        }
+        default: words_.x = *reinterpret_cast<const std::uint32_t*>(from.data + at);
+      }
+    }
+  }
+  __device__ void get(const Elements& from, float (&values)[kWidth]) const {
+    if constexpr (Type >= 0) {
+      as<static_cast<DType>(Type)>(values);
+    } else {
+      switch (from.dtype) {
+        case DType::kF32: return as<DType::kF32>(values);
+        case DType::kF16: return as<DType::kF16>(values);
+        case DType::kBF16: return as<DType::kBF16>(values);
+        default: break;
+      }
+      if constexpr (Type == kAnyTypes) {
+        switch (from.dtype) {
+          case DType::kE4M3: return as<DType::kE4M3>(values);
+          case DType::kE5M2: return as<DType::kE5M2>(values);
+          case DType::kE8M0: return as<DType::kE8M0>(values);
+          case DType::kU8: return as<DType::kU8>(values);
+          case DType::kI16: return as<DType::kI16>(values);
+          case DType::kI32: return as<DType::kI32>(values);
+          default: break;
+        }
+      }
+    }
+  }
+
+ private:
+  using Storage = typename Element<static_cast<DType>(Type >= 0 ? Type : 0)>::Storage;
+
+  template <DType From>
+  __device__ void as(float (&values)[kWidth]) const {
+    using Stored = typename Element<From>::Storage;
+    constexpr int kBits = 8 * sizeof(Stored);
+    const std::uint32_t words[4] = {words_.x, words_.y, words_.z, words_.w};
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      const std::uint32_t word = words[j * kBits / 32];
+      if constexpr (From == DType::kBF16)
+        values[j] = float_from_bits(j % 2 == 0 ? word << 16 : word & 0xFFFF0000u);
+      else if constexpr (kBits == 32)
+        values[j] = Element<From>::load(__builtin_bit_cast(Stored, word));
+      else if constexpr (kBits == 16)
+        values[j] = Element<From>::load(__builtin_bit_cast(Stored, static_cast<std::uint16_t>(word >> (j % 2 * 16))));
+      else
+        values[j] = Element<From>::load(static_cast<std::uint8_t>(word >> (j % 4 * 8)));
+    }
+  }
+
+  uint4 words_;
+};
+
+/// A whole run of that width.
+template <DType Type, int Width>
+__device__ inline void store_raw_typed(const float (&values)[Width], const Elements& to, std::int64_t at) {
+  using Storage = typename Element<Type>::Storage;
+  std::byte* const here = to.data + at * static_cast<std::int64_t>(sizeof(Storage));
+  if constexpr (Type == DType::kBF16 || Type == DType::kF16) {
+    std::uint32_t words[Width / 2];
+#pragma unroll
+    for (int i = 0; i < Width / 2; ++i) words[i] = store_pair<Type>(values[2 * i], values[2 * i + 1]);
+    if constexpr (Width == 8)
+      *reinterpret_cast<uint4*>(here) = make_uint4(words[0], words[1], words[2], words[3]);
+    else
+      *reinterpret_cast<uint2*>(here) = make_uint2(words[0], words[1]);
+  } else if constexpr (Type == DType::kF32) {
+    *reinterpret_cast<float4*>(here) = make_float4(values[0], values[1], values[2], values[3]);
+  } else {
+    std::uint32_t word = 0;
+#pragma unroll
+    for (int j = 0; j < Width; ++j) word |= static_cast<std::uint32_t>(Element<Type>::store(values[j])) << (8 * j);
+    *reinterpret_cast<std::uint32_t*>(here) = word;
+  }
+}
+template <int Type>
+__device__ inline void store_raw(const float (&values)[kRawWidth<Type>], const Elements& to, std::int64_t row,
+                                 std::int64_t col) {
+  const std::int64_t at = row * to.row_stride + col;
+  if constexpr (Type >= 0) {
+    store_raw_typed<static_cast<DType>(Type)>(values, to, at);
+  } else {
+    switch (to.dtype) {
+      case DType::kF32: return store_raw_typed<DType::kF32>(values, to, at);
+      case DType::kF16: return store_raw_typed<DType::kF16>(values, to, at);
+      case DType::kBF16: return store_raw_typed<DType::kBF16>(values, to, at);
+      default: break;
+    }
+    if constexpr (Type == kAnyTypes) {
+      if (to.dtype == DType::kE4M3) store_raw_typed<DType::kE4M3>(values, to, at);
+      if (to.dtype == DType::kE5M2) store_raw_typed<DType::kE5M2>(values, to, at);
+    }
+  }
+}
+
 }  // namespace fp8lab::cuda
