@@ -161,7 +161,11 @@ __global__ void __launch_bounds__(kListThreads) adam_measure_kernel(AdamItem* it
   if (item.body == Body::kStrided) {
     walk_elements(item.rows, item.cols, piece, one);
   } else {
-    in_vectors<true, Asked>(item, rule, scales, piece, absmax, nullptr);
+    if (item.body == Body::kEightBitsScaledMoments)
+      in_vectors<true, Known<Weight::kParam, DType::kF32, DType::kBF16, DType::kE4M3, DType::kF16, true>>(item, rule, scales, piece, absmax,
+                                                                                                         nullptr);
+    else
+      in_vectors<true, Asked>(item, rule, scales, piece, absmax, nullptr);
     if (!item.target.tiles) walk_rest(item.rows, item.cols, piece, one);
   }
   const unsigned exp_avg = block_max(absmax.exp_avg), exp_avg_sq = block_max(absmax.exp_avg_sq);
@@ -180,11 +184,13 @@ __global__ void __launch_bounds__(kListThreads, 2) adam_kernel(const AdamItem* i
   if (item.scaled()) {
     scales.exp_avg_read = item.exp_avg_read;
     scales.exp_avg_sq_read = item.exp_avg_sq_read;
-    scales.exp_avg_write = moment_scale(__uint_as_float(item.exp_avg_absmax), item.exp_avg_type);
-    scales.exp_avg_sq_write = moment_scale(__uint_as_float(item.exp_avg_sq_absmax), item.exp_avg_sq_type);
+    const float exp_avg = moment_scale(__uint_as_float(item.exp_avg_absmax), item.exp_avg_type);
+    const float exp_avg_sq = moment_scale(__uint_as_float(item.exp_avg_sq_absmax), item.exp_avg_sq_type);
+    scales.exp_avg_write_inverse = 1.0 / static_cast<double>(exp_avg);
+    scales.exp_avg_sq_write_inverse = 1.0 / static_cast<double>(exp_avg_sq);
     if (piece == 0 && threadIdx.x == 0) {
-      if (item.exp_avg_scale != nullptr) *item.exp_avg_scale = scales.exp_avg_write;
-      if (item.exp_avg_sq_scale != nullptr) *item.exp_avg_sq_scale = scales.exp_avg_sq_write;
+      if (item.exp_avg_scale != nullptr) *item.exp_avg_scale = exp_avg;
+      if (item.exp_avg_sq_scale != nullptr) *item.exp_avg_sq_scale = exp_avg_sq;
     }
   }
   TargetCast cast(item.target, tile, piece == 0);
@@ -199,8 +205,9 @@ __global__ void __launch_bounds__(kListThreads, 2) adam_kernel(const AdamItem* i
     case Body::kMaster: run(Known<Weight::kMaster, kBF16, kBF16, kF32>{}); break;
     case Body::kRemainder: run(Known<Weight::kHalves, kBF16, kBF16, kF32>{}); break;
     case Body::kMasterBf16Moments: run(Known<Weight::kMaster, kBF16, kBF16, kBF16>{}); break;
-    case Body::kEightBits: run(Known<Weight::kParam, kF32, kBF16, kF32, true>{}); break;
-    case Body::kEightBitsBf16Moments: run(Known<Weight::kParam, kF32, kBF16, kBF16, true>{}); break;
+    case Body::kEightBits: run(Known<Weight::kParam, kF32, kBF16, kF32, kF32, true>{}); break;
+    case Body::kEightBitsBf16Moments: run(Known<Weight::kParam, kF32, kBF16, kBF16, kBF16, true>{}); break;
+    case Body::kEightBitsScaledMoments: run(Known<Weight::kParam, kF32, kBF16, kE4M3, kF16, true>{}); break;
   }
   if (item.body != Body::kStrided && !item.target.tiles) walk_rest(item.rows, item.cols, piece, one);
   cast.finish();
@@ -208,17 +215,18 @@ __global__ void __launch_bounds__(kListThreads, 2) adam_kernel(const AdamItem* i
 
 Body body_of(const AdamItem& item) {
   using enum DType;
-  const auto types = [&](Weight weight, DType param, DType grad, DType moments) {
-    return item.weight == weight && item.param_type == param && item.grad_type == grad && item.exp_avg_type == moments &&
-           item.exp_avg_sq_type == moments;
+  const auto types = [&](Weight weight, DType param, DType grad, DType exp_avg, DType exp_avg_sq) {
+    return item.weight == weight && item.param_type == param && item.grad_type == grad && item.exp_avg_type == exp_avg &&
+           item.exp_avg_sq_type == exp_avg_sq;
   };
-  if (types(Weight::kParam, kF32, kBF16, kF32)) return Body::kEightBits;
-  if (types(Weight::kParam, kF32, kBF16, kBF16)) return Body::kEightBitsBf16Moments;
+  if (types(Weight::kParam, kF32, kBF16, kF32, kF32)) return Body::kEightBits;
+  if (types(Weight::kParam, kF32, kBF16, kBF16, kBF16)) return Body::kEightBitsBf16Moments;
+  if (types(Weight::kParam, kF32, kBF16, kE4M3, kF16)) return Body::kEightBitsScaledMoments;
   if (item.target.there) return Body::kAnyTypes;
-  if (types(Weight::kParam, kF32, kF32, kF32)) return Body::kF32;
-  if (types(Weight::kMaster, kBF16, kBF16, kF32)) return Body::kMaster;
-  if (types(Weight::kHalves, kBF16, kBF16, kF32)) return Body::kRemainder;
-  if (types(Weight::kMaster, kBF16, kBF16, kBF16)) return Body::kMasterBf16Moments;
+  if (types(Weight::kParam, kF32, kF32, kF32, kF32)) return Body::kF32;
+  if (types(Weight::kMaster, kBF16, kBF16, kF32, kF32)) return Body::kMaster;
+  if (types(Weight::kHalves, kBF16, kBF16, kF32, kF32)) return Body::kRemainder;
+  if (types(Weight::kMaster, kBF16, kBF16, kBF16, kBF16)) return Body::kMasterBf16Moments;
   return Body::kAnyTypes;
 }
 

@@ -6,6 +6,7 @@
 #include "backend/cuda/lists.h"
 #include "core/dtype.h"
 #include "core/float_bits.h"
+#include "core/moment_scale.h"
 
 // What Adam does to an element, and what a block is told of its tensor.
 namespace fp8lab::cuda {
@@ -27,6 +28,7 @@ enum class Body : std::uint8_t {
   kMasterBf16Moments,
   kEightBits,
   kEightBitsBf16Moments,
+  kEightBitsScaledMoments,
 };
 
 struct AdamItem {
@@ -61,21 +63,21 @@ struct Rule {
 };
 
 /// What a body knows when it is compiled.
-template <Weight kWeight, DType kParam, DType kGrad, DType kMoments, bool kHasTarget = false>
+template <Weight kWeight, DType kParam, DType kGrad, DType kExpAvg, DType kExpAvgSq = kExpAvg, bool kHasTarget = false>
 struct Known {
-  static constexpr bool kScales = false;
+  static constexpr bool kScales = moment_limit(kExpAvg) > 0.0f || moment_limit(kExpAvgSq) > 0.0f;
   static constexpr bool kCasts = kHasTarget;
   static constexpr int kTogether = kListVectors;
   __device__ static constexpr Weight weight(const AdamItem&) { return kWeight; }
   __device__ static constexpr DType param(const AdamItem&) { return kParam; }
   __device__ static constexpr DType grad(const AdamItem&) { return kGrad; }
-  __device__ static constexpr DType exp_avg(const AdamItem&) { return kMoments; }
-  __device__ static constexpr DType exp_avg_sq(const AdamItem&) { return kMoments; }
+  __device__ static constexpr DType exp_avg(const AdamItem&) { return kExpAvg; }
+  __device__ static constexpr DType exp_avg_sq(const AdamItem&) { return kExpAvgSq; }
 };
 struct Asked {
   static constexpr bool kScales = true;
   static constexpr bool kCasts = true;
-  static constexpr int kTogether = 2;  // each vector comes with every type's conversions
+  static constexpr int kTogether = 1;  // each vector comes with every type's conversions
   __device__ static Weight weight(const AdamItem& item) { return item.weight; }
   __device__ static DType param(const AdamItem& item) { return item.param_type; }
   __device__ static DType grad(const AdamItem& item) { return item.grad_type; }
@@ -104,7 +106,7 @@ struct Scales {
   float gradient = 1.0f;
   bool scales_gradient = false;
   float exp_avg_read = 1.0f, exp_avg_sq_read = 1.0f;
-  float exp_avg_write = 1.0f, exp_avg_sq_write = 1.0f;
+  double exp_avg_write_inverse = 1.0, exp_avg_sq_write_inverse = 1.0;
 
   __device__ void read_gradient(const Rule& rule) {
     scales_gradient = rule.gradient_scale != nullptr;
@@ -122,8 +124,9 @@ __device__ __forceinline__ void update_moments(const Rule& rule, Element1& e) {
   e.v = rule.beta2 * e.v + rule.rest2 * (gradient * gradient);
 }
 
-/// x / c in float, `inverse` being 1 / c in double, for c up to 2: the product is within 2^-52 of the quotient, which no tie between floats
-/// comes closer to than 2^-49, nor hits where it is subnormal. Half the work of a division, and no branch.
+/// x / c in float, `inverse` being 1 / c in double: the product is within 2^-52 of the quotient, which no tie between floats comes closer to
+/// than 2^-49. Only a subnormal quotient can be a tie itself, for c above 2: the scales of moments, whose types know no such numbers.
+/// Half the work of a division, and no branch.
 __device__ __forceinline__ float quotient(float x, double inverse) { return static_cast<float>(static_cast<double>(x) * inverse); }
 
 __device__ __forceinline__ void update_param(const Rule& rule, Element1& e) {
@@ -155,8 +158,8 @@ __device__ __forceinline__ void apply_read_scales(const AdamItem& item, const Sc
 template <bool kScales>
 __device__ __forceinline__ void apply_write_scales(const AdamItem& item, const Scales& scales, Element1& e) {
   if constexpr (!kScales) return;
-  if (item.exp_avg_scale != nullptr) e.m /= scales.exp_avg_write;
-  if (item.exp_avg_sq_scale != nullptr) e.v /= scales.exp_avg_sq_write;
+  if (item.exp_avg_scale != nullptr) e.m = quotient(e.m, scales.exp_avg_write_inverse);
+  if (item.exp_avg_sq_scale != nullptr) e.v = quotient(e.v, scales.exp_avg_sq_write_inverse);
 }
 
 }  // namespace fp8lab::cuda
