@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -46,11 +47,9 @@ const std::vector<Mode>& modes() {
   return kModes;
 }
 
-int count_cards() {
-  const DeviceRow& row = device_row("cuda");
-  if (!row.unavailable_reason().empty()) return 0;
-  const std::string lines = row.describe();
-  return 1 + static_cast<int>(std::count(lines.begin(), lines.end(), '\n'));
+int cards() {
+  static const int kCards = count_cards("cuda");
+  return kCards;
 }
 
 std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
@@ -95,7 +94,7 @@ using MakePart = std::function<Part(Device&, ProcessGroup&)>;
 
 /// Seconds of one call; iterations are batches of calls.
 void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const MakePart& make_part) {
-  const int ranks = count_cards();
+  const int ranks = cards();
   const int calls = size >= (std::int64_t{256} << 20) ? 4 : size >= (std::int64_t{16} << 20) ? 10 : 40;
   std::vector<double> seconds(static_cast<std::size_t>(ranks));
   std::vector<double> slowest;
@@ -145,7 +144,7 @@ void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const
 }
 
 void all_gather(benchmark::State& state, const Mode& mode, std::int64_t size) {
-  const std::vector<std::int64_t> offsets = even_offsets(size, count_cards());
+  const std::vector<std::int64_t> offsets = even_offsets(size, cards());
   run_row(state, mode, size, [&](Device& device, ProcessGroup& group) {
     const auto slot = static_cast<std::size_t>(group.rank());
     const std::int64_t own = offsets[slot + 1] - offsets[slot];
@@ -172,9 +171,68 @@ void all_gather(benchmark::State& state, const Mode& mode, std::int64_t size) {
   state.SetLabel("uint8, redop none");
 }
 
+/// The weights of a Llama-3 8B layer, two bytes each and one: eight bits against sixteen, in turn. `size` is that of the former.
+void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
+  constexpr std::int64_t kWeights[] = {4096 * 6144, 4096 * 4096, 4096 * 28672, 4096 * 14336};
+  std::vector<double> of_bytes[2];
+  std::atomic<bool> more{true};
+  RunOptions options{.ranks = cards()};
+  options.peer_copies = mode.path;
+  run_ranks(mode.row, options, [&](ProcessGroup& world) {
+    const auto device = open_device("cuda", {.rank = world.local_rank(), .memory = {}});
+    const auto group = world.on(*device);
+    std::vector<std::unique_ptr<Buffer>> buffers;
+    std::vector<std::vector<std::int64_t>> offsets;
+    std::vector<GatherPart> parts[2];
+    offsets.reserve(2 * std::size(kWeights));
+    for (const int bytes : {0, 1}) {
+      for (const std::int64_t weights : kWeights) {
+        const std::int64_t size = weights * (bytes + 1);
+        offsets.push_back(even_offsets(size, world.size()));
+        buffers.push_back(std::make_unique<Buffer>(*device, *group, size / world.size(), false));
+        const std::byte* const from = buffers.back()->data();
+        buffers.push_back(std::make_unique<Buffer>(*device, *group, size, false));
+        parts[bytes].push_back({.from = from, .to = buffers.back()->data(), .offsets_bytes = offsets.back()});
+      }
+    }
+    const auto batch = [&] {
+      constexpr int kCalls = 5;
+      for (const int bytes : {0, 1}) {
+        device->synchronize();
+        group->all_gather(parts[bytes], "layer");
+        const auto begin = device->moment();
+        for (int i = 0; i < kCalls; ++i) group->all_gather(parts[bytes], "layer");
+        const auto end = device->moment();
+        const double seconds = device->seconds_between(*begin, *end) / kCalls;
+        if (world.rank() == 0) of_bytes[bytes].push_back(seconds);
+      }
+    };
+    batch();
+    if (world.rank() != 0) {
+      for (world.barrier("next"); more; world.barrier("next")) batch();
+      return;
+    }
+    for (auto _ : state) {
+      world.barrier("next");
+      batch();
+      state.SetIterationTime(of_bytes[0].back());
+    }
+    more = false;
+    world.barrier("next");
+  });
+  double seconds[2];
+  for (const int bytes : {0, 1}) {
+    std::sort(of_bytes[bytes].begin(), of_bytes[bytes].end());
+    seconds[bytes] = of_bytes[bytes][of_bytes[bytes].size() / 2];
+  }
+  state.counters["eight_bits_us"] = 1e6 * seconds[0];
+  state.counters["sixteen_bits_us"] = 1e6 * seconds[1];
+  state.counters["speedup"] = seconds[1] / seconds[0];
+}
+
 /// Sums of zeros: the bits of sums are the tests' to judge.
 void reduce_scatter(benchmark::State& state, const Mode& mode, std::int64_t size) {
-  const std::vector<std::int64_t> offsets = even_offsets(size / 2, count_cards());
+  const std::vector<std::int64_t> offsets = even_offsets(size / 2, cards());
   run_row(state, mode, size, [&](Device& device, ProcessGroup& group) {
     auto from = std::make_shared<Buffer>(device, group, size, false);
     auto to = std::make_shared<Buffer>(device, group, size / group.size(), false);
@@ -221,6 +279,8 @@ void register_all() {
     for (std::int64_t mib = 1; mib <= 1024; mib *= 16)
       add("reduce_scatter/" + mode.name + "/" + std::to_string(mib) + "MiB",
           [&mode, mib](benchmark::State& state) { reduce_scatter(state, mode, mib << 20); }, mib >= 256 ? 5 : 15);
+    add("eight_beside_sixteen_bits/" + mode.name + "/llama_3_8b_layer",
+        [&mode](benchmark::State& state) { eight_beside_sixteen_bits(state, mode); }, 15);
     add("all_reduce/" + mode.name + "/32_scalars",
         [&mode](benchmark::State& state) { all_reduce_small(state, mode); }, 15);
   }
@@ -233,7 +293,7 @@ int main(int argc, char** argv) {
   setenv("NCCL_NVLS_ENABLE", "0", 0);  // no NVLink multicast
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  if (const int cards = fp8lab::count_cards(); cards < 2) {
+  if (const int cards = fp8lab::cards(); cards < 2) {
     std::fprintf(stderr, "no row can run here: two cards are needed, and there are %d\n", cards);
     return 0;
   }

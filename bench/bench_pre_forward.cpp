@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -14,6 +17,9 @@
 // What the host does before a sharded layer's first kernel, on `meta`, as rank 0 of four that are not there: steady state, no
 // kernels, no waiting. A layer is one parameter group. `p50_ns` is the median of its pre-forwards; the columns Time and CPU
 // have the clock's own cost and the reshard in between.
+//
+// The rows `on_cards` are two ranks of this process with a card each, or one between them: there `issue_p50_ns` is the whole
+// pre-forward on rank 0 when both come to it together, with the ranks' meeting and the launch of every copy.
 namespace fp8lab {
 namespace {
 
@@ -94,6 +100,79 @@ void pre_forward(benchmark::State& state, const Case& which, const char* recipe,
   });
 }
 
+void pre_forward_on_cards(benchmark::State& state, const Case& which, const char* recipe, const char* row) {
+  constexpr int kOnCards = 2;
+  std::atomic<bool> more{true};
+  run_ranks(row, {.ranks = kOnCards}, [&](ProcessGroup& world) {
+    const auto device = open_device("cuda", {.arch = "hopper", .rank = world.local_rank(), .memory = {}});
+    const auto ranks = world.on(*device);
+    Runtime runtime{.device = *device, .behaviors = {}, .seed = 1};
+    Model model(runtime, make_recipe(recipe),
+                {.layer = which.layer,
+                 .layers = 1,
+                 .config = llama_8b(which.form),
+                 .eight_bit_weights = true,
+                 .deferred_init = true});
+    Mesh mesh(*ranks, {.replicas = 1, .shards = kOnCards});
+    Sharding sharding(runtime, model, mesh, {});
+    std::vector<PreForwardSample> samples;
+    std::vector<std::int64_t> issued;
+    samples.reserve(static_cast<std::size_t>(state.max_iterations) + kWarmUp);
+    issued.reserve(samples.capacity());
+    const auto round = [&] {
+      world.barrier("together");
+      const auto begin = std::chrono::steady_clock::now();
+      {
+        const HostCounters::PreForward measured(runtime.host);
+        sharding.unshard(runtime);
+      }
+      issued.push_back((std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1));
+      sharding.reshard();
+      device->synchronize();
+    };
+    for (int i = 0; i < kWarmUp; ++i) round();
+    issued.clear();
+    runtime.host.samples = &samples;
+    runtime.host.heap_allocations = heap_allocations;
+    if (world.rank() != 0) {
+      for (world.barrier("next"); more; world.barrier("next")) round();
+      return;
+    }
+    for (auto _ : state) {
+      world.barrier("next");
+      round();
+      state.SetIterationTime(1e-9 * static_cast<double>(issued.back()));
+    }
+    more = false;
+    world.barrier("next");
+    std::vector<std::int64_t> nanoseconds;
+    std::int64_t allocations = 0;
+    for (const PreForwardSample& sample : samples) {
+      nanoseconds.push_back(sample.nanoseconds);
+      allocations = std::max(allocations, sample.heap_allocations);
+    }
+    state.counters["p50_ns"] = median(nanoseconds);
+    state.counters["issue_p50_ns"] = median(issued);
+    state.counters["parameters"] = static_cast<double>(model.parameters().size());
+    state.counters["heap_allocations"] = static_cast<double>(allocations);
+  });
+}
+
+void register_on_cards() {
+  for (const char* row : {"in_process", "nccl"}) {
+    if (!process_group_row(row).unavailable_reason().empty()) continue;
+    for (const char* recipe : {"bf16", "delayed", "current", "mxfp8"}) {
+      const Case& which = kCases[3];
+      const std::string name = std::string("pre_forward/on_cards/") + row + "/" + recipe + "/" + which.layer + "_" + which.form;
+      benchmark::RegisterBenchmark(
+          name.c_str(), [=](benchmark::State& state) { pre_forward_on_cards(state, which, recipe, row); })
+          ->UseManualTime()
+          ->Unit(benchmark::kMicrosecond)
+          ->Iterations(300);
+    }
+  }
+}
+
 void register_all() {
   for (const char* recipe : {"bf16", "delayed", "current", "mxfp8"})
     for (const Case& which : kCases)
@@ -112,7 +191,9 @@ void register_all() {
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  setenv("NCCL_NVLS_ENABLE", "0", 0);  // no NVLink multicast
   fp8lab::register_all();
+  if (fp8lab::device_row("cuda").unavailable_reason().empty()) fp8lab::register_on_cards();
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;

@@ -290,16 +290,11 @@ TEST_P(OnDevices, ByWayOfTheHostItIsTheSame) {
   });
 }
 
-int count_cards() {
-  if (!on_card()) return 0;
-  const std::string lines = device_row(support::test_device()).describe();
-  return 1 + static_cast<int>(std::count(lines.begin(), lines.end(), '\n'));
-}
-
 // Through each of NCCL's ways; a way that a machine's cards do not have is another's to take.
 TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
-  const int ranks = launched_ranks() > 0 ? launched_ranks() : count_cards();
-  if (ranks < 2 || count_cards() < 2) {
+  const int cards = count_cards(support::test_device());
+  const int ranks = launched_ranks() > 0 ? launched_ranks() : cards;
+  if (ranks < 2 || cards < 2) {
     std::puts("skipped: two cards are needed");
     return;
   }

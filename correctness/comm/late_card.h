@@ -105,8 +105,10 @@ class LateLane final : public PeerLane {
     stream_->record(seat_->begun);
   }
   void await_begun(int rank) override { stream_->wait(seats_[static_cast<std::size_t>(rank)]->begun); }
-  void copy(std::span<const PeerCopy> copies, PeerCopyPath) override {
-    stream_->launch([all = std::vector(copies.begin(), copies.end())] {
+  void copy(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath) override {
+    std::vector<PeerCopy> both(copies.begin(), copies.end());
+    both.insert(both.end(), own.begin(), own.end());
+    stream_->launch([all = std::move(both)] {
       for (const PeerCopy& copy : all)
         if (copy.from != copy.to && copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
     });

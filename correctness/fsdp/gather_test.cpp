@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "core/heap_allocations.h"
@@ -113,6 +116,70 @@ TEST(Gather, IsRepeatedForTheLayersThatReshardAlone) {
   RunConfig wrong = config_of("mxfp8", 64);
   wrong.except = {"layers[7]"};
   EXPECT_THROW(on_ranks(1, [&](ProcessGroup& world) { ModelRun(wrong, world, {.replicas = 1, .shards = 1}); }), Error);
+}
+
+// As many collectives and the same bits; a layer more in memory at the peak.
+TEST(Gather, AheadGivesTheSameBits) {
+  for (const char* recipe : {"bf16", "delayed", "mxfp8"}) {
+    for (const bool checkpoint : {false, true}) {
+      const auto course = [&](ProcessGroup& world, bool ahead) {
+        RunConfig config = config_of(recipe, 96);
+        config.layers = 4;
+        config.checkpoint = checkpoint;
+        config.gather_ahead = ahead;
+        ModelRun run(config, world, {.replicas = 1, .shards = 3});
+        std::vector<float> losses;
+        for (int step = 0; step < 3; ++step) {
+          run.model().zero_grad();
+          losses.push_back(run.step(world.rank() * 64));
+        }
+        std::vector<std::vector<std::byte>> gradients;
+        for (const Parameter* parameter : run.model().parameters())
+          gradients.push_back(bytes_of(run.device(), parameter->local->grad));
+        const TrafficCount gathered = run.sharding().mesh().shard_group().traffic().of(CollectiveKind::kAllGather);
+        return std::tuple(losses, gradients, gathered, run.device().ledger().peak_bytes(PhaseKind::kBackward));
+      };
+      on_ranks(3, [&](ProcessGroup& world) {
+        const auto [losses, gradients, gathered, peak] = course(world, false);
+        const auto [losses_ahead, gradients_ahead, gathered_ahead, peak_ahead] = course(world, true);
+        EXPECT_EQ(losses_ahead, losses) << recipe << " on rank " << world.rank();
+        EXPECT_EQ(gradients_ahead, gradients) << recipe << " on rank " << world.rank();
+        EXPECT_EQ(gathered_ahead, gathered);
+        EXPECT_GT(peak_ahead, peak);
+      });
+    }
+  }
+}
+
+// Wholes that come for another pass than the one that is next, and wholes that nobody waits for.
+TEST(Gather, AheadMayBeInVain) {
+  on_ranks(2, [&](ProcessGroup& world) {
+    const std::unique_ptr<Device> device = open_device(support::test_device(), {.rank = world.local_rank(), .memory = {}});
+    const auto ranks = world.on(*device);
+    Runtime runtime{.device = *device, .behaviors = {}, .seed = 7};
+    Model model(runtime, make_recipe("mxfp8"),
+                {.layers = 2, .config = small_block(64), .eight_bit_weights = true, .deferred_init = true});
+    Mesh mesh(*ranks, {.replicas = 1, .shards = 2});
+    const std::vector<ShardingState> states = {{.path = "", .reshard_after_forward = true}};
+    const std::vector<Parameter*> all = model.parameters();
+    const std::span<Parameter* const> parameters(all);
+    const std::size_t half = all.size() / 2;
+    ParameterGroup first(runtime, "layers[0]", parameters.first(half), mesh, states, false);
+    ParameterGroup second(runtime, "layers[1]", parameters.subspan(half), mesh, states, false);
+    const Parameter& weight = **std::find_if(all.begin() + static_cast<std::ptrdiff_t>(half), all.end(),
+                                             [](const Parameter* parameter) { return parameter->local->in_eight_bits(); });
+    second.unshard(runtime, Pass::kBackward);
+    const auto expected = bytes_of(*device, weight.quantized);
+    EXPECT_TRUE(weight.quantized.columnwise());
+    second.reshard();
+    first.gather_ahead(&second, nullptr);
+    first.unshard(runtime, Pass::kForward);
+    second.unshard(runtime, Pass::kBackward);
+    EXPECT_EQ(bytes_of(*device, weight.quantized), expected);
+    second.reshard();
+    first.reshard();
+    first.unshard(runtime, Pass::kForward);
+  });
 }
 
 /// Elements of the weights of products in a GPT block of `small_block(hidden)`.

@@ -30,6 +30,7 @@ struct RunConfig {
   bool checkpoint = false;
   bool reshard = true;
   std::vector<std::string> except{};
+  bool gather_ahead = false;
   Behaviors behaviors{};
 };
 
@@ -106,8 +107,10 @@ class ModelRun {
     mesh_ = std::make_unique<Mesh>(*ranks_, shape);
     sharding_ = std::make_unique<Sharding>(
         runtime_, *model_, *mesh_,
-        ShardingOptions{
-            .reshard_after_forward = config.reshard, .except = config.except, .checkpoint_layers = config.checkpoint});
+        ShardingOptions{.reshard_after_forward = config.reshard,
+                        .except = config.except,
+                        .gather_ahead = config.gather_ahead,
+                        .checkpoint_layers = config.checkpoint});
   }
 
   RunConfig config_;

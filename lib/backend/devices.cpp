@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <set>
 #include <chrono>
 #include <string>
 
@@ -47,6 +48,16 @@ const DeviceRow& device_row(std::string_view name) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
   }
   fail(fmt::format("device '{}' is not known; the devices are {}", name, known));
+}
+
+int count_cards(std::string_view name) {
+  if (!device_row(name).unavailable_reason().empty()) return 0;
+  std::set<std::string> cards;
+  for (int rank = 0;; ++rank) {
+    const std::unique_ptr<Device> device = open_device(name, {.rank = rank, .memory = {}});
+    if (device->peer_access() == nullptr) return 1;
+    if (!cards.insert(device->peer_access()->card()).second) return static_cast<int>(cards.size());
+  }
 }
 
 std::unique_ptr<Device> open_device(std::string_view name, const DeviceOptions& options) {

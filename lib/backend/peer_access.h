@@ -64,7 +64,8 @@ class PeerLane {
   /// `aside`: on a stream of the lane's own, behind what was launched so far; what is launched later does not wait for it before join().
   virtual void begin(bool aside) = 0;
   virtual void await_begun(int rank) = 0;
-  virtual void copy(std::span<const PeerCopy> copies, PeerCopyPath path) = 0;
+  /// `own`: from this card's own memory, which may go on beside the others.
+  virtual void copy(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path) = 0;
   virtual void reduce(std::span<const PeerReduction> reductions) = 0;
   virtual void end() = 0;
   virtual void await_ended(int rank) = 0;

@@ -43,17 +43,52 @@ Orientations ParameterGroup::usage(const Behaviors& behaviors, Pass pass) const 
   return {.rowwise = recomputes_, .columnwise = true};
 }
 
+// What is under way writes to the wholes, which go with this.
+ParameterGroup::~ParameterGroup() {
+  if (!ahead_) return;
+  try {
+    mesh_.shard_group().join();
+  } catch (const Error&) {  // a card that has failed writes no more
+  }
+}
+
 void ParameterGroup::unshard(Runtime& runtime, Pass pass) {
   if (unsharded_) return;
+  if (ahead_) {
+    const bool wanted = *ahead_ == pass;
+    mesh_.shard_group().join();
+    end_gather(runtime);
+    if (!wanted) reshard();
+  }
+  if (!unsharded_) {
+    begin_gather(runtime, pass, false);
+    end_gather(runtime);
+  }
+  if (ParameterGroup* const next = pass == Pass::kForward ? next_forward_ : next_backward_)
+    next->begin_ahead(runtime, pass);
+}
+
+void ParameterGroup::begin_gather(Runtime& runtime, Pass pass, bool aside) {
   const Orientations wanted = usage(runtime.behaviors, pass);
   gather_parts_.clear();
   for (const auto& parameter : parameters_) parameter->begin_gather(runtime, wanted, gather_parts_);
-  {
-    const HostCounters::Waiting waiting(runtime.host);
+  const HostCounters::Waiting waiting(runtime.host);
+  if (aside)
+    mesh_.shard_group().all_gather_aside(gather_parts_, name_);
+  else
     mesh_.shard_group().all_gather(gather_parts_, name_);
-  }
+}
+
+void ParameterGroup::end_gather(Runtime& runtime) {
   for (const auto& parameter : parameters_) parameter->end_gather(runtime);
+  ahead_.reset();
   unsharded_ = true;
+}
+
+void ParameterGroup::begin_ahead(Runtime& runtime, Pass pass) {
+  if (unsharded_ || ahead_) return;
+  begin_gather(runtime, pass, true);
+  ahead_ = pass;
 }
 
 void ParameterGroup::reshard() {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,16 @@ class ParameterGroup {
   /// "layers[0].qkv.weight: 72 rows cut blocks ...": weights that stay in high precision.
   std::vector<std::string> warnings() const;
 
+  ~ParameterGroup();
+  ParameterGroup(const ParameterGroup&) = delete;
+  ParameterGroup& operator=(const ParameterGroup&) = delete;
+
+  /// Whose wholes each pass wants next, null for nobody's: they are gathered beside this module's work, as soon as its own are there.
+  void gather_ahead(ParameterGroup* next_forward, ParameterGroup* next_backward) {
+    next_forward_ = next_forward;
+    next_backward_ = next_backward;
+  }
+
   /// Makes the wholes; does nothing where they are there.
   void unshard(Runtime& runtime, Pass pass);
   void reshard();
@@ -35,6 +46,9 @@ class ParameterGroup {
 
  private:
   Orientations usage(const Behaviors& behaviors, Pass pass) const;
+  void begin_gather(Runtime& runtime, Pass pass, bool aside);
+  void end_gather(Runtime& runtime);
+  void begin_ahead(Runtime& runtime, Pass pass);
 
   std::string name_;
   Mesh& mesh_;
@@ -42,6 +56,9 @@ class ParameterGroup {
   const ShardingState* hook_state_;  ///< as a gather hook finds it
   bool recomputes_;
   bool unsharded_ = false;
+  ParameterGroup* next_forward_ = nullptr;
+  ParameterGroup* next_backward_ = nullptr;
+  std::optional<Pass> ahead_;  ///< the pass for which wholes are under way
   std::vector<std::unique_ptr<ShardedParameter>> parameters_;
   std::vector<GatherPart> gather_parts_;  // kept between passes
   std::vector<ScatterPart> scatter_parts_;

@@ -84,6 +84,9 @@ Sharding::Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOpt
         for (std::string& warning : groups_.back()->warnings()) warnings_.push_back(std::move(warning));
         return std::make_unique<ShardedLayer>(std::move(layer), *groups_.back());
       });
+  for (std::size_t i = 0; options.gather_ahead && i < groups_.size(); ++i)
+    groups_[i]->gather_ahead(i + 1 < groups_.size() ? groups_[i + 1].get() : nullptr,
+                             i > 0 ? groups_[i - 1].get() : nullptr);
 }
 
 Sharding::~Sharding() = default;

@@ -16,7 +16,15 @@ namespace {
 
 constexpr std::uintptr_t kWideBytes = 16;
 /// From here on copy engines are faster than the multiprocessors' own loads; below, starting them costs more than it saves.
-constexpr std::int64_t kEnginesFromBytes = std::int64_t{24} << 20;
+constexpr std::int64_t kEnginesFromBytes = std::int64_t{4} << 20;
+/// From here on a rank's own bytes are copied beside those of others, which come more slowly; below, that takes longer to set up.
+constexpr std::int64_t kBesideFromBytes = std::int64_t{8} << 20;
+
+std::int64_t bytes_of(std::span<const PeerCopy> copies) {
+  std::int64_t total = 0;
+  for (const PeerCopy& copy : copies) total += copy.from == copy.to ? 0 : copy.bytes;
+  return total;
+}
 
 bool is_wide(const std::byte* at) { return reinterpret_cast<std::uintptr_t>(at) % kWideBytes == 0; }
 
@@ -87,7 +95,20 @@ class CardLane final : public PeerLane {
   void await_begun(int rank) override {
     if (const CardSeat& other = of(rank); &other != seat_.get()) wait(other.begun);
   }
-  void copy(std::span<const PeerCopy> copies, PeerCopyPath path) override { launch_copies(copies, path, stream_); }
+  void copy(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path) override {
+    if (bytes_of(own) < kBesideFromBytes) return launch_copies(copies, path, stream_, own);
+    if (!beside_) {
+      beside_ = make_stream();
+      parted_ = make_event();
+      rejoined_ = make_event();
+    }
+    cuda_check(cudaEventRecord(parted_.get(), stream_), "cudaEventRecord");
+    cuda_check(cudaStreamWaitEvent(beside_.get(), parted_.get(), 0), "cudaStreamWaitEvent");
+    launch_copies(copies, path, stream_);
+    launch_copies(own, path, beside_.get());
+    cuda_check(cudaEventRecord(rejoined_.get(), beside_.get()), "cudaEventRecord");
+    wait(rejoined_);
+  }
   void reduce(std::span<const PeerReduction> reductions) override { launch_reductions(reductions, stream_); }
   void end() override { cuda_check(cudaEventRecord(seat_->ended.get(), stream_), "cudaEventRecord"); }
   void await_ended(int rank) override {
@@ -103,6 +124,7 @@ class CardLane final : public PeerLane {
   void quiesce() noexcept override {
     cudaStreamSynchronize(card_.stream());
     if (side_) cudaStreamSynchronize(side_.get());
+    if (beside_) cudaStreamSynchronize(beside_.get());
   }
 
  private:
@@ -137,22 +159,24 @@ class CardLane final : public PeerLane {
   Stream side_;
   Event forked_;
   Event joined_;
+  Stream beside_;  ///< for a rank's own bytes
+  Event parted_;
+  Event rejoined_;
 };
 
 }  // namespace
 
-void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream) {
-  std::int64_t total = 0;
-  for (const PeerCopy& copy : copies) total += copy.from == copy.to ? 0 : copy.bytes;
-  const bool engines =
-      path == PeerCopyPath::kCopyEngines || (path == PeerCopyPath::kBySize && total >= kEnginesFromBytes);
+void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream,
+                   std::span<const PeerCopy> more) {
+  const bool engines = path == PeerCopyPath::kCopyEngines ||
+                       (path == PeerCopyPath::kBySize && bytes_of(copies) + bytes_of(more) >= kEnginesFromBytes);
   EngineCopies by_engine(stream);
   CopyBatch batch;
-  for (const PeerCopy& copy : copies) {
-    if (copy.from == copy.to || copy.bytes == 0) continue;
+  const auto add = [&](const PeerCopy& copy) {
+    if (copy.from == copy.to || copy.bytes == 0) return;
     if (engines || !is_wide(copy.from) || !is_wide(copy.to)) {
       by_engine.add(copy);
-      continue;
+      return;
     }
     if (batch.count == CopyBatch::kMostJobs) {
       peer_copy(batch, stream);
@@ -162,7 +186,9 @@ void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStre
     batch.jobs[static_cast<std::size_t>(batch.count++)] = {
         .from = copy.from, .to = copy.to, .bytes = copy.bytes, .first_block = batch.blocks};
     batch.blocks += ceil_div(copy.bytes, kCopyBlockBytes);
-  }
+  };
+  for (const PeerCopy& copy : copies) add(copy);
+  for (const PeerCopy& copy : more) add(copy);
   peer_copy(batch, stream);
   by_engine.launch();
 }

@@ -24,7 +24,8 @@ class CardAccess final : public PeerAccess {
 };
 
 /// Launches what PeerLane::copy and PeerLane::reduce stand for on `stream`, for others who move bytes between cards.
-void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream);
+void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream,
+                   std::span<const PeerCopy> more = {});
 void launch_reductions(std::span<const PeerReduction> reductions, cudaStream_t stream);
 
 }  // namespace fp8lab::cuda

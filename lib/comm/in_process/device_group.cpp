@@ -65,7 +65,7 @@ class DeviceGroup final : public ProcessGroup {
         call, parts.data(),
         [&] {
           copies_.clear();
-          // Everybody starts behind itself, so that not all pull from one.
+          // Everybody starts behind itself, so that not all pull from one, and ends with what is its own.
           for (int step = 1; step <= size(); ++step) {
             const int source = (rank() + step) % size();
             const auto slot = static_cast<std::size_t>(source);
@@ -76,7 +76,8 @@ class DeviceGroup final : public ProcessGroup {
                                  .bytes = parts[i].offsets_bytes[slot + 1] - first});
             }
           }
-          lane_->copy(copies_, world_.peer_copies());
+          const std::span<const PeerCopy> all(copies_);
+          lane_->copy(all.first(all.size() - parts.size()), all.last(parts.size()), world_.peer_copies());
         },
         aside);
   }
@@ -122,7 +123,7 @@ class DeviceGroup final : public ProcessGroup {
       for (std::size_t i = 0; i < parts.size(); ++i)
         copies_.push_back(
             {.from = parts_of<BroadcastPart>(call.root)[i].data, .to = parts[i].data, .bytes = parts[i].bytes});
-      lane_->copy(copies_, world_.peer_copies());
+      lane_->copy(copies_, {}, world_.peer_copies());
     });
   }
 
@@ -130,8 +131,8 @@ class DeviceGroup final : public ProcessGroup {
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
     team_.meet(rank(), call, nullptr);
-    Team& team =
-        world_.team({.parent = &team_, .sequence = call.sequence, .color = color}, identity.name, identity.world_ranks);
+    Team& team = world_.team({.parent = &team_, .sequence = call.sequence, .color = color, .on_cards = true},
+                             identity.name, identity.world_ranks);
     // No collective has number 0, so this is nobody else's team.
     Team& host_team = world_.team({.parent = &team, .sequence = 0, .color = 0}, identity.name, identity.world_ranks);
     std::unique_ptr<ProcessGroup> host =

@@ -113,7 +113,8 @@ class InProcessGroup final : public ProcessGroup {
     team_.meet(rank(), call, nullptr);
     const Identity identity = identity_of(*this);
     Team& team =
-        world_.team({.parent = &team_, .sequence = call.sequence, .color = 0}, identity.name, identity.world_ranks);
+        world_.team({.parent = &team_, .sequence = call.sequence, .color = 0, .on_cards = true}, identity.name,
+                    identity.world_ranks);
     return make_device_group(world_, team, *this, device, call);
   }
 

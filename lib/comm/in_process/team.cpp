@@ -10,17 +10,21 @@ namespace {
 // About a microsecond, which is what waking a sleeper costs. Where ranks share processors, looking keeps others from
 // coming; so would yielding, which hands the processor to any process of the machine.
 constexpr int kLooks = 1000;
+constexpr int kLongLooks = 100'000;
 
-int looks_before_sleeping(std::size_t ranks) { return ranks <= std::thread::hardware_concurrency() ? kLooks : 1; }
+int looks_before_sleeping(std::size_t ranks, Team::Looks looks) {
+  if (ranks > std::thread::hardware_concurrency()) return 1;
+  return looks == Team::Looks::kLong ? kLongLooks : kLooks;
+}
 
 }  // namespace
 
-Team::Team(World& world, std::string name, std::vector<int> world_ranks)
+Team::Team(World& world, std::string name, std::vector<int> world_ranks, Looks looks)
     : world_(world),
       name_(std::move(name)),
       world_ranks_(std::move(world_ranks)),
       seats_(world_ranks_.size()),
-      looks_(looks_before_sleeping(seats_.size())) {}
+      looks_(looks_before_sleeping(seats_.size(), looks)) {}
 
 void Team::meet(int rank, const Signature& call, const void* parts) {
   Seat& own = seat(rank);

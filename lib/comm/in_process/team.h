@@ -23,7 +23,10 @@ namespace fp8lab::in_process {
 /// not: the others' buffers are being read until then.
 class Team {
  public:
-  Team(World& world, std::string name, std::vector<int> world_ranks);
+  /// How long ranks look for each other before they sleep. Launching work on a card takes longer than to wake up, so ranks with
+  /// cards look longer.
+  enum class Looks { kShort, kLong };
+  Team(World& world, std::string name, std::vector<int> world_ranks, Looks looks = Looks::kShort);
 
   const std::string& name() const { return name_; }
 

@@ -70,7 +70,8 @@ Team& World::team(const TeamKey& key, const std::string& name, const std::vector
   const std::lock_guard lock(teams_mutex_);
   for (const KeyedTeam& known : teams_)
     if (known.key == key) return *known.team;
-  return *teams_.emplace_back(KeyedTeam{key, std::make_unique<Team>(*this, name, world_ranks)}).team;
+  const Team::Looks looks = key.on_cards ? Team::Looks::kLong : Team::Looks::kShort;
+  return *teams_.emplace_back(KeyedTeam{key, std::make_unique<Team>(*this, name, world_ranks, looks)}).team;
 }
 
 void World::wake_all() {

@@ -52,6 +52,7 @@ class World {
     const Team* parent = nullptr;
     std::uint64_t sequence = 0;
     int color = 0;
+    bool on_cards = false;
     bool operator==(const TeamKey&) const = default;
   };
   /// The team of `key`, made by the first of its members to ask. Lives as long as the run.
