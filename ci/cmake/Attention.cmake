@@ -36,7 +36,7 @@ foreach(packages ${python_packages})
   list(APPEND cudnn_hints ${packages}/nvidia/cudnn/include)
 endforeach()
 find_path(FP8LAB_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${frontend_hints})
-find_path(FP8LAB_CUDNN_INCLUDE cudnn_backend.h HINTS ${cudnn_hints})
+find_path(FP8LAB_CUDNN_INCLUDE cudnn_backend.h HINTS ${FP8LAB_CUDNN_FRONTEND_INCLUDE} ${cudnn_hints})
 
 if(FP8LAB_CUDNN_FRONTEND_INCLUDE AND FP8LAB_CUDNN_INCLUDE)
   list(APPEND attention_sources cuda/attention_cudnn.cpp cuda/cudnn_library.cpp)

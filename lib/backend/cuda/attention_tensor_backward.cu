@@ -23,9 +23,10 @@ constexpr std::uint32_t kResidentBytes = kResident * Dim * 2;
 template <int Dim>
 constexpr std::uint32_t kPassingBytes = kPassing * Dim * 2;
 constexpr std::uint32_t kRowBytes = kPassing * sizeof(float);
-/// Two resident tiles, and two stages of two passing ones and of two floats a row; room to align.
+constexpr int kStages = 3;      // one being added, one being differentiated, one on its way
+/// Two resident tiles, and stages of two passing ones and of two floats a row; room to align.
 template <int Dim>
-constexpr std::uint32_t kSharedBytes = 2 * kResidentBytes<Dim> + 2 * (2 * kPassingBytes<Dim> + 2 * kRowBytes) + 1024;
+constexpr std::uint32_t kSharedBytes = 2 * kResidentBytes<Dim> + kStages * (2 * kPassingBytes<Dim> + 2 * kRowBytes) + 1024;
 
 /// Addresses in shared memory.
 template <int Dim>
@@ -34,11 +35,12 @@ struct Tiles {
 
   __device__ explicit Tiles(const void* shared) : base((wgmma::shared_address(shared) + 1023) / 1024 * 1024) {}
   __device__ std::uint32_t resident(int which) const { return base + static_cast<std::uint32_t>(which) * kResidentBytes<Dim>; }
-  __device__ std::uint32_t passing(std::int64_t stage, int which) const {
-    return base + 2 * kResidentBytes<Dim> + static_cast<std::uint32_t>(2 * (stage & 1) + which) * kPassingBytes<Dim>;
+  __device__ std::uint32_t passing(int tile, int which) const {
+    return base + 2 * kResidentBytes<Dim> + static_cast<std::uint32_t>(2 * (tile % kStages) + which) * kPassingBytes<Dim>;
   }
-  __device__ std::uint32_t rows(std::int64_t stage, int which) const {
-    return base + 2 * kResidentBytes<Dim> + 4 * kPassingBytes<Dim> + static_cast<std::uint32_t>(2 * (stage & 1) + which) * kRowBytes;
+  __device__ std::uint32_t rows(int tile, int which) const {
+    return base + 2 * kResidentBytes<Dim> + 2 * kStages * kPassingBytes<Dim> +
+           static_cast<std::uint32_t>(2 * (tile % kStages) + which) * kRowBytes;
   }
 };
 
@@ -57,9 +59,8 @@ struct Factors {
         grad_p(joint_factor(scale_inv_of(call.grad_o), scale_inv_of(call.v))) {}
 };
 
-/// Logits and products dO V^T of a tile become P as dV's product takes it, and dS. `Transposed`: rows are keys. `Plain`: there are
-/// neither casts nor dropout.
-template <bool Transposed, bool Plain>
+/// Logits and products dO V^T of a tile become P as dV's product takes it, and dS. `Transposed`: rows are keys.
+template <bool Transposed, bool Casts, bool Drops>
 struct Softmax {
   const TensorBackward& call;
   Factors factors;
@@ -73,28 +74,29 @@ struct Softmax {
   /// A thread's element i is at row `row` + (i % 4 / 2) * 8, column `col` + 8 * (i / 4) + i % 2; `lse` (base 2) and `dot` are of its
   /// query. `inside` holds where no element of the warp group is masked.
   template <class Lse, class Dot>
-  __device__ void apply(float (&p)[kPassing / 2], float (&grad)[kPassing / 2], std::int64_t row, std::int64_t col, bool inside,
+  __device__ void apply(float (&p)[kPassing / 2], float (&grad)[kPassing / 2], int row, int col, bool inside,
                         Lse&& lse, Dot&& dot) {
+    const int seq = static_cast<int>(call.shape.seq);
 #pragma unroll
     for (int i = 0; i < kPassing / 2; i += 2) {
       float weight[2], slope[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const std::int64_t r = row + (i % 4 / 2) * 8, c = col + 8 * (i / 4) + e;
-        const std::int64_t query = Transposed ? c : r, key = Transposed ? r : c;
+        const int r = row + (i % 4 / 2) * 8, c = col + 8 * (i / 4) + e;
+        const int query = Transposed ? c : r, key = Transposed ? r : c;
         weight[e] = exponential2(__fmaf_rn(p[i + e], factors.logit, -lse(i + e)));
-        if (!inside && (key >= call.shape.seq || query >= call.shape.seq || (call.shape.causal && key > query))) weight[e] = 0.0f;
-        if constexpr (Plain) {
-          slope[e] = weight[e] * __fmaf_rn(grad[i + e], factors.grad_p, -dot(i + e));
-        } else {
-          const float kept = dropout.active() ? dropout.factor(query, key) : 1.0f;
+        if (!inside && (key >= seq || query >= seq || (call.shape.causal && key > query))) weight[e] = 0.0f;
+        if constexpr (Drops) {
+          const float kept = dropout.factor(query, key);
           slope[e] = weight[e] * __fmaf_rn(grad[i + e] * factors.grad_p, kept, -dot(i + e));
           weight[e] *= kept;
+        } else {
+          slope[e] = weight[e] * __fmaf_rn(grad[i + e], factors.grad_p, -dot(i + e));
         }
       }
-      if constexpr (!Plain) {
-        s_cast.apply(weight[0], weight[1]);
-        grad_p_cast.apply(slope[0], slope[1]);
+      if constexpr (Casts) {
+        if (s_cast.active()) s_cast.apply(weight[0], weight[1]);
+        if (grad_p_cast.active()) grad_p_cast.apply(slope[0], slope[1]);
       }
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
@@ -110,147 +112,183 @@ __device__ void pack_fragments(const float (&values)[kPassing / 2], std::uint32_
   for (int i = 0; i < kPassing / 4; ++i) fragments[i / 4][i % 4] = wgmma::pack(values[2 * i], values[2 * i + 1]);
 }
 
-template <int Dim, bool Plain>
+/// Goes through `count` tiles, at least one: `copy(t)` starts tile t on its way, `multiply(t)` starts its logits and dO V^T,
+/// `differentiate(t)` makes P and dS of them, `pack()` their fragments, and `add(t)` starts the products with those. While the matrix units
+/// add tile t, the other units differentiate tile t + 1 and tile t + 2 arrives.
+template <class Copy, class Multiply, class Differentiate, class Pack, class Add, class Settle>
+__device__ void pass_tiles(int count, Copy&& copy, Multiply&& multiply, Differentiate&& differentiate, Pack&& pack, Add&& add,
+                           Settle&& settle) {
+  // Every tile is a group of copies, even where there is none, so that the groups' number says which have arrived.
+  const auto start_copy = [&](int t) {
+    if (t < count) copy(t);
+    wgmma::commit_copies();
+  };
+  const auto arrive = [] {
+    wgmma::wait_copies<0>();
+    wgmma::publish();
+    __syncthreads();
+  };
+  start_copy(0);
+  arrive();
+  start_copy(1);
+  wgmma::fence();
+  multiply(0);
+  wgmma::commit();
+  wgmma::wait<0>();
+  differentiate(0);
+  pack();
+  for (int t = 0; t + 1 < count; ++t) {
+    arrive();  // and everyone has added tile t - 1, in whose place t + 2 goes
+    start_copy(t + 2);
+    wgmma::fence();
+    multiply(t + 1);
+    wgmma::commit();
+    add(t);
+    wgmma::commit();
+    wgmma::wait<1>();
+    differentiate(t + 1);
+    wgmma::wait<0>();
+    settle();
+    pack();
+  }
+  wgmma::fence();
+  add(count - 1);
+  wgmma::commit();
+  wgmma::wait<0>();
+  settle();
+}
+
+template <int Dim, bool Casts, bool Drops>
 __global__ void __launch_bounds__(kThreads, 1) attention_tensor_grad_q_kernel(TensorBackward call, int query_tiles) {
   extern __shared__ std::byte dynamic_shared[];
   const Tiles<Dim> tiles(dynamic_shared);
   const AttentionShape& shape = call.shape;
-  const std::int64_t tile = query_tiles - 1 - blockIdx.x % query_tiles, job = blockIdx.x / query_tiles;
-  const std::int64_t head = job % shape.heads, sequence = job / shape.heads;
-  const std::int64_t kv_head = head / (shape.heads / shape.kv_heads);
-  const std::int64_t first_query = tile * kResident;
-  const std::int64_t limit = shape.causal ? min(first_query + kResident, shape.seq) : shape.seq;
-  const std::int64_t key_tiles = (limit + kPassing - 1) / kPassing;
+  const int tile = query_tiles - 1 - static_cast<int>(blockIdx.x) % query_tiles, job = static_cast<int>(blockIdx.x) / query_tiles;
+  const int seq = static_cast<int>(shape.seq), heads = static_cast<int>(shape.heads);
+  const int head = job % heads, sequence = job / heads;
+  const int kv_head = head / (heads / static_cast<int>(shape.kv_heads));
+  const int first_query = tile * kResident;
+  const int limit = shape.causal ? min(first_query + kResident, seq) : seq;
+  const int key_tiles = (limit + kPassing - 1) / kPassing;
   const HeadRows k_rows(call.k, shape, sequence, kv_head), v_rows(call.v, shape, sequence, kv_head);
-  const auto copy_tile = [&](std::int64_t at) {
-    copy_rows_async<kPassing, Dim>(k_rows, at * kPassing, shape.seq, tiles.passing(at, 0));
-    copy_rows_async<kPassing, Dim>(v_rows, at * kPassing, shape.seq, tiles.passing(at, 1));
-    wgmma::commit_copies();
-  };
 
   const int thread = static_cast<int>(threadIdx.x);
   const int group = thread / wgmma::kGroupThreads;
-  const std::int64_t first_row = first_query + 64 * group;
-  const std::int64_t row = first_row + 16 * (thread % wgmma::kGroupThreads / 32) + thread % 32 / 4;
+  const int first_row = first_query + 64 * group;
+  const int row = first_row + 16 * (thread % wgmma::kGroupThreads / 32) + thread % 32 / 4;
   const std::uint32_t group_offset = static_cast<std::uint32_t>(group * 64 * wgmma::kRowBytes);
-  Softmax<false, Plain> softmax(call, sequence, head);
+  Softmax<false, Casts, Drops> softmax(call, sequence, head);
   float lse[2], dot[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const std::int64_t query = row + 8 * half, line = sequence * shape.heads + head;
-    const bool inside = query < shape.seq;
+    const int query = row + 8 * half;
+    const std::int64_t line = std::int64_t{sequence} * heads + head;
+    const bool inside = query < seq;
     lse[half] = inside ? shift_of(reinterpret_cast<const float*>(call.lse.data)[line * call.lse.row_stride + query]) * kLog2E : 0.0f;
     dot[half] = inside ? call.row_dots[line * shape.seq + query] : 0.0f;
   }
 
-  copy_rows_async<kResident, Dim>(HeadRows(call.q, shape, sequence, head), first_query, shape.seq, tiles.resident(0));
-  copy_rows_async<kResident, Dim>(HeadRows(call.grad_o, shape, sequence, head), first_query, shape.seq, tiles.resident(1));
-  copy_tile(0);
-  float grad_q[Dim / 2] = {};
-  for (std::int64_t at = 0; at < key_tiles; ++at) {
-    wgmma::wait_copies();
-    wgmma::publish();
-    __syncthreads();
-    if (at + 1 < key_tiles) copy_tile(at + 1);
-
-    float p[kPassing / 2], grad[kPassing / 2];
-    wgmma::fence();
-    multiply_rows<Dim, kResident, kPassing>(p, tiles.resident(0) + group_offset, tiles.passing(at, 0));
-    multiply_rows<Dim, kResident, kPassing>(grad, tiles.resident(1) + group_offset, tiles.passing(at, 1));
-    wgmma::commit();
-    wgmma::wait<0>();
-    wgmma::settle(p);
-    wgmma::settle(grad);
-    const std::int64_t first_key = at * kPassing;
-    const bool inside = first_key + kPassing <= shape.seq && first_row + 64 <= shape.seq &&
-                        !(shape.causal && first_key + kPassing - 1 > first_row);
-    softmax.apply(p, grad, row, first_key + 2 * (thread % 4), inside, [&](int i) { return lse[i % 4 / 2]; },
-                  [&](int i) { return dot[i % 4 / 2]; });
-    std::uint32_t fragments[kPassing / 16][4];
-    pack_fragments(grad, fragments);
-    wgmma::fence();
-    add_fragments<kPassing, kPassing>(grad_q, fragments, tiles.passing(at, 0));
-    wgmma::commit();
-    wgmma::wait<0>();
-    wgmma::settle(grad_q);
-  }
+  copy_rows_async<kResident, Dim>(HeadRows(call.q, shape, sequence, head), first_query, seq, tiles.resident(0));
+  copy_rows_async<kResident, Dim>(HeadRows(call.grad_o, shape, sequence, head), first_query, seq, tiles.resident(1));
+  float grad_q[Dim / 2] = {}, p[kPassing / 2], grad[kPassing / 2];
+  std::uint32_t fragments[kPassing / 16][4];
+  pass_tiles(
+      key_tiles,
+      [&](int t) {
+        copy_rows_async<kPassing, Dim>(k_rows, t * kPassing, seq, tiles.passing(t, 0));
+        copy_rows_async<kPassing, Dim>(v_rows, t * kPassing, seq, tiles.passing(t, 1));
+      },
+      [&](int t) {
+        multiply_rows<Dim, kResident, kPassing>(p, tiles.resident(0) + group_offset, tiles.passing(t, 0));
+        multiply_rows<Dim, kResident, kPassing>(grad, tiles.resident(1) + group_offset, tiles.passing(t, 1));
+      },
+      [&](int t) {
+        wgmma::settle(p);
+        wgmma::settle(grad);
+        const int first_key = t * kPassing;
+        const bool inside = first_key + kPassing <= seq && first_row + 64 <= seq &&
+                            !(shape.causal && first_key + kPassing - 1 > first_row);
+        softmax.apply(p, grad, row, first_key + 2 * (thread % 4), inside, [&](int i) { return lse[i % 4 / 2]; },
+                      [&](int i) { return dot[i % 4 / 2]; });
+      },
+      [&] { pack_fragments(grad, fragments); },
+      [&](int t) { add_fragments<kPassing, kPassing>(grad_q, fragments, tiles.passing(t, 0)); },
+      [&] { wgmma::settle(grad_q); });
   store_sums(grad_q, call.grad_q, shape, sequence, head, first_row,
              joint_factor(softmax.grad_p_cast.scale_inv(), scale_inv_of(call.k), shape.softmax_scale));
 }
 
-template <int Dim, bool Plain>
+template <int Dim, bool Casts, bool Drops>
 __global__ void __launch_bounds__(kThreads, 1) attention_tensor_grad_kv_kernel(TensorBackward call, int key_tiles) {
   extern __shared__ std::byte dynamic_shared[];
   const Tiles<Dim> tiles(dynamic_shared);
   const AttentionShape& shape = call.shape;
   // The first keys have the most queries under the causal mask.
-  const std::int64_t tile = blockIdx.x % key_tiles, job = blockIdx.x / key_tiles;
-  const std::int64_t kv_head = job % shape.kv_heads, sequence = job / shape.kv_heads;
-  const std::int64_t members = shape.heads / shape.kv_heads;
-  const std::int64_t first_key = tile * kResident;
-  const std::int64_t first_tile = shape.causal ? first_key / kPassing : 0;
-  const std::int64_t tiles_per_head = (shape.seq + kPassing - 1) / kPassing - first_tile;
+  const int tile = static_cast<int>(blockIdx.x) % key_tiles, job = static_cast<int>(blockIdx.x) / key_tiles;
+  const int seq = static_cast<int>(shape.seq), kv_heads = static_cast<int>(shape.kv_heads);
+  const int kv_head = job % kv_heads, sequence = job / kv_heads;
+  const int members = static_cast<int>(shape.heads) / kv_heads;
+  const int first_key = tile * kResident;
+  const int first_tile = shape.causal ? first_key / kPassing : 0;
+  const int tiles_per_head = (seq + kPassing - 1) / kPassing - first_tile;
   // Tiles of queries of one head of the group after the other.
-  const auto copy_tile = [&](std::int64_t at) {
-    const std::int64_t head = kv_head * members + at / tiles_per_head;
-    const std::int64_t first_query = (first_tile + at % tiles_per_head) * kPassing;
-    copy_rows_async<kPassing, Dim>(HeadRows(call.q, shape, sequence, head), first_query, shape.seq, tiles.passing(at, 0));
-    copy_rows_async<kPassing, Dim>(HeadRows(call.grad_o, shape, sequence, head), first_query, shape.seq, tiles.passing(at, 1));
-    if (threadIdx.x < 2 * kPassing) {
-      const int which = static_cast<int>(threadIdx.x) / kPassing, of_tile = static_cast<int>(threadIdx.x) % kPassing;
-      const std::int64_t query = first_query + of_tile, line = sequence * shape.heads + head;
-      const float* const from = which == 0 ? reinterpret_cast<const float*>(call.lse.data) + line * call.lse.row_stride
-                                           : call.row_dots + line * shape.seq;
-      wgmma::copy_float_async(tiles.rows(at, which) + static_cast<std::uint32_t>(of_tile) * 4, from + (query < shape.seq ? query : 0),
-                              query < shape.seq);
-    }
-    wgmma::commit_copies();
-  };
+  const auto head_of = [&](int t) { return kv_head * members + t / tiles_per_head; };
+  const auto query_of = [&](int t) { return (first_tile + t % tiles_per_head) * kPassing; };
 
   const int thread = static_cast<int>(threadIdx.x);
   const int group = thread / wgmma::kGroupThreads;
-  const std::int64_t first_row = first_key + 64 * group;
-  const std::int64_t row = first_row + 16 * (thread % wgmma::kGroupThreads / 32) + thread % 32 / 4;
+  const int first_row = first_key + 64 * group;
+  const int row = first_row + 16 * (thread % wgmma::kGroupThreads / 32) + thread % 32 / 4;
   const std::uint32_t group_offset = static_cast<std::uint32_t>(group * 64 * wgmma::kRowBytes);
-  copy_rows_async<kResident, Dim>(HeadRows(call.k, shape, sequence, kv_head), first_key, shape.seq, tiles.resident(0));
-  copy_rows_async<kResident, Dim>(HeadRows(call.v, shape, sequence, kv_head), first_key, shape.seq, tiles.resident(1));
-  copy_tile(0);
-  Softmax<true, Plain> softmax(call, sequence, kv_head * members);
-  float grad_k[Dim / 2] = {}, grad_v[Dim / 2] = {};
-  for (std::int64_t at = 0; at < members * tiles_per_head; ++at) {
-    wgmma::wait_copies();
-    wgmma::publish();
-    __syncthreads();
-    if (at + 1 < members * tiles_per_head) copy_tile(at + 1);
-
-    float p[kPassing / 2], grad[kPassing / 2];
-    wgmma::fence();
-    multiply_rows<Dim, kResident, kPassing>(p, tiles.resident(0) + group_offset, tiles.passing(at, 0));
-    multiply_rows<Dim, kResident, kPassing>(grad, tiles.resident(1) + group_offset, tiles.passing(at, 1));
-    wgmma::commit();
-    wgmma::wait<0>();
-    wgmma::settle(p);
-    wgmma::settle(grad);
-    const std::int64_t first_query = (first_tile + at % tiles_per_head) * kPassing;
-    if constexpr (!Plain) softmax.dropout = AttentionDropout(shape, sequence, kv_head * members + at / tiles_per_head);
-    const bool inside = first_query + kPassing <= shape.seq && first_row + 64 <= shape.seq &&
-                        !(shape.causal && first_row + 63 > first_query);
-    const auto of_column = [&](int which, int i) {
-      return shared_float(tiles.rows(at, which) + static_cast<std::uint32_t>(8 * (i / 4) + 2 * (thread % 4) + i % 2) * 4);
-    };
-    softmax.apply(p, grad, row, first_query + 2 * (thread % 4), inside, [&](int i) { return shift_of(of_column(0, i)) * kLog2E; },
-                  [&](int i) { return of_column(1, i); });
-    std::uint32_t p_fragments[kPassing / 16][4], grad_fragments[kPassing / 16][4];
-    pack_fragments(p, p_fragments);
-    pack_fragments(grad, grad_fragments);
-    wgmma::fence();
-    add_fragments<kPassing, kPassing>(grad_v, p_fragments, tiles.passing(at, 1));
-    add_fragments<kPassing, kPassing>(grad_k, grad_fragments, tiles.passing(at, 0));
-    wgmma::commit();
-    wgmma::wait<0>();
-    wgmma::settle(grad_v);
-    wgmma::settle(grad_k);
-  }
+  copy_rows_async<kResident, Dim>(HeadRows(call.k, shape, sequence, kv_head), first_key, seq, tiles.resident(0));
+  copy_rows_async<kResident, Dim>(HeadRows(call.v, shape, sequence, kv_head), first_key, seq, tiles.resident(1));
+  Softmax<true, Casts, Drops> softmax(call, sequence, kv_head * members);
+  float grad_k[Dim / 2] = {}, grad_v[Dim / 2] = {}, p[kPassing / 2], grad[kPassing / 2];
+  std::uint32_t p_fragments[kPassing / 16][4], grad_fragments[kPassing / 16][4];
+  pass_tiles(
+      members * tiles_per_head,
+      [&](int t) {
+        const int head = head_of(t), first_query = query_of(t);
+        copy_rows_async<kPassing, Dim>(HeadRows(call.q, shape, sequence, head), first_query, seq, tiles.passing(t, 0));
+        copy_rows_async<kPassing, Dim>(HeadRows(call.grad_o, shape, sequence, head), first_query, seq, tiles.passing(t, 1));
+        if (thread >= 2 * kPassing) return;
+        const int which = thread / kPassing, of_tile = thread % kPassing;
+        const int query = first_query + of_tile;
+        const std::int64_t line = sequence * shape.heads + head;
+        const bool valid = query < seq;
+        const float* const from = which == 0 ? reinterpret_cast<const float*>(call.lse.data) + line * call.lse.row_stride
+                                             : call.row_dots + line * shape.seq;
+        wgmma::copy_float_async(tiles.rows(t, which) + static_cast<std::uint32_t>(of_tile) * 4, from + (valid ? query : 0), valid);
+      },
+      [&](int t) {
+        multiply_rows<Dim, kResident, kPassing>(p, tiles.resident(0) + group_offset, tiles.passing(t, 0));
+        multiply_rows<Dim, kResident, kPassing>(grad, tiles.resident(1) + group_offset, tiles.passing(t, 1));
+      },
+      [&](int t) {
+        wgmma::settle(p);
+        wgmma::settle(grad);
+        const int first_query = query_of(t);
+        if constexpr (Drops) softmax.dropout = AttentionDropout(shape, sequence, head_of(t));
+        const bool inside = first_query + kPassing <= seq && first_row + 64 <= seq &&
+                            !(shape.causal && first_row + 63 > first_query);
+        const auto of_column = [&](int which, int i) {
+          return shared_float(tiles.rows(t, which) + static_cast<std::uint32_t>(8 * (i / 4) + 2 * (thread % 4) + i % 2) * 4);
+        };
+        softmax.apply(p, grad, row, first_query + 2 * (thread % 4), inside,
+                      [&](int i) { return shift_of(of_column(0, i)) * kLog2E; }, [&](int i) { return of_column(1, i); });
+      },
+      [&] {
+        pack_fragments(p, p_fragments);
+        pack_fragments(grad, grad_fragments);
+      },
+      [&](int t) {
+        add_fragments<kPassing, kPassing>(grad_v, p_fragments, tiles.passing(t, 1));
+        add_fragments<kPassing, kPassing>(grad_k, grad_fragments, tiles.passing(t, 0));
+      },
+      [&] {
+        wgmma::settle(grad_v);
+        wgmma::settle(grad_k);
+      });
   store_sums(grad_k, call.grad_k, shape, sequence, kv_head, first_row,
              joint_factor(softmax.grad_p_cast.scale_inv(), scale_inv_of(call.q), shape.softmax_scale));
   store_sums(grad_v, call.grad_v, shape, sequence, kv_head, first_row,
@@ -278,35 +316,39 @@ __global__ void __launch_bounds__(kThreads) attention_tensor_row_dots_kernel(Ten
 }
 
 /// Once per card: the kernels may use their shared memory.
-template <int Dim, bool Plain>
+template <int Dim, bool Casts, bool Drops>
 struct Prepared {
   explicit Prepared(CudaContext&) {
-    cuda_check(cudaFuncSetAttribute(attention_tensor_grad_q_kernel<Dim, Plain>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    cuda_check(cudaFuncSetAttribute(attention_tensor_grad_q_kernel<Dim, Casts, Drops>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     kSharedBytes<Dim>),
                "cudaFuncSetAttribute");
-    cuda_check(cudaFuncSetAttribute(attention_tensor_grad_kv_kernel<Dim, Plain>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    cuda_check(cudaFuncSetAttribute(attention_tensor_grad_kv_kernel<Dim, Casts, Drops>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     kSharedBytes<Dim>),
                "cudaFuncSetAttribute");
   }
 };
 
-template <int Dim, bool Plain>
+template <int Dim, bool Casts, bool Drops>
 void launch(const TensorBackward& call, CudaContext& card) {
-  card.kept<Prepared<Dim, Plain>>();
+  card.kept<Prepared<Dim, Casts, Drops>>();
   const AttentionShape& shape = call.shape;
   const std::int64_t tiles = (shape.seq + kResident - 1) / kResident;
-  attention_tensor_grad_q_kernel<Dim, Plain><<<static_cast<unsigned>(tiles * shape.heads * shape.batch), kThreads, kSharedBytes<Dim>,
+  attention_tensor_grad_q_kernel<Dim, Casts, Drops><<<static_cast<unsigned>(tiles * shape.heads * shape.batch), kThreads, kSharedBytes<Dim>,
                                                card.stream()>>>(call, static_cast<int>(tiles));
   cuda_check_launch("attention_tensor_grad_q_kernel");
-  attention_tensor_grad_kv_kernel<Dim, Plain><<<static_cast<unsigned>(tiles * shape.kv_heads * shape.batch), kThreads,
+  attention_tensor_grad_kv_kernel<Dim, Casts, Drops><<<static_cast<unsigned>(tiles * shape.kv_heads * shape.batch), kThreads,
                                                 kSharedBytes<Dim>, card.stream()>>>(call, static_cast<int>(tiles));
   cuda_check_launch("attention_tensor_grad_kv_kernel");
 }
 
 template <int Dim>
 void launch(const TensorBackward& call, CudaContext& card) {
-  const bool plain = call.s.scale == nullptr && call.grad_p.scale == nullptr && call.shape.dropout == 0.0f;
-  plain ? launch<Dim, true>(call, card) : launch<Dim, false>(call, card);
+  const bool casts = call.s.scale != nullptr || call.grad_p.scale != nullptr, drops = call.shape.dropout > 0.0f;
+  if (casts) {
+    drops ? launch<Dim, true, true>(call, card) : launch<Dim, true, false>(call, card);
+  } else {
+    drops ? launch<Dim, false, true>(call, card) : launch<Dim, false, false>(call, card);
+  }
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include "backend/cuda/device/attention_matrix.cuh"
 
 // Forward attention on Hopper's matrix units. A block takes 128 queries of a head, two warp groups of 64, and passes over the keys
-// 128 at a time, the next tile under way while the present one is multiplied.
+// 128 at a time.
 //
 // Without a cast of P one pass with a running maximum is enough: P = exp(logit - maximum so far) is rounded to bf16 (2^-8 of itself at
 // most) and rows are divided by their sum at the end. With a cast, P must be relative to the final lse, so a first pass finds lse. The
@@ -25,11 +25,11 @@ constexpr std::uint32_t kSharedBytes = 5 * kTileBytes<Dim> + 1024;  // Q, and tw
 
 /// A thread's two rows of a 64 x 128 tile of logits.
 struct Place {
-  std::int64_t first_row;  ///< of the warp group
-  std::int64_t row;        ///< the first of the thread's two; the other is 8 further
-  int pair_col;            ///< of the first pair in a block of 8 columns
+  int first_row;  ///< of the warp group
+  int row;        ///< the first of the thread's two; the other is 8 further
+  int pair_col;   ///< of the first pair in a block of 8 columns
 
-  __device__ explicit Place(std::int64_t first_query) {
+  __device__ explicit Place(int first_query) {
     const int thread = static_cast<int>(threadIdx.x);
     first_row = first_query + 64 * (thread / wgmma::kGroupThreads);
     row = first_row + 16 * (thread % wgmma::kGroupThreads / 32) + thread % 32 / 4;
@@ -39,14 +39,15 @@ struct Place {
 
 /// -inf where a key is masked or outside of the sequence.
 template <int Sums>
-__device__ void mask_logits(float (&logits)[Sums], const Place& place, std::int64_t first_key, const AttentionShape& shape) {
+__device__ void mask_logits(float (&logits)[Sums], const Place& place, int first_key, const AttentionShape& shape) {
+  const int seq = static_cast<int>(shape.seq);
   const bool diagonal = shape.causal && first_key + kKeys - 1 > place.first_row;
-  if (!diagonal && first_key + kKeys <= shape.seq) return;
+  if (!diagonal && first_key + kKeys <= seq) return;
 #pragma unroll
   for (int i = 0; i < Sums; ++i) {
-    const std::int64_t key = first_key + 8 * (i / 4) + place.pair_col + i % 2;
-    const std::int64_t query = place.row + (i % 4 / 2) * 8;
-    if (key >= shape.seq || (shape.causal && key > query)) logits[i] = kMinusInfinity;
+    const int key = first_key + 8 * (i / 4) + place.pair_col + i % 2;
+    const int query = place.row + (i % 4 / 2) * 8;
+    if (key >= seq || (shape.causal && key > query)) logits[i] = kMinusInfinity;
   }
 }
 
@@ -98,7 +99,7 @@ struct RunningSum {
 };
 
 template <int Sums>
-__device__ void drop_out(float (&p)[Sums], const AttentionDropout& dropout, const Place& place, std::int64_t first_key) {
+__device__ void drop_out(float (&p)[Sums], const AttentionDropout& dropout, const Place& place, int first_key) {
 #pragma unroll
   for (int i = 0; i < Sums; ++i) p[i] *= dropout.factor(place.row + (i % 4 / 2) * 8, first_key + 8 * (i / 4) + place.pair_col + i % 2);
 }
@@ -108,53 +109,61 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
   extern __shared__ std::byte dynamic_shared[];
   const std::uint32_t shared = (wgmma::shared_address(dynamic_shared) + 1023) / 1024 * 1024;
   const std::uint32_t q_tile = shared;
-  const auto k_tile = [&](std::int64_t tile) { return shared + (1 + 2 * static_cast<std::uint32_t>(tile & 1)) * kTileBytes<Dim>; };
-  const auto v_tile = [&](std::int64_t tile) { return k_tile(tile) + kTileBytes<Dim>; };
+  const auto k_tile = [&](int t) { return shared + static_cast<std::uint32_t>(1 + t % 2) * kTileBytes<Dim>; };
+  const auto v_tile = [&](int t) { return shared + static_cast<std::uint32_t>(3 + t % 2) * kTileBytes<Dim>; };
 
   const AttentionShape& shape = call.shape;
   // Heads in turn, so that blocks at work together share keys; the longest rows of each first.
-  const std::int64_t tile = query_tiles - 1 - blockIdx.x % query_tiles, job = blockIdx.x / query_tiles;
-  const std::int64_t head = job % shape.heads, sequence = job / shape.heads;
-  const std::int64_t kv_head = head / (shape.heads / shape.kv_heads);
-  const std::int64_t first_query = tile * kQueries;
-  const std::int64_t limit = shape.causal ? min(first_query + kQueries, shape.seq) : shape.seq;
-  const std::int64_t key_tiles = (limit + kKeys - 1) / kKeys;
+  const int tile = query_tiles - 1 - static_cast<int>(blockIdx.x) % query_tiles, job = static_cast<int>(blockIdx.x) / query_tiles;
+  const int seq = static_cast<int>(shape.seq), heads = static_cast<int>(shape.heads);
+  const int head = job % heads, sequence = job / heads;
+  const int kv_head = head / (heads / static_cast<int>(shape.kv_heads));
+  const int first_query = tile * kQueries;
+  const int limit = shape.causal ? min(first_query + kQueries, seq) : seq;
+  const int key_tiles = (limit + kKeys - 1) / kKeys;
   const HeadRows k_rows(call.k, shape, sequence, kv_head), v_rows(call.v, shape, sequence, kv_head);
   const Place place(first_query);
   const std::uint32_t q_group = q_tile + threadIdx.x / wgmma::kGroupThreads * 64 * wgmma::kRowBytes;
   const float logit_factor = joint_factor(scale_inv_of(call.q), scale_inv_of(call.k), shape.softmax_scale);
   const float factor = logit_factor * kLog2E;
-  float* const lse_row = reinterpret_cast<float*>(call.lse.data) + (sequence * shape.heads + head) * call.lse.row_stride;
+  float* const lse_row = reinterpret_cast<float*>(call.lse.data) + (std::int64_t{sequence} * heads + head) * call.lse.row_stride;
 
   float logits[kKeys / 2];
-  const auto multiply_keys = [&](std::int64_t at) {
-    wgmma::fence();
-    multiply_rows<Dim, kQueries, kKeys>(logits, q_group, k_tile(at));
-    wgmma::commit();
-    wgmma::wait<0>();
-    wgmma::settle(logits);
-    mask_logits(logits, place, at * kKeys, shape);
+  const auto copy_keys = [&](int t) {
+    if (t < key_tiles) copy_rows_async<kKeys, Dim>(k_rows, t * kKeys, seq, k_tile(t));
   };
-  // Waits for tile `at` and starts on the next one, in the place of the one before.
-  const auto next_tile = [&](std::int64_t at, bool values) {
-    wgmma::wait_copies();
+  const auto copy_values = [&](int t) {
+    if (t < key_tiles) copy_rows_async<kKeys, Dim>(v_rows, t * kKeys, seq, v_tile(t));
+  };
+  // Everything that was on its way is there for everyone, and everyone is done with what came before.
+  const auto arrive = [] {
+    wgmma::wait_copies<0>();
     wgmma::publish();
     __syncthreads();
-    if (at + 1 < key_tiles) {
-      copy_rows_async<kKeys, Dim>(k_rows, (at + 1) * kKeys, shape.seq, k_tile(at + 1));
-      if (values) copy_rows_async<kKeys, Dim>(v_rows, (at + 1) * kKeys, shape.seq, v_tile(at + 1));
-      wgmma::commit_copies();
-    }
+  };
+  const auto multiply_keys = [&](int t) {
+    multiply_rows<Dim, kQueries, kKeys>(logits, q_group, k_tile(t));
+    wgmma::commit();
+  };
+  const auto take_logits = [&](int t) {
+    wgmma::settle(logits);
+    mask_logits(logits, place, t * kKeys, shape);
   };
 
-  copy_rows_async<kQueries, Dim>(HeadRows(call.q, shape, sequence, head), first_query, shape.seq, q_tile);
+  copy_rows_async<kQueries, Dim>(HeadRows(call.q, shape, sequence, head), first_query, seq, q_tile);
+  copy_keys(0);
   RunningSum running;
   float lse[2];  // base 2
   if constexpr (Casts) {
-    copy_rows_async<kKeys, Dim>(k_rows, 0, shape.seq, k_tile(0));
-    for (std::int64_t at = 0; at < key_tiles; ++at) {
-      next_tile(at, false);
-      multiply_keys(at);
+    wgmma::commit_copies();
+    for (int t = 0; t < key_tiles; ++t) {
+      arrive();
+      copy_keys(t + 1);
+      wgmma::commit_copies();
+      wgmma::fence();
+      multiply_keys(t);
+      wgmma::wait<0>();
+      take_logits(t);
       float correction[2];
       running.add(logits, factor, correction);
     }
@@ -162,50 +171,81 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
     for (int half = 0; half < 2; ++half) {
       const float natural = running.lse(half, factor);
       lse[half] = shift_of(natural) * kLog2E;
-      const std::int64_t query = place.row + 8 * half;
-      if (threadIdx.x % 4 == 0 && query < shape.seq) lse_row[query] = natural;
+      const int query = place.row + 8 * half;
+      if (threadIdx.x % 4 == 0 && query < seq) lse_row[query] = natural;
     }
-    __syncthreads();  // everyone is done with the tiles
+    __syncthreads();
+    copy_keys(0);
   }
 
-  copy_rows_async<kKeys, Dim>(k_rows, 0, shape.seq, k_tile(0));
-  copy_rows_async<kKeys, Dim>(v_rows, 0, shape.seq, v_tile(0));
   const AttentionDropout dropout(shape, sequence, head);
   PairCast s_cast(call.s);
-  float o[Dim / 2] = {};
-  for (std::int64_t at = 0; at < key_tiles; ++at) {
-    next_tile(at, true);
-    multiply_keys(at);
+  float o[Dim / 2] = {}, correction[2] = {1.0f, 1.0f};
+  std::uint32_t p[kKeys / 16][4];
+  // Logits become P; `correction` is what O so far is to be multiplied with.
+  const auto exponentiate = [&](int t) {
+    take_logits(t);
     if constexpr (Casts) {
 #pragma unroll
       for (int i = 0; i < kKeys / 2; ++i) logits[i] = exponential2(__fmaf_rn(logits[i], factor, -lse[i % 4 / 2]));
-      if constexpr (Drops) drop_out(logits, dropout, place, at * kKeys);
+    } else {
+      running.add(logits, factor, correction);
+    }
+    if constexpr (Drops) drop_out(logits, dropout, place, t * kKeys);
+    if constexpr (Casts) {
 #pragma unroll
       for (int i = 0; i < kKeys / 2; i += 2) s_cast.apply(logits[i], logits[i + 1]);
-    } else {
-      float correction[2];
-      running.add(logits, factor, correction);
-#pragma unroll
-      for (int i = 0; i < Dim / 2; ++i) o[i] *= correction[i % 4 / 2];
-      if constexpr (Drops) drop_out(logits, dropout, place, at * kKeys);
     }
-    std::uint32_t p[kKeys / 16][4];
+  };
+  const auto pack_p = [&] {
 #pragma unroll
     for (int i = 0; i < kKeys / 4; ++i) p[i / 4][i % 4] = wgmma::pack(logits[2 * i], logits[2 * i + 1]);
+  };
+
+  // While the matrix units add P V of tile t, the other units exponentiate tile t + 1, and keys of t + 2 and values of t + 1 arrive.
+  copy_values(0);
+  wgmma::commit_copies();
+  arrive();
+  copy_keys(1);
+  wgmma::commit_copies();
+  wgmma::fence();
+  multiply_keys(0);
+  wgmma::wait<0>();
+  exponentiate(0);
+  pack_p();
+  for (int t = 0; t + 1 < key_tiles; ++t) {
+    arrive();
+    copy_keys(t + 2);
+    copy_values(t + 1);
+    wgmma::commit_copies();
     wgmma::fence();
-    add_fragments<kKeys, kKeys>(o, p, v_tile(at));
+    multiply_keys(t + 1);
+    add_fragments<kKeys, kKeys>(o, p, v_tile(t));
     wgmma::commit();
+    wgmma::wait<1>();
+    exponentiate(t + 1);
     wgmma::wait<0>();
     wgmma::settle(o);
+    if constexpr (!Casts) {
+#pragma unroll
+      for (int i = 0; i < Dim / 2; ++i) o[i] *= correction[i % 4 / 2];
+    }
+    pack_p();
   }
+  arrive();
+  wgmma::fence();
+  add_fragments<kKeys, kKeys>(o, p, v_tile(key_tiles - 1));
+  wgmma::commit();
+  wgmma::wait<0>();
+  wgmma::settle(o);
 
-  float o_factor = joint_factor(s_cast.scale_inv(), scale_inv_of(call.v));
+  const float o_factor = joint_factor(s_cast.scale_inv(), scale_inv_of(call.v));
   if constexpr (!Casts) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float natural = running.lse(half, factor), total = quad_sum(running.sum[half]);
-      const std::int64_t query = place.row + 8 * half;
-      if (threadIdx.x % 4 == 0 && query < shape.seq) lse_row[query] = natural;
+      const int query = place.row + 8 * half;
+      if (threadIdx.x % 4 == 0 && query < seq) lse_row[query] = natural;
       const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
 #pragma unroll
       for (int block = 0; block < Dim / 8; ++block)

@@ -26,13 +26,13 @@ struct HeadRows {
 
 /// Starts copies of `Rows` rows of Dim columns from `first_row` to panels at `to`; zeros from `seq` on.
 template <int Rows, int Dim>
-__device__ inline void copy_rows_async(const HeadRows& rows, std::int64_t first_row, std::int64_t seq, std::uint32_t to) {
+__device__ inline void copy_rows_async(const HeadRows& rows, int first_row, int seq, std::uint32_t to) {
   constexpr int kUnits = Dim / 8, kPanelUnits = wgmma::kPanelCols / 8;
 #pragma unroll
   for (int i = 0; i < Rows * kUnits / kThreads; ++i) {
     const int at = i * kThreads + static_cast<int>(threadIdx.x);
     const int row = at / kUnits, unit = at % kUnits;
-    const std::int64_t position = first_row + row;
+    const int position = first_row + row;
     const bool valid = position < seq;
     const std::byte* const from = rows.first + (valid ? position : 0) * rows.position_bytes + unit * 16;
     wgmma::copy_unit_async(to + static_cast<std::uint32_t>(unit / kPanelUnits * Rows * wgmma::kRowBytes) +
@@ -73,7 +73,8 @@ __device__ inline float exponential2(float x) {
 
 __device__ inline float scale_inv_of(const WideOperand& operand) { return operand.scale_inv != nullptr ? *operand.scale_inv : 1.0f; }
 
-/// A cast role as one thread sees it, two values at a time; what AttentionCast is to the general kernels.
+/// A cast role as one thread sees it, two values at a time, applied only where there is one; what AttentionCast is to the general
+/// kernels.
 class PairCast {
  public:
   __device__ explicit PairCast(const AttentionRole& role)
@@ -82,10 +83,9 @@ class PairCast {
         scale_(active_ ? *role.scale : 1.0f),
         scale_inv_(active_ ? 1.0f / scale_ : 1.0f) {}
   __device__ float scale_inv() const { return scale_inv_; }
+  __device__ bool active() const { return active_; }
   __device__ void apply(float& a, float& b) {
-    if (!active_) return;
-    raise(a);
-    raise(b);
+    amax_ = larger(larger(amax_, a), b);
     const __nv_fp8x2_storage_t codes = __nv_cvt_float2_to_fp8x2(make_float2(a * scale_, b * scale_), __NV_SATFINITE, kind_);
     const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(codes, kind_);  // exact
     a = __half2float(__half(__half_raw{halves.x}));
@@ -94,21 +94,23 @@ class PairCast {
   /// All 32 lanes call.
   __device__ void store_amax(const AttentionRole& role) const {
     if (!active_ || role.amax == nullptr) return;
-    const unsigned largest = __reduce_max_sync(0xFFFFFFFFu, amax_bits_);
+    const unsigned largest = __reduce_max_sync(0xFFFFFFFFu, float_bits(amax_) & kFloatMagnitudeMask);
     if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<unsigned*>(role.amax), largest);
   }
 
  private:
-  __device__ void raise(float value) {
-    const std::uint32_t magnitude = float_bits(value) & kFloatMagnitudeMask;  // NaN is above all
-    amax_bits_ = magnitude > amax_bits_ ? magnitude : amax_bits_;
+  /// The larger magnitude; a NaN stays.
+  __device__ static float larger(float amax, float value) {
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;\n" : "=f"(result) : "f"(amax), "f"(fabsf(value)));
+    return result;
   }
 
   bool active_;
   __nv_fp8_interpretation_t kind_;
   float scale_;
   float scale_inv_;
-  std::uint32_t amax_bits_ = 0;
+  float amax_ = 0.0f;
 };
 
 /// Two neighbouring elements of a row, each rounded once; the first lies at a multiple of both.
@@ -130,11 +132,11 @@ __device__ inline void store_pair(const MatrixView& matrix, std::int64_t row, st
 /// Rows of a warp group's sums times `factor`, to rows `first_row` + ... of a head; those from `seq` on are left out.
 template <int Sums>
 __device__ inline void store_sums(const float (&sums)[Sums], const MatrixView& matrix, const AttentionShape& shape,
-                                  std::int64_t sequence, std::int64_t head, std::int64_t first_row, float factor) {
+                                  std::int64_t sequence, std::int64_t head, int first_row, float factor) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x % wgmma::kGroupThreads / 32);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const std::int64_t row = first_row + 16 * warp + lane / 4 + 8 * half;
+    const int row = first_row + 16 * warp + lane / 4 + 8 * half;
     if (row >= shape.seq) continue;
 #pragma unroll
     for (int block = 0; block < Sums / 4; ++block)

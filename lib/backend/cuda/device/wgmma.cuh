@@ -59,8 +59,11 @@ __device__ inline void copy_float_async(std::uint32_t to, const float* from, boo
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-/// Until all of this thread's copies have arrived.
-__device__ inline void wait_copies() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
+/// Until all of this thread's copies but those of the last `Pending` groups have arrived.
+template <int Pending>
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(Pending) : "memory");
+}
 
 /// Two floats as bf16, rounded to nearest even, the first in the low half.
 __device__ inline std::uint32_t pack(float low, float high) {
