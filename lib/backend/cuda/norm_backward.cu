@@ -1,6 +1,7 @@
 #include "backend/cuda/column_parts.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/norm_rows.cuh"
+#include "backend/cuda/device/row_ring.cuh"
 #include "backend/cuda/kernels.h"
 
 namespace fp8lab::cuda {
@@ -22,38 +23,71 @@ struct Backward {
   float* beta_sums;   ///< LayerNorm only
 };
 
-// A block takes one part of the rows, so that a thread adds its columns' gradients of gamma and beta up by itself. It reads the
-// next row while it sums the one it has.
+/// A thread's runs of a row of a ring: in registers, or, of long rows, where they are.
+template <DType Type, int Runs>
+class RowInUse {
+ public:
+  __device__ void begin(const std::byte* row, int cols) {
+    row_ = row;
+    if constexpr (kKept) kept_.read(row, cols);
+  }
+  __device__ void get(int r, int col, float (&values)[kSumRun]) const {
+    if constexpr (kKept)
+      kept_.get(r, values);
+    else
+      load_whole<Type>(reinterpret_cast<const typename Element<Type>::Storage*>(row_) + col, values);
+  }
+
+ private:
+  static constexpr bool kKept = Runs <= 4;
+  const std::byte* row_;
+  KeptRow<Type, kKept ? Runs : 1> kept_;
+};
+
+// A block takes one part of the rows, so that a thread adds its columns' gradients of gamma and beta up by itself, and has the
+// next rows brought while it works. Rows of many runs stay in shared memory, for registers hold the sums.
 template <bool Centred, DType Type, int Runs>
-__global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backward args) {
+__global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backward args, int stages) {
+  extern __shared__ __align__(128) std::byte slots[];
+  __shared__ std::uint64_t full[kMostStages];
   __shared__ float shared[2][2][kSumWarps];  // of odd and even rows, offsets and slopes
   const int cols = static_cast<int>(args.cols);
+  const int row_bytes = cols * static_cast<int>(sizeof(typename Element<Type>::Storage));
   const float count = static_cast<float>(cols);
   const std::int64_t first = blockIdx.x * args.part_rows;
   const std::int64_t end = first + args.part_rows < args.rows ? first + args.part_rows : args.rows;
+  const RowRing ring(slots, full, stages, 2 * row_bytes);
+  ring.open();
+  const auto fetch = [&](int turn) {
+    if (threadIdx.x != 0 || first + turn >= end) return;
+    const std::byte* const rows[2] = {row_of<Type>(args.x, first + turn), row_of<Type>(args.grad_y, first + turn)};
+    ring.fetch(turn, rows);
+  };
+  for (int turn = 0; turn < stages; ++turn) fetch(turn);
 
   float gamma[Runs][kSumRun];
   read_vector(args.gamma, cols, gamma);
   float grad_gamma[Runs][kSumRun] = {}, grad_beta[Centred ? Runs : 1][kSumRun] = {};
-  KeptRow<Type, Runs> next_x, next_grad;
   float next_mean = 0.0f, next_rstd = 0.0f;
-  const auto read_next = [&](std::int64_t row) {
-    next_x.read(args.x, row, cols);
-    next_grad.read(args.grad_y, row, cols);
+  const auto read_statistics = [&](std::int64_t row) {
     if constexpr (Centred) next_mean = args.mean[row * args.mean_stride];
     next_rstd = args.rstd[row * args.rstd_stride];
   };
-  read_next(first);
+  read_statistics(first);
   for (std::int64_t row = first; row < end; ++row) {
-    const KeptRow<Type, Runs> kept_x = next_x, kept_grad = next_grad;
+    const int turn = static_cast<int>(row - first);
     const float mean = next_mean, rstd = next_rstd;
-    if (row + 1 < end) read_next(row + 1);
+    if (row + 1 < end) read_statistics(row + 1);
+    const std::byte* const x_row = ring.wait(turn);
+    RowInUse<Type, Runs> x_runs, grad_runs;
+    x_runs.begin(x_row, cols);
+    grad_runs.begin(x_row + row_bytes, cols);
 
     float offsets[kSumRun] = {}, slopes[kSumRun] = {};
-    for_runs<Runs>(cols, [&](int r, int) {
+    for_runs<Runs>(cols, [&](int r, int col) {
       float x[kSumRun], grad_y[kSumRun];
-      kept_x.get(r, x);
-      kept_grad.get(r, grad_y);
+      x_runs.get(r, col, x);
+      grad_runs.get(r, col, grad_y);
 #pragma unroll
       for (int j = 0; j < kSumRun; ++j) {
         const float scaled = grad_y[j] * gamma[r][j];
@@ -63,10 +97,12 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backwa
     });
     const float offset = Centred ? join_block(offsets, shared[row & 1][0]) / count : 0.0f;
     const float slope = join_block(slopes, shared[row & 1][1]) / count;
+    // Behind this row's barriers nobody reads the row before any more.
+    if (turn > 0) fetch(turn - 1 + stages);
     for_runs<Runs>(cols, [&](int r, int col) {
       float x[kSumRun], grad_y[kSumRun], grad_x[kSumRun];
-      kept_x.get(r, x);
-      kept_grad.get(r, grad_y);
+      x_runs.get(r, col, x);
+      grad_runs.get(r, col, grad_y);
 #pragma unroll
       for (int j = 0; j < kSumRun; ++j) {
         const float xhat = (x[j] - mean) * rstd;
@@ -123,22 +159,41 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_any_kernel(const Ba
   }
 }
 
-template <bool Centred, DType Type>
-void launch_typed(const Backward& args, unsigned parts, cudaStream_t stream) {
-  if (args.cols <= 2 * kSumLanes)
-    norm_backward_kernel<Centred, Type, 2><<<parts, kSumThreads, 0, stream>>>(args);
-  else if (args.cols <= 4 * kSumLanes)
-    norm_backward_kernel<Centred, Type, 4><<<parts, kSumThreads, 0, stream>>>(args);
-  else
-    norm_backward_kernel<Centred, Type, 8><<<parts, kSumThreads, 0, stream>>>(args);
+/// The kernel on one card, with its ring's memory allowed.
+template <bool Centred, DType Type, int Runs>
+struct BackwardKernel {
+  explicit BackwardKernel(CudaContext& card) {
+    ring_blocks(reinterpret_cast<const void*>(norm_backward_kernel<Centred, Type, Runs>), card.shared_bytes());
+  }
+};
+
+template <bool Centred, DType Type, int Runs>
+void launch_runs(const Backward& args, unsigned parts, CudaContext& card) {
+  card.kept<BackwardKernel<Centred, Type, Runs>>();
+  const std::size_t pair_bytes = 2 * static_cast<std::size_t>(args.cols) * size_bytes(Type);
+  const int stages = ring_stages(pair_bytes);
+  norm_backward_kernel<Centred, Type, Runs><<<parts, kSumThreads, stages * pair_bytes, card.stream()>>>(args, stages);
   cuda_check_launch("norm_backward_kernel");
 }
 
 template <bool Centred>
-void launch(const Backward& args, unsigned parts, bool kept, cudaStream_t stream) {
-  if (kept && args.x.dtype == DType::kBF16) return launch_typed<Centred, DType::kBF16>(args, parts, stream);
-  if (kept && args.x.dtype == DType::kF32) return launch_typed<Centred, DType::kF32>(args, parts, stream);
-  norm_backward_any_kernel<Centred><<<parts, kSumThreads, 0, stream>>>(args);
+void launch_kept(const Backward& args, unsigned parts, CudaContext& card) {
+  const bool wide = args.x.dtype == DType::kF32;
+  if (args.cols <= 2 * kSumLanes)
+    return wide ? launch_runs<Centred, DType::kF32, 2>(args, parts, card)
+                : launch_runs<Centred, DType::kBF16, 2>(args, parts, card);
+  if (args.cols <= 4 * kSumLanes)
+    return wide ? launch_runs<Centred, DType::kF32, 4>(args, parts, card)
+                : launch_runs<Centred, DType::kBF16, 4>(args, parts, card);
+  launch_runs<Centred, DType::kBF16, 8>(args, parts, card);
+}
+
+template <bool Centred>
+void launch(const Backward& args, unsigned parts, bool kept, CudaContext& card) {
+  // Two rows of f32 beyond that twice over are more than shared memory.
+  const bool fits = args.x.dtype == DType::kBF16 || (args.x.dtype == DType::kF32 && args.cols <= 4 * kSumLanes);
+  if (kept && fits) return launch_kept<Centred>(args, parts, card);
+  norm_backward_any_kernel<Centred><<<parts, kSumThreads, 0, card.stream()>>>(args);
   cuda_check_launch("norm_backward_any_kernel");
 }
 
@@ -170,8 +225,8 @@ void norm_backward(const NormBackwardArgs& args, ExecContext& context) {
   const bool kept = keeps_rows(args.x) && args.x.dtype == args.grad_x.dtype && args.x.dtype == args.grad_y.dtype &&
                     holds_runs(args.grad_y) && holds_runs(args.grad_x) && holds_runs(args.gamma);
   if (parts > 0)
-    centred ? launch<true>(backward, static_cast<unsigned>(parts), kept, card.stream())
-            : launch<false>(backward, static_cast<unsigned>(parts), kept, card.stream());
+    centred ? launch<true>(backward, static_cast<unsigned>(parts), kept, card)
+            : launch<false>(backward, static_cast<unsigned>(parts), kept, card);
   add_parts(backward.gamma_sums, parts, args.grad_gamma, card);
   if (centred) add_parts(backward.beta_sums, parts, args.grad_beta, card);
 }

@@ -3,6 +3,7 @@
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/norm_rows.cuh"
+#include "backend/cuda/device/row_ring.cuh"
 #include "backend/cuda/norm_task.h"
 
 // Norms of rows that a block keeps in registers, whatever becomes of y.
@@ -20,24 +21,34 @@ struct StoredRows {
   __device__ void finish() {}
 };
 
-// Each block takes rows a grid apart, and reads the next while it sums the one it has.
+// Each block takes rows a grid apart, and has the next ones brought while it works.
 template <bool Centred, DType Type, int Runs, class Writer>
-__global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, Writer writer) {
+__global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, int stages, Writer writer) {
+  extern __shared__ __align__(128) std::byte slots[];
+  __shared__ std::uint64_t full[kMostStages];
   __shared__ float shared[2][2][kSumWarps];  // of odd and even rows, means and variances
   const int cols = static_cast<int>(task.cols);
   const float count = static_cast<float>(cols);
-  float gamma[Runs][kSumRun], beta[Centred ? Runs : 1][kSumRun];
   const Elements gamma_vector = elements(task.gamma), beta_vector = elements(task.beta), x_rows = elements(task.x);
+  const RowRing ring(slots, full, stages, static_cast<unsigned>(cols * sizeof(typename Element<Type>::Storage)));
+  ring.open();
+  const auto fetch = [&](int turn, std::int64_t row) {
+    if (threadIdx.x != 0 || row >= task.rows) return;
+    const std::byte* const rows[1] = {row_of<Type>(x_rows, row)};
+    ring.fetch(turn, rows);
+  };
+  for (int turn = 0; turn < stages; ++turn) fetch(turn, blockIdx.x + static_cast<std::int64_t>(turn) * gridDim.x);
+
+  float gamma[Runs][kSumRun], beta[Centred ? Runs : 1][kSumRun];
   read_vector(gamma_vector, cols, gamma);
   if constexpr (Centred) read_vector(beta_vector, cols, beta);
   writer.begin();
-
-  KeptRow<Type, Runs> next;
-  std::int64_t row = blockIdx.x;
-  next.read(x_rows, row, cols);
-  for (int turn = 0; row < task.rows; turn ^= 1) {
-    const KeptRow<Type, Runs> kept = next;
-    if (row + gridDim.x < task.rows) next.read(x_rows, row + gridDim.x, cols);
+  int turn = 0;
+  for (std::int64_t row = blockIdx.x; row < task.rows; row += gridDim.x, ++turn) {
+    KeptRow<Type, Runs> kept;
+    kept.read(ring.wait(turn), cols);
+    // The slot is free once every thread has passed the next barrier.
+    const auto fetch_after_barrier = [&] { fetch(turn + stages, row + static_cast<std::int64_t>(stages) * gridDim.x); };
 
     float mean = 0.0f;
     if constexpr (Centred) {
@@ -48,7 +59,8 @@ __global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, 
 #pragma unroll
         for (int j = 0; j < kSumRun; ++j) lanes[j] += x[j];
       });
-      mean = join_block(lanes, shared[turn][0]) / count;
+      mean = join_block(lanes, shared[turn & 1][0]) / count;
+      fetch_after_barrier();
     }
     float lanes[kSumRun] = {};
     for_runs<Runs>(cols, [&](int r, int) {
@@ -57,7 +69,8 @@ __global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, 
 #pragma unroll
       for (int j = 0; j < kSumRun; ++j) lanes[j] += (x[j] - mean) * (x[j] - mean);
     });
-    const float variance = join_block(lanes, shared[turn][1]) / count;
+    const float variance = join_block(lanes, shared[turn & 1][1]) / count;
+    if constexpr (!Centred) fetch_after_barrier();
     const float rstd = 1.0f / sqrtf(variance + task.epsilon);
     for_runs<Runs>(cols, [&](int r, int col) {
       float values[kSumRun];
@@ -73,23 +86,29 @@ __global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, 
       if constexpr (Centred) task.mean[row * task.mean_stride] = mean;
       task.rstd[row * task.rstd_stride] = rstd;
     }
-    row += gridDim.x;
   }
   writer.finish();
 }
 
+/// The kernel on one card.
+template <bool Centred, DType Type, int Runs, class Writer>
+struct NormKernel {
+  explicit NormKernel(CudaContext& card)
+      : blocks(ring_blocks(reinterpret_cast<const void*>(norm_kernel<Centred, Type, Runs, Writer>),
+                           card.shared_bytes())) {}
+  int blocks;  ///< that a multiprocessor has registers for
+};
+
 template <bool Centred, DType Type, int Runs, class Writer>
 void launch_norm_runs(const NormTask& task, const Writer& writer, CudaContext& card) {
-  static const int kBlocks = [] {
-    int blocks = 0;
-    cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, norm_kernel<Centred, Type, Runs, Writer>,
-                                                             kSumThreads, 0),
-               "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-    return blocks;
-  }();
-  const std::int64_t resident = std::int64_t{kBlocks} * card.multiprocessors();
+  const int blocks = card.kept<NormKernel<Centred, Type, Runs, Writer>>().blocks;
+  const std::size_t row_bytes = static_cast<std::size_t>(task.cols) * size_bytes(Type);
+  const int stages = ring_stages(row_bytes);
+  const std::size_t ring_bytes = stages * row_bytes;
+  const auto fitting = static_cast<std::int64_t>(card.shared_bytes() / (ring_bytes + kRingReserve));
+  const std::int64_t resident = (fitting < blocks ? fitting : blocks) * card.multiprocessors();
   const auto grid = static_cast<unsigned>(resident < task.rows ? resident : task.rows);
-  norm_kernel<Centred, Type, Runs, Writer><<<grid, kSumThreads, 0, card.stream()>>>(task, writer);
+  norm_kernel<Centred, Type, Runs, Writer><<<grid, kSumThreads, ring_bytes, card.stream()>>>(task, stages, writer);
   cuda_check_launch("norm_kernel");
 }
 

@@ -19,16 +19,16 @@ __device__ inline void for_runs(int cols, const Work& work) {
     if (const int col = r * kSumLanes + static_cast<int>(threadIdx.x) * kSumRun; col < cols) work(r, col);
 }
 
-/// As they are stored, so that rows read ahead take few registers.
+/// As they are stored, which takes fewer registers.
 template <DType Type, int Runs>
 class KeptRow {
  public:
   using Storage = typename Element<Type>::Storage;
 
-  __device__ void read(const Elements& matrix, std::int64_t row, int cols) {
+  /// From shared memory that holds the row.
+  __device__ void read(const std::byte* row, int cols) {
     for_runs<Runs>(cols, [&](int r, int col) {
-      runs_[r] = *reinterpret_cast<const Run<Storage>*>(reinterpret_cast<const Storage*>(matrix.data) +
-                                                        row * matrix.row_stride + col);
+      runs_[r] = *reinterpret_cast<const Run<Storage>*>(reinterpret_cast<const Storage*>(row) + col);
     });
   }
   __device__ void get(int r, float (&values)[kSumRun]) const {
@@ -68,6 +68,11 @@ __device__ inline float load_element(const Elements& matrix, std::int64_t row, s
 __device__ inline void store_element(float value, const Elements& matrix, std::int64_t row, std::int64_t col) {
   const float values[1] = {value};
   store_run<kRealTypes>(values, matrix, row, col, 1);
+}
+
+template <DType Type>
+__device__ inline const std::byte* row_of(const Elements& matrix, std::int64_t row) {
+  return matrix.data + row * matrix.row_stride * static_cast<std::int64_t>(sizeof(typename Element<Type>::Storage));
 }
 
 /// Whether registers hold the rows of `x`: whole runs, and no more of them than kernels are made for.

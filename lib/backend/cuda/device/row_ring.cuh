@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/cuda_check.h"
+
+// Rows on their way through shared memory: the copy engine brings each whole, several ahead of the block that takes them, which
+// costs the block's threads neither registers nor instructions.
+namespace fp8lab::cuda {
+
+inline constexpr int kMostStages = 4;
+
+/// How many slots of `bytes` a block's ring has, so that a multiprocessor has enough bytes under way.
+inline int ring_stages(std::size_t bytes) {
+  constexpr std::size_t kAim = std::size_t{104} << 10;
+  const std::size_t stages = kAim / bytes;
+  return stages < 2 ? 2 : stages > kMostStages ? kMostStages : static_cast<int>(stages);
+}
+
+/// What a block takes of a multiprocessor's shared memory beside its ring.
+inline constexpr std::size_t kRingReserve = 2048;
+
+/// Lets `kernel`, of 256 threads, have rings of what a block may have, and says how many of its blocks a multiprocessor has
+/// registers for.
+inline int ring_blocks(const void* kernel, std::size_t shared_bytes) {
+  int blocks = 0;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shared_bytes - kRingReserve)),
+             "cudaFuncSetAttribute");
+  cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 256, 0),
+             "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  return blocks;
+}
+
+/// `turn` counts the rows that a block takes, from 0; row `turn` goes through slot turn % stages. Reading of a slot ends, by a
+/// barrier of the block, before it is fetched again.
+class RowRing {
+ public:
+  /// `slots` is dynamic shared memory of stages * bytes, `full` a barrier for each.
+  __device__ RowRing(std::byte* slots, std::uint64_t* full, int stages, unsigned bytes)
+      : slots_(slots), full_(full), stages_(stages), bytes_(bytes) {}
+
+  /// By all threads of the block, before anything else.
+  __device__ void open() const {
+    if (threadIdx.x == 0) {
+      for (int stage = 0; stage < stages_; ++stage)
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(full_ + stage)));
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+  }
+  /// By one thread: `parts` rows of equal length fill the slot side by side.
+  template <int Parts>
+  __device__ void fetch(int turn, const std::byte* const (&parts)[Parts]) const {
+    const int stage = turn % stages_;
+    const std::uint32_t barrier = address(full_ + stage);
+    const unsigned part_bytes = bytes_ / Parts;
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes_) : "memory");
+#pragma unroll
+    for (int part = 0; part < Parts; ++part)
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                       address(slots_ + stage * bytes_ + part * part_bytes)),
+                   "l"(parts[part]), "r"(part_bytes), "r"(barrier)
+                   : "memory");
+  }
+  /// By every thread: row `turn`, once it is there.
+  __device__ const std::byte* wait(int turn) const {
+    const int stage = turn % stages_;
+    const std::uint32_t barrier = address(full_ + stage), parity = turn / stages_ & 1;
+    std::uint32_t done = 0;
+    while (done == 0)
+      asm volatile(
+          "{\n"
+          ".reg .pred p;\n"
+          "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, p;\n"
+          "}\n"
+          : "=r"(done)
+          : "r"(barrier), "r"(parity)
+          : "memory");
+    return slots_ + stage * bytes_;
+  }
+  __device__ int stages() const { return stages_; }
+
+ private:
+  __device__ static std::uint32_t address(const void* shared) {
+    return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
+  }
+
+  std::byte* slots_;
+  std::uint64_t* full_;
+  int stages_;
+  unsigned bytes_;
+};
+
+}  // namespace fp8lab::cuda
