@@ -3,8 +3,8 @@
 
 Usage: elementwise.py [--rounds N] [--filter TEXT] [--compile] [--out FILE]
 
-Each row is what PyTorch has for it: rms_norm, layer_norm, silu(gate) * up, gelu(tanh) and their autograd backward, transposes by
-contiguous(), a rotary embedding of sines and cosines made before. --compile times them through torch.compile. Inputs rotate past
+Each row is what PyTorch has for it: rms_norm, layer_norm, silu(gate) * up, gelu(tanh) and their autograd backward, these and a cast to
+E4M3 under a given scale with its amax, transposes by contiguous(), a rotary embedding of sines and cosines made before. --compile times them through torch.compile. Inputs rotate past
 the L2, normal values; a call is timed by events behind a large copy that hides its launches; medians are printed, and of_copy, the
 ratio to that copy's bandwidth.
 """
@@ -44,6 +44,16 @@ def rotate(x, cosine, sine):
     return torch.stack((low * cosine - high * sine, high * cosine + low * sine), 2).view(TOKENS, HIDDEN)
 
 
+def quantized(function, both):
+    """function, then a cast under a given scale with the amax recorded: what a delayed recipe does."""
+    def call(x, *weights):
+        y = function(x, *weights)
+        codes = (y.float() * 64.0).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
+        return y.abs().amax(), codes, codes.view(torch.uint8).t().contiguous() if both else None
+
+    return call
+
+
 def forward_row(function, dtype, cols, moved, parameters=0, wrap=lambda f: f):
     call = wrap(function)
     weights = [torch.randn(cols, device="cuda", dtype=dtype) for _ in range(parameters)]
@@ -77,6 +87,12 @@ def rows(wrap):
     for label, function, wide in (("swiglu", swiglu, 2), ("gelu", gelu, 1)):
         table[f"{label}/forward/{TOKENS}x{FFN}/bf16"] = lambda a=(function, torch.bfloat16, wide * FFN, (wide + 1) * one, 0, wrap): forward_row(*a)
         table[f"{label}/backward/{TOKENS}x{FFN}/bf16"] = lambda a=(function, torch.bfloat16, wide * FFN, FFN, (2 * wide + 1) * one, 0, wrap): backward_row(*a)
+    for direction, both in (("rowwise", False), ("both", True)):
+        written = 2 if both else 1
+        table[f"rms_norm_quantize/delayed/{direction}/{TOKENS}x{HIDDEN}/bf16"] = lambda both=both, written=written: forward_row(
+            quantized(norms["rms_norm"][0], both), torch.bfloat16, HIDDEN, (2 + written) * TOKENS * HIDDEN, 1, wrap)
+        table[f"swiglu_quantize/delayed/{direction}/{TOKENS}x{FFN}/bf16"] = lambda both=both, written=written: forward_row(
+            quantized(swiglu, both), torch.bfloat16, 2 * FFN, (4 + written) * TOKENS * FFN, 0, wrap)
     for kind in ("e4m3", "bf16"):
         for cols in (HIDDEN, FFN):
             # PyTorch moves bytes faster than it moves FP8.

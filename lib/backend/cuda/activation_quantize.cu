@@ -6,10 +6,10 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRows = 4;  // of a block, two at a time
+constexpr int kRows = 4;  // of a block, read all at once
 
 struct Source {
-  const std::byte* x;
+  std::byte* x;
   std::int64_t row_stride;
   std::int64_t rows;
   std::int64_t cols;  ///< of y
@@ -20,27 +20,27 @@ __global__ void __launch_bounds__(kThreads)
     activation_quantize_kernel(const Source source, QuantizedRows<Block> writer) {
   const std::int64_t col = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kRunWidth;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kRows;
-  const auto* const x = reinterpret_cast<const BFloat16*>(source.x) + first * source.row_stride + col;
+  const Elements x{.data = source.x, .dtype = DType::kBF16, .row_stride = source.row_stride, .col_stride = 1};
   writer.begin();
   if (col < source.cols) {
+    using Raw = RawRun<static_cast<int>(DType::kBF16)>;
+    Raw gates[kRows], ups[kRows];
 #pragma unroll
-    for (int i = 0; i < kRows; i += 2) {
-      float gate[2][kRunWidth] = {}, up[2][kRunWidth] = {};
+    for (int i = 0; i < kRows; ++i) {
+      // Beyond the end the last row again, so that no load waits for a branch.
+      const std::int64_t row = first + i < source.rows ? first + i : source.rows - 1;
+      gates[i].load(x, row, col);
+      if constexpr (Gated) ups[i].load(x, row, source.cols + col);
+    }
 #pragma unroll
-      for (int k = 0; k < 2; ++k)
-        if (first + i + k < source.rows) {
-          load_whole<DType::kBF16>(x + (i + k) * source.row_stride, gate[k]);
-          if constexpr (Gated) load_whole<DType::kBF16>(x + (i + k) * source.row_stride + source.cols, up[k]);
-        }
+    for (int i = 0; i < kRows; ++i) {
+      if (first + i >= source.rows) break;
+      float gate[kRunWidth], up[kRunWidth], y[kRunWidth];
+      gates[i].get(x, gate);
+      if constexpr (Gated) ups[i].get(x, up);
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        if (first + i + k >= source.rows) continue;
-        float y[kRunWidth];
-#pragma unroll
-        for (int j = 0; j < kRunWidth; ++j)
-          y[j] = Gated ? swiglu(gate[k][j], up[k][j]) : gate[k][j] * gelu_gate(gate[k][j]);
-        writer.write(y, first + i + k, col);
-      }
+      for (int j = 0; j < kRunWidth; ++j) y[j] = Gated ? swiglu(gate[j], up[j]) : gate[j] * gelu_gate(gate[j]);
+      writer.write(y, first + i, col);
     }
   }
   writer.finish();

@@ -20,34 +20,65 @@ __device__ double term(float x, float target) {
   return difference * difference;
 }
 
-// A block sums one part. Width 8: the matrices are one long row.
-template <int Width, bool Squares>
+/// A thread's run of terms of a matrix that is one long row, as it lies in memory.
+template <int Type>
+struct RawTerms {
+  static constexpr int kRaws = kSumRun / kRawWidth<Type>;
+  RawRun<Type> raws[kRaws];
+
+  __device__ void load(const Elements& from, std::int64_t at) {
+#pragma unroll
+    for (int i = 0; i < kRaws; ++i) raws[i].load(from, 0, at + i * kRawWidth<Type>);
+  }
+  __device__ void get(const Elements& from, float (&values)[kSumRun]) const {
+#pragma unroll
+    for (int i = 0; i < kRaws; ++i) {
+      float part[kRawWidth<Type>];
+      raws[i].get(from, part);
+#pragma unroll
+      for (int j = 0; j < kRawWidth<Type>; ++j) values[i * kRawWidth<Type> + j] = part[j];
+    }
+  }
+};
+
+// A block sums one part. `OneRow`: the matrices are one long row of runs.
+template <bool OneRow, bool Squares, int Type>
 __global__ void __launch_bounds__(kSumThreads) loss_part_kernel(const Summands args, double* sums) {
   __shared__ double shared[kSumThreads / 32];
   const std::int64_t first = blockIdx.x * kLossPart + threadIdx.x * kSumRun;
   const std::int64_t end = (blockIdx.x + 1) * kLossPart < args.numel ? (blockIdx.x + 1) * kLossPart : args.numel;
   double lanes[kSumRun] = {};
-#pragma unroll 4
-  for (std::int64_t i = first; i < end; i += kSumLanes) {
-    float x[kSumRun] = {}, target[kSumRun] = {};
-    if constexpr (Width == kRunWidth) {
-      load_run<kRealTypes>(args.x, 0, i, end - i, x);
-      if constexpr (Squares) load_run<kRealTypes>(args.target, 0, i, end - i, target);
-    } else {
-      for (int j = 0; j < kSumRun && i + j < end; ++j) {
-        float one[1];
-        load_run<kRealTypes>(args.x, (i + j) / args.cols, (i + j) % args.cols, 1, one);
-        x[j] = one[0];
-        if constexpr (Squares) {
-          load_run<kRealTypes>(args.target, (i + j) / args.cols, (i + j) % args.cols, 1, one);
-          target[j] = one[0];
-        }
+  std::int64_t i = first;
+  if constexpr (OneRow) {
+    constexpr int kUnroll = 4;
+    for (; i + (kUnroll - 1) * kSumLanes + kSumRun <= end; i += kUnroll * kSumLanes) {
+      RawTerms<Type> raw_x[kUnroll], raw_target[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        raw_x[u].load(args.x, i + u * kSumLanes);
+        if constexpr (Squares) raw_target[u].load(args.target, i + u * kSumLanes);
+      }
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        float x[kSumRun], target[kSumRun] = {};
+        raw_x[u].get(args.x, x);
+        if constexpr (Squares) raw_target[u].get(args.target, target);
+#pragma unroll
+        for (int j = 0; j < kSumRun; ++j) lanes[j] += term<Squares>(x[j], target[j]);
       }
     }
-#pragma unroll
-    for (int j = 0; j < kSumRun; ++j)
-      if (i + j < end) lanes[j] += term<Squares>(x[j], target[j]);
   }
+#pragma unroll 1
+  for (; i < end; i += kSumLanes)
+#pragma unroll
+    for (int j = 0; j < kSumRun; ++j) {
+      if (i + j >= end) continue;
+      const std::int64_t row = OneRow ? 0 : (i + j) / args.cols, col = OneRow ? i + j : (i + j) % args.cols;
+      float x[1], target[1] = {};
+      load_run<kRealTypes>(args.x, row, col, 1, x);
+      if constexpr (Squares) load_run<kRealTypes>(args.target, row, col, 1, target);
+      lanes[j] += term<Squares>(x[0], target[0]);
+    }
   const double sum = join_warps<kSumThreads / 32>(join_warp(join_run(lanes)), shared);
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
@@ -73,12 +104,16 @@ void loss(const MatrixView& x, const MatrixView& target, double divisor, float* 
     const auto one_row = [](const MatrixView& view) {
       return view.contiguous() && reinterpret_cast<std::uintptr_t>(view.data) % 32 == 0;
     };
-    if (one_row(x) && (!Squares || one_row(target))) {
-      args.x.col_stride = args.target.col_stride = 1;
-      loss_part_kernel<kRunWidth, Squares><<<static_cast<unsigned>(parts), kSumThreads, 0, card.stream()>>>(args, sums);
-    } else {
-      loss_part_kernel<1, Squares><<<static_cast<unsigned>(parts), kSumThreads, 0, card.stream()>>>(args, sums);
-    }
+    const bool contiguous = one_row(x) && (!Squares || one_row(target));
+    if (contiguous) args.x.col_stride = args.target.col_stride = 1;
+    const auto grid = static_cast<unsigned>(parts);
+    if (!contiguous)
+      loss_part_kernel<false, Squares, kRealTypes><<<grid, kSumThreads, 0, card.stream()>>>(args, sums);
+    else if (x.dtype == DType::kBF16 && (!Squares || target.dtype == DType::kBF16))
+      loss_part_kernel<true, Squares, static_cast<int>(DType::kBF16)>
+          <<<grid, kSumThreads, 0, card.stream()>>>(args, sums);
+    else
+      loss_part_kernel<true, Squares, kRealTypes><<<grid, kSumThreads, 0, card.stream()>>>(args, sums);
     cuda_check_launch("loss_part_kernel");
   }
   loss_total_kernel<<<1, kSumThreads, 0, card.stream()>>>(sums, parts, divisor, out);
