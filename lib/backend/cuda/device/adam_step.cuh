@@ -7,6 +7,7 @@
 #include "core/dtype.h"
 #include "core/float_bits.h"
 #include "core/moment_scale.h"
+#include "core/quotient.h"
 
 // What Adam does to an element, and what a block is told of its tensor.
 namespace fp8lab::cuda {
@@ -106,6 +107,7 @@ struct Scales {
   float gradient = 1.0f;
   bool scales_gradient = false;
   float exp_avg_read = 1.0f, exp_avg_sq_read = 1.0f;
+  // Types of moments with scales have no numbers so small that a quotient could be off.
   double exp_avg_write_inverse = 1.0, exp_avg_sq_write_inverse = 1.0;
 
   __device__ void read_gradient(const Rule& rule) {
@@ -123,11 +125,6 @@ __device__ __forceinline__ void update_moments(const Rule& rule, Element1& e) {
   e.m = rule.beta1 * e.m + rule.rest1 * gradient;
   e.v = rule.beta2 * e.v + rule.rest2 * (gradient * gradient);
 }
-
-/// x / c in float, `inverse` being 1 / c in double: the product is within 2^-52 of the quotient, which no tie between floats comes closer to
-/// than 2^-49. Only a subnormal quotient can be a tie itself, for c above 2: the scales of moments, whose types know no such numbers.
-/// Half the work of a division, and no branch.
-__device__ __forceinline__ float quotient(float x, double inverse) { return static_cast<float>(static_cast<double>(x) * inverse); }
 
 __device__ __forceinline__ void update_param(const Rule& rule, Element1& e) {
   const float mean = quotient(e.m, rule.inverse_correction1);
