@@ -21,15 +21,17 @@ inline std::filesystem::path path_of(const TemporaryDirectory& folder) { return 
 
 /// A layer under a recipe with everything that its course depends on.
 struct Training {
-  std::unique_ptr<Device> device = support::open_poisoned_device();
+  std::unique_ptr<Device> device;
   Runtime runtime{.device = *device, .behaviors = {}, .seed = 5};
   LayerConfig config;
   Model model;
   Adam adam;
   std::int64_t step = 0;
 
-  Training(const char* recipe, const AdamOptions& options, bool eight_bits = true, const char* layer = "layernorm_mlp")
-      : config(small_layer(recipe)),
+  Training(const char* recipe, const AdamOptions& options, bool eight_bits = true, const char* layer = "layernorm_mlp",
+           std::unique_ptr<Device> on = support::open_poisoned_device())
+      : device(std::move(on)),
+        config(small_layer(recipe)),
         model(runtime, make_recipe(recipe),
               {.layer = layer, .layers = 2, .config = config, .eight_bit_weights = eight_bits}),
         adam(model.parameters(), options) {}
