@@ -3,16 +3,17 @@
 
 Usage: elementwise.py [--rounds N] [--filter TEXT] [--compile] [--out FILE]
 
-Each row is what PyTorch has for it: rms_norm, layer_norm, silu(gate) * up, gelu(tanh) and their autograd backward, these and a cast to
-E4M3 under a given scale with its amax, transposes by contiguous(), a rotary embedding of sines and cosines made before. --compile times them through torch.compile. Inputs rotate past
-the L2, normal values; a call is timed by events behind a large copy that hides its launches; medians are printed, and of_copy, the
-ratio to that copy's bandwidth.
+Each row is what PyTorch has for it: rms_norm, layer_norm, silu(gate) * up, gelu(tanh) and their autograd backward, norms and
+activations with a cast to E4M3 under a given scale and its amax, transposes by contiguous(), a rotary embedding of sines and
+cosines made before. --compile times them through torch.compile. Inputs rotate past the L2, normal values; a call is timed by
+events behind a large copy that hides its launches; medians are printed, and of_copy, the ratio to that copy's bandwidth.
 """
 
 import argparse
 import json
 import statistics
 import sys
+from functools import partial
 
 import torch
 import torch.nn.functional as functional
@@ -80,19 +81,20 @@ def rows(wrap):
              "layer_norm": (lambda x, g, b: functional.layer_norm(x, (x.shape[1],), g, b, 1e-5), 2)}
     for label, (function, parameters) in norms.items():
         for cols, kind in ((4096, "bf16"), (4096, "f32"), (8192, "bf16"), (16384, "bf16")):
-            dtype, size = TYPES[kind], TOKENS * cols * TYPES[kind].itemsize
-            table[f"{label}/forward/{TOKENS}x{cols}/{kind}"] = lambda a=(function, dtype, cols, 2 * size, parameters, wrap): forward_row(*a)
-            table[f"{label}/backward/{TOKENS}x{cols}/{kind}"] = lambda a=(function, dtype, cols, cols, 3 * size, parameters, wrap): backward_row(*a)
-    one = TOKENS * FFN * 2
+            dtype, size, shape = TYPES[kind], TOKENS * cols * TYPES[kind].itemsize, f"{TOKENS}x{cols}/{kind}"
+            table[f"{label}/forward/{shape}"] = partial(forward_row, function, dtype, cols, 2 * size, parameters, wrap)
+            table[f"{label}/backward/{shape}"] = partial(backward_row, function, dtype, cols, cols, 3 * size, parameters, wrap)
+    one, bf16 = TOKENS * FFN * 2, torch.bfloat16
     for label, function, wide in (("swiglu", swiglu, 2), ("gelu", gelu, 1)):
-        table[f"{label}/forward/{TOKENS}x{FFN}/bf16"] = lambda a=(function, torch.bfloat16, wide * FFN, (wide + 1) * one, 0, wrap): forward_row(*a)
-        table[f"{label}/backward/{TOKENS}x{FFN}/bf16"] = lambda a=(function, torch.bfloat16, wide * FFN, FFN, (2 * wide + 1) * one, 0, wrap): backward_row(*a)
+        shape, cols = f"{TOKENS}x{FFN}/bf16", wide * FFN
+        table[f"{label}/forward/{shape}"] = partial(forward_row, function, bf16, cols, (wide + 1) * one, 0, wrap)
+        table[f"{label}/backward/{shape}"] = partial(backward_row, function, bf16, cols, FFN, (2 * wide + 1) * one, 0, wrap)
     for direction, both in (("rowwise", False), ("both", True)):
         written = 2 if both else 1
-        table[f"rms_norm_quantize/delayed/{direction}/{TOKENS}x{HIDDEN}/bf16"] = lambda both=both, written=written: forward_row(
-            quantized(norms["rms_norm"][0], both), torch.bfloat16, HIDDEN, (2 + written) * TOKENS * HIDDEN, 1, wrap)
-        table[f"swiglu_quantize/delayed/{direction}/{TOKENS}x{FFN}/bf16"] = lambda both=both, written=written: forward_row(
-            quantized(swiglu, both), torch.bfloat16, 2 * FFN, (4 + written) * TOKENS * FFN, 0, wrap)
+        table[f"rms_norm_quantize/delayed/{direction}/{TOKENS}x{HIDDEN}/bf16"] = partial(
+            forward_row, quantized(norms["rms_norm"][0], both), bf16, HIDDEN, (2 + written) * TOKENS * HIDDEN, 1, wrap)
+        table[f"swiglu_quantize/delayed/{direction}/{TOKENS}x{FFN}/bf16"] = partial(
+            forward_row, quantized(swiglu, both), bf16, 2 * FFN, (4 + written) * TOKENS * FFN, 0, wrap)
     for kind in ("e4m3", "bf16"):
         for cols in (HIDDEN, FFN):
             # PyTorch moves bytes faster than it moves FP8.
@@ -154,7 +156,8 @@ def main():
         results.append({"name": f"{name}/iterations:{options.rounds}/manual_time", "run_type": "iteration",
                         "iterations": options.rounds, "real_time": median, "cpu_time": median, "time_unit": "us",
                         "p50_us": median, "bytes_per_second": bandwidth, "of_copy": bandwidth / copy_bandwidth})
-        print(f"{name:48} {median:9.1f} us {bandwidth / 1e12:6.2f} TB/s {bandwidth / copy_bandwidth:6.3f} of copy", file=sys.stderr)
+        print(f"{name:48} {median:9.1f} us {bandwidth / 1e12:6.2f} TB/s {bandwidth / copy_bandwidth:6.3f} of copy",
+              file=sys.stderr)
     report = {"context": {"library": f"torch {torch.__version__}", "device": torch.cuda.get_device_name()}, "benchmarks": results}
     with (open(options.out, "w") if options.out else sys.stdout) as out:
         json.dump(report, out, indent=1)

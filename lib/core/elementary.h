@@ -31,6 +31,15 @@ F8_HOST_DEVICE inline float at_most(float x, float high) {
 #endif
 }
 
+/// a * b + c where a * b is exact, so that the card's one rounding gives the host's bits.
+F8_HOST_DEVICE inline float add_exact_product(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 inline constexpr float kRounder = 0x1.8p23f;  ///< adding it leaves the nearest integer in the low bits
 
 /// exp(x) = series * 2^n: n is what the bits of `shifted` exceed kRounder's by.
@@ -45,7 +54,7 @@ F8_HOST_DEVICE inline PartsOfExponential parts_of_exponential(float x) {
   constexpr float kLn2Low = 0x1.7f7d1cp-20f;
   const float shifted = x * kLog2E + kRounder;
   const float n = shifted - kRounder;
-  const float r = (x - n * kLn2High) - n * kLn2Low;
+  const float r = add_exact_product(-n, kLn2High, x) - n * kLn2Low;
   // Taylor's series; |r| <= ln(2) / 2 leaves 5e-9 relative.
   float series = 1.0f / 5040.0f;
   series = series * r + 1.0f / 720.0f;
@@ -92,7 +101,7 @@ F8_HOST_DEVICE inline float sigmoid_of_number(float x) {
   // be Inf.
   const PartsOfExponential parts = parts_of_exponential(at_most(at_least(-x, -64.0f), 89.0f));
   const float quarter = float_from_bits(float_bits(parts.series) + (float_bits(parts.shifted) << 23) - (2u << 23));
-  return reciprocal_from_one(1.0f + quarter * 4.0f);
+  return reciprocal_from_one(add_exact_product(quarter, 4.0f, 1.0f));
 }
 
 }  // namespace detail

@@ -27,8 +27,7 @@ class QuantizedRows {
   }
   __device__ void write(const float (&values)[8], std::int64_t row, std::int64_t col) {
     Octet<DType::kBF16> octet;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) octet.words[i] = store_pair<DType::kBF16>(values[2 * i], values[2 * i + 1]);
+    pack<DType::kBF16>(values, octet.words);
     const std::uint32_t folded = Bits::folded(octet);
     if constexpr (Block == 0)
       largest_ = Bits::larger(largest_, folded);

@@ -52,11 +52,9 @@ struct alignas(sizeof(T) * kRunWidth < 16 ? sizeof(T) * kRunWidth : 16) Run {
   T values[kRunWidth];
 };
 
-/// Two values in 16 bits, the first in the low half: one instruction, except that NaNs keep their sign as the host's do.
+/// Two numbers in 16 bits, the first in the low half, by one instruction. It gives NaNs other bits than the host does.
 template <DType Type>
-__device__ inline std::uint32_t store_pair(float first, float second) {
-  if (__builtin_expect(isnan(first) || isnan(second), 0))
-    return Element<Type>::store(first).bits | static_cast<std::uint32_t>(Element<Type>::store(second).bits) << 16;
+__device__ inline std::uint32_t pack_numbers(float first, float second) {
   if constexpr (Type == DType::kBF16) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
     return *reinterpret_cast<const std::uint32_t*>(&pair);
@@ -64,6 +62,21 @@ __device__ inline std::uint32_t store_pair(float first, float second) {
     const __half2 pair = __floats2half2_rn(first, second);
     return *reinterpret_cast<const std::uint32_t*>(&pair);
   }
+}
+/// Values in 16 bits, two to a word, as the host has them: NaNs keep their sign.
+template <DType Type, int Width>
+__device__ inline void pack(const float (&values)[Width], std::uint32_t (&words)[Width / 2]) {
+  bool nan = false;
+#pragma unroll
+  for (int i = 0; i < Width / 2; ++i) {
+    words[i] = pack_numbers<Type>(values[2 * i], values[2 * i + 1]);
+    nan |= (values[2 * i] != values[2 * i]) | (values[2 * i + 1] != values[2 * i + 1]);
+  }
+  if (!nan) return;
+#pragma unroll
+  for (int i = 0; i < Width / 2; ++i)
+    words[i] = Element<Type>::store(values[2 * i]).bits |
+               static_cast<std::uint32_t>(Element<Type>::store(values[2 * i + 1]).bits) << 16;
 }
 
 /// A run of a row of contiguous elements.
@@ -78,12 +91,9 @@ template <DType Type>
 __device__ inline void store_whole(const float (&values)[kRunWidth], typename Element<Type>::Storage* to) {
   using Storage = typename Element<Type>::Storage;
   if constexpr (Type == DType::kBF16 || Type == DType::kF16) {
-    uint4 words;
-    words.x = store_pair<Type>(values[0], values[1]);
-    words.y = store_pair<Type>(values[2], values[3]);
-    words.z = store_pair<Type>(values[4], values[5]);
-    words.w = store_pair<Type>(values[6], values[7]);
-    *reinterpret_cast<uint4*>(to) = words;
+    std::uint32_t words[kRunWidth / 2];
+    pack<Type>(values, words);
+    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
   } else {
     Run<Storage> run;
 #pragma unroll
@@ -267,8 +277,7 @@ __device__ inline void store_raw_typed(const float (&values)[Width], const Eleme
   std::byte* const here = to.data + at * static_cast<std::int64_t>(sizeof(Storage));
   if constexpr (Type == DType::kBF16 || Type == DType::kF16) {
     std::uint32_t words[Width / 2];
-#pragma unroll
-    for (int i = 0; i < Width / 2; ++i) words[i] = store_pair<Type>(values[2 * i], values[2 * i + 1]);
+    pack<Type>(values, words);
     if constexpr (Width == 8)
       *reinterpret_cast<uint4*>(here) = make_uint4(words[0], words[1], words[2], words[3]);
     else
