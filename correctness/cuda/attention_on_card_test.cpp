@@ -181,11 +181,15 @@ class SixteenBitsTest : public AttentionOnCardTest, public ::testing::WithParamI
 
 TEST_P(SixteenBitsTest, MatrixUnitsForwardIsTheGeneralOne) { expect_forward(tensor_forward); }
 TEST_P(SixteenBitsTest, MatrixUnitsBackwardIsTheGeneralOne) { expect_backward(tensor_backward); }
-TEST_P(SixteenBitsTest, CudnnForwardIsTheGeneralOne) {
-  if (cuda::cudnn_unavailable_reason().empty()) expect_forward(cuda::attention_cudnn_forward);
+TEST_P(SixteenBitsTest, CudnnForwardIsTheGeneralOneOrRefuses) {
+  if (cuda::cudnn_unavailable_reason().empty()) return expect_forward(cuda::attention_cudnn_forward);
+  const AttentionShape& shape = GetParam();
+  const AttentionOutputs out = make_outputs(shape, DType::kBF16);
+  EXPECT_FALSE(forward(cuda::attention_cudnn_forward, shape, make_qkv(device_, shape, DType::kBF16), out));
 }
-TEST_P(SixteenBitsTest, CudnnBackwardIsTheGeneralOne) {
-  if (cuda::cudnn_unavailable_reason().empty()) expect_backward(cuda::attention_cudnn_backward);
+TEST_P(SixteenBitsTest, CudnnBackwardIsTheGeneralOneOrRefuses) {
+  if (cuda::cudnn_unavailable_reason().empty()) return expect_backward(cuda::attention_cudnn_backward);
+  EXPECT_FALSE(cuda::attention_cudnn_backward({}, card_));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SixteenBitsTest, ::testing::ValuesIn(large_shapes()),
@@ -262,26 +266,53 @@ TEST_F(AttentionOnCardTest, MatrixUnitsDropTheSameEntries) {
 
 // cuDNN casts P relative to the running maximum of its row and not to lse: other ties, the same relative error. Against attention of
 // the same codes without a cast of P each leaves 2^-4 / sqrt(3) at most, as does O's own cast; amax as the definition has it.
-TEST_F(AttentionOnCardTest, CudnnFloat8ForwardIsWithinItsCasts) {
-  if (!cuda::cudnn_unavailable_reason().empty()) return;
-  const AttentionShape shape = make_shape({.seq = 1024, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 128});
-  const Qkv qkv{float8_operand(shape, query_cols(shape), DType::kE4M3, 1), float8_operand(shape, key_cols(shape), DType::kE4M3, 2),
-                float8_operand(shape, key_cols(shape), DType::kE4M3, 3)};
-  const AttentionOutputs expected = make_outputs(shape, DType::kF32), actual = make_outputs(shape, DType::kBF16);
-  ASSERT_TRUE(forward(general_forward, shape, qkv, expected));
-  const Tensor scale_s = make_scalar(device_, 448.0f), amax_s = make_scalar(device_, 0.0f);
-  const Tensor scale_o = make_scalar(device_, 100.0f), amax_o = make_scalar(device_, 0.0f);
-  ASSERT_TRUE(forward(cuda::attention_cudnn_float8_forward, shape, qkv, actual,
-                      {.payload = DType::kE4M3, .scale = scale_s.data<float>(), .amax = amax_s.data<float>()},
-                      {.payload = DType::kE4M3, .scale = scale_o.data<float>(), .amax = amax_o.data<float>()}));
-  const std::vector<float> o = device_.read(expected.o), codes = device_.read(actual.o);
-  EXPECT_LT(distance(codes, o), 2 * 0x1p-4 / 1.7);
-  float largest = 0;
-  for (const float x : o) largest = std::max(largest, std::fabs(x));
-  EXPECT_NEAR(device_.read(amax_o)[0], largest, 0x1p-4f * largest);
-  EXPECT_NEAR(device_.read(amax_s)[0], 1.0f, 0x1p-4f);
-  const std::vector<float> lse = device_.read(expected.lse), ones(lse.size(), 1.0f);
-  EXPECT_EQ(outside(device_.read(actual.lse), lse, ones, 0x1p-23, 16 * 4 * 0x1p-13), 0u);
+TEST_F(AttentionOnCardTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
+  if (!cuda::cudnn_unavailable_reason().empty()) {
+    EXPECT_FALSE(cuda::attention_cudnn_float8_forward({}, card_));
+    return;
+  }
+  for (const ShapeOptions& options :
+       {ShapeOptions{.seq = 1024, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 128},
+        {.seq = 1024, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128, .causal = false},
+        {.seq = 2048, .batch = 1, .heads = 4, .kv_heads = 1, .head_dim = 64}}) {
+    const AttentionShape shape = make_shape(options);
+    const Qkv qkv{float8_operand(shape, query_cols(shape), DType::kE4M3, 1), float8_operand(shape, key_cols(shape), DType::kE4M3, 2),
+                  float8_operand(shape, key_cols(shape), DType::kE4M3, 3)};
+    const AttentionOutputs expected = make_outputs(shape, DType::kF32), actual = make_outputs(shape, DType::kBF16);
+    ASSERT_TRUE(forward(general_forward, shape, qkv, expected));
+    const Tensor scale_s = make_scalar(device_, 448.0f), amax_s = make_scalar(device_, 0.0f), largest_p = make_scalar(device_, 0.0f);
+    ASSERT_TRUE(forward(general_forward, shape, qkv, make_outputs(shape, DType::kBF16),
+                        {.payload = DType::kE4M3, .scale = scale_s.data<float>(), .amax = largest_p.data<float>()}));
+    const Tensor scale_o = make_scalar(device_, 100.0f), amax_o = make_scalar(device_, 0.0f);
+    ASSERT_TRUE(forward(cuda::attention_cudnn_float8_forward, shape, qkv, actual,
+                        {.payload = DType::kE4M3, .scale = scale_s.data<float>(), .amax = amax_s.data<float>()},
+                        {.payload = DType::kE4M3, .scale = scale_o.data<float>(), .amax = amax_o.data<float>()}));
+    const std::vector<float> o = device_.read(expected.o), codes = device_.read(actual.o);
+    EXPECT_LT(distance(codes, o), 2 * 0x1p-4 / 1.7);
+    float largest = 0;
+    for (const float x : o) largest = std::max(largest, std::fabs(x));
+    EXPECT_NEAR(device_.read(amax_o)[0], largest, 0x1p-4f * largest);
+    // Relative to a row's maximum P reaches 1; relative to its lse, what the definition says.
+    EXPECT_GE(device_.read(amax_s)[0], (1 - 0x1p-4f) * device_.read(largest_p)[0]);
+    EXPECT_LE(device_.read(amax_s)[0], 1 + 0x1p-4f);
+    const std::vector<float> lse = device_.read(expected.lse), ones(lse.size(), 1.0f);
+    EXPECT_EQ(outside(device_.read(actual.lse), lse, ones, 0x1p-23, 16 * 4 * 0x1p-13), 0u);
+  }
+}
+
+// Through the operations, as layers call them: the table's way is taken and noted, once.
+TEST_F(AttentionOnCardTest, TheWayTakenIsNoted) {
+  const AttentionShape shape = make_shape({.seq = 600, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
+  const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
+  for (int i = 0; i < 2; ++i) {
+    const AttentionOutputs out = run_forward(device_, shape, qkv, DType::kBF16);
+    run_backward(device_, shape,
+                 {qkv, {out.o, {}}, gaussian_operand(shape, query_cols(shape), DType::kBF16, 2), out.lse, {}, {}}, DType::kBF16);
+  }
+  const bool cudnn = cuda::cudnn_unavailable_reason().empty();
+  EXPECT_EQ(device_.notes(), (std::vector<std::string>{cudnn ? "attention forward: cuDNN in 16 bits"
+                                                             : "attention forward: own matrix-unit kernel",
+                                                       "attention backward: own matrix-unit kernel"}));
 }
 
 }  // namespace

@@ -22,14 +22,15 @@ void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& c
 const std::string& cudnn_unavailable_reason();
 
 // Whole calls through cuDNN. False, and nothing done, where cuDNN has no plan for the shape, types and strides, which is asked once for
-// each of them. P and dS are rounded to the operands' type, unnormalised by the running maximum in forward.
+// each of them. P and dS are rounded to the operands' type; forward's P is relative to the maximum of the row so far, not to lse.
 
 /// Operands and output bf16 or f16, one type, no dropout.
 bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& card);
 /// The same for gradients: all in the operands' type. Deterministic, for which cuDNN writes dP down: as many bytes as
 /// cudnn_backward_workspace() of attention_choice.h says.
 bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& card);
-/// E4M3 operands, `s` given, the scale of O's coming cast in args.o_cast: O is what its eight bits will say.
+/// E4M3 operands, `s` given, the scale of O's coming cast in args.o_cast: O is what its eight bits will say. P is cast as it stands, so
+/// its codes are not the definition's, though as close to P.
 bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContext& card);
 
 }  // namespace fp8lab::cuda

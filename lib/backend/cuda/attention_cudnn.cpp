@@ -74,7 +74,7 @@ class Cudnn {
   }
 
  private:
-  static constexpr std::size_t kScalars = 64;
+  static constexpr std::size_t kScalars = 4;
 
   bool finish(Plan& plan) {
     Graph& graph = *plan.graph;
@@ -262,10 +262,10 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
   const std::size_t workspace = (plan.workspace + 255) / 256 * 256;
   const std::int64_t rows = shape.seq * shape.batch;
   std::byte* const scratch = card.scratch(workspace + static_cast<std::size_t>(rows * o_stride));
-  float *const inverse_s = cudnn.scalar(0), *const inverse_o = cudnn.scalar(1), *const amax_s = cudnn.scalar(2),
-               *const amax_o = cudnn.scalar(3);
-  invert_scale(args.s.scale, inverse_s, card.stream());
-  invert_scale(args.o_cast.scale, inverse_o, card.stream());
+  const RoleScalars role_s{.scale = args.s.scale, .amax = args.s.amax, .inverse = cudnn.scalar(0), .seen = cudnn.scalar(1)};
+  const RoleScalars role_o{
+      .scale = args.o_cast.scale, .amax = args.o_cast.amax, .inverse = cudnn.scalar(2), .seen = cudnn.scalar(3)};
+  invert_scales(role_s, role_o, card.stream());
   Pointers pointers{{kQ, q.data},
                     {kK, k.data},
                     {kV, v.data},
@@ -274,14 +274,13 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
                     {kInverseQ, args.q.scales.data},
                     {kInverseK, args.k.scales.data},
                     {kInverseV, args.v.scales.data},
-                    {kInverseS, inverse_s},
+                    {kInverseS, role_s.inverse},
                     {kScaleS, const_cast<float*>(args.s.scale)},
                     {kScaleO, const_cast<float*>(args.o_cast.scale)},
-                    {kAmaxS, amax_s},
-                    {kAmaxO, amax_o}};
+                    {kAmaxS, cudnn.scalar(1)},
+                    {kAmaxO, cudnn.scalar(3)}};
   run(plan, cudnn, pointers, scratch);
-  raise_amax(amax_s, args.s.amax, card.stream());
-  raise_amax(amax_o, args.o_cast.amax, card.stream());
+  raise_amaxes(role_s, role_o, card.stream());
   OperandView codes;
   codes.values = {.data = scratch + workspace,
                   .dtype = DType::kE4M3,
@@ -289,7 +288,7 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
                   .cols = o_stride,
                   .row_stride = o_stride,
                   .col_stride = 1};
-  codes.scales = {.data = reinterpret_cast<std::byte*>(inverse_o), .dtype = DType::kF32, .storage_elems = 1};
+  codes.scales = {.data = reinterpret_cast<std::byte*>(role_o.inverse), .dtype = DType::kF32, .storage_elems = 1};
   dequantize({.in = codes, .out = args.o}, card);
   return true;
 }

@@ -4,10 +4,18 @@
 
 namespace fp8lab::cuda {
 
-/// *inverse = 1 / *scale.
-void invert_scale(const float* scale, float* inverse, cudaStream_t stream);
+/// A role's scale and amax beside what a library wants and gives instead.
+struct RoleScalars {
+  const float* scale = nullptr;
+  float* amax = nullptr;         ///< may be null
+  float* inverse = nullptr;      ///< 1 / *scale
+  const float* seen = nullptr;   ///< the library's amax of one call
+};
 
-/// *amax = max(*amax, |*seen|), NaN above all. Without `amax` nothing.
-void raise_amax(const float* seen, float* amax, cudaStream_t stream);
+/// Writes the inverses of both.
+void invert_scales(const RoleScalars& a, const RoleScalars& b, cudaStream_t stream);
+
+/// *amax = max(*amax, |*seen|), NaN above all, of both.
+void raise_amaxes(const RoleScalars& a, const RoleScalars& b, cudaStream_t stream);
 
 }  // namespace fp8lab::cuda

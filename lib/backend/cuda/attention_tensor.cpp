@@ -53,9 +53,9 @@ void attention_tensor_forward(const AttentionForwardArgs& args, CudaContext& car
 void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& card) {
   if (args.grad_q.rows == 0) return;
   const AttentionShape& shape = args.shape;
-  const std::int64_t row_dots = 4 * shape.batch * shape.heads * shape.seq;
+  const std::int64_t rows = 2 * 4 * shape.batch * shape.heads * shape.seq;
   Scratch scratch(card.scratch(static_cast<std::size_t>(widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v) +
-                                                        widened_bytes(args.grad_o) + round_up(row_dots, kAlignment))));
+                                                        widened_bytes(args.grad_o) + round_up(rows, kAlignment))));
   TensorBackward call{.shape = shape,
                       .q = {},
                       .k = {},
@@ -64,7 +64,7 @@ void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& c
                       .o_codes = args.o,
                       .grad_o_codes = args.grad_o,
                       .lse = args.lse,
-                      .row_dots = reinterpret_cast<float*>(scratch.take(row_dots)),
+                      .rows = reinterpret_cast<float*>(scratch.take(rows)),
                       .grad_q = args.grad_q,
                       .grad_k = args.grad_k,
                       .grad_v = args.grad_v,

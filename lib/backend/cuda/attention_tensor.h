@@ -29,10 +29,11 @@ struct TensorBackward {
   WideOperand k;
   WideOperand v;
   WideOperand grad_o;
-  OperandView o_codes;       ///< as the caller gave them, for the row sums of dO * O
+  OperandView o_codes;       ///< as the caller gave them, for `rows`
   OperandView grad_o_codes;
   MatrixView lse;
-  float* row_dots = nullptr;  ///< scratch, f32 [batch * heads, seq]
+  /// Scratch, f32 [batch * heads, seq, 2]: each row's lse in base 2, 0 where it is -inf, and its sum of dO * O.
+  float* rows = nullptr;
   MatrixView grad_q;
   MatrixView grad_k;
   MatrixView grad_v;

@@ -22,11 +22,11 @@ template <int Dim>
 constexpr std::uint32_t kResidentBytes = kResident * Dim * 2;
 template <int Dim>
 constexpr std::uint32_t kPassingBytes = kPassing * Dim * 2;
-constexpr std::uint32_t kRowBytes = kPassing * sizeof(float);
+constexpr std::uint32_t kRowsBytes = kPassing * 2 * sizeof(float);
 constexpr int kStages = 3;      // one being added, one being differentiated, one on its way
 /// Two resident tiles, and stages of two passing ones and of two floats a row; room to align.
 template <int Dim>
-constexpr std::uint32_t kSharedBytes = 2 * kResidentBytes<Dim> + kStages * (2 * kPassingBytes<Dim> + 2 * kRowBytes) + 1024;
+constexpr std::uint32_t kSharedBytes = 2 * kResidentBytes<Dim> + kStages * (2 * kPassingBytes<Dim> + kRowsBytes) + 1024;
 
 /// Addresses in shared memory.
 template <int Dim>
@@ -38,16 +38,18 @@ struct Tiles {
   __device__ std::uint32_t passing(int tile, int which) const {
     return base + 2 * kResidentBytes<Dim> + static_cast<std::uint32_t>(2 * (tile % kStages) + which) * kPassingBytes<Dim>;
   }
-  __device__ std::uint32_t rows(int tile, int which) const {
-    return base + 2 * kResidentBytes<Dim> + 2 * kStages * kPassingBytes<Dim> +
-           static_cast<std::uint32_t>(2 * (tile % kStages) + which) * kRowBytes;
+  __device__ std::uint32_t rows(int tile) const {
+    return base + 2 * kResidentBytes<Dim> + 2 * kStages * kPassingBytes<Dim> + static_cast<std::uint32_t>(tile % kStages) * kRowsBytes;
   }
 };
 
-__device__ float shared_float(std::uint32_t address) {
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(value) : "r"(address));
-  return value;
+/// lse in base 2 and sum of dO * O of two neighbouring queries: (lse, sum, lse, sum).
+__device__ float4 two_rows(std::uint32_t address) {
+  float4 rows;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+               : "=f"(rows.x), "=f"(rows.y), "=f"(rows.z), "=f"(rows.w)
+               : "r"(address));
+  return rows;
 }
 
 struct Factors {
@@ -71,27 +73,28 @@ struct Softmax {
   __device__ Softmax(const TensorBackward& c, std::int64_t sequence, std::int64_t head)
       : call(c), factors(c), dropout(c.shape, sequence, head), s_cast(c.s), grad_p_cast(c.grad_p) {}
 
-  /// A thread's element i is at row `row` + (i % 4 / 2) * 8, column `col` + 8 * (i / 4) + i % 2; `lse` (base 2) and `dot` are of its
-  /// query. `inside` holds where no element of the warp group is masked.
-  template <class Lse, class Dot>
-  __device__ void apply(float (&p)[kPassing / 2], float (&grad)[kPassing / 2], int row, int col, bool inside,
-                        Lse&& lse, Dot&& dot) {
+  /// A thread's element i is at row `row` + (i % 4 / 2) * 8, column `col` + 8 * (i / 4) + i % 2. `rows_of(i)` tells two_rows() of the
+  /// queries of elements i and i + 1. `inside` holds where no element of the warp group is masked.
+  template <class Rows>
+  __device__ void apply(float (&p)[kPassing / 2], float (&grad)[kPassing / 2], int row, int col, bool inside, Rows&& rows_of) {
     const int seq = static_cast<int>(call.shape.seq);
 #pragma unroll
     for (int i = 0; i < kPassing / 2; i += 2) {
       float weight[2], slope[2];
+      const float4 rows = rows_of(i);
+      const float lse[2] = {rows.x, rows.z}, dot[2] = {rows.y, rows.w};
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int r = row + (i % 4 / 2) * 8, c = col + 8 * (i / 4) + e;
         const int query = Transposed ? c : r, key = Transposed ? r : c;
-        weight[e] = exponential2(__fmaf_rn(p[i + e], factors.logit, -lse(i + e)));
+        weight[e] = exponential2(__fmaf_rn(p[i + e], factors.logit, -lse[e]));
         if (!inside && (key >= seq || query >= seq || (call.shape.causal && key > query))) weight[e] = 0.0f;
         if constexpr (Drops) {
           const float kept = dropout.factor(query, key);
-          slope[e] = weight[e] * __fmaf_rn(grad[i + e] * factors.grad_p, kept, -dot(i + e));
+          slope[e] = weight[e] * __fmaf_rn(grad[i + e] * factors.grad_p, kept, -dot[e]);
           weight[e] *= kept;
         } else {
-          slope[e] = weight[e] * __fmaf_rn(grad[i + e], factors.grad_p, -dot(i + e));
+          slope[e] = weight[e] * __fmaf_rn(grad[i + e], factors.grad_p, -dot[e]);
         }
       }
       if constexpr (Casts) {
@@ -178,25 +181,23 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_grad_q_kernel(Te
   const int row = first_row + 16 * (thread % wgmma::kGroupThreads / 32) + thread % 32 / 4;
   const std::uint32_t group_offset = static_cast<std::uint32_t>(group * 64 * wgmma::kRowBytes);
   Softmax<false, Casts, Drops> softmax(call, sequence, head);
-  float lse[2], dot[2];
+  float2 rows[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int query = row + 8 * half;
     const std::int64_t line = std::int64_t{sequence} * heads + head;
-    const bool inside = query < seq;
-    lse[half] = inside ? shift_of(reinterpret_cast<const float*>(call.lse.data)[line * call.lse.row_stride + query]) * kLog2E : 0.0f;
-    dot[half] = inside ? call.row_dots[line * shape.seq + query] : 0.0f;
+    rows[half] = query < seq ? reinterpret_cast<const float2*>(call.rows)[line * seq + query] : make_float2(0.0f, 0.0f);
   }
 
-  copy_rows_async<kResident, Dim>(HeadRows(call.q, shape, sequence, head), first_query, seq, tiles.resident(0));
-  copy_rows_async<kResident, Dim>(HeadRows(call.grad_o, shape, sequence, head), first_query, seq, tiles.resident(1));
+  copy_rows_async<kResident, Dim, 1>(HeadRows(call.q, shape, sequence, head), first_query, seq, tiles.resident(0));
+  copy_rows_async<kResident, Dim, 1>(HeadRows(call.grad_o, shape, sequence, head), first_query, seq, tiles.resident(1));
   float grad_q[Dim / 2] = {}, p[kPassing / 2], grad[kPassing / 2];
   std::uint32_t fragments[kPassing / 16][4];
   pass_tiles(
       key_tiles,
       [&](int t) {
-        copy_rows_async<kPassing, Dim>(k_rows, t * kPassing, seq, tiles.passing(t, 0));
-        copy_rows_async<kPassing, Dim>(v_rows, t * kPassing, seq, tiles.passing(t, 1));
+        copy_rows_async<kPassing, Dim, 1>(k_rows, t * kPassing, seq, tiles.passing(t, 0));
+        copy_rows_async<kPassing, Dim, 1>(v_rows, t * kPassing, seq, tiles.passing(t, 1));
       },
       [&](int t) {
         multiply_rows<Dim, kResident, kPassing>(p, tiles.resident(0) + group_offset, tiles.passing(t, 0));
@@ -208,8 +209,10 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_grad_q_kernel(Te
         const int first_key = t * kPassing;
         const bool inside = first_key + kPassing <= seq && first_row + 64 <= seq &&
                             !(shape.causal && first_key + kPassing - 1 > first_row);
-        softmax.apply(p, grad, row, first_key + 2 * (thread % 4), inside, [&](int i) { return lse[i % 4 / 2]; },
-                      [&](int i) { return dot[i % 4 / 2]; });
+        softmax.apply(p, grad, row, first_key + 2 * (thread % 4), inside, [&](int i) {
+          const float2 of = rows[i % 4 / 2];
+          return make_float4(of.x, of.y, of.x, of.y);
+        });
       },
       [&] { pack_fragments(grad, fragments); },
       [&](int t) { add_fragments<kPassing, kPassing>(grad_q, fragments, tiles.passing(t, 0)); },
@@ -240,8 +243,8 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_grad_kv_kernel(T
   const int first_row = first_key + 64 * group;
   const int row = first_row + 16 * (thread % wgmma::kGroupThreads / 32) + thread % 32 / 4;
   const std::uint32_t group_offset = static_cast<std::uint32_t>(group * 64 * wgmma::kRowBytes);
-  copy_rows_async<kResident, Dim>(HeadRows(call.k, shape, sequence, kv_head), first_key, seq, tiles.resident(0));
-  copy_rows_async<kResident, Dim>(HeadRows(call.v, shape, sequence, kv_head), first_key, seq, tiles.resident(1));
+  copy_rows_async<kResident, Dim, 1>(HeadRows(call.k, shape, sequence, kv_head), first_key, seq, tiles.resident(0));
+  copy_rows_async<kResident, Dim, 1>(HeadRows(call.v, shape, sequence, kv_head), first_key, seq, tiles.resident(1));
   Softmax<true, Casts, Drops> softmax(call, sequence, kv_head * members);
   float grad_k[Dim / 2] = {}, grad_v[Dim / 2] = {}, p[kPassing / 2], grad[kPassing / 2];
   std::uint32_t p_fragments[kPassing / 16][4], grad_fragments[kPassing / 16][4];
@@ -249,16 +252,13 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_grad_kv_kernel(T
       members * tiles_per_head,
       [&](int t) {
         const int head = head_of(t), first_query = query_of(t);
-        copy_rows_async<kPassing, Dim>(HeadRows(call.q, shape, sequence, head), first_query, seq, tiles.passing(t, 0));
-        copy_rows_async<kPassing, Dim>(HeadRows(call.grad_o, shape, sequence, head), first_query, seq, tiles.passing(t, 1));
-        if (thread >= 2 * kPassing) return;
-        const int which = thread / kPassing, of_tile = thread % kPassing;
-        const int query = first_query + of_tile;
-        const std::int64_t line = sequence * shape.heads + head;
-        const bool valid = query < seq;
-        const float* const from = which == 0 ? reinterpret_cast<const float*>(call.lse.data) + line * call.lse.row_stride
-                                             : call.row_dots + line * shape.seq;
-        wgmma::copy_float_async(tiles.rows(t, which) + static_cast<std::uint32_t>(of_tile) * 4, from + (valid ? query : 0), valid);
+        copy_rows_async<kPassing, Dim, 1>(HeadRows(call.q, shape, sequence, head), first_query, seq, tiles.passing(t, 0));
+        copy_rows_async<kPassing, Dim, 1>(HeadRows(call.grad_o, shape, sequence, head), first_query, seq, tiles.passing(t, 1));
+        if (thread >= kPassing) return;
+        const bool valid = first_query + thread < seq;
+        const std::int64_t line = std::int64_t{sequence} * shape.heads + head;
+        wgmma::copy_pair_async(tiles.rows(t) + static_cast<std::uint32_t>(thread) * 8,
+                               call.rows + 2 * (line * seq + (valid ? first_query + thread : 0)), valid);
       },
       [&](int t) {
         multiply_rows<Dim, kResident, kPassing>(p, tiles.resident(0) + group_offset, tiles.passing(t, 0));
@@ -271,11 +271,9 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_grad_kv_kernel(T
         if constexpr (Drops) softmax.dropout = AttentionDropout(shape, sequence, head_of(t));
         const bool inside = first_query + kPassing <= seq && first_row + 64 <= seq &&
                             !(shape.causal && first_row + 63 > first_query);
-        const auto of_column = [&](int which, int i) {
-          return shared_float(tiles.rows(t, which) + static_cast<std::uint32_t>(8 * (i / 4) + 2 * (thread % 4) + i % 2) * 4);
-        };
+        const std::uint32_t rows = tiles.rows(t) + static_cast<std::uint32_t>(thread % 4) * 16;
         softmax.apply(p, grad, row, first_query + 2 * (thread % 4), inside,
-                      [&](int i) { return shift_of(of_column(0, i)) * kLog2E; }, [&](int i) { return of_column(1, i); });
+                      [&](int i) { return two_rows(rows + static_cast<std::uint32_t>(i / 4) * 64); });
       },
       [&] {
         pack_fragments(p, p_fragments);
@@ -298,7 +296,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_grad_kv_kernel(T
 }
 
 /// One warp a row.
-__global__ void __launch_bounds__(kThreads) attention_tensor_row_dots_kernel(TensorBackward call) {
+__global__ void __launch_bounds__(kThreads) attention_tensor_rows_kernel(TensorBackward call) {
   const AttentionShape& shape = call.shape;
   const std::int64_t line = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   if (line >= shape.batch * shape.heads * shape.seq) return;
@@ -312,7 +310,10 @@ __global__ void __launch_bounds__(kThreads) attention_tensor_row_dots_kernel(Ten
   if (threadIdx.x % 32 != 0) return;
   const double factor = joint_factor(cuda::scale_inv_of(call.grad_o_codes), cuda::scale_inv_of(call.o_codes));
   const std::int64_t query = token / shape.batch, sequence = token % shape.batch;
-  call.row_dots[(sequence * shape.heads + head) * shape.seq + query] = static_cast<float>(dot * factor);
+  const std::int64_t row = sequence * shape.heads + head;
+  const float lse = reinterpret_cast<const float*>(call.lse.data)[row * call.lse.row_stride + query];
+  reinterpret_cast<float2*>(call.rows)[row * shape.seq + query] =
+      make_float2(shift_of(lse) * kLog2E, static_cast<float>(dot * factor));
 }
 
 /// Once per card: the kernels may use their shared memory.
@@ -356,9 +357,9 @@ void launch(const TensorBackward& call, CudaContext& card) {
 void launch_tensor_backward(const TensorBackward& call, CudaContext& card) {
   const AttentionShape& shape = call.shape;
   const std::int64_t lines = shape.batch * shape.heads * shape.seq;
-  attention_tensor_row_dots_kernel<<<static_cast<unsigned>((lines * 32 + kThreads - 1) / kThreads), kThreads, 0, card.stream()>>>(
+  attention_tensor_rows_kernel<<<static_cast<unsigned>((lines * 32 + kThreads - 1) / kThreads), kThreads, 0, card.stream()>>>(
       call);
-  cuda_check_launch("attention_tensor_row_dots_kernel");
+  cuda_check_launch("attention_tensor_rows_kernel");
   call.shape.head_dim == 128 ? launch<128>(call, card) : launch<64>(call, card);
 }
 

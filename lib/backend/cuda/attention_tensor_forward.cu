@@ -130,10 +130,10 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
 
   float logits[kKeys / 2];
   const auto copy_keys = [&](int t) {
-    if (t < key_tiles) copy_rows_async<kKeys, Dim>(k_rows, t * kKeys, seq, k_tile(t));
+    if (t < key_tiles) copy_rows_async<kKeys, Dim, 8>(k_rows, t * kKeys, seq, k_tile(t));
   };
   const auto copy_values = [&](int t) {
-    if (t < key_tiles) copy_rows_async<kKeys, Dim>(v_rows, t * kKeys, seq, v_tile(t));
+    if (t < key_tiles) copy_rows_async<kKeys, Dim, 8>(v_rows, t * kKeys, seq, v_tile(t));
   };
   // Everything that was on its way is there for everyone, and everyone is done with what came before.
   const auto arrive = [] {
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
     mask_logits(logits, place, t * kKeys, shape);
   };
 
-  copy_rows_async<kQueries, Dim>(HeadRows(call.q, shape, sequence, head), first_query, seq, q_tile);
+  copy_rows_async<kQueries, Dim, 8>(HeadRows(call.q, shape, sequence, head), first_query, seq, q_tile);
   copy_keys(0);
   RunningSum running;
   float lse[2];  // base 2

@@ -24,11 +24,12 @@ struct HeadRows {
         position_bytes(2 * shape.batch * operand.row_stride) {}
 };
 
-/// Starts copies of `Rows` rows of Dim columns from `first_row` to panels at `to`; zeros from `seq` on.
-template <int Rows, int Dim>
+/// Starts copies of `Rows` rows of Dim columns from `first_row` to panels at `to`; zeros from `seq` on. `Unroll` trades registers for
+/// instructions.
+template <int Rows, int Dim, int Unroll>
 __device__ inline void copy_rows_async(const HeadRows& rows, int first_row, int seq, std::uint32_t to) {
   constexpr int kUnits = Dim / 8, kPanelUnits = wgmma::kPanelCols / 8;
-#pragma unroll
+#pragma unroll Unroll
   for (int i = 0; i < Rows * kUnits / kThreads; ++i) {
     const int at = i * kThreads + static_cast<int>(threadIdx.x);
     const int row = at / kUnits, unit = at % kUnits;
