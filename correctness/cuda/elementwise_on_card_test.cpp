@@ -3,6 +3,7 @@
 
 #include "core/float_bits.h"
 #include "ops/activation.h"
+#include "ops/norm.h"
 #include "support/both_devices.h"
 
 // Every element-wise kernel, sum and norm of the card against the host's, in every byte: over types, strides, and shapes that
@@ -293,11 +294,47 @@ TEST_F(NormOnCard, RowsMayLieAnywhere) {
       for (const Layout layout : kLayouts) expect_equal(kind, dtype, DType::kF32, {9, 264}, layout);
 }
 
-// More rows than blocks there are at once, and parts of more than eight rows.
+// More rows than blocks there are at once, and so many that every slot of a block's ring is filled several times.
 TEST_F(NormOnCard, ManyRowsHaveTheSameBits) {
   for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
     expect_equal(kind, DType::kBF16, DType::kBF16, {2500, 1024}, Layout::kContiguous);
+    expect_equal(kind, DType::kBF16, DType::kF32, {9001, 512}, Layout::kPadded);
     expect_equal(kind, DType::kF32, DType::kF32, {3001, 520}, Layout::kPadded);
+  }
+}
+
+/// What the same operation gives on either device.
+template <class Make>
+void expect_equal_casts(BothDevices& both, const std::string& what, const Make& make) {
+  std::array<QuantizedTensor, BothDevices::kSides> made;
+  for (std::size_t side = 0; side < made.size(); ++side) made[side] = make(both[side]);
+  const auto bytes = [&](std::size_t side, const Tensor& tensor) {
+    return tensor ? both[side].read_bytes(tensor) : std::vector<std::byte>();
+  };
+  EXPECT_EQ(bytes(0, made[0].rowwise().codes), bytes(1, made[1].rowwise().codes)) << what;
+  EXPECT_EQ(bytes(0, made[0].rowwise().scale_inv), bytes(1, made[1].rowwise().scale_inv)) << what;
+  EXPECT_EQ(bytes(0, made[0].columnwise().codes), bytes(1, made[1].columnwise().codes)) << what;
+}
+
+TEST_F(OnCard, ResultsCastInRegistersHaveTheSameBits) {
+  const std::vector<float> values = reference::gaussian_values(9001 * 512, 1), weights(512, 1.5f);
+  for (const char* const recipe : {"delayed", "block", "mxfp8"}) {
+    const auto quantizer = [&](Device& device) {
+      Quantizer made{.format = make_recipe(recipe).activation, .holder = support::anyone(device)};
+      made.orientations.columnwise = made.format.per_tensor();
+      if (made.format.per_tensor()) made.scale = support::make_tensor(device, {1}, DType::kF32, {50.0f});
+      return made;
+    };
+    expect_equal_casts(both_, recipe, [&](Device& device) {
+      const Tensor x = support::make_tensor(device, {9001, 512}, DType::kBF16, values);
+      const Tensor gamma = support::make_tensor(device, {512}, DType::kBF16, weights);
+      return norm_quantize(device, {.kind = NormKind::kRmsNorm, .x = x, .gamma = gamma, .beta = {}}, quantizer(device))
+          .y;
+    });
+    expect_equal_casts(both_, recipe, [&](Device& device) {
+      const Tensor x = support::make_tensor(device, {9001, 512}, DType::kBF16, values);
+      return activation_quantize(device, ActivationKind::kSwiglu, x, quantizer(device));
+    });
   }
 }
 
