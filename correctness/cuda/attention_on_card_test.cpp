@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backend/cuda/attention.h"
+#include "cuda/attention_rows.h"
 #include "ops/attention_fixture.h"
 #include "reference/compare.h"
 
@@ -297,6 +298,45 @@ TEST_F(AttentionOnCardTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
     EXPECT_LE(device_.read(amax_s)[0], 1 + 0x1p-4f);
     const std::vector<float> lse = device_.read(expected.lse), ones(lse.size(), 1.0f);
     EXPECT_EQ(outside(device_.read(actual.lse), lse, ones, 0x1p-23, 16 * 4 * 0x1p-13), 0u);
+  }
+}
+
+/// What an FP32 sum dP leaves in dQ: 130 roundings of 2^-24 of magnitudes that add up to 128 at most, times K and softmax_scale.
+constexpr double kDifferenceError = 130 * 128 * 0x1p-24 * 0.125;
+
+// Every way against the definition itself, at rows in and around tiles, among them the last.
+TEST_P(SixteenBitsTest, SampledRowsAreThoseOfTheDefinition) {
+  const AttentionShape& shape = GetParam();
+  const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
+  const Operand grad_o = gaussian_operand(shape, query_cols(shape), DType::kBF16, 2);
+  const RowReference reference(shape, read(device_, qkv.q), read(device_, qkv.k), read(device_, qkv.v));
+  const std::vector<double> grads = read(device_, grad_o);
+  struct Way {
+    Forward forward;
+    Backward backward;
+    double rounding;  ///< of P and dS
+  };
+  for (const Way& way : {Way{general_forward, general_backward, 0.0}, {tensor_forward, tensor_backward, kRounding},
+                         {cuda::attention_cudnn_forward, cuda::attention_cudnn_backward, kRounding}}) {
+    if (way.forward == cuda::attention_cudnn_forward && !cuda::cudnn_unavailable_reason().empty()) continue;
+    const AttentionOutputs out = make_outputs(shape, DType::kBF16);
+    ASSERT_TRUE(forward(way.forward, shape, qkv, out));
+    const Gradients gradients = backward(way.backward, shape, {qkv, {out.o, {}}, grad_o, out.lse, {}, {}}, DType::kBF16);
+    const std::vector<double> o = read(device_, {out.o, {}});
+    const std::vector<float> lse = device_.read(out.lse);
+    for (const std::int64_t query : {std::int64_t{0}, std::int64_t{63}, std::int64_t{64}, std::int64_t{200}, shape.seq / 2, shape.seq - 1}) {
+      const std::int64_t sequence = query % shape.batch, head = query % shape.heads;
+      const std::size_t at = reference.query(sequence, head, query);
+      const RowReference::Row row = reference.o(sequence, head, query);
+      const RowReference::Row grad = reference.grad_q(sequence, head, query, o, grads);
+      EXPECT_NEAR(static_cast<double>(lse[static_cast<std::size_t>((sequence * shape.heads + head) * shape.seq + query)]), row.lse,
+                  kLseError);
+      for (std::size_t d = 0; d < row.value.size(); ++d) {
+        EXPECT_NEAR(o[at + d], row.value[d], kRounding * std::fabs(row.value[d]) + (way.rounding + 4 * kLseError) * row.spread[d]);
+        EXPECT_NEAR(static_cast<double>(gradients.q[at + d]), grad.value[d],
+                    kRounding * std::fabs(grad.value[d]) + (way.rounding + 8 * kLseError) * grad.spread[d] + kDifferenceError);
+      }
+    }
   }
 }
 
