@@ -98,6 +98,16 @@ void Adam::make_state(Runtime& runtime) {
   states_.clear();
   states_.reserve(parameters_.size());
   for (const Parameter* parameter : parameters_) states_.push_back(new_state(runtime, local_shard(*parameter)));
+  described_.clear();
+  described_.reserve(states_.size());
+  for (const AdamState& state : states_)
+    described_.push_back({.param = {},
+                          .grad = {},
+                          .exp_avg = state.exp_avg.view(),
+                          .exp_avg_sq = state.exp_avg_sq.view(),
+                          .master = state.master ? state.master.view() : MatrixView{},
+                          .exp_avg_scale = state.exp_avg_scale.data<float>(),
+                          .exp_avg_sq_scale = state.exp_avg_sq_scale.data<float>()});
 }
 
 void Adam::clip(Runtime& runtime) {
@@ -157,7 +167,6 @@ void Adam::list_tensors(bool unwrap) {
   std::size_t next_rewrite = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& shard = local_shard(*parameters_[i]);
-    const AdamState& state = states_[i];
     const bool quantized = is_quantized(*parameters_[i], unwrap);
     const std::size_t rewrite = quantized ? next_rewrite++ : 0;
     if (!shard.grad) continue;
@@ -165,15 +174,14 @@ void Adam::list_tensors(bool unwrap) {
       fail(fmt::format(
           "Adam: the gradient of '{}' has shape {}, the parameter {}; gradients of shards are those of their rows",
           shard.name, to_string(shard.grad.shape()), to_string(shape_of(shard))));
-    // To the kernel, the master of a quantized parameter is an f32 parameter.
-    tensors_.push_back({.param = quantized ? state.master.view() : nominal_view(shard),
-                        .grad = shard.grad.view(),
-                        .exp_avg = state.exp_avg.view(),
-                        .exp_avg_sq = state.exp_avg_sq.view(),
-                        .master = !quantized && state.master ? state.master.view() : MatrixView{},
-                        .exp_avg_scale = state.exp_avg_scale.data<float>(),
-                        .exp_avg_sq_scale = state.exp_avg_sq_scale.data<float>(),
-                        .target = quantized ? rewriter_.target(rewrite) : CastTarget{}});
+    AdamTensor& tensor = tensors_.emplace_back(described_[i]);
+    tensor.grad = shard.grad.view();
+    if (quantized) {  // to the kernel, the master of a quantized parameter is an f32 parameter
+      std::swap(tensor.param, tensor.master);
+      tensor.target = rewriter_.target(rewrite);
+    } else {
+      tensor.param = nominal_view(shard);
+    }
   }
 }
 

@@ -97,6 +97,7 @@ class Adam {
   AdamOptions options_;
   std::vector<AdamState> states_;
   // Kept between steps, so that a step allocates nothing.
+  std::vector<AdamTensor> described_;  ///< each state as the kernel sees it, without what changes from step to step
   std::vector<AdamTensor> tensors_;
   std::vector<Rewrite> rewrites_;
   Rewriter rewriter_;
