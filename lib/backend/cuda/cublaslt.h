@@ -44,8 +44,9 @@ struct LibraryBuffers {
 /// made before costs one look-up.
 ///
 /// The algorithm is the first that the library's heuristic names, never one picked by the clock: ranks in one process, ranks in
-/// several, and two runs of one scenario then all get the same bits, which their comparison rests on. Partial sums of a split
-/// reduction are added in FP32, in a fixed order.
+/// several, and two runs of one scenario then all get the same bits, which their comparison rests on. What that costs, on an H200
+/// with 13.1.0 and the shapes of bench_gemm: the best of the eight named first was 1.4 % faster in the median, and 10 % at most
+/// for FP8. Partial sums of a split reduction are added in FP32, in a fixed order.
 class CublasLt {
  public:
   explicit CublasLt(CudaContext& card);
