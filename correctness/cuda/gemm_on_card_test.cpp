@@ -161,7 +161,10 @@ TEST_P(GemmOnCard, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
       const MatrixUnit* const unit = summed_in_eight_bits(GetParam()) ? (fast ? &kFast : &kUnit13) : nullptr;
       const Sampled entries = sample(*card_, a, b, {.out = DType::kF32, .fast = fast}, unit);
       EXPECT_TRUE(all_within(entries.made, entries.expected));
-      EXPECT_FALSE(all_within(entries.shortened, entries.expected));
+      // The bound bites; a handful of entries may lie inside it by chance.
+      if (m * n > 1000) {
+        EXPECT_FALSE(all_within(entries.shortened, entries.expected));
+      }
     }
   }
   EXPECT_EQ(cuda::gemm_routes(card_->context()).general, 0);
