@@ -174,7 +174,8 @@ __global__ void __launch_bounds__(kListThreads) adam_measure_kernel(AdamItem* it
   atomicMax(&item.exp_avg_sq_absmax, exp_avg_sq);
 }
 
-__global__ void __launch_bounds__(kListThreads, 2) adam_kernel(const AdamItem* items, int count, const __grid_constant__ Rule rule) {
+__global__ void __launch_bounds__(kListThreads, 2) adam_kernel(const AdamItem* __restrict__ items, int count,
+                                                                const __grid_constant__ Rule rule) {
   __shared__ CodeTile tile;
   const int index = item_of_piece(items, count, blockIdx.x);
   const AdamItem& item = items[index];

@@ -66,7 +66,7 @@ __device__ __forceinline__ void one_element(const ListItem& item, float s, std::
 }
 
 template <class Op>
-__global__ void __launch_bounds__(kListThreads) list_op_kernel(const ListItem* items, int count, float s) {
+__global__ void __launch_bounds__(kListThreads) list_op_kernel(const ListItem* __restrict__ items, int count, float s) {
   const int index = item_of_piece(items, count, blockIdx.x);
   const ListItem& item = items[index];
   const std::int64_t piece = blockIdx.x - (index > 0 ? items[index - 1].end_piece : 0);
