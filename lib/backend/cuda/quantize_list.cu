@@ -20,7 +20,7 @@ struct CastItem {
   TargetItem target;
 };
 
-__global__ void __launch_bounds__(kListThreads, 3) quantize_list_kernel(const CastItem* __restrict__ items, int count) {
+__global__ void __launch_bounds__(kListThreads) quantize_list_kernel(const CastItem* __restrict__ items, int count) {
   __shared__ CodeTile tile;
   const std::int64_t from_start = gridDim.x - 1 - blockIdx.x;
   const int index = item_of_piece(items, count, from_start);
