@@ -156,5 +156,11 @@ TEST_F(AttentionArgumentsTest, CastRolesNeedFloat8Operands) {
       "attention_backward: role grad_p is cast to e5m2 while k is bf16; a cast role needs FP8 operands");
 }
 
+TEST_F(AttentionArgumentsTest, TheOutputsCastIsToFloat8) {
+  EXPECT_EQ(forward_error(DType::kE4M3,
+                          [](AttentionInputs& in) { in.o_cast = {.payload = DType::kBF16, .scale = &kScale}; }),
+            "attention_forward: O will be cast to bf16; it must be an FP8 type (e4m3, e5m2)");
+}
+
 }  // namespace
 }  // namespace fp8lab::attention_test
