@@ -14,6 +14,8 @@
 
 #include "backend/device.h"
 #include "comm/process_groups.h"
+#include "ops/elementwise.h"
+#include "ops/gemm.h"
 
 // Collectives over all cards of this machine, a thread each, as nccl-tests counts them: `size` is the whole output in bytes, algbw
 // size / time, busbw what each card's link moves of it, in 1e9 bytes a second, `wrong` bytes that are not what they should be. Time is the slowest
@@ -230,6 +232,79 @@ void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
   state.counters["speedup"] = seconds[1] / seconds[0];
 }
 
+/// Four BF16 products of 8192 cubed alone, and while 512 MiB are gathered aside: `slowdown` of the products, and `hidden`, the share of
+/// the gather's own time that both together do not take.
+void gather_beside_products(benchmark::State& state, const Mode& mode) {
+  constexpr std::int64_t kSide = 8192, kBytes = std::int64_t{512} << 20;
+  constexpr int kProducts = 4;
+  const std::vector<std::int64_t> offsets = even_offsets(kBytes, cards());
+  std::vector<double> alone, beside, gather, both;
+  std::atomic<bool> more{true};
+  RunOptions options{.ranks = cards()};
+  options.peer_copies = mode.path;
+  run_ranks(mode.row, options, [&](ProcessGroup& world) {
+    const auto device = open_device("cuda", {.rank = world.local_rank(), .memory = {}});
+    const auto group = world.on(*device);
+    const Buffer to(*device, *group, kBytes, false), from(*device, *group, kBytes / world.size(), false);
+    const GatherPart part{.from = from.data(), .to = to.data(), .offsets_bytes = offsets};
+    const HolderId holder = device->holder(HolderKind::kInFlight);
+    const Tensor a = device->allocate({{kSide, kSide}, DType::kBF16}, holder), b = device->allocate(a.spec(), holder);
+    random_fill(*device, a, {.seed = 1});
+    random_fill(*device, b, {.seed = 2});
+    const auto multiply = [&] {
+      for (int i = 0; i < kProducts; ++i) gemm(*device, {.a = a.operand(), .b = b.operand(), .holder = holder});
+    };
+    const auto timed = [&](const auto& work, std::vector<double>& times) {
+      device->synchronize();
+      world.barrier("together");
+      group->all_gather({&part, 1}, "in step");
+      const auto begin = device->moment();
+      work();
+      const auto end = device->moment();
+      const double seconds = device->seconds_between(*begin, *end);
+      if (world.rank() == 0) times.push_back(seconds);
+    };
+    const auto batch = [&] {
+      timed(multiply, alone);
+      timed([&] { group->all_gather({&part, 1}, "gather"); }, gather);
+      timed(
+          [&] {
+            group->all_gather_aside({&part, 1}, "gather");
+            multiply();
+          },
+          beside);
+      group->join();
+      timed(
+          [&] {
+            group->all_gather_aside({&part, 1}, "gather");
+            multiply();
+            group->join();
+          },
+          both);
+    };
+    batch();
+    if (world.rank() != 0) {
+      for (world.barrier("next"); more; world.barrier("next")) batch();
+      return;
+    }
+    for (auto _ : state) {
+      world.barrier("next");
+      batch();
+      state.SetIterationTime(both.back());
+    }
+    more = false;
+    world.barrier("next");
+  });
+  const auto median = [](std::vector<double> times) {
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  };
+  state.counters["slowdown"] = median(beside) / median(alone);
+  state.counters["hidden"] = (median(alone) + median(gather) - median(both)) / median(gather);
+  state.counters["products_us"] = 1e6 * median(alone);
+  state.counters["gather_us"] = 1e6 * median(gather);
+}
+
 /// Sums of zeros: the bits of sums are the tests' to judge.
 void reduce_scatter(benchmark::State& state, const Mode& mode, std::int64_t size) {
   const std::vector<std::int64_t> offsets = even_offsets(size / 2, cards());
@@ -279,6 +354,8 @@ void register_all() {
     for (std::int64_t mib = 1; mib <= 1024; mib *= 16)
       add("reduce_scatter/" + mode.name + "/" + std::to_string(mib) + "MiB",
           [&mode, mib](benchmark::State& state) { reduce_scatter(state, mode, mib << 20); }, mib >= 256 ? 5 : 15);
+    add("gather_beside_products/" + mode.name,
+        [&mode](benchmark::State& state) { gather_beside_products(state, mode); }, 15);
     add("eight_beside_sixteen_bits/" + mode.name + "/llama_3_8b_layer",
         [&mode](benchmark::State& state) { eight_beside_sixteen_bits(state, mode); }, 15);
     add("all_reduce/" + mode.name + "/32_scalars",

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "comm/ranks.h"
+#include "support/test_device.h"
 
-// A program for mpirun or launch_ranks whose rank 1 comes to the end that its first argument names, after some rounds of collectives.
+// A program for mpirun or launch_ranks whose rank 1 comes to the end that its first argument names, after some rounds of collectives,
+// in host memory or on the device that its CTest entry names.
 namespace {
 
 using fp8lab::GatherPart;
@@ -28,13 +30,12 @@ void meet_the_end(std::string_view end) {
   while (end == "silent") pause();
 }
 
-void work(ProcessGroup& group, std::string_view end) {
-  constexpr std::int64_t kBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kBytes = std::int64_t{4} << 20;
+
+void work(ProcessGroup& group, std::byte* own, std::byte* all, std::string_view end) {
   std::vector<std::int64_t> offsets;
   for (int rank = 0; rank <= group.size(); ++rank) offsets.push_back(kBytes * rank);
-  std::vector<std::byte> own(kBytes);
-  std::vector<std::byte> all(static_cast<std::size_t>(offsets.back()));
-  const GatherPart part{.from = own.data(), .to = all.data(), .offsets_bytes = offsets};
+  const GatherPart part{.from = own, .to = all, .offsets_bytes = offsets};
   std::atomic<int> rounds{0};
   std::jthread killer;
   if (group.rank() == 1 && end == "killed-in-flight")
@@ -51,6 +52,22 @@ void work(ProcessGroup& group, std::string_view end) {
   }
 }
 
+void work_in_host_memory(ProcessGroup& world, std::string_view end) {
+  std::vector<std::byte> own(kBytes), all(static_cast<std::size_t>(kBytes * world.size()));
+  work(world, own.data(), all.data(), end);
+}
+
+void work_on_device(ProcessGroup& world, std::string_view end) {
+  using namespace fp8lab;
+  const auto device = open_device(support::test_device(), {.rank = world.local_rank(), .memory = {}});
+  const auto group = world.on(*device);
+  const HolderId holder = device->holder(HolderKind::kWorkspace);
+  const Tensor own = device->allocate({Shape{kBytes}, DType::kU8}, holder);
+  const Tensor all = device->allocate({Shape{kBytes * world.size()}, DType::kU8}, holder);
+  work(*group, own.view().data, all.view().data, end);
+  device->synchronize();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -58,8 +75,11 @@ int main(int argc, char** argv) {
   using namespace fp8lab::comm_test;
   try {
     fp8lab::RunOptions options = run_options(launched_ranks());
-    options.timeout = std::chrono::seconds(2);
-    fp8lab::run_ranks(row(), options, [&](ProcessGroup& group) { work(group, argv[1]); });
+    const bool on_device = fp8lab::support::test_device() != "cpu";
+    options.timeout = std::chrono::seconds(on_device ? 5 : 2);  // cards take a while to open
+    fp8lab::run_ranks(row(), options, [&](ProcessGroup& world) {
+      on_device ? work_on_device(world, argv[1]) : work_in_host_memory(world, argv[1]);
+    });
   } catch (const std::exception& error) {
     std::fprintf(stderr, "victim: %s\n", error.what());
     return 1;

@@ -15,10 +15,12 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr std::uintptr_t kWideBytes = 16;
-/// From here on copy engines are faster than the multiprocessors' own loads; below, starting them costs more than it saves.
-constexpr std::int64_t kEnginesFromBytes = std::int64_t{4} << 20;
+/// Copy engines are faster than the multiprocessors' own loads from so many bytes on, of a call (the two met there, at 303 GB/s, between
+/// two H200) and of each array, since every one of their copies has to be set up.
+constexpr std::int64_t kEnginesFromBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kEngineArrayBytes = std::int64_t{2} << 20;
 /// From here on a rank's own bytes are copied beside those of others, which come more slowly; below, that takes longer to set up.
-constexpr std::int64_t kBesideFromBytes = std::int64_t{8} << 20;
+constexpr std::int64_t kBesideFromBytes = std::int64_t{32} << 20;
 
 std::int64_t bytes_of(std::span<const PeerCopy> copies) {
   std::int64_t total = 0;
@@ -105,7 +107,8 @@ class CardLane final : public PeerLane {
     cuda_check(cudaEventRecord(parted_.get(), stream_), "cudaEventRecord");
     cuda_check(cudaStreamWaitEvent(beside_.get(), parted_.get(), 0), "cudaStreamWaitEvent");
     launch_copies(copies, path, stream_);
-    launch_copies(own, path, beside_.get());
+    // Within a card the multiprocessors are many times as fast as what comes over the link.
+    launch_copies(own, path == PeerCopyPath::kBySize ? PeerCopyPath::kProcessors : path, beside_.get());
     cuda_check(cudaEventRecord(rejoined_.get(), beside_.get()), "cudaEventRecord");
     wait(rejoined_);
   }
@@ -168,13 +171,16 @@ class CardLane final : public PeerLane {
 
 void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream,
                    std::span<const PeerCopy> more) {
-  const bool engines = path == PeerCopyPath::kCopyEngines ||
-                       (path == PeerCopyPath::kBySize && bytes_of(copies) + bytes_of(more) >= kEnginesFromBytes);
+  const bool by_size = path == PeerCopyPath::kBySize && bytes_of(copies) + bytes_of(more) >= kEnginesFromBytes;
+  const auto engines = [&](const PeerCopy& copy) {
+    return path == PeerCopyPath::kCopyEngines || (by_size && copy.bytes >= kEngineArrayBytes) || !is_wide(copy.from) ||
+           !is_wide(copy.to);
+  };
   EngineCopies by_engine(stream);
   CopyBatch batch;
   const auto add = [&](const PeerCopy& copy) {
     if (copy.from == copy.to || copy.bytes == 0) return;
-    if (engines || !is_wide(copy.from) || !is_wide(copy.to)) {
+    if (engines(copy)) {
       by_engine.add(copy);
       return;
     }
