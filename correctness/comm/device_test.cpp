@@ -212,6 +212,38 @@ TEST_P(OnDevices, BuffersMayBeFreedAfterTheCall) {
   });
 }
 
+// What a rank sends is still being made, at the end of a long queue, when the others come for it.
+TEST_P(OnDevices, WhatWasLaunchedBeforeTheCallIsSent) {
+  const std::int64_t bytes = on_card() ? 1 << 24 : 1 << 18;
+  on_ranks(GetParam(), [&](ProcessGroup& world) {
+    Card card(world);
+    std::vector<std::int64_t> offsets;
+    for (int other = 0; other <= world.size(); ++other) offsets.push_back(other * bytes);
+    const Tensor old = card.bytes(std::vector(static_cast<std::size_t>(bytes), std::byte{0xEE}));
+    const Tensor made = card.empty(bytes), to = card.empty(offsets.back());
+    for (std::uint64_t round = 0; round < 4; ++round) {
+      const Tensor fresh =
+          card.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), 5)));
+      world.barrier("together");
+      for (int i = 0; i < 40; ++i) card.device().copy_bytes(old, made);
+      card.device().copy_bytes(fresh, made);
+      const GatherPart part{.from = at(made), .to = at(to), .offsets_bytes = offsets};
+      if (round % 2 == 0) {
+        card.group().all_gather({&part, 1}, "w");
+      } else {
+        card.group().all_gather_aside({&part, 1}, "w");
+        card.group().join();
+      }
+      const std::vector<std::byte> seen = card.read(to);
+      for (int other = 0; other < world.size(); ++other)
+        EXPECT_TRUE(std::all_of(seen.begin() + offsets[static_cast<std::size_t>(other)],
+                                seen.begin() + offsets[static_cast<std::size_t>(other) + 1],
+                                [&](std::byte value) { return value == test_byte(round, other, 5); }))
+            << "round " << round << ", rank " << other << "'s bytes on rank " << world.rank();
+    }
+  });
+}
+
 // A chain without a wait by the host: each round reduces what the round before left.
 TEST_P(OnDevices, CollectivesFollowEachOtherInOrder) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
