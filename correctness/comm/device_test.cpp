@@ -2,53 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "comm/late_card.h"
-#include "comm/ranks.h"
+#include "comm/device_ranks.h"
 #include "comm/staged.h"
-#include "support/test_device.h"
 
 // Collectives over the memory of devices: what they leave there is what the same collectives leave in host memory, bit for bit, and in
 // the order of the device's work. On a machine without a card, on one made of host memory; under a launcher, over processes.
 namespace fp8lab::comm_test {
 namespace {
-
-std::unique_ptr<Device> open_rank_device(const ProcessGroup& world) {
-  if (support::test_device() == "cpu") return LateCard::open();
-  return open_device(support::test_device(), {.rank = world.local_rank(), .memory = {.capacity_bytes = 0, .poison = true}});
-}
-
-bool on_card() { return support::test_device() != "cpu"; }
-
-/// One rank's device, and tensors of bytes on it.
-class Card {
- public:
-  explicit Card(ProcessGroup& world) : device_(open_rank_device(world)), group_(world.on(*device_)) {}
-
-  Device& device() { return *device_; }
-  ProcessGroup& group() { return *group_; }
-
-  Tensor bytes(std::span<const std::byte> values) {
-    const Tensor tensor = empty(static_cast<std::int64_t>(values.size()));
-    device_->write_bytes(tensor, values);
-    return tensor;
-  }
-  Tensor empty(std::int64_t bytes) {
-    return device_->allocate({Shape{bytes}, DType::kU8}, device_->holder(HolderKind::kInput, "", "bytes"));
-  }
-  std::vector<std::byte> read(const Tensor& tensor) { return device_->read_bytes(tensor); }
-
- private:
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<ProcessGroup> group_;
-};
-
-std::byte* at(const Tensor& tensor, std::int64_t offset = 0) { return tensor.view().data + offset; }
 
 class OnDevices : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, OnDevices, testing::ValuesIn(rank_counts()), testing::PrintToStringParamName());
@@ -360,80 +325,6 @@ TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
       }
     });
   }
-}
-
-class DeviceFaults : public OnDevices {};
-std::vector<int> several_ranks() {
-  std::vector<int> counts = rank_counts();
-  std::erase(counts, 1);
-  return counts;
-}
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceFaults);
-INSTANTIATE_TEST_SUITE_P(Ranks, DeviceFaults, testing::ValuesIn(several_ranks()), testing::PrintToStringParamName());
-
-TEST_P(DeviceFaults, ADeadRankIsNamedOnAllOthers) {
-  const int dead = GetParam() - 1;
-  const std::string name = "rank " + std::to_string(dead);
-  EXPECT_EQ(error_of([&] {
-              on_ranks(GetParam(), [&](ProcessGroup& world) {
-                Card card(world);
-                const Tensor data = card.empty(64);
-                const ReducePart part{.data = at(data), .elems = 16};
-                card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "amax");
-                if (world.rank() == dead) fail("layers.3: no memory left");
-                EXPECT_EQ(error_of([&] { card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "last"); }),
-                          "all_reduce sum 'last' (#2: 1 part, 64 bytes) of group 'world' cannot complete: " + name +
-                              " died: layers.3: no memory left");
-                EXPECT_THROW(card.group().barrier("later"), GroupAborted);
-              });
-            }),
-            name + ": layers.3: no memory left");
-}
-
-TEST_P(DeviceFaults, ALateRankIsNamedInTime) {
-  RunOptions options = run_options(GetParam());
-  options.timeout = std::chrono::seconds(1);
-  const int late = GetParam() - 1;
-  std::atomic<int> gave_up = 0;
-  if (launched_ranks() > 0) return;  // the others' giving up cannot be seen
-  const std::string error = error_of([&] {
-    run_ranks(row(), options, [&](ProcessGroup& world) {
-      Card card(world);
-      const Tensor data = card.empty(64);
-      const ReducePart part{.data = at(data), .elems = 16};
-      card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "amax");
-      while (world.rank() == late && gave_up < late) std::this_thread::yield();
-      EXPECT_THROW(card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "next"), GroupAborted);
-      ++gave_up;
-    });
-  });
-  EXPECT_TRUE(error.starts_with("rank " + std::to_string(late) +
-                                " did not come to all_reduce sum 'next' (#2: 1 part, 64 bytes) of group 'world' within 1 s"))
-      << error;
-}
-
-TEST_P(DeviceFaults, DivergingCallsNameBoth) {
-  const std::string error = error_of([&] {
-    on_ranks(GetParam(), [&](ProcessGroup& world) {
-      Card card(world);
-      const Tensor data = card.empty(64);
-      const ReducePart part{.data = at(data), .elems = world.rank() == 0 ? 16 : 8};
-      EXPECT_THROW(card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "amax"), GroupAborted);
-    });
-  });
-  EXPECT_EQ(error,
-            "ranks of group 'world' issue different collectives: rank 0 calls all_reduce sum 'amax' (#1: 1 part, 64 bytes), "
-            "rank 1 calls all_reduce sum 'amax' (#1: 1 part, 32 bytes)");
-}
-
-TEST_P(DeviceFaults, RanksOnDevicesOfDifferentNamesAreRefused) {
-  const std::string error = error_of([&] {
-    on_ranks(GetParam(), [&](ProcessGroup& world) {
-      const std::unique_ptr<Device> device = world.rank() == 0 ? open_rank_device(world) : open_device("cpu");
-      EXPECT_THROW(world.on(*device), GroupAborted);
-    });
-  });
-  EXPECT_EQ(error.find("ranks of group 'world' issue different collectives: rank 0 calls attach '"), 0u) << error;
 }
 
 }  // namespace

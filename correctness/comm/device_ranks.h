@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/late_card.h"
+#include "comm/ranks.h"
+#include "support/test_device.h"
+
+/// Ranks whose buffers lie on devices: cards, or where CTest names none, cards made of host memory.
+namespace fp8lab::comm_test {
+
+inline std::unique_ptr<Device> open_rank_device(const ProcessGroup& world) {
+  if (support::test_device() == "cpu") return LateCard::open();
+  return open_device(support::test_device(), {.rank = world.local_rank(), .memory = {.capacity_bytes = 0, .poison = true}});
+}
+
+inline bool on_card() { return support::test_device() != "cpu"; }
+
+/// One rank's device, and tensors of bytes on it.
+class Card {
+ public:
+  explicit Card(ProcessGroup& world) : device_(open_rank_device(world)), group_(world.on(*device_)) {}
+
+  Device& device() { return *device_; }
+  ProcessGroup& group() { return *group_; }
+
+  Tensor bytes(std::span<const std::byte> values) {
+    const Tensor tensor = empty(static_cast<std::int64_t>(values.size()));
+    device_->write_bytes(tensor, values);
+    return tensor;
+  }
+  Tensor empty(std::int64_t bytes) {
+    return device_->allocate({Shape{bytes}, DType::kU8}, device_->holder(HolderKind::kInput, "", "bytes"));
+  }
+  std::vector<std::byte> read(const Tensor& tensor) { return device_->read_bytes(tensor); }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<ProcessGroup> group_;
+};
+
+inline std::byte* at(const Tensor& tensor, std::int64_t offset = 0) { return tensor.view().data + offset; }
+
+}  // namespace fp8lab::comm_test
