@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What torch needs for a step of AdamW over 24 matrices of 4096 x 4096, in rows named as those of bench_adam_card.
 
-Usage: adam.py [OUT.json]. Writes Google Benchmark's JSON, to standard output without OUT. Torch's fused AdamW wants gradients of
+Writes Google Benchmark's JSON, to standard output without --out. Torch's fused AdamW wants gradients of
 its parameters' type, so FP8 rows step FP32 masters with FP32 gradients, find amaxes with one list operation and cast matrix by matrix,
 through BF16 as the weights' nominal type asks.
 """
 
+import argparse
 import json
 import statistics
 import sys
@@ -111,6 +112,9 @@ def measure(name, bytes_each, make):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out")
+    options = parser.parse_args()
     results = []
     for name, bytes_each, make in ROWS:
         results.append(measure(name, bytes_each, make))
@@ -119,12 +123,8 @@ def main():
         "context": {"executable": "bench/peers/adam.py", "torch": torch.__version__, "card": torch.cuda.get_device_name()},
         "benchmarks": results,
     }
-    text = json.dumps(report, indent=2)
-    if len(sys.argv) > 1:
-        with open(sys.argv[1], "w", encoding="utf-8") as out:
-            out.write(text + "\n")
-    else:
-        print(text)
+    with (open(options.out, "w", encoding="utf-8") if options.out else sys.stdout) as out:
+        json.dump(report, out, indent=1)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Torch's scaled_dot_product_attention, through cuDNN and through its own flash kernels, in rows named as those of bench_attention.
 
-Usage: attention.py [OUT.json]. Writes Google Benchmark's JSON, to standard output without OUT. Torch has no attention in FP8; its
+Writes Google Benchmark's JSON, to standard output without --out. Torch has no attention in FP8; its
 gradients are not deterministic. Grouped queries are grouped there too.
 """
 
+import argparse
 import json
 import statistics
 import sys
@@ -21,7 +22,7 @@ CASES = (
     ("2x32h/s8192/full", 2, 32, 32, 8192, False),
     ("llama_8b/s4096/causal", 2, 32, 8, 4096, True),
 )
-BACKENDS = (("cudnn", SDPBackend.CUDNN_ATTENTION), ("flash", SDPBackend.FLASH_ATTENTION))
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 
 
 def seconds(work):
@@ -53,42 +54,42 @@ def row(name, products, entries, time):
     }
 
 
-def rows(name, batch, heads, kv_heads, seq, causal):
+def rows(backend, name, batch, heads, kv_heads, seq, causal):
     def operand(count):
         return torch.randn(batch, seq, count, HEAD_DIM, device="cuda", dtype=torch.bfloat16).transpose(1, 2).requires_grad_()
 
     q, k, v = operand(heads), operand(kv_heads), operand(kv_heads)
     entries = batch * heads * seq * seq * (0.5 if causal else 1.0)
-    for label, backend in BACKENDS:
-        def attend():
-            with sdpa_kernel(backend):
-                return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=kv_heads != heads)
 
-        try:
-            out = attend()
-        except RuntimeError as error:
-            print(f"{name}/{label}: {error}", file=sys.stderr)
-            continue
-        grad = torch.randn_like(out)
-        yield row(f"attention/{name}/bf16/forward/{label}", 2, entries, seconds(attend))
-        yield row(f"attention/{name}/bf16/backward/{label}", 5, entries,
-                  seconds(lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)))
+    def attend():
+        with sdpa_kernel(BACKENDS[backend]):
+            return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=kv_heads != heads)
+
+    try:
+        out = attend()
+    except RuntimeError as error:
+        print(f"{name}: {backend}: {error}", file=sys.stderr)
+        return
+    grad = torch.randn_like(out)
+    yield row(f"attention/{name}/bf16/forward", 2, entries, seconds(attend))
+    yield row(f"attention/{name}/bf16/backward", 5, entries,
+              seconds(lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)))
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", choices=BACKENDS, default="cudnn")
+    parser.add_argument("--out")
+    options = parser.parse_args()
     report = {
         "context": {
             "library": f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}",
             "device": torch.cuda.get_device_name(),
         },
-        "benchmarks": [one for case in CASES for one in rows(*case)],
+        "benchmarks": [one for case in CASES for one in rows(options.backend, *case)],
     }
-    text = json.dumps(report, indent=1)
-    if len(sys.argv) > 1:
-        with open(sys.argv[1], "w", encoding="utf-8") as out:
-            out.write(text + "\n")
-    else:
-        print(text)
+    with (open(options.out, "w", encoding="utf-8") if options.out else sys.stdout) as out:
+        json.dump(report, out, indent=1)
 
 
 if __name__ == "__main__":
