@@ -116,11 +116,8 @@ std::vector<std::int64_t> sampled(std::int64_t size) {
 struct Sampled {
   std::vector<double> made;
   Expected expected{};
-  std::vector<double> shortened;  ///< what is expected, less the last terms
+  std::vector<double> shortened;  ///< what is expected, less the last eighth of the terms
 };
-
-/// A kernel that drops the end of a reduction drops this much or more.
-constexpr std::int64_t kEnd = 128;
 
 Sampled sample(Device& device, const LargeOperand& a, const LargeOperand& b, const Options& options, const MatrixUnit* unit) {
   const Tensor out = multiply(device, a, b, options);
@@ -132,7 +129,7 @@ Sampled sample(Device& device, const LargeOperand& a, const LargeOperand& b, con
     for (const std::int64_t j : sampled(b.spec().rows)) {
       double sum = 0.0, magnitude = 0.0, shortened = 0.0;
       for (std::int64_t l = 0; l < k; ++l) {
-        if (l == k - kEnd) shortened = sum;
+        if (l == k - k / 8) shortened = sum;
         const double product = a.at(i, l) * b.at(j, l);
         products[static_cast<std::size_t>(l)] = product;
         sum += product;
