@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   return fp8lab::run_program(argc, argv,
                              {.build = {},
                               .scenarios_directory = "",
+                              .reports_directory = "",
                               .vocabulary = fp8lab::bundled_vocabulary,
                               .measure = measure_unfixed,
                               .predict = fp8lab::predict});

@@ -143,7 +143,7 @@ std::string unexpected_end(const ArmResults& arms, const std::vector<Expectation
   return "";
 }
 
-/// The first exact metric of the expectations in which after is worse than before, or "".
+/// The first exact metric of the expectations in which after is worse than before by more than its slack, or "".
 std::string regression(const ArmResults& arms, const std::vector<Expectation>& expectations) {
   for (const Expectation& e : expectations) {
     const Metric* metric = find_metric(e.metric);
@@ -151,8 +151,8 @@ std::string regression(const ArmResults& arms, const std::vector<Expectation>& e
     const Figure before = measured(arms, Side::kBefore, e.metric);
     const Figure after = measured(arms, Side::kAfter, e.metric);
     if (!before.value || !after.value) continue;
-    const bool worse = metric->better == Better::kLess ? *after.value > *before.value : *after.value < *before.value;
-    if (worse)
+    const double worse_by = metric->better == Better::kLess ? *after.value - *before.value : *before.value - *after.value;
+    if (!(worse_by <= std::max(metric->slack_abs, metric->slack_rel * std::abs(*before.value))))
       return fmt::format("{} is worse after ({}) than before ({})", e.metric, figure(*after.value, metric->unit),
                          figure(*before.value, metric->unit));
   }
