@@ -6,14 +6,13 @@ its parameters' type, so FP8 rows step FP32 masters with FP32 gradients, find am
 through BF16 as the weights' nominal type asks.
 """
 
-import argparse
-import json
 import statistics
-import sys
 
 import torch
 
-SIDE, TENSORS, ROUNDS = 4096, 24, 11
+import peer
+
+SIDE, TENSORS = 4096, 24
 PARAMETERS = TENSORS * SIDE * SIDE
 E4M3_MAX = 448.0
 
@@ -83,48 +82,25 @@ ROWS = (
 )
 
 
-def seconds_of(work):
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    work()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / 1e3
-
-
-def measure(name, bytes_each, make):
+def measure(options, timer, name, bytes_each, make):
     step = make()
-    source, target = (torch.empty(1 << 30, device="cuda", dtype=torch.uint8) for _ in range(2))
-    for _ in range(3):
-        step()
-    times, copies = [], []
-    for _ in range(ROUNDS):
-        copies.append(seconds_of(lambda: target.copy_(source)))
-        times.append(seconds_of(step))
-    seconds, copy = statistics.median(times), 2 * source.numel() / statistics.median(copies)
-    bandwidth = bytes_each * PARAMETERS / seconds
-    full_name = f"{name}/iterations:{ROUNDS}/manual_time"
-    return {
-        "name": full_name, "run_name": full_name, "run_type": "iteration", "iterations": ROUNDS,
-        "real_time": 1e6 * seconds, "cpu_time": 1e6 * seconds, "time_unit": "us",
-        "p50_us": 1e6 * seconds, "bytes_per_second": bandwidth, "copy_bytes_per_second": copy, "of_copy": bandwidth / copy,
-    }
+    samples = [timer.microseconds(step) for _ in range(3 + options.rounds)][3:]
+    median, copy = (statistics.median(column) for column in zip(*samples))
+    bandwidth = 1e6 * bytes_each * PARAMETERS / median
+    of_copy = bandwidth / timer.copy_bandwidth(copy)
+    return peer.row(name, options.rounds, median, bytes_per_second=bandwidth, of_copy=of_copy)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out")
-    options = parser.parse_args()
+    options = peer.arguments(__doc__, rounds=11).parse_args()
+    timer = peer.Timer()
     results = []
     for name, bytes_each, make in ROWS:
-        results.append(measure(name, bytes_each, make))
+        if options.filter not in name:
+            continue
+        results.append(measure(options, timer, name, bytes_each, make))
         torch.cuda.empty_cache()
-    report = {
-        "context": {"executable": "bench/peers/adam.py", "torch": torch.__version__, "card": torch.cuda.get_device_name()},
-        "benchmarks": results,
-    }
-    with (open(options.out, "w", encoding="utf-8") if options.out else sys.stdout) as out:
-        json.dump(report, out, indent=1)
+    peer.write(results, options.out)
 
 
 if __name__ == "__main__":

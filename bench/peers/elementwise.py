@@ -9,14 +9,14 @@ cosines made before. --compile times them through torch.compile. Inputs rotate p
 events behind a large copy that hides its launches; medians are printed, and of_copy, the ratio to that copy's bandwidth.
 """
 
-import argparse
-import json
 import statistics
 import sys
 from functools import partial
 
 import torch
 import torch.nn.functional as functional
+
+import peer
 
 TOKENS, HIDDEN, FFN = 8192, 4096, 14336
 PAST_THE_L2 = 192 << 20
@@ -122,27 +122,12 @@ def rows(wrap):
     return table
 
 
-def timed(call, source, target):
-    begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
-    begin.record()
-    target.copy_(source)
-    middle.record()
-    call()
-    end.record()
-    end.synchronize()
-    return 1e3 * middle.elapsed_time(end), 1e3 * begin.elapsed_time(middle)
-
-
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--filter", default="")
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--out")
+    parser = peer.arguments(__doc__, rounds=30)
+    parser.add_argument("--compile", action="store_true", help="time what torch.compile makes of each")
     options = parser.parse_args()
     torch.manual_seed(1)
-    source = torch.empty(1 << 29, device="cuda", dtype=torch.bfloat16).normal_()
-    target = torch.empty_like(source)
+    timer = peer.Timer()
     results = []
     for name, make in rows(torch.compile if options.compile else lambda f: f).items():
         if options.filter not in name:
@@ -150,17 +135,13 @@ def main():
         moved, calls = make()
         for i in range(3):
             calls[i % len(calls)]()
-        samples = [timed(calls[i % len(calls)], source, target) for i in range(options.rounds)]
+        samples = [timer.microseconds(calls[i % len(calls)]) for i in range(options.rounds)]
         median, copy = (statistics.median(column) for column in zip(*samples))
-        bandwidth, copy_bandwidth = 1e6 * moved / median, 2e6 * source.nbytes / copy
-        results.append({"name": f"{name}/iterations:{options.rounds}/manual_time", "run_type": "iteration",
-                        "iterations": options.rounds, "real_time": median, "cpu_time": median, "time_unit": "us",
-                        "p50_us": median, "bytes_per_second": bandwidth, "of_copy": bandwidth / copy_bandwidth})
-        print(f"{name:48} {median:9.1f} us {bandwidth / 1e12:6.2f} TB/s {bandwidth / copy_bandwidth:6.3f} of copy",
-              file=sys.stderr)
-    report = {"context": {"library": f"torch {torch.__version__}", "device": torch.cuda.get_device_name()}, "benchmarks": results}
-    with (open(options.out, "w") if options.out else sys.stdout) as out:
-        json.dump(report, out, indent=1)
+        bandwidth = 1e6 * moved / median
+        of_copy = bandwidth / timer.copy_bandwidth(copy)
+        results.append(peer.row(name, options.rounds, median, bytes_per_second=bandwidth, of_copy=of_copy))
+        print(f"{name:48} {median:9.1f} us {bandwidth / 1e12:6.2f} TB/s {of_copy:6.3f} of copy", file=sys.stderr)
+    peer.write(results, options.out)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ scales, fast accumulation in forward only. Rounds alternate the two, each on inp
 large copy that hides the launch, timed by events; medians are printed.
 """
 
-import argparse
-import json
 import statistics
 import sys
 
 import torch
+
+import peer
 
 TOKENS = 8192
 PAST_THE_L2 = 192 << 20
@@ -66,26 +66,10 @@ def fp8_calls(m, n, k, which):
                                                             use_fast_accum=which == "fprop") for a, b, sa, sb in sets]
 
 
-def timed(call, source, target):
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    target.copy_(source)
-    begin.record()
-    call()
-    end.record()
-    end.synchronize()
-    return 1e3 * begin.elapsed_time(end)
-
-
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--filter", default="")
-    parser.add_argument("--out")
-    options = parser.parse_args()
+    options = peer.arguments(__doc__, rounds=30).parse_args()
     torch.manual_seed(1)
-    source, target = torch.empty(1 << 29, device="cuda", dtype=torch.bfloat16), torch.empty(1 << 29, device="cuda",
-                                                                                            dtype=torch.bfloat16)
-    source.normal_()
+    timer = peer.Timer()
     rows = []
     for name, m, n, k, which in products():
         if options.filter not in name:
@@ -94,19 +78,15 @@ def main():
         times = {kind: [] for kind in kinds}
         for turn in range(3 + options.rounds):
             for kind, calls in kinds.items():
-                microseconds = timed(calls[turn % len(calls)], source, target)
+                microseconds, _ = timer.microseconds(calls[turn % len(calls)])
                 if turn >= 3:
                     times[kind].append(microseconds)
         for kind, samples in times.items():
             median = statistics.median(samples)
-            rows.append({"name": f"gemm/{name}/{kind}/iterations:{options.rounds}/manual_time", "run_type": "iteration",
-                         "iterations": options.rounds, "real_time": median, "cpu_time": median, "time_unit": "us",
-                         "p50_us": median, "flops": 2e6 * m * n * k / median})
-            print(f"{rows[-1]['name']:64} {median:10.1f} us {rows[-1]['flops'] / 1e12:8.1f} TFLOP/s", file=sys.stderr)
-    report = {"context": {"library": f"torch {torch.__version__}", "device": torch.cuda.get_device_name()},
-              "benchmarks": rows}
-    with (open(options.out, "w") if options.out else sys.stdout) as out:
-        json.dump(report, out, indent=1)
+            flops = 2e6 * m * n * k / median
+            rows.append(peer.row(f"gemm/{name}/{kind}", options.rounds, median, flops=flops))
+            print(f"gemm/{name}/{kind:24} {median:10.1f} us {flops / 1e12:8.1f} TFLOP/s", file=sys.stderr)
+    peer.write(rows, options.out)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ transposed codes that the products of backward read. `cast` is the plain convers
 that rotate past the L2, behind a large copy that hides the launch and is the measure of of_copy; medians are printed.
 """
 
-import argparse
-import json
 import statistics
 import sys
 
 import torch
+
+import peer
 
 E4M3_MAX = 448.0
 PAST_THE_L2 = 192 << 20
@@ -53,27 +53,10 @@ ROWS = (("quantize/delayed/rowwise", 3, delayed), ("quantize/delayed/both", 4, d
         ("quantize/current/rowwise", 5, current), ("quantize/current/both", 6, current_both), ("cast", 3, cast))
 
 
-def copied_and_timed(call, source, target):
-    """Microseconds of a large copy and of the call behind it."""
-    begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
-    begin.record()
-    target.copy_(source)
-    middle.record()
-    call()
-    end.record()
-    end.synchronize()
-    return 1e3 * begin.elapsed_time(middle), 1e3 * middle.elapsed_time(end)
-
-
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=31)
-    parser.add_argument("--filter", default="")
-    parser.add_argument("--out")
-    options = parser.parse_args()
+    options = peer.arguments(__doc__, rounds=31).parse_args()
     torch.manual_seed(1)
-    source, target = (torch.empty(1 << 29, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    source.normal_()
+    timer = peer.Timer()
     scale, amax = torch.full((), 64.0, device="cuda"), torch.zeros((), device="cuda")
     rows = []
     for tokens, features in SIZES:
@@ -84,19 +67,14 @@ def main():
                 full = f"{name}/{tokens}x{features}/bf16{suffix}"
                 if options.filter not in full:
                     continue
-                samples = [copied_and_timed(lambda: run(inputs[turn % sets], scale, amax), source, target)
+                samples = [timer.microseconds(lambda: run(inputs[turn % sets], scale, amax))
                            for turn in range(3 + options.rounds)][3:]
-                copies, works = (statistics.median(column) for column in zip(*samples))
-                moved = bytes_each * tokens * features
-                rows.append({"name": f"{full}/iterations:{options.rounds}/manual_time", "run_type": "iteration",
-                             "iterations": options.rounds, "real_time": works, "cpu_time": works, "time_unit": "us",
-                             "p50_us": works, "bytes_per_second": 1e6 * moved / works,
-                             "of_copy": moved / works / (2.0 * source.nbytes / copies)})
-                print(f"{full:56} {works:10.1f} us {rows[-1]['of_copy']:6.3f} of copy", file=sys.stderr)
-    report = {"context": {"library": f"torch {torch.__version__}", "device": torch.cuda.get_device_name()},
-              "benchmarks": rows}
-    with (open(options.out, "w") if options.out else sys.stdout) as out:
-        json.dump(report, out, indent=1)
+                median, copy = (statistics.median(column) for column in zip(*samples))
+                bandwidth = 1e6 * bytes_each * tokens * features / median
+                of_copy = bandwidth / timer.copy_bandwidth(copy)
+                rows.append(peer.row(full, options.rounds, median, bytes_per_second=bandwidth, of_copy=of_copy))
+                print(f"{full:56} {median:10.1f} us {of_copy:6.3f} of copy", file=sys.stderr)
+    peer.write(rows, options.out)
 
 
 if __name__ == "__main__":
