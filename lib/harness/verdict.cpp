@@ -152,7 +152,7 @@ std::string regression(const ArmResults& arms, const std::vector<Expectation>& e
     const Figure after = measured(arms, Side::kAfter, e.metric);
     if (!before.value || !after.value) continue;
     const double worse_by = metric->better == Better::kLess ? *after.value - *before.value : *before.value - *after.value;
-    if (!(worse_by <= std::max(metric->slack_abs, metric->slack_rel * std::abs(*before.value))))
+    if (worse_by > std::max(metric->slack_abs, metric->slack_rel * std::abs(*before.value)))  // of NaN its gates speak
       return fmt::format("{} is worse after ({}) than before ({})", e.metric, figure(*after.value, metric->unit),
                          figure(*before.value, metric->unit));
   }
