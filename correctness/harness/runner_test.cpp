@@ -149,7 +149,7 @@ TEST(ArmProcess, DestructionEndsIt) {
   auto process = std::make_unique<ArmProcess>(kFake, cell_named("before_stubborn").config, Arm::kBefore);
   const auto start = Clock::now();
   process.reset();
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
 }
 
 TEST(ArmProcess, LeavesNoDescriptorBehind) {
@@ -178,17 +178,17 @@ TEST(Runner, OneArmsDeathLeavesTheOtherCellsAlone) {
 
 TEST(Runner, AHangingArmIsEndedAndItsCellGoesOn) {
   const auto start = Clock::now();
-  const auto records = run_all({cell_named("before_hang")}, 1, 0.2);
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
+  const auto records = run_all({cell_named("before_hang")}, 1, 1.5);
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
   ASSERT_EQ(records.size(), 1u);
   EXPECT_EQ(records[0].verdict, Verdict::kTimeout);
   EXPECT_EQ(records[0].arms.at(Arm::kBefore).status, "timeout");
-  EXPECT_EQ(records[0].arms.at(Arm::kBefore).reason, "took longer than 0.2 s");
+  EXPECT_EQ(records[0].arms.at(Arm::kBefore).reason, "took longer than 1.5 s");
   EXPECT_EQ(records[0].arms.at(Arm::kAfter).status, "ok");
 }
 
 TEST(Runner, AnArmThatIgnoresTheRequestToEndIsKilled) {
-  const auto records = run_all({cell_named("before_stubborn")}, 1, 0.2);
+  const auto records = run_all({cell_named("before_stubborn")}, 1, 1.5);
   EXPECT_EQ(records.at(0).verdict, Verdict::kTimeout);
 }
 
@@ -239,7 +239,7 @@ TEST(Runner, SkippedCellsAreReportedWithoutRunning) {
 TEST(Runner, ACellThatMeasuresTheClockRunsAlone) {
   const auto order_of = [](std::vector<PlannedCell> cells) {
     std::vector<std::string> order;
-    for (const CellRecord& record : run_all(cells, 3, 0.3)) order.push_back(record.config.id);
+    for (const CellRecord& record : run_all(cells, 3, 2.0)) order.push_back(record.config.id);
     return order;
   };
   PlannedCell timed = cell_named("timed");
@@ -262,7 +262,7 @@ TEST(Runner, AFailingSinkStopsTheRunAndEveryChild) {
   events.finished = [](CellRecord&&) { fail("disk full"); };
   const auto start = Clock::now();
   EXPECT_THROW(run_cells({cell_named("before_hang"), cell_named("ok")}, sample::vocabulary(), options, events), Error);
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
 }
 
 }  // namespace
