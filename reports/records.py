@@ -52,7 +52,16 @@ def fault_of(record: Any) -> str:
             return f"`{key}` has the wrong type"
     if record["verdict"] not in VERDICTS:
         return f"`verdict` is `{record['verdict']}`, which this version does not know"
-    return next(_faults_within(record), "") or _not_finite(record)
+    return next(_faults_within(record), "") or ("" if _is_finite(record) else _not_finite(record))
+
+
+def _is_finite(record: dict[str, Any]) -> bool:
+    """Asked first: the encoder, which is not Python, is many times faster than the search for the place."""
+    try:
+        json.dumps(record, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _not_finite(entry: Any, path: str = "") -> str:
