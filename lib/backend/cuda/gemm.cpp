@@ -81,7 +81,7 @@ void gemm(const GemmArgs& args, ExecContext& context) {
     const GemmPlan plan = plan_gemm(args);
     if (plan.route != GemmRoute::kGeneral) {
       if (multiply_by_library(args, plan, card)) {
-        ++(plan.route == GemmRoute::kLibrary ? routes.library : routes.emulated);
+        ++(plan.route == GemmRoute::kLibrary ? routes.through_library : routes.emulated);
         return;
       }
       ++routes.declined;

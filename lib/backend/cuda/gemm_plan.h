@@ -75,7 +75,7 @@ std::string describe(const GemmPlan& plan);
 
 /// Products made on a context so far, by the route that they took.
 struct GemmRoutes {
-  std::int64_t library = 0;
+  std::int64_t through_library = 0;
   std::int64_t emulated = 0;
   std::int64_t general = 0;
   /// Of the general ones, those planned for the library, which had no algorithm.
