@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "on_card.h"
@@ -68,8 +69,14 @@ AttentionRole role(DType payload, const Tensor& scale, const Tensor& amax) {
   return {.payload = payload, .scale = scale.data<float>(), .amax = amax.data<float>()};
 }
 
-void attend(benchmark::State& state, const Case& c, bool eight_bits, bool backward) {
+// Who does not ask for the same bits on every run may get another kernel for gradients (training.deterministic).
+enum class Pass { kForward, kBackward, kBackwardInAnyOrder };
+constexpr std::pair<Pass, const char*> kPasses[] = {
+    {Pass::kForward, "/forward"}, {Pass::kBackward, "/backward"}, {Pass::kBackwardInAnyOrder, "/backward_any_order"}};
+
+void attend(benchmark::State& state, const Case& c, bool eight_bits, Pass pass) {
   Device& device = *card();
+  device.context().set_deterministic(pass != Pass::kBackwardInAnyOrder);
   const AttentionShape shape = shape_of(c);
   const Recipe recipe = make_recipe("current");
   const std::int64_t rows = c.seq * c.batch;
@@ -83,14 +90,16 @@ void attend(benchmark::State& state, const Case& c, bool eight_bits, bool backwa
     inputs.o_cast = role(DType::kE4M3, scale_o, amax);
   }
   inputs.o_holder = inputs.lse_holder = device.holder(HolderKind::kInFlight);
-  if (!backward) {
+  if (pass == Pass::kForward) {
     time_on_card(state, {.flops = flops_of(c, 2)}, [&](int) { attention_forward(device, inputs); });
     return;
   }
   const AttentionOutputs out = attention_forward(device, inputs);
   const Input grad_o = make_input({rows, c.heads * kHeadDim}, eight_bits ? &recipe.gradient : nullptr, 4);
   const HolderId holder = device.holder(HolderKind::kInFlight);
-  const auto like = [&](std::int64_t heads) { return device.allocate({Shape{rows, heads * kHeadDim}, DType::kBF16}, holder); };
+  const auto like = [&](std::int64_t heads) {
+    return device.allocate({Shape{rows, heads * kHeadDim}, DType::kBF16}, holder);
+  };
   AttentionBackwardInputs gradients{.shape = shape,
                                     .q = q.view,
                                     .k = k.view,
@@ -115,12 +124,14 @@ int main(int argc, char** argv) {
   return fp8lab::run_on_card(argc, argv, [] {
     for (const fp8lab::Case& c : fp8lab::kCases)
       for (const bool eight_bits : {false, true})
-        for (const bool backward : {false, true}) {
-          const std::string name =
-              std::string("attention/") + c.name + (eight_bits ? "/fp8" : "/bf16") + (backward ? "/backward" : "/forward");
-          benchmark::RegisterBenchmark(name.c_str(), [&c, eight_bits, backward](benchmark::State& state) {
-            fp8lab::attend(state, c, eight_bits, backward);
-          })->UseManualTime()->Unit(benchmark::kMicrosecond)->Iterations(10);
+        for (const auto& [pass, suffix] : fp8lab::kPasses) {
+          const std::string name = std::string("attention/") + c.name + (eight_bits ? "/fp8" : "/bf16") + suffix;
+          benchmark::RegisterBenchmark(
+              name.c_str(),
+              [&c, eight_bits, pass = pass](benchmark::State& state) { fp8lab::attend(state, c, eight_bits, pass); })
+              ->UseManualTime()
+              ->Unit(benchmark::kMicrosecond)
+              ->Iterations(10);
         }
   });
 }

@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "autograd/functions.h"
-#include "on_card.h"
 #include "nn/model.h"
+#include "on_card.h"
 
 // A Llama-3 8B layer of 2 x 4096 tokens on the card, forward and backward, weights cast in every forward: the rows of the layer
-// table in Transformer Engine's terms. Steps are launched back to back, so that a step's time is the card's, or the host's where
-// that is longer; `host_ms` is what launching one step takes, `forward_ms` the share of forward. `flops` counts the products and
-// causal attention: 2 m n k each, forward once and backward twice (attention two and a half times).
+// table in Transformer Engine's terms, with the same bits on every run or, `any_order`, as Transformer Engine runs by default. Steps
+// are launched back to back, so that a step's time is the card's, or the host's where that is longer; `host_ms` is what launching
+// one step takes, `forward_ms` the share of forward. `flops` counts the products and causal attention: 2 m n k each, forward once
+// and backward twice (attention two and a half times).
 namespace fp8lab {
 namespace {
 
@@ -24,9 +25,9 @@ struct Case {
   const char* recipe;
   bool fp8_attention;
 };
-constexpr Case kCases[] = {{"bf16", "bf16", false},   {"delayed", "delayed", false},
-                           {"current", "current", false}, {"block", "block", false},
-                           {"mxfp8_emulated", "mxfp8", false}, {"delayed_fp8_attention", "delayed", true}};
+constexpr Case kCases[] = {
+    {"bf16", "bf16", false},   {"delayed", "delayed", false},      {"current", "current", false},
+    {"block", "block", false}, {"mxfp8_emulated", "mxfp8", false}, {"delayed_fp8_attention", "delayed", true}};
 
 LayerConfig llama_8b(bool fp8_attention) {
   LayerConfig config;
@@ -54,8 +55,9 @@ double ms_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
-void train_layer(benchmark::State& state, const Case& which) {
+void train_layer(benchmark::State& state, const Case& which, bool deterministic) {
   Device& device = *card();
+  device.context().set_deterministic(deterministic);
   Runtime runtime{.device = device, .behaviors = {}, .seed = 1};
   const LayerConfig config = llama_8b(which.fp8_attention);
   Model model(runtime, make_recipe(which.recipe), {.layers = 1, .config = config});
@@ -105,10 +107,12 @@ void train_layer(benchmark::State& state, const Case& which) {
 int main(int argc, char** argv) {
   return fp8lab::run_on_card(argc, argv, [] {
     for (const fp8lab::Case& which : fp8lab::kCases)
-      benchmark::RegisterBenchmark((std::string("layer/llama_8b_2x4096/") + which.name).c_str(),
-                                   [&which](benchmark::State& state) { fp8lab::train_layer(state, which); })
-          ->UseManualTime()
-          ->Unit(benchmark::kMillisecond)
-          ->Iterations(10);
+      for (const bool deterministic : {true, false})
+        benchmark::RegisterBenchmark(
+            (std::string("layer/llama_8b_2x4096/") + which.name + (deterministic ? "" : "/any_order")).c_str(),
+            [&which, deterministic](benchmark::State& state) { fp8lab::train_layer(state, which, deterministic); })
+            ->UseManualTime()
+            ->Unit(benchmark::kMillisecond)
+            ->Iterations(10);
   });
 }

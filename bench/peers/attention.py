@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Torch's scaled_dot_product_attention, through cuDNN and through its own flash kernels, in rows named as those of bench_attention.
 
-Writes Google Benchmark's JSON, to standard output without --out. Torch has no attention in FP8; its
-gradients are not deterministic. Grouped queries are grouped there too.
+Writes Google Benchmark's JSON, to standard output without --out. Torch has no attention in FP8. Its gradients are those of
+`backward_any_order`, and of `backward` where torch is told to be deterministic. Grouped queries are grouped there too.
 """
 
 import statistics
@@ -50,7 +50,13 @@ def rows(options, timer, name, batch, heads, kv_heads, seq, causal):
         return peer.row(f"attention/{name}/bf16/{direction}", options.rounds, median, flops=flops)
 
     yield row("forward", 2, attend)
-    yield row("backward", 5, lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True))
+    for direction, deterministic in (("backward", True), ("backward_any_order", False)):
+        torch.use_deterministic_algorithms(deterministic)
+        try:
+            yield row(direction, 5, lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True))
+        except RuntimeError as error:
+            print(f"{name}/{direction}: {options.backend}: {error}", file=sys.stderr)
+    torch.use_deterministic_algorithms(False)
 
 
 def main():

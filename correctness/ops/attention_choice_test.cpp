@@ -77,6 +77,23 @@ TEST(AttentionChoice, GradientsHoldNoSquareOfTheSequence) {
   EXPECT_EQ(cudnn_backward_workspace(common_call().shape), 2ll * 2 * 32 * 4096 * 4096);
 }
 
+TEST(AttentionChoice, WhereBitsMayDifferCudnnGivesGradientsOfSixteenBits) {
+  AttentionCall call = common_call();
+  call.deterministic = false;
+  EXPECT_EQ(choose_backward(call), AttentionWay::kCudnn);
+  AttentionCall mixed = call;
+  mixed.out = DType::kF32;
+  EXPECT_EQ(choose_backward(mixed), AttentionWay::kTensor);
+  mixed = call;
+  mixed.grad_o = DType::kE5M2;
+  EXPECT_EQ(choose_backward(mixed), AttentionWay::kTensor);
+  call.shape.seq = 128;
+  EXPECT_EQ(choose_backward(call), AttentionWay::kTensor);
+  AttentionCall eight_bits = float8_call();
+  eight_bits.deterministic = false;
+  EXPECT_EQ(choose_backward(eight_bits), AttentionWay::kTensor);
+}
+
 TEST(AttentionChoice, MatrixUnitsTakeTheirHeadDimensionsAndTypes) {
   for (const std::int64_t head_dim : {8, 80, 96, 256}) {
     AttentionCall call = common_call();

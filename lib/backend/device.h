@@ -96,6 +96,7 @@ struct DeviceOptions {
   std::string_view arch = "hopper";
   int rank = 0;  ///< of the ranks on this host; where there are several cards, rank r takes card r modulo their number
   MemoryOptions memory;
+  bool deterministic = true;  ///< ExecContext::deterministic()
 };
 
 struct DeviceRow {

@@ -64,7 +64,9 @@ std::unique_ptr<Device> open_device(std::string_view name, const DeviceOptions& 
   const DeviceRow& row = device_row(name);
   if (const std::string reason = row.unavailable_reason(); !reason.empty())
     fail(fmt::format("device '{}' is unavailable: {}", name, reason));
-  return row.open(options);
+  std::unique_ptr<Device> device = row.open(options);
+  device->context().set_deterministic(options.deterministic);
+  return device;
 }
 
 }  // namespace fp8lab

@@ -16,6 +16,13 @@ namespace fp8lab {
 class ExecContext {
  public:
   virtual ~ExecContext() = default;
+
+  /// Whether the same call must give the same bits on every run. Where not, a kernel may add in whatever order is fastest.
+  bool deterministic() const { return deterministic_; }
+  void set_deterministic(bool on) { deterministic_ = on; }
+
+ private:
+  bool deterministic_ = true;
 };
 
 /// A function pointer that cannot be forgotten: no default constructor, so a table with a gap does not compile.

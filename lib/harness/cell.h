@@ -51,6 +51,7 @@ struct TrainingConfig {
   bool fp8_attention = false;         ///< attention's matrix products in FP8 (recipes that support it)
   std::string checkpoint = "none";    ///< none | full: recompute every layer's activations in backward
   bool keep_loss = true;              ///< false: the loss is dropped before memory is read (negative control)
+  bool deterministic = true;          ///< the same bits on every run; false: kernels may add in whatever order is fastest
   std::uint64_t seed = 1234;
 };
 

@@ -181,6 +181,8 @@ std::vector<Key> make_keys() {
       word("training.checkpoint", {"none", "full"}, "full: recompute every layer in backward",
            kTraining<&T::checkpoint>),
       toggle("training.keep_loss", "false: drop the loss before memory is read", kTraining<&T::keep_loss>),
+      toggle("training.deterministic", "false: a card may add in whatever order is fastest, so that runs differ in bits",
+             kTraining<&T::deterministic>),
       // JSON readers keep whole numbers up to 2^53.
       whole("training.seed", {0, 9007199254740992.0}, "seed of parameters, data and dropout", kTraining<&T::seed>),
 

@@ -32,18 +32,21 @@ struct Facts {
   }
 };
 
-AttentionCall describe(const AttentionForwardArgs& args, const Facts& facts) {
+AttentionCall describe(const AttentionForwardArgs& args, CudaContext& card) {
+  const Facts& facts = card.kept<Facts>();
   return {.shape = args.shape,
           .operands = args.q.values.dtype,
           .out = args.o.dtype,
           .casts = args.s.scale != nullptr,
           .o_cast_known = args.o_cast.scale != nullptr,
           .aligned = aligned({&args.q.values, &args.k.values, &args.v.values, &args.o}),
+          .deterministic = card.deterministic(),
           .hopper = facts.hopper,
           .cudnn = facts.cudnn};
 }
 
-AttentionCall describe(const AttentionBackwardArgs& args, const Facts& facts) {
+AttentionCall describe(const AttentionBackwardArgs& args, CudaContext& card) {
+  const Facts& facts = card.kept<Facts>();
   return {.shape = args.shape,
           .operands = args.q.values.dtype,
           .grad_o = args.grad_o.values.dtype,
@@ -51,6 +54,7 @@ AttentionCall describe(const AttentionBackwardArgs& args, const Facts& facts) {
           .casts = args.s.scale != nullptr || args.grad_p.scale != nullptr,
           .aligned = aligned({&args.q.values, &args.k.values, &args.v.values, &args.o.values, &args.grad_o.values, &args.grad_q,
                               &args.grad_k, &args.grad_v}),
+          .deterministic = card.deterministic(),
           .hopper = facts.hopper,
           .cudnn = facts.cudnn};
 }
@@ -94,7 +98,7 @@ bool run(AttentionWay way, const AttentionBackwardArgs& args, CudaContext& card)
 
 void attention_forward(const AttentionForwardArgs& args, ExecContext& context) {
   CudaContext& card = cuda_context(context);
-  AttentionCall call = describe(args, card.kept<Facts>());
+  AttentionCall call = describe(args, card);
   AttentionWay way = choose_forward(call);
   if (!run(way, args, card)) {
     call.cudnn = false;  // it has no plan for this
@@ -106,7 +110,7 @@ void attention_forward(const AttentionForwardArgs& args, ExecContext& context) {
 
 void attention_backward(const AttentionBackwardArgs& args, ExecContext& context) {
   CudaContext& card = cuda_context(context);
-  AttentionCall call = describe(args, card.kept<Facts>());
+  AttentionCall call = describe(args, card);
   AttentionWay way = choose_backward(call);
   if (!run(way, args, card)) {
     call.cudnn = false;

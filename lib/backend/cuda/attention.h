@@ -26,8 +26,8 @@ const std::string& cudnn_unavailable_reason();
 
 /// Operands and output bf16 or f16, one type, no dropout.
 bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& card);
-/// The same for gradients: all in the operands' type. Deterministic, for which cuDNN writes dP down: as many bytes as
-/// cudnn_backward_workspace() of attention_choice.h says.
+/// The same for gradients: all in the operands' type. Where the context must be deterministic cuDNN writes dP down: as many bytes as
+/// cudnn_backward_workspace() of attention_choice.h says. Else it adds to dQ as blocks come.
 bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& card);
 /// E4M3 operands, `s` given, the scale of O's coming cast in args.o_cast: O is what its eight bits will say. P is cast as it stands, so
 /// its codes are not the definition's, though as close to P.

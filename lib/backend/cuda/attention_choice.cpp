@@ -50,6 +50,9 @@ AttentionWay choose_forward(const AttentionCall& call) {
 }
 
 AttentionWay choose_backward(const AttentionCall& call) {
+  const bool one_type = call.grad_o == call.operands && call.out == call.operands;
+  if (!call.deterministic && suits_cudnn(call) && sixteen_bits(call.operands) && one_type && call.shape.head_dim <= 128)
+    return AttentionWay::kCudnn;
   return suits_tensor(call) ? AttentionWay::kTensor : AttentionWay::kGeneral;
 }
 

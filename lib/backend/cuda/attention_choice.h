@@ -24,6 +24,7 @@ struct AttentionCall {
   bool casts = false;             ///< P or dS is cast to FP8
   bool o_cast_known = false;      ///< forward: the scale of O's cast is given
   bool aligned = false;           ///< rows and pointers of all operands and results start at multiples of 16 bytes
+  bool deterministic = true;      ///< the same bits on every run
   bool hopper = false;            ///< the card has the matrix units that the own kernels are written for
   bool cudnn = false;             ///< the library is there
 };
@@ -31,7 +32,8 @@ struct AttentionCall {
 AttentionWay choose_forward(const AttentionCall& call);
 AttentionWay choose_backward(const AttentionCall& call);
 
-/// Bytes that a deterministic backward of cuDNN holds beside its operands: dP of every head in 16 bits, seq padded to 64.
+/// Bytes that a deterministic backward of cuDNN holds beside its operands: dP of every head in 16 bits, seq padded to 64. What is S x S
+/// is not for training, so choose_backward() takes cuDNN only where bits may differ between runs.
 std::int64_t cudnn_backward_workspace(const AttentionShape& shape);
 
 }  // namespace fp8lab::cuda

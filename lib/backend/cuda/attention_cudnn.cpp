@@ -31,7 +31,7 @@ enum Name : std::int64_t {
   kQ = 1, kK, kV, kO, kStats, kGradO, kGradQ, kGradK, kGradV,
   kInverseQ, kInverseK, kInverseV, kInverseS, kScaleS, kScaleO, kAmaxS, kAmaxO
 };
-enum class Direction : std::int64_t { kForward, kBackward, kFloat8Forward };
+enum class Direction : std::int64_t { kForward, kBackward, kFastBackward, kFloat8Forward };
 
 /// All that a plan depends on.
 using Key = std::array<std::int64_t, 16>;
@@ -199,7 +199,7 @@ bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& ca
   if (q.row_stride > INT32_MAX || o.row_stride > INT32_MAX) return false;
 
   auto& cudnn = card.kept<Cudnn>();
-  const Key key = key_of(Direction::kBackward, shape, q.dtype,
+  const Key key = key_of(card.deterministic() ? Direction::kBackward : Direction::kFastBackward, shape, q.dtype,
                          {q.row_stride << 32 | o.row_stride, k.row_stride, v.row_stride, grad_o.row_stride,
                           args.grad_q.row_stride, args.grad_k.row_stride, args.grad_v.row_stride});
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
@@ -216,7 +216,7 @@ bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& ca
         frontend::graph::SDPA_backward_attributes()
             .set_causal_mask(shape.causal)
             .set_attn_scale(shape.softmax_scale)
-            .set_deterministic_algorithm(true));
+            .set_deterministic_algorithm(card.deterministic()));
     place(grad_q, kGradQ, shape, shape.heads, args.grad_q.dtype, args.grad_q.row_stride);
     place(grad_k, kGradK, shape, shape.kv_heads, args.grad_k.dtype, args.grad_k.row_stride);
     place(grad_v, kGradV, shape, shape.kv_heads, args.grad_v.dtype, args.grad_v.row_stride);
