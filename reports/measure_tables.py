@@ -1,9 +1,11 @@
 """Tables of what cells and benchmarks measured."""
 
+from collections.abc import Iterator, Sequence
+
 import bench as benches
 import units
 from figures import by_scenario
-from load import ResultSet
+from load import Cell, Figure, ResultSet
 from records import ARMS
 from tables import Table, Text, cell_link, number, shown
 
@@ -16,18 +18,25 @@ WIRE = (
 )
 
 
-def wire_table(sets: list[ResultSet]) -> Table:
-    rows = []
+def _arms(
+    sets: list[ResultSet], arms: Sequence[str], metrics: Sequence[str]
+) -> Iterator[tuple[Cell, str, list[Figure]]]:
+    """Every arm of every cell, with its figures of `metrics`."""
     for results in sets:
         for cell in results.cells:
-            for arm in ARMS:
-                figures = [cell.figure(arm, metric) for metric in WIRE]
-                if figures[0].value is not None:
-                    rows.append(
-                        [cell_link(cell, cell.scenario), Text(cell.recipe), Text(cell.device), Text(arm), Text(results.label)]
-                        + [number(figure.value, figure.unit, figure.reason) for figure in figures]
-                        + [Text(cell.point, look="code")]
-                    )
+            for arm in arms:
+                yield cell, arm, [cell.figure(arm, metric) for metric in metrics]
+
+
+def wire_table(sets: list[ResultSet]) -> Table:
+    rows = []
+    for cell, arm, figures in _arms(sets, ARMS, WIRE):
+        if figures[0].value is not None:
+            rows.append(
+                [cell_link(cell, cell.scenario), Text(cell.recipe), Text(cell.device), Text(arm), Text(cell.results.label)]
+                + [number(figure.value, figure.unit, figure.reason) for figure in figures]
+                + [Text(cell.point, look="code")]
+            )
     return Table(
         "wire",
         [
@@ -53,30 +62,27 @@ HOST = ("host.pre_forward_ns", "host.pre_forward_allocations", "host.pre_forward
 
 def host_table(sets: list[ResultSet]) -> Table:
     rows = []
-    for results in sets:
-        for cell in results.cells:
-            for arm in ARMS:
-                figures = [cell.figure(arm, metric) for metric in HOST]
-                if figures[0].value is None:
-                    continue
-                samples = [v for v in ((cell.arm(arm) or {}).get("samples") or {}).get(HOST[0], []) if v is not None]
-                ranks = [
-                    number(samples[round(share * (len(samples) - 1))] if samples else None, "ns", "the samples were not kept")
-                    for share in (0.1, 0.9, 0.99)
-                ]
-                rows.append(
-                    [
-                        cell_link(cell, cell.scenario),
-                        Text(cell.recipe),
-                        Text(arm),
-                        Text(results.label),
-                        number(figures[0].value, "ns"),
-                        *ranks,
-                        number(len(samples) or None, "1", "the samples were not kept"),
-                        *(number(figure.value, figure.unit, figure.reason) for figure in figures[1:]),
-                        Text(cell.point, look="code"),
-                    ]
-                )
+    for cell, arm, figures in _arms(sets, ARMS, HOST):
+        if figures[0].value is None:
+            continue
+        samples = [v for v in ((cell.arm(arm) or {}).get("samples") or {}).get(HOST[0], []) if v is not None]
+        ranks = [
+            number(samples[round(share * (len(samples) - 1))] if samples else None, "ns", "the samples were not kept")
+            for share in (0.1, 0.9, 0.99)
+        ]
+        rows.append(
+            [
+                cell_link(cell, cell.scenario),
+                Text(cell.recipe),
+                Text(arm),
+                Text(cell.results.label),
+                number(figures[0].value, "ns"),
+                *ranks,
+                number(len(samples) or None, "1", "the samples were not kept"),
+                *(number(figure.value, figure.unit, figure.reason) for figure in figures[1:]),
+                Text(cell.point, look="code"),
+            ]
+        )
     return Table(
         "host",
         [
@@ -109,16 +115,13 @@ PARITY = (
 
 def parity_table(sets: list[ResultSet]) -> Table:
     rows = []
-    for results in sets:
-        for cell in results.cells:
-            for arm in ("before", "after"):
-                figures = [cell.figure(arm, metric) for metric in PARITY]
-                if any(figure.value is not None for figure in figures):
-                    rows.append(
-                        [cell_link(cell, cell.scenario), Text(cell.recipe), Text(arm), Text(results.label)]
-                        + [shown(metric, figure) for metric, figure in zip(PARITY, figures)]
-                        + [Text(cell.point, look="code")]
-                    )
+    for cell, arm, figures in _arms(sets, ("before", "after"), PARITY):
+        if any(figure.value is not None for figure in figures):
+            rows.append(
+                [cell_link(cell, cell.scenario), Text(cell.recipe), Text(arm), Text(cell.results.label)]
+                + [shown(metric, figure) for metric, figure in zip(PARITY, figures)]
+                + [Text(cell.point, look="code")]
+            )
     return Table(
         "parity",
         [

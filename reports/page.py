@@ -49,9 +49,6 @@ class Report:
 
 
 def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Plot], problems: list[Problem]) -> Report:
-    def of(section: str) -> list[Plot]:
-        return [plot for plot in plots if plot.section == section]
-
     compared, note = set_tables.compare_table(sets)
     sections = [
         Section(
@@ -88,18 +85,14 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             "timelines",
             "Memory timelines",
             "Of each fix the cells in which memory differs most.",
-            plots=of("timelines"),
             absent="no result set holds the timelines of a fix's memory",
         ),
-        Section(
-            "holders", "Holders at the peak", "", plots=of("holders"), absent="no cell says who holds memory at its peak"
-        ),
+        Section("holders", "Holders at the peak", "", absent="no cell says who holds memory at its peak"),
         Section(
             "wire",
             "Bytes on the wire",
             "Per rank and step, by recipe.",
             [measure_tables.wire_table(sets)],
-            of("wire"),
             absent="no cell measured traffic",
         ),
         Section(
@@ -107,7 +100,6 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             "Time before forward",
             "What the host does before a sharded layer's first kernel.",
             [measure_tables.host_table(sets)],
-            of("host"),
             absent="no cell measured the host",
         ),
         Section(
@@ -115,7 +107,6 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             "Losses",
             "Each recipe against BF16, on the same data.",
             [measure_tables.parity_table(sets)],
-            of("losses"),
             absent="no cell measured parity",
         ),
         Section(
@@ -123,7 +114,6 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             "Noise by tensor",
             "",
             [measure_tables.noise_table(sets, MOST_NOISE_ROWS)],
-            of("noise"),
             absent="no cell measured tensors against BF16's",
         ),
         Section(
@@ -131,7 +121,6 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             "Ratios to bounds and peers",
             "From the benchmarks' own counters, and from rows of one name in a peer's file.",
             [measure_tables.ratios_table(bench), measure_tables.benches_table(bench)],
-            of("ratios"),
             absent="no benchmark file was given, nor found under bench/ of a result set",
         ),
         Section(
@@ -163,6 +152,8 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             absent="no cell could be read",
         ),
     ]
+    for section in sections:
+        section.plots = [plot for plot in plots if plot.section == section.name]
     if problems:
         sections.insert(
             0,
