@@ -132,7 +132,9 @@ class HolderData:
 def holder_plot(cell: Cell, most: int = 10) -> Plot | None:
     arms = [arm for arm in ("before", "after", "bf16") if (cell.arm(arm) or {}).get("peak_by_holder")]
     held = [{entry["holder"]: float(entry["bytes"]) for entry in cell.record["arms"][arm]["peak_by_holder"]} for arm in arms]
-    names = sorted({name for one in held for name in one}, key=lambda name: -max(one.get(name, 0.0) for one in held))
+    names = sorted(
+        {name for one in held for name in one}, key=lambda name: (-max(one.get(name, 0.0) for one in held), name)
+    )
     if not names:
         return None
     sizes = [[one.get(name, 0.0) for name in names[:most]] for one in held]

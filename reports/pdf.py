@@ -2,17 +2,19 @@
 
 import pathlib
 import textwrap
+from collections.abc import Callable
 from typing import Any
 
 import matplotlib
 from matplotlib.artist import Artist
-from matplotlib.backends.backend_pdf import PdfPages
+from matplotlib.backends.backend_pdf import Op, PdfPages
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
+from matplotlib.transforms import Bbox
 
+from figures import Plot
 from page import Report, Section
-from plot import paint
 from style import GRID, INK, PAGE
 from tables import Table, Text
 
@@ -28,7 +30,8 @@ CORE_FONTS = {"pdf.use14corefonts": True}
 
 
 class _Strings(Artist):
-    """Many short lines at fixed places. Text artists would measure each of them, and a report has tens of thousands."""
+    """Many short lines at fixed places, as one text object of the PDF. A report has tens of thousands: text artists would measure
+    each of them, and `draw_text` look for the font of each."""
 
     def __init__(self, bold: bool) -> None:
         super().__init__()
@@ -39,29 +42,27 @@ class _Strings(Artist):
     def draw(self, renderer: Any) -> None:
         context = renderer.new_gc()
         context.set_foreground(INK)
+        renderer.check_gc(context, context.get_rgb())
+        output = renderer.file.output
+        output(Op.begin_text, renderer.file.fontName(self.font), SIZE, Op.selectfont)
+        last_x = last_y = 0.0
         for x, y, text in self.strings:
-            renderer.draw_text(context, x * self.figure.dpi, (HEIGHT - y - ASCENT) * self.figure.dpi, text, self.font, 0)
+            x, y = round(72 * x, 2), round(72 * (HEIGHT - y - ASCENT), 2)
+            output(x - last_x, y - last_y, Op.textpos, text.encode("cp1252", "replace"), Op.show)
+            last_x, last_y = x, y
+        output(Op.end_text)
         context.restore()
 
 
-def write(report: Report, path: pathlib.Path) -> None:
+def write(report: Report, painted: Callable[[Plot], Figure], path: pathlib.Path) -> None:
+    """`painted` gives the figure of a plot, once."""
     with PdfPages(path, metadata={"Title": report.title, "CreationDate": None}) as pages:
         _title_page(report, pages)
         for section in report.sections:
             if section.is_empty:
                 continue
             for plot in section.plots:
-                figure = paint(plot)
-                figure.suptitle(
-                    f"{section.title}: {_shortened(plot.title, 150)}",
-                    x=0.01,
-                    y=1.04,
-                    ha="left",
-                    fontsize=9,
-                    fontweight="bold",
-                )
-                figure.text(0.01, -0.01, textwrap.fill(plot.caption, 190), fontsize=7, va="top")
-                pages.savefig(figure, bbox_inches="tight", pad_inches=0.25)
+                _figure_page(f"{section.title}: {plot.title}", painted(plot), plot.caption, pages)
             for table in section.tables:
                 if table.rows:
                     _table_pages(section, table, pages)
@@ -69,6 +70,19 @@ def write(report: Report, path: pathlib.Path) -> None:
 
 def _shortened(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _figure_page(title: str, figure: Figure, caption: str, pages: PdfPages) -> None:
+    """The figure between title and caption, on a page as wide as the others and as high as that takes."""
+    width, height = figure.get_size_inches()
+    above, below = (textwrap.wrap(text, most, break_on_hyphens=False) for text, most in ((title, 130), (caption, 190)))
+    look: dict[str, Any] = {"parse_math": False, "linespacing": 1.2}
+    figure.text(0, 1 + 0.1 / height, "\n".join(above), va="bottom", fontsize=9, fontweight="bold", **look)
+    figure.text(0, -0.1 / height, "\n".join(below), va="top", fontsize=7, **look)
+    top, bottom = 0.1 + len(above) * 9 * 1.2 / 72, 0.1 + len(below) * 7 * 1.2 / 72
+    side = (WIDTH - width) / 2
+    # Named rather than "tight", which would draw the figure once more to see how large it is.
+    pages.savefig(figure, bbox_inches=Bbox.from_extents(-side, -bottom - MARGIN, width + side, height + top + MARGIN))
 
 
 def _sheet() -> Figure:

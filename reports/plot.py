@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -19,7 +20,6 @@ from parity_figures import LossData, NoiseData
 from style import (
     COOL,
     DASHES,
-    DPI,
     GRID,
     INK,
     PAGE,
@@ -85,21 +85,12 @@ def _mark_phases(panel: Axes, data: TimelineData) -> None:
 
 
 def _mark_peak_and_retained(panel: Axes, data: TimelineData, curve: Any) -> None:
+    look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "fontweight": "bold", "bbox": box(), "zorder": 6}
     x, live = curve.peak
     late = x > 0.6 * data.axis.end
     panel.plot([x], [live], marker="v", color=INK, markersize=6, clip_on=False, zorder=5)
-    panel.annotate(
-        f"peak {units.byte_text(live)}",
-        (x, live),
-        xytext=(-6 if late else 6, 4),
-        textcoords="offset points",
-        ha="right" if late else "left",
-        va="bottom",
-        fontsize=8,
-        fontweight="bold",
-        bbox=box(),
-        zorder=6,
-    )
+    side: dict[str, Any] = {"xytext": (-6, 4), "ha": "right"} if late else {"xytext": (6, 4), "ha": "left"}
+    panel.annotate(f"peak {units.byte_text(live)}", (x, live), va="bottom", **side, **look)
     ends = [(x, mark) for name, x, mark in curve.marks if name == "end_of_backward"]
     if not ends:
         return
@@ -117,18 +108,8 @@ def _mark_peak_and_retained(panel: Axes, data: TimelineData, curve: Any) -> None
     else:
         panel.plot([x], [mark.live_bytes], marker="_", color=INK, markersize=9, markeredgewidth=2, zorder=5)
     # Beside the bar, below the line that comes down to it.
-    panel.annotate(
-        text,
-        (x, mark.live_bytes - mark.retained_bytes / 2),
-        xytext=(-7, 0),
-        textcoords="offset points",
-        ha="right",
-        va="center",
-        fontsize=8,
-        fontweight="bold",
-        bbox=box(),
-        zorder=6,
-    )
+    middle = mark.live_bytes - mark.retained_bytes / 2
+    panel.annotate(text, (x, middle), xytext=(-7, 0), ha="right", va="center", **look)
 
 
 def paint_holders(data: HolderData) -> Figure:
@@ -194,6 +175,18 @@ def paint_wire(data: WireData) -> Figure:
     return figure
 
 
+def _nanoseconds(value: float, _: int) -> str:
+    return units.nanosecond_text(value)
+
+
+def _some_nanoseconds(value: float, _: int) -> str:
+    return units.nanosecond_text(value) if str(value)[0] in "25" else ""
+
+
+def _percent(value: float, _: int) -> str:
+    return f"{100 * value:.3g} %"
+
+
 def paint_host(data: HostData) -> Figure:
     figure = Figure(figsize=(11, 4), layout="constrained")
     axes = figure.subplots()
@@ -209,14 +202,12 @@ def paint_host(data: HostData) -> Figure:
         )
         axes.plot([middle], [0.5], marker="|", color=SIDES[arm], markersize=13, markeredgewidth=2.2)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: units.nanosecond_text(value)))
-    axes.xaxis.set_minor_formatter(
-        FuncFormatter(lambda value, _: units.nanosecond_text(value) if str(value)[0] in "25" else "")
-    )
+    axes.xaxis.set_major_formatter(FuncFormatter(_nanoseconds))
+    axes.xaxis.set_minor_formatter(FuncFormatter(_some_nanoseconds))
     axes.tick_params(axis="x", which="minor", labelsize=7.5)
     axes.grid(axis="x", visible=True, which="both")
     axes.set_ylim(0, 1.02)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+    axes.yaxis.set_major_formatter(FuncFormatter(_percent))
     axes.set_ylabel("share of layers and steps")
     axes.set_xlabel("host time before a layer's first kernel")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
@@ -247,7 +238,7 @@ def paint_loss(data: LossData) -> Figure:
     lower.xaxis.set_major_locator(MaxNLocator(integer=True))
     if gaps_seen:
         lower.set_yscale("log")
-        lower.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
+        lower.yaxis.set_major_formatter(FuncFormatter(_percent))
     else:
         lower.text(0.5, 0.5, "every loss equals BF16's", transform=lower.transAxes, ha="center")
         lower.set_yticks([])
@@ -316,9 +307,11 @@ PAINTERS: dict[str, Callable[[Any], Figure]] = {
 
 
 def paint(plot: Plot) -> Figure:
+    """Laid out, and not again for every format. Its canvas keeps the sizes of texts from layout to PNG."""
     figure = PAINTERS[plot.kind](plot.data)
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once, and not again for every format
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine(None)  # any other value lets every format be drawn twice
     return figure
 
 
@@ -330,7 +323,7 @@ def svg_of(figure: Figure) -> str:
 
 def png_of(figure: Figure) -> bytes:
     out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=DPI)
+    figure.savefig(out, format="png")
     return out.getvalue()
 
 

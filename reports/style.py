@@ -3,6 +3,7 @@
 Ink, grid and page have colours of their own, which the HTML page replaces by its theme's.
 """
 
+import functools
 from typing import Any
 
 import matplotlib
@@ -23,7 +24,6 @@ SIDES = {"before": "#d55e00", "after": "#0072b2", "bf16": "#7f8790"}
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b3d2e", "#2f4b7c")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-DPI = 130
 
 matplotlib.rcParams.update(
     {
@@ -48,6 +48,7 @@ matplotlib.rcParams.update(
         "legend.frameon": False,
         "legend.fontsize": 8,
         "figure.facecolor": PAGE,
+        "figure.dpi": 130,  # of PNG; a layout made for it needs no text measured again
         "axes.facecolor": "none",
         "savefig.facecolor": PAGE,
         "svg.fonttype": "none",
@@ -56,6 +57,13 @@ matplotlib.rcParams.update(
         "path.simplify": True,
     }
 )
+
+
+# Functions that axes keep are no lambdas: figures go from process to process.
+
+
+def _scaled(size: float, value: float, _: int) -> str:
+    return f"{value / size:g}"
 
 
 def byte_axis(axes: Axes, greatest: float, which: str = "y") -> None:
@@ -70,7 +78,7 @@ def byte_axis(axes: Axes, greatest: float, which: str = "y") -> None:
         if low <= tick * size <= high
     ]
     axis.set_ticks(ticks)
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / size:g}"))
+    axis.set_major_formatter(FuncFormatter(functools.partial(_scaled, size)))
     (axes.set_ylabel if which == "y" else axes.set_xlabel)(
         f"bytes, {name} (2^{ {'B': 0, 'KiB': 10, 'MiB': 20, 'GiB': 30}[name]})" if name != "B" else "bytes, B"
     )

@@ -1,10 +1,12 @@
 """Memory timelines: who held which bytes, event by event, folded into the bands of a figure."""
 
 import dataclasses
+import functools
+import itertools
 import json
 import pathlib
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 SCHEMA = "fp8lab.timeline/1"
 # The ledger's order, and whether the schedule says that such bytes outlive backward (lib/memory/holder.h).
@@ -38,7 +40,7 @@ class Holder:
         """`context of layers[2].attention: q`"""
         return self.kind + (f" of {self.owner}" if self.owner else "") + (f": {self.what}" if self.what else "")
 
-    @property
+    @functools.cached_property
     def group(self) -> str:
         """The same of all layers, whatever it is: `context of layers[*].attention`."""
         return self.kind + (f" of {folded(self.owner)}" if self.owner else "")
@@ -56,8 +58,7 @@ class Mark:
     event: int  # of the next event
 
 
-@dataclasses.dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     delta: int
     size: int
     live: int
@@ -192,13 +193,13 @@ class Segment:
 def segments(timeline: Timeline) -> list[Segment]:
     out: list[Segment] = []
     visits: dict[tuple[str, int], int] = {}
-    for index, event in enumerate(timeline.events):
-        if out and (out[-1].phase, out[-1].step) == (event.phase, event.step):
-            out[-1] = dataclasses.replace(out[-1], last=index + 1)
-        else:
-            visit = visits.get((event.phase, event.step), 0)
-            visits[event.phase, event.step] = visit + 1
-            out.append(Segment(event.phase, event.step, visit, index, index + 1))
+    first = 0
+    for (phase, step), stretch in itertools.groupby(timeline.events, key=lambda event: (event.phase, event.step)):
+        last = first + sum(1 for _ in stretch)
+        visit = visits.get((phase, step), 0)
+        visits[phase, step] = visit + 1
+        out.append(Segment(phase, step, visit, first, last))
+        first = last
     return out
 
 

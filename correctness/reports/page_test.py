@@ -2,6 +2,7 @@
 to cells unfold them, in light and in dark."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -31,7 +32,7 @@ SECTIONS = [
 ]
 
 
-def write_report(directory: pathlib.Path) -> subprocess.CompletedProcess:
+def write_report(directory: pathlib.Path, hash_seed: str = "random") -> subprocess.CompletedProcess:
     sample.write_set(directory / "a")
     other = sample.cells()
     other[0]["arms"]["after"]["metrics"]["memory.retained_bytes"]["value"] = 7
@@ -50,7 +51,8 @@ def write_report(directory: pathlib.Path) -> subprocess.CompletedProcess:
         "--snapshots",
         "--traces",
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
 
 
 class Page(unittest.TestCase):
@@ -87,6 +89,17 @@ class Page(unittest.TestCase):
         )
         self.assertGreaterEqual(len(figures), 12)
         self.assertTrue(all(height > 100 for height in figures), figures)
+
+    def test_every_run_writes_the_same(self) -> None:
+        def written() -> dict[str, bytes]:
+            files = [file for file in self.report.rglob("*") if file.is_file()]
+            return {str(file.relative_to(self.report)): file.read_bytes() for file in files}
+
+        first = written()
+        self.assertGreater(sum(name.endswith(".png") for name in first), 11)
+        self.assertEqual(write_report(self.directory, "1").returncode, 0)
+        again = written()
+        self.assertEqual([name for name in first | again if first.get(name) != again.get(name)], [])
 
     def test_nothing_is_fetched(self) -> None:
         self.assertEqual([url for url in self.browser.requests if not url.startswith(("file:", "data:"))], [])

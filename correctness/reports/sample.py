@@ -55,7 +55,9 @@ def arm(retained: int, recipe_gap: float) -> dict[str, Any]:
             "parity.output_sqnr_db": metric(31.5, None, "dB"),
         },
         "retained_by_holder": [{"holder": "context of layers[0].attention: q", "bytes": retained}] if retained else [],
-        "peak_by_holder": [{"holder": "parameter of layers[*].weight", "bytes": 9 * MIB}],
+        "peak_by_holder": [
+            {"holder": f"{kind} of layers[*].weight", "bytes": 3 * MIB} for kind in ("parameter", "gradient", "optimizer state")
+        ],
         "sequence_hash": "0011223344556677",
         "losses": [2.0, 1.5 + recipe_gap, 1.25 + recipe_gap],
         "samples": {"host.pre_forward_ns": [900, 1500, 9000]},
