@@ -18,7 +18,7 @@ target_link_libraries(fp8lab_hopper PRIVATE fp8lab_settings)
 list(APPEND attention_sources $<TARGET_OBJECTS:fp8lab_hopper>)
 
 # Attention through cuDNN: its headers and those of its header-only frontend are needed when the project is built, the library itself is
-# looked for when a program runs.
+# looked for when a program runs, last where it is now.
 #   FP8LAB_CUDNN_FRONTEND_INCLUDE: the folder with cudnn_frontend.h. The Python package nvidia-cudnn-frontend has it, and is found.
 #   FP8LAB_CUDNN_INCLUDE: the folder with cudnn.h. The CUDA Toolkit's may have it; the Python package nvidia-cudnn-cu13 does.
 
@@ -31,16 +31,23 @@ if(FP8LAB_PYTHON)
 endif()
 set(frontend_hints "")
 set(cudnn_hints ${CUDAToolkit_INCLUDE_DIRS})
+set(cudnn_library_hints ${CUDAToolkit_LIBRARY_DIR})
 foreach(packages ${python_packages})
   list(APPEND frontend_hints ${packages}/include)
   list(APPEND cudnn_hints ${packages}/nvidia/cudnn/include)
+  list(APPEND cudnn_library_hints ${packages}/nvidia/cudnn/lib)
 endforeach()
 find_path(FP8LAB_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${frontend_hints})
 find_path(FP8LAB_CUDNN_INCLUDE cudnn_backend.h HINTS ${FP8LAB_CUDNN_FRONTEND_INCLUDE} ${cudnn_hints})
+find_library(FP8LAB_CUDNN_LIBRARY NAMES libcudnn.so.9 cudnn HINTS ${cudnn_library_hints})
+find_library(FP8LAB_NVRTC_LIBRARY NAMES libnvrtc.so.13 nvrtc HINTS ${CUDAToolkit_LIBRARY_DIR})
+mark_as_advanced(FP8LAB_CUDNN_LIBRARY FP8LAB_NVRTC_LIBRARY)
 
 if(FP8LAB_CUDNN_FRONTEND_INCLUDE AND FP8LAB_CUDNN_INCLUDE)
   list(APPEND attention_sources cuda/attention_cudnn.cpp cuda/cudnn_library.cpp)
-  list(APPEND attention_libraries fp8lab_cudnn_headers ${CMAKE_DL_LIBS})
+  list(APPEND attention_libraries fp8lab_cudnn_headers)
+  fp8lab_folder_of(FP8LAB_CUDNN_FOLDER "${FP8LAB_CUDNN_LIBRARY}" cuda/cudnn_library.cpp)
+  fp8lab_folder_of(FP8LAB_NVRTC_FOLDER "${FP8LAB_NVRTC_LIBRARY}" cuda/cudnn_library.cpp)
   # Headers that make graphs, once for each shape; optimising them would take minutes.
   set_source_files_properties(cuda/attention_cudnn.cpp PROPERTIES COMPILE_OPTIONS -O1)
   add_library(fp8lab_cudnn_headers INTERFACE)

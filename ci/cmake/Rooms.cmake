@@ -33,6 +33,16 @@ function(fp8lab_room room)
   target_link_libraries(fp8lab_${room} PUBLIC fp8lab_settings ${ARG_ROOMS} PRIVATE fmt::fmt ${ARG_LIBRARIES})
 endfunction()
 
+# fp8lab_folder_of(<name> <library's file> <source>): tells <source>, as <name>, in which folder CMake found a library that is opened
+# when the program runs; "" where it found none.
+function(fp8lab_folder_of name library source)
+  set(folder "")
+  if(library)
+    cmake_path(GET library PARENT_PATH folder)
+  endif()
+  set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS "${name}=\"${folder}\"")
+endfunction()
+
 # fp8lab_test(<name> SOURCES <files> [ROOMS <rooms>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>] [CARD])
 # One GoogleTest binary and one CTest entry; correctness/ itself is on the include path for reference/ and support/.
 # CARD: where CUDA is built, a second entry, <name>_on_card, runs the same binary on device `cuda`; a card is of one

@@ -109,7 +109,7 @@ struct DeviceRow {
   std::string_view (*own_arch)();
   /// Of the smallest that can be opened here; 0 where memory is not the device's own.
   std::int64_t (*memory_bytes)();
-  /// Details for `fp8lab devices`, one per line.
+  /// Details for `fp8lab devices`, one per line; empty where it cannot be opened here.
   std::string (*describe)();
 };
 

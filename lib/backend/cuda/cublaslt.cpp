@@ -32,20 +32,20 @@ std::int32_t scale_mode_of(OperandScaling scaling) {
 
 template <class T>
 void set(const LtProduct& product, cublasLtMatmulDescAttributes_t attribute, T value) {
-  cublaslt_check(cublasLtMatmulDescSetAttribute(product.get(), attribute, &value, sizeof value),
+  cublaslt_check(cublaslt().set_product(product.get(), attribute, &value, sizeof value),
                  "cublasLtMatmulDescSetAttribute");
 }
 
 template <class T>
 void set(const LtPreference& preference, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
-  cublaslt_check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
+  cublaslt_check(cublaslt().set_preference(preference.get(), attribute, &value, sizeof value),
                  "cublasLtMatmulPreferenceSetAttribute");
 }
 
 LtProduct make_product(const LibraryProblem& problem) {
   cublasLtMatmulDesc_t raw = nullptr;
   // True FP32 products of f32 operands: this compute type knows no TF32.
-  cublaslt_check(cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  cublaslt_check(cublaslt().create_product(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
   LtProduct product(raw);
   set(product, CUBLASLT_MATMUL_DESC_TRANSA, problem.b.along_rows ? CUBLAS_OP_N : CUBLAS_OP_T);
   set(product, CUBLASLT_MATMUL_DESC_TRANSB, problem.a.along_rows ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -63,8 +63,8 @@ LtProduct make_product(const LibraryProblem& problem) {
 
 LtLayout make_layout(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
   cublasLtMatrixLayout_t raw = nullptr;
-  cublaslt_check(cublasLtMatrixLayoutCreate(&raw, type_of(dtype), static_cast<std::uint64_t>(rows),
-                                            static_cast<std::uint64_t>(cols), stride),
+  cublaslt_check(cublaslt().create_layout(&raw, type_of(dtype), static_cast<std::uint64_t>(rows),
+                                          static_cast<std::uint64_t>(cols), stride),
                  "cublasLtMatrixLayoutCreate");
   return LtLayout(raw);
 }
@@ -76,7 +76,7 @@ LtLayout make_layout(const PlannedOperand& operand, std::int64_t rows, std::int6
 
 LtPreference make_preference(const LibraryProblem& problem) {
   cublasLtMatmulPreference_t raw = nullptr;
-  cublaslt_check(cublasLtMatmulPreferenceCreate(&raw), "cublasLtMatmulPreferenceCreate");
+  cublaslt_check(cublaslt().create_preference(&raw), "cublasLtMatmulPreferenceCreate");
   LtPreference preference(raw);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kLtWorkspaceBytes});
   // Parts of a split reduction that are added in the output's type would round more than once.
@@ -100,17 +100,12 @@ void set_pointers(const LtProduct& product, const LibraryProblem& problem, const
 }  // namespace
 
 void cublaslt_check(cublasStatus_t status, std::string_view call) {
-  if (status != CUBLAS_STATUS_SUCCESS) fail(fmt::format("{}: {}", call, cublasLtGetStatusString(status)));
-}
-
-std::string cublaslt_version() {
-  const std::size_t version = cublasLtGetVersion();
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  if (status != CUBLAS_STATUS_SUCCESS) fail(fmt::format("{}: {}", call, cublaslt().status_string(status)));
 }
 
 CublasLt::CublasLt(CudaContext& card) : card_(card) {
   cublasLtHandle_t raw = nullptr;
-  cublaslt_check(cublasLtCreate(&raw), "cublasLtCreate");
+  cublaslt_check(cublaslt().create(&raw), "cublasLtCreate");
   handle_.reset(raw);
 }
 
@@ -128,9 +123,9 @@ CublasLt::Prepared& CublasLt::prepared(const LibraryProblem& problem, const Libr
   prepared.out = make_layout(problem.out, problem.n, problem.m, problem.out_stride);
   cublasLtMatmulHeuristicResult_t result{};
   int results = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_.get(), prepared.product.get(), prepared.a.get(),
-                                                               prepared.b.get(), prepared.out.get(), prepared.out.get(),
-                                                               make_preference(problem).get(), 1, &result, &results);
+  const cublasStatus_t status = cublaslt().heuristic(handle_.get(), prepared.product.get(), prepared.a.get(),
+                                                     prepared.b.get(), prepared.out.get(), prepared.out.get(),
+                                                     make_preference(problem).get(), 1, &result, &results);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return prepared;
   cublaslt_check(status, "cublasLtMatmulAlgoGetHeuristic");
   if (results > 0 && result.state == CUBLAS_STATUS_SUCCESS) prepared.algorithm = result.algo;
@@ -143,9 +138,9 @@ bool CublasLt::multiply(const LibraryProblem& problem, const LibraryBuffers& buf
   set_pointers(with.product, problem, buffers);
   const float alpha = 1.0f;
   const float beta = problem.accumulate ? 1.0f : 0.0f;
-  cublaslt_check(cublasLtMatmul(handle_.get(), with.product.get(), &alpha, buffers.b, with.a.get(), buffers.a, with.b.get(),
-                                &beta, buffers.out, with.out.get(), buffers.out, with.out.get(), &*with.algorithm,
-                                buffers.workspace, kLtWorkspaceBytes, card_.stream()),
+  cublaslt_check(cublaslt().matmul(handle_.get(), with.product.get(), &alpha, buffers.b, with.a.get(), buffers.a,
+                                   with.b.get(), &beta, buffers.out, with.out.get(), buffers.out, with.out.get(),
+                                   &*with.algorithm, buffers.workspace, kLtWorkspaceBytes, card_.stream()),
                  "cublasLtMatmul");
   return true;
 }

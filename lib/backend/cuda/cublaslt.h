@@ -4,12 +4,12 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <type_traits>
 #include <unordered_map>
 
 #include "backend/cuda/context.h"
+#include "backend/cuda/cublaslt_library.h"
 #include "backend/cuda/gemm_plan.h"
 
 namespace fp8lab::cuda {
@@ -17,14 +17,19 @@ namespace fp8lab::cuda {
 /// Throws Error naming `call` and the library's own words unless `status` is success.
 void cublaslt_check(cublasStatus_t status, std::string_view call);
 
-/// Of the library that was loaded, as in "13.1.0".
-std::string cublaslt_version();
+template <auto Destroy>
+struct LtDestroyer {
+  template <class Handle>
+  void operator()(Handle* handle) const noexcept {
+    static_cast<void>((find_library<CublasLtLibrary>().*Destroy)(handle));
+  }
+};
 
-using LtHandle = std::unique_ptr<std::remove_pointer_t<cublasLtHandle_t>, Destroyer<cublasLtDestroy>>;
-using LtProduct = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroyer<cublasLtMatmulDescDestroy>>;
-using LtLayout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroyer<cublasLtMatrixLayoutDestroy>>;
+using LtHandle = std::unique_ptr<std::remove_pointer_t<cublasLtHandle_t>, LtDestroyer<&CublasLtLibrary::destroy>>;
+using LtProduct = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, LtDestroyer<&CublasLtLibrary::destroy_product>>;
+using LtLayout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, LtDestroyer<&CublasLtLibrary::destroy_layout>>;
 using LtPreference =
-    std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, Destroyer<cublasLtMatmulPreferenceDestroy>>;
+    std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, LtDestroyer<&CublasLtLibrary::destroy_preference>>;
 
 /// What the library may use beside its operands: what it wants on Hopper. A multiple of 256.
 inline constexpr std::size_t kLtWorkspaceBytes = std::size_t{32} << 20;

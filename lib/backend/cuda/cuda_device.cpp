@@ -6,7 +6,7 @@
 
 #include "backend/cuda/card_access.h"
 #include "backend/cuda/context.h"
-#include "backend/cuda/cublaslt.h"
+#include "backend/cuda/cublaslt_library.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
 
@@ -232,12 +232,13 @@ std::string find_unavailable_reason() {
     if (const cudaDeviceProp card = properties_of(i); card.major < kOldestMajor)
       return fmt::format("card {} ({}) has compute capability {}.{}; {}.0 is the oldest that this is built for", i, card.name,
                          card.major, card.minor, kOldestMajor);
-  return count > 0 ? "" : "no NVIDIA card in sight";
+  if (count == 0) return "no NVIDIA card in sight";
+  return find_library<cuda::CublasLtLibrary>().unavailable_reason();
 }
 
 }  // namespace
 
-// Asked of the driver once, which takes longer than most cells.
+// Asked once: the driver and cuBLASLt take longer to answer than most cells to run.
 std::string cuda_unavailable_reason() {
   static const std::string kReason = find_unavailable_reason();
   return kReason;
@@ -252,13 +253,14 @@ std::int64_t cuda_memory_bytes() {
 }
 
 std::string describe_cuda() {
+  if (!cuda_unavailable_reason().empty()) return {};
   std::string text;
   for (int i = 0; i < count_cards(); ++i) {
     const cudaDeviceProp card = properties_of(i);
     text += fmt::format("{}{}, compute capability {}.{}, {:.1f} GiB", i ? "\n" : "", card.name, card.major, card.minor,
                         static_cast<double>(card.totalGlobalMem) / (1 << 30));
   }
-  return text + "\ncuBLASLt " + cuda::cublaslt_version();
+  return text + "\ncuBLASLt " + cuda::cublaslt().version();
 }
 
 }  // namespace fp8lab

@@ -9,6 +9,7 @@
 #include "backend/cuda/card_access.h"
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
+#include "comm/nccl/nccl_library.h"
 #include "comm/slices.h"
 #include "core/check.h"
 #include "core/shape.h"
@@ -27,13 +28,13 @@ std::int64_t bytes_of(std::int64_t elems, DType dtype) { return elems * static_c
 /// Everything issued in its scope is one launch.
 class Launch {
  public:
-  Launch() { nccl_check(ncclGroupStart(), "ncclGroupStart"); }
+  Launch() { nccl_check(api().group_start(), "ncclGroupStart"); }
   void go() {
     open_ = false;
-    nccl_check(ncclGroupEnd(), "ncclGroupEnd");
+    nccl_check(api().group_end(), "ncclGroupEnd");
   }
   ~Launch() {
-    if (open_) ncclGroupEnd();
+    if (open_) api().group_end();
   }
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
@@ -74,17 +75,17 @@ class CardGroup final : public ProcessGroup {
       std::array<std::pair<ncclComm_t, ncclWindow_t>, 2> registered{};
       ~Window() {
         for (const auto& [comm, window] : registered)
-          if (window != nullptr) ncclCommWindowDeregister(comm, window);
-        if (memory != nullptr) ncclMemFree(memory);
+          if (window != nullptr) api().window_deregister(comm, window);
+        if (memory != nullptr) api().mem_free(memory);
       }
     };
     auto window = std::make_shared<Window>();
     const auto size = static_cast<std::size_t>(round_up(bytes, NCCL_WIN_REQUIRED_ALIGNMENT));
-    nccl_check(ncclMemAlloc(&window->memory, size), "ncclMemAlloc");
+    nccl_check(api().mem_alloc(&window->memory, size), "ncclMemAlloc");
     for (std::size_t i = 0; i < 2; ++i) {
       auto& [comm, registered] = window->registered[i];
       comm = i == 0 ? plain : engines;
-      nccl_check(ncclCommWindowRegister(comm, window->memory, size, &registered, NCCL_WIN_COLL_SYMMETRIC),
+      nccl_check(api().window_register(comm, window->memory, size, &registered, NCCL_WIN_COLL_SYMMETRIC),
                  "ncclCommWindowRegister");
     }
     auto* const first = static_cast<std::byte*>(window->memory);
@@ -108,7 +109,7 @@ class CardGroup final : public ProcessGroup {
       const std::int64_t own = place(rank() + 1) - place(rank());
       if (is_even(part.offsets_bytes)) {
         if (own > 0)
-          nccl_check(ncclAllGather(part.from, part.to, static_cast<std::size_t>(own), ncclUint8, over.get(), stream),
+          nccl_check(api().all_gather(part.from, part.to, static_cast<std::size_t>(own), ncclUint8, over.get(), stream),
                      "ncclAllGather");
         continue;
       }
@@ -222,7 +223,7 @@ class CardGroup final : public ProcessGroup {
     for (const ReducePart& part : parts) {
       const std::int64_t each = bytes_of(part.elems, part.dtype);
       if (each > 0)
-        nccl_check(ncclAllGather(part.data, at, static_cast<std::size_t>(each), ncclUint8, over.get(), stream),
+        nccl_check(api().all_gather(part.data, at, static_cast<std::size_t>(each), ncclUint8, over.get(), stream),
                    "ncclAllGather");
       for (int other = 0; other < size(); ++other) sources_.push_back(at + other * each);
       targets_.push_back(part.data);
@@ -241,8 +242,8 @@ class CardGroup final : public ProcessGroup {
     Launch launch;
     for (const BroadcastPart& part : parts)
       if (part.bytes > 0)
-        nccl_check(ncclBroadcast(part.data, part.data, static_cast<std::size_t>(part.bytes), ncclUint8, call.root,
-                                 over.get(), stream),
+        nccl_check(api().broadcast(part.data, part.data, static_cast<std::size_t>(part.bytes), ncclUint8, call.root,
+                                   over.get(), stream),
                    "ncclBroadcast");
     launch.go();
     over.watch(call, stream);
@@ -282,7 +283,7 @@ class CardGroup final : public ProcessGroup {
   Communicator& communicator(std::unique_ptr<Communicator>& made, bool copy_engines) {
     if (made) return *made;
     ncclUniqueId id{};
-    if (rank() == 0) nccl_check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    if (rank() == 0) nccl_check(api().get_unique_id(&id), "ncclGetUniqueId");
     const BroadcastPart part{.data = reinterpret_cast<std::byte*>(&id), .bytes = sizeof id};
     host_.broadcast(0, {&part, 1}, "NCCL's id");
     made = std::make_unique<Communicator>(Communicator::Args{.id = id,
@@ -311,11 +312,11 @@ class CardGroup final : public ProcessGroup {
 
   void send(Communicator& over, const std::byte* from, std::int64_t bytes, int to, cudaStream_t stream) const {
     if (bytes > 0)
-      nccl_check(ncclSend(from, static_cast<std::size_t>(bytes), ncclUint8, to, over.get(), stream), "ncclSend");
+      nccl_check(api().send(from, static_cast<std::size_t>(bytes), ncclUint8, to, over.get(), stream), "ncclSend");
   }
   void receive(Communicator& over, std::byte* to, std::int64_t bytes, int from, cudaStream_t stream) const {
     if (bytes > 0)
-      nccl_check(ncclRecv(to, static_cast<std::size_t>(bytes), ncclUint8, from, over.get(), stream), "ncclRecv");
+      nccl_check(api().receive(to, static_cast<std::size_t>(bytes), ncclUint8, from, over.get(), stream), "ncclRecv");
   }
 
   static const std::byte* source_of(const ScatterPart& part) { return part.from; }

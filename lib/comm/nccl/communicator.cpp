@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "backend/cuda/cuda_check.h"
+#include "comm/nccl/nccl_library.h"
 #include "comm/run.h"
 #include "core/check.h"
 
@@ -15,8 +16,8 @@ constexpr auto kLook = std::chrono::milliseconds(20);
 
 void nccl_check(ncclResult_t status, std::string_view call) {
   if (status == ncclSuccess) return;
-  const std::string_view last = ncclGetLastError(nullptr);
-  fail(fmt::format("{}: {}{}{}", call, ncclGetErrorString(status), last.empty() ? "" : ": ", last));
+  const std::string_view last = api().last_error(nullptr);
+  fail(fmt::format("{}: {}{}{}", call, api().error_string(status), last.empty() ? "" : ": ", last));
 }
 
 void Trouble::set(const std::string& cause) {
@@ -33,7 +34,7 @@ Communicator::Communicator(const Args& args, cuda::CudaContext& card)
     : ordinal_(card.ordinal()), group_(args.group), timeout_(args.timeout), trouble_(args.trouble) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   if (args.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
-  nccl_check(ncclCommInitRankConfig(&comm_, args.ranks, args.id, args.rank, &config), "ncclCommInitRankConfig");
+  nccl_check(api().comm_init(&comm_, args.ranks, args.id, args.rank, &config), "ncclCommInitRankConfig");
   for (Flight& flight : flights_) flight.landed = cuda::make_event();
   watch_ = std::jthread([this](const std::stop_token& ended) { look(ended); });
 }
@@ -48,7 +49,7 @@ Communicator::~Communicator() {
   }
   watch_.request_stop();
   watch_.join();
-  if (!aborted_) ncclCommDestroy(comm_);
+  if (!aborted_) api().comm_destroy(comm_);
 }
 
 void Communicator::watch(const Signature& call, cudaStream_t stream) {
@@ -67,7 +68,7 @@ void Communicator::abort() noexcept {
   const std::lock_guard lock(mutex_);
   if (aborted_) return;
   aborted_ = true;
-  ncclCommAbort(comm_);
+  api().comm_abort(comm_);
 }
 
 /// With the lock. An event that answers with an error belongs to a card that will say so itself.
@@ -84,15 +85,15 @@ void Communicator::look(const std::stop_token& ended) {
   while (!ended.stop_requested() && !aborted_) {
     drop_landed();
     ncclResult_t state = ncclSuccess;
-    ncclCommGetAsyncError(comm_, &state);
+    api().comm_async_error(comm_, &state);
     if (state != ncclSuccess && state != ncclInProgress)
-      trouble_->set(fmt::format("NCCL gave up in group '{}': {}", group_, ncclGetErrorString(state)));
+      trouble_->set(fmt::format("NCCL gave up in group '{}': {}", group_, api().error_string(state)));
     else if (count_ > 0 && Clock::now() >= flights_[first_].deadline)
       trouble_->set(fmt::format("{} did not finish on this rank's card within {:g} s: a rank that came to it died or hangs",
                                 describe(flights_[first_].call, group_), std::chrono::duration<double>(timeout_).count()));
     if (!trouble_->cause().empty()) {
       aborted_ = true;
-      ncclCommAbort(comm_);
+      api().comm_abort(comm_);
       return;
     }
     never_.wait_for(lock, ended, kLook, [] { return false; });

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/nccl/card_group.h"
+#include "comm/nccl/nccl_library.h"
 #include "comm/nccl/nccl_ranks.h"
 #include "comm/process_groups.h"
 #include "core/check.h"
@@ -59,7 +60,10 @@ class HostGroup final : public ProcessGroup {
 
 }  // namespace
 
-std::string nccl_unavailable_reason() { return device_row("cuda").unavailable_reason(); }
+std::string nccl_unavailable_reason() {
+  const std::string no_card = device_row("cuda").unavailable_reason();
+  return no_card.empty() ? find_library<nccl::NcclLibrary>().unavailable_reason() : no_card;
+}
 
 void run_nccl(const RunOptions& options, const RankFunction& rank_function) {
   check(options.over != "nccl", "ranks of 'nccl' are those of another row: RunOptions::over");

@@ -1,0 +1,48 @@
+#include "comm/nccl/nccl_library.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+// NCCL as it is opened when it is first needed. Needs no card.
+namespace fp8lab::nccl {
+namespace {
+
+std::string reason_of(const std::string& name) {
+  const NcclLibrary library({.title = "NCCL", .names = {name}, .folder = FP8LAB_OLD_NCCL_FOLDER, .remedy = "install NCCL 2.28"});
+  return library.unavailable_reason();
+}
+std::string path_of(const std::string& name) { return std::string(FP8LAB_OLD_NCCL_FOLDER) + "/" + name; }
+
+TEST(NcclLibrary, HasEveryFunctionWhereItIs) {
+  const auto& library = find_library<NcclLibrary>();
+  if (library.file().empty()) {  // headers alone build the project
+    EXPECT_TRUE(library.unavailable_reason().starts_with("NCCL cannot be loaded (libnccl.so.2:")) << library.unavailable_reason();
+    return;
+  }
+  ASSERT_EQ(library.unavailable_reason(), "");
+  int version = 0;
+  EXPECT_EQ(library.get_version(&version), ncclSuccess);
+  EXPECT_GE(version, 22800);
+  EXPECT_EQ(std::string(library.error_string(ncclSuccess)), "no error");
+}
+
+// These lack functions as well; their version is what explains it.
+TEST(NcclLibrary, OldOnesAreRefusedWithTheirVersion) {
+  EXPECT_EQ(reason_of("libnccl_2_27.so"), "NCCL: " + path_of("libnccl_2_27.so") + " is 2.27.5; install NCCL 2.28");
+  EXPECT_EQ(reason_of("libnccl_2_8.so"), "NCCL: " + path_of("libnccl_2_8.so") + " is 2.8.4; install NCCL 2.28");
+}
+
+TEST(NcclLibrary, NewOnesAreTakenByTheirFunctions) {
+  EXPECT_EQ(reason_of("libnccl_2_28.so"),
+            "NCCL: " + path_of("libnccl_2_28.so") + " has no function 'ncclGetErrorString'; install NCCL 2.28");
+}
+
+TEST(NcclLibrary, AMissingOneIsNamed) {
+  EXPECT_EQ(reason_of("libnccl_absent.so"),
+            "NCCL cannot be loaded (libnccl_absent.so: cannot open shared object file: No such file or directory; " +
+                path_of("libnccl_absent.so") + ": cannot open shared object file: No such file or directory); install NCCL 2.28");
+}
+
+}  // namespace
+}  // namespace fp8lab::nccl
