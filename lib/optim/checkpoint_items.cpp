@@ -112,7 +112,7 @@ void agree(ProcessGroup* group, const std::string& problem, std::string_view doi
   if (group != nullptr) {
     failed = problem.empty() ? 0.0f : static_cast<float>(group->rank() + 1);
     const ReducePart part{.data = reinterpret_cast<std::byte*>(&failed), .elems = 1};
-    group->host().all_reduce(ReduceOp::kMax, {&part, 1}, "checkpoint");
+    group->all_reduce(ReduceOp::kMax, {&part, 1}, "checkpoint");
   }
   if (!problem.empty()) fail(problem);
   if (failed > 0.0f)

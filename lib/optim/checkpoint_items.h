@@ -52,6 +52,9 @@ class RowCuts {
   std::vector<std::int64_t> firsts_;
 };
 
+/// The same ranks for what lies in host memory, as all that a checkpoint agrees on does; null stays null.
+inline ProcessGroup* on_host(ProcessGroup* group) { return group == nullptr ? nullptr : &group->host(); }
+
 /// Throws Error on every rank if `problem` is not empty on one of them: there the problem, elsewhere whose it is.
 void agree(ProcessGroup* group, const std::string& problem, std::string_view doing);
 /// The message of the Error that `work` throws, or nothing.

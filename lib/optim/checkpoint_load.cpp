@@ -252,7 +252,8 @@ class Loader {
 }  // namespace
 
 std::int64_t load_checkpoint(Runtime& runtime, const std::filesystem::path& folder, const TrainingState& state,
-                             ProcessGroup* group) {
+                             ProcessGroup* shard_group) {
+  ProcessGroup* const group = on_host(shard_group);
   const RowCuts cuts(state, group);
   const bool made = state.optimizer != nullptr && state.optimizer->state().empty();
   std::optional<Loader> loader;

@@ -109,7 +109,8 @@ class StateForSaving {
 
 }  // namespace
 
-void save_checkpoint(Runtime& runtime, const fs::path& folder, const TrainingState& state, ProcessGroup* group) {
+void save_checkpoint(Runtime& runtime, const fs::path& folder, const TrainingState& state, ProcessGroup* shard_group) {
+  ProcessGroup* const group = on_host(shard_group);
   const int rank = rank_of(group);
   const RowCuts cuts(state, group);
   std::int64_t generation = 0;

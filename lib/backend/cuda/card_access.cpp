@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include "backend/cuda/cuda_check.h"
@@ -147,12 +149,16 @@ class CardLane final : public PeerLane {
     if (reaches == 0)
       fail(fmt::format("card {} cannot reach the memory of card {}; run these ranks as processes, or over 'nccl'",
                        card_.ordinal(), other));
+    // Holds for the process, which may ask once: so may a library in it.
+    static std::mutex mutex;
+    static std::set<std::pair<int, int>> reached;
+    const std::scoped_lock lock(mutex);
+    if (!reached.insert({card_.ordinal(), other}).second) return;
     const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
-    if (status == cudaErrorPeerAccessAlreadyEnabled) {
+    if (status == cudaErrorPeerAccessAlreadyEnabled)
       cudaGetLastError();
-      return;
-    }
-    cuda_check(status, "cudaDeviceEnablePeerAccess");
+    else
+      cuda_check(status, "cudaDeviceEnablePeerAccess");
   }
 
   CudaContext& card_;
