@@ -52,6 +52,7 @@ void draw_rest(Draw& draw, CellConfig& cell) {
   cell.model.form = draw.of({"gpt", "llama"});
   cell.model.op_fuser = draw.of({"none", "mlp"});
   cell.training.fp8_attention = draw.chance();
+  cell.training.fused_quantize = draw.chance();
   cell.training.param_dtype = draw.of({"bf16", "f32"});
   cell.training.steps = draw.upto(3);
   cell.training.loss = draw.of({"sum", "mse"});

@@ -48,6 +48,7 @@ struct TrainingConfig {
   RecipeOptions recipe_options;       ///< key `training.recipe_options`; a value left out keeps the recipe's default
   bool quantized_weights = false;     ///< weights of products live in eight bits; a recipe without any ignores it
   std::optional<bool> deferred_init;  ///< who shards initialises, only what it keeps; left out: wherever sharded
+  bool fused_quantize = true;         ///< norms and activations quantize as they go where they can, or store first
   bool fp8_attention = false;         ///< attention's matrix products in FP8 (recipes that support it)
   std::string checkpoint = "none";    ///< none | full: recompute every layer's activations in backward
   bool keep_loss = true;              ///< false: the loss is dropped before memory is read (negative control)

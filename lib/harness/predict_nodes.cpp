@@ -17,6 +17,7 @@ enum class Run { kSaving, kRecorded, kRecordedAgain };
 struct Product {
   Product(const Scenario& scenario, std::int64_t in, std::int64_t out)
       : casts(scenario.casts),
+        casts_unstored(scenario.casts_unstored),
         x(scenario.cast_activation(in)),
         grad_y(scenario.cast_activation(out)),
         plain_x(scenario.plain(in)),
@@ -48,14 +49,21 @@ struct Product {
     node.stash += stash;
     node.kept_stash += kept_stash;
   }
-  Course forward(Run run = Run::kSaving) const {
+  /// What a norm or an activation makes for this product: eight bits at once, or what make_operand() casts.
+  Course make_input() const { return take(casts_unstored ? x.both : plain_x); }
+  /// From there to the operand.
+  Course make_operand() const { return casts && !casts_unstored ? x.course() + give(plain_x) : Course{}; }
+  /// From the operand.
+  Course multiply(Run run = Run::kSaving) const {
     const Bytes transposed = run == Run::kSaving ? transposed_in_forward : transposed_when_recorded;
     const Course replaced = give(run == Run::kRecordedAgain ? kept_stash : 0);
-    return x.course() + take(transposed) + replaced + copy.course() + take(plain_y) + give(x.both - x.kept);
+    return take(transposed) + replaced + copy.course() + take(plain_y) + give(x.both - x.kept);
   }
-  /// From a plain input that nobody else needs.
-  Course forward_consuming(Run run = Run::kSaving) const { return forward(run) + give(casts ? plain_x : 0); }
-  /// What forward_consuming() leaves for backward, but for the copy of the weight.
+  /// From an input that is there and stays.
+  Course forward(Run run = Run::kSaving) const { return x.course() + multiply(run); }
+  /// From the operand's making on.
+  Course forward_making(Run run = Run::kSaving) const { return make_input() + make_operand() + multiply(run); }
+  /// What forward_making() leaves for backward, but for the copy of the weight.
   Bytes saved_x() const { return casts ? x.kept : plain_x; }
   Course backward(bool consuming = true) const {
     const Course gradient_goes = give(consuming ? plain_y : 0);
@@ -64,7 +72,7 @@ struct Product {
     return take(bias.whole) + grad_y.course() + gradient_goes + products + give(grad_y.both);
   }
 
-  bool casts;
+  bool casts, casts_unstored;
   Cast x, grad_y;
   Bytes plain_x, plain_y;
   ParameterNumbers weight;
@@ -84,7 +92,8 @@ struct Norm {
         gradients(scenario.form.norm_parameters * scenario.hidden * scenario.element),
         statistics(scenario.form.norm_statistics * scenario.tokens * kF32) {}
 
-  Course forward() const { return take(y + statistics); }
+  /// Beside its result.
+  Course forward() const { return take(statistics); }
   Course backward() const { return take(y) + take(gradients) + give(y); }
 
   Bytes y;
@@ -126,10 +135,10 @@ Node norm_linear(const Scenario& scenario, std::int64_t out) {
   node.saved = norm.statistics + product.saved_x() + product.copy.both;
   node.parameters = norm.parameters;
   product.add_to(node);
-  node.forward = norm.forward() + product.forward_consuming();
+  node.forward = norm.forward() + product.forward_making();
   node.backward = product.backward() + norm.backward();
   set_recorded(node, scenario.decisions.module_shells, product.copy.both, node.saved,
-               [&](Run run) { return take(product.stash) + norm.forward() + product.forward_consuming(run); });
+               [&](Run run) { return take(product.stash) + norm.forward() + product.forward_making(run); });
   return node;
 }
 
@@ -164,10 +173,10 @@ Node norm_mlp(const Scenario& scenario) {
   const Product &fc1 = mlp.fc1, &fc2 = mlp.fc2;
   Node node = mlp.node();
   node.saved = mlp.norm.statistics + fc1.saved_x() + fc1.copy.both + fc1.plain_y + fc2.saved_x() + fc2.copy.both;
-  const auto first = [&](Run run) { return mlp.norm.forward() + fc1.forward_consuming(run) + take(fc2.plain_x); };
-  node.forward = first(Run::kSaving) + fc2.forward_consuming();
-  set_recorded(node, scenario.decisions.module_shells, fc1.copy.both + fc2.copy.both, node.saved,
-               [&](Run run) { return take(fc1.stash) + first(run) + take(fc2.stash) + fc2.forward_consuming(run); });
+  node.forward = mlp.norm.forward() + fc1.forward_making() + fc2.forward_making();
+  set_recorded(node, scenario.decisions.module_shells, fc1.copy.both + fc2.copy.both, node.saved, [&](Run run) {
+    return take(fc1.stash) + mlp.norm.forward() + fc1.forward_making(run) + take(fc2.stash) + fc2.forward_making(run);
+  });
   return node;
 }
 
@@ -176,16 +185,17 @@ Node norm_mlp(const Scenario& scenario) {
 Node fused_mlp(const Scenario& scenario) {
   const Mlp mlp(scenario);
   const Product &fc1 = mlp.fc1, &fc2 = mlp.fc2;
-  const auto product = [](const Product& of, Run run) { return of.forward(run) + give(of.copy.both - of.copy.kept); };
-  const auto consumed = [](const Product& of) { return give(of.casts ? of.plain_x : 0); };
-  const auto forgotten = [](const Product& of) { return give(of.x.kept + of.copy.kept) + give(of.plain_x); };
+  const auto product = [](const Product& of, Run run) {
+    return of.make_operand() + of.multiply(run) + give(of.copy.both - of.copy.kept);
+  };
+  const auto forgotten = [](const Product& of) { return give(of.saved_x() + of.copy.kept); };
   Node node = mlp.node();
   node.saved = mlp.norm.statistics + fc1.saved_x() + fc1.copy.kept + fc1.plain_y + fc2.saved_x() + fc2.copy.kept;
-  node.forward = mlp.norm.forward() + product(fc1, Run::kSaving) + consumed(fc1) + take(fc2.plain_x) +
-                 product(fc2, Run::kSaving) + consumed(fc2);
+  node.forward = mlp.norm.forward() + fc1.make_input() + product(fc1, Run::kSaving) + fc2.make_input() +
+                 product(fc2, Run::kSaving);
   set_recorded(node, scenario.decisions.fuser_shells, fc1.copy.kept + fc2.copy.kept, 0, [&](Run run) {
-    return mlp.norm.forward() + give(mlp.norm.statistics) + take(fc1.stash) + product(fc1, run) + forgotten(fc1) +
-           take(fc2.plain_x) + give(fc1.plain_y) + take(fc2.stash) + product(fc2, run) + forgotten(fc2);
+    return take(fc1.stash) + mlp.norm.forward() + fc1.make_input() + give(mlp.norm.statistics) + product(fc1, run) +
+           forgotten(fc1) + take(fc2.stash) + fc2.make_input() + give(fc1.plain_y) + product(fc2, run) + forgotten(fc2);
   });
   return node;
 }

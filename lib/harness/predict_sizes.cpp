@@ -149,6 +149,8 @@ Scenario::Scenario(const CellConfig& cell, Arm arm)
       any_orientation(row_called(cell.arch, kArchs, "arch").any_orientation),
       casts(recipe.activation_scales != nullptr),
       casts_attention(recipe.attention.casts && cell.training.fp8_attention),
+      // A scale must be known beforehand; blocks would do if one half were enough.
+      casts_unstored(recipe.histories && cell.training.fused_quantize),
       casts_weights(casts && cell.training.quantized_weights),
       fused_mlp(cell.model.op_fuser == "mlp"),
       dropout(static_cast<float>(cell.model.dropout) > 0.0f),

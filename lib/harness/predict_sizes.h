@@ -125,6 +125,7 @@ struct Scenario {
   bool any_orientation;  ///< products read a per-tensor matrix either way round
   bool casts;            ///< products' operands
   bool casts_attention;
+  bool casts_unstored;  ///< what norms and activations hand to products is never there in high precision
   bool casts_weights;  ///< for good: they live in eight bits
   bool fused_mlp;
   bool dropout;

@@ -45,6 +45,7 @@ ModelOptions model_options(const CellConfig& cell) {
           .dtype = training_dtype(cell.training.param_dtype),
           .checkpoint_layers = cell.training.checkpoint == "full",
           .eight_bit_weights = cell.training.quantized_weights,
+          .fused_quantize = cell.training.fused_quantize,
           .deferred_init = defers_init(cell)};
 }
 

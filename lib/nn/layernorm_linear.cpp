@@ -27,9 +27,8 @@ class LayerNormLinearNode final : public ModuleNode {
 }  // namespace
 
 Variable LayerNormLinear::forward(Runtime& runtime, const Variable& x) {
-  NormOutputs normed = norm_.forward(runtime, x.value);
-  LinearCore::Forward result = core_.forward(runtime, normed.y);
-  normed.y = {};
+  NormCore::Forward normed = norm_.forward(runtime, x.value, core_.begin_forward(runtime));
+  LinearCore::Forward result = core_.forward(runtime, std::move(normed.y));
   const auto node = std::make_shared<LayerNormLinearNode>(runtime, x.producer, norm_, core_);
   node->save_norm(norm_, x.value, normed);
   node->save_activation("norm_out", result.x);

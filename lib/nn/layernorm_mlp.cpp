@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "nn/saving.h"
-#include "ops/activation.h"
 
 namespace fp8lab {
 namespace {
@@ -14,7 +13,7 @@ class LayerNormMlpNode final : public ModuleNode {
     NormCore& norm;
     LinearCore& fc1;
     LinearCore& fc2;
-    ActivationKind activation;
+    const ActivationCore& activation;
   };
 
   LayerNormMlpNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, const Parts& parts)
@@ -24,8 +23,7 @@ class LayerNormMlpNode final : public ModuleNode {
     Restored saved = restore();
     const std::size_t first = norm_entries(parts_.norm);  // norm_out, W1, activation input, activation output, W2
     Tensor grad_activation = parts_.fc2.backward(runtime(), std::move(grad), saved, first + 3, first + 4);
-    Tensor grad_fc1 = activation_backward(device(), parts_.activation, grad_activation, saved.tensor(first + 2),
-                                          runtime().workspace(name()));
+    Tensor grad_fc1 = parts_.activation.backward(runtime(), grad_activation, saved.tensor(first + 2));
     grad_activation = {};
     const Tensor grad_norm = parts_.fc1.backward(runtime(), std::move(grad_fc1), saved, first, first + 1);
     return {parts_.norm.backward(runtime(), grad_norm, norm_saved(saved, parts_.norm, 0))};
@@ -39,17 +37,15 @@ class LayerNormMlpNode final : public ModuleNode {
 
 LayerNormMlp::LayerNormMlp(Build& build, const std::string& name, const LayerConfig& config)
     : name_(name),
-      activation_(config.form.activation),
+      activation_(name, config.form.activation),
       norm_(build, name + ".norm", config.form.norm, config.hidden),
       fc1_(build, name + ".fc1", {.in = config.hidden, .out = config.activation_inputs(), .bias = config.form.bias}),
       fc2_(build, name + ".fc2", {.in = config.ffn, .out = config.hidden, .bias = config.form.bias}) {}
 
 Variable LayerNormMlp::forward(Runtime& runtime, const Variable& x) {
-  NormOutputs normed = norm_.forward(runtime, x.value);
-  LinearCore::Forward fc1 = fc1_.forward(runtime, normed.y);
-  normed.y = {};
-  const Tensor activated = activation_forward(runtime.device, activation_, fc1.y, runtime.workspace(name_));
-  LinearCore::Forward fc2 = fc2_.forward(runtime, activated);
+  NormCore::Forward normed = norm_.forward(runtime, x.value, fc1_.begin_forward(runtime));
+  LinearCore::Forward fc1 = fc1_.forward(runtime, std::move(normed.y));
+  LinearCore::Forward fc2 = fc2_.forward(runtime, activation_.forward(runtime, fc1.y, fc2_.begin_forward(runtime)));
 
   const auto node = std::make_shared<LayerNormMlpNode>(
       runtime, name_, x.producer,

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "nn/activation_core.h"
 #include "nn/layer_config.h"
 #include "nn/linear_core.h"
 #include "nn/module.h"
@@ -18,7 +19,7 @@ class LayerNormMlp final : public Module {
 
  private:
   std::string name_;
-  ActivationKind activation_;
+  ActivationCore activation_;
   NormCore norm_;
   LinearCore fc1_;
   LinearCore fc2_;

@@ -24,7 +24,8 @@ class LinearNode final : public ModuleNode {
 }  // namespace
 
 Variable Linear::forward(Runtime& runtime, const Variable& x) {
-  LinearCore::Forward result = core_.forward(runtime, x.value);
+  core_.begin_forward(runtime);
+  LinearCore::Forward result = core_.forward(runtime, {.plain = x.value, .quantized = {}});
   const auto node = std::make_shared<LinearNode>(runtime, x.producer, core_);
   node->save_activation("x", result.x);
   node->save_weight("weight", std::move(result.copy));

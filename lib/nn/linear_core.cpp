@@ -20,6 +20,7 @@ enum BackwardRole { kGradOutput };
 LinearCore::LinearCore(Build& build, const std::string& name, const LinearShape& shape)
     : name_(name),
       recipe_(build.recipe),
+      fused_quantize_(build.fused_quantize),
       forward_scales_(build, name + " forward", {build.recipe.activation, build.recipe.weight}, build.recipe.delayed,
                       true),
       backward_scales_(build, name + " backward", {build.recipe.gradient}, build.recipe.delayed, false),
@@ -34,8 +35,8 @@ Quantizer LinearCore::quantizer(Runtime& runtime, const RoleScales& scales, int 
   return quantizer;
 }
 
-Operand LinearCore::quantize_role(Runtime& runtime, const RoleScales& scales, int role, const Tensor& value) const {
-  if (!recipe_.quantized) return {.plain = value, .quantized = {}};
+Operand LinearCore::quantize_role(Runtime& runtime, const RoleScales& scales, int role, Tensor value) const {
+  if (!recipe_.quantized) return {.plain = std::move(value), .quantized = {}};
   return {.plain = {}, .quantized = quantize(runtime.device, value, quantizer(runtime, scales, role))};
 }
 
@@ -75,15 +76,22 @@ OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std
   return columnwise_of(weight_->value);
 }
 
-LinearCore::Forward LinearCore::forward(Runtime& runtime, const Tensor& x) {
+OperandCast LinearCore::begin_forward(Runtime& runtime) {
   forward_scales_.begin_forward(runtime);
+  if (!recipe_.quantized || !fused_quantize_) return {};
+  Quantizer cast = quantizer(runtime, forward_scales_, kInput);
+  if (!casts_unstored(cast)) return {};
+  return cast;
+}
+
+LinearCore::Forward LinearCore::forward(Runtime& runtime, Operand x) {
   Forward result;
-  result.x = quantize_role(runtime, forward_scales_, kInput, x);
+  result.x = x.is_quantized() ? std::move(x) : quantize_role(runtime, forward_scales_, kInput, std::move(x.plain));
   const OperandView weight = weight_rowwise(runtime, result.copy);
   result.y = gemm(runtime.device, {.a = result.x.rowwise(),
                                    .b = weight,
                                    .bias = bias_ ? &bias_->value : nullptr,
-                                   .out_dtype = x.dtype(),
+                                   .out_dtype = weight_->spec.dtype,
                                    .holder = runtime.in_flight(name_),
                                    .fast_accumulation = true});
   forward_scales_.end_forward();
@@ -95,8 +103,7 @@ Tensor LinearCore::backward(Runtime& runtime, Tensor grad_y, Restored& saved, st
   Device& device = runtime.device;
   const DType dtype = grad_y.dtype();
   if (bias_) bias_->accumulate(device, column_sum(device, grad_y, dtype, bias_->grad_holder));
-  const Operand grad = quantize_role(runtime, backward_scales_, kGradOutput, grad_y);
-  if (grad.is_quantized()) grad_y = {};
+  const Operand grad = quantize_role(runtime, backward_scales_, kGradOutput, std::move(grad_y));
   Tensor grad_x = gemm(device, {.a = grad.rowwise(),
                                 .b = weight_columnwise(runtime, saved, weight),
                                 .out_dtype = dtype,

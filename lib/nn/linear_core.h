@@ -32,7 +32,12 @@ class LinearCore {
     std::optional<QuantizedTensor>
         copy;  ///< of the weight, quantized for this pass; absent where the parameter itself was read
   };
-  Forward forward(Runtime& runtime, const Tensor& x);
+  /// Begins a pass, before its input is made. Says how whoever makes that casts it for this product without storing it;
+  /// absent where nothing is cast, or where the cast needs the values first: a scale from the tensor's own amax, blocks
+  /// along both sides.
+  OperandCast begin_forward(Runtime& runtime);
+  /// `x` cast as begin_forward() said, or stored; a stored one that is cast here goes with it.
+  Forward forward(Runtime& runtime, Operand x);
 
   /// Returns the gradient of x; the parameters take theirs. Entry `x` of `saved` is the operand of forward, entry `weight` its copy
   /// of the weight, or nothing: then the parameter itself is read, so that what saves nothing for it keeps nothing alive.
@@ -49,10 +54,11 @@ class LinearCore {
   /// Gives an eight-bit weight this module's own quantizer, which knows nothing of shards.
   void replace_quantizer(Runtime& runtime);
   Quantizer quantizer(Runtime& runtime, const RoleScales& scales, int role) const;
-  Operand quantize_role(Runtime& runtime, const RoleScales& scales, int role, const Tensor& value) const;
+  Operand quantize_role(Runtime& runtime, const RoleScales& scales, int role, Tensor value) const;
 
   std::string name_;
   const Recipe& recipe_;
+  bool fused_quantize_;
   RoleScales forward_scales_;
   RoleScales backward_scales_;
   std::unique_ptr<Parameter> weight_;

@@ -34,6 +34,7 @@ Model::Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options
               .registry = registry_,
               .dtype = options.dtype,
               .eight_bit_weights = options.eight_bit_weights,
+              .fused_quantize = options.fused_quantize,
               .deferred_init = options.deferred_init};
   const LayerRow& row = layer_row(options.layer);
   for (std::int64_t i = 0; i < options.layers; ++i) {

@@ -9,13 +9,19 @@ NormCore::NormCore(Build& build, const std::string& name, NormKind kind, std::in
   if (kind == NormKind::kLayerNorm) beta_ = make_parameter(build, name + ".beta", {columns}, Init::kZeros);
 }
 
-NormOutputs NormCore::forward(Runtime& runtime, const Tensor& x) {
-  return norm_forward(runtime.device, {.kind = kind_,
-                                       .x = x,
-                                       .gamma = gamma_->value,
-                                       .beta = beta_ ? beta_->value : Tensor(),
-                                       .y_holder = runtime.workspace(name_),
-                                       .statistics_holder = runtime.workspace(name_)});
+NormCore::Forward NormCore::forward(Runtime& runtime, const Tensor& x, const OperandCast& cast) {
+  const NormInputs inputs{.kind = kind_,
+                          .x = x,
+                          .gamma = gamma_->value,
+                          .beta = beta_ ? beta_->value : Tensor(),
+                          .y_holder = runtime.workspace(name_),
+                          .statistics_holder = runtime.workspace(name_)};
+  if (cast) {
+    NormQuantizedOutputs made = norm_quantize(runtime.device, inputs, *cast);
+    return {.y = {.plain = {}, .quantized = std::move(made.y)}, .mean = std::move(made.mean), .rstd = std::move(made.rstd)};
+  }
+  NormOutputs made = norm_forward(runtime.device, inputs);
+  return {.y = {.plain = std::move(made.y), .quantized = {}}, .mean = std::move(made.mean), .rstd = std::move(made.rstd)};
 }
 
 Tensor NormCore::backward(Runtime& runtime, const Tensor& grad_y, const Saved& saved) {

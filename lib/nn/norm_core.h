@@ -6,6 +6,7 @@
 #include "autograd/node.h"
 #include "nn/build.h"
 #include "nn/layer_config.h"
+#include "nn/operand.h"
 #include "ops/norm.h"
 
 namespace fp8lab {
@@ -15,7 +16,12 @@ class NormCore {
  public:
   NormCore(Build& build, const std::string& name, NormKind kind, std::int64_t columns);
 
-  NormOutputs forward(Runtime& runtime, const Tensor& x);
+  struct Forward {
+    Operand y;
+    Tensor mean;  ///< absent for RMSNorm
+    Tensor rstd;
+  };
+  Forward forward(Runtime& runtime, const Tensor& x, const OperandCast& cast);
 
   struct Saved {
     Tensor x;

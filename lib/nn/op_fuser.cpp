@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "nn/activation_core.h"
 #include "nn/saving.h"
-#include "ops/activation.h"
 
 namespace fp8lab {
 
@@ -33,9 +33,9 @@ class NormOp final : public FusibleOp {
  public:
   NormOp(Build& build, const std::string& name, NormKind kind, std::int64_t columns) : norm_(build, name, kind, columns) {}
 
-  Tensor forward(Runtime& runtime, ChainNode& node, Tensor x) override {
-    NormOutputs outputs = norm_.forward(runtime, x);
-    node.save_norm(norm_, x, outputs);
+  Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandCast& next) override {
+    NormCore::Forward outputs = norm_.forward(runtime, x.plain, next);
+    node.save_norm(norm_, x.plain, outputs);
     return std::move(outputs.y);
   }
   Tensor backward(Runtime& runtime, Restored& saved, std::size_t first, Tensor grad) override {
@@ -52,12 +52,13 @@ class BasicLinearOp final : public FusibleOp {
  public:
   BasicLinearOp(Build& build, const std::string& name, const LinearShape& shape) : core_(build, name, shape) {}
 
-  Tensor forward(Runtime& runtime, ChainNode& node, Tensor x) override {
-    LinearCore::Forward result = core_.forward(runtime, x);
+  OperandCast begin_forward(Runtime& runtime) override { return core_.begin_forward(runtime); }
+  Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandCast&) override {
+    LinearCore::Forward result = core_.forward(runtime, std::move(x));
     if (result.copy) keep_for_backward(*result.copy);
     node.save_storage(core_.name() + ".x", std::move(result.x));
     node.save_weight(core_.name() + ".weight", std::move(result.copy));
-    return std::move(result.y);
+    return {.plain = std::move(result.y), .quantized = {}};
   }
   Tensor backward(Runtime& runtime, Restored& saved, std::size_t first, Tensor grad) override {
     Tensor grad_x = core_.backward(runtime, std::move(grad), saved, first, first + 1);
@@ -71,32 +72,34 @@ class BasicLinearOp final : public FusibleOp {
 
 class ActivationOp final : public FusibleOp {
  public:
-  ActivationOp(std::string name, ActivationKind kind) : name_(std::move(name)), kind_(kind) {}
+  ActivationOp(const std::string& name, ActivationKind kind) : input_name_(name + ".x"), activation_(name, kind) {}
 
-  Tensor forward(Runtime& runtime, ChainNode& node, Tensor x) override {
-    node.save(name_ + ".x", x);
-    return activation_forward(runtime.device, kind_, x, runtime.workspace(name_));
+  Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandCast& next) override {
+    node.save(input_name_, x.plain);
+    return activation_.forward(runtime, x.plain, next);
   }
   Tensor backward(Runtime& runtime, Restored& saved, std::size_t first, Tensor grad) override {
-    return activation_backward(runtime.device, kind_, grad, saved.tensor(first), runtime.workspace(name_));
+    return activation_.backward(runtime, grad, saved.tensor(first));
   }
 
  private:
-  std::string name_;
-  ActivationKind kind_;
+  std::string input_name_;
+  ActivationCore activation_;
 };
 
 }  // namespace
 
 Variable OpFuser::forward(Runtime& runtime, const Variable& x) {
   const auto node = std::make_shared<ChainNode>(runtime, name_, x.producer, ops_);
-  Tensor value = x.value;
-  for (const auto& op : ops_) {
+  Operand value{.plain = x.value, .quantized = {}};
+  ops_.front()->begin_forward(runtime);
+  for (std::size_t i = 0; i < ops_.size(); ++i) {
     node->begin_op();
-    value = op->forward(runtime, *node, std::move(value));
+    const OperandCast next = i + 1 < ops_.size() ? ops_[i + 1]->begin_forward(runtime) : OperandCast{};
+    value = ops_[i]->forward(runtime, *node, std::move(value), next);
   }
-  value.rename(runtime.in_flight(name_));
-  return {std::move(value), node};
+  value.plain.rename(runtime.in_flight(name_));
+  return {std::move(value.plain), node};
 }
 
 std::unique_ptr<Module> make_fused_mlp(Build& build, const std::string& name, const LayerConfig& config) {

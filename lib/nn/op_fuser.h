@@ -18,7 +18,9 @@ class ChainNode;
 class FusibleOp {
  public:
   virtual ~FusibleOp() = default;
-  virtual Tensor forward(Runtime& runtime, ChainNode& node, Tensor x) = 0;
+  /// Before the operation ahead of it runs: how that one casts what it hands over, where this one wants it cast.
+  virtual OperandCast begin_forward(Runtime&) { return {}; }
+  virtual Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandCast& next) = 0;
   virtual Tensor backward(Runtime& runtime, Restored& saved, std::size_t first, Tensor grad) = 0;
 };
 

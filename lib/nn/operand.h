@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "autograd/node.h"
 #include "nn/role_scales.h"
 #include "tensor/quantized_tensor.h"
@@ -15,6 +17,9 @@ struct Operand {
   OperandView rowwise() const { return is_quantized() ? quantized.rowwise_operand() : plain.operand(); }
   OperandView columnwise(const ArchProfile& arch) const;
 };
+
+/// How whoever makes a product's operand casts it as it makes it; absent where the operand is to be stored as it is.
+using OperandCast = std::optional<Quantizer>;
 
 /// True where products in backward can read a row-wise matrix of this format the other way round, so that no column-wise half is made.
 inline bool reads_rowwise_transposed(const ArchProfile& arch, const QuantFormat& format) {

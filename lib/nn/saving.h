@@ -38,7 +38,7 @@ class ModuleNode : public Node {
     else
       save_nothing();
   }
-  void save_norm(const NormCore& norm, const Tensor& x, const NormOutputs& outputs) {
+  void save_norm(const NormCore& norm, const Tensor& x, const NormCore::Forward& outputs) {
     save("x", x);
     if (norm.has_mean()) save("mean", outputs.mean);
     save("rstd", outputs.rstd);

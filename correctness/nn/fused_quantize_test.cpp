@@ -1,0 +1,165 @@
+// Norms and activations that cast their results as they make them, beside the same that store them first: every bit that leaves
+// a layer, every bit that backward reads, and every amax.
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "nn/activation_core.h"
+#include "nn/layer_cases.h"
+#include "nn/linear_core.h"
+#include "nn/norm_core.h"
+#include "reference/compare.h"
+#include "reference/test_data.h"
+#include "support/dense.h"
+#include "support/test_device.h"
+
+namespace fp8lab {
+namespace {
+
+using nn_test::Layer;
+using support::LayerRun;
+using support::LayerStep;
+
+constexpr const char* kRecipes[] = {"bf16", "delayed", "current", "block", "mxfp8"};
+constexpr const char* kArchs[] = {"hopper", "blackwell"};
+// Rows of 256 in 16 bits are what a card's one-pass kernels take; those of 384, and f32, take another way there.
+constexpr std::int64_t kTokens = 128, kHidden = 256, kFfn = 384;
+
+using Bytes = std::map<std::string, std::vector<std::byte>>;
+
+/// Two products, one behind a norm and one behind an activation, with parameters that matter.
+class Chain {
+ public:
+  Chain(std::string_view recipe, std::string_view arch, std::string_view form, DType dtype, bool fused)
+      : device_(support::open_poisoned_device(arch)),
+        recipe_(make_recipe(recipe)),
+        build_{.runtime = runtime_, .recipe = recipe_, .registry = registry_, .dtype = dtype, .fused_quantize = fused},
+        form_(layer_form(form)),
+        norm_(build_, "norm", form_.norm, kHidden),
+        fc1_(build_, "fc1", {.in = kHidden, .out = inner(), .bias = form_.bias}),
+        activation_("activation", form_.activation),
+        fc2_(build_, "fc2", {.in = kFfn, .out = kHidden, .bias = form_.bias}) {
+    for (const Parameter* parameter : registry_.parameters)
+      device_->write(parameter->value, reference::gaussian_values(parameter->value.numel(), stream_of(parameter->name), 0.3));
+  }
+
+  /// Whether the first product has its input cast by who makes it, and the second one.
+  std::pair<bool, bool> casts_unstored() {
+    return {fc1_.begin_forward(runtime_).has_value(), fc2_.begin_forward(runtime_).has_value()};
+  }
+
+  /// All that comes out of a forward, and all that backward would read. Inputs grow, so that scales change.
+  Bytes step(int index) {
+    const Tensor x = support::make_tensor(*device_, {kTokens, kHidden}, build_.dtype,
+                                          reference::gaussian_values(kTokens * kHidden, 5 + index, 1.0 + 2.0 * index));
+    NormCore::Forward normed = norm_.forward(runtime_, x, fc1_.begin_forward(runtime_));
+    LinearCore::Forward first = fc1_.forward(runtime_, std::move(normed.y));
+    LinearCore::Forward second = fc2_.forward(runtime_, activation_.forward(runtime_, first.y, fc2_.begin_forward(runtime_)));
+    Bytes bytes;
+    add(bytes, "mean", normed.mean);
+    add(bytes, "rstd", normed.rstd);
+    add(bytes, "fc1", first);
+    add(bytes, "fc2", second);
+    for (const RoleScales* scales : registry_.forward_scales) {
+      const Tensor amaxes = scales->delayed()->amaxes();
+      add(bytes, "amaxes " + std::to_string(bytes.size()), amaxes.reshaped(Shape{amaxes.numel()}));
+    }
+    update_scales(runtime_, registry_.forward_scales, nullptr);
+    return bytes;
+  }
+
+ private:
+  std::int64_t inner() const { return form_.activation == ActivationKind::kSwiglu ? 2 * kFfn : kFfn; }
+  void add(Bytes& bytes, const std::string& name, const Tensor& tensor) {
+    if (tensor) bytes[name] = device_->read_bytes(tensor);
+  }
+  void add(Bytes& bytes, const std::string& name, const QuantizedTensor& tensor) {
+    add(bytes, name + " row-wise codes", tensor.rowwise().codes);
+    add(bytes, name + " row-wise scales", tensor.rowwise().scale_inv);
+    add(bytes, name + " column-wise codes", tensor.columnwise().codes);
+    add(bytes, name + " column-wise scales", tensor.columnwise().scale_inv);
+  }
+  void add(Bytes& bytes, const std::string& name, const LinearCore::Forward& result) {
+    add(bytes, name + " y", result.y);
+    add(bytes, name + " x", result.x.plain);
+    add(bytes, name + " x", result.x.quantized);
+    if (result.copy) add(bytes, name + " weight", *result.copy);
+  }
+
+  std::unique_ptr<Device> device_;
+  Runtime runtime_{.device = *device_, .behaviors = {}};
+  Recipe recipe_;
+  Registry registry_;
+  Build build_;
+  LayerForm form_;
+  NormCore norm_;
+  LinearCore fc1_;
+  ActivationCore activation_;
+  LinearCore fc2_;
+};
+
+TEST(FusedQuantize, IsDoneWhereTheScaleIsKnown) {
+  for (const char* recipe : kRecipes)
+    for (const char* arch : kArchs)
+      for (const bool fused : {true, false}) {
+        const bool known = fused && std::string_view(recipe) == "delayed";
+        EXPECT_EQ(Chain(recipe, arch, "gpt", DType::kBF16, fused).casts_unstored(), std::pair(known, known))
+            << recipe << " on " << arch;
+      }
+}
+
+TEST(FusedQuantize, LeavesTheBytesThatAreSavedForBackward) {
+  for (const char* recipe : kRecipes)
+    for (const char* arch : kArchs)
+      for (const char* form : {"gpt", "llama"})
+        for (const DType dtype : {DType::kBF16, DType::kF32}) {
+          Chain fused(recipe, arch, form, dtype, true), stored(recipe, arch, form, dtype, false);
+          for (int step = 0; step < 3; ++step) {
+            const Bytes made = fused.step(step), expected = stored.step(step);
+            ASSERT_EQ(made.size(), expected.size());
+            for (const auto& [name, bytes] : expected)
+              EXPECT_TRUE(made.contains(name) && made.at(name) == bytes)
+                  << name << " of step " << step << ", " << recipe << " on " << arch << ", " << form;
+          }
+        }
+}
+
+class FusedQuantizeLayers : public ::testing::TestWithParam<std::tuple<Layer, const char*>> {};
+
+TEST_P(FusedQuantizeLayers, GiveTheSameBits) {
+  const auto& [layer, recipe] = GetParam();
+  for (const char* arch : kArchs) {
+    support::LayerCase both = nn_test::make_case(layer, nn_test::block_config(layer), DType::kBF16);
+    both.recipe = recipe;
+    both.arch = arch;
+    both.input_scale = 1.0;
+    LayerRun fused(both);
+    both.model.fused_quantize = false;
+    LayerRun stored(both);
+    for (int step = 0; step < 3; ++step) {
+      const LayerStep made = fused.step(), expected = stored.step();
+      EXPECT_EQ(made.loss, expected.loss) << arch;
+      EXPECT_TRUE(reference::bitwise_equal(made.output, expected.output)) << arch;
+      EXPECT_TRUE(reference::bitwise_equal(made.input_gradient, expected.input_gradient)) << arch;
+      for (const auto& [name, gradient] : expected.gradients)
+        EXPECT_TRUE(reference::bitwise_equal(made.gradients.at(name), gradient)) << name << " on " << arch;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FusedQuantizeLayers,
+                         ::testing::Combine(::testing::ValuesIn(nn_test::kLayers), ::testing::ValuesIn(kRecipes)),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param).name) + "_" + std::get<1>(test.param);
+                         });
+
+}  // namespace
+}  // namespace fp8lab
