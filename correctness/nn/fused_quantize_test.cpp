@@ -29,7 +29,6 @@ using support::LayerRun;
 using support::LayerStep;
 
 constexpr const char* kRecipes[] = {"bf16", "delayed", "current", "block", "mxfp8"};
-constexpr const char* kArchs[] = {"hopper", "blackwell"};
 // Rows of 256 in 16 bits are what a card's one-pass kernels take; those of 384, and f32, take another way there.
 constexpr std::int64_t kTokens = 128, kHidden = 256, kFfn = 384;
 
@@ -108,7 +107,7 @@ class Chain {
 
 TEST(FusedQuantize, IsDoneWhereTheScaleIsKnown) {
   for (const char* recipe : kRecipes)
-    for (const char* arch : kArchs)
+    for (const std::string_view arch : support::test_archs())
       for (const bool fused : {true, false}) {
         const bool known = fused && std::string_view(recipe) == "delayed";
         EXPECT_EQ(Chain(recipe, arch, "gpt", DType::kBF16, fused).casts_unstored(), std::pair(known, known))
@@ -118,7 +117,7 @@ TEST(FusedQuantize, IsDoneWhereTheScaleIsKnown) {
 
 TEST(FusedQuantize, LeavesTheBytesThatAreSavedForBackward) {
   for (const char* recipe : kRecipes)
-    for (const char* arch : kArchs)
+    for (const std::string_view arch : support::test_archs())
       for (const char* form : {"gpt", "llama"})
         for (const DType dtype : {DType::kBF16, DType::kF32}) {
           Chain fused(recipe, arch, form, dtype, true), stored(recipe, arch, form, dtype, false);
@@ -136,7 +135,7 @@ class FusedQuantizeLayers : public ::testing::TestWithParam<std::tuple<Layer, co
 
 TEST_P(FusedQuantizeLayers, GiveTheSameBits) {
   const auto& [layer, recipe] = GetParam();
-  for (const char* arch : kArchs) {
+  for (const std::string_view arch : support::test_archs()) {
     support::LayerCase both = nn_test::make_case(layer, nn_test::block_config(layer), DType::kBF16);
     both.recipe = recipe;
     both.arch = arch;

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "backend/device.h"
 
@@ -13,6 +14,12 @@ namespace fp8lab::support {
 inline std::string_view test_device() {
   const char* const name = std::getenv("FP8LAB_TEST_DEVICE");
   return name ? name : "cpu";
+}
+
+/// The architectures that it can be opened as.
+inline std::vector<std::string_view> test_archs() {
+  const std::string_view own = device_row(test_device()).own_arch();
+  return own.empty() ? std::vector<std::string_view>{"hopper", "blackwell"} : std::vector{own};
 }
 
 /// Fresh memory holds NaN, so that what a kernel forgot to write cannot pass.
