@@ -59,6 +59,7 @@ void draw_rest(Draw& draw, CellConfig& cell) {
   cell.training.keep_loss = draw.upto(4) > 1;
   cell.training.deferred_init.reset();
   if (is_sharded(cell) && draw.chance()) cell.training.deferred_init = draw.chance();
+  cell.gather_ahead = is_sharded(cell) && draw.chance();
   cell.training.weight_average = draw.upto(4) == 1;
   draw_sizes(draw, cell.training.recipe, cell.model);
   draw_optimizer(draw, cell.training);
@@ -202,6 +203,29 @@ TEST(PredictSharded, TrafficOfOneProduct) {
   refused.mesh = "1";
   EXPECT_EQ(predict(refused, Arm::kAfter).at("traffic.all_gather_payload_bytes"), 2 * 128 * 128.0);
   EXPECT_EQ(predict(refused, Arm::kAfter).at("traffic.all_gather_scale_bytes"), 2 * 4 * 4.0);
+}
+
+// Weights of 64 x 64 in bf16, 8192 B, and eight tokens, 1024 B a matrix. Without, forward is highest at the third layer, above three
+// inputs; ahead, at the second, above two, with the third's weights under way.
+TEST(PredictSharded, AheadHoldsOneMoreLayerAndMovesNoMore) {
+  CellConfig cell = one_product("bf16");
+  cell.model.layers = 3;
+  cell.model.seq = 8;
+  cell.training.optimizer = "adam";
+  const auto wanted = predict(cell, Arm::kAfter);
+  cell.gather_ahead = true;
+  EXPECT_TRUE(agrees(cell, Arm::kAfter));
+  const auto ahead = predict(cell, Arm::kAfter);
+  for (const auto& [name, figure] : wanted) {
+    if (name == "memory.peak_bytes")
+      EXPECT_GE(ahead.at(name), figure);
+    else
+      EXPECT_EQ(ahead.at(name), figure + (name == "memory.forward_peak_bytes" ? 8192.0 - 1024.0 : 0.0)) << name;
+  }
+  cell.model.layers = 1;
+  const auto alone = predict(cell, Arm::kAfter);
+  cell.gather_ahead = false;
+  EXPECT_EQ(alone, predict(cell, Arm::kAfter)) << "a single layer has none before it";
 }
 
 // Replicas sum gradients of 32 rows; Adam shares one amax and one norm.

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <functional>
 #include <future>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "comm/process_groups.h"
 #include "core/check.h"
 #include "harness/measure.h"
+#include "harness/predict.h"
 #include "harness/training_run.h"
 #include "reference/compare.h"
 #include "support/cells.h"
@@ -133,6 +136,42 @@ TEST_P(Ranks, HoldOnMetaWhatTheyHoldOnTheHost) {
       if (!metric.value || name == "memory.reserved_peak_bytes") continue;
       EXPECT_EQ(metric.value, counted.metrics.at(name).value) << mesh << " " << name;
     }
+  }
+}
+
+// The same bytes travel and the same values come out, on a device that computes and on one that does not.
+TEST_P(Ranks, GatherAheadAndSeeTheSame) {
+  CellConfig wanted = cell(2);
+  wanted.model.layers = 3;
+  CellConfig ahead = wanted;
+  ahead.gather_ahead = true;
+  run_ranks("in_process", {.ranks = 2}, [&](ProcessGroup& world) {
+    const auto run = [&](const CellConfig& config) {
+      auto done = std::make_unique<TrainingRun>(config, Behaviors{}, make_recipe(GetParam().recipe),
+                                                TrainingRunOptions{.world = &world});
+      done->keep_values(true);
+      done->run();
+      return done;
+    };
+    const auto one = run(wanted), other = run(ahead);
+    EXPECT_TRUE(reference::bitwise_equal(one->losses(), other->losses()));
+    EXPECT_TRUE(reference::bitwise_equal(one->values().output, other->values().output));
+    ASSERT_FALSE(one->values().weights.empty());
+    for (std::size_t i = 0; i < one->values().weights.size(); ++i) {
+      EXPECT_TRUE(reference::bitwise_equal(one->values().gradients[i], other->values().gradients[i])) << i;
+      EXPECT_TRUE(reference::bitwise_equal(one->values().weights[i], other->values().weights[i])) << i;
+    }
+  });
+  wanted.measure = ahead.measure = {"memory", "traffic"};
+  for (const char* device : {"cpu", "meta"}) {
+    wanted.device = ahead.device = device;
+    const ArmResult one = measure_arm(wanted, Arm::kAfter), other = measure_arm(ahead, Arm::kAfter);
+    EXPECT_EQ(value(other, "traffic.all_gather_bytes"), value(one, "traffic.all_gather_bytes")) << device;
+    EXPECT_EQ(value(other, "traffic.collectives"), value(one, "traffic.collectives")) << device;
+    const std::map<std::string, double> predicted = predict(ahead, Arm::kAfter);
+    for (const char* peak : {"memory.peak_bytes", "memory.forward_peak_bytes"})
+      EXPECT_EQ(value(other, peak), predicted.at(peak)) << device << " " << peak;
+    EXPECT_GT(value(other, "memory.peak_bytes"), value(one, "memory.peak_bytes")) << device;
   }
 }
 

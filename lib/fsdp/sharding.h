@@ -17,7 +17,7 @@ struct ShardingOptions {
   /// Layers, by name ("layers[31]"), for which the opposite holds: the last one is wanted again at once.
   std::vector<std::string> except = {};
   /// Each layer's parameters are gathered while the layer before it computes, in either pass. One more layer's wholes are alive
-  /// then, which the predictions of lib/harness do not know; so scenarios have no key for it.
+  /// then.
   bool gather_ahead = false;
   /// Layers that run their forward again in backward need both halves of their weights there.
   bool checkpoint_layers = false;

@@ -67,6 +67,7 @@ struct CellConfig {
   std::string mesh;                     ///< "4": shards; "2x4": replicas x shards; empty: all ranks shard
   std::optional<std::string> sharding;  ///< none | fsdp; left out: fsdp for several ranks or a mesh
   bool reshard_after_forward = true;    ///< false: gathered weights stay until backward is through
+  bool gather_ahead = false;            ///< a layer's weights are gathered while the one before it computes
   std::string fix;                      ///< a row of the fix table, or empty for a plain cell
   ModelConfig model;
   TrainingConfig training;

@@ -140,6 +140,7 @@ std::vector<Key> make_keys() {
            At<&C::sharding>{}),
       toggle("reshard_after_forward", "false: gathered weights stay until backward is through",
              At<&C::reshard_after_forward>{}),
+      toggle("gather_ahead", "true: a layer's weights are gathered while the one before it computes", At<&C::gather_ahead>{}),
       word("fix", rows_of<&V::fixes>, "fix that the before arm reverts", At<&C::fix>{}),
 
       word("model.layer", rows_of<&V::layers>, "layer that the model repeats", kModel<&M::layer>),

@@ -60,7 +60,7 @@ constexpr std::array kMetrics{
            "fraction of values other than 0 that became 0 when quantized", 1e-4, 0.1},
 
     Metric{"twin.losses_equal", "1", kMore, true,
-           "1 when 16-bit weights that are cast in every step give the same losses, bit for bit"},
+           "1 when 16-bit weights, cast in every step and gathered when wanted, give the same losses, bit for bit"},
 
     Metric{"time.step_ms", "ms", kLess, false, "wall time of a training step"},
     Metric{"time.forward_ms", "ms", kLess, false, "wall time of forward"},

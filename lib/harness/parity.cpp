@@ -175,6 +175,7 @@ void put_gathered_equals_whole(const CellConfig& cell, TrainingRun& fresh, const
   alone.sharding.reset();
   alone.training.deferred_init.reset();
   alone.reshard_after_forward = true;
+  alone.gather_ahead = false;
   TrainingRun whole(alone, Behaviors{}, recipe, {.world = world});
   const std::vector<Stored> expected = stored(whole), seen = stored(fresh);
   std::size_t compared = 0;

@@ -100,16 +100,24 @@ Course LayerAccount::sharded() const {
   return course;
 }
 
-Course LayerAccount::forward(bool in_first_step) const {
-  const Course wholes_go = give(scenario_.sharding.reshards ? forward_gather.wholes + early_transposes_ : 0);
-  return forward_gather.course() + (scenario_.checkpoint ? first_forward(in_first_step) : full_forward()) + wholes_go;
+/// Until a layer's wholes are there. Gathered ahead, they and what they were decoded from came to be in the turn before, unless
+/// this is the first; and the next layer's come to be.
+Course LayerAccount::gathered(const Gather& own, Turn turn) const {
+  if (!scenario_.sharding.ahead) return own.course();
+  return (turn.is_first ? own.course() : give(own.decoded)) + take(turn.is_last ? 0 : own.wholes + own.decoded);
 }
 
-Course LayerAccount::backward(bool is_first) const {
+Course LayerAccount::forward(bool in_first_step, Turn turn) const {
+  const Course wholes_go = give(scenario_.sharding.reshards ? forward_gather.wholes + early_transposes_ : 0);
+  return gathered(forward_gather, turn) + (scenario_.checkpoint ? first_forward(in_first_step) : full_forward()) + wholes_go;
+}
+
+Course LayerAccount::backward(Turn turn) const {
+  const bool is_first = turn.is_last;
   if (!scenario_.sharding.sharded) return backward_of_nodes(is_first, !is_first) + give(is_first ? stream_ : 0);
   // The wholes go before gradients get their shards. Even the first layer hands a gradient to who waits before it.
-  const Gather& gathered = scenario_.sharding.reshards ? backward_gather : forward_gather;
-  return backward_gather.course() + backward_of_nodes(is_first, true) + give(gathered.wholes + transposes_) +
+  const Bytes wholes = scenario_.sharding.reshards ? backward_gather.wholes : forward_gather.wholes;
+  return gathered(backward_gather, turn) + backward_of_nodes(is_first, true) + give(wholes + transposes_) +
          take(gradients) + give(whole_gradients) + give(is_first ? stream_ : 0);
 }
 

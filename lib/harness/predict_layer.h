@@ -6,6 +6,19 @@
 
 namespace fp8lab::closed_form {
 
+/// Where a layer stands among those that a pass comes to; the only one is both.
+struct Turn {
+  bool is_first = false;
+  bool is_last = false;
+};
+
+/// Layers that differ by their turn alone, in the order of a pass.
+template <class CourseOf>
+Course in_turn(std::int64_t layers, const CourseOf& course_of) {
+  if (layers == 1) return course_of(Turn{.is_first = true, .is_last = true});
+  return course_of(Turn{.is_first = true}) + repeat(layers - 2, course_of(Turn{})) + course_of(Turn{.is_last = true});
+}
+
 /// Sums over one layer, and its courses from its input x alive. `scenario` and `layer` outlive it.
 class LayerAccount {
  public:
@@ -18,9 +31,10 @@ class LayerAccount {
   Course sharded() const;
 
   /// To the layer's output and what backward needs of it alive.
-  Course forward(bool in_first_step) const;
-  /// From the gradient of the output to that of the input. The first layer's input stays; its gradient goes.
-  Course backward(bool is_first) const;
+  Course forward(bool in_first_step, Turn turn) const;
+  /// From the gradient of the output to that of the input. The model's first layer, to which this pass comes last, keeps its
+  /// input and lets its gradient go.
+  Course backward(Turn turn) const;
 
   std::vector<ParameterNumbers> parameters;
   bool stops = false;   ///< training cannot go on under this scenario
@@ -35,6 +49,7 @@ class LayerAccount {
   bool keeps_input = false;  ///< until its backward
 
  private:
+  Course gathered(const Gather& own, Turn turn) const;
   Course merged() const;
   Course full_forward() const;
   Course first_forward(bool in_first_step) const;

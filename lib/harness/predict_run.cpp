@@ -59,13 +59,16 @@ Bytes RunAccount::end_of_step() const { return standing_ + optimizer_.state + la
 RunAccount::Step RunAccount::step(bool is_first) const {
   const Bytes old_output = keep_loss_ && !is_first ? stream_ : 0;
   const Bytes old_rest = is_first ? 0 : results() - old_output;
-  const Course first_layer = layer_.forward(is_first);
-  const Course inner_layer = first_layer + give(layer_.keeps_input ? 0 : stream_);
+  // Only the model's own input stays where a layer keeps none.
+  const auto layer_forward = [&](Turn turn) {
+    return layer_.forward(is_first, turn) + give(turn.is_first || layer_.keeps_input ? 0 : stream_);
+  };
+  const auto layer_backward = [&](Turn turn) { return layer_.backward(turn); };
   const Course loss = take(kF32) + give(old_rest);
   const Course loss_backward = take(kF32 + stream_) + give(kF32);
   const Course dropped = give(stream_ + kF32 + layers_ * layer_.retained - results());
-  return {.forward = first_layer + repeat(layers_ - 1, inner_layer) + give(old_output) + loss,
-          .backward = loss_backward + repeat(layers_ - 1, layer_.backward(false)) + layer_.backward(true) + dropped,
+  return {.forward = in_turn(layers_, layer_forward) + give(old_output) + loss,
+          .backward = loss_backward + in_turn(layers_, layer_backward) + dropped,
           .update = (is_first ? optimizer_.first_step : optimizer_.later_step) + give(layers_ * layer_.gradients)};
 }
 

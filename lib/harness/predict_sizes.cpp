@@ -122,6 +122,7 @@ ShardingNumbers sharding_numbers(const CellConfig& cell) {
           .replicas = mesh.replicas,
           .shards = mesh.shards,
           .reshards = cell.reshard_after_forward,
+          .ahead = cell.gather_ahead,
           .deferred = defers_init(cell)};
 }
 

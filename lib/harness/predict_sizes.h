@@ -108,6 +108,7 @@ struct ShardingNumbers {
   bool sharded = false;
   std::int64_t replicas = 1, shards = 1;
   bool reshards = false;  ///< wholes go after forward
+  bool ahead = false;     ///< wholes come while the layer before is at work
   bool deferred = false;  ///< nobody makes a whole first
 };
 

@@ -47,6 +47,8 @@ Broken broken_ranks_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
   if (!cell.reshard_after_forward)
     return BrokenRule{"reshard_after_forward",
                       "nothing is gathered without sharding; remove it, or write `sharding: fsdp`"};
+  if (cell.gather_ahead)
+    return BrokenRule{"gather_ahead", "nothing is gathered without sharding; remove it, or write `sharding: fsdp`"};
   if (defers_init(cell))
     return BrokenRule{"training.deferred_init",
                       "nobody initialises the parameters later without sharding; remove it, or write `sharding: fsdp`"};

@@ -119,6 +119,7 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
     mesh_ = std::make_unique<Mesh>(*world_, MeshShape{.replicas = shape.replicas, .shards = shape.shards});
     sharding_ = std::make_unique<Sharding>(runtime_, model_, *mesh_,
                                            ShardingOptions{.reshard_after_forward = cell.reshard_after_forward,
+                                                           .gather_ahead = cell.gather_ahead,
                                                            .checkpoint_layers = cell.training.checkpoint == "full"});
   }
   optimizer_step_ = make_optimizer(cell.training, model_, mesh_ ? &mesh_->shard_group() : nullptr);

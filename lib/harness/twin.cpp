@@ -20,12 +20,14 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, ProcessGroup* world, ArmResult& result) {
   const Recipe recipe = recipe_of(cell, arm);
-  if (!cell.training.quantized_weights || !recipe.quantized) {
-    put(result.metrics, kLossesEqual, std::nullopt, "no weight is held in eight bits");
+  const bool eight_bits = cell.training.quantized_weights && recipe.quantized;
+  if (!eight_bits && !cell.gather_ahead) {
+    put(result.metrics, kLossesEqual, std::nullopt, "no weight is held in eight bits, and none is gathered ahead");
     return;
   }
   CellConfig config = cell;
   config.training.quantized_weights = false;
+  config.gather_ahead = false;
   TrainingRun twin(config, Behaviors{}, recipe, {.world = world});
   twin.train();
   if (run.losses().empty()) {
