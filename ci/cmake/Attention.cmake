@@ -5,13 +5,15 @@ set(attention_sources
   cuda/attention_general_forward.cu
   cuda/attention_scalars.cu
   cuda/attention_tensor.cpp
-  cuda/attention_widen.cu)
+  cuda/attention_widen.cu
+  cuda/tensor_map.cpp)
 set(attention_libraries "")
 
 # Hopper's own matrix instructions, which no other architecture has and no PTX carries on.
 add_library(fp8lab_hopper OBJECT
   cuda/attention_tensor_backward.cu
-  cuda/attention_tensor_forward.cu)
+  cuda/attention_tensor_forward.cu
+  cuda/attention_tensor_rows.cu)
 set_target_properties(fp8lab_hopper PROPERTIES CUDA_ARCHITECTURES 90a-real)
 target_include_directories(fp8lab_hopper PRIVATE ${PROJECT_SOURCE_DIR}/lib)
 target_link_libraries(fp8lab_hopper PRIVATE fp8lab_settings)

@@ -273,6 +273,47 @@ TEST_F(AttentionOnCardTest, MatrixUnitsDropTheSameEntries) {
   EXPECT_LT(distance(b.v, a.v), 2 * 0x1p-8 / 1.7);
 }
 
+// Tiles that end in every way: of keys, of queries and of both, under the mask and without, in groups and alone, of all results' types.
+TEST_F(AttentionOnCardTest, MatrixUnitsBackwardTakesAnyLength) {
+  constexpr DType kTypes[] = {DType::kBF16, DType::kF32, DType::kF16};
+  int turn = 0;
+  for (const std::int64_t seq : {63, 64, 65, 127, 128, 129, 191, 192, 193, 320, 577})
+    for (const std::int64_t dim : {64, 128})
+      for (const bool causal : {true, false}) {
+        const std::int64_t members = 1 + ++turn % 3;
+        const AttentionShape shape = make_shape(
+            {.seq = seq, .batch = 1 + turn % 2, .heads = 2 * members, .kv_heads = 2, .head_dim = dim, .causal = causal});
+        SCOPED_TRACE(describe(shape, kTypes[turn % 3]));
+        const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
+        const AttentionOutputs out = make_outputs(shape, DType::kBF16);
+        ASSERT_TRUE(forward(general_forward, shape, qkv, out));
+        const BackwardOperands operands{qkv,     {out.o, {}}, gaussian_operand(shape, query_cols(shape), DType::kBF16, 2),
+                                        out.lse, {},          {}};
+        const Gradients expected = backward(general_backward, shape, operands, DType::kF32);
+        const Gradients actual = backward(tensor_backward, shape, operands, kTypes[turn % 3]);
+        const Gradients again = backward(tensor_backward, shape, operands, kTypes[turn % 3]);
+        EXPECT_LT(distance(actual.q, expected.q), 2 * 0x1p-8 / 1.7);
+        EXPECT_LT(distance(actual.k, expected.k), 2 * 0x1p-8 / 1.7);
+        EXPECT_LT(distance(actual.v, expected.v), 2 * 0x1p-8 / 1.7);
+        EXPECT_TRUE(reference::bitwise_equal(actual.q, again.q));
+        EXPECT_TRUE(reference::bitwise_equal(actual.k, again.k));
+        EXPECT_TRUE(reference::bitwise_equal(actual.v, again.v));
+      }
+}
+
+// One position: P is 1, so dV is dO, and no slope is left.
+TEST_F(AttentionOnCardTest, MatrixUnitsBackwardTakesOnePosition) {
+  const AttentionShape shape = make_shape({.seq = 1, .batch = 3, .heads = 2, .kv_heads = 2, .head_dim = 128});
+  const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
+  const AttentionOutputs out = make_outputs(shape, DType::kBF16);
+  ASSERT_TRUE(forward(general_forward, shape, qkv, out));
+  const Operand grad_o = gaussian_operand(shape, query_cols(shape), DType::kBF16, 2);
+  const Gradients actual = backward(tensor_backward, shape, {qkv, {out.o, {}}, grad_o, out.lse, {}, {}}, DType::kBF16);
+  EXPECT_EQ(actual.v, device_.read(grad_o.values));
+  for (const std::vector<float>& grad : {actual.q, actual.k})
+    for (const float x : grad) EXPECT_LE(std::fabs(x), 0x1p-10f);
+}
+
 // cuDNN casts P relative to the running maximum of its row and not to lse: other ties, the same relative error. Against attention of
 // the same codes without a cast of P each leaves 2^-4 / sqrt(3) at most, as does O's own cast; amax as the definition has it.
 TEST_F(AttentionOnCardTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {

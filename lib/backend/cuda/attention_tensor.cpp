@@ -53,9 +53,11 @@ void attention_tensor_forward(const AttentionForwardArgs& args, CudaContext& car
 void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& card) {
   if (args.grad_q.rows == 0) return;
   const AttentionShape& shape = args.shape;
-  const std::int64_t rows = 2 * 4 * shape.batch * shape.heads * shape.seq;
-  Scratch scratch(card.scratch(static_cast<std::size_t>(widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v) +
-                                                        widened_bytes(args.grad_o) + round_up(rows, kAlignment))));
+  const std::int64_t queries = shape.batch * shape.heads * round_up(shape.seq, kBackwardQueries);
+  const std::int64_t rows = queries * 2 * 4, sums = queries * shape.head_dim * 4, turns = queries / kBackwardQueries * 2 * 4;
+  Scratch scratch(card.scratch(static_cast<std::size_t>(
+      widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v) + widened_bytes(args.grad_o) +
+      round_up(rows, kAlignment) + round_up(sums, kAlignment) + round_up(turns, kAlignment) + kAlignment)));
   TensorBackward call{.shape = shape,
                       .q = {},
                       .k = {},
@@ -65,6 +67,9 @@ void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& c
                       .grad_o_codes = args.grad_o,
                       .lse = args.lse,
                       .rows = reinterpret_cast<float*>(scratch.take(rows)),
+                      .grad_q_sums = reinterpret_cast<float*>(scratch.take(sums)),
+                      .turns = reinterpret_cast<unsigned*>(scratch.take(turns)),
+                      .next_job = reinterpret_cast<unsigned*>(scratch.take(4)),
                       .grad_q = args.grad_q,
                       .grad_k = args.grad_k,
                       .grad_v = args.grad_v,

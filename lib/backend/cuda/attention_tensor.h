@@ -23,6 +23,8 @@ struct TensorForward {
   AttentionRole s;
 };
 
+inline constexpr std::int64_t kBackwardQueries = 64;
+
 struct TensorBackward {
   AttentionShape shape;
   WideOperand q;
@@ -32,8 +34,16 @@ struct TensorBackward {
   OperandView o_codes;       ///< as the caller gave them, for `rows`
   OperandView grad_o_codes;
   MatrixView lse;
-  /// Scratch, f32 [batch * heads, seq, 2]: each row's lse in base 2, 0 where it is -inf, and its sum of dO * O.
+  // Scratch, by tiles of kBackwardQueries queries of one head of one sequence.
+  /// f32 [batch * heads, tiles, 2, kBackwardQueries]: what a query's products start at: minus its lse in units of Q K^T, 0 where that
+  /// is infinite and -inf beyond seq; and minus its sum of dO * O in units of dO V^T.
   float* rows = nullptr;
+  /// f32 [batch * heads, tiles, kBackwardQueries * head_dim]: sums of dQ, in the order in which threads hold them.
+  float* grad_q_sums = nullptr;
+  /// [batch * heads, tiles, 2]: how many tiles of keys have been added to each half of those.
+  unsigned* turns = nullptr;
+  /// Number of the first tile of keys that no block has taken.
+  unsigned* next_job = nullptr;
   MatrixView grad_q;
   MatrixView grad_k;
   MatrixView grad_v;
@@ -48,5 +58,10 @@ void widen_codes(const MatrixView& codes, std::byte* out, CudaContext& card);
 /// head_dim 64 or 128, all operands' rows at multiples of 16 bytes.
 void launch_tensor_forward(const TensorForward& call, CudaContext& card);
 void launch_tensor_backward(const TensorBackward& call, CudaContext& card);
+
+/// Before the products of backward: writes `rows`, and no turn has been taken.
+void prepare_tensor_backward(const TensorBackward& call, CudaContext& card);
+/// After them: grad_q = grad_q_sums times its factor.
+void finish_tensor_backward(const TensorBackward& call, CudaContext& card);
 
 }  // namespace fp8lab::cuda

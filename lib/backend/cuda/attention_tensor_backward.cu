@@ -1,366 +1,272 @@
+#include <algorithm>
+
 #include "backend/cuda/attention_tensor.h"
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/attention_backward_softmax.cuh"
+#include "backend/cuda/device/attention_backward_tiles.cuh"
 #include "backend/cuda/device/attention_matrix.cuh"
+#include "backend/cuda/device/bulk_copy.cuh"
+#include "backend/cuda/tensor_map.h"
 
-// The gradient of attention on Hopper's matrix units: one launch for dQ by tiles of queries, one for dK and dV by tiles of keys. Each
-// computes P and dS anew from Q, K, dO, V and lse: seven products instead of five, for which no two blocks add to one sum and nothing is
-// written down, so that runs are bitwise equal and no S x S exists. P and dS go from one product into the next in registers: blocks of
-// keys compute the transposed logits, whose fragments are P^T's.
+// The gradient of attention on Hopper's matrix units, five products for each tile of 128 keys by 64 queries. Blocks take jobs: a tile
+// of keys, whose sums of dK and dV stay in registers, and the queries of every head that shares the keys. Two warp groups of 64 keys
+// multiply; of a third one warp brings tiles of queries, and two warps add what each tile of keys gives to dQ to sums in device memory.
+//
+// Those sums have one order whatever runs when: tiles of keys take turns at a tile of queries, each waiting until the one before it has
+// been added. Under the causal mask the turns go down from the diagonal, which is the order in which jobs that start together come to a
+// tile of queries, so that none waits. A job waits only for jobs of lower numbers, which are taken in that order and so are at work or
+// done. Runs are bitwise equal, and nothing of S x S is written down.
 //
 // Without casts P and dS are rounded to bf16, 2^-8 of themselves at most; codes and cast values are exact in bf16. Products are summed
-// in FP32: the `cpu` kernel's arithmetic but for the order of sums.
+// in FP32, those of Q and K beginning at minus lse and those of dO and V at minus the sum of dO * O: the `cpu` kernel's arithmetic but
+// for the order of sums.
 namespace fp8lab::cuda {
 namespace {
 
-using namespace tensor_attention;
+using namespace attention_backward;
 
-constexpr int kResident = 128;  // rows that a block keeps: queries for dQ, keys for dK and dV
-constexpr int kPassing = 64;    // rows that pass by at a time
-
-template <int Dim>
-constexpr std::uint32_t kResidentBytes = kResident * Dim * 2;
-template <int Dim>
-constexpr std::uint32_t kPassingBytes = kPassing * Dim * 2;
-constexpr std::uint32_t kRowsBytes = kPassing * 2 * sizeof(float);
-constexpr int kStages = 3;      // one being added, one being differentiated, one on its way
-/// Two resident tiles, and stages of two passing ones and of two floats a row; room to align.
-template <int Dim>
-constexpr std::uint32_t kSharedBytes = 2 * kResidentBytes<Dim> + kStages * (2 * kPassingBytes<Dim> + kRowsBytes) + 1024;
-
-/// Addresses in shared memory.
-template <int Dim>
-struct Tiles {
-  std::uint32_t base;
-
-  __device__ explicit Tiles(const void* shared) : base((wgmma::shared_address(shared) + 1023) / 1024 * 1024) {}
-  __device__ std::uint32_t resident(int which) const { return base + static_cast<std::uint32_t>(which) * kResidentBytes<Dim>; }
-  __device__ std::uint32_t passing(int tile, int which) const {
-    return base + 2 * kResidentBytes<Dim> + static_cast<std::uint32_t>(2 * (tile % kStages) + which) * kPassingBytes<Dim>;
+/// A warp group multiplies 64 keys of each job with its tiles of queries. The matrix units always have the next product before them:
+/// while they compute dP the other units exponentiate the logits, while they add to dV these compute dS, and while they add to dK and
+/// compute the next logits these hand dQ on.
+template <int Dim, Casts kCasts, bool Drops>
+class Multiplier {
+ public:
+  __device__ Multiplier(const BackwardLaunch& launch, int group, const Places<Dim>& places, const Barriers& barriers)
+      : launch_(launch), places_(places), barriers_(barriers), group_(group) {
+    const int thread = static_cast<int>(threadIdx.x) % wgmma::kGroupThreads, lane = thread % 32;
+    group_rows_ = static_cast<std::uint32_t>(group * 64 * wgmma::kRowBytes);
+    k_columns_ = places.k + static_cast<std::uint32_t>(Dim == 128 ? group * kKeys * wgmma::kRowBytes : group * Dim);
+    slope_place_ = wgmma::unit_offset(64 * group + 16 * (thread / 32) + lane % 16, lane / 16);
+    sums_place_ = places.sums(group) + static_cast<std::uint32_t>(thread) * 16;
+    zero_ = static_cast<std::uint32_t>(launch.call.shape.seq >> 40);
   }
-  __device__ std::uint32_t rows(int tile) const {
-    return base + 2 * kResidentBytes<Dim> + 2 * kStages * kPassingBytes<Dim> + static_cast<std::uint32_t>(tile % kStages) * kRowsBytes;
-  }
-};
 
-/// lse in base 2 and sum of dO * O of two neighbouring queries: (lse, sum, lse, sum).
-__device__ float4 two_rows(std::uint32_t address) {
-  float4 rows;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
-               : "=f"(rows.x), "=f"(rows.y), "=f"(rows.z), "=f"(rows.w)
-               : "r"(address));
-  return rows;
-}
-
-struct Factors {
-  float logit;   ///< makes logits in units of 2^ of a product of Q and K
-  float grad_p;  ///< makes dP of a product of dO and V
-
-  __device__ explicit Factors(const TensorBackward& call)
-      : logit(joint_factor(scale_inv_of(call.q), scale_inv_of(call.k), call.shape.softmax_scale) * kLog2E),
-        grad_p(joint_factor(scale_inv_of(call.grad_o), scale_inv_of(call.v))) {}
-};
-
-/// Logits and products dO V^T of a tile become P as dV's product takes it, and dS. `Transposed`: rows are keys.
-template <bool Transposed, bool Casts, bool Drops>
-struct Softmax {
-  const TensorBackward& call;
-  Factors factors;
-  AttentionDropout dropout;
-  PairCast s_cast;
-  PairCast grad_p_cast;
-
-  __device__ Softmax(const TensorBackward& c, std::int64_t sequence, std::int64_t head)
-      : call(c), factors(c), dropout(c.shape, sequence, head), s_cast(c.s), grad_p_cast(c.grad_p) {}
-
-  /// A thread's element i is at row `row` + (i % 4 / 2) * 8, column `col` + 8 * (i / 4) + i % 2. `rows_of(i)` tells two_rows() of the
-  /// queries of elements i and i + 1. `inside` holds where no element of the warp group is masked.
-  template <class Rows>
-  __device__ void apply(float (&p)[kPassing / 2], float (&grad)[kPassing / 2], int row, int col, bool inside, Rows&& rows_of) {
-    const int seq = static_cast<int>(call.shape.seq);
-#pragma unroll
-    for (int i = 0; i < kPassing / 2; i += 2) {
-      float weight[2], slope[2];
-      const float4 rows = rows_of(i);
-      const float lse[2] = {rows.x, rows.z}, dot[2] = {rows.y, rows.w};
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int r = row + (i % 4 / 2) * 8, c = col + 8 * (i / 4) + e;
-        const int query = Transposed ? c : r, key = Transposed ? r : c;
-        weight[e] = exponential2(__fmaf_rn(p[i + e], factors.logit, -lse[e]));
-        if (!inside && (key >= seq || query >= seq || (call.shape.causal && key > query))) weight[e] = 0.0f;
-        if constexpr (Drops) {
-          const float kept = dropout.factor(query, key);
-          slope[e] = weight[e] * __fmaf_rn(grad[i + e] * factors.grad_p, kept, -dot[e]);
-          weight[e] *= kept;
-        } else {
-          slope[e] = weight[e] * __fmaf_rn(grad[i + e], factors.grad_p, -dot[e]);
-        }
-      }
-      if constexpr (Casts) {
-        if (s_cast.active()) s_cast.apply(weight[0], weight[1]);
-        if (grad_p_cast.active()) grad_p_cast.apply(slope[0], slope[1]);
-      }
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        p[i + e] = weight[e];
-        grad[i + e] = slope[e];
-      }
+  __device__ void run() {
+    for (unsigned round = 0;; ++round) {
+      // The same for all lanes, and the compiler sees it.
+      const int number = __reduce_max_sync(0xFFFFFFFFu, await_job(barriers_, round));
+      if (number >= launch_.jobs) return;
+      multiply(Job(launch_, number));
     }
   }
+
+ private:
+  __device__ void multiply(const Job& job) {
+    const TensorBackward& call = launch_.call;
+    const AttentionShape& shape = call.shape;
+    Softmax<kCasts, Drops> softmax(call, job.first_key() + 64 * group_);
+    float grad_k[Dim / 2] = {}, grad_v[Dim / 2] = {};
+    float sums[Dim / 4];
+    Elements p, grad;
+    Fragments fresh;  // dS of the tile at hand
+    int m = job.first_query_tile, member = 0;
+    const int last = t_ + job.members * (job.query_tiles - m) - 1;
+
+    // From the logits of a tile, which are on their way, to its dS; everything that was on its way is done.
+    const auto differentiate = [&](bool first) {
+      const int stage = t_ % kGradStages;
+      bulk::wait(Barriers::at(barriers_.grad_o_here[stage]), static_cast<unsigned>(t_ / kGradStages) & 1);
+      if constexpr (!Drops) softmax.start(grad, places_.dots(q_turn_.stage));
+      wgmma::fence();
+      multiply_rows<Dim, kKeys, kQueries>(grad, places_.v + group_rows_, places_.grad_o(stage), !Drops);
+      wgmma::commit();
+      if (!first) announce_sums();
+      wgmma::wait<1>();
+      wgmma::settle(p);
+      if (!first) free_last_queries();
+      Fragments weights;
+      softmax.exponentiate(p, weights, m * kQueries, job, member);
+      wgmma::fence();
+      add_fragments<kQueries, kQueries>(grad_v, weights, places_.grad_o(stage));
+      wgmma::commit();
+      wgmma::wait<1>();
+      wgmma::settle(grad);
+      softmax.differentiate(p, grad, fresh, places_.dots(q_turn_.stage));
+#pragma unroll
+      for (int step = 0; step < kQueries / wgmma::kStepCols; ++step)
+        wgmma::store_fragment((places_.slopes(t_) + slope_place_) ^ static_cast<std::uint32_t>(2 * step) << 4,
+                              fresh[step]);
+      wgmma::publish();
+      // Both groups have written dS of this tile, and are done with dS of the tile before the last, in whose place the next goes.
+      asm volatile("bar.sync 1, %0;\n" ::"n"(kGroups * wgmma::kGroupThreads) : "memory");
+      wgmma::wait<0>();
+      arrive(barriers_.grad_o_free[stage]);
+      if (++m == job.query_tiles) {
+        m = job.first_query_tile;
+        ++member;
+      }
+    };
+
+    wgmma::settle(grad_k);
+    wgmma::settle(grad_v);
+    multiply_queries(softmax, p);
+    wgmma::wait<0>();  // which the compiler would put here in any case
+    differentiate(true);
+    while (t_ < last) {
+      multiply_slopes(sums, grad_k, fresh);
+      multiply_queries(softmax, p);
+      wgmma::wait<2>();
+      hand_on(sums);
+      ++t_;
+      differentiate(false);
+    }
+    multiply_slopes(sums, grad_k, fresh);
+    wgmma::wait<1>();
+    hand_on(sums);
+    announce_sums();
+    ++t_;
+    wgmma::wait<0>();
+    wgmma::settle(grad_k);
+    wgmma::settle(grad_v);
+    free_last_queries();
+    arrive(barriers_.keys_free);
+    store_sums(grad_k, call.grad_k, shape, job.sequence, job.kv_head, softmax.group_key,
+               joint_factor(slope_factor(call), scale_inv_of(call.q), shape.softmax_scale));
+    store_sums(grad_v, call.grad_v, shape, job.sequence, job.kv_head, softmax.group_key,
+               joint_factor(PairCast(call.s).scale_inv(), scale_inv_of(call.grad_o)));
+    if constexpr (kCasts != Casts::kNone) {
+      softmax.s_cast.store_amax(call.s);
+      softmax.grad_p_cast.store_amax(call.grad_p);
+    }
+  }
+
+  /// Starts the logits of the tile to come.
+  template <class Softmax>
+  __device__ void multiply_queries(const Softmax& softmax, Elements& p) const {
+    bulk::wait(Barriers::at(barriers_.q_here[q_turn_.stage]), q_turn_.parity);
+    softmax.start(p, places_.rows(q_turn_.stage));
+    wgmma::fence();
+    multiply_rows<Dim, kKeys, kQueries>(p, places_.k + group_rows_, places_.q(q_turn_.stage), true);
+    wgmma::commit();
+  }
+  /// Starts dQ of both groups' keys for this group's columns, and then adding to dK.
+  __device__ void multiply_slopes(float (&sums)[Dim / 4], float (&grad_k)[Dim / 2], const Fragments& fresh) {
+    wgmma::fence();
+#pragma unroll
+    for (int step = 0; step < kKeys / wgmma::kStepCols; ++step) {
+      const std::uint32_t rows = static_cast<std::uint32_t>(step) * wgmma::kStepCols * wgmma::kRowBytes;
+      wgmma::multiply_columns(sums, wgmma::across_rows(places_.slopes(t_), rows, kSlopesBytes),
+                              wgmma::across_rows(k_columns_, rows, kKeys * wgmma::kRowBytes), step > 0);
+    }
+    wgmma::commit();
+    // Out of registers that the next logits are going to overwrite, by an operation that the compiler cannot leave out.
+    Fragments slopes;
+#pragma unroll
+    for (int i = 0; i < kElements / 2; ++i)
+      asm volatile("xor.b32 %0, %1, %2;\n" : "=r"(slopes[i / 4][i % 4]) : "r"(fresh[i / 4][i % 4]), "r"(zero_));
+    wgmma::fence();
+    add_fragments<kQueries, kQueries>(grad_k, slopes, places_.q(q_turn_.stage));
+    wgmma::commit();
+    q_turn_.advance();
+  }
+  __device__ void hand_on(float (&sums)[Dim / 4]) const {
+    wgmma::settle(sums);
+    bulk::wait(Barriers::at(barriers_.sums_free[group_]), static_cast<unsigned>(t_ + 1) & 1);
+#pragma unroll
+    for (int block = 0; block < Dim / 16; ++block)
+      store_four(sums_place_ + static_cast<std::uint32_t>(block * wgmma::kGroupThreads * 16), sums[4 * block],
+                 sums[4 * block + 1], sums[4 * block + 2], sums[4 * block + 3]);
+  }
+  __device__ void announce_sums() const {
+    wgmma::publish();
+    arrive(barriers_.sums_here[group_]);
+  }
+  __device__ void free_last_queries() const {
+    arrive(barriers_.q_free[(q_turn_.stage + kQueryStages - 1) % kQueryStages]);
+  }
+  /// For the warp, once all of its lanes are done.
+  __device__ static void arrive(const std::uint64_t& barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) bulk::arrive(Barriers::at(barrier));
+  }
+
+  const BackwardLaunch& launch_;
+  const Places<Dim>& places_;
+  const Barriers& barriers_;
+  int group_;
+  std::uint32_t group_rows_;
+  std::uint32_t k_columns_;  ///< of dQ, this group's: a panel of K, or half of one
+  /// Of the lane's row of the first fragment of dS; units change places, so exclusive or finds the other fragments.
+  std::uint32_t slope_place_;
+  std::uint32_t sums_place_;
+  std::uint32_t zero_;  ///< not known to the compiler
+  Turn<kQueryStages> q_turn_;
+  int t_ = 0;  ///< tiles of all jobs so far
 };
 
-__device__ void pack_fragments(const float (&values)[kPassing / 2], std::uint32_t (&fragments)[kPassing / 16][4]) {
-#pragma unroll
-  for (int i = 0; i < kPassing / 4; ++i) fragments[i / 4][i % 4] = wgmma::pack(values[2 * i], values[2 * i + 1]);
-}
-
-/// Goes through `count` tiles, at least one: `copy(t)` starts tile t on its way, `multiply(t)` starts its logits and dO V^T,
-/// `differentiate(t)` makes P and dS of them, `pack()` their fragments, and `add(t)` starts the products with those. While the matrix units
-/// add tile t, the other units differentiate tile t + 1 and tile t + 2 arrives.
-template <class Copy, class Multiply, class Differentiate, class Pack, class Add, class Settle>
-__device__ void pass_tiles(int count, Copy&& copy, Multiply&& multiply, Differentiate&& differentiate, Pack&& pack, Add&& add,
-                           Settle&& settle) {
-  // Every tile is a group of copies, even where there is none, so that the groups' number says which have arrived.
-  const auto start_copy = [&](int t) {
-    if (t < count) copy(t);
-    wgmma::commit_copies();
-  };
-  const auto arrive = [] {
-    wgmma::wait_copies<0>();
-    wgmma::publish();
-    __syncthreads();
-  };
-  start_copy(0);
-  arrive();
-  start_copy(1);
-  wgmma::fence();
-  multiply(0);
-  wgmma::commit();
-  wgmma::wait<0>();
-  differentiate(0);
-  pack();
-  for (int t = 0; t + 1 < count; ++t) {
-    arrive();  // and everyone has added tile t - 1, in whose place t + 2 goes
-    start_copy(t + 2);
-    wgmma::fence();
-    multiply(t + 1);
-    wgmma::commit();
-    add(t);
-    wgmma::commit();
-    wgmma::wait<1>();
-    differentiate(t + 1);
-    wgmma::wait<0>();
-    settle();
-    pack();
+template <int Dim, Casts kCasts, bool Drops>
+__global__ void __launch_bounds__(kBackwardThreads, 1)
+    attention_tensor_backward_kernel(const __grid_constant__ BackwardLaunch launch) {
+  extern __shared__ __align__(1024) std::byte tiles[];
+  Barriers& barriers = *reinterpret_cast<Barriers*>(tiles + Places<Dim>::kBytes);
+  const Places<Dim> places(tiles);
+  if (threadIdx.x == 0) barriers.make();
+  __syncthreads();
+  // The same in a warp, and the compiler sees it.
+  const int group = __reduce_max_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / wgmma::kGroupThreads);
+  if (group == kGroups) {
+    wgmma::give_registers<24>();
+    const int warp = static_cast<int>(threadIdx.x) % wgmma::kGroupThreads / 32;
+    if (threadIdx.x % 32 == 0) {
+      if (warp == 0) bring_tiles<Dim>(launch, places, barriers);
+      if (warp == 1 || warp == 2) add_grad_q<Dim>(launch, warp - 1, places, barriers);
+    }
+  } else {
+    wgmma::take_registers<240>();
+    Multiplier<Dim, kCasts, Drops>(launch, group, places, barriers).run();
   }
-  wgmma::fence();
-  add(count - 1);
-  wgmma::commit();
-  wgmma::wait<0>();
-  settle();
 }
 
-template <int Dim, bool Casts, bool Drops>
-__global__ void __launch_bounds__(kThreads, 1) attention_tensor_grad_q_kernel(TensorBackward call, int query_tiles) {
-  extern __shared__ std::byte dynamic_shared[];
-  const Tiles<Dim> tiles(dynamic_shared);
-  const AttentionShape& shape = call.shape;
-  const int tile = query_tiles - 1 - static_cast<int>(blockIdx.x) % query_tiles, job = static_cast<int>(blockIdx.x) / query_tiles;
-  const int seq = static_cast<int>(shape.seq), heads = static_cast<int>(shape.heads);
-  const int head = job % heads, sequence = job / heads;
-  const int kv_head = head / (heads / static_cast<int>(shape.kv_heads));
-  const int first_query = tile * kResident;
-  const int limit = shape.causal ? min(first_query + kResident, seq) : seq;
-  const int key_tiles = (limit + kPassing - 1) / kPassing;
-  const HeadRows k_rows(call.k, shape, sequence, kv_head), v_rows(call.v, shape, sequence, kv_head);
-
-  const int thread = static_cast<int>(threadIdx.x);
-  const int group = thread / wgmma::kGroupThreads;
-  const int first_row = first_query + 64 * group;
-  const int row = first_row + 16 * (thread % wgmma::kGroupThreads / 32) + thread % 32 / 4;
-  const std::uint32_t group_offset = static_cast<std::uint32_t>(group * 64 * wgmma::kRowBytes);
-  Softmax<false, Casts, Drops> softmax(call, sequence, head);
-  float2 rows[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int query = row + 8 * half;
-    const std::int64_t line = std::int64_t{sequence} * heads + head;
-    rows[half] = query < seq ? reinterpret_cast<const float2*>(call.rows)[line * seq + query] : make_float2(0.0f, 0.0f);
-  }
-
-  copy_rows_async<kResident, Dim, 1>(HeadRows(call.q, shape, sequence, head), first_query, seq, tiles.resident(0));
-  copy_rows_async<kResident, Dim, 1>(HeadRows(call.grad_o, shape, sequence, head), first_query, seq, tiles.resident(1));
-  float grad_q[Dim / 2] = {}, p[kPassing / 2], grad[kPassing / 2];
-  std::uint32_t fragments[kPassing / 16][4];
-  pass_tiles(
-      key_tiles,
-      [&](int t) {
-        copy_rows_async<kPassing, Dim, 1>(k_rows, t * kPassing, seq, tiles.passing(t, 0));
-        copy_rows_async<kPassing, Dim, 1>(v_rows, t * kPassing, seq, tiles.passing(t, 1));
-      },
-      [&](int t) {
-        multiply_rows<Dim, kResident, kPassing>(p, tiles.resident(0) + group_offset, tiles.passing(t, 0));
-        multiply_rows<Dim, kResident, kPassing>(grad, tiles.resident(1) + group_offset, tiles.passing(t, 1));
-      },
-      [&](int t) {
-        wgmma::settle(p);
-        wgmma::settle(grad);
-        const int first_key = t * kPassing;
-        const bool inside = first_key + kPassing <= seq && first_row + 64 <= seq &&
-                            !(shape.causal && first_key + kPassing - 1 > first_row);
-        softmax.apply(p, grad, row, first_key + 2 * (thread % 4), inside, [&](int i) {
-          const float2 of = rows[i % 4 / 2];
-          return make_float4(of.x, of.y, of.x, of.y);
-        });
-      },
-      [&] { pack_fragments(grad, fragments); },
-      [&](int t) { add_fragments<kPassing, kPassing>(grad_q, fragments, tiles.passing(t, 0)); },
-      [&] { wgmma::settle(grad_q); });
-  store_sums(grad_q, call.grad_q, shape, sequence, head, first_row,
-             joint_factor(softmax.grad_p_cast.scale_inv(), scale_inv_of(call.k), shape.softmax_scale));
-}
-
-template <int Dim, bool Casts, bool Drops>
-__global__ void __launch_bounds__(kThreads, 1) attention_tensor_grad_kv_kernel(TensorBackward call, int key_tiles) {
-  extern __shared__ std::byte dynamic_shared[];
-  const Tiles<Dim> tiles(dynamic_shared);
-  const AttentionShape& shape = call.shape;
-  // The first keys have the most queries under the causal mask.
-  const int tile = static_cast<int>(blockIdx.x) % key_tiles, job = static_cast<int>(blockIdx.x) / key_tiles;
-  const int seq = static_cast<int>(shape.seq), kv_heads = static_cast<int>(shape.kv_heads);
-  const int kv_head = job % kv_heads, sequence = job / kv_heads;
-  const int members = static_cast<int>(shape.heads) / kv_heads;
-  const int first_key = tile * kResident;
-  const int first_tile = shape.causal ? first_key / kPassing : 0;
-  const int tiles_per_head = (seq + kPassing - 1) / kPassing - first_tile;
-  // Tiles of queries of one head of the group after the other.
-  const auto head_of = [&](int t) { return kv_head * members + t / tiles_per_head; };
-  const auto query_of = [&](int t) { return (first_tile + t % tiles_per_head) * kPassing; };
-
-  const int thread = static_cast<int>(threadIdx.x);
-  const int group = thread / wgmma::kGroupThreads;
-  const int first_row = first_key + 64 * group;
-  const int row = first_row + 16 * (thread % wgmma::kGroupThreads / 32) + thread % 32 / 4;
-  const std::uint32_t group_offset = static_cast<std::uint32_t>(group * 64 * wgmma::kRowBytes);
-  copy_rows_async<kResident, Dim, 1>(HeadRows(call.k, shape, sequence, kv_head), first_key, seq, tiles.resident(0));
-  copy_rows_async<kResident, Dim, 1>(HeadRows(call.v, shape, sequence, kv_head), first_key, seq, tiles.resident(1));
-  Softmax<true, Casts, Drops> softmax(call, sequence, kv_head * members);
-  float grad_k[Dim / 2] = {}, grad_v[Dim / 2] = {}, p[kPassing / 2], grad[kPassing / 2];
-  std::uint32_t p_fragments[kPassing / 16][4], grad_fragments[kPassing / 16][4];
-  pass_tiles(
-      members * tiles_per_head,
-      [&](int t) {
-        const int head = head_of(t), first_query = query_of(t);
-        copy_rows_async<kPassing, Dim, 1>(HeadRows(call.q, shape, sequence, head), first_query, seq, tiles.passing(t, 0));
-        copy_rows_async<kPassing, Dim, 1>(HeadRows(call.grad_o, shape, sequence, head), first_query, seq, tiles.passing(t, 1));
-        if (thread >= kPassing) return;
-        const bool valid = first_query + thread < seq;
-        const std::int64_t line = std::int64_t{sequence} * shape.heads + head;
-        wgmma::copy_pair_async(tiles.rows(t) + static_cast<std::uint32_t>(thread) * 8,
-                               call.rows + 2 * (line * seq + (valid ? first_query + thread : 0)), valid);
-      },
-      [&](int t) {
-        multiply_rows<Dim, kResident, kPassing>(p, tiles.resident(0) + group_offset, tiles.passing(t, 0));
-        multiply_rows<Dim, kResident, kPassing>(grad, tiles.resident(1) + group_offset, tiles.passing(t, 1));
-      },
-      [&](int t) {
-        wgmma::settle(p);
-        wgmma::settle(grad);
-        const int first_query = query_of(t);
-        if constexpr (Drops) softmax.dropout = AttentionDropout(shape, sequence, head_of(t));
-        const bool inside = first_query + kPassing <= seq && first_row + 64 <= seq &&
-                            !(shape.causal && first_row + 63 > first_query);
-        const std::uint32_t rows = tiles.rows(t) + static_cast<std::uint32_t>(thread % 4) * 16;
-        softmax.apply(p, grad, row, first_query + 2 * (thread % 4), inside,
-                      [&](int i) { return two_rows(rows + static_cast<std::uint32_t>(i / 4) * 64); });
-      },
-      [&] {
-        pack_fragments(p, p_fragments);
-        pack_fragments(grad, grad_fragments);
-      },
-      [&](int t) {
-        add_fragments<kPassing, kPassing>(grad_v, p_fragments, tiles.passing(t, 1));
-        add_fragments<kPassing, kPassing>(grad_k, grad_fragments, tiles.passing(t, 0));
-      },
-      [&] {
-        wgmma::settle(grad_v);
-        wgmma::settle(grad_k);
-      });
-  store_sums(grad_k, call.grad_k, shape, sequence, kv_head, first_row,
-             joint_factor(softmax.grad_p_cast.scale_inv(), scale_inv_of(call.q), shape.softmax_scale));
-  store_sums(grad_v, call.grad_v, shape, sequence, kv_head, first_row,
-             joint_factor(softmax.s_cast.scale_inv(), scale_inv_of(call.grad_o)));
-  softmax.s_cast.store_amax(call.s);
-  softmax.grad_p_cast.store_amax(call.grad_p);
-}
-
-/// One warp a row.
-__global__ void __launch_bounds__(kThreads) attention_tensor_rows_kernel(TensorBackward call) {
-  const AttentionShape& shape = call.shape;
-  const std::int64_t line = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
-  if (line >= shape.batch * shape.heads * shape.seq) return;
-  // Rows in the order in which they lie in memory.
-  const std::int64_t head = line % shape.heads, token = line / shape.heads;
-  double dot = 0;  // dS is a difference with it, so its error would not stay small against dS
-  for (std::int64_t d = threadIdx.x % 32; d < shape.head_dim; d += 32)
-    dot += static_cast<double>(load_element(call.o_codes.values, token, head * shape.head_dim + d)) *
-           static_cast<double>(load_element(call.grad_o_codes.values, token, head * shape.head_dim + d));
-  for (int distance = 16; distance > 0; distance /= 2) dot += __shfl_xor_sync(0xFFFFFFFFu, dot, distance);
-  if (threadIdx.x % 32 != 0) return;
-  const double factor = joint_factor(cuda::scale_inv_of(call.grad_o_codes), cuda::scale_inv_of(call.o_codes));
-  const std::int64_t query = token / shape.batch, sequence = token % shape.batch;
-  const std::int64_t row = sequence * shape.heads + head;
-  const float lse = reinterpret_cast<const float*>(call.lse.data)[row * call.lse.row_stride + query];
-  reinterpret_cast<float2*>(call.rows)[row * shape.seq + query] =
-      make_float2(shift_of(lse) * kLog2E, static_cast<float>(dot * factor));
-}
-
-/// Once per card: the kernels may use their shared memory.
-template <int Dim, bool Casts, bool Drops>
+/// Once per card: the kernel may use its shared memory.
+template <int Dim, Casts kCasts, bool Drops>
 struct Prepared {
   explicit Prepared(CudaContext&) {
-    cuda_check(cudaFuncSetAttribute(attention_tensor_grad_q_kernel<Dim, Casts, Drops>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kSharedBytes<Dim>),
-               "cudaFuncSetAttribute");
-    cuda_check(cudaFuncSetAttribute(attention_tensor_grad_kv_kernel<Dim, Casts, Drops>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kSharedBytes<Dim>),
+    cuda_check(cudaFuncSetAttribute(attention_tensor_backward_kernel<Dim, kCasts, Drops>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Dim>),
                "cudaFuncSetAttribute");
   }
 };
 
-template <int Dim, bool Casts, bool Drops>
-void launch(const TensorBackward& call, CudaContext& card) {
-  card.kept<Prepared<Dim, Casts, Drops>>();
-  const AttentionShape& shape = call.shape;
-  const std::int64_t tiles = (shape.seq + kResident - 1) / kResident;
-  attention_tensor_grad_q_kernel<Dim, Casts, Drops><<<static_cast<unsigned>(tiles * shape.heads * shape.batch), kThreads, kSharedBytes<Dim>,
-                                               card.stream()>>>(call, static_cast<int>(tiles));
-  cuda_check_launch("attention_tensor_grad_q_kernel");
-  attention_tensor_grad_kv_kernel<Dim, Casts, Drops><<<static_cast<unsigned>(tiles * shape.kv_heads * shape.batch), kThreads,
-                                                kSharedBytes<Dim>, card.stream()>>>(call, static_cast<int>(tiles));
-  cuda_check_launch("attention_tensor_grad_kv_kernel");
+template <int Dim, Casts kCasts, bool Drops>
+void launch(const BackwardLaunch& job, CudaContext& card) {
+  card.kept<Prepared<Dim, kCasts, Drops>>();
+  attention_tensor_backward_kernel<Dim, kCasts, Drops>
+      <<<static_cast<unsigned>(std::min(job.jobs, card.multiprocessors())), kBackwardThreads, kSharedBytes<Dim>,
+         card.stream()>>>(job);
+  cuda_check_launch("attention_tensor_backward_kernel");
+}
+
+template <int Dim, Casts kCasts>
+void launch(const BackwardLaunch& job, CudaContext& card) {
+  job.call.shape.dropout > 0.0f ? launch<Dim, kCasts, true>(job, card) : launch<Dim, kCasts, false>(job, card);
 }
 
 template <int Dim>
-void launch(const TensorBackward& call, CudaContext& card) {
-  const bool casts = call.s.scale != nullptr || call.grad_p.scale != nullptr, drops = call.shape.dropout > 0.0f;
-  if (casts) {
-    drops ? launch<Dim, true, true>(call, card) : launch<Dim, true, false>(call, card);
-  } else {
-    drops ? launch<Dim, false, true>(call, card) : launch<Dim, false, false>(call, card);
-  }
+void launch(const BackwardLaunch& job, CudaContext& card) {
+  const AttentionRole &s = job.call.s, &grad_p = job.call.grad_p;
+  if (s.scale == nullptr && grad_p.scale == nullptr) return launch<Dim, Casts::kNone>(job, card);
+  const bool usual =
+      s.scale != nullptr && s.payload == DType::kE4M3 && grad_p.scale != nullptr && grad_p.payload == DType::kE5M2;
+  usual ? launch<Dim, Casts::kUsual>(job, card) : launch<Dim, Casts::kAny>(job, card);
 }
 
 }  // namespace
 
 void launch_tensor_backward(const TensorBackward& call, CudaContext& card) {
   const AttentionShape& shape = call.shape;
-  const std::int64_t lines = shape.batch * shape.heads * shape.seq;
-  attention_tensor_rows_kernel<<<static_cast<unsigned>((lines * 32 + kThreads - 1) / kThreads), kThreads, 0, card.stream()>>>(
-      call);
-  cuda_check_launch("attention_tensor_rows_kernel");
-  call.shape.head_dim == 128 ? launch<128>(call, card) : launch<64>(call, card);
+  const int key_tiles = static_cast<int>((shape.seq + kKeys - 1) / kKeys);
+  const BackwardLaunch job{.call = call,
+                           .q = head_rows_map(call.q, shape, shape.heads, kQueries),
+                           .k = head_rows_map(call.k, shape, shape.kv_heads, kKeys),
+                           .v = head_rows_map(call.v, shape, shape.kv_heads, kKeys),
+                           .grad_o = head_rows_map(call.grad_o, shape, shape.heads, kQueries),
+                           .key_tiles = key_tiles,
+                           .query_tiles = static_cast<int>((shape.seq + kQueries - 1) / kQueries),
+                           .jobs = static_cast<int>(key_tiles * shape.kv_heads * shape.batch)};
+  prepare_tensor_backward(call, card);
+  shape.head_dim == 128 ? launch<128>(job, card) : launch<64>(job, card);
+  finish_tensor_backward(call, card);
 }
 
 }  // namespace fp8lab::cuda

@@ -22,15 +22,18 @@ __device__ inline std::uint32_t unit_offset(int row, int unit) {
   return static_cast<std::uint32_t>(row * kRowBytes + ((unit ^ (row & 7)) << 4));
 }
 
-/// An operand whose depth runs along the rows of a panel, from an address that is a multiple of 1024 plus 32 bytes a step.
-__device__ inline std::uint64_t along_rows(std::uint32_t address) {
-  constexpr std::uint64_t kEightRows = 8 * kRowBytes >> 4, kSwizzle128 = 1;
-  return (address & 0x3FFFFu) >> 4 | std::uint64_t{1} << 16 | kEightRows << 32 | kSwizzle128 << 62;
+/// Where a product finds an operand: `offset` bytes on from `panel`, both multiples of 16, offset known at compile time so that one
+/// addition is left of it. `stride`, in units of 16 bytes, is from one panel to the next where the product needs to know.
+__device__ inline std::uint64_t describe(std::uint32_t panel, std::uint32_t offset, std::uint32_t stride) {
+  constexpr std::uint32_t kEightRows = 8 * kRowBytes >> 4, kSwizzle128 = 1;
+  const std::uint32_t low = (panel >> 4) + ((offset >> 4) + (stride << 16));
+  return std::uint64_t{kEightRows | kSwizzle128 << 30} << 32 | low;
 }
-/// An operand whose depth runs across the rows of panels `panel_bytes` apart, from an address that is a multiple of 2048 a step.
-__device__ inline std::uint64_t across_rows(std::uint32_t address, std::uint32_t panel_bytes) {
-  constexpr std::uint64_t kEightRows = 8 * kRowBytes >> 4, kSwizzle128 = 1;
-  return (address & 0x3FFFFu) >> 4 | std::uint64_t{panel_bytes >> 4} << 16 | kEightRows << 32 | kSwizzle128 << 62;
+/// An operand whose depth runs along the rows of a panel, 32 bytes a step; rows start at a multiple of eight.
+__device__ inline std::uint64_t along_rows(std::uint32_t panel, std::uint32_t offset) { return describe(panel, offset, 1); }
+/// An operand whose depth runs across the rows of panels `panel_bytes` apart, 16 rows a step.
+__device__ inline std::uint64_t across_rows(std::uint32_t panel, std::uint32_t offset, std::uint32_t panel_bytes) {
+  return describe(panel, offset, panel_bytes >> 4);
 }
 
 /// Before the first product after registers that it uses were written.
@@ -72,8 +75,8 @@ __device__ inline std::uint32_t pack(float low, float high) {
   return packed;
 }
 
-// One step of depth 16: sums (+)= a b. multiply_tile takes both operands from shared memory along their rows, multiply_fragments the
-// left one from registers and the right one across its rows. Their width is that of `sums`.
+// One step of depth 16: sums (+)= a b. multiply_tile takes both operands from shared memory along their rows, multiply_columns both
+// across their rows, multiply_fragments the left one from registers and the right one across its rows. Their width is that of `sums`.
 
 __device__ inline void multiply_tile(float (&sums)[32], std::uint64_t a, std::uint64_t b, int accumulate) {
   asm volatile(
@@ -165,6 +168,54 @@ __device__ inline void multiply_fragments(float (&sums)[64], const std::uint32_t
         "+f"(sums[56]), "+f"(sums[57]), "+f"(sums[58]), "+f"(sums[59]),
         "+f"(sums[60]), "+f"(sums[61]), "+f"(sums[62]), "+f"(sums[63])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+}
+
+__device__ inline void multiply_columns(float (&sums)[16], std::uint64_t a, std::uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+      "}, %16, %17, p, 1, 1, 1, 1;\n}\n"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]),
+        "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7]),
+        "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
+        "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15])
+      : "l"(a), "l"(b), "r"(accumulate));
+}
+
+__device__ inline void multiply_columns(float (&sums)[32], std::uint64_t a, std::uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+      "}, %32, %33, p, 1, 1, 1, 1;\n}\n"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]),
+        "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7]),
+        "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
+        "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15]),
+        "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]),
+        "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]),
+        "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]),
+        "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31])
+      : "l"(a), "l"(b), "r"(accumulate));
+}
+
+/// The four matrices of 8 x 8 of a fragment to shared memory; lane l says where row l % 8 of matrix l / 8 goes.
+__device__ inline void store_fragment(std::uint32_t row, const std::uint32_t (&fragment)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(row), "r"(fragment[0]), "r"(fragment[1]),
+               "r"(fragment[2]), "r"(fragment[3])
+               : "memory");
+}
+
+/// By a whole warp group: it has `Count` registers a thread from here on, out of what others have given.
+template <int Count>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(Count));
+}
+template <int Count>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(Count));
 }
 
 }  // namespace fp8lab::cuda::wgmma
