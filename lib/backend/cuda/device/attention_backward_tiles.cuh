@@ -46,7 +46,7 @@ struct Barriers {
 
   __device__ void make() {
     bulk::make_barrier(at(keys_here), 1);
-    bulk::make_barrier(at(keys_free), kGroups * kGroupWarps);
+    bulk::make_barrier(at(keys_free), kGroups * kGroupWarps + kGroups);  // who multiplies, and who adds
     for (int i = 0; i < kQueryStages; ++i) {
       bulk::make_barrier(at(q_here[i]), 1);
       bulk::make_barrier(at(q_free[i]), kGroups * kGroupWarps);
@@ -202,6 +202,9 @@ __device__ inline void add_grad_q(const BackwardLaunch& launch, int half, const 
   for (unsigned round = 0;; ++round) {
     const int number = await_job(barriers, round);
     if (number >= launch.jobs) return;
+    // A job of one tile is multiplied before its sums are asked for. Were keys_here to pass two phases meanwhile, this thread would take
+    // the second for the first and wait for ever; so the next keys come only when it has seen these.
+    bulk::arrive(Barriers::at(barriers.keys_free));
     const Job job(launch, number);
     for (int member = 0; member < job.members; ++member) {
       const std::int64_t first =
