@@ -254,6 +254,33 @@ TEST(Runner, ACellThatMeasuresTheClockRunsAlone) {
             (std::vector<std::string>{"quick", "before_hang"}));
 }
 
+TEST(Runner, CellsShareTheMemoryOfTheirDevice) {
+  Vocabulary vocabulary = sample::vocabulary();
+  for (Term& device : vocabulary.devices) device.memory_bytes = [] { return std::int64_t{10} << 30; };
+  // How cells finish where each arm is predicted to need so much: beside one that hangs for a while, a quick one comes first.
+  const auto order_of = [&](double gib, const std::vector<std::string>& measure) {
+    RunnerOptions options;
+    options.jobs = 4;
+    options.timeout_s = 2.0;
+    options.command = kFake;
+    options.predict = [gib](const CellConfig&, Arm) { return std::map<std::string, double>{{"memory.peak_bytes", gib * (1 << 30)}}; };
+    std::vector<std::string> order;
+    RunnerEvents events;
+    events.finished = [&](CellRecord&& record) { order.push_back(record.config.id); };
+    std::vector<PlannedCell> cells{cell_named("before_hang"), cell_named("quick")};
+    for (PlannedCell& cell : cells) cell.config.measure = measure;
+    run_cells(cells, vocabulary, options, events);
+    return order;
+  };
+  const std::vector<std::string> together{"quick", "before_hang"}, apart{"before_hang", "quick"};
+  EXPECT_EQ(order_of(1.0, {"memory"}), together);
+  EXPECT_EQ(order_of(6.0, {"memory"}), apart);
+  EXPECT_EQ(order_of(1.0, {"memory", "parity"}), together);
+  EXPECT_EQ(order_of(2.0, {"memory"}), together);
+  EXPECT_EQ(order_of(2.0, {"memory", "parity"}), apart);  // which holds two more runs
+  EXPECT_EQ(order_of(11.0, {"memory"}), apart);           // and is tried all the same
+}
+
 TEST(Runner, AFailingSinkStopsTheRunAndEveryChild) {
   RunnerOptions options;
   options.jobs = 2;

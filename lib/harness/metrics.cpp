@@ -72,8 +72,8 @@ constexpr std::array kGroups{
     MetricGroup{.name = "memory", .alone = false, .compared_with_bf16 = true},
     MetricGroup{.name = "traffic", .alone = false, .compared_with_bf16 = false},
     MetricGroup{.name = "host", .alone = true, .compared_with_bf16 = false},
-    MetricGroup{.name = "parity", .alone = false, .compared_with_bf16 = true},
-    MetricGroup{.name = "twin", .alone = false, .compared_with_bf16 = false},
+    MetricGroup{.name = "parity", .alone = false, .compared_with_bf16 = true, .companions = 2},
+    MetricGroup{.name = "twin", .alone = false, .compared_with_bf16 = false, .companions = 1},
     MetricGroup{.name = "time", .alone = true, .compared_with_bf16 = false},
 };
 

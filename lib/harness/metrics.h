@@ -37,6 +37,7 @@ struct MetricGroup {
   std::string_view name;
   bool alone;               ///< measures the clock, so no other cell may run beside it
   bool compared_with_bf16;  ///< means something only beside a BF16 run of the same cell
+  int companions = 0;       ///< runs of the model, at most, that an arm holds beside its own to measure this
 };
 
 std::span<const MetricGroup> metric_groups();

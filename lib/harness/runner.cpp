@@ -59,10 +59,15 @@ class RunningArm {
 
 class RunningCell {
  public:
-  RunningCell(const PlannedCell& cell, std::vector<Arm> arms, const RunnerOptions& options)
-      : cell_(cell), arms_(std::move(arms)), options_(options) {
+  /// `arm_bytes`: of device memory that any of its arms takes.
+  RunningCell(const PlannedCell& cell, std::vector<Arm> arms, const RunnerOptions& options, double arm_bytes)
+      : cell_(cell), arms_(std::move(arms)), options_(options), arm_bytes_(arm_bytes) {
     limit_s_ = time_limit(cell, options);
   }
+
+  const CellConfig& config() const { return cell_.config; }
+  double arm_bytes() const { return arm_bytes_; }
+  double bytes_in_use() const { return arm_bytes_ * static_cast<double>(running_.size()); }
 
   bool has_unstarted() const { return started_arms_ < arms_.size(); }
   void start_next() {
@@ -93,6 +98,7 @@ class RunningCell {
   const PlannedCell& cell_;
   std::vector<Arm> arms_;
   const RunnerOptions& options_;
+  double arm_bytes_;
   Clock::time_point start_ = Clock::now();
   double limit_s_ = 0;
   std::size_t started_arms_ = 0;
@@ -100,15 +106,22 @@ class RunningCell {
   ArmResults results_;
 };
 
-/// Bytes that an arm's ranks need together, as far as they can be predicted.
+/// What a driver and its libraries take of a device's memory for a process; measured on H200: 0.55 GiB.
+constexpr double kDriverBytes = 640.0 * (1 << 20);
+
+/// Bytes that an arm's ranks and the runs beside them need together, as far as they can be predicted.
 double predicted_bytes(const CellConfig& cell, Arm arm, const PredictFunction& predict) {
-  if (!predict) return 0.0;
+  if (!predict) return kDriverBytes;
+  int runs = 1;
+  for (const MetricGroup& group : metric_groups())
+    if (std::ranges::find(cell.measure, group.name) != cell.measure.end()) runs += group.companions;
   try {
     const auto figures = predict(cell, arm);
     const auto peak = figures.find("memory.peak_bytes");
-    return peak == figures.end() ? 0.0 : peak->second * static_cast<double>(cell.ranks);
+    if (peak == figures.end()) return kDriverBytes;
+    return kDriverBytes + peak->second * static_cast<double>(cell.ranks) * runs;
   } catch (const Error&) {
-    return 0.0;  // the arm itself will say what is wrong with it
+    return kDriverBytes;  // the arm itself will say what is wrong with it
   }
 }
 
@@ -156,6 +169,7 @@ class Runner {
       const auto begun =
           std::find_if(running_.begin(), running_.end(), [](const RunningCell& c) { return c.has_unstarted(); });
       if (begun != running_.end()) {
+        if (!fits(begun->config(), begun->arm_bytes())) return;
         begun->start_next();
         continue;
       }
@@ -166,24 +180,38 @@ class Runner {
         events_.finished(skipped_record(cell));
         continue;
       }
-      const bool alone = runs_alone(cell);
+      const bool alone = any_group(cell.config.measure, &MetricGroup::alone);
       if (alone && busy > 0) return;
-      running_.emplace_back(cell, arms_of(cell, vocabulary_), options_);
+      std::vector<Arm> arms = arms_of(cell, vocabulary_);
+      const double arm_bytes = bytes_of(cell, arms);
+      if (!fits(cell.config, arm_bytes)) return;
+      running_.emplace_back(cell, std::move(arms), options_, arm_bytes);
       alone_ = alone;
       ++next_;
     }
   }
 
-  /// Because it measures what neighbours would disturb, or needs more of its device's memory than its share.
-  bool runs_alone(const PlannedCell& cell) const {
-    if (any_group(cell.config.measure, &MetricGroup::alone)) return true;
-    const Term* device = find_term(vocabulary_.devices, cell.config.device);
-    const std::int64_t memory = device && device->memory_bytes ? device->memory_bytes() : 0;
-    if (memory == 0 || options_.jobs <= 1) return false;
-    const std::vector<Arm> arms = arms_of(cell, vocabulary_);
-    return std::any_of(arms.begin(), arms.end(), [&](Arm arm) {
-      return predicted_bytes(cell.config, arm, options_.predict) * options_.jobs > static_cast<double>(memory);
-    });
+  double memory_of(const CellConfig& cell) const {
+    const Term* device = find_term(vocabulary_.devices, cell.device);
+    return device && device->memory_bytes ? static_cast<double>(device->memory_bytes()) : 0.0;
+  }
+
+  /// That any of the arms takes of its device's memory, where that is its own.
+  double bytes_of(const PlannedCell& cell, const std::vector<Arm>& arms) const {
+    double most = 0.0;
+    if (memory_of(cell.config) > 0.0 && options_.jobs > 1)
+      for (const Arm arm : arms) most = std::max(most, predicted_bytes(cell.config, arm, options_.predict));
+    return most;
+  }
+
+  /// Whether one more arm finds memory beside those that run, or nothing runs and it has to try.
+  bool fits(const CellConfig& cell, double arm_bytes) {
+    const double memory = memory_of(cell);
+    if (memory == 0.0 || processes() == 0) return true;
+    double in_use = arm_bytes;
+    for (const RunningCell& other : running_)
+      if (other.config().device == cell.device) in_use += other.bytes_in_use();
+    return in_use <= memory;
   }
 
   void wait_until(Clock::time_point wake) {
