@@ -13,7 +13,8 @@
 // that move them, one thread each: bringing tiles of operands, and adding to dQ in turn.
 //
 // Every copy into shared memory is waited for at a barrier on which it arrives itself, and goes where each warp that read what was
-// there has arrived at another. compute-sanitizer's racecheck reports the copies of `rows` against their readers all the same.
+// there has arrived at another; correctness/cuda/attention_backward_order_test.cpp goes through the interleavings of who waits for
+// keys and sums. compute-sanitizer's racecheck reports the copies of `rows` against their readers all the same.
 namespace fp8lab::cuda::attention_backward {
 
 inline constexpr int kKeys = 128;

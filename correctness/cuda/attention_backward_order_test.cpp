@@ -1,0 +1,189 @@
+// The order in which the roles of a block of attention's backward wait for each other (lib/backend/cuda/device/attention_backward_tiles.cuh
+// and attention_tensor_backward.cu), as a model of which every interleaving is gone through: a card meets the rare ones once in days.
+//
+// Three roles: one brings keys, job by job; one multiplies tiles of queries and hands their sums on; one adds the sums to dQ. A barrier's
+// wait looks at the parity of its phase alone, so a role that is two phases late waits for ever. Turns between blocks are left out: a
+// role that waits for one is merely late. So are the rings of Q and dO, which only these roles fill and empty in step.
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace fp8lab {
+namespace {
+
+/// A barrier: phases that are over, and arrivals that the present one still wants.
+struct Phases {
+  int over = 0;
+  int wanted = 1;
+
+  bool passes(int parity) const { return over % 2 != parity % 2; }
+  void arrive(int count) {
+    if (--wanted > 0) return;
+    ++over;
+    wanted = count;
+  }
+  auto operator<=>(const Phases&) const = default;
+};
+
+enum class Step { kAwaitJob, kFirst, kSecond, kThird, kDone };
+
+struct Block {
+  // What brings keys: kAwaitJob waits until the last ones are done with, kFirst is under way.
+  Step bring = Step::kAwaitJob;
+  int bring_round = 0;
+  // What multiplies: kFirst waits for room for sums, kSecond announces them, kThird ends the job.
+  Step multiply = Step::kAwaitJob;
+  int multiply_round = 0, tile_of_job = 0, tile = 0;
+  // What adds: kFirst waits for sums, kSecond frees their room, kThird has them written.
+  Step add = Step::kAwaitJob;
+  int add_round = 0, added_of_job = 0, sums_parity = 0;
+  Phases keys_here, keys_free, sums_here, sums_free;
+  std::array<int, 2> jobs = {-1, -1};
+
+  auto operator<=>(const Block&) const = default;
+};
+
+class Model {
+ public:
+  /// `tiles_of_jobs`: how many tiles of queries each job has. `adder_confirms`: what adds arrives at keys_free, too.
+  Model(std::vector<int> tiles_of_jobs, bool adder_confirms)
+      : tiles_(std::move(tiles_of_jobs)), confirms_(adder_confirms) {}
+
+  /// States in which nothing can go on though not all is done, or a role took another job than its own.
+  std::size_t stuck() {
+    Block start;
+    start.keys_free.wanted = free_count();
+    std::set<Block> seen{start};
+    std::vector<Block> open{start};
+    std::size_t bad = 0;
+    while (!open.empty()) {
+      const Block block = open.back();
+      open.pop_back();
+      const std::vector<Block> next = after(block);
+      const bool done = block.bring == Step::kDone && block.multiply == Step::kDone && block.add == Step::kDone;
+      bad += (next.empty() && !done) || wrong(block);
+      for (const Block& one : next)
+        if (seen.insert(one).second) open.push_back(one);
+    }
+    return bad;
+  }
+
+ private:
+  int count() const { return static_cast<int>(tiles_.size()); }
+  int free_count() const { return confirms_ ? 2 : 1; }
+  bool wrong(const Block& block) const {
+    const auto took_another = [&](Step step, int round) {
+      return step == Step::kFirst && block.jobs[static_cast<std::size_t>(round % 2)] != round;
+    };
+    return took_another(block.multiply, block.multiply_round) ||
+           (block.added_of_job == 0 && took_another(block.add, block.add_round));
+  }
+
+  std::vector<Block> after(const Block& block) const {
+    std::vector<Block> next;
+    for (void (Model::*role)(Block&) const : {&Model::bring, &Model::multiply, &Model::add}) {
+      Block moved = block;
+      (this->*role)(moved);
+      if (moved != block) next.push_back(moved);
+    }
+    return next;
+  }
+
+  void bring(Block& b) const {
+    if (b.bring == Step::kAwaitJob && b.keys_free.passes(b.bring_round + 1)) {
+      b.jobs[static_cast<std::size_t>(b.bring_round % 2)] = b.bring_round;
+      b.bring = Step::kFirst;
+    } else if (b.bring == Step::kFirst) {
+      b.keys_here.arrive(1);
+      b.bring = b.bring_round >= count() ? Step::kDone : Step::kAwaitJob;
+      ++b.bring_round;
+    }
+  }
+
+  void multiply(Block& b) const {
+    switch (b.multiply) {
+      case Step::kAwaitJob:
+        if (!b.keys_here.passes(b.multiply_round)) return;
+        b.multiply = b.jobs[static_cast<std::size_t>(b.multiply_round % 2)] >= count() ? Step::kDone : Step::kFirst;
+        b.tile_of_job = 0;
+        return;
+      case Step::kFirst:
+        if (b.sums_free.passes(b.tile + 1)) b.multiply = Step::kSecond;
+        return;
+      case Step::kSecond:
+        b.sums_here.arrive(1);
+        ++b.tile;
+        b.multiply =
+            ++b.tile_of_job == tiles_[static_cast<std::size_t>(b.multiply_round)] ? Step::kThird : Step::kFirst;
+        return;
+      case Step::kThird:
+        b.keys_free.arrive(free_count());
+        ++b.multiply_round;
+        b.multiply = Step::kAwaitJob;
+        return;
+      case Step::kDone: return;
+    }
+  }
+
+  void add(Block& b) const {
+    switch (b.add) {
+      case Step::kAwaitJob:
+        if (!b.keys_here.passes(b.add_round)) return;
+        b.add = b.jobs[static_cast<std::size_t>(b.add_round % 2)] >= count() ? Step::kDone : Step::kFirst;
+        if (b.add == Step::kFirst && confirms_) b.keys_free.arrive(free_count());
+        b.added_of_job = 0;
+        return;
+      case Step::kFirst:
+        if (!b.sums_here.passes(b.sums_parity)) return;
+        b.sums_parity ^= 1;
+        b.add = Step::kSecond;
+        return;
+      case Step::kSecond:
+        b.sums_free.arrive(1);
+        b.add = Step::kThird;
+        return;
+      case Step::kThird:
+        b.add = ++b.added_of_job == tiles_[static_cast<std::size_t>(b.add_round)] ? Step::kAwaitJob : Step::kFirst;
+        if (b.add == Step::kAwaitJob) ++b.add_round;
+        return;
+      case Step::kDone: return;
+    }
+  }
+
+  std::vector<int> tiles_;
+  bool confirms_;
+};
+
+/// Every list of up to five jobs of up to three tiles.
+std::vector<std::vector<int>> job_lists() {
+  std::vector<std::vector<int>> lists{{}};
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    if (lists[i].size() == 5) break;
+    for (int tiles = 1; tiles <= 3; ++tiles) {
+      lists.push_back(lists[i]);
+      lists.back().push_back(tiles);
+    }
+  }
+  return lists;
+}
+
+TEST(AttentionBackwardOrder, NoRoleWaitsForEver) {
+  for (const std::vector<int>& jobs : job_lists())
+    EXPECT_EQ(Model(jobs, true).stuck(), 0u) << ::testing::PrintToString(jobs);
+}
+
+// As it was once: a job of one tile is over before what adds has looked for it.
+TEST(AttentionBackwardOrder, KeysThatComeBeforeTheLastWereSeenByAllAreMissed) {
+  EXPECT_GT(Model({1, 3, 5}, false).stuck(), 0u);
+  EXPECT_GT(Model({3, 2, 1, 2}, false).stuck(), 0u);
+  EXPECT_EQ(Model({2, 3, 2}, false).stuck(), 0u);
+}
+
+}  // namespace
+}  // namespace fp8lab
