@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/handles.h"
 #include "backend/device.h"
 #include "ops/elementwise.h"
 #include "recipe/recipe.h"
@@ -105,7 +106,8 @@ TEST(CardMemory, WhatItCannotHoldIsOneErrorWithTheAccount) {
   } catch (const OutOfMemory& error) {
     EXPECT_NE(std::string(error.what()).find("layers[0]"), std::string::npos) << error.what();
   }
-  fill(*device, kept, 2.0f);  // and the card goes on
+  EXPECT_THROW(cuda::allocate_device(std::size_t{1} << 44), OutOfMemory);  // scratch, which no ledger has
+  fill(*device, kept, 2.0f);                                               // and the card goes on
   EXPECT_EQ(device->read(kept).back(), 2.0f);
   EXPECT_GT(device->driver_overhead_bytes().value_or(0), 0);
 }

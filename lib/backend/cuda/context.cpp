@@ -1,9 +1,12 @@
 #include "backend/cuda/context.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "backend/cuda/cuda_check.h"
+#include "core/check.h"
 
 namespace fp8lab::cuda {
 namespace {
@@ -34,7 +37,16 @@ Event make_event(bool timed) {
 
 DeviceBytes allocate_device(std::size_t bytes) {
   void* memory = nullptr;
-  cuda_check(cudaMalloc(&memory, bytes), "cudaMalloc");
+  const cudaError_t status = cudaMalloc(&memory, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // of this call alone
+    std::size_t free = 0, total = 0;
+    cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    throw OutOfMemory(fmt::format("out of device memory: {} B of scratch asked for; the card has {} B free of {} B, other processes' among "
+                                  "those taken; run fewer arms at a time (--jobs), or a smaller model",
+                                  bytes, free, total));
+  }
+  cuda_check(status, "cudaMalloc");
   return DeviceBytes(static_cast<std::byte*>(memory));
 }
 

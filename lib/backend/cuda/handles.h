@@ -29,6 +29,7 @@ using PinnedBytes = std::unique_ptr<std::byte, Destroyer<cudaFreeHost>>;
 Stream make_stream();
 /// An event for ordering alone, or one that can be timed.
 Event make_event(bool timed = false);
+/// Outside of the ledger. Throws OutOfMemory, which leaves the card as it was.
 DeviceBytes allocate_device(std::size_t bytes);
 PinnedBytes allocate_pinned(std::size_t bytes);
 
