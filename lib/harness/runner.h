@@ -15,7 +15,9 @@ namespace fp8lab {
 using PredictFunction = std::function<std::map<std::string, double>(const CellConfig&, Arm)>;
 
 struct RunnerOptions {
-  int jobs = 1;                     ///< arms at a time; a cell that measures the clock runs alone, arm after arm
+  /// Arms at a time, or fewer: no more than their device's memory is predicted to hold, where it has one of its own. A cell that measures
+  /// the clock runs alone, arm after arm.
+  int jobs = 1;
   std::optional<double> timeout_s;  ///< seconds that an arm may take, whatever its scenario says
   ArmCommand command;
   PredictFunction predict;
