@@ -4,6 +4,7 @@
 
 #include <map>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace fp8lab {
@@ -12,13 +13,15 @@ namespace {
 // Counts segments and hands out addresses that are never read.
 class CountingSource final : public SegmentSource {
  public:
-  explicit CountingSource(int& live, std::size_t limit_bytes = 0) : live_(live), limit_bytes_(limit_bytes) {}
+  explicit CountingSource(int& live, std::size_t limit_bytes = 0, bool downwards = false)
+      : live_(live), limit_bytes_(limit_bytes), downwards_(downwards) {}
   std::byte* reserve(std::size_t bytes) override {
     if (limit_bytes_ != 0 && reserved_ + bytes > limit_bytes_) return nullptr;
     ++live_;
     reserved_ += bytes;
+    if (downwards_) next_ -= bytes;
     std::byte* segment = reinterpret_cast<std::byte*>(next_);
-    next_ += bytes;
+    if (!downwards_) next_ += bytes;
     return segment;
   }
   void release(std::byte*, std::size_t bytes) noexcept override {
@@ -29,8 +32,11 @@ class CountingSource final : public SegmentSource {
  private:
   int& live_;
   std::size_t limit_bytes_;
+  bool downwards_;  ///< each segment lies below the one before
   std::size_t reserved_ = 0;
-  std::uintptr_t next_ = std::uintptr_t{1} << 40;
+  // Every source has addresses of its own.
+  static inline std::uintptr_t sources_ = 0;
+  std::uintptr_t next_ = ++sources_ << 41;
 };
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -142,6 +148,106 @@ TEST(CachingAllocator, RandomCallsNeverOverlap) {
   for (const auto& [pointer, bytes] : live) allocator.free(pointer);
   EXPECT_EQ(allocator.allocated_bytes(), 0);
   allocator.release_cached();
+  EXPECT_EQ(segments, 0);
+}
+
+TEST(CachingAllocator, PoolsNeverShareASegment) {
+  int segments = 0;
+  CachingAllocator allocator(std::make_unique<CountingSource>(segments));
+  std::byte* const own = allocator.allocate(4 * kMiB);
+  std::byte* const gathered = allocator.allocate(4 * kMiB, Pool::kGathered);
+  EXPECT_EQ(segments, 2);
+  EXPECT_EQ(allocator.reserved_bytes(), static_cast<std::int64_t>(40 * kMiB));
+  allocator.free(own);
+  EXPECT_NE(allocator.allocate(16 * kMiB, Pool::kGathered), own);
+  EXPECT_EQ(segments, 2);
+  allocator.free(gathered);
+  EXPECT_EQ(allocator.allocate(4 * kMiB), own);
+  EXPECT_NE(allocator.allocate(4, Pool::kGathered), allocator.allocate(4));
+  EXPECT_EQ(segments, 4);
+}
+
+// Two ranks' calls are the same and their segments' addresses are not: neither order nor distance.
+TEST(CachingAllocator, TheSameCallsGiveTheSamePlacesWhereverSegmentsLie) {
+  int up = 0, down = 0;
+  CachingAllocator first(std::make_unique<CountingSource>(up));
+  CachingAllocator second(std::make_unique<CountingSource>(down, 0, true));
+  std::mt19937_64 random(11);
+  std::vector<std::pair<std::byte*, std::byte*>> live;
+  std::map<std::byte*, std::byte*> seen;  // each place of the one is one place of the other
+  for (int i = 0; i < 20000; ++i) {
+    if (live.empty() || random() % 5 < 3) {
+      const std::size_t bytes = (random() % 4 == 0 ? 1 + random() % 6 : 0) * 4 * kMiB + random() % 4 * 512;
+      const Pool pool = random() % 2 == 0 ? Pool::kOwn : Pool::kGathered;
+      live.emplace_back(first.allocate(bytes, pool), second.allocate(bytes, pool));
+      const auto [place, fresh] = seen.insert(live.back());
+      ASSERT_EQ(place->second, live.back().second) << "call " << i;
+    } else {
+      const std::size_t victim = random() % live.size();
+      first.free(live[victim].first);
+      second.free(live[victim].second);
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(victim));
+    }
+    ASSERT_EQ(first.reserved_bytes(), second.reserved_bytes());
+  }
+}
+
+TEST(CachingAllocator, OneCapacityBoundsAllPools) {
+  int segments = 0, shared = 0;
+  CachingAllocator allocator(std::make_unique<CountingSource>(segments), 100 * kMiB);
+  allocator.gather_from(std::make_unique<CountingSource>(shared));
+  EXPECT_NE(allocator.allocate(60 * kMiB), nullptr);
+  EXPECT_EQ(allocator.allocate(60 * kMiB, Pool::kGathered), nullptr);
+  EXPECT_NE(allocator.allocate(40 * kMiB, Pool::kGathered), nullptr);
+  EXPECT_EQ(allocator.allocate(1), nullptr);
+  EXPECT_EQ(segments, 1);
+  EXPECT_EQ(shared, 1);
+  EXPECT_EQ(allocator.reserved_bytes(), static_cast<std::int64_t>(100 * kMiB));
+}
+
+// A request that its own source refuses is no reason for others to lose what they keep there.
+TEST(CachingAllocator, OnlyTheGatheringPoolGivesUpSegmentsOfItsSource) {
+  int segments = 0, shared = 0;
+  CachingAllocator allocator(std::make_unique<CountingSource>(segments), 100 * kMiB);
+  allocator.gather_from(std::make_unique<CountingSource>(shared));
+  allocator.free(allocator.allocate(60 * kMiB, Pool::kGathered));
+  EXPECT_EQ(allocator.allocate(80 * kMiB), nullptr);
+  allocator.release_cached();
+  EXPECT_EQ(shared, 1);
+  allocator.free(allocator.allocate(40 * kMiB));
+  EXPECT_NE(allocator.allocate(80 * kMiB, Pool::kGathered), nullptr);
+  EXPECT_EQ(shared, 1);
+  EXPECT_EQ(segments, 0);
+}
+
+TEST(CachingAllocator, ASourceMayGoWhileItsBlocksLive) {
+  int segments = 0, shared = 0;
+  {
+    CachingAllocator allocator(std::make_unique<CountingSource>(segments));
+    std::byte* const before = allocator.allocate(4 * kMiB, Pool::kGathered);
+    allocator.gather_from(std::make_unique<CountingSource>(shared, 0, true));
+    EXPECT_EQ(segments, 1);
+    std::byte* const kept = allocator.allocate(4 * kMiB, Pool::kGathered);
+    std::byte* const beside = allocator.allocate(4 * kMiB, Pool::kGathered);
+    allocator.free(allocator.allocate(30 * kMiB, Pool::kGathered));
+    allocator.free(before);
+    EXPECT_EQ(segments, 0) << "memory that ranks do not reserve together is of no use here";
+    EXPECT_EQ(shared, 2);
+    allocator.gather_from(nullptr);
+    EXPECT_EQ(shared, 1) << "what is free goes at once";
+    EXPECT_NE(allocator.allocate(4 * kMiB, Pool::kGathered), nullptr);
+    EXPECT_EQ(segments, 1) << "what is left serves no further request";
+    allocator.free(kept);
+    EXPECT_EQ(shared, 1);
+    allocator.free(beside);
+    EXPECT_EQ(shared, 0);
+    EXPECT_EQ(allocator.reserved_bytes(), static_cast<std::int64_t>(20 * kMiB));
+    allocator.gather_from(std::make_unique<CountingSource>(shared, 0, true));
+    allocator.allocate(4 * kMiB, Pool::kGathered);
+    allocator.gather_from(nullptr);
+    EXPECT_EQ(shared, 1);
+  }
+  EXPECT_EQ(shared, 0) << "a leak goes with the allocator";
   EXPECT_EQ(segments, 0);
 }
 

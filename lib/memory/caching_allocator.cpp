@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
+#include <utility>
 
 namespace fp8lab {
 namespace {
@@ -27,19 +27,20 @@ CachingAllocator::CachingAllocator(std::unique_ptr<SegmentSource> source, std::s
 
 CachingAllocator::~CachingAllocator() {
   for (auto& [pointer, chunk] : chunks_)
-    if (pointer == chunk.segment) source_->release(chunk.segment, chunk.segment_bytes);
+    if (pointer == chunk.segment) chunk.source->release(chunk.segment, chunk.segment_bytes);
 }
 
 std::size_t CachingAllocator::rounded(std::size_t bytes) { return round_to(std::max<std::size_t>(bytes, 1), kAlignment); }
 
-std::byte* CachingAllocator::allocate(std::size_t bytes) {
+std::byte* CachingAllocator::allocate(std::size_t bytes, Pool pool) {
   const std::size_t size = rounded(bytes);
   const bool small = size <= kSmallRequest;
-  Chunk* chunk = take_cached(size, small);
-  if (!chunk) chunk = reserve_segment(size, small);
+  Chunk* chunk = take_cached(size, pool, small);
+  if (!chunk) chunk = reserve_segment(size, pool, small);
   if (!chunk) {
-    release_cached();
-    chunk = reserve_segment(size, small);
+    // Where ranks reserve together, all of them were refused and come here.
+    release_free(pool == Pool::kGathered);
+    chunk = reserve_segment(size, pool, small);
   }
   if (!chunk) return nullptr;
   split(chunk, size);
@@ -48,26 +49,41 @@ std::byte* CachingAllocator::allocate(std::size_t bytes) {
   return chunk->pointer;
 }
 
-CachingAllocator::Chunk* CachingAllocator::take_cached(std::size_t bytes, bool small) {
-  FreeChunks& pool = small ? free_small_ : free_large_;
-  Chunk wanted{nullptr, bytes, nullptr, 0, small, true, nullptr, nullptr};
-  const auto found = pool.lower_bound(&wanted);
-  if (found == pool.end()) return nullptr;
+CachingAllocator::Chunk* CachingAllocator::take_cached(std::size_t bytes, Pool pool, bool small) {
+  FreeChunks& chunks = free_chunks(pool, small);
+  Chunk wanted{};
+  wanted.bytes = bytes;
+  const auto found = chunks.lower_bound(&wanted);
+  if (found == chunks.end()) return nullptr;
   Chunk* chunk = *found;
-  pool.erase(found);
+  chunks.erase(found);
   return chunk;
 }
 
-CachingAllocator::Chunk* CachingAllocator::reserve_segment(std::size_t bytes, bool small) {
+CachingAllocator::Chunk* CachingAllocator::reserve_segment(std::size_t bytes, Pool pool, bool small) {
   const std::size_t segment_bytes = small                ? kSmallSegment
                                     : bytes < kOwnSegment ? kLargeSegment
                                                           : round_to(bytes, 2 * kMiB);
-  if (capacity_bytes_ != 0 && static_cast<std::size_t>(reserved_bytes_) + segment_bytes > capacity_bytes_) return nullptr;
-  std::byte* segment = source_->reserve(segment_bytes);
+  SegmentSource& source = source_of(pool);
+  if (capacity_bytes_ != 0 && static_cast<std::size_t>(reserved_bytes_) + segment_bytes > capacity_bytes_) {
+    source.decline(segment_bytes);
+    return nullptr;
+  }
+  std::byte* segment = source.reserve(segment_bytes);
   if (!segment) return nullptr;
   reserved_bytes_ += static_cast<std::int64_t>(segment_bytes);
   reserved_peak_bytes_ = std::max(reserved_peak_bytes_, reserved_bytes_);
-  const Chunk chunk{segment, segment_bytes, segment, segment_bytes, small, false, nullptr, nullptr};
+  const Chunk chunk{.pointer = segment,
+                    .bytes = segment_bytes,
+                    .segment = segment,
+                    .segment_bytes = segment_bytes,
+                    .segment_number = ++segments_seen_,
+                    .source = &source,
+                    .pool = pool,
+                    .small = small,
+                    .free = false,
+                    .previous = nullptr,
+                    .next = nullptr};
   return &chunks_.insert_or_assign(segment, chunk).first->second;
 }
 
@@ -84,7 +100,7 @@ void CachingAllocator::split(Chunk* chunk, std::size_t bytes) {
   if (chunk->next) chunk->next->previous = tail;
   chunk->next = tail;
   chunk->bytes = bytes;
-  (chunk->small ? free_small_ : free_large_).insert(tail);
+  free_chunks(chunk->pool, chunk->small).insert(tail);
 }
 
 CachingAllocator::Chunk* CachingAllocator::merge(Chunk* left, Chunk* right) noexcept {
@@ -101,32 +117,51 @@ void CachingAllocator::free(std::byte* pointer) noexcept {
   Chunk* chunk = &found->second;
   allocated_bytes_ -= static_cast<std::int64_t>(chunk->bytes);
   chunk->free = true;
-  FreeChunks& pool = chunk->small ? free_small_ : free_large_;
+  FreeChunks& chunks = free_chunks(chunk->pool, chunk->small);
   if (chunk->next && chunk->next->free) {
-    pool.erase(chunk->next);
+    chunks.erase(chunk->next);
     merge(chunk, chunk->next);
   }
   if (chunk->previous && chunk->previous->free) {
-    pool.erase(chunk->previous);
+    chunks.erase(chunk->previous);
     chunk = merge(chunk->previous, chunk);
   }
-  pool.insert(chunk);
+  if (chunk->source == &source_of(chunk->pool))
+    chunks.insert(chunk);
+  else if (chunk->bytes == chunk->segment_bytes)
+    release_segment(chunk);
 }
 
-void CachingAllocator::release_cached() noexcept {
-  for (FreeChunks* pool : {&free_small_, &free_large_}) {
-    for (auto it = pool->begin(); it != pool->end();) {
+void CachingAllocator::release_segment(Chunk* chunk) noexcept {
+  reserved_bytes_ -= static_cast<std::int64_t>(chunk->segment_bytes);
+  chunk->source->release(chunk->segment, chunk->segment_bytes);
+  chunks_.erase(chunk->pointer);
+}
+
+void CachingAllocator::release_free(bool gathered_too) noexcept {
+  for (FreeChunks& chunks : free_) {
+    for (auto it = chunks.begin(); it != chunks.end();) {
       Chunk* chunk = *it;
-      if (chunk->previous || chunk->next) {
+      if (chunk->bytes < chunk->segment_bytes || (chunk->source != source_.get() && !gathered_too)) {
         ++it;
         continue;
       }
-      it = pool->erase(it);
-      reserved_bytes_ -= static_cast<std::int64_t>(chunk->segment_bytes);
-      source_->release(chunk->segment, chunk->segment_bytes);
-      chunks_.erase(chunk->pointer);
+      it = chunks.erase(it);
+      release_segment(chunk);
     }
   }
+}
+
+void CachingAllocator::gather_from(std::unique_ptr<SegmentSource> source) {
+  if (source == nullptr && gather_source_ == nullptr) return;
+  for (const bool small : {false, true}) {
+    FreeChunks& chunks = free_chunks(Pool::kGathered, small);
+    for (Chunk* const chunk : chunks)
+      if (chunk->bytes == chunk->segment_bytes) release_segment(chunk);
+    chunks.clear();
+  }
+  gather_source_ = source.get();
+  if (source != nullptr) gather_sources_.push_back(std::move(source));
 }
 
 }  // namespace fp8lab

@@ -37,13 +37,21 @@ Memory::Block* Memory::take_block() {
   return block;
 }
 
+void Memory::place(HolderId holder, Pool pool) {
+  if (pools_.size() <= holder) pools_.resize(holder + 1, Pool::kOwn);
+  pools_[holder] = pool;
+}
+
 BufferRef Memory::allocate(std::int64_t bytes, HolderId holder) {
   check(bytes >= 0, "allocate: negative size");
-  std::byte* data = allocator_.allocate(static_cast<std::size_t>(bytes));
+  const Pool pool = pool_of(holder);
+  std::byte* data = allocator_.allocate(static_cast<std::size_t>(bytes), pool);
   if (!data) {
     std::string account;
     for (const auto& [label, held] : ledger_.by_holder()) account += fmt::format("\n  {:>16} B  {}", held, label);
-    throw OutOfMemory(fmt::format("out of device memory: {} B asked for, {} B live, {} B reserved, capacity {} B; held by:{}", bytes,
+    const bool together = pool == Pool::kGathered && allocator_.gathers_together();
+    throw OutOfMemory(fmt::format("out of device memory{}: {} B asked for, {} B live, {} B reserved, capacity {} B; held by:{}",
+                                  together ? ", here or on a rank that gathers with this one" : "", bytes,
                                   ledger_.live_bytes(), allocator_.reserved_bytes(), options_.capacity_bytes, account));
   }
   if (options_.poison) allocator_.fill(data, std::byte{0xFF}, static_cast<std::size_t>(bytes));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "memory/caching_allocator.h"
@@ -46,6 +47,13 @@ class Memory {
   /// Throws OutOfMemory, its message being the ledger's account at that moment.
   BufferRef allocate(std::int64_t bytes, HolderId holder);
 
+  /// What is allocated for `holder` from now on lies in `pool`, whoever allocates it. By name, so that what replaces a block later, as
+  /// loading a checkpoint may do, lies there too.
+  void place(HolderId holder, Pool pool);
+  Pool pool_of(HolderId holder) const { return holder < pools_.size() ? pools_[holder] : Pool::kOwn; }
+  /// CachingAllocator::gather_from().
+  void gather_from(std::unique_ptr<SegmentSource> source) { allocator_.gather_from(std::move(source)); }
+
   Ledger& ledger() { return ledger_; }
   const Ledger& ledger() const { return ledger_; }
   const CachingAllocator& allocator() const { return allocator_; }
@@ -70,6 +78,7 @@ class Memory {
   MemoryOptions options_;
   Ledger ledger_;
   CachingAllocator allocator_;
+  std::vector<Pool> pools_;  // by holder, of the first ones; the others' is kOwn
   std::int64_t allocations_ = 0;
   std::vector<std::unique_ptr<Block>> blocks_;  // pool: freed records are used again
   std::vector<Block*> spare_blocks_;
