@@ -27,7 +27,7 @@ struct Mode {
   std::string name;
   std::string_view row;
   bool in_place = false;
-  bool windows = false;  ///< buffers in ProcessGroup::gather_memory()
+  bool windows = false;  ///< buffers in memory of ProcessGroup::gather_source()
   PeerCopyPath path = PeerCopyPath::kBySize;
   std::int64_t engines_from_bytes = std::int64_t{32} << 20;
 };
@@ -60,28 +60,22 @@ std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
   return offsets;
 }
 
-/// Bytes of a card, from the device or from where the group is fastest.
+/// Bytes of a card, where any lie or where the group gathers fastest.
 class Buffer {
  public:
-  Buffer(Device& device, ProcessGroup& group, std::int64_t bytes, bool window) : device_(device), bytes_(bytes) {
-    if (window) window_ = group.gather_memory(bytes);
-    if (!window_)
-      tensor_ = device.allocate({Shape{bytes}, DType::kU8}, device.holder(HolderKind::kWorkspace, "", "buffer"));
+  Buffer(Device& device, std::int64_t bytes, bool window) : device_(device) {
+    const HolderId holder = device.holder(HolderKind::kWorkspace, "", window ? "window" : "buffer");
+    device.memory().place(holder, window ? Pool::kGathered : Pool::kOwn);
+    tensor_ = device.allocate({Shape{bytes}, DType::kU8}, holder);
   }
-  std::byte* data() const { return window_ ? window_.get() : tensor_.view().data; }
+  std::byte* data() const { return tensor_.view().data; }
   void write(std::int64_t first, std::span<const std::byte> bytes) const {
     device_.peer_access()->from_host(data() + first, bytes.data(), static_cast<std::int64_t>(bytes.size()));
   }
-  std::vector<std::byte> read() const {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(bytes_));
-    device_.peer_access()->to_host(bytes.data(), data(), bytes_);
-    return bytes;
-  }
+  std::vector<std::byte> read() const { return device_.read_bytes(tensor_); }
 
  private:
   Device& device_;
-  std::int64_t bytes_;
-  std::shared_ptr<std::byte> window_;
   Tensor tensor_;
 };
 
@@ -108,6 +102,7 @@ void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const
   run_ranks(mode.row, options, [&](ProcessGroup& world) {
     const auto device = open_device("cuda", {.rank = world.local_rank(), .memory = {}});
     const auto group = world.on(*device);
+    if (mode.windows) device->memory().gather_from(group->gather_source());
     const Part part = make_part(*device, *group);
     const auto batch = [&] {
       device->synchronize();
@@ -150,8 +145,8 @@ void all_gather(benchmark::State& state, const Mode& mode, std::int64_t size) {
   run_row(state, mode, size, [&](Device& device, ProcessGroup& group) {
     const auto slot = static_cast<std::size_t>(group.rank());
     const std::int64_t own = offsets[slot + 1] - offsets[slot];
-    auto to = std::make_shared<Buffer>(device, group, size, mode.windows);
-    auto from = mode.in_place ? nullptr : std::make_shared<Buffer>(device, group, own, mode.windows);
+    auto to = std::make_shared<Buffer>(device, size, mode.windows);
+    auto from = mode.in_place ? nullptr : std::make_shared<Buffer>(device, own, mode.windows);
     std::vector<std::byte> values(static_cast<std::size_t>(own));
     for (std::int64_t i = 0; i < own; ++i) values[static_cast<std::size_t>(i)] = pattern(group.rank(), i);
     (from ? *from : *to).write(from ? 0 : offsets[slot], values);
@@ -191,9 +186,9 @@ void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
       for (const std::int64_t weights : kWeights) {
         const std::int64_t size = weights * (bytes + 1);
         offsets.push_back(even_offsets(size, world.size()));
-        buffers.push_back(std::make_unique<Buffer>(*device, *group, size / world.size(), false));
+        buffers.push_back(std::make_unique<Buffer>(*device, size / world.size(), false));
         const std::byte* const from = buffers.back()->data();
-        buffers.push_back(std::make_unique<Buffer>(*device, *group, size, false));
+        buffers.push_back(std::make_unique<Buffer>(*device, size, false));
         parts[bytes].push_back({.from = from, .to = buffers.back()->data(), .offsets_bytes = offsets.back()});
       }
     }
@@ -245,7 +240,7 @@ void gather_beside_products(benchmark::State& state, const Mode& mode) {
   run_ranks(mode.row, options, [&](ProcessGroup& world) {
     const auto device = open_device("cuda", {.rank = world.local_rank(), .memory = {}});
     const auto group = world.on(*device);
-    const Buffer to(*device, *group, kBytes, false), from(*device, *group, kBytes / world.size(), false);
+    const Buffer to(*device, kBytes, false), from(*device, kBytes / world.size(), false);
     const GatherPart part{.from = from.data(), .to = to.data(), .offsets_bytes = offsets};
     const HolderId holder = device->holder(HolderKind::kInFlight);
     const Tensor a = device->allocate({{kSide, kSide}, DType::kBF16}, holder), b = device->allocate(a.spec(), holder);
@@ -309,8 +304,8 @@ void gather_beside_products(benchmark::State& state, const Mode& mode) {
 void reduce_scatter(benchmark::State& state, const Mode& mode, std::int64_t size) {
   const std::vector<std::int64_t> offsets = even_offsets(size / 2, cards());
   run_row(state, mode, size, [&](Device& device, ProcessGroup& group) {
-    auto from = std::make_shared<Buffer>(device, group, size, false);
-    auto to = std::make_shared<Buffer>(device, group, size / group.size(), false);
+    auto from = std::make_shared<Buffer>(device, size, false);
+    auto to = std::make_shared<Buffer>(device, size / group.size(), false);
     from->write(0, std::vector<std::byte>(static_cast<std::size_t>(size)));
     const ScatterPart part{.from = from->data(), .to = to->data(), .offsets_elems = offsets, .dtype = DType::kBF16};
     return Part{.call = [&group, part, from] { group.reduce_scatter({&part, 1}, "scatter"); },
@@ -328,7 +323,7 @@ void reduce_scatter(benchmark::State& state, const Mode& mode, std::int64_t size
 void all_reduce_small(benchmark::State& state, const Mode& mode) {
   constexpr std::int64_t kTensors = 32;
   run_row(state, mode, 4 * kTensors, [&](Device& device, ProcessGroup& group) {
-    auto data = std::make_shared<Buffer>(device, group, 4 * kTensors, false);
+    auto data = std::make_shared<Buffer>(device, 4 * kTensors, false);
     data->write(0, std::vector<std::byte>(4 * kTensors));
     std::vector<ReducePart> parts;
     for (std::int64_t i = 0; i < kTensors; ++i) parts.push_back({.data = data->data() + 4 * i, .elems = 1});

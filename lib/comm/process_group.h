@@ -14,6 +14,7 @@
 #include "comm/signature.h"
 #include "core/check.h"
 #include "core/dtype.h"
+#include "memory/caching_allocator.h"
 
 /// Collectives over the ranks of a group. run_ranks() of process_groups.h makes the first group; split() makes smaller
 /// ones.
@@ -151,9 +152,11 @@ class ProcessGroup {
   /// bring devices of one name, of several cards or of one. Both this and `device` outlive the new group.
   std::unique_ptr<ProcessGroup> on(Device& device);
 
-  /// Memory of the device in which this group's all-gathers are fastest, `bytes` on every rank; a collective, and no part of a step.
-  /// Outside of the device's ledger; must go before the group. Null where any memory of the device is as good.
-  virtual std::shared_ptr<std::byte> gather_memory(std::int64_t) { return nullptr; }
+  /// Where memory comes from in which this group's all-gathers are fastest: for Memory::gather_from() of the device, on every rank.
+  /// Parts whose ranks have equally many bytes, and whose buffers all lie in such memory, go straight from one to the other; each
+  /// buffer must then lie at the same place on every rank. Segments may outlive the group. Null where any memory of the device is as
+  /// good.
+  virtual std::unique_ptr<SegmentSource> gather_source() { return nullptr; }
 
   /// Collectives that returned, since the start or the last reset.
   const Traffic& traffic() const { return traffic_; }

@@ -25,8 +25,11 @@ std::string describe(const Signature& call) {
 std::string describe_mismatch(std::string_view group, int a, const Signature& call_a, int b, const Signature& call_b) {
   const std::string text_a = describe(call_a);
   const std::string text_b = describe(call_b);
+  const std::string_view unseen =
+      text_a == text_b ? ", but their parts differ in offsets, types or order, or in their places in memory of gather_source()"
+                       : "";
   return fmt::format("ranks of group '{}' issue different collectives: rank {} calls {}, rank {} calls {}{}", group, a,
-                     text_a, b, text_b, text_a == text_b ? ", but their parts differ in offsets, types or order" : "");
+                     text_a, b, text_b, unseen);
 }
 
 }  // namespace fp8lab

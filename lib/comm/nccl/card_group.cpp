@@ -1,7 +1,6 @@
 #include "comm/nccl/card_group.h"
 
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
 #include "comm/nccl/nccl_library.h"
+#include "comm/nccl/windows.h"
 #include "comm/slices.h"
 #include "core/check.h"
 #include "core/shape.h"
@@ -53,9 +53,14 @@ class CardGroup final : public ProcessGroup {
         device_(device),
         card_(cuda::cuda_context(device.context())),
         options_(options),
-        uncaught_(std::uncaught_exceptions()) {}
+        uncaught_(std::uncaught_exceptions()) {
+    windows_ = std::make_shared<Windows>(host_, [this] {
+      return std::vector<Communicator*>{&communicator(plain_, false), &communicator(engines_, true)};
+    });
+  }
 
   ~CardGroup() override {
+    windows_->close();
     if (std::uncaught_exceptions() > uncaught_) abandon();
   }
 
@@ -68,61 +73,64 @@ class CardGroup final : public ProcessGroup {
     cuda_check(cudaStreamWaitEvent(card_.stream(), joined_.get(), 0), "cudaStreamWaitEvent");
   }
 
-  std::shared_ptr<std::byte> gather_memory(std::int64_t bytes) override {
-    ncclComm_t plain = communicator(plain_, false).get(), engines = communicator(engines_, true).get();
-    struct Window {
-      void* memory = nullptr;
-      std::array<std::pair<ncclComm_t, ncclWindow_t>, 2> registered{};
-      ~Window() {
-        for (const auto& [comm, window] : registered)
-          if (window != nullptr) api().window_deregister(comm, window);
-        if (memory != nullptr) api().mem_free(memory);
-      }
-    };
-    auto window = std::make_shared<Window>();
-    const auto size = static_cast<std::size_t>(round_up(bytes, NCCL_WIN_REQUIRED_ALIGNMENT));
-    nccl_check(api().mem_alloc(&window->memory, size), "ncclMemAlloc");
-    for (std::size_t i = 0; i < 2; ++i) {
-      auto& [comm, registered] = window->registered[i];
-      comm = i == 0 ? plain : engines;
-      nccl_check(api().window_register(comm, window->memory, size, &registered, NCCL_WIN_COLL_SYMMETRIC),
-                 "ncclCommWindowRegister");
-    }
-    auto* const first = static_cast<std::byte*>(window->memory);
-    windows_.push_back({first, first + size});
-    return {std::move(window), first};
+  std::unique_ptr<SegmentSource> gather_source() override {
+    return options_.gather_windows && size() > 1 ? Windows::source(windows_, card_.ordinal()) : nullptr;
   }
 
  private:
   void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool aside) override {
-    enter(call);
-    const bool engines = call.bytes >= options_.engines_from_bytes && !windows_.empty() &&
-                         std::all_of(parts.begin(), parts.end(), [&](const GatherPart& part) {
-                           return is_even(part.offsets_bytes) && in_window(part.from) && in_window(part.to);
-                         });
-    Communicator& over = communicator(engines ? engines_ : plain_, engines);
+    // Ranks whose buffers lie elsewhere than those of others would wait for them in another kernel.
+    Signature placed = call;
+    for (const GatherPart& part : parts) {
+      if (!is_even(part.offsets_bytes)) continue;
+      placed.mix(windows_->place_of(part.from));
+      placed.mix(windows_->place_of(part.to));
+    }
+    enter(placed);
     const cudaStream_t stream = begin(aside);
+    const auto by_engines = [&](const GatherPart& part) {
+      return part.offsets_bytes.back() >= std::max<std::int64_t>(options_.engines_from_bytes, 1) &&
+             is_even(part.offsets_bytes) && windows_->place_of(part.from) != 0 && windows_->place_of(part.to) != 0;
+    };
+    if (std::any_of(parts.begin(), parts.end(), by_engines)) {
+      Launch launch;
+      for (const GatherPart& part : parts)
+        if (by_engines(part)) gather_evenly(*engines_, part, stream);
+      launch.go();
+      engines_->watch(call, stream);
+    }
+    if (std::all_of(parts.begin(), parts.end(), by_engines)) return;
+    Communicator& over = communicator(plain_, false);
     copies_.clear();
     Launch launch;
     for (const GatherPart& part : parts) {
-      const auto place = [&](int other) { return part.offsets_bytes[static_cast<std::size_t>(other)]; };
-      const std::int64_t own = place(rank() + 1) - place(rank());
-      if (is_even(part.offsets_bytes)) {
-        if (own > 0)
-          nccl_check(api().all_gather(part.from, part.to, static_cast<std::size_t>(own), ncclUint8, over.get(), stream),
-                     "ncclAllGather");
-        continue;
-      }
-      for (int other = 0; other < size(); ++other) {
-        if (other == rank()) continue;
-        send(over, part.from, own, other, stream);
-        receive(over, part.to + place(other), place(other + 1) - place(other), other, stream);
-      }
-      copies_.push_back({.from = part.from, .to = part.to + place(rank()), .bytes = own});
+      if (by_engines(part)) continue;
+      if (is_even(part.offsets_bytes))
+        gather_evenly(over, part, stream);
+      else
+        gather_piecewise(over, part, stream);
     }
     launch.go();
     cuda::launch_copies(copies_, PeerCopyPath::kBySize, stream);
     over.watch(call, stream);
+  }
+
+  void gather_evenly(Communicator& over, const GatherPart& part, cudaStream_t stream) const {
+    if (const std::int64_t each = part.offsets_bytes[1]; each > 0)
+      nccl_check(api().all_gather(part.from, part.to, static_cast<std::size_t>(each), ncclUint8, over.get(), stream),
+                 "ncclAllGather");
+  }
+
+  /// Adds this rank's own bytes to copies_.
+  void gather_piecewise(Communicator& over, const GatherPart& part, cudaStream_t stream) {
+    const auto place = [&](int other) { return part.offsets_bytes[static_cast<std::size_t>(other)]; };
+    const std::int64_t own = place(rank() + 1) - place(rank());
+    for (int other = 0; other < size(); ++other) {
+      if (other == rank()) continue;
+      send(over, part.from, own, other, stream);
+      receive(over, part.to + place(other), place(other + 1) - place(other), other, stream);
+    }
+    copies_.push_back({.from = part.from, .to = part.to + place(rank()), .bytes = own});
   }
 
   /// Round `round` of `rounds` of a slice.
@@ -327,10 +335,6 @@ class CardGroup final : public ProcessGroup {
       if (offsets[i] - offsets[i - 1] != offsets[1]) return false;
     return true;
   }
-  bool in_window(const std::byte* at) const {
-    return std::any_of(windows_.begin(), windows_.end(),
-                       [&](const auto& window) { return at >= window.first && at < window.second; });
-  }
 
   /// This group's own staging, used in the order of the stream.
   std::byte* reserve(std::int64_t bytes) {
@@ -371,7 +375,7 @@ class CardGroup final : public ProcessGroup {
   cuda::Event joined_;
   cuda::DeviceBytes staging_;
   std::int64_t staging_bytes_ = 0;
-  std::vector<std::pair<const std::byte*, const std::byte*>> windows_;
+  std::shared_ptr<Windows> windows_;
   std::vector<PeerCopy> copies_;  // kept between calls
   std::vector<PeerReduction> reductions_;
   std::vector<const std::byte*> sources_;

@@ -12,8 +12,9 @@ namespace fp8lab::nccl {
 
 struct CardGroupOptions {
   std::chrono::nanoseconds timeout;
-  /// All-gathers of at least as many bytes in all, whose buffers lie in gather_memory(), go by copy engines alone.
+  /// Parts of all-gathers of at least as many bytes, whose buffers lie in memory of gather_source(), go by copy engines alone.
   std::int64_t engines_from_bytes = 0;
+  bool gather_windows = true;  ///< false: no gather_source()
   std::shared_ptr<Trouble> trouble;
 };
 

@@ -49,7 +49,25 @@ Communicator::~Communicator() {
   }
   watch_.request_stop();
   watch_.join();
-  if (!aborted_) api().comm_destroy(comm_);
+  if (aborted_) return;
+  for (const auto& [memory, window] : windows_)
+    if (window != nullptr) api().window_deregister(comm_, window);
+  api().comm_destroy(comm_);
+}
+
+void Communicator::add_window(void* memory, std::size_t bytes) {
+  ncclWindow_t window = nullptr;
+  nccl_check(api().window_register(comm_, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC), "ncclCommWindowRegister");
+  const std::lock_guard lock(mutex_);
+  windows_[memory] = window;
+}
+
+void Communicator::drop_window(void* memory) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = windows_.find(memory);
+  if (found == windows_.end()) return;
+  if (!aborted_ && found->second != nullptr) api().window_deregister(comm_, found->second);
+  windows_.erase(found);
 }
 
 void Communicator::watch(const Signature& call, cudaStream_t stream) {

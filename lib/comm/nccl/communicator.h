@@ -5,7 +5,9 @@
 #include <array>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -56,6 +58,10 @@ class Communicator {
   void watch(const Signature& call, cudaStream_t stream);
   /// Ends what is under way, whatever the other ranks do.
   void abort() noexcept;
+  /// A collective: `memory`, of ncclMemAlloc() on every rank, becomes a symmetric window.
+  void add_window(void* memory, std::size_t bytes);
+  /// No collective. What uses the window must have finished; windows that are left go with this.
+  void drop_window(void* memory) noexcept;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -75,6 +81,7 @@ class Communicator {
 
   std::mutex mutex_;  ///< of all below
   bool aborted_ = false;
+  std::map<void*, ncclWindow_t> windows_;
   std::array<Flight, 32> flights_;  ///< a ring; collectives that find it full are behind those that fill it
   std::size_t first_ = 0;
   std::size_t count_ = 0;

@@ -70,6 +70,7 @@ void run_nccl(const RunOptions& options, const RankFunction& rank_function) {
   run_ranks(options.over, options, [&](ProcessGroup& host) {
     const CardGroupOptions card_options{.timeout = options.timeout,
                                         .engines_from_bytes = options.engines_from_bytes,
+                                        .gather_windows = options.gather_windows,
                                         .trouble = std::make_shared<nccl::Trouble>()};
     HostGroup world(host, card_options);
     rank_function(world);

@@ -1,0 +1,194 @@
+// Gathers in the memory that a group asks for: the bytes that arrive are those of any other memory, whatever ways they take; the memory
+// outlives its group; and it runs out on all ranks at once.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "comm/device_ranks.h"
+
+namespace fp8lab::comm_test {
+namespace {
+
+int gathering_ranks() {
+  if (launched_ranks() > 0) return launched_ranks();
+  return on_card() ? count_cards(support::test_device()) : 3;
+}
+
+/// True if these tests have too few ranks, or none with a card of its own.
+bool too_few_for_gathers() {
+  if (gathering_ranks() >= 2 && (!on_card() || count_cards(support::test_device()) >= 2)) return false;
+  std::puts("skipped: two cards are needed");
+  return true;
+}
+
+/// One tensor of an all-gather: `each` bytes a rank, one more for every rank before it where it is uneven.
+struct Gathered {
+  std::int64_t each = 0;
+  bool uneven = false;
+  bool in_place = false;
+  bool shared = true;  ///< both buffers in Pool::kGathered, else both elsewhere
+};
+
+class GatherRank {
+ public:
+  explicit GatherRank(Card& card)
+      : card_(card), shared_(card.device().holder(HolderKind::kUnsharded, "", "shared")) {
+    card.device().memory().place(shared_, Pool::kGathered);
+  }
+
+  Tensor allocate(std::int64_t bytes, bool shared) {
+    if (!shared) return card_.empty(bytes);
+    return card_.device().allocate({Shape{bytes}, DType::kU8}, shared_);
+  }
+
+  /// Gathers all of them at once, and looks at what came.
+  void gather(std::span<const Gathered> which, std::uint64_t seed, bool aside) {
+    ProcessGroup& group = card_.group();
+    const auto rank = static_cast<std::size_t>(group.rank());
+    std::vector<std::vector<std::int64_t>> offsets;
+    std::vector<Tensor> froms, wholes;
+    std::vector<GatherPart> parts;
+    for (const Gathered& part : which) {
+      std::vector<std::int64_t>& places = offsets.emplace_back(1, 0);
+      for (int other = 0; other < group.size(); ++other)
+        places.push_back(places.back() + part.each + (part.uneven ? other : 0));
+      const std::int64_t own = places[rank + 1] - places[rank];
+      const Tensor& whole = wholes.emplace_back(allocate(places.back(), part.shared));
+      froms.push_back(part.in_place ? whole.reshaped({1, places.back()}).columns(places[rank], own).reshaped({own})
+                                    : allocate(own, part.shared));
+      card_.device().write_bytes(froms.back(), bytes_of(froms.size() - 1, group.rank(), own, seed));
+    }
+    for (std::size_t i = 0; i < which.size(); ++i)
+      parts.push_back({.from = at(froms[i]), .to = at(wholes[i]), .offsets_bytes = offsets[i]});
+    if (aside) {
+      group.all_gather_aside(parts, "parts");
+      group.join();
+    } else {
+      group.all_gather(parts, "parts");
+    }
+    for (std::size_t i = 0; i < which.size(); ++i) {
+      const std::vector<std::byte> seen = card_.read(wholes[i]);
+      for (std::size_t other = 0; other + 1 < offsets[i].size(); ++other) {
+        const std::int64_t first = offsets[i][other], bytes = offsets[i][other + 1] - first;
+        EXPECT_TRUE(std::equal(seen.begin() + first, seen.begin() + first + bytes,
+                               bytes_of(i, static_cast<int>(other), bytes, seed).begin()))
+            << "part " << i << " of seed " << seed << ": rank " << other << "'s bytes on rank " << group.rank();
+      }
+    }
+  }
+
+ private:
+  static std::vector<std::byte> bytes_of(std::size_t part, int rank, std::int64_t bytes, std::uint64_t seed) {
+    std::vector<std::byte> all(static_cast<std::size_t>(bytes));
+    for (std::int64_t i = 0; i < bytes; ++i) all[static_cast<std::size_t>(i)] = test_byte(100 * seed + part, rank, i);
+    return all;
+  }
+
+  Card& card_;
+  HolderId shared_;
+};
+
+constexpr std::int64_t kKiB = 1024;
+
+// Through each of NCCL's ways, and through several in one call; a way that a machine's cards do not have is another's to take.
+TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
+  if (too_few_for_gathers()) return;
+  constexpr std::array kParts = {
+      Gathered{.each = 1500 * kKiB},
+      Gathered{.each = 1},
+      Gathered{.each = 4099},
+      Gathered{.each = 700 * kKiB, .in_place = true},
+      Gathered{.each = 0},
+      Gathered{.each = 512, .in_place = true},
+      Gathered{.each = 300 * kKiB + 6, .shared = false},
+      Gathered{.each = 800 * kKiB, .shared = false},
+      Gathered{.each = 40 * kKiB, .uneven = true, .shared = false},
+      Gathered{.each = 1030},
+      Gathered{.each = 1200 * kKiB + 2},
+  };
+  for (const std::int64_t engines_from : {std::int64_t{0}, kKiB * kKiB, std::int64_t{1} << 50}) {
+    RunOptions options = run_options(gathering_ranks());
+    options.engines_from_bytes = engines_from;
+    run_ranks(row(), options, [&](ProcessGroup& world) {
+      Card card(world);
+      GatherRank rank(card);
+      std::unique_ptr<SegmentSource> source = card.group().gather_source();
+      if (row() == "nccl") {
+        EXPECT_NE(source, nullptr);
+      }
+      card.device().memory().gather_from(std::move(source));
+      for (std::uint64_t round = 0; round < 4; ++round) rank.gather(kParts, round, round % 2 == 1);
+      // Each part alone takes its way alone.
+      for (std::size_t i = 0; i < kParts.size(); ++i) rank.gather(std::span(kParts).subspan(i, 1), 10 + i, i % 2 == 1);
+      // And any memory will do once there is none for it.
+      card.device().memory().gather_from(nullptr);
+      rank.gather(kParts, 30, false);
+    });
+  }
+}
+
+TEST(GatherMemory, OutlivesItsGroup) {
+  if (too_few_for_gathers()) return;
+  run_ranks(row(), run_options(gathering_ranks()), [&](ProcessGroup& world) {
+    const std::unique_ptr<Device> device = open_rank_device(world);
+    const HolderId shared = device->holder(HolderKind::kUnsharded, "", "shared");
+    device->memory().place(shared, Pool::kGathered);
+    constexpr std::int64_t kBytes = 5 * kKiB * kKiB;
+    std::array<Tensor, 2> kept;
+    for (Tensor& tensor : kept) {
+      const auto group = world.on(*device);
+      device->memory().gather_from(group->gather_source());
+      tensor = device->allocate({Shape{kBytes}, DType::kU8}, shared);
+      const Tensor gone = device->allocate({Shape{30 * kKiB * kKiB}, DType::kU8}, shared);
+      if (&tensor == &kept[0]) device->memory().gather_from(nullptr);  // before its group goes, or after
+    }
+    const std::vector<std::byte> ones(kBytes, std::byte{1});
+    device->write_bytes(kept[0], ones);
+    device->write_bytes(kept[1], ones);
+    kept[0] = {};
+    const Tensor later = device->allocate({Shape{kBytes}, DType::kU8}, shared);  // the group of the source is gone
+    device->memory().gather_from(nullptr);
+    EXPECT_EQ(device->read_bytes(kept[1]), ones);
+    if (world.rank() == 0) kept[1] = {};
+  });
+}
+
+// What one rank cannot have, none gets: nobody waits in vain, and smaller requests go on.
+TEST(GatherMemory, EndsAsOutOfMemoryOnAllRanksOrNone) {
+  if (too_few_for_gathers() || !on_card()) return;
+  constexpr std::int64_t kMiB = kKiB * kKiB;
+  run_ranks(row(), run_options(gathering_ranks()), [&](ProcessGroup& world) {
+    const std::size_t capacity = world.rank() == 0 ? static_cast<std::size_t>(64 * kMiB) : 0;
+    const auto device = open_device(support::test_device(),
+                                    {.rank = world.local_rank(), .memory = {.capacity_bytes = capacity}});
+    const auto group = world.on(*device);
+    std::unique_ptr<SegmentSource> source = group->gather_source();
+    const bool together = source != nullptr;
+    device->memory().gather_from(std::move(source));
+    const HolderId shared = device->holder(HolderKind::kUnsharded, "", "shared");
+    device->memory().place(shared, Pool::kGathered);
+    const auto takes = [&](std::int64_t bytes) {
+      try {
+        device->allocate({Shape{bytes}, DType::kU8}, shared);
+      } catch (const OutOfMemory&) {
+        return false;
+      }
+      return true;
+    };
+    EXPECT_EQ(takes(100 * kMiB), !together && world.rank() != 0);
+    EXPECT_FALSE(takes(std::int64_t{1} << 42)) << "no card has that";
+    EXPECT_TRUE(takes(50 * kMiB));
+    EXPECT_TRUE(takes(60 * kMiB)) << "after what is free went back";
+    device->memory().gather_from(nullptr);
+  });
+}
+
+}  // namespace
+}  // namespace fp8lab::comm_test
