@@ -20,6 +20,8 @@ class RowSplit {
   std::int64_t chunk() const { return chunk_; }
   std::int64_t begin(int rank) const { return std::min(rows_, rank * chunk_); }
   std::int64_t count(int rank) const { return begin(rank + 1) - begin(rank); }
+  /// True if all ranks have equally many.
+  bool even() const { return chunk_ * ranks_ == rows_; }
 
   /// Where each rank's rows begin, and where the last one's end, in blocks of `block_rows` rows, `unit` each.
   std::vector<std::int64_t> offsets(std::int64_t unit, std::int64_t block_rows = 1) const {

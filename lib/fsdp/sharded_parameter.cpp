@@ -43,10 +43,15 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& whole, Mesh& mes
     shard_.quantizer->holder = shard_.holder;
     if (runtime.behaviors.share_amax_over_shards) shard_.quantizer->amax_group = &mesh.shard_group();
   }
+  // Ranks that gather straight from shards to wholes have them at the same places of their memory, so they ask for it alike. Where their
+  // pieces differ in size they cannot; those travel one by one, and may lie anywhere.
+  const Pool pool = split_.even() ? Pool::kGathered : Pool::kOwn;
+  device.memory().place(shard_.holder, pool);
   make_shard(runtime);
   check_halves();
   whole.local = &shard_;
   whole.holder = device.holder(HolderKind::kUnsharded, whole.name, "weight");
+  device.memory().place(whole.holder, pool);
   whole.grad_holder = device.holder(HolderKind::kUnsharded, whole.name, "gradient");
 
   grad_offsets_ = split_.offsets(row_elems(whole.spec.shape));

@@ -18,6 +18,8 @@ namespace fp8lab {
 /// An eight-bit parameter travels as its codes. Scales of blocks go with them, without their padding; the scale of a whole
 /// tensor stays at home, being the same on every rank (see Quantizer::amax_group). Formats that refuse a shard (blocks would
 /// be cut) leave the parameter in high precision; refusal() says why.
+///
+/// Where all ranks have equally many rows, shard and whole lie in Pool::kGathered, others in memory like any other.
 class ShardedParameter {
  public:
   /// Takes `whole` over: initialises the shard if that was deferred, otherwise cuts it out of the whole, which then goes.

@@ -61,7 +61,8 @@ class ShardedLayer final : public Module {
 
 }  // namespace
 
-Sharding::Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOptions& options) : mesh_(mesh) {
+Sharding::Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOptions& options)
+    : mesh_(mesh), gather_memory_(runtime.device.memory(), mesh.shard_group()) {
   if (mesh.world().moves_data() != runtime.device.computes())
     fail(fmt::format("sharding: device '{}' {} bytes, but the ranks' group {} them", runtime.device.name(),
                      runtime.device.computes() ? "holds" : "holds no",

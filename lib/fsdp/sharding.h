@@ -23,6 +23,19 @@ struct ShardingOptions {
   bool checkpoint_layers = false;
 };
 
+/// While it lives, memory for what ranks gather comes from where `shards` gathers fastest. A collective of those ranks; `memory`
+/// outlives it.
+class GatherMemory {
+ public:
+  GatherMemory(Memory& memory, ProcessGroup& shards) : memory_(memory) { memory.gather_from(shards.gather_source()); }
+  ~GatherMemory() { memory_.gather_from(nullptr); }
+  GatherMemory(const GatherMemory&) = delete;
+  GatherMemory& operator=(const GatherMemory&) = delete;
+
+ private:
+  Memory& memory_;
+};
+
 /// Shards a model over a mesh, layer by layer: each layer is a group whose parameters travel in one collective. Before a layer's forward,
 /// and before its backward, its parameters are gathered; after its backward their gradients are reduced to the shards, averaged over
 /// all ranks, and the wholes go. A model built with deferred initialisation gets its initial values here, each rank its own rows;
@@ -44,6 +57,7 @@ class Sharding {
 
  private:
   Mesh& mesh_;
+  GatherMemory gather_memory_;  ///< goes after the shards
   std::vector<ShardingState> states_;
   std::vector<std::unique_ptr<ParameterGroup>> groups_;
   std::vector<std::string> warnings_;

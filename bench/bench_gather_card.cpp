@@ -1,0 +1,163 @@
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/device.h"
+#include "comm/process_groups.h"
+#include "fsdp/sharding.h"
+
+// One Llama-3 8B layer gathered from its shards, as sharded training does it: a thread and a card each, weights in eight bits where the
+// recipe has them, in one call. `size` is what all ranks have then, in bytes with scales; time is the slowest card's, by its own events,
+// over gathers launched back to back; busbw is what each card's link moves of it, in 1e9 bytes a second.
+namespace fp8lab {
+namespace {
+
+constexpr std::int64_t kNever = std::int64_t{1} << 60;
+
+struct Mode {
+  std::string_view name;
+  std::string_view row;
+  bool windows = true;
+  std::int64_t engines_from_bytes = RunOptions().engines_from_bytes;
+};
+
+const Mode kModes[] = {
+    {.name = "pull", .row = "in_process"},
+    {.name = "nccl/any_memory", .row = "nccl", .windows = false},
+    {.name = "nccl/windows", .row = "nccl"},
+    {.name = "nccl/windows/symmetric", .row = "nccl", .engines_from_bytes = kNever},
+    {.name = "nccl/windows/engines_from_8MiB", .row = "nccl", .engines_from_bytes = std::int64_t{8} << 20},
+    {.name = "nccl/windows/engines", .row = "nccl", .engines_from_bytes = 0},
+};
+
+int cards() {
+  static const int kCards = count_cards("cuda");
+  return kCards;
+}
+
+/// One rank's layer.
+class Layer {
+ public:
+  Layer(Device& device, ProcessGroup& ranks, std::string_view recipe)
+      : runtime_{.device = device, .behaviors = {}, .seed = 1},
+        model_(runtime_, make_recipe(recipe),
+               {.layer = "transformer_layer",
+                .layers = 1,
+                .config = config(),
+                .eight_bit_weights = true,
+                .deferred_init = true}),
+        mesh_(ranks, {.replicas = 1, .shards = ranks.size()}),
+        sharding_(runtime_, model_, mesh_, {}) {}
+
+  void gather() {
+    sharding_.unshard(runtime_);
+    sharding_.reshard();
+  }
+  /// Of all gathers so far.
+  std::int64_t bytes() {
+    const TrafficCount& count = mesh_.shard_group().traffic().of(CollectiveKind::kAllGather);
+    return count.payload_bytes + count.scale_bytes;
+  }
+
+ private:
+  static LayerConfig config() {
+    LayerConfig config;
+    config.form = layer_form("llama");
+    config.hidden = 4096;
+    config.heads = 32;
+    config.kv_heads = 8;
+    config.ffn = 14336;
+    config.seq = 8192;
+    return config;
+  }
+
+  Runtime runtime_;
+  Model model_;
+  Mesh mesh_;
+  Sharding sharding_;
+};
+
+void gather_layer(benchmark::State& state, const Mode& mode, std::string_view recipe) {
+  constexpr int kCalls = 10;
+  std::vector<double> seconds(static_cast<std::size_t>(cards()));
+  std::vector<double> slowest;
+  std::atomic<std::int64_t> size = 0;
+  std::atomic<bool> more{true};
+  RunOptions options{.ranks = cards()};
+  options.engines_from_bytes = mode.engines_from_bytes;
+  options.gather_windows = mode.windows;
+  run_ranks(mode.row, options, [&](ProcessGroup& world) {
+    const auto device = open_device("cuda", {.rank = world.local_rank(), .memory = {}});
+    const auto ranks = world.on(*device);
+    Layer layer(*device, *ranks, recipe);
+    layer.gather();
+    size = layer.bytes();
+    const auto batch = [&] {
+      device->synchronize();
+      world.barrier("together");
+      layer.gather();  // brings the cards into step
+      const auto begin = device->moment();
+      for (int i = 0; i < kCalls; ++i) layer.gather();
+      const auto end = device->moment();
+      seconds[static_cast<std::size_t>(world.rank())] = device->seconds_between(*begin, *end) / kCalls;
+      world.barrier("timed");
+    };
+    batch();
+    if (world.rank() != 0) {
+      for (world.barrier("next"); more; world.barrier("next")) batch();
+      return;
+    }
+    for (auto _ : state) {
+      world.barrier("next");
+      batch();
+      slowest.push_back(*std::max_element(seconds.begin(), seconds.end()));
+      state.SetIterationTime(slowest.back());
+    }
+    more = false;
+    world.barrier("next");
+  });
+  std::sort(slowest.begin(), slowest.end());
+  const double time = slowest[slowest.size() / 2];
+  const double algbw = static_cast<double>(size.load()) / time / 1e9;
+  state.counters["size"] = static_cast<double>(size.load());
+  state.counters["time_us"] = 1e6 * time;
+  state.counters["algbw"] = algbw;
+  state.counters["busbw"] = algbw * (cards() - 1) / cards();
+}
+
+void register_all() {
+  for (const char* recipe : {"bf16", "delayed", "current", "mxfp8"})
+    for (const Mode& mode : kModes) {
+      if (!process_group_row(mode.row).unavailable_reason().empty()) continue;
+      const std::string name = "gather/" + std::string(recipe) + "/" + std::string(mode.name);
+      benchmark::RegisterBenchmark(name.c_str(),
+                                   [&mode, recipe](benchmark::State& state) { gather_layer(state, mode, recipe); })
+          ->UseManualTime()
+          ->Unit(benchmark::kMicrosecond)
+          ->Iterations(15);
+    }
+}
+
+}  // namespace
+}  // namespace fp8lab
+
+int main(int argc, char** argv) {
+  setenv("NCCL_NVLS_ENABLE", "0", 0);  // no NVLink multicast
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  if (const int cards = fp8lab::cards(); cards < 2) {
+    std::fprintf(stderr, "no row can run here: two cards are needed, and there are %d\n", cards);
+    return 0;
+  }
+  fp8lab::register_all();
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

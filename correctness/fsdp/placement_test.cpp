@@ -1,0 +1,158 @@
+// Where shards and wholes lie: in memory that ranks reserve together, at the same places on all of them, wherever all have equally many
+// rows; and there for every fix, reverted or not, since ranks that part ways over it would wait for each other for ever.
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fsdp/sharded_run.h"
+#include "support/gathering_group.h"
+
+namespace fp8lab {
+namespace {
+
+using fsdp_test::ModelRun;
+using fsdp_test::on_ranks;
+using fsdp_test::RunConfig;
+using fsdp_test::small_block;
+using support::GatheringAccount;
+using support::GatheringGroup;
+
+RunConfig config_of(std::string_view recipe, std::int64_t hidden) {
+  RunConfig config;
+  config.device = "cpu";  // whose ranks gather through GatheringGroup
+  config.recipe = recipe;
+  config.layers = 2;
+  config.config = small_block(hidden);
+  return config;
+}
+
+std::vector<float> losses_of(ModelRun& run) {
+  std::vector<float> losses;
+  for (int step = 0; step < 2; ++step) {
+    run.model().zero_grad();
+    losses.push_back(run.step());
+  }
+  return losses;
+}
+
+TEST(Placement, EvenParametersTravelInsideOfGatheredMemory) {
+  for (const char* recipe : {"bf16", "delayed", "current", "block", "mxfp8"}) {
+    for (const bool deferred : {true, false}) {
+      for (const MeshShape mesh : {MeshShape{.replicas = 1, .shards = 2}, MeshShape{.replicas = 2, .shards = 2}}) {
+        const std::string what = std::string(recipe) + (deferred ? ", deferred" : ", cut out of the whole");
+        RunConfig config = config_of(recipe, std::string_view(recipe) == "block" ? 256 : 64);
+        config.deferred_init = deferred;
+        config.gather_ahead = mesh.replicas == 1;
+        on_ranks(mesh.ranks(), [&](ProcessGroup& world) {
+          GatheringAccount account;
+          std::vector<float> losses;
+          {
+            GatheringGroup gathering(world, account);
+            ModelRun run(config, gathering, mesh);
+            losses = losses_of(run);
+            EXPECT_GT(account.inside, 0) << what;
+            EXPECT_EQ(account.outside + account.uneven, 0) << what;
+          }
+          EXPECT_EQ(account.segments, 0) << what;
+          ModelRun plain(config, world, mesh);
+          EXPECT_EQ(losses, losses_of(plain)) << what;
+        });
+      }
+    }
+  }
+}
+
+TEST(Placement, UnevenParametersLieOutside) {
+  on_ranks(3, [&](ProcessGroup& world) {
+    GatheringAccount account;
+    GatheringGroup gathering(world, account);
+    RunConfig config = config_of("delayed", 64);
+    ModelRun run(config, gathering, {.replicas = 1, .shards = 3});
+    losses_of(run);
+    EXPECT_GT(account.uneven, 0);
+    EXPECT_EQ(account.uneven_inside, 0);
+    int even = 0;
+    for (const Parameter* parameter : run.model().parameters()) {
+      const RowSplit split(dim0(parameter->spec.shape), 3);
+      const Pool pool = split.even() ? Pool::kGathered : Pool::kOwn;
+      EXPECT_EQ(run.device().memory().pool_of(parameter->holder), pool) << parameter->name;
+      EXPECT_EQ(run.device().memory().pool_of(parameter->local->holder), pool) << parameter->name;
+      even += split.even() ? 1 : 0;
+    }
+    EXPECT_LT(even, static_cast<int>(run.model().parameters().size()));
+  });
+}
+
+// What replaces a shard's storage later is placed by its holder's name: a shard that left would gather at half the speed, silently.
+TEST(Placement, ShardsStayWhenTheirStorageIsReplaced) {
+  on_ranks(2, [&](ProcessGroup& world) {
+    GatheringAccount account;
+    GatheringGroup gathering(world, account);
+    ModelRun run(config_of("bf16", 64), gathering, {.replicas = 1, .shards = 2});
+    for (Parameter* parameter : run.model().parameters()) {
+      Parameter& shard = *parameter->local;
+      shard.value = cast(run.device(), shard.value, shard.value.dtype(), shard.holder);
+    }
+    run.sharding().unshard(run.runtime());
+    EXPECT_GT(account.inside, 0);
+    EXPECT_EQ(account.outside, 0);
+  });
+}
+
+TEST(Placement, RanksAgreeWhateverFixIsReverted) {
+  constexpr bool Behaviors::* kReverted[] = {
+      &Behaviors::gather_eight_bits,        &Behaviors::share_amax_over_shards,   &Behaviors::choose_usage_by_pass,
+      &Behaviors::validate_usage_by_pass,   &Behaviors::keep_own_quantizer,       &Behaviors::initialize_local_shard,
+      &Behaviors::strip_scale_padding,      &Behaviors::reuse_quantizer_at_gather, &Behaviors::nearest_sharding_state,
+      &Behaviors::own_scale_in_new_zeros,   &Behaviors::copy_bytes_between_shards, &Behaviors::view_aligned_slices,
+      &Behaviors::slice_transpose_in_make_like,
+  };
+  for (const char* recipe : {"delayed", "current", "mxfp8"})
+    for (const bool deferred : {true, false})
+      for (bool Behaviors::* const reverted : kReverted) {
+        RunConfig config = config_of(recipe, 64);
+        config.layers = 1;
+        config.deferred_init = deferred;
+        config.behaviors.*reverted = false;
+        // Where it asks for a half that a pass did not gather, it is an error.
+        config.reshard = reverted != &Behaviors::validate_usage_by_pass;
+        on_ranks(2, [&](ProcessGroup& world) {
+          GatheringAccount account;
+          GatheringGroup gathering(world, account);
+          ModelRun run(config, gathering, {.replicas = 1, .shards = 2});
+          losses_of(run);
+          EXPECT_GT(account.inside + account.outside, 0);
+        });
+      }
+}
+
+// A whole that somebody still holds keeps its segment; shards and all else go with the groups.
+TEST(Placement, AWholeMayOutliveItsGroups) {
+  on_ranks(2, [&](ProcessGroup& world) {
+    GatheringAccount account;
+    const std::unique_ptr<Device> device = open_device("cpu", {.memory = {.capacity_bytes = 0, .poison = true}});
+    Tensor kept;
+    {
+      GatheringGroup gathering(world, account);
+      const auto ranks = gathering.on(*device);
+      Runtime runtime{.device = *device, .behaviors = {}, .seed = 1};
+      Model model(runtime, make_recipe("bf16"),
+                  {.layer = "linear", .layers = 1, .config = small_block(64), .deferred_init = true});
+      Mesh mesh(*ranks, {.replicas = 1, .shards = 2});
+      Sharding sharding(runtime, model, mesh, {});
+      sharding.unshard(runtime);
+      kept = model.parameters().front()->value;
+    }
+    EXPECT_EQ(account.segments, 1);
+    EXPECT_FALSE(device->read(kept).empty());
+    kept = {};
+    EXPECT_EQ(account.segments, 0);
+  });
+}
+
+}  // namespace
+}  // namespace fp8lab
