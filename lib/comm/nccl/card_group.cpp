@@ -81,34 +81,33 @@ class CardGroup final : public ProcessGroup {
   void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool aside) override {
     // Ranks whose buffers lie elsewhere than those of others would wait for them in another kernel.
     Signature placed = call;
+    by_engines_.clear();
     for (const GatherPart& part : parts) {
-      if (!is_even(part.offsets_bytes)) continue;
-      placed.mix(windows_->place_of(part.from));
-      placed.mix(windows_->place_of(part.to));
+      const bool even = is_even(part.offsets_bytes);
+      const std::uint64_t from = even ? windows_->place_of(part.from) : 0, to = even ? windows_->place_of(part.to) : 0;
+      placed.mix(from);
+      placed.mix(to);
+      by_engines_.push_back(from != 0 && to != 0 && part.offsets_bytes.back() >= options_.engines_from_bytes ? 1 : 0);
     }
     enter(placed);
     const cudaStream_t stream = begin(aside);
-    const auto by_engines = [&](const GatherPart& part) {
-      return part.offsets_bytes.back() >= std::max<std::int64_t>(options_.engines_from_bytes, 1) &&
-             is_even(part.offsets_bytes) && windows_->place_of(part.from) != 0 && windows_->place_of(part.to) != 0;
-    };
-    if (std::any_of(parts.begin(), parts.end(), by_engines)) {
+    if (std::count(by_engines_.begin(), by_engines_.end(), 1) > 0) {
       Launch launch;
-      for (const GatherPart& part : parts)
-        if (by_engines(part)) gather_evenly(*engines_, part, stream);
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        if (by_engines_[i]) gather_evenly(*engines_, parts[i], stream);
       launch.go();
       engines_->watch(call, stream);
     }
-    if (std::all_of(parts.begin(), parts.end(), by_engines)) return;
+    if (std::count(by_engines_.begin(), by_engines_.end(), 0) == 0) return;
     Communicator& over = communicator(plain_, false);
     copies_.clear();
     Launch launch;
-    for (const GatherPart& part : parts) {
-      if (by_engines(part)) continue;
-      if (is_even(part.offsets_bytes))
-        gather_evenly(over, part, stream);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (by_engines_[i]) continue;
+      if (is_even(parts[i].offsets_bytes))
+        gather_evenly(over, parts[i], stream);
       else
-        gather_piecewise(over, part, stream);
+        gather_piecewise(over, parts[i], stream);
     }
     launch.go();
     cuda::launch_copies(copies_, PeerCopyPath::kBySize, stream);
@@ -376,7 +375,8 @@ class CardGroup final : public ProcessGroup {
   cuda::DeviceBytes staging_;
   std::int64_t staging_bytes_ = 0;
   std::shared_ptr<Windows> windows_;
-  std::vector<PeerCopy> copies_;  // kept between calls
+  std::vector<char> by_engines_;  // by part; these are kept between calls
+  std::vector<PeerCopy> copies_;
   std::vector<PeerReduction> reductions_;
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> targets_;
