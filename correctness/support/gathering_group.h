@@ -93,7 +93,8 @@ class GatheringGroup final : public ProcessGroup {
         continue;
       }
       ++(from != 0 && to != 0 ? account.inside : account.outside);
-      placed.mix(from);
+      const bool in_place = part.from == part.to + part.offsets_bytes[static_cast<std::size_t>(rank())];
+      placed.mix(in_place ? 1 : from);
       placed.mix(to);
     }
     do_over(*windows_->host, placed, parts);

@@ -25,6 +25,9 @@ constexpr std::int64_t kSmallBytes = std::int64_t{64} << 10;
 
 std::int64_t bytes_of(std::int64_t elems, DType dtype) { return elems * static_cast<std::int64_t>(size_bytes(dtype)); }
 
+/// In a signature, for a place that each rank has its own of.
+constexpr std::uint64_t kInPlace = 1;
+
 /// Everything issued in its scope is one launch.
 class Launch {
  public:
@@ -85,7 +88,7 @@ class CardGroup final : public ProcessGroup {
     for (const GatherPart& part : parts) {
       const bool even = is_even(part.offsets_bytes);
       const std::uint64_t from = even ? windows_->place_of(part.from) : 0, to = even ? windows_->place_of(part.to) : 0;
-      placed.mix(from);
+      placed.mix(is_in_place(part) ? kInPlace : from);
       placed.mix(to);
       by_engines_.push_back(from != 0 && to != 0 && part.offsets_bytes.back() >= options_.engines_from_bytes ? 1 : 0);
     }
@@ -112,6 +115,10 @@ class CardGroup final : public ProcessGroup {
     launch.go();
     cuda::launch_copies(copies_, PeerCopyPath::kBySize, stream);
     over.watch(call, stream);
+  }
+
+  bool is_in_place(const GatherPart& part) const {
+    return part.from == part.to + part.offsets_bytes[static_cast<std::size_t>(rank())];
   }
 
   void gather_evenly(Communicator& over, const GatherPart& part, cudaStream_t stream) const {
