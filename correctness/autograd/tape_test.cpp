@@ -56,6 +56,15 @@ TEST_F(TapeTest, NodesLiveWhileTheLossDoes) {
   EXPECT_TRUE(leaf_) << "but what somebody else holds stays";
 }
 
+TEST_F(TapeTest, BackwardBeginsWithTheGradientThatIsGiven) {
+  const Variable y{x_.value, saving_node("node", leaf_)};
+  const Tensor gradient = scratch(2);
+  tape_.device->write(gradient, std::vector<float>{3.0f, -0.5f});
+  run_backward(runtime_, y, gradient);
+  EXPECT_EQ(gradient_of(leaf_), (std::vector<float>{3.0f, -0.5f}));
+  EXPECT_THROW(run_backward(runtime_, y, scratch(3)), Error) << "of another size";
+}
+
 // As deep as no stack is, were nodes destroyed by recursion.
 TEST_F(TapeTest, GraphsOfAnyDepthGoWithTheirRoot) {
   Variable value = x_;

@@ -103,7 +103,15 @@ void Node::refill_slot(std::size_t slot, const Tensor& tensor) {
 }
 
 void run_backward(Runtime& runtime, const Variable& root) {
+  Tensor one = runtime.device.allocate({Shape{1, 1}, DType::kF32}, runtime.in_flight("loss"));
+  fill(runtime.device, one, 1.0f);
+  run_backward(runtime, root, std::move(one));
+}
+
+void run_backward(Runtime& runtime, const Variable& root, Tensor gradient) {
   check(root.producer != nullptr, "backward: nothing behind the root needs a gradient");
+  if (gradient.numel() != root.value.numel())
+    fail(fmt::format("backward: a gradient of {} for a root of {}", to_string(gradient.shape()), to_string(root.value.shape())));
 
   // How many consumers each reachable node waits for.
   std::unordered_map<Node*, int> waiting;
@@ -119,17 +127,15 @@ void run_backward(Runtime& runtime, const Variable& root) {
 
   Device& device = runtime.device;
   std::unordered_map<Node*, Tensor> gradients;
-  Tensor seed = device.allocate({Shape{1, 1}, DType::kF32}, runtime.in_flight("loss"));
-  fill(device, seed, 1.0f);
-  gradients[root.producer.get()] = std::move(seed);
+  gradients[root.producer.get()] = std::move(gradient);
 
   std::vector<Node*> ready{root.producer.get()};
   while (!ready.empty()) {
     Node* node = ready.back();
     ready.pop_back();
-    Tensor gradient = std::move(gradients[node]);
+    Tensor output_gradient = std::move(gradients[node]);
     gradients.erase(node);
-    std::vector<Tensor> input_gradients = node->backward(std::move(gradient));
+    std::vector<Tensor> input_gradients = node->backward(std::move(output_gradient));
     node->release_slots();
     for (std::size_t i = 0; i < node->inputs().size(); ++i) {
       Node* input = node->inputs()[i].get();

@@ -112,7 +112,10 @@ class Node : public std::enable_shared_from_this<Node> {
   bool restored_ = false;
 };
 
-/// Runs backward from `root` (its gradient is one), each node after all of its consumers, and frees each node's slots once it has run.
+/// Runs backward from `root`, a loss (its gradient is one), each node after all of its consumers, and frees each node's slots once it
+/// has run.
 void run_backward(Runtime& runtime, const Variable& root);
+/// The same from any tensor, given its gradient.
+void run_backward(Runtime& runtime, const Variable& root, Tensor gradient);
 
 }  // namespace fp8lab
