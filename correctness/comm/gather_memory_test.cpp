@@ -97,7 +97,7 @@ class GatherRank {
 
 constexpr std::int64_t kKiB = 1024;
 
-// Through each of NCCL's ways, and through several in one call; a way that a machine's cards do not have is another's to take.
+// Through each way that NCCL's ranks have, and through several in one call; one that a machine's cards do not have is another's to take.
 TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
   if (too_few_for_gathers()) return;
   constexpr std::array kParts = {
@@ -113,9 +113,9 @@ TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
       Gathered{.each = 1030},
       Gathered{.each = 1200 * kKiB + 2},
   };
-  for (const std::int64_t engines_from : {std::int64_t{0}, kKiB * kKiB, std::int64_t{1} << 50}) {
+  for (const std::int64_t pulls_from : {std::int64_t{0}, kKiB * kKiB, std::int64_t{1} << 50}) {
     RunOptions options = run_options(gathering_ranks());
-    options.engines_from_bytes = engines_from;
+    options.pulls_from_bytes = pulls_from;
     run_ranks(row(), options, [&](ProcessGroup& world) {
       Card card(world);
       GatherRank rank(card);

@@ -28,9 +28,9 @@ struct RunOptions {
   int simulated_rank = 0;
   /// Of `nccl`: the row whose ranks these are.
   std::string_view over = "in_process";
-  /// Of `nccl`: parts of all-gathers of at least as many bytes go by copy engines alone, where their buffers lie in memory of
-  /// ProcessGroup::gather_source(); smaller ones by its symmetric kernels, one for all of them.
-  std::int64_t engines_from_bytes = std::int64_t{32} << 20;
+  /// Of `nccl`: what an all-gather finds in memory of ProcessGroup::gather_source() is pulled from there, as ranks of one process do it,
+  /// where it is at least as many bytes in all; less goes by NCCL's symmetric kernels.
+  std::int64_t pulls_from_bytes = std::int64_t{32} << 20;
   /// Of `nccl`: false leaves ProcessGroup::gather_source() null; benchmarks choose.
   bool gather_windows = true;
   /// How ranks of one process copy from card to card; benchmarks choose.

@@ -100,19 +100,7 @@ class CardLane final : public PeerLane {
     if (const CardSeat& other = of(rank); &other != seat_.get()) wait(other.begun);
   }
   void copy(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path) override {
-    if (bytes_of(own) < kBesideFromBytes) return launch_copies(copies, path, stream_, own);
-    if (!beside_) {
-      beside_ = make_stream();
-      parted_ = make_event();
-      rejoined_ = make_event();
-    }
-    cuda_check(cudaEventRecord(parted_.get(), stream_), "cudaEventRecord");
-    cuda_check(cudaStreamWaitEvent(beside_.get(), parted_.get(), 0), "cudaStreamWaitEvent");
-    launch_copies(copies, path, stream_);
-    // Within a card the multiprocessors are many times as fast as what comes over the link.
-    launch_copies(own, path == PeerCopyPath::kBySize ? PeerCopyPath::kProcessors : path, beside_.get());
-    cuda_check(cudaEventRecord(rejoined_.get(), beside_.get()), "cudaEventRecord");
-    wait(rejoined_);
+    copies_.launch(copies, own, path, stream_);
   }
   void reduce(std::span<const PeerReduction> reductions) override { launch_reductions(reductions, stream_); }
   void end() override { cuda_check(cudaEventRecord(seat_->ended.get(), stream_), "cudaEventRecord"); }
@@ -129,7 +117,7 @@ class CardLane final : public PeerLane {
   void quiesce() noexcept override {
     cudaStreamSynchronize(card_.stream());
     if (side_) cudaStreamSynchronize(side_.get());
-    if (beside_) cudaStreamSynchronize(beside_.get());
+    copies_.quiesce();
   }
 
  private:
@@ -168,12 +156,31 @@ class CardLane final : public PeerLane {
   Stream side_;
   Event forked_;
   Event joined_;
-  Stream beside_;  ///< for a rank's own bytes
-  Event parted_;
-  Event rejoined_;
+  CardCopies copies_;
 };
 
 }  // namespace
+
+void CardCopies::launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path,
+                        cudaStream_t stream) {
+  if (bytes_of(own) < kBesideFromBytes) return launch_copies(copies, path, stream, own);
+  if (!beside_) {
+    beside_ = make_stream();
+    parted_ = make_event();
+    rejoined_ = make_event();
+  }
+  cuda_check(cudaEventRecord(parted_.get(), stream), "cudaEventRecord");
+  cuda_check(cudaStreamWaitEvent(beside_.get(), parted_.get(), 0), "cudaStreamWaitEvent");
+  launch_copies(copies, path, stream);
+  // Within a card the multiprocessors are many times as fast as what comes over the link.
+  launch_copies(own, path == PeerCopyPath::kBySize ? PeerCopyPath::kProcessors : path, beside_.get());
+  cuda_check(cudaEventRecord(rejoined_.get(), beside_.get()), "cudaEventRecord");
+  cuda_check(cudaStreamWaitEvent(stream, rejoined_.get(), 0), "cudaStreamWaitEvent");
+}
+
+void CardCopies::quiesce() noexcept {
+  if (beside_) cudaStreamSynchronize(beside_.get());
+}
 
 void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream,
                    std::span<const PeerCopy> more) {

@@ -23,6 +23,18 @@ class CardAccess final : public PeerAccess {
   CudaContext& card_;
 };
 
+/// PeerLane::copy() for one rank: what comes from other cards on a stream, and what is this card's own beside it.
+class CardCopies {
+ public:
+  void launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path, cudaStream_t stream);
+  void quiesce() noexcept;
+
+ private:
+  Stream beside_;
+  Event parted_;
+  Event rejoined_;
+};
+
 /// Launches what PeerLane::copy and PeerLane::reduce stand for on `stream`, for others who move bytes between cards.
 void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream,
                    std::span<const PeerCopy> more = {});

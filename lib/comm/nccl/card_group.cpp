@@ -57,9 +57,7 @@ class CardGroup final : public ProcessGroup {
         card_(cuda::cuda_context(device.context())),
         options_(options),
         uncaught_(std::uncaught_exceptions()) {
-    windows_ = std::make_shared<Windows>(host_, [this] {
-      return std::vector<Communicator*>{&communicator(plain_, false), &communicator(engines_, true)};
-    });
+    windows_ = std::make_shared<Windows>(host_, [this]() -> Communicator& { return communicator(); });
   }
 
   ~CardGroup() override {
@@ -82,31 +80,57 @@ class CardGroup final : public ProcessGroup {
 
  private:
   void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool aside) override {
-    // Ranks whose buffers lie elsewhere than those of others would wait for them in another kernel.
+    // Ranks whose buffers lie elsewhere than those of others would wait for them in another kernel, or read what is not meant.
     Signature placed = call;
-    by_engines_.clear();
+    pulled_.clear();
+    std::int64_t within_bytes = 0;
     for (const GatherPart& part : parts) {
-      const bool even = is_even(part.offsets_bytes);
-      const std::uint64_t from = even ? windows_->place_of(part.from) : 0, to = even ? windows_->place_of(part.to) : 0;
-      placed.mix(is_in_place(part) ? kInPlace : from);
-      placed.mix(to);
-      by_engines_.push_back(from != 0 && to != 0 && part.offsets_bytes.back() >= options_.engines_from_bytes ? 1 : 0);
+      const bool even = is_even(part.offsets_bytes) && part.offsets_bytes.back() > 0;
+      const std::uint64_t to = even ? windows_->place_of(part.to) : 0;
+      const std::uint64_t from = to == 0 ? 0 : is_in_place(part) ? kInPlace : windows_->place_of(part.from);
+      placed.mix(from == 0 ? 0 : to);
+      placed.mix(from);
+      pulled_.push_back(from != 0 ? 1 : 0);
+      within_bytes += from != 0 ? part.offsets_bytes.back() : 0;
     }
+    if (within_bytes < options_.pulls_from_bytes || !windows_->reach_all()) std::fill(pulled_.begin(), pulled_.end(), 0);
     enter(placed);
+    Communicator& over = communicator();
     const cudaStream_t stream = begin(aside);
-    if (std::count(by_engines_.begin(), by_engines_.end(), 1) > 0) {
-      Launch launch;
-      for (std::size_t i = 0; i < parts.size(); ++i)
-        if (by_engines_[i]) gather_evenly(*engines_, parts[i], stream);
-      launch.go();
-      engines_->watch(call, stream);
+    if (std::count(pulled_.begin(), pulled_.end(), 1) > 0) pull(over, parts, stream);
+    if (std::count(pulled_.begin(), pulled_.end(), 0) > 0) gather(over, parts, stream);
+    over.watch(call, stream);
+  }
+
+  /// What lies in windows, straight from the others'.
+  void pull(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream) {
+    copies_.clear();
+    // Everybody starts behind itself, so that not all pull from one, and ends with what is its own.
+    for (int step = 1; step <= size(); ++step) {
+      const int source = (rank() + step) % size();
+      const auto slot = static_cast<std::size_t>(source);
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        if (!pulled_[i]) continue;
+        const GatherPart& part = parts[i];
+        std::byte* const to = part.to + part.offsets_bytes[slot];
+        const std::byte* from = part.from;
+        if (source != rank()) from = windows_->of_rank(source, is_in_place(part) ? to : from);
+        copies_.push_back({.from = from, .to = to, .bytes = part.offsets_bytes[1]});
+      }
     }
-    if (std::count(by_engines_.begin(), by_engines_.end(), 0) == 0) return;
-    Communicator& over = communicator(plain_, false);
+    const std::span<const PeerCopy> all(copies_);
+    const auto own = static_cast<std::size_t>(std::count(pulled_.begin(), pulled_.end(), 1));
+    meet_on_cards(over, stream);
+    pulls_.launch(all.first(all.size() - own), all.last(own), PeerCopyPath::kBySize, stream);
+    meet_on_cards(over, stream);
+  }
+
+  /// Everything else.
+  void gather(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream) {
     copies_.clear();
     Launch launch;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (by_engines_[i]) continue;
+      if (pulled_[i]) continue;
       if (is_even(parts[i].offsets_bytes))
         gather_evenly(over, parts[i], stream);
       else
@@ -114,7 +138,12 @@ class CardGroup final : public ProcessGroup {
     }
     launch.go();
     cuda::launch_copies(copies_, PeerCopyPath::kBySize, stream);
-    over.watch(call, stream);
+  }
+
+  /// What is launched after this comes after what every rank launched before it: nobody has all bytes before all have sent theirs.
+  void meet_on_cards(Communicator& over, cudaStream_t stream) {
+    if (!meeting_) meeting_ = cuda::allocate_device(static_cast<std::size_t>(size()));
+    nccl_check(api().all_gather(meeting_.get() + rank(), meeting_.get(), 1, ncclUint8, over.get(), stream), "ncclAllGather");
   }
 
   bool is_in_place(const GatherPart& part) const {
@@ -148,7 +177,7 @@ class CardGroup final : public ProcessGroup {
   /// Every rank's slice of `part` from all others, and this rank's own reduced into `to`. `slice_of(part, rank)`.
   template <class Part, class SliceOf, class Target>
   void exchange(const Signature& call, std::span<const Part> parts, const SliceOf& slice_of_part, const Target& target) {
-    Communicator& over = communicator(plain_, false);
+    Communicator& over = communicator();
     const cudaStream_t stream = begin(false);
     std::int64_t most = 1;
     for (int other = 0; other < size(); ++other) {
@@ -210,7 +239,7 @@ class CardGroup final : public ProcessGroup {
         [&](std::size_t i) {
           return parts[i].data + bytes_of(slice_of(parts[i], i, rank(), size()).first, parts[i].dtype);
         });
-    Communicator& over = communicator(plain_, false);
+    Communicator& over = communicator();
     Launch launch;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const DType dtype = parts[i].dtype;
@@ -227,7 +256,7 @@ class CardGroup final : public ProcessGroup {
   }
 
   void reduce_everywhere(const Signature& call, std::span<const ReducePart> parts) {
-    Communicator& over = communicator(plain_, false);
+    Communicator& over = communicator();
     const cudaStream_t stream = begin(false);
     std::int64_t bytes = 0;
     for (const ReducePart& part : parts) bytes += round_up(size() * bytes_of(part.elems, part.dtype), kLineBytes);
@@ -251,7 +280,7 @@ class CardGroup final : public ProcessGroup {
 
   void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override {
     enter(call);
-    Communicator& over = communicator(plain_, false);
+    Communicator& over = communicator();
     const cudaStream_t stream = begin(false);
     Launch launch;
     for (const BroadcastPart& part : parts)
@@ -289,26 +318,24 @@ class CardGroup final : public ProcessGroup {
   }
 
   void abandon() noexcept {
-    if (plain_) plain_->abort();
-    if (engines_) engines_->abort();
+    if (communicator_) communicator_->abort();
   }
 
   /// Made at its first use, where all ranks have met.
-  Communicator& communicator(std::unique_ptr<Communicator>& made, bool copy_engines) {
-    if (made) return *made;
+  Communicator& communicator() {
+    if (communicator_) return *communicator_;
     ncclUniqueId id{};
     if (rank() == 0) nccl_check(api().get_unique_id(&id), "ncclGetUniqueId");
     const BroadcastPart part{.data = reinterpret_cast<std::byte*>(&id), .bytes = sizeof id};
     host_.broadcast(0, {&part, 1}, "NCCL's id");
-    made = std::make_unique<Communicator>(Communicator::Args{.id = id,
-                                                             .rank = rank(),
-                                                             .ranks = size(),
-                                                             .copy_engines = copy_engines,
-                                                             .group = name(),
-                                                             .timeout = options_.timeout,
-                                                             .trouble = options_.trouble},
-                                          card_);
-    return *made;
+    communicator_ = std::make_unique<Communicator>(Communicator::Args{.id = id,
+                                                                      .rank = rank(),
+                                                                      .ranks = size(),
+                                                                      .group = name(),
+                                                                      .timeout = options_.timeout,
+                                                                      .trouble = options_.trouble},
+                                                   card_);
+    return *communicator_;
   }
 
   /// The stream that a collective goes on.
@@ -374,15 +401,16 @@ class CardGroup final : public ProcessGroup {
   cuda::CudaContext& card_;
   CardGroupOptions options_;
   int uncaught_;
-  std::unique_ptr<Communicator> plain_;
-  std::unique_ptr<Communicator> engines_;
+  std::unique_ptr<Communicator> communicator_;
   cuda::Stream side_;
   cuda::Event forked_;
   cuda::Event joined_;
   cuda::DeviceBytes staging_;
   std::int64_t staging_bytes_ = 0;
   std::shared_ptr<Windows> windows_;
-  std::vector<char> by_engines_;  // by part; these are kept between calls
+  cuda::CardCopies pulls_;
+  cuda::DeviceBytes meeting_;  ///< a byte from every rank
+  std::vector<char> pulled_;   // by part; these are kept between calls
   std::vector<PeerCopy> copies_;
   std::vector<PeerReduction> reductions_;
   std::vector<const std::byte*> sources_;

@@ -12,6 +12,22 @@ namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(20);
 
+/// How a window begins on the card since 2.28 (ncclWindow_vidmem of nccl_device/impl/core__types.h): what kernels find others' memory by.
+struct WindowHead {
+  void* host = nullptr;
+  std::byte* of_first_rank = nullptr;  ///< of those whose memory is mapped here
+  int rank_here = 0;                   ///< among those
+  int rank = 0;
+  std::uint32_t stride_4gib = 0;  ///< from one rank's to the next, in units of 4 GiB
+};
+
+bool is_on_card(const void* at) {
+  cudaPointerAttributes attributes{};
+  const bool known = cudaPointerGetAttributes(&attributes, at) == cudaSuccess;
+  if (!known) cudaGetLastError();
+  return known && attributes.type == cudaMemoryTypeDevice;
+}
+
 }  // namespace
 
 void nccl_check(ncclResult_t status, std::string_view call) {
@@ -31,9 +47,8 @@ std::string Trouble::cause() const {
 }
 
 Communicator::Communicator(const Args& args, cuda::CudaContext& card)
-    : ordinal_(card.ordinal()), group_(args.group), timeout_(args.timeout), trouble_(args.trouble) {
+    : rank_(args.rank), ranks_(args.ranks), ordinal_(card.ordinal()), group_(args.group), timeout_(args.timeout), trouble_(args.trouble) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  if (args.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   nccl_check(api().comm_init(&comm_, args.ranks, args.id, args.rank, &config), "ncclCommInitRankConfig");
   for (Flight& flight : flights_) flight.landed = cuda::make_event();
   watch_ = std::jthread([this](const std::stop_token& ended) { look(ended); });
@@ -55,11 +70,20 @@ Communicator::~Communicator() {
   api().comm_destroy(comm_);
 }
 
-void Communicator::add_window(void* memory, std::size_t bytes) {
+std::vector<std::byte*> Communicator::add_window(void* memory, std::size_t bytes) {
   ncclWindow_t window = nullptr;
   nccl_check(api().window_register(comm_, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC), "ncclCommWindowRegister");
   const std::lock_guard lock(mutex_);
   windows_[memory] = window;
+  WindowHead head;
+  if (!is_on_card(window) || cudaMemcpy(&head, window, sizeof head, cudaMemcpyDefault) != cudaSuccess) return {};
+  if (head.rank_here != rank_) return {};
+  std::vector<std::byte*> by_rank;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    by_rank.push_back(head.of_first_rank + (static_cast<std::uintptr_t>(head.stride_4gib) << 32) * static_cast<std::uintptr_t>(rank));
+    if (!is_on_card(by_rank.back())) return {};
+  }
+  return by_rank;
 }
 
 void Communicator::drop_window(void* memory) noexcept {

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "backend/cuda/context.h"
 #include "comm/signature.h"
@@ -41,7 +42,6 @@ class Communicator {
     const ncclUniqueId& id;
     int rank = 0;
     int ranks = 1;
-    bool copy_engines = false;  ///< CTA policy zero: no multiprocessor works for a collective whose buffers lie in windows
     std::string_view group;
     std::chrono::nanoseconds timeout;
     std::shared_ptr<Trouble> trouble;
@@ -58,8 +58,9 @@ class Communicator {
   void watch(const Signature& call, cudaStream_t stream);
   /// Ends what is under way, whatever the other ranks do.
   void abort() noexcept;
-  /// A collective: `memory`, of ncclMemAlloc() on every rank, becomes a symmetric window.
-  void add_window(void* memory, std::size_t bytes);
+  /// A collective: `memory`, of ncclMemAlloc() on every rank, becomes a symmetric window. Where its bytes lie in this process for each rank's
+  /// card, in order of ranks; nothing where this card does not reach all of them.
+  std::vector<std::byte*> add_window(void* memory, std::size_t bytes);
   /// No collective. What uses the window must have finished; windows that are left go with this.
   void drop_window(void* memory) noexcept;
 
@@ -74,6 +75,8 @@ class Communicator {
   void drop_landed();
 
   ncclComm_t comm_ = nullptr;
+  int rank_;
+  int ranks_;
   int ordinal_;
   std::string group_;
   std::chrono::nanoseconds timeout_;

@@ -8,7 +8,7 @@
 
 namespace fp8lab::nccl {
 
-/// What is used of NCCL. Symmetric windows and gathers by copy engines alone came with 2.28, so older ones are refused.
+/// What is used of NCCL. Windows that map the memory of other ranks here came with 2.28, so older ones are refused.
 struct NcclLibrary : SharedLibrary {
   NcclLibrary();
   explicit NcclLibrary(Wanted wanted);

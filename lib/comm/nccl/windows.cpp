@@ -1,11 +1,13 @@
 #include "comm/nccl/windows.h"
 
+#include <cstdint>
 #include <iterator>
 #include <utility>
 
 #include "backend/cuda/cuda_check.h"
 #include "comm/gather_source.h"
 #include "comm/nccl/nccl_library.h"
+#include "core/check.h"
 
 namespace fp8lab::nccl {
 namespace {
@@ -44,28 +46,64 @@ std::unique_ptr<SegmentSource> Windows::source(std::shared_ptr<Windows> windows,
   return std::make_unique<Source>(std::move(windows), ordinal);
 }
 
-std::uint64_t Windows::place_of(const std::byte* at) const {
+const std::pair<const std::byte* const, Windows::Window>* Windows::window_of(const std::byte* at) const {
   const auto after = windows_.upper_bound(at);
-  if (after == windows_.begin()) return 0;
-  const auto& [first, window] = *std::prev(after);
-  const std::ptrdiff_t offset = at - first;
-  return offset < window.bytes ? (window.number << kOffsetBits) + static_cast<std::uint64_t>(offset) : 0;
+  if (after == windows_.begin()) return nullptr;
+  const auto found = std::prev(after);
+  return at - found->first < found->second.bytes ? &*found : nullptr;
+}
+
+std::uint64_t Windows::place_of(const std::byte* at) const {
+  const auto* const found = window_of(at);
+  if (found == nullptr) return 0;
+  return (found->second.number << kOffsetBits) + static_cast<std::uint64_t>(at - found->first);
+}
+
+const std::byte* Windows::of_rank(int rank, const std::byte* at) const {
+  const auto* const found = window_of(at);
+  check(found != nullptr && reach_all_, "a buffer is looked for on another rank's card that does not lie there");
+  return found->second.by_rank[static_cast<std::size_t>(rank)] + (at - found->first);
+}
+
+bool Windows::agreed(bool here, std::string_view on) const {
+  std::int32_t refused = here ? 0 : 1;
+  const ReducePart part{.data = reinterpret_cast<std::byte*>(&refused), .elems = 1, .dtype = DType::kI32};
+  host_->all_reduce(ReduceOp::kMax, {&part, 1}, on);
+  return refused == 0;
+}
+
+bool Windows::try_out(std::byte* segment, const Window& window) const {
+  const auto mark_of = [&](int rank) { return (window.number << 16) + static_cast<std::uint64_t>(rank) + 1; };
+  const std::uint64_t own = mark_of(host_->rank());
+  const bool marked = !window.by_rank.empty() && cudaMemcpy(segment, &own, sizeof own, cudaMemcpyDefault) == cudaSuccess &&
+                      cudaStreamSynchronize(nullptr) == cudaSuccess;
+  if (!agreed(marked, "windows are marked")) return false;
+  bool found = true;
+  for (int rank = 0; rank < host_->size() && found; ++rank) {
+    std::uint64_t seen = 0;
+    found = cudaMemcpy(&seen, window.by_rank[static_cast<std::size_t>(rank)], sizeof seen, cudaMemcpyDefault) == cudaSuccess &&
+            seen == mark_of(rank);
+  }
+  return agreed(found, "windows are seen");
 }
 
 void Windows::add(std::byte* segment, std::size_t bytes) {
-  registered_with_ = communicators_();
-  for (Communicator* communicator : registered_with_) communicator->add_window(segment, bytes);
-  windows_[segment] = {.bytes = static_cast<std::ptrdiff_t>(bytes), .number = ++seen_};
+  registered_with_ = &communicator_();
+  Window window{.bytes = static_cast<std::ptrdiff_t>(bytes), .number = ++seen_};
+  window.by_rank = registered_with_->add_window(segment, bytes);
+  if (reach_all_) reach_all_ = try_out(segment, window);
+  cudaGetLastError();  // a window that cannot be read is no error, here or in the next launch
+  windows_[segment] = std::move(window);
 }
 
 void Windows::drop(std::byte* segment) noexcept {
-  for (Communicator* communicator : registered_with_) communicator->drop_window(segment);
+  if (registered_with_ != nullptr) registered_with_->drop_window(segment);
   windows_.erase(segment);
 }
 
 void Windows::close() noexcept {
   host_ = nullptr;
-  registered_with_.clear();
+  registered_with_ = nullptr;
   windows_.clear();
 }
 

@@ -5,6 +5,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "comm/nccl/communicator.h"
@@ -13,19 +15,25 @@
 
 namespace fp8lab::nccl {
 
-/// The memory of one rank's card that is registered with the communicators of a group, as NCCL's symmetric kernels and copy engines
-/// need it on both sides. Shared by the group and the sources that reserve it; registration belongs to the group, memory to the segment.
+/// The memory of one rank's card that is registered with the communicator of a group: NCCL's symmetric kernels need that on both sides of
+/// a gather, and it maps the memory of all ranks here. Shared by the group and the sources that reserve it; registration belongs to the
+/// group, memory to the segment.
 class Windows {
  public:
-  /// `communicators` gives all of the group, made where they are not yet there: a collective. `host` meets its ranks.
-  Windows(ProcessGroup& host, std::function<std::vector<Communicator*>()> communicators)
-      : host_(&host), communicators_(std::move(communicators)) {}
+  /// `communicator` gives the group's, made where it is not yet there: a collective. `host` meets its ranks.
+  Windows(ProcessGroup& host, std::function<Communicator&()> communicator)
+      : host_(&host), communicator_(std::move(communicator)) {}
 
   /// ProcessGroup::gather_source(), of the card `ordinal`.
   static std::unique_ptr<SegmentSource> source(std::shared_ptr<Windows> windows, int ordinal);
 
   /// Which window, and where in it: the same number on every rank that reserved the same; 0 outside of all.
   std::uint64_t place_of(const std::byte* at) const;
+
+  /// True if every rank reads all others' windows where it finds them: they have tried.
+  bool reach_all() const { return reach_all_; }
+  /// Where `rank` has what lies at `at` here, in a window.
+  const std::byte* of_rank(int rank, const std::byte* at) const;
 
   /// The group goes. What its sources still have is memory like any other from now on.
   void close() noexcept;
@@ -34,15 +42,21 @@ class Windows {
   class Source;
   struct Window {
     std::ptrdiff_t bytes = 0;
-    std::uint64_t number = 0;  ///< in order of reservation, from 1
+    std::uint64_t number = 0;           ///< in order of reservation, from 1
+    std::vector<std::byte*> by_rank{};  ///< its first byte on each rank's card, as this one reads it; empty unless it can
   };
+  /// True if each rank finds the others' marks where their windows seem to be.
+  bool try_out(std::byte* segment, const Window& window) const;
+  bool agreed(bool here, std::string_view on) const;
+  const std::pair<const std::byte* const, Window>* window_of(const std::byte* at) const;
   void add(std::byte* segment, std::size_t bytes);
   void drop(std::byte* segment) noexcept;
 
   ProcessGroup* host_;  ///< null once closed
-  std::function<std::vector<Communicator*>()> communicators_;
-  std::vector<Communicator*> registered_with_;
+  std::function<Communicator&()> communicator_;
+  Communicator* registered_with_ = nullptr;
   std::map<const std::byte*, Window> windows_;
+  bool reach_all_ = true;
   std::uint64_t seen_ = 0;
 };
 
