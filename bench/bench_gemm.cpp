@@ -67,29 +67,60 @@ Input make_input(std::int64_t rows, std::int64_t cols, bool stored_transposed, c
   return input;
 }
 
-void multiply(benchmark::State& state, const Product& product, const Kind& kind) {
-  Device& device = *card();
-  const bool forward = product.pass == Pass::kForward, of_weight = product.pass == Pass::kWeightGradient;
-  const Recipe recipe = make_recipe(kind.recipe ? kind.recipe : "bf16");
-  const QuantFormat first = forward ? recipe.activation : recipe.gradient;
-  const QuantFormat second = of_weight ? recipe.activation : recipe.weight;
-  const std::int64_t bytes_each = kind.recipe ? 1 : 2;
-  const int rotations = rotations_past_l2((product.m + product.n) * product.k * bytes_each);
+/// Sets of a product's operands, as many as it takes to rotate past the L2.
+struct Operands {
   std::vector<Input> as, bs;
-  for (int i = 0; i < rotations; ++i) {
-    const auto seed = static_cast<std::uint64_t>(2 * i + 1);
-    as.push_back(make_input(product.m, product.k, of_weight, kind.recipe ? &first : nullptr, seed));
-    bs.push_back(make_input(product.n, product.k, !forward, kind.recipe ? &second : nullptr, seed + 1));
+
+  Operands(const Product& product, const char* recipe_name) {
+    const bool forward = product.pass == Pass::kForward, of_weight = product.pass == Pass::kWeightGradient;
+    const Recipe recipe = make_recipe(recipe_name ? recipe_name : "bf16");
+    const QuantFormat first = forward ? recipe.activation : recipe.gradient;
+    const QuantFormat second = of_weight ? recipe.activation : recipe.weight;
+    const int rotations = rotations_past_l2((product.m + product.n) * product.k * (recipe_name ? 1 : 2));
+    for (int i = 0; i < rotations; ++i) {
+      const auto seed = static_cast<std::uint64_t>(2 * i + 1);
+      as.push_back(make_input(product.m, product.k, of_weight, recipe_name ? &first : nullptr, seed));
+      bs.push_back(make_input(product.n, product.k, !forward, recipe_name ? &second : nullptr, seed + 1));
+    }
   }
+  GemmInputs of_call(int call, const Product& product) const {
+    const auto set = static_cast<std::size_t>(call) % as.size();
+    return {.a = as[set].view,
+            .b = bs[set].view,
+            .out_dtype = DType::kBF16,
+            .holder = card()->holder(HolderKind::kInFlight),
+            .fast_accumulation = product.pass == Pass::kForward};
+  }
+};
+
+double flops_of(const Product& product) {
+  return 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n) * static_cast<double>(product.k);
+}
+
+void multiply(benchmark::State& state, const Product& product, const Kind& kind) {
+  const Operands operands(product, kind.recipe);
+  time_on_card(state, {.flops = flops_of(product)}, [&](int call) { gemm(*card(), operands.of_call(call, product)); });
+}
+
+/// A product of per-tensor codes of which only the codes are wanted, and their amax: made so, or stored in BF16 and cast.
+void multiply_to_codes(benchmark::State& state, const Product& product, bool at_once) {
+  Device& device = *card();
+  const Operands operands(product, "current");
+  const Recipe recipe = make_recipe("delayed");
+  const TensorSpec scalar{Shape{1}, DType::kF32};
   const HolderId holder = device.holder(HolderKind::kInFlight);
-  const double flops = 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n) * static_cast<double>(product.k);
-  time_on_card(state, {.flops = flops}, [&](int call) {
-    const auto set = static_cast<std::size_t>(call % rotations);
-    gemm(device, {.a = as[set].view,
-                  .b = bs[set].view,
-                  .out_dtype = DType::kBF16,
-                  .holder = holder,
-                  .fast_accumulation = forward});
+  const Quantizer quantizer{.format = product.pass == Pass::kForward ? recipe.activation : recipe.gradient,
+                            .scale = device.allocate(scalar, holder),
+                            .amax = device.allocate(scalar, holder),
+                            .holder = holder};
+  device.write(quantizer.scale, std::vector<float>{1.0f});
+  device.write(quantizer.amax, std::vector<float>{0.0f});
+  time_on_card(state, {.flops = flops_of(product)}, [&](int call) {
+    const GemmInputs inputs = operands.of_call(call, product);
+    if (at_once)
+      gemm_quantize(device, inputs, quantizer);
+    else
+      quantize(device, gemm(device, inputs), quantizer);
   });
 }
 
@@ -113,10 +144,18 @@ int main(int argc, char** argv) {
     const auto timed = [](benchmark::internal::Benchmark* row) {
       row->UseManualTime()->Unit(benchmark::kMicrosecond)->Iterations(30);
     };
-    for (const fp8lab::Product& product : kProducts)
+    for (const fp8lab::Product& product : kProducts) {
+      const std::string name = "gemm/" + product.name + "/";
       for (const fp8lab::Kind& kind : fp8lab::kKinds)
-        timed(benchmark::RegisterBenchmark(("gemm/" + product.name + "/" + kind.name).c_str(),
+        timed(benchmark::RegisterBenchmark((name + kind.name).c_str(),
                                            [&](benchmark::State& state) { fp8lab::multiply(state, product, kind); }));
+      // Gradients of weights are added up and never cast.
+      if (product.pass == fp8lab::Pass::kWeightGradient) continue;
+      for (const bool at_once : {true, false})
+        timed(benchmark::RegisterBenchmark(
+            (name + (at_once ? "fp8_tensor_to_fp8" : "fp8_tensor_then_cast")).c_str(),
+            [&product, at_once](benchmark::State& state) { fp8lab::multiply_to_codes(state, product, at_once); }));
+    }
     timed(benchmark::RegisterBenchmark("gemm/4096/general", fp8lab::multiply_generally));
   });
 }

@@ -4,8 +4,9 @@
 Usage: gemm.py [--rounds N] [--filter TEXT] [--out FILE]
 
 BF16 rows are torch.matmul of views that lie as a linear layer has them; fp8_tensor rows are torch._scaled_mm with per-tensor
-scales, fast accumulation in forward only. Rounds alternate the two, each on inputs that rotate past the L2, normal values, behind a
-large copy that hides the launch, timed by events; medians are printed.
+scales, fast accumulation in forward only; fp8_tensor_to_fp8 rows are the same with a result in FP8 under a given scale, whose
+amax torch does not measure. Rounds alternate them, each on inputs that rotate past the L2, normal values, behind a large copy
+that hides the launch, timed by events; medians are printed.
 """
 
 import statistics
@@ -56,14 +57,22 @@ def quantized(rows, cols, dtype):
 
 
 def fp8_calls(m, n, k, which):
+    """Calls whose result is BF16, and calls on the same operands whose result is of a's type."""
+    dtype = torch.float8_e4m3fn if which == "fprop" else torch.float8_e5m2
+
     def operands():
-        a, scale_a = quantized(m, k, torch.float8_e4m3fn if which == "fprop" else torch.float8_e5m2)
+        a, scale_a = quantized(m, k, dtype)
         b, scale_b = quantized(n, k, torch.float8_e4m3fn)
         return a, b.t(), scale_a, scale_b
 
+    one = torch.ones((), device="cuda")
     sets = [operands() for _ in range(rotations((m + n) * k))]
-    return [lambda a=a, b=b, sa=sa, sb=sb: torch._scaled_mm(a, b, sa, sb, out_dtype=torch.bfloat16,
-                                                            use_fast_accum=which == "fprop") for a, b, sa, sb in sets]
+
+    def calls(**result):
+        return [lambda a=a, b=b, sa=sa, sb=sb: torch._scaled_mm(a, b, sa, sb, use_fast_accum=which == "fprop", **result)
+                for a, b, sa, sb in sets]
+
+    return calls(out_dtype=torch.bfloat16), calls(out_dtype=dtype, scale_result=one)
 
 
 def main():
@@ -74,7 +83,10 @@ def main():
     for name, m, n, k, which in products():
         if options.filter not in name:
             continue
-        kinds = {"bf16": bf16_calls(m, n, k, which), "fp8_tensor": fp8_calls(m, n, k, which)}
+        to_bf16, to_fp8 = fp8_calls(m, n, k, which)
+        kinds = {"bf16": bf16_calls(m, n, k, which), "fp8_tensor": to_bf16}
+        if which != "wgrad":
+            kinds["fp8_tensor_to_fp8"] = to_fp8
         times = {kind: [] for kind in kinds}
         for turn in range(3 + options.rounds):
             for kind, calls in kinds.items():

@@ -180,5 +180,86 @@ TEST(GemmPlan, WhereSomethingLiesDoesNotChooseTheAlgorithm) {
   EXPECT_FALSE(plan_gemm(args).problem.aligned);
 }
 
+/// The cast of `product`'s result, row-wise unless told otherwise, under one scale unless `format` has blocks.
+GemmQuantizeArgs quantized(const GemmArgs& product, DType payload = DType::kE4M3, bool rowwise = true) {
+  GemmQuantizeArgs args;
+  args.product = product;
+  args.product.out.data = nullptr;
+  args.product.out.dtype = DType::kF32;
+  args.cast.in = args.product.out;
+  args.cast.format = {.payload = payload, .amax_source = AmaxSource::kHistory};
+  (rowwise ? args.cast.rowwise : args.cast.columnwise).values = matrix(payload, product.out.rows, product.out.cols);
+  return args;
+}
+
+std::string plan_of(const GemmQuantizeArgs& args) { return describe(plan_gemm_quantize(args)); }
+
+TEST(GemmQuantizePlan, TheLibraryWritesCodesOfOperandsScaledPerTensor) {
+  const OperandView a = per_tensor(48, 128), b = per_tensor(32, 128), gradient = per_tensor(48, 128, DType::kE5M2);
+  EXPECT_EQ(plan_of(quantized(product(a, b))), "library: e4m3 per tensor x e4m3 per tensor -> e4m3 per tensor");
+  EXPECT_EQ(plan_of(quantized(product(gradient, b))), "library: e5m2 per tensor x e4m3 per tensor -> e4m3 per tensor");
+  EXPECT_EQ(plan_of(quantized(product(gradient, b), DType::kE5M2)),
+            "library: e5m2 per tensor x e4m3 per tensor -> e5m2 per tensor");
+  EXPECT_EQ(plan_of(quantized(product(b, gradient), DType::kE5M2)),
+            "library: e4m3 per tensor x e5m2 per tensor -> e5m2 per tensor");
+  for (const DType bias : {DType::kBF16, DType::kF16})
+    EXPECT_EQ(plan_of(quantized(with_bias(product(a, b), bias))),
+              "library: e4m3 per tensor x e4m3 per tensor -> e4m3 per tensor plus bias");
+  float amax = 0.0f;
+  GemmQuantizeArgs measured = quantized(product(a, b));
+  measured.cast.amax = &amax;
+  measured.product.fast_accumulation = true;
+  EXPECT_EQ(plan_of(measured), "library: e4m3 per tensor x e4m3 per tensor -> e4m3 per tensor and amax, fast accumulation");
+}
+
+TEST(GemmQuantizePlan, WhatTheLibraryDoesNotWriteIsCastApart) {
+  const auto why = [](const GemmQuantizeArgs& args) { return std::string(plan_gemm_quantize(args).why_apart); };
+  const GemmArgs tensors = product(per_tensor(48, 128), per_tensor(32, 128));
+  EXPECT_EQ(plan_of(quantized(product(plain(DType::kBF16, 48, 128), plain(DType::kBF16, 32, 128)))),
+            "cast apart: operands are not scaled per tensor");
+  EXPECT_EQ(why(quantized(product(by_rows(48, 256), by_squares(32, 256)))), "operands are not scaled per tensor");
+  EXPECT_EQ(why(quantized(product(microscaled(48, 128), microscaled(32, 128)))), "operands are microscaled");
+  EXPECT_EQ(why(quantized(product(per_tensor(48, 128), per_tensor(33, 128)))), "the rows of b are not a multiple of 16");
+  EXPECT_EQ(why(quantized(product(per_tensor(48, 120), per_tensor(32, 120)))),
+            "rows of codes do not begin at multiples of 16 bytes");
+  EXPECT_EQ(why(quantized(tensors, DType::kE5M2)), "codes are e5m2 and neither operand is");
+  EXPECT_EQ(why(quantized(with_bias(tensors, DType::kF32))), "the bias is not in 16 bits");
+  GemmQuantizeArgs args = quantized(with_bias(tensors, DType::kBF16));
+  args.product.bias.data = address(kAligned + 2);
+  EXPECT_EQ(why(args), "the bias does not begin at a multiple of 16 bytes");
+  args = quantized(with_bias(tensors, DType::kBF16));
+  float amax = 0.0f;
+  args.cast.amax = &amax;
+  EXPECT_EQ(why(args), "a sum with a bias is to be measured");
+  args = quantized(tensors);
+  args.cast.format = {.block_rows = 1, .block_cols = 128, .amax_source = AmaxSource::kBlock};
+  EXPECT_EQ(why(args), "codes are scaled by blocks");
+  args = quantized(tensors);
+  args.cast.rowwise.values.data = address(kAligned + 8);
+  EXPECT_EQ(why(args), "rows of the result's codes do not begin at multiples of 16 bytes");
+  args.cast.rowwise.values = matrix(DType::kE4M3, 32, 48).transposed();
+  EXPECT_EQ(why(args), "rows of the result's codes do not begin at multiples of 16 bytes");
+}
+
+// Column-wise codes are the transpose of row-wise ones, which need not be kept.
+TEST(GemmQuantizePlan, CodesPassThroughScratchWhereOnlyTheirTransposeIsWanted) {
+  const GemmArgs tensors = product(per_tensor(48, 128), per_tensor(32, 128));
+  EXPECT_EQ(plan_gemm_quantize(quantized(tensors, DType::kE4M3, false)), plan_gemm_quantize(quantized(tensors)));
+}
+
+// One descriptor must not serve another's problem.
+TEST(GemmQuantizePlan, ProblemsAreToldApart) {
+  const GemmArgs tensors = product(per_tensor(48, 128), per_tensor(32, 128));
+  const LibraryProblem codes = plan_gemm_quantize(quantized(tensors)).problem;
+  float amax = 0.0f;
+  GemmQuantizeArgs args = quantized(tensors);
+  args.cast.amax = &amax;
+  const LibraryProblem measured = plan_gemm_quantize(args).problem, sixteen = plan_gemm(tensors).problem;
+  EXPECT_NE(codes, measured);
+  EXPECT_NE(codes, sixteen);
+  EXPECT_NE(LibraryProblemHash{}(codes), LibraryProblemHash{}(measured));
+  EXPECT_NE(LibraryProblemHash{}(codes), LibraryProblemHash{}(sixteen));
+}
+
 }  // namespace
 }  // namespace fp8lab::cuda

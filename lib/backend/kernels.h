@@ -222,6 +222,13 @@ struct ActivationQuantizeArgs {
   QuantizeArgs cast;
 };
 
+/// The same of gemm, whose result is f32 here: codes and amax are of the finished sum with its bias, which nothing rounds to 16
+/// bits before the cast. Equal to the two one after the other up to the order of the sum. `product.accumulate` is false.
+struct GemmQuantizeArgs {
+  GemmArgs product;
+  QuantizeArgs cast;
+};
+
 /// Rotary embedding of [seq * batch, heads * head_dim]: dimensions d and d + head_dim/2 of a head turn by
 /// position * base^(-2d/head_dim). `inverse` turns back, which is its gradient.
 struct RopeArgs {
@@ -412,6 +419,7 @@ struct KernelTable {
   Kernel<ActivationBackwardArgs> activation_backward;
   Kernel<NormQuantizeArgs> norm_quantize;
   Kernel<ActivationQuantizeArgs> activation_quantize;
+  Kernel<GemmQuantizeArgs> gemm_quantize;
   Kernel<RopeArgs> rope;
   Kernel<DropoutArgs> dropout;
   Kernel<AttentionForwardArgs> attention_forward;

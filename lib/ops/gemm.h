@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backend/device.h"
+#include "ops/quantize.h"
 
 namespace fp8lab {
 
@@ -19,5 +20,9 @@ struct GemmInputs {
 };
 
 Tensor gemm(Device& device, const GemmInputs& inputs);
+
+/// Quantizes the product without storing it. `quantizer` is one that casts_unstored(); inputs.out_dtype and inputs.holder are
+/// unused: the cast is of the finished sum in FP32 (GemmQuantizeArgs), which a product stored in 16 bits would have rounded.
+QuantizedTensor gemm_quantize(Device& device, const GemmInputs& inputs, const Quantizer& quantizer);
 
 }  // namespace fp8lab

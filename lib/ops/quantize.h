@@ -33,8 +33,8 @@ struct Quantizer {
 /// AmaxSource::kTensor the amax and the scale are workspaces that live for the call.
 QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& inputs);
 
-/// Whether an operation can cast its result without storing it (norm_quantize, activation_quantize): a whole tensor whose scale is
-/// known, or row-wise blocks of one row, whose amax nobody else asks for.
+/// Whether an operation can cast its result without storing it (norm_quantize, activation_quantize, gemm_quantize): a whole
+/// tensor whose scale is known, or row-wise blocks of one row, whose amax nobody else asks for.
 bool casts_unstored(const Quantizer& inputs);
 
 /// Several tensors under one scale (per-tensor formats only), their amax being the largest of all; they share one scale_inv block.

@@ -38,6 +38,7 @@ constexpr KernelTable kCpuKernels = {
     .activation_backward = cpu::activation_backward,
     .norm_quantize = cpu::norm_quantize,
     .activation_quantize = cpu::activation_quantize,
+    .gemm_quantize = cpu::gemm_quantize,
     .rope = cpu::rope,
     .dropout = cpu::dropout,
     .attention_forward = cpu::attention_forward,

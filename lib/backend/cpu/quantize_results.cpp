@@ -42,4 +42,13 @@ void activation_quantize(const ActivationQuantizeArgs& args, ExecContext& contex
   quantize(cast, context);
 }
 
+void gemm_quantize(const GemmQuantizeArgs& args, ExecContext& context) {
+  const Unstored result(args.product.out);
+  GemmArgs product = args.product;
+  QuantizeArgs cast = args.cast;
+  product.out = cast.in = result.view();
+  gemm(product, context);
+  quantize(cast, context);
+}
+
 }  // namespace fp8lab::cpu

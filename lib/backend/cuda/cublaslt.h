@@ -34,7 +34,7 @@ using LtPreference =
 /// What the library may use beside its operands: what it wants on Hopper. A multiple of 256.
 inline constexpr std::size_t kLtWorkspaceBytes = std::size_t{32} << 20;
 
-/// Device memory of one product; scales and bias are null where the problem has none.
+/// Device memory of one product; scales, bias and amax are null where the problem has none.
 struct LibraryBuffers {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;
@@ -42,6 +42,8 @@ struct LibraryBuffers {
   const std::byte* b_scale = nullptr;
   const std::byte* bias = nullptr;
   std::byte* out = nullptr;
+  const float* out_scale = nullptr;  ///< what a result in eight bits is multiplied by
+  float* amax = nullptr;             ///< set to the largest magnitude before that
   std::byte* workspace = nullptr;  ///< kLtWorkspaceBytes, aligned to 256
 };
 
@@ -62,7 +64,7 @@ class CublasLt {
  private:
   struct Prepared {
     LtProduct product;
-    LtLayout a, b, out;
+    LtLayout a, b, addend, out;
     std::optional<cublasLtMatmulAlgo_t> algorithm;
   };
   Prepared& prepared(const LibraryProblem& problem, const LibraryBuffers& buffers);

@@ -65,6 +65,7 @@ constexpr KernelTable kCudaKernels = {
     .activation_backward = cuda::activation_backward,
     .norm_quantize = cuda::norm_quantize,
     .activation_quantize = cuda::activation_quantize,
+    .gemm_quantize = cuda::gemm_quantize,
     .rope = cuda::rope,
     .dropout = cuda::dropout,
     .attention_forward = cuda::attention_forward,

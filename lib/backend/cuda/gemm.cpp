@@ -4,6 +4,7 @@
 #include "backend/cuda/gemm_kernels.h"
 #include "backend/cuda/gemm_plan.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/quantize_results.h"
 
 // Not bitwise the cpu kernel, whose sums run in another order; both are within the bound of any order of k products and sums,
 // except that the matrix units keep some 13 fraction bits of a sum of eight-bit products (correctness/reference/float8_sums.h).
@@ -89,6 +90,49 @@ void gemm(const GemmArgs& args, ExecContext& context) {
   }
   ++routes.general;
   gemm_general(args, card);
+}
+
+bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& card) {
+  const GemmArgs& product = args.product;
+  const QuantizeArgs& cast = args.cast;
+  if (product.out.numel() == 0 || product.a.values.cols == 0) return false;
+  const GemmQuantizePlan plan = plan_gemm_quantize(args);
+  if (!plan.why_apart.empty()) return false;
+  const MatrixView &rowwise = cast.rowwise.values, &columnwise = cast.columnwise.values;
+  const bool stored = rowwise.data != nullptr;
+  constexpr std::size_t kScalarBytes = 256;
+  Parts scratch(card.scratch(kLtWorkspaceBytes + kScalarBytes + (stored ? 0 : static_cast<std::size_t>(product.out.numel()))));
+  std::byte* const workspace = scratch.take(kLtWorkspaceBytes);
+  auto* const seen = reinterpret_cast<float*>(scratch.take(kScalarBytes));
+  std::byte* const codes = stored ? rowwise.data : scratch.take(0);
+  if (!card.kept<CublasLt>().multiply(plan.problem, {.a = product.a.values.data,
+                                                     .b = product.b.values.data,
+                                                     .a_scale = product.a.scales.data,
+                                                     .b_scale = product.b.scales.data,
+                                                     .bias = product.bias.data,
+                                                     .out = codes,
+                                                     .out_scale = cast.scale,
+                                                     .amax = seen,
+                                                     .workspace = workspace}))
+    return false;
+  const MatrixView written{.data = codes,
+                           .dtype = plan.problem.out,
+                           .rows = product.out.rows,
+                           .cols = product.out.cols,
+                           .row_stride = plan.problem.out_stride,
+                           .col_stride = 1};
+  codes_finish({.codes = written,
+                .scale = cast.scale,
+                .scale_inv = {stored ? reinterpret_cast<float*>(cast.rowwise.scales.data) : nullptr,
+                              columnwise.data == nullptr ? nullptr : reinterpret_cast<float*>(cast.columnwise.scales.data)},
+                .amax = cast.amax,
+                .seen = seen},
+               card);
+  transpose_codes(cast, codes, plan.problem.out_stride, card);
+  RouteCounts& routes = card.kept<RouteCounts>();
+  ++routes.through_library;
+  ++routes.to_codes;
+  return true;
 }
 
 }  // namespace fp8lab::cuda

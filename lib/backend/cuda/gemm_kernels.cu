@@ -1,6 +1,10 @@
 #include <cuda_bf16.h>
 
+#include <algorithm>
+
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/block_scale.cuh"
+#include "backend/cuda/device/magnitudes.cuh"
 #include "backend/cuda/device/matrix.cuh"
 #include "backend/cuda/gemm_kernels.h"
 #include "core/e8m0.h"
@@ -104,6 +108,37 @@ __global__ void gemm_finish_kernel(const __grid_constant__ GemmFinishArgs args) 
     finish(args.out, args.bias, args.accumulate, i, j, element<float>(args.product.data, i * args.product.row_stride + j));
 }
 
+/// Bytes of 0xFF where codes are NaN, of either format: the card's conversion, as encode(), makes one code of it.
+__device__ std::uint32_t nan_bytes(std::uint32_t codes) { return __vcmpeq4(codes, kFloat8Nan * 0x01010101u); }
+
+__global__ void __launch_bounds__(kThreads) codes_finish_kernel(const __grid_constant__ CodesFinishArgs args) {
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    for (float* const scale_inv : args.scale_inv)
+      if (scale_inv != nullptr) *scale_inv = inverse_scale(*args.scale);
+    if (args.amax != nullptr) raise_amax(args.amax, min(magnitude(*args.seen), kFloatInfinityBits));
+  }
+  if (args.amax == nullptr || magnitude(*args.seen) <= kFloatInfinityBits) return;
+  constexpr int kPieces = 4;  // of 16 bytes, in flight per thread
+  const MatrixView& codes = args.codes;
+  const auto per_row = static_cast<std::uint32_t>(codes.cols / 16);
+  const std::int64_t count = codes.rows * per_row, threads = std::int64_t{gridDim.x} * kThreads;
+  std::uint32_t found = 0;
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; first < count; first += threads * kPieces) {
+    uint4 pieces[kPieces] = {};
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      const std::int64_t at = first + p * threads;
+      if (at >= count) continue;
+      const std::int64_t row = codes.rows == 1 ? 0 : at / per_row;
+      pieces[p] = *reinterpret_cast<const uint4*>(codes.data + row * codes.row_stride + (at - row * per_row) * 16);
+    }
+#pragma unroll
+    for (const uint4& piece : pieces)
+      found |= nan_bytes(piece.x) | nan_bytes(piece.y) | nan_bytes(piece.z) | nan_bytes(piece.w);
+  }
+  if (__syncthreads_or(found != 0) && threadIdx.x == 0) raise_amax(args.amax, kFloatQuietNanBits);
+}
+
 /// Codes that one thread takes: as many as are 16 bytes of BF16, so that a warp writes without gaps.
 constexpr int kRun = 8;
 
@@ -177,6 +212,20 @@ void gemm_general(const GemmArgs& args, CudaContext& card) {
 void gemm_finish(const GemmFinishArgs& args, CudaContext& card) {
   gemm_finish_kernel<<<rows_of_runs(args.out.rows, args.out.cols, kThreads), kThreads, 0, card.stream()>>>(args);
   cuda_check_launch("gemm_finish_kernel");
+}
+
+void codes_finish(const CodesFinishArgs& args, CudaContext& card) {
+  CodesFinishArgs one_row = args;
+  MatrixView& codes = one_row.codes;
+  if (codes.contiguous()) {
+    codes.cols = codes.numel();
+    codes.rows = 1;
+  }
+  constexpr std::int64_t kEach = 4 * 16 * kThreads;
+  const std::int64_t most = card.multiprocessors();  // which have nothing to do as a rule
+  const std::int64_t blocks = args.amax == nullptr ? 1 : std::min((codes.numel() + kEach - 1) / kEach, most);
+  codes_finish_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, card.stream()>>>(one_row);
+  cuda_check_launch("codes_finish_kernel");
 }
 
 void dequantize_to_bf16(const OperandView& operand, const MatrixView& out, CudaContext& card) {

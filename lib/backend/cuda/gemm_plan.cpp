@@ -100,6 +100,8 @@ bool adds_bias_of(const LibraryProblem& problem, DType bias) {
   return bias == problem.out;
 }
 
+bool contiguous_bias(const MatrixView& bias) { return aligned(bias.data) && (bias.col_stride == 1 || bias.cols <= 1); }
+
 bool operands_aligned(const GemmArgs& args, const LibraryProblem& problem) {
   return aligned(args.a.values.data) && aligned(problem.a) && aligned(args.b.values.data) && aligned(problem.b);
 }
@@ -115,8 +117,7 @@ void plan_result(const GemmArgs& args, GemmPlan& plan) {
                       (!is_float8(problem.a.dtype) || (aligned(out.data) && aligned(lies)));
   const bool aligned_operands = operands_aligned(args, problem);
   problem.aligned = aligned_operands && aligned(out.data) && aligned(lies);
-  const bool bias_direct = bias.data == nullptr || (adds_bias_of(problem, bias.dtype) && aligned(bias.data) &&
-                                                    (bias.col_stride == 1 || bias.cols <= 1));
+  const bool bias_direct = bias.data == nullptr || (adds_bias_of(problem, bias.dtype) && contiguous_bias(bias));
   // The library rounds a product to 16 bits before it adds what such a matrix holds, and, off its aligned kernels, before it
   // adds a bias; here both are rounded once.
   const bool rounds_twice = size_bytes(out.dtype) < 4 && (args.accumulate || (bias.data != nullptr && !problem.aligned));
@@ -131,6 +132,35 @@ void plan_result(const GemmArgs& args, GemmPlan& plan) {
   problem.bias = bias.data != nullptr;
   problem.bias_dtype = problem.bias ? bias.dtype : DType::kF32;
   problem.accumulate = args.accumulate;
+}
+
+/// The library's conditions on codes that it is to write, `problem` having its operands.
+Refusal plan_codes(const GemmQuantizeArgs& args, LibraryProblem& problem) {
+  const QuantFormat& format = args.cast.format;
+  const MatrixView& bias = args.product.bias;
+  const MatrixView& rowwise = args.cast.rowwise.values;
+  if (!format.per_tensor()) return "codes are scaled by blocks";
+  if (problem.a.scaling != OperandScaling::kTensor) return "operands are not scaled per tensor";
+  if (format.payload == DType::kE5M2 && problem.a.dtype == DType::kE4M3 && problem.b.dtype == DType::kE4M3)
+    return "codes are e5m2 and neither operand is";
+  if (bias.data != nullptr && size_bytes(bias.dtype) != 2) return "the bias is not in 16 bits";
+  if (bias.data != nullptr && !contiguous_bias(bias)) return "the bias does not begin at a multiple of 16 bytes";
+  // The library measures whole tiles; rows of one that lie beyond the result are zeros, to which a bias must not be added.
+  if (bias.data != nullptr && args.cast.amax != nullptr) return "a sum with a bias is to be measured";
+  problem.out = format.payload;
+  problem.out_stride = problem.n;  // of codes that only pass through on their way to the transpose
+  if (rowwise.data != nullptr) {
+    PlannedOperand lies;
+    if (!plan_strides(rowwise, lies).empty() || lies.along_rows || !aligned(rowwise.data) || !aligned(lies))
+      return "rows of the result's codes do not begin at multiples of 16 bytes";
+    problem.out_stride = lies.stride;
+  }
+  problem.bias = bias.data != nullptr;
+  problem.bias_dtype = problem.bias ? bias.dtype : DType::kF32;
+  problem.amax = args.cast.amax != nullptr;
+  problem.fast_accumulation = args.product.fast_accumulation;
+  problem.aligned = true;
+  return {};
 }
 
 bool microscaled(const OperandView& operand) { return operand.quantized() && operand.scales.dtype == DType::kE8M0; }
@@ -162,6 +192,7 @@ std::size_t LibraryProblemHash::operator()(const LibraryProblem& problem) const 
       static_cast<std::uint64_t>(problem.bias_dtype) << 4 | static_cast<std::uint64_t>(problem.bias) << 3 |
       static_cast<std::uint64_t>(problem.accumulate) << 2 | static_cast<std::uint64_t>(problem.fast_accumulation) << 1 |
       static_cast<std::uint64_t>(problem.aligned));
+  mix(static_cast<std::uint64_t>(problem.amax));
   return static_cast<std::size_t>(hash);
 }
 
@@ -209,6 +240,26 @@ std::string describe(const GemmPlan& plan) {
                      describe(problem.a), describe(problem.b), name(problem.out), problem.bias ? " plus bias" : "",
                      problem.accumulate ? " plus what it holds" : "", problem.fast_accumulation ? ", fast accumulation" : "",
                      problem.aligned ? "" : ", not aligned", plan.finish ? ", finished apart" : "");
+}
+
+GemmQuantizePlan plan_gemm_quantize(const GemmQuantizeArgs& args) {
+  const GemmArgs& product = args.product;
+  GemmQuantizePlan plan;
+  plan.problem.m = product.out.rows;
+  plan.problem.n = product.out.cols;
+  plan.problem.k = product.a.values.cols;
+  plan.why_apart = microscaled(product.a) ? "operands are microscaled" : plan_operands(product, plan.problem);
+  if (plan.why_apart.empty()) plan.why_apart = plan_codes(args, plan.problem);
+  if (!plan.why_apart.empty()) plan.problem = {};
+  return plan;
+}
+
+std::string describe(const GemmQuantizePlan& plan) {
+  if (!plan.why_apart.empty()) return fmt::format("cast apart: {}", plan.why_apart);
+  const LibraryProblem& problem = plan.problem;
+  return fmt::format("library: {} x {} -> {} per tensor{}{}{}", describe(problem.a), describe(problem.b), name(problem.out),
+                     problem.bias ? " plus bias" : "", problem.amax ? " and amax" : "",
+                     problem.fast_accumulation ? ", fast accumulation" : "");
 }
 
 }  // namespace fp8lab::cuda

@@ -36,6 +36,7 @@ struct LibraryProblem {
   std::int64_t out_stride = 0;
   bool bias = false;
   DType bias_dtype = DType::kF32;
+  bool amax = false;  ///< measured too; of a result in eight bits
   bool accumulate = false;
   bool fast_accumulation = false;
   /// Every matrix and its rows begin at multiples of 16 bytes. Algorithms that need more are not asked for, so that where the
@@ -73,6 +74,22 @@ GemmPlan plan_gemm(const GemmArgs& args);
 /// One line, as in "library: bf16 T x bf16 N -> bf16, finished apart".
 std::string describe(const GemmPlan& plan);
 
+/// How a product is made of which only the codes are wanted.
+struct GemmQuantizePlan {
+  /// Why the library does not write the codes, so that the product goes through scratch in FP32. Empty where it does.
+  std::string_view why_apart;
+  /// The library's, where it writes them: row-wise, scaled by one factor.
+  LibraryProblem problem;
+
+  bool operator==(const GemmQuantizePlan&) const = default;
+};
+
+/// Of a product that is not empty. Beyond what plan_gemm() asks for, the library writes codes only of operands scaled per tensor,
+/// e5m2 only where an operand is that, and adds only a bias in 16 bits, to what is not measured.
+GemmQuantizePlan plan_gemm_quantize(const GemmQuantizeArgs& args);
+
+std::string describe(const GemmQuantizePlan& plan);
+
 /// Products made on a context so far, by the route that they took.
 struct GemmRoutes {
   std::int64_t through_library = 0;
@@ -80,6 +97,8 @@ struct GemmRoutes {
   std::int64_t general = 0;
   /// Of the general ones, those planned for the library, which had no algorithm.
   std::int64_t declined = 0;
+  /// Of those through the library, those whose codes it wrote itself.
+  std::int64_t to_codes = 0;
 };
 const GemmRoutes& gemm_routes(ExecContext& context);
 

@@ -24,6 +24,7 @@ void activation_forward(const ActivationForwardArgs& args, ExecContext& context)
 void activation_backward(const ActivationBackwardArgs& args, ExecContext& context);
 void norm_quantize(const NormQuantizeArgs& args, ExecContext& context);
 void activation_quantize(const ActivationQuantizeArgs& args, ExecContext& context);
+void gemm_quantize(const GemmQuantizeArgs& args, ExecContext& context);
 void rope(const RopeArgs& args, ExecContext& context);
 void dropout(const DropoutArgs& args, ExecContext& context);
 void attention_forward(const AttentionForwardArgs& args, ExecContext& context);

@@ -51,14 +51,18 @@ RowCast begin_row_cast(const QuantizeArgs& args, CudaContext& card) {
 }
 
 void end_row_cast(const QuantizeArgs& args, const RowCast& cast, CudaContext& card) {
+  transpose_codes(args, reinterpret_cast<std::byte*>(cast.codes), cast.pitch, card);
+}
+
+void transpose_codes(const QuantizeArgs& args, std::byte* codes, std::int64_t pitch, CudaContext& card) {
   if (args.columnwise.values.data == nullptr) return;
-  const MatrixView codes{.data = reinterpret_cast<std::byte*>(cast.codes),
-                         .dtype = args.columnwise.values.dtype,
-                         .rows = args.in.cols,
-                         .cols = args.in.rows,
-                         .row_stride = 1,
-                         .col_stride = cast.pitch};
-  fp8lab::cuda::cast({.in = codes, .out = args.columnwise.values}, card);
+  const MatrixView turned{.data = codes,
+                          .dtype = args.columnwise.values.dtype,
+                          .rows = args.in.cols,
+                          .cols = args.in.rows,
+                          .row_stride = 1,
+                          .col_stride = pitch};
+  cast({.in = turned, .out = args.columnwise.values}, card);
 }
 
 MatrixView UnstoredResults::place(const MatrixView& result) {
@@ -94,6 +98,16 @@ void activation_quantize(const ActivationQuantizeArgs& args, ExecContext& contex
   QuantizeArgs cast = args.cast;
   activation.y = cast.in = card.kept<UnstoredResults>().place(activation.y);
   activation_forward(activation, context);
+  quantize(cast, context);
+}
+
+void gemm_quantize(const GemmQuantizeArgs& args, ExecContext& context) {
+  CudaContext& card = cuda_context(context);
+  if (gemm_quantize_by_library(args, card)) return;
+  GemmArgs product = args.product;
+  QuantizeArgs cast = args.cast;
+  product.out = cast.in = card.kept<UnstoredResults>().place(product.out);
+  gemm(product, context);
   quantize(cast, context);
 }
 

@@ -31,9 +31,14 @@ RowCast begin_row_cast(const QuantizeArgs& args, CudaContext& card);
 /// After the codes were written: the transposed half, where it is wanted.
 void end_row_cast(const QuantizeArgs& args, const RowCast& cast, CudaContext& card);
 
+/// Writes the column-wise half of `args`, where it is wanted, from row-wise codes under the same scale; `pitch` is between rows.
+void transpose_codes(const QuantizeArgs& args, std::byte* codes, std::int64_t pitch, CudaContext& card);
+
 /// For rows_take() and the result's own conditions; false if those do not hold.
 bool norm_quantize_rows(const NormQuantizeArgs& args, CudaContext& card);
 bool activation_quantize_rows(const ActivationQuantizeArgs& args, CudaContext& card);
+/// False, with nothing written, where the library cannot write the codes (plan_gemm_quantize() has what it takes).
+bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& card);
 
 /// Memory for results of shapes that no such kernel takes, so that they must be stored after all. Grows, which waits for the
 /// card, and stays.

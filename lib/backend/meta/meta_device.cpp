@@ -62,6 +62,7 @@ constexpr KernelTable kMetaKernels = {
     .activation_backward = kNothing,
     .norm_quantize = kNothing,
     .activation_quantize = kNothing,
+    .gemm_quantize = kNothing,
     .rope = kNothing,
     .dropout = kNothing,
     .attention_forward = kNothing,

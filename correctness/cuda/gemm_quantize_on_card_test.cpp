@@ -1,0 +1,249 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/gemm_plan.h"
+#include "cuda/large_operands.h"
+#include "reference/expected.h"
+#include "reference/float8_sums.h"
+
+// Products whose codes alone are kept, at the sizes of real models: bit for bit the cpu's where sums are exact, and at sampled
+// entries within the bound of the card's sums everywhere. Counted, so that it is known what the library wrote itself.
+namespace fp8lab {
+namespace {
+
+using reference::kUnit;
+using reference::MatrixUnit;
+using namespace gemm_test;
+
+struct Kinds {
+  Kind a;
+  Kind b;
+};
+
+std::string kinds_name(const ::testing::TestParamInfo<Kinds>& instance) {
+  return std::string(name_of(instance.param.a)) + "_" + name_of(instance.param.b);
+}
+
+struct Wanted {
+  DType payload = DType::kE4M3;
+  float scale = 1.0f;
+  float amax = 0.25f;  ///< from before
+  bool measured = true;
+  bool rowwise = true;
+  bool columnwise = false;
+  std::optional<DType> bias = std::nullopt;
+  bool fast = false;
+};
+
+struct Made {
+  std::vector<std::byte> rowwise;
+  std::vector<std::byte> columnwise;
+  std::vector<std::byte> scale_inv;
+  float amax = 0.0f;
+};
+
+std::vector<float> integers(std::int64_t count, std::uint64_t seed) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(reference::scramble(seed + i) % 9) - 4.0f;
+  return values;
+}
+
+Made multiply(Device& device, const LargeOperand& a, const LargeOperand& b, const Wanted& wanted) {
+  const LargeOperand::OnDevice on_a = a.put_on(device), on_b = b.put_on(device);
+  const std::int64_t m = a.spec().rows, n = b.spec().rows;
+  const HolderId holder = support::anyone(device);
+  const Tensor scale = support::make_tensor(device, {1}, DType::kF32, {wanted.scale});
+  const Tensor amax = support::make_tensor(device, {1}, DType::kF32, {wanted.amax});
+  const Tensor scale_inv = device.allocate({Shape{1}, DType::kF32}, holder);
+  const auto half = [&](std::int64_t rows, std::int64_t cols) {
+    Tensor codes = device.allocate({Shape{rows, cols}, wanted.payload}, holder);
+    OperandView view{codes.view(), {.data = scale_inv.view().data, .dtype = DType::kF32, .storage_elems = 1}};
+    return std::pair{std::move(codes), view};
+  };
+  std::pair<Tensor, OperandView> rowwise, columnwise;
+  if (wanted.rowwise) rowwise = half(m, n);
+  if (wanted.columnwise) columnwise = half(n, m);
+  Tensor bias;
+  if (wanted.bias) bias = support::make_tensor(device, {1, n}, *wanted.bias, integers(n, 22));
+  const MatrixView out{.data = nullptr, .dtype = DType::kF32, .rows = m, .cols = n, .row_stride = n, .col_stride = 1};
+  device.launch(&KernelTable::gemm_quantize,
+                GemmQuantizeArgs{.product = {.a = on_a.view,
+                                             .b = on_b.view,
+                                             .out = out,
+                                             .bias = bias ? bias.view() : MatrixView{},
+                                             .fast_accumulation = wanted.fast},
+                                 .cast = {.in = out,
+                                          .rowwise = rowwise.second,
+                                          .columnwise = columnwise.second,
+                                          .format = {.payload = wanted.payload, .amax_source = AmaxSource::kHistory},
+                                          .scale = scale.data<const float>(),
+                                          .amax = wanted.measured ? amax.data<float>() : nullptr}});
+  device.synchronize();
+  Made made;
+  made.scale_inv = device.read_bytes(scale_inv);
+  made.amax = device.read(amax)[0];
+  if (wanted.rowwise) made.rowwise = device.read_bytes(rowwise.first);
+  if (wanted.columnwise) made.columnwise = device.read_bytes(columnwise.first);
+  return made;
+}
+
+std::unique_ptr<Device> open(std::string_view name) {
+  return open_device(name, {.arch = "hopper", .memory = {.capacity_bytes = 0, .poison = true}});
+}
+
+bool codes_of_tensors(const Kinds& kinds) {
+  const std::optional<QuantFormat> format = format_of(kinds.a);
+  return format.has_value() && format->per_tensor();
+}
+
+class GemmQuantizeOnCard : public ::testing::TestWithParam<Kinds> {
+ protected:
+  LargeOperand operand(bool first, std::int64_t rows, std::int64_t k, Draw draw) const {
+    const Kind kind = first ? GetParam().a : GetParam().b;
+    return LargeOperand({.kind = kind, .rows = rows, .cols = k, .seed = first ? 1u : 2u, .draw = draw});
+  }
+  std::unique_ptr<Device> card_ = open("cuda");
+};
+
+TEST_P(GemmQuantizeOnCard, SmallIntegersHaveTheBitsOfTheCpu) {
+  constexpr std::int64_t kShapes[][3] = {{128, 256, 512}, {264, 144, 384}, {65, 63, 77},  {1, 16, 32},
+                                         {130, 1, 128},   {72, 48, 200},   {512, 2048, 256}, {16, 16, 768}};
+  const std::unique_ptr<Device> cpu = open("cpu");
+  std::int64_t by_library = 0;
+  for (const auto& [m, n, k] : kShapes) {
+    const LargeOperand a = operand(true, m, k, Draw::kIntegers), b = operand(false, n, k, Draw::kIntegers);
+    for (const DType payload : {DType::kE4M3, DType::kE5M2})
+      for (const std::optional<DType> bias : {std::optional<DType>(), std::optional(DType::kF32), std::optional(DType::kBF16),
+                                              std::optional(DType::kF16)})
+        for (const auto& [rowwise, columnwise, measured] :
+             {std::array{true, false, true}, {true, false, false}, {true, true, true}, {false, true, true},
+              {false, true, false}}) {
+          // 0.37 leaves no code exact, so that the product's one multiplication by it shows.
+          const Wanted wanted{.payload = payload,
+                              .scale = 0.37f,
+                              .measured = measured,
+                              .rowwise = rowwise,
+                              .columnwise = columnwise,
+                              .bias = bias};
+          const Made made = multiply(*card_, a, b, wanted), expected = multiply(*cpu, a, b, wanted);
+          SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << " -> " << name(payload)
+                                            << (bias ? std::string(" plus ") + std::string(name(*bias)) : ""));
+          EXPECT_EQ(made.rowwise, expected.rowwise);
+          EXPECT_EQ(made.columnwise, expected.columnwise);
+          EXPECT_EQ(made.scale_inv, expected.scale_inv);
+          EXPECT_EQ(made.amax, expected.amax);
+          const bool makes = payload == DType::kE4M3 || dtype_of(GetParam().a) == payload || dtype_of(GetParam().b) == payload;
+          const bool adds = !bias || (bias != DType::kF32 && !measured);
+          by_library += codes_of_tensors(GetParam()) && n % 16 == 0 && k % 16 == 0 && adds && makes;
+        }
+  }
+  EXPECT_EQ(cuda::gemm_routes(card_->context()).to_codes, by_library);
+  EXPECT_EQ(cuda::gemm_routes(card_->context()).declined, 0);
+}
+
+/// Entries spread over the result, corners included.
+std::vector<std::int64_t> sampled(std::int64_t size) {
+  return {0, 1, size / 3, size / 2 + 1, 2 * size / 3, size > 128 ? size - 129 : 0, size - 2, size - 1};
+}
+
+TEST_P(GemmQuantizeOnCard, CodesAreWithinTheBoundOfTheirSumsAtTheShapesOfLlama3Of8Billion) {
+  constexpr std::int64_t kShapes[][3] = {{2048, 6144, 4096}, {2048, 4096, 14336}, {1040, 4112, 272}, {8, 16, 14336}};
+  static constexpr MatrixUnit kUnits, kFast{.promoted_every = reference::kNeverPromoted};
+  const reference::SmallFloat& format = decoder(DType::kE4M3);
+  const bool summed_in_eight_bits = format_of(GetParam().a).has_value() && GetParam().a != Kind::kMxfp8;
+  for (const auto& [m, n, k] : kShapes) {
+    const LargeOperand a = operand(true, m, k, Draw::kNormal), b = operand(false, n, k, Draw::kNormal);
+    for (const bool fast : {false, true}) {
+      if (fast && !codes_of_tensors(GetParam())) continue;
+      SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << (fast ? ", fast" : ""));
+      Wanted wanted{.amax = 0.0f, .fast = fast};
+      // A first product tells what the scale should be, as a step of delayed scaling does.
+      wanted.scale = 448.0f / multiply(*card_, a, b, wanted).amax;
+      const Made made = multiply(*card_, a, b, wanted);
+      std::vector<double> products(static_cast<std::size_t>(k));
+      int shortened_outside = 0;
+      for (const std::int64_t i : sampled(m))
+        for (const std::int64_t j : sampled(n)) {
+          double sum = 0.0, magnitude = 0.0, shortened = 0.0;
+          for (std::int64_t l = 0; l < k; ++l) {
+            if (l == k - k / 8) shortened = sum;
+            products[static_cast<std::size_t>(l)] = a.at(i, l) * b.at(j, l);
+            sum += products[static_cast<std::size_t>(l)];
+            magnitude += std::fabs(products[static_cast<std::size_t>(l)]);
+          }
+          double error = static_cast<double>(k + 4) * kUnit * magnitude + 2.0 * kUnit * std::fabs(sum);
+          if (summed_in_eight_bits) error += reference::likely_error_on(fast ? kFast : kUnits, products);
+          const double scale = wanted.scale;
+          const double code = format.decode(static_cast<std::uint8_t>(made.rowwise[static_cast<std::size_t>(i * n + j)]));
+          const double lowest = format.decode(format.encode((sum - error) * scale));
+          const double highest = format.decode(format.encode((sum + error) * scale));
+          EXPECT_TRUE(lowest <= code && code <= highest) << i << ", " << j << ": " << code << " of " << sum * scale;
+          EXPECT_LE(std::fabs(sum), made.amax + error);
+          shortened = format.decode(format.encode(shortened * scale));
+          shortened_outside += shortened < lowest || shortened > highest;
+        }
+      // The bound bites: what lacks the last eighth of its terms has other codes.
+      if (m * n > 1000) {
+        EXPECT_GT(shortened_outside, 20);
+      }
+    }
+  }
+}
+
+TEST_P(GemmQuantizeOnCard, HasTheSameBitsEveryTime) {
+  const std::unique_ptr<Device> other = open("cuda");
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1024, 1040, 4096}, {64, 48, 14336}, {77, 130, 999}}) {
+    const LargeOperand a = operand(true, m, k, Draw::kNormal), b = operand(false, n, k, Draw::kNormal);
+    const Wanted wanted{.columnwise = true, .bias = DType::kBF16, .fast = true};
+    const Made first = multiply(*card_, a, b, wanted);
+    for (Device* const device : {card_.get(), card_.get(), other.get()}) {
+      const Made again = multiply(*device, a, b, wanted);
+      EXPECT_EQ(again.rowwise, first.rowwise);
+      EXPECT_EQ(again.columnwise, first.columnwise);
+      EXPECT_EQ(again.amax, first.amax);
+    }
+  }
+}
+
+// One NaN among millions, wherever it is: in its row's codes and in the amax. What was measured before is never forgotten.
+TEST_P(GemmQuantizeOnCard, NanIsInItsRowAndInTheAmax) {
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{2048, 4096, 512}, {256, 128, 8192}, {65, 33, 77}})
+    for (const std::int64_t row : {std::int64_t{5}, m - 1})
+      for (const bool columnwise : {false, true}) {
+        LargeOperand a = operand(true, m, k, Draw::kNormal);
+        const LargeOperand b = operand(false, n, k, Draw::kNormal);
+        a.put_nan(row, k - 1);
+        const Made made = multiply(*card_, a, b, {.scale = 0.01f, .columnwise = columnwise});
+        EXPECT_TRUE(std::isnan(made.amax));
+        std::int64_t elsewhere = 0;
+        for (std::int64_t i = 0; i < m; ++i)
+          for (std::int64_t j = 0; j < n; ++j)
+            elsewhere += (made.rowwise[static_cast<std::size_t>(i * n + j)] == std::byte{kFloat8Nan}) != (i == row);
+        EXPECT_EQ(elsewhere, 0) << m << " x " << n << " x " << k;
+      }
+  const LargeOperand a = operand(true, 256, 512, Draw::kNormal), b = operand(false, 128, 512, Draw::kNormal);
+  EXPECT_TRUE(std::isnan(multiply(*card_, a, b, {.amax = std::numeric_limits<float>::quiet_NaN()}).amax));
+  EXPECT_EQ(multiply(*card_, a, b, {.amax = 1e30f}).amax, 1e30f);
+  const float own = multiply(*card_, a, b, {.amax = 0.0f}).amax;
+  EXPECT_GT(own, 1.0f);
+  EXPECT_EQ(multiply(*card_, a, b, {.amax = own / 2.0f}).amax, own);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, GemmQuantizeOnCard,
+    ::testing::Values(Kinds{Kind::kPerTensor, Kind::kPerTensor}, Kinds{Kind::kE5M2PerTensor, Kind::kPerTensor},
+                      Kinds{Kind::kPerTensor, Kind::kE5M2PerTensor}, Kinds{Kind::kBF16, Kind::kBF16},
+                      Kinds{Kind::kRowBlocks, Kind::kSquareBlocks}, Kinds{Kind::kMxfp8, Kind::kMxfp8}),
+    kinds_name);
+
+}  // namespace
+}  // namespace fp8lab
