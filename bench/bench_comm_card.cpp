@@ -29,7 +29,7 @@ struct Mode {
   bool in_place = false;
   bool windows = false;  ///< buffers in memory of ProcessGroup::gather_source()
   PeerCopyPath path = PeerCopyPath::kBySize;
-  std::int64_t pulls_from_bytes = std::int64_t{32} << 20;
+  std::int64_t engines_from_bytes = std::int64_t{32} << 20;
 };
 
 constexpr std::int64_t kNever = std::int64_t{1} << 60;
@@ -43,8 +43,8 @@ const std::vector<Mode>& modes() {
       {.name = "nccl", .row = "nccl"},
       {.name = "nccl/in_place", .row = "nccl", .in_place = true},
       {.name = "nccl/windows/in_place", .row = "nccl", .in_place = true, .windows = true},
-      {.name = "nccl/symmetric/in_place", .row = "nccl", .in_place = true, .windows = true, .pulls_from_bytes = kNever},
-      {.name = "nccl/pull/in_place", .row = "nccl", .in_place = true, .windows = true, .pulls_from_bytes = 0},
+      {.name = "nccl/symmetric/in_place", .row = "nccl", .in_place = true, .windows = true, .engines_from_bytes = kNever},
+      {.name = "nccl/engines/in_place", .row = "nccl", .in_place = true, .windows = true, .engines_from_bytes = 0},
   };
   return kModes;
 }
@@ -97,7 +97,7 @@ void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const
   std::atomic<std::int64_t> wrong = 0;
   std::atomic<bool> more{true};
   RunOptions options{.ranks = ranks};
-  options.pulls_from_bytes = mode.pulls_from_bytes;
+  options.engines_from_bytes = mode.engines_from_bytes;
   options.peer_copies = mode.path;
   run_ranks(mode.row, options, [&](ProcessGroup& world) {
     const auto device = open_device("cuda", {.rank = world.local_rank(), .memory = {}});

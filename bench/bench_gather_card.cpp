@@ -25,14 +25,14 @@ struct Mode {
   std::string_view name;
   std::string_view row;
   bool windows = true;
-  std::int64_t pulls_from_bytes = RunOptions().pulls_from_bytes;
+  std::int64_t engines_from_bytes = RunOptions().engines_from_bytes;
 };
 
 const Mode kModes[] = {
     {.name = "pull", .row = "in_process"},
     {.name = "nccl/any_memory", .row = "nccl", .windows = false},
     {.name = "nccl/windows", .row = "nccl"},
-    {.name = "nccl/windows/symmetric", .row = "nccl", .pulls_from_bytes = kNever},
+    {.name = "nccl/windows/symmetric", .row = "nccl", .engines_from_bytes = kNever},
 };
 
 int cards() {
@@ -89,7 +89,7 @@ void gather_layer(benchmark::State& state, const Mode& mode, std::string_view re
   std::atomic<std::int64_t> size = 0;
   std::atomic<bool> more{true};
   RunOptions options{.ranks = cards()};
-  options.pulls_from_bytes = mode.pulls_from_bytes;
+  options.engines_from_bytes = mode.engines_from_bytes;
   options.gather_windows = mode.windows;
   run_ranks(mode.row, options, [&](ProcessGroup& world) {
     const auto device = open_device("cuda", {.rank = world.local_rank(), .memory = {}});

@@ -113,9 +113,9 @@ TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
       Gathered{.each = 1030},
       Gathered{.each = 1200 * kKiB + 2},
   };
-  for (const std::int64_t pulls_from : {std::int64_t{0}, kKiB * kKiB, std::int64_t{1} << 50}) {
+  for (const std::int64_t engines_from : {std::int64_t{0}, kKiB * kKiB, std::int64_t{1} << 50}) {
     RunOptions options = run_options(gathering_ranks());
-    options.pulls_from_bytes = pulls_from;
+    options.engines_from_bytes = engines_from;
     run_ranks(row(), options, [&](ProcessGroup& world) {
       Card card(world);
       GatherRank rank(card);

@@ -28,10 +28,11 @@ struct RunOptions {
   int simulated_rank = 0;
   /// Of `nccl`: the row whose ranks these are.
   std::string_view over = "in_process";
-  /// Of `nccl`: what an all-gather finds in memory of ProcessGroup::gather_source() is pulled from there, as ranks of one process do it,
-  /// where it is at least as many bytes in all; less goes by NCCL's symmetric kernels. Between two H200, a layer of 218 to 436 MB
-  /// came at 300 to 335 GB/s by pulls and at 228 to 231 by the kernels; where the two meet has not been measured.
-  std::int64_t pulls_from_bytes = std::int64_t{32} << 20;
+  /// Of `nccl`: what an all-gather finds in memory of ProcessGroup::gather_source() goes by copy engines where it is at least as many
+  /// bytes in all: in place NCCL's own way, else pulled from there, as ranks of one process do it. Less goes by NCCL's symmetric kernels.
+  /// Between two H200 the two meet between 16 and 64 MiB in place. A layer of 218 to 436 MB, out of place, came at 300 to 335 GB/s by
+  /// pulls, 222 to 264 by NCCL's engines, and 228 to 231 by the kernels.
+  std::int64_t engines_from_bytes = std::int64_t{32} << 20;
   /// Of `nccl`: false leaves ProcessGroup::gather_source() null; benchmarks choose.
   bool gather_windows = true;
   /// How ranks of one process copy from card to card; benchmarks choose.

@@ -151,10 +151,14 @@ bool CublasLt::multiply(const LibraryProblem& problem, const LibraryBuffers& buf
   const float alpha = 1.0f;
   const float beta = problem.accumulate ? 1.0f : 0.0f;
   const std::byte* const addend = is_float8(problem.out) ? nullptr : buffers.out;
-  cublaslt_check(cublaslt().matmul(handle_.get(), with.product.get(), &alpha, buffers.b, with.a.get(), buffers.a,
-                                   with.b.get(), &beta, addend, with.addend.get(), buffers.out, with.out.get(),
-                                   &*with.algorithm, buffers.workspace, kLtWorkspaceBytes, card_.stream()),
-                 "cublasLtMatmul");
+  const cublasStatus_t status = cublaslt().matmul(
+      handle_.get(), with.product.get(), &alpha, buffers.b, with.a.get(), buffers.a, with.b.get(), &beta, addend,
+      with.addend.get(), buffers.out, with.out.get(), &*with.algorithm, buffers.workspace, kLtWorkspaceBytes, card_.stream());
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // the heuristic has named what the product refuses
+    with.algorithm.reset();
+    return false;
+  }
+  cublaslt_check(status, "cublasLtMatmul");
   return true;
 }
 

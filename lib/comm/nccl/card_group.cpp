@@ -1,6 +1,7 @@
 #include "comm/nccl/card_group.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -27,6 +28,13 @@ std::int64_t bytes_of(std::int64_t elems, DType dtype) { return elems * static_c
 
 /// In a signature, for a place that each rank has its own of.
 constexpr std::uint64_t kInPlace = 1;
+
+/// How a part of an all-gather travels.
+enum class Way : std::uint8_t {
+  kKernels,  ///< by NCCL's kernels, the symmetric ones where both sides lie in windows
+  kEngines,  ///< by copy engines as NCCL drives them, which are slow at a rank's own bytes: in place
+  kPulls,    ///< copied from the others' windows by this rank
+};
 
 /// Everything issued in its scope is one launch.
 class Launch {
@@ -57,7 +65,9 @@ class CardGroup final : public ProcessGroup {
         card_(cuda::cuda_context(device.context())),
         options_(options),
         uncaught_(std::uncaught_exceptions()) {
-    windows_ = std::make_shared<Windows>(host_, [this]() -> Communicator& { return communicator(); });
+    windows_ = std::make_shared<Windows>(host_, [this] {
+      return Windows::Communicators{&communicator(plain_, false), &communicator(engines_, true)};
+    });
   }
 
   ~CardGroup() override {
@@ -82,7 +92,7 @@ class CardGroup final : public ProcessGroup {
   void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool aside) override {
     // Ranks whose buffers lie elsewhere than those of others would wait for them in another kernel, or read what is not meant.
     Signature placed = call;
-    pulled_.clear();
+    ways_.clear();
     std::int64_t within_bytes = 0;
     for (const GatherPart& part : parts) {
       const bool even = is_even(part.offsets_bytes) && part.offsets_bytes.back() > 0;
@@ -90,47 +100,52 @@ class CardGroup final : public ProcessGroup {
       const std::uint64_t from = to == 0 ? 0 : is_in_place(part) ? kInPlace : windows_->place_of(part.from);
       placed.mix(from == 0 ? 0 : to);
       placed.mix(from);
-      pulled_.push_back(from != 0 ? 1 : 0);
+      ways_.push_back(from == 0               ? Way::kKernels
+                      : from == kInPlace      ? Way::kEngines
+                      : windows_->reach_all() ? Way::kPulls
+                                              : Way::kKernels);
       within_bytes += from != 0 ? part.offsets_bytes.back() : 0;
     }
-    if (within_bytes < options_.pulls_from_bytes || !windows_->reach_all()) std::fill(pulled_.begin(), pulled_.end(), 0);
+    if (within_bytes < options_.engines_from_bytes) std::fill(ways_.begin(), ways_.end(), Way::kKernels);
     enter(placed);
-    Communicator& over = communicator();
     const cudaStream_t stream = begin(aside);
-    if (std::count(pulled_.begin(), pulled_.end(), 1) > 0) pull(over, parts, stream);
-    if (std::count(pulled_.begin(), pulled_.end(), 0) > 0) gather(over, parts, stream);
-    over.watch(call, stream);
+    if (goes(Way::kPulls)) pull(call, parts, stream);
+    if (goes(Way::kEngines)) gather(communicator(engines_, true), Way::kEngines, call, parts, stream);
+    if (goes(Way::kKernels)) gather(communicator(plain_, false), Way::kKernels, call, parts, stream);
   }
 
-  /// What lies in windows, straight from the others'.
-  void pull(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream) {
+  bool goes(Way way) const { return std::find(ways_.begin(), ways_.end(), way) != ways_.end(); }
+
+  /// Straight from the others' windows.
+  void pull(const Signature& call, std::span<const GatherPart> parts, cudaStream_t stream) {
+    Communicator& over = communicator(plain_, false);
     copies_.clear();
     // Everybody starts behind itself, so that not all pull from one, and ends with what is its own.
     for (int step = 1; step <= size(); ++step) {
       const int source = (rank() + step) % size();
       const auto slot = static_cast<std::size_t>(source);
       for (std::size_t i = 0; i < parts.size(); ++i) {
-        if (!pulled_[i]) continue;
+        if (ways_[i] != Way::kPulls) continue;
         const GatherPart& part = parts[i];
-        std::byte* const to = part.to + part.offsets_bytes[slot];
-        const std::byte* from = part.from;
-        if (source != rank()) from = windows_->of_rank(source, is_in_place(part) ? to : from);
-        copies_.push_back({.from = from, .to = to, .bytes = part.offsets_bytes[1]});
+        copies_.push_back({.from = source == rank() ? part.from : windows_->of_rank(source, part.from),
+                           .to = part.to + part.offsets_bytes[slot],
+                           .bytes = part.offsets_bytes[1]});
       }
     }
     const std::span<const PeerCopy> all(copies_);
-    const auto own = static_cast<std::size_t>(std::count(pulled_.begin(), pulled_.end(), 1));
+    const auto own = static_cast<std::size_t>(std::count(ways_.begin(), ways_.end(), Way::kPulls));
     meet_on_cards(over, stream);
     pulls_.launch(all.first(all.size() - own), all.last(own), PeerCopyPath::kBySize, stream);
     meet_on_cards(over, stream);
+    over.watch(call, stream);
   }
 
-  /// Everything else.
-  void gather(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream) {
+  /// NCCL's own gathers of the parts that go this `way`.
+  void gather(Communicator& over, Way way, const Signature& call, std::span<const GatherPart> parts, cudaStream_t stream) {
     copies_.clear();
     Launch launch;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (pulled_[i]) continue;
+      if (ways_[i] != way) continue;
       if (is_even(parts[i].offsets_bytes))
         gather_evenly(over, parts[i], stream);
       else
@@ -138,6 +153,7 @@ class CardGroup final : public ProcessGroup {
     }
     launch.go();
     cuda::launch_copies(copies_, PeerCopyPath::kBySize, stream);
+    over.watch(call, stream);
   }
 
   /// What is launched after this comes after what every rank launched before it: nobody has all bytes before all have sent theirs.
@@ -177,7 +193,7 @@ class CardGroup final : public ProcessGroup {
   /// Every rank's slice of `part` from all others, and this rank's own reduced into `to`. `slice_of(part, rank)`.
   template <class Part, class SliceOf, class Target>
   void exchange(const Signature& call, std::span<const Part> parts, const SliceOf& slice_of_part, const Target& target) {
-    Communicator& over = communicator();
+    Communicator& over = communicator(plain_, false);
     const cudaStream_t stream = begin(false);
     std::int64_t most = 1;
     for (int other = 0; other < size(); ++other) {
@@ -239,7 +255,7 @@ class CardGroup final : public ProcessGroup {
         [&](std::size_t i) {
           return parts[i].data + bytes_of(slice_of(parts[i], i, rank(), size()).first, parts[i].dtype);
         });
-    Communicator& over = communicator();
+    Communicator& over = communicator(plain_, false);
     Launch launch;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const DType dtype = parts[i].dtype;
@@ -256,7 +272,7 @@ class CardGroup final : public ProcessGroup {
   }
 
   void reduce_everywhere(const Signature& call, std::span<const ReducePart> parts) {
-    Communicator& over = communicator();
+    Communicator& over = communicator(plain_, false);
     const cudaStream_t stream = begin(false);
     std::int64_t bytes = 0;
     for (const ReducePart& part : parts) bytes += round_up(size() * bytes_of(part.elems, part.dtype), kLineBytes);
@@ -280,7 +296,7 @@ class CardGroup final : public ProcessGroup {
 
   void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override {
     enter(call);
-    Communicator& over = communicator();
+    Communicator& over = communicator(plain_, false);
     const cudaStream_t stream = begin(false);
     Launch launch;
     for (const BroadcastPart& part : parts)
@@ -318,24 +334,26 @@ class CardGroup final : public ProcessGroup {
   }
 
   void abandon() noexcept {
-    if (communicator_) communicator_->abort();
+    if (plain_) plain_->abort();
+    if (engines_) engines_->abort();
   }
 
   /// Made at its first use, where all ranks have met.
-  Communicator& communicator() {
-    if (communicator_) return *communicator_;
+  Communicator& communicator(std::unique_ptr<Communicator>& made, bool copy_engines) {
+    if (made) return *made;
     ncclUniqueId id{};
     if (rank() == 0) nccl_check(api().get_unique_id(&id), "ncclGetUniqueId");
     const BroadcastPart part{.data = reinterpret_cast<std::byte*>(&id), .bytes = sizeof id};
     host_.broadcast(0, {&part, 1}, "NCCL's id");
-    communicator_ = std::make_unique<Communicator>(Communicator::Args{.id = id,
-                                                                      .rank = rank(),
-                                                                      .ranks = size(),
-                                                                      .group = name(),
-                                                                      .timeout = options_.timeout,
-                                                                      .trouble = options_.trouble},
-                                                   card_);
-    return *communicator_;
+    made = std::make_unique<Communicator>(Communicator::Args{.id = id,
+                                                             .rank = rank(),
+                                                             .ranks = size(),
+                                                             .copy_engines = copy_engines,
+                                                             .group = name(),
+                                                             .timeout = options_.timeout,
+                                                             .trouble = options_.trouble},
+                                          card_);
+    return *made;
   }
 
   /// The stream that a collective goes on.
@@ -401,7 +419,8 @@ class CardGroup final : public ProcessGroup {
   cuda::CudaContext& card_;
   CardGroupOptions options_;
   int uncaught_;
-  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Communicator> plain_;
+  std::unique_ptr<Communicator> engines_;
   cuda::Stream side_;
   cuda::Event forked_;
   cuda::Event joined_;
@@ -410,7 +429,7 @@ class CardGroup final : public ProcessGroup {
   std::shared_ptr<Windows> windows_;
   cuda::CardCopies pulls_;
   cuda::DeviceBytes meeting_;  ///< a byte from every rank
-  std::vector<char> pulled_;   // by part; these are kept between calls
+  std::vector<Way> ways_;      // by part; these are kept between calls
   std::vector<PeerCopy> copies_;
   std::vector<PeerReduction> reductions_;
   std::vector<const std::byte*> sources_;

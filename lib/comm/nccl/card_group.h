@@ -12,8 +12,8 @@ namespace fp8lab::nccl {
 
 struct CardGroupOptions {
   std::chrono::nanoseconds timeout;
-  /// What all-gathers find in memory of gather_source() is pulled from there, where it is at least as much.
-  std::int64_t pulls_from_bytes = 0;
+  /// What all-gathers find in memory of gather_source() goes by copy engines, where it is at least as much.
+  std::int64_t engines_from_bytes = 0;
   bool gather_windows = true;  ///< false: no gather_source()
   std::shared_ptr<Trouble> trouble;
 };

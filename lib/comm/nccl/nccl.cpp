@@ -69,7 +69,7 @@ void run_nccl(const RunOptions& options, const RankFunction& rank_function) {
   check(options.over != "nccl", "ranks of 'nccl' are those of another row: RunOptions::over");
   run_ranks(options.over, options, [&](ProcessGroup& host) {
     const CardGroupOptions card_options{.timeout = options.timeout,
-                                        .pulls_from_bytes = options.pulls_from_bytes,
+                                        .engines_from_bytes = options.engines_from_bytes,
                                         .gather_windows = options.gather_windows,
                                         .trouble = std::make_shared<nccl::Trouble>()};
     HostGroup world(host, card_options);

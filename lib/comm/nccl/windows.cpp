@@ -88,22 +88,26 @@ bool Windows::try_out(std::byte* segment, const Window& window) const {
 }
 
 void Windows::add(std::byte* segment, std::size_t bytes) {
-  registered_with_ = &communicator_();
+  registered_with_ = communicators_();
   Window window{.bytes = static_cast<std::ptrdiff_t>(bytes), .number = ++seen_};
-  window.by_rank = registered_with_->add_window(segment, bytes);
+  // Each maps the others' memory; the first mapping serves.
+  for (Communicator* const communicator : registered_with_)
+    if (std::vector<std::byte*> by_rank = communicator->add_window(segment, bytes); window.by_rank.empty())
+      window.by_rank = std::move(by_rank);
   if (reach_all_) reach_all_ = try_out(segment, window);
   cudaGetLastError();  // a window that cannot be read is no error, here or in the next launch
   windows_[segment] = std::move(window);
 }
 
 void Windows::drop(std::byte* segment) noexcept {
-  if (registered_with_ != nullptr) registered_with_->drop_window(segment);
+  for (Communicator* const communicator : registered_with_)
+    if (communicator != nullptr) communicator->drop_window(segment);
   windows_.erase(segment);
 }
 
 void Windows::close() noexcept {
   host_ = nullptr;
-  registered_with_ = nullptr;
+  registered_with_ = {};
   windows_.clear();
 }
 

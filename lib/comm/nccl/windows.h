@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -15,14 +16,15 @@
 
 namespace fp8lab::nccl {
 
-/// The memory of one rank's card that is registered with the communicator of a group: NCCL's symmetric kernels need that on both sides of
-/// a gather, and it maps the memory of all ranks here. Shared by the group and the sources that reserve it; registration belongs to the
+/// The memory of one rank's card that is registered with the communicators of a group: NCCL's symmetric kernels and copy engines need that
+/// on both sides of a gather, and it maps the memory of all ranks here. Shared by the group and the sources that reserve it; registration belongs to the
 /// group, memory to the segment.
 class Windows {
  public:
-  /// `communicator` gives the group's, made where it is not yet there: a collective. `host` meets its ranks.
-  Windows(ProcessGroup& host, std::function<Communicator&()> communicator)
-      : host_(&host), communicator_(std::move(communicator)) {}
+  using Communicators = std::array<Communicator*, 2>;
+  /// `communicators` gives the group's, made where they are not yet there: a collective. `host` meets its ranks.
+  Windows(ProcessGroup& host, std::function<Communicators()> communicators)
+      : host_(&host), communicators_(std::move(communicators)) {}
 
   /// ProcessGroup::gather_source(), of the card `ordinal`.
   static std::unique_ptr<SegmentSource> source(std::shared_ptr<Windows> windows, int ordinal);
@@ -53,8 +55,8 @@ class Windows {
   void drop(std::byte* segment) noexcept;
 
   ProcessGroup* host_;  ///< null once closed
-  std::function<Communicator&()> communicator_;
-  Communicator* registered_with_ = nullptr;
+  std::function<Communicators()> communicators_;
+  Communicators registered_with_{};  ///< null before there is a window
   std::map<const std::byte*, Window> windows_;
   bool reach_all_ = true;
   std::uint64_t seen_ = 0;
