@@ -1,7 +1,6 @@
 #include "comm/nccl/card_group.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -9,6 +8,8 @@
 #include "backend/cuda/card_access.h"
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
+#include "comm/nccl/calls.h"
+#include "comm/nccl/gathers.h"
 #include "comm/nccl/nccl_library.h"
 #include "comm/nccl/windows.h"
 #include "comm/slices.h"
@@ -26,34 +27,6 @@ constexpr std::int64_t kSmallBytes = std::int64_t{64} << 10;
 
 std::int64_t bytes_of(std::int64_t elems, DType dtype) { return elems * static_cast<std::int64_t>(size_bytes(dtype)); }
 
-/// In a signature, for a place that each rank has its own of.
-constexpr std::uint64_t kInPlace = 1;
-
-/// How a part of an all-gather travels.
-enum class Way : std::uint8_t {
-  kKernels,  ///< by NCCL's kernels, the symmetric ones where both sides lie in windows
-  kEngines,  ///< by copy engines as NCCL drives them, which are slow at a rank's own bytes: in place
-  kPulls,    ///< copied from the others' windows by this rank
-};
-
-/// Everything issued in its scope is one launch.
-class Launch {
- public:
-  Launch() { nccl_check(api().group_start(), "ncclGroupStart"); }
-  void go() {
-    open_ = false;
-    nccl_check(api().group_end(), "ncclGroupEnd");
-  }
-  ~Launch() {
-    if (open_) api().group_end();
-  }
-  Launch(const Launch&) = delete;
-  Launch& operator=(const Launch&) = delete;
-
- private:
-  bool open_ = true;
-};
-
 class CardGroup final : public ProcessGroup {
  public:
   CardGroup(ProcessGroup& host, Device& device, const CardGroupOptions& options,
@@ -64,11 +37,13 @@ class CardGroup final : public ProcessGroup {
         device_(device),
         card_(cuda::cuda_context(device.context())),
         options_(options),
-        uncaught_(std::uncaught_exceptions()) {
-    windows_ = std::make_shared<Windows>(host_, [this] {
-      return Windows::Communicators{&communicator(plain_, false), &communicator(engines_, true)};
-    });
-  }
+        uncaught_(std::uncaught_exceptions()),
+        windows_(std::make_shared<Windows>(host_,
+                                           [this] {
+                                             return Windows::Communicators{&communicator(plain_, false),
+                                                                           &communicator(engines_, true)};
+                                           })),
+        gathers_({.rank = rank(), .ranks = size(), .engines_from_bytes = options.engines_from_bytes}, *windows_) {}
 
   ~CardGroup() override {
     windows_->close();
@@ -90,98 +65,10 @@ class CardGroup final : public ProcessGroup {
 
  private:
   void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool aside) override {
-    // Ranks whose buffers lie elsewhere than those of others would wait for them in another kernel, or read what is not meant.
     Signature placed = call;
-    ways_.clear();
-    std::int64_t within_bytes = 0;
-    for (const GatherPart& part : parts) {
-      const bool even = is_even(part.offsets_bytes) && part.offsets_bytes.back() > 0;
-      const std::uint64_t to = even ? windows_->place_of(part.to) : 0;
-      const std::uint64_t from = to == 0 ? 0 : is_in_place(part) ? kInPlace : windows_->place_of(part.from);
-      placed.mix(from == 0 ? 0 : to);
-      placed.mix(from);
-      ways_.push_back(from == 0               ? Way::kKernels
-                      : from == kInPlace      ? Way::kEngines
-                      : windows_->reach_all() ? Way::kPulls
-                                              : Way::kKernels);
-      within_bytes += from != 0 ? part.offsets_bytes.back() : 0;
-    }
-    if (within_bytes < options_.engines_from_bytes) std::fill(ways_.begin(), ways_.end(), Way::kKernels);
+    gathers_.choose(parts, placed);
     enter(placed);
-    const cudaStream_t stream = begin(aside);
-    if (goes(Way::kPulls)) pull(call, parts, stream);
-    if (goes(Way::kEngines)) gather(communicator(engines_, true), Way::kEngines, call, parts, stream);
-    if (goes(Way::kKernels)) gather(communicator(plain_, false), Way::kKernels, call, parts, stream);
-  }
-
-  bool goes(Way way) const { return std::find(ways_.begin(), ways_.end(), way) != ways_.end(); }
-
-  /// Straight from the others' windows.
-  void pull(const Signature& call, std::span<const GatherPart> parts, cudaStream_t stream) {
-    Communicator& over = communicator(plain_, false);
-    copies_.clear();
-    // Everybody starts behind itself, so that not all pull from one, and ends with what is its own.
-    for (int step = 1; step <= size(); ++step) {
-      const int source = (rank() + step) % size();
-      const auto slot = static_cast<std::size_t>(source);
-      for (std::size_t i = 0; i < parts.size(); ++i) {
-        if (ways_[i] != Way::kPulls) continue;
-        const GatherPart& part = parts[i];
-        copies_.push_back({.from = source == rank() ? part.from : windows_->of_rank(source, part.from),
-                           .to = part.to + part.offsets_bytes[slot],
-                           .bytes = part.offsets_bytes[1]});
-      }
-    }
-    const std::span<const PeerCopy> all(copies_);
-    const auto own = static_cast<std::size_t>(std::count(ways_.begin(), ways_.end(), Way::kPulls));
-    meet_on_cards(over, stream);
-    pulls_.launch(all.first(all.size() - own), all.last(own), PeerCopyPath::kBySize, stream);
-    meet_on_cards(over, stream);
-    over.watch(call, stream);
-  }
-
-  /// NCCL's own gathers of the parts that go this `way`.
-  void gather(Communicator& over, Way way, const Signature& call, std::span<const GatherPart> parts, cudaStream_t stream) {
-    copies_.clear();
-    Launch launch;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (ways_[i] != way) continue;
-      if (is_even(parts[i].offsets_bytes))
-        gather_evenly(over, parts[i], stream);
-      else
-        gather_piecewise(over, parts[i], stream);
-    }
-    launch.go();
-    cuda::launch_copies(copies_, PeerCopyPath::kBySize, stream);
-    over.watch(call, stream);
-  }
-
-  /// What is launched after this comes after what every rank launched before it: nobody has all bytes before all have sent theirs.
-  void meet_on_cards(Communicator& over, cudaStream_t stream) {
-    if (!meeting_) meeting_ = cuda::allocate_device(static_cast<std::size_t>(size()));
-    nccl_check(api().all_gather(meeting_.get() + rank(), meeting_.get(), 1, ncclUint8, over.get(), stream), "ncclAllGather");
-  }
-
-  bool is_in_place(const GatherPart& part) const {
-    return part.from == part.to + part.offsets_bytes[static_cast<std::size_t>(rank())];
-  }
-
-  void gather_evenly(Communicator& over, const GatherPart& part, cudaStream_t stream) const {
-    if (const std::int64_t each = part.offsets_bytes[1]; each > 0)
-      nccl_check(api().all_gather(part.from, part.to, static_cast<std::size_t>(each), ncclUint8, over.get(), stream),
-                 "ncclAllGather");
-  }
-
-  /// Adds this rank's own bytes to copies_.
-  void gather_piecewise(Communicator& over, const GatherPart& part, cudaStream_t stream) {
-    const auto place = [&](int other) { return part.offsets_bytes[static_cast<std::size_t>(other)]; };
-    const std::int64_t own = place(rank() + 1) - place(rank());
-    for (int other = 0; other < size(); ++other) {
-      if (other == rank()) continue;
-      send(over, part.from, own, other, stream);
-      receive(over, part.to + place(other), place(other + 1) - place(other), other, stream);
-    }
-    copies_.push_back({.from = part.from, .to = part.to + place(rank()), .bytes = own});
+    gathers_.launch(call, parts, {&communicator(plain_, false), engines_.get()}, begin(aside));
   }
 
   /// Round `round` of `rounds` of a slice.
@@ -369,23 +256,8 @@ class CardGroup final : public ProcessGroup {
     return side_.get();
   }
 
-  void send(Communicator& over, const std::byte* from, std::int64_t bytes, int to, cudaStream_t stream) const {
-    if (bytes > 0)
-      nccl_check(api().send(from, static_cast<std::size_t>(bytes), ncclUint8, to, over.get(), stream), "ncclSend");
-  }
-  void receive(Communicator& over, std::byte* to, std::int64_t bytes, int from, cudaStream_t stream) const {
-    if (bytes > 0)
-      nccl_check(api().receive(to, static_cast<std::size_t>(bytes), ncclUint8, from, over.get(), stream), "ncclRecv");
-  }
-
   static const std::byte* source_of(const ScatterPart& part) { return part.from; }
   static const std::byte* source_of(const ReducePart& part) { return part.data; }
-
-  static bool is_even(std::span<const std::int64_t> offsets) {
-    for (std::size_t i = 2; i < offsets.size(); ++i)
-      if (offsets[i] - offsets[i - 1] != offsets[1]) return false;
-    return true;
-  }
 
   /// This group's own staging, used in the order of the stream.
   std::byte* reserve(std::int64_t bytes) {
@@ -427,11 +299,8 @@ class CardGroup final : public ProcessGroup {
   cuda::DeviceBytes staging_;
   std::int64_t staging_bytes_ = 0;
   std::shared_ptr<Windows> windows_;
-  cuda::CardCopies pulls_;
-  cuda::DeviceBytes meeting_;  ///< a byte from every rank
-  std::vector<Way> ways_;      // by part; these are kept between calls
-  std::vector<PeerCopy> copies_;
-  std::vector<PeerReduction> reductions_;
+  Gathers gathers_;
+  std::vector<PeerReduction> reductions_;  // these are kept between calls
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> targets_;
 };

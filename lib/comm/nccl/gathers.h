@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/cuda/card_access.h"
+#include "backend/cuda/context.h"
+#include "comm/nccl/communicator.h"
+#include "comm/nccl/windows.h"
+#include "comm/process_group.h"
+
+namespace fp8lab::nccl {
+
+/// The all-gathers of one rank's card: each part goes the way that is fastest for where it lies and how much there is.
+class Gathers {
+ public:
+  struct Options {
+    int rank = 0;
+    int ranks = 1;
+    std::int64_t engines_from_bytes = 0;  ///< CardGroupOptions
+  };
+  /// `windows` outlives it.
+  Gathers(const Options& options, const Windows& windows) : options_(options), windows_(windows) {}
+
+  /// Chooses for launch(), and mixes into `placed` what has to be equal on all ranks for that: ranks whose buffers lie elsewhere than those
+  /// of others would wait for them in another kernel, or read what is not meant.
+  void choose(std::span<const GatherPart> parts, Signature& placed);
+  /// What was chosen last, on `stream`, watched. `over`: the group's communicators, that of the copy engines if there are windows.
+  void launch(const Signature& call, std::span<const GatherPart> parts, const Windows::Communicators& over, cudaStream_t stream);
+
+ private:
+  enum class Way : std::uint8_t {
+    kKernels,  ///< by NCCL's kernels, the symmetric ones where both sides lie in windows
+    kEngines,  ///< by copy engines as NCCL drives them, which are slow at a rank's own bytes: in place
+    kPulls,    ///< copied from the others' windows by this rank
+  };
+
+  bool goes(Way way) const;
+  bool is_in_place(const GatherPart& part) const;
+  void pull(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream);
+  /// NCCL's own gathers of the parts that go this `way`.
+  void gather(Communicator& over, Way way, std::span<const GatherPart> parts, cudaStream_t stream);
+  void gather_evenly(Communicator& over, const GatherPart& part, cudaStream_t stream) const;
+  /// Adds this rank's own bytes to copies_.
+  void gather_piecewise(Communicator& over, const GatherPart& part, cudaStream_t stream);
+  void meet_on_cards(Communicator& over, cudaStream_t stream);
+
+  Options options_;
+  const Windows& windows_;
+  cuda::CardCopies pulls_;
+  cuda::DeviceBytes meeting_;  ///< a byte from every rank
+  std::vector<Way> ways_;      ///< by part; these are kept between calls
+  std::vector<PeerCopy> copies_;
+};
+
+}  // namespace fp8lab::nccl
