@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -14,11 +12,12 @@
 
 #include "backend/device.h"
 #include "comm/process_groups.h"
+#include "median.h"
 #include "ops/elementwise.h"
 #include "ops/gemm.h"
+#include "over_cards.h"
 
-// Collectives over all cards of this machine, a thread each, as nccl-tests counts them: `size` is the whole output in bytes, algbw
-// size / time, busbw what each card's link moves of it, in 1e9 bytes a second, `wrong` bytes that are not what they should be. Time is the slowest
+// Collectives over all cards of this machine, a thread each; `wrong` counts bytes that are not what they should be. Time is the slowest
 // card's, by its own events, over calls launched back to back.
 namespace fp8lab {
 namespace {
@@ -47,11 +46,6 @@ const std::vector<Mode>& modes() {
       {.name = "nccl/engines/in_place", .row = "nccl", .in_place = true, .windows = true, .engines_from_bytes = 0},
   };
   return kModes;
-}
-
-int cards() {
-  static const int kCards = count_cards("cuda");
-  return kCards;
 }
 
 std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
@@ -95,7 +89,7 @@ void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const
   std::vector<double> seconds(static_cast<std::size_t>(ranks));
   std::vector<double> slowest;
   std::atomic<std::int64_t> wrong = 0;
-  std::atomic<bool> more{true};
+  Lockstep lockstep;
   RunOptions options{.ranks = ranks};
   options.engines_from_bytes = mode.engines_from_bytes;
   options.peer_copies = mode.path;
@@ -115,28 +109,11 @@ void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const
       group->barrier("timed");
     };
     batch();
-    if (world.rank() != 0) {
-      for (group->barrier("next"); more; group->barrier("next")) batch();
-    } else {
-      for (auto _ : state) {
-        group->barrier("next");
-        batch();
-        slowest.push_back(*std::max_element(seconds.begin(), seconds.end()));
-        state.SetIterationTime(slowest.back());
-      }
-      more = false;
-      group->barrier("next");
-    }
+    lockstep.run(state, *group, batch, [&] { return slowest.emplace_back(*std::max_element(seconds.begin(), seconds.end())); });
     wrong += part.count_wrong();
     group->barrier("compared");
   });
-  std::nth_element(slowest.begin(), slowest.begin() + static_cast<std::ptrdiff_t>(slowest.size() / 2), slowest.end());
-  const double time = slowest[slowest.size() / 2];
-  const double algbw = static_cast<double>(size) / time / 1e9;
-  state.counters["size"] = static_cast<double>(size);
-  state.counters["time_us"] = 1e6 * time;
-  state.counters["algbw"] = algbw;
-  state.counters["busbw"] = algbw * (ranks - 1) / ranks;
+  count_bandwidth(state, size, median_of(slowest));
   state.counters["wrong"] = static_cast<double>(wrong.load());
 }
 
@@ -172,7 +149,7 @@ void all_gather(benchmark::State& state, const Mode& mode, std::int64_t size) {
 void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
   constexpr std::int64_t kWeights[] = {4096 * 6144, 4096 * 4096, 4096 * 28672, 4096 * 14336};
   std::vector<double> of_bytes[2];
-  std::atomic<bool> more{true};
+  Lockstep lockstep;
   RunOptions options{.ranks = cards()};
   options.peer_copies = mode.path;
   run_ranks(mode.row, options, [&](ProcessGroup& world) {
@@ -205,26 +182,12 @@ void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
       }
     };
     batch();
-    if (world.rank() != 0) {
-      for (world.barrier("next"); more; world.barrier("next")) batch();
-      return;
-    }
-    for (auto _ : state) {
-      world.barrier("next");
-      batch();
-      state.SetIterationTime(of_bytes[0].back());
-    }
-    more = false;
-    world.barrier("next");
+    lockstep.run(state, world, batch, [&] { return of_bytes[0].back(); });
   });
-  double seconds[2];
-  for (const int bytes : {0, 1}) {
-    std::sort(of_bytes[bytes].begin(), of_bytes[bytes].end());
-    seconds[bytes] = of_bytes[bytes][of_bytes[bytes].size() / 2];
-  }
-  state.counters["eight_bits_us"] = 1e6 * seconds[0];
-  state.counters["sixteen_bits_us"] = 1e6 * seconds[1];
-  state.counters["speedup"] = seconds[1] / seconds[0];
+  const double eight = median_of(of_bytes[0]), sixteen = median_of(of_bytes[1]);
+  state.counters["eight_bits_us"] = 1e6 * eight;
+  state.counters["sixteen_bits_us"] = 1e6 * sixteen;
+  state.counters["speedup"] = sixteen / eight;
 }
 
 /// Four BF16 products of 8192 cubed alone, and while 512 MiB are gathered aside: `slowdown` of the products, and `hidden`, the share of
@@ -234,7 +197,7 @@ void gather_beside_products(benchmark::State& state, const Mode& mode) {
   constexpr int kProducts = 4;
   const std::vector<std::int64_t> offsets = even_offsets(kBytes, cards());
   std::vector<double> alone, beside, gather, both;
-  std::atomic<bool> more{true};
+  Lockstep lockstep;
   RunOptions options{.ranks = cards()};
   options.peer_copies = mode.path;
   run_ranks(mode.row, options, [&](ProcessGroup& world) {
@@ -278,26 +241,12 @@ void gather_beside_products(benchmark::State& state, const Mode& mode) {
           both);
     };
     batch();
-    if (world.rank() != 0) {
-      for (world.barrier("next"); more; world.barrier("next")) batch();
-      return;
-    }
-    for (auto _ : state) {
-      world.barrier("next");
-      batch();
-      state.SetIterationTime(both.back());
-    }
-    more = false;
-    world.barrier("next");
+    lockstep.run(state, world, batch, [&] { return both.back(); });
   });
-  const auto median = [](std::vector<double> times) {
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
-  };
-  state.counters["slowdown"] = median(beside) / median(alone);
-  state.counters["hidden"] = (median(alone) + median(gather) - median(both)) / median(gather);
-  state.counters["products_us"] = 1e6 * median(alone);
-  state.counters["gather_us"] = 1e6 * median(gather);
+  state.counters["slowdown"] = median_of(beside) / median_of(alone);
+  state.counters["hidden"] = (median_of(alone) + median_of(gather) - median_of(both)) / median_of(gather);
+  state.counters["products_us"] = 1e6 * median_of(alone);
+  state.counters["gather_us"] = 1e6 * median_of(gather);
 }
 
 /// Sums of zeros: the bits of sums are the tests' to judge.
@@ -361,16 +310,4 @@ void register_all() {
 }  // namespace
 }  // namespace fp8lab
 
-int main(int argc, char** argv) {
-  setenv("NCCL_NVLS_ENABLE", "0", 0);  // no NVLink multicast
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  if (const int cards = fp8lab::cards(); cards < 2) {
-    std::fprintf(stderr, "no row can run here: two cards are needed, and there are %d\n", cards);
-    return 0;
-  }
-  fp8lab::register_all();
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
-}
+int main(int argc, char** argv) { return fp8lab::run_over_cards(argc, argv, fp8lab::register_all); }

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,10 +10,13 @@
 #include "backend/device.h"
 #include "comm/process_groups.h"
 #include "fsdp/sharding.h"
+#include "llama_8b.h"
+#include "median.h"
+#include "over_cards.h"
 
 // One Llama-3 8B layer gathered from its shards, as sharded training does it: a thread and a card each, weights in eight bits where the
-// recipe has them, in one call. `size` is what all ranks have then, in bytes with scales; time is the slowest card's, by its own events,
-// over gathers launched back to back; busbw is what each card's link moves of it, in 1e9 bytes a second.
+// recipe has them, in one call. `size` has the scales in it; time is the slowest card's, by its own events, over gathers launched back to
+// back.
 namespace fp8lab {
 namespace {
 
@@ -35,11 +36,6 @@ const Mode kModes[] = {
     {.name = "nccl/windows/symmetric", .row = "nccl", .engines_from_bytes = kNever},
 };
 
-int cards() {
-  static const int kCards = count_cards("cuda");
-  return kCards;
-}
-
 /// One rank's layer.
 class Layer {
  public:
@@ -48,7 +44,7 @@ class Layer {
         model_(runtime_, make_recipe(recipe),
                {.layer = "transformer_layer",
                 .layers = 1,
-                .config = config(),
+                .config = llama_8b(8192),
                 .eight_bit_weights = true,
                 .deferred_init = true}),
         mesh_(ranks, {.replicas = 1, .shards = ranks.size()}),
@@ -65,17 +61,6 @@ class Layer {
   }
 
  private:
-  static LayerConfig config() {
-    LayerConfig config;
-    config.form = layer_form("llama");
-    config.hidden = 4096;
-    config.heads = 32;
-    config.kv_heads = 8;
-    config.ffn = 14336;
-    config.seq = 8192;
-    return config;
-  }
-
   Runtime runtime_;
   Model model_;
   Mesh mesh_;
@@ -87,7 +72,7 @@ void gather_layer(benchmark::State& state, const Mode& mode, std::string_view re
   std::vector<double> seconds(static_cast<std::size_t>(cards()));
   std::vector<double> slowest;
   std::atomic<std::int64_t> size = 0;
-  std::atomic<bool> more{true};
+  Lockstep lockstep;
   RunOptions options{.ranks = cards()};
   options.engines_from_bytes = mode.engines_from_bytes;
   options.gather_windows = mode.windows;
@@ -108,26 +93,9 @@ void gather_layer(benchmark::State& state, const Mode& mode, std::string_view re
       world.barrier("timed");
     };
     batch();
-    if (world.rank() != 0) {
-      for (world.barrier("next"); more; world.barrier("next")) batch();
-      return;
-    }
-    for (auto _ : state) {
-      world.barrier("next");
-      batch();
-      slowest.push_back(*std::max_element(seconds.begin(), seconds.end()));
-      state.SetIterationTime(slowest.back());
-    }
-    more = false;
-    world.barrier("next");
+    lockstep.run(state, world, batch, [&] { return slowest.emplace_back(*std::max_element(seconds.begin(), seconds.end())); });
   });
-  std::sort(slowest.begin(), slowest.end());
-  const double time = slowest[slowest.size() / 2];
-  const double algbw = static_cast<double>(size.load()) / time / 1e9;
-  state.counters["size"] = static_cast<double>(size.load());
-  state.counters["time_us"] = 1e6 * time;
-  state.counters["algbw"] = algbw;
-  state.counters["busbw"] = algbw * (cards() - 1) / cards();
+  count_bandwidth(state, size.load(), median_of(slowest));
 }
 
 void register_all() {
@@ -146,16 +114,4 @@ void register_all() {
 }  // namespace
 }  // namespace fp8lab
 
-int main(int argc, char** argv) {
-  setenv("NCCL_NVLS_ENABLE", "0", 0);  // no NVLink multicast
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  if (const int cards = fp8lab::cards(); cards < 2) {
-    std::fprintf(stderr, "no row can run here: two cards are needed, and there are %d\n", cards);
-    return 0;
-  }
-  fp8lab::register_all();
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
-}
+int main(int argc, char** argv) { return fp8lab::run_over_cards(argc, argv, fp8lab::register_all); }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "autograd/node.h"
+#include "llama_8b.h"
 #include "nn/model.h"
 #include "on_card.h"
 
@@ -29,19 +30,6 @@ constexpr Case kCases[] = {
     {"bf16", "bf16", false},   {"delayed", "delayed", false},      {"current", "current", false},
     {"block", "block", false}, {"mxfp8_emulated", "mxfp8", false}, {"delayed_fp8_attention", "delayed", true}};
 
-LayerConfig llama_8b(bool fp8_attention) {
-  LayerConfig config;
-  config.form = layer_form("llama");
-  config.hidden = 4096;
-  config.heads = 32;
-  config.kv_heads = 8;
-  config.ffn = 14336;
-  config.seq = kSeq;
-  config.batch = kBatch;
-  config.fp8_attention = fp8_attention;
-  return config;
-}
-
 double flops_of(const LayerConfig& c) {
   const double tokens = static_cast<double>(c.seq * c.batch), hidden = static_cast<double>(c.hidden);
   const double head_dim = hidden / static_cast<double>(c.heads);
@@ -59,7 +47,9 @@ void train_layer(benchmark::State& state, const Case& which, bool deterministic)
   Device& device = *card();
   device.context().set_deterministic(deterministic);
   Runtime runtime{.device = device, .behaviors = {}, .seed = 1};
-  const LayerConfig config = llama_8b(which.fp8_attention);
+  LayerConfig config = llama_8b(kSeq);
+  config.batch = kBatch;
+  config.fp8_attention = which.fp8_attention;
   Model model(runtime, make_recipe(which.recipe), {.layers = 1, .config = config});
   const Shape shape{kSeq * kBatch, config.hidden};
   const Variable x{random_tensor(device, shape, DType::kBF16, 2), nullptr};

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -13,6 +12,8 @@
 #include "comm/process_groups.h"
 #include "core/heap_allocations.h"
 #include "fsdp/sharding.h"
+#include "llama_8b.h"
+#include "over_cards.h"
 
 // What the host does before a sharded layer's first kernel, on `meta`, as rank 0 of four that are not there: steady state, no
 // kernels, no waiting. A layer is one parameter group. `p50_ns` is the median of its pre-forwards; the columns Time and CPU
@@ -25,6 +26,7 @@ namespace {
 
 constexpr int kRanks = 4;
 constexpr int kWarmUp = 8;
+constexpr std::int64_t kSeq = 8192;
 
 struct Case {
   const char* layer;
@@ -33,17 +35,6 @@ struct Case {
 constexpr std::array kCases = {Case{"linear", "llama"}, Case{"layernorm_linear", "llama"},
                                Case{"layernorm_mlp", "llama"}, Case{"transformer_layer", "llama"},
                                Case{"transformer_layer", "gpt"}};
-
-LayerConfig llama_8b(const char* form) {
-  LayerConfig config;
-  config.form = layer_form(form);
-  config.hidden = 4096;
-  config.heads = 32;
-  config.kv_heads = 8;
-  config.ffn = 14336;
-  config.seq = 8192;
-  return config;
-}
 
 double median(std::vector<std::int64_t>& values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -59,7 +50,7 @@ void pre_forward(benchmark::State& state, const Case& which, const char* recipe,
     Model model(runtime, make_recipe(recipe),
                 {.layer = which.layer,
                  .layers = 1,
-                 .config = llama_8b(which.form),
+                 .config = llama_8b(kSeq, which.form),
                  .eight_bit_weights = true,
                  .deferred_init = true});
     Mesh mesh(world, {.replicas = 1, .shards = kRanks});
@@ -102,7 +93,7 @@ void pre_forward(benchmark::State& state, const Case& which, const char* recipe,
 
 void pre_forward_on_cards(benchmark::State& state, const Case& which, const char* recipe, const char* row) {
   constexpr int kOnCards = 2;
-  std::atomic<bool> more{true};
+  Lockstep lockstep;
   run_ranks(row, {.ranks = kOnCards}, [&](ProcessGroup& world) {
     const auto device = open_device("cuda", {.arch = "hopper", .rank = world.local_rank(), .memory = {}});
     const auto ranks = world.on(*device);
@@ -110,7 +101,7 @@ void pre_forward_on_cards(benchmark::State& state, const Case& which, const char
     Model model(runtime, make_recipe(recipe),
                 {.layer = which.layer,
                  .layers = 1,
-                 .config = llama_8b(which.form),
+                 .config = llama_8b(kSeq, which.form),
                  .eight_bit_weights = true,
                  .deferred_init = true});
     Mesh mesh(*ranks, {.replicas = 1, .shards = kOnCards});
@@ -134,17 +125,8 @@ void pre_forward_on_cards(benchmark::State& state, const Case& which, const char
     issued.clear();
     runtime.host.samples = &samples;
     runtime.host.heap_allocations = heap_allocations;
-    if (world.rank() != 0) {
-      for (world.barrier("next"); more; world.barrier("next")) round();
-      return;
-    }
-    for (auto _ : state) {
-      world.barrier("next");
-      round();
-      state.SetIterationTime(1e-9 * static_cast<double>(issued.back()));
-    }
-    more = false;
-    world.barrier("next");
+    lockstep.run(state, world, round, [&] { return 1e-9 * static_cast<double>(issued.back()); });
+    if (world.rank() != 0) return;
     std::vector<std::int64_t> nanoseconds;
     std::int64_t allocations = 0;
     for (const PreForwardSample& sample : samples) {

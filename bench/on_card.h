@@ -11,18 +11,13 @@
 #include <vector>
 
 #include "backend/device.h"
+#include "median.h"
 #include "ops/elementwise.h"
 
 // How fast something is on the card: random data, inputs that rotate past the L2, times from events, medians. A row's rounds
 // alternate the work with a large device-to-device copy, so that `of_copy`, the ratio of the two medians' bandwidths, is of one run
 // and one state of the card.
 namespace fp8lab {
-
-inline double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 /// What one call of the work does; 0 for what a row does not count.
 struct WorkDone {

@@ -12,7 +12,8 @@ namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(20);
 
-/// How a window begins on the card since 2.28 (ncclWindow_vidmem of nccl_device/impl/core__types.h): what kernels find others' memory by.
+/// How a window begins on the card since 2.28 (ncclWindow_vidmem of nccl_device/impl/core__types.h): what kernels find others' memory
+/// by.
 struct WindowHead {
   void* host = nullptr;
   std::byte* of_first_rank = nullptr;  ///< of those whose memory is mapped here
@@ -47,7 +48,12 @@ std::string Trouble::cause() const {
 }
 
 Communicator::Communicator(const Args& args, cuda::CudaContext& card)
-    : rank_(args.rank), ranks_(args.ranks), ordinal_(card.ordinal()), group_(args.group), timeout_(args.timeout), trouble_(args.trouble) {
+    : rank_(args.rank),
+      ranks_(args.ranks),
+      ordinal_(card.ordinal()),
+      group_(args.group),
+      timeout_(args.timeout),
+      trouble_(args.trouble) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   if (args.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   nccl_check(api().comm_init(&comm_, args.ranks, args.id, args.rank, &config), "ncclCommInitRankConfig");
@@ -80,8 +86,9 @@ std::vector<std::byte*> Communicator::add_window(void* memory, std::size_t bytes
   if (!is_on_card(window) || cudaMemcpy(&head, window, sizeof head, cudaMemcpyDefault) != cudaSuccess) return {};
   if (head.rank_here != rank_) return {};
   std::vector<std::byte*> by_rank;
+  const std::uintptr_t stride = static_cast<std::uintptr_t>(head.stride_4gib) << 32;
   for (int rank = 0; rank < ranks_; ++rank) {
-    by_rank.push_back(head.of_first_rank + (static_cast<std::uintptr_t>(head.stride_4gib) << 32) * static_cast<std::uintptr_t>(rank));
+    by_rank.push_back(head.of_first_rank + stride * static_cast<std::uintptr_t>(rank));
     if (!is_on_card(by_rank.back())) return {};
   }
   return by_rank;

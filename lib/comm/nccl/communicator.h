@@ -59,8 +59,8 @@ class Communicator {
   void watch(const Signature& call, cudaStream_t stream);
   /// Ends what is under way, whatever the other ranks do.
   void abort() noexcept;
-  /// A collective: `memory`, of ncclMemAlloc() on every rank, becomes a symmetric window. Where its bytes lie in this process for each rank's
-  /// card, in order of ranks; nothing where this card does not reach all of them.
+  /// A collective: `memory`, of ncclMemAlloc() on every rank, becomes a symmetric window. Returns where each rank's lies in this
+  /// process, in order of ranks; nothing where this card does not reach all of them.
   std::vector<std::byte*> add_window(void* memory, std::size_t bytes);
   /// No collective. What uses the window must have finished; windows that are left go with this.
   void drop_window(void* memory) noexcept;

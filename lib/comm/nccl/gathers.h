@@ -23,8 +23,8 @@ class Gathers {
   /// `windows` outlives it.
   Gathers(const Options& options, const Windows& windows) : options_(options), windows_(windows) {}
 
-  /// Chooses for launch(), and mixes into `placed` what has to be equal on all ranks for that: ranks whose buffers lie elsewhere than those
-  /// of others would wait for them in another kernel, or read what is not meant.
+  /// Chooses for launch(), and mixes into `placed` what has to be equal on all ranks for that: ranks whose buffers lie elsewhere than
+  /// those of others would wait for them in another kernel, or read what is not meant.
   void choose(std::span<const GatherPart> parts, Signature& placed);
   /// What was chosen last, on `stream`, watched. `over`: the group's communicators, that of the copy engines if there are windows.
   void launch(const Signature& call, std::span<const GatherPart> parts, const Windows::Communicators& over, cudaStream_t stream);

@@ -16,9 +16,9 @@
 
 namespace fp8lab::nccl {
 
-/// The memory of one rank's card that is registered with the communicators of a group: NCCL's symmetric kernels and copy engines need that
-/// on both sides of a gather, and it maps the memory of all ranks here. Shared by the group and the sources that reserve it; registration belongs to the
-/// group, memory to the segment.
+/// The memory of one rank's card that is registered with the communicators of a group: NCCL's symmetric kernels and copy engines need
+/// that on both sides of a gather, and it maps the memory of all ranks here. Shared by the group and the sources that reserve it;
+/// registration belongs to the group, memory to the segment.
 class Windows {
  public:
   using Communicators = std::array<Communicator*, 2>;
