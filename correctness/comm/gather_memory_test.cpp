@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,11 @@ struct Gathered {
   bool in_place = false;
   bool shared = true;  ///< both buffers in Pool::kGathered, else both elsewhere
 };
+
+std::ptrdiff_t notes_of_pulls(Device& device) {
+  const std::vector<std::string> notes = device.notes();
+  return std::count(notes.begin(), notes.end(), "all-gathers over NCCL: pulled from the others' windows");
+}
 
 class GatherRank {
  public:
@@ -127,6 +133,9 @@ TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
       for (std::uint64_t round = 0; round < 4; ++round) rank.gather(kParts, round, round % 2 == 1);
       // Each part alone takes its way alone.
       for (std::size_t i = 0; i < kParts.size(); ++i) rank.gather(std::span(kParts).subspan(i, 1), 10 + i, i % 2 == 1);
+      if (row() == "nccl" && engines_from == 0) {
+        EXPECT_EQ(notes_of_pulls(card.device()), 1) << "cards that reach each other pull";
+      }
       // And any memory will do once there is none for it.
       card.device().memory().gather_from(nullptr);
       rank.gather(kParts, 30, false);

@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "fsdp/sharded_run.h"
+#include "fsdp/sharding.h"
 #include "support/gathering_group.h"
 
 namespace fp8lab {
@@ -64,6 +66,25 @@ TEST(Placement, EvenParametersTravelInsideOfGatheredMemory) {
       }
     }
   }
+}
+
+TEST(Placement, OneShardingsEndLeavesAnothersSource) {
+  on_ranks(2, [](ProcessGroup& world) {
+    GatheringAccount account;
+    GatheringGroup gathering(world, account);
+    const auto device = open_device("cpu");
+    Memory& memory = device->memory();
+    auto first = std::make_unique<GatherMemory>(memory, gathering);
+    {
+      const GatherMemory second(memory, gathering);
+      const SegmentSource* const seconds = memory.allocator().gather_source();
+      first.reset();
+      EXPECT_EQ(memory.allocator().gather_source(), seconds);
+      const GatherMemory none(memory, world);
+      EXPECT_EQ(memory.allocator().gather_source(), seconds) << "a group without one leaves it too";
+    }
+    EXPECT_EQ(memory.allocator().gather_source(), nullptr);
+  });
 }
 
 TEST(Placement, UnevenParametersLieOutside) {

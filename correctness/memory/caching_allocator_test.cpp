@@ -4,6 +4,7 @@
 
 #include <map>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -218,6 +219,35 @@ TEST(CachingAllocator, OnlyTheGatheringPoolGivesUpSegmentsOfItsSource) {
   EXPECT_NE(allocator.allocate(80 * kMiB, Pool::kGathered), nullptr);
   EXPECT_EQ(shared, 1);
   EXPECT_EQ(segments, 0);
+}
+
+// Other ranks may hold on to what one has given back, until they have done so too.
+TEST(CachingAllocator, SettlesBetweenGivingBackAndAskingAgain) {
+  class Logged final : public SegmentSource {
+   public:
+    explicit Logged(std::vector<std::string>& log) : log_(log) {}
+    std::byte* reserve(std::size_t bytes) override {
+      log_.push_back("reserve");
+      return source_.reserve(bytes);
+    }
+    void release(std::byte* segment, std::size_t bytes) noexcept override {
+      log_.push_back("release");
+      source_.release(segment, bytes);
+    }
+    void settle() override { log_.push_back("settle"); }
+
+   private:
+    std::vector<std::string>& log_;
+    int live_ = 0;
+    CountingSource source_{live_, 64 * kMiB};
+  };
+  std::vector<std::string> own, gathered;
+  CachingAllocator allocator(std::make_unique<Logged>(own));
+  allocator.gather_from(std::make_unique<Logged>(gathered));
+  allocator.free(allocator.allocate(40 * kMiB, Pool::kGathered));
+  EXPECT_NE(allocator.allocate(50 * kMiB, Pool::kGathered), nullptr);
+  EXPECT_EQ(gathered, (std::vector<std::string>{"reserve", "reserve", "release", "settle", "reserve"}));
+  EXPECT_TRUE(own.empty());
 }
 
 TEST(CachingAllocator, ASourceMayGoWhileItsBlocksLive) {

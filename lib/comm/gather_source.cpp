@@ -24,6 +24,7 @@ std::byte* GatherSource::reserve(std::size_t bytes) {
       return segment;
     }
   } catch (...) {
+    give_up();
     if (segment != nullptr) release(segment, bytes);
     throw;
   }
@@ -33,6 +34,10 @@ std::byte* GatherSource::reserve(std::size_t bytes) {
 
 void GatherSource::decline(std::size_t bytes) {
   if (ProcessGroup* const group = host()) all_have(*group, false, bytes);
+}
+
+void GatherSource::settle() {
+  if (ProcessGroup* const group = host()) group->barrier("memory to gather in is given back");
 }
 
 }  // namespace fp8lab

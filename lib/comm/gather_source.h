@@ -14,9 +14,10 @@ namespace fp8lab {
 /// serve their own rank alone.
 class GatherSource : public SegmentSource {
  public:
-  /// A collective, as is decline().
+  /// A collective, as are the two others.
   std::byte* reserve(std::size_t bytes) final;
   void decline(std::size_t bytes) final;
+  void settle() final;
 
  private:
   /// Over which ranks agree, its buffers in host memory; null once the group has gone.
@@ -25,6 +26,8 @@ class GatherSource : public SegmentSource {
   virtual std::byte* take(std::size_t bytes) = 0;
   /// Every rank has taken its own. Ranks are in step here.
   virtual void share(std::byte* segment, std::size_t bytes) = 0;
+  /// Ranks are out of step, for one has failed: what this one has begun with them will not end by itself.
+  virtual void give_up() noexcept {}
 
   static bool all_have(ProcessGroup& host, bool has, std::size_t bytes);
 };

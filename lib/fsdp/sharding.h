@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fsdp/mesh.h"
@@ -27,13 +28,20 @@ struct ShardingOptions {
 /// outlives it.
 class GatherMemory {
  public:
-  GatherMemory(Memory& memory, ProcessGroup& shards) : memory_(memory) { memory.gather_from(shards.gather_source()); }
-  ~GatherMemory() { memory_.gather_from(nullptr); }
+  GatherMemory(Memory& memory, ProcessGroup& shards) : memory_(memory) {
+    std::unique_ptr<SegmentSource> source = shards.gather_source();
+    source_ = source.get();
+    if (source_ != nullptr) memory.gather_from(std::move(source));
+  }
+  ~GatherMemory() {
+    if (source_ != nullptr && memory_.allocator().gather_source() == source_) memory_.gather_from(nullptr);
+  }
   GatherMemory(const GatherMemory&) = delete;
   GatherMemory& operator=(const GatherMemory&) = delete;
 
  private:
   Memory& memory_;
+  const SegmentSource* source_;  ///< null: any memory will do
 };
 
 /// Shards a model over a mesh, layer by layer: each layer is a group whose parameters travel in one collective. Before a layer's forward,

@@ -40,6 +40,7 @@ std::byte* CachingAllocator::allocate(std::size_t bytes, Pool pool) {
   if (!chunk) {
     // Where ranks reserve together, all of them were refused and come here.
     release_free(pool == Pool::kGathered);
+    source_of(pool).settle();
     chunk = reserve_segment(size, pool, small);
   }
   if (!chunk) return nullptr;

@@ -20,6 +20,9 @@ class SegmentSource {
   /// Called in place of reserve() where the allocator's capacity is too small for `bytes` more: sources from which several ranks
   /// reserve together tell the others.
   virtual void decline(std::size_t /*bytes*/) {}
+  /// Called after a refusal, when what is free has been given back, before reserve() or decline() is called again: where several ranks
+  /// reserve together, all have given theirs back when it returns.
+  virtual void settle() {}
   virtual void release(std::byte* segment, std::size_t bytes) noexcept = 0;
   /// Sets `bytes` inside a segment to `value`, before whatever is launched next. Of host memory unless overridden.
   virtual void fill(std::byte* at, std::byte value, std::size_t bytes) noexcept;
@@ -33,7 +36,7 @@ enum class Pool : std::uint8_t {
 inline constexpr std::size_t kPools = 2;
 
 /// Best-fit caching allocator over segments, with splitting and coalescing. Segments stay reserved until release_cached()
-/// or until an allocation would fail without them. Small (up to 1 MiB) and large requests never share a segment, so that a
+/// or until an allocation would fail without them; those that ranks reserve together, until such an allocation would. Small (up to 1 MiB) and large requests never share a segment, so that a
 /// long-lived scale cannot pin a large one. Deterministic: the same calls give the same offsets in the same segments, wherever
 /// those lie. What has been asked for before is served without touching the heap. Not thread-safe.
 ///
@@ -60,8 +63,8 @@ class CachingAllocator {
   /// Where Pool::kGathered gets its segments from; null: where the other does. Segments that it had from elsewhere serve no further
   /// request and go back as soon as nothing in them is in use, so sources live as long as this.
   void gather_from(std::unique_ptr<SegmentSource> source);
-  /// True if Pool::kGathered has a source of its own.
-  bool gathers_together() const { return gather_source_ != nullptr; }
+  /// That of gather_from(); null where Pool::kGathered has none of its own.
+  const SegmentSource* gather_source() const { return gather_source_; }
 
   static std::size_t rounded(std::size_t bytes);
 

@@ -49,7 +49,7 @@ BufferRef Memory::allocate(std::int64_t bytes, HolderId holder) {
   if (!data) {
     std::string account;
     for (const auto& [label, held] : ledger_.by_holder()) account += fmt::format("\n  {:>16} B  {}", held, label);
-    const bool together = pool == Pool::kGathered && allocator_.gathers_together();
+    const bool together = pool == Pool::kGathered && allocator_.gather_source() != nullptr;
     throw OutOfMemory(fmt::format("out of device memory{}: {} B asked for, {} B live, {} B reserved, capacity {} B; held by:{}",
                                   together ? ", here or on a rank that gathers with this one" : "", bytes,
                                   ledger_.live_bytes(), allocator_.reserved_bytes(), options_.capacity_bytes, account));

@@ -43,7 +43,7 @@ class CardGroup final : public ProcessGroup {
                                              return Windows::Communicators{&communicator(plain_, false),
                                                                            &communicator(engines_, true)};
                                            })),
-        gathers_({.rank = rank(), .ranks = size(), .engines_from_bytes = options.engines_from_bytes}, *windows_) {}
+        gathers_({.rank = rank(), .ranks = size(), .engines_from_bytes = options.engines_from_bytes}, *windows_, card_) {}
 
   ~CardGroup() override {
     windows_->close();

@@ -12,7 +12,7 @@ namespace fp8lab::nccl {
 
 struct CardGroupOptions {
   std::chrono::nanoseconds timeout;
-  /// What all-gathers find in memory of gather_source() goes by copy engines, where it is at least as much.
+  /// RunOptions.
   std::int64_t engines_from_bytes = 0;
   bool gather_windows = true;  ///< false: no gather_source()
   std::shared_ptr<Trouble> trouble;

@@ -1,5 +1,7 @@
 #include "comm/nccl/gathers.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "comm/nccl/calls.h"
@@ -20,6 +22,16 @@ bool is_even(std::span<const std::int64_t> offsets) {
 }  // namespace
 
 bool Gathers::goes(Way way) const { return std::find(ways_.begin(), ways_.end(), way) != ways_.end(); }
+
+/// So that a gather costs no text once each was noted.
+void Gathers::note_ways() {
+  constexpr std::array kNames = {"by NCCL's kernels", "by NCCL's copy engines", "pulled from the others' windows"};
+  for (std::size_t way = 0; way < kNames.size(); ++way)
+    if (!noted_[way] && goes(static_cast<Way>(way))) {
+      noted_[way] = true;
+      card_.note(fmt::format("all-gathers over NCCL: {}", kNames[way]));
+    }
+}
 
 bool Gathers::is_in_place(const GatherPart& part) const {
   return part.from == part.to + part.offsets_bytes[static_cast<std::size_t>(options_.rank)];
@@ -45,6 +57,7 @@ void Gathers::choose(std::span<const GatherPart> parts, Signature& placed) {
 
 void Gathers::launch(const Signature& call, std::span<const GatherPart> parts, const Windows::Communicators& over,
                      cudaStream_t stream) {
+  note_ways();
   const auto& [plain, engines] = over;
   if (goes(Way::kPulls)) pull(*plain, parts, stream);
   if (goes(Way::kEngines)) {

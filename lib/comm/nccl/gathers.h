@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -20,8 +21,9 @@ class Gathers {
     int ranks = 1;
     std::int64_t engines_from_bytes = 0;  ///< CardGroupOptions
   };
-  /// `windows` outlives it.
-  Gathers(const Options& options, const Windows& windows) : options_(options), windows_(windows) {}
+  /// `windows` outlives it, as does `card`, which notes the ways that are taken.
+  Gathers(const Options& options, const Windows& windows, cuda::CudaContext& card)
+      : options_(options), windows_(windows), card_(card) {}
 
   /// Chooses for launch(), and mixes into `placed` what has to be equal on all ranks for that: ranks whose buffers lie elsewhere than
   /// those of others would wait for them in another kernel, or read what is not meant.
@@ -37,6 +39,7 @@ class Gathers {
   };
 
   bool goes(Way way) const;
+  void note_ways();
   bool is_in_place(const GatherPart& part) const;
   void pull(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream);
   /// NCCL's own gathers of the parts that go this `way`.
@@ -48,6 +51,8 @@ class Gathers {
 
   Options options_;
   const Windows& windows_;
+  cuda::CudaContext& card_;
+  std::array<bool, 3> noted_{};  ///< by way
   cuda::CardCopies pulls_;
   cuda::DeviceBytes meeting_;  ///< a byte from every rank
   std::vector<Way> ways_;      ///< by part; these are kept between calls

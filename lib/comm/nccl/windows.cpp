@@ -1,6 +1,7 @@
 #include "comm/nccl/windows.h"
 
 #include <cstdint>
+#include <exception>
 #include <iterator>
 #include <utility>
 
@@ -20,8 +21,10 @@ class Windows::Source final : public GatherSource {
  public:
   Source(std::shared_ptr<Windows> windows, int ordinal) : windows_(std::move(windows)), ordinal_(ordinal) {}
 
-  // Gathers end everywhere at once, so when this card has finished, no other uses the segment either.
+  // Gathers end everywhere at once, so when this card has finished, no other uses the segment either. It does not finish by itself where
+  // an error is on its way past here, since it may wait for a rank that failed.
   void release(std::byte* segment, std::size_t) noexcept override {
+    if (std::uncaught_exceptions() > 0) give_up();
     cudaSetDevice(ordinal_);
     cudaDeviceSynchronize();
     windows_->drop(segment);
@@ -37,6 +40,7 @@ class Windows::Source final : public GatherSource {
     return nullptr;
   }
   void share(std::byte* segment, std::size_t bytes) override { windows_->add(segment, bytes); }
+  void give_up() noexcept override { windows_->give_up(); }
 
   std::shared_ptr<Windows> windows_;
   int ordinal_;
@@ -103,6 +107,11 @@ void Windows::drop(std::byte* segment) noexcept {
   for (Communicator* const communicator : registered_with_)
     if (communicator != nullptr) communicator->drop_window(segment);
   windows_.erase(segment);
+}
+
+void Windows::give_up() noexcept {
+  for (Communicator* const communicator : registered_with_)
+    if (communicator != nullptr) communicator->abort();
 }
 
 void Windows::close() noexcept {

@@ -53,6 +53,8 @@ class Windows {
   const std::pair<const std::byte* const, Window>* window_of(const std::byte* at) const;
   void add(std::byte* segment, std::size_t bytes);
   void drop(std::byte* segment) noexcept;
+  /// Ends what is under way between the group's cards.
+  void give_up() noexcept;
 
   ProcessGroup* host_;  ///< null once closed
   std::function<Communicators()> communicators_;
