@@ -107,7 +107,7 @@ class AttentionRoles : public ::testing::TestWithParam<const char*> {
     const auto leaf = std::make_shared<support::LeafNode>(runtime_);
     const Variable o = core_->forward(runtime_, {qkv_, leaf});
     update_scales(runtime_, registry_.forward_scales, nullptr);
-    run_backward(runtime_, {o.value, std::make_shared<support::GradientNode>(runtime_, o.producer, grad_o_)});
+    run_backward(runtime_, o, grad_o_);
     update_scales(runtime_, registry_.backward_scales, nullptr);
     return {support::read(*device_, o.value), support::read(*device_, leaf->gradient()), {}};
   }

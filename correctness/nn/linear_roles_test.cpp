@@ -72,7 +72,7 @@ class LinearRoles : public ::testing::TestWithParam<Case> {
     const auto leaf = std::make_shared<support::LeafNode>(runtime_);
     const Variable y = linear_.forward(runtime_, {x_, leaf});
     update_scales(runtime_, registry_.forward_scales, nullptr);
-    run_backward(runtime_, {y.value, std::make_shared<support::GradientNode>(runtime_, y.producer, grad_)});
+    run_backward(runtime_, y, grad_);
     update_scales(runtime_, registry_.backward_scales, nullptr);
     Results results{support::read(*device_, y.value), support::read(*device_, leaf->gradient()),
                     support::read(*device_, parameter().grad)};

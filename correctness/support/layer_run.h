@@ -28,17 +28,6 @@ class LeafNode final : public Node {
   Tensor gradient_;
 };
 
-/// A root that gives its input the gradient of the test's choice.
-class GradientNode final : public Node {
- public:
-  GradientNode(Runtime& runtime, std::shared_ptr<Node> input, Tensor gradient)
-      : Node(runtime, "given", {std::move(input)}), gradient_(std::move(gradient)) {}
-  std::vector<Tensor> backward(Tensor) override { return {gradient_}; }
-
- private:
-  Tensor gradient_;
-};
-
 using Values = std::vector<float>;
 
 struct LayerCase {
