@@ -49,6 +49,8 @@ AttentionWay choose_forward(const AttentionCall& call) {
   return suits_tensor(call) ? AttentionWay::kTensor : AttentionWay::kGeneral;
 }
 
+// Not cuDNN's FP8 backward: on Hopper it hands dQ, dK and dV on in eight bits (16 come with Blackwell), which is one rounding more than the
+// recipes have.
 AttentionWay choose_backward(const AttentionCall& call) {
   const bool one_type = call.grad_o == call.operands && call.out == call.operands;
   if (!call.deterministic && suits_cudnn(call) && sixteen_bits(call.operands) && one_type && call.shape.head_dim <= 128)
