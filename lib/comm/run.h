@@ -31,7 +31,7 @@ struct RunOptions {
   /// Of `nccl`: what an all-gather finds in memory of ProcessGroup::gather_source() goes by NCCL's copy engines where it lies in place,
   /// else is pulled from there as ranks of one process do it, if it is at least as many bytes in all. Less goes by NCCL's symmetric kernels.
   /// Between two H200 the two meet between 16 and 64 MiB in place. A layer of 218 to 436 MB, out of place, came at 300 to 335 GB/s by
-  /// pulls, 222 to 264 by NCCL's engines, and 228 to 231 by the kernels.
+  /// pulls, 185 to 264 by NCCL's engines, and 228 to 231 by the kernels.
   std::int64_t engines_from_bytes = std::int64_t{32} << 20;
   /// Of `nccl`: false leaves ProcessGroup::gather_source() null; benchmarks choose.
   bool gather_windows = true;
