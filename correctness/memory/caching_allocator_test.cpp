@@ -49,6 +49,47 @@ TEST(CachingAllocator, RoundsToItsAlignment) {
   EXPECT_EQ(CachingAllocator::rounded(513), 1024u);
 }
 
+// What memory a card must have is decided by these: small requests share 2 MiB, larger ones 20 MiB, and from 10 MiB on each has a
+// segment of its own in whole units of 2 MiB.
+TEST(CachingAllocator, ReservesSegmentsOfTheSizesThatRequestsCallFor) {
+  const std::pair<std::size_t, std::size_t> cases[] = {
+      {0, 2 * kMiB},
+      {kMiB, 2 * kMiB},
+      {kMiB + 1, 20 * kMiB},
+      {10 * kMiB - 512, 20 * kMiB},
+      {10 * kMiB, 10 * kMiB},
+      {10 * kMiB + 1, 12 * kMiB},
+  };
+  for (const auto& [bytes, reserved] : cases) {
+    int segments = 0;
+    CachingAllocator allocator(std::make_unique<CountingSource>(segments));
+    allocator.allocate(bytes);
+    EXPECT_EQ(allocator.reserved_bytes(), static_cast<std::int64_t>(reserved)) << bytes;
+    EXPECT_EQ(segments, 1);
+  }
+}
+
+// A rest of up to 1 MiB stays with a large chunk, where no large request could use it; a small chunk leaves any rest.
+TEST(CachingAllocator, CutsOffARestThatItsPoolCanUse) {
+  const auto taken = [](std::size_t bytes) {
+    int segments = 0;
+    CachingAllocator allocator(std::make_unique<CountingSource>(segments));
+    allocator.allocate(bytes);
+    return allocator.allocated_bytes();
+  };
+  EXPECT_EQ(taken(21 * kMiB + 512), static_cast<std::int64_t>(22 * kMiB));
+  EXPECT_EQ(taken(21 * kMiB), static_cast<std::int64_t>(22 * kMiB));
+  int segments = 0;
+  CachingAllocator allocator(std::make_unique<CountingSource>(segments));
+  std::byte* const first = allocator.allocate(22 * kMiB);
+  allocator.free(first);
+  EXPECT_EQ(allocator.allocate(21 * kMiB - 512), first);
+  EXPECT_EQ(allocator.allocated_bytes(), static_cast<std::int64_t>(21 * kMiB - 512));
+  EXPECT_EQ(allocator.allocate(kMiB + 512), first + 21 * kMiB - 512);
+  EXPECT_EQ(segments, 1);
+  EXPECT_EQ(taken(kMiB - 512), static_cast<std::int64_t>(kMiB - 512));
+}
+
 TEST(CachingAllocator, UsesAFreedChunkAgain) {
   int segments = 0;
   CachingAllocator allocator(std::make_unique<CountingSource>(segments));

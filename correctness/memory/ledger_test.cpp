@@ -92,6 +92,51 @@ TEST_F(LedgerTest, ThePeakKeepsItsBreakdown) {
   EXPECT_EQ(memory_.ledger().peak_by_holder().size(), 2u);
 }
 
+TEST_F(LedgerTest, ThePeakIsTheFirstMomentOfItsHeight) {
+  { const BufferRef first = memory_.allocate(70, holder(HolderKind::kInFlight, "first")); }
+  memory_.ledger().set_phase(PhaseKind::kBackward, 1);
+  const BufferRef second = memory_.allocate(70, holder(HolderKind::kInFlight, "second"));
+  EXPECT_EQ(memory_.ledger().peak_phase().kind, Phase{}.kind);
+  EXPECT_EQ(memory_.ledger().peak_by_holder(), (HolderBytes{{"in flight of first", 70}}));
+}
+
+// Also once more has happened since the old peak than can be taken back step by step.
+TEST_F(LedgerTest, APeakThatIsForgottenIsNotToldOf) {
+  { const BufferRef old = memory_.allocate(1000, holder(HolderKind::kInFlight, "old")); }
+  BufferRef kept = memory_.allocate(30, holder(HolderKind::kParameter, "kept"));
+  for (int i = 0; i < 100; ++i) memory_.allocate(5, holder(HolderKind::kWorkspace));
+  memory_.ledger().reset_peak();
+  EXPECT_EQ(memory_.ledger().peak_by_holder(), (HolderBytes{{"parameter of kept", 30}}));
+  kept = {};
+  EXPECT_EQ(memory_.ledger().peak_by_holder(), (HolderBytes{{"parameter of kept", 30}}));
+  EXPECT_EQ(memory_.ledger().peak_by_kind().at("parameter"), 30);
+}
+
+// So a figure of who holds what does not jump from one to the next of several equal holders as later ones come.
+TEST_F(LedgerTest, AmongHoldersOfOneKindTheFirstCounts) {
+  const auto slot = [&](const char* owner) { return holder(HolderKind::kSavedSlot, owner); };
+  const auto event = [&] { memory_.allocate(1, holder(HolderKind::kWorkspace)); };
+  BufferRef first = memory_.allocate(10, slot("first"));
+  event();
+  const BufferRef third = first.held_by(slot("third"));
+  event();
+  const BufferRef fourth = first.held_by(slot("fourth"));
+  EXPECT_EQ(bytes_of("saved slot of first"), 10);
+  first = {};
+  EXPECT_EQ(bytes_of("saved slot of third"), 10);
+  EXPECT_EQ(bytes_of("saved slot of fourth"), 0);
+}
+
+TEST_F(LedgerTest, ALiveBlockNamesFirstWhomItCountsFor) {
+  const BufferRef passing = memory_.allocate(10, holder(HolderKind::kInFlight, "f"));
+  const BufferRef staying = passing.held_by(holder(HolderKind::kOutput, "y"));
+  const std::vector<LiveBlock> blocks = memory_.live_blocks();
+  ASSERT_EQ(blocks.size(), 1u);
+  ASSERT_EQ(blocks[0].holds.size(), 2u);
+  EXPECT_EQ(blocks[0].holds[0].holder, staying.holder());
+  EXPECT_EQ(memory_.describe_retained(), "") << "what an output holds outlives backward, whoever else holds it";
+}
+
 TEST_F(LedgerTest, EveryKindOfPhaseHasAPeakOfItsOwn) {
   Ledger& ledger = memory_.ledger();
   const auto peaks = [&] {

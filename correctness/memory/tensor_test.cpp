@@ -56,6 +56,8 @@ TEST_F(TensorTest, TransposesWithoutCopying) {
   const Tensor transposed = counting({2, 3}).transposed();
   EXPECT_EQ(transposed.shape(), (Shape{3, 2}));
   EXPECT_EQ(at(transposed, 2, 1), 5.0f);
+  EXPECT_EQ(at(transposed.columns(1, 1), 2, 0), 5.0f);
+  EXPECT_EQ(at(transposed.row_range(2, 1), 0, 1), 5.0f);
   EXPECT_THROW(transposed.reshaped({6}), Error);
 }
 
