@@ -101,6 +101,24 @@ const Divergence kDivergences[] = {
        const ReducePart part = buffers.reduced(3, odd ? DType::kI32 : DType::kF32);
        group.all_reduce(ReduceOp::kSum, {&part, 1}, "g");
      }},
+    {"types of what is scattered",
+     [](ProcessGroup& group, bool odd) {
+       Buffers buffers(group.size());
+       const ScatterPart part{.from = reinterpret_cast<std::byte*>(buffers.from.data()),
+                              .to = reinterpret_cast<std::byte*>(buffers.to.data()),
+                              .offsets_elems = buffers.offsets,
+                              .dtype = odd ? DType::kI32 : DType::kF32};
+       group.reduce_scatter({&part, 1}, "g");
+     }},
+    {"shares of what is scattered",
+     [](ProcessGroup& group, bool odd) {
+       Buffers buffers(group.size());
+       if (odd) buffers.offsets[1] = 7;
+       const ScatterPart part{.from = reinterpret_cast<std::byte*>(buffers.from.data()),
+                              .to = reinterpret_cast<std::byte*>(buffers.to.data()),
+                              .offsets_elems = buffers.offsets};
+       group.reduce_scatter({&part, 1}, "g");
+     }},
     {"sizes",
      [](ProcessGroup& group, bool odd) {
        Buffers buffers(group.size());

@@ -81,6 +81,19 @@ TEST(Compare, WhereMoreIsBetterLessIsWorseBeyondTheSlack) {
   EXPECT_EQ(by(0.6).count(Direction::kBetter), 1u);
 }
 
+TEST(Compare, ASlackMayBeAShareOfWhatWas) {
+  const auto exit_code = [](double was, double is) {
+    CellRecord before = cell("a"), now = cell("a");
+    before.arms[Arm::kAfter].metrics["parity.loss_gap"] = {was, {}, "1", ""};
+    now.arms[Arm::kAfter].metrics["parity.loss_gap"] = {is, {}, "1", ""};
+    return compare_runs(run_of({before}), run_of({now})).exit_code();
+  };
+  EXPECT_EQ(exit_code(0.01, 0.0199), 0);
+  EXPECT_EQ(exit_code(0.01, 0.0201), 1);
+  EXPECT_EQ(exit_code(0, 0.99e-4), 0);
+  EXPECT_EQ(exit_code(0, 1.01e-4), 1);
+}
+
 TEST(Compare, ALostFigureIsARegressionAndAGainedOneIsNot) {
   const auto lose = [](CellRecord& c) {
     c.arms[Arm::kAfter].metrics[kPeak] = {{}, 1000, "B", "the measured value is nan"};
@@ -161,6 +174,11 @@ TEST(Compare, WhatIsAllowedIsToldAndDoesNotCount) {
                                          [](const std::string& id) { return id == "b"; });
   EXPECT_EQ(out.exit_code(), 0);
   EXPECT_NE(comparison_text(out).find("Worse, and allowed (1)"), std::string::npos);
+  CellRecord better = cell("a");
+  peak(better, Arm::kAfter) -= 1;
+  const RunComparison gain = compare_runs(run_of({cell("a")}), run_of({better}), [](const std::string&) { return true; });
+  ASSERT_EQ(gain.changes.size(), 1u);
+  EXPECT_FALSE(gain.changes[0].allowed) << "nothing had to be allowed";
 }
 
 TEST(Compare, DifferentMachinesAreNamed) {

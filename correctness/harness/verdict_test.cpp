@@ -242,6 +242,23 @@ TEST(Regression, IsJudgedOnExactMetricsThatTheScenarioNamesInTheirOwnDirection) 
   EXPECT_EQ(judge(fix_cell(), arms, expectations).verdict, Verdict::kRegressed);
 }
 
+// The gap of a loss may double, or grow by 1e-4, without being worse: runs of other data differ by as much.
+TEST(Regression, IsWhatExceedsBothSlacksOfItsMetric) {
+  const auto verdict = [](double before_gap, double after_gap) {
+    ArmResult before, after;
+    before.metrics["parity.loss_gap"].value = before_gap;
+    after.metrics["parity.loss_gap"].value = after_gap;
+    std::vector<Expectation> expectations{expect(Side::kAfter, Comparison::kAtLeast, 0),
+                                          expect(Side::kBefore, Comparison::kAtLeast, 0)};
+    for (Expectation& expectation : expectations) expectation.metric = "parity.loss_gap";
+    return judge(fix_cell(), {{Arm::kBefore, before}, {Arm::kAfter, after}}, expectations).verdict;
+  };
+  EXPECT_EQ(verdict(0.01, 0.0199), Verdict::kConfirmed);
+  EXPECT_EQ(verdict(0.01, 0.0201), Verdict::kRegressed);
+  EXPECT_EQ(verdict(0, 0.99e-4), Verdict::kConfirmed);
+  EXPECT_EQ(verdict(0, 1.01e-4), Verdict::kRegressed);
+}
+
 struct Comparing {
   Comparison comparison;
   double low, high, abs, rel, observed;

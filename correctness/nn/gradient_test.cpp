@@ -97,20 +97,23 @@ class Definition {
             .dropout = static_cast<double>(config.dropout)};
   }
 
-  // Kept where the uniform number of (seed, name and step, global index) is not below the probability.
+  // Kept where the uniform number of (seed, name and step, global index) is not below the probability; in attention, where the index
+  // is the rank's own, the seed tells ranks apart.
   static reference::NamedMasks masks(const Layer& layer, const LayerConfig& config, const Runtime& runtime) {
     reference::NamedMasks masks;
     if (config.dropout == 0.0f) return masks;
-    const auto draw = [&](const std::string& name, std::int64_t count) {
-      const CounterRng rng(runtime.seed, stream_of(name) + static_cast<std::uint64_t>(runtime.step));
+    const auto first_row = static_cast<std::uint64_t>(runtime.row_offset);
+    const auto draw = [&](const std::string& name, std::uint64_t seed, std::uint64_t first, std::int64_t count) {
+      const CounterRng rng(seed, stream_of(name) + static_cast<std::uint64_t>(runtime.step));
       for (std::int64_t i = 0; i < count; ++i)
-        masks[name].push_back(rng.uniform(static_cast<std::uint64_t>(i)) >= config.dropout ? 1 : 0);
+        masks[name].push_back(rng.uniform(first + static_cast<std::uint64_t>(i)) >= config.dropout ? 1 : 0);
     };
+    const std::uint64_t first = first_row * static_cast<std::uint64_t>(config.hidden);
     for (std::int64_t i = 0; i < layer.layers; ++i) {
       const std::string name = "layers[" + std::to_string(i) + "]";
-      draw(name + ".attention", config.batch * config.heads * config.seq * config.seq);
-      draw(name + ".residual1", config.tokens() * config.hidden);
-      draw(name + ".residual2", config.tokens() * config.hidden);
+      draw(name + ".attention", runtime.seed + first_row, 0, config.batch * config.heads * config.seq * config.seq);
+      draw(name + ".residual1", runtime.seed, first, config.tokens() * config.hidden);
+      draw(name + ".residual2", runtime.seed, first, config.tokens() * config.hidden);
     }
     return masks;
   }

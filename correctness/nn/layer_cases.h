@@ -88,6 +88,7 @@ inline support::LayerCase make_case(const Layer& layer, const LayerConfig& confi
   layer_case.model.config = config;
   layer_case.model.dtype = dtype;
   layer_case.input_scale = 0.1;
+  layer_case.row_offset = 3 * config.tokens();
   return layer_case;
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "reference/expected.h"
@@ -120,6 +121,37 @@ TEST_F(Elementwise, ColumnSumIsWithinTheBoundOfItsAdditions) {
       EXPECT_TRUE(refuses_mutations(rounded_to(dtype, expected)));
     }
   EXPECT_EQ(read(*device_, column_sum(*device_, empty({0, 3}), DType::kF32, anyone())), Values(3, 0.0));
+}
+
+/// Rows in parts of max(8, ceil(rows / 256)), in row order; 16 parts make a group, and groups are added in order.
+std::vector<float> summed_in_parts_and_groups(const Values& values, std::size_t rows, std::size_t cols) {
+  const std::size_t in_part = std::max<std::size_t>(8, (rows + 255) / 256);
+  std::vector<float> sums(cols, 0.0f);
+  for (std::size_t group = 0; group < rows; group += 16 * in_part)
+    for (std::size_t j = 0; j < cols; ++j) {
+      float of_group = 0.0f;
+      for (std::size_t part = group; part < std::min(rows, group + 16 * in_part); part += in_part) {
+        float of_part = 0.0f;
+        for (std::size_t i = part; i < std::min(rows, part + in_part); ++i)
+          of_part += static_cast<float>(values[i * cols + j]);
+        of_group += of_part;
+      }
+      sums[j] += of_group;
+    }
+  return sums;
+}
+
+// So that devices agree to the last bit: the order is fixed by the number of rows alone.
+TEST_F(Elementwise, ColumnSumAddsInItsOrder) {
+  for (const std::int64_t rows : {7, 128, 129, 300, 2100}) {
+    const Tensor x = gaussian({rows, 41});
+    const Values values = read(*device_, x);
+    std::vector<float> one_by_one(41, 0.0f);
+    for (std::size_t i = 0; i < values.size(); ++i) one_by_one[i % 41] += static_cast<float>(values[i]);
+    const std::vector<float> sums = device_->read(column_sum(*device_, x, DType::kF32, anyone()));
+    EXPECT_EQ(sums, summed_in_parts_and_groups(values, static_cast<std::size_t>(rows), 41)) << rows;
+    EXPECT_EQ(sums == one_by_one, rows <= 8) << rows;
+  }
 }
 
 TEST_F(Elementwise, EmptyTensorsGiveEmptyTensors) {

@@ -158,6 +158,22 @@ TEST(QuantizeTogether, SharesTheScaleOfTheLargest) {
   }
 }
 
+TEST(QuantizeTogether, FindsTheLargestInAnyOfThem) {
+  const auto device = support::open_poisoned_device();
+  const QuantFormat format = support::format_named("current_e4m3");
+  for (std::size_t largest = 0; largest < 3; ++largest) {
+    std::vector<Tensor> parts;
+    for (std::size_t i = 0; i < 3; ++i) {
+      std::vector<float> values(6 * 16, 0.5f);
+      if (i == largest) values[37] = -7.0f;
+      parts.push_back(support::make_tensor(*device, {6, 16}, DType::kBF16, values));
+    }
+    for (const QuantizedTensor& part : quantize_together(
+             *device, parts, {.format = format, .orientations = {true, false}, .holder = support::anyone(*device)}))
+      EXPECT_EQ(support::read(*device, part.rowwise().scale_inv).front(), double{7.0f / 448.0f}) << largest;
+  }
+}
+
 // Kernels take any strides, more than tensors can have.
 TEST(QuantizeKernel, TakesAnyStrides) {
   const auto device = support::open_poisoned_device();

@@ -153,6 +153,36 @@ TEST_P(QuantizedAdam, WouldNotEqualThemIfItCastTheMasterAsItIs) {
   EXPECT_FALSE(bitwise_equal(all_bytes(*device_, direct->quantized), all_bytes(*device_, rounded->quantized)));
 }
 
+// Lists of those that move and of those that are cast anew are not equally long: each weight still gets its own cast.
+TEST_P(QuantizedAdam, WeightsWithoutAGradientAreNobodyElses) {
+  const auto weight = [&](std::int64_t first_row) {
+    return optim_test::make_parameter(*device_, {.recipe = GetParam(), .first_row = first_row});
+  };
+  std::vector<std::unique_ptr<Parameter>> together, alone;
+  std::vector<Parameter*> list;
+  for (const std::int64_t first_row : {0, 1000, 2000, 3000}) {
+    together.push_back(weight(first_row));
+    alone.push_back(weight(first_row));
+    list.push_back(together.back().get());
+  }
+  Adam adam(list, options_);
+  std::vector<std::unique_ptr<Adam>> adams;
+  for (const auto& one : alone) adams.push_back(std::make_unique<Adam>(std::vector{one.get()}, options_));
+  for (const std::size_t without : {0u, 2u, 3u}) {
+    for (std::size_t i = 0; i < alone.size(); ++i)
+      for (Parameter* parameter : {together[i].get(), alone[i].get()}) {
+        parameter->grad = {};
+        if (i != without) set_gradient(*device_, *parameter, static_cast<int>(10 * without + i));
+      }
+    adam.step(runtime_);
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      adams[i]->step(runtime_);
+      EXPECT_TRUE(bitwise_equal(all_bytes(*device_, together[i]->quantized), all_bytes(*device_, alone[i]->quantized)))
+          << "weight " << i << " beside " << without << ", which has no gradient";
+    }
+  }
+}
+
 TEST_P(QuantizedAdam, NeedsAMaster) {
   const auto parameter = optim_test::make_parameter(*device_, {.name = "layers[3].weight", .recipe = GetParam()});
   const std::string message = support::error_of([&] { Adam({parameter.get()}, {}); });

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "core/moment_scale.h"
 #include "optim/parameters.h"
@@ -157,6 +158,30 @@ TEST_P(StateTypes, ANanStaysInItsElement) {
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i == 4) << i;
 }
 
+// It is no magnitude to scale moments by: beside one of infinity the others would all be zero.
+TEST_P(StateTypes, AnInfinityStaysInItsElement) {
+  const auto without = optim_test::make_parameter(*device_, {.shape = {1, 9}, .dtype = c_.param}),
+             with = optim_test::make_parameter(*device_, {.shape = {1, 9}, .dtype = c_.param});
+  Adam calm({without.get()}, options_), upset({with.get()}, options_);
+  for (int step = 0; step < 2; ++step) {
+    std::vector<float> gradient = {0.25f, -0.5f, 0.125f, 1.0f, 1.0f, 0.0f, -1.0f, 0.75f, 0.0625f};
+    without->grad = support::make_tensor(*device_, {1, 9}, c_.param, gradient);
+    gradient[4] = std::numeric_limits<float>::infinity();
+    with->grad = support::make_tensor(*device_, {1, 9}, c_.param, gradient);
+    calm.step(runtime_);
+    upset.step(runtime_);
+  }
+  const AdamState &expected = calm.state().front(), &actual = upset.state().front();
+  const auto same = [&](const Values& a, const Values& b) {
+    for (std::size_t i = 0; i < 9; ++i)
+      EXPECT_TRUE(a[i] == b[i] || i == 4) << i << ": " << a[i] << " and " << b[i];
+  };
+  same(support::read(*device_, with->value), support::read(*device_, without->value));
+  same(moment(*device_, actual.exp_avg, actual.exp_avg_scale), moment(*device_, expected.exp_avg, expected.exp_avg_scale));
+  same(moment(*device_, actual.exp_avg_sq, actual.exp_avg_sq_scale),
+       moment(*device_, expected.exp_avg_sq, expected.exp_avg_sq_scale));
+}
+
 TEST_P(StateTypes, HoldsWhatItsTypesSay) {
   const auto parameter = optim_test::make_parameter(*device_, {.shape = {8, 100}, .dtype = c_.param});
   Adam adam({parameter.get()}, options_);
@@ -219,6 +244,20 @@ TEST(Remainders, KeepWhatRoundingWouldLose) {
   EXPECT_TRUE(std::isfinite(halves[0]));
   EXPECT_EQ(halves[1], -halves[0]);
   EXPECT_EQ(halves[2], 1.0);
+}
+
+// Cards make NaNs of all ones, whose lower half would carry through the upper one and leave a zero.
+TEST(Remainders, LeaveANanOfAnyBitsANan) {
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
+  Runtime runtime{.device = *device, .behaviors = {}};
+  const auto parameter = optim_test::make_parameter(*device, {.shape = {1, 4}});
+  Adam adam({parameter.get()}, {.master = MasterWeights::kRemainder});
+  parameter->grad = device->allocate({Shape{1, 4}, DType::kF32}, support::anyone(*device));
+  const std::uint32_t bits[] = {0x7FFFFFFFu, 0xFFFFFFFFu, 0x7FFF8000u, 0x3F800000u};
+  device->write_bytes(parameter->grad, std::as_bytes(std::span(bits)));
+  adam.step(runtime);
+  const Values values = support::read(*device, parameter->value);
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i < 3) << i << ": " << values[i];
 }
 
 TEST(AdamOptions, RefuseTypesThatAreNotForMoments) {

@@ -33,7 +33,7 @@ Values initial_values(const Parameter& parameter) {
 LayerRun::LayerRun(const LayerCase& layer_case)
     : case_(layer_case),
       device_(open_poisoned_device(layer_case.arch)),
-      runtime_{.device = *device_, .behaviors = {}, .seed = kSeed, .step = 2},
+      runtime_{.device = *device_, .behaviors = {}, .seed = kSeed, .step = 2, .row_offset = layer_case.row_offset},
       model_(runtime_, make_recipe(layer_case.recipe), layer_case.model) {
   for (Parameter* parameter : model_.parameters()) device_->write(parameter->value, initial_values(*parameter));
   const LayerConfig& config = case_.model.config;
