@@ -261,6 +261,32 @@ TEST(Predict, ForwardPeakOfWhatIsCastAsItIsMade) {
   EXPECT_EQ(forward_peak(false), forward_peak(true));
 }
 
+TEST(Predict, AGapIsOneEitherWay) {
+  const auto gap = [](double peak, double retained) {
+    std::map<std::string, MetricValue> metrics;
+    metrics["memory.peak_bytes"].value = peak;
+    metrics["memory.retained_bytes"].value = retained;
+    metrics["memory.weight_bytes"].reason = "nobody measured it";
+    metrics["traffic.collectives"].value = 9;
+    const double largest = put_predictions({{"memory.peak_bytes", 100},
+                                            {"memory.retained_bytes", 10},
+                                            {"memory.weight_bytes", 50},
+                                            {"memory.setup_peak_bytes", 70},
+                                            {"traffic.collectives", 3}},
+                                           metrics);
+    EXPECT_EQ(metrics.at("memory.peak_bytes").predicted, 100.0);
+    EXPECT_EQ(metrics.at("memory.predicted_peak_bytes").value, 100.0);
+    EXPECT_EQ(metrics.at("traffic.collectives").predicted, 3.0);
+    EXPECT_FALSE(metrics.contains("memory.predicted_weight_bytes")) << "what was not measured is not explained";
+    EXPECT_FALSE(metrics.contains("memory.setup_peak_bytes"));
+    return largest;
+  };
+  EXPECT_EQ(gap(100, 10), 0.0);
+  EXPECT_EQ(gap(107, 10), 7.0);
+  EXPECT_EQ(gap(93, 10), 7.0);
+  EXPECT_EQ(gap(93, 18), 8.0);
+}
+
 TEST(Predict, IsWhatMeasuresAreComparedWith) {
   CellConfig cell = issue_1935();
   cell.measure = {"memory"};

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <future>
@@ -213,6 +214,40 @@ TEST(RanksTogether, TrainOnTheTokensOfAllAsOneRankWould) {
   });
   EXPECT_NE(losses[0], losses[1]) << "ranks have tokens of their own";
   EXPECT_NEAR((losses[0] + losses[1] + losses[2] + losses[3]) / 4, loss, 1e-5f * loss);
+  // What an arm reports are the means, each in its step's place.
+  const std::vector<double> reported = measure_arm(four, Arm::kAfter).losses;
+  const double mean = (double{losses[0]} + double{losses[1]} + double{losses[2]} + double{losses[3]}) / 4.0;
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_DOUBLE_EQ(reported[0], mean);
+  four.training.steps = 3;
+  const std::vector<double> longer = measure_arm(four, Arm::kAfter).losses;
+  ASSERT_EQ(longer.size(), 3u);
+  EXPECT_DOUBLE_EQ(longer[0], mean);
+}
+
+// After one step, which reads no weight that it wrote.
+TEST(Parity, WeightsAloneCanTellTheSidesApart) {
+  CellConfig cell = support::small_cell("mxfp8");
+  cell.fix = "write_back_list_updates";
+  cell.training.quantized_weights = true;
+  cell.training.optimizer = "foreach_adam";
+  cell.training.steps = 1;
+  cell.measure = {"parity"};
+  EXPECT_EQ(value(measure_arm(cell, Arm::kBefore), "parity.bitwise_equal"), 0.0);
+}
+
+// Bits of NaNs can be equal; what they stand for is not.
+TEST(Twin, OfLossesThatAreNanIsNotEqual) {
+  CellConfig cell = support::small_cell("current");
+  cell.training.quantized_weights = true;
+  cell.training.master_weights = "f32";
+  cell.training.steps = 3;
+  cell.measure = {"twin", "parity"};
+  EXPECT_EQ(value(measure_arm(cell, Arm::kAfter), "twin.losses_equal"), 1.0);
+  cell.training.learning_rate = 1e30;
+  const ArmResult broken = measure_arm(cell, Arm::kAfter);
+  EXPECT_FALSE(std::isfinite(broken.losses.back()));
+  EXPECT_EQ(value(broken, "twin.losses_equal"), 0.0);
 }
 
 TEST(RanksTogether, GatherWhatTheyHoldTwiceAStepAndReduceItOnce) {
@@ -256,6 +291,30 @@ TEST(RanksTogether, MeasureTheHostFromTheSecondStepOn) {
   EXPECT_EQ(value(result, "host.pre_forward_quantizer_copies"), 0.0);
   cell.training.steps = 1;
   EXPECT_NE(reason(measure_arm(cell, Arm::kAfter), "host.pre_forward_ns").find("two steps"), std::string::npos);
+}
+
+// Of four samples the mean of the two in the middle; of more than are kept, those whose ranks lie next to the median's.
+TEST(RanksTogether, TheHostsTimeIsTheMedianOfItsSamples) {
+  CellConfig cell = cell_of("bf16", 2);
+  cell.device = "meta";
+  cell.model.layer = "linear";
+  cell.measure = {"host"};
+  const auto measured = [&](std::int64_t layers, std::int64_t steps) {
+    cell.model.layers = layers;
+    cell.training.steps = steps;
+    return measure_arm(cell, Arm::kAfter);
+  };
+  const ArmResult few = measured(2, 3);
+  const std::vector<double>& four = few.samples.at("host.pre_forward_ns");
+  ASSERT_EQ(four.size(), 4u);
+  EXPECT_TRUE(std::is_sorted(four.begin(), four.end()));
+  EXPECT_EQ(value(few, "host.pre_forward_ns"), (four[1] + four[2]) / 2);
+
+  const ArmResult many = measured(10, 41);
+  const std::vector<double>& kept = many.samples.at("host.pre_forward_ns");
+  ASSERT_EQ(kept.size(), kMostSamples);
+  EXPECT_LE(kept[kMostSamples / 2 - 1], value(many, "host.pre_forward_ns"));
+  EXPECT_GE(kept[kMostSamples / 2], value(many, "host.pre_forward_ns"));
 }
 
 TEST(RanksTogether, FiguresOfShardsAreAbsentWhereNothingIsSharded) {

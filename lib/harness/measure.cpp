@@ -68,18 +68,9 @@ void measure_memory(TrainingRun& run, ArmResult& result) {
   result.sequence_hash = fmt::format("{:016x}", ledger.sequence_hash());
 }
 
-/// Beside each figure what it must be, and for memory also as metrics of their own.
 void add_predictions(const CellConfig& cell, Arm arm, Metrics& metrics) {
   const std::map<std::string, double> figures = predict(cell, arm);
-  double unexplained = 0.0;
-  for (const auto& [name, predicted] : figures) {
-    const auto found = metrics.find(name);
-    if (found == metrics.end() || !found->second.value) continue;
-    found->second.predicted = predicted;
-    if (!name.starts_with("memory.")) continue;
-    unexplained = std::max(unexplained, std::abs(*found->second.value - predicted));
-    put(metrics, "memory.predicted_" + name.substr(name.find('.') + 1), predicted);
-  }
+  const double unexplained = put_predictions(figures, metrics);
   if (!asks_for(cell, "memory")) return;
   if (figures.empty())
     put(metrics, "memory.unexplained_bytes", std::nullopt, "this cell has no closed form");
@@ -166,6 +157,19 @@ void measure_host(const TrainingRun& run, ArmResult& result) {
 constexpr double kShareOfTheLimit = 0.8;
 
 }  // namespace
+
+double put_predictions(const std::map<std::string, double>& figures, std::map<std::string, MetricValue>& metrics) {
+  double unexplained = 0.0;
+  for (const auto& [name, predicted] : figures) {
+    const auto found = metrics.find(name);
+    if (found == metrics.end() || !found->second.value) continue;
+    found->second.predicted = predicted;
+    if (!name.starts_with("memory.")) continue;
+    unexplained = std::max(unexplained, std::abs(*found->second.value - predicted));
+    put(metrics, "memory.predicted_" + name.substr(name.find('.') + 1), predicted);
+  }
+  return unexplained;
+}
 
 ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* world) {
   const Recipe recipe = recipe_of(cell, arm);

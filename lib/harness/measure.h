@@ -1,11 +1,17 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <string>
 
 #include "comm/run.h"
 #include "harness/cell.h"
 
 namespace fp8lab {
+
+/// Puts beside each measured metric what `figures` say of it, and for memory also as a metric `memory.predicted_*` of its own. Returns
+/// the largest gap, either way, between a memory metric and its figure.
+double put_predictions(const std::map<std::string, double>& figures, std::map<std::string, MetricValue>& metrics);
 
 /// Runs one rank of one arm of a cell and measures what the cell asks for. `before`: with the cell's fix reverted;
 /// `after`: as it is; `bf16`: the same model without quantization. Parity metrics run the BF16 model, and for `before` the fixed

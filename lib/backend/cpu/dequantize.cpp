@@ -31,11 +31,10 @@ void dequantize(const DequantizeArgs& args, ExecContext&) {
       store(values.data(), count, out, row, col);
       return;
     }
+    // A run begins where a block does: sides of blocks divide 128, and so kRun.
+    const std::int64_t block = scales.per_tensor() ? count : scales.block_cols;
     for (std::int64_t begin = 0; begin < count;) {
-      // A segment need not begin where a block does.
-      const std::int64_t block_end =
-          scales.per_tensor() ? count : scales.block_cols - (col + begin) % scales.block_cols + begin;
-      const std::int64_t end = std::min(block_end, count);
+      const std::int64_t end = std::min(begin + block, count);
       const float scale = scale_at(scales, row, col + begin);
       for (; begin < end; ++begin) values[static_cast<std::size_t>(begin)] *= scale;
     }
