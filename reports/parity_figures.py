@@ -13,6 +13,13 @@ class LossData:
     reference: list[float | None]
     curves: list[tuple[str, list[float | None]]]
 
+    def distances(self, losses: list[float | None]) -> list[float | None]:
+        """Of each step's loss from BF16's, relative to it; None where either is absent, and where they are equal."""
+        return [
+            abs(loss - bf16) / abs(bf16) if loss is not None and bf16 and loss != bf16 else None
+            for loss, bf16 in zip(losses, self.reference)
+        ]
+
 
 def loss_plots(sets: list[ResultSet], most: int = 8) -> list[Plot]:
     """Per scenario every recipe against BF16: of fixes before and after, otherwise the one side there is."""

@@ -227,11 +227,10 @@ def paint_loss(data: LossData) -> Figure:
         values = [nan if value is None else value for value in losses]
         style = line_style(number, label) | {"markevery": (number % marks, marks)}
         upper.plot(range(1, len(values) + 1), values, **style)
-        gaps = [abs(a - b) / abs(b) if b else nan for a, b in zip(values, reference)]
-        gaps = [gap if gap > 0 else nan for gap in gaps]
-        if any(gap == gap for gap in gaps):
+        gaps = data.distances(losses)
+        if any(gap is not None for gap in gaps):
             gaps_seen = True
-            lower.plot(range(1, len(gaps) + 1), gaps, **style)
+            lower.plot(range(1, len(gaps) + 1), [nan if gap is None else gap for gap in gaps], **style)
     upper.set_ylabel("loss")
     lower.set_ylabel("distance from BF16")
     lower.set_xlabel("step")

@@ -268,10 +268,11 @@ def _positions(timeline: Timeline, axis: Axis) -> list[float]:
 
 def _moments(timeline: Timeline, points: int) -> set[int]:
     count = len(timeline.events)
-    keep = {0, count - 1, timeline.peak} | {mark.event - 1 for mark in timeline.marks if mark.event > 0}
+    keep = {0, count - 1} | {mark.event - 1 for mark in timeline.marks if mark.event > 0}
     for segment in segments(timeline):
         keep |= {segment.first, segment.last - 1}
     stretch = max(1, count // points)
     for start in range(0, count, stretch):
+        # The peak of all is that of its stretch.
         keep.add(max(range(start, min(start + stretch, count)), key=lambda i: timeline.events[i].live))
     return keep

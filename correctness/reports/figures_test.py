@@ -1,0 +1,232 @@
+"""What a report shows of what there is, in which order, and the arithmetic behind it."""
+
+import pathlib
+import re
+import unittest
+from typing import Any
+
+import sample
+
+import bench
+import figures
+import load
+import measure_tables
+import parity_figures
+import records
+import set_tables
+import tables
+import timeline
+import units
+
+MIB = sample.MIB
+
+
+def result_set(*found: dict[str, Any], index: int = 0) -> load.ResultSet:
+    results = load.ResultSet(f"set {index}", "", index)
+    results.cells = [load.Cell(record, results) for record in found]
+    return results
+
+
+def with_metric(record: dict[str, Any], metric: str, **by_arm: float | None) -> dict[str, Any]:
+    for arm, value in by_arm.items():
+        record["arms"][arm]["metrics"].setdefault(metric, sample.metric(None))["value"] = value
+    return record
+
+
+class Choice(sample.Case):
+    def retaining(self, scenario: str, before: int, after: int, recipe: str = "delayed") -> dict[str, Any]:
+        return with_metric(sample.cell(scenario, recipe), "memory.retained_bytes", before=before, after=after)
+
+    def test_a_headline_is_the_cell_with_the_largest_difference_either_way(self) -> None:
+        found = result_set(self.retaining("a", 5, 0), self.retaining("a", 0, 9, "mxfp8"), self.retaining("a", 7, 0, "block"))
+        self.assertEqual([h.cell.recipe for h in figures.headlines(found.cells)], ["mxfp8"])
+        self.assertEqual(figures.headlines(result_set(self.retaining("a", 5, 5)).cells), [])
+
+    def test_timelines_are_those_of_the_largest_difference(self) -> None:
+        for sizes in ((3, 8), (8, 3)):
+            directory = self.directory / str(sizes[0])
+            sample.write_set(directory, [self.retaining(f"s{size}", size, 0) for size in sizes])
+            loader = load.Loader()
+            loader.load(str(directory))
+            self.assertEqual([cell.scenario for cell in figures.timeline_cells(loader.sets, 1)], ["s8"])
+            self.assertEqual([cell.scenario for cell in figures.timeline_cells(loader.sets, 2)], ["s8", "s3"])
+
+    def test_holders_are_in_the_order_of_their_bytes_and_the_rest_is_one(self) -> None:
+        record = sample.cell()
+        for arm, sizes in (("before", (1, 40, 3, 20)), ("after", (1, 30, 3, 20)), ("bf16", (1, 30, 3, 50))):
+            record["arms"][arm]["peak_by_holder"] = [
+                {"holder": name, "bytes": size} for name, size in zip("abcd", sizes)
+            ]
+        plot = figures.holder_plot(result_set(record).cells[0], most=2)
+        self.assertEqual(plot.data.holders, ["d", "b", "2 others"])
+        self.assertEqual(plot.data.arms, ["before", "after", "bf16"])
+        self.assertEqual(plot.data.sizes, [[20, 40, 4], [20, 30, 4], [50, 30, 4]])
+
+    def test_wires_are_those_of_the_largest_gathers_and_fixes_come_first(self) -> None:
+        def gathering(scenario: str, recipe: str, before: int | None, after: int) -> dict[str, Any]:
+            record = sample.cell(scenario, recipe, fix=None if before is None else "gather_eight_bits")
+            record["id"] += f",gathers={after}"
+            sides = {"after": after} if before is None else {"before": before, "after": after}
+            return with_metric(record, "traffic.all_gather_bytes", **sides)
+
+        found = result_set(
+            gathering("plain", "bf16", None, 900),
+            gathering("plain", "delayed", None, 901),
+            gathering("small", "delayed", 20, 10),
+            gathering("small", "bf16", 20, 20),
+            gathering("large", "mxfp8", 40, 11),
+            gathering("large", "mxfp8", 50, 5),
+            gathering("large", "delayed", 15, 15),
+            gathering("large", "a new one", 4, 4),
+            gathering("large", "bf16", 30, 30),
+        )
+        plots = figures.wire_plots([found])
+        self.assertEqual([plot.title.partition(":")[0] for plot in plots], ["large", "small", "plain"])
+        self.assertEqual(plots[0].data.groups, ["bf16", "a new one", "delayed", "mxfp8"])
+        self.assertIn("gathers=5", plots[0].caption, "the cell whose larger side gathers most")
+        self.assertNotIn("gathers=11", plots[0].caption)
+
+    def losing(self, scenario: str, recipe: str, gaps: tuple[float, ...], fix: str | None = None) -> dict[str, Any]:
+        record = sample.cell(scenario, recipe, fix)
+        record["id"] += f",gap={gaps[-1]}"
+        arms = ("before", "after") if fix else ("after",)
+        return with_metric(record, "parity.loss_gap", **dict(zip(arms, gaps)))
+
+    def test_losses_of_fixes_are_ranked_by_how_far_their_sides_end_apart(self) -> None:
+        fix = "share_amax_over_shards"
+        found = result_set(
+            self.losing("near", "delayed", (0.02, 0.01), fix),
+            self.losing("worse", "delayed", (0.01, 0.09), fix),
+            self.losing("far", "delayed", (0.06, 0.01), fix),
+        )
+        titles = [plot.title.partition(":")[0] for plot in parity_figures.loss_plots([found])]
+        self.assertEqual(titles, ["worse", "far", "near"])
+
+    def test_of_each_recipe_the_cell_furthest_from_bf16_is_drawn(self) -> None:
+        gaps = {"delayed": (0.01, 0.04, 0.02), "mxfp8": (0.005, 0.001, 0.003)}
+        found = [self.losing("p", recipe, (gap,)) for recipe, each in gaps.items() for gap in each]
+        (plot,) = parity_figures.loss_plots([result_set(*found)])
+        self.assertEqual(re.findall(r"gap=([0-9.]+)[;.]", plot.caption), ["0.04", "0.005"])
+
+    def test_distances_are_relative_to_bf16_and_absent_where_there_are_none(self) -> None:
+        data = parity_figures.LossData([2.0, 4.0, -5.0, 0.0, None, 3.0], [])
+        self.assertEqual(data.distances([1.0, 5.0, -4.0, 1.0, 1.0, 3.0]), [0.5, 0.25, 0.2, None, None, None])
+        self.assertEqual(data.distances([None, 4.5]), [None, 0.125])
+
+
+class Timelines(unittest.TestCase):
+    def made(self, *sizes: int, marks: tuple[tuple[str, int], ...] = ()) -> timeline.Timeline:
+        """Blocks that are there for an event each beside the first, every one of another kind's layer."""
+        holders = [timeline.Holder("parameter", "w", "")] + [timeline.Holder("saved slot", f"l{i}", "") for i in range(len(sizes))]
+        events = [timeline.Event(100, 100, 100, 0, "forward", 0, None)]
+        for i, size in enumerate(sizes):
+            events.append(timeline.Event(size, size, 100 + size, i + 1, "forward", 0, None))
+            events.append(timeline.Event(-size, size, 100, i + 1, "forward", 0, None))
+        return timeline.Timeline(holders, [timeline.Mark(name, 0, 0, event) for name, event in marks], events)
+
+    def test_bands_are_those_of_the_greatest_holders(self) -> None:
+        made = self.made(5, 50, 20, marks=(("a", 2), ("b", 6)))
+        chosen = timeline.bands([made], 2)
+        self.assertEqual([band.label for band in chosen], ["parameter of w", "saved slot of l1", "all others that pass"])
+
+    def test_what_is_retained_is_that_of_the_last_step(self) -> None:
+        made = self.made(1, marks=(("end_of_backward", 1), ("end_of_step", 2), ("end_of_backward", 3), ("end_of_step", 3)))
+        self.assertIs(made.retained_at(), made.marks[2])
+
+    def test_a_mark_lies_behind_its_last_event(self) -> None:
+        made = self.made(5, 50, marks=(("first", 1), ("third", 3), ("end", 5)))
+        axis = timeline.shared_axis([made])
+        curve = timeline.curve(made, timeline.bands([made], 9), axis, 100)
+        self.assertEqual([(name, x) for name, x, _ in curve.marks], [("first", 1.0), ("third", 3.0), ("end", 5.0)])
+
+    def test_thinned_curves_keep_the_peak_and_the_marks(self) -> None:
+        sizes = [10] * 500
+        sizes[321] = 77
+        made = self.made(*sizes, marks=(("here", 700),))
+        axis = timeline.shared_axis([made])
+        curve = timeline.curve(made, timeline.bands([made], 9), axis, 20)
+        self.assertLess(len(curve.x), 100)
+        self.assertEqual(curve.peak, (644.0, 177))
+        self.assertEqual(curve.live[curve.x.index(644.0)], 177)
+        self.assertIn(700.0, curve.x)
+
+
+class Tables(unittest.TestCase):
+    def test_shares_of_samples_are_those_nearest_in_rank(self) -> None:
+        record = sample.cell()
+        record["arms"]["after"]["samples"]["host.pre_forward_ns"] = [100 * i for i in range(12)]
+        table = measure_tables.host_table([result_set(record)])
+        row = next(row for row in table.rows if row[table.columns.index("arm")].text == "after")
+        found = {name: row[table.columns.index(name)].sort for name in ("p10", "p90", "p99", "samples kept")}
+        self.assertEqual(found, {"p10": 100, "p90": 1000, "p99": 1100, "samples kept": 12})
+
+    def test_sets_are_compared_by_their_spread_the_largest_first(self) -> None:
+        one = [with_metric(sample.cell(name), "memory.retained_bytes", after=value) for name, value in (("a", 100), ("b", -10))]
+        two = [with_metric(sample.cell(name), "memory.retained_bytes", after=value) for name, value in (("a", 90), ("b", 40))]
+        table, _ = set_tables.compare_table([result_set(*one), result_set(*two, index=1)])
+        spread = [(row[0].text.partition("/")[0], row[-1].sort) for row in table.rows]
+        self.assertEqual(spread, [("b", 1.25), ("a", 0.1)])
+
+    def test_claims_are_ordered_in_one_unit(self) -> None:
+        table = tables.claims_table([result_set(sample.cell())])
+        self.assertEqual(table.rows[0][table.columns.index("claimed")].sort, 3 * MIB)
+
+    def test_only_gates_that_hold_count(self) -> None:
+        record = sample.cell()
+        record["gates"] = [record["gates"][0] | {"pass": passed} for passed in (True, None, False)]
+        table = tables.cells_table([result_set(record)])
+        self.assertEqual(table.rows[0][table.columns.index("gates that hold")].text, "1 of 3")
+
+    def test_skipped_cells_and_bad_ones_are_pointed_at(self) -> None:
+        found = result_set(*(sample.cell(verdict) | {"verdict": verdict} for verdict in records.VERDICTS))
+        good = ("confirmed", "pass", "skipped")
+        shown = [row[0].text for row in tables.attention_table([found]).rows]
+        self.assertEqual(shown, [verdict for verdict in records.VERDICTS if verdict not in good or verdict == "skipped"])
+        for cell in found.cells:
+            look = "good" if cell.verdict in good else "bad"
+            self.assertEqual((tables.counts([cell]).look, tables.verdict_text(cell.verdict).look), (look, look), cell.verdict)
+
+
+class Units(unittest.TestCase):
+    def test_bytes_are_told_in_powers_of_1024_either_way(self) -> None:
+        self.assertEqual(
+            [units.byte_text(value) for value in (0, 1023, 1024, 2048, -5 * MIB, 15 * MIB, 3 * 2**30)],
+            ["0 B", "1,023 B", "1.00 KiB", "2.00 KiB", "-5.00 MiB", "15.0 MiB", "3.00 GiB"],
+        )
+
+    def test_units_are_worth_what_the_program_takes_them_for(self) -> None:
+        text = (sample.ROOT / "lib" / "harness" / "units.cpp").read_text()
+        self.assertIn("kMiB = 1024.0 * 1024.0;", text)
+        rows = re.findall(r'Unit\{"([^"]+)", "([^"]+)", ([^}]+)\}', text)
+        self.assertGreater(len(rows), 12)
+        for name, base, factor in rows:
+            value = 1.0
+            for term in factor.split("*"):
+                value *= MIB if term.strip() == "kMiB" else float(term)
+            self.assertEqual(units.factor(name, base), value, f"{name} of {base}")
+        self.assertIsNone(units.factor("MiB", "ns"))
+
+
+class Sources(sample.Case):
+    def test_times_of_benchmarks_are_nanoseconds_whatever_their_unit(self) -> None:
+        rows = [sample.benchmark(unit, 3.0) | {"time_unit": unit} for unit in ("ns", "us", "ms", "s")]
+        found = bench.load([("a", sample.write_benchmarks(self.directory / "x.json", rows))], [])
+        self.assertEqual([row.nanoseconds for row in found.ours], [3.0, 3e3, 3e6, 3e9])
+
+    def test_a_skipped_benchmark_has_no_time(self) -> None:
+        rows = [sample.benchmark("a", 0.0) | {"skipped": True, "skip_message": "no card"}]
+        (row,) = bench.load([("a", sample.write_benchmarks(self.directory / "x.json", rows))], []).ours
+        self.assertEqual((row.nanoseconds, row.reason), (None, "no card"))
+
+    def test_a_run_without_its_end_is_not_complete(self) -> None:
+        directory = pathlib.Path(sample.write_set(self.directory / "whole"))
+        loader = load.Loader()
+        loader.load(str(directory))
+        (directory / "results.json").unlink()
+        (directory / "results.jsonl").write_text("")
+        loader.load(str(directory))
+        self.assertEqual([results.complete for results in loader.sets], [True, False])
+
+
+if __name__ == "__main__":
+    unittest.main()
