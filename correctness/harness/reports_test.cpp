@@ -125,6 +125,10 @@ TEST(Units, AreForPeopleAndExact) {
   EXPECT_EQ(shortest(1048576), "1048576");
   EXPECT_EQ(in_base_units("MiB", "B"), 1048576);
   EXPECT_EQ(in_base_units("us", "ms"), 0.001);
+  EXPECT_EQ(in_base_units("us", "ns"), 1000);
+  EXPECT_EQ(in_base_units("GB", "B"), 1e9) << "and not GiB";
+  EXPECT_EQ(in_base_units("kB", "B"), 1000);
+  EXPECT_EQ(in_base_units("%", "1"), 0.01);
   EXPECT_EQ(in_base_units("ms", "B"), std::nullopt);
   for (const Metric& metric : metrics()) EXPECT_FALSE(units_of(metric.unit).empty()) << metric.name;
 }

@@ -247,11 +247,24 @@ TEST(Runner, ACellThatMeasuresTheClockRunsAlone) {
   // Beside a cell that hangs for a while, a quick one would finish first.
   EXPECT_EQ(order_of({cell_named("before_hang"), timed, cell_named("quick")}),
             (std::vector<std::string>{"before_hang", "timed", "quick"}));
+  for (const CellRecord& record : run_all({cell_named("before_hang"), timed}, 3, 2.0))
+    EXPECT_EQ(record.seconds < 1.9, record.config.id == "timed") << "waiting for others counts in " << record.config.id;
   PlannedCell slow = cell_named("before_hang");
   slow.config.measure = {"time"};
   EXPECT_EQ(order_of({slow, cell_named("quick")}), (std::vector<std::string>{"before_hang", "quick"}));
   EXPECT_EQ(order_of({cell_named("before_hang"), cell_named("quick")}),
             (std::vector<std::string>{"quick", "before_hang"}));
+}
+
+TEST(Runner, WhoRunsAScenarioLimitsItsTimeWhateverItSays) {
+  PlannedCell cell = cell_named("quick");
+  EXPECT_EQ(time_limit(cell, {}), 600.0);
+  RunnerOptions asked;
+  asked.timeout_s = 20.0;
+  EXPECT_EQ(time_limit(cell, asked), 20.0);
+  cell.timeout_s = 5.0;
+  EXPECT_EQ(time_limit(cell, {}), 5.0);
+  EXPECT_EQ(time_limit(cell, asked), 20.0);
 }
 
 TEST(Runner, CellsShareTheMemoryOfTheirDevice) {

@@ -159,6 +159,26 @@ TEST_F(Damaged, OneDamagedRankStopsAll) {
   EXPECT_EQ(told, 2);
 }
 
+// Its first rows would fit, and are another matrix's.
+TEST(OtherRows, AreRefused) {
+  const TemporaryDirectory folder;
+  const std::unique_ptr<Device> device = open_host();
+  Runtime runtime{.device = *device, .behaviors = {}};
+  run_ranks("in_process", {.ranks = 1}, [&](ProcessGroup& group) {
+    Sharded saved(*device, {.shape = {384, 128}}, {384, 128}), smaller(*device, {.shape = {256, 128}}, {256, 128});
+    const auto state_of = [](const std::vector<Parameter*>& list) {
+      return TrainingState{.parameters = list, .optimizer = nullptr, .forward_scales = {}, .backward_scales = {}, .step = 1};
+    };
+    const std::vector<Parameter*> whole = {&saved.whole}, other = {&smaller.whole};
+    save_checkpoint(runtime, path_of(folder), state_of(whole), &group);
+    device->write(smaller.shard->value, std::vector<float>(256 * 128, 3.0f));
+    const std::string message =
+        support::error_of([&] { load_checkpoint(runtime, path_of(folder), state_of(other), &group); });
+    EXPECT_NE(message.find("384 rows, the model's 256"), std::string::npos) << message;
+    EXPECT_EQ(support::read(*device, smaller.shard->value), std::vector<double>(256 * 128, 3.0));
+  });
+}
+
 // --- saves that fail ----------------------------------------------------------------------------------------------------
 
 TEST_F(Damaged, ASaveThatFailsLeavesTheOneBefore) {

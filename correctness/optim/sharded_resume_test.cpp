@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <mutex>
 #include <string>
 #include <tuple>
@@ -44,7 +45,13 @@ class Training {
     run_.runtime().step = load_checkpoint(run_.runtime(), folder, state(), &run_.sharding().mesh().shard_group());
   }
 
+  /// Of the first product's forward, [input, weight]; what they become is as good as recorded.
+  std::vector<float> live_amaxes() { return run_.device().read(live()); }
+  void set_live_amaxes(const std::vector<float>& amaxes) { run_.device().write(live(), amaxes); }
+
  private:
+  Tensor live() { return run_.model().registry().forward_scales.front()->delayed()->amaxes(); }
+
   TrainingState state() {
     const Registry& registry = run_.model().registry();
     return {.parameters = run_.model().parameters(),
@@ -82,6 +89,32 @@ TEST_P(ShardedResume, GoesOnAsIfItHadNeverStopped) {
     training.load(folder.string());
     EXPECT_EQ(training.train(kStepsAfter), expected) << "rank " << world.rank();
   });
+}
+
+// A save between a forward and its update: other ranks go on with the largest amax of all, and with NaN where any has it.
+TEST(SavedAmaxes, OfAllRanksCount) {
+  RunConfig config;
+  config.recipe = "delayed";
+  config.layer = "layernorm_mlp";
+  config.config = fsdp_test::small_block(128);
+  for (const int with_nan : {0, 1}) {
+    const sample::TemporaryDirectory folder;
+    on_ranks(2, [&](ProcessGroup& world) {
+      Training training(config, world);
+      training.train(1);
+      const auto rank = static_cast<float>(world.rank());
+      training.set_live_amaxes({world.rank() == with_nan ? std::nanf("") : 2.0f, 5.0f - rank});
+      training.save(folder.string());
+    });
+    on_ranks(1, [&](ProcessGroup& world) {
+      Training training(config, world);
+      training.load(folder.string());
+      const std::vector<float> amaxes = training.live_amaxes();
+      ASSERT_EQ(amaxes.size(), 2u);
+      EXPECT_TRUE(std::isnan(amaxes[0])) << "of rank " << with_nan;
+      EXPECT_EQ(amaxes[1], 5.0f);
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, ShardedResume,

@@ -182,6 +182,24 @@ TEST_P(StateTypes, AnInfinityStaysInItsElement) {
        moment(*device_, expected.exp_avg_sq, expected.exp_avg_sq_scale));
 }
 
+// A largest magnitude so small that its scale would be zero, or its quotients infinite.
+TEST_P(StateTypes, MomentsOfTheSmallestGradientsStayFinite) {
+  const auto parameter = optim_test::make_parameter(*device_, {.shape = {1, 6}, .dtype = c_.param});
+  options_.weight_decay = 0.0;
+  Adam adam({parameter.get()}, options_);
+  const Values before = support::read(*device_, parameter->value);
+  for (int step = 0; step < 3; ++step) {
+    parameter->grad =
+        support::make_tensor(*device_, {1, 6}, DType::kF32, {1e-40f, -1e-42f, 1e-44f, 0.0f, 3e-41f, -1e-40f});
+    adam.step(runtime_);
+    const AdamState& state = adam.state().front();
+    for (const auto& [tensor, scale] :
+         {std::pair{state.exp_avg, state.exp_avg_scale}, {state.exp_avg_sq, state.exp_avg_sq_scale}})
+      for (const double value : moment(*device_, tensor, scale)) EXPECT_LE(std::fabs(value), 1e-39) << "step " << step;
+  }
+  EXPECT_EQ(support::read(*device_, parameter->value), before);
+}
+
 TEST_P(StateTypes, HoldsWhatItsTypesSay) {
   const auto parameter = optim_test::make_parameter(*device_, {.shape = {8, 100}, .dtype = c_.param});
   Adam adam({parameter.get()}, options_);
