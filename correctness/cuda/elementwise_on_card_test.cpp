@@ -142,16 +142,23 @@ TEST_F(OnCard, ActivationsHaveTheSameBits) {
         const Size wide{size.rows, 2 * size.cols};
         const Matrix x = matrix(dtype, wide, layout).gaussian(1), grad_y = matrix(dtype, size, layout).gaussian(2);
         const Matrix y = matrix(dtype, size, layout).scrambled(3), grad_x = matrix(dtype, wide, layout).scrambled(4);
-        const Matrix wide_y = matrix(dtype, wide, layout).scrambled(5);
+        const Matrix wide_y = matrix(dtype, wide, layout).scrambled(5), amax = matrix(DType::kF32, {1, 1}).scrambled(6);
         both_.launch(&KernelTable::activation_forward, [&](std::size_t side) {
-          return ActivationForwardArgs{.kind = ActivationKind::kSwiglu, .x = x[side], .y = y[side]};
+          return ActivationForwardArgs{
+              .kind = ActivationKind::kSwiglu, .x = x[side], .y = y[side], .amax = amax[side].as<float>()};
         });
         EXPECT_EQ(y.difference(), "") << "swiglu " << words(dtype, size, layout);
+        EXPECT_EQ(amax.difference(), "") << "amax of swiglu " << words(dtype, size, layout);
         both_.launch(&KernelTable::activation_backward, [&](std::size_t side) {
           return ActivationBackwardArgs{
-              .kind = ActivationKind::kSwiglu, .grad_y = grad_y[side], .x = x[side], .grad_x = grad_x[side]};
+              .kind = ActivationKind::kSwiglu,
+              .grad_y = grad_y[side],
+              .x = x[side],
+              .grad_x = grad_x[side],
+              .amax = amax[side].as<float>()};
         });
         EXPECT_EQ(grad_x.difference(), "") << "swiglu backward " << words(dtype, size, layout);
+        EXPECT_EQ(amax.difference(), "") << "amax of swiglu backward " << words(dtype, size, layout);
         both_.launch(&KernelTable::activation_forward, [&](std::size_t side) {
           return ActivationForwardArgs{.kind = ActivationKind::kGelu, .x = x[side], .y = wide_y[side]};
         });
@@ -249,6 +256,7 @@ class NormOnCard : public OnCard {
                  rstd = matrix(DType::kF32, {size.rows, 1}).scrambled(8);
     const Matrix grad_gamma = matrix(parameters, {1, size.cols}).scrambled(9);
     const Matrix grad_beta = matrix(parameters, {1, size.cols}).scrambled(10);
+    const Matrix amax = matrix(DType::kF32, {1, 1}).scrambled(11);
     const bool centred = kind == NormKind::kLayerNorm;
     both_.launch(&KernelTable::norm_forward, [&](std::size_t side) {
       return NormForwardArgs{.kind = kind,
@@ -257,7 +265,8 @@ class NormOnCard : public OnCard {
                              .beta = centred ? beta[side] : MatrixView{},
                              .y = y[side],
                              .mean = centred ? mean[side] : MatrixView{},
-                             .rstd = rstd[side]};
+                             .rstd = rstd[side],
+                             .amax = amax[side].as<float>()};
     });
     both_.launch(&KernelTable::norm_backward, [&](std::size_t side) {
       return NormBackwardArgs{.kind = kind,
@@ -271,6 +280,7 @@ class NormOnCard : public OnCard {
                               .grad_beta = centred ? grad_beta[side] : MatrixView{}};
     });
     EXPECT_EQ(y.difference(), "") << "y of " << what;
+    EXPECT_EQ(amax.difference(), "") << "amax of " << what;
     EXPECT_EQ(mean.difference(), "") << "mean of " << what;
     EXPECT_EQ(rstd.difference(), "") << "rstd of " << what;
     EXPECT_EQ(grad_x.difference(), "") << "grad_x of " << what;

@@ -1,4 +1,4 @@
-// Norms and activations that cast their results as they make them, beside the same that store them first: every bit that leaves
+// Norms and activations that cast or measure their results as they make them, beside the same that only store them: every bit that leaves
 // a layer, every bit that backward reads, and every amax.
 
 #include <gtest/gtest.h>
@@ -50,9 +50,15 @@ class Chain {
       device_->write(parameter->value, reference::gaussian_values(parameter->value.numel(), stream_of(parameter->name), 0.3));
   }
 
-  /// Whether the first product has its input cast by who makes it, and the second one.
-  std::pair<bool, bool> casts_unstored() {
-    return {fc1_.begin_forward(runtime_).has_value(), fc2_.begin_forward(runtime_).has_value()};
+  /// What each product asks of whoever makes its input, and of whoever makes its gradient.
+  std::vector<std::string> requests() {
+    std::vector<std::string> all;
+    for (LinearCore* core : {&fc1_, &fc2_}) {
+      const OperandRequest request = core->begin_forward(runtime_);
+      all.push_back(std::string(request.cast ? "cast" : "") + (request.measure ? "measure" : ""));
+      all.push_back(core->measures_gradient() ? "measure" : "");
+    }
+    return all;
   }
 
   /// All that comes out of a forward, and all that backward would read. Inputs grow, so that scales change.
@@ -105,14 +111,17 @@ class Chain {
   LinearCore fc2_;
 };
 
-TEST(FusedQuantize, IsDoneWhereTheScaleIsKnown) {
+// A scale that is known needs no amax first; one that follows from the amax does; blocks along both sides need the values.
+TEST(FusedQuantize, AsksForWhatTheScaleNeeds) {
+  const std::map<std::string_view, std::vector<std::string>> asked = {{"delayed", {"cast", "", "cast", ""}},
+                                                                      {"current", {"measure", "measure", "measure", "measure"}}};
+  const std::vector<std::string> nothing(4);
   for (const char* recipe : kRecipes)
     for (const std::string_view arch : support::test_archs())
-      for (const bool fused : {true, false}) {
-        const bool known = fused && std::string_view(recipe) == "delayed";
-        EXPECT_EQ(Chain(recipe, arch, "gpt", DType::kBF16, fused).casts_unstored(), std::pair(known, known))
+      for (const bool fused : {true, false})
+        EXPECT_EQ(Chain(recipe, arch, "gpt", DType::kBF16, fused).requests(),
+                  fused && asked.contains(recipe) ? asked.at(recipe) : nothing)
             << recipe << " on " << arch;
-      }
 }
 
 TEST(FusedQuantize, LeavesTheBytesThatAreSavedForBackward) {

@@ -179,6 +179,7 @@ struct NormForwardArgs {
   MatrixView mean;   ///< LayerNorm only
   MatrixView rstd;
   float epsilon = 1e-5f;
+  float* amax = nullptr;  ///< where given, becomes max |y| of y as it is stored, as a fresh AmaxArgs has it
 };
 
 struct NormBackwardArgs {
@@ -200,6 +201,7 @@ struct ActivationForwardArgs {
   ActivationKind kind = ActivationKind::kGelu;
   MatrixView x;
   MatrixView y;
+  float* amax = nullptr;  ///< where given, becomes max |y| of y as it is stored, as a fresh AmaxArgs has it
 };
 
 struct ActivationBackwardArgs {
@@ -207,10 +209,11 @@ struct ActivationBackwardArgs {
   MatrixView grad_y;
   MatrixView x;
   MatrixView grad_x;
+  float* amax = nullptr;  ///< the same of grad_x
 };
 
 /// norm_forward and then quantize of its y, bit for bit, but y is never stored: `norm.y` and `cast.in` have a type, a shape
-/// and no data. `cast` is of a whole tensor under a given scale, or row-wise in blocks of one row.
+/// and no data, and `norm.amax` is null. `cast` is of a whole tensor under a given scale, or row-wise in blocks of one row.
 struct NormQuantizeArgs {
   NormForwardArgs norm;
   QuantizeArgs cast;

@@ -179,7 +179,7 @@ std::vector<Key> make_keys() {
       toggle("training.deferred_init", "who shards initialises, only what it keeps; wherever sharded when left out",
              kTraining<&T::deferred_init>),
       toggle("training.fused_quantize",
-             "norms and activations quantize their results where they need not be stored for it; false: stores them",
+             "norms and activations quantize their results, or measure them for it, as they make them; false: later",
              kTraining<&T::fused_quantize>),
       toggle("training.fp8_attention", "attention's matrix products in FP8", kTraining<&T::fp8_attention>),
       word("training.checkpoint", {"none", "full"}, "full: recompute every layer in backward",

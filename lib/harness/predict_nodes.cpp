@@ -18,6 +18,7 @@ struct Product {
   Product(const Scenario& scenario, std::int64_t in, std::int64_t out)
       : casts(scenario.casts),
         casts_unstored(scenario.casts_unstored),
+        measured_early(scenario.measured_early),
         x(scenario.cast_activation(in)),
         grad_y(scenario.cast_activation(out)),
         plain_x(scenario.plain(in)),
@@ -50,9 +51,11 @@ struct Product {
     node.kept_stash += kept_stash;
   }
   /// What a norm or an activation makes for this product: eight bits at once, or what make_operand() casts.
-  Course make_input() const { return take(casts_unstored ? x.both : plain_x); }
+  Course make_input() const { return casts_unstored ? take(x.both) : made_for(x) + take(plain_x); }
   /// From there to the operand.
-  Course make_operand() const { return casts && !casts_unstored ? x.course() + give(plain_x) : Course{}; }
+  Course make_operand() const { return casts && !casts_unstored ? cast_made(x) + give(plain_x) : Course{}; }
+  /// What an activation's gradient, which is this product's, is.
+  Course make_gradient() const { return made_for(grad_y) + take(plain_y); }
   /// From the operand.
   Course multiply(Run run = Run::kSaving) const {
     const Bytes transposed = run == Run::kSaving ? transposed_in_forward : transposed_when_recorded;
@@ -65,14 +68,11 @@ struct Product {
   Course forward_making(Run run = Run::kSaving) const { return make_input() + make_operand() + multiply(run); }
   /// What forward_making() leaves for backward, but for the copy of the weight.
   Bytes saved_x() const { return casts ? x.kept : plain_x; }
-  Course backward(bool consuming = true) const {
-    const Course gradient_goes = give(consuming ? plain_y : 0);
-    const Course products = take(transposed_in_backward) + take(plain_x) + take(weight.whole);
-    if (!casts) return take(bias.whole) + products + gradient_goes;
-    return take(bias.whole) + grad_y.course() + gradient_goes + products + give(grad_y.both);
-  }
+  Course backward(bool consuming = true) const { return backward_from(grad_y.course(), consuming); }
+  /// From make_gradient().
+  Course backward_making() const { return backward_from(cast_made(grad_y), true); }
 
-  bool casts, casts_unstored;
+  bool casts, casts_unstored, measured_early;
   Cast x, grad_y;
   Bytes plain_x, plain_y;
   ParameterNumbers weight;
@@ -82,6 +82,17 @@ struct Product {
   std::int64_t forward_amaxes, backward_amaxes;
   Bytes stash, kept_stash;
   Bytes transposed_when_recorded, transposed_in_forward, transposed_in_backward;
+
+ private:
+  /// Where whoever makes a tensor measures it, the amax lives from before the tensor to the end of its cast.
+  Course made_for(const Cast& cast) const { return take(measured_early ? cast.scratch : 0); }
+  Course cast_made(const Cast& cast) const { return measured_early ? cast.finish() : cast.course(); }
+  Course backward_from(const Course& cast_gradient, bool consuming) const {
+    const Course gradient_goes = give(consuming ? plain_y : 0);
+    const Course products = take(transposed_in_backward) + take(plain_x) + take(weight.whole);
+    if (!casts) return take(bias.whole) + products + gradient_goes;
+    return take(bias.whole) + cast_gradient + gradient_goes + products + give(grad_y.both);
+  }
 };
 
 struct Norm {
@@ -160,8 +171,8 @@ struct Mlp {
     return node;
   }
   Course backward(bool consuming) const {
-    const Course activation = take(fc1.plain_y) + give(fc2.plain_x);
-    return fc2.backward(consuming) + activation + fc1.backward() + norm.backward();
+    const Course activation = fc1.make_gradient() + give(fc2.plain_x);
+    return fc2.backward(consuming) + activation + fc1.backward_making() + norm.backward();
   }
 
   Norm norm;

@@ -152,6 +152,7 @@ Scenario::Scenario(const CellConfig& cell, Arm arm)
       casts_attention(recipe.attention.casts && cell.training.fp8_attention),
       // A scale must be known beforehand; blocks would do if one half were enough.
       casts_unstored(recipe.histories && cell.training.fused_quantize),
+      measured_early(recipe.measures_first && cell.training.fused_quantize),
       casts_weights(casts && cell.training.quantized_weights),
       fused_mlp(cell.model.op_fuser == "mlp"),
       dropout(static_cast<float>(cell.model.dropout) > 0.0f),

@@ -71,7 +71,9 @@ struct Cast {
   Bytes kept = 0;     ///< the half that backward reads
   Bytes scratch = 0;  ///< gone once the cast is done
 
-  constexpr Course course() const { return take(scratch + both) + give(scratch); }
+  constexpr Course course() const { return take(scratch) + finish(); }
+  /// The same where `scratch` is there already.
+  constexpr Course finish() const { return take(both) + give(scratch); }
 };
 
 /// What the shells of saved storage hold when a fix is reverted.
@@ -127,6 +129,7 @@ struct Scenario {
   bool casts;            ///< products' operands
   bool casts_attention;
   bool casts_unstored;  ///< what norms and activations hand to products is never there in high precision
+  bool measured_early;  ///< it is, and with its amax; and so is the gradient that an activation hands over
   bool casts_weights;  ///< for good: they live in eight bits
   bool fused_mlp;
   bool dropout;

@@ -13,8 +13,9 @@ class ActivationCore {
  public:
   ActivationCore(std::string name, ActivationKind kind) : name_(std::move(name)), kind_(kind) {}
 
-  Operand forward(Runtime& runtime, const Tensor& x, const OperandCast& cast) const;
-  Tensor backward(Runtime& runtime, const Tensor& grad_y, const Tensor& x) const;
+  Operand forward(Runtime& runtime, const Tensor& x, const OperandRequest& request) const;
+  /// The gradient of x; with its amax, where `measure`.
+  Operand backward(Runtime& runtime, const Tensor& grad_y, const Tensor& x, bool measure) const;
 
  private:
   std::string name_;

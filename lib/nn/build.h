@@ -26,7 +26,7 @@ struct Build {
   Registry& registry;
   DType dtype = DType::kBF16;  ///< of parameters, activations and gradients
   bool eight_bit_weights = false;     ///< weights of products live in the recipe's weight format
-  bool fused_quantize = true;  ///< norms and activations cast their results as they make them, where that can be
+  bool fused_quantize = true;  ///< norms and activations cast or measure their results as they make them, where that can be
   bool deferred_init = false;  ///< parameters get no storage here: whoever shards them initialises what it keeps
 };
 

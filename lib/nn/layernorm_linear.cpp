@@ -15,7 +15,7 @@ class LayerNormLinearNode final : public ModuleNode {
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
     const std::size_t product = norm_entries(norm_);
-    const Tensor grad_norm = core_.backward(runtime(), std::move(grad), saved, product, product + 1);
+    const Tensor grad_norm = core_.backward(runtime(), {.plain = std::move(grad)}, saved, product, product + 1);
     return {norm_.backward(runtime(), grad_norm, norm_saved(saved, norm_, 0))};
   }
 

@@ -14,7 +14,7 @@ class LinearNode final : public ModuleNode {
 
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
-    return {core_.backward(runtime(), std::move(grad), saved, 0, 1)};
+    return {core_.backward(runtime(), {.plain = std::move(grad)}, saved, 0, 1)};
   }
 
  private:
@@ -25,7 +25,7 @@ class LinearNode final : public ModuleNode {
 
 Variable Linear::forward(Runtime& runtime, const Variable& x) {
   core_.begin_forward(runtime);
-  LinearCore::Forward result = core_.forward(runtime, {.plain = x.value, .quantized = {}});
+  LinearCore::Forward result = core_.forward(runtime, {.plain = x.value});
   const auto node = std::make_shared<LinearNode>(runtime, x.producer, core_);
   node->save_activation("x", result.x);
   node->save_weight("weight", std::move(result.copy));

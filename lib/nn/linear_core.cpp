@@ -35,9 +35,15 @@ Quantizer LinearCore::quantizer(Runtime& runtime, const RoleScales& scales, int 
   return quantizer;
 }
 
-Operand LinearCore::quantize_role(Runtime& runtime, const RoleScales& scales, int role, Tensor value) const {
-  if (!recipe_.quantized) return {.plain = std::move(value), .quantized = {}};
-  return {.plain = {}, .quantized = quantize(runtime.device, value, quantizer(runtime, scales, role))};
+bool LinearCore::measures(const QuantFormat& format) const {
+  return recipe_.quantized && fused_quantize_ && format.amax_source == AmaxSource::kTensor;
+}
+
+bool LinearCore::measures_gradient() const { return measures(recipe_.gradient); }
+
+Operand LinearCore::quantize_role(Runtime& runtime, const RoleScales& scales, int role, Operand stored) const {
+  if (!recipe_.quantized) return stored;
+  return {.quantized = quantize(runtime.device, stored.plain, quantizer(runtime, scales, role), stored.amax)};
 }
 
 OperandView LinearCore::weight_rowwise(Runtime& runtime, std::optional<QuantizedTensor>& copy) {
@@ -76,17 +82,17 @@ OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std
   return columnwise_of(weight_->value);
 }
 
-OperandCast LinearCore::begin_forward(Runtime& runtime) {
+OperandRequest LinearCore::begin_forward(Runtime& runtime) {
   forward_scales_.begin_forward(runtime);
   if (!recipe_.quantized || !fused_quantize_) return {};
   Quantizer cast = quantizer(runtime, forward_scales_, kInput);
-  if (!casts_unstored(cast)) return {};
-  return cast;
+  if (casts_unstored(cast)) return {.cast = std::move(cast)};
+  return {.measure = measures(cast.format)};
 }
 
 LinearCore::Forward LinearCore::forward(Runtime& runtime, Operand x) {
   Forward result;
-  result.x = x.is_quantized() ? std::move(x) : quantize_role(runtime, forward_scales_, kInput, std::move(x.plain));
+  result.x = x.is_quantized() ? std::move(x) : quantize_role(runtime, forward_scales_, kInput, std::move(x));
   const OperandView weight = weight_rowwise(runtime, result.copy);
   result.y = gemm(runtime.device, {.a = result.x.rowwise(),
                                    .b = weight,
@@ -99,10 +105,10 @@ LinearCore::Forward LinearCore::forward(Runtime& runtime, Operand x) {
   return result;
 }
 
-Tensor LinearCore::backward(Runtime& runtime, Tensor grad_y, Restored& saved, std::size_t x, std::size_t weight) {
+Tensor LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight) {
   Device& device = runtime.device;
-  const DType dtype = grad_y.dtype();
-  if (bias_) bias_->accumulate(device, column_sum(device, grad_y, dtype, bias_->grad_holder));
+  const DType dtype = grad_y.plain.dtype();
+  if (bias_) bias_->accumulate(device, column_sum(device, grad_y.plain, dtype, bias_->grad_holder));
   const Operand grad = quantize_role(runtime, backward_scales_, kGradOutput, std::move(grad_y));
   Tensor grad_x = gemm(device, {.a = grad.rowwise(),
                                 .b = weight_columnwise(runtime, saved, weight),

@@ -32,16 +32,19 @@ class LinearCore {
     std::optional<QuantizedTensor>
         copy;  ///< of the weight, quantized for this pass; absent where the parameter itself was read
   };
-  /// Begins a pass, before its input is made. Says how whoever makes that casts it for this product without storing it;
-  /// absent where nothing is cast, or where the cast needs the values first: a scale from the tensor's own amax, blocks
+  /// Begins a pass, before its input is made. Asks whoever makes that to cast it for this product without storing it, where the
+  /// scale is known; to measure it, where the scale follows from its amax; and for nothing where nothing is cast, or in blocks
   /// along both sides.
-  OperandCast begin_forward(Runtime& runtime);
-  /// `x` cast as begin_forward() said, or stored; a stored one that is cast here goes with it.
+  OperandRequest begin_forward(Runtime& runtime);
+  /// `x` as begin_forward() asked for it, or stored; a stored one that is cast here goes with it.
   Forward forward(Runtime& runtime, Operand x);
 
-  /// Returns the gradient of x; the parameters take theirs. Entry `x` of `saved` is the operand of forward, entry `weight` its copy
-  /// of the weight, or nothing: then the parameter itself is read, so that what saves nothing for it keeps nothing alive.
-  Tensor backward(Runtime& runtime, Tensor grad_y, Restored& saved, std::size_t x, std::size_t weight);
+  /// Whether backward() has use for the amax of `grad_y`.
+  bool measures_gradient() const;
+  /// Returns the gradient of x; the parameters take theirs. `grad_y` is stored, measured or not. Entry `x` of `saved` is the
+  /// operand of forward, entry `weight` its copy of the weight, or nothing: then the parameter itself is read, so that what
+  /// saves nothing for it keeps nothing alive.
+  Tensor backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight);
 
   const std::string& name() const { return name_; }
 
@@ -54,7 +57,8 @@ class LinearCore {
   /// Gives an eight-bit weight this module's own quantizer, which knows nothing of shards.
   void replace_quantizer(Runtime& runtime);
   Quantizer quantizer(Runtime& runtime, const RoleScales& scales, int role) const;
-  Operand quantize_role(Runtime& runtime, const RoleScales& scales, int role, Tensor value) const;
+  bool measures(const QuantFormat& format) const;
+  Operand quantize_role(Runtime& runtime, const RoleScales& scales, int role, Operand stored) const;
 
   std::string name_;
   const Recipe& recipe_;

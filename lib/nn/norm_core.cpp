@@ -9,19 +9,22 @@ NormCore::NormCore(Build& build, const std::string& name, NormKind kind, std::in
   if (kind == NormKind::kLayerNorm) beta_ = make_parameter(build, name + ".beta", {columns}, Init::kZeros);
 }
 
-NormCore::Forward NormCore::forward(Runtime& runtime, const Tensor& x, const OperandCast& cast) {
-  const NormInputs inputs{.kind = kind_,
-                          .x = x,
-                          .gamma = gamma_->value,
-                          .beta = beta_ ? beta_->value : Tensor(),
-                          .y_holder = runtime.workspace(name_),
-                          .statistics_holder = runtime.workspace(name_)};
-  if (cast) {
-    NormQuantizedOutputs made = norm_quantize(runtime.device, inputs, *cast);
-    return {.y = {.plain = {}, .quantized = std::move(made.y)}, .mean = std::move(made.mean), .rstd = std::move(made.rstd)};
+NormCore::Forward NormCore::forward(Runtime& runtime, const Tensor& x, const OperandRequest& request) {
+  NormInputs inputs{.kind = kind_,
+                    .x = x,
+                    .gamma = gamma_->value,
+                    .beta = beta_ ? beta_->value : Tensor(),
+                    .y_holder = runtime.workspace(name_),
+                    .statistics_holder = runtime.workspace(name_)};
+  if (request.cast) {
+    NormQuantizedOutputs made = norm_quantize(runtime.device, inputs, *request.cast);
+    return {.y = {.quantized = std::move(made.y)}, .mean = std::move(made.mean), .rstd = std::move(made.rstd)};
   }
+  if (request.measure) inputs.amax = allocate_amax(runtime.device);
   NormOutputs made = norm_forward(runtime.device, inputs);
-  return {.y = {.plain = std::move(made.y), .quantized = {}}, .mean = std::move(made.mean), .rstd = std::move(made.rstd)};
+  return {.y = {.plain = std::move(made.y), .amax = std::move(inputs.amax)},
+          .mean = std::move(made.mean),
+          .rstd = std::move(made.rstd)};
 }
 
 Tensor NormCore::backward(Runtime& runtime, const Tensor& grad_y, const Saved& saved) {

@@ -21,7 +21,7 @@ class NormCore {
     Tensor mean;  ///< absent for RMSNorm
     Tensor rstd;
   };
-  Forward forward(Runtime& runtime, const Tensor& x, const OperandCast& cast);
+  Forward forward(Runtime& runtime, const Tensor& x, const OperandRequest& request);
 
   struct Saved {
     Tensor x;

@@ -17,9 +17,10 @@ class ChainNode final : public ModuleNode {
 
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
+    Operand value{.plain = std::move(grad)};
     for (std::size_t i = ops_.size(); i-- > 0;)
-      grad = ops_[i]->backward(runtime(), saved, first_entries_[i], std::move(grad));
-    return {std::move(grad)};
+      value = ops_[i]->backward(runtime(), saved, first_entries_[i], std::move(value), i > 0 && ops_[i - 1]->measures_gradient());
+    return {std::move(value.plain)};
   }
 
  private:
@@ -33,13 +34,13 @@ class NormOp final : public FusibleOp {
  public:
   NormOp(Build& build, const std::string& name, NormKind kind, std::int64_t columns) : norm_(build, name, kind, columns) {}
 
-  Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandCast& next) override {
+  Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandRequest& next) override {
     NormCore::Forward outputs = norm_.forward(runtime, x.plain, next);
     node.save_norm(norm_, x.plain, outputs);
     return std::move(outputs.y);
   }
-  Tensor backward(Runtime& runtime, Restored& saved, std::size_t first, Tensor grad) override {
-    return norm_.backward(runtime, grad, ModuleNode::norm_saved(saved, norm_, first));
+  Operand backward(Runtime& runtime, Restored& saved, std::size_t first, Operand grad, bool) override {
+    return {.plain = norm_.backward(runtime, grad.plain, ModuleNode::norm_saved(saved, norm_, first))};
   }
 
  private:
@@ -52,18 +53,19 @@ class BasicLinearOp final : public FusibleOp {
  public:
   BasicLinearOp(Build& build, const std::string& name, const LinearShape& shape) : core_(build, name, shape) {}
 
-  OperandCast begin_forward(Runtime& runtime) override { return core_.begin_forward(runtime); }
-  Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandCast&) override {
+  OperandRequest begin_forward(Runtime& runtime) override { return core_.begin_forward(runtime); }
+  Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandRequest&) override {
     LinearCore::Forward result = core_.forward(runtime, std::move(x));
     if (result.copy) keep_for_backward(*result.copy);
     node.save_storage(core_.name() + ".x", std::move(result.x));
     node.save_weight(core_.name() + ".weight", std::move(result.copy));
-    return {.plain = std::move(result.y), .quantized = {}};
+    return {.plain = std::move(result.y)};
   }
-  Tensor backward(Runtime& runtime, Restored& saved, std::size_t first, Tensor grad) override {
+  bool measures_gradient() const override { return core_.measures_gradient(); }
+  Operand backward(Runtime& runtime, Restored& saved, std::size_t first, Operand grad, bool) override {
     Tensor grad_x = core_.backward(runtime, std::move(grad), saved, first, first + 1);
     saved.clear_quantized(first);
-    return grad_x;
+    return {.plain = std::move(grad_x)};
   }
 
  private:
@@ -74,12 +76,12 @@ class ActivationOp final : public FusibleOp {
  public:
   ActivationOp(const std::string& name, ActivationKind kind) : input_name_(name + ".x"), activation_(name, kind) {}
 
-  Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandCast& next) override {
+  Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandRequest& next) override {
     node.save(input_name_, x.plain);
     return activation_.forward(runtime, x.plain, next);
   }
-  Tensor backward(Runtime& runtime, Restored& saved, std::size_t first, Tensor grad) override {
-    return activation_.backward(runtime, grad, saved.tensor(first));
+  Operand backward(Runtime& runtime, Restored& saved, std::size_t first, Operand grad, bool measure) override {
+    return activation_.backward(runtime, grad.plain, saved.tensor(first), measure);
   }
 
  private:
@@ -91,11 +93,11 @@ class ActivationOp final : public FusibleOp {
 
 Variable OpFuser::forward(Runtime& runtime, const Variable& x) {
   const auto node = std::make_shared<ChainNode>(runtime, name_, x.producer, ops_);
-  Operand value{.plain = x.value, .quantized = {}};
+  Operand value{.plain = x.value};
   ops_.front()->begin_forward(runtime);
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     node->begin_op();
-    const OperandCast next = i + 1 < ops_.size() ? ops_[i + 1]->begin_forward(runtime) : OperandCast{};
+    const OperandRequest next = i + 1 < ops_.size() ? ops_[i + 1]->begin_forward(runtime) : OperandRequest{};
     value = ops_[i]->forward(runtime, *node, std::move(value), next);
   }
   value.plain.rename(runtime.in_flight(name_));

@@ -18,10 +18,13 @@ class ChainNode;
 class FusibleOp {
  public:
   virtual ~FusibleOp() = default;
-  /// Before the operation ahead of it runs: how that one casts what it hands over, where this one wants it cast.
-  virtual OperandCast begin_forward(Runtime&) { return {}; }
-  virtual Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandCast& next) = 0;
-  virtual Tensor backward(Runtime& runtime, Restored& saved, std::size_t first, Tensor grad) = 0;
+  /// Before the operation ahead of it runs: what that one does for the cast of what it hands over.
+  virtual OperandRequest begin_forward(Runtime&) { return {}; }
+  virtual Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandRequest& next) = 0;
+  /// Whether backward() has use for the amax of `grad`.
+  virtual bool measures_gradient() const { return false; }
+  /// The gradient of x, with its amax where it measures on the way and `measure` asks for it. `grad` is stored.
+  virtual Operand backward(Runtime& runtime, Restored& saved, std::size_t first, Operand grad, bool measure) = 0;
 };
 
 /// A chain of operations that is one node: one context for everything its operations save, restored at once when backward

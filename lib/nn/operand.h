@@ -10,16 +10,20 @@ namespace fp8lab {
 
 /// A matrix on its way into a product: quantized under the recipe, or as it is where the recipe does not quantize.
 struct Operand {
-  Tensor plain;
-  QuantizedTensor quantized;
+  Tensor plain{};
+  QuantizedTensor quantized{};
+  Tensor amax{};  ///< of `plain`, where whoever made it measured it, as quantize() takes it
 
   bool is_quantized() const { return !plain; }
   OperandView rowwise() const { return is_quantized() ? quantized.rowwise_operand() : plain.operand(); }
   OperandView columnwise(const ArchProfile& arch) const;
 };
 
-/// How whoever makes a product's operand casts it as it makes it; absent where the operand is to be stored as it is.
-using OperandCast = std::optional<Quantizer>;
+/// What whoever makes a product's operand does for its cast as it makes it: nothing, unless one of these is asked for.
+struct OperandRequest {
+  std::optional<Quantizer> cast{};  ///< casts it, and does not store it
+  bool measure = false;             ///< stores it, and leaves its amax with it
+};
 
 /// True where products in backward can read a row-wise matrix of this format the other way round, so that no column-wise half is made.
 inline bool reads_rowwise_transposed(const ArchProfile& arch, const QuantFormat& format) {

@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "ops/prepared_cast.h"
+#include "ops/scaling.h"
 #include "ops/validate.h"
 
 namespace fp8lab {
@@ -37,9 +38,12 @@ TensorSpec infer_output(const KindRow& kind, std::string_view op, const Tensor& 
 
 }  // namespace
 
-Tensor activation_forward(Device& device, ActivationKind kind, const Tensor& x, HolderId holder) {
-  const Tensor y = device.allocate(infer_output(row_of(kind), "activation_forward", x), holder);
-  device.launch(&KernelTable::activation_forward, ActivationForwardArgs{.kind = kind, .x = x.view(), .y = y.view()});
+Tensor activation_forward(Device& device, ActivationKind kind, const Tensor& x, HolderId holder, const Tensor& amax) {
+  constexpr std::string_view kOp = "activation_forward";
+  float* const place = amax_place(kOp, amax);
+  const Tensor y = device.allocate(infer_output(row_of(kind), kOp, x), holder);
+  device.launch(&KernelTable::activation_forward,
+                ActivationForwardArgs{.kind = kind, .x = x.view(), .y = y.view(), .amax = place});
   return y;
 }
 
@@ -53,16 +57,20 @@ QuantizedTensor activation_quantize(Device& device, ActivationKind kind, const T
 }
 
 Tensor activation_backward(Device& device, ActivationKind kind, const Tensor& grad_y, const Tensor& x,
-                           HolderId holder) {
+                           HolderId holder, const Tensor& amax) {
   constexpr std::string_view kOp = "activation_backward";
   const TensorSpec y = infer_output(row_of(kind), kOp, x);
   check_real(kOp, {"grad_y", grad_y});
   if (!(grad_y.shape() == y.shape))
     fail(fmt::format("{}: {} and {}; grad_y must be {}", kOp, describe({"grad_y", grad_y}), describe({"x", x}),
                      to_string(y.shape)));
+  float* const place = amax_place(kOp, amax);
   const Tensor grad_x = device.allocate(x.spec(), holder);
-  device.launch(&KernelTable::activation_backward,
-                ActivationBackwardArgs{.kind = kind, .grad_y = grad_y.view(), .x = x.view(), .grad_x = grad_x.view()});
+  device.launch(&KernelTable::activation_backward, ActivationBackwardArgs{.kind = kind,
+                                                                          .grad_y = grad_y.view(),
+                                                                          .x = x.view(),
+                                                                          .grad_x = grad_x.view(),
+                                                                          .amax = place});
   return grad_x;
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "ops/prepared_cast.h"
+#include "ops/scaling.h"
 #include "ops/validate.h"
 
 namespace fp8lab {
@@ -64,10 +65,13 @@ NormForwardArgs forward_args(const NormInputs& inputs, const MatrixView& y, cons
 
 NormOutputs norm_forward(Device& device, const NormInputs& inputs) {
   check_forward("norm_forward", inputs);
+  float* const amax = amax_place("norm_forward", inputs.amax);
   NormOutputs out;
   out.y = device.allocate(inputs.x.spec(), inputs.y_holder);
   const Statistics statistics = allocate_statistics(device, inputs);
-  device.launch(&KernelTable::norm_forward, forward_args(inputs, out.y.view(), statistics));
+  NormForwardArgs args = forward_args(inputs, out.y.view(), statistics);
+  args.amax = amax;
+  device.launch(&KernelTable::norm_forward, args);
   out.mean = statistics.mean;
   out.rstd = statistics.rstd;
   return out;

@@ -21,27 +21,22 @@ void check_inputs(const Quantizer& inputs) {
   check(inputs.orientations.rowwise || inputs.orientations.columnwise,
         "quantize: neither row-wise nor column-wise; at least one half must be asked for");
   if (inputs.format.amax_source == AmaxSource::kHistory) {
-    check_dtype("quantize", {"scale", inputs.scale}, DType::kF32);
-    check_numel("quantize", {"scale", inputs.scale}, 1, "one for the whole tensor");
+    check_tensor_wide("quantize", {"scale", inputs.scale});
   } else if (inputs.scale) {
     fail(fmt::format("quantize: {}; it is given only where the amax comes from a history",
                      describe({"scale", inputs.scale})));
   }
-  if (inputs.amax) {
-    check_dtype("quantize", {"amax", inputs.amax}, DType::kF32);
-    check_numel("quantize", {"amax", inputs.amax}, 1, "one for the whole tensor");
-  }
+  if (inputs.amax) check_tensor_wide("quantize", {"amax", inputs.amax});
 }
 
-/// The amax of tensors that are measured before the cast.
-Tensor measured_amax(Device& device, std::span<const Tensor> xs, const Quantizer& inputs) {
-  const Tensor amax = device.allocate({Shape{1}, DType::kF32}, device.holder(HolderKind::kWorkspace, "quantize", "amax"));
+/// The amax of tensors that nobody has measured before the cast.
+Tensor measure(Device& device, std::span<const Tensor> xs) {
+  const Tensor amax = allocate_amax(device);
   bool fresh = true;
   for (const Tensor& x : xs) {
     device.launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = amax.data<float>(), .fresh = fresh});
     fresh = false;
   }
-  max_over(inputs.amax_group, amax);
   return amax;
 }
 
@@ -86,11 +81,13 @@ QuantizedTensor cast_halves(Device& device, const Tensor& x, const Quantizer& in
   return std::move(prepared.result);
 }
 
-/// Calls use(context) with the context that all of `xs` are cast in.
+/// Calls use(context) with the context that all of `xs` are cast in. `measured`: as quantize() has it.
 template <class Use>
-void with_shared_scale(Device& device, std::span<const Tensor> xs, const Quantizer& inputs, const Use& use) {
-  const Tensor measured =
-      inputs.format.amax_source == AmaxSource::kTensor ? measured_amax(device, xs, inputs) : Tensor{};
+void with_shared_scale(Device& device, std::span<const Tensor> xs, const Quantizer& inputs, Tensor measured, const Use& use) {
+  if (inputs.format.amax_source == AmaxSource::kTensor) {
+    if (!measured) measured = measure(device, xs);
+    max_over(inputs.amax_group, measured);
+  }
   use(CastContext{.scale = measured ? nullptr : inputs.scale.data<const float>(),
                   .measured = measured ? measured.data<const float>() : nullptr,
                   .amax = inputs.amax ? inputs.amax.data<float>() : nullptr,
@@ -112,6 +109,12 @@ void check_format(const QuantFormat& format) {
   if (!divides(format.block_rows) || !divides(format.block_cols))
     fail(fmt::format("quantize: blocks of {} x {}; both sides must divide {}", format.block_rows, format.block_cols,
                      kBlockMultiple));
+}
+
+float* amax_place(std::string_view op, const Tensor& amax) {
+  if (!amax) return nullptr;
+  check_tensor_wide(op, {"amax", amax});
+  return amax.data<float>();
 }
 
 void max_over(ProcessGroup* group, const Tensor& amaxes) {
@@ -144,12 +147,22 @@ PreparedCast prepare_unstored_cast(Device& device, std::string_view op, const Te
                   .shared_scale_inv = device.allocate({Shape{1}, DType::kF32}, inputs.holder)});
 }
 
-QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& inputs) {
+Tensor allocate_amax(Device& device) {
+  return device.allocate({Shape{1}, DType::kF32}, device.holder(HolderKind::kWorkspace, "quantize", "amax"));
+}
+
+QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& inputs, const Tensor& measured) {
   check_real("quantize", {"x", x});
   check_inputs(inputs);
+  if (measured) {
+    check_tensor_wide("quantize", {"measured", measured});
+    if (inputs.format.amax_source != AmaxSource::kTensor)
+      fail(fmt::format("quantize: {}; it is given only where the scale follows from the tensor's own amax",
+                       describe({"measured", measured})));
+  }
   QuantizedTensor result;
   if (inputs.format.per_tensor()) {
-    with_shared_scale(device, std::span(&x, 1), inputs,
+    with_shared_scale(device, std::span(&x, 1), inputs, measured,
                       [&](const CastContext& context) { result = cast_halves(device, x, inputs, context); });
     return result;
   }
@@ -166,7 +179,7 @@ std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const T
     fail("quantize_together: blocks have scales of their own; only whole tensors can share one");
   std::vector<QuantizedTensor> results;
   results.reserve(xs.size());
-  with_shared_scale(device, xs, inputs, [&](const CastContext& context) {
+  with_shared_scale(device, xs, inputs, {}, [&](const CastContext& context) {
     for (const Tensor& x : xs) results.push_back(cast_halves(device, x, inputs, context));
   });
   return results;

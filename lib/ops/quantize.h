@@ -30,8 +30,12 @@ struct Quantizer {
 };
 
 /// `x` as the matrix [rows, cols] of any strides, f32, f16 or bf16. Per-tensor halves share one scale_inv block. With
-/// AmaxSource::kTensor the amax and the scale are workspaces that live for the call.
-QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& inputs);
+/// AmaxSource::kTensor the amax is a workspace that lives for the call, or `measured`: a tensor of allocate_amax() that holds it
+/// already, because whoever made `x` measured it on the way. A group's largest amax is written there.
+QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& inputs, const Tensor& measured = {});
+
+/// Room for the amax of one tensor, f32 [1], not yet written.
+Tensor allocate_amax(Device& device);
 
 /// Whether an operation can cast its result without storing it (norm_quantize, activation_quantize, gemm_quantize): a whole
 /// tensor whose scale is known, or row-wise blocks of one row, whose amax nobody else asks for.

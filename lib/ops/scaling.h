@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 #include "comm/process_group.h"
 #include "recipe/recipe.h"
 #include "tensor/tensor.h"
@@ -9,6 +11,9 @@ namespace fp8lab {
 
 /// Throws Error for a format that no kernel casts to.
 void check_format(const QuantFormat& format);
+
+/// Where a kernel writes an amax: nowhere where the tensor is absent; Error unless it is f32 [1].
+float* amax_place(std::string_view op, const Tensor& amax);
 
 /// The largest of the ranks' amaxes, everywhere. Null: this rank's own.
 void max_over(ProcessGroup* group, const Tensor& amaxes);

@@ -33,4 +33,9 @@ void check_numel(std::string_view op, const NamedTensor& argument, std::int64_t 
     fail(fmt::format("{}: {}; it must have {} elements, {}", op, describe(argument), expected, rule));
 }
 
+void check_tensor_wide(std::string_view op, const NamedTensor& argument) {
+  check_dtype(op, argument, DType::kF32);
+  check_numel(op, argument, 1, "one for the whole tensor");
+}
+
 }  // namespace fp8lab

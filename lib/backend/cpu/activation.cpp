@@ -1,5 +1,6 @@
 #include "core/elementary.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/quantize_source.h"
 #include "backend/cpu/rows.h"
 
 namespace fp8lab::cpu {
@@ -64,16 +65,18 @@ void swiglu_backward(const MatrixView& grad_out, const MatrixView& in, const Mat
 
 void activation_forward(const ActivationForwardArgs& args, ExecContext&) {
   switch (args.kind) {
-    case ActivationKind::kGelu: return gelu_forward(args.x, args.y);
-    case ActivationKind::kSwiglu: return swiglu_forward(args.x, args.y);
+    case ActivationKind::kGelu: gelu_forward(args.x, args.y); break;
+    case ActivationKind::kSwiglu: swiglu_forward(args.x, args.y); break;
   }
+  measure(args.y, args.amax);
 }
 
 void activation_backward(const ActivationBackwardArgs& args, ExecContext&) {
   switch (args.kind) {
-    case ActivationKind::kGelu: return gelu_backward(args.grad_y, args.x, args.grad_x);
-    case ActivationKind::kSwiglu: return swiglu_backward(args.grad_y, args.x, args.grad_x);
+    case ActivationKind::kGelu: gelu_backward(args.grad_y, args.x, args.grad_x); break;
+    case ActivationKind::kSwiglu: swiglu_backward(args.grad_y, args.x, args.grad_x); break;
   }
+  measure(args.grad_x, args.amax);
 }
 
 }  // namespace fp8lab::cpu

@@ -2,6 +2,7 @@
 
 #include "backend/cpu/column_sums.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/quantize_source.h"
 #include "backend/cpu/row_sum.h"
 #include "backend/cpu/rows.h"
 
@@ -37,6 +38,7 @@ void norm_forward(const NormForwardArgs& args, ExecContext&) {
     if (centred) *at_row(args.mean, i) = mean;
     *at_row(args.rstd, i) = rstd;
   }
+  measure(args.y, args.amax);
 }
 
 // With xhat = (x - mean) * rstd and g = grad_y * gamma:

@@ -1,6 +1,7 @@
 #include "backend/cpu/quantize_source.h"
 
 #include "backend/cpu/rows.h"
+#include "core/float_bits.h"
 
 namespace fp8lab::cpu {
 
@@ -61,6 +62,10 @@ std::uint32_t amax_magnitude(const MatrixView& matrix) {
       loops.amax_f32(elements.f32, count, count, &amax);
   });
   return amax;
+}
+
+void measure(const MatrixView& matrix, float* amax) {
+  if (amax != nullptr) *amax = float_from_bits(amax_magnitude(matrix));
 }
 
 }  // namespace fp8lab::cpu

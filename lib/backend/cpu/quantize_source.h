@@ -44,5 +44,7 @@ class SourceRows {
 
 /// Largest magnitude of a matrix, as the bits of a float; above those of Inf if there is a NaN.
 std::uint32_t amax_magnitude(const MatrixView& matrix);
+/// The same at `amax`, where given.
+void measure(const MatrixView& matrix, float* amax);
 
 }  // namespace fp8lab::cpu

@@ -54,21 +54,25 @@ void activation_forward(const ActivationForwardArgs& args, ExecContext& context)
   CudaContext& card = cuda_context(context);
   const std::int64_t cols = args.y.cols;
   switch (args.kind) {
-    case ActivationKind::kGelu: return map<1, 1>({args.x}, {args.y}, Gelu{}, card);
+    case ActivationKind::kGelu: map<1, 1>({args.x}, {args.y}, Gelu{}, card); break;
     case ActivationKind::kSwiglu:
-      return map<2, 1>({columns(args.x, 0, cols), columns(args.x, cols, cols)}, {args.y}, Swiglu{}, card);
+      map<2, 1>({columns(args.x, 0, cols), columns(args.x, cols, cols)}, {args.y}, Swiglu{}, card);
+      break;
   }
+  measure(args.y, args.amax, context);
 }
 
 void activation_backward(const ActivationBackwardArgs& args, ExecContext& context) {
   CudaContext& card = cuda_context(context);
   const std::int64_t cols = args.grad_y.cols;
   switch (args.kind) {
-    case ActivationKind::kGelu: return map<2, 1>({args.x, args.grad_y}, {args.grad_x}, GeluGradient{}, card);
+    case ActivationKind::kGelu: map<2, 1>({args.x, args.grad_y}, {args.grad_x}, GeluGradient{}, card); break;
     case ActivationKind::kSwiglu:
-      return map<3, 2>({columns(args.x, 0, cols), columns(args.x, cols, cols), args.grad_y},
-                       {columns(args.grad_x, 0, cols), columns(args.grad_x, cols, cols)}, GatedGradient{}, card);
+      map<3, 2>({columns(args.x, 0, cols), columns(args.x, cols, cols), args.grad_y},
+                {columns(args.grad_x, 0, cols), columns(args.grad_x, cols, cols)}, GatedGradient{}, card);
+      break;
   }
+  measure(args.grad_x, args.amax, context);
 }
 
 }  // namespace fp8lab::cuda

@@ -13,6 +13,8 @@ void add(const AddArgs& args, ExecContext& context);
 void scale(const ScaleArgs& args, ExecContext& context);
 void column_sum(const ColumnSumArgs& args, ExecContext& context);
 void amax(const AmaxArgs& args, ExecContext& context);
+/// The amax of a kernel's result, in a pass of its own, at `place` where the kernel's arguments give one.
+void measure(const MatrixView& result, float* place, ExecContext& context);
 void quantize(const QuantizeArgs& args, ExecContext& context);
 void quantize_list(const QuantizeListArgs& args, ExecContext& context);
 void dequantize(const DequantizeArgs& args, ExecContext& context);

@@ -49,10 +49,12 @@ void launch(const NormTask& task, const MatrixView& y, CudaContext& card) {
 }  // namespace
 
 void norm_forward(const NormForwardArgs& args, ExecContext& context) {
-  if (args.x.numel() == 0) return;
-  CudaContext& card = cuda_context(context);
-  args.kind == NormKind::kLayerNorm ? launch<true>(norm_task(args), args.y, card)
-                                    : launch<false>(norm_task(args), args.y, card);
+  if (args.x.numel() > 0) {
+    CudaContext& card = cuda_context(context);
+    args.kind == NormKind::kLayerNorm ? launch<true>(norm_task(args), args.y, card)
+                                      : launch<false>(norm_task(args), args.y, card);
+  }
+  measure(args.y, args.amax, context);
 }
 
 }  // namespace fp8lab::cuda
