@@ -151,6 +151,20 @@ TEST(Launched, RanksWithOtherCellsAreRefused) {
       << ended.errors;
 }
 
+TEST(Launched, ASignalEndsTheWaitForRanksThatDoNotCome) {
+  Scenarios scenarios({});
+  add(scenarios, "good");
+  const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
+  const std::string said = scenarios.file("said").string();
+  const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
+                                   "test $RANK = 0 || exit 0; " + program + " > " + said + " & rank=$!; " +
+                                       "until grep -qs 'they meet over TCP' " + said + "; do sleep 0.01; done; " +
+                                       "kill -TERM $rank; wait $rank; echo stopped $?"});
+  EXPECT_TRUE(contains(ended.output, "stopped 143\n")) << ended.output << ended.errors;
+  EXPECT_EQ(ended.errors, "");
+  EXPECT_FALSE(std::filesystem::exists(scenarios.out()));
+}
+
 TEST(Launched, ListsAreRankZerosAlone) {
   Scenarios scenarios({});
   add(scenarios, "good");

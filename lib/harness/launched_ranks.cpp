@@ -53,13 +53,13 @@ LaunchedRanks::Order LaunchedRanks::hear() const {
   return order;
 }
 
-void LaunchedRanks::check_equal(const std::string& text, const std::string& what) const {
+void LaunchedRanks::check_equal(const std::string& text, const std::string& what, const std::stop_token& stop) const {
   const std::uint64_t own = hash_of(text);
   std::vector<std::uint64_t> all(static_cast<std::size_t>(size()));
   std::vector<std::int64_t> offsets(all.size() + 1, sizeof own);
   offsets.front() = 0;
   std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
-  run({}, [&](ProcessGroup& world) {
+  run({.stop = stop}, [&](ProcessGroup& world) {
     const GatherPart part{.from = reinterpret_cast<const std::byte*>(&own),
                           .to = reinterpret_cast<std::byte*>(all.data()),
                           .offsets_bytes = offsets};

@@ -41,8 +41,8 @@ class LaunchedRanks {
   void tell(Order order) const { pass_on(order); }
   Order hear() const;
 
-  /// Throws Error, on every rank, unless all of them bring the same text.
-  void check_equal(const std::string& text, const std::string& what) const;
+  /// Throws Error, on every rank, unless all of them bring the same text, and where `stop` ends the wait for them.
+  void check_equal(const std::string& text, const std::string& what, const std::stop_token& stop) const;
 
  private:
   LaunchedRanks(const Launch& launch, ProcessGroupChoice choice, Rendezvous rendezvous)

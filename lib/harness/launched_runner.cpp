@@ -22,6 +22,8 @@ namespace {
 constexpr auto kLook = std::chrono::milliseconds(50);
 /// Below an arm's own limit, so that a rank that waits in vain says for whom before the arm is stopped.
 constexpr double kShareOfTheLimit = 0.8;
+/// Above what ranks wait for each other of their own accord, so that they say who is missing.
+constexpr double kLongestMeetingSeconds = 600;
 constexpr const char* kWhyNoCrash =
     "it expects an arm to crash, which only a local run survives: launched ranks are processes of one run";
 
@@ -95,12 +97,21 @@ void fit_to_launch(std::vector<PlannedCell>& cells, const std::vector<Scenario>&
 LaunchedRunner::LaunchedRunner(const LaunchedRanks& ranks, const std::vector<PlannedCell>& plan,
                                const Vocabulary& vocabulary, MeasureOver measure)
     : ranks_(ranks), plan_(plan), measure_(std::move(measure)) {
-  std::string text;
   for (const PlannedCell& cell : plan_) {
-    text += hash_of(cell);
-    for (const Arm arm : arms_of(cell, vocabulary)) text += name(arm);
+    cells_and_arms_ += hash_of(cell);
+    for (const Arm arm : arms_of(cell, vocabulary)) cells_and_arms_ += name(arm);
   }
-  ranks_.check_equal(text, "cells");
+}
+
+int LaunchedRunner::meet() {
+  const Watchdog watchdog(watch_, kLongestMeetingSeconds);
+  try {
+    ranks_.check_equal(cells_and_arms_, "cells", watchdog.stop());
+  } catch (const Error&) {
+    if (watch_.stop_requests() == 0) throw;
+    return watch_.first_stop_signal();
+  }
+  return 0;  // a signal that came too late for that stops run()
 }
 
 int LaunchedRunner::run(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary,

@@ -155,6 +155,12 @@ void dismiss(const LaunchedRanks& ranks, int code) {
 int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Program& program,
                  const std::vector<PlannedCell>& cells) {
   LaunchedRunner runner(ranks, cells, program.vocabulary(), program.measure_over);
+  if (ranks.is_head()) {
+    std::FILE* text = request.json ? stderr : stdout;
+    std::fprintf(text, "%s\n", ranks.describe().c_str());
+    std::fflush(text);  // before this rank waits for the others, which may be minutes
+  }
+  if (const int signal = runner.meet(); signal != 0) return exit_code({.verdicts = {}, .interrupted_by = signal});
   if (!ranks.is_head()) {
     try {
       return runner.follow(runner_options(request, program));
@@ -165,7 +171,6 @@ int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Pr
   }
   int code = exit_code({.verdicts = {}, .bad_usage = true});
   try {
-    std::fprintf(request.json ? stderr : stdout, "%s\n", ranks.describe().c_str());
     code = Run(request, program, cells, [&](const auto&... arguments) { return runner.run(arguments...); })();
   } catch (...) {
     dismiss(ranks, code);
