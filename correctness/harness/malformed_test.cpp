@@ -26,6 +26,13 @@ std::string plain(const std::string& model, const std::string& more = "") {
   return "version: 1\nname: p\ntitle: P\nmodel: " + model + "\nmeasure: [memory]\n" + more;
 }
 
+/// "[1, 2, ... last]"
+std::string numbers_to(int last) {
+  std::string out = "[1";
+  for (int number = 2; number <= last; ++number) out += ", " + std::to_string(number);
+  return out + "]";
+}
+
 std::vector<Malformed> malformed() {
   return {
       {"empty", "", 1, {"empty", "version: 1"}},
@@ -51,6 +58,14 @@ std::vector<Malformed> malformed() {
        "x-e: [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n",
        0,
        {"more than", "nodes"}},
+      {"deep",
+       "version: 1\nx-deep: " + std::string(600, '[') + std::string(600, ']') + "\n",
+       2,
+       {"nested deeper than 32 levels"}},
+      {"a_million_points",
+       fix_with("matrix: {model.seq: " + numbers_to(1000) + ", model.batch: " + numbers_to(1000) + "}\n"),
+       9,
+       {"more than 100000 points", "several files"}},
       {"no_version", "name: a\n", 1, {"`version` is missing"}},
       {"version_two", "version: 2\n", 1, {"`version` must be 1", "2"}},
       {"version_text", "version: \"1\"\n", 1, {"`version` must be 1", "quoted"}},

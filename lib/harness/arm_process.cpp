@@ -25,6 +25,13 @@ constexpr std::size_t kTailBytes = 4096;
 
 [[noreturn]] void fail_with_errno(const char* what) { fail(fmt::format("{}: {}", what, std::strerror(errno))); }
 
+[[noreturn]] void fail_to_start(const char* what) {
+  fail(
+      fmt::format("an arm's process cannot be started: {}: {}; run fewer at a time (--jobs), or raise the limit "
+                  "(ulimit -a shows it)",
+                  what, std::strerror(errno)));
+}
+
 /// Owns a descriptor until released.
 class Fd {
  public:
@@ -44,7 +51,7 @@ class Fd {
 /// A file in memory: unlike a pipe it holds a result of any size, so neither side can block the other.
 int memory_file(const char* name) {
   const int fd = ::memfd_create(name, MFD_CLOEXEC);
-  if (fd < 0) fail_with_errno("memfd_create");
+  if (fd < 0) fail_to_start("memfd_create");
   return fd;
 }
 
@@ -123,7 +130,7 @@ ArmProcess::ArmProcess(const ArmCommand& command, const CellConfig& cell, Arm ar
   ::lseek(input.get(), 0, SEEK_SET);
   Fd result(memory_file("result"));
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) fail_with_errno("pipe");
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail_to_start("pipe");
   Fd output(ends[0]);
   const Fd output_write(ends[1]);
   ::fcntl(output.get(), F_SETFL, O_NONBLOCK);
@@ -137,7 +144,7 @@ ArmProcess::ArmProcess(const ArmCommand& command, const CellConfig& cell, Arm ar
 
   const ChildSetup setup{input.get(), output_write.get(), result.get(), ::getpid(), argv.data()};
   pid_ = ::fork();
-  if (pid_ < 0) fail_with_errno("fork");
+  if (pid_ < 0) fail_to_start("fork");
   if (pid_ == 0) become_child(setup);
   // In both processes, so that the group exists whichever of them runs first.
   ::setpgid(pid_, pid_);
@@ -220,7 +227,9 @@ ArmResult ArmProcess::result() const {
     out.reason = fmt::format("took longer than {:g} s", limit_s_);
   } else if (WIFSIGNALED(wait_status_)) {
     const int signal = WTERMSIG(wait_status_);
-    const char* hint = signal == SIGKILL ? " (usually the kernel, out of memory)" : "";
+    const char* hint = signal == SIGKILL   ? " (usually the kernel, out of memory)"
+                       : signal == SIGXFSZ ? " (its result is larger than the limit on files, `ulimit -f`)"
+                                           : "";
     out = crashed(fmt::format("ended by {}{}", signal_name(signal), hint));
     out.signal = signal_name(signal);
   } else {

@@ -269,7 +269,9 @@ auto parsed(std::string_view text, const char* what, Read read) {
   try {
     return read(Json::parse(text));
   } catch (const Json::exception& error) {
-    fail(fmt::format("{}: {}", what, error.what()));
+    // Behind "[json.exception.parse_error.101] ", which tells users nothing.
+    const std::string_view problem = error.what();
+    fail(fmt::format("{}: {}", what, problem.substr(problem.find("] ") + 2)));
   }
 }
 

@@ -31,10 +31,16 @@ bool is_scenario_file(const fs::path& path) { return path.extension() == ".yaml"
 
 std::vector<fs::path> files_under(const fs::path& directory) {
   std::vector<fs::path> files;
-  for (auto it = fs::recursive_directory_iterator(directory); it != fs::recursive_directory_iterator(); ++it) {
-    if (it->is_directory() && it->path().filename() == "schema") it.disable_recursion_pending();
-    if (it->is_regular_file() && is_scenario_file(it->path())) files.push_back(it->path());
+  std::error_code error;
+  fs::path last = directory;
+  for (auto it = fs::recursive_directory_iterator(directory, error); it != fs::recursive_directory_iterator();) {
+    last = it->path();
+    std::error_code ignored;  // of a link that leads nowhere
+    if (it->is_directory(ignored) && last.filename() == "schema") it.disable_recursion_pending();
+    if (it->is_regular_file(ignored) && is_scenario_file(last)) files.push_back(last);
+    it.increment(error);
   }
+  if (error) fail(fmt::format("{}: cannot be searched for scenarios: {}", last.string(), error.message()));
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -44,15 +50,18 @@ std::vector<fs::path> files_under(const fs::path& directory) {
 std::vector<fs::path> find_scenario_files(const std::vector<std::string>& paths) {
   std::vector<fs::path> files;
   for (const std::string& path : paths) {
-    if (fs::is_directory(path)) {
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    if (fs::is_directory(status)) {
       const std::vector<fs::path> found = files_under(path);
       if (found.empty()) fail(fmt::format("{}: no scenario file (*.yaml) under this directory", path));
       files.insert(files.end(), found.begin(), found.end());
-    } else if (fs::is_regular_file(path)) {
+    } else if (fs::is_regular_file(status)) {
       files.emplace_back(path);
     } else {
-      fail(fmt::format("{}: {}", path,
-                       fs::exists(path) ? "neither a file nor a directory" : "no such file or directory"));
+      const std::string problem = fs::exists(status) ? "neither a file nor a directory" : "no such file or directory";
+      fail(fmt::format("{}: {}; give a scenario file, or a directory to search for *.yaml", path.empty() ? "``" : path,
+                       status.type() == fs::file_type::none ? error.message() : problem));
     }
   }
   // A file named on its own and found under a directory too is one file.

@@ -89,8 +89,9 @@ void ResultSet::read_earlier() {
       std::string id = record.config.id;
       earlier_.insert_or_assign(std::move(id), std::move(record));
     } catch (const Error& error) {
-      fail(fmt::format("{}:{}: not a line of an earlier run ({}); run without --resume to start anew", path.string(),
-                       number, error.what()));
+      fail(fmt::format(
+          "{}:{}: not a line of an earlier run ({}); remove the line to go on, or run without --resume to start anew",
+          path.string(), number, error.what()));
     }
     begin = end + 1;
   }

@@ -8,6 +8,9 @@
 namespace fp8lab {
 namespace {
 
+/// Far above what anybody waits for.
+constexpr std::size_t kMostPoints = 100000;
+
 const Key& axis_key(const NodeReader& reader, const YamlEntry& entry, const std::string& where) {
   if (const Key* key = find_key(entry.key)) return *key;
   reader.refuse(entry.place, fmt::format("`{}.{}`: no key of this name can be an axis.{}", where, entry.key,
@@ -74,6 +77,7 @@ Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std:
   const YamlEntry* exclude = root.find("exclude");
   if (const YamlEntry* entry = root.find("matrix")) {
     const YamlNode& map = reader.as_map(*entry, "matrix");
+    places["matrix"] = entry->place;
     if (map.entries.empty()) reader.refuse(entry->place, "`matrix` is empty; remove it or give it an axis");
     for (const YamlEntry& axis : map.entries) {
       if (axis.key == "include" || axis.key == "exclude") {
@@ -91,6 +95,13 @@ Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std:
       places[std::string(key.path)] = axis.place;
     }
   }
+  // Before anything is made of them: `exclude` may leave few, but they would fill the memory first.
+  std::size_t points = 1;
+  for (const Axis& axis : matrix.axes)
+    if ((points *= axis.values.size()) > kMostPoints)
+      reader.refuse(
+          places["matrix"],
+          fmt::format("the matrix has more than {} points; shorten its axes, or write several files", kMostPoints));
   if (exclude)
     for (const YamlNode& item : reader.as_list(*exclude, "exclude"))
       matrix.exclude.push_back(read_exclude(reader, item, matrix.axes));

@@ -1,6 +1,7 @@
 #include "harness/yaml_tree.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -148,6 +149,8 @@ YamlNode parse_yaml(const std::string& text, const std::string& file) {
       throw ScenarioError(file, place_of(documents[1].Mark()),
                           "a second document begins here; write one scenario per file, without `---`");
     return Builder(file).build(documents[0]);
+  } catch (const YAML::DeepRecursion& error) {
+    throw ScenarioError(file, place_of(error.mark), fmt::format("nested deeper than {} levels", kMostDepth));
   } catch (const YAML::Exception& error) {
     if (const int line = first_tabbed_line(text); line != 0)
       throw ScenarioError(file, {line, 1}, "this is not YAML: the line is indented with a tab; use spaces");
