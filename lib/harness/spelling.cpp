@@ -63,6 +63,10 @@ std::string listed(std::span<const std::string> words, std::size_t most) {
   return out;
 }
 
+std::string counted(std::size_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 std::string suggestion(std::string_view word, std::span<const std::string> candidates) {
   const std::string guess = nearest(word, candidates);
   // A long list buries a good guess.

@@ -13,6 +13,9 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
 /// "a, b or c"; long lists are cut after `most` with a count of the rest.
 std::string listed(std::span<const std::string> words, std::size_t most = 40);
 
+/// "1 cell", "2 cells"
+std::string counted(std::size_t count, std::string_view what);
+
 /// For the end of a message: " Did you mean `x`?" and what is allowed, or only what is allowed.
 std::string suggestion(std::string_view word, std::span<const std::string> candidates);
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/cli/program.h"
+#include "harness/spelling.h"
 #include "harness/verdict.h"
 
 namespace fp8lab {
@@ -49,7 +50,8 @@ int validate_command(const std::vector<std::string>& paths, bool json, const Pro
     print(out);
   } else {
     for (const ScenarioError& error : loaded.errors) report_error(error.what());
-    if (loaded.errors.empty()) print(fmt::format("{} files, {} cells: all valid\n", files.size(), loaded.cells.size()));
+    if (loaded.errors.empty())
+      print(fmt::format("{}, {}: all valid\n", counted(files.size(), "file"), counted(loaded.cells.size(), "cell")));
   }
   return exit_code({.verdicts = {Verdict::kPass}, .bad_usage = !loaded.errors.empty()});
 }

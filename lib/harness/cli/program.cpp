@@ -1,10 +1,17 @@
 #include "harness/cli/program.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 
 #include "harness/cli/completion.h"
+#include "harness/cli/standard_streams.h"
+#include "harness/keys.h"
+#include "harness/spelling.h"
+#include "harness/units.h"
 
 namespace fp8lab {
 namespace {
@@ -58,6 +65,27 @@ constexpr const char* kCompletionHelp =
     "  zsh   source <(fp8lab completion zsh)       in ~/.zshrc\n"
     "  fish  fp8lab completion fish | source       in ~/.config/fish/config.fish\n";
 
+/// CLI11's own range lets NaN pass, which no comparison holds off.
+CLI::Validator whole_number_within(std::int64_t low, std::int64_t high) {
+  const std::string range = fmt::format("{} to {}", low, high);
+  return {[=](std::string& text) {
+            const auto value = whole_number(text);
+            if (value && *value >= low && *value <= high) return std::string();
+            return fmt::format("`{}` is not a whole number from {}", text, range);
+          },
+          range};
+}
+
+CLI::Validator number_within(double low, double high) {
+  const std::string range = fmt::format("{} to {}", shortest(low), shortest(high));
+  return {[=](std::string& text) {
+            const auto value = decimal_number(text);
+            if (value && *value >= low && *value <= high) return std::string();
+            return fmt::format("`{}` is not a number from {}", text, range);
+          },
+          range};
+}
+
 std::vector<Candidate> candidates_of(const std::vector<Term>& terms) {
   std::vector<Candidate> out;
   for (const Term& term : terms) out.push_back({term.name, term.title});
@@ -70,9 +98,7 @@ class CommandLine {
   explicit CommandLine(const Program& program) : program_(program) {
     app_.require_subcommand(1);
     app_.set_version_flag("--version", "fp8lab " + program.build.version);
-    app_.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-      return std::string("fp8lab: error: ") + error.what() + "\nSee " + failed->get_name() + " --help.\n";
-    });
+    app_.failure_message([this](const CLI::App*, const CLI::Error& error) { return explained(error); });
     add_run();
     add_plan();
     add_compare();
@@ -84,13 +110,14 @@ class CommandLine {
   }
 
   int run(int argc, char** argv) {
+    if (argc > 1) first_word_ = argv[1];
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-      return app_.exit(error) == 0 ? 0 : 2;
+      return app_.exit(error) == 0 ? printed(0) : 2;
     }
     for (const auto& [command, action] : actions_)
-      if (command->parsed()) return action();
+      if (command->parsed()) return printed(action());
     return 2;
   }
 
@@ -111,6 +138,48 @@ class CommandLine {
   }
 
  private:
+  /// The exit code of a command that ended with `code`: what it printed was the point of it, unless its results are files.
+  int printed(int code) const {
+    if (standard_output_arrived()) return code;
+    report_error("standard output cannot be written, and some of it is lost; is its disk full?");
+    const bool progress_alone = app_.got_subcommand("run") && !json_ && !request_.list && !request_.dry_run;
+    return progress_alone || code != 0 ? code : 2;
+  }
+
+  /// What to say of a command line that cannot be understood, and where to read on.
+  std::string explained(const CLI::Error& error) const {
+    const std::vector<CLI::App*> chosen = app_.get_subcommands();
+    const std::string name = chosen.empty() ? app_.get_name() : app_.get_name() + " " + chosen.front()->get_name();
+    std::string problem = chosen.empty() ? unknown_command() : unexpected_words(*chosen.front());
+    if (problem.empty()) problem = error.what();
+    if (error.get_name() == "ArgumentMismatch")
+      problem = fmt::format("{} needs a value", problem.substr(0, problem.find(':')));
+    return fmt::format("fp8lab: error: {}\nSee {} --help.\n", problem, name);
+  }
+
+  std::string unknown_command() const {
+    std::vector<std::string> commands;
+    for (const auto& [command, action] : actions_) commands.push_back(command->get_name());
+    if (first_word_.empty() || first_word_.front() == '-')
+      return fmt::format("a command is missing; give one of {}", listed(commands));
+    return fmt::format("`{}` is no command.{}", first_word_, suggestion(first_word_, commands));
+  }
+
+  /// "" where what is wrong is something else.
+  std::string unexpected_words(const CLI::App& command) const {
+    const std::vector<std::string> words = app_.remaining(true);
+    if (words.empty()) return {};
+    const auto option =
+        std::find_if(words.begin(), words.end(), [](const auto& word) { return word.starts_with('-'); });
+    if (option == words.end())
+      return fmt::format("`{}` is one word too many for {}", words.front(), command.get_name());
+    std::vector<std::string> options;
+    for (const CLI::Option* known : command.get_options())
+      for (const std::string& long_name : known->get_lnames()) options.push_back("--" + long_name);
+    return fmt::format("`{}` is no option of {}.{}", *option, command.get_name(),
+                       suggestion(option->substr(0, option->find('=')), options));
+  }
+
   template <class Action>
   CLI::App& add(const std::string& name, const std::string& description, Action action) {
     CLI::App* command = app_.add_subcommand(name, description);
@@ -133,7 +202,7 @@ class CommandLine {
     command
         .add_option("--sample", request_.sample,
                     "at most so many cells of each scenario and device, always the same ones")
-        ->check(CLI::Range(1, 1000000))
+        ->check(whole_number_within(1, 1000000))
         ->type_name("N");
   }
 
@@ -144,12 +213,13 @@ class CommandLine {
     });
     add_selection(run);
     run.add_option("-o,--out", request_.out, "directory for results")->capture_default_str()->type_name("DIR");
-    run.add_option("-j,--jobs", request_.jobs, "processes at a time, fewer where a card's memory holds no more; default: one per core")
-        ->check(CLI::Range(1, 1024))
+    run.add_option("-j,--jobs", request_.jobs,
+                   "processes at a time, fewer where a card's memory holds no more; default: one per core")
+        ->check(whole_number_within(1, 1024))
         ->type_name("N");
     run.add_option("--timeout", request_.timeout_s,
                    "seconds that one arm may take, instead of the scenarios' own limits")
-        ->check(CLI::Range(0.001, 86400.0))
+        ->check(number_within(0.001, 86400))
         ->type_name("S");
     run.add_flag("--resume", request_.resume, "keep what an earlier run finished in the same directory");
     run.add_flag("--list", request_.list, "print the ids of the cells and run nothing");
@@ -166,7 +236,7 @@ class CommandLine {
     report.add_option("--title", report_.title, "of the report")->capture_default_str();
     report.add_option("--figures", report_.figures, "cells per fix whose memory is drawn")
         ->capture_default_str()
-        ->check(CLI::Range(0, 100))
+        ->check(whole_number_within(0, 100))
         ->type_name("N");
     report.add_flag("--snapshots", report_.snapshots, "write snapshots/*.pickle for PyTorch's memory viewer");
     report.add_flag("--traces", report_.traces, "write traces/*.json for Perfetto and chrome://tracing");
@@ -231,7 +301,7 @@ class CommandLine {
   RunRequest request_;
   CompareRequest comparison_;
   ReportRequest report_;
-  std::string directory_, shell_;
+  std::string directory_, shell_, first_word_;
   bool json_ = false;
 };
 
@@ -240,6 +310,7 @@ class CommandLine {
 void report_error(const std::string& message) { std::fprintf(stderr, "fp8lab: error: %s\n", message.c_str()); }
 
 int run_program(int argc, char** argv, const Program& program) {
+  hold_standard_streams();
   try {
     // Before everything else: a child must start fast.
     if (argc == 3 && std::string(argv[1]) == ArmCommand{}.arguments.front())

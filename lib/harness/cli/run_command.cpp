@@ -14,6 +14,7 @@
 #include "harness/json_codec.h"
 #include "harness/launched_runner.h"
 #include "harness/results.h"
+#include "harness/spelling.h"
 
 namespace fp8lab {
 namespace {
@@ -124,7 +125,7 @@ class Run {
     std::string out;
     if (!summary.complete)
       out += fmt::format("stopped: {} of {} cells finished\n", outcome_.verdicts.size(), summary.planned);
-    out += fmt::format("{} cells in {:.1f} s: {}\n", outcome_.verdicts.size(), summary.seconds,
+    out += fmt::format("{} in {:.1f} s: {}\n", counted(outcome_.verdicts.size(), "cell"), summary.seconds,
                        counts_of(outcome_.verdicts));
     out += fmt::format("results: {}\nsummary: {}\n", results_.path_of("results.json"), results_.path_of("summary.md"));
     return out + fmt::format("exit {}: {}", code, exit_code_meaning(code));
@@ -206,7 +207,7 @@ int run_command(const RunRequest& request, const Program& program) {
   if (request.list || request.dry_run) {
     const ListingOptions options{.details = request.dry_run, .json = request.json};
     if (speaks) std::fputs(listing(loaded.cells, vocabulary, options).c_str(), stdout);
-    return loaded.cells.empty() ? exit_code({}) : 0;
+    if (!loaded.cells.empty()) return 0;
   }
   if (loaded.cells.empty()) {
     if (speaks) report_error(nothing_matches(request, vocabulary));

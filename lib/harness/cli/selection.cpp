@@ -57,7 +57,7 @@ void select_cells(std::vector<PlannedCell>& cells, const RunRequest& request, co
 }
 
 std::string nothing_matches(const RunRequest& request, const Vocabulary& vocabulary) {
-  std::string out = "no cell matches; see --list without filters";
+  std::string out = "no cell matches; `fp8lab run PATH --list` without filters shows what there is";
   for (const std::string& device : request.devices)
     if (const Term* term = find_term(vocabulary.devices, device); term && !term->why_unavailable().empty())
       out += fmt::format("; {} is unavailable: {}", device, term->why_unavailable());

@@ -1,0 +1,119 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "harness/fake_process.h"
+
+// What a command line that is mistyped, or whose files and streams are not as usual, is told.
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::json;
+using sample::contains;
+using sample::Ended;
+using sample::run;
+using sample::Scenarios;
+
+/// The exit code of a shell's command, in which $P is the program.
+int shell(const std::string& command) {
+  return WEXITSTATUS(std::system(("P=" + std::string(FP8LAB_FAKE_PROGRAM) + "; " + command).c_str()));
+}
+
+struct Mistyped {
+  std::vector<std::string> arguments;
+  std::string error;
+};
+
+TEST(Usage, ErrorsNameTheWordTheRemedyAndTheHelpToRead) {
+  const Mistyped cases[] = {
+      {{}, "a command is missing; give one of run, plan"},
+      {{"--json"}, "a command is missing; give one of run, plan"},
+      {{"rnu", "scenarios"}, "`rnu` is no command. Did you mean `run`?"},
+      {{"run", "scenarios", "--tiemout", "3"}, "`--tiemout` is no option of run. Did you mean `--timeout`?"},
+      {{"run", "scenarios", "--rseume"}, "See fp8lab run --help."},
+      {{"compare", "a", "b", "c"}, "`c` is one word too many for compare"},
+      {{"run", "scenarios", "--out"}, "--out needs a value"},
+      {{"run", "scenarios", "--jobs", "0"}, "--jobs: `0` is not a whole number from 1 to 1024"},
+      {{"run", "scenarios", "--jobs", "1e3"}, "--jobs: `1e3` is not a whole number from 1 to 1024"},
+      {{"run", "scenarios", "--timeout", "nan"}, "--timeout: `nan` is not a number from 0.001 to 86400"},
+      {{"run", "scenarios", "--timeout", "inf"}, "--timeout: `inf` is not a number from 0.001 to 86400"},
+      {{"validate", ""}, "``: no such file or directory; give a scenario file, or a directory"},
+      {{"validate", "/proc/self/mem/x"}, "; give a scenario file, or a directory"},
+  };
+  for (const Mistyped& c : cases) {
+    const Ended ended = run(c.arguments);
+    EXPECT_EQ(ended.code, 2) << c.error;
+    EXPECT_TRUE(contains(ended.errors, c.error)) << ended.errors;
+    EXPECT_EQ(ended.output, "");
+  }
+}
+
+TEST(Usage, AListOfNothingSaysSo) {
+  const Scenarios scenarios({"one"});
+  const Ended ended = run(scenarios.run_arguments({"--list", "-f", "two"}));
+  EXPECT_EQ(ended.code, 5);
+  EXPECT_TRUE(contains(ended.errors, "no cell matches")) << ended.errors;
+}
+
+TEST(Usage, OneIsNotMany) {
+  const Scenarios scenarios({"one"});
+  EXPECT_EQ(run({"validate", scenarios.path()}).output, "1 file, 1 cell: all valid\n");
+  EXPECT_TRUE(contains(run(scenarios.run_arguments()).output, "\n1 cell in ")) << "and so does a run";
+}
+
+TEST(Usage, ALinkToItselfIsAnErrorOfItsOwn) {
+  const Scenarios scenarios({});
+  const std::string link = scenarios.file("loop").string();
+  std::filesystem::create_symlink("loop", link);
+  const Ended ended = run({"validate", link});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_TRUE(ended.errors.starts_with("fp8lab: error: " + link + ": ")) << ended.errors;
+}
+
+TEST(Usage, BrokenFilesAreToldInPlainWords) {
+  const Scenarios scenarios({"one"});
+  ASSERT_EQ(run(scenarios.run_arguments()).code, 0);
+  sample::write(scenarios.file("out/results.jsonl"), scenarios.read("results.jsonl") + "garbage\n");
+  const Ended resumed = run(scenarios.run_arguments({"--resume"}));
+  EXPECT_EQ(resumed.code, 2);
+  EXPECT_TRUE(contains(resumed.errors, "results.jsonl:2: not a line of an earlier run")) << resumed.errors;
+  EXPECT_TRUE(contains(resumed.errors, "remove the line to go on")) << resumed.errors;
+  EXPECT_FALSE(contains(resumed.errors, "json.exception")) << resumed.errors;
+}
+
+TEST(Streams, WhatIsPrintedNeverLandsInResults) {
+  for (const char* closed : {">&-", "<&- >&- 2>&-", "<&- >&-"}) {
+    const Scenarios scenarios({"one", "two"});
+    ASSERT_EQ(shell("$P run " + scenarios.path() + " -o " + scenarios.out() + " " + closed), 0) << closed;
+    std::istringstream lines(scenarios.read("results.jsonl"));
+    int cells = 0;
+    for (std::string line; std::getline(lines, line); ++cells) EXPECT_TRUE(Json::accept(line)) << closed << line;
+    EXPECT_EQ(cells, 2) << closed;
+    EXPECT_EQ(run(scenarios.run_arguments({"--resume"})).code, 0) << closed;
+  }
+}
+
+TEST(Streams, OutputThatIsLostIsNotGreen) {
+  const Scenarios scenarios({"one"});
+  const std::string command = "$P run " + scenarios.path() + " -o " + scenarios.out();
+  const std::string quiet = " >/dev/full 2>/dev/null";
+  EXPECT_EQ(shell("$P recipes" + quiet), 2);
+  EXPECT_EQ(shell("$P --help" + quiet), 2);
+  EXPECT_EQ(shell(command + " --list" + quiet), 2);
+  EXPECT_EQ(shell(command + " --json" + quiet), 2);
+  EXPECT_EQ(shell(command + quiet), 0) << "its results are files";
+  EXPECT_EQ(shell("$P recipes 2>&1 >/dev/full | grep -q 'standard output cannot be written'"), 0);
+}
+
+TEST(Limits, TooFewDescriptorsAreToldWithTheRemedy) {
+  const Scenarios scenarios({"one"});
+  EXPECT_EQ(shell("ulimit -n 12; $P run -j 8 " + scenarios.path() + " -o " + scenarios.out() +
+                  " 2>&1 | grep -q 'process cannot be started: .*; run fewer at a time (--jobs), or raise the limit'"),
+            0);
+}
+
+}  // namespace
+}  // namespace fp8lab
