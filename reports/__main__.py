@@ -87,6 +87,7 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
         return EXIT_NOTHING
     (directory / "figures").mkdir(parents=True, exist_ok=True)
     plots = choice.choose(loader.sets, benches, options.figures, loader.problems)
+    ended = 0
     if options.snapshots or options.traces:
         drawn = figures.timeline_cells(loader.sets, options.figures)
         cells = (
@@ -95,12 +96,15 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
             else [cell for results in loader.sets for cell in results.cells if pattern.search(cell.id)]
         )
         export.write(cells, directory, options.snapshots, options.traces, loader.problems)
+        if pattern is not None and not cells:
+            print(f"fp8lab: error: --cells: `{options.cells}` matches no cell; no snapshots or traces were written", file=sys.stderr)
+            ended = EXIT_BAD_INPUT
     report = page.make(options.title, loader.sets, benches, plots, loader.problems)
     render.write(report, directory)
     for problem in loader.problems:
         print(f"fp8lab: error: {problem}", file=sys.stderr)
     print(f"report: {directory / 'report.html'}")
-    return EXIT_BAD_INPUT if loader.problems else 0
+    return EXIT_BAD_INPUT if loader.problems else ended
 
 
 if __name__ == "__main__":

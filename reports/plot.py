@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 import units
 from choice import RatioData
@@ -187,6 +187,10 @@ def _percent(value: float, _: int) -> str:
     return f"{100 * value:.3g} %"
 
 
+def _some_percents(value: float, _: int) -> str:
+    return _percent(value, _) if f"{value:e}"[0] in "25" else ""
+
+
 def paint_host(data: HostData) -> Figure:
     figure = Figure(figsize=(11, 4), layout="constrained")
     axes = figure.subplots()
@@ -238,6 +242,9 @@ def paint_loss(data: LossData) -> Figure:
     if gaps_seen:
         lower.set_yscale("log")
         lower.yaxis.set_major_formatter(FuncFormatter(_percent))
+        # Powers of ten are labels enough, unless there is room between them.
+        low, high = lower.get_ylim()
+        lower.yaxis.set_minor_formatter(FuncFormatter(_some_percents) if high < 30 * low else NullFormatter())
     else:
         lower.text(0.5, 0.5, "every loss equals BF16's", transform=lower.transAxes, ha="center")
         lower.set_yticks([])

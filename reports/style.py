@@ -103,7 +103,11 @@ def box() -> dict[str, Any]:
 
 
 def short(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
+    """Cut in the middle: names of one kind often differ at their ends alone."""
+    if len(text) <= length:
+        return text
+    end = (length - 1) // 3
+    return text[: length - 1 - end] + "…" + text[-end:]
 
 
 def line_style(number: int, label: str) -> dict[str, Any]:

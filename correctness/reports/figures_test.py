@@ -12,8 +12,10 @@ import figures
 import load
 import measure_tables
 import parity_figures
+import plot
 import records
 import set_tables
+import style
 import tables
 import timeline
 import units
@@ -205,6 +207,21 @@ class Units(unittest.TestCase):
                 value *= MIB if term.strip() == "kMiB" else float(term)
             self.assertEqual(units.factor(name, base), value, f"{name} of {base}")
         self.assertIsNone(units.factor("MiB", "ns"))
+
+
+class Labels(sample.Case):
+    def test_names_that_differ_at_their_ends_stay_apart(self) -> None:
+        long = "saved slot of layers[*].mlp: activation_in, activation_out, mean, norm_out, "
+        cut = [style.short(long + end, 60) for end in ("rstd, weight", "rstd, weight_transpose")]
+        self.assertEqual([len(text) for text in cut], [60, 60])
+        self.assertTrue(cut[0].startswith("saved slot of layers[*].mlp") and cut[0].endswith("rstd, weight"), cut[0])
+        self.assertNotEqual(*cut)
+        self.assertEqual(style.short("output", 6), "output")
+
+    def test_distances_within_a_decade_are_labelled_in_percent(self) -> None:
+        for losses, label in (([1.000002, 1.000003, 1.000015], "0.0002 %"), ([1.0001, 1.01, 1.1], "")):
+            painted = plot.paint_loss(parity_figures.LossData([1.0, 1.0, 1.0], [("delayed", losses)]))
+            self.assertEqual(painted.axes[1].yaxis.get_minor_formatter()(2e-6, 0), label)
 
 
 class Sources(sample.Case):

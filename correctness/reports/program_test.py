@@ -121,6 +121,15 @@ class Program(sample.Case):
         ended = self.report(str(self.directory), "--cells=(")
         self.assertEqual(ended.returncode, 2)
         self.assertIn("is not a regular expression", ended.stderr)
+
+    def test_cells_that_match_nothing_are_told(self) -> None:
+        sample.write_set(self.directory / "good")
+        ended = self.report(str(self.directory / "good"), "--traces", "--cells=nothing")
+        self.assertEqual(ended.returncode, 2)
+        self.assertIn("--cells: `nothing` matches no cell; no snapshots or traces were written", ended.stderr)
+        self.assertIn("good", self.markdown())
+
+    def test_help_says_what_files_are_for(self) -> None:
         self.assertIn("PyTorch's memory viewer", self.run_program("report", "--help").stdout)
 
 
