@@ -245,5 +245,28 @@ TEST(Compare, WhatIsNoRunIsRefusedWithItsFileAndTheRemedy) {
   }
 }
 
+TEST(StoredRuns, AMixtureOfTwoRunsIsRefused) {
+  const CellRecord record = cell("sample/a=1");
+  try {
+    run_from_json(results_json({record, cell("sample/a=2"), record}, "{}", true));
+    FAIL() << "one of the two would be compared, and nobody could tell which";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "results JSON: cell sample/a=1 is there twice: results of two runs are mixed");
+  }
+}
+
+TEST(StoredRuns, WhatIsNoNumberIsRefused) {
+  const std::string good = results_json({cell("sample/a=1")}, "{}", true);
+  const std::string number = "\"value\":1000,";
+  const std::size_t at = good.find(number);
+  ASSERT_NE(at, std::string::npos) << good;
+  for (const char* bad : {"\"many\"", "\"NaN\"", "[]"}) {
+    std::string text = good;
+    EXPECT_THROW(run_from_json(text.replace(at, number.size(), std::string("\"value\":") + bad + ",")), Error) << bad;
+  }
+  EXPECT_THROW(run_from_json(R"({"schema": "fp8lab.results/1", "complete": true, "environment": {}, "cells": null})"),
+               Error);
+}
+
 }  // namespace
 }  // namespace fp8lab

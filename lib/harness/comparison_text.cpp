@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/compare.h"
+#include "harness/spelling.h"
 #include "harness/units.h"
 
 namespace fp8lab {
@@ -77,8 +78,8 @@ std::string timings_text(const RunComparison& comparison) {
   for (auto& [what, values] : ratios) {
     std::sort(values.begin(), values.end());
     if (out.empty()) out = "Timings, which are not judged:\n";
-    out += fmt::format("  {}: {} cells, {:.2f} to {:.2f} times what it was, median {:.2f}\n", what, values.size(),
-                       values.front(), values.back(), values[values.size() / 2]);
+    out += fmt::format("  {}: {}, {:.2f} to {:.2f} times what it was, median {:.2f}\n", what,
+                       counted(values.size(), "cell"), values.front(), values.back(), values[values.size() / 2]);
   }
   return out;
 }
@@ -120,7 +121,7 @@ Json change_json(const Change& change) {
 
 std::string verdict_line(const RunComparison& comparison) {
   switch (comparison.exit_code()) {
-    case 0: return fmt::format("no regression in {} cells", comparison.cells_compared);
+    case 0: return fmt::format("no regression in {}", counted(comparison.cells_compared, "cell"));
     case 5: return "nothing to compare: no cell ran in both";
     default:
       return fmt::format("{} {} over {} compared cells", comparison.regressions(),

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "harness/keys.h"
 
@@ -36,7 +37,9 @@ std::optional<double> number_from(const Json& json) {
   if (json.is_null()) return std::nullopt;
   if (!json.is_string()) return json.get<double>();
   if (json == "nan") return std::nan("");
-  return json == "inf" ? INFINITY : -INFINITY;
+  if (json == "inf") return INFINITY;
+  if (json == "-inf") return -INFINITY;
+  fail(fmt::format("results JSON: '{}' is no number", json.get<std::string>()));
 }
 
 Json value_json(const Value& value) {
@@ -371,7 +374,12 @@ StoredRun run_from_json(const std::string& text) {
     StoredRun out;
     out.complete = json.at("complete").get<bool>();
     out.environment_json = dumped(json.at("environment"));
-    for (const Json& cell : json.at("cells")) out.cells.push_back(record_from(cell));
+    std::set<std::string> ids;
+    for (const Json& cell : json.at("cells").get_ref<const Json::array_t&>()) {
+      out.cells.push_back(record_from(cell));
+      if (const std::string& id = out.cells.back().config.id; !ids.insert(id).second)
+        fail(fmt::format("results JSON: cell {} is there twice: results of two runs are mixed", id));
+    }
     return out;
   });
 }
