@@ -23,22 +23,18 @@ RoleScales::RoleScales(Build& build, const std::string& owner, std::vector<Quant
 }
 
 void RoleScales::begin_forward(Runtime& runtime) {
-  recomputing_ = runtime.mode == Runtime::Mode::kRecomputing;
   if (!delayed_) return;
   if (runtime.mode == Runtime::Mode::kRecording)
     runtime.frame->stash(delayed_->stash_scales(runtime.device, runtime.frame->stash_holder()));
-  if (recomputing_) stashed_ = runtime.frame->next_stashed();
+  stashed_ = runtime.mode == Runtime::Mode::kRecomputing ? runtime.frame->next_stashed() : Tensor();
 }
 
-void RoleScales::end_forward() {
-  recomputing_ = false;
-  stashed_ = {};
-}
+void RoleScales::end_forward() { stashed_ = {}; }
 
 Tensor RoleScales::scale(int role) const {
   const int slot = slots_[static_cast<std::size_t>(role)];
   if (slot < 0) return {};
-  return recomputing_ ? stashed_.columns(slot, 1) : delayed_->scale(slot);
+  return stashed_ ? stashed_.columns(slot, 1) : delayed_->scale(slot);
 }
 
 Quantizer RoleScales::quantizer(int role, Orientations orientations, HolderId holder) const {
@@ -49,7 +45,7 @@ Quantizer RoleScales::quantizer(int role, Orientations orientations, HolderId ho
   const int slot = slots_[static_cast<std::size_t>(role)];
   if (slot < 0) return inputs;
   inputs.scale = scale(role);
-  if (!recomputing_) inputs.amax = delayed_->amax(slot);
+  if (!stashed_) inputs.amax = delayed_->amax(slot);
   return inputs;
 }
 
@@ -57,7 +53,7 @@ AttentionRole RoleScales::kernel_role(int role) const {
   AttentionRole kernel_role;
   kernel_role.payload = roles_[static_cast<std::size_t>(role)].payload;
   kernel_role.scale = scale(role).data<float>();
-  if (!recomputing_) kernel_role.amax = delayed_->amax(slots_[static_cast<std::size_t>(role)]).data<float>();
+  if (!stashed_) kernel_role.amax = delayed_->amax(slots_[static_cast<std::size_t>(role)]).data<float>();
   return kernel_role;
 }
 

@@ -38,8 +38,7 @@ class RoleScales {
   std::vector<QuantFormat> roles_;
   std::vector<int> slots_;  // index into delayed_, -1 for formats without a history
   std::optional<DelayedScales> delayed_;
-  Tensor stashed_;  // in force while a region is recomputed
-  bool recomputing_ = false;
+  Tensor stashed_;  // in force while a region is recomputed, and absent otherwise
 };
 
 /// The scales of the next step from the amaxes that a pass recorded; once per step. With a group the largest amaxes of all its
