@@ -21,6 +21,7 @@ struct GatheringAccount {
   std::function<bool(int)> has_memory = [](int) { return true; };
   int segments_seen = 0;
   int segments = 0;  ///< not given back yet
+  int given_up = 0;  ///< requests that ended in another rank's failure
   /// Parts of gathers whose ranks have equally many bytes, by where both their buffers lie; and all others.
   int inside = 0;
   int outside = 0;
@@ -76,6 +77,7 @@ class GatheringGroup final : public ProcessGroup {
     void share(std::byte* segment, std::size_t bytes) override {
       windows_->by_address[segment] = {static_cast<std::ptrdiff_t>(bytes), ++windows_->shared};
     }
+    void give_up() noexcept override { ++windows_->account.given_up; }
     std::shared_ptr<Windows> windows_;
   };
 
