@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -229,6 +231,24 @@ TEST(Gather, TakesNothingFromTheHeapOnceWarm) {
       EXPECT_EQ(heap_allocations() - before, 0) << recipe;
     });
   }
+}
+
+// A rank that comes late costs the others time, but no work of their hosts.
+TEST(Gather, WaitingForOthersIsNotTheHostsWork) {
+  constexpr auto kLate = std::chrono::milliseconds(300);
+  on_ranks(2, [&](ProcessGroup& world) {
+    ModelRun run(config_of("bf16", 64), world, {.replicas = 1, .shards = 2});
+    run.step();
+    std::vector<PreForwardSample> samples;
+    run.runtime().host.samples = &samples;
+    if (world.rank() == 1) std::this_thread::sleep_for(kLate);
+    const auto start = std::chrono::steady_clock::now();
+    run.step();
+    if (world.rank() == 1) return;
+    EXPECT_GT(std::chrono::steady_clock::now() - start, kLate / 2) << "it has waited";
+    ASSERT_EQ(samples.size(), 2u);
+    EXPECT_LT(samples[0].nanoseconds, std::chrono::nanoseconds(kLate / 4).count());
+  });
 }
 
 // Whole weights and whole gradients are guests: nothing of them is there between steps.

@@ -69,6 +69,14 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm) {
     std::fflush(stdout);
     ::raise(SIGSEGV);
   }
+  if (what == "signals") {
+    sigset_t blocked;
+    ::sigprocmask(SIG_SETMASK, nullptr, &blocked);
+    struct sigaction pipe {};
+    ::sigaction(SIGPIPE, nullptr, &pipe);
+    out.retained_by_holder = {{"blocks SIGTERM", sigismember(&blocked, SIGTERM)},
+                              {"ignores SIGPIPE", pipe.sa_handler == SIG_IGN}};
+  }
   if (what == "big") out.timeline_json.assign(std::size_t{8} << 20, 'x');
   if (what == "nan") out.metrics["memory.retained_bytes"].value = std::nan("");
   if (what == "absent") out.metrics["memory.retained_bytes"] = {std::nullopt, std::nullopt, "B", "the ledger was off"};

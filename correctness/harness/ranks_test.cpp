@@ -225,6 +225,16 @@ TEST(RanksTogether, TrainOnTheTokensOfAllAsOneRankWould) {
   EXPECT_DOUBLE_EQ(longer[0], mean);
 }
 
+TEST(Cells, EveryStepHasTokensOfItsOwn) {
+  CellConfig cell = support::small_cell("bf16");
+  cell.training.optimizer = "none";
+  cell.measure = {"parity"};
+  const std::vector<double> losses = measure_arm(cell, Arm::kAfter).losses;
+  ASSERT_EQ(losses.size(), 3u);
+  EXPECT_NE(losses[0], losses[1]);
+  EXPECT_NE(losses[1], losses[2]);
+}
+
 // After one step, which reads no weight that it wrote.
 TEST(Parity, WeightsAloneCanTellTheSidesApart) {
   CellConfig cell = support::small_cell("mxfp8");

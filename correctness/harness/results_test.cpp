@@ -6,12 +6,16 @@
 #include <cmath>
 #include <csignal>
 #include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
 
 #include "core/check.h"
 #include "harness/json_codec.h"
 #include "harness/keys.h"
 #include "harness/sample.h"
 #include "harness/temporary_directory.h"
+#include "harness/timeline.h"
+#include "memory/memory.h"
 
 namespace fp8lab {
 namespace {
@@ -295,6 +299,32 @@ TEST(ResultSet, TimelinesHaveSafeNames) {
   const std::string longest = timeline_path("a/" + std::string(1000, 'x'), Arm::kBf16);
   EXPECT_LT(longest.size(), 250u);
   EXPECT_NE(longest, timeline_path("a/" + std::string(1001, 'x'), Arm::kBf16));
+}
+
+// What a report draws: every event with its bytes, its holder, and from whom bytes moved.
+TEST(Timeline, TellsEveryEvent) {
+  class Source final : public SegmentSource {
+   public:
+    std::byte* reserve(std::size_t bytes) override { return new std::byte[bytes]; }
+    void release(std::byte* segment, std::size_t) noexcept override { delete[] segment; }
+  };
+  Memory memory(std::make_unique<Source>(), {.capacity_bytes = 0, .poison = false, .record_timeline = true});
+  Ledger& ledger = memory.ledger();
+  const HolderId flight = ledger.holder(HolderKind::kInFlight, "layers[0]"),
+                 slot = ledger.holder(HolderKind::kSavedSlot, "a \"b\"", "x");
+  ledger.set_phase(PhaseKind::kForward, 2);
+  {
+    BufferRef block = memory.allocate(100, flight);
+    block.rename(slot);
+    ledger.mark("here");
+  }
+  using Json = nlohmann::json;
+  const Json json = Json::parse(timeline_json(ledger));
+  EXPECT_EQ(json["events"], Json::array({{100, 100, 100, flight, "forward", 2},
+                                         {0, 100, 100, slot, "forward", 2, flight},
+                                         {-100, 100, 0, slot, "forward", 2}}));
+  EXPECT_EQ(json["holders"][slot], (Json{{"kind", "saved slot"}, {"owner", "a \"b\""}, {"what", "x"}}));
+  EXPECT_EQ(json["marks"], Json::array({{{"name", "here"}, {"live_bytes", 100}, {"retained_bytes", 100}, {"event", 2}}}));
 }
 
 }  // namespace

@@ -152,6 +152,20 @@ TEST(ArmProcess, DestructionEndsIt) {
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
 }
 
+// Of a program that waits for signals itself, or whose parent has switched some off: arms hear them as if started by hand.
+TEST(ArmProcess, InheritsNoSwitchedOffSignals) {
+  sigset_t term, before;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &term, &before);
+  const auto handler = ::signal(SIGPIPE, SIG_IGN);
+  const ArmResult result = run_arm("after_signals", Arm::kAfter);
+  ::signal(SIGPIPE, handler);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  EXPECT_EQ(result.retained_by_holder,
+            (std::vector<std::pair<std::string, std::int64_t>>{{"blocks SIGTERM", 0}, {"ignores SIGPIPE", 0}}));
+}
+
 TEST(ArmProcess, LeavesNoDescriptorBehind) {
   const auto open_descriptors = [] {
     int count = 0;

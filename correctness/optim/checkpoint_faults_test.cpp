@@ -179,6 +179,25 @@ TEST(OtherRows, AreRefused) {
   });
 }
 
+// What a checkpoint holds and nobody asks for is a sign of another model, and not left out without a word.
+TEST(Strangers, AreRefused) {
+  const TemporaryDirectory folder;
+  const std::unique_ptr<Device> device = open_host();
+  Runtime runtime{.device = *device, .behaviors = {}};
+  const auto a = optim_test::make_parameter(*device, {.name = "a", .shape = {8, 4}}),
+             b = optim_test::make_parameter(*device, {.name = "b", .shape = {8, 4}});
+  const auto state_of = [](const std::vector<Parameter*>& list) {
+    return TrainingState{.parameters = list, .optimizer = nullptr, .forward_scales = {}, .backward_scales = {}, .step = 1};
+  };
+  const std::vector<Parameter*> both = {a.get(), b.get()}, one = {a.get()};
+  save_checkpoint(runtime, path_of(folder), state_of(both), nullptr);
+  const std::string message =
+      support::error_of([&] { load_checkpoint(runtime, path_of(folder), state_of(one), nullptr); });
+  EXPECT_NE(message.find("entry 'b: value'"), std::string::npos) << message;
+  EXPECT_NE(message.find("no such parameter"), std::string::npos) << message;
+  EXPECT_EQ(load_checkpoint(runtime, path_of(folder), state_of(both), nullptr), 1);
+}
+
 // --- saves that fail ----------------------------------------------------------------------------------------------------
 
 TEST_F(Damaged, ASaveThatFailsLeavesTheOneBefore) {

@@ -10,6 +10,7 @@
 
 #include "comm/process_groups.h"
 #include "core/heap_allocations.h"
+#include "fsdp/sharded_parameter.h"
 #include "optim/parameters.h"
 #include "reference/compare.h"
 
@@ -262,6 +263,41 @@ TEST(GradientsOfShards, HaveTheirShape) {
   Adam adam({&parameter.whole}, {});
   const std::string message = support::error_of([&] { adam.step(runtime); });
   EXPECT_NE(message.find("blocks.7"), std::string::npos) << message;
+}
+
+// Rows that end inside a block have its scale all the same, in shards and in what they gather to.
+TEST(GatheredShards, MayEndInsideABlock) {
+  struct Case {
+    const char* recipe;
+    Shape shape;
+  };
+  for (const auto& [recipe, shape] : {Case{"block", {255, 128}}, {"mxfp8", {63, 64}}, {"mxfp8", {129, 32}}}) {
+    run_ranks("in_process", {.ranks = 2}, [&](ProcessGroup& group) {
+      const std::unique_ptr<Device> device = open_host();
+      Runtime runtime{.device = *device, .behaviors = {}};
+      const auto whole = optim_test::make_parameter(*device, {.shape = shape, .recipe = recipe});
+      const auto halves = [&] {
+        std::vector<std::vector<std::uint8_t>> bytes;
+        for (const QuantizedHalf* half : {&whole->quantized.rowwise(), &whole->quantized.columnwise()})
+          if (*half)
+            for (const Tensor* tensor : {&half->codes, &half->scale_inv}) bytes.push_back(support::bytes_of(*device, *tensor));
+        return bytes;
+      };
+      auto expected = halves();
+      Mesh mesh(group, {.replicas = 1, .shards = 2});
+      ShardedParameter sharded(runtime, *whole, mesh);
+      const bool refused = !sharded.refusal().empty();
+      EXPECT_EQ(refused, shape[0] == 129) << sharded.refusal();  // 65 rows and 64 would part a block of 32 columns
+      if (refused) return;
+      std::vector<GatherPart> parts;
+      sharded.begin_gather(runtime, {.rowwise = true, .columnwise = true}, parts);
+      mesh.shard_group().all_gather(parts, "w");
+      sharded.end_gather(runtime);
+      const auto gathered = halves();
+      expected.resize(gathered.size());  // of square blocks the other half is made, not gathered
+      EXPECT_EQ(gathered, expected) << recipe;
+    });
+  }
 }
 
 }  // namespace
