@@ -195,6 +195,9 @@ def run_tier(arguments):
     tier = tiers[arguments.tier]
     devices = devices_of(tier, arguments.device)
     out = (arguments.out or ROOT / "out" / arguments.tier).resolve()
+    if arguments.against and not arguments.against.exists():  # before minutes of building
+        raise UsageError(f"--against: {arguments.against}: no such file; "
+                         "give the results.json of a finished run, or the directory that holds it")
     program = program_of(arguments)
     baseline = arguments.against.resolve() if arguments.against else None
     if baseline:

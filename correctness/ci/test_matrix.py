@@ -225,6 +225,8 @@ class Mistakes(Workspace):
         self.assertIn("which tier? There are tiny, gpu", self.refused())
         self.assertIn("--device cpu: not of this tier", self.refused("tiny", "--device", "cpu"))
         self.assertIn("not a program", self.refused("tiny", "--program", "/nowhere"))
+        self.assertIn("--against: /nowhere: no such file", self.refused("tiny", "--program", "/nowhere", "--against", "/nowhere"),
+                      "a missing baseline is told before a program is sought or built")
         self.assertIn("cannot be written", self.refused("tiny", "--out", "/dev/null/out"))
 
     def test_tables_of_tiers(self):
