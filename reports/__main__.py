@@ -97,7 +97,8 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
         )
         export.write(cells, directory, options.snapshots, options.traces, loader.problems)
         if pattern is not None and not cells:
-            print(f"fp8lab: error: --cells: `{options.cells}` matches no cell; no snapshots or traces were written", file=sys.stderr)
+            problem = f"--cells: `{options.cells}` matches no cell; no snapshots or traces were written"
+            print(f"fp8lab: error: {problem}", file=sys.stderr)
             ended = EXIT_BAD_INPUT
     report = page.make(options.title, loader.sets, benches, plots, loader.problems)
     render.write(report, directory)
