@@ -115,6 +115,7 @@ TEST(Units, AreForPeopleAndExact) {
   EXPECT_EQ(figure(0, "B"), "0 B");
   EXPECT_EQ(figure(1023, "B"), "1,023 B");
   EXPECT_EQ(figure(-2048, "B"), "-2.0 KiB (-2,048 B)");
+  EXPECT_EQ(figure(147468, "B"), "144.0 KiB (147,468 B)") << "0.1 MiB would be one digit";
   EXPECT_EQ(figure(68681728, "B"), "65.5 MiB (68,681,728 B)");
   EXPECT_EQ(figure(2147483648.0 * 100, "B"), "200.0 GiB (214,748,364,800 B)");
   EXPECT_EQ(figure(2.125, "ms"), "2.125 ms");

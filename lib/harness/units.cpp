@@ -52,7 +52,7 @@ std::string grouped(double value) {
 std::string figure(double value, std::string_view unit) {
   if (unit == "B" && std::abs(value) >= 1024.0) {
     const bool gibi = std::abs(value) >= 10240.0 * kMiB;
-    const bool mebi = std::abs(value) >= 0.1 * kMiB;
+    const bool mebi = std::abs(value) >= kMiB;
     const double scale = gibi ? 1024.0 * kMiB : mebi ? kMiB : 1024.0;
     return fmt::format("{:.1f} {} ({} B)", value / scale, gibi ? "GiB" : mebi ? "MiB" : "KiB", grouped(value));
   }
