@@ -6,6 +6,7 @@
 
 #include "harness/metrics.h"
 #include "harness/scenario_reader.h"
+#include "harness/spelling.h"
 
 namespace fp8lab {
 namespace {
@@ -73,7 +74,7 @@ class ScenarioParser {
           node.place,
           fmt::format(
               "`name` becomes part of ids and file names, so it is at most 80 of a-z, 0-9, - and _, but is \"{}\"",
-              name));
+              quotable(name)));
     return name;
   }
 

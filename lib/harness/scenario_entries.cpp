@@ -36,8 +36,8 @@ std::string read_metric(const NodeReader& reader, const YamlNode& item, const st
   if (!row || metric.ends_with('*')) {
     std::vector<std::string> known;
     for (const Metric& candidate : metrics()) known.emplace_back(candidate.name);
-    reader.refuse(node.place,
-                  fmt::format("`{}.metric`: no metric is called `{}`.{}", where, metric, suggestion(metric, known)));
+    reader.refuse(node.place, fmt::format("`{}.metric`: no metric is called `{}`.{}", where, quotable(metric),
+                                          suggestion(metric, known)));
   }
   const auto& measured = context.measure;
   if (std::find(measured.begin(), measured.end(), row->group()) == measured.end())
@@ -72,8 +72,9 @@ Condition read_condition(const NodeReader& reader, const YamlEntry& entry, const
     const auto axis =
         std::find_if(axes.begin(), axes.end(), [&](const std::string& a) { return key && find_key(a) == key; });
     if (axis == axes.end())
-      reader.refuse(term.place, fmt::format("`{}.{}`: the matrix has no axis of this name.{}", where, term.key,
-                                            axes.empty() ? " It has none at all." : suggestion(term.key, axes)));
+      reader.refuse(term.place,
+                    fmt::format("`{}.{}`: the matrix has no axis of this name.{}", where, quotable(term.key),
+                                axes.empty() ? " It has none at all." : suggestion(term.key, axes)));
     const std::string path = where + "." + term.key;
     const std::vector<std::string> known = matrix.values_of(*axis);
     std::vector<std::string> values;

@@ -13,7 +13,7 @@ constexpr std::size_t kMostPoints = 100000;
 
 const Key& axis_key(const NodeReader& reader, const YamlEntry& entry, const std::string& where) {
   if (const Key* key = find_key(entry.key)) return *key;
-  reader.refuse(entry.place, fmt::format("`{}.{}`: no key of this name can be an axis.{}", where, entry.key,
+  reader.refuse(entry.place, fmt::format("`{}.{}`: no key of this name can be an axis.{}", where, quotable(entry.key),
                                          suggestion(entry.key, axis_names())));
 }
 
@@ -44,8 +44,8 @@ Axes read_exclude(const NodeReader& reader, const YamlNode& item, const std::vec
     if (!axis) {
       std::vector<std::string> names;
       for (const Axis& known : axes) names.push_back(known.name);
-      reader.refuse(entry.place, fmt::format("`exclude.{}`: the matrix has no axis of this name.{}", entry.key,
-                                             suggestion(entry.key, names)));
+      reader.refuse(entry.place, fmt::format("`exclude.{}`: the matrix has no axis of this name.{}",
+                                             quotable(entry.key), suggestion(entry.key, names)));
     }
     const std::string value = to_text(reader.value(*key, entry.value, "exclude." + entry.key));
     if (std::find(axis->values.begin(), axis->values.end(), value) == axis->values.end())

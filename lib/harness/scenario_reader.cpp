@@ -33,7 +33,7 @@ const YamlNode& NodeReader::item_as_map(const YamlNode& item, const std::string&
 void NodeReader::only_keys(const YamlNode& map, const std::string& where, const std::vector<std::string>& known) const {
   for (const YamlEntry& entry : map.entries) {
     if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
-    const std::string full = where.empty() ? entry.key : where + "." + entry.key;
+    const std::string full = (where.empty() ? "" : where + ".") + quotable(entry.key);
     const Key* elsewhere = find_key(entry.key);
     if (elsewhere && elsewhere->section() != where) {
       const std::string home =
@@ -67,7 +67,8 @@ std::string NodeReader::one_of(const YamlNode& node, const std::string& where,
   if (!node.is_scalar())
     refuse(node.place, fmt::format("`{}` must be one of {}, but is {}", where, listed(allowed), described(node)));
   if (std::find(allowed.begin(), allowed.end(), node.text) == allowed.end())
-    refuse(node.place, fmt::format("`{}`: `{}` is not known.{}", where, node.text, suggestion(node.text, allowed)));
+    refuse(node.place,
+           fmt::format("`{}`: `{}` is not known.{}", where, quotable(node.text), suggestion(node.text, allowed)));
   return node.text;
 }
 

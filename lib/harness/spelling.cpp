@@ -63,6 +63,19 @@ std::string listed(std::span<const std::string> words, std::size_t most) {
   return out;
 }
 
+std::string quotable(std::string_view text) {
+  constexpr std::size_t kMost = 60;
+  std::string out(text);
+  if (out.size() > kMost) {
+    std::size_t end = kMost - 3;
+    while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0) == 0x80) --end;  // no half of a character
+    out = out.substr(0, end) + "...";
+  }
+  for (char& c : out)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  return out;
+}
+
 std::string counted(std::size_t count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }

@@ -13,6 +13,9 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
 /// "a, b or c"; long lists are cut after `most` with a count of the rest.
 std::string listed(std::span<const std::string> words, std::size_t most = 40);
 
+/// What a message quotes of `text`: one line of at most 60 bytes.
+std::string quotable(std::string_view text);
+
 /// "1 cell", "2 cells"
 std::string counted(std::size_t count, std::string_view what);
 

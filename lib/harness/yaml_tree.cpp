@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "harness/spelling.h"
+
 namespace fp8lab {
 namespace {
 
@@ -63,7 +65,7 @@ class Builder {
     if (node.IsScalar()) {
       const std::string& tag = node.Tag();
       if (!tag.empty() && tag != "?" && tag != "!" && tag != "tag:yaml.org,2002:str")
-        refuse(place, fmt::format("the tag `{}` has no meaning in a scenario; remove it", tag));
+        refuse(place, fmt::format("the tag `{}` has no meaning in a scenario; remove it", quotable(tag)));
       out.kind = YamlNode::Kind::kScalar;
       out.text = node.Scalar();
       out.quoted = !tag.empty() && tag != "?";
@@ -97,7 +99,7 @@ class Builder {
         continue;
       }
       if (const YamlEntry* first = out.find(key))
-        refuse(place, fmt::format("`{}` is given twice, first on line {}; keep one", key, first->place.line));
+        refuse(place, fmt::format("`{}` is given twice, first on line {}; keep one", quotable(key), first->place.line));
       out.entries.push_back({key, place, build(pair.second, depth + 1)});
     }
     // A mapping's own keys win over merged ones, and earlier merges over later ones (YAML 1.1 merge keys).
@@ -165,7 +167,7 @@ std::string described(const YamlNode& node) {
     case YamlNode::Kind::kMap: return "a mapping";
     case YamlNode::Kind::kScalar: break;
   }
-  const std::string shown = node.text.size() > 60 ? node.text.substr(0, 57) + "..." : node.text;
+  const std::string shown = quotable(node.text);
   if (node.quoted) return fmt::format("the quoted text \"{}\"", shown);
   if (node.text == "true" || node.text == "false") return fmt::format("the switch {}", shown);
   if (looks_like_number(node.text)) return fmt::format("the number {}", shown);
