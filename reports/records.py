@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 ARMS = ("before", "after", "bf16")
@@ -20,39 +19,102 @@ VERDICTS = (
 )
 GOOD_VERDICTS = frozenset({"confirmed", "pass", "skipped"})
 
-# What a cell must have for the report to stand on it, and of which type.
-_CELL_KEYS: dict[str, type | tuple[type, ...]] = {
+_TEXT = (str, type(None))
+_NUMBER = (int, float, type(None))
+_HOLDERS = [{"holder": str, "bytes": (int, float)}]
+# What the report stands on, as results.schema.json has it: types, lists of one shape, and mappings of all the keys named, of which
+# those that end in `?` may be absent; "*" stands for every key.
+_METRIC = {"value": _NUMBER, "predicted?": _NUMBER, "unit": str, "reason?": str}
+_ARM = {
+    "status": str,
+    "reason?": _TEXT,
+    "signal?": str,
+    "metrics": {"*": _METRIC},
+    "retained_by_holder?": _HOLDERS,
+    "peak_by_holder?": _HOLDERS,
+    "losses?": [_NUMBER],
+    "samples?": {"*": [_NUMBER]},
+    "noise?": [{"tensor": str, "of": str, "sqnr_db": _NUMBER, "reason?": str}],
+    "notes?": [str],
+    "emulated?": str,
+}
+_GATE = {
+    "text": str,
+    "arm": str,
+    "metric": _TEXT,
+    "pass": (bool, type(None)),
+    "observed": _NUMBER,
+    "limit": _NUMBER,
+    "detail?": str,
+}
+_CLAIM = {
+    "source": str,
+    "words": str,
+    "metric": str,
+    "arm": str,
+    "value": (int, float),
+    "unit": str,
+    "predicted?": _NUMBER,
+    "measured?": _NUMBER,
+    "note?": str,
+}
+_CELL = {
     "id": str,
     "scenario": str,
     "title": str,
-    "upstream": list,
-    "axes": dict,
+    "upstream": [str],
+    "axes": {"*": str},
     "ranks": int,
-    "fix": (str, type(None)),
+    "fix": _TEXT,
     "verdict": str,
-    "reason": (str, type(None)),
+    "reason": _TEXT,
     "seconds": (int, float),
-    "arms": dict,
-    "gates": list,
-    "claims": list,
-    "measure": list,
+    "arms": {f"{arm}?": _ARM for arm in ARMS},
+    "gates": [_GATE],
+    "claims": [_CLAIM],
+    "measure": [str],
     "config": dict,
 }
-_NUMBER = (int, float, type(None))
 
 
 def fault_of(record: Any) -> str:
     """What is wrong with a cell's record, or nothing."""
     if not isinstance(record, dict):
         return f"a cell must be an object, and this is {json.dumps(record)[:40]}"
-    for key, kind in _CELL_KEYS.items():
-        if key not in record:
-            return f"`{key}` is missing"
-        if not isinstance(record[key], kind):
-            return f"`{key}` has the wrong type"
+    fault = _misfit(record, _CELL)
+    if fault:
+        return fault
     if record["verdict"] not in VERDICTS:
         return f"`verdict` is `{record['verdict']}`, which this version does not know"
-    return next(_faults_within(record), "") or ("" if _is_finite(record) else _not_finite(record))
+    unknown = next((arm for arm in record["arms"] if arm not in ARMS), None)
+    if unknown is not None:
+        return f"`{unknown}` names no arm"
+    for arm in record["arms"].values():
+        for entry in arm["metrics"].values():
+            entry.setdefault("predicted", None)
+    return "" if _is_finite(record) else _not_finite(record)
+
+
+def _misfit(entry: Any, shape: Any, path: str = "") -> str:
+    """Where `entry` is not of the shape, or nothing."""
+    kind = type(shape) if isinstance(shape, (dict, list)) else shape
+    if not isinstance(entry, kind):
+        return f"`{path}` has the wrong type"
+    if isinstance(shape, list):
+        return next(filter(None, (_misfit(item, shape[0], f"{path}[{i}]") for i, item in enumerate(entry))), "")
+    if not isinstance(shape, dict):
+        return ""
+    if "*" in shape:
+        return next(filter(None, (_misfit(value, shape["*"], f"{path}.{key}") for key, value in entry.items())), "")
+    for name, inner in shape.items():
+        key = name.removesuffix("?")
+        where = f"{path}.{key}".lstrip(".")
+        if key not in entry:
+            if name == key:
+                return f"`{where}` is missing"
+        elif fault := _misfit(entry[key], inner, where):
+            return fault
+    return ""
 
 
 def _is_finite(record: dict[str, Any]) -> bool:
@@ -74,28 +136,3 @@ def _not_finite(entry: Any, path: str = "") -> str:
         return next(filter(None, (_not_finite(value, f"{path}[{i}]") for i, value in enumerate(entry))), "")
     return ""
 
-
-def _faults_within(record: dict[str, Any]) -> Iterator[str]:
-    for name, arm in record["arms"].items():
-        if name not in ARMS:
-            yield f"`{name}` names no arm"
-        elif not isinstance(arm, dict) or not isinstance(arm.get("metrics"), dict) or not isinstance(arm.get("status"), str):
-            yield f"arm {name} has no status or no metrics"
-        else:
-            for metric, entry in arm["metrics"].items():
-                if (
-                    not isinstance(entry, dict)
-                    or not isinstance(entry.get("unit"), str)
-                    or "value" not in entry
-                    or not isinstance(entry["value"], _NUMBER)
-                    or not isinstance(entry.get("predicted"), _NUMBER)
-                ):
-                    yield f"arm {name}: metric `{metric}` is malformed"
-                else:
-                    entry.setdefault("predicted", None)
-    for gate in record["gates"]:
-        if not isinstance(gate, dict) or not {"text", "arm", "metric", "pass", "observed", "limit"} <= gate.keys():
-            yield "a gate is malformed"
-    for claim in record["claims"]:
-        if not isinstance(claim, dict) or not {"source", "words", "metric", "arm", "value", "unit"} <= claim.keys():
-            yield "a claim is malformed"

@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import re
 import unittest
 
 import sample
 
 import bench
 import load
+import records
 import set_tables
 import tables
 
@@ -103,6 +105,30 @@ class Loading(sample.Case):
         self.assertIn("cell 6 (broken/device=meta,recipe=delayed): `gates` is missing", records[1])
         self.assertIn("cell 7 (unknown/device=meta,recipe=delayed): `verdict` is `splendid`", records[2])
         self.assertEqual(len(loader.sets[0].cells), 4)
+
+    def test_what_is_of_another_type_is_named_by_its_place(self) -> None:
+        for path, wrong in (
+            ("upstream[0]", 7),
+            ("axes.recipe", 7),
+            ("arms.after.metrics.memory.retained_bytes.value", "much"),
+            ("arms.after.losses[1]", "x"),
+            ("arms.after.noise[0].tensor", None),
+            ("gates[0].metric", []),
+            ("claims[0].value", "20 GB"),
+        ):
+            record = sample.cell()
+            record["arms"]["after"] |= {"losses": [1.0, None], "noise": [{"tensor": "w", "of": "weight", "sqnr_db": 20.0}]}
+            record["claims"] = [{"source": "a", "words": "b", "metric": "m", "arm": "after", "value": 1, "unit": "B"}]
+            record["upstream"] = ["TransformerEngine#1"]
+            self.assertEqual(records.fault_of(record), "")
+            entry, last = record, ""
+            keys = re.findall(r"metrics\.memory\.retained_bytes|[^.\[\]]+", path)
+            keys = [part for key in keys for part in ([key] if "." not in key else ["metrics", "memory.retained_bytes"])]
+            for key, following in zip(keys, keys[1:]):
+                entry = entry[int(key) if isinstance(entry, list) else key]
+                last = following
+            entry[int(last) if isinstance(entry, list) else last] = wrong
+            self.assertEqual(records.fault_of(record), f"`{path}` has the wrong type")
 
     def test_nan_is_no_figure(self) -> None:
         sample.write_set(self.directory)
