@@ -22,8 +22,8 @@ GOOD_VERDICTS = frozenset({"confirmed", "pass", "skipped"})
 _TEXT = (str, type(None))
 _NUMBER = (int, float, type(None))
 _HOLDERS = [{"holder": str, "bytes": (int, float)}]
-# What the report stands on, as results.schema.json has it: types, lists of one shape, and mappings of all the keys named, of which
-# those that end in `?` may be absent; "*" stands for every key.
+# What the report stands on, as results.schema.json has it: types, lists of one shape, and mappings of all the keys named,
+# of which those that end in `?` may be absent; "*" stands for every key.
 _METRIC = {"value": _NUMBER, "predicted?": _NUMBER, "unit": str, "reason?": str}
 _ARM = {
     "status": str,

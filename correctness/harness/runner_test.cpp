@@ -103,6 +103,11 @@ TEST(ArmProcess, OutOfMemoryAndErrorsCarryTheirMessage) {
   EXPECT_NE(error.reason.find("quantize: \"x\" <&>"), std::string::npos);
 }
 
+TEST(ArmProcess, AReasonOfManyLinesIsOneWithoutGaps) {
+  EXPECT_EQ(one_line("out of memory; held by:\n      8200 B  a\n\t 12 B  b"),
+            "out of memory; held by: 8200 B a 12 B b");
+}
+
 TEST(ArmProcess, AFloodOfOutputIsBoundedAndItsEndIsKept) {
   const ArmResult result = run_arm("before_spam", Arm::kBefore);
   EXPECT_EQ(result.status, "crashed");

@@ -219,6 +219,23 @@ TEST(MemoryTest, RunningOutSaysWhoHoldsWhat) {
   EXPECT_EQ(memory.ledger().live_bytes(), 1 << 20);
 }
 
+TEST(MemoryTest, RunningOutNamesACapacityOnlyWhereThereIsOne) {
+  class Nothing final : public SegmentSource {
+   public:
+    std::byte* reserve(std::size_t) override { return nullptr; }
+    void release(std::byte*, std::size_t) noexcept override {}
+  };
+  for (const std::size_t capacity : {std::size_t{0}, std::size_t{4096}}) {
+    Memory memory(std::make_unique<Nothing>(), {.capacity_bytes = capacity, .poison = false});
+    try {
+      memory.allocate(8192, memory.ledger().holder(HolderKind::kWorkspace));
+      FAIL() << "there is no memory";
+    } catch (const OutOfMemory& error) {
+      EXPECT_EQ(std::string(error.what()).find("capacity") == std::string::npos, capacity == 0) << error.what();
+    }
+  }
+}
+
 TEST(MemoryTest, PoisonsFreshAndFreedBlocks) {
   Memory memory(std::make_unique<HeapSource>(), {.capacity_bytes = 0, .poison = true});
   const HolderId holder = memory.ledger().holder(HolderKind::kWorkspace);

@@ -201,6 +201,8 @@ void ArmProcess::kill() { ::kill(-pid_, SIGKILL); }
 std::string one_line(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  const auto both_blank = [](char a, char b) { return a == ' ' && b == ' '; };  // of lines that were indented
+  text.erase(std::unique(text.begin(), text.end(), both_blank), text.end());
   return text;
 }
 

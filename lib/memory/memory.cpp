@@ -50,9 +50,11 @@ BufferRef Memory::allocate(std::int64_t bytes, HolderId holder) {
     std::string account;
     for (const auto& [label, held] : ledger_.by_holder()) account += fmt::format("\n  {:>16} B  {}", held, label);
     const bool together = pool == Pool::kGathered && allocator_.gather_source() != nullptr;
-    throw OutOfMemory(fmt::format("out of device memory{}: {} B asked for, {} B live, {} B reserved, capacity {} B; held by:{}",
+    const std::string limit =
+        options_.capacity_bytes == 0 ? "" : fmt::format(", capacity {} B", options_.capacity_bytes);
+    throw OutOfMemory(fmt::format("out of device memory{}: {} B asked for, {} B live, {} B reserved{}; held by:{}",
                                   together ? ", here or on a rank that gathers with this one" : "", bytes,
-                                  ledger_.live_bytes(), allocator_.reserved_bytes(), options_.capacity_bytes, account));
+                                  ledger_.live_bytes(), allocator_.reserved_bytes(), limit, account));
   }
   if (options_.poison) allocator_.fill(data, std::byte{0xFF}, static_cast<std::size_t>(bytes));
   Block* block = take_block();

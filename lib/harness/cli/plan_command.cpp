@@ -9,6 +9,7 @@
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
 #include "harness/metrics.h"
+#include "harness/spelling.h"
 #include "harness/units.h"
 #include "harness/verdict.h"
 
@@ -110,8 +111,8 @@ int plan_command(const RunRequest& request, const Program& program) {
   } else if (!loaded.cells.empty()) {
     std::string head = fmt::format("  {:<7}", "");
     for (const std::string_view column : kColumns) head += fmt::format(" {:>24}", column);
-    text = fmt::format("Predicted, on rank 0:\n{}\n{}{} cells, {} of them run, {} arms\n", head, text,
-                       loaded.cells.size(), runs, arms);
+    text = fmt::format("Predicted, on rank 0:\n{}\n{}{}, {} of them run, {}\n", head, text,
+                       counted(loaded.cells.size(), "cell"), runs, counted(arms, "arm"));
   }
   std::fputs(text.c_str(), stdout);
   return loaded.cells.empty() ? exit_code({}) : 0;
