@@ -143,6 +143,51 @@ TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
   }
 }
 
+// A chain without a wait by the host, on ranks of different speed: what is sent is made late, and written anew as soon as the call is
+// over; and so is where it arrives.
+TEST(GatherMemory, IsReadInTheOrderOfTheDevice) {
+  if (too_few_for_gathers()) return;
+  RunOptions options = run_options(gathering_ranks());
+  options.engines_from_bytes = 0;
+  run_ranks(row(), options, [&](ProcessGroup& world) {
+    constexpr std::uint64_t kRounds = 12;
+    const std::int64_t bytes = on_card() ? 1 << 22 : 1 << 16;
+    Card card(world);
+    GatherRank rank(card);
+    card.device().memory().gather_from(card.group().gather_source());
+    std::vector<std::int64_t> offsets;
+    for (int other = 0; other <= world.size(); ++other) offsets.push_back(other * bytes);
+    std::vector<Tensor> patterns, seen;
+    for (std::uint64_t round = 0; round < kRounds; ++round) {
+      patterns.push_back(card.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), 5))));
+      seen.push_back(card.empty(offsets.back()));
+    }
+    const Tensor own = rank.allocate(bytes, true), whole = rank.allocate(offsets.back(), true);
+    for (std::uint64_t round = 0; round < kRounds; ++round) {
+      const auto slow = static_cast<std::uint64_t>(world.size()) - 1 - round % static_cast<std::uint64_t>(world.size());
+      for (int i = 0; i < 20 && slow == static_cast<std::uint64_t>(world.rank()); ++i)
+        card.device().copy_bytes(patterns[(round + 1) % kRounds], own);
+      card.device().copy_bytes(patterns[round], own);
+      const GatherPart part{.from = at(own), .to = at(whole), .offsets_bytes = offsets};
+      if (round % 3 == 1) {
+        card.group().all_gather_aside({&part, 1}, "w");
+        card.group().join();
+      } else {
+        card.group().all_gather({&part, 1}, "w");
+      }
+      card.device().copy_bytes(whole, seen[round]);
+    }
+    for (std::uint64_t round = 0; round < kRounds; ++round) {
+      const std::vector<std::byte> read = card.read(seen[round]);
+      for (std::size_t other = 0; other + 1 < offsets.size(); ++other)
+        EXPECT_TRUE(std::all_of(read.begin() + offsets[other], read.begin() + offsets[other + 1],
+                                [&](std::byte value) { return value == test_byte(round, static_cast<int>(other), 5); }))
+            << "round " << round << ", rank " << other << "'s bytes on rank " << world.rank();
+    }
+    card.device().memory().gather_from(nullptr);
+  });
+}
+
 TEST(GatherMemory, OutlivesItsGroup) {
   if (too_few_for_gathers()) return;
   run_ranks(row(), run_options(gathering_ranks()), [&](ProcessGroup& world) {
