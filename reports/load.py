@@ -267,13 +267,20 @@ class Loader:
         named = [(f"cell {number}", record) for number, record in enumerate(records, 1)]
         self._add(label, path, path.parent, named, self._environment(path.parent), False)
 
-    def _lines(self, path: pathlib.Path) -> Iterator[tuple[str, Any]]:
+    def _lines(self, path: pathlib.Path) -> Iterable[tuple[str, Any]]:
+        """The last line of each cell: a resumed run writes one that has changed anew, below."""
         text = self._text(path)
+        found: dict[str, tuple[str, Any]] = {}
         for number, line in enumerate((text or "").splitlines(), 1):
+            name = f"line {number}"
             try:
-                yield f"line {number}", json.loads(line)
+                record = json.loads(line)
             except ValueError as error:
-                self._problem(path, f"line {number}", f"is cut off or broken: {error}")
+                self._problem(path, name, f"is cut off or broken: {error}")
+                continue
+            cell = record.get("id") if isinstance(record, dict) else None
+            found[cell if isinstance(cell, str) else name] = (name, record)
+        return found.values()
 
     def _add(
         self,

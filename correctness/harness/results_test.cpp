@@ -175,6 +175,16 @@ TEST(ResultSet, WhatIsAppendedIsThereForTheNextRun) {
   EXPECT_EQ(resumed.find_finished("sample/a=3", "0011223344556677"), nullptr);
 }
 
+TEST(ResultSet, AResumedRunThatIsKilledLeavesNoOlderDocuments) {
+  const TemporaryDirectory dir;
+  const std::vector<std::string> documents{"results.json", "junit.xml", "summary.md"};
+  for (const std::string& name : documents) sample::write(dir / "out" / name, "of an earlier run");
+  sample::write(dir / "out/timelines/x.before.json", "{}");
+  const ResultSet killed(dir / "out", true);
+  for (const std::string& name : documents) EXPECT_FALSE(std::filesystem::exists(dir / "out" / name)) << name;
+  EXPECT_TRUE(std::filesystem::exists(dir / "out/timelines/x.before.json"));
+}
+
 TEST(ResultSet, TheLastLineOfACellWins) {
   const TemporaryDirectory dir;
   {

@@ -61,6 +61,13 @@ class Loading(sample.Case):
         self.assertEqual([problem.record for problem in loader.problems], ["", "line 4"])
         self.assertEqual(len(loader.sets[0].cells), 3)
 
+    def test_a_line_of_a_resumed_run_stands_for_the_one_above(self) -> None:
+        records = [sample.cell() | {"verdict": "fail"}, sample.cell("other"), sample.cell()]
+        (self.directory / "results.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        loader = self.loaded(str(self.directory / "results.jsonl"))
+        self.assertEqual(loader.problems, [])
+        self.assertEqual(sorted(cell.verdict for cell in loader.sets[0].cells), ["confirmed", "confirmed"])
+
     def test_a_newer_schema_is_refused_as_a_whole(self) -> None:
         sample.write_set(self.directory / "new", schema="fp8lab.results/2")
         sample.write_set(self.directory / "old")

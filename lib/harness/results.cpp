@@ -56,13 +56,13 @@ ResultSet::ResultSet(fs::path directory, bool resume) : directory_(std::move(dir
   try {
     if (::flock(lines_fd_, LOCK_EX | LOCK_NB) != 0)
       fail(fmt::format("{}: another run writes here; give this one its own -o", directory_.string()));
-    if (resume) {
+    if (resume)
       read_earlier();
-      return;
-    }
-    if (::ftruncate(lines_fd_, 0) != 0) cannot_write(lines);
+    else if (::ftruncate(lines_fd_, 0) != 0)
+      cannot_write(lines);
     // Documents of an older run beside this one's lines would contradict them if this run is killed.
-    for (const char* old : {"results.json", "junit.xml", "summary.md", "timelines"}) fs::remove_all(directory_ / old);
+    for (const char* old : {"results.json", "junit.xml", "summary.md"}) fs::remove_all(directory_ / old);
+    if (!resume) fs::remove_all(directory_ / "timelines");
   } catch (...) {
     ::close(lines_fd_);
     throw;

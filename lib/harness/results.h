@@ -21,7 +21,7 @@ namespace fp8lab {
 /// Everything throws Error when the disk is full or the directory cannot be written; what was written stays.
 class ResultSet {
  public:
-  /// Creates `directory` and locks it against other runs. With `resume` reads what is there, otherwise starts anew.
+  /// Creates `directory` and locks it against other runs. With `resume` reads the lines that are there, otherwise starts anew.
   ResultSet(std::filesystem::path directory, bool resume);
   ~ResultSet();
   ResultSet(const ResultSet&) = delete;
