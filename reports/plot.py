@@ -131,7 +131,7 @@ def paint_holders(data: HolderData) -> Figure:
     greatest = max(max(row) for row in data.sizes)
     axes.set_xlim(0, greatest * 1.12 or 1)
     byte_axis(axes, greatest, "x")
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))  # beside the bars, the longest of which may be any
     return figure
 
 

@@ -6,6 +6,7 @@ import unittest
 from typing import Any
 
 import sample
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import bench
 import figures
@@ -217,6 +218,12 @@ class Labels(sample.Case):
         self.assertTrue(cut[0].startswith("saved slot of layers[*].mlp") and cut[0].endswith("rstd, weight"), cut[0])
         self.assertNotEqual(*cut)
         self.assertEqual(style.short("output", 6), "output")
+
+    def test_the_legend_of_holders_covers_no_bar(self) -> None:
+        painted = plot.paint_holders(figures.HolderData(["a", "b"], ["before", "after"], [[1.0, 9.0], [1.0, 9.0]]))
+        FigureCanvasAgg(painted).draw()
+        (axes,) = painted.axes
+        self.assertGreaterEqual(axes.get_legend().get_window_extent().x0, axes.get_window_extent().x1)
 
     def test_distances_within_a_decade_are_labelled_in_percent(self) -> None:
         for losses, label in (([1.000002, 1.000003, 1.000015], "0.0002 %"), ([1.0001, 1.01, 1.1], "")):
