@@ -71,6 +71,9 @@ TEST(Usage, ALinkToItselfIsAnErrorOfItsOwn) {
   const Ended ended = run({"validate", link});
   EXPECT_EQ(ended.code, 2);
   EXPECT_TRUE(ended.errors.starts_with("fp8lab: error: " + link + ": ")) << ended.errors;
+  const Ended compared = run({"compare", link, link});
+  EXPECT_EQ(compared.code, 2);
+  EXPECT_FALSE(contains(compared.errors, "no such file")) << compared.errors;
 }
 
 TEST(Usage, BrokenFilesAreToldInPlainWords) {

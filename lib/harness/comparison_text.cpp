@@ -205,8 +205,14 @@ StoredRun load_run(const std::string& path) {
   std::error_code error;
   fs::path file = path;
   if (fs::is_directory(file, error)) file /= "results.json";
-  if (!fs::is_regular_file(file, error))
-    fail(fmt::format("{}: {}; {}", file.string(), fs::exists(file, error) ? "not a file" : "no such file", kRemedy));
+  if (!fs::is_regular_file(file, error)) {
+    const bool exists = fs::exists(file, error);
+    fail(fmt::format("{}: {}; {}", file.string(),
+                     exists  ? "not a file"
+                     : error ? error.message()
+                             : "no such file",
+                     kRemedy));
+  }
   std::ifstream in(file, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   if (!in) fail(fmt::format("{}: cannot be read; {}", file.string(), kRemedy));
