@@ -32,7 +32,8 @@ PROGRAM = ROOT / "build/cpu/scenarios/fp8lab"
 DOCUMENTS = ("results.json", "junit.xml", "summary.md", "comparison.json")
 TIER_KEYS = {"title": str, "scenarios": list, "devices": list, "filter": str, "sample": int,
              "limit_s": (int, float)}
-EXIT_MEANINGS = {0: "all good", 1: "a gate failed", 2: "bad configuration or usage", 3: "inconclusive",
+EXIT_MEANINGS = {0: "all good", 1: "a gate failed",
+                 2: "bad configuration or usage, or results cannot be written", 3: "inconclusive",
                  4: "a crash that no scenario expected", 5: "nothing ran", 124: "timeout"}
 
 

@@ -72,6 +72,11 @@ TEST(Program, NothingToRunIsNotGreen) {
   const Ended filtered = run(scenarios.run_arguments({"-f", "nothing"}));
   EXPECT_EQ(filtered.code, 5);
   EXPECT_TRUE(contains(filtered.errors, "no cell matches"));
+  // Deep enough to end a parser that calls itself.
+  const std::string deep = std::string(60000, '(') + std::string(60000, ')');
+  const Ended refused = run(scenarios.run_arguments({"-f", deep}));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_TRUE(contains(refused.errors, "--filter: an expression of 120000 characters; it has 1000 at most")) << refused.errors;
 }
 
 TEST(Program, BadFilesAreAllToldBeforeAnythingRuns) {

@@ -178,6 +178,7 @@ TEST(ResultSet, WhatIsAppendedIsThereForTheNextRun) {
 TEST(ResultSet, AResumedRunThatIsKilledLeavesNoOlderDocuments) {
   const TemporaryDirectory dir;
   const std::vector<std::string> documents{"results.json", "junit.xml", "summary.md"};
+  sample::write(dir / "out/results.jsonl", "");
   for (const std::string& name : documents) sample::write(dir / "out" / name, "of an earlier run");
   sample::write(dir / "out/timelines/x.before.json", "{}");
   const ResultSet killed(dir / "out", true);
@@ -256,6 +257,21 @@ TEST(ResultSet, WithoutResumeItStartsAnew) {
   EXPECT_EQ(sample::read(dir / "out/results.jsonl"), "");
   for (const char* file : {"results.json", "summary.md", "junit.xml", "timelines"})
     EXPECT_FALSE(std::filesystem::exists(dir / "out" / file)) << file;
+}
+
+TEST(ResultSet, WhatNoRunHasLeftIsKept) {
+  for (const char* name : {"results.json", "summary.md", "junit.xml", "timelines/mine.json"}) {
+    const TemporaryDirectory dir;
+    sample::write(dir / "out" / name, "mine");
+    for (const bool resume : {false, true}) try {
+        ResultSet(dir / "out", resume);
+        ADD_FAILURE() << name << " was taken";
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("no run left it"), std::string::npos) << error.what();
+      }
+    EXPECT_EQ(sample::read(dir / "out" / name), "mine");
+    EXPECT_FALSE(std::filesystem::exists(dir / "out/results.jsonl"));
+  }
 }
 
 TEST(ResultSet, TwoRunsCannotShareADirectory) {

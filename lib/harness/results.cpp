@@ -5,10 +5,12 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <vector>
 
 #include "core/check.h"
 #include "harness/json_codec.h"
@@ -19,6 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLines = "results.jsonl";
+constexpr const char* kTimelines = "timelines";
+constexpr std::array kDocuments = {"results.json", "junit.xml", "summary.md"};
 
 [[noreturn]] void cannot_write(const fs::path& path) {
   fail(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
@@ -46,10 +50,24 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+/// A run replaces what an earlier one left. Without that one's lines beside it, it is somebody else's.
+void refuse_foreign(const fs::path& directory) {
+  std::error_code ignored;
+  if (fs::exists(directory / kLines, ignored)) return;
+  std::vector<const char*> replaced(kDocuments.begin(), kDocuments.end());
+  replaced.push_back(kTimelines);
+  for (const char* name : replaced)
+    if (fs::exists(directory / name, ignored))
+      fail(fmt::format("{}: a run would replace it, and no run left it: there is no {} beside it; give another directory with -o, "
+                       "or remove it",
+                       (directory / name).string(), kLines));
+}
+
 }  // namespace
 
 ResultSet::ResultSet(fs::path directory, bool resume) : directory_(std::move(directory)) {
   make_directory(directory_);
+  refuse_foreign(directory_);
   const fs::path lines = directory_ / kLines;
   lines_fd_ = ::open(lines.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (lines_fd_ < 0) cannot_write(lines);
@@ -61,8 +79,8 @@ ResultSet::ResultSet(fs::path directory, bool resume) : directory_(std::move(dir
     else if (::ftruncate(lines_fd_, 0) != 0)
       cannot_write(lines);
     // Documents of an older run beside this one's lines would contradict them if this run is killed.
-    for (const char* old : {"results.json", "junit.xml", "summary.md"}) fs::remove_all(directory_ / old);
-    if (!resume) fs::remove_all(directory_ / "timelines");
+    for (const char* old : kDocuments) fs::remove_all(directory_ / old);
+    if (!resume) fs::remove_all(directory_ / kTimelines);
   } catch (...) {
     ::close(lines_fd_);
     throw;
@@ -164,7 +182,7 @@ std::string timeline_path(const std::string& cell_id, Arm arm) {
   }
   if (safe.size() > kLongest)
     safe = fmt::format("{}~{:x}", safe.substr(0, kLongest), std::hash<std::string>{}(cell_id));
-  return fmt::format("timelines/{}.{}.json", safe, name(arm));
+  return fmt::format("{}/{}.{}.json", kTimelines, safe, name(arm));
 }
 
 }  // namespace fp8lab

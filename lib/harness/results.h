@@ -22,6 +22,7 @@ namespace fp8lab {
 class ResultSet {
  public:
   /// Creates `directory` and locks it against other runs. With `resume` reads the lines that are there, otherwise starts anew.
+  /// Throws Error where files of these names are there that no run has left.
   ResultSet(std::filesystem::path directory, bool resume);
   ~ResultSet();
   ResultSet(const ResultSet&) = delete;

@@ -256,7 +256,7 @@ std::string_view exit_code_meaning(int code) {
   switch (code) {
     case 0: return "all good";
     case 1: return "a gate failed";
-    case 2: return "bad configuration or usage";
+    case 2: return "bad configuration or usage, or results cannot be written";
     case 3: return "inconclusive";
     case 4: return "a crash that no scenario expected";
     case 5: return "nothing ran";

@@ -17,8 +17,8 @@ namespace fp8lab {
 namespace {
 
 constexpr const char* kExitCodes =
-    "Exit codes: 0 all good, 1 a gate failed, 2 bad configuration or usage, 3 inconclusive,\n"
-    "4 a crash that no scenario expected, 5 nothing ran, 124 timeout, 128+N stopped by signal N.\n";
+    "Exit codes: 0 all good, 1 a gate failed, 2 bad configuration or usage, or results cannot be written,\n"
+    "3 inconclusive, 4 a crash that no scenario expected, 5 nothing ran, 124 timeout, 128+N stopped by signal N.\n";
 
 constexpr const char* kExamples =
     "Examples:\n"

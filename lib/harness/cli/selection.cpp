@@ -14,15 +14,13 @@
 namespace fp8lab {
 namespace {
 
+/// std::regex calls itself once for every part of an expression, and so runs out of stack; no id is longer.
+constexpr std::size_t kLongestExpression = 1000;
+
 void keep_matching(std::vector<PlannedCell>& cells, const std::string& filter) {
   const bool negated = filter.front() == '-';
-  try {
-    const std::regex pattern(filter.substr(negated ? 1 : 0));
-    std::erase_if(cells,
-                  [&](const PlannedCell& cell) { return std::regex_search(cell.config.id, pattern) == negated; });
-  } catch (const std::regex_error& error) {
-    fail(fmt::format("--filter: `{}` is not a regular expression: {}", filter, error.what()));
-  }
+  const auto matches = id_matcher("--filter", filter.substr(negated ? 1 : 0));
+  std::erase_if(cells, [&](const PlannedCell& cell) { return matches(cell.config.id) == negated; });
 }
 
 void keep_sample(std::vector<PlannedCell>& cells, std::size_t most) {
@@ -38,6 +36,16 @@ void keep_sample(std::vector<PlannedCell>& cells, std::size_t most) {
 }
 
 }  // namespace
+
+std::function<bool(const std::string&)> id_matcher(std::string_view option, const std::string& expression) {
+  if (expression.size() > kLongestExpression)
+    fail(fmt::format("{}: an expression of {} characters; it has {} at most", option, expression.size(), kLongestExpression));
+  try {
+    return [pattern = std::regex(expression)](const std::string& id) { return std::regex_search(id, pattern); };
+  } catch (const std::regex_error& error) {
+    fail(fmt::format("{}: `{}` is not a regular expression: {}", option, quotable(expression), error.what()));
+  }
+}
 
 void check_devices(const std::vector<std::string>& devices, const Vocabulary& vocabulary) {
   const std::vector<std::string> known = names_of(vocabulary.devices);

@@ -1,12 +1,17 @@
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/cli/program.h"
 #include "harness/scenario.h"
 
 namespace fp8lab {
+
+/// Whether an id contains what the regular expression of `option` describes. Throws Error where it is none.
+std::function<bool(const std::string&)> id_matcher(std::string_view option, const std::string& expression);
 
 /// Throws Error for a device that no row of the table names.
 void check_devices(const std::vector<std::string>& devices, const Vocabulary& vocabulary);
