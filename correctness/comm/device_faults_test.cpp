@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -61,6 +62,34 @@ TEST_P(DeviceFaults, ALateRankIsNamedInTime) {
   EXPECT_TRUE(error.starts_with("rank " + std::to_string(late) +
                                 " did not come to all_reduce sum 'next' (#2: 1 part, 64 bytes) of group 'world' within 1 s"))
       << error;
+}
+
+// Rank 1's launch fails while it still reads the buffer of rank 0, which writes it anew as soon as the call is over.
+TEST(DeviceFault, ALaunchThatFailsHalfwayHasReadWhatItReads) {
+  if (on_card() || launched_ranks() > 0) return;
+  const std::vector<std::byte> mine(4096, std::byte{1}), anew(4096, std::byte{9});
+  std::atomic<bool> overwritten = false;
+  run_ranks("in_process", run_options(2), [&](ProcessGroup& world) {
+    Card card(world);
+    const Tensor from = card.bytes(mine), to = card.empty(8192);
+    const std::vector<std::int64_t> offsets = {0, 4096, 8192};
+    const GatherPart part{.from = at(from), .to = at(to), .offsets_bytes = offsets};
+    if (world.rank() == 0) {
+      card.group().all_gather({&part, 1}, "w");
+      card.device().write_bytes(from, anew);
+      overwritten = true;
+      return;
+    }
+    LateAccess& access = *dynamic_cast<LateCard&>(card.device()).peer_access();
+    access.after_copy = [] { fail("the launch went wrong"); };
+    // Long enough for rank 0 to come by, if it could.
+    access.stream.launch([&] {
+      for (int i = 0; i < 200 && !overwritten; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+    EXPECT_EQ(error_of([&] { card.group().all_gather({&part, 1}, "w"); }), "the launch went wrong");
+    const std::vector<std::byte> seen = card.read(to);
+    EXPECT_TRUE(std::equal(mine.begin(), mine.end(), seen.begin())) << "rank 0's bytes were read after the call";
+  });
 }
 
 TEST_P(DeviceFaults, DivergingCallsNameBoth) {

@@ -90,7 +90,9 @@ struct LateSeat final : PeerSeat {
 
 class LateLane final : public PeerLane {
  public:
-  explicit LateLane(LateStream& stream) : main_(stream), stream_(&stream) {}
+  /// `after_copy` is called once copies were launched, if it can be.
+  LateLane(LateStream& stream, const std::function<void()>& after_copy)
+      : main_(stream), after_copy_(after_copy), stream_(&stream) {}
   ~LateLane() override { LateLane::quiesce(); }
   std::shared_ptr<PeerSeat> seat() const override { return seat_; }
   void admit(std::span<const std::shared_ptr<PeerSeat>> seats) override {
@@ -112,6 +114,7 @@ class LateLane final : public PeerLane {
       for (const PeerCopy& copy : all)
         if (copy.from != copy.to && copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
     });
+    if (after_copy_) after_copy_();
   }
   void reduce(std::span<const PeerReduction> reductions) override {
     for (const PeerReduction& one : reductions)
@@ -134,6 +137,7 @@ class LateLane final : public PeerLane {
 
  private:
   LateStream& main_;
+  const std::function<void()>& after_copy_;
   LateStream side_;
   LateStream* stream_;
   std::shared_ptr<LateSeat> seat_ = std::make_shared<LateSeat>();
@@ -145,7 +149,7 @@ class LateLane final : public PeerLane {
 class LateAccess final : public PeerAccess {
  public:
   std::string card() const override { return "late"; }
-  std::unique_ptr<PeerLane> open_lane() override { return std::make_unique<LateLane>(stream); }
+  std::unique_ptr<PeerLane> open_lane() override { return std::make_unique<LateLane>(stream, after_copy); }
   void to_host(std::byte* to, const std::byte* from, std::int64_t bytes) override {
     stream.drain();
     if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
@@ -153,6 +157,7 @@ class LateAccess final : public PeerAccess {
   void from_host(std::byte* to, const std::byte* from, std::int64_t bytes) override { to_host(to, from, bytes); }
 
   LateStream stream;
+  std::function<void()> after_copy;  ///< for a launch that goes wrong halfway
 };
 
 class LateMemory final : public SegmentSource {
@@ -197,7 +202,7 @@ class LateCard final : public Device {
     });
   }
   void synchronize() override { access_->stream.drain(); }
-  PeerAccess* peer_access() override { return access_.get(); }
+  LateAccess* peer_access() override { return access_.get(); }
 
  private:
   LateCard(const KernelTable& kernels, std::shared_ptr<LateAccess> access)
