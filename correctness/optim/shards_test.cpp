@@ -271,11 +271,11 @@ TEST(GatheredShards, MayEndInsideABlock) {
     const char* recipe;
     Shape shape;
   };
-  for (const auto& [recipe, shape] : {Case{"block", {255, 128}}, {"mxfp8", {63, 64}}, {"mxfp8", {129, 32}}}) {
+  for (const Case& c : {Case{"block", {255, 128}}, {"mxfp8", {63, 64}}, {"mxfp8", {129, 32}}}) {
     run_ranks("in_process", {.ranks = 2}, [&](ProcessGroup& group) {
       const std::unique_ptr<Device> device = open_host();
       Runtime runtime{.device = *device, .behaviors = {}};
-      const auto whole = optim_test::make_parameter(*device, {.shape = shape, .recipe = recipe});
+      const auto whole = optim_test::make_parameter(*device, {.shape = c.shape, .recipe = c.recipe});
       const auto halves = [&] {
         std::vector<std::vector<std::uint8_t>> bytes;
         for (const QuantizedHalf* half : {&whole->quantized.rowwise(), &whole->quantized.columnwise()})
@@ -287,7 +287,7 @@ TEST(GatheredShards, MayEndInsideABlock) {
       Mesh mesh(group, {.replicas = 1, .shards = 2});
       ShardedParameter sharded(runtime, *whole, mesh);
       const bool refused = !sharded.refusal().empty();
-      EXPECT_EQ(refused, shape[0] == 129) << sharded.refusal();  // 65 rows and 64 would part a block of 32 columns
+      EXPECT_EQ(refused, c.shape[0] == 129) << sharded.refusal();  // 65 rows and 64 would part a block of 32 columns
       if (refused) return;
       std::vector<GatherPart> parts;
       sharded.begin_gather(runtime, {.rowwise = true, .columnwise = true}, parts);
@@ -295,7 +295,7 @@ TEST(GatheredShards, MayEndInsideABlock) {
       sharded.end_gather(runtime);
       const auto gathered = halves();
       expected.resize(gathered.size());  // of square blocks the other half is made, not gathered
-      EXPECT_EQ(gathered, expected) << recipe;
+      EXPECT_EQ(gathered, expected) << c.recipe;
     });
   }
 }
