@@ -68,7 +68,6 @@ TEST_P(DeviceFaults, ALateRankIsNamedInTime) {
 TEST(DeviceFault, ALaunchThatFailsHalfwayHasReadWhatItReads) {
   if (on_card() || launched_ranks() > 0) return;
   const std::vector<std::byte> mine(4096, std::byte{1}), anew(4096, std::byte{9});
-  std::atomic<bool> overwritten = false;
   run_ranks("in_process", run_options(2), [&](ProcessGroup& world) {
     Card card(world);
     const Tensor from = card.bytes(mine), to = card.empty(8192);
@@ -77,15 +76,15 @@ TEST(DeviceFault, ALaunchThatFailsHalfwayHasReadWhatItReads) {
     if (world.rank() == 0) {
       card.group().all_gather({&part, 1}, "w");
       card.device().write_bytes(from, anew);
-      overwritten = true;
       return;
     }
-    LateAccess& access = *dynamic_cast<LateCard&>(card.device()).peer_access();
-    access.after_copy = [] { fail("the launch went wrong"); };
-    // Long enough for rank 0 to come by, if it could.
-    access.stream.launch([&] {
-      for (int i = 0; i < 200 && !overwritten; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    });
+    // Work enough for rank 0 to come by meanwhile, if it could.
+    const Tensor large = card.empty(1 << 20), other = card.empty(1 << 20);
+    LateFaults& faults = dynamic_cast<LateCard&>(card.device()).peer_access()->faults;
+    faults.before_copy = [&] {
+      for (int i = 0; i < 400; ++i) card.device().copy_bytes(large, other);
+    };
+    faults.after_copy = [] { fail("the launch went wrong"); };
     EXPECT_EQ(error_of([&] { card.group().all_gather({&part, 1}, "w"); }), "the launch went wrong");
     const std::vector<std::byte> seen = card.read(to);
     EXPECT_TRUE(std::equal(mine.begin(), mine.end(), seen.begin())) << "rank 0's bytes were read after the call";

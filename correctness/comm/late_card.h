@@ -88,11 +88,15 @@ struct LateSeat final : PeerSeat {
   std::shared_ptr<LateEvent> ended = std::make_shared<LateEvent>();
 };
 
+/// What a test does to a card that launches copies, around that.
+struct LateFaults {
+  std::function<void()> before_copy = [] {};
+  std::function<void()> after_copy = [] {};
+};
+
 class LateLane final : public PeerLane {
  public:
-  /// `after_copy` is called once copies were launched, if it can be.
-  LateLane(LateStream& stream, const std::function<void()>& after_copy)
-      : main_(stream), after_copy_(after_copy), stream_(&stream) {}
+  LateLane(LateStream& stream, const LateFaults& faults) : main_(stream), faults_(faults), stream_(&stream) {}
   ~LateLane() override { LateLane::quiesce(); }
   std::shared_ptr<PeerSeat> seat() const override { return seat_; }
   void admit(std::span<const std::shared_ptr<PeerSeat>> seats) override {
@@ -108,13 +112,14 @@ class LateLane final : public PeerLane {
   }
   void await_begun(int rank) override { stream_->wait(seats_[static_cast<std::size_t>(rank)]->begun); }
   void copy(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath) override {
+    faults_.before_copy();
     std::vector<PeerCopy> both(copies.begin(), copies.end());
     both.insert(both.end(), own.begin(), own.end());
     stream_->launch([all = std::move(both)] {
       for (const PeerCopy& copy : all)
         if (copy.from != copy.to && copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
     });
-    if (after_copy_) after_copy_();
+    faults_.after_copy();
   }
   void reduce(std::span<const PeerReduction> reductions) override {
     for (const PeerReduction& one : reductions)
@@ -137,7 +142,7 @@ class LateLane final : public PeerLane {
 
  private:
   LateStream& main_;
-  const std::function<void()>& after_copy_;
+  const LateFaults& faults_;
   LateStream side_;
   LateStream* stream_;
   std::shared_ptr<LateSeat> seat_ = std::make_shared<LateSeat>();
@@ -149,7 +154,7 @@ class LateLane final : public PeerLane {
 class LateAccess final : public PeerAccess {
  public:
   std::string card() const override { return "late"; }
-  std::unique_ptr<PeerLane> open_lane() override { return std::make_unique<LateLane>(stream, after_copy); }
+  std::unique_ptr<PeerLane> open_lane() override { return std::make_unique<LateLane>(stream, faults); }
   void to_host(std::byte* to, const std::byte* from, std::int64_t bytes) override {
     stream.drain();
     if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
@@ -157,7 +162,7 @@ class LateAccess final : public PeerAccess {
   void from_host(std::byte* to, const std::byte* from, std::int64_t bytes) override { to_host(to, from, bytes); }
 
   LateStream stream;
-  std::function<void()> after_copy;  ///< for a launch that goes wrong halfway
+  LateFaults faults;
 };
 
 class LateMemory final : public SegmentSource {
