@@ -47,7 +47,7 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm) {
     ::_exit(3);
   }
   if (what == "hang") wait_for_ever();
-  if (what == "stubborn") {
+  if (what == "deaf") {
     ::signal(SIGTERM, SIG_IGN);
     wait_for_ever();
   }

@@ -97,7 +97,7 @@ TEST(Interruption, TerminationDoesTheSame) {
 }
 
 TEST(Interruption, ASecondCtrlCKillsAtOnce) {
-  HangingRun run("before_stubborn");
+  HangingRun run("before_deaf");
   const auto start = steady_clock::now();
   run.process.signal(SIGINT);
   // Two of a kind that are both still on their way count as one.
@@ -109,7 +109,7 @@ TEST(Interruption, ASecondCtrlCKillsAtOnce) {
 }
 
 TEST(Interruption, KilledItLeavesNoOrphanAndUsableLines) {
-  HangingRun run("before_stubborn");
+  HangingRun run("before_deaf");
   run.process.signal(SIGKILL);
   EXPECT_EQ(run.process.finish(), -SIGKILL);
   EXPECT_TRUE(comes_true([&] { return !runs(run.children.at(0)); }));

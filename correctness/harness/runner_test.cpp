@@ -151,7 +151,7 @@ TEST(ArmProcess, AProgramThatIsNotThereIsACrashThatSaysSo) {
 }
 
 TEST(ArmProcess, DestructionEndsIt) {
-  auto process = std::make_unique<ArmProcess>(kFake, cell_named("before_stubborn").config, Arm::kBefore);
+  auto process = std::make_unique<ArmProcess>(kFake, cell_named("before_deaf").config, Arm::kBefore);
   const auto start = Clock::now();
   process.reset();
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
@@ -207,7 +207,7 @@ TEST(Runner, AHangingArmIsEndedAndItsCellGoesOn) {
 }
 
 TEST(Runner, AnArmThatIgnoresTheRequestToEndIsKilled) {
-  const auto records = run_all({cell_named("before_stubborn")}, 1, 1.5);
+  const auto records = run_all({cell_named("before_deaf")}, 1, 1.5);
   EXPECT_EQ(records.at(0).verdict, Verdict::kTimeout);
 }
 
