@@ -27,6 +27,13 @@ struct MatrixView {
   MatrixView transposed() const {
     return {.data = data, .dtype = dtype, .rows = cols, .cols = rows, .row_stride = col_stride, .col_stride = row_stride};
   }
+  /// `count` columns from `first` on.
+  MatrixView columns(std::int64_t first, std::int64_t count) const {
+    MatrixView part = *this;
+    part.data += first * col_stride * static_cast<std::int64_t>(size_bytes(dtype));
+    part.cols = count;
+    return part;
+  }
 };
 
 /// Inverse scales of a quantized matrix. The scale of element (i, j) lies

@@ -1,78 +1,53 @@
+#include "backend/cuda/device/activation_ops.cuh"
 #include "backend/cuda/device/map.cuh"
+#include "backend/cuda/device/measured_rows.cuh"
+#include "backend/cuda/device/row_map.cuh"
 #include "backend/cuda/kernels.h"
-#include "core/elementary.h"
 
 namespace fp8lab::cuda {
 namespace {
 
-struct Gelu {
-  template <int Width>
-  __device__ void operator()(const float (&in)[1][Width], float (&out)[1][Width], std::int64_t, std::int64_t) const {
-#pragma unroll
-    for (int j = 0; j < Width; ++j) out[0][j] = in[0][j] * gelu_gate(in[0][j]);
-  }
-};
+/// By the kernel of rows, which measures as it stores; false if it does not take these matrices.
+template <int Inputs, int Outputs, class Op>
+bool measured(const std::array<MatrixView, Inputs>& inputs, const MatrixView& out, float* amax, const Op& op, CudaContext& card) {
+  if (amax == nullptr || !maps_rows<Inputs>(inputs) || out.dtype != DType::kBF16 || !holds_runs(out)) return false;
+  map_rows<Inputs, Outputs>(inputs, op, MeasuredRows(elements(out), FreshAmax(amax, card)), card);
+  return true;
+}
 
-struct GeluGradient {
-  template <int Width>
-  __device__ void operator()(const float (&in)[2][Width], float (&out)[1][Width], std::int64_t, std::int64_t) const {
-#pragma unroll
-    for (int j = 0; j < Width; ++j) out[0][j] = in[1][j] * gelu_slope(in[0][j]);
-  }
-};
-
-struct Swiglu {
-  template <int Width>
-  __device__ void operator()(const float (&in)[2][Width], float (&out)[1][Width], std::int64_t, std::int64_t) const {
-#pragma unroll
-    for (int j = 0; j < Width; ++j) out[0][j] = swiglu(in[0][j], in[1][j]);
-  }
-};
-
-struct GatedGradient {
-  template <int Width>
-  __device__ void operator()(const float (&in)[3][Width], float (&out)[2][Width], std::int64_t, std::int64_t) const {
-#pragma unroll
-    for (int j = 0; j < Width; ++j) {
-      const SwigluGradient grad = swiglu_gradient(in[0][j], in[1][j], in[2][j]);
-      out[0][j] = grad.gate;
-      out[1][j] = grad.up;
-    }
-  }
-};
-
-/// Columns first ... first + cols - 1.
-MatrixView columns(MatrixView whole, std::int64_t first, std::int64_t cols) {
-  whole.data += first * whole.col_stride * static_cast<std::int64_t>(size_bytes(whole.dtype));
-  whole.cols = cols;
-  return whole;
+/// `op` over runs of `inputs`, whose results are columns of `out`, side by side; and the amax of those, where it is wanted.
+template <int Inputs, int Outputs, class Op>
+void activate(const std::array<MatrixView, Inputs>& inputs, const MatrixView& out, float* amax, const Op& op,
+              ExecContext& context) {
+  CudaContext& card = cuda_context(context);
+  if (measured<Inputs, Outputs>(inputs, out, amax, op, card)) return;
+  std::array<MatrixView, Outputs> outputs;
+  const std::int64_t cols = out.cols / Outputs;
+  for (int k = 0; k < Outputs; ++k) outputs[static_cast<std::size_t>(k)] = out.columns(k * cols, cols);
+  map<Inputs, Outputs>(inputs, outputs, op, card);
+  measure(out, amax, context);
 }
 
 }  // namespace
 
 void activation_forward(const ActivationForwardArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
-  const std::int64_t cols = args.y.cols;
+  const MatrixView &x = args.x, &y = args.y;
   switch (args.kind) {
-    case ActivationKind::kGelu: map<1, 1>({args.x}, {args.y}, Gelu{}, card); break;
+    case ActivationKind::kGelu: return activate<1, 1>({x}, y, args.amax, Gelu{}, context);
     case ActivationKind::kSwiglu:
-      map<2, 1>({columns(args.x, 0, cols), columns(args.x, cols, cols)}, {args.y}, Swiglu{}, card);
-      break;
+      return activate<2, 1>({x.columns(0, y.cols), x.columns(y.cols, y.cols)}, y, args.amax, Swiglu{}, context);
   }
-  measure(args.y, args.amax, context);
 }
 
 void activation_backward(const ActivationBackwardArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
-  const std::int64_t cols = args.grad_y.cols;
+  const MatrixView &x = args.x, &grad_y = args.grad_y;
+  const std::int64_t cols = grad_y.cols;
   switch (args.kind) {
-    case ActivationKind::kGelu: map<2, 1>({args.x, args.grad_y}, {args.grad_x}, GeluGradient{}, card); break;
+    case ActivationKind::kGelu: return activate<2, 1>({x, grad_y}, args.grad_x, args.amax, GeluGradient{}, context);
     case ActivationKind::kSwiglu:
-      map<3, 2>({columns(args.x, 0, cols), columns(args.x, cols, cols), args.grad_y},
-                {columns(args.grad_x, 0, cols), columns(args.grad_x, cols, cols)}, GatedGradient{}, card);
-      break;
+      return activate<3, 2>({x.columns(0, cols), x.columns(cols, cols), grad_y}, args.grad_x, args.amax, GatedGradient{},
+                            context);
   }
-  measure(args.grad_x, args.amax, context);
 }
 
 }  // namespace fp8lab::cuda

@@ -2,7 +2,7 @@
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/device/magnitudes.cuh"
+#include "backend/cuda/device/fresh_amax.cuh"
 #include "backend/cuda/device/matrix.cuh"
 #include "backend/cuda/device/octets.cuh"
 #include "backend/cuda/kernels.h"
@@ -13,41 +13,18 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kBlocksPerMultiprocessor = 4;
 
-/// Where the blocks of a launch meet. Zero between launches, of which the stream has one at a time.
-struct Meeting {
-  std::uint32_t largest;
-  std::uint32_t arrived;
-};
-
-class AmaxMeeting {
- public:
-  explicit AmaxMeeting(CudaContext& card) : memory_(allocate_device(sizeof(Meeting))) {
-    cuda_check(cudaMemsetAsync(memory_.get(), 0, sizeof(Meeting), card.stream()), "cudaMemsetAsync");
-  }
-  Meeting* get() const { return reinterpret_cast<Meeting*>(memory_.get()); }
-
- private:
-  DeviceBytes memory_;
-};
-
+/// Where a result goes: a fresh one through the meeting of its launch's blocks.
 struct Result {
-  float* amax;
+  FreshAmax fresh_amax;
   bool fresh;
-  Meeting* meeting;
 };
 
-/// The end of a kernel: what a block has found goes into the result; where that is fresh, through the last block to come.
+/// The end of a kernel: what a block has found goes into the result.
 __device__ void settle(std::uint32_t largest, const Result& result) {
+  if (result.fresh) return settle(largest, result.fresh_amax);
   __shared__ std::uint32_t words[kThreads / 32];
   largest = block_max(largest, words);
-  if (threadIdx.x != 0) return;
-  if (!result.fresh) return raise_amax(result.amax, largest);
-  Meeting& meeting = *result.meeting;
-  atomicMax(&meeting.largest, largest);
-  __threadfence();
-  if (atomicAdd(&meeting.arrived, 1u) + 1 != gridDim.x) return;
-  *result.amax = float_from_bits(atomicExch(&meeting.largest, 0u));
-  atomicExch(&meeting.arrived, 0u);
+  if (threadIdx.x == 0) raise_amax(result.fresh_amax.amax, largest);
 }
 
 /// Rows of whole octets, fewer than 2^32 of them; a contiguous matrix is one row, and the elements that fill no octet are a few behind it.
@@ -117,7 +94,7 @@ void amax_octets(const OctetRows& in, DType dtype, const Result& result, const C
 
 void amax(const AmaxArgs& args, ExecContext& context) {
   CudaContext& card = cuda_context(context);
-  const Result result{args.amax, args.fresh, card.kept<AmaxMeeting>().get()};
+  const Result result{FreshAmax(args.amax, card), args.fresh};
   // The order of elements does not matter, so take the one that memory has.
   const MatrixView in = args.in.col_stride != 1 && args.in.row_stride == 1 ? args.in.transposed() : args.in;
   const auto width = static_cast<std::int64_t>(size_bytes(in.dtype));

@@ -1,3 +1,4 @@
+#include "backend/cuda/device/measured_rows.cuh"
 #include "backend/cuda/device/norm_kernel.cuh"
 #include "backend/cuda/kernels.h"
 
@@ -35,26 +36,30 @@ __global__ void __launch_bounds__(kSumThreads) norm_any_kernel(const NormTask ta
 }
 
 template <bool Centred>
-void launch(const NormTask& task, const MatrixView& y, CudaContext& card) {
+void norm(const NormForwardArgs& args, ExecContext& context) {
+  CudaContext& card = cuda_context(context);
+  const NormTask task = norm_task(args);
+  const MatrixView& y = args.y;
   const bool kept = keeps_rows(task.x) && y.dtype == task.x.dtype && holds_runs(y) && holds_runs(task.gamma) &&
                     (!Centred || holds_runs(task.beta));
-  if (kept && y.dtype == DType::kBF16)
-    return launch_norm<Centred, DType::kBF16>(task, StoredRows<DType::kBF16>{elements(y)}, card);
-  if (kept && y.dtype == DType::kF32)
-    return launch_norm<Centred, DType::kF32>(task, StoredRows<DType::kF32>{elements(y)}, card);
-  norm_any_kernel<Centred><<<static_cast<unsigned>(task.rows), kSumThreads, 0, card.stream()>>>(task, elements(y));
-  cuda_check_launch("norm_any_kernel");
+  if (kept && y.dtype == DType::kBF16 && args.amax != nullptr)
+    return launch_norm<Centred, DType::kBF16>(task, MeasuredRows(elements(y), FreshAmax(args.amax, card)), card);
+  if (kept && y.dtype == DType::kBF16) {
+    launch_norm<Centred, DType::kBF16>(task, StoredRows<DType::kBF16>{elements(y)}, card);
+  } else if (kept && y.dtype == DType::kF32) {
+    launch_norm<Centred, DType::kF32>(task, StoredRows<DType::kF32>{elements(y)}, card);
+  } else {
+    norm_any_kernel<Centred><<<static_cast<unsigned>(task.rows), kSumThreads, 0, card.stream()>>>(task, elements(y));
+    cuda_check_launch("norm_any_kernel");
+  }
+  measure(y, args.amax, context);
 }
 
 }  // namespace
 
 void norm_forward(const NormForwardArgs& args, ExecContext& context) {
-  if (args.x.numel() > 0) {
-    CudaContext& card = cuda_context(context);
-    args.kind == NormKind::kLayerNorm ? launch<true>(norm_task(args), args.y, card)
-                                      : launch<false>(norm_task(args), args.y, card);
-  }
-  measure(args.y, args.amax, context);
+  if (args.x.numel() == 0) return measure(args.y, args.amax, context);
+  args.kind == NormKind::kLayerNorm ? norm<true>(args, context) : norm<false>(args, context);
 }
 
 }  // namespace fp8lab::cuda

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/context.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/magnitudes.cuh"
+
+// An amax that one launch finds and writes, whatever was there before.
+namespace fp8lab::cuda {
+
+/// Where the blocks of such a launch meet. Zero between launches, of which the stream has one at a time.
+struct Meeting {
+  std::uint32_t largest;
+  std::uint32_t arrived;
+};
+
+/// The one of a card.
+class AmaxMeeting {
+ public:
+  explicit AmaxMeeting(CudaContext& card) : memory_(allocate_device(sizeof(Meeting))) {
+    cuda_check(cudaMemsetAsync(memory_.get(), 0, sizeof(Meeting), card.stream()), "cudaMemsetAsync");
+  }
+  Meeting* get() const { return reinterpret_cast<Meeting*>(memory_.get()); }
+
+ private:
+  DeviceBytes memory_;
+};
+
+struct FreshAmax {
+  FreshAmax(float* at, CudaContext& card) : amax(at), meeting(card.kept<AmaxMeeting>().get()) {}
+
+  float* amax;
+  Meeting* meeting;
+};
+
+/// At the end of a kernel, by every thread of every block, which are one-dimensional and of whole warps: what each has found goes
+/// into the amax through the last block to come.
+__device__ inline void settle(std::uint32_t largest, const FreshAmax& result) {
+  __shared__ std::uint32_t words[32];
+  largest = block_max(largest, words);
+  if (threadIdx.x != 0) return;
+  Meeting& meeting = *result.meeting;
+  atomicMax(&meeting.largest, largest);
+  __threadfence();
+  if (atomicAdd(&meeting.arrived, 1u) + 1 != gridDim.x * gridDim.y) return;
+  *result.amax = float_from_bits(atomicExch(&meeting.largest, 0u));
+  atomicExch(&meeting.arrived, 0u);
+}
+
+}  // namespace fp8lab::cuda
