@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -32,10 +33,17 @@ void meet_the_end(std::string_view end) {
 
 constexpr std::int64_t kBytes = std::int64_t{4} << 20;
 
-void work(ProcessGroup& group, std::byte* own, std::byte* all, std::string_view end) {
+struct Buffers {
+  std::byte* own;
+  std::byte* all;
+};
+
+void work(ProcessGroup& group, std::span<const Buffers> gathered, std::string_view end) {
   std::vector<std::int64_t> offsets;
   for (int rank = 0; rank <= group.size(); ++rank) offsets.push_back(kBytes * rank);
-  const GatherPart part{.from = own, .to = all, .offsets_bytes = offsets};
+  std::vector<GatherPart> parts;
+  for (const Buffers& buffers : gathered)
+    parts.push_back({.from = buffers.own, .to = buffers.all, .offsets_bytes = offsets});
   std::atomic<int> rounds{0};
   std::jthread killer;
   if (group.rank() == 1 && end == "killed-in-flight")
@@ -44,7 +52,7 @@ void work(ProcessGroup& group, std::byte* own, std::byte* all, std::string_view 
       raise(SIGKILL);
     });
   for (;;) {
-    group.all_gather({&part, 1}, "weights");
+    group.all_gather(parts, "weights");
     ++rounds;
     rounds.notify_all();
     if (group.rank() == 1 && rounds == kRounds) meet_the_end(end);
@@ -54,18 +62,30 @@ void work(ProcessGroup& group, std::byte* own, std::byte* all, std::string_view 
 
 void work_in_host_memory(ProcessGroup& world, std::string_view end) {
   std::vector<std::byte> own(kBytes), all(static_cast<std::size_t>(kBytes * world.size()));
-  work(world, own.data(), all.data(), end);
+  const Buffers buffers{own.data(), all.data()};
+  work(world, {&buffers, 1}, end);
 }
 
 void work_on_device(ProcessGroup& world, std::string_view end) {
   using namespace fp8lab;
   const auto device = open_device(support::test_device(), {.rank = world.local_rank(), .memory = {}});
   const auto group = world.on(*device);
-  const HolderId holder = device->holder(HolderKind::kWorkspace);
-  const Tensor own = device->allocate({Shape{kBytes}, DType::kU8}, holder);
-  const Tensor all = device->allocate({Shape{kBytes * world.size()}, DType::kU8}, holder);
-  work(*group, own.view().data, all.view().data, end);
+  device->memory().gather_from(group->gather_source());
+  const HolderId anywhere = device->holder(HolderKind::kWorkspace), shared = device->holder(HolderKind::kUnsharded);
+  device->memory().place(shared, Pool::kGathered);
+  std::vector<Tensor> tensors;
+  std::vector<Buffers> gathered;
+  // Memory that other cards read, and any: a gather takes both ways.
+  for (const HolderId holder : {anywhere, shared}) {
+    const Tensor& own = tensors.emplace_back(device->allocate({Shape{kBytes}, DType::kU8}, holder));
+    std::byte* const own_bytes = own.view().data;
+    const Tensor& all = tensors.emplace_back(device->allocate({Shape{kBytes * world.size()}, DType::kU8}, holder));
+    gathered.push_back({own_bytes, all.view().data});
+  }
+  work(*group, gathered, end);
   device->synchronize();
+  tensors.clear();
+  device->memory().gather_from(nullptr);
 }
 
 }  // namespace
@@ -77,6 +97,7 @@ int main(int argc, char** argv) {
     fp8lab::RunOptions options = run_options(launched_ranks());
     const bool on_device = fp8lab::support::test_device() != "cpu";
     options.timeout = std::chrono::seconds(on_device ? 5 : 2);  // cards take a while to open
+    options.engines_from_bytes = 0;
     fp8lab::run_ranks(row(), options, [&](ProcessGroup& world) {
       on_device ? work_on_device(world, argv[1]) : work_in_host_memory(world, argv[1]);
     });

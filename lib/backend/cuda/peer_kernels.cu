@@ -152,7 +152,36 @@ __global__ void __launch_bounds__(kThreads) peer_reduce_kernel(const __grid_cons
   }
 }
 
+__device__ void store_released(std::uint32_t* at, std::uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+__device__ std::uint32_t load_acquired(const std::uint32_t* at) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+  return value;
+}
+__device__ std::uint32_t load_from_host(const std::uint32_t* at) {
+  return *static_cast<const volatile std::uint32_t*>(at);
+}
+
+// A thread for every rank. The host's word lies behind a slower bus, so it is looked at now and then.
+__global__ void __launch_bounds__(CardMeeting::kMostRanks) peer_meet_kernel(const __grid_constant__ CardMeeting meeting) {
+  constexpr int kLooksBetween = 256;
+  const int other = static_cast<int>(threadIdx.x);
+  if (other >= meeting.ranks || other == meeting.rank) return;
+  std::uint32_t* const* flags = reinterpret_cast<std::uint32_t* const*>(&meeting.flags);
+  store_released(flags[other] + meeting.rank, meeting.number);
+  const std::uint32_t* const theirs = flags[meeting.rank] + other;
+  for (int look = 1; static_cast<std::int32_t>(load_acquired(theirs) - meeting.number) < 0; ++look)
+    if (look % kLooksBetween == 0 && load_from_host(meeting.abandoned) != 0) return;
+}
+
 }  // namespace
+
+void peer_meet(const CardMeeting& meeting, cudaStream_t stream) {
+  peer_meet_kernel<<<1, CardMeeting::kMostRanks, 0, stream>>>(meeting);
+  cuda_check_launch("peer_meet_kernel");
+}
 
 void peer_copy(const CopyBatch& batch, cudaStream_t stream) {
   if (batch.blocks == 0) return;

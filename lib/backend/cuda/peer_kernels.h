@@ -57,4 +57,16 @@ inline constexpr std::int64_t kReduceBlockElems = 8192;
 void peer_copy(const CopyBatch& batch, cudaStream_t stream);
 void peer_reduce(const ReduceBatch& batch, cudaStream_t stream);
 
+/// One card's part in a meeting: it writes `number` to its flag on every other card, and waits for theirs here.
+struct CardMeeting {
+  static constexpr int kMostRanks = 64;
+  std::array<std::uint32_t*, kMostRanks> flags;  ///< by rank: those on that rank's card, one for each rank
+  int rank = 0;
+  int ranks = 0;
+  std::uint32_t number = 0;                  ///< one more than at the last meeting by these flags; it may wrap around
+  const std::uint32_t* abandoned = nullptr;  ///< in host memory: where it is not 0, nobody is waited for
+};
+/// What is launched on `stream` after this comes after what every rank launched before its own part.
+void peer_meet(const CardMeeting& meeting, cudaStream_t stream);
+
 }  // namespace fp8lab::cuda

@@ -38,11 +38,10 @@ class CardGroup final : public ProcessGroup {
         card_(cuda::cuda_context(device.context())),
         options_(options),
         uncaught_(std::uncaught_exceptions()),
-        windows_(std::make_shared<Windows>(host_,
-                                           [this] {
-                                             return Windows::Communicators{&communicator(plain_, false),
-                                                                           &communicator(engines_, true)};
-                                           })),
+        windows_(std::make_shared<Windows>(Windows::Args{
+            .host = host_, .ordinal = card_.ordinal(), .abandonment = abandonment_, .communicators = [this] {
+              return Windows::Communicators{&communicator(plain_, false), &communicator(engines_, true)};
+            }})),
         gathers_({.rank = rank(), .ranks = size(), .engines_from_bytes = options.engines_from_bytes}, *windows_, card_) {}
 
   ~CardGroup() override {
@@ -60,7 +59,7 @@ class CardGroup final : public ProcessGroup {
   }
 
   std::unique_ptr<SegmentSource> gather_source() override {
-    return options_.gather_windows && size() > 1 ? Windows::source(windows_, card_.ordinal()) : nullptr;
+    return options_.gather_windows && size() > 1 ? Windows::source(windows_) : nullptr;
   }
 
  private:
@@ -68,7 +67,8 @@ class CardGroup final : public ProcessGroup {
     Signature placed = call;
     gathers_.choose(parts, placed);
     enter(placed);
-    gathers_.launch(call, parts, {&communicator(plain_, false), engines_.get()}, begin(aside));
+    gathers_.launch(call, parts, {&communicator(plain_, false), engines_.get()},
+                    {.stream = begin(aside), .aside = aside});
   }
 
   /// Round `round` of `rounds` of a slice.
@@ -238,7 +238,8 @@ class CardGroup final : public ProcessGroup {
                                                              .copy_engines = copy_engines,
                                                              .group = name(),
                                                              .timeout = options_.timeout,
-                                                             .trouble = options_.trouble},
+                                                             .trouble = options_.trouble,
+                                                             .abandonment = abandonment_},
                                           card_);
     return *made;
   }
@@ -291,6 +292,8 @@ class CardGroup final : public ProcessGroup {
   cuda::CudaContext& card_;
   CardGroupOptions options_;
   int uncaught_;
+  std::shared_ptr<Abandonment> abandonment_ = std::make_shared<Abandonment>();
+  std::shared_ptr<Windows> windows_;  // the communicators, which have windows in its memory, go before it
   std::unique_ptr<Communicator> plain_;
   std::unique_ptr<Communicator> engines_;
   cuda::Stream side_;
@@ -298,7 +301,6 @@ class CardGroup final : public ProcessGroup {
   cuda::Event joined_;
   cuda::DeviceBytes staging_;
   std::int64_t staging_bytes_ = 0;
-  std::shared_ptr<Windows> windows_;
   Gathers gathers_;
   std::vector<PeerReduction> reductions_;  // these are kept between calls
   std::vector<const std::byte*> sources_;

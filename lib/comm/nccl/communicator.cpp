@@ -53,7 +53,8 @@ Communicator::Communicator(const Args& args, cuda::CudaContext& card)
       ordinal_(card.ordinal()),
       group_(args.group),
       timeout_(args.timeout),
-      trouble_(args.trouble) {
+      trouble_(args.trouble),
+      abandonment_(args.abandonment) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   if (args.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   nccl_check(api().comm_init(&comm_, args.ranks, args.id, args.rank, &config), "ncclCommInitRankConfig");
@@ -116,8 +117,13 @@ void Communicator::watch(const Signature& call, cudaStream_t stream) {
 
 void Communicator::abort() noexcept {
   const std::lock_guard lock(mutex_);
-  if (aborted_) return;
+  if (!aborted_) end_all();
+}
+
+/// With the lock.
+void Communicator::end_all() noexcept {
   aborted_ = true;
+  abandonment_->set();
   api().comm_abort(comm_);
 }
 
@@ -141,11 +147,7 @@ void Communicator::look(const std::stop_token& ended) {
     else if (count_ > 0 && Clock::now() >= flights_[first_].deadline)
       trouble_->set(fmt::format("{} did not finish on this rank's card within {:g} s: a rank that came to it died or hangs",
                                 describe(flights_[first_].call, group_), std::chrono::duration<double>(timeout_).count()));
-    if (!trouble_->cause().empty()) {
-      aborted_ = true;
-      api().comm_abort(comm_);
-      return;
-    }
+    if (!trouble_->cause().empty()) return end_all();
     never_.wait_for(lock, ended, kLook, [] { return false; });
   }
 }

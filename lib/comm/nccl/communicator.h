@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backend/cuda/context.h"
+#include "comm/nccl/meetings.h"
 #include "comm/signature.h"
 
 namespace fp8lab::nccl {
@@ -46,6 +47,7 @@ class Communicator {
     std::string_view group;
     std::chrono::nanoseconds timeout;
     std::shared_ptr<Trouble> trouble;
+    std::shared_ptr<Abandonment> abandonment;  ///< set with the first abort
   };
   /// A collective, on the calling thread's current card.
   explicit Communicator(const Args& args, cuda::CudaContext& card);
@@ -73,6 +75,7 @@ class Communicator {
     Clock::time_point deadline;
   };
   void look(const std::stop_token& ended);
+  void end_all() noexcept;
   void drop_landed();
 
   ncclComm_t comm_ = nullptr;
@@ -82,6 +85,7 @@ class Communicator {
   std::string group_;
   std::chrono::nanoseconds timeout_;
   std::shared_ptr<Trouble> trouble_;
+  std::shared_ptr<Abandonment> abandonment_;
 
   std::mutex mutex_;  ///< of all below
   bool aborted_ = false;

@@ -56,10 +56,11 @@ void Gathers::choose(std::span<const GatherPart> parts, Signature& placed) {
 }
 
 void Gathers::launch(const Signature& call, std::span<const GatherPart> parts, const Windows::Communicators& over,
-                     cudaStream_t stream) {
+                     const Lane& lane) {
   note_ways();
   const auto& [plain, engines] = over;
-  if (goes(Way::kPulls)) pull(*plain, parts, stream);
+  const cudaStream_t stream = lane.stream;
+  if (goes(Way::kPulls)) pull(parts, lane);
   if (goes(Way::kEngines)) {
     gather(*engines, Way::kEngines, parts, stream);
     engines->watch(call, stream);
@@ -68,7 +69,7 @@ void Gathers::launch(const Signature& call, std::span<const GatherPart> parts, c
   if (goes(Way::kPulls) || goes(Way::kKernels)) plain->watch(call, stream);
 }
 
-void Gathers::pull(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream) {
+void Gathers::pull(std::span<const GatherPart> parts, const Lane& lane) {
   copies_.clear();
   // Everybody starts behind itself, so that not all pull from one, and ends with what is its own.
   for (int step = 1; step <= options_.ranks; ++step) {
@@ -83,15 +84,10 @@ void Gathers::pull(Communicator& over, std::span<const GatherPart> parts, cudaSt
   }
   const std::span<const PeerCopy> all(copies_);
   const auto own = static_cast<std::size_t>(std::count(ways_.begin(), ways_.end(), Way::kPulls));
-  meet_on_cards(over, stream);
-  pulls_.launch(all.first(all.size() - own), all.last(own), PeerCopyPath::kBySize, stream);
-  meet_on_cards(over, stream);
-}
-
-/// What is launched after this comes after what every rank launched before it: nobody has all bytes before all have sent theirs.
-void Gathers::meet_on_cards(Communicator& over, cudaStream_t stream) {
-  if (!meeting_) meeting_ = cuda::allocate_device(static_cast<std::size_t>(options_.ranks));
-  nccl_check(api().all_gather(meeting_.get() + options_.rank, meeting_.get(), 1, ncclUint8, over.get(), stream), "ncclAllGather");
+  // Nobody reads before it is there, nor goes on while it is read.
+  windows_.meet(lane.stream, lane.aside);
+  pulls_.launch(all.first(all.size() - own), all.last(own), PeerCopyPath::kBySize, lane.stream);
+  windows_.meet(lane.stream, lane.aside);
 }
 
 void Gathers::gather(Communicator& over, Way way, std::span<const GatherPart> parts, cudaStream_t stream) {

@@ -22,14 +22,19 @@ class Gathers {
     std::int64_t engines_from_bytes = 0;  ///< CardGroupOptions
   };
   /// `windows` outlives it, as does `card`, which notes the ways that are taken.
-  Gathers(const Options& options, const Windows& windows, cuda::CudaContext& card)
+  Gathers(const Options& options, Windows& windows, cuda::CudaContext& card)
       : options_(options), windows_(windows), card_(card) {}
 
   /// Chooses for launch(), and mixes into `placed` what has to be equal on all ranks for that: ranks whose buffers lie elsewhere than
   /// those of others would wait for them in another kernel, or read what is not meant.
   void choose(std::span<const GatherPart> parts, Signature& placed);
-  /// What was chosen last, on `stream`, watched. `over`: the group's communicators, that of the copy engines if there are windows.
-  void launch(const Signature& call, std::span<const GatherPart> parts, const Windows::Communicators& over, cudaStream_t stream);
+  /// One of the group's two streams.
+  struct Lane {
+    cudaStream_t stream = nullptr;
+    bool aside = false;
+  };
+  /// What was chosen last, on `lane`, watched. `over`: the group's communicators, that of the copy engines if there are windows.
+  void launch(const Signature& call, std::span<const GatherPart> parts, const Windows::Communicators& over, const Lane& lane);
 
  private:
   enum class Way : std::uint8_t {
@@ -41,21 +46,19 @@ class Gathers {
   bool goes(Way way) const;
   void note_ways();
   bool is_in_place(const GatherPart& part) const;
-  void pull(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream);
+  void pull(std::span<const GatherPart> parts, const Lane& lane);
   /// NCCL's own gathers of the parts that go this `way`.
   void gather(Communicator& over, Way way, std::span<const GatherPart> parts, cudaStream_t stream);
   void gather_evenly(Communicator& over, const GatherPart& part, cudaStream_t stream) const;
   /// Adds this rank's own bytes to copies_.
   void gather_piecewise(Communicator& over, const GatherPart& part, cudaStream_t stream);
-  void meet_on_cards(Communicator& over, cudaStream_t stream);
 
   Options options_;
-  const Windows& windows_;
+  Windows& windows_;
   cuda::CudaContext& card_;
   std::array<bool, 3> noted_{};  ///< by way
   cuda::CardCopies pulls_;
-  cuda::DeviceBytes meeting_;  ///< a byte from every rank
-  std::vector<Way> ways_;      ///< by part; these are kept between calls
+  std::vector<Way> ways_;  ///< by part; these are kept between calls
   std::vector<PeerCopy> copies_;
 };
 

@@ -19,14 +19,13 @@ constexpr int kOffsetBits = 44;  // no segment is larger
 
 class Windows::Source final : public GatherSource {
  public:
-  Source(std::shared_ptr<Windows> windows, int ordinal) : windows_(std::move(windows)), ordinal_(ordinal) {}
+  explicit Source(std::shared_ptr<Windows> windows) : windows_(std::move(windows)) {}
 
   // Gathers end everywhere at once, so when this card has finished, no other uses the segment either. It does not finish by itself where
   // an error is on its way past here, since it may wait for a rank that failed.
   void release(std::byte* segment, std::size_t) noexcept override {
     if (std::uncaught_exceptions() > 0) give_up();
-    cudaSetDevice(ordinal_);
-    cudaDeviceSynchronize();
+    windows_->await_card();
     windows_->drop(segment);
     api().mem_free(segment);
   }
@@ -43,11 +42,27 @@ class Windows::Source final : public GatherSource {
   void give_up() noexcept override { windows_->give_up(); }
 
   std::shared_ptr<Windows> windows_;
-  int ordinal_;
 };
 
-std::unique_ptr<SegmentSource> Windows::source(std::shared_ptr<Windows> windows, int ordinal) {
-  return std::make_unique<Source>(std::move(windows), ordinal);
+Windows::Windows(Args args)
+    : host_(&args.host),
+      ordinal_(args.ordinal),
+      abandonment_(std::move(args.abandonment)),
+      communicators_(std::move(args.communicators)) {}
+
+Windows::~Windows() {
+  if (flags_ == nullptr) return;
+  await_card();
+  api().mem_free(flags_);
+}
+
+void Windows::await_card() const noexcept {
+  cudaSetDevice(ordinal_);
+  cudaDeviceSynchronize();
+}
+
+std::unique_ptr<SegmentSource> Windows::source(std::shared_ptr<Windows> windows) {
+  return std::make_unique<Source>(std::move(windows));
 }
 
 const std::pair<const std::byte* const, Windows::Window>* Windows::window_of(const std::byte* at) const {
@@ -91,8 +106,7 @@ bool Windows::try_out(std::byte* segment, const Window& window) const {
   return agreed(found, "windows are seen");
 }
 
-void Windows::add(std::byte* segment, std::size_t bytes) {
-  registered_with_ = communicators_();
+Windows::Window Windows::open(std::byte* segment, std::size_t bytes) {
   Window window{.bytes = static_cast<std::ptrdiff_t>(bytes), .number = ++seen_};
   // Each maps the others' memory; the first mapping serves.
   for (Communicator* const communicator : registered_with_)
@@ -100,7 +114,32 @@ void Windows::add(std::byte* segment, std::size_t bytes) {
       window.by_rank = std::move(by_rank);
   if (reach_all_) reach_all_ = try_out(segment, window);
   cudaGetLastError();  // a window that cannot be read is no error, here or in the next launch
-  windows_[segment] = std::move(window);
+  return window;
+}
+
+void Windows::open_meetings() {
+  void* memory = nullptr;
+  const bool fits = host_->size() <= cuda::CardMeeting::kMostRanks;
+  const bool here = fits && api().mem_alloc(&memory, CardMeetings::kFlagsBytes) == ncclSuccess;
+  flags_ = static_cast<std::byte*>(memory);
+  if (!agreed(here, "flags are there")) {
+    reach_all_ = false;
+    cudaGetLastError();
+    return;
+  }
+  Window window = open(flags_, CardMeetings::kFlagsBytes);  // leaves its marks there
+  const bool cleared = cudaMemset(flags_, 0, CardMeetings::kFlagsBytes) == cudaSuccess && cudaStreamSynchronize(nullptr) == cudaSuccess;
+  if (!agreed(cleared && reach_all_, "flags are clear")) reach_all_ = false;
+  if (reach_all_)
+    meetings_.emplace(CardMeetings::Args{
+        .flags_by_rank = std::move(window.by_rank), .rank = host_->rank(), .abandonment = abandonment_});
+}
+
+void Windows::add(std::byte* segment, std::size_t bytes) {
+  const bool first = registered_with_.front() == nullptr;
+  registered_with_ = communicators_();
+  if (first) open_meetings();
+  windows_[segment] = open(segment, bytes);
 }
 
 void Windows::drop(std::byte* segment) noexcept {

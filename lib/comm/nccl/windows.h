@@ -6,11 +6,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "comm/nccl/communicator.h"
+#include "comm/nccl/meetings.h"
 #include "comm/process_group.h"
 #include "memory/caching_allocator.h"
 
@@ -22,18 +24,28 @@ namespace fp8lab::nccl {
 class Windows {
  public:
   using Communicators = std::array<Communicator*, 2>;
-  /// `communicators` gives the group's, made where they are not yet there: a collective. `host` meets its ranks.
-  Windows(ProcessGroup& host, std::function<Communicators()> communicators)
-      : host_(&host), communicators_(std::move(communicators)) {}
+  struct Args {
+    ProcessGroup& host;  ///< meets the group's ranks
+    int ordinal = 0;     ///< of this rank's card
+    std::shared_ptr<const Abandonment> abandonment;
+    std::function<Communicators()> communicators;  ///< the group's, made where they are not yet there: a collective
+  };
+  explicit Windows(Args args);
+  /// Waits for the card.
+  ~Windows();
+  Windows(const Windows&) = delete;
+  Windows& operator=(const Windows&) = delete;
 
-  /// ProcessGroup::gather_source(), of the card `ordinal`.
-  static std::unique_ptr<SegmentSource> source(std::shared_ptr<Windows> windows, int ordinal);
+  /// ProcessGroup::gather_source().
+  static std::unique_ptr<SegmentSource> source(std::shared_ptr<Windows> windows);
 
   /// Which window, and where in it: the same number on every rank that reserved the same; 0 outside of all.
   std::uint64_t place_of(const std::byte* at) const;
 
-  /// True if every rank reads all others' windows where it finds them: they have tried.
-  bool reach_all() const { return reach_all_; }
+  /// True if every rank reads all others' windows where it finds them, as they have tried, and cards can meet() there.
+  bool reach_all() const { return reach_all_ && meetings_.has_value(); }
+  /// CardMeetings.
+  void meet(cudaStream_t stream, bool aside) { meetings_->meet(stream, aside); }
   /// Where `rank` has what lies at `at` here, in a window.
   const std::byte* of_rank(int rank, const std::byte* at) const;
 
@@ -50,16 +62,24 @@ class Windows {
   /// True if each rank finds the others' marks where their windows seem to be.
   bool try_out(std::byte* segment, const Window& window) const;
   bool agreed(bool here, std::string_view on) const;
+  /// Memory of every rank becomes a window of the group.
+  Window open(std::byte* segment, std::size_t bytes);
+  void open_meetings();
   const std::pair<const std::byte* const, Window>* window_of(const std::byte* at) const;
   void add(std::byte* segment, std::size_t bytes);
   void drop(std::byte* segment) noexcept;
+  void await_card() const noexcept;
   /// Ends what is under way between the group's cards.
   void give_up() noexcept;
 
   ProcessGroup* host_;  ///< null once closed
+  int ordinal_;
+  std::shared_ptr<const Abandonment> abandonment_;
   std::function<Communicators()> communicators_;
   Communicators registered_with_{};  ///< null before there is a window
   std::map<const std::byte*, Window> windows_;
+  std::byte* flags_ = nullptr;  ///< of meetings
+  std::optional<CardMeetings> meetings_;
   bool reach_all_ = true;
   std::uint64_t seen_ = 0;
 };

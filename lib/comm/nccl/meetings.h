@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backend/cuda/handles.h"
+#include "backend/cuda/peer_kernels.h"
+
+namespace fp8lab::nccl {
+
+/// Says to what waits on a group's cards that nobody is to be waited for any more, whatever the host or another card does. Kernels
+/// read it: it must outlive what was launched.
+class Abandonment {
+ public:
+  Abandonment();
+  void set() noexcept;
+  const std::uint32_t* word() const { return reinterpret_cast<const std::uint32_t*>(word_.get()); }
+
+ private:
+  cuda::PinnedBytes word_;
+};
+
+/// Where a group's cards meet, each in the order of one of its streams: by flags that they write to each other, which takes a few
+/// microseconds where NCCL's smallest gather takes some 25.
+class CardMeetings {
+ public:
+  /// What it needs on every card: a row of flags for each of two streams.
+  static constexpr std::size_t kFlagsBytes = 2 * cuda::CardMeeting::kMostRanks * sizeof(std::uint32_t);
+  struct Args {
+    std::vector<std::byte*> flags_by_rank;  ///< kFlagsBytes on each rank's card, as this one reaches them; all zero
+    int rank = 0;
+    std::shared_ptr<const Abandonment> abandonment;
+  };
+  explicit CardMeetings(Args args) : args_(std::move(args)) {}
+
+  /// What is launched on `stream` after this comes after what every rank launched on its own before. Ranks meet in one order on
+  /// either stream; `aside` says which of the two this is.
+  void meet(cudaStream_t stream, bool aside);
+
+ private:
+  Args args_;
+  std::array<std::uint32_t, 2> held_{};  ///< meetings so far, by stream
+};
+
+}  // namespace fp8lab::nccl
