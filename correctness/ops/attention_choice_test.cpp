@@ -21,9 +21,9 @@ AttentionCall common_call() {
 }
 AttentionCall float8_call() {
   AttentionCall call = common_call();
-  call.operands = DType::kE4M3;
+  call.operands = call.o = DType::kE4M3;
   call.grad_o = DType::kE5M2;
-  call.casts = call.o_cast_known = true;
+  call.casts = call.result_cast_known = true;
   return call;
 }
 
@@ -45,7 +45,7 @@ TEST(AttentionChoice, WithoutCudnnTheMatrixUnitsAreOurOwn) {
 
 TEST(AttentionChoice, CudnnGivesFloat8OutputOnlyWhereItsScaleIsKnown) {
   AttentionCall call = float8_call();
-  call.o_cast_known = false;
+  call.result_cast_known = false;
   EXPECT_EQ(choose_forward(call), AttentionWay::kTensor);
   call = float8_call();
   call.out = DType::kF32;  // who asks for FP32 wants O before any cast
@@ -89,9 +89,24 @@ TEST(AttentionChoice, WhereBitsMayDifferCudnnGivesGradientsOfSixteenBits) {
   EXPECT_EQ(choose_backward(mixed), AttentionWay::kTensor);
   call.shape.seq = 128;
   EXPECT_EQ(choose_backward(call), AttentionWay::kTensor);
-  AttentionCall eight_bits = float8_call();
-  eight_bits.deterministic = false;
-  EXPECT_EQ(choose_backward(eight_bits), AttentionWay::kTensor);
+}
+
+TEST(AttentionChoice, CudnnGivesGradientsOfEightBitsWhereTheyWillBeRoundedAnyway) {
+  AttentionCall call = float8_call();
+  call.deterministic = false;
+  EXPECT_EQ(choose_backward(call), AttentionWay::kCudnnFloat8);
+  const auto way_with = [&](const auto& change) {
+    AttentionCall changed = call;
+    change(changed);
+    return choose_backward(changed);
+  };
+  EXPECT_EQ(way_with([](AttentionCall& c) { c.deterministic = true; }), AttentionWay::kTensor);
+  EXPECT_EQ(way_with([](AttentionCall& c) { c.result_cast_known = false; }), AttentionWay::kTensor);
+  EXPECT_EQ(way_with([](AttentionCall& c) { c.casts = false; }), AttentionWay::kTensor);
+  EXPECT_EQ(way_with([](AttentionCall& c) { c.o = DType::kBF16; }), AttentionWay::kTensor);
+  EXPECT_EQ(way_with([](AttentionCall& c) { c.grad_o = DType::kE4M3; }), AttentionWay::kTensor);
+  EXPECT_EQ(way_with([](AttentionCall& c) { c.out = DType::kF32; }), AttentionWay::kTensor);
+  EXPECT_EQ(way_with([](AttentionCall& c) { c.shape.head_dim = 64; }), AttentionWay::kTensor);
 }
 
 TEST(AttentionChoice, MatrixUnitsTakeTheirHeadDimensionsAndTypes) {

@@ -307,6 +307,8 @@ struct AttentionBackwardArgs {
   MatrixView grad_v;
   AttentionRole s;
   AttentionRole grad_p;
+  /// How the gradients are cast next, where that scale is known: they may come as what their eight bits say.
+  AttentionRole grad_cast;
 };
 
 /// loss = sum over all elements of x, in double, rounded once; order: core/sum_order.h.

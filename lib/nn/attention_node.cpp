@@ -1,5 +1,6 @@
 #include "nn/attention_node.h"
 
+#include <optional>
 #include <utility>
 
 #include "ops/attention.h"
@@ -54,6 +55,9 @@ std::vector<Tensor> QuantizedAttentionNode::backward(Tensor grad) {
   AttentionRole s;
   s.payload = core_.formats_->s.payload;
   s.scale = saved.tensor(4).data<float>();
+  const std::optional<QuantFormat>& cast = core_.formats_->grad_qkv;
+  AttentionRole grad_cast;
+  if (cast && cast->amax_source == AmaxSource::kHistory) grad_cast = scales.kernel_role(kGradQkv);
   {
     const AttentionCore::Split grads = core_.split(grad_qkv);  // claims on the packed gradient, which may go below
     attention_backward(device(), {.shape = shape_,
@@ -65,9 +69,10 @@ std::vector<Tensor> QuantizedAttentionNode::backward(Tensor grad) {
                                   .lse = saved.tensor(3),
                                   .s = s,
                                   .grad_p = scales.kernel_role(kGradP),
+                                  .grad_cast = grad_cast,
                                   .out = {grads.q, grads.k, grads.v}});
   }
-  if (core_.formats_->grad_qkv) {
+  if (cast) {
     const QuantizedTensor eight_bits = quantize(device(), grad_qkv, scales.quantizer(kGradQkv, {}, local));
     grad_qkv = {};
     grad_qkv = dequantize(device(), eight_bits.rowwise_operand(), dtype, runtime().in_flight(name()));

@@ -73,6 +73,11 @@ void check_role(std::string_view op, std::string_view name_of_it, const Attentio
                      name(role.payload), partner_name, name(partner.dtype)));
 }
 
+void check_coming_cast(std::string_view op, std::string_view what, const AttentionRole& role) {
+  if (role.scale != nullptr && !is_float8(role.payload))
+    fail(fmt::format("{}: {} will be cast to {}; it must be an FP8 type (e4m3, e5m2)", op, what, name(role.payload)));
+}
+
 void check_qkv(std::string_view op, const AttentionShape& shape, const OperandView& q, const OperandView& k,
                const OperandView& v) {
   check_shape(op, shape);
@@ -94,8 +99,7 @@ AttentionOutputs attention_forward(Device& device, const AttentionInputs& inputs
   const AttentionShape& shape = inputs.shape;
   check_qkv(kOp, shape, inputs.q, inputs.k, inputs.v);
   check_role(kOp, "s", inputs.s, "v", inputs.v.values);
-  if (inputs.o_cast.scale != nullptr && !is_float8(inputs.o_cast.payload))
-    fail(fmt::format("{}: O will be cast to {}; it must be an FP8 type (e4m3, e5m2)", kOp, name(inputs.o_cast.payload)));
+  check_coming_cast(kOp, "O", inputs.o_cast);
   if (!is_real(inputs.out_dtype))
     fail(fmt::format("{}: out_dtype is {}; it must be f32, f16 or bf16", kOp, name(inputs.out_dtype)));
 
@@ -123,6 +127,7 @@ void attention_backward(Device& device, const AttentionBackwardInputs& inputs) {
   check_operand(kOp, "grad_o", inputs.grad_o, shape, shape.heads);
   check_role(kOp, "s", inputs.s, "grad_o", inputs.grad_o.values);
   check_role(kOp, "grad_p", inputs.grad_p, "k", inputs.k.values);
+  check_coming_cast(kOp, "the gradient", inputs.grad_cast);
   check_dtype(kOp, {"lse", inputs.lse}, DType::kF32);
   if (!(inputs.lse.shape() == Shape{shape.batch * shape.heads, shape.seq}) || !inputs.lse.contiguous())
     fail(fmt::format("{}: lse is {}; it must be a contiguous [batch * heads, seq] = [{} * {}, {}]", kOp,
@@ -142,7 +147,8 @@ void attention_backward(Device& device, const AttentionBackwardInputs& inputs) {
                                                    .grad_k = inputs.out.k.view(),
                                                    .grad_v = inputs.out.v.view(),
                                                    .s = inputs.s,
-                                                   .grad_p = inputs.grad_p});
+                                                   .grad_p = inputs.grad_p,
+                                                   .grad_cast = inputs.grad_cast});
 }
 
 }  // namespace fp8lab

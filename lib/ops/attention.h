@@ -40,6 +40,8 @@ struct AttentionBackwardInputs {
   Tensor lse;
   AttentionRole s;
   AttentionRole grad_p;
+  /// How the gradients are cast next, all three under one scale, where it is known: they may then come as what their eight bits say.
+  AttentionRole grad_cast = {};
   /// Where the gradients go, each with its forward counterpart's shape; columns of one packed tensor will do.
   AttentionGradients out;
 };

@@ -38,7 +38,7 @@ AttentionCall describe(const AttentionForwardArgs& args, CudaContext& card) {
           .operands = args.q.values.dtype,
           .out = args.o.dtype,
           .casts = args.s.scale != nullptr,
-          .o_cast_known = args.o_cast.scale != nullptr,
+          .result_cast_known = args.o_cast.scale != nullptr,
           .aligned = aligned({&args.q.values, &args.k.values, &args.v.values, &args.o}),
           .deterministic = card.deterministic(),
           .hopper = facts.hopper,
@@ -49,9 +49,11 @@ AttentionCall describe(const AttentionBackwardArgs& args, CudaContext& card) {
   const Facts& facts = card.kept<Facts>();
   return {.shape = args.shape,
           .operands = args.q.values.dtype,
+          .o = args.o.values.dtype,
           .grad_o = args.grad_o.values.dtype,
           .out = args.grad_q.dtype,
-          .casts = args.s.scale != nullptr || args.grad_p.scale != nullptr,
+          .casts = args.s.scale != nullptr && args.grad_p.scale != nullptr,
+          .result_cast_known = args.grad_cast.scale != nullptr,
           .aligned = aligned({&args.q.values, &args.k.values, &args.v.values, &args.o.values, &args.grad_o.values, &args.grad_q,
                               &args.grad_k, &args.grad_v}),
           .deterministic = card.deterministic(),
@@ -87,7 +89,7 @@ bool run(AttentionWay way, const AttentionForwardArgs& args, CudaContext& card) 
 bool run(AttentionWay way, const AttentionBackwardArgs& args, CudaContext& card) {
   switch (way) {
     case AttentionWay::kCudnn: return attention_cudnn_backward(args, card);
-    case AttentionWay::kCudnnFloat8: return false;
+    case AttentionWay::kCudnnFloat8: return attention_cudnn_float8_backward(args, card);
     case AttentionWay::kTensor: attention_tensor_backward(args, card); return true;
     case AttentionWay::kGeneral: attention_general_backward(args, card); return true;
   }

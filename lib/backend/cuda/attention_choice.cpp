@@ -43,18 +43,22 @@ std::int64_t cudnn_backward_workspace(const AttentionShape& shape) {
 AttentionWay choose_forward(const AttentionCall& call) {
   if (suits_cudnn(call)) {
     if (sixteen_bits(call.operands) && call.out == call.operands && call.shape.head_dim <= 256) return AttentionWay::kCudnn;
-    if (call.operands == DType::kE4M3 && call.casts && call.o_cast_known && sixteen_bits(call.out) && call.shape.head_dim <= 128)
+    if (call.operands == DType::kE4M3 && call.casts && call.result_cast_known && sixteen_bits(call.out) && call.shape.head_dim <= 128)
       return AttentionWay::kCudnnFloat8;
   }
   return suits_tensor(call) ? AttentionWay::kTensor : AttentionWay::kGeneral;
 }
 
-// Not cuDNN's FP8 backward: on Hopper it hands dQ, dK and dV on in eight bits (16 come with Blackwell), which is one rounding more than the
-// recipes have.
+// On Hopper cuDNN's FP8 backward hands dQ, dK and dV on in eight bits (16 come with Blackwell), so it serves where they will be rounded to
+// eight anyway. It adds to dQ as blocks come.
 AttentionWay choose_backward(const AttentionCall& call) {
-  const bool one_type = call.grad_o == call.operands && call.out == call.operands;
-  if (!call.deterministic && suits_cudnn(call) && sixteen_bits(call.operands) && one_type && call.shape.head_dim <= 128)
-    return AttentionWay::kCudnn;
+  if (!call.deterministic && suits_cudnn(call)) {
+    const bool one_type = call.grad_o == call.operands && call.o == call.operands && call.out == call.operands;
+    if (sixteen_bits(call.operands) && one_type && call.shape.head_dim <= 128) return AttentionWay::kCudnn;
+    const bool eight_bits = call.operands == DType::kE4M3 && call.o == DType::kE4M3 && call.grad_o == DType::kE5M2;
+    if (eight_bits && call.casts && call.result_cast_known && sixteen_bits(call.out) && call.shape.head_dim == 128)
+      return AttentionWay::kCudnnFloat8;
+  }
   return suits_tensor(call) ? AttentionWay::kTensor : AttentionWay::kGeneral;
 }
 

@@ -19,10 +19,11 @@ std::string_view name(AttentionWay way);
 struct AttentionCall {
   AttentionShape shape;
   DType operands = DType::kBF16;  ///< of q, k and v
-  DType grad_o = DType::kBF16;    ///< backward's
+  DType o = DType::kBF16;         ///< backward's
+  DType grad_o = DType::kBF16;
   DType out = DType::kBF16;       ///< of o, or of the gradients
-  bool casts = false;             ///< P or dS is cast to FP8
-  bool o_cast_known = false;      ///< forward: the scale of O's cast is given
+  bool casts = false;              ///< P is cast to FP8, and in backward dS
+  bool result_cast_known = false;  ///< the scale is given by which O, or the gradients, will be cast
   bool aligned = false;           ///< rows and pointers of all operands and results start at multiples of 16 bytes
   bool deterministic = true;      ///< the same bits on every run
   bool hopper = false;            ///< the card has the matrix units that the own kernels are written for

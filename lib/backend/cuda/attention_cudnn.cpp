@@ -29,9 +29,11 @@ using Tensor = std::shared_ptr<Tensor_attributes>;
 // A graph's tensors, by what they are.
 enum Name : std::int64_t {
   kQ = 1, kK, kV, kO, kStats, kGradO, kGradQ, kGradK, kGradV,
-  kInverseQ, kInverseK, kInverseV, kInverseS, kScaleS, kScaleO, kAmaxS, kAmaxO
+  kInverseQ, kInverseK, kInverseV, kInverseO, kInverseGradO, kInverseS, kInverseGradP,
+  kScaleS, kScaleO, kScaleGradP, kScaleGradQ, kScaleGradK, kScaleGradV,
+  kAmaxS, kAmaxO, kAmaxGradP, kAmaxGradQ, kAmaxGradK, kAmaxGradV
 };
-enum class Direction : std::int64_t { kForward, kBackward, kFastBackward, kFloat8Forward };
+enum class Direction : std::int64_t { kForward, kBackward, kFastBackward, kFloat8Forward, kFloat8Backward };
 
 /// All that a plan depends on.
 using Key = std::array<std::int64_t, 16>;
@@ -74,7 +76,7 @@ class Cudnn {
   }
 
  private:
-  static constexpr std::size_t kScalars = 4;
+  static constexpr std::size_t kScalars = 8;
 
   bool finish(Plan& plan) {
     Graph& graph = *plan.graph;
@@ -137,6 +139,13 @@ void place_stats(const Tensor& stats, const AttentionShape& shape) {
       .set_dim({shape.batch, shape.heads, shape.seq, 1})
       .set_stride({shape.heads * shape.seq, shape.seq, 1, 1});
 }
+Tensor stats_of(Graph& graph, const AttentionShape& shape) {
+  return graph.tensor(Tensor_attributes()
+                          .set_uid(kStats)
+                          .set_data_type(DataType_t::FLOAT)
+                          .set_dim({shape.batch, shape.heads, shape.seq, 1})
+                          .set_stride({shape.heads * shape.seq, shape.seq, 1, 1}));
+}
 Tensor scalar(Graph& graph, Name name) {
   return graph.tensor(
       Tensor_attributes().set_uid(name).set_data_type(DataType_t::FLOAT).set_dim({1, 1, 1, 1}).set_stride({1, 1, 1, 1}));
@@ -159,6 +168,26 @@ void run(const Plan& plan, Cudnn& cudnn, Pointers& pointers, std::byte* workspac
   auto status = plan.graph->execute(cudnn.handle(), pointers, workspace);
   if (status.is_bad()) fail(fmt::format("cuDNN attention: {}", status.get_message()));
 }
+
+/// What cuDNN wrote in eight bits, row by row.
+struct Codes {
+  std::byte* at = nullptr;
+  DType dtype = DType::kE4M3;
+  float* scale_inv = nullptr;
+};
+OperandView operand_of(const Codes& codes, const MatrixView& result) {
+  OperandView operand;
+  operand.values = {.data = codes.at,
+                    .dtype = codes.dtype,
+                    .rows = result.rows,
+                    .cols = result.cols,
+                    .row_stride = result.cols,
+                    .col_stride = 1};
+  operand.scales = {.data = reinterpret_cast<std::byte*>(codes.scale_inv), .dtype = DType::kF32, .storage_elems = 1};
+  return operand;
+}
+
+std::size_t on_lines(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
 
@@ -204,15 +233,10 @@ bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& ca
                           args.grad_q.row_stride, args.grad_k.row_stride, args.grad_v.row_stride});
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
     graph.set_io_data_type(data_type(q.dtype));
-    const Tensor stats = graph.tensor(Tensor_attributes()
-                                          .set_uid(kStats)
-                                          .set_data_type(DataType_t::FLOAT)
-                                          .set_dim({shape.batch, shape.heads, shape.seq, 1})
-                                          .set_stride({shape.heads * shape.seq, shape.seq, 1, 1}));
     auto [grad_q, grad_k, grad_v] = graph.sdpa_backward(
         matrix(graph, kQ, shape, shape.heads, q), matrix(graph, kK, shape, shape.kv_heads, k),
         matrix(graph, kV, shape, shape.kv_heads, v), matrix(graph, kO, shape, shape.heads, o),
-        matrix(graph, kGradO, shape, shape.heads, grad_o), stats,
+        matrix(graph, kGradO, shape, shape.heads, grad_o), stats_of(graph, shape),
         frontend::graph::SDPA_backward_attributes()
             .set_causal_mask(shape.causal)
             .set_attn_scale(shape.softmax_scale)
@@ -259,13 +283,14 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
   if (plan.graph == nullptr) return false;
 
   // Scratch: the workspace, then the codes of O.
-  const std::size_t workspace = (plan.workspace + 255) / 256 * 256;
+  const std::size_t workspace = on_lines(plan.workspace);
   const std::int64_t rows = shape.seq * shape.batch;
   std::byte* const scratch = card.scratch(workspace + static_cast<std::size_t>(rows * o_stride));
   const RoleScalars role_s{.scale = args.s.scale, .amax = args.s.amax, .inverse = cudnn.scalar(0), .seen = cudnn.scalar(1)};
   const RoleScalars role_o{
       .scale = args.o_cast.scale, .amax = args.o_cast.amax, .inverse = cudnn.scalar(2), .seen = cudnn.scalar(3)};
-  invert_scales(role_s, role_o, card.stream());
+  const std::array roles = {role_s, role_o};
+  prepare_scales(roles, card.stream());
   Pointers pointers{{kQ, q.data},
                     {kK, k.data},
                     {kV, v.data},
@@ -280,16 +305,106 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
                     {kAmaxS, cudnn.scalar(1)},
                     {kAmaxO, cudnn.scalar(3)}};
   run(plan, cudnn, pointers, scratch);
-  raise_amaxes(role_s, role_o, card.stream());
-  OperandView codes;
-  codes.values = {.data = scratch + workspace,
-                  .dtype = DType::kE4M3,
-                  .rows = rows,
-                  .cols = o_stride,
-                  .row_stride = o_stride,
-                  .col_stride = 1};
-  codes.scales = {.data = reinterpret_cast<std::byte*>(role_o.inverse), .dtype = DType::kF32, .storage_elems = 1};
-  dequantize({.in = codes, .out = args.o}, card);
+  raise_amaxes(roles, card.stream());
+  const Codes codes{.at = scratch + workspace, .dtype = DType::kE4M3, .scale_inv = role_o.inverse};
+  dequantize({.in = operand_of(codes, args.o), .out = args.o}, card);
+  return true;
+}
+
+// cuDNN multiplies dS by softmax_scale before it casts it, the definition afterwards: its scale is that much smaller, so the codes are
+// the definition's up to a rounding of the product.
+bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaContext& card) {
+  const AttentionShape& shape = args.shape;
+  const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values, &o = args.o.values, &grad_o = args.grad_o.values;
+  for (const MatrixView* view : {&q, &k, &v, &o})
+    if (!aligned(*view) || view->dtype != DType::kE4M3) return false;
+  const auto casts_to = [](const AttentionRole& role, DType payload) { return role.scale != nullptr && role.payload == payload; };
+  if (!aligned(grad_o) || grad_o.dtype != DType::kE5M2 || !eligible(shape, args.lse) || shape.head_dim != 128 ||
+      !(shape.softmax_scale > 0.0f) || !casts_to(args.s, DType::kE4M3) || !casts_to(args.grad_p, DType::kE5M2) ||
+      !casts_to(args.grad_cast, DType::kE5M2))
+    return false;
+
+  auto& cudnn = card.kept<Cudnn>();
+  const Key key = key_of(Direction::kFloat8Backward, shape, q.dtype,
+                         {q.row_stride, k.row_stride, v.row_stride, o.row_stride, grad_o.row_stride});
+  const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
+    graph.set_io_data_type(DataType_t::FP8_E4M3);
+    auto [grad_q, grad_k, grad_v, amax_q, amax_k, amax_v, amax_p] = graph.sdpa_fp8_backward(
+        matrix(graph, kQ, shape, shape.heads, q), matrix(graph, kK, shape, shape.kv_heads, k),
+        matrix(graph, kV, shape, shape.kv_heads, v), matrix(graph, kO, shape, shape.heads, o),
+        matrix(graph, kGradO, shape, shape.heads, grad_o), stats_of(graph, shape), scalar(graph, kInverseQ),
+        scalar(graph, kInverseK), scalar(graph, kInverseV), scalar(graph, kInverseO), scalar(graph, kInverseGradO),
+        scalar(graph, kInverseS), scalar(graph, kInverseGradP), scalar(graph, kScaleS), scalar(graph, kScaleGradQ),
+        scalar(graph, kScaleGradK), scalar(graph, kScaleGradV), scalar(graph, kScaleGradP),
+        frontend::graph::SDPA_fp8_backward_attributes()
+            .set_causal_mask(shape.causal)
+            .set_attn_scale(shape.softmax_scale));
+    place(grad_q, kGradQ, shape, shape.heads, DType::kE5M2, args.grad_q.cols);
+    place(grad_k, kGradK, shape, shape.kv_heads, DType::kE5M2, args.grad_k.cols);
+    place(grad_v, kGradV, shape, shape.kv_heads, DType::kE5M2, args.grad_v.cols);
+    place_scalar(amax_q, kAmaxGradQ);
+    place_scalar(amax_k, kAmaxGradK);
+    place_scalar(amax_v, kAmaxGradV);
+    place_scalar(amax_p, kAmaxGradP);
+  });
+  if (plan.graph == nullptr) return false;
+
+  // Scratch: the workspace, then the codes of each gradient.
+  const std::array results = {&args.grad_q, &args.grad_k, &args.grad_v};
+  std::size_t bytes = on_lines(plan.workspace);
+  std::array<std::size_t, 3> places{};
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    places[i] = bytes;
+    bytes += on_lines(static_cast<std::size_t>(results[i]->numel()));
+  }
+  std::byte* const scratch = card.scratch(bytes);
+  const RoleScalars role_s{.scale = args.s.scale, .inverse = cudnn.scalar(0)};
+  const RoleScalars role_p{.scale = args.grad_p.scale,
+                           .amax = args.grad_p.amax,
+                           .inverse = cudnn.scalar(1),
+                           .applied = cudnn.scalar(2),
+                           .seen = cudnn.scalar(3),
+                           .factor = shape.softmax_scale};
+  const auto role_of_gradient = [&](std::size_t seen) {
+    return RoleScalars{.scale = args.grad_cast.scale,
+                       .amax = args.grad_cast.amax,
+                       .inverse = cudnn.scalar(4),
+                       .seen = cudnn.scalar(seen)};
+  };
+  const std::array roles = {role_s, role_p, role_of_gradient(5), role_of_gradient(6), role_of_gradient(7)};
+  prepare_scales(roles, card.stream());
+  auto* const gradient_scale = const_cast<float*>(args.grad_cast.scale);
+  Pointers pointers{{kQ, q.data},
+                    {kK, k.data},
+                    {kV, v.data},
+                    {kO, o.data},
+                    {kGradO, grad_o.data},
+                    {kStats, args.lse.data},
+                    {kGradQ, scratch + places[0]},
+                    {kGradK, scratch + places[1]},
+                    {kGradV, scratch + places[2]},
+                    {kInverseQ, args.q.scales.data},
+                    {kInverseK, args.k.scales.data},
+                    {kInverseV, args.v.scales.data},
+                    {kInverseO, args.o.scales.data},
+                    {kInverseGradO, args.grad_o.scales.data},
+                    {kInverseS, role_s.inverse},
+                    {kInverseGradP, role_p.inverse},
+                    {kScaleS, const_cast<float*>(args.s.scale)},
+                    {kScaleGradP, role_p.applied},
+                    {kScaleGradQ, gradient_scale},
+                    {kScaleGradK, gradient_scale},
+                    {kScaleGradV, gradient_scale},
+                    {kAmaxGradP, cudnn.scalar(3)},
+                    {kAmaxGradQ, cudnn.scalar(5)},
+                    {kAmaxGradK, cudnn.scalar(6)},
+                    {kAmaxGradV, cudnn.scalar(7)}};
+  run(plan, cudnn, pointers, scratch);
+  raise_amaxes(roles, card.stream());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Codes codes{.at = scratch + places[i], .dtype = DType::kE5M2, .scale_inv = cudnn.scalar(4)};
+    dequantize({.in = operand_of(codes, *results[i]), .out = *results[i]}, card);
+  }
   return true;
 }
 

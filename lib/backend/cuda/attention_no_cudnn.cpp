@@ -11,5 +11,6 @@ const std::string& cudnn_unavailable_reason() {
 bool attention_cudnn_forward(const AttentionForwardArgs&, CudaContext&) { return false; }
 bool attention_cudnn_backward(const AttentionBackwardArgs&, CudaContext&) { return false; }
 bool attention_cudnn_float8_forward(const AttentionForwardArgs&, CudaContext&) { return false; }
+bool attention_cudnn_float8_backward(const AttentionBackwardArgs&, CudaContext&) { return false; }
 
 }  // namespace fp8lab::cuda
