@@ -4,121 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
 #include <string>
 
-#include "backend/cuda/attention.h"
+#include "cuda/attention_on_card.h"
 #include "cuda/attention_rows.h"
-#include "ops/attention_fixture.h"
 #include "reference/compare.h"
 
 namespace fp8lab::attention_test {
 namespace {
-
-using cuda::CudaContext;
-
-/// A way to compute each direction; false where it does not take the call.
-using Forward = bool (*)(const AttentionForwardArgs&, CudaContext&);
-using Backward = bool (*)(const AttentionBackwardArgs&, CudaContext&);
-
-bool general_forward(const AttentionForwardArgs& args, CudaContext& card) {
-  cuda::attention_general_forward(args, card);
-  return true;
-}
-bool general_backward(const AttentionBackwardArgs& args, CudaContext& card) {
-  cuda::attention_general_backward(args, card);
-  return true;
-}
-
-bool tensor_forward(const AttentionForwardArgs& args, CudaContext& card) {
-  cuda::attention_tensor_forward(args, card);
-  return true;
-}
-bool tensor_backward(const AttentionBackwardArgs& args, CudaContext& card) {
-  cuda::attention_tensor_backward(args, card);
-  return true;
-}
-
-class AttentionOnCardTest : public ::testing::Test {
- protected:
-  std::unique_ptr<Device> owned_device_ = open_device("cuda", {.memory = {.capacity_bytes = 0, .poison = true}});
-  Device& device_ = *owned_device_;
-  CudaContext& card_ = cuda::cuda_context(device_.context());
-
-  AttentionOutputs make_outputs(const AttentionShape& shape, DType dtype) {
-    return {make_tensor(device_, tokens(shape), query_cols(shape), dtype),
-            make_tensor(device_, shape.batch * shape.heads, shape.seq, DType::kF32)};
-  }
-  bool forward(Forward way, const AttentionShape& shape, const Qkv& qkv, const AttentionOutputs& out, const AttentionRole& s = {},
-               const AttentionRole& o_cast = {}) {
-    return way({.shape = shape,
-                .q = qkv.q.view(),
-                .k = qkv.k.view(),
-                .v = qkv.v.view(),
-                .o = out.o.view(),
-                .lse = out.lse.view(),
-                .s = s,
-                .o_cast = o_cast},
-               card_);
-  }
-  struct Gradients {
-    std::vector<float> q, k, v;
-  };
-  Gradients backward(Backward way, const AttentionShape& shape, const BackwardOperands& operands, DType dtype) {
-    const std::int64_t q = query_cols(shape), kv = key_cols(shape);
-    const Tensor packed = make_tensor(device_, tokens(shape), q + 2 * kv, dtype);
-    const AttentionGradients out{packed.columns(0, q), packed.columns(q, kv), packed.columns(q + kv, kv)};
-    EXPECT_TRUE(way({.shape = shape,
-                     .q = operands.qkv.q.view(),
-                     .k = operands.qkv.k.view(),
-                     .v = operands.qkv.v.view(),
-                     .o = operands.o.view(),
-                     .grad_o = operands.grad_o.view(),
-                     .lse = operands.lse.view(),
-                     .grad_q = out.q.view(),
-                     .grad_k = out.k.view(),
-                     .grad_v = out.v.view(),
-                     .s = operands.s,
-                     .grad_p = operands.grad_p},
-                    card_));
-    return {device_.read(out.q), device_.read(out.k), device_.read(out.v)};
-  }
-  Operand gaussian_operand(const AttentionShape& shape, std::int64_t cols, DType dtype, std::uint64_t stream) {
-    return make_operand(device_, cols, dtype, gaussian(tokens(shape) * cols, stream));
-  }
-  Operand float8_operand(const AttentionShape& shape, std::int64_t cols, DType dtype, std::uint64_t stream) {
-    // Gaussian values stay below 5.8.
-    return make_quantized(device_, cols, dtype, gaussian(tokens(shape) * cols, stream), dtype == DType::kE4M3 ? 64.0f : 8192.0f);
-  }
-};
-
-/// |difference| over |expected|, as lengths of the whole vectors; NaN where either has one.
-double distance(const std::vector<float>& actual, const std::vector<float>& expected) {
-  double error = 0, size = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double difference = static_cast<double>(actual[i]) - static_cast<double>(expected[i]);
-    error += difference * difference;
-    size += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
-  }
-  return std::sqrt(error / size);
-}
-
-/// Elements outside of |actual - expected| <= relative * |expected| + weight * spread.
-std::size_t outside(const std::vector<float>& actual, const std::vector<float>& expected, const std::vector<float>& spread,
-                    double relative, double weight) {
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double bound = relative * std::fabs(static_cast<double>(expected[i])) + weight * static_cast<double>(spread[i]);
-    count += !(std::fabs(static_cast<double>(actual[i]) - static_cast<double>(expected[i])) <= bound);
-  }
-  return count;
-}
-
-Operand magnitudes(Device& device, const Operand& operand, std::int64_t cols) {
-  std::vector<float> values = device.read(operand.values);
-  for (float& value : values) value = std::fabs(value);
-  return make_operand(device, cols, operand.values.dtype(), values);
-}
 
 std::vector<AttentionShape> large_shapes() {
   return {make_shape({.seq = 1024, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 128}),
@@ -126,9 +19,6 @@ std::vector<AttentionShape> large_shapes() {
           make_shape({.seq = 1111, .batch = 2, .heads = 2, .kv_heads = 1, .head_dim = 128, .causal = false}),
           make_shape({.seq = 4096, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 64})};
 }
-
-/// Products of 16-bit elements are exact in FP32 and summed there: 130 roundings of 2^-24 at most, of sums of magnitudes below 16.
-constexpr double kLseError = 130 * 16 * 0x1p-24;
 
 class SixteenBitsTest : public AttentionOnCardTest, public ::testing::WithParamInterface<AttentionShape> {
  protected:
@@ -215,8 +105,7 @@ TEST_P(Float8Test, MatrixUnitsCastAsTheGeneralKernels) {
   AttentionShape shape = GetParam();
   for (const float dropout : {0.0f, 0.2f}) {
     shape.dropout = dropout;
-    const Qkv qkv{float8_operand(shape, query_cols(shape), DType::kE4M3, 1), float8_operand(shape, key_cols(shape), DType::kE4M3, 2),
-                  float8_operand(shape, key_cols(shape), DType::kE4M3, 3)};
+    const Qkv qkv = float8_qkv(shape);
     const Operand grad_o = float8_operand(shape, query_cols(shape), DType::kE5M2, 4);
     const Tensor scale_s = make_scalar(device_, 440.0f), scale_p = make_scalar(device_, 65536.0f);
     const auto role = [&](DType payload, const Tensor& scale, const Tensor& amax) {
@@ -312,42 +201,6 @@ TEST_F(AttentionOnCardTest, MatrixUnitsBackwardTakesOnePosition) {
   EXPECT_EQ(actual.v, device_.read(grad_o.values));
   for (const std::vector<float>& grad : {actual.q, actual.k})
     for (const float x : grad) EXPECT_LE(std::fabs(x), 0x1p-10f);
-}
-
-// cuDNN casts P relative to the running maximum of its row and not to lse: other ties, the same relative error. Against attention of
-// the same codes without a cast of P each leaves 2^-4 / sqrt(3) at most, as does O's own cast; amax as the definition has it.
-TEST_F(AttentionOnCardTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
-  if (!cuda::cudnn_unavailable_reason().empty()) {
-    EXPECT_FALSE(cuda::attention_cudnn_float8_forward({}, card_));
-    return;
-  }
-  for (const ShapeOptions& options :
-       {ShapeOptions{.seq = 1024, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 128},
-        {.seq = 1024, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128, .causal = false},
-        {.seq = 2048, .batch = 1, .heads = 4, .kv_heads = 1, .head_dim = 64}}) {
-    const AttentionShape shape = make_shape(options);
-    const Qkv qkv{float8_operand(shape, query_cols(shape), DType::kE4M3, 1), float8_operand(shape, key_cols(shape), DType::kE4M3, 2),
-                  float8_operand(shape, key_cols(shape), DType::kE4M3, 3)};
-    const AttentionOutputs expected = make_outputs(shape, DType::kF32), actual = make_outputs(shape, DType::kBF16);
-    ASSERT_TRUE(forward(general_forward, shape, qkv, expected));
-    const Tensor scale_s = make_scalar(device_, 448.0f), amax_s = make_scalar(device_, 0.0f), largest_p = make_scalar(device_, 0.0f);
-    ASSERT_TRUE(forward(general_forward, shape, qkv, make_outputs(shape, DType::kBF16),
-                        {.payload = DType::kE4M3, .scale = scale_s.data<float>(), .amax = largest_p.data<float>()}));
-    const Tensor scale_o = make_scalar(device_, 100.0f), amax_o = make_scalar(device_, 0.0f);
-    ASSERT_TRUE(forward(cuda::attention_cudnn_float8_forward, shape, qkv, actual,
-                        {.payload = DType::kE4M3, .scale = scale_s.data<float>(), .amax = amax_s.data<float>()},
-                        {.payload = DType::kE4M3, .scale = scale_o.data<float>(), .amax = amax_o.data<float>()}));
-    const std::vector<float> o = device_.read(expected.o), codes = device_.read(actual.o);
-    EXPECT_LT(distance(codes, o), 2 * 0x1p-4 / 1.7);
-    float largest = 0;
-    for (const float x : o) largest = std::max(largest, std::fabs(x));
-    EXPECT_NEAR(device_.read(amax_o)[0], largest, 0x1p-4f * largest);
-    // Relative to a row's maximum P reaches 1; relative to its lse, what the definition says.
-    EXPECT_GE(device_.read(amax_s)[0], (1 - 0x1p-4f) * device_.read(largest_p)[0]);
-    EXPECT_LE(device_.read(amax_s)[0], 1 + 0x1p-4f);
-    const std::vector<float> lse = device_.read(expected.lse), ones(lse.size(), 1.0f);
-    EXPECT_EQ(outside(device_.read(actual.lse), lse, ones, 0x1p-23, 16 * 4 * 0x1p-13), 0u);
-  }
 }
 
 /// What an FP32 sum dP leaves in dQ: 130 roundings of 2^-24 of magnitudes that add up to 128 at most, times K and softmax_scale.

@@ -189,6 +189,7 @@ struct BackwardOperands {
   Tensor lse;
   AttentionRole s;
   AttentionRole grad_p;
+  AttentionRole grad_cast = {};
 };
 
 /// Gradients as columns of one packed tensor.
@@ -206,6 +207,7 @@ inline AttentionGradients run_backward(Device& device, const AttentionShape& sha
                               .lse = operands.lse,
                               .s = operands.s,
                               .grad_p = operands.grad_p,
+                              .grad_cast = operands.grad_cast,
                               .out = out});
   return out;
 }

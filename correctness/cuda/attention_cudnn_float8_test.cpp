@@ -1,0 +1,164 @@
+// cuDNN's FP8 attention, which casts where this project's definition does not: held against attention of the same codes without those
+// casts, within what they may cost.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cuda/attention_on_card.h"
+
+namespace fp8lab::attention_test {
+namespace {
+
+AttentionRole role(DType payload, const Tensor& scale, const Tensor& amax) {
+  return {.payload = payload, .scale = scale.data<float>(), .amax = amax.data<float>()};
+}
+
+float amax_of(std::initializer_list<const std::vector<float>*> tensors) {
+  float largest = 0;
+  for (const std::vector<float>* values : tensors)
+    for (const float x : *values) largest = std::max(largest, std::fabs(x));
+  return largest;
+}
+
+// cuDNN casts P relative to the running maximum of its row and not to lse: other ties, the same relative error. Against attention of
+// the same codes without a cast of P each leaves 2^-4 / sqrt(3) at most, as does O's own cast; amax as the definition has it.
+TEST_F(AttentionOnCardTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
+  if (!cuda::cudnn_unavailable_reason().empty()) {
+    EXPECT_FALSE(cuda::attention_cudnn_float8_forward({}, card_));
+    return;
+  }
+  for (const ShapeOptions& options :
+       {ShapeOptions{.seq = 1024, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 128},
+        {.seq = 1024, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128, .causal = false},
+        {.seq = 2048, .batch = 1, .heads = 4, .kv_heads = 1, .head_dim = 64}}) {
+    const AttentionShape shape = make_shape(options);
+    const Qkv qkv = float8_qkv(shape);
+    const AttentionOutputs expected = make_outputs(shape, DType::kF32), actual = make_outputs(shape, DType::kBF16);
+    ASSERT_TRUE(forward(general_forward, shape, qkv, expected));
+    const Tensor scale_s = make_scalar(device_, 448.0f), amax_s = make_scalar(device_, 0.0f), largest_p = make_scalar(device_, 0.0f);
+    ASSERT_TRUE(forward(general_forward, shape, qkv, make_outputs(shape, DType::kBF16),
+                        role(DType::kE4M3, scale_s, largest_p)));
+    const Tensor scale_o = make_scalar(device_, 100.0f), amax_o = make_scalar(device_, 0.0f);
+    ASSERT_TRUE(forward(cuda::attention_cudnn_float8_forward, shape, qkv, actual,
+                        role(DType::kE4M3, scale_s, amax_s),
+                        role(DType::kE4M3, scale_o, amax_o)));
+    const std::vector<float> o = device_.read(expected.o), codes = device_.read(actual.o);
+    EXPECT_LT(distance(codes, o), 2 * 0x1p-4 / 1.7);
+    EXPECT_NEAR(device_.read(amax_o)[0], amax_of({&o}), 0x1p-4f * amax_of({&o}));
+    // Relative to a row's maximum P reaches 1; relative to its lse, what the definition says.
+    EXPECT_GE(device_.read(amax_s)[0], (1 - 0x1p-4f) * device_.read(largest_p)[0]);
+    EXPECT_LE(device_.read(amax_s)[0], 1 + 0x1p-4f);
+    const std::vector<float> lse = device_.read(expected.lse), ones(lse.size(), 1.0f);
+    EXPECT_EQ(outside(device_.read(actual.lse), lse, ones, 0x1p-23, 16 * 4 * 0x1p-13), 0u);
+  }
+}
+
+/// A step of head_dim 128 whose gradients cuDNN computes from codes, and what they are cast with: scales by which nothing saturates.
+class CudnnFloat8BackwardTest : public AttentionOnCardTest {
+ protected:
+  struct Step {
+    Qkv qkv;
+    Operand o;
+    Operand grad_o;
+    Tensor lse;
+  };
+  Step make_step(const AttentionShape& shape) {
+    const Qkv qkv = float8_qkv(shape);
+    const AttentionOutputs out = make_outputs(shape, DType::kF32);
+    EXPECT_TRUE(forward(general_forward, shape, qkv, out));
+    return {qkv, make_quantized(device_, query_cols(shape), DType::kE4M3, device_.read(out.o), 64.0f),
+            float8_operand(shape, query_cols(shape), DType::kE5M2, 4), out.lse};
+  }
+
+  Tensor scale_s_ = make_scalar(device_, 448.0f);
+  Tensor scale_p_ = make_scalar(device_, 2048.0f);
+  Tensor scale_grad_ = make_scalar(device_, 2048.0f);
+};
+
+// Against the gradients of the same codes without a cast of P, dS or the results: P's cast leaves 2^-4 / sqrt(3) of dV at most, dS's
+// 2^-3 / sqrt(3) of dQ and dK, the results' own 2^-3 / sqrt(3) of each. cuDNN casts dS times softmax_scale, which is taken out of scale
+// and amax again.
+TEST_F(CudnnFloat8BackwardTest, IsWithinItsCastsOrRefuses) {
+  if (!cuda::cudnn_unavailable_reason().empty()) {
+    EXPECT_FALSE(cuda::attention_cudnn_float8_backward({}, card_));
+    return;
+  }
+  for (const ShapeOptions& options :
+       {ShapeOptions{.seq = 1024, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 128},
+        {.seq = 1024, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128, .causal = false},
+        {.seq = 1111, .batch = 2, .heads = 8, .kv_heads = 1, .head_dim = 128}}) {
+    const AttentionShape shape = make_shape(options);
+    SCOPED_TRACE(describe(shape, DType::kE4M3));
+    const Step step = make_step(shape);
+    const Gradients expected = backward(general_backward, shape, {step.qkv, step.o, step.grad_o, step.lse, {}, {}}, DType::kF32);
+    const Tensor amax_s = make_scalar(device_, 0.0f), largest = make_scalar(device_, 0.0f);
+    backward(general_backward, shape,
+             {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax_s), role(DType::kE5M2, scale_p_, largest)},
+             DType::kF32);
+
+    const Tensor amax_p = make_scalar(device_, 0.0f), amax_grad = make_scalar(device_, 0.0f);
+    const Gradients actual = backward(cuda::attention_cudnn_float8_backward, shape,
+                                      {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax_s),
+                                       role(DType::kE5M2, scale_p_, amax_p), role(DType::kE5M2, scale_grad_, amax_grad)},
+                                      DType::kBF16);
+    EXPECT_LT(distance(actual.v, expected.v), (0x1p-4 + 0x1p-3) / 1.7);
+    EXPECT_LT(distance(actual.q, expected.q), 2 * 0x1p-3 / 1.7);
+    EXPECT_LT(distance(actual.k, expected.k), 2 * 0x1p-3 / 1.7);
+    EXPECT_NEAR(device_.read(amax_p)[0], device_.read(largest)[0], 0x1p-4f * device_.read(largest)[0]);
+    const float largest_gradient = amax_of({&expected.q, &expected.k, &expected.v});
+    EXPECT_NEAR(device_.read(amax_grad)[0], largest_gradient, 0x1p-3f * largest_gradient);
+
+    // What comes is what eight bits say, so the cast that follows changes nothing.
+    for (const std::vector<float>* gradient : {&actual.q, &actual.k, &actual.v}) {
+      std::vector<float> scaled = *gradient;
+      for (float& x : scaled) x *= 2048.0f;
+      EXPECT_EQ(device_.read(make_operand(device_, 128, DType::kE5M2, scaled).values), scaled);
+    }
+  }
+}
+
+// Amaxes are raised, never lowered, and a NaN stays.
+TEST_F(CudnnFloat8BackwardTest, RaisesItsAmaxes) {
+  if (!cuda::cudnn_unavailable_reason().empty()) GTEST_SKIP() << cuda::cudnn_unavailable_reason();
+  const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128});
+  const Step step = make_step(shape);
+  const Tensor amax_s = make_scalar(device_, 0.0f), high = make_scalar(device_, 1e6f),
+               poisoned = make_scalar(device_, std::numeric_limits<float>::quiet_NaN());
+  backward(cuda::attention_cudnn_float8_backward, shape,
+           {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax_s), role(DType::kE5M2, scale_p_, high),
+            role(DType::kE5M2, scale_grad_, poisoned)},
+           DType::kBF16);
+  EXPECT_EQ(device_.read(high)[0], 1e6f);
+  EXPECT_TRUE(std::isnan(device_.read(poisoned)[0]));
+}
+
+// Through the operation: where bits may differ and the gradients' cast is known, and only there.
+TEST_F(CudnnFloat8BackwardTest, IsTakenWhereTheGradientsAreCastNext) {
+  if (!cuda::cudnn_unavailable_reason().empty()) GTEST_SKIP() << cuda::cudnn_unavailable_reason();
+  const AttentionShape shape = make_shape({.seq = 600, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
+  const Step step = make_step(shape);
+  const Tensor amax = make_scalar(device_, 0.0f);
+  const auto way_of = [&](bool deterministic, const AttentionRole& grad_cast) {
+    card_.set_deterministic(deterministic);
+    const std::size_t before = device_.notes().size();
+    run_backward(device_, shape,
+                 {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax), role(DType::kE5M2, scale_p_, amax),
+                  grad_cast},
+                 DType::kBF16);
+    const std::vector<std::string> notes = device_.notes();
+    return notes.size() > before ? notes.back() : std::string("as before");
+  };
+  const AttentionRole cast = role(DType::kE5M2, scale_grad_, amax);
+  EXPECT_EQ(way_of(true, cast), "attention backward: own matrix-unit kernel");
+  EXPECT_EQ(way_of(false, {}), "as before");
+  EXPECT_EQ(way_of(false, cast), "attention backward: cuDNN in FP8");
+}
+
+}  // namespace
+}  // namespace fp8lab::attention_test

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "backend/cuda/attention.h"
+#include "ops/attention_fixture.h"
+
+/// The ways of attention on a card, each called by itself, and how far two results are apart.
+namespace fp8lab::attention_test {
+
+using cuda::CudaContext;
+
+/// A way to compute each direction; false where it does not take the call.
+using Forward = bool (*)(const AttentionForwardArgs&, CudaContext&);
+using Backward = bool (*)(const AttentionBackwardArgs&, CudaContext&);
+
+inline bool general_forward(const AttentionForwardArgs& args, CudaContext& card) {
+  cuda::attention_general_forward(args, card);
+  return true;
+}
+inline bool general_backward(const AttentionBackwardArgs& args, CudaContext& card) {
+  cuda::attention_general_backward(args, card);
+  return true;
+}
+
+inline bool tensor_forward(const AttentionForwardArgs& args, CudaContext& card) {
+  cuda::attention_tensor_forward(args, card);
+  return true;
+}
+inline bool tensor_backward(const AttentionBackwardArgs& args, CudaContext& card) {
+  cuda::attention_tensor_backward(args, card);
+  return true;
+}
+
+class AttentionOnCardTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Device> owned_device_ = open_device("cuda", {.memory = {.capacity_bytes = 0, .poison = true}});
+  Device& device_ = *owned_device_;
+  CudaContext& card_ = cuda::cuda_context(device_.context());
+
+  AttentionOutputs make_outputs(const AttentionShape& shape, DType dtype) {
+    return {make_tensor(device_, tokens(shape), query_cols(shape), dtype),
+            make_tensor(device_, shape.batch * shape.heads, shape.seq, DType::kF32)};
+  }
+  bool forward(Forward way, const AttentionShape& shape, const Qkv& qkv, const AttentionOutputs& out, const AttentionRole& s = {},
+               const AttentionRole& o_cast = {}) {
+    return way({.shape = shape,
+                .q = qkv.q.view(),
+                .k = qkv.k.view(),
+                .v = qkv.v.view(),
+                .o = out.o.view(),
+                .lse = out.lse.view(),
+                .s = s,
+                .o_cast = o_cast},
+               card_);
+  }
+  struct Gradients {
+    std::vector<float> q, k, v;
+  };
+  Gradients backward(Backward way, const AttentionShape& shape, const BackwardOperands& operands, DType dtype) {
+    const std::int64_t q = query_cols(shape), kv = key_cols(shape);
+    const Tensor packed = make_tensor(device_, tokens(shape), q + 2 * kv, dtype);
+    const AttentionGradients out{packed.columns(0, q), packed.columns(q, kv), packed.columns(q + kv, kv)};
+    EXPECT_TRUE(way({.shape = shape,
+                     .q = operands.qkv.q.view(),
+                     .k = operands.qkv.k.view(),
+                     .v = operands.qkv.v.view(),
+                     .o = operands.o.view(),
+                     .grad_o = operands.grad_o.view(),
+                     .lse = operands.lse.view(),
+                     .grad_q = out.q.view(),
+                     .grad_k = out.k.view(),
+                     .grad_v = out.v.view(),
+                     .s = operands.s,
+                     .grad_p = operands.grad_p,
+                     .grad_cast = operands.grad_cast},
+                    card_));
+    return {device_.read(out.q), device_.read(out.k), device_.read(out.v)};
+  }
+  Operand gaussian_operand(const AttentionShape& shape, std::int64_t cols, DType dtype, std::uint64_t stream) {
+    return make_operand(device_, cols, dtype, gaussian(tokens(shape) * cols, stream));
+  }
+  Operand float8_operand(const AttentionShape& shape, std::int64_t cols, DType dtype, std::uint64_t stream) {
+    // Gaussian values stay below 5.8.
+    return make_quantized(device_, cols, dtype, gaussian(tokens(shape) * cols, stream), dtype == DType::kE4M3 ? 64.0f : 8192.0f);
+  }
+  Qkv float8_qkv(const AttentionShape& shape) {
+    return {float8_operand(shape, query_cols(shape), DType::kE4M3, 1), float8_operand(shape, key_cols(shape), DType::kE4M3, 2),
+            float8_operand(shape, key_cols(shape), DType::kE4M3, 3)};
+  }
+};
+
+/// |difference| over |expected|, as lengths of the whole vectors; NaN where either has one.
+inline double distance(const std::vector<float>& actual, const std::vector<float>& expected) {
+  double error = 0, size = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double difference = static_cast<double>(actual[i]) - static_cast<double>(expected[i]);
+    error += difference * difference;
+    size += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
+  }
+  return std::sqrt(error / size);
+}
+
+/// Elements outside of |actual - expected| <= relative * |expected| + weight * spread.
+inline std::size_t outside(const std::vector<float>& actual, const std::vector<float>& expected, const std::vector<float>& spread,
+                    double relative, double weight) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double bound = relative * std::fabs(static_cast<double>(expected[i])) + weight * static_cast<double>(spread[i]);
+    count += !(std::fabs(static_cast<double>(actual[i]) - static_cast<double>(expected[i])) <= bound);
+  }
+  return count;
+}
+
+inline Operand magnitudes(Device& device, const Operand& operand, std::int64_t cols) {
+  std::vector<float> values = device.read(operand.values);
+  for (float& value : values) value = std::fabs(value);
+  return make_operand(device, cols, operand.values.dtype(), values);
+}
+
+/// Products of 16-bit elements are exact in FP32 and summed there: 130 roundings of 2^-24 at most, of sums of magnitudes below 16.
+inline constexpr double kLseError = 130 * 16 * 0x1p-24;
+
+}  // namespace fp8lab::attention_test
