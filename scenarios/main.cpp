@@ -2,6 +2,7 @@
 #include "harness/cli/program.h"
 #include "harness/measure.h"
 #include "harness/predict.h"
+#include "harness/shared_arms.h"
 
 int main(int argc, char** argv) {
   return fp8lab::run_program(argc, argv,
@@ -11,5 +12,6 @@ int main(int argc, char** argv) {
                               .vocabulary = fp8lab::bundled_vocabulary,
                               .measure = fp8lab::measure_arm,
                               .measure_over = fp8lab::measure_arm_over,
-                              .predict = fp8lab::predict});
+                              .predict = fp8lab::predict,
+                              .task = fp8lab::task_of});
 }

@@ -1,6 +1,7 @@
 #include "harness/cli/program.h"
 #include "harness/measure.h"
 #include "harness/predict.h"
+#include "harness/shared_arms.h"
 
 namespace {
 
@@ -18,5 +19,6 @@ int main(int argc, char** argv) {
                               .reports_directory = "",
                               .vocabulary = fp8lab::bundled_vocabulary,
                               .measure = measure_unfixed,
-                              .predict = fp8lab::predict});
+                              .predict = fp8lab::predict,
+                              .task = fp8lab::task_of});
 }

@@ -104,6 +104,7 @@ struct ArmResult {
   std::string signal;         ///< "SIGSEGV" when a signal ended the arm's process
   std::string output_tail;    ///< the end of what the process printed, for every status but ok
   double seconds = 0.0;
+  std::string measured_in;  ///< id of the cell that ran the arm for this one too, where they ask for the same
   std::map<std::string, MetricValue> metrics;  ///< by metric name
   /// Bytes by holder at the end of backward ("context of layers[0].attention: q, k, v"), largest first.
   std::vector<std::pair<std::string, std::int64_t>> retained_by_holder;

@@ -155,6 +155,7 @@ TensorNoise noise_from(const Json& json) {
 
 Json arm_json(const ArmResult& arm, NumberJson number) {
   Json out{{"status", arm.status}, {"reason", text_or_null(arm.reason)}, {"seconds", arm.seconds}};
+  if (!arm.measured_in.empty()) out["measured_in"] = arm.measured_in;
   if (!arm.signal.empty()) out["signal"] = arm.signal;
   if (!arm.output_tail.empty()) out["output_tail"] = arm.output_tail;
   out["metrics"] = Json::object();
@@ -176,6 +177,7 @@ ArmResult arm_from(const Json& json) {
   out.status = json.at("status").get<std::string>();
   out.reason = text_or_empty(json, "reason");
   out.seconds = json.at("seconds").get<double>();
+  out.measured_in = text_or_empty(json, "measured_in");
   out.signal = text_or_empty(json, "signal");
   out.output_tail = text_or_empty(json, "output_tail");
   for (const auto& [name, metric] : json.at("metrics").items())

@@ -118,6 +118,7 @@ int LaunchedRunner::run(const std::vector<PlannedCell>& cells, const Vocabulary&
                         const RunnerOptions& options, const RunnerEvents& events) {
   std::map<std::string, std::int64_t> places;
   for (const PlannedCell& cell : plan_) places.emplace(cell.config.id, static_cast<std::int64_t>(places.size()));
+  SharedArms shared(options.task, cells, vocabulary);
   for (const PlannedCell& cell : cells) {
     if (!cell.skip_reason.empty()) {
       events.finished(skipped_record(cell));
@@ -128,9 +129,16 @@ int LaunchedRunner::run(const std::vector<PlannedCell>& cells, const Vocabulary&
     for (const Arm arm : arms_of(cell, vocabulary)) {
       if (watch_.stop_requests() > 0) return watch_.first_stop_signal();
       if (events.tick) events.tick(1);
+      const std::string task = shared.task(cell.config, arm);
+      if (std::optional<ArmResult> known = shared.take(task)) {
+        results[arm] = *std::move(known);
+        continue;
+      }
+      shared.begin(task);
       ranks_.tell({.cell = places.at(cell.config.id), .arm = static_cast<std::int32_t>(arm)});
       ArmResult result = run_arm(cell, arm, options);
       add_predictions(result, cell.config, arm, options.predict);
+      shared.finish(task, result, cell.config.id);
       results[arm] = std::move(result);
     }
     if (watch_.stop_requests() > 0) return watch_.first_stop_signal();

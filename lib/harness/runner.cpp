@@ -60,22 +60,36 @@ class RunningArm {
 class RunningCell {
  public:
   /// `arm_bytes`: of device memory that any of its arms takes.
-  RunningCell(const PlannedCell& cell, std::vector<Arm> arms, const RunnerOptions& options, double arm_bytes)
-      : cell_(cell), arms_(std::move(arms)), options_(options), arm_bytes_(arm_bytes) {
-    limit_s_ = time_limit(cell, options);
+  RunningCell(const PlannedCell& cell, const std::vector<Arm>& arms, const RunnerOptions& options, SharedArms& shared, double arm_bytes)
+      : cell_(cell), options_(options), shared_(shared), arm_bytes_(arm_bytes), limit_s_(time_limit(cell, options)) {
+    for (const Arm arm : arms) waiting_.push_back({arm, shared.task(cell.config, arm)});
+    take_shared();
   }
 
   const CellConfig& config() const { return cell_.config; }
   double arm_bytes() const { return arm_bytes_; }
   double bytes_in_use() const { return arm_bytes_ * static_cast<double>(running_.size()); }
 
-  bool has_unstarted() const { return started_arms_ < arms_.size(); }
+  /// An arm that nobody runs yet.
+  bool has_unstarted() const { return unstarted() != waiting_.end(); }
   void start_next() {
     CellConfig config = cell_.config;
     config.timeout_s = limit_s_;
-    running_.emplace_back(options_, config, arms_[started_arms_++], limit_s_);
+    const auto next = unstarted();
+    running_.emplace_back(options_, config, next->arm, limit_s_);
+    shared_.begin(next->task);
+    waiting_.erase(next);
   }
   std::list<RunningArm>& running() { return running_; }
+
+  void take_shared() {
+    std::erase_if(waiting_, [&](const WaitingArm& one) {
+      std::optional<ArmResult> result = shared_.take(one.task);
+      if (result) results_[one.arm] = *std::move(result);
+      return result.has_value();
+    });
+  }
+  bool complete() const { return running_.empty() && waiting_.empty(); }
 
   /// Takes the results of arms that have ended; true when that was the last one.
   bool advance() {
@@ -86,22 +100,31 @@ class RunningCell {
       }
       ArmResult result = it->process().result();
       add_predictions(result, cell_.config, it->arm(), options_.predict);
+      shared_.finish(shared_.task(cell_.config, it->arm()), result, cell_.config.id);
       results_[it->arm()] = std::move(result);
       it = running_.erase(it);
     }
-    return running_.empty() && !has_unstarted();
+    return complete();
   }
 
   CellRecord record() { return make_record(cell_, std::move(results_), seconds_since(start_)); }
 
  private:
+  /// Not run yet, or run by another cell at this moment.
+  struct WaitingArm {
+    Arm arm;
+    std::string task;
+  };
+  std::vector<WaitingArm>::const_iterator unstarted() const {
+    return std::ranges::find_if(waiting_, [&](const WaitingArm& one) { return !shared_.underway(one.task); });
+  }
   const PlannedCell& cell_;
-  std::vector<Arm> arms_;
   const RunnerOptions& options_;
+  SharedArms& shared_;
   double arm_bytes_;
+  double limit_s_;
   Clock::time_point start_ = Clock::now();
-  double limit_s_ = 0;
-  std::size_t started_arms_ = 0;
+  std::vector<WaitingArm> waiting_;
   std::list<RunningArm> running_;
   ArmResults results_;
 };
@@ -129,7 +152,7 @@ class Runner {
  public:
   Runner(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
          const RunnerEvents& events)
-      : cells_(cells), vocabulary_(vocabulary), options_(options), events_(events) {}
+      : cells_(cells), vocabulary_(vocabulary), options_(options), events_(events), shared_(options.task, cells, vocabulary) {}
 
   int run() {
     Clock::time_point next_tick = Clock::now();
@@ -163,6 +186,7 @@ class Runner {
 
   /// Arms of cells that have begun come first, so that cells finish soon.
   void start_what_fits() {
+    for (RunningCell& cell : running_) cell.take_shared();
     for (;;) {
       const std::size_t busy = processes();
       if (busy > 0 && (alone_ || busy >= static_cast<std::size_t>(options_.jobs))) return;
@@ -182,10 +206,10 @@ class Runner {
       }
       const bool alone = any_group(cell.config.measure, &MetricGroup::alone);
       if (alone && busy > 0) return;
-      std::vector<Arm> arms = arms_of(cell, vocabulary_);
+      const std::vector<Arm> arms = arms_of(cell, vocabulary_);
       const double arm_bytes = bytes_of(cell, arms);
       if (!fits(cell.config, arm_bytes)) return;
-      running_.emplace_back(cell, std::move(arms), options_, arm_bytes);
+      running_.emplace_back(cell, arms, options_, shared_, arm_bytes);
       alone_ = alone;
       ++next_;
     }
@@ -215,6 +239,7 @@ class Runner {
   }
 
   void wait_until(Clock::time_point wake) {
+    if (std::ranges::any_of(running_, &RunningCell::complete)) return;  // others ran all of its arms
     std::vector<pollfd> fds{{watch_.fd(), POLLIN, 0}};
     for (RunningCell& cell : running_)
       for (RunningArm& arm : cell.running()) {
@@ -247,6 +272,7 @@ class Runner {
   const RunnerOptions& options_;
   const RunnerEvents& events_;
   SignalWatch watch_;
+  SharedArms shared_;
   std::list<RunningCell> running_;
   std::size_t next_ = 0;
   bool alone_ = false;  ///< the cell that runs wants no other beside it

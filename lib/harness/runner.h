@@ -8,6 +8,7 @@
 
 #include "harness/arm_process.h"
 #include "harness/record.h"
+#include "harness/shared_arms.h"
 
 namespace fp8lab {
 
@@ -21,6 +22,7 @@ struct RunnerOptions {
   std::optional<double> timeout_s;  ///< seconds that an arm may take, whatever its scenario says
   ArmCommand command;
   PredictFunction predict;
+  TaskFunction task;  ///< arms that it names alike run once, in the first cell that asks; left out: every cell runs its own
 };
 
 /// What the runner tells while it works. Called on the caller's thread.

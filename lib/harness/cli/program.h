@@ -20,6 +20,7 @@ struct Program {
   ArmFunction measure;
   MeasureOver measure_over = {};  ///< as `measure`, over ranks that a launcher started
   PredictFunction predict;
+  TaskFunction task = {};  ///< RunnerOptions
 };
 
 /// The command line. Returns the exit code of DESIGN's table: see exit_code().

@@ -33,6 +33,7 @@ RunnerOptions runner_options(const RunRequest& request, const Program& program) 
   options.jobs = request.jobs > 0 ? request.jobs : usable_cores();
   options.timeout_s = request.timeout_s;
   options.predict = program.predict;
+  options.task = program.task;
   return options;
 }
 
