@@ -28,11 +28,12 @@ struct Mode {
   bool in_place = false;
   bool windows = false;  ///< buffers in memory of ProcessGroup::gather_source()
   PeerCopyPath path = PeerCopyPath::kBySize;
-  std::int64_t engines_from_bytes = std::int64_t{32} << 20;
+  std::int64_t engines_from_bytes = RunOptions().engines_from_bytes;
 };
 
 constexpr std::int64_t kNever = std::int64_t{1} << 60;
 
+// `from_0`: by engines or pulls at any size; `symmetric`: never.
 const std::vector<Mode>& modes() {
   static const std::vector<Mode> kModes = {
       {.name = "pull", .row = "in_process"},
@@ -42,6 +43,9 @@ const std::vector<Mode>& modes() {
       {.name = "nccl", .row = "nccl"},
       {.name = "nccl/in_place", .row = "nccl", .in_place = true},
       {.name = "nccl/windows/in_place", .row = "nccl", .in_place = true, .windows = true},
+      {.name = "nccl/windows", .row = "nccl", .windows = true},
+      {.name = "nccl/windows/from_0", .row = "nccl", .windows = true, .engines_from_bytes = 0},
+      {.name = "nccl/windows/symmetric", .row = "nccl", .windows = true, .engines_from_bytes = kNever},
       {.name = "nccl/symmetric/in_place", .row = "nccl", .in_place = true, .windows = true, .engines_from_bytes = kNever},
       {.name = "nccl/engines/in_place", .row = "nccl", .in_place = true, .windows = true, .engines_from_bytes = 0},
   };

@@ -29,10 +29,12 @@ struct Mode {
   std::int64_t engines_from_bytes = RunOptions().engines_from_bytes;
 };
 
+// `from_0`: pulled at any size; `symmetric`: never.
 const Mode kModes[] = {
     {.name = "pull", .row = "in_process"},
     {.name = "nccl/any_memory", .row = "nccl", .windows = false},
     {.name = "nccl/windows", .row = "nccl"},
+    {.name = "nccl/windows/from_0", .row = "nccl", .engines_from_bytes = 0},
     {.name = "nccl/windows/symmetric", .row = "nccl", .engines_from_bytes = kNever},
 };
 

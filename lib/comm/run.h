@@ -29,9 +29,10 @@ struct RunOptions {
   /// Of `nccl`: the row whose ranks these are.
   std::string_view over = "in_process";
   /// Of `nccl`: what an all-gather finds in memory of ProcessGroup::gather_source() goes by NCCL's copy engines where it lies in place,
-  /// else is pulled from there as ranks of one process do it, if it is at least as many bytes in all. Less goes by NCCL's symmetric kernels.
-  /// Between two H200 the two meet between 16 and 64 MiB in place. A layer of 218 to 436 MB, out of place, came at 300 to 335 GB/s by
-  /// pulls, 185 to 264 by NCCL's engines, and 228 to 231 by the kernels.
+  /// if it is at least as many bytes in all; else it is pulled from there as ranks of one process do it, if it is as many for every rank
+  /// pulled from. Less goes by NCCL's symmetric kernels. Between two H200 engines and kernels meet between 16 and 64 MiB in place. A layer
+  /// of 218 to 436 MB, out of place, came at 300 to 335 GB/s by pulls, 185 to 264 by NCCL's engines, and 228 to 231 by the kernels.
+  /// Between four, pulls and kernels meet between 64 MiB (297 and 323 GB/s) and 256 MiB (352 and 336).
   std::int64_t engines_from_bytes = std::int64_t{32} << 20;
   /// Of `nccl`: false leaves ProcessGroup::gather_source() null; benchmarks choose.
   bool gather_windows = true;

@@ -25,7 +25,7 @@ bool Gathers::goes(Way way) const { return std::find(ways_.begin(), ways_.end(),
 
 /// So that a gather costs no text once each was noted.
 void Gathers::note_ways() {
-  constexpr std::array kNames = {"by NCCL's kernels", "by NCCL's copy engines", "pulled from the others' windows"};
+  constexpr std::array<const char*, kWays> kNames = {"by NCCL's kernels", "by NCCL's copy engines", "pulled from the others' windows"};
   for (std::size_t way = 0; way < kNames.size(); ++way)
     if (!noted_[way] && goes(static_cast<Way>(way))) {
       noted_[way] = true;
@@ -39,7 +39,7 @@ bool Gathers::is_in_place(const GatherPart& part) const {
 
 void Gathers::choose(std::span<const GatherPart> parts, Signature& placed) {
   ways_.clear();
-  std::int64_t within_bytes = 0;
+  std::array<std::int64_t, kWays> bytes{};
   for (const GatherPart& part : parts) {
     const bool even = is_even(part.offsets_bytes) && part.offsets_bytes.back() > 0;
     const std::uint64_t to = even ? windows_.place_of(part.to) : 0;
@@ -50,9 +50,13 @@ void Gathers::choose(std::span<const GatherPart> parts, Signature& placed) {
                     : from == kInPlace     ? Way::kEngines
                     : windows_.reach_all() ? Way::kPulls
                                            : Way::kKernels);
-    within_bytes += from != 0 ? part.offsets_bytes.back() : 0;
+    bytes[static_cast<std::size_t>(ways_.back())] += part.offsets_bytes.back();
   }
-  if (within_bytes < options_.engines_from_bytes) std::fill(ways_.begin(), ways_.end(), Way::kKernels);
+  // A rank pulls from each of the others by itself.
+  const std::int64_t pulled_per_rank = bytes[static_cast<std::size_t>(Way::kPulls)] / std::max(1, options_.ranks - 1);
+  if (pulled_per_rank < options_.engines_from_bytes) std::replace(ways_.begin(), ways_.end(), Way::kPulls, Way::kKernels);
+  if (bytes[static_cast<std::size_t>(Way::kEngines)] < options_.engines_from_bytes)
+    std::replace(ways_.begin(), ways_.end(), Way::kEngines, Way::kKernels);
 }
 
 void Gathers::launch(const Signature& call, std::span<const GatherPart> parts, const Windows::Communicators& over,

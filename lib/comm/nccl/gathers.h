@@ -42,6 +42,7 @@ class Gathers {
     kEngines,  ///< by copy engines as NCCL drives them, which are slow at a rank's own bytes: in place
     kPulls,    ///< copied from the others' windows by this rank
   };
+  static constexpr std::size_t kWays = 3;
 
   bool goes(Way way) const;
   void note_ways();
@@ -56,7 +57,7 @@ class Gathers {
   Options options_;
   Windows& windows_;
   cuda::CudaContext& card_;
-  std::array<bool, 3> noted_{};  ///< by way
+  std::array<bool, kWays> noted_{};  ///< by way
   cuda::CardCopies pulls_;
   std::vector<Way> ways_;  ///< by part; these are kept between calls
   std::vector<PeerCopy> copies_;
