@@ -118,6 +118,7 @@ class RunningCell {
   std::vector<WaitingArm>::const_iterator unstarted() const {
     return std::ranges::find_if(waiting_, [&](const WaitingArm& one) { return !shared_.underway(one.task); });
   }
+
   const PlannedCell& cell_;
   const RunnerOptions& options_;
   SharedArms& shared_;
