@@ -77,6 +77,8 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm) {
     out.retained_by_holder = {{"blocks SIGTERM", sigismember(&blocked, SIGTERM)},
                               {"ignores SIGPIPE", pipe.sa_handler == SIG_IGN}};
   }
+  if (what == "pid") out.retained_by_holder = {{"process", ::getpid()}};
+  if (what == "words") std::puts("words of an arm that went well");
   if (what == "big") out.timeline_json.assign(std::size_t{8} << 20, 'x');
   if (what == "nan") out.metrics["memory.retained_bytes"].value = std::nan("");
   if (what == "absent") out.metrics["memory.retained_bytes"] = {std::nullopt, std::nullopt, "B", "the ledger was off"};

@@ -1,8 +1,13 @@
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <new>
+#include <optional>
+#include <string>
+#include <string_view>
 
 #include "core/check.h"
 #include "harness/arm_process.h"
@@ -22,7 +27,7 @@ extern "C" const char* __tsan_default_options() { return __asan_default_options(
 namespace fp8lab {
 namespace {
 
-constexpr int kResultFd = 3;
+constexpr int kExchangeFd = 3;
 
 ArmResult ended(const char* status, const std::string& reason) {
   ArmResult out;
@@ -31,9 +36,33 @@ ArmResult ended(const char* status, const std::string& reason) {
   return out;
 }
 
+/// None once no more will come.
+std::optional<std::string> next_request() {
+  char go = 0;
+  ssize_t n = 0;
+  while ((n = ::recv(STDIN_FILENO, &go, sizeof go, 0)) < 0 && errno == EINTR) {
+  }
+  if (n <= 0) return {};
+  std::string text;
+  char buffer[4096];
+  ::lseek(kExchangeFd, 0, SEEK_SET);
+  while ((n = ::read(kExchangeFd, buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR))
+    if (n > 0) text.append(buffer, static_cast<std::size_t>(n));
+  // From here on it holds a result, or none.
+  ::lseek(kExchangeFd, 0, SEEK_SET);
+  if (n < 0 || ::ftruncate(kExchangeFd, 0) != 0) return {};
+  return text;
+}
+
+std::optional<Arm> arm_called(std::string_view wanted) {
+  for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16})
+    if (name(arm) == wanted) return arm;
+  return {};
+}
+
 bool write_result(const std::string& text) {
   for (std::size_t done = 0; done < text.size();) {
-    const ssize_t n = ::write(kResultFd, text.data() + done, text.size() - done);
+    const ssize_t n = ::write(kExchangeFd, text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return false;
     done += static_cast<std::size_t>(n);
@@ -58,18 +87,23 @@ ArmResult run_arm_guarded(const ArmFunction& arm_function, const CellConfig& cel
   }
 }
 
-int run_arm_in_child(const std::string& arm_name, const ArmFunction& arm_function) {
-  std::string text;
-  char buffer[4096];
-  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) text.append(buffer, n);
-  for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16}) {
-    if (name(arm) != arm_name) continue;
-    const auto read_and_run = [&](const CellConfig&, Arm) { return arm_function(cell_from_json(text), arm); };
-    const std::string result = arm_to_json(run_arm_guarded(read_and_run, {}, arm));
-    return write_result(result) ? 0 : 1;
+int run_arms_in_child(const ArmFunction& arm_function) {
+  struct stat input {};
+  if (::fstat(STDIN_FILENO, &input) != 0 || !S_ISSOCK(input.st_mode)) {
+    std::fputs("this command is for fp8lab itself\n", stderr);
+    return 2;
   }
-  std::fputs("this command is for fp8lab itself\n", stderr);
-  return 2;
+  while (const std::optional<std::string> request = next_request()) {
+    const std::size_t line = request->find('\n');
+    const std::optional<Arm> arm = arm_called(request->substr(0, line));
+    if (!arm) return 1;
+    const auto read_and_run = [&](const CellConfig&, Arm) { return arm_function(cell_from_json(request->substr(line + 1)), *arm); };
+    if (!write_result(arm_to_json(run_arm_guarded(read_and_run, {}, *arm)))) return 1;
+    std::fflush(nullptr);
+    constexpr char kThrough = 1;
+    ::send(STDIN_FILENO, &kThrough, sizeof kThrough, MSG_NOSIGNAL);
+  }
+  return 0;
 }
 
 }  // namespace fp8lab

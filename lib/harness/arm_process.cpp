@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,8 +21,9 @@
 namespace fp8lab {
 namespace {
 
-constexpr int kResultFd = 3;
+constexpr int kExchangeFd = 3;
 constexpr std::size_t kTailBytes = 4096;
+constexpr char kGo = 1;
 
 [[noreturn]] void fail_with_errno(const char* what) { fail(fmt::format("{}: {}", what, std::strerror(errno))); }
 
@@ -90,7 +92,7 @@ std::string last_line(const std::string& text) {
 }
 
 struct ChildSetup {
-  int input_fd, output_fd, result_fd;
+  int input_fd, output_fd, exchange_fd;
   pid_t parent;
   char* const* argv;
 };
@@ -110,9 +112,9 @@ struct ChildSetup {
   // Copies above the targets first, so that no dup2 closes a descriptor that is still needed.
   const int input = ::fcntl(setup.input_fd, F_DUPFD_CLOEXEC, 10);
   const int output = ::fcntl(setup.output_fd, F_DUPFD_CLOEXEC, 10);
-  const int result = ::fcntl(setup.result_fd, F_DUPFD_CLOEXEC, 10);
+  const int exchange = ::fcntl(setup.exchange_fd, F_DUPFD_CLOEXEC, 10);
   if (::dup2(input, STDIN_FILENO) >= 0 && ::dup2(output, STDOUT_FILENO) >= 0 && ::dup2(output, STDERR_FILENO) >= 0 &&
-      ::dup2(result, kResultFd) >= 0) {
+      ::dup2(exchange, kExchangeFd) >= 0) {
     ::execv(setup.argv[0], setup.argv);
     const char* reason = ::strerrordesc_np(errno);
     constexpr char kWhat[] = "cannot start the arm's program: ";
@@ -124,12 +126,12 @@ struct ChildSetup {
 
 }  // namespace
 
-ArmProcess::ArmProcess(const ArmCommand& command, const CellConfig& cell, Arm arm) : started_(Clock::now()) {
-  Fd input(memory_file("cell"));
-  write_all(input.get(), cell_to_json(cell));
-  ::lseek(input.get(), 0, SEEK_SET);
-  Fd result(memory_file("result"));
+ArmProcess::ArmProcess(const ArmCommand& command) : started_(Clock::now()) {
   int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail_to_start("socketpair");
+  Fd control(ends[0]);
+  const Fd input(ends[1]);
+  Fd exchange(memory_file("arm"));
   if (::pipe2(ends, O_CLOEXEC) != 0) fail_to_start("pipe");
   Fd output(ends[0]);
   const Fd output_write(ends[1]);
@@ -137,30 +139,48 @@ ArmProcess::ArmProcess(const ArmCommand& command, const CellConfig& cell, Arm ar
 
   std::vector<std::string> words{command.program};
   words.insert(words.end(), command.arguments.begin(), command.arguments.end());
-  words.emplace_back(name(arm));
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
 
-  const ChildSetup setup{input.get(), output_write.get(), result.get(), ::getpid(), argv.data()};
+  const ChildSetup setup{input.get(), output_write.get(), exchange.get(), ::getpid(), argv.data()};
   pid_ = ::fork();
   if (pid_ < 0) fail_to_start("fork");
   if (pid_ == 0) become_child(setup);
   // In both processes, so that the group exists whichever of them runs first.
   ::setpgid(pid_, pid_);
-  result_fd_ = result.release();
+  control_fd_ = control.release();
+  exchange_fd_ = exchange.release();
   output_fd_ = output.release();
 }
 
 ArmProcess::~ArmProcess() {
-  if (!ended_) {
+  if (!gone_) {
     kill();
     while (::waitpid(pid_, &wait_status_, 0) < 0 && errno == EINTR) {
     }
   }
-  ::close(result_fd_);
+  ::close(control_fd_);
+  ::close(exchange_fd_);
   ::close(output_fd_);
 }
+
+void ArmProcess::start(const CellConfig& cell, Arm arm, Then then) {
+  drain();  // the end of the arm before
+  tail_.clear();
+  then_ = then;
+  running_ = true;
+  limit_s_ = 0;
+  started_ = Clock::now();
+  if (::ftruncate(exchange_fd_, 0) != 0) fail_with_errno("ftruncate");
+  ::lseek(exchange_fd_, 0, SEEK_SET);
+  write_all(exchange_fd_, fmt::format("{}\n{}", name(arm), cell_to_json(cell)));
+  // A process that has died in the meantime, or could not be started, is found by ended().
+  (void)!::send(control_fd_, &kGo, sizeof kGo, MSG_NOSIGNAL);
+  if (then == Then::kEnd) ::shutdown(control_fd_, SHUT_WR);
+}
+
+bool ArmProcess::ready() { return !running_ && then_ == Then::kStay && !reaped(); }
 
 void ArmProcess::drain() {
   char buffer[16384];
@@ -174,15 +194,28 @@ void ArmProcess::drain() {
   }
 }
 
-bool ArmProcess::ended() {
-  if (ended_) return true;
+/// True once the process has ended, with its group.
+bool ArmProcess::reaped() {
+  if (gone_) return true;
   // The process stays a zombie while its group is killed, so that its number cannot be given to another group.
   siginfo_t info{};
   if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
     return false;
   kill();
   ::waitpid(pid_, &wait_status_, 0);
-  ended_ = true;
+  gone_ = true;
+  return true;
+}
+
+bool ArmProcess::answered() const {
+  char through = 0;
+  return ::recv(control_fd_, &through, sizeof through, MSG_DONTWAIT) == sizeof through;
+}
+
+bool ArmProcess::ended() {
+  if (!running_) return true;
+  if (!(then_ == Then::kStay && answered()) && !reaped()) return false;
+  running_ = false;
   seconds_ = std::chrono::duration<double>(Clock::now() - started_).count();
   drain();
   if (tail_.size() > kTailBytes) tail_.erase(0, tail_.size() - kTailBytes);
@@ -216,9 +249,9 @@ ArmResult ArmProcess::crashed(std::string reason) const {
 
 ArmResult ArmProcess::result() const {
   ArmResult out;
-  if (WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == 0) {
-    ::lseek(result_fd_, 0, SEEK_SET);
-    const std::string text = read_all(result_fd_);
+  if (!gone_ || (WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == 0)) {
+    ::lseek(exchange_fd_, 0, SEEK_SET);
+    const std::string text = read_all(exchange_fd_);
     try {
       out = text.empty() ? crashed("exited without a result") : arm_from_json(text);
     } catch (const Error&) {

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <list>
+#include <memory>
 
 #include "core/check.h"
+#include "harness/idle_processes.h"
 #include "harness/json_codec.h"
 #include "harness/metrics.h"
 #include "harness/signal_watch.h"
@@ -21,28 +23,29 @@ constexpr auto kGrace = std::chrono::seconds(2);
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// An arm's process with its time limit.
+/// An arm that a process was asked for, with its time limit.
 class RunningArm {
  public:
-  RunningArm(const RunnerOptions& options, const CellConfig& cell, Arm arm, double limit_s)
-      : arm_(arm), limit_s_(limit_s), process_(options.command, cell, arm) {
+  RunningArm(std::unique_ptr<ArmProcess> process, Arm arm, double limit_s)
+      : arm_(arm), limit_s_(limit_s), process_(std::move(process)) {
     deadline_ =
-        process_.started() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s));
+        process_->started() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s));
   }
 
   Arm arm() const { return arm_; }
-  ArmProcess& process() { return process_; }
+  ArmProcess& process() { return *process_; }
+  std::unique_ptr<ArmProcess> release() { return std::move(process_); }
   Clock::time_point deadline() const { return deadline_; }
 
   /// True once the process has ended. Past its time limit it is first asked to end, then made to.
   bool advance() {
-    process_.drain();
-    if (process_.ended()) return true;
+    process_->drain();
+    if (process_->ended()) return true;
     if (Clock::now() < deadline_) return false;
     if (asked_to_end_) {
-      process_.kill();
+      process_->kill();
     } else {
-      process_.time_out(limit_s_);
+      process_->time_out(limit_s_);
       asked_to_end_ = true;
     }
     deadline_ = Clock::now() + kGrace;
@@ -52,7 +55,7 @@ class RunningArm {
  private:
   Arm arm_;
   double limit_s_;
-  ArmProcess process_;
+  std::unique_ptr<ArmProcess> process_;
   Clock::time_point deadline_;
   bool asked_to_end_ = false;
 };
@@ -60,8 +63,9 @@ class RunningArm {
 class RunningCell {
  public:
   /// `arm_bytes`: of device memory that any of its arms takes.
-  RunningCell(const PlannedCell& cell, const std::vector<Arm>& arms, const RunnerOptions& options, SharedArms& shared, double arm_bytes)
-      : cell_(cell), options_(options), shared_(shared), arm_bytes_(arm_bytes), limit_s_(time_limit(cell, options)) {
+  RunningCell(const PlannedCell& cell, const std::vector<Arm>& arms, const RunnerOptions& options, SharedArms& shared,
+              IdleProcesses& idle, double arm_bytes)
+      : cell_(cell), options_(options), shared_(shared), idle_(idle), arm_bytes_(arm_bytes), limit_s_(time_limit(cell, options)) {
     for (const Arm arm : arms) waiting_.push_back({arm, shared.task(cell.config, arm)});
     take_shared();
   }
@@ -72,11 +76,13 @@ class RunningCell {
 
   /// An arm that nobody runs yet.
   bool has_unstarted() const { return unstarted() != waiting_.end(); }
-  void start_next() {
+  Arm next() const { return unstarted()->arm; }
+  void start_next(std::unique_ptr<ArmProcess> process, ArmProcess::Then then) {
     CellConfig config = cell_.config;
     config.timeout_s = limit_s_;
     const auto next = unstarted();
-    running_.emplace_back(options_, config, next->arm, limit_s_);
+    process->start(config, next->arm, then);
+    running_.emplace_back(std::move(process), next->arm, limit_s_);
     shared_.begin(next->task);
     waiting_.erase(next);
   }
@@ -101,6 +107,7 @@ class RunningCell {
       ArmResult result = it->process().result();
       add_predictions(result, cell_.config, it->arm(), options_.predict);
       shared_.finish(shared_.task(cell_.config, it->arm()), result, cell_.config.id);
+      if (result.status == "ok" && it->process().ready()) idle_.put(cell_.config.device, it->release());
       results_[it->arm()] = std::move(result);
       it = running_.erase(it);
     }
@@ -122,6 +129,7 @@ class RunningCell {
   const PlannedCell& cell_;
   const RunnerOptions& options_;
   SharedArms& shared_;
+  IdleProcesses& idle_;
   double arm_bytes_;
   double limit_s_;
   Clock::time_point start_ = Clock::now();
@@ -195,7 +203,7 @@ class Runner {
           std::find_if(running_.begin(), running_.end(), [](const RunningCell& c) { return c.has_unstarted(); });
       if (begun != running_.end()) {
         if (!fits(begun->config(), begun->arm_bytes())) return;
-        begun->start_next();
+        start_next(*begun);
         continue;
       }
       if (next_ == cells_.size()) return;
@@ -210,10 +218,22 @@ class Runner {
       const std::vector<Arm> arms = arms_of(cell, vocabulary_);
       const double arm_bytes = bytes_of(cell, arms);
       if (!fits(cell.config, arm_bytes)) return;
-      running_.emplace_back(cell, arms, options_, shared_, arm_bytes);
+      if (alone) idle_.clear();
+      running_.emplace_back(cell, arms, options_, shared_, idle_, arm_bytes);
       alone_ = alone;
       ++next_;
     }
+  }
+
+  /// Where a device is slow to open, processes stay for other arms. Not for what reverts a fix, which may leave harm behind, nor for what
+  /// the clock measures.
+  void start_next(RunningCell& cell) {
+    const CellConfig& config = cell.config();
+    const Term* device = find_term(vocabulary_.devices, config.device);
+    const bool stays = device && device->slow_to_open && cell.next() != Arm::kBefore && !alone_;
+    std::unique_ptr<ArmProcess> process = stays ? idle_.take(config.device) : nullptr;
+    if (!process) process = std::make_unique<ArmProcess>(options_.command);
+    cell.start_next(std::move(process), stays ? ArmProcess::Then::kStay : ArmProcess::Then::kEnd);
   }
 
   double memory_of(const CellConfig& cell) const {
@@ -236,7 +256,10 @@ class Runner {
     double in_use = arm_bytes;
     for (const RunningCell& other : running_)
       if (other.config().device == cell.device) in_use += other.bytes_in_use();
-    return in_use <= memory;
+    const auto idle_bytes = [&] { return kDriverBytes * static_cast<double>(idle_.count(cell.device)); };
+    while (in_use + idle_bytes() > memory && idle_.drop(cell.device)) {
+    }
+    return in_use + idle_bytes() <= memory;
   }
 
   void wait_until(Clock::time_point wake) {
@@ -245,6 +268,7 @@ class Runner {
     for (RunningCell& cell : running_)
       for (RunningArm& arm : cell.running()) {
         fds.push_back({arm.process().output_fd(), POLLIN, 0});
+        fds.push_back({arm.process().answer_fd(), POLLIN, 0});
         wake = std::min(wake, arm.deadline());
       }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(wake - Clock::now()).count() + 1;
@@ -274,6 +298,7 @@ class Runner {
   const RunnerEvents& events_;
   SignalWatch watch_;
   SharedArms shared_;
+  IdleProcesses idle_;
   std::list<RunningCell> running_;
   std::size_t next_ = 0;
   bool alone_ = false;  ///< the cell that runs wants no other beside it

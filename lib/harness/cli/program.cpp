@@ -313,8 +313,7 @@ int run_program(int argc, char** argv, const Program& program) {
   hold_standard_streams();
   try {
     // Before everything else: a child must start fast.
-    if (argc == 3 && std::string(argv[1]) == ArmCommand{}.arguments.front())
-      return run_arm_in_child(argv[2], program.measure);
+    if (argc == 2 && std::string(argv[1]) == ArmCommand{}.arguments.front()) return run_arms_in_child(program.measure);
     CommandLine line(program);
     if (argc > 1 && std::string(argv[1]) == kCompleteCommand)
       return line.complete(std::vector<std::string>(argv + 2, argv + argc));

@@ -1,0 +1,172 @@
+#include "harness/idle_processes.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "harness/fake_arms.h"
+#include "harness/runner.h"
+#include "harness/sample.h"
+
+// Where a device is slow to open, processes go on to other arms; what goes wrong in one stays in it.
+namespace fp8lab {
+namespace {
+
+const ArmCommand kFake{FP8LAB_FAKE_PROGRAM, {"__arm"}};
+
+/// `name`: of a fake's scenario, and after a # what tells its cells apart.
+PlannedCell cell_named(const std::string& name, const std::string& device = "meta") {
+  const Vocabulary vocabulary = sample::vocabulary();
+  std::string text = sample::kFixScenario + "device: " + device + R"(
+expect:
+  - {metric: memory.retained_bytes, arm: before, equals: 100}
+  - {metric: memory.retained_bytes, arm: after, equals: 0}
+)";
+  text.replace(text.find("name: sample"), 12, "name: " + name.substr(0, name.find('#')));
+  PlannedCell cell = plan_cells(parse_scenario(text, name + ".yaml", vocabulary), vocabulary).at(0);
+  cell.config.id = name;
+  return cell;
+}
+
+struct Ran {
+  std::vector<std::string> order;
+  std::map<std::string, CellRecord> records;
+
+  std::int64_t process_of(const std::string& name, Arm arm) const {
+    return records.at(name).arms.at(arm).retained_by_holder.at(0).second;
+  }
+};
+
+struct Given {
+  int jobs = 1;
+  bool slow_to_open = true;
+  double memory_gib = 0;
+};
+
+Ran run(const std::vector<PlannedCell>& cells, const Given& given) {
+  Vocabulary vocabulary = sample::vocabulary();
+  for (Term& device : vocabulary.devices) device.slow_to_open = given.slow_to_open && device.name == "meta";
+  if (given.memory_gib > 0)
+    for (Term& device : vocabulary.devices) device.memory_bytes = [] { return std::int64_t{4} << 30; };
+  RunnerOptions options;
+  options.jobs = given.jobs;
+  options.timeout_s = 2.0;
+  options.command = kFake;
+  if (given.memory_gib > 0)
+    options.predict = [gib = given.memory_gib](const CellConfig&, Arm) {
+      return std::map<std::string, double>{{"memory.peak_bytes", gib * (1 << 30)}};
+    };
+  Ran ran;
+  RunnerEvents events;
+  events.finished = [&](CellRecord&& record) {
+    ran.order.push_back(record.config.id);
+    ran.records[record.config.id] = std::move(record);
+  };
+  EXPECT_EQ(run_cells(cells, vocabulary, options, events), 0);
+  return ran;
+}
+
+std::vector<PlannedCell> cells_named(const std::vector<std::string>& names) {
+  std::vector<PlannedCell> cells;
+  for (const std::string& name : names) cells.push_back(cell_named(name));
+  return cells;
+}
+
+std::set<std::int64_t> processes_of(const Ran& ran, Arm arm) {
+  std::set<std::int64_t> processes;
+  for (const auto& [name, record] : ran.records) processes.insert(ran.process_of(name, arm));
+  return processes;
+}
+
+const std::vector<std::string> kFour{"after_pid#1", "after_pid#2", "after_pid#3", "after_pid#4"};
+
+TEST(IdleProcesses, GoOnToOtherArms) {
+  EXPECT_EQ(processes_of(run(cells_named(kFour), {}), Arm::kAfter).size(), 1u);
+  EXPECT_LE(processes_of(run(cells_named(kFour), {.jobs = 2}), Arm::kAfter).size(), 2u);
+  EXPECT_EQ(processes_of(run(cells_named(kFour), {.slow_to_open = false}), Arm::kAfter).size(), 4u);
+}
+
+TEST(IdleProcesses, AreNotThereForWhatRevertsAFix) {
+  const Ran ran = run(cells_named({"before_pid#1", "before_pid#2", "before_pid#3"}), {});
+  EXPECT_EQ(processes_of(ran, Arm::kBefore).size(), 3u);
+}
+
+TEST(IdleProcesses, AreNotThereForWhatTheClockMeasures) {
+  std::vector<PlannedCell> cells = cells_named(kFour);
+  cells[1].config.measure = {"time"};
+  const Ran ran = run(cells, {});
+  const std::int64_t timed = ran.process_of(kFour[1], Arm::kAfter);
+  EXPECT_NE(timed, ran.process_of(kFour[0], Arm::kAfter));
+  EXPECT_NE(timed, ran.process_of(kFour[2], Arm::kAfter));
+  EXPECT_NE(ran.process_of(kFour[0], Arm::kAfter), ran.process_of(kFour[2], Arm::kAfter)) << "one sat beside a timed cell";
+  EXPECT_EQ(ran.process_of(kFour[2], Arm::kAfter), ran.process_of(kFour[3], Arm::kAfter));
+}
+
+TEST(IdleProcesses, WhatGoesWrongEndsItsProcessAlone) {
+  for (const char* wrong : {"after_segv", "after_exit", "after_exit3", "after_garbage", "after_oom", "after_error", "after_hang"}) {
+    const Ran ran = run(cells_named({"after_pid#1", wrong, "after_pid#2"}), {});
+    EXPECT_FALSE(is_good(ran.records.at(wrong).verdict)) << wrong;
+    EXPECT_EQ(ran.records.at("after_pid#2").verdict, Verdict::kConfirmed) << wrong;
+    EXPECT_NE(ran.process_of("after_pid#1", Arm::kAfter), ran.process_of("after_pid#2", Arm::kAfter)) << wrong;
+  }
+  EXPECT_EQ(run(cells_named({"after_pid#1", "after_exit"}), {}).records.at("after_exit").arms.at(Arm::kAfter).reason,
+            "exited without a result");
+}
+
+TEST(IdleProcesses, AnArmsWordsAreItsOwn) {
+  const Ran ran = run(cells_named({"after_words", "after_exit3"}), {});
+  EXPECT_EQ(ran.records.at("after_words").arms.at(Arm::kAfter).output_tail, "");
+  EXPECT_EQ(ran.records.at("after_exit3").arms.at(Arm::kAfter).output_tail, "first line\nthe last words\n\n");
+}
+
+TEST(IdleProcesses, TimeAndResultsAreThoseOfTheArm) {
+  const Ran ran = run(cells_named({"after_big", "after_pid"}), {});
+  EXPECT_EQ(ran.records.at("after_big").arms.at(Arm::kAfter).timeline_json.size(), std::size_t{8} << 20);
+  EXPECT_EQ(ran.records.at("after_pid").arms.at(Arm::kAfter).timeline_json, "{\"events\": []}");
+  const auto begin = Clock::now();
+  ArmProcess process(kFake);
+  EXPECT_TRUE(process.ready());
+  ::poll(nullptr, 0, 300);
+  process.start(cell_named("after_pid").config, Arm::kAfter, ArmProcess::Then::kStay);
+  EXPECT_FALSE(process.ready());
+  while (!process.ended()) {
+    pollfd fd{process.answer_fd(), POLLIN, 0};
+    ::poll(&fd, 1, 5);
+  }
+  EXPECT_EQ(process.result().status, "ok");
+  EXPECT_LT(process.result().seconds, std::chrono::duration<double>(Clock::now() - begin).count() - 0.29);
+  EXPECT_TRUE(process.ready());
+  EXPECT_EQ(process.answer_fd(), -1);
+}
+
+TEST(IdleProcesses, OneThatDiedIsNotTaken) {
+  auto process = std::make_unique<ArmProcess>(kFake);
+  process->kill();
+  while (process->ready()) ::poll(nullptr, 0, 1);
+  IdleProcesses idle;
+  idle.put("meta", std::move(process));
+  idle.put("cpu", std::make_unique<ArmProcess>(kFake));
+  EXPECT_EQ(idle.count("meta"), 1u);
+  EXPECT_EQ(idle.take("meta"), nullptr);
+  EXPECT_FALSE(idle.drop("meta"));
+  EXPECT_NE(idle.take("cpu"), nullptr);
+  EXPECT_EQ(idle.count("cpu"), 0u);
+}
+
+// Of 4 GiB two arms take 1.3 GiB and what a driver takes, 0.6 GiB, each: beside one that hangs there is no room for another and an idle
+// process. The others would have to wait for it.
+TEST(IdleProcesses, MakeRoomForArms) {
+  const std::vector<std::string> order =
+      run(cells_named({"after_hang", "after_pid#1", "after_pid#2"}), {.jobs = 2, .memory_gib = 1.3}).order;
+  EXPECT_EQ(order, (std::vector<std::string>{"after_pid#1", "after_pid#2", "after_hang"}));
+}
+
+}  // namespace
+}  // namespace fp8lab
