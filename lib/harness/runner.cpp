@@ -244,22 +244,22 @@ class Runner {
   /// That any of the arms takes of its device's memory, where that is its own.
   double bytes_of(const PlannedCell& cell, const std::vector<Arm>& arms) const {
     double most = 0.0;
-    if (memory_of(cell.config) > 0.0 && options_.jobs > 1)
+    if (memory_of(cell.config) > 0.0)
       for (const Arm arm : arms) most = std::max(most, predicted_bytes(cell.config, arm, options_.predict));
     return most;
   }
 
-  /// Whether one more arm finds memory beside those that run, or nothing runs and it has to try.
+  /// Whether one more arm finds memory beside those that run, or nothing runs and it has to try. Idle processes make room for it.
   bool fits(const CellConfig& cell, double arm_bytes) {
     const double memory = memory_of(cell);
-    if (memory == 0.0 || processes() == 0) return true;
+    if (memory == 0.0) return true;
     double in_use = arm_bytes;
     for (const RunningCell& other : running_)
       if (other.config().device == cell.device) in_use += other.bytes_in_use();
     const auto idle_bytes = [&] { return kDriverBytes * static_cast<double>(idle_.count(cell.device)); };
     while (in_use + idle_bytes() > memory && idle_.drop(cell.device)) {
     }
-    return in_use + idle_bytes() <= memory;
+    return processes() == 0 || in_use + idle_bytes() <= memory;
   }
 
   void wait_until(Clock::time_point wake) {
