@@ -2,38 +2,21 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <signal.h>
 
-#include <algorithm>
 #include <chrono>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "harness/fake_arms.h"
+#include "harness/fake_cells.h"
 #include "harness/runner.h"
-#include "harness/sample.h"
 
 // Where a device is slow to open, processes go on to other arms; what goes wrong in one stays in it.
 namespace fp8lab {
 namespace {
 
 const ArmCommand kFake{FP8LAB_FAKE_PROGRAM, {"__arm"}};
-
-/// `name`: of a fake's scenario, and after a # what tells its cells apart.
-PlannedCell cell_named(const std::string& name, const std::string& device = "meta") {
-  const Vocabulary vocabulary = sample::vocabulary();
-  std::string text = sample::kFixScenario + "device: " + device + R"(
-expect:
-  - {metric: memory.retained_bytes, arm: before, equals: 100}
-  - {metric: memory.retained_bytes, arm: after, equals: 0}
-)";
-  text.replace(text.find("name: sample"), 12, "name: " + name.substr(0, name.find('#')));
-  PlannedCell cell = plan_cells(parse_scenario(text, name + ".yaml", vocabulary), vocabulary).at(0);
-  cell.config.id = name;
-  return cell;
-}
 
 struct Ran {
   std::vector<std::string> order;
@@ -75,7 +58,7 @@ Ran run(const std::vector<PlannedCell>& cells, const Given& given) {
 
 std::vector<PlannedCell> cells_named(const std::vector<std::string>& names) {
   std::vector<PlannedCell> cells;
-  for (const std::string& name : names) cells.push_back(cell_named(name));
+  for (const std::string& name : names) cells.push_back(sample::fake_cell(name));
   return cells;
 }
 
@@ -134,7 +117,7 @@ TEST(IdleProcesses, TimeAndResultsAreThoseOfTheArm) {
   ArmProcess process(kFake);
   EXPECT_TRUE(process.ready());
   ::poll(nullptr, 0, 300);
-  process.start(cell_named("after_pid").config, Arm::kAfter, ArmProcess::Then::kStay);
+  process.start(sample::fake_cell("after_pid").config, Arm::kAfter, ArmProcess::Then::kStay);
   EXPECT_FALSE(process.ready());
   while (!process.ended()) {
     pollfd fd{process.answer_fd(), POLLIN, 0};

@@ -8,9 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "harness/fake_arms.h"
+#include "harness/fake_cells.h"
 #include "harness/runner.h"
-#include "harness/sample.h"
 
 // Arms that several cells ask for run once, unless that goes wrong.
 namespace fp8lab {
@@ -86,20 +85,6 @@ TEST(TaskOf, WhatTheClockMeasuresIsMeasuredInEveryCell) {
     EXPECT_EQ(changed_task([&](CellConfig& cell) { cell.measure = {"memory", group}; }, Arm::kAfter), "") << group;
 }
 
-/// `name`: of a fake's scenario, and after a # what tells its cells apart.
-PlannedCell cell_named(const std::string& name) {
-  const Vocabulary vocabulary = sample::vocabulary();
-  std::string text = sample::kFixScenario + R"(device: meta
-expect:
-  - {metric: memory.retained_bytes, arm: before, equals: 100}
-  - {metric: memory.retained_bytes, arm: after, equals: 0}
-)";
-  text.replace(text.find("name: sample"), 12, "name: " + name.substr(0, name.find('#')));
-  PlannedCell cell = plan_cells(parse_scenario(text, name + ".yaml", vocabulary), vocabulary).at(0);
-  cell.config.id = name;
-  return cell;
-}
-
 /// Cells by name, after a run in which each arm does what `task` says.
 std::map<std::string, CellRecord> run_all(const std::vector<std::string>& names, int jobs, const TaskFunction& task) {
   RunnerOptions options;
@@ -114,7 +99,7 @@ std::map<std::string, CellRecord> run_all(const std::vector<std::string>& names,
     EXPECT_TRUE(records.emplace(id, std::move(record)).second) << id << " is reported twice";
   };
   std::vector<PlannedCell> cells;
-  for (const std::string& name : names) cells.push_back(cell_named(name));
+  for (const std::string& name : names) cells.push_back(sample::fake_cell(name));
   EXPECT_EQ(run_cells(cells, sample::vocabulary(), options, events), 0);
   EXPECT_EQ(records.size(), names.size());
   return records;
