@@ -12,7 +12,7 @@
 #include "harness/fake_cells.h"
 #include "harness/runner.h"
 
-// Where a device is slow to open, processes go on to other arms; what goes wrong in one stays in it.
+// Processes go on to other arms; what goes wrong in one stays in it.
 namespace fp8lab {
 namespace {
 
@@ -29,17 +29,17 @@ struct Ran {
 
 struct Given {
   int jobs = 1;
-  bool slow_to_open = true;
+  bool isolate = false;
   double memory_gib = 0;
 };
 
 Ran run(const std::vector<PlannedCell>& cells, const Given& given) {
   Vocabulary vocabulary = sample::vocabulary();
-  for (Term& device : vocabulary.devices) device.slow_to_open = given.slow_to_open && device.name == "meta";
   if (given.memory_gib > 0)
     for (Term& device : vocabulary.devices) device.memory_bytes = [] { return std::int64_t{4} << 30; };
   RunnerOptions options;
   options.jobs = given.jobs;
+  options.isolate = given.isolate;
   options.timeout_s = 2.0;
   options.command = kFake;
   if (given.memory_gib > 0)
@@ -73,7 +73,7 @@ const std::vector<std::string> kFour{"after_pid#1", "after_pid#2", "after_pid#3"
 TEST(IdleProcesses, GoOnToOtherArms) {
   EXPECT_EQ(processes_of(run(cells_named(kFour), {}), Arm::kAfter).size(), 1u);
   EXPECT_LE(processes_of(run(cells_named(kFour), {.jobs = 2}), Arm::kAfter).size(), 2u);
-  EXPECT_EQ(processes_of(run(cells_named(kFour), {.slow_to_open = false}), Arm::kAfter).size(), 4u);
+  EXPECT_EQ(processes_of(run(cells_named(kFour), {.isolate = true}), Arm::kAfter).size(), 4u);
 }
 
 TEST(IdleProcesses, AreNotThereForWhatRevertsAFix) {

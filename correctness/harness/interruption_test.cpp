@@ -53,7 +53,7 @@ bool comes_true(Condition condition) {
   return false;
 }
 
-/// A run in which `good` is on disk and `after_hang` hangs.
+/// A run in which `good` is on disk and `hanging` hangs, beside processes that wait for another arm.
 struct HangingRun {
   Scenarios scenarios;
   Process process;
@@ -63,7 +63,7 @@ struct HangingRun {
       : scenarios({hanging, "good"}), process(scenarios.run_arguments({"-j", "2"})) {
     const auto hangs = [&] {
       children = children_of(process.pid());
-      return children.size() == 1 && scenarios.read("results.jsonl").ends_with("\n");
+      return !children.empty() && scenarios.read("results.jsonl").ends_with("\n");
     };
     EXPECT_TRUE(comes_true(hangs));
   }

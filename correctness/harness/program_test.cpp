@@ -2,6 +2,9 @@
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "harness/fake_process.h"
 
@@ -33,6 +36,21 @@ TEST(Program, ConfirmedCellsExitZeroAndLeaveEveryDocument) {
   EXPECT_TRUE(contains(scenarios.read("summary.md"), "# fp8lab: 2 confirmed"));
   EXPECT_TRUE(contains(scenarios.read("junit.xml"), "<testcase classname=\"one\""));
   EXPECT_EQ(scenarios.read("timelines/one.before.json"), "{\"events\": []}");
+}
+
+TEST(Program, IsolatedArmsHaveProcessesOfTheirOwn) {
+  for (const bool isolate : {false, true}) {
+    Scenarios scenarios({});
+    scenarios.add("after_pid", "device: meta\nmatrix: {seed: [1, 2, 3]}\n");
+    std::vector<std::string> arguments{"-j", "1"};
+    if (isolate) arguments.emplace_back("--isolate");
+    EXPECT_EQ(run(scenarios.run_arguments(arguments)).code, 0);
+    std::set<Json> processes;
+    const Json results = results_of(scenarios);
+    for (const Json& cell : results["cells"])
+      processes.insert(cell["arms"]["after"]["retained_by_holder"][0]["bytes"]);
+    EXPECT_EQ(processes.size(), isolate ? 3u : 1u);
+  }
 }
 
 struct ExitCase {

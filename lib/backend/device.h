@@ -111,8 +111,6 @@ struct DeviceRow {
   std::int64_t (*memory_bytes)();
   /// Details for `fp8lab devices`, one per line; empty where it cannot be opened here.
   std::string (*describe)();
-  /// Whether opening it takes a process a good part of a second, once.
-  bool slow_to_open = false;
 };
 
 /// The table of devices; adding one is one folder and one row.

@@ -28,7 +28,7 @@ const std::array kDevices = {
     DeviceRow{"meta", "accounts for every byte and computes nothing: full-size models in milliseconds", open_meta_device,
               meta_unavailable_reason, any_arch, no_memory_of_its_own, describe_meta},
     DeviceRow{"cuda", "computes on an NVIDIA GPU", open_cuda_device, cuda_unavailable_reason, cuda_arch,
-              cuda_memory_bytes, describe_cuda, true},
+              cuda_memory_bytes, describe_cuda},
 };
 
 }  // namespace

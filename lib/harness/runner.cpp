@@ -225,13 +225,11 @@ class Runner {
     }
   }
 
-  /// Where a device is slow to open, processes stay for other arms. Not for what reverts a fix, which may leave harm behind, nor for what
-  /// the clock measures.
+  /// Processes stay for other arms of the device that they have open. Not after what reverts a fix, which may leave harm behind, nor for
+  /// what the clock measures.
   void start_next(RunningCell& cell) {
-    const CellConfig& config = cell.config();
-    const Term* device = find_term(vocabulary_.devices, config.device);
-    const bool stays = device && device->slow_to_open && cell.next() != Arm::kBefore && !alone_;
-    std::unique_ptr<ArmProcess> process = stays ? idle_.take(config.device) : nullptr;
+    const bool stays = !options_.isolate && cell.next() != Arm::kBefore && !alone_;
+    std::unique_ptr<ArmProcess> process = stays ? idle_.take(cell.config().device) : nullptr;
     if (!process) process = std::make_unique<ArmProcess>(options_.command);
     cell.start_next(std::move(process), stays ? ArmProcess::Then::kStay : ArmProcess::Then::kEnd);
   }

@@ -23,6 +23,7 @@ struct RunnerOptions {
   ArmCommand command;
   PredictFunction predict;
   TaskFunction task;  ///< arms that it names alike run once, in the first cell that asks; left out: every cell runs its own
+  bool isolate = false;  ///< no process runs a second arm
 };
 
 /// What the runner tells while it works. Called on the caller's thread.
@@ -40,7 +41,7 @@ double time_limit(const PlannedCell& cell, const RunnerOptions& options);
 /// Of a cell that is not run.
 CellRecord skipped_record(const PlannedCell& cell);
 
-/// Runs the cells, each arm in a child process, skipped ones included, and returns 0, or the signal that stopped the run. Cells that were running then are
+/// Runs the cells, their arms in child processes, skipped ones included, and returns 0, or the signal that stopped the run. Cells that were running then are
 /// not reported. A first SIGINT, SIGTERM or SIGHUP ends the children in peace, a second one at once.
 int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
               const RunnerEvents& events);

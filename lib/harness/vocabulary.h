@@ -20,7 +20,6 @@ struct Term {
   std::string_view (*own_arch)() = nullptr;  ///< the one architecture profile that it takes; empty or absent when any
   std::int64_t (*memory_bytes)() = nullptr;  ///< of one; 0 or absent where memory is not the device's own
   std::string (*details)() = nullptr;             ///< more about it, one fact a line; absent where there is no more
-  bool slow_to_open = false;                      ///< a device: it costs a process a good part of a second, once
 
   std::string why_unavailable() const { return unavailable_reason ? unavailable_reason() : std::string(); }
   std::string describe() const { return details ? details() : std::string(); }

@@ -222,6 +222,7 @@ class CommandLine {
         ->check(number_within(0.001, 86400))
         ->type_name("S");
     run.add_flag("--resume", request_.resume, "keep what an earlier run finished in the same directory");
+    run.add_flag("--isolate", request_.isolate, "run every arm of every cell, each in a process of its own: slower, to rule out influence");
     run.add_flag("--list", request_.list, "print the ids of the cells and run nothing");
     run.add_flag("--dry-run", request_.dry_run, "print what each cell would run and expect, and run nothing");
     add_json(run, "print JSON on standard output, progress on standard error");

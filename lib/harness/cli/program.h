@@ -36,6 +36,7 @@ struct RunRequest {
   int jobs = 0;  ///< processes at a time; 0: one per usable core
   std::optional<double> timeout_s;
   bool resume = false;
+  bool isolate = false;  ///< each arm of each cell is run, in a process of its own
   bool list = false;
   bool dry_run = false;
   bool json = false;

@@ -33,7 +33,8 @@ RunnerOptions runner_options(const RunRequest& request, const Program& program) 
   options.jobs = request.jobs > 0 ? request.jobs : usable_cores();
   options.timeout_s = request.timeout_s;
   options.predict = program.predict;
-  options.task = program.task;
+  if (!request.isolate) options.task = program.task;
+  options.isolate = request.isolate;
   return options;
 }
 
