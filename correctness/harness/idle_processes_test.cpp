@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
 
 #include <chrono>
 #include <map>
@@ -109,6 +110,17 @@ TEST(IdleProcesses, AnArmsWordsAreItsOwn) {
   EXPECT_EQ(ran.records.at("after_exit3").arms.at(Arm::kAfter).output_tail, "first line\nthe last words\n\n");
 }
 
+/// Returns the number of the process.
+pid_t run_and_stay(ArmProcess& process) {
+  process.start(sample::fake_cell("after_pid").config, Arm::kAfter, ArmProcess::Then::kStay);
+  EXPECT_FALSE(process.ready());
+  while (!process.ended()) {
+    pollfd fd{process.answer_fd(), POLLIN, 0};
+    ::poll(&fd, 1, 5);
+  }
+  return static_cast<pid_t>(process.result().retained_by_holder.at(0).second);
+}
+
 TEST(IdleProcesses, TimeAndResultsAreThoseOfTheArm) {
   const Ran ran = run(cells_named({"after_big", "after_pid"}), {});
   EXPECT_EQ(ran.records.at("after_big").arms.at(Arm::kAfter).timeline_json.size(), std::size_t{8} << 20);
@@ -117,21 +129,18 @@ TEST(IdleProcesses, TimeAndResultsAreThoseOfTheArm) {
   ArmProcess process(kFake);
   EXPECT_TRUE(process.ready());
   ::poll(nullptr, 0, 300);
-  process.start(sample::fake_cell("after_pid").config, Arm::kAfter, ArmProcess::Then::kStay);
-  EXPECT_FALSE(process.ready());
-  while (!process.ended()) {
-    pollfd fd{process.answer_fd(), POLLIN, 0};
-    ::poll(&fd, 1, 5);
-  }
+  run_and_stay(process);
   EXPECT_EQ(process.result().status, "ok");
   EXPECT_LT(process.result().seconds, std::chrono::duration<double>(Clock::now() - begin).count() - 0.29);
   EXPECT_TRUE(process.ready());
   EXPECT_EQ(process.answer_fd(), -1);
+  process.terminate();
+  EXPECT_FALSE(process.ready()) << "it may not have died yet";
 }
 
 TEST(IdleProcesses, OneThatDiedIsNotTaken) {
   auto process = std::make_unique<ArmProcess>(kFake);
-  process->kill();
+  ::kill(run_and_stay(*process), SIGKILL);
   while (process->ready()) ::poll(nullptr, 0, 1);
   IdleProcesses idle;
   idle.put("meta", std::move(process));

@@ -201,7 +201,7 @@ bool ArmProcess::reaped() {
   siginfo_t info{};
   if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
     return false;
-  kill();
+  ::kill(-pid_, SIGKILL);
   ::waitpid(pid_, &wait_status_, 0);
   gone_ = true;
   return true;
@@ -227,8 +227,14 @@ void ArmProcess::time_out(double limit_s) {
   terminate();
 }
 
-void ArmProcess::terminate() { ::kill(-pid_, SIGTERM); }
-void ArmProcess::kill() { ::kill(-pid_, SIGKILL); }
+void ArmProcess::terminate() { end_by(SIGTERM); }
+void ArmProcess::kill() { end_by(SIGKILL); }
+
+/// It may have finished its arm at this moment: it is not there for another all the same.
+void ArmProcess::end_by(int signal) {
+  then_ = Then::kEnd;
+  ::kill(-pid_, signal);
+}
 
 /// `text` on one line: what ends up in tables and terminals.
 std::string one_line(std::string text) {

@@ -65,6 +65,7 @@ class ArmProcess {
  private:
   ArmResult crashed(std::string reason) const;
   bool answered() const;
+  void end_by(int signal);
   bool reaped();
 
   pid_t pid_ = -1;
