@@ -31,6 +31,7 @@ struct Ran {
 struct Given {
   int jobs = 1;
   bool isolate = false;
+  double timeout_s = 2;
   double memory_gib = 0;
 };
 
@@ -41,7 +42,7 @@ Ran run(const std::vector<PlannedCell>& cells, const Given& given) {
   RunnerOptions options;
   options.jobs = given.jobs;
   options.isolate = given.isolate;
-  options.timeout_s = 2.0;
+  options.timeout_s = given.timeout_s;
   options.command = kFake;
   if (given.memory_gib > 0)
     options.predict = [gib = given.memory_gib](const CellConfig&, Arm) {
@@ -156,7 +157,7 @@ TEST(IdleProcesses, OneThatDiedIsNotTaken) {
 // process. The others would have to wait for it.
 TEST(IdleProcesses, MakeRoomForArms) {
   const std::vector<std::string> order =
-      run(cells_named({"after_hang", "after_pid#1", "after_pid#2"}), {.jobs = 2, .memory_gib = 1.3}).order;
+      run(cells_named({"after_hang", "after_pid#1", "after_pid#2"}), {.jobs = 2, .timeout_s = 6, .memory_gib = 1.3}).order;
   EXPECT_EQ(order, (std::vector<std::string>{"after_pid#1", "after_pid#2", "after_hang"}));
 }
 
