@@ -144,10 +144,15 @@ TEST(ArmProcess, WhatItLeavesBehindIsEndedWithIt) {
 }
 
 TEST(ArmProcess, AProgramThatIsNotThereIsACrashThatSaysSo) {
-  ArmProcess process({"/nonexistent/program", {}}, cell_named("sample").config, Arm::kAfter);
-  while (!process.ended()) ::poll(nullptr, 0, 1);
-  EXPECT_EQ(process.result().status, "crashed");
-  EXPECT_NE(process.result().reason.find("cannot start the arm's program"), std::string::npos);
+  for (const bool before_it_is_asked : {false, true}) {
+    ArmProcess process({"/nonexistent/program", {}});
+    pollfd said{process.output_fd(), POLLIN, 0};
+    if (before_it_is_asked) ::poll(&said, 1, 10000);
+    process.start(cell_named("sample").config, Arm::kAfter, ArmProcess::Then::kEnd);
+    while (!process.ended()) ::poll(nullptr, 0, 1);
+    EXPECT_EQ(process.result().status, "crashed");
+    EXPECT_NE(process.result().reason.find("cannot start the arm's program"), std::string::npos);
+  }
 }
 
 TEST(ArmProcess, DestructionEndsIt) {

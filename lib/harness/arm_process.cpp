@@ -166,8 +166,10 @@ ArmProcess::~ArmProcess() {
 }
 
 void ArmProcess::start(const CellConfig& cell, Arm arm, Then then) {
-  drain();  // the end of the arm before
-  tail_.clear();
+  if (!std::exchange(fresh_, false)) {
+    drain();  // the end of the arm before; what a fresh process has printed is why it could not be started
+    tail_.clear();
+  }
   then_ = then;
   running_ = true;
   limit_s_ = 0;

@@ -74,6 +74,7 @@ class ArmProcess {
   int output_fd_ = -1;
   int wait_status_ = 0;
   Then then_ = Then::kStay;
+  bool fresh_ = true;     ///< asked for nothing yet
   bool running_ = false;  ///< an arm
   bool gone_ = false;     ///< the process
   bool output_open_ = true;
