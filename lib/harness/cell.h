@@ -78,7 +78,7 @@ struct CellConfig {
 /// The most samples of one metric that results keep.
 inline constexpr std::size_t kMostSamples = 64;
 
-/// The sides a cell is run on, each in a process of its own.
+/// The sides a cell is run on, each in a child process.
 enum class Arm { kBefore, kAfter, kBf16 };
 
 /// A figure, or null with the reason why there is none. Never 0 for absent, never NaN in a file.
