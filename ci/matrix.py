@@ -83,7 +83,7 @@ def parse_arguments():
     parser.add_argument("-d", "--device", metavar="DEVICE,...", help="only these of the tier's devices")
     parser.add_argument("-o", "--out", metavar="OUT", type=pathlib.Path,
                         help="directory for results; default: out/TIER below the repository's root")
-    parser.add_argument("-j", "--jobs", metavar="N", help="processes at a time; default: one per core")
+    parser.add_argument("-j", "--jobs", metavar="N", help="arms at a time; default: one per core")
     parser.add_argument("--resume", action="store_true", help="keep what an earlier run finished in OUT")
     parser.add_argument("--program", metavar="FILE", type=pathlib.Path,
                         help="an fp8lab to run; default: install what is needed and build it, as ci/try does")

@@ -25,8 +25,8 @@ class Abandonment {
   cuda::PinnedBytes word_;
 };
 
-/// Where a group's cards meet, each in the order of one of its streams: by flags that they write to each other, which takes a few
-/// microseconds where NCCL's smallest gather takes some 25.
+/// Where a group's cards meet, each in the order of one of its streams: by flags that they write to each other. Between two H200 a gather
+/// of 1 MiB takes 20 us with two of these around its copies.
 class CardMeetings {
  public:
   /// What it needs on every card: a row of flags for each of two streams.

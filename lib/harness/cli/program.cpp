@@ -214,7 +214,7 @@ class CommandLine {
     add_selection(run);
     run.add_option("-o,--out", request_.out, "directory for results")->capture_default_str()->type_name("DIR");
     run.add_option("-j,--jobs", request_.jobs,
-                   "processes at a time, fewer where a card's memory holds no more; default: one per core")
+                   "arms at a time, fewer where a card's memory holds no more; default: one per core")
         ->check(whole_number_within(1, 1024))
         ->type_name("N");
     run.add_option("--timeout", request_.timeout_s,

@@ -33,7 +33,7 @@ struct RunRequest {
   std::string filter;                ///< regular expression on ids, negated by a leading '-'; empty: all
   int sample = 0;                    ///< cells of each scenario and device at most; 0: all
   std::string out = "out";
-  int jobs = 0;  ///< processes at a time; 0: one per usable core
+  int jobs = 0;  ///< arms at a time; 0: one per usable core
   std::optional<double> timeout_s;
   bool resume = false;
   bool isolate = false;  ///< each arm of each cell is run, in a process of its own
