@@ -28,26 +28,26 @@ struct Mode {
   bool in_place = false;
   bool windows = false;  ///< buffers in memory of ProcessGroup::gather_source()
   PeerCopyPath path = PeerCopyPath::kBySize;
-  std::int64_t engines_from_bytes = RunOptions().engines_from_bytes;
+  std::int64_t writes_from_bytes = RunOptions().writes_from_bytes;
 };
 
 constexpr std::int64_t kNever = std::int64_t{1} << 60;
 
-// `from_0`: by engines or pulls at any size; `symmetric`: never.
+// `symmetric`: by NCCL's own kernels.
 const std::vector<Mode>& modes() {
   static const std::vector<Mode> kModes = {
-      {.name = "pull", .row = "in_process"},
-      {.name = "pull/in_place", .row = "in_process", .in_place = true},
-      {.name = "pull/processors/in_place", .row = "in_process", .in_place = true, .path = PeerCopyPath::kProcessors},
-      {.name = "pull/engines/in_place", .row = "in_process", .in_place = true, .path = PeerCopyPath::kCopyEngines},
+      {.name = "threads", .row = "in_process"},
+      {.name = "threads/in_place", .row = "in_process", .in_place = true},
+      {.name = "threads/processors/in_place", .row = "in_process", .in_place = true, .path = PeerCopyPath::kProcessors},
+      {.name = "threads/engines/in_place", .row = "in_process", .in_place = true, .path = PeerCopyPath::kCopyEngines},
       {.name = "nccl", .row = "nccl"},
       {.name = "nccl/in_place", .row = "nccl", .in_place = true},
-      {.name = "nccl/windows/in_place", .row = "nccl", .in_place = true, .windows = true},
       {.name = "nccl/windows", .row = "nccl", .windows = true},
-      {.name = "nccl/windows/from_0", .row = "nccl", .windows = true, .engines_from_bytes = 0},
-      {.name = "nccl/windows/symmetric", .row = "nccl", .windows = true, .engines_from_bytes = kNever},
-      {.name = "nccl/symmetric/in_place", .row = "nccl", .in_place = true, .windows = true, .engines_from_bytes = kNever},
-      {.name = "nccl/engines/in_place", .row = "nccl", .in_place = true, .windows = true, .engines_from_bytes = 0},
+      {.name = "nccl/windows/in_place", .row = "nccl", .in_place = true, .windows = true},
+      {.name = "nccl/processors/in_place", .row = "nccl", .in_place = true, .windows = true, .path = PeerCopyPath::kProcessors},
+      {.name = "nccl/engines/in_place", .row = "nccl", .in_place = true, .windows = true, .path = PeerCopyPath::kCopyEngines},
+      {.name = "nccl/symmetric", .row = "nccl", .windows = true, .writes_from_bytes = kNever},
+      {.name = "nccl/symmetric/in_place", .row = "nccl", .in_place = true, .windows = true, .writes_from_bytes = kNever},
   };
   return kModes;
 }
@@ -95,7 +95,7 @@ void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const
   std::atomic<std::int64_t> wrong = 0;
   Lockstep lockstep;
   RunOptions options{.ranks = ranks};
-  options.engines_from_bytes = mode.engines_from_bytes;
+  options.writes_from_bytes = mode.writes_from_bytes;
   options.peer_copies = mode.path;
   run_ranks(mode.row, options, [&](ProcessGroup& world) {
     const auto device = open_device("cuda", {.rank = world.local_rank(), .memory = {}});

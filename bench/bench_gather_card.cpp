@@ -26,16 +26,15 @@ struct Mode {
   std::string_view name;
   std::string_view row;
   bool windows = true;
-  std::int64_t engines_from_bytes = RunOptions().engines_from_bytes;
+  std::int64_t writes_from_bytes = RunOptions().writes_from_bytes;
 };
 
-// `from_0`: pulled at any size; `symmetric`: never.
+// `symmetric`: by NCCL's own kernels.
 const Mode kModes[] = {
-    {.name = "pull", .row = "in_process"},
+    {.name = "threads", .row = "in_process"},
     {.name = "nccl/any_memory", .row = "nccl", .windows = false},
     {.name = "nccl/windows", .row = "nccl"},
-    {.name = "nccl/windows/from_0", .row = "nccl", .engines_from_bytes = 0},
-    {.name = "nccl/windows/symmetric", .row = "nccl", .engines_from_bytes = kNever},
+    {.name = "nccl/windows/symmetric", .row = "nccl", .writes_from_bytes = kNever},
 };
 
 /// One rank's layer.
@@ -76,7 +75,7 @@ void gather_layer(benchmark::State& state, const Mode& mode, std::string_view re
   std::atomic<std::int64_t> size = 0;
   Lockstep lockstep;
   RunOptions options{.ranks = cards()};
-  options.engines_from_bytes = mode.engines_from_bytes;
+  options.writes_from_bytes = mode.writes_from_bytes;
   options.gather_windows = mode.windows;
   run_ranks(mode.row, options, [&](ProcessGroup& world) {
     const auto device = open_device("cuda", {.rank = world.local_rank(), .memory = {}});

@@ -37,9 +37,9 @@ struct Gathered {
   bool shared = true;  ///< both buffers in Pool::kGathered, else both elsewhere
 };
 
-std::ptrdiff_t notes_of_pulls(Device& device) {
+std::ptrdiff_t notes_of_writes(Device& device) {
   const std::vector<std::string> notes = device.notes();
-  return std::count(notes.begin(), notes.end(), "all-gathers over NCCL: pulled from the others' windows");
+  return std::count(notes.begin(), notes.end(), "all-gathers over NCCL: written to the others' windows");
 }
 
 class GatherRank {
@@ -119,9 +119,15 @@ TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
       Gathered{.each = 1030},
       Gathered{.each = 1200 * kKiB + 2},
   };
-  for (const std::int64_t engines_from : {std::int64_t{0}, kKiB * kKiB, std::int64_t{1} << 50}) {
+  struct Case {
+    PeerCopyPath path = PeerCopyPath::kBySize;
+    std::int64_t writes_from_bytes = 0;
+  };
+  for (const Case& one : {Case{}, Case{.path = PeerCopyPath::kProcessors}, Case{.path = PeerCopyPath::kCopyEngines},
+                          Case{.writes_from_bytes = kKiB * kKiB}, Case{.writes_from_bytes = std::int64_t{1} << 50}}) {
     RunOptions options = run_options(gathering_ranks());
-    options.engines_from_bytes = engines_from;
+    options.peer_copies = one.path;
+    options.writes_from_bytes = one.writes_from_bytes;
     run_ranks(row(), options, [&](ProcessGroup& world) {
       Card card(world);
       GatherRank rank(card);
@@ -131,10 +137,11 @@ TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
       }
       card.device().memory().gather_from(std::move(source));
       for (std::uint64_t round = 0; round < 4; ++round) rank.gather(kParts, round, round % 2 == 1);
+      rank.gather(std::vector(70, Gathered{.each = 4 * kKiB + 16}), 5, false);  // more than one launch holds
       // Each part alone takes its way alone.
       for (std::size_t i = 0; i < kParts.size(); ++i) rank.gather(std::span(kParts).subspan(i, 1), 10 + i, i % 2 == 1);
-      if (row() == "nccl" && engines_from == 0) {
-        EXPECT_EQ(notes_of_pulls(card.device()), 1) << "cards that reach each other pull";
+      if (row() == "nccl" && one.writes_from_bytes == 0) {
+        EXPECT_EQ(notes_of_writes(card.device()), 1) << "cards that reach each other write";
       }
       // And any memory will do once there is none for it.
       card.device().memory().gather_from(nullptr);
@@ -147,8 +154,7 @@ TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
 // over; and so is where it arrives.
 TEST(GatherMemory, IsReadInTheOrderOfTheDevice) {
   if (too_few_for_gathers()) return;
-  RunOptions options = run_options(gathering_ranks());
-  options.engines_from_bytes = 0;
+  const RunOptions options = run_options(gathering_ranks());
   run_ranks(row(), options, [&](ProcessGroup& world) {
     constexpr std::uint64_t kRounds = 12;
     const std::int64_t bytes = on_card() ? 1 << 22 : 1 << 16;

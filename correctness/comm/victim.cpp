@@ -97,7 +97,6 @@ int main(int argc, char** argv) {
     fp8lab::RunOptions options = run_options(launched_ranks());
     const bool on_device = fp8lab::support::test_device() != "cpu";
     options.timeout = std::chrono::seconds(on_device ? 5 : 2);  // cards take a while to open
-    options.engines_from_bytes = 0;
     fp8lab::run_ranks(row(), options, [&](ProcessGroup& world) {
       on_device ? work_on_device(world, argv[1]) : work_in_host_memory(world, argv[1]);
     });

@@ -28,15 +28,12 @@ struct RunOptions {
   int simulated_rank = 0;
   /// Of `nccl`: the row whose ranks these are.
   std::string_view over = "in_process";
-  /// Of `nccl`: what an all-gather finds in memory of ProcessGroup::gather_source() goes by NCCL's copy engines where it lies in place,
-  /// if it is at least as many bytes in all; else it is pulled from there as ranks of one process do it, if it is as many for every rank
-  /// pulled from. Less goes by NCCL's symmetric kernels. Between two H200 engines and kernels meet between 16 and 64 MiB in place. A layer
-  /// of 218 to 436 MB, out of place, came at 300 to 335 GB/s by pulls, 185 to 264 by NCCL's engines, and 228 to 231 by the kernels.
-  /// Between four, pulls and kernels meet between 64 MiB (297 and 323 GB/s) and 256 MiB (352 and 336).
-  std::int64_t engines_from_bytes = std::int64_t{32} << 20;
+  /// Of `nccl`: what an all-gather finds in memory of ProcessGroup::gather_source() each rank writes to the others' itself, as ranks of one
+  /// process do it, if it is at least as many bytes in all. Less goes by NCCL's symmetric kernels; benchmarks choose.
+  std::int64_t writes_from_bytes = 0;
   /// Of `nccl`: false leaves ProcessGroup::gather_source() null; benchmarks choose.
   bool gather_windows = true;
-  /// How ranks of one process copy from card to card; benchmarks choose.
+  /// How ranks write from card to card; benchmarks choose.
   PeerCopyPath peer_copies = PeerCopyPath::kBySize;
   /// Where the processes of `sockets` find each other, at the first run of each. Its size is `ranks`.
   Rendezvous rendezvous = {};

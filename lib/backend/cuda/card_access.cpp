@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/peer_kernels.h"
 #include "core/check.h"
 #include "core/shape.h"
 
@@ -17,12 +16,12 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr std::uintptr_t kWideBytes = 16;
-/// Copy engines are faster than the multiprocessors' own loads from so many bytes on, of a call (the two met there, at 303 GB/s, between
-/// two H200) and of each array, since every one of their copies has to be set up.
+/// Copy engines are faster than the multiprocessors from so many bytes on that go to others in a call (between two and four H200 they met
+/// there, at 310 GB/s), and of each array, since every one of their copies has to be set up.
 constexpr std::int64_t kEnginesFromBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kEngineArrayBytes = std::int64_t{2} << 20;
 /// From here on a rank's own bytes are copied beside those of others, which come more slowly; below, that takes longer to set up.
-constexpr std::int64_t kBesideFromBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kBesideFromBytes = std::int64_t{8} << 20;
 
 std::int64_t bytes_of(std::span<const PeerCopy> copies) {
   std::int64_t total = 0;
@@ -31,6 +30,9 @@ std::int64_t bytes_of(std::span<const PeerCopy> copies) {
 }
 
 bool is_wide(const std::byte* at) { return reinterpret_cast<std::uintptr_t>(at) % kWideBytes == 0; }
+
+bool is_wide(const PeerCopy& copy) { return is_wide(copy.from) && is_wide(copy.to); }
+bool is_void(const PeerCopy& copy) { return copy.from == copy.to || copy.bytes == 0; }
 
 /// A stretch of copies, in one call of the driver.
 class EngineCopies {
@@ -163,7 +165,13 @@ class CardLane final : public PeerLane {
 
 void CardCopies::launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path,
                         cudaStream_t stream) {
-  if (bytes_of(own) < kBesideFromBytes) return launch_copies(copies, path, stream, own);
+  // Within a card the multiprocessors are many times as fast as what comes over the link.
+  const PeerCopyPath own_path = path == PeerCopyPath::kBySize ? PeerCopyPath::kProcessors : path;
+  if (bytes_of(own) < kBesideFromBytes) {
+    if (const auto batch = batch_of(copies, own, path)) return peer_copy(*batch, stream);
+    launch_copies(own, own_path, stream);
+    return launch_copies(copies, path, stream);
+  }
   if (!beside_) {
     beside_ = make_stream();
     parted_ = make_event();
@@ -172,8 +180,7 @@ void CardCopies::launch(std::span<const PeerCopy> copies, std::span<const PeerCo
   cuda_check(cudaEventRecord(parted_.get(), stream), "cudaEventRecord");
   cuda_check(cudaStreamWaitEvent(beside_.get(), parted_.get(), 0), "cudaStreamWaitEvent");
   launch_copies(copies, path, stream);
-  // Within a card the multiprocessors are many times as fast as what comes over the link.
-  launch_copies(own, path == PeerCopyPath::kBySize ? PeerCopyPath::kProcessors : path, beside_.get());
+  launch_copies(own, own_path, beside_.get());
   cuda_check(cudaEventRecord(rejoined_.get(), beside_.get()), "cudaEventRecord");
   cuda_check(cudaStreamWaitEvent(stream, rejoined_.get(), 0), "cudaStreamWaitEvent");
 }
@@ -182,32 +189,39 @@ void CardCopies::quiesce() noexcept {
   if (beside_) cudaStreamSynchronize(beside_.get());
 }
 
-void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream,
-                   std::span<const PeerCopy> more) {
-  const bool by_size = path == PeerCopyPath::kBySize && bytes_of(copies) + bytes_of(more) >= kEnginesFromBytes;
-  const auto engines = [&](const PeerCopy& copy) {
-    return path == PeerCopyPath::kCopyEngines || (by_size && copy.bytes >= kEngineArrayBytes) || !is_wide(copy.from) ||
-           !is_wide(copy.to);
-  };
+void CopyBatch::add(const PeerCopy& copy) {
+  jobs[static_cast<std::size_t>(count++)] = {.from = copy.from, .to = copy.to, .bytes = copy.bytes, .first_block = blocks};
+  blocks += ceil_div(copy.bytes, kCopyBlockBytes);
+}
+
+std::optional<CopyBatch> batch_of(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path) {
+  if (path == PeerCopyPath::kCopyEngines || (path == PeerCopyPath::kBySize && bytes_of(copies) >= kEnginesFromBytes)) return {};
+  std::optional<CopyBatch> batch(std::in_place);
+  for (const auto some : {copies, own})
+    for (const PeerCopy& copy : some) {
+      if (is_void(copy)) continue;
+      if (!is_wide(copy) || batch->full()) return {};
+      batch->add(copy);
+    }
+  return batch;
+}
+
+void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream) {
+  const bool by_size = path == PeerCopyPath::kBySize && bytes_of(copies) >= kEnginesFromBytes;
   EngineCopies by_engine(stream);
   CopyBatch batch;
-  const auto add = [&](const PeerCopy& copy) {
-    if (copy.from == copy.to || copy.bytes == 0) return;
-    if (engines(copy)) {
+  for (const PeerCopy& copy : copies) {
+    if (is_void(copy)) continue;
+    if (path == PeerCopyPath::kCopyEngines || (by_size && copy.bytes >= kEngineArrayBytes) || !is_wide(copy)) {
       by_engine.add(copy);
-      return;
+      continue;
     }
-    if (batch.count == CopyBatch::kMostJobs) {
+    if (batch.full()) {
       peer_copy(batch, stream);
-      batch.count = 0;
-      batch.blocks = 0;
+      batch = {};
     }
-    batch.jobs[static_cast<std::size_t>(batch.count++)] = {
-        .from = copy.from, .to = copy.to, .bytes = copy.bytes, .first_block = batch.blocks};
-    batch.blocks += ceil_div(copy.bytes, kCopyBlockBytes);
-  };
-  for (const PeerCopy& copy : copies) add(copy);
-  for (const PeerCopy& copy : more) add(copy);
+    batch.add(copy);
+  }
   peer_copy(batch, stream);
   by_engine.launch();
 }

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "backend/cuda/context.h"
+#include "backend/cuda/peer_kernels.h"
 #include "backend/peer_access.h"
 
 namespace fp8lab::cuda {
@@ -35,9 +38,11 @@ class CardCopies {
   Event rejoined_;
 };
 
+/// The copies that multiprocessors make in one launch; nothing where copy engines make some of them, or they are too many for one.
+std::optional<CopyBatch> batch_of(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path);
+
 /// Launches what PeerLane::copy and PeerLane::reduce stand for on `stream`, for others who move bytes between cards.
-void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream,
-                   std::span<const PeerCopy> more = {});
+void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream);
 void launch_reductions(std::span<const PeerReduction> reductions, cudaStream_t stream);
 
 }  // namespace fp8lab::cuda

@@ -18,7 +18,8 @@ __device__ int job_of_block(const std::array<Job, Size>& jobs, int count, std::i
   return job;
 }
 
-__global__ void __launch_bounds__(kThreads) peer_copy_kernel(const __grid_constant__ CopyBatch batch) {
+/// This block's stretch of a batch.
+__device__ void copy_stretch(const CopyBatch& batch) {
   const CopyJob* jobs = reinterpret_cast<const CopyJob*>(&batch.jobs);
   const CopyJob& job = jobs[job_of_block(batch.jobs, batch.count, blockIdx.x)];
   const std::int64_t first = (blockIdx.x - job.first_block) * kCopyBlockBytes;
@@ -38,6 +39,8 @@ __global__ void __launch_bounds__(kThreads) peer_copy_kernel(const __grid_consta
   const std::int64_t tail = std::int64_t{wide} * 16 + threadIdx.x;
   if (tail < bytes) job.to[first + tail] = job.from[first + tail];
 }
+
+__global__ void __launch_bounds__(kThreads) peer_copy_kernel(const __grid_constant__ CopyBatch batch) { copy_stretch(batch); }
 
 template <DType Type>
 struct FloatSum {
@@ -164,16 +167,43 @@ __device__ std::uint32_t load_from_host(const std::uint32_t* at) {
   return *static_cast<const volatile std::uint32_t*>(at);
 }
 
-// A thread for every rank. The host's word lies behind a slower bus, so it is looked at now and then.
-__global__ void __launch_bounds__(CardMeeting::kMostRanks) peer_meet_kernel(const __grid_constant__ CardMeeting meeting) {
+/// A block's, with a thread for every rank; `tells` says whether it is the one that writes the flags. False where the others were not
+/// waited for. The host's word lies behind a slower bus, so it is looked at now and then.
+__device__ bool meet(const CardMeeting& meeting, std::uint32_t number, bool tells) {
   constexpr int kLooksBetween = 256;
   const int other = static_cast<int>(threadIdx.x);
-  if (other >= meeting.ranks || other == meeting.rank) return;
-  std::uint32_t* const* flags = reinterpret_cast<std::uint32_t* const*>(&meeting.flags);
-  store_released(flags[other] + meeting.rank, meeting.number);
-  const std::uint32_t* const theirs = flags[meeting.rank] + other;
-  for (int look = 1; static_cast<std::int32_t>(load_acquired(theirs) - meeting.number) < 0; ++look)
-    if (look % kLooksBetween == 0 && load_from_host(meeting.abandoned) != 0) return;
+  bool abandoned = false;
+  if (other < meeting.ranks && other != meeting.rank) {
+    std::uint32_t* const* flags = reinterpret_cast<std::uint32_t* const*>(&meeting.flags);
+    if (tells) store_released(flags[other] + meeting.rank, number);
+    const std::uint32_t* const theirs = flags[meeting.rank] + other;
+    for (int look = 1; !abandoned && static_cast<std::int32_t>(load_acquired(theirs) - number) < 0; ++look)
+      abandoned = look % kLooksBetween == 0 && load_from_host(meeting.abandoned) != 0;
+  }
+  return __syncthreads_or(abandoned) == 0;
+}
+
+__global__ void __launch_bounds__(CardMeeting::kMostRanks) peer_meet_kernel(const __grid_constant__ CardMeeting meeting) {
+  meet(meeting, meeting.number, true);
+}
+
+// Each block waits for the others before it writes to them, and the last one to finish tells them that all is written: its release
+// covers what the other blocks wrote, whose fences came before they counted themselves. Block 0 tells that this card is there, so that
+// no card's blocks wait for some of another's that have yet to find room.
+__global__ void __launch_bounds__(kThreads) peer_copy_between_meetings_kernel(const __grid_constant__ CopyBetweenMeetings copy) {
+  static_assert(CardMeeting::kMostRanks <= kThreads);
+  if (!meet(copy.meeting, copy.meeting.number, blockIdx.x == 0)) return;
+  copy_stretch(copy.batch);
+  __shared__ bool is_last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence_system();
+    is_last = atomicAdd(copy.finished, 1u) + 1 == gridDim.x;
+    if (is_last) *copy.finished = 0;
+    __threadfence_system();
+  }
+  __syncthreads();
+  if (is_last) meet(copy.meeting, copy.meeting.number + 1, true);
 }
 
 }  // namespace
@@ -181,6 +211,11 @@ __global__ void __launch_bounds__(CardMeeting::kMostRanks) peer_meet_kernel(cons
 void peer_meet(const CardMeeting& meeting, cudaStream_t stream) {
   peer_meet_kernel<<<1, CardMeeting::kMostRanks, 0, stream>>>(meeting);
   cuda_check_launch("peer_meet_kernel");
+}
+
+void peer_copy_between_meetings(const CopyBetweenMeetings& copy, cudaStream_t stream) {
+  peer_copy_between_meetings_kernel<<<static_cast<unsigned>(copy.batch.blocks), kThreads, 0, stream>>>(copy);
+  cuda_check_launch("peer_copy_between_meetings_kernel");
 }
 
 void peer_copy(const CopyBatch& batch, cudaStream_t stream) {

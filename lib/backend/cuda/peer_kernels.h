@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "backend/peer_access.h"
 #include "core/dtype.h"
 
 // Copies and reductions over memory of several cards, many arrays a launch, their addresses in the launch's own arguments.
@@ -22,9 +23,12 @@ struct CopyJob {
 
 struct CopyBatch {
   static constexpr int kMostJobs = 64;
-  std::array<CopyJob, kMostJobs> jobs;
+  std::array<CopyJob, kMostJobs> jobs;  ///< `count` of them
   int count = 0;
   std::int64_t blocks = 0;
+
+  bool full() const { return count == kMostJobs; }
+  void add(const PeerCopy& copy);
 };
 
 struct ReduceJob {
@@ -51,9 +55,10 @@ struct ReduceBatch {
 static_assert(sizeof(CopyBatch) <= 4000 && sizeof(ReduceBatch) <= 4000, "arguments of a launch are 4 KiB at most");
 
 /// What one block of threads does of a job.
-inline constexpr std::int64_t kCopyBlockBytes = 64 << 10;
+inline constexpr std::int64_t kCopyBlockBytes = 16 << 10;
 inline constexpr std::int64_t kReduceBlockElems = 8192;
 
+/// Nothing where `batch` is empty.
 void peer_copy(const CopyBatch& batch, cudaStream_t stream);
 void peer_reduce(const ReduceBatch& batch, cudaStream_t stream);
 
@@ -68,5 +73,14 @@ struct CardMeeting {
 };
 /// What is launched on `stream` after this comes after what every rank launched before its own part.
 void peer_meet(const CardMeeting& meeting, cudaStream_t stream);
+
+/// peer_meet(), peer_copy() of a batch that is not empty, and the next peer_meet() in one launch: it takes two numbers.
+struct CopyBetweenMeetings {
+  CopyBatch batch;
+  CardMeeting meeting;
+  std::uint32_t* finished = nullptr;  ///< a word on this card for launches of one stream, 0 before the first
+};
+static_assert(sizeof(CopyBetweenMeetings) <= 4000, "arguments of a launch are 4 KiB at most");
+void peer_copy_between_meetings(const CopyBetweenMeetings& copy, cudaStream_t stream);
 
 }  // namespace fp8lab::cuda

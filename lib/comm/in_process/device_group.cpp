@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/gather_writes.h"
 #include "comm/in_process/group.h"
 #include "comm/slices.h"
 
@@ -65,19 +66,10 @@ class DeviceGroup final : public ProcessGroup {
         call, parts.data(),
         [&] {
           copies_.clear();
-          // Everybody starts behind itself, so that not all pull from one, and ends with what is its own.
-          for (int step = 1; step <= size(); ++step) {
-            const int source = (rank() + step) % size();
-            const auto slot = static_cast<std::size_t>(source);
-            for (std::size_t i = 0; i < parts.size(); ++i) {
-              const std::int64_t first = parts[i].offsets_bytes[slot];
-              copies_.push_back({.from = parts_of<GatherPart>(source)[i].from,
-                                 .to = parts[i].to + first,
-                                 .bytes = parts[i].offsets_bytes[slot + 1] - first});
-            }
-          }
+          const std::size_t own = add_gather_writes(
+              parts, rank(), size(), [&](int target, std::size_t i) { return parts_of<GatherPart>(target)[i].to; }, copies_);
           const std::span<const PeerCopy> all(copies_);
-          lane_->copy(all.first(all.size() - parts.size()), all.last(parts.size()), world_.peer_copies());
+          lane_->copy(all.first(all.size() - own), all.last(own), world_.peer_copies());
         },
         aside);
   }

@@ -12,7 +12,7 @@ namespace fp8lab::in_process {
 /// `host`'s membership of `team` for buffers in the memory of `device`, which has a PeerAccess; every member makes its own, with one
 /// `call`. `team` has met in nothing yet.
 ///
-/// Ranks pull: each copies the others' bytes to where they belong, and reduces the others' slices from where they lie.
+/// Each rank writes its bytes to where the others want them, and reduces the others' slices from where they lie.
 std::unique_ptr<ProcessGroup> make_device_group(World& world, Team& team, ProcessGroup& host, Device& device,
                                                 const Signature& call);
 

@@ -39,10 +39,14 @@ class CardGroup final : public ProcessGroup {
         options_(options),
         uncaught_(std::uncaught_exceptions()),
         windows_(std::make_shared<Windows>(Windows::Args{
-            .host = host_, .ordinal = card_.ordinal(), .abandonment = abandonment_, .communicators = [this] {
-              return Windows::Communicators{&communicator(plain_, false), &communicator(engines_, true)};
+            .host = host_, .ordinal = card_.ordinal(), .abandonment = abandonment_, .communicator = [this]() -> Communicator& {
+              return communicator();
             }})),
-        gathers_({.rank = rank(), .ranks = size(), .engines_from_bytes = options.engines_from_bytes}, *windows_, card_) {}
+        gathers_({.rank = rank(),
+                  .ranks = size(),
+                  .writes_from_bytes = options.writes_from_bytes,
+                  .path = options.peer_copies},
+                 *windows_, card_) {}
 
   ~CardGroup() override {
     windows_->close();
@@ -67,8 +71,7 @@ class CardGroup final : public ProcessGroup {
     Signature placed = call;
     gathers_.choose(parts, placed);
     enter(placed);
-    gathers_.launch(call, parts, {&communicator(plain_, false), engines_.get()},
-                    {.stream = begin(aside), .aside = aside});
+    gathers_.launch(call, parts, communicator(), {.stream = begin(aside), .aside = aside});
   }
 
   /// Round `round` of `rounds` of a slice.
@@ -80,7 +83,7 @@ class CardGroup final : public ProcessGroup {
   /// Every rank's slice of `part` from all others, and this rank's own reduced into `to`. `slice_of(part, rank)`.
   template <class Part, class SliceOf, class Target>
   void exchange(const Signature& call, std::span<const Part> parts, const SliceOf& slice_of_part, const Target& target) {
-    Communicator& over = communicator(plain_, false);
+    Communicator& over = communicator();
     const cudaStream_t stream = begin(false);
     std::int64_t most = 1;
     for (int other = 0; other < size(); ++other) {
@@ -142,7 +145,7 @@ class CardGroup final : public ProcessGroup {
         [&](std::size_t i) {
           return parts[i].data + bytes_of(slice_of(parts[i], i, rank(), size()).first, parts[i].dtype);
         });
-    Communicator& over = communicator(plain_, false);
+    Communicator& over = communicator();
     Launch launch;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const DType dtype = parts[i].dtype;
@@ -159,7 +162,7 @@ class CardGroup final : public ProcessGroup {
   }
 
   void reduce_everywhere(const Signature& call, std::span<const ReducePart> parts) {
-    Communicator& over = communicator(plain_, false);
+    Communicator& over = communicator();
     const cudaStream_t stream = begin(false);
     std::int64_t bytes = 0;
     for (const ReducePart& part : parts) bytes += round_up(size() * bytes_of(part.elems, part.dtype), kLineBytes);
@@ -183,7 +186,7 @@ class CardGroup final : public ProcessGroup {
 
   void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override {
     enter(call);
-    Communicator& over = communicator(plain_, false);
+    Communicator& over = communicator();
     const cudaStream_t stream = begin(false);
     Launch launch;
     for (const BroadcastPart& part : parts)
@@ -221,27 +224,25 @@ class CardGroup final : public ProcessGroup {
   }
 
   void abandon() noexcept {
-    if (plain_) plain_->abort();
-    if (engines_) engines_->abort();
+    if (communicator_) communicator_->abort();
   }
 
   /// Made at its first use, where all ranks have met.
-  Communicator& communicator(std::unique_ptr<Communicator>& made, bool copy_engines) {
-    if (made) return *made;
+  Communicator& communicator() {
+    if (communicator_) return *communicator_;
     ncclUniqueId id{};
     if (rank() == 0) nccl_check(api().get_unique_id(&id), "ncclGetUniqueId");
     const BroadcastPart part{.data = reinterpret_cast<std::byte*>(&id), .bytes = sizeof id};
     host_.broadcast(0, {&part, 1}, "NCCL's id");
-    made = std::make_unique<Communicator>(Communicator::Args{.id = id,
-                                                             .rank = rank(),
-                                                             .ranks = size(),
-                                                             .copy_engines = copy_engines,
-                                                             .group = name(),
-                                                             .timeout = options_.timeout,
-                                                             .trouble = options_.trouble,
-                                                             .abandonment = abandonment_},
-                                          card_);
-    return *made;
+    communicator_ = std::make_unique<Communicator>(Communicator::Args{.id = id,
+                                                                      .rank = rank(),
+                                                                      .ranks = size(),
+                                                                      .group = name(),
+                                                                      .timeout = options_.timeout,
+                                                                      .trouble = options_.trouble,
+                                                                      .abandonment = abandonment_},
+                                                   card_);
+    return *communicator_;
   }
 
   /// The stream that a collective goes on.
@@ -293,9 +294,8 @@ class CardGroup final : public ProcessGroup {
   CardGroupOptions options_;
   int uncaught_;
   std::shared_ptr<Abandonment> abandonment_ = std::make_shared<Abandonment>();
-  std::shared_ptr<Windows> windows_;  // the communicators, which have windows in its memory, go before it
-  std::unique_ptr<Communicator> plain_;
-  std::unique_ptr<Communicator> engines_;
+  std::shared_ptr<Windows> windows_;  // the communicator, which has windows in its memory, goes before it
+  std::unique_ptr<Communicator> communicator_;
   cuda::Stream side_;
   cuda::Event forked_;
   cuda::Event joined_;

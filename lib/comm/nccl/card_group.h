@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "backend/device.h"
+#include "backend/peer_access.h"
 #include "comm/nccl/communicator.h"
 #include "comm/process_group.h"
 
@@ -13,7 +14,8 @@ namespace fp8lab::nccl {
 struct CardGroupOptions {
   std::chrono::nanoseconds timeout;
   /// RunOptions.
-  std::int64_t engines_from_bytes = 0;
+  std::int64_t writes_from_bytes = 0;
+  PeerCopyPath peer_copies = PeerCopyPath::kBySize;
   bool gather_windows = true;  ///< false: no gather_source()
   std::shared_ptr<Trouble> trouble;
 };

@@ -56,7 +56,6 @@ Communicator::Communicator(const Args& args, cuda::CudaContext& card)
       trouble_(args.trouble),
       abandonment_(args.abandonment) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  if (args.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   nccl_check(api().comm_init(&comm_, args.ranks, args.id, args.rank, &config), "ncclCommInitRankConfig");
   for (Flight& flight : flights_) flight.landed = cuda::make_event();
   watch_ = std::jthread([this](const std::stop_token& ended) { look(ended); });

@@ -43,7 +43,6 @@ class Communicator {
     const ncclUniqueId& id;
     int rank = 0;
     int ranks = 1;
-    bool copy_engines = false;  ///< CTA policy zero: no multiprocessor works for a collective whose buffers lie in windows
     std::string_view group;
     std::chrono::nanoseconds timeout;
     std::shared_ptr<Trouble> trouble;

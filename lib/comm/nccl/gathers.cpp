@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "comm/gather_writes.h"
 #include "comm/nccl/calls.h"
 #include "comm/nccl/nccl_library.h"
 
@@ -25,7 +26,7 @@ bool Gathers::goes(Way way) const { return std::find(ways_.begin(), ways_.end(),
 
 /// So that a gather costs no text once each was noted.
 void Gathers::note_ways() {
-  constexpr std::array<const char*, kWays> kNames = {"by NCCL's kernels", "by NCCL's copy engines", "pulled from the others' windows"};
+  constexpr std::array<const char*, kWays> kNames = {"by NCCL's kernels", "written to the others' windows"};
   for (std::size_t way = 0; way < kNames.size(); ++way)
     if (!noted_[way] && goes(static_cast<Way>(way))) {
       noted_[way] = true;
@@ -39,73 +40,59 @@ bool Gathers::is_in_place(const GatherPart& part) const {
 
 void Gathers::choose(std::span<const GatherPart> parts, Signature& placed) {
   ways_.clear();
-  std::array<std::int64_t, kWays> bytes{};
+  std::int64_t written = 0;
   for (const GatherPart& part : parts) {
     const bool even = is_even(part.offsets_bytes) && part.offsets_bytes.back() > 0;
     const std::uint64_t to = even ? windows_.place_of(part.to) : 0;
     const std::uint64_t from = to == 0 ? 0 : is_in_place(part) ? kInPlace : windows_.place_of(part.from);
     placed.mix(from == 0 ? 0 : to);
     placed.mix(from);
-    ways_.push_back(from == 0              ? Way::kKernels
-                    : from == kInPlace     ? Way::kEngines
-                    : windows_.reach_all() ? Way::kPulls
-                                           : Way::kKernels);
-    bytes[static_cast<std::size_t>(ways_.back())] += part.offsets_bytes.back();
+    ways_.push_back(from != 0 && windows_.reach_all() ? Way::kWrites : Way::kKernels);
+    if (ways_.back() == Way::kWrites) written += part.offsets_bytes.back();
   }
-  // A rank pulls from each of the others by itself.
-  const std::int64_t pulled_per_rank = bytes[static_cast<std::size_t>(Way::kPulls)] / std::max(1, options_.ranks - 1);
-  if (pulled_per_rank < options_.engines_from_bytes) std::replace(ways_.begin(), ways_.end(), Way::kPulls, Way::kKernels);
-  if (bytes[static_cast<std::size_t>(Way::kEngines)] < options_.engines_from_bytes)
-    std::replace(ways_.begin(), ways_.end(), Way::kEngines, Way::kKernels);
+  if (written < options_.writes_from_bytes) std::fill(ways_.begin(), ways_.end(), Way::kKernels);
 }
 
-void Gathers::launch(const Signature& call, std::span<const GatherPart> parts, const Windows::Communicators& over,
-                     const Lane& lane) {
+void Gathers::launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over, const Lane& lane) {
   note_ways();
-  const auto& [plain, engines] = over;
-  const cudaStream_t stream = lane.stream;
-  if (goes(Way::kPulls)) pull(parts, lane);
-  if (goes(Way::kEngines)) {
-    gather(*engines, Way::kEngines, parts, stream);
-    engines->watch(call, stream);
-  }
-  if (goes(Way::kKernels)) gather(*plain, Way::kKernels, parts, stream);
-  if (goes(Way::kPulls) || goes(Way::kKernels)) plain->watch(call, stream);
+  if (goes(Way::kWrites)) write(parts, lane);
+  if (goes(Way::kKernels)) gather(over, parts, lane.stream);
+  over.watch(call, lane.stream);
 }
 
-void Gathers::pull(std::span<const GatherPart> parts, const Lane& lane) {
+void Gathers::write(std::span<const GatherPart> parts, const Lane& lane) {
   copies_.clear();
-  // Everybody starts behind itself, so that not all pull from one, and ends with what is its own.
-  for (int step = 1; step <= options_.ranks; ++step) {
-    const int source = (options_.rank + step) % options_.ranks;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (ways_[i] != Way::kPulls) continue;
-      const GatherPart& part = parts[i];
-      copies_.push_back({.from = source == options_.rank ? part.from : windows_.of_rank(source, part.from),
-                         .to = part.to + part.offsets_bytes[static_cast<std::size_t>(source)],
-                         .bytes = part.offsets_bytes[1]});
-    }
+  const std::size_t own = add_gather_writes(
+      parts, options_.rank, options_.ranks,
+      [&](int target, std::size_t i) -> std::byte* {
+        if (ways_[i] != Way::kWrites) return nullptr;
+        return target == options_.rank ? parts[i].to : windows_.of_rank(target, parts[i].to);
+      },
+      copies_);
+  const std::span<const PeerCopy> all(copies_), to_others = all.first(all.size() - own), to_own = all.last(own);
+  // Nobody writes while something is still read or written there, nor goes on before all is written.
+  CardMeetings& meetings = windows_.meetings();
+  if (const auto batch = cuda::batch_of(to_others, to_own, options_.path)) {
+    meetings.copy_between(*batch, lane.stream, lane.aside);
+    return;
   }
-  const std::span<const PeerCopy> all(copies_);
-  const auto own = static_cast<std::size_t>(std::count(ways_.begin(), ways_.end(), Way::kPulls));
-  // Nobody reads before it is there, nor goes on while it is read.
-  windows_.meet(lane.stream, lane.aside);
-  pulls_.launch(all.first(all.size() - own), all.last(own), PeerCopyPath::kBySize, lane.stream);
-  windows_.meet(lane.stream, lane.aside);
+  meetings.meet(lane.stream, lane.aside);
+  writes_.launch(to_others, to_own, options_.path, lane.stream);
+  meetings.meet(lane.stream, lane.aside);
 }
 
-void Gathers::gather(Communicator& over, Way way, std::span<const GatherPart> parts, cudaStream_t stream) {
+void Gathers::gather(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream) {
   copies_.clear();
   Launch launch;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (ways_[i] != way) continue;
+    if (ways_[i] != Way::kKernels) continue;
     if (is_even(parts[i].offsets_bytes))
       gather_evenly(over, parts[i], stream);
     else
       gather_piecewise(over, parts[i], stream);
   }
   launch.go();
-  cuda::launch_copies(copies_, PeerCopyPath::kBySize, stream);
+  cuda::launch_copies(copies_, PeerCopyPath::kProcessors, stream);
 }
 
 void Gathers::gather_evenly(Communicator& over, const GatherPart& part, cudaStream_t stream) const {

@@ -19,37 +19,37 @@ class Gathers {
   struct Options {
     int rank = 0;
     int ranks = 1;
-    std::int64_t engines_from_bytes = 0;  ///< CardGroupOptions
+    std::int64_t writes_from_bytes = 0;  ///< CardGroupOptions
+    PeerCopyPath path = PeerCopyPath::kBySize;
   };
   /// `windows` outlives it, as does `card`, which notes the ways that are taken.
   Gathers(const Options& options, Windows& windows, cuda::CudaContext& card)
       : options_(options), windows_(windows), card_(card) {}
 
   /// Chooses for launch(), and mixes into `placed` what has to be equal on all ranks for that: ranks whose buffers lie elsewhere than
-  /// those of others would wait for them in another kernel, or read what is not meant.
+  /// those of others would wait for them in another kernel, or write where it is not meant.
   void choose(std::span<const GatherPart> parts, Signature& placed);
   /// One of the group's two streams.
   struct Lane {
     cudaStream_t stream = nullptr;
     bool aside = false;
   };
-  /// What was chosen last, on `lane`, watched. `over`: the group's communicators, that of the copy engines if there are windows.
-  void launch(const Signature& call, std::span<const GatherPart> parts, const Windows::Communicators& over, const Lane& lane);
+  /// What was chosen last, on `lane`, watched. `over`: the group's communicator.
+  void launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over, const Lane& lane);
 
  private:
   enum class Way : std::uint8_t {
     kKernels,  ///< by NCCL's kernels, the symmetric ones where both sides lie in windows
-    kEngines,  ///< by copy engines as NCCL drives them, which are slow at a rank's own bytes: in place
-    kPulls,    ///< copied from the others' windows by this rank
+    kWrites,   ///< written to the others' windows by this rank
   };
-  static constexpr std::size_t kWays = 3;
+  static constexpr std::size_t kWays = 2;
 
   bool goes(Way way) const;
   void note_ways();
   bool is_in_place(const GatherPart& part) const;
-  void pull(std::span<const GatherPart> parts, const Lane& lane);
-  /// NCCL's own gathers of the parts that go this `way`.
-  void gather(Communicator& over, Way way, std::span<const GatherPart> parts, cudaStream_t stream);
+  void write(std::span<const GatherPart> parts, const Lane& lane);
+  /// NCCL's own gathers of the parts that go by its kernels.
+  void gather(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream);
   void gather_evenly(Communicator& over, const GatherPart& part, cudaStream_t stream) const;
   /// Adds this rank's own bytes to copies_.
   void gather_piecewise(Communicator& over, const GatherPart& part, cudaStream_t stream);
@@ -58,7 +58,7 @@ class Gathers {
   Windows& windows_;
   cuda::CudaContext& card_;
   std::array<bool, kWays> noted_{};  ///< by way
-  cuda::CardCopies pulls_;
+  cuda::CardCopies writes_;
   std::vector<Way> ways_;  ///< by part; these are kept between calls
   std::vector<PeerCopy> copies_;
 };

@@ -12,16 +12,24 @@ void Abandonment::set() noexcept {
   std::atomic_ref(*reinterpret_cast<std::uint32_t*>(word_.get())).store(1, std::memory_order_release);
 }
 
-void CardMeetings::meet(cudaStream_t stream, bool aside) {
+cuda::CardMeeting CardMeetings::next(bool aside, std::uint32_t meetings) {
   const std::size_t row = aside ? cuda::CardMeeting::kMostRanks : 0;
+  std::uint32_t& held = held_[aside ? 1 : 0];
   cuda::CardMeeting meeting{.flags = {},
                             .rank = args_.rank,
                             .ranks = static_cast<int>(args_.flags_by_rank.size()),
-                            .number = ++held_[aside ? 1 : 0],
+                            .number = held + 1,
                             .abandoned = args_.abandonment->word()};
-  for (std::size_t rank = 0; rank < args_.flags_by_rank.size(); ++rank)
-    meeting.flags[rank] = reinterpret_cast<std::uint32_t*>(args_.flags_by_rank[rank]) + row;
-  cuda::peer_meet(meeting, stream);
+  for (std::size_t rank = 0; rank < args_.flags_by_rank.size(); ++rank) meeting.flags[rank] = flags_of(rank) + row;
+  held += meetings;
+  return meeting;
+}
+
+void CardMeetings::meet(cudaStream_t stream, bool aside) { cuda::peer_meet(next(aside, 1), stream); }
+
+void CardMeetings::copy_between(const cuda::CopyBatch& batch, cudaStream_t stream, bool aside) {
+  std::uint32_t* const own = flags_of(static_cast<std::size_t>(args_.rank)) + 2 * cuda::CardMeeting::kMostRanks;
+  cuda::peer_copy_between_meetings({.batch = batch, .meeting = next(aside, 2), .finished = own + (aside ? 1 : 0)}, stream);
 }
 
 }  // namespace fp8lab::nccl

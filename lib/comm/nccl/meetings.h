@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "backend/cuda/handles.h"
@@ -25,12 +26,11 @@ class Abandonment {
   cuda::PinnedBytes word_;
 };
 
-/// Where a group's cards meet, each in the order of one of its streams: by flags that they write to each other. Between two H200 a gather
-/// of 1 MiB takes 20 us with two of these around its copies.
+/// Where a group's cards meet, each in the order of one of its streams: by flags that they write to each other.
 class CardMeetings {
  public:
-  /// What it needs on every card: a row of flags for each of two streams.
-  static constexpr std::size_t kFlagsBytes = 2 * cuda::CardMeeting::kMostRanks * sizeof(std::uint32_t);
+  /// What it needs on every card: for each of two streams a row of flags, and a word of the card's own.
+  static constexpr std::size_t kFlagsBytes = 2 * (cuda::CardMeeting::kMostRanks + 1) * sizeof(std::uint32_t);
   struct Args {
     std::vector<std::byte*> flags_by_rank;  ///< kFlagsBytes on each rank's card, as this one reaches them; all zero
     int rank = 0;
@@ -41,8 +41,14 @@ class CardMeetings {
   /// What is launched on `stream` after this comes after what every rank launched on its own before. Ranks meet in one order on
   /// either stream; `aside` says which of the two this is.
   void meet(cudaStream_t stream, bool aside);
+  /// meet(), the copies of `batch`, which is not empty, and meet().
+  void copy_between(const cuda::CopyBatch& batch, cudaStream_t stream, bool aside);
 
  private:
+  std::uint32_t* flags_of(std::size_t rank) const { return reinterpret_cast<std::uint32_t*>(args_.flags_by_rank[rank]); }
+  /// `meetings` of them are held from now on, the first of which is this.
+  cuda::CardMeeting next(bool aside, std::uint32_t meetings);
+
   Args args_;
   std::array<std::uint32_t, 2> held_{};  ///< meetings so far, by stream
 };

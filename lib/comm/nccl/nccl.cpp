@@ -69,7 +69,8 @@ void run_nccl(const RunOptions& options, const RankFunction& rank_function) {
   check(options.over != "nccl", "ranks of 'nccl' are those of another row: RunOptions::over");
   run_ranks(options.over, options, [&](ProcessGroup& host) {
     const CardGroupOptions card_options{.timeout = options.timeout,
-                                        .engines_from_bytes = options.engines_from_bytes,
+                                        .writes_from_bytes = options.writes_from_bytes,
+                                        .peer_copies = options.peer_copies,
                                         .gather_windows = options.gather_windows,
                                         .trouble = std::make_shared<nccl::Trouble>()};
     HostGroup world(host, card_options);

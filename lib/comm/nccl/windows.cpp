@@ -48,7 +48,7 @@ Windows::Windows(Args args)
     : host_(&args.host),
       ordinal_(args.ordinal),
       abandonment_(std::move(args.abandonment)),
-      communicators_(std::move(args.communicators)) {}
+      communicator_(std::move(args.communicator)) {}
 
 Windows::~Windows() {
   if (flags_ == nullptr) return;
@@ -78,7 +78,7 @@ std::uint64_t Windows::place_of(const std::byte* at) const {
   return (found->second.number << kOffsetBits) + static_cast<std::uint64_t>(at - found->first);
 }
 
-const std::byte* Windows::of_rank(int rank, const std::byte* at) const {
+std::byte* Windows::of_rank(int rank, const std::byte* at) const {
   const auto* const found = window_of(at);
   check(found != nullptr && reach_all_, "a buffer is looked for on another rank's card that does not lie there");
   return found->second.by_rank[static_cast<std::size_t>(rank)] + (at - found->first);
@@ -93,27 +93,23 @@ bool Windows::agreed(bool here, std::string_view on) const {
 
 bool Windows::try_out(std::byte* segment, const Window& window) const {
   const auto mark_of = [&](int rank) { return (window.number << 16) + static_cast<std::uint64_t>(rank) + 1; };
-  const std::uint64_t own = mark_of(host_->rank());
-  const bool marked = !window.by_rank.empty() && cudaMemcpy(segment, &own, sizeof own, cudaMemcpyDefault) == cudaSuccess &&
-                      cudaStreamSynchronize(nullptr) == cudaSuccess;
-  if (!agreed(marked, "windows are marked")) return false;
-  bool found = true;
-  for (int rank = 0; rank < host_->size() && found; ++rank) {
-    std::uint64_t seen = 0;
-    found = cudaMemcpy(&seen, window.by_rank[static_cast<std::size_t>(rank)], sizeof seen, cudaMemcpyDefault) == cudaSuccess &&
-            seen == mark_of(rank);
-  }
+  std::vector<std::uint64_t> marks(static_cast<std::size_t>(host_->size()));
+  const auto own = static_cast<std::size_t>(host_->rank());
+  const std::uint64_t mark = mark_of(host_->rank());
+  bool left = !window.by_rank.empty() && window.bytes >= static_cast<std::ptrdiff_t>(marks.size() * sizeof mark);
+  for (std::size_t other = 0; other < marks.size() && left; ++other)
+    left = cudaMemcpy(window.by_rank[other] + own * sizeof mark, &mark, sizeof mark, cudaMemcpyDefault) == cudaSuccess;
+  left = left && cudaStreamSynchronize(nullptr) == cudaSuccess;
+  if (!agreed(left, "windows are marked")) return false;
+  bool found = cudaMemcpy(marks.data(), segment, marks.size() * sizeof mark, cudaMemcpyDefault) == cudaSuccess;
+  for (int rank = 0; rank < host_->size() && found; ++rank) found = marks[static_cast<std::size_t>(rank)] == mark_of(rank);
   return agreed(found, "windows are seen");
 }
 
 Windows::Window Windows::open(std::byte* segment, std::size_t bytes) {
-  Window window{.bytes = static_cast<std::ptrdiff_t>(bytes), .number = ++seen_};
-  // Each maps the others' memory; the first mapping serves.
-  for (Communicator* const communicator : registered_with_)
-    if (std::vector<std::byte*> by_rank = communicator->add_window(segment, bytes); window.by_rank.empty())
-      window.by_rank = std::move(by_rank);
+  Window window{.bytes = static_cast<std::ptrdiff_t>(bytes), .number = ++seen_, .by_rank = registered_with_->add_window(segment, bytes)};
   if (reach_all_) reach_all_ = try_out(segment, window);
-  cudaGetLastError();  // a window that cannot be read is no error, here or in the next launch
+  cudaGetLastError();  // a window that cannot be reached is no error, here or in the next launch
   return window;
 }
 
@@ -136,26 +132,24 @@ void Windows::open_meetings() {
 }
 
 void Windows::add(std::byte* segment, std::size_t bytes) {
-  const bool first = registered_with_.front() == nullptr;
-  registered_with_ = communicators_();
+  const bool first = registered_with_ == nullptr;
+  registered_with_ = &communicator_();
   if (first) open_meetings();
   windows_[segment] = open(segment, bytes);
 }
 
 void Windows::drop(std::byte* segment) noexcept {
-  for (Communicator* const communicator : registered_with_)
-    if (communicator != nullptr) communicator->drop_window(segment);
+  if (registered_with_ != nullptr) registered_with_->drop_window(segment);
   windows_.erase(segment);
 }
 
 void Windows::give_up() noexcept {
-  for (Communicator* const communicator : registered_with_)
-    if (communicator != nullptr) communicator->abort();
+  if (registered_with_ != nullptr) registered_with_->abort();
 }
 
 void Windows::close() noexcept {
   host_ = nullptr;
-  registered_with_ = {};
+  registered_with_ = nullptr;
   windows_.clear();
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,17 +17,16 @@
 
 namespace fp8lab::nccl {
 
-/// The memory of one rank's card that is registered with the communicators of a group: NCCL's symmetric kernels and copy engines need
-/// that on both sides of a gather, and it maps the memory of all ranks here. Shared by the group and the sources that reserve it;
-/// registration belongs to the group, memory to the segment.
+/// The memory of one rank's card that is registered with the communicator of a group: NCCL maps the memory of all ranks here for that, and
+/// its symmetric kernels need it on both sides of a gather. Shared by the group and the sources that reserve it; registration belongs to
+/// the group, memory to the segment.
 class Windows {
  public:
-  using Communicators = std::array<Communicator*, 2>;
   struct Args {
     ProcessGroup& host;  ///< meets the group's ranks
     int ordinal = 0;     ///< of this rank's card
     std::shared_ptr<const Abandonment> abandonment;
-    std::function<Communicators()> communicators;  ///< the group's, made where they are not yet there: a collective
+    std::function<Communicator&()> communicator;  ///< the group's, made where it is not yet there: a collective
   };
   explicit Windows(Args args);
   /// Waits for the card.
@@ -42,12 +40,11 @@ class Windows {
   /// Which window, and where in it: the same number on every rank that reserved the same; 0 outside of all.
   std::uint64_t place_of(const std::byte* at) const;
 
-  /// True if every rank reads all others' windows where it finds them, as they have tried, and cards can meet() there.
+  /// True if every rank writes to all others' windows where it finds them, as they have tried, and cards meet there.
   bool reach_all() const { return reach_all_ && meetings_.has_value(); }
-  /// CardMeetings.
-  void meet(cudaStream_t stream, bool aside) { meetings_->meet(stream, aside); }
+  CardMeetings& meetings() { return *meetings_; }
   /// Where `rank` has what lies at `at` here, in a window.
-  const std::byte* of_rank(int rank, const std::byte* at) const;
+  std::byte* of_rank(int rank, const std::byte* at) const;
 
   /// The group goes. What its sources still have is memory like any other from now on.
   void close() noexcept;
@@ -57,9 +54,9 @@ class Windows {
   struct Window {
     std::ptrdiff_t bytes = 0;
     std::uint64_t number = 0;           ///< in order of reservation, from 1
-    std::vector<std::byte*> by_rank{};  ///< its first byte on each rank's card, as this one reads it; empty unless it can
+    std::vector<std::byte*> by_rank{};  ///< its first byte on each rank's card, as this one reaches it; empty unless it can
   };
-  /// True if each rank finds the others' marks where their windows seem to be.
+  /// True if each rank finds the marks that the others leave where its window seems to be.
   bool try_out(std::byte* segment, const Window& window) const;
   bool agreed(bool here, std::string_view on) const;
   /// Memory of every rank becomes a window of the group.
@@ -75,8 +72,8 @@ class Windows {
   ProcessGroup* host_;  ///< null once closed
   int ordinal_;
   std::shared_ptr<const Abandonment> abandonment_;
-  std::function<Communicators()> communicators_;
-  Communicators registered_with_{};  ///< null before there is a window
+  std::function<Communicator&()> communicator_;
+  Communicator* registered_with_ = nullptr;  ///< before there is a window
   std::map<const std::byte*, Window> windows_;
   std::byte* flags_ = nullptr;  ///< of meetings
   std::optional<CardMeetings> meetings_;
