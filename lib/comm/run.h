@@ -33,6 +33,8 @@ struct RunOptions {
   std::int64_t writes_from_bytes = 0;
   /// Of `nccl`: false leaves ProcessGroup::gather_source() null; benchmarks choose.
   bool gather_windows = true;
+  /// Ranks meet to launch work on cards, which takes longer than to wake a sleeper: they look longer for each other. Set by `nccl`.
+  bool launches_on_cards = false;
   /// How ranks write from card to card; benchmarks choose.
   PeerCopyPath peer_copies = PeerCopyPath::kBySize;
   /// Where the processes of `sockets` find each other, at the first run of each. Its size is `ranks`.

@@ -9,7 +9,10 @@
 namespace fp8lab::in_process {
 
 World::World(const RunOptions& options)
-    : timeout_(options.timeout), peer_copies_(options.peer_copies), activities_(static_cast<std::size_t>(options.ranks)) {}
+    : timeout_(options.timeout),
+      peer_copies_(options.peer_copies),
+      launches_on_cards_(options.launches_on_cards),
+      activities_(static_cast<std::size_t>(options.ranks)) {}
 
 World::~World() = default;
 
@@ -70,7 +73,7 @@ Team& World::team(const TeamKey& key, const std::string& name, const std::vector
   const std::lock_guard lock(teams_mutex_);
   for (const KeyedTeam& known : teams_)
     if (known.key == key) return *known.team;
-  const Team::Looks looks = key.on_cards ? Team::Looks::kLong : Team::Looks::kShort;
+  const Team::Looks looks = key.on_cards || launches_on_cards_ ? Team::Looks::kLong : Team::Looks::kShort;
   return *teams_.emplace_back(KeyedTeam{key, std::make_unique<Team>(*this, name, world_ranks, looks)}).team;
 }
 

@@ -77,6 +77,7 @@ class World {
 
   std::chrono::nanoseconds timeout_;
   PeerCopyPath peer_copies_;
+  bool launches_on_cards_;
   std::vector<Activity> activities_;
 
   std::atomic<bool> aborted_{false};

@@ -67,7 +67,9 @@ std::string nccl_unavailable_reason() {
 
 void run_nccl(const RunOptions& options, const RankFunction& rank_function) {
   check(options.over != "nccl", "ranks of 'nccl' are those of another row: RunOptions::over");
-  run_ranks(options.over, options, [&](ProcessGroup& host) {
+  RunOptions host_options = options;
+  host_options.launches_on_cards = true;
+  run_ranks(options.over, host_options, [&](ProcessGroup& host) {
     const CardGroupOptions card_options{.timeout = options.timeout,
                                         .writes_from_bytes = options.writes_from_bytes,
                                         .peer_copies = options.peer_copies,
