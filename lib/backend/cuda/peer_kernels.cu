@@ -18,11 +18,11 @@ __device__ int job_of_block(const std::array<Job, Size>& jobs, int count, std::i
   return job;
 }
 
-/// This block's stretch of a batch.
-__device__ void copy_stretch(const CopyBatch& batch) {
+/// What one block does of a batch.
+__device__ void copy_stretch(const CopyBatch& batch, std::int64_t block) {
   const CopyJob* jobs = reinterpret_cast<const CopyJob*>(&batch.jobs);
-  const CopyJob& job = jobs[job_of_block(batch.jobs, batch.count, blockIdx.x)];
-  const std::int64_t first = (blockIdx.x - job.first_block) * kCopyBlockBytes;
+  const CopyJob& job = jobs[job_of_block(batch.jobs, batch.count, block)];
+  const std::int64_t first = (block - job.first_block) * kCopyBlockBytes;
   const std::int64_t bytes = job.bytes - first < kCopyBlockBytes ? job.bytes - first : kCopyBlockBytes;
   const auto* from = reinterpret_cast<const uint4*>(job.from + first);
   auto* to = reinterpret_cast<uint4*>(job.to + first);
@@ -40,7 +40,9 @@ __device__ void copy_stretch(const CopyBatch& batch) {
   if (tail < bytes) job.to[first + tail] = job.from[first + tail];
 }
 
-__global__ void __launch_bounds__(kThreads) peer_copy_kernel(const __grid_constant__ CopyBatch batch) { copy_stretch(batch); }
+__global__ void __launch_bounds__(kThreads) peer_copy_kernel(const __grid_constant__ CopyBatch batch) {
+  for (std::int64_t block = blockIdx.x; block < batch.blocks; block += gridDim.x) copy_stretch(batch, block);
+}
 
 template <DType Type>
 struct FloatSum {
@@ -193,7 +195,7 @@ __global__ void __launch_bounds__(CardMeeting::kMostRanks) peer_meet_kernel(cons
 __global__ void __launch_bounds__(kThreads) peer_copy_between_meetings_kernel(const __grid_constant__ CopyBetweenMeetings copy) {
   static_assert(CardMeeting::kMostRanks <= kThreads);
   if (!meet(copy.meeting, copy.meeting.number, blockIdx.x == 0)) return;
-  copy_stretch(copy.batch);
+  copy_stretch(copy.batch, blockIdx.x);
   __shared__ bool is_last;
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -218,9 +220,10 @@ void peer_copy_between_meetings(const CopyBetweenMeetings& copy, cudaStream_t st
   cuda_check_launch("peer_copy_between_meetings_kernel");
 }
 
-void peer_copy(const CopyBatch& batch, cudaStream_t stream) {
+void peer_copy(const CopyBatch& batch, cudaStream_t stream, std::int64_t most_blocks) {
   if (batch.blocks == 0) return;
-  peer_copy_kernel<<<static_cast<unsigned>(batch.blocks), kThreads, 0, stream>>>(batch);
+  const auto blocks = static_cast<unsigned>(batch.blocks < most_blocks ? batch.blocks : most_blocks);
+  peer_copy_kernel<<<blocks, kThreads, 0, stream>>>(batch);
   cuda_check_launch("peer_copy_kernel");
 }
 
