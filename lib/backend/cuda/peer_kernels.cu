@@ -9,6 +9,9 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kLoadsInFlight = 4;
+/// Of those that wait for other cards all find room at once, four to a multiprocessor: none waits for a card that waits for a block of
+/// this one which has yet to start.
+constexpr std::int64_t kMostWaitingBlocks = 512;
 
 template <class Job, std::size_t Size>
 __device__ int job_of_block(const std::array<Job, Size>& jobs, int count, std::int64_t block) {
@@ -40,8 +43,12 @@ __device__ void copy_stretch(const CopyBatch& batch, std::int64_t block) {
   if (tail < bytes) job.to[first + tail] = job.from[first + tail];
 }
 
-__global__ void __launch_bounds__(kThreads) peer_copy_kernel(const __grid_constant__ CopyBatch batch) {
+__device__ void copy_stretches(const CopyBatch& batch) {
   for (std::int64_t block = blockIdx.x; block < batch.blocks; block += gridDim.x) copy_stretch(batch, block);
+}
+
+__global__ void __launch_bounds__(kThreads) peer_copy_kernel(const __grid_constant__ CopyBatch batch) {
+  copy_stretches(batch);
 }
 
 template <DType Type>
@@ -190,12 +197,12 @@ __global__ void __launch_bounds__(CardMeeting::kMostRanks) peer_meet_kernel(cons
 }
 
 // Each block waits for the others before it writes to them, and the last one to finish tells them that all is written: its release
-// covers what the other blocks wrote, whose fences came before they counted themselves. Block 0 tells that this card is there, so that
-// no card's blocks wait for some of another's that have yet to find room.
+// covers what the other blocks wrote, whose fences came before they counted themselves. Where nobody is waited for any more, `finished`
+// is left as it is: nothing follows.
 __global__ void __launch_bounds__(kThreads) peer_copy_between_meetings_kernel(const __grid_constant__ CopyBetweenMeetings copy) {
   static_assert(CardMeeting::kMostRanks <= kThreads);
   if (!meet(copy.meeting, copy.meeting.number, blockIdx.x == 0)) return;
-  copy_stretch(copy.batch, blockIdx.x);
+  copy_stretches(copy.batch);
   __shared__ bool is_last;
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -208,6 +215,10 @@ __global__ void __launch_bounds__(kThreads) peer_copy_between_meetings_kernel(co
   if (is_last) meet(copy.meeting, copy.meeting.number + 1, true);
 }
 
+unsigned blocks_of(const CopyBatch& batch, std::int64_t most) {
+  return static_cast<unsigned>(batch.blocks < most ? batch.blocks : most);
+}
+
 }  // namespace
 
 void peer_meet(const CardMeeting& meeting, cudaStream_t stream) {
@@ -216,14 +227,13 @@ void peer_meet(const CardMeeting& meeting, cudaStream_t stream) {
 }
 
 void peer_copy_between_meetings(const CopyBetweenMeetings& copy, cudaStream_t stream) {
-  peer_copy_between_meetings_kernel<<<static_cast<unsigned>(copy.batch.blocks), kThreads, 0, stream>>>(copy);
+  peer_copy_between_meetings_kernel<<<blocks_of(copy.batch, kMostWaitingBlocks), kThreads, 0, stream>>>(copy);
   cuda_check_launch("peer_copy_between_meetings_kernel");
 }
 
 void peer_copy(const CopyBatch& batch, cudaStream_t stream, std::int64_t most_blocks) {
   if (batch.blocks == 0) return;
-  const auto blocks = static_cast<unsigned>(batch.blocks < most_blocks ? batch.blocks : most_blocks);
-  peer_copy_kernel<<<blocks, kThreads, 0, stream>>>(batch);
+  peer_copy_kernel<<<blocks_of(batch, most_blocks), kThreads, 0, stream>>>(batch);
   cuda_check_launch("peer_copy_kernel");
 }
 
