@@ -24,7 +24,7 @@ constexpr std::int64_t kEngineArrayBytes = std::int64_t{2} << 20;
 /// take over the link, and take no more multiprocessors than that needs: at full speed they hold up what comes and goes (an eighth of the
 /// time of 218 MB between two H200).
 constexpr std::int64_t kBesideFromBytes = std::int64_t{8} << 20;
-constexpr std::int64_t kBesideBlocks = 40;
+constexpr int kBesideMultiprocessors = 12;
 
 std::int64_t bytes_of(std::span<const PeerCopy> copies) {
   std::int64_t total = 0;
@@ -183,7 +183,7 @@ void CardCopies::launch(std::span<const PeerCopy> copies, std::span<const PeerCo
   cuda_check(cudaEventRecord(parted_.get(), stream), "cudaEventRecord");
   cuda_check(cudaStreamWaitEvent(beside_.get(), parted_.get(), 0), "cudaStreamWaitEvent");
   launch_copies(copies, path, stream);
-  launch_copies(own, own_path, beside_.get(), kBesideBlocks);
+  launch_copies(own, own_path, beside_.get(), kBesideMultiprocessors);
   cuda_check(cudaEventRecord(rejoined_.get(), beside_.get()), "cudaEventRecord");
   cuda_check(cudaStreamWaitEvent(stream, rejoined_.get(), 0), "cudaStreamWaitEvent");
 }
@@ -209,7 +209,7 @@ std::optional<CopyBatch> batch_of(std::span<const PeerCopy> copies, std::span<co
   return batch;
 }
 
-void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream, std::int64_t most_blocks) {
+void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream, int multiprocessors) {
   const bool by_size = path == PeerCopyPath::kBySize && bytes_of(copies) >= kEnginesFromBytes;
   EngineCopies by_engine(stream);
   CopyBatch batch;
@@ -220,12 +220,12 @@ void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStre
       continue;
     }
     if (batch.full()) {
-      peer_copy(batch, stream, most_blocks);
+      peer_copy(batch, stream, multiprocessors);
       batch = {};
     }
     batch.add(copy);
   }
-  peer_copy(batch, stream, most_blocks);
+  peer_copy(batch, stream, multiprocessors);
   by_engine.launch();
 }
 

@@ -41,9 +41,9 @@ class CardCopies {
 /// The copies that multiprocessors make in one launch; nothing where copy engines make some of them, or they are too many for one.
 std::optional<CopyBatch> batch_of(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path);
 
-/// Launches what PeerLane::copy and PeerLane::reduce stand for on `stream`, for others who move bytes between cards. `most_blocks`:
+/// Launches what PeerLane::copy and PeerLane::reduce stand for on `stream`, for others who move bytes between cards. `multiprocessors`:
 /// peer_copy().
-void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream, std::int64_t most_blocks = kAnyBlocks);
+void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream, int multiprocessors = 0);
 void launch_reductions(std::span<const PeerReduction> reductions, cudaStream_t stream);
 
 }  // namespace fp8lab::cuda

@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kLoadsInFlight = 4;
+constexpr int kMostCrews = 4;  ///< of kThreads threads each, in a block that has a multiprocessor for itself
 /// Of those that wait for other cards all find room at once, four to a multiprocessor: none waits for a card that waits for a block of
 /// this one which has yet to start.
 constexpr std::int64_t kMostWaitingBlocks = 512;
@@ -21,8 +22,8 @@ __device__ int job_of_block(const std::array<Job, Size>& jobs, int count, std::i
   return job;
 }
 
-/// What one block does of a batch.
-__device__ void copy_stretch(const CopyBatch& batch, std::int64_t block) {
+/// What one block of a batch is, by kThreads threads.
+__device__ void copy_stretch(const CopyBatch& batch, std::int64_t block, int thread) {
   const CopyJob* jobs = reinterpret_cast<const CopyJob*>(&batch.jobs);
   const CopyJob& job = jobs[job_of_block(batch.jobs, batch.count, block)];
   const std::int64_t first = (block - job.first_block) * kCopyBlockBytes;
@@ -30,7 +31,7 @@ __device__ void copy_stretch(const CopyBatch& batch, std::int64_t block) {
   const auto* from = reinterpret_cast<const uint4*>(job.from + first);
   auto* to = reinterpret_cast<uint4*>(job.to + first);
   const int wide = static_cast<int>(bytes / 16);
-  for (int i = threadIdx.x; i < wide; i += kThreads * kLoadsInFlight) {
+  for (int i = thread; i < wide; i += kThreads * kLoadsInFlight) {
     uint4 values[kLoadsInFlight];
 #pragma unroll
     for (int k = 0; k < kLoadsInFlight; ++k)
@@ -39,15 +40,18 @@ __device__ void copy_stretch(const CopyBatch& batch, std::int64_t block) {
     for (int k = 0; k < kLoadsInFlight; ++k)
       if (i + k * kThreads < wide) to[i + k * kThreads] = values[k];
   }
-  const std::int64_t tail = std::int64_t{wide} * 16 + threadIdx.x;
+  const std::int64_t tail = std::int64_t{wide} * 16 + thread;
   if (tail < bytes) job.to[first + tail] = job.from[first + tail];
 }
 
 __device__ void copy_stretches(const CopyBatch& batch) {
-  for (std::int64_t block = blockIdx.x; block < batch.blocks; block += gridDim.x) copy_stretch(batch, block);
+  const int crews = static_cast<int>(blockDim.x) / kThreads, crew = static_cast<int>(threadIdx.x) / kThreads;
+  const int thread = static_cast<int>(threadIdx.x) % kThreads;
+  for (std::int64_t block = std::int64_t{blockIdx.x} * crews + crew; block < batch.blocks; block += std::int64_t{gridDim.x} * crews)
+    copy_stretch(batch, block, thread);
 }
 
-__global__ void __launch_bounds__(kThreads) peer_copy_kernel(const __grid_constant__ CopyBatch batch) {
+__global__ void __launch_bounds__(kMostCrews * kThreads) peer_copy_kernel(const __grid_constant__ CopyBatch batch) {
   copy_stretches(batch);
 }
 
@@ -231,9 +235,10 @@ void peer_copy_between_meetings(const CopyBetweenMeetings& copy, cudaStream_t st
   cuda_check_launch("peer_copy_between_meetings_kernel");
 }
 
-void peer_copy(const CopyBatch& batch, cudaStream_t stream, std::int64_t most_blocks) {
+void peer_copy(const CopyBatch& batch, cudaStream_t stream, int multiprocessors) {
   if (batch.blocks == 0) return;
-  peer_copy_kernel<<<blocks_of(batch, most_blocks), kThreads, 0, stream>>>(batch);
+  const bool all = multiprocessors == 0;
+  peer_copy_kernel<<<blocks_of(batch, all ? batch.blocks : multiprocessors), all ? kThreads : kMostCrews * kThreads, 0, stream>>>(batch);
   cuda_check_launch("peer_copy_kernel");
 }
 

@@ -58,9 +58,8 @@ static_assert(sizeof(CopyBatch) <= 4000 && sizeof(ReduceBatch) <= 4000, "argumen
 inline constexpr std::int64_t kCopyBlockBytes = 16 << 10;
 inline constexpr std::int64_t kReduceBlockElems = 8192;
 
-inline constexpr std::int64_t kAnyBlocks = std::int64_t{1} << 30;
-/// By `most_blocks` blocks of threads at most; nothing where `batch` is empty.
-void peer_copy(const CopyBatch& batch, cudaStream_t stream, std::int64_t most_blocks = kAnyBlocks);
+/// On so many `multiprocessors` at most, 0 for all of them; nothing where `batch` is empty.
+void peer_copy(const CopyBatch& batch, cudaStream_t stream, int multiprocessors = 0);
 void peer_reduce(const ReduceBatch& batch, cudaStream_t stream);
 
 /// One card's part in a meeting: it writes `number` to its flag on every other card, and waits for theirs here.
