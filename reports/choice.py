@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 import bench as benches
-from figures import Plot, holder_plot, host_plots, timeline_cells, timeline_plot, wire_plots
+from figures import Plot, holder_plot, host_plots, once, timeline_cells, timeline_plot, wire_plots
 from load import Problem, ResultSet
 from parity_figures import loss_plots, noise_plots
 
@@ -44,7 +44,10 @@ Chosen = Callable[[list[ResultSet]], list[Plot]]
 
 def choose(sets: list[ResultSet], bench: benches.Bench, per_fix: int, problems: list[Problem]) -> list[Plot]:
     cells = timeline_cells(sets, per_fix)
-    plots = [timeline_plot(cell, problems) for cell in cells]
-    plots += [holder_plot(cell) for cell in cells]
+    of_fixes = [timeline_plot(cell, problems) for cell in cells] + [holder_plot(cell) for cell in cells]
     more: list[Chosen] = [wire_plots, host_plots, loss_plots, noise_plots]
-    return [plot for plot in plots if plot] + [plot for pick in more for plot in pick(sets)] + ratio_plots(bench)
+    plots = once(plot for plot in of_fixes if plot) + [plot for pick in more for plot in pick(sets)]
+    if len(sets) > 1:
+        for plot in plots:
+            plot.title += f" ({', '.join(plot.sets)})"
+    return plots + ratio_plots(bench)

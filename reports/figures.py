@@ -20,6 +20,19 @@ class Plot:
     title: str
     caption: str
     data: object
+    sets: list[str] = dataclasses.field(default_factory=list)  # labels of those it shows
+
+
+def once(plots: Iterable[Plot]) -> list[Plot]:
+    """Of those that look the same in several sets the first, for all of them."""
+    out: list[Plot] = []
+    for plot in plots:
+        same = next((p for p in out if (p.kind, p.title, p.data) == (plot.kind, plot.title, plot.data)), None)
+        if same:
+            same.sets += plot.sets
+        else:
+            out.append(plot)
+    return out
 
 
 @dataclasses.dataclass
@@ -115,7 +128,13 @@ def timeline_plot(cell: Cell, problems: list[Problem]) -> Plot | None:
         "bytes that should be gone when backward ends, cool ones stay. The dashed line is the other arm." + gap
     )
     return Plot(
-        f"timeline-{cell.results.index}-{slug(cell.id)}", "timelines", "timeline", f"{cell.fix}: {cell.id}", caption, data
+        f"timeline-{cell.results.index}-{slug(cell.id)}",
+        "timelines",
+        "timeline",
+        f"{cell.fix}: {cell.id}",
+        caption,
+        data,
+        [cell.results.label],
     )
 
 
@@ -149,6 +168,7 @@ def holder_plot(cell: Cell, most: int = 10) -> Plot | None:
         f"{cell.fix}: {cell.id}",
         "Who holds the bytes that are alive at the peak; equal holders of all layers are one.",
         HolderData(shown, arms, sizes),
+        [cell.results.label],
     )
 
 
@@ -181,7 +201,7 @@ def wire_plots(sets: list[ResultSet], most: int = 4) -> list[Plot]:
             if len(best) > 1:
                 found.append((max(map(_gathered, best.values())), scenario, list(best.values())))
     found.sort(key=lambda entry: (not any(cell.fix for cell in entry[2]), -entry[0]))
-    return [_wire_plot(scenario, cells) for _, scenario, cells in found[:most]]
+    return once(_wire_plot(scenario, cells) for _, scenario, cells in found)[:most]
 
 
 def _gathered(cell: Cell) -> float:
@@ -207,6 +227,7 @@ def _wire_plot(scenario: str, cells: list[Cell]) -> Plot:
         f"{scenario}: {first.record['title']}",
         f"Bytes that one rank moves in a step. Shown of each recipe is the cell that gathers most ({shown}).",
         WireData([cell.recipe for cell in cells], bars, [part for _, part in WIRE]),
+        [first.results.label],
     )
 
 
@@ -245,6 +266,7 @@ def host_plots(sets: list[ResultSet], most: int = 3) -> list[Plot]:
                         "Host time from entering a sharded layer to its first kernel, collectives left out: the share of "
                         "layers that took at most so long. The tick on each curve is its median.",
                         HostData(curves),
+                        [results.label],
                     )
                 )
     return out[:most]

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from figures import Plot, by_scenario, slug
+from figures import Plot, by_scenario, once, slug
 from load import Cell, ResultSet
 
 # --- losses -----------------------------------------------------------------------------------------------------------------
@@ -46,12 +46,13 @@ def loss_plots(sets: list[ResultSet], most: int = 8) -> list[Plot]:
                 + "; ".join(f"{cell.recipe}: {cell.point}" for cell in same)
                 + ".",
                 LossData(reference, curves),
+                [results.label],
             )
             # First what compares recipes, then the fixes by how far apart their sides end.
             rank = float("inf") if not same[0].fix and len(same) > 2 else _spread(same[0])
             ranked.append((rank, plot))
     ranked.sort(key=lambda pair: -pair[0])
-    return [plot for _, plot in ranked[:most]]
+    return once(plot for _, plot in ranked)[:most]
 
 
 def _comparable(cells: list[Cell]) -> list[Cell]:
@@ -106,7 +107,7 @@ def noise_plots(sets: list[ResultSet], most: int = 2) -> list[Plot]:
             if len(chosen) > 1:
                 ranked.append((len(chosen), len(tensors), _noise_plot(results, scenario, chosen)))
     ranked.sort(key=lambda entry: (-entry[0], entry[1]))
-    return [plot for _, _, plot in ranked[:most]]
+    return once(plot for _, _, plot in ranked)[:most]
 
 
 def _noise_plot(results: ResultSet, scenario: str, chosen: dict[str, Cell]) -> Plot:
@@ -127,4 +128,5 @@ def _noise_plot(results: ResultSet, scenario: str, chosen: dict[str, Cell]) -> P
         "Signal to quantization noise of each tensor against BF16's after the last step: more is nearer. A tensor that is "
         f"equal to BF16's has no noise and no mark. Shown: {shown}.",
         NoiseData(list(chosen), panels),
+        [results.label],
     )

@@ -9,6 +9,7 @@ import sample
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import bench
+import choice
 import figures
 import load
 import measure_tables
@@ -88,6 +89,22 @@ class Choice(sample.Case):
         self.assertEqual(plots[0].data.groups, ["bf16", "a new one", "delayed", "mxfp8"])
         self.assertIn("gathers=5", plots[0].caption, "the cell whose larger side gathers most")
         self.assertNotIn("gathers=11", plots[0].caption)
+
+    def test_what_looks_the_same_in_several_sets_is_shown_once_and_named_after_all(self) -> None:
+        def gathering(recipe: str, largest: int) -> dict[str, Any]:
+            record = sample.cell("wires", recipe, None)
+            with_metric(record, "traffic.all_gather_payload_bytes", after=largest)
+            return with_metric(record, "traffic.all_gather_bytes", after=largest)
+
+        def measured(index: int, largest: int) -> load.ResultSet:
+            return result_set(gathering("bf16", largest), gathering("delayed", 2), index=index)
+
+        def titles(*sets: load.ResultSet) -> list[str]:
+            chosen = choice.choose(list(sets), bench.Bench(), 1, [])
+            return [plot.title.partition("(set ")[2] for plot in chosen if plot.section == "wire"]
+
+        self.assertEqual(titles(measured(0, 4), measured(1, 3), measured(2, 4)), ["0, set 2)", "1)"])
+        self.assertEqual(titles(measured(0, 4)), [""])
 
     def losing(self, scenario: str, recipe: str, gaps: tuple[float, ...], fix: str | None = None) -> dict[str, Any]:
         record = sample.cell(scenario, recipe, fix)
