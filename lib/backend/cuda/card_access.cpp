@@ -23,7 +23,7 @@ constexpr std::int64_t kEngineArrayBytes = std::int64_t{2} << 20;
 /// From here on a rank's own bytes are copied beside those of others; below, that takes longer to set up. They have as long as the others'
 /// take over the link, and take no more multiprocessors than that needs: at full speed they hold up what comes and goes (an eighth of the
 /// time of 218 MB between two H200).
-constexpr std::int64_t kBesideFromBytes = std::int64_t{8} << 20;
+constexpr std::int64_t kBesideFromBytes = std::int64_t{16} << 20;
 constexpr int kBesideMultiprocessors = 12;
 
 std::int64_t bytes_of(std::span<const PeerCopy> copies) {

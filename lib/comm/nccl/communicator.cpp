@@ -57,7 +57,8 @@ Communicator::Communicator(const Args& args, cuda::CudaContext& card)
       abandonment_(args.abandonment) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   nccl_check(api().comm_init(&comm_, args.ranks, args.id, args.rank, &config), "ncclCommInitRankConfig");
-  for (Flight& flight : flights_) flight.landed = cuda::make_event();
+  for (Flights& flights : flights_)
+    for (Flight& flight : flights.ring) flight.landed = cuda::make_event();
   watch_ = std::jthread([this](const std::stop_token& ended) { look(ended); });
 }
 
@@ -65,8 +66,7 @@ Communicator::~Communicator() {
   // What is under way is still being watched, so this ends.
   for (bool landed = false; !landed;) {
     std::unique_lock lock(mutex_);
-    if (!aborted_) drop_landed();
-    landed = aborted_ || count_ == 0;
+    landed = aborted_ || all_landed();
     if (!landed) never_.wait_for(lock, kLook);
   }
   watch_.request_stop();
@@ -105,13 +105,10 @@ void Communicator::drop_window(void* memory) noexcept {
 void Communicator::watch(const Signature& call, cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
   if (aborted_) return;
-  if (count_ == flights_.size()) drop_landed();
-  if (count_ == flights_.size()) return;
-  Flight& flight = flights_[(first_ + count_) % flights_.size()];
+  Flight& flight = flights_on(stream).next();
   cuda_check(cudaEventRecord(flight.landed.get(), stream), "cudaEventRecord");
   flight.call = call;
   flight.deadline = Clock::now() + timeout_;
-  ++count_;
 }
 
 void Communicator::abort() noexcept {
@@ -126,26 +123,51 @@ void Communicator::end_all() noexcept {
   api().comm_abort(comm_);
 }
 
-/// With the lock. An event that answers with an error belongs to a card that will say so itself.
-void Communicator::drop_landed() {
-  while (count_ > 0 && cudaEventQuery(flights_[first_].landed.get()) != cudaErrorNotReady) {
-    first_ = (first_ + 1) % flights_.size();
-    --count_;
+/// With the lock, as all below.
+Communicator::Flights& Communicator::flights_on(cudaStream_t stream) {
+  for (Flights& flights : flights_) {
+    if (flights.stream == nullptr) flights.stream = stream;
+    if (flights.stream == stream) return flights;
   }
+  fail("a group's collectives go on two streams at most");
+}
+
+Communicator::Flight& Communicator::Flights::next() {
+  if (count == ring.size()) drop_landed();
+  if (count < ring.size()) ++count;
+  return ring[(first + count - 1) % ring.size()];
+}
+
+/// An event that answers with an error belongs to a card that will say so itself.
+void Communicator::Flights::drop_landed() {
+  while (count > 0 && cudaEventQuery(oldest().landed.get()) != cudaErrorNotReady) {
+    first = (first + 1) % ring.size();
+    --count;
+  }
+}
+
+bool Communicator::all_landed() {
+  bool all = true;
+  for (Flights& flights : flights_) {
+    flights.drop_landed();
+    all = all && flights.count == 0;
+  }
+  return all;
 }
 
 void Communicator::look(const std::stop_token& ended) {
   cudaSetDevice(ordinal_);
   std::unique_lock lock(mutex_);
   while (!ended.stop_requested() && !aborted_) {
-    drop_landed();
+    all_landed();
     ncclResult_t state = ncclSuccess;
     api().comm_async_error(comm_, &state);
     if (state != ncclSuccess && state != ncclInProgress)
       trouble_->set(fmt::format("NCCL gave up in group '{}': {}", group_, api().error_string(state)));
-    else if (count_ > 0 && Clock::now() >= flights_[first_].deadline)
-      trouble_->set(fmt::format("{} did not finish on this rank's card within {:g} s: a rank that came to it died or hangs",
-                                describe(flights_[first_].call, group_), std::chrono::duration<double>(timeout_).count()));
+    for (Flights& flights : flights_)
+      if (flights.count > 0 && Clock::now() >= flights.oldest().deadline)
+        trouble_->set(fmt::format("{} did not finish on this rank's card within {:g} s: a rank that came to it died or hangs",
+                                  describe(flights.oldest().call, group_), std::chrono::duration<double>(timeout_).count()));
     if (!trouble_->cause().empty()) return end_all();
     never_.wait_for(lock, ended, kLook, [] { return false; });
   }

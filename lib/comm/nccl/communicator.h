@@ -56,7 +56,7 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
 
   ncclComm_t get() const { return comm_; }
-  /// `call` was launched on `stream`: watch it.
+  /// `call` was launched on `stream`, one of two at most: watch it.
   void watch(const Signature& call, cudaStream_t stream);
   /// Ends what is under way, whatever the other ranks do.
   void abort() noexcept;
@@ -73,9 +73,22 @@ class Communicator {
     Signature call;
     Clock::time_point deadline;
   };
+  /// What was launched on one stream, oldest first. Where it is full, the newest flight goes on to be the next collective, behind which
+  /// it lands.
+  struct Flights {
+    cudaStream_t stream = nullptr;
+    std::array<Flight, 16> ring;
+    std::size_t first = 0;
+    std::size_t count = 0;
+
+    Flight& oldest() { return ring[first]; }
+    Flight& next();
+    void drop_landed();
+  };
+  Flights& flights_on(cudaStream_t stream);
+  bool all_landed();
   void look(const std::stop_token& ended);
   void end_all() noexcept;
-  void drop_landed();
 
   ncclComm_t comm_ = nullptr;
   int rank_;
@@ -89,9 +102,7 @@ class Communicator {
   std::mutex mutex_;  ///< of all below
   bool aborted_ = false;
   std::map<void*, ncclWindow_t> windows_;
-  std::array<Flight, 32> flights_;  ///< a ring; collectives that find it full are behind those that fill it
-  std::size_t first_ = 0;
-  std::size_t count_ = 0;
+  std::array<Flights, 2> flights_;
   std::condition_variable_any never_;
   std::jthread watch_;
 };
