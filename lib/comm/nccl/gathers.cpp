@@ -72,10 +72,9 @@ void Gathers::write(std::span<const GatherPart> parts, const Lane& lane) {
   const std::span<const PeerCopy> all(copies_), to_others = all.first(all.size() - own), to_own = all.last(own);
   // Nobody writes while something is still read or written there, nor goes on before all is written.
   CardMeetings& meetings = windows_.meetings();
-  if (const auto batch = cuda::batch_of(to_others, to_own, options_.path)) {
-    meetings.copy_between(*batch, lane.stream, lane.aside);
-    return;
-  }
+  const auto batch = cuda::batch_of(to_others, to_own, options_.path);
+  // Aside, one block waits for the others, so that products have the multiprocessors until all are there.
+  if (batch && !lane.aside) return meetings.copy_between(*batch, lane.stream, lane.aside);
   meetings.meet(lane.stream, lane.aside);
   writes_.launch(to_others, to_own, options_.path, lane.stream);
   meetings.meet(lane.stream, lane.aside);
