@@ -29,6 +29,13 @@ struct Mode {
   bool windows = false;  ///< buffers in memory of ProcessGroup::gather_source()
   PeerCopyPath path = PeerCopyPath::kBySize;
   std::int64_t writes_from_bytes = RunOptions().writes_from_bytes;
+
+  RunOptions options() const {
+    RunOptions options{.ranks = cards()};
+    options.writes_from_bytes = writes_from_bytes;
+    options.peer_copies = path;
+    return options;
+  }
 };
 
 constexpr std::int64_t kNever = std::int64_t{1} << 60;
@@ -57,6 +64,16 @@ std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
   for (int rank = 0; rank <= ranks; ++rank) offsets.push_back(total / ranks * rank);
   return offsets;
 }
+
+/// A rank's card, and the ranks' group on their cards.
+struct Seat {
+  Seat(const Mode& mode, ProcessGroup& world)
+      : device(open_device("cuda", {.rank = world.local_rank(), .memory = {}})), group(world.on(*device)) {
+    if (mode.windows) device->memory().gather_from(group->gather_source());
+  }
+  std::unique_ptr<Device> device;
+  std::unique_ptr<ProcessGroup> group;
+};
 
 /// Bytes of a card, where any lie or where the group gathers fastest.
 class Buffer {
@@ -94,28 +111,25 @@ void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const
   std::vector<double> slowest;
   std::atomic<std::int64_t> wrong = 0;
   Lockstep lockstep;
-  RunOptions options{.ranks = ranks};
-  options.writes_from_bytes = mode.writes_from_bytes;
-  options.peer_copies = mode.path;
-  run_ranks(mode.row, options, [&](ProcessGroup& world) {
-    const auto device = open_device("cuda", {.rank = world.local_rank(), .memory = {}});
-    const auto group = world.on(*device);
-    if (mode.windows) device->memory().gather_from(group->gather_source());
-    const Part part = make_part(*device, *group);
+  run_ranks(mode.row, mode.options(), [&](ProcessGroup& world) {
+    const Seat seat(mode, world);
+    Device& device = *seat.device;
+    ProcessGroup& group = *seat.group;
+    const Part part = make_part(device, group);
     const auto batch = [&] {
-      device->synchronize();
-      group->barrier("together");
+      device.synchronize();
+      group.barrier("together");
       part.call();  // brings the cards into step
-      const auto begin = device->moment();
+      const auto begin = device.moment();
       for (int i = 0; i < calls; ++i) part.call();
-      const auto end = device->moment();
-      seconds[static_cast<std::size_t>(world.rank())] = device->seconds_between(*begin, *end) / calls;
-      group->barrier("timed");
+      const auto end = device.moment();
+      seconds[static_cast<std::size_t>(world.rank())] = device.seconds_between(*begin, *end) / calls;
+      group.barrier("timed");
     };
     batch();
-    lockstep.run(state, *group, batch, [&] { return slowest.emplace_back(*std::max_element(seconds.begin(), seconds.end())); });
+    lockstep.run(state, group, batch, [&] { return slowest.emplace_back(*std::max_element(seconds.begin(), seconds.end())); });
     wrong += part.count_wrong();
-    group->barrier("compared");
+    group.barrier("compared");
   });
   count_bandwidth(state, size, median_of(slowest));
   state.counters["wrong"] = static_cast<double>(wrong.load());
@@ -154,11 +168,10 @@ void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
   constexpr std::int64_t kWeights[] = {4096 * 6144, 4096 * 4096, 4096 * 28672, 4096 * 14336};
   std::vector<double> of_bytes[2];
   Lockstep lockstep;
-  RunOptions options{.ranks = cards()};
-  options.peer_copies = mode.path;
-  run_ranks(mode.row, options, [&](ProcessGroup& world) {
-    const auto device = open_device("cuda", {.rank = world.local_rank(), .memory = {}});
-    const auto group = world.on(*device);
+  run_ranks(mode.row, mode.options(), [&](ProcessGroup& world) {
+    const Seat seat(mode, world);
+    Device& device = *seat.device;
+    ProcessGroup& group = *seat.group;
     std::vector<std::unique_ptr<Buffer>> buffers;
     std::vector<std::vector<std::int64_t>> offsets;
     std::vector<GatherPart> parts[2];
@@ -167,21 +180,21 @@ void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
       for (const std::int64_t weights : kWeights) {
         const std::int64_t size = weights * (bytes + 1);
         offsets.push_back(even_offsets(size, world.size()));
-        buffers.push_back(std::make_unique<Buffer>(*device, size / world.size(), false));
+        buffers.push_back(std::make_unique<Buffer>(device, size / world.size(), mode.windows));
         const std::byte* const from = buffers.back()->data();
-        buffers.push_back(std::make_unique<Buffer>(*device, size, false));
+        buffers.push_back(std::make_unique<Buffer>(device, size, mode.windows));
         parts[bytes].push_back({.from = from, .to = buffers.back()->data(), .offsets_bytes = offsets.back()});
       }
     }
     const auto batch = [&] {
       constexpr int kCalls = 5;
       for (const int bytes : {0, 1}) {
-        device->synchronize();
-        group->all_gather(parts[bytes], "layer");
-        const auto begin = device->moment();
-        for (int i = 0; i < kCalls; ++i) group->all_gather(parts[bytes], "layer");
-        const auto end = device->moment();
-        const double seconds = device->seconds_between(*begin, *end) / kCalls;
+        device.synchronize();
+        group.all_gather(parts[bytes], "layer");
+        const auto begin = device.moment();
+        for (int i = 0; i < kCalls; ++i) group.all_gather(parts[bytes], "layer");
+        const auto end = device.moment();
+        const double seconds = device.seconds_between(*begin, *end) / kCalls;
         if (world.rank() == 0) of_bytes[bytes].push_back(seconds);
       }
     };
@@ -194,53 +207,76 @@ void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
   state.counters["speedup"] = sixteen / eight;
 }
 
-/// Four BF16 products of 8192 cubed alone, and while 512 MiB are gathered aside: `slowdown` of the products, and `hidden`, the share of
-/// the gather's own time that both together do not take.
+/// What one rank does in rows of products and gathers: four BF16 products of 8192 cubed, and a gather of `bytes`.
+class ProductsAndGather {
+ public:
+  ProductsAndGather(const Mode& mode, ProcessGroup& world, std::int64_t bytes)
+      : world_(world),
+        seat_(mode, world),
+        offsets_(even_offsets(bytes, world.size())),
+        to_(*seat_.device, bytes, mode.windows),
+        from_(*seat_.device, bytes / world.size(), mode.windows),
+        part_{.from = from_.data(), .to = to_.data(), .offsets_bytes = offsets_},
+        holder_(seat_.device->holder(HolderKind::kInFlight)),
+        a_(seat_.device->allocate({{kSide, kSide}, DType::kBF16}, holder_)),
+        b_(seat_.device->allocate(a_.spec(), holder_)) {
+    random_fill(*seat_.device, a_, {.seed = 1});
+    random_fill(*seat_.device, b_, {.seed = 2});
+  }
+
+  void multiply() {
+    for (int i = 0; i < kProducts; ++i) gemm(*seat_.device, {.a = a_.operand(), .b = b_.operand(), .holder = holder_});
+  }
+  void gather() { seat_.group->all_gather({&part_, 1}, "gather"); }
+  void gather_aside() { seat_.group->all_gather_aside({&part_, 1}, "gather"); }
+  void join() { seat_.group->join(); }
+
+  /// Rank 0's seconds of `work`, which the cards begin together.
+  void time(const std::function<void()>& work, std::vector<double>& times) {
+    seat_.device->synchronize();
+    world_.barrier("together");
+    seat_.group->all_gather({&part_, 1}, "in step");
+    const auto begin = seat_.device->moment();
+    work();
+    const auto end = seat_.device->moment();
+    const double seconds = seat_.device->seconds_between(*begin, *end);
+    if (world_.rank() == 0) times.push_back(seconds);
+  }
+
+ private:
+  static constexpr std::int64_t kSide = 8192;
+  static constexpr int kProducts = 4;
+  ProcessGroup& world_;
+  Seat seat_;
+  std::vector<std::int64_t> offsets_;
+  Buffer to_, from_;
+  GatherPart part_;
+  HolderId holder_;
+  Tensor a_, b_;
+};
+
+/// Products alone, and while 512 MiB are gathered aside: `slowdown` of the products, and `hidden`, the share of the gather's own time that
+/// both together do not take.
 void gather_beside_products(benchmark::State& state, const Mode& mode) {
-  constexpr std::int64_t kSide = 8192, kBytes = std::int64_t{512} << 20;
-  constexpr int kProducts = 4;
-  const std::vector<std::int64_t> offsets = even_offsets(kBytes, cards());
   std::vector<double> alone, beside, gather, both;
   Lockstep lockstep;
-  RunOptions options{.ranks = cards()};
-  options.peer_copies = mode.path;
-  run_ranks(mode.row, options, [&](ProcessGroup& world) {
-    const auto device = open_device("cuda", {.rank = world.local_rank(), .memory = {}});
-    const auto group = world.on(*device);
-    const Buffer to(*device, kBytes, false), from(*device, kBytes / world.size(), false);
-    const GatherPart part{.from = from.data(), .to = to.data(), .offsets_bytes = offsets};
-    const HolderId holder = device->holder(HolderKind::kInFlight);
-    const Tensor a = device->allocate({{kSide, kSide}, DType::kBF16}, holder), b = device->allocate(a.spec(), holder);
-    random_fill(*device, a, {.seed = 1});
-    random_fill(*device, b, {.seed = 2});
-    const auto multiply = [&] {
-      for (int i = 0; i < kProducts; ++i) gemm(*device, {.a = a.operand(), .b = b.operand(), .holder = holder});
-    };
-    const auto timed = [&](const auto& work, std::vector<double>& times) {
-      device->synchronize();
-      world.barrier("together");
-      group->all_gather({&part, 1}, "in step");
-      const auto begin = device->moment();
-      work();
-      const auto end = device->moment();
-      const double seconds = device->seconds_between(*begin, *end);
-      if (world.rank() == 0) times.push_back(seconds);
-    };
+  run_ranks(mode.row, mode.options(), [&](ProcessGroup& world) {
+    ProductsAndGather rank(mode, world, std::int64_t{512} << 20);
     const auto batch = [&] {
-      timed(multiply, alone);
-      timed([&] { group->all_gather({&part, 1}, "gather"); }, gather);
-      timed(
+      rank.time([&] { rank.multiply(); }, alone);
+      rank.time([&] { rank.gather(); }, gather);
+      rank.time(
           [&] {
-            group->all_gather_aside({&part, 1}, "gather");
-            multiply();
+            rank.gather_aside();
+            rank.multiply();
           },
           beside);
-      group->join();
-      timed(
+      rank.join();
+      rank.time(
           [&] {
-            group->all_gather_aside({&part, 1}, "gather");
-            multiply();
-            group->join();
+            rank.gather_aside();
+            rank.multiply();
+            rank.join();
           },
           both);
     };
@@ -251,6 +287,31 @@ void gather_beside_products(benchmark::State& state, const Mode& mode) {
   state.counters["hidden"] = (median_of(alone) + median_of(gather) - median_of(both)) / median_of(gather);
   state.counters["products_us"] = 1e6 * median_of(alone);
   state.counters["gather_us"] = 1e6 * median_of(gather);
+}
+
+/// Products of a card whose gather of 4 MiB, aside, waits all the while for the others, which multiply first: `slowdown` is what waiting
+/// costs.
+void products_beside_late_ranks(benchmark::State& state, const Mode& mode) {
+  std::vector<double> alone, beside;
+  Lockstep lockstep;
+  run_ranks(mode.row, mode.options(), [&](ProcessGroup& world) {
+    ProductsAndGather rank(mode, world, std::int64_t{4} << 20);
+    const auto batch = [&] {
+      rank.time([&] { rank.multiply(); }, alone);
+      rank.time(
+          [&] {
+            if (world.rank() != 0) rank.multiply();
+            rank.gather_aside();
+            rank.multiply();
+          },
+          beside);
+      rank.join();
+    };
+    batch();
+    lockstep.run(state, world, batch, [&] { return beside.back(); });
+  });
+  state.counters["slowdown"] = median_of(beside) / median_of(alone);
+  state.counters["products_us"] = 1e6 * median_of(alone);
 }
 
 /// Sums of zeros: the bits of sums are the tests' to judge.
@@ -304,6 +365,8 @@ void register_all() {
           [&mode, mib](benchmark::State& state) { reduce_scatter(state, mode, mib << 20); }, mib >= 256 ? 5 : 15);
     add("gather_beside_products/" + mode.name,
         [&mode](benchmark::State& state) { gather_beside_products(state, mode); }, 15);
+    add("products_beside_late_ranks/" + mode.name,
+        [&mode](benchmark::State& state) { products_beside_late_ranks(state, mode); }, 15);
     add("eight_beside_sixteen_bits/" + mode.name + "/llama_3_8b_layer",
         [&mode](benchmark::State& state) { eight_beside_sixteen_bits(state, mode); }, 15);
     add("all_reduce/" + mode.name + "/32_scalars",

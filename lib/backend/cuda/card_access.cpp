@@ -22,7 +22,7 @@ constexpr std::int64_t kEnginesFromBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kEngineArrayBytes = std::int64_t{2} << 20;
 /// From here on a rank's own bytes are copied beside those of others; below, that takes longer to set up. They have as long as the others'
 /// take over the link, and take no more multiprocessors than that needs: at full speed they hold up what comes and goes (an eighth of the
-/// time of 218 MB between two H200).
+/// time of 218 MB between two H200). Where products want the multiprocessors meanwhile, better all of them for a moment than some for long.
 constexpr std::int64_t kBesideFromBytes = std::int64_t{16} << 20;
 constexpr int kBesideMultiprocessors = 12;
 
@@ -76,7 +76,7 @@ struct CardSeat final : PeerSeat {
 
 class CardLane final : public PeerLane {
  public:
-  explicit CardLane(CudaContext& card) : card_(card), seat_(std::make_shared<CardSeat>()), stream_(card.stream()) {
+  explicit CardLane(CudaContext& card) : card_(card), seat_(std::make_shared<CardSeat>()), lane_{.stream = card.stream()} {
     seat_->ordinal = card.ordinal();
   }
   ~CardLane() override { quiesce(); }
@@ -91,24 +91,24 @@ class CardLane final : public PeerLane {
   }
 
   void begin(bool aside) override {
-    stream_ = card_.stream();
+    lane_ = {.stream = card_.stream(), .aside = aside};
     if (aside) {
       if (!side_) open_side();
-      cuda_check(cudaEventRecord(forked_.get(), stream_), "cudaEventRecord");
-      stream_ = side_.get();
+      cuda_check(cudaEventRecord(forked_.get(), lane_.stream), "cudaEventRecord");
+      lane_.stream = side_.get();
       wait(forked_);
     }
-    cuda_check(cudaEventRecord(seat_->begun.get(), stream_), "cudaEventRecord");
+    cuda_check(cudaEventRecord(seat_->begun.get(), lane_.stream), "cudaEventRecord");
   }
 
   void await_begun(int rank) override {
     if (const CardSeat& other = of(rank); &other != seat_.get()) wait(other.begun);
   }
   void copy(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path) override {
-    copies_.launch(copies, own, path, stream_);
+    copies_.launch(copies, own, path, lane_);
   }
-  void reduce(std::span<const PeerReduction> reductions) override { launch_reductions(reductions, stream_); }
-  void end() override { cuda_check(cudaEventRecord(seat_->ended.get(), stream_), "cudaEventRecord"); }
+  void reduce(std::span<const PeerReduction> reductions) override { launch_reductions(reductions, lane_.stream); }
+  void end() override { cuda_check(cudaEventRecord(seat_->ended.get(), lane_.stream), "cudaEventRecord"); }
   void await_ended(int rank) override {
     if (const CardSeat& other = of(rank); &other != seat_.get()) wait(other.ended);
   }
@@ -127,7 +127,7 @@ class CardLane final : public PeerLane {
 
  private:
   const CardSeat& of(int rank) const { return *seats_[static_cast<std::size_t>(rank)]; }
-  void wait(const Event& event) { cuda_check(cudaStreamWaitEvent(stream_, event.get(), 0), "cudaStreamWaitEvent"); }
+  void wait(const Event& event) { cuda_check(cudaStreamWaitEvent(lane_.stream, event.get(), 0), "cudaStreamWaitEvent"); }
 
   void open_side() {
     side_ = make_stream();
@@ -157,7 +157,7 @@ class CardLane final : public PeerLane {
   CudaContext& card_;
   std::shared_ptr<CardSeat> seat_;
   std::vector<std::shared_ptr<CardSeat>> seats_;  ///< by rank
-  cudaStream_t stream_;                           ///< of the collective under way
+  LaneStream lane_;                               ///< of the collective under way
   Stream side_;
   Event forked_;
   Event joined_;
@@ -167,25 +167,25 @@ class CardLane final : public PeerLane {
 }  // namespace
 
 void CardCopies::launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path,
-                        cudaStream_t stream) {
+                        const LaneStream& lane) {
   // Within a card the multiprocessors are many times as fast as what comes over the link.
   const PeerCopyPath own_path = path == PeerCopyPath::kBySize ? PeerCopyPath::kProcessors : path;
   if (bytes_of(own) < kBesideFromBytes) {
-    if (const auto batch = batch_of(copies, own, path)) return peer_copy(*batch, stream);
-    launch_copies(own, own_path, stream);
-    return launch_copies(copies, path, stream);
+    if (const auto batch = batch_of(copies, own, path)) return peer_copy(*batch, lane.stream);
+    launch_copies(own, own_path, lane.stream);
+    return launch_copies(copies, path, lane.stream);
   }
   if (!beside_) {
     beside_ = make_stream();
     parted_ = make_event();
     rejoined_ = make_event();
   }
-  cuda_check(cudaEventRecord(parted_.get(), stream), "cudaEventRecord");
+  cuda_check(cudaEventRecord(parted_.get(), lane.stream), "cudaEventRecord");
   cuda_check(cudaStreamWaitEvent(beside_.get(), parted_.get(), 0), "cudaStreamWaitEvent");
-  launch_copies(copies, path, stream);
-  launch_copies(own, own_path, beside_.get(), kBesideMultiprocessors);
+  launch_copies(copies, path, lane.stream);
+  launch_copies(own, own_path, beside_.get(), lane.aside ? 0 : kBesideMultiprocessors);
   cuda_check(cudaEventRecord(rejoined_.get(), beside_.get()), "cudaEventRecord");
-  cuda_check(cudaStreamWaitEvent(stream, rejoined_.get(), 0), "cudaStreamWaitEvent");
+  cuda_check(cudaStreamWaitEvent(lane.stream, rejoined_.get(), 0), "cudaStreamWaitEvent");
 }
 
 void CardCopies::quiesce() noexcept {

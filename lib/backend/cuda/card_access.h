@@ -26,10 +26,16 @@ class CardAccess final : public PeerAccess {
   CudaContext& card_;
 };
 
-/// PeerLane::copy() for one rank: what comes from other cards on a stream, and what is this card's own beside it.
+/// Where a collective goes on its card: in the order of everything else, or beside it.
+struct LaneStream {
+  cudaStream_t stream = nullptr;
+  bool aside = false;
+};
+
+/// PeerLane::copy() for one rank: what goes to other cards on a stream, and what stays on this card beside it.
 class CardCopies {
  public:
-  void launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path, cudaStream_t stream);
+  void launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path, const LaneStream& lane);
   void quiesce() noexcept;
 
  private:

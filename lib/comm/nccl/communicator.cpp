@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "backend/cuda/cuda_check.h"
 #include "comm/nccl/nccl_library.h"
 #include "comm/run.h"
@@ -66,6 +68,7 @@ Communicator::~Communicator() {
   // What is under way is still being watched, so this ends.
   for (bool landed = false; !landed;) {
     std::unique_lock lock(mutex_);
+    if (!aborted_) drop_landed();
     landed = aborted_ || all_landed();
     if (!landed) never_.wait_for(lock, kLook);
   }
@@ -146,20 +149,19 @@ void Communicator::Flights::drop_landed() {
   }
 }
 
-bool Communicator::all_landed() {
-  bool all = true;
-  for (Flights& flights : flights_) {
-    flights.drop_landed();
-    all = all && flights.count == 0;
-  }
-  return all;
+void Communicator::drop_landed() {
+  for (Flights& flights : flights_) flights.drop_landed();
+}
+
+bool Communicator::all_landed() const {
+  return std::all_of(flights_.begin(), flights_.end(), [](const Flights& flights) { return flights.count == 0; });
 }
 
 void Communicator::look(const std::stop_token& ended) {
   cudaSetDevice(ordinal_);
   std::unique_lock lock(mutex_);
   while (!ended.stop_requested() && !aborted_) {
-    all_landed();
+    drop_landed();
     ncclResult_t state = ncclSuccess;
     api().comm_async_error(comm_, &state);
     if (state != ncclSuccess && state != ncclInProgress)

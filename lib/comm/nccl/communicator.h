@@ -73,8 +73,8 @@ class Communicator {
     Signature call;
     Clock::time_point deadline;
   };
-  /// What was launched on one stream, oldest first. Where it is full, the newest flight goes on to be the next collective, behind which
-  /// it lands.
+  /// What was launched on one stream, oldest first. Where it is full, its newest place is taken by the next collective, which lands
+  /// after the one that was there.
   struct Flights {
     cudaStream_t stream = nullptr;
     std::array<Flight, 16> ring;
@@ -86,7 +86,8 @@ class Communicator {
     void drop_landed();
   };
   Flights& flights_on(cudaStream_t stream);
-  bool all_landed();
+  void drop_landed();
+  bool all_landed() const;
   void look(const std::stop_token& ended);
   void end_all() noexcept;
 

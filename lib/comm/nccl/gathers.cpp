@@ -53,14 +53,14 @@ void Gathers::choose(std::span<const GatherPart> parts, Signature& placed) {
   if (written < options_.writes_from_bytes) std::fill(ways_.begin(), ways_.end(), Way::kKernels);
 }
 
-void Gathers::launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over, const Lane& lane) {
+void Gathers::launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over, const cuda::LaneStream& lane) {
   note_ways();
   if (goes(Way::kWrites)) write(parts, lane);
   if (goes(Way::kKernels)) gather(over, parts, lane.stream);
   over.watch(call, lane.stream);
 }
 
-void Gathers::write(std::span<const GatherPart> parts, const Lane& lane) {
+void Gathers::write(std::span<const GatherPart> parts, const cuda::LaneStream& lane) {
   copies_.clear();
   const std::size_t own = add_gather_writes(
       parts, options_.rank, options_.ranks,
@@ -72,12 +72,12 @@ void Gathers::write(std::span<const GatherPart> parts, const Lane& lane) {
   const std::span<const PeerCopy> all(copies_), to_others = all.first(all.size() - own), to_own = all.last(own);
   // Nobody writes while something is still read or written there, nor goes on before all is written.
   CardMeetings& meetings = windows_.meetings();
-  const auto batch = cuda::batch_of(to_others, to_own, options_.path);
   // Aside, one block waits for the others, so that products have the multiprocessors until all are there.
-  if (batch && !lane.aside) return meetings.copy_between(*batch, lane.stream, lane.aside);
-  meetings.meet(lane.stream, lane.aside);
-  writes_.launch(to_others, to_own, options_.path, lane.stream);
-  meetings.meet(lane.stream, lane.aside);
+  if (!lane.aside)
+    if (const auto batch = cuda::batch_of(to_others, to_own, options_.path)) return meetings.copy_between(*batch, lane.stream);
+  meetings.meet(lane);
+  writes_.launch(to_others, to_own, options_.path, lane);
+  meetings.meet(lane);
 }
 
 void Gathers::gather(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream) {

@@ -29,13 +29,8 @@ class Gathers {
   /// Chooses for launch(), and mixes into `placed` what has to be equal on all ranks for that: ranks whose buffers lie elsewhere than
   /// those of others would wait for them in another kernel, or write where it is not meant.
   void choose(std::span<const GatherPart> parts, Signature& placed);
-  /// One of the group's two streams.
-  struct Lane {
-    cudaStream_t stream = nullptr;
-    bool aside = false;
-  };
   /// What was chosen last, on `lane`, watched. `over`: the group's communicator.
-  void launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over, const Lane& lane);
+  void launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over, const cuda::LaneStream& lane);
 
  private:
   enum class Way : std::uint8_t {
@@ -47,7 +42,7 @@ class Gathers {
   bool goes(Way way) const;
   void note_ways();
   bool is_in_place(const GatherPart& part) const;
-  void write(std::span<const GatherPart> parts, const Lane& lane);
+  void write(std::span<const GatherPart> parts, const cuda::LaneStream& lane);
   /// NCCL's own gathers of the parts that go by its kernels.
   void gather(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream);
   void gather_evenly(Communicator& over, const GatherPart& part, cudaStream_t stream) const;

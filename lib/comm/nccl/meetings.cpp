@@ -25,11 +25,11 @@ cuda::CardMeeting CardMeetings::next(bool aside, std::uint32_t meetings) {
   return meeting;
 }
 
-void CardMeetings::meet(cudaStream_t stream, bool aside) { cuda::peer_meet(next(aside, 1), stream); }
+void CardMeetings::meet(const cuda::LaneStream& lane) { cuda::peer_meet(next(lane.aside, 1), lane.stream); }
 
-void CardMeetings::copy_between(const cuda::CopyBatch& batch, cudaStream_t stream, bool aside) {
-  std::uint32_t* const own = flags_of(static_cast<std::size_t>(args_.rank)) + 2 * cuda::CardMeeting::kMostRanks;
-  cuda::peer_copy_between_meetings({.batch = batch, .meeting = next(aside, 2), .finished = own + (aside ? 1 : 0)}, stream);
+void CardMeetings::copy_between(const cuda::CopyBatch& batch, cudaStream_t stream) {
+  std::uint32_t* const finished = flags_of(static_cast<std::size_t>(args_.rank)) + 2 * cuda::CardMeeting::kMostRanks;
+  cuda::peer_copy_between_meetings({.batch = batch, .meeting = next(false, 2), .finished = finished}, stream);
 }
 
 }  // namespace fp8lab::nccl

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/cuda/card_access.h"
 #include "backend/cuda/handles.h"
 #include "backend/cuda/peer_kernels.h"
 
@@ -29,8 +30,8 @@ class Abandonment {
 /// Where a group's cards meet, each in the order of one of its streams: by flags that they write to each other.
 class CardMeetings {
  public:
-  /// What it needs on every card: for each of two streams a row of flags, and a word of the card's own.
-  static constexpr std::size_t kFlagsBytes = 2 * (cuda::CardMeeting::kMostRanks + 1) * sizeof(std::uint32_t);
+  /// What it needs on every card: for each of two lanes a row of flags, and a word of the card's own.
+  static constexpr std::size_t kFlagsBytes = (2 * cuda::CardMeeting::kMostRanks + 1) * sizeof(std::uint32_t);
   struct Args {
     std::vector<std::byte*> flags_by_rank;  ///< kFlagsBytes on each rank's card, as this one reaches them; all zero
     int rank = 0;
@@ -38,11 +39,11 @@ class CardMeetings {
   };
   explicit CardMeetings(Args args) : args_(std::move(args)) {}
 
-  /// What is launched on `stream` after this comes after what every rank launched on its own before. Ranks meet in one order on
-  /// either stream; `aside` says which of the two this is.
-  void meet(cudaStream_t stream, bool aside);
-  /// meet(), the copies of `batch`, which is not empty, and meet().
-  void copy_between(const cuda::CopyBatch& batch, cudaStream_t stream, bool aside);
+  /// What is launched on `lane` after this comes after what every rank launched on its own before. Ranks meet in one order on either lane.
+  void meet(const cuda::LaneStream& lane);
+  /// meet(), the copies of `batch`, which is not empty, and meet(), none of them aside: while others are waited for, products find no room
+  /// on the card.
+  void copy_between(const cuda::CopyBatch& batch, cudaStream_t stream);
 
  private:
   std::uint32_t* flags_of(std::size_t rank) const { return reinterpret_cast<std::uint32_t*>(args_.flags_by_rank[rank]); }
@@ -50,7 +51,7 @@ class CardMeetings {
   cuda::CardMeeting next(bool aside, std::uint32_t meetings);
 
   Args args_;
-  std::array<std::uint32_t, 2> held_{};  ///< meetings so far, by stream
+  std::array<std::uint32_t, 2> held_{};  ///< meetings so far, by lane
 };
 
 }  // namespace fp8lab::nccl
