@@ -30,6 +30,7 @@ INSTANTIATE_TEST_SUITE_P(Ends, LaunchedFaults,
 
 TEST_P(LaunchedFaults, EndEveryRankAndLeaveNoOrphan) {
   const Outcome outcome = run_victim(GetParam());
+  EXPECT_NE(outcome.output.find(std::string("ends now: ") + GetParam() + "\n"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.status, 0) << outcome.output;
   // A timeout of some seconds to miss the rank, as much again to hear from it, and the start and end of the launcher.
   EXPECT_LT(outcome.seconds, 30) << outcome.output;
