@@ -10,9 +10,10 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kLoadsInFlight = 4;
 constexpr int kMostCrews = 4;  ///< of kThreads threads each, in a block that has a multiprocessor for itself
-/// Of those that wait for other cards all find room at once, four to a multiprocessor: none waits for a card that waits for a block of
-/// this one which has yet to start.
-constexpr std::int64_t kMostWaitingBlocks = 512;
+/// Of those that wait for other cards all find room at once on 128 multiprocessors: none waits for a card that waits for a block of this
+/// one which has yet to start.
+constexpr int kWaitingBlocksEach = 3;
+constexpr std::int64_t kMostWaitingBlocks = 128 * kWaitingBlocksEach;
 
 template <class Job, std::size_t Size>
 __device__ int job_of_block(const std::array<Job, Size>& jobs, int count, std::int64_t block) {
@@ -203,7 +204,8 @@ __global__ void __launch_bounds__(CardMeeting::kMostRanks) peer_meet_kernel(cons
 // Each block waits for the others before it writes to them, and the last one to finish tells them that all is written: its release
 // covers what the other blocks wrote, whose fences came before they counted themselves. Where nobody is waited for any more, `finished`
 // is left as it is: nothing follows.
-__global__ void __launch_bounds__(kThreads) peer_copy_between_meetings_kernel(const __grid_constant__ CopyBetweenMeetings copy) {
+__global__ void __launch_bounds__(kThreads, kWaitingBlocksEach)
+    peer_copy_between_meetings_kernel(const __grid_constant__ CopyBetweenMeetings copy) {
   static_assert(CardMeeting::kMostRanks <= kThreads);
   if (!meet(copy.meeting, copy.meeting.number, blockIdx.x == 0)) return;
   copy_stretches(copy.batch);
