@@ -72,7 +72,8 @@ void Gathers::write(std::span<const GatherPart> parts, const cuda::LaneStream& l
   const std::span<const PeerCopy> all(copies_), to_others = all.first(all.size() - own), to_own = all.last(own);
   // Nobody writes while something is still read or written there, nor goes on before all is written.
   CardMeetings& meetings = windows_.meetings();
-  // Aside, one block waits for the others, so that products have the multiprocessors until all are there.
+  // Aside, one block waits for the others, so that products have the multiprocessors until all are there: where all blocks did, products
+  // took 2.2 times as long.
   if (!lane.aside)
     if (const auto batch = cuda::batch_of(to_others, to_own, options_.path)) return meetings.copy_between(*batch, lane.stream);
   meetings.meet(lane);
