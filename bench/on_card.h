@@ -16,7 +16,8 @@
 
 // How fast something is on the card: random data, inputs that rotate past the L2, times from events, medians. A row's rounds
 // alternate the work with a large device-to-device copy, so that `of_copy`, the ratio of the two medians' bandwidths, is of one run
-// and one state of the card.
+// and one state of the card, and with a copy that moves as many bytes as the work: `of_equal_copy` is the ratio to that one's, which
+// starts and ends as often for as little.
 namespace fp8lab {
 
 /// What one call of the work does; 0 for what a row does not count.
@@ -60,19 +61,25 @@ inline int run_on_card(int argc, char** argv, const std::function<void()>& regis
 }
 
 /// Times `work(i)` for i = 0, 1, ...: the caller takes set i % rotations of its inputs. One iteration of the benchmark is one call.
-/// Use with ->UseManualTime(). Counters: bytes_per_second and of_copy where bytes are counted, flops where those are; p50_us.
+/// Use with ->UseManualTime(). Counters: bytes_per_second, of_copy and of_equal_copy where bytes are counted, flops where those are;
+/// p50_us.
 inline void time_on_card(benchmark::State& state, const WorkDone& done, const std::function<void(int)>& work) {
   Device& device = *card();
   constexpr std::int64_t kCopyBytes = std::int64_t{1} << 30;
   constexpr int kWarmUp = 3;
-  const HolderId holder = device.holder(HolderKind::kWorkspace);
-  const Tensor from = random_tensor(device, {kCopyBytes / 2}, DType::kBF16, 3), to = device.allocate(from.spec(), holder);
+  constexpr std::int64_t kRowBytes = 4096;
+  const Tensor from = random_tensor(device, {kCopyBytes / kRowBytes, kRowBytes / 2}, DType::kBF16, 3);
+  const Tensor to = device.allocate(from.spec(), device.holder(HolderKind::kWorkspace));
+  // Behind the large copy its beginning is in the L2 no more.
+  const std::int64_t equal_rows = done.bytes / 2 / kRowBytes;
+  const bool has_equal = equal_rows > 0 && equal_rows <= from.rows();
+  const Tensor equal_from = from.row_range(0, has_equal ? equal_rows : 1), equal_to = to.row_range(0, equal_from.rows());
   int call = 0;
   for (int i = 0; i < kWarmUp; ++i) {
     work(call++);
     device.copy_bytes(from, to);
   }
-  std::vector<double> works, copies;
+  std::vector<double> works, copies, equal_copies;
   for (auto _ : state) {
     // Launched while the copy runs, so that the work's time has no launch in it.
     const auto begin = device.moment();
@@ -80,8 +87,11 @@ inline void time_on_card(benchmark::State& state, const WorkDone& done, const st
     const auto middle = device.moment();
     work(call++);
     const auto end = device.moment();
+    if (has_equal) device.copy_bytes(equal_from, equal_to);
+    const auto last = device.moment();
     works.push_back(device.seconds_between(*middle, *end));
     copies.push_back(device.seconds_between(*begin, *middle));
+    equal_copies.push_back(device.seconds_between(*end, *last));
     state.SetIterationTime(works.back());
   }
   const double seconds = median_of(works);
@@ -92,6 +102,7 @@ inline void time_on_card(benchmark::State& state, const WorkDone& done, const st
     const double bandwidth = static_cast<double>(done.bytes) / seconds;
     state.counters["bytes_per_second"] = bandwidth;
     state.counters["of_copy"] = bandwidth / copy_bandwidth;
+    if (has_equal) state.counters["of_equal_copy"] = median_of(equal_copies) / seconds;
   }
   if (done.flops > 0.0) state.counters["flops"] = done.flops / seconds;
 }
