@@ -163,7 +163,7 @@ void all_gather(benchmark::State& state, const Mode& mode, std::int64_t size) {
   state.SetLabel("uint8, redop none");
 }
 
-/// The weights of a Llama-3 8B layer, two bytes each and one: eight bits against sixteen, in turn. `size` is that of the former.
+/// The weights of a Llama-3 8B layer, two bytes each and one: eight bits against sixteen, in turn.
 void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
   constexpr std::int64_t kWeights[] = {4096 * 6144, 4096 * 4096, 4096 * 28672, 4096 * 14336};
   std::vector<double> of_bytes[2];
