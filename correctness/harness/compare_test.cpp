@@ -160,8 +160,9 @@ TEST(Compare, ARedefinedScenarioIsToldAndItsFiguresAreNotCompared) {
   });
   ASSERT_EQ(out.changes.size(), 1u);
   EXPECT_EQ(out.changes[0].kind, ChangeKind::kRedefined);
+  EXPECT_EQ(out.cells_compared, 0u);
+  EXPECT_EQ(out.exit_code(), 5);
   EXPECT_EQ(out.changes[0].is_text, "model.seq=64");
-  EXPECT_EQ(out.exit_code(), 0);
 }
 
 TEST(Compare, NothingInCommonIsNotGreen) {

@@ -114,6 +114,37 @@ TEST(Launched, ASilentRankEndsTheRunWithinItsTimeout) {
   EXPECT_EQ(count(ended.errors, "this rank does not come to its next collective"), 1) << ended.errors;
 }
 
+// No launcher passes the signal on to the others here.
+TEST(Launched, ASignalToAnyRankEndsTheRunOnAll) {
+  for (const int signalled : {0, 1}) {
+    Scenarios scenarios({});
+    add(scenarios, "good");
+    add(scenarios, "rank_waits");
+    add(scenarios, "second");
+    const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
+    const std::string begun = "until grep -qs good " + scenarios.out() + "/results.jsonl; do sleep 0.01; done; ";
+    const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
+                                     program + " & rank=$!; test $RANK = " + std::to_string(signalled) + " && { " + begun +
+                                         "sleep 0.3; kill -TERM $rank; }; wait $rank; echo exit $?"});
+    EXPECT_EQ(count(ended.output, "exit 143\n"), kRanks) << ended.output << ended.errors;
+    EXPECT_EQ(ended.errors, "");
+    const std::vector<Json> lines = lines_of(scenarios);
+    ASSERT_EQ(lines.size(), 1u) << "nothing is said of cells that did not finish";
+    EXPECT_EQ(lines[0]["id"], "good");
+    EXPECT_EQ(Json::parse(scenarios.read("results.json"))["complete"], false);
+  }
+}
+
+TEST(Launched, ARankThatFallsSilentLateIsNamedToo) {
+  Scenarios scenarios({});
+  add(scenarios, "rank_hangs_late");
+  const auto start = std::chrono::steady_clock::now();
+  const Ended ended = run_launched(scenarios, "--timeout 2");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_EQ(count(ended.output, "exit 4\n"), kRanks) << ended.output << ended.errors;
+  EXPECT_EQ(count(ended.errors, "the run was stopped from outside; rank 1 did not answer within 1.6 s"), kRanks - 1) << ended.errors;
+}
+
 TEST(Launched, RanksOfAnotherNumberAreRefusedBeforeAnythingRuns) {
   Scenarios scenarios({});
   add(scenarios, "good");

@@ -219,6 +219,45 @@ TEST(Program, ListsItsTables) {
   EXPECT_TRUE(contains(run({"env"}).output, "program.git_commit"));
 }
 
+TEST(Program, ResumesNothingThatAnotherProgramMeasured) {
+  Scenarios scenarios({"one", "two"});
+  EXPECT_EQ(run(scenarios.run_arguments({"-f", "one"})).code, 0);
+  const std::string lines = scenarios.read("results.jsonl"), environment = scenarios.read("environment.json");
+  std::string other = environment;
+  other.replace(other.find("0123456789abcdef"), 16, "fedcba9876543210");
+  sample::write(scenarios.file("out/environment.json"), other);
+  const Ended refused = run(scenarios.run_arguments({"--resume"}));
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_TRUE(contains(refused.errors, "another program, whose git_commit is fedcba9876543210, not 0123456789abcdef; run without --resume"))
+      << refused.errors;
+  EXPECT_EQ(scenarios.read("results.jsonl"), lines);
+  EXPECT_EQ(scenarios.read("environment.json"), other);
+  sample::write(scenarios.file("out/environment.json"), environment);
+  EXPECT_EQ(run(scenarios.run_arguments({"--resume"})).code, 0);
+}
+
+TEST(Program, ResumesAtWhereAScenarioStandsNow) {
+  Scenarios scenarios({"one"});
+  EXPECT_EQ(run(scenarios.run_arguments({})).code, 0);
+  const int line = results_of(scenarios)["cells"][0]["line"];
+  const std::string was = sample::read(scenarios.file("one.yaml"));
+  std::string moved = "# a line above\n" + was;
+  const std::size_t title = moved.find("title: ");
+  moved.replace(title, moved.find('\n', title) - title, "title: Another title");
+  sample::write(scenarios.file("one.yaml"), moved);
+  EXPECT_TRUE(contains(run(scenarios.run_arguments({"--resume"})).output, "1 of 1 cells are finished already"));
+  const Json cell = results_of(scenarios)["cells"][0];
+  EXPECT_EQ(cell["title"], "Another title");
+  EXPECT_EQ(cell["line"], line + 1);
+}
+
+TEST(Program, RunsAgainWhatTookTooLong) {
+  Scenarios scenarios({"before_hang"});
+  EXPECT_EQ(run(scenarios.run_arguments({"--timeout", "0.2"})).code, 124);
+  const Ended resumed = run(scenarios.run_arguments({"--resume", "--timeout", "0.3"}));
+  EXPECT_TRUE(contains(resumed.output, "took longer than 0.3 s")) << resumed.output;
+}
+
 TEST(Program, ResumesWithOnlyWhatIsLeft) {
   Scenarios scenarios({"one", "two"});
   EXPECT_EQ(run(scenarios.run_arguments({"-f", "one"})).code, 0);

@@ -27,6 +27,17 @@ CellRecord record(const std::string& id, Verdict verdict, const std::string& rea
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
+TEST(Gates, ShowFiguresWithTheirUnit) {
+  Gate gate;
+  gate.metric = "memory.peak_bytes";
+  gate.observed = 107292;
+  gate.limit = 5;
+  EXPECT_EQ(figures_of(gate), "; observed 107292 B; limit 5 B");
+  gate.metric = "parity.loss_gap";
+  gate.limit.reset();
+  EXPECT_EQ(figures_of(gate), "; observed 107292");
+}
+
 TEST(JUnit, EscapesWhatXmlCannotHold) {
   EXPECT_EQ(xml_escaped("a<b>&\"c'"), "a&lt;b&gt;&amp;&quot;c'");
   EXPECT_EQ(xml_escaped("tab\tnewline\n"), "tab\tnewline\n");
@@ -57,7 +68,7 @@ TEST(JUnit, CountsAndPlacesEveryVerdict) {
       R"(<testsuite name="a" tests="3" failures="1" errors="0" skipped="1" time="1.500" timestamp="2026-01-02T03:04:05Z">)"));
   EXPECT_TRUE(contains(xml, R"(<testcase classname="a" name="a/x=1" time="0.500" file="f.yaml"/>)"));
   EXPECT_TRUE(contains(xml, R"(<failure message="leaks &lt;1&gt;" type="not_fixed">leaks &lt;1&gt;)"));
-  EXPECT_TRUE(contains(xml, "FAIL: after x equals 0; observed 5; limit 0"));
+  EXPECT_TRUE(contains(xml, "FAIL: after x equals 0; observed 5 B; limit 0 B"));
   EXPECT_TRUE(contains(xml, R"(<skipped message="no card"/>)"));
   EXPECT_TRUE(contains(xml, R"(<error message="SIGSEGV" type="crashed">)"));
   EXPECT_TRUE(contains(xml, "last ]]&gt; words"));

@@ -232,15 +232,17 @@ TEST(ResultSet, ASpoiledLineInTheMiddleIsAnErrorWithItsNumber) {
   }
 }
 
-TEST(ResultSet, SkippedCellsRunAgain) {
-  const TemporaryDirectory dir;
-  {
-    ResultSet results(dir / "out", false);
-    CellRecord record = record_named("x");
-    record.verdict = Verdict::kSkipped;
-    results.append(record);
+TEST(ResultSet, CellsThatWereSkippedOrTookTooLongRunAgain) {
+  for (const Verdict verdict : {Verdict::kSkipped, Verdict::kTimeout}) {
+    const TemporaryDirectory dir;
+    {
+      ResultSet results(dir / "out", false);
+      CellRecord record = record_named("x");
+      record.verdict = verdict;
+      results.append(record);
+    }
+    EXPECT_EQ(ResultSet(dir / "out", true).find_finished("x", "0011223344556677"), nullptr);
   }
-  EXPECT_EQ(ResultSet(dir / "out", true).find_finished("x", "0011223344556677"), nullptr);
 }
 
 TEST(ResultSet, WithoutResumeItStartsAnew) {
@@ -260,7 +262,7 @@ TEST(ResultSet, WithoutResumeItStartsAnew) {
 }
 
 TEST(ResultSet, WhatNoRunHasLeftIsKept) {
-  for (const char* name : {"results.json", "summary.md", "junit.xml", "timelines/mine.json"}) {
+  for (const char* name : {"results.json", "summary.md", "junit.xml", "environment.json", "timelines/mine.json"}) {
     const TemporaryDirectory dir;
     sample::write(dir / "out" / name, "mine");
     for (const bool resume : {false, true}) try {
@@ -271,6 +273,22 @@ TEST(ResultSet, WhatNoRunHasLeftIsKept) {
       }
     EXPECT_EQ(sample::read(dir / "out" / name), "mine");
     EXPECT_FALSE(std::filesystem::exists(dir / "out/results.jsonl"));
+  }
+}
+
+TEST(ResultSet, LinesThatNoRunHasLeftAreKept) {
+  for (const std::string mine : {"{\"mine\": 1}\n", "x", "{\"id\" : 1}"}) {
+    const TemporaryDirectory dir;
+    sample::write(dir / "out/results.jsonl", mine);
+    sample::write(dir / "out/timelines/mine.json", mine);
+    for (const bool resume : {false, true}) try {
+        ResultSet(dir / "out", resume);
+        ADD_FAILURE() << mine << " was taken";
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("results.jsonl: a run would replace it"), std::string::npos) << error.what();
+      }
+    EXPECT_EQ(sample::read(dir / "out/results.jsonl"), mine);
+    EXPECT_EQ(sample::read(dir / "out/timelines/mine.json"), mine);
   }
 }
 

@@ -111,6 +111,20 @@ TEST(Streams, OutputThatIsLostIsNotGreen) {
   EXPECT_EQ(shell("$P recipes 2>&1 >/dev/full | grep -q 'standard output cannot be written'"), 0);
 }
 
+TEST(Limits, AFileThatCouldNotBeWrittenIsNotPointedAt) {
+  const Scenarios scenarios({"one", "two"});
+  const std::string command = "$P run " + scenarios.path() + " -o " + scenarios.out(), said = scenarios.file("said").string();
+  ASSERT_EQ(shell(command + " > /dev/null"), 0);
+  // Blocks enough for the lines of all cells, and not for the environment beside them. Seconds may take a digit or two more.
+  const std::size_t blocks = (scenarios.read("results.jsonl").size() + 100) / 512 + 1;
+  ASSERT_LT(blocks * 512, scenarios.read("results.json").size());
+  EXPECT_EQ(shell("ulimit -f " + std::to_string(blocks) + "; " + command + " > " + said + " 2>&1"), 2);
+  const std::string text = sample::read(said);
+  EXPECT_TRUE(contains(text, "results.json: cannot be written")) << text;
+  EXPECT_TRUE(contains(text, "exit 2: ")) << text;
+  EXPECT_FALSE(contains(text, "results: ")) << text;
+}
+
 TEST(Limits, TooFewDescriptorsAreToldWithTheRemedy) {
   const Scenarios scenarios({"one"});
   EXPECT_EQ(shell("ulimit -n 12; $P run -j 8 " + scenarios.path() + " -o " + scenarios.out() +

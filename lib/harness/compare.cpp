@@ -80,9 +80,9 @@ class Comparer {
       gone.reason = is ? is->reason : "";
       return add(gone, verdict_of(was), verdict_of(is));
     }
-    ++out_.cells_compared;
     verdict(*was, *is);
     if (redefined(*was, *is)) return;
+    ++out_.cells_compared;
     for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16})
       if (ended(*was, *is, arm)) figures(*is, arm, was->arms.at(arm), is->arms.at(arm));
   }

@@ -55,7 +55,7 @@ struct EnvironmentChange {
 };
 
 struct RunComparison {
-  std::size_t cells_compared = 0;  ///< that ran in both
+  std::size_t cells_compared = 0;  ///< that ran in both, and are the same there
   std::vector<Change> changes;     ///< in the order of the newer run's cells; vanished ones last
   std::vector<Timing> timings;
   std::vector<EnvironmentChange> environment;
@@ -63,7 +63,7 @@ struct RunComparison {
 
   std::size_t count(Direction direction) const;
   std::size_t regressions() const;
-  /// 1 a regression; 5 no cell ran in both runs; 0 else.
+  /// 1 a regression; 5 none, and no cell ran in both runs that is the same there; 0 else.
   int exit_code() const;
 };
 

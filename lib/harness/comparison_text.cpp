@@ -122,7 +122,7 @@ Json change_json(const Change& change) {
 std::string verdict_line(const RunComparison& comparison) {
   switch (comparison.exit_code()) {
     case 0: return fmt::format("no regression in {}", counted(comparison.cells_compared, "cell"));
-    case 5: return "nothing to compare: no cell ran in both";
+    case 5: return "nothing to compare: no cell ran in both, or all were redefined";
     default:
       return fmt::format("{} {} over {} compared cells", comparison.regressions(),
                          comparison.regressions() == 1 ? "regression" : "regressions", comparison.cells_compared);

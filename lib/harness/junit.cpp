@@ -4,7 +4,6 @@
 #include <map>
 
 #include "harness/reports.h"
-#include "harness/units.h"
 
 namespace fp8lab {
 namespace {
@@ -45,9 +44,7 @@ std::string body_of(const CellRecord& record) {
   std::string body = record.reason + "\n";
   for (const Gate& gate : record.gates) {
     const char* word = !gate.pass ? "UNDECIDED" : *gate.pass ? "pass" : "FAIL";
-    body += fmt::format("{}: {}", word, gate.text);
-    if (gate.observed) body += fmt::format("; observed {}", shortest(*gate.observed));
-    if (gate.limit) body += fmt::format("; limit {}", shortest(*gate.limit));
+    body += fmt::format("{}: {}{}", word, gate.text, figures_of(gate));
     if (!gate.detail.empty()) body += "; " + gate.detail;
     body += "\n";
   }

@@ -53,6 +53,14 @@ LaunchedRanks::Order LaunchedRanks::hear() const {
   return order;
 }
 
+std::int32_t LaunchedRanks::largest(std::int32_t value) const {
+  run({}, [&](ProcessGroup& world) {
+    const ReducePart part{.data = reinterpret_cast<std::byte*>(&value), .elems = 1, .dtype = DType::kI32};
+    world.all_reduce(ReduceOp::kMax, {&part, 1}, "signals");
+  });
+  return value;
+}
+
 void LaunchedRanks::check_equal(const std::string& text, const std::string& what, const std::stop_token& stop) const {
   const std::uint64_t own = hash_of(text);
   std::vector<std::uint64_t> all(static_cast<std::size_t>(size()));

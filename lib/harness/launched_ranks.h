@@ -41,6 +41,9 @@ class LaunchedRanks {
   void tell(Order order) const { pass_on(order); }
   Order hear() const;
 
+  /// The largest `value` of all ranks, on each of them.
+  std::int32_t largest(std::int32_t value) const;
+
   /// Throws Error, on every rank, unless all of them bring the same text, and where `stop` ends the wait for them.
   void check_equal(const std::string& text, const std::string& what, const std::stop_token& stop) const;
 

@@ -20,7 +20,7 @@ namespace fp8lab {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(50);
-/// Below an arm's own limit, so that a rank that waits in vain says for whom before the arm is stopped.
+/// Below an arm's own limit, so that ranks that have waited in vain since soon after its start say for whom before it is stopped.
 constexpr double kShareOfTheLimit = 0.8;
 /// Above what ranks wait for each other of their own accord, so that they say who is missing.
 constexpr double kLongestMeetingSeconds = 600;
@@ -137,11 +137,11 @@ int LaunchedRunner::run(const std::vector<PlannedCell>& cells, const Vocabulary&
       shared.begin(task);
       ranks_.tell({.cell = places.at(cell.config.id), .arm = static_cast<std::int32_t>(arm)});
       ArmResult result = run_arm(cell, arm, options);
+      if (stopped_by_ != 0) return stopped_by_;
       add_predictions(result, cell.config, arm, options.predict);
       shared.finish(task, result, cell.config.id);
       results[arm] = std::move(result);
     }
-    if (watch_.stop_requests() > 0) return watch_.first_stop_signal();
     events.finished(make_record(cell, std::move(results), std::chrono::duration<double>(Clock::now() - start).count()));
   }
   return 0;
@@ -184,6 +184,8 @@ ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const Runner
     result = run_arm_guarded(measure, cell.config, arm);
   }
   if (lost) throw *lost;
+  // A signal to any rank ends the arm on all of them, as its limit does; that it was a signal only that rank knows.
+  stopped_by_ = ranks_.largest(watch_.stop_requests() > 0 ? watch_.first_stop_signal() : 0);
   if (result.status == "error" && result.reason == kStoppedFromOutside) {
     result.status = "timeout";
     result.reason = fmt::format("took longer than {:g} s", limit_s);

@@ -45,6 +45,7 @@ class LaunchedRunner {
   std::string cells_and_arms_;  ///< what every rank must bring
   MeasureOver measure_;
   SignalWatch watch_;
+  int stopped_by_ = 0;  ///< the signal that some rank had by the end of the last arm, on every rank; 0: none
 };
 
 }  // namespace fp8lab

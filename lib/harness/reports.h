@@ -27,6 +27,9 @@ std::string summary_markdown(const std::vector<CellRecord>& records, const RunSu
 /// "20 confirmed, 1 not_fixed, 3 skipped".
 std::string counts_of(const std::vector<Verdict>& verdicts);
 
+/// "; observed 107292 B; limit 5 B": what there is of both.
+std::string figures_of(const Gate& gate);
+
 /// `text` for an XML attribute or body; what XML 1.0 cannot hold becomes U+FFFD.
 std::string xml_escaped(const std::string& text);
 

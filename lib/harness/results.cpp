@@ -10,6 +10,8 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
+#include <string_view>
 #include <vector>
 
 #include "core/check.h"
@@ -22,7 +24,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kLines = "results.jsonl";
 constexpr const char* kTimelines = "timelines";
+constexpr const char* kEnvironment = "environment.json";
 constexpr std::array kDocuments = {"results.json", "junit.xml", "summary.md"};
+/// How a line begins, and so a file of lines.
+constexpr std::string_view kLineBegins = "{\"id\":\"";
 
 [[noreturn]] void cannot_write(const fs::path& path) {
   fail(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
@@ -52,15 +57,31 @@ std::string read_file(const fs::path& path) {
 
 /// A run replaces what an earlier one left. Without that one's lines beside it, it is somebody else's.
 void refuse_foreign(const fs::path& directory) {
+  const auto refuse = [&](const char* name, const std::string& why) {
+    fail(fmt::format("{}: a run would replace it, and no run left it: {}; give another directory with -o, or remove it",
+                     (directory / name).string(), why));
+  };
   std::error_code ignored;
-  if (fs::exists(directory / kLines, ignored)) return;
+  if (fs::exists(directory / kLines, ignored)) {
+    std::string begin(kLineBegins.size(), '\0');
+    std::ifstream lines(directory / kLines, std::ios::binary);
+    lines.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+    if (!kLineBegins.starts_with(begin.substr(0, static_cast<std::size_t>(lines.gcount())))) refuse(kLines, "it does not begin as a cell");
+    return;
+  }
   std::vector<const char*> replaced(kDocuments.begin(), kDocuments.end());
-  replaced.push_back(kTimelines);
+  replaced.insert(replaced.end(), {kEnvironment, kTimelines});
   for (const char* name : replaced)
-    if (fs::exists(directory / name, ignored))
-      fail(fmt::format("{}: a run would replace it, and no run left it: there is no {} beside it; give another directory with -o, "
-                       "or remove it",
-                       (directory / name).string(), kLines));
+    if (fs::exists(directory / name, ignored)) refuse(name, fmt::format("there is no {} beside it", kLines));
+}
+
+/// What its "program" says, by key; nothing where there is none to be read.
+std::map<std::string, std::string> program_in(const std::string& environment_json) {
+  std::map<std::string, std::string> out;
+  const auto environment = nlohmann::json::parse(environment_json, nullptr, false);
+  if (!environment.is_object() || !environment.contains("program") || !environment["program"].is_object()) return out;
+  for (const auto& [key, value] : environment["program"].items()) out[key] = value.is_string() ? value.get<std::string>() : value.dump();
+  return out;
 }
 
 }  // namespace
@@ -117,11 +138,24 @@ void ResultSet::read_earlier() {
 
 const CellRecord* ResultSet::find_finished(const std::string& id, const std::string& hash) const {
   const auto it = earlier_.find(id);
-  if (it == earlier_.end() || it->second.hash != hash || it->second.verdict == Verdict::kSkipped) return nullptr;
-  return &it->second;
+  if (it == earlier_.end() || it->second.hash != hash) return nullptr;
+  const Verdict verdict = it->second.verdict;
+  return verdict == Verdict::kSkipped || verdict == Verdict::kTimeout ? nullptr : &it->second;
 }
 
-void ResultSet::write_environment(const std::string& json) { write_atomically("environment.json", json + "\n"); }
+void ResultSet::write_environment(const std::string& json) {
+  if (!earlier_.empty()) refuse_other_program(json);
+  write_atomically(kEnvironment, json + "\n");
+}
+
+void ResultSet::refuse_other_program(const std::string& environment_json) const {
+  const auto was = program_in(read_file(directory_ / kEnvironment)), is = program_in(environment_json);
+  for (const auto& [key, value] : was)
+    if (const auto now = is.find(key); now == is.end() || now->second != value)
+      fail(fmt::format("{}: its cells were measured by another program, whose {} is {}, not {}; run without --resume to start anew, or "
+                       "give another directory with -o",
+                       directory_.string(), key, value, now == is.end() ? "known" : now->second));
+}
 
 void ResultSet::append(const CellRecord& record) {
   for (const auto& [arm, result] : record.arms) {

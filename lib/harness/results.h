@@ -28,11 +28,13 @@ class ResultSet {
   ResultSet(const ResultSet&) = delete;
   ResultSet& operator=(const ResultSet&) = delete;
 
-  /// The record of an earlier run of this very cell, or nullptr. Skipped cells are never found: a device may be there now.
+  /// The record of an earlier run of this very cell, or nullptr. Cells that were skipped or took too long are never found: a device may be
+  /// there now, or more time.
   const CellRecord* find_finished(const std::string& id, const std::string& hash) const;
   /// What had to be dropped to read an earlier run, or "".
   const std::string& notice() const { return notice_; }
 
+  /// Throws Error where an earlier run's lines are of another program, by what it left there.
   void write_environment(const std::string& json);
   /// Appends a finished cell and writes its timelines.
   void append(const CellRecord& record);
@@ -44,6 +46,7 @@ class ResultSet {
 
  private:
   void read_earlier();
+  void refuse_other_program(const std::string& environment_json) const;
   /// Timelines are large and can be had again, so they are left to the system to sync.
   enum class Sync { kYes, kNo };
   void write_atomically(const std::string& file, const std::string& text, Sync sync = Sync::kYes);

@@ -41,6 +41,8 @@ SignalWatch::SignalWatch() {
     action.sa_flags = SA_RESTART;
     action.sa_handler = kSignals[i] == SIGPIPE || kSignals[i] == SIGXFSZ ? SIG_IGN : on_signal;
     ::sigaction(kSignals[i], &action, &saved_[i]);
+    // What nohup, or a shell that puts the program into the background, has it ignore stays ignored.
+    if (saved_[i].sa_handler == SIG_IGN && kSignals[i] != SIGCHLD) ::sigaction(kSignals[i], &saved_[i], nullptr);
   }
 }
 

@@ -4,8 +4,8 @@
 
 namespace fp8lab {
 
-/// While it lives, SIGINT, SIGTERM, SIGHUP and SIGCHLD wake a poll() instead of doing what they did, and writing to a closed
-/// pipe or over a file-size limit is an error code instead of a death. One at a time per process.
+/// While it lives, SIGINT, SIGTERM, SIGHUP and SIGCHLD wake a poll() instead of doing what they did, unless the first three were ignored,
+/// and writing to a closed pipe or over a file-size limit is an error code instead of a death. One at a time per process.
 class SignalWatch {
  public:
   SignalWatch();

@@ -81,9 +81,8 @@ std::string gate_lines(const CellRecord& record) {
                        !gate.pass   ? "undecided:"
                        : *gate.pass ? "holds:"
                                     : "**fails:**",
-                       cell_text(gate.text));
-    if (gate.observed) out += fmt::format("; observed {}", shortest(*gate.observed));
-    if (gate.limit) out += fmt::format("; limit {}", shortest(*gate.limit));
+                       cell_text(gate.text)) +
+           figures_of(gate);
     if (!gate.detail.empty()) out += "; " + cell_text(gate.detail);
     out += "\n";
   }
@@ -207,6 +206,15 @@ std::string emulations(const std::vector<const CellRecord*>& cells) {
 }
 
 }  // namespace
+
+std::string figures_of(const Gate& gate) {
+  const Metric* const metric = find_metric(gate.metric);
+  const std::string unit = metric == nullptr || metric->unit == "1" ? "" : fmt::format(" {}", metric->unit);
+  std::string out;
+  if (gate.observed) out += fmt::format("; observed {}{}", shortest(*gate.observed), unit);
+  if (gate.limit) out += fmt::format("; limit {}{}", shortest(*gate.limit), unit);
+  return out;
+}
 
 std::string counts_of(const std::vector<Verdict>& verdicts) {
   std::map<Verdict, int> counts;

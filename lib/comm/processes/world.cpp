@@ -92,11 +92,21 @@ void World::exchange_farewells() {
       continue;
     }
     transport_.keep_forever(farewells_);
+    note_silent();
     return transport_.break_off(fmt::format("a run failed, and not every rank answered in time: {}", reason()));
   }
   for (int rank = 0; rank < transport_.size(); ++rank)
     if (const std::string lost = transport_.lost(rank); !lost.empty())
       return transport_.break_off(fmt::format("rank {}: {}", rank, lost));
+}
+
+/// What stops a run from outside knows of no rank that is missing.
+void World::note_silent() {
+  if (reason() != kStoppedFromOutside) return;
+  const auto silent = [&](int rank) { return rank != transport_.rank() && !has_left(rank); };
+  int rank = 0;
+  while (rank < transport_.size() && !silent(rank)) ++rank;
+  silence_ = fmt::format("; rank {} did not answer within {:g} s", rank, std::chrono::duration<double>(timeout_).count());
 }
 
 /// Every rank has the same farewells before it, so all choose the same.
@@ -108,7 +118,7 @@ void World::throw_first_cause() const {
       const bool own = rank == transport_.rank();  // whole, where a farewell may be cut short
       const Failure failure{.reason = own ? reason() : farewell.reason.data(), .out_of_memory = farewell.out_of_memory};
       if (transport_.broken())
-        throw RanksLost(ending == Ending::kByDeath ? fmt::format("rank {}: {}", rank, failure.reason) : failure.reason);
+        throw RanksLost((ending == Ending::kByDeath ? fmt::format("rank {}: {}", rank, failure.reason) : failure.reason) + silence_);
       if (ending == Ending::kByDeath) throw_failure(failure, rank, transport_.size());
       fail(failure.reason);
     }

@@ -49,6 +49,7 @@ class World {
   void hear(int rank);
   bool said_to_all() const;
   void exchange_farewells();
+  void note_silent();
   void throw_first_cause() const;
 
   Transport& transport_;
@@ -58,6 +59,7 @@ class World {
   /// By rank; this rank's own is what it sends.
   std::shared_ptr<Farewells> farewells_;
   std::vector<bool> heard_;
+  std::string silence_;  ///< of a rank that did not answer, behind what ended the run
   int heard_count_ = 0;
 };
 

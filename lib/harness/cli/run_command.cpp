@@ -56,10 +56,16 @@ class Run {
     std::vector<PlannedCell> left;
     for (const PlannedCell& cell : cells_) {
       const CellRecord* earlier = results_.find_finished(cell.config.id, hash_of(cell));
-      if (earlier)
-        finished_.emplace(cell.config.id, *earlier);
-      else
+      if (earlier == nullptr) {
         left.push_back(cell);
+        continue;
+      }
+      CellRecord& record = finished_.emplace(cell.config.id, *earlier).first->second;
+      // Where its scenario stands now.
+      record.file = cell.file;
+      record.line = cell.line;
+      record.title = cell.title;
+      record.upstream = cell.upstream;
     }
     if (!finished_.empty())
       std::fprintf(text_, "%zu of %zu cells are finished already\n", finished_.size(), cells_.size());
@@ -108,8 +114,10 @@ class Run {
     const RunSummary summary{now_utc(), environment_line(program_.build), records.size() == cells_.size(),
                              cells_.size(), seconds};
     std::string error = write_error;
+    bool documented = false;
     try {
       results_.finish(records, environment_, summary);
+      documented = true;
     } catch (const Error& second) {
       if (error.empty()) error = second.what();
     }
@@ -119,17 +127,18 @@ class Run {
     }
     if (request_.json) std::fputs(results_json(records, environment_, summary.complete).c_str(), stdout);
     const int code = exit_code(outcome_);
-    std::fprintf(text_, "%s\n", last_lines(summary, code).c_str());
+    std::fprintf(text_, "%s\n", last_lines(summary, documented, code).c_str());
     return code;
   }
 
-  std::string last_lines(const RunSummary& summary, int code) const {
+  std::string last_lines(const RunSummary& summary, bool documented, int code) const {
     std::string out;
     if (!summary.complete)
       out += fmt::format("stopped: {} of {} cells finished\n", outcome_.verdicts.size(), summary.planned);
     out += fmt::format("{} in {:.1f} s: {}\n", counted(outcome_.verdicts.size(), "cell"), summary.seconds,
                        counts_of(outcome_.verdicts));
-    out += fmt::format("results: {}\nsummary: {}\n", results_.path_of("results.json"), results_.path_of("summary.md"));
+    if (documented)
+      out += fmt::format("results: {}\nsummary: {}\n", results_.path_of("results.json"), results_.path_of("summary.md"));
     return out + fmt::format("exit {}: {}", code, exit_code_meaning(code));
   }
 
