@@ -65,6 +65,8 @@ void expect_the_same(const Outcome& launched) {
   ASSERT_EQ(local().code, 0) << local().log;
   ASSERT_EQ(local().arms.size(), 8u);
   EXPECT_EQ(launched.code, 0) << launched.log;
+  EXPECT_NE(launched.log.find("\n[8/8] pass "), std::string::npos) << launched.log;
+  EXPECT_EQ(launched.log.find('\033'), std::string::npos) << launched.log;
   ASSERT_EQ(launched.arms.size(), local().arms.size()) << launched.log;
   for (const auto& [id, arms] : local().arms) {
     for (const auto& [name, arm] : arms.items()) {

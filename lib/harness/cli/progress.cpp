@@ -8,18 +8,29 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "comm/launch.h"
+
 namespace fp8lab {
 namespace {
 
-bool wants_colour(bool terminal) {
-  const char* no_colour = std::getenv("NO_COLOR");
+/// Launchers mix the lines of ranks, and Open MPI gives even a single one a terminal of its own, wherever its output goes. One
+/// process that another launched may be in a shell that srun opened.
+bool rewrites_lines(std::FILE* out) {
   const char* term = std::getenv("TERM");
-  return terminal && !(no_colour && *no_colour) && !(term && std::string_view(term) == "dumb");
+  if (::isatty(::fileno(out)) != 1 || (term && std::string_view(term) == "dumb")) return false;
+  const Launch launch = discover_launch([](const char* name) { return std::getenv(name); });
+  return launch.size == 1 && launch.launcher != "mpirun";
 }
 
+bool wants_colour(bool terminal) {
+  const char* no_colour = std::getenv("NO_COLOR");
+  return terminal && !(no_colour && *no_colour);
+}
+
+/// In columns; a terminal of none is one that does not know.
 std::size_t width_of(std::FILE* out) {
   winsize size{};
-  return ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+  return ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 const char* colour_of(Verdict verdict) {
@@ -37,7 +48,7 @@ std::string duration_text(double seconds) {
 }
 
 Progress::Progress(std::FILE* out, std::size_t total)
-    : out_(out), terminal_(::isatty(::fileno(out)) == 1), colour_(wants_colour(terminal_)), total_(total) {}
+    : out_(out), terminal_(rewrites_lines(out)), colour_(wants_colour(terminal_)), total_(total) {}
 
 std::string Progress::coloured(Verdict verdict) const {
   const std::string word = fmt::format("{:<14}", name(verdict));

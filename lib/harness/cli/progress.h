@@ -9,7 +9,7 @@
 namespace fp8lab {
 
 /// Tells how a run is going: on a terminal one line that is rewritten, with an estimate of the time left, above it the cells
-/// that need attention; in a log a line per cell.
+/// that need attention; in a log, under launchers of ranks and where TERM is dumb a line per cell.
 class Progress {
  public:
   Progress(std::FILE* out, std::size_t total);
@@ -25,7 +25,7 @@ class Progress {
   void erase();
 
   std::FILE* out_;
-  bool terminal_;
+  bool terminal_;  ///< whose lines can be rewritten
   bool colour_;
   std::size_t total_;
   std::size_t done_ = 0;
