@@ -92,6 +92,27 @@ std::vector<Candidate> candidates_of(const std::vector<Term>& terms) {
   return out;
 }
 
+/// The option of `app` that `word` gives, its value in the same word or not; null: it has none such.
+const CLI::Option* option_given(const CLI::App& app, const std::string& word) {
+  return app.get_option_no_throw(word.substr(0, word.starts_with("--") ? word.find('=') : 2));
+}
+
+std::string no_option(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> options;
+  for (const CLI::Option* known : app.get_options())
+    for (const std::string& long_name : known->get_lnames()) options.push_back("--" + long_name);
+  return fmt::format("`{}` is no option of {}.{}", word, app.get_name(),
+                     suggestion(word.substr(0, word.find('=')), options));
+}
+
+/// `message` is CLI11's, which begins with the name of an option that has too few values or too many.
+std::string wrong_count(const CLI::App& command, const std::string& message) {
+  const std::string name = message.substr(0, message.find(':'));
+  const CLI::Option* option = command.get_option_no_throw(name);
+  const bool repeated = option && option->count() > static_cast<std::size_t>(option->get_items_expected_max());
+  return name + (repeated ? " is given more than once; it takes one value" : " needs a value");
+}
+
 /// The command line as data: what parsing reads, `--help` prints and the shells complete.
 class CommandLine {
  public:
@@ -110,7 +131,7 @@ class CommandLine {
   }
 
   int run(int argc, char** argv) {
-    if (argc > 1) first_word_ = argv[1];
+    if (argc > 1) words_.assign(argv + 1, argv + argc);
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -151,33 +172,40 @@ class CommandLine {
     const std::vector<CLI::App*> chosen = app_.get_subcommands();
     const std::string name = chosen.empty() ? app_.get_name() : app_.get_name() + " " + chosen.front()->get_name();
     std::string problem = chosen.empty() ? unknown_command() : unexpected_words(*chosen.front());
+    if (problem.empty() && error.get_name() == "ArgumentMismatch") problem = wrong_count(*chosen.front(), error.what());
     if (problem.empty()) problem = error.what();
-    if (error.get_name() == "ArgumentMismatch")
-      problem = fmt::format("{} needs a value", problem.substr(0, problem.find(':')));
     return fmt::format("fp8lab: error: {}\nSee {} --help.\n", problem, name);
   }
 
   std::string unknown_command() const {
     std::vector<std::string> commands;
     for (const auto& [command, action] : actions_) commands.push_back(command->get_name());
-    if (first_word_.empty() || first_word_.front() == '-')
-      return fmt::format("a command is missing; give one of {}", listed(commands));
-    return fmt::format("`{}` is no command.{}", first_word_, suggestion(first_word_, commands));
+    const std::string word = words_.empty() ? "" : words_.front();
+    if (!word.empty() && word.front() != '-')
+      return fmt::format("`{}` is no command.{}", word, suggestion(word, commands));
+    const bool known = word.empty() || word == "--" || option_given(app_, word) ||
+                       std::any_of(actions_.begin(), actions_.end(),
+                                   [&](const auto& action) { return option_given(*action.first, word); });
+    if (!known) return no_option(app_, word);
+    return fmt::format("a command is missing; give one of {}{}", listed(commands),
+                       words_.empty() ? "" : ", and options after it");
   }
 
   /// "" where what is wrong is something else.
   std::string unexpected_words(const CLI::App& command) const {
     const std::vector<std::string> words = app_.remaining(true);
     if (words.empty()) return {};
-    const auto option =
-        std::find_if(words.begin(), words.end(), [](const auto& word) { return word.starts_with('-'); });
-    if (option == words.end())
-      return fmt::format("`{}` is one word too many for {}", words.front(), command.get_name());
-    std::vector<std::string> options;
-    for (const CLI::Option* known : command.get_options())
-      for (const std::string& long_name : known->get_lnames()) options.push_back("--" + long_name);
-    return fmt::format("`{}` is no option of {}.{}", *option, command.get_name(),
-                       suggestion(option->substr(0, option->find('=')), options));
+    const auto name = std::find(words_.begin(), words_.end(), command.get_name());
+    for (const std::string& word : words) {
+      if (!word.starts_with('-')) continue;
+      if (!option_given(command, word)) return no_option(command, word);
+      const auto early = std::find(words_.begin(), name, word);
+      if (early == name) continue;  // it stands after `--`, and is no option there
+      return fmt::format("`{}` stands before the command; options go after it: `{} {} {}{}`", word, app_.get_name(),
+                         command.get_name(), quotable(fmt::format("{}", fmt::join(early, name, " "))),
+                         name + 1 == words_.end() ? "" : " ...");
+    }
+    return fmt::format("`{}` is one word too many for {}", words.front(), command.get_name());
   }
 
   template <class Action>
@@ -302,7 +330,8 @@ class CommandLine {
   RunRequest request_;
   CompareRequest comparison_;
   ReportRequest report_;
-  std::string directory_, shell_, first_word_;
+  std::vector<std::string> words_;  ///< of the command line, after the program's name
+  std::string directory_, shell_;
   bool json_ = false;
 };
 
