@@ -209,6 +209,7 @@ TEST(Program, ListsItsTables) {
                             {"decision", "attention_shells"},
                             {"scenarios", {"one", "two"}}}));
   EXPECT_TRUE(contains(run({"fixes", "--scenarios", scenarios.path()}).output, "scenarios: one, two"));
+  EXPECT_EQ(run({"fixes", "--scenarios", scenarios.path()}).code, 0);
   EXPECT_EQ(Json::parse(run({"recipes", "--json"}).output)[2]["name"], "mxfp8");
   EXPECT_TRUE(contains(run({"recipes"}).output, "delayed"));
   const Json devices = Json::parse(run({"devices", "--json"}).output);
@@ -256,6 +257,19 @@ TEST(Program, RunsAgainWhatTookTooLong) {
   EXPECT_EQ(run(scenarios.run_arguments({"--timeout", "0.2"})).code, 124);
   const Ended resumed = run(scenarios.run_arguments({"--resume", "--timeout", "0.3"}));
   EXPECT_TRUE(contains(resumed.output, "took longer than 0.3 s")) << resumed.output;
+}
+
+TEST(Program, FixesAreListedBesideFilesThatCannotBeRead) {
+  const Scenarios scenarios({"one"});
+  sample::write(scenarios.file("bad.yaml"), "version: 3\n");
+  for (const bool json : {false, true}) {
+    std::vector<std::string> arguments{"fixes", "--scenarios", scenarios.path()};
+    if (json) arguments.emplace_back("--json");
+    const Ended ended = run(arguments);
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_TRUE(contains(ended.errors, "bad.yaml:1:10: `version` must be 1")) << ended.errors;
+    EXPECT_TRUE(contains(ended.output, json ? "\"one\"" : "scenarios: one\n")) << ended.output;
+  }
 }
 
 TEST(Program, ResumesWithOnlyWhatIsLeft) {

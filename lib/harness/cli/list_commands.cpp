@@ -18,13 +18,10 @@ using Json = nlohmann::ordered_json;
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 void print(const Json& json) { print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"); }
 
-/// Names of scenarios by the fix they show. Files that cannot be read are told on standard error and passed over.
-std::map<std::string, std::vector<std::string>> scenarios_by_fix(const std::string& directory,
-                                                                 const Vocabulary& vocabulary) {
+/// Names of scenarios by the fix they show.
+std::map<std::string, std::vector<std::string>> scenarios_by_fix(const std::vector<PlannedCell>& cells) {
   std::map<std::string, std::vector<std::string>> out;
-  const LoadedScenarios loaded = load_scenarios(find_scenario_files({directory}), vocabulary);
-  for (const ScenarioError& error : loaded.errors) report_error(error.what());
-  for (const PlannedCell& cell : loaded.cells) {
+  for (const PlannedCell& cell : cells) {
     std::vector<std::string>& names = out[cell.config.fix];
     if (std::find(names.begin(), names.end(), cell.config.scenario) == names.end())
       names.push_back(cell.config.scenario);
@@ -59,8 +56,10 @@ int validate_command(const std::vector<std::string>& paths, bool json, const Pro
 int fixes_command(std::string directory, bool json, const Program& program) {
   for (const std::string& candidate : {program.scenarios_directory, std::string("scenarios")})
     if (directory.empty() && std::filesystem::is_directory(candidate)) directory = candidate;
-  std::map<std::string, std::vector<std::string>> scenarios;
-  if (!directory.empty()) scenarios = scenarios_by_fix(directory, program.vocabulary());
+  LoadedScenarios loaded;
+  if (!directory.empty()) loaded = load_scenarios(find_scenario_files({directory}), program.vocabulary());
+  for (const ScenarioError& error : loaded.errors) report_error(error.what());
+  const std::map<std::string, std::vector<std::string>> scenarios = scenarios_by_fix(loaded.cells);
   Json out = Json::array();
   for (const FixTerm& fix : program.vocabulary().fixes) {
     const auto it = scenarios.find(fix.name);
@@ -78,7 +77,7 @@ int fixes_command(std::string directory, bool json, const Program& program) {
                       shown_by.empty() ? "none" : fmt::format("{}", fmt::join(shown_by, ", "))));
   }
   if (json) print(out);
-  return 0;
+  return exit_code({.verdicts = {Verdict::kPass}, .bad_usage = !loaded.errors.empty()});
 }
 
 int recipes_command(bool json, const Program& program) {
