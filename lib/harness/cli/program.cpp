@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 
@@ -344,6 +345,7 @@ int run_program(int argc, char** argv, const Program& program) {
   try {
     // Before everything else: a child must start fast.
     if (argc == 2 && std::string(argv[1]) == ArmCommand{}.arguments.front()) return run_arms_in_child(program.measure);
+    ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error to be told, and not this program's end
     CommandLine line(program);
     if (argc > 1 && std::string(argv[1]) == kCompleteCommand)
       return line.complete(std::vector<std::string>(argv + 2, argv + argc));
