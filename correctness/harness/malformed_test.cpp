@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -348,16 +349,43 @@ TEST_P(MalformedScenario, IsRefusedWithPlaceKeyAndWayOut) {
   try {
     plan_cells(parse_scenario(m.text, "dir/bad.yaml", vocabulary), vocabulary);
     FAIL() << "the file was taken";
-  } catch (const ScenarioError& error) {
-    const std::string message = error.what();
+  } catch (const ScenarioError& first) {
+    std::vector<ScenarioError> all{first};
+    all.insert(all.end(), first.others().begin(), first.others().end());
+    // Some files lack more than what they are here for.
+    const auto meant =
+        std::find_if(all.begin(), all.end(), [&](const ScenarioError& e) { return m.line == 0 || e.place().line == m.line; });
+    ASSERT_NE(meant, all.end()) << first.what();
+    const std::string message = meant->what();
     EXPECT_EQ(message.find("dir/bad.yaml:"), 0u) << message;
     if (m.line != 0) {
-      EXPECT_EQ(error.place().line, m.line) << message;
       EXPECT_EQ(message.find("dir/bad.yaml:" + std::to_string(m.line) + ":"), 0u) << message;
     }
     EXPECT_EQ(message.find('\n'), std::string::npos) << "more than one paragraph: " << message;
     for (const std::string& part : m.parts)
       EXPECT_NE(message.find(part), std::string::npos) << part << "\nin: " << message;
+  }
+}
+
+TEST(Malformed, EveryMistakeOfAFileIsToldInItsOrder) {
+  const Vocabulary vocabulary = sample::vocabulary();
+  const std::string text =
+      "version: 1\nname: m\ntitel: T\nmodel: {hiden: 8, seq: \"32\", batch: 1}\ntimeout: -1\nmeasure: [memory, memoy]\n"
+      "expect:\n  - {metric: memory.peak, at_most: 1}\n";
+  try {
+    parse_scenario(text, "m.yaml", vocabulary);
+    FAIL() << "the file was taken";
+  } catch (const ScenarioError& error) {
+    std::string told = std::string(error.what()) + "\n";
+    for (const ScenarioError& other : error.others()) told += std::string(other.what()) + "\n";
+    std::size_t at = 0;
+    for (const char* next : {"m.yaml:1:1: `title` is missing", "m.yaml:3:1: `titel`: no such key", "m.yaml:4:9: `model.hiden`: no such key",
+                             "m.yaml:4:24: `model.seq`", "m.yaml:5:10: `timeout`", "m.yaml:6:19: `measure`: `memoy` is not known"}) {
+      const std::size_t found = told.find(next, at);
+      ASSERT_NE(found, std::string::npos) << next << "\nin:\n" << told;
+      at = found + 1;
+    }
+    EXPECT_EQ(error.others().size(), 5u) << "what is expected of what is measured was judged too:\n" << told;
   }
 }
 

@@ -119,7 +119,7 @@ TEST(Program, BadFilesAreAllToldBeforeAnythingRuns) {
   EXPECT_EQ(validated.code, 2);
   const Json report = Json::parse(validated.output);
   EXPECT_EQ(report["files"], 4);
-  ASSERT_EQ(report["errors"].size(), 3u);
+  ASSERT_EQ(report["errors"].size(), 6u) << "bad2.yml lacks three keys besides: " << report["errors"].dump();
   EXPECT_EQ(report["errors"][0]["line"], 1);
 }
 
@@ -257,6 +257,17 @@ TEST(Program, RunsAgainWhatTookTooLong) {
   EXPECT_EQ(run(scenarios.run_arguments({"--timeout", "0.2"})).code, 124);
   const Ended resumed = run(scenarios.run_arguments({"--resume", "--timeout", "0.3"}));
   EXPECT_TRUE(contains(resumed.output, "took longer than 0.3 s")) << resumed.output;
+}
+
+TEST(Program, AFileThatIsNotThereHidesNoMistakeOfAnother) {
+  const Scenarios scenarios({"one"});
+  sample::write(scenarios.file("bad.yaml"), "version: 3\n");
+  const Ended ended = run({"validate", "--json", scenarios.file("missing.yaml").string(), scenarios.file("bad.yaml").string()});
+  EXPECT_EQ(ended.code, 2);
+  const Json errors = Json::parse(ended.output)["errors"];
+  ASSERT_EQ(errors.size(), 2u) << errors.dump();
+  EXPECT_TRUE(contains(errors[0]["message"], "no such file or directory; give a scenario file")) << errors.dump();
+  EXPECT_TRUE(contains(errors[1]["message"], "`version` must be 1")) << errors.dump();
 }
 
 TEST(Program, FixesAreListedBesideFilesThatCannotBeRead) {

@@ -17,6 +17,13 @@ constexpr std::uintmax_t kLargestFile = 1 << 20;
 
 std::string contents(const fs::path& file) {
   std::error_code error;
+  const fs::file_status status = fs::status(file, error);
+  if (!fs::is_regular_file(status)) {
+    const std::string problem = fs::exists(status) ? "neither a file nor a directory" : "no such file or directory";
+    throw ScenarioError(file.empty() ? "``" : file.string(), {},
+                        fmt::format("{}; give a scenario file, or a directory to search for *.yaml",
+                                    status.type() == fs::file_type::none ? error.message() : problem));
+  }
   const std::uintmax_t size = fs::file_size(file, error);
   if (error) throw ScenarioError(file.string(), {}, "cannot be read: " + error.message());
   if (size > kLargestFile)
@@ -56,18 +63,17 @@ std::vector<fs::path> find_scenario_files(const std::vector<std::string>& paths)
       const std::vector<fs::path> found = files_under(path);
       if (found.empty()) fail(fmt::format("{}: no scenario file (*.yaml) under this directory", path));
       files.insert(files.end(), found.begin(), found.end());
-    } else if (fs::is_regular_file(status)) {
-      files.emplace_back(path);
     } else {
-      const std::string problem = fs::exists(status) ? "neither a file nor a directory" : "no such file or directory";
-      fail(fmt::format("{}: {}; give a scenario file, or a directory to search for *.yaml", path.empty() ? "``" : path,
-                       status.type() == fs::file_type::none ? error.message() : problem));
+      files.emplace_back(path);
     }
   }
   // A file named on its own and found under a directory too is one file.
   std::vector<fs::path> unique;
   for (const fs::path& file : files)
-    if (std::none_of(unique.begin(), unique.end(), [&](const fs::path& seen) { return fs::equivalent(seen, file); }))
+    if (std::none_of(unique.begin(), unique.end(), [&](const fs::path& seen) {
+          std::error_code ignored;
+          return seen == file || fs::equivalent(seen, file, ignored);
+        }))
       unique.push_back(file);
   return unique;
 }
@@ -86,6 +92,7 @@ LoadedScenarios load_scenarios(const std::vector<fs::path>& files, const Vocabul
       out.scenarios.push_back(std::move(scenario));
     } catch (const ScenarioError& error) {
       out.errors.push_back(error);
+      out.errors.insert(out.errors.end(), error.others().begin(), error.others().end());
     }
   }
   return out;

@@ -24,22 +24,22 @@ class ScenarioParser {
   Scenario parse(const YamlNode& root) {
     if (!root.is_map())
       reader_.refuse(root.place, fmt::format("a scenario is a mapping of keys, but this is {}", described(root)));
-    check_top_level(root);
-    check_version(root);
-    out_.file = file_;
-    out_.name = scenario_name(root);
-    out_.places["name"] = root.find("name")->place;
-    out_.title = reader_.text(reader_.required(root, "title", "").value, "title");
-    if (const YamlEntry* entry = root.find("upstream"))
-      for (const YamlNode& item : reader_.as_list(*entry, "upstream"))
-        out_.upstream.push_back(reader_.text(item, "upstream"));
-    out_.base.scenario = out_.name;
-    read_keys(root, "");
-    for (const std::string& section : kSections) read_section(root, section);
-    out_.matrix = read_matrix(reader_, root, out_.places);
-    read_measure(root);
-    read_lists(root);
-    if (const YamlEntry* entry = root.find("timeout")) out_.timeout_s = timeout(*entry);
+    const auto read = [&](const auto& piece) { return mistakes_.collect(piece); };
+    // Another version's keys are not this one's to judge.
+    if (read([&] { check_version(root); })) {
+      read([&] { check_top_level(root); });
+      read([&] { read_name(root); });
+      read([&] { out_.title = reader_.text(reader_.required(root, "title", "").value, "title"); });
+      read([&] { read_upstream(root); });
+      read_keys(root, "");
+      for (const std::string& section : kSections) read([&] { read_section(root, section); });
+      const bool has_axes = read([&] { out_.matrix = read_matrix(reader_, root, out_.places); });
+      const bool measures = read([&] { read_measure(root); });
+      // They speak of axes and of what is measured.
+      if (has_axes && measures) read([&] { read_lists(root); });
+      if (const YamlEntry* entry = root.find("timeout")) read([&] { out_.timeout_s = timeout(*entry); });
+    }
+    mistakes_.throw_all();
     return std::move(out_);
   }
 
@@ -61,6 +61,19 @@ class ScenarioParser {
     if (version != kVersion)
       reader_.refuse(node.place, fmt::format("`version` must be {}, the only one this program reads, but is {}",
                                              kVersion, described(node)));
+  }
+
+  void read_name(const YamlNode& root) {
+    out_.file = file_;
+    out_.name = scenario_name(root);
+    out_.places["name"] = root.find("name")->place;
+    out_.base.scenario = out_.name;
+  }
+
+  void read_upstream(const YamlNode& root) {
+    if (const YamlEntry* entry = root.find("upstream"))
+      for (const YamlNode& item : reader_.as_list(*entry, "upstream"))
+        out_.upstream.push_back(reader_.text(item, "upstream"));
   }
 
   std::string scenario_name(const YamlNode& root) const {
@@ -93,7 +106,7 @@ class ScenarioParser {
       if (key.section() == section) known.emplace_back(key.last());
     for (const std::string& other : kSections)
       if (other.starts_with(section + ".")) known.push_back(other.substr(section.size() + 1));
-    reader_.only_keys(*map, section, known);
+    mistakes_.collect([&] { reader_.only_keys(*map, section, known); });
     out_.places[section] = outer->place;
     read_keys(*map, section);
   }
@@ -103,7 +116,7 @@ class ScenarioParser {
       if (key.section() != section) continue;
       const YamlEntry* entry = map.find(key.last());
       if (!entry) continue;
-      key.set(out_.base, reader_.value(key, entry->value, std::string(key.path)));
+      mistakes_.collect([&] { key.set(out_.base, reader_.value(key, entry->value, std::string(key.path))); });
       out_.places[std::string(key.path)] = entry->place;
     }
   }
@@ -127,13 +140,13 @@ class ScenarioParser {
     const EntryContext context{out_.matrix, out_.base.measure, fix_axis || !out_.base.fix.empty()};
     if (const YamlEntry* entry = root.find("expect"))
       for (const YamlNode& item : reader_.as_list(*entry, "expect"))
-        out_.expect.push_back(read_expectation(reader_, item, context));
+        mistakes_.collect([&] { out_.expect.push_back(read_expectation(reader_, item, context)); });
     if (const YamlEntry* entry = root.find("claims"))
       for (const YamlNode& item : reader_.as_list(*entry, "claims"))
-        out_.claims.push_back(read_claim(reader_, item, context));
+        mistakes_.collect([&] { out_.claims.push_back(read_claim(reader_, item, context)); });
     if (const YamlEntry* entry = root.find("skip_if"))
       for (const YamlNode& item : reader_.as_list(*entry, "skip_if"))
-        out_.skip_if.push_back(read_skip_rule(reader_, item, context));
+        mistakes_.collect([&] { out_.skip_if.push_back(read_skip_rule(reader_, item, context)); });
   }
 
   double timeout(const YamlEntry& entry) const {
@@ -146,6 +159,7 @@ class ScenarioParser {
 
   const std::string& file_;
   NodeReader reader_;
+  Mistakes mistakes_;
   Scenario out_;
 };
 

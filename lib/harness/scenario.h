@@ -94,7 +94,7 @@ struct PlannedCell {
   std::optional<double> timeout_s;
 };
 
-/// Throws ScenarioError.
+/// Throws ScenarioError, with all mistakes that do not follow from others.
 Scenario parse_scenario(const std::string& text, const std::string& file, const Vocabulary& vocabulary);
 
 /// The cells of a scenario in matrix order, each checked for shapes its layer and recipe can take. Throws ScenarioError.
@@ -110,7 +110,7 @@ struct LoadedScenarios {
 LoadedScenarios load_scenarios(const std::vector<std::filesystem::path>& files, const Vocabulary& vocabulary);
 
 /// Files among `paths`, and *.yaml and *.yml under directories among them, sorted; folders named `schema` are passed over.
-/// Throws Error for a path that does not exist and for a directory that holds no scenario.
+/// Throws Error for a directory that holds no scenario; of a path that does not exist load_scenarios() tells.
 std::vector<std::filesystem::path> find_scenario_files(const std::vector<std::string>& paths);
 
 }  // namespace fp8lab

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/check.h"
 
@@ -22,6 +24,14 @@ class ScenarioError : public Error {
   Place place() const { return place_; }
   const std::string& problem() const { return problem_; }
 
+  /// What else is wrong with the file, further down.
+  const std::vector<ScenarioError>& others() const { return others_; }
+  ScenarioError with(std::vector<ScenarioError> others) const {
+    ScenarioError all = *this;
+    all.others_ = std::move(others);
+    return all;
+  }
+
  private:
   static std::string located(const std::string& file, Place place) {
     if (place.line == 0) return file;
@@ -31,6 +41,7 @@ class ScenarioError : public Error {
   std::string file_;
   Place place_;
   std::string problem_;
+  std::vector<ScenarioError> others_;  ///< which have none
 };
 
 }  // namespace fp8lab

@@ -3,10 +3,31 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "harness/spelling.h"
 
 namespace fp8lab {
+
+void Mistakes::add(const ScenarioError& error) {
+  all_.push_back(error.with({}));
+  all_.insert(all_.end(), error.others().begin(), error.others().end());
+}
+
+void Mistakes::throw_all() const {
+  if (all_.empty()) return;
+  std::vector<ScenarioError> in_order = all_;
+  std::stable_sort(in_order.begin(), in_order.end(), [](const ScenarioError& a, const ScenarioError& b) {
+    return std::pair(a.place().line, a.place().column) < std::pair(b.place().line, b.place().column);
+  });
+  // One that several pieces met is one.
+  const auto same = [](const ScenarioError& a, const ScenarioError& b) { return std::string_view(a.what()) == b.what(); };
+  in_order.erase(std::unique(in_order.begin(), in_order.end(), same), in_order.end());
+  const ScenarioError first = in_order.front();
+  in_order.erase(in_order.begin());
+  throw first.with(std::move(in_order));
+}
 
 void NodeReader::refuse(Place place, const std::string& problem) const { throw ScenarioError(file_, place, problem); }
 
@@ -31,8 +52,8 @@ const YamlNode& NodeReader::item_as_map(const YamlNode& item, const std::string&
 }
 
 void NodeReader::only_keys(const YamlNode& map, const std::string& where, const std::vector<std::string>& known) const {
-  for (const YamlEntry& entry : map.entries) {
-    if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
+  const auto check = [&](const YamlEntry& entry) {
+    if (std::find(known.begin(), known.end(), entry.key) != known.end()) return;
     const std::string full = (where.empty() ? "" : where + ".") + quotable(entry.key);
     const Key* elsewhere = find_key(entry.key);
     if (elsewhere && elsewhere->section() != where) {
@@ -41,7 +62,10 @@ void NodeReader::only_keys(const YamlNode& map, const std::string& where, const 
       refuse(entry.place, fmt::format("`{}`: no such key here; `{}` belongs {}", full, elsewhere->last(), home));
     }
     refuse(entry.place, fmt::format("`{}`: no such key.{}", full, suggestion(entry.key, known)));
-  }
+  };
+  Mistakes mistakes;
+  for (const YamlEntry& entry : map.entries) mistakes.collect([&] { check(entry); });
+  mistakes.throw_all();
 }
 
 const YamlEntry& NodeReader::required(const YamlNode& map, const std::string& key, const std::string& where) const {

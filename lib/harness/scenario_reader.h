@@ -9,6 +9,28 @@
 
 namespace fp8lab {
 
+/// What is wrong with one file, found piece by piece, so that all of it is told at once.
+class Mistakes {
+ public:
+  /// Reads a piece; false where it was refused.
+  template <class Read>
+  bool collect(const Read& read) {
+    try {
+      read();
+      return true;
+    } catch (const ScenarioError& error) {
+      add(error);
+      return false;
+    }
+  }
+  void add(const ScenarioError& error);
+  /// The first in the file with the others, if there are any.
+  void throw_all() const;
+
+ private:
+  std::vector<ScenarioError> all_;
+};
+
 /// Reads typed values out of a YAML tree. Every refusal names the file, the place, the key and what to write instead.
 class NodeReader {
  public:
@@ -19,7 +41,7 @@ class NodeReader {
   const YamlNode& as_map(const YamlEntry& entry, const std::string& where) const;
   const std::vector<YamlNode>& as_list(const YamlEntry& entry, const std::string& where) const;
   const YamlNode& item_as_map(const YamlNode& item, const std::string& where) const;
-  /// Refuses every key of `map` that is not in `known`.
+  /// Refuses the keys of `map` that are not in `known`, all at once.
   void only_keys(const YamlNode& map, const std::string& where, const std::vector<std::string>& known) const;
   const YamlEntry& required(const YamlNode& map, const std::string& key, const std::string& where) const;
 
