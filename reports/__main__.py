@@ -2,12 +2,17 @@
 
 import argparse
 import importlib.util
+import os
 import pathlib
 import re
+import signal
 import sys
 
+import files
+import interrupts
+
 PACKAGES = {"matplotlib": "python3-matplotlib", "jinja2": "python3-jinja2"}
-EXIT_BAD_INPUT, EXIT_NOTHING = 2, 5
+EXIT_BAD_INPUT, EXIT_NOTHING, EXIT_INTERRUPTED = 2, 5, 128 + signal.SIGINT
 
 
 def parser() -> argparse.ArgumentParser:
@@ -16,7 +21,8 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="What cannot be read is named, in the report and on standard error, and left out; the rest is shown.\n"
-        "Exit codes: 0 all was read, 2 something was not (the report is written), 5 there was nothing to show.",
+        "Exit codes: 0 all was read, 2 something was not (the rest is shown) or cannot be written, 5 there was nothing to show,\n"
+        "130 interrupted. Its files appear together at the end.",
     )
     made.add_argument(
         "out",
@@ -45,8 +51,32 @@ def missing_packages() -> list[str]:
     return [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
 
 
+def say(line: str) -> bool:
+    """Whether standard output took it."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        # Python would try once more as it ends, and complain in words of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
+
+
 def main(arguments: list[str]) -> int:
-    options = parser().parse_args(arguments)
+    try:
+        return checked(parser().parse_args(arguments))
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # figures being painted end first, and that is not worth a traceback
+        print("fp8lab: error: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except files.Unwritable as error:
+        print(f"fp8lab: error: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"fp8lab: error: {error.filename or 'the system'}: {error.strerror}", file=sys.stderr)
+    return EXIT_BAD_INPUT
+
+
+def checked(options: argparse.Namespace) -> int:
     missing = missing_packages()
     if missing:
         print(
@@ -59,21 +89,18 @@ def main(arguments: list[str]) -> int:
     except re.error as error:
         print(f"fp8lab: error: --cells: `{options.cells}` is not a regular expression: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
-    try:
-        return write_report(options, pattern)
-    except OSError as error:
-        print(f"fp8lab: error: {error.filename or options.directory}: {error.strerror}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+    return write_report(options, pattern)
 
 
 def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None") -> int:
-    import bench
-    import choice
-    import export
-    import figures
-    import load
-    import page
-    import render
+    with interrupts.held():  # libraries' own imports are not made for it
+        import bench
+        import choice
+        import export
+        import figures
+        import load
+        import page
+        import render
 
     loader = load.Loader()
     for argument in options.out:
@@ -85,26 +112,29 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
             print(f"fp8lab: error: {problem}", file=sys.stderr)
         print("fp8lab: error: there is nothing to show; no report was written", file=sys.stderr)
         return EXIT_NOTHING
-    (directory / "figures").mkdir(parents=True, exist_ok=True)
-    plots = choice.choose(loader.sets, benches, options.figures, loader.problems)
     ended = 0
-    if options.snapshots or options.traces:
-        drawn = figures.timeline_cells(loader.sets, options.figures)
-        cells = (
-            drawn
-            if pattern is None
-            else [cell for results in loader.sets for cell in results.cells if pattern.search(cell.id)]
-        )
-        export.write(cells, directory, options.snapshots, options.traces, loader.problems)
-        if pattern is not None and not cells:
-            problem = f"--cells: `{options.cells}` matches no cell; no snapshots or traces were written"
-            print(f"fp8lab: error: {problem}", file=sys.stderr)
-            ended = EXIT_BAD_INPUT
-    report = page.make(options.title, loader.sets, benches, plots, loader.problems)
-    render.write(report, directory)
+    with files.Files() as out:
+        out.make_directory(directory / "figures")
+        plots = choice.choose(loader.sets, benches, options.figures, loader.problems)
+        if options.snapshots or options.traces:
+            drawn = figures.timeline_cells(loader.sets, options.figures)
+            cells = (
+                drawn
+                if pattern is None
+                else [cell for results in loader.sets for cell in results.cells if pattern.search(cell.id)]
+            )
+            export.write(cells, directory, out, options.snapshots, options.traces, loader.problems)
+            if pattern is not None and not cells:
+                problem = f"--cells: `{options.cells}` matches no cell; no snapshots or traces were written"
+                print(f"fp8lab: error: {problem}", file=sys.stderr)
+                ended = EXIT_BAD_INPUT
+        report = page.make(options.title, loader.sets, benches, plots, loader.problems)
+        render.write(report, directory, out)
     for problem in loader.problems:
         print(f"fp8lab: error: {problem}", file=sys.stderr)
-    print(f"report: {directory / 'report.html'}")
+    if not say(f"report: {directory / 'report.html'}"):
+        print("fp8lab: error: standard output cannot be written, and some of it is lost; is its disk full?", file=sys.stderr)
+        return EXIT_BAD_INPUT
     return EXIT_BAD_INPUT if loader.problems else ended
 
 

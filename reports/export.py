@@ -6,11 +6,14 @@ import snapshot
 import timeline as timelines
 import traces as perfetto
 from figures import slug
+from files import Files
 from load import Cell, Problem
 from records import ARMS
 
 
-def write(cells: list[Cell], directory: pathlib.Path, snapshots: bool, traces: bool, problems: list[Problem]) -> None:
+def write(
+    cells: list[Cell], directory: pathlib.Path, files: Files, snapshots: bool, traces: bool, problems: list[Problem]
+) -> None:
     """DIR/snapshots/<set>-<cell>.<arm>.pickle and DIR/traces/<set>-<cell>.json, of the lowest rank, whose results are kept."""
     for cell in cells:
         name = f"{cell.results.index}-{slug(cell.id)}"[:180]
@@ -22,11 +25,11 @@ def write(cells: list[Cell], directory: pathlib.Path, snapshots: bool, traces: b
             try:
                 read = timelines.read(path)
                 if snapshots:
-                    snapshot.write(read, directory / "snapshots" / f"{name}.{arm}.pickle")
+                    files.write(directory / "snapshots" / f"{name}.{arm}.pickle", snapshot.document(read))
                 arms.append((arm, read))
             except timelines.TimelineError as error:
                 problem = Problem(str(path), f"timeline {cell.id}, {arm}", str(error))
                 if problem not in problems:
                     problems.append(problem)
         if traces and arms:
-            perfetto.write(arms, 0, cell.id, directory / "traces" / f"{name}.json")
+            files.write(directory / "traces" / f"{name}.json", perfetto.document(arms, 0, cell.id))

@@ -1,6 +1,6 @@
 """A report as PDF, by matplotlib alone: tables as pages of text, figures as they are, sections listed on the first page."""
 
-import pathlib
+import io
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -54,18 +54,22 @@ class _Strings(Artist):
         context.restore()
 
 
-def write(report: Report, painted: Callable[[Plot], Figure], path: pathlib.Path) -> None:
+def document(report: Report, painted: Callable[[Plot], Figure]) -> bytes:
     """`painted` gives the figure of a plot, once."""
-    with PdfPages(path, metadata={"Title": report.title, "CreationDate": None}) as pages:
-        _title_page(report, pages)
-        for section in report.sections:
-            if section.is_empty:
-                continue
-            for plot in section.plots:
-                _figure_page(f"{section.title}: {plot.title}", painted(plot), plot.caption, pages)
-            for table in section.tables:
-                if table.rows:
-                    _table_pages(section, table, pages)
+    out = io.BytesIO()
+    # No context: it would close, and so complete, what an exception left in the middle of a page, and fail at that.
+    pages = PdfPages(out, metadata={"Title": report.title, "CreationDate": None})
+    _title_page(report, pages)
+    for section in report.sections:
+        if section.is_empty:
+            continue
+        for plot in section.plots:
+            _figure_page(f"{section.title}: {plot.title}", painted(plot), plot.caption, pages)
+        for table in section.tables:
+            if table.rows:
+                _table_pages(section, table, pages)
+    pages.close()
+    return out.getvalue()
 
 
 def _shortened(text: str, length: int) -> str:

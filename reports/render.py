@@ -6,27 +6,36 @@ import os
 import pathlib
 import pickle
 
+import interrupts
 import page
 import pdf
 import plot as plots
 from figures import Plot
+from files import Files
 
 
-def _draw(plot: Plot, directory: pathlib.Path) -> tuple[str, bytes]:
-    """Writes a figure's files; returns its SVG for the page, and the figure itself, which the PDF takes as it is."""
+def _draw(plot: Plot) -> tuple[bytes, str, bytes]:
+    """A figure as PNG, as SVG, and itself, which the PDF takes as it is."""
     figure = plots.paint(plot)
-    (directory / f"{plot.name}.png").write_bytes(plots.png_of(figure))
-    svg = plots.svg_of(figure)
-    (directory / f"{plot.name}.svg").write_text(svg, encoding="utf-8")
-    return plots.themed(svg, plot.name), pickle.dumps(figure)
+    return plots.png_of(figure), plots.svg_of(figure), pickle.dumps(figure)
 
 
-def write(report: page.Report, directory: pathlib.Path) -> None:
+def write(report: page.Report, directory: pathlib.Path, files: Files) -> None:
     gc.freeze()  # cells are many and stay; no process needs to look through them for garbage,
     gc.set_threshold(20_000)  # nor often through figures, which are thousands of objects
-    with concurrent.futures.ProcessPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
-        drawn = {plot.name: pool.submit(_draw, plot, directory / "figures") for plot in report.plots}
-        (directory / "report.md").write_text(page.markdown(report), encoding="utf-8")
-        pdf.write(report, lambda plot: pickle.loads(drawn[plot.name].result()[1]), directory / "report.pdf")
-        svgs = {name: future.result()[0] for name, future in drawn.items()}
-    (directory / "report.html").write_text(page.html(report, svgs), encoding="utf-8")
+    pool = concurrent.futures.ProcessPoolExecutor(max(1, len(os.sched_getaffinity(0))))
+    try:
+        with interrupts.held():
+            drawn = {plot.name: pool.submit(_draw, plot) for plot in report.plots}
+        files.write(directory / "report.md", page.markdown(report))
+        files.write(directory / "report.pdf", pdf.document(report, lambda plot: pickle.loads(drawn[plot.name].result()[2])))
+        svgs = {}
+        for name, future in drawn.items():
+            png, svg, _ = future.result()
+            files.write(directory / "figures" / f"{name}.png", png)
+            files.write(directory / "figures" / f"{name}.svg", svg)
+            svgs[name] = plots.themed(svg, name)
+    finally:
+        with interrupts.held():  # a thread whose join was interrupted counts as ended, and its processes then wait for ever
+            pool.shutdown(cancel_futures=True)  # where this failed, nobody wants the rest
+    files.write(directory / "report.html", page.html(report, svgs))

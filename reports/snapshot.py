@@ -5,7 +5,6 @@ hands is freed and allocated anew where it lies, so that the viewer shows each h
 viewer takes for a stack trace, name holder, owner and phase. Time is the number of the event, in microseconds.
 """
 
-import pathlib
 import pickle
 from typing import Any
 
@@ -131,6 +130,5 @@ def _segment(total: int, blocks: dict[int, tuple[int, list[dict[str, Any]]]]) ->
     }
 
 
-def write(timeline: Timeline, path: pathlib.Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickle.dumps(snapshot(timeline), protocol=PROTOCOL))
+def document(timeline: Timeline) -> bytes:
+    return pickle.dumps(snapshot(timeline), protocol=PROTOCOL)

@@ -4,7 +4,6 @@ A timeline knows the order of events and no clock, so a microsecond of the trace
 """
 
 import json
-import pathlib
 from typing import Any
 
 from timeline import KINDS, Timeline, segments
@@ -58,9 +57,8 @@ def events(timeline: Timeline, name: str, rank: int, pid: int) -> list[dict[str,
     return out
 
 
-def write(arms: list[tuple[str, Timeline]], rank: int, cell_id: str, path: pathlib.Path) -> None:
+def document(arms: list[tuple[str, Timeline]], rank: int, cell_id: str) -> str:
     """The arms of one cell, beside each other."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     all_events = [event for pid, (arm, timeline) in enumerate(arms) for event in events(timeline, arm, rank, pid)]
-    document = {"displayTimeUnit": "ms", "otherData": {"cell": cell_id}, "traceEvents": all_events}
-    path.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
+    whole = {"displayTimeUnit": "ms", "otherData": {"cell": cell_id}, "traceEvents": all_events}
+    return json.dumps(whole, separators=(",", ":"))

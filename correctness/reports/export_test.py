@@ -55,12 +55,11 @@ class Exports(sample.Case):
         return timeline.read(path)
 
     def written(self, retained: bool) -> dict:
-        path = self.directory / "s.pickle"
-        snapshot.write(self.read(retained), path)
-        opcodes = list(pickletools.genops(path.read_bytes()))
+        document = snapshot.document(self.read(retained))
+        opcodes = list(pickletools.genops(document))
         self.assertEqual((opcodes[0][0].name, opcodes[0][1]), ("PROTO", 4))
         self.assertLessEqual({opcode.name for opcode, _, _ in opcodes}, OPCODES)
-        return pickle.loads(path.read_bytes())
+        return pickle.loads(document)
 
     def test_segments_hold_what_is_alive_at_the_end(self) -> None:
         for retained, held in ((True, 12), (False, 9)):
@@ -136,9 +135,8 @@ class Exports(sample.Case):
             snapshot.snapshot(timeline.read(path))
 
     def test_perfetto_gets_spans_by_phase_and_counters_by_holder(self) -> None:
-        path = self.directory / "t.trace.json"
-        traces.write([("before", self.read(True)), ("after", self.read(False))], 0, "cell", path)
-        events = json.loads(path.read_text())["traceEvents"]
+        document = traces.document([("before", self.read(True)), ("after", self.read(False))], 0, "cell")
+        events = json.loads(document)["traceEvents"]
         self.assertEqual({event["pid"] for event in events}, {0, 1})
         spans = [(event["name"], event["ts"], event["dur"]) for event in events if event["ph"] == "X" and event["pid"] == 0]
         self.assertEqual(spans, [("setup", 0, 1), ("forward", 1, 1), ("backward", 2, 3)])

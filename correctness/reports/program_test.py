@@ -2,10 +2,15 @@
 
 import json
 import os
+import pathlib
 import pickle
+import resource
 import shutil
+import signal
 import subprocess
+import time
 import unittest
+from collections.abc import Callable
 
 import sample
 
@@ -127,6 +132,93 @@ class Program(sample.Case):
         ended = self.report(str(self.directory / "good"), "--traces", "--cells=nothing")
         self.assertEqual(ended.returncode, 2)
         self.assertIn("--cells: `nothing` matches no cell; no snapshots or traces were written", ended.stderr)
+        self.assertIn("good", self.markdown())
+
+    def written(self) -> dict[str, bytes]:
+        """Every file and directory in the report's place."""
+        paths = [self.directory / "report", *self.directory.glob("report/**/*")]
+        return {str(path): path.read_bytes() if path.is_file() else b"" for path in paths if path.exists()}
+
+    def test_a_full_disk_is_one_line_and_leaves_an_older_report_as_it_was(self) -> None:
+        # To a program, the largest size of a file is as a full disk is; smaller than the PDF, larger than report.md.
+        def shrink() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+        out = str(sample.write_set(self.directory / "good"))
+        command = [PROGRAM, "report", out, "--traces", "-o", str(self.directory / "report")]
+        for older in (False, True):
+            if older:
+                self.assertEqual(self.report(out, "--title=Older").returncode, 0)
+            before = self.written()
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, preexec_fn=shrink)
+            self.assertEqual((ended.returncode, ended.stdout), (2, ""))
+            self.assertRegex(
+                ended.stderr,
+                r"\Afp8lab: error: \S+/report/report\.pdf: cannot be written: File too large; "
+                r"make room or give another directory with -o\n\Z",
+            )
+            self.assertEqual(self.written(), before)
+
+    def test_what_cannot_be_a_directory_is_named(self) -> None:
+        out = str(sample.write_set(self.directory / "good"))
+        (self.directory / "report").write_text("mine")
+        ended = self.report(out)
+        self.assertEqual(ended.returncode, 2)
+        self.assertRegex(ended.stderr, r"\Afp8lab: error: \S+/report: cannot be written: File exists; .*\n\Z")
+        self.assertEqual((self.directory / "report").read_text(), "mine")
+
+    def test_an_interrupt_is_one_line_and_leaves_an_older_report_as_it_was(self) -> None:
+        def importing(pid: int) -> bool:
+            return "numpy" in pathlib.Path(f"/proc/{pid}/maps").read_text()
+
+        def painting(pid: int) -> bool:
+            children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            return importing(pid) and len(children) > 0
+
+        def drawing_the_pdf(_: int) -> bool:
+            return (self.directory / "report" / "report.md.part").exists()
+
+        out = str(sample.write_set(self.directory / "good"))
+        for older in (False, True):
+            if older:
+                self.assertEqual(self.report(out, "--title=Older").returncode, 0)
+            for moment in (importing, painting, drawing_the_pdf):
+                with self.subTest(older=older, moment=moment.__name__):
+                    self.interrupt([out, "--snapshots"], moment)
+
+    def interrupt(self, arguments: list[str], moment: Callable[[int], bool]) -> None:
+        """As a terminal does it: the workers get it too."""
+        before = self.written()
+        command = [PROGRAM, "report", *arguments, "-o", str(self.directory / "report")]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+            while process.poll() is None and not moment(process.pid):
+                time.sleep(0.002)
+            try:
+                for _ in range(2):  # as the impatient do
+                    if process.poll() is None:
+                        os.killpg(process.pid, signal.SIGINT)
+                        time.sleep(0.05)
+                stdout, stderr = process.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+        self.assertEqual((process.returncode, stdout, stderr), (130, "", "fp8lab: error: interrupted\n"))
+        self.assertEqual(self.written(), before)
+
+    def test_standard_output_that_is_full_is_named(self) -> None:
+        out = str(sample.write_set(self.directory / "good"))
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            ended = subprocess.run(
+                [PROGRAM, "report", out, "-o", str(self.directory / "report")],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=280,
+                check=False,
+            )
+        self.assertEqual(ended.returncode, 2)
+        self.assertRegex(ended.stderr, r"\Afp8lab: error: standard output cannot be written.*\n\Z")
         self.assertIn("good", self.markdown())
 
     def test_help_says_what_files_are_for(self) -> None:

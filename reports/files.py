@@ -1,0 +1,75 @@
+"""A report's files. They take their names together, once all are written: nobody finds half a file, and an older report stays as
+it was where a new one fails or is interrupted."""
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import interrupts
+
+
+class Unwritable(Exception):
+    """Names the file, why it cannot be written, and what to do."""
+
+
+class Files:
+    """As a context: its end names the files, an exception removes them."""
+
+    def __init__(self) -> None:
+        self._paths: dict[pathlib.Path, None] = {}
+        self._made: list[pathlib.Path] = []  # directories
+
+    def __enter__(self) -> "Files":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        with interrupts.held():
+            try:
+                if kind is None:
+                    self._name()
+            finally:
+                self._remove()
+
+    def make_directory(self, path: pathlib.Path) -> None:
+        with _told(path):
+            if path.is_dir():
+                return
+            self.make_directory(path.parent)
+            path.mkdir(exist_ok=True)
+            self._made.append(path)
+
+    def write(self, path: pathlib.Path, content: bytes | str) -> None:
+        self.make_directory(path.parent)
+        self._paths[path] = None
+        with _told(path):
+            _part(path).write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+    def _name(self) -> None:
+        while self._paths:
+            path = next(iter(self._paths))
+            with _told(path):
+                _part(path).replace(path)
+            del self._paths[path]
+        self._made.clear()
+
+    def _remove(self) -> None:
+        """What has no name yet, and the directories that were made for it."""
+        for path in self._paths:
+            with contextlib.suppress(OSError):
+                _part(path).unlink()
+        for directory in reversed(self._made):
+            with contextlib.suppress(OSError):  # something else may be there by now
+                directory.rmdir()
+
+
+def _part(path: pathlib.Path) -> pathlib.Path:
+    return path.with_name(path.name + ".part")
+
+
+@contextlib.contextmanager
+def _told(path: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # a write that fails does not know its file
+        raise Unwritable(f"{path}: cannot be written: {error.strerror}; make room or give another directory with -o") from error
