@@ -30,6 +30,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build/cpu/scenarios/fp8lab"
 # What a run leaves behind; an older run's must not be taken for this one's.
 DOCUMENTS = ("results.json", "junit.xml", "summary.md", "comparison.json")
+# What a run replaces beside them, and the file that every run leaves first.
+TIMELINES, LINES = "timelines", "results.jsonl"
 TIER_KEYS = {"title": str, "scenarios": list, "devices": list, "filter": str, "sample": int,
              "limit_s": (int, float)}
 EXIT_MEANINGS = {0: "all good", 1: "a gate failed",
@@ -117,11 +119,33 @@ def program_of(arguments):
     return arguments.program.resolve()
 
 
-def check_baseline(program, baseline):
-    """A long run should not end with a baseline that cannot be read."""
-    checked = subprocess.run([program, "compare", baseline, baseline], capture_output=True, text=True, check=False)
+def refuse_foreign(out):
+    """Only what runs left is removed, told as fp8lab tells it: they leave LINES beside it. One that came to no results leaves a
+    junit.xml of this script's alone."""
+    if (out / LINES).exists():
+        return
+    for name in (*DOCUMENTS, TIMELINES):
+        path = out / name
+        if os.path.lexists(path) and not (name == "junit.xml" and matrix_report.is_of_no_results(path)):
+            raise UsageError(f"{path}: a run would replace it, and no run left it: there is no {LINES} beside it; "
+                             "give another directory with --out, or remove it")
+
+
+def compare_command(program, baseline, run, allow):
+    return [program, "compare", baseline, run] + (["--allow", allow] if allow is not None else [])
+
+
+def only_error(stderr):
+    return stderr.strip().removeprefix("fp8lab: error: ")
+
+
+def check_comparison(program, baseline, allow):
+    """A long run should not end with a baseline that cannot be read, or an --allow that cannot."""
+    command = compare_command(program, baseline, baseline, allow)
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
     if checked.returncode == 2:
-        raise UsageError("--against: " + checked.stderr.strip().removeprefix("fp8lab: error: "))
+        error = only_error(checked.stderr)
+        raise UsageError(error if error.startswith("--allow") else f"--against: {error}")
 
 
 def keep_baseline(baseline, out):
@@ -130,6 +154,9 @@ def keep_baseline(baseline, out):
     if file.resolve() != (out / "results.json").resolve():
         return baseline
     kept = out / "baseline.json"
+    if os.path.lexists(kept) and b'"schema": "fp8lab.results/' not in kept.read_bytes()[:100]:
+        raise UsageError(f"{kept}: the baseline would be kept there, and this is no baseline; "
+                         "give another directory with --out, or remove it")
     shutil.copyfile(file, kept)
     say(f"the baseline lies where this run writes; it is kept as {kept}")
     return kept
@@ -152,15 +179,18 @@ def run_program(command):
 
 
 def compare(program, baseline, out, allow):
-    """Prints the comparison, and returns it as data with the program's exit code."""
-    command = [program, "compare", baseline, out] + (["--allow", allow] if allow is not None else [])
+    """Prints the comparison, and returns it as data with the program's exit code and the errors that it told."""
+    command = compare_command(program, baseline, out, allow)
     print(flush=True)
-    code = subprocess.run(command, check=False).returncode
-    document = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False).stdout
-    if code == 2 or not document:
-        return None, 2
-    (out / "comparison.json").write_text(document, encoding="utf-8")
-    return json.loads(document), code
+    shown = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    sys.stderr.write(shown.stderr)
+    if shown.returncode == 2:
+        return None, 2, [only_error(shown.stderr)]
+    told = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    if not told.stdout:
+        return None, 2, [only_error(told.stderr)]
+    (out / "comparison.json").write_text(told.stdout, encoding="utf-8")
+    return json.loads(told.stdout), shown.returncode, []
 
 
 def overall(run_code, compared_code):
@@ -199,10 +229,11 @@ def run_tier(arguments):
     if arguments.against and not arguments.against.exists():  # before minutes of building
         raise UsageError(f"--against: {arguments.against}: no such file; "
                          "give the results.json of a finished run, or the directory that holds it")
+    refuse_foreign(out)
     program = program_of(arguments)
     baseline = arguments.against.resolve() if arguments.against else None
     if baseline:
-        check_baseline(program, baseline)
+        check_comparison(program, baseline, arguments.allow)
     try:
         out.mkdir(parents=True, exist_ok=True)
         if baseline:
@@ -227,7 +258,8 @@ def run_tier(arguments):
     results = read_results(out)
     comparison, compared_code = None, 0
     if baseline and results:
-        comparison, compared_code = compare(program, baseline, out, arguments.allow)
+        comparison, compared_code, compare_errors = compare(program, baseline, out, arguments.allow)
+        errors += compare_errors
     code = overall(run_code, compared_code)
     report = matrix_report.Report(
         tier=arguments.tier, code=code, meaning=EXIT_MEANINGS.get(code, "stopped by a signal"), seconds=seconds,
@@ -236,7 +268,7 @@ def run_tier(arguments):
     if code == 1 and run_code == 0:
         report.meaning = f"regressions against {baseline}"
     matrix_report.publish(report)
-    say(f"exit {code}: {report.meaning}" + (f": {report.errors[0]}" if code == 5 and report.errors else ""))
+    say(f"exit {code}: {report.meaning}" + (f": {report.errors[0]}" if code in (2, 5) and report.errors else ""))
     return code
 
 

@@ -135,6 +135,12 @@ class Runs(Workspace):
         self.assertEqual(5, self.matrix("gpu").returncode)
         self.assertFalse((self.out / "results.json").exists())
 
+    def test_after_a_run_without_results_another_one_may_follow(self):
+        for arguments in (["gpu"], ["tiny", "--jobs", "0"]):
+            self.assertNotEqual(0, self.matrix(*arguments).returncode)
+            self.assertEqual(["junit.xml"], [path.name for path in self.out.iterdir()])
+        self.assertEqual(0, self.matrix("tiny").returncode)
+
     def test_skipped_cells_say_why_nothing_ran(self):
         path = self.folder / "scenarios/plain.yaml"
         skip = "skip_if:\n  - {when: {model.batch: [1, 2]}, reason: the moon is full}\n"
@@ -161,6 +167,13 @@ class Against(Workspace):
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
         self.assertIn("no regression in 2 cells", done.stdout)
         self.assertTrue((self.out / "baseline.json").exists())
+        self.assertEqual(0, self.matrix("tiny", "--against", str(self.out)).returncode, "an older one's is replaced")
+        (self.out / "baseline.json").write_text("mine")
+        done = self.matrix("tiny", "--against", str(self.out))
+        self.assertEqual(2, done.returncode)
+        self.assertIn(f"ci/matrix: error: {self.out / 'baseline.json'}: the baseline would be kept there", done.stderr)
+        self.assertEqual("mine", (self.out / "baseline.json").read_text())
+        self.assertTrue((self.out / "results.json").exists())
         self.assert_totals(self.junit())
         self.assertIn("Against the baseline: 0 regressions", self.summary.read_text())
 
@@ -212,6 +225,26 @@ class Against(Workspace):
             self.assertIn("give the results.json", done.stderr)
             self.assertNotIn("[1/2]", done.stdout)
 
+    def test_an_allow_that_is_none_is_refused_before_the_run(self):
+        done = self.matrix("tiny", "--allow", "(", "--against", str(self.out))
+        self.assertEqual(2, done.returncode)
+        self.assertRegex(done.stderr, r"\Aci/matrix: error: --allow: `\(` is not a regular expression: .*\n\Z")
+        self.assertNotIn("[1/2]", done.stdout)
+        self.assertTrue((self.out / "results.json").exists())
+
+    def test_a_comparison_that_fails_after_the_run_is_named_last(self):
+        baseline = self.baseline(lambda cells: None)
+        program = self.folder / "fp8lab"  # the baseline vanishes meanwhile
+        program.write_text(f'#!/bin/sh\n[ "$1" = run ] && rm {baseline}\nexec {PROGRAM} "$@"\n')
+        program.chmod(0o755)
+        done = self.matrix("tiny", "--against", str(baseline), "--program", str(program))
+        self.assertEqual(2, done.returncode)
+        last = done.stdout.splitlines()[-1]
+        self.assertTrue(last.startswith("ci/matrix: exit 2: bad configuration"), last)
+        self.assertIn(str(baseline), last)
+        self.assertEqual(1, done.stderr.count("fp8lab: error: "), done.stderr)
+        self.assertIn(str(baseline), self.summary.read_text())
+
 
 class Mistakes(Workspace):
     def refused(self, *arguments, **more):
@@ -228,6 +261,23 @@ class Mistakes(Workspace):
         self.assertIn("--against: /nowhere: no such file", self.refused("tiny", "--program", "/nowhere", "--against", "/nowhere"),
                       "a missing baseline is told before a program is sought or built")
         self.assertIn("cannot be written", self.refused("tiny", "--out", "/dev/null/out"))
+
+    def test_files_that_no_run_left_are_not_touched(self):
+        self.out.mkdir()
+        foreign_suites = "<testsuites name='mine'><testsuite name='mine'/></testsuites>"
+        for name, text in (("results.json", "mine"), ("junit.xml", "mine"), ("junit.xml", foreign_suites), ("summary.md", "mine"),
+                           ("comparison.json", "mine"), ("timelines", "mine"), ("results.json", '{"schema": "fp8lab.results/1"}')):
+            path = self.out / name
+            path.write_text(text)
+            for arguments in (["tiny"], ["tiny", "--resume"], ["tiny", "--program", "/nowhere"]):
+                error = self.refused(*arguments)
+                self.assertTrue(error.startswith(f"ci/matrix: error: {path}: a run would replace it, and no run left it: "), error)
+                self.assertIn("give another directory with --out, or remove it", error)
+                self.assertEqual(1, error.count("\n"), error)
+            self.assertEqual({path: text}, {file: file.read_text() for file in self.out.iterdir()})
+            path.unlink()
+        self.assertEqual(0, self.matrix("tiny").returncode)
+        self.assertEqual(0, self.matrix("tiny").returncode, "what a run left is replaced")
 
     def test_tables_of_tiers(self):
         good = self.tiers.read_text()
