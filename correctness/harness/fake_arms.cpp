@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
-#include <thread>
 
 #include "core/check.h"
 #include "harness/scenario.h"
@@ -96,15 +95,12 @@ ArmResult fake_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm
       if (cell.scenario == "rank_throws") fail("boom");
       if (cell.scenario == "rank_dies") ::raise(SIGKILL);
       if (cell.scenario == "rank_hangs") wait_for_ever();
-      if (cell.scenario == "rank_hangs_late") {
-        std::this_thread::sleep_for(std::chrono::seconds(1));
-        world.barrier("late");
-        wait_for_ever();
-      }
-    } else if (arm == Arm::kBefore && cell.scenario == "rank_hangs_late") {
-      world.barrier("late");
     }
-    while (cell.scenario == "rank_waits") world.barrier("again");
+    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    while (cell.scenario == "rank_waits" || cell.scenario == "rank_hangs_late") {
+      if (cell.scenario == "rank_hangs_late" && world.rank() == 1 && std::chrono::steady_clock::now() >= late) wait_for_ever();
+      world.barrier("again");
+    }
     world.barrier("end");
   });
   return fake_arm(cell, arm);

@@ -125,7 +125,7 @@ TEST(Launched, ASignalToAnyRankEndsTheRunOnAll) {
     const std::string begun = "until grep -qs good " + scenarios.out() + "/results.jsonl; do sleep 0.01; done; ";
     const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
                                      program + " & rank=$!; test $RANK = " + std::to_string(signalled) + " && { " + begun +
-                                         "sleep 0.3; kill -TERM $rank; }; wait $rank; echo exit $?"});
+                                         "kill -TERM $rank; }; wait $rank; echo exit $?"});
     EXPECT_EQ(count(ended.output, "exit 143\n"), kRanks) << ended.output << ended.errors;
     EXPECT_EQ(ended.errors, "");
     const std::vector<Json> lines = lines_of(scenarios);
