@@ -46,7 +46,7 @@ constexpr const char* kCompareHelp =
     "A run is its results.json, or the directory that holds it. A regression is a cell that vanished, a verdict\n"
     "further from good, and a figure that every run repeats (bytes, counts, equalities) that got worse. New cells\n"
     "are none. Timings are shown and not judged.\n\n"
-    "Exit codes: 0 no regression, 1 regressions, 2 bad usage or files, 5 no cell ran in both.\n";
+    "Exit codes: 0 no regression, 1 regressions, 2 bad usage or files, 5 no regression, and no cell to compare.\n";
 
 constexpr const char* kReportNotes =
     "Writes report.html (one file that needs no network), report.md, report.pdf and figures/*.svg, *.png.\n"
