@@ -31,7 +31,7 @@ PROGRAM = ROOT / "build/cpu/scenarios/fp8lab"
 # What a run leaves behind; an older run's must not be taken for this one's.
 DOCUMENTS = ("results.json", "junit.xml", "summary.md", "comparison.json")
 # What a run replaces beside them, and the file that every run leaves first.
-TIMELINES, LINES = "timelines", "results.jsonl"
+TIMELINES, LINES, CELL_BEGINS = "timelines", "results.jsonl", b'{"id":"'
 TIER_KEYS = {"title": str, "scenarios": list, "devices": list, "filter": str, "sample": int,
              "limit_s": (int, float)}
 EXIT_MEANINGS = {0: "all good", 1: "a gate failed",
@@ -119,11 +119,20 @@ def program_of(arguments):
     return arguments.program.resolve()
 
 
+def is_of_cells(path):
+    """Also where a run was ended before its first line was whole."""
+    with path.open("rb") as file:
+        return CELL_BEGINS.startswith(file.read(len(CELL_BEGINS)))
+
+
 def refuse_foreign(out):
     """Only what runs left is removed, told as fp8lab tells it: they leave LINES beside it. One that came to no results leaves a
     junit.xml of this script's alone."""
     if (out / LINES).exists():
-        return
+        if is_of_cells(out / LINES):
+            return
+        raise UsageError(f"{out / LINES}: a run would replace it, and no run left it: it does not begin as a cell; "
+                         "give another directory with --out, or remove it")
     for name in (*DOCUMENTS, TIMELINES):
         path = out / name
         if os.path.lexists(path) and not (name == "junit.xml" and matrix_report.is_of_no_results(path)):

@@ -266,7 +266,8 @@ class Mistakes(Workspace):
         self.out.mkdir()
         foreign_suites = "<testsuites name='mine'><testsuite name='mine'/></testsuites>"
         for name, text in (("results.json", "mine"), ("junit.xml", "mine"), ("junit.xml", foreign_suites), ("summary.md", "mine"),
-                           ("comparison.json", "mine"), ("timelines", "mine"), ("results.json", '{"schema": "fp8lab.results/1"}')):
+                           ("comparison.json", "mine"), ("timelines", "mine"), ("results.jsonl", '{"mine": 1}'),
+                           ("results.json", '{"schema": "fp8lab.results/1"}')):
             path = self.out / name
             path.write_text(text)
             for arguments in (["tiny"], ["tiny", "--resume"], ["tiny", "--program", "/nowhere"]):

@@ -389,6 +389,19 @@ TEST(Malformed, EveryMistakeOfAFileIsToldInItsOrder) {
   }
 }
 
+TEST(Malformed, WhatHangsOnAMistakeIsNotToldBesideIt) {
+  const Vocabulary vocabulary = sample::vocabulary();
+  std::string text = sample::kFixScenario + "expect:\n  - {metric: memory.retained_bytes, arm: before, equals: 1}\n";
+  text.replace(text.find("release_attention"), 17, "release_atention");
+  try {
+    parse_scenario(text, "m.yaml", vocabulary);
+    FAIL() << "the file was taken";
+  } catch (const ScenarioError& error) {
+    EXPECT_NE(std::string(error.what()).find("release_atention"), std::string::npos) << error.what();
+    for (const ScenarioError& other : error.others()) ADD_FAILURE() << other.what();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, MalformedScenario, ::testing::ValuesIn(malformed()),
                          [](const auto& instance) { return instance.param.name; });
 

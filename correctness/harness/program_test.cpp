@@ -233,6 +233,7 @@ TEST(Program, ResumesNothingThatAnotherProgramMeasured) {
       << refused.errors;
   EXPECT_EQ(scenarios.read("results.jsonl"), lines);
   EXPECT_EQ(scenarios.read("environment.json"), other);
+  EXPECT_TRUE(std::filesystem::exists(scenarios.file("out/results.json")));
   sample::write(scenarios.file("out/environment.json"), environment);
   EXPECT_EQ(run(scenarios.run_arguments({"--resume"})).code, 0);
 }

@@ -99,9 +99,9 @@ ResultSet::ResultSet(fs::path directory, bool resume) : directory_(std::move(dir
       read_earlier();
     else if (::ftruncate(lines_fd_, 0) != 0)
       cannot_write(lines);
-    // Documents of an older run beside this one's lines would contradict them if this run is killed.
-    for (const char* old : kDocuments) fs::remove_all(directory_ / old);
-    if (!resume) fs::remove_all(directory_ / kTimelines);
+    if (resume) return;
+    remove_documents();
+    fs::remove_all(directory_ / kTimelines);
   } catch (...) {
     ::close(lines_fd_);
     throw;
@@ -145,7 +145,13 @@ const CellRecord* ResultSet::find_finished(const std::string& id, const std::str
 
 void ResultSet::write_environment(const std::string& json) {
   if (!earlier_.empty()) refuse_other_program(json);
+  remove_documents();
   write_atomically(kEnvironment, json + "\n");
+}
+
+/// Those of an older run beside this one's lines would contradict them if this run is killed.
+void ResultSet::remove_documents() const {
+  for (const char* old : kDocuments) fs::remove_all(directory_ / old);
 }
 
 void ResultSet::refuse_other_program(const std::string& environment_json) const {

@@ -31,12 +31,12 @@ class ScenarioParser {
       read([&] { read_name(root); });
       read([&] { out_.title = reader_.text(reader_.required(root, "title", "").value, "title"); });
       read([&] { read_upstream(root); });
-      read_keys(root, "");
+      const bool has_keys = read_keys(root, "");
       for (const std::string& section : kSections) read([&] { read_section(root, section); });
       const bool has_axes = read([&] { out_.matrix = read_matrix(reader_, root, out_.places); });
       const bool measures = read([&] { read_measure(root); });
-      // They speak of axes and of what is measured.
-      if (has_axes && measures) read([&] { read_lists(root); });
+      // They speak of axes, of the fix and of what is measured.
+      if (has_keys && has_axes && measures) read([&] { read_lists(root); });
       if (const YamlEntry* entry = root.find("timeout")) read([&] { out_.timeout_s = timeout(*entry); });
     }
     mistakes_.throw_all();
@@ -111,14 +111,17 @@ class ScenarioParser {
     read_keys(*map, section);
   }
 
-  void read_keys(const YamlNode& map, const std::string& section) {
+  /// False where one was refused.
+  bool read_keys(const YamlNode& map, const std::string& section) {
+    bool all = true;
     for (const Key& key : keys()) {
       if (key.section() != section) continue;
       const YamlEntry* entry = map.find(key.last());
       if (!entry) continue;
-      mistakes_.collect([&] { key.set(out_.base, reader_.value(key, entry->value, std::string(key.path))); });
+      all &= mistakes_.collect([&] { key.set(out_.base, reader_.value(key, entry->value, std::string(key.path))); });
       out_.places[std::string(key.path)] = entry->place;
     }
+    return all;
   }
 
   void read_measure(const YamlNode& root) {

@@ -106,6 +106,7 @@ void World::note_silent() {
   const auto silent = [&](int rank) { return rank != transport_.rank() && !has_left(rank); };
   int rank = 0;
   while (rank < transport_.size() && !silent(rank)) ++rank;
+  if (rank == transport_.size()) return;
   silence_ = fmt::format("; rank {} did not answer within {:g} s", rank, std::chrono::duration<double>(timeout_).count());
 }
 
