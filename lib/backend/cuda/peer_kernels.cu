@@ -172,53 +172,74 @@ __global__ void __launch_bounds__(kThreads) peer_reduce_kernel(const __grid_cons
 __device__ void store_released(std::uint32_t* at, std::uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
+__device__ void store_relaxed(std::uint32_t* at, std::uint32_t value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
 __device__ std::uint32_t load_acquired(const std::uint32_t* at) {
   std::uint32_t value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+  return value;
+}
+__device__ std::uint32_t load_relaxed(const std::uint32_t* at) {
+  std::uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
   return value;
 }
 __device__ std::uint32_t load_from_host(const std::uint32_t* at) {
   return *static_cast<const volatile std::uint32_t*>(at);
 }
 
-/// A block's, with a thread for every rank; `tells` says whether it is the one that writes the flags. False where the others were not
-/// waited for. The host's word lies behind a slower bus, so it is looked at now and then.
-__device__ bool meet(const CardMeeting& meeting, std::uint32_t number, bool tells) {
+__device__ bool is_other(const CardMeeting& meeting, int rank) { return rank < meeting.ranks && rank != meeting.rank; }
+
+/// What `rank` writes on the card of `on`.
+__device__ std::uint32_t* flag_of(const CardMeeting& meeting, int rank, int on) {
+  return reinterpret_cast<std::uint32_t* const*>(&meeting.flags)[on] + rank;
+}
+
+/// A block's, with a thread for every rank. False where the others were not waited for. The host's word lies behind a slower bus, so it
+/// is looked at now and then.
+template <std::uint32_t (*kLoad)(const std::uint32_t*)>
+__device__ bool wait_for_others(const CardMeeting& meeting, std::uint32_t number) {
   constexpr int kLooksBetween = 256;
   const int other = static_cast<int>(threadIdx.x);
   bool abandoned = false;
-  if (other < meeting.ranks && other != meeting.rank) {
-    std::uint32_t* const* flags = reinterpret_cast<std::uint32_t* const*>(&meeting.flags);
-    if (tells) store_released(flags[other] + meeting.rank, number);
-    const std::uint32_t* const theirs = flags[meeting.rank] + other;
-    for (int look = 1; !abandoned && static_cast<std::int32_t>(load_acquired(theirs) - number) < 0; ++look)
+  if (is_other(meeting, other)) {
+    const std::uint32_t* const theirs = flag_of(meeting, other, meeting.rank);
+    for (int look = 1; !abandoned && static_cast<std::int32_t>(kLoad(theirs) - number) < 0; ++look)
       abandoned = look % kLooksBetween == 0 && load_from_host(meeting.abandoned) != 0;
   }
   return __syncthreads_or(abandoned) == 0;
 }
 
 __global__ void __launch_bounds__(CardMeeting::kMostRanks) peer_meet_kernel(const __grid_constant__ CardMeeting meeting) {
-  meet(meeting, meeting.number, true);
+  const int other = static_cast<int>(threadIdx.x);
+  if (is_other(meeting, other)) store_released(flag_of(meeting, meeting.rank, other), meeting.number);
+  wait_for_others<load_acquired>(meeting, meeting.number);
 }
 
-// Each block waits for the others before it writes to them, and the last one to finish tells them that all is written: its release
-// covers what the other blocks wrote, whose fences came before they counted themselves. Where nobody is waited for any more, `finished`
-// is left as it is: nothing follows.
+// Each block waits for the others before it writes to them. That meeting is relaxed: it says that kernels which have ended here read
+// nothing there any more, and what comes after it reads this card's memory alone; a fence on either side took a microsecond. The last block
+// to finish tells the others that all is written: its fence covers what other blocks wrote, whose fences came before they counted
+// themselves. Where nobody is waited for any more, `finished` is left as it is: nothing follows.
 __global__ void __launch_bounds__(kThreads, kWaitingBlocksEach)
     peer_copy_between_meetings_kernel(const __grid_constant__ CopyBetweenMeetings copy) {
   static_assert(CardMeeting::kMostRanks <= kThreads);
-  if (!meet(copy.meeting, copy.meeting.number, blockIdx.x == 0)) return;
+  const CardMeeting& meeting = copy.meeting;
+  const int other = static_cast<int>(threadIdx.x);
+  if (blockIdx.x == 0 && is_other(meeting, other)) store_relaxed(flag_of(meeting, meeting.rank, other), meeting.number);
+  if (!wait_for_others<load_relaxed>(meeting, meeting.number)) return;
   copy_stretches(copy.batch);
-  __shared__ bool is_last;
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence_system();
-    is_last = atomicAdd(copy.finished, 1u) + 1 == gridDim.x;
-    if (is_last) *copy.finished = 0;
-    __threadfence_system();
+    if (atomicAdd(copy.finished, 1u) + 1 == gridDim.x) {
+      *copy.finished = 0;
+      __threadfence_system();
+      for (int rank = 0; rank < meeting.ranks; ++rank)
+        if (is_other(meeting, rank)) store_relaxed(flag_of(meeting, meeting.rank, rank), meeting.number + 1);
+    }
   }
-  __syncthreads();
-  if (is_last) meet(copy.meeting, copy.meeting.number + 1, true);
+  if (blockIdx.x == 0) wait_for_others<load_acquired>(meeting, meeting.number + 1);
 }
 
 unsigned blocks_of(const CopyBatch& batch, std::int64_t most) {

@@ -74,7 +74,8 @@ struct CardMeeting {
 /// What is launched on `stream` after this comes after what every rank launched before its own part.
 void peer_meet(const CardMeeting& meeting, cudaStream_t stream);
 
-/// peer_meet(), peer_copy() of a batch that is not empty, and the next peer_meet() in one launch: it takes two numbers.
+/// peer_meet(), peer_copy() of a batch that is not empty, and the next peer_meet() in one launch: it takes two numbers. What is copied
+/// lies on this card: nobody sees by the first meeting what others wrote.
 struct CopyBetweenMeetings {
   CopyBatch batch;
   CardMeeting meeting;
