@@ -5,7 +5,7 @@ comparison.json. On GitHub a Markdown summary is appended to $GITHUB_STEP_SUMMAR
 scenario's line; elsewhere they are lines `file:line: error: ...`.
 
 Exit codes: 0 all good, 1 a gate failed or a regression, 2 bad usage or configuration, 3 only inconclusive, 4 a crash,
-5 nothing ran, 124 timeout, 128+N stopped by signal N.
+5 nothing ran, or no cell failed and none is in common with the baseline, 124 timeout, 128+N stopped by signal N.
 """
 
 import argparse
@@ -203,8 +203,19 @@ def compare(program, baseline, out, allow):
 
 
 def overall(run_code, compared_code):
-    """A run that failed keeps its code; a regression outranks what a run merely left open."""
+    """A run that failed keeps its code. A regression outranks what a run merely left open, and so does a comparison of nothing: a
+    gate that cannot fail is none."""
     return compared_code if run_code in (0, 3) and compared_code != 0 else run_code
+
+
+def meaning_of(code, run_code, baseline):
+    if code == run_code or code not in (1, 5):
+        return EXIT_MEANINGS.get(code, "stopped by a signal")
+    if code == 1:
+        return f"regressions against {baseline}"
+    alone = "" if run_code == 0 else f"; the run alone is {EXIT_MEANINGS[run_code]} (exit {run_code})"
+    return (f"{matrix_report.NOTHING_COMPARED}: no cell ran both here and in {baseline} with the same keys; "
+            f"give --against a run of these cells, or leave it out until there is one{alone}")
 
 
 def read_results(out):
@@ -271,13 +282,11 @@ def run_tier(arguments):
         errors += compare_errors
     code = overall(run_code, compared_code)
     report = matrix_report.Report(
-        tier=arguments.tier, code=code, meaning=EXIT_MEANINGS.get(code, "stopped by a signal"), seconds=seconds,
+        tier=arguments.tier, code=code, meaning=meaning_of(code, run_code, baseline), seconds=seconds,
         limit_s=tier["limit_s"], out=out, root=ROOT, results=results, comparison=comparison, baseline=baseline,
         errors=[nothing_ran(results, errors)] if run_code == 5 else errors)
-    if code == 1 and run_code == 0:
-        report.meaning = f"regressions against {baseline}"
     matrix_report.publish(report)
-    say(f"exit {code}: {report.meaning}" + (f": {report.errors[0]}" if code in (2, 5) and report.errors else ""))
+    say(f"exit {code}: {report.meaning}" + (f": {report.errors[0]}" if (code == 2 or run_code == 5) and report.errors else ""))
     return code
 
 

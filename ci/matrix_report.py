@@ -13,6 +13,7 @@ GOOD = ("confirmed", "pass", "skipped")
 SUMMARY_BYTES = 1024 * 1024
 ANNOTATIONS = 10
 ROWS = 50  # of a table in the summary
+NOTHING_COMPARED = "nothing in common with the baseline"
 
 
 @dataclasses.dataclass
@@ -104,8 +105,8 @@ def print_findings(report):
             print(f"{place}: error: {one.title}: {one.message}")
         return
     lines = [annotation("error", f"fp8lab: {one.title}", one.message, one.file, one.line) for one in found]
-    if report.code != 0 and not lines:
-        lines = [annotation("error", f"ci/matrix {report.tier}", "; ".join([report.meaning, *report.errors]))]
+    if report.code == 5 or (report.code != 0 and not lines):
+        lines.insert(0, annotation("error", f"ci/matrix {report.tier}", "; ".join([report.meaning, *report.errors])))
     if len(lines) > ANNOTATIONS:
         rest = len(lines) - (ANNOTATIONS - 1)
         lines[ANNOTATIONS - 1:] = [annotation("error", f"ci/matrix {report.tier}", f"and {rest} more; see the summary")]
@@ -227,11 +228,15 @@ def suite_of(report):
     by_cell = collections.OrderedDict()
     for change in report.regressions():
         by_cell.setdefault(change["id"], []).append(change)
+    compared = report.comparison["cells_compared"]
+    is_empty = compared == 0 and not by_cell
     suite = ElementTree.Element("testsuite", name="against the baseline", tests=str(max(len(by_cell), 1)),
-                                failures=str(len(by_cell)), errors="0", skipped="0", time="0")
+                                failures=str(len(by_cell)), errors=str(int(is_empty)), skipped="0", time="0")
     if not by_cell:
-        name = f"no regression in {report.comparison['cells_compared']} cells"
-        ElementTree.SubElement(suite, "testcase", classname="against the baseline", name=name, time="0")
+        name = NOTHING_COMPARED if is_empty else f"no regression in {compared} cells"
+        case = ElementTree.SubElement(suite, "testcase", classname="against the baseline", name=name, time="0")
+        if is_empty:
+            ElementTree.SubElement(case, "error", message=name, type=f"exit {report.code}").text = name
     for cell, changes in by_cell.items():
         case = ElementTree.SubElement(suite, "testcase", classname="against the baseline", name=cell, time="0",
                                       file=changes[0]["file"])

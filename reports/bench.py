@@ -10,6 +10,7 @@ from typing import Any
 from load import Problem
 
 PEER_PREFIX = "peer_"
+_MEDIAN = "p50_us"
 _TO_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 # Names differ in how long a row ran, and not in what it measures.
 _RUN_LENGTH = re.compile(r"/(iterations|repeats|min_time|min_warmup_time):[^/]+")
@@ -34,11 +35,16 @@ class Row:
     """One benchmark; of repetitions the median."""
 
     name: str
-    source: str  # the file's label
+    label: str  # of its set
+    path: pathlib.Path
     device: str
     nanoseconds: float | None
     counters: dict[str, float]
     reason: str = ""  # why there is no time
+
+    @property
+    def source(self) -> str:
+        return _source(self.label, self.path)
 
 
 @dataclasses.dataclass
@@ -57,7 +63,7 @@ class Ratio:
 
     name: str
     source: str
-    to: str  # memcpy, copy, gemm, bound, or a peer's name
+    to: str  # memcpy, copy, gemm, bound, or a peer's name, with its set's where that is another one
     value: float | None
     reason: str = ""
 
@@ -86,8 +92,7 @@ def _rows(label: str, path: pathlib.Path, problems: list[Problem], bench: Bench)
     if not isinstance(entries, list) or not isinstance(context, dict):
         problems.append(Problem(str(path), "`benchmarks`", "is no list, or `context` no object"))
         return []
-    source = f"{label}/{path.stem}"
-    bench.contexts.append((source, context))
+    bench.contexts.append((_source(label, path), context))
     device = next((str(context[key]) for key in ("gpu", "device", "cuda_device") if key in context), "cpu")
     by_name: dict[str, list[dict[str, Any]]] = {}
     for number, entry in enumerate(entries, 1):
@@ -95,14 +100,19 @@ def _rows(label: str, path: pathlib.Path, problems: list[Problem], bench: Bench)
             problems.append(Problem(str(path), f"benchmark {number}", "has no name"))
         elif entry.get("run_type", "iteration") == "iteration":
             by_name.setdefault(_RUN_LENGTH.sub("", str(entry.get("run_name") or entry["name"])), []).append(entry)
-    return [_row(name, source, device, entries_of) for name, entries_of in by_name.items()]
+    return [_row(Row(name, label, path, device, None, {}), entries_of) for name, entries_of in by_name.items()]
 
 
-def _row(name: str, source: str, device: str, entries: list[dict[str, Any]]) -> Row:
+def _source(label: str, path: pathlib.Path) -> str:
+    return f"{label}/{path.stem}"
+
+
+def _row(row: Row, entries: list[dict[str, Any]]) -> Row:
+    """With what its entries say."""
     good = [entry for entry in entries if not entry.get("error_occurred") and not entry.get("skipped")]
     if not good:
         reason = next((str(e[k]) for e in entries for k in ("error_message", "skip_message") if e.get(k)), "it did not run")
-        return Row(name, source, device, None, {}, reason)
+        return dataclasses.replace(row, reason=reason)
     times = [
         entry["real_time"] * _TO_NS.get(entry.get("time_unit", "ns"), 1.0)
         for entry in good
@@ -110,7 +120,7 @@ def _row(name: str, source: str, device: str, entries: list[dict[str, Any]]) -> 
     ]
     keys = {key for entry in good for key, value in entry.items() if key not in _NOT_COUNTERS and _is_number(value)}
     counters = {key: statistics.median(e[key] for e in good if _is_number(e.get(key))) for key in sorted(keys)}
-    return Row(name, source, device, statistics.median(times) if times else None, counters)
+    return dataclasses.replace(row, nanoseconds=statistics.median(times) if times else None, counters=counters)
 
 
 def _is_number(value: Any) -> bool:
@@ -128,16 +138,31 @@ def to_bounds(bench: Bench) -> list[Ratio]:
 
 
 def to_peers(bench: Bench) -> list[Ratio]:
-    """The peer's time over ours, row by row of one name."""
+    """The peer's time over ours, row by row of one name; the peer's of the same set, or of another one where that has none."""
     out = []
     for peer, rows in bench.peers.items():
-        theirs = {row.name: row for row in rows}
+        theirs: dict[str, list[Row]] = {}
+        for row in rows:
+            theirs.setdefault(row.name, []).append(row)
         for row in bench.ours:
-            other = theirs.get(row.name)
-            if other is None:
+            if row.name not in theirs:
                 continue
-            if row.nanoseconds and other.nanoseconds:
-                out.append(Ratio(row.name, row.source, peer, other.nanoseconds / row.nanoseconds))
+            other = min(theirs[row.name], key=lambda one: _distance(row, one))
+            to = f"{peer} (set {other.label})" if any(_distance(row, other)) else peer
+            time, its_time = _times(row, other)
+            if time and its_time:
+                out.append(Ratio(row.name, row.source, to, its_time / time))
             else:
-                out.append(Ratio(row.name, row.source, peer, None, row.reason or other.reason or "a time is absent"))
+                out.append(Ratio(row.name, row.source, to, None, row.reason or other.reason or "a time is absent"))
     return out
+
+
+def _distance(row: Row, other: Row) -> tuple[bool, bool]:
+    """Files that are given one by one may have the label of others in a directory of the same name."""
+    return other.label != row.label, other.path.parent != row.path.parent
+
+
+def _times(row: Row, other: Row) -> tuple[float | None, float | None]:
+    """Medians where both have one: one slow iteration moves a mean."""
+    medians = row.counters.get(_MEDIAN), other.counters.get(_MEDIAN)
+    return medians if all(medians) else (row.nanoseconds, other.nanoseconds)

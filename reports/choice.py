@@ -19,9 +19,10 @@ class RatioData:
 
 def ratio_plots(bench: benches.Bench, most: int = 28) -> list[Plot]:
     out = []
-    for name, title, line, ratios in (
-        ("bounds", "Share of the physical bound", "the bound", benches.to_bounds(bench)),
-        ("peers", "Speed against peers", "the peer", benches.to_peers(bench)),
+    same, others = "measured in the same run or on the same machine", "of the same set where no other one is named"
+    for name, title, line, where, ratios in (
+        ("bounds", "Share of the physical bound", "the bound", same, benches.to_bounds(bench)),
+        ("peers", "Speed against peers", "the peer", others, benches.to_peers(bench)),
     ):
         rows = [(ratio.name, ratio.to, ratio.value) for ratio in ratios if ratio.value is not None]
         for page in range(0, min(len(rows), 3 * most), most):
@@ -32,7 +33,7 @@ def ratio_plots(bench: benches.Bench, most: int = 28) -> list[Plot]:
                     "ratios",
                     "ratio",
                     title + number,
-                    f"1 is as fast as {line}, measured in the same run or on the same machine; right of it is faster.",
+                    f"1 is as fast as {line}, {where}; right of it is faster.",
                     RatioData(rows[page : page + most], line),
                 )
             )

@@ -16,7 +16,7 @@ def write(
 ) -> None:
     """DIR/snapshots/<set>-<cell>.<arm>.pickle and DIR/traces/<set>-<cell>.json, of the lowest rank, whose results are kept."""
     for cell in cells:
-        name = f"{cell.results.index}-{slug(cell.id)}"[:180]
+        name = f"{cell.results.index}-{slug(cell.id)}"
         arms = []
         for arm in ARMS:
             path = cell.timeline(arm)

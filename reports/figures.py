@@ -1,6 +1,7 @@
 """Figures of memory, traffic and the host: a few per fix, chosen by what they show. Cells in, Plot out; nothing is drawn here."""
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Iterable
 
@@ -8,6 +9,7 @@ import timeline as timelines
 from load import Cell, Problem, ResultSet
 
 NEVER_HEADLINES = ("memory.unexplained_bytes", "parity.bitwise_equal")
+LONGEST_NAME = 180  # a file's name holds at most 255 bytes on common file systems
 
 
 @dataclasses.dataclass
@@ -66,8 +68,22 @@ def by_scenario(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
     return out
 
 
+def by_scenario_and_fix(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Of cells that name one: a matrix may have several."""
+    out: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        if cell.fix:
+            out.setdefault((cell.scenario, cell.fix), []).append(cell)
+    return list(out.values())
+
+
 def slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()
+    """As part of a file's name; where it is cut, a hash of the whole keeps it apart from others."""
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()
+    if len(plain) <= LONGEST_NAME:
+        return plain
+    end = "-" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return plain[: LONGEST_NAME - len(end)] + end
 
 
 # --- memory timelines -------------------------------------------------------------------------------------------------------
@@ -91,7 +107,7 @@ def timeline_cells(sets: list[ResultSet], per_fix: int) -> list[Cell]:
     out = []
     for results in sets:
         by_fix: dict[str, list[tuple[float, Cell]]] = {}
-        for cells in by_scenario(cell for cell in results.cells if cell.fix).values():
+        for cells in by_scenario_and_fix(results.cells):
             for headline in headlines(cells):
                 cell = headline.cell
                 if headline.metric.startswith("memory.") and cell.timeline("before") and cell.timeline("after"):

@@ -107,12 +107,17 @@ class Cell:
         """Where the arm's memory timeline lies; None if there is none."""
         if self.results.root is None:
             return None
-        safe = re.sub(rb"[^A-Za-z0-9/=,._+-]", b"_", self.id.encode()).decode()
-        if len(safe) > 200:  # cut, with a hash at its end
-            found = sorted((self.results.root / "timelines").glob(f"{safe[:200]}~*.{side}.json"))
-            return found[0] if len(found) == 1 else None
+        safe = _safe(self.id)
         path = self.results.root / "timelines" / f"{safe}.{side}.json"
-        return path if path.is_file() else None
+        if path.is_file():
+            return path
+        if "~" not in safe:
+            return None
+        # Older versions ended a name that was cut with a hash of their own: the file is this cell's where no other begins so.
+        found = list(path.parent.glob(f"{path.name.partition('~')[0]}~*.{side}.json"))
+        begin = safe.partition("~")[0] + "~"
+        alike = sum(_safe(cell.id).startswith(begin) for cell in self.results.cells) if found else 0
+        return found[0] if len(found) == alike == 1 else None
 
 
 @dataclasses.dataclass
@@ -138,6 +143,22 @@ class ResultSet:
         return sorted({cell.device for cell in self.cells})
 
 
+_LONGEST_NAME = 200
+
+
+def _safe(cell_id: str) -> str:
+    """What `fp8lab run` calls the timelines of a cell; timeline_path() of lib/harness/results.cpp."""
+    plain = re.sub(rb"[^A-Za-z0-9/=,._+-]", b"_", cell_id.encode()).decode()
+    return plain if len(plain) <= _LONGEST_NAME else f"{plain[:_LONGEST_NAME]}~{_fnv1a(cell_id.encode()):016x}"
+
+
+def _fnv1a(text: bytes) -> int:
+    out = 0xCBF29CE484222325
+    for byte in text:
+        out = (out ^ byte) * 0x100000001B3 % 2**64
+    return out
+
+
 def _less(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a - b
 
@@ -149,6 +170,7 @@ class Loader:
         self.sets: list[ResultSet] = []
         self.bench_files: list[tuple[str, pathlib.Path]] = []  # (label of the set, file)
         self.problems: list[Problem] = []
+        self._directories: set[str] = set()  # labels
 
     def load(self, argument: str) -> None:
         label, path = _labelled(argument)
@@ -165,6 +187,7 @@ class Loader:
         self.problems.append(Problem(str(path), record, text))
 
     def _directory(self, label: str, path: pathlib.Path) -> None:
+        label = self._free_label(label)
         benches = sorted((path / "bench").glob("*.json"))
         self.bench_files += [(label, file) for file in benches]
         whole = next((path / name for name in ("results.json", "results.json.gz") if (path / name).is_file()), None)
@@ -177,6 +200,7 @@ class Loader:
             self._add(label, path, path, self._lines(path / "results.jsonl"), self._environment(path), False)
         elif not benches:
             self._problem(path, "", "holds neither results.json nor results.jsonl nor bench/*.json")
+        self._directories.add(label)
 
     def _file(self, label: str, path: pathlib.Path) -> None:
         text = self._text(path)
@@ -271,7 +295,9 @@ class Loader:
         """The last line of each cell: a resumed run writes one that has changed anew, below."""
         text = self._text(path)
         found: dict[str, tuple[str, Any]] = {}
-        for number, line in enumerate((text or "").splitlines(), 1):
+        # Not splitlines(): texts in a record may hold what Unicode takes for the end of a line.
+        lines = text.removesuffix("\n").split("\n") if text else []
+        for number, line in enumerate(lines, 1):
             name = f"line {number}"
             try:
                 record = json.loads(line)
@@ -318,7 +344,7 @@ class Loader:
         self.sets.append(results)
 
     def _free_label(self, label: str) -> str:
-        taken = {results.label for results in self.sets}
+        taken = {results.label for results in self.sets} | self._directories
         return next(name for name in (label, *(f"{label} ({n})" for n in range(2, len(taken) + 3))) if name not in taken)
 
 

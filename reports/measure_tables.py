@@ -143,28 +143,26 @@ def parity_table(sets: list[ResultSet]) -> Table:
 
 
 def noise_table(sets: list[ResultSet], most: int) -> Table:
-    """Of the scenarios that the figure shows, which name every tensor."""
-    rows = []
-    for results in sets:
-        for cells in by_scenario(cell for cell in results.cells if not cell.fix).values():
-            for cell in cells:
-                for entry in (cell.arm("after") or {}).get("noise") or []:
-                    rows.append(
-                        [
-                            Text(cell.recipe),
-                            Text(entry["tensor"], look="code"),
-                            Text(entry["of"]),
-                            number(entry["sqnr_db"], "dB", entry.get("reason", "")),
-                            Text(results.label),
-                            cell_link(cell, cell.id),
-                        ]
-                    )
-                if len(rows) > most:
-                    return _noise(rows, f"The first {len(rows)} rows; the others are in the cells.")
-    return _noise(rows, "")
-
-
-def _noise(rows: list[list[Text]], caption: str) -> Table:
+    """Every tensor of the cells that name no fix, scenario by scenario, as far as `most` rows go."""
+    found = [
+        (cell, entry)
+        for results in sets
+        for cells in by_scenario(cell for cell in results.cells if not cell.fix).values()
+        for cell in cells
+        for entry in (cell.arm("after") or {}).get("noise") or []
+    ]
+    rows = [
+        [
+            Text(cell.recipe),
+            Text(entry["tensor"], look="code"),
+            Text(entry["of"]),
+            number(entry["sqnr_db"], "dB", entry.get("reason", "")),
+            Text(cell.results.label),
+            cell_link(cell, cell.id),
+        ]
+        for cell, entry in found[:most]
+    ]
+    caption = f"The first {most:,} of {len(found):,} rows; the results' own files hold the others." if len(found) > most else ""
     return Table("noise", ["recipe", "tensor", "of", "SQNR", "set", "cell"], rows, caption=caption, search=True)
 
 

@@ -119,7 +119,8 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
         Section(
             "ratios",
             "Ratios to bounds and peers",
-            "From the benchmarks' own counters, and from rows of one name in a peer's file.",
+            "From the benchmarks' own counters, and from rows of one name in a peer's file: of their medians where both have "
+            "one. The peer is that of the same set, or of another one, which is then named.",
             [measure_tables.ratios_table(bench), measure_tables.benches_table(bench)],
             absent="no benchmark file was given, nor found under bench/ of a result set",
         ),
@@ -147,7 +148,7 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
         Section(
             "cells",
             "All cells",
-            "Choose a cell to see everything it measured; its address can be sent to others.",
+            "Choose a cell to see its gates and figures; its address can be sent to others.",
             [tables.cells_table(sets)],
             absent="no cell could be read",
         ),
@@ -161,11 +162,16 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
                 "problems", "What could not be read", "These parts are missing below.", [set_tables.problems_table(problems)]
             ),
         )
-    cells = [cell for results in sets for cell in results.cells]
-    good = sum(cell.verdict in GOOD_VERDICTS for cell in cells)
+    return Report(title, _line(sets), sets, problems, sections)
+
+
+def _line(sets: list[ResultSet]) -> str:
+    verdicts = [cell.verdict for results in sets for cell in results.cells]
+    skipped = verdicts.count("skipped")  # which is no failure, and shows nothing
+    good = sum(verdict in GOOD_VERDICTS for verdict in verdicts) - skipped
     of_sets = f"{len(sets)} result set{'s' * (len(sets) != 1)}"
-    line = f"{len(cells):,} cells of {of_sets}; {good:,} as expected, {len(cells) - good:,} not."
-    return Report(title, line, sets, problems, sections)
+    line = f"{len(verdicts):,} cells of {of_sets}; {good:,} as expected, {len(verdicts) - good - skipped:,} not"
+    return line + (f", {skipped:,} skipped." if skipped else ".")
 
 
 def details(sets: list[ResultSet]) -> str:

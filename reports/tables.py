@@ -3,7 +3,7 @@
 import dataclasses
 
 import units
-from figures import by_scenario, headlines
+from figures import by_scenario, by_scenario_and_fix, headlines
 from load import Cell, Figure, ResultSet
 from records import ARMS, GOOD_VERDICTS, VERDICTS
 
@@ -79,16 +79,16 @@ def _claimed(cells: list[Cell], metric: str) -> Text:
 
 
 def fixes_table(sets: list[ResultSet]) -> Table:
-    """A row for each scenario and metric that shows a fix, of the cell in which it shows most."""
+    """A row for each scenario, fix and metric that shows it, of the cell in which it shows most."""
     rows = []
     for results in sets:
-        for scenario, cells in by_scenario(cell for cell in results.cells if cell.fix).items():
+        for cells in by_scenario_and_fix(results.cells):
             first = cells[0]
             head = [
                 Text(first.fix, look="code"),
                 Text(", ".join(first.record["upstream"])),
                 Text(results.label),
-                Text(scenario, look="code"),
+                Text(first.scenario, look="code"),
             ]
             found = headlines(cells)
             for headline in found:

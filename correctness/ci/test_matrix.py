@@ -215,6 +215,45 @@ class Against(Workspace):
 
         self.assertEqual(0, self.matrix("tiny", "--against", str(self.baseline(mutate))).returncode)
 
+    def inconclusive(self):
+        """The program, but for what its runs end with."""
+        program = self.folder / "fp8lab"
+        program.write_text(f'#!/bin/sh\n{PROGRAM} "$@" && if [ "$1" = run ]; then exit 3; fi\n')
+        program.chmod(0o755)
+        return program
+
+    def test_a_baseline_in_which_no_cell_ran_is_not_green_and_says_so(self):
+        def mutate(cells):
+            for cell in cells:
+                cell |= {"verdict": "skipped", "reason": "the moon was full"}
+
+        baseline = self.baseline(mutate)
+        text = f"nothing in common with the baseline: no cell ran both here and in {baseline}"
+        for program, alone in ((PROGRAM, ""), (self.inconclusive(), "; the run alone is inconclusive (exit 3)")):
+            done = self.matrix("tiny", "--against", str(baseline), "--program", str(program))
+            self.assertEqual(5, done.returncode, done.stdout + done.stderr)
+            last = done.stdout.splitlines()[-1]
+            self.assertTrue(last.startswith(f"ci/matrix: exit 5: {text}") and last.endswith(f"until there is one{alone}"), last)
+            self.assertNotIn("nothing ran", done.stdout)
+            self.assertIn(f"::error title=ci/matrix tiny::{text}", done.stdout)
+            self.assertIn(text, self.summary.read_text())
+            suites = self.junit()
+            self.assert_totals(suites)
+            self.assertEqual("nothing in common with the baseline", suites.find(".//error").text)
+
+    def test_a_run_that_failed_keeps_its_code_whatever_it_is_compared_with(self):
+        baseline = self.baseline(lambda cells: [cell.update(verdict="skipped", reason="a") for cell in cells])
+        self.add("plain", "at_most: 1")
+        done = self.matrix("tiny", "--against", str(baseline))
+        self.assertEqual(1, done.returncode)
+        self.assertEqual("ci/matrix: exit 1: a gate failed", done.stdout.splitlines()[-1])
+
+    def test_regressions_of_an_inconclusive_run_are_named(self):
+        baseline = self.baseline(lambda cells: cells.append({**cells[0], "id": "plain/model.batch=9"}))
+        done = self.matrix("tiny", "--against", str(baseline), "--program", str(self.inconclusive()))
+        self.assertEqual(1, done.returncode)
+        self.assertEqual(f"ci/matrix: exit 1: regressions against {baseline}", done.stdout.splitlines()[-1])
+
     def test_baselines_that_are_none_are_refused_before_the_run(self):
         bad = self.folder / "bad.json"
         bad.write_text("{")

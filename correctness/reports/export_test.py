@@ -7,6 +7,9 @@ import unittest
 
 import sample
 
+import export
+import files
+import load
 import snapshot
 import timeline
 import traces
@@ -125,6 +128,19 @@ class Exports(sample.Case):
                 "workspace",
             ],
         )
+
+    def test_cells_whose_ids_begin_alike_have_files_of_their_own(self) -> None:
+        results = load.ResultSet("s", "s", root=self.directory / "out")
+        ids = ["leak/" + "x" * 190 + f"/n={n}" for n in (1, 2)]
+        results.cells = [load.Cell(sample.cell() | {"id": cell_id}, results) for cell_id in ids]
+        sample.write_set(self.directory / "out", [cell.record for cell in results.cells])
+        problems: list[load.Problem] = []
+        with files.Files() as out:
+            export.write(results.cells, self.directory, out, True, True, problems)
+        self.assertEqual(problems, [])
+        self.assertEqual(len(list((self.directory / "snapshots").iterdir())), 6)
+        traces_of = [json.loads(path.read_text())["otherData"]["cell"] for path in (self.directory / "traces").iterdir()]
+        self.assertEqual(sorted(traces_of), ids)
 
     def test_what_nobody_holds_cannot_be_freed(self) -> None:
         document = sample.timeline(False)

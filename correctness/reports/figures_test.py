@@ -13,6 +13,7 @@ import choice
 import figures
 import load
 import measure_tables
+import page
 import parity_figures
 import plot
 import records
@@ -54,6 +55,14 @@ class Choice(sample.Case):
             loader.load(str(directory))
             self.assertEqual([cell.scenario for cell in figures.timeline_cells(loader.sets, 1)], ["s8"])
             self.assertEqual([cell.scenario for cell in figures.timeline_cells(loader.sets, 2)], ["s8", "s3"])
+
+    def test_every_fix_of_a_matrix_has_its_timelines(self) -> None:
+        sizes = {"release_attention_tensors": 2, "release_fuser_tensors": 5}
+        found = [self.retaining("a", size, 0) | {"fix": fix, "id": f"a/fix={fix}"} for fix, size in sizes.items()]
+        sample.write_set(self.directory, found)
+        loader = load.Loader()
+        loader.load(str(self.directory))
+        self.assertEqual([cell.fix for cell in figures.timeline_cells(loader.sets, 1)], list(sizes))
 
     def test_holders_are_in_the_order_of_their_bytes_and_the_rest_is_one(self) -> None:
         record = sample.cell()
@@ -191,6 +200,23 @@ class Tables(unittest.TestCase):
         table = tables.claims_table([result_set(sample.cell())])
         self.assertEqual(table.rows[0][table.columns.index("claimed")].sort, 3 * MIB)
 
+    def test_rows_that_are_left_out_are_counted_and_only_then(self) -> None:
+        found = result_set(sample.cell("a", fix=None), sample.cell("b", fix=None), sample.cell("with a fix"))
+        noise = [entry["tensor"] for entry in found.cells[0].record["arms"]["after"]["noise"]] * 2
+        for most, caption in ((4, "The first 4 of 6 rows; the results' own files hold the others."), (6, ""), (7, "")):
+            table = measure_tables.noise_table([found], most)
+            tensors = [row[table.columns.index("tensor")].text for row in table.rows]
+            self.assertEqual((table.caption, tensors), (caption, noise[:most]))
+
+    def test_skipped_cells_are_not_counted_as_expected(self) -> None:
+        for verdicts, counted in (
+            (["skipped"] * 3, "3 cells of 1 result set; 0 as expected, 0 not, 3 skipped."),
+            (["pass", "skipped", "fail", "confirmed"], "4 cells of 1 result set; 2 as expected, 1 not, 1 skipped."),
+            (["pass", "timeout"], "2 cells of 1 result set; 1 as expected, 1 not."),
+        ):
+            found = result_set(*(sample.cell(str(i)) | {"verdict": verdict} for i, verdict in enumerate(verdicts)))
+            self.assertEqual(page.make("", [found], bench.Bench(), [], []).line, counted)
+
     def test_only_gates_that_hold_count(self) -> None:
         record = sample.cell()
         record["gates"] = [record["gates"][0] | {"pass": passed} for passed in (True, None, False)]
@@ -228,6 +254,14 @@ class Units(unittest.TestCase):
 
 
 class Labels(sample.Case):
+    def test_names_of_files_are_short_and_differ_where_ids_do(self) -> None:
+        ids = ["leak/" + "x" * 300 + end for end in ("", "=1", "=2")]
+        names = [figures.slug(cell_id) for cell_id in ids]
+        self.assertEqual(len({*names}), 3)
+        self.assertEqual({len(name) for name in names}, {180})
+        self.assertRegex(names[0], r"\Aleak-x+-[0-9a-f]{16}\Z")
+        self.assertEqual(figures.slug("leak/" + "x" * 175), "leak-" + "x" * 175)
+
     def test_names_that_differ_at_their_ends_stay_apart(self) -> None:
         long = "saved slot of layers[*].mlp: activation_in, activation_out, mean, norm_out, "
         cut = [style.short(long + end, 60) for end in ("rstd, weight", "rstd, weight_transpose")]

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pathlib
 import re
 import unittest
 
@@ -67,6 +68,14 @@ class Loading(sample.Case):
         loader = self.loaded(str(self.directory / "results.jsonl"))
         self.assertEqual(loader.problems, [])
         self.assertEqual(sorted(cell.verdict for cell in loader.sets[0].cells), ["confirmed", "confirmed"])
+
+    def test_only_a_line_feed_ends_a_line(self) -> None:
+        record = sample.cell() | {"title": "one\u2028two\u2029three\x85four"}
+        text = "".join(json.dumps(one, ensure_ascii=False) + end for one, end in ((record, "\r\n"), (sample.cell("other"), "\n")))
+        (self.directory / "results.jsonl").write_bytes(text.encode())
+        loader = self.loaded(str(self.directory / "results.jsonl"))
+        self.assertEqual(loader.problems, [])
+        self.assertEqual([cell.record["title"] for cell in loader.sets[0].cells], [record["title"], sample.cell()["title"]])
 
     def test_a_newer_schema_is_refused_as_a_whole(self) -> None:
         sample.write_set(self.directory / "new", schema="fp8lab.results/2")
@@ -157,6 +166,35 @@ class Loading(sample.Case):
         self.assertEqual([results.label for results in loader.sets], ["out", "out (2)", "mine"])
 
 
+class Timelines(sample.Case):
+    def set_of(self, *ids: str) -> list[load.Cell]:
+        (self.directory / "timelines" / "a").mkdir(parents=True)
+        results = load.ResultSet("s", "s", root=self.directory)
+        results.cells = [load.Cell(sample.cell() | {"id": cell_id}, results) for cell_id in ids]
+        return results.cells
+
+    def write(self, name: str) -> pathlib.Path:
+        path = self.directory / "timelines" / name
+        path.write_text("{}")
+        return path
+
+    def test_names_that_were_cut_are_those_that_the_program_gives(self) -> None:
+        # TimelinesHaveSafeNames of correctness/harness/results_test.cpp has the same ones.
+        long = "a/" + "x" * 1000
+        cells = self.set_of(long, long + "é", long + "y")
+        paths = [self.write(f"a/{'x' * 198}~{end}.before.json") for end in ("5a438b8357b318d9", "147633330a428165")]
+        self.assertEqual([cell.timeline("before") for cell in cells], [*paths, None])
+        self.assertIsNone(cells[0].timeline("after"))
+
+    def test_names_of_older_versions_are_found_where_one_cell_alone_begins_so(self) -> None:
+        first, second, other = self.set_of("a/" + "x" * 300, "a/" + "x" * 301, "a/" + "y" * 300)
+        self.write(f"a/{'x' * 198}~1234.before.json")
+        path = self.write(f"a/{'y' * 198}~1234.before.json")
+        self.assertEqual([cell.timeline("before") for cell in (first, second, other)], [None, None, path])
+        self.write(f"a/{'y' * 198}~1235.before.json")
+        self.assertIsNone(other.timeline("before"))
+
+
 class Figures(sample.Case):
     def cell(self, record: dict) -> load.Cell:
         results = load.ResultSet("s", "s")
@@ -185,6 +223,22 @@ class Figures(sample.Case):
         self.assertEqual(row["predicted before"], "3.00 MiB")
         self.assertEqual(row["claimed upstream"], "3 MiB (difference)")
         self.assertEqual(row["cells"], "1 confirmed")
+
+    def test_fixes_of_one_matrix_stay_apart(self) -> None:
+        results = load.ResultSet("s", "s")
+        for fix, retained in (("release_attention_tensors", 2), ("release_fuser_tensors", 5)):
+            record = sample.cell(fix=fix) | {"id": f"leak/fix={fix}"}
+            record["arms"]["before"]["metrics"]["memory.retained_bytes"]["value"] = retained
+            results.cells.append(load.Cell(record, results))
+        table = tables.fixes_table([results])
+        columns = [table.columns.index(name) for name in ("fix", "cells", "before", "shown by")]
+        self.assertEqual(
+            [[row[column].text for column in columns] for row in table.rows],
+            [
+                ["release_attention_tensors", "1 confirmed", "2 B", "fix=release_attention_tensors"],
+                ["release_fuser_tensors", "1 confirmed", "5 B", "fix=release_fuser_tensors"],
+            ],
+        )
 
     def test_a_crash_is_a_side_too(self) -> None:
         record = sample.cell()
@@ -220,6 +274,47 @@ class Benchmarks(sample.Case):
         self.assertEqual(problems, [])
         self.assertEqual([(r.name, r.to, r.value) for r in bench.to_bounds(found)], [("gemm/1024", "gemm", 0.8)])
         self.assertEqual([(r.name, r.to, r.value) for r in bench.to_peers(found)], [("gemm/1024", "cutlass", 0.5)])
+
+    def to_peers(self, *arguments: str) -> list[tuple[str, str, float | None]]:
+        loader = load.Loader()
+        for argument in arguments:
+            loader.load(argument)
+        found = bench.load(loader.bench_files, loader.problems)
+        self.assertEqual(loader.problems, [])
+        return [(ratio.source, ratio.to, ratio.value) for ratio in bench.to_peers(found)]
+
+    def write_benches(self, name: str, ours: float | None, theirs: float | None) -> str:
+        for file, time in (("bench_gemm", ours), ("peer_torch", theirs)):
+            if time is not None:
+                sample.write_benchmarks(self.directory / name / "bench" / f"{file}.json", [sample.benchmark("gemm", time)])
+        return str(self.directory / name)
+
+    def test_a_peer_is_that_of_the_same_set_or_named_after_another(self) -> None:
+        a = self.write_benches("x/a", 1.0, 2.0)
+        b = self.write_benches("b", 1.0, 3.0)
+        bare = self.write_benches("bare", 1.0, None)
+        expected = [("a/bench_gemm", "torch", 2.0), ("b/bench_gemm", "torch", 3.0)]
+        self.assertEqual(self.to_peers(a, b), expected)
+        self.assertEqual(self.to_peers(b, a), expected[::-1])
+        self.assertEqual(self.to_peers(bare, b, a)[0], ("bare/bench_gemm", "torch (set b)", 3.0))
+
+    def test_sets_of_one_name_keep_their_peers(self) -> None:
+        one, two = self.write_benches("x/a", 1.0, 2.0), self.write_benches("y/a", 1.0, 3.0)
+        expected = [("a/bench_gemm", "torch", 2.0), ("a (2)/bench_gemm", "torch", 3.0)]
+        self.assertEqual(self.to_peers(one, two), expected)
+        files = [str(path) for out in (one, two) for path in sorted(pathlib.Path(out, "bench").iterdir())]
+        self.assertEqual([value for _, _, value in self.to_peers(*files)], [2.0, 3.0])
+        files.remove(f"{one}/bench/peer_torch.json")
+        self.assertEqual([to for _, to, _ in self.to_peers(*files)], ["torch (set bench)", "torch"])
+
+    def test_medians_are_compared_where_both_have_one(self) -> None:
+        paths = [self.directory / name for name in ("bench_a.json", "peer_torch.json")]
+        for mine, its, ratio in ((100.0, 150.0, 1.5), (100.0, None, 4.0), (None, 150.0, 4.0)):
+            for path, time, median in zip(paths, (1.0, 4.0), (mine, its)):
+                counters = {} if median is None else {"p50_us": median}
+                sample.write_benchmarks(path, [sample.benchmark("a", time, **counters)])
+            found = bench.load([("a", path) for path in paths], [])
+            self.assertEqual([row.value for row in bench.to_peers(found)], [ratio])
 
     def test_repetitions_give_their_median_and_errors_a_reason(self) -> None:
         rows = [sample.benchmark("a", t) for t in (1.0, 9.0, 2.0)] + [

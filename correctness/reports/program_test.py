@@ -75,6 +75,25 @@ class Program(sample.Case):
         self.assertEqual(document["segments"][0]["requested_size"], end)
         self.assertEqual(len(list((self.directory / "report" / "traces").iterdir())), 1)
 
+    def test_cells_of_long_ids_have_their_figures_and_files(self) -> None:
+        # They differ in their last axis alone, which the names of files have no room for.
+        axes = ["model.layers: [2]", "model.hidden: [32]", "model.heads: [2]", "model.ffn: [64]", "model.seq: [32]"]
+        axes += ["model.batch: [2]", "training.steps: [3]", "training.optimizer: [adam]", "training.recipe: [delayed]"]
+        axes += ["training.loss: [mse]", "training.fp8_attention: [true]", "training.learning_rate: [0.001]"]
+        text = SCENARIO.replace("name: tiny", f"name: {'tiny-' * 16}").replace("matrix:", "\n  ".join(["matrix:", *axes]))
+        (self.directory / "long.yaml").write_text(text)
+        out = self.directory / "out"
+        ran = self.run_program("run", str(self.directory), "-o", str(out))
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        ids = [cell["id"] for cell in json.loads((out / "results.json").read_text())["cells"]]
+        self.assertEqual(len({cell_id[:260] for cell_id in ids}), 1, ids)
+        ended = self.report(str(out), "--snapshots", "--traces", "--cells=tiny")
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""), ended.stdout)
+        made = [path.name for path in (self.directory / "report").glob("*/*")]
+        self.assertEqual(sum(name.startswith("timeline-") and name.endswith(".svg") for name in made), 1, made)
+        self.assertEqual(sum(name.endswith(".pickle") for name in made), 6, made)
+        self.assertEqual(len(list((self.directory / "report" / "traces").iterdir())), 2)
+
     def test_what_cannot_be_read_is_named_and_the_rest_is_shown(self) -> None:
         sample.write_set(self.directory / "good")
         cut = sample.write_set(self.directory / "cut") / "timelines" / "leak" / "device=meta,recipe=delayed.before.json"

@@ -221,7 +221,7 @@ std::string timeline_path(const std::string& cell_id, Arm arm) {
     safe += plain && c != '\0' ? c : '_';
   }
   if (safe.size() > kLongest)
-    safe = fmt::format("{}~{:x}", safe.substr(0, kLongest), std::hash<std::string>{}(cell_id));
+    safe = fmt::format("{}~{:016x}", safe.substr(0, kLongest), fnv1a(cell_id));
   return fmt::format("{}/{}.{}.json", kTimelines, safe, name(arm));
 }
 
