@@ -124,10 +124,13 @@ TEST(AttentionChoice, MatrixUnitsTakeTheirHeadDimensionsAndTypes) {
     EXPECT_EQ(choose_forward(call), AttentionWay::kGeneral);
     EXPECT_EQ(choose_backward(call), AttentionWay::kGeneral);
   }
-  AttentionCall call = common_call();
-  call.cudnn = false;
-  call.shape.softmax_scale = -1.0f;
-  EXPECT_EQ(choose_forward(call), AttentionWay::kGeneral);
+  for (const float softmax_scale : {-1.0f, 0.0f, 0x1p-101f}) {
+    AttentionCall call = common_call();
+    call.cudnn = false;
+    call.shape.softmax_scale = softmax_scale;
+    EXPECT_EQ(choose_forward(call), AttentionWay::kGeneral) << softmax_scale;
+    EXPECT_EQ(choose_backward(call), AttentionWay::kGeneral) << softmax_scale;
+  }
 }
 
 // O may come as code * (1 / scale), rounded to 16 bits, where it will be cast with `scale` again: off by 2^-8 of itself at most and two

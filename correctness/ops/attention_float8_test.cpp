@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/float8.h"
@@ -214,6 +215,85 @@ TEST_F(AttentionTest, Float8CostsWhatItsCastsCost) {
   const AttentionGradients uncast =
       run_backward(device_, shape, {step.qkv(), {out.o, {}}, step.grad_o.operand, out.lse, s.kernel, {}}, DType::kF32);
   EXPECT_GT(reference::sqnr_db(expected_grads.grad_q.value, device_.read(uncast.q)), 21.7) << "dS not cast";
+}
+
+/// Gaussian values whose largest magnitude is `amax`, cast by the scale that follows from it.
+Operand of_amax(Device& device, std::int64_t count, std::int64_t cols, DType dtype, std::uint64_t stream, double amax) {
+  std::vector<float> values = gaussian(count, stream);
+  const double factor = amax / static_cast<double>(amax_of(values));
+  for (float& x : values) x = static_cast<float>(static_cast<double>(x) * factor);
+  return make_quantized(device, cols, dtype, values, static_cast<float>(static_cast<double>(Quantized::fp8_max(dtype)) / amax));
+}
+
+class TinyOperandsTest : public AttentionTest, public ::testing::WithParamInterface<std::tuple<double, bool, std::int64_t>> {};
+
+// Q, K and V under one scale, whose square times softmax_scale is below the normal floats or below all of them: every logit is next to
+// nothing and P one over the number of keys, of which the casts lie 2^-12 from a tie or more. dO is so large that dQ and dK are of
+// ordinary size, so nothing else comes near a float's limits. Without roles the matrix units round P and dS to bf16.
+TEST_P(TinyOperandsTest, GiveEveryKeyTheSameWeight) {
+  const auto [amax, causal, head_dim] = GetParam();
+  const AttentionShape shape = make_shape({.seq = 100, .batch = 1, .heads = 4, .kv_heads = 2, .head_dim = head_dim, .causal = causal});
+  const std::int64_t queries = tokens(shape) * query_cols(shape), keys = tokens(shape) * key_cols(shape);
+  const Qkv qkv = {of_amax(device_, queries, query_cols(shape), DType::kE4M3, 1, amax),
+                   of_amax(device_, keys, key_cols(shape), DType::kE4M3, 2, amax),
+                   of_amax(device_, keys, key_cols(shape), DType::kE4M3, 3, amax)};
+  const Operand grad_o = of_amax(device_, queries, query_cols(shape), DType::kE5M2, 4, 0x1p20 / amax);
+  const std::vector<double> grad_o_values = read(device_, grad_o);
+  for (const bool casts : {true, false}) {
+    SCOPED_TRACE(casts ? "cast" : "not cast");
+    const reference::AttentionProblem problem = reference_problem(shape, casts ? DType::kE4M3 : DType::kBF16);
+    const Role s(device_, DType::kE4M3, 448.0f);
+    const auto inputs = reference_inputs(device_, qkv, casts ? s.cast : reference::AttentionCast{});
+    const AttentionOutputs out = run_forward(device_, shape, qkv, DType::kF32, casts ? s.kernel : AttentionRole{});
+    const auto expected = reference::attention_forward(problem, inputs);
+    EXPECT_TRUE(within(device_.read(out.o), expected.o));
+    EXPECT_TRUE(within(device_.read(out.lse), expected.lse));
+
+    const Operand o = make_operand(device_, query_cols(shape), DType::kBF16, device_.read(out.o));
+    const double largest = reference::attention_backward(problem, inputs, read(device_, o), grad_o_values).amax_grad_p;
+    const Role grad_p(device_, DType::kE5M2, static_cast<float>(57344.0 / largest));
+    const AttentionRole none;
+    const AttentionGradients grads = run_backward(
+        device_, shape, {qkv, o, grad_o, out.lse, casts ? s.kernel : none, casts ? grad_p.kernel : none}, DType::kF32);
+    const auto expected_grads = reference::attention_backward(problem, inputs, read(device_, o), grad_o_values,
+                                                              casts ? grad_p.cast : reference::AttentionCast{});
+    EXPECT_TRUE(within(device_.read(grads.q), expected_grads.grad_q));
+    EXPECT_TRUE(within(device_.read(grads.k), expected_grads.grad_k));
+    EXPECT_TRUE(within(device_.read(grads.v), expected_grads.grad_v));
+    // The bounds let no gradient pass that has vanished.
+    for (const reference::Bounded* gradient : {&expected_grads.grad_q, &expected_grads.grad_k, &expected_grads.grad_v})
+      EXPECT_FALSE(within(std::vector<float>(gradient->value.size()), *gradient));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Amaxes, TinyOperandsTest,
+                         ::testing::Combine(::testing::Values(4e-17, 4e-21, 1e-30), ::testing::Bool(),
+                                            ::testing::Values<std::int64_t>(64, 128)),
+                         [](const auto& row) {
+                           const double amax = std::get<0>(row.param);
+                           return std::string(amax == 4e-17 ? "A4em17" : amax == 4e-21 ? "A4em21" : "A1em30") +
+                                  (std::get<1>(row.param) ? "_causal" : "_full") + "_d" + std::to_string(std::get<2>(row.param));
+                         });
+
+// The largest scale there is times dP's unit is more than a float; what is masked stays zero. K is large and Q small, so that dQ, whose
+// scale is the inverse of that one, is no subnormal; dK is nothing.
+TEST_F(AttentionTest, TheLargestScaleLeavesZerosZero) {
+  const AttentionShape shape = make_shape({.seq = 100, .heads = 2, .kv_heads = 1, .head_dim = 64});
+  const std::int64_t queries = tokens(shape) * query_cols(shape), keys = tokens(shape) * key_cols(shape);
+  const Qkv qkv = {of_amax(device_, queries, query_cols(shape), DType::kE4M3, 1, 0x1p-40),
+                   of_amax(device_, keys, key_cols(shape), DType::kE4M3, 2, 0x1p42),
+                   of_amax(device_, keys, key_cols(shape), DType::kE4M3, 3, 4.0)};
+  const Operand grad_o = of_amax(device_, queries, query_cols(shape), DType::kE5M2, 4, 0x1p40);
+  const Role s(device_, DType::kE4M3, 448.0f), grad_p(device_, DType::kE5M2, kFloatMax);
+  const auto inputs = reference_inputs(device_, qkv, s.cast);
+  const AttentionOutputs out = run_forward(device_, shape, qkv, DType::kF32, s.kernel);
+  const AttentionGradients grads =
+      run_backward(device_, shape, {qkv, {out.o, {}}, grad_o, out.lse, s.kernel, grad_p.kernel}, DType::kF32);
+  const auto expected = reference::attention_backward(reference_problem(shape), inputs, read(device_, {out.o, {}}),
+                                                      read(device_, grad_o), grad_p.cast);
+  EXPECT_TRUE(within(device_.read(grads.q), expected.grad_q));
+  EXPECT_TRUE(within(device_.read(grads.k), expected.grad_k));
+  EXPECT_TRUE(within(device_.read(grads.v), expected.grad_v));
 }
 
 // E4M3 has nothing between 0 and 2^-9 and rounds up to half of that to 0: at scale 1 the even weights of more than 1024

@@ -12,9 +12,9 @@ namespace fp8lab::cuda {
 void attention_general_forward(const AttentionForwardArgs& args, CudaContext& card);
 void attention_general_backward(const AttentionBackwardArgs& args, CudaContext& card);
 
-/// Hopper's matrix units: head_dim 64 or 128, operands bf16 or FP8, rows and pointers at multiples of 16 bytes, softmax_scale above 0;
-/// results of any real type. FP8 operands are widened to copies in scratch, so that every cast is the `cpu` kernel's; without casts P
-/// and dS are rounded to bf16 before their products.
+/// Hopper's matrix units: head_dim 64 or 128, operands bf16 or FP8, rows and pointers at multiples of 16 bytes, softmax_scale at
+/// least kLeastSoftmaxScale of attention_choice.h; results of any real type. FP8 operands are widened to copies in scratch, so that every
+/// cast is the `cpu` kernel's; without casts P and dS are rounded to bf16 before their products.
 void attention_tensor_forward(const AttentionForwardArgs& args, CudaContext& card);
 void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& card);
 

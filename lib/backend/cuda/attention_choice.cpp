@@ -19,7 +19,7 @@ bool suits_cudnn(const AttentionCall& call) {
 bool suits_tensor(const AttentionCall& call) {
   const AttentionShape& shape = call.shape;
   const auto taken = [](DType dtype) { return dtype == DType::kBF16 || is_float8(dtype); };
-  return call.hopper && call.aligned && (shape.head_dim == 64 || shape.head_dim == 128) && shape.softmax_scale > 0.0f &&
+  return call.hopper && call.aligned && (shape.head_dim == 64 || shape.head_dim == 128) && shape.softmax_scale >= kLeastSoftmaxScale &&
          taken(call.operands) && taken(call.grad_o);
 }
 

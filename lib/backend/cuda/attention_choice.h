@@ -30,6 +30,10 @@ struct AttentionCall {
   bool cudnn = false;             ///< the library is there
 };
 
+/// The least softmax_scale that the own matrix-unit kernels take: backward's sums of Q K^T start at lse over their factor, which must be
+/// a number.
+inline constexpr float kLeastSoftmaxScale = 0x1p-100f;
+
 AttentionWay choose_forward(const AttentionCall& call);
 AttentionWay choose_backward(const AttentionCall& call);
 

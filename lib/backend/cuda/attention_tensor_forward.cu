@@ -124,8 +124,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
   const HeadRows k_rows(call.k, shape, sequence, kv_head), v_rows(call.v, shape, sequence, kv_head);
   const Place place(first_query);
   const std::uint32_t q_group = q_tile + threadIdx.x / wgmma::kGroupThreads * 64 * wgmma::kRowBytes;
-  const float logit_factor = joint_factor(scale_inv_of(call.q), scale_inv_of(call.k), shape.softmax_scale);
-  const float factor = logit_factor * kLog2E;
+  const float factor = logit_factor_of(call.q, call.k, shape);
   float* const lse_row = reinterpret_cast<float*>(call.lse.data) + (std::int64_t{sequence} * heads + head) * call.lse.row_stride;
 
   float logits[kKeys / 2];

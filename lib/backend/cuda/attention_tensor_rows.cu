@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads) attention_tensor_rows_kernel(TensorB
     o_raw[i] = load4(o.data, o.dtype, token * o.row_stride + col);
     grad_o_raw[i] = load4(grad_o.data, grad_o.dtype, token * grad_o.row_stride + col);
   }
-  const float logit_factor = backward_logit_factor(call);
+  const float logit_factor = logit_factor_of(call.q, call.k, shape);
   const double factor =
       -static_cast<double>(cuda::scale_inv_of(call.o_codes)) / static_cast<double>(scale_inv_of(call.v));
 #pragma unroll

@@ -46,7 +46,7 @@ struct Softmax {
 
   __device__ Softmax(const TensorBackward& c, int first_key)
       : call(c),
-        logit_factor(backward_logit_factor(c)),
+        logit_factor(logit_factor_of(c.q, c.k, c.shape)),
         s_cast(c.s),
         grad_p_cast(c.grad_p, grad_p_factor(c)),
         group_key(first_key) {

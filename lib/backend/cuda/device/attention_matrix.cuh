@@ -4,9 +4,11 @@
 
 #include <cstdint>
 
+#include "backend/cuda/attention_choice.h"
 #include "backend/cuda/attention_tensor.h"
 #include "backend/cuda/device/attention_rules.cuh"
 #include "backend/cuda/device/wgmma.cuh"
+#include "core/float_bits.h"
 
 // What the attention kernels on matrix units share: tiles in shared memory, exponentials, casts of pairs.
 namespace fp8lab::cuda::tensor_attention {
@@ -83,7 +85,7 @@ class PairCast {
       : active_(role.scale != nullptr),
         kind_(role.payload == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2),
         scale_inv_(active_ ? 1.0f / *role.scale : 1.0f),
-        scale_(active_ ? *role.scale * unit : unit),
+        scale_(bounded(active_ ? *role.scale * unit : unit)),
         unit_(unit) {}
   __device__ float scale_inv() const { return scale_inv_; }
   __device__ bool active() const { return active_; }
@@ -105,6 +107,8 @@ class PairCast {
   }
 
  private:
+  /// What is too large for a float becomes the largest, under which zeros stay zeros; a NaN stays too.
+  __device__ static float bounded(float scale) { return scale > kFloatMax ? kFloatMax : scale; }
   /// The larger magnitude; a NaN stays.
   __device__ static float larger(float amax, float value) {
     float result;
@@ -120,9 +124,12 @@ class PairCast {
   float amax_ = 0.0f;
 };
 
-/// Makes a logit in units of 2^ of a product of Q and K.
-__device__ inline float backward_logit_factor(const TensorBackward& call) {
-  return joint_factor(scale_inv_of(call.q), scale_inv_of(call.k), call.shape.softmax_scale) * kLog2E;
+/// Makes a logit in units of 2^ of a product of Q and K. Scales of tiny values may multiply to what a float has no room for; it is 2^-100
+/// at least, so that lse over it is finite and -inf times it not NaN. Sums of codes' products stay below 2^39, so logits are next to none
+/// either way.
+__device__ inline float logit_factor_of(const WideOperand& q, const WideOperand& k, const AttentionShape& shape) {
+  const float factor = joint_factor(scale_inv_of(q), scale_inv_of(k), shape.softmax_scale) * kLog2E;
+  return factor < kLeastSoftmaxScale ? kLeastSoftmaxScale : factor;  // a NaN stays
 }
 /// Backward's dP is a product of dO and V times this, and dS as its products take it, not cast, is in units of it.
 __device__ inline float grad_p_factor(const TensorBackward& call) {
