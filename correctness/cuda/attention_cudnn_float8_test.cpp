@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/attention_on_card.h"
+#include "cuda/attention_rows.h"
 
 namespace fp8lab::attention_test {
 namespace {
@@ -57,6 +58,37 @@ TEST_F(AttentionOnCardTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
     const std::vector<float> lse = device_.read(expected.lse), ones(lse.size(), 1.0f);
     EXPECT_EQ(outside(device_.read(actual.lse), lse, ones, 0x1p-23, 16 * 4 * 0x1p-13), 0u);
   }
+}
+
+// P's cast may take 2^-4 of O, so the amax is held to less where it is exact: V's largest element is at the first key, which the first
+// query sees alone, with a P of 1 that every cast leaves; all other O are means of V. A single product is exact in the matrix units' 13
+// fraction bits. The scale is one by which the cast of that O, 304.9, gives 320.
+TEST_F(AttentionOnCardTest, CudnnFloat8ForwardMeasuresOBeforeItsCast) {
+  if (!cuda::cudnn_unavailable_reason().empty()) return;  // the test above saw that it refuses
+  const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
+  std::vector<float> v = gaussian(tokens(shape) * key_cols(shape), 3);
+  for (float& x : v) x = std::clamp(x, -3.0f, 3.0f);
+  v[0] = 4.5f;
+  Qkv qkv = float8_qkv(shape);
+  qkv.v = make_quantized(device_, key_cols(shape), DType::kE4M3, v, 64.0f);
+  const RowReference reference(shape, read(device_, qkv.q), read(device_, qkv.k), read(device_, qkv.v));
+  double largest = 0;
+  for (std::int64_t head = 0; head < shape.heads; ++head)
+    for (std::int64_t query = 0; query < shape.seq; ++query)
+      for (const double x : reference.o(0, head, query).value) largest = std::max(largest, std::fabs(x));
+
+  const Tensor scale_s = make_scalar(device_, 448.0f), amax_s = make_scalar(device_, 0.0f);
+  const Tensor scale_o = make_scalar(device_, 67.75f), amax_o = make_scalar(device_, 0.0f);
+  const AttentionOutputs out = attention_forward(device_, {.shape = shape,
+                                                           .q = qkv.q.view(),
+                                                           .k = qkv.k.view(),
+                                                           .v = qkv.v.view(),
+                                                           .s = role(DType::kE4M3, scale_s, amax_s),
+                                                           .o_cast = role(DType::kE4M3, scale_o, amax_o)});
+  EXPECT_TRUE(out.o_measured);
+  EXPECT_NEAR(static_cast<double>(device_.read(amax_o)[0]), largest, 0x1p-12 * largest);
+  const std::vector<float> rounded = device_.read(out.o);
+  EXPECT_GT(static_cast<double>(amax_of({&rounded})), 1.04 * largest);  // which nobody must take for O's own
 }
 
 /// A step of head_dim 128 whose gradients cuDNN computes from codes, and what they are cast with: scales by which nothing saturates.
@@ -121,6 +153,49 @@ TEST_F(CudnnFloat8BackwardTest, IsWithinItsCastsOrRefuses) {
       EXPECT_EQ(device_.read(make_operand(device_, 128, DType::kE5M2, scaled).values), scaled);
     }
   }
+}
+
+// The results' casts may take 2^-3 of them, so their amax too is held to less where it is exact: the last query and key are alike and
+// larger than the rest, so the query's P is 1 there within e^-30, and that key, which no other sees, has the query's dO for its dV. All
+// else is small beside it. The scale is one by which the cast of that dV, 18816, gives 20480.
+TEST_F(CudnnFloat8BackwardTest, MeasuresTheGradientsBeforeTheirCast) {
+  if (!cuda::cudnn_unavailable_reason().empty()) return;  // the test above saw that it refuses
+  const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128});
+  const std::int64_t cols = query_cols(shape), last = (shape.seq - 1) * cols;
+  std::vector<float> q = gaussian(shape.seq * cols, 1), k = gaussian(shape.seq * cols, 2), grad = gaussian(shape.seq * cols, 4, 0x1p-6f);
+  std::fill(q.begin() + last, q.end(), 2.0f);
+  std::fill(k.begin() + last, k.end(), 2.0f);
+  grad[static_cast<std::size_t>(last)] = 1.75f;
+  Step step{.qkv = {make_quantized(device_, cols, DType::kE4M3, q, 64.0f), make_quantized(device_, cols, DType::kE4M3, k, 64.0f),
+                    float8_operand(shape, cols, DType::kE4M3, 3)},
+            .o = {},
+            .grad_o = make_quantized(device_, cols, DType::kE5M2, grad, 8192.0f),
+            .lse = {}};
+  const AttentionOutputs out = make_outputs(shape, DType::kF32);
+  ASSERT_TRUE(forward(general_forward, shape, step.qkv, out));
+  step.o = make_quantized(device_, cols, DType::kE4M3, device_.read(out.o), 64.0f);
+  step.lse = out.lse;
+  const Gradients expected = backward(general_backward, shape, {step.qkv, step.o, step.grad_o, step.lse, {}, {}}, DType::kF32);
+  ASSERT_NEAR(amax_of({&expected.q, &expected.k, &expected.v}), 1.75f, 0x1p-12f * 1.75f);
+
+  card_.set_deterministic(false);
+  const Tensor scale_grad = make_scalar(device_, 10752.0f), amax = make_scalar(device_, 0.0f), amax_grad = make_scalar(device_, 0.0f);
+  const Tensor packed = make_tensor(device_, tokens(shape), 3 * cols, DType::kBF16);
+  const AttentionGradients grads{packed.columns(0, cols), packed.columns(cols, cols), packed.columns(2 * cols, cols)};
+  EXPECT_TRUE(attention_backward(device_, {.shape = shape,
+                                           .q = step.qkv.q.view(),
+                                           .k = step.qkv.k.view(),
+                                           .v = step.qkv.v.view(),
+                                           .o = step.o.view(),
+                                           .grad_o = step.grad_o.view(),
+                                           .lse = step.lse,
+                                           .s = role(DType::kE4M3, scale_s_, amax),
+                                           .grad_p = role(DType::kE5M2, scale_p_, amax),
+                                           .grad_cast = role(DType::kE5M2, scale_grad, amax_grad),
+                                           .out = grads}));
+  EXPECT_NEAR(device_.read(amax_grad)[0], 1.75f, 0x1p-12f * 1.75f);
+  const std::vector<float> rounded = device_.read(grads.v);
+  EXPECT_GT(amax_of({&rounded}), 1.08f * 1.75f);  // which nobody must take for dV's own
 }
 
 // Amaxes are raised, never lowered, and a NaN stays.

@@ -335,5 +335,36 @@ TEST_F(AttentionTest, RolesAccumulateTheirAmax) {
   EXPECT_TRUE(std::isnan(device_.read(grad_p.amax)[0]));
 }
 
+// O and the gradients come before any cast, so their amaxes are left to the cast.
+TEST_F(AttentionTest, ComingCastsAreNotMeasured) {
+  const AttentionShape shape = make_shape({.seq = 20, .heads = 2, .kv_heads = 1, .head_dim = 64});
+  const Float8Step step(device_, shape);
+  const Role s(device_, DType::kE4M3, 448.0f), grad_p(device_, DType::kE5M2, 1024.0f);
+  const Role o_cast(device_, DType::kE4M3, 100.0f), grad_cast(device_, DType::kE5M2, 1024.0f);
+  const AttentionOutputs out = attention_forward(device_, {.shape = shape,
+                                                           .q = step.q.operand.view(),
+                                                           .k = step.k.operand.view(),
+                                                           .v = step.v.operand.view(),
+                                                           .s = s.kernel,
+                                                           .o_cast = o_cast.kernel});
+  EXPECT_FALSE(out.o_measured);
+  EXPECT_EQ(device_.read(o_cast.amax)[0], 0.0f);
+  const AttentionGradients grads{make_tensor(device_, 20, query_cols(shape), DType::kBF16),
+                                 make_tensor(device_, 20, key_cols(shape), DType::kBF16),
+                                 make_tensor(device_, 20, key_cols(shape), DType::kBF16)};
+  EXPECT_FALSE(attention_backward(device_, {.shape = shape,
+                                            .q = step.q.operand.view(),
+                                            .k = step.k.operand.view(),
+                                            .v = step.v.operand.view(),
+                                            .o = out.o.operand(),
+                                            .grad_o = step.grad_o.operand.view(),
+                                            .lse = out.lse,
+                                            .s = s.kernel,
+                                            .grad_p = grad_p.kernel,
+                                            .grad_cast = grad_cast.kernel,
+                                            .out = grads}));
+  EXPECT_EQ(device_.read(grad_cast.amax)[0], 0.0f);
+}
+
 }  // namespace
 }  // namespace fp8lab::attention_test

@@ -287,8 +287,10 @@ struct AttentionForwardArgs {
   MatrixView lse;  ///< f32 [batch * heads, seq]: log of the row's sum of exponentials, base e, with the row maximum in it
   AttentionRole s;
   /// How O will be cast next, where the caller knows the scale already. A kernel may then give what O's eight bits say, whose cast
-  /// is those bits again, and raises `amax` to O's own.
+  /// is those bits again. O's own amax is then its to know: it raises `amax`, where given, to that of O before any rounding, and sets
+  /// *o_measured, so that the cast to come raises nothing. A kernel that gives O itself leaves both alone.
   AttentionRole o_cast = {};
+  bool* o_measured = nullptr;  ///< host memory, false before the call and final when it returns; may be null
 };
 
 /// dV = P^T dO; dP = dO V^T with forward's dropout; dS = P * (dP - rowsum(dO * O)), P without dropout; dQ = softmax_scale *
@@ -307,8 +309,10 @@ struct AttentionBackwardArgs {
   MatrixView grad_v;
   AttentionRole s;
   AttentionRole grad_p;
-  /// How the gradients are cast next, where that scale is known: they may come as what their eight bits say.
+  /// How the gradients are cast next, all three under one scale, where that is known: they may come as what their eight bits say, with
+  /// `amax` raised to the largest of their own and *grad_measured set, as forward has it of O.
   AttentionRole grad_cast;
+  bool* grad_measured = nullptr;  ///< as forward's o_measured
 };
 
 /// loss = sum over all elements of x, in double, rounded once; order: core/sum_order.h.

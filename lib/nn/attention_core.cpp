@@ -103,7 +103,9 @@ Variable AttentionCore::forward_quantized(Runtime& runtime, const Variable& qkv)
   Tensor o = std::move(result.o);
   if (formats_->o) {
     // O leaves as what its eight bits say, and the eight bits are what backward sees.
-    const QuantizedTensor o8 = quantize(device, o, scales.quantizer(kO, {}, local));
+    Quantizer to_eight_bits = scales.quantizer(kO, {}, local);
+    if (result.o_measured) to_eight_bits.amax = {};  // it is not that of the rounded O
+    const QuantizedTensor o8 = quantize(device, o, to_eight_bits);
     o = {};
     o = dequantize(device, o8.rowwise_operand(), dtype, runtime.in_flight(name_));
     node->save_whole("o", o8);

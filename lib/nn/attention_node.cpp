@@ -58,22 +58,25 @@ std::vector<Tensor> QuantizedAttentionNode::backward(Tensor grad) {
   const std::optional<QuantFormat>& cast = core_.formats_->grad_qkv;
   AttentionRole grad_cast;
   if (cast && cast->amax_source == AmaxSource::kHistory) grad_cast = scales.kernel_role(kGradQkv);
+  bool measured = false;
   {
     const AttentionCore::Split grads = core_.split(grad_qkv);  // claims on the packed gradient, which may go below
-    attention_backward(device(), {.shape = shape_,
-                                  .q = q.rowwise_operand(),
-                                  .k = k.rowwise_operand(),
-                                  .v = v.rowwise_operand(),
-                                  .o = o ? o.operand() : saved.quantized(5).rowwise_operand(),
-                                  .grad_o = grad8.rowwise_operand(),
-                                  .lse = saved.tensor(3),
-                                  .s = s,
-                                  .grad_p = scales.kernel_role(kGradP),
-                                  .grad_cast = grad_cast,
-                                  .out = {grads.q, grads.k, grads.v}});
+    measured = attention_backward(device(), {.shape = shape_,
+                                             .q = q.rowwise_operand(),
+                                             .k = k.rowwise_operand(),
+                                             .v = v.rowwise_operand(),
+                                             .o = o ? o.operand() : saved.quantized(5).rowwise_operand(),
+                                             .grad_o = grad8.rowwise_operand(),
+                                             .lse = saved.tensor(3),
+                                             .s = s,
+                                             .grad_p = scales.kernel_role(kGradP),
+                                             .grad_cast = grad_cast,
+                                             .out = {grads.q, grads.k, grads.v}});
   }
   if (cast) {
-    const QuantizedTensor eight_bits = quantize(device(), grad_qkv, scales.quantizer(kGradQkv, {}, local));
+    Quantizer to_eight_bits = scales.quantizer(kGradQkv, {}, local);
+    if (measured) to_eight_bits.amax = {};  // it is not that of the rounded gradients
+    const QuantizedTensor eight_bits = quantize(device(), grad_qkv, to_eight_bits);
     grad_qkv = {};
     grad_qkv = dequantize(device(), eight_bits.rowwise_operand(), dtype, runtime().in_flight(name()));
   }

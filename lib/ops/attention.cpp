@@ -115,11 +115,12 @@ AttentionOutputs attention_forward(Device& device, const AttentionInputs& inputs
                                                   .o = outputs.o.view(),
                                                   .lse = outputs.lse.view(),
                                                   .s = inputs.s,
-                                                  .o_cast = inputs.o_cast});
+                                                  .o_cast = inputs.o_cast,
+                                                  .o_measured = &outputs.o_measured});
   return outputs;
 }
 
-void attention_backward(Device& device, const AttentionBackwardInputs& inputs) {
+bool attention_backward(Device& device, const AttentionBackwardInputs& inputs) {
   constexpr std::string_view kOp = "attention_backward";
   const AttentionShape& shape = inputs.shape;
   check_qkv(kOp, shape, inputs.q, inputs.k, inputs.v);
@@ -136,6 +137,7 @@ void attention_backward(Device& device, const AttentionBackwardInputs& inputs) {
   check_gradient(kOp, {"grad_k", inputs.out.k}, shape, shape.kv_heads);
   check_gradient(kOp, {"grad_v", inputs.out.v}, shape, shape.kv_heads);
 
+  bool measured = false;
   device.launch(&KernelTable::attention_backward, {.shape = shape,
                                                    .q = inputs.q,
                                                    .k = inputs.k,
@@ -148,7 +150,9 @@ void attention_backward(Device& device, const AttentionBackwardInputs& inputs) {
                                                    .grad_v = inputs.out.v.view(),
                                                    .s = inputs.s,
                                                    .grad_p = inputs.grad_p,
-                                                   .grad_cast = inputs.grad_cast});
+                                                   .grad_cast = inputs.grad_cast,
+                                                   .grad_measured = &measured});
+  return measured;
 }
 
 }  // namespace fp8lab

@@ -29,11 +29,11 @@ bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& card
 /// The same for gradients: all in the operands' type. Where the context must be deterministic cuDNN writes dP down: as many bytes as
 /// cudnn_backward_workspace() of attention_choice.h says. Else it adds to dQ as blocks come.
 bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& card);
-/// E4M3 operands, `s` given, the scale of O's coming cast in args.o_cast: O is what its eight bits will say. P is cast as it stands, so
-/// its codes are not the definition's, though as close to P.
+/// E4M3 operands, `s` given, the scale of O's coming cast in args.o_cast: O is what its eight bits will say, and its amax is measured. P
+/// is cast as it stands, so its codes are not the definition's, though as close to P.
 bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContext& card);
 /// The same for gradients: E4M3 q, k, v and O, E5M2 dO, `s` and `grad_p` given, the scale of the gradients' coming cast to E5M2 in
-/// args.grad_cast. head_dim 128. It adds to dQ as blocks come, so bits may differ between runs.
+/// args.grad_cast, their amax measured. head_dim 128. It adds to dQ as blocks come, so bits may differ between runs.
 bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaContext& card);
 
 }  // namespace fp8lab::cuda

@@ -306,6 +306,7 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
                     {kAmaxO, cudnn.scalar(3)}};
   run(plan, cudnn, pointers, scratch);
   raise_amaxes(roles, card.stream());
+  if (args.o_measured != nullptr) *args.o_measured = true;
   const Codes codes{.at = scratch + workspace, .dtype = DType::kE4M3, .scale_inv = role_o.inverse};
   dequantize({.in = operand_of(codes, args.o), .out = args.o}, card);
   return true;
@@ -401,6 +402,7 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
                     {kAmaxGradV, cudnn.scalar(7)}};
   run(plan, cudnn, pointers, scratch);
   raise_amaxes(roles, card.stream());
+  if (args.grad_measured != nullptr) *args.grad_measured = true;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const Codes codes{.at = scratch + places[i], .dtype = DType::kE5M2, .scale_inv = cudnn.scalar(4)};
     dequantize({.in = operand_of(codes, *results[i]), .out = *results[i]}, card);

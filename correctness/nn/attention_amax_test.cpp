@@ -1,0 +1,203 @@
+// What delayed scaling records of O and of the gradients of Q, K and V: their amaxes before they are rounded to eight bits, whoever rounds
+// them, as the histories have them when a step is over.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nn/attention_core.h"
+#include "nn/role_reference.h"
+#include "reference/attention_reference.h"
+#include "reference/test_data.h"
+#include "support/dense.h"
+#include "support/layer_run.h"
+#include "support/test_device.h"
+
+namespace fp8lab {
+namespace {
+
+using namespace nn_test;
+
+// As small as every way of a card takes.
+constexpr std::int64_t kSeq = 512, kDim = 128;
+
+struct Scales {
+  float qkv = 64.0f, s = 448.0f, o = 67.75f;
+  float grad_o = 8192.0f, grad_p = 2048.0f, grad_qkv = 10752.0f;
+};
+
+const KernelTable& host_kernels() {
+  static const KernelTable& kernels = open_device("cpu")->kernels();  // which live as long as the program
+  return kernels;
+}
+
+/// `values` become what their eight bits say; their amax is raised before.
+void round(const MatrixView& values, const AttentionRole& role, ExecContext& context) {
+  const KernelTable& kernels = host_kernels();
+  if (role.amax != nullptr) kernels.amax({.in = values, .amax = role.amax}, context);
+  std::vector<std::byte> codes(static_cast<std::size_t>(values.numel()));
+  float scale_inv = 0;
+  const OperandView rounded{.values = {.data = codes.data(),
+                                       .dtype = role.payload,
+                                       .rows = values.rows,
+                                       .cols = values.cols,
+                                       .row_stride = values.cols,
+                                       .col_stride = 1},
+                            .scales = {.data = reinterpret_cast<std::byte*>(&scale_inv), .dtype = DType::kF32, .storage_elems = 1}};
+  const QuantFormat format{.payload = role.payload, .amax_source = AmaxSource::kHistory};
+  kernels.quantize({.in = values, .rowwise = rounded, .columnwise = {}, .format = format, .scale = role.scale}, context);
+  kernels.dequantize({.in = rounded, .out = values}, context);
+}
+void rounding_forward(const AttentionForwardArgs& args, ExecContext& context) {
+  host_kernels().attention_forward(args, context);
+  if (args.o_cast.scale == nullptr) return;
+  round(args.o, args.o_cast, context);
+  *args.o_measured = true;
+}
+void rounding_backward(const AttentionBackwardArgs& args, ExecContext& context) {
+  host_kernels().attention_backward(args, context);
+  if (args.grad_cast.scale == nullptr) return;
+  for (const MatrixView* grad : {&args.grad_q, &args.grad_k, &args.grad_v}) round(*grad, args.grad_cast, context);
+  *args.grad_measured = true;
+}
+
+class HostMemory final : public SegmentSource {
+ public:
+  std::byte* reserve(std::size_t bytes) override {
+    return static_cast<std::byte*>(::operator new(bytes, std::align_val_t{4096}, std::nothrow));
+  }
+  void release(std::byte* segment, std::size_t) noexcept override { ::operator delete(segment, std::align_val_t{4096}); }
+};
+
+/// The host, with attention that rounds what is cast next and measures it before, as cuDNN's in FP8 does.
+class RoundingHost final : public Device {
+ public:
+  RoundingHost()
+      : Device("cpu", arch_profile("hopper"), kernels_with_rounding(), std::make_unique<HostMemory>(), {}, std::make_unique<ExecContext>()) {}
+  bool computes() const override { return true; }
+  std::vector<float> read(const Tensor& tensor) override { return host_->read(tensor); }
+  std::vector<std::byte> read_bytes(const Tensor& tensor) override { return host_->read_bytes(tensor); }
+  void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) override { host_->write_bytes(tensor, bytes); }
+  void copy_bytes(const Tensor& from, const Tensor& to) override { host_->copy_bytes(from, to); }
+  void write(const Tensor& tensor, std::span<const float> values) override { host_->write(tensor, values); }
+  void synchronize() override {}
+
+ private:
+  static const KernelTable& kernels_with_rounding() {
+    static const KernelTable kernels = [] {
+      KernelTable table = host_kernels();
+      table.attention_forward = rounding_forward;
+      table.attention_backward = rounding_backward;
+      return table;
+    }();
+    return kernels;
+  }
+
+  std::unique_ptr<Device> host_ = open_device("cpu");
+};
+
+enum class Way {
+  kDeterministic,  ///< of the suite's device
+  kAnyOrder,
+  kRoundingHost,
+};
+
+std::string name(Way way) {
+  return way == Way::kDeterministic ? "Deterministic" : way == Way::kAnyOrder ? "AnyOrder" : "RoundingHost";
+}
+
+class AttentionAmaxes : public ::testing::TestWithParam<Way> {
+ protected:
+  AttentionAmaxes() {
+    device_->context().set_deterministic(GetParam() == Way::kDeterministic);
+    config_.hidden = kDim;
+    config_.heads = config_.kv_heads = 1;
+    config_.seq = kSeq;
+    config_.batch = 1;
+    config_.fp8_attention = true;
+    core_.emplace(build_, "attention", config_);
+    const Scales scales;
+    device_->write(forward_scales().scales(), std::array{scales.qkv, scales.s, scales.o});
+    device_->write(backward_scales().scales(), std::array{scales.grad_o, scales.grad_p, scales.grad_qkv});
+  }
+
+  const DelayedScales& forward_scales() const { return *registry_.forward_scales.at(0)->delayed(); }
+  const DelayedScales& backward_scales() const { return *registry_.backward_scales.at(0)->delayed(); }
+
+  std::unique_ptr<Device> device_ =
+      GetParam() == Way::kRoundingHost ? std::make_unique<RoundingHost>() : support::open_poisoned_device();
+  Runtime runtime_{.device = *device_, .behaviors = {}};
+  Recipe recipe_ = make_recipe("delayed");
+  Registry registry_;
+  Build build_{.runtime = runtime_, .recipe = recipe_, .registry = registry_, .dtype = DType::kBF16};
+  LayerConfig config_;
+  std::optional<AttentionCore> core_;
+};
+
+/// Columns of the packed projection.
+Doubles part(const Doubles& packed, std::int64_t number) {
+  Doubles values;
+  for (std::int64_t i = 0; i < kSeq; ++i)
+    for (std::int64_t j = 0; j < kDim; ++j) values.push_back(packed[static_cast<std::size_t>((3 * i + number) * kDim + j)]);
+  return values;
+}
+
+// Where no cast of P tells: the first query sees the first key alone, whose V has the largest magnitude of all, so O's is that. The last
+// query and key are alike and larger than the rest, so that key's dV is that query's dO, the largest by far. Casts by these scales would
+// raise O's amax by 5 % and the gradients' by 8.8 %; rounding to bf16, where O and the gradients are stored before, takes 2^-9.
+TEST_P(AttentionAmaxes, AreThoseBeforeRounding) {
+  std::vector<float> packed = reference::gaussian_values(kSeq * 3 * kDim, 1, 1.0);
+  for (float& x : packed) x = std::clamp(x, -3.0f, 3.0f);
+  packed[2 * kDim] = 4.5f;
+  std::fill_n(packed.end() - 3 * kDim, 2 * kDim, 2.0f);
+  std::vector<float> grad = reference::gaussian_values(kSeq * kDim, 2, 0x1p-6);
+  grad[(kSeq - 1) * kDim] = 1.75f;
+  const Tensor qkv = support::make_tensor(*device_, {kSeq, 3 * kDim}, DType::kBF16, packed);
+  const Tensor grad_o = support::make_tensor(*device_, {kSeq, kDim}, DType::kBF16, grad);
+
+  const Scales scales;
+  reference::AttentionProblem problem;
+  problem.seq = kSeq;
+  problem.batch = problem.heads = problem.kv_heads = 1;
+  problem.head_dim = kDim;
+  problem.softmax_scale = 1.0 / std::sqrt(static_cast<double>(kDim));
+  const Doubles qkv_values = support::read(*device_, qkv), qkv8 = cast(qkv_values, kE4M3, scales.qkv);
+  const reference::AttentionInputsReference inputs{part(qkv8, 0), part(qkv8, 1), part(qkv8, 2), {&kE4M3, scales.s}};
+  const Doubles o = attention_forward(problem, inputs).o.value, o8 = cast(o, kE4M3, scales.o);
+  const auto grads = attention_backward(problem, inputs, o8, cast(support::read(*device_, grad_o), kE5M2, scales.grad_o),
+                                        {&kE5M2, scales.grad_p});
+  double amax_grad = 0, rounded_grad = 0;
+  for (const reference::Bounded* part : {&grads.grad_q, &grads.grad_k, &grads.grad_v}) {
+    amax_grad = std::max(amax_grad, amax_of(part->value));
+    rounded_grad = std::max(rounded_grad, amax_of(cast(part->value, kE5M2, scales.grad_qkv)));
+  }
+  ASSERT_GT(amax_of(o8), 1.04 * amax_of(o));
+  ASSERT_GT(rounded_grad, 1.08 * amax_grad);
+
+  const auto leaf = std::make_shared<support::LeafNode>(runtime_);
+  const Variable result = core_->forward(runtime_, {qkv, leaf});
+  const auto live = [&](const DelayedScales& of, int role) { return static_cast<double>(device_->read(of.amax(role))[0]); };
+  EXPECT_EQ(live(forward_scales(), 0), amax_of(qkv_values));
+  EXPECT_NEAR(live(forward_scales(), 2), amax_of(o), 0x1p-8 * amax_of(o));
+  run_backward(runtime_, result, grad_o);
+  EXPECT_EQ(live(backward_scales(), 0), 1.75);
+  EXPECT_NEAR(live(backward_scales(), 2), amax_grad, 0x1p-8 * amax_grad);
+  std::string ways;
+  for (const std::string& note : device_->notes()) ways += note + "; ";
+  RecordProperty("ways", ways);
+}
+
+INSTANTIATE_TEST_SUITE_P(, AttentionAmaxes, ::testing::Values(Way::kDeterministic, Way::kAnyOrder, Way::kRoundingHost),
+                         [](const auto& test) { return name(test.param); });
+
+}  // namespace
+}  // namespace fp8lab
