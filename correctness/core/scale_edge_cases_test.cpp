@@ -74,6 +74,16 @@ TEST(ScaleEdgeCase, C16SmallestSubnormalAmaxOverflowsToTheLargestFloat) {
   EXPECT_EQ(float_bits(scale_inv), 0x00200000u);  // 2^-128, subnormal and not flushed
 }
 
+TEST(Scale, IsNoSubnormalWhoseInverseIsInfinite) {
+  const float margin32 = std::ldexp(E4M3::kMax, -32);
+  for (const float amax : {1e32f, 3e38f, kFloatMax}) {
+    const float scale = scale_from_amax(amax, margin32, 0.0f, false);
+    EXPECT_EQ(scale, 0x1p-126f) << amax;
+    EXPECT_EQ(1.0f / scale, 0x1p126f);
+  }
+  EXPECT_EQ(scale_from_amax(1.0f, margin32, 0.0f, false), margin32);
+}
+
 TEST(ScaleEdgeCase, C17SmallestBF16Amax) {
   const float amax = bf16_to_f32({0x0001});  // 2^-133
   EXPECT_EQ(rceil(amax), 0);

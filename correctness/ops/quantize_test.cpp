@@ -1,5 +1,6 @@
 #include "ops/quantize.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -172,6 +173,24 @@ TEST(QuantizeTogether, FindsTheLargestInAnyOfThem) {
              *device, parts, {.format = format, .orientations = {true, false}, .holder = support::anyone(*device)}))
       EXPECT_EQ(support::read(*device, part.rowwise().scale_inv).front(), double{7.0f / 448.0f}) << largest;
   }
+}
+
+// A float scale whose quotient is above every float becomes the largest number of the type that is cast.
+TEST(QuantizeBlocks, WhoseScaleOverflows) {
+  const auto device = support::open_poisoned_device();
+  for (const DType dtype : {DType::kBF16, DType::kF32})
+    for (const char* kind : {"block_1x128_f32", "block_128x128_f32", "block_1x128_pow2", "block_128x128_pow2"}) {
+      SCOPED_TRACE(fmt::format("{} {}", name(dtype), kind));
+      const QuantFormat format = support::format_named(kind);
+      const Tensor x = support::make_tensor(*device, {160, 256}, dtype, std::vector<float>(160 * 256, 0x1p-130f));
+      const QuantizedTensor made = support::quantized(*device, x, format);
+      const reference::Matrix matrix = matrix_of(*device, x);
+      EXPECT_TRUE(half_equals(*device, made.rowwise(), reference::quantize(matrix, format)));
+      EXPECT_TRUE(half_equals(*device, made.columnwise(), reference::quantize_columnwise(matrix, format)));
+      const float of_type = dtype == DType::kBF16 ? 0x1.fep127f : 0x1.fffffep127f;
+      const float largest = format.scale == ScaleKind::kF32PowerOfTwo ? 0x1p127f : of_type;
+      EXPECT_EQ(device->read(made.rowwise().scale_inv).front(), 1.0f / largest);
+    }
 }
 
 // Kernels take any strides, more than tensors can have.

@@ -63,13 +63,13 @@ double larger_magnitude(double amax, double x) {
 double power_of_two(int exponent) { return std::ldexp(1.0, exponent); }
 
 /// A float scale from an amax, and its inverse.
-float f32_scale(double amax, const QuantFormat& format) {
+float f32_scale(double amax, const QuantFormat& format, double largest) {
   const double floor_of_amax = format.epsilon;
   const double guarded = amax < floor_of_amax ? floor_of_amax : amax;
   if (std::isnan(guarded) || std::isinf(guarded) || guarded == 0) return 1.0f;
   const double quotient = payload(format).max() / guarded;
   // Half an ulp above the largest float is where rounding would give Inf.
-  const float scale = quotient >= kFloatMax ? static_cast<float>(kFloatMax) : static_cast<float>(quotient);
+  const float scale = quotient >= kFloatMax ? static_cast<float>(largest) : static_cast<float>(quotient);
   if (format.scale != ScaleKind::kF32PowerOfTwo) return scale;
   return static_cast<float>(power_of_two(std::ilogb(static_cast<double>(scale))));
 }
@@ -101,7 +101,7 @@ void put(std::vector<std::uint8_t>& bytes, std::size_t index, T value) {
 }  // namespace
 
 Matrix Matrix::transposed() const {
-  Matrix result{cols, rows, std::vector<double>(values.size())};
+  Matrix result{cols, rows, std::vector<double>(values.size()), largest};
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < cols; ++j) result.values[static_cast<std::size_t>(j * rows + i)] = at(i, j);
   return result;
@@ -113,7 +113,7 @@ double amax(const Matrix& matrix) {
   return result;
 }
 
-float tensor_scale(double amax, const QuantFormat& format) { return f32_scale(amax, format); }
+float tensor_scale(double amax, const QuantFormat& format) { return f32_scale(amax, format, kFloatMax); }
 
 Quantized quantize(const Matrix& matrix, const QuantFormat& format, float scale, Flaw flaw) {
   const Layout layout(format, matrix.rows, matrix.cols);
@@ -144,7 +144,7 @@ Quantized quantize(const Matrix& matrix, const QuantFormat& format, float scale,
         scales[index] = byte == 255 ? std::nan("") : power_of_two(127 - byte);
         put(result.scale_bytes, index, byte);
       } else {
-        const float multiplier = whole ? scale : f32_scale(amaxes[index], format);
+        const float multiplier = whole ? scale : f32_scale(amaxes[index], format, matrix.largest);
         scales[index] = static_cast<double>(multiplier);
         put(result.scale_bytes, index, static_cast<float>(1.0 / scales[index]));
       }

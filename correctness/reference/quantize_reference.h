@@ -14,6 +14,8 @@ struct Matrix {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   std::vector<double> values;  ///< row-major
+  /// Of the type that is cast: what a block's float scale becomes where the quotient is above every float.
+  double largest = 0x1.fffffep127;
 
   double at(std::int64_t i, std::int64_t j) const { return values[static_cast<std::size_t>(i * cols + j)]; }
   Matrix transposed() const;

@@ -105,7 +105,11 @@ inline std::vector<float> varied_values(std::int64_t count, std::uint64_t seed) 
 }
 
 /// The matrix as the device holds it.
-inline reference::Matrix matrix_of(Device& device, const Tensor& x) { return {x.rows(), x.cols(), read(device, x)}; }
+inline reference::Matrix matrix_of(Device& device, const Tensor& x) {
+  reference::Matrix matrix{x.rows(), x.cols(), read(device, x)};
+  if (x.dtype() == DType::kBF16) matrix.largest = 0x1.fep127;
+  return matrix;
+}
 
 inline std::vector<std::uint8_t> bytes_of(Device& device, const Tensor& tensor) {
   const std::vector<std::byte> bytes = device.read_bytes(tensor);

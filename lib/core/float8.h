@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "core/dtype.h"
 #include "core/e8m0.h"
 #include "core/float16.h"
 #include "core/float_bits.h"
@@ -110,14 +111,19 @@ F8_HOST_DEVICE constexpr std::uint8_t f32_to_e5m2(float x) { return encode<E5M2>
 F8_HOST_DEVICE constexpr float e4m3_to_f32(std::uint8_t code) { return decode<E4M3>(code); }
 F8_HOST_DEVICE constexpr float e5m2_to_f32(std::uint8_t code) { return decode<E5M2>(code); }
 
-/// The scale of the rule above. An amax that is zero (after epsilon), infinite or NaN gives 1; a quotient that overflows
-/// gives the largest float. `power_of_two` then clears the fraction bits, so the scale only shrinks. Requires
-/// amax >= 0 or NaN, epsilon >= 0 and fp8_max at least 4, so that the scale is never subnormal.
-F8_HOST_DEVICE constexpr float scale_from_amax(float amax, float fp8_max, float epsilon, bool power_of_two) {
+/// What a block's scale is at most, where it is an f32: the largest number of the type that is cast (TransformerEngine's block kernels).
+F8_HOST_DEVICE constexpr float largest_block_scale(DType cast) {
+  return cast == DType::kBF16 ? float_from_bits(0x7F7F0000u) : cast == DType::kF16 ? 65504.0f : kFloatMax;
+}
+
+/// The scale of the rule above. An amax that is zero (after epsilon), infinite or NaN gives 1; a quotient that overflows gives `largest`,
+/// one below the smallest normal float gives that, whose inverse is finite still. `power_of_two` then clears the fraction bits, so the
+/// scale only shrinks. Requires amax >= 0 or NaN and epsilon >= 0.
+F8_HOST_DEVICE constexpr float scale_from_amax(float amax, float fp8_max, float epsilon, bool power_of_two, float largest = kFloatMax) {
   const float guarded = amax < epsilon ? epsilon : amax;  // a NaN amax stays NaN
   if (!(guarded > 0.0f && guarded <= kFloatMax)) return 1.0f;
   const float quotient = fp8_max / guarded;
-  const float scale = quotient <= kFloatMax ? quotient : kFloatMax;
+  const float scale = quotient > kFloatMax ? largest : quotient < kFloatMinNormal ? kFloatMinNormal : quotient;
   return power_of_two ? float_from_bits(float_bits(scale) & kFloatInfinityBits) : scale;
 }
 

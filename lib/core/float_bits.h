@@ -18,6 +18,7 @@ inline constexpr std::uint32_t kFloatMagnitudeMask = 0x7FFFFFFFu;
 inline constexpr std::uint32_t kFloatInfinityBits = 0x7F800000u;
 inline constexpr std::uint32_t kFloatQuietNanBits = 0x7FC00000u;
 inline constexpr float kFloatMax = 0x1.fffffep127f;
+inline constexpr float kFloatMinNormal = 0x1p-126f;
 
 /// All ones if a < b, else 0, for a and b below 2^31. Conversions select by masks because g++ turns conditions on one
 /// value (clamped? NaN? subnormal?) into branches, and then no longer vectorises the loop around them.

@@ -165,7 +165,7 @@ class HalfWriter {
       float* inverses = reinterpret_cast<float*>(scales_.data) + first;
       for (std::int64_t k = 0; k < blocks; ++k) {
         const float amax = float_from_bits(magnitudes[static_cast<std::size_t>(k)]);
-        scales[k] = fp8lab::scale_from_amax(amax, fp8.max, format_.epsilon, power_of_two);
+        scales[k] = fp8lab::scale_from_amax(amax, fp8.max, format_.epsilon, power_of_two, largest_block_scale(source_.dtype()));
         inverses[k * scales_.col_stride] = 1.0f / scales[k];
       }
     }

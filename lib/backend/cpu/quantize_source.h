@@ -22,6 +22,8 @@ class SourceRows {
 
   SourceRows(const MatrixView& matrix, const QuantizeLoops& loops, int slot);
 
+  /// Of the elements.
+  DType dtype() const { return matrix_.dtype; }
   /// True if opening costs nothing.
   bool in_place() const { return access_ == Access::kInPlace; }
   /// Readies rows [row, row + rows) of columns [col, col + cols) and forgets those before.

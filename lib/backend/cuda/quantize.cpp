@@ -45,7 +45,7 @@ bool tiles_take(const QuantizeArgs& args, Blocks blocks, TileTask& task) {
   task = {.in = args.in,
           .rowwise = args.rowwise,
           .columnwise = args.columnwise,
-          .rule = scale_rule(args.format),
+          .rule = scale_rule(args.format, args.in.dtype),
           .scale = args.scale,
           .measured = args.measured,
           .amax = args.amax,

@@ -85,7 +85,7 @@ void quantize_blocks(const MatrixView& in, const OperandView& out, const QuantFo
   if (blocks == 0) return;
   constexpr std::int64_t kWarps = kThreads / 32;
   const auto grid = static_cast<unsigned>((blocks + kWarps - 1) / kWarps);
-  quantize_blocks_kernel<<<grid, kThreads, 0, card.stream()>>>({in, out, blocks, scale_rule(format)});
+  quantize_blocks_kernel<<<grid, kThreads, 0, card.stream()>>>({in, out, blocks, scale_rule(format, in.dtype)});
   cuda_check_launch("quantize_blocks_kernel");
 }
 
@@ -95,7 +95,7 @@ void quantize_general(const QuantizeArgs& args, CudaContext& card) {
   if (args.format.per_tensor()) {
     constexpr std::int64_t kMostBlocks = 16384;
     const std::int64_t blocks = std::clamp<std::int64_t>((args.in.numel() + kThreads - 1) / kThreads, 1, kMostBlocks);
-    quantize_tensor_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, card.stream()>>>(args, scale_rule(args.format));
+    quantize_tensor_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, card.stream()>>>(args, scale_rule(args.format, args.in.dtype));
     cuda_check_launch("quantize_tensor_kernel");
     return;
   }

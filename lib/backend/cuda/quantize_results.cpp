@@ -44,7 +44,7 @@ RowCast begin_row_cast(const QuantizeArgs& args, CudaContext& card) {
           .scales = scales.data,
           .scale_row_stride = scales.row_stride,
           .scale_col_stride = scales.col_stride,
-          .rule = scale_rule(args.format),
+          .rule = scale_rule(args.format, args.in.dtype),
           .scale = args.scale,
           .scale_inv = {inverse_of(args.rowwise), inverse_of(args.columnwise)},
           .amax = per_tensor ? args.amax : nullptr};
