@@ -19,12 +19,21 @@ constexpr int kThreads = 256;
 /// Sides of blocks divide 128, so they are powers of two.
 __device__ std::int64_t over_side(std::int64_t index, std::int64_t side) { return index >> (__ffs(static_cast<int>(side)) - 1); }
 
-__device__ float scale_at(const ScaleView& scales, std::int64_t row, std::int64_t col) {
+/// As it is stored.
+__device__ std::uint32_t scale_code_at(const ScaleView& scales, std::int64_t row, std::int64_t col) {
   const std::int64_t index = scales.block_cols == 0 ? 0
                                                     : over_side(row, scales.block_rows) * scales.row_stride +
                                                           over_side(col, scales.block_cols) * scales.col_stride;
-  if (scales.dtype == DType::kE8M0) return e8m0_to_f32(reinterpret_cast<const std::uint8_t*>(scales.data)[index]);
-  return reinterpret_cast<const float*>(scales.data)[index];
+  if (scales.dtype == DType::kE8M0) return reinterpret_cast<const std::uint8_t*>(scales.data)[index];
+  return reinterpret_cast<const std::uint32_t*>(scales.data)[index];
+}
+
+__device__ float decoded_scale(const ScaleView& scales, std::uint32_t code) {
+  return scales.dtype == DType::kE8M0 ? e8m0_to_f32(static_cast<std::uint8_t>(code)) : float_from_bits(code);
+}
+
+__device__ float scale_at(const ScaleView& scales, std::int64_t row, std::int64_t col) {
+  return decoded_scale(scales, scale_code_at(scales, row, col));
 }
 
 /// code * scale, whose NaN is the one that x86 gives: an operand's own, or, of infinity times zero, the negative one.
@@ -109,21 +118,22 @@ __global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(const __gri
   const std::int64_t rows_at_once = std::int64_t{gridDim.y} * blockDim.y;
   for (std::int64_t row = std::int64_t{blockIdx.y} * blockDim.y + threadIdx.y; row < task.out.rows; row += rows_at_once) {
     uint2 codes[kOctets];
-    float scales[kOctets];
+    std::uint32_t scales[kOctets];
 #pragma unroll
     for (int k = 0; k < kOctets; ++k) {
       const std::int64_t octet = first + k * blockDim.x;
       if (octet >= task.per_row) continue;
       codes[k] = __ldg(reinterpret_cast<const uint2*>(codes_in.data + row * codes_in.row_stride + 8 * octet));
-      if (!kOneEach) scales[k] = scale_at(scales_in, row, 8 * octet);
+      if (!kOneEach) scales[k] = scale_code_at(scales_in, row, 8 * octet);
     }
 #pragma unroll
     for (int k = 0; k < kOctets; ++k) {
       const std::int64_t octet = first + k * blockDim.x;
       if (octet >= task.per_row) continue;
+      const float shared = kOneEach ? 0.0f : decoded_scale(scales_in, scales[k]);
       float own[8];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) own[j] = kOneEach ? scale_at(scales_in, row, 8 * octet + j) : scales[k];
+      for (int j = 0; j < 8; ++j) own[j] = kOneEach ? scale_at(scales_in, row, 8 * octet + j) : shared;
       dequantize_octet<Payload, Out>(codes[k], own, task.out.data + (row * task.out.row_stride + 8 * octet) * kBytes);
     }
   }
