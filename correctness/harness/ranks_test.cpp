@@ -236,16 +236,6 @@ TEST(Cells, EveryStepHasTokensOfItsOwn) {
 }
 
 // After one step, which reads no weight that it wrote.
-TEST(Parity, WeightsAloneCanTellTheSidesApart) {
-  CellConfig cell = support::small_cell("mxfp8");
-  cell.fix = "write_back_list_updates";
-  cell.training.quantized_weights = true;
-  cell.training.optimizer = "foreach_adam";
-  cell.training.steps = 1;
-  cell.measure = {"parity"};
-  EXPECT_EQ(value(measure_arm(cell, Arm::kBefore), "parity.bitwise_equal"), 0.0);
-}
-
 // Bits of NaNs can be equal; what they stand for is not.
 TEST(Twin, OfLossesThatAreNanIsNotEqual) {
   CellConfig cell = support::small_cell("current");
@@ -304,6 +294,20 @@ TEST(RanksTogether, MeasureTheHostFromTheSecondStepOn) {
 }
 
 // Of four samples the mean of the two in the middle; of more than are kept, those whose ranks lie next to the median's.
+TEST(Time, LeavesTheFirstStepOut) {
+  CellConfig cell = cell_of("delayed", 1);
+  cell.measure = {"time"};
+  const ArmResult three = measure_arm(cell, Arm::kAfter);
+  ASSERT_EQ(cell.training.steps, 3);
+  for (const char* metric : {"time.step_ms", "time.forward_ms", "time.backward_ms", "time.optimizer_ms"}) {
+    const std::vector<double>& samples = three.samples.at(metric);
+    ASSERT_EQ(samples.size(), 2u) << metric;
+    EXPECT_EQ(value(three, metric), 0.5 * (samples[0] + samples[1])) << metric;
+  }
+  cell.training.steps = 1;
+  EXPECT_EQ(reason(measure_arm(cell, Arm::kAfter), "time.step_ms"), "needs two steps: the first one warms up");
+}
+
 TEST(RanksTogether, TheHostsTimeIsTheMedianOfItsSamples) {
   CellConfig cell = cell_of("bf16", 2);
   cell.device = "meta";

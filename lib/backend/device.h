@@ -17,10 +17,21 @@
 
 namespace fp8lab {
 
+class Device;
+class QuantizedTensor;
+
 /// A moment in the order of what a device was told to do.
 class Moment {
  public:
   virtual ~Moment() = default;
+};
+
+/// Who wants to see what is cast to eight bits.
+class CastWatch {
+ public:
+  virtual ~CastWatch() = default;
+  /// `made` was just cast from `x`, which nothing has changed yet.
+  virtual void saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) = 0;
 };
 
 /// One device as one rank sees it: memory, kernels, an architecture. Owns its memory; outlives every tensor on it.
@@ -66,6 +77,11 @@ class Device {
   /// Which way went what can go several ways, such as attention through a library, in the order of their first use; a line each.
   virtual std::vector<std::string> notes() { return {}; }
 
+  /// Told of casts of stored tensors until it is replaced; null for nobody. What an operation casts without storing it first
+  /// (casts_unstored() of ops/quantize.h), or an optimizer rewrites in place, nobody sees.
+  void watch_casts(CastWatch* watch) { cast_watch_ = watch; }
+  CastWatch* cast_watch() const { return cast_watch_; }
+
   /// Uninitialised.
   Tensor allocate(const TensorSpec& spec, HolderId holder) { return Tensor(memory_.allocate(spec.bytes(), holder), spec); }
   HolderId holder(HolderKind kind, std::string_view owner = {}, std::string_view what = {}) {
@@ -90,6 +106,7 @@ class Device {
   Memory memory_;
   std::unique_ptr<ExecContext> context_;
   std::int64_t launches_ = 0;
+  CastWatch* cast_watch_ = nullptr;
 };
 
 struct DeviceOptions {

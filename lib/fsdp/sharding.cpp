@@ -92,8 +92,8 @@ Sharding::Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOpt
 
 Sharding::~Sharding() = default;
 
-void Sharding::unshard(Runtime& runtime) {
-  for (const auto& group : groups_) group->unshard(runtime, Pass::kForward);
+void Sharding::unshard(Runtime& runtime, Pass pass) {
+  for (const auto& group : groups_) group->unshard(runtime, pass);
 }
 
 void Sharding::reshard() {

@@ -59,8 +59,8 @@ class Sharding {
   /// Weights that their format refuses to cut, and why.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
-  /// Gathers every parameter, as for a forward pass; for reading what ranks hold. Counts as traffic.
-  void unshard(Runtime& runtime);
+  /// Gathers every parameter, as for this pass; for reading what ranks hold. Counts as traffic.
+  void unshard(Runtime& runtime, Pass pass = Pass::kForward);
   void reshard();
 
  private:

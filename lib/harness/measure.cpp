@@ -91,16 +91,29 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
 }
 
-void measure_time(const TrainingRun& run, Metrics& metrics) {
-  const auto of = [&](double StepTimes::*part) {
+std::vector<double> thinned(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  if (samples.size() <= kMostSamples) return samples;
+  std::vector<double> out;
+  for (std::size_t i = 0; i < kMostSamples; ++i) out.push_back(samples[i * (samples.size() - 1) / (kMostSamples - 1)]);
+  return out;
+}
+
+constexpr const char* kNeedsTwoSteps = "needs two steps: the first one warms up";
+
+/// Of every step but the first.
+void measure_time(const TrainingRun& run, ArmResult& result) {
+  const auto put_part = [&](const char* name, double StepTimes::*part) {
     std::vector<double> samples;
-    for (const StepTimes& times : run.times()) samples.push_back(times.*part);
-    return median(std::move(samples));
+    for (std::size_t step = 1; step < run.times().size(); ++step) samples.push_back(run.times()[step].*part);
+    if (samples.empty()) return put(result.metrics, name, std::nullopt, kNeedsTwoSteps);
+    put(result.metrics, name, median(samples));
+    result.samples[name] = thinned(std::move(samples));
   };
-  put(metrics, "time.step_ms", of(&StepTimes::step_ms));
-  put(metrics, "time.forward_ms", of(&StepTimes::forward_ms));
-  put(metrics, "time.backward_ms", of(&StepTimes::backward_ms));
-  put(metrics, "time.optimizer_ms", of(&StepTimes::optimizer_ms));
+  put_part("time.step_ms", &StepTimes::step_ms);
+  put_part("time.forward_ms", &StepTimes::forward_ms);
+  put_part("time.backward_ms", &StepTimes::backward_ms);
+  put_part("time.optimizer_ms", &StepTimes::optimizer_ms);
 }
 
 constexpr const char* kNotSharded = "nothing is sharded";
@@ -123,20 +136,12 @@ void measure_traffic(const TrainingRun& run, Metrics& metrics) {
   put_figure("traffic.collectives", collectives);
 }
 
-std::vector<double> thinned(std::vector<double> samples) {
-  std::sort(samples.begin(), samples.end());
-  if (samples.size() <= kMostSamples) return samples;
-  std::vector<double> out;
-  for (std::size_t i = 0; i < kMostSamples; ++i) out.push_back(samples[i * (samples.size() - 1) / (kMostSamples - 1)]);
-  return out;
-}
-
 void measure_host(const TrainingRun& run, ArmResult& result) {
   Metrics& metrics = result.metrics;
   const std::vector<PreForwardSample> samples = run.host_work();
   const std::string reason = !samples.empty()                     ? ""
                              : run.last_step_traffic() == nullptr ? kNotSharded
-                                                                  : "needs two steps: the first one warms up";
+                                                                  : kNeedsTwoSteps;
   if (!samples.empty()) {
     std::vector<double> nanoseconds;
     for (const PreForwardSample& sample : samples) nanoseconds.push_back(static_cast<double>(sample.nanoseconds));
@@ -190,7 +195,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   }
   if (traffic) measure_traffic(run, result.metrics);
   if (asks_for(cell, "host")) measure_host(run, result);
-  if (asks_for(cell, "time")) measure_time(run, result.metrics);
+  if (asks_for(cell, "time")) measure_time(run, result);
   if (memory || traffic) add_predictions(cell, arm, result.metrics);
   if (asks_for(cell, "twin")) measure_twin(cell, arm, run, is_sharded(cell) ? world : nullptr, result);
   if (parity) measure_parity(cell, arm, run, is_sharded(cell) ? world : nullptr, result);

@@ -11,7 +11,7 @@ constexpr auto kMore = Better::kMore;
 constexpr auto kNeither = Better::kNeither;
 
 constexpr std::array kMetrics{
-    Metric{"memory.peak_bytes", "B", kLess, true, "most bytes alive at one moment of the step"},
+    Metric{"memory.peak_bytes", "B", kLess, true, "most bytes alive at one moment of setup or of any step"},
     Metric{"memory.setup_peak_bytes", "B", kLess, true, "most bytes alive before the first step"},
     Metric{"memory.forward_peak_bytes", "B", kLess, true, "most bytes alive at one moment of forward"},
     Metric{"memory.optimizer_peak_bytes", "B", kLess, true, "most bytes alive at one moment of the optimizer's step"},
@@ -54,18 +54,18 @@ constexpr std::array kMetrics{
     Metric{"parity.gathered_equals_whole", "1", kMore, true,
            "1 when initial shards gather to the bytes of the whole made at once, else 0"},
     Metric{"parity.bitwise_equal", "1", kMore, true, "1 when both sides hold the same bytes, else 0"},
-    Metric{"parity.clip_fraction", "1", kLess, true, "fraction of values that saturated when quantized",
+    Metric{"parity.clip_fraction", "1", kLess, true, "fraction of values beyond the largest code, of those cast in the last step's forward and backward",
            1e-4, 0.1},
     Metric{"parity.underflow_fraction", "1", kLess, true,
-           "fraction of values other than 0 that became 0 when quantized", 1e-4, 0.1},
+           "fraction of values that are not 0 and became 0, of the same", 1e-4, 0.1},
 
     Metric{"twin.losses_equal", "1", kMore, true,
            "1 when 16-bit weights, cast in every step and gathered when wanted, give the same losses, bit for bit"},
 
-    Metric{"time.step_ms", "ms", kLess, false, "wall time of a training step"},
-    Metric{"time.forward_ms", "ms", kLess, false, "wall time of forward"},
-    Metric{"time.backward_ms", "ms", kLess, false, "wall time of backward"},
-    Metric{"time.optimizer_ms", "ms", kLess, false, "wall time of the optimizer"},
+    Metric{"time.step_ms", "ms", kLess, false, "wall time of a training step (p50, without the first)"},
+    Metric{"time.forward_ms", "ms", kLess, false, "wall time of forward (p50, without the first step's)"},
+    Metric{"time.backward_ms", "ms", kLess, false, "wall time of backward (p50, without the first step's)"},
+    Metric{"time.optimizer_ms", "ms", kLess, false, "wall time of the optimizer (p50, without the first step's)"},
 };
 
 constexpr std::array kGroups{

@@ -7,12 +7,14 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <type_traits>
 
 #include "core/check.h"
 #include "harness/arms.h"
+#include "harness/cast_counts.h"
 #include "harness/metrics.h"
 #include "harness/sharding_keys.h"
 
@@ -24,7 +26,8 @@ using Lists = std::vector<std::vector<float>>;
 
 constexpr std::string_view kMetrics[] = {
     "parity.loss_gap",      "parity.output_sqnr_db", "parity.grad_sqnr_db",          "parity.weight_sqnr_db",
-    "parity.weights_moved", "parity.ranks_equal",    "parity.gathered_equals_whole", "parity.bitwise_equal"};
+    "parity.weights_moved", "parity.ranks_equal",    "parity.gathered_equals_whole", "parity.bitwise_equal",
+    "parity.clip_fraction", "parity.underflow_fraction"};
 
 /// What every rank says, in the order of ranks; `mine` alone where there is no world.
 template <class T>
@@ -77,18 +80,20 @@ Noise noise_of(const std::vector<float>& reference, const std::vector<float>& va
   return out;
 }
 
-/// 20 log10(|reference| / |reference - value|). Equal ones have no noise: absent rather than infinite.
+/// 20 log10(|reference| / |reference - value|). Equal ones have no noise: absent rather than infinite. Where BF16's are finite and these
+/// are not, NaN, which no gate lets pass.
 struct Decibels {
   explicit Decibels(const Noise& sum) {
-    const double db = 10.0 * std::log10(sum.signal / sum.noise);
-    if (sum.noise == 0.0)
+    if (!std::isfinite(sum.signal))
+      reason = "a value of BF16's is not finite";
+    else if (!std::isfinite(sum.noise))
+      value = std::numeric_limits<double>::quiet_NaN(), reason = "a value is not finite";
+    else if (sum.noise == 0.0)
       reason = "equal to BF16 bit for bit: no noise";
     else if (sum.signal == 0.0)
       reason = "BF16's is zero";
-    else if (std::isfinite(db))
-      value = db;
     else
-      reason = "a value is not finite";
+      value = 10.0 * std::log10(sum.signal / sum.noise);
   }
   std::optional<double> value;
   std::string reason;
@@ -120,9 +125,14 @@ void put_sqnr(ProcessGroup* world, ArmResult& result, const Compared& tensors) {
   put(result.metrics, tensors.metric, db.value, db.reason);
 }
 
+bool all_finite(const std::vector<float>& values) {
+  return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
+}
+
+/// What is not finite went nowhere.
 double fraction_moved(const Lists& before, const Lists& after) {
   std::size_t moved = 0;
-  for (std::size_t i = 0; i < after.size(); ++i) moved += after[i] != before[i];
+  for (std::size_t i = 0; i < after.size(); ++i) moved += after[i] != before[i] && all_finite(after[i]);
   return after.empty() ? 0.0 : static_cast<double>(moved) / static_cast<double>(after.size());
 }
 
@@ -132,38 +142,77 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return hash ^ (hash >> 32);
 }
 
-std::uint64_t hash_of(const std::vector<float>& values, std::uint64_t hash = 0xcbf29ce484222325ULL) {
+constexpr std::uint64_t kHashBegin = 0xcbf29ce484222325ULL;
+
+std::uint64_t hash_of(const std::vector<float>& values, std::uint64_t hash = kHashBegin) {
   for (const float value : values) hash = mix(hash, std::bit_cast<std::uint32_t>(value));
   return hash;
 }
 
 std::uint64_t hash_of(const Lists& values) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  std::uint64_t hash = kHashBegin;
   for (const std::vector<float>& list : values) hash = mix(hash_of(list, hash), list.size());
   return hash;
 }
 
 /// A parameter's stored bytes, an entry for each of its buffers; absent ones are empty.
-using Stored = std::vector<std::vector<std::byte>>;
+using Stored = std::array<std::vector<std::byte>, 5>;
 
+/// As both passes find them: each may gather one half alone.
 std::vector<Stored> stored(TrainingRun& run) {
   std::vector<Stored> all;
-  run.visit_parameters([&](const Parameter& parameter) {
-    const QuantizedTensor& q = parameter.quantized;
-    Stored& one = all.emplace_back();
-    for (const Tensor* tensor : {&parameter.value, &q.rowwise().codes, &q.rowwise().scale_inv, &q.columnwise().codes,
-                                 &q.columnwise().scale_inv})
-      one.push_back(*tensor ? run.device().read_bytes(*tensor) : std::vector<std::byte>());
-  });
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    std::size_t index = 0;
+    const auto visit = [&](const Parameter& parameter) {
+      const QuantizedTensor& q = parameter.quantized;
+      const std::array tensors{&parameter.value, &q.rowwise().codes, &q.rowwise().scale_inv, &q.columnwise().codes,
+                               &q.columnwise().scale_inv};
+      if (index == all.size()) all.emplace_back();
+      Stored& one = all[index++];
+      for (std::size_t i = 0; i < tensors.size(); ++i)
+        if (*tensors[i] && one[i].empty()) one[i] = run.device().read_bytes(*tensors[i]);
+    };
+    run.visit_parameters(visit, pass);
+  }
   return all;
 }
 
+std::uint64_t hash_of(const std::vector<Stored>& parameters) {
+  std::uint64_t hash = kHashBegin;
+  for (const Stored& parameter : parameters)
+    for (const std::vector<std::byte>& buffer : parameter) {
+      hash = mix(hash, buffer.size());
+      for (std::size_t i = 0; i < buffer.size(); i += sizeof(std::uint64_t)) {
+        std::uint64_t word = 0;
+        std::memcpy(&word, buffer.data() + i, std::min(sizeof word, buffer.size() - i));
+        hash = mix(hash, word);
+      }
+    }
+  return hash;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
 /// Whether the buffers that both have hold the same bytes; nothing where they have none in common, as where a format refused its shards.
+/// The transpose of codes under one scale is made where it is wanted, not gathered.
 std::optional<bool> same_bytes(const Stored& a, const Stored& b) {
   std::optional<bool> same;
   for (std::size_t i = 0; i < a.size(); ++i)
     if (!a[i].empty() && !b[i].empty()) same = same.value_or(true) && a[i] == b[i];
   return same;
+}
+
+/// NaN, which no gate lets pass, where weights went astray together.
+void put_ranks_equal(ProcessGroup* world, const Lists& weights, std::uint64_t stored_hash, Metrics& metrics) {
+  const std::vector<std::uint64_t> hashes = of_all_ranks(world, std::vector{stored_hash}, "hashes of stored weights");
+  const bool finite = on_all_ranks(world, std::ranges::all_of(weights, all_finite), "finite weights");
+  const bool equal = std::ranges::all_of(hashes, [&](std::uint64_t hash) { return hash == hashes[0]; });
+  if (finite)
+    put(metrics, "parity.ranks_equal", equal ? 1.0 : 0.0);
+  else
+    put(metrics, "parity.ranks_equal", std::numeric_limits<double>::quiet_NaN(), "a weight is not finite");
 }
 
 /// Before the first step: what a rank gathers against the whole made at once, on one rank.
@@ -200,6 +249,24 @@ std::uint64_t values_hash(const std::vector<std::uint64_t>& weights, const std::
   return hash;
 }
 
+/// Of a run of the same arm in which norms, activations and products store what they make, so that its casts can be seen.
+void put_cast_fractions(const CellConfig& cell, Arm arm, const Recipe& recipe, ProcessGroup* world, Metrics& metrics) {
+  CastCounts sum;
+  if (recipe.quantized) {
+    CellConfig stored = cell;
+    stored.training.fused_quantize = false;
+    CastCounter counter;
+    TrainingRun(stored, behaviors_of(cell, arm), recipe, {.world = world, .casts = &counter}).train();
+    for (const CastCounts& counts : of_all_ranks(world, std::vector{counter.counts()}, "cast counts")) sum += counts;
+  }
+  const auto put_fraction = [&](const char* name, std::int64_t part) {
+    if (sum.values == 0) return put(metrics, name, std::nullopt, "nothing is cast to eight bits");
+    put(metrics, name, static_cast<double>(part) / static_cast<double>(sum.values));
+  };
+  put_fraction("parity.clip_fraction", sum.clipped);
+  put_fraction("parity.underflow_fraction", sum.underflowed);
+}
+
 /// A run with its values, to compare with.
 struct Companion {
   Companion(const CellConfig& cell, const Recipe& recipe, ProcessGroup* world)
@@ -224,12 +291,14 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
   const Recipe recipe = recipe_of(cell, arm);
   const TrainingRun::Values& values = run.values();
   const Lists weights = run.weights();
+  const std::vector<Stored> ended_with = stored(run);
   const Companion baseline(cell, make_recipe("bf16"), world);
   result.losses = mean_losses(world, run);
   const double reference = mean_losses(world, baseline.run).back(), loss = result.losses.back();
-  const double gap = std::abs(loss - reference) / std::abs(reference);
-  const bool finite = std::isfinite(gap);
-  put(metrics, "parity.loss_gap", finite ? std::optional(gap) : std::nullopt, finite ? "" : "a loss is not finite");
+  if (!std::isfinite(reference) || reference == 0.0)
+    put(metrics, "parity.loss_gap", std::nullopt, fmt::format("BF16's loss is {}", reference));
+  else
+    put(metrics, "parity.loss_gap", std::abs(loss - reference) / std::abs(reference));
   const TrainingRun::Values& reference_values = baseline.run.values();
   const std::vector<std::string> names = run.parameter_names(), output{"output"};
   const Lists reference_output{reference_values.output}, own_output{values.output};
@@ -239,14 +308,15 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
       Compared{"parity.weight_sqnr_db", "weight", names, baseline.weights, weights}};
   for (const Compared& tensors : compared) put_sqnr(world, result, tensors);
 
+  put_cast_fractions(cell, arm, recipe, world, metrics);
+
   TrainingRun fresh(cell, behaviors_of(cell, arm), recipe, {.world = world});
   put(metrics, "parity.weights_moved", fraction_moved(fresh.weights(), weights));
   const std::vector<std::uint64_t> hashes = of_all_ranks(world, std::vector{hash_of(weights)}, "hashes of weights");
   result.values_hash = fmt::format(
       "{:016x}", values_hash(hashes, of_all_ranks(world, std::vector{hash_of(run.losses())}, "hashes of losses")));
   if (world != nullptr) {
-    const bool equal = std::all_of(hashes.begin(), hashes.end(), [&](std::uint64_t hash) { return hash == hashes[0]; });
-    put(metrics, "parity.ranks_equal", equal ? 1.0 : 0.0);
+    put_ranks_equal(world, weights, hash_of(ended_with), metrics);
     put_gathered_equals_whole(cell, fresh, recipe, world, metrics);
   } else {
     for (const char* name : {"parity.ranks_equal", "parity.gathered_equals_whole"})
@@ -257,10 +327,10 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
     put(metrics, "parity.bitwise_equal", std::nullopt, "compares the arm before with the arm after");
     return;
   }
-  const Companion fixed(cell, recipe_of(cell, Arm::kAfter), world);
+  Companion fixed(cell, recipe_of(cell, Arm::kAfter), world);
   const TrainingRun::Values& other = fixed.run.values();
-  const bool equal = run.losses() == fixed.run.losses() && values.output == other.output &&
-                     values.gradients == other.gradients && weights == fixed.weights;
+  const bool equal = same_bits(run.losses(), fixed.run.losses()) && same_bits(values.output, other.output) &&
+                     std::ranges::equal(values.gradients, other.gradients, same_bits) && ended_with == stored(fixed.run);
   put(metrics, "parity.bitwise_equal", on_all_ranks(world, equal, "bitwise equal") ? 1.0 : 0.0);
 }
 

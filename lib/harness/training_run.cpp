@@ -110,7 +110,8 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
       ranks_(is_sharded(cell) && options.world != nullptr ? options.world->on(*device_) : nullptr),
       runtime_{.device = *device_, .behaviors = behaviors, .seed = cell.training.seed},
       model_(runtime_, recipe, model_options(cell)),
-      world_(ranks_.get()) {
+      world_(ranks_.get()),
+      casts_(options.casts) {
   if (is_sharded(cell)) {
     check(world_ != nullptr, "a sharded cell needs ranks to train on");
     note_shared_cards(*options.world);
@@ -147,8 +148,8 @@ std::vector<std::vector<float>> TrainingRun::read_gradients() {
   return values;
 }
 
-void TrainingRun::visit_parameters(const std::function<void(const Parameter&)>& visit) {
-  if (sharding_) sharding_->unshard(runtime_);
+void TrainingRun::visit_parameters(const std::function<void(const Parameter&)>& visit, Pass pass) {
+  if (sharding_) sharding_->unshard(runtime_, pass);
   for (const Parameter* parameter : model_.parameters()) visit(*parameter);
   if (sharding_) sharding_->reshard();
 }
@@ -240,6 +241,7 @@ void TrainingRun::step() {
   device_->synchronize();
   Stopwatch watch;
 
+  if (last) device_->watch_casts(casts_);
   ledger.set_phase(PhaseKind::kForward, number);
   output_ = model_.forward(runtime_, input);
   output_.value.rename(device_->holder(HolderKind::kOutput, "", "y"));
@@ -257,6 +259,7 @@ void TrainingRun::step() {
   model_.update_backward_scales(runtime_, world_);
   device_->synchronize();
   times.backward_ms = watch.lap_ms();
+  device_->watch_casts(nullptr);
   if (!cell_.training.keep_loss) output_ = loss_ = {};
   ledger.mark("end_of_backward");
   if (keep) values_.gradients = read_gradients();

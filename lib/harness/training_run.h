@@ -26,6 +26,7 @@ struct TrainingRunOptions {
   /// Of host memory; needed where the cell is sharded, outlives the run and otherwise only picks this rank's card.
   ProcessGroup* world = nullptr;
   bool record_timeline = false;  ///< the ledger keeps its events, setup's too
+  CastWatch* casts = nullptr;    ///< told of the casts of the last step's forward and backward
 };
 
 /// One rank's training loop of a cell, as the source documents' users write it. Per step: a fresh input; forward and loss; backward; optimizer step, gradients
@@ -57,8 +58,8 @@ class TrainingRun {
   /// Ranks that share cards, and why parameters are not sharded as the cell asks, a line each.
   std::vector<std::string> warnings() const;
 
-  /// Calls `visit` with every parameter as forward finds it, in the order of the model: gathered for as long as the call takes.
-  void visit_parameters(const std::function<void(const Parameter&)>& visit);
+  /// Calls `visit` with every parameter as `pass` finds it, in the order of the model: gathered for as long as the call takes.
+  void visit_parameters(const std::function<void(const Parameter&)>& visit, Pass pass = Pass::kForward);
   /// In the order of weights() and of gradients.
   std::vector<std::string> parameter_names() const;
   /// The parameters' values as this rank sees them, eight bits decoded with the scales that it has.
@@ -101,6 +102,7 @@ class TrainingRun {
   std::vector<std::string> shared_cards_;
   std::vector<PreForwardSample> host_work_;
   std::size_t host_work_of_first_step_ = 0;
+  CastWatch* casts_;
   bool keep_values_ = false;
   Values values_;
 };

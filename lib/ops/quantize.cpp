@@ -78,6 +78,7 @@ PreparedCast prepare(Device& device, const MatrixView& x, const Shape& shape, co
 QuantizedTensor cast_halves(Device& device, const Tensor& x, const Quantizer& inputs, const CastContext& context) {
   PreparedCast prepared = prepare(device, x.view(), x.shape(), inputs, context);
   device.launch(&KernelTable::quantize, prepared.args);
+  if (device.cast_watch() != nullptr) device.cast_watch()->saw_cast(device, x, prepared.result);
   return std::move(prepared.result);
 }
 

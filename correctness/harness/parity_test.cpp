@@ -1,0 +1,108 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "harness/cast_counts.h"
+#include "harness/measure.h"
+#include "support/cells.h"
+#include "support/quantize.h"
+
+// What sets a run apart from BF16's, or its sides from each other.
+namespace fp8lab {
+namespace {
+
+const MetricValue& figure(const ArmResult& result, const std::string& metric) { return result.metrics.at(metric); }
+
+CastCounts counts_of(const std::vector<float>& values, const Shape& shape, const std::string& format, const Orientations& halves,
+                     float scale = 1.0f) {
+  const auto device = support::open_poisoned_device();
+  const Tensor x = support::make_tensor(*device, shape, DType::kF32, values);
+  Quantizer quantizer{.format = support::format_named(format), .orientations = halves, .holder = support::anyone(*device)};
+  if (quantizer.format.amax_source == AmaxSource::kHistory) quantizer.scale = support::scalar(*device, scale);
+  CastCounter counter;
+  device->watch_casts(&counter);
+  quantize(*device, x, quantizer);
+  device->watch_casts(nullptr);
+  quantize(*device, x, quantizer);  // nobody sees this one
+  return counter.counts();
+}
+
+void expect_counts(const CastCounts& counts, const CastCounts& expected) {
+  EXPECT_EQ(counts.values, expected.values);
+  EXPECT_EQ(counts.clipped, expected.clipped);
+  EXPECT_EQ(counts.underflowed, expected.underflowed);
+}
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+
+// E4M3 ends at 448, whose next step would be 480, and begins at 2^-9; E5M2 at 57344, 65536 and 2^-16. Ties go to the even code.
+TEST(CastCounts, TellWhatClipsAndWhatVanishes) {
+  const std::vector<float> e4m3{464.0f, 464.1f, -1000.0f, kInfinity, kNan, 0.0f, -0.0f, 0x1p-10f, 0x1.002p-10f, -1e-9f};
+  expect_counts(counts_of(e4m3, {2, 5}, "delayed_e4m3", {true, false}), {.values = 10, .clipped = 3, .underflowed = 2});
+  const std::vector<float> e5m2{61440.0f, 61441.0f, -1e9f, 464.1f, 0x1p-17f, 0x1.002p-17f};
+  expect_counts(counts_of(e5m2, {2, 3}, "delayed_e5m2", {true, false}), {.values = 6, .clipped = 2, .underflowed = 1});
+  const std::vector<float> halved{928.0f, 928.2f, 0x1p-9f};
+  expect_counts(counts_of(halved, {1, 3}, "delayed_e4m3", {true, false}, 0.5f), {.values = 3, .clipped = 1, .underflowed = 1});
+}
+
+TEST(CastCounts, AreOfEveryHalfWithScalesOfItsOwn) {
+  std::vector<float> values(128 * 128, 0.0f);
+  values[0] = 500.0f;
+  values[1] = 1e-6f;  // vanishes beside its row, not beside its column
+  for (const char* whole : {"delayed_e4m3", "block_128x128_f32"})
+    EXPECT_EQ(counts_of(values, {128, 128}, whole, {true, true}).values, 128 * 128) << whole;
+  expect_counts(counts_of(values, {128, 128}, "block_1x128_f32", {true, true}), {.values = 2 * 128 * 128, .clipped = 0, .underflowed = 1});
+  // The floor of 500 is 256: both halves clip it.
+  expect_counts(counts_of(values, {128, 128}, "mxfp8_floor", {true, true}), {.values = 2 * 128 * 128, .clipped = 2, .underflowed = 1});
+  expect_counts(counts_of(values, {128, 128}, "mxfp8_rceil", {false, true}), {.values = 128 * 128, .clipped = 0, .underflowed = 0});
+  expect_counts(counts_of(values, {128, 128}, "block_1x128_f32", {false, true}), {.values = 128 * 128, .clipped = 0, .underflowed = 0});
+}
+
+TEST(Parity, TellsHowMuchOfWhatWasCastWasLost) {
+  CellConfig cell = support::small_cell("delayed");
+  cell.measure = {"parity"};
+  cell.training.steps = 1;  // under a scale of 1, where gradients of 1e-4 are next to nothing
+  const ArmResult first = measure_arm(cell, Arm::kAfter);
+  EXPECT_EQ(figure(first, "parity.clip_fraction").value, 0.0);
+  EXPECT_GT(figure(first, "parity.underflow_fraction").value.value(), 0.1);
+  cell.training.recipe = "current";
+  for (const int ranks : {1, 2}) {
+    cell.ranks = ranks;
+    const ArmResult result = measure_arm(cell, Arm::kAfter);
+    EXPECT_EQ(figure(result, "parity.clip_fraction").value, 0.0);
+    EXPECT_LT(figure(result, "parity.underflow_fraction").value.value(), 0.01);
+  }
+  EXPECT_EQ(figure(measure_arm(cell, Arm::kBf16), "parity.clip_fraction").reason, "nothing is cast to eight bits");
+}
+
+TEST(Parity, WeightsAloneCanTellTheSidesApart) {
+  CellConfig cell = support::small_cell("mxfp8");
+  cell.fix = "write_back_list_updates";
+  cell.training.quantized_weights = true;
+  cell.training.optimizer = "foreach_adam";
+  cell.training.steps = 1;
+  cell.measure = {"parity"};
+  EXPECT_EQ(figure(measure_arm(cell, Arm::kBefore), "parity.bitwise_equal").value, 0.0);
+}
+
+// No gate lets NaN pass: a fix after which training goes astray is none.
+TEST(Parity, OfWeightsThatWentAstrayIsNoEquality) {
+  CellConfig cell = support::small_cell("current", "gpt", "linear");
+  cell.measure = {"parity"};
+  cell.ranks = 2;
+  cell.model.layers = 6;
+  cell.training.steps = 4;
+  cell.training.learning_rate = 1000.0;
+  const ArmResult result = measure_arm(cell, Arm::kAfter);
+  ASSERT_TRUE(std::isnan(result.losses.back()));
+  EXPECT_LT(figure(result, "parity.weights_moved").value.value(), 1.0);
+  EXPECT_TRUE(std::isnan(figure(result, "parity.ranks_equal").value.value()));
+  EXPECT_EQ(figure(result, "parity.ranks_equal").reason, "a weight is not finite");
+  EXPECT_EQ(figure(result, "parity.loss_gap").reason, "BF16's loss is nan");
+}
+
+}  // namespace
+}  // namespace fp8lab
