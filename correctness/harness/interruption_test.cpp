@@ -122,6 +122,15 @@ TEST(Interruption, ASecondCtrlCKillsAtOnce) {
   expect_valid_rest(run);
 }
 
+TEST(Interruption, ASecondCtrlCAfterTheChildrenLeavesTheResultsWhole) {
+  HangingRun run("before_hang");
+  run.process.signal(SIGINT);
+  ASSERT_TRUE(comes_true([&] { return children_of(run.process.pid()).empty(); }));
+  run.process.signal(SIGINT);
+  EXPECT_EQ(run.process.finish(), 130);
+  expect_valid_rest(run);
+}
+
 TEST(Interruption, KilledItLeavesNoOrphanAndUsableLines) {
   HangingRun run("before_deaf");
   run.process.signal(SIGKILL);

@@ -152,12 +152,34 @@ TEST(Launched, RanksOfAnotherNumberAreRefusedBeforeAnythingRuns) {
   scenarios.add("two", "device: meta\nranks: 2\n");
   const Ended ended = run_launched(scenarios, "-f two");
   EXPECT_EQ(count(ended.output, "exit 2\n"), kRanks) << ended.output;
-  EXPECT_EQ(ended.errors, "fp8lab: error: " + scenarios.file("two.yaml").string() +
-                              ":10:1: `ranks` is 2 for cell two, but torchrun started 3 processes; make them equal, or "
-                              "choose cells with --filter\n");
+  const std::string error = scenarios.file("two.yaml").string() +
+                            ":10:1: `ranks` is 2 for cell two, but torchrun started 3 processes; make them equal, or "
+                            "choose cells with --filter\n";
+  for (const char* rank : {"", "on rank 1: ", "on rank 2: "})
+    EXPECT_EQ(count(ended.errors, std::string("fp8lab: error: ") + rank + error), 1) << ended.errors;
+  EXPECT_EQ(count(ended.errors, "\n"), kRanks) << ended.errors;
   EXPECT_FALSE(std::filesystem::exists(scenarios.out()));
   EXPECT_TRUE(contains(run_launched(scenarios, "-f one").errors, "`ranks` is 1 for cell one"));
   EXPECT_EQ(run_launched(scenarios, "-f good").code, 0);
+}
+
+TEST(Launched, ARankWhoseFilesAreMissingSaysSo) {
+  Scenarios scenarios({});
+  add(scenarios, "good");
+  const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run -o " + scenarios.out() + " ";
+  const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
+                                   "test $RANK = 1 || exit 2; " + program + scenarios.file("elsewhere").string()});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_TRUE(contains(ended.errors, "fp8lab: error: on rank 1: " + scenarios.file("elsewhere").string())) << ended.errors;
+}
+
+// The limit of the sample's devices is four ranks in one process.
+TEST(Launched, RanksAreAsManyAsWereLaunched) {
+  Scenarios scenarios({});
+  scenarios.add("many", "device: meta\nranks: 5\n");
+  const Ended ended = sample::run({"5", "60", "/bin/sh", "-c", std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " --list"});
+  EXPECT_EQ(ended.code, 0) << ended.errors;
+  EXPECT_EQ(count(ended.output, "many\n"), 1) << ended.output;
 }
 
 TEST(Launched, CellsThatExpectACrashAreSkipped) {

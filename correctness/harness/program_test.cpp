@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -220,20 +221,31 @@ TEST(Program, ListsItsTables) {
   EXPECT_TRUE(contains(run({"env"}).output, "program.git_commit"));
 }
 
-TEST(Program, ResumesNothingThatAnotherProgramMeasured) {
+TEST(Program, ResumesNothingThatAnotherProgramOrMachineMeasured) {
   Scenarios scenarios({"one", "two"});
   EXPECT_EQ(run(scenarios.run_arguments({"-f", "one"})).code, 0);
   const std::string lines = scenarios.read("results.jsonl"), environment = scenarios.read("environment.json");
-  std::string other = environment;
-  other.replace(other.find("0123456789abcdef"), 16, "fedcba9876543210");
-  sample::write(scenarios.file("out/environment.json"), other);
-  const Ended refused = run(scenarios.run_arguments({"--resume"}));
-  EXPECT_EQ(refused.code, 2) << refused.output;
-  EXPECT_TRUE(contains(refused.errors, "another program, whose git_commit is fedcba9876543210, not 0123456789abcdef; run without --resume"))
-      << refused.errors;
-  EXPECT_EQ(scenarios.read("results.jsonl"), lines);
-  EXPECT_EQ(scenarios.read("environment.json"), other);
-  EXPECT_TRUE(std::filesystem::exists(scenarios.file("out/results.json")));
+  Json other = Json::parse(environment);
+  const auto refused_by = [&](const char* pointer, const std::string& value) {
+    Json changed = other;
+    const std::string was = changed[Json::json_pointer(pointer)].get<std::string>();
+    changed[Json::json_pointer(pointer)] = value;
+    sample::write(scenarios.file("out/environment.json"), changed.dump());
+    const Ended refused = run(scenarios.run_arguments({"--resume"}));
+    EXPECT_EQ(refused.code, 2) << refused.output;
+    EXPECT_TRUE(contains(refused.errors, fmt::format("was {}, and is {} now; run without --resume", value, was))) << refused.errors;
+    EXPECT_EQ(scenarios.read("results.jsonl"), lines);
+    EXPECT_EQ(scenarios.read("environment.json"), changed.dump());
+    EXPECT_TRUE(std::filesystem::exists(scenarios.file("out/results.json")));
+  };
+  refused_by("/program/git_commit", "fedcba9876543210");
+  refused_by("/libraries/glibc", "1.0");
+  refused_by("/cpu/model", "abacus");
+  refused_by("/devices/cpu", "matrix products by hand");
+  other["devices"]["cuda"] = "unavailable: nobody knows";  // it measured nothing
+  other["host"]["name"] = "next door";
+  sample::write(scenarios.file("out/environment.json"), other.dump());
+  EXPECT_EQ(run(scenarios.run_arguments({"--resume"})).code, 0);
   sample::write(scenarios.file("out/environment.json"), environment);
   EXPECT_EQ(run(scenarios.run_arguments({"--resume"})).code, 0);
 }
@@ -241,7 +253,7 @@ TEST(Program, ResumesNothingThatAnotherProgramMeasured) {
 TEST(Program, ResumesAtWhereAScenarioStandsNow) {
   Scenarios scenarios({"one"});
   EXPECT_EQ(run(scenarios.run_arguments({})).code, 0);
-  const int line = results_of(scenarios)["cells"][0]["line"];
+  const int line = results_of(scenarios)["cells"][0]["line"], gate_line = results_of(scenarios)["cells"][0]["gates"][0]["line"];
   const std::string was = sample::read(scenarios.file("one.yaml"));
   std::string moved = "# a line above\n" + was;
   const std::size_t title = moved.find("title: ");
@@ -251,6 +263,7 @@ TEST(Program, ResumesAtWhereAScenarioStandsNow) {
   const Json cell = results_of(scenarios)["cells"][0];
   EXPECT_EQ(cell["title"], "Another title");
   EXPECT_EQ(cell["line"], line + 1);
+  EXPECT_EQ(cell["gates"][0]["line"], gate_line + 1);
 }
 
 TEST(Program, RunsAgainWhatTookTooLong) {

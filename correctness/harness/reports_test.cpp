@@ -109,6 +109,14 @@ TEST(Summary, BeginsWithWhatNeedsAttentionAndShowsEveryFigure) {
   EXPECT_TRUE(contains(text, "| the rest | 7.8 KiB (8,000 B) |")) << text;
 }
 
+TEST(Summary, NamesEveryFixOfAScenario) {
+  CellRecord one = record("leak/fix=b", Verdict::kConfirmed), other = record("leak/fix=a", Verdict::kConfirmed);
+  one.config.fix = "b";
+  other.config.fix = "a";
+  EXPECT_TRUE(contains(summary_markdown({one, other}, {}), ". Fixes: `a`, `b`\n"));
+  EXPECT_TRUE(contains(summary_markdown({one, one}, {}), ". Fix: `b`\n"));
+}
+
 TEST(Holders, FoldByIndexAndKeepTheirSum) {
   EXPECT_EQ(
       folded_by_index(

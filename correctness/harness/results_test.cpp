@@ -175,6 +175,21 @@ TEST(ResultSet, WhatIsAppendedIsThereForTheNextRun) {
   EXPECT_EQ(resumed.find_finished("sample/a=3", "0011223344556677"), nullptr);
 }
 
+TEST(ResultSet, ACellThatIsMeasuredAnewLeavesNoOlderTimeline) {
+  const TemporaryDirectory dir;
+  CellRecord record = record_named("sample/a=1");
+  record.arms[Arm::kAfter].timeline_json = record.arms[Arm::kBefore].timeline_json = "{}";
+  {
+    ResultSet results(dir / "out", false);
+    results.append(record);
+  }
+  record.arms[Arm::kBefore].timeline_json.clear();
+  record.arms.erase(Arm::kAfter);
+  ResultSet(dir / "out", true).append(record);
+  for (const Arm arm : {Arm::kBefore, Arm::kAfter})
+    EXPECT_FALSE(std::filesystem::exists(dir / "out" / timeline_path("sample/a=1", arm))) << name(arm);
+}
+
 TEST(ResultSet, AResumedRunThatIsKilledLeavesNoOlderDocuments) {
   const TemporaryDirectory dir;
   const std::vector<std::string> documents{"results.json", "junit.xml", "summary.md"};

@@ -55,7 +55,7 @@ std::optional<std::string> next_request() {
 }
 
 std::optional<Arm> arm_called(std::string_view wanted) {
-  for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16})
+  for (const Arm arm : kArms)
     if (name(arm) == wanted) return arm;
   return {};
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -80,6 +81,7 @@ inline constexpr std::size_t kMostSamples = 64;
 
 /// The sides a cell is run on, each in a child process.
 enum class Arm { kBefore, kAfter, kBf16 };
+inline constexpr std::array kArms{Arm::kBefore, Arm::kAfter, Arm::kBf16};
 
 /// A figure, or null with the reason why there is none. Never 0 for absent, never NaN in a file.
 struct MetricValue {

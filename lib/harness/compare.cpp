@@ -83,7 +83,7 @@ class Comparer {
     verdict(*was, *is);
     if (redefined(*was, *is)) return;
     ++out_.cells_compared;
-    for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16})
+    for (const Arm arm : kArms)
       if (ended(*was, *is, arm)) figures(*is, arm, was->arms.at(arm), is->arms.at(arm));
   }
 

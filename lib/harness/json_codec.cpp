@@ -197,7 +197,6 @@ ArmResult arm_from(const Json& json) {
   return out;
 }
 
-constexpr std::array kArms{Arm::kBefore, Arm::kAfter, Arm::kBf16};
 constexpr std::array kSides{Side::kBefore, Side::kAfter, Side::kBf16, Side::kDifference};
 
 template <class Enum, std::size_t N>

@@ -75,12 +75,19 @@ void refuse_foreign(const fs::path& directory) {
     if (fs::exists(directory / name, ignored)) refuse(name, fmt::format("there is no {} beside it", kLines));
 }
 
-/// What its "program" says, by key; nothing where there is none to be read.
-std::map<std::string, std::string> program_in(const std::string& environment_json) {
+/// What figures depend on, by key; nothing where there is none to be read. A device that was missing measured nothing.
+std::map<std::string, std::string> measured_with(const std::string& environment_json) {
   std::map<std::string, std::string> out;
   const auto environment = nlohmann::json::parse(environment_json, nullptr, false);
-  if (!environment.is_object() || !environment.contains("program") || !environment["program"].is_object()) return out;
-  for (const auto& [key, value] : environment["program"].items()) out[key] = value.is_string() ? value.get<std::string>() : value.dump();
+  if (!environment.is_object()) return out;
+  const auto note = [&](const std::string& key, const nlohmann::json& value) {
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    if (!text.starts_with("unavailable")) out[key] = text;
+  };
+  for (const char* part : {"program", "libraries", "devices"})
+    if (environment.contains(part) && environment[part].is_object())
+      for (const auto& [key, value] : environment[part].items()) note(fmt::format("{}.{}", part, key), value);
+  if (const auto model = nlohmann::json::json_pointer("/cpu/model"); environment.contains(model)) note("cpu.model", environment[model]);
   return out;
 }
 
@@ -144,7 +151,7 @@ const CellRecord* ResultSet::find_finished(const std::string& id, const std::str
 }
 
 void ResultSet::write_environment(const std::string& json) {
-  if (!earlier_.empty()) refuse_other_program(json);
+  if (!earlier_.empty()) refuse_other_measurer(json);
   remove_documents();
   write_atomically(kEnvironment, json + "\n");
 }
@@ -154,21 +161,26 @@ void ResultSet::remove_documents() const {
   for (const char* old : kDocuments) fs::remove_all(directory_ / old);
 }
 
-void ResultSet::refuse_other_program(const std::string& environment_json) const {
-  const auto was = program_in(read_file(directory_ / kEnvironment)), is = program_in(environment_json);
+void ResultSet::refuse_other_measurer(const std::string& environment_json) const {
+  const auto was = measured_with(read_file(directory_ / kEnvironment)), is = measured_with(environment_json);
   for (const auto& [key, value] : was)
     if (const auto now = is.find(key); now == is.end() || now->second != value)
-      fail(fmt::format("{}: its cells were measured by another program, whose {} is {}, not {}; run without --resume to start anew, or "
-                       "give another directory with -o",
-                       directory_.string(), key, value, now == is.end() ? "known" : now->second));
+      fail(fmt::format("{}: its cells were measured by another program or elsewhere: {} was {}, and is {} now; run without --resume to "
+                       "start anew, or give another directory with -o",
+                       directory_.string(), key, value, now == is.end() ? "not there" : now->second));
 }
 
 void ResultSet::append(const CellRecord& record) {
-  for (const auto& [arm, result] : record.arms) {
-    if (result.timeline_json.empty()) continue;
+  for (const Arm arm : kArms) {
     const std::string path = timeline_path(record.config.id, arm);
+    const auto result = record.arms.find(arm);
+    if (result == record.arms.end() || result->second.timeline_json.empty()) {
+      std::error_code ignored;
+      fs::remove(directory_ / path, ignored);  // of the cell as it was when an earlier run measured it
+      continue;
+    }
     make_directory((directory_ / path).parent_path());
-    write_atomically(path, result.timeline_json, Sync::kNo);
+    write_atomically(path, result->second.timeline_json, Sync::kNo);
   }
   const off_t size = ::lseek(lines_fd_, 0, SEEK_END);
   if (write_fully(lines_fd_, record_to_json(record) + "\n") && ::fsync(lines_fd_) == 0) return;

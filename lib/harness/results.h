@@ -34,7 +34,8 @@ class ResultSet {
   /// What had to be dropped to read an earlier run, or "".
   const std::string& notice() const { return notice_; }
 
-  /// Before the first cell. Throws Error where an earlier run's lines are of another program, by what it left there, and leaves all of it.
+  /// Before the first cell. Throws Error where an earlier run's lines are of another program, other libraries, devices or processors,
+  /// by what it left there, and leaves all of it.
   void write_environment(const std::string& json);
   /// Appends a finished cell and writes its timelines.
   void append(const CellRecord& record);
@@ -47,7 +48,7 @@ class ResultSet {
  private:
   void read_earlier();
   void remove_documents() const;
-  void refuse_other_program(const std::string& environment_json) const;
+  void refuse_other_measurer(const std::string& environment_json) const;
   /// Timelines are large and can be had again, so they are left to the system to sync.
   enum class Sync { kYes, kNo };
   void write_atomically(const std::string& file, const std::string& text, Sync sync = Sync::kYes);

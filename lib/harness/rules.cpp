@@ -20,11 +20,16 @@ Broken broken_model_rule(const ModelConfig& m) {
     return BrokenRule{"model.heads", fmt::format("hidden {} is not a multiple of heads {}", m.hidden, m.heads)};
   if (m.kv_heads != 0 && m.heads % m.kv_heads != 0)
     return BrokenRule{"model.kv_heads", fmt::format("heads {} is not a multiple of kv_heads {}", m.heads, m.kv_heads)};
-  // Byte counts of a step stay far inside 64 bits below this.
-  const double widest = static_cast<double>(std::max(m.hidden, m.ffn == 0 ? 4 * m.hidden : m.ffn));
-  if (static_cast<double>(m.seq) * static_cast<double>(m.batch) * widest > 0x1p48)
-    return BrokenRule{"model.batch", fmt::format("an activation of seq {} x batch {} x {} elements is above 2^48",
-                                                 m.seq, m.batch, widest)};
+  // Byte counts of a step, of at most a few hundred bytes for each of these elements, stay inside 64 bits below this.
+  constexpr double kMostElements = 0x1p52;
+  const auto layers = static_cast<double>(m.layers), hidden = static_cast<double>(m.hidden);
+  const double ffn = static_cast<double>(m.ffn == 0 ? 4 * m.hidden : m.ffn), widest = std::max(hidden, ffn);
+  if (layers * static_cast<double>(m.seq) * static_cast<double>(m.batch) * widest > kMostElements)
+    return BrokenRule{"model.batch", fmt::format("activations of {} layers x seq {} x batch {} x {} elements are above 2^52",
+                                                 m.layers, m.seq, m.batch, widest)};
+  if (layers * hidden * (4.0 * hidden + 3.0 * ffn) > kMostElements)
+    return BrokenRule{"model.layers", fmt::format("weights of {} layers of hidden {} and ffn {} are above 2^52 elements", m.layers,
+                                                  m.hidden, ffn)};
   return std::nullopt;
 }
 

@@ -11,7 +11,6 @@
 #include "harness/idle_processes.h"
 #include "harness/json_codec.h"
 #include "harness/metrics.h"
-#include "harness/signal_watch.h"
 
 namespace fp8lab {
 namespace {
@@ -160,8 +159,13 @@ double predicted_bytes(const CellConfig& cell, Arm arm, const PredictFunction& p
 class Runner {
  public:
   Runner(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
-         const RunnerEvents& events)
-      : cells_(cells), vocabulary_(vocabulary), options_(options), events_(events), shared_(options.task, cells, vocabulary) {}
+         const RunnerEvents& events, SignalWatch& watch)
+      : cells_(cells),
+        vocabulary_(vocabulary),
+        options_(options),
+        events_(events),
+        watch_(watch),
+        shared_(options.task, cells, vocabulary) {}
 
   int run() {
     Clock::time_point next_tick = Clock::now();
@@ -294,7 +298,7 @@ class Runner {
   const Vocabulary& vocabulary_;
   const RunnerOptions& options_;
   const RunnerEvents& events_;
-  SignalWatch watch_;
+  SignalWatch& watch_;
   SharedArms shared_;
   IdleProcesses idle_;
   std::list<RunningCell> running_;
@@ -358,8 +362,14 @@ CellRecord make_record(const PlannedCell& cell, ArmResults arms, double seconds)
 }
 
 int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
+              const RunnerEvents& events, SignalWatch& watch) {
+  return Runner(cells, vocabulary, options, events, watch).run();
+}
+
+int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
               const RunnerEvents& events) {
-  return Runner(cells, vocabulary, options, events).run();
+  SignalWatch watch;
+  return run_cells(cells, vocabulary, options, events, watch);
 }
 
 }  // namespace fp8lab

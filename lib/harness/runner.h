@@ -9,6 +9,7 @@
 #include "harness/arm_process.h"
 #include "harness/record.h"
 #include "harness/shared_arms.h"
+#include "harness/signal_watch.h"
 
 namespace fp8lab {
 
@@ -42,7 +43,10 @@ double time_limit(const PlannedCell& cell, const RunnerOptions& options);
 CellRecord skipped_record(const PlannedCell& cell);
 
 /// Runs the cells, their arms in child processes, skipped ones included, and returns 0, or the signal that stopped the run. Cells that were running then are
-/// not reported. A first SIGINT, SIGTERM or SIGHUP ends the children in peace, a second one at once.
+/// not reported. A first SIGINT, SIGTERM or SIGHUP, as `watch` sees it, ends the children in peace, a second one at once.
+int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
+              const RunnerEvents& events, SignalWatch& watch);
+/// With a watch for as long as it runs.
 int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
               const RunnerEvents& events);
 

@@ -38,6 +38,7 @@ Axis read_axis(const NodeReader& reader, const YamlEntry& entry, const Key& key)
 
 Axes read_exclude(const NodeReader& reader, const YamlNode& item, const std::vector<Axis>& axes) {
   Axes wanted;
+  std::map<const Axis*, std::string> given;
   for (const YamlEntry& entry : reader.item_as_map(item, "exclude").entries) {
     const Key* key = find_key(entry.key);
     const Axis* axis = key ? axis_of(axes, *key) : nullptr;
@@ -47,6 +48,9 @@ Axes read_exclude(const NodeReader& reader, const YamlNode& item, const std::vec
       reader.refuse(entry.place, fmt::format("`exclude.{}`: the matrix has no axis of this name.{}",
                                              quotable(entry.key), suggestion(entry.key, names)));
     }
+    if (const auto [other, first] = given.emplace(axis, entry.key); !first)
+      reader.refuse(entry.place,
+                    fmt::format("`exclude.{}` and `exclude.{}` both set `{}`", other->second, entry.key, key->path));
     const std::string value = to_text(reader.value(*key, entry.value, "exclude." + entry.key));
     if (std::find(axis->values.begin(), axis->values.end(), value) == axis->values.end())
       reader.refuse(entry.value.place, fmt::format("`exclude.{}`: the axis never is {}, so this excludes nothing.{}",
@@ -56,14 +60,19 @@ Axes read_exclude(const NodeReader& reader, const YamlNode& item, const std::vec
   return wanted;
 }
 
-Axes read_include(const NodeReader& reader, const YamlNode& item, const std::vector<Axis>& axes,
+/// `names`: under which a key without an axis came first; it goes by that one in all entries.
+Axes read_include(const NodeReader& reader, const YamlNode& item, const std::vector<Axis>& axes, std::map<const Key*, std::string>& names,
                   std::map<std::string, Place>& places) {
   Axes added;
+  std::map<const Key*, std::string> given;
   for (const YamlEntry& entry : reader.item_as_map(item, "include").entries) {
     const Key& key = axis_key(reader, entry, "include");
+    if (const auto [other, first] = given.emplace(&key, entry.key); !first)
+      reader.refuse(entry.place,
+                    fmt::format("`include.{}` and `include.{}` both set `{}`", other->second, entry.key, key.path));
     const Axis* axis = axis_of(axes, key);
     const std::string value = to_text(reader.value(key, entry.value, "include." + entry.key));
-    added.emplace_back(axis ? axis->name : entry.key, value);
+    added.emplace_back(axis ? axis->name : names.emplace(&key, entry.key).first->second, value);
     places.emplace(key.path, entry.place);
   }
   return added;
@@ -107,8 +116,9 @@ Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std:
       matrix.exclude.push_back(read_exclude(reader, item, matrix.axes));
   if (include) {
     places["include"] = include->place;
+    std::map<const Key*, std::string> names;
     for (const YamlNode& item : reader.as_list(*include, "include"))
-      matrix.include.push_back(read_include(reader, item, matrix.axes, places));
+      matrix.include.push_back(read_include(reader, item, matrix.axes, names, places));
   }
   if (expand(matrix).empty()) reader.refuse(exclude->place, "the matrix is empty: `exclude` removes every point of it");
   return matrix;

@@ -191,6 +191,13 @@ std::string holders(const std::vector<const CellRecord*>& cells) {
   return out;
 }
 
+std::set<std::string> fixes_of(const std::vector<const CellRecord*>& cells) {
+  std::set<std::string> fixes;
+  for (const CellRecord* record : cells)
+    if (!record->config.fix.empty()) fixes.insert(record->config.fix);
+  return fixes;
+}
+
 std::string emulations(const std::vector<const CellRecord*>& cells) {
   std::map<std::string, int> counts;
   for (const CellRecord* record : cells) {
@@ -245,7 +252,8 @@ std::string summary_markdown(const std::vector<CellRecord>& records, const RunSu
     const auto& cells = by_scenario[scenario];
     out += fmt::format("## {}\n\n{}", scenario, cells.front()->title);
     if (!cells.front()->upstream.empty()) out += fmt::format(" ({})", fmt::join(cells.front()->upstream, ", "));
-    if (!cells.front()->config.fix.empty()) out += fmt::format(". Fix: `{}`", cells.front()->config.fix);
+    if (const std::set<std::string> fixes = fixes_of(cells); !fixes.empty())
+      out += fmt::format(". {}: `{}`", fixes.size() == 1 ? "Fix" : "Fixes", fmt::join(fixes, "`, `"));
     out += "\n\n" + figures(cells) + emulations(cells) + claims(cells) + holders(cells);
   }
   return out;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -66,6 +67,7 @@ class Run {
       record.line = cell.line;
       record.title = cell.title;
       record.upstream = cell.upstream;
+      for (std::size_t i = 0; i < std::min(record.gates.size(), cell.expect.size()); ++i) record.gates[i].line = cell.expect[i].line;
     }
     if (!finished_.empty())
       std::fprintf(text_, "%zu of %zu cells are finished already\n", finished_.size(), cells_.size());
@@ -195,11 +197,16 @@ int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Pr
 }  // namespace
 
 int run_command(const RunRequest& request, const Program& program) {
-  const Vocabulary& vocabulary = program.vocabulary();
+  Vocabulary vocabulary = program.vocabulary();
   const std::optional<LaunchedRanks> ranks =
       LaunchedRanks::discover([](const char* name) { return std::getenv(name); });
+  if (ranks) vocabulary.max_ranks = [](std::string_view) { return std::int64_t{kMostRanks}; };  // each is a process of its own
   if (ranks && !program.measure_over) fail("this program runs on one process alone; start it without a launcher");
-  const bool speaks = !ranks || ranks->is_head();  // the others would only say the same
+  const bool speaks = !ranks || ranks->is_head();
+  // Of each rank, whose files may be others; it ends before the ranks meet, who would wait for it.
+  const auto tell = [&](const std::string& error) {
+    report_error(speaks ? error : fmt::format("on rank {}: {}", ranks->rank(), error));
+  };
   check_devices(request.devices, vocabulary);      // before files are read
   LoadedScenarios loaded = load_scenarios(find_scenario_files(request.paths), vocabulary);
   if (loaded.errors.empty()) select_cells(loaded.cells, request, vocabulary);
@@ -211,8 +218,7 @@ int run_command(const RunRequest& request, const Program& program) {
     }
   }
   if (!loaded.errors.empty()) {
-    for (const ScenarioError& error : loaded.errors)
-      if (speaks) report_error(error.what());
+    for (const ScenarioError& error : loaded.errors) tell(error.what());
     return exit_code({.verdicts = {}, .bad_usage = true});
   }
   if (request.list || request.dry_run) {
@@ -221,11 +227,12 @@ int run_command(const RunRequest& request, const Program& program) {
     if (!loaded.cells.empty()) return 0;
   }
   if (loaded.cells.empty()) {
-    if (speaks) report_error(nothing_matches(request, vocabulary));
+    tell(nothing_matches(request, vocabulary));
     return exit_code({});
   }
   if (ranks) return run_launched(*ranks, request, program, loaded.cells);
-  return Run(request, program, loaded.cells, run_cells)();
+  SignalWatch watch;  // until all is written: a second signal is for the children, not for the results
+  return Run(request, program, loaded.cells, [&](const auto&... arguments) { return run_cells(arguments..., watch); })();
 }
 
 }  // namespace fp8lab
