@@ -125,6 +125,50 @@ TEST(SplitBlocks, NeedAMaster) {
   });
 }
 
+// An f32 parameter has no master beside it: where other ranks keep it in eight bits, it is theirs.
+TEST(SplitBlocks, OfF32AreCastFromTheValueAndBack) {
+  const TemporaryDirectory plain, cast_down;
+  const auto train = [](ProcessGroup& group, const char* recipe, const auto& work) {
+    const std::unique_ptr<Device> device = open_host();
+    Runtime runtime{.device = *device, .behaviors = {}};
+    const std::int64_t rows = 64 / group.size();
+    const ParameterSpec spec{
+        .shape = {rows, 128}, .dtype = DType::kF32, .recipe = recipe, .first_row = group.rank() * rows};
+    Sharded matrix(*device, spec, {64, 128});
+    const std::vector<Parameter*> list = {&matrix.whole};
+    Adam adam(list, kOptions);
+    set_gradient(*device, *matrix.shard, 1, spec.first_row);
+    adam.step(runtime);
+    work(runtime, TrainingState{.parameters = list, .optimizer = &adam, .forward_scales = {}, .backward_scales = {}});
+  };
+  std::vector<float> value;
+  run_ranks("in_process", {.ranks = 1}, [&](ProcessGroup& group) {
+    train(group, "bf16", [&](Runtime& runtime, const TrainingState& state) {
+      save_checkpoint(runtime, path_of(plain), state, &group);
+      value = runtime.device.read(state.parameters[0]->local->value);
+    });
+  });
+  run_ranks("in_process", {.ranks = 2}, [&](ProcessGroup& group) {
+    train(group, "mxfp8", [&](Runtime& runtime, const TrainingState& state) {
+      Device& device = runtime.device;
+      load_checkpoint(runtime, path_of(plain), state, &group);
+      const Tensor& master = state.optimizer->state().front().master;
+      const std::ptrdiff_t elems = master.numel(), first = group.rank() * elems;
+      EXPECT_EQ(device.read(master), std::vector<float>(value.begin() + first, value.begin() + first + elems));
+      const Parameter& shard = *state.parameters[0]->local;
+      EXPECT_EQ(all_bytes(device, shard.quantized), all_bytes(device, quantize(device, master, *shard.quantizer)));
+      save_checkpoint(runtime, path_of(cast_down), state, &group);
+    });
+  });
+  run_ranks("in_process", {.ranks = 1}, [&](ProcessGroup& group) {
+    train(group, "bf16", [&](Runtime& runtime, const TrainingState& state) {
+      fill(runtime.device, state.parameters[0]->local->value, 0.0f);
+      load_checkpoint(runtime, path_of(cast_down), state, &group);
+      EXPECT_EQ(runtime.device.read(state.parameters[0]->local->value), value);
+    });
+  });
+}
+
 // Each shard's moments get a scale of their own: half a unit in the last place of what the new shard's scale can show.
 TEST(ScaledMoments, AreRoundedOnceMoreWhenCutAnew) {
   for (const auto& [dtype, unit] : {std::pair{DType::kF16, 0x1p-11}, {DType::kE4M3, 0x1p-4}}) {

@@ -34,6 +34,12 @@ struct TrainingState {
 // shard, hence one more rounding. Amax histories must agree between the saved ranks, but for the live amaxes, of which the
 // largest counts, as it would at the next update.
 //
+// Sharding keeps a weight in its nominal type where the cut would split blocks. If the files have it in eight bits, it is the
+// saved master, rounded; if it is the model that has it so, it is cast from that master. Both are bit by bit what training on
+// the ranks that load would have, but for ties of MasterWeights::kRemainder, which rounds them away from zero where casts
+// round to even. An f32 value is its own master; where otherwise none was saved that is an Error. So is another form under the
+// same cut, which is another model.
+//
 // One clear Error names file, entry and remedy, on every rank: the one that failed says what, the others whose it was. What
 // fails changes neither memory nor what is readable on the disk.
 

@@ -14,6 +14,7 @@
 #include "ops/rewrite.h"
 #include "optim/checkpoint.h"
 #include "optim/checkpoint_items.h"
+#include "optim/master_forms.h"
 #include "optim/shards.h"
 
 namespace fp8lab {
@@ -34,6 +35,13 @@ std::vector<T> values_from(const Bytes& bytes) {
   if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
 }
+
+/// An entry as it is asked for, of a parameter or of none.
+struct Asked {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::size_t parameter = CheckpointItem::kNoParameter;
+};
 
 /// Reads and checks everything before anything is written.
 class Loader {
@@ -78,16 +86,21 @@ class Loader {
       }
   }
 
-  const CheckpointEntry& entry_in(const RankFile& file, const CheckpointItem& item) const {
+  static Asked asked(const CheckpointItem& item) { return {item.name, item.tensor.dtype(), item.parameter}; }
+  Asked asked(std::size_t parameter, std::string_view what, DType dtype = DType::kF32) const {
+    return {fmt::format("{}: {}", state_.parameters[parameter]->name, what), dtype, parameter};
+  }
+
+  const CheckpointEntry& entry_in(const RankFile& file, const Asked& item) const {
     const CheckpointEntry* entry = file.find(item.name);
     if (entry == nullptr)
       file.refuse(
           item.name,
           "there is no such entry, but the model has such a tensor; load it into the model, recipe and optimizer "
           "options that were saved");
-    if (entry->dtype != item.tensor.dtype())
+    if (entry->dtype != item.dtype)
       file.refuse(item.name, fmt::format("it is {}, the model has {}; load it into the model that was saved",
-                                         name(entry->dtype), name(item.tensor.dtype())));
+                                         name(entry->dtype), name(item.dtype)));
     if (item.parameter != CheckpointItem::kNoParameter) {
       const std::int64_t rows = dim0(state_.parameters[item.parameter]->spec.shape);
       if (entry->global_rows != rows)
@@ -97,14 +110,14 @@ class Loader {
     }
     return *entry;
   }
-  void check_bytes(const RankFile& file, const CheckpointItem& item, std::int64_t actual, std::int64_t expected) const {
+  void check_bytes(const RankFile& file, std::string_view entry, std::int64_t actual, std::int64_t expected) const {
     if (actual != expected)
-      file.refuse(item.name, fmt::format("{} B where the model has {} B; load it into the model that was saved", actual,
-                                         expected));
+      file.refuse(
+          entry, fmt::format("{} B where the model has {} B; load it into the model that was saved", actual, expected));
   }
 
   /// The file whose entry is this rank's shard, or null.
-  const RankFile* exact(const CheckpointItem& item, int rank) const {
+  const RankFile* exact(const Asked& item, int rank) const {
     for (const RankFile& file : files_) {
       const CheckpointEntry& entry = entry_in(file, item);
       if (entry.first_row == cuts_.first(item.parameter, rank) && entry.rows == cuts_.rows(item.parameter, rank))
@@ -113,14 +126,18 @@ class Loader {
     return nullptr;
   }
   /// The same answer on every rank, which makes what follows from it collective.
-  bool cut_as_before(const CheckpointItem& item) const {
+  bool cut_as_before(const Asked& item) const {
     for (int rank = 0; rank < cuts_.ranks(); ++rank)
       if (exact(item, rank) == nullptr) return false;
     return true;
   }
 
   void stage_parameter(std::span<const CheckpointItem> items) {
-    const bool as_before = cut_as_before(items.front());
+    if (kept_otherwise(items.front())) {
+      stage_from_master(items);
+      return;
+    }
+    const bool as_before = cut_as_before(asked(items.front()));
     bool rebuild = false;
     for (const CheckpointItem& item : items) {
       const bool eight_bits = item.kind == Kind::kRowwise || item.kind == Kind::kTransposed;
@@ -129,21 +146,74 @@ class Loader {
       if (eight_bits && (rebuild || !as_before)) {
         rebuild = true;
       } else if (as_before) {
-        const RankFile& file = *exact(item, rank_);
-        const CheckpointEntry& entry = entry_in(file, item);
-        check_bytes(file, item, entry.bytes, item.tensor.bytes());
+        const RankFile& file = *exact(asked(item), rank_);
+        const CheckpointEntry& entry = entry_in(file, asked(item));
+        check_bytes(file, item.name, entry.bytes, item.tensor.bytes());
         staged_.emplace_back(item.tensor, file.read(entry));
-      } else if (item.kind == Kind::kRows) {
-        Bytes rows;
-        for_rows(item, [&](const RankFile&, std::span<const std::byte> part) {
-          rows.insert(rows.end(), part.begin(), part.end());
-        });
-        staged_.emplace_back(item.tensor, std::move(rows));
-      } else if (item.kind == Kind::kMoment) {
-        stage_moment(item);
+      } else {
+        stage_rows(item);
       }
     }
     if (rebuild) cast_again(items.front());
+  }
+
+  /// Of what a new cut takes apart. Scales of moments come with their moments.
+  void stage_rows(const CheckpointItem& item) {
+    if (item.kind == Kind::kRows) staged_.emplace_back(item.tensor, rows_of(asked(item)));
+    if (item.kind == Kind::kMoment) stage_moment(item);
+  }
+
+  /// True where the files keep a weight in eight bits and the model does not, or the other way round, and another cut explains it:
+  /// Sharding keeps no weight in eight bits whose blocks the cut would split.
+  bool kept_otherwise(const CheckpointItem& first) const {
+    const RankFile& file = files_.front();
+    if (file.find(first.name) != nullptr) return false;
+    Asked other = asked(first.parameter, first.kind == Kind::kRowwise ? "value" : "row-wise codes");
+    const CheckpointEntry* entry = file.find(other.name);
+    if (entry == nullptr) return false;
+    other.dtype = entry->dtype;
+    return !cut_as_before(other);
+  }
+
+  /// Either form is a rounding of the master, which both have, and which is cut like anything else.
+  void stage_from_master(std::span<const CheckpointItem> items) {
+    const CheckpointItem& first = items.front();
+    const std::vector<float> values = saved_masters(first);
+    const Tensor *value = nullptr, *master = nullptr;
+    for (const CheckpointItem& item : items) {
+      if (item.name.ends_with(": value"))
+        value = &item.tensor;
+      else if (item.name.ends_with(": master"))
+        master = &item.tensor;
+      else
+        stage_rows(item);
+    }
+    if (value != nullptr && master != nullptr && master->dtype() == DType::kI16) {
+      Halves halves = halves_of(values);
+      staged_.emplace_back(*value, std::move(halves.high));
+      staged_.emplace_back(*master, std::move(halves.low));
+      return;
+    }
+    if (value != nullptr) staged_.emplace_back(*value, rounded(value->dtype(), values));
+    if (master != nullptr) staged_.emplace_back(*master, bytes_from(values));
+    if (value == nullptr) cast_again(first);
+  }
+
+  /// This rank's rows of what was optimised, in whichever form the files have it.
+  std::vector<float> saved_masters(const CheckpointItem& first) const {
+    const RankFile& file = files_.front();
+    const Asked value = asked(first.parameter, "value", local_shard(*state_.parameters[first.parameter]).spec.dtype);
+    const Asked master = asked(first.parameter, "master"), rest = asked(first.parameter, "master", DType::kI16);
+    const bool has_value = file.find(value.name) != nullptr;
+    if (has_value) entry_in(file, value);  // refuses another type
+    if (const CheckpointEntry* entry = file.find(master.name))
+      return entry->dtype == DType::kI16 ? from_halves(rows_of(value), rows_of(rest))
+                                         : values_from<float>(rows_of(master));
+    if (has_value && value.dtype == DType::kF32) return values_from<float>(rows_of(value));
+    file.refuse(first.name,
+                "one of the two cuts splits its blocks, so that it is kept in eight bits under the other alone and has "
+                "to be made from its master, which was not saved; load it on as many ranks as it was saved on, or save "
+                "the optimizer with it");
   }
 
   void cast_again(const CheckpointItem& item) {
@@ -159,11 +229,11 @@ class Loader {
 
   /// Calls use(file, bytes) for what each file has of this rank's rows, in their order.
   template <class Use>
-  void for_rows(const CheckpointItem& item, const Use& use) const {
+  void for_rows(const Asked& item, const Use& use) const {
     std::int64_t next = cuts_.first(item.parameter, rank_);
     const std::int64_t end = next + cuts_.rows(item.parameter, rank_);
-    const std::int64_t row_bytes = row_elems(state_.parameters[item.parameter]->spec.shape) *
-                                   static_cast<std::int64_t>(size_bytes(item.tensor.dtype()));
+    const std::int64_t row_bytes =
+        row_elems(state_.parameters[item.parameter]->spec.shape) * static_cast<std::int64_t>(size_bytes(item.dtype));
     while (next < end) {
       const auto has_next = [&](const RankFile& file) {
         const CheckpointEntry& entry = entry_in(file, item);
@@ -172,7 +242,7 @@ class Loader {
       const auto file = std::find_if(files_.begin(), files_.end(), has_next);
       if (file == files_.end()) files_.front().refuse(item.name, fmt::format("row {} is in no rank's file", next));
       const CheckpointEntry& entry = entry_in(*file, item);
-      check_bytes(*file, item, entry.bytes, entry.rows * row_bytes);
+      check_bytes(*file, item.name, entry.bytes, entry.rows * row_bytes);
       const Bytes bytes = file->read(entry);
       const std::int64_t stop = std::min(end, entry.first_row + entry.rows);
       use(*file, std::span(bytes).subspan(static_cast<std::size_t>((next - entry.first_row) * row_bytes),
@@ -181,12 +251,20 @@ class Loader {
     }
   }
 
+  Bytes rows_of(const Asked& item) const {
+    Bytes rows;
+    for_rows(item, [&](const RankFile&, std::span<const std::byte> part) {
+      rows.insert(rows.end(), part.begin(), part.end());
+    });
+    return rows;
+  }
+
   /// Elements of several shards, each in units of its own scale, in those of one.
   void stage_moment(const CheckpointItem& item) {
     const DType dtype = item.tensor.dtype();
     std::vector<float> values;
     float absmax = 0.0f;
-    for_rows(item, [&](const RankFile& file, std::span<const std::byte> part) {
+    for_rows(asked(item), [&](const RankFile& file, std::span<const std::byte> part) {
       const CheckpointEntry* entry = file.find(item.name + " scale");
       if (entry == nullptr || entry->bytes != sizeof(float))
         file.refuse(item.name, "its scale is absent; the file is damaged");
@@ -217,8 +295,8 @@ class Loader {
     const bool as_many = static_cast<int>(files_.size()) == cuts_.ranks();
     const RankFile& first = as_many ? files_[static_cast<std::size_t>(rank_)] : files_.front();
     const auto read = [&](const RankFile& file) {
-      const CheckpointEntry& entry = entry_in(file, item);
-      check_bytes(file, item, entry.bytes, item.tensor.bytes());
+      const CheckpointEntry& entry = entry_in(file, asked(item));
+      check_bytes(file, item.name, entry.bytes, item.tensor.bytes());
       return values_from<float>(file.read(entry));
     };
     std::vector<float> values = read(first);

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "core/dtype.h"
+
+// The f32 values that Adam optimises, in host memory, and the forms in which a parameter and its master keep them
+// (AdamOptions::master).
+namespace fp8lab {
+
+/// Rounded to f32, f16 or bf16 as casts round.
+std::vector<std::byte> rounded(DType dtype, std::span<const float> values);
+
+/// A bf16 parameter and its i16 remainder; kernels.h has the rule.
+struct Halves {
+  std::vector<std::byte> high;
+  std::vector<std::byte> low;
+};
+Halves halves_of(std::span<const float> values);
+std::vector<float> from_halves(std::span<const std::byte> high, std::span<const std::byte> low);
+
+}  // namespace fp8lab
