@@ -107,17 +107,34 @@ TEST(Sharded, RecomputationEqualsOneRank) {
   }
 }
 
-// Three of four ranks have rows, the last has none; formats of blocks fall back to high precision.
+struct UnevenCase {
+  const char* recipe;
+  std::int64_t hidden;
+  std::int64_t ffn;
+  int ranks;
+};
+
+// Blocks that would be cut stay in high precision.
 TEST(Sharded, UnevenAndEmptyShardsEqualOneRank) {
-  for (const char* recipe : {"bf16", "delayed", "current", "mxfp8"})
-    for (const int ranks : {4, 8}) {
-      RunConfig config;
-      config.recipe = recipe;
-      config.layer = "layernorm_mlp";
-      config.config = small_block(96);
-      config.config.ffn = 288;
-      expect_equal(config, {.replicas = 1, .shards = ranks});
+  for (const UnevenCase& c : {UnevenCase{"bf16", 6, 22, 8}, UnevenCase{"delayed", 48, 144, 32},
+                              UnevenCase{"current", 48, 144, 32}, UnevenCase{"mxfp8", 32, 160, 64}}) {
+    RunConfig config;
+    config.recipe = c.recipe;
+    config.layer = "layernorm_mlp";
+    config.config = small_block(c.hidden);
+    config.config.ffn = c.ffn;
+    bool uneven = false, empty = false;
+    ModelRun run(config);
+    for (const Parameter* parameter : run.model().parameters()) {
+      const RowSplit split(dim0(parameter->spec.shape), c.ranks);
+      for (int rank = 0; rank < c.ranks; ++rank) {
+        uneven = uneven || (split.count(rank) > 0 && split.count(rank) < split.chunk());
+        empty = empty || split.count(rank) == 0;
+      }
     }
+    EXPECT_TRUE(uneven && empty) << c.recipe;
+    expect_equal(config, {.replicas = 1, .shards = c.ranks});
+  }
 }
 
 }  // namespace
