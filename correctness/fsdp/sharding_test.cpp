@@ -137,5 +137,24 @@ TEST(Sharded, UnevenAndEmptyShardsEqualOneRank) {
   }
 }
 
+// Not from what the eight bits say, which a model that defers its initialisation never had.
+TEST(Sharded, WeightsWhoseBlocksWouldBeCutStartFromTheirInitialValues) {
+  RunConfig deferred, whole;
+  deferred.recipe = "mxfp8";
+  deferred.layer = "layernorm_mlp";
+  deferred.config = small_block(64);
+  whole = deferred;
+  whole.deferred_init = false;
+  on_ranks(4, [&](ProcessGroup& world) {
+    ModelRun a(deferred, world, {.replicas = 1, .shards = 4}), b(whole, world, {.replicas = 1, .shards = 4});
+    EXPECT_FALSE(b.sharding().warnings().empty()) << "no weight is refused";
+    for (std::size_t i = 0; i < a.model().parameters().size(); ++i) {
+      const Parameter &own = *a.model().parameters()[i]->local, &cut = *b.model().parameters()[i]->local;
+      EXPECT_EQ(bytes_of(a.device(), own.value), bytes_of(b.device(), cut.value)) << own.name;
+      EXPECT_EQ(bytes_of(a.device(), own.quantized), bytes_of(b.device(), cut.quantized)) << own.name;
+    }
+  });
+}
+
 }  // namespace
 }  // namespace fp8lab

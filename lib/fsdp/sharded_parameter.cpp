@@ -27,7 +27,10 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& whole, Mesh& mes
         shard_refusal(whole.quantizer->format, whole.spec.shape.rows(), whole.spec.shape.cols(), split_.offsets(1));
   Device& device = runtime.device;
   if (!refusal_.empty()) {
-    if (!whole.quantized.empty())
+    // What the eight bits were cast from, where it can be made again: masters start from it, as those of other weights do.
+    if (whole.initial && !whole.quantized.empty())
+      whole.value = initial_values(runtime, whole, whole.holder);
+    else if (!whole.quantized.empty())
       whole.value = dequantize(device, whole.quantized.rowwise_operand(), whole.spec.dtype, whole.holder);
     whole.quantized = {};
     whole.quantizer.reset();

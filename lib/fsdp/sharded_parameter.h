@@ -17,7 +17,7 @@ namespace fp8lab {
 ///
 /// An eight-bit parameter travels as its codes. Scales of blocks go with them, without their padding; the scale of a whole
 /// tensor stays at home, being the same on every rank (see Quantizer::amax_group). Formats that refuse a shard (blocks would
-/// be cut) leave the parameter in high precision; refusal() says why.
+/// be cut) leave the parameter in high precision, with its initial values as long as it holds them; refusal() says why.
 ///
 /// Where all ranks have equally many rows, shard and whole lie in Pool::kGathered, others in memory like any other.
 class ShardedParameter {
