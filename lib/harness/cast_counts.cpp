@@ -3,55 +3,70 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <utility>
+#include <cstring>
 #include <vector>
 
 #include "core/float8.h"
-#include "ops/quantize.h"
+#include "tensor/quantized_tensor.h"
 
 namespace fp8lab {
 namespace {
 
-/// The largest code of a format, and how much above its value, as a factor, rounding to it ends.
+constexpr unsigned kMagnitude = 0x7F;
+
+/// The largest code of a format, and up to where values are rounded to it.
 struct Largest {
-  std::uint8_t code;
+  unsigned code;
   double reach;
 };
 
 Largest largest_of(DType payload) {
-  if (payload == DType::kE4M3) return {E4M3::kMaxCode, 464.0 / 448.0};
-  return {E5M2::kMaxCode, 61440.0 / 57344.0};
+  if (payload == DType::kE4M3) return {E4M3::kMaxCode, 464.0};
+  return {E5M2::kMaxCode, 61440.0};
 }
 
-/// What became of a matrix in one half of its cast, all in one order.
+/// A half as an operand, on the host, and what it was cast from: element (i, j) of the operand from x[i * x_row + j * x_col].
 struct Half {
-  std::vector<float> x;
-  std::vector<float> decoded;
+  const OperandView& operand;
   std::vector<std::byte> codes;
+  std::vector<std::byte> scales;
+  const std::vector<float>& x;
+  std::int64_t x_row;
+  std::int64_t x_col;
+
+  unsigned code_at(std::int64_t i, std::int64_t j) const {
+    const std::int64_t at = i * operand.values.row_stride + j * operand.values.col_stride;
+    return std::to_integer<unsigned>(codes[static_cast<std::size_t>(at)]) & kMagnitude;
+  }
+  double scale_inv_at(std::int64_t i, std::int64_t j) const {
+    const ScaleView& view = operand.scales;
+    const std::int64_t at =
+        view.block_cols == 0 ? 0 : i / view.block_rows * view.row_stride + j / view.block_cols * view.col_stride;
+    const std::byte* const scale = scales.data() + static_cast<std::size_t>(at) * size_bytes(view.dtype);
+    if (view.dtype == DType::kE8M0) return static_cast<double>(e8m0_to_f32(std::to_integer<std::uint8_t>(*scale)));
+    float value = 0.0f;
+    std::memcpy(&value, scale, sizeof value);
+    return static_cast<double>(value);
+  }
 };
 
 CastCounts count(const Half& half, const Largest& largest) {
-  constexpr unsigned kMagnitude = 0x7F;
-  CastCounts counts{.values = static_cast<std::int64_t>(half.x.size())};
-  for (std::size_t i = 0; i < half.x.size(); ++i) {
-    const unsigned code = std::to_integer<unsigned>(half.codes[i]) & kMagnitude;
-    const double value = std::abs(static_cast<double>(half.x[i])), kept = std::abs(static_cast<double>(half.decoded[i]));
-    counts.clipped += code == largest.code && value > largest.reach * kept;
-    counts.underflowed += code == 0 && value > 0.0;
-  }
-  return counts;
-}
-
-template <class T>
-std::vector<T> transposed(const std::vector<T>& values, std::int64_t rows, std::int64_t cols) {
-  constexpr std::int64_t kTile = 32;  // so that lines of the cache are used up while they are there
-  std::vector<T> out(values.size());
+  constexpr std::int64_t kTile = 64;  // both orders of memory find their lines in the cache
+  const std::int64_t rows = half.operand.values.rows, cols = half.operand.values.cols;
+  CastCounts counts{.values = rows * cols};
   for (std::int64_t row = 0; row < rows; row += kTile)
     for (std::int64_t col = 0; col < cols; col += kTile)
       for (std::int64_t i = row; i < std::min(row + kTile, rows); ++i)
-        for (std::int64_t j = col; j < std::min(col + kTile, cols); ++j)
-          out[static_cast<std::size_t>(j * rows + i)] = values[static_cast<std::size_t>(i * cols + j)];
-  return out;
+        for (std::int64_t j = col; j < std::min(col + kTile, cols); ++j) {
+          const unsigned code = half.code_at(i, j);
+          if (code != 0 && code != largest.code) continue;
+          const double value = std::abs(static_cast<double>(half.x[static_cast<std::size_t>(i * half.x_row + j * half.x_col)]));
+          if (code == 0)
+            counts.underflowed += value > 0.0;
+          else
+            counts.clipped += value > largest.reach * half.scale_inv_at(i, j);
+        }
+  return counts;
 }
 
 }  // namespace
@@ -59,19 +74,14 @@ std::vector<T> transposed(const std::vector<T>& values, std::int64_t rows, std::
 void CastCounter::saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) {
   const QuantFormat& format = made.format();
   const Largest largest = largest_of(format.payload);
-  const std::int64_t rows = made.rows(), cols = made.cols();
-  const auto decoded = [&](const OperandView& operand) {
-    return device.read(dequantize(device, operand, DType::kF32, device.holder(HolderKind::kWorkspace, "cast counts")));
-  };
   const std::vector<float> values = device.read(x);
+  const auto count_half = [&](const QuantizedHalf& half, const OperandView& operand, std::int64_t x_row, std::int64_t x_col) {
+    counts_ += count({operand, device.read_bytes(half.codes), device.read_bytes(half.scale_inv), values, x_row, x_col}, largest);
+  };
   const bool has_rows = static_cast<bool>(made.rowwise());
-  if (has_rows)
-    counts_ += count({values, decoded(made.rowwise_operand()), device.read_bytes(made.rowwise().codes)}, largest);
-  if (!made.columnwise() || (has_rows && format.columnwise_is_transpose())) return;
-  std::vector<std::byte> codes = device.read_bytes(made.columnwise().codes);
-  // An operand is the transposed matrix, as codes are stored but for those under E8M0 scales.
-  if (format.scale_dtype() == DType::kE8M0) codes = transposed(codes, rows, cols);
-  counts_ += count({transposed(values, rows, cols), decoded(made.columnwise_operand(false)), std::move(codes)}, largest);
+  if (has_rows) count_half(made.rowwise(), made.rowwise_operand(), made.cols(), 1);
+  if (made.columnwise() && !(has_rows && format.columnwise_is_transpose()))
+    count_half(made.columnwise(), made.columnwise_operand(false), 1, made.cols());
 }
 
 }  // namespace fp8lab
