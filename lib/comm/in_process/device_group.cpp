@@ -123,10 +123,10 @@ class DeviceGroup final : public ProcessGroup {
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
     team_.meet(rank(), call, nullptr);
-    Team& team = world_.team({.parent = &team_, .sequence = call.sequence, .color = color, .on_cards = true},
+    Team& team = world_.team({.parent = &team_, .number = ++teams_made_, .color = color, .on_cards = true},
                              identity.name, identity.world_ranks);
-    // No collective has number 0, so this is nobody else's team.
-    Team& host_team = world_.team({.parent = &team, .sequence = 0, .color = 0}, identity.name, identity.world_ranks);
+    // No call has number 0, so this is nobody else's team.
+    Team& host_team = world_.team({.parent = &team, .number = 0, .color = 0}, identity.name, identity.world_ranks);
     std::unique_ptr<ProcessGroup> host =
         make_group(world_, host_team, std::move(identity.world_ranks), identity.rank, identity.moves_data);
     auto group = std::make_unique<DeviceGroup>(world_, team, *host, device_);
@@ -155,6 +155,7 @@ class DeviceGroup final : public ProcessGroup {
   ProcessGroup& host_;
   std::unique_ptr<ProcessGroup> owned_;
   Device& device_;
+  std::uint64_t teams_made_ = 0;
   std::unique_ptr<PeerLane> lane_;
   std::vector<PeerCopy> copies_;  // kept between calls
   std::vector<PeerReduction> reductions_;

@@ -105,7 +105,7 @@ class InProcessGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
     team_.meet(rank(), call, nullptr);
     Team& team =
-        world_.team({.parent = &team_, .sequence = call.sequence, .color = color}, identity.name, identity.world_ranks);
+        world_.team({.parent = &team_, .number = ++teams_made_, .color = color}, identity.name, identity.world_ranks);
     return std::make_unique<InProcessGroup>(world_, team, std::move(identity));
   }
 
@@ -113,7 +113,7 @@ class InProcessGroup final : public ProcessGroup {
     team_.meet(rank(), call, nullptr);
     const Identity identity = identity_of(*this);
     Team& team =
-        world_.team({.parent = &team_, .sequence = call.sequence, .color = 0, .on_cards = true}, identity.name,
+        world_.team({.parent = &team_, .number = ++teams_made_, .color = 0, .on_cards = true}, identity.name,
                     identity.world_ranks);
     return make_device_group(world_, team, *this, device, call);
   }
@@ -133,6 +133,7 @@ class InProcessGroup final : public ProcessGroup {
 
   World& world_;
   Team& team_;
+  std::uint64_t teams_made_ = 0;           ///< the same on every rank, in the order of its calls
   std::vector<const std::byte*> sources_;  ///< one per rank, filled for each reduction
   std::vector<std::byte*> targets_;
 };

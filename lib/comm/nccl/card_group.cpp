@@ -220,6 +220,10 @@ class CardGroup final : public ProcessGroup {
       abandon();
       throw;
     }
+    fail_in_trouble();
+  }
+
+  void fail_in_trouble() const {
     if (const std::string cause = options_.trouble->cause(); !cause.empty()) fail(cause);
   }
 
@@ -265,6 +269,7 @@ class CardGroup final : public ProcessGroup {
   std::byte* reserve(std::int64_t bytes) {
     if (bytes > staging_bytes_) {
       card_.synchronize();
+      fail_in_trouble();  // what this waited for may have been ended by the watch, and the communicator with it
       staging_.reset();
       staging_bytes_ = 0;
       staging_ = cuda::allocate_device(static_cast<std::size_t>(bytes));
