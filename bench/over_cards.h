@@ -42,14 +42,14 @@ class Lockstep {
   std::atomic<bool> more_{true};
 };
 
-/// As nccl-tests counts: `size` is the whole output in bytes, algbw size / time, busbw what each card's link moves of it, in 1e9 bytes a
-/// second.
-inline void count_bandwidth(benchmark::State& state, std::int64_t size, double seconds) {
+/// As nccl-tests counts: `size` is the whole output in bytes, algbw size / time, busbw what each card's link moves of it, `times` over
+/// (2 for an all-reduce), in 1e9 bytes a second.
+inline void count_bandwidth(benchmark::State& state, std::int64_t size, double seconds, int times = 1) {
   const double algbw = static_cast<double>(size) / seconds / 1e9;
   state.counters["size"] = static_cast<double>(size);
   state.counters["time_us"] = 1e6 * seconds;
   state.counters["algbw"] = algbw;
-  state.counters["busbw"] = algbw * (cards() - 1) / cards();
+  state.counters["busbw"] = algbw * times * (cards() - 1) / cards();
 }
 
 /// Registers nothing and says why on standard error where there are no two cards.
