@@ -138,6 +138,12 @@ TEST(Rendezvous, NamesWhereNobodyAnswers) {
   EXPECT_TRUE(error_of([&] { meet(nowhere, patience(1)); }).starts_with("MASTER_ADDR=no such host is no host: "));
 }
 
+// Also where the machine's other addresses are all of one kind.
+TEST(Rendezvous, LoopbackIsAHostOfEitherKind) {
+  for (const char* host : {"127.0.0.1", "::1"})
+    EXPECT_EQ(error_of([&] { EXPECT_EQ(resolve(host, 29500).size(), 1u); }), "") << host;
+}
+
 TEST(Rendezvous, CanBeStopped) {
   std::stop_source source;
   source.request_stop();

@@ -63,7 +63,8 @@ void Address::set_port(int port) {
 }
 
 std::vector<Address> resolve(const std::string& host, int port) {
-  const addrinfo hints{.ai_flags = AI_ADDRCONFIG,
+  // Not AI_ADDRCONFIG, to which loopback is no address: what this machine cannot use is passed over later.
+  const addrinfo hints{.ai_flags = 0,
                        .ai_family = AF_UNSPEC,
                        .ai_socktype = SOCK_STREAM,
                        .ai_protocol = 0,
