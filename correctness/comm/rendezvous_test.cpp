@@ -92,6 +92,24 @@ TEST(Rendezvous, PassesOverAPortThatIsTaken) {
   }
 }
 
+TEST(Rendezvous, EndsAtTheLastPort) {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<Rendezvous> comers = {rendezvous_of(0, 2, 65535), rendezvous_of(1, 2, 65535)};
+  {
+    const Socket other = Socket::listen(resolve("127.0.0.1", 65535).front());
+    for (const Outcome& outcome : meet_all(comers, 60))
+      EXPECT_EQ(outcome.error,
+                "rank 0 finds no free port for the other ranks among 65535 to 65535 (MASTER_PORT and the next); set "
+                "MASTER_PORT to a free and lower one");
+  }
+  for (Rendezvous& comer : comers) comer.port_taken = true;
+  for (const Outcome& outcome : meet_all(comers, 60))
+    EXPECT_EQ(outcome.error,
+              "MASTER_PORT=65535 is the launcher's own, and no port comes after it for the ranks; set MASTER_PORT "
+              "(torchrun --master-port) to a lower one");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
 TEST(Rendezvous, KeepsJobsApart) {
   const int port = any_listener().own_address().port();
   std::vector<Rendezvous> comers;

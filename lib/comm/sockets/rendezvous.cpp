@@ -15,8 +15,11 @@ namespace {
 
 // Who launches ranks may keep the named port to itself, and others may have taken the next.
 constexpr int kPorts = 16;
+constexpr int kLastPort = 65535;
 // Connecting to a machine that answers, and one message there.
 constexpr double kMomentSeconds = 2;
+// For so long others hold every port that there is before a rank gives up on rank 0, which does so at once.
+constexpr double kTakenSeconds = 5;
 
 /// The first words on every connection, from the side that accepts it; they tell this job from any other service.
 struct Greeting {
@@ -52,7 +55,12 @@ class Meeting {
         patience_(patience),
         own_{.job = hash_of(rendezvous), .rank = rendezvous.rank, .size = rendezvous.size},
         sockets_(static_cast<std::size_t>(rendezvous.size)),
-        addresses_(sockets_.size()) {}
+        addresses_(sockets_.size()) {
+    if (first_port() > kLastPort)
+      fail(fmt::format("MASTER_PORT={} is the launcher's own, and no port comes after it for the ranks; set MASTER_PORT "
+                       "(torchrun --master-port) to a lower one",
+                       rendezvous.port));
+  }
 
   std::vector<Socket> as_first() {
     Socket listener = listen_somewhere();
@@ -109,37 +117,48 @@ class Meeting {
 
  private:
   int first_port() const { return rendezvous_.port + (rendezvous_.port_taken ? 1 : 0); }
+  int last_port() const { return std::min(first_port() + kPorts - 1, kLastPort); }
 
   Socket listen_somewhere() const {
     for (Address address : resolve(rendezvous_.host, 0)) {
-      for (int port = first_port(); port < first_port() + kPorts; ++port) {
+      for (int port = first_port(); port <= last_port(); ++port) {
         address.set_port(port);
         if (Socket socket = Socket::listen(address)) return socket;
       }
     }
+    find_no_port();
+  }
+
+  [[noreturn]] void find_no_port() const {
     fail(
         fmt::format("rank 0 finds no free port for the other ranks among {} to {} (MASTER_PORT and the next); set "
-                    "MASTER_PORT to a free one",
-                    first_port(), first_port() + kPorts - 1));
+                    "MASTER_PORT to a free {}one",
+                    first_port(), last_port(), last_port() == kLastPort ? "and lower " : ""));
   }
 
   Socket find_first() const {
+    // Where few ports are left, others may hold them all.
+    Patience taken = patience_.at_most(kTakenSeconds);
     while (!patience_.over()) {
+      bool any_free = last_port() < kLastPort;
       for (Address address : resolve(rendezvous_.host, 0)) {
-        for (int port = first_port(); port < first_port() + kPorts; ++port) {
+        for (int port = first_port(); port <= last_port(); ++port) {
           address.set_port(port);
           Socket socket = Socket::connect(address, patience_.at_most(kMomentSeconds));
           Greeting greeting;
           if (socket && socket.receive(greeting, patience_.at_most(kMomentSeconds)) && is_of_this_job(greeting) &&
               greeting.rank == 0)
             return socket;
+          any_free = any_free || !socket;
         }
       }
+      if (any_free) taken = patience_.at_most(kTakenSeconds);
+      if (taken.over() && !patience_.over()) find_no_port();
       Socket::pause();
     }
     check(!patience_.stop.stop_requested(), "the run was stopped from outside");
     fail(fmt::format("rank {} finds no rank 0 of its job at {}, ports {} to {} (MASTER_ADDR, MASTER_PORT and the next)",
-                     rendezvous_.rank, rendezvous_.host, first_port(), first_port() + kPorts - 1));
+                     rendezvous_.rank, rendezvous_.host, first_port(), last_port()));
   }
 
   Socket join(int lower) const {
