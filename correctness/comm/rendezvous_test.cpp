@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
+#include <cstdint>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -43,6 +46,46 @@ std::vector<Outcome> meet_all(const std::vector<Rendezvous>& comers, double seco
   }
   return outcomes;
 }
+
+/// A rank that comes to rank 0, and to others only when it is told to, in the words of rendezvous.cpp.
+class Laggard {
+ public:
+  explicit Laggard(const Rendezvous& rendezvous) : rank_(rendezvous.rank), addresses_(static_cast<std::size_t>(rendezvous.size)) {
+    const Address first = resolve(rendezvous.host, rendezvous.port).front();
+    while (!(first_ = Socket::connect(first, patience_)) && !patience_.over()) Socket::pause();
+    greet(first_);
+  }
+  void learn_addresses() {
+    std::array<char, 512> problem{};
+    EXPECT_TRUE(first_.receive(problem, patience_));
+    EXPECT_EQ(problem.front(), '\0') << problem.data();
+    EXPECT_TRUE(first_.receive(std::as_writable_bytes(std::span(addresses_)), patience_));
+  }
+  Socket join(int lower) const {
+    Socket socket = Socket::connect(addresses_[static_cast<std::size_t>(lower)], patience_);
+    greet(socket);
+    return socket;
+  }
+
+ private:
+  struct Words {
+    std::array<char, 8> protocol;
+    std::uint64_t job;
+    std::int32_t rank, size;
+  };
+  void greet(Socket& socket) const {
+    Words words{};
+    EXPECT_TRUE(socket.receive(words, patience_));
+    words.rank = rank_;
+    EXPECT_TRUE(socket.send(words, patience_));
+    EXPECT_TRUE(socket.send(std::int64_t{0}, patience_));
+  }
+
+  const Patience patience_ = patience(20);
+  int rank_;
+  Socket first_;
+  std::vector<Address> addresses_;
+};
 
 void expect_connected(std::vector<Outcome>& outcomes) {
   const int size = static_cast<int>(outcomes.size());
@@ -136,6 +179,39 @@ TEST(Rendezvous, NamesOnEveryRankWhoDidNotCome) {
   // Whose own patience may end a moment earlier.
   EXPECT_TRUE(outcomes[1].error == expected || outcomes[1].error.ends_with("went away before all ranks had come"))
       << outcomes[1].error;
+}
+
+// Rank 1 waits for rank 2 and rank 3, whoever of them is first.
+TEST(Rendezvous, NamesWhoDidNotComeToARankAfterAll) {
+  const int port = any_listener().own_address().port();
+  std::vector<Outcome> outcomes;
+  std::jthread first([&] { outcomes = meet_all({rendezvous_of(0, 4, port), rendezvous_of(1, 4, port)}, 3); });
+  Laggard second(rendezvous_of(2, 4, port)), third(rendezvous_of(3, 4, port));
+  third.learn_addresses();
+  const Socket joined = third.join(1);
+  first.join();
+  EXPECT_EQ(outcomes[0].error, "");
+  EXPECT_EQ(outcomes[1].error, "rank 1 cannot reach rank 2, though both came to rank 0");
+}
+
+TEST(Rendezvous, OneThatComesTwiceTakesNobodysPlace) {
+  const int port = any_listener().own_address().port();
+  std::vector<Outcome> outcomes;
+  std::jthread first([&] { outcomes = meet_all({rendezvous_of(0, 4, port), rendezvous_of(1, 4, port)}, 20); });
+  Laggard second(rendezvous_of(2, 4, port)), third(rendezvous_of(3, 4, port));
+  second.learn_addresses();
+  third.learn_addresses();
+  Socket joined = second.join(1);
+  const Socket again = second.join(1);
+  Socket other = third.join(1);
+  first.join();
+  ASSERT_EQ(outcomes[1].error, "");
+  for (const int rank : {2, 3}) {
+    int sent = 0;
+    EXPECT_TRUE(outcomes[1].sockets[static_cast<std::size_t>(rank)].send(rank, patience(5)));
+    EXPECT_TRUE((rank == 2 ? joined : other).receive(sent, patience(5)));
+    EXPECT_EQ(sent, rank);
+  }
 }
 
 TEST(Rendezvous, RefusesRanksOfAnotherLaunch) {

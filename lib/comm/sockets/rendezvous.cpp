@@ -104,13 +104,13 @@ class Meeting {
     if (!first.receive(std::as_writable_bytes(std::span(addresses_)), patience_)) lose(0);
     sockets_.front() = std::move(first);
     for (int lower = 1; lower < rendezvous_.rank; ++lower) sockets_[static_cast<std::size_t>(lower)] = join(lower);
-    for (int higher = rendezvous_.rank + 1; higher < rendezvous_.size;) {
+    for (int missing = first_missing(); missing < rendezvous_.size; missing = first_missing()) {
       Socket socket = listener.accept(patience_);
-      if (!socket) lose(higher);
+      if (!socket) lose(missing);
       const std::optional<Hello> theirs = greet(socket);
       if (!theirs || theirs->who.rank <= rendezvous_.rank || theirs->who.rank >= rendezvous_.size) continue;
-      sockets_[static_cast<std::size_t>(theirs->who.rank)] = std::move(socket);
-      ++higher;
+      Socket& place = sockets_[static_cast<std::size_t>(theirs->who.rank)];
+      if (!place) place = std::move(socket);
     }
     return std::move(sockets_);
   }
@@ -118,6 +118,13 @@ class Meeting {
  private:
   int first_port() const { return rendezvous_.port + (rendezvous_.port_taken ? 1 : 0); }
   int last_port() const { return std::min(first_port() + kPorts - 1, kLastPort); }
+
+  /// Of the ranks above this one, which come to it in any order; their number if all have come.
+  int first_missing() const {
+    int rank = rendezvous_.rank + 1;
+    while (rank < rendezvous_.size && sockets_[static_cast<std::size_t>(rank)]) ++rank;
+    return rank;
+  }
 
   Socket listen_somewhere() const {
     for (Address address : resolve(rendezvous_.host, 0)) {
