@@ -1,5 +1,6 @@
 #include "harness/fake_arms.h"
 
+#include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <thread>
 
 #include "core/check.h"
 #include "harness/scenario.h"
@@ -19,6 +21,8 @@ namespace {
 void wait_for_ever() {
   for (;;) ::pause();
 }
+
+constexpr int kMomentMilliseconds = 500;
 
 double retained(Arm arm) { return arm == Arm::kBefore ? 100 : 0; }
 
@@ -89,6 +93,7 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm) {
 }
 
 ArmResult fake_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm) {
+  bool is_culprit = false;
   start(cell, [&](ProcessGroup& world) {
     world.barrier("begin");
     if (arm == Arm::kBefore && world.rank() == 1) {
@@ -102,11 +107,20 @@ ArmResult fake_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm
       world.barrier("again");
     }
     world.barrier("end");
+    is_culprit = arm == Arm::kBefore && world.rank() == 1;
   });
+  if (is_culprit && cell.scenario == "rank_stops") ::raise(SIGSTOP);
+  if (is_culprit && cell.scenario == "rank_stops_idle")
+    std::thread([] {
+      ::poll(nullptr, 0, kMomentMilliseconds);
+      ::kill(::getpid(), SIGSTOP);
+    }).detach();
   return fake_arm(cell, arm);
 }
 
-std::map<std::string, double> fake_prediction(const CellConfig&, Arm arm) {
+std::map<std::string, double> fake_prediction(const CellConfig& cell, Arm arm) {
+  if (cell.scenario == "rank_stops_idle") ::poll(nullptr, 0, 2 * kMomentMilliseconds);
+  if (cell.scenario == "head_stops") ::raise(SIGSTOP);
   return {{"memory.retained_bytes", retained(arm)}};
 }
 

@@ -145,6 +145,45 @@ TEST(Launched, ARankThatFallsSilentLateIsNamedToo) {
   EXPECT_EQ(count(ended.errors, "the run was stopped from outside; rank 1 did not answer within 1.6 s"), kRanks - 1) << ended.errors;
 }
 
+/// Runs the program on three ranks, of which `stopped` will stop itself. Survivors that go on are killed, and so is that one
+/// at the end. `survive`: what a survivor's shell does while its program runs as process $rank.
+Ended run_with_stopped(const Scenarios& scenarios, int stopped, const std::string& survive = {}) {
+  const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out() + " --timeout 2";
+  const std::string number = scenarios.file("stopped").string(), ended = scenarios.file("ended").string();
+  return sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
+                      "test $RANK = " + std::to_string(stopped) + " && { echo $$ > " + number + "; exec " + program +
+                          "; }; timeout --foreground -s KILL 25 " + program + " & rank=$!; " + survive +
+                          "wait $rank; code=$?; echo exit $code; echo >> " + ended + "; test $(wc -l < " + ended + ") = " +
+                          std::to_string(kRanks - 1) + " && kill -KILL $(cat " + number + "); exit $code"});
+}
+
+TEST(Launched, ARankThatFallsSilentBetweenArmsEndsTheRun) {
+  for (const char* name : {"rank_stops", "rank_stops_idle"}) {
+    Scenarios scenarios({});
+    add(scenarios, "good");
+    add(scenarios, name);
+    const auto start = std::chrono::steady_clock::now();
+    const Ended ended = run_with_stopped(scenarios, 1);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+    EXPECT_EQ(count(ended.output, "exit 4\n"), kRanks - 1) << ended.output << ended.errors;
+    EXPECT_EQ(count(ended.errors, "rank 1 did not "), kRanks - 1) << ended.errors;
+    EXPECT_EQ(lines_of(scenarios).size(), 1u);
+  }
+}
+
+// No arm comes that a signal could end.
+TEST(Launched, ASignalEndsTheWaitForASilentRankZero) {
+  Scenarios scenarios({});
+  add(scenarios, "head_stops");
+  const std::string until_stopped = "until grep -qs '^State:.T' /proc/$(cat " + scenarios.file("stopped").string() +
+                                    ")/status; do sleep 0.01; done; ";
+  const auto start = std::chrono::steady_clock::now();
+  const Ended ended = run_with_stopped(scenarios, 0, until_stopped + "kill -TERM $rank; ");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_EQ(count(ended.output, "exit 4\n"), kRanks - 1) << ended.output << ended.errors;
+  EXPECT_EQ(count(ended.errors, "the run was stopped from outside; rank 0 did not answer within 1.6 s"), kRanks - 1) << ended.errors;
+}
+
 TEST(Launched, RanksOfAnotherNumberAreRefusedBeforeAnythingRuns) {
   Scenarios scenarios({});
   add(scenarios, "good");

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -19,6 +20,9 @@ struct RunOptions {
   int ranks = 1;
   /// The longest that a rank waits in a collective for the others to come.
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);
+  /// Of ranks that are processes: the longest that one whose function has ended waits for the others' to end. Without, they may
+  /// take as long as they like while the run goes well.
+  std::optional<std::chrono::nanoseconds> farewell_timeout = {};
   /// Of the rank that this process is, among those on its machine; below 0: its number in the run. Ranks that are threads have
   /// their own.
   int local_rank = -1;

@@ -40,21 +40,21 @@ void LaunchedRanks::run(RunOptions options, const RankFunction& rank_function, b
   run_ranks(over_nccl ? "nccl" : choice_.row, options, rank_function);
 }
 
-void LaunchedRanks::pass_on(Order& order) const {
-  run({}, [&](ProcessGroup& world) {
+void LaunchedRanks::pass_on(Order& order, const RunOptions& options) const {
+  run(options, [&](ProcessGroup& world) {
     const BroadcastPart part{.data = reinterpret_cast<std::byte*>(&order), .bytes = sizeof order};
     world.broadcast(0, {&part, 1}, "order");
   });
 }
 
-LaunchedRanks::Order LaunchedRanks::hear() const {
+LaunchedRanks::Order LaunchedRanks::hear(const RunOptions& options) const {
   Order order;
-  pass_on(order);
+  pass_on(order, options);
   return order;
 }
 
-std::int32_t LaunchedRanks::largest(std::int32_t value) const {
-  run({}, [&](ProcessGroup& world) {
+std::int32_t LaunchedRanks::largest(std::int32_t value, const RunOptions& options) const {
+  run(options, [&](ProcessGroup& world) {
     const ReducePart part{.data = reinterpret_cast<std::byte*>(&value), .elems = 1, .dtype = DType::kI32};
     world.all_reduce(ReduceOp::kMax, {&part, 1}, "signals");
   });
@@ -67,7 +67,9 @@ void LaunchedRanks::check_equal(const std::string& text, const std::string& what
   std::vector<std::int64_t> offsets(all.size() + 1, sizeof own);
   offsets.front() = 0;
   std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
-  run({.stop = stop}, [&](ProcessGroup& world) {
+  RunOptions options{.stop = stop};
+  options.farewell_timeout = options.timeout;
+  run(options, [&](ProcessGroup& world) {
     const GatherPart part{.from = reinterpret_cast<const std::byte*>(&own),
                           .to = reinterpret_cast<std::byte*>(all.data()),
                           .offsets_bytes = offsets};

@@ -38,11 +38,11 @@ class LaunchedRanks {
     std::int32_t arm = 0;
     std::int32_t exit_code = 0;
   };
-  void tell(Order order) const { pass_on(order); }
-  Order hear() const;
+  void tell(Order order, const RunOptions& options) const { pass_on(order, options); }
+  Order hear(const RunOptions& options) const;
 
   /// The largest `value` of all ranks, on each of them.
-  std::int32_t largest(std::int32_t value) const;
+  std::int32_t largest(std::int32_t value, const RunOptions& options) const;
 
   /// Throws Error, on every rank, unless all of them bring the same text, and where `stop` ends the wait for them.
   void check_equal(const std::string& text, const std::string& what, const std::stop_token& stop) const;
@@ -50,7 +50,7 @@ class LaunchedRanks {
  private:
   LaunchedRanks(const Launch& launch, ProcessGroupChoice choice, Rendezvous rendezvous)
       : launch_(launch), choice_(std::move(choice)), rendezvous_(std::move(rendezvous)) {}
-  void pass_on(Order& order) const;
+  void pass_on(Order& order, const RunOptions& options) const;
 
   Launch launch_;
   ProcessGroupChoice choice_;

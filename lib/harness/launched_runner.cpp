@@ -24,6 +24,8 @@ constexpr auto kLook = std::chrono::milliseconds(50);
 constexpr double kShareOfTheLimit = 0.8;
 /// Above what ranks wait for each other of their own accord, so that they say who is missing.
 constexpr double kLongestMeetingSeconds = 600;
+/// The same while rank 0 may predict, or write results.
+constexpr double kLongestWriteSeconds = 300;
 constexpr const char* kWhyNoCrash =
     "it expects an arm to crash, which only a local run survives: launched ranks are processes of one run";
 
@@ -46,12 +48,13 @@ Place place_of_ranks(const std::vector<Scenario>& scenarios, const std::string& 
   return {1, 1};
 }
 
-/// Stops what runs while it lives, on a signal or when its time is up. Ends the process, which nobody else may do, at a second
-/// signal, or where it goes on for as long again without a collective: the other ranks have given it up by then.
+/// Stops what runs while it lives, on a signal, after a grace, or when its time is up. Ends the process, which nobody else may do,
+/// at a further signal, or where it goes on for as long again without a collective: the other ranks have given it up by then.
 class Watchdog {
  public:
-  Watchdog(const SignalWatch& watch, double limit_s)
-      : deadline_(Clock::now() + to_duration(limit_s)),
+  Watchdog(const SignalWatch& watch, double limit_s, double grace_s = 0)
+      : grace_(to_duration(grace_s)),
+        deadline_(Clock::now() + to_duration(limit_s)),
         last_deadline_(deadline_ + to_duration(limit_s)),
         thread_([this, &watch](const std::stop_token& ended) { look(watch, ended); }) {}
 
@@ -60,9 +63,15 @@ class Watchdog {
  private:
   void look(const SignalWatch& watch, const std::stop_token& ended) {
     std::unique_lock lock(mutex_);
+    const int known = std::max(watch.stop_requests(), 1);
+    bool asked = false;
     while (!ended.stop_requested()) {
-      if (watch.stop_requests() > 0 || Clock::now() >= deadline_) stop_.request_stop();
-      if (watch.stop_requests() > 1) std::_Exit(128 + watch.first_stop_signal());
+      if (!asked && watch.stop_requests() > 0) {
+        asked = true;
+        deadline_ = std::min(deadline_, Clock::now() + grace_);
+      }
+      if (Clock::now() >= deadline_) stop_.request_stop();
+      if (watch.stop_requests() > known) std::_Exit(128 + watch.first_stop_signal());
       if (Clock::now() >= last_deadline_) {
         std::fputs("fp8lab: error: this rank does not come to its next collective, and ends\n", stderr);
         std::_Exit(exit_code({.verdicts = {}, .ranks_lost = true}));
@@ -71,6 +80,7 @@ class Watchdog {
     }
   }
 
+  Clock::duration grace_;
   Clock::time_point deadline_;
   Clock::time_point last_deadline_;
   std::stop_source stop_;
@@ -116,6 +126,7 @@ int LaunchedRunner::meet() {
 
 int LaunchedRunner::run(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary,
                         const RunnerOptions& options, const RunnerEvents& events) {
+  silence_s_ = kShareOfTheLimit * time_limit(plan_.front(), options);
   std::map<std::string, std::int64_t> places;
   for (const PlannedCell& cell : plan_) places.emplace(cell.config.id, static_cast<std::int64_t>(places.size()));
   SharedArms shared(options.task, cells, vocabulary);
@@ -135,7 +146,7 @@ int LaunchedRunner::run(const std::vector<PlannedCell>& cells, const Vocabulary&
         continue;
       }
       shared.begin(task);
-      ranks_.tell({.cell = places.at(cell.config.id), .arm = static_cast<std::int32_t>(arm)});
+      tell({.cell = places.at(cell.config.id), .arm = static_cast<std::int32_t>(arm)});
       ArmResult result = run_arm(cell, arm, options);
       if (stopped_by_ != 0) return stopped_by_;
       add_predictions(result, cell.config, arm, options.predict);
@@ -148,22 +159,48 @@ int LaunchedRunner::run(const std::vector<PlannedCell>& cells, const Vocabulary&
 }
 
 int LaunchedRunner::follow(const RunnerOptions& options) {
+  silence_s_ = kShareOfTheLimit * time_limit(plan_.front(), options);
   for (;;) {
-    const LaunchedRanks::Order order = ranks_.hear();
+    LaunchedRanks::Order order;
+    between_arms(kLongestWriteSeconds, [&](const RunOptions& run) { order = ranks_.hear(run); });
     if (order.cell < 0) return order.exit_code;
     run_arm(plan_[static_cast<std::size_t>(order.cell)], static_cast<Arm>(order.arm), options);
   }
 }
 
+void LaunchedRunner::dismiss(int exit_code) {
+  try {
+    tell({.exit_code = exit_code});
+  } catch (const Error&) {
+    // They know by themselves that this rank cannot reach them.
+  }
+}
+
+void LaunchedRunner::tell(const LaunchedRanks::Order& order) const {
+  between_arms(silence_s_, [&](const RunOptions& run) { ranks_.tell(order, run); });
+}
+
+/// A signal waits for the next arm, which ends on all ranks for it, unless no arm comes. Ranks that fail here cannot agree on
+/// anything any more.
+void LaunchedRunner::between_arms(double longest_s, const std::function<void(const RunOptions&)>& work) const {
+  const Watchdog watchdog(watch_, 2 * (longest_s + silence_s_), silence_s_);
+  try {
+    work({.timeout = to_duration(longest_s), .farewell_timeout = to_duration(silence_s_), .stop = watchdog.stop()});
+  } catch (const Error& error) {
+    throw RanksLost(error.what());
+  }
+}
+
 ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const RunnerOptions& options) {
   const double limit_s = time_limit(cell, options);
+  silence_s_ = kShareOfTheLimit * limit_s;
   const Clock::time_point start = Clock::now();
   std::optional<RanksLost> lost;
   ArmResult result;
   {
     const Watchdog watchdog(watch_, limit_s);
     const StartRanks start_ranks = [&](const CellConfig& config, const RankFunction& rank_function) {
-      RunOptions run{.timeout = to_duration(kShareOfTheLimit * limit_s), .stop = watchdog.stop()};
+      RunOptions run{.timeout = to_duration(silence_s_), .stop = watchdog.stop()};
       bool on_cards = false;
       {
         const auto device =
@@ -185,7 +222,9 @@ ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const Runner
   }
   if (lost) throw *lost;
   // A signal to any rank ends the arm on all of them, as its limit does; that it was a signal only that rank knows.
-  stopped_by_ = ranks_.largest(watch_.stop_requests() > 0 ? watch_.first_stop_signal() : 0);
+  between_arms(silence_s_, [&](const RunOptions& run) {
+    stopped_by_ = ranks_.largest(watch_.stop_requests() > 0 ? watch_.first_stop_signal() : 0, run);
+  });
   if (result.status == "error" && result.reason == kStoppedFromOutside) {
     result.status = "timeout";
     result.reason = fmt::format("took longer than {:g} s", limit_s);

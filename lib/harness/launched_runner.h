@@ -36,8 +36,12 @@ class LaunchedRunner {
           const RunnerEvents& events);
   /// The others': does what rank 0 says until it names an exit code, and returns that.
   int follow(const RunnerOptions& options);
+  /// Rank 0's last word, which follow() returns, unless they are lost.
+  void dismiss(int exit_code);
 
  private:
+  void between_arms(double longest_s, const std::function<void(const RunOptions&)>& work) const;
+  void tell(const LaunchedRanks::Order& order) const;
   ArmResult run_arm(const PlannedCell& cell, Arm arm, const RunnerOptions& options);
 
   const LaunchedRanks& ranks_;
@@ -45,6 +49,7 @@ class LaunchedRunner {
   std::string cells_and_arms_;  ///< what every rank must bring
   MeasureOver measure_;
   SignalWatch watch_;
+  double silence_s_ = 300;  ///< the longest that a rank between two arms waits for one that has nothing to do; by the last arm's limit
   int stopped_by_ = 0;  ///< the signal that some rank had by the end of the last arm, on every rank; 0: none
 };
 

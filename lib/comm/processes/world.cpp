@@ -10,6 +10,7 @@ namespace fp8lab::processes {
 World::World(Transport& transport, const RunOptions& options)
     : transport_(transport),
       timeout_(options.timeout),
+      farewell_timeout_(options.farewell_timeout),
       stop_(options.stop),
       farewells_(std::make_shared<Farewells>(static_cast<std::size_t>(transport.size()))),
       heard_(farewells_->size(), false) {
@@ -75,13 +76,15 @@ bool World::said_to_all() const {
   return std::all_of(unfinished.begin(), unfinished.end(), [&](int rank) { return !transport_.lost(rank).empty(); });
 }
 
-/// Others may go on for as long as they like; but once the run has failed they have only the timeout to notice.
+/// Others may go on for as long as they like, unless they were given a time for it; but once the run has failed they have only
+/// the timeout to notice.
 void World::exchange_farewells() {
   const auto* own = reinterpret_cast<const std::byte*>(&(*farewells_)[static_cast<std::size_t>(transport_.rank())]);
   for (int rank = 0; rank < transport_.size(); ++rank)
     if (rank != transport_.rank()) transport_.send(own, sizeof(Farewell), rank, Tag{});
 
   std::optional<std::chrono::steady_clock::time_point> deadline;
+  if (farewell_timeout_) deadline = std::chrono::steady_clock::now() + *farewell_timeout_;
   bool said = false;
   while (!said || heard_count_ + 1 < transport_.size()) {
     said = said || said_to_all();
@@ -92,6 +95,7 @@ void World::exchange_farewells() {
       continue;
     }
     transport_.keep_forever(farewells_);
+    unanswered_ = true;
     note_silent();
     return transport_.break_off(fmt::format("a run failed, and not every rank answered in time: {}", reason()));
   }
@@ -100,14 +104,25 @@ void World::exchange_farewells() {
       return transport_.break_off(fmt::format("rank {}: {}", rank, lost));
 }
 
-/// What stops a run from outside knows of no rank that is missing.
+/// One that has said no farewell, or takes none.
+std::string World::silent_rank() {
+  for (int rank = 0; rank < transport_.size(); ++rank)
+    if (rank != transport_.rank() && !has_left(rank)) return fmt::format("rank {}", rank);
+  for (const int rank : transport_.unfinished_ranks())
+    if (transport_.lost(rank).empty()) return fmt::format("rank {}", rank);
+  return "a rank";
+}
+
+/// What stops a run from outside knows of no rank that is missing; nor does a run that went well so far.
 void World::note_silent() {
-  if (reason() != kStoppedFromOutside) return;
-  const auto silent = [&](int rank) { return rank != transport_.rank() && !has_left(rank); };
-  int rank = 0;
-  while (rank < transport_.size() && !silent(rank)) ++rank;
-  if (rank == transport_.size()) return;
-  silence_ = fmt::format("; rank {} did not answer within {:g} s", rank, std::chrono::duration<double>(timeout_).count());
+  if (cause_ && reason() != kStoppedFromOutside) return;
+  const std::string silence =
+      fmt::format("{} did not answer within {:g} s", silent_rank(),
+                  std::chrono::duration<double>(farewell_timeout_.value_or(timeout_)).count());
+  if (cause_)
+    silence_ = "; " + silence;
+  else
+    abort(silence);
 }
 
 /// Every rank has the same farewells before it, so all choose the same.
@@ -124,6 +139,8 @@ void World::throw_first_cause() const {
       fail(failure.reason);
     }
   }
+  // What ended the run came after this rank had said farewell, and the others know nothing of it.
+  if (unanswered_) throw RanksLost(reason() + silence_);
 }
 
 }  // namespace fp8lab::processes

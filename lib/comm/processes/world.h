@@ -49,11 +49,13 @@ class World {
   void hear(int rank);
   bool said_to_all() const;
   void exchange_farewells();
+  std::string silent_rank();
   void note_silent();
   void throw_first_cause() const;
 
   Transport& transport_;
   std::chrono::nanoseconds timeout_;
+  std::optional<std::chrono::nanoseconds> farewell_timeout_;
   std::stop_token stop_;
   std::optional<Cause> cause_;
   /// By rank; this rank's own is what it sends.
@@ -61,6 +63,7 @@ class World {
   std::vector<bool> heard_;
   std::string silence_;  ///< of a rank that did not answer, behind what ended the run
   int heard_count_ = 0;
+  bool unanswered_ = false;  ///< the time for farewells is over
 };
 
 }  // namespace fp8lab::processes

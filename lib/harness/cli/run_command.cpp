@@ -156,15 +156,6 @@ class Run {
   Clock::time_point start_ = Clock::now();
 };
 
-/// Tells the other ranks how it ended, unless they are lost.
-void dismiss(const LaunchedRanks& ranks, int code) {
-  try {
-    ranks.tell({.exit_code = code});
-  } catch (const Error&) {
-    // They know by themselves that this rank cannot reach them.
-  }
-}
-
 /// A run whose ranks are processes that a launcher started, this one among them.
 int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Program& program,
                  const std::vector<PlannedCell>& cells) {
@@ -187,10 +178,11 @@ int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Pr
   try {
     code = Run(request, program, cells, [&](const auto&... arguments) { return runner.run(arguments...); })();
   } catch (...) {
-    dismiss(ranks, code);
+    runner.dismiss(code);
     throw;
   }
-  dismiss(ranks, code);
+  std::fflush(nullptr);  // a signal may end this process while it waits for the others
+  runner.dismiss(code);
   return code;
 }
 
