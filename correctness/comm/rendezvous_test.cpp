@@ -238,6 +238,30 @@ TEST(Rendezvous, LoopbackIsAHostOfEitherKind) {
     EXPECT_EQ(error_of([&] { EXPECT_EQ(resolve(host, 29500).size(), 1u); }), "") << host;
 }
 
+TEST(Rendezvous, OfLoopbackIsSeenNowhereElse) {
+  for (const char* host : {"127.0.0.1", "127.0.1.1", "::1", "localhost"}) EXPECT_TRUE(names_loopback(host)) << host;
+  for (const char* host : {"10.0.0.1", "fd00::1", "node7", "localhost.example", "0.0.0.0"})
+    EXPECT_FALSE(names_loopback(host)) << host;
+  const int port = any_listener().own_address().port();
+  std::vector<Rendezvous> comers;
+  for (int rank = 0; rank < 3; ++rank) {
+    comers.push_back(rendezvous_of(rank, 3, port));
+    comers.back().host = "127.0.0.2";
+  }
+  const auto reaches = [&](const char* host) {
+    return static_cast<bool>(Socket::connect(resolve(host, port).front(), patience(5)));
+  };
+  std::vector<Outcome> outcomes;
+  {
+    std::jthread first([&] { outcomes = meet_all({comers[0]}, 2); });
+    const Patience enough = patience(5);
+    while (!reaches("127.0.0.2") && !enough.over()) Socket::pause();
+    EXPECT_FALSE(reaches("127.0.0.1"));
+  }
+  outcomes = meet_all(comers, 20);
+  expect_connected(outcomes);
+}
+
 TEST(Rendezvous, CanBeStopped) {
   std::stop_source source;
   source.request_stop();

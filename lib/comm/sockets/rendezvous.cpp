@@ -94,7 +94,7 @@ class Meeting {
     Socket first = find_first();
     Address own = first.own_address();
     own.set_port(0);
-    Socket listener = Socket::listen(own);
+    Socket listener = is_elsewhere(own) ? Socket::listen_everywhere(0) : Socket::listen(own);
     check(static_cast<bool>(listener), "no port is free");
     const Hello hello{.who = own_, .port = listener.own_address().port()};
     Problem problem;
@@ -102,6 +102,12 @@ class Meeting {
       fail(fmt::format("rank 0 at {}:{} went away before all ranks had come", rendezvous_.host, rendezvous_.port));
     if (problem.text.front() != '\0') fail(problem.text.data());
     if (!first.receive(std::as_writable_bytes(std::span(addresses_)), patience_)) lose(0);
+    for (Address& address : addresses_) {
+      if (!is_elsewhere(address)) continue;
+      const int port = address.port();
+      address = first.peer_address();
+      address.set_port(port);
+    }
     sockets_.front() = std::move(first);
     for (int lower = 1; lower < rendezvous_.rank; ++lower) sockets_[static_cast<std::size_t>(lower)] = join(lower);
     for (int missing = first_missing(); missing < rendezvous_.size; missing = first_missing()) {
@@ -126,11 +132,19 @@ class Meeting {
     return rank;
   }
 
+  /// Whether this is a loopback address in a run that reaches beyond it: of a rank on rank 0's machine, which to others is where
+  /// rank 0 is to them.
+  bool is_elsewhere(const Address& address) const {
+    return address.bytes > 0 && address.is_loopback() && !names_loopback(rendezvous_.host);
+  }
+
   Socket listen_somewhere() const {
+    const bool everywhere = !names_loopback(rendezvous_.host);
     for (Address address : resolve(rendezvous_.host, 0)) {
       for (int port = first_port(); port <= last_port(); ++port) {
         address.set_port(port);
-        if (Socket socket = Socket::listen(address)) return socket;
+        // What the host means here need not be what it means to others: often it is a loopback address.
+        if (Socket socket = everywhere ? Socket::listen_everywhere(port) : Socket::listen(address)) return socket;
       }
     }
     find_no_port();

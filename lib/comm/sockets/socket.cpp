@@ -1,5 +1,6 @@
 #include "comm/sockets/socket.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fmt/core.h>
 #include <netdb.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <system_error>
 
@@ -30,14 +32,27 @@ Socket make(int family) {
   return socket;
 }
 
-void set(const Socket& socket, int level, int option) {
-  const int on = 1;
-  ::setsockopt(socket.descriptor(), level, option, &on, sizeof on);
+void set(const Socket& socket, int level, int option, int value = 1) {
+  ::setsockopt(socket.descriptor(), level, option, &value, sizeof value);
 }
 
-bool bind_and_listen(const Socket& socket, const Address& address) {
-  return ::bind(socket.descriptor(), address.get(), address.bytes) == 0 &&
-         ::listen(socket.descriptor(), SOMAXCONN) == 0;
+template <class Plain>
+Address address_of(const Plain& plain) {
+  Address address{.bytes = sizeof plain};
+  std::memcpy(&address.storage, &plain, sizeof plain);
+  return address;
+}
+
+/// As a machine without IPv6 takes it, where a socket of IPv6 speaks with one of IPv4.
+Address unmapped(const Address& address) {
+  if (address.storage.ss_family != AF_INET6) return address;
+  const auto& six = reinterpret_cast<const sockaddr_in6&>(address.storage);
+  if (!IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) return address;
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  four.sin_port = six.sin6_port;
+  std::memcpy(&four.sin_addr, &six.sin6_addr.s6_addr[12], sizeof four.sin_addr);
+  return address_of(four);
 }
 
 }  // namespace
@@ -60,6 +75,22 @@ void Address::set_port(int port) {
   const bool six = storage.ss_family == AF_INET6;
   (six ? reinterpret_cast<sockaddr_in6&>(storage).sin6_port : reinterpret_cast<sockaddr_in&>(storage).sin_port) =
       htons(static_cast<std::uint16_t>(port));
+}
+
+bool Address::is_loopback() const {
+  if (storage.ss_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr);
+  return ntohl(reinterpret_cast<const sockaddr_in&>(storage).sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
+bool names_loopback(const std::string& host) {
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  if (::inet_pton(AF_INET, host.c_str(), &four.sin_addr) == 1) return address_of(four).is_loopback();
+  sockaddr_in6 six{};
+  six.sin6_family = AF_INET6;
+  if (::inet_pton(AF_INET6, host.c_str(), &six.sin6_addr) == 1) return address_of(six).is_loopback();
+  return host == "localhost";
 }
 
 std::vector<Address> resolve(const std::string& host, int port) {
@@ -91,22 +122,31 @@ Socket::~Socket() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-Socket Socket::listen(Address address) {
+Socket Socket::listen(const Address& address) {
   Socket socket = make(address.storage.ss_family);
   if (!socket) return {};
   set(socket, SOL_SOCKET, SO_REUSEADDR);
-  if (bind_and_listen(socket, address)) return socket;
-  if (errno == EADDRNOTAVAIL) {
-    const bool six = address.storage.ss_family == AF_INET6;
-    if (six)
-      reinterpret_cast<sockaddr_in6&>(address.storage).sin6_addr = in6addr_any;
-    else
-      reinterpret_cast<sockaddr_in&>(address.storage).sin_addr.s_addr = htonl(INADDR_ANY);
-    if (bind_and_listen(socket, address)) return socket;
-  }
+  if (address.storage.ss_family == AF_INET6) set(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (::bind(socket.descriptor(), address.get(), address.bytes) == 0 && ::listen(socket.descriptor(), SOMAXCONN) == 0)
+    return socket;
   if (errno != EADDRINUSE && errno != EADDRNOTAVAIL)
     fail(fmt::format("cannot listen at port {}: {}", address.port(), error_text(errno)));
   return {};
+}
+
+Socket Socket::listen_everywhere(int port) {
+  Address address;
+  if (make(AF_INET6)) {
+    sockaddr_in6 six{};  // of IPv4, too
+    six.sin6_family = AF_INET6;
+    address = address_of(six);
+  } else {
+    sockaddr_in four{};
+    four.sin_family = AF_INET;
+    address = address_of(four);
+  }
+  address.set_port(port);
+  return listen(address);
 }
 
 Socket Socket::connect(const Address& address, const Patience& patience) {
@@ -146,7 +186,7 @@ Address Socket::peer_address() const {
   Address address;
   address.bytes = sizeof address.storage;
   ::getpeername(descriptor_, reinterpret_cast<sockaddr*>(&address.storage), &address.bytes);
-  return address;
+  return unmapped(address);
 }
 
 bool Socket::send(std::span<const std::byte> bytes, const Patience& patience) {

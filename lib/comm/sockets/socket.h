@@ -28,11 +28,16 @@ struct Address {
 
   int port() const;
   void set_port(int port);
+  bool is_loopback() const;
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
 /// What `host` means, with `port`. Throws Error where it means nothing.
 std::vector<Address> resolve(const std::string& host, int port);
+
+/// Whether `host` is spelled as one that only this machine reaches. A name that means such an address here may mean another
+/// elsewhere, as a machine's own name does.
+bool names_loopback(const std::string& host);
 
 /// One TCP socket, which never blocks by itself.
 class Socket {
@@ -49,9 +54,10 @@ class Socket {
   explicit operator bool() const { return descriptor_ >= 0; }
   int descriptor() const { return descriptor_; }
 
-  /// Listens at `address`, port 0 meaning any; where that is none of this machine's addresses, at all of them. No socket
-  /// if the port is taken or this machine has no such addresses.
-  static Socket listen(Address address);
+  /// Listens at `address`, port 0 meaning any. No socket if the port is taken or that is no address of this machine.
+  static Socket listen(const Address& address);
+  /// The same at all addresses of this machine.
+  static Socket listen_everywhere(int port);
   /// A connection, or no socket where nobody answers.
   static Socket connect(const Address& address, const Patience& patience);
   /// Between two attempts to reach somebody who may not listen yet.
