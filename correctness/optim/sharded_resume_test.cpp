@@ -5,8 +5,10 @@
 
 #include <cmath>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "fsdp/sharded_run.h"
@@ -69,6 +71,36 @@ class Training {
   Adam adam_;
 };
 
+/// What all ranks say of a training of their own: the same.
+template <class Say>
+auto of_all_ranks(const RunConfig& config, int ranks, const Say& say) {
+  std::optional<decltype(say(std::declval<Training&>()))> said;
+  std::mutex mutex;
+  on_ranks(ranks, [&](ProcessGroup& world) {
+    Training training(config, world);
+    auto own = say(training);
+    const std::scoped_lock lock(mutex);
+    EXPECT_TRUE(!said || *said == own) << "rank " << world.rank();
+    said = std::move(own);
+  });
+  return *said;
+}
+
+/// Losses of the steps after a checkpoint is saved, and after it is loaded.
+std::vector<float> saved(const RunConfig& config, int ranks, const std::filesystem::path& folder) {
+  return of_all_ranks(config, ranks, [&](Training& training) {
+    training.train(kStepsBefore);
+    training.save(folder);
+    return training.train(kStepsAfter);
+  });
+}
+std::vector<float> resumed(const RunConfig& config, int ranks, const std::filesystem::path& folder) {
+  return of_all_ranks(config, ranks, [&](Training& training) {
+    training.load(folder);
+    return training.train(kStepsAfter);
+  });
+}
+
 class ShardedResume : public ::testing::TestWithParam<std::tuple<const char*, int, int>> {};
 
 TEST_P(ShardedResume, GoesOnAsIfItHadNeverStopped) {
@@ -78,21 +110,8 @@ TEST_P(ShardedResume, GoesOnAsIfItHadNeverStopped) {
   config.layer = "layernorm_mlp";
   config.config = fsdp_test::small_block(128);
   const sample::TemporaryDirectory folder;
-  std::mutex mutex;
-  std::vector<float> expected;
-  on_ranks(saved_on, [&](ProcessGroup& world) {
-    Training training(config, world);
-    training.train(kStepsBefore);
-    training.save(folder.string());
-    const std::vector<float> losses = training.train(kStepsAfter);
-    const std::scoped_lock lock(mutex);
-    expected = losses;
-  });
-  on_ranks(loaded_on, [&](ProcessGroup& world) {
-    Training training(config, world);
-    training.load(folder.string());
-    EXPECT_EQ(training.train(kStepsAfter), expected) << "rank " << world.rank();
-  });
+  const std::vector<float> expected = saved(config, saved_on, folder.string());
+  EXPECT_EQ(resumed(config, loaded_on, folder.string()), expected);
 }
 
 // A save between a forward and its update: other ranks go on with the largest amax of all, and with NaN where any has it.
@@ -137,45 +156,15 @@ RunConfig config_of(const OtherForm& form) {
   return config;
 }
 
-/// Losses of the steps after a checkpoint is loaded.
-std::vector<float> resumed(const RunConfig& config, int ranks, const std::filesystem::path& folder) {
-  std::vector<float> losses;
-  std::mutex mutex;
-  on_ranks(ranks, [&](ProcessGroup& world) {
-    Training training(config, world);
-    training.load(folder);
-    const std::vector<float> own = training.train(kStepsAfter);
-    const std::scoped_lock lock(mutex);
-    EXPECT_TRUE(losses.empty() || losses == own);
-    losses = own;
-  });
-  return losses;
-}
-
 /// Ranks that keep a weight in eight bits, and others that do not, as their cut would split its blocks.
 class OtherForms : public ::testing::TestWithParam<OtherForm> {};
 
 TEST_P(OtherForms, GoOnAsIfTrainingHadNeverStopped) {
   const RunConfig config = config_of(GetParam());
   const sample::TemporaryDirectory folder;
-  std::mutex mutex;
-  std::vector<float> expected;
-  std::size_t refused_before = 0, refused_after = 0;
-  on_ranks(GetParam().saved_on, [&](ProcessGroup& world) {
-    Training training(config, world);
-    training.train(kStepsBefore);
-    training.save(folder.string());
-    const std::vector<float> losses = training.train(kStepsAfter);
-    const std::scoped_lock lock(mutex);
-    expected = losses;
-    refused_before = training.refused();
-  });
-  on_ranks(GetParam().loaded_on, [&](ProcessGroup& world) {
-    const std::size_t refused = Training(config, world).refused();
-    const std::scoped_lock lock(mutex);
-    refused_after = refused;
-  });
-  ASSERT_NE(refused_before, refused_after) << "both have the same form";
+  const auto refused_on = [&](int ranks) { return of_all_ranks(config, ranks, [](Training& training) { return training.refused(); }); };
+  ASSERT_NE(refused_on(GetParam().saved_on), refused_on(GetParam().loaded_on)) << "both have the same form";
+  std::vector<float> expected = saved(config, GetParam().saved_on, folder.string());
   // The average over three ranks is rounded, so what they would go on with differs; one rank has the form that they have.
   if (GetParam().saved_on == 3) expected = resumed(config, 1, folder.string());
   EXPECT_EQ(resumed(config, GetParam().loaded_on, folder.string()), expected);
