@@ -1,0 +1,103 @@
+"""ci/gpu with programs in place of the tools it calls: what it runs, what it says, and how it ends."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+GPU = pathlib.Path(__file__).resolve().parents[2] / "ci/gpu"
+
+# A tool that writes down how it was called.
+RECORDED = '#!/bin/sh\necho "$(basename "$0") $*" >>"$FAKE_CALLS"\n'
+NVIDIA_SMI = '#!/bin/sh\nprintf "NVIDIA H200\\nNVIDIA H200\\n"\n'
+# Builds a program whose scenarios end as $FAKE_RUN says; fails at the target that $FAKE_BROKEN names.
+CMAKE = RECORDED + """
+case "$*" in *"$FAKE_BROKEN"*) echo "error: $FAKE_BROKEN is broken"; exit 1;; esac
+mkdir -p build/cuda/scenarios
+cat >build/cuda/scenarios/fp8lab <<'PROGRAM'
+#!/bin/sh
+echo "fp8lab $*" >>"$FAKE_CALLS"
+echo "multicast $NCCL_NVLS_ENABLE" >>"$FAKE_CALLS"
+while [ "$1" != -o ]; do shift; done
+mkdir -p "$2"
+echo '{"cells": [{"verdict": "pass"}, {"verdict": "confirmed"}, {"verdict": "pass"}]}' >"$2/results.json"
+exit "$FAKE_RUN"
+PROGRAM
+chmod +x build/cuda/scenarios/fp8lab
+"""
+CTEST = RECORDED + 'echo "$FAKE_TESTS"\n[ "${FAKE_TESTS#100%}" != "$FAKE_TESTS" ]\n'
+
+
+class Gpu(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.root = pathlib.Path(self.folder.name)
+        (self.root / "ci").mkdir()
+        shutil.copy(GPU, self.root / "ci/gpu")
+        (self.root / "bin").mkdir()
+        self.tools = {"nvidia-smi": NVIDIA_SMI, "cmake": CMAKE, "ctest": CTEST}
+
+    def run_gpu(self, *arguments, run=0, broken="no-target", tests="100% tests passed, 0 tests failed out of 28"):
+        for name, text in self.tools.items():
+            path = self.root / "bin" / name
+            path.write_text(text)
+            path.chmod(0o755)
+        self.calls = self.root / "calls"
+        self.calls.touch()
+        environment = {**os.environ, "PATH": f"{self.root / 'bin'}:/usr/bin:/bin", "FAKE_CALLS": str(self.calls),
+                       "FAKE_RUN": str(run), "FAKE_BROKEN": broken, "FAKE_TESTS": tests}
+        return subprocess.run([self.root / "ci/gpu", *arguments], capture_output=True, text=True, timeout=60,
+                              check=False, env=environment, stdin=subprocess.DEVNULL)
+
+    def test_row_holds_commit_gpus_tests_cells_and_exit_status(self):
+        done = self.run_gpu("--commit", "abc1234", "-D", "FP8LAB_NCCL=ON")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        row = done.stdout.splitlines()[-1]
+        self.assertRegex(row, r"^\| `abc1234` \| \d{4}-\d\d-\d\d \| 2 x NVIDIA H200 \| 28 of 28 tests in \d+ s \| "
+                              r"3 cells: 1 confirmed, 2 pass, exit 0, in \d+ s \| \d+ s \|$")
+        self.assertEqual((self.root / "out/gpu/row.md").read_text(), row + "\n")
+        calls = self.calls.read_text()
+        self.assertIn("run scenarios -d cuda", calls)
+        self.assertIn("cmake --preset cuda -D FP8LAB_NCCL=ON\n", calls)
+        self.assertIn("multicast 0", calls)
+        self.assertIn("--target gpu_tests", calls)
+        self.assertIn("ctest --preset cuda -L gpu --parallel 6", calls)
+
+    def test_failed_test_ends_with_1_and_shows_its_log(self):
+        done = self.run_gpu("--commit", "abc1234", tests="96% tests passed, 1 tests failed out of 28")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("27 of 28 tests", done.stdout)
+        self.assertIn("tests ended with status 1", done.stdout)
+
+    def test_failed_scenarios_end_with_1_and_stand_in_the_row(self):
+        done = self.run_gpu("--commit", "abc1234", run=124)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("exit 124", done.stdout.splitlines()[-1])
+
+    def test_no_tests_are_no_success(self):
+        self.assertEqual(self.run_gpu("--commit", "abc1234", tests="100% of nothing").returncode, 1)
+
+    def test_broken_build_is_named_with_its_log(self):
+        for target in ("fp8lab", "gpu_tests"):
+            with self.subTest(target):
+                done = self.run_gpu("--commit", "abc1234", broken=f"--target {target}")
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(f"error: --target {target} is broken", done.stderr)
+
+    def test_machine_without_gpu_is_told_so(self):
+        self.tools["nvidia-smi"] = "#!/bin/sh\necho no devices were found\nexit 6\n"
+        done = self.run_gpu("--commit", "abc1234")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("finds no GPU", done.stderr)
+
+    def test_tree_without_git_needs_a_commit(self):
+        done = self.run_gpu()
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--commit", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
