@@ -329,8 +329,10 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
   }
   Companion fixed(cell, recipe_of(cell, Arm::kAfter), world);
   const TrainingRun::Values& other = fixed.run.values();
+  // A collective: behind `&&` a rank whose own values differ would skip it, and the others wait.
+  const std::vector<Stored> fixed_ended_with = stored(fixed.run);
   const bool equal = same_bits(run.losses(), fixed.run.losses()) && same_bits(values.output, other.output) &&
-                     std::ranges::equal(values.gradients, other.gradients, same_bits) && ended_with == stored(fixed.run);
+                     std::ranges::equal(values.gradients, other.gradients, same_bits) && ended_with == fixed_ended_with;
   put(metrics, "parity.bitwise_equal", on_all_ranks(world, equal, "bitwise equal") ? 1.0 : 0.0);
 }
 
