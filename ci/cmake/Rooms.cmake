@@ -43,41 +43,52 @@ function(fp8lab_folder_of name library source)
   set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS "${name}=\"${folder}\"")
 endfunction()
 
-# fp8lab_test(<name> SOURCES <files> [ROOMS <rooms>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>] [SHARDS <n>] [CARD])
-# One GoogleTest binary and one CTest entry; correctness/ itself is on the include path for reference/ and support/.
-# SHARDS: n entries instead, <name>_1 to <name>_n, that divide a long binary's tests among them.
-# CARD: where CUDA is built, a second entry, <name>_on_card, runs the same binary on device `cuda`; a card is of one
-# architecture, Hopper, so tests of another or of every one are left out.
+# fp8lab_test_entries(<entry> <shards> <timeout> <labels> <environment> <command>...)
+# The CTest entry <entry>, or <entry>_1 to <entry>_<shards>, which divide the binary's tests among them.
+function(fp8lab_test_entries entry shards timeout labels environment)
+  foreach(shard RANGE 1 ${shards})
+    set(name ${entry})
+    set(settings ${environment})
+    if(shards GREATER 1)
+      set(name ${entry}_${shard})
+      math(EXPR index "${shard} - 1")
+      list(APPEND settings GTEST_TOTAL_SHARDS=${shards} GTEST_SHARD_INDEX=${index})
+    endif()
+    add_test(NAME ${name} COMMAND ${ARGN})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${labels}" ENVIRONMENT "${settings}")
+  endforeach()
+endfunction()
+
+# fp8lab_test(<name> SOURCES <files> [ROOMS <rooms>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>] [SHARDS <n>]
+#             [CARD] [GPU_SHARDS <n>])
+# One GoogleTest binary and its CTest entries; correctness/ itself is on the include path for reference/ and support/.
+# SHARDS: that many entries, which divide a long binary's tests among them.
+# CARD: where CUDA is built, further entries, <name>_on_card, run the same binary on device `cuda`, GPU_SHARDS of them; a
+# GPU is of one architecture, Hopper, so tests of another or of every one are left out.
 function(fp8lab_test name)
-  cmake_parse_arguments(ARG "CARD" "TIMEOUT;SHARDS" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "CARD" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/correctness)
   list(TRANSFORM ARG_ROOMS PREPEND fp8lab_)
   target_link_libraries(${name} PRIVATE fp8lab_settings ${ARG_ROOMS} ${ARG_LIBRARIES} fmt::fmt GTest::gtest_main)
+  foreach(count SHARDS GPU_SHARDS)
+    if(NOT ARG_${count})
+      set(ARG_${count} 1)
+    endif()
+  endforeach()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
   if(FP8LAB_SANITIZE)
     math(EXPR ARG_TIMEOUT "4 * ${ARG_TIMEOUT}")  # sanitizers cost that much at most
   endif()
-  if(ARG_SHARDS)
-    foreach(shard RANGE 1 ${ARG_SHARDS})
-      math(EXPR index "${shard} - 1")
-      add_test(NAME ${name}_${shard} COMMAND ${name})
-      set_tests_properties(${name}_${shard} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
-        ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
-    endforeach()
-  else()
-    add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
-  endif()
+  fp8lab_test_entries(${name} ${ARG_SHARDS} ${ARG_TIMEOUT} "${ARG_LABELS}" "" ${name})
   if(TARGET gpu_tests AND (ARG_CARD OR "gpu" IN_LIST ARG_LABELS))
     add_dependencies(gpu_tests ${name})
   endif()
   if(ARG_CARD AND FP8LAB_WITH_CUDA)
-    add_test(NAME ${name}_on_card COMMAND ${name} "--gtest_filter=-*blackwell*:*EveryArch*")
-    set_tests_properties(${name}_on_card PROPERTIES
-      TIMEOUT ${ARG_TIMEOUT} LABELS "gpu" ENVIRONMENT FP8LAB_TEST_DEVICE=cuda)
+    fp8lab_test_entries(${name}_on_card ${ARG_GPU_SHARDS} ${ARG_TIMEOUT} gpu FP8LAB_TEST_DEVICE=cuda
+      ${name} "--gtest_filter=-*blackwell*:*EveryArch*")
   endif()
 endfunction()
 
