@@ -30,7 +30,7 @@ void Team::meet(int rank, const Signature& call, const void* parts) {
   Seat& own = seat(rank);
   const int world_rank = world_ranks_[static_cast<std::size_t>(rank)];
   if (world_.aborted()) throw_aborted(call, name_, world_.reason());
-  world_.begin(world_rank, name_, call);
+  world_.begin(world_rank, *this, call);
   ++own.meetings;
   own.brought[own.meetings % 2] = {call, parts};
   if (!arrive(rank) || !await_all_unless_aborted(rank)) throw_aborted(call, name_, world_.reason());
@@ -69,7 +69,8 @@ bool Team::arrive(int rank) {
   if (!arrivals_.add()) return false;
   // After counting, so that whoever sees a short count also sees a seat that is behind.
   Seat& own = seat(rank);
-  own.comings.store(own.comings.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  // Sequentially consistent, so that of two ranks that begin to wait for each other, one sees the other wait.
+  own.comings.store(own.comings.load(std::memory_order_relaxed) + 1);
   if (all_arrived(rank) && sleepers_.load() > 0) wake();
   return true;
 }
@@ -87,6 +88,7 @@ bool Team::spin(int rank) const {
 
 bool Team::await_all_unless_aborted(int rank) {
   if (spin(rank)) return true;
+  world_.abort_deadlock(world_ranks_[static_cast<std::size_t>(rank)]);
   const auto deadline = std::chrono::steady_clock::now() + world_.timeout();
   bool late = false;
   std::unique_lock lock(mutex_);
@@ -106,6 +108,12 @@ bool Team::await_all_unless_aborted(int rank) {
   }
   --sleepers_;
   return all_arrived(rank);
+}
+
+std::uint64_t Team::arrivals_of(int world_rank) const {
+  for (std::size_t i = 0; i < seats_.size(); ++i)
+    if (world_ranks_[i] == world_rank) return seats_[i].comings.load();
+  return 0;
 }
 
 bool Team::is_missing(std::size_t seat_index, int rank) const {

@@ -29,6 +29,10 @@ class Team {
   Team(World& world, std::string name, std::vector<int> world_ranks, Looks looks = Looks::kShort);
 
   const std::string& name() const { return name_; }
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
+  /// How often the member that is `world_rank` in the whole run has arrived. One that is in a collective waits for those that have arrived
+  /// less often.
+  std::uint64_t arrivals_of(int world_rank) const;
 
   /// Shows the others `call` and `parts`, waits until all have come, and compares. Throws GroupAborted.
   void meet(int rank, const Signature& call, const void* parts);

@@ -11,8 +11,9 @@ namespace fp8lab::in_process {
 World::World(const RunOptions& options)
     : timeout_(options.timeout),
       peer_copies_(options.peer_copies),
-      launches_on_cards_(options.launches_on_cards),
-      activities_(static_cast<std::size_t>(options.ranks)) {}
+      launches_on_cards_(options.launches_on_cards) {
+  for (int rank = 0; rank < options.ranks; ++rank) activities_.emplace_back(options.ranks);
+}
 
 World::~World() = default;
 
@@ -44,10 +45,10 @@ void World::leave(int rank) {
   wake_all();
 }
 
-void World::begin(int rank, std::string_view group, const Signature& call) {
+void World::begin(int rank, const Team& team, const Signature& call) {
   Activity& activity = activities_[static_cast<std::size_t>(rank)];
   const std::lock_guard lock(activity.mutex);
-  activity.pending = Call{group, call};
+  activity.pending = Call{&team, call};
 }
 
 void World::complete(int rank) {
@@ -57,15 +58,39 @@ void World::complete(int rank) {
   activity.pending.reset();
 }
 
+const Team* World::pending_team(int rank) const {
+  const Activity& activity = activities_[static_cast<std::size_t>(rank)];
+  const std::lock_guard lock(activity.mutex);
+  return activity.pending ? activity.pending->team : nullptr;
+}
+
+std::string World::pending_call(int rank) const {
+  const Activity& activity = activities_[static_cast<std::size_t>(rank)];
+  const std::lock_guard lock(activity.mutex);
+  return activity.pending ? describe(*activity.pending) : "";
+}
+
+bool World::waits(const Wait& wait) const {
+  return pending_team(wait.rank) == wait.team && wait.team->arrivals_of(wait.rank) == wait.arrival &&
+         wait.team->arrivals_of(wait.absent) < wait.arrival;
+}
+
+void World::abort_deadlock(int rank) {
+  DeadlockSearch& search = activities_[static_cast<std::size_t>(rank)].search;
+  if (search.found(*this, rank)) abort({.reason = search.describe(*this)});
+}
+
+std::string World::describe(const Call& call) { return fp8lab::describe(call.signature, call.team->name()); }
+
 std::string World::whereabouts(int rank) const {
   const Activity& activity = activities_[static_cast<std::size_t>(rank)];
   const std::lock_guard lock(activity.mutex);
   const std::optional<Call>& completed = activity.completed;
   const std::optional<Call>& pending = activity.pending;
-  std::string text = completed ? fmt::format("; the last collective that rank {} completed is {}", rank,
-                                             describe(completed->signature, completed->group))
-                               : fmt::format("; rank {} has completed no collective", rank);
-  if (pending) text += fmt::format(", and it waits in {}", describe(pending->signature, pending->group));
+  std::string text =
+      completed ? fmt::format("; the last collective that rank {} completed is {}", rank, describe(*completed))
+                : fmt::format("; rank {} has completed no collective", rank);
+  if (pending) text += fmt::format(", and it waits in {}", describe(*pending));
   return text;
 }
 

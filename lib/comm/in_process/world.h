@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/in_process/deadlock.h"
 #include "comm/run.h"
 #include "comm/signature.h"
 
@@ -42,9 +43,15 @@ class World {
     return activities_[static_cast<std::size_t>(rank)].left.load(std::memory_order_acquire);
   }
 
-  /// `group` must live as long as this.
-  void begin(int rank, std::string_view group, const Signature& call);
+  void begin(int rank, const Team& team, const Signature& call);
   void complete(int rank);
+  /// The team in whose collective the rank is, or null.
+  const Team* pending_team(int rank) const;
+  /// "barrier 'x' (#2) of group 'world'"; empty where the rank is in none.
+  std::string pending_call(int rank) const;
+  bool waits(const Wait& wait) const;
+  /// Ends the run if `rank`, which is about to sleep in a collective, and others wait for each other.
+  void abort_deadlock(int rank);
   /// A clause for the error about a rank that does not come: the last collective it completed, and where it waits now.
   std::string whereabouts(int rank) const;
 
@@ -60,14 +67,17 @@ class World {
 
  private:
   struct Call {
-    std::string_view group;
+    const Team* team = nullptr;
     Signature signature;
   };
+  static std::string describe(const Call& call);
   struct alignas(64) Activity {
+    explicit Activity(int ranks) : search(ranks) {}
     std::atomic<bool> left{false};
     mutable std::mutex mutex;
     std::optional<Call> pending;
     std::optional<Call> completed;
+    DeadlockSearch search;  ///< used by the rank alone
   };
   struct KeyedTeam {
     TeamKey key;
@@ -78,7 +88,7 @@ class World {
   std::chrono::nanoseconds timeout_;
   PeerCopyPath peer_copies_;
   bool launches_on_cards_;
-  std::vector<Activity> activities_;
+  std::deque<Activity> activities_;  ///< by rank
 
   std::atomic<bool> aborted_{false};
   mutable std::mutex cause_mutex_;

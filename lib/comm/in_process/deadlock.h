@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fp8lab::in_process {
+
+class Team;
+class World;
+
+/// `rank` waits in a collective of `team` which `absent` has not joined. Ranks are numbered as the whole run does.
+struct Wait {
+  int rank = 0;
+  int absent = 0;
+  const Team* team = nullptr;
+  std::uint64_t arrival = 0;  ///< of `rank` at `team`, counted from 1
+
+  bool operator==(const Wait&) const = default;
+};
+
+/// One rank's search for ranks that wait for each other in collectives of different groups, as they do where a rank skips a collective
+/// that the others join. The lock-step rule compares calls within a group, so none of these groups finds a mismatch; without the search
+/// they would all wait until the timeout.
+class DeadlockSearch {
+ public:
+  explicit DeadlockSearch(int ranks);
+
+  /// Whether `rank`, which is about to sleep in a collective, waits for itself by way of other ranks. The ranks need not hold still: each
+  /// wait is read twice, so that all of a cycle's waits are known to have held at one moment, and then none of them can end. Of several
+  /// ranks that complete a cycle at the same time, at least one finds it. Allocates nothing.
+  bool found(const World& world, int rank);
+
+  /// The cycle that was found: every rank with its call, and the rank for which it waits.
+  std::string describe(const World& world) const;
+
+ private:
+  bool leads_back(const World& world, int rank, int start);
+
+  std::vector<Wait> cycle_;
+  std::vector<char> seen_;
+};
+
+}  // namespace fp8lab::in_process
