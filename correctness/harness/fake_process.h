@@ -51,6 +51,12 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
+  /// Reads standard output until `text` is in it, or the program closes it.
+  void read_until(const std::string& text) {
+    char byte = 0;
+    while (output.find(text) == std::string::npos && ::read(out_, &byte, 1) == 1) output += byte;
+  }
+
   /// Waits for the end; the exit code, or minus the signal.
   int finish() {
     pollfd fds[] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};

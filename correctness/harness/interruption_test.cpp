@@ -122,13 +122,37 @@ TEST(Interruption, ASecondCtrlCKillsAtOnce) {
   expect_valid_rest(run);
 }
 
-TEST(Interruption, ASecondCtrlCAfterTheChildrenLeavesTheResultsWhole) {
+TEST(Interruption, SecondCtrlC_AfterTheLastChildEnded_ResultsAreCompleteAndExitCodeIs130) {
   HangingRun run("before_hang");
   run.process.signal(SIGINT);
   ASSERT_TRUE(comes_true([&] { return children_of(run.process.pid()).empty(); }));
   run.process.signal(SIGINT);
   EXPECT_EQ(run.process.finish(), 130);
   expect_valid_rest(run);
+}
+
+// The last line is on its way when the program has nothing left to do but exit.
+TEST(Interruption, SecondCtrlC_AfterTheLastLine_ExitCodeIsTheOnePrinted) {
+  for (int i = 0; i < 10; ++i) {
+    HangingRun run("before_hang");
+    run.process.signal(SIGINT);
+    run.process.read_until("exit 130");
+    run.process.signal(SIGINT);
+    EXPECT_EQ(run.process.finish(), 130);
+  }
+}
+
+// The signal comes while arms are being started: the last of them is a copy of this program, and not yet the arm's.
+TEST(Interruption, CtrlC_WhileArmsStart_EndsTheRunAtOnce) {
+  for (int i = 0; i < 10; ++i) {
+    const Scenarios scenarios({"before_hang"});
+    Process process(scenarios.run_arguments({"-j", "8"}));
+    ASSERT_TRUE(comes_true([&] { return !children_of(process.pid()).empty(); }));
+    const auto start = steady_clock::now();
+    process.signal(SIGINT);
+    EXPECT_EQ(process.finish(), 130);
+    EXPECT_LT(steady_clock::now() - start, std::chrono::milliseconds(1500)) << "an arm did not hear that it was to end";
+  }
 }
 
 TEST(Interruption, KilledItLeavesNoOrphanAndUsableLines) {

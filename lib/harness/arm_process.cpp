@@ -97,7 +97,34 @@ struct ChildSetup {
   char* const* argv;
 };
 
-/// Between fork and exec, so only calls that are safe after a fork.
+/// Holds every signal back while it lives. A child shares its parent's handlers until it has become another program: they would
+/// swallow a request to end that comes in between.
+class SignalsHeldBack {
+ public:
+  SignalsHeldBack() {
+    sigset_t all;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsHeldBack() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsHeldBack(const SignalsHeldBack&) = delete;
+  SignalsHeldBack& operator=(const SignalsHeldBack&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+/// Handlers become what they are by default; what is ignored stays ignored.
+void drop_handlers() {
+  for (int signal = 1; signal < NSIG; ++signal) {
+    struct sigaction action {};
+    if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;
+    action = {};
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+/// Between fork and exec, so only calls that are safe after a fork. Signals are held back, and are taken here.
 [[noreturn]] void become_child(const ChildSetup& setup) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -105,10 +132,11 @@ struct ChildSetup {
   // An expected crash should not spend seconds on a core file.
   const rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
+  drop_handlers();
+  for (const int ignored : {SIGPIPE, SIGXFSZ}) ::signal(ignored, SIG_DFL);
   sigset_t no_signals;
   sigemptyset(&no_signals);
   ::sigprocmask(SIG_SETMASK, &no_signals, nullptr);
-  for (const int ignored : {SIGPIPE, SIGXFSZ}) ::signal(ignored, SIG_DFL);
   // Copies above the targets first, so that no dup2 closes a descriptor that is still needed.
   const int input = ::fcntl(setup.input_fd, F_DUPFD_CLOEXEC, 10);
   const int output = ::fcntl(setup.output_fd, F_DUPFD_CLOEXEC, 10);
@@ -144,9 +172,12 @@ ArmProcess::ArmProcess(const ArmCommand& command) : started_(Clock::now()) {
   argv.push_back(nullptr);
 
   const ChildSetup setup{input.get(), output_write.get(), exchange.get(), ::getpid(), argv.data()};
-  pid_ = ::fork();
-  if (pid_ < 0) fail_to_start("fork");
-  if (pid_ == 0) become_child(setup);
+  {
+    const SignalsHeldBack held_back;
+    pid_ = ::fork();
+    if (pid_ < 0) fail_to_start("fork");
+    if (pid_ == 0) become_child(setup);
+  }
   // In both processes, so that the group exists whichever of them runs first.
   ::setpgid(pid_, pid_);
   control_fd_ = control.release();

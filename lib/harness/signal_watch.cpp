@@ -53,6 +53,11 @@ SignalWatch::~SignalWatch() {
   wake_pipe[0] = wake_pipe[1] = -1;
 }
 
+SignalWatch& SignalWatch::until_exit() {
+  static SignalWatch* const watch = new SignalWatch;  // never destroyed: static destructors run before the exit
+  return *watch;
+}
+
 int SignalWatch::fd() const { return wake_pipe[0]; }
 
 void SignalWatch::clear() {

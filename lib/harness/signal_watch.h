@@ -13,6 +13,10 @@ class SignalWatch {
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
+  /// One that lives until the process has ended, for a program's main path. A signal that comes after the last child and before the
+  /// exit would otherwise end the process with results half written, or with another exit code than it has printed.
+  static SignalWatch& until_exit();
+
   /// Readable after any watched signal.
   int fd() const;
   void clear();

@@ -223,7 +223,7 @@ int run_command(const RunRequest& request, const Program& program) {
     return exit_code({});
   }
   if (ranks) return run_launched(*ranks, request, program, loaded.cells);
-  SignalWatch watch;  // until all is written: a second signal is for the children, not for the results
+  SignalWatch& watch = SignalWatch::until_exit();  // a second signal is for the children, not for the results
   return Run(request, program, loaded.cells, [&](const auto&... arguments) { return run_cells(arguments..., watch); })();
 }
 
