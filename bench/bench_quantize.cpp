@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/quantize_loops.h"
+#include "backend/instruction_sets.h"
 #include "beside_memcpy.h"
 #include "ops/elementwise.h"
 #include "ops/quantize.h"
@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::AddCustomContext("single thread, pinned to core", std::to_string(fp8lab::pin_to_one_core()));
   benchmark::AddCustomContext("instruction set of the inner loops",
-                              std::string(fp8lab::cpu::quantize_loops().front()->name));
+                              std::string(fp8lab::cpu_instruction_set()));
   fp8lab::Bench bench;
   fp8lab::register_rows(bench);
   benchmark::RunSpecifiedBenchmarks();

@@ -4,18 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <iterator>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "backend/instruction_sets.h"
 #include "reference/compare.h"
 #include "reference/expected.h"
 #include "reference/test_data.h"
+#include "support/dense.h"
 
-// Built once for each library found, so that both doors are known to lead to the same room.
+// Products of every layout under every instruction set of this machine, bit for bit beside the loop that defines them.
 namespace fp8lab::cpu {
 namespace {
 
@@ -27,94 +28,147 @@ struct Problem {
   std::int64_t m;
   std::int64_t n;
   std::int64_t k;
-  bool a_transposed;
-  bool b_transposed;
 };
 
 /// An operand of `rows` x `cols`, stored as asked, with `padding` unused elements of NaN after every stored row.
 struct Stored {
-  Stored(std::int64_t rows_, std::int64_t cols_, bool transposed_, std::uint64_t seed, std::int64_t padding = 0)
+  Stored(std::int64_t rows, std::int64_t cols, bool transposed_, std::uint64_t seed, std::int64_t padding = 0)
       : transposed(transposed_),
-        stored_cols(transposed_ ? rows_ : cols_),
-        row_stride(stored_cols + padding),
-        values(static_cast<std::size_t>((transposed_ ? cols_ : rows_) * row_stride)) {
-    const std::vector<float> data = gaussian_values(static_cast<std::int64_t>(values.size()), seed);
-    for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = static_cast<std::int64_t>(i) % row_stride < stored_cols ? data[i] : std::nanf("");
+        row_stride((transposed_ ? rows : cols) + padding),
+        values(static_cast<std::size_t>((transposed_ ? cols : rows) * row_stride), std::nanf("")) {
+    const std::vector<float> data = gaussian_values(rows * cols, seed);  // the same, however it is stored
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < cols; ++j) values[index(i, j)] = data[static_cast<std::size_t>(i * cols + j)];
   }
-  double at(std::int64_t i, std::int64_t j) const {
-    return values[static_cast<std::size_t>(transposed ? j * row_stride + i : i * row_stride + j)];
+  std::size_t index(std::int64_t i, std::int64_t j) const {
+    return static_cast<std::size_t>(transposed ? j * row_stride + i : i * row_stride + j);
   }
+  float at(std::int64_t i, std::int64_t j) const { return values[index(i, j)]; }
   MatmulOperand operand() const { return {values.data(), row_stride, transposed}; }
+  /// From row `first` on.
+  MatmulOperand rows_from(std::int64_t first) const { return {values.data() + index(first, 0), row_stride, transposed}; }
 
   bool transposed;
-  std::int64_t stored_cols;
   std::int64_t row_stride;
   std::vector<float> values;
 };
 
-// k products and sums in any order: k roundings at most on the way of any term, and a last one for beta.
-Expected product(const Problem& p, const Stored& a, const Stored& b, const std::vector<float>& before, float beta) {
-  Expected expected(static_cast<std::size_t>(p.m * p.n));
+/// The definition of matmul.h, an element at a time.
+std::vector<float> defined(const Problem& p, const Stored& a, const Stored& b) {
+  std::vector<float> c;
   for (std::int64_t i = 0; i < p.m; ++i)
     for (std::int64_t j = 0; j < p.n; ++j) {
-      const std::size_t at = static_cast<std::size_t>(i * p.n + j);
-      double sum = beta == 0.0f ? 0.0 : double{beta} * double{before[at]};
-      double magnitude = std::fabs(sum);
-      for (std::int64_t l = 0; l < p.k; ++l) {
-        sum += a.at(i, l) * b.at(j, l);
-        magnitude += std::fabs(a.at(i, l) * b.at(j, l));
+      float total = 0.0f;
+      for (std::int64_t begin = 0; begin < p.k; begin += 256) {
+        float sum = 0.0f;
+        for (std::int64_t l = begin; l < std::min<std::int64_t>(begin + 256, p.k); ++l) sum += a.at(i, l) * b.at(j, l);
+        total += sum;
       }
-      expected.value[at] = sum;
-      expected.error[at] = static_cast<double>(p.k + 2) * kUnit * magnitude;
+      c.push_back(total);
     }
-  return expected;
-}
-
-std::vector<float> run(const Problem& p, const Stored& a, const Stored& b, std::vector<float> c, float beta) {
-  matmul({.m = p.m,
-          .n = p.n,
-          .k = p.k,
-          .a = a.operand(),
-          .b = b.operand(),
-          .c = c.data(),
-          .c_row_stride = p.n,
-          .beta = beta});
   return c;
 }
 
-std::vector<float> nans(const Problem& p) {
-  return std::vector<float>(static_cast<std::size_t>(p.m * p.n), std::numeric_limits<float>::quiet_NaN());
+/// Of a result with `padding` elements after every row, which must stay as they were.
+std::vector<float> run(const Problem& p, MatmulOperand a, MatmulOperand b, std::int64_t padding = 0) {
+  constexpr float kUntouched = -77.0f;
+  const std::int64_t stride = p.n + padding;
+  std::vector<float> c(static_cast<std::size_t>(p.m * stride), std::numeric_limits<float>::quiet_NaN());
+  for (std::size_t i = 0; i < c.size(); ++i)
+    if (static_cast<std::int64_t>(i) % stride >= p.n) c[i] = kUntouched;
+  matmul({.m = p.m, .n = p.n, .k = p.k, .a = a, .b = b, .c = c.data(), .c_row_stride = stride});
+  std::vector<float> packed;
+  for (std::size_t i = 0; i < c.size(); ++i)
+    if (static_cast<std::int64_t>(i) % stride < p.n)
+      packed.push_back(c[i]);
+    else
+      EXPECT_EQ(c[i], kUntouched);
+  return packed;
 }
+
+/// Selects an instruction set while it lives.
+class Selected {
+ public:
+  explicit Selected(std::string_view name) : before_(cpu_instruction_set()) { select_cpu_instruction_set(name); }
+  ~Selected() { select_cpu_instruction_set(before_); }
+  Selected(const Selected&) = delete;
+  Selected& operator=(const Selected&) = delete;
+
+ private:
+  std::string_view before_;
+};
 
 class Matmul : public ::testing::TestWithParam<Problem> {};
 
+TEST_P(Matmul, EveryInstructionSetAndLayout_GivesTheBitsOfItsDefinition) {
+  const Problem p = GetParam();
+  const std::vector<float> expected = defined(p, Stored(p.m, p.k, false, 1), Stored(p.n, p.k, false, 2));
+  for (const std::string_view name : cpu_instruction_sets()) {
+    const Selected selected(name);
+    for (const bool a_transposed : {false, true})
+      for (const bool b_transposed : {false, true})
+        for (const std::int64_t padding : {0, 3}) {
+          SCOPED_TRACE(testing::Message() << name << (a_transposed ? " t" : " n") << (b_transposed ? "t" : "n") << padding);
+          const Stored a(p.m, p.k, a_transposed, 1, padding), b(p.n, p.k, b_transposed, 2, padding);
+          EXPECT_TRUE(reference::bitwise_equal(run(p, a.operand(), b.operand(), padding), expected));
+        }
+  }
+}
+
+TEST_P(Matmul, RowsByThemselves_HaveTheBitsTheyHaveAmongOthers) {
+  const Problem p = GetParam();
+  for (const bool transposed : {false, true}) {
+    const Stored a(p.m, p.k, transposed, 1), b(p.n, p.k, transposed, 2);
+    const std::vector<float> all = run(p, a.operand(), b.operand());
+    const std::int64_t first_i = p.m / 3, first_j = p.n / 2;
+    const Problem part{.m = (p.m - first_i + 1) / 2, .n = (p.n - first_j + 1) / 2, .k = p.k};
+    std::vector<float> expected;
+    for (std::int64_t i = first_i; i < first_i + part.m; ++i)
+      for (std::int64_t j = first_j; j < first_j + part.n; ++j) expected.push_back(all[static_cast<std::size_t>(i * p.n + j)]);
+    EXPECT_TRUE(reference::bitwise_equal(run(part, a.rows_from(first_i), b.rows_from(first_j)), expected));
+  }
+}
+
+// A term passes through a run's additions, then through those of the runs' sums; one rounding more is its product's.
 TEST_P(Matmul, IsWithinTheBoundOfItsReduction) {
   const Problem p = GetParam();
-  const Stored a(p.m, p.k, p.a_transposed, 1, 3), b(p.n, p.k, p.b_transposed, 2, 5);
-  const Expected expected = product(p, a, b, {}, 0.0f);
-  const std::vector<float> c = run(p, a, b, nans(p), 0.0f);
+  if (p.k == 0) return;
+  const Stored a(p.m, p.k, false, 1), b(p.n, p.k, false, 2);
+  const std::vector<float> c = run(p, a.operand(), b.operand());
+  Expected expected(c.size());
+  for (std::int64_t i = 0; i < p.m; ++i)
+    for (std::int64_t j = 0; j < p.n; ++j) {
+      const std::size_t at = static_cast<std::size_t>(i * p.n + j);
+      double magnitude = 0.0;
+      for (std::int64_t l = 0; l < p.k; ++l) {
+        const double term = double{a.at(i, l)} * double{b.at(j, l)};
+        expected.value[at] += term;
+        magnitude += std::fabs(term);
+      }
+      const std::int64_t roundings = std::min(p.k, kMatmulRun + p.k / kMatmulRun) + 2;
+      expected.error[at] = static_cast<double>(roundings) * kUnit * magnitude;
+    }
   EXPECT_TRUE(reference::all_within({c.begin(), c.end()}, expected));
   EXPECT_TRUE(reference::refuses_mutations(expected));
 }
 
-TEST_P(Matmul, AddsToWhatIsThere) {
-  const Problem p = GetParam();
-  const Stored a(p.m, p.k, p.a_transposed, 1), b(p.n, p.k, p.b_transposed, 2);
-  const std::vector<float> before = gaussian_values(p.m * p.n, 3);
-  const std::vector<float> c = run(p, a, b, before, 1.0f);
-  EXPECT_TRUE(reference::all_within({c.begin(), c.end()}, product(p, a, b, before, 1.0f)));
-}
+INSTANTIATE_TEST_SUITE_P(Sizes, Matmul,
+                         ::testing::Values(Problem{1, 1, 1}, Problem{1, 7, 3}, Problem{17, 1, 33}, Problem{4, 8, 4},
+                                           Problem{12, 32, 256}, Problem{13, 33, 257}, Problem{64, 48, 128},
+                                           Problem{3, 5, 0}, Problem{5, 2, 1}, Problem{127, 129, 65},
+                                           Problem{130, 70, 1031}, Problem{200, 2060, 300}),
+                         [](const auto& instance) {
+                           const Problem& p = instance.param;
+                           return std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k);
+                         });
 
-TEST_P(Matmul, GivesTheSameBitsAgainOnEveryThreadAndAtEveryAddress) {
-  const Problem p = GetParam();
-  const Stored a(p.m, p.k, p.a_transposed, 1), b(p.n, p.k, p.b_transposed, 2);
-  const std::vector<float> once = run(p, a, b, nans(p), 0.0f);
-  EXPECT_TRUE(reference::bitwise_equal(run(p, a, b, nans(p), 0.0f), once));
-
+TEST(MatmulPlaces, EveryThreadAndAddress_GivesTheSameBits) {
+  const Problem p{70, 90, 300};
+  const Stored a(p.m, p.k, false, 1), b(p.n, p.k, true, 2);
+  const std::vector<float> once = run(p, a.operand(), b.operand());
   std::vector<float> elsewhere[2];
-  std::thread first([&] { elsewhere[0] = run(p, a, b, nans(p), 0.0f); });
-  std::thread second([&] { elsewhere[1] = run(p, a, b, nans(p), 0.0f); });
+  std::thread first([&] { elsewhere[0] = run(p, a.operand(), b.operand()); });
+  std::thread second([&] { elsewhere[1] = run(p, a.operand(), b.operand()); });
   first.join();
   second.join();
   EXPECT_TRUE(reference::bitwise_equal(elsewhere[0], once));
@@ -122,55 +176,52 @@ TEST_P(Matmul, GivesTheSameBitsAgainOnEveryThreadAndAtEveryAddress) {
 
   std::vector<float> shifted(a.values.size() + 1);
   std::copy(a.values.begin(), a.values.end(), shifted.begin() + 1);
-  std::vector<float> c = nans(p);
-  matmul({.m = p.m,
-          .n = p.n,
-          .k = p.k,
-          .a = {shifted.data() + 1, a.row_stride, a.transposed},
-          .b = b.operand(),
-          .c = c.data(),
-          .c_row_stride = p.n});
-  EXPECT_TRUE(reference::bitwise_equal(c, once));
+  EXPECT_TRUE(reference::bitwise_equal(run(p, {shifted.data() + 1, a.row_stride, false}, b.operand()), once));
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, Matmul,
-                         ::testing::Values(Problem{1, 1, 1, false, false}, Problem{1, 7, 3, false, true},
-                                           Problem{17, 1, 33, true, false}, Problem{33, 31, 32, true, true},
-                                           Problem{64, 48, 128, false, false}, Problem{127, 129, 65, false, true},
-                                           Problem{257, 129, 65, true, true}, Problem{130, 70, 1031, false, false},
-                                           Problem{512, 512, 257, true, false}),
-                         [](const auto& instance) {
-                           const Problem& p = instance.param;
-                           return std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k) +
-                                  (p.a_transposed ? "t" : "n") + (p.b_transposed ? "t" : "n");
-                         });
-
-TEST(MatmulValues, KeepsNanAndInfinity) {
-  const Problem p{2, 2, 3, false, false};
+TEST(MatmulValues, EveryInstructionSet_KeepsNanInfinityAndSubnormals) {
+  const Problem p{2, 3, 3};
   Stored a(p.m, p.k, false, 1), b(p.n, p.k, false, 2);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   a.values = {1, 0, 0, 0, 1, 0};
-  b.values = {std::nanf(""), 1, 0, 0, std::numeric_limits<float>::infinity(), 0};
-  const std::vector<float> c = run(p, a, b, nans(p), 0.0f);
-  EXPECT_TRUE(std::isnan(c[0]));
-  EXPECT_TRUE(std::isnan(c[1]));  // 0 * Inf
-  EXPECT_TRUE(std::isnan(c[2]));  // 0 * NaN
-  EXPECT_EQ(c[3], std::numeric_limits<float>::infinity());
+  b.values = {std::nanf(""), 1, 0, 0, kInfinity, 0, 0x1p-149f, 0x1p-140f, 0};
+  for (const std::string_view name : cpu_instruction_sets()) {
+    const Selected selected(name);
+    const std::vector<float> c = run(p, a.operand(), b.operand());
+    EXPECT_TRUE(std::isnan(c[0]));
+    EXPECT_TRUE(std::isnan(c[1]));  // 0 * Inf
+    EXPECT_EQ(c[2], 0x1p-149f);
+    EXPECT_TRUE(std::isnan(c[3]));  // 0 * NaN
+    EXPECT_EQ(c[4], kInfinity);
+    EXPECT_EQ(c[5], 0x1p-140f);
+  }
 }
 
-TEST(MatmulThreads, StartsNone) {
-  const auto threads = [] {
-    const std::filesystem::directory_iterator tasks("/proc/self/task");
-    return std::distance(begin(tasks), end(tasks));
-  };
-  const auto before = threads();
-  const Problem p{512, 512, 512, false, false};
-  const Stored a(p.m, p.k, false, 1), b(p.n, p.k, false, 2);
-  run(p, a, b, nans(p), 0.0f);
-  EXPECT_EQ(threads(), before);
+// Fused, the sum would keep the last bit of the product.
+TEST(MatmulValues, EveryInstructionSet_RoundsAProductBeforeItIsAdded) {
+  const Problem p{1, 1, 2};
+  Stored a(p.m, p.k, false, 1), b(p.n, p.k, false, 2);
+  a.values = {-1.0f, 1.0f + 0x1p-12f};
+  b.values = {1.0f, 1.0f + 0x1p-12f};
+  for (const std::string_view name : cpu_instruction_sets()) {
+    const Selected selected(name);
+    EXPECT_EQ(run(p, a.operand(), b.operand()), std::vector<float>{0x1p-11f}) << name;  // fused it were 2^-11 + 2^-24
+  }
 }
 
-TEST(MatmulValues, NamesItsLibrary) {
-  EXPECT_NE(std::string(matmul_library()).find('.'), std::string::npos) << matmul_library();
+TEST(InstructionSets, TheBestIsInUseUntilAnotherIsSelected_AndAnUnknownOneIsRefusedByName) {
+  const std::vector<std::string_view> names = cpu_instruction_sets();
+  EXPECT_EQ(names.back(), "baseline");
+  for (const std::string_view name : names) {
+    const Selected selected(name);
+    EXPECT_EQ(cpu_instruction_set(), name);
+  }
+  std::string listed;
+  for (const std::string_view name : names) listed += (listed.empty() ? "" : ", ") + std::string(name);
+  const std::string_view before = cpu_instruction_set();
+  EXPECT_EQ(support::error_of([] { select_cpu_instruction_set("avx9"); }),
+            "instruction set 'avx9' is none that this build and this processor have; those are " + listed);
+  EXPECT_EQ(cpu_instruction_set(), before);
 }
 
 }  // namespace

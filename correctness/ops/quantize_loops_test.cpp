@@ -1,4 +1,4 @@
-#include "backend/cpu/quantize_loops.h"
+#include "backend/cpu/loops.h"
 
 #include <gtest/gtest.h>
 
@@ -49,9 +49,9 @@ class AlignedCodes {
   std::uint8_t* first_;
 };
 
-class EveryVariant : public ::testing::TestWithParam<const QuantizeLoops*> {
+class EveryVariant : public ::testing::TestWithParam<cpu::Loops> {
  protected:
-  const QuantizeLoops& loops() const { return *GetParam(); }
+  const QuantizeLoops& loops() const { return GetParam().quantize; }
   auto cast(E4M3, std::uint16_t) const { return loops().cast_bf16_e4m3; }
   auto cast(E5M2, std::uint16_t) const { return loops().cast_bf16_e5m2; }
   auto cast(E4M3, float) const { return loops().cast_f32_e4m3; }
@@ -217,12 +217,8 @@ TEST_P(EveryVariant, Transposes) {
     }
 }
 
-std::vector<const QuantizeLoops*> variants() {
-  const auto loops = cpu::quantize_loops();
-  return {loops.begin(), loops.end()};
-}
-INSTANTIATE_TEST_SUITE_P(QuantizeLoops, EveryVariant, ::testing::ValuesIn(variants()),
-                         [](const auto& row) { return std::string(row.param->name); });
+INSTANTIATE_TEST_SUITE_P(QuantizeLoops, EveryVariant, ::testing::ValuesIn(cpu::available_loops()),
+                         [](const auto& row) { return std::string(row.param.instruction_set); });
 
 }  // namespace
 }  // namespace fp8lab

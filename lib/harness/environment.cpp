@@ -24,9 +24,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 16> kPrefixes{
-    "NCCL_", "CUDA_", "CUBLAS_",   "CUDNN_", "NVIDIA_VISIBLE_", "SLURM_",  "OMPI_COMM_WORLD_", "PMIX_RANK",
-    "OMP_",  "GOMP_", "OPENBLAS_", "DNNL_",  "ONEDNN_",         "MALLOC_", "ASAN_OPTIONS",     "TSAN_OPTIONS"};
+constexpr std::array<std::string_view, 13> kPrefixes{
+    "NCCL_",     "CUDA_",          "CUBLAS_",        "CUDNN_",  "NVIDIA_VISIBLE_", "SLURM_",      "OMPI_COMM_WORLD_",
+    "PMIX_RANK", "FP8LAB_CPU_ISA", "GLIBC_TUNABLES", "MALLOC_", "ASAN_OPTIONS",    "TSAN_OPTIONS"};
 constexpr std::array<std::string_view, 7> kSecretWords{"KEY", "TOKEN", "SECRET", "PASS", "CRED", "JWT", "AUTH"};
 
 /// The first line of a file, or nothing.

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/quantize_loops.h"
+#include "backend/cpu/loops.h"
 #include "backend/cpu/rows.h"
 #include "backend/cpu/transpose_bytes.h"
 #include "core/float8_format.h"
@@ -51,7 +51,7 @@ TargetWriter::TargetWriter(const CastTarget& target, const float* measured) : ta
 void TargetWriter::take(float* values, std::int64_t count, std::int64_t row, std::int64_t col) {
   if (!target_) return;
   round_to(target_.nominal, values, count);
-  if (target_.amax != nullptr) quantize_loops().front()->amax_f32(values, count, count, &amax_);
+  if (target_.amax != nullptr) cpu::loops().quantize.amax_f32(values, count, count, &amax_);
   if (codes_.data == nullptr) return;
   std::uint8_t* codes = codes_.as<std::uint8_t>() + row * codes_.row_stride + col * codes_.col_stride;
   if (codes_.col_stride == 1) return cast(values, count, codes);
@@ -61,7 +61,7 @@ void TargetWriter::take(float* values, std::int64_t count, std::int64_t row, std
 }
 
 void TargetWriter::cast(const float* values, std::int64_t count, std::uint8_t* codes) const {
-  const QuantizeLoops& loops = *quantize_loops().front();
+  const QuantizeLoops& loops = cpu::loops().quantize;
   const auto loop = target_.format.payload == DType::kE4M3 ? loops.cast_f32_e4m3 : loops.cast_f32_e5m2;
   const std::uint32_t largest = loop({.in = values, .codes = codes, .count = count, .run = count, .scales = &scale_});
   if (largest < kFloatInfinityBits && scale_ > 0.0f && scale_ <= kFloatMax) return;

@@ -5,7 +5,7 @@
 #include <new>
 
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/matmul.h"
+#include "backend/instruction_sets.h"
 #include "core/check.h"
 
 namespace fp8lab {
@@ -109,6 +109,10 @@ std::unique_ptr<Device> open_cpu_device(const DeviceOptions& options) {
 }
 
 std::string cpu_unavailable_reason() { return {}; }
-std::string describe_cpu() { return std::string("matrix products from ") + cpu::matmul_library(); }
+std::string describe_cpu() {
+  std::string known;
+  for (const std::string_view name : cpu_instruction_sets()) known += (known.empty() ? "" : ", ") + std::string(name);
+  return "inner loops of " + std::string(cpu_instruction_set()) + ", of " + known + " (FP8LAB_CPU_ISA)";
+}
 
 }  // namespace fp8lab

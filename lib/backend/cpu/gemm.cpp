@@ -49,7 +49,7 @@ bool readable_in_place(const MatrixView& values) {
   return values.dtype == DType::kF32 && values.col_stride == 1 && values.row_stride >= values.cols && values.cols > 0;
 }
 
-// Stored order is kept, so that conversion reads memory in sequence; the library turns a transposed operand itself.
+// Stored order is kept, so that conversion reads memory in sequence; matmul() packs either order.
 Prepared prepare(const OperandView& operand, int slot) {
   MatrixView values = operand.values;
   ScaleView scales = operand.scales;
@@ -80,16 +80,11 @@ void gemm(const GemmArgs& args, ExecContext&) {
   const std::int64_t k = args.a.values.cols;
   if (m == 0 || n == 0) return;
 
-  double factor = 1.0;
+  const Prepared a = prepare(args.a, kSlotA);
+  const Prepared b = prepare(args.b, kSlotB);
+  const double factor = a.factor * b.factor;
   float* product = scratch(kSlotProduct, m * n);
-  if (k == 0) {
-    for (std::int64_t i = 0; i < m * n; ++i) product[i] = 0.0f;
-  } else {
-    const Prepared a = prepare(args.a, kSlotA);
-    const Prepared b = prepare(args.b, kSlotB);
-    factor = a.factor * b.factor;
-    matmul({.m = m, .n = n, .k = k, .a = a.operand, .b = b.operand, .c = product, .c_row_stride = n});
-  }
+  matmul({.m = m, .n = n, .k = k, .a = a.operand, .b = b.operand, .c = product, .c_row_stride = n});
 
   const float* bias = args.bias.data == nullptr ? nullptr : RowReader(args.bias, kSlotBias)(0);
   float* before = args.accumulate ? scratch(kSlotOut, n) : nullptr;

@@ -2,19 +2,18 @@
 
 #include <cstdint>
 
-// The one door to the host's matrix library; matmul_onednn.cpp or matmul_openblas.cpp lies behind it, by the build's
-// choice.
+// FP32 matrix products of the `cpu` device, with the same bits on every processor and for every layout.
 namespace fp8lab::cpu {
 
-/// A float matrix as libraries take it: rows contiguous and `row_stride` >= max(columns, 1) apart. `transposed`: what
-/// is stored is the transpose of the matrix meant.
+/// A float matrix whose rows are contiguous and `row_stride` >= max(columns, 1) apart. `transposed`: what is stored is
+/// the transpose of the matrix meant.
 struct MatmulOperand {
   const float* data = nullptr;
   std::int64_t row_stride = 0;
   bool transposed = false;
 };
 
-/// c = a * b^T + beta * c, with a [m, k], b [n, k] and c [m, n]; beta 0 never reads c. Sizes are 1 at least.
+/// c = a * b^T, with a [m, k], b [n, k] and c [m, n]; c is written and never read before. Sizes may be 0.
 struct MatmulArgs {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -23,15 +22,16 @@ struct MatmulArgs {
   MatmulOperand b;
   float* c = nullptr;
   std::int64_t c_row_stride = 0;
-  float beta = 0.0f;
 };
 
-/// Runs on the calling thread alone: the library would otherwise split the reduction by the number of threads, and
-/// cells that run side by side would fight for the cores. The same arguments give the same bits. Throws Error where
-/// the library refuses.
-void matmul(const MatmulArgs& args);
+/// Each element's products are summed in runs of this many: a run's products in order, beginning with 0, then the runs'
+/// sums in order. Short runs keep the rounding error of long sums small: a term passes through at most
+/// kMatmulRun + k / kMatmulRun additions.
+inline constexpr std::int64_t kMatmulRun = 256;
 
-/// "oneDNN 2.6.3"
-const char* matmul_library();
+/// Every product and every sum is rounded to FP32; nothing is fused. So an element's bits depend on its row of `a` and its
+/// row of `b` alone, NaN's payload excepted: on no layout, size, neighbour, thread or instruction set. Runs on the calling
+/// thread alone, since cells that run side by side would otherwise fight for the cores.
+void matmul(const MatmulArgs& args);
 
 }  // namespace fp8lab::cpu

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/quantize_loops.h"
+#include "backend/cpu/loops.h"
 #include "backend/cpu/quantize_source.h"
 #include "backend/cpu/rows.h"
 #include "core/float8_format.h"
@@ -73,7 +73,7 @@ class HalfWriter {
  public:
   HalfWriter(const HalfTask& task, float tensor_scale, int slot)
       : format_(task.format),
-        loops_(*quantize_loops().front()),
+        loops_(cpu::loops().quantize),
         cast_bf16_(format_.payload == DType::kE4M3 ? loops_.cast_bf16_e4m3 : loops_.cast_bf16_e5m2),
         cast_f32_(format_.payload == DType::kE4M3 ? loops_.cast_f32_e4m3 : loops_.cast_f32_e5m2),
         source_(task.in, loops_, slot),

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
-#include <string_view>
 
 // The innermost loops of quantization, compiled once per instruction set. They are plain arithmetic on contiguous runs;
 // layouts, scales and everything rare stay with the callers, which are compiled once.
@@ -34,8 +32,6 @@ struct Transpose {
 /// BF16 elements are given by their bits. A magnitude is a float's bits without the sign: ordered as the value is, with
 /// Inf and then NaN on top.
 struct QuantizeLoops {
-  std::string_view name;
-
   /// magnitudes[k] = max(magnitudes[k], those of run k).
   void (*amax_bf16)(const std::uint16_t* in, std::int64_t count, std::int64_t run, std::uint32_t* magnitudes);
   void (*amax_f32)(const float* in, std::int64_t count, std::int64_t run, std::uint32_t* magnitudes);
@@ -51,10 +47,7 @@ struct QuantizeLoops {
   void (*transpose)(const Transpose& args);
 };
 
-/// The variants that this machine can run, best first, never empty.
-std::span<const QuantizeLoops* const> quantize_loops();
-
-// One per source file; which exist is the build's choice (quantize_loops_x86.cpp, quantize_loops_portable.cpp).
+// One per source file; which exist is the build's choice.
 extern const QuantizeLoops kQuantizeLoopsBaseline;
 extern const QuantizeLoops kQuantizeLoopsAvx2;
 extern const QuantizeLoops kQuantizeLoopsAvx512;

@@ -17,6 +17,6 @@ struct Avx2Line {
 
 }  // namespace
 
-const QuantizeLoops kQuantizeLoopsAvx2 = make_quantize_loops<Avx2Line>("avx2");
+const QuantizeLoops kQuantizeLoopsAvx2 = make_quantize_loops<Avx2Line>();
 
 }  // namespace fp8lab::cpu

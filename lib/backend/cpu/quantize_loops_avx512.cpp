@@ -14,6 +14,6 @@ struct Avx512Line {
 
 }  // namespace
 
-const QuantizeLoops kQuantizeLoopsAvx512 = make_quantize_loops<Avx512Line>("avx512");
+const QuantizeLoops kQuantizeLoopsAvx512 = make_quantize_loops<Avx512Line>();
 
 }  // namespace fp8lab::cpu

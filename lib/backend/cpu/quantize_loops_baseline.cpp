@@ -12,6 +12,6 @@ struct PlainLine {
 
 }  // namespace
 
-const QuantizeLoops kQuantizeLoopsBaseline = make_quantize_loops<PlainLine>("baseline");
+const QuantizeLoops kQuantizeLoopsBaseline = make_quantize_loops<PlainLine>();
 
 }  // namespace fp8lab::cpu

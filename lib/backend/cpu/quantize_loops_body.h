@@ -255,9 +255,8 @@ inline void transpose(const Transpose& args) {
 
 /// `Line` knows how this instruction set writes 64 aligned bytes past the caches.
 template <class Line>
-constexpr QuantizeLoops make_quantize_loops(std::string_view name) {
-  return {.name = name,
-          .amax_bf16 = amax_runs<std::uint16_t>,
+constexpr QuantizeLoops make_quantize_loops() {
+  return {.amax_bf16 = amax_runs<std::uint16_t>,
           .amax_f32 = amax_runs<float>,
           .cast_bf16_e4m3 = cast_runs<E4M3, Line, std::uint16_t>,
           .cast_bf16_e5m2 = cast_runs<E5M2, Line, std::uint16_t>,

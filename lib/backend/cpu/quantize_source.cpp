@@ -1,5 +1,6 @@
 #include "backend/cpu/quantize_source.h"
 
+#include "backend/cpu/loops.h"
 #include "backend/cpu/rows.h"
 #include "core/float_bits.h"
 
@@ -47,7 +48,7 @@ Elements SourceRows::operator()(std::int64_t row) const {
 }
 
 std::uint32_t amax_magnitude(const MatrixView& matrix) {
-  const QuantizeLoops& loops = *quantize_loops().front();
+  const QuantizeLoops& loops = cpu::loops().quantize;
   // The order of elements does not matter, so take the one that memory has.
   MatrixView view = matrix.col_stride != 1 && matrix.row_stride == 1 ? matrix.transposed() : matrix;
   flatten_if_contiguous(view);

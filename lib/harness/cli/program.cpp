@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
+#include "backend/instruction_sets.h"
+#include "core/check.h"
 #include "harness/cli/completion.h"
 #include "harness/cli/standard_streams.h"
 #include "harness/keys.h"
@@ -336,6 +339,18 @@ class CommandLine {
   bool json_ = false;
 };
 
+/// Children of a run inherit the variable, and so the choice.
+void select_instruction_set() {
+  constexpr const char* kVariable = "FP8LAB_CPU_ISA";
+  const char* name = std::getenv(kVariable);
+  if (name == nullptr || *name == '\0') return;
+  try {
+    select_cpu_instruction_set(name);
+  } catch (const Error& error) {
+    fail(fmt::format("{}: {}", kVariable, error.what()));
+  }
+}
+
 }  // namespace
 
 void report_error(const std::string& message) { std::fprintf(stderr, "fp8lab: error: %s\n", message.c_str()); }
@@ -343,6 +358,7 @@ void report_error(const std::string& message) { std::fprintf(stderr, "fp8lab: er
 int run_program(int argc, char** argv, const Program& program) {
   hold_standard_streams();
   try {
+    select_instruction_set();
     // Before everything else: a child must start fast.
     if (argc == 2 && std::string(argv[1]) == ArmCommand{}.arguments.front()) return run_arms_in_child(program.measure);
     ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error to be told, and not this program's end
