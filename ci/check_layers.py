@@ -57,7 +57,7 @@ EXTERNALS = (
      r"|cooperative_groups\.h", ("lib/backend/cuda", "lib/comm/nccl")),
     (r"nccl.*\.h", ("lib/comm/nccl",)),
     (r"mpi\.h", ("lib/comm/mpi",)),
-    (r"(oneapi/)?dnnl.*|(openblas/)?cblas.*|.*intrin\.h", ("lib/backend/cpu",)),
+    (r".*intrin\.h", ("lib/backend/cpu",)),
     (r"sanitizer/.*", ("lib/core/heap_allocations_sanitized.cpp",)),
     (r"(yaml-cpp|nlohmann|CLI)/.*", ("lib/harness", "scenarios/main.cpp", "correctness/harness", "correctness/scenarios")),
     # A file that is on the disk, and not only on its way there, takes open() and fsync().
@@ -121,7 +121,7 @@ SIDE_EFFECT = re.compile(r"\b(secure_)?getenv\b|\bstd::(exit|quick_exit|_Exit|ab
                          r"|(?<![\w.>:])_?exit\s*\(|\b(v?f?printf|fputs|puts|putchar)\s*\(|\bfmt::print\b")
 DEVICE_CODE = re.compile(r"\b__(global|device|shared|host)__\b|<<<")
 OPTIONAL_SWITCH = re.compile(r"^[ \t]*#[ \t]*(?:(?:ifdef|ifndef)[ \t]+|(?:if|elif)\b.*\bdefined[ \t]*\(?[ \t]*)"
-                             r"\w*(?:CUDA|NCCL|MPI|DNNL|BLAS).*|^[ \t]*#.*\b__has_include\b.*", re.M)
+                             r"\w*(?:CUDA|NCCL|MPI).*|^[ \t]*#.*\b__has_include\b.*", re.M)
 
 INCLUDE = re.compile(r"""^\s*#\s*include\s*(?:<([^>\n]+)>|"([^"\n]+)")""", re.M)
 COMMENT_OR_LITERAL = re.compile(r"""//[^\n]*|/\*.*?\*/|R"([^\s(]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|"""

@@ -65,6 +65,13 @@ TEST(Usage, ErrorsNameTheWordTheRemedyAndTheHelpToRead) {
   }
 }
 
+TEST(Usage, AnInstructionSetThatIsNoneIsRefusedWithThoseThatAre) {
+  const std::string command = "FP8LAB_CPU_ISA=avx9 $P devices 2>&1 | grep -q \"FP8LAB_CPU_ISA: instruction set 'avx9'.* baseline\"";
+  EXPECT_EQ(shell(command), 0);
+  EXPECT_EQ(shell("FP8LAB_CPU_ISA=avx9 $P devices 2>/dev/null"), 2);
+  EXPECT_EQ(shell("FP8LAB_CPU_ISA=baseline $P devices >/dev/null"), 0);
+}
+
 TEST(Usage, AListOfNothingSaysSo) {
   const Scenarios scenarios({"one"});
   const Ended ended = run(scenarios.run_arguments({"--list", "-f", "two"}));

@@ -24,7 +24,7 @@ ENVIRONMENT: dict[str, Any] = {
     "libraries": {},
     "host": {"name": "host", "memory_bytes": 8 * 2**30},
     "cpu": {"model": "A CPU", "cores": 2},
-    "devices": {"cpu": "oneDNN", "meta": "", "cuda": "unavailable: built without the CUDA Toolkit"},
+    "devices": {"cpu": "inner loops for avx2", "meta": "", "cuda": "unavailable: built without the CUDA Toolkit"},
     "variables": {},
 }
 

@@ -112,7 +112,7 @@ std::string cpu_unavailable_reason() { return {}; }
 std::string describe_cpu() {
   std::string known;
   for (const std::string_view name : cpu_instruction_sets()) known += (known.empty() ? "" : ", ") + std::string(name);
-  return "inner loops of " + std::string(cpu_instruction_set()) + ", of " + known + " (FP8LAB_CPU_ISA)";
+  return "inner loops for " + std::string(cpu_instruction_set()) + "; FP8LAB_CPU_ISA chooses among " + known;
 }
 
 }  // namespace fp8lab
