@@ -62,6 +62,12 @@ TEST_F(DelayedScalingTest, FirstTenValuesOfMostRecent) {
       (std::vector<float>{224, 112, 448, 448, 56, 448, 448, 448, 448, 896}));
 }
 
+// The spike of 8 has left the window by then, so that a maximum over it would give 448.
+TEST_F(DelayedScalingTest, AnUpdateAfterWhichNothingWasCastKeepsTheScaleOfMax) {
+  EXPECT_EQ(scales_after({.history_length = 4}, {8, 1, 1, 1, 0, 0, 1}),
+            (std::vector<float>{56, 56, 56, 56, 56, 56, 448}));
+}
+
 TEST_F(DelayedScalingTest, AHistoryOfOneFollowsEachAmax) {
   EXPECT_EQ(scales_after({.history_length = 1}, {2, 4, 0, 1}), (std::vector<float>{224, 112, 112, 448}));
   DelayedScales scales = make({.history_length = 1});

@@ -195,13 +195,14 @@ Matrix dequantize(const Quantized& quantized, const QuantFormat& format, std::in
 }
 
 void DelayedTensor::update(float last) {
+  if (last == 0.0f) return;
   double amax = static_cast<double>(last);
   if (options_.algorithm == AmaxAlgorithm::kMax) {
     amax = std::isnan(last) ? 0.0 : amax;
     for (const float earlier : window_)
       if (!std::isnan(earlier)) amax = std::fmax(amax, static_cast<double>(earlier));
   }
-  if (last != 0.0f) window_.push_back(last);
+  window_.push_back(last);
   if (static_cast<std::int64_t>(window_.size()) > options_.history_length - 1) window_.pop_front();
   if (std::isnan(amax) || std::isinf(amax) || amax <= 0) return;
   const double quotient = std::ldexp(static_cast<double>(fp8_max_), -options_.margin) / amax;

@@ -28,6 +28,7 @@ __global__ void delayed_update_kernel(const __grid_constant__ UpdateRun run) {
   __shared__ std::uint32_t words[kUpdateThreads / 32];
   float* const history = run.history + blockIdx.x;
   const float last = history[0];
+  if (last == 0.0f) return;
   std::uint32_t largest = run.max ? 0u : magnitude(last);
   // Rows move up in batches: all of a batch are read, the one after it included, before any is written.
   for (std::int64_t first = 0; first < run.length; first += kUpdateThreads * kUpdateRows) {
@@ -42,7 +43,7 @@ __global__ void delayed_update_kernel(const __grid_constant__ UpdateRun run) {
     __syncthreads();
     for (int k = 0; k < kUpdateRows; ++k) {
       const std::int64_t row = first + k * kUpdateThreads + threadIdx.x;
-      if (row < run.length && last != 0.0f) history[row * run.stride] = row == 0 ? 0.0f : below[k];
+      if (row < run.length) history[row * run.stride] = row == 0 ? 0.0f : below[k];
     }
     __syncthreads();
   }
