@@ -142,8 +142,13 @@ Member make_member(Pair& pair, const Case& c, const Shape& shape, std::uint64_t 
 /// Changes what is told of a tensor.
 using Change = std::function<void(std::size_t side, std::size_t index, AdamTensor& tensor)>;
 
+struct Betas {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+};
+
 void step(Pair& pair, const std::vector<Member>& members, bool decoupled, const Both& gradient_scale, int number,
-          const Change& change = {}) {
+          const Change& change = {}, const Betas& betas = {}) {
   const auto correction = [&](double beta) { return static_cast<float>(1.0 - std::pow(beta, number)); };
   pair.each([&](std::size_t side, Device& device) {
     std::vector<AdamTensor> list;
@@ -151,13 +156,13 @@ void step(Pair& pair, const std::vector<Member>& members, bool decoupled, const 
     for (std::size_t i = 0; change && i < list.size(); ++i) change(side, i, list[i]);
     device.launch(&KernelTable::adam, AdamArgs{.tensors = list,
                                                .learning_rate = 0.01f,
-                                               .beta1 = 0.9f,
-                                               .beta2 = 0.95f,
+                                               .exp_avg_weight = static_cast<float>(1.0 - betas.beta1),
+                                               .exp_avg_sq_weight = static_cast<float>(1.0 - betas.beta2),
                                                .epsilon = 1e-8f,
                                                .weight_decay = 0.1f,
                                                .decoupled_decay = decoupled,
-                                               .bias_correction1 = correction(0.9),
-                                               .bias_correction2 = correction(0.95),
+                                               .bias_correction1 = correction(betas.beta1),
+                                               .bias_correction2 = correction(betas.beta2),
                                                .gradient_scale = gradient_scale[side].data<const float>()});
   });
 }
@@ -186,6 +191,20 @@ TEST(AdamOnCard, LeavesTheHostsBytesForEveryType) {
     members.push_back(make_member(pair, c, {33, 65}, seed += 10, true));  // element by element
     for (int number = 1; number <= 2; ++number)
       step(pair, members, c.decoupled, number == 1 ? Both{} : gradient_scale, number);
+    expect_equal(pair, members);
+  }
+}
+
+// Weights on either side of a half, where lerp starts from the other end, and the smallest in use.
+TEST(AdamOnCard, LeavesTheHostsBytesForEveryBeta) {
+  Pair pair;
+  std::uint64_t seed = 400;
+  for (const Betas& betas : {Betas{0.0, 0.4}, Betas{0.3, 0.0}, Betas{0.5, 0.5}, Betas{0.99, 0.999}, Betas{0.999, 0.99999}}) {
+    SCOPED_TRACE(testing::Message() << betas.beta1 << " " << betas.beta2);
+    std::vector<Member> members;
+    for (const Case& c : all_cases())
+      if (c.decoupled) members.push_back(make_member(pair, c, {60, 100}, seed += 10));
+    for (int number = 1; number <= 3; ++number) step(pair, members, true, {}, number, {}, betas);
     expect_equal(pair, members);
   }
 }
@@ -376,12 +395,13 @@ TEST(SquareSumOnCard, IsTheHostsForEveryListAndType) {
 
 TEST(ListOpOnCard, IsTheHostsForEveryOperationAndType) {
   Pair pair;
-  const ListOp ops[] = {ListOp::kScale, ListOp::kAdd, ListOp::kAddList, ListOp::kSqrt, ListOp::kLerp, ListOp::kAddcmul, ListOp::kAddcdiv};
+  const ListOp ops[] = {ListOp::kScale, ListOp::kAdd, ListOp::kAddList, ListOp::kSqrt, ListOp::kLerp, ListOp::kLerpProduct, ListOp::kAddcdiv};
   const DType types[] = {DType::kF32, DType::kBF16};
   std::uint64_t seed = 500;
   for (const ListOp op : ops)
     for (const DType out_type : types)
       for (const DType a_type : types) {
+        const float scalar = a_type == out_type ? 0.375f : 0.875f;
         SCOPED_TRACE(testing::Message() << static_cast<int>(op) << " " << name(out_type) << " " << name(a_type));
         std::vector<Both> outs, as, bs;
         for (const Shape& shape : kShapes) {
@@ -396,7 +416,7 @@ TEST(ListOpOnCard, IsTheHostsForEveryOperationAndType) {
           std::vector<ListOpTensor> list;
           for (std::size_t i = 0; i < outs.size(); ++i)
             list.push_back({.out = outs[i][side].view(), .a = as[i][side].view(), .b = bs[i][side].view()});
-          device.launch(&KernelTable::list_op, ListOpArgs{.op = op, .tensors = list, .scalar = 0.375f});
+          device.launch(&KernelTable::list_op, ListOpArgs{.op = op, .tensors = list, .scalar = scalar});
         });
         for (const Both& out : outs) EXPECT_EQ(difference(pair, out), "");
       }

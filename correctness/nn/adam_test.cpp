@@ -26,12 +26,12 @@ struct State {
   std::vector<double> v = std::vector<double>(kElements);
 };
 
-/// The options as the kernel takes them: rounded to FP32 once.
+/// As the kernel takes it: rounded to FP32 once.
 double in_f32(double x) { return static_cast<double>(static_cast<float>(x)); }
 
 void step(const AdamOptions& options, int number, const std::vector<double>& grad, State& state) {
-  const double beta1 = in_f32(options.beta1), beta2 = in_f32(options.beta2);
-  const double correction1 = 1.0 - std::pow(options.beta1, number), correction2 = 1.0 - std::pow(options.beta2, number);
+  const double beta1 = options.beta1, beta2 = options.beta2;
+  const double correction1 = 1.0 - std::pow(beta1, number), correction2 = 1.0 - std::pow(beta2, number);
   const double rate = in_f32(options.learning_rate), decay = in_f32(options.weight_decay);
   for (std::size_t i = 0; i < grad.size(); ++i) {
     const double g = options.decoupled_decay ? grad[i] : grad[i] + decay * state.p[i];

@@ -39,11 +39,11 @@ class Adam : public ::testing::TestWithParam<Case> {
     return make_tensor(*device_, {kRows, kCols}, dtype, reference::gaussian_values(kCount, seed, deviation));
   }
   AdamArgs args(int step, std::span<const AdamTensor> tensors) const {
-    const auto correction = [&](float beta) { return static_cast<float>(1.0 - std::pow(double{beta}, step)); };
+    const auto correction = [&](double beta) { return static_cast<float>(1.0 - std::pow(beta, step)); };
     return {.tensors = tensors,
             .learning_rate = kLearningRate,
-            .beta1 = kBeta1,
-            .beta2 = kBeta2,
+            .exp_avg_weight = static_cast<float>(1.0 - kBeta1),
+            .exp_avg_sq_weight = static_cast<float>(1.0 - kBeta2),
             .epsilon = kEpsilon,
             .weight_decay = c_.weight_decay,
             .decoupled_decay = c_.decoupled,
@@ -52,15 +52,16 @@ class Adam : public ::testing::TestWithParam<Case> {
   }
   reference::AdamProblem problem(int step) const {
     return {.learning_rate = double{kLearningRate},
-            .beta1 = double{kBeta1},
-            .beta2 = double{kBeta2},
+            .beta1 = kBeta1,
+            .beta2 = kBeta2,
             .epsilon = double{kEpsilon},
             .weight_decay = double{c_.weight_decay},
             .decoupled_decay = c_.decoupled,
             .step = step};
   }
 
-  static constexpr float kLearningRate = 0.01f, kBeta1 = 0.9f, kBeta2 = 0.95f, kEpsilon = 1e-8f;
+  static constexpr float kLearningRate = 0.01f, kEpsilon = 1e-8f;
+  static constexpr double kBeta1 = 0.9, kBeta2 = 0.95;
   const Case c_ = GetParam();
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Tensor param_ = gaussian(c_.param, 1, 1.0);
@@ -137,8 +138,8 @@ class AdamEdges : public ::testing::Test {
   void first_step(std::span<const AdamTensor> tensors) {
     device_->launch(&KernelTable::adam, AdamArgs{.tensors = tensors,
                                                  .learning_rate = 0.1f,
-                                                 .bias_correction1 = 1.0f - 0.9f,
-                                                 .bias_correction2 = 1.0f - 0.999f});
+                                                 .bias_correction1 = 0.1f,
+                                                 .bias_correction2 = 0.001f});
   }
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };

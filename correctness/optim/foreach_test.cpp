@@ -63,10 +63,12 @@ TEST_F(ListOps, FollowTheirRules) {
          [&](double x, double a, double) { return x + s * a; }, 3);
   expect([&](L& x, const L&, const L&) { foreach_sqrt(runtime_, x); },
          [&](double x, double, double) { return std::sqrt(x); }, 1);
-  expect([&](L& x, const L& a, const L&) { foreach_lerp(runtime_, x, a, s); },
-         [&](double x, double a, double) { return x + s * (a - x); }, 4);
-  expect([&](L& x, const L& a, const L& b) { foreach_addcmul(runtime_, x, a, b, s); },
-         [&](double x, double a, double b) { return x + s * a * b; }, 12);
+  for (const double weight : {0.0, 0.375, 0.5, 0.875, 1.0}) {
+    expect([&](L& x, const L& a, const L&) { foreach_lerp(runtime_, x, a, weight); },
+           [&](double x, double a, double) { return x + weight * (a - x); }, 4);
+    expect([&](L& x, const L& a, const L& b) { foreach_lerp_product(runtime_, x, a, b, weight); },
+           [&](double x, double a, double b) { return x + weight * (a * b - x); }, 12);
+  }
   expect([&](L& x, const L& a, const L& b) { foreach_addcdiv(runtime_, x, a, b, s); },
          [&](double x, double a, double b) { return x + s * a / b; }, 4);
 }
@@ -77,6 +79,15 @@ TEST_F(ListOps, RefuseListsThatDoNotMatch) {
   std::swap(other[0], other[2]);
   EXPECT_THROW(foreach_lerp(runtime_, x, shorter, 0.5), Error);
   EXPECT_THROW(foreach_lerp(runtime_, x, other, 0.5), Error);
+}
+
+// Measured from the far end alone, the result would be a difference of large numbers.
+TEST_F(ListOps, LerpByOneGivesTheOtherListHoweverLargeItsOwnValues) {
+  TensorList x = list(1);
+  foreach_scale(runtime_, x, 1e12);
+  const TensorList to = list(2);
+  foreach_lerp(runtime_, x, to, 1.0);
+  for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(read(x[i].value), read(to[i].value));
 }
 
 class QuantizedLists : public ::testing::TestWithParam<const char*> {

@@ -272,26 +272,29 @@ AdamExpected adam(const AdamProblem& problem, const AdamState& state, const Valu
   AdamExpected expected{Expected(size), Expected(size), Expected(size)};
   const double correction1 = 1.0 - std::pow(problem.beta1, problem.step);
   const double correction2 = 1.0 - std::pow(problem.beta2, problem.step);
-  // 1 - beta is exact in FP32; the corrections come rounded from a double.
+  // FP32 knows 1 - beta by its rounding, which moves a correction by as little; the corrections are rounded once more.
   for (std::size_t i = 0; i < size; ++i) {
     const double param = state.param[i];
     const double decay = problem.weight_decay * param;
     const double g = grad[i] + (problem.decoupled_decay ? 0.0 : decay);
     const double g_error = problem.decoupled_decay ? 0.0 : kUnit * (std::fabs(g) + std::fabs(decay));
     const double m = problem.beta1 * state.exp_avg[i] + (1.0 - problem.beta1) * g;
+    // Of the weight, the difference, their product, and the sum.
     const double m_error =
-        kUnit * (std::fabs(problem.beta1 * state.exp_avg[i]) + (1.0 - problem.beta1) * std::fabs(g) + std::fabs(m)) +
+        kUnit * (3.0 * (1.0 - problem.beta1) * std::fabs(g - state.exp_avg[i]) + std::fabs(m)) +
         (1.0 - problem.beta1) * g_error;
     const double v = problem.beta2 * state.exp_avg_sq[i] + (1.0 - problem.beta2) * g * g;
-    const double v_error = 3.0 * kUnit * v + 2.0 * (1.0 - problem.beta2) * std::fabs(g) * g_error;
+    const double v_error =
+        kUnit * ((1.0 - problem.beta2) * (g * g + 3.0 * std::fabs(g * g - state.exp_avg_sq[i])) + v) +
+        2.0 * (1.0 - problem.beta2) * std::fabs(g) * g_error;
     const double root = std::sqrt(v / correction2);
     const double denominator = root + problem.epsilon;
     const double ratio = m / correction1 / denominator;
-    // v's relative error halves under the root; two roundings before it and two after, epsilon's own and the sum's.
-    const double root_error = v > 0.0 ? root * (0.5 * (v_error / v + 2.0 * kUnit) + kUnit) : 0.0;
+    // v's relative error halves under the root; three roundings before it and two after, epsilon's own and the sum's.
+    const double root_error = v > 0.0 ? root * (0.5 * (v_error / v + 3.0 * kUnit) + kUnit) : 0.0;
     const double ratio_error =
         m_error / correction1 / denominator +
-        std::fabs(ratio) * ((root_error + 2.0 * kUnit * denominator) / denominator + 4.0 * kUnit);
+        std::fabs(ratio) * ((root_error + 2.0 * kUnit * denominator) / denominator + 5.0 * kUnit);
     const double update = ratio + (problem.decoupled_decay ? decay : 0.0);
     const double update_error = ratio_error + 2.0 * kUnit * (std::fabs(ratio) + std::fabs(decay));
     expected.param.value[i] = param - problem.learning_rate * update;

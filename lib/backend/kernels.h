@@ -370,13 +370,13 @@ struct AdamTensor {
   CastTarget target{};  ///< where the new f32 value goes besides: eight-bit weights, of which `param` is the master
 };
 
-/// One step over a list of tensors. Rule: lib/optim/adam.h. Bias corrections come from the host, in float. Gradients are
-/// first multiplied by *gradient_scale where it is given.
+/// One step over a list of tensors. Rule: lib/optim/adam.h. Weights are those of the new gradient, 1 - beta; bias
+/// corrections come from the host, in float. Gradients are first multiplied by *gradient_scale where it is given.
 struct AdamArgs {
   std::span<const AdamTensor> tensors;
   float learning_rate = 0.0f;
-  float beta1 = 0.9f;
-  float beta2 = 0.999f;
+  float exp_avg_weight = 0.1f;
+  float exp_avg_sq_weight = 0.001f;
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
   bool decoupled_decay = true;
@@ -387,13 +387,13 @@ struct AdamArgs {
 
 /// The element-wise operations that a framework has over lists of tensors; `s` is the list's scalar.
 enum class ListOp {
-  kScale,    ///< out = s out
-  kAdd,      ///< out = out + s
-  kAddList,  ///< out = out + s a
-  kSqrt,     ///< out = sqrt(out)
-  kLerp,     ///< out = out + s (a - out)
-  kAddcmul,  ///< out = out + s (a b)
-  kAddcdiv,  ///< out = out + s (a / b)
+  kScale,        ///< out = s out
+  kAdd,          ///< out = out + s
+  kAddList,      ///< out = out + s a
+  kSqrt,         ///< out = sqrt(out)
+  kLerp,         ///< out = lerp(out, a, s): core/lerp.h
+  kLerpProduct,  ///< out = lerp(out, a b, s)
+  kAddcdiv,      ///< out = out + s (a / b)
 };
 
 /// `a` and `b` are absent where the operation has no such list.

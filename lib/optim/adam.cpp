@@ -2,13 +2,13 @@
 
 #include <fmt/core.h>
 
-#include <cmath>
 #include <utility>
 
 #include "core/check.h"
 #include "core/moment_scale.h"
 #include "nn/build.h"
 #include "ops/elementwise.h"
+#include "optim/moment_rule.h"
 #include "optim/shards.h"
 
 namespace fp8lab {
@@ -193,18 +193,16 @@ void Adam::step(Runtime& runtime) {
   list_rewrites(unwrap);
   rewriter_.begin(runtime.device, rewrites_);
   list_tensors(unwrap);
-  const auto correction = [&](double beta) {
-    return static_cast<float>(1.0 - std::pow(beta, static_cast<double>(steps_)));
-  };
+  const MomentRule mean = moment_rule(options_.beta1, steps_), square = moment_rule(options_.beta2, steps_);
   runtime.device.launch(&KernelTable::adam, AdamArgs{.tensors = tensors_,
                                                      .learning_rate = static_cast<float>(options_.learning_rate),
-                                                     .beta1 = static_cast<float>(options_.beta1),
-                                                     .beta2 = static_cast<float>(options_.beta2),
+                                                     .exp_avg_weight = mean.weight,
+                                                     .exp_avg_sq_weight = square.weight,
                                                      .epsilon = static_cast<float>(options_.epsilon),
                                                      .weight_decay = static_cast<float>(options_.weight_decay),
                                                      .decoupled_decay = options_.decoupled_decay,
-                                                     .bias_correction1 = correction(options_.beta1),
-                                                     .bias_correction2 = correction(options_.beta2),
+                                                     .bias_correction1 = static_cast<float>(mean.correction),
+                                                     .bias_correction2 = static_cast<float>(square.correction),
                                                      .gradient_scale = clip_coefficient_.data<const float>()});
   rewriter_.finish(runtime.device);
 }

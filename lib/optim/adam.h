@@ -49,10 +49,12 @@ struct AdamState {
 
 /// Adam over a list of parameters in one launch, which also casts weights in eight bits whose scale is known beforehand, and measures
 /// those whose scale comes from the whole tensor. Per element, in f32 and in this order:
-///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+///   m = m + w1 (g - m);  v = v + w2 (g^2 - v)
 ///   p -= learning_rate * ((m / c1) / (sqrt(v / c2) + epsilon) + weight_decay p)
-/// with c = 1 - beta^step computed on the host in double; L2 adds weight_decay p to g first. p, m and v are used as computed, and
-/// rounded to their types afterwards. State is made at the first step.
+/// with w = 1 - beta and c = 1 - (1 - w)^step from moment_rule.h; L2 adds weight_decay p to g first. p, m and v are used as
+/// computed, and rounded to their types afterwards. Of one step's roundings only that of m + ..., v + ... is of the
+/// moment's size, so that after t steps v / c2 is within about min(t, 1 / w2) half units of the exact average of squares.
+/// A v that overflowed is NaN from the next step on, and so is the parameter. State is made at the first step.
 ///
 /// Of a sharded parameter the local shard is updated; a shard without elements is fine.
 ///

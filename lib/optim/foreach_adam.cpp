@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "ops/elementwise.h"
+#include "optim/moment_rule.h"
 #include "optim/shards.h"
 
 namespace fp8lab {
@@ -42,8 +43,7 @@ void ForeachAdam::step(Runtime& runtime) {
     exp_avg.push_back(ListMember::of(exp_avg_[i]));
     exp_avg_sq.push_back(ListMember::of(exp_avg_sq_[i]));
   }
-  const double correction1 = 1.0 - std::pow(options_.beta1, static_cast<double>(steps_));
-  const double correction2 = 1.0 - std::pow(options_.beta2, static_cast<double>(steps_));
+  const MomentRule mean = moment_rule(options_.beta1, steps_), square = moment_rule(options_.beta2, steps_);
   const HolderId workspace = runtime.workspace("foreach_adam");
 
   if (options_.weight_decay != 0.0) {
@@ -54,14 +54,13 @@ void ForeachAdam::step(Runtime& runtime) {
       foreach_add(runtime, grads, params, options_.weight_decay);
     }
   }
-  foreach_lerp(runtime, exp_avg, grads, 1.0 - options_.beta1);
-  foreach_scale(runtime, exp_avg_sq, options_.beta2);
-  foreach_addcmul(runtime, exp_avg_sq, grads, grads, 1.0 - options_.beta2);
+  foreach_lerp(runtime, exp_avg, grads, mean.weight);
+  foreach_lerp_product(runtime, exp_avg_sq, grads, grads, square.weight);
   TensorList denominator = foreach_copy(runtime, exp_avg_sq, workspace);
   foreach_sqrt(runtime, denominator);
-  foreach_scale(runtime, denominator, 1.0 / std::sqrt(correction2));
+  foreach_scale(runtime, denominator, 1.0 / std::sqrt(square.correction));
   foreach_add(runtime, denominator, options_.epsilon);
-  foreach_addcdiv(runtime, params, exp_avg, denominator, -options_.learning_rate / correction1);
+  foreach_addcdiv(runtime, params, exp_avg, denominator, -options_.learning_rate / mean.correction);
 }
 
 }  // namespace fp8lab

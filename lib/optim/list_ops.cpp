@@ -85,8 +85,8 @@ void foreach_sqrt(Runtime& runtime, TensorList& list) { run(runtime, list, {.op 
 void foreach_lerp(Runtime& runtime, TensorList& list, const TensorList& to, double weight) {
   run(runtime, list, {.op = ListOp::kLerp, .a = &to, .scalar = weight});
 }
-void foreach_addcmul(Runtime& runtime, TensorList& list, const TensorList& a, const TensorList& b, double factor) {
-  run(runtime, list, {.op = ListOp::kAddcmul, .a = &a, .b = &b, .scalar = factor});
+void foreach_lerp_product(Runtime& runtime, TensorList& list, const TensorList& a, const TensorList& b, double weight) {
+  run(runtime, list, {.op = ListOp::kLerpProduct, .a = &a, .b = &b, .scalar = weight});
 }
 void foreach_addcdiv(Runtime& runtime, TensorList& list, const TensorList& a, const TensorList& b, double factor) {
   run(runtime, list, {.op = ListOp::kAddcdiv, .a = &a, .b = &b, .scalar = factor});

@@ -29,8 +29,8 @@ void foreach_add(Runtime& runtime, TensorList& list, double term);              
 void foreach_add(Runtime& runtime, TensorList& list, const TensorList& a, double factor);    ///< x += factor a
 void foreach_sqrt(Runtime& runtime, TensorList& list);                                       ///< x = sqrt(x)
 void foreach_lerp(Runtime& runtime, TensorList& list, const TensorList& to, double weight);  ///< x += weight (to - x)
-/// x += factor a b
-void foreach_addcmul(Runtime& runtime, TensorList& list, const TensorList& a, const TensorList& b, double factor);
+/// x += weight (a b - x)
+void foreach_lerp_product(Runtime& runtime, TensorList& list, const TensorList& a, const TensorList& b, double weight);
 /// x += factor a / b
 void foreach_addcdiv(Runtime& runtime, TensorList& list, const TensorList& a, const TensorList& b, double factor);
 /// Copies in f32, of members in eight bits too.

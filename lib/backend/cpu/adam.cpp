@@ -5,6 +5,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/rows.h"
 #include "core/float16.h"
+#include "core/lerp.h"
 #include "core/moment_scale.h"
 
 namespace fp8lab::cpu {
@@ -124,12 +125,10 @@ struct Step {
   }
 
   void update_moments(std::int64_t count) const {
-    const float rest1 = 1.0f - args.beta1;
-    const float rest2 = 1.0f - args.beta2;
     for (std::int64_t j = 0; j < count; ++j) {
       const float gradient = g[j] + coupled_decay * p[j];
-      m[j] = args.beta1 * m[j] + rest1 * gradient;
-      v[j] = args.beta2 * v[j] + rest2 * (gradient * gradient);
+      m[j] = lerp(m[j], gradient, args.exp_avg_weight);
+      v[j] = lerp(v[j], gradient * gradient, args.exp_avg_sq_weight);
     }
   }
   void update_param(std::int64_t count) const {

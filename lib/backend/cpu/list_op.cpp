@@ -3,6 +3,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/rows.h"
 #include "core/check.h"
+#include "core/lerp.h"
 
 namespace fp8lab::cpu {
 namespace {
@@ -39,8 +40,8 @@ void list_op(const ListOpArgs& args, ExecContext&) {
     case ListOp::kAdd: return for_list(args, [s](float x, float, float) { return x + s; });
     case ListOp::kAddList: return for_list(args, [s](float x, float a, float) { return x + s * a; });
     case ListOp::kSqrt: return for_list(args, [](float x, float, float) { return std::sqrt(x); });
-    case ListOp::kLerp: return for_list(args, [s](float x, float a, float) { return x + s * (a - x); });
-    case ListOp::kAddcmul: return for_list(args, [s](float x, float a, float b) { return x + s * (a * b); });
+    case ListOp::kLerp: return for_list(args, [s](float x, float a, float) { return lerp(x, a, s); });
+    case ListOp::kLerpProduct: return for_list(args, [s](float x, float a, float b) { return lerp(x, a * b, s); });
     case ListOp::kAddcdiv: return for_list(args, [s](float x, float a, float b) { return x + s * (a / b); });
   }
   fail("cpu: no such list operation");

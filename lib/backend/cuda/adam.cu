@@ -285,10 +285,8 @@ void adam(const AdamArgs& args, ExecContext& context) {
   auto* const items = const_cast<AdamItem*>(card.upload(list.items()));
   const int count = static_cast<int>(list.items().size());
   const Rule rule{.learning_rate = args.learning_rate,
-                  .beta1 = args.beta1,
-                  .rest1 = 1.0f - args.beta1,
-                  .beta2 = args.beta2,
-                  .rest2 = 1.0f - args.beta2,
+                  .exp_avg_weight = args.exp_avg_weight,
+                  .exp_avg_sq_weight = args.exp_avg_sq_weight,
                   .epsilon = args.epsilon,
                   .coupled_decay = args.decoupled_decay ? 0.0f : args.weight_decay,
                   .decoupled_decay = args.decoupled_decay ? args.weight_decay : 0.0f,

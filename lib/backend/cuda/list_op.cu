@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/lists.h"
 #include "core/check.h"
+#include "core/lerp.h"
 #include "core/shape.h"
 
 // Bitwise the `cpu` kernel, NaNs up to their sign and payload.
@@ -44,11 +45,11 @@ struct Root {
 };
 struct Lerped {
   static constexpr int kOperands = 1;
-  __device__ static float apply(float s, float x, float a, float) { return x + s * (a - x); }
+  __device__ static float apply(float s, float x, float a, float) { return fp8lab::lerp(x, a, s); }
 };
-struct AddedProduct {
+struct LerpedToProduct {
   static constexpr int kOperands = 2;
-  __device__ static float apply(float s, float x, float a, float b) { return x + s * (a * b); }
+  __device__ static float apply(float s, float x, float a, float b) { return fp8lab::lerp(x, a * b, s); }
 };
 struct AddedQuotient {
   static constexpr int kOperands = 2;
@@ -139,7 +140,7 @@ void list_op(const ListOpArgs& args, ExecContext& context) {
     case ListOp::kAddList: return launch<AddedList>(args, card);
     case ListOp::kSqrt: return launch<Root>(args, card);
     case ListOp::kLerp: return launch<Lerped>(args, card);
-    case ListOp::kAddcmul: return launch<AddedProduct>(args, card);
+    case ListOp::kLerpProduct: return launch<LerpedToProduct>(args, card);
     case ListOp::kAddcdiv: return launch<AddedQuotient>(args, card);
   }
   fail("cuda: no such list operation");

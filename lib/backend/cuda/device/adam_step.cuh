@@ -6,6 +6,7 @@
 #include "backend/cuda/lists.h"
 #include "core/dtype.h"
 #include "core/float_bits.h"
+#include "core/lerp.h"
 #include "core/moment_scale.h"
 #include "core/quotient.h"
 
@@ -58,7 +59,7 @@ struct AdamItem {
 };
 
 struct Rule {
-  float learning_rate, beta1, rest1, beta2, rest2, epsilon, coupled_decay, decoupled_decay;
+  float learning_rate, exp_avg_weight, exp_avg_sq_weight, epsilon, coupled_decay, decoupled_decay;
   double inverse_correction1, inverse_correction2;
   const float* gradient_scale;
 };
@@ -122,8 +123,8 @@ struct Element1 {
 
 __device__ __forceinline__ void update_moments(const Rule& rule, Element1& e) {
   const float gradient = e.g + rule.coupled_decay * e.p;
-  e.m = rule.beta1 * e.m + rule.rest1 * gradient;
-  e.v = rule.beta2 * e.v + rule.rest2 * (gradient * gradient);
+  e.m = fp8lab::lerp(e.m, gradient, rule.exp_avg_weight);
+  e.v = fp8lab::lerp(e.v, gradient * gradient, rule.exp_avg_sq_weight);
 }
 
 __device__ __forceinline__ void update_param(const Rule& rule, Element1& e) {
