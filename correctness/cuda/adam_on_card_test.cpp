@@ -199,7 +199,8 @@ TEST(AdamOnCard, LeavesTheHostsBytesForEveryType) {
 TEST(AdamOnCard, LeavesTheHostsBytesForEveryBeta) {
   Pair pair;
   std::uint64_t seed = 400;
-  for (const Betas& betas : {Betas{0.0, 0.4}, Betas{0.3, 0.0}, Betas{0.5, 0.5}, Betas{0.99, 0.999}, Betas{0.999, 0.99999}}) {
+  const Betas all[] = {{0.0, 0.4}, {0.3, 0.0}, {0.5, 0.5}, {0.99, 0.999}, {0.999, 0.99999}};
+  for (const Betas& betas : all) {
     SCOPED_TRACE(testing::Message() << betas.beta1 << " " << betas.beta2);
     std::vector<Member> members;
     for (const Case& c : all_cases())
@@ -395,7 +396,8 @@ TEST(SquareSumOnCard, IsTheHostsForEveryListAndType) {
 
 TEST(ListOpOnCard, IsTheHostsForEveryOperationAndType) {
   Pair pair;
-  const ListOp ops[] = {ListOp::kScale, ListOp::kAdd, ListOp::kAddList, ListOp::kSqrt, ListOp::kLerp, ListOp::kLerpProduct, ListOp::kAddcdiv};
+  const ListOp ops[] = {ListOp::kScale, ListOp::kAdd,         ListOp::kAddList, ListOp::kSqrt,
+                        ListOp::kLerp,  ListOp::kLerpProduct, ListOp::kAddcdiv};
   const DType types[] = {DType::kF32, DType::kBF16};
   std::uint64_t seed = 500;
   for (const ListOp op : ops)

@@ -78,12 +78,13 @@ class Moments : public ::testing::TestWithParam<Betas> {
     for (std::size_t i = 0; i < kElements; ++i)
       ASSERT_LE(std::fabs(actual[i] - moment.value[i]), moment.error[i]) << "step " << step << ", element " << i;
   }
-  /// The parameter is -m / (sqrt(v) + epsilon) after a step from zero at a learning rate of 1, corrections included. Each
-  /// correction adds its weight's rounding and its own; then come at most six operations.
+  /// The parameter is -m / (sqrt(v) + epsilon) after a step from zero at a learning rate of 1, corrections included.
+  /// Each correction adds its weight's rounding and its own; then come at most six operations.
   void expect_moved(int step) {
     const Values moved = support::read(*device_, parameter_->value);
     for (std::size_t i = 0; i < kElements; ++i) {
-      const double root = std::sqrt(square_.corrected(i, step)), expected = -mean_.corrected(i, step) / (root + kEpsilon);
+      const double root = std::sqrt(square_.corrected(i, step));
+      const double expected = -mean_.corrected(i, step) / (root + kEpsilon);
       const double mean_error = mean_.error[i] / (1.0 - std::pow(mean_.beta, step)) / (root + kEpsilon);
       const double relative = 0.5 * square_.error[i] / square_.value[i] + (2.0 + 1.0 + 6.0) * kUnit;
       ASSERT_LE(std::fabs(moved[i] - expected), (mean_error + relative * std::fabs(expected)) * (1.0 + 0x1p-10))

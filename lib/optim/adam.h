@@ -51,10 +51,10 @@ struct AdamState {
 /// those whose scale comes from the whole tensor. Per element, in f32 and in this order:
 ///   m = m + w1 (g - m);  v = v + w2 (g^2 - v)
 ///   p -= learning_rate * ((m / c1) / (sqrt(v / c2) + epsilon) + weight_decay p)
-/// with w = 1 - beta and c = 1 - (1 - w)^step from moment_rule.h; L2 adds weight_decay p to g first. p, m and v are used as
-/// computed, and rounded to their types afterwards. Of one step's roundings only that of m + ..., v + ... is of the
-/// moment's size, so that after t steps v / c2 is within about min(t, 1 / w2) half units of the exact average of squares.
-/// A v that overflowed is NaN from the next step on, and so is the parameter. State is made at the first step.
+/// with w = 1 - beta and c = 1 - (1 - w)^step from moment_rule.h; L2 adds weight_decay p to g first. p, m and v are used
+/// as computed, and rounded to their types afterwards. Of one step's roundings only that of m + ..., v + ... is of the
+/// moment's size, so that after t steps v / c2 is within about min(t, 1 / w2) half units of the exact average of
+/// squares. A v that overflowed is NaN from the next step on, and so is the parameter. State is made at the first step.
 ///
 /// Of a sharded parameter the local shard is updated; a shard without elements is fine.
 ///

@@ -5,10 +5,10 @@
 
 namespace fp8lab {
 
-/// How Adam averages a moment: `weight` is what a new gradient weighs, 1 - beta rounded to f32 once. `correction` is the
-/// sum of the weights of `step` gradients and divides the moment, which started from zero. Both come from `weight`: were
-/// the correction taken from beta instead, the rounding of beta to f32, up to 2^-25, would stay in the quotient as a bias
-/// of 2^-25 / (1 - beta), 3 parts in 10^3 at beta = 0.99999.
+/// How Adam averages a moment: `weight` is what a new gradient weighs, 1 - beta rounded to f32 once. `correction` is
+/// the sum of the weights of `step` gradients and divides the moment, which started from zero. It comes from `weight`:
+/// a weight made of beta in f32 and a correction made of beta itself would leave a bias of up to 2^-25 / (1 - beta) in
+/// the quotient, 3 parts in 10^3 at beta = 0.99999.
 struct MomentRule {
   float weight;
   double correction;
