@@ -252,7 +252,7 @@ TEST(StoredRuns, AMixtureOfTwoRunsIsRefused) {
     run_from_json(results_json({record, cell("sample/a=2"), record}, "{}", true));
     FAIL() << "one of the two would be compared, and nobody could tell which";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "results JSON: cell sample/a=1 is there twice: results of two runs are mixed");
+    EXPECT_STREQ(error.what(), "cell sample/a=1: `cells[2]` is there twice: results of two runs are mixed");
   }
 }
 

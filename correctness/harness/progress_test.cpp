@@ -40,7 +40,7 @@ class Environment {
 };
 
 /// What a terminal of so many columns gets while one of two cells is skipped.
-std::string shown(unsigned short columns, const Variables& variables) {
+std::string shown(unsigned short columns, const Variables& variables, const std::string& reason = "why") {
   const Environment environment(variables);
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
   ::grantpt(terminal);
@@ -53,7 +53,7 @@ std::string shown(unsigned short columns, const Variables& variables) {
   CellRecord record;
   record.config.id = "cell";
   record.verdict = Verdict::kSkipped;
-  record.reason = "why";
+  record.reason = reason;
   progress.finished(record);
   progress.close();
   std::string text;
@@ -95,6 +95,11 @@ TEST(Progress, WritesALinePerCellWhereNoLineCanBeRewritten) {
   }
   const Variables shell{{"TERM", "xterm"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}};
   EXPECT_EQ(shown(80, shell), shown(80, kXterm)) << "srun --pty opens shells";
+}
+
+TEST(Progress, AReasonWithControlCharacters_IsShownAndEndsNoLine) {
+  EXPECT_EQ(shown(80, {{"TERM", "dumb"}}, "x\n::error::y\x1b[31m\a"),
+            "[1/2] skipped        cell  (x\\n::error::y\\x1b[31m\\x07)\r\n");
 }
 
 }  // namespace

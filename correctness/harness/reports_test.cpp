@@ -38,20 +38,6 @@ TEST(Gates, ShowFiguresWithTheirUnit) {
   EXPECT_EQ(figures_of(gate), "; observed 107292");
 }
 
-TEST(JUnit, EscapesWhatXmlCannotHold) {
-  EXPECT_EQ(xml_escaped("a<b>&\"c'"), "a&lt;b&gt;&amp;&quot;c'");
-  EXPECT_EQ(xml_escaped("tab\tnewline\n"), "tab\tnewline\n");
-  const std::string bad = "\xEF\xBF\xBD";
-  EXPECT_EQ(xml_escaped(std::string("nul\0esc\x1b", 8)), "nul" + bad + "esc" + bad);
-  EXPECT_EQ(xml_escaped("\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80"), "\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80");
-  EXPECT_EQ(xml_escaped("\xFF"), bad);
-  EXPECT_EQ(xml_escaped("\xC3"), bad) << "cut short";
-  EXPECT_EQ(xml_escaped("\xC0\xAF"), bad + bad) << "overlong";
-  EXPECT_EQ(xml_escaped("\xED\xA0\x80"), bad + bad + bad) << "surrogate";
-  EXPECT_EQ(xml_escaped("\xEF\xBF\xBE"), bad + bad + bad) << "U+FFFE";
-  EXPECT_EQ(xml_escaped("]]>"), "]]&gt;");
-}
-
 TEST(JUnit, CountsAndPlacesEveryVerdict) {
   std::vector<CellRecord> records{
       record("a/x=1", Verdict::kConfirmed),          record("a/x=2", Verdict::kNotFixed, "leaks <1>"),

@@ -4,16 +4,14 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "harness/json_reader.h"
 #include "harness/keys.h"
 #include "harness/metrics.h"
 
 namespace fp8lab {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// How far a verdict is from good. Skipped ones are dealt with as vanished or appeared.
 int distance_from_good(Verdict verdict) {
@@ -88,20 +86,16 @@ class Comparer {
   }
 
   void environment(const std::string& was, const std::string& is) {
-    const Json before = Json::parse(was).flatten(), now = Json::parse(is).flatten();
+    const auto before = JsonDocument(was).root().flattened(), now = JsonDocument(is).root().flattened();
     std::set<std::string> keys;
-    for (const auto& [key, value] : before.items()) keys.insert(key);
-    for (const auto& [key, value] : now.items()) keys.insert(key);
-    const auto text = [](const Json& json, const std::string& key) -> std::string {
-      const auto it = json.find(key);
-      return it == json.end() || it->is_null() ? "" : it->is_string() ? it->get<std::string>() : it->dump();
+    for (const auto& [key, value] : before) keys.insert(key);
+    for (const auto& [key, value] : now) keys.insert(key);
+    const auto text = [](const std::map<std::string, std::string>& values, const std::string& key) {
+      const auto it = values.find(key);
+      return it == values.end() ? "" : it->second;
     };
-    for (const std::string& key : keys) {
-      if (text(before, key) == text(now, key)) continue;
-      std::string dotted = key.substr(1);
-      std::replace(dotted.begin(), dotted.end(), '/', '.');
-      out_.environment.push_back({dotted, text(before, key), text(now, key)});
-    }
+    for (const std::string& key : keys)
+      if (text(before, key) != text(now, key)) out_.environment.push_back({key, text(before, key), text(now, key)});
   }
 
   RunComparison take() { return std::move(out_); }

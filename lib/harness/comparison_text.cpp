@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/compare.h"
+#include "harness/escape.h"
 #include "harness/spelling.h"
 #include "harness/units.h"
 
@@ -59,9 +60,9 @@ std::string section(const RunComparison& comparison, std::string_view title, Bel
   for (const Change& change : comparison.changes) {
     if (!belongs(change)) continue;
     if (++number > kMostLines) continue;
-    if (change.id != cell) lines += fmt::format("  {}\n", change.id);
+    if (change.id != cell) lines += fmt::format("  {}\n", for_terminal(change.id));
     cell = change.id;
-    lines += fmt::format("    {}\n", text_of(change));
+    lines += fmt::format("    {}\n", for_terminal(text_of(change)));
   }
   if (number == 0) return "";
   std::string out = fmt::format("{} ({}):\n{}", title, number, lines);
@@ -88,8 +89,8 @@ std::string environment_text(const RunComparison& comparison) {
   std::string out;
   for (const EnvironmentChange& change : comparison.environment) {
     if (out.empty()) out = "The environments differ:\n";
-    out += fmt::format("  {}: {} -> {}\n", change.key, change.was.empty() ? "-" : change.was,
-                       change.is.empty() ? "-" : change.is);
+    const auto shown = [](const std::string& value) { return value.empty() ? "-" : for_terminal(value); };
+    out += fmt::format("  {}: {} -> {}\n", for_terminal(change.key), shown(change.was), shown(change.is));
   }
   return out;
 }

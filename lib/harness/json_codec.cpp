@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "harness/json_reader.h"
 #include "harness/keys.h"
 
 namespace fp8lab {
@@ -33,14 +35,18 @@ Json exact_json(const std::optional<double>& value) {
   return number_json(*value);
 }
 
-std::optional<double> number_from(const Json& json) {
-  if (json.is_null()) return std::nullopt;
-  if (!json.is_string()) return json.get<double>();
-  if (json == "nan") return std::nan("");
-  if (json == "inf") return INFINITY;
-  if (json == "-inf") return -INFINITY;
-  fail(fmt::format("results JSON: '{}' is no number", json.get<std::string>()));
+using NumberFrom = std::optional<double> (*)(const JsonReader&);
+
+/// As exact_json() wrote it.
+std::optional<double> exact_from(const JsonReader& json) {
+  if (json.is_text("nan")) return std::nan("");
+  if (json.is_text("inf")) return INFINITY;
+  if (json.is_text("-inf")) return -INFINITY;
+  return json.number_or_null();
 }
+
+/// As finite_or_null() wrote it.
+std::optional<double> finite_from(const JsonReader& json) { return json.number_or_null(); }
 
 Json value_json(const Value& value) {
   return std::visit(
@@ -54,13 +60,16 @@ Json value_json(const Value& value) {
       value);
 }
 
-Value value_from(const Key& key, const Json& json) {
+Value value_from(const Key& key, const JsonReader& json) {
   switch (key.type) {
-    case KeyType::kSwitch: return json.get<bool>();
-    case KeyType::kWhole: return json.get<std::int64_t>();
-    case KeyType::kNumber: return json.get<double>();
+    case KeyType::kSwitch: return json.flag();
+    case KeyType::kWhole: {  // 0 is what many keys are where a file leaves them out
+      const auto low = static_cast<std::int64_t>(key.low), high = static_cast<std::int64_t>(key.high);
+      return json.whole(std::min<std::int64_t>(low, 0), high);
+    }
+    case KeyType::kNumber: return json.number();
     case KeyType::kWord:
-    case KeyType::kMesh: return json.get<std::string>();
+    case KeyType::kMesh: return json.text();
   }
   return {};
 }
@@ -74,12 +83,12 @@ Json settings_json(const CellConfig& cell) {
   return out;
 }
 
-void read_settings(const Json& json, CellConfig& cell) {
-  for (const auto& [path, value] : json.items()) {
+void read_settings(const JsonReader& json, CellConfig& cell) {
+  json.each_member([&](const std::string& path, const JsonReader& value) {
     const Key* key = find_key(path);
-    if (!key) fail(fmt::format("cell JSON: no key is called '{}'", path));
+    if (!key) value.refuse_for("is a key that this program does not know");
     key->set(cell, value_from(*key, value));
-  }
+  });
 }
 
 Json axes_json(const Axes& axes) {
@@ -88,9 +97,9 @@ Json axes_json(const Axes& axes) {
   return out;
 }
 
-Axes axes_from(const Json& json) {
+Axes axes_from(const JsonReader& json) {
   Axes axes;
-  for (const auto& [axis, value] : json.items()) axes.emplace_back(axis, value.get<std::string>());
+  json.each_member([&](const std::string& axis, const JsonReader& value) { axes.emplace_back(axis, value.text()); });
   return axes;
 }
 
@@ -102,16 +111,17 @@ Json holders_json(const Holders& holders) {
   return out;
 }
 
-Holders holders_from(const Json& json) {
+Holders holders_from(const JsonReader& json) {
   Holders out;
-  for (const Json& entry : json)
-    out.emplace_back(entry.at("holder").get<std::string>(), entry.at("bytes").get<std::int64_t>());
+  json.each_item(
+      [&](const JsonReader& entry) { out.emplace_back(entry.at("holder").text(), entry.at("bytes").whole()); });
   return out;
 }
 
-std::string text_or_empty(const Json& json, const char* key) {
-  const auto it = json.find(key);
-  return it == json.end() || it->is_null() ? "" : it->get<std::string>();
+std::vector<std::string> texts_from(const JsonReader& json) {
+  std::vector<std::string> out;
+  json.each_item([&](const JsonReader& item) { out.push_back(item.text()); });
+  return out;
 }
 
 Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
@@ -134,9 +144,9 @@ Json numbers_json(const std::vector<double>& values, NumberJson number) {
 }
 
 /// A null of a results file was a figure that is not finite; that it is no 0 is what counts.
-std::vector<double> numbers_from(const Json& json) {
+std::vector<double> numbers_from(const JsonReader& json, NumberFrom number) {
   std::vector<double> out;
-  for (const Json& value : json) out.push_back(number_from(value).value_or(std::nan("")));
+  json.each_item([&](const JsonReader& value) { out.push_back(number(value).value_or(std::nan(""))); });
   return out;
 }
 
@@ -146,11 +156,11 @@ Json noise_json(const TensorNoise& noise, NumberJson number) {
   return out;
 }
 
-TensorNoise noise_from(const Json& json) {
-  return {.tensor = json.at("tensor").get<std::string>(),
-          .of = json.at("of").get<std::string>(),
-          .sqnr_db = number_from(json.at("sqnr_db")),
-          .reason = text_or_empty(json, "reason")};
+TensorNoise noise_from(const JsonReader& json, NumberFrom number) {
+  return {.tensor = json.at("tensor").text(),
+          .of = json.at("of").text(),
+          .sqnr_db = number(json.at("sqnr_db")),
+          .reason = json.text_or_empty("reason")};
 }
 
 Json arm_json(const ArmResult& arm, NumberJson number) {
@@ -172,38 +182,42 @@ Json arm_json(const ArmResult& arm, NumberJson number) {
   return out;
 }
 
-ArmResult arm_from(const Json& json) {
+MetricValue metric_from(const JsonReader& json, NumberFrom number) {
+  return {number(json.at("value")), number(json.at("predicted")), json.at("unit").text(), json.text_or_empty("reason")};
+}
+
+ArmResult arm_from(const JsonReader& json, NumberFrom number) {
   ArmResult out;
-  out.status = json.at("status").get<std::string>();
-  out.reason = text_or_empty(json, "reason");
-  out.seconds = json.at("seconds").get<double>();
-  out.measured_in = text_or_empty(json, "measured_in");
-  out.signal = text_or_empty(json, "signal");
-  out.output_tail = text_or_empty(json, "output_tail");
-  for (const auto& [name, metric] : json.at("metrics").items())
-    out.metrics[name] = {number_from(metric.at("value")), number_from(metric.at("predicted")),
-                         metric.at("unit").get<std::string>(), text_or_empty(metric, "reason")};
+  out.status = json.at("status").text();
+  out.reason = json.text_or_empty("reason");
+  out.seconds = json.at("seconds").number();
+  out.measured_in = json.text_or_empty("measured_in");
+  out.signal = json.text_or_empty("signal");
+  out.output_tail = json.text_or_empty("output_tail");
+  json.at("metrics").each_member(
+      [&](const std::string& name, const JsonReader& metric) { out.metrics[name] = metric_from(metric, number); });
   out.retained_by_holder = holders_from(json.at("retained_by_holder"));
   out.peak_by_holder = holders_from(json.at("peak_by_holder"));
-  out.emulated = text_or_empty(json, "emulated");
-  if (json.contains("losses")) out.losses = numbers_from(json["losses"]);
-  if (json.contains("samples"))
-    for (const auto& [name, samples] : json["samples"].items()) out.samples[name] = numbers_from(samples);
-  if (json.contains("noise"))
-    for (const Json& one : json["noise"]) out.noise.push_back(noise_from(one));
-  out.notes = json.value("notes", std::vector<std::string>{});
-  out.values_hash = text_or_empty(json, "values_hash");
-  out.sequence_hash = text_or_empty(json, "sequence_hash");
+  out.emulated = json.text_or_empty("emulated");
+  if (const auto losses = json.find("losses")) out.losses = numbers_from(*losses, number);
+  if (const auto samples = json.find("samples"))
+    samples->each_member(
+        [&](const std::string& name, const JsonReader& values) { out.samples[name] = numbers_from(values, number); });
+  if (const auto noise = json.find("noise"))
+    noise->each_item([&](const JsonReader& one) { out.noise.push_back(noise_from(one, number)); });
+  if (const auto notes = json.find("notes")) out.notes = texts_from(*notes);
+  out.values_hash = json.text_or_empty("values_hash");
+  out.sequence_hash = json.text_or_empty("sequence_hash");
   return out;
 }
 
 constexpr std::array kSides{Side::kBefore, Side::kAfter, Side::kBf16, Side::kDifference};
 
-template <class Enum, std::size_t N>
-Enum from_name(const std::array<Enum, N>& all, const std::string& text) {
-  for (const Enum e : all)
-    if (name(e) == text) return e;
-  fail(fmt::format("results JSON: '{}' names no arm", text));
+Side side_from(const JsonReader& json) {
+  const std::string text = json.text();
+  for (const Side side : kSides)
+    if (name(side) == text) return side;
+  json.refuse("before, after, bf16 or difference");
 }
 
 Json gate_json(const Gate& gate) {
@@ -221,16 +235,22 @@ Json gate_json(const Gate& gate) {
   return out;
 }
 
-Gate gate_from(const Json& json) {
+/// Of a file; 0: unknown.
+int line_from(const JsonReader& json) {
+  const auto line = json.find("line");
+  return line ? static_cast<int>(line->whole(0, std::numeric_limits<int>::max())) : 0;
+}
+
+Gate gate_from(const JsonReader& json) {
   Gate out;
-  out.text = json.at("text").get<std::string>();
-  out.side = from_name(kSides, json.at("arm").get<std::string>());
-  out.metric = text_or_empty(json, "metric");
-  if (!json.at("pass").is_null()) out.pass = json.at("pass").get<bool>();
-  out.observed = number_from(json.at("observed"));
-  out.limit = number_from(json.at("limit"));
-  out.detail = text_or_empty(json, "detail");
-  out.line = json.value("line", 0);
+  out.text = json.at("text").text();
+  out.side = side_from(json.at("arm"));
+  out.metric = json.text_or_empty("metric");
+  if (const JsonReader pass = json.at("pass"); !pass.is_null()) out.pass = pass.flag();
+  out.observed = json.at("observed").number_or_null();
+  out.limit = json.at("limit").number_or_null();
+  out.detail = json.text_or_empty("detail");
+  out.line = line_from(json);
   return out;
 }
 
@@ -248,17 +268,17 @@ Json claim_json(const ClaimRecord& record) {
   return out;
 }
 
-ClaimRecord claim_from(const Json& json) {
+ClaimRecord claim_from(const JsonReader& json) {
   ClaimRecord out;
-  out.claim.source = json.at("source").get<std::string>();
-  out.claim.words = json.at("words").get<std::string>();
-  out.claim.metric = json.at("metric").get<std::string>();
-  out.claim.side = from_name(kSides, json.at("arm").get<std::string>());
-  out.claim.value = json.at("value").get<double>();
-  out.claim.unit = json.at("unit").get<std::string>();
-  out.claim.note = text_or_empty(json, "note");
-  out.predicted = number_from(json.at("predicted"));
-  out.measured = number_from(json.at("measured"));
+  out.claim.source = json.at("source").text();
+  out.claim.words = json.at("words").text();
+  out.claim.metric = json.at("metric").text();
+  out.claim.side = side_from(json.at("arm"));
+  out.claim.value = json.at("value").number();
+  out.claim.unit = json.at("unit").text();
+  out.claim.note = json.text_or_empty("note");
+  out.predicted = json.at("predicted").number_or_null();
+  out.measured = json.at("measured").number_or_null();
   return out;
 }
 
@@ -267,38 +287,40 @@ std::string dumped(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Runs `read` on the parsed text; every failure becomes an Error that says `what` could not be read.
-template <class Read>
-auto parsed(std::string_view text, const char* what, Read read) {
-  try {
-    return read(Json::parse(text));
-  } catch (const Json::exception& error) {
-    // Behind "[json.exception.parse_error.101] ", which tells users nothing.
-    const std::string_view problem = error.what();
-    fail(fmt::format("{}: {}", what, problem.substr(problem.find("] ") + 2)));
-  }
+Verdict verdict_from(const JsonReader& json) {
+  if (const auto verdict = parse_verdict(json.text())) return *verdict;
+  json.refuse("a verdict that this program knows");
 }
 
-CellRecord record_from(const Json& json) {
+/// What a cell says of itself wherever it is written.
+CellConfig config_from(const JsonReader& json) {
+  CellConfig cell;
+  cell.id = json.at("id").text();
+  cell.scenario = json.at("scenario").text();
+  cell.axes = axes_from(json.at("axes"));
+  cell.measure = texts_from(json.at("measure"));
+  read_settings(json.at("config"), cell);
+  return cell;
+}
+
+CellRecord record_from(const JsonReader& json) {
   CellRecord out;
-  out.config.id = json.at("id").get<std::string>();
-  out.config.scenario = json.at("scenario").get<std::string>();
-  out.config.axes = axes_from(json.at("axes"));
-  out.config.measure = json.at("measure").get<std::vector<std::string>>();
-  read_settings(json.at("config"), out.config);
-  out.file = json.at("file").get<std::string>();
-  out.line = json.value("line", 0);
-  out.title = json.at("title").get<std::string>();
-  out.upstream = json.at("upstream").get<std::vector<std::string>>();
-  const auto verdict = parse_verdict(json.at("verdict").get<std::string>());
-  if (!verdict) fail("results JSON: '" + json.at("verdict").get<std::string>() + "' is no verdict");
-  out.verdict = *verdict;
-  out.reason = text_or_empty(json, "reason");
-  out.seconds = json.at("seconds").get<double>();
-  for (const auto& [arm, result] : json.at("arms").items()) out.arms[from_name(kArms, arm)] = arm_from(result);
-  for (const Json& gate : json.at("gates")) out.gates.push_back(gate_from(gate));
-  for (const Json& claim : json.at("claims")) out.claims.push_back(claim_from(claim));
-  out.hash = json.at("hash").get<std::string>();
+  out.config = config_from(json);
+  out.file = json.at("file").text();
+  out.line = line_from(json);
+  out.title = json.at("title").text();
+  out.upstream = texts_from(json.at("upstream"));
+  out.verdict = verdict_from(json.at("verdict"));
+  out.reason = json.text_or_empty("reason");
+  out.seconds = json.at("seconds").number();
+  json.at("arms").each_member([&](const std::string& key, const JsonReader& result) {
+    const auto arm = std::find_if(kArms.begin(), kArms.end(), [&](Arm a) { return name(a) == key; });
+    if (arm == kArms.end()) result.refuse_for("names no arm; there are before, after and bf16");
+    out.arms[*arm] = arm_from(result, finite_from);
+  });
+  json.at("gates").each_item([&](const JsonReader& gate) { out.gates.push_back(gate_from(gate)); });
+  json.at("claims").each_item([&](const JsonReader& claim) { out.claims.push_back(claim_from(claim)); });
+  out.hash = json.at("hash").text();
   return out;
 }
 
@@ -314,16 +336,11 @@ std::string cell_to_json(const CellConfig& cell) {
 }
 
 CellConfig cell_from_json(const std::string& text) {
-  return parsed(text, "cell JSON", [](const Json& json) {
-    CellConfig cell;
-    cell.scenario = json.at("scenario").get<std::string>();
-    cell.id = json.at("id").get<std::string>();
-    cell.axes = axes_from(json.at("axes"));
-    cell.measure = json.at("measure").get<std::vector<std::string>>();
-    cell.timeout_s = json.at("timeout_s").get<double>();
-    read_settings(json.at("config"), cell);
-    return cell;
-  });
+  const JsonDocument document(text);
+  const JsonReader json = document.root();
+  CellConfig cell = config_from(json);
+  cell.timeout_s = json.at("timeout_s").number();
+  return cell;
 }
 
 std::string arm_to_json(const ArmResult& result) {
@@ -335,7 +352,8 @@ std::string arm_to_json(const ArmResult& result) {
 
 ArmResult arm_from_json(const std::string& text) {
   const std::size_t line = std::min(text.find('\n'), text.size());
-  ArmResult out = parsed(std::string_view(text).substr(0, line), "arm JSON", arm_from);
+  const JsonDocument document(std::string_view(text).substr(0, line));
+  ArmResult out = arm_from(document.root(), exact_from);
   if (line < text.size()) out.timeline_json = text.substr(line + 1);
   return out;
 }
@@ -365,24 +383,26 @@ std::string record_to_json(const CellRecord& record) {
   return dumped(out);
 }
 
-CellRecord record_from_json(const std::string& text) { return parsed(text, "results JSON", record_from); }
+CellRecord record_from_json(const std::string& text) {
+  const JsonDocument document(text);
+  return record_from(document.root());
+}
 
 StoredRun run_from_json(const std::string& text) {
-  return parsed(text, "results JSON", [](const Json& json) {
-    const std::string schema = json.is_object() ? text_or_empty(json, "schema") : "";
-    if (schema != kResultsSchema)
-      fail(fmt::format("results JSON: the schema is \"{}\", and not \"{}\"", schema, kResultsSchema));
-    StoredRun out;
-    out.complete = json.at("complete").get<bool>();
-    out.environment_json = dumped(json.at("environment"));
-    std::set<std::string> ids;
-    for (const Json& cell : json.at("cells").get_ref<const Json::array_t&>()) {
-      out.cells.push_back(record_from(cell));
-      if (const std::string& id = out.cells.back().config.id; !ids.insert(id).second)
-        fail(fmt::format("results JSON: cell {} is there twice: results of two runs are mixed", id));
-    }
-    return out;
+  const JsonDocument document(text);
+  const JsonReader json = document.root();
+  if (const JsonReader schema = json.at("schema"); schema.text() != kResultsSchema)
+    schema.refuse(fmt::format("\"{}\"", kResultsSchema));
+  StoredRun out;
+  out.complete = json.at("complete").flag();
+  out.environment_json = json.at("environment").object_json();
+  std::set<std::string> ids;
+  json.at("cells").each_item([&](const JsonReader& cell) {
+    out.cells.push_back(record_from(cell));
+    if (const std::string& id = out.cells.back().config.id; !ids.insert(id).second)
+      cell.refuse_for("is there twice: results of two runs are mixed");
   });
+  return out;
 }
 
 std::uint64_t fnv1a(std::string_view text) {

@@ -1,10 +1,14 @@
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <set>
+#include <unordered_map>
 
 #include "harness/scenario.h"
 
@@ -32,6 +36,13 @@ std::string contents(const fs::path& file) {
   std::string text{std::istreambuf_iterator<char>(in), {}};
   if (!in) throw ScenarioError(file.string(), {}, fmt::format("cannot be read: {}", std::strerror(errno)));
   return text;
+}
+
+/// What is the same for all names of one file; nothing where there is no such file.
+std::optional<std::pair<dev_t, ino_t>> identity_of(const fs::path& file) {
+  struct stat status {};
+  if (::stat(file.c_str(), &status) != 0) return std::nullopt;
+  return std::pair(status.st_dev, status.st_ino);
 }
 
 bool is_scenario_file(const fs::path& path) { return path.extension() == ".yaml" || path.extension() == ".yml"; }
@@ -68,27 +79,28 @@ std::vector<fs::path> find_scenario_files(const std::vector<std::string>& paths)
     }
   }
   // A file named on its own and found under a directory too is one file.
-  std::vector<fs::path> unique;
-  for (const fs::path& file : files)
-    if (std::none_of(unique.begin(), unique.end(), [&](const fs::path& seen) {
-          std::error_code ignored;
-          return seen == file || fs::equivalent(seen, file, ignored);
-        }))
-      unique.push_back(file);
-  return unique;
+  std::set<fs::path> names;
+  std::set<std::pair<dev_t, ino_t>> identities;
+  std::erase_if(files, [&](const fs::path& file) {
+    if (!names.insert(file).second) return true;
+    const auto identity = identity_of(file);
+    return identity && !identities.insert(*identity).second;
+  });
+  return files;
 }
 
 LoadedScenarios load_scenarios(const std::vector<fs::path>& files, const Vocabulary& vocabulary) {
   LoadedScenarios out;
+  std::unordered_map<std::string, std::string> file_of;  // by a scenario's name
   for (const fs::path& file : files) {
     try {
       Scenario scenario = parse_scenario(contents(file), file.string(), vocabulary);
-      for (const Scenario& other : out.scenarios)
-        if (other.name == scenario.name)
-          throw ScenarioError(scenario.file, scenario.places["name"],
-                              fmt::format("`name`: {} already names a scenario, in {}", scenario.name, other.file));
+      if (const auto other = file_of.find(scenario.name); other != file_of.end())
+        throw ScenarioError(scenario.file, scenario.places["name"],
+                            fmt::format("`name`: {} already names a scenario, in {}", scenario.name, other->second));
       std::vector<PlannedCell> cells = plan_cells(scenario, vocabulary);
       std::move(cells.begin(), cells.end(), std::back_inserter(out.cells));
+      file_of.emplace(scenario.name, scenario.file);
       out.scenarios.push_back(std::move(scenario));
     } catch (const ScenarioError& error) {
       out.errors.push_back(error);

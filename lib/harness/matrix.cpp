@@ -1,6 +1,8 @@
 #include "harness/matrix.h"
 
 #include <algorithm>
+#include <numeric>
+#include <unordered_set>
 
 namespace fp8lab {
 namespace {
@@ -66,9 +68,9 @@ std::vector<std::string> Matrix::values_of(std::string_view axis) const {
   std::vector<std::string> values;
   for (const Axis& own : axes)
     if (own.name == axis) values = own.values;
+  std::unordered_set<std::string> seen(values.begin(), values.end());
   for (const Axes& point : include)
-    if (const std::string* value = find_axis(point, axis);
-        value && std::find(values.begin(), values.end(), *value) == values.end())
+    if (const std::string* value = find_axis(point, axis); value && seen.insert(*value).second)
       values.push_back(*value);
   return values;
 }
@@ -101,6 +103,51 @@ std::vector<Axes> expand(const Matrix& matrix) {
       return std::find(order.begin(), order.end(), a.first) < std::find(order.begin(), order.end(), b.first);
     });
   return points;
+}
+
+PointIndex::PointIndex(std::vector<Axes> points) : points_(std::move(points)) {
+  for (std::size_t i = 0; i < points_.size(); ++i)
+    for (const auto& [axis, value] : points_[i]) by_axis_[axis][value].push_back(i);
+}
+
+std::vector<std::size_t> PointIndex::matching(const Terms& terms) const {
+  std::vector<std::unordered_set<std::string>> wanted;
+  std::size_t rarest = 0, fewest = points_.size() + 1;
+  for (std::size_t t = 0; t < terms.size(); ++t) {
+    wanted.emplace_back(terms[t].second.begin(), terms[t].second.end());
+    std::size_t count = 0;
+    for (const std::string& value : wanted[t]) count += with_value(terms[t].first, value).size();
+    if (count >= fewest) continue;
+    fewest = count;
+    rarest = t;
+  }
+  std::vector<std::size_t> out;
+  if (terms.empty()) {
+    out.resize(points_.size());
+    std::iota(out.begin(), out.end(), std::size_t{0});
+    return out;
+  }
+  for (const std::string& value : wanted[rarest]) {
+    const std::vector<std::size_t>& points = with_value(terms[rarest].first, value);
+    out.insert(out.end(), points.begin(), points.end());
+  }
+  std::sort(out.begin(), out.end());
+  std::erase_if(out, [&](std::size_t point) {
+    for (std::size_t t = 0; t < terms.size(); ++t) {
+      const std::string* value = t == rarest ? nullptr : find_axis(points_[point], terms[t].first);
+      if (t != rarest && !(value && wanted[t].contains(*value))) return true;
+    }
+    return false;
+  });
+  return out;
+}
+
+const std::vector<std::size_t>& PointIndex::with_value(const std::string& axis, const std::string& value) const {
+  static const std::vector<std::size_t> kNone;
+  const auto by_value = by_axis_.find(axis);
+  if (by_value == by_axis_.end()) return kNone;
+  const auto points = by_value->second.find(value);
+  return points == by_value->second.end() ? kNone : points->second;
 }
 
 std::string cell_id(std::string_view scenario, const Axes& axes) {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -36,6 +38,28 @@ struct Matrix {
 /// (values added by an earlier include may be replaced), and becomes a point of its own when it extends none.
 /// A matrix without axes and includes has one point, without values.
 std::vector<Axes> expand(const Matrix& matrix);
+
+/// Points by the values that they have, so that a condition costs what it may match and not a look at every point.
+class PointIndex {
+ public:
+  /// Values by axis; a point has to have one of the listed ones on each.
+  using Terms = std::vector<std::pair<std::string, std::vector<std::string>>>;
+
+  explicit PointIndex(std::vector<Axes> points);
+
+  const std::vector<Axes>& points() const { return points_; }
+
+  /// Numbers of the points that `terms` hold for, ascending; without terms all of them.
+  std::vector<std::size_t> matching(const Terms& terms) const;
+
+ private:
+  using ByValue = std::unordered_map<std::string, std::vector<std::size_t>>;
+
+  const std::vector<std::size_t>& with_value(const std::string& axis, const std::string& value) const;
+
+  std::vector<Axes> points_;
+  std::unordered_map<std::string, ByValue> by_axis_;  ///< numbers of points, ascending
+};
 
 /// "name/axis=value,axis=value", or the name alone for a point without values.
 std::string cell_id(std::string_view scenario, const Axes& axes);

@@ -30,9 +30,8 @@ void check_cell(const Scenario& scenario, const CellConfig& cell, const Vocabula
                       fmt::format("`{}`: {}{}", broken->key, broken->rule, of));
 }
 
-std::string skip_reason(const Scenario& scenario, const CellConfig& cell, const Vocabulary& vocabulary) {
-  for (const SkipRule& rule : scenario.skip_if)
-    if (rule.when.holds(cell.axes)) return rule.reason;
+/// Why the device cannot run the cell, or "".
+std::string device_reason(const CellConfig& cell, const Vocabulary& vocabulary) {
   const Term* device = find_term(vocabulary.devices, cell.device);
   if (!device) return "";
   if (std::string reason = device->why_unavailable(); !reason.empty()) return reason;
@@ -40,12 +39,72 @@ std::string skip_reason(const Scenario& scenario, const CellConfig& cell, const 
   return arch.empty() || arch == cell.arch ? "" : fmt::format("the card is '{}', not '{}'", arch, cell.arch);
 }
 
+/// Bytes that one cell takes for the entry.
+std::size_t bytes_of(const Expectation& e) { return sizeof e + e.metric.size() + e.status.size() + e.signal.size(); }
+std::size_t bytes_of(const Claim& c) {
+  return sizeof c + c.source.size() + c.words.size() + c.metric.size() + c.unit.size() + c.note.size();
+}
+
+/// Gives cells what a scenario says of them. Every cell has copies of its own, so their bytes are limited.
+class Copies {
+ public:
+  Copies(const Scenario& scenario, const PointIndex& points) : scenario_(scenario), points_(points) {
+    std::size_t each = sizeof(PlannedCell) + scenario.title.size();
+    for (const std::string& text : scenario.upstream) each += sizeof text + text.size();
+    take(points.points().size(), each);
+  }
+
+  /// Puts each entry into those cells, in the order of points, that it holds for.
+  template <class Entry>
+  void give(const std::vector<Entry>& entries, std::vector<Entry> PlannedCell::*list, std::vector<PlannedCell>& cells) {
+    std::vector<std::vector<std::size_t>> matching;
+    for (const Entry& entry : entries) {
+      matching.push_back(points_.matching(entry.when.terms));
+      take(matching.back().size(), bytes_of(entry));
+    }
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      Entry copy = entries[i];
+      copy.when = {};  // it holds, and nobody asks again
+      for (const std::size_t cell : matching[i]) (cells[cell].*list).push_back(copy);
+    }
+  }
+
+  /// The first rule that holds for a cell says why it is skipped.
+  void give_reasons(const std::vector<SkipRule>& rules, std::vector<PlannedCell>& cells) {
+    for (const SkipRule& rule : rules) {
+      std::vector<std::size_t> matching = points_.matching(rule.when.terms);
+      std::erase_if(matching, [&](std::size_t cell) { return !cells[cell].skip_reason.empty(); });
+      take(matching.size(), rule.reason.size());
+      for (const std::size_t cell : matching) cells[cell].skip_reason = rule.reason;
+    }
+  }
+
+ private:
+  void take(std::size_t copies, std::size_t bytes) {
+    constexpr std::size_t kMostBytes = std::size_t{512} << 20;
+    taken_ += copies * bytes;
+    if (taken_ > kMostBytes)
+      throw ScenarioError(
+          scenario_.file, place_of(scenario_, "matrix"),
+          fmt::format("`matrix`: {} cells, with what the file says of each, take more than {} bytes; shorten the "
+                      "axes or the lists of expectations and claims, or write several files",
+                      points_.points().size(), kMostBytes));
+  }
+
+  const Scenario& scenario_;
+  const PointIndex& points_;
+  std::size_t taken_ = 0;
+};
+
 }  // namespace
 
 std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& vocabulary) {
+  const PointIndex points(expand(scenario.matrix));
+  Copies copies(scenario, points);
   std::vector<PlannedCell> cells;
   std::set<std::string> ids;
-  for (const Axes& axes : expand(scenario.matrix)) {
+  const int line = place_of(scenario, "name").line;
+  for (const Axes& axes : points.points()) {
     PlannedCell cell;
     cell.config = scenario.base;
     cell.config.axes = axes;
@@ -59,17 +118,17 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
                           fmt::format("`include` makes the cell {} a second time", cell.config.id));
     check_cell(scenario, cell.config, vocabulary);
     cell.file = scenario.file;
-    cell.line = place_of(scenario, "name").line;
+    cell.line = line;
     cell.title = scenario.title;
     cell.upstream = scenario.upstream;
-    for (const Expectation& expectation : scenario.expect)
-      if (expectation.when.holds(axes)) cell.expect.push_back(expectation);
-    for (const Claim& claim : scenario.claims)
-      if (claim.when.holds(axes)) cell.claims.push_back(claim);
-    cell.skip_reason = skip_reason(scenario, cell.config, vocabulary);
     cell.timeout_s = scenario.timeout_s;
     cells.push_back(std::move(cell));
   }
+  copies.give(scenario.expect, &PlannedCell::expect, cells);
+  copies.give(scenario.claims, &PlannedCell::claims, cells);
+  copies.give_reasons(scenario.skip_if, cells);
+  for (PlannedCell& cell : cells)
+    if (cell.skip_reason.empty()) cell.skip_reason = device_reason(cell.config, vocabulary);
   return cells;
 }
 

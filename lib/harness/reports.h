@@ -30,7 +30,4 @@ std::string counts_of(const std::vector<Verdict>& verdicts);
 /// "; observed 107292 B; limit 5 B": what there is of both.
 std::string figures_of(const Gate& gate);
 
-/// `text` for an XML attribute or body; what XML 1.0 cannot hold becomes U+FFFD.
-std::string xml_escaped(const std::string& text);
-
 }  // namespace fp8lab

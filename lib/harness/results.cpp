@@ -10,12 +10,12 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
 
 #include "core/check.h"
 #include "harness/json_codec.h"
+#include "harness/json_reader.h"
 
 namespace fp8lab {
 namespace {
@@ -76,18 +76,22 @@ void refuse_foreign(const fs::path& directory) {
 }
 
 /// What figures depend on, by key; nothing where there is none to be read. A device that was missing measured nothing.
+/// Throws Error that names the path of what no run has written.
 std::map<std::string, std::string> measured_with(const std::string& environment_json) {
   std::map<std::string, std::string> out;
-  const auto environment = nlohmann::json::parse(environment_json, nullptr, false);
-  if (!environment.is_object()) return out;
-  const auto note = [&](const std::string& key, const nlohmann::json& value) {
-    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (environment_json.empty()) return out;
+  const JsonDocument document(environment_json);
+  const JsonReader environment = document.root();
+  const auto note = [&](const std::string& key, const std::string& text) {
     if (!text.starts_with("unavailable")) out[key] = text;
   };
   for (const char* part : {"program", "libraries", "devices"})
-    if (environment.contains(part) && environment[part].is_object())
-      for (const auto& [key, value] : environment[part].items()) note(fmt::format("{}.{}", part, key), value);
-  if (const auto model = nlohmann::json::json_pointer("/cpu/model"); environment.contains(model)) note("cpu.model", environment[model]);
+    if (const auto found = environment.find(part))
+      found->each_member([&](const std::string& key, const JsonReader& value) {
+        note(fmt::format("{}.{}", part, key), value.text_of_scalar());
+      });
+  if (const auto cpu = environment.find("cpu"))
+    if (const auto model = cpu->find("model")) note("cpu.model", model->text());
   return out;
 }
 
@@ -162,7 +166,18 @@ void ResultSet::remove_documents() const {
 }
 
 void ResultSet::refuse_other_measurer(const std::string& environment_json) const {
-  const auto was = measured_with(read_file(directory_ / kEnvironment)), is = measured_with(environment_json);
+  const fs::path file = directory_ / kEnvironment;
+  std::map<std::string, std::string> was;
+  try {
+    was = measured_with(read_file(file));
+  } catch (const Error& error) {
+    fail(
+        fmt::format("{}: not what a run left ({}), so that nobody knows what measured its cells; run without --resume "
+                    "to start anew, "
+                    "or give another directory with -o",
+                    file.string(), error.what()));
+  }
+  const std::map<std::string, std::string> is = measured_with(environment_json);
   for (const auto& [key, value] : was)
     if (const auto now = is.find(key); now == is.end() || now->second != value)
       fail(fmt::format("{}: its cells were measured by another program or elsewhere: {} was {}, and is {} now; run without --resume to "

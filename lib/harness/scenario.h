@@ -17,9 +17,7 @@ namespace fp8lab {
 
 /// Key `when`: holds for a cell in which each named axis has one of the listed values.
 struct Condition {
-  std::vector<std::pair<std::string, std::vector<std::string>>> terms;
-
-  bool holds(const Axes& axes) const;
+  PointIndex::Terms terms;
 };
 
 /// What an expectation or a claim speaks of. kDifference is before minus after.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_set>
 
 #include "harness/metrics.h"
 #include "harness/scenario_reader.h"
@@ -64,24 +65,25 @@ Side read_side(const NodeReader& reader, const YamlNode& item, const std::string
 }
 
 Condition read_condition(const NodeReader& reader, const YamlEntry& entry, const std::string& where,
-                         const Matrix& matrix) {
+                         const EntryContext& context) {
   Condition condition;
-  const std::vector<std::string> axes = matrix.axis_names();
   for (const YamlEntry& term : reader.as_map(entry, where).entries) {
     const Key* key = find_key(term.key);
-    const auto axis =
-        std::find_if(axes.begin(), axes.end(), [&](const std::string& a) { return key && find_key(a) == key; });
-    if (axis == axes.end())
-      reader.refuse(term.place,
-                    fmt::format("`{}.{}`: the matrix has no axis of this name.{}", where, quotable(term.key),
-                                axes.empty() ? " It has none at all." : suggestion(term.key, axes)));
+    const auto known = std::find_if(context.axes.begin(), context.axes.end(), [&](const auto& known_axis) {
+      return key && find_key(known_axis.axis.name) == key;
+    });
+    if (known == context.axes.end())
+      reader.refuse(
+          term.place,
+          fmt::format("`{}.{}`: the matrix has no axis of this name.{}", where, quotable(term.key),
+                      context.axes.empty() ? " It has none at all." : suggestion(term.key, context.axis_names)));
     const std::string path = where + "." + term.key;
-    const std::vector<std::string> known = matrix.values_of(*axis);
     std::vector<std::string> values;
     const auto add = [&](const YamlNode& node) {
       const std::string value = to_text(reader.value(*key, node, path));
-      if (std::find(known.begin(), known.end(), value) == known.end())
-        reader.refuse(node.place, fmt::format("`{}`: the axis never is {}.{}", path, value, suggestion(value, known)));
+      if (!known->values.contains(value))
+        reader.refuse(node.place,
+                      fmt::format("`{}`: the axis never is {}.{}", path, value, suggestion(value, known->axis.values)));
       values.push_back(value);
     };
     if (term.value.is_list()) {
@@ -89,18 +91,17 @@ Condition read_condition(const NodeReader& reader, const YamlEntry& entry, const
     } else {
       add(term.value);
     }
-    condition.terms.emplace_back(*axis, std::move(values));
+    condition.terms.emplace_back(known->axis.name, std::move(values));
   }
-  const std::vector<Axes> points = expand(matrix);
-  if (std::none_of(points.begin(), points.end(), [&](const Axes& point) { return condition.holds(point); }))
+  if (context.points.matching(condition.terms).empty())
     reader.refuse(entry.place, fmt::format("`{}` holds in no cell of the matrix", where));
   return condition;
 }
 
 Condition optional_condition(const NodeReader& reader, const YamlNode& item, const std::string& where,
-                             const Matrix& matrix) {
+                             const EntryContext& context) {
   const YamlEntry* entry = item.find("when");
-  return entry ? read_condition(reader, *entry, where + ".when", matrix) : Condition{};
+  return entry ? read_condition(reader, *entry, where + ".when", context) : Condition{};
 }
 
 double read_tolerance(const NodeReader& reader, const YamlNode& item, const std::string& key) {
@@ -170,11 +171,13 @@ std::string_view name(Arm arm) {
   return "?";
 }
 
-bool Condition::holds(const Axes& axes) const {
-  return std::all_of(terms.begin(), terms.end(), [&](const auto& term) {
-    const std::string* value = find_axis(axes, term.first);
-    return value && std::find(term.second.begin(), term.second.end(), *value) != term.second.end();
-  });
+EntryContext::EntryContext(const Matrix& matrix, const std::vector<std::string>& measured, bool fix)
+    : measure(measured), has_fix(fix), axis_names(matrix.axis_names()), points(expand(matrix)) {
+  for (const std::string& name : axis_names) {
+    std::vector<std::string> values = matrix.values_of(name);
+    std::unordered_set<std::string> known(values.begin(), values.end());
+    axes.push_back({{name, std::move(values)}, std::move(known)});
+  }
 }
 
 std::string text_of(const Expectation& expectation) {
@@ -201,7 +204,7 @@ Expectation read_expectation(const NodeReader& reader, const YamlNode& item, con
   if (item.find("status")) {
     out.side = read_side(reader, item, "expect", context);
     read_ending(reader, item, out);
-    out.when = optional_condition(reader, item, "expect", context.matrix);
+    out.when = optional_condition(reader, item, "expect", context);
     return out;
   }
   reader.only_keys(
@@ -229,7 +232,7 @@ Expectation read_expectation(const NodeReader& reader, const YamlNode& item, con
   out.rel = read_tolerance(reader, item, "rel");
   if (out.comparison == Comparison::kWithin && (item.find("abs") || item.find("rel")))
     reader.refuse(limit->place, "`expect.within` already is a tolerance; drop `abs` and `rel`");
-  out.when = optional_condition(reader, item, "expect", context.matrix);
+  out.when = optional_condition(reader, item, "expect", context);
   return out;
 }
 
@@ -245,7 +248,7 @@ Claim read_claim(const NodeReader& reader, const YamlNode& item, const EntryCont
   const std::vector<std::string> units = units_of(find_metric(out.metric)->unit);
   out.unit = reader.one_of(reader.required(item, "unit", "claims").value, "claims.unit", units);
   if (const YamlEntry* note = item.find("note")) out.note = reader.text(note->value, "claims.note");
-  out.when = optional_condition(reader, item, "claims", context.matrix);
+  out.when = optional_condition(reader, item, "claims", context);
   return out;
 }
 
@@ -255,7 +258,7 @@ SkipRule read_skip_rule(const NodeReader& reader, const YamlNode& item, const En
   SkipRule out;
   if (!item.find("reason")) reader.refuse(item.place, "`skip_if.reason` is missing; a skipped cell must say why");
   out.reason = reader.text(item.find("reason")->value, "skip_if.reason");
-  out.when = read_condition(reader, reader.required(item, "when", "skip_if"), "skip_if.when", context.matrix);
+  out.when = read_condition(reader, reader.required(item, "when", "skip_if"), "skip_if.when", context);
   return out;
 }
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "harness/scenario_reader.h"
 #include "harness/spelling.h"
@@ -10,6 +11,8 @@ namespace {
 
 /// Far above what anybody waits for.
 constexpr std::size_t kMostPoints = 100000;
+/// Points times entries of `exclude` and `include`, each of which looks at every point.
+constexpr std::size_t kMostLooks = 10000000;
 
 const Key& axis_key(const NodeReader& reader, const YamlEntry& entry, const std::string& where) {
   if (const Key* key = find_key(entry.key)) return *key;
@@ -27,10 +30,10 @@ const Axis* axis_of(const std::vector<Axis>& axes, const Key& key) {
 Axis read_axis(const NodeReader& reader, const YamlEntry& entry, const Key& key) {
   const std::string where = "matrix." + entry.key;
   Axis axis{entry.key, {}};
+  std::unordered_set<std::string> seen;
   for (const YamlNode& item : reader.as_list(entry, where)) {
     const std::string value = to_text(reader.value(key, item, where));
-    if (std::find(axis.values.begin(), axis.values.end(), value) != axis.values.end())
-      reader.refuse(item.place, fmt::format("`{}` lists {} twice", where, value));
+    if (!seen.insert(value).second) reader.refuse(item.place, fmt::format("`{}` lists {} twice", where, value));
     axis.values.push_back(value);
   }
   return axis;
@@ -111,6 +114,11 @@ Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std:
       reader.refuse(
           places["matrix"],
           fmt::format("the matrix has more than {} points; shorten its axes, or write several files", kMostPoints));
+  const auto looks = [&](const YamlEntry* entry) { return entry ? entry->value.items.size() * points : 0; };
+  for (const YamlEntry* entry : {exclude, include})
+    if (looks(exclude) + looks(include) > kMostLooks && looks(entry) > 0)
+      reader.refuse(entry->place, fmt::format("`{}` has {} entries, each for {} points; write fewer, or several files",
+                                              entry->key, entry->value.items.size(), points));
   if (exclude)
     for (const YamlNode& item : reader.as_list(*exclude, "exclude"))
       matrix.exclude.push_back(read_exclude(reader, item, matrix.axes));

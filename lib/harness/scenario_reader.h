@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "harness/keys.h"
@@ -9,12 +10,18 @@
 
 namespace fp8lab {
 
-/// What is wrong with one file, found piece by piece, so that all of it is told at once.
+/// What is wrong with one file, found piece by piece, so that all of it is reported at once: up to kMost mistakes.
 class Mistakes {
  public:
-  /// Reads a piece; false where it was refused.
+  static constexpr std::size_t kMost = 100;
+
+  /// Reads a piece; false where it was refused, or was not read because there are too many mistakes above.
   template <class Read>
   bool collect(const Read& read) {
+    if (all_.size() >= kMost) {
+      is_cut_ = true;
+      return false;
+    }
     try {
       read();
       return true;
@@ -29,6 +36,7 @@ class Mistakes {
 
  private:
   std::vector<ScenarioError> all_;
+  bool is_cut_ = false;
 };
 
 /// Reads typed values out of a YAML tree. Every refusal names the file, the place, the key and what to write instead.
@@ -62,9 +70,19 @@ Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std:
 
 /// What entries of `expect`, `claims` and `skip_if` are checked against.
 struct EntryContext {
-  const Matrix& matrix;
+  /// An axis with every value that it takes.
+  struct KnownAxis {
+    Axis axis;
+    std::unordered_set<std::string> values;
+  };
+
+  EntryContext(const Matrix& matrix, const std::vector<std::string>& measured, bool fix);
+
   const std::vector<std::string>& measure;
   bool has_fix = false;
+  std::vector<KnownAxis> axes;
+  std::vector<std::string> axis_names;
+  PointIndex points;
 };
 
 Expectation read_expectation(const NodeReader& reader, const YamlNode& item, const EntryContext& context);

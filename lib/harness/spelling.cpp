@@ -39,7 +39,8 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
   // One or two letters are near to everything; longer words may differ in a third of them.
   std::size_t best = 1 + (wanted.size() < 3 ? 0 : wanted.size() == 3 ? 1 : std::max<std::size_t>(2, wanted.size() / 3));
   std::string found;
-  for (const std::string& candidate : candidates) {
+  constexpr std::size_t kMostCandidates = 1000;
+  for (const std::string& candidate : candidates.first(std::min(candidates.size(), kMostCandidates))) {
     const std::string other = folded(candidate);
     std::size_t d = distance(wanted, other);
     if (wanted.size() >= 3 && other.find(wanted) != std::string::npos) d = std::min<std::size_t>(d, 1);

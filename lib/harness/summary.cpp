@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "harness/escape.h"
 #include "harness/holders.h"
 #include "harness/metrics.h"
 #include "harness/reports.h"
@@ -16,23 +17,9 @@ namespace {
 constexpr std::size_t kMostHolders = 12;
 constexpr std::string_view kAlwaysShown[] = {"memory.retained_bytes", "memory.peak_bytes"};
 
-/// Text for one cell of a table.
-std::string cell_text(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '|')
-      out += "\\|";
-    else if (c == '\n' || c == '\r')
-      out += ' ';
-    else
-      out += c;
-  }
-  return out;
-}
-
 std::string row(const std::vector<std::string>& cells) {
   std::string out = "|";
-  for (const std::string& cell : cells) out += " " + cell_text(cell) + " |";
+  for (const std::string& cell : cells) out += " " + for_markdown(cell) + " |";
   return out + "\n";
 }
 
@@ -81,23 +68,12 @@ std::string gate_lines(const CellRecord& record) {
                        !gate.pass   ? "undecided:"
                        : *gate.pass ? "holds:"
                                     : "**fails:**",
-                       cell_text(gate.text)) +
+                       for_markdown(gate.text)) +
            figures_of(gate);
-    if (!gate.detail.empty()) out += "; " + cell_text(gate.detail);
+    if (!gate.detail.empty()) out += "; " + for_markdown(gate.detail);
     out += "\n";
   }
   return out;
-}
-
-/// Each line indented by four, which Markdown shows as it is.
-std::string verbatim(const std::string& text) {
-  std::string out = "    ";
-  for (const char c : text) {
-    if (c == '\r') continue;
-    out += c;
-    if (c == '\n') out += "    ";
-  }
-  return out + "\n";
 }
 
 std::string attention(const std::vector<CellRecord>& records) {
@@ -105,11 +81,11 @@ std::string attention(const std::vector<CellRecord>& records) {
   for (const CellRecord& record : records) {
     if (is_good(record.verdict)) continue;
     if (out.empty()) out = "## Needs attention\n\n";
-    out += fmt::format("### {}: `{}`\n\n{}\n\n{}", name(record.verdict), record.config.id, cell_text(record.reason),
-                       gate_lines(record));
+    out += fmt::format("### {}: {}\n\n{}\n\n{}", name(record.verdict), for_markdown_code(record.config.id),
+                       for_markdown(record.reason), gate_lines(record));
     for (const auto& [arm, result] : record.arms)
       if (!result.output_tail.empty())
-        out += fmt::format("\nThe {} arm printed, at last:\n\n{}", name(arm), verbatim(result.output_tail));
+        out += fmt::format("\nThe {} arm printed, at last:\n\n{}", name(arm), for_markdown_block(result.output_tail));
     out += "\n";
   }
   return out;
@@ -172,8 +148,8 @@ std::string holders(const std::vector<const CellRecord*>& cells) {
   for (const CellRecord* record : cells)
     for (const auto& [arm, result] : record->arms) {
       if (result.retained_by_holder.empty()) continue;
-      out += fmt::format("Who still holds memory after backward in `{}`, {}:\n\n{}", point_of(*record), name(arm),
-                         table_head({"holder", "bytes"}));
+      out += fmt::format("Who still holds memory after backward in {}, {}:\n\n{}", for_markdown_code(point_of(*record)),
+                         name(arm), table_head({"holder", "bytes"}));
       const bool many = result.retained_by_holder.size() > kMostHolders;
       const HolderBytes shown_holders = many ? folded_by_index(result.retained_by_holder) : result.retained_by_holder;
       double rest = 0;
@@ -191,11 +167,12 @@ std::string holders(const std::vector<const CellRecord*>& cells) {
   return out;
 }
 
-std::set<std::string> fixes_of(const std::vector<const CellRecord*>& cells) {
+/// As code.
+std::vector<std::string> fixes_of(const std::vector<const CellRecord*>& cells) {
   std::set<std::string> fixes;
   for (const CellRecord* record : cells)
-    if (!record->config.fix.empty()) fixes.insert(record->config.fix);
-  return fixes;
+    if (!record->config.fix.empty()) fixes.insert(for_markdown_code(record->config.fix));
+  return {fixes.begin(), fixes.end()};
 }
 
 std::string emulations(const std::vector<const CellRecord*>& cells) {
@@ -208,7 +185,7 @@ std::string emulations(const std::vector<const CellRecord*>& cells) {
   }
   std::string out;
   for (const auto& [text, count] : counts)
-    out += fmt::format("Emulated in {} of {} cells: {}.\n\n", count, cells.size(), text);
+    out += fmt::format("Emulated in {} of {} cells: {}.\n\n", count, cells.size(), for_markdown(text));
   return out;
 }
 
@@ -242,18 +219,20 @@ std::string summary_markdown(const std::vector<CellRecord>& records, const RunSu
     if (cells.empty()) scenarios.push_back(record.config.scenario);
     cells.push_back(&record);
   }
-  std::string out =
-      fmt::format("# fp8lab: {}\n\n{}, {:.1f} s. {}\n\n", counts_of(verdicts), run.date, run.seconds, run.environment);
+  std::string out = fmt::format("# fp8lab: {}\n\n{}, {:.1f} s. {}\n\n", counts_of(verdicts), run.date, run.seconds,
+                                for_markdown(run.environment));
   if (!run.complete)
     out += fmt::format("**Stopped before its end: {} of {} cells finished.**\n\n", records.size(), run.planned);
   out += "MiB is 2^20 bytes; exact bytes are in parentheses; – is an absent figure.\n\n";
   out += attention(records);
   for (const std::string& scenario : scenarios) {
     const auto& cells = by_scenario[scenario];
-    out += fmt::format("## {}\n\n{}", scenario, cells.front()->title);
-    if (!cells.front()->upstream.empty()) out += fmt::format(" ({})", fmt::join(cells.front()->upstream, ", "));
-    if (const std::set<std::string> fixes = fixes_of(cells); !fixes.empty())
-      out += fmt::format(". {}: `{}`", fixes.size() == 1 ? "Fix" : "Fixes", fmt::join(fixes, "`, `"));
+    const CellRecord& first = *cells.front();
+    out += fmt::format("## {}\n\n{}", for_markdown(scenario), for_markdown(first.title));
+    if (!first.upstream.empty())
+      out += fmt::format(" ({})", for_markdown(fmt::format("{}", fmt::join(first.upstream, ", "))));
+    if (const std::vector<std::string> fixes = fixes_of(cells); !fixes.empty())
+      out += fmt::format(". {}: {}", fixes.size() == 1 ? "Fix" : "Fixes", fmt::join(fixes, ", "));
     out += "\n\n" + figures(cells) + emulations(cells) + claims(cells) + holders(cells);
   }
   return out;

@@ -5,8 +5,9 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cctype>
+#include <unordered_map>
 
+#include "harness/escape.h"
 #include "harness/spelling.h"
 
 namespace fp8lab {
@@ -14,6 +15,7 @@ namespace {
 
 // Far above any honest file; aliases of aliases reach it long before they fill memory.
 constexpr int kMostNodes = 50000;
+constexpr std::size_t kMostText = 4 << 20;  // bytes
 constexpr int kMostDepth = 32;
 
 Place place_of(const YAML::Mark& mark) { return mark.is_null() ? Place{} : Place{mark.line + 1, mark.column + 1}; }
@@ -22,18 +24,11 @@ Place place_of(const YAML::Mark& mark) { return mark.is_null() ? Place{} : Place
 int first_bad_line(const std::string& text) {
   int line = 1;
   for (std::size_t i = 0; i < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (byte == '\n') ++line;
-    const std::size_t length = byte < 0x80   ? 1
-                               : byte < 0xC2 ? 0
-                               : byte < 0xE0 ? 2
-                               : byte < 0xF0 ? 3
-                               : byte < 0xF5 ? 4
-                                             : 0;
-    const bool control = byte == 0x7F || (byte < 0x20 && byte != '\n' && byte != '\r' && byte != '\t');
-    if (length == 0 || control || i + length > text.size()) return line;
-    for (std::size_t k = 1; k < length; ++k)
-      if ((static_cast<unsigned char>(text[i + k]) & 0xC0) != 0x80) return line;
+    char32_t code = 0;
+    const std::size_t length = utf8_length(text, i, &code);
+    const bool control = code == 0x7F || (code < 0x20 && code != '\n' && code != '\r' && code != '\t');
+    if (length == 0 || control) return line;
+    if (code == '\n') ++line;
     i += length;
   }
   return 0;
@@ -63,6 +58,9 @@ class Builder {
     YamlNode out;
     out.place = place;
     if (node.IsScalar()) {
+      if ((text_ += node.Scalar().size()) > kMostText)
+        refuse(place,
+               fmt::format("the document has more than {} bytes of text once its aliases are followed", kMostText));
       const std::string& tag = node.Tag();
       if (!tag.empty() && tag != "?" && tag != "!" && tag != "tag:yaml.org,2002:str")
         refuse(place, fmt::format("the tag `{}` has no meaning in a scenario; remove it", quotable(tag)));
@@ -87,6 +85,7 @@ class Builder {
   void add_entries(const YAML::Node& node, YamlNode& out, int depth) {
     std::vector<YamlNode> merged;
     Place merge_place;
+    std::unordered_map<std::string, Place> given;
     for (const auto& pair : node) {
       const Place place = place_of(pair.first.Mark());
       if (!pair.first.IsScalar()) refuse(place, "a key must be a word, not a list or a mapping");
@@ -98,14 +97,15 @@ class Builder {
         merged = merge_sources(build(pair.second, depth + 1), place);
         continue;
       }
-      if (const YamlEntry* first = out.find(key))
-        refuse(place, fmt::format("`{}` is given twice, first on line {}; keep one", quotable(key), first->place.line));
+      if (const auto [first, is_new] = given.emplace(key, place); !is_new)
+        refuse(place,
+               fmt::format("`{}` is given twice, first on line {}; keep one", quotable(key), first->second.line));
       out.entries.push_back({key, place, build(pair.second, depth + 1)});
     }
     // A mapping's own keys win over merged ones, and earlier merges over later ones (YAML 1.1 merge keys).
     for (const YamlNode& source : merged)
       for (const YamlEntry& entry : source.entries)
-        if (!out.find(entry.key)) out.entries.push_back(entry);
+        if (given.emplace(entry.key, entry.place).second) out.entries.push_back(entry);
   }
 
   std::vector<YamlNode> merge_sources(YamlNode value, Place place) const {
@@ -123,6 +123,7 @@ class Builder {
 
   const std::string& file_;
   int nodes_ = 0;
+  std::size_t text_ = 0;
 };
 
 bool looks_like_number(const std::string& text) {
@@ -156,7 +157,8 @@ YamlNode parse_yaml(const std::string& text, const std::string& file) {
   } catch (const YAML::Exception& error) {
     if (const int line = first_tabbed_line(text); line != 0)
       throw ScenarioError(file, {line, 1}, "this is not YAML: the line is indented with a tab; use spaces");
-    throw ScenarioError(file, place_of(error.mark), fmt::format("this is not YAML: {}", error.msg));
+    // The message quotes the byte where reading stopped.
+    throw ScenarioError(file, place_of(error.mark), fmt::format("this is not YAML: {}", printable(error.msg)));
   }
 }
 

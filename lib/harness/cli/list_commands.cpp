@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/cli/program.h"
+#include "harness/escape.h"
 #include "harness/spelling.h"
 #include "harness/verdict.h"
 
@@ -110,7 +111,7 @@ int devices_command(bool json, const Program& program) {
     for (const char c : device.describe() + "\n") {
       line += c;
       if (c != '\n') continue;
-      if (line.find_first_not_of(" \n") != std::string::npos) print(line);
+      if (line.find_first_not_of(" \n") != std::string::npos) print(printable(line, "\n"));
       line = "       ";
     }
   }
@@ -129,8 +130,8 @@ int env_command(bool json, const Program& program) {
   for (const auto& [path, value] : flat.items()) {
     std::string key = path.substr(1);
     std::replace(key.begin(), key.end(), '/', '.');
-    print(fmt::format("{:<28} {}\n", key,
-                      value.is_string() ? value.get<std::string>()
+    print(fmt::format("{:<28} {}\n", printable(key),
+                      value.is_string() ? printable(value.get<std::string>())
                       : value.is_null() ? "-"
                                         : value.dump()));
   }

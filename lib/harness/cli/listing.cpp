@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "harness/escape.h"
 #include "harness/json_codec.h"
 #include "harness/verdict.h"
 
@@ -45,12 +46,12 @@ std::string listing(const std::vector<PlannedCell>& cells, const Vocabulary& voc
   if (options.json) {
     Json out = Json::array();
     for (const PlannedCell& cell : cells) out.push_back(cell_json(cell, vocabulary, options.details));
-    return out.dump(2) + "\n";
+    return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   }
   std::string out;
   for (const PlannedCell& cell : cells) {
     out += cell.config.id;
-    if (!cell.skip_reason.empty()) out += fmt::format("  (skipped: {})", cell.skip_reason);
+    if (!cell.skip_reason.empty()) out += fmt::format("  (skipped: {})", for_terminal(cell.skip_reason));
     out += "\n";
     if (!options.details || !cell.skip_reason.empty()) continue;
     out += fmt::format("  arms: {}\n", fmt::join(arm_names(cell, vocabulary), ", "));

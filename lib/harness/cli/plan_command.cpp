@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
+#include "harness/escape.h"
 #include "harness/metrics.h"
 #include "harness/spelling.h"
 #include "harness/units.h"
@@ -57,7 +58,7 @@ std::string short_figure(double value, std::string_view unit) {
 
 std::string line_of(const PlannedArm& arm) {
   std::string out = fmt::format("  {:<7}", name(arm.arm));
-  if (!arm.reason.empty()) return out + arm.reason + "\n";
+  if (!arm.reason.empty()) return out + for_terminal(arm.reason) + "\n";
   for (const std::string_view column : kColumns) {
     const auto it = arm.figures.find(std::string(column));
     if (it != arm.figures.end())
@@ -102,12 +103,12 @@ int plan_command(const RunRequest& request, const Program& program) {
     }
     text += fmt::format("{}  ({}, {} {}){}\n", cell.config.id, cell.config.device, cell.config.ranks,
                         cell.config.ranks == 1 ? "rank" : "ranks",
-                        cell.skip_reason.empty() ? "" : "  skipped: " + cell.skip_reason);
+                        cell.skip_reason.empty() ? "" : "  skipped: " + for_terminal(cell.skip_reason));
     for (const PlannedArm& arm : plan.arms) text += line_of(arm);
   }
   if (loaded.cells.empty()) report_error(nothing_matches(request, program.vocabulary()));
   if (request.json) {
-    text = json.dump(2) + "\n";
+    text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   } else if (!loaded.cells.empty()) {
     std::string head = fmt::format("  {:<7}", "");
     for (const std::string_view column : kColumns) head += fmt::format(" {:>24}", column);

@@ -13,6 +13,7 @@
 #include "core/check.h"
 #include "harness/cli/completion.h"
 #include "harness/cli/standard_streams.h"
+#include "harness/escape.h"
 #include "harness/keys.h"
 #include "harness/spelling.h"
 #include "harness/units.h"
@@ -54,7 +55,8 @@ constexpr const char* kCompareHelp =
 constexpr const char* kReportNotes =
     "Writes report.html (one file that needs no network), report.md, report.pdf and figures/*.svg, *.png.\n"
     "OUT is what `fp8lab run -o` left, its results.json or results.jsonl, or a Google Benchmark JSON file; benchmarks\n"
-    "are also found under OUT/bench. A file called peer_NAME.json is the peer that rows of equal name are compared with.\n"
+    "are also found under OUT/bench. A file called peer_NAME.json is the peer that rows of equal name are compared "
+    "with.\n"
     "What cannot be read is named, in the report too, and left out.\n"
     "Needs the Debian packages python3-matplotlib and python3-jinja2. FP8LAB_PYTHON names another Python,\n"
     "FP8LAB_REPORTS another copy of the folder reports.\n\n"
@@ -62,7 +64,9 @@ constexpr const char* kReportNotes =
     "  fp8lab report out -o report\n"
     "  fp8lab report main=out-a branch=out-b -o report     two commits side by side\n"
     "  fp8lab report out -o report --snapshots --traces --cells attention\n\n"
-    "Exit codes: 0 everything was read, 2 something was not (the report is written), 5 there was nothing to show.\n";
+    "Exit codes: 0 everything was read, 2 something was not (the rest is shown), 5 everything was read and there was "
+    "nothing\n"
+    "to show.\n";
 
 constexpr const char* kCompletionHelp =
     "  bash  source <(fp8lab completion bash)      in ~/.bashrc\n"
@@ -353,7 +357,9 @@ void select_instruction_set() {
 
 }  // namespace
 
-void report_error(const std::string& message) { std::fprintf(stderr, "fp8lab: error: %s\n", message.c_str()); }
+void report_error(const std::string& message) {
+  std::fprintf(stderr, "fp8lab: error: %s\n", for_terminal(message).c_str());
+}
 
 int run_program(int argc, char** argv, const Program& program) {
   hold_standard_streams();
@@ -366,8 +372,11 @@ int run_program(int argc, char** argv, const Program& program) {
     if (argc > 1 && std::string(argv[1]) == kCompleteCommand)
       return line.complete(std::vector<std::string>(argv + 2, argv + argc));
     return line.run(argc, argv);
-  } catch (const std::exception& error) {
+  } catch (const Error& error) {
     report_error(error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    report_error(fmt::format("internal error: {}; please report what was run, and on what", error.what()));
     return 2;
   }
 }

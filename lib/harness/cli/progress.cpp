@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "comm/launch.h"
+#include "harness/escape.h"
 
 namespace fp8lab {
 namespace {
@@ -58,10 +59,10 @@ std::string Progress::coloured(Verdict verdict) const {
 std::string Progress::line_of(const CellRecord& record) const {
   const int digits = static_cast<int>(std::to_string(total_).size());
   const std::string head =
-      fmt::format("[{:>{}}/{}] {} {}", done_, digits, total_, coloured(record.verdict), record.config.id);
-  if (record.verdict == Verdict::kSkipped) return fmt::format("{}  ({})", head, record.reason);
+      fmt::format("[{:>{}}/{}] {} {}", done_, digits, total_, coloured(record.verdict), for_terminal(record.config.id));
+  if (record.verdict == Verdict::kSkipped) return fmt::format("{}  ({})", head, for_terminal(record.reason));
   std::string line = fmt::format("{}  {:.2f} s", head, record.seconds);
-  if (!record.reason.empty()) line += fmt::format("\n{:>{}}{}", "", 2 * digits + 4, record.reason);
+  if (!record.reason.empty()) line += fmt::format("\n{:>{}}{}", "", 2 * digits + 4, for_terminal(record.reason));
   return line;
 }
 
