@@ -7,9 +7,11 @@ import pathlib
 import re
 import signal
 import sys
+import traceback
 
 import files
 import interrupts
+from documents import one_line, printable
 
 PACKAGES = {"matplotlib": "python3-matplotlib", "jinja2": "python3-jinja2"}
 EXIT_BAD_INPUT, EXIT_NOTHING, EXIT_INTERRUPTED = 2, 5, 128 + signal.SIGINT
@@ -21,8 +23,9 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="What cannot be read is named, in the report and on standard error, and left out; the rest is shown.\n"
-        "Exit codes: 0 all was read, 2 something was not (the rest is shown) or cannot be written, 5 there was nothing to show,\n"
-        "130 interrupted. Its files appear together at the end.",
+        "Exit codes: 0 all was read, 2 something was not (the rest is shown) or cannot be written, 5 all was read and\n"
+        "there was nothing to show, 130 interrupted. Its files appear together at the end. FP8LAB_DEBUG=1 shows where\n"
+        "an internal error arose.",
     )
     made.add_argument(
         "out",
@@ -70,10 +73,21 @@ def main(arguments: list[str]) -> int:
         print("fp8lab: error: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except files.Unwritable as error:
-        print(f"fp8lab: error: {error}", file=sys.stderr)
+        report_error(str(error))
     except OSError as error:
-        print(f"fp8lab: error: {error.filename or 'the system'}: {error.strerror}", file=sys.stderr)
+        report_error(f"{error.filename or 'the system'}: {error.strerror}")
+    except Exception as error:  # what nobody foresaw: exit code 1 would say that a gate failed
+        if os.environ.get("FP8LAB_DEBUG"):
+            traceback.print_exception(error)
+        report_error(
+            f"internal error: {type(error).__name__}: {error}; please report it with its traceback, which "
+            "FP8LAB_DEBUG=1 shows"
+        )
     return EXIT_BAD_INPUT
+
+
+def report_error(message: str) -> None:
+    print(f"fp8lab: error: {one_line(message)}", file=sys.stderr)
 
 
 def checked(options: argparse.Namespace) -> int:
@@ -109,9 +123,9 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
     directory = pathlib.Path(options.directory)
     if not benches and not any(results.cells for results in loader.sets):
         for problem in loader.problems:
-            print(f"fp8lab: error: {problem}", file=sys.stderr)
-        print("fp8lab: error: there is nothing to show; no report was written", file=sys.stderr)
-        return EXIT_NOTHING
+            report_error(str(problem))
+        report_error("there is nothing to show; no report was written")
+        return EXIT_NOTHING if all(problem.text == load.NO_CELL for problem in loader.problems) else EXIT_BAD_INPUT
     ended = 0
     with files.Files() as out:
         out.make_directory(directory / "figures")
@@ -125,14 +139,13 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
             )
             export.write(cells, directory, out, options.snapshots, options.traces, loader.problems)
             if pattern is not None and not cells:
-                problem = f"--cells: `{options.cells}` matches no cell; no snapshots or traces were written"
-                print(f"fp8lab: error: {problem}", file=sys.stderr)
+                report_error(f"--cells: `{options.cells}` matches no cell; no snapshots or traces were written")
                 ended = EXIT_BAD_INPUT
-        report = page.make(options.title, loader.sets, benches, plots, loader.problems)
+        report = page.make(printable(options.title), loader.sets, benches, plots, loader.problems)
         render.write(report, directory, out)
     for problem in loader.problems:
-        print(f"fp8lab: error: {problem}", file=sys.stderr)
-    if not say(f"report: {directory / 'report.html'}"):
+        report_error(str(problem))
+    if not say(f"report: {one_line(str(directory / 'report.html'))}"):
         print("fp8lab: error: standard output cannot be written, and some of it is lost; is its disk full?", file=sys.stderr)
         return EXIT_BAD_INPUT
     return EXIT_BAD_INPUT if loader.problems else ended

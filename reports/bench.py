@@ -1,12 +1,13 @@
 """Google Benchmark's JSON: how near a row is to its physical bound, and to a peer's row of the same name."""
 
 import dataclasses
-import json
+import math
 import pathlib
 import re
 import statistics
 from typing import Any
 
+from documents import FLAG, LIST, NOT_NEGATIVE, NUMBER, PLAIN, TEXT, Malformed, misfit, one_of, parsed, printable, short
 from load import Problem
 
 PEER_PREFIX = "peer_"
@@ -14,6 +15,18 @@ _MEDIAN = "p50_us"
 _TO_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 # Names differ in how long a row ran, and not in what it measures.
 _RUN_LENGTH = re.compile(r"/(iterations|repeats|min_time|min_warmup_time):[^/]+")
+_TIMED = "iteration"  # a run_type
+# What a row must be where it is to be shown; its other members are counters, as far as they are figures.
+_ENTRY = {
+    "name": TEXT,
+    "run_name?": TEXT,
+    "run_type?": TEXT,
+    "real_time?": NOT_NEGATIVE,
+    "time_unit?": one_of(*_TO_NS),
+    "error_occurred?": FLAG,
+    "error_message?": TEXT,
+    "skip_message?": TEXT,
+}
 _NOT_COUNTERS = frozenset(
     {
         "real_time",
@@ -80,26 +93,37 @@ def load(files: list[tuple[str, pathlib.Path]], problems: list[Problem]) -> Benc
 
 
 def _rows(label: str, path: pathlib.Path, problems: list[Problem], bench: Bench) -> list[Row]:
+    def problem(record: str, text: str) -> None:
+        remedy = "run the benchmark again with --benchmark_out_format=json"
+        problems.append(Problem(printable(str(path)), record, f"{text}; {remedy}"))
+
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        entries, context = document["benchmarks"], document.get("context", {})
-    except (OSError, ValueError) as error:
-        problems.append(Problem(str(path), "", f"is not a benchmark's JSON: {error}"))
+        document = parsed(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        problem("", f"cannot be read: {error.strerror}")
         return []
-    except (KeyError, TypeError, AttributeError):
-        problems.append(Problem(str(path), "`benchmarks`", "is missing"))
+    except Malformed as error:
+        problem(error.record, str(error))
         return []
-    if not isinstance(entries, list) or not isinstance(context, dict):
-        problems.append(Problem(str(path), "`benchmarks`", "is no list, or `context` no object"))
+    except UnicodeDecodeError as error:
+        problem("", f"is not text in UTF-8: {error}")
         return []
+    if fault := misfit(document, {"benchmarks": LIST}):
+        problem("", fault)
+        return []
+    context = document.get("context", {})
+    if fault := misfit(context, {"*": PLAIN}, "context"):
+        problem("", f"{fault}; its rows are shown without it")
+        context = {}
     bench.contexts.append((_source(label, path), context))
     device = next((str(context[key]) for key in ("gpu", "device", "cuda_device") if key in context), "cpu")
     by_name: dict[str, list[dict[str, Any]]] = {}
-    for number, entry in enumerate(entries, 1):
-        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            problems.append(Problem(str(path), f"benchmark {number}", "has no name"))
-        elif entry.get("run_type", "iteration") == "iteration":
-            by_name.setdefault(_RUN_LENGTH.sub("", str(entry.get("run_name") or entry["name"])), []).append(entry)
+    for number, entry in enumerate(document["benchmarks"], 1):
+        if fault := misfit(entry, _ENTRY):
+            name = entry.get("name") if isinstance(entry, dict) else None
+            problem(f"benchmark {number}{f' ({short(name)})' if isinstance(name, str) else ''}", fault)
+        elif entry.get("run_type", _TIMED) == _TIMED:
+            by_name.setdefault(_RUN_LENGTH.sub("", entry.get("run_name") or entry["name"]), []).append(entry)
     return [_row(Row(name, label, path, device, None, {}), entries_of) for name, entries_of in by_name.items()]
 
 
@@ -111,20 +135,16 @@ def _row(row: Row, entries: list[dict[str, Any]]) -> Row:
     """With what its entries say."""
     good = [entry for entry in entries if not entry.get("error_occurred") and not entry.get("skipped")]
     if not good:
-        reason = next((str(e[k]) for e in entries for k in ("error_message", "skip_message") if e.get(k)), "it did not run")
+        reason = next((e[k] for e in entries for k in ("error_message", "skip_message") if e.get(k)), "it did not run")
         return dataclasses.replace(row, reason=reason)
     times = [
-        entry["real_time"] * _TO_NS.get(entry.get("time_unit", "ns"), 1.0)
+        entry["real_time"] * _TO_NS[entry.get("time_unit", "ns")]
         for entry in good
-        if _is_number(entry.get("real_time"))
+        if "real_time" in entry
     ]
-    keys = {key for entry in good for key, value in entry.items() if key not in _NOT_COUNTERS and _is_number(value)}
-    counters = {key: statistics.median(e[key] for e in good if _is_number(e.get(key))) for key in sorted(keys)}
+    keys = {key for entry in good for key, value in entry.items() if key not in _NOT_COUNTERS and NUMBER.fits(value)}
+    counters = {key: statistics.median(e[key] for e in good if NUMBER.fits(e.get(key))) for key in sorted(keys)}
     return dataclasses.replace(row, nanoseconds=statistics.median(times) if times else None, counters=counters)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
 
 
 def to_bounds(bench: Bench) -> list[Ratio]:
@@ -150,7 +170,7 @@ def to_peers(bench: Bench) -> list[Ratio]:
             other = min(theirs[row.name], key=lambda one: _distance(row, one))
             to = f"{peer} (set {other.label})" if any(_distance(row, other)) else peer
             time, its_time = _times(row, other)
-            if time and its_time:
+            if time and its_time and math.isfinite(its_time / time):
                 out.append(Ratio(row.name, row.source, to, its_time / time))
             else:
                 out.append(Ratio(row.name, row.source, to, None, row.reason or other.reason or "a time is absent"))

@@ -9,10 +9,13 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from records import fault_of
+from documents import Malformed, cleaned, integer, one_line, parsed, printable, short
+from records import fault_of, usable_environment
 
 SCHEMA = "fp8lab.results/"
 SCHEMA_VERSION = 1
+NO_CELL = "holds no cell that can be shown"
+RUN_AGAIN = "; left out: run its scenario again to have it shown"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Problem:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.record + ': ' if self.record else ''}{self.text}"
+        return one_line(f"{self.file}: {self.record + ': ' if self.record else ''}{self.text}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,13 +107,13 @@ class Cell:
         return "" if arm is None or arm["status"] == "ok" else arm.get("signal") or arm["status"]
 
     def timeline(self, side: str) -> pathlib.Path | None:
-        """Where the arm's memory timeline lies; None if there is none."""
+        """Where the arm's memory timeline lies; None if there is none below the set's folder of timelines."""
         if self.results.root is None:
             return None
-        safe = _safe(self.id)
-        path = self.results.root / "timelines" / f"{safe}.{side}.json"
+        safe, folder = _safe(self.id), self.results.root / "timelines"
+        path = folder / f"{safe}.{side}.json"
         if path.is_file():
-            return path
+            return path if path.resolve().is_relative_to(folder.resolve()) else None
         if "~" not in safe:
             return None
         # Older versions ended a name that was cut with a hash of their own: the file is this cell's where no other begins so.
@@ -174,6 +177,7 @@ class Loader:
 
     def load(self, argument: str) -> None:
         label, path = _labelled(argument)
+        label = printable(label)
         if path.is_dir():
             self._directory(label or path.resolve().name, path)
         elif not path.exists():
@@ -184,7 +188,7 @@ class Loader:
             self._file(label, path)
 
     def _problem(self, path: pathlib.Path | str, record: str, text: str) -> None:
-        self.problems.append(Problem(str(path), record, text))
+        self.problems.append(Problem(printable(str(path)), printable(record), printable(text)))
 
     def _directory(self, label: str, path: pathlib.Path) -> None:
         label = self._free_label(label)
@@ -215,7 +219,7 @@ class Loader:
         try:
             text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode("utf-8")
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-            self._problem(path, "", f"cannot be read: {error}")
+            self._problem(path, "", f"cannot be read: {getattr(error, 'strerror', None) or error}")
             return None
         if not text.strip():
             self._problem(path, "", "is empty")
@@ -225,12 +229,23 @@ class Loader:
     def _environment(self, root: pathlib.Path) -> dict[str, Any] | None:
         path = root / "environment.json"
         text = self._text(path) if path.is_file() else None
-        try:
-            found = json.loads(text) if text else None
-        except json.JSONDecodeError as error:
-            self._problem(path, f"line {error.lineno}", f"is not JSON: {error.msg}")
+        if text is None:
             return None
-        return found if isinstance(found, dict) else None
+        try:
+            return self._usable(path, parsed(text))
+        except Malformed as error:
+            self._problem(path, error.record, f"{error}; left out")
+            return None
+
+    def _usable(self, path: pathlib.Path, environment: Any) -> dict[str, Any] | None:
+        """What can be shown of an environment."""
+        if not isinstance(environment, dict):
+            self._problem(path, "`environment`", "must be an object, as `fp8lab env --json` prints it; left out")
+            return None
+        usable, faults = usable_environment(environment)
+        for fault in faults:
+            self._problem(path, "", f"{fault}; this part is left out; `fp8lab env --json` prints what belongs there")
+        return usable
 
     def _results(self, label: str, path: pathlib.Path, text: str | None = None) -> None:
         if text is None:
@@ -241,28 +256,25 @@ class Loader:
                 self._add(label, path, path.parent, self._lines(lines), self._environment(path.parent), False)
             return
         try:
-            document = json.loads(text)
-        except ValueError as error:
+            document = parsed(text)
+        except Malformed as error:
             self._cut_off(label, path, text, lines, error)
             return
         if not isinstance(document, dict) or not isinstance(document.get("schema"), str):
-            self._problem(path, "", "is no results file: it names no schema")
+            self._problem(path, "", "is no results file: it names no schema; give what `fp8lab run -o` left")
         elif not self._known_schema(path, document["schema"]):
             pass
         elif not isinstance(document.get("cells"), list):
-            self._problem(path, "`cells`", "is missing")
+            self._problem(path, "`cells`", "is no list of cells; give the results.json that `fp8lab run -o` left")
         else:
             named = [(f"cell {number}", record) for number, record in enumerate(document["cells"], 1)]
-            environment = document.get("environment")
-            if not isinstance(environment, dict):
-                self._problem(path, "`environment`", "is missing")
-                environment = None
+            environment = self._usable(path, document.get("environment"))
             self._add(label, path, path.parent, named, environment, document.get("complete"))
 
     def _known_schema(self, path: pathlib.Path, schema: str) -> bool:
         name, _, version = schema.rpartition("/")
-        if name + "/" != SCHEMA or not version.isdigit():
-            self._problem(path, "`schema`", f"is `{schema}`, and a report is made of {SCHEMA}{SCHEMA_VERSION}")
+        if name + "/" != SCHEMA or not re.fullmatch("[0-9]{1,9}", version):
+            self._problem(path, "`schema`", f"is `{short(schema)}`, and a report is made of {SCHEMA}{SCHEMA_VERSION}")
             return False
         if int(version) > SCHEMA_VERSION:
             self._problem(
@@ -274,20 +286,20 @@ class Loader:
             return False
         return True
 
-    def _cut_off(self, label: str, path: pathlib.Path, text: str, lines: pathlib.Path, error: ValueError) -> None:
+    def _cut_off(self, label: str, path: pathlib.Path, text: str, lines: pathlib.Path, error: Malformed) -> None:
         """What can be saved of a results.json that is not whole: its lines file, or the cells before the break."""
         schema = re.match(r'\s*\{\s*"schema"\s*:\s*"([^"]*)"', text)
         if schema and not self._known_schema(path, schema[1]):
             return
         if lines.is_file() and lines.resolve() != path.resolve():
-            self._problem(path, "", f"is not whole ({error}); results.jsonl beside it is shown instead")
+            self._problem(path, error.record, f"is not whole: {error}; results.jsonl beside it is shown instead")
             self._add(label, path, path.parent, self._lines(lines), self._environment(path.parent), False)
             return
         records = list(_whole_cells(text))
         last = f"after cell {len(records)}" + (
             f" ({records[-1].get('id')})" if records and isinstance(records[-1], dict) else ""
         )
-        self._problem(path, last, f"is cut off or broken: {error}; what comes before is shown")
+        self._problem(path, last, f"is cut off or broken: {error.located}; what comes before is shown")
         named = [(f"cell {number}", record) for number, record in enumerate(records, 1)]
         self._add(label, path, path.parent, named, self._environment(path.parent), False)
 
@@ -300,9 +312,9 @@ class Loader:
         for number, line in enumerate(lines, 1):
             name = f"line {number}"
             try:
-                record = json.loads(line)
-            except ValueError as error:
-                self._problem(path, name, f"is cut off or broken: {error}")
+                record = parsed(line)
+            except Malformed as error:
+                self._problem(path, name, f"is cut off or broken: {error}; the other lines are shown")
                 continue
             cell = record.get("id") if isinstance(record, dict) else None
             found[cell if isinstance(cell, str) else name] = (name, record)
@@ -319,7 +331,7 @@ class Loader:
     ) -> None:
         results = ResultSet(
             self._free_label(label),
-            str(path),
+            printable(str(path)),
             len(self.sets),
             root,
             environment,
@@ -329,7 +341,7 @@ class Loader:
         for name, record in named:
             fault = fault_of(record)
             if fault:
-                self._problem(path, _named(name, record), fault)
+                self._problem(path, _named(name, record), fault + RUN_AGAIN)
             elif record["id"] in seen:
                 self._problem(
                     path,
@@ -340,7 +352,7 @@ class Loader:
                 seen[record["id"]] = name
                 results.cells.append(Cell(record, results))
         if not results.cells:
-            self._problem(path, "", "holds no cell that can be shown")
+            self._problem(path, "", NO_CELL)
         self.sets.append(results)
 
     def _free_label(self, label: str) -> str:
@@ -359,18 +371,18 @@ def _labelled(argument: str) -> tuple[str, pathlib.Path]:
 
 def _named(name: str, record: Any) -> str:
     found = record.get("id") if isinstance(record, dict) else None
-    return f"{name} ({found})" if isinstance(found, str) else name
+    return f"{name} ({short(found)})" if isinstance(found, str) else name
 
 
 def _whole_cells(text: str) -> Iterator[Any]:
     start = re.search(r'"cells"\s*:\s*\[', text)
     if not start:
         return
-    decoder, position = json.JSONDecoder(), start.end()
+    decoder, position = json.JSONDecoder(parse_int=integer), start.end()
     while True:
         position = re.compile(r"[\s,]*").match(text, position).end()  # type: ignore[union-attr]
         try:
             record, position = decoder.raw_decode(text, position)
-        except ValueError:
+            yield cleaned(record)
+        except (ValueError, RecursionError):
             return
-        yield record

@@ -1,6 +1,7 @@
 """A report's sections, and the same of them as one HTML page and as Markdown."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import jinja2
 
 import bench as benches
+import escape
 import measure_tables
 import set_tables
 import tables
@@ -208,15 +210,17 @@ def details(sets: list[ResultSet]) -> str:
             ]
             out[cell.anchor] = {"title": cell.record["title"], "arms": arms, "gates": gates}
     document = {"metrics": list(metrics), "reasons": list(reasons), "cells": out}
-    return json.dumps(document, separators=(",", ":")).replace("</", "<\\/")
+    # `<!--<script` begins what only `</script>` twice would end.
+    return json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _environment() -> jinja2.Environment:
+@functools.cache  # it keeps the templates that it has compiled
+def _environment(autoescape: bool) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         trim_blocks=True,
         lstrip_blocks=True,
-        autoescape=False,
+        autoescape=autoescape,
         keep_trailing_newline=True,
     )
     environment.filters["md"] = _markdown
@@ -224,9 +228,7 @@ def _environment() -> jinja2.Environment:
 
 
 def html(report: Report, svgs: dict[str, str]) -> str:
-    environment = _environment()
-    environment.autoescape = True
-    return environment.get_template("report.html").render(
+    return _environment(True).get_template("report.html").render(
         report=report,
         svgs=svgs,
         details=details(report.sets),
@@ -236,14 +238,10 @@ def html(report: Report, svgs: dict[str, str]) -> str:
 
 
 def markdown(report: Report) -> str:
-    return _environment().get_template("report.md").render(report=report, absent=units.ABSENT)
+    return _environment(False).get_template("report.md").render(report=report, absent=units.ABSENT)
 
 
 def _markdown(text: Text | str) -> str:
-    plain = text.text if isinstance(text, Text) else text
-    plain = plain.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
-    return (
-        f"`{plain.replace('`', '')}`"
-        if isinstance(text, Text) and text.look == "code" and plain
-        else plain.replace("*", "\\*")
-    )
+    if isinstance(text, Text):
+        return escape.markdown_code(text.text) if text.look == "code" and text.text else escape.markdown(text.text)
+    return escape.markdown(text)

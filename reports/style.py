@@ -28,6 +28,7 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 matplotlib.rcParams.update(
     {
         "font.family": "DejaVu Sans",
+        "text.parse_math": False,  # names and titles are text, whatever they hold
         "font.size": 9,
         "axes.titlesize": 9.5,
         "axes.titleweight": "bold",

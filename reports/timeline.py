@@ -3,10 +3,11 @@
 import dataclasses
 import functools
 import itertools
-import json
 import pathlib
 import re
 from typing import Any, NamedTuple
+
+from documents import COUNT, LIST, TEXT, WHOLE, Malformed, described, misfit, parsed
 
 SCHEMA = "fp8lab.timeline/1"
 # The ledger's order, and whether the schedule says that such bytes outlive backward (lib/memory/holder.h).
@@ -23,6 +24,12 @@ KINDS = {
     "in flight": False,
     "workspace": False,
 }
+_SHAPE = {
+    "holders": [{"kind": TEXT, "owner": TEXT, "what": TEXT}],
+    "marks": [{"name": TEXT, "live_bytes": WHOLE, "retained_bytes": WHOLE, "event": COUNT}],
+    "events": LIST,
+}
+_EVENT = (int, int, int, int, str, int)
 
 
 class TimelineError(Exception):
@@ -99,18 +106,19 @@ def folded(name: str) -> str:
 def read(path: pathlib.Path) -> Timeline:
     """Raises TimelineError with the record that is at fault."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parsed(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise TimelineError(f"cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except Malformed as error:
+        raise TimelineError(f"is cut off or broken: {error.located}") from error
+    except UnicodeDecodeError as error:
         raise TimelineError(f"is cut off or broken: {error}") from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise TimelineError(f"its schema is `{schema}`, and this version draws {SCHEMA}")
-    try:
-        return _from(document)
-    except (KeyError, TypeError, ValueError) as error:
-        raise TimelineError(f"is malformed: {type(error).__name__}: {error}") from error
+    if fault := misfit(document, _SHAPE):
+        raise TimelineError(fault)
+    return _from(document)
 
 
 def _from(document: dict[str, Any]) -> Timeline:
@@ -118,15 +126,21 @@ def _from(document: dict[str, Any]) -> Timeline:
     marks = [Mark(m["name"], m["live_bytes"], m["retained_bytes"], m["event"]) for m in document["marks"]]
     events, live = [], 0
     for number, entry in enumerate(document["events"]):
+        if type(entry) is not list or tuple(map(type, entry)) not in (_EVENT, (*_EVENT, int)):
+            raise TimelineError(
+                f"`events[{number}]` must be six or seven values, as `fp8lab run` writes them, but is {described(entry)}"
+            )
         delta, size, alive, holder, phase, step, *source = entry
         live += delta
-        if alive != live or not 0 <= holder < len(holders):
+        if alive != live or alive < 0 or size < 0 or not all(0 <= one < len(holders) for one in (holder, *source)):
             raise TimelineError(f"event {number} does not add up")
         if delta == 0 and not source:
             raise TimelineError(f"event {number} does not say from whom its bytes moved; it was written by an older fp8lab")
         events.append(Event(delta, size, alive, holder, phase, step, source[0] if source else None))
     if not events:
         raise TimelineError("has no events")
+    if any(mark.event > len(events) for mark in marks):
+        raise TimelineError(f"has a mark behind the last of its {len(events)} events")
     return Timeline(holders, marks, events)
 
 

@@ -75,7 +75,8 @@ class Loading(sample.Case):
         (self.directory / "results.jsonl").write_bytes(text.encode())
         loader = self.loaded(str(self.directory / "results.jsonl"))
         self.assertEqual(loader.problems, [])
-        self.assertEqual([cell.record["title"] for cell in loader.sets[0].cells], [record["title"], sample.cell()["title"]])
+        shown = "one\\u2028two\\u2029three\\u0085four"
+        self.assertEqual([cell.record["title"] for cell in loader.sets[0].cells], [shown, sample.cell()["title"]])
 
     def test_a_newer_schema_is_refused_as_a_whole(self) -> None:
         sample.write_set(self.directory / "new", schema="fp8lab.results/2")
@@ -119,18 +120,21 @@ class Loading(sample.Case):
         self.assertEqual(len(records), 3)
         self.assertIn("cell 5 (leak/device=meta,recipe=delayed): is the same cell as cell 1", records[0])
         self.assertIn("cell 6 (broken/device=meta,recipe=delayed): `gates` is missing", records[1])
-        self.assertIn("cell 7 (unknown/device=meta,recipe=delayed): `verdict` is `splendid`", records[2])
+        self.assertIn("cell 7 (unknown/device=meta,recipe=delayed): `verdict` must be one of confirmed, ", records[2])
         self.assertEqual(len(loader.sets[0].cells), 4)
 
     def test_what_is_of_another_type_is_named_by_its_place(self) -> None:
-        for path, wrong in (
-            ("upstream[0]", 7),
-            ("axes.recipe", 7),
-            ("arms.after.metrics.memory.retained_bytes.value", "much"),
-            ("arms.after.losses[1]", "x"),
-            ("arms.after.noise[0].tensor", None),
-            ("gates[0].metric", []),
-            ("claims[0].value", "20 GB"),
+        value = "arms.after.metrics.memory.retained_bytes.value"
+        for path, wrong, fault in (
+            ("upstream[0]", 7, "must be text, but is the number 7"),
+            ("axes.recipe", {}, "must be text, but is an object of 0 members"),
+            (value, "much", 'must be a finite number or null, but is the text "much"'),
+            (value, True, "must be a finite number or null, but is true"),
+            (value, 10**400, f"must be a finite number or null, but is the number 1{'0' * 56}..."),
+            ("arms.after.losses[1]", "x", 'must be a finite number or null, but is the text "x"'),
+            ("arms.after.noise[0].tensor", None, "must be text, but is null"),
+            ("gates[0].metric", [], "must be text or null, but is a list of 0"),
+            ("claims[0].value", "20 GB", 'must be a finite number, but is the text "20 GB"'),
         ):
             record = sample.cell()
             record["arms"]["after"] |= {"losses": [1.0, None], "noise": [{"tensor": "w", "of": "weight", "sqnr_db": 20.0}]}
@@ -144,7 +148,16 @@ class Loading(sample.Case):
                 entry = entry[int(key) if isinstance(entry, list) else key]
                 last = following
             entry[int(last) if isinstance(entry, list) else last] = wrong
-            self.assertEqual(records.fault_of(record), f"`{path}` has the wrong type")
+            where = path.replace("memory.retained_bytes", '"memory.retained_bytes"')
+            self.assertEqual(records.fault_of(record), f"`{where}` {fault}")
+
+    def test_an_id_that_leaves_the_folder_is_refused(self) -> None:
+        for cell_id in ("../../secret", "a/../../b", "/etc/passwd", ""):
+            self.assertEqual(
+                records.fault_of(sample.cell() | {"id": cell_id}),
+                f'`id` must be a path below the set\'s folder, but is the text "{cell_id}"',
+            )
+        self.assertEqual(records.fault_of(sample.cell() | {"id": "a/b..c"}), "")
 
     def test_nan_is_no_figure(self) -> None:
         sample.write_set(self.directory)
@@ -152,7 +165,8 @@ class Loading(sample.Case):
         path.write_text(path.read_text().replace('"value": 1500', '"value": NaN', 1))
         loader = self.loaded()
         self.assertIn(
-            "cell 1 (leak/device=meta,recipe=delayed): `arms.after.metrics.host.pre_forward_ns.value` is nan",
+            'cell 1 (leak/device=meta,recipe=delayed): `arms.after.metrics."host.pre_forward_ns".value` must be a '
+            "finite number or null, but is the number nan; left out: run its scenario again to have it shown",
             self.only_problem(loader),
         )
         self.assertEqual(len(loader.sets[0].cells), 3)
@@ -193,6 +207,16 @@ class Timelines(sample.Case):
         self.assertEqual([cell.timeline("before") for cell in (first, second, other)], [None, None, path])
         self.write(f"a/{'y' * 198}~1235.before.json")
         self.assertIsNone(other.timeline("before"))
+
+
+    def test_a_link_out_of_the_folder_is_not_followed(self) -> None:
+        (cell,) = self.set_of("a/b")
+        secret = self.directory / "secret.json"
+        secret.write_text("{}")
+        (self.directory / "timelines" / "a" / "b.before.json").symlink_to(secret)
+        self.assertIsNone(cell.timeline("before"))
+        self.write("a/b.after.json")
+        self.assertIsNotNone(cell.timeline("after"))
 
 
 class Figures(sample.Case):
@@ -328,7 +352,8 @@ class Benchmarks(sample.Case):
         path.write_text('{"benchmarks": [')
         problems: list[load.Problem] = []
         bench.load([("a", path)], problems)
-        self.assertIn("x.json: is not a benchmark's JSON", str(problems[0]))
+        self.assertIn("x.json: line 1: is not JSON: ", str(problems[0]))
+        self.assertIn("; run the benchmark again", str(problems[0]))
 
 
 if __name__ == "__main__":

@@ -113,11 +113,26 @@ class Program(sample.Case):
         self.assertIn("good", text)
 
     def test_nothing_to_show_is_no_report(self) -> None:
-        (self.directory / "results.json").write_text("")
-        ended = self.report(str(self.directory / "results.json"))
-        self.assertEqual(ended.returncode, 5)
-        self.assertIn("results.json: is empty", ended.stderr)
-        self.assertFalse((self.directory / "report").exists())
+        unreadable, empty = self.directory / "results.json", sample.write_set(self.directory / "empty", [])
+        unreadable.write_text("")
+        cases = ((unreadable, 2, "results.json: is empty"), (empty, 5, "holds no cell that can be shown"))
+        for out, code, error in cases:
+            ended = self.report(str(out))
+            self.assertEqual(ended.returncode, code)
+            self.assertIn(error, ended.stderr)
+            self.assertFalse((self.directory / "report").exists())
+
+    def test_an_error_that_nobody_foresaw_is_a_line_and_never_the_code_of_a_failed_gate(self) -> None:
+        moved = self.directory / "moved"
+        shutil.copytree(sample.ROOT / "reports", moved, ignore=shutil.ignore_patterns("h200", "__pycache__"))
+        (moved / "load.py").write_text("raise KeyError('x\\x1b')\n", encoding="utf-8")
+        sample.write_set(self.directory / "good")
+        for debug, lines in (("", 1), ("1", 2)):
+            ended = self.report(str(self.directory / "good"), FP8LAB_REPORTS=str(moved), FP8LAB_DEBUG=debug)
+            self.assertEqual(ended.returncode, 2)
+            self.assertIn("fp8lab: error: internal error: KeyError: ", ended.stderr.splitlines()[-1])
+            self.assertEqual("Traceback" in ended.stderr, debug == "1")
+            self.assertGreaterEqual(len(ended.stderr.splitlines()), lines)
 
     def test_without_its_packages_it_says_what_to_install(self) -> None:
         sample.write_set(self.directory / "good")

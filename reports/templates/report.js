@@ -113,8 +113,13 @@
     open = { row, detail };
   };
   const follow = () => {
-    const name = decodeURIComponent(location.hash.slice(1));
-    if (!(name in details.cells)) return;
+    let name;
+    try {
+      name = decodeURIComponent(location.hash.slice(1));
+    } catch {
+      return;
+    }
+    if (!Object.hasOwn(details.cells, name)) return;
     closeDetail();
     const row = document.getElementById(name);
     row.hidden = false;

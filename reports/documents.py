@@ -1,0 +1,172 @@
+"""Documents from outside, checked once where they are read, so that what stands behind may trust its types.
+
+A shape says what a value must be: a `Leaf`; a list of one shape; or a mapping of all the keys named, of which those that
+end in `?` may be absent, and of any others; "*" stands for every key.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+MOST_DEPTH = 64
+# Beyond any figure; sums, squares and the margins of a plot's axis stay finite.
+GREATEST = 1e100
+
+
+class Malformed(ValueError):
+    """No document, or not the one that was expected; `record` says which part of it."""
+
+    def __init__(self, text: str, record: str = "") -> None:
+        super().__init__(text)
+        self.record = record
+
+    @property
+    def located(self) -> str:
+        return f"{self.record}: {self}" if self.record else str(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    words: str
+    fits: Callable[[Any], bool]
+
+
+def _is_number(value: Any) -> bool:
+    kind = type(value)
+    return (kind is float or kind is int) and -GREATEST <= value <= GREATEST
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def _is_plain(value: Any, depth: int = 8) -> bool:
+    """Of few levels, and of figures only that are finite."""
+    if isinstance(value, dict):
+        return depth > 0 and all(_is_plain(inner, depth - 1) for inner in value.values())
+    if isinstance(value, list):
+        return depth > 0 and all(_is_plain(inner, depth - 1) for inner in value)
+    return value is None or type(value) in (str, bool) or _is_number(value)
+
+
+TEXT = Leaf("text", lambda value: type(value) is str)
+TEXT_OR_NULL = Leaf("text or null", lambda value: value is None or type(value) is str)
+FLAG = Leaf("true or false", lambda value: type(value) is bool)
+FLAG_OR_NULL = Leaf("true, false or null", lambda value: value is None or type(value) is bool)
+WHOLE = Leaf("a whole number", _is_whole)
+COUNT = Leaf("a whole number from 0 on", lambda value: _is_whole(value) and value >= 0)
+NUMBER = Leaf("a finite number", _is_number)
+NUMBER_OR_NULL = Leaf("a finite number or null", lambda value: value is None or _is_number(value))
+NOT_NEGATIVE = Leaf("a number from 0 on", lambda value: _is_number(value) and value >= 0)
+LIST = Leaf("a list", lambda value: type(value) is list)
+SCALAR = Leaf("text, a number, a switch or null", lambda value: _is_plain(value, 0))
+PLAIN = Leaf("text, finite numbers, and lists and objects of few levels", _is_plain)
+
+
+def one_of(*words: str) -> Leaf:
+    return Leaf(f"one of {', '.join(words)}", lambda value: type(value) is str and value in words)
+
+
+def misfit(value: Any, shape: Any, path: str = "") -> str:
+    """Where `value` is not of the shape, and what belongs there; or nothing."""
+    if isinstance(shape, Leaf):
+        return "" if shape.fits(value) else _wrong(path, shape.words, value)
+    if isinstance(shape, list):
+        if type(value) is not list:
+            return _wrong(path, "a list", value)
+        return next(filter(None, (misfit(item, shape[0], f"{path}[{i}]") for i, item in enumerate(value))), "")
+    if type(value) is not dict:
+        return _wrong(path, "an object", value)
+    if "*" in shape:
+        return next(filter(None, (misfit(inner, shape["*"], step(path, key)) for key, inner in value.items())), "")
+    for name, inner in shape.items():
+        key = name.removesuffix("?")
+        if key in value:
+            if fault := misfit(value[key], inner, step(path, key)):
+                return fault
+        elif name == key:
+            return f"`{step(path, key)}` is missing"
+    return ""
+
+
+def _wrong(path: str, expected: str, value: Any) -> str:
+    return f"{f'`{path}`' if path else 'it'} must be {expected}, but is {described(value)}"
+
+
+def step(path: str, key: str) -> str:
+    plain = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else f'"{short(key)}"'
+    return f"{path}.{plain}" if path else plain
+
+
+def short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def described(value: Any) -> str:
+    """`the text "x"`, `the number 3`, `a list of 2`."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'the text "{short(value)}"'
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        return f"an object of {len(value)} member{'s' * (len(value) != 1)}"
+    return f"the number {short(str(value))}"
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------------
+
+# Marks that turn the direction of writing, separators of lines, surrogates, and what is no character.
+_INVISIBLE = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff"
+# Those, and control characters but tab and line feed.
+_HIDDEN = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_INVISIBLE}]")
+# How those may stand in JSON; most documents have none of it.
+_MAY_HIDE = re.compile(rf"\\[bfru]|[\x7f-\x9f{_INVISIBLE}]")
+
+
+def printable(text: str) -> str:
+    """`text` with every character shown that nobody would see, or that a terminal would take for a command: `\\x1b`."""
+    return _HIDDEN.sub(lambda found: _shown(ord(found[0])), text)
+
+
+def one_line(text: str) -> str:
+    """The same, and on one line."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _shown(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}"
+
+
+def parsed(text: str) -> Any:
+    """The JSON document in `text`, its texts printable. Raises Malformed."""
+    try:
+        document = json.loads(text, parse_int=integer)
+    except json.JSONDecodeError as error:
+        raise Malformed(f"is not JSON: {error.msg} (column {error.colno})", f"line {error.lineno}") from error
+    except RecursionError:
+        raise Malformed(f"is nested deeper than {MOST_DEPTH} levels") from None
+    return cleaned(document) if _MAY_HIDE.search(text) else document
+
+
+def integer(digits: str) -> int | float:
+    """For the decoder. Integers are Python's as far as a machine has them: longer ones it refuses to show."""
+    return int(digits) if len(digits) < 19 else float(digits)
+
+
+def cleaned(value: Any, depth: int = 0) -> Any:
+    """`value` with printable texts."""
+    if depth > MOST_DEPTH:
+        raise Malformed(f"is nested deeper than {MOST_DEPTH} levels")
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [cleaned(inner, depth + 1) for inner in value]
+    if isinstance(value, dict):
+        return {printable(key): cleaned(inner, depth + 1) for key, inner in value.items()}
+    return value

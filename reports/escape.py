@@ -1,0 +1,29 @@
+"""Text on its way into Markdown; lib/harness/escape.h has the same rules."""
+
+import re
+
+from documents import printable
+
+_MARKUP = re.compile(r"[\\`*\[\]|]|(?<![^\W_])_|_(?![^\W_])")
+# Where one begins a line: a list, a heading, a quotation or a rule.
+_BLOCK = re.compile(r"(?=[>=~#]|[-+](?:[-+ ]|$))|(?<=^)(\d+)(?=[.)](?: |$))")
+
+
+def _plain(text: str) -> str:
+    return printable(text).replace("\n", " ").replace("\t", " ")
+
+
+def markdown(text: str) -> str:
+    """One line of a paragraph or a table that shows as `text`."""
+    plain = _plain(text).strip(" ")
+    out = _MARKUP.sub(lambda found: "\\" + found[0], plain).replace("&", "&amp;").replace("<", "&lt;")
+    block = _BLOCK.match(plain)
+    return f"{block[1] or ''}\\{out[len(block[1] or ''):]}" if block and not out.startswith("\\") else out
+
+
+def markdown_code(text: str) -> str:
+    """The same as code."""
+    plain = _plain(text).replace("|", "\\|")  # a table's cells are told apart before code is
+    fence = "`" * (1 + max(map(len, re.findall("`+", plain)), default=0))
+    space = " " if not plain or plain.startswith("`") or plain.endswith("`") else ""
+    return f"{fence}{space}{plain}{space}{fence}"
