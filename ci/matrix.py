@@ -10,7 +10,6 @@ Exit codes: 0 all good, 1 a gate failed or a regression, 2 bad usage or configur
 
 import argparse
 import difflib
-import json
 import os
 import pathlib
 import shutil
@@ -18,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 
 try:
     import tomllib
@@ -25,6 +25,7 @@ except ImportError:
     sys.exit("ci/matrix: error: Python 3.11 or newer is needed, as Debian 12 and Ubuntu 24.04 have it")
 
 import matrix_report
+from documents import one_line  # of reports/, which matrix_report finds
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build/cpu/scenarios/fp8lab"
@@ -44,7 +45,13 @@ class UsageError(Exception):
 
 
 def say(text):
-    print(f"ci/matrix: {text}", flush=True)
+    print(f"ci/matrix: {one_line(text)}", flush=True)
+
+
+def report_error(text):
+    print(f"ci/matrix: error: {one_line(text)}", file=sys.stderr)
+    if matrix_report.on_github():
+        print(matrix_report.annotation("error", "ci/matrix", text))
 
 
 def nearest(word, known):
@@ -145,15 +152,15 @@ def compare_command(program, baseline, run, allow):
 
 
 def only_error(stderr):
-    return stderr.strip().removeprefix("fp8lab: error: ")
+    return one_line(stderr.strip().removeprefix("fp8lab: error: "))
 
 
 def check_comparison(program, baseline, allow):
     """A long run should not end with a baseline that cannot be read, or an --allow that cannot."""
     command = compare_command(program, baseline, baseline, allow)
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
-    if checked.returncode == 2:
-        error = only_error(checked.stderr)
+    if checked.returncode not in (0, 1, 5):
+        error = only_error(checked.stderr) or f"{program} compare ended with {checked.returncode} and said nothing"
         raise UsageError(error if error.startswith("--allow") else f"--against: {error}")
 
 
@@ -182,7 +189,7 @@ def run_program(command):
             sys.stderr.write(line)
             sys.stderr.flush()
             if line.startswith("fp8lab: error: "):
-                errors.append(line.removeprefix("fp8lab: error: ").strip())
+                errors.append(one_line(line.removeprefix("fp8lab: error: ").strip()))
     code = process.returncode
     return (128 - code if code < 0 else code), errors
 
@@ -199,7 +206,8 @@ def compare(program, baseline, out, allow):
     if not told.stdout:
         return None, 2, [only_error(told.stderr)]
     (out / "comparison.json").write_text(told.stdout, encoding="utf-8")
-    return json.loads(told.stdout), shown.returncode, []
+    comparison, fault = matrix_report.read(out / "comparison.json", matrix_report.COMPARISON)
+    return (comparison, shown.returncode, []) if comparison else (None, 2, [fault])
 
 
 def overall(run_code, compared_code):
@@ -216,13 +224,6 @@ def meaning_of(code, run_code, baseline):
     alone = "" if run_code == 0 else f"; the run alone is {EXIT_MEANINGS[run_code]} (exit {run_code})"
     return (f"{matrix_report.NOTHING_COMPARED}: no cell ran both here and in {baseline} with the same keys; "
             f"give --against a run of these cells, or leave it out until there is one{alone}")
-
-
-def read_results(out):
-    try:
-        return json.loads((out / "results.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
 
 
 def nothing_ran(results, errors):
@@ -275,7 +276,9 @@ def run_tier(arguments):
     run_code, errors = run_program(command)
     seconds = time.monotonic() - start
 
-    results = read_results(out)
+    results, fault = matrix_report.read(out / "results.json", matrix_report.RESULTS)
+    errors += [fault] if fault else []
+    run_code = 2 if fault else run_code
     comparison, compared_code = None, 0
     if baseline and results:
         comparison, compared_code, compare_errors = compare(program, baseline, out, arguments.allow)
@@ -295,13 +298,15 @@ def main():
     try:
         return run_tier(arguments)
     except UsageError as error:
-        print(f"ci/matrix: error: {error}", file=sys.stderr)
-        if matrix_report.on_github():
-            print(matrix_report.annotation("error", "ci/matrix", str(error)))
-        return 2
+        report_error(str(error))
     except OSError as error:
-        print(f"ci/matrix: error: {error.filename or 'the system'}: {error.strerror}", file=sys.stderr)
-        return 2
+        report_error(f"{error.filename or 'the system'}: {error.strerror}")
+    except Exception as error:  # what nobody foresaw: exit code 1 would say that a gate failed
+        if os.environ.get("FP8LAB_DEBUG"):
+            traceback.print_exception(error)
+        report_error(f"internal error: {type(error).__name__}: {error}; please report it with its traceback, "
+                     "which FP8LAB_DEBUG=1 shows")
+    return 2
 
 
 if __name__ == "__main__":

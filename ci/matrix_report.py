@@ -8,6 +8,17 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "reports"))
+import escape  # noqa: E402
+from documents import (COUNT, FLAG, FLAG_OR_NULL, NUMBER, TEXT, TEXT_OR_NULL, Malformed, misfit,  # noqa: E402
+                       one_line, parsed)
+
+# What is read of the documents that the program wrote.
+RESULTS = {"cells": [{"id": TEXT, "scenario": TEXT, "file": TEXT, "line?": COUNT, "verdict": TEXT,
+                      "reason": TEXT_OR_NULL, "seconds": NUMBER,
+                      "gates": [{"pass": FLAG_OR_NULL, "line?": COUNT}]}]}
+COMPARISON = {"cells_compared": COUNT, "regressions": COUNT, "better": COUNT,
+              "changes": [{"kind": TEXT, "id": TEXT, "file": TEXT, "line": COUNT, "text": TEXT, "regression": FLAG}]}
 GOOD = ("confirmed", "pass", "skipped")
 # GitHub drops a step's whole summary above this size, and annotations above this number.
 SUMMARY_BYTES = 1024 * 1024
@@ -45,6 +56,20 @@ class Finding:
     line: int
     title: str
     message: str
+
+
+def read(path, shape):
+    """The document, its texts printable, and what is wrong with it; neither where there is none."""
+    try:
+        document = parsed(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None, ""
+    except Malformed as error:
+        return None, f"{path}: {error.located}; run it again"
+    except (OSError, UnicodeDecodeError) as error:
+        return None, f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; run it again"
+    fault = misfit(document, shape)
+    return (None, f"{path}: {fault}; run it again with the fp8lab of this checkout") if fault else (document, "")
 
 
 def on_github():
@@ -102,7 +127,7 @@ def print_findings(report):
     if not on_github():
         for one in found:
             place = f"{one.file}:{one.line}" if one.line else one.file
-            print(f"{place}: error: {one.title}: {one.message}")
+            print(one_line(f"{place}: error: {one.title}: {one.message}"))
         return
     lines = [annotation("error", f"fp8lab: {one.title}", one.message, one.file, one.line) for one in found]
     if report.code == 5 or (report.code != 0 and not lines):
@@ -113,13 +138,10 @@ def print_findings(report):
     print("\n".join(lines), end="\n" if lines else "")
 
 
-def markdown_cell(text):
-    return re.sub(r"[\r\n]+", " ", str(text)).replace("|", "\\|")
-
-
 def table(head, rows):
+    """Of Markdown."""
     lines = [head, ["---"] * len(head), *rows[:ROWS]]
-    text = "".join("| " + " | ".join(map(markdown_cell, line)) + " |\n" for line in lines)
+    text = "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
     return text + (f"\n… and {len(rows) - ROWS} more.\n" if len(rows) > ROWS else "") + "\n"
 
 
@@ -130,9 +152,9 @@ def verdicts(cells):
 
 def headline(report):
     sign = "✅" if report.code == 0 else "⚠️" if report.code in (3, 5) else "❌"
-    text = f"# {sign} ci/matrix {report.tier}: {verdicts(report.cells())}\n\n"
-    text += f"Exit {report.code}: {markdown_cell(report.meaning)}. {report.seconds:.0f} s.\n\n"
-    return text + "".join(f"- {markdown_cell(error)}\n" for error in report.errors) + ("\n" if report.errors else "")
+    text = f"# {sign} ci/matrix {report.tier}: {escape.markdown(verdicts(report.cells()))}\n\n"
+    text += f"Exit {report.code}: {escape.markdown(report.meaning)}. {report.seconds:.0f} s.\n\n"
+    return text + "".join(f"- {escape.markdown(error)}\n" for error in report.errors) + ("\n" if report.errors else "")
 
 
 def comparison_text(report):
@@ -144,7 +166,8 @@ def comparison_text(report):
     text += (f"{comparison['cells_compared']} cells compared; {comparison['better']} figures better, {appeared} cells new."
              f" Timings are not judged.\n\n")
     if report.regressions():
-        text += table(["cell", "worse"], [[f"`{change['id']}`", change["text"]] for change in report.regressions()])
+        text += table(["cell", "worse"], [[escape.markdown_code(change["id"]), escape.markdown(change["text"])]
+                                          for change in report.regressions()])
     return text
 
 
@@ -154,9 +177,9 @@ def scenarios_text(report):
         by_scenario.setdefault(cell["scenario"], []).append(cell)
     if not by_scenario:
         return ""
-    rows = [[name, len(cells), verdicts(cells), f"{sum(cell['seconds'] for cell in cells):.1f}"]
-            for name, cells in by_scenario.items()]
-    rows.sort(key=lambda row: all(cell["verdict"] in GOOD for cell in by_scenario[row[0]]))
+    good_last = sorted(by_scenario.items(), key=lambda item: all(cell["verdict"] in GOOD for cell in item[1]))
+    rows = [[escape.markdown(name), len(cells), escape.markdown(verdicts(cells)),
+             f"{sum(cell['seconds'] for cell in cells):.1f}"] for name, cells in good_last]
     return "## Scenarios\n\n" + table(["scenario", "cells", "verdicts", "seconds"], rows)
 
 
@@ -178,7 +201,7 @@ def step_summary(report, budget):
     budget -= len(note.encode()) + 16
     text, left = cut(headline(report) + comparison_text(report) + scenarios_text(report), "##", budget)
     try:
-        summary = (report.out / "summary.md").read_text(encoding="utf-8")
+        summary = (report.out / "summary.md").read_text(encoding="utf-8", errors="replace")
     except OSError:
         summary = ""
     attention, figures = "", summary
@@ -214,7 +237,7 @@ def write_step_summary(report):
 def warn(message):
     if on_github():
         print(annotation("warning", "ci/matrix", message))
-    print(f"ci/matrix: warning: {message}", file=sys.stderr)
+    print(f"ci/matrix: warning: {one_line(message)}", file=sys.stderr)
 
 
 def suite_of(report):
@@ -259,7 +282,13 @@ def write_junit(report):
     if report.results is not None and report.comparison is None:
         return
     path = report.out / "junit.xml"
-    suites = ElementTree.parse(path).getroot() if path.exists() else ElementTree.Element("testsuites", name="fp8lab")
+    try:
+        suites = ElementTree.parse(path).getroot()
+    except FileNotFoundError:
+        suites = ElementTree.Element("testsuites", name="fp8lab")
+    except ElementTree.ParseError as error:
+        warn(f"{path} is not XML ({error}), and is replaced")
+        suites = ElementTree.Element("testsuites", name="fp8lab")
     suite = suite_of(report)
     suites.append(suite)
     for key in ("tests", "failures", "errors", "skipped"):
