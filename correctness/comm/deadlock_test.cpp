@@ -11,8 +11,8 @@
 
 #include "comm/ranks.h"
 
-// Ranks that wait for each other in collectives of different groups, in none of which calls differ: the run ends at once and names them.
-// Only for ranks that are threads, whose waits each of them can see.
+// Ranks that wait for each other in collectives of different groups, in none of which calls differ: the run ends at
+// once and names them. Only for ranks that are threads, each of which sees where the others wait.
 namespace fp8lab::comm_test {
 namespace {
 

@@ -19,7 +19,8 @@ std::byte* GatherSource::reserve(std::size_t bytes) {
   ProcessGroup* const group = host();
   if (group == nullptr) return segment;
   try {
-    if (all_have(*group, segment != nullptr, bytes)) {
+    const bool reserved = all_have(*group, segment != nullptr, bytes);
+    if (reserved) {
       share(segment, bytes);
       return segment;
     }

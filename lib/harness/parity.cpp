@@ -50,6 +50,11 @@ bool on_all_ranks(ProcessGroup* world, bool holds, std::string_view label) {
   return std::all_of(all.begin(), all.end(), [](int one) { return one != 0; });
 }
 
+double smallest(ProcessGroup* world, double mine, std::string_view label) {
+  const std::vector<double> all = of_all_ranks(world, std::vector{mine}, label);
+  return *std::min_element(all.begin(), all.end());
+}
+
 /// The mean over ranks of every step's loss: what the loss of all tokens together is.
 std::vector<double> mean_losses(ProcessGroup* world, const TrainingRun& run) {
   const std::vector<float> all = of_all_ranks(world, run.losses(), "losses");
@@ -158,7 +163,7 @@ std::uint64_t hash_of(const Lists& values) {
 /// A parameter's stored bytes, an entry for each of its buffers; absent ones are empty.
 using Stored = std::array<std::vector<std::byte>, 5>;
 
-/// As both passes find them: each may gather one half alone.
+/// As both passes find them: each may gather one orientation alone.
 std::vector<Stored> stored(TrainingRun& run) {
   std::vector<Stored> all;
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
@@ -311,7 +316,8 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
   put_cast_fractions(cell, arm, recipe, world, metrics);
 
   TrainingRun fresh(cell, behaviors_of(cell, arm), recipe, {.world = world});
-  put(metrics, "parity.weights_moved", fraction_moved(fresh.weights(), weights));
+  const Lists began_with = fresh.weights();
+  put(metrics, "parity.weights_moved", smallest(world, fraction_moved(began_with, weights), "fractions moved"));
   const std::vector<std::uint64_t> hashes = of_all_ranks(world, std::vector{hash_of(weights)}, "hashes of weights");
   result.values_hash = fmt::format(
       "{:016x}", values_hash(hashes, of_all_ranks(world, std::vector{hash_of(run.losses())}, "hashes of losses")));
@@ -329,11 +335,11 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
   }
   Companion fixed(cell, recipe_of(cell, Arm::kAfter), world);
   const TrainingRun::Values& other = fixed.run.values();
-  // A collective: behind `&&` a rank whose own values differ would skip it, and the others wait.
   const std::vector<Stored> fixed_ended_with = stored(fixed.run);
   const bool equal = same_bits(run.losses(), fixed.run.losses()) && same_bits(values.output, other.output) &&
                      std::ranges::equal(values.gradients, other.gradients, same_bits) && ended_with == fixed_ended_with;
-  put(metrics, "parity.bitwise_equal", on_all_ranks(world, equal, "bitwise equal") ? 1.0 : 0.0);
+  const bool equal_on_all = on_all_ranks(world, equal, "bitwise equal");
+  put(metrics, "parity.bitwise_equal", equal_on_all ? 1.0 : 0.0);
 }
 
 }  // namespace fp8lab

@@ -80,6 +80,12 @@ std::function<void(Runtime&)> make_optimizer(const TrainingConfig& t, const Mode
   return [adam = std::make_shared<Adam>(model.parameters(), options)](Runtime& runtime) { adam->step(runtime); };
 }
 
+/// The ranks of `world` for buffers on `device`; null without a world.
+std::unique_ptr<ProcessGroup> ranks_on(Device& device, ProcessGroup* world) {
+  if (world == nullptr) return nullptr;
+  return world->on(device);
+}
+
 constexpr double kAverageDecay = 0.9;
 
 }  // namespace
@@ -107,7 +113,7 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
                                                    .poison = !any_group(cell.measure, &MetricGroup::alone),
                                                    .record_timeline = options.record_timeline},
                                         .deterministic = cell.training.deterministic})),
-      ranks_(is_sharded(cell) && options.world != nullptr ? options.world->on(*device_) : nullptr),
+      ranks_(ranks_on(*device_, is_sharded(cell) ? options.world : nullptr)),
       runtime_{.device = *device_, .behaviors = behaviors, .seed = cell.training.seed},
       model_(runtime_, recipe, model_options(cell)),
       world_(ranks_.get()),

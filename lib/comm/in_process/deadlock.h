@@ -19,16 +19,17 @@ struct Wait {
   bool operator==(const Wait&) const = default;
 };
 
-/// One rank's search for ranks that wait for each other in collectives of different groups, as they do where a rank skips a collective
-/// that the others join. The lock-step rule compares calls within a group, so none of these groups finds a mismatch; without the search
-/// they would all wait until the timeout.
+/// One rank's search for ranks that wait for each other in collectives of different groups, as they do where a rank
+/// skips a collective that the others join. Calls are compared within a group, so none of these groups finds a
+/// mismatch; without the search the ranks would wait until the timeout.
 class DeadlockSearch {
  public:
   explicit DeadlockSearch(int ranks);
 
-  /// Whether `rank`, which is about to sleep in a collective, waits for itself by way of other ranks. The ranks need not hold still: each
-  /// wait is read twice, so that all of a cycle's waits are known to have held at one moment, and then none of them can end. Of several
-  /// ranks that complete a cycle at the same time, at least one finds it. Allocates nothing.
+  /// Whether `rank`, which is about to sleep in a collective, waits for itself by way of other ranks. Ranks may go on
+  /// meanwhile: each wait is read twice, so that all waits of a cycle are known to have held at one moment, and from
+  /// then on none of them can end. Of several ranks that complete a cycle at the same time, at least one finds it.
+  /// Allocates nothing.
   bool found(const World& world, int rank);
 
   /// The cycle that was found: every rank with its call, and the rank for which it waits.

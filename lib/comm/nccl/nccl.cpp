@@ -35,8 +35,10 @@ class HostGroup final : public ProcessGroup {
   }
 
   std::unique_ptr<ProcessGroup> do_on(const Signature& call, Device& device) override {
-    meet_over(host_, call);
-    if (device.name() != "cuda" || size() == 1 || cards_are_shared(device)) return host_.on(device);
+    meet_over(host_, call);  // all ranks bring devices of one name
+    if (device.name() != "cuda" || size() == 1) return host_.on(device);
+    const bool shared = cards_are_shared(device);
+    if (shared) return host_.on(device);
     return nccl::make_card_group(host_, device, options_);
   }
 

@@ -100,7 +100,8 @@ bool Windows::try_out(std::byte* segment, const Window& window) const {
   for (std::size_t other = 0; other < marks.size() && left; ++other)
     left = cudaMemcpy(window.by_rank[other] + own * sizeof mark, &mark, sizeof mark, cudaMemcpyDefault) == cudaSuccess;
   left = left && cudaStreamSynchronize(nullptr) == cudaSuccess;
-  if (!agreed(left, "windows are marked")) return false;
+  const bool all_left = agreed(left, "windows are marked");
+  if (!all_left) return false;
   bool found = cudaMemcpy(marks.data(), segment, marks.size() * sizeof mark, cudaMemcpyDefault) == cudaSuccess;
   for (int rank = 0; rank < host_->size() && found; ++rank) found = marks[static_cast<std::size_t>(rank)] == mark_of(rank);
   return agreed(found, "windows are seen");
@@ -118,14 +119,15 @@ void Windows::open_meetings() {
   const bool fits = host_->size() <= cuda::CardMeeting::kMostRanks;
   const bool here = fits && api().mem_alloc(&memory, CardMeetings::kFlagsBytes) == ncclSuccess;
   flags_ = static_cast<std::byte*>(memory);
-  if (!agreed(here, "flags are there")) {
+  const bool everywhere = agreed(here, "flags are there");
+  if (!everywhere) {
     reach_all_ = false;
     cudaGetLastError();
     return;
   }
   Window window = open(flags_, CardMeetings::kFlagsBytes);  // leaves its marks there
   const bool cleared = cudaMemset(flags_, 0, CardMeetings::kFlagsBytes) == cudaSuccess && cudaStreamSynchronize(nullptr) == cudaSuccess;
-  if (!agreed(cleared && reach_all_, "flags are clear")) reach_all_ = false;
+  reach_all_ = agreed(cleared && reach_all_, "flags are clear");
   if (reach_all_)
     meetings_.emplace(CardMeetings::Args{
         .flags_by_rank = std::move(window.by_rank), .rank = host_->rank(), .abandonment = abandonment_});

@@ -1,0 +1,215 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+#include "harness/json_codec.h"
+#include "harness/measure.h"
+#include "harness/scenario.h"
+#include "harness/sharding_keys.h"
+#include "harness/verdict.h"
+#include "harness/vocabulary.h"
+#include "support/cells.h"
+#include "support/drifting_group.h"
+
+// Every sharded cell that ships, over numbers of ranks that its scenario does not give, and with ranks whose values
+// differ: all ranks call the same collectives nevertheless, and agree on the figures that are of all ranks together.
+namespace fp8lab {
+namespace {
+
+constexpr int kRankCounts[] = {2, 3, 4, 5, 7, 8};
+
+/// Which results are changed by a bit on ranks of odd numbers, in the last step of the arm's own run alone. There the
+/// ranks of even numbers find values equal to those of the run that they compare with, and the others do not.
+enum class Drift { kNone, kGathers, kGradients };
+
+const char* name(Drift drift) {
+  return drift == Drift::kNone ? "no drift" : drift == Drift::kGathers ? "drift of gathers" : "drift of gradients";
+}
+
+/// The same measurement in a fraction of the time. Sizes decide nothing about the sequence of collectives but which
+/// ranks have rows, and whether those are full blocks.
+CellConfig small(CellConfig cell) {
+  const std::int64_t tokens = std::max<std::int64_t>(make_recipe(cell.training.recipe).rows_multiple, 32);
+  const std::int64_t widest = std::max<std::int64_t>(tokens, 64);
+  cell.training.steps = std::min<std::int64_t>(cell.training.steps, 2);
+  ModelConfig& model = cell.model;
+  model.layers = std::min<std::int64_t>(model.layers, cell.gather_ahead ? 2 : 1);
+  model.heads = model.kv_heads = std::min<std::int64_t>(model.heads, 2);
+  model.hidden = std::min(model.hidden, widest);
+  model.ffn = std::min(model.ffn, widest);
+  model.seq = tokens;
+  model.batch = 1;
+  return cell;
+}
+
+/// `cell` over as many ranks. A mesh with replicas has two of them where ranks are even, and no shards where they are
+/// odd.
+CellConfig over(CellConfig cell, int ranks) {
+  const bool replicas = mesh_of(cell).replicas > 1;
+  cell.ranks = ranks;
+  cell.mesh = !replicas        ? std::to_string(ranks)
+              : ranks % 2 == 0 ? "2x" + std::to_string(ranks / 2)
+                               : std::to_string(ranks) + "x1";
+  return cell;
+}
+
+struct Work {
+  CellConfig cell;
+  Arm arm = Arm::kAfter;
+  bool fails = false;  ///< at the number of ranks that its scenario gives
+};
+
+/// What tells one arm's runs from those of others.
+std::string identity_of(CellConfig cell, Arm arm) {
+  cell.scenario = cell.id = "";
+  cell.axes.clear();
+  if (arm != Arm::kBefore) cell.fix = "";
+  TrainingConfig& training = cell.training;
+  if (!make_recipe(training.recipe).quantized) training.quantized_weights = false;
+  return cell_to_json(over(cell, 2)) + (arm == Arm::kBefore ? " before" : "");
+}
+
+bool ends(const PlannedCell& planned, Arm arm, std::string_view status) {
+  return std::ranges::any_of(planned.expect, [&](const Expectation& e) {
+    return e.comparison == Comparison::kEnds && e.status == status && name(e.side) == name(arm);
+  });
+}
+
+/// Both arms of every sharded cell on `cpu` of the scenarios that ship, with the measurements of parity. Arms whose
+/// cells differ in names, sizes or ranks alone count once. Left out are arms that crash, which would end this process,
+/// and the BF16 arm, which is what cells under `bf16` run.
+std::vector<Work> bundled_work() {
+  std::vector<Work> all;
+  std::set<std::string> known;
+  const Vocabulary& vocabulary = bundled_vocabulary();
+  for (const PlannedCell& planned : load_scenarios(find_scenario_files({FP8LAB_SCENARIOS}), vocabulary).cells) {
+    if (planned.config.device != "cpu" || !is_sharded(planned.config)) continue;
+    CellConfig cell = small(planned.config);
+    std::erase(cell.measure, "time");
+    if (std::ranges::find(cell.measure, "parity") == cell.measure.end()) cell.measure.push_back("parity");
+    for (const Arm arm : arms_of(planned, vocabulary))
+      if (arm != Arm::kBf16 && !ends(planned, arm, "crashed") && known.insert(identity_of(cell, arm)).second)
+        all.push_back({.cell = cell, .arm = arm, .fails = ends(planned, arm, "error")});
+  }
+  return all;
+}
+
+struct Outcome {
+  std::vector<ArmResult> by_rank;
+  std::string error;
+};
+
+/// `of_rank` makes what sees a rank's collectives.
+Outcome measure(const CellConfig& cell, Arm arm, const std::function<support::SeeCollective(int rank)>& of_rank) {
+  Outcome outcome{.by_rank = std::vector<ArmResult>(static_cast<std::size_t>(cell.ranks)), .error = ""};
+  try {
+    start_ranks_here(cell, [&](ProcessGroup& world) {
+      support::DriftingGroup seen(world, of_rank(world.rank()));
+      outcome.by_rank[static_cast<std::size_t>(world.rank())] = measure_arm_on_rank(cell, arm, &seen);
+    });
+  } catch (const Error& error) {
+    outcome.error = error.what();
+  }
+  return outcome;
+}
+
+support::SeeCollective drifting(const CellConfig& cell, Drift drift, int rank) {
+  const CollectiveKind kind = drift == Drift::kGathers ? CollectiveKind::kAllGather : CollectiveKind::kReduceScatter;
+  const std::int64_t from = (cell.training.steps - 1) * cell.model.layers;
+  return [=](const support::SeenCollective& seen) {
+    if (drift == Drift::kNone || rank % 2 == 0 || seen.run != 1 || seen.kind != kind) return;
+    if (seen.received != nullptr && seen.scatters >= from) *seen.received ^= std::byte{1};
+  };
+}
+
+bool same(const std::optional<double>& a, const std::optional<double>& b) {
+  return a == b || (a && b && std::isnan(*a) && std::isnan(*b));
+}
+
+/// What is of all ranks together.
+void expect_agreement(const ArmResult& first, const ArmResult& other) {
+  EXPECT_EQ(first.losses, other.losses);
+  EXPECT_EQ(first.values_hash, other.values_hash);
+  for (const auto& [metric, figure] : first.metrics) {
+    if (!metric.starts_with("parity.") && !metric.starts_with("twin.") && !metric.starts_with("traffic.")) continue;
+    ASSERT_TRUE(other.metrics.contains(metric)) << metric;
+    EXPECT_TRUE(same(figure.value, other.metrics.at(metric).value)) << metric;
+  }
+}
+
+class RankCounts : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, RankCounts, ::testing::ValuesIn(kRankCounts), ::testing::PrintToStringParamName());
+
+/// An error of ranks that made different calls, or of one that waited for others in vain.
+bool breaks_lock_step(const std::string& error) {
+  constexpr const char* kSigns[] = {"wait for each other", "issue different collectives", "did not come",
+                                    "without joining"};
+  return std::ranges::any_of(kSigns, [&](const char* sign) { return error.find(sign) != std::string::npos; });
+}
+
+void expect_equal_calls(const Work& work, const CellConfig& cell, Drift drift) {
+  SCOPED_TRACE(testing::Message() << cell.id << " over " << cell.mesh << ", arm " << name(work.arm) << ", "
+                                  << name(drift));
+  const Outcome outcome = measure(cell, work.arm, [&](int rank) { return drifting(cell, drift, rank); });
+  if (work.fails)
+    EXPECT_FALSE(breaks_lock_step(outcome.error)) << outcome.error;
+  else
+    EXPECT_EQ(outcome.error, "");
+  if (!outcome.error.empty()) return;
+  for (const ArmResult& other : outcome.by_rank) expect_agreement(outcome.by_rank[0], other);
+}
+
+TEST_P(RankCounts, EveryBundledCellsRanksMakeTheSameCallsWhateverTheyFind) {
+  constexpr Drift kDrifts[] = {Drift::kNone, Drift::kGathers, Drift::kGradients};
+  const std::vector<Work> all = bundled_work();
+  ASSERT_GT(all.size(), 200u);
+  const auto number = static_cast<std::size_t>(std::ranges::find(kRankCounts, GetParam()) - kRankCounts);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const CellConfig cell = over(all[i].cell, GetParam());
+    const Drift drift = kDrifts[(i + number) % std::size(kDrifts)];  // each at two of the numbers of ranks
+    expect_equal_calls(all[i], cell, drift);
+    // What ranks compare value by value is the arm before, with the arm after.
+    if (all[i].arm == Arm::kBefore && drift != Drift::kGradients) expect_equal_calls(all[i], cell, Drift::kGradients);
+    if (HasFailure()) return;
+  }
+}
+
+// Wherever in a measurement a rank fails, in training or in the comparisons after it, the others end too and name it.
+TEST(RankCountsTogether, ARankThatFailsAnywhereEndsTheArmOnAllAndIsNamed) {
+  CellConfig cell = support::small_cell("current");
+  cell.training.quantized_weights = true;
+  cell.training.master_weights = "f32";
+  cell.training.steps = 1;
+  cell.fix = "gather_eight_bits";
+  cell.ranks = 3;
+  cell.measure = {"parity", "traffic", "twin"};
+  std::array<int, 3> calls{};
+  const auto counting = [&](int rank) {
+    return [&calls, rank](const support::SeenCollective&) { ++calls[static_cast<std::size_t>(rank)]; };
+  };
+  ASSERT_EQ(measure(cell, Arm::kBefore, counting).error, "");
+  EXPECT_EQ(calls[1], calls[0]);
+  EXPECT_EQ(calls[2], calls[0]);
+  ASSERT_GT(calls[0], 50);
+  for (int last = 0; last < calls[0]; last += 3) {
+    const auto failing = [&](int rank) {
+      return [left = rank == 1 ? last : calls[0]](const support::SeenCollective&) mutable {
+        if (left-- == 0) fail("a kernel failed");
+      };
+    };
+    EXPECT_EQ(measure(cell, Arm::kBefore, failing).error, "rank 1: a kernel failed")
+        << "after " << last << " collectives";
+  }
+}
+
+}  // namespace
+}  // namespace fp8lab
