@@ -94,7 +94,11 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm) {
 
 ArmResult fake_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm) {
   bool is_culprit = false;
-  start(cell, [&](ProcessGroup& world) {
+  CellConfig config = cell;
+  const char* const launched_as = std::getenv("RANK");
+  if (cell.scenario == "rank_lacks_device" && arm == Arm::kBefore && launched_as != nullptr && *launched_as == '1')
+    config.device = "absent";
+  start(config, [&](ProcessGroup& world) {
     world.barrier("begin");
     if (arm == Arm::kBefore && world.rank() == 1) {
       if (cell.scenario == "rank_throws") fail("boom");

@@ -86,6 +86,22 @@ TEST(Launched, AnArmThatFailsOnOneRankStopsNothing) {
   EXPECT_EQ(lines[1]["verdict"], "confirmed");
 }
 
+// It joins the arm's ranks to say so: none of them waits for it.
+TEST(Launched, ARankThatCannotOpenItsDeviceEndsTheArmOnAll) {
+  Scenarios scenarios({});
+  add(scenarios, "rank_lacks_device");
+  add(scenarios, "second");
+  const Ended ended = run_launched(scenarios);
+  EXPECT_EQ(count(ended.output, "exit 4\n"), kRanks) << ended.output << ended.errors;
+  const std::vector<Json> lines = lines_of(scenarios);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["arms"]["before"]["status"], "error");
+  const std::string reason = lines[0]["arms"]["before"]["reason"];
+  EXPECT_TRUE(reason.starts_with("rank 1: ")) << reason;
+  EXPECT_TRUE(contains(reason, "absent")) << reason;
+  EXPECT_EQ(lines[1]["verdict"], "confirmed");
+}
+
 TEST(Launched, ADeadRankEndsTheRunAndLosesNothingWritten) {
   Scenarios scenarios({});
   add(scenarios, "good");

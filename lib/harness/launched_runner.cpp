@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -202,13 +203,21 @@ ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const Runner
     const StartRanks start_ranks = [&](const CellConfig& config, const RankFunction& rank_function) {
       RunOptions run{.timeout = to_duration(silence_s_), .stop = watchdog.stop()};
       bool on_cards = false;
-      {
+      std::exception_ptr no_device;
+      try {
         const auto device =
             open_device(config.device, {.arch = config.arch, .rank = ranks_.local_rank(), .memory = {}});
         run.moves_data = device->computes();
         on_cards = device->peer_access() != nullptr;
+      } catch (...) {
+        no_device = std::current_exception();
       }
-      ranks_.run(run, rank_function, on_cards);
+      // A rank that has no device joins the others all the same: they would wait for it, or take its next run for this one.
+      const RankFunction fail_or_run = [&](ProcessGroup& world) {
+        if (no_device) std::rethrow_exception(no_device);
+        rank_function(world);
+      };
+      ranks_.run(run, fail_or_run, on_cards);
     };
     const ArmFunction measure = [&](const CellConfig& config, Arm side) {
       try {
