@@ -1,7 +1,8 @@
 #pragma once
 
-#include <cmath>
 #include <cstdint>
+
+#include "core/portable_math.h"
 
 namespace fp8lab {
 
@@ -16,7 +17,7 @@ struct MomentRule {
 
 inline MomentRule moment_rule(double beta, std::int64_t step) {
   const auto weight = static_cast<float>(1.0 - beta);
-  return {.weight = weight, .correction = 1.0 - std::pow(1.0 - static_cast<double>(weight), static_cast<double>(step))};
+  return {.weight = weight, .correction = 1.0 - portable::power(1.0 - static_cast<double>(weight), step)};
 }
 
 }  // namespace fp8lab

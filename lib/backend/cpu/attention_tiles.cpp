@@ -1,13 +1,13 @@
 #include "backend/cpu/attention_tiles.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "core/elementary.h"
 #include "backend/cpu/rows.h"
+#include "core/elementary.h"
 #include "core/float8_format.h"
+#include "core/portable_math.h"
 #include "core/shape.h"
 
 namespace fp8lab::cpu::attention {
@@ -139,7 +139,7 @@ float log_sum_exp(const float* logits, std::int64_t count) {
       for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += exponential(logits[j + lane] - shift);
     for (const float lane_sum : sums) sum += static_cast<double>(lane_sum);
   }
-  return static_cast<float>(static_cast<double>(shift) + std::log(sum));
+  return static_cast<float>(static_cast<double>(shift) + portable::logarithm(sum));
 }
 
 void softmax_from_lse(float* logits, std::int64_t count, float lse) {

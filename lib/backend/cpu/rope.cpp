@@ -1,7 +1,6 @@
-#include <cmath>
-
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/rows.h"
+#include "core/portable_math.h"
 #include "core/rotary.h"
 
 namespace fp8lab::cpu {
@@ -23,9 +22,9 @@ void rope(const RopeArgs& args, ExecContext&) {
   for (std::int64_t row = 0; row < args.in.rows; ++row) {
     if (row % args.batch == 0) {
       for (std::int64_t d = 0; d < half; ++d) {
-        const double angle = rotary_angle(row / args.batch, d, head_dim, args.base);
-        cosine[d] = static_cast<float>(std::cos(angle));
-        sine[d] = static_cast<float>(args.inverse ? -std::sin(angle) : std::sin(angle));
+        const auto turn = portable::sine_and_cosine(rotary_angle(row / args.batch, d, head_dim, args.base));
+        cosine[d] = static_cast<float>(turn.cosine);
+        sine[d] = static_cast<float>(args.inverse ? -turn.sine : turn.sine);
       }
     }
     load(args.in, row, 0, cols, in);

@@ -1,8 +1,7 @@
 #include "backend/cuda/rope_table.h"
 
-#include <cmath>
-
 #include "backend/cuda/cuda_check.h"
+#include "core/portable_math.h"
 #include "core/rotary.h"
 
 namespace fp8lab::cuda {
@@ -26,10 +25,10 @@ void RopeTables::make(Entry& entry, std::int64_t positions) {
   std::vector<float> host(2 * count);
   for (std::int64_t position = 0; position < positions; ++position)
     for (std::int64_t pair = 0; pair < half; ++pair) {
-      const double angle = rotary_angle(position, pair, entry.head_dim, entry.base);
+      const auto turn = portable::sine_and_cosine(rotary_angle(position, pair, entry.head_dim, entry.base));
       const auto at = static_cast<std::size_t>(position * half + pair);
-      host[at] = static_cast<float>(std::cos(angle));
-      host[count + at] = static_cast<float>(std::sin(angle));
+      host[at] = static_cast<float>(turn.cosine);
+      host[count + at] = static_cast<float>(turn.sine);
     }
   card_.synchronize();  // launches that read the shorter table
   entry.positions = 0;
