@@ -3,10 +3,9 @@
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 
-# Warnings are errors under the compilers that ci/test proves, g++ 12 and clang 14; newer ones warn of more.
+# The presets of ci/test say so. Elsewhere they stay warnings: another compiler or build type warns of more.
 set(werror)
-if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-   OR (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 15))
+if(FP8LAB_WERROR)
   set(werror -Werror)
 endif()
 
@@ -60,13 +59,15 @@ function(fp8lab_test_entries entry shards timeout labels environment)
 endfunction()
 
 # fp8lab_test(<name> SOURCES <files> [ROOMS <rooms>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>] [SHARDS <n>]
-#             [CARD] [GPU_SHARDS <n>])
+#             [CARD] [GPU_SHARDS <n>] [NUMERIC])
 # One GoogleTest binary and its CTest entries; correctness/ itself is on the include path for reference/ and support/.
 # SHARDS: that many entries, which divide a long binary's tests among them.
 # CARD: where CUDA is built, further entries, <name>_on_card, run the same binary on device `cuda`, GPU_SHARDS of them; a
 # GPU is of one architecture, Hopper, so tests of another or of every one are left out.
+# NUMERIC: label `numeric`, by which ci/test runs the binary again under each instruction set. Its loops over references are
+# optimised in sanitized builds too; the other tests' files are not, since optimising takes longer than they run.
 function(fp8lab_test name)
-  cmake_parse_arguments(ARG "CARD" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "CARD;NUMERIC" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
   if(backend IN_LIST ARG_ROOMS OR harness IN_LIST ARG_ROOMS)
     list(APPEND ARG_SOURCES ${PROJECT_SOURCE_DIR}/correctness/support/instruction_set.cpp)
   endif()
@@ -74,6 +75,14 @@ function(fp8lab_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/correctness)
   list(TRANSFORM ARG_ROOMS PREPEND fp8lab_)
   target_link_libraries(${name} PRIVATE fp8lab_settings ${ARG_ROOMS} ${ARG_LIBRARIES} fmt::fmt GTest::gtest_main)
+  if(ARG_NUMERIC)
+    list(APPEND ARG_LABELS numeric)
+  elseif(FP8LAB_SANITIZE)
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
+  if(FP8LAB_SANITIZE AND "exhaustive" IN_LIST ARG_LABELS)  # the presets of sanitizers do not run these
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
   foreach(count SHARDS GPU_SHARDS)
     if(NOT ARG_${count})
       set(ARG_${count} 1)
