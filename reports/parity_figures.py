@@ -12,6 +12,13 @@ from load import Cell, ResultSet
 class LossData:
     reference: list[float | None]
     curves: list[tuple[str, list[float | None]]]
+    steps: int = 0  # of the training; 0: as many as there are losses
+
+    def numbers(self, losses: list[float | None]) -> list[int]:
+        """The step of each loss, from 1. Of a long training results keep losses that are evenly spaced."""
+        gaps = max(1, len(losses) - 1)
+        steps = max(self.steps, len(losses))
+        return [1 + i * (steps - 1) // gaps for i in range(len(losses))]
 
     def distances(self, losses: list[float | None]) -> list[float | None]:
         """Of each step's loss from BF16's, relative to it; None where either is absent, and where they are equal."""
@@ -45,7 +52,7 @@ def loss_plots(sets: list[ResultSet], most: int = 8) -> list[Plot]:
                 "Above the loss of each step, the mean over ranks; below its relative distance from BF16's. Shown: "
                 + "; ".join(f"{cell.recipe}: {cell.point}" for cell in same)
                 + ".",
-                LossData(reference, curves),
+                LossData(reference, curves, _steps(same[0])),
                 [results.label],
             )
             # First what compares recipes, then the fixes by how far apart their sides end.
@@ -69,6 +76,11 @@ def _comparable(cells: list[Cell]) -> list[Cell]:
 
 def _losses(cell: Cell, arm: str) -> list[float | None]:
     return (cell.arm(arm) or {}).get("losses") or []
+
+
+def _steps(cell: Cell) -> int:
+    steps = cell.record["config"].get("training.steps")
+    return steps if isinstance(steps, int) else 0
 
 
 def _spread(cell: Cell) -> float:

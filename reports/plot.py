@@ -222,7 +222,7 @@ def paint_loss(data: LossData) -> Figure:
     figure = Figure(figsize=(11, 5), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     nan = float("nan")
-    steps = range(1, len(data.reference) + 1)
+    steps = data.numbers(data.reference)
     reference = [nan if value is None else value for value in data.reference]
     upper.plot(steps, reference, color=INK, linewidth=2.2, label="bf16")
     marks = max(1, len(reference) // 12)
@@ -230,11 +230,11 @@ def paint_loss(data: LossData) -> Figure:
     for number, (label, losses) in enumerate(data.curves):
         values = [nan if value is None else value for value in losses]
         style = line_style(number, label) | {"markevery": (number % marks, marks)}
-        upper.plot(range(1, len(values) + 1), values, **style)
+        upper.plot(data.numbers(losses), values, **style)
         gaps = data.distances(losses)
         if any(gap is not None for gap in gaps):
             gaps_seen = True
-            lower.plot(range(1, len(gaps) + 1), [nan if gap is None else gap for gap in gaps], **style)
+            lower.plot(data.numbers(losses)[: len(gaps)], [nan if gap is None else gap for gap in gaps], **style)
     upper.set_ylabel("loss")
     lower.set_ylabel("distance from BF16")
     lower.set_xlabel("step")

@@ -189,6 +189,72 @@ TEST_F(LedgerTest, TheTimelineAddsUp) {
   EXPECT_EQ(live, 30);
 }
 
+/// Bytes by holder that the timeline's events come to; every event's live bytes are their sum up to it.
+std::map<HolderId, std::int64_t> held_after(const std::vector<LedgerEvent>& timeline) {
+  std::int64_t live = 0;
+  std::map<HolderId, std::int64_t> held;
+  for (const LedgerEvent& event : timeline) {
+    live += event.delta_bytes;
+    EXPECT_EQ(event.live_bytes, live);
+    held[event.holder] += event.delta_bytes == 0 ? event.bytes : event.delta_bytes;
+    if (event.delta_bytes == 0) held[event.from] -= event.bytes;
+  }
+  return held;
+}
+
+TEST_F(LedgerTest, Timeline_ThatPaused_AddsUpAndFreesOnlyWhatIsThere) {
+  Ledger& ledger = memory_.ledger();
+  const HolderId flight = holder(HolderKind::kInFlight), output = holder(HolderKind::kOutput);
+  ledger.record_timeline(true);
+  BufferRef stays = memory_.allocate(7, output), goes = memory_.allocate(100, flight),
+            moves = memory_.allocate(20, flight);
+  ledger.record_timeline(false);
+  const std::size_t before = ledger.timeline().size();
+  goes = {};
+  moves.rename(output);
+  std::vector<BufferRef> come;
+  for (int i = 0; i < 3; ++i) come.push_back(memory_.allocate(30, flight));
+  for (int i = 0; i < 1000; ++i) memory_.allocate(50, flight);
+  EXPECT_EQ(ledger.timeline().size(), before);
+  ledger.record_timeline(true);
+  EXPECT_EQ(ledger.timeline().size(), before + 6) << "one went, one moved, three came; the rest came and went";
+  std::map<HolderId, std::int64_t> held = held_after(ledger.timeline());
+  EXPECT_EQ(held[flight], 90);
+  EXPECT_EQ(held[output], 27);
+  come.clear();
+  stays = moves = {};
+  held = held_after(ledger.timeline());
+  EXPECT_EQ(held[flight], 0);
+  EXPECT_EQ(held[output], 0);
+}
+
+TEST_F(LedgerTest, Marks_OfWhatIsNotRecorded_AreTheLastOfEachName) {
+  Ledger& ledger = memory_.ledger();
+  const auto names = [&] {
+    std::string out;
+    for (const LedgerMark& mark : ledger.marks()) out += mark.name + std::to_string(mark.live_bytes) + " ";
+    return out;
+  };
+  std::vector<BufferRef> blocks;
+  const auto step = [&] {
+    ledger.mark("a");
+    blocks.push_back(memory_.allocate(10, holder(HolderKind::kOutput)));
+    ledger.mark("b");
+  };
+  step();
+  step();
+  EXPECT_EQ(names(), "a10 b20 ");
+  ledger.record_timeline(true);
+  step();
+  ledger.record_timeline(false);
+  step();
+  step();
+  EXPECT_EQ(names(), "a20 b30 a40 b50 ");
+  ledger.record_timeline(true);
+  step();
+  EXPECT_EQ(names(), "a20 b30 a50 b60 ");
+}
+
 std::uint64_t hash_of(std::int64_t bytes, const char* owner, PhaseKind phase) {
   Memory memory(std::make_unique<HeapSource>());
   memory.ledger().holder(HolderKind::kWorkspace, "interned earlier, so that ids differ and content does not");

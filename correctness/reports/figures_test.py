@@ -142,6 +142,12 @@ class Choice(sample.Case):
         self.assertEqual(data.distances([1.0, 5.0, -4.0, 1.0, 1.0, 3.0]), [0.5, 0.25, 0.2, None, None, None])
         self.assertEqual(data.distances([None, 4.5]), [None, 0.125])
 
+    def test_losses_of_a_long_training_stand_at_their_steps(self) -> None:
+        data = parity_figures.LossData([], [], steps=1000)
+        self.assertEqual(data.numbers([1.0] * 4), [1, 334, 667, 1000])
+        self.assertEqual(data.numbers([1.0]), [1])
+        self.assertEqual(parity_figures.LossData([], []).numbers([1.0, 1.0, 1.0]), [1, 2, 3])
+
 
 class Timelines(unittest.TestCase):
     def made(self, *sizes: int, marks: tuple[tuple[str, int], ...] = ()) -> timeline.Timeline:

@@ -79,6 +79,9 @@ struct CellConfig {
 /// The most samples of one metric that results keep.
 inline constexpr std::size_t kMostSamples = 64;
 
+/// The most losses that results keep.
+inline constexpr std::size_t kMostLosses = 1024;
+
 /// The sides a cell is run on, each in a child process.
 enum class Arm { kBefore, kAfter, kBf16 };
 inline constexpr std::array kArms{Arm::kBefore, Arm::kAfter, Arm::kBf16};
@@ -114,7 +117,9 @@ struct ArmResult {
   std::vector<std::pair<std::string, std::int64_t>> peak_by_holder;
   /// What the modelled architecture cannot do itself and the device did in its place; empty where nothing was emulated.
   std::string emulated;
-  std::vector<double> losses;      ///< by step, the mean over ranks; empty unless parity was measured
+  /// By step, the mean over ranks; empty unless parity was measured. Of more steps kMostLosses: with n of them the
+  /// i-th, from 0, is of step i * (steps - 1) / (n - 1), rounded down.
+  std::vector<double> losses;
   std::vector<TensorNoise> noise;  ///< by tensor of the last step; empty unless parity was measured
   /// What a metric is the median of, ascending; of many, kMostSamples of evenly spaced rank, the least and the greatest among them.
   std::map<std::string, std::vector<double>> samples;

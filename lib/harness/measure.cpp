@@ -91,17 +91,22 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
 }
 
+/// At most `most` values, evenly spaced, the first and the last among them.
+std::vector<double> spaced(std::vector<double> values, std::size_t most) {
+  if (values.size() <= most) return values;
+  std::vector<double> out;
+  for (std::size_t i = 0; i < most; ++i) out.push_back(values[i * (values.size() - 1) / (most - 1)]);
+  return out;
+}
+
 std::vector<double> thinned(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
-  if (samples.size() <= kMostSamples) return samples;
-  std::vector<double> out;
-  for (std::size_t i = 0; i < kMostSamples; ++i) out.push_back(samples[i * (samples.size() - 1) / (kMostSamples - 1)]);
-  return out;
+  return spaced(std::move(samples), kMostSamples);
 }
 
 constexpr const char* kNeedsTwoSteps = "needs two steps: the first one warms up";
 
-/// Of every step but the first.
+/// Of every timed step but the first.
 void measure_time(const TrainingRun& run, ArmResult& result) {
   const auto put_part = [&](const char* name, double StepTimes::*part) {
     std::vector<double> samples;
@@ -199,6 +204,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   if (memory || traffic) add_predictions(cell, arm, result.metrics);
   if (asks_for(cell, "twin")) measure_twin(cell, arm, run, is_sharded(cell) ? world : nullptr, result);
   if (parity) measure_parity(cell, arm, run, is_sharded(cell) ? world : nullptr, result);
+  result.losses = spaced(std::move(result.losses), kMostLosses);
   return result;
 }
 

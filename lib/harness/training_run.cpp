@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <set>
@@ -117,7 +118,8 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
       runtime_{.device = *device_, .behaviors = behaviors, .seed = cell.training.seed},
       model_(runtime_, recipe, model_options(cell)),
       world_(ranks_.get()),
-      casts_(options.casts) {
+      casts_(options.casts),
+      record_timeline_(options.record_timeline) {
   if (is_sharded(cell)) {
     check(world_ != nullptr, "a sharded cell needs ranks to train on");
     note_shared_cards(*options.world);
@@ -186,8 +188,9 @@ Traffic TrainingRun::traffic() const {
 }
 
 void TrainingRun::measure_host_work() {
-  host_work_.reserve(static_cast<std::size_t>(cell_.model.layers * cell_.training.steps));
-  runtime_.host.samples = &host_work_;
+  const std::int64_t steps = std::min(cell_.training.steps, kTimedSteps + 1);
+  host_work_.reserve(static_cast<std::size_t>(cell_.model.layers * steps));
+  measure_host_work_ = true;
   runtime_.host.heap_allocations = heap_allocations;
 }
 
@@ -224,9 +227,21 @@ void TrainingRun::run() {
   if (keeps()) values_.weights = weights();
 }
 
+bool TrainingRun::is_timed(std::int64_t step) const {
+  const std::int64_t others = cell_.training.steps - 1, apart = (others + kTimedSteps - 1) / kTimedSteps;
+  return step == 0 || (step - 1) % apart == 0;
+}
+
+void TrainingRun::choose_what_is_kept(std::int64_t step) {
+  const std::int64_t left = cell_.training.steps - step;
+  if (record_timeline_) device_->ledger().record_timeline(step < kTimelineSteps || left <= kTimelineSteps);
+  runtime_.host.samples = measure_host_work_ && is_timed(step) ? &host_work_ : nullptr;
+}
+
 void TrainingRun::train() {
   for (std::int64_t step = 0; step < cell_.training.steps; ++step) {
     runtime_.step = step;
+    choose_what_is_kept(step);
     const Traffic before = sharding_ ? traffic() : Traffic{};
     this->step();
     if (sharding_) last_step_traffic_ = difference(traffic(), before);
@@ -282,7 +297,7 @@ void TrainingRun::step() {
   ledger.set_phase(PhaseKind::kIdle, number);
   ledger.mark("end_of_step");
   times.step_ms = times.forward_ms + times.backward_ms + times.optimizer_ms;
-  times_.push_back(times);
+  if (is_timed(runtime_.step)) times_.push_back(times);
 }
 
 }  // namespace fp8lab

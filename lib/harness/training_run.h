@@ -22,10 +22,17 @@ struct StepTimes {
   double step_ms = 0.0;
 };
 
+/// What is kept by step has a bound, because a scenario may ask for a million steps. Of longer runs a timeline holds so
+/// many of the first steps and as many of the last, ...
+inline constexpr std::int64_t kTimelineSteps = 8;
+/// ... and clocks are read in the first step and, evenly spaced, in so many of the others. A loss is four bytes, and
+/// kept of every step.
+inline constexpr std::int64_t kTimedSteps = 1024;
+
 struct TrainingRunOptions {
   /// Of host memory; needed where the cell is sharded, outlives the run and otherwise only picks this rank's card.
   ProcessGroup* world = nullptr;
-  bool record_timeline = false;  ///< the ledger keeps its events, setup's too
+  bool record_timeline = false;  ///< the ledger keeps its events, setup's too; of steps see kTimelineSteps
   CastWatch* casts = nullptr;    ///< told of the casts of the last step's forward and backward
 };
 
@@ -49,10 +56,11 @@ class TrainingRun {
   Device& device() { return *device_; }
   /// Of this rank's tokens; empty where the device computes nothing.
   const std::vector<float>& losses() const { return losses_; }
+  /// The first step's, then the other timed steps' (kTimedSteps).
   const std::vector<StepTimes>& times() const { return times_; }
   /// The last step's collectives over all groups; null where nothing is sharded.
   const Traffic* last_step_traffic() const { return sharding_ ? &last_step_traffic_ : nullptr; }
-  /// Of every layer and every step but the first, if they were asked for before training.
+  /// Of every layer and every timed step but the first, if they were asked for before training.
   void measure_host_work();
   std::vector<PreForwardSample> host_work() const;
   /// Ranks that share cards, and why parameters are not sharded as the cell asks, a line each.
@@ -78,6 +86,8 @@ class TrainingRun {
 
  private:
   bool keeps() const { return keep_values_ && device_->computes(); }
+  bool is_timed(std::int64_t step) const;
+  void choose_what_is_kept(std::int64_t step);
   void step();
   Tensor make_input(std::string_view name, float scale);
   std::vector<std::vector<float>> read_gradients();
@@ -103,6 +113,8 @@ class TrainingRun {
   std::vector<PreForwardSample> host_work_;
   std::size_t host_work_of_first_step_ = 0;
   CastWatch* casts_;
+  bool record_timeline_;
+  bool measure_host_work_ = false;
   bool keep_values_ = false;
   Values values_;
 };

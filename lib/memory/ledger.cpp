@@ -54,8 +54,28 @@ HolderId Ledger::holder(HolderKind kind, std::string_view owner, std::string_vie
 }
 
 void Ledger::record_timeline(bool on) {
+  if (on == recording_) return;
   recording_ = on;
+  if (paused_) catch_up();
+  paused_ = !on;
   if (on) timeline_.reserve(std::size_t{1} << 16);  // growing by copies would touch twice the pages
+}
+
+/// What went first: between steps a block that stayed is one that came, and the peak of both together never was.
+void Ledger::catch_up() {
+  std::int64_t live = live_bytes_;
+  for (const auto& [block, count] : since_pause_) live -= block.second * count;
+  for (const bool gone : {true, false})
+    for (const auto& [block, count] : since_pause_) {
+      const auto& [holder, bytes] = block;
+      const std::int64_t delta = gone ? -bytes : bytes;
+      for (std::int64_t i = 0; i < (gone ? -count : count); ++i) {
+        live += delta;
+        timeline_.push_back({delta, bytes, live, holder, phase_, 0});
+      }
+    }
+  since_pause_.clear();
+  std::erase_if(marks_, [](const LedgerMark& mark) { return !mark.recorded; });
 }
 
 void Ledger::note_phase_peak() {
@@ -97,6 +117,9 @@ void Ledger::record(std::int64_t delta, std::int64_t bytes, HolderId holder, Hol
                               static_cast<std::uint64_t>(phase_.kind) << 32 | static_cast<std::uint32_t>(phase_.step)})
     sequence_hash_ = mix(sequence_hash_, value);
   if (recording_) timeline_.push_back({delta, bytes, live_bytes_, holder, phase_, from});
+  if (!paused_) return;
+  since_pause_[{holder, bytes}] += delta < 0 ? -1 : 1;
+  if (delta == 0) --since_pause_[{from, bytes}];
 }
 
 void Ledger::on_allocate(std::int64_t bytes, HolderId holder) {
@@ -193,10 +216,12 @@ void Ledger::reset_peak() {
 }
 
 const LedgerMark& Ledger::mark(std::string_view mark_name) {
+  std::erase_if(marks_, [&](const LedgerMark& old) { return !old.recorded && old.name == mark_name; });
   marks_.push_back({.name = std::string(mark_name),
                     .live_bytes = live_bytes_,
                     .retained_bytes = retained_bytes(),
-                    .event = events_seen_,
+                    .event = timeline_.size(),
+                    .recorded = recording_,
                     .retained_by_holder = retained_by_holder(),
                     .by_kind = by_kind()});
   return marks_.back();

@@ -32,7 +32,8 @@ struct LedgerMark {
   std::string name;
   std::int64_t live_bytes = 0;
   std::int64_t retained_bytes = 0;  ///< held by nobody who outlives backward
-  std::size_t event = 0;            ///< index of the next event
+  std::size_t event = 0;            ///< index of the timeline's next event
+  bool recorded = false;            ///< while the timeline was recorded
   HolderBytes retained_by_holder;
   std::map<std::string, std::int64_t> by_kind;
 };
@@ -75,14 +76,19 @@ class Ledger {
   /// Forgets the peak so far and starts again from what is live.
   void reset_peak();
 
+  /// Valid until the next mark.
   const LedgerMark& mark(std::string_view name);
+  /// In order. Those of a recorded timeline are all here, of the others the last of each name, so that marks that come
+  /// in every step of a long run take no more memory than those of a short one.
   const std::vector<LedgerMark>& marks() const { return marks_; }
 
   /// Over the ordered (kind of event, bytes, holder, phase) of every event; equal on every device for the same schedule.
   std::uint64_t sequence_hash() const { return sequence_hash_; }
   std::size_t events_seen() const { return events_seen_; }
-  /// Empty unless recording.
+  /// Empty unless recording. It adds up: events that were left out by a pause come together where it goes on.
   const std::vector<LedgerEvent>& timeline() const { return timeline_; }
+  /// Recording begins once, may pause, and goes on. A pause keeps what changes in it by holder and size alone, and
+  /// drops its marks.
   void record_timeline(bool on);
 
  private:
@@ -91,6 +97,7 @@ class Ledger {
   void write_peak(std::vector<std::int64_t>& bytes) const;
   std::vector<std::int64_t> peak_bytes_by_holder() const;
   void record(std::int64_t delta, std::int64_t bytes, HolderId holder, HolderId from = 0);
+  void catch_up();
   HolderBytes describe(const std::vector<std::int64_t>& bytes, bool only_retained = false) const;
   std::map<std::string, std::int64_t> sum_kinds(const std::vector<std::int64_t>& bytes) const;
 
@@ -113,6 +120,9 @@ class Ledger {
   std::vector<LedgerMark> marks_;
   std::vector<LedgerEvent> timeline_;
   bool recording_ = false;
+  bool paused_ = false;
+  /// By holder and size, how many more blocks there are than when recording paused.
+  std::map<std::pair<HolderId, std::int64_t>, std::int64_t> since_pause_;
   std::size_t events_seen_ = 0;
   std::uint64_t sequence_hash_;
 };
