@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "harness/json_schema.h"
+#include "harness/record_list.h"
 #include "harness/results.h"
 #include "harness/temporary_directory.h"
 

@@ -4,6 +4,7 @@
 
 #include "harness/mutations.h"
 #include "harness/record.h"
+#include "harness/record_list.h"
 #include "harness/reports.h"
 
 namespace fp8lab {

@@ -4,13 +4,17 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <new>
+#include <system_error>
 #include <thread>
+#include <vector>
 
 #include "core/check.h"
 #include "harness/scenario.h"
@@ -20,6 +24,17 @@ namespace {
 
 void wait_for_ever() {
   for (;;) ::pause();
+}
+
+/// More than any limit allows, piece by piece.
+void take_memory() {
+  std::vector<std::unique_ptr<char[]>> pieces;
+  for (;;) pieces.push_back(std::make_unique_for_overwrite<char[]>(std::size_t{64} << 20));
+}
+
+void spin() {
+  for (volatile bool forever = true; forever;) {
+  }
 }
 
 constexpr int kMomentMilliseconds = 500;
@@ -64,6 +79,10 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm) {
   }
   if (what == "oom") throw OutOfMemory("device memory: 3 GiB asked, 2 GiB left");
   if (what == "bad_alloc") throw std::bad_alloc();
+  if (what == "greedy") take_memory();
+  if (what == "greedy_thread") std::thread(take_memory).join();
+  if (what == "spin") spin();
+  if (what == "threads") throw std::system_error(EAGAIN, std::generic_category(), "thread");
   if (what == "error") throw Error("quantize: \"x\" <&> \x01 \xFF");
   if (what == "garbage") {
     (void)!::write(3, "{\"status\": ", 11);

@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "harness/json_codec.h"
 #include "harness/json_schema.h"
 #include "harness/sample.h"
 #include "harness/temporary_directory.h"
@@ -97,6 +99,11 @@ inline Ended run(const std::vector<std::string>& arguments, const std::string& w
   return {code, process.output, process.errors};
 }
 
+/// The exit code of a shell's command, in which $P is the program.
+inline int shell(const std::string& command) {
+  return WEXITSTATUS(std::system(("P=" + std::string(FP8LAB_FAKE_PROGRAM) + "; " + command).c_str()));
+}
+
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// A directory with one scenario per name; fake_arms.cpp says what the names do.
@@ -134,5 +141,12 @@ class Scenarios {
  private:
   TemporaryDirectory directory_;
 };
+
+/// The before arm of a run of one cell under a limit that the shell sets.
+inline ArmResult before_arm(const Scenarios& scenarios, const std::string& limit) {
+  shell(limit + "\n$P run " + scenarios.path() + " -o " + scenarios.out() + " > /dev/null 2>&1");
+  const std::string lines = scenarios.read("results.jsonl");
+  return record_from_json(lines.substr(0, lines.find('\n'))).arms.at(Arm::kBefore);
+}
 
 }  // namespace fp8lab::sample

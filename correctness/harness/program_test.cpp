@@ -273,6 +273,27 @@ TEST(Program, RunsAgainWhatTookTooLong) {
   EXPECT_TRUE(contains(resumed.output, "took longer than 0.3 s")) << resumed.output;
 }
 
+// The kernel or a user may have killed it, and next time it may go well.
+TEST(Program, Resume_RunsCrashedCellsAgain_UnlessTheCrashIsExpected) {
+  Scenarios scenarios({"before_kill", "after_oom"});
+  std::string expected = sample::kFixScenario + R"(device: meta
+expect:
+  - {arm: before, status: crashed, signal: SIGSEGV}
+  - {metric: memory.retained_bytes, arm: after, equals: 0}
+)";
+  expected.replace(expected.find("name: sample"), 12, "name: before_segv");
+  sample::write(scenarios.file("before_segv.yaml"), expected);
+  EXPECT_EQ(run(scenarios.run_arguments({})).code, 4);
+  const Ended resumed = run(scenarios.run_arguments({"--resume"}));
+  EXPECT_EQ(resumed.code, 4);
+  EXPECT_TRUE(contains(resumed.output, "1 of 3 cells are finished already")) << resumed.output;
+  EXPECT_TRUE(contains(resumed.output, "/2] crashed        before_kill")) << resumed.output;
+  EXPECT_TRUE(contains(resumed.output, "/2] crashed        after_oom")) << resumed.output;
+  const Json cells = results_of(scenarios)["cells"];
+  ASSERT_EQ(cells.size(), 3u);
+  for (const Json& cell : cells) EXPECT_EQ(cell["verdict"], cell["id"] == "before_segv" ? "confirmed" : "crashed");
+}
+
 TEST(Program, AFileThatIsNotThereHidesNoMistakeOfAnother) {
   const Scenarios scenarios({"one"});
   sample::write(scenarios.file("bad.yaml"), "version: 3\n");

@@ -7,6 +7,7 @@
 #include "harness/environment.h"
 #include "harness/holders.h"
 #include "harness/metrics.h"
+#include "harness/record_list.h"
 #include "harness/spelling.h"
 #include "harness/units.h"
 

@@ -8,7 +8,7 @@
 #include "core/check.h"
 #include "harness/compare.h"
 #include "harness/mutations.h"
-#include "harness/results.h"
+#include "harness/record_list.h"
 #include "harness/temporary_directory.h"
 
 // What reads results.json, results.jsonl and environment.json, on documents that no run has written: each is read, or refused by

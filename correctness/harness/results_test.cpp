@@ -170,7 +170,7 @@ TEST(ResultSet, WhatIsAppendedIsThereForTheNextRun) {
   ResultSet resumed(dir / "out", true);
   EXPECT_EQ(resumed.notice(), "");
   ASSERT_NE(resumed.find_finished("sample/a=1", "0011223344556677"), nullptr);
-  EXPECT_EQ(resumed.find_finished("sample/a=1", "0011223344556677")->verdict, Verdict::kNotFixed);
+  EXPECT_EQ(resumed.find_finished("sample/a=1", "0011223344556677")->head.verdict, Verdict::kNotFixed);
   EXPECT_EQ(resumed.find_finished("sample/a=1", "another hash"), nullptr);
   EXPECT_EQ(resumed.find_finished("sample/a=3", "0011223344556677"), nullptr);
 }
@@ -188,6 +188,59 @@ TEST(ResultSet, ACellThatIsMeasuredAnewLeavesNoOlderTimeline) {
   ResultSet(dir / "out", true).append(record);
   for (const Arm arm : {Arm::kBefore, Arm::kAfter})
     EXPECT_FALSE(std::filesystem::exists(dir / "out" / timeline_path("sample/a=1", arm))) << name(arm);
+}
+
+std::string line_of(ResultSet& results, const std::string& id) { return record_to_json(results.read(id)); }
+
+TEST(ResultSet, Records_AreReadBackFromTheirLines) {
+  const TemporaryDirectory dir;
+  const CellRecord one = record_named("sample/a=1"), two = record_named("sample/a=2");
+  ResultSet results(dir / "out", false);
+  results.append(one);
+  results.append(two);
+  CellRecord moved = one;
+  moved.line = 77;
+  results.update(moved);
+  EXPECT_EQ(line_of(results, "sample/a=1"), record_to_json(moved));
+  EXPECT_EQ(line_of(results, "sample/a=2"), record_to_json(two));
+  const RecordList list = results.records({"sample/a=2", "sample/a=1"});
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list.heads[0].verdict, Verdict::kNotFixed);
+  EXPECT_EQ(record_to_json(list.read(0)), record_to_json(two));
+  EXPECT_EQ(record_to_json(list.read(1)), record_to_json(moved));
+}
+
+TEST(ResultSet, Timeline_WrittenBeforeItsCellFinishes_Stays) {
+  const TemporaryDirectory dir;
+  CellRecord record = record_named("sample/a=1");
+  ResultSet results(dir / "out", false);
+  results.write_timeline("sample/a=1", Arm::kBefore, "{}");
+  results.append(record);
+  EXPECT_EQ(sample::read(dir / "out" / timeline_path("sample/a=1", Arm::kBefore)), "{}");
+  results.append(record);  // measured again, without a timeline
+  EXPECT_FALSE(std::filesystem::exists(dir / "out" / timeline_path("sample/a=1", Arm::kBefore)));
+}
+
+TEST(ResultSet, Timeline_OfACellThatDoesNotFinish_Goes) {
+  const TemporaryDirectory dir;
+  ResultSet results(dir / "out", false);
+  results.write_timeline("sample/a=1", Arm::kBefore, "{}");
+  results.finish({}, "{}", {});
+  EXPECT_FALSE(std::filesystem::exists(dir / "out" / timeline_path("sample/a=1", Arm::kBefore)));
+}
+
+TEST(ResultSet, Timeline_OfAnArmMeasuredInAnotherCell_IsThatCells) {
+  const TemporaryDirectory dir;
+  const auto file = [&](const std::string& id) { return dir / ("out/" + timeline_path(id, Arm::kAfter)); };
+  ResultSet results(dir / "out", false);
+  results.write_timeline("sample/a=1", Arm::kAfter, "of the first");
+  CellRecord second = record_named("sample/a=2");
+  second.arms[Arm::kAfter].measured_in = "sample/a=1";
+  results.append(second);
+  EXPECT_EQ(sample::read(file("sample/a=2")), "of the first");
+  results.write_timeline("sample/a=1", Arm::kAfter, "measured again");
+  EXPECT_EQ(sample::read(file("sample/a=2")), "of the first");
+  EXPECT_EQ(sample::read(file("sample/a=1")), "measured again");
 }
 
 TEST(ResultSet, AResumedRunThatIsKilledLeavesNoOlderDocuments) {
@@ -248,8 +301,8 @@ TEST(ResultSet, ASpoiledLineInTheMiddleIsAnErrorWithItsNumber) {
   }
 }
 
-TEST(ResultSet, CellsThatWereSkippedOrTookTooLongRunAgain) {
-  for (const Verdict verdict : {Verdict::kSkipped, Verdict::kTimeout}) {
+TEST(ResultSet, CellsThatWereSkippedTookTooLongOrCrashedRunAgain) {
+  for (const Verdict verdict : {Verdict::kSkipped, Verdict::kTimeout, Verdict::kCrashed}) {
     const TemporaryDirectory dir;
     {
       ResultSet results(dir / "out", false);
@@ -268,7 +321,7 @@ TEST(ResultSet, WithoutResumeItStartsAnew) {
     CellRecord record = record_named("sample/a=1");
     record.arms[Arm::kBefore].timeline_json = "{}";
     results.append(record);
-    results.finish({record}, "{}", {});
+    results.finish({record.config.id}, "{}", {});
   }
   EXPECT_EQ(sample::read(dir / "out/timelines/sample/a=1.before.json"), "{}");
   const ResultSet results(dir / "out", false);

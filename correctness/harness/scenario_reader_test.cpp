@@ -10,8 +10,8 @@
 #include "harness/cli/listing.h"
 #include "harness/json_codec.h"
 #include "harness/mutations.h"
+#include "harness/record_list.h"
 #include "harness/reports.h"
-#include "harness/results.h"
 #include "harness/scenario.h"
 #include "harness/temporary_directory.h"
 

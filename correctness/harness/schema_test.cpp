@@ -9,6 +9,7 @@
 #include "harness/json_schema.h"
 #include "harness/keys.h"
 #include "harness/metrics.h"
+#include "harness/record_list.h"
 #include "harness/results.h"
 #include "harness/sample.h"
 #include "harness/temporary_directory.h"

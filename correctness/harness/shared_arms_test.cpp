@@ -148,5 +148,26 @@ TEST(SharedArms, WhatWentWrongIsNotHandedOn) {
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(8));
 }
 
+TEST(SharedArms, KeepsAtMostSoManyResults_TheOldestGoes) {
+  std::vector<PlannedCell> cells;
+  const std::size_t tasks = SharedArms::kMostKept + 1;
+  for (std::size_t i = 0; i < 2 * tasks; ++i) {
+    cells.push_back(sample::fake_cell("a"));
+    cells.back().config.id = std::to_string(i % tasks);
+  }
+  const Vocabulary vocabulary = sample::vocabulary();
+  SharedArms shared([](const CellConfig& cell, Arm arm) { return arm == Arm::kAfter ? cell.id : ""; }, cells,
+                    vocabulary);
+  for (std::size_t i = 0; i < tasks; ++i) {
+    EXPECT_FALSE(shared.take(std::to_string(i)).has_value());
+    shared.begin(std::to_string(i));
+    EXPECT_TRUE(shared.underway(std::to_string(i)));
+    shared.finish(std::to_string(i), ArmResult{}, "first");
+  }
+  EXPECT_FALSE(shared.take("0").has_value());
+  EXPECT_FALSE(shared.underway("0")) << "who asks for it runs it";
+  for (std::size_t i = 1; i < tasks; ++i) EXPECT_EQ(shared.take(std::to_string(i)).value().measured_in, "first") << i;
+}
+
 }  // namespace
 }  // namespace fp8lab

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
-#include <cstdlib>
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -16,11 +17,7 @@ using sample::contains;
 using sample::Ended;
 using sample::run;
 using sample::Scenarios;
-
-/// The exit code of a shell's command, in which $P is the program.
-int shell(const std::string& command) {
-  return WEXITSTATUS(std::system(("P=" + std::string(FP8LAB_FAKE_PROGRAM) + "; " + command).c_str()));
-}
+using sample::shell;
 
 struct Mistyped {
   std::vector<std::string> arguments;
@@ -124,12 +121,18 @@ TEST(Streams, OutputThatIsLostIsNotGreen) {
   const Scenarios scenarios({"one"});
   const std::string command = "$P run " + scenarios.path() + " -o " + scenarios.out();
   const std::string quiet = " >/dev/full 2>/dev/null";
-  EXPECT_EQ(shell("$P recipes" + quiet), 2);
-  EXPECT_EQ(shell("$P --help" + quiet), 2);
-  EXPECT_EQ(shell(command + " --list" + quiet), 2);
-  EXPECT_EQ(shell(command + " --json" + quiet), 2);
-  EXPECT_EQ(shell(command + quiet), 0) << "its results are files";
-  EXPECT_EQ(shell("$P recipes 2>&1 >/dev/full | grep -q 'standard output cannot be written'"), 0);
+  ASSERT_EQ(shell(command + " > /dev/null"), 0);  // for compare
+  const std::string run = scenarios.out();
+  for (const std::string& words :
+       {std::string("recipes"), std::string("devices"), std::string("env"), std::string("fixes"), std::string("--help"),
+        std::string("run --help"), std::string("--version"), std::string("completion bash"),
+        std::string("__complete run -"), "validate " + scenarios.path(), "plan " + scenarios.path(),
+        "compare " + run + " " + run})
+    EXPECT_EQ(shell("$P " + words + quiet), 2) << words;
+  for (const char* option : {" --list", " --dry-run", " --json", ""})
+    EXPECT_EQ(shell(command + option + quiet), 2) << option;
+  EXPECT_TRUE(std::filesystem::exists(run + "/results.json")) << "its results are files, and are there";
+  EXPECT_EQ(shell("[ $($P recipes 2>&1 >/dev/full | grep -c 'standard output cannot be written') = 1 ]"), 0);
 }
 
 TEST(Limits, AFileThatCouldNotBeWrittenIsNotPointedAt) {
@@ -146,11 +149,37 @@ TEST(Limits, AFileThatCouldNotBeWrittenIsNotPointedAt) {
   EXPECT_FALSE(contains(text, "results: ")) << text;
 }
 
-TEST(Limits, TooFewDescriptorsAreToldWithTheRemedy) {
+TEST(Limits, TooFewDescriptors_AreNamedWithTheNumberAndTheRemedy) {
   const Scenarios scenarios({"one"});
-  EXPECT_EQ(shell("ulimit -n 12; $P run -j 8 " + scenarios.path() + " -o " + scenarios.out() +
-                  " 2>&1 | grep -q 'process cannot be started: .*; run fewer at a time (--jobs), or raise the limit'"),
-            0);
+  const std::string run =
+      "$P run -j 8 " + scenarios.path() + " -o " + scenarios.out() + " > " + scenarios.file("said").string() + " 2>&1";
+  EXPECT_EQ(shell("ulimit -n 16; " + run), 2);
+  EXPECT_EQ(sample::read(scenarios.file("said")),
+            "fp8lab: error: too few file descriptors: the limit on open files is 16 (`ulimit -n`), and 29 are needed; "
+            "raise it "
+            "(`ulimit -n 29`), or run fewer arms at a time (--jobs)\n");
+  EXPECT_EQ(shell("ulimit -Sn 16; " + run), 0) << "a soft limit is the program's own to raise";
+  EXPECT_EQ(shell("ulimit -n 29; " + run), 0) << "they are enough";
+}
+
+TEST(Limits, ProcessorTime_ThatIsUsedUp_IsNamed) {
+  for (const char* limit : {"ulimit -t 1", "ulimit -St 1"}) {
+    const ArmResult arm = sample::before_arm(Scenarios({"before_spin"}), limit);
+    EXPECT_EQ(arm.status, "crashed");
+    EXPECT_TRUE(contains(arm.reason, "its processor time is used up; the limit is `ulimit -t`")) << arm.reason;
+  }
+}
+
+TEST(Limits, Threads_ThatCannotBeStarted_NameTheLimit) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NPROC, &before), 0);
+  const rlimit finite{std::min<rlim_t>(before.rlim_cur, 1000000), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NPROC, &finite), 0);
+  const ArmResult arm = sample::before_arm(Scenarios({"before_threads"}), "");
+  ::setrlimit(RLIMIT_NPROC, &before);
+  EXPECT_EQ(arm.status, "error");
+  EXPECT_TRUE(contains(arm.reason, "Resource temporarily unavailable; the limit on processes and threads is "))
+      << arm.reason;
 }
 
 }  // namespace

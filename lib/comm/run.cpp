@@ -11,8 +11,8 @@ Failure current_failure() {
     return {.reason = error.what(), .echo = true};
   } catch (const OutOfMemory& error) {
     return {.reason = error.what(), .out_of_memory = true};
-  } catch (const std::bad_alloc& error) {
-    return {.reason = error.what(), .out_of_memory = true};
+  } catch (const std::bad_alloc&) {
+    return {.reason = "the host has no memory left", .out_of_memory = true};
   } catch (const std::exception& error) {
     return {.reason = error.what()};
   } catch (...) {

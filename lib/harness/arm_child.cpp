@@ -13,6 +13,7 @@
 #include "harness/arm_process.h"
 #include "harness/holders.h"
 #include "harness/json_codec.h"
+#include "harness/limits.h"
 #include "harness/scenario.h"
 
 // Sanitizers ask these for their options, which the environment overrides. Without them a crash would be a report and an exit
@@ -79,11 +80,11 @@ ArmResult run_arm_guarded(const ArmFunction& arm_function, const CellConfig& cel
     result.peak_by_holder = folded_by_index(result.peak_by_holder);
     return result;
   } catch (const OutOfMemory& error) {
-    return ended("out_of_memory", error.what());
+    return ended("out_of_memory", with_memory_limits(error.what()));
   } catch (const std::bad_alloc&) {
-    return ended("out_of_memory", "the host has no memory left");
+    return ended("out_of_memory", with_memory_limits("the host has no memory left"));
   } catch (const std::exception& error) {
-    return ended("error", error.what());
+    return ended("error", with_limits(error.what()));
   }
 }
 

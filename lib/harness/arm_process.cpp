@@ -17,6 +17,7 @@
 
 #include "core/check.h"
 #include "harness/json_codec.h"
+#include "harness/limits.h"
 
 namespace fp8lab {
 namespace {
@@ -28,10 +29,8 @@ constexpr char kGo = 1;
 [[noreturn]] void fail_with_errno(const char* what) { fail(fmt::format("{}: {}", what, std::strerror(errno))); }
 
 [[noreturn]] void fail_to_start(const char* what) {
-  fail(
-      fmt::format("an arm's process cannot be started: {}: {}; run fewer at a time (--jobs), or raise the limit "
-                  "(ulimit -a shows it)",
-                  what, std::strerror(errno)));
+  fail(fmt::format("an arm's process cannot be started: {}; run fewer at a time (--jobs), or raise the limit",
+                   with_limits(fmt::format("{}: {}", what, std::strerror(errno)))));
 }
 
 /// Owns a descriptor until released.
@@ -138,17 +137,17 @@ void drop_handlers() {
   sigemptyset(&no_signals);
   ::sigprocmask(SIG_SETMASK, &no_signals, nullptr);
   // Copies above the targets first, so that no dup2 closes a descriptor that is still needed.
-  const int input = ::fcntl(setup.input_fd, F_DUPFD_CLOEXEC, 10);
-  const int output = ::fcntl(setup.output_fd, F_DUPFD_CLOEXEC, 10);
-  const int exchange = ::fcntl(setup.exchange_fd, F_DUPFD_CLOEXEC, 10);
+  const int input = ::fcntl(setup.input_fd, F_DUPFD_CLOEXEC, kExchangeFd + 1);
+  const int output = ::fcntl(setup.output_fd, F_DUPFD_CLOEXEC, kExchangeFd + 1);
+  const int exchange = ::fcntl(setup.exchange_fd, F_DUPFD_CLOEXEC, kExchangeFd + 1);
   if (::dup2(input, STDIN_FILENO) >= 0 && ::dup2(output, STDOUT_FILENO) >= 0 && ::dup2(output, STDERR_FILENO) >= 0 &&
-      ::dup2(exchange, kExchangeFd) >= 0) {
+      ::dup2(exchange, kExchangeFd) >= 0)
     ::execv(setup.argv[0], setup.argv);
-    const char* reason = ::strerrordesc_np(errno);
-    constexpr char kWhat[] = "cannot start the arm's program: ";
-    (void)!::write(STDERR_FILENO, kWhat, sizeof kWhat - 1);
-    if (reason) (void)!::write(STDERR_FILENO, reason, std::strlen(reason));
-  }
+  const char* reason = ::strerrordesc_np(errno);
+  constexpr char kWhat[] = "cannot start the arm's program: ";
+  const int told = output >= 0 ? output : setup.output_fd;
+  (void)!::write(told, kWhat, sizeof kWhat - 1);
+  if (reason) (void)!::write(told, reason, std::strlen(reason));
   ::_exit(127);
 }
 
@@ -235,7 +234,10 @@ bool ArmProcess::reaped() {
   if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
     return false;
   ::kill(-pid_, SIGKILL);
-  ::waitpid(pid_, &wait_status_, 0);
+  rusage used{};
+  ::wait4(pid_, &wait_status_, 0, &used);
+  for (const timeval& time : {used.ru_utime, used.ru_stime})
+    processor_seconds_ += static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
   gone_ = true;
   return true;
 }
@@ -301,14 +303,18 @@ ArmResult ArmProcess::result() const {
     out.reason = fmt::format("took longer than {:g} s", limit_s_);
   } else if (WIFSIGNALED(wait_status_)) {
     const int signal = WTERMSIG(wait_status_);
-    const char* hint = signal == SIGKILL   ? " (usually the kernel, out of memory)"
-                       : signal == SIGXFSZ ? " (its result is larger than the limit on files, `ulimit -f`)"
-                                           : "";
-    out = crashed(fmt::format("ended by {}{}", signal_name(signal), hint));
+    const std::string_view cause = cause_of_death(signal, processor_seconds_);
+    out = crashed(fmt::format("ended by {}{}", signal_name(signal), cause.empty() ? "" : fmt::format(" ({})", cause)));
     out.signal = signal_name(signal);
+    // What a library's thread, or a function that may not throw, makes of memory that it does not get.
+    if (signal == SIGABRT && tail_.find("std::bad_alloc") != std::string::npos) {
+      out.status = "out_of_memory";
+      out.reason = with_memory_limits(std::move(out.reason));
+    }
   } else {
     out = crashed(fmt::format("exited with status {}", WEXITSTATUS(wait_status_)));
   }
+  if (out.status == "crashed") out.reason = with_limits(std::move(out.reason));
   out.seconds = seconds_;
   out.reason = one_line(std::move(out.reason));
   if (out.status != "ok") out.output_tail = tail_;

@@ -81,6 +81,7 @@ class ArmProcess {
   double limit_s_ = 0;  ///< above 0 after time_out()
   Clock::time_point started_;
   double seconds_ = 0;
+  double processor_seconds_ = 0;  ///< of a process that is gone
   std::string tail_;  ///< the last bytes printed
 };
 

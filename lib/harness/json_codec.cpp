@@ -350,11 +350,12 @@ std::string arm_to_json(const ArmResult& result) {
   return text.append(1, '\n').append(result.timeline_json);
 }
 
-ArmResult arm_from_json(const std::string& text) {
+ArmResult arm_from_json(std::string text) {
   const std::size_t line = std::min(text.find('\n'), text.size());
-  const JsonDocument document(std::string_view(text).substr(0, line));
-  ArmResult out = arm_from(document.root(), exact_from);
-  if (line < text.size()) out.timeline_json = text.substr(line + 1);
+  ArmResult out = arm_from(JsonDocument(std::string_view(text).substr(0, line)).root(), exact_from);
+  if (line == text.size()) return out;
+  text.erase(0, line + 1);  // the timeline is most of it, and is not copied
+  out.timeline_json = std::move(text);
   return out;
 }
 

@@ -19,7 +19,7 @@ CellConfig cell_from_json(const std::string& text);
 /// sees them.
 std::string arm_to_json(const ArmResult& result);
 /// Throws Error for anything that arm_to_json did not write.
-ArmResult arm_from_json(const std::string& text);
+ArmResult arm_from_json(std::string text);
 
 /// One line of results.jsonl, without the newline. A figure that is not finite is null with a reason; bytes that are
 /// not UTF-8 are replaced; timelines are left out (they are files of their own).
@@ -37,7 +37,7 @@ struct StoredRun {
 /// The value of key `schema` in results.json.
 inline constexpr const char* kResultsSchema = "fp8lab.results/1";
 
-/// Throws Error for anything that results_json() did not write.
+/// Throws Error for anything that write_results_json() did not write.
 StoredRun run_from_json(const std::string& text);
 
 /// FNV-1a over the bytes of `text`; the same on every machine.

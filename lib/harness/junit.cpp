@@ -53,13 +53,13 @@ struct Counts {
   int tests = 0, failures = 0, errors = 0, skipped = 0;
   double seconds = 0;
 
-  void add(const CellRecord& record) {
-    const Outcome outcome = outcome_of(record.verdict);
+  void add(const RecordList::Head& cell) {
+    const Outcome outcome = outcome_of(cell.verdict);
     ++tests;
     failures += outcome == Outcome::kFailure;
     errors += outcome == Outcome::kError;
     skipped += outcome == Outcome::kSkipped;
-    seconds += record.seconds;
+    seconds += cell.seconds;
   }
 
   std::string attributes() const {
@@ -70,25 +70,27 @@ struct Counts {
 
 }  // namespace
 
-std::string junit_xml(const std::vector<CellRecord>& records, const RunSummary& run) {
+void write_junit_xml(const RecordList& records, const RunSummary& run, const TextSink& out) {
   std::vector<std::string> scenarios;
   std::map<std::string, Counts> counts;
+  std::map<std::string, std::vector<std::size_t>> cells;
   Counts total;
-  for (const CellRecord& record : records) {
-    if (counts.find(record.config.scenario) == counts.end()) scenarios.push_back(record.config.scenario);
-    counts[record.config.scenario].add(record);
-    total.add(record);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const RecordList::Head& cell = records.heads[i];
+    if (!counts.contains(cell.scenario)) scenarios.push_back(cell.scenario);
+    counts[cell.scenario].add(cell);
+    cells[cell.scenario].push_back(i);
+    total.add(cell);
   }
-  std::string out = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
-  out += fmt::format("<testsuites name=\"fp8lab\" {}>\n", total.attributes());
+  out("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+  out(fmt::format("<testsuites name=\"fp8lab\" {}>\n", total.attributes()));
   for (const std::string& scenario : scenarios) {
-    out += fmt::format("  <testsuite name=\"{}\" {} timestamp=\"{}\">\n", for_xml(scenario),
-                       counts[scenario].attributes(), for_xml(run.date));
-    for (const CellRecord& record : records)
-      if (record.config.scenario == scenario) out += test_case(record);
-    out += "  </testsuite>\n";
+    out(fmt::format("  <testsuite name=\"{}\" {} timestamp=\"{}\">\n", for_xml(scenario), counts[scenario].attributes(),
+                    for_xml(run.date)));
+    for (const std::size_t i : cells[scenario]) out(test_case(records.read(i)));
+    out("  </testsuite>\n");
   }
-  return out + "</testsuites>\n";
+  out("</testsuites>\n");
 }
 
 }  // namespace fp8lab

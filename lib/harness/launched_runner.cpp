@@ -151,6 +151,7 @@ int LaunchedRunner::run(const std::vector<PlannedCell>& cells, const Vocabulary&
       ArmResult result = run_arm(cell, arm, options);
       if (stopped_by_ != 0) return stopped_by_;
       add_predictions(result, cell.config, arm, options.predict);
+      if (events.arm_ended) events.arm_ended(cell.config, arm, result);
       shared.finish(task, result, cell.config.id);
       results[arm] = std::move(result);
     }

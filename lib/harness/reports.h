@@ -1,12 +1,17 @@
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/record.h"
 
-// A run as documents for other programs and for people. Pure functions from records to text.
+// A run as documents for other programs and for people: functions from records to text, which goes to a sink piece by
+// piece, because neither the records of a run nor its documents need fit in memory.
 namespace fp8lab {
+
+using TextSink = std::function<void(std::string_view)>;
 
 struct RunSummary {
   std::string date;         ///< ISO 8601, UTC
@@ -19,10 +24,10 @@ struct RunSummary {
 /// JUnit as CI systems read it: a suite per scenario, classname = scenario, name = cell id; what a person needs is in the
 /// body as well as in the attributes. Verdicts: crashed and timeout are errors; those with a failed or undecided gate
 /// are failures; skipped is skipped.
-std::string junit_xml(const std::vector<CellRecord>& records, const RunSummary& run);
+void write_junit_xml(const RecordList& records, const RunSummary& run, const TextSink& out);
 
 /// Markdown: what needs attention, then every scenario's figures, claims and holders.
-std::string summary_markdown(const std::vector<CellRecord>& records, const RunSummary& run);
+void write_summary_markdown(const RecordList& records, const RunSummary& run, const TextSink& out);
 
 /// "20 confirmed, 1 not_fixed, 3 skipped".
 std::string counts_of(const std::vector<Verdict>& verdicts);

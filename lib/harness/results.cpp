@@ -26,6 +26,7 @@ constexpr const char* kLines = "results.jsonl";
 constexpr const char* kTimelines = "timelines";
 constexpr const char* kEnvironment = "environment.json";
 constexpr std::array kDocuments = {"results.json", "junit.xml", "summary.md"};
+constexpr std::size_t kBufferBytes = std::size_t{1} << 16;
 /// How a line begins, and so a file of lines.
 constexpr std::string_view kLineBegins = "{\"id\":\"";
 
@@ -34,7 +35,7 @@ constexpr std::string_view kLineBegins = "{\"id\":\"";
 }
 
 /// All of `text` or false with errno set.
-bool write_fully(int fd, const std::string& text) {
+bool write_fully(int fd, std::string_view text) {
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
@@ -123,41 +124,40 @@ ResultSet::~ResultSet() { ::close(lines_fd_); }
 
 void ResultSet::read_earlier() {
   const fs::path path = directory_ / kLines;
-  const std::string text = read_file(path);
-  const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
-  if (whole < text.size()) {
-    notice_ =
-        fmt::format("{}: the last line was cut short by the end of an earlier run; its cell runs again", path.string());
-    if (::ftruncate(lines_fd_, static_cast<off_t>(whole)) != 0) cannot_write(path);
-  }
+  std::ifstream in(path, std::ios::binary);
+  off_t offset = 0;
   int number = 0;
-  for (std::size_t begin = 0; begin < whole;) {
-    const std::size_t end = text.find('\n', begin);
+  for (std::string line; std::getline(in, line); offset += static_cast<off_t>(line.size() + 1)) {
     ++number;
+    if (in.eof()) {  // no newline
+      notice_ = fmt::format("{}: the last line was cut short by the end of an earlier run; its cell runs again",
+                            path.string());
+      if (::ftruncate(lines_fd_, offset) != 0) cannot_write(path);
+      return;
+    }
     try {
-      CellRecord record = record_from_json(text.substr(begin, end - begin));
-      std::string id = record.config.id;
-      earlier_.insert_or_assign(std::move(id), std::move(record));
+      const CellRecord record = record_from_json(line);
+      cells_.insert_or_assign(record.config.id, Cell{head_of(record), record.hash, offset, line.size()});
     } catch (const Error& error) {
       fail(fmt::format(
           "{}:{}: not a line of an earlier run ({}); remove the line to go on, or run without --resume to start anew",
           path.string(), number, error.what()));
     }
-    begin = end + 1;
   }
 }
 
-const CellRecord* ResultSet::find_finished(const std::string& id, const std::string& hash) const {
-  const auto it = earlier_.find(id);
-  if (it == earlier_.end() || it->second.hash != hash) return nullptr;
-  const Verdict verdict = it->second.verdict;
-  return verdict == Verdict::kSkipped || verdict == Verdict::kTimeout ? nullptr : &it->second;
+const ResultSet::Cell* ResultSet::find_finished(const std::string& id, const std::string& hash) const {
+  const auto it = cells_.find(id);
+  if (it == cells_.end() || it->second.hash != hash) return nullptr;
+  const Verdict verdict = it->second.head.verdict;
+  const bool again = verdict == Verdict::kSkipped || verdict == Verdict::kTimeout || verdict == Verdict::kCrashed;
+  return again ? nullptr : &it->second;
 }
 
 void ResultSet::write_environment(const std::string& json) {
-  if (!earlier_.empty()) refuse_other_measurer(json);
+  if (!cells_.empty()) refuse_other_measurer(json);
   remove_documents();
-  write_atomically(kEnvironment, json + "\n");
+  write_atomically(kEnvironment, Sync::kYes, [&](const TextSink& out) { out(json + "\n"); });
 }
 
 /// Those of an older run beside this one's lines would contradict them if this run is killed.
@@ -185,57 +185,139 @@ void ResultSet::refuse_other_measurer(const std::string& environment_json) const
                        directory_.string(), key, value, now == is.end() ? "not there" : now->second));
 }
 
-void ResultSet::append(const CellRecord& record) {
-  for (const Arm arm : kArms) {
-    const std::string path = timeline_path(record.config.id, arm);
-    const auto result = record.arms.find(arm);
-    if (result == record.arms.end() || result->second.timeline_json.empty()) {
-      std::error_code ignored;
-      fs::remove(directory_ / path, ignored);  // of the cell as it was when an earlier run measured it
-      continue;
-    }
-    make_directory((directory_ / path).parent_path());
-    write_atomically(path, result->second.timeline_json, Sync::kNo);
+void ResultSet::write_timeline(const std::string& id, Arm arm, const std::string& text) {
+  const std::string path = timeline_path(id, arm);
+  if (text.empty()) {
+    std::error_code ignored;
+    fs::remove(directory_ / path, ignored);  // of the cell as it was when an earlier run measured it
+    return;
   }
-  const off_t size = ::lseek(lines_fd_, 0, SEEK_END);
-  if (write_fully(lines_fd_, record_to_json(record) + "\n") && ::fsync(lines_fd_) == 0) return;
+  make_directory((directory_ / path).parent_path());
+  // Timelines are large and can be had again, so syncing them is left to the system.
+  write_atomically(path, Sync::kNo, [&](const TextSink& out) { out(text); });
+  timelines_.insert(path);
+}
+
+void ResultSet::append(const CellRecord& record) {
+  const std::string& id = record.config.id;
+  for (const Arm arm : kArms) {
+    const auto result = record.arms.find(arm);
+    const bool ran = result != record.arms.end();
+    if (ran && result->second.timeline_json.empty() && timelines_.erase(timeline_path(id, arm)) > 0) continue;
+    write_timeline(id, arm, ran ? result->second.timeline_json : "");
+    timelines_.erase(timeline_path(id, arm));
+    if (ran && result->second.timeline_json.empty() && !result->second.measured_in.empty())
+      share_timeline(timeline_path(result->second.measured_in, arm), timeline_path(id, arm));
+  }
+  append_line(record, Sync::kYes);
+}
+
+void ResultSet::update(const CellRecord& record) { append_line(record, Sync::kNo); }
+
+void ResultSet::append_line(const CellRecord& record, Sync sync) {
+  const off_t offset = ::lseek(lines_fd_, 0, SEEK_END);
+  const std::string text = record_to_json(record) + "\n";
+  if (write_fully(lines_fd_, text) && (sync == Sync::kNo || ::fsync(lines_fd_) == 0)) {
+    cells_.insert_or_assign(record.config.id, Cell{head_of(record), record.hash, offset, text.size() - 1});
+    return;
+  }
   const int error = errno;
   // Half a line would spoil what comes after it.
-  (void)!::ftruncate(lines_fd_, size);
+  (void)!::ftruncate(lines_fd_, offset);
   errno = error;
   cannot_write(directory_ / kLines);
 }
 
-void ResultSet::finish(const std::vector<CellRecord>& records, const std::string& environment_json,
-                       const RunSummary& run) {
-  write_atomically("results.json", results_json(records, environment_json, run.complete));
-  write_atomically("junit.xml", junit_xml(records, run));
-  write_atomically("summary.md", summary_markdown(records, run));
+/// Files on disk are links to one, where the file system has links: what cells share may be most of what a run writes.
+void ResultSet::share_timeline(const std::string& from, const std::string& to) const {
+  std::error_code error;
+  if (from == to || !fs::exists(directory_ / from, error)) return;
+  make_directory((directory_ / to).parent_path());
+  fs::create_hard_link(directory_ / from, directory_ / to, error);
+  if (error) fs::copy_file(directory_ / from, directory_ / to, error);
+  if (error) fail(fmt::format("{}: cannot be written: {}", (directory_ / to).string(), error.message()));
 }
 
-void ResultSet::write_atomically(const std::string& file, const std::string& text, Sync sync) {
+std::string ResultSet::line(const Cell& cell) const {
+  std::string text(cell.bytes, '\0');
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t n =
+        ::pread(lines_fd_, text.data() + done, text.size() - done, cell.offset + static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0)
+      fail(fmt::format("{}: cannot be read back: {}", path_of(kLines),
+                       n < 0 ? std::strerror(errno) : "something has cut it short"));
+    done += static_cast<std::size_t>(n);
+  }
+  return text;
+}
+
+CellRecord ResultSet::read(const std::string& id) const { return record_from_json(line(cells_.at(id))); }
+
+RecordList ResultSet::records(const std::vector<std::string>& ids) const {
+  RecordList out;
+  for (const std::string& id : ids) out.heads.push_back(cells_.at(id).head);
+  out.read = [this, ids](std::size_t i) { return read(ids.at(i)); };
+  return out;
+}
+
+void ResultSet::write_json(const std::vector<std::string>& ids, const std::string& environment_json, bool complete,
+                           const TextSink& out) const {
+  write_results_json(
+      ids.size(), [&](std::size_t i) { return line(cells_.at(ids[i])); }, environment_json, complete, out);
+}
+
+void ResultSet::finish(const std::vector<std::string>& ids, const std::string& environment_json,
+                       const RunSummary& run) {
+  std::error_code ignored;
+  for (const std::string& path : timelines_) fs::remove(directory_ / path, ignored);
+  timelines_.clear();
+  const RecordList list = records(ids);
+  write_atomically("results.json", Sync::kYes,
+                   [&](const TextSink& out) { write_json(ids, environment_json, run.complete, out); });
+  write_atomically("junit.xml", Sync::kYes, [&](const TextSink& out) { write_junit_xml(list, run, out); });
+  write_atomically("summary.md", Sync::kYes, [&](const TextSink& out) { write_summary_markdown(list, run, out); });
+}
+
+void ResultSet::write_atomically(const std::string& file, Sync sync,
+                                 const std::function<void(const TextSink&)>& write) const {
   const fs::path path = directory_ / file;
   const fs::path temporary = path.string() + ".part";
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) cannot_write(path);
-  const bool written = write_fully(fd, text) && (sync == Sync::kNo || ::fsync(fd) == 0);
-  const int error = errno;
-  ::close(fd);
-  if (!written || ::rename(temporary.c_str(), path.c_str()) != 0) {
-    if (!written) errno = error;
-    const int shown = errno;
+  try {
+    std::string pending;  // of many short pieces
+    const auto flush = [&] {
+      if (!write_fully(fd, pending)) cannot_write(path);
+      pending.clear();
+    };
+    write([&](std::string_view text) {
+      if (pending.size() + text.size() > kBufferBytes) flush();
+      if (text.size() < kBufferBytes)
+        pending += text;
+      else if (!write_fully(fd, text))
+        cannot_write(path);
+    });
+    flush();
+    if (sync == Sync::kYes && ::fsync(fd) != 0) cannot_write(path);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) cannot_write(path);
+  } catch (...) {
+    ::close(fd);
     ::unlink(temporary.c_str());
-    errno = shown;
-    cannot_write(path);
+    throw;
   }
+  ::close(fd);
 }
 
-std::string results_json(const std::vector<CellRecord>& records, const std::string& environment_json, bool complete) {
-  std::string out =
-      fmt::format("{{\"schema\": \"{}\", \"complete\": {}, \"environment\": {}, \"cells\": [", kResultsSchema,
-                  complete, environment_json);
-  for (std::size_t i = 0; i < records.size(); ++i) out += (i == 0 ? "\n" : ",\n") + record_to_json(records[i]);
-  return out + "\n]}\n";
+void write_results_json(std::size_t cells, const std::function<std::string(std::size_t)>& line,
+                        const std::string& environment_json, bool complete, const TextSink& out) {
+  out(fmt::format("{{\"schema\": \"{}\", \"complete\": {}, \"environment\": {}, \"cells\": [", kResultsSchema, complete,
+                  environment_json));
+  for (std::size_t i = 0; i < cells; ++i) {
+    out(i == 0 ? "\n" : ",\n");
+    out(line(i));
+  }
+  out("\n]}\n");
 }
 
 std::string timeline_path(const std::string& cell_id, Arm arm) {

@@ -6,16 +6,21 @@
 #include <algorithm>
 #include <list>
 #include <memory>
+#include <set>
 
 #include "core/check.h"
 #include "harness/idle_processes.h"
 #include "harness/json_codec.h"
+#include "harness/limits.h"
 #include "harness/metrics.h"
 
 namespace fp8lab {
 namespace {
 
 constexpr double kDefaultTimeoutSeconds = 600;
+/// Cells that have begun and are not finished. More than run at a time: those that wait for an arm which another cell
+/// runs hold the results of their own.
+constexpr std::size_t kMostBegun = 512;
 constexpr auto kTick = std::chrono::milliseconds(200);
 /// Between asking a process group to end and killing it.
 constexpr auto kGrace = std::chrono::seconds(2);
@@ -62,9 +67,15 @@ class RunningArm {
 class RunningCell {
  public:
   /// `arm_bytes`: of device memory that any of its arms takes.
-  RunningCell(const PlannedCell& cell, const std::vector<Arm>& arms, const RunnerOptions& options, SharedArms& shared,
-              IdleProcesses& idle, double arm_bytes)
-      : cell_(cell), options_(options), shared_(shared), idle_(idle), arm_bytes_(arm_bytes), limit_s_(time_limit(cell, options)) {
+  RunningCell(const PlannedCell& cell, const std::vector<Arm>& arms, const RunnerOptions& options,
+              const RunnerEvents& events, SharedArms& shared, IdleProcesses& idle, double arm_bytes)
+      : cell_(cell),
+        options_(options),
+        events_(events),
+        shared_(shared),
+        idle_(idle),
+        arm_bytes_(arm_bytes),
+        limit_s_(time_limit(cell, options)) {
     for (const Arm arm : arms) waiting_.push_back({arm, shared.task(cell.config, arm)});
     take_shared();
   }
@@ -105,6 +116,7 @@ class RunningCell {
       }
       ArmResult result = it->process().result();
       add_predictions(result, cell_.config, it->arm(), options_.predict);
+      if (events_.arm_ended) events_.arm_ended(cell_.config, it->arm(), result);
       shared_.finish(shared_.task(cell_.config, it->arm()), result, cell_.config.id);
       if (result.status == "ok" && it->process().ready()) idle_.put(cell_.config.device, it->release());
       results_[it->arm()] = std::move(result);
@@ -127,6 +139,7 @@ class RunningCell {
 
   const PlannedCell& cell_;
   const RunnerOptions& options_;
+  const RunnerEvents& events_;
   SharedArms& shared_;
   IdleProcesses& idle_;
   double arm_bytes_;
@@ -210,7 +223,7 @@ class Runner {
         start_next(*begun);
         continue;
       }
-      if (next_ == cells_.size()) return;
+      if (next_ == cells_.size() || running_.size() >= kMostBegun) return;
       const PlannedCell& cell = cells_[next_];
       if (!cell.skip_reason.empty()) {
         ++next_;
@@ -223,16 +236,16 @@ class Runner {
       const double arm_bytes = bytes_of(cell, arms);
       if (!fits(cell.config, arm_bytes)) return;
       if (alone) idle_.clear();
-      running_.emplace_back(cell, arms, options_, shared_, idle_, arm_bytes);
+      running_.emplace_back(cell, arms, options_, events_, shared_, idle_, arm_bytes);
       alone_ = alone;
       ++next_;
     }
   }
 
   /// Processes stay for other arms of the device that they have open. Not after what reverts a fix, which may leave harm behind, nor for
-  /// what the clock measures.
+  /// what the clock measures, nor where a limit on processor time counts all of a process's arms together.
   void start_next(RunningCell& cell) {
-    const bool stays = !options_.isolate && cell.next() != Arm::kBefore && !alone_;
+    const bool stays = !options_.isolate && cell.next() != Arm::kBefore && !alone_ && !limits_processor_time();
     std::unique_ptr<ArmProcess> process = stays ? idle_.take(cell.config().device) : nullptr;
     if (!process) process = std::make_unique<ArmProcess>(options_.command);
     cell.start_next(std::move(process), stays ? ArmProcess::Then::kStay : ArmProcess::Then::kEnd);
@@ -339,6 +352,14 @@ void add_predictions(ArmResult& result, const CellConfig& cell, Arm arm, const P
     if (metric.unit.empty())
       if (const Metric* row = find_metric(name)) metric.unit = row->unit;
   }
+}
+
+long descriptors_needed(const std::vector<PlannedCell>& cells, int jobs) {
+  constexpr long kOfTheRun = 20, kOfAProcess = 3;  // results and standard streams; see ArmProcess
+  std::set<std::string> devices;
+  for (const PlannedCell& cell : cells) devices.insert(cell.config.device);
+  const long arms = std::min(static_cast<long>(jobs), static_cast<long>(kArms.size() * cells.size()));
+  return kOfTheRun + kOfAProcess * arms * static_cast<long>(devices.size());
 }
 
 CellRecord make_record(const PlannedCell& cell, ArmResults arms, double seconds) {

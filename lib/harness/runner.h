@@ -29,6 +29,9 @@ struct RunnerOptions {
 
 /// What the runner tells while it works. Called on the caller's thread.
 struct RunnerEvents {
+  /// An arm that ran in this cell, before its cell finishes; may take the timeline away, which may be large, and may
+  /// throw.
+  std::function<void(const CellConfig&, Arm, ArmResult&)> arm_ended;
   std::function<void(CellRecord&&)> finished;  ///< in the order in which cells finish; may throw, which stops the run
   std::function<void(int cells)> tick;         ///< about five times a second, with the number of cells that run
 };
@@ -49,6 +52,10 @@ int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabular
 /// With a watch for as long as it runs.
 int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
               const RunnerEvents& events);
+
+/// Descriptors that run_cells() may have open at a time: those of the arms that run and of the processes that wait for
+/// another on each device.
+long descriptors_needed(const std::vector<PlannedCell>& cells, int jobs);
 
 /// Puts predictions beside measurements, as judge() wants them, for an arm that brought none of its own: a dead one, say.
 void add_predictions(ArmResult& result, const CellConfig& cell, Arm arm, const PredictFunction& predict);

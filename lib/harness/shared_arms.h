@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/scenario.h"
@@ -17,10 +20,13 @@ using TaskFunction = std::function<std::string(const CellConfig&, Arm)>;
 /// Empty for what is measured by the clock, which every cell wants measured beside its own other arms.
 std::string task_of(CellConfig cell, Arm arm);
 
-/// Results that several cells ask for, from the first of them on to the last. Only good ones are handed on: what went wrong may go well for
-/// the next, or its own limit of time may be another.
+/// Results that several cells ask for, from the first of them on to the last. Only good ones are handed on: what went
+/// wrong may go well for the next, or its own limit of time may be another. kMostKept results are kept at most; who
+/// asks for one that had to go runs the arm.
 class SharedArms {
  public:
+  static constexpr std::size_t kMostKept = 256;
+
   /// Of the arms of `cells`, each of which will be begun or taken, except in cells that are skipped.
   SharedArms(TaskFunction task, const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary);
 
@@ -41,8 +47,15 @@ class SharedArms {
     bool failed = false;  ///< then everybody runs it, at the same time if need be
     std::optional<ArmResult> result;
   };
+  /// Two hashes of a task's name. Names are long and tasks are many; that two names agree in 128 bits does not happen.
+  using Key = std::pair<std::size_t, std::uint64_t>;
+  static Key key(const std::string& task);
+  void keep(const Key& key, Task& task, const ArmResult& result, const std::string& id);
+
   TaskFunction task_;
-  std::map<std::string, Task> tasks_;
+  std::map<Key, Task> tasks_;  ///< that someone has yet to begin or to take, or that are underway
+  std::deque<Key> kept_;       ///< results in the order in which they came; some are gone by now
+  std::size_t results_ = 0;    ///< that are kept
 };
 
 }  // namespace fp8lab

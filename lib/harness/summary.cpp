@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "harness/escape.h"
 #include "harness/holders.h"
@@ -76,40 +77,41 @@ std::string gate_lines(const CellRecord& record) {
   return out;
 }
 
-std::string attention(const std::vector<CellRecord>& records) {
-  std::string out;
-  for (const CellRecord& record : records) {
-    if (is_good(record.verdict)) continue;
-    if (out.empty()) out = "## Needs attention\n\n";
+void write_attention(const RecordList& records, const TextSink& sink) {
+  bool first = true;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (is_good(records.heads[i].verdict)) continue;
+    const CellRecord record = records.read(i);
+    std::string out = std::exchange(first, false) ? "## Needs attention\n\n" : "";
     out += fmt::format("### {}: {}\n\n{}\n\n{}", name(record.verdict), for_markdown_code(record.config.id),
                        for_markdown(record.reason), gate_lines(record));
     for (const auto& [arm, result] : record.arms)
       if (!result.output_tail.empty())
         out += fmt::format("\nThe {} arm printed, at last:\n\n{}", name(arm), for_markdown_block(result.output_tail));
-    out += "\n";
+    sink(out + "\n");
   }
-  return out;
 }
 
-std::string figures(const std::vector<const CellRecord*>& cells) {
-  std::string out =
-      table_head({"cell", "verdict", "metric", "before", "after", "BF16", "predicted before", "predicted after"});
-  for (const CellRecord* record : cells) {
-    const std::vector<std::string> metrics = metrics_of(*record);
-    if (metrics.empty())
-      out += row({point_of(*record), std::string(name(record->verdict)), record->reason, "", "", "", "", ""});
-    bool first = true;
-    for (const std::string& metric : metrics) {
-      const std::string_view unit = unit_of(metric);
-      const auto value = [&](Side side) { return shown(measured(record->arms, side, metric).value, unit); };
-      const auto closed = [&](Side side) { return shown(predicted(record->arms, side, metric).value, unit); };
-      out += row({first ? point_of(*record) : "", first ? std::string(name(record->verdict)) : "", metric,
-                  value(Side::kBefore), value(Side::kAfter), value(Side::kBf16), closed(Side::kBefore),
-                  closed(Side::kAfter)});
-      first = false;
-    }
+std::string figures_head() {
+  return table_head({"cell", "verdict", "metric", "before", "after", "BF16", "predicted before", "predicted after"});
+}
+
+std::string figures(const CellRecord& record) {
+  std::string out;
+  const std::vector<std::string> metrics = metrics_of(record);
+  if (metrics.empty())
+    out += row({point_of(record), std::string(name(record.verdict)), record.reason, "", "", "", "", ""});
+  bool first = true;
+  for (const std::string& metric : metrics) {
+    const std::string_view unit = unit_of(metric);
+    const auto value = [&](Side side) { return shown(measured(record.arms, side, metric).value, unit); };
+    const auto closed = [&](Side side) { return shown(predicted(record.arms, side, metric).value, unit); };
+    out += row({first ? point_of(record) : "", first ? std::string(name(record.verdict)) : "", metric,
+                value(Side::kBefore), value(Side::kAfter), value(Side::kBf16), closed(Side::kBefore),
+                closed(Side::kAfter)});
+    first = false;
   }
-  return out + "\n";
+  return out;
 }
 
 std::string claimed_figure(const Claim& claim) {
@@ -127,66 +129,89 @@ std::string in_claims_unit(const std::optional<double>& value, const Claim& clai
                      base);
 }
 
-std::string claims(const std::vector<const CellRecord*>& cells) {
-  std::string out;
-  for (const CellRecord* record : cells)
-    for (const ClaimRecord& entry : record->claims) {
-      if (record->verdict == Verdict::kSkipped) continue;
-      if (out.empty())
-        out = "Claims:\n\n" +
-              table_head({"source", "words", "cell", "figure", "claimed", "predicted", "measured", "note"});
-      const Claim& claim = entry.claim;
-      out += row({claim.source, claim.words, point_of(*record), fmt::format("{} {}", name(claim.side), claim.metric),
-                  claimed_figure(claim), in_claims_unit(entry.predicted, claim), in_claims_unit(entry.measured, claim),
-                  claim.note});
-    }
-  return out.empty() ? out : out + "\n";
+std::string claims_head() {
+  return "Claims:\n\n" + table_head({"source", "words", "cell", "figure", "claimed", "predicted", "measured", "note"});
 }
 
-std::string holders(const std::vector<const CellRecord*>& cells) {
+std::string claims(const CellRecord& record) {
   std::string out;
-  for (const CellRecord* record : cells)
-    for (const auto& [arm, result] : record->arms) {
-      if (result.retained_by_holder.empty()) continue;
-      out += fmt::format("Who still holds memory after backward in {}, {}:\n\n{}", for_markdown_code(point_of(*record)),
-                         name(arm), table_head({"holder", "bytes"}));
-      const bool many = result.retained_by_holder.size() > kMostHolders;
-      const HolderBytes shown_holders = many ? folded_by_index(result.retained_by_holder) : result.retained_by_holder;
-      double rest = 0;
-      for (std::size_t i = 0; i < shown_holders.size(); ++i) {
-        const auto bytes = static_cast<double>(shown_holders[i].second);
-        if (i < kMostHolders) {
-          out += row({shown_holders[i].first, figure(bytes, "B")});
-        } else {
-          rest += bytes;
-        }
+  for (const ClaimRecord& entry : record.claims) {
+    const Claim& claim = entry.claim;
+    out += row({claim.source, claim.words, point_of(record), fmt::format("{} {}", name(claim.side), claim.metric),
+                claimed_figure(claim), in_claims_unit(entry.predicted, claim), in_claims_unit(entry.measured, claim),
+                claim.note});
+  }
+  return out;
+}
+
+std::string holders(const CellRecord& record) {
+  std::string out;
+  for (const auto& [arm, result] : record.arms) {
+    if (result.retained_by_holder.empty()) continue;
+    out += fmt::format("Who still holds memory after backward in {}, {}:\n\n{}", for_markdown_code(point_of(record)),
+                       name(arm), table_head({"holder", "bytes"}));
+    const bool many = result.retained_by_holder.size() > kMostHolders;
+    const HolderBytes shown_holders = many ? folded_by_index(result.retained_by_holder) : result.retained_by_holder;
+    double rest = 0;
+    for (std::size_t i = 0; i < shown_holders.size(); ++i) {
+      const auto bytes = static_cast<double>(shown_holders[i].second);
+      if (i < kMostHolders) {
+        out += row({shown_holders[i].first, figure(bytes, "B")});
+      } else {
+        rest += bytes;
       }
-      if (rest > 0) out += row({"the rest", figure(rest, "B")});
-      out += "\n";
     }
+    if (rest > 0) out += row({"the rest", figure(rest, "B")});
+    out += "\n";
+  }
+  return out;
+}
+
+std::set<std::string> emulations(const CellRecord& record) {
+  std::set<std::string> out;
+  for (const auto& [arm, result] : record.arms)
+    if (!result.emulated.empty()) out.insert(result.emulated);
   return out;
 }
 
 /// As code.
-std::vector<std::string> fixes_of(const std::vector<const CellRecord*>& cells) {
+std::vector<std::string> fixes_of(const RecordList& records, const std::vector<std::size_t>& cells) {
   std::set<std::string> fixes;
-  for (const CellRecord* record : cells)
-    if (!record->config.fix.empty()) fixes.insert(for_markdown_code(record->config.fix));
+  for (const std::size_t i : cells)
+    if (!records.heads[i].fix.empty()) fixes.insert(for_markdown_code(records.heads[i].fix));
   return {fixes.begin(), fixes.end()};
 }
 
-std::string emulations(const std::vector<const CellRecord*>& cells) {
-  std::map<std::string, int> counts;
-  for (const CellRecord* record : cells) {
-    std::set<std::string> in_cell;
-    for (const auto& [arm, result] : record->arms)
-      if (!result.emulated.empty()) in_cell.insert(result.emulated);
-    for (const std::string& text : in_cell) ++counts[text];
+/// A section of the cells of one scenario. A table is written while its cells are read, so each table reads them again,
+/// unless none of them has a row in it.
+void write_scenario(const RecordList& records, const std::vector<std::size_t>& cells, const TextSink& sink) {
+  const CellRecord head = records.read(cells.front());
+  std::string out = fmt::format("## {}\n\n{}", for_markdown(head.config.scenario), for_markdown(head.title));
+  if (!head.upstream.empty())
+    out += fmt::format(" ({})", for_markdown(fmt::format("{}", fmt::join(head.upstream, ", "))));
+  if (const std::vector<std::string> fixes = fixes_of(records, cells); !fixes.empty())
+    out += fmt::format(". {}: {}", fixes.size() == 1 ? "Fix" : "Fixes", fmt::join(fixes, ", "));
+  sink(out + "\n\n" + figures_head());
+
+  std::vector<std::size_t> with_claims, with_holders;
+  std::map<std::string, int> emulated;
+  for (const std::size_t i : cells) {
+    const CellRecord record = records.read(i);
+    sink(figures(record));
+    for (const std::string& text : emulations(record)) ++emulated[text];
+    if (!record.claims.empty() && record.verdict != Verdict::kSkipped) with_claims.push_back(i);
+    const auto retains = [](const auto& arm) { return !arm.second.retained_by_holder.empty(); };
+    if (std::any_of(record.arms.begin(), record.arms.end(), retains)) with_holders.push_back(i);
   }
-  std::string out;
-  for (const auto& [text, count] : counts)
-    out += fmt::format("Emulated in {} of {} cells: {}.\n\n", count, cells.size(), for_markdown(text));
-  return out;
+  sink("\n");
+  for (const auto& [text, count] : emulated)
+    sink(fmt::format("Emulated in {} of {} cells: {}.\n\n", count, cells.size(), for_markdown(text)));
+  if (!with_claims.empty()) {
+    sink(claims_head());
+    for (const std::size_t i : with_claims) sink(claims(records.read(i)));
+    sink("\n");
+  }
+  for (const std::size_t i : with_holders) sink(holders(records.read(i)));
 }
 
 }  // namespace
@@ -209,33 +234,21 @@ std::string counts_of(const std::vector<Verdict>& verdicts) {
   return out.empty() ? "no cells" : out;
 }
 
-std::string summary_markdown(const std::vector<CellRecord>& records, const RunSummary& run) {
-  std::vector<Verdict> verdicts;
+void write_summary_markdown(const RecordList& records, const RunSummary& run, const TextSink& sink) {
   std::vector<std::string> scenarios;
-  std::map<std::string, std::vector<const CellRecord*>> by_scenario;
-  for (const CellRecord& record : records) {
-    verdicts.push_back(record.verdict);
-    auto& cells = by_scenario[record.config.scenario];
-    if (cells.empty()) scenarios.push_back(record.config.scenario);
-    cells.push_back(&record);
+  std::map<std::string, std::vector<std::size_t>> by_scenario;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    std::vector<std::size_t>& cells = by_scenario[records.heads[i].scenario];
+    if (cells.empty()) scenarios.push_back(records.heads[i].scenario);
+    cells.push_back(i);
   }
-  std::string out = fmt::format("# fp8lab: {}\n\n{}, {:.1f} s. {}\n\n", counts_of(verdicts), run.date, run.seconds,
-                                for_markdown(run.environment));
+  std::string out = fmt::format("# fp8lab: {}\n\n{}, {:.1f} s. {}\n\n", counts_of(verdicts_of(records)), run.date,
+                                run.seconds, for_markdown(run.environment));
   if (!run.complete)
     out += fmt::format("**Stopped before its end: {} of {} cells finished.**\n\n", records.size(), run.planned);
-  out += "MiB is 2^20 bytes; exact bytes are in parentheses; – is an absent figure.\n\n";
-  out += attention(records);
-  for (const std::string& scenario : scenarios) {
-    const auto& cells = by_scenario[scenario];
-    const CellRecord& first = *cells.front();
-    out += fmt::format("## {}\n\n{}", for_markdown(scenario), for_markdown(first.title));
-    if (!first.upstream.empty())
-      out += fmt::format(" ({})", for_markdown(fmt::format("{}", fmt::join(first.upstream, ", "))));
-    if (const std::vector<std::string> fixes = fixes_of(cells); !fixes.empty())
-      out += fmt::format(". {}: {}", fixes.size() == 1 ? "Fix" : "Fixes", fmt::join(fixes, ", "));
-    out += "\n\n" + figures(cells) + emulations(cells) + claims(cells) + holders(cells);
-  }
-  return out;
+  sink(out + "MiB is 2^20 bytes; exact bytes are in parentheses; – is an absent figure.\n\n");
+  write_attention(records, sink);
+  for (const std::string& scenario : scenarios) write_scenario(records, by_scenario[scenario], sink);
 }
 
 }  // namespace fp8lab

@@ -163,16 +163,15 @@ class CommandLine {
         {"OUT", {ValueWords::Kind::kFiles, {}}},
     };
     std::fputs(completion_lines(fp8lab::complete(app_, words, values)).c_str(), stdout);
-    return 0;
+    return printed(0);
   }
 
  private:
-  /// The exit code of a command that ended with `code`: what it printed was the point of it, unless its results are files.
-  int printed(int code) const {
+  /// The exit code of a command that ended with `code`: 2 where all went well but what it printed is lost.
+  static int printed(int code) {
     if (standard_output_arrived()) return code;
-    report_error("standard output cannot be written, and some of it is lost; is its disk full?");
-    const bool progress_alone = app_.got_subcommand("run") && !json_ && !request_.list && !request_.dry_run;
-    return progress_alone || code != 0 ? code : 2;
+    report_error("standard output cannot be written, and some of it is lost; is its disk full, or its reader gone?");
+    return code != 0 ? code : 2;
   }
 
   /// What to say of a command line that cannot be understood, and where to read on.

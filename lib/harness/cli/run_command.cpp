@@ -5,7 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <map>
+#include <set>
+#include <utility>
 
 #include "core/check.h"
 #include "harness/cli/listing.h"
@@ -14,6 +15,7 @@
 #include "harness/cli/selection.h"
 #include "harness/json_codec.h"
 #include "harness/launched_runner.h"
+#include "harness/limits.h"
 #include "harness/results.h"
 #include "harness/spelling.h"
 
@@ -56,18 +58,13 @@ class Run {
     results_.write_environment(environment_);
     std::vector<PlannedCell> left;
     for (const PlannedCell& cell : cells_) {
-      const CellRecord* earlier = results_.find_finished(cell.config.id, hash_of(cell));
-      if (earlier == nullptr) {
+      if (results_.find_finished(cell.config.id, hash_of(cell)) == nullptr) {
         left.push_back(cell);
         continue;
       }
-      CellRecord& record = finished_.emplace(cell.config.id, *earlier).first->second;
-      // Where its scenario stands now.
-      record.file = cell.file;
-      record.line = cell.line;
-      record.title = cell.title;
-      record.upstream = cell.upstream;
-      for (std::size_t i = 0; i < std::min(record.gates.size(), cell.expect.size()); ++i) record.gates[i].line = cell.expect[i].line;
+      finished_.insert(cell.config.id);
+      CellRecord record = results_.read(cell.config.id);
+      if (place(record, cell)) results_.update(record);
     }
     if (!finished_.empty())
       std::fprintf(text_, "%zu of %zu cells are finished already\n", finished_.size(), cells_.size());
@@ -84,16 +81,33 @@ class Run {
   }
 
  private:
+  /// Puts an earlier run's record at where its scenario stands now; false where it stood there already.
+  static bool place(CellRecord& record, const PlannedCell& cell) {
+    bool moved = false;
+    const auto set = [&](auto& was, const auto& is) {
+      moved = moved || was != is;
+      was = is;
+    };
+    set(record.file, cell.file);
+    set(record.line, cell.line);
+    set(record.title, cell.title);
+    set(record.upstream, cell.upstream);
+    for (std::size_t i = 0; i < std::min(record.gates.size(), cell.expect.size()); ++i)
+      set(record.gates[i].line, cell.expect[i].line);
+    return moved;
+  }
+
   int run(const std::vector<PlannedCell>& left) {
     Progress progress(text_, left.size());
     const RunnerOptions options = runner_options(request_, program_);
     RunnerEvents events;
+    events.arm_ended = [&](const CellConfig& cell, Arm arm, ArmResult& result) {
+      results_.write_timeline(cell.id, arm, std::exchange(result.timeline_json, {}));
+    };
     events.finished = [&](CellRecord&& record) {
       results_.append(record);
-      for (auto& [arm, result] : record.arms) result.timeline_json.clear();
       progress.finished(record);
-      std::string id = record.config.id;
-      finished_.insert_or_assign(std::move(id), std::move(record));
+      finished_.insert(record.config.id);
     };
     events.tick = [&](int running) { progress.tick(running); };
     try {
@@ -107,18 +121,17 @@ class Run {
   }
 
   int close(const std::string& write_error) {
-    std::vector<CellRecord> records;
+    std::vector<std::string> ids;
     for (const PlannedCell& cell : cells_)
-      if (const auto it = finished_.find(cell.config.id); it != finished_.end())
-        records.push_back(std::move(it->second));
-    for (const CellRecord& record : records) outcome_.verdicts.push_back(record.verdict);
+      if (finished_.contains(cell.config.id)) ids.push_back(cell.config.id);
+    outcome_.verdicts = verdicts_of(results_.records(ids));
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-    const RunSummary summary{now_utc(), environment_line(program_.build), records.size() == cells_.size(),
-                             cells_.size(), seconds};
+    const RunSummary summary{now_utc(), environment_line(program_.build), ids.size() == cells_.size(), cells_.size(),
+                             seconds};
     std::string error = write_error;
     bool documented = false;
     try {
-      results_.finish(records, environment_, summary);
+      results_.finish(ids, environment_, summary);
       documented = true;
     } catch (const Error& second) {
       if (error.empty()) error = second.what();
@@ -127,7 +140,9 @@ class Run {
       report_error(error);
       outcome_.bad_usage = true;
     }
-    if (request_.json) std::fputs(results_json(records, environment_, summary.complete).c_str(), stdout);
+    if (request_.json)
+      results_.write_json(ids, environment_, summary.complete,
+                          [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); });
     const int code = exit_code(outcome_);
     std::fprintf(text_, "%s\n", last_lines(summary, documented, code).c_str());
     return code;
@@ -151,7 +166,7 @@ class Run {
   std::FILE* text_;
   ResultSet results_;
   std::string environment_;
-  std::map<std::string, CellRecord> finished_;
+  std::set<std::string> finished_;  ///< ids
   RunOutcome outcome_;
   Clock::time_point start_ = Clock::now();
 };
@@ -223,6 +238,8 @@ int run_command(const RunRequest& request, const Program& program) {
     return exit_code({});
   }
   if (ranks) return run_launched(*ranks, request, program, loaded.cells);
+  need_descriptors(descriptors_needed(loaded.cells, runner_options(request, program).jobs),
+                   "run fewer arms at a time (--jobs)");
   SignalWatch& watch = SignalWatch::until_exit();  // a second signal is for the children, not for the results
   return Run(request, program, loaded.cells, [&](const auto&... arguments) { return run_cells(arguments..., watch); })();
 }
