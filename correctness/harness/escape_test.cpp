@@ -107,6 +107,7 @@ TEST(Escape, Documents_TextsOfAScenario_ComeOutAsText) {
   EXPECT_EQ(summary.find("\n::error"), std::string::npos) << summary;
   EXPECT_EQ(summary.find("\n# d"), std::string::npos) << summary;
   EXPECT_EQ(xml.find("<script"), std::string::npos) << xml;
+  EXPECT_NE(xml.find("message=\"a\\x1b[31m\\x07|b\\n::error::c"), std::string::npos) << xml;
   // In Markdown the markup is text where it is no code: fences around code are longer than what it holds.
   for (std::size_t at = summary.find("<script"); at != std::string::npos; at = summary.find("<script", at + 1)) {
     const std::size_t begin = summary.rfind('\n', at) + 1;

@@ -45,7 +45,7 @@ std::vector<Malformed> malformed() {
       {"binary", std::string("version: 1\nname: \x01\x02\n"), 2, {"not a text file"}},
       {"latin1", "version: 1\nname: a\ntitle: \xE9t\xE9\n", 3, {"UTF-8"}},
       {"nul", std::string("version: 1\nname: a\0b\n", 22), 2, {"not a text file"}},
-      {"two_documents", "version: 1\nname: a\n---\nversion: 1\n", 4, {"second document"}},
+      {"two_documents", "version: 1\nname: a\n---\nversion: 1\n", 3, {"second document"}},
       {"duplicate_key", "version: 1\nname: a\nname: b\n", 3, {"`name` is given twice", "line 2"}},
       {"duplicate_nested", plain("{hidden: 8, seq: 1, hidden: 9}"), 4, {"`hidden` is given twice"}},
       {"list_as_key", "version: 1\n? [a]\n: 3\n", 2, {"key must be a word"}},

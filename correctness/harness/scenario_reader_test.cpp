@@ -59,49 +59,30 @@ skip_if:
 timeout: 60
 )";
 
-const std::vector<std::string> kTokens{"&a ",
-                                       "*a",
-                                       "<<: ",
-                                       "- ",
-                                       "? ",
-                                       ": ",
-                                       "{",
-                                       "}",
-                                       "[",
-                                       "]",
-                                       "\"",
-                                       "'",
-                                       "|\n",
-                                       ">-\n",
-                                       "!!int ",
-                                       "!x ",
-                                       "---\n",
-                                       "# ",
-                                       "\t",
-                                       "\x1b",
-                                       "\a",
-                                       "\"\\e\"",
-                                       "\"\\0\"",
-                                       "\xC0\xAF",
-                                       "\xED\xA0\x80",
-                                       "\xC2\x9B",
-                                       "..",
-                                       "0x10",
-                                       "1e999",
-                                       "-1",
-                                       "99999999999999999999",
-                                       ".nan",
-                                       "~",
-                                       "true",
-                                       "null",
-                                       "model:",
-                                       "matrix: {",
-                                       "expect:\n",
-                                       "when: {",
-                                       "device: ",
-                                       "\r",
-                                       "[[[[[[[[[[",
-                                       "when"};
+const std::vector<std::string> kTokens{"&a ",        "\n, a",
+                                       "*a",         "<<: ",
+                                       "- ",         "? ",
+                                       ": ",         "{",
+                                       "}",          "[",
+                                       "]",          "\"",
+                                       "'",          "|\n",
+                                       ">-\n",       "!!int ",
+                                       "!x ",        "---\n",
+                                       "# ",         "\t",
+                                       "\x1b",       "\a",
+                                       "\"\\e\"",    "\"\\0\"",
+                                       "\xC0\xAF",   "\xED\xA0\x80",
+                                       "\xC2\x9B",   "..",
+                                       "0x10",       "1e999",
+                                       "-1",         "99999999999999999999",
+                                       ".nan",       "~",
+                                       "true",       "null",
+                                       "model:",     "matrix: {",
+                                       "expect:\n",  "when: {",
+                                       "device: ",   "\r",
+                                       "[[[[[[[[[[", "when"};
+
+const std::string kPlain = "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [memory]\n";
 
 /// What reading the file throws, or ""; anything but a ScenarioError with a place fails the test.
 std::string refusal(const std::string& text, const std::function<void(const std::vector<PlannedCell>&)>& use = {}) {
@@ -146,6 +127,16 @@ void show(const std::vector<PlannedCell>& cells) {
 
 TEST(ScenarioReader, TheSeedOfTheMutations_IsValidAndShownEscaped) { EXPECT_EQ(refusal(kScenario, show), ""); }
 
+TEST(ScenarioReader, ACommaByItself_IsRefusedAtItsPlace) {
+  for (const char* stray : {",", ", a", ", a: 1"}) {
+    EXPECT_EQ(refusal(stray), "f.yaml:1:1: this is not YAML: `,` has no meaning here");
+    const std::string below = refusal(kPlain + stray + "\n");
+    EXPECT_TRUE(below.starts_with("f.yaml:6:1: this is not YAML: ")) << below;
+  }
+  const std::string second = "a second document begins here; write one scenario per file, without `---`";
+  EXPECT_EQ(refusal(kPlain + "---\n"), "f.yaml:6:1: " + second);
+}
+
 TEST(ScenarioReader, MutatedScenarios_AreReadOrRefusedByPlace) {
   std::vector<std::string> seeds{kScenario};
   for (const auto& file : find_scenario_files({FP8LAB_SCENARIOS})) seeds.push_back(sample::read(file));
@@ -170,8 +161,6 @@ std::string repeated(int count, const std::function<std::string(int)>& part) {
   for (int i = 0; i < count; ++i) out += part(i);
   return out;
 }
-
-const std::string kPlain = "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [memory]\n";
 
 std::string number(int i) { return std::to_string(i); }
 

@@ -9,6 +9,9 @@
 namespace fp8lab {
 namespace {
 
+/// On one line: XML makes spaces of what ends lines in attributes.
+std::string attribute(const std::string& text) { return for_xml(printable(text)); }
+
 enum class Outcome { kPassed, kFailure, kError, kSkipped };
 
 Outcome outcome_of(Verdict verdict) {
@@ -37,16 +40,16 @@ std::string body_of(const CellRecord& record) {
 }
 
 std::string test_case(const CellRecord& record) {
-  std::string out =
-      fmt::format(R"(    <testcase classname="{}" name="{}" time="{:.3f}" file="{}")", for_xml(record.config.scenario),
-                  for_xml(record.config.id), record.seconds, for_xml(record.file));
+  std::string out = fmt::format(R"(    <testcase classname="{}" name="{}" time="{:.3f}" file="{}")",
+                                attribute(record.config.scenario), attribute(record.config.id), record.seconds,
+                                attribute(record.file));
   const Outcome outcome = outcome_of(record.verdict);
   if (outcome == Outcome::kPassed) return out + "/>\n";
   if (outcome == Outcome::kSkipped)
-    return out + fmt::format(">\n      <skipped message=\"{}\"/>\n    </testcase>\n", for_xml(record.reason));
+    return out + fmt::format(">\n      <skipped message=\"{}\"/>\n    </testcase>\n", attribute(record.reason));
   const char* element = outcome == Outcome::kError ? "error" : "failure";
   return out + fmt::format(">\n      <{0} message=\"{1}\" type=\"{2}\">{3}</{0}>\n    </testcase>\n", element,
-                           for_xml(record.reason), name(record.verdict), for_xml(body_of(record)));
+                           attribute(record.reason), name(record.verdict), for_xml(body_of(record)));
 }
 
 struct Counts {
@@ -85,8 +88,8 @@ void write_junit_xml(const RecordList& records, const RunSummary& run, const Tex
   out("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
   out(fmt::format("<testsuites name=\"fp8lab\" {}>\n", total.attributes()));
   for (const std::string& scenario : scenarios) {
-    out(fmt::format("  <testsuite name=\"{}\" {} timestamp=\"{}\">\n", for_xml(scenario), counts[scenario].attributes(),
-                    for_xml(run.date)));
+    out(fmt::format("  <testsuite name=\"{}\" {} timestamp=\"{}\">\n", attribute(scenario),
+                    counts[scenario].attributes(), attribute(run.date)));
     for (const std::size_t i : cells[scenario]) out(test_case(records.read(i)));
     out("  </testsuite>\n");
   }

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 #include <yaml-cpp/depthguard.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <sstream>
 #include <unordered_map>
 
 #include "harness/escape.h"
@@ -44,6 +46,39 @@ int first_tabbed_line(const std::string& text) {
     if (c == '\n') ++line;
   }
   return 0;
+}
+
+/// Looks at where documents begin, and at nothing else.
+class DocumentStarts : public YAML::EventHandler {
+ public:
+  const YAML::Mark& last() const { return last_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override { last_ = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  YAML::Mark last_;
+};
+
+/// Not by YAML::LoadAll(): where something like `, a` stands by itself the parser finds an empty document and stays where it
+/// is, so that LoadAll() collects empty documents until the memory is full.
+void refuse_more_than_one(const std::string& text, const std::string& file) {
+  std::istringstream in(text);
+  YAML::Parser parser(in);
+  DocumentStarts starts;
+  if (!parser.HandleNextDocument(starts) || !parser.HandleNextDocument(starts)) return;
+  const auto at = static_cast<std::size_t>(starts.last().pos);
+  const bool is_stray = at < text.size() && text[at] == ',';
+  throw ScenarioError(file, place_of(starts.last()),
+                      is_stray ? "this is not YAML: `,` has no meaning here"
+                               : "a second document begins here; write one scenario per file, without `---`");
 }
 
 class Builder {
@@ -145,13 +180,10 @@ YamlNode parse_yaml(const std::string& text, const std::string& file) {
   if (const int line = first_bad_line(text); line != 0)
     throw ScenarioError(file, {line, 1}, "this is not a text file in UTF-8");
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.empty() || (documents.size() == 1 && documents[0].IsNull()))
-      throw ScenarioError(file, {1, 1}, "the file is empty; a scenario begins with `version: 1`");
-    if (documents.size() > 1)
-      throw ScenarioError(file, place_of(documents[1].Mark()),
-                          "a second document begins here; write one scenario per file, without `---`");
-    return Builder(file).build(documents[0]);
+    refuse_more_than_one(text, file);
+    const YAML::Node document = YAML::Load(text);
+    if (document.IsNull()) throw ScenarioError(file, {1, 1}, "the file is empty; a scenario begins with `version: 1`");
+    return Builder(file).build(document);
   } catch (const YAML::DeepRecursion& error) {
     throw ScenarioError(file, place_of(error.mark), fmt::format("nested deeper than {} levels", kMostDepth));
   } catch (const YAML::Exception& error) {
