@@ -7,11 +7,12 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <random>
 #include <string>
 #include <vector>
 
-// launch_ranks RANKS SECONDS PROGRAM [ARGUMENTS...]: starts RANKS processes of PROGRAM here, as torchrun would, but leaves
-// those that go on when one dies to themselves. Ends with the first status that is not 0, by rank; after SECONDS it kills
+// launch_ranks RANKS SECONDS PROGRAM [ARGUMENTS...]: starts RANKS processes of PROGRAM here, as torchrun would, with a random secret unless
+// FP8LAB_JOB_SECRET is set, if only to nothing. Leaves those that go on when one dies to themselves. Ends with the first status that is not 0, by rank; after SECONDS it kills
 // what is left and ends with 124.
 namespace {
 
@@ -28,6 +29,13 @@ int free_port() {
   getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &bytes);
   close(descriptor);
   return ntohs(address.sin_port);
+}
+
+std::string random_secret() {
+  std::random_device device;
+  std::string secret;
+  for (int i = 0; i < 8; ++i) secret += std::to_string(device());
+  return secret;
 }
 
 void become_rank(int rank, char** command) {
@@ -47,6 +55,7 @@ int main(int argc, char** argv) {
   setenv("WORLD_SIZE", argv[1], 1);
   setenv("MASTER_ADDR", "127.0.0.1", 1);
   setenv("MASTER_PORT", std::to_string(free_port()).c_str(), 1);
+  setenv("FP8LAB_JOB_SECRET", random_secret().c_str(), 0);
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t process = fork();

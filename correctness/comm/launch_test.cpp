@@ -140,6 +140,19 @@ TEST(RendezvousDiscovery, ReadsWhatTorchrunSets) {
   EXPECT_EQ(discover_rendezvous(discover(environment), lookup(environment)), expected);
 }
 
+TEST(RendezvousDiscovery, ReadsTheSecretAndRefusesAShortOne) {
+  const Environment environment = both(kTorchrun, {{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500"}});
+  const auto secret = [&](const std::string& text) {
+    const Environment all = with(environment, "FP8LAB_JOB_SECRET", text);
+    return discover_rendezvous(discover(all), lookup(all)).secret;
+  };
+  EXPECT_EQ(discover_rendezvous(discover(environment), lookup(environment)).secret, "");
+  EXPECT_EQ(secret(""), "");
+  EXPECT_EQ(secret("sixteen letters."), "sixteen letters.");
+  EXPECT_EQ(error_of([&] { secret("fifteen letters"); }),
+            "FP8LAB_JOB_SECRET has 15 characters, of which it needs 16; openssl rand -hex 16 makes a good one");
+}
+
 TEST(RendezvousDiscovery, RefusesWhatIsMissingOrNoPort) {
   const auto refusal = [](const Environment& environment) {
     return error_of([&] { discover_rendezvous(discover(environment), lookup(environment)); });

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -20,7 +21,7 @@ using comm_test::error_of;
 
 class SilentPeer final : public Transport {
  public:
-  explicit SilentPeer(Farewell farewell) : Transport("a script", 0, 2), farewell_(std::move(farewell)) {}
+  explicit SilentPeer(const ShutdownBytes& shutdown) : Transport("a script", 0, 2), shutdown_(shutdown) {}
 
   void receive(std::byte* to, std::int64_t bytes, int, Tag tag) override {
     if (bytes == 0) return;
@@ -31,7 +32,7 @@ class SilentPeer final : public Transport {
   }
   void send(const std::byte* from, std::int64_t bytes, int, Tag tag) override {
     if (tag.context == 0) {
-      (*farewells_)[1] = farewell_;
+      (*messages_)[1] = shutdown_;
       farewell_came_ = true;
     } else if (!tag.data) {
       std::memcpy(call_, from, static_cast<std::size_t>(bytes));
@@ -46,21 +47,21 @@ class SilentPeer final : public Transport {
   void pause() override {
     if (std::chrono::steady_clock::now() > give_up_) throw std::runtime_error("it waits for ever");
   }
-  void expect_farewells(std::shared_ptr<Farewells> farewells) override { farewells_ = std::move(farewells); }
+  void expect_farewells(std::shared_ptr<ShutdownMessages> messages) override { messages_ = std::move(messages); }
   bool farewell_came(int) override { return farewell_came_; }
 
  private:
-  Farewell farewell_;
-  std::shared_ptr<Farewells> farewells_;
+  ShutdownBytes shutdown_;
+  std::shared_ptr<ShutdownMessages> messages_;
   std::byte* call_ = nullptr;
   bool stalled_ = false;
   bool farewell_came_ = false;
   std::chrono::steady_clock::time_point give_up_ = std::chrono::steady_clock::now() + std::chrono::seconds(20);
 };
 
-/// The error of a run in which the other rank comes to an all-gather, sends nothing, and ends with `farewell`.
-std::string error_beside(const Farewell& farewell) {
-  SilentPeer peer(farewell);
+/// The error of a run in which the other rank comes to an all-gather, sends nothing, and ends with `shutdown`.
+std::string error_beside(const ShutdownBytes& shutdown) {
+  SilentPeer peer(shutdown);
   return error_of([&] {
     run_rank(peer, {.ranks = 2, .timeout = std::chrono::milliseconds(50)}, [](ProcessGroup& group) {
       std::vector<std::byte> own(8), whole(16);
@@ -72,16 +73,64 @@ std::string error_beside(const Farewell& farewell) {
 }
 
 TEST(SilentPeer, IsWaitedForNoLongerThanTheTimeout) {
-  const std::string error = error_beside({});
+  const std::string error = error_beside(write(Shutdown{}));
   EXPECT_NE(error.find("all_gather 'w' (#1"), std::string::npos) << error;
   EXPECT_NE(error.find("rank 1"), std::string::npos) << error;
 }
 
 // That a rank waited in vain follows from another's end, whichever became known first.
 TEST(SilentPeer, ItsDeathIsTheCauseOfTheWait) {
-  Farewell farewell{.ending = Ending::kByDeath};
-  std::strcpy(farewell.reason.data(), "no disk left");
-  EXPECT_EQ(error_beside(farewell), "rank 1: no disk left");
+  EXPECT_EQ(error_beside(write(Shutdown{.ending = Ending::kByDeath, .reason = "no disk left"})), "rank 1: no disk left");
+}
+
+constexpr std::uint64_t kLargestContext = 1000;
+
+TEST(Shutdown, TravelsAsItIs) {
+  const Shutdown sent{.ending = Ending::kByFinding, .out_of_memory = true, .next_context = 17, .reason = std::string(5000, 'x')};
+  const std::optional<Shutdown> read = read_shutdown(write(sent), kLargestContext);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->ending, sent.ending);
+  EXPECT_EQ(read->out_of_memory, sent.out_of_memory);
+  EXPECT_EQ(read->next_context, sent.next_context);
+  EXPECT_EQ(read->reason, sent.reason.substr(0, 2047));
+}
+
+/// A shutdown message of which some bytes are changed.
+template <class Plain>
+ShutdownBytes changed(std::size_t at, Plain plain) {
+  ShutdownBytes bytes = write(Shutdown{});
+  std::memcpy(bytes.data() + at, &plain, sizeof plain);
+  return bytes;
+}
+
+TEST(Shutdown, IsRefusedWhereAFieldIsOutOfRange) {
+  EXPECT_TRUE(read_shutdown(changed(8, kLargestContext + 1), kLargestContext));
+  EXPECT_FALSE(read_shutdown(changed(8, kLargestContext + 2), kLargestContext));
+  EXPECT_FALSE(read_shutdown(changed(8, std::numeric_limits<std::uint64_t>::max()), kLargestContext));
+  for (const int ending : {-1, 4, 1 << 30}) EXPECT_FALSE(read_shutdown(changed(0, ending), kLargestContext));
+  EXPECT_FALSE(read_shutdown(changed(4, 2u), kLargestContext));
+  ShutdownBytes endless = write(Shutdown{});
+  std::memset(endless.data() + 16, 'x', endless.size() - 16);
+  EXPECT_FALSE(read_shutdown(endless, kLargestContext));
+  EXPECT_EQ(error_beside(changed(0, 99)), "rank 1: it sent a shutdown message that cannot be read");
+}
+
+TEST(Call, IsInvalidWhereAFieldIsOutOfRange) {
+  Call call;
+  call.signature.set_label("weights");
+  EXPECT_TRUE(is_valid(call, kLargestContext));
+  Call other = call;
+  other.signature.label.fill('x');
+  EXPECT_FALSE(is_valid(other, kLargestContext));
+  other = call;
+  other.signature.kind = static_cast<CollectiveKind>(kCollectiveKinds);
+  EXPECT_FALSE(is_valid(other, kLargestContext));
+  other = call;
+  other.signature.op = static_cast<ReduceOp>(2);
+  EXPECT_FALSE(is_valid(other, kLargestContext));
+  other = call;
+  other.next_context = kLargestContext + 2;
+  EXPECT_FALSE(is_valid(other, kLargestContext));
 }
 
 }  // namespace

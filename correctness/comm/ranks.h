@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <span>
@@ -38,6 +39,7 @@ inline std::string_view row() {
 inline RunOptions run_options(int ranks) {
   RunOptions options{.ranks = ranks, .timeout = std::chrono::seconds(60)};
   options.over = base_row();
+  options.notify = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   if (launched_ranks() > 0) options.local_rank = discover_launch(environment).local_rank;
   if (base_row() == "sockets") options.rendezvous = discover_rendezvous(discover_launch(environment), environment);
   return options;

@@ -98,6 +98,7 @@ int main(int argc, char** argv) {
   using namespace fp8lab::comm_test;
   try {
     fp8lab::RunOptions options = run_options(launched_ranks());
+    options.notify = {};
     const bool on_device = fp8lab::support::test_device() != "cpu";
     options.timeout = std::chrono::seconds(on_device ? 5 : 2);  // cards take a while to open
     fp8lab::run_ranks(row(), options, [&](ProcessGroup& world) {

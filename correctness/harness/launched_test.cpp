@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "harness/fake_process.h"
+#include "harness/launched_ranks.h"
 
 // `fp8lab run` as every rank of a launch runs it: rank 0 reports, all end alike.
 namespace fp8lab {
@@ -271,6 +272,47 @@ TEST(Launched, ASignalEndsTheWaitForRanksThatDoNotCome) {
   EXPECT_TRUE(contains(ended.output, "stopped 143\n")) << ended.output << ended.errors;
   EXPECT_EQ(ended.errors, "");
   EXPECT_FALSE(std::filesystem::exists(scenarios.out()));
+}
+
+TEST(Launched, ARankThatDoesNotComeIsNamedOnAllWithinTheTimeout) {
+  Scenarios scenarios({});
+  add(scenarios, "good");
+  const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
+  const auto start = std::chrono::steady_clock::now();
+  const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
+                                   "test $RANK = 1 && exit 0; " + program + " --timeout 2; echo exit $?"});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
+  EXPECT_EQ(count(ended.output, "exit 2\n"), kRanks - 1) << ended.output << ended.errors;
+  EXPECT_EQ(count(ended.errors, "rank 1 of 3 ranks did not come to rank 0 at 127.0.0.1:"), kRanks - 1) << ended.errors;
+}
+
+// A stranger on the same machine comes before the last rank. It echoes what it hears, and sends what was a shutdown message of 2^20 bytes.
+TEST(Launched, AHostileClientCostsOneLineAndNotTheRun) {
+  for (const char* secret : {"FP8LAB_JOB_SECRET= ", ""}) {
+    Scenarios scenarios({});
+    add(scenarios, "good");
+    const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
+    const std::string hostile =
+        "until exec 3<>/dev/tcp/127.0.0.1/$MASTER_PORT; do sleep 0.01; done 2>/dev/null; head -c 10 <&3 >&3; sleep 0.3; "
+        "{ printf '\\001\\0\\0\\0\\0\\0\\0\\0\\0\\0\\020\\0\\0\\0\\0\\0'; head -c 1048576 /dev/zero; } >&3; cat <&3 >/dev/null; ";
+    const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/bash", "-c",
+                                     std::string("trap '' PIPE; test $RANK = 2 && { ") + hostile + "} 2>/dev/null; " +
+                                         (*secret == '\0' ? "" : "export FP8LAB_JOB_SECRET=; ") + program + "; echo exit $?"});
+    EXPECT_EQ(count(ended.output, "exit 0\n"), kRanks) << ended.output << ended.errors;
+    EXPECT_EQ(count(ended.errors, "fp8lab: rank 0 dropped a connection from 127.0.0.1:"), 1) << ended.errors;
+    EXPECT_EQ(count(ended.errors, "fp8lab: FP8LAB_JOB_SECRET is not set: "), *secret == '\0' ? 0 : 1) << ended.errors;
+    EXPECT_EQ(count(ended.errors, "\n"), *secret == '\0' ? 1 : 2) << ended.errors;
+    EXPECT_EQ(lines_of(scenarios).size(), 1u);
+  }
+}
+
+TEST(LaunchedRanks, OrdersNameACellAndAnArmOfThePlan) {
+  using Order = LaunchedRanks::Order;
+  EXPECT_TRUE(LaunchedRanks::is_valid(Order{.cell = 2, .arm = 2, .exit_code = 0}, 3));
+  EXPECT_TRUE(LaunchedRanks::is_valid(Order{.exit_code = 255}, 3));
+  for (const Order& order : {Order{.cell = 3, .arm = 0}, Order{.cell = -2, .arm = 0}, Order{.cell = 0, .arm = 3},
+                             Order{.cell = 0, .arm = -1}, Order{.exit_code = 256}, Order{.exit_code = -1}})
+    EXPECT_FALSE(LaunchedRanks::is_valid(order, 3)) << order.cell << " " << order.arm << " " << order.exit_code;
 }
 
 TEST(Launched, ListsAreRankZerosAlone) {

@@ -27,6 +27,7 @@ constexpr std::array kLaunchers = {
     Launcher{"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
 };
 constexpr const Launcher& kSlurm = kLaunchers.back();
+constexpr std::size_t kShortestSecret = 16;
 
 std::optional<int> number(const EnvironmentLookup& variable, const char* name) {
   const char* text = variable(name);
@@ -93,12 +94,17 @@ Rendezvous discover_rendezvous(const Launch& launch, const EnvironmentLookup& va
     const char* value = variable(name);
     return std::string(value == nullptr ? "" : value);
   };
+  const std::string secret = text("FP8LAB_JOB_SECRET");
+  if (!secret.empty() && secret.size() < kShortestSecret)
+    fail(fmt::format("FP8LAB_JOB_SECRET has {} characters, of which it needs {}; openssl rand -hex 16 makes a good one", secret.size(),
+                     kShortestSecret));
   return {.rank = launch.rank,
           .size = launch.size,
           .host = host,
           .port = *port,
           .port_taken = text("TORCHELASTIC_USE_AGENT_STORE") == "True",
-          .job = fmt::format("{}/{}/{}", text("TORCHELASTIC_RUN_ID"), text("SLURM_JOB_ID"), text("SLURM_STEP_ID"))};
+          .job = fmt::format("{}/{}/{}", text("TORCHELASTIC_RUN_ID"), text("SLURM_JOB_ID"), text("SLURM_STEP_ID")),
+          .secret = secret};
 }
 
 ProcessGroupChoice choose_process_group(const Launch& launch, const EnvironmentLookup& variable, std::string_view no_mpi) {

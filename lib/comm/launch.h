@@ -32,12 +32,14 @@ struct Rendezvous {
   int port = 0;
   bool port_taken = false;  ///< by the launcher itself; the next ones are meant
   std::string job = {};     ///< tells jobs apart that share a host
+  std::string secret = {};  ///< what ranks must know to connect; empty: nothing
 
   bool operator==(const Rendezvous&) const = default;
 };
 
 /// Reads MASTER_ADDR and MASTER_PORT, which torchrun sets and srun's user may; of torchrun also whether its agent listens
-/// there (TORCHELASTIC_USE_AGENT_STORE), and what names the job. Throws Error where one is missing or is no port.
+/// there (TORCHELASTIC_USE_AGENT_STORE), and what names the job; and FP8LAB_JOB_SECRET. Throws Error where one is missing or is no port, or
+/// the secret is short.
 Rendezvous discover_rendezvous(const Launch& launch, const EnvironmentLookup& variable);
 
 /// The row of process_groups.h that a launched process's ranks are of.

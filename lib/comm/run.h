@@ -43,6 +43,8 @@ struct RunOptions {
   PeerCopyPath peer_copies = PeerCopyPath::kBySize;
   /// Where the processes of `sockets` find each other, at the first run of each. Its size is `ranks`.
   Rendezvous rendezvous = {};
+  /// Is told in a line, on the thread that runs the ranks, what happened that is no error: a connection that was no rank's and was dropped.
+  std::function<void(const std::string&)> notify = {};
   /// Ends the run from outside: its collectives throw GroupAborted, and run_ranks() throws Error.
   std::stop_token stop = {};
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -36,6 +37,7 @@ void LaunchedRanks::run(RunOptions options, const RankFunction& rank_function, b
   options.local_rank = launch_.local_rank;
   options.rendezvous = rendezvous_;
   options.over = choice_.row;
+  options.notify = [](const std::string& line) { std::fprintf(stderr, "fp8lab: %s\n", line.c_str()); };
   const bool over_nccl = on_cards && process_group_row("nccl").unavailable_reason().empty();
   run_ranks(over_nccl ? "nccl" : choice_.row, options, rank_function);
 }
@@ -61,14 +63,12 @@ std::int32_t LaunchedRanks::largest(std::int32_t value, const RunOptions& option
   return value;
 }
 
-void LaunchedRanks::check_equal(const std::string& text, const std::string& what, const std::stop_token& stop) const {
+void LaunchedRanks::check_equal(const std::string& text, const std::string& what, const RunOptions& options) const {
   const std::uint64_t own = hash_of(text);
   std::vector<std::uint64_t> all(static_cast<std::size_t>(size()));
   std::vector<std::int64_t> offsets(all.size() + 1, sizeof own);
   offsets.front() = 0;
   std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
-  RunOptions options{.stop = stop};
-  options.farewell_timeout = options.timeout;
   run(options, [&](ProcessGroup& world) {
     const GatherPart part{.from = reinterpret_cast<const std::byte*>(&own),
                           .to = reinterpret_cast<std::byte*>(all.data()),

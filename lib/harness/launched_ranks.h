@@ -1,13 +1,13 @@
 #pragma once
 
-#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <stop_token>
 #include <string>
 
 #include "comm/launch.h"
 #include "comm/run.h"
+#include "harness/cell.h"
 
 namespace fp8lab {
 
@@ -38,14 +38,21 @@ class LaunchedRanks {
     std::int32_t arm = 0;
     std::int32_t exit_code = 0;
   };
+  /// Whether an order that was heard is one that rank 0 may give, for a plan of `cells` cells.
+  static bool is_valid(const Order& order, std::size_t cells) {
+    constexpr int kMostExitCode = 255;
+    if (order.exit_code < 0 || order.exit_code > kMostExitCode) return false;
+    if (order.cell < 0) return order.cell == Order{}.cell;
+    return static_cast<std::size_t>(order.cell) < cells && order.arm >= 0 && static_cast<std::size_t>(order.arm) < kArms.size();
+  }
   void tell(Order order, const RunOptions& options) const { pass_on(order, options); }
   Order hear(const RunOptions& options) const;
 
   /// The largest `value` of all ranks, on each of them.
   std::int32_t largest(std::int32_t value, const RunOptions& options) const;
 
-  /// Throws Error, on every rank, unless all of them bring the same text, and where `stop` ends the wait for them.
-  void check_equal(const std::string& text, const std::string& what, const std::stop_token& stop) const;
+  /// Throws Error, on every rank, unless all of them bring the same text.
+  void check_equal(const std::string& text, const std::string& what, const RunOptions& options) const;
 
  private:
   LaunchedRanks(const Launch& launch, ProcessGroupChoice choice, Rendezvous rendezvous)

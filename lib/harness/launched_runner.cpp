@@ -23,10 +23,11 @@ namespace {
 constexpr auto kLook = std::chrono::milliseconds(50);
 /// Below an arm's own limit, so that ranks that have waited in vain since soon after its start say for whom before it is stopped.
 constexpr double kShareOfTheLimit = 0.8;
-/// Above what ranks wait for each other of their own accord, so that they say who is missing.
-constexpr double kLongestMeetingSeconds = 600;
+/// Of what ranks wait for each other at the start: beyond it they are stopped, without saying who is missing.
+constexpr double kLongestStart = 4;
 /// The same while rank 0 may predict, or write results.
 constexpr double kLongestWriteSeconds = 300;
+constexpr int kLastSignal = 64;
 constexpr const char* kWhyNoCrash =
     "it expects an arm to crash, which only a local run survives: launched ranks are processes of one run";
 
@@ -114,10 +115,12 @@ LaunchedRunner::LaunchedRunner(const LaunchedRanks& ranks, const std::vector<Pla
   }
 }
 
-int LaunchedRunner::meet() {
-  const Watchdog watchdog(watch_, kLongestMeetingSeconds);
+int LaunchedRunner::meet(const RunnerOptions& options) {
+  const double limit_s = time_limit(plan_.front(), options);
+  const Watchdog watchdog(watch_, kLongestStart * limit_s);
   try {
-    ranks_.check_equal(cells_and_arms_, "cells", watchdog.stop());
+    const auto limit = to_duration(limit_s);
+    ranks_.check_equal(cells_and_arms_, "cells", {.timeout = limit, .farewell_timeout = limit, .stop = watchdog.stop()});
   } catch (const Error&) {
     if (watch_.stop_requests() == 0) throw;
     return watch_.first_stop_signal();
@@ -165,6 +168,9 @@ int LaunchedRunner::follow(const RunnerOptions& options) {
   for (;;) {
     LaunchedRanks::Order order;
     between_arms(kLongestWriteSeconds, [&](const RunOptions& run) { order = ranks_.hear(run); });
+    if (!LaunchedRanks::is_valid(order, plan_.size()))
+      throw RanksLost(fmt::format("rank 0 orders arm {} of cell {}, exit code {}, in a plan of {} cells", order.arm, order.cell,
+                                  order.exit_code, plan_.size()));
     if (order.cell < 0) return order.exit_code;
     run_arm(plan_[static_cast<std::size_t>(order.cell)], static_cast<Arm>(order.arm), options);
   }
@@ -235,6 +241,7 @@ ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const Runner
   between_arms(silence_s_, [&](const RunOptions& run) {
     stopped_by_ = ranks_.largest(watch_.stop_requests() > 0 ? watch_.first_stop_signal() : 0, run);
   });
+  if (stopped_by_ < 0 || stopped_by_ > kLastSignal) throw RanksLost(fmt::format("a rank was stopped by signal {}", stopped_by_));
   if (result.status == "error" && result.reason == kStoppedFromOutside) {
     result.status = "timeout";
     result.reason = fmt::format("took longer than {:g} s", limit_s);

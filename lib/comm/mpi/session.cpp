@@ -128,12 +128,12 @@ bool Session::abandon() {
   return clean;
 }
 
-void Session::expect_farewells(std::shared_ptr<processes::Farewells> farewells) {
-  farewells_.assign(farewells->size(), MPI_REQUEST_NULL);
+void Session::expect_farewells(std::shared_ptr<processes::ShutdownMessages> messages) {
+  farewells_.assign(messages->size(), MPI_REQUEST_NULL);
   for (int other = 0; other < size(); ++other) {
     const auto at = static_cast<std::size_t>(other);
     if (other != rank())
-      must(MPI_Irecv(&(*farewells)[at], sizeof(processes::Farewell), MPI_BYTE, other,
+      must(MPI_Irecv((*messages)[at].data(), sizeof(processes::ShutdownBytes), MPI_BYTE, other,
                      static_cast<int>(processes::Tag{}.number()), comm_, &farewells_[at]),
            "MPI_Irecv");
   }

@@ -29,7 +29,7 @@ class Session final : public processes::Transport {
   bool abandon() override;
   void pause() override { std::this_thread::yield(); }
 
-  void expect_farewells(std::shared_ptr<processes::Farewells> farewells) override;
+  void expect_farewells(std::shared_ptr<processes::ShutdownMessages> messages) override;
   bool farewell_came(int rank) override;
 
  private:

@@ -33,7 +33,7 @@ class Group final : public ProcessGroup {
         context_(context),
         memory_(std::make_shared<Memory>()),
         sources_(static_cast<std::size_t>(size())) {
-    memory_->headers.resize(static_cast<std::size_t>(size()));
+    memory_->calls.resize(static_cast<std::size_t>(size()));
     check(context <= transport_.largest_context(),
           "the messages between processes have no tags left for another group");
   }
@@ -50,13 +50,9 @@ class Group final : public ProcessGroup {
   }
 
  private:
-  struct Header {
-    Signature call;
-    std::uint64_t next_context = 0;
-  };
   /// What messages of this group use, besides the caller's buffers.
   struct Memory {
-    std::vector<Header> headers;  ///< by rank
+    std::vector<Call> calls;  ///< by rank
     std::vector<std::byte> staging;
   };
 
@@ -139,7 +135,7 @@ class Group final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int, Identity identity) override {
     meet(call);
     std::uint64_t& next = transport_.next_context;
-    for (const Header& header : memory_->headers) next = std::max(next, header.next_context);
+    for (const Call& other : memory_->calls) next = std::max(next, other.next_context);
     return std::make_unique<Group>(world_, next++, std::move(identity));
   }
 
@@ -207,13 +203,13 @@ class Group final : public ProcessGroup {
   void meet(const Signature& call) {
     transport_.check_usable();
     if (world_.aborted()) throw_aborted(call, name(), world_.reason());
-    std::vector<Header>& headers = memory_->headers;
-    Header& own = headers[static_cast<std::size_t>(rank())];
+    std::vector<Call>& calls = memory_->calls;
+    Call& own = calls[static_cast<std::size_t>(rank())];
     own = {call, transport_.next_context};
     for_others([&](int other) {
-      auto* theirs = reinterpret_cast<std::byte*>(&headers[static_cast<std::size_t>(other)]);
-      transport_.receive(theirs, sizeof(Header), world_rank(other), call_tag());
-      transport_.send(reinterpret_cast<const std::byte*>(&own), sizeof(Header), world_rank(other), call_tag());
+      auto* theirs = reinterpret_cast<std::byte*>(&calls[static_cast<std::size_t>(other)]);
+      transport_.receive(theirs, sizeof(Call), world_rank(other), call_tag());
+      transport_.send(reinterpret_cast<const std::byte*>(&own), sizeof(Call), world_rank(other), call_tag());
     });
     await(call, [&](bool late) {
       if (world_.aborted()) return true;
@@ -225,10 +221,15 @@ class Group final : public ProcessGroup {
         world_.abort(describe_late(missing, call, name(), world_.timeout()) + whereabouts(missing.front()));
       return world_.aborted();
     });
+    for (int other = 0; other < size(); ++other) {
+      if (is_valid(calls[static_cast<std::size_t>(other)], transport_.largest_context())) continue;
+      world_.abort(fmt::format("rank {} sent a call that cannot be read", world_rank(other)));
+      throw_aborted(call, name(), world_.reason());
+    }
     for (int other = 1; other < size(); ++other) {
-      const Signature& theirs = headers[static_cast<std::size_t>(other)].call;
-      if (theirs == headers.front().call) continue;
-      world_.abort(describe_mismatch(name(), world_rank(0), headers.front().call, world_rank(other), theirs));
+      const Signature& theirs = calls[static_cast<std::size_t>(other)].signature;
+      if (theirs == calls.front().signature) continue;
+      world_.abort(describe_mismatch(name(), world_rank(0), calls.front().signature, world_rank(other), theirs));
       throw_aborted(call, name(), world_.reason());
     }
     completed_ = call;

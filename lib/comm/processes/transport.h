@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -10,19 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "comm/processes/messages.h"
+
 namespace fp8lab::processes {
 
-/// How a rank's function ended, and why: what it says to every other rank when it has.
-enum class Ending : std::int32_t { kWell, kByDeath, kByFinding, kByEcho };
-struct Farewell {
-  Ending ending = Ending::kWell;
-  bool out_of_memory = false;
-  std::uint64_t next_context = 0;
-  std::array<char, 2048> reason{};
-};
-using Farewells = std::vector<Farewell>;  ///< by rank
+using ShutdownMessages = std::vector<ShutdownBytes>;  ///< by rank
 
-/// What tells the messages of groups apart. Context 0 is the farewells'.
+/// What tells the messages of groups apart. Context 0 is that of shutdown messages.
 struct Tag {
   std::uint64_t context = 0;
   bool data = true;  ///< bytes of a collective; else the call itself
@@ -59,8 +52,8 @@ class Transport {
   /// Lets others have the processor, for a moment or until something comes.
   virtual void pause() = 0;
 
-  /// Begins a run: from now on each other rank's farewell is awaited, to be written to its place.
-  virtual void expect_farewells(std::shared_ptr<Farewells> farewells) = 0;
+  /// Begins a run: from now on each other rank's shutdown message is awaited, to be written to its place.
+  virtual void expect_farewells(std::shared_ptr<ShutdownMessages> messages) = 0;
   virtual bool farewell_came(int rank) = 0;
   /// Nothing but farewells is awaited any more; what else comes in this run is dropped.
   virtual void await_only_farewells() {}

@@ -7,14 +7,21 @@
 #include "core/check.h"
 
 namespace fp8lab::processes {
+namespace {
+
+constexpr const char* kUnreadable = "it sent a shutdown message that cannot be read";
+
+}  // namespace
+
 World::World(Transport& transport, const RunOptions& options)
     : transport_(transport),
       timeout_(options.timeout),
       farewell_timeout_(options.farewell_timeout),
       stop_(options.stop),
-      farewells_(std::make_shared<Farewells>(static_cast<std::size_t>(transport.size()))),
-      heard_(farewells_->size(), false) {
-  transport_.expect_farewells(farewells_);
+      messages_(std::make_shared<ShutdownMessages>(static_cast<std::size_t>(transport.size()))),
+      shutdowns_(messages_->size()),
+      heard_(messages_->size(), false) {
+  transport_.expect_farewells(messages_);
 }
 
 void World::abort(const std::string& reason) {
@@ -25,12 +32,12 @@ void World::listen() {
   for (int rank = 0; rank < transport_.size(); ++rank) {
     const auto at = static_cast<std::size_t>(rank);
     if (rank == transport_.rank() || heard_[at]) continue;
-    if (!transport_.farewell_came(rank)) {
-      const std::string lost = transport_.lost(rank);
-      if (lost.empty()) continue;
-      (*farewells_)[at] = to_farewell(Cause{.ending = Ending::kByDeath, .reason = lost}, 0);
+    if (transport_.farewell_came(rank)) {
+      const std::optional<Shutdown> read = read_shutdown((*messages_)[at], transport_.largest_context());
+      hear(rank, read ? *read : Shutdown{.ending = Ending::kByDeath, .reason = kUnreadable});
+    } else if (const std::string lost = transport_.lost(rank); !lost.empty()) {
+      hear(rank, {.ending = Ending::kByDeath, .reason = lost});
     }
-    hear(rank);
   }
   if (stop_.stop_requested()) abort(std::string(kStoppedFromOutside));
 }
@@ -40,33 +47,33 @@ void World::conclude(const std::optional<Failure>& failure) {
   transport_.await_only_farewells();
   if (failure && !failure->echo && !cause_)
     cause_ = Cause{.ending = Ending::kByDeath, .reason = failure->reason, .out_of_memory = failure->out_of_memory};
-  (*farewells_)[static_cast<std::size_t>(transport_.rank())] = to_farewell(cause_, transport_.next_context);
+  const auto own = static_cast<std::size_t>(transport_.rank());
+  shutdowns_[own] = to_shutdown(cause_, transport_.next_context);
+  (*messages_)[own] = write(shutdowns_[own]);
   exchange_farewells();
-  for (const Farewell& farewell : *farewells_)
-    transport_.next_context = std::max(transport_.next_context, farewell.next_context);
+  for (const Shutdown& shutdown : shutdowns_)
+    transport_.next_context = std::max(transport_.next_context, shutdown.next_context);
   throw_first_cause();
 }
 
-Farewell World::to_farewell(const std::optional<Cause>& cause, std::uint64_t next_context) {
-  Farewell farewell{.next_context = next_context};
-  if (!cause) return farewell;
-  farewell.ending = cause->ending;
-  farewell.out_of_memory = cause->out_of_memory;
-  std::copy_n(cause->reason.begin(), std::min(cause->reason.size(), farewell.reason.size() - 1),
-              farewell.reason.begin());
-  return farewell;
+Shutdown World::to_shutdown(const std::optional<Cause>& cause, std::uint64_t next_context) {
+  Shutdown shutdown{.next_context = next_context};
+  if (!cause) return shutdown;
+  shutdown.ending = cause->ending;
+  shutdown.out_of_memory = cause->out_of_memory;
+  shutdown.reason = cause->reason;
+  return shutdown;
 }
 
-void World::hear(int rank) {
+void World::hear(int rank, const Shutdown& shutdown) {
   const auto at = static_cast<std::size_t>(rank);
   heard_[at] = true;
   ++heard_count_;
-  const Farewell& farewell = (*farewells_)[at];
-  if (farewell.ending == Ending::kWell || cause_) return;
-  const std::string reason = farewell.reason.data();
-  cause_ =
-      Cause{.ending = Ending::kByEcho,
-            .reason = farewell.ending == Ending::kByDeath ? fmt::format("rank {} died: {}", rank, reason) : reason};
+  shutdowns_[at] = shutdown;
+  if (shutdown.ending == Ending::kWell || cause_) return;
+  const bool died = shutdown.ending == Ending::kByDeath;
+  cause_ = Cause{.ending = Ending::kByEcho,
+                 .reason = died ? fmt::format("rank {} died: {}", rank, shutdown.reason) : shutdown.reason};
 }
 
 /// A rank that is lost listens no more.
@@ -79,9 +86,9 @@ bool World::said_to_all() const {
 /// Others may go on for as long as they like, unless they were given a time for it; but once the run has failed they have only
 /// the timeout to notice.
 void World::exchange_farewells() {
-  const auto* own = reinterpret_cast<const std::byte*>(&(*farewells_)[static_cast<std::size_t>(transport_.rank())]);
+  const ShutdownBytes& own = (*messages_)[static_cast<std::size_t>(transport_.rank())];
   for (int rank = 0; rank < transport_.size(); ++rank)
-    if (rank != transport_.rank()) transport_.send(own, sizeof(Farewell), rank, Tag{});
+    if (rank != transport_.rank()) transport_.send(own.data(), sizeof own, rank, Tag{});
 
   std::optional<std::chrono::steady_clock::time_point> deadline;
   if (farewell_timeout_) deadline = std::chrono::steady_clock::now() + *farewell_timeout_;
@@ -94,7 +101,7 @@ void World::exchange_farewells() {
       transport_.pause();
       continue;
     }
-    transport_.keep_forever(farewells_);
+    transport_.keep_forever(messages_);
     unanswered_ = true;
     note_silent();
     return transport_.break_off(fmt::format("a run failed, and not every rank answered in time: {}", reason()));
@@ -125,14 +132,13 @@ void World::note_silent() {
     abort(silence);
 }
 
-/// Every rank has the same farewells before it, so all choose the same.
+/// Every rank has the same shutdown messages before it, so all choose the same.
 void World::throw_first_cause() const {
   for (const Ending ending : {Ending::kByDeath, Ending::kByFinding, Ending::kByEcho}) {
     for (int rank = 0; rank < transport_.size(); ++rank) {
-      const Farewell& farewell = (*farewells_)[static_cast<std::size_t>(rank)];
-      if (farewell.ending != ending) continue;
-      const bool own = rank == transport_.rank();  // whole, where a farewell may be cut short
-      const Failure failure{.reason = own ? reason() : farewell.reason.data(), .out_of_memory = farewell.out_of_memory};
+      const Shutdown& shutdown = shutdowns_[static_cast<std::size_t>(rank)];
+      if (shutdown.ending != ending) continue;
+      const Failure failure{.reason = shutdown.reason, .out_of_memory = shutdown.out_of_memory};
       if (transport_.broken())
         throw RanksLost((ending == Ending::kByDeath ? fmt::format("rank {}: {}", rank, failure.reason) : failure.reason) + silence_);
       if (ending == Ending::kByDeath) throw_failure(failure, rank, transport_.size());

@@ -45,8 +45,8 @@ class World {
     std::string reason;
     bool out_of_memory = false;
   };
-  static Farewell to_farewell(const std::optional<Cause>& cause, std::uint64_t next_context);
-  void hear(int rank);
+  static Shutdown to_shutdown(const std::optional<Cause>& cause, std::uint64_t next_context);
+  void hear(int rank, const Shutdown& shutdown);
   bool said_to_all() const;
   void exchange_farewells();
   std::string silent_rank();
@@ -58,8 +58,8 @@ class World {
   std::optional<std::chrono::nanoseconds> farewell_timeout_;
   std::stop_token stop_;
   std::optional<Cause> cause_;
-  /// By rank; this rank's own is what it sends.
-  std::shared_ptr<Farewells> farewells_;
+  std::shared_ptr<ShutdownMessages> messages_;  ///< as they come; this rank's own is what it sends
+  std::vector<Shutdown> shutdowns_;             ///< by rank, once heard
   std::vector<bool> heard_;
   std::string silence_;  ///< of a rank that did not answer, behind what ended the run
   int heard_count_ = 0;

@@ -1,244 +1,336 @@
 #include "comm/sockets/rendezvous.h"
 
+#include <errno.h>
 #include <fmt/core.h>
+#include <sodium.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
+#include "comm/sockets/address.h"
 #include "core/check.h"
 
 namespace fp8lab::sockets {
 namespace {
 
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
 // Who launches ranks may keep the named port to itself, and others may have taken the next.
 constexpr int kPorts = 16;
 constexpr int kLastPort = 65535;
-// Connecting to a machine that answers, and one message there.
-constexpr double kMomentSeconds = 2;
-// For so long others hold every port that there is before a rank gives up on rank 0, which does so at once.
-constexpr double kTakenSeconds = 5;
+constexpr int kReconnectMilliseconds = 50;
+// How soon a stop from outside is noticed.
+constexpr milliseconds kLook(20);
+// An unanswered hello is sent again: who answered the first may have been somebody else at that port.
+constexpr milliseconds kRepeat(250);
+// So long after the deadline rank 0's account of who is missing is waited for.
+constexpr milliseconds kGrace(2000);
+constexpr const char* kEverywhere = "*";
+constexpr const char* kStopped = "the run was stopped from outside";
 
-/// The first words on every connection, from the side that accepts it; they tell this job from any other service.
-struct Greeting {
-  std::array<char, 8> protocol = {'f', 'p', '8', 'l', 'a', 'b', '/', '1'};
-  std::uint64_t job = 0;
-  std::int32_t rank = 0;
-  std::int32_t size = 0;
-};
-
-/// The answer.
-struct Hello {
-  Greeting who;
-  std::int32_t port = 0;  ///< where this rank listens
-  std::int32_t unused = 0;
-};
-
-/// Rank 0's last word: empty if everybody has come.
-struct Problem {
-  std::array<char, 512> text{};
-};
-
+/// FNV-1a.
 std::uint64_t hash_of(const Rendezvous& rendezvous) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
+  std::uint64_t hash = 0xcbf29ce484222325ull;
   for (const char c : fmt::format("{}/{}", rendezvous.port, rendezvous.job))
     hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
   return hash;
 }
 
+std::uint64_t random_number() {
+  std::uint64_t number = 0;
+  randombytes_buf(&number, sizeof number);
+  return number;
+}
+
+/// The id of the link between `rank` and one below it: known to the ranks of this run alone.
+std::string link_id(const Reply::Token& token, int rank) {
+  std::string id;
+  for (const std::byte byte : token) id += fmt::format("{:02x}", std::to_integer<int>(byte));
+  return fmt::format("{}/{}", id, rank);
+}
+
 class Meeting {
  public:
-  Meeting(const Rendezvous& rendezvous, const Patience& patience)
+  Meeting(const Rendezvous& rendezvous, const Patience& patience, const std::function<void(const std::string&)>& notify)
       : rendezvous_(rendezvous),
         patience_(patience),
-        own_{.job = hash_of(rendezvous), .rank = rendezvous.rank, .size = rendezvous.size},
-        sockets_(static_cast<std::size_t>(rendezvous.size)),
-        addresses_(sockets_.size()) {
+        notify_(notify),
+        complaints_(std::make_unique<Complaints>(rendezvous.rank, notify)),
+        security_(rendezvous),
+        context_(std::make_unique<Context>(4 * rendezvous.size + 64)),
+        doorkeeper_(*context_, security_, *complaints_),
+        links_(static_cast<std::size_t>(rendezvous.size)),
+        own_{.job = hash_of(rendezvous), .process = random_number(), .rank = rendezvous.rank, .size = rendezvous.size, .ports = {}} {
     if (first_port() > kLastPort)
       fail(fmt::format("MASTER_PORT={} is the launcher's own, and no port comes after it for the ranks; set MASTER_PORT "
                        "(torchrun --master-port) to a lower one",
                        rendezvous.port));
   }
 
-  std::vector<Socket> as_first() {
-    Socket listener = listen_somewhere();
-    std::string problem;
-    for (int come = 1; come < rendezvous_.size && problem.empty();) {
-      Socket socket = listener.accept(patience_);
-      if (!socket) {
-        problem = describe_missing();
-        break;
-      }
-      const std::optional<Hello> hello = greet(socket);
-      if (!hello) continue;
-      problem = refuse(hello->who);
-      if (!problem.empty()) break;
-      const auto at = static_cast<std::size_t>(hello->who.rank);
-      addresses_[at] = socket.peer_address();
-      addresses_[at].set_port(hello->port);
-      sockets_[at] = std::move(socket);
-      ++come;
-    }
-    Problem told;
-    std::copy_n(problem.begin(), std::min(problem.size(), told.text.size() - 1), told.text.begin());
-    for (Socket& socket : sockets_)
-      if (socket && socket.send(told, patience_.at_most(kMomentSeconds)) && problem.empty())
-        socket.send(std::as_bytes(std::span(addresses_)), patience_);
-    if (!problem.empty()) fail(problem);
-    return std::move(sockets_);
-  }
-
-  std::vector<Socket> as_other() {
-    Socket first = find_first();
-    Address own = first.own_address();
-    own.set_port(0);
-    Socket listener = is_elsewhere(own) ? Socket::listen_everywhere(0) : Socket::listen(own);
-    check(static_cast<bool>(listener), "no port is free");
-    const Hello hello{.who = own_, .port = listener.own_address().port()};
-    Problem problem;
-    if (!first.send(hello, patience_) || !first.receive(problem, patience_))
-      fail(fmt::format("rank 0 at {}:{} went away before all ranks had come", rendezvous_.host, rendezvous_.port));
-    if (problem.text.front() != '\0') fail(problem.text.data());
-    if (!first.receive(std::as_writable_bytes(std::span(addresses_)), patience_)) lose(0);
-    for (Address& address : addresses_) {
-      if (!is_elsewhere(address)) continue;
-      const int port = address.port();
-      address = first.peer_address();
-      address.set_port(port);
-    }
-    sockets_.front() = std::move(first);
-    for (int lower = 1; lower < rendezvous_.rank; ++lower) sockets_[static_cast<std::size_t>(lower)] = join(lower);
-    for (int missing = first_missing(); missing < rendezvous_.size; missing = first_missing()) {
-      Socket socket = listener.accept(patience_);
-      if (!socket) lose(missing);
-      const std::optional<Hello> theirs = greet(socket);
-      if (!theirs || theirs->who.rank <= rendezvous_.rank || theirs->who.rank >= rendezvous_.size) continue;
-      Socket& place = sockets_[static_cast<std::size_t>(theirs->who.rank)];
-      if (!place) place = std::move(socket);
-    }
-    return std::move(sockets_);
+  Mesh take() {
+    rendezvous_.rank == 0 ? as_first() : as_other();
+    open_all();
+    complaints_->flush();
+    return {.complaints = std::move(complaints_), .context = std::move(context_), .links = std::move(links_)};
   }
 
  private:
+  /// What rank 0 knows of another.
+  struct Comer {
+    std::string id;  ///< at rank 0's socket
+    Hello hello;
+    std::string address;
+    bool complete() const { return !hello.ports.empty(); }
+  };
+
   int first_port() const { return rendezvous_.port + (rendezvous_.port_taken ? 1 : 0); }
   int last_port() const { return std::min(first_port() + kPorts - 1, kLastPort); }
 
-  /// Of the ranks above this one, which come to it in any order; their number if all have come.
-  int first_missing() const {
-    int rank = rendezvous_.rank + 1;
-    while (rank < rendezvous_.size && sockets_[static_cast<std::size_t>(rank)]) ++rank;
-    return rank;
+  // Rank 0.
+
+  void as_first() {
+    Router gate(*context_, largest_hello(rendezvous_.size));
+    gate.stay_on_one_thread();
+    Connections connections(*context_, gate, complaints_.get());
+    security_.guard_listener(gate);
+    const std::string address = listen_somewhere(gate);
+    if (!security_.has_secret() && notify_)
+      notify_(fmt::format("FP8LAB_JOB_SECRET is not set: ranks are not authenticated, so rank 0 listens at {} alone{}", address,
+                          is_loopback(address) ? ", where other hosts do not reach it" : ""));
+    listen_for_higher_ranks(address);
+    std::vector<Comer> comers(links_.size());
+    const auto missing = [&] {
+      std::vector<int> ranks;
+      for (int rank = 1; rank < rendezvous_.size; ++rank)
+        if (!comers[static_cast<std::size_t>(rank)].complete()) ranks.push_back(rank);
+      return ranks;
+    };
+    std::string problem;
+    while (problem.empty() && !missing().empty()) {
+      if (patience_.over())
+        problem = describe_missing(missing());
+      else
+        wait_for({gate.events(ZMQ_POLLIN), connections.events()});
+      connections.look();
+      while (std::optional<Router::Received> received = gate.receive_from()) {
+        connections.expect_end(received->message.descriptor());
+        greet(gate, *received, comers);
+      }
+    }
+    Reply reply{.kind = problem.empty() ? Reply::Kind::kRoster : Reply::Kind::kRefusal, .text = problem, .token = {}, .places = {}};
+    randombytes_buf(reply.token.data(), reply.token.size());
+    for (int rank = 1; rank < rendezvous_.size; ++rank) {
+      const Comer& comer = comers[static_cast<std::size_t>(rank)];
+      if (problem.empty()) reply.places = places_below(rank, comers);
+      if (!comer.id.empty()) gate.send_to(comer.id, write(reply));
+    }
+    if (!problem.empty()) fail(problem);
+    await_higher_ranks(reply.token);
   }
 
-  /// Whether this is a loopback address in a run that reaches beyond it: of a rank on rank 0's machine, which to others is where
-  /// rank 0 is to them.
-  bool is_elsewhere(const Address& address) const {
-    return address.bytes > 0 && address.is_loopback() && !names_loopback(rendezvous_.host);
-  }
-
-  Socket listen_somewhere() const {
-    const bool everywhere = !names_loopback(rendezvous_.host);
-    for (Address address : resolve(rendezvous_.host, 0)) {
+  /// The address that `gate` listens at.
+  std::string listen_somewhere(Router& gate) const {
+    const bool everywhere = security_.has_secret() && !names_loopback(rendezvous_.host);
+    std::vector<std::string> addresses = resolve(rendezvous_.host);
+    // What the host means here need not be what it means to others: often it is a loopback address.
+    if (everywhere) addresses = {kEverywhere};
+    bool is_here = false;
+    for (const std::string& address : addresses) {
       for (int port = first_port(); port <= last_port(); ++port) {
-        address.set_port(port);
-        // What the host means here need not be what it means to others: often it is a loopback address.
-        if (Socket socket = everywhere ? Socket::listen_everywhere(port) : Socket::listen(address)) return socket;
+        if (gate.bind(endpoint(address, port))) return address;
+        if (errno != EADDRINUSE && errno != EADDRNOTAVAIL && errno != ENODEV)
+          fail(fmt::format("cannot listen at {}: {}", endpoint(address, port), zmq_strerror(errno)));
+        is_here = is_here || errno == EADDRINUSE;
       }
     }
-    find_no_port();
+    if (!is_here)
+      fail(fmt::format("MASTER_ADDR={} is no address of rank 0's machine; name one that is, or set FP8LAB_JOB_SECRET on every rank, so "
+                       "that ranks may listen at all of them",
+                       rendezvous_.host));
+    fail(fmt::format("rank 0 finds no free port for the other ranks among {} to {} (MASTER_PORT and the next); set MASTER_PORT to a "
+                     "free {}one",
+                     first_port(), last_port(), last_port() == kLastPort ? "and lower " : ""));
   }
 
-  [[noreturn]] void find_no_port() const {
-    fail(
-        fmt::format("rank 0 finds no free port for the other ranks among {} to {} (MASTER_PORT and the next); set "
-                    "MASTER_PORT to a free {}one",
-                    first_port(), last_port(), last_port() == kLastPort ? "and lower " : ""));
+  void greet(Router& gate, Router::Received& received, std::vector<Comer>& comers) {
+    const std::string from = peer_of(received.message.descriptor());
+    const std::optional<Hello> hello = read_hello(received.message.bytes());
+    if (!hello) return complaints_->add(from, "it sent what no rank sends");
+    if (hello->job != own_.job)
+      return complaints_->add(from, "it is of another job (MASTER_PORT, TORCHELASTIC_RUN_ID, SLURM_JOB_ID)");
+    const auto refuse = [&](const std::string& why) {
+      complaints_->add(from, why);
+      gate.send_to(received.id.text(), write(Reply{.kind = Reply::Kind::kRefusal, .text = why, .token = {}, .places = {}}));
+    };
+    if (hello->size != own_.size)
+      return refuse(fmt::format("rank 0 was started as one of {} ranks, rank {} as one of {}", own_.size, hello->rank, hello->size));
+    if (hello->rank <= 0 || hello->rank >= own_.size)
+      return refuse(fmt::format("rank {} is none of ranks 1 to {}, which rank 0 waits for", hello->rank, own_.size - 1));
+    Comer& comer = comers[static_cast<std::size_t>(hello->rank)];
+    if (!comer.id.empty() && comer.hello.process != hello->process)
+      return refuse(fmt::format("two processes were started as rank {}", hello->rank));
+    for (int higher = hello->rank + 1; higher < own_.size && !hello->ports.empty(); ++higher)
+      if (hello->ports[static_cast<std::size_t>(higher)] == 0) return refuse("it names no port for a rank above it");
+    const bool repeats_first = comer.complete() && hello->ports.empty();
+    comer.id = received.id.text();
+    if (!repeats_first) comer.hello = *hello;
+    comer.address = unmapped(received.message.peer_address());
+    if (!comer.complete())
+      gate.send_to(comer.id, write(Reply{.kind = Reply::Kind::kWelcome, .text = comer.address, .token = {}, .places = {}}));
   }
 
-  Socket find_first() const {
-    // Where few ports are left, others may hold them all.
-    Patience taken = patience_.at_most(kTakenSeconds);
-    while (!patience_.over()) {
-      bool any_free = last_port() < kLastPort;
-      for (Address address : resolve(rendezvous_.host, 0)) {
-        for (int port = first_port(); port <= last_port(); ++port) {
-          address.set_port(port);
-          Socket socket = Socket::connect(address, patience_.at_most(kMomentSeconds));
-          Greeting greeting;
-          if (socket && socket.receive(greeting, patience_.at_most(kMomentSeconds)) && is_of_this_job(greeting) &&
-              greeting.rank == 0)
-            return socket;
-          any_free = any_free || !socket;
-        }
+  std::vector<Reply::Place> places_below(int rank, const std::vector<Comer>& comers) const {
+    std::vector<Reply::Place> places;
+    for (int lower = 0; lower < rank; ++lower) {
+      const Comer& comer = comers[static_cast<std::size_t>(lower)];
+      if (lower == 0) {
+        places.push_back({.address = {}, .port = static_cast<std::uint16_t>(own_.ports[static_cast<std::size_t>(rank)])});
+        continue;
       }
-      if (any_free) taken = patience_.at_most(kTakenSeconds);
-      if (taken.over() && !patience_.over()) find_no_port();
-      Socket::pause();
+      // A rank on rank 0's machine may come from a loopback address, and is to others where rank 0 is.
+      const bool is_elsewhere = is_loopback(comer.address) && !names_loopback(rendezvous_.host);
+      places.push_back({.address = is_elsewhere ? std::string() : comer.address,
+                        .port = comer.hello.ports[static_cast<std::size_t>(rank)]});
     }
-    check(!patience_.stop.stop_requested(), "the run was stopped from outside");
-    fail(fmt::format("rank {} finds no rank 0 of its job at {}, ports {} to {} (MASTER_ADDR, MASTER_PORT and the next)",
-                     rendezvous_.rank, rendezvous_.host, first_port(), last_port()));
+    return places;
   }
 
-  Socket join(int lower) const {
-    Socket socket = Socket::connect(addresses_[static_cast<std::size_t>(lower)], patience_);
-    Greeting greeting;
-    const Hello hello{.who = own_};
-    if (!socket || !socket.receive(greeting, patience_) || !is_of_this_job(greeting) || greeting.rank != lower ||
-        !socket.send(hello, patience_))
-      lose(lower);
-    return socket;
-  }
-
-  /// Who has connected, or nobody of this job.
-  std::optional<Hello> greet(Socket& socket) const {
-    Hello hello;
-    const Patience moment = patience_.at_most(kMomentSeconds);
-    if (!socket.send(own_, moment) || !socket.receive(hello, moment) || !is_of_this_job(hello.who)) return std::nullopt;
-    return hello;
-  }
-
-  bool is_of_this_job(const Greeting& greeting) const {
-    return greeting.protocol == own_.protocol && greeting.job == own_.job;
-  }
-
-  std::string refuse(const Greeting& who) const {
-    if (who.size != own_.size)
-      return fmt::format("rank 0 was started as one of {} ranks, rank {} as one of {}", own_.size, who.rank, who.size);
-    if (who.rank <= 0 || who.rank >= own_.size || sockets_[static_cast<std::size_t>(who.rank)])
-      return fmt::format("two processes were started as rank {}", who.rank);
-    return {};
-  }
-
-  std::string describe_missing() const {
-    if (patience_.stop.stop_requested()) return "the run was stopped from outside";
+  std::string describe_missing(const std::vector<int>& ranks) const {
+    if (patience_.stop.stop_requested()) return kStopped;
     std::string missing;
-    for (int rank = 1; rank < rendezvous_.size; ++rank)
-      if (!sockets_[static_cast<std::size_t>(rank)])
-        missing += fmt::format("{}rank {}", missing.empty() ? "" : " and ", rank);
+    for (const int rank : ranks) missing += fmt::format("{}rank {}", missing.empty() ? "" : " and ", rank);
     return fmt::format("{} of {} ranks did not come to rank 0 at {}:{} (MASTER_ADDR, MASTER_PORT) in time", missing,
                        rendezvous_.size, rendezvous_.host, rendezvous_.port);
   }
 
-  [[noreturn]] void lose(int rank) const {
-    fail(fmt::format("rank {} cannot reach rank {}, though both came to rank 0", rendezvous_.rank, rank));
+  // The others.
+
+  void as_other() {
+    Router socket(*context_, largest_reply(rendezvous_.size));
+    socket.set(ZMQ_LINGER, 0);  // of hellos that nobody took
+    Connections connections(*context_, socket, nullptr);
+    security_.guard_connector(socket);
+    socket.set(ZMQ_RECONNECT_IVL, kReconnectMilliseconds);
+    std::vector<std::string> addresses, candidates;
+    for (const std::string& address : resolve(rendezvous_.host))
+      for (int port = first_port(); port <= last_port(); ++port) {
+        addresses.push_back(address);
+        candidates.push_back(endpoint(address, port));
+        socket.connect_as(candidates.back(), candidates.back());
+      }
+    const Patience longer{.deadline = patience_.deadline + kGrace, .stop = patience_.stop};
+    std::optional<std::size_t> first;  // of the candidates
+    Clock::time_point repeat = Clock::now();
+    for (;;) {
+      if ((first ? longer : patience_).over()) lose_first(first.has_value(), connections.last_failure());
+      if (Clock::now() >= repeat) {
+        repeat = Clock::now() + kRepeat;
+        say_hello(socket, first ? std::span(&candidates[*first], 1) : std::span(candidates));
+      }
+      wait_for({socket.events(ZMQ_POLLIN), connections.events()});
+      connections.look();
+      while (std::optional<Router::Received> received = socket.receive_from()) {
+        const auto from = std::find(candidates.begin(), candidates.end(), received->id.text()) - candidates.begin();
+        const auto candidate = static_cast<std::size_t>(from);
+        const std::optional<Reply> reply = read_reply(received->message.bytes());
+        if (!reply || candidate == candidates.size() || (first && candidate != *first)) continue;
+        if (reply->kind == Reply::Kind::kRefusal) fail(reply->text);
+        if (reply->kind == Reply::Kind::kRoster && first && !own_.ports.empty()) return follow(*reply, addresses[*first]);
+        if (reply->kind == Reply::Kind::kWelcome && !first) {
+          if (!is_one_address(reply->text)) fail("rank 0 sees this rank at no address");
+          first = candidate;
+          const bool everywhere = security_.has_secret() && !names_loopback(rendezvous_.host);
+          listen_for_higher_ranks(everywhere ? kEverywhere : reply->text);
+          repeat = Clock::now();
+        }
+      }
+    }
+  }
+
+  void say_hello(Router& socket, std::span<const std::string> candidates) const {
+    const std::vector<std::byte> hello = write(own_);
+    for (const std::string& candidate : candidates)
+      if (socket.send_to(candidate, hello) == Router::Sent::kGone) socket.connect_as(candidate, candidate);
+  }
+
+  [[noreturn]] void lose_first(bool found, const std::string& failure) const {
+    check(!patience_.stop.stop_requested(), kStopped);
+    if (found)
+      fail(fmt::format("rank 0 at {}:{} went away before all ranks had come", rendezvous_.host, rendezvous_.port));
+    fail(fmt::format("rank {} finds no rank 0 of its job at {}, ports {} to {} (MASTER_ADDR, MASTER_PORT and the next){}{}",
+                     rendezvous_.rank, rendezvous_.host, first_port(), last_port(), failure.empty() ? "" : "; of who answered there: ",
+                     failure));
+  }
+
+  void follow(const Reply& roster, const std::string& first_address) {
+    if (roster.places.size() != static_cast<std::size_t>(rendezvous_.rank))
+      fail(fmt::format("rank 0 names {} ranks below rank {}", roster.places.size(), rendezvous_.rank));
+    const std::string id = link_id(roster.token, rendezvous_.rank);
+    for (std::size_t lower = 0; lower < roster.places.size(); ++lower) {
+      const Reply::Place& place = roster.places[lower];
+      const std::string& address = place.address.empty() ? first_address : place.address;
+      if (!is_one_address(address)) fail(fmt::format("rank 0 names no address of rank {}", lower));
+      links_[lower] = Link::connect(*context_, security_, id, endpoint(address, place.port));
+    }
+    await_higher_ranks(roster.token);
+  }
+
+  // All.
+
+  void listen_for_higher_ranks(const std::string& address) {
+    own_.ports.assign(links_.size(), 0);
+    for (std::size_t higher = static_cast<std::size_t>(rendezvous_.rank) + 1; higher < links_.size(); ++higher) {
+      links_[higher] = Link::listen(*context_, security_, *complaints_, address);
+      own_.ports[higher] = static_cast<std::uint16_t>(links_[higher]->port());
+    }
+  }
+
+  void await_higher_ranks(const Reply::Token& token) {
+    for (int higher = rendezvous_.rank + 1; higher < rendezvous_.size; ++higher)
+      links_[static_cast<std::size_t>(higher)]->await(link_id(token, higher));
+  }
+
+  void open_all() {
+    const Patience longer{.deadline = patience_.deadline + kGrace, .stop = patience_.stop};
+    for (int other = 0; other < rendezvous_.size; ++other) {
+      if (other == rendezvous_.rank) continue;
+      Link& link = *links_[static_cast<std::size_t>(other)];
+      while (!link.open()) {
+        check(!patience_.stop.stop_requested(), kStopped);
+        if (longer.over()) fail(fmt::format("rank {} cannot reach rank {}, though both came to rank 0", rendezvous_.rank, other));
+        wait_for(link.opening());
+      }
+    }
+  }
+
+  /// Until one of `wanted` has an event, or somebody is at the door, or for a moment.
+  void wait_for(const std::array<zmq_pollitem_t, 2>& wanted) {
+    std::array<zmq_pollitem_t, 3> items = {wanted[0], wanted[1], doorkeeper_.socket().events(ZMQ_POLLIN)};
+    wait(items, kLook);
+    doorkeeper_.serve();
   }
 
   const Rendezvous& rendezvous_;
   const Patience& patience_;
-  Greeting own_;
-  std::vector<Socket> sockets_;
-  std::vector<Address> addresses_;  ///< where each rank listens, known to rank 0 and by it to all
+  const std::function<void(const std::string&)>& notify_;
+  std::unique_ptr<Complaints> complaints_;
+  Security security_;
+  std::unique_ptr<Context> context_;
+  Doorkeeper doorkeeper_;
+  std::vector<std::unique_ptr<Link>> links_;
+  Hello own_;
 };
 
 }  // namespace
 
-std::vector<Socket> meet(const Rendezvous& rendezvous, const Patience& patience) {
-  if (rendezvous.size == 1) return std::vector<Socket>(1);
-  Meeting meeting(rendezvous, patience);
-  return rendezvous.rank == 0 ? meeting.as_first() : meeting.as_other();
+Mesh meet(const Rendezvous& rendezvous, const Patience& patience, const std::function<void(const std::string&)>& notify) {
+  if (rendezvous.size == 1) return {.complaints = nullptr, .context = nullptr, .links = std::vector<std::unique_ptr<Link>>(1)};
+  if (rendezvous.size > kMostRanks) fail(fmt::format("{} ranks are more than {}", rendezvous.size, kMostRanks));
+  return Meeting(rendezvous, patience, notify).take();
 }
 
 }  // namespace fp8lab::sockets

@@ -1,33 +1,32 @@
 #include "comm/sockets/session.h"
 
+#include <chrono>
 #include <utility>
 
-#include "comm/sockets/rendezvous.h"
 #include "core/check.h"
 
 namespace fp8lab::sockets {
 namespace {
 
-constexpr int kPauseMilliseconds = 5;
+constexpr std::chrono::milliseconds kPause(5);
 
 }  // namespace
 
-Session& Session::instance(const Rendezvous& rendezvous, const Patience& patience) {
+Session& Session::instance(const Rendezvous& rendezvous, const Patience& patience,
+                           const std::function<void(const std::string&)>& notify) {
   static std::unique_ptr<Session> session;
   static Rendezvous first;
   if (!session) {
-    session.reset(new Session(rendezvous, meet(rendezvous, patience)));
+    session.reset(new Session(rendezvous, meet(rendezvous, patience, notify)));
     first = rendezvous;
   }
   check(rendezvous == first, "this process has met the ranks of another rendezvous before");
   return *session;
 }
 
-Session::Session(const Rendezvous& rendezvous, std::vector<Socket> sockets)
-    : Transport("the connection with other ranks", rendezvous.rank, rendezvous.size) {
-  connections_.reserve(sockets.size());
-  polled_.reserve(sockets.size());
-  for (Socket& socket : sockets) connections_.emplace_back(std::move(socket));
+Session::Session(const Rendezvous& rendezvous, Mesh mesh)
+    : Transport("the connection with other ranks", rendezvous.rank, rendezvous.size), mesh_(std::move(mesh)) {
+  polled_.reserve(mesh_.links.size());
 }
 
 void Session::receive(std::byte* to_memory, std::int64_t bytes, int from_rank, processes::Tag tag) {
@@ -40,55 +39,54 @@ void Session::send(const std::byte* from, std::int64_t bytes, int to_rank, proce
 
 bool Session::finished() {
   bool all = true;
-  for_others([&](Connection& connection, int) {
-    connection.progress();
-    all = all && connection.finished();
+  for_others([&](Link& link, int) {
+    link.progress();
+    all = all && link.finished();
   });
   return all;
 }
 
 std::vector<int> Session::unfinished_ranks() {
   std::vector<int> ranks;
-  for_others([&](Connection& connection, int other) {
-    if (!connection.finished()) ranks.push_back(other);
+  for_others([&](Link& link, int other) {
+    if (!link.finished()) ranks.push_back(other);
   });
   return ranks;
 }
 
 bool Session::abandon() {
-  for_others([](Connection& connection, int) { connection.abandon(); });
+  for_others([](Link& link, int) { link.abandon(); });
   return true;
 }
 
 void Session::pause() {
   polled_.clear();
-  for_others([&](Connection& connection, int) {
-    if (const short events = connection.wanted_events(); events != 0)
-      polled_.push_back({.fd = connection.descriptor(), .events = events, .revents = 0});
+  for_others([&](Link& link, int) {
+    if (const std::optional<zmq_pollitem_t> wanted = link.wanted()) polled_.push_back(*wanted);
   });
-  ::poll(polled_.data(), polled_.size(), kPauseMilliseconds);
+  wait(polled_, kPause);
 }
 
-void Session::expect_farewells(std::shared_ptr<processes::Farewells> farewells) {
-  farewells_ = std::move(farewells);
-  for_others([&](Connection& connection, int other) {
-    connection.expect_farewell(&(*farewells_)[static_cast<std::size_t>(other)]);
-  });
+void Session::expect_farewells(std::shared_ptr<processes::ShutdownMessages> messages) {
+  messages_ = std::move(messages);
+  for_others([&](Link& link, int other) { link.inbox().expect_shutdown(&(*messages_)[static_cast<std::size_t>(other)]); });
 }
 
 bool Session::farewell_came(int rank) {
-  to(rank).progress();
-  return to(rank).farewell_came();
+  Link& link = to(rank);
+  link.progress();
+  link.look();
+  return link.inbox().shutdown_came();
 }
 
 void Session::await_only_farewells() {
-  for_others([](Connection& connection, int) { connection.await_only_farewell(); });
+  for_others([](Link& link, int) { link.inbox().drop_all_else(); });
 }
 
-std::string Session::lost(int rank) const { return connections_[static_cast<std::size_t>(rank)].lost(); }
+std::string Session::lost(int rank) const { return rank == this->rank() ? std::string() : to(rank).lost(); }
 
 void Session::hang_up() {
-  for_others([](Connection& connection, int) { connection.hang_up(); });
+  for_others([](Link& link, int) { link.hang_up(); });
 }
 
 }  // namespace fp8lab::sockets

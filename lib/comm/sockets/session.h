@@ -1,14 +1,12 @@
 #pragma once
 
-#include <poll.h>
-
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "comm/launch.h"
 #include "comm/processes/transport.h"
-#include "comm/sockets/connection.h"
+#include "comm/sockets/rendezvous.h"
 
 namespace fp8lab::sockets {
 
@@ -16,7 +14,8 @@ namespace fp8lab::sockets {
 class Session final : public processes::Transport {
  public:
   /// Meets the other ranks at the first call; later ones must name the same rendezvous.
-  static Session& instance(const Rendezvous& rendezvous, const Patience& patience);
+  static Session& instance(const Rendezvous& rendezvous, const Patience& patience,
+                           const std::function<void(const std::string&)>& notify);
 
   void receive(std::byte* to, std::int64_t bytes, int from_rank, processes::Tag tag) override;
   void send(const std::byte* from, std::int64_t bytes, int to_rank, processes::Tag tag) override;
@@ -26,24 +25,24 @@ class Session final : public processes::Transport {
   /// Until a message moves, or for some milliseconds: a stop from outside must be noticed too.
   void pause() override;
 
-  void expect_farewells(std::shared_ptr<processes::Farewells> farewells) override;
+  void expect_farewells(std::shared_ptr<processes::ShutdownMessages> messages) override;
   bool farewell_came(int rank) override;
   void await_only_farewells() override;
   std::string lost(int rank) const override;
 
  private:
-  Session(const Rendezvous& rendezvous, std::vector<Socket> sockets);
+  Session(const Rendezvous& rendezvous, Mesh mesh);
   void hang_up() override;
-  Connection& to(int rank) { return connections_[static_cast<std::size_t>(rank)]; }
+  Link& to(int rank) const { return *mesh_.links[static_cast<std::size_t>(rank)]; }
   template <class Work>
   void for_others(const Work& work) {
     for (int other = 0; other < size(); ++other)
       if (other != rank()) work(to(other), other);
   }
 
-  std::vector<pollfd> polled_;
-  std::vector<Connection> connections_;  ///< by rank; this rank's own is unused
-  std::shared_ptr<processes::Farewells> farewells_;
+  Mesh mesh_;
+  std::vector<zmq_pollitem_t> polled_;
+  std::shared_ptr<processes::ShutdownMessages> messages_;
 };
 
 }  // namespace fp8lab::sockets

@@ -1,0 +1,141 @@
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/processes/messages.h"
+#include "comm/sockets/inbox.h"
+#include "comm/sockets/messages.h"
+#include "harness/launched_ranks.h"
+
+// Everything that a rank reads of what others send, given any bytes, under libFuzzer. The first byte chooses the reader. What is read must
+// be what was written when it is written again, and memory outside of what is expected must stay as it is, which AddressSanitizer sees to.
+namespace {
+
+using fp8lab::sockets::Bytes;
+using fp8lab::sockets::Inbox;
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "fuzz_peers: %s\n", what);
+  std::abort();
+}
+
+/// Numbers and bytes from the input; zeros when it is over.
+class Input {
+ public:
+  explicit Input(Bytes left) : left_(left) {}
+  template <class Plain>
+  Plain take() {
+    Plain plain{};
+    const std::size_t bytes = std::min(sizeof plain, left_.size());
+    if (bytes > 0) std::memcpy(&plain, left_.data(), bytes);
+    left_ = left_.subspan(bytes);
+    return plain;
+  }
+  Bytes take(std::size_t most) {
+    const Bytes taken = left_.first(std::min(most, left_.size()));
+    left_ = left_.subspan(taken.size());
+    return taken;
+  }
+  bool over() const { return left_.empty(); }
+
+ private:
+  Bytes left_;
+};
+
+void read_hello(Input input) {
+  using namespace fp8lab::sockets;
+  const std::optional<Hello> hello = fp8lab::sockets::read_hello(input.take(1 << 20));
+  if (hello) require(fp8lab::sockets::read_hello(write(*hello)) == hello, "a hello changed on its way");
+}
+
+void read_reply(Input input) {
+  using namespace fp8lab::sockets;
+  const std::optional<Reply> reply = fp8lab::sockets::read_reply(input.take(1 << 20));
+  if (reply) require(fp8lab::sockets::read_reply(write(*reply)) == reply, "a reply changed on its way");
+}
+
+void read_shutdown(Input input) {
+  using namespace fp8lab::processes;
+  const auto largest = input.take<std::uint64_t>() / 2;
+  const auto message = std::make_unique<ShutdownBytes>(input.take<ShutdownBytes>());
+  const std::optional<Shutdown> shutdown = fp8lab::processes::read_shutdown(*message, largest);
+  if (!shutdown) return;
+  require(shutdown->next_context <= largest + 1, "a context is out of range");
+  require(fp8lab::processes::read_shutdown(write(*shutdown), largest)->reason == shutdown->reason, "a reason changed on its way");
+}
+
+void read_call(Input input) {
+  using namespace fp8lab::processes;
+  const auto call = std::make_unique<Call>(input.take<Call>());
+  if (is_valid(*call, 1000)) describe_mismatch("world", 0, {}, 1, call->signature);
+}
+
+void read_order(Input input) {
+  using Order = fp8lab::LaunchedRanks::Order;
+  const auto cells = input.take<std::uint16_t>();
+  const auto order = input.take<Order>();
+  if (!fp8lab::LaunchedRanks::is_valid(order, cells)) return;
+  require(order.cell < cells && order.exit_code >= 0 && order.exit_code < 256, "an order is out of range");
+}
+
+/// A rank's own steps, which the input chooses, between the frames of another.
+void feed_inbox(Input input) {
+  const auto shutdown = std::make_unique<fp8lab::processes::ShutdownBytes>();
+  std::vector<std::unique_ptr<std::vector<std::byte>>> memory;
+  Inbox inbox;
+  inbox.expect_shutdown(shutdown.get());
+  static std::vector<std::byte> frame(fp8lab::sockets::kLargestFrame);
+  bool has_large = false;
+  while (!input.over()) {
+    switch (input.take<std::uint8_t>() % 8) {
+      case 0: {
+        const std::size_t bytes = input.take<std::uint16_t>() + 1u;
+        memory.push_back(std::make_unique<std::vector<std::byte>>(bytes));
+        inbox.expect(memory.back()->data(), static_cast<std::int64_t>(bytes), input.take<std::uint8_t>());
+        break;
+      }
+      case 1: {  // longer than a frame; one is enough, and the sanitizer slow with more
+        if (has_large) break;
+        has_large = true;
+        const std::size_t bytes = fp8lab::sockets::kChunkBytes + input.take<std::uint16_t>();
+        memory.push_back(std::make_unique<std::vector<std::byte>>(bytes));
+        inbox.expect(memory.back()->data(), static_cast<std::int64_t>(bytes), input.take<std::uint8_t>());
+        break;
+      }
+      case 2:
+        inbox.abandon();
+        memory.clear();
+        break;
+      case 3: inbox.drop_all_else(); break;
+      case 4: inbox.expect_shutdown(shutdown.get()); break;
+      case 5: {  // a frame of a right length
+        fp8lab::sockets::FrameHead head{.tag = input.take<std::uint8_t>(), .total = input.take<std::uint32_t>(), .offset = 0};
+        head.offset = input.take<std::uint8_t>() * fp8lab::sockets::kChunkBytes;
+        const std::size_t payload = head.offset < head.total ? fp8lab::sockets::chunk_bytes(head.total, head.offset) : 0;
+        std::memcpy(frame.data(), &head, sizeof head);
+        inbox.take(Bytes(frame).first(sizeof head + payload));
+        break;
+      }
+      default: {  // any bytes
+        const Bytes bytes = input.take(input.take<std::uint8_t>());
+        inbox.take(std::vector<std::byte>(bytes.begin(), bytes.end()));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  constexpr void (*kReaders[])(Input) = {read_hello, read_reply, read_shutdown, read_call, read_order, feed_inbox};
+  Input input(std::as_bytes(std::span(data, size)));
+  const auto reader = input.take<std::uint8_t>();
+  kReaders[reader % std::size(kReaders)](input);
+  return 0;
+}

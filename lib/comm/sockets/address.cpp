@@ -1,0 +1,86 @@
+#include "comm/sockets/address.h"
+
+#include <arpa/inet.h>
+#include <fmt/core.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <memory>
+
+#include "core/check.h"
+
+namespace fp8lab::sockets {
+namespace {
+
+struct Numeric {
+  std::string address, port;
+};
+
+Numeric numeric(const sockaddr* address, socklen_t bytes) {
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  if (::getnameinfo(address, bytes, host.data(), host.size(), port.data(), port.size(),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    return {};
+  return {unmapped(host.data()), port.data()};
+}
+
+}  // namespace
+
+std::vector<std::string> resolve(const std::string& host) {
+  // Not AI_ADDRCONFIG, which leaves out loopback addresses: what this machine cannot use is passed over later.
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0)
+    fail(fmt::format("MASTER_ADDR={} is no host: {}", host, ::gai_strerror(error)));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
+  std::vector<std::string> addresses;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next)
+    if (std::string address = numeric(entry->ai_addr, entry->ai_addrlen).address; !address.empty())
+      addresses.push_back(std::move(address));
+  if (addresses.empty()) fail(fmt::format("MASTER_ADDR={} has no address", host));
+  return addresses;
+}
+
+bool is_one_address(const std::string& text) {
+  in_addr four{};
+  if (::inet_pton(AF_INET, text.c_str(), &four) == 1) return four.s_addr != INADDR_ANY;
+  in6_addr six{};
+  const std::string unscoped = text.substr(0, text.find('%'));
+  return ::inet_pton(AF_INET6, unscoped.c_str(), &six) == 1 && !IN6_IS_ADDR_UNSPECIFIED(&six);
+}
+
+bool is_loopback(const std::string& address) {
+  in_addr four{};
+  if (::inet_pton(AF_INET, address.c_str(), &four) == 1) return ntohl(four.s_addr) >> 24 == IN_LOOPBACKNET;
+  in6_addr six{};
+  return ::inet_pton(AF_INET6, address.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
+bool names_loopback(const std::string& host) { return host == "localhost" || is_loopback(host); }
+
+std::string endpoint(const std::string& address, int port) {
+  const bool six = address.find(':') != std::string::npos;
+  return fmt::format("tcp://{}{}{}:{}", six ? "[" : "", address, six ? "]" : "", port);
+}
+
+std::string peer_of(int descriptor) {
+  sockaddr_storage storage{};
+  socklen_t bytes = sizeof storage;
+  auto* const address = reinterpret_cast<sockaddr*>(&storage);
+  if (::getpeername(descriptor, address, &bytes) != 0) return {};
+  const Numeric peer = numeric(address, bytes);
+  return peer.address.empty() ? std::string() : endpoint(peer.address, std::stoi(peer.port)).substr(6);
+}
+
+std::string unmapped(const std::string& address) {
+  constexpr std::string_view kMapped = "::ffff:";
+  return address.starts_with(kMapped) && address.find('.') != std::string::npos ? address.substr(kMapped.size())
+                                                                                : address;
+}
+
+}  // namespace fp8lab::sockets
