@@ -9,6 +9,12 @@ set(werror)
 if(FP8LAB_WERROR AND ((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
                       OR (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 15)))
   set(werror -Werror)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # What g++ 12 concludes after inlining at -O3 is at times false (an assignment of Tensor "writes 44 bytes into a region of
+    # size 0"), so these stay warnings.
+    list(APPEND werror -Wno-error=array-bounds -Wno-error=maybe-uninitialized -Wno-error=restrict
+      -Wno-error=stringop-overflow -Wno-error=stringop-overread)
+  endif()
 endif()
 
 add_library(fp8lab_settings INTERFACE)
