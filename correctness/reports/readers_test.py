@@ -6,7 +6,6 @@
 import collections
 import copy
 import json
-import pathlib
 import random
 import re
 import sys
