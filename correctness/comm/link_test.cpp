@@ -114,6 +114,13 @@ TEST(Link, NoticesThatTheOtherSideIsGoneAfterAllThatItSent) {
     leaving.progress();
     EXPECT_TRUE(leaving.finished());
     { const Mesh gone = std::move(pair.outcomes[leaver].mesh); }
+    // Nobody asks for its message yet, so that it waits here while the connection ends.
+    const auto later = steady_clock::now() + std::chrono::milliseconds(200);
+    while (steady_clock::now() < later) {
+      own.progress();
+      own.look();
+    }
+    EXPECT_EQ(own.lost(), "");
     own.receive(received.data(), static_cast<std::int64_t>(received.size()), kData);
     const Patience enough = patience(10);
     while (own.lost().empty() && !enough.over()) {

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <filesystem>
+#include <semaphore>
 
 #include "comm/meeting.h"
 #include "comm/sockets/address.h"
@@ -92,12 +93,22 @@ TEST(Rendezvous, RefusesRanksOfAnotherLaunchAndGoesOn) {
   EXPECT_TRUE(outcomes[0].lines[0].starts_with("rank 0 dropped a connection from 127.0.0.1:")) << outcomes[0].lines[0];
   EXPECT_TRUE(outcomes[0].lines[0].ends_with(": rank 0 was started as one of 2 ranks, rank 1 as one of 3")) << outcomes[0].lines[0];
 
-  std::vector<Rendezvous> ranks = all_of(3, free_port());
-  ranks.push_back(ranks[1]);
-  outcomes = meet_all(ranks, 10);
-  const bool first_is_in = outcomes[1].error.empty();
-  EXPECT_EQ(outcomes[first_is_in ? 3 : 1].error, "two processes were started as rank 1");
-  expect_connected({&outcomes[0], &outcomes[first_is_in ? 1 : 3], &outcomes[2]});
+  // The last rank comes when one of two that are the same has been refused: rank 0 waits until then.
+  const std::vector<Rendezvous> ranks = all_of(3, free_port());
+  std::vector<Outcome> first, last, twins[2];
+  {
+    std::binary_semaphore refused(0);
+    const auto come = [&](int twin) {
+      twins[twin] = meet_all({ranks[1]}, 20);
+      if (!twins[twin][0].error.empty()) refused.release();
+    };
+    const std::jthread rank0([&] { first = meet_all({ranks[0]}, 20); }), one([&] { come(0); }), other([&] { come(1); });
+    EXPECT_TRUE(refused.try_acquire_for(std::chrono::seconds(15)));
+    last = meet_all({ranks[2]}, 20);
+  }
+  const int in = twins[0][0].error.empty() ? 0 : 1;
+  EXPECT_EQ(twins[1 - in][0].error, "two processes were started as rank 1");
+  expect_connected({&first[0], &twins[in][0], &last[0]});
 }
 
 TEST(Rendezvous, WithAnotherSecretNobodyComesIn) {
