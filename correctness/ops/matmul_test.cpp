@@ -45,8 +45,10 @@ struct Stored {
   }
   float at(std::int64_t i, std::int64_t j) const { return values[index(i, j)]; }
   MatmulOperand operand() const { return {values.data(), row_stride, transposed}; }
-  /// From row `first` on.
-  MatmulOperand rows_from(std::int64_t first) const { return {values.data() + index(first, 0), row_stride, transposed}; }
+  /// From row `first` on. An operand without elements has no address to add to.
+  MatmulOperand rows_from(std::int64_t first) const {
+    return {values.empty() ? nullptr : values.data() + index(first, 0), row_stride, transposed};
+  }
 
   bool transposed;
   std::int64_t row_stride;
