@@ -5,6 +5,7 @@ Usage: check_layers.py [ROOT]. Prints every violation as `file:line: error: what
 exits 1 if there is one.
 """
 
+import collections
 import dataclasses
 import functools
 import pathlib
@@ -24,27 +25,47 @@ ROOMS = {
     "lib/backend/cpu": ("lib/backend",),
     "lib/backend/meta": ("lib/backend",),
     "lib/backend/cuda": ("lib/backend",),
+    "lib/backend/cuda/device": ("lib/backend/cuda",),
+    "lib/backend/cuda/attention": ("lib/backend/cuda/device",),
+    "lib/backend/cuda/peer": ("lib/backend/cuda/device",),
+    "lib/backend/cuda/quantize": ("lib/backend/cuda/device",),
+    "lib/backend/cuda/elementwise": ("lib/backend/cuda/quantize",),
+    "lib/backend/cuda/gemm": ("lib/backend/cuda/quantize",),
+    "lib/backend/cuda/norm": ("lib/backend/cuda/quantize",),
+    "lib/backend/cuda/optim": ("lib/backend/cuda/quantize",),
+    "lib/backend/cuda/cuda_device.cpp": ("lib/backend/cuda/gemm", "lib/backend/cuda/peer"),
     "lib/backend/devices.cpp": ("lib/backend/cpu", "lib/backend/meta", "lib/backend/cuda"),
     "lib/comm": ("lib/backend",),
     "lib/comm/in_process": ("lib/comm",),
     "lib/comm/processes": ("lib/comm",),
     "lib/comm/mpi": ("lib/comm/processes",),
     "lib/comm/sockets": ("lib/comm/processes",),
-    "lib/comm/nccl": ("lib/comm", "lib/backend/cuda"),
+    "lib/comm/nccl": ("lib/comm", "lib/backend/cuda/peer"),
     "lib/comm/process_groups.cpp": ("lib/comm/in_process", "lib/comm/mpi", "lib/comm/nccl", "lib/comm/sockets"),
     "lib/ops": ("lib/comm",),
     "lib/autograd": ("lib/ops",),
     "lib/nn": ("lib/autograd",),
     "lib/fsdp": ("lib/nn",),
     "lib/optim": ("lib/fsdp",),
-    "lib/harness": ("lib/optim", "lib/fixes"),
-    "scenarios": ("lib/harness",),
-    "bench": ("lib/harness", "lib/backend/devices.cpp", "lib/comm/process_groups.cpp"),
-    "correctness": ("correctness/support", "lib/backend/devices.cpp", "lib/comm/process_groups.cpp"),
-    "correctness/support": ("lib/harness", "correctness/reference"),
+    "lib/harness/cell": ("lib/recipe",),
+    "lib/harness/scenario": ("lib/harness/cell",),
+    "lib/harness/predict": ("lib/harness/cell",),
+    "lib/harness/measure": ("lib/harness/predict", "lib/optim", "lib/fixes"),
+    "lib/harness/results": ("lib/harness/scenario",),
+    "lib/harness/run": ("lib/harness/measure", "lib/harness/results"),
+    "lib/harness/cli": ("lib/harness/run",),
+    "scenarios": ("lib/harness/cli",),
+    "bench": ("lib/harness/cli", "lib/backend/devices.cpp", "lib/comm/process_groups.cpp"),
+    "correctness": ("correctness/support", "lib/backend/devices.cpp", "lib/comm/process_groups.cpp",
+                    "lib/backend/cuda/attention", "lib/backend/cuda/gemm"),
+    "correctness/support": ("lib/harness/cli", "correctness/reference"),
     # References share no code with what they judge.
     "correctness/reference": ("lib/recipe",),
 }
+
+# Rooms that include, besides themselves, these and nothing else, whatever those may include: predictions are an independent
+# statement of what the runtime must do, so they share no code with it.
+SEALED = {"lib/harness/predict": ("lib/core", "lib/harness/cell")}
 
 # External headers by pattern, and the rooms that may see them.
 EVERYWHERE = ("lib", "scenarios", "bench", "correctness")
@@ -54,17 +75,19 @@ EXTERNALS = (
     (r"benchmark/.*", ("bench",)),
     (r"(gtest|gmock)/.*", ("correctness",)),
     (r"(cuda|cublas|cudnn|curand|driver_types|vector_types|mma|nv).*\.h|(cuda|cub|cooperative_groups)/.*"
-     r"|cooperative_groups\.h", ("lib/backend/cuda", "lib/comm/nccl")),
+     r"|cooperative_groups\.h", ("lib/backend/cuda", "lib/comm/nccl", "correctness/cuda/conversion_sweep.cu")),
     (r"nccl.*\.h", ("lib/comm/nccl",)),
     (r"mpi\.h", ("lib/comm/mpi",)),
     (r".*intrin\.h", ("lib/backend/cpu",)),
     (r"sanitizer/.*", ("lib/core/heap_allocations_sanitized.cpp",)),
-    (r"(yaml-cpp|nlohmann|CLI)/.*", ("lib/harness", "scenarios/main.cpp", "correctness/harness", "correctness/scenarios")),
+    (r"yaml-cpp/.*", ("lib/harness/scenario", "correctness/harness", "correctness/scenarios")),
+    (r"(nlohmann|CLI)/.*", ("lib/harness/results", "lib/harness/cli", "scenarios/main.cpp", "correctness/harness",
+                            "correctness/scenarios")),
     # A file that is on the disk, and not only on its way there, takes open() and fsync().
     (r"(fcntl|unistd)\.h",
      ("lib/harness", "lib/comm/sockets", "lib/optim/durable_file.cpp", "scenarios", "bench", "correctness")),
     (r"(dlfcn|link)\.h", ("lib/core/shared_library.cpp", "lib/harness", "bench", "correctness")),
-    (r"nvrtc\.h", ("lib/backend/cuda/cudnn_library.cpp",)),
+    (r"nvrtc\.h", ("lib/backend/cuda/attention/cudnn_library.cpp",)),
     (r"(sys|linux|gnu)/.*\.h|(poll|signal|spawn|pthread|sched|time|errno)\.h",
      ("lib/harness", "lib/comm/sockets", "scenarios", "bench", "correctness")),
     (r"(netinet|arpa)/.*\.h|netdb\.h", ("lib/comm/sockets", "correctness")),
@@ -76,10 +99,11 @@ SOURCES_ONLY = r"(fmt|nlohmann)/.*"
 # What device code sees of lib/: headers whose functions it calls, which alone may ask whether nvcc reads them; its own folders; and
 # what a launcher's arguments are made of.
 DEVICE_SHARED = ("lib/core/float8.h", "lib/core/float_bits.h", "lib/core/counter_rng.h", "lib/core/elementary.h")
-DEVICE_FOLDERS = ("lib/backend/cuda", "lib/comm/nccl")
+DEVICE_FOLDERS = ("lib/backend/cuda", "lib/comm/nccl", "correctness/cuda")
 LAUNCHERS_SEE = ("lib/core", "lib/backend/kernels.h", "lib/tensor/view.h", "lib/recipe/recipe.h")
 
 LINES_WARN, LINES_FAIL = 400, 600
+FILES_OF_A_FOLDER = 30  # of lib/
 
 HEADERS = {".h", ".cuh"}
 DEVICE_FILES = {".cu", ".cuh"}
@@ -112,6 +136,7 @@ PRAGMA = Rule("pragma-once", "every header starts with #pragma once", "add it as
 HERMETIC = Rule("hermetic", "lib/ below harness never exits, prints or reads the environment",
                 "throw through fail() or check(), return text, take a parameter")
 SIZE = Rule("size", f"files stay near {LINES_WARN} lines, {LINES_FAIL} at most", "split the file by subject")
+FOLDER = Rule("folder", f"a folder of lib/ holds at most {FILES_OF_A_FOLDER} files", "make a folder of those that belong together")
 WORDS = Rule("words", "the tree holds no unfinished work, no test that is off or proves nothing, no wait by the clock",
              "finish it, delete it, or wait for the event")
 
@@ -230,6 +255,8 @@ def check_includes(tree, path, text):
             yield Finding(PATHS, path, line, f'"{own}" names no file of the project')
         elif room_of(target) not in reach(room):
             yield Finding(LAYERS, path, line, f"{room} includes {target}")
+        elif room in SEALED and not within_any(target, (room, *SEALED[room])):
+            yield Finding(LAYERS, path, line, f"{room} is sealed and includes {target}")
         elif suffix in DEVICE_FILES and not within_any(target, LAUNCHERS_SEE + DEVICE_FOLDERS):
             yield Finding(DEVICE, path, line, f"device code includes {target}")
 
@@ -306,10 +333,17 @@ def check_cmake(tree):
         yield Finding(CMAKE, *declared[target], f"{target} does not link {included}, though {why}")
 
 
+def check_folders(tree):
+    folders = collections.Counter(str(pathlib.PurePosixPath(path).parent) for path in tree.texts if within(path, "lib"))
+    for folder, files in folders.items():
+        if files > FILES_OF_A_FOLDER:
+            yield Finding(FOLDER, folder, 1, f"{files} files")
+
+
 def check(root):
     """All findings of the tree under `root`."""
     tree = Tree(root)
-    findings = list(check_cmake(tree))
+    findings = [*check_cmake(tree), *check_folders(tree)]
     for path, text in tree.texts.items():
         findings += check_text(path, text)
     for path, text in tree.sources():

@@ -46,7 +46,7 @@ void ask(int number) { print(number); }
 def check(body, parameters="ProcessGroup& world, Run& run, bool mine, int rank"):
     text = f"{HELPERS}\nbool tested({parameters}) {{\n{body}\n}}\n\n}}  // namespace fp8lab\n"
     with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "lib/harness/tested.cpp")
+        path = pathlib.Path(folder, "lib/harness/measure/tested.cpp")
         path.parent.mkdir(parents=True)
         path.write_text(text, encoding="utf-8")
         names, findings = check_collectives.check(folder)
@@ -139,14 +139,14 @@ class Collectives(unittest.TestCase):
                     copy = pathlib.Path(folder, source.relative_to(root))
                     copy.parent.mkdir(parents=True, exist_ok=True)
                     copy.write_bytes(source.read_bytes())
-            parity = pathlib.Path(folder, "lib/harness/parity.cpp")
+            parity = pathlib.Path(folder, "lib/harness/measure/parity.cpp")
             text = parity.read_text(encoding="utf-8")
             changed = text.replace("ended_with == fixed_ended_with", "ended_with == stored(fixed.run)")
             self.assertNotEqual(changed, text)
             parity.write_text(changed, encoding="utf-8")
             _, findings = check_collectives.check(folder)
         self.assertEqual([(finding.path, finding.what) for finding in findings],
-                         [("lib/harness/parity.cpp", "collective `stored` in an expression with `&&`")])
+                         [("lib/harness/measure/parity.cpp", "collective `stored` in an expression with `&&`")])
 
 
 if __name__ == "__main__":

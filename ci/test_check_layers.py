@@ -13,13 +13,15 @@ NEIGHBOURS = {
     "lib/core/check.h": HEADER,
     "lib/core/float8.h": HEADER,
     "lib/behavior/behaviors.h": HEADER,
+    "lib/recipe/recipe.h": HEADER,
     "lib/tensor/tensor.h": HEADER,
     "lib/backend/device.h": HEADER,
     "lib/backend/cpu/cpu_device.h": HEADER,
     "lib/backend/meta/meta_device.h": HEADER,
     "lib/backend/cuda/launch.cuh": HEADER + KERNEL,
+    "lib/backend/cuda/gemm/plan.h": HEADER,
     "lib/ops/ops.h": HEADER,
-    "lib/harness/cell.h": HEADER,
+    "lib/harness/cell/cell.h": HEADER,
     "lib/fixes/fixes.h": HEADER,
     "bench/sizes.h": HEADER,
     "correctness/support/compare.h": HEADER,
@@ -47,13 +49,16 @@ BAD_INCLUDES = [
     ("layers", "lib/behavior/a.cpp", '"fixes/fixes.h"'),
     ("layers", "lib/fixes/a.cpp", '"tensor/tensor.h"'),
     ("layers", "lib/optim/a.cpp", '"fixes/fixes.h"'),
-    ("layers", "lib/ops/a.cpp", '"harness/cell.h"'),
+    ("layers", "lib/ops/a.cpp", '"harness/cell/cell.h"'),
     ("layers", "lib/backend/a.cpp", '"backend/cpu/cpu_device.h"'),
     ("layers", "lib/backend/cpu/a.cpp", '"backend/meta/meta_device.h"'),
     ("layers", "lib/ops/a.cpp", '"backend/cpu/cpu_device.h"'),
     ("layers", "correctness/reference/a.cpp", '"ops/ops.h"'),
     ("layers", "correctness/reference/a.cpp", '"backend/device.h"'),
     ("layers", "correctness/reference/a.cpp", '"support/compare.h"'),
+    ("layers", "lib/harness/results/a.cpp", '"fixes/fixes.h"'),
+    ("layers", "lib/harness/predict/a.cpp", '"recipe/recipe.h"'),
+    ("layers", "lib/backend/cuda/a.cpp", '"backend/cuda/gemm/plan.h"'),
     ("include-path", "correctness/ops/a.cpp", '"sizes.h"'),
     ("include-path", "lib/ops/a.cpp", '"ops.h"'),
     ("include-path", "lib/ops/a.cpp", '"vector"'),
@@ -69,19 +74,21 @@ BAD_INCLUDES = [
     ("external", "lib/recipe/a.cpp", "<yaml-cpp/yaml.h>"),
     ("external", "scenarios/other.cpp", "<CLI/CLI.hpp>"),
     ("external", "correctness/ops/a.cpp", "<nlohmann/json.hpp>"),
-    ("external", "lib/harness/a.h", "<nlohmann/json.hpp>"),
+    ("external", "lib/harness/results/a.h", "<nlohmann/json.hpp>"),
     ("external", "lib/core/a.h", "<fmt/core.h>"),
     ("external", "lib/memory/a.cpp", "<unistd.h>"),
-    ("external", "lib/harness/a.cpp", "<boost/any.hpp>"),
-    ("external", "lib/harness/a.cpp", "<core/check.h>"),
+    ("external", "lib/harness/results/a.cpp", "<boost/any.hpp>"),
+    ("external", "lib/harness/results/a.cpp", "<core/check.h>"),
     ("device", "lib/backend/cuda/a.cu", '"tensor/tensor.h"'),
     ("device", "lib/backend/cuda/a.cuh", '"backend/device.h"'),
 ]
 GOOD_INCLUDES = [
     ("lib/behavior/a.cpp", '"core/check.h"'),
-    ("lib/harness/a.cpp", '"fixes/fixes.h"'),
-    ("lib/harness/a.cpp", "<nlohmann/json.hpp>"),
-    ("lib/harness/a.cpp", "<sys/wait.h>"),
+    ("lib/harness/measure/a.cpp", '"fixes/fixes.h"'),
+    ("lib/harness/predict/a.cpp", '"harness/cell/cell.h"'),
+    ("lib/backend/cuda/cuda_device.cpp", '"backend/cuda/gemm/plan.h"'),
+    ("lib/harness/results/a.cpp", "<nlohmann/json.hpp>"),
+    ("lib/harness/results/a.cpp", "<sys/wait.h>"),
     ("lib/ops/a.cpp", '"core/check.h"'),
     ("lib/ops/a.cpp", "<fmt/core.h>"),
     ("lib/ops/a.h", "<vector>"),
@@ -133,7 +140,7 @@ GOOD_TEXTS = [
     ("lib/ops/a.cpp", "void f() { std::snprintf(buffer, 4, format); scope.exit(); }\n"),
     ("lib/ops/a.cpp", "constexpr int kMillion = 1'000'000;\n"),
     ("lib/comm/mpi/a.cpp", "#if MPI_VERSION < 3\n#error old\n#endif\n"),
-    ("lib/harness/a.cpp", 'auto a = std::getenv("A"); void f() { std::cout << 1; }\n'),
+    ("lib/harness/results/a.cpp", 'auto a = std::getenv("A"); void f() { std::cout << 1; }\n'),
     ("lib/core/float_bits.h", HEADER + "#if defined(__CUDACC__)\n#define F8 __host__ __device__\n#endif\n"),
     ("lib/ops/a.h", "// Comments may come first.\n#pragma once\n"),
     ("lib/ops/CMakeLists.txt", "fp8lab_room(ops\n  SOURCES a.cpp\n  ROOMS comm core\n  LIBRARIES m)\n"),
@@ -148,7 +155,7 @@ class CheckLayers(unittest.TestCase):
 
     def test_every_rule_has_a_case(self):
         rules = {value.name for value in vars(check_layers).values() if isinstance(value, check_layers.Rule)}
-        self.assertEqual(rules, {case[0] for case in BAD_INCLUDES + BAD_TEXTS})
+        self.assertEqual(rules, {case[0] for case in BAD_INCLUDES + BAD_TEXTS} | {"folder"})
 
     def test_bad_includes(self):
         for rule, path, header in BAD_INCLUDES:
@@ -176,6 +183,11 @@ class CheckLayers(unittest.TestCase):
     def test_long_file_warns_first(self):
         found = findings({"lib/ops/a.cpp": "\n" * (check_layers.LINES_WARN + 1)})
         self.assertEqual([("size", "warning")], [(one.rule.name, one.severity) for one in found])
+
+    def test_folder_has_a_limit(self):
+        files = {f"lib/ops/a{i}.cpp": "int a;\n" for i in range(check_layers.FILES_OF_A_FOLDER - 1)}  # and ops.h
+        self.assertEqual([], findings(files))
+        self.expect_one({**files, "lib/ops/last.cpp": "int a;\n"}, "folder", "lib/ops", 1)
 
     def test_cmake_must_reach_what_is_included(self):
         files = {

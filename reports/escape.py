@@ -1,4 +1,4 @@
-"""Text on its way into Markdown; lib/harness/escape.h has the same rules."""
+"""Text on its way into Markdown; lib/harness/cell/escape.h has the same rules."""
 
 import re
 

@@ -150,7 +150,7 @@ _LONGEST_NAME = 200
 
 
 def _safe(cell_id: str) -> str:
-    """What `fp8lab run` calls the timelines of a cell; timeline_path() of lib/harness/results.cpp."""
+    """What `fp8lab run` calls the timelines of a cell; timeline_path() of lib/harness/results/results.cpp."""
     plain = re.sub(rb"[^A-Za-z0-9/=,._+-]", b"_", cell_id.encode()).decode()
     return plain if len(plain) <= _LONGEST_NAME else f"{plain[:_LONGEST_NAME]}~{_fnv1a(cell_id.encode()):016x}"
 

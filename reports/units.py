@@ -5,7 +5,7 @@ import math
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 ABSENT = "–"
 
-# How many of a metric's own unit one of a claim's unit is; the table of lib/harness/units.cpp.
+# How many of a metric's own unit one of a claim's unit is; the table of lib/harness/cell/units.cpp.
 _FACTORS: dict[tuple[str, str], float] = {
     ("KiB", "B"): KIB,
     ("MiB", "B"): MIB,

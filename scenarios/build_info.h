@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "harness/environment.h"
+#include "harness/results/environment.h"
 
 namespace fp8lab {
 

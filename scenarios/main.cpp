@@ -1,8 +1,8 @@
 #include "build_info.h"
 #include "harness/cli/program.h"
-#include "harness/measure.h"
-#include "harness/predict.h"
-#include "harness/shared_arms.h"
+#include "harness/measure/measure.h"
+#include "harness/predict/predict.h"
+#include "harness/run/shared_arms.h"
 
 int main(int argc, char** argv) {
   return fp8lab::run_program(argc, argv,

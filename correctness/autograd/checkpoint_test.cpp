@@ -10,8 +10,8 @@
 
 #include "autograd/tape_fixture.h"
 #include "core/check.h"
-#include "nn/layernorm_linear.h"
-#include "nn/role_scales.h"
+#include "nn/layers/layernorm_linear.h"
+#include "nn/cores/role_scales.h"
 #include "reference/compare.h"
 
 namespace fp8lab {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "autograd/tape_fixture.h"
-#include "nn/attention_core.h"
-#include "nn/layernorm_linear.h"
+#include "nn/cores/attention_core.h"
+#include "nn/layers/layernorm_linear.h"
 
 namespace fp8lab {
 namespace {

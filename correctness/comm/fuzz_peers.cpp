@@ -10,7 +10,7 @@
 #include "comm/processes/messages.h"
 #include "comm/sockets/inbox.h"
 #include "comm/sockets/messages.h"
-#include "harness/launched_ranks.h"
+#include "harness/run/launched_ranks.h"
 
 // Everything that a rank reads of what others send, given any bytes, under libFuzzer. The first byte chooses the reader. What is read must
 // be what was written when it is written again, and memory outside of what is expected must stay as it is, which AddressSanitizer sees to.

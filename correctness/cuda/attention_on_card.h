@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "backend/cuda/attention.h"
+#include "backend/cuda/attention/attention.h"
 #include "ops/attention_fixture.h"
 
 /// The ways of attention on a card, each called by itself, and how far two results are apart.

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "backend/cuda/attention.h"
-#include "backend/cuda/cublaslt_library.h"
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/gemm/cublaslt_library.h"
 #include "backend/device.h"
 #include "comm/process_groups.h"
 

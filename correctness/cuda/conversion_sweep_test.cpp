@@ -1,4 +1,4 @@
-#include "backend/cuda/conversion_sweep.h"
+#include "cuda/conversion_sweep.h"
 
 #include <gtest/gtest.h>
 

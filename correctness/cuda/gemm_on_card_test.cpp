@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/gemm_plan.h"
+#include "backend/cuda/gemm/gemm_plan.h"
 #include "cuda/large_operands.h"
 #include "reference/expected.h"
 #include "reference/float8_sums.h"

@@ -1,4 +1,4 @@
-#include "backend/cuda/gemm_plan.h"
+#include "backend/cuda/gemm/gemm_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 
 #include "core/float16.h"
 #include "fsdp/sharded_run.h"
-#include "nn/role_scales.h"
+#include "nn/cores/role_scales.h"
 
 namespace fp8lab {
 namespace {

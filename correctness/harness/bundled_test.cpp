@@ -4,8 +4,8 @@
 #include <set>
 
 #include "harness/json_schema.h"
-#include "harness/keys.h"
-#include "harness/scenario.h"
+#include "harness/cell/keys.h"
+#include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
 
 // The tables of lower rooms as scenarios see them, and the scenarios that ship.

@@ -1,4 +1,4 @@
-#include "harness/compare.h"
+#include "harness/results/compare.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "core/check.h"
 #include "harness/json_schema.h"
 #include "harness/record_list.h"
-#include "harness/results.h"
+#include "harness/results/results.h"
 #include "harness/temporary_directory.h"
 
 namespace fp8lab {

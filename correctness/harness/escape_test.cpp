@@ -1,11 +1,11 @@
-#include "harness/escape.h"
+#include "harness/cell/escape.h"
 
 #include <gtest/gtest.h>
 
 #include "harness/mutations.h"
-#include "harness/record.h"
+#include "harness/results/record.h"
 #include "harness/record_list.h"
-#include "harness/reports.h"
+#include "harness/results/reports.h"
 
 namespace fp8lab {
 namespace {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "harness/scenario.h"
+#include "harness/scenario/scenario.h"
 
 namespace fp8lab::sample {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "harness/launched_runner.h"
+#include "harness/run/launched_runner.h"
 
 namespace fp8lab::sample {
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "harness/sample.h"
-#include "harness/scenario.h"
+#include "harness/scenario/scenario.h"
 
 namespace fp8lab::sample {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/json_codec.h"
+#include "harness/results/json_codec.h"
 #include "harness/json_schema.h"
 #include "harness/sample.h"
 #include "harness/temporary_directory.h"

@@ -1,4 +1,4 @@
-#include "harness/idle_processes.h"
+#include "harness/run/idle_processes.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "harness/fake_cells.h"
-#include "harness/runner.h"
+#include "harness/run/runner.h"
 
 // Processes go on to other arms; what goes wrong in one stays in it.
 namespace fp8lab {

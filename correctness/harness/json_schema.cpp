@@ -5,8 +5,8 @@
 #include <regex>
 #include <stdexcept>
 
-#include "harness/keys.h"
-#include "harness/yaml_tree.h"
+#include "harness/cell/keys.h"
+#include "harness/scenario/yaml_tree.h"
 
 namespace fp8lab::sample {
 namespace {

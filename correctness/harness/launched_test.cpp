@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "harness/fake_process.h"
-#include "harness/launched_ranks.h"
+#include "harness/run/launched_ranks.h"
 
 // `fp8lab run` as every rank of a launch runs it: rank 0 reports, all end alike.
 namespace fp8lab {

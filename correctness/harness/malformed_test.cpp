@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "harness/sample.h"
-#include "harness/scenario.h"
+#include "harness/scenario/scenario.h"
 
 // Every way to get a scenario wrong that we could think of, each with what its one-paragraph error must say.
 namespace fp8lab {

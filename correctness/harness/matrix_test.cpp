@@ -1,4 +1,4 @@
-#include "harness/matrix.h"
+#include "harness/scenario/matrix.h"
 
 #include <gtest/gtest.h>
 

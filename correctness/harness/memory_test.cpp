@@ -8,7 +8,7 @@
 #include <string>
 
 #include "harness/fake_process.h"
-#include "harness/measure.h"
+#include "harness/measure/measure.h"
 
 // What runs and arms take of the host's memory, and what they say where that is limited. Sanitizers take memory of
 // their own, so this is built without them.

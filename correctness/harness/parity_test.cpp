@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "harness/cast_counts.h"
-#include "harness/measure.h"
+#include "harness/measure/cast_counts.h"
+#include "harness/measure/measure.h"
 #include "support/cells.h"
 #include "support/quantize.h"
 

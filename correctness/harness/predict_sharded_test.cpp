@@ -7,10 +7,10 @@
 #include "backend/arch.h"
 #include "core/check.h"
 #include "fixes/fixes.h"
-#include "harness/json_codec.h"
-#include "harness/predict.h"
+#include "harness/results/json_codec.h"
+#include "harness/predict/predict.h"
 #include "harness/predicted.h"
-#include "harness/sharding_keys.h"
+#include "harness/cell/sharding_keys.h"
 #include "nn/layer_table.h"
 #include "recipe/recipe.h"
 

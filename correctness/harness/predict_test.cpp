@@ -1,4 +1,4 @@
-#include "harness/predict.h"
+#include "harness/predict/predict.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 
 #include "core/check.h"
 #include "fixes/fixes.h"
-#include "harness/json_codec.h"
-#include "harness/keys.h"
-#include "harness/measure.h"
+#include "harness/results/json_codec.h"
+#include "harness/cell/keys.h"
+#include "harness/measure/measure.h"
 #include "harness/predicted.h"
 #include "nn/layer_table.h"
 

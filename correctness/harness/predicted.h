@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-#include "harness/cell.h"
+#include "harness/cell/cell.h"
 
 // Predictions beside measures, for tests of the closed forms.
 namespace fp8lab::predict_test {

@@ -13,9 +13,9 @@
 
 #include "comm/process_groups.h"
 #include "core/check.h"
-#include "harness/measure.h"
-#include "harness/predict.h"
-#include "harness/training_run.h"
+#include "harness/measure/measure.h"
+#include "harness/predict/predict.h"
+#include "harness/measure/training_run.h"
 #include "reference/compare.h"
 #include "support/cells.h"
 

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "harness/json_codec.h"
-#include "harness/reports.h"
-#include "harness/results.h"
+#include "harness/results/json_codec.h"
+#include "harness/results/reports.h"
+#include "harness/results/results.h"
 
 // A run's documents as strings, of records in memory.
 namespace fp8lab {

@@ -1,15 +1,15 @@
-#include "harness/reports.h"
+#include "harness/results/reports.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "harness/environment.h"
-#include "harness/holders.h"
-#include "harness/metrics.h"
+#include "harness/results/environment.h"
+#include "harness/cell/holders.h"
+#include "harness/cell/metrics.h"
 #include "harness/record_list.h"
-#include "harness/spelling.h"
-#include "harness/units.h"
+#include "harness/cell/spelling.h"
+#include "harness/cell/units.h"
 
 namespace fp8lab {
 namespace {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
-#include "harness/compare.h"
+#include "harness/results/compare.h"
 #include "harness/mutations.h"
 #include "harness/record_list.h"
 #include "harness/temporary_directory.h"

@@ -1,4 +1,4 @@
-#include "harness/results.h"
+#include "harness/results/results.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -10,11 +10,11 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
-#include "harness/json_codec.h"
-#include "harness/keys.h"
+#include "harness/results/json_codec.h"
+#include "harness/cell/keys.h"
 #include "harness/sample.h"
 #include "harness/temporary_directory.h"
-#include "harness/timeline.h"
+#include "harness/measure/timeline.h"
 #include "memory/memory.h"
 
 namespace fp8lab {

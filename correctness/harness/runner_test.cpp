@@ -1,4 +1,4 @@
-#include "harness/runner.h"
+#include "harness/run/runner.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,9 @@
 #include <memory>
 
 #include "core/check.h"
-#include "harness/arm_process.h"
+#include "harness/run/arm_process.h"
 #include "harness/fake_arms.h"
-#include "harness/json_codec.h"
+#include "harness/results/json_codec.h"
 #include "harness/sample.h"
 
 // Real processes that really die.

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "harness/vocabulary.h"
+#include "harness/cell/vocabulary.h"
 
 // Words and files that the harness's tests share: a vocabulary of their own, so that they test the harness and not the
 // tables of lower rooms.

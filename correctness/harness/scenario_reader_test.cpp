@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/cli/listing.h"
-#include "harness/json_codec.h"
+#include "harness/results/json_codec.h"
 #include "harness/mutations.h"
 #include "harness/record_list.h"
-#include "harness/reports.h"
-#include "harness/scenario.h"
+#include "harness/results/reports.h"
+#include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
 
 // What reads scenario files, on files that nobody should write: each is read, or refused by file, line and column, and the time is

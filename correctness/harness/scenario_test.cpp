@@ -1,8 +1,8 @@
-#include "harness/scenario.h"
+#include "harness/scenario/scenario.h"
 
 #include <gtest/gtest.h>
 
-#include "harness/keys.h"
+#include "harness/cell/keys.h"
 #include "harness/sample.h"
 
 namespace fp8lab {

@@ -1,4 +1,4 @@
-#include "harness/sharding_keys.h"
+#include "harness/cell/sharding_keys.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "harness/shared_arms.h"
+#include "harness/run/shared_arms.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "harness/fake_cells.h"
-#include "harness/runner.h"
+#include "harness/run/runner.h"
 
 // Arms that several cells ask for run once, unless that goes wrong.
 namespace fp8lab {

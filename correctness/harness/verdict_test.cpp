@@ -1,4 +1,4 @@
-#include "harness/verdict.h"
+#include "harness/results/verdict.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/attention_core.h"
+#include "nn/cores/attention_core.h"
 #include "nn/role_reference.h"
 #include "reference/attention_reference.h"
 #include "reference/compare.h"

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "nn/activation_core.h"
+#include "nn/cores/activation_core.h"
 #include "nn/layer_cases.h"
-#include "nn/linear_core.h"
-#include "nn/norm_core.h"
+#include "nn/cores/linear_core.h"
+#include "nn/cores/norm_core.h"
 #include "reference/compare.h"
 #include "reference/test_data.h"
 #include "support/dense.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/linear.h"
+#include "nn/layers/linear.h"
 #include "nn/role_reference.h"
 #include "reference/compare.h"
 #include "reference/test_data.h"

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "backend/instruction_sets.h"
-#include "harness/measure.h"
+#include "harness/measure/measure.h"
 #include "support/cells.h"
 
 // The weights and losses of whole training runs, as bits: a machine, compiler, build type or instruction set that computes

@@ -1,4 +1,4 @@
-#include "backend/cuda/attention_choice.h"
+#include "backend/cuda/attention/attention_choice.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "backend/cpu/matmul.h"
+#include "backend/cpu/gemm/matmul.h"
 
 #include <gtest/gtest.h>
 

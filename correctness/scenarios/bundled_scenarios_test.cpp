@@ -9,10 +9,10 @@
 #include <string>
 
 #include "fixes/fixes.h"
-#include "harness/metrics.h"
-#include "harness/scenario.h"
+#include "harness/cell/metrics.h"
+#include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
-#include "harness/vocabulary.h"
+#include "harness/cell/vocabulary.h"
 
 namespace fp8lab {
 namespace {

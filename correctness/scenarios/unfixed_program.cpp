@@ -1,7 +1,7 @@
 #include "harness/cli/program.h"
-#include "harness/measure.h"
-#include "harness/predict.h"
-#include "harness/shared_arms.h"
+#include "harness/measure/measure.h"
+#include "harness/predict/predict.h"
+#include "harness/run/shared_arms.h"
 
 namespace {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "harness/cell.h"
-#include "harness/training_run.h"
+#include "harness/cell/cell.h"
+#include "harness/measure/training_run.h"
 
 // Small cells, and what a run of one leaves behind.
 namespace fp8lab::support {

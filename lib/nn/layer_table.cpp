@@ -5,11 +5,11 @@
 #include <array>
 
 #include "core/check.h"
-#include "nn/layernorm_linear.h"
-#include "nn/layernorm_mlp.h"
-#include "nn/linear.h"
-#include "nn/multihead_attention.h"
-#include "nn/transformer_layer.h"
+#include "nn/layers/layernorm_linear.h"
+#include "nn/layers/layernorm_mlp.h"
+#include "nn/layers/linear.h"
+#include "nn/layers/multihead_attention.h"
+#include "nn/layers/transformer_layer.h"
 
 namespace fp8lab {
 namespace {

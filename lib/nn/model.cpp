@@ -6,7 +6,7 @@
 
 #include "autograd/checkpoint.h"
 #include "nn/layer_table.h"
-#include "nn/role_scales.h"
+#include "nn/cores/role_scales.h"
 
 namespace fp8lab {
 namespace {

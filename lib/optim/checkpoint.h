@@ -5,7 +5,7 @@
 #include <span>
 
 #include "nn/build.h"
-#include "nn/role_scales.h"
+#include "nn/cores/role_scales.h"
 #include "optim/adam.h"
 
 namespace fp8lab {

@@ -3,8 +3,8 @@
 #include <span>
 #include <string_view>
 
-#include "backend/cpu/matmul_loops.h"
-#include "backend/cpu/quantize_loops.h"
+#include "backend/cpu/gemm/matmul_loops.h"
+#include "backend/cpu/quantize/quantize_loops.h"
 
 // Inner loops that are compiled once per instruction set, and the choice among them.
 namespace fp8lab::cpu {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "backend/cuda/card_access.h"
+#include "backend/cuda/peer/card_access.h"
 #include "backend/cuda/context.h"
-#include "backend/cuda/cublaslt_library.h"
+#include "backend/cuda/gemm/cublaslt_library.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
 

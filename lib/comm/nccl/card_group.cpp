@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/card_access.h"
+#include "backend/cuda/peer/card_access.h"
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
 #include "comm/nccl/calls.h"

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "backend/cuda/card_access.h"
+#include "backend/cuda/peer/card_access.h"
 #include "backend/cuda/context.h"
 #include "comm/nccl/communicator.h"
 #include "comm/nccl/windows.h"

@@ -9,9 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "backend/cuda/card_access.h"
+#include "backend/cuda/peer/card_access.h"
 #include "backend/cuda/handles.h"
-#include "backend/cuda/peer_kernels.h"
+#include "backend/cuda/peer/peer_kernels.h"
 
 namespace fp8lab::nccl {
 

@@ -4,7 +4,7 @@
 
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
-#include "harness/compare.h"
+#include "harness/results/compare.h"
 
 namespace fp8lab {
 

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/cli/program.h"
-#include "harness/escape.h"
-#include "harness/spelling.h"
-#include "harness/verdict.h"
+#include "harness/cell/escape.h"
+#include "harness/cell/spelling.h"
+#include "harness/results/verdict.h"
 
 namespace fp8lab {
 namespace {

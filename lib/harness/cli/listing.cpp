@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "harness/escape.h"
-#include "harness/json_codec.h"
-#include "harness/verdict.h"
+#include "harness/cell/escape.h"
+#include "harness/results/json_codec.h"
+#include "harness/results/verdict.h"
 
 namespace fp8lab {
 namespace {

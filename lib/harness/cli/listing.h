@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "harness/scenario.h"
-#include "harness/vocabulary.h"
+#include "harness/scenario/scenario.h"
+#include "harness/cell/vocabulary.h"
 
 namespace fp8lab {
 

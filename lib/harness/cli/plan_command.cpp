@@ -8,11 +8,11 @@
 #include "core/check.h"
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
-#include "harness/escape.h"
-#include "harness/metrics.h"
-#include "harness/spelling.h"
-#include "harness/units.h"
-#include "harness/verdict.h"
+#include "harness/cell/escape.h"
+#include "harness/cell/metrics.h"
+#include "harness/cell/spelling.h"
+#include "harness/cell/units.h"
+#include "harness/results/verdict.h"
 
 namespace fp8lab {
 namespace {

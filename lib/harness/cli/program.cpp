@@ -13,10 +13,10 @@
 #include "core/check.h"
 #include "harness/cli/completion.h"
 #include "harness/cli/standard_streams.h"
-#include "harness/escape.h"
-#include "harness/keys.h"
-#include "harness/spelling.h"
-#include "harness/units.h"
+#include "harness/cell/escape.h"
+#include "harness/cell/keys.h"
+#include "harness/cell/spelling.h"
+#include "harness/cell/units.h"
 
 namespace fp8lab {
 namespace {

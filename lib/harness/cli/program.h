@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "harness/environment.h"
-#include "harness/launched_runner.h"
-#include "harness/runner.h"
-#include "harness/vocabulary.h"
+#include "harness/results/environment.h"
+#include "harness/run/launched_runner.h"
+#include "harness/run/runner.h"
+#include "harness/cell/vocabulary.h"
 
 namespace fp8lab {
 

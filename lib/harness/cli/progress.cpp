@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "comm/launch.h"
-#include "harness/escape.h"
+#include "harness/cell/escape.h"
 
 namespace fp8lab {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include "harness/record.h"
+#include "harness/results/record.h"
 
 namespace fp8lab {
 

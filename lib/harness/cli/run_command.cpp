@@ -13,11 +13,11 @@
 #include "harness/cli/program.h"
 #include "harness/cli/progress.h"
 #include "harness/cli/selection.h"
-#include "harness/json_codec.h"
-#include "harness/launched_runner.h"
-#include "harness/limits.h"
-#include "harness/results.h"
-#include "harness/spelling.h"
+#include "harness/results/json_codec.h"
+#include "harness/run/launched_runner.h"
+#include "harness/run/limits.h"
+#include "harness/results/results.h"
+#include "harness/cell/spelling.h"
 
 namespace fp8lab {
 namespace {

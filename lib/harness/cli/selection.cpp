@@ -8,8 +8,8 @@
 #include <set>
 
 #include "core/check.h"
-#include "harness/json_codec.h"
-#include "harness/spelling.h"
+#include "harness/results/json_codec.h"
+#include "harness/cell/spelling.h"
 
 namespace fp8lab {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "harness/cli/program.h"
-#include "harness/scenario.h"
+#include "harness/scenario/scenario.h"
 
 namespace fp8lab {
 

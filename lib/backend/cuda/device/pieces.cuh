@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "backend/cuda/lists.h"
+#include "backend/cuda/device/lists.h"
 
 // Which piece of which tensor a block has.
 namespace fp8lab::cuda {

@@ -1,0 +1,224 @@
+#include <algorithm>
+#include <vector>
+
+#include "backend/cpu/attention/attention_tiles.h"
+#include "backend/cpu/kernels.h"
+#include "core/shape.h"
+
+namespace fp8lab::cpu {
+namespace {
+
+using namespace attention;
+
+using Floats = std::vector<float>;
+
+/// One key/value head's operands and gradients, and the room for one tile of queries by keys. Grows with seq, never
+/// with its square.
+struct BackwardScratch {
+  explicit BackwardScratch(const AttentionShape& shape)
+      : dim(round_up(shape.head_dim, kLanes)), keys(round_up(shape.seq, kLanes)) {
+    const auto padded_rows = static_cast<std::size_t>(keys * dim);
+    const auto packed = static_cast<std::size_t>(keys * shape.head_dim);
+    const auto query_rows = static_cast<std::size_t>(kQueryTile * dim);
+    for (Floats* matrix : {&k, &grad_k, &grad_v, &group_grad_k, &group_grad_v}) matrix->resize(padded_rows);
+    for (Floats* matrix : {&k_packed, &v_packed}) matrix->resize(packed);
+    for (Floats* matrix : {&q, &o, &grad_o, &grad_q}) matrix->resize(query_rows);
+    for (Floats* matrix : {&p, &grad_p}) matrix->resize(kQueryTile * kKeyTile);
+    row_dots.resize(kQueryTile);
+    dropout.resize(kKeyTile);
+  }
+
+  std::int64_t dim;
+  std::int64_t keys;
+  Floats k;
+  Floats k_packed;
+  Floats v_packed;
+  Floats grad_k;  ///< of one query head
+  Floats grad_v;
+  Floats group_grad_k;  ///< of the query heads so far, added head by head
+  Floats group_grad_v;
+  Floats q;
+  Floats o;
+  Floats grad_o;
+  Floats grad_q;
+  Floats row_dots;  ///< rowsum(dO * O)
+  Floats p;
+  Floats grad_p;
+  Floats dropout;
+};
+
+/// Everything one query tile needs to know.
+struct Pass {
+  const AttentionBackwardArgs& args;
+  LogitRule rule;
+  RoleCast s_cast;
+  RoleCast grad_p_cast;
+  float grad_p_factor;  ///< makes dP of a product of stored dO and V
+  float dot_factor;     ///< makes rowsum(dO * O) of a product of stored elements
+
+  explicit Pass(const AttentionBackwardArgs& a)
+      : args(a),
+        rule(a.shape, a.q, a.k),
+        s_cast(a.s),
+        grad_p_cast(a.grad_p),
+        grad_p_factor(joint_factor(scale_inv_of(a.grad_o), scale_inv_of(a.v))),
+        dot_factor(joint_factor(scale_inv_of(a.grad_o), scale_inv_of(a.o))) {}
+};
+
+void load_keys_and_values(const AttentionBackwardArgs& args, const HeadRows& head, BackwardScratch& scratch) {
+  load_rows(args.v.values, head, scratch.k.data(), scratch.dim);
+  pack_transposed(scratch.k.data(), scratch.dim, head.count, head.head_dim, scratch.v_packed.data());
+  load_rows(args.k.values, head, scratch.k.data(), scratch.dim);
+  pack_transposed(scratch.k.data(), scratch.dim, head.count, head.head_dim, scratch.k_packed.data());
+}
+
+void load_queries(const Pass& pass, const HeadRows& rows, BackwardScratch& scratch) {
+  load_rows(pass.args.q.values, rows, scratch.q.data(), scratch.dim);
+  load_rows(pass.args.o.values, rows, scratch.o.data(), scratch.dim);
+  load_rows(pass.args.grad_o.values, rows, scratch.grad_o.data(), scratch.dim);
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    const float* o = scratch.o.data() + i * scratch.dim;
+    const float* grad_o = scratch.grad_o.data() + i * scratch.dim;
+    double dot = 0;  // dS is a difference with it, so its error would not stay small against dS
+    for (std::int64_t d = 0; d < rows.head_dim; ++d) dot += static_cast<double>(o[d]) * static_cast<double>(grad_o[d]);
+    scratch.row_dots[static_cast<std::size_t>(i)] = static_cast<float>(dot * static_cast<double>(pass.dot_factor));
+  }
+}
+
+/// Rows of logits and of dO V^T become rows of P, as dV's product takes it, and of dS, as dQ's and dK's do.
+void differentiate_softmax(Pass& pass, const HeadRows& rows, std::int64_t first_key, std::int64_t keys,
+                           BackwardScratch& scratch) {
+  const AttentionShape& shape = pass.args.shape;
+  const DropoutRule dropout(shape, rows.sequence, rows.head);
+  const MatrixView& lse = pass.args.lse;
+  const float* head_lse = lse.as<float>() + (rows.sequence * shape.heads + rows.head) * lse.row_stride;
+  std::fill(scratch.dropout.begin(), scratch.dropout.end(), 1.0f);
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    float* p = scratch.p.data() + i * kKeyTile;
+    float* grad = scratch.grad_p.data() + i * kKeyTile;
+    const float* factors = scratch.dropout.data();
+    const float dot = scratch.row_dots[static_cast<std::size_t>(i)];
+    softmax_from_lse(p, keys, head_lse[rows.begin + i]);
+    if (dropout.active()) dropout.factors(rows.begin + i, first_key, keys, scratch.dropout.data());
+    for (std::int64_t j = 0; j < keys; ++j) {
+      const float grad_p = (grad[j] * pass.grad_p_factor) * factors[j];
+      grad[j] = p[j] * (grad_p - dot);
+      p[j] *= factors[j];
+    }
+    pass.s_cast.apply(p, keys);
+    pass.grad_p_cast.apply(grad, keys);
+  }
+}
+
+void backward_tile(Pass& pass, const HeadRows& rows, std::int64_t first_key, BackwardScratch& scratch) {
+  const std::int64_t dim = scratch.dim;
+  const std::int64_t limit = pass.rule.key_limit(rows.begin + rows.count - 1) - first_key;
+  const std::int64_t visible = std::min(kKeyTile, limit);
+  const std::int64_t keys = round_up(visible, kLanes);
+
+  compute_logits({.rule = &pass.rule,
+                  .q = scratch.q.data(),
+                  .q_stride = dim,
+                  .k_packed = scratch.k_packed.data() + first_key * rows.head_dim,
+                  .head_dim = rows.head_dim,
+                  .queries = rows.count,
+                  .keys = keys,
+                  .first_query = rows.begin,
+                  .first_key = first_key,
+                  .logits = scratch.p.data(),
+                  .stride = kKeyTile});
+  multiply({.m = rows.count,
+            .n = keys,
+            .k = rows.head_dim,
+            .a = scratch.grad_o.data(),
+            .a_row_stride = dim,
+            .b = scratch.v_packed.data() + first_key * rows.head_dim,
+            .b_group_stride = rows.head_dim * kLanes,
+            .b_row_stride = kLanes,
+            .c = scratch.grad_p.data(),
+            .c_row_stride = kKeyTile,
+            .accumulate = false});
+  differentiate_softmax(pass, rows, first_key, keys, scratch);
+
+  TileProduct key_gradient{.m = keys,
+                           .n = dim,
+                           .k = rows.count,
+                           .a = scratch.p.data(),
+                           .a_row_stride = 1,
+                           .a_col_stride = kKeyTile,
+                           .b = scratch.grad_o.data(),
+                           .b_row_stride = dim,
+                           .c = scratch.grad_v.data() + first_key * dim,
+                           .c_row_stride = dim};
+  multiply(key_gradient);
+  key_gradient.a = scratch.grad_p.data();
+  key_gradient.b = scratch.q.data();
+  key_gradient.c = scratch.grad_k.data() + first_key * dim;
+  multiply(key_gradient);
+  multiply({.m = rows.count,
+            .n = dim,
+            .k = visible,
+            .a = scratch.grad_p.data(),
+            .a_row_stride = kKeyTile,
+            .b = scratch.k.data() + first_key * dim,
+            .b_row_stride = dim,
+            .c = scratch.grad_q.data(),
+            .c_row_stride = dim,
+            .accumulate = first_key > 0});
+}
+
+void backward_query_head(Pass& pass, HeadRows rows, BackwardScratch& scratch) {
+  const AttentionBackwardArgs& args = pass.args;
+  std::fill(scratch.grad_k.begin(), scratch.grad_k.end(), 0.0f);
+  std::fill(scratch.grad_v.begin(), scratch.grad_v.end(), 0.0f);
+  const float grad_q_factor =
+      joint_factor(pass.grad_p_cast.scale_inv(), scale_inv_of(args.k), args.shape.softmax_scale);
+  for (rows.begin = 0; rows.begin < args.shape.seq; rows.begin += kQueryTile) {
+    rows.count = std::min(kQueryTile, args.shape.seq - rows.begin);
+    load_queries(pass, rows, scratch);
+    const std::int64_t limit = pass.rule.key_limit(rows.begin + rows.count - 1);
+    for (std::int64_t key = 0; key < limit; key += kKeyTile) backward_tile(pass, rows, key, scratch);
+    store_rows(args.grad_q, rows, scratch.grad_q.data(), scratch.dim, grad_q_factor);
+  }
+}
+
+void add(const Floats& from, Floats& to) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+}
+
+}  // namespace
+
+void attention_backward(const AttentionBackwardArgs& args, ExecContext&) {
+  const AttentionShape& shape = args.shape;
+  const std::int64_t heads_per_kv_head = shape.heads / shape.kv_heads;
+  BackwardScratch scratch(shape);
+  Pass pass(args);
+  const float grad_k_factor = joint_factor(pass.grad_p_cast.scale_inv(), scale_inv_of(args.q), shape.softmax_scale);
+  const float grad_v_factor = joint_factor(pass.s_cast.scale_inv(), scale_inv_of(args.grad_o));
+  for (std::int64_t sequence = 0; sequence < shape.batch; ++sequence) {
+    for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
+      HeadRows rows{.batch = shape.batch,
+                    .sequence = sequence,
+                    .head = kv_head,
+                    .head_dim = shape.head_dim,
+                    .begin = 0,
+                    .count = shape.seq};
+      load_keys_and_values(args, rows, scratch);
+      std::fill(scratch.group_grad_k.begin(), scratch.group_grad_k.end(), 0.0f);
+      std::fill(scratch.group_grad_v.begin(), scratch.group_grad_v.end(), 0.0f);
+      for (std::int64_t member = 0; member < heads_per_kv_head; ++member) {
+        HeadRows query_rows = rows;
+        query_rows.head = kv_head * heads_per_kv_head + member;
+        backward_query_head(pass, query_rows, scratch);
+        add(scratch.grad_k, scratch.group_grad_k);
+        add(scratch.grad_v, scratch.group_grad_v);
+      }
+      store_rows(args.grad_k, rows, scratch.group_grad_k.data(), scratch.dim, grad_k_factor);
+      store_rows(args.grad_v, rows, scratch.group_grad_v.data(), scratch.dim, grad_v_factor);
+    }
+  }
+  pass.s_cast.store_amax();
+  pass.grad_p_cast.store_amax();
+}
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,115 @@
+#include <algorithm>
+#include <vector>
+
+#include "backend/cpu/attention/attention_tiles.h"
+#include "backend/cpu/kernels.h"
+#include "core/shape.h"
+
+namespace fp8lab::cpu {
+namespace {
+
+using namespace attention;
+
+/// One key/value head's operands and the room for one tile of queries. Grows with seq, never with its square: the
+/// logits of kQueryTile queries are kept whole, so that the second pass need not compute them again.
+struct ForwardScratch {
+  explicit ForwardScratch(const AttentionShape& shape)
+      : dim(round_up(shape.head_dim, kLanes)),
+        keys(round_up(shape.seq, kLanes)),
+        rows(static_cast<std::size_t>(keys * dim)),
+        k_packed(static_cast<std::size_t>(keys * shape.head_dim)),
+        logits(static_cast<std::size_t>(kQueryTile * keys)),
+        q(static_cast<std::size_t>(kQueryTile * dim)),
+        o(static_cast<std::size_t>(kQueryTile * dim)),
+        dropout(static_cast<std::size_t>(keys)) {}
+
+  std::int64_t dim;
+  std::int64_t keys;
+  std::vector<float> rows;  ///< K while it is packed, then V
+  std::vector<float> k_packed;
+  std::vector<float> logits;
+  std::vector<float> q;
+  std::vector<float> o;
+  std::vector<float> dropout;
+};
+
+void load_keys_and_values(const AttentionForwardArgs& args, HeadRows head, ForwardScratch& scratch) {
+  load_rows(args.k.values, head, scratch.rows.data(), scratch.dim);
+  pack_transposed(scratch.rows.data(), scratch.dim, head.count, head.head_dim, scratch.k_packed.data());
+  load_rows(args.v.values, head, scratch.rows.data(), scratch.dim);
+}
+
+void forward_tile(const AttentionForwardArgs& args, const HeadRows& rows, RoleCast& s_cast, ForwardScratch& scratch) {
+  const LogitRule rule(args.shape, args.q, args.k);
+  const DropoutRule dropout(args.shape, rows.sequence, rows.head);
+  const std::int64_t last_limit = rule.key_limit(rows.begin + rows.count - 1);
+  const std::int64_t keys = round_up(last_limit, kLanes);
+
+  load_rows(args.q.values, rows, scratch.q.data(), scratch.dim);
+  compute_logits({.rule = &rule,
+                  .q = scratch.q.data(),
+                  .q_stride = scratch.dim,
+                  .k_packed = scratch.k_packed.data(),
+                  .head_dim = rows.head_dim,
+                  .queries = rows.count,
+                  .keys = keys,
+                  .first_query = rows.begin,
+                  .first_key = 0,
+                  .logits = scratch.logits.data(),
+                  .stride = scratch.keys});
+
+  float* lse = args.lse.as<float>() + (rows.sequence * args.shape.heads + rows.head) * args.lse.row_stride;
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    float* row = scratch.logits.data() + i * scratch.keys;
+    const std::int64_t query = rows.begin + i;
+    lse[query] = log_sum_exp(row, keys);
+    softmax_from_lse(row, keys, lse[query]);
+    if (dropout.active()) {
+      dropout.factors(query, 0, keys, scratch.dropout.data());
+      for (std::int64_t j = 0; j < keys; ++j) row[j] *= scratch.dropout[static_cast<std::size_t>(j)];
+    }
+    s_cast.apply(row, keys);
+  }
+
+  for (std::int64_t key = 0; key < last_limit; key += kKeyTile) {
+    multiply({.m = rows.count,
+              .n = scratch.dim,
+              .k = std::min(kKeyTile, last_limit - key),
+              .a = scratch.logits.data() + key,
+              .a_row_stride = scratch.keys,
+              .b = scratch.rows.data() + key * scratch.dim,
+              .b_row_stride = scratch.dim,
+              .c = scratch.o.data(),
+              .c_row_stride = scratch.dim,
+              .accumulate = key > 0});
+  }
+  store_rows(args.o, rows, scratch.o.data(), scratch.dim, joint_factor(s_cast.scale_inv(), scale_inv_of(args.v)));
+}
+
+}  // namespace
+
+void attention_forward(const AttentionForwardArgs& args, ExecContext&) {
+  const AttentionShape& shape = args.shape;
+  const std::int64_t heads_per_kv_head = shape.heads / shape.kv_heads;
+  ForwardScratch scratch(shape);
+  RoleCast s_cast(args.s);
+  for (std::int64_t sequence = 0; sequence < shape.batch; ++sequence) {
+    for (std::int64_t head = 0; head < shape.heads; ++head) {
+      HeadRows rows{.batch = shape.batch,
+                    .sequence = sequence,
+                    .head = head / heads_per_kv_head,
+                    .head_dim = shape.head_dim,
+                    .begin = 0,
+                    .count = shape.seq};
+      if (head % heads_per_kv_head == 0) load_keys_and_values(args, rows, scratch);
+      rows.head = head;
+      for (rows.begin = 0; rows.begin < shape.seq; rows.begin += kQueryTile) {
+        rows.count = std::min(kQueryTile, shape.seq - rows.begin);
+        forward_tile(args, rows, s_cast, scratch);
+      }
+    }
+  }
+  s_cast.store_amax();
+}
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cpu/gemm/matmul.h"
+
+// The inner loops of matrix products, compiled once per instruction set: operands are packed into panels, so that layout
+// ends there, and tiles of the result are computed in registers.
+namespace fp8lab::cpu {
+
+/// A part of an operand, `rows` x `k`.
+struct PackArgs {
+  MatmulOperand from;
+  std::int64_t rows = 0;
+  std::int64_t k = 0;
+  float* panels = nullptr;
+};
+
+/// c (+)= a * b^T for packed operands, m x k and n x k. The k products of an element are summed in order, beginning with 0;
+/// `add`: that sum is then added to what is in c, else it replaces it.
+struct PanelProduct {
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  const float* a = nullptr;  ///< panels of tile_rows
+  const float* b = nullptr;  ///< panels of tile_cols, aligned to a cache line
+  float* c = nullptr;
+  std::int64_t c_row_stride = 0;
+  bool add = false;
+};
+
+/// A panel holds `width` rows of an operand as [k, width]; rows beyond the operand's last are zero.
+struct MatmulLoops {
+  std::int64_t tile_rows;
+  std::int64_t tile_cols;
+  void (*pack_a)(const PackArgs& args);  ///< panels of tile_rows
+  void (*pack_b)(const PackArgs& args);  ///< panels of tile_cols
+  void (*multiply)(const PanelProduct& product);
+};
+
+// One per source file; which exist is the build's choice.
+extern const MatmulLoops kMatmulLoopsBaseline;
+extern const MatmulLoops kMatmulLoopsAvx2;
+extern const MatmulLoops kMatmulLoopsAvx512;
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,16 @@
+#include "backend/cpu/gemm/matmul_loops_body.h"
+
+// Compiled for AVX-512 (F, BW, DQ, VL); called only where the processor has them.
+namespace fp8lab::cpu {
+namespace {
+
+struct Avx512 {
+  using Vector = float __attribute__((vector_size(64)));
+  static constexpr std::int64_t kRows = 12;
+};
+
+}  // namespace
+
+const MatmulLoops kMatmulLoopsAvx512 = make_matmul_loops<Avx512>();
+
+}  // namespace fp8lab::cpu

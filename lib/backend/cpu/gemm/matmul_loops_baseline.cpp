@@ -1,0 +1,16 @@
+#include "backend/cpu/gemm/matmul_loops_body.h"
+
+// What the compiler makes of the loops for the architecture's baseline (SSE2 on x86-64).
+namespace fp8lab::cpu {
+namespace {
+
+struct Baseline {
+  using Vector = float __attribute__((vector_size(16)));
+  static constexpr std::int64_t kRows = 4;
+};
+
+}  // namespace
+
+const MatmulLoops kMatmulLoopsBaseline = make_matmul_loops<Baseline>();
+
+}  // namespace fp8lab::cpu

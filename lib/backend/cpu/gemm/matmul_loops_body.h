@@ -1,0 +1,142 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "backend/cpu/gemm/matmul_loops.h"
+
+// The source that every variant of MatmulLoops compiles for its own instruction set. Everything here has internal linkage,
+// and nothing calls an inline function of another header: the linker keeps one copy of such a function, and it could be the
+// one that older machines cannot run.
+namespace fp8lab::cpu {
+namespace {
+
+/// Four floats, the widest vector every x86-64 and every Arm has.
+using Quad = float __attribute__((vector_size(16)));
+
+template <class T>
+inline T load(const float* from) {
+  T vector;
+  std::memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+template <class T>
+inline void store(T vector, float* to) {
+  std::memcpy(to, &vector, sizeof vector);
+}
+
+/// out[j * out_stride + i] = in[i * in_stride + j] for i and j below 4.
+inline void transpose_4x4(const float* in, std::int64_t in_stride, float* out, std::int64_t out_stride) {
+  const Quad r0 = load<Quad>(in), r1 = load<Quad>(in + in_stride);
+  const Quad r2 = load<Quad>(in + 2 * in_stride), r3 = load<Quad>(in + 3 * in_stride);
+  const Quad low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+  const Quad low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5), high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+  store(__builtin_shufflevector(low01, low23, 0, 1, 4, 5), out);
+  store(__builtin_shufflevector(low01, low23, 2, 3, 6, 7), out + out_stride);
+  store(__builtin_shufflevector(high01, high23, 0, 1, 4, 5), out + 2 * out_stride);
+  store(__builtin_shufflevector(high01, high23, 2, 3, 6, 7), out + 3 * out_stride);
+}
+
+/// One panel of `rows` <= kWidth rows whose elements along k are contiguous.
+template <std::int64_t kWidth>
+inline void pack_rows(const float* in, std::int64_t in_stride, std::int64_t rows, std::int64_t k, float* panel) {
+  std::int64_t i = 0;
+  for (; i + 4 <= rows; i += 4) {
+    const float* quad = in + i * in_stride;
+    std::int64_t p = 0;
+    for (; p + 4 <= k; p += 4) transpose_4x4(quad + p, in_stride, panel + p * kWidth + i, kWidth);
+    for (; p < k; ++p)
+      for (std::int64_t r = 0; r < 4; ++r) panel[p * kWidth + i + r] = quad[r * in_stride + p];
+  }
+  for (; i < rows; ++i)
+    for (std::int64_t p = 0; p < k; ++p) panel[p * kWidth + i] = in[i * in_stride + p];
+  for (; i < kWidth; ++i)
+    for (std::int64_t p = 0; p < k; ++p) panel[p * kWidth + i] = 0.0f;
+}
+
+/// One panel of `rows` <= kWidth rows which lie side by side.
+template <std::int64_t kWidth>
+inline void pack_columns(const float* in, std::int64_t in_stride, std::int64_t rows, std::int64_t k, float* panel) {
+  for (std::int64_t p = 0; p < k; ++p) {
+    const float* from = in + p * in_stride;
+    float* to = panel + p * kWidth;
+    if (rows == kWidth) {
+      std::memcpy(to, from, kWidth * sizeof(float));
+      continue;
+    }
+    for (std::int64_t i = 0; i < kWidth; ++i) to[i] = i < rows ? from[i] : 0.0f;
+  }
+}
+
+template <std::int64_t kWidth>
+void pack(const PackArgs& args) {
+  const std::int64_t stride = args.from.row_stride;
+  float* panel = args.panels;
+  for (std::int64_t begin = 0; begin < args.rows; begin += kWidth, panel += kWidth * args.k) {
+    const std::int64_t rows = args.rows - begin < kWidth ? args.rows - begin : kWidth;
+    if (args.from.transposed)
+      pack_columns<kWidth>(args.from.data + begin, stride, rows, args.k, panel);
+    else
+      pack_rows<kWidth>(args.from.data + begin * stride, stride, rows, args.k, panel);
+  }
+}
+
+/// A tile of the result in registers: kRows rows of two vectors.
+template <class Set>
+inline void multiply_tile(const float* a, const float* b, std::int64_t k, float* c, std::int64_t c_row_stride, bool add) {
+  using Vector = typename Set::Vector;
+  constexpr std::int64_t kFloats = sizeof(Vector) / sizeof(float);
+  Vector sums[Set::kRows][2] = {};
+  for (std::int64_t p = 0; p < k; ++p, a += Set::kRows, b += 2 * kFloats) {
+    const Vector b0 = load<Vector>(b), b1 = load<Vector>(b + kFloats);
+    for (std::int64_t row = 0; row < Set::kRows; ++row) {
+      const Vector broadcast = a[row] - Vector{};  // subtracting +0 keeps every value, -0 too
+      sums[row][0] += broadcast * b0;
+      sums[row][1] += broadcast * b1;
+    }
+  }
+  for (std::int64_t row = 0; row < Set::kRows; ++row, c += c_row_stride) {
+    store(add ? load<Vector>(c) + sums[row][0] : sums[row][0], c);
+    store(add ? load<Vector>(c + kFloats) + sums[row][1] : sums[row][1], c + kFloats);
+  }
+}
+
+template <class Set>
+void multiply(const PanelProduct& args) {
+  constexpr std::int64_t kRows = Set::kRows;
+  constexpr std::int64_t kCols = 2 * sizeof(typename Set::Vector) / sizeof(float);
+  for (std::int64_t j = 0; j < args.n; j += kCols) {
+    const float* b = args.b + j * args.k;
+    const std::int64_t cols = args.n - j < kCols ? args.n - j : kCols;
+    for (std::int64_t i = 0; i < args.m; i += kRows) {
+      const float* a = args.a + i * args.k;
+      float* c = args.c + i * args.c_row_stride + j;
+      const std::int64_t rows = args.m - i < kRows ? args.m - i : kRows;
+      if (rows == kRows && cols == kCols) {
+        multiply_tile<Set>(a, b, args.k, c, args.c_row_stride, args.add);
+        continue;
+      }
+      float tile[kRows * kCols];
+      multiply_tile<Set>(a, b, args.k, tile, kCols, false);
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t col = 0; col < cols; ++col) {
+          float* to = c + row * args.c_row_stride + col;
+          *to = args.add ? *to + tile[row * kCols + col] : tile[row * kCols + col];
+        }
+    }
+  }
+}
+
+/// `Set` names the vector, and how many rows of two such vectors the registers hold beside the operands.
+template <class Set>
+constexpr MatmulLoops make_matmul_loops() {
+  constexpr std::int64_t kCols = 2 * sizeof(typename Set::Vector) / sizeof(float);
+  return {.tile_rows = Set::kRows,
+          .tile_cols = kCols,
+          .pack_a = pack<Set::kRows>,
+          .pack_b = pack<kCols>,
+          .multiply = multiply<Set>};
+}
+
+}  // namespace
+}  // namespace fp8lab::cpu

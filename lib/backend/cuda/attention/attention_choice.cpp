@@ -1,0 +1,65 @@
+#include "backend/cuda/attention/attention_choice.h"
+
+#include "core/float8_format.h"
+#include "core/shape.h"
+
+namespace fp8lab::cuda {
+namespace {
+
+// Shorter sequences finish before cuDNN's plan, made once for each shape, has paid.
+constexpr std::int64_t kShortestForCudnn = 512;
+
+bool sixteen_bits(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
+
+bool suits_cudnn(const AttentionCall& call) {
+  const AttentionShape& shape = call.shape;
+  return call.cudnn && call.aligned && shape.dropout == 0.0f && shape.seq >= kShortestForCudnn && shape.head_dim % 16 == 0;
+}
+
+bool suits_tensor(const AttentionCall& call) {
+  const AttentionShape& shape = call.shape;
+  const auto taken = [](DType dtype) { return dtype == DType::kBF16 || is_float8(dtype); };
+  return call.hopper && call.aligned && (shape.head_dim == 64 || shape.head_dim == 128) && shape.softmax_scale >= kLeastSoftmaxScale &&
+         taken(call.operands) && taken(call.grad_o);
+}
+
+}  // namespace
+
+std::string_view name(AttentionWay way) {
+  switch (way) {
+    case AttentionWay::kGeneral: return "own FP32 kernel";
+    case AttentionWay::kTensor: return "own matrix-unit kernel";
+    case AttentionWay::kCudnn: return "cuDNN in 16 bits";
+    case AttentionWay::kCudnnFloat8: return "cuDNN in FP8";
+  }
+  return "?";
+}
+
+std::int64_t cudnn_backward_workspace(const AttentionShape& shape) {
+  const std::int64_t seq = round_up(shape.seq, 64);
+  return 2 * shape.batch * shape.heads * seq * seq;
+}
+
+AttentionWay choose_forward(const AttentionCall& call) {
+  if (suits_cudnn(call)) {
+    if (sixteen_bits(call.operands) && call.out == call.operands && call.shape.head_dim <= 256) return AttentionWay::kCudnn;
+    if (call.operands == DType::kE4M3 && call.casts && call.result_cast_known && sixteen_bits(call.out) && call.shape.head_dim <= 128)
+      return AttentionWay::kCudnnFloat8;
+  }
+  return suits_tensor(call) ? AttentionWay::kTensor : AttentionWay::kGeneral;
+}
+
+// On Hopper cuDNN's FP8 backward hands dQ, dK and dV on in eight bits (16 come with Blackwell), so it serves where they will be rounded to
+// eight anyway. It adds to dQ as blocks come.
+AttentionWay choose_backward(const AttentionCall& call) {
+  if (!call.deterministic && suits_cudnn(call)) {
+    const bool one_type = call.grad_o == call.operands && call.o == call.operands && call.out == call.operands;
+    if (sixteen_bits(call.operands) && one_type && call.shape.head_dim <= 128) return AttentionWay::kCudnn;
+    const bool eight_bits = call.operands == DType::kE4M3 && call.o == DType::kE4M3 && call.grad_o == DType::kE5M2;
+    if (eight_bits && call.casts && call.result_cast_known && sixteen_bits(call.out) && call.shape.head_dim == 128)
+      return AttentionWay::kCudnnFloat8;
+  }
+  return suits_tensor(call) ? AttentionWay::kTensor : AttentionWay::kGeneral;
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,85 @@
+#include "backend/cuda/attention/attention_tensor.h"
+
+#include "backend/cuda/attention/attention.h"
+#include "core/float8_format.h"
+#include "core/shape.h"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;
+
+/// Cuts scratch memory into pieces.
+class Scratch {
+ public:
+  explicit Scratch(std::byte* memory) : memory_(memory) {}
+  std::byte* take(std::int64_t bytes) {
+    std::byte* const piece = memory_;
+    memory_ += round_up(bytes, kAlignment);
+    return piece;
+  }
+
+ private:
+  std::byte* memory_;
+};
+
+std::int64_t widened_bytes(const OperandView& operand) {
+  return operand.quantized() ? round_up(2 * operand.values.numel(), kAlignment) : 0;
+}
+
+/// The operand itself, or a copy of its codes in 16 bits.
+WideOperand widen(const OperandView& operand, Scratch& scratch, CudaContext& card) {
+  if (!operand.quantized()) return {.data = operand.values.data, .row_stride = operand.values.row_stride, .scale_inv = nullptr};
+  std::byte* const wide = scratch.take(2 * operand.values.numel());
+  widen_codes(operand.values, wide, card);
+  return {.data = wide,
+          .row_stride = operand.values.cols,
+          .scale_inv = reinterpret_cast<const float*>(operand.scales.data)};
+}
+
+}  // namespace
+
+void attention_tensor_forward(const AttentionForwardArgs& args, CudaContext& card) {
+  if (args.o.rows == 0) return;
+  Scratch scratch(card.scratch(
+      static_cast<std::size_t>(widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v))));
+  TensorForward call{.shape = args.shape, .q = {}, .k = {}, .v = {}, .o = args.o, .lse = args.lse, .s = args.s};
+  call.q = widen(args.q, scratch, card);
+  call.k = widen(args.k, scratch, card);
+  call.v = widen(args.v, scratch, card);
+  launch_tensor_forward(call, card);
+}
+
+void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& card) {
+  if (args.grad_q.rows == 0) return;
+  const AttentionShape& shape = args.shape;
+  const std::int64_t queries = shape.batch * shape.heads * round_up(shape.seq, kBackwardQueries);
+  const std::int64_t rows = queries * 2 * 4, sums = queries * shape.head_dim * 4, turns = queries / kBackwardQueries * 2 * 4;
+  Scratch scratch(card.scratch(static_cast<std::size_t>(
+      widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v) + widened_bytes(args.grad_o) +
+      round_up(rows, kAlignment) + round_up(sums, kAlignment) + round_up(turns, kAlignment) + kAlignment)));
+  TensorBackward call{.shape = shape,
+                      .q = {},
+                      .k = {},
+                      .v = {},
+                      .grad_o = {},
+                      .o_codes = args.o,
+                      .grad_o_codes = args.grad_o,
+                      .lse = args.lse,
+                      .rows = reinterpret_cast<float*>(scratch.take(rows)),
+                      .grad_q_sums = reinterpret_cast<float*>(scratch.take(sums)),
+                      .turns = reinterpret_cast<unsigned*>(scratch.take(turns)),
+                      .next_job = reinterpret_cast<unsigned*>(scratch.take(4)),
+                      .grad_q = args.grad_q,
+                      .grad_k = args.grad_k,
+                      .grad_v = args.grad_v,
+                      .s = args.s,
+                      .grad_p = args.grad_p};
+  call.q = widen(args.q, scratch, card);
+  call.k = widen(args.k, scratch, card);
+  call.v = widen(args.v, scratch, card);
+  call.grad_o = widen(args.grad_o, scratch, card);
+  launch_tensor_backward(call, card);
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,117 @@
+#include "backend/cuda/attention/attention_tensor.h"
+#include "backend/cuda/context.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/attention/device/attention_matrix.cuh"
+#include "backend/cuda/device/vectors.cuh"
+
+// What comes before and after the products of attention's backward: sums of dO * O for each query, and dQ from its sums.
+namespace fp8lab::cuda {
+namespace {
+
+using namespace tensor_attention;
+
+constexpr int kRowsAtOnce = 4;  // of a thread, in flight together
+constexpr int kTileQueries = static_cast<int>(kBackwardQueries);
+
+/// Four elements a lane; rows in the order in which they lie in memory, positions beyond seq last.
+__global__ void __launch_bounds__(kThreads) attention_tensor_rows_kernel(TensorBackward call, int query_tiles) {
+  const AttentionShape& shape = call.shape;
+  const MatrixView &o = call.o_codes.values, &grad_o = call.grad_o_codes.values;
+  const int lanes = static_cast<int>(shape.head_dim) / kVector, lane = static_cast<int>(threadIdx.x) % lanes;
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (thread < shape.batch * shape.heads * query_tiles * 2) call.turns[thread] = 0;
+  if (thread == 0) *call.next_job = 0;
+  const std::int64_t first = thread / lanes * kRowsAtOnce, valid = shape.batch * shape.heads * shape.seq;
+  Raw4 o_raw[kRowsAtOnce] = {}, grad_o_raw[kRowsAtOnce] = {};
+#pragma unroll
+  for (int i = 0; i < kRowsAtOnce; ++i) {
+    if (first + i >= valid) continue;
+    const std::int64_t token = (first + i) / shape.heads,
+                       col = (first + i) % shape.heads * shape.head_dim + lane * kVector;
+    o_raw[i] = load4(o.data, o.dtype, token * o.row_stride + col);
+    grad_o_raw[i] = load4(grad_o.data, grad_o.dtype, token * grad_o.row_stride + col);
+  }
+  const float logit_factor = logit_factor_of(call.q, call.k, shape);
+  const double factor =
+      -static_cast<double>(cuda::scale_inv_of(call.o_codes)) / static_cast<double>(scale_inv_of(call.v));
+#pragma unroll
+  for (int i = 0; i < kRowsAtOnce; ++i) {
+    float a[kVector], b[kVector];
+    decode(o.dtype, o_raw[i], a);
+    decode(grad_o.dtype, grad_o_raw[i], b);
+    double dot = 0;  // dS is a difference with it, so its error would not stay small against dS
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) dot += static_cast<double>(a[e]) * static_cast<double>(b[e]);
+    for (int distance = lanes / 2; distance > 0; distance /= 2) dot += __shfl_xor_sync(0xFFFFFFFFu, dot, distance);
+    if (lane != 0) continue;
+    const std::int64_t head = (first + i) % shape.heads, token = (first + i) / shape.heads;
+    const std::int64_t query = token / shape.batch, row = token % shape.batch * shape.heads + head;
+    float shift = kMinusInfinity;
+    if (first + i < valid)
+      shift = -shift_of(reinterpret_cast<const float*>(call.lse.data)[row * call.lse.row_stride + query]) * kLog2E /
+              logit_factor;
+    float* const out = call.rows + (row * query_tiles + query / kTileQueries) * 2 * kTileQueries + query % kTileQueries;
+    out[0] = shift;
+    out[kTileQueries] = static_cast<float>(dot * factor);
+  }
+}
+
+/// A thread rounds eight columns of two rows: 64 bytes of the sums, what four neighbouring threads held of a block of eight columns as
+/// device/wgmma.cuh has them.
+template <int Dim>
+__global__ void __launch_bounds__(kThreads) attention_tensor_grad_q_kernel(TensorBackward call, int query_tiles) {
+  constexpr int kBlocks = Dim / 16, kTileThreads = Dim * kTileQueries / 16;  // of eight columns in a half
+  const AttentionShape& shape = call.shape;
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t tile = thread / kTileThreads, line = tile / query_tiles;
+  const int within = static_cast<int>(thread % kTileThreads);
+  const int block = within % kBlocks, half = within / kBlocks % 2, quad = within / (2 * kBlocks);  // of 32
+  const int row = quad / 8 * 16 + quad % 8;
+  const float4* const from = reinterpret_cast<const float4*>(call.grad_q_sums) +
+                             ((tile * 2 + half) * kBlocks + block) * wgmma::kGroupThreads + 4 * quad;
+  const float4 a = from[0], b = from[1], c = from[2], d = from[3];
+  const float factor = joint_factor(slope_factor(call), scale_inv_of(call.k), shape.softmax_scale);
+  const float rows[2][2][kVector] = {{{a.x * factor, a.y * factor, b.x * factor, b.y * factor},
+                                      {c.x * factor, c.y * factor, d.x * factor, d.y * factor}},
+                                     {{a.z * factor, a.w * factor, b.z * factor, b.w * factor},
+                                      {c.z * factor, c.w * factor, d.z * factor, d.w * factor}}};
+  const std::int64_t sequence = line / shape.heads, head = line % shape.heads;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::int64_t query = tile % query_tiles * kTileQueries + row + 8 * i;
+    if (query >= shape.seq) continue;
+    const std::int64_t at =
+        (query * shape.batch + sequence) * call.grad_q.row_stride + head * Dim + half * (Dim / 2) + 8 * block;
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      store4(call.grad_q.data, call.grad_q.dtype, at + 4 * j, encode(call.grad_q.dtype, rows[i][j]));
+  }
+}
+
+int query_tiles_of(const AttentionShape& shape) {
+  return static_cast<int>((shape.seq + kTileQueries - 1) / kTileQueries);
+}
+
+}  // namespace
+
+void prepare_tensor_backward(const TensorBackward& call, CudaContext& card) {
+  const AttentionShape& shape = call.shape;
+  const std::int64_t tiles = shape.batch * shape.heads * query_tiles_of(shape);
+  const std::int64_t tile_threads = kTileQueries / kRowsAtOnce * shape.head_dim / kVector;  // 256 or 512
+  attention_tensor_rows_kernel<<<static_cast<unsigned>(tiles * tile_threads / kThreads), kThreads, 0, card.stream()>>>(
+      call, query_tiles_of(shape));
+  cuda_check_launch("attention_tensor_rows_kernel");
+}
+
+void finish_tensor_backward(const TensorBackward& call, CudaContext& card) {
+  const AttentionShape& shape = call.shape;
+  const std::int64_t tiles = shape.batch * shape.heads * query_tiles_of(shape);
+  const auto blocks = static_cast<unsigned>(tiles * kTileQueries * shape.head_dim / 16 / kThreads);
+  if (shape.head_dim == 128)
+    attention_tensor_grad_q_kernel<128><<<blocks, kThreads, 0, card.stream()>>>(call, query_tiles_of(shape));
+  else
+    attention_tensor_grad_q_kernel<64><<<blocks, kThreads, 0, card.stream()>>>(call, query_tiles_of(shape));
+  cuda_check_launch("attention_tensor_grad_q_kernel");
+}
+
+}  // namespace fp8lab::cuda

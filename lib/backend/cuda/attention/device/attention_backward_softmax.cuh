@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/attention/device/attention_backward_tiles.cuh"
+#include "backend/cuda/attention/device/attention_matrix.cuh"
+
+// What the ordinary units do with a tile of attention's backward: P and dS of products.
+namespace fp8lab::cuda::attention_backward {
+
+using namespace tensor_attention;
+
+/// Which of P and dS are cast.
+enum class Casts {
+  kNone,
+  kUsual,  ///< P to E4M3 and dS to E5M2
+  kAny,    ///< as the roles say
+};
+
+__device__ inline float2 load_pair(std::uint32_t address) {
+  float2 pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(pair.x), "=f"(pair.y) : "r"(address));
+  return pair;
+}
+
+__device__ inline void store_four(std::uint32_t address, float a, float b, float c, float d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
+
+inline constexpr int kElements = kQueries / 2;  // of a tile that a thread has
+using Elements = float[kElements];
+using Fragments = std::uint32_t[kQueries / wgmma::kStepCols][4];
+
+/// What becomes of a tile's products, element by element: rows are keys, columns queries. Element i of a thread is at row `key` +
+/// (i % 4 / 2) * 8, column 8 * (i / 4) + i % 2 from its first.
+template <Casts kCasts, bool Drops>
+struct Softmax {
+  const TensorBackward& call;
+  float logit_factor;  ///< makes logits in units of 2^ of a product of Q and K
+  PairCast s_cast;
+  PairCast grad_p_cast;
+  int group_key;           ///< of the warp group's first row
+  int key;                 ///< of the thread's first row
+  int column;              ///< of the thread's first pair
+  std::uint32_t kept = 0;  ///< by dropout, a bit for each element
+
+  __device__ Softmax(const TensorBackward& c, int first_key)
+      : call(c),
+        logit_factor(logit_factor_of(c.q, c.k, c.shape)),
+        s_cast(c.s),
+        grad_p_cast(c.grad_p, grad_p_factor(c)),
+        group_key(first_key) {
+    const int thread = static_cast<int>(threadIdx.x);
+    key = first_key + 16 * (thread % wgmma::kGroupThreads / 32) + thread % 32 / 4;
+    column = 2 * (thread % 4);
+  }
+
+  /// Sums start at `values` of their queries.
+  __device__ void start(Elements& sums, std::uint32_t values) const {
+#pragma unroll
+    for (int block = 0; block < kElements / 4; ++block) {
+      const float2 pair = load_pair(values + static_cast<std::uint32_t>(8 * block + column) * 4);
+      sums[4 * block] = sums[4 * block + 2] = pair.x;
+      sums[4 * block + 1] = sums[4 * block + 3] = pair.y;
+    }
+  }
+
+  /// Products of Q and K, less lse, become P, and `fragments` P as dV's product takes it. Queries from seq on have an infinite lse, so
+  /// their P is 0.
+  __device__ void exponentiate(Elements& p, Fragments& fragments, int first_query, const Job& job, int member) {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) p[i] = exponential2(p[i] * logit_factor);
+    const int seq = static_cast<int>(call.shape.seq);
+    if (group_key + 64 > seq || (call.shape.causal && group_key + 63 > first_query)) {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) {
+        const int row = key + (i % 4 / 2) * 8, query = first_query + column + 8 * (i / 4) + i % 2;
+        if (row >= seq || (call.shape.causal && row > query)) p[i] = 0.0f;
+      }
+    }
+    if constexpr (Drops) {
+      const AttentionDropout dropout(call.shape, job.sequence, job.kv_head * job.members + member);
+      kept = 0;
+#pragma unroll 1  // of registers there are none to spare
+      for (int i = 0; i < kElements; ++i)
+        kept |= (dropout.factor(first_query + column + 8 * (i / 4) + i % 2, key + (i % 4 / 2) * 8) != 0.0f ? 1u : 0u)
+                << i;
+    }
+#pragma unroll
+    for (int i = 0; i < kElements; i += 2) {
+      float a = p[i] * factor_of(i), b = p[i + 1] * factor_of(i + 1);
+      if constexpr (kCasts == Casts::kUsual) s_cast.apply_as<__NV_E4M3>(a, b);
+      if constexpr (kCasts == Casts::kAny) {
+        if (s_cast.active()) s_cast.apply(a, b);
+      }
+      fragments[i / 8][i / 2 % 4] = wgmma::pack(a, b);
+    }
+  }
+
+  /// Products of dO and V, less the sums of dO * O where nothing is dropped, become dS in units of grad_p_factor(), as fragments.
+  __device__ void differentiate(const Elements& p, const Elements& grad, Fragments& fragments, std::uint32_t dots) {
+#pragma unroll
+    for (int i = 0; i < kElements; i += 2) {
+      float a = p[i] * grad[i], b = p[i + 1] * grad[i + 1];
+      if constexpr (Drops) {
+        const float2 dot = load_pair(dots + static_cast<std::uint32_t>(8 * (i / 4) + column) * 4);
+        a = p[i] * __fmaf_rn(grad[i], factor_of(i), dot.x);
+        b = p[i + 1] * __fmaf_rn(grad[i + 1], factor_of(i + 1), dot.y);
+      }
+      if constexpr (kCasts == Casts::kUsual) grad_p_cast.apply_as<__NV_E5M2>(a, b);
+      if constexpr (kCasts == Casts::kAny) {
+        if (grad_p_cast.active()) grad_p_cast.apply(a, b);
+      }
+      fragments[i / 8][i / 2 % 4] = wgmma::pack(a, b);
+    }
+  }
+
+ private:
+  /// Of dropout, which the last exponentiate() has noted.
+  __device__ float factor_of(int i) const {
+    if constexpr (!Drops) return 1.0f;
+    return (kept >> i & 1) != 0 ? 1.0f / (1.0f - call.shape.dropout) : 0.0f;
+  }
+};
+
+}  // namespace fp8lab::cuda::attention_backward

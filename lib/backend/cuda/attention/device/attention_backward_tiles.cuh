@@ -1,0 +1,240 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/attention/attention_tensor.h"
+#include "backend/cuda/device/bulk_copy.cuh"
+#include "backend/cuda/device/wgmma.cuh"
+
+// What goes into and out of a block of attention's backward: where tiles lie in shared memory, who waits for what, and the two roles
+// that move them, one thread each: bringing tiles of operands, and adding to dQ in turn.
+//
+// Every copy into shared memory is waited for at a barrier on which it arrives itself, and goes where each warp that read what was
+// there has arrived at another; correctness/cuda/attention_backward_order_test.cpp goes through the interleavings of who waits for
+// keys and sums. compute-sanitizer's racecheck reports the copies of `rows` against their readers all the same.
+namespace fp8lab::cuda::attention_backward {
+
+inline constexpr int kKeys = 128;
+inline constexpr int kQueries = static_cast<int>(kBackwardQueries);
+inline constexpr int kGroups = 2;  // warp groups that multiply, 64 keys each
+inline constexpr int kGroupWarps = wgmma::kGroupThreads / 32;
+inline constexpr int kBackwardThreads = (kGroups + 1) * wgmma::kGroupThreads;
+inline constexpr int kQueryStages = 3;  // Q is read until the next tile's logits are there
+inline constexpr int kGradStages = 2;
+inline constexpr std::uint32_t kRowsBytes = 2 * kQueries * sizeof(float);
+inline constexpr std::uint32_t kSlopesBytes = kKeys * kQueries * 2;
+
+struct BackwardLaunch {
+  TensorBackward call;
+  CUtensorMap q;
+  CUtensorMap k;
+  CUtensorMap v;
+  CUtensorMap grad_o;
+  int key_tiles;
+  int query_tiles;
+  int jobs;
+};
+
+struct Barriers {
+  int jobs[2];  ///< numbers of the job at work and of the next
+  std::uint64_t keys_here, keys_free;
+  std::uint64_t q_here[kQueryStages], q_free[kQueryStages];
+  std::uint64_t grad_o_here[kGradStages], grad_o_free[kGradStages];
+  std::uint64_t sums_here[kGroups], sums_free[kGroups];
+
+  __device__ void make() {
+    bulk::make_barrier(at(keys_here), 1);
+    bulk::make_barrier(at(keys_free), kGroups * kGroupWarps + kGroups);  // who multiplies, and who adds
+    for (int i = 0; i < kQueryStages; ++i) {
+      bulk::make_barrier(at(q_here[i]), 1);
+      bulk::make_barrier(at(q_free[i]), kGroups * kGroupWarps);
+    }
+    for (int i = 0; i < kGradStages; ++i) {
+      bulk::make_barrier(at(grad_o_here[i]), 1);
+      bulk::make_barrier(at(grad_o_free[i]), kGroups * kGroupWarps);
+    }
+    for (int i = 0; i < kGroups; ++i) {
+      bulk::make_barrier(at(sums_here[i]), kGroupWarps);
+      bulk::make_barrier(at(sums_free[i]), 1);
+    }
+    bulk::open_barriers();
+  }
+  __device__ static std::uint32_t at(const std::uint64_t& barrier) { return wgmma::shared_address(&barrier); }
+};
+
+/// Addresses in shared memory.
+template <int Dim>
+struct Places {
+  static constexpr std::uint32_t kKeyBytes = kKeys * Dim * 2, kQueryBytes = kQueries * Dim * 2,
+                                 kSumsBytes = kQueries * Dim * 4;
+  static constexpr std::uint32_t kBytes = 2 * kKeyBytes + (kQueryStages + kGradStages) * kQueryBytes +
+                                          2 * kSlopesBytes + kSumsBytes + kQueryStages * kRowsBytes;
+  std::uint32_t k, v, first_q, first_grad_o, first_slopes, first_sums, first_rows;
+
+  /// `shared` starts at a multiple of 1024.
+  __device__ explicit Places(const void* shared) {
+    k = wgmma::shared_address(shared);
+    v = k + kKeyBytes;
+    first_q = v + kKeyBytes;
+    first_grad_o = first_q + kQueryStages * kQueryBytes;
+    first_slopes = first_grad_o + kGradStages * kQueryBytes;
+    first_sums = first_slopes + 2 * kSlopesBytes;
+    first_rows = first_sums + kSumsBytes;
+  }
+  __device__ std::uint32_t q(int stage) const { return first_q + static_cast<std::uint32_t>(stage) * kQueryBytes; }
+  __device__ std::uint32_t grad_o(int stage) const {
+    return first_grad_o + static_cast<std::uint32_t>(stage) * kQueryBytes;
+  }
+  /// Minus lse of a tile's queries, and minus their sums of dO * O.
+  __device__ std::uint32_t rows(int stage) const { return first_rows + static_cast<std::uint32_t>(stage) * kRowsBytes; }
+  __device__ std::uint32_t dots(int stage) const { return rows(stage) + kRowsBytes / 2; }
+  /// dS of tile t, a panel of keys by queries.
+  __device__ std::uint32_t slopes(int t) const {
+    return first_slopes + static_cast<std::uint32_t>(t % 2) * kSlopesBytes;
+  }
+  /// What a tile of keys adds to a tile's dQ, the half of columns that a warp group computes.
+  __device__ std::uint32_t sums(int half) const {
+    return first_sums + static_cast<std::uint32_t>(half) * kSumsBytes / kGroups;
+  }
+};
+
+template <int Dim>
+inline constexpr std::uint32_t kSharedBytes = Places<Dim>::kBytes + sizeof(Barriers);
+
+/// Goes round a ring of `Stages` slots.
+template <int Stages>
+struct Turn {
+  int stage = 0;
+  unsigned parity = 0;
+
+  __device__ void advance() {
+    if (++stage < Stages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+/// A tile of keys and all queries that see it.
+struct Job {
+  int tile, kv_head, sequence, members, first_query_tile, query_tiles;
+
+  /// Jobs that wait for others' turns have higher numbers than they.
+  __device__ Job(const BackwardLaunch& launch, int number) {
+    const AttentionShape& shape = launch.call.shape;
+    const int kv_heads = static_cast<int>(shape.kv_heads), line = number / launch.key_tiles;
+    tile = launch.key_tiles - 1 - number % launch.key_tiles;
+    kv_head = line % kv_heads;
+    sequence = line / kv_heads;
+    members = static_cast<int>(shape.heads) / kv_heads;
+    query_tiles = launch.query_tiles;
+    first_query_tile = shape.causal ? tile * (kKeys / kQueries) : 0;
+  }
+  __device__ int first_key() const { return tile * kKeys; }
+  /// In `rows`, `grad_q_sums` and `turns`.
+  __device__ std::int64_t line(const AttentionShape& shape, int member) const {
+    return std::int64_t{sequence} * shape.heads + kv_head * members + member;
+  }
+};
+
+template <int Dim>
+__device__ inline void load_panels(std::uint32_t to, const CUtensorMap& map, int head, int sequence, int first_row,
+                                   std::uint32_t rows, std::uint32_t barrier) {
+#pragma unroll
+  for (int panel = 0; panel < Dim / wgmma::kPanelCols; ++panel)
+    bulk::load_box(to + static_cast<std::uint32_t>(panel) * rows * wgmma::kRowBytes, map,
+                   head * Dim + panel * wgmma::kPanelCols, sequence, first_row, barrier);
+}
+
+/// One thread takes jobs, in order, and brings the keys and values of each, then its tiles of queries.
+template <int Dim>
+__device__ inline void bring_tiles(const BackwardLaunch& launch, const Places<Dim>& places, Barriers& barriers) {
+  const std::uint32_t keys_here = Barriers::at(barriers.keys_here);
+  Turn<kQueryStages> q_turn;
+  Turn<kGradStages> grad_turn;
+  for (unsigned round = 0;; ++round) {
+    // Not before the last job's tiles are on their way: others wait for what a job has to add.
+    const int number = static_cast<int>(atomicAdd(launch.call.next_job, 1u));
+    bulk::wait(Barriers::at(barriers.keys_free), ~round & 1);
+    static_cast<volatile int&>(barriers.jobs[round % 2]) = number;
+    if (number >= launch.jobs) return bulk::arrive(keys_here);
+    const Job job(launch, number);
+    bulk::arrive_with(keys_here, 2 * Places<Dim>::kKeyBytes);
+    load_panels<Dim>(places.k, launch.k, job.kv_head, job.sequence, job.first_key(), kKeys, keys_here);
+    load_panels<Dim>(places.v, launch.v, job.kv_head, job.sequence, job.first_key(), kKeys, keys_here);
+    for (int member = 0; member < job.members; ++member) {
+      const int head = job.kv_head * job.members + member;
+      const float* const rows =
+          launch.call.rows + job.line(launch.call.shape, member) * job.query_tiles * (2 * kQueries);
+      for (int m = job.first_query_tile; m < job.query_tiles; ++m) {
+        const std::uint32_t q_here = Barriers::at(barriers.q_here[q_turn.stage]);
+        bulk::wait(Barriers::at(barriers.q_free[q_turn.stage]), q_turn.parity ^ 1);
+        bulk::arrive_with(q_here, Places<Dim>::kQueryBytes + kRowsBytes);
+        load_panels<Dim>(places.q(q_turn.stage), launch.q, head, job.sequence, m * kQueries, kQueries, q_here);
+        bulk::load(places.rows(q_turn.stage), rows + m * (2 * kQueries), kRowsBytes, q_here);
+        q_turn.advance();
+        const std::uint32_t grad_o_here = Barriers::at(barriers.grad_o_here[grad_turn.stage]);
+        bulk::wait(Barriers::at(barriers.grad_o_free[grad_turn.stage]), grad_turn.parity ^ 1);
+        bulk::arrive_with(grad_o_here, Places<Dim>::kQueryBytes);
+        load_panels<Dim>(places.grad_o(grad_turn.stage), launch.grad_o, head, job.sequence, m * kQueries, kQueries,
+                         grad_o_here);
+        grad_turn.advance();
+      }
+    }
+  }
+}
+
+/// The job of this round once its keys and values are here; not below launch.jobs where there is none.
+__device__ inline int await_job(const Barriers& barriers, unsigned round) {
+  bulk::wait(Barriers::at(barriers.keys_here), round & 1);
+  return static_cast<const volatile int&>(barriers.jobs[round % 2]);
+}
+
+/// One thread adds its half of the columns of every tile's dQ to the sums, in its turn.
+template <int Dim>
+__device__ inline void add_grad_q(const BackwardLaunch& launch, int half, const Places<Dim>& places,
+                                  const Barriers& barriers) {
+  constexpr std::uint32_t kHalfBytes = Places<Dim>::kSumsBytes / kGroups;
+  const std::uint32_t here = Barriers::at(barriers.sums_here[half]), free = Barriers::at(barriers.sums_free[half]);
+  const bool causal = launch.call.shape.causal;
+  unsigned parity = 0;
+  for (unsigned round = 0;; ++round) {
+    const int number = await_job(barriers, round);
+    if (number >= launch.jobs) return;
+    // A job of one tile is multiplied before its sums are asked for. Were keys_here to pass two phases meanwhile, this thread would take
+    // the second for the first and wait for ever; so the next keys come only when it has seen these.
+    bulk::arrive(Barriers::at(barriers.keys_free));
+    const Job job(launch, number);
+    for (int member = 0; member < job.members; ++member) {
+      const std::int64_t first =
+          (job.line(launch.call.shape, member) * job.query_tiles + job.first_query_tile) * kGroups + half;
+      float* sums = launch.call.grad_q_sums + first * (kHalfBytes / sizeof(float));
+      unsigned* turn = launch.call.turns + first;
+      unsigned seen = 0;  // of the tile at hand, some time ago
+      for (int m = job.first_query_tile; m < job.query_tiles; ++m) {
+        const auto before = static_cast<unsigned>((causal ? m / (kKeys / kQueries) : launch.key_tiles - 1) - job.tile);
+        bulk::wait(here, parity);
+        parity ^= 1;
+        if (before == 0) {
+          bulk::store(sums, places.sums(half), kHalfBytes);
+        } else {
+          if (seen != before) bulk::wait_for_count(turn, before);
+          bulk::order_after_accesses();
+          bulk::add(sums, places.sums(half), kHalfBytes);
+        }
+        bulk::commit();
+        if (m + 1 < job.query_tiles) seen = bulk::see_count(turn + kGroups);
+        bulk::wait_until_read();
+        bulk::arrive(free);
+        bulk::wait_until_written();
+        bulk::set_count(turn, before + 1);
+        turn += kGroups;
+        sums += kGroups * kHalfBytes / sizeof(float);
+      }
+    }
+  }
+}
+
+}  // namespace fp8lab::cuda::attention_backward

@@ -1,0 +1,53 @@
+#include "backend/cuda/elementwise/device/activation_ops.cuh"
+#include "backend/cuda/device/map.cuh"
+#include "backend/cuda/quantize/device/measured_rows.cuh"
+#include "backend/cuda/device/row_map.cuh"
+#include "backend/cuda/kernels.h"
+
+namespace fp8lab::cuda {
+namespace {
+
+/// By the kernel of rows, which measures as it stores; false if it does not take these matrices.
+template <int Inputs, int Outputs, class Op>
+bool measured(const std::array<MatrixView, Inputs>& inputs, const MatrixView& out, float* amax, const Op& op, CudaContext& card) {
+  if (amax == nullptr || !maps_rows<Inputs>(inputs) || out.dtype != DType::kBF16 || !holds_runs(out)) return false;
+  map_rows<Inputs, Outputs>(inputs, op, MeasuredRows(elements(out), FreshAmax(amax, card)), card);
+  return true;
+}
+
+/// `op` over runs of `inputs`, whose results are columns of `out`, side by side; and the amax of those, where it is wanted.
+template <int Inputs, int Outputs, class Op>
+void activate(const std::array<MatrixView, Inputs>& inputs, const MatrixView& out, float* amax, const Op& op,
+              ExecContext& context) {
+  CudaContext& card = cuda_context(context);
+  if (measured<Inputs, Outputs>(inputs, out, amax, op, card)) return;
+  std::array<MatrixView, Outputs> outputs;
+  const std::int64_t cols = out.cols / Outputs;
+  for (int k = 0; k < Outputs; ++k) outputs[static_cast<std::size_t>(k)] = out.columns(k * cols, cols);
+  map<Inputs, Outputs>(inputs, outputs, op, card);
+  measure(out, amax, context);
+}
+
+}  // namespace
+
+void activation_forward(const ActivationForwardArgs& args, ExecContext& context) {
+  const MatrixView &x = args.x, &y = args.y;
+  switch (args.kind) {
+    case ActivationKind::kGelu: return activate<1, 1>({x}, y, args.amax, Gelu{}, context);
+    case ActivationKind::kSwiglu:
+      return activate<2, 1>({x.columns(0, y.cols), x.columns(y.cols, y.cols)}, y, args.amax, Swiglu{}, context);
+  }
+}
+
+void activation_backward(const ActivationBackwardArgs& args, ExecContext& context) {
+  const MatrixView &x = args.x, &grad_y = args.grad_y;
+  const std::int64_t cols = grad_y.cols;
+  switch (args.kind) {
+    case ActivationKind::kGelu: return activate<2, 1>({x, grad_y}, args.grad_x, args.amax, GeluGradient{}, context);
+    case ActivationKind::kSwiglu:
+      return activate<3, 2>({x.columns(0, cols), x.columns(cols, cols), grad_y}, args.grad_x, args.amax, GatedGradient{},
+                            context);
+  }
+}
+
+}  // namespace fp8lab::cuda

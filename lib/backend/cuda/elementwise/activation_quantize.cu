@@ -1,0 +1,40 @@
+#include "backend/cuda/elementwise/device/activation_ops.cuh"
+#include "backend/cuda/quantize/device/quantized_rows.cuh"
+#include "backend/cuda/device/row_map.cuh"
+
+namespace fp8lab::cuda {
+namespace {
+
+template <int Inputs, class Op>
+void launch(const std::array<MatrixView, Inputs>& inputs, const Op& op, std::int64_t block_cols, const RowCast& cast,
+            CudaContext& card) {
+  switch (block_cols) {
+    case 0: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<0>(cast), card);
+    case 32: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<32>(cast), card);
+    default: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<128>(cast), card);
+  }
+}
+
+template <int Inputs, class Op>
+bool quantize_rows(const std::array<MatrixView, Inputs>& inputs, const Op& op, const QuantizeArgs& args, CudaContext& card) {
+  if (!maps_rows<Inputs>(inputs)) return false;
+  const RowCast cast = begin_row_cast(args, card);
+  launch<Inputs>(inputs, op, args.format.block_cols, cast, card);
+  end_row_cast(args, cast, card);
+  return true;
+}
+
+}  // namespace
+
+bool activation_quantize_rows(const ActivationQuantizeArgs& args, CudaContext& card) {
+  const MatrixView& x = args.activation.x;
+  const std::int64_t cols = args.cast.in.cols;
+  switch (args.activation.kind) {
+    case ActivationKind::kGelu: return quantize_rows<1>({x}, Gelu{}, args.cast, card);
+    case ActivationKind::kSwiglu:
+      return quantize_rows<2>({x.columns(0, cols), x.columns(cols, cols)}, Swiglu{}, args.cast, card);
+  }
+  return false;
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,138 @@
+#include <cstdint>
+
+#include "backend/cuda/gemm/cublaslt.h"
+#include "backend/cuda/gemm/gemm_kernels.h"
+#include "backend/cuda/gemm/gemm_plan.h"
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/quantize/quantize_results.h"
+
+// Not bitwise the cpu kernel, whose sums run in another order; both are within the bound of any order of k products and sums,
+// except that the matrix units keep some 13 fraction bits of a sum of eight-bit products (correctness/reference/float8_sums.h).
+// Sums that are exact in either order, such as those of small integers, are equal bit for bit. The library multiplies per-tensor
+// inverse scales with each other in FP32, so their product must be a normal number there; any scales made from data are.
+namespace fp8lab::cuda {
+namespace {
+
+std::size_t bytes_of(const MatrixView& layout) {
+  const std::int64_t elements = layout.col_stride == 1 ? layout.rows * layout.row_stride : layout.cols * layout.col_stride;
+  return (static_cast<std::size_t>(elements) * size_bytes(layout.dtype) + 255) / 256 * 256;
+}
+
+/// Hands out one stretch of scratch in parts.
+class Parts {
+ public:
+  explicit Parts(std::byte* next) : next_(next) {}
+  std::byte* take(std::size_t bytes) {
+    std::byte* const part = next_;
+    next_ += bytes;
+    return part;
+  }
+
+ private:
+  std::byte* next_;
+};
+
+/// False, with nothing written to `out`, where the library has no algorithm.
+bool multiply_by_library(const GemmArgs& args, const GemmPlan& plan, CudaContext& card) {
+  const bool emulated = plan.route == GemmRoute::kEmulated;
+  MatrixView a = emulated ? dequantized_layout(args.a) : args.a.values;
+  MatrixView b = emulated ? dequantized_layout(args.b) : args.b.values;
+  MatrixView product{.data = nullptr,
+                     .dtype = DType::kF32,
+                     .rows = args.out.rows,
+                     .cols = args.out.cols,
+                     .row_stride = plan.problem.out_stride,
+                     .col_stride = 1};
+  Parts scratch(card.scratch(kLtWorkspaceBytes + (emulated ? bytes_of(a) + bytes_of(b) : 0) +
+                             (plan.finish ? bytes_of(product) : 0)));
+  std::byte* const workspace = scratch.take(kLtWorkspaceBytes);
+  if (emulated) {
+    a.data = scratch.take(bytes_of(a));
+    b.data = scratch.take(bytes_of(b));
+    dequantize_to_bf16(args.a, a, card);
+    dequantize_to_bf16(args.b, b, card);
+  }
+  if (plan.finish) product.data = scratch.take(bytes_of(product));
+  if (!card.kept<CublasLt>().multiply(plan.problem, {.a = a.data,
+                                                     .b = b.data,
+                                                     .a_scale = args.a.scales.data,
+                                                     .b_scale = args.b.scales.data,
+                                                     .bias = args.bias.data,
+                                                     .out = plan.finish ? product.data : args.out.data,
+                                                     .workspace = workspace}))
+    return false;
+  if (plan.finish)
+    gemm_finish({.product = product, .out = args.out, .bias = args.bias, .accumulate = args.accumulate}, card);
+  return true;
+}
+
+struct RouteCounts : GemmRoutes {
+  explicit RouteCounts(CudaContext&) {}
+};
+
+}  // namespace
+
+const GemmRoutes& gemm_routes(ExecContext& context) { return cuda_context(context).kept<RouteCounts>(); }
+
+void gemm(const GemmArgs& args, ExecContext& context) {
+  if (args.out.rows == 0 || args.out.cols == 0) return;
+  CudaContext& card = cuda_context(context);
+  RouteCounts& routes = card.kept<RouteCounts>();
+  if (args.a.values.cols > 0) {
+    const GemmPlan plan = plan_gemm(args);
+    if (plan.route != GemmRoute::kGeneral) {
+      if (multiply_by_library(args, plan, card)) {
+        ++(plan.route == GemmRoute::kLibrary ? routes.through_library : routes.emulated);
+        return;
+      }
+      ++routes.declined;
+    }
+  }
+  ++routes.general;
+  gemm_general(args, card);
+}
+
+bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& card) {
+  const GemmArgs& product = args.product;
+  const QuantizeArgs& cast = args.cast;
+  if (product.out.numel() == 0 || product.a.values.cols == 0) return false;
+  const GemmQuantizePlan plan = plan_gemm_quantize(args);
+  if (!plan.why_apart.empty()) return false;
+  const MatrixView &rowwise = cast.rowwise.values, &columnwise = cast.columnwise.values;
+  const bool stored = rowwise.data != nullptr;
+  constexpr std::size_t kScalarBytes = 256;
+  Parts scratch(card.scratch(kLtWorkspaceBytes + kScalarBytes + (stored ? 0 : static_cast<std::size_t>(product.out.numel()))));
+  std::byte* const workspace = scratch.take(kLtWorkspaceBytes);
+  auto* const seen = reinterpret_cast<float*>(scratch.take(kScalarBytes));
+  std::byte* const codes = stored ? rowwise.data : scratch.take(0);
+  if (!card.kept<CublasLt>().multiply(plan.problem, {.a = product.a.values.data,
+                                                     .b = product.b.values.data,
+                                                     .a_scale = product.a.scales.data,
+                                                     .b_scale = product.b.scales.data,
+                                                     .bias = product.bias.data,
+                                                     .out = codes,
+                                                     .out_scale = cast.scale,
+                                                     .amax = seen,
+                                                     .workspace = workspace}))
+    return false;
+  const MatrixView written{.data = codes,
+                           .dtype = plan.problem.out,
+                           .rows = product.out.rows,
+                           .cols = product.out.cols,
+                           .row_stride = plan.problem.out_stride,
+                           .col_stride = 1};
+  codes_finish({.codes = written,
+                .scale = cast.scale,
+                .scale_inv = {stored ? reinterpret_cast<float*>(cast.rowwise.scales.data) : nullptr,
+                              columnwise.data == nullptr ? nullptr : reinterpret_cast<float*>(cast.columnwise.scales.data)},
+                .amax = cast.amax,
+                .seen = seen},
+               card);
+  transpose_codes(cast, codes, plan.problem.out_stride, card);
+  RouteCounts& routes = card.kept<RouteCounts>();
+  ++routes.through_library;
+  ++routes.to_codes;
+  return true;
+}
+
+}  // namespace fp8lab::cuda

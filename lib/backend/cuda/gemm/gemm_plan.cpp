@@ -1,0 +1,265 @@
+#include "backend/cuda/gemm/gemm_plan.h"
+
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "core/float8_format.h"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr std::int64_t kAlignment = 16;  // bytes
+
+bool aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % kAlignment == 0; }
+bool aligned(const PlannedOperand& operand) {
+  return operand.stride * static_cast<std::int64_t>(size_bytes(operand.dtype)) % kAlignment == 0;
+}
+std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+/// The reason why not, or nothing.
+using Refusal = std::string_view;
+
+/// Fills in how the matrix lies; refused where it is contiguous along neither dimension. A stride over a dimension of one is not
+/// looked at.
+Refusal plan_strides(const MatrixView& values, PlannedOperand& planned) {
+  planned.dtype = values.dtype;
+  if ((values.col_stride == 1 || values.cols <= 1) && (values.row_stride >= values.cols || values.rows <= 1)) {
+    planned.along_rows = false;
+    planned.stride = values.rows <= 1 ? values.cols : values.row_stride;
+    return {};
+  }
+  if ((values.row_stride == 1 || values.rows <= 1) && (values.col_stride >= values.rows || values.cols <= 1)) {
+    planned.along_rows = true;
+    planned.stride = values.cols <= 1 ? values.rows : values.col_stride;
+    return {};
+  }
+  return "an operand is contiguous along neither dimension";
+}
+
+/// Which of the library's scalings reads these scales where they are (tensor/quantized_tensor.h has the layouts).
+Refusal plan_scaling(const OperandView& operand, PlannedOperand& planned) {
+  const ScaleView& scales = operand.scales;
+  if (scales.dtype != DType::kF32) return "one operand alone is microscaled";
+  if (scales.per_tensor()) {
+    planned.scaling = OperandScaling::kTensor;
+    return {};
+  }
+  if (!aligned(scales.data)) return "scales are not aligned to 16 bytes";
+  if (scales.block_cols != 128) return "blocks are not 128 long";
+  const std::int64_t blocks = (operand.values.cols + 127) / 128;
+  if (scales.block_rows == 1) {
+    // One block's scales of all rows are contiguous. The library knows no padding between one block's and the next one's.
+    if (scales.row_stride != 1 || (scales.col_stride != operand.values.rows && blocks > 1) || operand.values.rows % 8 != 0)
+      return "rows scaled by 1 x 128 are not a multiple of 8";
+    planned.scaling = OperandScaling::kRowBlocks;
+    return {};
+  }
+  if (scales.block_rows != 128 || scales.col_stride != 1 || scales.row_stride != rounded_up(blocks, 4))
+    return "scales do not lie as the library reads them";
+  planned.scaling = OperandScaling::kSquareBlocks;
+  return {};
+}
+
+/// What only the eight-bit products demand.
+Refusal plan_float8(const GemmArgs& args, LibraryProblem& problem) {
+  for (const auto& [operand, planned] : {std::pair{&args.a, &problem.a}, std::pair{&args.b, &problem.b}}) {
+    if (const Refusal refusal = plan_scaling(*operand, *planned); !refusal.empty()) return refusal;
+    if (planned->along_rows) return "an eight-bit operand is not contiguous along the reduction axis";
+    if (!aligned(operand->values.data) || !aligned(*planned)) return "rows of codes do not begin at multiples of 16 bytes";
+  }
+  const auto blocks = [](const PlannedOperand& operand) { return operand.scaling != OperandScaling::kTensor; };
+  if (problem.a.dtype == DType::kE5M2 && problem.b.dtype == DType::kE5M2) return "both operands are e5m2";
+  if (blocks(problem.a) != blocks(problem.b)) return "one operand is scaled per tensor, the other by blocks";
+  if (problem.a.scaling == OperandScaling::kSquareBlocks && problem.b.scaling == OperandScaling::kSquareBlocks)
+    return "both operands are scaled by 128 x 128";
+  if (problem.k % 16 != 0) return "the reduction is not a multiple of 16";
+  if (problem.n % 16 != 0) return "the rows of b are not a multiple of 16";
+  return {};
+}
+
+Refusal plan_operands(const GemmArgs& args, LibraryProblem& problem) {
+  if (const Refusal refusal = plan_strides(args.a.values, problem.a); !refusal.empty()) return refusal;
+  if (const Refusal refusal = plan_strides(args.b.values, problem.b); !refusal.empty()) return refusal;
+  const DType a = problem.a.dtype, b = problem.b.dtype;
+  if (args.a.quantized() != args.b.quantized()) return "one operand alone is quantized";
+  if (args.a.quantized() && is_float8(a) && is_float8(b)) return plan_float8(args, problem);
+  if (args.a.quantized() || is_float8(a) || is_float8(b)) return "codes without scales, or scales of no codes";
+  if (a != b) return "operands are of two types";
+  return {};
+}
+
+/// Results that the library makes of such operands, and the type that it wants a bias in.
+bool makes(const PlannedOperand& operand, DType out) {
+  if (out == DType::kF32 || out == operand.dtype) return true;
+  return is_float8(operand.dtype) && out == DType::kBF16;
+}
+bool adds_bias_of(const LibraryProblem& problem, DType bias) {
+  const bool blocks = problem.a.scaling != OperandScaling::kNone && problem.a.scaling != OperandScaling::kTensor;
+  if (is_float8(problem.a.dtype)) return !blocks && bias == DType::kBF16 && problem.out == DType::kBF16;
+  return bias == problem.out;
+}
+
+bool contiguous_bias(const MatrixView& bias) { return aligned(bias.data) && (bias.col_stride == 1 || bias.cols <= 1); }
+
+bool operands_aligned(const GemmArgs& args, const LibraryProblem& problem) {
+  return aligned(args.a.values.data) && aligned(problem.a) && aligned(args.b.values.data) && aligned(problem.b);
+}
+
+/// Fills in the result's side of `plan`, by way of scratch where the library cannot write it.
+void plan_result(const GemmArgs& args, GemmPlan& plan) {
+  LibraryProblem& problem = plan.problem;
+  const MatrixView& out = args.out;
+  const MatrixView& bias = args.bias;
+  PlannedOperand lies;
+  problem.out = out.dtype;
+  const bool direct = plan_strides(out, lies).empty() && !lies.along_rows && makes(problem.a, out.dtype) &&
+                      (!is_float8(problem.a.dtype) || (aligned(out.data) && aligned(lies)));
+  const bool aligned_operands = operands_aligned(args, problem);
+  problem.aligned = aligned_operands && aligned(out.data) && aligned(lies);
+  const bool bias_direct = bias.data == nullptr || (adds_bias_of(problem, bias.dtype) && contiguous_bias(bias));
+  // The library rounds a product to 16 bits before it adds what such a matrix holds, and, off its aligned kernels, before it
+  // adds a bias; here both are rounded once.
+  const bool rounds_twice = size_bytes(out.dtype) < 4 && (args.accumulate || (bias.data != nullptr && !problem.aligned));
+  plan.finish = !direct || !bias_direct || rounds_twice;
+  if (plan.finish) {
+    problem.out = DType::kF32;
+    problem.out_stride = rounded_up(problem.n, 4);
+    problem.aligned = aligned_operands;
+    return;
+  }
+  problem.out_stride = lies.stride;
+  problem.bias = bias.data != nullptr;
+  problem.bias_dtype = problem.bias ? bias.dtype : DType::kF32;
+  problem.accumulate = args.accumulate;
+}
+
+/// The library's conditions on codes that it is to write, `problem` having its operands.
+Refusal plan_codes(const GemmQuantizeArgs& args, LibraryProblem& problem) {
+  const QuantFormat& format = args.cast.format;
+  const MatrixView& bias = args.product.bias;
+  const MatrixView& rowwise = args.cast.rowwise.values;
+  if (!format.per_tensor()) return "codes are scaled by blocks";
+  if (problem.a.scaling != OperandScaling::kTensor) return "operands are not scaled per tensor";
+  if (format.payload == DType::kE5M2 && problem.a.dtype == DType::kE4M3 && problem.b.dtype == DType::kE4M3)
+    return "codes are e5m2 and neither operand is";
+  if (bias.data != nullptr && size_bytes(bias.dtype) != 2) return "the bias is not in 16 bits";
+  if (bias.data != nullptr && !contiguous_bias(bias)) return "the bias does not begin at a multiple of 16 bytes";
+  // The library measures whole tiles; rows of one that lie beyond the result are zeros, to which a bias must not be added.
+  if (bias.data != nullptr && args.cast.amax != nullptr) return "a sum with a bias is to be measured";
+  problem.out = format.payload;
+  problem.out_stride = problem.n;  // of codes that only pass through on their way to the transpose
+  if (rowwise.data != nullptr) {
+    PlannedOperand lies;
+    if (!plan_strides(rowwise, lies).empty() || lies.along_rows || !aligned(rowwise.data) || !aligned(lies))
+      return "rows of the result's codes do not begin at multiples of 16 bytes";
+    problem.out_stride = lies.stride;
+  }
+  problem.bias = bias.data != nullptr;
+  problem.bias_dtype = problem.bias ? bias.dtype : DType::kF32;
+  problem.amax = args.cast.amax != nullptr;
+  problem.fast_accumulation = args.product.fast_accumulation;
+  problem.aligned = true;
+  return {};
+}
+
+bool microscaled(const OperandView& operand) { return operand.quantized() && operand.scales.dtype == DType::kE8M0; }
+
+std::string describe(const PlannedOperand& operand) {
+  constexpr std::array<std::string_view, 4> kScalings = {"", " per tensor", " by 1 x 128", " by 128 x 128"};
+  return fmt::format("{}{}{}", name(operand.dtype), kScalings[static_cast<std::size_t>(operand.scaling)],
+                     operand.along_rows ? " transposed" : "");
+}
+
+}  // namespace
+
+std::size_t LibraryProblemHash::operator()(const LibraryProblem& problem) const noexcept {
+  std::uint64_t hash = 0;
+  const auto mix = [&](std::uint64_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 32;
+  };
+  const auto mix_operand = [&](const PlannedOperand& operand) {
+    mix(static_cast<std::uint64_t>(operand.stride) << 16 | static_cast<std::uint64_t>(operand.dtype) << 8 |
+        static_cast<std::uint64_t>(operand.scaling) << 1 | static_cast<std::uint64_t>(operand.along_rows));
+  };
+  mix(static_cast<std::uint64_t>(problem.m));
+  mix(static_cast<std::uint64_t>(problem.n));
+  mix(static_cast<std::uint64_t>(problem.k));
+  mix_operand(problem.a);
+  mix_operand(problem.b);
+  mix(static_cast<std::uint64_t>(problem.out_stride) << 16 | static_cast<std::uint64_t>(problem.out) << 8 |
+      static_cast<std::uint64_t>(problem.bias_dtype) << 4 | static_cast<std::uint64_t>(problem.bias) << 3 |
+      static_cast<std::uint64_t>(problem.accumulate) << 2 | static_cast<std::uint64_t>(problem.fast_accumulation) << 1 |
+      static_cast<std::uint64_t>(problem.aligned));
+  mix(static_cast<std::uint64_t>(problem.amax));
+  return static_cast<std::size_t>(hash);
+}
+
+MatrixView dequantized_layout(const OperandView& operand) {
+  const MatrixView& values = operand.values;
+  MatrixView layout{.data = nullptr, .dtype = DType::kBF16, .rows = values.rows, .cols = values.cols};
+  constexpr std::int64_t kElements = kAlignment / 2;
+  if (values.col_stride != 1 && values.row_stride == 1) {
+    layout.row_stride = 1;
+    layout.col_stride = rounded_up(values.rows, kElements);
+  } else {
+    layout.row_stride = rounded_up(values.cols, kElements);
+    layout.col_stride = 1;
+  }
+  return layout;
+}
+
+GemmPlan plan_gemm(const GemmArgs& args) {
+  GemmPlan plan;
+  plan.problem.m = args.out.rows;
+  plan.problem.n = args.out.cols;
+  plan.problem.k = args.a.values.cols;
+  GemmArgs read = args;
+  plan.route = GemmRoute::kLibrary;
+  if (microscaled(args.a) && microscaled(args.b)) {
+    plan.route = GemmRoute::kEmulated;
+    read.a = {dequantized_layout(args.a), {}};
+    read.b = {dequantized_layout(args.b), {}};
+  }
+  plan.why_general = plan_operands(read, plan.problem);
+  if (!plan.why_general.empty()) {
+    plan.route = GemmRoute::kGeneral;
+    plan.problem = {};
+    return plan;
+  }
+  plan_result(read, plan);
+  plan.problem.fast_accumulation = args.fast_accumulation && plan.problem.a.scaling == OperandScaling::kTensor;
+  return plan;
+}
+
+std::string describe(const GemmPlan& plan) {
+  if (plan.route == GemmRoute::kGeneral) return fmt::format("general kernel: {}", plan.why_general);
+  const LibraryProblem& problem = plan.problem;
+  return fmt::format("{}: {} x {} -> {}{}{}{}{}{}", plan.route == GemmRoute::kLibrary ? "library" : "emulated",
+                     describe(problem.a), describe(problem.b), name(problem.out), problem.bias ? " plus bias" : "",
+                     problem.accumulate ? " plus what it holds" : "", problem.fast_accumulation ? ", fast accumulation" : "",
+                     problem.aligned ? "" : ", not aligned", plan.finish ? ", finished apart" : "");
+}
+
+GemmQuantizePlan plan_gemm_quantize(const GemmQuantizeArgs& args) {
+  const GemmArgs& product = args.product;
+  GemmQuantizePlan plan;
+  plan.problem.m = product.out.rows;
+  plan.problem.n = product.out.cols;
+  plan.problem.k = product.a.values.cols;
+  plan.why_apart = microscaled(product.a) ? "operands are microscaled" : plan_operands(product, plan.problem);
+  if (plan.why_apart.empty()) plan.why_apart = plan_codes(args, plan.problem);
+  if (!plan.why_apart.empty()) plan.problem = {};
+  return plan;
+}
+
+std::string describe(const GemmQuantizePlan& plan) {
+  if (!plan.why_apart.empty()) return fmt::format("cast apart: {}", plan.why_apart);
+  const LibraryProblem& problem = plan.problem;
+  return fmt::format("library: {} x {} -> {} per tensor{}{}{}", describe(problem.a), describe(problem.b), name(problem.out),
+                     problem.bias ? " plus bias" : "", problem.amax ? " and amax" : "",
+                     problem.fast_accumulation ? ", fast accumulation" : "");
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,123 @@
+#pragma once
+
+#include "backend/cuda/context.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/norm/device/norm_rows.cuh"
+#include "backend/cuda/device/row_ring.cuh"
+#include "backend/cuda/norm/norm_task.h"
+
+// Norms of rows that a block keeps in registers, whatever becomes of y.
+namespace fp8lab::cuda {
+
+/// y as it is.
+template <DType Type>
+struct StoredRows {
+  Elements y;
+
+  __device__ void begin() {}
+  __device__ void write(const float (&values)[kSumRun], std::int64_t row, int col) const {
+    store_typed<Type, true>(values, y, row, col, kSumRun);
+  }
+  __device__ void finish() {}
+};
+
+// Each block takes rows a grid apart, and has the next ones brought while it works.
+template <bool Centred, DType Type, int Runs, class Writer>
+__global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, int stages, Writer writer) {
+  extern __shared__ __align__(128) std::byte slots[];
+  __shared__ std::uint64_t full[kMostStages];
+  __shared__ float shared[2][2][kSumWarps];  // of odd and even rows, means and variances
+  const int cols = static_cast<int>(task.cols);
+  const float count = static_cast<float>(cols);
+  const Elements gamma_vector = elements(task.gamma), beta_vector = elements(task.beta), x_rows = elements(task.x);
+  const RowRing ring(slots, full, stages, static_cast<unsigned>(cols * sizeof(typename Element<Type>::Storage)));
+  ring.open();
+  const auto fetch = [&](int turn, std::int64_t row) {
+    if (threadIdx.x != 0 || row >= task.rows) return;
+    const std::byte* const rows[1] = {row_of<Type>(x_rows, row)};
+    ring.fetch(turn, rows);
+  };
+  for (int turn = 0; turn < stages; ++turn) fetch(turn, blockIdx.x + static_cast<std::int64_t>(turn) * gridDim.x);
+
+  float gamma[Runs][kSumRun], beta[Centred ? Runs : 1][kSumRun];
+  read_vector(gamma_vector, cols, gamma);
+  if constexpr (Centred) read_vector(beta_vector, cols, beta);
+  writer.begin();
+  int turn = 0;
+  for (std::int64_t row = blockIdx.x; row < task.rows; row += gridDim.x, ++turn) {
+    KeptRow<Type, Runs> kept;
+    kept.read(ring.wait(turn), cols);
+    // The slot is free once every thread has passed the next barrier.
+    const auto fetch_after_barrier = [&] { fetch(turn + stages, row + static_cast<std::int64_t>(stages) * gridDim.x); };
+
+    float mean = 0.0f;
+    if constexpr (Centred) {
+      float lanes[kSumRun] = {};
+      for_runs<Runs>(cols, [&](int r, int) {
+        float x[kSumRun];
+        kept.get(r, x);
+#pragma unroll
+        for (int j = 0; j < kSumRun; ++j) lanes[j] += x[j];
+      });
+      mean = join_block(lanes, shared[turn & 1][0]) / count;
+      fetch_after_barrier();
+    }
+    float lanes[kSumRun] = {};
+    for_runs<Runs>(cols, [&](int r, int) {
+      float x[kSumRun];
+      kept.get(r, x);
+#pragma unroll
+      for (int j = 0; j < kSumRun; ++j) lanes[j] += (x[j] - mean) * (x[j] - mean);
+    });
+    const float variance = join_block(lanes, shared[turn & 1][1]) / count;
+    if constexpr (!Centred) fetch_after_barrier();
+    const float rstd = 1.0f / sqrtf(variance + task.epsilon);
+    for_runs<Runs>(cols, [&](int r, int col) {
+      float values[kSumRun];
+      kept.get(r, values);
+#pragma unroll
+      for (int j = 0; j < kSumRun; ++j) {
+        values[j] = (values[j] - mean) * rstd * gamma[r][j];
+        if constexpr (Centred) values[j] += beta[r][j];
+      }
+      writer.write(values, row, col);
+    });
+    if (threadIdx.x == 0) {
+      if constexpr (Centred) task.mean[row * task.mean_stride] = mean;
+      task.rstd[row * task.rstd_stride] = rstd;
+    }
+  }
+  writer.finish();
+}
+
+/// The kernel on one card.
+template <bool Centred, DType Type, int Runs, class Writer>
+struct NormKernel {
+  explicit NormKernel(CudaContext& card)
+      : blocks(ring_blocks(reinterpret_cast<const void*>(norm_kernel<Centred, Type, Runs, Writer>),
+                           card.shared_bytes())) {}
+  int blocks;  ///< that a multiprocessor has registers for
+};
+
+template <bool Centred, DType Type, int Runs, class Writer>
+void launch_norm_runs(const NormTask& task, const Writer& writer, CudaContext& card) {
+  const int blocks = card.kept<NormKernel<Centred, Type, Runs, Writer>>().blocks;
+  const std::size_t row_bytes = static_cast<std::size_t>(task.cols) * size_bytes(Type);
+  const int stages = ring_stages(row_bytes);
+  const std::size_t ring_bytes = stages * row_bytes;
+  const auto fitting = static_cast<std::int64_t>(card.shared_bytes() / (ring_bytes + kRingReserve));
+  const std::int64_t resident = (fitting < blocks ? fitting : blocks) * card.multiprocessors();
+  const auto grid = static_cast<unsigned>(resident < task.rows ? resident : task.rows);
+  norm_kernel<Centred, Type, Runs, Writer><<<grid, kSumThreads, ring_bytes, card.stream()>>>(task, stages, writer);
+  cuda_check_launch("norm_kernel");
+}
+
+/// Of rows that registers hold: keeps_rows().
+template <bool Centred, DType Type, class Writer>
+void launch_norm(const NormTask& task, const Writer& writer, CudaContext& card) {
+  if (task.cols <= 2 * kSumLanes) return launch_norm_runs<Centred, Type, 2>(task, writer, card);
+  if (task.cols <= 4 * kSumLanes) return launch_norm_runs<Centred, Type, 4>(task, writer, card);
+  launch_norm_runs<Centred, Type, 8>(task, writer, card);
+}
+
+}  // namespace fp8lab::cuda

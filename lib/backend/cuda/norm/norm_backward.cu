@@ -1,0 +1,234 @@
+#include "backend/cuda/device/column_parts.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/norm/device/norm_rows.cuh"
+#include "backend/cuda/device/row_ring.cuh"
+#include "backend/cuda/kernels.h"
+
+namespace fp8lab::cuda {
+namespace {
+
+struct Backward {
+  Elements grad_y;
+  Elements x;
+  Elements gamma;
+  Elements grad_x;
+  const float* mean;
+  std::int64_t mean_stride;
+  const float* rstd;
+  std::int64_t rstd_stride;
+  std::int64_t rows;
+  std::int64_t cols;
+  std::int64_t part_rows;
+  float* gamma_sums;  ///< f32 [parts, cols]
+  float* beta_sums;   ///< LayerNorm only
+};
+
+/// A thread's runs of a row of a ring: in registers, or, of long rows, where they are.
+template <DType Type, int Runs>
+class RowInUse {
+ public:
+  __device__ void begin(const std::byte* row, int cols) {
+    row_ = row;
+    if constexpr (kKept) kept_.read(row, cols);
+  }
+  __device__ void get(int r, int col, float (&values)[kSumRun]) const {
+    if constexpr (kKept)
+      kept_.get(r, values);
+    else
+      load_whole<Type>(reinterpret_cast<const typename Element<Type>::Storage*>(row_) + col, values);
+  }
+
+ private:
+  static constexpr bool kKept = Runs <= 4;
+  const std::byte* row_;
+  KeptRow<Type, kKept ? Runs : 1> kept_;
+};
+
+// A block takes one part of the rows, so that a thread adds its columns' gradients of gamma and beta up by itself, and has the
+// next rows brought while it works. Rows of many runs stay in shared memory, for registers hold the sums.
+template <bool Centred, DType Type, int Runs>
+__global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backward args, int stages) {
+  extern __shared__ __align__(128) std::byte slots[];
+  __shared__ std::uint64_t full[kMostStages];
+  __shared__ float shared[2][2][kSumWarps];  // of odd and even rows, offsets and slopes
+  const int cols = static_cast<int>(args.cols);
+  const int row_bytes = cols * static_cast<int>(sizeof(typename Element<Type>::Storage));
+  const float count = static_cast<float>(cols);
+  const std::int64_t first = blockIdx.x * args.part_rows;
+  const std::int64_t end = first + args.part_rows < args.rows ? first + args.part_rows : args.rows;
+  const RowRing ring(slots, full, stages, 2 * row_bytes);
+  ring.open();
+  const auto fetch = [&](int turn) {
+    if (threadIdx.x != 0 || first + turn >= end) return;
+    const std::byte* const rows[2] = {row_of<Type>(args.x, first + turn), row_of<Type>(args.grad_y, first + turn)};
+    ring.fetch(turn, rows);
+  };
+  for (int turn = 0; turn < stages; ++turn) fetch(turn);
+
+  float gamma[Runs][kSumRun];
+  read_vector(args.gamma, cols, gamma);
+  float grad_gamma[Runs][kSumRun] = {}, grad_beta[Centred ? Runs : 1][kSumRun] = {};
+  float next_mean = 0.0f, next_rstd = 0.0f;
+  const auto read_statistics = [&](std::int64_t row) {
+    if constexpr (Centred) next_mean = args.mean[row * args.mean_stride];
+    next_rstd = args.rstd[row * args.rstd_stride];
+  };
+  read_statistics(first);
+  for (std::int64_t row = first; row < end; ++row) {
+    const int turn = static_cast<int>(row - first);
+    const float mean = next_mean, rstd = next_rstd;
+    if (row + 1 < end) read_statistics(row + 1);
+    const std::byte* const x_row = ring.wait(turn);
+    RowInUse<Type, Runs> x_runs, grad_runs;
+    x_runs.begin(x_row, cols);
+    grad_runs.begin(x_row + row_bytes, cols);
+
+    float offsets[kSumRun] = {}, slopes[kSumRun] = {};
+    for_runs<Runs>(cols, [&](int r, int col) {
+      float x[kSumRun], grad_y[kSumRun];
+      x_runs.get(r, col, x);
+      grad_runs.get(r, col, grad_y);
+#pragma unroll
+      for (int j = 0; j < kSumRun; ++j) {
+        const float scaled = grad_y[j] * gamma[r][j];
+        if constexpr (Centred) offsets[j] += scaled;
+        slopes[j] += scaled * ((x[j] - mean) * rstd);
+      }
+    });
+    const float offset = Centred ? join_block(offsets, shared[row & 1][0]) / count : 0.0f;
+    const float slope = join_block(slopes, shared[row & 1][1]) / count;
+    // Behind this row's barriers nobody reads the row before any more.
+    if (turn > 0) fetch(turn - 1 + stages);
+    for_runs<Runs>(cols, [&](int r, int col) {
+      float x[kSumRun], grad_y[kSumRun], grad_x[kSumRun];
+      x_runs.get(r, col, x);
+      grad_runs.get(r, col, grad_y);
+#pragma unroll
+      for (int j = 0; j < kSumRun; ++j) {
+        const float xhat = (x[j] - mean) * rstd;
+        grad_x[j] = rstd * (grad_y[j] * gamma[r][j] - offset - xhat * slope);
+        grad_gamma[r][j] += grad_y[j] * xhat;
+        if constexpr (Centred) grad_beta[r][j] += grad_y[j];
+      }
+      store_typed<Type, true>(grad_x, args.grad_x, row, col, kSumRun);
+    });
+  }
+  const auto store_sums = [&](float* sums, int col, const float(&values)[kSumRun]) {
+    auto* const at = reinterpret_cast<float4*>(sums + blockIdx.x * args.cols + col);
+    at[0] = make_float4(values[0], values[1], values[2], values[3]);
+    at[1] = make_float4(values[4], values[5], values[6], values[7]);
+  };
+  for_runs<Runs>(cols, [&](int r, int col) {
+    store_sums(args.gamma_sums, col, grad_gamma[r]);
+    if constexpr (Centred) store_sums(args.beta_sums, col, grad_beta[r]);
+  });
+}
+
+// The sums of a part grow in memory, where each element belongs to one thread.
+template <bool Centred>
+__global__ void __launch_bounds__(kSumThreads) norm_backward_any_kernel(const Backward args) {
+  __shared__ float shared[2][2][kSumWarps];
+  const std::int64_t cols = args.cols;
+  const float count = static_cast<float>(cols);
+  const std::int64_t first = blockIdx.x * args.part_rows;
+  const std::int64_t end = first + args.part_rows < args.rows ? first + args.part_rows : args.rows;
+  float* const gamma_sums = args.gamma_sums + blockIdx.x * cols;
+  float* const beta_sums = args.beta_sums + blockIdx.x * cols;
+  for_elements(cols, [&](std::int64_t col, int) {
+    gamma_sums[col] = 0.0f;
+    if constexpr (Centred) beta_sums[col] = 0.0f;
+  });
+  for (std::int64_t row = first; row < end; ++row) {
+    const float mean = Centred ? args.mean[row * args.mean_stride] : 0.0f;
+    const float rstd = args.rstd[row * args.rstd_stride];
+    float offsets[kSumRun] = {}, slopes[kSumRun] = {};
+    for_elements(cols, [&](std::int64_t col, int lane) {
+      const float scaled = load_element(args.grad_y, row, col) * load_element(args.gamma, 0, col);
+      if constexpr (Centred) offsets[lane] += scaled;
+      slopes[lane] += scaled * ((load_element(args.x, row, col) - mean) * rstd);
+    });
+    const float offset = Centred ? join_block(offsets, shared[row & 1][0]) / count : 0.0f;
+    const float slope = join_block(slopes, shared[row & 1][1]) / count;
+    for_elements(cols, [&](std::int64_t col, int) {
+      const float grad_y = load_element(args.grad_y, row, col);
+      const float xhat = (load_element(args.x, row, col) - mean) * rstd;
+      gamma_sums[col] += grad_y * xhat;
+      if constexpr (Centred) beta_sums[col] += grad_y;
+      store_element(rstd * (grad_y * load_element(args.gamma, 0, col) - offset - xhat * slope), args.grad_x, row, col);
+    });
+  }
+}
+
+/// The kernel on one card, with its ring's memory allowed.
+template <bool Centred, DType Type, int Runs>
+struct BackwardKernel {
+  explicit BackwardKernel(CudaContext& card) {
+    ring_blocks(reinterpret_cast<const void*>(norm_backward_kernel<Centred, Type, Runs>), card.shared_bytes());
+  }
+};
+
+template <bool Centred, DType Type, int Runs>
+void launch_runs(const Backward& args, unsigned parts, CudaContext& card) {
+  card.kept<BackwardKernel<Centred, Type, Runs>>();
+  const std::size_t pair_bytes = 2 * static_cast<std::size_t>(args.cols) * size_bytes(Type);
+  const int stages = ring_stages(pair_bytes);
+  norm_backward_kernel<Centred, Type, Runs><<<parts, kSumThreads, stages * pair_bytes, card.stream()>>>(args, stages);
+  cuda_check_launch("norm_backward_kernel");
+}
+
+template <bool Centred>
+void launch_kept(const Backward& args, unsigned parts, CudaContext& card) {
+  const bool wide = args.x.dtype == DType::kF32;
+  if (args.cols <= 2 * kSumLanes)
+    return wide ? launch_runs<Centred, DType::kF32, 2>(args, parts, card)
+                : launch_runs<Centred, DType::kBF16, 2>(args, parts, card);
+  if (args.cols <= 4 * kSumLanes)
+    return wide ? launch_runs<Centred, DType::kF32, 4>(args, parts, card)
+                : launch_runs<Centred, DType::kBF16, 4>(args, parts, card);
+  launch_runs<Centred, DType::kBF16, 8>(args, parts, card);
+}
+
+template <bool Centred>
+void launch(const Backward& args, unsigned parts, bool kept, CudaContext& card) {
+  // Two rows of f32 beyond that twice over are more than shared memory.
+  const bool fits = args.x.dtype == DType::kBF16 || (args.x.dtype == DType::kF32 && args.cols <= 4 * kSumLanes);
+  if (kept && fits) return launch_kept<Centred>(args, parts, card);
+  norm_backward_any_kernel<Centred><<<parts, kSumThreads, 0, card.stream()>>>(args);
+  cuda_check_launch("norm_backward_any_kernel");
+}
+
+float* floats(const MatrixView& view) { return reinterpret_cast<float*>(view.data); }
+
+}  // namespace
+
+void norm_backward(const NormBackwardArgs& args, ExecContext& context) {
+  const std::int64_t rows = args.x.rows, cols = args.x.cols;
+  if (cols == 0) return;
+  CudaContext& card = cuda_context(context);
+  const bool centred = args.kind == NormKind::kLayerNorm;
+  const std::int64_t parts = parts_of(rows);
+  auto* const sums =
+      reinterpret_cast<float*>(card.scratch(static_cast<std::size_t>((2 * parts + 1) * cols) * sizeof(float)));
+  const Backward backward{.grad_y = elements(args.grad_y),
+                          .x = elements(args.x),
+                          .gamma = elements(args.gamma),
+                          .grad_x = elements(args.grad_x),
+                          .mean = floats(args.mean),
+                          .mean_stride = args.mean.row_stride,
+                          .rstd = floats(args.rstd),
+                          .rstd_stride = args.rstd.row_stride,
+                          .rows = rows,
+                          .cols = cols,
+                          .part_rows = rows_in_part(rows),
+                          .gamma_sums = sums,
+                          .beta_sums = sums + parts * cols};
+  const bool kept = keeps_rows(args.x) && args.x.dtype == args.grad_x.dtype && args.x.dtype == args.grad_y.dtype &&
+                    holds_runs(args.grad_y) && holds_runs(args.grad_x) && holds_runs(args.gamma);
+  if (parts > 0)
+    centred ? launch<true>(backward, static_cast<unsigned>(parts), kept, card)
+            : launch<false>(backward, static_cast<unsigned>(parts), kept, card);
+  add_parts(backward.gamma_sums, parts, args.grad_gamma, card);
+  if (centred) add_parts(backward.beta_sums, parts, args.grad_beta, card);
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,305 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "backend/cuda/context.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/optim/device/adam_step.cuh"
+#include "backend/cuda/quantize/device/cast_target.cuh"
+#include "backend/cuda/device/pieces.cuh"
+#include "backend/cuda/device/vectors.cuh"
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/lists.h"
+#include "core/moment_scale.h"
+
+// Bitwise the `cpu` kernel: the same operations in the same order. A NaN is a NaN here and there, of another sign or payload.
+//
+// A thread takes four vectors of four elements, whose loads are all under way before the first is waited for. Bodies for the types that
+// models train with are compiled for them; all other types share one that asks for every vector. Tensors of any strides go element by
+// element.
+namespace fp8lab::cuda {
+namespace {
+
+/// One element of a tensor of any strides.
+template <bool kMeasures>
+__device__ __forceinline__ void one_element(const AdamItem& item, const Rule& rule, const Scales& scales, std::int64_t index,
+                                            Absmax& absmax, TargetCast* cast) {
+  const std::int64_t row = index / item.cols, col = index - row * item.cols;
+  const auto at = [&](const Strides& strides) { return row * strides.row + col * strides.col; };
+  const std::int64_t at_param = at(item.param_strides), at_master = at(item.master_strides);
+  const std::int64_t at_exp_avg = at(item.exp_avg_strides), at_exp_avg_sq = at(item.exp_avg_sq_strides);
+  auto* const upper = reinterpret_cast<std::uint16_t*>(item.param);
+  auto* const lower = reinterpret_cast<std::uint16_t*>(item.master);
+  Element1 e;
+  switch (item.weight) {
+    case Weight::kParam: e.p = load1(item.param, item.param_type, at_param); break;
+    case Weight::kMaster: e.p = load1(item.master, DType::kF32, at_master); break;
+    case Weight::kHalves: e.p = from_halves(upper[at_param], lower[at_master]); break;
+  }
+  e.g = load1(item.grad, item.grad_type, at(item.grad_strides));
+  e.m = load1(item.exp_avg, item.exp_avg_type, at_exp_avg);
+  e.v = load1(item.exp_avg_sq, item.exp_avg_sq_type, at_exp_avg_sq);
+  apply_read_scales<true>(item, scales, e);
+  update_moments(rule, e);
+  if constexpr (kMeasures) {
+    Absmax::raise(absmax.exp_avg, e.m);
+    Absmax::raise(absmax.exp_avg_sq, e.v);
+    return;
+  }
+  update_param(rule, e);
+  if (cast != nullptr && item.target.there) cast->take_one(e.p, row, col);
+  apply_write_scales<true>(item, scales, e);
+  store1(item.exp_avg, item.exp_avg_type, at_exp_avg, e.m);
+  store1(item.exp_avg_sq, item.exp_avg_sq_type, at_exp_avg_sq, e.v);
+  if (item.weight == Weight::kHalves) {
+    const Halves halves = to_halves(e.p);
+    upper[at_param] = halves.high;
+    lower[at_master] = halves.low;
+    return;
+  }
+  if (item.weight == Weight::kMaster) store1(item.master, DType::kF32, at_master, e.p);
+  store1(item.param, item.param_type, at_param, e.p);
+}
+
+/// Vectors of one thread.
+template <bool kMeasures, class Types>
+__device__ __forceinline__ void some_vectors(const AdamItem& item, const Rule& rule, const Scales& scales,
+                                             const Places<Types::kTogether>& places, Absmax& absmax, TargetCast* cast) {
+  constexpr int kTogether = Types::kTogether;
+  const Weight weight = Types::weight(item);
+  const DType param_type = Types::param(item), grad_type = Types::grad(item);
+  const DType exp_avg_type = Types::exp_avg(item), exp_avg_sq_type = Types::exp_avg_sq(item);
+  Raw4 params[kTogether], masters[kTogether], grads[kTogether], exp_avgs[kTogether], exp_avg_sqs[kTogether];
+#pragma unroll
+  for (int k = 0; k < kTogether; ++k) {
+    if (!places.live[k]) continue;
+    if (weight != Weight::kMaster) params[k] = load4(item.param, param_type, places.at[k]);
+    if (weight == Weight::kMaster) masters[k] = load4(item.master, DType::kF32, places.at[k]);
+    if (weight == Weight::kHalves) masters[k] = load4(item.master, DType::kBF16, places.at[k]);
+    grads[k] = load4(item.grad, grad_type, places.at[k]);
+    exp_avgs[k] = load4(item.exp_avg, exp_avg_type, places.at[k]);
+    exp_avg_sqs[k] = load4(item.exp_avg_sq, exp_avg_sq_type, places.at[k]);
+  }
+#pragma unroll
+  for (int k = 0; k < kTogether; ++k) {
+    if (!places.live[k]) continue;
+    float p[kVector], g[kVector], m[kVector], v[kVector];
+    if (weight == Weight::kParam) decode(param_type, params[k], p);
+    if (weight == Weight::kMaster) decode(DType::kF32, masters[k], p);
+    if (weight == Weight::kHalves)
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) p[i] = from_halves(half_of(params[k], i), half_of(masters[k], i));
+    decode(grad_type, grads[k], g);
+    decode(exp_avg_type, exp_avgs[k], m);
+    decode(exp_avg_sq_type, exp_avg_sqs[k], v);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      Element1 e{p[i], g[i], m[i], v[i]};
+      apply_read_scales<Types::kScales>(item, scales, e);
+      update_moments(rule, e);
+      if constexpr (kMeasures) {
+        Absmax::raise(absmax.exp_avg, e.m);
+        Absmax::raise(absmax.exp_avg_sq, e.v);
+        continue;
+      }
+      update_param(rule, e);
+      apply_write_scales<Types::kScales>(item, scales, e);
+      p[i] = e.p;
+      m[i] = e.m;
+      v[i] = e.v;
+    }
+    if constexpr (kMeasures) continue;
+    store4(item.exp_avg, exp_avg_type, places.at[k], encode(exp_avg_type, m));
+    store4(item.exp_avg_sq, exp_avg_sq_type, places.at[k], encode(exp_avg_sq_type, v));
+    if (weight == Weight::kHalves) {
+      std::uint16_t upper[kVector], lower[kVector];
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const Halves halves = to_halves(p[i]);
+        upper[i] = halves.high;
+        lower[i] = halves.low;
+      }
+      store4(item.param, DType::kBF16, places.at[k], of_halves(upper));
+      store4(item.master, DType::kBF16, places.at[k], of_halves(lower));
+    } else {
+      if (weight == Weight::kMaster) store4(item.master, DType::kF32, places.at[k], encode(DType::kF32, p));
+      store4(item.param, param_type, places.at[k], encode(param_type, p));
+    }
+    if constexpr (Types::kCasts)
+      if (item.target.there) cast->take(p, places.at[k], places.of_tile + k);
+  }
+}
+
+template <bool kMeasures, class Types>
+__device__ __forceinline__ void in_vectors(const AdamItem& item, const Rule& rule, const Scales& scales, std::int64_t piece,
+                                           Absmax& absmax, TargetCast* cast) {
+  const auto some = [&](const Places<Types::kTogether>& places) {
+    some_vectors<kMeasures, Types>(item, rule, scales, places, absmax, cast);
+  };
+  const auto after_tile = [&](std::int64_t row, std::int64_t col) {
+    if constexpr (Types::kCasts && !kMeasures) cast->write_tile(row, col, item.rows, item.cols);
+  };
+  const bool tiles = Types::kCasts && item.target.tiles;
+  walk_vectors<Types::kTogether>(item.rows, item.cols, tiles, piece, some, after_tile);
+}
+
+/// Before a step: the scales that it will leave for moments in f16 and e4m3, for which they have to be computed once before.
+__global__ void __launch_bounds__(kListThreads) adam_measure_kernel(AdamItem* items, int count, const __grid_constant__ Rule rule) {
+  const int index = item_of_piece(items, count, blockIdx.x);
+  AdamItem& item = items[index];
+  if (!item.scaled()) return;
+  const std::int64_t piece = blockIdx.x - (index > 0 ? items[index - 1].end_piece : 0);
+  Scales scales;
+  scales.read_gradient(rule);
+  if (item.exp_avg_scale != nullptr) scales.exp_avg_read = *item.exp_avg_scale;
+  if (item.exp_avg_sq_scale != nullptr) scales.exp_avg_sq_read = *item.exp_avg_sq_scale;
+  if (piece == 0 && threadIdx.x == 0) {
+    item.exp_avg_read = scales.exp_avg_read;
+    item.exp_avg_sq_read = scales.exp_avg_sq_read;
+  }
+  Absmax absmax;
+  const auto one = [&](std::int64_t i) { one_element<true>(item, rule, scales, i, absmax, nullptr); };
+  if (item.body == Body::kStrided) {
+    walk_elements(item.rows, item.cols, piece, one);
+  } else {
+    if (item.body == Body::kEightBitsScaledMoments)
+      in_vectors<true, Known<Weight::kParam, DType::kF32, DType::kBF16, DType::kE4M3, DType::kF16, true>>(item, rule, scales, piece, absmax,
+                                                                                                         nullptr);
+    else
+      in_vectors<true, Asked>(item, rule, scales, piece, absmax, nullptr);
+    if (!item.target.tiles) walk_rest(item.rows, item.cols, piece, one);
+  }
+  const unsigned exp_avg = block_max(absmax.exp_avg), exp_avg_sq = block_max(absmax.exp_avg_sq);
+  if (threadIdx.x != 0) return;
+  atomicMax(&item.exp_avg_absmax, exp_avg);
+  atomicMax(&item.exp_avg_sq_absmax, exp_avg_sq);
+}
+
+__global__ void __launch_bounds__(kListThreads, 2) adam_kernel(const AdamItem* __restrict__ items, int count,
+                                                                const __grid_constant__ Rule rule) {
+  __shared__ CodeTile tile;
+  const int index = item_of_piece(items, count, blockIdx.x);
+  const AdamItem& item = items[index];
+  const std::int64_t piece = blockIdx.x - (index > 0 ? items[index - 1].end_piece : 0);
+  Scales scales;
+  scales.read_gradient(rule);
+  if (item.scaled()) {
+    scales.exp_avg_read = item.exp_avg_read;
+    scales.exp_avg_sq_read = item.exp_avg_sq_read;
+    const float exp_avg = moment_scale(__uint_as_float(item.exp_avg_absmax), item.exp_avg_type);
+    const float exp_avg_sq = moment_scale(__uint_as_float(item.exp_avg_sq_absmax), item.exp_avg_sq_type);
+    scales.exp_avg_write_inverse = 1.0 / static_cast<double>(exp_avg);
+    scales.exp_avg_sq_write_inverse = 1.0 / static_cast<double>(exp_avg_sq);
+    if (piece == 0 && threadIdx.x == 0) {
+      if (item.exp_avg_scale != nullptr) *item.exp_avg_scale = exp_avg;
+      if (item.exp_avg_sq_scale != nullptr) *item.exp_avg_sq_scale = exp_avg_sq;
+    }
+  }
+  TargetCast cast(item.target, tile, piece == 0);
+  Absmax unused;
+  const auto run = [&]<class Types>(Types) { in_vectors<false, Types>(item, rule, scales, piece, unused, &cast); };
+  const auto one = [&](std::int64_t i) { one_element<false>(item, rule, scales, i, unused, &cast); };
+  using enum DType;
+  switch (item.body) {
+    case Body::kStrided: walk_elements(item.rows, item.cols, piece, one); break;
+    case Body::kAnyTypes: run(Asked{}); break;
+    case Body::kF32: run(Known<Weight::kParam, kF32, kF32, kF32>{}); break;
+    case Body::kMaster: run(Known<Weight::kMaster, kBF16, kBF16, kF32>{}); break;
+    case Body::kRemainder: run(Known<Weight::kHalves, kBF16, kBF16, kF32>{}); break;
+    case Body::kMasterBf16Moments: run(Known<Weight::kMaster, kBF16, kBF16, kBF16>{}); break;
+    case Body::kEightBits: run(Known<Weight::kParam, kF32, kBF16, kF32, kF32, true>{}); break;
+    case Body::kEightBitsBf16Moments: run(Known<Weight::kParam, kF32, kBF16, kBF16, kBF16, true>{}); break;
+    case Body::kEightBitsScaledMoments: run(Known<Weight::kParam, kF32, kBF16, kE4M3, kF16, true>{}); break;
+  }
+  if (item.body != Body::kStrided && !item.target.tiles) walk_rest(item.rows, item.cols, piece, one);
+  cast.finish();
+}
+
+Body body_of(const AdamItem& item) {
+  using enum DType;
+  const auto types = [&](Weight weight, DType param, DType grad, DType exp_avg, DType exp_avg_sq) {
+    return item.weight == weight && item.param_type == param && item.grad_type == grad && item.exp_avg_type == exp_avg &&
+           item.exp_avg_sq_type == exp_avg_sq;
+  };
+  if (types(Weight::kParam, kF32, kBF16, kF32, kF32)) return Body::kEightBits;
+  if (types(Weight::kParam, kF32, kBF16, kBF16, kBF16)) return Body::kEightBitsBf16Moments;
+  if (types(Weight::kParam, kF32, kBF16, kE4M3, kF16)) return Body::kEightBitsScaledMoments;
+  if (item.target.there) return Body::kAnyTypes;
+  if (types(Weight::kParam, kF32, kF32, kF32, kF32)) return Body::kF32;
+  if (types(Weight::kMaster, kBF16, kBF16, kF32, kF32)) return Body::kMaster;
+  if (types(Weight::kHalves, kBF16, kBF16, kF32, kF32)) return Body::kRemainder;
+  if (types(Weight::kMaster, kBF16, kBF16, kBF16, kBF16)) return Body::kMasterBf16Moments;
+  return Body::kAnyTypes;
+}
+
+AdamItem item_of(const AdamTensor& tensor) {
+  const auto scale_of = [](const MatrixView& moment, float* scale) { return moment_limit(moment.dtype) > 0.0f ? scale : nullptr; };
+  AdamItem item{.rows = tensor.param.rows,
+                .cols = tensor.param.cols,
+                .param = tensor.param.data,
+                .grad = tensor.grad.data,
+                .exp_avg = tensor.exp_avg.data,
+                .exp_avg_sq = tensor.exp_avg_sq.data,
+                .master = tensor.master.data,
+                .exp_avg_scale = scale_of(tensor.exp_avg, tensor.exp_avg_scale),
+                .exp_avg_sq_scale = scale_of(tensor.exp_avg_sq, tensor.exp_avg_sq_scale),
+                .param_strides = strides_of(tensor.param),
+                .grad_strides = strides_of(tensor.grad),
+                .exp_avg_strides = strides_of(tensor.exp_avg),
+                .exp_avg_sq_strides = strides_of(tensor.exp_avg_sq),
+                .master_strides = strides_of(tensor.master),
+                .target = target_item(tensor.target, nullptr),
+                .param_type = tensor.param.dtype,
+                .grad_type = tensor.grad.dtype,
+                .exp_avg_type = tensor.exp_avg.dtype,
+                .exp_avg_sq_type = tensor.exp_avg_sq.dtype};
+  if (tensor.master.data != nullptr) item.weight = tensor.master.dtype == DType::kI16 ? Weight::kHalves : Weight::kMaster;
+  const bool vectors = takes_vectors(tensor.param) && takes_vectors(tensor.grad) && takes_vectors(tensor.exp_avg) &&
+                       takes_vectors(tensor.exp_avg_sq) && (tensor.master.data == nullptr || takes_vectors(tensor.master)) &&
+                       target_takes_vectors(tensor.target, item.target);
+  item.target.tiles &= vectors;
+  item.body = vectors ? body_of(item) : Body::kStrided;
+  return item;
+}
+
+struct AdamLists {
+  explicit AdamLists(CudaContext&) {}
+  PieceList<AdamItem> items;
+};
+
+}  // namespace
+
+void adam(const AdamArgs& args, ExecContext& context) {
+  CudaContext& card = cuda_context(context);
+  PieceList<AdamItem>& list = card.kept<AdamLists>().items;
+  list.clear();
+  bool measures = false;
+  for (const AdamTensor& tensor : args.tensors) {
+    const AdamItem item = item_of(tensor);
+    measures |= item.scaled();
+    // A tensor without elements still gets its scales.
+    const std::int64_t least = item.scaled() || item.target.there ? 1 : 0;
+    list.add(item, std::max(pieces_of(item.rows, item.cols, item.target.tiles), least));
+  }
+  if (list.empty()) return;
+  // The upload is this launch's own, and so is what the measuring pass leaves in it.
+  auto* const items = const_cast<AdamItem*>(card.upload(list.items()));
+  const int count = static_cast<int>(list.items().size());
+  const Rule rule{.learning_rate = args.learning_rate,
+                  .exp_avg_weight = args.exp_avg_weight,
+                  .exp_avg_sq_weight = args.exp_avg_sq_weight,
+                  .epsilon = args.epsilon,
+                  .coupled_decay = args.decoupled_decay ? 0.0f : args.weight_decay,
+                  .decoupled_decay = args.decoupled_decay ? args.weight_decay : 0.0f,
+                  .inverse_correction1 = 1.0 / static_cast<double>(args.bias_correction1),
+                  .inverse_correction2 = 1.0 / static_cast<double>(args.bias_correction2),
+                  .gradient_scale = args.gradient_scale};
+  const auto blocks = static_cast<unsigned>(list.pieces());
+  if (measures) {
+    adam_measure_kernel<<<blocks, kListThreads, 0, card.stream()>>>(items, count, rule);
+    cuda_check_launch("adam_measure_kernel");
+  }
+  adam_kernel<<<blocks, kListThreads, 0, card.stream()>>>(items, count, rule);
+  cuda_check_launch("adam_kernel");
+}
+
+}  // namespace fp8lab::cuda

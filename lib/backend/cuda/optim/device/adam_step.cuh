@@ -1,0 +1,163 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/quantize/cast_target.h"
+#include "backend/cuda/device/lists.h"
+#include "core/dtype.h"
+#include "core/float_bits.h"
+#include "core/lerp.h"
+#include "core/moment_scale.h"
+#include "core/quotient.h"
+
+// What Adam does to an element, and what a block is told of its tensor.
+namespace fp8lab::cuda {
+
+/// Where the value lies that is optimised.
+enum class Weight : std::uint8_t {
+  kParam,   ///< in the parameter itself
+  kMaster,  ///< in an f32 copy, of which the parameter is the rounding
+  kHalves,  ///< its upper half in the parameter, rounded, its lower half in the master
+};
+
+/// Which body a tensor takes: one for any strides, one for all types, or that of its types.
+enum class Body : std::uint8_t {
+  kStrided,
+  kAnyTypes,
+  kF32,
+  kMaster,
+  kRemainder,
+  kMasterBf16Moments,
+  kEightBits,
+  kEightBitsBf16Moments,
+  kEightBitsScaledMoments,
+};
+
+struct AdamItem {
+  std::int64_t end_piece = 0;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::byte* param = nullptr;
+  std::byte* grad = nullptr;
+  std::byte* exp_avg = nullptr;
+  std::byte* exp_avg_sq = nullptr;
+  std::byte* master = nullptr;
+  float* exp_avg_scale = nullptr;  ///< null where the moment has none
+  float* exp_avg_sq_scale = nullptr;
+  // Left by the measuring pass: what the moments had been written by, and the bits of their largest finite magnitudes.
+  float exp_avg_read = 1.0f;
+  float exp_avg_sq_read = 1.0f;
+  unsigned exp_avg_absmax = 0;
+  unsigned exp_avg_sq_absmax = 0;
+  Strides param_strides, grad_strides, exp_avg_strides, exp_avg_sq_strides, master_strides;
+  TargetItem target;
+  DType param_type{}, grad_type{}, exp_avg_type{}, exp_avg_sq_type{};
+  Weight weight{};
+  Body body{};
+
+  __host__ __device__ bool scaled() const { return exp_avg_scale != nullptr || exp_avg_sq_scale != nullptr; }
+};
+
+struct Rule {
+  float learning_rate, exp_avg_weight, exp_avg_sq_weight, epsilon, coupled_decay, decoupled_decay;
+  double inverse_correction1, inverse_correction2;
+  const float* gradient_scale;
+};
+
+/// What a body knows when it is compiled.
+template <Weight kWeight, DType kParam, DType kGrad, DType kExpAvg, DType kExpAvgSq = kExpAvg, bool kHasTarget = false>
+struct Known {
+  static constexpr bool kScales = moment_limit(kExpAvg) > 0.0f || moment_limit(kExpAvgSq) > 0.0f;
+  static constexpr bool kCasts = kHasTarget;
+  static constexpr int kTogether = kListVectors;
+  __device__ static constexpr Weight weight(const AdamItem&) { return kWeight; }
+  __device__ static constexpr DType param(const AdamItem&) { return kParam; }
+  __device__ static constexpr DType grad(const AdamItem&) { return kGrad; }
+  __device__ static constexpr DType exp_avg(const AdamItem&) { return kExpAvg; }
+  __device__ static constexpr DType exp_avg_sq(const AdamItem&) { return kExpAvgSq; }
+};
+struct Asked {
+  static constexpr bool kScales = true;
+  static constexpr bool kCasts = true;
+  static constexpr int kTogether = 1;  // each vector comes with every type's conversions
+  __device__ static Weight weight(const AdamItem& item) { return item.weight; }
+  __device__ static DType param(const AdamItem& item) { return item.param_type; }
+  __device__ static DType grad(const AdamItem& item) { return item.grad_type; }
+  __device__ static DType exp_avg(const AdamItem& item) { return item.exp_avg_type; }
+  __device__ static DType exp_avg_sq(const AdamItem& item) { return item.exp_avg_sq_type; }
+};
+
+/// The f32 value whose upper half, rounded, is `high` and whose lower half is `low`.
+__device__ __forceinline__ float from_halves(std::uint16_t high, std::uint16_t low) {
+  return __uint_as_float((static_cast<unsigned>(high) - (low >> 15) << 16) | low);
+}
+
+struct Halves {
+  std::uint16_t high;
+  std::uint16_t low;
+};
+__device__ __forceinline__ Halves to_halves(float value) {
+  unsigned bits = __float_as_uint(value);
+  // A NaN's payload could carry into the sign and leave a zero.
+  if ((bits & kFloatMagnitudeMask) > kFloatInfinityBits) bits = (bits & ~kFloatMagnitudeMask) | kFloatQuietNanBits;
+  return {static_cast<std::uint16_t>((bits >> 16) + (bits >> 15 & 1u)), static_cast<std::uint16_t>(bits)};
+}
+
+/// What a block has to know of its tensor beside addresses.
+struct Scales {
+  float gradient = 1.0f;
+  bool scales_gradient = false;
+  float exp_avg_read = 1.0f, exp_avg_sq_read = 1.0f;
+  // Types of moments with scales have no numbers so small that a quotient could be off.
+  double exp_avg_write_inverse = 1.0, exp_avg_sq_write_inverse = 1.0;
+
+  __device__ void read_gradient(const Rule& rule) {
+    scales_gradient = rule.gradient_scale != nullptr;
+    if (scales_gradient) gradient = *rule.gradient_scale;
+  }
+};
+
+struct Element1 {
+  float p, g, m, v;
+};
+
+__device__ __forceinline__ void update_moments(const Rule& rule, Element1& e) {
+  const float gradient = e.g + rule.coupled_decay * e.p;
+  e.m = fp8lab::lerp(e.m, gradient, rule.exp_avg_weight);
+  e.v = fp8lab::lerp(e.v, gradient * gradient, rule.exp_avg_sq_weight);
+}
+
+__device__ __forceinline__ void update_param(const Rule& rule, Element1& e) {
+  const float mean = quotient(e.m, rule.inverse_correction1);
+  const float deviation = sqrtf(quotient(e.v, rule.inverse_correction2));
+  e.p = e.p - rule.learning_rate * (mean / (deviation + rule.epsilon) + rule.decoupled_decay * e.p);
+}
+
+/// The largest finite magnitudes of the new moments of a thread.
+struct Absmax {
+  unsigned exp_avg = 0;
+  unsigned exp_avg_sq = 0;
+
+  __device__ static void raise(unsigned& largest, float value) {
+    const unsigned magnitude = __float_as_uint(value) & kFloatMagnitudeMask;
+    if (magnitude < kFloatInfinityBits && magnitude > largest) largest = magnitude;
+  }
+};
+
+/// Reads the scales into elements as loaded.
+template <bool kScales>
+__device__ __forceinline__ void apply_read_scales(const AdamItem& item, const Scales& scales, Element1& e) {
+  if (scales.scales_gradient) e.g *= scales.gradient;
+  if constexpr (!kScales) return;
+  if (item.exp_avg_scale != nullptr) e.m *= scales.exp_avg_read;
+  if (item.exp_avg_sq_scale != nullptr) e.v *= scales.exp_avg_sq_read;
+}
+
+template <bool kScales>
+__device__ __forceinline__ void apply_write_scales(const AdamItem& item, const Scales& scales, Element1& e) {
+  if constexpr (!kScales) return;
+  if (item.exp_avg_scale != nullptr) e.m = quotient(e.m, scales.exp_avg_write_inverse);
+  if (item.exp_avg_sq_scale != nullptr) e.v = quotient(e.v, scales.exp_avg_sq_write_inverse);
+}
+
+}  // namespace fp8lab::cuda

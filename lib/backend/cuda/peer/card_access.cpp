@@ -1,0 +1,288 @@
+#include "backend/cuda/peer/card_access.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "backend/cuda/cuda_check.h"
+#include "core/check.h"
+#include "core/shape.h"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr std::uintptr_t kWideBytes = 16;
+/// Copy engines are faster than the multiprocessors from so many bytes on that go to others in a call (between two and four H200 they met
+/// there, at 303 to 331 GB/s), and of each array, since every one of their copies has to be set up.
+constexpr std::int64_t kEnginesFromBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kEngineArrayBytes = std::int64_t{2} << 20;
+/// From here on a rank's own bytes are copied beside those of others; below, that takes longer to set up (16 MiB between two H200 41 us
+/// instead of 32). They have as long as the others' take over the link, and take no more multiprocessors than that needs: at full speed
+/// they hold up what comes and goes (an eighth of the time of 218 MB). Where products want the multiprocessors meanwhile, better all of
+/// them for a moment than some for long: 0.93 of a gather of 512 MiB hide behind products so, and 0.82 the other way.
+constexpr std::int64_t kBesideFromBytes = std::int64_t{16} << 20;
+constexpr int kBesideMultiprocessors = 12;
+
+std::int64_t bytes_of(std::span<const PeerCopy> copies) {
+  std::int64_t total = 0;
+  for (const PeerCopy& copy : copies) total += copy.from == copy.to ? 0 : copy.bytes;
+  return total;
+}
+
+bool is_wide(const std::byte* at) { return reinterpret_cast<std::uintptr_t>(at) % kWideBytes == 0; }
+
+bool is_wide(const PeerCopy& copy) { return is_wide(copy.from) && is_wide(copy.to); }
+bool is_void(const PeerCopy& copy) { return copy.from == copy.to || copy.bytes == 0; }
+
+/// A stretch of copies, in one call of the driver.
+class EngineCopies {
+ public:
+  explicit EngineCopies(cudaStream_t stream) : stream_(stream) {}
+
+  void add(const PeerCopy& copy) {
+    if (count_ == kMost) launch();
+    to_[count_] = copy.to;
+    from_[count_] = copy.from;
+    bytes_[count_++] = static_cast<std::size_t>(copy.bytes);
+  }
+
+  void launch() {
+    if (count_ == 0) return;
+    cudaMemcpyAttributes attributes{};
+    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    std::size_t first = 0;
+    cuda_check(cudaMemcpyBatchAsync(to_.data(), from_.data(), bytes_.data(), count_, &attributes, &first, 1, stream_),
+               "cudaMemcpyBatchAsync");
+    count_ = 0;
+  }
+
+ private:
+  static constexpr std::size_t kMost = 128;
+  cudaStream_t stream_;
+  std::array<void*, kMost> to_;
+  std::array<const void*, kMost> from_;
+  std::array<std::size_t, kMost> bytes_;
+  std::size_t count_ = 0;
+};
+
+struct CardSeat final : PeerSeat {
+  int ordinal = 0;
+  Event begun = make_event();
+  Event ended = make_event();
+};
+
+class CardLane final : public PeerLane {
+ public:
+  explicit CardLane(CudaContext& card) : card_(card), seat_(std::make_shared<CardSeat>()), lane_{.stream = card.stream()} {
+    seat_->ordinal = card.ordinal();
+  }
+  ~CardLane() override { quiesce(); }
+
+  std::shared_ptr<PeerSeat> seat() const override { return seat_; }
+
+  void admit(std::span<const std::shared_ptr<PeerSeat>> seats) override {
+    for (const std::shared_ptr<PeerSeat>& seat : seats) {
+      seats_.push_back(std::static_pointer_cast<CardSeat>(seat));
+      reach(seats_.back()->ordinal);
+    }
+  }
+
+  void begin(bool aside) override {
+    lane_ = {.stream = card_.stream(), .aside = aside};
+    if (aside) {
+      if (!side_) open_side();
+      cuda_check(cudaEventRecord(forked_.get(), lane_.stream), "cudaEventRecord");
+      lane_.stream = side_.get();
+      wait(forked_);
+    }
+    cuda_check(cudaEventRecord(seat_->begun.get(), lane_.stream), "cudaEventRecord");
+  }
+
+  void await_begun(int rank) override {
+    if (const CardSeat& other = of(rank); &other != seat_.get()) wait(other.begun);
+  }
+  void copy(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path) override {
+    copies_.launch(copies, own, path, lane_);
+  }
+  void reduce(std::span<const PeerReduction> reductions) override { launch_reductions(reductions, lane_.stream); }
+  void end() override { cuda_check(cudaEventRecord(seat_->ended.get(), lane_.stream), "cudaEventRecord"); }
+  void await_ended(int rank) override {
+    if (const CardSeat& other = of(rank); &other != seat_.get()) wait(other.ended);
+  }
+
+  void join() override {
+    if (!side_) return;
+    cuda_check(cudaEventRecord(joined_.get(), side_.get()), "cudaEventRecord");
+    cuda_check(cudaStreamWaitEvent(card_.stream(), joined_.get(), 0), "cudaStreamWaitEvent");
+  }
+
+  void quiesce() noexcept override {
+    cudaStreamSynchronize(card_.stream());
+    if (side_) cudaStreamSynchronize(side_.get());
+    copies_.quiesce();
+  }
+
+ private:
+  const CardSeat& of(int rank) const { return *seats_[static_cast<std::size_t>(rank)]; }
+  void wait(const Event& event) { cuda_check(cudaStreamWaitEvent(lane_.stream, event.get(), 0), "cudaStreamWaitEvent"); }
+
+  void open_side() {
+    side_ = make_stream();
+    forked_ = make_event();
+    joined_ = make_event();
+  }
+
+  void reach(int other) const {
+    if (other == card_.ordinal()) return;
+    int reaches = 0;
+    cuda_check(cudaDeviceCanAccessPeer(&reaches, card_.ordinal(), other), "cudaDeviceCanAccessPeer");
+    if (reaches == 0)
+      fail(fmt::format("card {} cannot reach the memory of card {}; run these ranks as processes, or over 'nccl'",
+                       card_.ordinal(), other));
+    // Holds for the process, which may ask once: so may a library in it.
+    static std::mutex mutex;
+    static std::set<std::pair<int, int>> reached;
+    const std::scoped_lock lock(mutex);
+    if (!reached.insert({card_.ordinal(), other}).second) return;
+    const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
+    if (status == cudaErrorPeerAccessAlreadyEnabled)
+      cudaGetLastError();
+    else
+      cuda_check(status, "cudaDeviceEnablePeerAccess");
+  }
+
+  CudaContext& card_;
+  std::shared_ptr<CardSeat> seat_;
+  std::vector<std::shared_ptr<CardSeat>> seats_;  ///< by rank
+  LaneStream lane_;                               ///< of the collective under way
+  Stream side_;
+  Event forked_;
+  Event joined_;
+  CardCopies copies_;
+};
+
+}  // namespace
+
+void CardCopies::launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path,
+                        const LaneStream& lane) {
+  // Within a card the multiprocessors are many times as fast as what comes over the link.
+  const PeerCopyPath own_path = path == PeerCopyPath::kBySize ? PeerCopyPath::kProcessors : path;
+  if (bytes_of(own) < kBesideFromBytes) {
+    if (const auto batch = batch_of(copies, own, path)) return peer_copy(*batch, lane.stream);
+    launch_copies(own, own_path, lane.stream);
+    return launch_copies(copies, path, lane.stream);
+  }
+  if (!beside_) {
+    beside_ = make_stream();
+    parted_ = make_event();
+    rejoined_ = make_event();
+  }
+  cuda_check(cudaEventRecord(parted_.get(), lane.stream), "cudaEventRecord");
+  cuda_check(cudaStreamWaitEvent(beside_.get(), parted_.get(), 0), "cudaStreamWaitEvent");
+  launch_copies(copies, path, lane.stream);
+  launch_copies(own, own_path, beside_.get(), lane.aside ? 0 : kBesideMultiprocessors);
+  cuda_check(cudaEventRecord(rejoined_.get(), beside_.get()), "cudaEventRecord");
+  cuda_check(cudaStreamWaitEvent(lane.stream, rejoined_.get(), 0), "cudaStreamWaitEvent");
+}
+
+void CardCopies::quiesce() noexcept {
+  if (beside_) cudaStreamSynchronize(beside_.get());
+}
+
+void CopyBatch::add(const PeerCopy& copy) {
+  jobs[static_cast<std::size_t>(count++)] = {.from = copy.from, .to = copy.to, .bytes = copy.bytes, .first_block = blocks};
+  blocks += ceil_div(copy.bytes, kCopyBlockBytes);
+}
+
+std::optional<CopyBatch> batch_of(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path) {
+  if (path == PeerCopyPath::kCopyEngines || (path == PeerCopyPath::kBySize && bytes_of(copies) >= kEnginesFromBytes)) return {};
+  std::optional<CopyBatch> batch(std::in_place);
+  for (const auto some : {copies, own})
+    for (const PeerCopy& copy : some) {
+      if (is_void(copy)) continue;
+      if (!is_wide(copy) || batch->full()) return {};
+      batch->add(copy);
+    }
+  return batch;
+}
+
+void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream, int multiprocessors) {
+  const bool by_size = path == PeerCopyPath::kBySize && bytes_of(copies) >= kEnginesFromBytes;
+  EngineCopies by_engine(stream);
+  CopyBatch batch;
+  for (const PeerCopy& copy : copies) {
+    if (is_void(copy)) continue;
+    if (path == PeerCopyPath::kCopyEngines || (by_size && copy.bytes >= kEngineArrayBytes) || !is_wide(copy)) {
+      by_engine.add(copy);
+      continue;
+    }
+    if (batch.full()) {
+      peer_copy(batch, stream, multiprocessors);
+      batch = {};
+    }
+    batch.add(copy);
+  }
+  peer_copy(batch, stream, multiprocessors);
+  by_engine.launch();
+}
+
+void launch_reductions(std::span<const PeerReduction> reductions, cudaStream_t stream) {
+  ReduceBatch batch;
+  const auto flush = [&] {
+    peer_reduce(batch, stream);
+    batch.count = batch.pointers_used = 0;
+    batch.blocks = 0;
+  };
+  for (const PeerReduction& reduction : reductions) {
+    if (reduction.elems == 0) continue;
+    const auto pointers = static_cast<int>(reduction.sources.size() + reduction.targets.size());
+    if (pointers > ReduceBatch::kMostPointers)
+      fail(fmt::format("a reduction over {} ranks of one process: 128 are the most", reduction.sources.size()));
+    if (batch.count == ReduceBatch::kMostJobs || batch.pointers_used + pointers > ReduceBatch::kMostPointers) flush();
+    ReduceJob& job = batch.jobs[static_cast<std::size_t>(batch.count++)];
+    job = {.elems = reduction.elems,
+           .first_block = batch.blocks,
+           .sources = static_cast<int>(reduction.sources.size()),
+           .targets = static_cast<int>(reduction.targets.size()),
+           .first_pointer = batch.pointers_used,
+           .dtype = reduction.dtype,
+           .maximum = reduction.maximum,
+           .wide = true};
+    const auto add = [&](const std::byte* pointer) {
+      batch.pointers[static_cast<std::size_t>(batch.pointers_used++)] = const_cast<std::byte*>(pointer);
+      job.wide = job.wide && is_wide(pointer);
+    };
+    for (const std::byte* source : reduction.sources) add(source);
+    for (const std::byte* target : reduction.targets) add(target);
+    batch.blocks += ceil_div(reduction.elems, kReduceBlockElems);
+  }
+  flush();
+}
+
+std::string CardAccess::card() const {
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDeviceProperties(&properties, card_.ordinal()), "cudaGetDeviceProperties");
+  return {properties.uuid.bytes, sizeof properties.uuid.bytes};
+}
+
+std::unique_ptr<PeerLane> CardAccess::open_lane() { return std::make_unique<CardLane>(card_); }
+
+void CardAccess::to_host(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  if (bytes == 0) return;
+  cuda_check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, card_.stream()),
+             "cudaMemcpyAsync");
+  card_.synchronize();
+}
+
+void CardAccess::from_host(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  if (bytes == 0) return;
+  cuda_check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, card_.stream()),
+             "cudaMemcpyAsync");
+  card_.synchronize();
+}
+
+}  // namespace fp8lab::cuda

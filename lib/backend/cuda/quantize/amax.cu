@@ -1,0 +1,120 @@
+#include <algorithm>
+
+#include "backend/cuda/context.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/quantize/device/fresh_amax.cuh"
+#include "backend/cuda/device/matrix.cuh"
+#include "backend/cuda/device/octets.cuh"
+#include "backend/cuda/kernels.h"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kBlocksPerMultiprocessor = 4;
+
+/// Where a result goes: a fresh one through the meeting of its launch's blocks.
+struct Result {
+  FreshAmax fresh_amax;
+  bool fresh;
+};
+
+/// The end of a kernel: what a block has found goes into the result.
+__device__ void settle(std::uint32_t largest, const Result& result) {
+  if (result.fresh) return settle(largest, result.fresh_amax);
+  __shared__ std::uint32_t words[kThreads / 32];
+  largest = block_max(largest, words);
+  if (threadIdx.x == 0) raise_amax(result.fresh_amax.amax, largest);
+}
+
+/// Rows of whole octets, fewer than 2^32 of them; a contiguous matrix is one row, and the elements that fill no octet are a few behind it.
+struct OctetRows {
+  const std::byte* data;
+  std::int64_t pitch;  ///< bytes
+  std::uint32_t octets_per_row;
+  std::uint32_t rows;
+  int rest;
+};
+
+template <DType In>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) amax_octets_kernel(OctetRows in, Result result) {
+  constexpr int kBytes = 8 * (Octet<In>::kWide ? 4 : 2);
+  constexpr int kOctets = 128 / kBytes;  // in flight per thread
+  const std::int64_t count = std::int64_t{in.octets_per_row} * in.rows, threads = std::int64_t{gridDim.x} * kThreads;
+  std::uint32_t largest = 0;
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; first < count; first += threads * kOctets) {
+    Octet<In> octets[kOctets];
+#pragma unroll
+    for (int k = 0; k < kOctets; ++k) {
+      const std::int64_t at = first + k * threads;
+      if (at >= count)
+        octets[k].zero();
+      else if (in.rows == 1)
+        octets[k].load(in.data + at * kBytes);
+      else
+        octets[k].load(in.data + static_cast<std::uint32_t>(at) / in.octets_per_row * in.pitch +
+                       static_cast<std::uint32_t>(at) % in.octets_per_row * kBytes);
+    }
+#pragma unroll
+    for (int k = 0; k < kOctets; ++k) largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octets[k]));
+  }
+  if (in.rest > 0 && blockIdx.x == 0 && threadIdx.x == 0) {
+    Octet<In> octet;
+    octet.load_some(in.data + count * kBytes, in.rest);
+    largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octet));
+  }
+  settle(Magnitudes<In>::unfolded(largest), result);
+}
+
+__global__ void __launch_bounds__(kThreads) amax_any_kernel(MatrixView in, Result result) {
+  std::uint32_t largest = 0;
+  const std::int64_t count = in.rows * in.cols;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * kThreads)
+    largest = max(largest, magnitude(load_element(in, i / in.cols, i % in.cols)));
+  settle(largest, result);
+}
+
+/// As many blocks as the card holds at once, or as there is work for.
+unsigned grid_for(std::int64_t items, const CudaContext& card) {
+  const std::int64_t most = std::int64_t{kBlocksPerMultiprocessor} * card.multiprocessors();
+  return static_cast<unsigned>(std::clamp<std::int64_t>((items + kThreads - 1) / kThreads, 1, most));
+}
+
+void amax_octets(const OctetRows& in, DType dtype, const Result& result, const CudaContext& card) {
+  const unsigned blocks = grid_for(std::int64_t{in.octets_per_row} * in.rows, card);
+  switch (dtype) {
+    case DType::kF32: amax_octets_kernel<DType::kF32><<<blocks, kThreads, 0, card.stream()>>>(in, result); break;
+    case DType::kBF16: amax_octets_kernel<DType::kBF16><<<blocks, kThreads, 0, card.stream()>>>(in, result); break;
+    default: amax_octets_kernel<DType::kF16><<<blocks, kThreads, 0, card.stream()>>>(in, result);
+  }
+  cuda_check_launch("amax_octets_kernel");
+}
+
+}  // namespace
+
+void amax(const AmaxArgs& args, ExecContext& context) {
+  CudaContext& card = cuda_context(context);
+  const Result result{FreshAmax(args.amax, card), args.fresh};
+  // The order of elements does not matter, so take the one that memory has.
+  const MatrixView in = args.in.col_stride != 1 && args.in.row_stride == 1 ? args.in.transposed() : args.in;
+  const auto width = static_cast<std::int64_t>(size_bytes(in.dtype));
+  const std::int64_t count = in.numel();
+  const bool aligned = reinterpret_cast<std::uintptr_t>(in.data) % 16 == 0 && count / 8 <= 0xFFFFFFFFll;
+  if (aligned && in.contiguous()) {
+    const OctetRows one{in.data, 0, static_cast<std::uint32_t>(count / 8), 1, static_cast<int>(count % 8)};
+    return amax_octets(one, in.dtype, result, card);
+  }
+  if (aligned && in.col_stride == 1 && in.row_stride * width % 16 == 0 && in.cols % 8 == 0) {
+    const OctetRows rows{in.data, in.row_stride * width, static_cast<std::uint32_t>(in.cols / 8),
+                         static_cast<std::uint32_t>(in.rows), 0};
+    return amax_octets(rows, in.dtype, result, card);
+  }
+  amax_any_kernel<<<grid_for(count, card), kThreads, 0, card.stream()>>>(in, result);
+  cuda_check_launch("amax_any_kernel");
+}
+
+void measure(const MatrixView& result, float* place, ExecContext& context) {
+  if (place != nullptr) amax({.in = result, .amax = place, .fresh = true}, context);
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/device/lists.h"
+#include "backend/kernels.h"
+
+namespace fp8lab::cuda {
+
+/// A CastTarget as the card sees it.
+struct TargetItem {
+  std::byte* rowwise = nullptr;  ///< codes; null where there are none
+  std::byte* columnwise = nullptr;
+  float* rowwise_scale_inv = nullptr;
+  float* columnwise_scale_inv = nullptr;
+  const float* scale = nullptr;
+  const float* measured = nullptr;  ///< where there is no scale
+  float* amax = nullptr;
+  Strides rowwise_strides, columnwise_strides;
+  float fp8_max = 0.0f;
+  float epsilon = 0.0f;
+  DType payload{};
+  DType nominal{};
+  bool power_of_two = false;
+  bool there = false;
+  bool tiles = false;  ///< the transpose goes through tiles
+};
+
+TargetItem target_item(const CastTarget& target, const float* measured);
+/// True if what is cast, a matrix without gaps, can be walked in vectors; sets `tiles`.
+bool target_takes_vectors(const CastTarget& target, TargetItem& item);
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/quantize/device/fresh_amax.cuh"
+#include "backend/cuda/device/octets.cuh"
+#include "backend/cuda/device/runs.cuh"
+
+namespace fp8lab::cuda {
+
+/// Results that are stored in bf16 and measured while they are still in registers, in runs of eight.
+class MeasuredRows {
+ public:
+  MeasuredRows(const Elements& rows, const FreshAmax& amax) : rows_(rows), amax_(amax) {}
+
+  __device__ void begin() {}
+  __device__ void write(const float (&values)[8], std::int64_t row, std::int64_t col) {
+    Octet<DType::kBF16> octet;
+    pack<DType::kBF16>(values, octet.words);
+    largest_ = Bits::larger(largest_, Bits::folded(octet));
+    auto* const to = reinterpret_cast<std::uint16_t*>(rows_.data) + row * rows_.row_stride + col;
+    *reinterpret_cast<uint4*>(to) = make_uint4(octet.words[0], octet.words[1], octet.words[2], octet.words[3]);
+  }
+  /// By every thread of its block.
+  __device__ void finish() const { settle(Bits::unfolded(largest_), amax_); }
+
+ private:
+  using Bits = Magnitudes<DType::kBF16>;
+
+  Elements rows_;
+  FreshAmax amax_;
+  std::uint32_t largest_ = 0;
+};
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/quantize/device/block_scale.cuh"
+#include "backend/cuda/device/octets.cuh"
+#include "backend/cuda/device/runs.cuh"
+#include "backend/cuda/quantize/quantize_results.h"
+
+// Results that are cast while they are still in registers, in runs of eight.
+namespace fp8lab::cuda {
+
+/// Rounds values to bf16 and casts those to E4M3: under one scale (Block 0), or in row-wise blocks of 32 (E8M0 scales) or 128
+/// (f32 scales). Lanes of a warp hold neighbouring runs of one row, all or none of them.
+template <int Block>
+class QuantizedRows {
+ public:
+  explicit QuantizedRows(const RowCast& cast) : cast_(cast) {}
+
+  __device__ void begin() {
+    if constexpr (Block == 0) {
+      scale_ = *cast_.scale;
+      if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0)
+        for (float* const inverse : cast_.scale_inv)
+          if (inverse != nullptr) *inverse = inverse_scale(scale_);
+    }
+  }
+  __device__ void write(const float (&values)[8], std::int64_t row, std::int64_t col) {
+    Octet<DType::kBF16> octet;
+    pack<DType::kBF16>(values, octet.words);
+    const std::uint32_t folded = Bits::folded(octet);
+    if constexpr (Block == 0)
+      largest_ = Bits::larger(largest_, folded);
+    else
+      scale_ = block_scale(Bits::unfolded(folded), row, col);
+    *reinterpret_cast<uint2*>(cast_.codes + row * cast_.pitch + col) = encode_octet<DType::kE4M3>(octet, scale_);
+  }
+  /// By every thread of its block.
+  __device__ void finish() const {
+    if constexpr (Block == 0) {
+      if (cast_.amax == nullptr) return;
+      const std::uint32_t largest = warp_max(Bits::unfolded(largest_));
+      if (threadIdx.x % 32 == 0) raise_amax(cast_.amax, largest);
+    }
+  }
+
+ private:
+  using Bits = Magnitudes<DType::kBF16>;
+
+  __device__ float block_scale(std::uint32_t largest, std::int64_t row, std::int64_t col) const {
+#pragma unroll
+    for (int distance = 1; distance < Block / 8; distance *= 2)
+      largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, distance));
+    const std::int64_t at = row * cast_.scale_row_stride + col / Block * cast_.scale_col_stride;
+    const bool writes = threadIdx.x % (Block / 8) == 0;
+    if constexpr (Block == 32) {
+      const std::uint8_t byte = e8m0_scale(cast_.rule, largest);
+      if (writes) reinterpret_cast<std::uint8_t*>(cast_.scales)[at] = byte;
+      return e8m0_multiplier(byte);
+    } else {
+      const float scale = float_scale(cast_.rule, largest);
+      if (writes) reinterpret_cast<float*>(cast_.scales)[at] = inverse_scale(scale);
+      return scale;
+    }
+  }
+
+  RowCast cast_;
+  float scale_ = 1.0f;
+  std::uint32_t largest_ = 0;
+};
+
+}  // namespace fp8lab::cuda

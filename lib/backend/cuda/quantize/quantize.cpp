@@ -1,0 +1,109 @@
+#include <cstdint>
+
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/quantize/quantize_paths.h"
+#include "core/dtype.h"
+#include "core/shape.h"
+
+namespace fp8lab::cuda {
+namespace {
+
+bool contiguous_rows(const MatrixView& matrix) { return matrix.col_stride == 1; }
+
+/// True if every `elems`-th element of contiguous rows is aligned to as many elements, 16-byte ones at most.
+bool aligned(const MatrixView& matrix, std::int64_t elems) {
+  const auto bytes = static_cast<std::uintptr_t>(elems) * size_bytes(matrix.dtype);
+  const std::uintptr_t wanted = bytes < 16 ? bytes : 16;
+  const std::int64_t pitch = matrix.row_stride * static_cast<std::int64_t>(size_bytes(matrix.dtype));
+  return reinterpret_cast<std::uintptr_t>(matrix.data) % wanted == 0 && pitch % static_cast<std::int64_t>(wanted) == 0;
+}
+
+enum class Blocks { kTensor, kStrips, kSquares, kMicro, kOther };
+
+Blocks blocks_of(const QuantFormat& format) {
+  if (format.per_tensor()) return Blocks::kTensor;
+  const bool bytes = format.scale_dtype() == DType::kE8M0;
+  if (format.block_rows == 1 && format.block_cols == 128 && !bytes) return Blocks::kStrips;
+  if (format.block_rows == 128 && format.block_cols == 128 && !bytes) return Blocks::kSquares;
+  if (format.block_rows == 1 && format.block_cols == 32 && bytes) return Blocks::kMicro;
+  return Blocks::kOther;
+}
+
+/// Whether tiles take `args`, and if so what they are told.
+bool tiles_take(const QuantizeArgs& args, Blocks blocks, TileTask& task) {
+  // More tiles than a grid has blocks do not fit any card either.
+  if (blocks == Blocks::kOther || args.in.numel() == 0 || !contiguous_rows(args.in)) return false;
+  const MatrixView &rowwise = args.rowwise.values, &columnwise = args.columnwise.values;
+  const bool want_rowwise = rowwise.data != nullptr, want_columnwise = columnwise.data != nullptr;
+  // Microscaling's columns are stored along the matrix's rows, with scales to match.
+  const bool along_rows = blocks == Blocks::kMicro;
+  const MatrixView stored = along_rows ? columnwise.transposed() : columnwise;
+  if (want_rowwise && !contiguous_rows(rowwise)) return false;
+  if (want_columnwise && !contiguous_rows(stored)) return false;
+  if (want_columnwise && along_rows && args.columnwise.scales.row_stride != 1) return false;
+  task = {.in = args.in,
+          .rowwise = args.rowwise,
+          .columnwise = args.columnwise,
+          .rule = scale_rule(args.format, args.in.dtype),
+          .scale = args.scale,
+          .measured = args.measured,
+          .amax = args.amax,
+          .in_vectors = aligned(args.in, 8),
+          .row_vectors = want_rowwise && aligned(rowwise, 8),
+          .column_alignment = !want_columnwise || !aligned(stored, 8) ? 1 : aligned(stored, 16) ? 16 : 8};
+  return true;
+}
+
+/// The same work on the transposed matrix: the halves change places.
+QuantizeArgs turned(const QuantizeArgs& args) {
+  QuantizeArgs other = args;
+  other.in = args.in.transposed();
+  other.rowwise = args.columnwise;
+  other.columnwise = args.rowwise;
+  return other;
+}
+
+bool is_run(const TileTask& task) {
+  return task.columnwise.values.data == nullptr && task.in.contiguous() && task.rowwise.values.contiguous() &&
+         reinterpret_cast<std::uintptr_t>(task.in.data) % 16 == 0 &&
+         reinterpret_cast<std::uintptr_t>(task.rowwise.values.data) % 8 == 0;
+}
+
+void quantize_tiles(const TileTask& task, const QuantFormat& format, Blocks blocks, CudaContext& card) {
+  if (!format.per_tensor()) {
+    if (task.rowwise.values.data != nullptr) clear_padding(task.rowwise.scales, task.in, card);
+    if (task.columnwise.values.data != nullptr) clear_padding(task.columnwise.scales, task.in.transposed(), card);
+  }
+  switch (blocks) {
+    case Blocks::kStrips: return quantize_strip_tiles(task, format.payload, card);
+    case Blocks::kSquares: return quantize_square_tiles(task, format.payload, card);
+    case Blocks::kMicro: return quantize_micro_tiles(task, format.payload, card);
+    default: break;
+  }
+  return is_run(task) ? quantize_run(task, format.payload, card) : quantize_tensor_tiles(task, format.payload, card);
+}
+
+}  // namespace
+
+std::int64_t block_count(const ScaleView& scales, const MatrixView& matrix) {
+  return ceil_div(matrix.rows, scales.block_rows) * ceil_div(matrix.cols, scales.block_cols);
+}
+
+void clear_padding(const ScaleView& scales, const MatrixView& matrix, CudaContext& card) {
+  if (scales.storage_elems <= block_count(scales, matrix)) return;
+  const auto bytes = static_cast<std::size_t>(scales.storage_elems) * size_bytes(scales.dtype);
+  cuda_check(cudaMemsetAsync(scales.data, 0, bytes, card.stream()), "cudaMemsetAsync");
+}
+
+void quantize(const QuantizeArgs& args, ExecContext& context) {
+  CudaContext& card = cuda_context(context);
+  const Blocks blocks = blocks_of(args.format);
+  TileTask task;
+  if (tiles_take(args, blocks, task) || tiles_take(turned(args), blocks, task))
+    quantize_tiles(task, args.format, blocks, card);
+  else
+    quantize_general(args, card);
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,156 @@
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/quantize/device/quantize_tile.cuh"
+#include "backend/cuda/quantize/quantize_types.h"
+
+namespace fp8lab::cuda {
+namespace {
+
+// Four lanes side by side hold eight rows of a block. Where columns have blocks too, a warp holds 32 rows of 64 columns, so that
+// blocks in either direction stay inside of it; else eight rows of 256, which memory likes better.
+
+/// Scales of a tile's rows on their way out, so that they are written by whole sectors of memory.
+template <int kRows, int kBlocks>
+struct RowScales {
+  std::uint8_t bytes[kRows][kBlocks];
+
+  /// By a block of kTileThreads, after a barrier; blocks of the tile begin with `first_block`.
+  __device__ void store(const TileTask& task, std::int64_t first_row, std::int64_t first_block) const {
+    const ScaleView& scales = task.rowwise.scales;
+    const std::int64_t blocks = (task.in.cols + 31) / 32;
+    for (int i = threadIdx.x; i < kRows * kBlocks; i += kTileThreads) {
+      const std::int64_t row = first_row + i / kBlocks, block = first_block + i % kBlocks;
+      if (row < task.in.rows && block < blocks)
+        reinterpret_cast<std::uint8_t*>(scales.data)[row * scales.row_stride + block * scales.col_stride] =
+            bytes[i / kBlocks][i % kBlocks];
+    }
+  }
+};
+
+/// Each of the four lanes makes two rows' scales for the others. `row_scales` is the place of the patch's first one in the
+/// tile's, of which a row has `pitch`.
+template <DType Payload, DType In>
+__device__ void quantize_rows(const TileTask& task, const PatchPlace& at, const Patch<In>& patch, std::uint8_t* row_scales,
+                              int pitch) {
+  const unsigned lane = threadIdx.x % 32;
+  std::uint32_t largest[8];
+#pragma unroll
+  for (int k = 0; k < 8; ++k) largest[k] = Magnitudes<In>::folded(patch.rows[k]);
+  share_out_largest<8, 4>(largest, Magnitudes<In>::larger);
+  float own[2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const std::uint8_t byte = e8m0_scale(task.rule, Magnitudes<In>::unfolded(largest[k]));
+    own[k] = e8m0_multiplier(byte);
+    row_scales[(2 * (lane % 4) + k) * pitch] = byte;
+  }
+  const RowCodes out = rowwise_codes(task);
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float scale = __shfl_sync(0xFFFFFFFFu, own[k % 2], (lane & ~3u) | (k / 2));
+    out.store(at, k, encode_octet<Payload>(patch.rows[k], scale));
+  }
+}
+
+constexpr int kRowTileRows = 16;
+constexpr int kRowTileCols = 1024;
+
+template <DType In, DType Payload>
+__global__ void __launch_bounds__(kTileThreads) quantize_micro_rows_kernel(const __grid_constant__ TileTask task) {
+  constexpr int kBlocks = kRowTileCols / 32;
+  __shared__ RowScales<kRowTileRows, kBlocks> row_scales;
+  const TileIndex<kRowTileRows, kRowTileCols> tile(task.in);
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const unsigned row = warp / 4 * 8, col = warp % 4 * 256 + 8 * lane;
+  const PatchPlace at{tile.first_row() + row, tile.first_col() + col, tile.inside};
+  Patch<In> patch;
+  patch.load(task, at);
+  quantize_rows<Payload>(task, at, patch, &row_scales.bytes[row][col / 32], kBlocks);
+  __syncthreads();
+  row_scales.store(task, tile.first_row(), tile.first_col() / 32);
+}
+
+constexpr int kTileRows = 32;
+constexpr int kTileCols = 512;
+using Tile = TileIndex<kTileRows, kTileCols>;
+
+/// Four groups of lanes hold eight rows each of a block's 32; each lane makes the scales of two of its columns for the others.
+template <DType Payload, DType In>
+__device__ void quantize_columns(const TileTask& task, const Tile& tile, const PatchPlace& at, const Patch<In>& patch) {
+  const unsigned lane = threadIdx.x % 32;
+  Magnitudes<In> largest;
+  largest.zero();
+#pragma unroll
+  for (int k = 0; k < 8; ++k) largest.raise(patch.rows[k]);
+  constexpr int kWords = Octet<In>::kWords;
+  // Halves are exchanged over lanes 16 and 8 apart, so the word that stays is number lane / 8, or of wide types the pair
+  // that begins at twice that.
+#pragma unroll
+  for (int step = 16, kept = kWords / 2; step >= 8; step /= 2, kept /= 2) {
+    const bool upper = (lane & step) != 0;
+#pragma unroll
+    for (int k = 0; k < kWords / 2; ++k) {
+      if (k >= kept) continue;
+      const std::uint32_t own = upper ? largest.words[k + kept] : largest.words[k];
+      const std::uint32_t theirs = upper ? largest.words[k] : largest.words[k + kept];
+      largest.words[k] = Magnitudes<In>::larger(own, __shfl_xor_sync(0xFFFFFFFFu, theirs, step));
+    }
+  }
+  const std::uint8_t first = e8m0_scale(task.rule, largest.of_column(0));
+  const std::uint8_t second = e8m0_scale(task.rule, largest.of_column(1));
+  const std::int64_t col = at.col + 2 * (lane / 8);
+  const ScaleView& scales = task.columnwise.scales;
+  std::uint8_t* bytes = reinterpret_cast<std::uint8_t*>(scales.data) + tile.row * scales.col_stride + col;
+  if (col < task.in.cols) bytes[0] = first;
+  if (col + 1 < task.in.cols) bytes[1] = second;
+
+  float scale[8];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float own = e8m0_multiplier(j % 2 == 0 ? first : second);
+    scale[j] = __shfl_sync(0xFFFFFFFFu, own, (j / 2) * 8 | (lane & 7));
+  }
+  const MatrixView& codes = task.columnwise.values;
+  const RowCodes out{reinterpret_cast<std::uint8_t*>(codes.data), codes.col_stride, task.in.rows, task.in.cols,
+                     task.column_alignment >= 8};
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const Octet<In>& x = patch.rows[k];
+    out.store(at, k,
+              {encode_quad<Payload>(x[0] * scale[0], x[1] * scale[1], x[2] * scale[2], x[3] * scale[3]),
+               encode_quad<Payload>(x[4] * scale[4], x[5] * scale[5], x[6] * scale[6], x[7] * scale[7])});
+  }
+}
+
+template <DType In, DType Payload>
+__global__ void __launch_bounds__(kTileThreads, kResidentTiles<In>) quantize_micro_kernel(const __grid_constant__ TileTask task) {
+  constexpr int kBlocks = kTileCols / 32;
+  __shared__ RowScales<kTileRows, kBlocks> row_scales;
+  const Tile tile(task.in);
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const unsigned row = 8 * (lane / 8), col = 64 * warp + 8 * (lane % 8);
+  const PatchPlace at{tile.first_row() + row, tile.first_col() + col, tile.inside};
+  Patch<In> patch;
+  patch.load(task, at);
+  quantize_columns<Payload>(task, tile, at, patch);
+  if (task.rowwise.values.data == nullptr) return;
+  quantize_rows<Payload>(task, at, patch, &row_scales.bytes[row][col / 32], kBlocks);
+  __syncthreads();
+  row_scales.store(task, tile.first_row(), tile.first_col() / 32);
+}
+
+}  // namespace
+
+void quantize_micro_tiles(const TileTask& task, DType payload, CudaContext& card) {
+  for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
+    if (task.columnwise.values.data != nullptr) {
+      const auto tiles = static_cast<unsigned>(tile_count<kTileRows, kTileCols>(task.in));
+      quantize_micro_kernel<In, Payload><<<tiles, kTileThreads, 0, card.stream()>>>(task);
+    } else {
+      const auto tiles = static_cast<unsigned>(tile_count<kRowTileRows, kRowTileCols>(task.in));
+      quantize_micro_rows_kernel<In, Payload><<<tiles, kTileThreads, 0, card.stream()>>>(task);
+    }
+  });
+  cuda_check_launch("quantize_micro_kernel");
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,79 @@
+#include <algorithm>
+
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/quantize/device/block_scale.cuh"
+#include "backend/cuda/device/octets.cuh"
+#include "backend/cuda/quantize/quantize_types.h"
+#include "backend/cuda/quantize/quantize_paths.h"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kOctets = 4;  // in flight per thread
+constexpr std::int64_t kChunk = std::int64_t{kThreads} * kOctets * 8;
+
+struct Run {
+  const std::byte* in;
+  std::uint8_t* codes;
+  std::int64_t count;
+  const float* scale;
+  const float* measured;
+  ScaleRule rule;
+  float* scale_inv;
+  float* amax;
+};
+
+template <DType In, DType Payload>
+__global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
+  __shared__ std::uint32_t words[kThreads / 32];
+  constexpr int kBytes = Octet<In>::kWide ? 4 : 2;
+  // The last chunk first: what was written or read last is in the second-level cache still.
+  const std::int64_t first = (gridDim.x - 1 - blockIdx.x) * kChunk;
+  std::uint32_t largest = 0;
+  if (first + kChunk <= run.count) {
+    Octet<In> octets[kOctets];
+#pragma unroll
+    for (int k = 0; k < kOctets; ++k) octets[k].load(run.in + (first + (k * kThreads + threadIdx.x) * 8) * kBytes);
+    const float scale = tensor_scale(run.scale, run.measured, run.rule);  // while the elements are on their way
+#pragma unroll
+    for (int k = 0; k < kOctets; ++k) {
+      largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octets[k]));
+      *reinterpret_cast<uint2*>(run.codes + first + (k * kThreads + threadIdx.x) * 8) = encode_octet<Payload>(octets[k], scale);
+    }
+  } else {
+    const float scale = tensor_scale(run.scale, run.measured, run.rule);
+    for (std::int64_t at = first + threadIdx.x * 8; at < run.count; at += kThreads * 8) {
+      Octet<In> octet;
+      const int count = static_cast<int>(min(run.count - at, std::int64_t{8}));
+      octet.load_some(run.in + at * kBytes, count);
+      largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octet));
+      const uint2 codes = encode_octet<Payload>(octet, scale);
+      for (int j = 0; j < count; ++j) run.codes[at + j] = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)));
+    }
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) *run.scale_inv = inverse_scale(tensor_scale(run.scale, run.measured, run.rule));
+  if (run.amax == nullptr) return;
+  largest = block_max(Magnitudes<In>::unfolded(largest), words);
+  if (threadIdx.x == 0) raise_amax(run.amax, largest);
+}
+
+}  // namespace
+
+void quantize_run(const TileTask& task, DType payload, CudaContext& card) {
+  const Run run{.in = task.in.data,
+                .codes = task.rowwise.values.as<std::uint8_t>(),
+                .count = task.in.numel(),
+                .scale = task.scale,
+                .measured = task.measured,
+                .rule = task.rule,
+                .scale_inv = reinterpret_cast<float*>(task.rowwise.scales.data),
+                .amax = task.amax};
+  const auto blocks = static_cast<unsigned>(std::max<std::int64_t>((run.count + kChunk - 1) / kChunk, 1));
+  for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
+    quantize_run_kernel<In, Payload><<<blocks, kThreads, 0, card.stream()>>>(run);
+  });
+  cuda_check_launch("quantize_run_kernel");
+}
+
+}  // namespace fp8lab::cuda

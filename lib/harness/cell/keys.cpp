@@ -1,0 +1,302 @@
+#include "harness/cell/keys.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <type_traits>
+#include <utility>
+
+#include "harness/cell/sharding_keys.h"
+#include "harness/cell/spelling.h"
+#include "harness/cell/units.h"
+
+namespace fp8lab {
+namespace {
+
+using Words = std::vector<std::string>;
+
+template <class Field>
+void assign(Field& field, const Value& value) {
+  if constexpr (std::is_same_v<Field, bool>) {
+    field = std::get<bool>(value);
+  } else if constexpr (std::is_integral_v<Field>) {
+    field = static_cast<Field>(std::get<std::int64_t>(value));
+  } else if constexpr (std::is_same_v<Field, double>) {
+    field = std::get<double>(value);
+  } else {
+    field = std::get<std::string>(value);
+  }
+}
+
+template <class Field>
+void assign(std::optional<Field>& field, const Value& value) {
+  assign(field.emplace(), value);
+}
+
+template <class Field>
+Value read(const Field& field) {
+  if constexpr (std::is_same_v<Field, bool>) {
+    return field;
+  } else if constexpr (std::is_integral_v<Field>) {
+    return static_cast<std::int64_t>(field);
+  } else {
+    return field;
+  }
+}
+
+template <class Field>
+Value read(const std::optional<Field>& field) {
+  return field ? read(*field) : Value{};
+}
+
+/// The field that a chain of members leads to from a cell.
+template <auto... Members>
+struct At {
+  auto& operator()(CellConfig& cell) const { return (cell.*....*Members); }
+};
+
+template <class Access>
+Key key(std::string_view path, KeyType type, std::string_view meaning, Access) {
+  Key row{};
+  row.path = path;
+  row.type = type;
+  row.meaning = meaning;
+  row.set = [](CellConfig& cell, const Value& value) { assign(Access{}(cell), value); };
+  row.get = [](const CellConfig& cell) { return read(std::as_const(Access{}(const_cast<CellConfig&>(cell)))); };
+  return row;
+}
+
+struct Bounds {
+  double low, high;
+};
+
+template <class Access>
+Key whole(std::string_view path, Bounds bounds, std::string_view meaning, Access access) {
+  Key row = key(path, KeyType::kWhole, meaning, access);
+  row.low = bounds.low;
+  row.high = bounds.high;
+  return row;
+}
+
+template <class Access>
+Key number(std::string_view path, Bounds bounds, std::string_view meaning, Access access) {
+  Key row = key(path, KeyType::kNumber, meaning, access);
+  row.low = bounds.low;
+  row.high = bounds.high;
+  return row;
+}
+
+template <class Access>
+Key toggle(std::string_view path, std::string_view meaning, Access access) {
+  return key(path, KeyType::kSwitch, meaning, access);
+}
+
+template <class Access>
+Key word(std::string_view path, Words words, std::string_view meaning, Access access) {
+  Key row = key(path, KeyType::kWord, meaning, access);
+  row.fixed_words = std::move(words);
+  return row;
+}
+
+template <class Access>
+Key word(std::string_view path, Words (*words)(const Vocabulary&), std::string_view meaning, Access access) {
+  Key row = key(path, KeyType::kWord, meaning, access);
+  row.table_words = words;
+  return row;
+}
+
+template <auto Table>
+Words rows_of(const Vocabulary& vocabulary) {
+  return names_of(vocabulary.*Table);
+}
+
+using C = CellConfig;
+using M = ModelConfig;
+using T = TrainingConfig;
+using R = RecipeOptions;
+using V = Vocabulary;
+
+template <auto Member>
+constexpr At<&C::model, Member> kModel{};
+template <auto Member>
+constexpr At<&C::training, Member> kTraining{};
+template <auto Member>
+constexpr At<&C::training, &T::recipe_options, Member> kOptions{};
+
+constexpr Bounds kTokens{1, 1 << 24};
+constexpr Bounds kWidth{1, 1 << 22};
+constexpr Bounds kHeads{1, 65536};
+
+std::vector<Key> make_keys() {
+  return {
+      word("device", rows_of<&V::devices>, "device that runs the cell", At<&C::device>{}),
+      word("arch", rows_of<&V::archs>, "architecture profile", At<&C::arch>{}),
+      whole("ranks", {1, kMostRanks}, "processes or threads that train together", At<&C::ranks>{}),
+      key("mesh", KeyType::kMesh, "shards (4), or replicas x shards (2x4); all ranks shard when left out",
+          At<&C::mesh>{}),
+      word("sharding", {"none", "fsdp"}, "who holds the parameters; fsdp for several ranks or a mesh when left out",
+           At<&C::sharding>{}),
+      toggle("reshard_after_forward", "false: gathered weights stay until backward is through",
+             At<&C::reshard_after_forward>{}),
+      toggle("gather_ahead", "true: a layer's weights are gathered while the one before it computes", At<&C::gather_ahead>{}),
+      word("fix", rows_of<&V::fixes>, "fix that the before arm reverts", At<&C::fix>{}),
+
+      word("model.layer", rows_of<&V::layers>, "layer that the model repeats", kModel<&M::layer>),
+      word("model.form", rows_of<&V::forms>, "norm, activation, biases and positions", kModel<&M::form>),
+      whole("model.layers", {1, 4096}, "number of layers", kModel<&M::layers>),
+      whole("model.hidden", kWidth, "width of the residual stream", kModel<&M::hidden>),
+      whole("model.heads", kHeads, "attention heads; hidden is a multiple of it", kModel<&M::heads>),
+      whole("model.kv_heads", kHeads, "key and value heads; as many as heads when left out", kModel<&M::kv_heads>),
+      whole("model.ffn", kWidth, "inner width of the MLP; four times hidden when left out", kModel<&M::ffn>),
+      whole("model.seq", kTokens, "tokens per sequence", kModel<&M::seq>),
+      whole("model.batch", kTokens, "sequences per step", kModel<&M::batch>),
+      word("model.op_fuser", {"none", "mlp"}, "mlp: build the MLP as one fused chain of operations",
+           kModel<&M::op_fuser>),
+      number("model.dropout", {0, 0.99}, "attention and hidden dropout probability", kModel<&M::dropout>),
+
+      whole("training.steps", {1, 1000000}, "training steps", kTraining<&T::steps>),
+      word("training.optimizer", {"none", "adam", "foreach_adam"},
+           "adam: fused, one pass over all tensors; foreach_adam: lists of tensors, an operation at a time",
+           kTraining<&T::optimizer>),
+      number("training.learning_rate", {0, 1000}, "the optimizer's learning rate", kTraining<&T::learning_rate>),
+      word("training.master_weights", {"none", "f32", "remainder"},
+           "what the optimizer updates; remainder: the 16 bits that bf16 parameters lack",
+           kTraining<&T::master_weights>),
+      word("training.moments", {"f32", "bf16", "f16", "e4m3"}, "type of the optimizer's moments",
+           kTraining<&T::moments>),
+      number("training.weight_decay", {0, 1}, "the optimizer's weight decay", kTraining<&T::weight_decay>),
+      toggle("training.decoupled_decay", "AdamW; false: decay joins the gradient (L2)", kTraining<&T::decoupled_decay>),
+      number("training.clip_norm", {0, 1e30}, "gradients are scaled down to this norm over all ranks; 0: never",
+             kTraining<&T::clip_norm>),
+      toggle("training.weight_average", "keep an exponential average of the weights", kTraining<&T::weight_average>),
+      word("training.loss", {"sum", "mse"}, "sum of outputs, or distance to a seeded target", kTraining<&T::loss>),
+      word("training.param_dtype", {"bf16", "f32"}, "type of the parameters", kTraining<&T::param_dtype>),
+      word("training.recipe", rows_of<&V::recipes>, "quantization recipe", kTraining<&T::recipe>),
+      toggle("training.quantized_weights", "weights of products live in eight bits; bf16 ignores it",
+             kTraining<&T::quantized_weights>),
+      toggle("training.deferred_init", "who shards initialises, only what it keeps; wherever sharded when left out",
+             kTraining<&T::deferred_init>),
+      toggle("training.fused_quantize",
+             "norms and activations quantize their results, or measure them for it, as they make them; false: later",
+             kTraining<&T::fused_quantize>),
+      toggle("training.fp8_attention", "attention's matrix products in FP8", kTraining<&T::fp8_attention>),
+      word("training.checkpoint", {"none", "full"}, "full: recompute every layer in backward",
+           kTraining<&T::checkpoint>),
+      toggle("training.keep_loss", "false: drop the loss before memory is read", kTraining<&T::keep_loss>),
+      toggle("training.deterministic", "false: a card may add in whatever order is fastest, so that runs differ in bits",
+             kTraining<&T::deterministic>),
+      // JSON readers keep whole numbers up to 2^53.
+      whole("training.seed", {0, 9007199254740992.0}, "seed of parameters, data and dropout", kTraining<&T::seed>),
+
+      whole("training.recipe_options.amax_history_length", {1, 65536}, "steps that delayed scaling looks back",
+            kOptions<&R::amax_history_length>),
+      word("training.recipe_options.amax_algorithm", {"max", "most_recent"}, "how delayed scaling reduces its history",
+           kOptions<&R::amax_algorithm>),
+      whole("training.recipe_options.margin", {0, 32}, "delayed scaling: scales are smaller by 2^margin",
+            kOptions<&R::margin>),
+      number("training.recipe_options.epsilon", {0, 1e30}, "smallest amax that a scale is computed from",
+             kOptions<&R::epsilon>),
+      toggle("training.recipe_options.power_of_two_scales", "round FP32 scales down to a power of two",
+             kOptions<&R::power_of_two_scales>),
+      word("training.recipe_options.scale_rounding", {"rceil", "floor"}, "rounding of E8M0 scales",
+           kOptions<&R::scale_rounding>),
+  };
+}
+
+}  // namespace
+
+std::string to_text(const Value& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const auto* whole_number = std::get_if<std::int64_t>(&value)) return std::to_string(*whole_number);
+  if (const auto* real = std::get_if<double>(&value)) return shortest(*real);
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  return "";
+}
+
+std::string_view Key::section() const {
+  const auto dot = path.rfind('.');
+  return dot == std::string_view::npos ? std::string_view{} : path.substr(0, dot);
+}
+
+std::vector<std::string> Key::words(const Vocabulary& vocabulary) const {
+  return table_words ? table_words(vocabulary) : fixed_words;
+}
+
+std::string_view Key::last() const { return path.substr(path.rfind('.') + 1); }
+
+std::span<const Key> keys() {
+  static const std::vector<Key> kKeys = make_keys();
+  return kKeys;
+}
+
+const Key* find_key(std::string_view name) {
+  for (const Key& row : keys())
+    if (row.path == name || row.last() == name) return &row;
+  return nullptr;
+}
+
+std::optional<std::int64_t> whole_number(const std::string& text) {
+  const std::size_t sign = text.starts_with('-') ? 1 : 0;
+  if (text.size() > sign + 1 && text[sign] == '0')
+    return std::nullopt;  // 010 is 8 to some YAML readers and 10 to others
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<double> decimal_number(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+std::optional<Value> value_of(const Key& key, const std::string& text, const Vocabulary& vocabulary) {
+  switch (key.type) {
+    case KeyType::kSwitch:
+      if (text == "true" || text == "false") return Value{text == "true"};
+      return std::nullopt;
+    case KeyType::kWhole: {
+      const auto value = whole_number(text);
+      if (!value || static_cast<double>(*value) < key.low || static_cast<double>(*value) > key.high)
+        return std::nullopt;
+      return Value{*value};
+    }
+    case KeyType::kNumber: {
+      const auto value = decimal_number(text);
+      if (!value || *value < key.low || *value > key.high) return std::nullopt;
+      return Value{*value};
+    }
+    case KeyType::kWord: {
+      const Words allowed = key.words(vocabulary);
+      if (std::find(allowed.begin(), allowed.end(), text) == allowed.end()) return std::nullopt;
+      return Value{text};
+    }
+    case KeyType::kMesh:
+      if (!parse_mesh(text)) return std::nullopt;
+      return Value{text};
+  }
+  return std::nullopt;
+}
+
+std::string expected_of(const Key& key, const Vocabulary& vocabulary) {
+  switch (key.type) {
+    case KeyType::kSwitch: return "true or false";
+    case KeyType::kWhole: return fmt::format("a whole number from {} to {}", shortest(key.low), shortest(key.high));
+    case KeyType::kNumber: return fmt::format("a number from {} to {}", shortest(key.low), shortest(key.high));
+    case KeyType::kWord: return "one of " + listed(key.words(vocabulary));
+    case KeyType::kMesh: return "shards (4) or replicas x shards (2x4)";
+  }
+  return "";
+}
+
+std::vector<std::string> axis_names() {
+  std::vector<std::string> names;
+  for (const Key& row : keys()) names.emplace_back(row.last());
+  return names;
+}
+
+}  // namespace fp8lab

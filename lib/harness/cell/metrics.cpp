@@ -1,0 +1,104 @@
+#include "harness/cell/metrics.h"
+
+#include <algorithm>
+#include <array>
+
+namespace fp8lab {
+namespace {
+
+constexpr auto kLess = Better::kLess;
+constexpr auto kMore = Better::kMore;
+constexpr auto kNeither = Better::kNeither;
+
+constexpr std::array kMetrics{
+    Metric{"memory.peak_bytes", "B", kLess, true, "most bytes alive at one moment of setup or of any step"},
+    Metric{"memory.setup_peak_bytes", "B", kLess, true, "most bytes alive before the first step"},
+    Metric{"memory.forward_peak_bytes", "B", kLess, true, "most bytes alive at one moment of forward"},
+    Metric{"memory.optimizer_peak_bytes", "B", kLess, true, "most bytes alive at one moment of the optimizer's step"},
+    Metric{"memory.reserved_peak_bytes", "B", kLess, true, "most bytes the allocator held from the device"},
+    Metric{"memory.driver_overhead_bytes", "B", kLess, false,
+           "bytes in use on the card beyond what the allocator holds: context, libraries, scratch; of cells that run alone"},
+    Metric{"memory.end_of_forward_bytes", "B", kLess, true, "bytes alive when forward ends"},
+    Metric{"memory.end_of_backward_bytes", "B", kLess, true, "bytes alive when backward ends"},
+    Metric{"memory.end_of_step_bytes", "B", kLess, true, "bytes alive when the step ends"},
+    Metric{"memory.weight_bytes", "B", kLess, true, "bytes of parameters that the rank keeps from step to step"},
+    Metric{"memory.retained_bytes", "B", kLess, true, "bytes alive after backward that the schedule says are dead"},
+    Metric{"memory.by_holder.*", "B", kLess, true, "bytes alive after backward, by who holds them"},
+    Metric{"memory.predicted_*", "B", kNeither, true, "the closed-form value of the memory metric of that name"},
+    Metric{"memory.unexplained_bytes", "B", kLess, true, "largest gap between a memory metric and its closed form"},
+
+    Metric{"traffic.all_gather_bytes", "B", kLess, true, "bytes gathered per rank and step, scales included"},
+    Metric{"traffic.all_gather_payload_bytes", "B", kLess, true, "bytes of values gathered per rank and step"},
+    Metric{"traffic.all_gather_scale_bytes", "B", kLess, true, "bytes of scales gathered per rank and step"},
+    Metric{"traffic.reduce_scatter_bytes", "B", kLess, true, "bytes reduce-scattered per rank and step"},
+    Metric{"traffic.all_reduce_bytes", "B", kLess, true, "bytes all-reduced per rank and step"},
+    Metric{"traffic.collectives", "1", kLess, true, "collectives per rank and step"},
+
+    Metric{"host.pre_forward_ns", "ns", kLess, false,
+           "host time from entering a sharded layer to its first kernel, collectives left out (p50)"},
+    Metric{"host.pre_forward_allocations", "1", kLess, true,
+           "heap allocations before a sharded layer's first kernel (p50)"},
+    Metric{"host.pre_forward_quantizer_copies", "1", kLess, true,
+           "quantizers cloned before a sharded layer's first kernel (p50)"},
+
+    Metric{"parity.loss_gap", "1", kLess, true, "relative distance of the last loss from BF16's",
+           1e-4, 1.0},
+    Metric{"parity.output_sqnr_db", "dB", kMore, true, "outputs against BF16's, signal to quantization noise",
+           0.5},
+    Metric{"parity.grad_sqnr_db", "dB", kMore, true, "gradients against BF16's, signal to quantization noise",
+           0.5},
+    Metric{"parity.weight_sqnr_db", "dB", kMore, true, "weights against BF16's, signal to quantization noise",
+           0.5},
+    Metric{"parity.weights_moved", "1", kMore, true, "fraction of weight tensors that training changed"},
+    Metric{"parity.ranks_equal", "1", kMore, true, "1 when all ranks see the same weights, else 0"},
+    Metric{"parity.gathered_equals_whole", "1", kMore, true,
+           "1 when initial shards gather to the bytes of the whole made at once, else 0"},
+    Metric{"parity.bitwise_equal", "1", kMore, true, "1 when both sides hold the same bytes, else 0"},
+    Metric{"parity.clip_fraction", "1", kLess, true, "fraction of values beyond the largest code, of those cast in the last step's forward and backward",
+           1e-4, 0.1},
+    Metric{"parity.underflow_fraction", "1", kLess, true,
+           "fraction of values that are not 0 and became 0, of the same", 1e-4, 0.1},
+
+    Metric{"twin.losses_equal", "1", kMore, true,
+           "1 when 16-bit weights, cast in every step and gathered when wanted, give the same losses, bit for bit"},
+
+    Metric{"time.step_ms", "ms", kLess, false, "wall time of a training step (p50, without the first)"},
+    Metric{"time.forward_ms", "ms", kLess, false, "wall time of forward (p50, without the first step's)"},
+    Metric{"time.backward_ms", "ms", kLess, false, "wall time of backward (p50, without the first step's)"},
+    Metric{"time.optimizer_ms", "ms", kLess, false, "wall time of the optimizer (p50, without the first step's)"},
+};
+
+constexpr std::array kGroups{
+    MetricGroup{.name = "memory", .alone = false, .compared_with_bf16 = true},
+    MetricGroup{.name = "traffic", .alone = false, .compared_with_bf16 = false},
+    MetricGroup{.name = "host", .alone = true, .compared_with_bf16 = false},
+    MetricGroup{.name = "parity", .alone = false, .compared_with_bf16 = true, .companions = 2},
+    MetricGroup{.name = "twin", .alone = false, .compared_with_bf16 = false, .companions = 1},
+    MetricGroup{.name = "time", .alone = true, .compared_with_bf16 = false},
+};
+
+bool belongs(std::string_view name, std::string_view row) {
+  if (!row.ends_with('*')) return name == row;
+  const std::string_view prefix = row.substr(0, row.size() - 1);
+  return name.size() > prefix.size() && name.starts_with(prefix);
+}
+
+}  // namespace
+
+std::span<const Metric> metrics() { return kMetrics; }
+
+const Metric* find_metric(std::string_view name) {
+  for (const Metric& metric : kMetrics)
+    if (belongs(name, metric.name)) return &metric;
+  return nullptr;
+}
+
+std::span<const MetricGroup> metric_groups() { return kGroups; }
+
+bool any_group(const std::vector<std::string>& measure, bool MetricGroup::*property) {
+  return std::any_of(kGroups.begin(), kGroups.end(), [&](const MetricGroup& group) {
+    return group.*property && std::find(measure.begin(), measure.end(), group.name) != measure.end();
+  });
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,34 @@
+#include "harness/cell/sharding_keys.h"
+
+#include "harness/cell/keys.h"
+
+namespace fp8lab {
+namespace {
+
+std::optional<int> count(const std::string& text) {
+  const auto value = whole_number(text);
+  if (!value || *value < 1 || *value > kMostRanks) return std::nullopt;
+  return static_cast<int>(*value);
+}
+
+}  // namespace
+
+std::optional<MeshText> parse_mesh(const std::string& text) {
+  const auto cross = text.find('x');
+  const auto replicas = cross == std::string::npos ? 1 : count(text.substr(0, cross));
+  const auto shards = count(cross == std::string::npos ? text : text.substr(cross + 1));
+  if (!replicas || !shards) return std::nullopt;
+  return MeshText{*replicas, *shards};
+}
+
+MeshText mesh_of(const CellConfig& cell) {
+  return parse_mesh(cell.mesh).value_or(MeshText{.replicas = 1, .shards = cell.ranks});
+}
+
+bool is_sharded(const CellConfig& cell) {
+  return cell.sharding.value_or(cell.ranks > 1 || !cell.mesh.empty() ? "fsdp" : "none") == "fsdp";
+}
+
+bool defers_init(const CellConfig& cell) { return cell.training.deferred_init.value_or(is_sharded(cell)); }
+
+}  // namespace fp8lab

@@ -1,0 +1,92 @@
+#include "harness/cell/spelling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+namespace fp8lab {
+namespace {
+
+std::string folded(std::string_view word) {
+  std::string out;
+  for (const char c : word)
+    if (c != '-' && c != '_') out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+/// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`.
+std::size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0u : 1u)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    before = last;
+    last = row;
+  }
+  return last[b.size()];
+}
+
+}  // namespace
+
+std::string nearest(std::string_view word, std::span<const std::string> candidates) {
+  const std::string wanted = folded(word);
+  if (wanted.empty() || wanted.size() > 200) return "";
+  // One or two letters are near to everything; longer words may differ in a third of them.
+  std::size_t best = 1 + (wanted.size() < 3 ? 0 : wanted.size() == 3 ? 1 : std::max<std::size_t>(2, wanted.size() / 3));
+  std::string found;
+  constexpr std::size_t kMostCandidates = 1000;
+  for (const std::string& candidate : candidates.first(std::min(candidates.size(), kMostCandidates))) {
+    const std::string other = folded(candidate);
+    std::size_t d = distance(wanted, other);
+    if (wanted.size() >= 3 && other.find(wanted) != std::string::npos) d = std::min<std::size_t>(d, 1);
+    // A guess that shares nothing with the word helps nobody.
+    if (d < best && d < std::max(wanted.size(), other.size())) {
+      best = d;
+      found = candidate;
+    }
+  }
+  return found;
+}
+
+std::string listed(std::span<const std::string> words, std::size_t most) {
+  std::string out;
+  const std::size_t shown = std::min(words.size(), most);
+  for (std::size_t i = 0; i < shown; ++i) {
+    if (i > 0) out += (i + 1 == words.size()) ? " or " : ", ";
+    out += words[i];
+  }
+  if (shown < words.size()) out += fmt::format(" or one of {} more", words.size() - shown);
+  return out;
+}
+
+std::string quotable(std::string_view text) {
+  constexpr std::size_t kMost = 60;
+  std::string out(text);
+  if (out.size() > kMost) {
+    std::size_t end = kMost - 3;
+    while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0) == 0x80) --end;  // no half of a character
+    out = out.substr(0, end) + "...";
+  }
+  for (char& c : out)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  return out;
+}
+
+std::string counted(std::size_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+std::string suggestion(std::string_view word, std::span<const std::string> candidates) {
+  const std::string guess = nearest(word, candidates);
+  // A long list buries a good guess.
+  const bool show_all = guess.empty() || candidates.size() <= 12;
+  const std::string allowed = candidates.empty() || !show_all ? "" : fmt::format(" Allowed: {}.", listed(candidates));
+  return guess.empty() ? allowed : fmt::format(" Did you mean `{}`?{}", guess, allowed);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,66 @@
+#include "harness/cell/units.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+namespace fp8lab {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  std::string_view base;
+  double factor;
+};
+
+constexpr double kMiB = 1024.0 * 1024.0;
+
+constexpr std::array kUnits{
+    Unit{"B", "B", 1},     Unit{"KiB", "B", 1024}, Unit{"MiB", "B", kMiB}, Unit{"GiB", "B", 1024 * kMiB},
+    Unit{"kB", "B", 1e3},  Unit{"MB", "B", 1e6},   Unit{"GB", "B", 1e9},   Unit{"ns", "ns", 1},
+    Unit{"us", "ns", 1e3}, Unit{"ms", "ns", 1e6},  Unit{"s", "ns", 1e9},   Unit{"us", "ms", 1e-3},
+    Unit{"ms", "ms", 1},   Unit{"s", "ms", 1e3},   Unit{"dB", "dB", 1},    Unit{"1", "1", 1},
+    Unit{"%", "1", 0.01},
+};
+
+bool is_whole(double value) { return std::abs(value) < 9007199254740992.0 && value == std::trunc(value); }
+
+}  // namespace
+
+std::vector<std::string> units_of(std::string_view base) {
+  std::vector<std::string> names;
+  for (const Unit& unit : kUnits)
+    if (unit.base == base) names.emplace_back(unit.name);
+  return names;
+}
+
+std::optional<double> in_base_units(std::string_view unit, std::string_view base) {
+  for (const Unit& row : kUnits)
+    if (row.name == unit && row.base == base) return row.factor;
+  return std::nullopt;
+}
+
+std::string grouped(double value) {
+  if (!is_whole(value)) return fmt::format("{:.6g}", value);
+  std::string digits = std::to_string(static_cast<std::int64_t>(std::abs(value)));
+  for (std::size_t end = digits.size(); end > 3; end -= 3) digits.insert(end - 3, 1, ',');
+  return value < 0 ? "-" + digits : digits;
+}
+
+std::string figure(double value, std::string_view unit) {
+  if (unit == "B" && std::abs(value) >= 1024.0) {
+    const bool gibi = std::abs(value) >= 10240.0 * kMiB;
+    const bool mebi = std::abs(value) >= kMiB;
+    const double scale = gibi ? 1024.0 * kMiB : mebi ? kMiB : 1024.0;
+    return fmt::format("{:.1f} {} ({} B)", value / scale, gibi ? "GiB" : mebi ? "MiB" : "KiB", grouped(value));
+  }
+  return unit == "1" ? grouped(value) : fmt::format("{} {}", grouped(value), unit);
+}
+
+std::string shortest(double value) {
+  return is_whole(value) ? std::to_string(static_cast<std::int64_t>(value)) : fmt::format("{}", value);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,69 @@
+#include <fmt/format.h>
+
+#include <span>
+
+#include "backend/arch.h"
+#include "backend/device.h"
+#include "core/check.h"
+#include "fixes/fixes.h"
+#include "harness/measure/training_run.h"
+#include "harness/cell/vocabulary.h"
+#include "nn/layer_table.h"
+#include "recipe/recipe.h"
+
+namespace fp8lab {
+namespace {
+
+/// Which key to look at when a matrix of the layer breaks the recipe's rule is told by the matrix in the message.
+std::optional<BrokenRule> broken_recipe_rule(const CellConfig& cell) {
+  try {
+    const Recipe recipe = make_recipe(cell.training.recipe, cell.training.recipe_options);
+    if (recipe.quantized && cell.training.fp8_attention && !recipe.attention)
+      return BrokenRule{"training.fp8_attention", fmt::format("recipe '{}' keeps attention in 16 bits", recipe.name)};
+    const LayerConfig layer = layer_config(cell.model, cell.training.fp8_attention);
+    if (const std::string rule = broken_layer_rule(layer_row(cell.model.layer), layer, recipe); !rule.empty())
+      return BrokenRule{"model", rule};
+  } catch (const Error& error) {
+    return BrokenRule{"training.recipe_options", error.what()};
+  }
+  return std::nullopt;
+}
+
+/// Threads on the host, which may share a card; one simulated rank of many on meta.
+std::int64_t most_ranks(std::string_view device) { return device == "meta" ? kMostRanks : 64; }
+
+template <class Row>
+std::vector<Term> terms(std::span<const Row> rows) {
+  std::vector<Term> out;
+  for (const Row& row : rows) out.push_back({std::string(row.name), std::string(row.title)});
+  return out;
+}
+
+Vocabulary make_vocabulary() {
+  Vocabulary out;
+  out.recipes = terms(recipes());
+  out.archs = terms(arch_profiles());
+  out.layers = terms(layer_table());
+  out.forms = terms(form_table());
+  for (const DeviceRow& row : devices())
+    out.devices.push_back({std::string(row.name), std::string(row.title), row.unavailable_reason, row.own_arch, row.memory_bytes,
+                           row.describe});
+  for (const Fix& row : fixes())
+    out.fixes.push_back({std::string(row.name),
+                         {row.upstream.begin(), row.upstream.end()},
+                         std::string(row.symptom),
+                         std::string(row.decision)});
+  out.max_ranks = most_ranks;
+  out.broken_rule = broken_recipe_rule;
+  out.quantizes = [](std::string_view recipe) { return make_recipe(recipe).quantized; };
+  return out;
+}
+
+}  // namespace
+
+const Vocabulary& bundled_vocabulary() {
+  static const Vocabulary kVocabulary = make_vocabulary();
+  return kVocabulary;
+}
+
+}  // namespace fp8lab

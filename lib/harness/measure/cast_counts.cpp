@@ -1,0 +1,87 @@
+#include "harness/measure/cast_counts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "core/float8.h"
+#include "tensor/quantized_tensor.h"
+
+namespace fp8lab {
+namespace {
+
+constexpr unsigned kMagnitude = 0x7F;
+
+/// The largest code of a format, and up to where values are rounded to it.
+struct Largest {
+  unsigned code;
+  double reach;
+};
+
+Largest largest_of(DType payload) {
+  if (payload == DType::kE4M3) return {E4M3::kMaxCode, 464.0};
+  return {E5M2::kMaxCode, 61440.0};
+}
+
+/// A half as an operand, on the host, and what it was cast from: element (i, j) of the operand from x[i * x_row + j * x_col].
+struct Half {
+  const OperandView& operand;
+  std::vector<std::byte> codes;
+  std::vector<std::byte> scales;
+  const std::vector<float>& x;
+  std::int64_t x_row;
+  std::int64_t x_col;
+
+  unsigned code_at(std::int64_t i, std::int64_t j) const {
+    const std::int64_t at = i * operand.values.row_stride + j * operand.values.col_stride;
+    return std::to_integer<unsigned>(codes[static_cast<std::size_t>(at)]) & kMagnitude;
+  }
+  double scale_inv_at(std::int64_t i, std::int64_t j) const {
+    const ScaleView& view = operand.scales;
+    const std::int64_t at =
+        view.block_cols == 0 ? 0 : i / view.block_rows * view.row_stride + j / view.block_cols * view.col_stride;
+    const std::byte* const scale = scales.data() + static_cast<std::size_t>(at) * size_bytes(view.dtype);
+    if (view.dtype == DType::kE8M0) return static_cast<double>(e8m0_to_f32(std::to_integer<std::uint8_t>(*scale)));
+    float value = 0.0f;
+    std::memcpy(&value, scale, sizeof value);
+    return static_cast<double>(value);
+  }
+};
+
+CastCounts count(const Half& half, const Largest& largest) {
+  constexpr std::int64_t kTile = 64;  // both orders of memory find their lines in the cache
+  const std::int64_t rows = half.operand.values.rows, cols = half.operand.values.cols;
+  CastCounts counts{.values = rows * cols};
+  for (std::int64_t row = 0; row < rows; row += kTile)
+    for (std::int64_t col = 0; col < cols; col += kTile)
+      for (std::int64_t i = row; i < std::min(row + kTile, rows); ++i)
+        for (std::int64_t j = col; j < std::min(col + kTile, cols); ++j) {
+          const unsigned code = half.code_at(i, j);
+          if (code != 0 && code != largest.code) continue;
+          const double value = std::abs(static_cast<double>(half.x[static_cast<std::size_t>(i * half.x_row + j * half.x_col)]));
+          if (code == 0)
+            counts.underflowed += value > 0.0;
+          else
+            counts.clipped += value > largest.reach * half.scale_inv_at(i, j);
+        }
+  return counts;
+}
+
+}  // namespace
+
+void CastCounter::saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) {
+  const QuantFormat& format = made.format();
+  const Largest largest = largest_of(format.payload);
+  const std::vector<float> values = device.read(x);
+  const auto count_half = [&](const QuantizedHalf& half, const OperandView& operand, std::int64_t x_row, std::int64_t x_col) {
+    counts_ += count({operand, device.read_bytes(half.codes), device.read_bytes(half.scale_inv), values, x_row, x_col}, largest);
+  };
+  const bool has_rows = static_cast<bool>(made.rowwise());
+  if (has_rows) count_half(made.rowwise(), made.rowwise_operand(), made.cols(), 1);
+  if (made.columnwise() && !(has_rows && format.columnwise_is_transpose()))
+    count_half(made.columnwise(), made.columnwise_operand(false), 1, made.cols());
+}
+
+}  // namespace fp8lab

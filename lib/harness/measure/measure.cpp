@@ -1,0 +1,237 @@
+#include "harness/measure/measure.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <mutex>
+#include <optional>
+#include <string_view>
+
+#include "comm/process_groups.h"
+#include "harness/measure/arms.h"
+#include "harness/cell/metrics.h"
+#include "harness/measure/parity.h"
+#include "harness/predict/predict.h"
+#include "harness/cell/sharding_keys.h"
+#include "harness/measure/timeline.h"
+#include "harness/measure/training_run.h"
+#include "harness/measure/twin.h"
+
+namespace fp8lab {
+namespace {
+
+using Metrics = std::map<std::string, MetricValue>;
+
+bool asks_for(const CellConfig& cell, std::string_view group) {
+  return std::find(cell.measure.begin(), cell.measure.end(), group) != cell.measure.end();
+}
+
+// The last mark of that name: figures are the last step's.
+const LedgerMark& last_mark(const Ledger& ledger, std::string_view name) {
+  const auto found = std::find_if(ledger.marks().rbegin(), ledger.marks().rend(),
+                                  [&](const LedgerMark& mark) { return mark.name == name; });
+  return *found;
+}
+
+std::string snake_case(std::string_view text) {
+  std::string snake(text);
+  std::replace(snake.begin(), snake.end(), ' ', '_');
+  return snake;
+}
+
+void measure_memory(TrainingRun& run, ArmResult& result) {
+  const Ledger& ledger = run.device().ledger();
+  const LedgerMark& after_backward = last_mark(ledger, "end_of_backward");
+  const LedgerMark& after_step = last_mark(ledger, "end_of_step");
+  Metrics& metrics = result.metrics;
+  const auto put_bytes = [&](const std::string& name, std::int64_t bytes) {
+    put(metrics, name, static_cast<double>(bytes));
+  };
+  put_bytes("memory.peak_bytes", ledger.peak_bytes());
+  put_bytes("memory.setup_peak_bytes", ledger.peak_bytes(PhaseKind::kSetup));
+  put_bytes("memory.forward_peak_bytes", ledger.peak_bytes(PhaseKind::kForward));
+  put_bytes("memory.optimizer_peak_bytes", ledger.peak_bytes(PhaseKind::kOptimizer));
+  put_bytes("memory.reserved_peak_bytes", run.device().memory().allocator().reserved_peak_bytes());
+  // What other processes use would count too.
+  if (any_group(run.cell().measure, &MetricGroup::alone))
+    if (const auto overhead = run.device().driver_overhead_bytes()) put_bytes("memory.driver_overhead_bytes", *overhead);
+  put_bytes("memory.end_of_forward_bytes", last_mark(ledger, "end_of_forward").live_bytes);
+  put_bytes("memory.end_of_backward_bytes", after_backward.live_bytes);
+  put_bytes("memory.end_of_step_bytes", after_step.live_bytes);
+  put_bytes("memory.weight_bytes", after_step.by_kind.at(std::string(name(HolderKind::kParameter))));
+  put_bytes("memory.retained_bytes", after_backward.retained_bytes);
+  for (const auto& [kind, bytes] : after_backward.by_kind) put_bytes("memory.by_holder." + snake_case(kind), bytes);
+  result.retained_by_holder = after_backward.retained_by_holder;
+  result.peak_by_holder = ledger.peak_by_holder();
+  result.sequence_hash = fmt::format("{:016x}", ledger.sequence_hash());
+}
+
+void add_predictions(const CellConfig& cell, Arm arm, Metrics& metrics) {
+  const std::map<std::string, double> figures = predict(cell, arm);
+  const double unexplained = put_predictions(figures, metrics);
+  if (!asks_for(cell, "memory")) return;
+  if (figures.empty())
+    put(metrics, "memory.unexplained_bytes", std::nullopt, "this cell has no closed form");
+  else
+    put(metrics, "memory.unexplained_bytes", unexplained);
+}
+
+// The host multiplies dequantized operands in any case; this names what the modelled card would have to emulate too.
+std::string emulation(const Recipe& recipe, const ArchProfile& arch) {
+  const bool microscaled = recipe.quantized && recipe.weight.scale_dtype() == DType::kE8M0;
+  if (!microscaled || arch.mxfp8_gemm) return {};
+  return fmt::format("'{}' has no MXFP8 products: they are made from exactly dequantized operands", arch.name);
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
+}
+
+/// At most `most` values, evenly spaced, the first and the last among them.
+std::vector<double> spaced(std::vector<double> values, std::size_t most) {
+  if (values.size() <= most) return values;
+  std::vector<double> out;
+  for (std::size_t i = 0; i < most; ++i) out.push_back(values[i * (values.size() - 1) / (most - 1)]);
+  return out;
+}
+
+std::vector<double> thinned(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  return spaced(std::move(samples), kMostSamples);
+}
+
+constexpr const char* kNeedsTwoSteps = "needs two steps: the first one warms up";
+
+/// Of every timed step but the first.
+void measure_time(const TrainingRun& run, ArmResult& result) {
+  const auto put_part = [&](const char* name, double StepTimes::*part) {
+    std::vector<double> samples;
+    for (std::size_t step = 1; step < run.times().size(); ++step) samples.push_back(run.times()[step].*part);
+    if (samples.empty()) return put(result.metrics, name, std::nullopt, kNeedsTwoSteps);
+    put(result.metrics, name, median(samples));
+    result.samples[name] = thinned(std::move(samples));
+  };
+  put_part("time.step_ms", &StepTimes::step_ms);
+  put_part("time.forward_ms", &StepTimes::forward_ms);
+  put_part("time.backward_ms", &StepTimes::backward_ms);
+  put_part("time.optimizer_ms", &StepTimes::optimizer_ms);
+}
+
+constexpr const char* kNotSharded = "nothing is sharded";
+
+void measure_traffic(const TrainingRun& run, Metrics& metrics) {
+  const Traffic* traffic = run.last_step_traffic();
+  const auto put_figure = [&](const char* name, std::int64_t figure) {
+    put(metrics, name, traffic ? std::optional(static_cast<double>(figure)) : std::nullopt, traffic ? "" : kNotSharded);
+  };
+  const Traffic of = traffic ? *traffic : Traffic{};
+  const auto bytes = [&](CollectiveKind kind) { return of.of(kind).payload_bytes + of.of(kind).scale_bytes; };
+  std::int64_t collectives = 0;
+  for (std::size_t kind = 0; kind < kCollectiveKinds; ++kind)
+    collectives += of.of(static_cast<CollectiveKind>(kind)).collectives;
+  put_figure("traffic.all_gather_bytes", bytes(CollectiveKind::kAllGather));
+  put_figure("traffic.all_gather_payload_bytes", of.of(CollectiveKind::kAllGather).payload_bytes);
+  put_figure("traffic.all_gather_scale_bytes", of.of(CollectiveKind::kAllGather).scale_bytes);
+  put_figure("traffic.reduce_scatter_bytes", bytes(CollectiveKind::kReduceScatter));
+  put_figure("traffic.all_reduce_bytes", bytes(CollectiveKind::kAllReduce));
+  put_figure("traffic.collectives", collectives);
+}
+
+void measure_host(const TrainingRun& run, ArmResult& result) {
+  Metrics& metrics = result.metrics;
+  const std::vector<PreForwardSample> samples = run.host_work();
+  const std::string reason = !samples.empty()                     ? ""
+                             : run.last_step_traffic() == nullptr ? kNotSharded
+                                                                  : kNeedsTwoSteps;
+  if (!samples.empty()) {
+    std::vector<double> nanoseconds;
+    for (const PreForwardSample& sample : samples) nanoseconds.push_back(static_cast<double>(sample.nanoseconds));
+    result.samples["host.pre_forward_ns"] = thinned(std::move(nanoseconds));
+  }
+  // Medians: the odd layer whose bookkeeping just outgrew its buffer is no steady state.
+  const auto put_median = [&](const char* name, std::int64_t PreForwardSample::*part) {
+    std::vector<double> values;
+    for (const PreForwardSample& sample : samples) values.push_back(static_cast<double>(sample.*part));
+    put(metrics, name, values.empty() ? std::nullopt : std::optional(median(values)), reason);
+  };
+  put_median("host.pre_forward_ns", &PreForwardSample::nanoseconds);
+  put_median("host.pre_forward_allocations", &PreForwardSample::heap_allocations);
+  put_median("host.pre_forward_quantizer_copies", &PreForwardSample::quantizer_copies);
+}
+
+/// Below an arm's own limit, so that a rank that waits in vain says for whom before the arm is ended.
+constexpr double kShareOfTheLimit = 0.8;
+
+}  // namespace
+
+double put_predictions(const std::map<std::string, double>& figures, std::map<std::string, MetricValue>& metrics) {
+  double unexplained = 0.0;
+  for (const auto& [name, predicted] : figures) {
+    const auto found = metrics.find(name);
+    if (found == metrics.end() || !found->second.value) continue;
+    found->second.predicted = predicted;
+    if (!name.starts_with("memory.")) continue;
+    unexplained = std::max(unexplained, std::abs(*found->second.value - predicted));
+    put(metrics, "memory.predicted_" + name.substr(name.find('.') + 1), predicted);
+  }
+  return unexplained;
+}
+
+ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* world) {
+  const Recipe recipe = recipe_of(cell, arm);
+  const bool memory = asks_for(cell, "memory");
+  TrainingRun run(cell, behaviors_of(cell, arm), recipe, {.world = world, .record_timeline = memory});
+  const bool traffic = asks_for(cell, "traffic"), parity = asks_for(cell, "parity");
+  run.keep_values(parity);
+  if (asks_for(cell, "host")) run.measure_host_work();
+  run.train();
+
+  ArmResult result;
+  result.emulated = emulation(recipe, run.device().arch());
+  result.notes = run.warnings();
+  for (std::string& note : run.device().notes()) result.notes.push_back(std::move(note));
+  if (memory) {
+    measure_memory(run, result);
+    result.timeline_json = timeline_json(run.device().ledger());
+  }
+  if (traffic) measure_traffic(run, result.metrics);
+  if (asks_for(cell, "host")) measure_host(run, result);
+  if (asks_for(cell, "time")) measure_time(run, result);
+  if (memory || traffic) add_predictions(cell, arm, result.metrics);
+  if (asks_for(cell, "twin")) measure_twin(cell, arm, run, is_sharded(cell) ? world : nullptr, result);
+  if (parity) measure_parity(cell, arm, run, is_sharded(cell) ? world : nullptr, result);
+  result.losses = spaced(std::move(result.losses), kMostLosses);
+  return result;
+}
+
+void start_ranks_here(const CellConfig& cell, const RankFunction& rank_function) {
+  const bool computes = open_device(cell.device, {.arch = cell.arch, .memory = {}})->computes();
+  RunOptions options{.ranks = cell.ranks};
+  if (cell.timeout_s > 0.0)
+    options.timeout = std::chrono::nanoseconds(static_cast<std::int64_t>(kShareOfTheLimit * cell.timeout_s * 1e9));
+  run_ranks(computes ? "in_process" : "simulated", options, rank_function);
+}
+
+ArmResult measure_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm) {
+  if (!is_sharded(cell)) return measure_arm_on_rank(cell, arm, nullptr);
+  std::mutex mutex;
+  std::optional<ArmResult> lowest;
+  int rank_of_lowest = cell.ranks;
+  start(cell, [&](ProcessGroup& world) {
+    ArmResult result = measure_arm_on_rank(cell, arm, &world);
+    const std::lock_guard lock(mutex);
+    if (world.rank() >= rank_of_lowest) return;
+    rank_of_lowest = world.rank();
+    lowest = std::move(result);
+  });
+  check(lowest.has_value(), "no rank was started in this process");
+  return std::move(*lowest);
+}
+
+ArmResult measure_arm(const CellConfig& cell, Arm arm) { return measure_arm_over(start_ranks_here, cell, arm); }
+
+}  // namespace fp8lab

@@ -1,0 +1,345 @@
+#include "harness/measure/parity.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+
+#include "core/check.h"
+#include "harness/measure/arms.h"
+#include "harness/measure/cast_counts.h"
+#include "harness/cell/metrics.h"
+#include "harness/cell/sharding_keys.h"
+
+namespace fp8lab {
+namespace {
+
+using Metrics = std::map<std::string, MetricValue>;
+using Lists = std::vector<std::vector<float>>;
+
+constexpr std::string_view kMetrics[] = {
+    "parity.loss_gap",      "parity.output_sqnr_db", "parity.grad_sqnr_db",          "parity.weight_sqnr_db",
+    "parity.weights_moved", "parity.ranks_equal",    "parity.gathered_equals_whole", "parity.bitwise_equal",
+    "parity.clip_fraction", "parity.underflow_fraction"};
+
+/// What every rank says, in the order of ranks; `mine` alone where there is no world.
+template <class T>
+std::vector<T> of_all_ranks(ProcessGroup* world, const std::vector<T>& mine, std::string_view label) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  if (world == nullptr) return mine;
+  const auto bytes = static_cast<std::int64_t>(mine.size() * sizeof(T));
+  std::vector<std::int64_t> offsets;
+  for (std::int64_t rank = 0; rank <= world->size(); ++rank) offsets.push_back(rank * bytes);
+  std::vector<T> all(mine.size() * static_cast<std::size_t>(world->size()));
+  const GatherPart part{.from = reinterpret_cast<const std::byte*>(mine.data()),
+                        .to = reinterpret_cast<std::byte*>(all.data()),
+                        .offsets_bytes = offsets};
+  world->all_gather({&part, 1}, label);
+  return all;
+}
+
+bool on_all_ranks(ProcessGroup* world, bool holds, std::string_view label) {
+  const std::vector<int> all = of_all_ranks(world, std::vector<int>{holds}, label);
+  return std::all_of(all.begin(), all.end(), [](int one) { return one != 0; });
+}
+
+double smallest(ProcessGroup* world, double mine, std::string_view label) {
+  const std::vector<double> all = of_all_ranks(world, std::vector{mine}, label);
+  return *std::min_element(all.begin(), all.end());
+}
+
+/// The mean over ranks of every step's loss: what the loss of all tokens together is.
+std::vector<double> mean_losses(ProcessGroup* world, const TrainingRun& run) {
+  const std::vector<float> all = of_all_ranks(world, run.losses(), "losses");
+  const std::size_t steps = run.losses().size(), ranks = all.size() / steps;
+  std::vector<double> means(steps);
+  for (std::size_t i = 0; i < all.size(); ++i) means[i % steps] += all[i];
+  for (double& mean : means) mean /= static_cast<double>(ranks);
+  return means;
+}
+
+struct Noise {
+  double signal = 0.0;
+  double noise = 0.0;
+  Noise& operator+=(const Noise& other) {
+    signal += other.signal;
+    noise += other.noise;
+    return *this;
+  }
+};
+
+Noise noise_of(const std::vector<float>& reference, const std::vector<float>& values) {
+  Noise out;
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    const double r = reference[i], d = r - values[i];
+    out.signal += r * r;
+    out.noise += d * d;
+  }
+  return out;
+}
+
+/// 20 log10(|reference| / |reference - value|). Equal ones have no noise: absent rather than infinite. Where BF16's are finite and these
+/// are not, NaN, which no gate lets pass.
+struct Decibels {
+  explicit Decibels(const Noise& sum) {
+    if (!std::isfinite(sum.signal))
+      reason = "a value of BF16's is not finite";
+    else if (!std::isfinite(sum.noise))
+      value = std::numeric_limits<double>::quiet_NaN(), reason = "a value is not finite";
+    else if (sum.noise == 0.0)
+      reason = "equal to BF16 bit for bit: no noise";
+    else if (sum.signal == 0.0)
+      reason = "BF16's is zero";
+    else
+      value = 10.0 * std::log10(sum.signal / sum.noise);
+  }
+  std::optional<double> value;
+  std::string reason;
+};
+
+/// Tensors of one kind against BF16's, over the values of all ranks: their metric, and each by its name.
+struct Compared {
+  std::string metric;
+  std::string of;
+  const std::vector<std::string>& names;
+  const Lists& reference;
+  const Lists& values;
+};
+
+void put_sqnr(ProcessGroup* world, ArmResult& result, const Compared& tensors) {
+  std::vector<Noise> mine;
+  for (std::size_t i = 0; i < tensors.reference.size(); ++i)
+    mine.push_back(noise_of(tensors.reference[i], tensors.values[i]));
+  const std::vector<Noise> all = of_all_ranks(world, mine, tensors.metric);
+  Noise sum;
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    Noise of_tensor;
+    for (std::size_t j = i; j < all.size(); j += mine.size()) of_tensor += all[j];
+    const Decibels db(of_tensor);
+    result.noise.push_back({.tensor = tensors.names[i], .of = tensors.of, .sqnr_db = db.value, .reason = db.reason});
+    sum += of_tensor;
+  }
+  const Decibels db(sum);
+  put(result.metrics, tensors.metric, db.value, db.reason);
+}
+
+bool all_finite(const std::vector<float>& values) {
+  return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
+}
+
+/// What is not finite went nowhere.
+double fraction_moved(const Lists& before, const Lists& after) {
+  std::size_t moved = 0;
+  for (std::size_t i = 0; i < after.size(); ++i) moved += after[i] != before[i] && all_finite(after[i]);
+  return after.empty() ? 0.0 : static_cast<double>(moved) / static_cast<double>(after.size());
+}
+
+/// FNV-1a over words; the shift brings high bits down.
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash = (hash ^ value) * 0x100000001b3ULL;
+  return hash ^ (hash >> 32);
+}
+
+constexpr std::uint64_t kHashBegin = 0xcbf29ce484222325ULL;
+
+std::uint64_t hash_of(const std::vector<float>& values, std::uint64_t hash = kHashBegin) {
+  for (const float value : values) hash = mix(hash, std::bit_cast<std::uint32_t>(value));
+  return hash;
+}
+
+std::uint64_t hash_of(const Lists& values) {
+  std::uint64_t hash = kHashBegin;
+  for (const std::vector<float>& list : values) hash = mix(hash_of(list, hash), list.size());
+  return hash;
+}
+
+/// A parameter's stored bytes, an entry for each of its buffers; absent ones are empty.
+using Stored = std::array<std::vector<std::byte>, 5>;
+
+/// As both passes find them: each may gather one orientation alone.
+std::vector<Stored> stored(TrainingRun& run) {
+  std::vector<Stored> all;
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    std::size_t index = 0;
+    const auto visit = [&](const Parameter& parameter) {
+      const QuantizedTensor& q = parameter.quantized;
+      const std::array tensors{&parameter.value, &q.rowwise().codes, &q.rowwise().scale_inv, &q.columnwise().codes,
+                               &q.columnwise().scale_inv};
+      if (index == all.size()) all.emplace_back();
+      Stored& one = all[index++];
+      for (std::size_t i = 0; i < tensors.size(); ++i)
+        if (*tensors[i] && one[i].empty()) one[i] = run.device().read_bytes(*tensors[i]);
+    };
+    run.visit_parameters(visit, pass);
+  }
+  return all;
+}
+
+std::uint64_t hash_of(const std::vector<Stored>& parameters) {
+  std::uint64_t hash = kHashBegin;
+  for (const Stored& parameter : parameters)
+    for (const std::vector<std::byte>& buffer : parameter) {
+      hash = mix(hash, buffer.size());
+      for (std::size_t i = 0; i < buffer.size(); i += sizeof(std::uint64_t)) {
+        std::uint64_t word = 0;
+        std::memcpy(&word, buffer.data() + i, std::min(sizeof word, buffer.size() - i));
+        hash = mix(hash, word);
+      }
+    }
+  return hash;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+/// Whether the buffers that both have hold the same bytes; nothing where they have none in common, as where a format refused its shards.
+/// The transpose of codes under one scale is made where it is wanted, not gathered.
+std::optional<bool> same_bytes(const Stored& a, const Stored& b) {
+  std::optional<bool> same;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (!a[i].empty() && !b[i].empty()) same = same.value_or(true) && a[i] == b[i];
+  return same;
+}
+
+/// NaN, which no gate lets pass, where weights went astray together.
+void put_ranks_equal(ProcessGroup* world, const Lists& weights, std::uint64_t stored_hash, Metrics& metrics) {
+  const std::vector<std::uint64_t> hashes = of_all_ranks(world, std::vector{stored_hash}, "hashes of stored weights");
+  const bool finite = on_all_ranks(world, std::ranges::all_of(weights, all_finite), "finite weights");
+  const bool equal = std::ranges::all_of(hashes, [&](std::uint64_t hash) { return hash == hashes[0]; });
+  if (finite)
+    put(metrics, "parity.ranks_equal", equal ? 1.0 : 0.0);
+  else
+    put(metrics, "parity.ranks_equal", std::numeric_limits<double>::quiet_NaN(), "a weight is not finite");
+}
+
+/// Before the first step: what a rank gathers against the whole made at once, on one rank.
+void put_gathered_equals_whole(const CellConfig& cell, TrainingRun& fresh, const Recipe& recipe, ProcessGroup* world,
+                               Metrics& metrics) {
+  CellConfig alone = cell;
+  alone.ranks = 1;
+  alone.mesh.clear();
+  alone.sharding.reset();
+  alone.training.deferred_init.reset();
+  alone.reshard_after_forward = true;
+  alone.gather_ahead = false;
+  TrainingRun whole(alone, Behaviors{}, recipe, {.world = world});
+  const std::vector<Stored> expected = stored(whole), seen = stored(fresh);
+  std::size_t compared = 0;
+  bool equal = true;
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    const std::optional<bool> same = same_bytes(seen[i], expected[i]);
+    compared += same.has_value();
+    equal = equal && same.value_or(true);
+  }
+  equal = on_all_ranks(world, equal, "gathered equals whole");
+  if (compared == 0)
+    put(metrics, "parity.gathered_equals_whole", std::nullopt, "no parameter is gathered in the form of its whole");
+  else
+    put(metrics, "parity.gathered_equals_whole", equal ? 1.0 : 0.0);
+}
+
+/// One hash of what all ranks ended with.
+std::uint64_t values_hash(const std::vector<std::uint64_t>& weights, const std::vector<std::uint64_t>& losses) {
+  std::uint64_t hash = weights.size();
+  for (const std::uint64_t one : weights) hash = mix(hash, one);
+  for (const std::uint64_t one : losses) hash = mix(hash, one);
+  return hash;
+}
+
+/// Of a run of the same arm in which norms, activations and products store what they make, so that its casts can be seen.
+void put_cast_fractions(const CellConfig& cell, Arm arm, const Recipe& recipe, ProcessGroup* world, Metrics& metrics) {
+  CastCounts sum;
+  if (recipe.quantized) {
+    CellConfig stored = cell;
+    stored.training.fused_quantize = false;
+    CastCounter counter;
+    TrainingRun(stored, behaviors_of(cell, arm), recipe, {.world = world, .casts = &counter}).train();
+    for (const CastCounts& counts : of_all_ranks(world, std::vector{counter.counts()}, "cast counts")) sum += counts;
+  }
+  const auto put_fraction = [&](const char* name, std::int64_t part) {
+    if (sum.values == 0) return put(metrics, name, std::nullopt, "nothing is cast to eight bits");
+    put(metrics, name, static_cast<double>(part) / static_cast<double>(sum.values));
+  };
+  put_fraction("parity.clip_fraction", sum.clipped);
+  put_fraction("parity.underflow_fraction", sum.underflowed);
+}
+
+/// A run with its values, to compare with.
+struct Companion {
+  Companion(const CellConfig& cell, const Recipe& recipe, ProcessGroup* world)
+      : run(cell, Behaviors{}, recipe, {.world = world}) {
+    run.keep_values(true);
+    run.train();
+    weights = run.weights();
+  }
+  TrainingRun run;
+  Lists weights;
+};
+
+}  // namespace
+
+void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGroup* world, ArmResult& result) {
+  Metrics& metrics = result.metrics;
+  if (!run.device().computes()) {
+    for (std::string_view name : kMetrics)
+      put(metrics, std::string(name), std::nullopt, fmt::format("device '{}' computes no values", cell.device));
+    return;
+  }
+  const Recipe recipe = recipe_of(cell, arm);
+  const TrainingRun::Values& values = run.values();
+  const Lists weights = run.weights();
+  const std::vector<Stored> ended_with = stored(run);
+  const Companion baseline(cell, make_recipe("bf16"), world);
+  result.losses = mean_losses(world, run);
+  const double reference = mean_losses(world, baseline.run).back(), loss = result.losses.back();
+  if (!std::isfinite(reference) || reference == 0.0)
+    put(metrics, "parity.loss_gap", std::nullopt, fmt::format("BF16's loss is {}", reference));
+  else
+    put(metrics, "parity.loss_gap", std::abs(loss - reference) / std::abs(reference));
+  const TrainingRun::Values& reference_values = baseline.run.values();
+  const std::vector<std::string> names = run.parameter_names(), output{"output"};
+  const Lists reference_output{reference_values.output}, own_output{values.output};
+  const std::array compared{
+      Compared{"parity.output_sqnr_db", "output", output, reference_output, own_output},
+      Compared{"parity.grad_sqnr_db", "gradient", names, reference_values.gradients, values.gradients},
+      Compared{"parity.weight_sqnr_db", "weight", names, baseline.weights, weights}};
+  for (const Compared& tensors : compared) put_sqnr(world, result, tensors);
+
+  put_cast_fractions(cell, arm, recipe, world, metrics);
+
+  TrainingRun fresh(cell, behaviors_of(cell, arm), recipe, {.world = world});
+  const Lists began_with = fresh.weights();
+  put(metrics, "parity.weights_moved", smallest(world, fraction_moved(began_with, weights), "fractions moved"));
+  const std::vector<std::uint64_t> hashes = of_all_ranks(world, std::vector{hash_of(weights)}, "hashes of weights");
+  result.values_hash = fmt::format(
+      "{:016x}", values_hash(hashes, of_all_ranks(world, std::vector{hash_of(run.losses())}, "hashes of losses")));
+  if (world != nullptr) {
+    put_ranks_equal(world, weights, hash_of(ended_with), metrics);
+    put_gathered_equals_whole(cell, fresh, recipe, world, metrics);
+  } else {
+    for (const char* name : {"parity.ranks_equal", "parity.gathered_equals_whole"})
+      put(metrics, name, std::nullopt, "nothing is sharded");
+  }
+
+  if (arm != Arm::kBefore) {
+    put(metrics, "parity.bitwise_equal", std::nullopt, "compares the arm before with the arm after");
+    return;
+  }
+  Companion fixed(cell, recipe_of(cell, Arm::kAfter), world);
+  const TrainingRun::Values& other = fixed.run.values();
+  const std::vector<Stored> fixed_ended_with = stored(fixed.run);
+  const bool equal = same_bits(run.losses(), fixed.run.losses()) && same_bits(values.output, other.output) &&
+                     std::ranges::equal(values.gradients, other.gradients, same_bits) && ended_with == fixed_ended_with;
+  const bool equal_on_all = on_all_ranks(world, equal, "bitwise equal");
+  put(metrics, "parity.bitwise_equal", equal_on_all ? 1.0 : 0.0);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,303 @@
+#include "harness/measure/training_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <set>
+#include <utility>
+
+#include "autograd/functions.h"
+#include "core/check.h"
+#include "core/heap_allocations.h"
+#include "harness/cell/metrics.h"
+#include "harness/cell/sharding_keys.h"
+#include "ops/elementwise.h"
+#include "ops/quantize.h"
+#include "optim/foreach_adam.h"
+
+namespace fp8lab {
+namespace {
+
+class Stopwatch {
+ public:
+  double lap_ms() {
+    const auto now = std::chrono::steady_clock::now();
+    const double ms = std::chrono::duration<double, std::milli>(now - last_).count();
+    last_ = now;
+    return ms;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+DType training_dtype(const std::string& text) {
+  const auto dtype = parse_dtype(text);
+  check(dtype == DType::kBF16 || dtype == DType::kF32, "training.param_dtype: bf16 or f32 needed");
+  return *dtype;
+}
+
+ModelOptions model_options(const CellConfig& cell) {
+  return {.layer = cell.model.layer,
+          .layers = cell.model.layers,
+          .config = layer_config(cell.model, cell.training.fp8_attention),
+          .dtype = training_dtype(cell.training.param_dtype),
+          .checkpoint_layers = cell.training.checkpoint == "full",
+          .eight_bit_weights = cell.training.quantized_weights,
+          .fused_quantize = cell.training.fused_quantize,
+          .deferred_init = defers_init(cell)};
+}
+
+Traffic difference(const Traffic& now, const Traffic& before) {
+  Traffic out;
+  for (std::size_t i = 0; i < kCollectiveKinds; ++i) {
+    const auto kind = static_cast<CollectiveKind>(i);
+    const TrafficCount &a = now.of(kind), &b = before.of(kind);
+    out.add(kind, {a.collectives - b.collectives, a.payload_bytes - b.payload_bytes, a.scale_bytes - b.scale_bytes});
+  }
+  return out;
+}
+
+MasterWeights master_weights(const std::string& text) {
+  return text == "f32" ? MasterWeights::kF32 : text == "remainder" ? MasterWeights::kRemainder : MasterWeights::kNone;
+}
+
+/// Nothing where the cell has no optimizer. `shards`: the ranks over which shards make up the whole, or null.
+std::function<void(Runtime&)> make_optimizer(const TrainingConfig& t, const Model& model, ProcessGroup* shards) {
+  if (t.optimizer == "none") return {};
+  const AdamOptions options{.learning_rate = t.learning_rate,
+                            .weight_decay = t.weight_decay,
+                            .decoupled_decay = t.decoupled_decay,
+                            .master = master_weights(t.master_weights),
+                            .exp_avg = *parse_dtype(t.moments),
+                            .exp_avg_sq = *parse_dtype(t.moments),
+                            .max_grad_norm = t.clip_norm,
+                            .norm_group = shards};
+  if (t.optimizer == "foreach_adam")
+    return
+        [adam = std::make_shared<ForeachAdam>(model.parameters(), options)](Runtime& runtime) { adam->step(runtime); };
+  return [adam = std::make_shared<Adam>(model.parameters(), options)](Runtime& runtime) { adam->step(runtime); };
+}
+
+/// The ranks of `world` for buffers on `device`; null without a world.
+std::unique_ptr<ProcessGroup> ranks_on(Device& device, ProcessGroup* world) {
+  if (world == nullptr) return nullptr;
+  return world->on(device);
+}
+
+constexpr double kAverageDecay = 0.9;
+
+}  // namespace
+
+LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
+  return {.form = layer_form(model.form),
+          .hidden = model.hidden,
+          .heads = model.heads,
+          .kv_heads = model.kv_heads == 0 ? model.heads : model.kv_heads,
+          .ffn = model.ffn == 0 ? 4 * model.hidden : model.ffn,
+          .seq = model.seq,
+          .batch = model.batch,
+          .fp8_attention = fp8_attention,
+          .fuse_mlp = model.op_fuser == "mlp",
+          .dropout = static_cast<float>(model.dropout)};
+}
+
+TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe,
+                         const TrainingRunOptions& options)
+    : cell_(cell),
+      // Poison would be timed, too.
+      device_(open_device(cell.device, {.arch = cell.arch,
+                                        .rank = options.world != nullptr ? options.world->local_rank() : 0,
+                                        .memory = {.capacity_bytes = 0,
+                                                   .poison = !any_group(cell.measure, &MetricGroup::alone),
+                                                   .record_timeline = options.record_timeline},
+                                        .deterministic = cell.training.deterministic})),
+      ranks_(ranks_on(*device_, is_sharded(cell) ? options.world : nullptr)),
+      runtime_{.device = *device_, .behaviors = behaviors, .seed = cell.training.seed},
+      model_(runtime_, recipe, model_options(cell)),
+      world_(ranks_.get()),
+      casts_(options.casts),
+      record_timeline_(options.record_timeline) {
+  if (is_sharded(cell)) {
+    check(world_ != nullptr, "a sharded cell needs ranks to train on");
+    note_shared_cards(*options.world);
+    runtime_.row_offset = world_->rank() * cell.model.seq * cell.model.batch;
+    const MeshText shape = mesh_of(cell);
+    mesh_ = std::make_unique<Mesh>(*world_, MeshShape{.replicas = shape.replicas, .shards = shape.shards});
+    sharding_ = std::make_unique<Sharding>(runtime_, model_, *mesh_,
+                                           ShardingOptions{.reshard_after_forward = cell.reshard_after_forward,
+                                                           .gather_ahead = cell.gather_ahead,
+                                                           .checkpoint_layers = cell.training.checkpoint == "full"});
+  }
+  optimizer_step_ = make_optimizer(cell.training, model_, mesh_ ? &mesh_->shard_group() : nullptr);
+  if (cell.training.weight_average)
+    average_ = std::make_unique<WeightAverage>(runtime_, model_.parameters(), kAverageDecay);
+}
+
+Tensor TrainingRun::make_input(std::string_view name, float scale) {
+  const ModelConfig& model = cell_.model;
+  const Shape shape{model.seq * model.batch, model.hidden};
+  Tensor tensor = device_->allocate({shape, training_dtype(cell_.training.param_dtype)},
+                                    device_->holder(HolderKind::kInput, "", name));
+  random_fill(*device_, tensor,
+              {.seed = runtime_.seed,
+               .stream = stream_of(name) + static_cast<std::uint64_t>(runtime_.step),
+               .row_offset = runtime_.row_offset,
+               .scale = scale});
+  return tensor;
+}
+
+std::vector<std::vector<float>> TrainingRun::read_gradients() {
+  std::vector<std::vector<float>> values;
+  for (const Parameter* parameter : model_.parameters())
+    values.push_back(device_->read((parameter->local ? parameter->local : parameter)->grad));
+  return values;
+}
+
+void TrainingRun::visit_parameters(const std::function<void(const Parameter&)>& visit, Pass pass) {
+  if (sharding_) sharding_->unshard(runtime_, pass);
+  for (const Parameter* parameter : model_.parameters()) visit(*parameter);
+  if (sharding_) sharding_->reshard();
+}
+
+std::vector<std::string> TrainingRun::parameter_names() const {
+  std::vector<std::string> names;
+  for (const Parameter* parameter : model_.parameters()) names.push_back(parameter->name);
+  return names;
+}
+
+std::vector<std::vector<float>> TrainingRun::weights() {
+  std::vector<std::vector<float>> values;
+  visit_parameters([&](const Parameter& parameter) {
+    const bool eight_bits = !parameter.quantized.empty();
+    values.push_back(device_->read(eight_bits ? dequantize(*device_, parameter.quantized.rowwise_operand(), DType::kF32,
+                                                           runtime_.workspace(parameter.name))
+                                              : parameter.value));
+  });
+  return values;
+}
+
+Traffic TrainingRun::traffic() const {
+  Traffic total;
+  for (const ProcessGroup* group : {&mesh_->world(), &mesh_->shard_group(), mesh_->replica_group()})
+    for (std::size_t kind = 0; group != nullptr && kind < kCollectiveKinds; ++kind)
+      total.add(static_cast<CollectiveKind>(kind), group->traffic().of(static_cast<CollectiveKind>(kind)));
+  return total;
+}
+
+void TrainingRun::measure_host_work() {
+  const std::int64_t steps = std::min(cell_.training.steps, kTimedSteps + 1);
+  host_work_.reserve(static_cast<std::size_t>(cell_.model.layers * steps));
+  measure_host_work_ = true;
+  runtime_.host.heap_allocations = heap_allocations;
+}
+
+std::vector<PreForwardSample> TrainingRun::host_work() const {
+  return {host_work_.begin() + static_cast<std::ptrdiff_t>(host_work_of_first_step_), host_work_.end()};
+}
+
+std::vector<std::string> TrainingRun::warnings() const {
+  std::vector<std::string> warnings = shared_cards_;
+  if (sharding_)
+    for (const std::string& warning : sharding_->warnings()) warnings.push_back(warning);
+  return warnings;
+}
+
+void TrainingRun::note_shared_cards(ProcessGroup& world) {
+  const PeerAccess* const memory = device_->peer_access();
+  if (memory == nullptr) return;
+  const std::uint64_t own = std::hash<std::string>()(memory->card());
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
+  std::vector<std::int64_t> offsets(all.size() + 1);
+  for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<std::int64_t>(i * sizeof own);
+  const GatherPart part{.from = reinterpret_cast<const std::byte*>(&own),
+                        .to = reinterpret_cast<std::byte*>(all.data()),
+                        .offsets_bytes = offsets};
+  world.all_gather({&part, 1}, "cards");
+  const std::size_t cards = std::set<std::uint64_t>(all.begin(), all.end()).size();
+  if (cards < all.size())
+    shared_cards_.push_back(fmt::format("{} ranks on {} card{}", all.size(), cards, cards == 1 ? "" : "s"));
+}
+
+void TrainingRun::run() {
+  if (keeps()) values_.initial_weights = weights();
+  train();
+  if (keeps()) values_.weights = weights();
+}
+
+bool TrainingRun::is_timed(std::int64_t step) const {
+  const std::int64_t others = cell_.training.steps - 1, apart = (others + kTimedSteps - 1) / kTimedSteps;
+  return step == 0 || (step - 1) % apart == 0;
+}
+
+void TrainingRun::choose_what_is_kept(std::int64_t step) {
+  const std::int64_t left = cell_.training.steps - step;
+  if (record_timeline_) device_->ledger().record_timeline(step < kTimelineSteps || left <= kTimelineSteps);
+  runtime_.host.samples = measure_host_work_ && is_timed(step) ? &host_work_ : nullptr;
+}
+
+void TrainingRun::train() {
+  for (std::int64_t step = 0; step < cell_.training.steps; ++step) {
+    runtime_.step = step;
+    choose_what_is_kept(step);
+    const Traffic before = sharding_ ? traffic() : Traffic{};
+    this->step();
+    if (sharding_) last_step_traffic_ = difference(traffic(), before);
+    if (step == 0) host_work_of_first_step_ = host_work_.size();
+  }
+}
+
+void TrainingRun::step() {
+  Ledger& ledger = device_->ledger();
+  const int number = static_cast<int>(runtime_.step);
+  const bool last = runtime_.step + 1 == cell_.training.steps;
+  const bool keep = last && keeps();
+  StepTimes times;
+
+  ledger.set_phase(PhaseKind::kIdle, number);
+  Variable input{make_input("x", 1.0f), nullptr};
+  Tensor target = cell_.training.loss == "mse" ? make_input("target", 1.0f) : Tensor();
+  device_->synchronize();
+  Stopwatch watch;
+
+  if (last) device_->watch_casts(casts_);
+  ledger.set_phase(PhaseKind::kForward, number);
+  output_ = model_.forward(runtime_, input);
+  output_.value.rename(device_->holder(HolderKind::kOutput, "", "y"));
+  loss_ = target ? mse_loss(runtime_, output_, target) : sum_loss(runtime_, output_);
+  model_.update_forward_scales(runtime_, world_);
+  device_->synchronize();
+  times.forward_ms = watch.lap_ms();
+  ledger.mark("end_of_forward");
+  if (device_->computes()) losses_.push_back(device_->read(loss_.value).front());
+  if (keep) values_.output = device_->read(output_.value);
+
+  watch.lap_ms();
+  ledger.set_phase(PhaseKind::kBackward, number);
+  run_backward(runtime_, loss_);
+  model_.update_backward_scales(runtime_, world_);
+  device_->synchronize();
+  times.backward_ms = watch.lap_ms();
+  device_->watch_casts(nullptr);
+  if (!cell_.training.keep_loss) output_ = loss_ = {};
+  ledger.mark("end_of_backward");
+  if (keep) values_.gradients = read_gradients();
+
+  watch.lap_ms();
+  ledger.set_phase(PhaseKind::kOptimizer, number);
+  if (optimizer_step_) optimizer_step_(runtime_);
+  if (average_) average_->update(runtime_);
+  model_.zero_grad();
+  device_->synchronize();
+  times.optimizer_ms = watch.lap_ms();
+  input = {};
+  target = {};
+  ledger.set_phase(PhaseKind::kIdle, number);
+  ledger.mark("end_of_step");
+  times.step_ms = times.forward_ms + times.backward_ms + times.optimizer_ms;
+  if (is_timed(runtime_.step)) times_.push_back(times);
+}
+
+}  // namespace fp8lab

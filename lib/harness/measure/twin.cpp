@@ -1,0 +1,48 @@
+#include "harness/measure/twin.h"
+
+#include <cstring>
+
+#include "harness/measure/arms.h"
+
+namespace fp8lab {
+namespace {
+
+constexpr const char* kLossesEqual = "twin.losses_equal";
+
+/// Equal bits, so that NaN equals nothing and 0 not -0.
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  for (const float x : a)
+    if (x != x) return false;
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, ProcessGroup* world, ArmResult& result) {
+  const Recipe recipe = recipe_of(cell, arm);
+  const bool eight_bits = cell.training.quantized_weights && recipe.quantized;
+  if (!eight_bits && !cell.gather_ahead) {
+    put(result.metrics, kLossesEqual, std::nullopt, "no weight is held in eight bits, and none is gathered ahead");
+    return;
+  }
+  CellConfig config = cell;
+  config.training.quantized_weights = false;
+  config.gather_ahead = false;
+  TrainingRun twin(config, Behaviors{}, recipe, {.world = world});
+  twin.train();
+  if (run.losses().empty()) {
+    put(result.metrics, kLossesEqual, std::nullopt, "the device computes no values");
+    return;
+  }
+  bool equal = same_bits(run.losses(), twin.losses());
+  if (world != nullptr) {
+    float differs = equal ? 0.0f : 1.0f;
+    const ReducePart part{
+        .data = reinterpret_cast<std::byte*>(&differs), .elems = 1, .dtype = DType::kF32, .content = Content::kPayload};
+    world->all_reduce(ReduceOp::kMax, {&part, 1}, "twin losses");
+    equal = differs == 0.0f;
+  }
+  put(result.metrics, kLossesEqual, equal ? 1.0 : 0.0);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,158 @@
+#include "harness/predict/predict_optimizer.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace fp8lab::closed_form {
+namespace {
+
+constexpr Bytes kF32 = 4;
+
+struct MomentNumbers {
+  std::string_view name;
+  Bytes bytes;
+  Bytes scale;  ///< beside each moment of a parameter
+};
+constexpr MomentNumbers kMoments[] = {{"f32", 4, 0}, {"bf16", 2, 0}, {"f16", 2, kF32}, {"e4m3", 1, kF32}};
+
+struct MasterNumbers {
+  std::string_view name;
+  Bytes of_bf16;  ///< bytes an element; parameters in f32 need none
+  Bytes of_eight_bits;
+};
+constexpr MasterNumbers kMasters[] = {{"none", 0, 0}, {"f32", kF32, kF32}, {"remainder", 2, kF32}};
+
+template <class Row, std::size_t N>
+const Row* find_row(std::string_view name, const Row (&rows)[N]) {
+  const Row* found = std::find_if(rows, rows + N, [&](const Row& row) { return row.name == name; });
+  return found == rows + N ? nullptr : found;
+}
+
+/// Several at once: highest together.
+Course at_once(Bytes bytes) { return take(bytes) + give(bytes); }
+
+class Optimizer {
+ public:
+  Optimizer(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer)
+      : training_(cell.training), scenario_(scenario), layer_(layer), layers_(cell.model.layers) {
+    for (const ParameterNumbers& parameter : layer.parameters) {
+      elems_ += layers_ * parameter.shard_elems;
+      average_ += layers_ * parameter.average;
+      if (!parameter.eight_bits) continue;
+      eight_bit_weights_ += layers_;
+      eight_bit_values_ += layers_ * parameter.shard;
+    }
+  }
+
+  OptimizerNumbers adam() const {
+    const MomentNumbers& moments = *find_row(training_.moments, kMoments);
+    const MasterNumbers& masters = *find_row(training_.master_weights, kMasters);
+    Course state;
+    for (const ParameterNumbers& parameter : layer_.parameters) {
+      state += take(2 * (parameter.shard_elems * moments.bytes + moments.scale));
+      const Bytes each = parameter.eight_bits ? masters.of_eight_bits : scenario_.element == 2 ? masters.of_bf16 : 0;
+      // Made from the initial values where the parameter has lost them; they live for as long as that takes.
+      const Bytes initial = parameter.eight_bits ? parameter.shard : 0;
+      state += take(initial) + take(parameter.shard_elems * each) + give(initial);
+    }
+    const bool clips = training_.clip_norm > 0.0;
+    const Course made = repeat(layers_, state) + take(clips ? 3 * kF32 : 0);
+    const bool casts = !scenario_.sharding.sharded || scenario_.decisions.finds_shards;
+    const Course cast = casts ? cast_masters() : Course{};
+    return {.state = made.net,
+            .first_step = made + cast,
+            .later_step = cast,
+            .amax_reductions = casts && scenario_.decisions.keeps_quantizers ? reductions(1) : 0,
+            .amaxes = measured(),
+            .reduces_norm = clips};
+  }
+
+  /// Lists of tensors, an operation at a time. Members in eight bits are decoded for each operation.
+  OptimizerNumbers foreach_adam() const {
+    const bool decays = training_.weight_decay != 0.0, decoupled = decays && training_.decoupled_decay;
+    const Bytes copies = kF32 * elems_;
+    const Course on_parameters = at_once(eight_bit_values_ + written_back());
+    Course step;
+    if (decoupled) step += on_parameters;
+    if (decays && !decoupled) step += take(copies) + at_once(eight_bit_values_);
+    step += take(copies) + on_parameters + give(decays && !decoupled ? 2 * copies : copies);
+    const Course made = take(2 * kF32 * elems_);
+    return {.state = made.net,
+            .first_step = made + step,
+            .later_step = step,
+            .amax_reductions = scenario_.decisions.keeps_quantizers ? reductions_of_lists(decoupled ? 2 : 1) : 0,
+            .amaxes = measured()};
+  }
+
+  /// One list operation on averages and weights, all decoded. Averages have quantizers of their own, taken before the
+  /// first forward.
+  void add_average(OptimizerNumbers& numbers) const {
+    const Course update = at_once(2 * eight_bit_values_ + written_back());
+    numbers.average = average_;
+    numbers.first_step += update;
+    numbers.later_step += update;
+    numbers.amax_reductions += reductions_of_lists(1);
+    numbers.amaxes = measured();
+  }
+
+ private:
+  /// Under one scale masters are rounded as they are cast; for blocks a temporary holds them rounded, one at a time.
+  Course cast_masters() const {
+    Bytes rounded = 0;
+    if (scenario_.element != kF32 && !scenario_.recipe.per_tensor)
+      for (const ParameterNumbers& parameter : layer_.parameters)
+        if (parameter.eight_bits) rounded = std::max(rounded, parameter.shard);
+    return at_once(measured() * kF32 + rounded);
+  }
+
+  /// Weights that are measured before they are cast.
+  std::int64_t measured() const { return scenario_.recipe.measures_first ? eight_bit_weights_ : 0; }
+  std::int64_t reductions(std::int64_t casts) const {
+    return scenario_.decisions.shares_amaxes && measured() > 0 ? casts : 0;
+  }
+  std::int64_t reductions_of_lists(std::int64_t operations) const {
+    return scenario_.decisions.writes_lists_back ? reductions(operations) : 0;
+  }
+  /// Amaxes of the results of a list operation.
+  Bytes written_back() const { return scenario_.decisions.writes_lists_back ? measured() * kF32 : 0; }
+
+  const TrainingConfig& training_;
+  const Scenario& scenario_;
+  const LayerAccount& layer_;
+  std::int64_t layers_;
+  std::int64_t elems_ = 0, eight_bit_weights_ = 0;
+  Bytes eight_bit_values_ = 0, average_ = 0;
+};
+
+struct OptimizerRow {
+  std::string_view name;
+  OptimizerNumbers (Optimizer::*numbers)() const;  ///< null: there is no optimizer
+};
+constexpr OptimizerRow kOptimizers[] = {
+    {"none", nullptr}, {"adam", &Optimizer::adam}, {"foreach_adam", &Optimizer::foreach_adam}};
+
+}  // namespace
+
+bool has_closed_form(const CellConfig& cell, const LayerAccount& layer) {
+  const TrainingConfig& t = cell.training;
+  if (t.optimizer == "none") return true;
+  if (!find_row(t.optimizer, kOptimizers)) return false;
+  if (t.optimizer == "foreach_adam") return t.master_weights == "none" && t.moments == "f32" && t.clip_norm == 0.0;
+  return find_row(t.moments, kMoments) && find_row(t.master_weights, kMasters) &&
+         (t.master_weights != "none" || std::none_of(layer.parameters.begin(), layer.parameters.end(),
+                                                     [](const ParameterNumbers& p) { return p.eight_bits; }));
+}
+
+OptimizerNumbers optimizer_numbers(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer) {
+  const OptimizerRow* row = find_row(cell.training.optimizer, kOptimizers);
+  check(row != nullptr, fmt::format("predict: optimizer '{}' has no closed form", cell.training.optimizer));
+  const Optimizer optimizer(cell, scenario, layer);
+  OptimizerNumbers numbers = row->numbers ? (optimizer.*row->numbers)() : OptimizerNumbers{};
+  if (cell.training.weight_average) optimizer.add_average(numbers);
+  return numbers;
+}
+
+}  // namespace fp8lab::closed_form

@@ -1,0 +1,163 @@
+#include "harness/predict/predict_parameters.h"
+
+#include <algorithm>
+
+#include "core/shape.h"
+
+namespace fp8lab::closed_form {
+namespace {
+
+/// Rows of each rank: the same number from the first rank on, as long as there are any.
+std::int64_t rows_of_shard(const Scenario& scenario, std::int64_t rows, std::int64_t rank) {
+  const std::int64_t each = ceil_div(rows, scenario.sharding.shards);
+  return std::clamp<std::int64_t>(rows - rank * each, 0, each);
+}
+
+/// What travels of one half of a weight in eight bits.
+Gather gathered_half(const Scenario& scenario, const ScaleRows& scales, std::int64_t rows, std::int64_t cols) {
+  const Bytes codes = rows * cols;
+  if (scenario.decisions.strips_padding)
+    return {.payload = codes, .scales = scales.filled(rows, cols), .wholes = codes + scales.padded(rows, cols)};
+  Bytes arrays = 0;
+  for (std::int64_t rank = 0; rank < scenario.sharding.shards; ++rank)
+    arrays += scales.padded(rows_of_shard(scenario, rows, rank), cols);
+  return {.payload = codes, .scales = arrays, .wholes = codes + arrays};
+}
+
+void gather_codes(const Scenario& scenario, std::int64_t rows, std::int64_t cols, ParameterNumbers& weight) {
+  const RecipeNumbers& recipe = scenario.recipe;
+  const Gather rowwise = gathered_half(scenario, recipe.gathered_rowwise, rows, cols);
+  weight.forward = weight.backward = rowwise;
+  if (recipe.halves_differ) {
+    const Gather columnwise = gathered_half(scenario, recipe.gathered_columnwise, rows, cols);
+    const bool both = !scenario.sharding.reshards || !scenario.decisions.gathers_by_pass;
+    if (both) weight.forward += columnwise;
+    weight.backward = columnwise;
+    // Forward that asks for columns finds none, and cannot make them.
+    if (!both && !scenario.decisions.transposes_in_backward) weight.stops = true;
+    // A recomputed forward reads rows again.
+    if (both || scenario.checkpoint) weight.backward += rowwise;
+  } else if (!recipe.per_tensor || !scenario.any_orientation) {
+    weight.transpose = rows * cols + (recipe.per_tensor ? 0 : recipe.weight_scales(cols, rows));
+  }
+}
+
+/// Cuts the shard out of a whole in eight bits, and drops the whole. Says what becomes of `shard`.
+Course cut_eight_bits(const Scenario& scenario, const Halves& whole, const Halves& own, ParameterNumbers& shard) {
+  const Decisions& decisions = scenario.decisions;
+  shard.stops = whole.columnwise > 0 && (!decisions.splits_columnwise || !decisions.views_keep_transposes);
+  if (scenario.recipe.halves_differ) {
+    // The cut is copied into zeros of its size, of which a slice is taken.
+    const Bytes values = decisions.copies_bytes ? 0 : 4 * shard.shard_elems;
+    const Bytes slice = decisions.slices_as_views ? 0 : shard.shard;
+    shard.eight_bits = decisions.slices_as_views;
+    const Bytes copy_goes = shard.eight_bits ? 0 : own.both();
+    return take(2 * own.both()) + take(values) + give(values) + take(slice) + give(own.both() + copy_goes) +
+           give(whole.both());
+  }
+  // Half by half, each with a scale of its own at first.
+  const Bytes rest = whole.columnwise > 0 ? whole.scale : 0;
+  const Course rowwise = take(own.scale + own.rowwise) + give(whole.rowwise + whole.scale - rest);
+  if (whole.columnwise == 0) return rowwise;
+  const Course columnwise = take(own.scale + own.columnwise);
+  if (decisions.drops_transposes) return rowwise + columnwise + give(own.scale) + give(whole.columnwise + rest);
+  shard.kept = own.scale + own.rowwise + whole.columnwise;
+  return rowwise + columnwise + give(own.scale + own.columnwise) + give(rest);
+}
+
+/// A matrix in eight bits, from values that live meanwhile.
+Course cast_from(Bytes values, const Cast& cast) { return take(values) + cast.course() + give(values); }
+
+/// How a weight in eight bits gets its values.
+void initialize_eight_bits(const Scenario& scenario, std::int64_t rows, std::int64_t cols, ParameterNumbers& weight) {
+  const ShardingNumbers& sharding = scenario.sharding;
+  const std::int64_t own_rows = rows_of_shard(scenario, rows, 0);
+  const Halves whole = scenario.weight_halves(rows, cols), own = scenario.weight_halves(own_rows, cols);
+  weight.kept = own.both();
+  weight.average = own.both() - (scenario.decisions.owns_scales ? 0 : own.scale);
+  const bool shards_at_once = !sharding.sharded || (sharding.deferred && scenario.decisions.initializes_shards);
+  if (shards_at_once) {
+    weight.initialized = cast_from(weight.shard, scenario.cast_weight(own_rows, cols));
+    return;
+  }
+  const Course made = cast_from(weight.whole, scenario.cast_weight(rows, cols));
+  const Course cut = cut_eight_bits(scenario, whole, own, weight);
+  weight.made_whole = sharding.deferred ? Course{} : made;
+  weight.initialized = sharding.deferred ? made + cut : cut;
+  if (weight.eight_bits) return;
+  weight.kept = weight.shard;
+  weight.average = 4 * weight.shard_elems;
+}
+
+/// The same in high precision. `refused`: its format refuses the cut, so the whole is decoded first.
+void initialize_plain(const Scenario& scenario, std::int64_t rows, std::int64_t cols, bool refused,
+                      ParameterNumbers& parameter) {
+  const ShardingNumbers& sharding = scenario.sharding;
+  parameter.kept = parameter.shard;
+  parameter.average = 4 * parameter.shard_elems;
+  parameter.initialized = take(parameter.shard);
+  if (!sharding.sharded || (sharding.deferred && scenario.decisions.initializes_shards)) return;
+  const Course cut = take(parameter.shard) + give(parameter.whole);
+  if (sharding.deferred) {
+    parameter.initialized = take(parameter.whole) + cut;
+  } else if (!refused) {
+    parameter.made_whole = take(parameter.whole);
+    parameter.initialized = cut;
+  } else {
+    const Cast cast = scenario.cast_weight(rows, cols);
+    parameter.made_whole = cast_from(parameter.whole, cast);
+    parameter.initialized = take(parameter.whole) + give(cast.both) + cut;
+  }
+}
+
+void set_gathers(const Scenario& scenario, std::int64_t rows, std::int64_t cols, ParameterNumbers& parameter) {
+  const ShardingNumbers& sharding = scenario.sharding;
+  parameter.computes_as_kept = parameter.eight_bits && (!sharding.sharded || scenario.decisions.gathers_codes);
+  if (!sharding.sharded) return;
+  if (parameter.computes_as_kept) {
+    gather_codes(scenario, rows, cols, parameter);
+  } else {
+    parameter.forward = {
+        .payload = parameter.whole, .wholes = parameter.whole, .decoded = parameter.eight_bits ? parameter.shard : 0};
+    parameter.backward = parameter.forward;
+  }
+  if (!sharding.reshards) parameter.backward = {};
+}
+
+ParameterNumbers parameter_numbers(const Scenario& scenario, std::int64_t rows, std::int64_t cols, bool in_product) {
+  const ShardingNumbers& sharding = scenario.sharding;
+  const bool eight_bits = in_product && scenario.casts_weights;
+  const bool refused =
+      eight_bits && sharding.shards > 1 && ceil_div(rows, sharding.shards) % scenario.recipe.weight_block != 0;
+  ParameterNumbers result;
+  result.whole = rows * cols * scenario.element;
+  result.shard_elems = rows_of_shard(scenario, rows, 0) * cols;
+  result.shard = result.shard_elems * scenario.element;
+  result.eight_bits = eight_bits && !refused;
+  if (result.eight_bits)
+    initialize_eight_bits(scenario, rows, cols, result);
+  else
+    initialize_plain(scenario, rows, cols, refused, result);
+  set_gathers(scenario, rows, cols, result);
+  return result;
+}
+
+}  // namespace
+
+Gather& Gather::operator+=(const Gather& other) {
+  payload += other.payload;
+  scales += other.scales;
+  wholes += other.wholes;
+  decoded += other.decoded;
+  return *this;
+}
+
+ParameterNumbers vector_parameter(const Scenario& scenario, std::int64_t elems) {
+  return parameter_numbers(scenario, elems, 1, false);
+}
+
+ParameterNumbers weight_parameter(const Scenario& scenario, std::int64_t out, std::int64_t in) {
+  return parameter_numbers(scenario, out, in, true);
+}
+
+}  // namespace fp8lab::closed_form

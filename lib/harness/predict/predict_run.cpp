@@ -1,0 +1,104 @@
+#include "harness/predict/predict_run.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+// The marks (end of forward, of backward, of the step) are sums of what must be alive then; peaks are the highest
+// points of the run's course, composed from the courses of its layers.
+namespace fp8lab::closed_form {
+namespace {
+
+constexpr Bytes kF32 = 4;
+
+/// Follows the account of live bytes.
+class Level {
+ public:
+  void pass(Course course) { bytes_ += course.net; }
+  void pass(Course course, Bytes& highest) {
+    highest = std::max(highest, bytes_ + course.high);
+    bytes_ += course.net;
+  }
+  Bytes bytes() const { return bytes_; }
+
+ private:
+  Bytes bytes_ = 0;
+};
+
+}  // namespace
+
+RunAccount::RunAccount(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer,
+                       const OptimizerNumbers& optimizer)
+    : scenario_(scenario),
+      layer_(layer),
+      optimizer_(optimizer),
+      layers_(cell.model.layers),
+      steps_(cell.training.steps),
+      keep_loss_(cell.training.keep_loss),
+      stream_(scenario.plain(scenario.hidden)),
+      kept_(layers_ * layer.kept),
+      standing_(kept_ + layers_ * layer.recipe_state + optimizer.average),
+      inputs_(cell.training.loss == "mse" ? 2 * stream_ : stream_) {}
+
+/// Output, loss and what the graph behind them retains, from the end of backward until the next forward replaces them.
+Bytes RunAccount::results() const { return keep_loss_ ? stream_ + kF32 + retained() : 0; }
+
+Bytes RunAccount::before_last_update() const { return standing_ + (steps_ > 1 ? optimizer_.state : 0) + inputs_; }
+
+Bytes RunAccount::end_of_forward() const {
+  const Bytes inner_inputs = layer_.keeps_input ? (layers_ - 1) * stream_ : 0;
+  return before_last_update() + inner_inputs + layers_ * layer_.held + stream_ + kF32;
+}
+
+Bytes RunAccount::end_of_backward() const {
+  return before_last_update() + layers_ * (layer_.gradients + layer_.kept_stash) + results();
+}
+
+Bytes RunAccount::end_of_step() const { return standing_ + optimizer_.state + layers_ * layer_.kept_stash + results(); }
+
+RunAccount::Step RunAccount::step(bool is_first) const {
+  const Bytes old_output = keep_loss_ && !is_first ? stream_ : 0;
+  const Bytes old_rest = is_first ? 0 : results() - old_output;
+  // Only the model's own input stays where a layer keeps none.
+  const auto layer_forward = [&](Turn turn) {
+    return layer_.forward(is_first, turn) + give(turn.is_first || layer_.keeps_input ? 0 : stream_);
+  };
+  const auto layer_backward = [&](Turn turn) { return layer_.backward(turn); };
+  const Course loss = take(kF32) + give(old_rest);
+  const Course loss_backward = take(kF32 + stream_) + give(kF32);
+  const Course dropped = give(stream_ + kF32 + layers_ * layer_.retained - results());
+  return {.forward = in_turn(layers_, layer_forward) + give(old_output) + loss,
+          .backward = loss_backward + in_turn(layers_, layer_backward) + dropped,
+          .update = (is_first ? optimizer_.first_step : optimizer_.later_step) + give(layers_ * layer_.gradients)};
+}
+
+std::map<std::string, Bytes> RunAccount::figures() const {
+  const Course made = scenario_.sharding.sharded
+                          ? repeat(layers_, layer_.declared()) + repeat(layers_, layer_.sharded())
+                          : repeat(layers_, layer_.made());
+  Bytes highest = 0, in_setup = 0, in_forward = 0, in_backward = 0, in_update = 0;
+  Level level;
+  level.pass(made + take(optimizer_.average), in_setup);
+  // Every step after the first is the same.
+  for (const bool is_first : {true, false}) {
+    if (!is_first && steps_ == 1) break;
+    const Step now = step(is_first);
+    level.pass(take(inputs_), highest);
+    level.pass(now.forward, in_forward);
+    level.pass(now.backward, in_backward);
+    level.pass(now.update, in_update);
+    level.pass(give(inputs_));
+  }
+  check(level.bytes() == end_of_step(), "predict: the course of the run must end where the sums of the step do");
+  return {{"memory.peak_bytes", std::max({highest, in_setup, in_forward, in_backward, in_update})},
+          {"memory.setup_peak_bytes", in_setup},
+          {"memory.forward_peak_bytes", in_forward},
+          {"memory.optimizer_peak_bytes", in_update},
+          {"memory.end_of_forward_bytes", end_of_forward()},
+          {"memory.end_of_backward_bytes", end_of_backward()},
+          {"memory.end_of_step_bytes", end_of_step()},
+          {"memory.weight_bytes", kept_},
+          {"memory.retained_bytes", retained()}};
+}
+
+}  // namespace fp8lab::closed_form

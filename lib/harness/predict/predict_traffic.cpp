@@ -1,0 +1,45 @@
+#include "harness/predict/predict_traffic.h"
+
+namespace fp8lab::closed_form {
+namespace {
+
+constexpr Bytes kF32 = 4;
+
+/// Reductions that rank 0 takes part in.
+struct Reductions {
+  std::int64_t calls = 0;
+  Bytes bytes = 0;
+
+  void add(std::int64_t times, Bytes each) {
+    calls += times;
+    bytes += times * each;
+  }
+};
+
+}  // namespace
+
+std::map<std::string, std::int64_t> traffic(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer,
+                                            const OptimizerNumbers& optimizer) {
+  if (!scenario.sharding.sharded) return {};
+  const std::int64_t layers = cell.model.layers;
+  const std::int64_t gathers = scenario.sharding.reshards ? 2 : 1;
+  const Bytes payload = layers * (layer.forward_gather.payload + layer.backward_gather.payload);
+  const Bytes scales = layers * (layer.forward_gather.scales + layer.backward_gather.scales);
+
+  Reductions reductions;
+  if (scenario.sharding.replicas > 1) reductions.add(layers, layer.gradients);
+  for (const std::int64_t amaxes : {layers * layer.forward_amaxes, layers * layer.backward_amaxes})
+    if (amaxes > 0) reductions.add(1, kF32 * amaxes);
+  reductions.add(optimizer.amax_reductions, kF32 * optimizer.amaxes);
+  if (optimizer.reduces_norm) reductions.add(1, kF32);
+
+  return {{"traffic.all_gather_bytes", payload + scales},
+          {"traffic.all_gather_payload_bytes", payload},
+          {"traffic.all_gather_scale_bytes", scales},
+          {"traffic.reduce_scatter_bytes", layers * layer.whole_gradients},
+          {"traffic.all_reduce_bytes", reductions.bytes},
+          // One gather for all parameters of a layer, and one reduce-scatter.
+          {"traffic.collectives", layers * (gathers + 1) + reductions.calls}};
+}
+
+}  // namespace fp8lab::closed_form

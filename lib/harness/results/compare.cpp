@@ -1,0 +1,240 @@
+#include "harness/results/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "harness/results/json_reader.h"
+#include "harness/cell/keys.h"
+#include "harness/cell/metrics.h"
+
+namespace fp8lab {
+namespace {
+
+/// How far a verdict is from good. Skipped ones are dealt with as vanished or appeared.
+int distance_from_good(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kConfirmed:
+    case Verdict::kPass:
+    case Verdict::kSkipped: return 0;
+    case Verdict::kInconclusive: return 1;
+    case Verdict::kNotReproduced:
+    case Verdict::kNotFixed:
+    case Verdict::kRegressed:
+    case Verdict::kFail: return 2;
+    case Verdict::kTimeout: return 3;
+    case Verdict::kCrashed: return 4;
+  }
+  return 4;
+}
+
+bool ran(const CellRecord* cell) { return cell && cell->verdict != Verdict::kSkipped; }
+
+Direction direction_of(double worse_by) {
+  return worse_by > 0 ? Direction::kWorse : worse_by < 0 ? Direction::kBetter : Direction::kNeutral;
+}
+
+/// Shares of a sum move among each other while the sum, which is judged, stays.
+bool is_judged(const Metric& metric) {
+  return metric.exact && metric.better != Better::kNeither && !metric.is_family();
+}
+
+Direction direction_of(const Metric& metric, double was, double is) {
+  if (!is_judged(metric)) return Direction::kNeutral;
+  const double worse_by = metric.better == Better::kLess ? is - was : was - is;
+  const double slack = std::max(metric.slack_abs, metric.slack_rel * std::abs(was));
+  return std::abs(worse_by) <= slack ? Direction::kNeutral : direction_of(worse_by);
+}
+
+std::string value_text(const Value& value) {
+  return std::holds_alternative<std::monostate>(value) ? "" : to_text(value);
+}
+
+int line_of_gate(const CellRecord& cell, Arm arm, const std::string& metric) {
+  for (const Gate& gate : cell.gates)
+    if (gate.metric == metric && gate.line > 0 && (gate.side == Side::kDifference || name(gate.side) == name(arm)))
+      return gate.line;
+  return cell.line;
+}
+
+int line_of_failure(const CellRecord& cell) {
+  for (const Gate& gate : cell.gates)
+    if (gate.pass != true && gate.line > 0) return gate.line;
+  return cell.line;
+}
+
+class Comparer {
+ public:
+  explicit Comparer(const std::function<bool(const std::string&)>& allowed) : allowed_(allowed) {}
+
+  void cell(const CellRecord* was, const CellRecord* is) {
+    if (!ran(was) && !ran(is)) return;
+    if (!ran(was)) return add(change(ChangeKind::kAppeared, *is), verdict_of(was), verdict_of(is));
+    if (!ran(is)) {
+      Change gone = change(ChangeKind::kVanished, is ? *is : *was);
+      gone.direction = Direction::kWorse;
+      gone.reason = is ? is->reason : "";
+      return add(gone, verdict_of(was), verdict_of(is));
+    }
+    verdict(*was, *is);
+    if (redefined(*was, *is)) return;
+    ++out_.cells_compared;
+    for (const Arm arm : kArms)
+      if (ended(*was, *is, arm)) figures(*is, arm, was->arms.at(arm), is->arms.at(arm));
+  }
+
+  void environment(const std::string& was, const std::string& is) {
+    const auto before = JsonDocument(was).root().flattened(), now = JsonDocument(is).root().flattened();
+    std::set<std::string> keys;
+    for (const auto& [key, value] : before) keys.insert(key);
+    for (const auto& [key, value] : now) keys.insert(key);
+    const auto text = [](const std::map<std::string, std::string>& values, const std::string& key) {
+      const auto it = values.find(key);
+      return it == values.end() ? "" : it->second;
+    };
+    for (const std::string& key : keys)
+      if (text(before, key) != text(now, key)) out_.environment.push_back({key, text(before, key), text(now, key)});
+  }
+
+  RunComparison take() { return std::move(out_); }
+
+ private:
+  static std::string verdict_of(const CellRecord* cell) { return cell ? std::string(name(cell->verdict)) : ""; }
+
+  Change change(ChangeKind kind, const CellRecord& cell) const {
+    Change out;
+    out.kind = kind;
+    out.id = cell.config.id;
+    out.file = cell.file;
+    out.line = cell.line;
+    return out;
+  }
+
+  void add(Change change, const std::string& was = "", const std::string& is = "") {
+    change.was_text = was;
+    change.is_text = is;
+    change.allowed = change.direction == Direction::kWorse && allowed_ && allowed_(change.id);
+    out_.changes.push_back(std::move(change));
+  }
+
+  void verdict(const CellRecord& was, const CellRecord& is) {
+    if (was.verdict == is.verdict) return;
+    Change out = change(ChangeKind::kVerdict, is);
+    out.direction = direction_of(distance_from_good(is.verdict) - distance_from_good(was.verdict));
+    out.line = line_of_failure(is);
+    out.reason = is.reason;
+    add(out, std::string(name(was.verdict)), std::string(name(is.verdict)));
+  }
+
+  /// True when a key differs, so that figures speak of different things.
+  bool redefined(const CellRecord& was, const CellRecord& is) {
+    std::string before, now;
+    for (const Key& key : keys()) {
+      const std::string a = value_text(key.get(was.config)), b = value_text(key.get(is.config));
+      if (a == b) continue;
+      before += fmt::format("{}{}={}", before.empty() ? "" : ", ", key.path, a);
+      now += fmt::format("{}{}={}", now.empty() ? "" : ", ", key.path, b);
+    }
+    if (before.empty()) return false;
+    add(change(ChangeKind::kRedefined, is), before, now);
+    return true;
+  }
+
+  /// True when the arm ran and ended in both runs alike; tells of it when not.
+  bool ended(const CellRecord& was, const CellRecord& is, Arm arm) {
+    const auto before = was.arms.find(arm), now = is.arms.find(arm);
+    const std::string was_status = before == was.arms.end() ? "" : before->second.status;
+    const std::string is_status = now == is.arms.end() ? "" : now->second.status;
+    if (was_status == is_status) return !is_status.empty();
+    Change out = change(ChangeKind::kArm, is);
+    out.arm = name(arm);
+    out.direction = direction_of((was_status == "ok") - (is_status == "ok"));
+    out.line = line_of_failure(is);
+    out.reason = now == is.arms.end() ? "" : now->second.reason;
+    add(out, was_status, is_status);
+    return false;
+  }
+
+  void figures(const CellRecord& cell, Arm arm, const ArmResult& was, const ArmResult& is) {
+    for (const auto& [name, before] : was.metrics) {
+      const auto now = is.metrics.find(name);
+      figure(cell, arm, name, before, now == is.metrics.end() ? MetricValue{} : now->second);
+    }
+    for (const auto& [name, now] : is.metrics)
+      if (!was.metrics.contains(name)) figure(cell, arm, name, {}, now);
+  }
+
+  void figure(const CellRecord& cell, Arm arm, const std::string& name, const MetricValue& was, const MetricValue& is) {
+    const Metric* metric = find_metric(name);
+    if (!metric) return;  // of another version of the program
+    if (!metric->exact) {
+      if (was.value && is.value)
+        out_.timings.push_back(
+            {cell.config.id, std::string(fp8lab::name(arm)), name, std::string(metric->unit), *was.value, *is.value});
+      return;
+    }
+    if (was.value == is.value) return;
+    const bool both = was.value && is.value;
+    Change out = change(both ? ChangeKind::kFigure : ChangeKind::kNoFigure, cell);
+    out.line = line_of_gate(cell, arm, name);
+    out.arm = fp8lab::name(arm);
+    out.metric = name;
+    out.unit = metric->unit;
+    out.was = was.value;
+    out.is = is.value;
+    out.reason = both ? "" : is.reason;
+    if (both)
+      out.direction = direction_of(*metric, *was.value, *is.value);
+    else if (was.value && is_judged(*metric))
+      out.direction = Direction::kWorse;
+    add(out);
+  }
+
+  const std::function<bool(const std::string&)>& allowed_;
+  RunComparison out_;
+};
+
+using ById = std::map<std::string, const CellRecord*>;
+
+ById by_id(const StoredRun& run) {
+  ById out;
+  for (const CellRecord& cell : run.cells) out[cell.config.id] = &cell;
+  return out;
+}
+
+const CellRecord* find(const ById& cells, const std::string& id) {
+  const auto it = cells.find(id);
+  return it == cells.end() ? nullptr : it->second;
+}
+
+}  // namespace
+
+std::size_t RunComparison::count(Direction direction) const {
+  return static_cast<std::size_t>(std::count_if(changes.begin(), changes.end(),
+                                                [&](const Change& change) { return change.direction == direction; }));
+}
+
+std::size_t RunComparison::regressions() const {
+  return static_cast<std::size_t>(
+      std::count_if(changes.begin(), changes.end(), [](const Change& change) { return change.is_regression(); }));
+}
+
+int RunComparison::exit_code() const { return regressions() > 0 ? 1 : cells_compared == 0 ? 5 : 0; }
+
+RunComparison compare_runs(const StoredRun& baseline, const StoredRun& run,
+                           const std::function<bool(const std::string& id)>& allowed) {
+  Comparer comparer(allowed);
+  const ById before = by_id(baseline), now = by_id(run);
+  for (const CellRecord& cell : run.cells) comparer.cell(find(before, cell.config.id), &cell);
+  for (const CellRecord& cell : baseline.cells)
+    if (!now.contains(cell.config.id)) comparer.cell(&cell, nullptr);
+  comparer.environment(baseline.environment_json, run.environment_json);
+  RunComparison out = comparer.take();
+  out.baseline_complete = baseline.complete;
+  out.complete = run.complete;
+  return out;
+}
+
+}  // namespace fp8lab

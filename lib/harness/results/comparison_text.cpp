@@ -1,0 +1,227 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "harness/results/compare.h"
+#include "harness/cell/escape.h"
+#include "harness/cell/spelling.h"
+#include "harness/cell/units.h"
+
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Lines of a section; --json holds all.
+constexpr std::size_t kMostLines = 40;
+
+std::string figure_text(const std::optional<double>& value, const std::string& unit) {
+  return value ? figure(*value, unit) : "no figure";
+}
+
+std::string because(const std::string& reason) { return reason.empty() ? "" : ": " + reason; }
+
+std::string text_of(const Change& change) {
+  switch (change.kind) {
+    case ChangeKind::kVanished:
+      return fmt::format(
+          "vanished; it was {}{}", change.was_text,
+          change.is_text.empty() ? "" : fmt::format(" and is {}{}", change.is_text, because(change.reason)));
+    case ChangeKind::kAppeared: return fmt::format("appeared; it is {}", change.is_text);
+    case ChangeKind::kVerdict:
+      return fmt::format("{} -> {}{}", change.was_text, change.is_text, because(change.reason));
+    case ChangeKind::kArm: {
+      const auto ending = [](const std::string& status) { return status.empty() ? "did not run" : "ended " + status; };
+      return fmt::format("the {} arm {} and now {}{}", change.arm, ending(change.was_text), ending(change.is_text),
+                         because(change.reason));
+    }
+    case ChangeKind::kRedefined:
+      return fmt::format("the scenario was {} and is {}; figures are not compared", change.was_text, change.is_text);
+    case ChangeKind::kFigure:
+    case ChangeKind::kNoFigure: break;
+  }
+  std::string out = fmt::format("{} {}: {} -> {}", change.arm, change.metric, figure_text(change.was, change.unit),
+                                figure_text(change.is, change.unit));
+  if (change.was && change.is && *change.was != 0)
+    out += fmt::format(" ({:+.3g} %)", 100 * (*change.is / *change.was - 1));
+  return out + because(change.reason);
+}
+
+/// One section: a line per cell, below it a line per change.
+template <class Belongs>
+std::string section(const RunComparison& comparison, std::string_view title, Belongs belongs) {
+  std::string lines, cell;
+  std::size_t number = 0;
+  for (const Change& change : comparison.changes) {
+    if (!belongs(change)) continue;
+    if (++number > kMostLines) continue;
+    if (change.id != cell) lines += fmt::format("  {}\n", for_terminal(change.id));
+    cell = change.id;
+    lines += fmt::format("    {}\n", for_terminal(text_of(change)));
+  }
+  if (number == 0) return "";
+  std::string out = fmt::format("{} ({}):\n{}", title, number, lines);
+  if (number > kMostLines) out += fmt::format("  and {} more; --json tells all\n", number - kMostLines);
+  return out;
+}
+
+/// "host.pre_forward_ns, after: 4 cells, 0.98 to 1.07 times what it was, median 1.01"
+std::string timings_text(const RunComparison& comparison) {
+  std::map<std::string, std::vector<double>> ratios;
+  for (const Timing& timing : comparison.timings)
+    if (timing.was > 0) ratios[fmt::format("{}, {}", timing.metric, timing.arm)].push_back(timing.is / timing.was);
+  std::string out;
+  for (auto& [what, values] : ratios) {
+    std::sort(values.begin(), values.end());
+    if (out.empty()) out = "Timings, which are not judged:\n";
+    out += fmt::format("  {}: {}, {:.2f} to {:.2f} times what it was, median {:.2f}\n", what,
+                       counted(values.size(), "cell"), values.front(), values.back(), values[values.size() / 2]);
+  }
+  return out;
+}
+
+std::string environment_text(const RunComparison& comparison) {
+  std::string out;
+  for (const EnvironmentChange& change : comparison.environment) {
+    if (out.empty()) out = "The environments differ:\n";
+    const auto shown = [](const std::string& value) { return value.empty() ? "-" : for_terminal(value); };
+    out += fmt::format("  {}: {} -> {}\n", for_terminal(change.key), shown(change.was), shown(change.is));
+  }
+  return out;
+}
+
+Json number_or_null(const std::optional<double>& value) {
+  return value ? Json::parse(shortest(*value)) : Json(nullptr);
+}
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+Json change_json(const Change& change) {
+  Json out{{"kind", name(change.kind)}, {"direction", name(change.direction)},
+           {"id", change.id},           {"file", change.file},
+           {"line", change.line},       {"regression", change.is_regression()},
+           {"allowed", change.allowed}, {"reason", text_or_null(change.reason)},
+           {"text", text_of(change)}};
+  if (!change.arm.empty()) out["arm"] = change.arm;
+  if (change.metric.empty()) {
+    out["was"] = text_or_null(change.was_text);
+    out["is"] = text_or_null(change.is_text);
+    return out;
+  }
+  out["metric"] = change.metric;
+  out["unit"] = change.unit;
+  out["was"] = number_or_null(change.was);
+  out["is"] = number_or_null(change.is);
+  return out;
+}
+
+std::string verdict_line(const RunComparison& comparison) {
+  switch (comparison.exit_code()) {
+    case 0: return fmt::format("no regression in {}", counted(comparison.cells_compared, "cell"));
+    case 5: return "nothing to compare: no cell ran in both, or all were redefined";
+    default:
+      return fmt::format("{} {} over {} compared cells", comparison.regressions(),
+                         comparison.regressions() == 1 ? "regression" : "regressions", comparison.cells_compared);
+  }
+}
+
+}  // namespace
+
+std::string_view name(ChangeKind kind) {
+  switch (kind) {
+    case ChangeKind::kVanished: return "vanished";
+    case ChangeKind::kAppeared: return "appeared";
+    case ChangeKind::kVerdict: return "verdict";
+    case ChangeKind::kFigure: return "figure";
+    case ChangeKind::kNoFigure: return "no_figure";
+    case ChangeKind::kArm: return "arm";
+    case ChangeKind::kRedefined: return "redefined";
+  }
+  return "?";
+}
+
+std::string_view name(Direction direction) {
+  switch (direction) {
+    case Direction::kWorse: return "worse";
+    case Direction::kBetter: return "better";
+    case Direction::kNeutral: return "neutral";
+  }
+  return "?";
+}
+
+std::string comparison_text(const RunComparison& comparison) {
+  std::string out;
+  if (!comparison.baseline_complete) out += "The baseline was stopped before its end.\n";
+  if (!comparison.complete) out += "The run was stopped before its end.\n";
+  out += environment_text(comparison);
+  out += timings_text(comparison);
+  const auto neutral = [](ChangeKind kind) {
+    return [kind](const Change& change) { return change.direction == Direction::kNeutral && change.kind == kind; };
+  };
+  out += section(comparison, "Appeared", neutral(ChangeKind::kAppeared));
+  out += section(comparison, "Redefined", neutral(ChangeKind::kRedefined));
+  out += section(comparison, "Other, neither better nor worse", [](const Change& change) {
+    return change.direction == Direction::kNeutral && change.kind != ChangeKind::kAppeared &&
+           change.kind != ChangeKind::kRedefined;
+  });
+  out += section(comparison, "Better", [](const Change& c) { return c.direction == Direction::kBetter; });
+  out += section(comparison, "Worse, and allowed", [](const Change& c) { return c.allowed; });
+  const auto regression = [](bool vanished) {
+    return [vanished](const Change& c) { return c.is_regression() && (c.kind == ChangeKind::kVanished) == vanished; };
+  };
+  out += section(comparison, "Vanished", regression(true));
+  out += section(comparison, "Worse", regression(false));
+  return out + verdict_line(comparison) + "\n";
+}
+
+std::string comparison_json(const RunComparison& comparison) {
+  Json out{{"schema", "fp8lab.comparison/1"},
+           {"exit_code", comparison.exit_code()},
+           {"cells_compared", comparison.cells_compared},
+           {"regressions", comparison.regressions()},
+           {"worse", comparison.count(Direction::kWorse)},
+           {"better", comparison.count(Direction::kBetter)},
+           {"baseline_complete", comparison.baseline_complete},
+           {"complete", comparison.complete},
+           {"changes", Json::array()},
+           {"timings", Json::array()},
+           {"environment", Json::array()}};
+  for (const Change& change : comparison.changes) out["changes"].push_back(change_json(change));
+  for (const Timing& t : comparison.timings)
+    out["timings"].push_back(
+        {{"id", t.id}, {"arm", t.arm}, {"metric", t.metric}, {"unit", t.unit}, {"was", t.was}, {"is", t.is}});
+  for (const EnvironmentChange& e : comparison.environment)
+    out["environment"].push_back({{"key", e.key}, {"was", text_or_null(e.was)}, {"is", text_or_null(e.is)}});
+  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+StoredRun load_run(const std::string& path) {
+  namespace fs = std::filesystem;
+  constexpr const char* kRemedy = "give the results.json of a finished run, or the directory that holds it";
+  std::error_code error;
+  fs::path file = path;
+  if (fs::is_directory(file, error)) file /= "results.json";
+  if (!fs::is_regular_file(file, error)) {
+    const bool exists = fs::exists(file, error);
+    fail(fmt::format("{}: {}; {}", file.string(),
+                     exists  ? "not a file"
+                     : error ? error.message()
+                             : "no such file",
+                     kRemedy));
+  }
+  std::ifstream in(file, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (!in) fail(fmt::format("{}: cannot be read; {}", file.string(), kRemedy));
+  try {
+    return run_from_json(text);
+  } catch (const Error& bad) {
+    fail(fmt::format("{}: {}; {}", file.string(), bad.what(), kRemedy));
+  }
+}
+
+}  // namespace fp8lab

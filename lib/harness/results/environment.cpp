@@ -1,0 +1,174 @@
+#include "harness/results/environment.h"
+
+#include <fmt/format.h>
+#include <gnu/libc-version.h>
+#include <sched.h>
+#include <sys/sysinfo.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <CLI/Version.hpp>
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string_view>
+
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, 13> kPrefixes{
+    "NCCL_",     "CUDA_",          "CUBLAS_",        "CUDNN_",  "NVIDIA_VISIBLE_", "SLURM_",      "OMPI_COMM_WORLD_",
+    "PMIX_RANK", "FP8LAB_CPU_ISA", "GLIBC_TUNABLES", "MALLOC_", "ASAN_OPTIONS",    "TSAN_OPTIONS"};
+constexpr std::array<std::string_view, 7> kSecretWords{"KEY", "TOKEN", "SECRET", "PASS", "CRED", "JWT", "AUTH"};
+
+/// The first line of a file, or nothing.
+std::optional<std::string> first_line(const std::string& path) {
+  std::ifstream in(path);
+  std::string line;
+  if (!std::getline(in, line)) return std::nullopt;
+  return line;
+}
+
+Json line_or_null(const std::string& path) {
+  const auto line = first_line(path);
+  return line ? Json(*line) : Json(nullptr);
+}
+
+std::string cpu_model() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with("model name") || line.starts_with("Model")) return line.substr(line.find(':') + 2);
+  return "unknown";
+}
+
+int allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  return std::max(1, ::get_nprocs());
+}
+
+/// Cores' worth of time that the cgroup grants, or nothing when it sets no limit.
+std::optional<double> cgroup_cores() {
+  if (const auto line = first_line("/sys/fs/cgroup/cpu.max")) {
+    std::istringstream in(*line);
+    double quota = 0, period = 0;
+    if (in >> quota >> period && period > 0) return quota / period;
+    return std::nullopt;
+  }
+  const auto quota = first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
+  const auto period = first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+  if (!quota || !period) return std::nullopt;
+  const double q = std::atof(quota->c_str()), p = std::atof(period->c_str());
+  return q > 0 && p > 0 ? std::optional(q / p) : std::nullopt;
+}
+
+Json container() {
+  if (std::filesystem::exists("/.dockerenv")) return "docker";
+  if (std::filesystem::exists("/run/.containerenv")) return "podman";
+  if (std::filesystem::exists("/run/systemd/container")) return line_or_null("/run/systemd/container");
+  return nullptr;
+}
+
+Json variables() {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (char** entry = ::environ; *entry; ++entry) {
+    const std::string text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || !may_record_variable(text.substr(0, equals))) continue;
+    found.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  std::sort(found.begin(), found.end());
+  Json out = Json::object();
+  for (const auto& [name, value] : found) out[name] = value;
+  return out;
+}
+
+Json devices_json(const std::vector<Term>& devices) {
+  Json out = Json::object();
+  for (const Term& device : devices) {
+    const std::string reason = device.why_unavailable();
+    out[device.name] = reason.empty() ? device.describe() : "unavailable: " + reason;
+  }
+  return out;
+}
+
+Json libraries(const BuildInfo& build) {
+  Json out{{"glibc", ::gnu_get_libc_version()},
+           {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
+           {"nlohmann-json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
+                                         NLOHMANN_JSON_VERSION_PATCH)},
+           {"CLI11", CLI11_VERSION}};
+  for (const auto& [name, version] : build.libraries) out[name] = version;
+  return out;
+}
+
+std::string commit_text(const BuildInfo& build) {
+  if (build.git_commit.empty()) return "";
+  return fmt::format(" (commit {}{})", build.git_commit.substr(0, 12), build.git_dirty ? ", modified" : "");
+}
+
+}  // namespace
+
+bool may_record_variable(const std::string& name) {
+  std::string upper = name;
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (const std::string_view word : kSecretWords)
+    if (upper.find(word) != std::string::npos) return false;
+  return std::any_of(kPrefixes.begin(), kPrefixes.end(),
+                     [&](std::string_view prefix) { return upper.starts_with(prefix); });
+}
+
+int usable_cores() {
+  const int allowed = allowed_cores();
+  const auto granted = cgroup_cores();
+  return std::max(1, granted ? std::min(allowed, static_cast<int>(std::ceil(*granted))) : allowed);
+}
+
+std::string environment_line(const BuildInfo& build) {
+  return fmt::format("fp8lab {}{}, {}; {}, {} of {} cores", build.version, commit_text(build), build.compiler,
+                     cpu_model(), usable_cores(), ::get_nprocs());
+}
+
+std::string environment_json(const BuildInfo& build, const std::vector<Term>& devices) {
+  utsname system{};
+  ::uname(&system);
+  const auto granted = cgroup_cores();
+  struct sysinfo memory {};
+  ::sysinfo(&memory);
+  const Json out{{"program",
+                  {{"version", build.version},
+                   {"git_commit", build.git_commit.empty() ? Json(nullptr) : Json(build.git_commit)},
+                   {"git_dirty", build.git_commit.empty() ? Json(nullptr) : Json(build.git_dirty)},
+                   {"compiler", build.compiler},
+                   {"flags", build.flags},
+                   {"build_type", build.build_type}}},
+                 {"libraries", libraries(build)},
+                 {"host",
+                  {{"name", system.nodename},
+                   {"system", fmt::format("{} {}", system.sysname, system.release)},
+                   {"machine", system.machine},
+                   {"container", container()},
+                   {"memory_bytes", static_cast<std::int64_t>(memory.totalram) * memory.mem_unit},
+                   {"cgroup_memory_max", line_or_null("/sys/fs/cgroup/memory.max")}}},
+                 {"cpu",
+                  {{"model", cpu_model()},
+                   {"cores", ::get_nprocs()},
+                   {"allowed_cores", allowed_cores()},
+                   {"cgroup_cores", granted ? Json(*granted) : Json(nullptr)},
+                   {"smt", line_or_null("/sys/devices/system/cpu/smt/active")},
+                   {"governor", line_or_null("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")}}},
+                 {"devices", devices_json(devices)},
+                 {"variables", variables()}};
+  return out.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace fp8lab

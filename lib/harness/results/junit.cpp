@@ -1,0 +1,99 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "harness/cell/escape.h"
+#include "harness/results/reports.h"
+
+namespace fp8lab {
+namespace {
+
+/// On one line: XML makes spaces of what ends lines in attributes.
+std::string attribute(const std::string& text) { return for_xml(printable(text)); }
+
+enum class Outcome { kPassed, kFailure, kError, kSkipped };
+
+Outcome outcome_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kConfirmed:
+    case Verdict::kPass: return Outcome::kPassed;
+    case Verdict::kSkipped: return Outcome::kSkipped;
+    case Verdict::kCrashed:
+    case Verdict::kTimeout: return Outcome::kError;
+    default: return Outcome::kFailure;
+  }
+}
+
+std::string body_of(const CellRecord& record) {
+  std::string body = record.reason + "\n";
+  for (const Gate& gate : record.gates) {
+    const char* word = !gate.pass ? "UNDECIDED" : *gate.pass ? "pass" : "FAIL";
+    body += fmt::format("{}: {}{}", word, gate.text, figures_of(gate));
+    if (!gate.detail.empty()) body += "; " + gate.detail;
+    body += "\n";
+  }
+  for (const auto& [arm, result] : record.arms)
+    if (!result.output_tail.empty())
+      body += fmt::format("--- the {} arm printed, at last:\n{}\n", name(arm), result.output_tail);
+  return body;
+}
+
+std::string test_case(const CellRecord& record) {
+  std::string out = fmt::format(R"(    <testcase classname="{}" name="{}" time="{:.3f}" file="{}")",
+                                attribute(record.config.scenario), attribute(record.config.id), record.seconds,
+                                attribute(record.file));
+  const Outcome outcome = outcome_of(record.verdict);
+  if (outcome == Outcome::kPassed) return out + "/>\n";
+  if (outcome == Outcome::kSkipped)
+    return out + fmt::format(">\n      <skipped message=\"{}\"/>\n    </testcase>\n", attribute(record.reason));
+  const char* element = outcome == Outcome::kError ? "error" : "failure";
+  return out + fmt::format(">\n      <{0} message=\"{1}\" type=\"{2}\">{3}</{0}>\n    </testcase>\n", element,
+                           attribute(record.reason), name(record.verdict), for_xml(body_of(record)));
+}
+
+struct Counts {
+  int tests = 0, failures = 0, errors = 0, skipped = 0;
+  double seconds = 0;
+
+  void add(const RecordList::Head& cell) {
+    const Outcome outcome = outcome_of(cell.verdict);
+    ++tests;
+    failures += outcome == Outcome::kFailure;
+    errors += outcome == Outcome::kError;
+    skipped += outcome == Outcome::kSkipped;
+    seconds += cell.seconds;
+  }
+
+  std::string attributes() const {
+    return fmt::format(R"(tests="{}" failures="{}" errors="{}" skipped="{}" time="{:.3f}")", tests, failures, errors,
+                       skipped, seconds);
+  }
+};
+
+}  // namespace
+
+void write_junit_xml(const RecordList& records, const RunSummary& run, const TextSink& out) {
+  std::vector<std::string> scenarios;
+  std::map<std::string, Counts> counts;
+  std::map<std::string, std::vector<std::size_t>> cells;
+  Counts total;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const RecordList::Head& cell = records.heads[i];
+    if (!counts.contains(cell.scenario)) scenarios.push_back(cell.scenario);
+    counts[cell.scenario].add(cell);
+    cells[cell.scenario].push_back(i);
+    total.add(cell);
+  }
+  out("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+  out(fmt::format("<testsuites name=\"fp8lab\" {}>\n", total.attributes()));
+  for (const std::string& scenario : scenarios) {
+    out(fmt::format("  <testsuite name=\"{}\" {} timestamp=\"{}\">\n", attribute(scenario),
+                    counts[scenario].attributes(), attribute(run.date)));
+    for (const std::size_t i : cells[scenario]) out(test_case(records.read(i)));
+    out("  </testsuite>\n");
+  }
+  out("</testsuites>\n");
+}
+
+}  // namespace fp8lab

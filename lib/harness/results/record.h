@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/scenario.h"
+#include "harness/results/verdict.h"
+
+namespace fp8lab {
+
+/// A claim beside what was predicted and measured, both in the metric's own unit.
+struct ClaimRecord {
+  Claim claim;
+  std::optional<double> predicted;
+  std::optional<double> measured;
+};
+
+/// A finished cell: one line of results.jsonl, one entry of results.json.
+struct CellRecord {
+  CellConfig config;
+  std::string file;  ///< the scenario's
+  int line = 0;      ///< where the scenario begins in its file; 0: unknown
+  std::string title;
+  std::vector<std::string> upstream;
+  Verdict verdict = Verdict::kInconclusive;
+  std::string reason;
+  double seconds = 0;
+  ArmResults arms;
+  std::vector<Gate> gates;
+  std::vector<ClaimRecord> claims;
+  std::string hash;  ///< of everything that the verdict depends on except the program itself
+};
+
+/// The finished cells of a run, in the order of its plan. A run may have more records than memory holds, so a record is
+/// read each time it is wanted; in memory is what counting needs of each.
+struct RecordList {
+  struct Head {
+    std::string scenario;
+    std::string fix;
+    Verdict verdict = Verdict::kInconclusive;
+    double seconds = 0;
+  };
+  std::vector<Head> heads;
+  std::function<CellRecord(std::size_t)> read;  ///< the record of heads[i]
+
+  std::size_t size() const { return heads.size(); }
+};
+
+inline RecordList::Head head_of(const CellRecord& record) {
+  return {record.config.scenario, record.config.fix, record.verdict, record.seconds};
+}
+
+inline std::vector<Verdict> verdicts_of(const RecordList& records) {
+  std::vector<Verdict> verdicts;
+  for (const RecordList::Head& head : records.heads) verdicts.push_back(head.verdict);
+  return verdicts;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,337 @@
+#include "harness/results/results.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <vector>
+
+#include "core/check.h"
+#include "harness/results/json_codec.h"
+#include "harness/results/json_reader.h"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLines = "results.jsonl";
+constexpr const char* kTimelines = "timelines";
+constexpr const char* kEnvironment = "environment.json";
+constexpr std::array kDocuments = {"results.json", "junit.xml", "summary.md"};
+constexpr std::size_t kBufferBytes = std::size_t{1} << 16;
+/// How a line begins, and so a file of lines.
+constexpr std::string_view kLineBegins = "{\"id\":\"";
+
+[[noreturn]] void cannot_write(const fs::path& path) {
+  fail(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
+}
+
+/// All of `text` or false with errno set.
+bool write_fully(int fd, std::string_view text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    done += static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+void make_directory(const fs::path& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) fail(fmt::format("{}: cannot be made a directory: {}", directory.string(), error.message()));
+}
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// A run replaces what an earlier one left. Without that one's lines beside it, it is somebody else's.
+void refuse_foreign(const fs::path& directory) {
+  const auto refuse = [&](const char* name, const std::string& why) {
+    fail(fmt::format("{}: a run would replace it, and no run left it: {}; give another directory with -o, or remove it",
+                     (directory / name).string(), why));
+  };
+  std::error_code ignored;
+  if (fs::exists(directory / kLines, ignored)) {
+    std::string begin(kLineBegins.size(), '\0');
+    std::ifstream lines(directory / kLines, std::ios::binary);
+    lines.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+    if (!kLineBegins.starts_with(begin.substr(0, static_cast<std::size_t>(lines.gcount())))) refuse(kLines, "it does not begin as a cell");
+    return;
+  }
+  std::vector<const char*> replaced(kDocuments.begin(), kDocuments.end());
+  replaced.insert(replaced.end(), {kEnvironment, kTimelines});
+  for (const char* name : replaced)
+    if (fs::exists(directory / name, ignored)) refuse(name, fmt::format("there is no {} beside it", kLines));
+}
+
+/// What figures depend on, by key; nothing where there is none to be read. A device that was missing measured nothing.
+/// Throws Error that names the path of what no run has written.
+std::map<std::string, std::string> measured_with(const std::string& environment_json) {
+  std::map<std::string, std::string> out;
+  if (environment_json.empty()) return out;
+  const JsonDocument document(environment_json);
+  const JsonReader environment = document.root();
+  const auto note = [&](const std::string& key, const std::string& text) {
+    if (!text.starts_with("unavailable")) out[key] = text;
+  };
+  for (const char* part : {"program", "libraries", "devices"})
+    if (const auto found = environment.find(part))
+      found->each_member([&](const std::string& key, const JsonReader& value) {
+        note(fmt::format("{}.{}", part, key), value.text_of_scalar());
+      });
+  if (const auto cpu = environment.find("cpu"))
+    if (const auto model = cpu->find("model")) note("cpu.model", model->text());
+  return out;
+}
+
+}  // namespace
+
+ResultSet::ResultSet(fs::path directory, bool resume) : directory_(std::move(directory)) {
+  make_directory(directory_);
+  refuse_foreign(directory_);
+  const fs::path lines = directory_ / kLines;
+  lines_fd_ = ::open(lines.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (lines_fd_ < 0) cannot_write(lines);
+  try {
+    if (::flock(lines_fd_, LOCK_EX | LOCK_NB) != 0)
+      fail(fmt::format("{}: another run writes here; give this one its own -o", directory_.string()));
+    if (resume)
+      read_earlier();
+    else if (::ftruncate(lines_fd_, 0) != 0)
+      cannot_write(lines);
+    if (resume) return;
+    remove_documents();
+    fs::remove_all(directory_ / kTimelines);
+  } catch (...) {
+    ::close(lines_fd_);
+    throw;
+  }
+}
+
+ResultSet::~ResultSet() { ::close(lines_fd_); }
+
+void ResultSet::read_earlier() {
+  const fs::path path = directory_ / kLines;
+  std::ifstream in(path, std::ios::binary);
+  off_t offset = 0;
+  int number = 0;
+  for (std::string line; std::getline(in, line); offset += static_cast<off_t>(line.size() + 1)) {
+    ++number;
+    if (in.eof()) {  // no newline
+      notice_ = fmt::format("{}: the last line was cut short by the end of an earlier run; its cell runs again",
+                            path.string());
+      if (::ftruncate(lines_fd_, offset) != 0) cannot_write(path);
+      return;
+    }
+    try {
+      const CellRecord record = record_from_json(line);
+      cells_.insert_or_assign(record.config.id, Cell{head_of(record), record.hash, offset, line.size()});
+    } catch (const Error& error) {
+      fail(fmt::format(
+          "{}:{}: not a line of an earlier run ({}); remove the line to go on, or run without --resume to start anew",
+          path.string(), number, error.what()));
+    }
+  }
+}
+
+const ResultSet::Cell* ResultSet::find_finished(const std::string& id, const std::string& hash) const {
+  const auto it = cells_.find(id);
+  if (it == cells_.end() || it->second.hash != hash) return nullptr;
+  const Verdict verdict = it->second.head.verdict;
+  const bool again = verdict == Verdict::kSkipped || verdict == Verdict::kTimeout || verdict == Verdict::kCrashed;
+  return again ? nullptr : &it->second;
+}
+
+void ResultSet::write_environment(const std::string& json) {
+  if (!cells_.empty()) refuse_other_measurer(json);
+  remove_documents();
+  write_atomically(kEnvironment, Sync::kYes, [&](const TextSink& out) { out(json + "\n"); });
+}
+
+/// Those of an older run beside this one's lines would contradict them if this run is killed.
+void ResultSet::remove_documents() const {
+  for (const char* old : kDocuments) fs::remove_all(directory_ / old);
+}
+
+void ResultSet::refuse_other_measurer(const std::string& environment_json) const {
+  const fs::path file = directory_ / kEnvironment;
+  std::map<std::string, std::string> was;
+  try {
+    was = measured_with(read_file(file));
+  } catch (const Error& error) {
+    fail(
+        fmt::format("{}: not what a run left ({}), so that nobody knows what measured its cells; run without --resume "
+                    "to start anew, "
+                    "or give another directory with -o",
+                    file.string(), error.what()));
+  }
+  const std::map<std::string, std::string> is = measured_with(environment_json);
+  for (const auto& [key, value] : was)
+    if (const auto now = is.find(key); now == is.end() || now->second != value)
+      fail(fmt::format("{}: its cells were measured by another program or elsewhere: {} was {}, and is {} now; run without --resume to "
+                       "start anew, or give another directory with -o",
+                       directory_.string(), key, value, now == is.end() ? "not there" : now->second));
+}
+
+void ResultSet::write_timeline(const std::string& id, Arm arm, const std::string& text) {
+  const std::string path = timeline_path(id, arm);
+  if (text.empty()) {
+    std::error_code ignored;
+    fs::remove(directory_ / path, ignored);  // of the cell as it was when an earlier run measured it
+    return;
+  }
+  make_directory((directory_ / path).parent_path());
+  // Timelines are large and can be had again, so syncing them is left to the system.
+  write_atomically(path, Sync::kNo, [&](const TextSink& out) { out(text); });
+  timelines_.insert(path);
+}
+
+void ResultSet::append(const CellRecord& record) {
+  const std::string& id = record.config.id;
+  for (const Arm arm : kArms) {
+    const auto result = record.arms.find(arm);
+    const bool ran = result != record.arms.end();
+    if (ran && result->second.timeline_json.empty() && timelines_.erase(timeline_path(id, arm)) > 0) continue;
+    write_timeline(id, arm, ran ? result->second.timeline_json : "");
+    timelines_.erase(timeline_path(id, arm));
+    if (ran && result->second.timeline_json.empty() && !result->second.measured_in.empty())
+      share_timeline(timeline_path(result->second.measured_in, arm), timeline_path(id, arm));
+  }
+  append_line(record, Sync::kYes);
+}
+
+void ResultSet::update(const CellRecord& record) { append_line(record, Sync::kNo); }
+
+void ResultSet::append_line(const CellRecord& record, Sync sync) {
+  const off_t offset = ::lseek(lines_fd_, 0, SEEK_END);
+  const std::string text = record_to_json(record) + "\n";
+  if (write_fully(lines_fd_, text) && (sync == Sync::kNo || ::fsync(lines_fd_) == 0)) {
+    cells_.insert_or_assign(record.config.id, Cell{head_of(record), record.hash, offset, text.size() - 1});
+    return;
+  }
+  const int error = errno;
+  // Half a line would spoil what comes after it.
+  (void)!::ftruncate(lines_fd_, offset);
+  errno = error;
+  cannot_write(directory_ / kLines);
+}
+
+/// Files on disk are links to one, where the file system has links: what cells share may be most of what a run writes.
+void ResultSet::share_timeline(const std::string& from, const std::string& to) const {
+  std::error_code error;
+  if (from == to || !fs::exists(directory_ / from, error)) return;
+  make_directory((directory_ / to).parent_path());
+  fs::create_hard_link(directory_ / from, directory_ / to, error);
+  if (error) fs::copy_file(directory_ / from, directory_ / to, error);
+  if (error) fail(fmt::format("{}: cannot be written: {}", (directory_ / to).string(), error.message()));
+}
+
+std::string ResultSet::line(const Cell& cell) const {
+  std::string text(cell.bytes, '\0');
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t n =
+        ::pread(lines_fd_, text.data() + done, text.size() - done, cell.offset + static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0)
+      fail(fmt::format("{}: cannot be read back: {}", path_of(kLines),
+                       n < 0 ? std::strerror(errno) : "something has cut it short"));
+    done += static_cast<std::size_t>(n);
+  }
+  return text;
+}
+
+CellRecord ResultSet::read(const std::string& id) const { return record_from_json(line(cells_.at(id))); }
+
+RecordList ResultSet::records(const std::vector<std::string>& ids) const {
+  RecordList out;
+  for (const std::string& id : ids) out.heads.push_back(cells_.at(id).head);
+  out.read = [this, ids](std::size_t i) { return read(ids.at(i)); };
+  return out;
+}
+
+void ResultSet::write_json(const std::vector<std::string>& ids, const std::string& environment_json, bool complete,
+                           const TextSink& out) const {
+  write_results_json(
+      ids.size(), [&](std::size_t i) { return line(cells_.at(ids[i])); }, environment_json, complete, out);
+}
+
+void ResultSet::finish(const std::vector<std::string>& ids, const std::string& environment_json,
+                       const RunSummary& run) {
+  std::error_code ignored;
+  for (const std::string& path : timelines_) fs::remove(directory_ / path, ignored);
+  timelines_.clear();
+  const RecordList list = records(ids);
+  write_atomically("results.json", Sync::kYes,
+                   [&](const TextSink& out) { write_json(ids, environment_json, run.complete, out); });
+  write_atomically("junit.xml", Sync::kYes, [&](const TextSink& out) { write_junit_xml(list, run, out); });
+  write_atomically("summary.md", Sync::kYes, [&](const TextSink& out) { write_summary_markdown(list, run, out); });
+}
+
+void ResultSet::write_atomically(const std::string& file, Sync sync,
+                                 const std::function<void(const TextSink&)>& write) const {
+  const fs::path path = directory_ / file;
+  const fs::path temporary = path.string() + ".part";
+  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) cannot_write(path);
+  try {
+    std::string pending;  // of many short pieces
+    const auto flush = [&] {
+      if (!write_fully(fd, pending)) cannot_write(path);
+      pending.clear();
+    };
+    write([&](std::string_view text) {
+      if (pending.size() + text.size() > kBufferBytes) flush();
+      if (text.size() < kBufferBytes)
+        pending += text;
+      else if (!write_fully(fd, text))
+        cannot_write(path);
+    });
+    flush();
+    if (sync == Sync::kYes && ::fsync(fd) != 0) cannot_write(path);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) cannot_write(path);
+  } catch (...) {
+    ::close(fd);
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  ::close(fd);
+}
+
+void write_results_json(std::size_t cells, const std::function<std::string(std::size_t)>& line,
+                        const std::string& environment_json, bool complete, const TextSink& out) {
+  out(fmt::format("{{\"schema\": \"{}\", \"complete\": {}, \"environment\": {}, \"cells\": [", kResultsSchema, complete,
+                  environment_json));
+  for (std::size_t i = 0; i < cells; ++i) {
+    out(i == 0 ? "\n" : ",\n");
+    out(line(i));
+  }
+  out("\n]}\n");
+}
+
+std::string timeline_path(const std::string& cell_id, Arm arm) {
+  // A file name holds at most 255 bytes on common file systems.
+  constexpr std::size_t kLongest = 200;
+  std::string safe;
+  for (const char c : cell_id) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       std::strchr("/=,._-+", c) != nullptr;
+    safe += plain && c != '\0' ? c : '_';
+  }
+  if (safe.size() > kLongest)
+    safe = fmt::format("{}~{:016x}", safe.substr(0, kLongest), fnv1a(cell_id));
+  return fmt::format("{}/{}.{}.json", kTimelines, safe, name(arm));
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,268 @@
+#include "harness/results/verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "harness/cell/metrics.h"
+#include "harness/cell/units.h"
+
+namespace fp8lab {
+namespace {
+
+struct VerdictName {
+  Verdict verdict;
+  std::string_view name;
+};
+
+constexpr std::array kNames{
+    VerdictName{Verdict::kConfirmed, "confirmed"},
+    VerdictName{Verdict::kNotReproduced, "not_reproduced"},
+    VerdictName{Verdict::kNotFixed, "not_fixed"},
+    VerdictName{Verdict::kRegressed, "regressed"},
+    VerdictName{Verdict::kPass, "pass"},
+    VerdictName{Verdict::kFail, "fail"},
+    VerdictName{Verdict::kInconclusive, "inconclusive"},
+    VerdictName{Verdict::kSkipped, "skipped"},
+    VerdictName{Verdict::kCrashed, "crashed"},
+    VerdictName{Verdict::kTimeout, "timeout"},
+};
+
+Arm arm_of(Side side) { return side == Side::kBefore ? Arm::kBefore : side == Side::kBf16 ? Arm::kBf16 : Arm::kAfter; }
+
+Figure figure_of(const ArmResults& arms, Arm arm, const std::string& metric,
+                 std::optional<double> MetricValue::*member) {
+  const auto result = arms.find(arm);
+  if (result == arms.end()) return {{}, fmt::format("the {} arm did not run", name(arm))};
+  const auto entry = result->second.metrics.find(metric);
+  const std::string_view what = member == &MetricValue::value ? "value" : "prediction";
+  if (entry == result->second.metrics.end()) {
+    const std::string ended =
+        result->second.status == "ok" ? "" : fmt::format(", which ended {}", result->second.status);
+    return {{}, fmt::format("no {} from the {} arm{}", what, name(arm), ended)};
+  }
+  const std::optional<double>& value = entry->second.*member;
+  if (value) return {value, ""};
+  const std::string& reason = entry->second.reason;
+  return {{},
+          member == &MetricValue::value && !reason.empty() ? reason
+                                                           : fmt::format("no {} from the {} arm", what, name(arm))};
+}
+
+Figure side_figure(const ArmResults& arms, Side side, const std::string& metric,
+                   std::optional<double> MetricValue::*member) {
+  if (side != Side::kDifference) return figure_of(arms, arm_of(side), metric, member);
+  const Figure before = figure_of(arms, Arm::kBefore, metric, member);
+  const Figure after = figure_of(arms, Arm::kAfter, metric, member);
+  if (!before.value) return before;
+  if (!after.value) return after;
+  return {*before.value - *after.value, ""};
+}
+
+/// Every comparison is false for NaN.
+bool holds(const Expectation& e, double observed, double limit) {
+  const double slack = std::max(e.abs, e.rel * std::abs(limit));
+  switch (e.comparison) {
+    case Comparison::kEquals: return std::abs(observed - limit) <= slack;
+    case Comparison::kAtLeast: return observed >= limit - slack;
+    case Comparison::kAtMost: return observed <= limit + slack;
+    case Comparison::kWithin: return observed >= e.low && observed <= e.high;
+    case Comparison::kEnds: break;
+  }
+  return false;
+}
+
+bool ended_as(const ArmResult& result, const Expectation& e) {
+  return result.status == e.status && (e.signal.empty() || result.signal == e.signal);
+}
+
+std::string ending_of(const ArmResult& result) {
+  return result.signal.empty() ? result.status : fmt::format("{} by {}", result.status, result.signal);
+}
+
+Gate undecided(const Expectation& e) {
+  Gate gate;
+  gate.text = text_of(e);
+  gate.side = e.side;
+  gate.metric = e.metric;
+  gate.line = e.line;
+  return gate;
+}
+
+Gate evaluate_ending(const Expectation& e, const ArmResults& arms) {
+  Gate gate = undecided(e);
+  const auto result = arms.find(arm_of(e.side));
+  if (result == arms.end()) {
+    gate.detail = fmt::format("the {} arm did not run", name(e.side));
+    return gate;
+  }
+  gate.pass = ended_as(result->second, e);
+  gate.detail = "it ended " + ending_of(result->second);
+  return gate;
+}
+
+Gate evaluate(const Expectation& e, const ArmResults& arms) {
+  if (e.comparison == Comparison::kEnds) return evaluate_ending(e, arms);
+  Gate gate = undecided(e);
+  const Figure observed = measured(arms, e.side, e.metric);
+  const Figure limit = e.predicted ? predicted(arms, e.side, e.metric) : Figure{e.low, ""};
+  gate.observed = observed.value;
+  gate.limit = limit.value;
+  if (e.comparison == Comparison::kWithin && observed.value && *observed.value > e.high) gate.limit = e.high;
+  if (!observed.value || !limit.value) {
+    gate.detail = !observed.value ? observed.why : limit.why;
+    return gate;
+  }
+  gate.pass = holds(e, *observed.value, *limit.value);
+  return gate;
+}
+
+/// "after memory.retained_bytes equals 0: 65.5 MiB (68,681,728 B)"
+std::string complaint(const Gate& gate, const Expectation& e) {
+  if (!gate.detail.empty()) return fmt::format("{}: {}", gate.text, gate.detail);
+  const Metric* metric = find_metric(e.metric);
+  const std::string_view unit = metric ? metric->unit : "1";
+  const std::string limit = e.predicted && gate.limit ? fmt::format(", predicted {}", figure(*gate.limit, unit)) : "";
+  return fmt::format("{}: measured {}{}", gate.text, gate.observed ? figure(*gate.observed, unit) : "nothing", limit);
+}
+
+/// How an arm ended against every expectation, or "" when all ended as they should.
+std::string unexpected_end(const ArmResults& arms, const std::vector<Expectation>& expectations, bool timeouts) {
+  for (const auto& [arm, result] : arms) {
+    if (result.status == "ok" || (result.status == "timeout") != timeouts) continue;
+    const bool expected =
+        std::any_of(expectations.begin(), expectations.end(), [&, a = arm, &r = result](const Expectation& e) {
+          return e.comparison == Comparison::kEnds && arm_of(e.side) == a && ended_as(r, e);
+        });
+    if (expected) continue;
+    return result.reason.empty() ? fmt::format("{} ended {}", name(arm), ending_of(result))
+                                 : fmt::format("{}: {}", name(arm), result.reason);
+  }
+  return "";
+}
+
+/// The first exact metric of the expectations in which after is worse than before by more than its slack, or "".
+std::string regression(const ArmResults& arms, const std::vector<Expectation>& expectations) {
+  for (const Expectation& e : expectations) {
+    const Metric* metric = find_metric(e.metric);
+    if (!metric || !metric->exact || metric->better == Better::kNeither) continue;
+    const Figure before = measured(arms, Side::kBefore, e.metric);
+    const Figure after = measured(arms, Side::kAfter, e.metric);
+    if (!before.value || !after.value) continue;
+    const double worse_by = metric->better == Better::kLess ? *after.value - *before.value : *before.value - *after.value;
+    if (worse_by > std::max(metric->slack_abs, metric->slack_rel * std::abs(*before.value)))  // of NaN its gates speak
+      return fmt::format("{} is worse after ({}) than before ({})", e.metric, figure(*after.value, metric->unit),
+                         figure(*before.value, metric->unit));
+  }
+  return "";
+}
+
+bool speaks_of(Side side, Side of) { return side == of || side == Side::kDifference; }
+
+}  // namespace
+
+std::string_view name(Verdict verdict) {
+  for (const VerdictName& row : kNames)
+    if (row.verdict == verdict) return row.name;
+  return "?";
+}
+
+std::optional<Verdict> parse_verdict(std::string_view text) {
+  for (const VerdictName& row : kNames)
+    if (row.name == text) return row.verdict;
+  return std::nullopt;
+}
+
+bool is_good(Verdict verdict) {
+  return verdict == Verdict::kConfirmed || verdict == Verdict::kPass || verdict == Verdict::kSkipped;
+}
+
+Figure measured(const ArmResults& arms, Side side, const std::string& metric) {
+  return side_figure(arms, side, metric, &MetricValue::value);
+}
+
+Figure predicted(const ArmResults& arms, Side side, const std::string& metric) {
+  return side_figure(arms, side, metric, &MetricValue::predicted);
+}
+
+std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary) {
+  std::vector<Arm> arms;
+  if (!cell.config.fix.empty()) arms.push_back(Arm::kBefore);
+  arms.push_back(Arm::kAfter);
+  const auto names_bf16 = [](const auto& entry) { return entry.side == Side::kBf16; };
+  if ((any_group(cell.config.measure, &MetricGroup::compared_with_bf16) &&
+       vocabulary.quantizes(cell.config.training.recipe)) ||
+      std::any_of(cell.expect.begin(), cell.expect.end(), names_bf16) ||
+      std::any_of(cell.claims.begin(), cell.claims.end(), names_bf16))
+    arms.push_back(Arm::kBf16);
+  return arms;
+}
+
+Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vector<Expectation>& expectations) {
+  Judgement out;
+  const bool has_fix = !cell.fix.empty();
+  std::string after_fails, other_fails, undecided;
+  bool before_covered = false, after_covered = false;
+  for (const Expectation& e : expectations) {
+    Gate gate = evaluate(e, arms);
+    before_covered = before_covered || speaks_of(e.side, Side::kBefore);
+    after_covered = after_covered || speaks_of(e.side, Side::kAfter);
+    std::string& slot = !gate.pass ? undecided : e.side == Side::kAfter ? after_fails : other_fails;
+    if (gate.pass != true && slot.empty()) slot = complaint(gate, e);
+    out.gates.push_back(std::move(gate));
+  }
+  if (has_fix && undecided.empty() && !(before_covered && after_covered))
+    undecided = fmt::format("no expectation of this cell speaks of its {} arm", before_covered ? "after" : "before");
+
+  const std::string timeout = unexpected_end(arms, expectations, true);
+  const std::string crash = unexpected_end(arms, expectations, false);
+  const std::string worse = has_fix ? regression(arms, expectations) : "";
+  const std::pair<const std::string&, Verdict> ladder[] = {
+      {timeout, Verdict::kTimeout},
+      {crash, Verdict::kCrashed},
+      {worse, Verdict::kRegressed},
+      {after_fails, has_fix ? Verdict::kNotFixed : Verdict::kFail},
+      {other_fails, has_fix ? Verdict::kNotReproduced : Verdict::kFail},
+      {undecided, Verdict::kInconclusive},
+  };
+  out.verdict = has_fix ? Verdict::kConfirmed : Verdict::kPass;
+  for (const auto& [reason, verdict] : ladder) {
+    if (reason.empty()) continue;
+    out.verdict = verdict;
+    out.reason = reason;
+    break;
+  }
+  return out;
+}
+
+int exit_code(const RunOutcome& outcome) {
+  if (outcome.bad_usage) return 2;
+  if (outcome.interrupted_by != 0) return 128 + outcome.interrupted_by;
+  const auto any = [&](auto... wanted) {
+    return std::any_of(outcome.verdicts.begin(), outcome.verdicts.end(),
+                       [&](Verdict v) { return ((v == wanted) || ...); });
+  };
+  if (outcome.ranks_lost || any(Verdict::kCrashed)) return 4;
+  if (any(Verdict::kTimeout)) return 124;
+  if (any(Verdict::kNotReproduced, Verdict::kNotFixed, Verdict::kRegressed, Verdict::kFail)) return 1;
+  if (any(Verdict::kInconclusive)) return 3;
+  if (!any(Verdict::kConfirmed, Verdict::kPass)) return 5;
+  return 0;
+}
+
+std::string_view exit_code_meaning(int code) {
+  switch (code) {
+    case 0: return "all good";
+    case 1: return "a gate failed";
+    case 2: return "bad configuration or usage, or results cannot be written";
+    case 3: return "inconclusive";
+    case 4: return "a crash that no scenario expected";
+    case 5: return "nothing ran";
+    case 124: return "timeout";
+    default: return code > 128 ? "interrupted" : "unknown";
+  }
+}
+
+}  // namespace fp8lab

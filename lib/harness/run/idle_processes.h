@@ -1,0 +1,27 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "harness/run/arm_process.h"
+
+namespace fp8lab {
+
+/// Processes that stayed after an arm, by the device that they have open.
+class IdleProcesses {
+ public:
+  /// One that can be asked for an arm, or null.
+  std::unique_ptr<ArmProcess> take(const std::string& device);
+  void put(const std::string& device, std::unique_ptr<ArmProcess> process);
+  std::size_t count(const std::string& device) const;
+  /// Ends one, false if there is none.
+  bool drop(const std::string& device);
+  void clear() { by_device_.clear(); }
+
+ private:
+  std::map<std::string, std::vector<std::unique_ptr<ArmProcess>>> by_device_;
+};
+
+}  // namespace fp8lab

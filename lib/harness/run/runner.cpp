@@ -1,0 +1,396 @@
+#include "harness/run/runner.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <list>
+#include <memory>
+#include <set>
+
+#include "core/check.h"
+#include "harness/run/idle_processes.h"
+#include "harness/results/json_codec.h"
+#include "harness/run/limits.h"
+#include "harness/cell/metrics.h"
+
+namespace fp8lab {
+namespace {
+
+constexpr double kDefaultTimeoutSeconds = 600;
+/// Cells that have begun and are not finished. More than run at a time: those that wait for an arm which another cell
+/// runs hold the results of their own.
+constexpr std::size_t kMostBegun = 512;
+constexpr auto kTick = std::chrono::milliseconds(200);
+/// Between asking a process group to end and killing it.
+constexpr auto kGrace = std::chrono::seconds(2);
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// An arm that a process was asked for, with its time limit.
+class RunningArm {
+ public:
+  RunningArm(std::unique_ptr<ArmProcess> process, Arm arm, double limit_s)
+      : arm_(arm), limit_s_(limit_s), process_(std::move(process)) {
+    deadline_ =
+        process_->started() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s));
+  }
+
+  Arm arm() const { return arm_; }
+  ArmProcess& process() { return *process_; }
+  std::unique_ptr<ArmProcess> release() { return std::move(process_); }
+  Clock::time_point deadline() const { return deadline_; }
+
+  /// True once the process has ended. Past its time limit it is first asked to end, then made to.
+  bool advance() {
+    process_->drain();
+    if (process_->ended()) return true;
+    if (Clock::now() < deadline_) return false;
+    if (asked_to_end_) {
+      process_->kill();
+    } else {
+      process_->time_out(limit_s_);
+      asked_to_end_ = true;
+    }
+    deadline_ = Clock::now() + kGrace;
+    return false;
+  }
+
+ private:
+  Arm arm_;
+  double limit_s_;
+  std::unique_ptr<ArmProcess> process_;
+  Clock::time_point deadline_;
+  bool asked_to_end_ = false;
+};
+
+class RunningCell {
+ public:
+  /// `arm_bytes`: of device memory that any of its arms takes.
+  RunningCell(const PlannedCell& cell, const std::vector<Arm>& arms, const RunnerOptions& options,
+              const RunnerEvents& events, SharedArms& shared, IdleProcesses& idle, double arm_bytes)
+      : cell_(cell),
+        options_(options),
+        events_(events),
+        shared_(shared),
+        idle_(idle),
+        arm_bytes_(arm_bytes),
+        limit_s_(time_limit(cell, options)) {
+    for (const Arm arm : arms) waiting_.push_back({arm, shared.task(cell.config, arm)});
+    take_shared();
+  }
+
+  const CellConfig& config() const { return cell_.config; }
+  double arm_bytes() const { return arm_bytes_; }
+  double bytes_in_use() const { return arm_bytes_ * static_cast<double>(running_.size()); }
+
+  /// An arm that nobody runs yet.
+  bool has_unstarted() const { return unstarted() != waiting_.end(); }
+  Arm next() const { return unstarted()->arm; }
+  void start_next(std::unique_ptr<ArmProcess> process, ArmProcess::Then then) {
+    CellConfig config = cell_.config;
+    config.timeout_s = limit_s_;
+    const auto next = unstarted();
+    process->start(config, next->arm, then);
+    running_.emplace_back(std::move(process), next->arm, limit_s_);
+    shared_.begin(next->task);
+    waiting_.erase(next);
+  }
+  std::list<RunningArm>& running() { return running_; }
+
+  void take_shared() {
+    std::erase_if(waiting_, [&](const WaitingArm& one) {
+      std::optional<ArmResult> result = shared_.take(one.task);
+      if (result) results_[one.arm] = *std::move(result);
+      return result.has_value();
+    });
+  }
+  bool complete() const { return running_.empty() && waiting_.empty(); }
+
+  /// Takes the results of arms that have ended; true when that was the last one.
+  bool advance() {
+    for (auto it = running_.begin(); it != running_.end();) {
+      if (!it->advance()) {
+        ++it;
+        continue;
+      }
+      ArmResult result = it->process().result();
+      add_predictions(result, cell_.config, it->arm(), options_.predict);
+      if (events_.arm_ended) events_.arm_ended(cell_.config, it->arm(), result);
+      shared_.finish(shared_.task(cell_.config, it->arm()), result, cell_.config.id);
+      if (result.status == "ok" && it->process().ready()) idle_.put(cell_.config.device, it->release());
+      results_[it->arm()] = std::move(result);
+      it = running_.erase(it);
+    }
+    return complete();
+  }
+
+  CellRecord record() { return make_record(cell_, std::move(results_), seconds_since(start_)); }
+
+ private:
+  /// Not run yet, or run by another cell at this moment.
+  struct WaitingArm {
+    Arm arm;
+    std::string task;
+  };
+  std::vector<WaitingArm>::const_iterator unstarted() const {
+    return std::ranges::find_if(waiting_, [&](const WaitingArm& one) { return !shared_.underway(one.task); });
+  }
+
+  const PlannedCell& cell_;
+  const RunnerOptions& options_;
+  const RunnerEvents& events_;
+  SharedArms& shared_;
+  IdleProcesses& idle_;
+  double arm_bytes_;
+  double limit_s_;
+  Clock::time_point start_ = Clock::now();
+  std::vector<WaitingArm> waiting_;
+  std::list<RunningArm> running_;
+  ArmResults results_;
+};
+
+/// What a driver and its libraries take of a device's memory for a process; measured on H200: 0.55 GiB.
+constexpr double kDriverBytes = 640.0 * (1 << 20);
+
+/// Bytes that an arm's ranks and the runs beside them need together, as far as they can be predicted.
+double predicted_bytes(const CellConfig& cell, Arm arm, const PredictFunction& predict) {
+  if (!predict) return kDriverBytes;
+  int runs = 1;
+  for (const MetricGroup& group : metric_groups())
+    if (std::ranges::find(cell.measure, group.name) != cell.measure.end()) runs += group.companions;
+  try {
+    const auto figures = predict(cell, arm);
+    const auto peak = figures.find("memory.peak_bytes");
+    if (peak == figures.end()) return kDriverBytes;
+    return kDriverBytes + peak->second * static_cast<double>(cell.ranks) * runs;
+  } catch (const Error&) {
+    return kDriverBytes;  // the arm itself will say what is wrong with it
+  }
+}
+
+class Runner {
+ public:
+  Runner(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
+         const RunnerEvents& events, SignalWatch& watch)
+      : cells_(cells),
+        vocabulary_(vocabulary),
+        options_(options),
+        events_(events),
+        watch_(watch),
+        shared_(options.task, cells, vocabulary) {}
+
+  int run() {
+    Clock::time_point next_tick = Clock::now();
+    for (;;) {
+      start_what_fits();
+      if (running_.empty()) return 0;
+      if (Clock::now() >= next_tick) {
+        if (events_.tick) events_.tick(static_cast<int>(running_.size()));
+        next_tick = Clock::now() + kTick;
+      }
+      wait_until(next_tick);
+      if (watch_.stop_requests() > 0) return stop();
+      for (auto it = running_.begin(); it != running_.end();) {
+        if (!it->advance()) {
+          ++it;
+          continue;
+        }
+        CellRecord record = it->record();
+        it = running_.erase(it);
+        events_.finished(std::move(record));
+      }
+    }
+  }
+
+ private:
+  std::size_t processes() {
+    std::size_t count = 0;
+    for (RunningCell& cell : running_) count += cell.running().size();
+    return count;
+  }
+
+  /// Arms of cells that have begun come first, so that cells finish soon.
+  void start_what_fits() {
+    for (RunningCell& cell : running_) cell.take_shared();
+    for (;;) {
+      const std::size_t busy = processes();
+      if (busy > 0 && (alone_ || busy >= static_cast<std::size_t>(options_.jobs))) return;
+      const auto begun =
+          std::find_if(running_.begin(), running_.end(), [](const RunningCell& c) { return c.has_unstarted(); });
+      if (begun != running_.end()) {
+        if (!fits(begun->config(), begun->arm_bytes())) return;
+        start_next(*begun);
+        continue;
+      }
+      if (next_ == cells_.size() || running_.size() >= kMostBegun) return;
+      const PlannedCell& cell = cells_[next_];
+      if (!cell.skip_reason.empty()) {
+        ++next_;
+        events_.finished(skipped_record(cell));
+        continue;
+      }
+      const bool alone = any_group(cell.config.measure, &MetricGroup::alone);
+      if (alone && busy > 0) return;
+      const std::vector<Arm> arms = arms_of(cell, vocabulary_);
+      const double arm_bytes = bytes_of(cell, arms);
+      if (!fits(cell.config, arm_bytes)) return;
+      if (alone) idle_.clear();
+      running_.emplace_back(cell, arms, options_, events_, shared_, idle_, arm_bytes);
+      alone_ = alone;
+      ++next_;
+    }
+  }
+
+  /// Processes stay for other arms of the device that they have open. Not after what reverts a fix, which may leave harm behind, nor for
+  /// what the clock measures, nor where a limit on processor time counts all of a process's arms together.
+  void start_next(RunningCell& cell) {
+    const bool stays = !options_.isolate && cell.next() != Arm::kBefore && !alone_ && !limits_processor_time();
+    std::unique_ptr<ArmProcess> process = stays ? idle_.take(cell.config().device) : nullptr;
+    if (!process) process = std::make_unique<ArmProcess>(options_.command);
+    cell.start_next(std::move(process), stays ? ArmProcess::Then::kStay : ArmProcess::Then::kEnd);
+  }
+
+  double memory_of(const CellConfig& cell) const {
+    const Term* device = find_term(vocabulary_.devices, cell.device);
+    return device && device->memory_bytes ? static_cast<double>(device->memory_bytes()) : 0.0;
+  }
+
+  /// That any of the arms takes of its device's memory, where that is its own.
+  double bytes_of(const PlannedCell& cell, const std::vector<Arm>& arms) const {
+    double most = 0.0;
+    if (memory_of(cell.config) > 0.0)
+      for (const Arm arm : arms) most = std::max(most, predicted_bytes(cell.config, arm, options_.predict));
+    return most;
+  }
+
+  /// Whether one more arm finds memory beside those that run, or nothing runs and it has to try. Idle processes make room for it.
+  bool fits(const CellConfig& cell, double arm_bytes) {
+    const double memory = memory_of(cell);
+    if (memory == 0.0) return true;
+    double in_use = arm_bytes;
+    for (const RunningCell& other : running_)
+      if (other.config().device == cell.device) in_use += other.bytes_in_use();
+    const auto idle_bytes = [&] { return kDriverBytes * static_cast<double>(idle_.count(cell.device)); };
+    while (in_use + idle_bytes() > memory && idle_.drop(cell.device)) {
+    }
+    return processes() == 0 || in_use + idle_bytes() <= memory;
+  }
+
+  void wait_until(Clock::time_point wake) {
+    if (std::ranges::any_of(running_, &RunningCell::complete)) return;  // others ran all of its arms
+    std::vector<pollfd> fds{{watch_.fd(), POLLIN, 0}};
+    for (RunningCell& cell : running_)
+      for (RunningArm& arm : cell.running()) {
+        fds.push_back({arm.process().output_fd(), POLLIN, 0});
+        fds.push_back({arm.process().answer_fd(), POLLIN, 0});
+        wake = std::min(wake, arm.deadline());
+      }
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(wake - Clock::now()).count() + 1;
+    ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<long>(left, 0, 1000)));
+    watch_.clear();
+  }
+
+  int stop() {
+    std::vector<ArmProcess*> left;
+    for (RunningCell& cell : running_)
+      for (RunningArm& arm : cell.running()) left.push_back(&arm.process());
+    for (ArmProcess* process : left) process->terminate();
+    const Clock::time_point patience = Clock::now() + kGrace;
+    while (!left.empty() && watch_.stop_requests() < 2 && Clock::now() < patience) {
+      pollfd fd{watch_.fd(), POLLIN, 0};
+      ::poll(&fd, 1, 50);
+      watch_.clear();
+      std::erase_if(left, [](ArmProcess* process) { return process->ended(); });
+    }
+    running_.clear();  // kills what is left
+    return watch_.first_stop_signal();
+  }
+
+  const std::vector<PlannedCell>& cells_;
+  const Vocabulary& vocabulary_;
+  const RunnerOptions& options_;
+  const RunnerEvents& events_;
+  SignalWatch& watch_;
+  SharedArms shared_;
+  IdleProcesses idle_;
+  std::list<RunningCell> running_;
+  std::size_t next_ = 0;
+  bool alone_ = false;  ///< the cell that runs wants no other beside it
+};
+
+}  // namespace
+
+double time_limit(const PlannedCell& cell, const RunnerOptions& options) {
+  return options.timeout_s.value_or(cell.timeout_s.value_or(kDefaultTimeoutSeconds));
+}
+
+CellRecord skipped_record(const PlannedCell& cell) {
+  CellRecord record = make_record(cell, {}, 0);
+  record.verdict = Verdict::kSkipped;
+  record.reason = cell.skip_reason;
+  record.gates.clear();
+  return record;
+}
+
+void add_predictions(ArmResult& result, const CellConfig& cell, Arm arm, const PredictFunction& predict) {
+  const bool has_own = std::any_of(result.metrics.begin(), result.metrics.end(),
+                                   [](const auto& metric) { return metric.second.predicted.has_value(); });
+  if (!predict || has_own) return;
+  std::map<std::string, double> figures;
+  try {
+    figures = predict(cell, arm);
+  } catch (const Error& error) {
+    result.status = "error";
+    result.reason = fmt::format("prediction: {}", error.what());
+  }
+  for (const auto& [name, value] : figures) {
+    MetricValue& metric = result.metrics[name];
+    metric.predicted = value;
+    if (!metric.value && metric.reason.empty())
+      metric.reason = result.status == "ok" ? "not measured" : "the arm ended " + result.status;
+    if (metric.unit.empty())
+      if (const Metric* row = find_metric(name)) metric.unit = row->unit;
+  }
+}
+
+long descriptors_needed(const std::vector<PlannedCell>& cells, int jobs) {
+  constexpr long kOfTheRun = 20, kOfAProcess = 3;  // results and standard streams; see ArmProcess
+  std::set<std::string> devices;
+  for (const PlannedCell& cell : cells) devices.insert(cell.config.device);
+  const long arms = std::min(static_cast<long>(jobs), static_cast<long>(kArms.size() * cells.size()));
+  return kOfTheRun + kOfAProcess * arms * static_cast<long>(devices.size());
+}
+
+CellRecord make_record(const PlannedCell& cell, ArmResults arms, double seconds) {
+  CellRecord out;
+  Judgement judgement = judge(cell.config, arms, cell.expect);
+  out.verdict = judgement.verdict;
+  out.reason = std::move(judgement.reason);
+  out.gates = std::move(judgement.gates);
+  for (const Claim& claim : cell.claims)
+    out.claims.push_back(
+        {claim, predicted(arms, claim.side, claim.metric).value, measured(arms, claim.side, claim.metric).value});
+  out.config = cell.config;
+  out.file = cell.file;
+  out.line = cell.line;
+  out.title = cell.title;
+  out.upstream = cell.upstream;
+  out.seconds = seconds;
+  out.arms = std::move(arms);
+  out.hash = hash_of(cell);
+  return out;
+}
+
+int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
+              const RunnerEvents& events, SignalWatch& watch) {
+  return Runner(cells, vocabulary, options, events, watch).run();
+}
+
+int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
+              const RunnerEvents& events) {
+  SignalWatch watch;
+  return run_cells(cells, vocabulary, options, events, watch);
+}
+
+}  // namespace fp8lab

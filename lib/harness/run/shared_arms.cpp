@@ -1,0 +1,93 @@
+#include "harness/run/shared_arms.h"
+
+#include <functional>
+#include <utility>
+
+#include "harness/results/json_codec.h"
+#include "harness/cell/metrics.h"
+#include "harness/results/verdict.h"
+
+namespace fp8lab {
+
+std::string task_of(CellConfig cell, Arm arm) {
+  if (any_group(cell.measure, &MetricGroup::alone)) return {};
+  cell.scenario.clear();
+  cell.id.clear();
+  cell.axes.clear();
+  if (arm != Arm::kBefore) cell.fix.clear();
+  if (arm == Arm::kBf16) {
+    const TrainingConfig none;
+    TrainingConfig& training = cell.training;
+    training.recipe = none.recipe;
+    training.recipe_options = none.recipe_options;
+    training.quantized_weights = none.quantized_weights;
+    training.fused_quantize = none.fused_quantize;
+    training.fp8_attention = none.fp8_attention;
+  }
+  return std::string(name(arm)) + cell_to_json(cell);
+}
+
+SharedArms::SharedArms(TaskFunction task, const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) : task_(std::move(task)) {
+  if (!task_) return;
+  for (const PlannedCell& cell : cells) {
+    if (!cell.skip_reason.empty()) continue;
+    for (const Arm arm : arms_of(cell, vocabulary))
+      if (const std::string name = this->task(cell.config, arm); !name.empty()) ++tasks_[key(name)].askers;
+  }
+}
+
+SharedArms::Key SharedArms::key(const std::string& task) { return {std::hash<std::string>()(task), fnv1a(task)}; }
+
+void SharedArms::begin(const std::string& task) {
+  if (task.empty()) return;
+  Task& of = tasks_.at(key(task));
+  of.underway = true;
+  --of.askers;
+}
+
+void SharedArms::finish(const std::string& task, const ArmResult& result, const std::string& id) {
+  if (task.empty()) return;
+  const auto found = tasks_.find(key(task));
+  if (found == tasks_.end()) return;  // of two that ran it at the same time the other was the last
+  Task& of = found->second;
+  of.underway = false;
+  of.failed = of.failed || result.status != "ok";
+  if (of.askers == 0)
+    tasks_.erase(found);
+  else if (result.status == "ok")
+    keep(found->first, of, result, id);
+}
+
+void SharedArms::keep(const Key& key, Task& task, const ArmResult& result, const std::string& id) {
+  results_ += !task.result;
+  task.result = result;
+  task.result->measured_in = id;
+  kept_.push_back(key);
+  while (results_ > kMostKept) {
+    const auto oldest = tasks_.find(kept_.front());
+    kept_.pop_front();
+    if (oldest == tasks_.end() || !oldest->second.result) continue;
+    oldest->second.result.reset();
+    --results_;
+  }
+}
+
+bool SharedArms::underway(const std::string& task) const {
+  if (task.empty()) return false;
+  const Task& of = tasks_.at(key(task));
+  return of.underway && !of.failed;
+}
+
+std::optional<ArmResult> SharedArms::take(const std::string& task) {
+  if (task.empty()) return {};
+  const auto found = tasks_.find(key(task));
+  if (found == tasks_.end() || !found->second.result) return {};
+  Task& of = found->second;
+  if (--of.askers > 0) return of.result;
+  std::optional<ArmResult> last = std::move(of.result);
+  --results_;
+  tasks_.erase(found);
+  return last;
+}
+
+}  // namespace fp8lab

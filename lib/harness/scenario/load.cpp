@@ -1,0 +1,113 @@
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <unordered_map>
+
+#include "harness/scenario/scenario.h"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uintmax_t kLargestFile = 1 << 20;
+
+std::string contents(const fs::path& file) {
+  std::error_code error;
+  const fs::file_status status = fs::status(file, error);
+  if (!fs::is_regular_file(status)) {
+    const std::string problem = fs::exists(status) ? "neither a file nor a directory" : "no such file or directory";
+    throw ScenarioError(file.empty() ? "``" : file.string(), {},
+                        fmt::format("{}; give a scenario file, or a directory to search for *.yaml",
+                                    status.type() == fs::file_type::none ? error.message() : problem));
+  }
+  const std::uintmax_t size = fs::file_size(file, error);
+  if (error) throw ScenarioError(file.string(), {}, "cannot be read: " + error.message());
+  if (size > kLargestFile)
+    throw ScenarioError(file.string(), {}, fmt::format("{} bytes is no scenario; the limit is {}", size, kLargestFile));
+  std::ifstream in(file, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (!in) throw ScenarioError(file.string(), {}, fmt::format("cannot be read: {}", std::strerror(errno)));
+  return text;
+}
+
+/// What is the same for all names of one file; nothing where there is no such file.
+std::optional<std::pair<dev_t, ino_t>> identity_of(const fs::path& file) {
+  struct stat status {};
+  if (::stat(file.c_str(), &status) != 0) return std::nullopt;
+  return std::pair(status.st_dev, status.st_ino);
+}
+
+bool is_scenario_file(const fs::path& path) { return path.extension() == ".yaml" || path.extension() == ".yml"; }
+
+std::vector<fs::path> files_under(const fs::path& directory) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  fs::path last = directory;
+  for (auto it = fs::recursive_directory_iterator(directory, error); it != fs::recursive_directory_iterator();) {
+    last = it->path();
+    std::error_code ignored;  // of a link that leads nowhere
+    if (it->is_directory(ignored) && last.filename() == "schema") it.disable_recursion_pending();
+    if (it->is_regular_file(ignored) && is_scenario_file(last)) files.push_back(last);
+    it.increment(error);
+  }
+  if (error) fail(fmt::format("{}: cannot be searched for scenarios: {}", last.string(), error.message()));
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace
+
+std::vector<fs::path> find_scenario_files(const std::vector<std::string>& paths) {
+  std::vector<fs::path> files;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    if (fs::is_directory(status)) {
+      const std::vector<fs::path> found = files_under(path);
+      if (found.empty()) fail(fmt::format("{}: no scenario file (*.yaml) under this directory", path));
+      files.insert(files.end(), found.begin(), found.end());
+    } else {
+      files.emplace_back(path);
+    }
+  }
+  // A file named on its own and found under a directory too is one file.
+  std::set<fs::path> names;
+  std::set<std::pair<dev_t, ino_t>> identities;
+  std::erase_if(files, [&](const fs::path& file) {
+    if (!names.insert(file).second) return true;
+    const auto identity = identity_of(file);
+    return identity && !identities.insert(*identity).second;
+  });
+  return files;
+}
+
+LoadedScenarios load_scenarios(const std::vector<fs::path>& files, const Vocabulary& vocabulary) {
+  LoadedScenarios out;
+  std::unordered_map<std::string, std::string> file_of;  // by a scenario's name
+  for (const fs::path& file : files) {
+    try {
+      Scenario scenario = parse_scenario(contents(file), file.string(), vocabulary);
+      if (const auto other = file_of.find(scenario.name); other != file_of.end())
+        throw ScenarioError(scenario.file, scenario.places["name"],
+                            fmt::format("`name`: {} already names a scenario, in {}", scenario.name, other->second));
+      std::vector<PlannedCell> cells = plan_cells(scenario, vocabulary);
+      std::move(cells.begin(), cells.end(), std::back_inserter(out.cells));
+      file_of.emplace(scenario.name, scenario.file);
+      out.scenarios.push_back(std::move(scenario));
+    } catch (const ScenarioError& error) {
+      out.errors.push_back(error);
+      out.errors.insert(out.errors.end(), error.others().begin(), error.others().end());
+    }
+  }
+  return out;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,135 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "harness/cell/keys.h"
+#include "harness/scenario/rules.h"
+#include "harness/scenario/scenario.h"
+
+namespace fp8lab {
+namespace {
+
+Place place_of(const Scenario& scenario, const std::string& key) {
+  // A key that was left out is missed where its section begins, or failing that the file.
+  const auto it = scenario.places.find(key);
+  if (it != scenario.places.end()) return it->second;
+  const std::string section = key.substr(0, key.find('.'));
+  for (const auto& [path, place] : scenario.places)
+    if (path == section || path.starts_with(section + ".")) return place;
+  return {1, 1};
+}
+
+void check_cell(const Scenario& scenario, const CellConfig& cell, const Vocabulary& vocabulary) {
+  std::optional<BrokenRule> broken = broken_general_rule(cell, vocabulary);
+  if (!broken && vocabulary.broken_rule) broken = vocabulary.broken_rule(cell);
+  if (!broken) return;
+  const std::string of = cell.axes.empty() ? "" : fmt::format(" (cell {})", cell.id);
+  throw ScenarioError(scenario.file, place_of(scenario, broken->key),
+                      fmt::format("`{}`: {}{}", broken->key, broken->rule, of));
+}
+
+/// Why the device cannot run the cell, or "".
+std::string device_reason(const CellConfig& cell, const Vocabulary& vocabulary) {
+  const Term* device = find_term(vocabulary.devices, cell.device);
+  if (!device) return "";
+  if (std::string reason = device->why_unavailable(); !reason.empty()) return reason;
+  const std::string_view arch = device->own_arch ? device->own_arch() : std::string_view();
+  return arch.empty() || arch == cell.arch ? "" : fmt::format("the card is '{}', not '{}'", arch, cell.arch);
+}
+
+/// Bytes that one cell takes for the entry.
+std::size_t bytes_of(const Expectation& e) { return sizeof e + e.metric.size() + e.status.size() + e.signal.size(); }
+std::size_t bytes_of(const Claim& c) {
+  return sizeof c + c.source.size() + c.words.size() + c.metric.size() + c.unit.size() + c.note.size();
+}
+
+/// Gives cells what a scenario says of them. Every cell has copies of its own, so their bytes are limited.
+class Copies {
+ public:
+  Copies(const Scenario& scenario, const PointIndex& points) : scenario_(scenario), points_(points) {
+    std::size_t each = sizeof(PlannedCell) + scenario.title.size();
+    for (const std::string& text : scenario.upstream) each += sizeof text + text.size();
+    take(points.points().size(), each);
+  }
+
+  /// Puts each entry into those cells, in the order of points, that it holds for.
+  template <class Entry>
+  void give(const std::vector<Entry>& entries, std::vector<Entry> PlannedCell::*list, std::vector<PlannedCell>& cells) {
+    std::vector<std::vector<std::size_t>> matching;
+    for (const Entry& entry : entries) {
+      matching.push_back(points_.matching(entry.when.terms));
+      take(matching.back().size(), bytes_of(entry));
+    }
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      Entry copy = entries[i];
+      copy.when = {};  // it holds, and nobody asks again
+      for (const std::size_t cell : matching[i]) (cells[cell].*list).push_back(copy);
+    }
+  }
+
+  /// The first rule that holds for a cell says why it is skipped.
+  void give_reasons(const std::vector<SkipRule>& rules, std::vector<PlannedCell>& cells) {
+    for (const SkipRule& rule : rules) {
+      std::vector<std::size_t> matching = points_.matching(rule.when.terms);
+      std::erase_if(matching, [&](std::size_t cell) { return !cells[cell].skip_reason.empty(); });
+      take(matching.size(), rule.reason.size());
+      for (const std::size_t cell : matching) cells[cell].skip_reason = rule.reason;
+    }
+  }
+
+ private:
+  void take(std::size_t copies, std::size_t bytes) {
+    constexpr std::size_t kMostBytes = std::size_t{512} << 20;
+    taken_ += copies * bytes;
+    if (taken_ > kMostBytes)
+      throw ScenarioError(
+          scenario_.file, place_of(scenario_, "matrix"),
+          fmt::format("`matrix`: {} cells, with what the file says of each, take more than {} bytes; shorten the "
+                      "axes or the lists of expectations and claims, or write several files",
+                      points_.points().size(), kMostBytes));
+  }
+
+  const Scenario& scenario_;
+  const PointIndex& points_;
+  std::size_t taken_ = 0;
+};
+
+}  // namespace
+
+std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& vocabulary) {
+  const PointIndex points(expand(scenario.matrix));
+  Copies copies(scenario, points);
+  std::vector<PlannedCell> cells;
+  std::set<std::string> ids;
+  const int line = place_of(scenario, "name").line;
+  for (const Axes& axes : points.points()) {
+    PlannedCell cell;
+    cell.config = scenario.base;
+    cell.config.axes = axes;
+    cell.config.id = cell_id(scenario.name, axes);
+    for (const auto& [axis, text] : axes) {
+      const Key* key = find_key(axis);
+      key->set(cell.config, *value_of(*key, text, vocabulary));
+    }
+    if (!ids.insert(cell.config.id).second)
+      throw ScenarioError(scenario.file, place_of(scenario, "include"),
+                          fmt::format("`include` makes the cell {} a second time", cell.config.id));
+    check_cell(scenario, cell.config, vocabulary);
+    cell.file = scenario.file;
+    cell.line = line;
+    cell.title = scenario.title;
+    cell.upstream = scenario.upstream;
+    cell.timeout_s = scenario.timeout_s;
+    cells.push_back(std::move(cell));
+  }
+  copies.give(scenario.expect, &PlannedCell::expect, cells);
+  copies.give(scenario.claims, &PlannedCell::claims, cells);
+  copies.give_reasons(scenario.skip_if, cells);
+  for (PlannedCell& cell : cells)
+    if (cell.skip_reason.empty()) cell.skip_reason = device_reason(cell.config, vocabulary);
+  return cells;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,265 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <unordered_set>
+
+#include "harness/cell/metrics.h"
+#include "harness/scenario/scenario_reader.h"
+#include "harness/cell/spelling.h"
+#include "harness/cell/units.h"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::array kSides{Side::kBefore, Side::kAfter, Side::kBf16, Side::kDifference};
+const std::vector<std::string> kStatuses{"ok", "crashed", "timeout", "out_of_memory", "error"};
+const std::vector<std::string> kSignals{"SIGABRT", "SIGBUS",  "SIGFPE",  "SIGILL",
+                                        "SIGKILL", "SIGSEGV", "SIGTERM", "SIGTRAP"};
+
+struct ComparisonKey {
+  std::string_view key;
+  Comparison comparison;
+};
+
+constexpr std::array kComparisons{
+    ComparisonKey{"equals", Comparison::kEquals},
+    ComparisonKey{"at_least", Comparison::kAtLeast},
+    ComparisonKey{"at_most", Comparison::kAtMost},
+    ComparisonKey{"within", Comparison::kWithin},
+};
+
+std::string read_metric(const NodeReader& reader, const YamlNode& item, const std::string& where,
+                        const EntryContext& context) {
+  const YamlNode& node = reader.required(item, "metric", where).value;
+  const std::string metric = reader.text(node, where + ".metric");
+  const Metric* row = find_metric(metric);
+  if (!row || metric.ends_with('*')) {
+    std::vector<std::string> known;
+    for (const Metric& candidate : metrics()) known.emplace_back(candidate.name);
+    reader.refuse(node.place, fmt::format("`{}.metric`: no metric is called `{}`.{}", where, quotable(metric),
+                                          suggestion(metric, known)));
+  }
+  const auto& measured = context.measure;
+  if (std::find(measured.begin(), measured.end(), row->group()) == measured.end())
+    reader.refuse(node.place, fmt::format("`{}.metric`: `{}` is not measured here; add `{}` to `measure`", where,
+                                          metric, row->group()));
+  return metric;
+}
+
+Side read_side(const NodeReader& reader, const YamlNode& item, const std::string& where, const EntryContext& context) {
+  const YamlEntry* entry = item.find("arm");
+  if (!entry) {
+    // A plain cell runs one arm beside BF16, so there is nothing to choose; a fix cell must not be guessed at.
+    if (!context.has_fix) return Side::kAfter;
+    reader.refuse(item.place, fmt::format("`{}.arm` is missing; write before, after, bf16 or difference", where));
+  }
+  std::vector<std::string> names;
+  for (const Side side : kSides) names.emplace_back(name(side));
+  const std::string word = reader.one_of(entry->value, where + ".arm", names);
+  const Side side = *std::find_if(kSides.begin(), kSides.end(), [&](Side s) { return name(s) == word; });
+  if (!context.has_fix && (side == Side::kBefore || side == Side::kDifference))
+    reader.refuse(entry->value.place,
+                  fmt::format("`{}.arm`: `{}` needs a `fix`, and this scenario names none", where, word));
+  return side;
+}
+
+Condition read_condition(const NodeReader& reader, const YamlEntry& entry, const std::string& where,
+                         const EntryContext& context) {
+  Condition condition;
+  for (const YamlEntry& term : reader.as_map(entry, where).entries) {
+    const Key* key = find_key(term.key);
+    const auto known = std::find_if(context.axes.begin(), context.axes.end(), [&](const auto& known_axis) {
+      return key && find_key(known_axis.axis.name) == key;
+    });
+    if (known == context.axes.end())
+      reader.refuse(
+          term.place,
+          fmt::format("`{}.{}`: the matrix has no axis of this name.{}", where, quotable(term.key),
+                      context.axes.empty() ? " It has none at all." : suggestion(term.key, context.axis_names)));
+    const std::string path = where + "." + term.key;
+    std::vector<std::string> values;
+    const auto add = [&](const YamlNode& node) {
+      const std::string value = to_text(reader.value(*key, node, path));
+      if (!known->values.contains(value))
+        reader.refuse(node.place,
+                      fmt::format("`{}`: the axis never is {}.{}", path, value, suggestion(value, known->axis.values)));
+      values.push_back(value);
+    };
+    if (term.value.is_list()) {
+      for (const YamlNode& item : reader.as_list(term, path)) add(item);
+    } else {
+      add(term.value);
+    }
+    condition.terms.emplace_back(known->axis.name, std::move(values));
+  }
+  if (context.points.matching(condition.terms).empty())
+    reader.refuse(entry.place, fmt::format("`{}` holds in no cell of the matrix", where));
+  return condition;
+}
+
+Condition optional_condition(const NodeReader& reader, const YamlNode& item, const std::string& where,
+                             const EntryContext& context) {
+  const YamlEntry* entry = item.find("when");
+  return entry ? read_condition(reader, *entry, where + ".when", context) : Condition{};
+}
+
+double read_tolerance(const NodeReader& reader, const YamlNode& item, const std::string& key) {
+  const YamlEntry* entry = item.find(key);
+  if (!entry) return 0;
+  const double value = reader.number(entry->value, "expect." + key);
+  if (value < 0)
+    reader.refuse(entry->value.place,
+                  fmt::format("`expect.{}` must not be negative, but is {}", key, entry->value.text));
+  return value;
+}
+
+void read_limit(const NodeReader& reader, const YamlEntry& entry, Expectation& out) {
+  const std::string where = "expect." + entry.key;
+  if (out.comparison == Comparison::kWithin) {
+    if (!entry.value.is_list() || entry.value.items.size() != 2)
+      reader.refuse(entry.place, fmt::format("`{}` must be a list of two numbers (`[low, high]`), but is {}", where,
+                                             described(entry.value)));
+    out.low = reader.number(entry.value.items[0], where);
+    out.high = reader.number(entry.value.items[1], where);
+    if (out.low > out.high)
+      reader.refuse(entry.place, fmt::format("`{}`: the lower bound {} is above the upper one {}", where,
+                                             shortest(out.low), shortest(out.high)));
+    return;
+  }
+  if (entry.value.is_scalar() && !entry.value.quoted && entry.value.text == "predicted") {
+    out.predicted = true;
+    return;
+  }
+  const auto value = entry.value.is_scalar() && !entry.value.quoted ? decimal_number(entry.value.text) : std::nullopt;
+  if (!value)
+    reader.refuse(entry.value.place,
+                  fmt::format("`{}` must be a number or the word predicted, but is {}", where, described(entry.value)));
+  out.low = *value;
+}
+
+void read_ending(const NodeReader& reader, const YamlNode& item, Expectation& out) {
+  reader.only_keys(item, "expect", {"arm", "status", "signal", "when"});
+  out.comparison = Comparison::kEnds;
+  if (out.side == Side::kDifference)
+    reader.refuse(item.place, "`expect.status`: a difference does not end; name the arm before, after or bf16");
+  out.status = reader.one_of(item.find("status")->value, "expect.status", kStatuses);
+  if (const YamlEntry* entry = item.find("signal")) {
+    if (out.status != "crashed") reader.refuse(entry->place, "`expect.signal` goes with `status: crashed` only");
+    out.signal = reader.one_of(entry->value, "expect.signal", kSignals);
+  }
+}
+
+}  // namespace
+
+std::string_view name(Side side) {
+  switch (side) {
+    case Side::kBefore: return "before";
+    case Side::kAfter: return "after";
+    case Side::kBf16: return "bf16";
+    case Side::kDifference: return "difference";
+  }
+  return "?";
+}
+
+std::string_view name(Arm arm) {
+  switch (arm) {
+    case Arm::kBefore: return "before";
+    case Arm::kAfter: return "after";
+    case Arm::kBf16: return "bf16";
+  }
+  return "?";
+}
+
+EntryContext::EntryContext(const Matrix& matrix, const std::vector<std::string>& measured, bool fix)
+    : measure(measured), has_fix(fix), axis_names(matrix.axis_names()), points(expand(matrix)) {
+  for (const std::string& name : axis_names) {
+    std::vector<std::string> values = matrix.values_of(name);
+    std::unordered_set<std::string> known(values.begin(), values.end());
+    axes.push_back({{name, std::move(values)}, std::move(known)});
+  }
+}
+
+std::string text_of(const Expectation& expectation) {
+  if (expectation.comparison == Comparison::kEnds) {
+    const std::string by = expectation.signal.empty() ? "" : " by " + expectation.signal;
+    return fmt::format("{} ends {}{}", name(expectation.side), expectation.status, by);
+  }
+  std::string text = fmt::format("{} {} ", name(expectation.side), expectation.metric);
+  if (expectation.comparison == Comparison::kWithin)
+    return text + fmt::format("is within [{}, {}]", shortest(expectation.low), shortest(expectation.high));
+  const std::string_view verb = expectation.comparison == Comparison::kEquals    ? "equals"
+                                : expectation.comparison == Comparison::kAtLeast ? "is at least"
+                                                                                 : "is at most";
+  text += fmt::format("{} {}", verb, expectation.predicted ? "predicted" : shortest(expectation.low));
+  if (expectation.abs > 0) text += fmt::format(" (abs {})", shortest(expectation.abs));
+  if (expectation.rel > 0) text += fmt::format(" (rel {})", shortest(expectation.rel));
+  return text;
+}
+
+Expectation read_expectation(const NodeReader& reader, const YamlNode& item, const EntryContext& context) {
+  reader.item_as_map(item, "expect");
+  Expectation out;
+  out.line = item.place.line;
+  if (item.find("status")) {
+    out.side = read_side(reader, item, "expect", context);
+    read_ending(reader, item, out);
+    out.when = optional_condition(reader, item, "expect", context);
+    return out;
+  }
+  reader.only_keys(
+      item, "expect",
+      {"metric", "arm", "equals", "at_least", "at_most", "within", "abs", "rel", "when", "status", "signal"});
+  if (const YamlEntry* entry = item.find("signal"))
+    reader.refuse(entry->place, "`expect.signal` goes with `status: crashed` only");
+  out.metric = read_metric(reader, item, "expect", context);
+  out.side = read_side(reader, item, "expect", context);
+  const YamlEntry* limit = nullptr;
+  for (const ComparisonKey& row : kComparisons) {
+    const YamlEntry* entry = item.find(row.key);
+    if (!entry) continue;
+    if (limit)
+      reader.refuse(entry->place, fmt::format("`expect` entries compare once, but this one has `{}` and `{}`",
+                                              limit->key, entry->key));
+    limit = entry;
+    out.comparison = row.comparison;
+  }
+  if (!limit)
+    reader.refuse(item.place,
+                  "this entry of `expect` compares nothing; write one of equals, at_least, at_most or within");
+  read_limit(reader, *limit, out);
+  out.abs = read_tolerance(reader, item, "abs");
+  out.rel = read_tolerance(reader, item, "rel");
+  if (out.comparison == Comparison::kWithin && (item.find("abs") || item.find("rel")))
+    reader.refuse(limit->place, "`expect.within` already is a tolerance; drop `abs` and `rel`");
+  out.when = optional_condition(reader, item, "expect", context);
+  return out;
+}
+
+Claim read_claim(const NodeReader& reader, const YamlNode& item, const EntryContext& context) {
+  reader.item_as_map(item, "claims");
+  reader.only_keys(item, "claims", {"source", "words", "metric", "arm", "value", "unit", "note", "when"});
+  Claim out;
+  out.source = reader.text(reader.required(item, "source", "claims").value, "claims.source");
+  out.words = reader.text(reader.required(item, "words", "claims").value, "claims.words");
+  out.metric = read_metric(reader, item, "claims", context);
+  out.side = read_side(reader, item, "claims", context);
+  out.value = reader.number(reader.required(item, "value", "claims").value, "claims.value");
+  const std::vector<std::string> units = units_of(find_metric(out.metric)->unit);
+  out.unit = reader.one_of(reader.required(item, "unit", "claims").value, "claims.unit", units);
+  if (const YamlEntry* note = item.find("note")) out.note = reader.text(note->value, "claims.note");
+  out.when = optional_condition(reader, item, "claims", context);
+  return out;
+}
+
+SkipRule read_skip_rule(const NodeReader& reader, const YamlNode& item, const EntryContext& context) {
+  reader.item_as_map(item, "skip_if");
+  reader.only_keys(item, "skip_if", {"when", "reason"});
+  SkipRule out;
+  if (!item.find("reason")) reader.refuse(item.place, "`skip_if.reason` is missing; a skipped cell must say why");
+  out.reason = reader.text(item.find("reason")->value, "skip_if.reason");
+  out.when = read_condition(reader, reader.required(item, "when", "skip_if"), "skip_if.when", context);
+  return out;
+}
+
+}  // namespace fp8lab

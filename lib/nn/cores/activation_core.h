@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "nn/cores/operand.h"
+#include "ops/activation.h"
+
+namespace fp8lab {
+
+/// GELU or SwiGLU; its input, which backward needs, is saved by the module.
+class ActivationCore {
+ public:
+  ActivationCore(std::string name, ActivationKind kind) : name_(std::move(name)), kind_(kind) {}
+
+  Operand forward(Runtime& runtime, const Tensor& x, const OperandRequest& request) const;
+  /// The gradient of x; with its amax, where `measure`.
+  Operand backward(Runtime& runtime, const Tensor& grad_y, const Tensor& x, bool measure) const;
+
+ private:
+  std::string name_;
+  ActivationKind kind_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,86 @@
+#include "nn/cores/attention_node.h"
+
+#include <optional>
+#include <utility>
+
+#include "ops/attention.h"
+
+namespace fp8lab {
+namespace {
+
+enum BackwardRole { kGradO, kGradP, kGradQkv };
+
+}  // namespace
+
+AttentionNode::AttentionNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, AttentionCore& core,
+                             const AttentionShape& shape)
+    : Node(runtime, std::move(name), {std::move(input)}), core_(core), shape_(shape) {}
+
+std::vector<Tensor> AttentionNode::backward(Tensor grad) {
+  Restored saved = restore();
+  const Tensor& qkv = saved.tensor(0);
+  const AttentionCore::Split parts = core_.split(qkv);
+  Tensor grad_qkv = device().allocate(qkv.spec(), runtime().in_flight(name()));
+  const AttentionCore::Split grads = core_.split(grad_qkv);
+  attention_backward(device(), {.shape = shape_,
+                                .q = parts.q.operand(),
+                                .k = parts.k.operand(),
+                                .v = parts.v.operand(),
+                                .o = saved.tensor(1).operand(),
+                                .grad_o = grad.operand(),
+                                .lse = saved.tensor(2),
+                                .s = {},
+                                .grad_p = {},
+                                .out = {grads.q, grads.k, grads.v}});
+  return {std::move(grad_qkv)};
+}
+
+QuantizedAttentionNode::QuantizedAttentionNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, AttentionCore& core,
+                                               const AttentionShape& shape)
+    : Node(runtime, std::move(name), {std::move(input)}, runtime.behaviors.attention_shells), core_(core), shape_(shape) {}
+
+std::vector<Tensor> QuantizedAttentionNode::backward(Tensor grad) {
+  Restored saved = restore();
+  QuantizedTensor& q = saved.quantized(0);
+  QuantizedTensor& k = saved.quantized(1);
+  QuantizedTensor& v = saved.quantized(2);
+  const Tensor& o = saved.tensor(5);
+  const DType dtype = grad.dtype();
+  const HolderId local = runtime().workspace(name());
+  RoleScales& scales = *core_.backward_scales_;
+
+  const QuantizedTensor grad8 = quantize(device(), grad, scales.quantizer(kGradO, {}, local));
+  grad = {};
+  Tensor grad_qkv = device().allocate({Shape{q.rows(), q.cols() + k.cols() + v.cols()}, dtype}, runtime().in_flight(name()));
+  AttentionRole s;
+  s.payload = core_.formats_->s.payload;
+  s.scale = saved.tensor(4).data<float>();
+  const std::optional<QuantFormat>& cast = core_.formats_->grad_qkv;
+  AttentionRole grad_cast;
+  if (cast && cast->amax_source == AmaxSource::kHistory) grad_cast = scales.kernel_role(kGradQkv);
+  bool measured = false;
+  {
+    const AttentionCore::Split grads = core_.split(grad_qkv);  // claims on the packed gradient, which may go below
+    measured = attention_backward(device(), {.shape = shape_,
+                                             .q = q.rowwise_operand(),
+                                             .k = k.rowwise_operand(),
+                                             .v = v.rowwise_operand(),
+                                             .o = o ? o.operand() : saved.quantized(5).rowwise_operand(),
+                                             .grad_o = grad8.rowwise_operand(),
+                                             .lse = saved.tensor(3),
+                                             .s = s,
+                                             .grad_p = scales.kernel_role(kGradP),
+                                             .grad_cast = grad_cast,
+                                             .out = {grads.q, grads.k, grads.v}});
+  }
+  if (cast) {
+    Quantizer to_eight_bits = scales.quantizer(kGradQkv, {}, local);
+    if (measured) to_eight_bits.amax = {};  // it is not that of the rounded gradients
+    const QuantizedTensor eight_bits = quantize(device(), grad_qkv, to_eight_bits);
+    grad_qkv = {};
+    grad_qkv = dequantize(device(), eight_bits.rowwise_operand(), dtype, runtime().in_flight(name()));
+  }
+  return {std::move(grad_qkv)};
+}
+
+}  // namespace fp8lab

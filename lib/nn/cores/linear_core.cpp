@@ -1,0 +1,124 @@
+#include "nn/cores/linear_core.h"
+
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "core/check.h"
+#include "ops/elementwise.h"
+#include "ops/gemm.h"
+#include "ops/quantized_storage.h"
+
+namespace fp8lab {
+namespace {
+
+enum ForwardRole { kInput, kWeight };
+enum BackwardRole { kGradOutput };
+
+}  // namespace
+
+LinearCore::LinearCore(Build& build, const std::string& name, const LinearShape& shape)
+    : name_(name),
+      recipe_(build.recipe),
+      fused_quantize_(build.fused_quantize),
+      forward_scales_(build, name + " forward", {build.recipe.activation, build.recipe.weight}, build.recipe.delayed,
+                      true),
+      backward_scales_(build, name + " backward", {build.recipe.gradient}, build.recipe.delayed, false),
+      weight_(make_weight(build, name + ".weight", {shape.out, shape.in},
+                          quantizer(build.runtime, forward_scales_, kWeight))),
+      bias_(shape.bias ? make_parameter(build, name + ".bias", {shape.out}, Init::kZeros) : nullptr) {}
+
+Quantizer LinearCore::quantizer(Runtime& runtime, const RoleScales& scales, int role) const {
+  if (!recipe_.quantized) return {};
+  Quantizer quantizer = scales.quantizer(role, {}, runtime.workspace(name_));
+  quantizer.orientations.columnwise = !reads_rowwise_transposed(runtime.device.arch(), quantizer.format);
+  return quantizer;
+}
+
+bool LinearCore::measures(const QuantFormat& format) const {
+  return recipe_.quantized && fused_quantize_ && format.amax_source == AmaxSource::kTensor;
+}
+
+bool LinearCore::measures_gradient() const { return measures(recipe_.gradient); }
+
+Operand LinearCore::quantize_role(Runtime& runtime, const RoleScales& scales, int role, Operand stored) const {
+  if (!recipe_.quantized) return stored;
+  return {.quantized = quantize(runtime.device, stored.plain, quantizer(runtime, scales, role), stored.amax)};
+}
+
+OperandView LinearCore::weight_rowwise(Runtime& runtime, std::optional<QuantizedTensor>& copy) {
+  if (weight_->in_eight_bits()) {
+    if (!runtime.behaviors.validate_usage_by_pass) need_columnwise(runtime);
+    if (!runtime.behaviors.keep_own_quantizer) replace_quantizer(runtime);
+    return weight_->quantized.rowwise_operand();
+  }
+  if (!recipe_.quantized) return weight_->value.operand();
+  copy = quantize(runtime.device, weight_->value, quantizer(runtime, forward_scales_, kWeight));
+  return copy->rowwise_operand();
+}
+
+void LinearCore::need_columnwise(Runtime& runtime) {
+  QuantizedTensor& weight = weight_->quantized;
+  if (weight.columnwise() || reads_rowwise_transposed(runtime.device.arch(), weight.format())) return;
+  if (!weight.format().columnwise_is_transpose())
+    fail(fmt::format("{}: the column-wise half of its weight is needed and was not gathered in this pass", name_));
+  weight.columnwise() = make_columnwise(runtime.device, weight, weight_->holder);
+}
+
+void LinearCore::replace_quantizer(Runtime& runtime) {
+  Parameter& kept = weight_->local != nullptr ? *weight_->local : *weight_;
+  const HolderId holder = kept.quantizer->holder;
+  *kept.quantizer = quantizer(runtime, forward_scales_, kWeight);
+  kept.quantizer->holder = holder;
+}
+
+OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry) {
+  const ArchProfile& arch = runtime.device.arch();
+  if (saved.has(entry)) return columnwise_of(saved, entry, arch);
+  if (weight_->in_eight_bits()) {
+    need_columnwise(runtime);
+    return columnwise_of(weight_->quantized, arch);
+  }
+  return columnwise_of(weight_->value);
+}
+
+OperandRequest LinearCore::begin_forward(Runtime& runtime) {
+  forward_scales_.begin_forward(runtime);
+  if (!recipe_.quantized || !fused_quantize_) return {};
+  Quantizer cast = quantizer(runtime, forward_scales_, kInput);
+  if (casts_unstored(cast)) return {.cast = std::move(cast)};
+  return {.measure = measures(cast.format)};
+}
+
+LinearCore::Forward LinearCore::forward(Runtime& runtime, Operand x) {
+  Forward result;
+  result.x = x.is_quantized() ? std::move(x) : quantize_role(runtime, forward_scales_, kInput, std::move(x));
+  const OperandView weight = weight_rowwise(runtime, result.copy);
+  result.y = gemm(runtime.device, {.a = result.x.rowwise(),
+                                   .b = weight,
+                                   .bias = bias_ ? &bias_->value : nullptr,
+                                   .out_dtype = weight_->spec.dtype,
+                                   .holder = runtime.in_flight(name_),
+                                   .fast_accumulation = true});
+  forward_scales_.end_forward();
+  if (result.x.is_quantized()) keep_for_backward(result.x.quantized);
+  return result;
+}
+
+Tensor LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight) {
+  Device& device = runtime.device;
+  const DType dtype = grad_y.plain.dtype();
+  if (bias_) bias_->accumulate(device, column_sum(device, grad_y.plain, dtype, bias_->grad_holder));
+  const Operand grad = quantize_role(runtime, backward_scales_, kGradOutput, std::move(grad_y));
+  Tensor grad_x = gemm(device, {.a = grad.rowwise(),
+                                .b = weight_columnwise(runtime, saved, weight),
+                                .out_dtype = dtype,
+                                .holder = runtime.in_flight(name_)});
+  weight_->accumulate(device, gemm(device, {.a = grad.columnwise(device.arch()),
+                                            .b = columnwise_of(saved, x, device.arch()),
+                                            .out_dtype = weight_->spec.dtype,
+                                            .holder = weight_->grad_holder}));
+  return grad_x;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "autograd/node.h"
+#include "nn/build.h"
+#include "nn/layer_config.h"
+#include "nn/cores/operand.h"
+#include "ops/norm.h"
+
+namespace fp8lab {
+
+/// LayerNorm or RMSNorm with its parameters; what its backward needs (x and the row statistics) is saved by the module.
+class NormCore {
+ public:
+  NormCore(Build& build, const std::string& name, NormKind kind, std::int64_t columns);
+
+  struct Forward {
+    Operand y;
+    Tensor mean;  ///< absent for RMSNorm
+    Tensor rstd;
+  };
+  Forward forward(Runtime& runtime, const Tensor& x, const OperandRequest& request);
+
+  struct Saved {
+    Tensor x;
+    Tensor mean;  ///< absent for RMSNorm
+    Tensor rstd;
+  };
+  /// Returns the gradient of x; the parameters take theirs.
+  Tensor backward(Runtime& runtime, const Tensor& grad_y, const Saved& saved);
+
+  bool has_mean() const { return kind_ == NormKind::kLayerNorm; }
+
+ private:
+  std::string name_;
+  NormKind kind_;
+  std::unique_ptr<Parameter> gamma_;
+  std::unique_ptr<Parameter> beta_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,28 @@
+#include "nn/cores/operand.h"
+
+namespace fp8lab {
+
+OperandView columnwise_of(const Tensor& tensor) {
+  OperandView operand = tensor.operand();
+  operand.values = operand.values.transposed();
+  return operand;
+}
+
+OperandView columnwise_of(const QuantizedTensor& tensor, const ArchProfile& arch) {
+  return tensor.columnwise_operand(reads_rowwise_transposed(arch, tensor.format()));
+}
+
+OperandView columnwise_of(Restored& saved, std::size_t entry, const ArchProfile& arch) {
+  if (saved.tensor(entry)) return columnwise_of(saved.tensor(entry));
+  return columnwise_of(saved.quantized(entry), arch);
+}
+
+OperandView Operand::columnwise(const ArchProfile& arch) const {
+  return is_quantized() ? columnwise_of(quantized, arch) : columnwise_of(plain);
+}
+
+void keep_for_backward(QuantizedTensor& tensor) {
+  if (tensor.columnwise()) tensor.drop_rowwise();
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,73 @@
+#include "nn/cores/role_scales.h"
+
+#include <utility>
+
+#include "autograd/checkpoint.h"
+#include "core/float8_format.h"
+
+namespace fp8lab {
+
+RoleScales::RoleScales(Build& build, const std::string& owner, std::vector<QuantFormat> roles, const DelayedScaling& options,
+                       bool forward)
+    : roles_(std::move(roles)) {
+  if (!build.recipe.quantized) return;
+  std::vector<float> fp8_max;
+  for (const QuantFormat& format : roles_) {
+    const bool history = format.amax_source == AmaxSource::kHistory;
+    slots_.push_back(history ? static_cast<int>(fp8_max.size()) : -1);
+    if (history) fp8_max.push_back(float8_format(format.payload).max);
+  }
+  if (fp8_max.empty()) return;
+  delayed_.emplace(build.runtime.device, std::move(fp8_max), options, owner);
+  (forward ? build.registry.forward_scales : build.registry.backward_scales).push_back(this);
+}
+
+void RoleScales::begin_forward(Runtime& runtime) {
+  if (!delayed_) return;
+  if (runtime.mode == Runtime::Mode::kRecording)
+    runtime.frame->stash(delayed_->stash_scales(runtime.device, runtime.frame->stash_holder()));
+  stashed_ = runtime.mode == Runtime::Mode::kRecomputing ? runtime.frame->next_stashed() : Tensor();
+}
+
+void RoleScales::end_forward() { stashed_ = {}; }
+
+Tensor RoleScales::scale(int role) const {
+  const int slot = slots_[static_cast<std::size_t>(role)];
+  if (slot < 0) return {};
+  return stashed_ ? stashed_.columns(slot, 1) : delayed_->scale(slot);
+}
+
+Quantizer RoleScales::quantizer(int role, Orientations orientations, HolderId holder) const {
+  Quantizer inputs;
+  inputs.format = roles_[static_cast<std::size_t>(role)];
+  inputs.orientations = orientations;
+  inputs.holder = holder;
+  const int slot = slots_[static_cast<std::size_t>(role)];
+  if (slot < 0) return inputs;
+  inputs.scale = scale(role);
+  if (!stashed_) inputs.amax = delayed_->amax(slot);
+  return inputs;
+}
+
+AttentionRole RoleScales::kernel_role(int role) const {
+  AttentionRole kernel_role;
+  kernel_role.payload = roles_[static_cast<std::size_t>(role)].payload;
+  kernel_role.scale = scale(role).data<float>();
+  if (!stashed_) kernel_role.amax = delayed_->amax(slots_[static_cast<std::size_t>(role)]).data<float>();
+  return kernel_role;
+}
+
+void update_scales(Runtime& runtime, std::span<RoleScales* const> scales, ProcessGroup* amax_group) {
+  if (amax_group != nullptr && !scales.empty()) {
+    std::vector<ReducePart> parts;
+    parts.reserve(scales.size());
+    for (const RoleScales* role_scales : scales) {
+      const Tensor amaxes = role_scales->delayed_->amaxes();
+      parts.push_back({.data = amaxes.view().data, .elems = amaxes.numel(), .dtype = DType::kF32, .content = Content::kScales});
+    }
+    amax_group->all_reduce(ReduceOp::kMax, parts, "amax history");
+  }
+  for (RoleScales* role_scales : scales) role_scales->delayed_->update(runtime.device);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,38 @@
+#include "nn/cores/rotary.h"
+
+#include <utility>
+
+#include "ops/elementwise.h"
+
+namespace fp8lab {
+namespace {
+
+// Queries and keys lie side by side and turn alike, so they are one run of heads.
+Tensor turn(Runtime& runtime, const LayerConfig& config, const Tensor& packed, bool inverse, const std::string& name) {
+  const std::int64_t turning = config.heads + config.kv_heads;
+  const std::int64_t columns = turning * config.head_dim(), rest = config.kv_heads * config.head_dim();
+  Tensor turned = runtime.device.allocate(packed.spec(), runtime.in_flight(name));
+  rope_into(runtime.device, {.x = packed.columns(0, columns), .batch = config.batch, .heads = turning, .inverse = inverse},
+            turned.columns(0, columns));
+  copy_into(runtime.device, packed.columns(columns, rest), turned.columns(columns, rest));
+  return turned;
+}
+
+class RotaryNode final : public Node {
+ public:
+  RotaryNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, const LayerConfig& config)
+      : Node(runtime, std::move(name), {std::move(input)}), config_(config) {}
+  std::vector<Tensor> backward(Tensor grad) override { return {turn(runtime(), config_, grad, true, name())}; }
+
+ private:
+  LayerConfig config_;
+};
+
+}  // namespace
+
+Variable Rotary::forward(Runtime& runtime, const Variable& qkv) {
+  return {turn(runtime, config_, qkv.value, false, name_),
+          std::make_shared<RotaryNode>(runtime, name_, qkv.producer, config_)};
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+
+#include "nn/cores/linear_core.h"
+#include "nn/module.h"
+#include "nn/cores/norm_core.h"
+
+namespace fp8lab {
+
+/// y = norm(x) W^T + b as one node. Saves x, the row statistics, norm(x) (column-wise) and its copy of W.
+class LayerNormLinear final : public Module {
+ public:
+  LayerNormLinear(Build& build, const std::string& name, NormKind norm, const LinearShape& shape)
+      : norm_(build, name + ".norm", norm, shape.in), core_(build, name, shape) {}
+  Variable forward(Runtime& runtime, const Variable& x) override;
+
+ private:
+  NormCore norm_;
+  LinearCore core_;
+};
+
+}  // namespace fp8lab

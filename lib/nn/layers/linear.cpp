@@ -1,0 +1,35 @@
+#include "nn/layers/linear.h"
+
+#include <utility>
+
+#include "nn/cores/saving.h"
+
+namespace fp8lab {
+namespace {
+
+class LinearNode final : public ModuleNode {
+ public:
+  LinearNode(Runtime& runtime, std::shared_ptr<Node> input, LinearCore& core)
+      : ModuleNode(runtime, core.name(), {std::move(input)}, runtime.behaviors.module_shells), core_(core) {}
+
+  std::vector<Tensor> backward(Tensor grad) override {
+    Restored saved = restore();
+    return {core_.backward(runtime(), {.plain = std::move(grad)}, saved, 0, 1)};
+  }
+
+ private:
+  LinearCore& core_;
+};
+
+}  // namespace
+
+Variable Linear::forward(Runtime& runtime, const Variable& x) {
+  core_.begin_forward(runtime);
+  LinearCore::Forward result = core_.forward(runtime, {.plain = x.value});
+  const auto node = std::make_shared<LinearNode>(runtime, x.producer, core_);
+  node->save_activation("x", result.x);
+  node->save_weight("weight", std::move(result.copy));
+  return {std::move(result.y), node};
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "nn/cores/attention_core.h"
+#include "nn/layer_config.h"
+#include "nn/layers/layernorm_linear.h"
+#include "nn/layers/linear.h"
+#include "nn/module.h"
+#include "nn/cores/rotary.h"
+
+namespace fp8lab {
+
+/// norm and packed QKV projection, rotary embedding where the form has it, attention, output projection.
+class MultiheadAttention final : public Module {
+ public:
+  MultiheadAttention(Build& build, const std::string& name, const LayerConfig& config);
+  Variable forward(Runtime& runtime, const Variable& x) override;
+
+ private:
+  LayerNormLinear qkv_;
+  std::optional<Rotary> rotary_;
+  AttentionCore attention_;
+  Linear projection_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,119 @@
+#include "nn/layers/op_fuser.h"
+
+#include <utility>
+
+#include "nn/cores/activation_core.h"
+#include "nn/cores/saving.h"
+
+namespace fp8lab {
+
+/// The one node of a chain.
+class ChainNode final : public ModuleNode {
+ public:
+  ChainNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, const std::vector<std::unique_ptr<FusibleOp>>& ops)
+      : ModuleNode(runtime, std::move(name), {std::move(input)}, runtime.behaviors.fuser_shells), ops_(ops) {}
+
+  void begin_op() { first_entries_.push_back(entries()); }
+
+  std::vector<Tensor> backward(Tensor grad) override {
+    Restored saved = restore();
+    Operand value{.plain = std::move(grad)};
+    for (std::size_t i = ops_.size(); i-- > 0;)
+      value = ops_[i]->backward(runtime(), saved, first_entries_[i], std::move(value), i > 0 && ops_[i - 1]->measures_gradient());
+    return {std::move(value.plain)};
+  }
+
+ private:
+  const std::vector<std::unique_ptr<FusibleOp>>& ops_;
+  std::vector<std::size_t> first_entries_;
+};
+
+namespace {
+
+class NormOp final : public FusibleOp {
+ public:
+  NormOp(Build& build, const std::string& name, NormKind kind, std::int64_t columns) : norm_(build, name, kind, columns) {}
+
+  Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandRequest& next) override {
+    NormCore::Forward outputs = norm_.forward(runtime, x.plain, next);
+    node.save_norm(norm_, x.plain, outputs);
+    return std::move(outputs.y);
+  }
+  Operand backward(Runtime& runtime, Restored& saved, std::size_t first, Operand grad, bool) override {
+    return {.plain = norm_.backward(runtime, grad.plain, ModuleNode::norm_saved(saved, norm_, first))};
+  }
+
+ private:
+  NormCore norm_;
+};
+
+// A product and its bias, fused as the chain would fuse them. Both operands that it saves are storage; the input's is emptied
+// after the weight's gradient, the weight's copy is not.
+class BasicLinearOp final : public FusibleOp {
+ public:
+  BasicLinearOp(Build& build, const std::string& name, const LinearShape& shape) : core_(build, name, shape) {}
+
+  OperandRequest begin_forward(Runtime& runtime) override { return core_.begin_forward(runtime); }
+  Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandRequest&) override {
+    LinearCore::Forward result = core_.forward(runtime, std::move(x));
+    if (result.copy) keep_for_backward(*result.copy);
+    node.save_storage(core_.name() + ".x", std::move(result.x));
+    node.save_weight(core_.name() + ".weight", std::move(result.copy));
+    return {.plain = std::move(result.y)};
+  }
+  bool measures_gradient() const override { return core_.measures_gradient(); }
+  Operand backward(Runtime& runtime, Restored& saved, std::size_t first, Operand grad, bool) override {
+    Tensor grad_x = core_.backward(runtime, std::move(grad), saved, first, first + 1);
+    saved.clear_quantized(first);
+    return {.plain = std::move(grad_x)};
+  }
+
+ private:
+  LinearCore core_;
+};
+
+class ActivationOp final : public FusibleOp {
+ public:
+  ActivationOp(const std::string& name, ActivationKind kind) : input_name_(name + ".x"), activation_(name, kind) {}
+
+  Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandRequest& next) override {
+    node.save(input_name_, x.plain);
+    return activation_.forward(runtime, x.plain, next);
+  }
+  Operand backward(Runtime& runtime, Restored& saved, std::size_t first, Operand grad, bool measure) override {
+    return activation_.backward(runtime, grad.plain, saved.tensor(first), measure);
+  }
+
+ private:
+  std::string input_name_;
+  ActivationCore activation_;
+};
+
+}  // namespace
+
+Variable OpFuser::forward(Runtime& runtime, const Variable& x) {
+  const auto node = std::make_shared<ChainNode>(runtime, name_, x.producer, ops_);
+  Operand value{.plain = x.value};
+  ops_.front()->begin_forward(runtime);
+  for (std::size_t i = 0; i < ops_.size(); ++i) {
+    node->begin_op();
+    const OperandRequest next = i + 1 < ops_.size() ? ops_[i + 1]->begin_forward(runtime) : OperandRequest{};
+    value = ops_[i]->forward(runtime, *node, std::move(value), next);
+  }
+  value.plain.rename(runtime.in_flight(name_));
+  return {std::move(value.plain), node};
+}
+
+std::unique_ptr<Module> make_fused_mlp(Build& build, const std::string& name, const LayerConfig& config) {
+  std::vector<std::unique_ptr<FusibleOp>> ops;
+  ops.push_back(std::make_unique<NormOp>(build, name + ".norm", config.form.norm, config.hidden));
+  ops.push_back(std::make_unique<BasicLinearOp>(
+      build, name + ".fc1",
+      LinearShape{.in = config.hidden, .out = config.activation_inputs(), .bias = config.form.bias}));
+  ops.push_back(std::make_unique<ActivationOp>(name + ".activation", config.form.activation));
+  ops.push_back(std::make_unique<BasicLinearOp>(
+      build, name + ".fc2", LinearShape{.in = config.ffn, .out = config.hidden, .bias = config.form.bias}));
+  return std::make_unique<OpFuser>(name, std::move(ops));
+}
+
+}  // namespace fp8lab
