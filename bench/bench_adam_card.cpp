@@ -8,9 +8,10 @@
 #include "on_card.h"
 #include "optim/adam.h"
 
-// A step of Adam on the card over 24 matrices of 4096 x 4096, beside device copies (on_card.h). Bytes are what a step has to read and
-// write, each once: in FP8 with an FP32 master 27 for a parameter (gradient 2, master and moments 4 read and 4 written each,
-// code 1), 28 with the transpose. Current scaling reads the master once more, between the amax and the cast; that is not counted.
+// A step of Adam on the card over 24 matrices of 4096 x 4096, beside device copies (on_card.h). Bytes are what a step
+// has to read and write, each once: in FP8 with an FP32 master 27 for a parameter (gradient 2, master and moments 4
+// read and 4 written each, code 1), 28 with the transpose. Current scaling reads the master once more, between the amax
+// and the cast; that is not counted.
 //
 // adam_host rows time what the host does for a step over many small parameters, until everything is launched.
 namespace fp8lab {
@@ -42,7 +43,12 @@ const Row kTable[] = {
      20},
     {"fp8_delayed/f32_master", DType::kBF16, "delayed", false, {.master = kMaster}, 27},
     {"fp8_delayed/f32_master/transpose", DType::kBF16, "delayed", true, {.master = kMaster}, 28},
-    {"fp8_delayed/f32_master/transpose/clipped", DType::kBF16, "delayed", true, {.master = kMaster, .max_grad_norm = 1.0}, 30},
+    {"fp8_delayed/f32_master/transpose/clipped",
+     DType::kBF16,
+     "delayed",
+     true,
+     {.master = kMaster, .max_grad_norm = 1.0},
+     30},
     {"fp8_current/f32_master", DType::kBF16, "current", false, {.master = kMaster}, 27},
     {"fp8_current/f32_master/transpose", DType::kBF16, "current", true, {.master = kMaster}, 28},
     {"fp8_delayed/f32_master/bf16_moments",
@@ -128,8 +134,9 @@ void gradient_norm(benchmark::State& state, DType dtype) {
   }
   const Tensor sum = device.allocate({Shape{1}, DType::kF32}, device.holder(HolderKind::kInput));
   const auto bytes = static_cast<std::int64_t>(size_bytes(dtype));
-  time_on_card(state, {.bytes = bytes * kParameters},
-               [&](int) { device.launch(&KernelTable::square_sum, SquareSumArgs{.tensors = views, .sum = sum.data<float>()}); });
+  time_on_card(state, {.bytes = bytes * kParameters}, [&](int) {
+    device.launch(&KernelTable::square_sum, SquareSumArgs{.tensors = views, .sum = sum.data<float>()});
+  });
 }
 
 void list_operation(benchmark::State& state, ListOp op, std::int64_t arrays) {
@@ -138,7 +145,8 @@ void list_operation(benchmark::State& state, ListOp op, std::int64_t arrays) {
   std::vector<Tensor> tensors;
   std::vector<ListOpTensor> list;
   for (int i = 0; i < kTensors; ++i) {
-    for (int k = 0; k < 3; ++k) tensors.push_back(random_tensor(device, {kSide, kSide}, DType::kF32, static_cast<std::uint64_t>(i)));
+    for (int k = 0; k < 3; ++k)
+      tensors.push_back(random_tensor(device, {kSide, kSide}, DType::kF32, static_cast<std::uint64_t>(i)));
     list.push_back({.out = tensors.end()[-3].view(), .a = tensors.end()[-2].view(), .b = tensors.end()[-1].view()});
   }
   time_on_card(state, {.bytes = 4 * arrays * kParameters}, [&](int) {
@@ -150,7 +158,8 @@ void register_rows() {
   const auto on_card = [](const std::string& name, auto work) {
     benchmark::RegisterBenchmark(name.c_str(), work)->UseManualTime()->Iterations(11)->Unit(benchmark::kMicrosecond);
   };
-  for (const Row& row : kTable) on_card("adam/" + std::string(row.name), [&row](benchmark::State& state) { step(state, row); });
+  for (const Row& row : kTable)
+    on_card("adam/" + std::string(row.name), [&row](benchmark::State& state) { step(state, row); });
   on_card("gradient_norm/bf16", [](benchmark::State& state) { gradient_norm(state, DType::kBF16); });
   on_card("gradient_norm/f32", [](benchmark::State& state) { gradient_norm(state, DType::kF32); });
   on_card("list_op/scale", [](benchmark::State& state) { list_operation(state, ListOp::kScale, 2); });

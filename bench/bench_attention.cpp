@@ -8,8 +8,8 @@
 #include "ops/attention.h"
 #include "ops/quantize.h"
 
-// Attention on the card, bench/peers/attention.py having rows of the same names. flops are those of the two products of forward, or the
-// five of backward, over the entries that the mask leaves, whatever a kernel computes twice.
+// Attention on the card, bench/peers/attention.py having rows of the same names. flops are those of the two products of
+// forward, or the five of backward, over the entries that the mask leaves, whatever a kernel computes twice.
 namespace fp8lab {
 namespace {
 

@@ -21,8 +21,8 @@
 #include "ops/gemm.h"
 #include "over_cards.h"
 
-// Collectives over all cards of this machine, a thread each; `wrong` counts bytes that are not what they should be. Time is the slowest
-// card's, by its own events, over calls launched back to back.
+// Collectives over all cards of this machine, a thread each; `wrong` counts bytes that are not what they should be.
+// Time is the slowest card's, by its own events, over calls launched back to back.
 namespace fp8lab {
 namespace {
 
@@ -55,10 +55,22 @@ const std::vector<Mode>& modes() {
       {.name = "nccl/in_place", .row = "nccl", .in_place = true},
       {.name = "nccl/windows", .row = "nccl", .windows = true},
       {.name = "nccl/windows/in_place", .row = "nccl", .in_place = true, .windows = true},
-      {.name = "nccl/processors/in_place", .row = "nccl", .in_place = true, .windows = true, .path = PeerCopyPath::kProcessors},
-      {.name = "nccl/engines/in_place", .row = "nccl", .in_place = true, .windows = true, .path = PeerCopyPath::kCopyEngines},
+      {.name = "nccl/processors/in_place",
+       .row = "nccl",
+       .in_place = true,
+       .windows = true,
+       .path = PeerCopyPath::kProcessors},
+      {.name = "nccl/engines/in_place",
+       .row = "nccl",
+       .in_place = true,
+       .windows = true,
+       .path = PeerCopyPath::kCopyEngines},
       {.name = "nccl/symmetric", .row = "nccl", .windows = true, .writes_from_bytes = kNever},
-      {.name = "nccl/symmetric/in_place", .row = "nccl", .in_place = true, .windows = true, .writes_from_bytes = kNever},
+      {.name = "nccl/symmetric/in_place",
+       .row = "nccl",
+       .in_place = true,
+       .windows = true,
+       .writes_from_bytes = kNever},
   };
   return kModes;
 }
@@ -131,7 +143,8 @@ void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const
       group.barrier("timed");
     };
     batch();
-    lockstep.run(state, group, batch, [&] { return slowest.emplace_back(*std::max_element(seconds.begin(), seconds.end())); });
+    lockstep.run(state, group, batch,
+                 [&] { return slowest.emplace_back(*std::max_element(seconds.begin(), seconds.end())); });
     wrong += part.count_wrong();
     group.barrier("compared");
   });
@@ -259,8 +272,8 @@ class ProductsAndGather {
   Tensor a_, b_;
 };
 
-/// Products alone, and while 512 MiB are gathered aside: `slowdown` of the products, and `hidden`, the share of the gather's own time that
-/// both together do not take.
+/// Products alone, and while 512 MiB are gathered aside: `slowdown` of the products, and `hidden`, the share of the
+/// gather's own time that both together do not take.
 void gather_beside_products(benchmark::State& state, const Mode& mode) {
   std::vector<double> alone, beside, gather, both;
   Lockstep lockstep;
@@ -293,8 +306,8 @@ void gather_beside_products(benchmark::State& state, const Mode& mode) {
   state.counters["gather_us"] = 1e6 * median_of(gather);
 }
 
-/// Products of a card whose gather of 4 MiB, aside, waits all the while for the others, which multiply first: `slowdown` is what waiting
-/// costs.
+/// Products of a card whose gather of 4 MiB, aside, waits all the while for the others, which multiply first:
+/// `slowdown` is what waiting costs.
 void products_beside_late_ranks(benchmark::State& state, const Mode& mode) {
   std::vector<double> alone, beside;
   Lockstep lockstep;
@@ -327,7 +340,8 @@ void reduce_scatter(benchmark::State& state, const Mode& mode, std::int64_t size
     auto from = std::make_shared<Buffer>(device, size, false);
     auto to = std::make_shared<Buffer>(device, size / group.size(), false);
     std::vector<BFloat16> values(static_cast<std::size_t>(size / 2));
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = f32_to_bf16(summand(group.rank(), static_cast<std::int64_t>(i)));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = f32_to_bf16(summand(group.rank(), static_cast<std::int64_t>(i)));
     from->write(0, std::as_bytes(std::span(values)));
     to->write(0, std::vector<std::byte>(static_cast<std::size_t>(size / group.size()), std::byte{0xFF}));
     const ScatterPart part{.from = from->data(), .to = to->data(), .offsets_elems = offsets, .dtype = DType::kBF16};
@@ -338,7 +352,8 @@ void reduce_scatter(benchmark::State& state, const Mode& mode, std::int64_t size
                       std::int64_t wrong = 0;
                       for (std::size_t i = 0; i < seen.size() / sizeof(BFloat16); ++i) {
                         float sum = 0.0f;
-                        for (int rank = 0; rank < group.size(); ++rank) sum += summand(rank, first + static_cast<std::int64_t>(i));
+                        for (int rank = 0; rank < group.size(); ++rank)
+                          sum += summand(rank, first + static_cast<std::int64_t>(i));
                         const BFloat16 expected = f32_to_bf16(sum);
                         wrong += std::memcmp(&expected, seen.data() + i * sizeof expected, sizeof expected) != 0;
                       }
@@ -351,25 +366,29 @@ void reduce_scatter(benchmark::State& state, const Mode& mode, std::int64_t size
 /// A scalar of every one of 32 tensors, as amaxes are.
 void all_reduce_small(benchmark::State& state, const Mode& mode) {
   constexpr std::int64_t kTensors = 32;
-  run_row(state, mode, 4 * kTensors, [&](Device& device, ProcessGroup& group) {
-    auto data = std::make_shared<Buffer>(device, 4 * kTensors, false);
-    std::vector<float> own(kTensors, 0.0f), all(kTensors);  // of each scalar one rank has the largest
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      all[i] = static_cast<float>(i + 1);
-      if (static_cast<int>(i) % group.size() == group.rank()) own[i] = all[i];
-    }
-    data->write(0, std::as_bytes(std::span(own)));
-    std::vector<ReducePart> parts;
-    for (std::int64_t i = 0; i < kTensors; ++i) parts.push_back({.data = data->data() + 4 * i, .elems = 1});
-    return Part{.call = [&group, parts, data] { group.all_reduce(ReduceOp::kMax, parts, "amax"); },
-                .count_wrong =
-                    [data, all] {
-                      const std::vector<std::byte> seen = data->read();
-                      std::int64_t wrong = 0;
-                      for (std::size_t i = 0; i < all.size(); ++i) wrong += std::memcmp(&all[i], seen.data() + 4 * i, 4) != 0;
-                      return wrong;
-                    }};
-  }, 2);
+  run_row(
+      state, mode, 4 * kTensors,
+      [&](Device& device, ProcessGroup& group) {
+        auto data = std::make_shared<Buffer>(device, 4 * kTensors, false);
+        std::vector<float> own(kTensors, 0.0f), all(kTensors);  // of each scalar one rank has the largest
+        for (std::size_t i = 0; i < own.size(); ++i) {
+          all[i] = static_cast<float>(i + 1);
+          if (static_cast<int>(i) % group.size() == group.rank()) own[i] = all[i];
+        }
+        data->write(0, std::as_bytes(std::span(own)));
+        std::vector<ReducePart> parts;
+        for (std::int64_t i = 0; i < kTensors; ++i) parts.push_back({.data = data->data() + 4 * i, .elems = 1});
+        return Part{.call = [&group, parts, data] { group.all_reduce(ReduceOp::kMax, parts, "amax"); },
+                    .count_wrong =
+                        [data, all] {
+                          const std::vector<std::byte> seen = data->read();
+                          std::int64_t wrong = 0;
+                          for (std::size_t i = 0; i < all.size(); ++i)
+                            wrong += std::memcmp(&all[i], seen.data() + 4 * i, 4) != 0;
+                          return wrong;
+                        }};
+      },
+      2);
   state.SetLabel("f32, redop max");
 }
 
@@ -391,20 +410,26 @@ void register_all() {
   for (const Mode& mode : modes()) {
     if (!process_group_row(mode.row).unavailable_reason().empty()) continue;
     for (std::int64_t mib = 1; mib <= 1024; mib *= 4)
-      add("all_gather/" + mode.name + "/" + std::to_string(mib) + "MiB",
+      add(
+          "all_gather/" + mode.name + "/" + std::to_string(mib) + "MiB",
           [&mode, mib](benchmark::State& state) { all_gather(state, mode, mib << 20); }, mib >= 256 ? 5 : 15);
     if (mode.in_place) continue;
     for (std::int64_t mib = 1; mib <= 1024; mib *= 16)
-      add("reduce_scatter/" + mode.name + "/" + std::to_string(mib) + "MiB",
+      add(
+          "reduce_scatter/" + mode.name + "/" + std::to_string(mib) + "MiB",
           [&mode, mib](benchmark::State& state) { reduce_scatter(state, mode, mib << 20); }, mib >= 256 ? 5 : 15);
-    add("gather_beside_products/" + mode.name,
+    add(
+        "gather_beside_products/" + mode.name,
         [&mode](benchmark::State& state) { gather_beside_products(state, mode); }, 15);
-    add("products_beside_late_ranks/" + mode.name,
+    add(
+        "products_beside_late_ranks/" + mode.name,
         [&mode](benchmark::State& state) { products_beside_late_ranks(state, mode); }, 15);
-    add("eight_beside_sixteen_bits/" + mode.name + "/llama_3_8b_layer",
+    add(
+        "eight_beside_sixteen_bits/" + mode.name + "/llama_3_8b_layer",
         [&mode](benchmark::State& state) { eight_beside_sixteen_bits(state, mode); }, 15);
-    add("all_reduce/" + mode.name + "/32_scalars",
-        [&mode](benchmark::State& state) { all_reduce_small(state, mode); }, 15);
+    add(
+        "all_reduce/" + mode.name + "/32_scalars", [&mode](benchmark::State& state) { all_reduce_small(state, mode); },
+        15);
   }
 }
 

@@ -9,8 +9,8 @@
 #include "ops/elementwise.h"
 #include "ops/norm.h"
 
-// The card's memory-bound operations on the shapes of a Llama-3 8B layer, beside how fast it copies. Bytes are each operand's
-// once; what a norm keeps per row and per column is left out.
+// The card's memory-bound operations on the shapes of a Llama-3 8B layer, beside how fast it copies. Bytes are each
+// operand's once; what a norm keeps per row and per column is left out.
 namespace fp8lab {
 namespace {
 

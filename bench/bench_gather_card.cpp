@@ -14,9 +14,9 @@
 #include "median.h"
 #include "over_cards.h"
 
-// One Llama-3 8B layer gathered from its shards, as sharded training does it: a thread and a card each, weights in eight bits where the
-// recipe has them, in one call. `size` has the scales in it; time is the slowest card's, by its own events, over gathers launched back to
-// back.
+// One Llama-3 8B layer gathered from its shards, as sharded training does it: a thread and a card each, weights in
+// eight bits where the recipe has them, in one call. `size` has the scales in it; time is the slowest card's, by its
+// own events, over gathers launched back to back.
 namespace fp8lab {
 namespace {
 
@@ -94,7 +94,8 @@ void gather_layer(benchmark::State& state, const Mode& mode, std::string_view re
       world.barrier("timed");
     };
     batch();
-    lockstep.run(state, world, batch, [&] { return slowest.emplace_back(*std::max_element(seconds.begin(), seconds.end())); });
+    lockstep.run(state, world, batch,
+                 [&] { return slowest.emplace_back(*std::max_element(seconds.begin(), seconds.end())); });
   });
   count_bandwidth(state, size.load(), median_of(slowest));
 }

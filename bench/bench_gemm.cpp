@@ -6,16 +6,16 @@
 #include "ops/gemm.h"
 #include "ops/quantize.h"
 
-// Products on the card, bench/peers/gemm.py having rows of the same names: flops of the product over the time of everything
-// that a call launches, so that those which are emulated pay for what they dequantize. Operands are normal values, quantized
-// beforehand.
+// Products on the card, bench/peers/gemm.py having rows of the same names: flops of the product over the time of
+// everything that a call launches, so that those which are emulated pay for what they dequantize. Operands are normal
+// values, quantized beforehand.
 namespace fp8lab {
 namespace {
 
 constexpr std::int64_t kTokens = 8192;
 
-/// A linear layer's three products. In BF16 backward reads what forward stored, the other way round; eight-bit operands have a
-/// half for each.
+/// A linear layer's three products. In BF16 backward reads what forward stored, the other way round; eight-bit operands
+/// have a half for each.
 enum class Pass { kForward, kInputGradient, kWeightGradient };
 
 struct Product {
@@ -30,7 +30,8 @@ std::vector<Product> products() {
     const char* name;
     std::int64_t out, in;
   };
-  for (const Layer& layer : {Layer{"qkv", 6144, 4096}, {"proj", 4096, 4096}, {"fc1", 28672, 4096}, {"fc2", 4096, 14336}}) {
+  for (const Layer& layer :
+       {Layer{"qkv", 6144, 4096}, {"proj", 4096, 4096}, {"fc1", 28672, 4096}, {"fc2", 4096, 14336}}) {
     const std::string name = std::string("llama_8b/") + layer.name;
     all.push_back({name + "/fprop", kTokens, layer.out, layer.in, Pass::kForward});
     all.push_back({name + "/dgrad", kTokens, layer.in, layer.out, Pass::kInputGradient});
@@ -43,7 +44,8 @@ struct Kind {
   const char* name;
   const char* recipe;  ///< null: BF16
 };
-constexpr Kind kKinds[] = {{"bf16", nullptr}, {"fp8_tensor", "current"}, {"fp8_block", "block"}, {"mxfp8_emulated", "mxfp8"}};
+constexpr Kind kKinds[] = {
+    {"bf16", nullptr}, {"fp8_tensor", "current"}, {"fp8_block", "block"}, {"mxfp8_emulated", "mxfp8"}};
 
 /// An operand and what owns its memory.
 struct Input {
@@ -52,7 +54,8 @@ struct Input {
   OperandView view;
 };
 
-Input make_input(std::int64_t rows, std::int64_t cols, bool stored_transposed, const QuantFormat* format, std::uint64_t seed) {
+Input make_input(std::int64_t rows, std::int64_t cols, bool stored_transposed, const QuantFormat* format,
+                 std::uint64_t seed) {
   Device& device = *card();
   Input input;
   if (format == nullptr) {
@@ -102,7 +105,8 @@ void multiply(benchmark::State& state, const Product& product, const Kind& kind)
   time_on_card(state, {.flops = flops_of(product)}, [&](int call) { gemm(*card(), operands.of_call(call, product)); });
 }
 
-/// A product of per-tensor codes of which only the codes are wanted, and their amax: made so, or stored in BF16 and cast.
+/// A product of per-tensor codes of which only the codes are wanted, and their amax: made so, or stored in BF16 and
+/// cast.
 void multiply_to_codes(benchmark::State& state, const Product& product, bool at_once) {
   Device& device = *card();
   const Operands operands(product, "current");

@@ -10,11 +10,12 @@
 #include "nn/model.h"
 #include "on_card.h"
 
-// A Llama-3 8B layer of 2 x 4096 tokens on the card, forward and backward, weights cast in every forward: the rows of the layer
-// table in Transformer Engine's terms, with the same bits on every run or, `any_order`, as Transformer Engine runs by default. The
-// gradient of the layer's output is given: no loss is part of it. Steps are launched back to back, so that a step's time is the
-// card's, or the host's where that is longer; `host_ms` is what launching one step takes, `forward_ms` the share of forward. `flops`
-// counts the products and causal attention: 2 m n k each, forward once and backward twice (attention two and a half times).
+// A Llama-3 8B layer of 2 x 4096 tokens on the card, forward and backward, weights cast in every forward: the rows of
+// the layer table in Transformer Engine's terms, with the same bits on every run or, `any_order`, as Transformer Engine
+// runs by default. The gradient of the layer's output is given: no loss is part of it. Steps are launched back to back,
+// so that a step's time is the card's, or the host's where that is longer; `host_ms` is what launching one step takes,
+// `forward_ms` the share of forward. `flops` counts the products and causal attention: 2 m n k each, forward once and
+// backward twice (attention two and a half times).
 namespace fp8lab {
 namespace {
 

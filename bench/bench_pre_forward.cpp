@@ -15,12 +15,12 @@
 #include "llama_8b.h"
 #include "over_cards.h"
 
-// What the host does before a sharded layer's first kernel, on `meta`, as rank 0 of four that are not there: steady state, no
-// kernels, no waiting. A layer is one parameter group. `p50_ns` is the median of its pre-forwards; the columns Time and CPU
-// have the clock's own cost and the reshard in between.
+// What the host does before a sharded layer's first kernel, on `meta`, as rank 0 of four that are not there: steady
+// state, no kernels, no waiting. A layer is one parameter group. `p50_ns` is the median of its pre-forwards; the
+// columns Time and CPU have the clock's own cost and the reshard in between.
 //
-// The rows `on_cards` are two ranks of this process with a card each, or one between them: there `issue_p50_ns` is the whole
-// pre-forward on rank 0 when both come to it together, with the ranks' meeting and the launch of every copy.
+// The rows `on_cards` are two ranks of this process with a card each, or one between them: there `issue_p50_ns` is the
+// whole pre-forward on rank 0 when both come to it together, with the ranks' meeting and the launch of every copy.
 namespace fp8lab {
 namespace {
 
@@ -145,9 +145,10 @@ void register_on_cards() {
     if (!process_group_row(row).unavailable_reason().empty()) continue;
     for (const char* recipe : {"bf16", "delayed", "current", "mxfp8"}) {
       const Case& which = kCases[3];
-      const std::string name = std::string("pre_forward/on_cards/") + row + "/" + recipe + "/" + which.layer + "_" + which.form;
-      benchmark::RegisterBenchmark(
-          name.c_str(), [=](benchmark::State& state) { pre_forward_on_cards(state, which, recipe, row); })
+      const std::string name =
+          std::string("pre_forward/on_cards/") + row + "/" + recipe + "/" + which.layer + "_" + which.form;
+      benchmark::RegisterBenchmark(name.c_str(),
+                                   [=](benchmark::State& state) { pre_forward_on_cards(state, which, recipe, row); })
           ->UseManualTime()
           ->Unit(benchmark::kMicrosecond)
           ->Iterations(300);

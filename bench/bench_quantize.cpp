@@ -115,8 +115,7 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::AddCustomContext("single thread, pinned to core", std::to_string(fp8lab::pin_to_one_core()));
-  benchmark::AddCustomContext("instruction set of the inner loops",
-                              std::string(fp8lab::cpu_instruction_set()));
+  benchmark::AddCustomContext("instruction set of the inner loops", std::string(fp8lab::cpu_instruction_set()));
   fp8lab::Bench bench;
   fp8lab::register_rows(bench);
   benchmark::RunSpecifiedBenchmarks();

@@ -6,9 +6,9 @@
 #include "on_card.h"
 #include "ops/quantize.h"
 
-// How fast the card quantizes, beside how fast it copies. Bytes are what the recipe must move: the input once, or twice where
-// its amax comes first (the second read finds some of it in the L2, so `of_copy` may pass what memory alone would give), and
-// what is written.
+// How fast the card quantizes, beside how fast it copies. Bytes are what the recipe must move: the input once, or twice
+// where its amax comes first (the second read finds some of it in the L2, so `of_copy` may pass what memory alone would
+// give), and what is written.
 namespace fp8lab {
 namespace {
 
@@ -18,12 +18,9 @@ struct Format {
 };
 std::vector<Format> formats() {
   const Recipe delayed = make_recipe("delayed"), current = make_recipe("current"), block = make_recipe("block");
-  return {{"delayed", delayed.activation},
-          {"delayed_e5m2", delayed.gradient},
-          {"current", current.activation},
-          {"block_1x128", block.activation},
-          {"block_128x128", block.weight},
-          {"mxfp8", make_recipe("mxfp8").activation}};
+  return {{"delayed", delayed.activation}, {"delayed_e5m2", delayed.gradient},
+          {"current", current.activation}, {"block_1x128", block.activation},
+          {"block_128x128", block.weight}, {"mxfp8", make_recipe("mxfp8").activation}};
 }
 
 struct Direction {
@@ -48,7 +45,8 @@ struct Case {
 std::vector<Tensor> inputs_of(const Case& row) {
   std::vector<Tensor> inputs;
   const int sets = rotations_past_l2(TensorSpec{row.shape, row.dtype}.bytes());
-  for (int i = 0; i < sets; ++i) inputs.push_back(random_tensor(*card(), row.shape, row.dtype, static_cast<std::uint64_t>(i)));
+  for (int i = 0; i < sets; ++i)
+    inputs.push_back(random_tensor(*card(), row.shape, row.dtype, static_cast<std::uint64_t>(i)));
   return inputs;
 }
 
@@ -106,7 +104,8 @@ void register_rows() {
     const Shape shape{rows, cols};
     for (const Format& format : formats())
       for (const Direction& direction : kDirections)
-        add(fmt::format("quantize/{}/{}", format.name, direction.name), {format, direction, shape, DType::kBF16}, quantize_row);
+        add(fmt::format("quantize/{}/{}", format.name, direction.name), {format, direction, shape, DType::kBF16},
+            quantize_row);
     for (const Format& format : formats())
       add(fmt::format("dequantize/{}", format.name), {format, kDirections[0], shape, DType::kBF16}, dequantize_row);
     add("amax", {{}, {}, shape, DType::kBF16}, amax_row);
@@ -114,8 +113,8 @@ void register_rows() {
   // Weights and gradients of FP32.
   for (const Format& format : formats())
     for (const Direction& direction : {kDirections[0], kDirections[2]})
-      add(fmt::format("quantize/{}/{}", format.name, direction.name), {format, direction, Shape{8192, 4096}, DType::kF32},
-          quantize_row);
+      add(fmt::format("quantize/{}/{}", format.name, direction.name),
+          {format, direction, Shape{8192, 4096}, DType::kF32}, quantize_row);
 }
 
 }  // namespace

@@ -14,10 +14,10 @@
 #include "median.h"
 #include "ops/elementwise.h"
 
-// How fast something is on the card: random data, inputs that rotate past the L2, times from events, medians. A row's rounds
-// alternate the work with a large device-to-device copy, so that `of_copy`, the ratio of the two medians' bandwidths, is of one run
-// and one state of the card, and with a copy that moves as many bytes as the work: `of_equal_copy` is the ratio to that one's, which
-// starts and ends as often for as little.
+// How fast something is on the card: random data, inputs that rotate past the L2, times from events, medians. A row's
+// rounds alternate the work with a large device-to-device copy, so that `of_copy`, the ratio of the two medians'
+// bandwidths, is of one run and one state of the card, and with a copy that moves as many bytes as the work:
+// `of_equal_copy` is the ratio to that one's, which starts and ends as often for as little.
 namespace fp8lab {
 
 /// What one call of the work does; 0 for what a row does not count.
@@ -34,7 +34,8 @@ inline Device* card() {
 }
 
 /// A tensor of normal values.
-inline Tensor random_tensor(Device& device, const Shape& shape, DType dtype, std::uint64_t seed = 1, float scale = 1.0f) {
+inline Tensor random_tensor(Device& device, const Shape& shape, DType dtype, std::uint64_t seed = 1,
+                            float scale = 1.0f) {
   Tensor tensor = device.allocate({shape, dtype}, device.holder(HolderKind::kInput));
   random_fill(device, tensor, {.seed = seed, .scale = scale});
   return tensor;
@@ -60,9 +61,9 @@ inline int run_on_card(int argc, char** argv, const std::function<void()>& regis
   return 0;
 }
 
-/// Times `work(i)` for i = 0, 1, ...: the caller takes set i % rotations of its inputs. One iteration of the benchmark is one call.
-/// Use with ->UseManualTime(). Counters: bytes_per_second, of_copy and of_equal_copy where bytes are counted, flops where those are;
-/// p50_us.
+/// Times `work(i)` for i = 0, 1, ...: the caller takes set i % rotations of its inputs. One iteration of the benchmark
+/// is one call. Use with ->UseManualTime(). Counters: bytes_per_second, of_copy and of_equal_copy where bytes are
+/// counted, flops where those are; p50_us.
 inline void time_on_card(benchmark::State& state, const WorkDone& done, const std::function<void(int)>& work) {
   Device& device = *card();
   constexpr std::int64_t kCopyBytes = std::int64_t{1} << 30;
@@ -73,7 +74,8 @@ inline void time_on_card(benchmark::State& state, const WorkDone& done, const st
   // Behind the large copy its beginning is in the L2 no more.
   const std::int64_t equal_rows = done.bytes / 2 / kRowBytes;
   const bool has_equal = equal_rows > 0 && equal_rows <= from.rows();
-  const Tensor equal_from = from.row_range(0, has_equal ? equal_rows : 1), equal_to = to.row_range(0, equal_from.rows());
+  const Tensor equal_from = from.row_range(0, has_equal ? equal_rows : 1),
+               equal_to = to.row_range(0, equal_from.rows());
   int call = 0;
   for (int i = 0; i < kWarmUp; ++i) {
     work(call++);

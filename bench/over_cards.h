@@ -24,7 +24,8 @@ inline int cards() {
 class Lockstep {
  public:
   /// `batch` on every rank, once for each iteration; its seconds are what `took` then says on rank 0.
-  void run(benchmark::State& state, ProcessGroup& ranks, const std::function<void()>& batch, const std::function<double()>& took) {
+  void run(benchmark::State& state, ProcessGroup& ranks, const std::function<void()>& batch,
+           const std::function<double()>& took) {
     if (ranks.rank() != 0) {
       for (ranks.barrier("next"); more_; ranks.barrier("next")) batch();
       return;
@@ -42,8 +43,8 @@ class Lockstep {
   std::atomic<bool> more_{true};
 };
 
-/// As nccl-tests counts: `size` is the whole output in bytes, algbw size / time, busbw what each card's link moves of it, `times` over
-/// (2 for an all-reduce), in 1e9 bytes a second.
+/// As nccl-tests counts: `size` is the whole output in bytes, algbw size / time, busbw what each card's link moves of
+/// it, `times` over (2 for an all-reduce), in 1e9 bytes a second.
 inline void count_bandwidth(benchmark::State& state, std::int64_t size, double seconds, int times = 1) {
   const double algbw = static_cast<double>(size) / seconds / 1e9;
   state.counters["size"] = static_cast<double>(size);

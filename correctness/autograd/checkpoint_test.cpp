@@ -10,8 +10,8 @@
 
 #include "autograd/tape_fixture.h"
 #include "core/check.h"
-#include "nn/layers/layernorm_linear.h"
 #include "nn/cores/role_scales.h"
+#include "nn/layers/layernorm_linear.h"
 #include "reference/compare.h"
 
 namespace fp8lab {
@@ -152,8 +152,7 @@ TEST_F(CheckpointTest, AShellThatLetsGoOfNothingFreesNothing) {
     const Variable x{tape.tensor({16, 16}, DType::kBF16, HolderKind::kInput), nullptr};
     Variable loss = sum_loss(
         tape.runtime,
-        checkpoint(
-            tape.runtime, "layers[0]", [&](const Variable& in) { return module.forward(tape.runtime, in); }, x));
+        checkpoint(tape.runtime, "layers[0]", [&](const Variable& in) { return module.forward(tape.runtime, in); }, x));
     // The weight both ways, 2 x 16 x 32, and its scale.
     EXPECT_EQ(tape.bytes_of("context of layers[0]: weight"), policy == ShellPolicy::kKeepFromForward ? 1028 : 0);
     run_backward(tape.runtime, loss);

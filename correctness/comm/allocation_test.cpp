@@ -38,7 +38,8 @@ std::int64_t steady_allocations(std::string_view row, RunOptions options, bool m
     const std::int64_t before = heap_allocations();
     for (int i = 0; i < 100; ++i) round();
     counted += heap_allocations() - before;
-    // A rank that still waits in its last round would take down who else has left: nobody leaves until all have counted.
+    // A rank that still waits in its last round would take down who else has left: nobody leaves until all have
+    // counted.
     group.barrier("counted");
   });
   return counted;

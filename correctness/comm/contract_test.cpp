@@ -161,8 +161,9 @@ TEST(Table, NamesItsRowsAndRefusesOthers) {
   const auto run = [](std::string_view name, const RunOptions& options) {
     return error_of([&] { run_ranks(name, options, [](ProcessGroup&) {}); });
   };
-  EXPECT_EQ(run("in-process", {}),
-            "process group 'in-process' is not known; the process groups are in_process, mpi, sockets, nccl, simulated");
+  EXPECT_EQ(
+      run("in-process", {}),
+      "process group 'in-process' is not known; the process groups are in_process, mpi, sockets, nccl, simulated");
   EXPECT_EQ(run("in_process", {.ranks = 0}), "a run of 0 ranks: there must be at least one");
   EXPECT_EQ(run("in_process", {.timeout = std::chrono::seconds(0)}),
             "the timeout of a run of ranks lies above 0 and within a year");

@@ -59,8 +59,9 @@ TEST_P(DeviceFaults, ALateRankIsNamedInTime) {
       ++gave_up;
     });
   });
-  EXPECT_TRUE(error.starts_with("rank " + std::to_string(late) +
-                                " did not come to all_reduce sum 'next' (#2: 1 part, 64 bytes) of group 'world' within 1 s"))
+  EXPECT_TRUE(
+      error.starts_with("rank " + std::to_string(late) +
+                        " did not come to all_reduce sum 'next' (#2: 1 part, 64 bytes) of group 'world' within 1 s"))
       << error;
 }
 
@@ -100,9 +101,10 @@ TEST_P(DeviceFaults, DivergingCallsNameBoth) {
       EXPECT_THROW(card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "amax"), GroupAborted);
     });
   });
-  EXPECT_EQ(error,
-            "ranks of group 'world' issue different collectives: rank 0 calls all_reduce sum 'amax' (#1: 1 part, 64 bytes), "
-            "rank 1 calls all_reduce sum 'amax' (#1: 1 part, 32 bytes)");
+  EXPECT_EQ(
+      error,
+      "ranks of group 'world' issue different collectives: rank 0 calls all_reduce sum 'amax' (#1: 1 part, 64 bytes), "
+      "rank 1 calls all_reduce sum 'amax' (#1: 1 part, 32 bytes)");
 }
 
 TEST_P(DeviceFaults, RanksOnDevicesOfDifferentNamesAreRefused) {

@@ -15,7 +15,8 @@ namespace fp8lab::comm_test {
 
 inline std::unique_ptr<Device> open_rank_device(const ProcessGroup& world) {
   if (support::test_device() == "cpu") return LateCard::open();
-  return open_device(support::test_device(), {.rank = world.local_rank(), .memory = {.capacity_bytes = 0, .poison = true}});
+  return open_device(support::test_device(),
+                     {.rank = world.local_rank(), .memory = {.capacity_bytes = 0, .poison = true}});
 }
 
 inline bool on_card() { return support::test_device() != "cpu"; }

@@ -9,8 +9,9 @@
 #include "comm/device_ranks.h"
 #include "comm/staged.h"
 
-// Collectives over the memory of devices: what they leave there is what the same collectives leave in host memory, bit for bit, and in
-// the order of the device's work. On a machine without a card, on one made of host memory; under a launcher, over processes.
+// Collectives over the memory of devices: what they leave there is what the same collectives leave in host memory, bit
+// for bit, and in the order of the device's work. On a machine without a card, on one made of host memory; under a
+// launcher, over processes.
 namespace fp8lab::comm_test {
 namespace {
 
@@ -186,8 +187,7 @@ TEST_P(OnDevices, WhatWasLaunchedBeforeTheCallIsSent) {
     const Tensor old = card.bytes(std::vector(static_cast<std::size_t>(bytes), std::byte{0xEE}));
     const Tensor made = card.empty(bytes), to = card.empty(offsets.back());
     for (std::uint64_t round = 0; round < 4; ++round) {
-      const Tensor fresh =
-          card.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), 5)));
+      const Tensor fresh = card.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), 5)));
       world.barrier("together");
       for (int i = 0; i < 40; ++i) card.device().copy_bytes(old, made);
       card.device().copy_bytes(fresh, made);

@@ -12,8 +12,9 @@
 #include "comm/sockets/messages.h"
 #include "harness/run/launched_ranks.h"
 
-// Everything that a rank reads of what others send, given any bytes, under libFuzzer. The first byte chooses the reader. What is read must
-// be what was written when it is written again, and memory outside of what is expected must stay as it is, which AddressSanitizer sees to.
+// Everything that a rank reads of what others send, given any bytes, under libFuzzer. The first byte chooses the
+// reader. What is read must be what was written when it is written again, and memory outside of what is expected must
+// stay as it is, which AddressSanitizer sees to.
 namespace {
 
 using fp8lab::sockets::Bytes;
@@ -67,7 +68,8 @@ void read_shutdown(Input input) {
   const std::optional<Shutdown> shutdown = fp8lab::processes::read_shutdown(*message, largest);
   if (!shutdown) return;
   require(shutdown->next_context <= largest + 1, "a context is out of range");
-  require(fp8lab::processes::read_shutdown(write(*shutdown), largest)->reason == shutdown->reason, "a reason changed on its way");
+  require(fp8lab::processes::read_shutdown(write(*shutdown), largest)->reason == shutdown->reason,
+          "a reason changed on its way");
 }
 
 void read_call(Input input) {
@@ -115,9 +117,11 @@ void feed_inbox(Input input) {
       case 3: inbox.drop_all_else(); break;
       case 4: inbox.expect_shutdown(shutdown.get()); break;
       case 5: {  // a frame of a right length
-        fp8lab::sockets::FrameHead head{.tag = input.take<std::uint8_t>(), .total = input.take<std::uint32_t>(), .offset = 0};
+        fp8lab::sockets::FrameHead head{
+            .tag = input.take<std::uint8_t>(), .total = input.take<std::uint32_t>(), .offset = 0};
         head.offset = input.take<std::uint8_t>() * fp8lab::sockets::kChunkBytes;
-        const std::size_t payload = head.offset < head.total ? fp8lab::sockets::chunk_bytes(head.total, head.offset) : 0;
+        const std::size_t payload =
+            head.offset < head.total ? fp8lab::sockets::chunk_bytes(head.total, head.offset) : 0;
         std::memcpy(frame.data(), &head, sizeof head);
         inbox.take(Bytes(frame).first(sizeof head + payload));
         break;

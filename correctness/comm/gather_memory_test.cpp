@@ -1,5 +1,5 @@
-// Gathers in the memory that a group asks for: the bytes that arrive are those of any other memory, whatever ways they take; the memory
-// outlives its group; and it runs out on all ranks at once.
+// Gathers in the memory that a group asks for: the bytes that arrive are those of any other memory, whatever ways they
+// take; the memory outlives its group; and it runs out on all ranks at once.
 
 #include <gtest/gtest.h>
 
@@ -44,8 +44,7 @@ std::ptrdiff_t notes_of_writes(Device& device) {
 
 class GatherRank {
  public:
-  explicit GatherRank(Card& card)
-      : card_(card), shared_(card.device().holder(HolderKind::kUnsharded, "", "shared")) {
+  explicit GatherRank(Card& card) : card_(card), shared_(card.device().holder(HolderKind::kUnsharded, "", "shared")) {
     card.device().memory().place(shared_, Pool::kGathered);
   }
 
@@ -103,7 +102,8 @@ class GatherRank {
 
 constexpr std::int64_t kKiB = 1024;
 
-// Through each way that NCCL's ranks have, and through several in one call; one that a machine's cards do not have is another's to take.
+// Through each way that NCCL's ranks have, and through several in one call; one that a machine's cards do not have is
+// another's to take.
 TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
   if (too_few_for_gathers()) return;
   constexpr std::array kParts = {
@@ -125,7 +125,8 @@ TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
   };
   std::vector<Case> cases(1);
   if (on_card()) {
-    for (const PeerCopyPath path : {PeerCopyPath::kProcessors, PeerCopyPath::kCopyEngines}) cases.push_back({.path = path});
+    for (const PeerCopyPath path : {PeerCopyPath::kProcessors, PeerCopyPath::kCopyEngines})
+      cases.push_back({.path = path});
     for (const std::int64_t from : {kKiB * kKiB, std::int64_t{1} << 50}) cases.push_back({.writes_from_bytes = from});
   }
   for (const Case& one : cases) {
@@ -154,8 +155,8 @@ TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
   }
 }
 
-// A chain without a wait by the host, on ranks of different speed: what is sent is made late, and written anew as soon as the call is
-// over; and so is where it arrives.
+// A chain without a wait by the host, on ranks of different speed: what is sent is made late, and written anew as soon
+// as the call is over; and so is where it arrives.
 TEST(GatherMemory, IsReadInTheOrderOfTheDevice) {
   if (too_few_for_gathers()) return;
   const RunOptions options = run_options(gathering_ranks());
@@ -230,8 +231,8 @@ TEST(GatherMemory, EndsAsOutOfMemoryOnAllRanksOrNone) {
   constexpr std::int64_t kMiB = kKiB * kKiB;
   run_ranks(row(), run_options(gathering_ranks()), [&](ProcessGroup& world) {
     const std::size_t capacity = world.rank() == 0 ? static_cast<std::size_t>(64 * kMiB) : 0;
-    const auto device = open_device(support::test_device(),
-                                    {.rank = world.local_rank(), .memory = {.capacity_bytes = capacity}});
+    const auto device =
+        open_device(support::test_device(), {.rank = world.local_rank(), .memory = {.capacity_bytes = capacity}});
     const auto group = world.on(*device);
     std::unique_ptr<SegmentSource> source = group->gather_source();
     const bool together = source != nullptr;

@@ -57,7 +57,8 @@ TEST(GatherSource, GivesEveryRankTheSamePlaces) {
       std::mt19937_64 together(5), apart(static_cast<std::uint64_t>(world.rank()));
       std::vector<BufferRef> shared, own;
       for (int i = 0; i < 400; ++i) {
-        if (apart() % 2 == 0) own.push_back(rank.memory.allocate(static_cast<std::int64_t>(apart() % 4096) * 1024, rank.own));
+        if (apart() % 2 == 0)
+          own.push_back(rank.memory.allocate(static_cast<std::int64_t>(apart() % 4096) * 1024, rank.own));
         if (shared.empty() || together() % 5 < 3) {
           const auto bytes = static_cast<std::int64_t>(together() % (together() % 4 == 0 ? 12 * kMiB : 8192));
           shared.push_back(rank.memory.allocate(bytes, rank.shared));

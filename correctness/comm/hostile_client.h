@@ -37,7 +37,8 @@ class HostileClient {
   bool connected() const { return descriptor_ >= 0; }
 
   void say(std::string_view bytes) const { ::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  /// The next bytes from the other side, at most `most`; fewer where it hangs up or takes longer than a second for them.
+  /// The next bytes from the other side, at most `most`; fewer where it hangs up or takes longer than a second for
+  /// them.
   std::string hear(std::size_t most) const {
     std::string heard;
     std::array<char, 4096> buffer{};

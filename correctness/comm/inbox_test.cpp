@@ -21,7 +21,8 @@ constexpr std::uint64_t kData = Tag{.context = 3, .data = true}.number();
 constexpr std::uint64_t kShutdown = Tag{}.number();
 constexpr std::uint64_t kLarge = 2 * kChunkBytes + 100;
 
-std::vector<std::byte> frame(std::uint64_t tag, std::uint64_t total, std::uint64_t offset, std::byte fill = std::byte{7}) {
+std::vector<std::byte> frame(std::uint64_t tag, std::uint64_t total, std::uint64_t offset,
+                             std::byte fill = std::byte{7}) {
   const FrameHead head{.tag = tag, .total = total, .offset = offset};
   std::vector<std::byte> bytes(sizeof head + chunk_bytes(total, offset), fill);
   std::memcpy(bytes.data(), &head, sizeof head);
@@ -30,7 +31,9 @@ std::vector<std::byte> frame(std::uint64_t tag, std::uint64_t total, std::uint64
 
 struct OneRun {
   OneRun() { inbox.expect_shutdown(shutdown.get()); }
-  Taken take(std::uint64_t tag, std::uint64_t total, std::uint64_t offset = 0) { return inbox.take(frame(tag, total, offset)); }
+  Taken take(std::uint64_t tag, std::uint64_t total, std::uint64_t offset = 0) {
+    return inbox.take(frame(tag, total, offset));
+  }
   std::byte* expect(std::uint64_t bytes, std::uint64_t tag) {
     memory.push_back(std::make_unique<std::vector<std::byte>>(bytes));
     inbox.expect(memory.back()->data(), static_cast<std::int64_t>(bytes), tag);
@@ -39,7 +42,8 @@ struct OneRun {
 
   Inbox inbox;
   std::unique_ptr<ShutdownBytes> shutdown = std::make_unique<ShutdownBytes>();
-  std::vector<std::unique_ptr<std::vector<std::byte>>> memory;  ///< each of its exact size, so that AddressSanitizer guards its end
+  std::vector<std::unique_ptr<std::vector<std::byte>>>
+      memory;  ///< each of its exact size, so that AddressSanitizer guards its end
 };
 
 TEST(Inbox, PutsTheFramesOfALargeMessageTogether) {
@@ -117,7 +121,8 @@ std::string refusal(OneRun& run, const std::vector<std::byte>& bytes) {
 
 // A length that a peer chooses, beside memory of the length that is due.
 TEST(Inbox, RefusesAShutdownMessageOfAnotherLength) {
-  for (const std::uint64_t total : {std::uint64_t{1} << 20, std::uint64_t{1}, std::uint64_t{sizeof(ShutdownBytes) + 1}}) {
+  for (const std::uint64_t total :
+       {std::uint64_t{1} << 20, std::uint64_t{1}, std::uint64_t{sizeof(ShutdownBytes) + 1}}) {
     OneRun run;
     EXPECT_EQ(refusal(run, frame(kShutdown, total, 0)),
               "it sent a shutdown message of " + std::to_string(total) + " bytes, which has 2064");
@@ -172,7 +177,8 @@ TEST(Inbox, RefusesWhatIsNoFrame) {
 TEST(Inbox, RefusesFramesOutOfOrder) {
   OneRun first;
   first.expect(kLarge, kData);
-  EXPECT_EQ(refusal(first, frame(kData, kLarge, kChunkBytes)), "it sent byte 524288 of a message before those in front");
+  EXPECT_EQ(refusal(first, frame(kData, kLarge, kChunkBytes)),
+            "it sent byte 524288 of a message before those in front");
   OneRun skipped;
   skipped.expect(kLarge, kData);
   EXPECT_EQ(skipped.take(kData, kLarge, 0), Taken::kDone);
@@ -193,7 +199,8 @@ TEST(Messages, HellosAndRepliesTravelAsTheyAre) {
   Reply roster{.kind = Reply::Kind::kRoster, .text = {}, .token = {}, .places = {{"", 1}, {"fe80::1%eth0", 65535}}};
   roster.token[3] = std::byte{5};
   EXPECT_EQ(read_reply(write(roster)), roster);
-  const Reply refusal{.kind = Reply::Kind::kRefusal, .text = "two processes were started as rank 1", .token = {}, .places = {}};
+  const Reply refusal{
+      .kind = Reply::Kind::kRefusal, .text = "two processes were started as rank 1", .token = {}, .places = {}};
   EXPECT_EQ(read_reply(write(refusal)), refusal);
 }
 

@@ -17,8 +17,8 @@
 #include "backend/device.h"
 #include "comm/reduce.h"
 
-/// A card made of host memory: what is launched on it happens later, on threads of its own, in the order of streams and events alone.
-/// So a collective that misses an ordering goes wrong on any machine, and ThreadSanitizer sees it.
+/// A card made of host memory: what is launched on it happens later, on threads of its own, in the order of streams and
+/// events alone. So a collective that misses an ordering goes wrong on any machine, and ThreadSanitizer sees it.
 namespace fp8lab::comm_test {
 
 class LateEvent {
@@ -117,7 +117,8 @@ class LateLane final : public PeerLane {
     both.insert(both.end(), own.begin(), own.end());
     stream_->launch([all = std::move(both)] {
       for (const PeerCopy& copy : all)
-        if (copy.from != copy.to && copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
+        if (copy.from != copy.to && copy.bytes > 0)
+          std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
     });
     faults_.after_copy();
   }
@@ -126,7 +127,8 @@ class LateLane final : public PeerLane {
       stream_->launch([dtype = one.dtype, op = one.maximum ? ReduceOp::kMax : ReduceOp::kSum, elems = one.elems,
                        sources = std::vector(one.sources.begin(), one.sources.end()),
                        targets = std::vector(one.targets.begin(), one.targets.end())] {
-        if (elems > 0) fp8lab::reduce({.op = op, .dtype = dtype, .elems = elems, .sources = sources, .targets = targets});
+        if (elems > 0)
+          fp8lab::reduce({.op = op, .dtype = dtype, .elems = elems, .sources = sources, .targets = targets});
       });
   }
   void end() override { stream_->record(seat_->ended); }
@@ -202,9 +204,8 @@ class LateCard final : public Device {
   }
   void write(const Tensor&, std::span<const float>) override {}
   void copy_bytes(const Tensor& from, const Tensor& to) override {
-    access_->stream.launch([from = from.view().data, to = to.view().data, bytes = static_cast<std::size_t>(from.bytes())] {
-      std::memcpy(to, from, bytes);
-    });
+    access_->stream.launch([from = from.view().data, to = to.view().data,
+                            bytes = static_cast<std::size_t>(from.bytes())] { std::memcpy(to, from, bytes); });
   }
   void synchronize() override { access_->stream.drain(); }
   LateAccess* peer_access() override { return access_.get(); }

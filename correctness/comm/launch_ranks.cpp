@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-// launch_ranks RANKS SECONDS PROGRAM [ARGUMENTS...]: starts RANKS processes of PROGRAM here, as torchrun would, with a random secret unless
-// FP8LAB_JOB_SECRET is set, if only to nothing. Leaves those that go on when one dies to themselves. Ends with the first status that is not 0, by rank; after SECONDS it kills
-// what is left and ends with 124.
+// launch_ranks RANKS SECONDS PROGRAM [ARGUMENTS...]: starts RANKS processes of PROGRAM here, as torchrun would, with a
+// random secret unless FP8LAB_JOB_SECRET is set, if only to nothing. Leaves those that go on when one dies to
+// themselves. Ends with the first status that is not 0, by rank; after SECONDS it kills what is left and ends with 124.
 namespace {
 
 volatile sig_atomic_t late = 0;
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
     if (process == 0) become_rank(rank, argv + 3);
     processes.push_back(process);
   }
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = [](int) { late = 1; };
   sigaction(SIGALRM, &action, nullptr);  // without SA_RESTART, so that waiting ends
   alarm(static_cast<unsigned>(std::atoi(argv[2])));

@@ -27,7 +27,8 @@ struct Pair {
   }
 
   std::vector<Outcome> outcomes;
-  std::unique_ptr<ShutdownBytes> to_left = std::make_unique<ShutdownBytes>(), to_right = std::make_unique<ShutdownBytes>();
+  std::unique_ptr<ShutdownBytes> to_left = std::make_unique<ShutdownBytes>(),
+                                 to_right = std::make_unique<ShutdownBytes>();
 };
 
 std::vector<std::byte> test_bytes(std::size_t count) {
@@ -43,7 +44,8 @@ constexpr std::size_t kLarge = std::size_t{24} << 20;  // more than sockets and 
 TEST(Link, CarriesMessagesOfEverySizeBothWaysInOrder) {
   Pair pair;
   std::vector<std::vector<std::byte>> sent, to_left, to_right;
-  for (const std::size_t count : {std::size_t{1}, std::size_t{0}, std::size_t{256}, std::size_t{257}, kChunkBytes, kChunkBytes + 1, kLarge})
+  for (const std::size_t count :
+       {std::size_t{1}, std::size_t{0}, std::size_t{256}, std::size_t{257}, kChunkBytes, kChunkBytes + 1, kLarge})
     sent.push_back(test_bytes(count));
   for (const std::vector<std::byte>& message : sent) {
     const auto count = static_cast<std::int64_t>(message.size());
@@ -113,7 +115,9 @@ TEST(Link, NoticesThatTheOtherSideIsGoneAfterAllThatItSent) {
     leaving.send(message.data(), static_cast<std::int64_t>(message.size()), kData);
     leaving.progress();
     EXPECT_TRUE(leaving.finished());
-    { const Mesh gone = std::move(pair.outcomes[leaver].mesh); }
+    {
+      const Mesh gone = std::move(pair.outcomes[leaver].mesh);
+    }
     // Nobody asks for its message yet, so that it waits here while the connection ends.
     const auto later = steady_clock::now() + std::chrono::milliseconds(200);
     while (steady_clock::now() < later) {

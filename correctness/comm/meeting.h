@@ -55,7 +55,8 @@ inline std::vector<Rendezvous> all_of(int size, int port, const std::string& sec
 }
 
 inline Patience patience(double seconds, std::stop_token stop = {}) {
-  return {.deadline = steady_clock::now() + std::chrono::milliseconds(static_cast<int>(seconds * 1000)), .stop = std::move(stop)};
+  return {.deadline = steady_clock::now() + std::chrono::milliseconds(static_cast<int>(seconds * 1000)),
+          .stop = std::move(stop)};
 }
 
 struct Outcome {
@@ -110,7 +111,9 @@ inline void expect_connected(std::vector<Outcome*> ranks) {
       if (!link) continue;
       const int word = 100 * rank + other;
       link->inbox().expect_shutdown(&unused[static_cast<std::size_t>(rank)]);
-      link->receive(reinterpret_cast<std::byte*>(&received[static_cast<std::size_t>(rank)][static_cast<std::size_t>(other)]), sizeof word, 2);
+      link->receive(
+          reinterpret_cast<std::byte*>(&received[static_cast<std::size_t>(rank)][static_cast<std::size_t>(other)]),
+          sizeof word, 2);
       link->send(reinterpret_cast<const std::byte*>(&word), sizeof word, 2);
     }
   }

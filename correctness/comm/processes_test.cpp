@@ -1,5 +1,3 @@
-#include "comm/processes/group.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -11,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/processes/group.h"
 #include "comm/ranks.h"
 
 // One rank of two, whose other one is a script: it makes the same calls, and sends no bytes.
@@ -80,13 +79,15 @@ TEST(SilentPeer, IsWaitedForNoLongerThanTheTimeout) {
 
 // That a rank waited in vain follows from another's end, whichever became known first.
 TEST(SilentPeer, ItsDeathIsTheCauseOfTheWait) {
-  EXPECT_EQ(error_beside(write(Shutdown{.ending = Ending::kByDeath, .reason = "no disk left"})), "rank 1: no disk left");
+  EXPECT_EQ(error_beside(write(Shutdown{.ending = Ending::kByDeath, .reason = "no disk left"})),
+            "rank 1: no disk left");
 }
 
 constexpr std::uint64_t kLargestContext = 1000;
 
 TEST(Shutdown, TravelsAsItIs) {
-  const Shutdown sent{.ending = Ending::kByFinding, .out_of_memory = true, .next_context = 17, .reason = std::string(5000, 'x')};
+  const Shutdown sent{
+      .ending = Ending::kByFinding, .out_of_memory = true, .next_context = 17, .reason = std::string(5000, 'x')};
   const std::optional<Shutdown> read = read_shutdown(write(sent), kLargestContext);
   ASSERT_TRUE(read);
   EXPECT_EQ(read->ending, sent.ending);

@@ -14,8 +14,8 @@
 #include "comm/process_groups.h"
 #include "reference/test_data.h"
 
-/// What the tests of process groups share. Under mpirun or launch_ranks the same tests run over its processes: each process
-/// then makes the assertions of its own rank.
+/// What the tests of process groups share. Under mpirun or launch_ranks the same tests run over its processes: each
+/// process then makes the assertions of its own rank.
 namespace fp8lab::comm_test {
 
 inline const char* environment(const char* name) { return std::getenv(name); }

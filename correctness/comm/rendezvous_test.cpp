@@ -22,7 +22,8 @@ TEST(Rendezvous, ConnectsEveryRankWithEveryOther) {
 
 TEST(Rendezvous, OfOneRankNeedsNobody) { EXPECT_EQ(meet({}, patience(1), {}).links.size(), 1u); }
 
-// As under torchrun, whose agent listens at the port it names: the ranks pass over it, whether they were told so or not.
+// As under torchrun, whose agent listens at the port it names: the ranks pass over it, whether they were told so or
+// not.
 TEST(Rendezvous, PassesOverAPortThatIsTaken) {
   for (const bool told : {false, true}) {
     const Port agent;
@@ -64,8 +65,8 @@ TEST(Rendezvous, NamesOnEveryRankWhoDidNotComeByTheDeadline) {
   const int port = free_port();
   const std::vector<Outcome> outcomes = meet_all({rendezvous_of(0, 4, port), rendezvous_of(2, 4, port)}, 1.5);
   for (const Outcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.error, "rank 1 and rank 3 of 4 ranks did not come to rank 0 at 127.0.0.1:" + std::to_string(port) +
-                                 " (MASTER_ADDR, MASTER_PORT) in time");
+    EXPECT_EQ(outcome.error, "rank 1 and rank 3 of 4 ranks did not come to rank 0 at 127.0.0.1:" +
+                                 std::to_string(port) + " (MASTER_ADDR, MASTER_PORT) in time");
     EXPECT_LT(outcome.seconds, 10);
   }
 }
@@ -81,7 +82,9 @@ TEST(Rendezvous, NamesWhereNobodyAnswers) {
   // Of documentation, RFC 5737.
   nowhere.host = "192.0.2.1";
   nowhere.secret = "";
-  EXPECT_TRUE(error_of([&] { meet(nowhere, patience(1), {}); }).starts_with("MASTER_ADDR=192.0.2.1 is no address of rank 0's machine; "));
+  EXPECT_TRUE(error_of([&] {
+                meet(nowhere, patience(1), {});
+              }).starts_with("MASTER_ADDR=192.0.2.1 is no address of rank 0's machine; "));
 }
 
 // A mistake of one process, which is told; the others wait for the right one.
@@ -91,7 +94,8 @@ TEST(Rendezvous, RefusesRanksOfAnotherLaunchAndGoesOn) {
   EXPECT_EQ(outcomes[1].error, "rank 0 was started as one of 2 ranks, rank 1 as one of 3");
   ASSERT_EQ(outcomes[0].lines.size(), 1u);
   EXPECT_TRUE(outcomes[0].lines[0].starts_with("rank 0 dropped a connection from 127.0.0.1:")) << outcomes[0].lines[0];
-  EXPECT_TRUE(outcomes[0].lines[0].ends_with(": rank 0 was started as one of 2 ranks, rank 1 as one of 3")) << outcomes[0].lines[0];
+  EXPECT_TRUE(outcomes[0].lines[0].ends_with(": rank 0 was started as one of 2 ranks, rank 1 as one of 3"))
+      << outcomes[0].lines[0];
 
   // The last rank comes when one of two that are the same has been refused: rank 0 waits until then.
   const std::vector<Rendezvous> ranks = all_of(3, free_port());
@@ -122,9 +126,12 @@ TEST(Rendezvous, WithAnotherSecretNobodyComesIn) {
       for (const std::string& text : outcome.lines) EXPECT_EQ(text.find(kSecret), std::string::npos);
   }
   const int port = free_port();
-  const std::vector<Outcome> outcomes = meet_all({rendezvous_of(0, 2, port), rendezvous_of(1, 2, port, "another secret of letters")}, 1);
+  const std::vector<Outcome> outcomes =
+      meet_all({rendezvous_of(0, 2, port), rendezvous_of(1, 2, port, "another secret of letters")}, 1);
   ASSERT_EQ(outcomes[0].lines.size(), 1u);
-  EXPECT_TRUE(outcomes[0].lines[0].ends_with(": it does not hold the job's secret (FP8LAB_JOB_SECRET, or another job's)")) << outcomes[0].lines[0];
+  EXPECT_TRUE(
+      outcomes[0].lines[0].ends_with(": it does not hold the job's secret (FP8LAB_JOB_SECRET, or another job's)"))
+      << outcomes[0].lines[0];
 }
 
 TEST(Rendezvous, WithoutASecretRankZeroSaysSo) {
@@ -137,7 +144,8 @@ TEST(Rendezvous, WithoutASecretRankZeroSaysSo) {
     }
     ASSERT_EQ(outcomes[0].lines.size(), 1u);
     EXPECT_EQ(outcomes[0].lines[0],
-              "FP8LAB_JOB_SECRET is not set: ranks are not authenticated, so rank 0 listens at 127.0.0.1 alone, where other hosts do "
+              "FP8LAB_JOB_SECRET is not set: ranks are not authenticated, so rank 0 listens at 127.0.0.1 alone, where "
+              "other hosts do "
               "not reach it");
   }
 }
@@ -159,7 +167,8 @@ TEST(Rendezvous, MeetsOverIPv6) {
   if (std::filesystem::exists("/proc/net/if_inet6"))
     expect_connected(outcomes);
   else
-    EXPECT_TRUE(outcomes[0].error.starts_with("MASTER_ADDR=::1 is no address of rank 0's machine; ")) << outcomes[0].error;
+    EXPECT_TRUE(outcomes[0].error.starts_with("MASTER_ADDR=::1 is no address of rank 0's machine; "))
+        << outcomes[0].error;
 }
 
 bool reaches(const char* host, int port) {

@@ -18,7 +18,10 @@ std::string zmtp_greeting(const std::string& mechanism) {
   return std::string("\xff\0\0\0\0\0\0\0\0\x7f\x03\0", 12) + mechanism + std::string(20 - mechanism.size() + 32, '\0');
 }
 std::string zmtp_ready() {
-  const std::string command("\x05READY\x0bSocket-Type\0\0\0\x06" "DEALER\x08Identity\0\0\0\0", 41);
+  const std::string command(
+      "\x05READY\x0bSocket-Type\0\0\0\x06"
+      "DEALER\x08Identity\0\0\0\0",
+      41);
   return std::string("\x04") + static_cast<char>(command.size()) + command;
 }
 std::string zmtp_message(const std::vector<std::byte>& bytes) {
@@ -42,12 +45,17 @@ struct Stranger {
 };
 std::string nothing(int) { return {}; }
 std::string hello_of(int port, int rank, int size, std::uint64_t job_offset = 0) {
-  return zmtp_message(write(Hello{.job = job_hash(port) + job_offset, .process = 1, .rank = rank, .size = size, .ports = {}}));
+  return zmtp_message(
+      write(Hello{.job = job_hash(port) + job_offset, .process = 1, .rank = rank, .size = size, .ports = {}}));
 }
 
 const Stranger kStrangers[] = {
     {"silence", nothing, nothing},
-    {"http", [](int) -> std::string { return "GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n" + std::string(200, 'x'); }, nothing},
+    {"http",
+     [](int) -> std::string {
+       return "GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n" + std::string(200, 'x');
+     },
+     nothing},
     {"zeros", [](int) { return std::string(1 << 16, '\0'); }, nothing},
     {"half_a_greeting", [](int) { return zmtp_greeting("NULL").substr(0, 30); }, nothing},
     {"greeting_alone", [](int) { return zmtp_greeting("NULL"); }, nothing},
@@ -59,10 +67,10 @@ const Stranger kStrangers[] = {
      [](int) { return std::string("\x06\x7f\xff\xff\xff\xff\xff\xff\xff", 9) + std::string(1 << 16, 'x'); }},
     {"endless_message", [](int) { return zmtp_greeting("NULL"); },
      [](int) { return zmtp_ready() + std::string("\x02\0\0\0\x01\0\0\0\0", 9) + std::string(1 << 16, 'x'); }},
-    {"no_hello", zmtp_handshake,
-     [](int) { return zmtp_message(std::vector<std::byte>(36, std::byte{'x'})); }, "it sent what no rank sends"},
-    {"many_parts", zmtp_handshake,
-     [](int) { return std::string("\x01\x01x\x01\x01y\0\x01z", 9); }, "it sent what no rank sends"},
+    {"no_hello", zmtp_handshake, [](int) { return zmtp_message(std::vector<std::byte>(36, std::byte{'x'})); },
+     "it sent what no rank sends"},
+    {"many_parts", zmtp_handshake, [](int) { return std::string("\x01\x01x\x01\x01y\0\x01z", 9); },
+     "it sent what no rank sends"},
     {"rank_-1", zmtp_handshake, [](int port) { return hello_of(port, -1, 2); },
      "rank -1 is none of ranks 1 to 1, which rank 0 waits for"},
     {"rank_0", zmtp_handshake, [](int port) { return hello_of(port, 0, 2); },

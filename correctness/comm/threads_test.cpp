@@ -117,7 +117,6 @@ TEST_P(Threads, ADeathReleasesOtherSubGroupsToo) {
             "rank 0: boom");
 }
 
-
 TEST_P(Threads, AStopFromOutsideEndsEveryRank) {
   std::stop_source source;
   Count rounds;

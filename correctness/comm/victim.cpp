@@ -13,8 +13,8 @@
 #include "comm/ranks.h"
 #include "support/test_device.h"
 
-// A program for mpirun or launch_ranks whose rank 1 comes to the end that its first argument names, after some rounds of collectives,
-// in host memory or on the device that its CTest entry names.
+// A program for mpirun or launch_ranks whose rank 1 comes to the end that its first argument names, after some rounds
+// of collectives, in host memory or on the device that its CTest entry names.
 namespace {
 
 using fp8lab::GatherPart;

@@ -1,6 +1,6 @@
 // The conversion cases of the project's list of forty numeric edge cases, as literal bit patterns: 1 to 12 here; 11 is
-// also float8_test.cpp, 16 to 26 are scale_edge_cases_test.cpp, 40 is StochasticRounding in float8_test.cpp. Cases 13 to
-// 15 and 27 onwards concern whole tensors, histories, optimizers or ranks.
+// also float8_test.cpp, 16 to 26 are scale_edge_cases_test.cpp, 40 is StochasticRounding in float8_test.cpp. Cases 13
+// to 15 and 27 onwards concern whole tensors, histories, optimizers or ranks.
 
 #include <gtest/gtest.h>
 

@@ -154,7 +154,8 @@ TEST(StochasticRounding, ExactCodesSpecialsAndSaturationIgnoreTheRandomBits) {
   }
 }
 
-/// Of the 2^32 words, exactly the fraction's share must round up: that share is the expectation, so rounding is unbiased.
+/// Of the 2^32 words, exactly the fraction's share must round up: that share is the expectation, so rounding is
+/// unbiased.
 template <class Format>
 void expect_share_rounding_up_is_the_fraction() {
   for (unsigned code = 0; code < Format::kMaxCode; ++code) {
@@ -175,7 +176,8 @@ void expect_share_rounding_up_is_the_fraction() {
 TEST(StochasticRounding, RoundsUpForTheFractionsShareOfAllWords) {
   expect_share_rounding_up_is_the_fraction<E4M3>();
   expect_share_rounding_up_is_the_fraction<E5M2>();
-  // Far below the smallest quantum, 2^-9: 2^-30 is 2^-21 of it, which 2^11 words round up, and 2^-45 is less than 1 word.
+  // Far below the smallest quantum, 2^-9: 2^-30 is 2^-21 of it, which 2^11 words round up, and 2^-45 is less than 1
+  // word.
   EXPECT_EQ(encode_stochastic<E4M3>(0x1p-30f, 0xFFFFFFFFu - 0x800u), 0);
   EXPECT_EQ(encode_stochastic<E4M3>(0x1p-30f, 0xFFFFFFFFu - 0x7FFu), 1);
   EXPECT_EQ(encode_stochastic<E4M3>(0x1p-45f, 0xFFFFFFFFu), 0);

@@ -22,7 +22,8 @@ double ulp(long double value) {
 }
 
 double uniform(std::uint64_t seed, std::uint64_t index, double low, double high) {
-  return low + (high - low) * static_cast<double>(reference::scramble(reference::scramble(seed) ^ index) >> 11) * 0x1p-53;
+  return low +
+         (high - low) * static_cast<double>(reference::scramble(reference::scramble(seed) ^ index) >> 11) * 0x1p-53;
 }
 
 /// The largest error of `tested` beside `exact` in `unit(exact)`, over `low` to `high`.
@@ -42,7 +43,8 @@ TEST(PortableMath, ExponentialAndLogarithmAreWithinTheirBounds) {
   const auto exact_log = [](long double x) { return std::log(x); };
   EXPECT_LT(largest_error(exponential, exact_exp, ulp, -708.0, 709.0), 3.0);
   EXPECT_LT(largest_error(exponential, exact_exp, ulp, -1.0, 1.0), 3.0);
-  for (const double high : {1.5, 3.0, 1e6, 1e300}) EXPECT_LT(largest_error(logarithm, exact_log, ulp, 0.5, high), 3.0) << high;
+  for (const double high : {1.5, 3.0, 1e6, 1e300})
+    EXPECT_LT(largest_error(logarithm, exact_log, ulp, 0.5, high), 3.0) << high;
   EXPECT_LT(largest_error(logarithm, exact_log, ulp, 1e-320, 1e-310), 3.0);
   EXPECT_LT(largest_error(logarithm, exact_log, ulp, 1.0 - 1e-6, 1.0 + 1e-6), 3.0);
 }
@@ -50,11 +52,11 @@ TEST(PortableMath, ExponentialAndLogarithmAreWithinTheirBounds) {
 TEST(PortableMath, SineAndCosineAreWithinTheirBound) {
   const auto unit = [](long double) { return 0x1p-52; };
   for (const double high : {1.0, 7.0, 1e3, 0x1p20}) {
-    EXPECT_LT(largest_error([](double x) { return sine_and_cosine(x).sine; }, [](long double x) { return std::sin(x); }, unit,
-                            -high, high),
+    EXPECT_LT(largest_error([](double x) { return sine_and_cosine(x).sine; }, [](long double x) { return std::sin(x); },
+                            unit, -high, high),
               1.0);
-    EXPECT_LT(largest_error([](double x) { return sine_and_cosine(x).cosine; }, [](long double x) { return std::cos(x); }, unit,
-                            -high, high),
+    EXPECT_LT(largest_error([](double x) { return sine_and_cosine(x).cosine; },
+                            [](long double x) { return std::cos(x); }, unit, -high, high),
               1.0);
   }
 }

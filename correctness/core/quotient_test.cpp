@@ -31,7 +31,8 @@ std::vector<float> divisors() {
 /// Whether quotient(x, 1 / c) is x / c in bits, or where that is subnormal and c above 2 within the last one.
 testing::AssertionResult is_division(float x, float c) {
   const float expected = x / c, actual = quotient(x, 1.0 / static_cast<double>(c));
-  if (float_bits(actual) == float_bits(expected) || (std::isnan(actual) && std::isnan(expected))) return testing::AssertionSuccess();
+  if (float_bits(actual) == float_bits(expected) || (std::isnan(actual) && std::isnan(expected)))
+    return testing::AssertionSuccess();
   const bool may_differ = c > 2.0f && std::fabs(expected) < 0x1p-126f;
   if (may_differ && std::fabs(actual - expected) <= 0x1p-149f) return testing::AssertionSuccess();
   return testing::AssertionFailure() << std::hexfloat << x << " / " << c << " is " << expected << ", not " << actual;
@@ -43,7 +44,8 @@ TEST(Quotient, HasTheBitsOfTheDivisionForAnyFloats) {
   for (const float c : divisors()) {
     ++seed;
     for (std::uint64_t i = 0; i < kEach; ++i) ASSERT_TRUE(is_division(float_from_bits(random_bits(seed, i)), c));
-    for (const float x : {0.0f, -0.0f, 0x1p-149f, -0x1p-149f, 0x1p-126f, kFloatMax, -kFloatMax, INFINITY, -INFINITY, NAN})
+    for (const float x :
+         {0.0f, -0.0f, 0x1p-149f, -0x1p-149f, 0x1p-126f, kFloatMax, -kFloatMax, INFINITY, -INFINITY, NAN})
       ASSERT_TRUE(is_division(x, c));
   }
 }
@@ -58,7 +60,8 @@ TEST(Quotient, HasThemBesideTies) {
       // A float of 24 bits and a half, times c.
       const auto q = static_cast<double>(0x800000u | random_bits(seed, i) >> 9) + (i % 2 == 0 ? 0.5 : 0.0);
       const float x = static_cast<float>(std::ldexp(q * static_cast<double>(c), i % 3 == 0 ? -172 : -23));
-      for (const float beside : {std::nextafterf(x, 0.0f), x, std::nextafterf(x, INFINITY)}) ASSERT_TRUE(is_division(beside, c));
+      for (const float beside : {std::nextafterf(x, 0.0f), x, std::nextafterf(x, INFINITY)})
+        ASSERT_TRUE(is_division(beside, c));
     }
   }
 }

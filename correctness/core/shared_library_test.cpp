@@ -65,8 +65,9 @@ TEST(SharedLibrary, TakesTheFirstNameThatIsFoundAnywhere) {
 
 TEST(SharedLibrary, SaysWhatItLookedForAndTheRemedy) {
   const Answers absent(sample({kAbsent}, kFolder));
-  EXPECT_EQ(absent.unavailable_reason(), std::string("Sample cannot be loaded (") + kAbsent + ": " + kCannotOpen + "; " +
-                                             kFolder + "/" + kAbsent + ": " + kCannotOpen + "); install Sample 9");
+  EXPECT_EQ(absent.unavailable_reason(), std::string("Sample cannot be loaded (") + kAbsent + ": " + kCannotOpen +
+                                             "; " + kFolder + "/" + kAbsent + ": " + kCannotOpen +
+                                             "); install Sample 9");
   EXPECT_EQ(absent.answer, nullptr);
   EXPECT_EQ(absent.file(), "");
   EXPECT_EQ(Answers(sample({kAbsent})).unavailable_reason(),
@@ -92,7 +93,8 @@ TEST(SharedLibrary, SaysWhatTheLoaderSaysOfAFileThatIsNone) {
   std::ofstream(folder / "libfp8lab_text.so") << std::string(4096, 'x');
   const std::string reason = Answers(sample({"libfp8lab_text.so"}, folder)).unavailable_reason();
   std::filesystem::remove_all(folder);
-  EXPECT_NE(reason.find((folder / "libfp8lab_text.so").string() + ": invalid ELF header); install Sample 9"), std::string::npos)
+  EXPECT_NE(reason.find((folder / "libfp8lab_text.so").string() + ": invalid ELF header); install Sample 9"),
+            std::string::npos)
       << reason;
 }
 

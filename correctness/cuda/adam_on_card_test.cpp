@@ -1,5 +1,5 @@
-// Adam, with casts and without, the norm that it clips by and list operations: the card's bytes against the host's, over every type, lists of odd and empty
-// tensors, vectors' bodies and the one for any strides.
+// Adam, with casts and without, the norm that it clips by and list operations: the card's bytes against the host's,
+// over every type, lists of odd and empty tensors, vectors' bodies and the one for any strides.
 
 #include <gtest/gtest.h>
 
@@ -67,7 +67,8 @@ std::string difference(Pair& pair, const Both& both) {
   return {};
 }
 
-// Empty, one element, less than a vector, odd, a vector more than a step, exactly one piece, several pieces and an odd rest.
+// Empty, one element, less than a vector, odd, a vector more than a step, exactly one piece, several pieces and an odd
+// rest.
 const Shape kShapes[] = {{0, 7}, {1, 1}, {3}, {5, 811}, {1028, 4}, {128, 128}, {3, 16387}, {7, 8192}};
 
 enum class Master { kNone, kF32, kRemainder };
@@ -83,8 +84,9 @@ struct Case {
 
 std::string label(const Case& c) {
   const char* const masters[] = {"alone", "master", "remainder"};
-  return std::string(name(c.param)) + "_" + masters[static_cast<int>(c.master)] + "_grad_" + std::string(name(c.grad)) + "_m_" +
-         std::string(name(c.exp_avg)) + "_v_" + std::string(name(c.exp_avg_sq)) + (c.decoupled ? "" : "_coupled");
+  return std::string(name(c.param)) + "_" + masters[static_cast<int>(c.master)] + "_grad_" + std::string(name(c.grad)) +
+         "_m_" + std::string(name(c.exp_avg)) + "_v_" + std::string(name(c.exp_avg_sq)) +
+         (c.decoupled ? "" : "_coupled");
 }
 
 std::vector<Case> all_cases() {
@@ -220,8 +222,8 @@ TEST(AdamOnCard, TakesListsOfManyMixedTensors) {
     c.decoupled = true;
     members.push_back(make_member(pair, c, kShapes[i % std::size(kShapes)], 1000 + 10 * i));
     if (i % 7 == 3 && members.back().param[0].rows() > 2)
-      for (Both* both : {&members.back().param, &members.back().grad, &members.back().exp_avg, &members.back().exp_avg_sq,
-                         &members.back().master})
+      for (Both* both : {&members.back().param, &members.back().grad, &members.back().exp_avg,
+                         &members.back().exp_avg_sq, &members.back().master})
         for (Tensor& tensor : *both)
           if (tensor) tensor = tensor.row_range(1, tensor.rows() - 1);
   }
@@ -246,7 +248,8 @@ TEST(AdamOnCard, KeepsNanAndInfInTheirElements) {
       if (!(*both)[0]) continue;
       const std::vector<float> host = pair.devices[0]->read((*both)[0]), card = pair.devices[1]->read((*both)[1]);
       for (std::size_t i = 0; i < host.size(); ++i)
-        EXPECT_TRUE(host[i] == card[i] || (std::isnan(host[i]) && std::isnan(card[i]))) << i << ": " << host[i] << ", " << card[i];
+        EXPECT_TRUE(host[i] == card[i] || (std::isnan(host[i]) && std::isnan(card[i])))
+            << i << ": " << host[i] << ", " << card[i];
     }
   }
 }
@@ -264,7 +267,7 @@ struct CastCase {
   DType nominal;
 };
 const CastCase kCasts[] = {
-    {"rowwise", true, false, DType::kE4M3, DType::kBF16},  {"both", true, true, DType::kE4M3, DType::kBF16},
+    {"rowwise", true, false, DType::kE4M3, DType::kBF16},   {"both", true, true, DType::kE4M3, DType::kBF16},
     {"columnwise", false, true, DType::kE5M2, DType::kF32}, {"both_e5m2", true, true, DType::kE5M2, DType::kF16},
     {"measured", false, false, DType::kE4M3, DType::kBF16},
 };
@@ -309,7 +312,8 @@ TEST(AdamOnCard, CastsAndMeasuresWhatItMakes) {
   std::uint64_t seed = 7000;
   for (const CastCase& cast : kCasts)
     for (const DType grad : {DType::kF32, DType::kBF16})
-      for (const auto& [exp_avg, exp_avg_sq] : {std::pair{DType::kF32, DType::kF32}, {DType::kBF16, DType::kBF16}, {DType::kE4M3, DType::kF16}}) {
+      for (const auto& [exp_avg, exp_avg_sq] :
+           {std::pair{DType::kF32, DType::kF32}, {DType::kBF16, DType::kBF16}, {DType::kE4M3, DType::kF16}}) {
         const Case c{DType::kF32, grad, exp_avg, exp_avg_sq, Master::kNone, true};
         SCOPED_TRACE(cast.label + (" " + label(c)));
         std::vector<Member> members;
@@ -320,8 +324,9 @@ TEST(AdamOnCard, CastsAndMeasuresWhatItMakes) {
         }
         members.push_back(make_member(pair, c, {33, 65}, seed += 10, true));
         halves.push_back(make_halves(pair, cast, {33, 65}, 96.0f));
-        step(pair, members, true, {}, 1,
-             [&](std::size_t side, std::size_t i, AdamTensor& tensor) { tensor.target = target_of(halves[i], cast, side); });
+        step(pair, members, true, {}, 1, [&](std::size_t side, std::size_t i, AdamTensor& tensor) {
+          tensor.target = target_of(halves[i], cast, side);
+        });
         expect_equal(pair, members);
         for (const Halves& one : halves) expect_equal(pair, one);
       }
@@ -359,7 +364,8 @@ TEST(QuantizeListOnCard, IsTheHostsForEveryTypeAndScale) {
             EXPECT_EQ(difference(pair, one.rowwise), "");
             EXPECT_EQ(difference(pair, one.columnwise), "");
             EXPECT_EQ(difference(pair, one.scale_inv), "");
-            const float host = pair.devices[0]->read(one.amax[0]).front(), card = pair.devices[1]->read(one.amax[1]).front();
+            const float host = pair.devices[0]->read(one.amax[0]).front(),
+                        card = pair.devices[1]->read(one.amax[1]).front();
             EXPECT_TRUE(host == card || (std::isnan(host) && std::isnan(card))) << host << ", " << card;
           }
         }
@@ -370,22 +376,25 @@ TEST(SquareSumOnCard, IsTheHostsForEveryListAndType) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     std::vector<Both> tensors;
     std::uint64_t seed = 50;
-    for (const Shape& shape : kShapes) tensors.push_back(make(pair, {shape, dtype}, gaussian_values(shape.numel(), ++seed, 3.0)));
+    for (const Shape& shape : kShapes)
+      tensors.push_back(make(pair, {shape, dtype}, gaussian_values(shape.numel(), ++seed, 3.0)));
     // More stretches than lanes, to have the second level go round.
     tensors.push_back(make(pair, {{1200, 16384}, dtype}, gaussian_values(1200 * 16384, ++seed)));
     tensors.push_back(make(pair, {{16387}, dtype}, gaussian_values(16387, ++seed)));
     for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{4}, tensors.size()}) {
-      const Both sum = make(pair, {Shape{1}, DType::kF32}, {-1.0f}), norm = make(pair, {Shape{1}, DType::kF32}, {-1.0f}),
+      const Both sum = make(pair, {Shape{1}, DType::kF32}, {-1.0f}),
+                 norm = make(pair, {Shape{1}, DType::kF32}, {-1.0f}),
                  coefficient = make(pair, {Shape{1}, DType::kF32}, {-1.0f});
       pair.each([&](std::size_t side, Device& device) {
         std::vector<MatrixView> views;
         for (std::size_t i = 0; i < count; ++i) views.push_back(tensors[i][side].view());
         if (count > 4) views.push_back(tensors[3][side].transposed().view());
         device.launch(&KernelTable::square_sum, SquareSumArgs{.tensors = views, .sum = sum[side].data<float>()});
-        device.launch(&KernelTable::clip_coefficient, ClipCoefficientArgs{.square_sum = sum[side].data<const float>(),
-                                                                          .max_norm = 2.5f,
-                                                                          .norm = norm[side].data<float>(),
-                                                                          .coefficient = coefficient[side].data<float>()});
+        device.launch(&KernelTable::clip_coefficient,
+                      ClipCoefficientArgs{.square_sum = sum[side].data<const float>(),
+                                          .max_norm = 2.5f,
+                                          .norm = norm[side].data<float>(),
+                                          .coefficient = coefficient[side].data<float>()});
       });
       EXPECT_EQ(difference(pair, sum), "") << count;
       EXPECT_EQ(difference(pair, norm), "") << count;

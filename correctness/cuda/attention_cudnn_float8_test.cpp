@@ -1,5 +1,5 @@
-// cuDNN's FP8 attention, which casts where this project's definition does not: held against attention of the same codes without those
-// casts, within what they may cost.
+// cuDNN's FP8 attention, which casts where this project's definition does not: held against attention of the same codes
+// without those casts, within what they may cost.
 
 #include <gtest/gtest.h>
 
@@ -27,8 +27,9 @@ float amax_of(std::initializer_list<const std::vector<float>*> tensors) {
   return largest;
 }
 
-// cuDNN casts P relative to the running maximum of its row and not to lse: other ties, the same relative error. Against attention of
-// the same codes without a cast of P each leaves 2^-4 / sqrt(3) at most, as does O's own cast; amax as the definition has it.
+// cuDNN casts P relative to the running maximum of its row and not to lse: other ties, the same relative error. Against
+// attention of the same codes without a cast of P each leaves 2^-4 / sqrt(3) at most, as does O's own cast; amax as the
+// definition has it.
 TEST_F(AttentionOnCardTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
   if (!cuda::cudnn_unavailable_reason().empty()) {
     EXPECT_FALSE(cuda::attention_cudnn_float8_forward({}, card_));
@@ -42,12 +43,12 @@ TEST_F(AttentionOnCardTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
     const Qkv qkv = float8_qkv(shape);
     const AttentionOutputs expected = make_outputs(shape, DType::kF32), actual = make_outputs(shape, DType::kBF16);
     ASSERT_TRUE(forward(general_forward, shape, qkv, expected));
-    const Tensor scale_s = make_scalar(device_, 448.0f), amax_s = make_scalar(device_, 0.0f), largest_p = make_scalar(device_, 0.0f);
+    const Tensor scale_s = make_scalar(device_, 448.0f), amax_s = make_scalar(device_, 0.0f),
+                 largest_p = make_scalar(device_, 0.0f);
     ASSERT_TRUE(forward(general_forward, shape, qkv, make_outputs(shape, DType::kBF16),
                         role(DType::kE4M3, scale_s, largest_p)));
     const Tensor scale_o = make_scalar(device_, 100.0f), amax_o = make_scalar(device_, 0.0f);
-    ASSERT_TRUE(forward(cuda::attention_cudnn_float8_forward, shape, qkv, actual,
-                        role(DType::kE4M3, scale_s, amax_s),
+    ASSERT_TRUE(forward(cuda::attention_cudnn_float8_forward, shape, qkv, actual, role(DType::kE4M3, scale_s, amax_s),
                         role(DType::kE4M3, scale_o, amax_o)));
     const std::vector<float> o = device_.read(expected.o), codes = device_.read(actual.o);
     EXPECT_LT(distance(codes, o), 2 * 0x1p-4 / 1.7);
@@ -60,9 +61,9 @@ TEST_F(AttentionOnCardTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
   }
 }
 
-// P's cast may take 2^-4 of O, so the amax is held to less where it is exact: V's largest element is at the first key, which the first
-// query sees alone, with a P of 1 that every cast leaves; all other O are means of V. A single product is exact in the matrix units' 13
-// fraction bits. The scale is one by which the cast of that O, 304.9, gives 320.
+// P's cast may take 2^-4 of O, so the amax is held to less where it is exact: V's largest element is at the first key,
+// which the first query sees alone, with a P of 1 that every cast leaves; all other O are means of V. A single product
+// is exact in the matrix units' 13 fraction bits. The scale is one by which the cast of that O, 304.9, gives 320.
 TEST_F(AttentionOnCardTest, CudnnFloat8ForwardMeasuresOBeforeItsCast) {
   if (!cuda::cudnn_unavailable_reason().empty()) return;  // the test above saw that it refuses
   const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
@@ -91,7 +92,8 @@ TEST_F(AttentionOnCardTest, CudnnFloat8ForwardMeasuresOBeforeItsCast) {
   EXPECT_GT(static_cast<double>(amax_of({&rounded})), 1.04 * largest);  // which nobody must take for O's own
 }
 
-/// A step of head_dim 128 whose gradients cuDNN computes from codes, and what they are cast with: scales by which nothing saturates.
+/// A step of head_dim 128 whose gradients cuDNN computes from codes, and what they are cast with: scales by which
+/// nothing saturates.
 class CudnnFloat8BackwardTest : public AttentionOnCardTest {
  protected:
   struct Step {
@@ -113,9 +115,9 @@ class CudnnFloat8BackwardTest : public AttentionOnCardTest {
   Tensor scale_grad_ = make_scalar(device_, 2048.0f);
 };
 
-// Against the gradients of the same codes without a cast of P, dS or the results: P's cast leaves 2^-4 / sqrt(3) of dV at most, dS's
-// 2^-3 / sqrt(3) of dQ and dK, the results' own 2^-3 / sqrt(3) of each. cuDNN casts dS times softmax_scale, which is taken out of scale
-// and amax again.
+// Against the gradients of the same codes without a cast of P, dS or the results: P's cast leaves 2^-4 / sqrt(3) of dV
+// at most, dS's 2^-3 / sqrt(3) of dQ and dK, the results' own 2^-3 / sqrt(3) of each. cuDNN casts dS times
+// softmax_scale, which is taken out of scale and amax again.
 TEST_F(CudnnFloat8BackwardTest, IsWithinItsCastsOrRefuses) {
   if (!cuda::cudnn_unavailable_reason().empty()) {
     EXPECT_FALSE(cuda::attention_cudnn_float8_backward({}, card_));
@@ -128,17 +130,20 @@ TEST_F(CudnnFloat8BackwardTest, IsWithinItsCastsOrRefuses) {
     const AttentionShape shape = make_shape(options);
     SCOPED_TRACE(describe(shape, DType::kE4M3));
     const Step step = make_step(shape);
-    const Gradients expected = backward(general_backward, shape, {step.qkv, step.o, step.grad_o, step.lse, {}, {}}, DType::kF32);
+    const Gradients expected =
+        backward(general_backward, shape, {step.qkv, step.o, step.grad_o, step.lse, {}, {}}, DType::kF32);
     const Tensor amax_s = make_scalar(device_, 0.0f), largest = make_scalar(device_, 0.0f);
     backward(general_backward, shape,
-             {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax_s), role(DType::kE5M2, scale_p_, largest)},
+             {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax_s),
+              role(DType::kE5M2, scale_p_, largest)},
              DType::kF32);
 
     const Tensor amax_p = make_scalar(device_, 0.0f), amax_grad = make_scalar(device_, 0.0f);
-    const Gradients actual = backward(cuda::attention_cudnn_float8_backward, shape,
-                                      {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax_s),
-                                       role(DType::kE5M2, scale_p_, amax_p), role(DType::kE5M2, scale_grad_, amax_grad)},
-                                      DType::kBF16);
+    const Gradients actual =
+        backward(cuda::attention_cudnn_float8_backward, shape,
+                 {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax_s),
+                  role(DType::kE5M2, scale_p_, amax_p), role(DType::kE5M2, scale_grad_, amax_grad)},
+                 DType::kBF16);
     EXPECT_LT(distance(actual.v, expected.v), (0x1p-4 + 0x1p-3) / 1.7);
     EXPECT_LT(distance(actual.q, expected.q), 2 * 0x1p-3 / 1.7);
     EXPECT_LT(distance(actual.k, expected.k), 2 * 0x1p-3 / 1.7);
@@ -155,31 +160,36 @@ TEST_F(CudnnFloat8BackwardTest, IsWithinItsCastsOrRefuses) {
   }
 }
 
-// The results' casts may take 2^-3 of them, so their amax too is held to less where it is exact: the last query and key are alike and
-// larger than the rest, so the query's P is 1 there within e^-30, and that key, which no other sees, has the query's dO for its dV. All
-// else is small beside it. The scale is one by which the cast of that dV, 18816, gives 20480.
+// The results' casts may take 2^-3 of them, so their amax too is held to less where it is exact: the last query and key
+// are alike and larger than the rest, so the query's P is 1 there within e^-30, and that key, which no other sees, has
+// the query's dO for its dV. All else is small beside it. The scale is one by which the cast of that dV, 18816, gives
+// 20480.
 TEST_F(CudnnFloat8BackwardTest, MeasuresTheGradientsBeforeTheirCast) {
   if (!cuda::cudnn_unavailable_reason().empty()) return;  // the test above saw that it refuses
   const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128});
   const std::int64_t cols = query_cols(shape), last = (shape.seq - 1) * cols;
-  std::vector<float> q = gaussian(shape.seq * cols, 1), k = gaussian(shape.seq * cols, 2), grad = gaussian(shape.seq * cols, 4, 0x1p-6f);
+  std::vector<float> q = gaussian(shape.seq * cols, 1), k = gaussian(shape.seq * cols, 2),
+                     grad = gaussian(shape.seq * cols, 4, 0x1p-6f);
   std::fill(q.begin() + last, q.end(), 2.0f);
   std::fill(k.begin() + last, k.end(), 2.0f);
   grad[static_cast<std::size_t>(last)] = 1.75f;
-  Step step{.qkv = {make_quantized(device_, cols, DType::kE4M3, q, 64.0f), make_quantized(device_, cols, DType::kE4M3, k, 64.0f),
-                    float8_operand(shape, cols, DType::kE4M3, 3)},
-            .o = {},
-            .grad_o = make_quantized(device_, cols, DType::kE5M2, grad, 8192.0f),
-            .lse = {}};
+  Step step{
+      .qkv = {make_quantized(device_, cols, DType::kE4M3, q, 64.0f),
+              make_quantized(device_, cols, DType::kE4M3, k, 64.0f), float8_operand(shape, cols, DType::kE4M3, 3)},
+      .o = {},
+      .grad_o = make_quantized(device_, cols, DType::kE5M2, grad, 8192.0f),
+      .lse = {}};
   const AttentionOutputs out = make_outputs(shape, DType::kF32);
   ASSERT_TRUE(forward(general_forward, shape, step.qkv, out));
   step.o = make_quantized(device_, cols, DType::kE4M3, device_.read(out.o), 64.0f);
   step.lse = out.lse;
-  const Gradients expected = backward(general_backward, shape, {step.qkv, step.o, step.grad_o, step.lse, {}, {}}, DType::kF32);
+  const Gradients expected =
+      backward(general_backward, shape, {step.qkv, step.o, step.grad_o, step.lse, {}, {}}, DType::kF32);
   ASSERT_NEAR(amax_of({&expected.q, &expected.k, &expected.v}), 1.75f, 0x1p-12f * 1.75f);
 
   card_.set_deterministic(false);
-  const Tensor scale_grad = make_scalar(device_, 10752.0f), amax = make_scalar(device_, 0.0f), amax_grad = make_scalar(device_, 0.0f);
+  const Tensor scale_grad = make_scalar(device_, 10752.0f), amax = make_scalar(device_, 0.0f),
+               amax_grad = make_scalar(device_, 0.0f);
   const Tensor packed = make_tensor(device_, tokens(shape), 3 * cols, DType::kBF16);
   const AttentionGradients grads{packed.columns(0, cols), packed.columns(cols, cols), packed.columns(2 * cols, cols)};
   EXPECT_TRUE(attention_backward(device_, {.shape = shape,
@@ -206,8 +216,8 @@ TEST_F(CudnnFloat8BackwardTest, RaisesItsAmaxes) {
   const Tensor amax_s = make_scalar(device_, 0.0f), high = make_scalar(device_, 1e6f),
                poisoned = make_scalar(device_, std::numeric_limits<float>::quiet_NaN());
   backward(cuda::attention_cudnn_float8_backward, shape,
-           {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax_s), role(DType::kE5M2, scale_p_, high),
-            role(DType::kE5M2, scale_grad_, poisoned)},
+           {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax_s),
+            role(DType::kE5M2, scale_p_, high), role(DType::kE5M2, scale_grad_, poisoned)},
            DType::kBF16);
   EXPECT_EQ(device_.read(high)[0], 1e6f);
   EXPECT_TRUE(std::isnan(device_.read(poisoned)[0]));
@@ -222,8 +232,8 @@ TEST_F(CudnnFloat8BackwardTest, IsTakenWhereTheGradientsAreCastNext) {
     card_.set_deterministic(deterministic);
     const std::size_t before = device_.notes().size();
     run_backward(device_, shape,
-                 {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax), role(DType::kE5M2, scale_p_, amax),
-                  grad_cast},
+                 {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax),
+                  role(DType::kE5M2, scale_p_, amax), grad_cast},
                  DType::kBF16);
     const std::vector<std::string> notes = device_.notes();
     return notes.size() > before ? notes.back() : std::string("as before");
@@ -231,7 +241,8 @@ TEST_F(CudnnFloat8BackwardTest, IsTakenWhereTheGradientsAreCastNext) {
   const AttentionRole cast = role(DType::kE5M2, scale_grad_, amax);
   EXPECT_EQ(way_of(true, cast), "attention backward: own matrix-unit kernel");
   EXPECT_EQ(way_of(false, {}), "as before");
-  EXPECT_EQ(way_of(false, cast), cuda::cudnn_unavailable_reason().empty() ? "attention backward: cuDNN in FP8" : "as before");
+  EXPECT_EQ(way_of(false, cast),
+            cuda::cudnn_unavailable_reason().empty() ? "attention backward: cuDNN in FP8" : "as before");
 }
 
 }  // namespace

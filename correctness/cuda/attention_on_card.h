@@ -46,8 +46,8 @@ class AttentionOnCardTest : public ::testing::Test {
     return {make_tensor(device_, tokens(shape), query_cols(shape), dtype),
             make_tensor(device_, shape.batch * shape.heads, shape.seq, DType::kF32)};
   }
-  bool forward(Forward way, const AttentionShape& shape, const Qkv& qkv, const AttentionOutputs& out, const AttentionRole& s = {},
-               const AttentionRole& o_cast = {}) {
+  bool forward(Forward way, const AttentionShape& shape, const Qkv& qkv, const AttentionOutputs& out,
+               const AttentionRole& s = {}, const AttentionRole& o_cast = {}) {
     return way({.shape = shape,
                 .q = qkv.q.view(),
                 .k = qkv.k.view(),
@@ -86,10 +86,12 @@ class AttentionOnCardTest : public ::testing::Test {
   }
   Operand float8_operand(const AttentionShape& shape, std::int64_t cols, DType dtype, std::uint64_t stream) {
     // Gaussian values stay below 5.8.
-    return make_quantized(device_, cols, dtype, gaussian(tokens(shape) * cols, stream), dtype == DType::kE4M3 ? 64.0f : 8192.0f);
+    return make_quantized(device_, cols, dtype, gaussian(tokens(shape) * cols, stream),
+                          dtype == DType::kE4M3 ? 64.0f : 8192.0f);
   }
   Qkv float8_qkv(const AttentionShape& shape) {
-    return {float8_operand(shape, query_cols(shape), DType::kE4M3, 1), float8_operand(shape, key_cols(shape), DType::kE4M3, 2),
+    return {float8_operand(shape, query_cols(shape), DType::kE4M3, 1),
+            float8_operand(shape, key_cols(shape), DType::kE4M3, 2),
             float8_operand(shape, key_cols(shape), DType::kE4M3, 3)};
   }
 };
@@ -106,11 +108,12 @@ inline double distance(const std::vector<float>& actual, const std::vector<float
 }
 
 /// Elements outside of |actual - expected| <= relative * |expected| + weight * spread.
-inline std::size_t outside(const std::vector<float>& actual, const std::vector<float>& expected, const std::vector<float>& spread,
-                    double relative, double weight) {
+inline std::size_t outside(const std::vector<float>& actual, const std::vector<float>& expected,
+                           const std::vector<float>& spread, double relative, double weight) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double bound = relative * std::fabs(static_cast<double>(expected[i])) + weight * static_cast<double>(spread[i]);
+    const double bound =
+        relative * std::fabs(static_cast<double>(expected[i])) + weight * static_cast<double>(spread[i]);
     count += !(std::fabs(static_cast<double>(actual[i]) - static_cast<double>(expected[i])) <= bound);
   }
   return count;
@@ -122,7 +125,8 @@ inline Operand magnitudes(Device& device, const Operand& operand, std::int64_t c
   return make_operand(device, cols, operand.values.dtype(), values);
 }
 
-/// Products of 16-bit elements are exact in FP32 and summed there: 130 roundings of 2^-24 at most, of sums of magnitudes below 16.
+/// Products of 16-bit elements are exact in FP32 and summed there: 130 roundings of 2^-24 at most, of sums of
+/// magnitudes below 16.
 inline constexpr double kLseError = 130 * 16 * 0x1p-24;
 
 }  // namespace fp8lab::attention_test

@@ -1,12 +1,14 @@
-// The card's ways of attention against each other at the sizes of real models, where no reference with whole S x S matrices can follow.
-// The general kernels are bit for bit the host's (ops/attention_test judges both), so they are the measure here.
+// The card's ways of attention against each other at the sizes of real models, where no reference with whole S x S
+// matrices can follow. The general kernels are bit for bit the host's (ops/attention_test judges both), so they are the
+// measure here.
+
+#include "cuda/attention_on_card.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <string>
 
-#include "cuda/attention_on_card.h"
 #include "cuda/attention_rows.h"
 #include "reference/compare.h"
 
@@ -24,8 +26,8 @@ class SixteenBitsTest : public AttentionOnCardTest, public ::testing::WithParamI
  protected:
   // P and dS enter their products as bf16, off by up to 2^-8 of themselves; the results are rounded to bf16 once more.
   static constexpr double kRounding = 0x1p-8;
-  // Over a whole tensor those errors are independent: 2^-8 / sqrt(3) at most for P or dS, the same for either side's last rounding,
-  // and as much for P's error within dS.
+  // Over a whole tensor those errors are independent: 2^-8 / sqrt(3) at most for P or dS, the same for either side's
+  // last rounding, and as much for P's error within dS.
   static constexpr double kDistance = 2 * 0x1p-8 / 1.7;
 
   void expect_forward(Forward way) {
@@ -51,9 +53,11 @@ class SixteenBitsTest : public AttentionOnCardTest, public ::testing::WithParamI
     const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
     const AttentionOutputs out = make_outputs(shape, DType::kBF16);
     ASSERT_TRUE(forward(general_forward, shape, qkv, out));
-    const BackwardOperands operands{qkv, {out.o, {}}, gaussian_operand(shape, query_cols(shape), DType::kBF16, 2), out.lse, {}, {}};
+    const BackwardOperands operands{qkv,     {out.o, {}}, gaussian_operand(shape, query_cols(shape), DType::kBF16, 2),
+                                    out.lse, {},          {}};
     const Gradients expected = backward(general_backward, shape, operands, DType::kF32);
-    const Gradients actual = backward(way, shape, operands, DType::kBF16), again = backward(way, shape, operands, DType::kBF16);
+    const Gradients actual = backward(way, shape, operands, DType::kBF16),
+                    again = backward(way, shape, operands, DType::kBF16);
     EXPECT_LT(distance(actual.q, expected.q), kDistance);
     EXPECT_LT(distance(actual.k, expected.k), kDistance);
     EXPECT_LT(distance(actual.v, expected.v), kDistance);
@@ -94,8 +98,9 @@ TEST_P(SixteenBitsTest, CudnnBackwardIsTheGeneralOneOrRefuses) {
 INSTANTIATE_TEST_SUITE_P(Shapes, SixteenBitsTest, ::testing::ValuesIn(large_shapes()),
                          [](const auto& row) { return describe(row.param, DType::kBF16); });
 
-// Casts of P and dS and products of codes are exact on matrix units, so only the order of sums differs, and casts of values within its
-// error of a tie: of P's relative error of 2^-14 at most and a quantum of 2^-4 or more, one in 500, each worth a quantum.
+// Casts of P and dS and products of codes are exact on matrix units, so only the order of sums differs, and casts of
+// values within its error of a tie: of P's relative error of 2^-14 at most and a quantum of 2^-4 or more, one in 500,
+// each worth a quantum.
 class Float8Test : public AttentionOnCardTest, public ::testing::WithParamInterface<AttentionShape> {
  protected:
   static constexpr double kDistance = 0x1p-4 / 22;  // 2^-4 of the square root of one in 500
@@ -120,19 +125,25 @@ TEST_P(Float8Test, MatrixUnitsCastAsTheGeneralKernels) {
     for (int i = 0; i < 2; ++i) {
       const Tensor amax_s = make_scalar(device_, 0.0f), amax_p = make_scalar(device_, 0.0f);
       const AttentionOutputs out = make_outputs(shape, DType::kBF16);
-      ASSERT_TRUE(forward(i == 0 ? general_forward : tensor_forward, shape, qkv, out, role(DType::kE4M3, scale_s, amax_s)));
+      ASSERT_TRUE(
+          forward(i == 0 ? general_forward : tensor_forward, shape, qkv, out, role(DType::kE4M3, scale_s, amax_s)));
       if (i == 0) o_of_general = out.o;
       sides[i].o = device_.read(out.o);
       sides[i].lse = device_.read(out.lse);
       sides[i].amax_s = device_.read(amax_s)[0];
       sides[i].gradients = backward(i == 0 ? general_backward : tensor_backward, shape,
-                                    {qkv, {o_of_general, {}}, grad_o, out.lse, role(DType::kE4M3, scale_s, amax_s),
+                                    {qkv,
+                                     {o_of_general, {}},
+                                     grad_o,
+                                     out.lse,
+                                     role(DType::kE4M3, scale_s, amax_s),
                                      role(DType::kE5M2, scale_p, amax_p)},
                                     DType::kBF16);
       sides[i].amax_p = device_.read(amax_p)[0];
     }
     EXPECT_LT(distance(sides[1].o, sides[0].o), kDistance + 0x1p-8);
-    EXPECT_EQ(outside(sides[1].lse, sides[0].lse, std::vector<float>(sides[0].lse.size(), 1.0f), 0x1p-23, kLseError), 0u);
+    EXPECT_EQ(outside(sides[1].lse, sides[0].lse, std::vector<float>(sides[0].lse.size(), 1.0f), 0x1p-23, kLseError),
+              0u);
     EXPECT_NEAR(sides[1].amax_s, sides[0].amax_s, 0x1p-13f * sides[0].amax_s);
     EXPECT_NEAR(sides[1].amax_p, sides[0].amax_p, 0x1p-10f * sides[0].amax_p);
     EXPECT_LT(distance(sides[1].gradients.q, sides[0].gradients.q), 2 * kDistance + 0x1p-8);
@@ -153,8 +164,8 @@ TEST_F(AttentionOnCardTest, MatrixUnitsDropTheSameEntries) {
   ASSERT_TRUE(forward(general_forward, shape, qkv, expected));
   ASSERT_TRUE(forward(tensor_forward, shape, qkv, actual));
   EXPECT_LT(distance(device_.read(actual.o), device_.read(expected.o)), 2 * 0x1p-8 / 1.7);
-  const BackwardOperands operands{qkv,          {expected.o, {}}, gaussian_operand(shape, query_cols(shape), DType::kBF16, 2),
-                                  expected.lse, {},               {}};
+  const BackwardOperands operands{
+      qkv, {expected.o, {}}, gaussian_operand(shape, query_cols(shape), DType::kBF16, 2), expected.lse, {}, {}};
   const Gradients a = backward(general_backward, shape, operands, DType::kBF16);
   const Gradients b = backward(tensor_backward, shape, operands, DType::kBF16);
   EXPECT_LT(distance(b.q, a.q), 2 * 0x1p-8 / 1.7);
@@ -162,7 +173,8 @@ TEST_F(AttentionOnCardTest, MatrixUnitsDropTheSameEntries) {
   EXPECT_LT(distance(b.v, a.v), 2 * 0x1p-8 / 1.7);
 }
 
-// Tiles that end in every way: of keys, of queries and of both, under the mask and without, in groups and alone, of all results' types.
+// Tiles that end in every way: of keys, of queries and of both, under the mask and without, in groups and alone, of all
+// results' types.
 TEST_F(AttentionOnCardTest, MatrixUnitsBackwardTakesAnyLength) {
   constexpr DType kTypes[] = {DType::kBF16, DType::kF32, DType::kF16};
   int turn = 0;
@@ -170,14 +182,18 @@ TEST_F(AttentionOnCardTest, MatrixUnitsBackwardTakesAnyLength) {
     for (const std::int64_t dim : {64, 128})
       for (const bool causal : {true, false}) {
         const std::int64_t members = 1 + ++turn % 3;
-        const AttentionShape shape = make_shape(
-            {.seq = seq, .batch = 1 + turn % 2, .heads = 2 * members, .kv_heads = 2, .head_dim = dim, .causal = causal});
+        const AttentionShape shape = make_shape({.seq = seq,
+                                                 .batch = 1 + turn % 2,
+                                                 .heads = 2 * members,
+                                                 .kv_heads = 2,
+                                                 .head_dim = dim,
+                                                 .causal = causal});
         SCOPED_TRACE(describe(shape, kTypes[turn % 3]));
         const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
         const AttentionOutputs out = make_outputs(shape, DType::kBF16);
         ASSERT_TRUE(forward(general_forward, shape, qkv, out));
-        const BackwardOperands operands{qkv,     {out.o, {}}, gaussian_operand(shape, query_cols(shape), DType::kBF16, 2),
-                                        out.lse, {},          {}};
+        const BackwardOperands operands{
+            qkv, {out.o, {}}, gaussian_operand(shape, query_cols(shape), DType::kBF16, 2), out.lse, {}, {}};
         const Gradients expected = backward(general_backward, shape, operands, DType::kF32);
         const Gradients actual = backward(tensor_backward, shape, operands, kTypes[turn % 3]);
         const Gradients again = backward(tensor_backward, shape, operands, kTypes[turn % 3]);
@@ -203,7 +219,8 @@ TEST_F(AttentionOnCardTest, MatrixUnitsBackwardTakesOnePosition) {
     for (const float x : grad) EXPECT_LE(std::fabs(x), 0x1p-10f);
 }
 
-/// What an FP32 sum dP leaves in dQ: 130 roundings of 2^-24 of magnitudes that add up to 128 at most, times K and softmax_scale.
+/// What an FP32 sum dP leaves in dQ: 130 roundings of 2^-24 of magnitudes that add up to 128 at most, times K and
+/// softmax_scale.
 constexpr double kDifferenceError = 130 * 128 * 0x1p-24 * 0.125;
 
 // Every way against the definition itself, at rows in and around tiles, among them the last.
@@ -218,25 +235,31 @@ TEST_P(SixteenBitsTest, SampledRowsAreThoseOfTheDefinition) {
     Backward backward;
     double rounding;  ///< of P and dS
   };
-  for (const Way& way : {Way{general_forward, general_backward, 0.0}, {tensor_forward, tensor_backward, kRounding},
+  for (const Way& way : {Way{general_forward, general_backward, 0.0},
+                         {tensor_forward, tensor_backward, kRounding},
                          {cuda::attention_cudnn_forward, cuda::attention_cudnn_backward, kRounding}}) {
     if (way.forward == cuda::attention_cudnn_forward && !cuda::cudnn_unavailable_reason().empty()) continue;
     const AttentionOutputs out = make_outputs(shape, DType::kBF16);
     ASSERT_TRUE(forward(way.forward, shape, qkv, out));
-    const Gradients gradients = backward(way.backward, shape, {qkv, {out.o, {}}, grad_o, out.lse, {}, {}}, DType::kBF16);
+    const Gradients gradients =
+        backward(way.backward, shape, {qkv, {out.o, {}}, grad_o, out.lse, {}, {}}, DType::kBF16);
     const std::vector<double> o = read(device_, {out.o, {}});
     const std::vector<float> lse = device_.read(out.lse);
-    for (const std::int64_t query : {std::int64_t{0}, std::int64_t{63}, std::int64_t{64}, std::int64_t{200}, shape.seq / 2, shape.seq - 1}) {
+    for (const std::int64_t query :
+         {std::int64_t{0}, std::int64_t{63}, std::int64_t{64}, std::int64_t{200}, shape.seq / 2, shape.seq - 1}) {
       const std::int64_t sequence = query % shape.batch, head = query % shape.heads;
       const std::size_t at = reference.query(sequence, head, query);
       const RowReference::Row row = reference.o(sequence, head, query);
       const RowReference::Row grad = reference.grad_q(sequence, head, query, o, grads);
-      EXPECT_NEAR(static_cast<double>(lse[static_cast<std::size_t>((sequence * shape.heads + head) * shape.seq + query)]), row.lse,
-                  kLseError);
+      EXPECT_NEAR(
+          static_cast<double>(lse[static_cast<std::size_t>((sequence * shape.heads + head) * shape.seq + query)]),
+          row.lse, kLseError);
       for (std::size_t d = 0; d < row.value.size(); ++d) {
-        EXPECT_NEAR(o[at + d], row.value[d], kRounding * std::fabs(row.value[d]) + (way.rounding + 4 * kLseError) * row.spread[d]);
-        EXPECT_NEAR(static_cast<double>(gradients.q[at + d]), grad.value[d],
-                    kRounding * std::fabs(grad.value[d]) + (way.rounding + 8 * kLseError) * grad.spread[d] + kDifferenceError);
+        EXPECT_NEAR(o[at + d], row.value[d],
+                    kRounding * std::fabs(row.value[d]) + (way.rounding + 4 * kLseError) * row.spread[d]);
+        EXPECT_NEAR(
+            static_cast<double>(gradients.q[at + d]), grad.value[d],
+            kRounding * std::fabs(grad.value[d]) + (way.rounding + 8 * kLseError) * grad.spread[d] + kDifferenceError);
       }
     }
   }
@@ -252,13 +275,15 @@ TEST_P(NotedWayTest, TheWayTakenIsNoted) {
   for (int i = 0; i < 2; ++i) {
     const AttentionOutputs out = run_forward(device_, shape, qkv, DType::kBF16);
     run_backward(device_, shape,
-                 {qkv, {out.o, {}}, gaussian_operand(shape, query_cols(shape), DType::kBF16, 2), out.lse, {}, {}}, DType::kBF16);
+                 {qkv, {out.o, {}}, gaussian_operand(shape, query_cols(shape), DType::kBF16, 2), out.lse, {}, {}},
+                 DType::kBF16);
   }
   const bool cudnn = cuda::cudnn_unavailable_reason().empty();
-  EXPECT_EQ(device_.notes(), (std::vector<std::string>{cudnn ? "attention forward: cuDNN in 16 bits"
-                                                             : "attention forward: own matrix-unit kernel",
-                                                       cudnn && !GetParam() ? "attention backward: cuDNN in 16 bits"
-                                                                            : "attention backward: own matrix-unit kernel"}));
+  EXPECT_EQ(device_.notes(),
+            (std::vector<std::string>{
+                cudnn ? "attention forward: cuDNN in 16 bits" : "attention forward: own matrix-unit kernel",
+                cudnn && !GetParam() ? "attention backward: cuDNN in 16 bits"
+                                     : "attention backward: own matrix-unit kernel"}));
 }
 
 INSTANTIATE_TEST_SUITE_P(, NotedWayTest, ::testing::Values(true, false),

@@ -48,7 +48,8 @@ class RowReference {
   std::size_t dim() const { return static_cast<std::size_t>(shape_.head_dim); }
   std::size_t key(std::int64_t sequence, std::int64_t head, std::int64_t position) const {
     const std::int64_t kv_head = head / (shape_.heads / shape_.kv_heads);
-    return static_cast<std::size_t>(((position * shape_.batch + sequence) * shape_.kv_heads + kv_head) * shape_.head_dim);
+    return static_cast<std::size_t>(((position * shape_.batch + sequence) * shape_.kv_heads + kv_head) *
+                                    shape_.head_dim);
   }
   double dot(const double* a, const double* b) const {
     double sum = 0;
@@ -61,12 +62,14 @@ class RowReference {
       row.spread[d] += std::fabs(weight * values[d]);
     }
   }
-  std::vector<double> probabilities(std::int64_t sequence, std::int64_t head, std::int64_t position, double& lse) const {
+  std::vector<double> probabilities(std::int64_t sequence, std::int64_t head, std::int64_t position,
+                                    double& lse) const {
     std::vector<double> p(static_cast<std::size_t>(shape_.causal ? position + 1 : shape_.seq));
     double sum = 0;
     for (std::size_t j = 0; j < p.size(); ++j) {
-      p[j] = std::exp(static_cast<double>(shape_.softmax_scale) *
-                      dot(&q_[query(sequence, head, position)], &k_[key(sequence, head, static_cast<std::int64_t>(j))]));
+      p[j] =
+          std::exp(static_cast<double>(shape_.softmax_scale) *
+                   dot(&q_[query(sequence, head, position)], &k_[key(sequence, head, static_cast<std::int64_t>(j))]));
       sum += p[j];
     }
     for (double& x : p) x /= sum;

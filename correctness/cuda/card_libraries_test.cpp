@@ -10,8 +10,8 @@
 #include "backend/device.h"
 #include "comm/process_groups.h"
 
-// What is opened when it is first needed: that it is not opened before, has every function, and is named where it is missing.
-// Needs no card.
+// What is opened when it is first needed: that it is not opened before, has every function, and is named where it is
+// missing. Needs no card.
 namespace fp8lab {
 namespace {
 
@@ -63,9 +63,10 @@ TEST(CardLibraries, CublasLtHasEveryFunctionWhereItIs) {
 
 TEST(CardLibraries, AMissingCublasLtIsNamed) {
   const CublasLtLibrary absent({.title = "cuBLASLt", .names = {"libfp8lab_absent.so.13"}, .remedy = "install it"});
-  EXPECT_EQ(absent.unavailable_reason(),
-            "cuBLASLt cannot be loaded (libfp8lab_absent.so.13: cannot open shared object file: No such file or directory); "
-            "install it");
+  EXPECT_EQ(
+      absent.unavailable_reason(),
+      "cuBLASLt cannot be loaded (libfp8lab_absent.so.13: cannot open shared object file: No such file or directory); "
+      "install it");
   EXPECT_EQ(absent.matmul, nullptr);
 }
 
@@ -77,7 +78,8 @@ TEST(CardLibraries, CudnnIsOpenedOrSaysWhyNot) {
 // libc stands for a library that is there and is another.
 TEST(CardLibraries, ACublasLtThatLacksAFunctionIsNamed) {
   const CublasLtLibrary wrong({.title = "cuBLASLt", .names = {"libc.so.6"}, .remedy = "install it"});
-  EXPECT_EQ(wrong.unavailable_reason(), "cuBLASLt: " + wrong.file() + " has no function 'cublasLtGetVersion'; install it");
+  EXPECT_EQ(wrong.unavailable_reason(),
+            "cuBLASLt: " + wrong.file() + " has no function 'cublasLtGetVersion'; install it");
 }
 
 TEST(CardLibraries, DevicesAndRowsThatCannotBeHadSayWhyAndNoMore) {

@@ -1,9 +1,8 @@
-#include "cuda/conversion_sweep.h"
-
 #include <cuda_fp8.h>
 
 #include "backend/cuda/cuda_check.h"
 #include "core/float8.h"
+#include "cuda/conversion_sweep.h"
 
 namespace fp8lab {
 namespace {
@@ -22,7 +21,8 @@ __global__ void convert_kernel(std::uint32_t first, std::uint32_t count, std::ui
                                       __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2),
                                       e8m0_rceil(magnitude, E4M3::kMax),
                                       e8m0_floor(magnitude, E4M3::kEmax)};
-  for (int column = 0; column < kColumns; ++column) columns[static_cast<std::uint64_t>(column) * count + i] = row[column];
+  for (int column = 0; column < kColumns; ++column)
+    columns[static_cast<std::uint64_t>(column) * count + i] = row[column];
 }
 
 __global__ void decode_kernel(std::uint32_t* bits) {

@@ -5,8 +5,8 @@
 
 namespace fp8lab {
 
-/// What the card makes of a run of float bit patterns. `ours` is core/float8.h compiled for the card, `hardware` the card's own
-/// conversion instruction.
+/// What the card makes of a run of float bit patterns. `ours` is core/float8.h compiled for the card, `hardware` the
+/// card's own conversion instruction.
 struct ConvertedRun {
   std::vector<std::uint8_t> e4m3_ours;
   std::vector<std::uint8_t> e4m3_hardware;

@@ -6,9 +6,9 @@
 #include "ops/norm.h"
 #include "support/both_devices.h"
 
-// Every element-wise kernel, sum and norm of the card against the host's, in every byte: over types, strides, and shapes that
-// take wide runs (16-byte multiples), their odd ends, rows of runs that registers hold (norms up to 16384 columns), and the
-// paths for anything else.
+// Every element-wise kernel, sum and norm of the card against the host's, in every byte: over types, strides, and
+// shapes that take wide runs (16-byte multiples), their odd ends, rows of runs that registers hold (norms up to 16384
+// columns), and the paths for anything else.
 namespace fp8lab {
 namespace {
 
@@ -150,12 +150,11 @@ TEST_F(OnCard, ActivationsHaveTheSameBits) {
         EXPECT_EQ(y.difference(), "") << "swiglu " << words(dtype, size, layout);
         EXPECT_EQ(amax.difference(), "") << "amax of swiglu " << words(dtype, size, layout);
         both_.launch(&KernelTable::activation_backward, [&](std::size_t side) {
-          return ActivationBackwardArgs{
-              .kind = ActivationKind::kSwiglu,
-              .grad_y = grad_y[side],
-              .x = x[side],
-              .grad_x = grad_x[side],
-              .amax = amax[side].as<float>()};
+          return ActivationBackwardArgs{.kind = ActivationKind::kSwiglu,
+                                        .grad_y = grad_y[side],
+                                        .x = x[side],
+                                        .grad_x = grad_x[side],
+                                        .amax = amax[side].as<float>()};
         });
         EXPECT_EQ(grad_x.difference(), "") << "swiglu backward " << words(dtype, size, layout);
         EXPECT_EQ(amax.difference(), "") << "amax of swiglu backward " << words(dtype, size, layout);
@@ -289,8 +288,8 @@ class NormOnCard : public OnCard {
   }
 };
 
-// Rows that registers hold in two, four and eight runs a thread, whole or not; 12, 4100 and 16392 columns are read element by
-// element.
+// Rows that registers hold in two, four and eight runs a thread, whole or not; 12, 4100 and 16392 columns are read
+// element by element.
 TEST_F(NormOnCard, RowsOfEveryLengthHaveTheSameBits) {
   for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm})
     for (const DType dtype : kReal)

@@ -11,8 +11,8 @@
 #include "reference/expected.h"
 #include "reference/float8_sums.h"
 
-// The card's products at the sizes of real models, against double precision at sampled entries, and bit for bit against the cpu's
-// where sums are exact.
+// The card's products at the sizes of real models, against double precision at sampled entries, and bit for bit against
+// the cpu's where sums are exact.
 namespace fp8lab {
 namespace {
 
@@ -79,9 +79,7 @@ LargeOperand make(const Kinds& kinds, bool first, std::int64_t rows, std::int64_
                        .transposed = first ? kinds.transposed_a : kinds.transposed_b});
 }
 
-bool summed_in_eight_bits(const Kinds& kinds) {
-  return format_of(kinds.a).has_value() && kinds.a != Kind::kMxfp8;
-}
+bool summed_in_eight_bits(const Kinds& kinds) { return format_of(kinds.a).has_value() && kinds.a != Kind::kMxfp8; }
 
 bool scaled_per_tensor(const Kinds& kinds) {
   const std::optional<QuantFormat> format = format_of(kinds.a);
@@ -119,7 +117,8 @@ struct Sampled {
   std::vector<double> shortened;  ///< what is expected, less the last eighth of the terms
 };
 
-Sampled sample(Device& device, const LargeOperand& a, const LargeOperand& b, const Options& options, const MatrixUnit* unit) {
+Sampled sample(Device& device, const LargeOperand& a, const LargeOperand& b, const Options& options,
+               const MatrixUnit* unit) {
   const Tensor out = multiply(device, a, b, options);
   const std::int64_t k = a.spec().cols;
   Sampled result;
@@ -152,7 +151,8 @@ TEST_P(GemmOnCard, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
   static constexpr MatrixUnit kUnit13, kFast{.promoted_every = reference::kNeverPromoted};
   for (const auto& [m, n, k] : kShapes) {
     SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k);
-    const LargeOperand a = make(GetParam(), true, m, k, Draw::kNormal), b = make(GetParam(), false, n, k, Draw::kNormal);
+    const LargeOperand a = make(GetParam(), true, m, k, Draw::kNormal),
+                       b = make(GetParam(), false, n, k, Draw::kNormal);
     for (const bool fast : {false, true}) {
       if (fast && !scaled_per_tensor(GetParam())) continue;
       const MatrixUnit* const unit = summed_in_eight_bits(GetParam()) ? (fast ? &kFast : &kUnit13) : nullptr;
@@ -173,9 +173,11 @@ TEST_P(GemmOnCard, SmallIntegersHaveTheBitsOfTheCpu) {
                                          {130, 1, 128},   {72, 48, 200},   {512, 2048, 256}, {16, 16, 768}};
   const std::unique_ptr<Device> cpu = open("cpu");
   for (const auto& [m, n, k] : kShapes) {
-    const LargeOperand a = make(GetParam(), true, m, k, Draw::kIntegers), b = make(GetParam(), false, n, k, Draw::kIntegers);
+    const LargeOperand a = make(GetParam(), true, m, k, Draw::kIntegers),
+                       b = make(GetParam(), false, n, k, Draw::kIntegers);
     for (const DType out : {DType::kF32, DType::kBF16, DType::kF16})
-      for (const std::optional<DType> bias : {std::optional<DType>(), std::optional(DType::kF32), std::optional(DType::kBF16)})
+      for (const std::optional<DType> bias :
+           {std::optional<DType>(), std::optional(DType::kF32), std::optional(DType::kBF16)})
         for (const bool accumulate : {false, true}) {
           const Options options{.out = out, .bias = bias, .accumulate = accumulate};
           EXPECT_EQ(card_->read_bytes(multiply(*card_, a, b, options)), cpu->read_bytes(multiply(*cpu, a, b, options)))
@@ -189,7 +191,8 @@ TEST_P(GemmOnCard, SmallIntegersHaveTheBitsOfTheCpu) {
 TEST_P(GemmOnCard, HasTheSameBitsEveryTime) {
   const std::unique_ptr<Device> other = open("cuda");
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1024, 1040, 4096}, {64, 48, 14336}, {77, 130, 999}}) {
-    const LargeOperand a = make(GetParam(), true, m, k, Draw::kNormal), b = make(GetParam(), false, n, k, Draw::kNormal);
+    const LargeOperand a = make(GetParam(), true, m, k, Draw::kNormal),
+                       b = make(GetParam(), false, n, k, Draw::kNormal);
     for (const DType out : {DType::kF32, DType::kBF16}) {
       const Options options{.out = out, .fast = true};
       const std::vector<std::byte> first = card_->read_bytes(multiply(*card_, a, b, options));
@@ -248,23 +251,26 @@ TEST(GemmEmulation, DequantizesEveryCodeExactlyUnlessItsScaleIsTiny) {
   for (const DType payload : {DType::kE4M3, DType::kE5M2}) {
     const int exact_from = 127 - (payload == DType::kE4M3 ? 124 : 117);
     for (const int scale : {0, 1, exact_from - 1, exact_from, 30, 127, 200, 246, 254, 255}) {
-      const std::vector<float> made = multiply_codes(*card, payload, scale), exact = multiply_codes(*cpu, payload, scale);
+      const std::vector<float> made = multiply_codes(*card, payload, scale),
+                               exact = multiply_codes(*cpu, payload, scale);
       const double bound = scale < exact_from ? 0x1p-134 : 0.0;
       for (std::size_t i = 0; i < made.size(); ++i) {
         const bool equal = made[i] == exact[i] || (std::isnan(made[i]) && std::isnan(exact[i]));
         ASSERT_TRUE(equal || std::fabs(double{made[i]} - double{exact[i]}) <= bound)
-            << name(payload) << " code " << i / kOnes << " under scale " << scale << ": " << made[i] << " for " << exact[i];
+            << name(payload) << " code " << i / kOnes << " under scale " << scale << ": " << made[i] << " for "
+            << exact[i];
       }
     }
   }
 }
 
-// Terms of one sign show what fast accumulation lets go of: within the bound of promoted accumulators without it, beyond with it,
-// so that the bound tells one from the other and the switch reaches the card.
+// Terms of one sign show what fast accumulation lets go of: within the bound of promoted accumulators without it,
+// beyond with it, so that the bound tells one from the other and the switch reaches the card.
 TEST(GemmAccumulation, FastSumsFailTheBoundOfPromotedOnes) {
   const std::unique_ptr<Device> card = open("cuda");
   const Kinds kinds{Kind::kPerTensor, Kind::kPerTensor};
-  const LargeOperand a = make(kinds, true, 512, 14336, Draw::kPositive), b = make(kinds, false, 512, 14336, Draw::kPositive);
+  const LargeOperand a = make(kinds, true, 512, 14336, Draw::kPositive),
+                     b = make(kinds, false, 512, 14336, Draw::kPositive);
   static constexpr MatrixUnit kUnits;
   const auto within = [&](bool fast) {
     Sampled entries = sample(*card, a, b, {.out = DType::kF32, .fast = fast}, nullptr);

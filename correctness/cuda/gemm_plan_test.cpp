@@ -91,9 +91,11 @@ TEST(GemmPlan, CodesAreMultipliedAsTheyAreUnderTheScalingsOfTheLibrary) {
             "library: e4m3 per tensor x e4m3 per tensor -> bf16");
   EXPECT_EQ(plan_of(product(per_tensor(48, 128, DType::kE5M2), per_tensor(32, 128), DType::kF32)),
             "library: e5m2 per tensor x e4m3 per tensor -> f32");
-  EXPECT_EQ(plan_of(product(by_rows(48, 256), by_squares(32, 256))), "library: e4m3 by 1 x 128 x e4m3 by 128 x 128 -> bf16");
+  EXPECT_EQ(plan_of(product(by_rows(48, 256), by_squares(32, 256))),
+            "library: e4m3 by 1 x 128 x e4m3 by 128 x 128 -> bf16");
   EXPECT_EQ(plan_of(product(by_rows(48, 256), by_rows(32, 256))), "library: e4m3 by 1 x 128 x e4m3 by 1 x 128 -> bf16");
-  EXPECT_EQ(plan_of(product(by_squares(48, 256), by_rows(32, 256))), "library: e4m3 by 128 x 128 x e4m3 by 1 x 128 -> bf16");
+  EXPECT_EQ(plan_of(product(by_squares(48, 256), by_rows(32, 256))),
+            "library: e4m3 by 128 x 128 x e4m3 by 1 x 128 -> bf16");
 }
 
 TEST(GemmPlan, CodesThatTheLibraryRefusesGoToTheGeneralKernel) {
@@ -136,7 +138,8 @@ TEST(GemmPlan, ABiasIsAddedByTheLibraryWhereItKnowsTheType) {
   EXPECT_EQ(plan_of(with_bias(bf16, DType::kF32)), "library: bf16 x bf16 -> f32, finished apart");
   const GemmArgs tensor = product(per_tensor(48, 128), per_tensor(32, 128));
   EXPECT_EQ(plan_of(with_bias(tensor, DType::kBF16)), "library: e4m3 per tensor x e4m3 per tensor -> bf16 plus bias");
-  EXPECT_EQ(plan_of(with_bias(tensor, DType::kF32)), "library: e4m3 per tensor x e4m3 per tensor -> f32, finished apart");
+  EXPECT_EQ(plan_of(with_bias(tensor, DType::kF32)),
+            "library: e4m3 per tensor x e4m3 per tensor -> f32, finished apart");
 }
 
 TEST(GemmPlan, ResultsThatTheLibraryCannotWriteAreFinishedApart) {
@@ -163,8 +166,7 @@ TEST(GemmPlan, AccumulationAndFastSums) {
   GemmArgs args = product(per_tensor(48, 128), per_tensor(32, 128), DType::kF32);
   args.accumulate = true;
   args.fast_accumulation = true;
-  EXPECT_EQ(plan_of(args),
-            "library: e4m3 per tensor x e4m3 per tensor -> f32 plus what it holds, fast accumulation");
+  EXPECT_EQ(plan_of(args), "library: e4m3 per tensor x e4m3 per tensor -> f32 plus what it holds, fast accumulation");
   GemmArgs blocks = product(by_rows(48, 128), by_rows(32, 128));
   blocks.fast_accumulation = true;
   EXPECT_FALSE(plan_gemm(blocks).problem.fast_accumulation);
@@ -209,7 +211,8 @@ TEST(GemmQuantizePlan, TheLibraryWritesCodesOfOperandsScaledPerTensor) {
   GemmQuantizeArgs measured = quantized(product(a, b));
   measured.cast.amax = &amax;
   measured.product.fast_accumulation = true;
-  EXPECT_EQ(plan_of(measured), "library: e4m3 per tensor x e4m3 per tensor -> e4m3 per tensor and amax, fast accumulation");
+  EXPECT_EQ(plan_of(measured),
+            "library: e4m3 per tensor x e4m3 per tensor -> e4m3 per tensor and amax, fast accumulation");
 }
 
 TEST(GemmQuantizePlan, WhatTheLibraryDoesNotWriteIsCastApart) {
@@ -219,7 +222,8 @@ TEST(GemmQuantizePlan, WhatTheLibraryDoesNotWriteIsCastApart) {
             "cast apart: operands are not scaled per tensor");
   EXPECT_EQ(why(quantized(product(by_rows(48, 256), by_squares(32, 256)))), "operands are not scaled per tensor");
   EXPECT_EQ(why(quantized(product(microscaled(48, 128), microscaled(32, 128)))), "operands are microscaled");
-  EXPECT_EQ(why(quantized(product(per_tensor(48, 128), per_tensor(33, 128)))), "the rows of b are not a multiple of 16");
+  EXPECT_EQ(why(quantized(product(per_tensor(48, 128), per_tensor(33, 128)))),
+            "the rows of b are not a multiple of 16");
   EXPECT_EQ(why(quantized(product(per_tensor(48, 120), per_tensor(32, 120)))),
             "rows of codes do not begin at multiples of 16 bytes");
   EXPECT_EQ(why(quantized(tensors, DType::kE5M2)), "codes are e5m2 and neither operand is");

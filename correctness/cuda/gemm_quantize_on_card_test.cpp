@@ -14,8 +14,9 @@
 #include "reference/expected.h"
 #include "reference/float8_sums.h"
 
-// Products whose codes alone are kept, at the sizes of real models: bit for bit the cpu's where sums are exact, and at sampled
-// entries within the bound of the card's sums everywhere. Counted, so that it is known what the library wrote itself.
+// Products whose codes alone are kept, at the sizes of real models: bit for bit the cpu's where sums are exact, and at
+// sampled entries within the bound of the card's sums everywhere. Counted, so that it is known what the library wrote
+// itself.
 namespace fp8lab {
 namespace {
 
@@ -115,18 +116,20 @@ class GemmQuantizeOnCard : public ::testing::TestWithParam<Kinds> {
 };
 
 TEST_P(GemmQuantizeOnCard, SmallIntegersHaveTheBitsOfTheCpu) {
-  constexpr std::int64_t kShapes[][3] = {{128, 256, 512}, {264, 144, 384}, {65, 63, 77},  {1, 16, 32},
+  constexpr std::int64_t kShapes[][3] = {{128, 256, 512}, {264, 144, 384}, {65, 63, 77},     {1, 16, 32},
                                          {130, 1, 128},   {72, 48, 200},   {512, 2048, 256}, {16, 16, 768}};
   const std::unique_ptr<Device> cpu = open("cpu");
   std::int64_t by_library = 0;
   for (const auto& [m, n, k] : kShapes) {
     const LargeOperand a = operand(true, m, k, Draw::kIntegers), b = operand(false, n, k, Draw::kIntegers);
     for (const DType payload : {DType::kE4M3, DType::kE5M2})
-      for (const std::optional<DType> bias : {std::optional<DType>(), std::optional(DType::kF32), std::optional(DType::kBF16),
-                                              std::optional(DType::kF16)})
-        for (const auto& [rowwise, columnwise, measured] :
-             {std::array{true, false, true}, {true, false, false}, {true, true, true}, {false, true, true},
-              {false, true, false}}) {
+      for (const std::optional<DType> bias : {std::optional<DType>(), std::optional(DType::kF32),
+                                              std::optional(DType::kBF16), std::optional(DType::kF16)})
+        for (const auto& [rowwise, columnwise, measured] : {std::array{true, false, true},
+                                                            {true, false, false},
+                                                            {true, true, true},
+                                                            {false, true, true},
+                                                            {false, true, false}}) {
           // 0.37 leaves no code exact, so that the product's one multiplication by it shows.
           const Wanted wanted{.payload = payload,
                               .scale = 0.37f,
@@ -141,7 +144,8 @@ TEST_P(GemmQuantizeOnCard, SmallIntegersHaveTheBitsOfTheCpu) {
           EXPECT_EQ(made.columnwise, expected.columnwise);
           EXPECT_EQ(made.scale_inv, expected.scale_inv);
           EXPECT_EQ(made.amax, expected.amax);
-          const bool makes = payload == DType::kE4M3 || dtype_of(GetParam().a) == payload || dtype_of(GetParam().b) == payload;
+          const bool makes =
+              payload == DType::kE4M3 || dtype_of(GetParam().a) == payload || dtype_of(GetParam().b) == payload;
           const bool adds = !bias || (bias != DType::kF32 && !measured);
           by_library += codes_of_tensors(GetParam()) && n % 16 == 0 && k % 16 == 0 && adds && makes;
         }
@@ -183,7 +187,8 @@ TEST_P(GemmQuantizeOnCard, CodesAreWithinTheBoundOfTheirSumsAtTheShapesOfLlama3O
           double error = static_cast<double>(k + 4) * kUnit * magnitude + 2.0 * kUnit * std::fabs(sum);
           if (summed_in_eight_bits) error += reference::likely_error_on(fast ? kFast : kUnits, products);
           const double scale = wanted.scale;
-          const double code = format.decode(static_cast<std::uint8_t>(made.rowwise[static_cast<std::size_t>(i * n + j)]));
+          const double code =
+              format.decode(static_cast<std::uint8_t>(made.rowwise[static_cast<std::size_t>(i * n + j)]));
           const double lowest = format.decode(format.encode((sum - error) * scale));
           const double highest = format.decode(format.encode((sum + error) * scale));
           EXPECT_TRUE(lowest <= code && code <= highest) << i << ", " << j << ": " << code << " of " << sum * scale;
@@ -214,7 +219,8 @@ TEST_P(GemmQuantizeOnCard, HasTheSameBitsEveryTime) {
   }
 }
 
-// One NaN among millions, wherever it is: in its row's codes and in the amax. What was measured before is never forgotten.
+// One NaN among millions, wherever it is: in its row's codes and in the amax. What was measured before is never
+// forgotten.
 TEST_P(GemmQuantizeOnCard, NanIsInItsRowAndInTheAmax) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{2048, 4096, 512}, {256, 128, 8192}, {65, 33, 77}})
     for (const std::int64_t row : {std::int64_t{5}, m - 1})

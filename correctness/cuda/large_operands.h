@@ -16,15 +16,15 @@
 #include "support/parallel.h"
 #include "tensor/quantized_tensor.h"
 
-/// Operands of the sizes of real models: drawn from a table of values on the host, where any element can be looked up, and put on
-/// any device.
+/// Operands of the sizes of real models: drawn from a table of values on the host, where any element can be looked up,
+/// and put on any device.
 namespace fp8lab::gemm_test {
 
 enum class Draw {
   kNormal,
   kPositive,  ///< magnitudes of normal values
-  /// -8 to 8 under scales that are powers of two: sums of up to a thousand are exact in any order, also in the 13 bits of a
-  /// matrix unit, and have more bits than BF16.
+  /// -8 to 8 under scales that are powers of two: sums of up to a thousand are exact in any order, also in the 13 bits
+  /// of a matrix unit, and have more bits than BF16.
   kIntegers,
 };
 
@@ -168,8 +168,8 @@ class LargeOperand {
 
   void put_scale(std::int64_t block_row, std::int64_t block_col) {
     const std::size_t at = format_per_tensor() ? 0u : scale_index(block_row, block_col);
-    const double drawn =
-        reference::uniform(spec_.seed + 7, (static_cast<std::uint64_t>(block_row) << 20) + static_cast<std::uint64_t>(block_col));
+    const double drawn = reference::uniform(
+        spec_.seed + 7, (static_cast<std::uint64_t>(block_row) << 20) + static_cast<std::uint64_t>(block_col));
     if (scale_dtype_ == DType::kE8M0) {
       const auto byte = static_cast<std::uint8_t>(125 + static_cast<int>(4.0 * drawn));
       scales_[at] = static_cast<std::byte>(byte);
@@ -185,8 +185,8 @@ class LargeOperand {
 
   LargeSpec spec_;
   DType dtype_;
-  std::vector<double> values_;       // of the table
-  std::vector<std::byte> encoded_;   // the same, as dtype_
+  std::vector<double> values_;      // of the table
+  std::vector<std::byte> encoded_;  // the same, as dtype_
   std::vector<std::uint16_t> draws_;
   std::int64_t block_rows_ = 0, block_cols_ = 0;
   DType scale_dtype_ = DType::kF32;

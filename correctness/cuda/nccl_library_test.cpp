@@ -9,7 +9,8 @@ namespace fp8lab::nccl {
 namespace {
 
 std::string reason_of(const std::string& name) {
-  const NcclLibrary library({.title = "NCCL", .names = {name}, .folder = FP8LAB_OLD_NCCL_FOLDER, .remedy = "install NCCL 2.28"});
+  const NcclLibrary library(
+      {.title = "NCCL", .names = {name}, .folder = FP8LAB_OLD_NCCL_FOLDER, .remedy = "install NCCL 2.28"});
   return library.unavailable_reason();
 }
 std::string path_of(const std::string& name) { return std::string(FP8LAB_OLD_NCCL_FOLDER) + "/" + name; }
@@ -17,7 +18,8 @@ std::string path_of(const std::string& name) { return std::string(FP8LAB_OLD_NCC
 TEST(NcclLibrary, HasEveryFunctionWhereItIs) {
   const auto& library = find_library<NcclLibrary>();
   if (library.file().empty()) {  // headers alone build the project
-    EXPECT_TRUE(library.unavailable_reason().starts_with("NCCL cannot be loaded (libnccl.so.2:")) << library.unavailable_reason();
+    EXPECT_TRUE(library.unavailable_reason().starts_with("NCCL cannot be loaded (libnccl.so.2:"))
+        << library.unavailable_reason();
     return;
   }
   ASSERT_EQ(library.unavailable_reason(), "");
@@ -41,7 +43,8 @@ TEST(NcclLibrary, NewOnesAreTakenByTheirFunctions) {
 TEST(NcclLibrary, AMissingOneIsNamed) {
   EXPECT_EQ(reason_of("libnccl_absent.so"),
             "NCCL cannot be loaded (libnccl_absent.so: cannot open shared object file: No such file or directory; " +
-                path_of("libnccl_absent.so") + ": cannot open shared object file: No such file or directory); install NCCL 2.28");
+                path_of("libnccl_absent.so") +
+                ": cannot open shared object file: No such file or directory); install NCCL 2.28");
 }
 
 }  // namespace

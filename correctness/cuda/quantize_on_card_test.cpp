@@ -1,5 +1,5 @@
-// Quantization: the card's bytes against the host's, over every format, type, orientation and placement in memory, numbers of
-// every kind, and sizes that real models have.
+// Quantization: the card's bytes against the host's, over every format, type, orientation and placement in memory,
+// numbers of every kind, and sizes that real models have.
 
 #include <gtest/gtest.h>
 
@@ -15,15 +15,16 @@
 namespace fp8lab {
 namespace {
 
-using support::NamedFormat;
 using reference::scramble;
+using support::NamedFormat;
 
 /// The same work on the host and on the card.
 class Pair {
  public:
   static constexpr std::size_t kSides = 2;
-  std::array<std::unique_ptr<Device>, kSides> devices{open_device("cpu", {.memory = {.capacity_bytes = 0, .poison = true}}),
-                                                      open_device("cuda", {.memory = {.capacity_bytes = 0, .poison = true}})};
+  std::array<std::unique_ptr<Device>, kSides> devices{
+      open_device("cpu", {.memory = {.capacity_bytes = 0, .poison = true}}),
+      open_device("cuda", {.memory = {.capacity_bytes = 0, .poison = true}})};
 
   template <class Use>
   void each(const Use& use) {
@@ -49,7 +50,8 @@ std::string difference(const Bytes& host, const Bytes& card) {
   for (std::size_t i = 0; i < host.size(); ++i)
     if (host[i] != card[i])
       return "byte " + std::to_string(i) + " of " + std::to_string(host.size()) + ": " +
-             std::to_string(std::to_integer<int>(card[i])) + ", on the host " + std::to_string(std::to_integer<int>(host[i]));
+             std::to_string(std::to_integer<int>(card[i])) + ", on the host " +
+             std::to_string(std::to_integer<int>(host[i]));
   return {};
 }
 std::string difference(Pair& pair, const Tensor& host, const Tensor& card) {
@@ -84,7 +86,9 @@ Bytes numbers(DType dtype, std::int64_t count, Numbers kind, std::uint64_t seed)
         if ((random >> 60) == 0) bits &= exponent + binade;
         break;
       case Numbers::kAnyBits: break;
-      case Numbers::kHuge: bits = (bits & (fraction | (exponent + binade))) | (exponent - (1 + lower_by % 2) * binade); break;
+      case Numbers::kHuge:
+        bits = (bits & (fraction | (exponent + binade))) | (exponent - (1 + lower_by % 2) * binade);
+        break;
       case Numbers::kTiny: bits &= fraction | (exponent + binade); break;
     }
     std::memcpy(bytes.data() + static_cast<std::size_t>(i) * width, &bits, width);
@@ -95,11 +99,12 @@ Bytes numbers(DType dtype, std::int64_t count, Numbers kind, std::uint64_t seed)
 /// How the matrix lies in the memory that holds it.
 struct Place {
   const char* name;
-  std::int64_t before;   ///< columns
+  std::int64_t before;  ///< columns
   std::int64_t behind;
   bool transposed;
 };
-// Long runs or whole tiles; tiles whose rows are vectors; tiles read element by element; tiles of the transposed matrix.
+// Long runs or whole tiles; tiles whose rows are vectors; tiles read element by element; tiles of the transposed
+// matrix.
 constexpr Place kPlaces[] = {{"contiguous", 0, 0, false},
                              {"in a wider one, aligned", 8, 16, false},
                              {"in a wider one, aligned to nothing", 3, 2, false},
@@ -107,7 +112,8 @@ constexpr Place kPlaces[] = {{"contiguous", 0, 0, false},
                              {"transposed, in a wider one", 5, 0, true}};
 
 Both place(Pair& pair, const Shape& shape, DType dtype, const Place& at, Numbers kind) {
-  const std::int64_t rows = at.transposed ? shape.cols() : shape.rows(), cols = at.transposed ? shape.rows() : shape.cols();
+  const std::int64_t rows = at.transposed ? shape.cols() : shape.rows(),
+                     cols = at.transposed ? shape.rows() : shape.cols();
   const Shape wider{rows, at.before + cols + at.behind};
   Both both = make(pair, {wider, dtype}, numbers(dtype, wider.numel(), kind, 7));
   for (Tensor& tensor : both) {
@@ -138,11 +144,12 @@ std::string quantize_both(Pair& pair, const Both& x, const QuantFormat& format, 
     return text.empty() ? text : std::string(what) + ": " + text;
   };
   const auto &host = results[0], &card = results[1];
-  for (const std::string& text : {compare("row-wise codes", host.rowwise().codes, card.rowwise().codes),
-                                  compare("row-wise scales", host.rowwise().scale_inv, card.rowwise().scale_inv),
-                                  compare("column-wise codes", host.columnwise().codes, card.columnwise().codes),
-                                  compare("column-wise scales", host.columnwise().scale_inv, card.columnwise().scale_inv),
-                                  compare("amax", amaxes[0], amaxes[1])})
+  for (const std::string& text :
+       {compare("row-wise codes", host.rowwise().codes, card.rowwise().codes),
+        compare("row-wise scales", host.rowwise().scale_inv, card.rowwise().scale_inv),
+        compare("column-wise codes", host.columnwise().codes, card.columnwise().codes),
+        compare("column-wise scales", host.columnwise().scale_inv, card.columnwise().scale_inv),
+        compare("amax", amaxes[0], amaxes[1])})
     if (!text.empty()) return text;
   return {};
 }
@@ -154,9 +161,10 @@ class QuantizeOnCard : public ::testing::TestWithParam<std::tuple<NamedFormat, D
   Pair pair_;
 };
 
-// One element; less than a tile in odd numbers; rows that are vectors but no whole tiles; exactly tiles; tiles and a rest in both
-// directions, with transposed codes aligned to 16 bytes, to eight and to none.
-const Shape kShapes[] = {{1, 1}, {3, 7}, {40, 24}, {128, 128}, {256, 1024}, {144, 656}, {264, 136}, {130, 264}, {261, 389}, {40, 2056}, {0, 32}, {32, 0}};
+// One element; less than a tile in odd numbers; rows that are vectors but no whole tiles; exactly tiles; tiles and a
+// rest in both directions, with transposed codes aligned to 16 bytes, to eight and to none.
+const Shape kShapes[] = {{1, 1},     {3, 7},     {40, 24},   {128, 128}, {256, 1024}, {144, 656},
+                         {264, 136}, {130, 264}, {261, 389}, {40, 2056}, {0, 32},     {32, 0}};
 
 TEST_P(QuantizeOnCard, EqualsTheHost) {
   for (const Shape& shape : kShapes)
@@ -181,7 +189,8 @@ TEST_P(QuantizeOnCard, DequantizesAsTheHost) {
   for (const Shape& shape : kShapes) {
     std::array<QuantizedTensor, Pair::kSides> quantized;
     const Both x = place(pair_, shape, DType::kF32, kPlaces[0], Numbers::kVaried);
-    pair_.each([&](std::size_t side, Device& device) { quantized[side] = support::quantized(device, x[side], format()); });
+    pair_.each(
+        [&](std::size_t side, Device& device) { quantized[side] = support::quantized(device, x[side], format()); });
     const auto rewrite = [&](const Tensor& host, const Tensor& card, std::uint64_t seed) {
       Bytes bytes = numbers(DType::kF32, (host.bytes() + 3) / 4, Numbers::kAnyBits, seed);
       bytes.resize(static_cast<std::size_t>(host.bytes()));
@@ -229,7 +238,9 @@ TEST(QuantizeOnCardLarge, IndicesPassTwoToTheThirtyOne) {
   const HolderId holder = support::anyone(*device);
   const Tensor input = device->allocate({Shape{kFar + kCols}, DType::kBF16}, holder);
   const Tensor output = device->allocate({Shape{kFar + kCols}, DType::kE4M3}, holder);
-  const auto part = [&](const Tensor& of, std::int64_t first) { return of.reshaped({1, of.numel()}).columns(first, kCols); };
+  const auto part = [&](const Tensor& of, std::int64_t first) {
+    return of.reshaped({1, of.numel()}).columns(first, kCols);
+  };
   fill(*device, part(input, 0), 1.0f);
   fill(*device, part(input, kFar), -2.0f);
   const Tensor scale = support::scalar(*device, 4.0f), scale_inv = support::scalar(*device, 0.0f),
@@ -265,7 +276,8 @@ TEST(QuantizeOnCardLarge, IndicesPassTwoToTheThirtyOne) {
 // What an amax held before counts, whatever its sign.
 TEST(AmaxOnCard, EqualsTheHost) {
   Pair pair;
-  for (const Shape& shape : {Shape{0, 4}, Shape{1, 1}, Shape{7, 13}, Shape{64, 128}, Shape{1000, 4096}, Shape{4095, 4097}})
+  for (const Shape& shape :
+       {Shape{0, 4}, Shape{1, 1}, Shape{7, 13}, Shape{64, 128}, Shape{1000, 4096}, Shape{4095, 4097}})
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
       for (const Place& at : kPlaces)
         for (const Numbers kind : {Numbers::kVaried, Numbers::kAnyBits, Numbers::kTiny}) {
@@ -281,7 +293,8 @@ TEST(AmaxOnCard, EqualsTheHost) {
                 device.launch(&KernelTable::amax, args);
               });
               ASSERT_EQ(difference(pair, amaxes[0], amaxes[1]), "")
-                  << to_string(shape) << " " << name(dtype) << ", " << at.name << ", before " << before << ", fresh " << fresh;
+                  << to_string(shape) << " " << name(dtype) << ", " << at.name << ", before " << before << ", fresh "
+                  << fresh;
             }
         }
 }
@@ -292,12 +305,14 @@ TEST(MeasuredScaleOnCard, EqualsTheHost) {
   std::vector<float> amaxes;
   for (std::uint32_t i = 0; i < 1000; ++i)
     amaxes.push_back(float_from_bits(static_cast<std::uint32_t>(scramble(i)) & kFloatMagnitudeMask));
-  for (const std::uint32_t bits : {0u, 1u, 0x007FFFFFu, 0x00800000u, 0x7F7FFFFFu, 0x7F800000u, 0x7FC00000u, 0x7F800001u})
+  for (const std::uint32_t bits :
+       {0u, 1u, 0x007FFFFFu, 0x00800000u, 0x7F7FFFFFu, 0x7F800000u, 0x7FC00000u, 0x7F800001u})
     amaxes.push_back(float_from_bits(bits));
   for (const char* format : {"current_e4m3", "current_e5m2", "current_pow2", "current_epsilon"}) {
     Both inverses;
     pair.each([&](std::size_t side, Device& device) {
-      const Tensor inputs = support::make_tensor(device, {static_cast<std::int64_t>(amaxes.size())}, DType::kF32, amaxes);
+      const Tensor inputs =
+          support::make_tensor(device, {static_cast<std::int64_t>(amaxes.size())}, DType::kF32, amaxes);
       const Tensor code = device.allocate({Shape{1, 1}, DType::kE4M3}, support::anyone(device));
       inverses[side] = device.allocate(inputs.spec(), support::anyone(device));
       for (std::int64_t i = 0; i < inputs.numel(); ++i) {
@@ -305,7 +320,8 @@ TEST(MeasuredScaleOnCard, EqualsTheHost) {
         args.in = support::scalar(device, 1.0f).view();
         args.format = support::format_named(format);
         args.rowwise.values = code.view();
-        args.rowwise.scales = {.data = reinterpret_cast<std::byte*>(inverses[side].data<float>() + i), .storage_elems = 1};
+        args.rowwise.scales = {.data = reinterpret_cast<std::byte*>(inverses[side].data<float>() + i),
+                               .storage_elems = 1};
         args.rowwise.values.dtype = args.format.payload;
         args.measured = inputs.data<const float>() + i;
         device.launch(&KernelTable::quantize, args);
@@ -322,7 +338,8 @@ TEST(DelayedUpdateOnCard, EqualsTheHost) {
     for (const std::int64_t tensors : {1, 3, 300})
       for (const AmaxAlgorithm algorithm : {AmaxAlgorithm::kMax, AmaxAlgorithm::kMostRecent}) {
         Both histories, scales;
-        const Bytes bytes = numbers(DType::kF32, length * tensors, tensors == 3 ? Numbers::kAnyBits : Numbers::kVaried, 11);
+        const Bytes bytes =
+            numbers(DType::kF32, length * tensors, tensors == 3 ? Numbers::kAnyBits : Numbers::kVaried, 11);
         std::vector<float> fp8_max;
         for (std::int64_t i = 0; i < tensors; ++i) fp8_max.push_back(i % 3 == 2 ? 57344.0f : 448.0f);
         pair.each([&](std::size_t side, Device& device) {

@@ -11,8 +11,9 @@
 #include "support/cells.h"
 #include "support/dense.h"
 
-// Whole training runs on the card beside the same on the host and on `meta`: the schedule is one, so bytes, holders and phases are equal event
-// by event, and losses differ by no more than the order of sums and the matrix units' accumulators make them.
+// Whole training runs on the card beside the same on the host and on `meta`: the schedule is one, so bytes, holders and
+// phases are equal event by event, and losses differ by no more than the order of sums and the matrix units'
+// accumulators make them.
 namespace fp8lab {
 namespace {
 
@@ -46,7 +47,8 @@ std::vector<Case> cases() {
   std::vector<Case> out;
   for (const RecipeRow& row : recipes())
     for (const char* form : {"gpt", "llama"})
-      for (const char* layer : {"linear", "layernorm_linear", "layernorm_mlp", "multihead_attention", "transformer_layer"})
+      for (const char* layer :
+           {"linear", "layernorm_linear", "layernorm_mlp", "multihead_attention", "transformer_layer"})
         out.push_back({std::string(row.name), form, layer});
   for (const char* recipe : {"delayed", "current"})
     for (const char* form : {"gpt", "llama"}) out.push_back({recipe, form, "transformer_layer", true});
@@ -77,7 +79,8 @@ TEST_P(RunsOnCard, AreTheHostsRuns) {
   ASSERT_EQ(on_card.size(), on_host.size());
   for (std::size_t step = 0; step < on_card.size(); ++step) {
     const double gap = std::fabs(double{on_card[step]} - on_host[step]) / on_host[step];
-    EXPECT_TRUE(gap <= kRelativeGap) << "step " << step << ": " << on_card[step] << " on the card, " << on_host[step] << " on the host";
+    EXPECT_TRUE(gap <= kRelativeGap) << "step " << step << ": " << on_card[step] << " on the card, " << on_host[step]
+                                     << " on the host";
   }
   const std::vector<float>&output = cuda.run.values().output, &host_output = cpu.run.values().output;
   EXPECT_TRUE(relative_distance(output, host_output) <= kOutputDistance) << relative_distance(output, host_output);

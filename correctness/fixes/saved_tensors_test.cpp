@@ -1,5 +1,5 @@
-// The fixes of saved tensors, one by one: bytes that are zero with them and not without, the controls that make the difference
-// vanish for the right reason, and proof that no number computed depends on them.
+// The fixes of saved tensors, one by one: bytes that are zero with them and not without, the controls that make the
+// difference vanish for the right reason, and proof that no number computed depends on them.
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,8 @@
 
 #include "fixes/fixes.h"
 
-// Every fix has a witness. A file of this folder holds those of one area; every_fix_test.cpp holds the table to the fixes.
+// Every fix has a witness. A file of this folder holds those of one area; every_fix_test.cpp holds the table to the
+// fixes.
 namespace fp8lab::fixes_test {
 
 /// A property that holds as things are and fails once the fix is reverted.

@@ -1,4 +1,5 @@
-// What sharding promises of every gather: the bits of the whole, one collective a module, known bytes, nothing from the heap.
+// What sharding promises of every gather: the bits of the whole, one collective a module, known bytes, nothing from the
+// heap.
 
 #include <gtest/gtest.h>
 
@@ -38,7 +39,8 @@ std::vector<std::vector<std::byte>> whole_bytes(Device& device, const Parameter&
   return all;
 }
 
-// Each rank initialises its own rows only; what is gathered is what one rank alone would hold, codes, scales and their padding.
+// Each rank initialises its own rows only; what is gathered is what one rank alone would hold, codes, scales and their
+// padding.
 TEST(Gather, BringsTheBitsOfTheWhole) {
   for (const char* recipe : {"bf16", "delayed", "current", "block", "mxfp8"}) {
     for (const int ranks : {1, 2, 3, 4}) {
@@ -79,7 +81,8 @@ TEST(Gather, FallsBackToHighPrecisionWhereBlocksWouldBeCut) {
   });
 }
 
-// A step of two layers: a gather for each in forward, and in backward if it was resharded; one reduction of gradients each.
+// A step of two layers: a gather for each in forward, and in backward if it was resharded; one reduction of gradients
+// each.
 TEST(Gather, IsOneCollectiveAModuleAndPass) {
   for (const bool reshard : {true, false}) {
     RunConfig config = config_of("mxfp8", 128);
@@ -155,7 +158,8 @@ TEST(Gather, AheadGivesTheSameBits) {
 // Wholes that come for another pass than the one that is next, and wholes that nobody waits for.
 TEST(Gather, AheadMayBeInVain) {
   on_ranks(2, [&](ProcessGroup& world) {
-    const std::unique_ptr<Device> device = open_device(support::test_device(), {.rank = world.local_rank(), .memory = {}});
+    const std::unique_ptr<Device> device =
+        open_device(support::test_device(), {.rank = world.local_rank(), .memory = {}});
     const auto ranks = world.on(*device);
     Runtime runtime{.device = *device, .behaviors = {}, .seed = 7};
     Model model(runtime, make_recipe("mxfp8"),
@@ -167,8 +171,9 @@ TEST(Gather, AheadMayBeInVain) {
     const std::size_t half = all.size() / 2;
     ParameterGroup first(runtime, "layers[0]", parameters.first(half), mesh, states, false);
     ParameterGroup second(runtime, "layers[1]", parameters.subspan(half), mesh, states, false);
-    const Parameter& weight = **std::find_if(all.begin() + static_cast<std::ptrdiff_t>(half), all.end(),
-                                             [](const Parameter* parameter) { return parameter->local->in_eight_bits(); });
+    const Parameter& weight =
+        **std::find_if(all.begin() + static_cast<std::ptrdiff_t>(half), all.end(),
+                       [](const Parameter* parameter) { return parameter->local->in_eight_bits(); });
     second.unshard(runtime, Pass::kBackward);
     const auto expected = bytes_of(*device, weight.quantized);
     EXPECT_TRUE(weight.quantized.columnwise());
@@ -232,8 +237,8 @@ TEST(Gather, TakesNothingFromTheHeapOnceWarm) {
   }
 }
 
-// A rank that comes late costs the others time, but no work of their hosts. One that first trains a model of its own is late by most
-// of what the others' step takes.
+// A rank that comes late costs the others time, but no work of their hosts. One that first trains a model of its own is
+// late by most of what the others' step takes.
 TEST(Gather, WaitingForOthersIsNotTheHostsWork) {
   const RunConfig config = config_of("bf16", 64);
   on_ranks(2, [&](ProcessGroup& world) {

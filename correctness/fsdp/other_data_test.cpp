@@ -1,4 +1,5 @@
-// Ranks that see different data: gradients are the mean of what one rank finds over each rank's data, and amaxes the largest of them.
+// Ranks that see different data: gradients are the mean of what one rank finds over each rank's data, and amaxes the
+// largest of them.
 
 #include <gtest/gtest.h>
 
@@ -80,7 +81,7 @@ Values mean_gradient(const std::vector<Step>& alone, std::size_t parameter, cons
 
 /// By element, over the ranks' runs; `better(a, b)` where a counts rather than b.
 template <class Better>
-Values most(const std::vector<Step>& alone, std::vector<Values> Step::*values, std::size_t module,
+Values most(const std::vector<Step>& alone, std::vector<Values> Step::* values, std::size_t module,
             const Better& better) {
   Values out = (alone.front().*values)[module];
   for (const Step& step : alone)

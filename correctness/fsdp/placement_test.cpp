@@ -1,5 +1,6 @@
-// Where shards and wholes lie: in memory that ranks reserve together, at the same places on all of them, wherever all have equally many
-// rows; and there for every fix, reverted or not, since ranks that part ways over it would wait for each other for ever.
+// Where shards and wholes lie: in memory that ranks reserve together, at the same places on all of them, wherever all
+// have equally many rows; and there for every fix, reverted or not, since ranks that part ways over it would wait for
+// each other for ever.
 
 #include <gtest/gtest.h>
 
@@ -108,7 +109,8 @@ TEST(Placement, UnevenParametersLieOutside) {
   });
 }
 
-// What replaces a shard's storage later is placed by its holder's name: a shard that left would gather at the speed of any memory, silently.
+// What replaces a shard's storage later is placed by its holder's name: a shard that left would gather at the speed of
+// any memory, silently.
 TEST(Placement, ShardsStayWhenTheirStorageIsReplaced) {
   on_ranks(2, [&](ProcessGroup& world) {
     GatheringAccount account;
@@ -126,10 +128,18 @@ TEST(Placement, ShardsStayWhenTheirStorageIsReplaced) {
 
 TEST(Placement, RanksAgreeWhateverFixIsReverted) {
   constexpr bool Behaviors::* kReverted[] = {
-      &Behaviors::gather_eight_bits,        &Behaviors::share_amax_over_shards,   &Behaviors::choose_usage_by_pass,
-      &Behaviors::validate_usage_by_pass,   &Behaviors::keep_own_quantizer,       &Behaviors::initialize_local_shard,
-      &Behaviors::strip_scale_padding,      &Behaviors::reuse_quantizer_at_gather, &Behaviors::nearest_sharding_state,
-      &Behaviors::own_scale_in_new_zeros,   &Behaviors::copy_bytes_between_shards, &Behaviors::view_aligned_slices,
+      &Behaviors::gather_eight_bits,
+      &Behaviors::share_amax_over_shards,
+      &Behaviors::choose_usage_by_pass,
+      &Behaviors::validate_usage_by_pass,
+      &Behaviors::keep_own_quantizer,
+      &Behaviors::initialize_local_shard,
+      &Behaviors::strip_scale_padding,
+      &Behaviors::reuse_quantizer_at_gather,
+      &Behaviors::nearest_sharding_state,
+      &Behaviors::own_scale_in_new_zeros,
+      &Behaviors::copy_bytes_between_shards,
+      &Behaviors::view_aligned_slices,
       &Behaviors::slice_transpose_in_make_like,
   };
   for (const char* recipe : {"delayed", "current", "mxfp8"})

@@ -105,12 +105,11 @@ class ModelRun {
                                                   .deferred_init = world != nullptr && config.deferred_init});
     if (world == nullptr) return;
     mesh_ = std::make_unique<Mesh>(*ranks_, shape);
-    sharding_ = std::make_unique<Sharding>(
-        runtime_, *model_, *mesh_,
-        ShardingOptions{.reshard_after_forward = config.reshard,
-                        .except = config.except,
-                        .gather_ahead = config.gather_ahead,
-                        .checkpoint_layers = config.checkpoint});
+    sharding_ = std::make_unique<Sharding>(runtime_, *model_, *mesh_,
+                                           ShardingOptions{.reshard_after_forward = config.reshard,
+                                                           .except = config.except,
+                                                           .gather_ahead = config.gather_ahead,
+                                                           .checkpoint_layers = config.checkpoint});
   }
 
   RunConfig config_;

@@ -1,5 +1,5 @@
-// Sharded training is the unsharded one: ranks that see the same data find, after averaging over a power of two of them, the
-// very bits that one rank finds alone.
+// Sharded training is the unsharded one: ranks that see the same data find, after averaging over a power of two of
+// them, the very bits that one rank finds alone.
 
 #include <gtest/gtest.h>
 

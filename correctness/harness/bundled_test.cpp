@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "harness/json_schema.h"
 #include "harness/cell/keys.h"
+#include "harness/json_schema.h"
 #include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
 

@@ -178,7 +178,8 @@ TEST(Compare, WhatIsAllowedIsToldAndDoesNotCount) {
   EXPECT_NE(comparison_text(out).find("Worse, and allowed (1)"), std::string::npos);
   CellRecord better = cell("a");
   peak(better, Arm::kAfter) -= 1;
-  const RunComparison gain = compare_runs(run_of({cell("a")}), run_of({better}), [](const std::string&) { return true; });
+  const RunComparison gain =
+      compare_runs(run_of({cell("a")}), run_of({better}), [](const std::string&) { return true; });
   ASSERT_EQ(gain.changes.size(), 1u);
   EXPECT_FALSE(gain.changes[0].allowed) << "nothing had to be allowed";
 }

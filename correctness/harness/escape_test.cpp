@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "harness/mutations.h"
-#include "harness/results/record.h"
 #include "harness/record_list.h"
+#include "harness/results/record.h"
 #include "harness/results/reports.h"
 
 namespace fp8lab {

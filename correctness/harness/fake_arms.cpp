@@ -96,7 +96,7 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm) {
   if (what == "signals") {
     sigset_t blocked;
     ::sigprocmask(SIG_SETMASK, nullptr, &blocked);
-    struct sigaction pipe {};
+    struct sigaction pipe{};
     ::sigaction(SIGPIPE, nullptr, &pipe);
     out.retained_by_holder = {{"blocks SIGTERM", sigismember(&blocked, SIGTERM)},
                               {"ignores SIGPIPE", pipe.sa_handler == SIG_IGN}};
@@ -126,7 +126,8 @@ ArmResult fake_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm
     }
     const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     while (cell.scenario == "rank_waits" || cell.scenario == "rank_hangs_late") {
-      if (cell.scenario == "rank_hangs_late" && world.rank() == 1 && std::chrono::steady_clock::now() >= late) wait_for_ever();
+      if (cell.scenario == "rank_hangs_late" && world.rank() == 1 && std::chrono::steady_clock::now() >= late)
+        wait_for_ever();
       world.barrier("again");
     }
     world.barrier("end");

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "harness/results/json_codec.h"
 #include "harness/json_schema.h"
+#include "harness/results/json_codec.h"
 #include "harness/sample.h"
 #include "harness/temporary_directory.h"
 

@@ -90,12 +90,14 @@ TEST(IdleProcesses, AreNotThereForWhatTheClockMeasures) {
   const std::int64_t timed = ran.process_of(kFour[1], Arm::kAfter);
   EXPECT_NE(timed, ran.process_of(kFour[0], Arm::kAfter));
   EXPECT_NE(timed, ran.process_of(kFour[2], Arm::kAfter));
-  EXPECT_NE(ran.process_of(kFour[0], Arm::kAfter), ran.process_of(kFour[2], Arm::kAfter)) << "one sat beside a timed cell";
+  EXPECT_NE(ran.process_of(kFour[0], Arm::kAfter), ran.process_of(kFour[2], Arm::kAfter))
+      << "one sat beside a timed cell";
   EXPECT_EQ(ran.process_of(kFour[2], Arm::kAfter), ran.process_of(kFour[3], Arm::kAfter));
 }
 
 TEST(IdleProcesses, WhatGoesWrongEndsItsProcessAlone) {
-  for (const char* wrong : {"after_segv", "after_exit", "after_exit3", "after_garbage", "after_oom", "after_error", "after_hang"}) {
+  for (const char* wrong :
+       {"after_segv", "after_exit", "after_exit3", "after_garbage", "after_oom", "after_error", "after_hang"}) {
     const Ran ran = run(cells_named({"after_pid#1", wrong, "after_pid#2"}), {});
     EXPECT_FALSE(is_good(ran.records.at(wrong).verdict)) << wrong;
     EXPECT_EQ(ran.records.at("after_pid#2").verdict, Verdict::kConfirmed) << wrong;
@@ -153,11 +155,12 @@ TEST(IdleProcesses, OneThatDiedIsNotTaken) {
   EXPECT_EQ(idle.count("cpu"), 0u);
 }
 
-// Of 4 GiB two arms take 1.3 GiB and what a driver takes, 0.6 GiB, each: beside one that hangs there is no room for another and an idle
-// process. The others would have to wait for it.
+// Of 4 GiB two arms take 1.3 GiB and what a driver takes, 0.6 GiB, each: beside one that hangs there is no room for
+// another and an idle process. The others would have to wait for it.
 TEST(IdleProcesses, MakeRoomForArms) {
   const std::vector<std::string> order =
-      run(cells_named({"after_hang", "after_pid#1", "after_pid#2"}), {.jobs = 2, .timeout_s = 6, .memory_gib = 1.3}).order;
+      run(cells_named({"after_hang", "after_pid#1", "after_pid#2"}), {.jobs = 2, .timeout_s = 6, .memory_gib = 1.3})
+          .order;
   EXPECT_EQ(order, (std::vector<std::string>{"after_pid#1", "after_pid#2", "after_hang"}));
 }
 

@@ -99,9 +99,10 @@ TEST(Interruption, TerminationDoesTheSame) {
 TEST(Interruption, WhatItWasStartedToIgnoreStaysIgnored) {
   const Scenarios scenarios({"before_hang", "good"});
   for (const std::string signal : {"HUP", "INT"}) {
-    const std::string command = "trap '' " + signal + "; " FP8LAB_FAKE_PROGRAM " run " + scenarios.path() + " -o " + scenarios.out() +
-                                " -j 2 --timeout 1 > /dev/null & program=$!; until grep -qs good " + scenarios.out() +
-                                "/results.jsonl; do sleep 0.01; done; kill -" + signal + " $program; wait $program";
+    const std::string command = "trap '' " + signal + "; " FP8LAB_FAKE_PROGRAM " run " + scenarios.path() + " -o " +
+                                scenarios.out() + " -j 2 --timeout 1 > /dev/null & program=$!; until grep -qs good " +
+                                scenarios.out() + "/results.jsonl; do sleep 0.01; done; kill -" + signal +
+                                " $program; wait $program";
     const int status = std::system(command.c_str());
     ASSERT_TRUE(WIFEXITED(status)) << signal;
     EXPECT_EQ(WEXITSTATUS(status), 124) << signal << ": the cell that hangs was to be waited for";

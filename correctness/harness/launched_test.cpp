@@ -138,11 +138,12 @@ TEST(Launched, ASignalToAnyRankEndsTheRunOnAll) {
     add(scenarios, "good");
     add(scenarios, "rank_waits");
     add(scenarios, "second");
-    const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
+    const std::string program =
+        std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
     const std::string begun = "until grep -qs good " + scenarios.out() + "/results.jsonl; do sleep 0.01; done; ";
     const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
-                                     program + " & rank=$!; test $RANK = " + std::to_string(signalled) + " && { " + begun +
-                                         "kill -TERM $rank; }; wait $rank; echo exit $?"});
+                                     program + " & rank=$!; test $RANK = " + std::to_string(signalled) + " && { " +
+                                         begun + "kill -TERM $rank; }; wait $rank; echo exit $?"});
     EXPECT_EQ(count(ended.output, "exit 143\n"), kRanks) << ended.output << ended.errors;
     EXPECT_EQ(ended.errors, "");
     const std::vector<Json> lines = lines_of(scenarios);
@@ -159,19 +160,21 @@ TEST(Launched, ARankThatFallsSilentLateIsNamedToo) {
   const Ended ended = run_launched(scenarios, "--timeout 2");
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
   EXPECT_EQ(count(ended.output, "exit 4\n"), kRanks) << ended.output << ended.errors;
-  EXPECT_EQ(count(ended.errors, "the run was stopped from outside; rank 1 did not answer within 1.6 s"), kRanks - 1) << ended.errors;
+  EXPECT_EQ(count(ended.errors, "the run was stopped from outside; rank 1 did not answer within 1.6 s"), kRanks - 1)
+      << ended.errors;
 }
 
-/// Runs the program on three ranks, of which `stopped` will stop itself. Survivors that go on are killed, and so is that one
-/// at the end. `survive`: what a survivor's shell does while its program runs as process $rank.
+/// Runs the program on three ranks, of which `stopped` will stop itself. Survivors that go on are killed, and so is
+/// that one at the end. `survive`: what a survivor's shell does while its program runs as process $rank.
 Ended run_with_stopped(const Scenarios& scenarios, int stopped, const std::string& survive = {}) {
-  const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out() + " --timeout 2";
+  const std::string program =
+      std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out() + " --timeout 2";
   const std::string number = scenarios.file("stopped").string(), ended = scenarios.file("ended").string();
   return sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
                       "test $RANK = " + std::to_string(stopped) + " && { echo $$ > " + number + "; exec " + program +
                           "; }; timeout --foreground -s KILL 25 " + program + " & rank=$!; " + survive +
-                          "wait $rank; code=$?; echo exit $code; echo >> " + ended + "; test $(wc -l < " + ended + ") = " +
-                          std::to_string(kRanks - 1) + " && kill -KILL $(cat " + number + "); exit $code"});
+                          "wait $rank; code=$?; echo exit $code; echo >> " + ended + "; test $(wc -l < " + ended +
+                          ") = " + std::to_string(kRanks - 1) + " && kill -KILL $(cat " + number + "); exit $code"});
 }
 
 TEST(Launched, ARankThatFallsSilentBetweenArmsEndsTheRun) {
@@ -198,7 +201,8 @@ TEST(Launched, ASignalEndsTheWaitForASilentRankZero) {
   const Ended ended = run_with_stopped(scenarios, 0, until_stopped + "kill -TERM $rank; ");
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
   EXPECT_EQ(count(ended.output, "exit 4\n"), kRanks - 1) << ended.output << ended.errors;
-  EXPECT_EQ(count(ended.errors, "the run was stopped from outside; rank 0 did not answer within 1.6 s"), kRanks - 1) << ended.errors;
+  EXPECT_EQ(count(ended.errors, "the run was stopped from outside; rank 0 did not answer within 1.6 s"), kRanks - 1)
+      << ended.errors;
 }
 
 TEST(Launched, RanksOfAnotherNumberAreRefusedBeforeAnythingRuns) {
@@ -226,14 +230,16 @@ TEST(Launched, ARankWhoseFilesAreMissingSaysSo) {
   const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
                                    "test $RANK = 1 || exit 2; " + program + scenarios.file("elsewhere").string()});
   EXPECT_EQ(ended.code, 2);
-  EXPECT_TRUE(contains(ended.errors, "fp8lab: error: on rank 1: " + scenarios.file("elsewhere").string())) << ended.errors;
+  EXPECT_TRUE(contains(ended.errors, "fp8lab: error: on rank 1: " + scenarios.file("elsewhere").string()))
+      << ended.errors;
 }
 
 // The limit of the sample's devices is four ranks in one process.
 TEST(Launched, RanksAreAsManyAsWereLaunched) {
   Scenarios scenarios({});
   scenarios.add("many", "device: meta\nranks: 5\n");
-  const Ended ended = sample::run({"5", "60", "/bin/sh", "-c", std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " --list"});
+  const Ended ended = sample::run(
+      {"5", "60", "/bin/sh", "-c", std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " --list"});
   EXPECT_EQ(ended.code, 0) << ended.errors;
   EXPECT_EQ(count(ended.output, "many\n"), 1) << ended.output;
 }
@@ -286,18 +292,23 @@ TEST(Launched, ARankThatDoesNotComeIsNamedOnAllWithinTheTimeout) {
   EXPECT_EQ(count(ended.errors, "rank 1 of 3 ranks did not come to rank 0 at 127.0.0.1:"), kRanks - 1) << ended.errors;
 }
 
-// A stranger on the same machine comes before the last rank. It echoes what it hears, and sends what was a shutdown message of 2^20 bytes.
+// A stranger on the same machine comes before the last rank. It echoes what it hears, and sends what was a shutdown
+// message of 2^20 bytes.
 TEST(Launched, AHostileClientCostsOneLineAndNotTheRun) {
   for (const char* secret : {"FP8LAB_JOB_SECRET= ", ""}) {
     Scenarios scenarios({});
     add(scenarios, "good");
-    const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
+    const std::string program =
+        std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
     const std::string hostile =
-        "until exec 3<>/dev/tcp/127.0.0.1/$MASTER_PORT; do sleep 0.01; done 2>/dev/null; head -c 10 <&3 >&3; sleep 0.3; "
-        "{ printf '\\001\\0\\0\\0\\0\\0\\0\\0\\0\\0\\020\\0\\0\\0\\0\\0'; head -c 1048576 /dev/zero; } >&3; cat <&3 >/dev/null; ";
-    const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/bash", "-c",
-                                     std::string("trap '' PIPE; test $RANK = 2 && { ") + hostile + "} 2>/dev/null; " +
-                                         (*secret == '\0' ? "" : "export FP8LAB_JOB_SECRET=; ") + program + "; echo exit $?"});
+        "until exec 3<>/dev/tcp/127.0.0.1/$MASTER_PORT; do sleep 0.01; done 2>/dev/null; head -c 10 <&3 >&3; sleep "
+        "0.3; "
+        "{ printf '\\001\\0\\0\\0\\0\\0\\0\\0\\0\\0\\020\\0\\0\\0\\0\\0'; head -c 1048576 /dev/zero; } >&3; cat <&3 "
+        ">/dev/null; ";
+    const Ended ended =
+        sample::run({std::to_string(kRanks), "60", "/bin/bash", "-c",
+                     std::string("trap '' PIPE; test $RANK = 2 && { ") + hostile + "} 2>/dev/null; " +
+                         (*secret == '\0' ? "" : "export FP8LAB_JOB_SECRET=; ") + program + "; echo exit $?"});
     EXPECT_EQ(count(ended.output, "exit 0\n"), kRanks) << ended.output << ended.errors;
     EXPECT_EQ(count(ended.errors, "fp8lab: rank 0 dropped a connection from 127.0.0.1:"), 1) << ended.errors;
     EXPECT_EQ(count(ended.errors, "fp8lab: FP8LAB_JOB_SECRET is not set: "), *secret == '\0' ? 0 : 1) << ended.errors;

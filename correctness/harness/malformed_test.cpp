@@ -134,7 +134,10 @@ std::vector<Malformed> malformed() {
        4,
        {"blocks of 32", "cell p/recipe=mxfp8"}},
       {"too_many_elements", plain("{hidden: 4194304, seq: 16777216, batch: 16777216}"), 4, {"activations of", "2^52"}},
-      {"too_many_weights", plain("{layers: 4096, hidden: 4194304, ffn: 4194304, seq: 1}"), 4, {"`model.layers`", "2^52"}},
+      {"too_many_weights",
+       plain("{layers: 4096, hidden: 4194304, ffn: 4194304, seq: 1}"),
+       4,
+       {"`model.layers`", "2^52"}},
       {"too_many_ranks", plain("{hidden: 8, seq: 1}", "ranks: 8\n"), 6, {"`ranks`", "'cpu'", "at most 4"}},
       {"mesh_of_other_ranks",
        plain("{hidden: 8, seq: 1}", "ranks: 2\nmesh: 2x2\n"),
@@ -359,8 +362,8 @@ TEST_P(MalformedScenario, IsRefusedWithPlaceKeyAndWayOut) {
     std::vector<ScenarioError> all{first};
     all.insert(all.end(), first.others().begin(), first.others().end());
     // Some files lack more than what they are here for.
-    const auto meant =
-        std::find_if(all.begin(), all.end(), [&](const ScenarioError& e) { return m.line == 0 || e.place().line == m.line; });
+    const auto meant = std::find_if(all.begin(), all.end(),
+                                    [&](const ScenarioError& e) { return m.line == 0 || e.place().line == m.line; });
     ASSERT_NE(meant, all.end()) << first.what();
     const std::string message = meant->what();
     EXPECT_EQ(message.find("dir/bad.yaml:"), 0u) << message;
@@ -385,8 +388,9 @@ TEST(Malformed, EveryMistakeOfAFileIsToldInItsOrder) {
     std::string told = std::string(error.what()) + "\n";
     for (const ScenarioError& other : error.others()) told += std::string(other.what()) + "\n";
     std::size_t at = 0;
-    for (const char* next : {"m.yaml:1:1: `title` is missing", "m.yaml:3:1: `titel`: no such key", "m.yaml:4:9: `model.hiden`: no such key",
-                             "m.yaml:4:24: `model.seq`", "m.yaml:5:10: `timeout`", "m.yaml:6:19: `measure`: `memoy` is not known"}) {
+    for (const char* next : {"m.yaml:1:1: `title` is missing", "m.yaml:3:1: `titel`: no such key",
+                             "m.yaml:4:9: `model.hiden`: no such key", "m.yaml:4:24: `model.seq`",
+                             "m.yaml:5:10: `timeout`", "m.yaml:6:19: `measure`: `memoy` is not known"}) {
       const std::size_t found = told.find(next, at);
       ASSERT_NE(found, std::string::npos) << next << "\nin:\n" << told;
       at = found + 1;

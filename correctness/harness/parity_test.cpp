@@ -16,11 +16,12 @@ namespace {
 
 const MetricValue& figure(const ArmResult& result, const std::string& metric) { return result.metrics.at(metric); }
 
-CastCounts counts_of(const std::vector<float>& values, const Shape& shape, const std::string& format, const Orientations& halves,
-                     float scale = 1.0f) {
+CastCounts counts_of(const std::vector<float>& values, const Shape& shape, const std::string& format,
+                     const Orientations& halves, float scale = 1.0f) {
   const auto device = support::open_poisoned_device();
   const Tensor x = support::make_tensor(*device, shape, DType::kF32, values);
-  Quantizer quantizer{.format = support::format_named(format), .orientations = halves, .holder = support::anyone(*device)};
+  Quantizer quantizer{
+      .format = support::format_named(format), .orientations = halves, .holder = support::anyone(*device)};
   if (quantizer.format.amax_source == AmaxSource::kHistory) quantizer.scale = support::scalar(*device, scale);
   CastCounter counter;
   device->watch_casts(&counter);
@@ -38,14 +39,16 @@ void expect_counts(const CastCounts& counts, const CastCounts& expected) {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
-// E4M3 ends at 448, whose next step would be 480, and begins at 2^-9; E5M2 at 57344, 65536 and 2^-16. Ties go to the even code.
+// E4M3 ends at 448, whose next step would be 480, and begins at 2^-9; E5M2 at 57344, 65536 and 2^-16. Ties go to the
+// even code.
 TEST(CastCounts, TellWhatClipsAndWhatVanishes) {
   const std::vector<float> e4m3{464.0f, 464.1f, -1000.0f, kInfinity, kNan, 0.0f, -0.0f, 0x1p-10f, 0x1.002p-10f, -1e-9f};
   expect_counts(counts_of(e4m3, {2, 5}, "delayed_e4m3", {true, false}), {.values = 10, .clipped = 3, .underflowed = 2});
   const std::vector<float> e5m2{61440.0f, 61441.0f, -1e9f, 464.1f, 0x1p-17f, 0x1.002p-17f};
   expect_counts(counts_of(e5m2, {2, 3}, "delayed_e5m2", {true, false}), {.values = 6, .clipped = 2, .underflowed = 1});
   const std::vector<float> halved{928.0f, 928.2f, 0x1p-9f};
-  expect_counts(counts_of(halved, {1, 3}, "delayed_e4m3", {true, false}, 0.5f), {.values = 3, .clipped = 1, .underflowed = 1});
+  expect_counts(counts_of(halved, {1, 3}, "delayed_e4m3", {true, false}, 0.5f),
+                {.values = 3, .clipped = 1, .underflowed = 1});
 }
 
 TEST(CastCounts, AreOfEveryHalfWithScalesOfItsOwn) {
@@ -54,11 +57,15 @@ TEST(CastCounts, AreOfEveryHalfWithScalesOfItsOwn) {
   values[1] = 1e-6f;  // vanishes beside its row, not beside its column
   for (const char* whole : {"delayed_e4m3", "block_128x128_f32"})
     EXPECT_EQ(counts_of(values, {128, 128}, whole, {true, true}).values, 128 * 128) << whole;
-  expect_counts(counts_of(values, {128, 128}, "block_1x128_f32", {true, true}), {.values = 2 * 128 * 128, .clipped = 0, .underflowed = 1});
+  expect_counts(counts_of(values, {128, 128}, "block_1x128_f32", {true, true}),
+                {.values = 2 * 128 * 128, .clipped = 0, .underflowed = 1});
   // The floor of 500 is 256: both halves clip it.
-  expect_counts(counts_of(values, {128, 128}, "mxfp8_floor", {true, true}), {.values = 2 * 128 * 128, .clipped = 2, .underflowed = 1});
-  expect_counts(counts_of(values, {128, 128}, "mxfp8_rceil", {false, true}), {.values = 128 * 128, .clipped = 0, .underflowed = 0});
-  expect_counts(counts_of(values, {128, 128}, "block_1x128_f32", {false, true}), {.values = 128 * 128, .clipped = 0, .underflowed = 0});
+  expect_counts(counts_of(values, {128, 128}, "mxfp8_floor", {true, true}),
+                {.values = 2 * 128 * 128, .clipped = 2, .underflowed = 1});
+  expect_counts(counts_of(values, {128, 128}, "mxfp8_rceil", {false, true}),
+                {.values = 128 * 128, .clipped = 0, .underflowed = 0});
+  expect_counts(counts_of(values, {128, 128}, "block_1x128_f32", {false, true}),
+                {.values = 128 * 128, .clipped = 0, .underflowed = 0});
 }
 
 TEST(Parity, TellsHowMuchOfWhatWasCastWasLost) {

@@ -7,10 +7,10 @@
 #include "backend/arch.h"
 #include "core/check.h"
 #include "fixes/fixes.h"
-#include "harness/results/json_codec.h"
+#include "harness/cell/sharding_keys.h"
 #include "harness/predict/predict.h"
 #include "harness/predicted.h"
-#include "harness/cell/sharding_keys.h"
+#include "harness/results/json_codec.h"
 #include "nn/layer_table.h"
 #include "recipe/recipe.h"
 
@@ -148,8 +148,8 @@ CellConfig llama_3_8b(const char* recipe, const char* arch, bool quantized_weigh
   return cell;
 }
 
-// A layer has 6144 + 4096 + 28672 rows of 4096 and 4096 rows of 14336, that is 27,262,976 weights on each of 8 ranks, and
-// two norms, 1024 elements of 2 B:
+// A layer has 6144 + 4096 + 28672 rows of 4096 and 4096 rows of 14336, that is 27,262,976 weights on each of 8 ranks,
+// and two norms, 1024 elements of 2 B:
 //   bf16        2 B a weight
 //   per tensor  1 B and 4 scales of 4 B; on hopper twice the bytes, for the transposes
 //   mxfp8       1 + 1/32 B in each half, no padding at these sizes
@@ -205,8 +205,8 @@ TEST(PredictSharded, TrafficOfOneProduct) {
   EXPECT_EQ(predict(refused, Arm::kAfter).at("traffic.all_gather_scale_bytes"), 2 * 4 * 4.0);
 }
 
-// Weights of 64 x 64 in bf16, 8192 B, and eight tokens, 1024 B a matrix. Without, forward is highest at the third layer, above three
-// inputs; ahead, at the second, above two, with the third's weights under way.
+// Weights of 64 x 64 in bf16, 8192 B, and eight tokens, 1024 B a matrix. Without, forward is highest at the third
+// layer, above three inputs; ahead, at the second, above two, with the third's weights under way.
 TEST(PredictSharded, AheadHoldsOneMoreLayerAndMovesNoMore) {
   CellConfig cell = one_product("bf16");
   cell.model.layers = 3;

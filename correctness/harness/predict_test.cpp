@@ -8,10 +8,10 @@
 
 #include "core/check.h"
 #include "fixes/fixes.h"
-#include "harness/results/json_codec.h"
 #include "harness/cell/keys.h"
 #include "harness/measure/measure.h"
 #include "harness/predicted.h"
+#include "harness/results/json_codec.h"
 #include "nn/layer_table.h"
 
 namespace fp8lab {
@@ -140,17 +140,17 @@ TEST(Predict, KnowsNoWordThatItHasNoFormulaFor) {
   cell.fix = "no_such_fix";
   EXPECT_THROW(predict(cell, Arm::kBefore), Error);
   EXPECT_NO_THROW(predict(cell, Arm::kAfter));
-  for (std::string CellConfig::*word : {&CellConfig::arch}) {
+  for (std::string CellConfig::* word : {&CellConfig::arch}) {
     cell = issue_1935();
     cell.*word = "other";
     EXPECT_THROW(predict(cell, Arm::kAfter), Error);
   }
-  for (std::string ModelConfig::*word : {&ModelConfig::layer, &ModelConfig::form}) {
+  for (std::string ModelConfig::* word : {&ModelConfig::layer, &ModelConfig::form}) {
     cell = issue_1935();
     cell.model.*word = "other";
     EXPECT_THROW(predict(cell, Arm::kAfter), Error);
   }
-  for (std::string TrainingConfig::*word : {&TrainingConfig::recipe, &TrainingConfig::param_dtype}) {
+  for (std::string TrainingConfig::* word : {&TrainingConfig::recipe, &TrainingConfig::param_dtype}) {
     cell = issue_1935();
     cell.training.*word = "other";
     EXPECT_THROW(predict(cell, Arm::kAfter), Error);
@@ -242,9 +242,9 @@ TEST(Predict, PeakOfOneLinear) {
   EXPECT_TRUE(agrees(cell, Arm::kAfter));
 }
 
-// 8192 tokens, 1024 -> 2 x 4096 -> 1024: forward is highest about the second product, whose input is 2 x 33,554,432 B in
-// 16 bits and as much in both halves of eight. Stored, both are there at once. Cast as it is made, the halves meet the
-// weight's copy, twice 4,194,304 B and a scale, and the output, 16,777,216 B.
+// 8192 tokens, 1024 -> 2 x 4096 -> 1024: forward is highest about the second product, whose input is 2 x 33,554,432 B
+// in 16 bits and as much in both halves of eight. Stored, both are there at once. Cast as it is made, the halves meet
+// the weight's copy, twice 4,194,304 B and a scale, and the output, 16,777,216 B.
 TEST(Predict, ForwardPeakOfWhatIsCastAsItIsMade) {
   CellConfig cell;
   cell.device = "meta";

@@ -6,10 +6,10 @@
 #include "comm/process_groups.h"
 #include "core/check.h"
 #include "fixes/fixes.h"
-#include "harness/results/json_codec.h"
-#include "harness/predict/predict.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/training_run.h"
+#include "harness/predict/predict.h"
+#include "harness/results/json_codec.h"
 #include "nn/layer_table.h"
 
 namespace fp8lab::predict_test {

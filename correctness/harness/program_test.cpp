@@ -48,8 +48,7 @@ TEST(Program, IsolatedArmsHaveProcessesOfTheirOwn) {
     EXPECT_EQ(run(scenarios.run_arguments(arguments)).code, 0);
     std::set<Json> processes;
     const Json results = results_of(scenarios);
-    for (const Json& cell : results["cells"])
-      processes.insert(cell["arms"]["after"]["retained_by_holder"][0]["bytes"]);
+    for (const Json& cell : results["cells"]) processes.insert(cell["arms"]["after"]["retained_by_holder"][0]["bytes"]);
     EXPECT_EQ(processes.size(), isolate ? 3u : 1u);
   }
 }
@@ -95,7 +94,8 @@ TEST(Program, NothingToRunIsNotGreen) {
   const std::string deep = std::string(60000, '(') + std::string(60000, ')');
   const Ended refused = run(scenarios.run_arguments({"-f", deep}));
   EXPECT_EQ(refused.code, 2);
-  EXPECT_TRUE(contains(refused.errors, "--filter: an expression of 120000 characters; it has 8192 at most")) << refused.errors;
+  EXPECT_TRUE(contains(refused.errors, "--filter: an expression of 120000 characters; it has 8192 at most"))
+      << refused.errors;
 }
 
 TEST(Program, BadFilesAreAllToldBeforeAnythingRuns) {
@@ -233,7 +233,8 @@ TEST(Program, ResumesNothingThatAnotherProgramOrMachineMeasured) {
     sample::write(scenarios.file("out/environment.json"), changed.dump());
     const Ended refused = run(scenarios.run_arguments({"--resume"}));
     EXPECT_EQ(refused.code, 2) << refused.output;
-    EXPECT_TRUE(contains(refused.errors, fmt::format("was {}, and is {} now; run without --resume", value, was))) << refused.errors;
+    EXPECT_TRUE(contains(refused.errors, fmt::format("was {}, and is {} now; run without --resume", value, was)))
+        << refused.errors;
     EXPECT_EQ(scenarios.read("results.jsonl"), lines);
     EXPECT_EQ(scenarios.read("environment.json"), changed.dump());
     EXPECT_TRUE(std::filesystem::exists(scenarios.file("out/results.json")));
@@ -253,7 +254,8 @@ TEST(Program, ResumesNothingThatAnotherProgramOrMachineMeasured) {
 TEST(Program, ResumesAtWhereAScenarioStandsNow) {
   Scenarios scenarios({"one"});
   EXPECT_EQ(run(scenarios.run_arguments({})).code, 0);
-  const int line = results_of(scenarios)["cells"][0]["line"], gate_line = results_of(scenarios)["cells"][0]["gates"][0]["line"];
+  const int line = results_of(scenarios)["cells"][0]["line"],
+            gate_line = results_of(scenarios)["cells"][0]["gates"][0]["line"];
   const std::string was = sample::read(scenarios.file("one.yaml"));
   std::string moved = "# a line above\n" + was;
   const std::size_t title = moved.find("title: ");
@@ -297,7 +299,8 @@ expect:
 TEST(Program, AFileThatIsNotThereHidesNoMistakeOfAnother) {
   const Scenarios scenarios({"one"});
   sample::write(scenarios.file("bad.yaml"), "version: 3\n");
-  const Ended ended = run({"validate", "--json", scenarios.file("missing.yaml").string(), scenarios.file("bad.yaml").string()});
+  const Ended ended =
+      run({"validate", "--json", scenarios.file("missing.yaml").string(), scenarios.file("bad.yaml").string()});
   EXPECT_EQ(ended.code, 2);
   const Json errors = Json::parse(ended.output)["errors"];
   ASSERT_EQ(errors.size(), 2u) << errors.dump();

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "core/check.h"
-#include "harness/results/json_codec.h"
-#include "harness/measure/measure.h"
-#include "harness/scenario/scenario.h"
 #include "harness/cell/sharding_keys.h"
-#include "harness/results/verdict.h"
 #include "harness/cell/vocabulary.h"
+#include "harness/measure/measure.h"
+#include "harness/results/json_codec.h"
+#include "harness/results/verdict.h"
+#include "harness/scenario/scenario.h"
 #include "support/cells.h"
 #include "support/drifting_group.h"
 

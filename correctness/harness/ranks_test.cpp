@@ -14,8 +14,8 @@
 #include "comm/process_groups.h"
 #include "core/check.h"
 #include "harness/measure/measure.h"
-#include "harness/predict/predict.h"
 #include "harness/measure/training_run.h"
+#include "harness/predict/predict.h"
 #include "reference/compare.h"
 #include "support/cells.h"
 
@@ -205,8 +205,8 @@ TEST(RanksTogether, TrainOnTheTokensOfAllAsOneRankWould) {
     losses[static_cast<std::size_t>(world.rank())] = run.losses().at(0);
     const auto together = run.weights();
     for (std::size_t i = 0; i < alone.size(); ++i) {
-      // A step of Adam moves every weight by the learning rate in the direction of its gradient, so sums that were averaged
-      // or ordered otherwise differ where a gradient is next to nothing.
+      // A step of Adam moves every weight by the learning rate in the direction of its gradient, so sums that were
+      // averaged or ordered otherwise differ where a gradient is next to nothing.
       std::size_t off = 0;
       for (std::size_t j = 0; j < alone[i].size(); ++j) off += std::abs(alone[i][j] - together[i][j]) > 1e-5f;
       EXPECT_LE(off, alone[i].size() / 100) << i;

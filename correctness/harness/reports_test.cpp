@@ -4,12 +4,12 @@
 
 #include <cmath>
 
-#include "harness/results/environment.h"
 #include "harness/cell/holders.h"
 #include "harness/cell/metrics.h"
-#include "harness/record_list.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
+#include "harness/record_list.h"
+#include "harness/results/environment.h"
 
 namespace fp8lab {
 namespace {

@@ -6,13 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
-#include "harness/results/compare.h"
 #include "harness/mutations.h"
 #include "harness/record_list.h"
+#include "harness/results/compare.h"
 #include "harness/temporary_directory.h"
 
-// What reads results.json, results.jsonl and environment.json, on documents that no run has written: each is read, or refused by
-// an Error that names the place, and nothing else is thrown.
+// What reads results.json, results.jsonl and environment.json, on documents that no run has written: each is read, or
+// refused by an Error that names the place, and nothing else is thrown.
 namespace fp8lab {
 namespace {
 

@@ -10,11 +10,11 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
-#include "harness/results/json_codec.h"
 #include "harness/cell/keys.h"
+#include "harness/measure/timeline.h"
+#include "harness/results/json_codec.h"
 #include "harness/sample.h"
 #include "harness/temporary_directory.h"
-#include "harness/measure/timeline.h"
 #include "memory/memory.h"
 
 namespace fp8lab {
@@ -354,7 +354,8 @@ TEST(ResultSet, LinesThatNoRunHasLeftAreKept) {
         ResultSet(dir / "out", resume);
         ADD_FAILURE() << mine << " was taken";
       } catch (const Error& error) {
-        EXPECT_NE(std::string(error.what()).find("results.jsonl: a run would replace it"), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find("results.jsonl: a run would replace it"), std::string::npos)
+            << error.what();
       }
     EXPECT_EQ(sample::read(dir / "out/results.jsonl"), mine);
     EXPECT_EQ(sample::read(dir / "out/timelines/mine.json"), mine);
@@ -438,7 +439,8 @@ TEST(Timeline, TellsEveryEvent) {
                                          {0, 100, 100, slot, "forward", 2, flight},
                                          {-100, 100, 0, slot, "forward", 2}}));
   EXPECT_EQ(json["holders"][slot], (Json{{"kind", "saved slot"}, {"owner", "a \"b\""}, {"what", "x"}}));
-  EXPECT_EQ(json["marks"], Json::array({{{"name", "here"}, {"live_bytes", 100}, {"retained_bytes", 100}, {"event", 2}}}));
+  EXPECT_EQ(json["marks"],
+            Json::array({{{"name", "here"}, {"live_bytes", 100}, {"retained_bytes", 100}, {"event", 2}}}));
 }
 
 }  // namespace

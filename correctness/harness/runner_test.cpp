@@ -10,9 +10,9 @@
 #include <memory>
 
 #include "core/check.h"
-#include "harness/run/arm_process.h"
 #include "harness/fake_arms.h"
 #include "harness/results/json_codec.h"
+#include "harness/run/arm_process.h"
 #include "harness/sample.h"
 
 // Real processes that really die.
@@ -162,7 +162,8 @@ TEST(ArmProcess, DestructionEndsIt) {
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
 }
 
-// Of a program that waits for signals itself, or whose parent has switched some off: arms hear them as if started by hand.
+// Of a program that waits for signals itself, or whose parent has switched some off: arms hear them as if started by
+// hand.
 TEST(ArmProcess, InheritsNoSwitchedOffSignals) {
   sigset_t term, before;
   sigemptyset(&term);
@@ -294,13 +295,16 @@ TEST(Runner, WhoRunsAScenarioLimitsItsTimeWhateverItSays) {
 TEST(Runner, CellsShareTheMemoryOfTheirDevice) {
   Vocabulary vocabulary = sample::vocabulary();
   for (Term& device : vocabulary.devices) device.memory_bytes = [] { return std::int64_t{10} << 30; };
-  // How cells finish where each arm is predicted to need so much: beside one that hangs for a while, a quick one comes first.
+  // How cells finish where each arm is predicted to need so much: beside one that hangs for a while, a quick one comes
+  // first.
   const auto order_of = [&](double gib, const std::vector<std::string>& measure) {
     RunnerOptions options;
     options.jobs = 4;
     options.timeout_s = 2.0;
     options.command = kFake;
-    options.predict = [gib](const CellConfig&, Arm) { return std::map<std::string, double>{{"memory.peak_bytes", gib * (1 << 30)}}; };
+    options.predict = [gib](const CellConfig&, Arm) {
+      return std::map<std::string, double>{{"memory.peak_bytes", gib * (1 << 30)}};
+    };
     std::vector<std::string> order;
     RunnerEvents events;
     events.finished = [&](CellRecord&& record) { order.push_back(record.config.id); };

@@ -8,15 +8,15 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/cli/listing.h"
-#include "harness/results/json_codec.h"
 #include "harness/mutations.h"
 #include "harness/record_list.h"
+#include "harness/results/json_codec.h"
 #include "harness/results/reports.h"
 #include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
 
-// What reads scenario files, on files that nobody should write: each is read, or refused by file, line and column, and the time is
-// in proportion to the file.
+// What reads scenario files, on files that nobody should write: each is read, or refused by file, line and column, and
+// the time is in proportion to the file.
 namespace fp8lab {
 namespace {
 
@@ -212,7 +212,8 @@ double cpu_seconds(const std::function<void()>& work) {
   return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
 
-/// How many times as long `work` takes at four times the size: 4 where it is linear, 16 where it is quadratic. The least of three.
+/// How many times as long `work` takes at four times the size: 4 where it is linear, 16 where it is quadratic. The
+/// least of three.
 double growth(int size, const std::function<void(int)>& work) {
   double small = INFINITY, large = INFINITY;
   for (int i = 0; i < 3; ++i) {

@@ -4,16 +4,16 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "harness/results/environment.h"
-#include "harness/results/json_codec.h"
-#include "harness/json_schema.h"
 #include "harness/cell/keys.h"
 #include "harness/cell/metrics.h"
+#include "harness/cell/units.h"
+#include "harness/json_schema.h"
 #include "harness/record_list.h"
+#include "harness/results/environment.h"
+#include "harness/results/json_codec.h"
 #include "harness/results/results.h"
 #include "harness/sample.h"
 #include "harness/temporary_directory.h"
-#include "harness/cell/units.h"
 
 namespace fp8lab {
 namespace {

@@ -40,7 +40,8 @@ TEST(TaskOf, IsBlindToWhatTheArmDoesNotSee) {
     cell.id = "other/seed=1";
     cell.axes = {{"seed", "1"}};
   };
-  for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16}) EXPECT_EQ(changed_task(names, arm), task_of(some_cell(), arm));
+  for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16})
+    EXPECT_EQ(changed_task(names, arm), task_of(some_cell(), arm));
 
   const Change fix = [](CellConfig& cell) { cell.fix = "release_fuser_tensors"; };
   EXPECT_NE(changed_task(fix, Arm::kBefore), task_of(some_cell(), Arm::kBefore));
@@ -76,7 +77,8 @@ TEST(TaskOf, SeesAllElse) {
       [](CellConfig& cell) { cell.measure = {"memory", "parity"}; },
   };
   for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16})
-    for (std::size_t i = 0; i < changes.size(); ++i) EXPECT_NE(changed_task(changes[i], arm), task_of(some_cell(), arm)) << i;
+    for (std::size_t i = 0; i < changes.size(); ++i)
+      EXPECT_NE(changed_task(changes[i], arm), task_of(some_cell(), arm)) << i;
   EXPECT_NE(task_of(some_cell(), Arm::kAfter), task_of(some_cell(), Arm::kBf16));
 }
 
@@ -132,8 +134,8 @@ TEST(SharedArms, ACellMayFindAllOfItsArmsMeasured) {
   }
 }
 
-// The fakes read their name, so what dies in one cell is well in the next. All that wait for it run on their own then, and at once: five
-// that hang for two seconds each do not take ten.
+// The fakes read their name, so what dies in one cell is well in the next. All that wait for it run on their own then,
+// and at once: five that hang for two seconds each do not take ten.
 TEST(SharedArms, WhatWentWrongIsNotHandedOn) {
   for (const int jobs : {1, 8}) {
     const auto records = run_all({"after_segv", "b", "c"}, jobs, after_alone);
@@ -143,8 +145,10 @@ TEST(SharedArms, WhatWentWrongIsNotHandedOn) {
     EXPECT_NE(records.at("b").arms.at(Arm::kAfter).measured_in, "after_segv");
   }
   const auto start = Clock::now();
-  const std::vector<std::string> hanging{"after_hang#1", "after_hang#2", "after_hang#3", "after_hang#4", "after_hang#5"};
-  for (const auto& [name, record] : run_all(hanging, 8, after_alone)) EXPECT_EQ(record.verdict, Verdict::kTimeout) << name;
+  const std::vector<std::string> hanging{"after_hang#1", "after_hang#2", "after_hang#3", "after_hang#4",
+                                         "after_hang#5"};
+  for (const auto& [name, record] : run_all(hanging, 8, after_alone))
+    EXPECT_EQ(record.verdict, Verdict::kTimeout) << name;
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(8));
 }
 

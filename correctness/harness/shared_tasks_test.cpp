@@ -5,14 +5,14 @@
 #include <utility>
 #include <vector>
 
-#include "harness/measure/measure.h"
-#include "harness/scenario/scenario.h"
-#include "harness/run/shared_arms.h"
-#include "harness/results/verdict.h"
 #include "harness/cell/vocabulary.h"
+#include "harness/measure/measure.h"
+#include "harness/results/verdict.h"
+#include "harness/run/shared_arms.h"
+#include "harness/scenario/scenario.h"
 
-// The promise of task_of(): arms that it names alike measure the same. Here for every task that cells of the bundle share, on `meta`; what
-// values come of it is the same by the schedule, whose hash is compared.
+// The promise of task_of(): arms that it names alike measure the same. Here for every task that cells of the bundle
+// share, on `meta`; what values come of it is the same by the schedule, whose hash is compared.
 namespace fp8lab {
 namespace {
 

@@ -63,7 +63,8 @@ TEST(Usage, ErrorsNameTheWordTheRemedyAndTheHelpToRead) {
 }
 
 TEST(Usage, AnInstructionSetThatIsNoneIsRefusedWithThoseThatAre) {
-  const std::string command = "FP8LAB_CPU_ISA=avx9 $P devices 2>&1 | grep -q \"FP8LAB_CPU_ISA: instruction set 'avx9'.* baseline\"";
+  const std::string command =
+      "FP8LAB_CPU_ISA=avx9 $P devices 2>&1 | grep -q \"FP8LAB_CPU_ISA: instruction set 'avx9'.* baseline\"";
   EXPECT_EQ(shell(command), 0);
   EXPECT_EQ(shell("FP8LAB_CPU_ISA=avx9 $P devices 2>/dev/null"), 2);
   EXPECT_EQ(shell("FP8LAB_CPU_ISA=baseline $P devices >/dev/null"), 0);
@@ -137,9 +138,11 @@ TEST(Streams, OutputThatIsLostIsNotGreen) {
 
 TEST(Limits, AFileThatCouldNotBeWrittenIsNotPointedAt) {
   const Scenarios scenarios({"one", "two"});
-  const std::string command = "$P run " + scenarios.path() + " -o " + scenarios.out(), said = scenarios.file("said").string();
+  const std::string command = "$P run " + scenarios.path() + " -o " + scenarios.out(),
+                    said = scenarios.file("said").string();
   ASSERT_EQ(shell(command + " > /dev/null"), 0);
-  // Blocks enough for the lines of all cells, and not for the environment beside them. Seconds may take a digit or two more.
+  // Blocks enough for the lines of all cells, and not for the environment beside them. Seconds may take a digit or two
+  // more.
   const std::size_t blocks = (scenarios.read("results.jsonl").size() + 100) / 512 + 1;
   ASSERT_LT(blocks * 512, scenarios.read("results.json").size());
   EXPECT_EQ(shell("ulimit -f " + std::to_string(blocks) + "; " + command + " > " + said + " 2>&1"), 2);

@@ -49,16 +49,12 @@ TEST(CachingAllocator, RoundsToItsAlignment) {
   EXPECT_EQ(CachingAllocator::rounded(513), 1024u);
 }
 
-// What memory a card must have is decided by these: small requests share 2 MiB, larger ones 20 MiB, and from 10 MiB on each has a
-// segment of its own in whole units of 2 MiB.
+// What memory a card must have is decided by these: small requests share 2 MiB, larger ones 20 MiB, and from 10 MiB on
+// each has a segment of its own in whole units of 2 MiB.
 TEST(CachingAllocator, ReservesSegmentsOfTheSizesThatRequestsCallFor) {
   const std::pair<std::size_t, std::size_t> cases[] = {
-      {0, 2 * kMiB},
-      {kMiB, 2 * kMiB},
-      {kMiB + 1, 20 * kMiB},
-      {10 * kMiB - 512, 20 * kMiB},
-      {10 * kMiB, 10 * kMiB},
-      {10 * kMiB + 1, 12 * kMiB},
+      {0, 2 * kMiB},          {kMiB, 2 * kMiB},           {kMiB + 1, 20 * kMiB}, {10 * kMiB - 512, 20 * kMiB},
+      {10 * kMiB, 10 * kMiB}, {10 * kMiB + 1, 12 * kMiB},
   };
   for (const auto& [bytes, reserved] : cases) {
     int segments = 0;

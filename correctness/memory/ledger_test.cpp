@@ -93,7 +93,9 @@ TEST_F(LedgerTest, ThePeakKeepsItsBreakdown) {
 }
 
 TEST_F(LedgerTest, ThePeakIsTheFirstMomentOfItsHeight) {
-  { const BufferRef first = memory_.allocate(70, holder(HolderKind::kInFlight, "first")); }
+  {
+    const BufferRef first = memory_.allocate(70, holder(HolderKind::kInFlight, "first"));
+  }
   memory_.ledger().set_phase(PhaseKind::kBackward, 1);
   const BufferRef second = memory_.allocate(70, holder(HolderKind::kInFlight, "second"));
   EXPECT_EQ(memory_.ledger().peak_phase().kind, Phase{}.kind);
@@ -102,7 +104,9 @@ TEST_F(LedgerTest, ThePeakIsTheFirstMomentOfItsHeight) {
 
 // Also once more has happened since the old peak than can be taken back step by step.
 TEST_F(LedgerTest, APeakThatIsForgottenIsNotToldOf) {
-  { const BufferRef old = memory_.allocate(1000, holder(HolderKind::kInFlight, "old")); }
+  {
+    const BufferRef old = memory_.allocate(1000, holder(HolderKind::kInFlight, "old"));
+  }
   BufferRef kept = memory_.allocate(30, holder(HolderKind::kParameter, "kept"));
   for (int i = 0; i < 100; ++i) memory_.allocate(5, holder(HolderKind::kWorkspace));
   memory_.ledger().reset_peak();

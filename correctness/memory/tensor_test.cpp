@@ -93,12 +93,9 @@ TEST(ScaleLayoutTest, FollowsTheLibrariesPaddingRules) {
   const QuantFormat row = blocks(1, 128, ScaleKind::kF32);
   const QuantFormat square = blocks(128, 128, ScaleKind::kF32);
   const ScaleCase cases[] = {
-      {"tensor", QuantFormat{}, 100, 200, {1}, 0, 0},
-      {"mx padded to 128 x 4", mx, 130, 96, {256, 4}, 4, 1},
-      {"mx exact", mx, 128, 128, {128, 4}, 4, 1},
-      {"1x128, rows contiguous", row, 5, 300, {3, 8}, 1, 8},
-      {"128x128", square, 300, 600, {3, 8}, 8, 1},
-      {"empty", mx, 0, 0, {0, 0}, 0, 1},
+      {"tensor", QuantFormat{}, 100, 200, {1}, 0, 0}, {"mx padded to 128 x 4", mx, 130, 96, {256, 4}, 4, 1},
+      {"mx exact", mx, 128, 128, {128, 4}, 4, 1},     {"1x128, rows contiguous", row, 5, 300, {3, 8}, 1, 8},
+      {"128x128", square, 300, 600, {3, 8}, 8, 1},    {"empty", mx, 0, 0, {0, 0}, 0, 1},
   };
   for (const ScaleCase& c : cases) {
     const ScaleLayout layout = scale_layout(c.format, c.rows, c.cols);

@@ -1,5 +1,5 @@
-// What delayed scaling records of O and of the gradients of Q, K and V: their amaxes before they are rounded to eight bits, whoever rounds
-// them, as the histories have them when a step is over.
+// What delayed scaling records of O and of the gradients of Q, K and V: their amaxes before they are rounded to eight
+// bits, whoever rounds them, as the histories have them when a step is over.
 
 #include <gtest/gtest.h>
 
@@ -46,15 +46,17 @@ void round(const MatrixView& values, const AttentionRole& role, ExecContext& con
   if (role.amax != nullptr) kernels.amax({.in = values, .amax = role.amax}, context);
   std::vector<std::byte> codes(static_cast<std::size_t>(values.numel()));
   float scale_inv = 0;
-  const OperandView rounded{.values = {.data = codes.data(),
-                                       .dtype = role.payload,
-                                       .rows = values.rows,
-                                       .cols = values.cols,
-                                       .row_stride = values.cols,
-                                       .col_stride = 1},
-                            .scales = {.data = reinterpret_cast<std::byte*>(&scale_inv), .dtype = DType::kF32, .storage_elems = 1}};
+  const OperandView rounded{
+      .values = {.data = codes.data(),
+                 .dtype = role.payload,
+                 .rows = values.rows,
+                 .cols = values.cols,
+                 .row_stride = values.cols,
+                 .col_stride = 1},
+      .scales = {.data = reinterpret_cast<std::byte*>(&scale_inv), .dtype = DType::kF32, .storage_elems = 1}};
   const QuantFormat format{.payload = role.payload, .amax_source = AmaxSource::kHistory};
-  kernels.quantize({.in = values, .rowwise = rounded, .columnwise = {}, .format = format, .scale = role.scale}, context);
+  kernels.quantize({.in = values, .rowwise = rounded, .columnwise = {}, .format = format, .scale = role.scale},
+                   context);
   kernels.dequantize({.in = rounded, .out = values}, context);
 }
 void rounding_forward(const AttentionForwardArgs& args, ExecContext& context) {
@@ -75,18 +77,23 @@ class HostMemory final : public SegmentSource {
   std::byte* reserve(std::size_t bytes) override {
     return static_cast<std::byte*>(::operator new(bytes, std::align_val_t{4096}, std::nothrow));
   }
-  void release(std::byte* segment, std::size_t) noexcept override { ::operator delete(segment, std::align_val_t{4096}); }
+  void release(std::byte* segment, std::size_t) noexcept override {
+    ::operator delete(segment, std::align_val_t{4096});
+  }
 };
 
 /// The host, with attention that rounds what is cast next and measures it before, as cuDNN's in FP8 does.
 class RoundingHost final : public Device {
  public:
   RoundingHost()
-      : Device("cpu", arch_profile("hopper"), kernels_with_rounding(), std::make_unique<HostMemory>(), {}, std::make_unique<ExecContext>()) {}
+      : Device("cpu", arch_profile("hopper"), kernels_with_rounding(), std::make_unique<HostMemory>(), {},
+               std::make_unique<ExecContext>()) {}
   bool computes() const override { return true; }
   std::vector<float> read(const Tensor& tensor) override { return host_->read(tensor); }
   std::vector<std::byte> read_bytes(const Tensor& tensor) override { return host_->read_bytes(tensor); }
-  void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) override { host_->write_bytes(tensor, bytes); }
+  void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) override {
+    host_->write_bytes(tensor, bytes);
+  }
   void copy_bytes(const Tensor& from, const Tensor& to) override { host_->copy_bytes(from, to); }
   void write(const Tensor& tensor, std::span<const float> values) override { host_->write(tensor, values); }
   void synchronize() override {}
@@ -147,13 +154,15 @@ class AttentionAmaxes : public ::testing::TestWithParam<Way> {
 Doubles part(const Doubles& packed, std::int64_t number) {
   Doubles values;
   for (std::int64_t i = 0; i < kSeq; ++i)
-    for (std::int64_t j = 0; j < kDim; ++j) values.push_back(packed[static_cast<std::size_t>((3 * i + number) * kDim + j)]);
+    for (std::int64_t j = 0; j < kDim; ++j)
+      values.push_back(packed[static_cast<std::size_t>((3 * i + number) * kDim + j)]);
   return values;
 }
 
-// Where no cast of P tells: the first query sees the first key alone, whose V has the largest magnitude of all, so O's is that. The last
-// query and key are alike and larger than the rest, so that key's dV is that query's dO, the largest by far. Casts by these scales would
-// raise O's amax by 5 % and the gradients' by 8.8 %; rounding to bf16, where O and the gradients are stored before, takes 2^-9.
+// Where no cast of P tells: the first query sees the first key alone, whose V has the largest magnitude of all, so O's
+// is that. The last query and key are alike and larger than the rest, so that key's dV is that query's dO, the largest
+// by far. Casts by these scales would raise O's amax by 5 % and the gradients' by 8.8 %; rounding to bf16, where O and
+// the gradients are stored before, takes 2^-9.
 TEST_P(AttentionAmaxes, AreThoseBeforeRounding) {
   std::vector<float> packed = reference::gaussian_values(kSeq * 3 * kDim, 1, 1.0);
   for (float& x : packed) x = std::clamp(x, -3.0f, 3.0f);
@@ -173,8 +182,8 @@ TEST_P(AttentionAmaxes, AreThoseBeforeRounding) {
   const Doubles qkv_values = support::read(*device_, qkv), qkv8 = cast(qkv_values, kE4M3, scales.qkv);
   const reference::AttentionInputsReference inputs{part(qkv8, 0), part(qkv8, 1), part(qkv8, 2), {&kE4M3, scales.s}};
   const Doubles o = attention_forward(problem, inputs).o.value, o8 = cast(o, kE4M3, scales.o);
-  const auto grads = attention_backward(problem, inputs, o8, cast(support::read(*device_, grad_o), kE5M2, scales.grad_o),
-                                        {&kE5M2, scales.grad_p});
+  const auto grads = attention_backward(
+      problem, inputs, o8, cast(support::read(*device_, grad_o), kE5M2, scales.grad_o), {&kE5M2, scales.grad_p});
   double amax_grad = 0, rounded_grad = 0;
   for (const reference::Bounded* part : {&grads.grad_q, &grads.grad_k, &grads.grad_v}) {
     amax_grad = std::max(amax_grad, amax_of(part->value));
@@ -185,7 +194,9 @@ TEST_P(AttentionAmaxes, AreThoseBeforeRounding) {
 
   const auto leaf = std::make_shared<support::LeafNode>(runtime_);
   const Variable result = core_->forward(runtime_, {qkv, leaf});
-  const auto live = [&](const DelayedScales& of, int role) { return static_cast<double>(device_->read(of.amax(role))[0]); };
+  const auto live = [&](const DelayedScales& of, int role) {
+    return static_cast<double>(device_->read(of.amax(role))[0]);
+  };
   EXPECT_EQ(live(forward_scales(), 0), amax_of(qkv_values));
   EXPECT_NEAR(live(forward_scales(), 2), amax_of(o), 0x1p-8 * amax_of(o));
   run_backward(runtime_, result, grad_o);

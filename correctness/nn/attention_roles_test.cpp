@@ -115,7 +115,7 @@ class AttentionRoles : public ::testing::TestWithParam<const char*> {
   bool delayed() const { return std::string(GetParam()) == "delayed"; }
   /// Scales come from the step before where there is a history, from the step itself elsewhere.
   Scales scales_of(const Amaxes& own, const std::optional<Amaxes>& before) const {
-    const auto scale = [&](double Amaxes::*amax, double max, bool history) {
+    const auto scale = [&](double Amaxes::* amax, double max, bool history) {
       if (!history) return max / (own.*amax);
       return before ? max / ((*before).*amax) : 1.0;
     };

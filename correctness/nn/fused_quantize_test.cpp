@@ -1,5 +1,5 @@
-// Norms and activations that cast or measure their results as they make them, beside the same that only store them: every bit that leaves
-// a layer, every bit that backward reads, and every amax.
+// Norms and activations that cast or measure their results as they make them, beside the same that only store them:
+// every bit that leaves a layer, every bit that backward reads, and every amax.
 
 #include <gtest/gtest.h>
 
@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "nn/cores/activation_core.h"
-#include "nn/layer_cases.h"
 #include "nn/cores/linear_core.h"
 #include "nn/cores/norm_core.h"
+#include "nn/layer_cases.h"
 #include "reference/compare.h"
 #include "reference/test_data.h"
 #include "support/dense.h"
@@ -47,7 +47,8 @@ class Chain {
         activation_("activation", form_.activation),
         fc2_(build_, "fc2", {.in = kFfn, .out = kHidden, .bias = form_.bias}) {
     for (const Parameter* parameter : registry_.parameters)
-      device_->write(parameter->value, reference::gaussian_values(parameter->value.numel(), stream_of(parameter->name), 0.3));
+      device_->write(parameter->value,
+                     reference::gaussian_values(parameter->value.numel(), stream_of(parameter->name), 0.3));
   }
 
   /// What each product asks of whoever makes its input, and of whoever makes its gradient.
@@ -67,7 +68,8 @@ class Chain {
                                           reference::gaussian_values(kTokens * kHidden, 5 + index, 1.0 + 2.0 * index));
     NormCore::Forward normed = norm_.forward(runtime_, x, fc1_.begin_forward(runtime_));
     LinearCore::Forward first = fc1_.forward(runtime_, std::move(normed.y));
-    LinearCore::Forward second = fc2_.forward(runtime_, activation_.forward(runtime_, first.y, fc2_.begin_forward(runtime_)));
+    LinearCore::Forward second =
+        fc2_.forward(runtime_, activation_.forward(runtime_, first.y, fc2_.begin_forward(runtime_)));
     Bytes bytes;
     add(bytes, "mean", normed.mean);
     add(bytes, "rstd", normed.rstd);
@@ -111,10 +113,11 @@ class Chain {
   LinearCore fc2_;
 };
 
-// A scale that is known needs no amax first; one that follows from the amax does; blocks along both sides need the values.
+// A scale that is known needs no amax first; one that follows from the amax does; blocks along both sides need the
+// values.
 TEST(FusedQuantize, AsksForWhatTheScaleNeeds) {
-  const std::map<std::string_view, std::vector<std::string>> asked = {{"delayed", {"cast", "", "cast", ""}},
-                                                                      {"current", {"measure", "measure", "measure", "measure"}}};
+  const std::map<std::string_view, std::vector<std::string>> asked = {
+      {"delayed", {"cast", "", "cast", ""}}, {"current", {"measure", "measure", "measure", "measure"}}};
   const std::vector<std::string> nothing(4);
   for (const char* recipe : kRecipes)
     for (const std::string_view arch : support::test_archs())

@@ -97,8 +97,8 @@ class Definition {
             .dropout = static_cast<double>(config.dropout)};
   }
 
-  // Kept where the uniform number of (seed, name and step, global index) is not below the probability; in attention, where the index
-  // is the rank's own, the seed tells ranks apart.
+  // Kept where the uniform number of (seed, name and step, global index) is not below the probability; in attention,
+  // where the index is the rank's own, the seed tells ranks apart.
   static reference::NamedMasks masks(const Layer& layer, const LayerConfig& config, const Runtime& runtime) {
     reference::NamedMasks masks;
     if (config.dropout == 0.0f) return masks;

@@ -104,19 +104,20 @@ class LinearRoles : public ::testing::TestWithParam<Case> {
   Data data_;
 };
 
-// The same codes and FP32 sums: 100 dB leaves room for neither a cast nor a tie. A matrix unit's sums of FP8 products keep 13 bits
-// below their largest term, 20 log10(2^13) = 78 dB; one code off by one step is 30 dB.
+// The same codes and FP32 sums: 100 dB leaves room for neither a cast nor a tie. A matrix unit's sums of FP8 products
+// keep 13 bits below their largest term, 20 log10(2^13) = 78 dB; one code off by one step is 30 dB.
 double least_agreement() { return support::test_device() == "cpu" ? 100.0 : 75.0; }
 
 TEST_P(LinearRoles, AreCastUnderTheirOwnScales) {
-  EXPECT_GT(agreement(reference_results(data_, has_history() ? Scales{} : settled_scales()), step()), least_agreement());
+  EXPECT_GT(agreement(reference_results(data_, has_history() ? Scales{} : settled_scales()), step()),
+            least_agreement());
   EXPECT_GT(agreement(reference_results(data_, settled_scales()), step()), least_agreement());
 }
 
 TEST_P(LinearRoles, EveryScaleIsSeen) {
   step();
   const Results actual = step();
-  for (double Scales::*role : {&Scales::x, &Scales::weight, &Scales::grad}) {
+  for (double Scales::* role : {&Scales::x, &Scales::weight, &Scales::grad}) {
     Scales scales = settled_scales();
     scales.*role *= 0.67;
     EXPECT_LT(agreement(reference_results(data_, scales), actual), 40.0);

@@ -89,7 +89,8 @@ TEST_P(EveryConfiguration, RunsOneScheduleEverywhereAndReadsOnlyWhatWasWritten) 
 }
 
 // Checkpointed too, where the second forward casts as the first did. What is saved and what comes out does not change;
-// what was there meanwhile does: less, wherever a scale was known beforehand; earlier, an amax that the scale follows from.
+// what was there meanwhile does: less, wherever a scale was known beforehand; earlier, an amax that the scale follows
+// from.
 TEST_P(EveryConfiguration, TrainsTheSameWhereNormsAndActivationsStoreWhatIsCast) {
   const auto& [layer, form, recipe] = GetParam();
   CellConfig base = small_cell(recipe, form, layer);
@@ -111,7 +112,8 @@ TEST_P(EveryConfiguration, TrainsTheSameWhereNormsAndActivationsStoreWhatIsCast)
     for (const char* mark : {"end_of_forward", "end_of_backward", "end_of_step"})
       EXPECT_EQ(fused.mark(mark).live_bytes, stored.mark(mark).live_bytes) << mark;
     EXPECT_EQ(fused.ledger().sequence_hash() != stored.ledger().sequence_hash(), fuses);
-    EXPECT_LE(fused.ledger().peak_bytes(PhaseKind::kForward), stored.ledger().peak_bytes(PhaseKind::kForward) + early_bytes);
+    EXPECT_LE(fused.ledger().peak_bytes(PhaseKind::kForward),
+              stored.ledger().peak_bytes(PhaseKind::kForward) + early_bytes);
   }
 }
 

@@ -120,9 +120,8 @@ TEST_F(ActivationEdges, RefusalsNameTheArgumentAndTheRule) {
             "activation_forward: x is f32 [2, 7]; swiglu halves its columns, so their number must be even");
   EXPECT_EQ(forward(ActivationKind::kGelu, {}),
             "activation_forward: x is absent; it must be an f32, f16 or bf16 tensor");
-  EXPECT_EQ(support::error_of([&] {
-              activation_backward(*device_, ActivationKind::kSwiglu, make({2, 8}), make({2, 8}), anyone());
-            }),
+  EXPECT_EQ(support::error_of(
+                [&] { activation_backward(*device_, ActivationKind::kSwiglu, make({2, 8}), make({2, 8}), anyone()); }),
             "activation_backward: grad_y is f32 [2, 8] and x is f32 [2, 8]; grad_y must be [2, 4]");
 }
 

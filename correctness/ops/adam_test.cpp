@@ -136,10 +136,9 @@ class AdamEdges : public ::testing::Test {
             .master = {}};
   }
   void first_step(std::span<const AdamTensor> tensors) {
-    device_->launch(&KernelTable::adam, AdamArgs{.tensors = tensors,
-                                                 .learning_rate = 0.1f,
-                                                 .bias_correction1 = 0.1f,
-                                                 .bias_correction2 = 0.001f});
+    device_->launch(
+        &KernelTable::adam,
+        AdamArgs{.tensors = tensors, .learning_rate = 0.1f, .bias_correction1 = 0.1f, .bias_correction2 = 0.001f});
   }
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };

@@ -104,10 +104,7 @@ TEST_F(AttentionArgumentsTest, ShapesMustFit) {
             "attention_backward: grad_o is bf16 [12, 16]; it must be [seq * batch, heads * head_dim] = [6 * 2, 4 * 8]");
   EXPECT_EQ(backward_error(DType::kBF16, [](AttentionBackwardInputs& in) { in.out.k = in.out.q; }),
             "attention_backward: grad_k is bf16 [12, 32]; it must be [seq * batch, heads * head_dim] = [6 * 2, 2 * 8]");
-  EXPECT_EQ(backward_error(DType::kBF16,
-                           [](AttentionBackwardInputs& in) {
-                             in.lse = in.lse.reshaped(Shape{6, 8});
-                           }),
+  EXPECT_EQ(backward_error(DType::kBF16, [](AttentionBackwardInputs& in) { in.lse = in.lse.reshaped(Shape{6, 8}); }),
             "attention_backward: lse is [6, 8]; it must be a contiguous [batch * heads, seq] = [2 * 4, 6]");
 }
 
@@ -157,9 +154,9 @@ TEST_F(AttentionArgumentsTest, CastRolesNeedFloat8Operands) {
 }
 
 TEST_F(AttentionArgumentsTest, TheOutputsCastIsToFloat8) {
-  EXPECT_EQ(forward_error(DType::kE4M3,
-                          [](AttentionInputs& in) { in.o_cast = {.payload = DType::kBF16, .scale = &kScale}; }),
-            "attention_forward: O will be cast to bf16; it must be an FP8 type (e4m3, e5m2)");
+  EXPECT_EQ(
+      forward_error(DType::kE4M3, [](AttentionInputs& in) { in.o_cast = {.payload = DType::kBF16, .scale = &kScale}; }),
+      "attention_forward: O will be cast to bf16; it must be an FP8 type (e4m3, e5m2)");
 }
 
 }  // namespace

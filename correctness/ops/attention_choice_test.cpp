@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "core/counter_rng.h"
-#include "core/float8.h"
 #include "core/float16.h"
+#include "core/float8.h"
 
 // Which way the card takes, asked of the table alone, on any machine; and what lets a way give O as its eight bits.
 namespace fp8lab::cuda {
@@ -15,7 +15,8 @@ namespace {
 /// A call that every way could take.
 AttentionCall common_call() {
   AttentionCall call;
-  call.shape = {.seq = 4096, .batch = 2, .heads = 32, .kv_heads = 8, .head_dim = 128, .causal = true, .softmax_scale = 0.1f};
+  call.shape = {
+      .seq = 4096, .batch = 2, .heads = 32, .kv_heads = 8, .head_dim = 128, .causal = true, .softmax_scale = 0.1f};
   call.aligned = call.hopper = call.cudnn = true;
   return call;
 }
@@ -133,8 +134,8 @@ TEST(AttentionChoice, MatrixUnitsTakeTheirHeadDimensionsAndTypes) {
   }
 }
 
-// O may come as code * (1 / scale), rounded to 16 bits, where it will be cast with `scale` again: off by 2^-8 of itself at most and two
-// roundings of a float, while half a quantum of E4M3 is 2^-5 of a value or more.
+// O may come as code * (1 / scale), rounded to 16 bits, where it will be cast with `scale` again: off by 2^-8 of itself
+// at most and two roundings of a float, while half a quantum of E4M3 is 2^-5 of a value or more.
 template <class Format, class Narrow, class Widen>
 void expect_codes_survive(float scale, Narrow narrow, Widen widen) {
   const float scale_inv = 1.0f / scale;
@@ -151,7 +152,8 @@ TEST(AttentionOutput, EightBitsSurviveTheirOwnCast) {
     // Powers of two, and what lies between them, over every scale that a sensible amax gives.
     const float power = std::ldexp(1.0f, static_cast<int>(i % 41) - 20);
     const float scale = i % 3 == 0 ? power : power * (1.0f + rng.uniform(i));
-    expect_codes_survive<E4M3>(scale, [](float x) { return f32_to_bf16(x); }, [](BFloat16 x) { return bf16_to_f32(x); });
+    expect_codes_survive<E4M3>(
+        scale, [](float x) { return f32_to_bf16(x); }, [](BFloat16 x) { return bf16_to_f32(x); });
     if (HasFailure()) break;
   }
 }
@@ -162,7 +164,8 @@ TEST(AttentionOutput, EightBitsOfAnotherScaleAreOtherCodes) {
   int changed = 0;
   for (std::uint64_t i = 0; i < 1000; ++i) {
     const float value = rng.normal(i);
-    changed += encode<E4M3>(decode<E4M3>(encode<E4M3>(value * 100.0f)) * (1.0f / 100.0f) * 64.0f) != encode<E4M3>(value * 64.0f);
+    changed += encode<E4M3>(decode<E4M3>(encode<E4M3>(value * 100.0f)) * (1.0f / 100.0f) * 64.0f) !=
+               encode<E4M3>(value * 64.0f);
   }
   EXPECT_GT(changed, 100);
 }

@@ -215,8 +215,7 @@ inline AttentionGradients run_backward(Device& device, const AttentionShape& sha
 class AttentionTest : public ::testing::Test {
  protected:
   // Poison: whatever a kernel reads without having written it, or leaves unwritten, is NaN.
-  std::unique_ptr<Device> owned_device_ =
-      support::open_poisoned_device();
+  std::unique_ptr<Device> owned_device_ = support::open_poisoned_device();
   Device& device_ = *owned_device_;
 };
 

@@ -99,7 +99,8 @@ std::vector<Float8Case> float8_cases() {
 class AttentionFloat8Test : public AttentionTest, public ::testing::WithParamInterface<Float8Case> {
  protected:
   // Of casts at random places, 2 * error / quantum lie near a tie. The worst case that the reference allows P is up to
-  // 2^-12 of it, the quantum of E4M3 at least 2^-4: 0.8 %. So few elements have a bound that a flipped cast could hide in.
+  // 2^-12 of it, the quantum of E4M3 at least 2^-4: 0.8 %. So few elements have a bound that a flipped cast could hide
+  // in.
   static constexpr double kFewTies = 0.01;
 };
 
@@ -222,17 +223,21 @@ Operand of_amax(Device& device, std::int64_t count, std::int64_t cols, DType dty
   std::vector<float> values = gaussian(count, stream);
   const double factor = amax / static_cast<double>(amax_of(values));
   for (float& x : values) x = static_cast<float>(static_cast<double>(x) * factor);
-  return make_quantized(device, cols, dtype, values, static_cast<float>(static_cast<double>(Quantized::fp8_max(dtype)) / amax));
+  return make_quantized(device, cols, dtype, values,
+                        static_cast<float>(static_cast<double>(Quantized::fp8_max(dtype)) / amax));
 }
 
-class TinyOperandsTest : public AttentionTest, public ::testing::WithParamInterface<std::tuple<double, bool, std::int64_t>> {};
+class TinyOperandsTest : public AttentionTest,
+                         public ::testing::WithParamInterface<std::tuple<double, bool, std::int64_t>> {};
 
-// Q, K and V under one scale, whose square times softmax_scale is below the normal floats or below all of them: every logit is next to
-// nothing and P one over the number of keys, of which the casts lie 2^-12 from a tie or more. dO is so large that dQ and dK are of
-// ordinary size, so nothing else comes near a float's limits. Without roles the matrix units round P and dS to bf16.
+// Q, K and V under one scale, whose square times softmax_scale is below the normal floats or below all of them: every
+// logit is next to nothing and P one over the number of keys, of which the casts lie 2^-12 from a tie or more. dO is so
+// large that dQ and dK are of ordinary size, so nothing else comes near a float's limits. Without roles the matrix
+// units round P and dS to bf16.
 TEST_P(TinyOperandsTest, GiveEveryKeyTheSameWeight) {
   const auto [amax, causal, head_dim] = GetParam();
-  const AttentionShape shape = make_shape({.seq = 100, .batch = 1, .heads = 4, .kv_heads = 2, .head_dim = head_dim, .causal = causal});
+  const AttentionShape shape =
+      make_shape({.seq = 100, .batch = 1, .heads = 4, .kv_heads = 2, .head_dim = head_dim, .causal = causal});
   const std::int64_t queries = tokens(shape) * query_cols(shape), keys = tokens(shape) * key_cols(shape);
   const Qkv qkv = {of_amax(device_, queries, query_cols(shape), DType::kE4M3, 1, amax),
                    of_amax(device_, keys, key_cols(shape), DType::kE4M3, 2, amax),
@@ -271,12 +276,15 @@ INSTANTIATE_TEST_SUITE_P(Amaxes, TinyOperandsTest,
                                             ::testing::Values<std::int64_t>(64, 128)),
                          [](const auto& row) {
                            const double amax = std::get<0>(row.param);
-                           return std::string(amax == 4e-17 ? "A4em17" : amax == 4e-21 ? "A4em21" : "A1em30") +
-                                  (std::get<1>(row.param) ? "_causal" : "_full") + "_d" + std::to_string(std::get<2>(row.param));
+                           return std::string(amax == 4e-17   ? "A4em17"
+                                              : amax == 4e-21 ? "A4em21"
+                                                              : "A1em30") +
+                                  (std::get<1>(row.param) ? "_causal" : "_full") + "_d" +
+                                  std::to_string(std::get<2>(row.param));
                          });
 
-// The largest scale there is times dP's unit is more than a float; what is masked stays zero. K is large and Q small, so that dQ, whose
-// scale is the inverse of that one, is no subnormal; dK is nothing.
+// The largest scale there is times dP's unit is more than a float; what is masked stays zero. K is large and Q small,
+// so that dQ, whose scale is the inverse of that one, is no subnormal; dK is nothing.
 TEST_F(AttentionTest, TheLargestScaleLeavesZerosZero) {
   const AttentionShape shape = make_shape({.seq = 100, .heads = 2, .kv_heads = 1, .head_dim = 64});
   const std::int64_t queries = tokens(shape) * query_cols(shape), keys = tokens(shape) * key_cols(shape);

@@ -40,8 +40,9 @@ Gradients backward(Device& device, const AttentionShape& shape, const Step& step
 
 reference::AttentionBackwardReference expected_gradients(Device& device, const AttentionShape& shape,
                                                          const Step& step) {
-  return reference::attention_backward(reference_problem(shape, step.qkv.q.values.dtype()), reference_inputs(device, step.qkv),
-                                       read(device, {step.out.o, {}}), read(device, step.grad_o));
+  return reference::attention_backward(reference_problem(shape, step.qkv.q.values.dtype()),
+                                       reference_inputs(device, step.qkv), read(device, {step.out.o, {}}),
+                                       read(device, step.grad_o));
 }
 
 // Central differences of the reference's loss sum(grad_o * O), for every coordinate of `input`, a member of `inputs`.

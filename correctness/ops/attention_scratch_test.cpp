@@ -61,9 +61,8 @@ Peaks scratch_peaks(std::int64_t seq) {
   AttentionOutputs out;
   Peaks peaks{};
   peaks.forward = peak_of([&] { out = run_forward(*device, shape, qkv, DType::kBF16); });
-  peaks.backward = peak_of([&] {
-    run_backward(*device, shape, {qkv, {out.o, {}}, {out.o, {}}, out.lse, {}, {}}, DType::kBF16);
-  });
+  peaks.backward =
+      peak_of([&] { run_backward(*device, shape, {qkv, {out.o, {}}, {out.o, {}}, out.lse, {}, {}}, DType::kBF16); });
   return peaks;
 }
 

@@ -63,7 +63,8 @@ TEST_F(AttentionTest, ForwardBoundCatchesMutations) {
   const AttentionShape shape =
       make_shape({.seq = 65, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 64, .dropout = 0.25f});
   const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
-  const auto expected = reference::attention_forward(reference_problem(shape, DType::kBF16), reference_inputs(device_, qkv));
+  const auto expected =
+      reference::attention_forward(reference_problem(shape, DType::kBF16), reference_inputs(device_, qkv));
   const auto matches = [&](const AttentionShape& mutated, const Qkv& operands) {
     return within(device_.read(run_forward(device_, mutated, operands, DType::kBF16).o), expected.o, DType::kBF16);
   };

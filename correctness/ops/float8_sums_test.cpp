@@ -8,8 +8,8 @@
 #include "reference/float8_reference.h"
 #include "reference/test_data.h"
 
-// The bound that products on a card are held to, against an emulation of what makes them: it holds, and an accumulator with
-// fewer bits than Hopper's does not pass under it.
+// The bound that products on a card are held to, against an emulation of what makes them: it holds, and an accumulator
+// with fewer bits than Hopper's does not pass under it.
 namespace fp8lab {
 namespace {
 
@@ -42,7 +42,8 @@ TEST(Float8Sums, StaysWithinItsBound) {
       for (std::uint64_t seed = 0; seed < 50; ++seed) {
         const MatrixUnit unit{.promoted_every = promoted};
         const std::vector<double> products = products_of(count, seed);
-        EXPECT_LE(std::fabs(sum_on(unit, products) - exact(products)), error_on(unit, products) + 1e-4 * std::sqrt(count))
+        EXPECT_LE(std::fabs(sum_on(unit, products) - exact(products)),
+                  error_on(unit, products) + 1e-4 * std::sqrt(count))
             << count << " products, seed " << seed;
       }
 }

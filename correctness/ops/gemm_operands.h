@@ -126,7 +126,8 @@ class HalfWriter {
     const double drawn = reference::uniform(seed_, static_cast<std::uint64_t>(1000 * block_i + block_j + 1));
     if (format_.block_cols == 32) {
       const std::uint8_t byte = static_cast<std::uint8_t>(120 + static_cast<int>(8.0 * drawn));
-      put_scale(turned_ ? block_j * padded(rows, 128) + block_i : block_i * padded((cols + 31) / 32, 4) + block_j, byte);
+      put_scale(turned_ ? block_j * padded(rows, 128) + block_i : block_i * padded((cols + 31) / 32, 4) + block_j,
+                byte);
       return std::ldexp(1.0, byte - 127);
     }
     const float scale = static_cast<float>(0.3 * drawn + 0.01);

@@ -17,8 +17,9 @@
 #include "reference/test_data.h"
 #include "support/dense_test.h"
 
-// Products that are quantized without being stored. What a card's library makes alone, codes from codes, and what is multiplied
-// and cast one after the other answer to the same reference: the product in double precision, and codes looked up in a table.
+// Products that are quantized without being stored. What a card's library makes alone, codes from codes, and what is
+// multiplied and cast one after the other answer to the same reference: the product in double precision, and codes
+// looked up in a table.
 namespace fp8lab {
 namespace {
 
@@ -29,7 +30,8 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// A quantizer of a whole tensor under `scale`, that has seen `amax` before.
-Quantizer quantizer(Device& device, DType payload, float scale, float amax = 0.0f, const Orientations& orientations = {}) {
+Quantizer quantizer(Device& device, DType payload, float scale, float amax = 0.0f,
+                    const Orientations& orientations = {}) {
   return {.format = {.payload = payload, .amax_source = AmaxSource::kHistory},
           .orientations = orientations,
           .scale = make_tensor(device, {1}, DType::kF32, {scale}),
@@ -43,7 +45,8 @@ std::vector<std::uint8_t> codes_of(Device& device, const Tensor& tensor) {
   return codes;
 }
 
-std::vector<std::uint8_t> transposed_codes(const std::vector<std::uint8_t>& codes, std::int64_t rows, std::int64_t cols) {
+std::vector<std::uint8_t> transposed_codes(const std::vector<std::uint8_t>& codes, std::int64_t rows,
+                                           std::int64_t cols) {
   std::vector<std::uint8_t> result(codes.size());
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < cols; ++j)
@@ -60,7 +63,8 @@ std::vector<std::uint8_t> transposed_codes(const std::vector<std::uint8_t>& code
     const double value = expected.value[i] * scale;
     const double error = 1.01 * (expected.error[i] * scale + 2.0 * kUnit * std::fabs(value));
     const double code = format.decode(codes[i]);
-    const double lowest = format.decode(format.encode(value - error)), highest = format.decode(format.encode(value + error));
+    const double lowest = format.decode(format.encode(value - error)),
+                 highest = format.decode(format.encode(value + error));
     if (lowest <= code && code <= highest) continue;
     std::ostringstream text;
     text << "[" << i << "] is " << code << ", of " << value << " +- " << error;
@@ -75,7 +79,8 @@ double largest_of(const std::vector<double>& values) {
   return largest;
 }
 
-/// What are_codes_of() must refuse: codes cut off rather than rounded, of values a tenth too large, and of the neighbour's.
+/// What are_codes_of() must refuse: codes cut off rather than rounded, of values a tenth too large, and of the
+/// neighbour's.
 void expect_mutations_refused(const Expected& expected, double scale, DType payload) {
   const reference::SmallFloat& format = decoder(payload);
   const std::size_t size = expected.value.size();
@@ -124,8 +129,8 @@ TEST_P(GemmQuantize, CodesAndAmaxAreOfTheProductInDouble) {
     const Operand a = operand(true, m, k), b = operand(false, n, k);
     const MatrixUnit* const unit = summed_by(*device_, a, b);
     int turn = 0;
-    for (const std::optional<DType> of_bias : {std::optional<DType>(), std::optional(DType::kBF16), std::optional(DType::kF16),
-                                               std::optional(DType::kF32)}) {
+    for (const std::optional<DType> of_bias : {std::optional<DType>(), std::optional(DType::kBF16),
+                                               std::optional(DType::kF16), std::optional(DType::kF32)}) {
       SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << (of_bias ? " plus " : "")
                                         << (of_bias ? name(*of_bias) : ""));
       const Tensor bias = make_tensor(*device_, {n}, of_bias.value_or(DType::kF32), reference::gaussian_values(n, 3));
@@ -133,7 +138,8 @@ TEST_P(GemmQuantize, CodesAndAmaxAreOfTheProductInDouble) {
       const double largest = largest_of(expected.value);
       const float scale = static_cast<float>(0.9 * decoder(payload).max() / largest);
       const Quantizer cast = quantizer(*device_, payload, scale, 0.0f, kHalves[turn++]);
-      QuantizedTensor out = gemm_quantize(*device_, {.a = a.view, .b = b.view, .bias = of_bias ? &bias : nullptr}, cast);
+      QuantizedTensor out =
+          gemm_quantize(*device_, {.a = a.view, .b = b.view, .bias = of_bias ? &bias : nullptr}, cast);
 
       EXPECT_EQ(out.shape(), (Shape{m, n}));
       std::vector<std::uint8_t> codes;
@@ -155,7 +161,8 @@ TEST_P(GemmQuantize, CodesAndAmaxAreOfTheProductInDouble) {
   }
 }
 
-// Where a product is cast from memory: whenever the codes are of blocks, or of operands that are not codes under one scale.
+// Where a product is cast from memory: whenever the codes are of blocks, or of operands that are not codes under one
+// scale.
 TEST_P(GemmQuantize, IsTheFp32ProductAndThenItsCast) {
   const bool per_tensor = format_of(GetParam().a).has_value() && format_of(GetParam().a)->per_tensor();
   for (const auto& [m, n, k] : kShapes)
@@ -174,12 +181,13 @@ TEST_P(GemmQuantize, IsTheFp32ProductAndThenItsCast) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, GemmQuantize,
-    ::testing::Values(Case{Kind::kF32, Kind::kF32}, Case{Kind::kBF16, Kind::kBF16}, Case{Kind::kF16, Kind::kF16, DType::kE5M2},
-                      Case{Kind::kPerTensor, Kind::kPerTensor}, Case{Kind::kPerTensor, Kind::kPerTensor, DType::kE5M2},
-                      Case{Kind::kE5M2PerTensor, Kind::kPerTensor}, Case{Kind::kE5M2PerTensor, Kind::kPerTensor, DType::kE5M2},
-                      Case{Kind::kPerTensor, Kind::kE5M2PerTensor}, Case{Kind::kPerTensor, Kind::kE5M2PerTensor, DType::kE5M2},
-                      Case{Kind::kRowBlocks, Kind::kSquareBlocks}, Case{Kind::kRowBlocks, Kind::kRowBlocks, DType::kE5M2},
-                      Case{Kind::kMxfp8, Kind::kMxfp8}, Case{Kind::kMxfp8, Kind::kMxfp8, DType::kE5M2}),
+    ::testing::Values(
+        Case{Kind::kF32, Kind::kF32}, Case{Kind::kBF16, Kind::kBF16}, Case{Kind::kF16, Kind::kF16, DType::kE5M2},
+        Case{Kind::kPerTensor, Kind::kPerTensor}, Case{Kind::kPerTensor, Kind::kPerTensor, DType::kE5M2},
+        Case{Kind::kE5M2PerTensor, Kind::kPerTensor}, Case{Kind::kE5M2PerTensor, Kind::kPerTensor, DType::kE5M2},
+        Case{Kind::kPerTensor, Kind::kE5M2PerTensor}, Case{Kind::kPerTensor, Kind::kE5M2PerTensor, DType::kE5M2},
+        Case{Kind::kRowBlocks, Kind::kSquareBlocks}, Case{Kind::kRowBlocks, Kind::kRowBlocks, DType::kE5M2},
+        Case{Kind::kMxfp8, Kind::kMxfp8}, Case{Kind::kMxfp8, Kind::kMxfp8, DType::kE5M2}),
     case_name);
 
 /// Products of codes that are written down one by one.
@@ -195,7 +203,8 @@ class GemmQuantizeValues : public support::DenseTest {
     std::vector<std::byte> codes;
     for (const double value : values) {
       const bool infinite = std::isinf(value) && payload == DType::kE5M2;
-      codes.push_back(static_cast<std::byte>(infinite ? (value < 0.0 ? 0xFCu : 0x7Cu) : decoder(payload).encode(value)));
+      codes.push_back(
+          static_cast<std::byte>(infinite ? (value < 0.0 ? 0xFCu : 0x7Cu) : decoder(payload).encode(value)));
       made.values.push_back(0.25 * value);
     }
     device_->write_bytes(half.codes, codes);
@@ -219,7 +228,8 @@ class GemmQuantizeValues : public support::DenseTest {
   }
 };
 
-// Sums of integers are exact in any order, so codes and amax are known to the bit; a sum that went through BF16 would be seen.
+// Sums of integers are exact in any order, so codes and amax are known to the bit; a sum that went through BF16 would
+// be seen.
 TEST_F(GemmQuantizeValues, NothingRoundsTheSumBeforeTheCast) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{64, 48, 512}, {33, 31, 500}})
     for (const DType of_a : {DType::kE4M3, DType::kE5M2})
@@ -249,7 +259,8 @@ TEST_F(GemmQuantizeValues, NothingRoundsTheSumBeforeTheCast) {
 }
 
 TEST_F(GemmQuantizeValues, SaturatesAndMeasuresWhatWasThereBefore) {
-  const Operand a = coded(DType::kE4M3, 32, 64, integers(32 * 64, 1)), b = coded(DType::kE4M3, 16, 64, integers(16 * 64, 2));
+  const Operand a = coded(DType::kE4M3, 32, 64, integers(32 * 64, 1)),
+                b = coded(DType::kE4M3, 16, 64, integers(16 * 64, 2));
   const Expected exact = product(a, b, {}, DType::kF32);
   const Made made = make(a, b, quantizer(*device_, DType::kE4M3, 1e6f));
   EXPECT_EQ(made.amax, largest_of(exact.value));
@@ -258,7 +269,8 @@ TEST_F(GemmQuantizeValues, SaturatesAndMeasuresWhatWasThereBefore) {
 }
 
 TEST_F(GemmQuantizeValues, RaisesTheAmaxThatItFinds) {
-  const Operand a = coded(DType::kE4M3, 32, 64, integers(32 * 64, 1)), b = coded(DType::kE4M3, 16, 64, integers(16 * 64, 2));
+  const Operand a = coded(DType::kE4M3, 32, 64, integers(32 * 64, 1)),
+                b = coded(DType::kE4M3, 16, 64, integers(16 * 64, 2));
   const float own = static_cast<float>(largest_of(product(a, b, {}, DType::kF32).value));
   EXPECT_EQ(make(a, b, quantizer(*device_, DType::kE4M3, 1.0f, 0.5f * own)).amax, own);
   EXPECT_EQ(make(a, b, quantizer(*device_, DType::kE4M3, 1.0f, 2.0f * own)).amax, 2.0f * own);
@@ -278,7 +290,8 @@ TEST_F(GemmQuantizeValues, NanIsACodeOfItsOwnAndTheAmax) {
       for (const Orientations halves : {Orientations{true, false}, {true, true}}) {
         std::vector<double> values = integers(kRows * kDepth, 1);
         values[7 * kDepth + 3] = kNan;
-        const Operand a = coded(of_a, kRows, kDepth, values), b = coded(DType::kE4M3, kCols, kDepth, integers(kCols * kDepth, 2));
+        const Operand a = coded(of_a, kRows, kDepth, values),
+                      b = coded(DType::kE4M3, kCols, kDepth, integers(kCols * kDepth, 2));
         const Made made = make(a, b, quantizer(*device_, payload, 1.0f, 0.25f, halves));
         EXPECT_TRUE(std::isnan(made.amax));
         for (std::int64_t i = 0; i < kRows; ++i)
@@ -288,7 +301,8 @@ TEST_F(GemmQuantizeValues, NanIsACodeOfItsOwnAndTheAmax) {
 }
 
 TEST_F(GemmQuantizeValues, InfinityIsTheLargestCodeAndTheAmax) {
-  constexpr std::int64_t kRows = 32, kCols = 16, kDepth = 64;  // less than a tile of any card, the rest of which is no part of it
+  constexpr std::int64_t kRows = 32, kCols = 16,
+                         kDepth = 64;  // less than a tile of any card, the rest of which is no part of it
   for (const DType payload : {DType::kE4M3, DType::kE5M2}) {
     std::vector<double> values = integers(kRows * kDepth, 1), others = integers(kCols * kDepth, 2);
     values[7 * kDepth + 3] = kInfinity;
@@ -333,7 +347,8 @@ TEST_F(GemmQuantizeValues, ABiasIsMeasuredInSumsAlone) {
 }
 
 TEST_F(GemmQuantizeValues, EmptyDimensions) {
-  const auto make_empty = [&](std::int64_t m, std::int64_t n, std::int64_t k, const Tensor* bias, const Quantizer& cast) {
+  const auto make_empty = [&](std::int64_t m, std::int64_t n, std::int64_t k, const Tensor* bias,
+                              const Quantizer& cast) {
     const Operand a = coded(DType::kE4M3, m, k, integers(m * k, 1)), b = coded(DType::kE4M3, n, k, integers(n * k, 2));
     QuantizedTensor out = gemm_quantize(*device_, {.a = a.view, .b = b.view, .bias = bias}, cast);
     EXPECT_EQ(device_->read(out.rowwise().scale_inv), std::vector<float>{0.5f});
@@ -359,12 +374,15 @@ TEST_F(GemmQuantizeValues, RefusalsNameTheOperation) {
   };
   const Quantizer cast = quantizer(*device_, DType::kE4M3, 1.0f);
   EXPECT_EQ(refusal({.a = x.operand(), .b = y.operand()}, cast),
-            "gemm_quantize: a is f32 [4, 6], b is f32 [5, 7]; the product [m, n] is over the columns of a [m, k] and b [n, k]");
+            "gemm_quantize: a is f32 [4, 6], b is f32 [5, 7]; the product [m, n] is over the columns of a [m, k] and b "
+            "[n, k]");
   EXPECT_EQ(refusal({.a = x.operand(), .b = x.operand(), .bias = &y}, cast),
             "gemm_quantize: bias is f32 [5, 7]; it must have 4 elements, one for each row of b");
-  EXPECT_EQ(refusal({.a = x.operand(), .b = x.operand()}, {.format = make_recipe("current").activation, .holder = anyone()}),
-            "gemm_quantize: the cast must be of a whole tensor under a given scale, or row-wise in blocks of one row without an "
-            "amax; store the result and quantize it");
+  EXPECT_EQ(
+      refusal({.a = x.operand(), .b = x.operand()}, {.format = make_recipe("current").activation, .holder = anyone()}),
+      "gemm_quantize: the cast must be of a whole tensor under a given scale, or row-wise in blocks of one row without "
+      "an "
+      "amax; store the result and quantize it");
 }
 
 }  // namespace

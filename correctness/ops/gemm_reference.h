@@ -18,9 +18,10 @@ using reference::kUnit;
 using reference::MatrixUnit;
 
 /// Any order of k products and sums: at most k roundings on the way of a term. One more for each dequantized operand,
-/// or two for the scales of the finished sum; one for the bias and one for what is added to. `unit`: what sums the products of
-/// codes where that is not FP32.
-inline Expected product(const Operand& a, const Operand& b, const Values& bias, DType out, const MatrixUnit* unit = nullptr) {
+/// or two for the scales of the finished sum; one for the bias and one for what is added to. `unit`: what sums the
+/// products of codes where that is not FP32.
+inline Expected product(const Operand& a, const Operand& b, const Values& bias, DType out,
+                        const MatrixUnit* unit = nullptr) {
   Expected expected(static_cast<std::size_t>(a.rows * b.rows));
   std::vector<double> terms(static_cast<std::size_t>(a.cols));
   for (std::int64_t i = 0; i < a.rows; ++i)
@@ -35,7 +36,8 @@ inline Expected product(const Operand& a, const Operand& b, const Values& bias, 
         magnitude += std::fabs(term);
       }
       expected.value[at] = sum;
-      expected.error[at] = static_cast<double>(a.cols + 4) * kUnit * magnitude + (unit ? reference::error_on(*unit, terms) : 0.0);
+      expected.error[at] =
+          static_cast<double>(a.cols + 4) * kUnit * magnitude + (unit ? reference::error_on(*unit, terms) : 0.0);
     }
   return rounded_to(out, std::move(expected));
 }

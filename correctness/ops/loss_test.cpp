@@ -94,13 +94,10 @@ TEST_P(Loss, RefusalsNameTheArgumentAndTheRule) {
             "mse_loss: x is " + type + " [2, 3] and target is " + type + " [3, 2]; both must have one shape");
   EXPECT_EQ(support::error_of([&] { mse_loss(*device_, none, none, anyone()); }),
             "mse_loss: x is " + type + " [0, 3]; a mean needs at least one element");
-  EXPECT_EQ(support::error_of([&] {
-              mse_loss_backward(*device_, x, x, make_tensor(*device_, {2}, DType::kF32, {1, 1}), anyone());
-            }),
+  EXPECT_EQ(support::error_of(
+                [&] { mse_loss_backward(*device_, x, x, make_tensor(*device_, {2}, DType::kF32, {1, 1}), anyone()); }),
             "mse_loss_backward: grad_loss is f32 [2]; it must have 1 elements, as the loss has");
-  EXPECT_EQ(support::error_of([&] {
-              sum_loss_backward(*device_, {{2, 3}, DType::kE4M3}, scalar(1.0f), anyone());
-            }),
+  EXPECT_EQ(support::error_of([&] { sum_loss_backward(*device_, {{2, 3}, DType::kE4M3}, scalar(1.0f), anyone()); }),
             "sum_loss_backward: x must be f32, f16 or bf16");
   EXPECT_EQ(support::error_of([&] { sum_loss(*device_, {}, anyone()); }),
             "sum_loss: x is absent; it must be an f32, f16 or bf16 tensor");

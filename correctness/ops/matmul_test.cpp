@@ -110,7 +110,8 @@ TEST_P(Matmul, EveryInstructionSetAndLayout_GivesTheBitsOfItsDefinition) {
     for (const bool a_transposed : {false, true})
       for (const bool b_transposed : {false, true})
         for (const std::int64_t padding : {0, 3}) {
-          SCOPED_TRACE(testing::Message() << name << (a_transposed ? " t" : " n") << (b_transposed ? "t" : "n") << padding);
+          SCOPED_TRACE(testing::Message()
+                       << name << (a_transposed ? " t" : " n") << (b_transposed ? "t" : "n") << padding);
           const Stored a(p.m, p.k, a_transposed, 1, padding), b(p.n, p.k, b_transposed, 2, padding);
           EXPECT_TRUE(reference::bitwise_equal(run(p, a.operand(), b.operand(), padding), expected));
         }
@@ -126,7 +127,8 @@ TEST_P(Matmul, RowsByThemselves_HaveTheBitsTheyHaveAmongOthers) {
     const Problem part{.m = (p.m - first_i + 1) / 2, .n = (p.n - first_j + 1) / 2, .k = p.k};
     std::vector<float> expected;
     for (std::int64_t i = first_i; i < first_i + part.m; ++i)
-      for (std::int64_t j = first_j; j < first_j + part.n; ++j) expected.push_back(all[static_cast<std::size_t>(i * p.n + j)]);
+      for (std::int64_t j = first_j; j < first_j + part.n; ++j)
+        expected.push_back(all[static_cast<std::size_t>(i * p.n + j)]);
     EXPECT_TRUE(reference::bitwise_equal(run(part, a.rows_from(first_i), b.rows_from(first_j)), expected));
   }
 }

@@ -37,8 +37,8 @@ class MeasuredResults : public support::DenseTest {
       const Tensor grad_y = kind == ActivationKind::kSwiglu ? grad.columns(0, x.cols() / 2) : grad;
       return [=, this](const Tensor& amax) { return activation_backward(*device_, kind, grad_y, x, anyone(), amax); };
     };
-    return {{"layer norm", norm(NormKind::kLayerNorm)},       {"rms norm", norm(NormKind::kRmsNorm)},
-            {"gelu", forward(ActivationKind::kGelu)},         {"swiglu", forward(ActivationKind::kSwiglu)},
+    return {{"layer norm", norm(NormKind::kLayerNorm)},         {"rms norm", norm(NormKind::kRmsNorm)},
+            {"gelu", forward(ActivationKind::kGelu)},           {"swiglu", forward(ActivationKind::kSwiglu)},
             {"gelu backward", backward(ActivationKind::kGelu)}, {"swiglu backward", backward(ActivationKind::kSwiglu)}};
   }
   /// An amax that somebody else left.
@@ -53,7 +53,8 @@ class MeasuredResults : public support::DenseTest {
   }
 };
 
-// Rows that a card's kernels keep, that they read element by element, and that fill a block unevenly; more rows than blocks.
+// Rows that a card's kernels keep, that they read element by element, and that fill a block unevenly; more rows than
+// blocks.
 constexpr std::pair<std::int64_t, std::int64_t> kShapes[] = {{19, 256}, {7, 264},    {3, 34},     {0, 256},
                                                              {5, 5120}, {700, 1024}, {131, 28672}};
 
@@ -61,7 +62,8 @@ TEST_F(MeasuredResults, AreTheSameAndTheirAmaxIsOfWhatIsStored) {
   for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF16})
     for (const auto& [rows, cols] : kShapes)
       for (const auto& [name, make] : makers(gaussian({rows, cols}, dtype), gaussian({rows, cols}, dtype, 2))) {
-        const std::string what = name + " " + std::string(fp8lab::name(dtype)) + " " + std::to_string(rows) + "x" + std::to_string(cols);
+        const std::string what =
+            name + " " + std::string(fp8lab::name(dtype)) + " " + std::to_string(rows) + "x" + std::to_string(cols);
         const Tensor amax = stale();
         const Tensor measured = make(amax), plain = make({});
         EXPECT_EQ(device_->read_bytes(measured), device_->read_bytes(plain)) << what;
@@ -77,7 +79,8 @@ TEST_F(MeasuredResults, NoElementIsOverlooked) {
       std::vector<float> values(kRows * kCols, 1.0f);
       values[static_cast<std::size_t>(row * kCols + col)] = 97.0f;
       const Tensor x = support::make_tensor(*device_, {kRows, kCols}, DType::kBF16, values);
-      const Tensor ones = support::make_tensor(*device_, {kRows, kCols}, DType::kBF16, std::vector<float>(kRows * kCols, 1.0f));
+      const Tensor ones =
+          support::make_tensor(*device_, {kRows, kCols}, DType::kBF16, std::vector<float>(kRows * kCols, 1.0f));
       for (const auto& [name, make] : makers(x, ones)) {
         const Tensor amax = stale();
         const std::vector<float> made = device_->read(make(amax));
@@ -110,7 +113,8 @@ TEST_F(MeasuredResults, AreCastByTheirAmax) {
       std::vector<std::vector<std::byte>> bytes;
       for (const QuantizedHalf* made_half : {&made.rowwise(), &made.columnwise()})
         if (*made_half)
-          for (const Tensor& tensor : {made_half->codes, made_half->scale_inv}) bytes.push_back(device_->read_bytes(tensor));
+          for (const Tensor& tensor : {made_half->codes, made_half->scale_inv})
+            bytes.push_back(device_->read_bytes(tensor));
       return bytes;
     };
     const auto expected = cast({});

@@ -182,9 +182,8 @@ TEST_F(NormEdges, RefusalsNameTheArgumentAndTheRule) {
             "norm_forward: x is f32 [4, 0]; a row needs at least one element");
 
   const auto backward = [&](const Tensor& grad_y, const Tensor& rstd) {
-    return support::error_of([&] {
-      norm_backward(*device_, {.grad_y = grad_y, .x = x, .gamma = six, .mean = make({4, 1}), .rstd = rstd});
-    });
+    return support::error_of(
+        [&] { norm_backward(*device_, {.grad_y = grad_y, .x = x, .gamma = six, .mean = make({4, 1}), .rstd = rstd}); });
   };
   EXPECT_EQ(backward(make({4, 5}), make({4, 1})),
             "norm_backward: grad_y is f32 [4, 5] and x is f32 [4, 6]; both must have one shape");

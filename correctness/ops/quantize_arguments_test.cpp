@@ -115,10 +115,10 @@ void quantize_in_every_way(Device& device, const Recipe& recipe, std::int64_t to
     const bool history = format.amax_source == AmaxSource::kHistory;
     DelayedScales scales(device, {448.0f, 448.0f}, recipe.delayed, "layer");
     const Quantizer inputs{.format = format,
-                                .orientations = {true, true},
-                                .scale = history ? scales.scale(0) : Tensor{},
-                                .amax = history ? scales.amax(0) : Tensor{},
-                                .holder = holder("codes")};
+                           .orientations = {true, true},
+                           .scale = history ? scales.scale(0) : Tensor{},
+                           .amax = history ? scales.amax(0) : Tensor{},
+                           .holder = holder("codes")};
     QuantizedTensor q = quantize(device, x, inputs);
     const Tensor back = dequantize(device, q.rowwise_operand(), DType::kBF16, holder("back"));
     q.drop_rowwise();

@@ -117,7 +117,8 @@ TEST_F(QuantizeEdge, SmallestBf16SubnormalUnderMicroscaling) {
   }
 }
 
-// Case 18: the one amax where the float product differs from exact arithmetic, and the band that flush-to-zero would clip.
+// Case 18: the one amax where the float product differs from exact arithmetic, and the band that flush-to-zero would
+// clip.
 TEST_F(QuantizeEdge, TinyAmaxesAreNotFlushed) {
   const Result odd = run("mxfp8_rceil", block_of(float_from_bits(0x04600001), 0.0f));
   EXPECT_EQ(odd.e8m0[0], 0);

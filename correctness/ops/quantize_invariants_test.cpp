@@ -65,7 +65,8 @@ TEST_F(QuantizeInvariants, ARowSliceIsTheSliceOfTheWhole) {
         for (std::int64_t j = 0; j < kCols; j += format.block_cols) {
           const auto at = [&](const ScaleView& view, const Bytes& bytes, std::int64_t row) {
             const auto width = static_cast<std::int64_t>(size_bytes(view.dtype));
-            const auto first = bytes.begin() + width * (row * view.row_stride + j / format.block_cols * view.col_stride);
+            const auto first =
+                bytes.begin() + width * (row * view.row_stride + j / format.block_cols * view.col_stride);
             return Bytes(first, first + width);
           };
           ASSERT_EQ(at(part_scales, part_bytes, i), at(whole_scales, whole_bytes, begin + i)) << name;
@@ -138,8 +139,8 @@ TEST_F(QuantizeInvariants, QuantizingAgain) {
   }
 }
 
-// Signal against quantization noise of 2^20 standard normal values, sd 0.007 dB. Two-sided: too good means that nothing was
-// quantized.
+// Signal against quantization noise of 2^20 standard normal values, sd 0.007 dB. Two-sided: too good means that nothing
+// was quantized.
 TEST_F(QuantizeInvariants, KeepsAsMuchSignalAsTheFormatCan) {
   struct Row {
     const char* format;
@@ -204,8 +205,8 @@ class SparseBytes {
   void* start_;
 };
 
-// Case 36: two rows that lie more than 2^31 elements apart, and more than 2^31 elements seen through a stride of 0. Only
-// a host has address space without memory; correctness/cuda reaches as far on a card.
+// Case 36: two rows that lie more than 2^31 elements apart, and more than 2^31 elements seen through a stride of 0.
+// Only a host has address space without memory; correctness/cuda reaches as far on a card.
 TEST_F(QuantizeInvariants, IndicesPassTwoToTheThirtyOne) {
   constexpr std::int64_t kFar = (std::int64_t{1} << 31) + 64, kCols = 256;
   const SparseBytes input(static_cast<std::size_t>(2 * (kFar + kCols))), output(static_cast<std::size_t>(kFar + kCols));

@@ -23,7 +23,8 @@ QuantizedTensor empty_halves(Device& device, const QuantFormat& format, const Sh
   QuantizedTensor q(shape, format);
   const Tensor scale_inv = scalar(device, -1.0f);
   const auto codes = [&](const HalfLayout& layout) { return device.allocate(layout.codes, support::anyone(device)); };
-  if (orientations.rowwise) q.rowwise() = {.codes = codes(rowwise_layout(format, shape.rows(), shape.cols())), .scale_inv = scale_inv};
+  if (orientations.rowwise)
+    q.rowwise() = {.codes = codes(rowwise_layout(format, shape.rows(), shape.cols())), .scale_inv = scale_inv};
   if (orientations.columnwise)
     q.columnwise() = {.codes = codes(columnwise_layout(format, shape.rows(), shape.cols())), .scale_inv = scale_inv};
   return q;
@@ -80,7 +81,8 @@ TEST_P(QuantizeList, IsRoundingAndQuantizingOneByOne) {
         device_->launch(&KernelTable::quantize_list, QuantizeListArgs{.tensors = list});
 
         for (std::size_t i = 0; i < xs.size(); ++i) {
-          SCOPED_TRACE(testing::Message() << to_string(xs[i].shape()) << " " << support::name_of(placement) << " " << name(nominal));
+          SCOPED_TRACE(testing::Message()
+                       << to_string(xs[i].shape()) << " " << support::name_of(placement) << " " << name(nominal));
           const Tensor amax = scalar(*device_, 0.5f);
           const Tensor rounded = cast(*device_, xs[i], nominal, support::anyone(*device_));
           const QuantizedTensor expected = quantize(*device_, rounded,
@@ -95,14 +97,15 @@ TEST_P(QuantizeList, IsRoundingAndQuantizingOneByOne) {
             EXPECT_TRUE(bitwise_equal(bytes_of(*device_, actual_half.codes), bytes_of(*device_, expected_half.codes)));
             EXPECT_TRUE(bitwise_equal(device_->read(actual_half.scale_inv), device_->read(expected_half.scale_inv)));
           }
-          EXPECT_TRUE(reference::is_close(support::read(*device_, amaxes[i]).front(), support::read(*device_, amax).front(), {}));
+          EXPECT_TRUE(reference::is_close(support::read(*device_, amaxes[i]).front(),
+                                          support::read(*device_, amax).front(), {}));
         }
       }
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, QuantizeList,
-                         ::testing::Values("delayed_e4m3", "delayed_e5m2", "current_e4m3", "current_e5m2", "current_pow2",
-                                           "current_epsilon"),
+                         ::testing::Values("delayed_e4m3", "delayed_e5m2", "current_e4m3", "current_e5m2",
+                                           "current_pow2", "current_epsilon"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -1,5 +1,3 @@
-#include "backend/cpu/loops.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,11 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/loops.h"
 #include "core/float8.h"
 #include "reference/compare.h"
 #include "reference/test_data.h"
 
-// Every variant of the inner loops that this machine can run, against the scalar conversions of core/float8.h, bit for bit.
+// Every variant of the inner loops that this machine can run, against the scalar conversions of core/float8.h, bit for
+// bit.
 namespace fp8lab {
 namespace {
 

@@ -10,7 +10,8 @@
 #include "ops/norm.h"
 #include "support/dense_test.h"
 
-// Operations that quantize their result without storing it: the bytes of the operation and the cast one after the other.
+// Operations that quantize their result without storing it: the bytes of the operation and the cast one after the
+// other.
 namespace fp8lab {
 namespace {
 
@@ -50,9 +51,8 @@ class QuantizeResults : public support::DenseTest {
     expect_same(a.columnwise().scale_inv, b.columnwise().scale_inv, what + ": column-wise scales");
   }
   std::string refusal(const Quantizer& inputs) {
-    return support::error_of([&] {
-      activation_quantize(*device_, ActivationKind::kGelu, gaussian({4, 256}, DType::kBF16), inputs);
-    });
+    return support::error_of(
+        [&] { activation_quantize(*device_, ActivationKind::kGelu, gaussian({4, 256}, DType::kBF16), inputs); });
   }
 };
 

@@ -96,10 +96,10 @@ TEST_P(EveryFormat, RecordsTheLargestMagnitude) {
   const auto expected = static_cast<float>(reference::amax(matrix_of(*device_, x)));
   const Tensor amax = support::scalar(*device_, 0.0f);
   const Quantizer inputs{.format = format(),
-                              .orientations = {false, true},
-                              .scale = history ? support::scalar(*device_, 2.0f) : Tensor{},
-                              .amax = amax,
-                              .holder = support::anyone(*device_)};
+                         .orientations = {false, true},
+                         .scale = history ? support::scalar(*device_, 2.0f) : Tensor{},
+                         .amax = amax,
+                         .holder = support::anyone(*device_)};
   quantize(*device_, x, inputs);
   EXPECT_EQ(device_->read(amax)[0], expected);
   device_->write(amax, std::vector<float>{2 * expected});
@@ -115,8 +115,8 @@ INSTANTIATE_TEST_SUITE_P(Quantize, EveryFormat,
                                             ::testing::Values(DType::kF32, DType::kBF16, DType::kF16)),
                          param_name);
 
-// Each mistake must change codes or scales of the data that the comparisons above use, which stay equal without it. The other order
-// of the scaling rule moves only ties, some 200 in a million, so that one gets a million.
+// Each mistake must change codes or scales of the data that the comparisons above use, which stay equal without it. The
+// other order of the scaling rule moves only ties, some 200 in a million, so that one gets a million.
 TEST(QuantizeReference, NoticesMistakes) {
   const auto device = support::open_poisoned_device();
   const auto differs = [&](const std::string& format_name, Flaw flaw) {

@@ -39,7 +39,7 @@ struct Halves {
 };
 constexpr Halves kHalves[] = {{"both", {true, true}}, {"row-wise", {true, false}}, {"column-wise", {false, true}}};
 
-Behaviors reverted(bool Behaviors::*decision) {
+Behaviors reverted(bool Behaviors::* decision) {
   Behaviors behaviors;
   behaviors.*decision = false;
   return behaviors;
@@ -219,7 +219,7 @@ TEST_P(QuantizedStorage, TransposedCopiesAreExact) {
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < cols; ++j)
         ASSERT_EQ(transposed[static_cast<std::size_t>(j * rows + i)], codes[static_cast<std::size_t>(i * cols + j)])
-              << i << ", " << j;
+            << i << ", " << j;
   }
 }
 

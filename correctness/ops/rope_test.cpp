@@ -121,9 +121,7 @@ TEST_F(Rope, RefusalsNameTheRule) {
   EXPECT_EQ(refusal(4, 2), "rope: x is f32 [6, 12] with batch 4; its rows are positions times sequences");
   EXPECT_EQ(refusal(3, 4), "rope: x is f32 [6, 12] with 4 heads; each head takes an even number of columns");
   EXPECT_EQ(refusal(0, 2), "rope: x is f32 [6, 12] with batch 0; its rows are positions times sequences");
-  EXPECT_EQ(support::error_of([&] {
-              rope_into(*device_, {.x = x, .batch = 3, .heads = 2}, gaussian({6, 6}));
-            }),
+  EXPECT_EQ(support::error_of([&] { rope_into(*device_, {.x = x, .batch = 3, .heads = 2}, gaussian({6, 6})); }),
             "rope: x is f32 [6, 12] and out is f32 [6, 6]; both must have one shape");
 }
 

@@ -167,7 +167,8 @@ TEST(OtherRows, AreRefused) {
   run_ranks("in_process", {.ranks = 1}, [&](ProcessGroup& group) {
     Sharded saved(*device, {.shape = {384, 128}}, {384, 128}), smaller(*device, {.shape = {256, 128}}, {256, 128});
     const auto state_of = [](const std::vector<Parameter*>& list) {
-      return TrainingState{.parameters = list, .optimizer = nullptr, .forward_scales = {}, .backward_scales = {}, .step = 1};
+      return TrainingState{
+          .parameters = list, .optimizer = nullptr, .forward_scales = {}, .backward_scales = {}, .step = 1};
     };
     const std::vector<Parameter*> whole = {&saved.whole}, other = {&smaller.whole};
     save_checkpoint(runtime, path_of(folder), state_of(whole), &group);
@@ -187,7 +188,8 @@ TEST(Strangers, AreRefused) {
   const auto a = optim_test::make_parameter(*device, {.name = "a", .shape = {8, 4}}),
              b = optim_test::make_parameter(*device, {.name = "b", .shape = {8, 4}});
   const auto state_of = [](const std::vector<Parameter*>& list) {
-    return TrainingState{.parameters = list, .optimizer = nullptr, .forward_scales = {}, .backward_scales = {}, .step = 1};
+    return TrainingState{
+        .parameters = list, .optimizer = nullptr, .forward_scales = {}, .backward_scales = {}, .step = 1};
   };
   const std::vector<Parameter*> both = {a.get(), b.get()}, one = {a.get()};
   save_checkpoint(runtime, path_of(folder), state_of(both), nullptr);
@@ -198,7 +200,8 @@ TEST(Strangers, AreRefused) {
   EXPECT_EQ(load_checkpoint(runtime, path_of(folder), state_of(both), nullptr), 1);
 }
 
-// --- saves that fail ----------------------------------------------------------------------------------------------------
+// --- saves that fail
+// ----------------------------------------------------------------------------------------------------
 
 TEST_F(Damaged, ASaveThatFailsLeavesTheOneBefore) {
   const auto saved = training_.weights();
@@ -235,8 +238,8 @@ bool is_saving(const fs::path& folder) {
   return false;
 }
 
-// A child saves again and again and is killed while it writes. What is there must load, and be one of its states. On the host, since
-// a card's context does not survive a fork.
+// A child saves again and again and is killed while it writes. What is there must load, and be one of its states. On
+// the host, since a card's context does not survive a fork.
 TEST(KilledSaves, LeaveACheckpointThatLoads) {
   const TemporaryDirectory folder;
   AdamOptions options = kOptions;

@@ -121,8 +121,8 @@ TEST_P(Moments, MoveForeachAdamsParameterAsInFloat64) {
 
 INSTANTIATE_TEST_SUITE_P(Betas, Moments,
                          ::testing::Values(Betas{0.9, 0.9}, Betas{0.9, 0.95}, Betas{0.9, 0.99}, Betas{0.9, 0.999},
-                                           Betas{0.9, 0.9999}, Betas{0.9, 0.99999}, Betas{0.0, 0.999},
-                                           Betas{0.3, 0.4}, Betas{0.99, 0.99}, Betas{0.999, 0.99999}),
+                                           Betas{0.9, 0.9999}, Betas{0.9, 0.99999}, Betas{0.0, 0.999}, Betas{0.3, 0.4},
+                                           Betas{0.99, 0.99}, Betas{0.999, 0.99999}),
                          [](const auto& test) {
                            const auto digits = [](double beta) { return std::to_string(std::lround(beta * 1e5)); };
                            return digits(test.param.beta1) + "_" + digits(test.param.beta2);

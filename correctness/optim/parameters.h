@@ -13,8 +13,8 @@
 #include "support/dense.h"
 #include "support/quantize.h"
 
-/// What the tests of optimizers share: parameters in high precision and in eight bits, whole and sharded, whose values and
-/// gradients come from (seed, global index).
+/// What the tests of optimizers share: parameters in high precision and in eight bits, whole and sharded, whose values
+/// and gradients come from (seed, global index).
 namespace fp8lab::optim_test {
 
 inline constexpr const char* kQuantizedRecipes[] = {"delayed", "current", "block", "mxfp8"};

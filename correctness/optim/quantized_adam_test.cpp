@@ -1,5 +1,5 @@
-// Fused Adam over weights in eight bits: bitwise what dequantising, stepping in FP32 and casting again gives, and bitwise
-// what 16-bit weights give that are cast in every forward.
+// Fused Adam over weights in eight bits: bitwise what dequantising, stepping in FP32 and casting again gives, and
+// bitwise what 16-bit weights give that are cast in every forward.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
-// Checkpoints of a sharded model: what goes on from one is what would have gone on, on as many ranks and on others. Ranks see the
-// same data here, so that averages over a power of two of them are exact and the number of ranks shows in no bit.
+// Checkpoints of a sharded model: what goes on from one is what would have gone on, on as many ranks and on others.
+// Ranks see the same data here, so that averages over a power of two of them are exact and the number of ranks shows in
+// no bit.
 
 #include <gtest/gtest.h>
 
@@ -114,7 +115,8 @@ TEST_P(ShardedResume, GoesOnAsIfItHadNeverStopped) {
   EXPECT_EQ(resumed(config, loaded_on, folder.string()), expected);
 }
 
-// A save between a forward and its update: other ranks go on with the largest amax of all, and with NaN where any has it.
+// A save between a forward and its update: other ranks go on with the largest amax of all, and with NaN where any has
+// it.
 TEST(SavedAmaxes, OfAllRanksCount) {
   RunConfig config;
   config.recipe = "delayed";
@@ -162,10 +164,13 @@ class OtherForms : public ::testing::TestWithParam<OtherForm> {};
 TEST_P(OtherForms, GoOnAsIfTrainingHadNeverStopped) {
   const RunConfig config = config_of(GetParam());
   const sample::TemporaryDirectory folder;
-  const auto refused_on = [&](int ranks) { return of_all_ranks(config, ranks, [](Training& training) { return training.refused(); }); };
+  const auto refused_on = [&](int ranks) {
+    return of_all_ranks(config, ranks, [](Training& training) { return training.refused(); });
+  };
   ASSERT_NE(refused_on(GetParam().saved_on), refused_on(GetParam().loaded_on)) << "both have the same form";
   std::vector<float> expected = saved(config, GetParam().saved_on, folder.string());
-  // The average over three ranks is rounded, so what they would go on with differs; one rank has the form that they have.
+  // The average over three ranks is rounded, so what they would go on with differs; one rank has the form that they
+  // have.
   if (GetParam().saved_on == 3) expected = resumed(config, 1, folder.string());
   EXPECT_EQ(resumed(config, GetParam().loaded_on, folder.string()), expected);
 }

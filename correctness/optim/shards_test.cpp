@@ -228,7 +228,8 @@ struct FourWeights {
 // What is cast under one scale is rounded on its way; blocks need one temporary in the nominal type at a time.
 TEST(SteadyState, RoundsOneTensorAtATimeIfAny) {
   constexpr std::int64_t kScalars = 64, kRounded = 256 * 128 * 2;
-  for (const auto& [recipe, most] : {std::pair{"delayed", std::int64_t{0}}, {"current", kScalars}, {"block", kRounded}, {"mxfp8", kRounded}}) {
+  for (const auto& [recipe, most] :
+       {std::pair{"delayed", std::int64_t{0}}, {"current", kScalars}, {"block", kRounded}, {"mxfp8", kRounded}}) {
     FourWeights weights(recipe);
     Adam adam(weights.list, {.master = MasterWeights::kF32});
     adam.make_state(weights.runtime);
@@ -280,7 +281,8 @@ TEST(GatheredShards, MayEndInsideABlock) {
         std::vector<std::vector<std::uint8_t>> bytes;
         for (const QuantizedHalf* half : {&whole->quantized.rowwise(), &whole->quantized.columnwise()})
           if (*half)
-            for (const Tensor* tensor : {&half->codes, &half->scale_inv}) bytes.push_back(support::bytes_of(*device, *tensor));
+            for (const Tensor* tensor : {&half->codes, &half->scale_inv})
+              bytes.push_back(support::bytes_of(*device, *tensor));
         return bytes;
       };
       auto expected = halves();

@@ -173,11 +173,11 @@ TEST_P(StateTypes, AnInfinityStaysInItsElement) {
   }
   const AdamState &expected = calm.state().front(), &actual = upset.state().front();
   const auto same = [&](const Values& a, const Values& b) {
-    for (std::size_t i = 0; i < 9; ++i)
-      EXPECT_TRUE(a[i] == b[i] || i == 4) << i << ": " << a[i] << " and " << b[i];
+    for (std::size_t i = 0; i < 9; ++i) EXPECT_TRUE(a[i] == b[i] || i == 4) << i << ": " << a[i] << " and " << b[i];
   };
   same(support::read(*device_, with->value), support::read(*device_, without->value));
-  same(moment(*device_, actual.exp_avg, actual.exp_avg_scale), moment(*device_, expected.exp_avg, expected.exp_avg_scale));
+  same(moment(*device_, actual.exp_avg, actual.exp_avg_scale),
+       moment(*device_, expected.exp_avg, expected.exp_avg_scale));
   same(moment(*device_, actual.exp_avg_sq, actual.exp_avg_sq_scale),
        moment(*device_, expected.exp_avg_sq, expected.exp_avg_sq_scale));
 }

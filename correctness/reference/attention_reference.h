@@ -23,7 +23,8 @@ struct AttentionProblem {
   std::vector<std::uint8_t> kept;
   /// Relative error of a sum of products against the sum of their magnitudes, in the implementation judged.
   double precision = 0.0;
-  /// Relative error of P and of dS where they enter a product, for implementations that round them to a narrower type there.
+  /// Relative error of P and of dS where they enter a product, for implementations that round them to a narrower type
+  /// there.
   double rounding = 0.0;
 };
 

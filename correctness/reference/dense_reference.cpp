@@ -120,17 +120,11 @@ NormGradientExpected norm_backward(const NormProblem& problem, const Values& x, 
   const auto loss = [&](const Values& at_x, const NormParameters& at_parameters) {
     return dot(norm_values(problem, at_x, at_parameters), grad_y);
   };
-  expected.gamma.value = gradient(
-      [&](const Values& gamma) {
-        return loss(x, {gamma, parameters.beta});
-      },
-      parameters.gamma);
+  expected.gamma.value =
+      gradient([&](const Values& gamma) { return loss(x, {gamma, parameters.beta}); }, parameters.gamma);
   if (problem.centred)
-    expected.beta.value = gradient(
-        [&](const Values& beta) {
-          return loss(x, {parameters.gamma, beta});
-        },
-        parameters.beta);
+    expected.beta.value =
+        gradient([&](const Values& beta) { return loss(x, {parameters.gamma, beta}); }, parameters.beta);
 
   const double count = static_cast<double>(problem.cols);
   const double roundings = sum_roundings(problem.cols);
@@ -280,9 +274,8 @@ AdamExpected adam(const AdamProblem& problem, const AdamState& state, const Valu
     const double g_error = problem.decoupled_decay ? 0.0 : kUnit * (std::fabs(g) + std::fabs(decay));
     const double m = problem.beta1 * state.exp_avg[i] + (1.0 - problem.beta1) * g;
     // Of the weight, the difference, their product, and the sum.
-    const double m_error =
-        kUnit * (3.0 * (1.0 - problem.beta1) * std::fabs(g - state.exp_avg[i]) + std::fabs(m)) +
-        (1.0 - problem.beta1) * g_error;
+    const double m_error = kUnit * (3.0 * (1.0 - problem.beta1) * std::fabs(g - state.exp_avg[i]) + std::fabs(m)) +
+                           (1.0 - problem.beta1) * g_error;
     const double v = problem.beta2 * state.exp_avg_sq[i] + (1.0 - problem.beta2) * g * g;
     const double v_error =
         kUnit * ((1.0 - problem.beta2) * (g * g + 3.0 * std::fabs(g * g - state.exp_avg_sq[i])) + v) +

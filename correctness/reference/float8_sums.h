@@ -7,9 +7,10 @@
 
 /// Sums of products of eight-bit codes as Hopper's matrix units make them, and how far from exact they may be.
 ///
-/// One instruction adds `step` products to an accumulator: all are cut to multiples of 2^(e - fraction_bits), where e is the
-/// exponent of the largest magnitude among them, and then added exactly. Measured on an H200: 13 fraction bits. An accumulator
-/// that has taken in `promoted_every` products is added to an FP32 sum and starts anew; with fast accumulation it never is.
+/// One instruction adds `step` products to an accumulator: all are cut to multiples of 2^(e - fraction_bits), where e
+/// is the exponent of the largest magnitude among them, and then added exactly. Measured on an H200: 13 fraction bits.
+/// An accumulator that has taken in `promoted_every` products is added to an FP32 sum and starts anew; with fast
+/// accumulation it never is.
 namespace fp8lab::reference {
 
 struct MatrixUnit {
@@ -49,8 +50,8 @@ inline double sum_on(const MatrixUnit& unit, std::span<const double> products) {
   return sum;
 }
 
-/// Bound of |made - exact| beyond FP32's own roundings, in whatever order an accumulator takes its products: no term of an
-/// instruction exceeds the largest partial sum of any order, which is that of all positive or of all negative
+/// Bound of |made - exact| beyond FP32's own roundings, in whatever order an accumulator takes its products: no term of
+/// an instruction exceeds the largest partial sum of any order, which is that of all positive or of all negative
 /// products; each of its `step` products and the accumulator loses less than 2^-fraction_bits of that.
 inline double error_on(const MatrixUnit& unit, std::span<const double> products) {
   double error = 0.0;
@@ -63,10 +64,10 @@ inline double error_on(const MatrixUnit& unit, std::span<const double> products)
   return error;
 }
 
-/// What |made - exact| is all but certain to stay below where products come in this order and their signs are random. Before each
-/// step an accumulator holds what was added since it began, at whichever step that was. It is cut towards zero there, perhaps
-/// by as much as can be; what the step's products lose has their signs, so that it adds up as a random walk of steps uniform
-/// between 0 and that much, whose deviation is taken six times.
+/// What |made - exact| is all but certain to stay below where products come in this order and their signs are random.
+/// Before each step an accumulator holds what was added since it began, at whichever step that was. It is cut towards
+/// zero there, perhaps by as much as can be; what the step's products lose has their signs, so that it adds up as a
+/// random walk of steps uniform between 0 and that much, whose deviation is taken six times.
 inline double likely_error_on(const MatrixUnit& unit, std::span<const double> products) {
   double steady = 0.0, variance = 0.0;
   for_each_accumulator(products, unit, [&](std::span<const double> part) {

@@ -12,8 +12,8 @@ struct Step {
   std::uint32_t value;
 };
 
-/// A function of all 2^31 float magnitudes (sign bit clear, Inf and NaN included) that changes at few places, as rounding
-/// does: ascending steps, the last one ending at 0x7FFFFFFF.
+/// A function of all 2^31 float magnitudes (sign bit clear, Inf and NaN included) that changes at few places, as
+/// rounding does: ascending steps, the last one ending at 0x7FFFFFFF.
 using StepFunction = std::vector<Step>;
 
 struct BitRange {

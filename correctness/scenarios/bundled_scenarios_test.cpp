@@ -10,9 +10,9 @@
 
 #include "fixes/fixes.h"
 #include "harness/cell/metrics.h"
+#include "harness/cell/vocabulary.h"
 #include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
-#include "harness/cell/vocabulary.h"
 
 namespace fp8lab {
 namespace {
@@ -27,7 +27,8 @@ struct Outcome {
 Outcome run(const std::string& program, const std::string& arguments) {
   const sample::TemporaryDirectory directory;
   const std::string out = (directory / "out").string();
-  const std::string command = program + " run " + arguments + " -o " + out + " > " + (directory / "log").string() + " 2>&1";
+  const std::string command =
+      program + " run " + arguments + " -o " + out + " > " + (directory / "log").string() + " 2>&1";
   const int status = std::system(command.c_str());
   Outcome outcome;
   outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;

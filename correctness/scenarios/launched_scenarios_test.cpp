@@ -10,8 +10,8 @@
 
 #include "harness/temporary_directory.h"
 
-// One scenario file, its ranks as threads of one process, as MPI processes and as processes that meet over TCP: the same
-// figures and the same hashes.
+// One scenario file, its ranks as threads of one process, as MPI processes and as processes that meet over TCP: the
+// same figures and the same hashes.
 namespace fp8lab {
 namespace {
 

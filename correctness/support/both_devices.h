@@ -20,7 +20,7 @@ class BothDevices {
 
   /// Runs the kernel on both with the arguments that make_args(side) gives.
   template <class Args, class MakeArgs>
-  void launch(Kernel<Args> KernelTable::*kernel, const MakeArgs& make_args) {
+  void launch(Kernel<Args> KernelTable::* kernel, const MakeArgs& make_args) {
     for (std::size_t side = 0; side < kSides; ++side) {
       const Args args = make_args(side);
       devices_[side]->launch(kernel, args);

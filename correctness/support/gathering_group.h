@@ -29,12 +29,14 @@ struct GatheringAccount {
   int uneven_inside = 0;
 };
 
-/// Ranks whose gather_source() has segments that all reserve together, on the host. As where NCCL gathers in symmetric windows, a gather
-/// whose buffers lie at different places on two ranks breaks the lock-step rule.
+/// Ranks whose gather_source() has segments that all reserve together, on the host. As where NCCL gathers in symmetric
+/// windows, a gather whose buffers lie at different places on two ranks breaks the lock-step rule.
 class GatheringGroup final : public ProcessGroup {
  public:
   GatheringGroup(ProcessGroup& host, GatheringAccount& account, std::unique_ptr<ProcessGroup> owned = nullptr)
-      : ProcessGroup(identity_of(host)), owned_(std::move(owned)), windows_(std::make_shared<Windows>(&host, account)) {}
+      : ProcessGroup(identity_of(host)),
+        owned_(std::move(owned)),
+        windows_(std::make_shared<Windows>(&host, account)) {}
   ~GatheringGroup() override { windows_->host = nullptr; }
 
   std::unique_ptr<SegmentSource> gather_source() override { return std::make_unique<Source>(windows_); }

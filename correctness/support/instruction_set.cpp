@@ -5,8 +5,8 @@
 
 #include "backend/instruction_sets.h"
 
-// Part of every test binary that links the backend: FP8LAB_CPU_ISA selects the instruction set that a suite runs under, as
-// it does for the program.
+// Part of every test binary that links the backend: FP8LAB_CPU_ISA selects the instruction set that a suite runs under,
+// as it does for the program.
 namespace fp8lab {
 namespace {
 
@@ -22,7 +22,8 @@ class InstructionSet : public ::testing::Environment {
   }
 };
 
-[[maybe_unused]] const ::testing::Environment* const kRegistered = ::testing::AddGlobalTestEnvironment(new InstructionSet);
+[[maybe_unused]] const ::testing::Environment* const kRegistered =
+    ::testing::AddGlobalTestEnvironment(new InstructionSet);
 
 }  // namespace
 }  // namespace fp8lab

@@ -46,14 +46,16 @@ std::shared_ptr<CheckpointFrame> CheckpointFrame::record(Node& node, std::size_t
 
 void CheckpointFrame::replay(const Tensor& tensor) {
   if (next_slot_ >= waiting_.size())
-    fail(fmt::format("checkpoint {}: the second forward saves more tensors than the first ({})", name_, waiting_.size()));
+    fail(fmt::format("checkpoint {}: the second forward saves more tensors than the first ({})", name_,
+                     waiting_.size()));
   const Waiting& waiting = waiting_[next_slot_++];
   if (const auto node = waiting.node.lock()) node->refill_slot(waiting.slot, tensor);
 }
 
 const Tensor& CheckpointFrame::next_stashed() {
   if (next_stash_ >= stash_.size())
-    fail(fmt::format("checkpoint {}: the second forward uses more scales than the first stashed ({})", name_, stash_.size()));
+    fail(fmt::format("checkpoint {}: the second forward uses more scales than the first stashed ({})", name_,
+                     stash_.size()));
   return stash_[next_stash_++];
 }
 
@@ -64,7 +66,8 @@ void CheckpointFrame::recompute(Runtime& runtime) {
   next_stash_ = 0;
   forward_(input_);  // its result and graph are dropped; what it saves reaches the first forward's nodes
   if (next_slot_ != waiting_.size())
-    fail(fmt::format("checkpoint {}: the second forward saves {} tensors, the first saved {}", name_, next_slot_, waiting_.size()));
+    fail(fmt::format("checkpoint {}: the second forward saves {} tensors, the first saved {}", name_, next_slot_,
+                     waiting_.size()));
 }
 
 Variable checkpoint(Runtime& runtime, std::string name, CheckpointFrame::Forward forward, const Variable& input) {

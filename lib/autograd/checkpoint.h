@@ -9,12 +9,13 @@
 
 namespace fp8lab {
 
-/// One checkpointed region, non-reentrant: the nodes of its first forward survive, without their saved tensors. The first of
-/// them that needs one in backward has the region's forward run again; what that forward saves is handed to the nodes of
-/// the first, in order, and its own graph is dropped. The region's input lives as long as any of its nodes still has slots.
+/// One checkpointed region, non-reentrant: the nodes of its first forward survive, without their saved tensors. The
+/// first of them that needs one in backward has the region's forward run again; what that forward saves is handed to
+/// the nodes of the first, in order, and its own graph is dropped. The region's input lives as long as any of its nodes
+/// still has slots.
 ///
-/// Scales that a forward takes from a history have moved on by then, so the first forward stashes them and the second one
-/// uses the stashed ones, in order.
+/// Scales that a forward takes from a history have moved on by then, so the first forward stashes them and the second
+/// one uses the stashed ones, in order.
 class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
  public:
   using Forward = std::function<Variable(const Variable&)>;

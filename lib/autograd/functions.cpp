@@ -54,8 +54,8 @@ class MseLossNode final : public Node {
 
 Variable add(Runtime& runtime, std::string name, const Variable& a, const Variable& b) {
   Tensor sum = add(runtime.device, a.value, b.value, runtime.in_flight(name));
-  return {std::move(sum),
-          std::make_shared<AddNode>(runtime, std::move(name), std::vector<std::shared_ptr<Node>>{a.producer, b.producer})};
+  return {std::move(sum), std::make_shared<AddNode>(runtime, std::move(name),
+                                                    std::vector<std::shared_ptr<Node>>{a.producer, b.producer})};
 }
 
 Variable dropout(Runtime& runtime, std::string name, const Variable& x, const DropoutKey& key) {
@@ -66,7 +66,8 @@ Variable dropout(Runtime& runtime, std::string name, const Variable& x, const Dr
 
 Variable sum_loss(Runtime& runtime, const Variable& x) {
   const HolderId holder = runtime.device.holder(HolderKind::kOutput, "", "loss");
-  return {sum_loss(runtime.device, x.value, holder), std::make_shared<SumLossNode>(runtime, x.producer, x.value.spec())};
+  return {sum_loss(runtime.device, x.value, holder),
+          std::make_shared<SumLossNode>(runtime, x.producer, x.value.spec())};
 }
 
 Variable mse_loss(Runtime& runtime, const Variable& x, const Tensor& target) {

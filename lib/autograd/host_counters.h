@@ -6,7 +6,8 @@
 
 namespace fp8lab {
 
-/// Host work between entering a wrapped layer and its first kernel, time in collectives left out: there one waits for others.
+/// Host work between entering a wrapped layer and its first kernel, time in collectives left out: there one waits for
+/// others.
 struct PreForwardSample {
   std::int64_t nanoseconds = 0;
   std::int64_t heap_allocations = 0;

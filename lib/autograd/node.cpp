@@ -14,8 +14,8 @@ namespace fp8lab {
 Node::Node(Runtime& runtime, std::string name, std::vector<std::shared_ptr<Node>> inputs, ShellPolicy policy)
     : runtime_(runtime), name_(std::move(name)), inputs_(std::move(inputs)), policy_(policy) {}
 
-// Nodes hold their inputs, so a deep graph would be destroyed by recursion, a stack frame or three per node. Those that only this
-// one keeps alive are taken apart in a loop instead.
+// Nodes hold their inputs, so a deep graph would be destroyed by recursion, a stack frame or three per node. Those that
+// only this one keeps alive are taken apart in a loop instead.
 Node::~Node() {
   std::vector<std::shared_ptr<Node>> dying = std::move(inputs_);
   while (!dying.empty()) {
@@ -88,7 +88,8 @@ Restored Node::restore() {
     const bool leaves_context = !entry.in_context || policy_ == ShellPolicy::kMoveOut;
     const HolderId holder = leaves_context ? local : entry.context_holder;
     std::vector<Tensor> buffers;
-    for (std::size_t i = 0; i < entry.slots; ++i) buffers.push_back(slots_[entry.first_slot + i].tensor.held_by(holder));
+    for (std::size_t i = 0; i < entry.slots; ++i)
+      buffers.push_back(slots_[entry.first_slot + i].tensor.held_by(holder));
     entry.shell->put_buffers(std::move(buffers));
     given.quantized = entry.shell.get();
     if (leaves_context) restored.moved_out_.push_back(std::move(entry.shell));
@@ -111,7 +112,8 @@ void run_backward(Runtime& runtime, const Variable& root) {
 void run_backward(Runtime& runtime, const Variable& root, Tensor gradient) {
   check(root.producer != nullptr, "backward: nothing behind the root needs a gradient");
   if (gradient.numel() != root.value.numel())
-    fail(fmt::format("backward: a gradient of {} for a root of {}", to_string(gradient.shape()), to_string(root.value.shape())));
+    fail(fmt::format("backward: a gradient of {} for a root of {}", to_string(gradient.shape()),
+                     to_string(root.value.shape())));
 
   // How many consumers each reachable node waits for.
   std::unordered_map<Node*, int> waiting;

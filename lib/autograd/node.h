@@ -12,14 +12,16 @@ namespace fp8lab {
 
 class Node;
 
-/// A value and the node that made it; the node, and through it the whole graph behind it, lives as long as a Variable does.
+/// A value and the node that made it; the node, and through it the whole graph behind it, lives as long as a Variable
+/// does.
 struct Variable {
   Tensor value;
   std::shared_ptr<Node> producer;  ///< null: nothing behind it needs a gradient
 };
 
-/// What an operation saved, given back to its backward. Entries come in the order of saving. Quantized entries are references
-/// to wherever the shell policy put them: into this object, which dies with the backward call, or into the node's context, which does not.
+/// What an operation saved, given back to its backward. Entries come in the order of saving. Quantized entries are
+/// references to wherever the shell policy put them: into this object, which dies with the backward call, or into the
+/// node's context, which does not.
 class Restored {
  public:
   const Tensor& tensor(std::size_t entry) const { return entries_.at(entry).tensor; }
@@ -42,11 +44,12 @@ class Restored {
   std::vector<std::unique_ptr<QuantizedTensor>> moved_out_;
 };
 
-/// One operation that ran forward. It owns engine slots, emptied by the engine once the node has run, and a context (the
-/// shells of quantized storage), which dies with the node. Nodes live while the loss does.
+/// One operation that ran forward. It owns engine slots, emptied by the engine once the node has run, and a context
+/// (the shells of quantized storage), which dies with the node. Nodes live while the loss does.
 class Node : public std::enable_shared_from_this<Node> {
  public:
-  /// Owned by a shared_ptr from birth; saving comes after construction. `policy` governs the shells of what save_split() saves.
+  /// Owned by a shared_ptr from birth; saving comes after construction. `policy` governs the shells of what
+  /// save_split() saves.
   Node(Runtime& runtime, std::string name, std::vector<std::shared_ptr<Node>> inputs,
        ShellPolicy policy = ShellPolicy::kMoveOut);
   virtual ~Node();
@@ -56,8 +59,8 @@ class Node : public std::enable_shared_from_this<Node> {
   const std::string& name() const { return name_; }
   const std::vector<std::shared_ptr<Node>>& inputs() const { return inputs_; }
 
-  /// The gradients of the inputs, one per entry of inputs(); parameters take theirs directly. Absent where there is no producer to
-  /// receive one.
+  /// The gradients of the inputs, one per entry of inputs(); parameters take theirs directly. Absent where there is no
+  /// producer to receive one.
   virtual std::vector<Tensor> backward(Tensor grad_output) = 0;
 
   /// Empties the engine slots; the engine calls this after backward().
@@ -97,7 +100,8 @@ class Node : public std::enable_shared_from_this<Node> {
     bool in_context = false;
     std::size_t first_slot = 0;
     std::size_t slots = 0;
-    std::unique_ptr<QuantizedTensor> shell;  // in_context: part of the context; otherwise the slots' own bookkeeping, always empty
+    std::unique_ptr<QuantizedTensor>
+        shell;  // in_context: part of the context; otherwise the slots' own bookkeeping, always empty
     HolderId context_holder = 0;
   };
 
@@ -112,8 +116,8 @@ class Node : public std::enable_shared_from_this<Node> {
   bool restored_ = false;
 };
 
-/// Runs backward from `root`, a loss (its gradient is one), each node after all of its consumers, and frees each node's slots once it
-/// has run.
+/// Runs backward from `root`, a loss (its gradient is one), each node after all of its consumers, and frees each node's
+/// slots once it has run.
 void run_backward(Runtime& runtime, const Variable& root);
 /// The same from any tensor, given its gradient.
 void run_backward(Runtime& runtime, const Variable& root, Tensor gradient);

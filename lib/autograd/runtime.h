@@ -22,11 +22,12 @@ struct Runtime {
   Behaviors behaviors;
   std::uint64_t seed = 0;
   std::int64_t step = 0;
-  std::int64_t row_offset = 0;  ///< global index of this rank's first token: data and dropout masks come from global rows
+  std::int64_t row_offset =
+      0;  ///< global index of this rank's first token: data and dropout masks come from global rows
   HostCounters host{};
 
-  /// Forward inside a checkpointed region: the first time activations are left out and scales stashed (recording), the second time they are
-  /// made again for the nodes of the first (recomputing).
+  /// Forward inside a checkpointed region: the first time activations are left out and scales stashed (recording), the
+  /// second time they are made again for the nodes of the first (recomputing).
   enum class Mode { kPlain, kRecording, kRecomputing };
   Mode mode = Mode::kPlain;
   CheckpointFrame* frame = nullptr;  ///< of the region being run, null in plain mode
@@ -35,7 +36,8 @@ struct Runtime {
   HolderId workspace(std::string_view owner) { return device.holder(HolderKind::kWorkspace, owner); }
 };
 
-/// How a parameter's elements begin: from (seed, parameter name, global index), so that a shard equals its slice of the whole.
+/// How a parameter's elements begin: from (seed, parameter name, global index), so that a shard equals its slice of the
+/// whole.
 enum class Init {
   kNormal,  ///< mean 0, standard deviation 0.02
   kZeros,
@@ -49,9 +51,9 @@ struct InitialValues {
   std::int64_t first_row = 0;  ///< in the whole
 };
 
-/// A trainable tensor, in high precision or in eight bits. Where training is sharded, modules compute with the whole, which is there
-/// between a gather and the next reshard only, and `local` is what this rank keeps: a parameter of its own, which the optimizer
-/// updates.
+/// A trainable tensor, in high precision or in eight bits. Where training is sharded, modules compute with the whole,
+/// which is there between a gather and the next reshard only, and `local` is what this rank keeps: a parameter of its
+/// own, which the optimizer updates.
 struct Parameter {
   std::string name;
   TensorSpec spec;  ///< nominal: of the whole, in the type that gradients and products have

@@ -37,9 +37,13 @@ class CastWatch {
 /// One device as one rank sees it: memory, kernels, an architecture. Owns its memory; outlives every tensor on it.
 class Device {
  public:
-  Device(std::string_view name, const ArchProfile& arch, const KernelTable& kernels, std::unique_ptr<SegmentSource> source,
-         MemoryOptions memory_options, std::unique_ptr<ExecContext> context)
-      : name_(name), arch_(arch), kernels_(kernels), memory_(std::move(source), memory_options), context_(std::move(context)) {}
+  Device(std::string_view name, const ArchProfile& arch, const KernelTable& kernels,
+         std::unique_ptr<SegmentSource> source, MemoryOptions memory_options, std::unique_ptr<ExecContext> context)
+      : name_(name),
+        arch_(arch),
+        kernels_(kernels),
+        memory_(std::move(source), memory_options),
+        context_(std::move(context)) {}
   virtual ~Device() = default;
 
   std::string_view name() const { return name_; }
@@ -55,14 +59,16 @@ class Device {
   virtual std::vector<std::byte> read_bytes(const Tensor& tensor) = 0;
   /// The other way: sets a contiguous tensor's bytes. Does nothing where computes() is false.
   virtual void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) = 0;
-  /// Copies the bytes of a contiguous tensor into another of as many, as this device copies best. Does nothing where computes() is false.
+  /// Copies the bytes of a contiguous tensor into another of as many, as this device copies best. Does nothing where
+  /// computes() is false.
   virtual void copy_bytes(const Tensor& from, const Tensor& to) = 0;
   /// Sets a contiguous tensor's elements from host floats, converted with round-to-nearest-even. Does nothing where
   /// computes() is false.
   virtual void write(const Tensor& tensor, std::span<const float> values) = 0;
   /// Returns when everything launched has finished.
   virtual void synchronize() = 0;
-  /// After everything launched so far. The base class takes the host's clock, for devices that compute while they launch.
+  /// After everything launched so far. The base class takes the host's clock, for devices that compute while they
+  /// launch.
   virtual std::unique_ptr<Moment> moment();
   /// Waits for `end`. Both are this device's.
   virtual double seconds_between(const Moment& begin, const Moment& end);
@@ -71,19 +77,22 @@ class Device {
   virtual PeerAccess* peer_access() { return nullptr; }
   /// What kernels run on, for those who launch work of their own beside them; the backend's own type.
   ExecContext& context() { return *context_; }
-  /// Bytes of device memory that the driver counts as this device's beyond the allocator's reserved ones: contexts, libraries, scratch.
-  /// Nothing where there is no driver.
+  /// Bytes of device memory that the driver counts as this device's beyond the allocator's reserved ones: contexts,
+  /// libraries, scratch. Nothing where there is no driver.
   virtual std::optional<std::int64_t> driver_overhead_bytes() { return std::nullopt; }
-  /// Which way went what can go several ways, such as attention through a library, in the order of their first use; a line each.
+  /// Which way went what can go several ways, such as attention through a library, in the order of their first use; a
+  /// line each.
   virtual std::vector<std::string> notes() { return {}; }
 
-  /// Told of casts of stored tensors until it is replaced; null for nobody. What an operation casts without storing it first
-  /// (casts_unstored() of ops/quantize.h), or an optimizer rewrites in place, nobody sees.
+  /// Told of casts of stored tensors until it is replaced; null for nobody. What an operation casts without storing it
+  /// first (casts_unstored() of ops/quantize.h), or an optimizer rewrites in place, nobody sees.
   void watch_casts(CastWatch* watch) { cast_watch_ = watch; }
   CastWatch* cast_watch() const { return cast_watch_; }
 
   /// Uninitialised.
-  Tensor allocate(const TensorSpec& spec, HolderId holder) { return Tensor(memory_.allocate(spec.bytes(), holder), spec); }
+  Tensor allocate(const TensorSpec& spec, HolderId holder) {
+    return Tensor(memory_.allocate(spec.bytes(), holder), spec);
+  }
   HolderId holder(HolderKind kind, std::string_view owner = {}, std::string_view what = {}) {
     return ledger().holder(kind, owner, what);
   }
@@ -134,8 +143,8 @@ struct DeviceRow {
 std::span<const DeviceRow> devices();
 /// Throws Error listing the known ones.
 const DeviceRow& device_row(std::string_view name);
-/// How many cards the ranks of this machine have between them on the device called `name`: 0 where it is unavailable, 1 where it has
-/// no cards. Opens each in turn.
+/// How many cards the ranks of this machine have between them on the device called `name`: 0 where it is unavailable, 1
+/// where it has no cards. Opens each in turn.
 int count_cards(std::string_view name);
 /// Throws Error when the device is unknown or unavailable.
 std::unique_ptr<Device> open_device(std::string_view name, const DeviceOptions& options = {});

@@ -1,8 +1,8 @@
 #include <fmt/core.h>
 
 #include <array>
-#include <set>
 #include <chrono>
+#include <set>
 #include <string>
 
 #include "backend/cpu/cpu_device.h"
@@ -25,8 +25,8 @@ std::int64_t no_memory_of_its_own() { return 0; }
 const std::array kDevices = {
     DeviceRow{"cpu", "computes for real on the host", open_cpu_device, cpu_unavailable_reason, any_arch,
               no_memory_of_its_own, describe_cpu},
-    DeviceRow{"meta", "accounts for every byte and computes nothing: full-size models in milliseconds", open_meta_device,
-              meta_unavailable_reason, any_arch, no_memory_of_its_own, describe_meta},
+    DeviceRow{"meta", "accounts for every byte and computes nothing: full-size models in milliseconds",
+              open_meta_device, meta_unavailable_reason, any_arch, no_memory_of_its_own, describe_meta},
     DeviceRow{"cuda", "computes on an NVIDIA GPU", open_cuda_device, cuda_unavailable_reason, cuda_arch,
               cuda_memory_bytes, describe_cuda},
 };
@@ -36,7 +36,9 @@ const std::array kDevices = {
 std::unique_ptr<Moment> Device::moment() { return std::make_unique<HostMoment>(); }
 
 double Device::seconds_between(const Moment& begin, const Moment& end) {
-  return std::chrono::duration<double>(static_cast<const HostMoment&>(end).at - static_cast<const HostMoment&>(begin).at).count();
+  return std::chrono::duration<double>(static_cast<const HostMoment&>(end).at -
+                                       static_cast<const HostMoment&>(begin).at)
+      .count();
 }
 
 std::span<const DeviceRow> devices() { return kDevices; }

@@ -3,8 +3,8 @@
 #include <string_view>
 #include <vector>
 
-// The `cpu` device's inner loops are compiled once per instruction set. Which set runs changes how long they take and not
-// one bit of what they compute.
+// The `cpu` device's inner loops are compiled once per instruction set. Which set runs changes how long they take and
+// not one bit of what they compute.
 namespace fp8lab {
 
 /// Those that this build has and this processor runs, best first, never empty: avx512, avx2, baseline on x86-64, where

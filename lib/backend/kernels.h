@@ -6,10 +6,10 @@
 #include "recipe/recipe.h"
 #include "tensor/view.h"
 
-// The kernel table: what a device can do, one argument struct per kernel. Arguments are validated by lib/ops before a kernel sees
-// them. Matrices are [tokens, features] with token = position * batch + sequence ("sbhd"); FP32 scalars live in device
-// memory as 1-element arrays. Element types are f32 or bf16 unless said otherwise; arithmetic is in FP32, results are
-// rounded to the output's type once.
+// The kernel table: what a device can do, one argument struct per kernel. Arguments are validated by lib/ops before a
+// kernel sees them. Matrices are [tokens, features] with token = position * batch + sequence ("sbhd"); FP32 scalars
+// live in device memory as 1-element arrays. Element types are f32 or bf16 unless said otherwise; arithmetic is in
+// FP32, results are rounded to the output's type once.
 namespace fp8lab {
 
 /// Where a kernel runs: a stream and handles on a card, nothing on the host.
@@ -17,7 +17,8 @@ class ExecContext {
  public:
   virtual ~ExecContext() = default;
 
-  /// Whether the same call must give the same bits on every run. Where not, a kernel may add in whatever order is fastest.
+  /// Whether the same call must give the same bits on every run. Where not, a kernel may add in whatever order is
+  /// fastest.
   bool deterministic() const { return deterministic_; }
   void set_deterministic(bool on) { deterministic_ = on; }
 
@@ -49,12 +50,12 @@ struct RandomArgs {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
   std::int64_t row_offset = 0;
-  bool normal = true;    ///< normal(mean 0, `scale`) or uniform in [0, scale)
+  bool normal = true;  ///< normal(mean 0, `scale`) or uniform in [0, scale)
   float scale = 1.0f;
 };
 
-/// out = in, converted; any strides, so that a transposed view on one side transposes. Within a type bits are copied, whatever they
-/// mean.
+/// out = in, converted; any strides, so that a transposed view on one side transposes. Within a type bits are copied,
+/// whatever they mean.
 struct CastArgs {
   MatrixView in;
   MatrixView out;
@@ -75,27 +76,28 @@ struct ScaleArgs {
   float factor = 1.0f;
 };
 
-/// out[j] = sum over rows of in(i, j), in FP32. Order, here and wherever sums run over rows, columns or losses: core/sum_order.h.
+/// out[j] = sum over rows of in(i, j), in FP32. Order, here and wherever sums run over rows, columns or losses:
+/// core/sum_order.h.
 struct ColumnSumArgs {
   MatrixView in;
   MatrixView out;  ///< [1, cols]
 };
 
-/// amax = max(amax, max |in|), or, where `fresh`, max |in|, whatever was there before; NaN in the input gives NaN. Stored at
-/// `amax`, f32[1].
+/// amax = max(amax, max |in|), or, where `fresh`, max |in|, whatever was there before; NaN in the input gives NaN.
+/// Stored at `amax`, f32[1].
 struct AmaxArgs {
   MatrixView in;
   float* amax = nullptr;
   bool fresh = false;
 };
 
-/// Casts `in` to `format`. Either output may be absent (values.data null). The column-wise output is the format applied to the
-/// transposed input: columnwise.values is [in.cols, in.rows].
-/// Per tensor: codes = cast(in * *scale), both scale_inv = 1 / *scale (one element, shared), and *amax = max(*amax, max |in|)
-/// where `amax` is given; a NaN in either makes it NaN. Without `scale`, the scale is scale_from_amax(*measured, ...) of
-/// core/float8.h by the format. Blocks, whose sides divide 128: each block's scale from its own amax; scale, measured and amax
-/// are unused; padding of the scales is written zero. `in` may also be f16. A matrix without elements still gets its scale_inv
-/// or its padding, and leaves *amax as it is.
+/// Casts `in` to `format`. Either output may be absent (values.data null). The column-wise output is the format applied
+/// to the transposed input: columnwise.values is [in.cols, in.rows]. Per tensor: codes = cast(in * *scale), both
+/// scale_inv = 1 / *scale (one element, shared), and *amax = max(*amax, max |in|) where `amax` is given; a NaN in
+/// either makes it NaN. Without `scale`, the scale is scale_from_amax(*measured, ...) of core/float8.h by the format.
+/// Blocks, whose sides divide 128: each block's scale from its own amax; scale, measured and amax are unused; padding
+/// of the scales is written zero. `in` may also be f16. A matrix without elements still gets its scale_inv or its
+/// padding, and leaves *amax as it is.
 struct QuantizeArgs {
   MatrixView in;
   OperandView rowwise;
@@ -107,8 +109,8 @@ struct QuantizeArgs {
 };
 
 /// Where new values of a matrix go in eight bits under one scale: they are rounded to `nominal` and cast from there as
-/// QuantizeArgs says of whole tensors, to either half or both. Without halves they are only measured. *amax, where given, is raised
-/// to the largest magnitude of the rounded values.
+/// QuantizeArgs says of whole tensors, to either half or both. Without halves they are only measured. *amax, where
+/// given, is raised to the largest magnitude of the rounded values.
 struct CastTarget {
   OperandView rowwise;
   OperandView columnwise;
@@ -122,7 +124,8 @@ struct CastTarget {
   explicit operator bool() const { return casts() || amax != nullptr; }
 };
 
-/// A matrix for a target. Where the target has halves and no scale, its scale is scale_from_amax(*measured, ...) by its format.
+/// A matrix for a target. Where the target has halves and no scale, its scale is scale_from_amax(*measured, ...) by its
+/// format.
 struct ListCast {
   MatrixView in;
   CastTarget target;
@@ -140,8 +143,8 @@ struct DequantizeArgs {
   MatrixView out;
 };
 
-/// One delayed-scaling update over `tensors` tensors: history is f32 [length, tensors], row 0 live; scale f32 [tensors]. Rule and
-/// order: lib/ops/delayed_scaling.h.
+/// One delayed-scaling update over `tensors` tensors: history is f32 [length, tensors], row 0 live; scale f32
+/// [tensors]. Rule and order: lib/ops/delayed_scaling.h.
 struct DelayedUpdateArgs {
   float* history = nullptr;
   float* scale = nullptr;
@@ -152,18 +155,18 @@ struct DelayedUpdateArgs {
   int margin = 0;
 };
 
-/// out[m, n] = sum over k of a[m, k] * b[n, k], plus bias[n] in FP32 where given; `accumulate` adds to what out holds. All
-/// of it happens in FP32 and is rounded to out's type once.
-/// Per-tensor operands enter as codes, and the finished sum is multiplied by their inverse scales, as matrix units do;
-/// blocks enter as codes * scale_inv, each rounded to FP32 (exact for E8M0 scales).
+/// out[m, n] = sum over k of a[m, k] * b[n, k], plus bias[n] in FP32 where given; `accumulate` adds to what out holds.
+/// All of it happens in FP32 and is rounded to out's type once. Per-tensor operands enter as codes, and the finished
+/// sum is multiplied by their inverse scales, as matrix units do; blocks enter as codes * scale_inv, each rounded to
+/// FP32 (exact for E8M0 scales).
 struct GemmArgs {
   OperandView a;
   OperandView b;
   MatrixView out;
   MatrixView bias;  ///< [1, n] or absent (data null)
   bool accumulate = false;
-  /// Lets the matrix units keep their own short accumulator (some 13 fraction bits) for a whole sum of per-tensor scaled codes
-  /// instead of moving it to FP32 every 128 terms. Read by devices with such units alone.
+  /// Lets the matrix units keep their own short accumulator (some 13 fraction bits) for a whole sum of per-tensor
+  /// scaled codes instead of moving it to FP32 every 128 terms. Read by devices with such units alone.
   bool fast_accumulation = false;
 };
 
@@ -176,7 +179,7 @@ struct NormForwardArgs {
   MatrixView gamma;  ///< [1, cols]
   MatrixView beta;   ///< LayerNorm only
   MatrixView y;
-  MatrixView mean;   ///< LayerNorm only
+  MatrixView mean;  ///< LayerNorm only
   MatrixView rstd;
   float epsilon = 1e-5f;
   float* amax = nullptr;  ///< where given, becomes max |y| of y as it is stored, as a fresh AmaxArgs has it
@@ -212,8 +215,9 @@ struct ActivationBackwardArgs {
   float* amax = nullptr;  ///< the same of grad_x
 };
 
-/// norm_forward and then quantize of its y, bit for bit, but y is never stored: `norm.y` and `cast.in` have a type, a shape
-/// and no data, and `norm.amax` is null. `cast` is of a whole tensor under a given scale, or row-wise in blocks of one row.
+/// norm_forward and then quantize of its y, bit for bit, but y is never stored: `norm.y` and `cast.in` have a type, a
+/// shape and no data, and `norm.amax` is null. `cast` is of a whole tensor under a given scale, or row-wise in blocks
+/// of one row.
 struct NormQuantizeArgs {
   NormForwardArgs norm;
   QuantizeArgs cast;
@@ -225,8 +229,9 @@ struct ActivationQuantizeArgs {
   QuantizeArgs cast;
 };
 
-/// The same of gemm, whose result is f32 here: codes and amax are of the finished sum with its bias, which nothing rounds to 16
-/// bits before the cast. Equal to the two one after the other up to the order of the sum. `product.accumulate` is false.
+/// The same of gemm, whose result is f32 here: codes and amax are of the finished sum with its bias, which nothing
+/// rounds to 16 bits before the cast. Equal to the two one after the other up to the order of the sum.
+/// `product.accumulate` is false.
 struct GemmQuantizeArgs {
   GemmArgs product;
   QuantizeArgs cast;
@@ -261,10 +266,11 @@ struct AttentionRole {
   float* amax = nullptr;  ///< where given, raised to the largest magnitude that was cast
 };
 
-/// Causal or full attention with grouped queries: head h reads key/value head h / (heads / kv_heads). Never holds S x S.
-/// P = exp(softmax_scale * Q K^T - lse), normalised by rows, so |P| <= 1; zero in a row whose every logit is -inf. Dropout on
-/// P keeps an entry where uniform(seed, stream, ((sequence * heads + head) * seq + query) * seq + key) >= p and divides it
-/// by 1 - p. With `s` given, P is cast after dropout and before P V: P8 = cast(P * scale), read back by 1 / scale.
+/// Causal or full attention with grouped queries: head h reads key/value head h / (heads / kv_heads). Never holds S x
+/// S. P = exp(softmax_scale * Q K^T - lse), normalised by rows, so |P| <= 1; zero in a row whose every logit is -inf.
+/// Dropout on P keeps an entry where uniform(seed, stream, ((sequence * heads + head) * seq + query) * seq + key) >= p
+/// and divides it by 1 - p. With `s` given, P is cast after dropout and before P V: P8 = cast(P * scale), read back by
+/// 1 / scale.
 struct AttentionShape {
   std::int64_t seq = 0;
   std::int64_t batch = 0;
@@ -283,19 +289,21 @@ struct AttentionForwardArgs {
   OperandView q;  ///< [seq * batch, heads * head_dim], 16-bit, f32, or FP8 per tensor
   OperandView k;
   OperandView v;
-  MatrixView o;   ///< before any cast of O
-  MatrixView lse;  ///< f32 [batch * heads, seq]: log of the row's sum of exponentials, base e, with the row maximum in it
+  MatrixView o;  ///< before any cast of O
+  MatrixView
+      lse;  ///< f32 [batch * heads, seq]: log of the row's sum of exponentials, base e, with the row maximum in it
   AttentionRole s;
-  /// How O will be cast next, where the caller knows the scale already. A kernel may then give what O's eight bits say, whose cast
-  /// is those bits again. O's own amax is then its to know: it raises `amax`, where given, to that of O before any rounding, and sets
-  /// *o_measured, so that the cast to come raises nothing. A kernel that gives O itself leaves both alone.
+  /// How O will be cast next, where the caller knows the scale already. A kernel may then give what O's eight bits say,
+  /// whose cast is those bits again. O's own amax is then its to know: it raises `amax`, where given, to that of O
+  /// before any rounding, and sets *o_measured, so that the cast to come raises nothing. A kernel that gives O itself
+  /// leaves both alone.
   AttentionRole o_cast = {};
   bool* o_measured = nullptr;  ///< host memory, false before the call and final when it returns; may be null
 };
 
-/// dV = P^T dO; dP = dO V^T with forward's dropout; dS = P * (dP - rowsum(dO * O)), P without dropout; dQ = softmax_scale *
-/// dS K; dK = softmax_scale * dS^T Q. With `s` given, P is cast in P^T dO as in forward; with `grad_p` given, dS is cast
-/// before both of its products.
+/// dV = P^T dO; dP = dO V^T with forward's dropout; dS = P * (dP - rowsum(dO * O)), P without dropout; dQ =
+/// softmax_scale * dS K; dK = softmax_scale * dS^T Q. With `s` given, P is cast in P^T dO as in forward; with `grad_p`
+/// given, dS is cast before both of its products.
 struct AttentionBackwardArgs {
   AttentionShape shape;
   OperandView q;
@@ -309,8 +317,8 @@ struct AttentionBackwardArgs {
   MatrixView grad_v;
   AttentionRole s;
   AttentionRole grad_p;
-  /// How the gradients are cast next, all three under one scale, where that is known: they may come as what their eight bits say, with
-  /// `amax` raised to the largest of their own and *grad_measured set, as forward has it of O.
+  /// How the gradients are cast next, all three under one scale, where that is known: they may come as what their eight
+  /// bits say, with `amax` raised to the largest of their own and *grad_measured set, as forward has it of O.
   AttentionRole grad_cast;
   bool* grad_measured = nullptr;  ///< as forward's o_measured
 };
@@ -335,10 +343,10 @@ struct MseLossBackwardArgs {
   MatrixView grad_x;
 };
 
-/// *sum = the sum of squares over all elements of `tensors`, accumulated in double and rounded once, in this order on every device: each
-/// tensor's elements, in row-major order, are cut into stretches; element i of a stretch adds its square to lane i modulo
-/// kSquareSumLanes; lanes are added to their neighbours, these sums to theirs, and so on; stretch k of the list adds
-/// its sum to one of as many lanes again, which are added in the same way.
+/// *sum = the sum of squares over all elements of `tensors`, accumulated in double and rounded once, in this order on
+/// every device: each tensor's elements, in row-major order, are cut into stretches; element i of a stretch adds its
+/// square to lane i modulo kSquareSumLanes; lanes are added to their neighbours, these sums to theirs, and so on;
+/// stretch k of the list adds its sum to one of as many lanes again, which are added in the same way.
 inline constexpr std::int64_t kSquareSumStretch = 16384;
 inline constexpr std::int64_t kSquareSumLanes = 1024;
 struct SquareSumArgs {

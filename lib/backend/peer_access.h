@@ -8,7 +8,8 @@
 
 #include "core/dtype.h"
 
-/// How ranks reach each other's memory where it is a card's, in the order of streams. Nothing here waits for a card unless it says so.
+/// How ranks reach each other's memory where it is a card's, in the order of streams. Nothing here waits for a card
+/// unless it says so.
 ///
 /// Ranks of one process that take part in a collective, each with a lane of its own:
 ///
@@ -19,8 +20,8 @@
 ///     (all meet)
 ///     await_ended(r)    for every r
 ///
-/// The meetings are the host's: events are recorded before one and waited for after it, so none is recorded anew while another rank has
-/// yet to wait for it. The next collective's begin() may follow at once.
+/// The meetings are the host's: events are recorded before one and waited for after it, so none is recorded anew while
+/// another rank has yet to wait for it. The next collective's begin() may follow at once.
 namespace fp8lab {
 
 /// Bytes of any card of this process; `to` is apart from `from`, or the same.
@@ -41,7 +42,7 @@ struct PeerReduction {
 
 /// Which of a card's units copy.
 enum class PeerCopyPath : std::uint8_t {
-  kBySize,       ///< multiprocessors where little is copied, else copy engines
+  kBySize,  ///< multiprocessors where little is copied, else copy engines
   kProcessors,
   kCopyEngines,
 };
@@ -58,10 +59,12 @@ class PeerLane {
   virtual ~PeerLane() = default;
 
   virtual std::shared_ptr<PeerSeat> seat() const = 0;
-  /// The seats of all ranks, in order, before the first collective. Throws Error where this card cannot reach another's memory.
+  /// The seats of all ranks, in order, before the first collective. Throws Error where this card cannot reach another's
+  /// memory.
   virtual void admit(std::span<const std::shared_ptr<PeerSeat>> seats) = 0;
 
-  /// `aside`: on a stream of the lane's own, behind what was launched so far; what is launched later does not wait for it before join().
+  /// `aside`: on a stream of the lane's own, behind what was launched so far; what is launched later does not wait for
+  /// it before join().
   virtual void begin(bool aside) = 0;
   virtual void await_begun(int rank) = 0;
   /// `own`: from this card's own memory, which may go on beside the others.

@@ -9,7 +9,8 @@ namespace fp8lab {
 enum class ShellPolicy {
   /// Restored buffers leave the context together with their shell: nothing outlives the node's backward.
   kMoveOut,
-  /// Backward writes the buffers back into the shell and leaves the shell in the context (TransformerEngine#1935, #2750).
+  /// Backward writes the buffers back into the shell and leaves the shell in the context (TransformerEngine#1935,
+  /// #2750).
   kRestoreAndKeep,
   /// The shell never lets go of its buffers, from forward on (TransformerEngine before #1500).
   kKeepFromForward,
@@ -32,13 +33,14 @@ struct Behaviors {
   bool reuse_quantizer_at_gather = true;  ///< a gather says two flags of its tensor, not a copy of its quantizer
   bool nearest_sharding_state = true;     ///< gather hooks heed the nearest wrapped module, not the root
 
-  // Tensor operations on quantized storage (ops/quantized_storage.h; TransformerEngine#2245). False is the behaviour before.
-  bool split_knows_columnwise = true;       ///< column-wise halves are cut too, not row-wise ones alone
+  // Tensor operations on quantized storage (ops/quantized_storage.h; TransformerEngine#2245). False is the behaviour
+  // before.
+  bool split_knows_columnwise = true;        ///< column-wise halves are cut too, not row-wise ones alone
   bool slice_transpose_in_make_like = true;  ///< a shard is not given the column-wise half of the whole it is made from
-  bool own_scale_in_new_zeros = true;       ///< zeros like a per-tensor matrix have a copy of its scale, not the scale
-  bool copy_bytes_between_shards = true;    ///< a copy does not go through high precision
-  bool view_aligned_slices = true;          ///< nor does a slice, at least of the whole
-  bool keep_transpose_in_views = true;      ///< another shape does not cost the column-wise half
+  bool own_scale_in_new_zeros = true;        ///< zeros like a per-tensor matrix have a copy of its scale, not the scale
+  bool copy_bytes_between_shards = true;     ///< a copy does not go through high precision
+  bool view_aligned_slices = true;           ///< nor does a slice, at least of the whole
+  bool keep_transpose_in_views = true;       ///< another shape does not cost the column-wise half
 
   // Optimizers over weights in eight bits (TransformerEngine#2245, #2370, #2698). False is the behaviour before.
   bool unwrap_shards_in_adam = true;    ///< Adam asks the local shard, not the wrapper around it, what it is

@@ -7,11 +7,11 @@
 
 namespace fp8lab {
 
-/// Segments that all ranks of a group reserve together: each its own, of one size, or nobody. A rank that gets no memory, or whose
-/// capacity has no room, tells the others, so that all are refused alike.
+/// Segments that all ranks of a group reserve together: each its own, of one size, or nobody. A rank that gets no
+/// memory, or whose capacity has no room, tells the others, so that all are refused alike.
 ///
-/// What lies behind the segments is the backend's. They may outlive the group: a group that goes tells its sources, which then
-/// serve their own rank alone.
+/// What lies behind the segments is the backend's. They may outlive the group: a group that goes tells its sources,
+/// which then serve their own rank alone.
 class GatherSource : public SegmentSource {
  public:
   /// A collective, as are the two others.

@@ -96,8 +96,8 @@ Rendezvous discover_rendezvous(const Launch& launch, const EnvironmentLookup& va
   };
   const std::string secret = text("FP8LAB_JOB_SECRET");
   if (!secret.empty() && secret.size() < kShortestSecret)
-    fail(fmt::format("FP8LAB_JOB_SECRET has {} characters, of which it needs {}; openssl rand -hex 16 makes a good one", secret.size(),
-                     kShortestSecret));
+    fail(fmt::format("FP8LAB_JOB_SECRET has {} characters, of which it needs {}; openssl rand -hex 16 makes a good one",
+                     secret.size(), kShortestSecret));
   return {.rank = launch.rank,
           .size = launch.size,
           .host = host,
@@ -107,7 +107,8 @@ Rendezvous discover_rendezvous(const Launch& launch, const EnvironmentLookup& va
           .secret = secret};
 }
 
-ProcessGroupChoice choose_process_group(const Launch& launch, const EnvironmentLookup& variable, std::string_view no_mpi) {
+ProcessGroupChoice choose_process_group(const Launch& launch, const EnvironmentLookup& variable,
+                                        std::string_view no_mpi) {
   if (launch.launcher.empty()) return {"in_process", "nobody launched ranks: each is a thread of this process"};
   if (launch.launcher == "torchrun") return {"sockets", "torchrun launched the ranks: they meet over TCP"};
   if (launch.launcher == "mpirun") {

@@ -37,9 +37,9 @@ struct Rendezvous {
   bool operator==(const Rendezvous&) const = default;
 };
 
-/// Reads MASTER_ADDR and MASTER_PORT, which torchrun sets and srun's user may; of torchrun also whether its agent listens
-/// there (TORCHELASTIC_USE_AGENT_STORE), and what names the job; and FP8LAB_JOB_SECRET. Throws Error where one is missing or is no port, or
-/// the secret is short.
+/// Reads MASTER_ADDR and MASTER_PORT, which torchrun sets and srun's user may; of torchrun also whether its agent
+/// listens there (TORCHELASTIC_USE_AGENT_STORE), and what names the job; and FP8LAB_JOB_SECRET. Throws Error where one
+/// is missing or is no port, or the secret is short.
 Rendezvous discover_rendezvous(const Launch& launch, const EnvironmentLookup& variable);
 
 /// The row of process_groups.h that a launched process's ranks are of.
@@ -48,9 +48,10 @@ struct ProcessGroupChoice {
   std::string reason;  ///< in words
 };
 
-/// in_process where nobody launched ranks, mpi under mpirun, sockets under torchrun; under srun mpi where this build has it
-/// and the step offers it a process manager (PMIX_RANK or PMI_RANK is set), else sockets. `no_mpi`: why mpi is unavailable,
-/// empty if it is not. Throws Error under mpirun without MPI.
-ProcessGroupChoice choose_process_group(const Launch& launch, const EnvironmentLookup& variable, std::string_view no_mpi);
+/// in_process where nobody launched ranks, mpi under mpirun, sockets under torchrun; under srun mpi where this build
+/// has it and the step offers it a process manager (PMIX_RANK or PMI_RANK is set), else sockets. `no_mpi`: why mpi is
+/// unavailable, empty if it is not. Throws Error under mpirun without MPI.
+ProcessGroupChoice choose_process_group(const Launch& launch, const EnvironmentLookup& variable,
+                                        std::string_view no_mpi);
 
 }  // namespace fp8lab

@@ -53,7 +53,9 @@ ProcessGroup::Identity ProcessGroup::identity_of(const ProcessGroup& group) {
           .moves_data = group.moves_data_};
 }
 
-void ProcessGroup::all_gather(std::span<const GatherPart> parts, std::string_view label) { gather(parts, label, false); }
+void ProcessGroup::all_gather(std::span<const GatherPart> parts, std::string_view label) {
+  gather(parts, label, false);
+}
 void ProcessGroup::all_gather_aside(std::span<const GatherPart> parts, std::string_view label) {
   gather(parts, label, true);
 }
@@ -167,11 +169,8 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(std::span<const SplitPlace> pl
     if (place_of(rank).color == color) members.push_back(rank);
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return place_of(a).key < place_of(b).key; });
 
-  Identity identity{.name = std::string(name),
-                    .world_ranks = {},
-                    .rank = 0,
-                    .local_rank = local_rank_,
-                    .moves_data = moves_data_};
+  Identity identity{
+      .name = std::string(name), .world_ranks = {}, .rank = 0, .local_rank = local_rank_, .moves_data = moves_data_};
   for (const int member : members) {
     if (member == rank_) identity.rank = static_cast<int>(identity.world_ranks.size());
     identity.world_ranks.push_back(world_rank(member));

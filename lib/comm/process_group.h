@@ -22,10 +22,10 @@
 /// Every rank of a group issues the same collectives in the same order, each with the same label, sizes and types: the
 /// lock-step rule. A call that breaks it ends in one error, equal on every rank, that names two ranks and their calls.
 /// Buffers belong to the caller and must stay unchanged until the call returns; calls allocate nothing once a group has
-/// seen its largest one. Buffers lie in host memory, and calls block; or, of a group that on() made, in the memory of its
-/// rank's device. There a call meets the other ranks on the host, and its bytes move in the order of the device's work:
-/// behind what this rank launched before, ahead of what it launches after. So results may be used, and buffers written or
-/// freed, by what is launched after the call has returned, on the host before anything has moved.
+/// seen its largest one. Buffers lie in host memory, and calls block; or, of a group that on() made, in the memory of
+/// its rank's device. There a call meets the other ranks on the host, and its bytes move in the order of the device's
+/// work: behind what this rank launched before, ahead of what it launches after. So results may be used, and buffers
+/// written or freed, by what is launched after the call has returned, on the host before anything has moved.
 ///
 /// Messages number ranks as the whole run does: world_rank(), not the place inside a sub-group.
 namespace fp8lab {
@@ -127,8 +127,8 @@ class ProcessGroup {
   bool moves_data() const { return moves_data_; }
 
   void all_gather(std::span<const GatherPart> parts, std::string_view label);
-  /// The same beside the device's work: behind what was launched before, but what is launched after does not wait for it.
-  /// Until join(), results may not be used, nor buffers written or freed. In host memory it is all_gather().
+  /// The same beside the device's work: behind what was launched before, but what is launched after does not wait for
+  /// it. Until join(), results may not be used, nor buffers written or freed. In host memory it is all_gather().
   void all_gather_aside(std::span<const GatherPart> parts, std::string_view label);
   /// What is launched from now on comes after every all_gather_aside() of this rank. No collective.
   virtual void join() {}
@@ -148,14 +148,14 @@ class ProcessGroup {
   /// them, so that a group whose other ranks are only simulated can be split too.
   std::unique_ptr<ProcessGroup> split(std::span<const SplitPlace> places, std::string_view name);
 
-  /// The same ranks for buffers in the memory of `device`, this rank's own; split() passes that on. A collective: all ranks
-  /// bring devices of one name, of several cards or of one. Both this and `device` outlive the new group.
+  /// The same ranks for buffers in the memory of `device`, this rank's own; split() passes that on. A collective: all
+  /// ranks bring devices of one name, of several cards or of one. Both this and `device` outlive the new group.
   std::unique_ptr<ProcessGroup> on(Device& device);
 
-  /// Where memory comes from in which this group's all-gathers are fastest: for Memory::gather_from() of the device, on every rank.
-  /// Parts whose ranks have equally many bytes, and whose buffers all lie in such memory, go straight from one to the other; each
-  /// buffer must then lie at the same place on every rank. Segments may outlive the group. Null where any memory of the device is as
-  /// good.
+  /// Where memory comes from in which this group's all-gathers are fastest: for Memory::gather_from() of the device, on
+  /// every rank. Parts whose ranks have equally many bytes, and whose buffers all lie in such memory, go straight from
+  /// one to the other; each buffer must then lie at the same place on every rank. Segments may outlive the group. Null
+  /// where any memory of the device is as good.
   virtual std::unique_ptr<SegmentSource> gather_source() { return nullptr; }
 
   /// Collectives that returned, since the start or the last reset.
@@ -182,7 +182,8 @@ class ProcessGroup {
     if constexpr (std::is_same_v<Part, ReducePart>) group.do_all_reduce(call, parts);
     if constexpr (std::is_same_v<Part, BroadcastPart>) group.do_broadcast(call, parts);
   }
-  static std::unique_ptr<ProcessGroup> split_over(ProcessGroup& group, const Signature& call, int color, Identity identity) {
+  static std::unique_ptr<ProcessGroup> split_over(ProcessGroup& group, const Signature& call, int color,
+                                                  Identity identity) {
     return group.do_split(call, color, std::move(identity));
   }
 

@@ -20,11 +20,11 @@ struct RunOptions {
   int ranks = 1;
   /// The longest that a rank waits in a collective for the others to come.
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);
-  /// Of ranks that are processes: the longest that one whose function has ended waits for the others' to end. Without, they may
-  /// take as long as they like while the run goes well.
+  /// Of ranks that are processes: the longest that one whose function has ended waits for the others' to end. Without,
+  /// they may take as long as they like while the run goes well.
   std::optional<std::chrono::nanoseconds> farewell_timeout = {};
-  /// Of the rank that this process is, among those on its machine; below 0: its number in the run. Ranks that are threads have
-  /// their own.
+  /// Of the rank that this process is, among those on its machine; below 0: its number in the run. Ranks that are
+  /// threads have their own.
   int local_rank = -1;
   /// See ProcessGroup::moves_data(). `simulated` never moves any.
   bool moves_data = true;
@@ -32,25 +32,28 @@ struct RunOptions {
   int simulated_rank = 0;
   /// Of `nccl`: the row whose ranks these are.
   std::string_view over = "in_process";
-  /// Of `nccl`: what an all-gather finds in memory of ProcessGroup::gather_source() each rank writes to the others' itself, as ranks of one
-  /// process do it, if it is at least as many bytes in all. Less goes by NCCL's symmetric kernels; benchmarks choose.
+  /// Of `nccl`: what an all-gather finds in memory of ProcessGroup::gather_source() each rank writes to the others'
+  /// itself, as ranks of one process do it, if it is at least as many bytes in all. Less goes by NCCL's symmetric
+  /// kernels; benchmarks choose.
   std::int64_t writes_from_bytes = 0;
   /// Of `nccl`: false leaves ProcessGroup::gather_source() null; benchmarks choose.
   bool gather_windows = true;
-  /// Ranks meet to launch work on cards, which takes longer than to wake a sleeper: they look longer for each other. Set by `nccl`.
+  /// Ranks meet to launch work on cards, which takes longer than to wake a sleeper: they look longer for each other.
+  /// Set by `nccl`.
   bool launches_on_cards = false;
   /// How ranks write from card to card; benchmarks choose.
   PeerCopyPath peer_copies = PeerCopyPath::kBySize;
   /// Where the processes of `sockets` find each other, at the first run of each. Its size is `ranks`.
   Rendezvous rendezvous = {};
-  /// Is told in a line, on the thread that runs the ranks, what happened that is no error: a connection that was no rank's and was dropped.
+  /// Is told in a line, on the thread that runs the ranks, what happened that is no error: a connection that was no
+  /// rank's and was dropped.
   std::function<void(const std::string&)> notify = {};
   /// Ends the run from outside: its collectives throw GroupAborted, and run_ranks() throws Error.
   std::stop_token stop = {};
 };
 
-/// Thrown by run_ranks() where the process of another rank has died or no longer answers: no further run can follow in this
-/// one.
+/// Thrown by run_ranks() where the process of another rank has died or no longer answers: no further run can follow in
+/// this one.
 class RanksLost : public Error {
  public:
   using Error::Error;

@@ -26,8 +26,9 @@ std::string describe_mismatch(std::string_view group, int a, const Signature& ca
   const std::string text_a = describe(call_a);
   const std::string text_b = describe(call_b);
   const std::string_view unseen =
-      text_a == text_b ? ", but their parts differ in offsets, types or order, or in their places in memory of gather_source()"
-                       : "";
+      text_a == text_b
+          ? ", but their parts differ in offsets, types or order, or in their places in memory of gather_source()"
+          : "";
   return fmt::format("ranks of group '{}' issue different collectives: rank {} calls {}, rank {} calls {}{}", group, a,
                      text_a, b, text_b, unseen);
 }

@@ -8,7 +8,15 @@
 
 namespace fp8lab {
 
-enum class CollectiveKind : std::uint8_t { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kBarrier, kSplit, kAttach };
+enum class CollectiveKind : std::uint8_t {
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kBroadcast,
+  kBarrier,
+  kSplit,
+  kAttach
+};
 inline constexpr std::size_t kCollectiveKinds = 7;
 
 constexpr std::string_view name(CollectiveKind kind) {

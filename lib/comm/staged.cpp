@@ -13,7 +13,11 @@ constexpr std::int64_t kLineBytes = 64;
 class StagedGroup final : public ProcessGroup {
  public:
   StagedGroup(ProcessGroup& host, Device& device, std::unique_ptr<ProcessGroup> owned = nullptr)
-      : ProcessGroup(identity_of(host)), host_(host), owned_(std::move(owned)), device_(device), memory_(*device.peer_access()) {}
+      : ProcessGroup(identity_of(host)),
+        host_(host),
+        owned_(std::move(owned)),
+        device_(device),
+        memory_(*device.peer_access()) {}
 
   const Device* device() const override { return &device_; }
   ProcessGroup& host() override { return host_; }

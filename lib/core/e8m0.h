@@ -6,8 +6,9 @@
 
 namespace fp8lab {
 
-// E8M0 is the block scale of the OCP microscaling formats: byte b stands for 2^(b - 127), 255 for NaN; there is no zero,
-// no infinity and no sign. Under flush-to-zero these functions would clip some blocks twofold: never build with it.
+// E8M0 is the block scale of the OCP microscaling formats: byte b stands for 2^(b - 127), 255 for NaN; there is no
+// zero, no infinity and no sign. Under flush-to-zero these functions would clip some blocks twofold: never build with
+// it.
 
 inline constexpr std::uint8_t kE8M0Nan = 255;
 
@@ -15,9 +16,10 @@ inline constexpr std::uint8_t kE8M0Nan = 255;
 /// above the float product amax * (1 / fp8_max), both operations rounded to nearest. Inf and NaN give 255 (a block of
 /// NaNs, as torchao does; Transformer Engine gives 254 for Inf), zero gives 0. Requires amax >= 0 or NaN.
 ///
-/// In exact arithmetic the rule is byte = max(0, E - emax + (F > 0x600000)) with amax's exponent field E and fraction F.
-/// The float product differs from it at one amax per format, where a subnormal product loses its last bit: 0x04600001
-/// for E4M3 and 0x07E00001 for E5M2 give 0 here and 1 there, which clips that amax by one part in 14 million.
+/// In exact arithmetic the rule is byte = max(0, E - emax + (F > 0x600000)) with amax's exponent field E and fraction
+/// F. The float product differs from it at one amax per format, where a subnormal product loses its last bit:
+/// 0x04600001 for E4M3 and 0x07E00001 for E5M2 give 0 here and 1 there, which clips that amax by one part in 14
+/// million.
 F8_HOST_DEVICE constexpr std::uint8_t e8m0_rceil(float amax, float fp8_max) {
   const std::uint32_t ratio = float_bits(amax * (1.0f / fp8_max)) & kFloatMagnitudeMask;
   // Byte 0 is 2^-127, which as a float is the subnormal 0x00400000.

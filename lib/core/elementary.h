@@ -4,9 +4,9 @@
 
 #include "core/float_bits.h"
 
-// Elementary functions from correctly rounded operations alone, so that every machine, every vector width and every card
-// (compiled without contraction) computes the same bits; libm's differ between versions and processors, and loops around them
-// are not vectorised.
+// Elementary functions from correctly rounded operations alone, so that every machine, every vector width and every
+// card (compiled without contraction) computes the same bits; libm's differ between versions and processors, and loops
+// around them are not vectorised.
 namespace fp8lab {
 
 namespace detail {
@@ -82,8 +82,8 @@ F8_HOST_DEVICE inline float exponential(float x) {
 
 namespace detail {
 
-/// 1 / d for d >= 1 or NaN. The card's division is the same step from the same estimate between checks for operands that are
-/// not here.
+/// 1 / d for d >= 1 or NaN. The card's division is the same step from the same estimate between checks for operands
+/// that are not here.
 F8_HOST_DEVICE inline float reciprocal_from_one(float d) {
 #if defined(__CUDA_ARCH__)
   float estimate;
@@ -97,8 +97,8 @@ F8_HOST_DEVICE inline float reciprocal_from_one(float d) {
 
 /// sigmoid(x); of a NaN, any number, which products with x make NaN again.
 F8_HOST_DEVICE inline float sigmoid_of_number(float x) {
-  // Below -64 exp changes nothing in 1 + exp. So n > -126, and a quarter of exp comes by adding to the exponent; times four may
-  // be Inf.
+  // Below -64 exp changes nothing in 1 + exp. So n > -126, and a quarter of exp comes by adding to the exponent; times
+  // four may be Inf.
   const PartsOfExponential parts = parts_of_exponential(at_most(at_least(-x, -64.0f), 89.0f));
   const float quarter = float_from_bits(float_bits(parts.series) + (float_bits(parts.shifted) << 23) - (2u << 23));
   return reciprocal_from_one(add_exact_product(quarter, 4.0f, 1.0f));
@@ -109,8 +109,8 @@ F8_HOST_DEVICE inline float sigmoid_of_number(float x) {
 /// 1 / (1 + exp(-x)), within 4 ulp while exp(-x) is finite; exactly 0 below -89.
 F8_HOST_DEVICE inline float sigmoid(float x) { return x != x ? x : detail::sigmoid_of_number(x); }
 
-// GELU in the tanh form, 0.5 x (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), is x * sigmoid(2 u): the same function
-// without the cancellation of 1 + tanh(u) where x is negative.
+// GELU in the tanh form, 0.5 x (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), is x * sigmoid(2 u): the same
+// function without the cancellation of 1 + tanh(u) where x is negative.
 namespace detail {
 
 inline constexpr float kTwiceSqrtTwoOverPi = 1.5957691216057308f;

@@ -10,8 +10,8 @@
 /// FP8 conversions and scales, the one header that host and device code share (with what it includes).
 ///
 /// Encoding follows CUDA's SATFINITE mode bit for bit: round to nearest even on the value given; finite overflow and
-/// infinities saturate to the largest finite code of their sign; every NaN becomes 0x7F; -0 stays -0. The FPU must round
-/// to nearest and must not flush subnormals.
+/// infinities saturate to the largest finite code of their sign; every NaN becomes 0x7F; -0 stays -0. The FPU must
+/// round to nearest and must not flush subnormals.
 ///
 /// The one scaling rule of the project, in this order of operations:
 ///   scale     = scale_from_amax(amax, ...)        fp8_max / max(amax, epsilon), one float division
@@ -92,7 +92,8 @@ F8_HOST_DEVICE constexpr std::uint8_t encode_stochastic(float x, std::uint32_t r
   const std::uint32_t bits = float_bits(x);
   const std::uint32_t magnitude = bits & kFloatMagnitudeMask;
   const std::uint32_t clamped = magnitude < kMaxBits ? magnitude : kMaxBits;
-  // Zero and subnormal floats lack the leading one, but lie so far below the quantum that the shift leaves nothing of it.
+  // Zero and subnormal floats lack the leading one, but lie so far below the quantum that the shift leaves nothing of
+  // it.
   const std::uint32_t significand = (clamped & 0x007FFFFFu) | 0x00800000u;
   const std::uint32_t exponent = clamped >> 23;
   const std::uint32_t quantum_exponent = exponent > kMinExponent ? exponent : kMinExponent;
@@ -111,15 +112,17 @@ F8_HOST_DEVICE constexpr std::uint8_t f32_to_e5m2(float x) { return encode<E5M2>
 F8_HOST_DEVICE constexpr float e4m3_to_f32(std::uint8_t code) { return decode<E4M3>(code); }
 F8_HOST_DEVICE constexpr float e5m2_to_f32(std::uint8_t code) { return decode<E5M2>(code); }
 
-/// What a block's scale is at most, where it is an f32: the largest number of the type that is cast (TransformerEngine's block kernels).
+/// What a block's scale is at most, where it is an f32: the largest number of the type that is cast
+/// (TransformerEngine's block kernels).
 F8_HOST_DEVICE constexpr float largest_block_scale(DType cast) {
   return cast == DType::kBF16 ? float_from_bits(0x7F7F0000u) : cast == DType::kF16 ? 65504.0f : kFloatMax;
 }
 
-/// The scale of the rule above. An amax that is zero (after epsilon), infinite or NaN gives 1; a quotient that overflows gives `largest`,
-/// one below the smallest normal float gives that, whose inverse is finite still. `power_of_two` then clears the fraction bits, so the
-/// scale only shrinks. Requires amax >= 0 or NaN and epsilon >= 0.
-F8_HOST_DEVICE constexpr float scale_from_amax(float amax, float fp8_max, float epsilon, bool power_of_two, float largest = kFloatMax) {
+/// The scale of the rule above. An amax that is zero (after epsilon), infinite or NaN gives 1; a quotient that
+/// overflows gives `largest`, one below the smallest normal float gives that, whose inverse is finite still.
+/// `power_of_two` then clears the fraction bits, so the scale only shrinks. Requires amax >= 0 or NaN and epsilon >= 0.
+F8_HOST_DEVICE constexpr float scale_from_amax(float amax, float fp8_max, float epsilon, bool power_of_two,
+                                               float largest = kFloatMax) {
   const float guarded = amax < epsilon ? epsilon : amax;  // a NaN amax stays NaN
   if (!(guarded > 0.0f && guarded <= kFloatMax)) return 1.0f;
   const float quotient = fp8_max / guarded;

@@ -8,8 +8,8 @@ namespace fp8lab {
 /// started: the difference of two calls is the count of what lies between them. Never decreases, and costs an increment
 /// per allocation.
 ///
-/// A program that calls this gets counting operators new with it; all others keep the library's own. Under the sanitizers,
-/// which bring operators of their own, malloc() and its kin count too.
+/// A program that calls this gets counting operators new with it; all others keep the library's own. Under the
+/// sanitizers, which bring operators of their own, malloc() and its kin count too.
 std::int64_t heap_allocations() noexcept;
 
 }  // namespace fp8lab

@@ -6,8 +6,8 @@
 // Scales of an optimizer's moments in f16 and e4m3: value = element * scale, one scale for a tensor.
 namespace fp8lab {
 
-/// The element that a tensor's largest magnitude becomes; 0 for types that need no scale. Half of what f16 holds, so that
-/// rounding never overflows.
+/// The element that a tensor's largest magnitude becomes; 0 for types that need no scale. Half of what f16 holds, so
+/// that rounding never overflows.
 F8_HOST_DEVICE constexpr float moment_limit(DType dtype) {
   return dtype == DType::kF16 ? 65504.0f / 2.0f : dtype == DType::kE4M3 ? 448.0f : 0.0f;
 }

@@ -20,13 +20,19 @@ double nearest_integer(double x) { return std::floor(x + 0.5); }
 // Coefficients of Taylor's series, the highest power first; the compiler rounds each division once.
 constexpr double kSine[] = {1.0 / 355687428096000.0, -1.0 / 1307674368000.0, 1.0 / 6227020800.0, -1.0 / 39916800.0,
                             1.0 / 362880.0,          -1.0 / 5040.0,          1.0 / 120.0,        -1.0 / 6.0};
-constexpr double kCosine[] = {-1.0 / 6402373705728000.0, 1.0 / 20922789888000.0, -1.0 / 87178291200.0,
-                              1.0 / 479001600.0,         -1.0 / 3628800.0,       1.0 / 40320.0,
-                              -1.0 / 720.0,              1.0 / 24.0,             -1.0 / 2.0};
-constexpr double kExponential[] = {1.0 / 87178291200.0, 1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0,
-                                   1.0 / 3628800.0,     1.0 / 362880.0,     1.0 / 40320.0,     1.0 / 5040.0,
-                                   1.0 / 720.0,         1.0 / 120.0,        1.0 / 24.0,        1.0 / 6.0,
-                                   1.0 / 2.0};
+constexpr double kCosine[] = {-1.0 / 6402373705728000.0,
+                              1.0 / 20922789888000.0,
+                              -1.0 / 87178291200.0,
+                              1.0 / 479001600.0,
+                              -1.0 / 3628800.0,
+                              1.0 / 40320.0,
+                              -1.0 / 720.0,
+                              1.0 / 24.0,
+                              -1.0 / 2.0};
+constexpr double kExponential[] = {
+    1.0 / 87178291200.0, 1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0,
+    1.0 / 362880.0,      1.0 / 40320.0,      1.0 / 5040.0,      1.0 / 720.0,      1.0 / 120.0,
+    1.0 / 24.0,          1.0 / 6.0,          1.0 / 2.0};
 constexpr double kArtanh[] = {1.0 / 23.0, 1.0 / 21.0, 1.0 / 19.0, 1.0 / 17.0, 1.0 / 15.0, 1.0 / 13.0,
                               1.0 / 11.0, 1.0 / 9.0,  1.0 / 7.0,  1.0 / 5.0,  1.0 / 3.0};
 
@@ -60,7 +66,8 @@ double logarithm(double x) {
     m *= 2.0;
     --exponent;
   }
-  // ln(m) = 2 artanh(s) = 2 (s + s^3/3 + s^5/5 + ...); |s| < 0.172, so the first term left out is below 2^-60 of the sum.
+  // ln(m) = 2 artanh(s) = 2 (s + s^3/3 + s^5/5 + ...); |s| < 0.172, so the first term left out is below 2^-60 of the
+  // sum.
   const double s = (m - 1.0) / (m + 1.0);
   const double n = static_cast<double>(exponent);
   return n * kLn2High + (2.0 * (s + s * polynomial(kArtanh, s * s)) + n * kLn2Low);
@@ -74,7 +81,8 @@ double power(double base, std::int64_t exponent) {
 }
 
 SineAndCosine sine_and_cosine(double angle) {
-  if (!std::isfinite(angle)) return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};
+  if (!std::isfinite(angle))
+    return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};
   const double n = nearest_integer(angle * 0x1.45f306dc9c883p-1);
   const double r = ((angle - n * kHalfPiHigh) - n * kHalfPiMiddle) - n * kHalfPiLow;
   // |r| <= pi / 4: the first terms left out are below 2^-57 of the sums.

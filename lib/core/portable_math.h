@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-// Elementary functions in double from correctly rounded operations alone, so that every machine computes the same bits: libm's
-// differ between versions, and between processors with and without FMA. Hosts alone call them; what kernels compute by element
-// is in core/elementary.h.
+// Elementary functions in double from correctly rounded operations alone, so that every machine computes the same bits:
+// libm's differ between versions, and between processors with and without FMA. Hosts alone call them; what kernels
+// compute by element is in core/elementary.h.
 namespace fp8lab::portable {
 
 /// e^x, within 3 ulp where the result is normal; 0 below -746, Inf above 710, NaN for NaN.

@@ -48,6 +48,8 @@ void SharedLibrary::refuse(const std::string& what) {
   unavailable_reason_ = fmt::format("{}: {} {}; {}", wanted_.title, file_, what, wanted_.remedy);
 }
 
-void check_available(const SharedLibrary& library) { check(library.unavailable_reason().empty(), library.unavailable_reason()); }
+void check_available(const SharedLibrary& library) {
+  check(library.unavailable_reason().empty(), library.unavailable_reason());
+}
 
 }  // namespace fp8lab

@@ -7,7 +7,8 @@
 // which needs none starts without their cost, and on machines that lack them.
 namespace fp8lab {
 
-/// An opened library. Each is a type that derives from this one, with a pointer for every function that is wanted of it:
+/// An opened library. Each is a type that derives from this one, with a pointer for every function that is wanted of
+/// it:
 ///
 ///   struct Answers : SharedLibrary {
 ///     Answers() : SharedLibrary({.title = "Answers", .names = {"libanswers.so.2"}, .remedy = "install answers 2"}) {}
@@ -25,8 +26,8 @@ class SharedLibrary {
     std::string remedy;              ///< what to do where it is missing: "install ..."
   };
 
-  /// Empty where the library is open and has every function; else one line: what was looked for, why it did not do, and the
-  /// remedy. No function may be called then.
+  /// Empty where the library is open and has every function; else one line: what was looked for, why it did not do, and
+  /// the remedy. No function may be called then.
   const std::string& unavailable_reason() const { return unavailable_reason_; }
   /// The file that was opened; empty where none was.
   const std::string& file() const { return file_; }
@@ -53,7 +54,8 @@ class SharedLibrary {
 
   /// Null, and unavailable_reason() says so, where the library lacks it.
   Function find(const char* name);
-  /// For what the derived type finds wrong with a library that is open, as "2.1 is too old". It comes before what find() missed.
+  /// For what the derived type finds wrong with a library that is open, as "2.1 is too old". It comes before what
+  /// find() missed.
   void refuse(const std::string& what);
 
  private:

@@ -16,8 +16,8 @@ GatheredArray gathered_scales(const LayoutOf& layout_of, std::int64_t block_rows
     scales.filled_rows = ceil_div(split.rows(), block_rows);
     return scales;
   }
-  // Each rank's array as it lies there, padding and all: what arrives is longer than the whole's own, and rows of later ranks lie
-  // where the whole has those of others, unless pieces need no padding.
+  // Each rank's array as it lies there, padding and all: what arrives is longer than the whole's own, and rows of later
+  // ranks lie where the whole has those of others, unless pieces need no padding.
   std::int64_t rows = 0;
   scales.offsets_bytes.push_back(0);
   for (int rank = 0; rank < split.ranks(); ++rank) {

@@ -9,8 +9,8 @@
 
 namespace fp8lab {
 
-/// One array of a parameter that ranks hold in pieces: its shape when whole and where each rank's bytes lie in it. Pieces are
-/// runs of whole rows, so they are sent from where they lie and land where they belong.
+/// One array of a parameter that ranks hold in pieces: its shape when whole and where each rank's bytes lie in it.
+/// Pieces are runs of whole rows, so they are sent from where they lie and land where they belong.
 struct GatheredArray {
   TensorSpec whole;                         ///< padding included
   std::vector<std::int64_t> offsets_bytes;  ///< one per rank, and the end
@@ -30,7 +30,8 @@ GatheredArray gathered_values(const TensorSpec& whole, const RowSplit& split);
 /// Row-wise, for every format that weights have.
 GatheredHalf gathered_rowwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
                               bool strip_scale_padding);
-/// Column-wise, for formats whose column-wise half is no transpose of the other: where it is one, it is made after the gather.
+/// Column-wise, for formats whose column-wise half is no transpose of the other: where it is one, it is made after the
+/// gather.
 GatheredHalf gathered_columnwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
                                  bool strip_scale_padding);
 

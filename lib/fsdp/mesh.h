@@ -18,7 +18,8 @@ struct MeshShape {
 /// Empty if `ranks` ranks fill the mesh, otherwise the rule that is broken, in words.
 std::string broken_mesh_rule(const MeshShape& shape, int ranks);
 
-/// One rank's groups. `world` must outlive it; where parameters lie in a card's memory, it is one that ProcessGroup::on() made.
+/// One rank's groups. `world` must outlive it; where parameters lie in a card's memory, it is one that
+/// ProcessGroup::on() made.
 class Mesh {
  public:
   /// Throws Error when the mesh does not fit. Every rank of `world` makes one, at the same point.

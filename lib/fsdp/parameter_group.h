@@ -15,8 +15,8 @@ namespace fp8lab {
 
 enum class Pass { kForward, kBackward };
 
-/// The parameters of one wrapped module, which travel together: one all-gather before each of its passes, one reduce-scatter after
-/// its backward. In steady state neither touches the heap.
+/// The parameters of one wrapped module, which travel together: one all-gather before each of its passes, one
+/// reduce-scatter after its backward. In steady state neither touches the heap.
 class ParameterGroup {
  public:
   /// `states` outlives the group. `recomputes`: the module runs its forward again in backward.
@@ -32,7 +32,8 @@ class ParameterGroup {
   ParameterGroup(const ParameterGroup&) = delete;
   ParameterGroup& operator=(const ParameterGroup&) = delete;
 
-  /// Whose wholes each pass wants next, null for nobody's: they are gathered beside this module's work, as soon as its own are there.
+  /// Whose wholes each pass wants next, null for nobody's: they are gathered beside this module's work, as soon as its
+  /// own are there.
   void gather_ahead(ParameterGroup* next_forward, ParameterGroup* next_backward) {
     next_forward_ = next_forward;
     next_backward_ = next_backward;

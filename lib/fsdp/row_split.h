@@ -8,8 +8,8 @@
 
 namespace fp8lab {
 
-/// Dim 0 of a parameter over ranks: ceil(rows / ranks) rows each from the first rank on, so the last ranks may have fewer, or
-/// none.
+/// Dim 0 of a parameter over ranks: ceil(rows / ranks) rows each from the first rank on, so the last ranks may have
+/// fewer, or none.
 class RowSplit {
  public:
   RowSplit() = default;

@@ -27,7 +27,8 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& whole, Mesh& mes
         shard_refusal(whole.quantizer->format, whole.spec.shape.rows(), whole.spec.shape.cols(), split_.offsets(1));
   Device& device = runtime.device;
   if (!refusal_.empty()) {
-    // What the eight bits were cast from, where it can be made again: masters start from it, as those of other weights do.
+    // What the eight bits were cast from, where it can be made again: masters start from it, as those of other weights
+    // do.
     if (whole.initial && !whole.quantized.empty())
       whole.value = initial_values(runtime, whole, whole.holder);
     else if (!whole.quantized.empty())
@@ -46,8 +47,8 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& whole, Mesh& mes
     shard_.quantizer->holder = shard_.holder;
     if (runtime.behaviors.share_amax_over_shards) shard_.quantizer->amax_group = &mesh.shard_group();
   }
-  // Ranks that gather straight from shards to wholes have them at the same places of their memory, so they ask for it alike. Where their
-  // pieces differ in size they cannot; those travel one by one, and may lie anywhere.
+  // Ranks that gather straight from shards to wholes have them at the same places of their memory, so they ask for it
+  // alike. Where their pieces differ in size they cannot; those travel one by one, and may lie anywhere.
   const Pool pool = split_.even() ? Pool::kGathered : Pool::kOwn;
   device.memory().place(shard_.holder, pool);
   make_shard(runtime);
@@ -90,7 +91,8 @@ void ShardedParameter::make_shard(Runtime& runtime) {
   whole_.quantized.clear();
 }
 
-// As frameworks do it: the shard is cut out of the whole, copied to zeros of its size, narrowed to its rows and seen under its shape.
+// As frameworks do it: the shard is cut out of the whole, copied to zeros of its size, narrowed to its rows and seen
+// under its shape.
 void ShardedParameter::cut_from_whole(Runtime& runtime) {
   Device& device = runtime.device;
   const Behaviors& behaviors = runtime.behaviors;
@@ -142,7 +144,8 @@ void ShardedParameter::check_halves() const {
                    shard.rowwise() ? "column-wise" : "row-wise"));
 }
 
-// --- gather -------------------------------------------------------------------------------------------------------------
+// --- gather
+// -------------------------------------------------------------------------------------------------------------
 
 ShardedParameter::Metadata ShardedParameter::describe(Runtime& runtime, Orientations usage) const {
   Metadata metadata{.quantizer = nullptr, .usage = usage};
@@ -204,7 +207,8 @@ void ShardedParameter::reshard() {
   whole_.quantized.clear();
 }
 
-// --- reduce -------------------------------------------------------------------------------------------------------------
+// --- reduce
+// -------------------------------------------------------------------------------------------------------------
 
 void ShardedParameter::begin_reduce(Runtime& runtime, std::vector<ScatterPart>& parts) {
   check(static_cast<bool>(whole_.grad), "sharding: backward left a parameter without a gradient");

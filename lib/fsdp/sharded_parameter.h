@@ -12,17 +12,19 @@
 
 namespace fp8lab {
 
-/// A parameter of which this rank keeps rows. Modules see the whole, which has storage between a gather and the next reshard only; the
-/// optimizer sees the shard, a parameter of its own, through `whole.local`.
+/// A parameter of which this rank keeps rows. Modules see the whole, which has storage between a gather and the next
+/// reshard only; the optimizer sees the shard, a parameter of its own, through `whole.local`.
 ///
-/// An eight-bit parameter travels as its codes. Scales of blocks go with them, without their padding; the scale of a whole
-/// tensor stays at home, being the same on every rank (see Quantizer::amax_group). Formats that refuse a shard (blocks would
-/// be cut) leave the parameter in high precision, with its initial values as long as it holds them; refusal() says why.
+/// An eight-bit parameter travels as its codes. Scales of blocks go with them, without their padding; the scale of a
+/// whole tensor stays at home, being the same on every rank (see Quantizer::amax_group). Formats that refuse a shard
+/// (blocks would be cut) leave the parameter in high precision, with its initial values as long as it holds them;
+/// refusal() says why.
 ///
 /// Where all ranks have equally many rows, shard and whole lie in Pool::kGathered, others in memory like any other.
 class ShardedParameter {
  public:
-  /// Takes `whole` over: initialises the shard if that was deferred, otherwise cuts it out of the whole, which then goes.
+  /// Takes `whole` over: initialises the shard if that was deferred, otherwise cuts it out of the whole, which then
+  /// goes.
   ShardedParameter(Runtime& runtime, Parameter& whole, Mesh& mesh);
   ShardedParameter(const ShardedParameter&) = delete;
   ShardedParameter& operator=(const ShardedParameter&) = delete;
@@ -31,8 +33,8 @@ class ShardedParameter {
   Parameter& shard() { return shard_; }
   const std::string& refusal() const { return refusal_; }
 
-  /// Makes room for the whole, `usage` being the halves wanted of an eight-bit one, and adds what has to be gathered. Allocates
-  /// through the device alone.
+  /// Makes room for the whole, `usage` being the halves wanted of an eight-bit one, and adds what has to be gathered.
+  /// Allocates through the device alone.
   void begin_gather(Runtime& runtime, Orientations usage, std::vector<GatherPart>& parts);
   void end_gather(Runtime& runtime);
   /// The whole goes.

@@ -17,15 +17,15 @@ struct ShardingOptions {
   bool reshard_after_forward = true;
   /// Layers, by name ("layers[31]"), for which the opposite holds: the last one is wanted again at once.
   std::vector<std::string> except = {};
-  /// Each layer's parameters are gathered while the layer before it computes, in either pass. One more layer's wholes are alive
-  /// then.
+  /// Each layer's parameters are gathered while the layer before it computes, in either pass. One more layer's wholes
+  /// are alive then.
   bool gather_ahead = false;
   /// Layers that run their forward again in backward need both halves of their weights there.
   bool checkpoint_layers = false;
 };
 
-/// While it lives, memory for what ranks gather comes from where `shards` gathers fastest. A collective of those ranks; `memory`
-/// outlives it.
+/// While it lives, memory for what ranks gather comes from where `shards` gathers fastest. A collective of those ranks;
+/// `memory` outlives it.
 class GatherMemory {
  public:
   GatherMemory(Memory& memory, ProcessGroup& shards) : memory_(memory) {
@@ -44,10 +44,11 @@ class GatherMemory {
   const SegmentSource* source_;  ///< null: any memory will do
 };
 
-/// Shards a model over a mesh, layer by layer: each layer is a group whose parameters travel in one collective. Before a layer's forward,
-/// and before its backward, its parameters are gathered; after its backward their gradients are reduced to the shards, averaged over
-/// all ranks, and the wholes go. A model built with deferred initialisation gets its initial values here, each rank its own rows;
-/// otherwise shards are cut out of what is there. Owns the shards (Parameter::local); must outlive the model's use.
+/// Shards a model over a mesh, layer by layer: each layer is a group whose parameters travel in one collective. Before
+/// a layer's forward, and before its backward, its parameters are gathered; after its backward their gradients are
+/// reduced to the shards, averaged over all ranks, and the wholes go. A model built with deferred initialisation gets
+/// its initial values here, each rank its own rows; otherwise shards are cut out of what is there. Owns the shards
+/// (Parameter::local); must outlive the model's use.
 class Sharding {
  public:
   Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOptions& options);

@@ -14,8 +14,8 @@ struct ShardingState {
   bool reshard_after_forward = true;
 };
 
-/// The state that holds for the parameter called `name`: that of the nearest module around it that is wrapped. A gather hook knows
-/// its parameter alone, so it has to look; groups keep what they found.
+/// The state that holds for the parameter called `name`: that of the nearest module around it that is wrapped. A gather
+/// hook knows its parameter alone, so it has to look; groups keep what they found.
 const ShardingState& state_of(const Behaviors& behaviors, const std::vector<ShardingState>& states,
                               std::string_view name);
 

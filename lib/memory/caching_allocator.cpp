@@ -30,7 +30,9 @@ CachingAllocator::~CachingAllocator() {
     if (pointer == chunk.segment) chunk.source->release(chunk.segment, chunk.segment_bytes);
 }
 
-std::size_t CachingAllocator::rounded(std::size_t bytes) { return round_to(std::max<std::size_t>(bytes, 1), kAlignment); }
+std::size_t CachingAllocator::rounded(std::size_t bytes) {
+  return round_to(std::max<std::size_t>(bytes, 1), kAlignment);
+}
 
 std::byte* CachingAllocator::allocate(std::size_t bytes, Pool pool) {
   const std::size_t size = rounded(bytes);
@@ -62,7 +64,7 @@ CachingAllocator::Chunk* CachingAllocator::take_cached(std::size_t bytes, Pool p
 }
 
 CachingAllocator::Chunk* CachingAllocator::reserve_segment(std::size_t bytes, Pool pool, bool small) {
-  const std::size_t segment_bytes = small                ? kSmallSegment
+  const std::size_t segment_bytes = small                 ? kSmallSegment
                                     : bytes < kOwnSegment ? kLargeSegment
                                                           : round_to(bytes, 2 * kMiB);
   SegmentSource& source = source_of(pool);

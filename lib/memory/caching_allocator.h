@@ -17,11 +17,11 @@ class SegmentSource {
   virtual ~SegmentSource() = default;
   /// Returns nullptr when there is no more. Aligned to 512 bytes at least.
   virtual std::byte* reserve(std::size_t bytes) = 0;
-  /// Called in place of reserve() where the allocator's capacity is too small for `bytes` more: sources from which several ranks
-  /// reserve together tell the others.
+  /// Called in place of reserve() where the allocator's capacity is too small for `bytes` more: sources from which
+  /// several ranks reserve together tell the others.
   virtual void decline(std::size_t /*bytes*/) {}
-  /// Called after a refusal, when what is free has been given back, before reserve() or decline() is called again: where several ranks
-  /// reserve together, all have given theirs back when it returns.
+  /// Called after a refusal, when what is free has been given back, before reserve() or decline() is called again:
+  /// where several ranks reserve together, all have given theirs back when it returns.
   virtual void settle() {}
   virtual void release(std::byte* segment, std::size_t bytes) noexcept = 0;
   /// Sets `bytes` inside a segment to `value`, before whatever is launched next. Of host memory unless overridden.
@@ -35,13 +35,14 @@ enum class Pool : std::uint8_t {
 };
 inline constexpr std::size_t kPools = 2;
 
-/// Best-fit caching allocator over segments, with splitting and coalescing. Segments stay reserved until release_cached()
-/// or until an allocation would fail without them; those that ranks reserve together, until such an allocation would. Small (up to 1 MiB) and large requests never share a segment, so that a
-/// long-lived scale cannot pin a large one. Deterministic: the same calls give the same offsets in the same segments, wherever
-/// those lie. What has been asked for before is served without touching the heap. Not thread-safe.
+/// Best-fit caching allocator over segments, with splitting and coalescing. Segments stay reserved until
+/// release_cached() or until an allocation would fail without them; those that ranks reserve together, until such an
+/// allocation would. Small (up to 1 MiB) and large requests never share a segment, so that a long-lived scale cannot
+/// pin a large one. Deterministic: the same calls give the same offsets in the same segments, wherever those lie. What
+/// has been asked for before is served without touching the heap. Not thread-safe.
 ///
-/// Pool::kGathered can have a source of its own, from which ranks reserve together. Ranks that ask the pool for the same sizes in
-/// the same order then find each block at the same place of the same segment.
+/// Pool::kGathered can have a source of its own, from which ranks reserve together. Ranks that ask the pool for the
+/// same sizes in the same order then find each block at the same place of the same segment.
 class CachingAllocator {
  public:
   static constexpr std::size_t kAlignment = 512;
@@ -52,7 +53,8 @@ class CachingAllocator {
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
-  /// Returns nullptr when neither the cache nor the source can serve the request. A request of 0 bytes takes kAlignment.
+  /// Returns nullptr when neither the cache nor the source can serve the request. A request of 0 bytes takes
+  /// kAlignment.
   std::byte* allocate(std::size_t bytes, Pool pool = Pool::kOwn);
   void free(std::byte* pointer) noexcept;
   /// But for those of gather_from(): ranks give them back together, when one of them is refused more.
@@ -60,8 +62,8 @@ class CachingAllocator {
   /// SegmentSource::fill().
   void fill(std::byte* at, std::byte value, std::size_t bytes) noexcept { source_->fill(at, value, bytes); }
 
-  /// Where Pool::kGathered gets its segments from; null: where the other does. Segments that it had from elsewhere serve no further
-  /// request and go back as soon as nothing in them is in use, so sources live as long as this.
+  /// Where Pool::kGathered gets its segments from; null: where the other does. Segments that it had from elsewhere
+  /// serve no further request and go back as soon as nothing in them is in use, so sources live as long as this.
   void gather_from(std::unique_ptr<SegmentSource> source);
   /// That of gather_from(); null where Pool::kGathered has none of its own.
   const SegmentSource* gather_source() const { return gather_source_; }
@@ -111,10 +113,11 @@ class CachingAllocator {
   std::size_t capacity_bytes_;
   std::vector<std::unique_ptr<SegmentSource>> gather_sources_;  // that of today, if any, is the last
   SegmentSource* gather_source_ = nullptr;
-  std::pmr::unsynchronized_pool_resource nodes_;  // of the containers below; keeps those given back
+  std::pmr::unsynchronized_pool_resource nodes_;      // of the containers below; keeps those given back
   std::pmr::map<std::byte*, Chunk> chunks_{&nodes_};  // never moved: neighbours and pools point at them
   // By pool, large ones first.
-  std::array<FreeChunks, 2 * kPools> free_{FreeChunks(&nodes_), FreeChunks(&nodes_), FreeChunks(&nodes_), FreeChunks(&nodes_)};
+  std::array<FreeChunks, 2 * kPools> free_{FreeChunks(&nodes_), FreeChunks(&nodes_), FreeChunks(&nodes_),
+                                           FreeChunks(&nodes_)};
   std::uint64_t segments_seen_ = 0;
   std::int64_t allocated_bytes_ = 0;
   std::int64_t reserved_bytes_ = 0;

@@ -10,16 +10,16 @@ namespace fp8lab {
 /// parameter that is also saved for backward counts as a parameter.
 enum class HolderKind : std::uint8_t {
   kParameter,
-  kGradient,        ///< of a parameter
+  kGradient,  ///< of a parameter
   kOptimizerState,
-  kRecipeState,     ///< amax histories and scales
+  kRecipeState,  ///< amax histories and scales
   kInput,
-  kOutput,          ///< the model's output and the loss
-  kUnsharded,       ///< a whole parameter, or its whole gradient, gathered for a pass; gone with the next reshard
-  kContext,         ///< an operation's own context: lives as long as its node
-  kSavedSlot,       ///< the engine's slot of a node: freed once the node has run
-  kInFlight,        ///< an operation's result on its way to the next one
-  kWorkspace,       ///< temporaries of one operation
+  kOutput,     ///< the model's output and the loss
+  kUnsharded,  ///< a whole parameter, or its whole gradient, gathered for a pass; gone with the next reshard
+  kContext,    ///< an operation's own context: lives as long as its node
+  kSavedSlot,  ///< the engine's slot of a node: freed once the node has run
+  kInFlight,   ///< an operation's result on its way to the next one
+  kWorkspace,  ///< temporaries of one operation
 };
 inline constexpr int kHolderKinds = 11;
 

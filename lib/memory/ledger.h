@@ -24,7 +24,7 @@ struct LedgerEvent {
   std::int64_t live_bytes = 0;  ///< after the event
   HolderId holder = 0;          ///< attributed to, after the event (before it, for a free)
   Phase phase;
-  HolderId from = 0;            ///< of a transfer: attributed to before it
+  HolderId from = 0;  ///< of a transfer: attributed to before it
 };
 
 /// Live bytes at a named moment ("end_of_forward"), with their holders.
@@ -82,7 +82,8 @@ class Ledger {
   /// in every step of a long run take no more memory than those of a short one.
   const std::vector<LedgerMark>& marks() const { return marks_; }
 
-  /// Over the ordered (kind of event, bytes, holder, phase) of every event; equal on every device for the same schedule.
+  /// Over the ordered (kind of event, bytes, holder, phase) of every event; equal on every device for the same
+  /// schedule.
   std::uint64_t sequence_hash() const { return sequence_hash_; }
   std::size_t events_seen() const { return events_seen_; }
   /// Empty unless recording. It adds up: events that were left out by a pause come together where it goes on.
@@ -111,8 +112,8 @@ class Ledger {
   Phase peak_phase_;
   std::array<std::int64_t, kPhaseKinds> peak_bytes_by_phase_{};
   std::vector<std::int64_t> bytes_by_holder_;
-  // The breakdown of the peak is today's less what has changed since. Peaks come in quick succession and holders are many, so a
-  // copy is made only once the changes outnumber the holders.
+  // The breakdown of the peak is today's less what has changed since. Peaks come in quick succession and holders are
+  // many, so a copy is made only once the changes outnumber the holders.
   bool journaling_ = false;
   std::vector<std::pair<HolderId, std::int64_t>> since_peak_;
   std::vector<std::int64_t> peak_copy_;

@@ -88,7 +88,8 @@ void Memory::add_hold(Block* block, HolderId holder) {
 }
 
 void Memory::remove_hold(Block* block, HolderId holder) noexcept {
-  const auto hold = std::find_if(block->holds.begin(), block->holds.end(), [&](const Hold& h) { return h.holder == holder; });
+  const auto hold =
+      std::find_if(block->holds.begin(), block->holds.end(), [&](const Hold& h) { return h.holder == holder; });
   if (--hold->count > 0) return;
   block->holds.erase(hold);
   if (!block->holds.empty()) {

@@ -30,7 +30,8 @@ struct LiveBlock {
 
 struct MemoryOptions {
   std::size_t capacity_bytes = 0;  ///< 0: what the source gives
-  /// Fill fresh and freed blocks with 0xFF (NaN in every float format), so that reading what nobody wrote cannot go unseen.
+  /// Fill fresh and freed blocks with 0xFF (NaN in every float format), so that reading what nobody wrote cannot go
+  /// unseen.
   bool poison = false;
   bool record_timeline = false;  ///< the ledger keeps its events, from the first one on
 };
@@ -47,8 +48,8 @@ class Memory {
   /// Throws OutOfMemory, its message being the ledger's account at that moment.
   BufferRef allocate(std::int64_t bytes, HolderId holder);
 
-  /// What is allocated for `holder` from now on lies in `pool`, whoever allocates it. By name, so that what replaces a block later, as
-  /// loading a checkpoint may do, lies there too.
+  /// What is allocated for `holder` from now on lies in `pool`, whoever allocates it. By name, so that what replaces a
+  /// block later, as loading a checkpoint may do, lies there too.
   void place(HolderId holder, Pool pool);
   Pool pool_of(HolderId holder) const { return holder < pools_.size() ? pools_[holder] : Pool::kOwn; }
   /// CachingAllocator::gather_from().
@@ -61,7 +62,8 @@ class Memory {
 
   /// Every block alive, in order of allocation.
   std::vector<LiveBlock> live_blocks() const;
-  /// "context of layers[0].attention: q  196.5 MiB since backward of step 0", a line per block that outlived its schedule.
+  /// "context of layers[0].attention: q  196.5 MiB since backward of step 0", a line per block that outlived its
+  /// schedule.
   std::string describe_retained() const;
 
  private:

@@ -61,10 +61,12 @@ std::unique_ptr<Module> make(Build& build, const std::string& name, const LayerC
 constexpr std::array kLayers = {
     LayerRow{"linear", "one matrix product", make_linear, square_product},
     LayerRow{"layernorm_linear", "norm and matrix product as one node", make_layernorm_linear, square_product},
-    LayerRow{"layernorm_mlp", "norm, two products and the activation between as one node", make<LayerNormMlp>, mlp_products},
+    LayerRow{"layernorm_mlp", "norm, two products and the activation between as one node", make<LayerNormMlp>,
+             mlp_products},
     LayerRow{"multihead_attention", "norm, QKV projection, attention, output projection", make<MultiheadAttention>,
              attention_products},
-    LayerRow{"transformer_layer", "attention and MLP, each behind a residual", make<TransformerLayer>, transformer_products},
+    LayerRow{"transformer_layer", "attention and MLP, each behind a residual", make<TransformerLayer>,
+             transformer_products},
 };
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "autograd/checkpoint.h"
-#include "nn/layer_table.h"
 #include "nn/cores/role_scales.h"
+#include "nn/layer_table.h"
 
 namespace fp8lab {
 namespace {
@@ -17,8 +17,7 @@ class CheckpointedLayer final : public Module {
   CheckpointedLayer(std::string name, std::unique_ptr<Module> layer)
       : name_(std::move(name)), layer_(std::move(layer)) {}
   Variable forward(Runtime& runtime, const Variable& x) override {
-    return checkpoint(
-        runtime, name_, [this, &runtime](const Variable& in) { return layer_->forward(runtime, in); }, x);
+    return checkpoint(runtime, name_, [this, &runtime](const Variable& in) { return layer_->forward(runtime, in); }, x);
   }
 
  private:

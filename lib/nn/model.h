@@ -19,9 +19,10 @@ struct ModelOptions {
   LayerConfig config;
   DType dtype = DType::kBF16;
   bool checkpoint_layers = false;  ///< every layer is a checkpointed region
-  bool eight_bit_weights = false;      ///< weights of products live in the recipe's weight format
-  bool fused_quantize = true;  ///< norms and activations cast or measure their results as they make them, where that can be
-  bool deferred_init = false;      ///< parameters get no storage: whoever shards them initialises what it keeps
+  bool eight_bit_weights = false;  ///< weights of products live in the recipe's weight format
+  bool fused_quantize =
+      true;  ///< norms and activations cast or measure their results as they make them, where that can be
+  bool deferred_init = false;  ///< parameters get no storage: whoever shards them initialises what it keeps
 };
 
 /// A chain of equal layers. Keeps the recipe it was built with.

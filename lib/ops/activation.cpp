@@ -56,8 +56,8 @@ QuantizedTensor activation_quantize(Device& device, ActivationKind kind, const T
   return std::move(cast.result);
 }
 
-Tensor activation_backward(Device& device, ActivationKind kind, const Tensor& grad_y, const Tensor& x,
-                           HolderId holder, const Tensor& amax) {
+Tensor activation_backward(Device& device, ActivationKind kind, const Tensor& grad_y, const Tensor& x, HolderId holder,
+                           const Tensor& amax) {
   constexpr std::string_view kOp = "activation_backward";
   const TensorSpec y = infer_output(row_of(kind), kOp, x);
   check_real(kOp, {"grad_y", grad_y});
@@ -66,11 +66,9 @@ Tensor activation_backward(Device& device, ActivationKind kind, const Tensor& gr
                      to_string(y.shape)));
   float* const place = amax_place(kOp, amax);
   const Tensor grad_x = device.allocate(x.spec(), holder);
-  device.launch(&KernelTable::activation_backward, ActivationBackwardArgs{.kind = kind,
-                                                                          .grad_y = grad_y.view(),
-                                                                          .x = x.view(),
-                                                                          .grad_x = grad_x.view(),
-                                                                          .amax = place});
+  device.launch(&KernelTable::activation_backward,
+                ActivationBackwardArgs{
+                    .kind = kind, .grad_y = grad_y.view(), .x = x.view(), .grad_x = grad_x.view(), .amax = place});
   return grad_x;
 }
 

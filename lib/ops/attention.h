@@ -8,8 +8,8 @@ namespace fp8lab {
 struct AttentionOutputs {
   Tensor o;    ///< [seq * batch, heads * head_dim]
   Tensor lse;  ///< f32 [batch * heads, seq]
-  /// O is what its eight bits say, and o_cast.amax, where given, has been raised to the amax of O before them: whoever casts O raises it
-  /// no more. Otherwise O is as computed, and its amax still to be recorded.
+  /// O is what its eight bits say, and o_cast.amax, where given, has been raised to the amax of O before them: whoever
+  /// casts O raises it no more. Otherwise O is as computed, and its amax still to be recorded.
   bool o_measured = false;
 };
 
@@ -43,12 +43,14 @@ struct AttentionBackwardInputs {
   Tensor lse;
   AttentionRole s;
   AttentionRole grad_p;
-  /// How the gradients are cast next, all three under one scale, where it is known: they may then come as what their eight bits say.
+  /// How the gradients are cast next, all three under one scale, where it is known: they may then come as what their
+  /// eight bits say.
   AttentionRole grad_cast = {};
   /// Where the gradients go, each with its forward counterpart's shape; columns of one packed tensor will do.
   AttentionGradients out;
 };
-/// Whether the gradients came as what their eight bits say, with grad_cast.amax raised: AttentionOutputs::o_measured of all three.
+/// Whether the gradients came as what their eight bits say, with grad_cast.amax raised: AttentionOutputs::o_measured of
+/// all three.
 bool attention_backward(Device& device, const AttentionBackwardInputs& inputs);
 
 }  // namespace fp8lab

@@ -13,10 +13,10 @@ namespace fp8lab {
 ///
 /// State: scale f32 [n], all 1 at first; history f32 [length, n], all 0 at first; row 0 is the live slot that casts
 /// max-accumulate into. update(), per tensor: last = row 0; where it is 0, nothing was cast, and history and scale
-/// stay. Otherwise the history rotates (row i takes row i + 1, row length - 1 takes `last`, row 0 becomes 0), and amax = the
-/// maximum over all rows *before* the oldest one drops (kMax, NaN ignored) or `last` (kMostRecent).
-/// scale = fp8_max * 2^-margin / amax if amax is finite and positive, else unchanged; an infinite quotient becomes
-/// FLT_MAX. So +inf freezes kMax until it leaves the window.
+/// stay. Otherwise the history rotates (row i takes row i + 1, row length - 1 takes `last`, row 0 becomes 0), and amax
+/// = the maximum over all rows *before* the oldest one drops (kMax, NaN ignored) or `last` (kMostRecent). scale =
+/// fp8_max * 2^-margin / amax if amax is finite and positive, else unchanged; an infinite quotient becomes FLT_MAX. So
+/// +inf freezes kMax until it leaves the window.
 class DelayedScales {
  public:
   /// `fp8_max`: one entry per tensor of the group.

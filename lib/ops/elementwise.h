@@ -33,8 +33,8 @@ Tensor rope(Device& device, const RopeInputs& inputs);
 /// The same into `out`, which may be columns of a larger tensor; `inputs.holder` is unused.
 void rope_into(Device& device, const RopeInputs& inputs, const Tensor& out);
 
-/// Key of a dropout mask; the same key gives the same mask, so the gradient is dropout() of the gradient. The mask depends
-/// on the global element index alone; rows start at global row `row_offset`.
+/// Key of a dropout mask; the same key gives the same mask, so the gradient is dropout() of the gradient. The mask
+/// depends on the global element index alone; rows start at global row `row_offset`.
 struct DropoutKey {
   float probability = 0.0f;  ///< of dropping, in [0, 1)
   std::uint64_t seed = 0;
@@ -43,8 +43,8 @@ struct DropoutKey {
 };
 Tensor dropout(Device& device, const Tensor& x, const DropoutKey& key, HolderId holder);
 
-/// Fills with normal(0, scale) or uniform [0, scale) values that depend on (seed, stream, global element index) only; rows start
-/// at global row `row_offset`.
+/// Fills with normal(0, scale) or uniform [0, scale) values that depend on (seed, stream, global element index) only;
+/// rows start at global row `row_offset`.
 struct RandomInputs {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;

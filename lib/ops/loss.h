@@ -11,6 +11,7 @@ Tensor sum_loss_backward(Device& device, const TensorSpec& x, const Tensor& grad
 
 /// f32 [1, 1]: the mean squared difference.
 Tensor mse_loss(Device& device, const Tensor& x, const Tensor& target, HolderId holder);
-Tensor mse_loss_backward(Device& device, const Tensor& x, const Tensor& target, const Tensor& grad_loss, HolderId holder);
+Tensor mse_loss_backward(Device& device, const Tensor& x, const Tensor& target, const Tensor& grad_loss,
+                         HolderId holder);
 
 }  // namespace fp8lab

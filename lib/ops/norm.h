@@ -28,7 +28,8 @@ struct NormQuantizedOutputs {
   Tensor mean;
   Tensor rstd;
 };
-/// Quantizes y without storing it; `quantizer` is one that casts_unstored(); inputs.y_holder and inputs.amax are unused.
+/// Quantizes y without storing it; `quantizer` is one that casts_unstored(); inputs.y_holder and inputs.amax are
+/// unused.
 NormQuantizedOutputs norm_quantize(Device& device, const NormInputs& inputs, const Quantizer& quantizer);
 
 struct NormGradients {

@@ -40,7 +40,8 @@ Tensor measure(Device& device, std::span<const Tensor> xs) {
   return amax;
 }
 
-/// Where a cast finds its scale, or the amax that it follows from, and leaves what it learns; all pointers are null under blocks.
+/// Where a cast finds its scale, or the amax that it follows from, and leaves what it learns; all pointers are null
+/// under blocks.
 struct CastContext {
   const float* scale = nullptr;
   const float* measured = nullptr;
@@ -48,7 +49,8 @@ struct CastContext {
   Tensor shared_scale_inv;  ///< of every half under a tensor-wide scale
 };
 
-PreparedCast prepare(Device& device, const MatrixView& x, const Shape& shape, const Quantizer& inputs, const CastContext& context) {
+PreparedCast prepare(Device& device, const MatrixView& x, const Shape& shape, const Quantizer& inputs,
+                     const CastContext& context) {
   const QuantFormat& format = inputs.format;
   const auto half = [&](const HalfLayout& layout) {
     QuantizedHalf made;
@@ -84,7 +86,8 @@ QuantizedTensor cast_halves(Device& device, const Tensor& x, const Quantizer& in
 
 /// Calls use(context) with the context that all of `xs` are cast in. `measured`: as quantize() has it.
 template <class Use>
-void with_shared_scale(Device& device, std::span<const Tensor> xs, const Quantizer& inputs, Tensor measured, const Use& use) {
+void with_shared_scale(Device& device, std::span<const Tensor> xs, const Quantizer& inputs, Tensor measured,
+                       const Use& use) {
   if (inputs.format.amax_source == AmaxSource::kTensor) {
     if (!measured) measured = measure(device, xs);
     max_over(inputs.amax_group, measured);
@@ -120,7 +123,8 @@ float* amax_place(std::string_view op, const Tensor& amax) {
 
 void max_over(ProcessGroup* group, const Tensor& amaxes) {
   if (group == nullptr) return;
-  const ReducePart part{.data = amaxes.view().data, .elems = amaxes.numel(), .dtype = DType::kF32, .content = Content::kScales};
+  const ReducePart part{
+      .data = amaxes.view().data, .elems = amaxes.numel(), .dtype = DType::kF32, .content = Content::kScales};
   group->all_reduce(ReduceOp::kMax, std::span(&part, 1), "amax");
 }
 
@@ -129,11 +133,14 @@ bool casts_unstored(const Quantizer& inputs) {
   return inputs.format.block_rows == 1 && !inputs.orientations.columnwise && !inputs.amax;
 }
 
-PreparedCast prepare_unstored_cast(Device& device, std::string_view op, const TensorSpec& spec, const Quantizer& inputs) {
+PreparedCast prepare_unstored_cast(Device& device, std::string_view op, const TensorSpec& spec,
+                                   const Quantizer& inputs) {
   check_inputs(inputs);
   if (!casts_unstored(inputs))
-    fail(fmt::format("{}: the cast must be of a whole tensor under a given scale, or row-wise in blocks of one row without an amax; "
-                     "store the result and quantize it", op));
+    fail(fmt::format(
+        "{}: the cast must be of a whole tensor under a given scale, or row-wise in blocks of one row without an amax; "
+        "store the result and quantize it",
+        op));
   const Shape& shape = spec.shape;
   const MatrixView x{.data = nullptr,
                      .dtype = spec.dtype,
@@ -172,8 +179,7 @@ QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& input
   return cast_halves(device, x, inputs, {});
 }
 
-std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const Tensor> xs,
-                                               const Quantizer& inputs) {
+std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const Tensor> xs, const Quantizer& inputs) {
   for (const Tensor& x : xs) check_real("quantize_together", {"x", x});
   check_inputs(inputs);
   if (!inputs.format.per_tensor())

@@ -19,16 +19,19 @@ void check_rewrite(const Rewrite& rewrite) {
   const QuantFormat& format = rewrite.quantizer->format;
   check_format(format);
   const QuantizedTensor& to = *rewrite.to;
-  if (!to.empty() && to.format() == format && to.rows() == rewrite.value.rows() && to.cols() == rewrite.value.cols()) return;
-  fail(fmt::format("quantize_in_place: {} into what was made of {} x {} under {} format", describe({"value", rewrite.value}),
-                   to.rows(), to.cols(), to.format() == format ? "this" : "another"));
+  if (!to.empty() && to.format() == format && to.rows() == rewrite.value.rows() && to.cols() == rewrite.value.cols())
+    return;
+  fail(fmt::format("quantize_in_place: {} into what was made of {} x {} under {} format",
+                   describe({"value", rewrite.value}), to.rows(), to.cols(),
+                   to.format() == format ? "this" : "another"));
 }
 
 void rewrite_blocks(Device& device, const Rewrite& rewrite) {
   const DType nominal = nominal_of(rewrite);
-  const Tensor rounded = nominal != rewrite.value.dtype()
-                             ? cast(device, rewrite.value, nominal, device.holder(HolderKind::kWorkspace, "quantize", "rounded"))
-                             : rewrite.value;
+  const Tensor rounded =
+      nominal != rewrite.value.dtype()
+          ? cast(device, rewrite.value, nominal, device.holder(HolderKind::kWorkspace, "quantize", "rounded"))
+          : rewrite.value;
   QuantizeArgs args{.in = rounded.view(), .rowwise = {}, .columnwise = {}, .format = rewrite.quantizer->format};
   if (rewrite.to->rowwise()) args.rowwise = rewrite.to->rowwise_operand();
   if (rewrite.to->columnwise()) args.columnwise = rewrite.to->columnwise_operand(false);
@@ -39,12 +42,13 @@ void rewrite_blocks(Device& device, const Rewrite& rewrite) {
 
 CastTarget Rewriter::halves_of(const Rewrite& rewrite) const {
   const Quantizer& quantizer = *rewrite.quantizer;
-  CastTarget target{.rowwise = {},
-                    .columnwise = {},
-                    .format = quantizer.format,
-                    .nominal = nominal_of(rewrite),
-                    .scale = quantizer.format.amax_source == AmaxSource::kHistory ? quantizer.scale.data<const float>() : nullptr,
-                    .amax = quantizer.amax ? quantizer.amax.data<float>() : nullptr};
+  CastTarget target{
+      .rowwise = {},
+      .columnwise = {},
+      .format = quantizer.format,
+      .nominal = nominal_of(rewrite),
+      .scale = quantizer.format.amax_source == AmaxSource::kHistory ? quantizer.scale.data<const float>() : nullptr,
+      .amax = quantizer.amax ? quantizer.amax.data<float>() : nullptr};
   if (rewrite.to->rowwise()) target.rowwise = rewrite.to->rowwise_operand();
   if (rewrite.to->columnwise()) target.columnwise = rewrite.to->columnwise_operand(false);
   return target;

@@ -20,12 +20,13 @@ struct Rewrite {
   bool by_maker = false;
 };
 
-/// All at once: tensors that are measured over ranks share one reduction, so `rewrites` must be alike on every rank. Values for blocks
-/// are rounded to their nominal types one at a time, in a temporary.
+/// All at once: tensors that are measured over ranks share one reduction, so `rewrites` must be alike on every rank.
+/// Values for blocks are rounded to their nominal types one at a time, in a temporary.
 void quantize_in_place(Device& device, std::span<const Rewrite> rewrites);
 
-/// quantize_in_place around the kernel that makes the values. Where a scale is known beforehand that kernel casts too; where it
-/// comes from the whole tensor that kernel measures, and only the cast is left. A Rewriter that is kept takes nothing from the heap.
+/// quantize_in_place around the kernel that makes the values. Where a scale is known beforehand that kernel casts too;
+/// where it comes from the whole tensor that kernel measures, and only the cast is left. A Rewriter that is kept takes
+/// nothing from the heap.
 class Rewriter {
  public:
   /// Before values are made. `rewrites` stay where they are until finish().

@@ -138,8 +138,8 @@ void Adam::clip(Runtime& runtime) {
 
 namespace {
 
-// Asked whether it is quantized, a wrapper says no, whatever it wraps (TransformerEngine#2370, #2698): the shard then counts
-// as one in high precision and is described by storage that it does not have.
+// Asked whether it is quantized, a wrapper says no, whatever it wraps (TransformerEngine#2370, #2698): the shard then
+// counts as one in high precision and is described by storage that it does not have.
 bool is_quantized(const Parameter& parameter, bool unwrap) {
   return local_shard(parameter).in_eight_bits() && (unwrap || parameter.local == nullptr);
 }

@@ -13,8 +13,8 @@ namespace fp8lab {
 enum class MasterWeights {
   kNone,
   kF32,  ///< an f32 copy, of which the parameter is the rounding
-  /// For bf16 parameters the low 16 bits of that copy, as i16, the parameter being the high ones (kernels.h has the rule):
-  /// 2 bytes instead of 4. Other parameters get an f32 copy.
+  /// For bf16 parameters the low 16 bits of that copy, as i16, the parameter being the high ones (kernels.h has the
+  /// rule): 2 bytes instead of 4. Other parameters get an f32 copy.
   kRemainder,
 };
 
@@ -30,15 +30,16 @@ struct AdamOptions {
   /// what is within 2^-18 of its largest element; what is below becomes 0, and such elements move by mean / epsilon.
   DType exp_avg = DType::kF32;
   DType exp_avg_sq = DType::kF32;
-  /// Gradients are multiplied by min(1, max_grad_norm / norm), norm being that of all gradients together; 0: they are not.
+  /// Gradients are multiplied by min(1, max_grad_norm / norm), norm being that of all gradients together; 0: they are
+  /// not.
   double max_grad_norm = 0.0;
   /// The ranks over which shards make up the whole; null: this rank has all of it. A parameter that is not sharded is
   /// counted once, on the first of them.
   ProcessGroup* norm_group = nullptr;
 };
 
-/// What Adam keeps for one parameter. `master` is absent where the parameter is f32 or no copy was asked for; the scales
-/// are there for f16 and e4m3 moments only.
+/// What Adam keeps for one parameter. `master` is absent where the parameter is f32 or no copy was asked for; the
+/// scales are there for f16 and e4m3 moments only.
 struct AdamState {
   Tensor exp_avg;
   Tensor exp_avg_sq;
@@ -47,13 +48,13 @@ struct AdamState {
   Tensor master;
 };
 
-/// Adam over a list of parameters in one launch, which also casts weights in eight bits whose scale is known beforehand, and measures
-/// those whose scale comes from the whole tensor. Per element, in f32 and in this order:
+/// Adam over a list of parameters in one launch, which also casts weights in eight bits whose scale is known
+/// beforehand, and measures those whose scale comes from the whole tensor. Per element, in f32 and in this order:
 ///   m = m + w1 (g - m);  v = v + w2 (g^2 - v)
 ///   p -= learning_rate * ((m / c1) / (sqrt(v / c2) + epsilon) + weight_decay p)
-/// with w = 1 - beta and c = 1 - (1 - w)^step from moment_rule.h; L2 adds weight_decay p to g first. p, m and v are used
-/// as computed, and rounded to their types afterwards. Of one step's roundings only that of m + ..., v + ... is of the
-/// moment's size, so that after t steps v / c2 is within about min(t, 1 / w2) half units of the exact average of
+/// with w = 1 - beta and c = 1 - (1 - w)^step from moment_rule.h; L2 adds weight_decay p to g first. p, m and v are
+/// used as computed, and rounded to their types afterwards. Of one step's roundings only that of m + ..., v + ... is of
+/// the moment's size, so that after t steps v / c2 is within about min(t, 1 / w2) half units of the exact average of
 /// squares. A v that overflowed is NaN from the next step on, and so is the parameter. State is made at the first step.
 ///
 /// Of a sharded parameter the local shard is updated; a shard without elements is fine.
@@ -63,12 +64,14 @@ struct AdamState {
 /// for bit, what casting 16-bit ones in every forward would give, the scale of that forward included. Casts are
 /// collective where shards are measured together, hence `parameters` must be alike on all ranks.
 ///
-/// A master starts from the value the parameter was initialised with, in its nominal type, made again from its seed, not from the
-/// eight bits that were cast from it: upstream preserves that value for the same reason, so that both ways to hold
-/// weights start, and therefore stay, equal. Once the weights have been changed by another hand it starts from those.
+/// A master starts from the value the parameter was initialised with, in its nominal type, made again from its seed,
+/// not from the eight bits that were cast from it: upstream preserves that value for the same reason, so that both ways
+/// to hold weights start, and therefore stay, equal. Once the weights have been changed by another hand it starts from
+/// those.
 class Adam {
  public:
-  /// `parameters` are the whole ones. Throws Error where a parameter in eight bits gets no master, or a type is not for moments.
+  /// `parameters` are the whole ones. Throws Error where a parameter in eight bits gets no master, or a type is not for
+  /// moments.
   Adam(std::vector<Parameter*> parameters, const AdamOptions& options);
 
   /// Parameters without a gradient keep their value and moments; the step counts for all.

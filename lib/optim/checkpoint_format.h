@@ -13,9 +13,9 @@
 
 // The files of a checkpoint: their layout and their checks, without what the entries mean.
 //
-// A rank's file is a first line of 64 bytes ("fp8lab checkpoint <version> <header bytes> <header checksum>", padded with
-// blanks), a header with a line per entry, and the entries' bytes one after the other. The manifest is text that ends
-// with its own checksum.
+// A rank's file is a first line of 64 bytes ("fp8lab checkpoint <version> <header bytes> <header checksum>", padded
+// with blanks), a header with a line per entry, and the entries' bytes one after the other. The manifest is text that
+// ends with its own checksum.
 namespace fp8lab {
 
 /// Any flipped bit changes it.

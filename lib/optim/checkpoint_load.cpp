@@ -163,8 +163,8 @@ class Loader {
     if (item.kind == Kind::kMoment) stage_moment(item);
   }
 
-  /// True where the files keep a weight in eight bits and the model does not, or the other way round, and another cut explains it:
-  /// Sharding keeps no weight in eight bits whose blocks the cut would split.
+  /// True where the files keep a weight in eight bits and the model does not, or the other way round, and another cut
+  /// explains it: Sharding keeps no weight in eight bits whose blocks the cut would split.
   bool kept_otherwise(const CheckpointItem& first) const {
     const RankFile& file = files_.front();
     if (file.find(first.name) != nullptr) return false;

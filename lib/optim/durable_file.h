@@ -13,7 +13,8 @@ namespace fp8lab {
 /// folder too. Throws Error naming the file and the reason, and removes the temporary file.
 void write_durably(const std::filesystem::path& file, std::span<const std::span<const std::byte>> parts);
 
-/// Bytes [offset, offset + out.size()) of `file`. Throws Error naming the file where it cannot be opened or ends before.
+/// Bytes [offset, offset + out.size()) of `file`. Throws Error naming the file where it cannot be opened or ends
+/// before.
 void read_bytes(const std::filesystem::path& file, std::int64_t offset, std::span<std::byte> out);
 /// The file's size, or -1 where there is none.
 std::int64_t size_of_file(const std::filesystem::path& file);

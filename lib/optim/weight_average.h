@@ -7,10 +7,10 @@
 
 namespace fp8lab {
 
-/// An exponential moving average of parameters, kept in their own formats: average += (1 - decay) (parameter - average), by one list
-/// operation. The first update copies. Averages of parameters in eight bits are tensors of zeros like them at first, and are
-/// cast anew by every update; they move by what half a unit of 3 mantissa bits can show. Others are f32. Of a sharded parameter the
-/// shard is averaged, and shards measured together are cast together.
+/// An exponential moving average of parameters, kept in their own formats: average += (1 - decay) (parameter -
+/// average), by one list operation. The first update copies. Averages of parameters in eight bits are tensors of zeros
+/// like them at first, and are cast anew by every update; they move by what half a unit of 3 mantissa bits can show.
+/// Others are f32. Of a sharded parameter the shard is averaged, and shards measured together are cast together.
 class WeightAverage {
  public:
   /// Throws Error unless 0 <= decay < 1.

@@ -23,7 +23,8 @@ Recipe make_block() {
   recipe.gradient = blocks(1, 128, ScaleKind::kF32PowerOfTwo);
   recipe.rows_multiple = 128;
   recipe.cols_multiple = 128;
-  recipe.shape_rule = "block scaling needs rows and columns divisible by 128, so that both orientations have whole blocks";
+  recipe.shape_rule =
+      "block scaling needs rows and columns divisible by 128, so that both orientations have whole blocks";
   return recipe;
 }
 

@@ -27,9 +27,9 @@ enum class ScaleKind {
   kE8M0Floor,      ///< OCP MX 1.0 section 6.3: may clip the top of the binade
 };
 
-/// How one role of tensor is quantized. Blocks are `block_rows` x `block_cols` elements of the row-wise matrix; 0 x 0 is the
-/// whole tensor. The column-wise half is the same format applied to the transposed matrix, so a 1 x 32 block runs
-/// along the reduction axis in both; how it is stored is another matter.
+/// How one role of tensor is quantized. Blocks are `block_rows` x `block_cols` elements of the row-wise matrix; 0 x 0
+/// is the whole tensor. The column-wise half is the same format applied to the transposed matrix, so a 1 x 32 block
+/// runs along the reduction axis in both; how it is stored is another matter.
 struct QuantFormat {
   DType payload = DType::kE4M3;
   std::int64_t block_rows = 0;
@@ -61,11 +61,11 @@ struct DelayedScaling {
 
 /// Formats of the eight-bit operands inside attention; an absent one stays in 16 bits.
 struct AttentionFormats {
-  QuantFormat qkv;       ///< Q, K and V share one scale
-  QuantFormat s;         ///< the softmax probabilities
+  QuantFormat qkv;  ///< Q, K and V share one scale
+  QuantFormat s;    ///< the softmax probabilities
   std::optional<QuantFormat> o;
   QuantFormat grad_o;
-  QuantFormat grad_p;    ///< the gradient before softmax, operand of dQ and dK
+  QuantFormat grad_p;  ///< the gradient before softmax, operand of dQ and dK
   std::optional<QuantFormat> grad_qkv;
   DelayedScaling in_kernel;  ///< history of the operands that live only inside the kernel (s, grad_p)
 };
@@ -104,8 +104,8 @@ struct RecipeRow {
 /// The table of recipes; adding one is one file and one row.
 std::span<const RecipeRow> recipes();
 
-/// The recipe `name` with `options` applied. Throws Error for an unknown name (listing the known ones) or for an option that this
-/// recipe has no use for.
+/// The recipe `name` with `options` applied. Throws Error for an unknown name (listing the known ones) or for an option
+/// that this recipe has no use for.
 Recipe make_recipe(std::string_view name, const RecipeOptions& options = {});
 
 /// Empty if a [rows, cols] matrix can be quantized under `recipe`, otherwise the rule that it breaks, in words.

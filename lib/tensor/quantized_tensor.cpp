@@ -81,7 +81,8 @@ OperandView QuantizedTensor::columnwise_operand(bool may_reuse_rowwise) const {
 
 std::int64_t QuantizedTensor::bytes() const {
   std::int64_t sum = 0;
-  std::array<const Tensor*, 4> buffers = {&rowwise_.codes, &rowwise_.scale_inv, &columnwise_.codes, &columnwise_.scale_inv};
+  std::array<const Tensor*, 4> buffers = {&rowwise_.codes, &rowwise_.scale_inv, &columnwise_.codes,
+                                          &columnwise_.scale_inv};
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     bool shared = false;
     for (std::size_t j = 0; j < i; ++j) shared |= *buffers[i] && buffers[i]->buffer().same_block(buffers[j]->buffer());

@@ -28,8 +28,8 @@ struct HalfLayout {
 };
 /// Codes [rows, cols], scales as above.
 HalfLayout rowwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
-/// The row-wise layout of the transposed matrix; under E8M0 scales turned back, so that rows are contiguous in both halves:
-/// codes [rows, cols], scales e8m0 [round_up(ceil(rows / 32), 4), round_up(cols, 128)].
+/// The row-wise layout of the transposed matrix; under E8M0 scales turned back, so that rows are contiguous in both
+/// halves: codes [rows, cols], scales e8m0 [round_up(ceil(rows / 32), 4), round_up(cols, 128)].
 HalfLayout columnwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
 
 /// One orientation of a quantized matrix: codes and their inverse scales.
@@ -42,8 +42,8 @@ struct QuantizedHalf {
 
 /// A matrix in eight bits, row-wise, column-wise or both. Row-wise codes are [rows, cols]. Column-wise codes are stored
 /// transposed, [cols, rows], with blocks along their own rows, so that every product reads its operands along the
-/// reduction axis; under E8M0 scales they are [rows, cols] with blocks down the columns, so that a shard of the rows is one
-/// stretch of either half. Per-tensor halves share one scale block.
+/// reduction axis; under E8M0 scales they are [rows, cols] with blocks down the columns, so that a shard of the rows is
+/// one stretch of either half. Per-tensor halves share one scale block.
 ///
 /// An emptied tensor is a shell: it knows its format and shape and owns no buffer.
 class QuantizedTensor {

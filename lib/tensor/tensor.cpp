@@ -11,8 +11,8 @@ namespace fp8lab {
 Tensor::Tensor(BufferRef buffer, const TensorSpec& spec)
     : buffer_(std::move(buffer)), shape_(spec.shape), dtype_(spec.dtype), row_stride_(spec.shape.cols()) {
   if (spec.bytes() > buffer_.bytes())
-    fail(fmt::format("Tensor: shape {} of {} needs {} B, the block has {} B", to_string(shape_), name(dtype_), spec.bytes(),
-                     buffer_.bytes()));
+    fail(fmt::format("Tensor: shape {} of {} needs {} B, the block has {} B", to_string(shape_), name(dtype_),
+                     spec.bytes(), buffer_.bytes()));
 }
 
 std::byte* Tensor::first_byte() const {

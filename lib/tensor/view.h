@@ -25,7 +25,8 @@ struct MatrixView {
     return reinterpret_cast<T*>(data);
   }
   MatrixView transposed() const {
-    return {.data = data, .dtype = dtype, .rows = cols, .cols = rows, .row_stride = col_stride, .col_stride = row_stride};
+    return {
+        .data = data, .dtype = dtype, .rows = cols, .cols = rows, .row_stride = col_stride, .col_stride = row_stride};
   }
   /// `count` columns from `first` on.
   MatrixView columns(std::int64_t first, std::int64_t count) const {
@@ -37,8 +38,8 @@ struct MatrixView {
 };
 
 /// Inverse scales of a quantized matrix. The scale of element (i, j) lies
-/// `(i / block_rows) * row_stride + (j / block_cols) * col_stride` elements behind `data`; per tensor (block_cols 0) it is
-/// the only one. `data` null: the matrix is not quantized.
+/// `(i / block_rows) * row_stride + (j / block_cols) * col_stride` elements behind `data`; per tensor (block_cols 0) it
+/// is the only one. `data` null: the matrix is not quantized.
 struct ScaleView {
   std::byte* data = nullptr;
   DType dtype = DType::kF32;  ///< kF32 or kE8M0

@@ -4,7 +4,8 @@
 
 namespace fp8lab::cpu {
 
-/// Sums over columns in the order of core/sum_order.h: add each row to part(), then end_row(). Lives in three slots of scratch.
+/// Sums over columns in the order of core/sum_order.h: add each row to part(), then end_row(). Lives in three slots of
+/// scratch.
 class ColumnSums {
  public:
   ColumnSums(std::int64_t rows, std::int64_t cols, int first_slot);

@@ -16,7 +16,9 @@ class HostMemory final : public SegmentSource {
   std::byte* reserve(std::size_t bytes) override {
     return static_cast<std::byte*>(::operator new(bytes, std::align_val_t{4096}, std::nothrow));
   }
-  void release(std::byte* segment, std::size_t) noexcept override { ::operator delete(segment, std::align_val_t{4096}); }
+  void release(std::byte* segment, std::size_t) noexcept override {
+    ::operator delete(segment, std::align_val_t{4096});
+  }
 };
 
 constexpr KernelTable kCpuKernels = {
@@ -73,12 +75,14 @@ class CpuDevice final : public Device {
 
   void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) override {
     check(tensor.contiguous(), "write_bytes: the tensor is not contiguous");
-    check(static_cast<std::int64_t>(bytes.size()) == tensor.bytes(), "write_bytes: as many bytes as the tensor has are needed");
+    check(static_cast<std::int64_t>(bytes.size()) == tensor.bytes(),
+          "write_bytes: as many bytes as the tensor has are needed");
     if (!bytes.empty()) std::memcpy(tensor.view().data, bytes.data(), bytes.size());
   }
 
   void copy_bytes(const Tensor& from, const Tensor& to) override {
-    check(from.contiguous() && to.contiguous() && from.bytes() == to.bytes(), "copy_bytes: two contiguous tensors of one size are needed");
+    check(from.contiguous() && to.contiguous() && from.bytes() == to.bytes(),
+          "copy_bytes: two contiguous tensors of one size are needed");
     if (from.bytes() > 0) std::memcpy(to.view().data, from.view().data, static_cast<std::size_t>(from.bytes()));
   }
 
@@ -104,8 +108,8 @@ class CpuDevice final : public Device {
 }  // namespace
 
 std::unique_ptr<Device> open_cpu_device(const DeviceOptions& options) {
-  return std::make_unique<CpuDevice>("cpu", arch_profile(options.arch), kCpuKernels, std::make_unique<HostMemory>(), options.memory,
-                                     std::make_unique<ExecContext>());
+  return std::make_unique<CpuDevice>("cpu", arch_profile(options.arch), kCpuKernels, std::make_unique<HostMemory>(),
+                                     options.memory, std::make_unique<ExecContext>());
 }
 
 std::string cpu_unavailable_reason() { return {}; }

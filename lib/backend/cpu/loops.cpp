@@ -36,7 +36,8 @@ void select_cpu_instruction_set(std::string_view name) {
     if (loops.instruction_set == name) return selected().store(&loops);
     known += (known.empty() ? "" : ", ") + std::string(loops.instruction_set);
   }
-  fail("instruction set '" + std::string(name) + "' is none that this build and this processor have; those are " + known);
+  fail("instruction set '" + std::string(name) + "' is none that this build and this processor have; those are " +
+       known);
 }
 
 }  // namespace fp8lab

@@ -33,7 +33,8 @@ void transpose_square(const std::uint8_t* in, std::uint8_t* out) {
   for (int i = 0; i < kSquare; ++i) std::memcpy(out + i * kTile, &rows[i], sizeof(Row));
 }
 
-/// By way of two tiles of contiguous lines: rows a power of two apart would compete for the same few places of the cache.
+/// By way of two tiles of contiguous lines: rows a power of two apart would compete for the same few places of the
+/// cache.
 void transpose_tile(const ByteTranspose& args, std::int64_t row, std::int64_t col) {
   alignas(64) std::uint8_t in[kTile * kTile];
   alignas(64) std::uint8_t out[kTile * kTile];

@@ -31,7 +31,8 @@ Stream make_stream() {
 
 Event make_event(bool timed) {
   cudaEvent_t event = nullptr;
-  cuda_check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  cuda_check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming),
+             "cudaEventCreateWithFlags");
   return Event(event);
 }
 
@@ -42,9 +43,10 @@ DeviceBytes allocate_device(std::size_t bytes) {
     cudaGetLastError();  // of this call alone
     std::size_t free = 0, total = 0;
     cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    throw OutOfMemory(fmt::format("out of device memory: {} B of scratch asked for; the card has {} B free of {} B, other processes' among "
-                                  "those taken; run fewer arms at a time (--jobs), or a smaller model",
-                                  bytes, free, total));
+    throw OutOfMemory(fmt::format(
+        "out of device memory: {} B of scratch asked for; the card has {} B free of {} B, other processes' among "
+        "those taken; run fewer arms at a time (--jobs), or a smaller model",
+        bytes, free, total));
   }
   cuda_check(status, "cudaMalloc");
   return DeviceBytes(static_cast<std::byte*>(memory));

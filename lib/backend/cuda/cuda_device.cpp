@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
-#include "backend/cuda/peer/card_access.h"
 #include "backend/cuda/context.h"
-#include "backend/cuda/gemm/cublaslt_library.h"
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/gemm/cublaslt_library.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/peer/card_access.h"
 
 namespace fp8lab {
 namespace {
@@ -88,8 +88,7 @@ class CudaDevice final : public Device {
  public:
   CudaDevice(const ArchProfile& arch, MemoryOptions memory, std::unique_ptr<SegmentSource> source,
              std::unique_ptr<CudaContext> context)
-      : Device("cuda", arch, kCudaKernels, std::move(source), memory, std::move(context)),
-        access_(card()) {}
+      : Device("cuda", arch, kCudaKernels, std::move(source), memory, std::move(context)), access_(card()) {}
 
   bool computes() const override { return true; }
 
@@ -118,14 +117,16 @@ class CudaDevice final : public Device {
 
   void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) override {
     check(tensor.contiguous(), "write_bytes: the tensor is not contiguous");
-    check(static_cast<std::int64_t>(bytes.size()) == tensor.bytes(), "write_bytes: as many bytes as the tensor has are needed");
+    check(static_cast<std::int64_t>(bytes.size()) == tensor.bytes(),
+          "write_bytes: as many bytes as the tensor has are needed");
     if (!bytes.empty()) copy_to_card(tensor.view().data, bytes.data(), bytes.size());
   }
 
   void copy_bytes(const Tensor& from, const Tensor& to) override {
-    check(from.contiguous() && to.contiguous() && from.bytes() == to.bytes(), "copy_bytes: two contiguous tensors of one size are needed");
-    cuda_check(cudaMemcpyAsync(to.view().data, from.view().data, static_cast<std::size_t>(from.bytes()), cudaMemcpyDeviceToDevice,
-                               card().stream()),
+    check(from.contiguous() && to.contiguous() && from.bytes() == to.bytes(),
+          "copy_bytes: two contiguous tensors of one size are needed");
+    cuda_check(cudaMemcpyAsync(to.view().data, from.view().data, static_cast<std::size_t>(from.bytes()),
+                               cudaMemcpyDeviceToDevice, card().stream()),
                "cudaMemcpyAsync");
   }
 
@@ -153,7 +154,8 @@ class CudaDevice final : public Device {
   }
 
   double seconds_between(const Moment& begin, const Moment& end) override {
-    const cudaEvent_t first = static_cast<const CardMoment&>(begin).event.get(), last = static_cast<const CardMoment&>(end).event.get();
+    const cudaEvent_t first = static_cast<const CardMoment&>(begin).event.get(),
+                      last = static_cast<const CardMoment&>(end).event.get();
     cuda_check(cudaEventSynchronize(last), "cudaEventSynchronize");
     float milliseconds = 0.0f;
     cuda_check(cudaEventElapsedTime(&milliseconds, first, last), "cudaEventElapsedTime");
@@ -231,8 +233,8 @@ std::string find_unavailable_reason() {
   }
   for (int i = 0; i < count; ++i)
     if (const cudaDeviceProp card = properties_of(i); card.major < kOldestMajor)
-      return fmt::format("card {} ({}) has compute capability {}.{}; {}.0 is the oldest that this is built for", i, card.name,
-                         card.major, card.minor, kOldestMajor);
+      return fmt::format("card {} ({}) has compute capability {}.{}; {}.0 is the oldest that this is built for", i,
+                         card.name, card.major, card.minor, kOldestMajor);
   if (count == 0) return "no NVIDIA card in sight";
   return find_library<cuda::CublasLtLibrary>().unavailable_reason();
 }
@@ -245,11 +247,14 @@ std::string cuda_unavailable_reason() {
   return kReason;
 }
 
-std::string_view cuda_arch() { return cuda_unavailable_reason().empty() ? arch_of(properties_of(0).major) : std::string_view{}; }
+std::string_view cuda_arch() {
+  return cuda_unavailable_reason().empty() ? arch_of(properties_of(0).major) : std::string_view{};
+}
 
 std::int64_t cuda_memory_bytes() {
   std::size_t smallest = cuda_unavailable_reason().empty() ? properties_of(0).totalGlobalMem : 0;
-  for (int i = 1; smallest > 0 && i < count_cards(); ++i) smallest = std::min(smallest, properties_of(i).totalGlobalMem);
+  for (int i = 1; smallest > 0 && i < count_cards(); ++i)
+    smallest = std::min(smallest, properties_of(i).totalGlobalMem);
   return static_cast<std::int64_t>(smallest);
 }
 

@@ -2,8 +2,9 @@
 
 #include "backend/kernels.h"
 
-// The card's kernels, one file per family in this folder; cuda_device.cpp lists them in the device's table. Each launches on the
-// context's stream and returns; each is deterministic. Bitwise the `cpu` kernel unless its file says why not.
+// The card's kernels, one file per family in this folder; cuda_device.cpp lists them in the device's table. Each
+// launches on the context's stream and returns; each is deterministic. Bitwise the `cpu` kernel unless its file says
+// why not.
 namespace fp8lab::cuda {
 
 void fill(const FillArgs& args, ExecContext& context);

@@ -79,8 +79,9 @@ constexpr KernelTable kMetaKernels = {
 }  // namespace
 
 std::unique_ptr<Device> open_meta_device(const DeviceOptions& options) {
-  return std::make_unique<MetaDevice>("meta", arch_profile(options.arch), kMetaKernels, std::make_unique<AddressSpace>(),
-                                      options.memory, std::make_unique<ExecContext>());
+  return std::make_unique<MetaDevice>("meta", arch_profile(options.arch), kMetaKernels,
+                                      std::make_unique<AddressSpace>(), options.memory,
+                                      std::make_unique<ExecContext>());
 }
 
 std::string meta_unavailable_reason() { return {}; }

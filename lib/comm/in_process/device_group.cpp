@@ -10,7 +10,8 @@
 namespace fp8lab::in_process {
 namespace {
 
-/// The protocol of backend/peer_access.h: a meeting, the lane's work, a parting, and the others' work awaited on the card.
+/// The protocol of backend/peer_access.h: a meeting, the lane's work, a parting, and the others' work awaited on the
+/// card.
 class DeviceGroup final : public ProcessGroup {
  public:
   DeviceGroup(World& world, Team& team, ProcessGroup& host, Device& device)
@@ -67,7 +68,8 @@ class DeviceGroup final : public ProcessGroup {
         [&] {
           copies_.clear();
           const std::size_t own = add_gather_writes(
-              parts, rank(), size(), [&](int target, std::size_t i) { return parts_of<GatherPart>(target)[i].to; }, copies_);
+              parts, rank(), size(), [&](int target, std::size_t i) { return parts_of<GatherPart>(target)[i].to; },
+              copies_);
           const std::span<const PeerCopy> all(copies_);
           lane_->copy(all.first(all.size() - own), all.last(own), world_.peer_copies());
         },

@@ -9,8 +9,8 @@
 
 namespace fp8lab::in_process {
 
-/// `host`'s membership of `team` for buffers in the memory of `device`, which has a PeerAccess; every member makes its own, with one
-/// `call`. `team` has met in nothing yet.
+/// `host`'s membership of `team` for buffers in the memory of `device`, which has a PeerAccess; every member makes its
+/// own, with one `call`. `team` has met in nothing yet.
 ///
 /// Each rank writes its bytes to where the others want them, and reduces the others' slices from where they lie.
 std::unique_ptr<ProcessGroup> make_device_group(World& world, Team& team, ProcessGroup& host, Device& device,

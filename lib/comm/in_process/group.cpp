@@ -33,13 +33,12 @@ class InProcessGroup final : public ProcessGroup {
   static std::unique_ptr<ProcessGroup> make(World& world, Team& team, std::vector<int> world_ranks, int rank,
                                             bool moves_data) {
     const int local_rank = world_ranks[static_cast<std::size_t>(rank)];
-    return std::make_unique<InProcessGroup>(
-        world, team,
-        Identity{.name = team.name(),
-                 .world_ranks = std::move(world_ranks),
-                 .rank = rank,
-                 .local_rank = local_rank,
-                 .moves_data = moves_data});
+    return std::make_unique<InProcessGroup>(world, team,
+                                            Identity{.name = team.name(),
+                                                     .world_ranks = std::move(world_ranks),
+                                                     .rank = rank,
+                                                     .local_rank = local_rank,
+                                                     .moves_data = moves_data});
   }
 
  private:
@@ -112,9 +111,8 @@ class InProcessGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> do_on(const Signature& call, Device& device) override {
     team_.meet(rank(), call, nullptr);
     const Identity identity = identity_of(*this);
-    Team& team =
-        world_.team({.parent = &team_, .number = ++teams_made_, .color = 0, .on_cards = true}, identity.name,
-                    identity.world_ranks);
+    Team& team = world_.team({.parent = &team_, .number = ++teams_made_, .color = 0, .on_cards = true}, identity.name,
+                             identity.world_ranks);
     return make_device_group(world_, team, *this, device, call);
   }
 

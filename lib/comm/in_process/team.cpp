@@ -143,7 +143,9 @@ void Team::abort_for_missing(int rank) {
 }
 
 void Team::wake() {
-  { const std::lock_guard lock(mutex_); }
+  {
+    const std::lock_guard lock(mutex_);
+  }
   changed_.notify_all();
 }
 

@@ -23,15 +23,15 @@ namespace fp8lab::in_process {
 /// not: the others' buffers are being read until then.
 class Team {
  public:
-  /// How long ranks look for each other before they sleep. Launching work on a card takes longer than to wake up, so ranks with
-  /// cards look longer.
+  /// How long ranks look for each other before they sleep. Launching work on a card takes longer than to wake up, so
+  /// ranks with cards look longer.
   enum class Looks { kShort, kLong };
   Team(World& world, std::string name, std::vector<int> world_ranks, Looks looks = Looks::kShort);
 
   const std::string& name() const { return name_; }
   const std::vector<int>& world_ranks() const { return world_ranks_; }
-  /// How often the member that is `world_rank` in the whole run has arrived. One that is in a collective waits for those that have arrived
-  /// less often.
+  /// How often the member that is `world_rank` in the whole run has arrived. One that is in a collective waits for
+  /// those that have arrived less often.
   std::uint64_t arrivals_of(int world_rank) const;
 
   /// Shows the others `call` and `parts`, waits until all have come, and compares. Throws GroupAborted.

@@ -9,9 +9,7 @@
 namespace fp8lab::in_process {
 
 World::World(const RunOptions& options)
-    : timeout_(options.timeout),
-      peer_copies_(options.peer_copies),
-      launches_on_cards_(options.launches_on_cards) {
+    : timeout_(options.timeout), peer_copies_(options.peer_copies), launches_on_cards_(options.launches_on_cards) {
   for (int rank = 0; rank < options.ranks; ++rank) activities_.emplace_back(options.ranks);
 }
 
@@ -87,9 +85,9 @@ std::string World::whereabouts(int rank) const {
   const std::lock_guard lock(activity.mutex);
   const std::optional<Call>& completed = activity.completed;
   const std::optional<Call>& pending = activity.pending;
-  std::string text =
-      completed ? fmt::format("; the last collective that rank {} completed is {}", rank, describe(*completed))
-                : fmt::format("; rank {} has completed no collective", rank);
+  std::string text = completed
+                         ? fmt::format("; the last collective that rank {} completed is {}", rank, describe(*completed))
+                         : fmt::format("; rank {} has completed no collective", rank);
   if (pending) text += fmt::format(", and it waits in {}", describe(*pending));
   return text;
 }

@@ -57,7 +57,8 @@ class World {
 
   struct TeamKey {
     const Team* parent = nullptr;
-    std::uint64_t number = 0;  ///< of the calls in which `parent` made teams: groups around a team's count their own calls
+    std::uint64_t number =
+        0;  ///< of the calls in which `parent` made teams: groups around a team's count their own calls
     int color = 0;
     bool on_cards = false;
     bool operator==(const TeamKey&) const = default;

@@ -15,8 +15,8 @@ namespace fp8lab::mpi {
 /// This process's part in MPI. Started at level MPI_THREAD_FUNNELED: only the thread that came first may come again.
 class Session final : public processes::Transport {
  public:
-  /// Starts MPI at the first call; it ends with the process. Once broken off, MPI is not called again, not even to end it,
-  /// which would wait for the process that no longer answers. mpirun ends the others when this one exits.
+  /// Starts MPI at the first call; it ends with the process. Once broken off, MPI is not called again, not even to end
+  /// it, which would wait for the process that no longer answers. mpirun ends the others when this one exits.
   static Session& instance();
 
   std::uint64_t largest_context() const override { return static_cast<std::uint64_t>(largest_tag_ - 1) / 2; }
@@ -25,7 +25,8 @@ class Session final : public processes::Transport {
   void send(const std::byte* from, std::int64_t bytes, int to_rank, processes::Tag tag) override;
   bool finished() override;
   std::vector<int> unfinished_ranks() override;
-  /// Receives are cancelled. Sends stay, without harm if no receive is ever posted for them. False if a receive had begun.
+  /// Receives are cancelled. Sends stay, without harm if no receive is ever posted for them. False if a receive had
+  /// begun.
   bool abandon() override;
   void pause() override { std::this_thread::yield(); }
 

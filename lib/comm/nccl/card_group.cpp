@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/peer/card_access.h"
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/peer/card_access.h"
 #include "comm/nccl/calls.h"
 #include "comm/nccl/gathers.h"
 #include "comm/nccl/nccl_library.h"
@@ -38,10 +38,11 @@ class CardGroup final : public ProcessGroup {
         card_(cuda::cuda_context(device.context())),
         options_(options),
         uncaught_(std::uncaught_exceptions()),
-        windows_(std::make_shared<Windows>(Windows::Args{
-            .host = host_, .ordinal = card_.ordinal(), .abandonment = abandonment_, .communicator = [this]() -> Communicator& {
-              return communicator();
-            }})),
+        windows_(std::make_shared<Windows>(
+            Windows::Args{.host = host_,
+                          .ordinal = card_.ordinal(),
+                          .abandonment = abandonment_,
+                          .communicator = [this]() -> Communicator& { return communicator(); }})),
         gathers_({.rank = rank(),
                   .ranks = size(),
                   .writes_from_bytes = options.writes_from_bytes,
@@ -82,7 +83,8 @@ class CardGroup final : public ProcessGroup {
 
   /// Every rank's slice of `part` from all others, and this rank's own reduced into `to`. `slice_of(part, rank)`.
   template <class Part, class SliceOf, class Target>
-  void exchange(const Signature& call, std::span<const Part> parts, const SliceOf& slice_of_part, const Target& target) {
+  void exchange(const Signature& call, std::span<const Part> parts, const SliceOf& slice_of_part,
+                const Target& target) {
     Communicator& over = communicator();
     const cudaStream_t stream = begin(false);
     std::int64_t most = 1;
@@ -136,7 +138,8 @@ class CardGroup final : public ProcessGroup {
         [&](std::size_t i) { return parts[i].to; });
   }
 
-  // As elsewhere, each rank reduces one slice of every tensor and sends the result to all; what is small, everybody reduces.
+  // As elsewhere, each rank reduces one slice of every tensor and sends the result to all; what is small, everybody
+  // reduces.
   void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override {
     enter(call);
     if (call.bytes <= kSmallBytes) return reduce_everywhere(call, parts);
@@ -154,7 +157,8 @@ class CardGroup final : public ProcessGroup {
         if (other == rank()) continue;
         const Slice theirs = slice_of(parts[i], i, other, size());
         send(over, parts[i].data + bytes_of(own.first, dtype), bytes_of(own.elems, dtype), other, card_.stream());
-        receive(over, parts[i].data + bytes_of(theirs.first, dtype), bytes_of(theirs.elems, dtype), other, card_.stream());
+        receive(over, parts[i].data + bytes_of(theirs.first, dtype), bytes_of(theirs.elems, dtype), other,
+                card_.stream());
       }
     }
     launch.go();

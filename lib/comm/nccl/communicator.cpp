@@ -14,8 +14,8 @@ namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(20);
 
-/// How a window begins on the card since 2.28 (ncclWindow_vidmem of nccl_device/impl/core__types.h): what kernels find others' memory
-/// by.
+/// How a window begins on the card since 2.28 (ncclWindow_vidmem of nccl_device/impl/core__types.h): what kernels find
+/// others' memory by.
 struct WindowHead {
   void* host = nullptr;
   std::byte* of_first_rank = nullptr;  ///< of those whose memory is mapped here
@@ -168,8 +168,9 @@ void Communicator::look(const std::stop_token& ended) {
       trouble_->set(fmt::format("NCCL gave up in group '{}': {}", group_, api().error_string(state)));
     for (Flights& flights : flights_)
       if (flights.count > 0 && Clock::now() >= flights.oldest().deadline)
-        trouble_->set(fmt::format("{} did not finish on this rank's card within {:g} s: a rank that came to it died or hangs",
-                                  describe(flights.oldest().call, group_), std::chrono::duration<double>(timeout_).count()));
+        trouble_->set(
+            fmt::format("{} did not finish on this rank's card within {:g} s: a rank that came to it died or hangs",
+                        describe(flights.oldest().call, group_), std::chrono::duration<double>(timeout_).count()));
     if (!trouble_->cause().empty()) return end_all();
     never_.wait_for(lock, ended, kLook, [] { return false; });
   }

@@ -35,8 +35,8 @@ class Trouble {
   std::string cause_;
 };
 
-/// One rank's end of NCCL for one group, and a watch over what it has launched: a collective that does not finish in time, or that
-/// NCCL itself gives up, ends in ncclCommAbort(), which frees the card's stream.
+/// One rank's end of NCCL for one group, and a watch over what it has launched: a collective that does not finish in
+/// time, or that NCCL itself gives up, ends in ncclCommAbort(), which frees the card's stream.
 class Communicator {
  public:
   struct Args {
@@ -60,8 +60,8 @@ class Communicator {
   void watch(const Signature& call, cudaStream_t stream);
   /// Ends what is under way, whatever the other ranks do.
   void abort() noexcept;
-  /// A collective: `memory`, of ncclMemAlloc() on every rank, becomes a symmetric window. Returns where each rank's lies in this
-  /// process, in order of ranks; nothing where this card does not reach all of them.
+  /// A collective: `memory`, of ncclMemAlloc() on every rank, becomes a symmetric window. Returns where each rank's
+  /// lies in this process, in order of ranks; nothing where this card does not reach all of them.
   std::vector<std::byte*> add_window(void* memory, std::size_t bytes);
   /// No collective. What uses the window must have finished; windows that are left go with this.
   void drop_window(void* memory) noexcept;
@@ -73,8 +73,8 @@ class Communicator {
     Signature call;
     Clock::time_point deadline;
   };
-  /// What was launched on one stream, oldest first. Where it is full, its newest place is taken by the next collective, which lands
-  /// after the one that was there.
+  /// What was launched on one stream, oldest first. Where it is full, its newest place is taken by the next collective,
+  /// which lands after the one that was there.
   struct Flights {
     cudaStream_t stream = nullptr;
     std::array<Flight, 16> ring;

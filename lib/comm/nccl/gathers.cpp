@@ -53,7 +53,8 @@ void Gathers::choose(std::span<const GatherPart> parts, Signature& placed) {
   if (written < options_.writes_from_bytes) std::fill(ways_.begin(), ways_.end(), Way::kKernels);
 }
 
-void Gathers::launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over, const cuda::LaneStream& lane) {
+void Gathers::launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over,
+                     const cuda::LaneStream& lane) {
   note_ways();
   if (goes(Way::kWrites)) write(parts, lane);
   if (goes(Way::kKernels)) gather(over, parts, lane.stream);
@@ -72,10 +73,11 @@ void Gathers::write(std::span<const GatherPart> parts, const cuda::LaneStream& l
   const std::span<const PeerCopy> all(copies_), to_others = all.first(all.size() - own), to_own = all.last(own);
   // Nobody writes while something is still read or written there, nor goes on before all is written.
   CardMeetings& meetings = windows_.meetings();
-  // Aside, one block waits for the others, so that products have the multiprocessors until all are there: where all blocks did, products
-  // took 2.2 times as long.
+  // Aside, one block waits for the others, so that products have the multiprocessors until all are there: where all
+  // blocks did, products took 2.2 times as long.
   if (!lane.aside)
-    if (const auto batch = cuda::batch_of(to_others, to_own, options_.path)) return meetings.copy_between(*batch, lane.stream);
+    if (const auto batch = cuda::batch_of(to_others, to_own, options_.path))
+      return meetings.copy_between(*batch, lane.stream);
   meetings.meet(lane);
   writes_.launch(to_others, to_own, options_.path, lane);
   meetings.meet(lane);

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "backend/cuda/peer/card_access.h"
 #include "backend/cuda/context.h"
+#include "backend/cuda/peer/card_access.h"
 #include "comm/nccl/communicator.h"
 #include "comm/nccl/windows.h"
 #include "comm/process_group.h"
@@ -26,11 +26,12 @@ class Gathers {
   Gathers(const Options& options, Windows& windows, cuda::CudaContext& card)
       : options_(options), windows_(windows), card_(card) {}
 
-  /// Chooses for launch(), and mixes into `placed` what has to be equal on all ranks for that: ranks whose buffers lie elsewhere than
-  /// those of others would wait for them in another kernel, or write where it is not meant.
+  /// Chooses for launch(), and mixes into `placed` what has to be equal on all ranks for that: ranks whose buffers lie
+  /// elsewhere than those of others would wait for them in another kernel, or write where it is not meant.
   void choose(std::span<const GatherPart> parts, Signature& placed);
   /// What was chosen last, on `lane`, watched. `over`: the group's communicator.
-  void launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over, const cuda::LaneStream& lane);
+  void launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over,
+              const cuda::LaneStream& lane);
 
  private:
   enum class Way : std::uint8_t {

@@ -9,14 +9,14 @@
 #include <span>
 #include <vector>
 
-#include "backend/cuda/peer/card_access.h"
 #include "backend/cuda/handles.h"
+#include "backend/cuda/peer/card_access.h"
 #include "backend/cuda/peer/peer_kernels.h"
 
 namespace fp8lab::nccl {
 
-/// Says to what waits on a group's cards that nobody is to be waited for any more, whatever the host or another card does. Kernels
-/// read it: it must outlive what was launched.
+/// Says to what waits on a group's cards that nobody is to be waited for any more, whatever the host or another card
+/// does. Kernels read it: it must outlive what was launched.
 class Abandonment {
  public:
   Abandonment();
@@ -39,14 +39,17 @@ class CardMeetings {
   };
   explicit CardMeetings(Args args) : args_(std::move(args)) {}
 
-  /// What is launched on `lane` after this comes after what every rank launched on its own before. Ranks meet in one order on either lane.
+  /// What is launched on `lane` after this comes after what every rank launched on its own before. Ranks meet in one
+  /// order on either lane.
   void meet(const cuda::LaneStream& lane);
-  /// meet(), the copies of `batch`, which is not empty, and meet(), none of them aside: while others are waited for, products find no room
-  /// on the card.
+  /// meet(), the copies of `batch`, which is not empty, and meet(), none of them aside: while others are waited for,
+  /// products find no room on the card.
   void copy_between(const cuda::CopyBatch& batch, cudaStream_t stream);
 
  private:
-  std::uint32_t* flags_of(std::size_t rank) const { return reinterpret_cast<std::uint32_t*>(args_.flags_by_rank[rank]); }
+  std::uint32_t* flags_of(std::size_t rank) const {
+    return reinterpret_cast<std::uint32_t*>(args_.flags_by_rank[rank]);
+  }
   /// `meetings` of them are held from now on, the first of which is this.
   cuda::CardMeeting next(bool aside, std::uint32_t meetings);
 

@@ -22,10 +22,16 @@ class HostGroup final : public ProcessGroup {
       : ProcessGroup(identity_of(host)), host_(host), options_(options), owned_(std::move(owned)) {}
 
  private:
-  void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool) override { do_over(host_, call, parts); }
-  void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) override { do_over(host_, call, parts); }
+  void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool) override {
+    do_over(host_, call, parts);
+  }
+  void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) override {
+    do_over(host_, call, parts);
+  }
   void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override { do_over(host_, call, parts); }
-  void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override { do_over(host_, call, parts); }
+  void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override {
+    do_over(host_, call, parts);
+  }
   void do_barrier(const Signature& call) override { meet_over(host_, call); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {

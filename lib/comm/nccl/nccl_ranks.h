@@ -6,13 +6,15 @@
 
 namespace fp8lab {
 
-/// Ranks of another row (RunOptions::over), each with a card of its own, whose cards' bytes NCCL moves: nccl.cpp where CMake found CUDA
-/// and NCCL, else no_nccl.cpp. In host memory, and where ranks share cards, the other row moves bytes itself.
+/// Ranks of another row (RunOptions::over), each with a card of its own, whose cards' bytes NCCL moves: nccl.cpp where
+/// CMake found CUDA and NCCL, else no_nccl.cpp. In host memory, and where ranks share cards, the other row moves bytes
+/// itself.
 ///
-/// Reductions have the bits of every other row: NCCL brings the summands of each slice to the rank that owns it, where they are
-/// added in rank order (comm/reduce.h). That moves what a ring would, and leaves the sum's order to nobody.
+/// Reductions have the bits of every other row: NCCL brings the summands of each slice to the rank that owns it, where
+/// they are added in rank order (comm/reduce.h). That moves what a ring would, and leaves the sum's order to nobody.
 ///
-/// NVLink multicast is never asked for; NCCL itself leaves it alone only where NCCL_NVLS_ENABLE=0 is in the environment.
+/// NVLink multicast is never asked for; NCCL itself leaves it alone only where NCCL_NVLS_ENABLE=0 is in the
+/// environment.
 std::string nccl_unavailable_reason();
 void run_nccl(const RunOptions& options, const RankFunction& rank_function);
 

@@ -21,8 +21,8 @@ class Windows::Source final : public GatherSource {
  public:
   explicit Source(std::shared_ptr<Windows> windows) : windows_(std::move(windows)) {}
 
-  // Gathers end everywhere at once, so when this card has finished, no other uses the segment either. It does not finish by itself where
-  // an error is on its way past here, since it may wait for a rank that failed.
+  // Gathers end everywhere at once, so when this card has finished, no other uses the segment either. It does not
+  // finish by itself where an error is on its way past here, since it may wait for a rank that failed.
   void release(std::byte* segment, std::size_t) noexcept override {
     if (std::uncaught_exceptions() > 0) give_up();
     windows_->await_card();
@@ -103,12 +103,15 @@ bool Windows::try_out(std::byte* segment, const Window& window) const {
   const bool all_left = agreed(left, "windows are marked");
   if (!all_left) return false;
   bool found = cudaMemcpy(marks.data(), segment, marks.size() * sizeof mark, cudaMemcpyDefault) == cudaSuccess;
-  for (int rank = 0; rank < host_->size() && found; ++rank) found = marks[static_cast<std::size_t>(rank)] == mark_of(rank);
+  for (int rank = 0; rank < host_->size() && found; ++rank)
+    found = marks[static_cast<std::size_t>(rank)] == mark_of(rank);
   return agreed(found, "windows are seen");
 }
 
 Windows::Window Windows::open(std::byte* segment, std::size_t bytes) {
-  Window window{.bytes = static_cast<std::ptrdiff_t>(bytes), .number = ++seen_, .by_rank = registered_with_->add_window(segment, bytes)};
+  Window window{.bytes = static_cast<std::ptrdiff_t>(bytes),
+                .number = ++seen_,
+                .by_rank = registered_with_->add_window(segment, bytes)};
   if (reach_all_) reach_all_ = try_out(segment, window);
   cudaGetLastError();  // a window that cannot be reached is no error, here or in the next launch
   return window;
@@ -126,7 +129,8 @@ void Windows::open_meetings() {
     return;
   }
   Window window = open(flags_, CardMeetings::kFlagsBytes);  // leaves its marks there
-  const bool cleared = cudaMemset(flags_, 0, CardMeetings::kFlagsBytes) == cudaSuccess && cudaStreamSynchronize(nullptr) == cudaSuccess;
+  const bool cleared =
+      cudaMemset(flags_, 0, CardMeetings::kFlagsBytes) == cudaSuccess && cudaStreamSynchronize(nullptr) == cudaSuccess;
   reach_all_ = agreed(cleared && reach_all_, "flags are clear");
   if (reach_all_)
     meetings_.emplace(CardMeetings::Args{

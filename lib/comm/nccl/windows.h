@@ -17,9 +17,9 @@
 
 namespace fp8lab::nccl {
 
-/// The memory of one rank's card that is registered with the communicator of a group: NCCL maps the memory of all ranks here for that, and
-/// its symmetric kernels need it on both sides of a gather. Shared by the group and the sources that reserve it; registration belongs to
-/// the group, memory to the segment.
+/// The memory of one rank's card that is registered with the communicator of a group: NCCL maps the memory of all ranks
+/// here for that, and its symmetric kernels need it on both sides of a gather. Shared by the group and the sources that
+/// reserve it; registration belongs to the group, memory to the segment.
 class Windows {
  public:
   struct Args {
@@ -53,8 +53,9 @@ class Windows {
   class Source;
   struct Window {
     std::ptrdiff_t bytes = 0;
-    std::uint64_t number = 0;           ///< in order of reservation, from 1
-    std::vector<std::byte*> by_rank{};  ///< its first byte on each rank's card, as this one reaches it; empty unless it can
+    std::uint64_t number = 0;  ///< in order of reservation, from 1
+    std::vector<std::byte*>
+        by_rank{};  ///< its first byte on each rank's card, as this one reaches it; empty unless it can
   };
   /// True if each rank finds the marks that the others leave where its window seems to be.
   bool try_out(std::byte* segment, const Window& window) const;

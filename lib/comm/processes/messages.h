@@ -8,8 +8,8 @@
 
 #include "comm/signature.h"
 
-/// What ranks that are processes write to each other beside the bytes of collectives, over any transport, and the only code that reads it.
-/// Readers take any bytes: they return a message all of whose fields are in range, or nothing.
+/// What ranks that are processes write to each other beside the bytes of collectives, over any transport, and the only
+/// code that reads it. Readers take any bytes: they return a message all of whose fields are in range, or nothing.
 namespace fp8lab::processes {
 
 /// How a rank's function ended.
@@ -31,8 +31,8 @@ struct Call {
   Signature signature;
   std::uint64_t next_context = 1;
 };
-/// Whether a received call may be used: its numbers are in range, and its label ends. The context after the largest is one that no group
-/// gets.
+/// Whether a received call may be used: its numbers are in range, and its label ends. The context after the largest is
+/// one that no group gets.
 bool is_valid(const Call& call, std::uint64_t largest_context);
 
 }  // namespace fp8lab::processes

@@ -23,8 +23,8 @@ struct Tag {
   constexpr std::uint64_t number() const { return 2 * context + (data ? 1 : 0); }
 };
 
-/// Messages between this process and those of the other ranks, for as long as it lives: all that a way of running ranks as
-/// processes has to bring. Messages of one tag between two ranks arrive in order. Used by one thread.
+/// Messages between this process and those of the other ranks, for as long as it lives: all that a way of running ranks
+/// as processes has to bring. Messages of one tag between two ranks arrive in order. Used by one thread.
 class Transport {
  public:
   Transport(std::string_view name, int rank, int size) : name_(name), rank_(rank), size_(size) {}
@@ -46,8 +46,8 @@ class Transport {
   virtual bool finished() = 0;
   /// Ranks with messages that are not, in order, once each.
   virtual std::vector<int> unfinished_ranks() = 0;
-  /// Forgets them all. The other side never takes what was abandoned for whole. False if memory of the caller may still be
-  /// written.
+  /// Forgets them all. The other side never takes what was abandoned for whole. False if memory of the caller may still
+  /// be written.
   virtual bool abandon() = 0;
   /// Lets others have the processor, for a moment or until something comes.
   virtual void pause() = 0;

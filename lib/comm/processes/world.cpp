@@ -83,8 +83,8 @@ bool World::said_to_all() const {
   return std::all_of(unfinished.begin(), unfinished.end(), [&](int rank) { return !transport_.lost(rank).empty(); });
 }
 
-/// Others may go on for as long as they like, unless they were given a time for it; but once the run has failed they have only
-/// the timeout to notice.
+/// Others may go on for as long as they like, unless they were given a time for it; but once the run has failed they
+/// have only the timeout to notice.
 void World::exchange_farewells() {
   const ShutdownBytes& own = (*messages_)[static_cast<std::size_t>(transport_.rank())];
   for (int rank = 0; rank < transport_.size(); ++rank)
@@ -123,9 +123,8 @@ std::string World::silent_rank() {
 /// What stops a run from outside knows of no rank that is missing; nor does a run that went well so far.
 void World::note_silent() {
   if (cause_ && reason() != kStoppedFromOutside) return;
-  const std::string silence =
-      fmt::format("{} did not answer within {:g} s", silent_rank(),
-                  std::chrono::duration<double>(farewell_timeout_.value_or(timeout_)).count());
+  const std::string silence = fmt::format("{} did not answer within {:g} s", silent_rank(),
+                                          std::chrono::duration<double>(farewell_timeout_.value_or(timeout_)).count());
   if (cause_)
     silence_ = "; " + silence;
   else
@@ -140,7 +139,9 @@ void World::throw_first_cause() const {
       if (shutdown.ending != ending) continue;
       const Failure failure{.reason = shutdown.reason, .out_of_memory = shutdown.out_of_memory};
       if (transport_.broken())
-        throw RanksLost((ending == Ending::kByDeath ? fmt::format("rank {}: {}", rank, failure.reason) : failure.reason) + silence_);
+        throw RanksLost(
+            (ending == Ending::kByDeath ? fmt::format("rank {}: {}", rank, failure.reason) : failure.reason) +
+            silence_);
       if (ending == Ending::kByDeath) throw_failure(failure, rank, transport_.size());
       fail(failure.reason);
     }

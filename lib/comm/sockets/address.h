@@ -14,8 +14,8 @@ bool is_one_address(const std::string& text);
 /// Whether a numeric address is one that only this machine reaches.
 bool is_loopback(const std::string& address);
 
-/// Whether `host` is spelled as one that only this machine reaches. A name that means such an address here may mean another
-/// elsewhere, as a machine's own name does.
+/// Whether `host` is spelled as one that only this machine reaches. A name that means such an address here may mean
+/// another elsewhere, as a machine's own name does.
 bool names_loopback(const std::string& host);
 
 /// "tcp://127.0.0.1:29500", "tcp://[::1]:29500". An address of "*" means every interface.

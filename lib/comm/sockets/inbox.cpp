@@ -25,7 +25,8 @@ void Inbox::expect(std::byte* to, std::int64_t bytes, std::uint64_t tag) {
   if (bytes == 0) return;
   const auto wanted = static_cast<std::uint64_t>(bytes);
   if (has_early_ && early_tag_ == tag) {
-    if (early_bytes_ != wanted) problem_ = fmt::format("it sent a call of {} bytes where one of {} is due", early_bytes_, wanted);
+    if (early_bytes_ != wanted)
+      problem_ = fmt::format("it sent a call of {} bytes where one of {} is due", early_bytes_, wanted);
     if (!problem_.empty()) return;
     has_early_ = false;
     std::copy_n(early_.begin(), wanted, to);
@@ -48,7 +49,8 @@ Inbox::Taken Inbox::take(Bytes bytes) {
   const std::optional<Frame> frame = read_frame(bytes);
   if (!frame) return refuse(fmt::format("it sent {} bytes that are no frame", bytes.size()));
   if (frame->head.offset == 0) {
-    // A message that was cut short by the next one stays expected, in vain: its sender gave it up, and a shutdown message follows.
+    // A message that was cut short by the next one stays expected, in vain: its sender gave it up, and a shutdown
+    // message follows.
     if (const Taken begun = begin(frame->head); begun != Taken::kDone) return begun;
   } else if (place_ == Place::kNone || frame->head.tag != head_.tag || frame->head.total != head_.total ||
              frame->head.offset != head_.offset) {

@@ -11,12 +11,12 @@
 
 namespace fp8lab::sockets {
 
-/// What one other rank sends, frame by frame, put where the messages belong. Every length is compared with what is expected before a byte
-/// is written.
+/// What one other rank sends, frame by frame, put where the messages belong. Every length is compared with what is
+/// expected before a byte is written.
 ///
-/// A frame that nobody asks for yet waits, and holds up those behind it, except for one call of a collective: ranks in different groups
-/// wait for each other's calls, and must get past one to hear a shutdown message. After a shutdown message every frame waits for the next
-/// run, whose messages may follow at once.
+/// A frame that nobody asks for yet waits, and holds up those behind it, except for one call of a collective: ranks in
+/// different groups wait for each other's calls, and must get past one to hear a shutdown message. After a shutdown
+/// message every frame waits for the next run, whose messages may follow at once.
 class Inbox {
  public:
   /// Messages up to this size may come before they are asked for.

@@ -14,8 +14,8 @@
 
 namespace fp8lab::sockets {
 
-/// The connection between this rank and one other: a socket of its own, so that what waits there holds up nobody else. The lower rank
-/// listens.
+/// The connection between this rank and one other: a socket of its own, so that what waits there holds up nobody else.
+/// The lower rank listens.
 class Link {
  public:
   /// Listens at a port of `address` that nobody uses.

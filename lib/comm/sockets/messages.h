@@ -8,18 +8,20 @@
 #include <string>
 #include <vector>
 
-/// What ranks write to each other over TCP, and the only code that reads it. Readers take any bytes: they return a message all of whose
-/// numbers are in range, or nothing.
+/// What ranks write to each other over TCP, and the only code that reads it. Readers take any bytes: they return a
+/// message all of whose numbers are in range, or nothing.
 namespace fp8lab::sockets {
 
 using Bytes = std::span<const std::byte>;
 
 inline constexpr int kMostRanks = 65536;
 
-/// From a rank to rank 0, over and over until it is answered: first without ports, then with the ports at which it awaits the others.
+/// From a rank to rank 0, over and over until it is answered: first without ports, then with the ports at which it
+/// awaits the others.
 struct Hello {
-  std::uint64_t job = 0;      ///< tells jobs apart that share a host
-  std::uint64_t process = 0;  ///< a random number, which tells a repeated message from a second process of the same rank
+  std::uint64_t job = 0;  ///< tells jobs apart that share a host
+  std::uint64_t process =
+      0;  ///< a random number, which tells a repeated message from a second process of the same rank
   std::int32_t rank = 0;
   std::int32_t size = 0;
   std::vector<std::uint16_t> ports;  ///< by rank, 0 for this one and lower ones; empty, or `size` of them
@@ -30,8 +32,8 @@ std::vector<std::byte> write(const Hello& hello);
 /// Rank and size are as the sender gave them: a sender of another launch is told so.
 std::optional<Hello> read_hello(Bytes bytes);
 
-/// From rank 0 to a rank: the address from which it comes; then, when all have come, where it reaches those below it; or why it cannot
-/// take part.
+/// From rank 0 to a rank: the address from which it comes; then, when all have come, where it reaches those below it;
+/// or why it cannot take part.
 struct Reply {
   enum class Kind : std::uint8_t { kWelcome = 1, kRefusal = 2, kRoster = 3 };
   /// Where a rank awaits the receiver.

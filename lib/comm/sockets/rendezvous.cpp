@@ -64,11 +64,16 @@ class Meeting {
         context_(std::make_unique<Context>(4 * rendezvous.size + 64)),
         doorkeeper_(*context_, security_, *complaints_),
         links_(static_cast<std::size_t>(rendezvous.size)),
-        own_{.job = hash_of(rendezvous), .process = random_number(), .rank = rendezvous.rank, .size = rendezvous.size, .ports = {}} {
+        own_{.job = hash_of(rendezvous),
+             .process = random_number(),
+             .rank = rendezvous.rank,
+             .size = rendezvous.size,
+             .ports = {}} {
     if (first_port() > kLastPort)
-      fail(fmt::format("MASTER_PORT={} is the launcher's own, and no port comes after it for the ranks; set MASTER_PORT "
-                       "(torchrun --master-port) to a lower one",
-                       rendezvous.port));
+      fail(
+          fmt::format("MASTER_PORT={} is the launcher's own, and no port comes after it for the ranks; set MASTER_PORT "
+                      "(torchrun --master-port) to a lower one",
+                      rendezvous.port));
   }
 
   Mesh take() {
@@ -99,8 +104,8 @@ class Meeting {
     security_.guard_listener(gate);
     const std::string address = listen_somewhere(gate);
     if (!security_.has_secret() && notify_)
-      notify_(fmt::format("FP8LAB_JOB_SECRET is not set: ranks are not authenticated, so rank 0 listens at {} alone{}", address,
-                          is_loopback(address) ? ", where other hosts do not reach it" : ""));
+      notify_(fmt::format("FP8LAB_JOB_SECRET is not set: ranks are not authenticated, so rank 0 listens at {} alone{}",
+                          address, is_loopback(address) ? ", where other hosts do not reach it" : ""));
     listen_for_higher_ranks(address);
     std::vector<Comer> comers(links_.size());
     const auto missing = [&] {
@@ -121,7 +126,10 @@ class Meeting {
         greet(gate, *received, comers);
       }
     }
-    Reply reply{.kind = problem.empty() ? Reply::Kind::kRoster : Reply::Kind::kRefusal, .text = problem, .token = {}, .places = {}};
+    Reply reply{.kind = problem.empty() ? Reply::Kind::kRoster : Reply::Kind::kRefusal,
+                .text = problem,
+                .token = {},
+                .places = {}};
     randombytes_buf(reply.token.data(), reply.token.size());
     for (int rank = 1; rank < rendezvous_.size; ++rank) {
       const Comer& comer = comers[static_cast<std::size_t>(rank)];
@@ -148,12 +156,15 @@ class Meeting {
       }
     }
     if (!is_here)
-      fail(fmt::format("MASTER_ADDR={} is no address of rank 0's machine; name one that is, or set FP8LAB_JOB_SECRET on every rank, so "
-                       "that ranks may listen at all of them",
-                       rendezvous_.host));
-    fail(fmt::format("rank 0 finds no free port for the other ranks among {} to {} (MASTER_PORT and the next); set MASTER_PORT to a "
-                     "free {}one",
-                     first_port(), last_port(), last_port() == kLastPort ? "and lower " : ""));
+      fail(
+          fmt::format("MASTER_ADDR={} is no address of rank 0's machine; name one that is, or set FP8LAB_JOB_SECRET on "
+                      "every rank, so "
+                      "that ranks may listen at all of them",
+                      rendezvous_.host));
+    fail(fmt::format(
+        "rank 0 finds no free port for the other ranks among {} to {} (MASTER_PORT and the next); set MASTER_PORT to a "
+        "free {}one",
+        first_port(), last_port(), last_port() == kLastPort ? "and lower " : ""));
   }
 
   void greet(Router& gate, Router::Received& received, std::vector<Comer>& comers) {
@@ -164,12 +175,15 @@ class Meeting {
       return complaints_->add(from, "it is of another job (MASTER_PORT, TORCHELASTIC_RUN_ID, SLURM_JOB_ID)");
     const auto refuse = [&](const std::string& why) {
       complaints_->add(from, why);
-      gate.send_to(received.id.text(), write(Reply{.kind = Reply::Kind::kRefusal, .text = why, .token = {}, .places = {}}));
+      gate.send_to(received.id.text(),
+                   write(Reply{.kind = Reply::Kind::kRefusal, .text = why, .token = {}, .places = {}}));
     };
     if (hello->size != own_.size)
-      return refuse(fmt::format("rank 0 was started as one of {} ranks, rank {} as one of {}", own_.size, hello->rank, hello->size));
+      return refuse(fmt::format("rank 0 was started as one of {} ranks, rank {} as one of {}", own_.size, hello->rank,
+                                hello->size));
     if (hello->rank <= 0 || hello->rank >= own_.size)
-      return refuse(fmt::format("rank {} is none of ranks 1 to {}, which rank 0 waits for", hello->rank, own_.size - 1));
+      return refuse(
+          fmt::format("rank {} is none of ranks 1 to {}, which rank 0 waits for", hello->rank, own_.size - 1));
     Comer& comer = comers[static_cast<std::size_t>(hello->rank)];
     if (!comer.id.empty() && comer.hello.process != hello->process)
       return refuse(fmt::format("two processes were started as rank {}", hello->rank));
@@ -180,7 +194,8 @@ class Meeting {
     if (!repeats_first) comer.hello = *hello;
     comer.address = unmapped(received.message.peer_address());
     if (!comer.complete())
-      gate.send_to(comer.id, write(Reply{.kind = Reply::Kind::kWelcome, .text = comer.address, .token = {}, .places = {}}));
+      gate.send_to(comer.id,
+                   write(Reply{.kind = Reply::Kind::kWelcome, .text = comer.address, .token = {}, .places = {}}));
   }
 
   std::vector<Reply::Place> places_below(int rank, const std::vector<Comer>& comers) const {
@@ -188,7 +203,8 @@ class Meeting {
     for (int lower = 0; lower < rank; ++lower) {
       const Comer& comer = comers[static_cast<std::size_t>(lower)];
       if (lower == 0) {
-        places.push_back({.address = {}, .port = static_cast<std::uint16_t>(own_.ports[static_cast<std::size_t>(rank)])});
+        places.push_back(
+            {.address = {}, .port = static_cast<std::uint16_t>(own_.ports[static_cast<std::size_t>(rank)])});
         continue;
       }
       // A rank on rank 0's machine may come from a loopback address, and is to others where rank 0 is.
@@ -239,7 +255,8 @@ class Meeting {
         const std::optional<Reply> reply = read_reply(received->message.bytes());
         if (!reply || candidate == candidates.size() || (first && candidate != *first)) continue;
         if (reply->kind == Reply::Kind::kRefusal) fail(reply->text);
-        if (reply->kind == Reply::Kind::kRoster && first && !own_.ports.empty()) return follow(*reply, addresses[*first]);
+        if (reply->kind == Reply::Kind::kRoster && first && !own_.ports.empty())
+          return follow(*reply, addresses[*first]);
         if (reply->kind == Reply::Kind::kWelcome && !first) {
           if (!is_one_address(reply->text)) fail("rank 0 sees this rank at no address");
           first = candidate;
@@ -261,9 +278,10 @@ class Meeting {
     check(!patience_.stop.stop_requested(), kStopped);
     if (found)
       fail(fmt::format("rank 0 at {}:{} went away before all ranks had come", rendezvous_.host, rendezvous_.port));
-    fail(fmt::format("rank {} finds no rank 0 of its job at {}, ports {} to {} (MASTER_ADDR, MASTER_PORT and the next){}{}",
-                     rendezvous_.rank, rendezvous_.host, first_port(), last_port(), failure.empty() ? "" : "; of who answered there: ",
-                     failure));
+    fail(fmt::format(
+        "rank {} finds no rank 0 of its job at {}, ports {} to {} (MASTER_ADDR, MASTER_PORT and the next){}{}",
+        rendezvous_.rank, rendezvous_.host, first_port(), last_port(),
+        failure.empty() ? "" : "; of who answered there: ", failure));
   }
 
   void follow(const Reply& roster, const std::string& first_address) {
@@ -301,7 +319,8 @@ class Meeting {
       Link& link = *links_[static_cast<std::size_t>(other)];
       while (!link.open()) {
         check(!patience_.stop.stop_requested(), kStopped);
-        if (longer.over()) fail(fmt::format("rank {} cannot reach rank {}, though both came to rank 0", rendezvous_.rank, other));
+        if (longer.over())
+          fail(fmt::format("rank {} cannot reach rank {}, though both came to rank 0", rendezvous_.rank, other));
         wait_for(link.opening());
       }
     }
@@ -327,8 +346,10 @@ class Meeting {
 
 }  // namespace
 
-Mesh meet(const Rendezvous& rendezvous, const Patience& patience, const std::function<void(const std::string&)>& notify) {
-  if (rendezvous.size == 1) return {.complaints = nullptr, .context = nullptr, .links = std::vector<std::unique_ptr<Link>>(1)};
+Mesh meet(const Rendezvous& rendezvous, const Patience& patience,
+          const std::function<void(const std::string&)>& notify) {
+  if (rendezvous.size == 1)
+    return {.complaints = nullptr, .context = nullptr, .links = std::vector<std::unique_ptr<Link>>(1)};
   if (rendezvous.size > kMostRanks) fail(fmt::format("{} ranks are more than {}", rendezvous.size, kMostRanks));
   return Meeting(rendezvous, patience, notify).take();
 }

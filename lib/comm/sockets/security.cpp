@@ -57,7 +57,8 @@ void Complaints::write(const std::string& from, const std::string& reason) {
 
 Security::Security(const Rendezvous& rendezvous) : has_secret_(!rendezvous.secret.empty()) {
   if (!has_secret_) return;
-  check(zmq_has("curve") == 1 && sodium_init() >= 0, "FP8LAB_JOB_SECRET is set, and this libzmq was built without CURVE");
+  check(zmq_has("curve") == 1 && sodium_init() >= 0,
+        "FP8LAB_JOB_SECRET is set, and this libzmq was built without CURVE");
   server_ = derive("server", rendezvous);
   client_ = derive("client", rendezvous);
 }
@@ -119,7 +120,8 @@ void Doorkeeper::serve() {
     const bool admitted = complete && security_.admits(request[kMechanism].text(), key);
     if (!admitted) complaints_.add(complete ? unmapped(std::string(request[kAddress].text())) : "", kWrongSecret);
     const std::string number(request.size() > kNumber ? request[kNumber].text() : "");
-    const std::array<std::string_view, 6> reply = {"1.0", number, admitted ? "200" : "400", admitted ? "" : "no", "", ""};
+    const std::array<std::string_view, 6> reply = {"1.0", number, admitted ? "200" : "400", admitted ? "" : "no",
+                                                   "",    ""};
     for (std::size_t i = 0; i < reply.size(); ++i) {
       Message answer(std::as_bytes(std::span(reply[i])));
       check(socket_.send(answer, i + 1 < reply.size()), "libzmq takes no answer of the doorkeeper");
@@ -154,7 +156,8 @@ void Connections::expect_end(int descriptor) {
 }
 
 void Connections::end(int descriptor) {
-  const auto found = std::find_if(open_.begin(), open_.end(), [&](const Open& open) { return open.descriptor == descriptor; });
+  const auto found =
+      std::find_if(open_.begin(), open_.end(), [&](const Open& open) { return open.descriptor == descriptor; });
   const bool known = found != open_.end();
   if (complaints_ != nullptr && !(known && found->may_end))
     complaints_->add(known ? found->peer : "", failure_.empty() ? "it does not speak ZMTP 3" : failure_);

@@ -20,8 +20,8 @@ class Complaints {
   Complaints(const Complaints&) = delete;
   Complaints& operator=(const Complaints&) = delete;
 
-  /// `from`: an address, with or without a port; empty where the connection was gone before it could be asked for. Such a line waits for
-  /// flush(): who is dropped mostly comes again.
+  /// `from`: an address, with or without a port; empty where the connection was gone before it could be asked for. Such
+  /// a line waits for flush(): who is dropped mostly comes again.
   void add(const std::string& from, const std::string& reason);
   void flush();
 
@@ -31,12 +31,12 @@ class Complaints {
   int rank_;
   std::function<void(const std::string&)> notify_;
   std::set<std::string> made_;
-  std::set<std::string> reasons_;           ///< of those
+  std::set<std::string> reasons_;            ///< of those
   std::set<std::string> without_addresses_;  ///< reasons that wait
 };
 
-/// Who may connect: with a job's secret those that hold it (CURVE, with keys made of secret and job, which also encrypts what is sent);
-/// without, everybody who reaches the port and speaks ZMTP 3.
+/// Who may connect: with a job's secret those that hold it (CURVE, with keys made of secret and job, which also
+/// encrypts what is sent); without, everybody who reaches the port and speaks ZMTP 3.
 class Security {
  public:
   explicit Security(const Rendezvous& rendezvous);
@@ -58,8 +58,8 @@ class Security {
   Pair server_{}, client_{};
 };
 
-/// Tells libzmq who may connect to this context's sockets (ZAP, RFC 27). Once it is gone, nobody may without a secret; with one, the
-/// server's key alone, which is made of the secret too, still shuts out who does not hold it.
+/// Tells libzmq who may connect to this context's sockets (ZAP, RFC 27). Once it is gone, nobody may without a secret;
+/// with one, the server's key alone, which is made of the secret too, still shuts out who does not hold it.
 class Doorkeeper {
  public:
   Doorkeeper(const Context& context, const Security& security, Complaints& complaints);

@@ -69,7 +69,8 @@ void Session::pause() {
 
 void Session::expect_farewells(std::shared_ptr<processes::ShutdownMessages> messages) {
   messages_ = std::move(messages);
-  for_others([&](Link& link, int other) { link.inbox().expect_shutdown(&(*messages_)[static_cast<std::size_t>(other)]); });
+  for_others(
+      [&](Link& link, int other) { link.inbox().expect_shutdown(&(*messages_)[static_cast<std::size_t>(other)]); });
 }
 
 bool Session::farewell_came(int rank) {

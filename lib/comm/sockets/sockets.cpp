@@ -18,7 +18,8 @@ void run_sockets(const RunOptions& options, const RankFunction& rank_function) {
     fail(fmt::format("a run of {} ranks over {} launched process{}: start it with torchrun --nproc-per-node {}",
                      options.ranks, rendezvous.size, rendezvous.size == 1 ? "" : "es", options.ranks));
   sockets::Session& session = sockets::Session::instance(
-      rendezvous, {.deadline = std::chrono::steady_clock::now() + options.timeout, .stop = options.stop}, options.notify);
+      rendezvous, {.deadline = std::chrono::steady_clock::now() + options.timeout, .stop = options.stop},
+      options.notify);
   processes::run_rank(session, options, rank_function);
 }
 

@@ -52,8 +52,8 @@ std::string Message::peer_address() {
 }
 
 Context::Context(int sockets) : context_(zmq_ctx_new()) {
-  // libzmq allocates each frame that comes. Until glibc has seen a large block freed, it has the kernel make and take that memory each
-  // time, which doubles the cost of a gather; these are the values that it would arrive at.
+  // libzmq allocates each frame that comes. Until glibc has seen a large block freed, it has the kernel make and take
+  // that memory each time, which doubles the cost of a gather; these are the values that it would arrive at.
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
   if (context_ == nullptr) fail_zmq("context");

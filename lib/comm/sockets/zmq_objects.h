@@ -28,9 +28,7 @@ class Message {
   }
   ~Message() { zmq_msg_close(&message_); }
 
-  std::span<std::byte> bytes() {
-    return {static_cast<std::byte*>(zmq_msg_data(&message_)), zmq_msg_size(&message_)};
-  }
+  std::span<std::byte> bytes() { return {static_cast<std::byte*>(zmq_msg_data(&message_)), zmq_msg_size(&message_)}; }
   std::string_view text() { return {reinterpret_cast<const char*>(bytes().data()), bytes().size()}; }
   bool has_more() { return zmq_msg_more(&message_) != 0; }
   /// Of a message that came over TCP: the sender's numeric address, and this process's end of the connection.

@@ -53,7 +53,7 @@ struct TrainingConfig {
   bool fp8_attention = false;         ///< attention's matrix products in FP8 (recipes that support it)
   std::string checkpoint = "none";    ///< none | full: recompute every layer's activations in backward
   bool keep_loss = true;              ///< false: the loss is dropped before memory is read (negative control)
-  bool deterministic = true;          ///< the same bits on every run; false: kernels may add in whatever order is fastest
+  bool deterministic = true;  ///< the same bits on every run; false: kernels may add in whatever order is fastest
   std::uint64_t seed = 1234;
 };
 
@@ -121,7 +121,8 @@ struct ArmResult {
   /// i-th, from 0, is of step i * (steps - 1) / (n - 1), rounded down.
   std::vector<double> losses;
   std::vector<TensorNoise> noise;  ///< by tensor of the last step; empty unless parity was measured
-  /// What a metric is the median of, ascending; of many, kMostSamples of evenly spaced rank, the least and the greatest among them.
+  /// What a metric is the median of, ascending; of many, kMostSamples of evenly spaced rank, the least and the greatest
+  /// among them.
   std::map<std::string, std::vector<double>> samples;
   /// What was not done as the cell asks, and why, and which way the device went where there are several; a line each.
   std::vector<std::string> notes;

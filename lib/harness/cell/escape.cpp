@@ -106,8 +106,7 @@ std::string for_terminal(std::string_view text) {
 
 std::string for_markdown(std::string_view text) {
   std::string plain = printable(text, "\n\t");
-  std::replace_if(
-      plain.begin(), plain.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
+  std::replace_if(plain.begin(), plain.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
   plain = without_outer_spaces(plain);
   const std::size_t mark = block_mark(plain);
   std::string out;
@@ -130,8 +129,7 @@ std::string for_markdown(std::string_view text) {
 
 std::string for_markdown_code(std::string_view text) {
   std::string plain = printable(text, "\n\t");
-  std::replace_if(
-      plain.begin(), plain.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
+  std::replace_if(plain.begin(), plain.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
   replace_all(plain, "|", "\\|");  // a table's cells are told apart before code is
   std::size_t longest = 0;
   for (std::size_t i = 0, run = 0; i < plain.size(); ++i)

@@ -140,7 +140,8 @@ std::vector<Key> make_keys() {
            At<&C::sharding>{}),
       toggle("reshard_after_forward", "false: gathered weights stay until backward is through",
              At<&C::reshard_after_forward>{}),
-      toggle("gather_ahead", "true: a layer's weights are gathered while the one before it computes", At<&C::gather_ahead>{}),
+      toggle("gather_ahead", "true: a layer's weights are gathered while the one before it computes",
+             At<&C::gather_ahead>{}),
       word("fix", rows_of<&V::fixes>, "fix that the before arm reverts", At<&C::fix>{}),
 
       word("model.layer", rows_of<&V::layers>, "layer that the model repeats", kModel<&M::layer>),
@@ -185,7 +186,8 @@ std::vector<Key> make_keys() {
       word("training.checkpoint", {"none", "full"}, "full: recompute every layer in backward",
            kTraining<&T::checkpoint>),
       toggle("training.keep_loss", "false: drop the loss before memory is read", kTraining<&T::keep_loss>),
-      toggle("training.deterministic", "false: a card may add in whatever order is fastest, so that runs differ in bits",
+      toggle("training.deterministic",
+             "false: a card may add in whatever order is fastest, so that runs differ in bits",
              kTraining<&T::deterministic>),
       // JSON readers keep whole numbers up to 2^53.
       whole("training.seed", {0, 9007199254740992.0}, "seed of parameters, data and dropout", kTraining<&T::seed>),

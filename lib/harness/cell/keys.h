@@ -11,8 +11,8 @@
 #include "harness/cell/cell.h"
 #include "harness/cell/vocabulary.h"
 
-// Every key of a scenario that sets a field of a cell, in one table. Parsing, axes, conditions, the cell's own JSON, the
-// nearest spelling in messages and the key list of the JSON Schema all come from it; a new key is a new row.
+// Every key of a scenario that sets a field of a cell, in one table. Parsing, axes, conditions, the cell's own JSON,
+// the nearest spelling in messages and the key list of the JSON Schema all come from it; a new key is a new row.
 namespace fp8lab {
 
 /// A key's value; empty means left out.

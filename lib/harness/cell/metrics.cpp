@@ -17,7 +17,8 @@ constexpr std::array kMetrics{
     Metric{"memory.optimizer_peak_bytes", "B", kLess, true, "most bytes alive at one moment of the optimizer's step"},
     Metric{"memory.reserved_peak_bytes", "B", kLess, true, "most bytes the allocator held from the device"},
     Metric{"memory.driver_overhead_bytes", "B", kLess, false,
-           "bytes in use on the card beyond what the allocator holds: context, libraries, scratch; of cells that run alone"},
+           "bytes in use on the card beyond what the allocator holds: context, libraries, scratch; of cells that run "
+           "alone"},
     Metric{"memory.end_of_forward_bytes", "B", kLess, true, "bytes alive when forward ends"},
     Metric{"memory.end_of_backward_bytes", "B", kLess, true, "bytes alive when backward ends"},
     Metric{"memory.end_of_step_bytes", "B", kLess, true, "bytes alive when the step ends"},
@@ -41,23 +42,20 @@ constexpr std::array kMetrics{
     Metric{"host.pre_forward_quantizer_copies", "1", kLess, true,
            "quantizers cloned before a sharded layer's first kernel (p50)"},
 
-    Metric{"parity.loss_gap", "1", kLess, true, "relative distance of the last loss from BF16's",
-           1e-4, 1.0},
-    Metric{"parity.output_sqnr_db", "dB", kMore, true, "outputs against BF16's, signal to quantization noise",
-           0.5},
-    Metric{"parity.grad_sqnr_db", "dB", kMore, true, "gradients against BF16's, signal to quantization noise",
-           0.5},
-    Metric{"parity.weight_sqnr_db", "dB", kMore, true, "weights against BF16's, signal to quantization noise",
-           0.5},
+    Metric{"parity.loss_gap", "1", kLess, true, "relative distance of the last loss from BF16's", 1e-4, 1.0},
+    Metric{"parity.output_sqnr_db", "dB", kMore, true, "outputs against BF16's, signal to quantization noise", 0.5},
+    Metric{"parity.grad_sqnr_db", "dB", kMore, true, "gradients against BF16's, signal to quantization noise", 0.5},
+    Metric{"parity.weight_sqnr_db", "dB", kMore, true, "weights against BF16's, signal to quantization noise", 0.5},
     Metric{"parity.weights_moved", "1", kMore, true, "fraction of weight tensors that training changed"},
     Metric{"parity.ranks_equal", "1", kMore, true, "1 when all ranks see the same weights, else 0"},
     Metric{"parity.gathered_equals_whole", "1", kMore, true,
            "1 when initial shards gather to the bytes of the whole made at once, else 0"},
     Metric{"parity.bitwise_equal", "1", kMore, true, "1 when both sides hold the same bytes, else 0"},
-    Metric{"parity.clip_fraction", "1", kLess, true, "fraction of values beyond the largest code, of those cast in the last step's forward and backward",
+    Metric{"parity.clip_fraction", "1", kLess, true,
+           "fraction of values beyond the largest code, of those cast in the last step's forward and backward", 1e-4,
+           0.1},
+    Metric{"parity.underflow_fraction", "1", kLess, true, "fraction of values that are not 0 and became 0, of the same",
            1e-4, 0.1},
-    Metric{"parity.underflow_fraction", "1", kLess, true,
-           "fraction of values that are not 0 and became 0, of the same", 1e-4, 0.1},
 
     Metric{"twin.losses_equal", "1", kMore, true,
            "1 when 16-bit weights, cast in every step and gathered when wanted, give the same losses, bit for bit"},
@@ -95,7 +93,7 @@ const Metric* find_metric(std::string_view name) {
 
 std::span<const MetricGroup> metric_groups() { return kGroups; }
 
-bool any_group(const std::vector<std::string>& measure, bool MetricGroup::*property) {
+bool any_group(const std::vector<std::string>& measure, bool MetricGroup::* property) {
   return std::any_of(kGroups.begin(), kGroups.end(), [&](const MetricGroup& group) {
     return group.*property && std::find(measure.begin(), measure.end(), group.name) != measure.end();
   });

@@ -17,9 +17,9 @@ struct Metric {
   Better better;
   bool exact;  ///< the same on every run of the same cell, so one run is enough to compare
   std::string_view meaning;
-  /// An exact metric may be this much worse than in an earlier run before that is a regression: the larger of slack_abs, in
-  /// its unit, and slack_rel of the earlier figure. 0 where every machine gives the same figure; figures that hang on the
-  /// order of additions differ between processors and matrix libraries.
+  /// An exact metric may be this much worse than in an earlier run before that is a regression: the larger of
+  /// slack_abs, in its unit, and slack_rel of the earlier figure. 0 where every machine gives the same figure; figures
+  /// that hang on the order of additions differ between processors and matrix libraries.
   double slack_abs = 0;
   double slack_rel = 0;
 
@@ -43,6 +43,6 @@ struct MetricGroup {
 std::span<const MetricGroup> metric_groups();
 
 /// True if a group in `measure` has `property`.
-bool any_group(const std::vector<std::string>& measure, bool MetricGroup::*property);
+bool any_group(const std::vector<std::string>& measure, bool MetricGroup::* property);
 
 }  // namespace fp8lab

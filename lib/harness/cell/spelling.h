@@ -7,8 +7,8 @@
 
 namespace fp8lab {
 
-/// The candidate a person most likely meant by `word` (edit distance; case, '-' and '_' count for nothing), or "". Of very
-/// many candidates only the first are looked at.
+/// The candidate a person most likely meant by `word` (edit distance; case, '-' and '_' count for nothing), or "". Of
+/// very many candidates only the first are looked at.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
 /// "a, b or c"; long lists are cut after `most` with a count of the rest.

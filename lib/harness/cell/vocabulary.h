@@ -15,11 +15,13 @@ namespace fp8lab {
 struct Term {
   std::string name;
   std::string title;
-  // Functions are called where their answer is needed and nowhere else: a driver takes longer to answer than most cells to run.
-  std::string (*unavailable_reason)() = nullptr;  ///< why it cannot be used on this machine; empty or absent when it can
+  // Functions are called where their answer is needed and nowhere else: a driver takes longer to answer than most cells
+  // to run.
+  std::string (*unavailable_reason)() =
+      nullptr;                               ///< why it cannot be used on this machine; empty or absent when it can
   std::string_view (*own_arch)() = nullptr;  ///< the one architecture profile that it takes; empty or absent when any
   std::int64_t (*memory_bytes)() = nullptr;  ///< of one; 0 or absent where memory is not the device's own
-  std::string (*details)() = nullptr;             ///< more about it, one fact a line; absent where there is no more
+  std::string (*details)() = nullptr;        ///< more about it, one fact a line; absent where there is no more
 
   std::string why_unavailable() const { return unavailable_reason ? unavailable_reason() : std::string(); }
   std::string describe() const { return details ? details() : std::string(); }

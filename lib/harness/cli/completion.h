@@ -32,8 +32,8 @@ struct ValueWords {
 };
 using ValueTable = std::map<std::string, ValueWords, std::less<>>;
 
-/// Completes the last of `words`, which follow the program's name. Everything comes from `app`'s own options and commands, so
-/// that nothing can be missing; options of an empty group are hidden.
+/// Completes the last of `words`, which follow the program's name. Everything comes from `app`'s own options and
+/// commands, so that nothing can be missing; options of an empty group are hidden.
 Completion complete(const CLI::App& app, const std::vector<std::string>& words, const ValueTable& values);
 
 /// A line per candidate, "text<TAB>description", and ":files" or ":directories": what the shells' scripts read.

@@ -6,9 +6,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "harness/cli/program.h"
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
+#include "harness/cli/program.h"
 #include "harness/results/verdict.h"
 
 namespace fp8lab {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "harness/scenario/scenario.h"
 #include "harness/cell/vocabulary.h"
+#include "harness/scenario/scenario.h"
 
 namespace fp8lab {
 

@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
-#include "harness/cli/program.h"
-#include "harness/cli/selection.h"
 #include "harness/cell/escape.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
+#include "harness/cli/program.h"
+#include "harness/cli/selection.h"
 #include "harness/results/verdict.h"
 
 namespace fp8lab {

@@ -11,12 +11,12 @@
 
 #include "backend/instruction_sets.h"
 #include "core/check.h"
-#include "harness/cli/completion.h"
-#include "harness/cli/standard_streams.h"
 #include "harness/cell/escape.h"
 #include "harness/cell/keys.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
+#include "harness/cli/completion.h"
+#include "harness/cli/standard_streams.h"
 
 namespace fp8lab {
 namespace {
@@ -257,7 +257,8 @@ class CommandLine {
         ->check(number_within(0.001, 86400))
         ->type_name("S");
     run.add_flag("--resume", request_.resume, "keep what an earlier run finished in the same directory");
-    run.add_flag("--isolate", request_.isolate, "run every arm of every cell, each in a process of its own: slower, to rule out influence");
+    run.add_flag("--isolate", request_.isolate,
+                 "run every arm of every cell, each in a process of its own: slower, to rule out influence");
     run.add_flag("--list", request_.list, "print the ids of the cells and run nothing");
     run.add_flag("--dry-run", request_.dry_run, "print what each cell would run and expect, and run nothing");
     add_json(run, "print JSON on standard output, progress on standard error");
@@ -276,7 +277,8 @@ class CommandLine {
         ->type_name("N");
     report.add_flag("--snapshots", report_.snapshots, "write snapshots/*.pickle for PyTorch's memory viewer");
     report.add_flag("--traces", report_.traces, "write traces/*.json for Perfetto and chrome://tracing");
-    report.add_option("--cells", report_.cells, "cells of snapshots and traces; default: those drawn")->type_name("REGEX");
+    report.add_option("--cells", report_.cells, "cells of snapshots and traces; default: those drawn")
+        ->type_name("REGEX");
     report.footer(kReportNotes);
   }
 

@@ -14,8 +14,8 @@
 namespace fp8lab {
 namespace {
 
-/// Launchers mix the lines of ranks, and Open MPI gives even a single one a terminal of its own, wherever its output goes. One
-/// process that another launched may be in a shell that srun opened.
+/// Launchers mix the lines of ranks, and Open MPI gives even a single one a terminal of its own, wherever its output
+/// goes. One process that another launched may be in a shell that srun opened.
 bool rewrites_lines(std::FILE* out) {
   const char* term = std::getenv("TERM");
   if (::isatty(::fileno(out)) != 1 || (term && std::string_view(term) == "dumb")) return false;

@@ -8,8 +8,8 @@
 
 namespace fp8lab {
 
-/// Tells how a run is going: on a terminal one line that is rewritten, with an estimate of the time left, above it the cells
-/// that need attention; in a log, under launchers of ranks and where TERM is dumb a line per cell.
+/// Tells how a run is going: on a terminal one line that is rewritten, with an estimate of the time left, above it the
+/// cells that need attention; in a log, under launchers of ranks and where TERM is dumb a line per cell.
 class Progress {
  public:
   Progress(std::FILE* out, std::size_t total);

@@ -53,7 +53,8 @@ bool succeeds(std::vector<std::string> arguments) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/// The first Python that has what a report needs; the system's own comes last, since another may stand before it in PATH.
+/// The first Python that has what a report needs; the system's own comes last, since another may stand before it in
+/// PATH.
 std::string find_python() {
   const std::string named = variable(kPythonVariable);
   const std::vector<std::string> candidates =

@@ -9,15 +9,15 @@
 #include <utility>
 
 #include "core/check.h"
+#include "harness/cell/spelling.h"
 #include "harness/cli/listing.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress.h"
 #include "harness/cli/selection.h"
 #include "harness/results/json_codec.h"
+#include "harness/results/results.h"
 #include "harness/run/launched_runner.h"
 #include "harness/run/limits.h"
-#include "harness/results/results.h"
-#include "harness/cell/spelling.h"
 
 namespace fp8lab {
 namespace {
@@ -155,7 +155,8 @@ class Run {
     out += fmt::format("{} in {:.1f} s: {}\n", counted(outcome_.verdicts.size(), "cell"), summary.seconds,
                        counts_of(outcome_.verdicts));
     if (documented)
-      out += fmt::format("results: {}\nsummary: {}\n", results_.path_of("results.json"), results_.path_of("summary.md"));
+      out +=
+          fmt::format("results: {}\nsummary: {}\n", results_.path_of("results.json"), results_.path_of("summary.md"));
     return out + fmt::format("exit {}: {}", code, exit_code_meaning(code));
   }
 
@@ -180,7 +181,8 @@ int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Pr
     std::fprintf(text, "%s\n", ranks.describe().c_str());
     std::fflush(text);  // before this rank waits for the others, which may be minutes
   }
-  if (const int signal = runner.meet(runner_options(request, program)); signal != 0) return exit_code({.verdicts = {}, .interrupted_by = signal});
+  if (const int signal = runner.meet(runner_options(request, program)); signal != 0)
+    return exit_code({.verdicts = {}, .interrupted_by = signal});
   if (!ranks.is_head()) {
     try {
       return runner.follow(runner_options(request, program));
@@ -207,14 +209,15 @@ int run_command(const RunRequest& request, const Program& program) {
   Vocabulary vocabulary = program.vocabulary();
   const std::optional<LaunchedRanks> ranks =
       LaunchedRanks::discover([](const char* name) { return std::getenv(name); });
-  if (ranks) vocabulary.max_ranks = [](std::string_view) { return std::int64_t{kMostRanks}; };  // each is a process of its own
+  if (ranks)
+    vocabulary.max_ranks = [](std::string_view) { return std::int64_t{kMostRanks}; };  // each is a process of its own
   if (ranks && !program.measure_over) fail("this program runs on one process alone; start it without a launcher");
   const bool speaks = !ranks || ranks->is_head();
   // Of each rank, whose files may be others; it ends before the ranks meet, who would wait for it.
   const auto tell = [&](const std::string& error) {
     report_error(speaks ? error : fmt::format("on rank {}: {}", ranks->rank(), error));
   };
-  check_devices(request.devices, vocabulary);      // before files are read
+  check_devices(request.devices, vocabulary);  // before files are read
   LoadedScenarios loaded = load_scenarios(find_scenario_files(request.paths), vocabulary);
   if (loaded.errors.empty()) select_cells(loaded.cells, request, vocabulary);
   if (loaded.errors.empty() && ranks) {
@@ -241,7 +244,8 @@ int run_command(const RunRequest& request, const Program& program) {
   need_descriptors(descriptors_needed(loaded.cells, runner_options(request, program).jobs),
                    "run fewer arms at a time (--jobs)");
   SignalWatch& watch = SignalWatch::until_exit();  // a second signal is for the children, not for the results
-  return Run(request, program, loaded.cells, [&](const auto&... arguments) { return run_cells(arguments..., watch); })();
+  return Run(request, program, loaded.cells,
+             [&](const auto&... arguments) { return run_cells(arguments..., watch); })();
 }
 
 }  // namespace fp8lab

@@ -8,13 +8,14 @@
 #include <set>
 
 #include "core/check.h"
-#include "harness/results/json_codec.h"
 #include "harness/cell/spelling.h"
+#include "harness/results/json_codec.h"
 
 namespace fp8lab {
 namespace {
 
-/// std::regex calls itself for every part of an expression: 8 MiB of stack are gone after some 50,000, fewer under sanitizers.
+/// std::regex calls itself for every part of an expression: 8 MiB of stack are gone after some 50,000, fewer under
+/// sanitizers.
 constexpr std::size_t kLongestExpression = 8192;
 
 void keep_matching(std::vector<PlannedCell>& cells, const std::string& filter) {
@@ -39,7 +40,8 @@ void keep_sample(std::vector<PlannedCell>& cells, std::size_t most) {
 
 std::function<bool(const std::string&)> id_matcher(std::string_view option, const std::string& expression) {
   if (expression.size() > kLongestExpression)
-    fail(fmt::format("{}: an expression of {} characters; it has {} at most", option, expression.size(), kLongestExpression));
+    fail(fmt::format("{}: an expression of {} characters; it has {} at most", option, expression.size(),
+                     kLongestExpression));
   try {
     return [pattern = std::regex(expression)](const std::string& id) { return std::regex_search(id, pattern); };
   } catch (const std::regex_error& error) {

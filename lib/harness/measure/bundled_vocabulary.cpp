@@ -6,8 +6,8 @@
 #include "backend/device.h"
 #include "core/check.h"
 #include "fixes/fixes.h"
-#include "harness/measure/training_run.h"
 #include "harness/cell/vocabulary.h"
+#include "harness/measure/training_run.h"
 #include "nn/layer_table.h"
 #include "recipe/recipe.h"
 
@@ -46,8 +46,8 @@ Vocabulary make_vocabulary() {
   out.layers = terms(layer_table());
   out.forms = terms(form_table());
   for (const DeviceRow& row : devices())
-    out.devices.push_back({std::string(row.name), std::string(row.title), row.unavailable_reason, row.own_arch, row.memory_bytes,
-                           row.describe});
+    out.devices.push_back({std::string(row.name), std::string(row.title), row.unavailable_reason, row.own_arch,
+                           row.memory_bytes, row.describe});
   for (const Fix& row : fixes())
     out.fixes.push_back({std::string(row.name),
                          {row.upstream.begin(), row.upstream.end()},

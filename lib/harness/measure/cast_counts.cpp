@@ -25,7 +25,8 @@ Largest largest_of(DType payload) {
   return {E5M2::kMaxCode, 61440.0};
 }
 
-/// A half as an operand, on the host, and what it was cast from: element (i, j) of the operand from x[i * x_row + j * x_col].
+/// A half as an operand, on the host, and what it was cast from: element (i, j) of the operand from x[i * x_row + j *
+/// x_col].
 struct Half {
   const OperandView& operand;
   std::vector<std::byte> codes;
@@ -60,7 +61,8 @@ CastCounts count(const Half& half, const Largest& largest) {
         for (std::int64_t j = col; j < std::min(col + kTile, cols); ++j) {
           const unsigned code = half.code_at(i, j);
           if (code != 0 && code != largest.code) continue;
-          const double value = std::abs(static_cast<double>(half.x[static_cast<std::size_t>(i * half.x_row + j * half.x_col)]));
+          const double value =
+              std::abs(static_cast<double>(half.x[static_cast<std::size_t>(i * half.x_row + j * half.x_col)]));
           if (code == 0)
             counts.underflowed += value > 0.0;
           else
@@ -75,8 +77,10 @@ void CastCounter::saw_cast(Device& device, const Tensor& x, const QuantizedTenso
   const QuantFormat& format = made.format();
   const Largest largest = largest_of(format.payload);
   const std::vector<float> values = device.read(x);
-  const auto count_half = [&](const QuantizedHalf& half, const OperandView& operand, std::int64_t x_row, std::int64_t x_col) {
-    counts_ += count({operand, device.read_bytes(half.codes), device.read_bytes(half.scale_inv), values, x_row, x_col}, largest);
+  const auto count_half = [&](const QuantizedHalf& half, const OperandView& operand, std::int64_t x_row,
+                              std::int64_t x_col) {
+    counts_ += count({operand, device.read_bytes(half.codes), device.read_bytes(half.scale_inv), values, x_row, x_col},
+                     largest);
   };
   const bool has_rows = static_cast<bool>(made.rowwise());
   if (has_rows) count_half(made.rowwise(), made.rowwise_operand(), made.cols(), 1);

@@ -10,14 +10,14 @@
 #include <string_view>
 
 #include "comm/process_groups.h"
-#include "harness/measure/arms.h"
 #include "harness/cell/metrics.h"
-#include "harness/measure/parity.h"
-#include "harness/predict/predict.h"
 #include "harness/cell/sharding_keys.h"
+#include "harness/measure/arms.h"
+#include "harness/measure/parity.h"
 #include "harness/measure/timeline.h"
 #include "harness/measure/training_run.h"
 #include "harness/measure/twin.h"
+#include "harness/predict/predict.h"
 
 namespace fp8lab {
 namespace {
@@ -56,7 +56,8 @@ void measure_memory(TrainingRun& run, ArmResult& result) {
   put_bytes("memory.reserved_peak_bytes", run.device().memory().allocator().reserved_peak_bytes());
   // What other processes use would count too.
   if (any_group(run.cell().measure, &MetricGroup::alone))
-    if (const auto overhead = run.device().driver_overhead_bytes()) put_bytes("memory.driver_overhead_bytes", *overhead);
+    if (const auto overhead = run.device().driver_overhead_bytes())
+      put_bytes("memory.driver_overhead_bytes", *overhead);
   put_bytes("memory.end_of_forward_bytes", last_mark(ledger, "end_of_forward").live_bytes);
   put_bytes("memory.end_of_backward_bytes", after_backward.live_bytes);
   put_bytes("memory.end_of_step_bytes", after_step.live_bytes);
@@ -108,7 +109,7 @@ constexpr const char* kNeedsTwoSteps = "needs two steps: the first one warms up"
 
 /// Of every timed step but the first.
 void measure_time(const TrainingRun& run, ArmResult& result) {
-  const auto put_part = [&](const char* name, double StepTimes::*part) {
+  const auto put_part = [&](const char* name, double StepTimes::* part) {
     std::vector<double> samples;
     for (std::size_t step = 1; step < run.times().size(); ++step) samples.push_back(run.times()[step].*part);
     if (samples.empty()) return put(result.metrics, name, std::nullopt, kNeedsTwoSteps);
@@ -144,16 +145,14 @@ void measure_traffic(const TrainingRun& run, Metrics& metrics) {
 void measure_host(const TrainingRun& run, ArmResult& result) {
   Metrics& metrics = result.metrics;
   const std::vector<PreForwardSample> samples = run.host_work();
-  const std::string reason = !samples.empty()                     ? ""
-                             : run.last_step_traffic() == nullptr ? kNotSharded
-                                                                  : kNeedsTwoSteps;
+  const std::string reason = !samples.empty() ? "" : run.last_step_traffic() == nullptr ? kNotSharded : kNeedsTwoSteps;
   if (!samples.empty()) {
     std::vector<double> nanoseconds;
     for (const PreForwardSample& sample : samples) nanoseconds.push_back(static_cast<double>(sample.nanoseconds));
     result.samples["host.pre_forward_ns"] = thinned(std::move(nanoseconds));
   }
   // Medians: the odd layer whose bookkeeping just outgrew its buffer is no steady state.
-  const auto put_median = [&](const char* name, std::int64_t PreForwardSample::*part) {
+  const auto put_median = [&](const char* name, std::int64_t PreForwardSample::* part) {
     std::vector<double> values;
     for (const PreForwardSample& sample : samples) values.push_back(static_cast<double>(sample.*part));
     put(metrics, name, values.empty() ? std::nullopt : std::optional(median(values)), reason);

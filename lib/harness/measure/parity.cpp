@@ -13,10 +13,10 @@
 #include <type_traits>
 
 #include "core/check.h"
-#include "harness/measure/arms.h"
-#include "harness/measure/cast_counts.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
+#include "harness/measure/arms.h"
+#include "harness/measure/cast_counts.h"
 
 namespace fp8lab {
 namespace {
@@ -25,8 +25,8 @@ using Metrics = std::map<std::string, MetricValue>;
 using Lists = std::vector<std::vector<float>>;
 
 constexpr std::string_view kMetrics[] = {
-    "parity.loss_gap",      "parity.output_sqnr_db", "parity.grad_sqnr_db",          "parity.weight_sqnr_db",
-    "parity.weights_moved", "parity.ranks_equal",    "parity.gathered_equals_whole", "parity.bitwise_equal",
+    "parity.loss_gap",      "parity.output_sqnr_db",    "parity.grad_sqnr_db",          "parity.weight_sqnr_db",
+    "parity.weights_moved", "parity.ranks_equal",       "parity.gathered_equals_whole", "parity.bitwise_equal",
     "parity.clip_fraction", "parity.underflow_fraction"};
 
 /// What every rank says, in the order of ranks; `mine` alone where there is no world.
@@ -85,8 +85,8 @@ Noise noise_of(const std::vector<float>& reference, const std::vector<float>& va
   return out;
 }
 
-/// 20 log10(|reference| / |reference - value|). Equal ones have no noise: absent rather than infinite. Where BF16's are finite and these
-/// are not, NaN, which no gate lets pass.
+/// 20 log10(|reference| / |reference - value|). Equal ones have no noise: absent rather than infinite. Where BF16's are
+/// finite and these are not, NaN, which no gate lets pass.
 struct Decibels {
   explicit Decibels(const Noise& sum) {
     if (!std::isfinite(sum.signal))
@@ -200,8 +200,8 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-/// Whether the buffers that both have hold the same bytes; nothing where they have none in common, as where a format refused its shards.
-/// The transpose of codes under one scale is made where it is wanted, not gathered.
+/// Whether the buffers that both have hold the same bytes; nothing where they have none in common, as where a format
+/// refused its shards. The transpose of codes under one scale is made where it is wanted, not gathered.
 std::optional<bool> same_bytes(const Stored& a, const Stored& b) {
   std::optional<bool> same;
   for (std::size_t i = 0; i < a.size(); ++i)
@@ -254,7 +254,8 @@ std::uint64_t values_hash(const std::vector<std::uint64_t>& weights, const std::
   return hash;
 }
 
-/// Of a run of the same arm in which norms, activations and products store what they make, so that its casts can be seen.
+/// Of a run of the same arm in which norms, activations and products store what they make, so that its casts can be
+/// seen.
 void put_cast_fractions(const CellConfig& cell, Arm arm, const Recipe& recipe, ProcessGroup* world, Metrics& metrics) {
   CastCounts sum;
   if (recipe.quantized) {

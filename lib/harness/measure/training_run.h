@@ -36,10 +36,11 @@ struct TrainingRunOptions {
   CastWatch* casts = nullptr;    ///< told of the casts of the last step's forward and backward
 };
 
-/// One rank's training loop of a cell, as the source documents' users write it. Per step: a fresh input; forward and loss; backward; optimizer step, gradients
-/// dropped, input dropped. Output and loss are variables of the loop, so the previous step's live until the next
-/// forward replaces them: this is what keeps its nodes alive. The ledger is marked at end_of_forward, end_of_backward and
-/// end_of_step of every step. Ranks share the model and have tokens of their own.
+/// One rank's training loop of a cell, as the source documents' users write it. Per step: a fresh input; forward and
+/// loss; backward; optimizer step, gradients dropped, input dropped. Output and loss are variables of the loop, so the
+/// previous step's live until the next forward replaces them: this is what keeps its nodes alive. The ledger is marked
+/// at end_of_forward, end_of_backward and end_of_step of every step. Ranks share the model and have tokens of their
+/// own.
 class TrainingRun {
  public:
   /// Every rank of a world makes the same runs in the same order. Throws Error where the mesh does not fit.
@@ -48,8 +49,8 @@ class TrainingRun {
 
   /// All steps.
   void train();
-  /// All steps; where values are kept, with the weights before and after. Reading those takes device memory where parameters are
-  /// sharded or in eight bits.
+  /// All steps; where values are kept, with the weights before and after. Reading those takes device memory where
+  /// parameters are sharded or in eight bits.
   void run();
 
   const CellConfig& cell() const { return cell_; }
@@ -66,15 +67,16 @@ class TrainingRun {
   /// Ranks that share cards, and why parameters are not sharded as the cell asks, a line each.
   std::vector<std::string> warnings() const;
 
-  /// Calls `visit` with every parameter as `pass` finds it, in the order of the model: gathered for as long as the call takes.
+  /// Calls `visit` with every parameter as `pass` finds it, in the order of the model: gathered for as long as the call
+  /// takes.
   void visit_parameters(const std::function<void(const Parameter&)>& visit, Pass pass = Pass::kForward);
   /// In the order of weights() and of gradients.
   std::vector<std::string> parameter_names() const;
   /// The parameters' values as this rank sees them, eight bits decoded with the scales that it has.
   std::vector<std::vector<float>> weights();
 
-  /// On the host, kept only if asked for: the last step's output and gradients by parameter (of a sharded one this rank's rows),
-  /// and what run() adds.
+  /// On the host, kept only if asked for: the last step's output and gradients by parameter (of a sharded one this
+  /// rank's rows), and what run() adds.
   struct Values {
     std::vector<float> output;
     std::vector<std::vector<float>> gradients;

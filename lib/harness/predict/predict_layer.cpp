@@ -100,8 +100,8 @@ Course LayerAccount::sharded() const {
   return course;
 }
 
-/// Until a layer's wholes are there. Gathered ahead, they and what they were decoded from came to be in the turn before, unless
-/// this is the first; and the next layer's come to be.
+/// Until a layer's wholes are there. Gathered ahead, they and what they were decoded from came to be in the turn
+/// before, unless this is the first; and the next layer's come to be.
 Course LayerAccount::gathered(const Gather& own, Turn turn) const {
   if (!scenario_.sharding.ahead) return own.course();
   return (turn.is_first ? own.course() : give(own.decoded)) + take(turn.is_last ? 0 : own.wholes + own.decoded);
@@ -109,7 +109,8 @@ Course LayerAccount::gathered(const Gather& own, Turn turn) const {
 
 Course LayerAccount::forward(bool in_first_step, Turn turn) const {
   const Course wholes_go = give(scenario_.sharding.reshards ? forward_gather.wholes + early_transposes_ : 0);
-  return gathered(forward_gather, turn) + (scenario_.checkpoint ? first_forward(in_first_step) : full_forward()) + wholes_go;
+  return gathered(forward_gather, turn) + (scenario_.checkpoint ? first_forward(in_first_step) : full_forward()) +
+         wholes_go;
 }
 
 Course LayerAccount::backward(Turn turn) const {

@@ -32,8 +32,8 @@ class LayerAccount {
 
   /// To the layer's output and what backward needs of it alive.
   Course forward(bool in_first_step, Turn turn) const;
-  /// From the gradient of the output to that of the input. The model's first layer, to which this pass comes last, keeps its
-  /// input and lets its gradient go.
+  /// From the gradient of the output to that of the input. The model's first layer, to which this pass comes last,
+  /// keeps its input and lets its gradient go.
   Course backward(Turn turn) const;
 
   std::vector<ParameterNumbers> parameters;

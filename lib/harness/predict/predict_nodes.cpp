@@ -279,9 +279,7 @@ constexpr LayerNumbers kLayers[] = {
     {"layernorm_mlp", [](const Scenario& s) { return Layer{{{norm_mlp(s)}}}; }},
     {"multihead_attention", [](const Scenario& s) { return Layer{{attention(s)}}; }},
     {"transformer_layer",
-     [](const Scenario& s) {
-       return Layer{{attention(s), {s.fused_mlp ? fused_mlp(s) : norm_mlp(s)}}, true};
-     }},
+     [](const Scenario& s) { return Layer{{attention(s), {s.fused_mlp ? fused_mlp(s) : norm_mlp(s)}}, true}; }},
 };
 
 }  // namespace

@@ -130,7 +130,7 @@ struct Scenario {
   bool casts_attention;
   bool casts_unstored;  ///< what norms and activations hand to products is never there in high precision
   bool measured_early;  ///< it is, and with its amax; and so is the gradient that an activation hands over
-  bool casts_weights;  ///< for good: they live in eight bits
+  bool casts_weights;   ///< for good: they live in eight bits
   bool fused_mlp;
   bool dropout;
   bool checkpoint;

@@ -6,9 +6,9 @@
 #include <map>
 #include <set>
 
-#include "harness/results/json_reader.h"
 #include "harness/cell/keys.h"
 #include "harness/cell/metrics.h"
+#include "harness/results/json_reader.h"
 
 namespace fp8lab {
 namespace {

@@ -67,9 +67,9 @@ struct RunComparison {
   int exit_code() const;
 };
 
-/// Worse is: a cell that vanished, a verdict further from good, and in any arm an exact metric (metrics.h) that has become
-/// worse by more than its slack, or has lost its value. Every other difference is not: a new cell, a timing, a family of
-/// shares (memory.by_holder.*). `allowed`, where given, says of a cell's id that it may become worse.
+/// Worse is: a cell that vanished, a verdict further from good, and in any arm an exact metric (metrics.h) that has
+/// become worse by more than its slack, or has lost its value. Every other difference is not: a new cell, a timing, a
+/// family of shares (memory.by_holder.*). `allowed`, where given, says of a cell's id that it may become worse.
 RunComparison compare_runs(const StoredRun& baseline, const StoredRun& run,
                            const std::function<bool(const std::string& id)>& allowed = {});
 
@@ -78,7 +78,8 @@ std::string comparison_text(const RunComparison& comparison);
 /// "fp8lab.comparison/1": scenarios/schema/comparison.schema.json.
 std::string comparison_json(const RunComparison& comparison);
 
-/// Reads results.json, or that of a directory that a run left behind. Throws Error that names the file and what to give.
+/// Reads results.json, or that of a directory that a run left behind. Throws Error that names the file and what to
+/// give.
 StoredRun load_run(const std::string& path);
 
 }  // namespace fp8lab

@@ -7,10 +7,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "harness/results/compare.h"
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
+#include "harness/results/compare.h"
 
 namespace fp8lab {
 namespace {

@@ -142,7 +142,7 @@ std::string environment_json(const BuildInfo& build, const std::vector<Term>& de
   utsname system{};
   ::uname(&system);
   const auto granted = cgroup_cores();
-  struct sysinfo memory {};
+  struct sysinfo memory{};
   ::sysinfo(&memory);
   const Json out{{"program",
                   {{"version", build.version},

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "harness/results/json_reader.h"
 #include "harness/cell/keys.h"
+#include "harness/results/json_reader.h"
 
 namespace fp8lab {
 namespace {

@@ -15,8 +15,8 @@ std::string cell_to_json(const CellConfig& cell);
 /// Throws Error for anything that cell_to_json did not write.
 CellConfig cell_from_json(const std::string& text);
 
-/// What a child writes: a line of JSON, then the timeline as it is. Exact: NaN and infinities survive, so that the judge
-/// sees them.
+/// What a child writes: a line of JSON, then the timeline as it is. Exact: NaN and infinities survive, so that the
+/// judge sees them.
 std::string arm_to_json(const ArmResult& result);
 /// Throws Error for anything that arm_to_json did not write.
 ArmResult arm_from_json(std::string text);

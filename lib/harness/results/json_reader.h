@@ -8,14 +8,14 @@
 #include <string>
 #include <string_view>
 
-// Reading JSON that a file brought: every access checks the type and names the place where it is another. The JSON library
-// stays behind json_reader.cpp.
+// Reading JSON that a file brought: every access checks the type and names the place where it is another. The JSON
+// library stays behind json_reader.cpp.
 namespace fp8lab {
 
 /// A value of a JsonDocument, which must outlive it, and where it stands.
 ///
-/// Refusals are Errors such as: cell leak/device=meta: `cells[3].arms.before.metrics."memory.peak_bytes".value` must be a
-/// number or null, but is the text "many". The cell is the nearest object around the value that has a text `id`.
+/// Refusals are Errors such as: cell leak/device=meta: `cells[3].arms.before.metrics."memory.peak_bytes".value` must be
+/// a number or null, but is the text "many". The cell is the nearest object around the value that has a text `id`.
 class JsonReader {
  public:
   /// A member of this object; refuses where this is no object or has no such member.
@@ -60,8 +60,8 @@ class JsonReader {
 
 class JsonDocument {
  public:
-  /// Throws Error for anything that is not one JSON document, that is nested deeper than 64 levels or that has an object of
-  /// more than 10,000 members: the library recurses over levels, and searches members one by one.
+  /// Throws Error for anything that is not one JSON document, that is nested deeper than 64 levels or that has an
+  /// object of more than 10,000 members: the library recurses over levels, and searches members one by one.
   explicit JsonDocument(std::string_view text);
   ~JsonDocument();
   JsonDocument(const JsonDocument&) = delete;

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "harness/scenario/scenario.h"
 #include "harness/results/verdict.h"
+#include "harness/scenario/scenario.h"
 
 namespace fp8lab {
 

@@ -21,9 +21,9 @@ struct RunSummary {
   double seconds = 0;
 };
 
-/// JUnit as CI systems read it: a suite per scenario, classname = scenario, name = cell id; what a person needs is in the
-/// body as well as in the attributes. Verdicts: crashed and timeout are errors; those with a failed or undecided gate
-/// are failures; skipped is skipped.
+/// JUnit as CI systems read it: a suite per scenario, classname = scenario, name = cell id; what a person needs is in
+/// the body as well as in the attributes. Verdicts: crashed and timeout are errors; those with a failed or undecided
+/// gate are failures; skipped is skipped.
 void write_junit_xml(const RecordList& records, const RunSummary& run, const TextSink& out);
 
 /// Markdown: what needs attention, then every scenario's figures, claims and holders.

@@ -67,7 +67,8 @@ void refuse_foreign(const fs::path& directory) {
     std::string begin(kLineBegins.size(), '\0');
     std::ifstream lines(directory / kLines, std::ios::binary);
     lines.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-    if (!kLineBegins.starts_with(begin.substr(0, static_cast<std::size_t>(lines.gcount())))) refuse(kLines, "it does not begin as a cell");
+    if (!kLineBegins.starts_with(begin.substr(0, static_cast<std::size_t>(lines.gcount()))))
+      refuse(kLines, "it does not begin as a cell");
     return;
   }
   std::vector<const char*> replaced(kDocuments.begin(), kDocuments.end());
@@ -180,9 +181,11 @@ void ResultSet::refuse_other_measurer(const std::string& environment_json) const
   const std::map<std::string, std::string> is = measured_with(environment_json);
   for (const auto& [key, value] : was)
     if (const auto now = is.find(key); now == is.end() || now->second != value)
-      fail(fmt::format("{}: its cells were measured by another program or elsewhere: {} was {}, and is {} now; run without --resume to "
-                       "start anew, or give another directory with -o",
-                       directory_.string(), key, value, now == is.end() ? "not there" : now->second));
+      fail(
+          fmt::format("{}: its cells were measured by another program or elsewhere: {} was {}, and is {} now; run "
+                      "without --resume to "
+                      "start anew, or give another directory with -o",
+                      directory_.string(), key, value, now == is.end() ? "not there" : now->second));
 }
 
 void ResultSet::write_timeline(const std::string& id, Arm arm, const std::string& text) {
@@ -329,8 +332,7 @@ std::string timeline_path(const std::string& cell_id, Arm arm) {
                        std::strchr("/=,._-+", c) != nullptr;
     safe += plain && c != '\0' ? c : '_';
   }
-  if (safe.size() > kLongest)
-    safe = fmt::format("{}~{:016x}", safe.substr(0, kLongest), fnv1a(cell_id));
+  if (safe.size() > kLongest) safe = fmt::format("{}~{:016x}", safe.substr(0, kLongest), fnv1a(cell_id));
   return fmt::format("{}/{}.{}.json", kTimelines, safe, name(arm));
 }
 

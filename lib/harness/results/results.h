@@ -34,8 +34,8 @@ class ResultSet {
     std::size_t bytes = 0;  ///< of its line, without the newline
   };
 
-  /// Creates `directory` and locks it against other runs. With `resume` reads the lines that are there, otherwise starts anew.
-  /// Throws Error where files of these names are there that no run has left.
+  /// Creates `directory` and locks it against other runs. With `resume` reads the lines that are there, otherwise
+  /// starts anew. Throws Error where files of these names are there that no run has left.
   ResultSet(std::filesystem::path directory, bool resume);
   ~ResultSet();
   ResultSet(const ResultSet&) = delete;
@@ -48,8 +48,8 @@ class ResultSet {
   /// What had to be dropped to read an earlier run, or "".
   const std::string& notice() const { return notice_; }
 
-  /// Before the first cell. Throws Error where an earlier run's lines are of another program, other libraries, devices or processors,
-  /// by what it left there, and leaves all of it.
+  /// Before the first cell. Throws Error where an earlier run's lines are of another program, other libraries, devices
+  /// or processors, by what it left there, and leaves all of it.
   void write_environment(const std::string& json);
   /// The timeline of an arm whose cell is not finished yet; of an empty one removes what an earlier run left.
   void write_timeline(const std::string& id, Arm arm, const std::string& text);

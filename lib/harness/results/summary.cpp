@@ -9,8 +9,8 @@
 #include "harness/cell/escape.h"
 #include "harness/cell/holders.h"
 #include "harness/cell/metrics.h"
-#include "harness/results/reports.h"
 #include "harness/cell/units.h"
+#include "harness/results/reports.h"
 
 namespace fp8lab {
 namespace {

@@ -33,7 +33,7 @@ constexpr std::array kNames{
 Arm arm_of(Side side) { return side == Side::kBefore ? Arm::kBefore : side == Side::kBf16 ? Arm::kBf16 : Arm::kAfter; }
 
 Figure figure_of(const ArmResults& arms, Arm arm, const std::string& metric,
-                 std::optional<double> MetricValue::*member) {
+                 std::optional<double> MetricValue::* member) {
   const auto result = arms.find(arm);
   if (result == arms.end()) return {{}, fmt::format("the {} arm did not run", name(arm))};
   const auto entry = result->second.metrics.find(metric);
@@ -52,7 +52,7 @@ Figure figure_of(const ArmResults& arms, Arm arm, const std::string& metric,
 }
 
 Figure side_figure(const ArmResults& arms, Side side, const std::string& metric,
-                   std::optional<double> MetricValue::*member) {
+                   std::optional<double> MetricValue::* member) {
   if (side != Side::kDifference) return figure_of(arms, arm_of(side), metric, member);
   const Figure before = figure_of(arms, Arm::kBefore, metric, member);
   const Figure after = figure_of(arms, Arm::kAfter, metric, member);
@@ -151,7 +151,8 @@ std::string regression(const ArmResults& arms, const std::vector<Expectation>& e
     const Figure before = measured(arms, Side::kBefore, e.metric);
     const Figure after = measured(arms, Side::kAfter, e.metric);
     if (!before.value || !after.value) continue;
-    const double worse_by = metric->better == Better::kLess ? *after.value - *before.value : *before.value - *after.value;
+    const double worse_by =
+        metric->better == Better::kLess ? *after.value - *before.value : *before.value - *after.value;
     if (worse_by > std::max(metric->slack_abs, metric->slack_rel * std::abs(*before.value)))  // of NaN its gates speak
       return fmt::format("{} is worse after ({}) than before ({})", e.metric, figure(*after.value, metric->unit),
                          figure(*before.value, metric->unit));

@@ -50,12 +50,12 @@ struct Judgement {
 
 using ArmResults = std::map<Arm, ArmResult>;
 
-/// Arms that a cell runs: before and after for a fix, after alone otherwise; and bf16 where memory or parity is measured
-/// and the recipe quantizes, or where an expectation or a claim names it.
+/// Arms that a cell runs: before and after for a fix, after alone otherwise; and bf16 where memory or parity is
+/// measured and the recipe quantizes, or where an expectation or a claim names it.
 std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary);
 
-/// The first that applies, in this order: an arm that ended unexpectedly (timeout before crashed), regressed, not_fixed,
-/// not_reproduced (plain: fail), inconclusive, confirmed (plain: pass).
+/// The first that applies, in this order: an arm that ended unexpectedly (timeout before crashed), regressed,
+/// not_fixed, not_reproduced (plain: fail), inconclusive, confirmed (plain: pass).
 Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vector<Expectation>& expectations);
 
 /// The figure of `metric` on a side; kDifference needs both arms. NaN stays NaN. Absent: `why` says why.
@@ -69,9 +69,9 @@ Figure predicted(const ArmResults& arms, Side side, const std::string& metric);
 /// What a run came to, for its exit code.
 struct RunOutcome {
   std::vector<Verdict> verdicts;
-  bool bad_usage = false;  ///< bad configuration, bad usage, or results that could not be written
-  int interrupted_by = 0;  ///< signal number, or 0
-  bool ranks_lost = false; ///< a process that a launcher had started died, and took the run with it
+  bool bad_usage = false;   ///< bad configuration, bad usage, or results that could not be written
+  int interrupted_by = 0;   ///< signal number, or 0
+  bool ranks_lost = false;  ///< a process that a launcher had started died, and took the run with it
 };
 
 /// 2 bad usage; else 128 + signal when interrupted; else, the worst first: 4 a crash; 124 a timeout; 1 a gate failed;

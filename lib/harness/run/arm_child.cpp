@@ -10,14 +10,14 @@
 #include <string_view>
 
 #include "core/check.h"
-#include "harness/run/arm_process.h"
 #include "harness/cell/holders.h"
 #include "harness/results/json_codec.h"
+#include "harness/run/arm_process.h"
 #include "harness/run/limits.h"
 #include "harness/scenario/scenario.h"
 
-// Sanitizers ask these for their options, which the environment overrides. Without them a crash would be a report and an exit
-// status instead of the signal that scenarios and verdicts speak of.
+// Sanitizers ask these for their options, which the environment overrides. Without them a crash would be a report and
+// an exit status instead of the signal that scenarios and verdicts speak of.
 extern "C" const char* __asan_default_options();
 extern "C" const char* __tsan_default_options();
 extern "C" const char* __asan_default_options() {
@@ -89,7 +89,7 @@ ArmResult run_arm_guarded(const ArmFunction& arm_function, const CellConfig& cel
 }
 
 int run_arms_in_child(const ArmFunction& arm_function) {
-  struct stat input {};
+  struct stat input{};
   if (::fstat(STDIN_FILENO, &input) != 0 || !S_ISSOCK(input.st_mode)) {
     std::fputs("this command is for fp8lab itself\n", stderr);
     return 2;
@@ -98,7 +98,9 @@ int run_arms_in_child(const ArmFunction& arm_function) {
     const std::size_t line = request->find('\n');
     const std::optional<Arm> arm = arm_called(request->substr(0, line));
     if (!arm) return 1;
-    const auto read_and_run = [&](const CellConfig&, Arm) { return arm_function(cell_from_json(request->substr(line + 1)), *arm); };
+    const auto read_and_run = [&](const CellConfig&, Arm) {
+      return arm_function(cell_from_json(request->substr(line + 1)), *arm);
+    };
     if (!write_result(arm_to_json(run_arm_guarded(read_and_run, {}, *arm)))) return 1;
     std::fflush(nullptr);
     constexpr char kThrough = 1;

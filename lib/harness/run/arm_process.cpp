@@ -96,8 +96,8 @@ struct ChildSetup {
   char* const* argv;
 };
 
-/// Holds every signal back while it lives. A child shares its parent's handlers until it has become another program: they would
-/// swallow a request to end that comes in between.
+/// Holds every signal back while it lives. A child shares its parent's handlers until it has become another program:
+/// they would swallow a request to end that comes in between.
 class SignalsHeldBack {
  public:
   SignalsHeldBack() {
@@ -116,7 +116,7 @@ class SignalsHeldBack {
 /// Handlers become what they are by default; what is ignored stays ignored.
 void drop_handlers() {
   for (int signal = 1; signal < NSIG; ++signal) {
-    struct sigaction action {};
+    struct sigaction action{};
     if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;
     action = {};
     ::sigaction(signal, &action, nullptr);

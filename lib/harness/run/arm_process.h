@@ -23,9 +23,10 @@ struct ArmCommand {
   std::vector<std::string> arguments{"__arm"};
 };
 
-/// A process that runs arms, one after another: a process group of its own, standard output and error captured. Descriptor 3 is a file in
-/// memory, which holds what is asked for, then what came of it; a byte on standard input says that there is something to do, a byte back
-/// that it is done. The process dies with this one, however this one ends. Destruction kills it.
+/// A process that runs arms, one after another: a process group of its own, standard output and error captured.
+/// Descriptor 3 is a file in memory, which holds what is asked for, then what came of it; a byte on standard input says
+/// that there is something to do, a byte back that it is done. The process dies with this one, however this one ends.
+/// Destruction kills it.
 class ArmProcess {
  public:
   /// Whether the process is there for another arm after one.
@@ -34,7 +35,9 @@ class ArmProcess {
   /// Throws Error when no process can be made.
   explicit ArmProcess(const ArmCommand& command);
   /// Of one arm.
-  ArmProcess(const ArmCommand& command, const CellConfig& cell, Arm arm) : ArmProcess(command) { start(cell, arm, Then::kEnd); }
+  ArmProcess(const ArmCommand& command, const CellConfig& cell, Arm arm) : ArmProcess(command) {
+    start(cell, arm, Then::kEnd);
+  }
   ~ArmProcess();
   ArmProcess(const ArmProcess&) = delete;
   ArmProcess& operator=(const ArmProcess&) = delete;
@@ -44,8 +47,8 @@ class ArmProcess {
   /// False once it has died or was told to end.
   bool ready();
 
-  /// To poll for reading: what the process prints, and what it says when an arm is through. -1, which poll() passes over, once there is
-  /// nothing to wait for.
+  /// To poll for reading: what the process prints, and what it says when an arm is through. -1, which poll() passes
+  /// over, once there is nothing to wait for.
   int output_fd() const { return output_open_ ? output_fd_ : -1; }
   int answer_fd() const { return then_ == Then::kStay && running_ ? control_fd_ : -1; }
   /// Takes what was printed so far.
@@ -82,7 +85,7 @@ class ArmProcess {
   Clock::time_point started_;
   double seconds_ = 0;
   double processor_seconds_ = 0;  ///< of a process that is gone
-  std::string tail_;  ///< the last bytes printed
+  std::string tail_;              ///< the last bytes printed
 };
 
 /// `text` as ArmResult::reason has it.

@@ -11,12 +11,12 @@
 
 namespace fp8lab {
 
-/// The processes that mpirun, srun or torchrun started to be the ranks of one run of this program: this one and the others.
-/// Rank 0 is the head, which alone judges and reports; the others do as it says.
+/// The processes that mpirun, srun or torchrun started to be the ranks of one run of this program: this one and the
+/// others. Rank 0 is the head, which alone judges and reports; the others do as it says.
 class LaunchedRanks {
  public:
-  /// What the environment tells; nothing where nobody launched several processes. Throws Error where it contradicts itself or
-  /// this build cannot serve it.
+  /// What the environment tells; nothing where nobody launched several processes. Throws Error where it contradicts
+  /// itself or this build cannot serve it.
   static std::optional<LaunchedRanks> discover(const EnvironmentLookup& variable);
 
   int rank() const { return launch_.rank; }
@@ -27,12 +27,12 @@ class LaunchedRanks {
   std::string describe() const;
   std::string launcher() const { return std::string(launch_.launcher); }
 
-  /// Calls `rank_function` on every rank's process, as run_ranks() does; `options` without ranks and rendezvous. `on_cards`:
-  /// ranks have cards, whose bytes move over NCCL where this build has it.
+  /// Calls `rank_function` on every rank's process, as run_ranks() does; `options` without ranks and rendezvous.
+  /// `on_cards`: ranks have cards, whose bytes move over NCCL where this build has it.
   void run(RunOptions options, const RankFunction& rank_function, bool on_cards = false) const;
 
-  /// What the head has the others do next: an arm of a cell, by their places in the plan and in Arm; or, without a cell, end
-  /// with an exit code.
+  /// What the head has the others do next: an arm of a cell, by their places in the plan and in Arm; or, without a
+  /// cell, end with an exit code.
   struct Order {
     std::int64_t cell = -1;
     std::int32_t arm = 0;
@@ -43,7 +43,8 @@ class LaunchedRanks {
     constexpr int kMostExitCode = 255;
     if (order.exit_code < 0 || order.exit_code > kMostExitCode) return false;
     if (order.cell < 0) return order.cell == Order{}.cell;
-    return static_cast<std::size_t>(order.cell) < cells && order.arm >= 0 && static_cast<std::size_t>(order.arm) < kArms.size();
+    return static_cast<std::size_t>(order.cell) < cells && order.arm >= 0 &&
+           static_cast<std::size_t>(order.arm) < kArms.size();
   }
   void tell(Order order, const RunOptions& options) const { pass_on(order, options); }
   Order hear(const RunOptions& options) const;

@@ -21,7 +21,8 @@ namespace fp8lab {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(50);
-/// Below an arm's own limit, so that ranks that have waited in vain since soon after its start say for whom before it is stopped.
+/// Below an arm's own limit, so that ranks that have waited in vain since soon after its start say for whom before it
+/// is stopped.
 constexpr double kShareOfTheLimit = 0.8;
 /// Of what ranks wait for each other at the start: beyond it they are stopped, without saying who is missing.
 constexpr double kLongestStart = 4;
@@ -50,8 +51,9 @@ Place place_of_ranks(const std::vector<Scenario>& scenarios, const std::string& 
   return {1, 1};
 }
 
-/// Stops what runs while it lives, on a signal, after a grace, or when its time is up. Ends the process, which nobody else may do,
-/// at a further signal, or where it goes on for as long again without a collective: the other ranks have given it up by then.
+/// Stops what runs while it lives, on a signal, after a grace, or when its time is up. Ends the process, which nobody
+/// else may do, at a further signal, or where it goes on for as long again without a collective: the other ranks have
+/// given it up by then.
 class Watchdog {
  public:
   Watchdog(const SignalWatch& watch, double limit_s, double grace_s = 0)
@@ -120,7 +122,8 @@ int LaunchedRunner::meet(const RunnerOptions& options) {
   const Watchdog watchdog(watch_, kLongestStart * limit_s);
   try {
     const auto limit = to_duration(limit_s);
-    ranks_.check_equal(cells_and_arms_, "cells", {.timeout = limit, .farewell_timeout = limit, .stop = watchdog.stop()});
+    ranks_.check_equal(cells_and_arms_, "cells",
+                       {.timeout = limit, .farewell_timeout = limit, .stop = watchdog.stop()});
   } catch (const Error&) {
     if (watch_.stop_requests() == 0) throw;
     return watch_.first_stop_signal();
@@ -169,8 +172,8 @@ int LaunchedRunner::follow(const RunnerOptions& options) {
     LaunchedRanks::Order order;
     between_arms(kLongestWriteSeconds, [&](const RunOptions& run) { order = ranks_.hear(run); });
     if (!LaunchedRanks::is_valid(order, plan_.size()))
-      throw RanksLost(fmt::format("rank 0 orders arm {} of cell {}, exit code {}, in a plan of {} cells", order.arm, order.cell,
-                                  order.exit_code, plan_.size()));
+      throw RanksLost(fmt::format("rank 0 orders arm {} of cell {}, exit code {}, in a plan of {} cells", order.arm,
+                                  order.cell, order.exit_code, plan_.size()));
     if (order.cell < 0) return order.exit_code;
     run_arm(plan_[static_cast<std::size_t>(order.cell)], static_cast<Arm>(order.arm), options);
   }
@@ -188,8 +191,8 @@ void LaunchedRunner::tell(const LaunchedRanks::Order& order) const {
   between_arms(silence_s_, [&](const RunOptions& run) { ranks_.tell(order, run); });
 }
 
-/// A signal waits for the next arm, which ends on all ranks for it, unless no arm comes. Ranks that fail here cannot agree on
-/// anything any more.
+/// A signal waits for the next arm, which ends on all ranks for it, unless no arm comes. Ranks that fail here cannot
+/// agree on anything any more.
 void LaunchedRunner::between_arms(double longest_s, const std::function<void(const RunOptions&)>& work) const {
   const Watchdog watchdog(watch_, 2 * (longest_s + silence_s_), silence_s_);
   try {
@@ -219,7 +222,8 @@ ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const Runner
       } catch (...) {
         no_device = std::current_exception();
       }
-      // A rank that has no device joins the others all the same: they would wait for it, or take its next run for this one.
+      // A rank that has no device joins the others all the same: they would wait for it, or take its next run for this
+      // one.
       const RankFunction fail_or_run = [&](ProcessGroup& world) {
         if (no_device) std::rethrow_exception(no_device);
         rank_function(world);
@@ -241,7 +245,8 @@ ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const Runner
   between_arms(silence_s_, [&](const RunOptions& run) {
     stopped_by_ = ranks_.largest(watch_.stop_requests() > 0 ? watch_.first_stop_signal() : 0, run);
   });
-  if (stopped_by_ < 0 || stopped_by_ > kLastSignal) throw RanksLost(fmt::format("a rank was stopped by signal {}", stopped_by_));
+  if (stopped_by_ < 0 || stopped_by_ > kLastSignal)
+    throw RanksLost(fmt::format("a rank was stopped by signal {}", stopped_by_));
   if (result.status == "error" && result.reason == kStoppedFromOutside) {
     result.status = "timeout";
     result.reason = fmt::format("took longer than {:g} s", limit_s);

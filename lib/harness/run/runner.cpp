@@ -9,10 +9,10 @@
 #include <set>
 
 #include "core/check.h"
-#include "harness/run/idle_processes.h"
-#include "harness/results/json_codec.h"
-#include "harness/run/limits.h"
 #include "harness/cell/metrics.h"
+#include "harness/results/json_codec.h"
+#include "harness/run/idle_processes.h"
+#include "harness/run/limits.h"
 
 namespace fp8lab {
 namespace {
@@ -242,8 +242,9 @@ class Runner {
     }
   }
 
-  /// Processes stay for other arms of the device that they have open. Not after what reverts a fix, which may leave harm behind, nor for
-  /// what the clock measures, nor where a limit on processor time counts all of a process's arms together.
+  /// Processes stay for other arms of the device that they have open. Not after what reverts a fix, which may leave
+  /// harm behind, nor for what the clock measures, nor where a limit on processor time counts all of a process's arms
+  /// together.
   void start_next(RunningCell& cell) {
     const bool stays = !options_.isolate && cell.next() != Arm::kBefore && !alone_ && !limits_processor_time();
     std::unique_ptr<ArmProcess> process = stays ? idle_.take(cell.config().device) : nullptr;
@@ -264,7 +265,8 @@ class Runner {
     return most;
   }
 
-  /// Whether one more arm finds memory beside those that run, or nothing runs and it has to try. Idle processes make room for it.
+  /// Whether one more arm finds memory beside those that run, or nothing runs and it has to try. Idle processes make
+  /// room for it.
   bool fits(const CellConfig& cell, double arm_bytes) {
     const double memory = memory_of(cell);
     if (memory == 0.0) return true;

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "harness/run/arm_process.h"
 #include "harness/results/record.h"
+#include "harness/run/arm_process.h"
 #include "harness/run/shared_arms.h"
 #include "harness/run/signal_watch.h"
 
@@ -17,13 +17,14 @@ namespace fp8lab {
 using PredictFunction = std::function<std::map<std::string, double>(const CellConfig&, Arm)>;
 
 struct RunnerOptions {
-  /// Arms at a time, or fewer: no more than their device's memory is predicted to hold, where it has one of its own. A cell that measures
-  /// the clock runs alone, arm after arm.
+  /// Arms at a time, or fewer: no more than their device's memory is predicted to hold, where it has one of its own. A
+  /// cell that measures the clock runs alone, arm after arm.
   int jobs = 1;
   std::optional<double> timeout_s;  ///< seconds that an arm may take, whatever its scenario says
   ArmCommand command;
   PredictFunction predict;
-  TaskFunction task;  ///< arms that it names alike run once, in the first cell that asks; left out: every cell runs its own
+  TaskFunction
+      task;  ///< arms that it names alike run once, in the first cell that asks; left out: every cell runs its own
   bool isolate = false;  ///< no process runs a second arm
 };
 
@@ -45,8 +46,9 @@ double time_limit(const PlannedCell& cell, const RunnerOptions& options);
 /// Of a cell that is not run.
 CellRecord skipped_record(const PlannedCell& cell);
 
-/// Runs the cells, their arms in child processes, skipped ones included, and returns 0, or the signal that stopped the run. Cells that were running then are
-/// not reported. A first SIGINT, SIGTERM or SIGHUP, as `watch` sees it, ends the children in peace, a second one at once.
+/// Runs the cells, their arms in child processes, skipped ones included, and returns 0, or the signal that stopped the
+/// run. Cells that were running then are not reported. A first SIGINT, SIGTERM or SIGHUP, as `watch` sees it, ends the
+/// children in peace, a second one at once.
 int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
               const RunnerEvents& events, SignalWatch& watch);
 /// With a watch for as long as it runs.
@@ -57,7 +59,8 @@ int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabular
 /// another on each device.
 long descriptors_needed(const std::vector<PlannedCell>& cells, int jobs);
 
-/// Puts predictions beside measurements, as judge() wants them, for an arm that brought none of its own: a dead one, say.
+/// Puts predictions beside measurements, as judge() wants them, for an arm that brought none of its own: a dead one,
+/// say.
 void add_predictions(ArmResult& result, const CellConfig& cell, Arm arm, const PredictFunction& predict);
 
 /// The record of a cell whose arms have ended.

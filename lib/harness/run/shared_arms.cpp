@@ -3,8 +3,8 @@
 #include <functional>
 #include <utility>
 
-#include "harness/results/json_codec.h"
 #include "harness/cell/metrics.h"
+#include "harness/results/json_codec.h"
 #include "harness/results/verdict.h"
 
 namespace fp8lab {
@@ -27,7 +27,8 @@ std::string task_of(CellConfig cell, Arm arm) {
   return std::string(name(arm)) + cell_to_json(cell);
 }
 
-SharedArms::SharedArms(TaskFunction task, const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) : task_(std::move(task)) {
+SharedArms::SharedArms(TaskFunction task, const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary)
+    : task_(std::move(task)) {
   if (!task_) return;
   for (const PlannedCell& cell : cells) {
     if (!cell.skip_reason.empty()) continue;

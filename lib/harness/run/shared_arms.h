@@ -16,8 +16,9 @@ namespace fp8lab {
 /// Names what an arm does: arms of one name would measure the same. That of an empty name is like no other.
 using TaskFunction = std::function<std::string(const CellConfig&, Arm)>;
 
-/// The arm itself, less what its process does not see of the cell: names, the fix where it is in place, quantization where the arm has none.
-/// Empty for what is measured by the clock, which every cell wants measured beside its own other arms.
+/// The arm itself, less what its process does not see of the cell: names, the fix where it is in place, quantization
+/// where the arm has none. Empty for what is measured by the clock, which every cell wants measured beside its own
+/// other arms.
 std::string task_of(CellConfig cell, Arm arm);
 
 /// Results that several cells ask for, from the first of them on to the last. Only good ones are handed on: what went

@@ -36,7 +36,7 @@ SignalWatch::SignalWatch() {
   stop_count = 0;
   first_stop = 0;
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    struct sigaction action {};
+    struct sigaction action{};
     sigemptyset(&action.sa_mask);
     action.sa_flags = SA_RESTART;
     action.sa_handler = kSignals[i] == SIGPIPE || kSignals[i] == SIGXFSZ ? SIG_IGN : on_signal;

@@ -40,7 +40,7 @@ std::string contents(const fs::path& file) {
 
 /// What is the same for all names of one file; nothing where there is no such file.
 std::optional<std::pair<dev_t, ino_t>> identity_of(const fs::path& file) {
-  struct stat status {};
+  struct stat status{};
   if (::stat(file.c_str(), &status) != 0) return std::nullopt;
   return std::pair(status.st_dev, status.st_ino);
 }

@@ -56,7 +56,8 @@ class Copies {
 
   /// Puts each entry into those cells, in the order of points, that it holds for.
   template <class Entry>
-  void give(const std::vector<Entry>& entries, std::vector<Entry> PlannedCell::*list, std::vector<PlannedCell>& cells) {
+  void give(const std::vector<Entry>& entries, std::vector<Entry> PlannedCell::* list,
+            std::vector<PlannedCell>& cells) {
     std::vector<std::vector<std::size_t>> matching;
     for (const Entry& entry : entries) {
       matching.push_back(points_.matching(entry.when.terms));

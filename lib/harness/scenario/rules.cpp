@@ -25,11 +25,13 @@ Broken broken_model_rule(const ModelConfig& m) {
   const auto layers = static_cast<double>(m.layers), hidden = static_cast<double>(m.hidden);
   const double ffn = static_cast<double>(m.ffn == 0 ? 4 * m.hidden : m.ffn), widest = std::max(hidden, ffn);
   if (layers * static_cast<double>(m.seq) * static_cast<double>(m.batch) * widest > kMostElements)
-    return BrokenRule{"model.batch", fmt::format("activations of {} layers x seq {} x batch {} x {} elements are above 2^52",
-                                                 m.layers, m.seq, m.batch, widest)};
+    return BrokenRule{"model.batch",
+                      fmt::format("activations of {} layers x seq {} x batch {} x {} elements are above 2^52", m.layers,
+                                  m.seq, m.batch, widest)};
   if (layers * hidden * (4.0 * hidden + 3.0 * ffn) > kMostElements)
-    return BrokenRule{"model.layers", fmt::format("weights of {} layers of hidden {} and ffn {} are above 2^52 elements", m.layers,
-                                                  m.hidden, ffn)};
+    return BrokenRule{
+        "model.layers",
+        fmt::format("weights of {} layers of hidden {} and ffn {} are above 2^52 elements", m.layers, m.hidden, ffn)};
   return std::nullopt;
 }
 

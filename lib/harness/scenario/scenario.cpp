@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "harness/cell/metrics.h"
-#include "harness/scenario/scenario_reader.h"
 #include "harness/cell/spelling.h"
+#include "harness/scenario/scenario_reader.h"
 
 namespace fp8lab {
 namespace {

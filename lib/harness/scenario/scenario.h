@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "harness/cell/cell.h"
+#include "harness/cell/vocabulary.h"
 #include "harness/scenario/matrix.h"
 #include "harness/scenario/scenario_error.h"
-#include "harness/cell/vocabulary.h"
 
-// A scenario file as data, every word of it checked. The keys that set fields of a cell are in keys.h; the rest are here.
+// A scenario file as data, every word of it checked. The keys that set fields of a cell are in keys.h; the rest are
+// here.
 namespace fp8lab {
 
 /// Key `when`: holds for a cell in which each named axis has one of the listed values.
@@ -95,7 +96,8 @@ struct PlannedCell {
 /// Throws ScenarioError, with all mistakes that do not follow from others.
 Scenario parse_scenario(const std::string& text, const std::string& file, const Vocabulary& vocabulary);
 
-/// The cells of a scenario in matrix order, each checked for shapes its layer and recipe can take. Throws ScenarioError.
+/// The cells of a scenario in matrix order, each checked for shapes its layer and recipe can take. Throws
+/// ScenarioError.
 std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& vocabulary);
 
 struct LoadedScenarios {
@@ -107,8 +109,8 @@ struct LoadedScenarios {
 /// Reads every file; a bad one adds an error and the others are still read. Two scenarios of one name are an error.
 LoadedScenarios load_scenarios(const std::vector<std::filesystem::path>& files, const Vocabulary& vocabulary);
 
-/// Files among `paths`, and *.yaml and *.yml under directories among them, sorted; folders named `schema` are passed over.
-/// Throws Error for a directory that holds no scenario; of a path that does not exist load_scenarios() tells.
+/// Files among `paths`, and *.yaml and *.yml under directories among them, sorted; folders named `schema` are passed
+/// over. Throws Error for a directory that holds no scenario; of a path that does not exist load_scenarios() tells.
 std::vector<std::filesystem::path> find_scenario_files(const std::vector<std::string>& paths);
 
 }  // namespace fp8lab

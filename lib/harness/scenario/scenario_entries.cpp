@@ -5,9 +5,9 @@
 #include <unordered_set>
 
 #include "harness/cell/metrics.h"
-#include "harness/scenario/scenario_reader.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
+#include "harness/scenario/scenario_reader.h"
 
 namespace fp8lab {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "harness/scenario/scenario_reader.h"
 #include "harness/cell/spelling.h"
+#include "harness/scenario/scenario_reader.h"
 
 namespace fp8lab {
 namespace {
@@ -64,8 +64,8 @@ Axes read_exclude(const NodeReader& reader, const YamlNode& item, const std::vec
 }
 
 /// `names`: under which a key without an axis came first; it goes by that one in all entries.
-Axes read_include(const NodeReader& reader, const YamlNode& item, const std::vector<Axis>& axes, std::map<const Key*, std::string>& names,
-                  std::map<std::string, Place>& places) {
+Axes read_include(const NodeReader& reader, const YamlNode& item, const std::vector<Axis>& axes,
+                  std::map<const Key*, std::string>& names, std::map<std::string, Place>& places) {
   Axes added;
   std::map<const Key*, std::string> given;
   for (const YamlEntry& entry : reader.item_as_map(item, "include").entries) {

@@ -25,7 +25,9 @@ void Mistakes::throw_all() const {
     in_order.emplace_back(in_order.back().file(), in_order.back().place(),
                           fmt::format("there may be more mistakes: {} are reported at most", kMost));
   // One that several pieces met is one.
-  const auto same = [](const ScenarioError& a, const ScenarioError& b) { return std::string_view(a.what()) == b.what(); };
+  const auto same = [](const ScenarioError& a, const ScenarioError& b) {
+    return std::string_view(a.what()) == b.what();
+  };
   in_order.erase(std::unique(in_order.begin(), in_order.end(), same), in_order.end());
   const ScenarioError first = in_order.front();
   in_order.erase(in_order.begin());

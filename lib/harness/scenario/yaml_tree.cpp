@@ -67,8 +67,8 @@ class DocumentStarts : public YAML::EventHandler {
   YAML::Mark last_;
 };
 
-/// Not by YAML::LoadAll(): where something like `, a` stands by itself the parser finds an empty document and stays where it
-/// is, so that LoadAll() collects empty documents until the memory is full.
+/// Not by YAML::LoadAll(): where something like `, a` stands by itself the parser finds an empty document and stays
+/// where it is, so that LoadAll() collects empty documents until the memory is full.
 void refuse_more_than_one(const std::string& text, const std::string& file) {
   std::istringstream in(text);
   YAML::Parser parser(in);

@@ -6,8 +6,8 @@
 
 #include "harness/scenario/scenario_error.h"
 
-// A YAML document as plain data: anchors followed, merge keys (<<) merged, duplicate keys refused. The YAML library stays
-// behind yaml_tree.cpp.
+// A YAML document as plain data: anchors followed, merge keys (<<) merged, duplicate keys refused. The YAML library
+// stays behind yaml_tree.cpp.
 namespace fp8lab {
 
 struct YamlEntry;
@@ -34,7 +34,8 @@ struct YamlEntry {
   YamlNode value;
 };
 
-/// The one document in `text`. Throws ScenarioError, naming `file`, for anything that is not one document of plain YAML.
+/// The one document in `text`. Throws ScenarioError, naming `file`, for anything that is not one document of plain
+/// YAML.
 YamlNode parse_yaml(const std::string& text, const std::string& file);
 
 /// For messages: "a list of 2", "a mapping", "the text \"2k\"", "the number 3", "nothing".

@@ -35,9 +35,11 @@ std::vector<Tensor> AttentionNode::backward(Tensor grad) {
   return {std::move(grad_qkv)};
 }
 
-QuantizedAttentionNode::QuantizedAttentionNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, AttentionCore& core,
-                                               const AttentionShape& shape)
-    : Node(runtime, std::move(name), {std::move(input)}, runtime.behaviors.attention_shells), core_(core), shape_(shape) {}
+QuantizedAttentionNode::QuantizedAttentionNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input,
+                                               AttentionCore& core, const AttentionShape& shape)
+    : Node(runtime, std::move(name), {std::move(input)}, runtime.behaviors.attention_shells),
+      core_(core),
+      shape_(shape) {}
 
 std::vector<Tensor> QuantizedAttentionNode::backward(Tensor grad) {
   Restored saved = restore();
@@ -51,7 +53,8 @@ std::vector<Tensor> QuantizedAttentionNode::backward(Tensor grad) {
 
   const QuantizedTensor grad8 = quantize(device(), grad, scales.quantizer(kGradO, {}, local));
   grad = {};
-  Tensor grad_qkv = device().allocate({Shape{q.rows(), q.cols() + k.cols() + v.cols()}, dtype}, runtime().in_flight(name()));
+  Tensor grad_qkv =
+      device().allocate({Shape{q.rows(), q.cols() + k.cols() + v.cols()}, dtype}, runtime().in_flight(name()));
   AttentionRole s;
   s.payload = core_.formats_->s.payload;
   s.scale = saved.tensor(4).data<float>();

@@ -12,7 +12,8 @@ namespace fp8lab {
 /// Backward of attention in 16 bits. Saved: qkv, o, lse.
 class AttentionNode final : public Node {
  public:
-  AttentionNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, AttentionCore& core, const AttentionShape& shape);
+  AttentionNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, AttentionCore& core,
+                const AttentionShape& shape);
   using Node::save;
   std::vector<Tensor> backward(Tensor grad) override;
 

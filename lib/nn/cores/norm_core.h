@@ -5,8 +5,8 @@
 
 #include "autograd/node.h"
 #include "nn/build.h"
-#include "nn/layer_config.h"
 #include "nn/cores/operand.h"
+#include "nn/layer_config.h"
 #include "ops/norm.h"
 
 namespace fp8lab {

@@ -25,12 +25,14 @@ struct OperandRequest {
   bool measure = false;             ///< stores it, and leaves its amax with it
 };
 
-/// True where products in backward can read a row-wise matrix of this format the other way round, so that no column-wise half is made.
+/// True where products in backward can read a row-wise matrix of this format the other way round, so that no
+/// column-wise half is made.
 inline bool reads_rowwise_transposed(const ArchProfile& arch, const QuantFormat& format) {
   return arch.fp8_gemm_any_orientation && format.per_tensor();
 }
 
-/// The transposed matrix as the operand of a product in backward: a tensor's, a quantized one's, or what saved entry `entry` holds.
+/// The transposed matrix as the operand of a product in backward: a tensor's, a quantized one's, or what saved entry
+/// `entry` holds.
 OperandView columnwise_of(const Tensor& tensor);
 OperandView columnwise_of(const QuantizedTensor& tensor, const ArchProfile& arch);
 OperandView columnwise_of(Restored& saved, std::size_t entry, const ArchProfile& arch);

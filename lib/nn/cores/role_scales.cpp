@@ -7,8 +7,8 @@
 
 namespace fp8lab {
 
-RoleScales::RoleScales(Build& build, const std::string& owner, std::vector<QuantFormat> roles, const DelayedScaling& options,
-                       bool forward)
+RoleScales::RoleScales(Build& build, const std::string& owner, std::vector<QuantFormat> roles,
+                       const DelayedScaling& options, bool forward)
     : roles_(std::move(roles)) {
   if (!build.recipe.quantized) return;
   std::vector<float> fp8_max;
@@ -63,7 +63,8 @@ void update_scales(Runtime& runtime, std::span<RoleScales* const> scales, Proces
     parts.reserve(scales.size());
     for (const RoleScales* role_scales : scales) {
       const Tensor amaxes = role_scales->delayed_->amaxes();
-      parts.push_back({.data = amaxes.view().data, .elems = amaxes.numel(), .dtype = DType::kF32, .content = Content::kScales});
+      parts.push_back(
+          {.data = amaxes.view().data, .elems = amaxes.numel(), .dtype = DType::kF32, .content = Content::kScales});
     }
     amax_group->all_reduce(ReduceOp::kMax, parts, "amax history");
   }

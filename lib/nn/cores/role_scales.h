@@ -12,13 +12,15 @@
 
 namespace fp8lab {
 
-/// How each quantized role of a module gets its scale: formats with a history share one DelayedScales, the others need no
-/// state. A forward runs between begin_forward(), which in a checkpointed region stashes the scales (first time) or takes up the
-/// stashed ones (second time), and end_forward(), which lets go of those; amaxes of a recomputed forward are not recorded.
+/// How each quantized role of a module gets its scale: formats with a history share one DelayedScales, the others need
+/// no state. A forward runs between begin_forward(), which in a checkpointed region stashes the scales (first time) or
+/// takes up the stashed ones (second time), and end_forward(), which lets go of those; amaxes of a recomputed forward
+/// are not recorded.
 class RoleScales {
  public:
   /// `forward`: listed among the registry's forward scales, otherwise among its backward ones.
-  RoleScales(Build& build, const std::string& owner, std::vector<QuantFormat> roles, const DelayedScaling& options, bool forward);
+  RoleScales(Build& build, const std::string& owner, std::vector<QuantFormat> roles, const DelayedScaling& options,
+             bool forward);
 
   void begin_forward(Runtime& runtime);
   void end_forward();
@@ -41,8 +43,8 @@ class RoleScales {
   Tensor stashed_;  // in force while a region is recomputed, and absent otherwise
 };
 
-/// The scales of the next step from the amaxes that a pass recorded; once per step. With a group the largest amaxes of all its
-/// ranks count, found in one reduction: without it, ranks that see different data get different scales.
+/// The scales of the next step from the amaxes that a pass recorded; once per step. With a group the largest amaxes of
+/// all its ranks count, found in one reduction: without it, ranks that see different data get different scales.
 void update_scales(Runtime& runtime, std::span<RoleScales* const> scales, ProcessGroup* amax_group);
 
 }  // namespace fp8lab

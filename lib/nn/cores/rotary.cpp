@@ -12,7 +12,8 @@ Tensor turn(Runtime& runtime, const LayerConfig& config, const Tensor& packed, b
   const std::int64_t turning = config.heads + config.kv_heads;
   const std::int64_t columns = turning * config.head_dim(), rest = config.kv_heads * config.head_dim();
   Tensor turned = runtime.device.allocate(packed.spec(), runtime.in_flight(name));
-  rope_into(runtime.device, {.x = packed.columns(0, columns), .batch = config.batch, .heads = turning, .inverse = inverse},
+  rope_into(runtime.device,
+            {.x = packed.columns(0, columns), .batch = config.batch, .heads = turning, .inverse = inverse},
             turned.columns(0, columns));
   copy_into(runtime.device, packed.columns(columns, rest), turned.columns(columns, rest));
   return turned;

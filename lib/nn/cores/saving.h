@@ -30,8 +30,8 @@ class ModuleNode : public Node {
     else
       save(what, operand.plain);
   }
-  /// A module's own quantized copy of a weight, which is storage that the engine does not know; or nothing, where the parameter
-  /// itself is read again.
+  /// A module's own quantized copy of a weight, which is storage that the engine does not know; or nothing, where the
+  /// parameter itself is read again.
   void save_weight(std::string_view what, std::optional<QuantizedTensor> copy) {
     if (copy)
       save_split(what, std::move(*copy));

@@ -10,7 +10,9 @@ namespace {
 class LayerNormLinearNode final : public ModuleNode {
  public:
   LayerNormLinearNode(Runtime& runtime, std::shared_ptr<Node> input, NormCore& norm, LinearCore& core)
-      : ModuleNode(runtime, core.name(), {std::move(input)}, runtime.behaviors.module_shells), norm_(norm), core_(core) {}
+      : ModuleNode(runtime, core.name(), {std::move(input)}, runtime.behaviors.module_shells),
+        norm_(norm),
+        core_(core) {}
 
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "nn/cores/linear_core.h"
-#include "nn/module.h"
 #include "nn/cores/norm_core.h"
+#include "nn/module.h"
 
 namespace fp8lab {
 

@@ -23,8 +23,8 @@ class LayerNormMlpNode final : public ModuleNode {
     Restored saved = restore();
     const std::size_t first = norm_entries(parts_.norm);  // norm_out, W1, activation input, activation output, W2
     Tensor grad_activation = parts_.fc2.backward(runtime(), {.plain = std::move(grad)}, saved, first + 3, first + 4);
-    Operand grad_fc1 = parts_.activation.backward(runtime(), grad_activation, saved.tensor(first + 2),
-                                                  parts_.fc1.measures_gradient());
+    Operand grad_fc1 =
+        parts_.activation.backward(runtime(), grad_activation, saved.tensor(first + 2), parts_.fc1.measures_gradient());
     grad_activation = {};
     const Tensor grad_norm = parts_.fc1.backward(runtime(), std::move(grad_fc1), saved, first, first + 1);
     return {parts_.norm.backward(runtime(), grad_norm, norm_saved(saved, parts_.norm, 0))};

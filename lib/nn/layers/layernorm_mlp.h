@@ -3,15 +3,15 @@
 #include <string>
 
 #include "nn/cores/activation_core.h"
-#include "nn/layer_config.h"
 #include "nn/cores/linear_core.h"
-#include "nn/module.h"
 #include "nn/cores/norm_core.h"
+#include "nn/layer_config.h"
+#include "nn/module.h"
 
 namespace fp8lab {
 
-/// y = act(norm(x) W1^T + b1) W2^T + b2 as one node. Saves x, the row statistics, norm(x), W1's copy, the activation's input in
-/// 16 bits, its output and W2's copy.
+/// y = act(norm(x) W1^T + b1) W2^T + b2 as one node. Saves x, the row statistics, norm(x), W1's copy, the activation's
+/// input in 16 bits, its output and W2's copy.
 class LayerNormMlp final : public Module {
  public:
   LayerNormMlp(Build& build, const std::string& name, const LayerConfig& config);

@@ -4,11 +4,11 @@
 #include <string>
 
 #include "nn/cores/attention_core.h"
+#include "nn/cores/rotary.h"
 #include "nn/layer_config.h"
 #include "nn/layers/layernorm_linear.h"
 #include "nn/layers/linear.h"
 #include "nn/module.h"
-#include "nn/cores/rotary.h"
 
 namespace fp8lab {
 

@@ -10,7 +10,8 @@ namespace fp8lab {
 /// The one node of a chain.
 class ChainNode final : public ModuleNode {
  public:
-  ChainNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, const std::vector<std::unique_ptr<FusibleOp>>& ops)
+  ChainNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input,
+            const std::vector<std::unique_ptr<FusibleOp>>& ops)
       : ModuleNode(runtime, std::move(name), {std::move(input)}, runtime.behaviors.fuser_shells), ops_(ops) {}
 
   void begin_op() { first_entries_.push_back(entries()); }
@@ -19,7 +20,8 @@ class ChainNode final : public ModuleNode {
     Restored saved = restore();
     Operand value{.plain = std::move(grad)};
     for (std::size_t i = ops_.size(); i-- > 0;)
-      value = ops_[i]->backward(runtime(), saved, first_entries_[i], std::move(value), i > 0 && ops_[i - 1]->measures_gradient());
+      value = ops_[i]->backward(runtime(), saved, first_entries_[i], std::move(value),
+                                i > 0 && ops_[i - 1]->measures_gradient());
     return {std::move(value.plain)};
   }
 
@@ -32,7 +34,8 @@ namespace {
 
 class NormOp final : public FusibleOp {
  public:
-  NormOp(Build& build, const std::string& name, NormKind kind, std::int64_t columns) : norm_(build, name, kind, columns) {}
+  NormOp(Build& build, const std::string& name, NormKind kind, std::int64_t columns)
+      : norm_(build, name, kind, columns) {}
 
   Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandRequest& next) override {
     NormCore::Forward outputs = norm_.forward(runtime, x.plain, next);
@@ -47,8 +50,8 @@ class NormOp final : public FusibleOp {
   NormCore norm_;
 };
 
-// A product and its bias, fused as the chain would fuse them. Both operands that it saves are storage; the input's is emptied
-// after the weight's gradient, the weight's copy is not.
+// A product and its bias, fused as the chain would fuse them. Both operands that it saves are storage; the input's is
+// emptied after the weight's gradient, the weight's copy is not.
 class BasicLinearOp final : public FusibleOp {
  public:
   BasicLinearOp(Build& build, const std::string& name, const LinearShape& shape) : core_(build, name, shape) {}

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "autograd/node.h"
-#include "nn/layer_config.h"
 #include "nn/cores/linear_core.h"
-#include "nn/module.h"
 #include "nn/cores/norm_core.h"
+#include "nn/layer_config.h"
+#include "nn/module.h"
 
 namespace fp8lab {
 
@@ -27,11 +27,12 @@ class FusibleOp {
   virtual Operand backward(Runtime& runtime, Restored& saved, std::size_t first, Operand grad, bool measure) = 0;
 };
 
-/// A chain of operations that is one node: one context for everything its operations save, restored at once when backward
-/// begins and released at once when it ends (or with the node, as the fuser's shell policy says).
+/// A chain of operations that is one node: one context for everything its operations save, restored at once when
+/// backward begins and released at once when it ends (or with the node, as the fuser's shell policy says).
 class OpFuser final : public Module {
  public:
-  OpFuser(std::string name, std::vector<std::unique_ptr<FusibleOp>> ops) : name_(std::move(name)), ops_(std::move(ops)) {}
+  OpFuser(std::string name, std::vector<std::unique_ptr<FusibleOp>> ops)
+      : name_(std::move(name)), ops_(std::move(ops)) {}
   Variable forward(Runtime& runtime, const Variable& x) override;
 
  private:

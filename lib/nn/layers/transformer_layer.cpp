@@ -15,9 +15,13 @@ std::unique_ptr<Module> make_mlp(Build& build, const std::string& name, const La
 }  // namespace
 
 TransformerLayer::TransformerLayer(Build& build, const std::string& name, const LayerConfig& config)
-    : name_(name), dropout_(config.dropout), attention_(build, name, config), mlp_(make_mlp(build, name + ".mlp", config)) {}
+    : name_(name),
+      dropout_(config.dropout),
+      attention_(build, name, config),
+      mlp_(make_mlp(build, name + ".mlp", config)) {}
 
-Variable TransformerLayer::residual(Runtime& runtime, const std::string& name, const Variable& branch, const Variable& x) const {
+Variable TransformerLayer::residual(Runtime& runtime, const std::string& name, const Variable& branch,
+                                    const Variable& x) const {
   const DropoutKey key{.probability = dropout_,
                        .seed = runtime.seed,
                        .stream = stream_of(name) + static_cast<std::uint64_t>(runtime.step),

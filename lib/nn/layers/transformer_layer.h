@@ -4,12 +4,13 @@
 #include <string>
 
 #include "nn/layer_config.h"
-#include "nn/module.h"
 #include "nn/layers/multihead_attention.h"
+#include "nn/module.h"
 
 namespace fp8lab {
 
-/// x + dropout(attention(norm(x))), then the same around the MLP, which is one node either way: LayerNormMlp or a chain of the op fuser.
+/// x + dropout(attention(norm(x))), then the same around the MLP, which is one node either way: LayerNormMlp or a chain
+/// of the op fuser.
 class TransformerLayer final : public Module {
  public:
   TransformerLayer(Build& build, const std::string& name, const LayerConfig& config);

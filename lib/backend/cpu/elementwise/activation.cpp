@@ -1,7 +1,7 @@
-#include "core/elementary.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/quantize/quantize_source.h"
 #include "backend/cpu/rows.h"
+#include "core/elementary.h"
 
 namespace fp8lab::cpu {
 namespace {

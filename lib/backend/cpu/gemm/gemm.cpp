@@ -1,7 +1,7 @@
 #include <utility>
 
-#include "backend/cpu/kernels.h"
 #include "backend/cpu/gemm/matmul.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/rows.h"
 #include "core/e8m0.h"
 

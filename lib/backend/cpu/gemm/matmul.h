@@ -29,9 +29,9 @@ struct MatmulArgs {
 /// kMatmulRun + k / kMatmulRun additions.
 inline constexpr std::int64_t kMatmulRun = 256;
 
-/// Every product and every sum is rounded to FP32; nothing is fused. So an element's bits depend on its row of `a` and its
-/// row of `b` alone, NaN's payload excepted: on no layout, size, neighbour, thread or instruction set. Runs on the calling
-/// thread alone, since cells that run side by side would otherwise fight for the cores.
+/// Every product and every sum is rounded to FP32; nothing is fused. So an element's bits depend on its row of `a` and
+/// its row of `b` alone, NaN's payload excepted: on no layout, size, neighbour, thread or instruction set. Runs on the
+/// calling thread alone, since cells that run side by side would otherwise fight for the cores.
 void matmul(const MatmulArgs& args);
 
 }  // namespace fp8lab::cpu

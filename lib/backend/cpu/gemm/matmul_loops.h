@@ -4,8 +4,8 @@
 
 #include "backend/cpu/gemm/matmul.h"
 
-// The inner loops of matrix products, compiled once per instruction set: operands are packed into panels, so that layout
-// ends there, and tiles of the result are computed in registers.
+// The inner loops of matrix products, compiled once per instruction set: operands are packed into panels, so that
+// layout ends there, and tiles of the result are computed in registers.
 namespace fp8lab::cpu {
 
 /// A part of an operand, `rows` x `k`.
@@ -16,8 +16,8 @@ struct PackArgs {
   float* panels = nullptr;
 };
 
-/// c (+)= a * b^T for packed operands, m x k and n x k. The k products of an element are summed in order, beginning with 0;
-/// `add`: that sum is then added to what is in c, else it replaces it.
+/// c (+)= a * b^T for packed operands, m x k and n x k. The k products of an element are summed in order, beginning
+/// with 0; `add`: that sum is then added to what is in c, else it replaces it.
 struct PanelProduct {
   std::int64_t m = 0;
   std::int64_t n = 0;

@@ -5,9 +5,9 @@
 
 #include "backend/cpu/gemm/matmul_loops.h"
 
-// The source that every variant of MatmulLoops compiles for its own instruction set. Everything here has internal linkage,
-// and nothing calls an inline function of another header: the linker keeps one copy of such a function, and it could be the
-// one that older machines cannot run.
+// The source that every variant of MatmulLoops compiles for its own instruction set. Everything here has internal
+// linkage, and nothing calls an inline function of another header: the linker keeps one copy of such a function, and it
+// could be the one that older machines cannot run.
 namespace fp8lab::cpu {
 namespace {
 
@@ -83,7 +83,8 @@ void pack(const PackArgs& args) {
 
 /// A tile of the result in registers: kRows rows of two vectors.
 template <class Set>
-inline void multiply_tile(const float* a, const float* b, std::int64_t k, float* c, std::int64_t c_row_stride, bool add) {
+inline void multiply_tile(const float* a, const float* b, std::int64_t k, float* c, std::int64_t c_row_stride,
+                          bool add) {
   using Vector = typename Set::Vector;
   constexpr std::int64_t kFloats = sizeof(Vector) / sizeof(float);
   Vector sums[Set::kRows][2] = {};

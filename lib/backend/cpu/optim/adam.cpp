@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/quantize/cast_target.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/quantize/cast_target.h"
 #include "backend/cpu/rows.h"
 #include "core/float16.h"
 #include "core/lerp.h"

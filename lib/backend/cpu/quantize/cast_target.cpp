@@ -42,10 +42,9 @@ TargetWriter::TargetWriter(const CastTarget& target, const float* measured) : ta
   if (!target.casts()) return;
   codes_ = target.rowwise.values.data != nullptr ? target.rowwise.values : target.columnwise.values.transposed();
   const QuantFormat& format = target.format;
-  scale_ = target.scale != nullptr
-               ? *target.scale
-               : fp8lab::scale_from_amax(*measured, float8_format(format.payload).max, format.epsilon,
-                                         format.scale == ScaleKind::kF32PowerOfTwo);
+  scale_ = target.scale != nullptr ? *target.scale
+                                   : fp8lab::scale_from_amax(*measured, float8_format(format.payload).max,
+                                                             format.epsilon, format.scale == ScaleKind::kF32PowerOfTwo);
 }
 
 void TargetWriter::take(float* values, std::int64_t count, std::int64_t row, std::int64_t col) {

@@ -14,8 +14,9 @@
 #include "core/shape.h"
 
 // A matrix is cut into tiles that stay in cache; each orientation walks a tile along the rows that it is stored in: the
-// matrix's own, or, for a transposed half, those of the transposed matrix. Rows go through the inner loops of quantize_loops.h, which know no NaN:
-// segments that hold one, or an Inf, are cast again by the scalar functions that define the result.
+// matrix's own, or, for a transposed half, those of the transposed matrix. Rows go through the inner loops of
+// quantize_loops.h, which know no NaN: segments that hold one, or an Inf, are cast again by the scalar functions that
+// define the result.
 namespace fp8lab::cpu {
 namespace {
 
@@ -36,9 +37,9 @@ struct Tile {
   Tile transposed() const { return {.row = col, .rows = cols, .col = row, .cols = rows}; }
 };
 
-/// A processor's own prefetching ends with the page, and a segment of BF16 is one. Touching the next one early has its page
-/// translated when it is reached: a quarter of the time under 4 KiB pages. Blocks are measured before they are cast, so
-/// there the next segment's data itself has time to arrive, another quarter.
+/// A processor's own prefetching ends with the page, and a segment of BF16 is one. Touching the next one early has its
+/// page translated when it is reached: a quarter of the time under 4 KiB pages. Blocks are measured before they are
+/// cast, so there the next segment's data itself has time to arrive, another quarter.
 void prefetch_next(const std::uint16_t* in, const std::uint8_t* codes, int lines) {
   // As integers: at the end of a matrix these lie beyond it, where a pointer must not go but a prefetch may.
   const auto next_in = reinterpret_cast<std::uintptr_t>(in) + sizeof *in * kSegment;
@@ -47,8 +48,8 @@ void prefetch_next(const std::uint16_t* in, const std::uint8_t* codes, int lines
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(codes) + 2 * kSegment), 1);
 }
 
-/// What one orientation is made from and into, in the order that its codes have in memory: blocks that lie along the rows of
-/// a transposed view run down the columns of what is stored.
+/// What one orientation is made from and into, in the order that its codes have in memory: blocks that lie along the
+/// rows of a transposed view run down the columns of what is stored.
 struct HalfTask {
   MatrixView in;
   OperandView out;
@@ -165,7 +166,8 @@ class HalfWriter {
       float* inverses = reinterpret_cast<float*>(scales_.data) + first;
       for (std::int64_t k = 0; k < blocks; ++k) {
         const float amax = float_from_bits(magnitudes[static_cast<std::size_t>(k)]);
-        scales[k] = fp8lab::scale_from_amax(amax, fp8.max, format_.epsilon, power_of_two, largest_block_scale(source_.dtype()));
+        scales[k] =
+            fp8lab::scale_from_amax(amax, fp8.max, format_.epsilon, power_of_two, largest_block_scale(source_.dtype()));
         inverses[k * scales_.col_stride] = 1.0f / scales[k];
       }
     }
@@ -225,7 +227,8 @@ float tensor_scale(const QuantizeArgs& args) {
   if (!args.format.per_tensor()) return 1.0f;
   if (args.scale != nullptr) return *args.scale;
   const bool power_of_two = args.format.scale == ScaleKind::kF32PowerOfTwo;
-  return fp8lab::scale_from_amax(*args.measured, float8_format(args.format.payload).max, args.format.epsilon, power_of_two);
+  return fp8lab::scale_from_amax(*args.measured, float8_format(args.format.payload).max, args.format.epsilon,
+                                 power_of_two);
 }
 
 }  // namespace

@@ -29,13 +29,14 @@ template <class Format>
 inline std::uint32_t encode_magnitude(std::int32_t magnitude, float scale) {
   constexpr int kDropped = 23 - Format::kMantissaBits;
   constexpr auto kMinNormalFields = static_cast<std::uint32_t>(bits_of(Format::kMinNormal)) >> kDropped;
-  // What remains to be added so that the smallest normal binade yields its fields; even, so that ties stay ties to even.
+  // What remains to be added so that the smallest normal binade yields its fields; even, so that ties stay ties to
+  // even.
   constexpr std::uint32_t kOffset = 128 - kMinNormalFields % 128;
   static_assert(kOffset % 2 == 0);
   const std::int32_t clamped = smaller(bits_of(float_of(magnitude) * scale), bits_of(Format::kMax));
   const auto binade = static_cast<std::uint32_t>(larger(clamped & kExponent, bits_of(Format::kMinNormal)));
-  // A float whose ulp is the quantum of the code: adding it rounds to the quantum, ties to even, and leaves the number of
-  // quanta in the last bits, where the offset is waiting.
+  // A float whose ulp is the quantum of the code: adding it rounds to the quantum, ties to even, and leaves the number
+  // of quanta in the last bits, where the offset is waiting.
   const float aligner = float_of(static_cast<std::int32_t>(binade + (std::uint32_t{kDropped} << 23) + kOffset));
   const auto quanta = static_cast<std::uint32_t>(bits_of(float_of(clamped) + aligner));
   return quanta + (binade >> kDropped);

@@ -13,8 +13,8 @@ struct Elements {
   const float* f32 = nullptr;
 };
 
-/// Rows of any matrix as the inner loops take them: in place where they lie contiguous, else copied a few at a time. Values are
-/// never changed on the way. One may be open per `slot` of rows.h and thread.
+/// Rows of any matrix as the inner loops take them: in place where they lie contiguous, else copied a few at a time.
+/// Values are never changed on the way. One may be open per `slot` of rows.h and thread.
 class SourceRows {
  public:
   /// Rows worth opening together.

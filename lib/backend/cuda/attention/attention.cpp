@@ -14,7 +14,8 @@ namespace {
 bool aligned(std::initializer_list<const MatrixView*> views) {
   for (const MatrixView* view : views) {
     const auto bytes = static_cast<std::int64_t>(size_bytes(view->dtype));
-    if (view->col_stride != 1 || view->row_stride * bytes % 16 != 0 || reinterpret_cast<std::uintptr_t>(view->data) % 16 != 0)
+    if (view->col_stride != 1 || view->row_stride * bytes % 16 != 0 ||
+        reinterpret_cast<std::uintptr_t>(view->data) % 16 != 0)
       return false;
   }
   return true;
@@ -27,7 +28,8 @@ struct Facts {
 
   explicit Facts(CudaContext& card) : cudnn(cudnn_unavailable_reason().empty()) {
     int major = 0;
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card.ordinal()), "cudaDeviceGetAttribute");
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card.ordinal()),
+               "cudaDeviceGetAttribute");
     hopper = major == 9;
   }
 };
@@ -54,8 +56,8 @@ AttentionCall describe(const AttentionBackwardArgs& args, CudaContext& card) {
           .out = args.grad_q.dtype,
           .casts = args.s.scale != nullptr && args.grad_p.scale != nullptr,
           .result_cast_known = args.grad_cast.scale != nullptr,
-          .aligned = aligned({&args.q.values, &args.k.values, &args.v.values, &args.o.values, &args.grad_o.values, &args.grad_q,
-                              &args.grad_k, &args.grad_v}),
+          .aligned = aligned({&args.q.values, &args.k.values, &args.v.values, &args.o.values, &args.grad_o.values,
+                              &args.grad_q, &args.grad_k, &args.grad_v}),
           .deterministic = card.deterministic(),
           .hopper = facts.hopper,
           .cudnn = facts.cudnn};

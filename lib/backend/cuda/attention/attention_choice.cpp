@@ -13,14 +13,15 @@ bool sixteen_bits(DType dtype) { return dtype == DType::kBF16 || dtype == DType:
 
 bool suits_cudnn(const AttentionCall& call) {
   const AttentionShape& shape = call.shape;
-  return call.cudnn && call.aligned && shape.dropout == 0.0f && shape.seq >= kShortestForCudnn && shape.head_dim % 16 == 0;
+  return call.cudnn && call.aligned && shape.dropout == 0.0f && shape.seq >= kShortestForCudnn &&
+         shape.head_dim % 16 == 0;
 }
 
 bool suits_tensor(const AttentionCall& call) {
   const AttentionShape& shape = call.shape;
   const auto taken = [](DType dtype) { return dtype == DType::kBF16 || is_float8(dtype); };
-  return call.hopper && call.aligned && (shape.head_dim == 64 || shape.head_dim == 128) && shape.softmax_scale >= kLeastSoftmaxScale &&
-         taken(call.operands) && taken(call.grad_o);
+  return call.hopper && call.aligned && (shape.head_dim == 64 || shape.head_dim == 128) &&
+         shape.softmax_scale >= kLeastSoftmaxScale && taken(call.operands) && taken(call.grad_o);
 }
 
 }  // namespace
@@ -42,15 +43,17 @@ std::int64_t cudnn_backward_workspace(const AttentionShape& shape) {
 
 AttentionWay choose_forward(const AttentionCall& call) {
   if (suits_cudnn(call)) {
-    if (sixteen_bits(call.operands) && call.out == call.operands && call.shape.head_dim <= 256) return AttentionWay::kCudnn;
-    if (call.operands == DType::kE4M3 && call.casts && call.result_cast_known && sixteen_bits(call.out) && call.shape.head_dim <= 128)
+    if (sixteen_bits(call.operands) && call.out == call.operands && call.shape.head_dim <= 256)
+      return AttentionWay::kCudnn;
+    if (call.operands == DType::kE4M3 && call.casts && call.result_cast_known && sixteen_bits(call.out) &&
+        call.shape.head_dim <= 128)
       return AttentionWay::kCudnnFloat8;
   }
   return suits_tensor(call) ? AttentionWay::kTensor : AttentionWay::kGeneral;
 }
 
-// On Hopper cuDNN's FP8 backward hands dQ, dK and dV on in eight bits (16 come with Blackwell), so it serves where they will be rounded to
-// eight anyway. It adds to dQ as blocks come.
+// On Hopper cuDNN's FP8 backward hands dQ, dK and dV on in eight bits (16 come with Blackwell), so it serves where they
+// will be rounded to eight anyway. It adds to dQ as blocks come.
 AttentionWay choose_backward(const AttentionCall& call) {
   if (!call.deterministic && suits_cudnn(call)) {
     const bool one_type = call.grad_o == call.operands && call.o == call.operands && call.out == call.operands;

@@ -5,7 +5,8 @@
 
 #include "backend/kernels.h"
 
-// Which of the card's ways computes a call of attention: a table of plain facts, so that it can be read, and tested without a card.
+// Which of the card's ways computes a call of attention: a table of plain facts, so that it can be read, and tested
+// without a card.
 namespace fp8lab::cuda {
 
 enum class AttentionWay {
@@ -21,24 +22,24 @@ struct AttentionCall {
   DType operands = DType::kBF16;  ///< of q, k and v
   DType o = DType::kBF16;         ///< backward's
   DType grad_o = DType::kBF16;
-  DType out = DType::kBF16;       ///< of o, or of the gradients
+  DType out = DType::kBF16;        ///< of o, or of the gradients
   bool casts = false;              ///< P is cast to FP8, and in backward dS
   bool result_cast_known = false;  ///< the scale is given by which O, or the gradients, will be cast
-  bool aligned = false;           ///< rows and pointers of all operands and results start at multiples of 16 bytes
-  bool deterministic = true;      ///< the same bits on every run
-  bool hopper = false;            ///< the card has the matrix units that the own kernels are written for
-  bool cudnn = false;             ///< the library is there
+  bool aligned = false;            ///< rows and pointers of all operands and results start at multiples of 16 bytes
+  bool deterministic = true;       ///< the same bits on every run
+  bool hopper = false;             ///< the card has the matrix units that the own kernels are written for
+  bool cudnn = false;              ///< the library is there
 };
 
-/// The least softmax_scale that the own matrix-unit kernels take: backward's sums of Q K^T start at lse over their factor, which must be
-/// a number.
+/// The least softmax_scale that the own matrix-unit kernels take: backward's sums of Q K^T start at lse over their
+/// factor, which must be a number.
 inline constexpr float kLeastSoftmaxScale = 0x1p-100f;
 
 AttentionWay choose_forward(const AttentionCall& call);
 AttentionWay choose_backward(const AttentionCall& call);
 
-/// Bytes that a deterministic backward of cuDNN holds beside its operands: dP of every head in 16 bits, seq padded to 64. What is S x S
-/// is not for training, so choose_backward() takes cuDNN only where bits may differ between runs.
+/// Bytes that a deterministic backward of cuDNN holds beside its operands: dP of every head in 16 bits, seq padded
+/// to 64. What is S x S is not for training, so choose_backward() takes cuDNN only where bits may differ between runs.
 std::int64_t cudnn_backward_workspace(const AttentionShape& shape);
 
 }  // namespace fp8lab::cuda

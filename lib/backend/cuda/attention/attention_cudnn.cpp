@@ -16,7 +16,8 @@
 #include "core/check.h"
 #include "core/float_bits.h"
 
-// Attention through cuDNN's graphs. The only file that sees the frontend's headers, which take half a minute to compile.
+// Attention through cuDNN's graphs. The only file that sees the frontend's headers, which take half a minute to
+// compile.
 namespace fp8lab::cuda {
 namespace {
 
@@ -28,10 +29,34 @@ using Tensor = std::shared_ptr<Tensor_attributes>;
 
 // A graph's tensors, by what they are.
 enum Name : std::int64_t {
-  kQ = 1, kK, kV, kO, kStats, kGradO, kGradQ, kGradK, kGradV,
-  kInverseQ, kInverseK, kInverseV, kInverseO, kInverseGradO, kInverseS, kInverseGradP,
-  kScaleS, kScaleO, kScaleGradP, kScaleGradQ, kScaleGradK, kScaleGradV,
-  kAmaxS, kAmaxO, kAmaxGradP, kAmaxGradQ, kAmaxGradK, kAmaxGradV
+  kQ = 1,
+  kK,
+  kV,
+  kO,
+  kStats,
+  kGradO,
+  kGradQ,
+  kGradK,
+  kGradV,
+  kInverseQ,
+  kInverseK,
+  kInverseV,
+  kInverseO,
+  kInverseGradO,
+  kInverseS,
+  kInverseGradP,
+  kScaleS,
+  kScaleO,
+  kScaleGradP,
+  kScaleGradQ,
+  kScaleGradK,
+  kScaleGradV,
+  kAmaxS,
+  kAmaxO,
+  kAmaxGradP,
+  kAmaxGradQ,
+  kAmaxGradK,
+  kAmaxGradV
 };
 enum class Direction : std::int64_t { kForward, kBackward, kFastBackward, kFloat8Forward, kFloat8Backward };
 
@@ -107,15 +132,18 @@ DataType_t data_type(DType dtype) {
 /// cuDNN reads 16 bytes at a time.
 bool aligned(const MatrixView& view) {
   const auto bytes = static_cast<std::int64_t>(size_bytes(view.dtype));
-  return view.col_stride == 1 && view.row_stride * bytes % 16 == 0 && reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0;
+  return view.col_stride == 1 && view.row_stride * bytes % 16 == 0 &&
+         reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0;
 }
 
 bool eligible(const AttentionShape& shape, const MatrixView& lse) {
-  return shape.dropout == 0.0f && shape.seq > 0 && shape.batch > 0 && shape.head_dim % 16 == 0 && lse.row_stride == shape.seq;
+  return shape.dropout == 0.0f && shape.seq > 0 && shape.batch > 0 && shape.head_dim % 16 == 0 &&
+         lse.row_stride == shape.seq;
 }
 
 /// [batch, heads, seq, head_dim] as it lies in a matrix of tokens.
-Tensor matrix(Graph& graph, Name name, const AttentionShape& shape, std::int64_t heads, DType dtype, std::int64_t row_stride) {
+Tensor matrix(Graph& graph, Name name, const AttentionShape& shape, std::int64_t heads, DType dtype,
+              std::int64_t row_stride) {
   return graph.tensor(Tensor_attributes()
                           .set_uid(name)
                           .set_data_type(data_type(dtype))
@@ -125,7 +153,8 @@ Tensor matrix(Graph& graph, Name name, const AttentionShape& shape, std::int64_t
 Tensor matrix(Graph& graph, Name name, const AttentionShape& shape, std::int64_t heads, const MatrixView& view) {
   return matrix(graph, name, shape, heads, view.dtype, view.row_stride);
 }
-void place(const Tensor& tensor, Name name, const AttentionShape& shape, std::int64_t heads, DType dtype, std::int64_t row_stride) {
+void place(const Tensor& tensor, Name name, const AttentionShape& shape, std::int64_t heads, DType dtype,
+           std::int64_t row_stride) {
   tensor->set_uid(name)
       .set_output(true)
       .set_data_type(data_type(dtype))
@@ -147,17 +176,30 @@ Tensor stats_of(Graph& graph, const AttentionShape& shape) {
                           .set_stride({shape.heads * shape.seq, shape.seq, 1, 1}));
 }
 Tensor scalar(Graph& graph, Name name) {
-  return graph.tensor(
-      Tensor_attributes().set_uid(name).set_data_type(DataType_t::FLOAT).set_dim({1, 1, 1, 1}).set_stride({1, 1, 1, 1}));
+  return graph.tensor(Tensor_attributes()
+                          .set_uid(name)
+                          .set_data_type(DataType_t::FLOAT)
+                          .set_dim({1, 1, 1, 1})
+                          .set_stride({1, 1, 1, 1}));
 }
 void place_scalar(const Tensor& tensor, Name name) {
-  tensor->set_uid(name).set_output(true).set_data_type(DataType_t::FLOAT).set_dim({1, 1, 1, 1}).set_stride({1, 1, 1, 1});
+  tensor->set_uid(name)
+      .set_output(true)
+      .set_data_type(DataType_t::FLOAT)
+      .set_dim({1, 1, 1, 1})
+      .set_stride({1, 1, 1, 1});
 }
 
 Key key_of(Direction direction, const AttentionShape& shape, DType dtype, std::initializer_list<std::int64_t> strides) {
-  Key key{static_cast<std::int64_t>(direction), static_cast<std::int64_t>(dtype),
-          shape.seq,     shape.batch, shape.heads, shape.kv_heads, shape.head_dim,
-          shape.causal,  static_cast<std::int64_t>(float_bits(shape.softmax_scale))};
+  Key key{static_cast<std::int64_t>(direction),
+          static_cast<std::int64_t>(dtype),
+          shape.seq,
+          shape.batch,
+          shape.heads,
+          shape.kv_heads,
+          shape.head_dim,
+          shape.causal,
+          static_cast<std::int64_t>(float_bits(shape.softmax_scale))};
   std::copy(strides.begin(), strides.end(), key.begin() + 9);
   return key;
 }
@@ -201,7 +243,8 @@ bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& card
   if (!eligible(shape, args.lse) || (q.dtype != DType::kBF16 && q.dtype != DType::kF16)) return false;
 
   auto& cudnn = card.kept<Cudnn>();
-  const Key key = key_of(Direction::kForward, shape, q.dtype, {q.row_stride, k.row_stride, v.row_stride, args.o.row_stride});
+  const Key key =
+      key_of(Direction::kForward, shape, q.dtype, {q.row_stride, k.row_stride, v.row_stride, args.o.row_stride});
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
     graph.set_io_data_type(data_type(q.dtype));
     auto [o, stats] = graph.sdpa(matrix(graph, kQ, shape, shape.heads, q), matrix(graph, kK, shape, shape.kv_heads, k),
@@ -221,7 +264,8 @@ bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& card
 
 bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& card) {
   const AttentionShape& shape = args.shape;
-  const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values, &o = args.o.values, &grad_o = args.grad_o.values;
+  const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values, &o = args.o.values,
+                   &grad_o = args.grad_o.values;
   for (const MatrixView* view : {&q, &k, &v, &o, &grad_o, &args.grad_q, &args.grad_k, &args.grad_v})
     if (!aligned(*view) || view->dtype != q.dtype) return false;
   if (!eligible(shape, args.lse) || (q.dtype != DType::kBF16 && q.dtype != DType::kF16)) return false;
@@ -233,22 +277,28 @@ bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& ca
                           args.grad_q.row_stride, args.grad_k.row_stride, args.grad_v.row_stride});
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
     graph.set_io_data_type(data_type(q.dtype));
-    auto [grad_q, grad_k, grad_v] = graph.sdpa_backward(
-        matrix(graph, kQ, shape, shape.heads, q), matrix(graph, kK, shape, shape.kv_heads, k),
-        matrix(graph, kV, shape, shape.kv_heads, v), matrix(graph, kO, shape, shape.heads, o),
-        matrix(graph, kGradO, shape, shape.heads, grad_o), stats_of(graph, shape),
-        frontend::graph::SDPA_backward_attributes()
-            .set_causal_mask(shape.causal)
-            .set_attn_scale(shape.softmax_scale)
-            .set_deterministic_algorithm(card.deterministic()));
+    auto [grad_q, grad_k, grad_v] =
+        graph.sdpa_backward(matrix(graph, kQ, shape, shape.heads, q), matrix(graph, kK, shape, shape.kv_heads, k),
+                            matrix(graph, kV, shape, shape.kv_heads, v), matrix(graph, kO, shape, shape.heads, o),
+                            matrix(graph, kGradO, shape, shape.heads, grad_o), stats_of(graph, shape),
+                            frontend::graph::SDPA_backward_attributes()
+                                .set_causal_mask(shape.causal)
+                                .set_attn_scale(shape.softmax_scale)
+                                .set_deterministic_algorithm(card.deterministic()));
     place(grad_q, kGradQ, shape, shape.heads, args.grad_q.dtype, args.grad_q.row_stride);
     place(grad_k, kGradK, shape, shape.kv_heads, args.grad_k.dtype, args.grad_k.row_stride);
     place(grad_v, kGradV, shape, shape.kv_heads, args.grad_v.dtype, args.grad_v.row_stride);
   });
   if (plan.graph == nullptr) return false;
-  Pointers pointers{{kQ, q.data},           {kK, k.data},           {kV, v.data},
-                    {kO, o.data},           {kGradO, grad_o.data},  {kStats, args.lse.data},
-                    {kGradQ, args.grad_q.data}, {kGradK, args.grad_k.data}, {kGradV, args.grad_v.data}};
+  Pointers pointers{{kQ, q.data},
+                    {kK, k.data},
+                    {kV, v.data},
+                    {kO, o.data},
+                    {kGradO, grad_o.data},
+                    {kStats, args.lse.data},
+                    {kGradQ, args.grad_q.data},
+                    {kGradK, args.grad_k.data},
+                    {kGradV, args.grad_v.data}};
   run(plan, cudnn, pointers, card.scratch(plan.workspace));
   return true;
 }
@@ -258,8 +308,8 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
   const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values;
   for (const MatrixView* view : {&q, &k, &v})
     if (!aligned(*view) || view->dtype != DType::kE4M3) return false;
-  if (!eligible(shape, args.lse) || args.s.scale == nullptr || args.s.payload != DType::kE4M3 || args.o_cast.scale == nullptr ||
-      args.o_cast.payload != DType::kE4M3)
+  if (!eligible(shape, args.lse) || args.s.scale == nullptr || args.s.payload != DType::kE4M3 ||
+      args.o_cast.scale == nullptr || args.o_cast.payload != DType::kE4M3)
     return false;
 
   auto& cudnn = card.kept<Cudnn>();
@@ -286,7 +336,8 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
   const std::size_t workspace = on_lines(plan.workspace);
   const std::int64_t rows = shape.seq * shape.batch;
   std::byte* const scratch = card.scratch(workspace + static_cast<std::size_t>(rows * o_stride));
-  const RoleScalars role_s{.scale = args.s.scale, .amax = args.s.amax, .inverse = cudnn.scalar(0), .seen = cudnn.scalar(1)};
+  const RoleScalars role_s{
+      .scale = args.s.scale, .amax = args.s.amax, .inverse = cudnn.scalar(0), .seen = cudnn.scalar(1)};
   const RoleScalars role_o{
       .scale = args.o_cast.scale, .amax = args.o_cast.amax, .inverse = cudnn.scalar(2), .seen = cudnn.scalar(3)};
   const std::array roles = {role_s, role_o};
@@ -312,14 +363,17 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
   return true;
 }
 
-// cuDNN multiplies dS by softmax_scale before it casts it, the definition afterwards: its scale is that much smaller, so the codes are
-// the definition's up to a rounding of the product.
+// cuDNN multiplies dS by softmax_scale before it casts it, the definition afterwards: its scale is that much smaller,
+// so the codes are the definition's up to a rounding of the product.
 bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaContext& card) {
   const AttentionShape& shape = args.shape;
-  const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values, &o = args.o.values, &grad_o = args.grad_o.values;
+  const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values, &o = args.o.values,
+                   &grad_o = args.grad_o.values;
   for (const MatrixView* view : {&q, &k, &v, &o})
     if (!aligned(*view) || view->dtype != DType::kE4M3) return false;
-  const auto casts_to = [](const AttentionRole& role, DType payload) { return role.scale != nullptr && role.payload == payload; };
+  const auto casts_to = [](const AttentionRole& role, DType payload) {
+    return role.scale != nullptr && role.payload == payload;
+  };
   if (!aligned(grad_o) || grad_o.dtype != DType::kE5M2 || !eligible(shape, args.lse) || shape.head_dim != 128 ||
       !(shape.softmax_scale > 0.0f) || !casts_to(args.s, DType::kE4M3) || !casts_to(args.grad_p, DType::kE5M2) ||
       !casts_to(args.grad_cast, DType::kE5M2))

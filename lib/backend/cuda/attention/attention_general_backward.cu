@@ -1,11 +1,11 @@
 #include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/device/attention_tiles.cuh"
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/attention/device/attention_tiles.cuh"
 
-// The gradient for any head dimension, type and stride in FP32, bit for bit the `cpu` kernel: one launch for the row sums of
-// dO * O, one for dQ by tiles of queries, one for dK and dV by tiles of keys. Each computes P and dS anew, so nothing is added by two
-// blocks and every sum has the order that it has on the host.
+// The gradient for any head dimension, type and stride in FP32, bit for bit the `cpu` kernel: one launch for the row
+// sums of dO * O, one for dQ by tiles of queries, one for dK and dV by tiles of keys. Each computes P and dS anew, so
+// nothing is added by two blocks and every sum has the order that it has on the host.
 namespace fp8lab::cuda {
 namespace {
 
@@ -18,13 +18,15 @@ __global__ void __launch_bounds__(kThreads) attention_row_dots_kernel(AttentionB
   const AttentionShape& shape = args.shape;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (row >= shape.batch * shape.heads * shape.seq) return;
-  const std::int64_t query = row % shape.seq, head = row / shape.seq % shape.heads, sequence = row / shape.seq / shape.heads;
+  const std::int64_t query = row % shape.seq, head = row / shape.seq % shape.heads,
+                     sequence = row / shape.seq / shape.heads;
   const std::int64_t token = query * shape.batch + sequence;
   double dot = 0;  // dS is a difference with it, so its error would not stay small against dS
   for (std::int64_t d = 0; d < shape.head_dim; ++d)
     dot += static_cast<double>(load_element(args.o.values, token, head * shape.head_dim + d)) *
            static_cast<double>(load_element(args.grad_o.values, token, head * shape.head_dim + d));
-  row_dots[row] = static_cast<float>(dot * static_cast<double>(joint_factor(scale_inv_of(args.grad_o), scale_inv_of(args.o))));
+  row_dots[row] =
+      static_cast<float>(dot * static_cast<double>(joint_factor(scale_inv_of(args.grad_o), scale_inv_of(args.o))));
 }
 
 /// Everything that a tile of queries by keys needs to know.
@@ -50,12 +52,14 @@ struct Pass {
 };
 
 /// P as dV's product takes it, and dS as dQ's and dK's do; zero in rows outside of the sequence.
-__device__ void differentiate_softmax(const Pass& pass, std::int64_t first_query, std::int64_t first_key, AttentionCast& s_cast,
-                                      AttentionCast& grad_p_cast, Operands& operands, Tile& p, Tile& grad_s) {
+__device__ void differentiate_softmax(const Pass& pass, std::int64_t first_query, std::int64_t first_key,
+                                      AttentionCast& s_cast, AttentionCast& grad_p_cast, Operands& operands, Tile& p,
+                                      Tile& grad_s) {
   compute_logits(pass.args.q, pass.q_head, first_query, pass.args.k, pass.k_head, first_key, pass.args.shape.causal,
                  pass.logit_factor, operands, p);
   float products[2][4];
-  multiply_rows(pass.args.grad_o.values, pass.q_head, first_query, pass.args.v.values, pass.k_head, first_key, operands, products);
+  multiply_rows(pass.args.grad_o.values, pass.q_head, first_query, pass.args.v.values, pass.k_head, first_key, operands,
+                products);
   const int across = static_cast<int>(threadIdx.x % 16), down = static_cast<int>(threadIdx.x / 16);
   for (int i = 0; i < 2; ++i) {
     const int row = 2 * down + i;
@@ -106,7 +110,8 @@ __global__ void __launch_bounds__(kThreads)
       float sums[2][2] = {};
       for (int j = 0; j < keys; ++j)
         for (int i = 0; i < 2; ++i)
-          for (int c = 0; c < 2; ++c) sums[i][c] += shared.grad_s[2 * down + i][j] * shared.operands.b[j][across + 16 * c];
+          for (int c = 0; c < 2; ++c)
+            sums[i][c] += shared.grad_s[2 * down + i][j] * shared.operands.b[j][across + 16 * c];
       // The chunk's place in `grad_q` must be a constant for it to stay in registers.
 #pragma unroll
       for (int at = 0; at < kQueryOutCols / kDepth; ++at)
@@ -183,7 +188,8 @@ __global__ void __launch_bounds__(kThreads)
     const Pass pass(args, sequence, kv_head * members + member, row_dots);
     KeyGradient grad_k, grad_v;
     // Under the causal mask earlier queries do not see this tile.
-    for (std::int64_t query = shape.causal ? first_key / kQueries * kQueries : 0; query < shape.seq; query += kQueries) {
+    for (std::int64_t query = shape.causal ? first_key / kQueries * kQueries : 0; query < shape.seq;
+         query += kQueries) {
       differentiate_softmax(pass, query, first_key, s_cast, grad_p_cast, shared.operands, shared.p, shared.grad_s);
       load_tile<kQueries, kKeyOutCols>(args.q.values, pass.q_head, query, first_col, shared.q);
       load_tile<kQueries, kKeyOutCols>(args.grad_o.values, pass.q_head, query, first_col, shared.grad_o);
@@ -218,13 +224,17 @@ void attention_general_backward(const AttentionBackwardArgs& args, CudaContext& 
   cuda_check_launch("attention_row_dots_kernel");
 
   const unsigned query_tiles = blocks_of(shape.seq, kQueries);
-  const dim3 query_grid(static_cast<unsigned>(query_tiles * shape.heads * shape.batch), blocks_of(shape.head_dim, kQueryOutCols));
-  attention_general_grad_q_kernel<<<query_grid, kThreads, 0, card.stream()>>>(args, row_dots, static_cast<int>(query_tiles));
+  const dim3 query_grid(static_cast<unsigned>(query_tiles * shape.heads * shape.batch),
+                        blocks_of(shape.head_dim, kQueryOutCols));
+  attention_general_grad_q_kernel<<<query_grid, kThreads, 0, card.stream()>>>(args, row_dots,
+                                                                              static_cast<int>(query_tiles));
   cuda_check_launch("attention_general_grad_q_kernel");
 
   const unsigned key_tiles = blocks_of(shape.seq, kKeys);
-  const dim3 key_grid(static_cast<unsigned>(key_tiles * shape.kv_heads * shape.batch), blocks_of(shape.head_dim, kKeyOutCols));
-  attention_general_grad_kv_kernel<<<key_grid, kThreads, 0, card.stream()>>>(args, row_dots, static_cast<int>(key_tiles));
+  const dim3 key_grid(static_cast<unsigned>(key_tiles * shape.kv_heads * shape.batch),
+                      blocks_of(shape.head_dim, kKeyOutCols));
+  attention_general_grad_kv_kernel<<<key_grid, kThreads, 0, card.stream()>>>(args, row_dots,
+                                                                             static_cast<int>(key_tiles));
   cuda_check_launch("attention_general_grad_kv_kernel");
 }
 

@@ -1,11 +1,12 @@
 #include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/device/attention_tiles.cuh"
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/attention/device/attention_tiles.cuh"
 
-// Attention of any head dimension, type and stride in FP32, bit for bit the `cpu` kernel: same tiles, same order of every sum. (Only the
-// logarithm in lse is another library's; it is rounded from double, so it differs about once in 2^28 rows.) A tile of queries goes
-// through the keys three times: for the maximum, for the sum, and for P V, since P is cast relative to the final lse.
+// Attention of any head dimension, type and stride in FP32, bit for bit the `cpu` kernel: same tiles, same order of
+// every sum. (Only the logarithm in lse is another library's; it is rounded from double, so it differs about once in
+// 2^28 rows.) A tile of queries goes through the keys three times: for the maximum, for the sum, and for P V, since P
+// is cast relative to the final lse.
 namespace fp8lab::cuda {
 namespace {
 
@@ -31,7 +32,8 @@ __device__ void raise_maxima(const Tile& logits, float (&maxima)[2]) {
     }
 }
 
-__global__ void __launch_bounds__(kThreads) attention_general_forward_kernel(AttentionForwardArgs args, int query_tiles) {
+__global__ void __launch_bounds__(kThreads)
+    attention_general_forward_kernel(AttentionForwardArgs args, int query_tiles) {
   __shared__ Shared shared;
   const AttentionShape& shape = args.shape;
   const std::int64_t tile = blockIdx.x % query_tiles, job = blockIdx.x / query_tiles;
@@ -80,7 +82,8 @@ __global__ void __launch_bounds__(kThreads) attention_general_forward_kernel(Att
     const float lse = static_cast<float>(static_cast<double>(shared.lse[row]) + log(sum));
     shared.lse[row] = lse;
     if (row < rows && first_col == 0)
-      reinterpret_cast<float*>(args.lse.data)[(sequence * shape.heads + head) * args.lse.row_stride + first_query + row] = lse;
+      reinterpret_cast<float*>(
+          args.lse.data)[(sequence * shape.heads + head) * args.lse.row_stride + first_query + row] = lse;
   }
   __syncthreads();
 

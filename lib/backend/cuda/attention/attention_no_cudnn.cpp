@@ -4,7 +4,8 @@ namespace fp8lab::cuda {
 
 const std::string& cudnn_unavailable_reason() {
   static const std::string reason =
-      "built without cuDNN: configure with the Python package nvidia-cudnn-frontend installed, or FP8LAB_CUDNN_FRONTEND_INCLUDE";
+      "built without cuDNN: configure with the Python package nvidia-cudnn-frontend installed, or "
+      "FP8LAB_CUDNN_FRONTEND_INCLUDE";
   return reason;
 }
 

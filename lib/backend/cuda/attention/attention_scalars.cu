@@ -1,8 +1,7 @@
-#include "backend/cuda/attention/attention_scalars.h"
-
 #include <algorithm>
 #include <cstdint>
 
+#include "backend/cuda/attention/attention_scalars.h"
 #include "backend/cuda/cuda_check.h"
 #include "core/check.h"
 #include "core/float_bits.h"

@@ -29,7 +29,8 @@ std::int64_t widened_bytes(const OperandView& operand) {
 
 /// The operand itself, or a copy of its codes in 16 bits.
 WideOperand widen(const OperandView& operand, Scratch& scratch, CudaContext& card) {
-  if (!operand.quantized()) return {.data = operand.values.data, .row_stride = operand.values.row_stride, .scale_inv = nullptr};
+  if (!operand.quantized())
+    return {.data = operand.values.data, .row_stride = operand.values.row_stride, .scale_inv = nullptr};
   std::byte* const wide = scratch.take(2 * operand.values.numel());
   widen_codes(operand.values, wide, card);
   return {.data = wide,
@@ -41,8 +42,8 @@ WideOperand widen(const OperandView& operand, Scratch& scratch, CudaContext& car
 
 void attention_tensor_forward(const AttentionForwardArgs& args, CudaContext& card) {
   if (args.o.rows == 0) return;
-  Scratch scratch(card.scratch(
-      static_cast<std::size_t>(widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v))));
+  Scratch scratch(
+      card.scratch(static_cast<std::size_t>(widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v))));
   TensorForward call{.shape = args.shape, .q = {}, .k = {}, .v = {}, .o = args.o, .lse = args.lse, .s = args.s};
   call.q = widen(args.q, scratch, card);
   call.k = widen(args.k, scratch, card);
@@ -54,7 +55,8 @@ void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& c
   if (args.grad_q.rows == 0) return;
   const AttentionShape& shape = args.shape;
   const std::int64_t queries = shape.batch * shape.heads * round_up(shape.seq, kBackwardQueries);
-  const std::int64_t rows = queries * 2 * 4, sums = queries * shape.head_dim * 4, turns = queries / kBackwardQueries * 2 * 4;
+  const std::int64_t rows = queries * 2 * 4, sums = queries * shape.head_dim * 4,
+                     turns = queries / kBackwardQueries * 2 * 4;
   Scratch scratch(card.scratch(static_cast<std::size_t>(
       widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v) + widened_bytes(args.grad_o) +
       round_up(rows, kAlignment) + round_up(sums, kAlignment) + round_up(turns, kAlignment) + kAlignment)));

@@ -8,8 +8,8 @@ namespace fp8lab::cuda {
 
 /// A 16-bit operand; FP8 codes have been widened to it exactly, and their scale is still to be multiplied with.
 struct WideOperand {
-  const std::byte* data = nullptr;  ///< of token 0, bf16
-  std::int64_t row_stride = 0;      ///< elements from one token to the next, a multiple of 8
+  const std::byte* data = nullptr;   ///< of token 0, bf16
+  std::int64_t row_stride = 0;       ///< elements from one token to the next, a multiple of 8
   const float* scale_inv = nullptr;  ///< null: 1
 };
 
@@ -31,12 +31,12 @@ struct TensorBackward {
   WideOperand k;
   WideOperand v;
   WideOperand grad_o;
-  OperandView o_codes;       ///< as the caller gave them, for `rows`
+  OperandView o_codes;  ///< as the caller gave them, for `rows`
   OperandView grad_o_codes;
   MatrixView lse;
   // Scratch, by tiles of kBackwardQueries queries of one head of one sequence.
-  /// f32 [batch * heads, tiles, 2, kBackwardQueries]: what a query's products start at: minus its lse in units of Q K^T, 0 where that
-  /// is infinite and -inf beyond seq; and minus its sum of dO * O in units of dO V^T.
+  /// f32 [batch * heads, tiles, 2, kBackwardQueries]: what a query's products start at: minus its lse in units of Q
+  /// K^T, 0 where that is infinite and -inf beyond seq; and minus its sum of dO * O in units of dO V^T.
   float* rows = nullptr;
   /// f32 [batch * heads, tiles, kBackwardQueries * head_dim]: sums of dQ, in the order in which threads hold them.
   float* grad_q_sums = nullptr;
@@ -51,8 +51,8 @@ struct TensorBackward {
   AttentionRole grad_p;
 };
 
-/// out[rows, cols], contiguous bf16 = the codes' values without their scale, exactly. Rows start at multiples of 16 bytes, cols is a
-/// multiple of 16.
+/// out[rows, cols], contiguous bf16 = the codes' values without their scale, exactly. Rows start at multiples of 16
+/// bytes, cols is a multiple of 16.
 void widen_codes(const MatrixView& codes, std::byte* out, CudaContext& card);
 
 /// head_dim 64 or 128, all operands' rows at multiples of 16 bytes.

@@ -1,34 +1,36 @@
 #include <algorithm>
 
 #include "backend/cuda/attention/attention_tensor.h"
-#include "backend/cuda/context.h"
-#include "backend/cuda/cuda_check.h"
 #include "backend/cuda/attention/device/attention_backward_softmax.cuh"
 #include "backend/cuda/attention/device/attention_backward_tiles.cuh"
 #include "backend/cuda/attention/device/attention_matrix.cuh"
-#include "backend/cuda/device/bulk_copy.cuh"
 #include "backend/cuda/attention/tensor_map.h"
+#include "backend/cuda/context.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/bulk_copy.cuh"
 
-// The gradient of attention on Hopper's matrix units, five products for each tile of 128 keys by 64 queries. Blocks take jobs: a tile
-// of keys, whose sums of dK and dV stay in registers, and the queries of every head that shares the keys. Two warp groups of 64 keys
-// multiply; of a third one warp brings tiles of queries, and two warps add what each tile of keys gives to dQ to sums in device memory.
+// The gradient of attention on Hopper's matrix units, five products for each tile of 128 keys by 64 queries. Blocks
+// take jobs: a tile of keys, whose sums of dK and dV stay in registers, and the queries of every head that shares the
+// keys. Two warp groups of 64 keys multiply; of a third one warp brings tiles of queries, and two warps add what each
+// tile of keys gives to dQ to sums in device memory.
 //
-// Those sums have one order whatever runs when: tiles of keys take turns at a tile of queries, each waiting until the one before it has
-// been added. Under the causal mask the turns go down from the diagonal, which is the order in which jobs that start together come to a
-// tile of queries, so that none waits. A job waits only for jobs of lower numbers, which are taken in that order and so are at work or
-// done. Runs are bitwise equal, and nothing of S x S is written down.
+// Those sums have one order whatever runs when: tiles of keys take turns at a tile of queries, each waiting until the
+// one before it has been added. Under the causal mask the turns go down from the diagonal, which is the order in which
+// jobs that start together come to a tile of queries, so that none waits. A job waits only for jobs of lower numbers,
+// which are taken in that order and so are at work or done. Runs are bitwise equal, and nothing of S x S is written
+// down.
 //
-// Without casts P and dS are rounded to bf16, 2^-8 of themselves at most; codes and cast values are exact in bf16. Products are summed
-// in FP32, those of Q and K beginning at minus lse and those of dO and V at minus the sum of dO * O: the `cpu` kernel's arithmetic but
-// for the order of sums.
+// Without casts P and dS are rounded to bf16, 2^-8 of themselves at most; codes and cast values are exact in bf16.
+// Products are summed in FP32, those of Q and K beginning at minus lse and those of dO and V at minus the sum of dO *
+// O: the `cpu` kernel's arithmetic but for the order of sums.
 namespace fp8lab::cuda {
 namespace {
 
 using namespace attention_backward;
 
-/// A warp group multiplies 64 keys of each job with its tiles of queries. The matrix units always have the next product before them:
-/// while they compute dP the other units exponentiate the logits, while they add to dV these compute dS, and while they add to dK and
-/// compute the next logits these hand dQ on.
+/// A warp group multiplies 64 keys of each job with its tiles of queries. The matrix units always have the next product
+/// before them: while they compute dP the other units exponentiate the logits, while they add to dV these compute dS,
+/// and while they add to dK and compute the next logits these hand dQ on.
 template <int Dim, Casts kCasts, bool Drops>
 class Multiplier {
  public:
@@ -88,7 +90,8 @@ class Multiplier {
         wgmma::store_fragment((places_.slopes(t_) + slope_place_) ^ static_cast<std::uint32_t>(2 * step) << 4,
                               fresh[step]);
       wgmma::publish();
-      // Both groups have written dS of this tile, and are done with dS of the tile before the last, in whose place the next goes.
+      // Both groups have written dS of this tile, and are done with dS of the tile before the last, in whose place the
+      // next goes.
       asm volatile("bar.sync 1, %0;\n" ::"n"(kGroups * wgmma::kGroupThreads) : "memory");
       wgmma::wait<0>();
       arrive(barriers_.grad_o_free[stage]);

@@ -1,14 +1,15 @@
 #include "backend/cuda/attention/attention_tensor.h"
+#include "backend/cuda/attention/device/attention_matrix.cuh"
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/attention/device/attention_matrix.cuh"
 
-// Forward attention on Hopper's matrix units. A block takes 128 queries of a head, two warp groups of 64, and passes over the keys
-// 128 at a time.
+// Forward attention on Hopper's matrix units. A block takes 128 queries of a head, two warp groups of 64, and passes
+// over the keys 128 at a time.
 //
-// Without a cast of P one pass with a running maximum is enough: P = exp(logit - maximum so far) is rounded to bf16 (2^-8 of itself at
-// most) and rows are divided by their sum at the end. With a cast, P must be relative to the final lse, so a first pass finds lse. The
-// codes and the cast P are exact in bf16, products are summed in FP32: the `cpu` kernel's arithmetic but for the order of sums.
+// Without a cast of P one pass with a running maximum is enough: P = exp(logit - maximum so far) is rounded to bf16
+// (2^-8 of itself at most) and rows are divided by their sum at the end. With a cast, P must be relative to the final
+// lse, so a first pass finds lse. The codes and the cast P are exact in bf16, products are summed in FP32: the `cpu`
+// kernel's arithmetic but for the order of sums.
 namespace fp8lab::cuda {
 namespace {
 
@@ -101,7 +102,8 @@ struct RunningSum {
 template <int Sums>
 __device__ void drop_out(float (&p)[Sums], const AttentionDropout& dropout, const Place& place, int first_key) {
 #pragma unroll
-  for (int i = 0; i < Sums; ++i) p[i] *= dropout.factor(place.row + (i % 4 / 2) * 8, first_key + 8 * (i / 4) + place.pair_col + i % 2);
+  for (int i = 0; i < Sums; ++i)
+    p[i] *= dropout.factor(place.row + (i % 4 / 2) * 8, first_key + 8 * (i / 4) + place.pair_col + i % 2);
 }
 
 template <int Dim, bool Casts, bool Drops>
@@ -114,7 +116,8 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
 
   const AttentionShape& shape = call.shape;
   // Heads in turn, so that blocks at work together share keys; the longest rows of each first.
-  const int tile = query_tiles - 1 - static_cast<int>(blockIdx.x) % query_tiles, job = static_cast<int>(blockIdx.x) / query_tiles;
+  const int tile = query_tiles - 1 - static_cast<int>(blockIdx.x) % query_tiles,
+            job = static_cast<int>(blockIdx.x) / query_tiles;
   const int seq = static_cast<int>(shape.seq), heads = static_cast<int>(shape.heads);
   const int head = job % heads, sequence = job / heads;
   const int kv_head = head / (heads / static_cast<int>(shape.kv_heads));
@@ -125,7 +128,8 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
   const Place place(first_query);
   const std::uint32_t q_group = q_tile + threadIdx.x / wgmma::kGroupThreads * 64 * wgmma::kRowBytes;
   const float factor = logit_factor_of(call.q, call.k, shape);
-  float* const lse_row = reinterpret_cast<float*>(call.lse.data) + (std::int64_t{sequence} * heads + head) * call.lse.row_stride;
+  float* const lse_row =
+      reinterpret_cast<float*>(call.lse.data) + (std::int64_t{sequence} * heads + head) * call.lse.row_stride;
 
   float logits[kKeys / 2];
   const auto copy_keys = [&](int t) {
@@ -201,7 +205,8 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
     for (int i = 0; i < kKeys / 4; ++i) p[i / 4][i % 4] = wgmma::pack(logits[2 * i], logits[2 * i + 1]);
   };
 
-  // While the matrix units add P V of tile t, the other units exponentiate tile t + 1, and keys of t + 2 and values of t + 1 arrive.
+  // While the matrix units add P V of tile t, the other units exponentiate tile t + 1, and keys of t + 2 and values of
+  // t + 1 arrive.
   copy_values(0);
   wgmma::commit_copies();
   arrive();
@@ -260,8 +265,8 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
 template <int Dim, bool Casts, bool Drops>
 struct Prepared {
   explicit Prepared(CudaContext&) {
-    cuda_check(cudaFuncSetAttribute(attention_tensor_forward_kernel<Dim, Casts, Drops>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kSharedBytes<Dim>),
+    cuda_check(cudaFuncSetAttribute(attention_tensor_forward_kernel<Dim, Casts, Drops>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Dim>),
                "cudaFuncSetAttribute");
   }
 };
@@ -271,8 +276,9 @@ void launch(const TensorForward& call, CudaContext& card) {
   card.kept<Prepared<Dim, Casts, Drops>>();
   const AttentionShape& shape = call.shape;
   const std::int64_t query_tiles = (shape.seq + kQueries - 1) / kQueries;
-  attention_tensor_forward_kernel<Dim, Casts, Drops><<<static_cast<unsigned>(query_tiles * shape.heads * shape.batch), kThreads,
-                                                kSharedBytes<Dim>, card.stream()>>>(call, static_cast<int>(query_tiles));
+  attention_tensor_forward_kernel<Dim, Casts, Drops>
+      <<<static_cast<unsigned>(query_tiles * shape.heads * shape.batch), kThreads, kSharedBytes<Dim>, card.stream()>>>(
+          call, static_cast<int>(query_tiles));
   cuda_check_launch("attention_tensor_forward_kernel");
 }
 

@@ -1,10 +1,11 @@
 #include "backend/cuda/attention/attention_tensor.h"
+#include "backend/cuda/attention/device/attention_matrix.cuh"
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/attention/device/attention_matrix.cuh"
 #include "backend/cuda/device/vectors.cuh"
 
-// What comes before and after the products of attention's backward: sums of dO * O for each query, and dQ from its sums.
+// What comes before and after the products of attention's backward: sums of dO * O for each query, and dQ from its
+// sums.
 namespace fp8lab::cuda {
 namespace {
 
@@ -56,8 +57,8 @@ __global__ void __launch_bounds__(kThreads) attention_tensor_rows_kernel(TensorB
   }
 }
 
-/// A thread rounds eight columns of two rows: 64 bytes of the sums, what four neighbouring threads held of a block of eight columns as
-/// device/wgmma.cuh has them.
+/// A thread rounds eight columns of two rows: 64 bytes of the sums, what four neighbouring threads held of a block of
+/// eight columns as device/wgmma.cuh has them.
 template <int Dim>
 __global__ void __launch_bounds__(kThreads) attention_tensor_grad_q_kernel(TensorBackward call, int query_tiles) {
   constexpr int kBlocks = Dim / 16, kTileThreads = Dim * kTileQueries / 16;  // of eight columns in a half

@@ -27,17 +27,18 @@ __global__ void __launch_bounds__(kThreads) widen_codes_kernel(MatrixView codes,
   const uint4 packed = *reinterpret_cast<const uint4*>(codes.data + row * codes.row_stride + col);
   const __nv_fp8_interpretation_t kind = codes.dtype == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2;
   auto* const to = reinterpret_cast<uint4*>(out + 2 * (row * codes.cols + col));
-  to[0] = make_uint4(widen_pair(packed.x & 0xFFFFu, kind), widen_pair(packed.x >> 16, kind), widen_pair(packed.y & 0xFFFFu, kind),
-                     widen_pair(packed.y >> 16, kind));
-  to[1] = make_uint4(widen_pair(packed.z & 0xFFFFu, kind), widen_pair(packed.z >> 16, kind), widen_pair(packed.w & 0xFFFFu, kind),
-                     widen_pair(packed.w >> 16, kind));
+  to[0] = make_uint4(widen_pair(packed.x & 0xFFFFu, kind), widen_pair(packed.x >> 16, kind),
+                     widen_pair(packed.y & 0xFFFFu, kind), widen_pair(packed.y >> 16, kind));
+  to[1] = make_uint4(widen_pair(packed.z & 0xFFFFu, kind), widen_pair(packed.z >> 16, kind),
+                     widen_pair(packed.w & 0xFFFFu, kind), widen_pair(packed.w >> 16, kind));
 }
 
 }  // namespace
 
 void widen_codes(const MatrixView& codes, std::byte* out, CudaContext& card) {
   const std::int64_t runs = codes.rows * codes.cols / kRun;
-  widen_codes_kernel<<<static_cast<unsigned>((runs + kThreads - 1) / kThreads), kThreads, 0, card.stream()>>>(codes, out);
+  widen_codes_kernel<<<static_cast<unsigned>((runs + kThreads - 1) / kThreads), kThreads, 0, card.stream()>>>(codes,
+                                                                                                              out);
   cuda_check_launch("widen_codes_kernel");
 }
 

@@ -86,21 +86,28 @@ void cudnnGetLastErrorString(char* message, size_t max_size) {
 }
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) { return call(cudnn().create, handle); }
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) { return call(cudnn().destroy, handle); }
-cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) { return call(cudnn().set_stream, handle, stream); }
-cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) { return call(cudnn().get_stream, handle, stream); }
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  return call(cudnn().set_stream, handle, stream);
+}
+cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) {
+  return call(cudnn().get_stream, handle, stream);
+}
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* descriptor) {
   return call(cudnn().backend_create_descriptor, type, descriptor);
 }
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
   return call(cudnn().backend_destroy_descriptor, descriptor);
 }
-cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) { return call(cudnn().backend_finalize, descriptor); }
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
+  return call(cudnn().backend_finalize, descriptor);
+}
 cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t attribute,
                                        cudnnBackendAttributeType_t type, int64_t count, const void* elements) {
   return call(cudnn().backend_set_attribute, descriptor, attribute, type, count, elements);
 }
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor, cudnnBackendAttributeName_t attribute,
-                                       cudnnBackendAttributeType_t type, int64_t requested, int64_t* count, void* elements) {
+                                       cudnnBackendAttributeType_t type, int64_t requested, int64_t* count,
+                                       void* elements) {
   return call(cudnn().backend_get_attribute, descriptor, attribute, type, requested, count, elements);
 }
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack) {
@@ -115,7 +122,9 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram* program) { return call(nvrtc().des
 nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* const* options) {
   return call(nvrtc().compile_program, program, count, options);
 }
-nvrtcResult nvrtcGetCUBINSize(nvrtcProgram program, size_t* size) { return call(nvrtc().get_cubin_size, program, size); }
+nvrtcResult nvrtcGetCUBINSize(nvrtcProgram program, size_t* size) {
+  return call(nvrtc().get_cubin_size, program, size);
+}
 nvrtcResult nvrtcGetCUBIN(nvrtcProgram program, char* cubin) { return call(nvrtc().get_cubin, program, cubin); }
 nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram program, size_t* size) {
   return call(nvrtc().get_program_log_size, program, size);

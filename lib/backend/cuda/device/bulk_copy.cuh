@@ -4,12 +4,12 @@
 
 #include <cstdint>
 
-// The copy engine between device and shared memory, and the barriers in shared memory on which its copies and threads arrive. A
-// barrier is named by its address; its phases have the parities 0, 1, 0, ...
+// The copy engine between device and shared memory, and the barriers in shared memory on which its copies and threads
+// arrive. A barrier is named by its address; its phases have the parities 0, 1, 0, ...
 namespace fp8lab::cuda::bulk {
 
-/// For loops that wait for other blocks: what should take microseconds and has not come after seconds never will, and an error that
-/// ends the kernel is better than a card that hangs.
+/// For loops that wait for other blocks: what should take microseconds and has not come after seconds never will, and
+/// an error that ends the kernel is better than a card that hangs.
 class Patience {
  public:
   __device__ void wear() {
@@ -82,8 +82,8 @@ __device__ inline void commit() { asm volatile("cp.async.bulk.commit_group;\n" :
 __device__ inline void wait_until_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
 /// Until all of this thread's groups are in device memory.
 __device__ inline void wait_until_written() { asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory"); }
-/// A count that other blocks set. What they have done before is in device memory when the count is seen, but it is not ordered before
-/// ordinary reads of this thread: enough for the copy engine's sums, which are added there.
+/// A count that other blocks set. What they have done before is in device memory when the count is seen, but it is not
+/// ordered before ordinary reads of this thread: enough for the copy engine's sums, which are added there.
 __device__ inline unsigned see_count(const unsigned* count) {
   unsigned now;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];\n" : "=r"(now) : "l"(count) : "memory");

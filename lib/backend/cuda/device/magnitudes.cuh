@@ -13,7 +13,8 @@ __device__ inline std::uint32_t magnitude(float x) { return float_bits(x) & kFlo
 /// The largest value of a warp, in all of its lanes.
 __device__ inline std::uint32_t warp_max(std::uint32_t value) { return __reduce_max_sync(0xFFFFFFFFu, value); }
 
-/// The largest value of a one-dimensional block of whole warps, in its first thread. `words` is shared memory, a word per warp.
+/// The largest value of a one-dimensional block of whole warps, in its first thread. `words` is shared memory, a word
+/// per warp.
 __device__ inline std::uint32_t block_max(std::uint32_t value, std::uint32_t* words) {
   const unsigned warps = blockDim.x / 32;
   value = warp_max(value);
@@ -26,7 +27,8 @@ __device__ inline std::uint32_t block_max(std::uint32_t value, std::uint32_t* wo
 __device__ inline void raise_amax(float* amax, std::uint32_t value) {
   auto* const bits = reinterpret_cast<std::uint32_t*>(amax);
   const std::uint32_t before = *static_cast<volatile std::uint32_t*>(bits);
-  if ((before & ~kFloatMagnitudeMask) != 0) atomicAnd(bits, kFloatMagnitudeMask);  // a sign would be on top of all magnitudes
+  if ((before & ~kFloatMagnitudeMask) != 0)
+    atomicAnd(bits, kFloatMagnitudeMask);  // a sign would be on top of all magnitudes
   if (value > (before & kFloatMagnitudeMask)) atomicMax(bits, value);
 }
 

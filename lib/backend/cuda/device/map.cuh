@@ -69,8 +69,8 @@ void launch_map(const MapArgs<Inputs, Outputs, Op>& args, cudaStream_t stream) {
   constexpr std::int64_t kMostGridRows = 65535;
   constexpr std::int64_t kWidth = Runs ? kRawWidth<Type> : 1;
   const std::int64_t runs = (args.cols + kWidth - 1) / kWidth;
-  // Threads along a row: short rows share a block, and blocks end with the row where they can, since what is left over is read
-  // element by element.
+  // Threads along a row: short rows share a block, and blocks end with the row where they can, since what is left over
+  // is read element by element.
   unsigned across = 1;
   while (across < kMapThreads && across * Unroll < runs) across *= 2;
   for (unsigned even = across; args.rows > 1 && even >= 32; even /= 2)
@@ -87,9 +87,9 @@ void launch_map(const MapArgs<Inputs, Outputs, Op>& args, cudaStream_t stream) {
 }
 
 /// Calls op(in, out, row, col) for runs in[Inputs][Width] of FP32 values that begin at (row, col), and stores
-/// out[Outputs][Width]. All matrices have the shape of outputs[0]. If all are contiguous they are one long row: row 0, and
-/// `col` the element's number. Wide runs where each matrix holds them, else element by element. `Mixed`: which types there may
-/// be.
+/// out[Outputs][Width]. All matrices have the shape of outputs[0]. If all are contiguous they are one long row: row 0,
+/// and `col` the element's number. Wide runs where each matrix holds them, else element by element. `Mixed`: which
+/// types there may be.
 template <int Inputs, int Outputs, int Mixed = kRealTypes, class Op>
 void map(const std::array<MatrixView, Inputs>& inputs, const std::array<MatrixView, Outputs>& outputs, const Op& op,
          CudaContext& card) {

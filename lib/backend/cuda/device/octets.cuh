@@ -11,8 +11,8 @@
 #include "core/float16.h"
 #include "tensor/view.h"
 
-// Eight neighbours of a row in a thread's registers: read in 16-byte pieces, measured as the bits of their own type, and cast in
-// pairs by the card's instructions.
+// Eight neighbours of a row in a thread's registers: read in 16-byte pieces, measured as the bits of their own type,
+// and cast in pairs by the card's instructions.
 namespace fp8lab::cuda {
 
 template <DType In>
@@ -62,7 +62,8 @@ struct Octet {
   }
 };
 
-/// Largest magnitudes, as bits of the type itself, whose order is theirs: per column of octets, two to a word in 16 bits.
+/// Largest magnitudes, as bits of the type itself, whose order is theirs: per column of octets, two to a word in 16
+/// bits.
 template <DType In>
 struct Magnitudes {
   using Source = Octet<In>;
@@ -78,7 +79,9 @@ struct Magnitudes {
     else
       return __vmaxu2(a, b);
   }
-  __device__ static std::uint32_t unsigned_word(std::uint32_t word) { return word & (Source::kWide ? 0x7FFFFFFFu : 0x7FFF7FFFu); }
+  __device__ static std::uint32_t unsigned_word(std::uint32_t word) {
+    return word & (Source::kWide ? 0x7FFFFFFFu : 0x7FFF7FFFu);
+  }
   __device__ void raise(const Source& octet) {
 #pragma unroll
     for (int i = 0; i < Source::kWords; ++i) words[i] = larger(words[i], unsigned_word(octet.words[i]));

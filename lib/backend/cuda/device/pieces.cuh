@@ -29,11 +29,12 @@ struct Places {
   int of_tile;
 };
 
-/// Walks piece `piece` of a rows x cols matrix in vectors: use(places) for every few of them, after_tile(row, col) when a tile has been
-/// walked. In row-major order what is left of the last vector remains for the caller; tiles need whole ones.
+/// Walks piece `piece` of a rows x cols matrix in vectors: use(places) for every few of them, after_tile(row, col) when
+/// a tile has been walked. In row-major order what is left of the last vector remains for the caller; tiles need whole
+/// ones.
 template <int kTogether, class Use, class AfterTile>
-__device__ __forceinline__ void walk_vectors(std::int64_t rows, std::int64_t cols, bool tiles, std::int64_t piece, const Use& use,
-                                             const AfterTile& after_tile) {
+__device__ __forceinline__ void walk_vectors(std::int64_t rows, std::int64_t cols, bool tiles, std::int64_t piece,
+                                             const Use& use, const AfterTile& after_tile) {
   constexpr int kVectorElements = 4, kVectorsOfTileRow = kListTile / kVectorElements;
   const int thread = static_cast<int>(threadIdx.x);
   const std::int64_t across = (cols + kListTile * kListSteps - 1) / (kListTile * kListSteps);
@@ -76,7 +77,8 @@ __device__ __forceinline__ void walk_rest(std::int64_t rows, std::int64_t cols, 
 
 /// Element by element.
 template <class Use>
-__device__ __forceinline__ void walk_elements(std::int64_t rows, std::int64_t cols, std::int64_t piece, const Use& use) {
+__device__ __forceinline__ void walk_elements(std::int64_t rows, std::int64_t cols, std::int64_t piece,
+                                              const Use& use) {
   const std::int64_t begin = piece * kListPiece;
   const std::int64_t end = begin + kListPiece < rows * cols ? begin + kListPiece : rows * cols;
 #pragma unroll 1

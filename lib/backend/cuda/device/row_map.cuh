@@ -7,8 +7,8 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/runs.cuh"
 
-// Operations as map.cuh has them, over rows in bf16, whose results go to a writer (QuantizedRows, MeasuredRows) that may have
-// more to do than to store them.
+// Operations as map.cuh has them, over rows in bf16, whose results go to a writer (QuantizedRows, MeasuredRows) that
+// may have more to do than to store them.
 namespace fp8lab::cuda {
 
 inline constexpr int kRowMapThreads = 256;
@@ -20,9 +20,11 @@ struct RowMapArgs {
   std::int64_t cols;
 };
 
-// A block has `Rows` rows, whose runs each thread reads all at once. Output k lies behind the columns of those before it.
+// A block has `Rows` rows, whose runs each thread reads all at once. Output k lies behind the columns of those before
+// it.
 template <int Inputs, int Outputs, int Rows, class Op, class Writer>
-__global__ void __launch_bounds__(kRowMapThreads) row_map_kernel(const RowMapArgs<Inputs> args, const Op op, Writer writer) {
+__global__ void __launch_bounds__(kRowMapThreads)
+    row_map_kernel(const RowMapArgs<Inputs> args, const Op op, Writer writer) {
   const std::int64_t col = (static_cast<std::int64_t>(blockIdx.x) * kRowMapThreads + threadIdx.x) * kRunWidth;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * Rows;
   writer.begin();
@@ -57,7 +59,8 @@ inline constexpr int kRowMapRows = Inputs < 3 ? 4 : 2;
 template <int Inputs>
 bool maps_rows(const std::array<MatrixView, Inputs>& inputs) {
   constexpr std::int64_t kMostRows = 65535 * std::int64_t{kRowMapRows<Inputs>};  // of a grid
-  bool takes = inputs[0].rows > 0 && inputs[0].rows <= kMostRows && inputs[0].cols % kRunWidth == 0 && inputs[0].cols > 0;
+  bool takes =
+      inputs[0].rows > 0 && inputs[0].rows <= kMostRows && inputs[0].cols % kRunWidth == 0 && inputs[0].cols > 0;
   for (const MatrixView& view : inputs) takes = takes && view.dtype == DType::kBF16 && holds_runs(view);
   return takes;
 }

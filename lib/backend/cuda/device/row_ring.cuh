@@ -5,8 +5,8 @@
 
 #include "backend/cuda/cuda_check.h"
 
-// Rows on their way through shared memory: the copy engine brings each whole, several ahead of the block that takes them, which
-// costs the block's threads neither registers nor instructions.
+// Rows on their way through shared memory: the copy engine brings each whole, several ahead of the block that takes
+// them, which costs the block's threads neither registers nor instructions.
 namespace fp8lab::cuda {
 
 inline constexpr int kMostStages = 4;
@@ -21,8 +21,8 @@ inline int ring_stages(std::size_t bytes) {
 /// What a block takes of a multiprocessor's shared memory beside its ring.
 inline constexpr std::size_t kRingReserve = 2048;
 
-/// Lets `kernel`, of 256 threads, have rings of what a block may have, and says how many of its blocks a multiprocessor has
-/// registers for.
+/// Lets `kernel`, of 256 threads, have rings of what a block may have, and says how many of its blocks a multiprocessor
+/// has registers for.
 inline int ring_blocks(const void* kernel, std::size_t shared_bytes) {
   int blocks = 0;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -33,8 +33,8 @@ inline int ring_blocks(const void* kernel, std::size_t shared_bytes) {
   return blocks;
 }
 
-/// `turn` counts the rows that a block takes, from 0; row `turn` goes through slot turn % stages. Reading of a slot ends, by a
-/// barrier of the block, before it is fetched again.
+/// `turn` counts the rows that a block takes, from 0; row `turn` goes through slot turn % stages. Reading of a slot
+/// ends, by a barrier of the block, before it is fetched again.
 class RowRing {
  public:
   /// `slots` is dynamic shared memory of stages * bytes, `full` a barrier for each.

@@ -11,8 +11,8 @@
 #include "core/float8.h"
 #include "tensor/view.h"
 
-// Runs of FP32 values read from and rounded to whatever a matrix stores, as backend/cpu/rows.h has them. A run of eight is
-// one 16-byte access in 16-bit types, two in FP32 and an 8-byte one in FP8.
+// Runs of FP32 values read from and rounded to whatever a matrix stores, as backend/cpu/rows.h has them. A run of eight
+// is one 16-byte access in 16-bit types, two in FP32 and an 8-byte one in FP8.
 namespace fp8lab::cuda {
 
 /// A matrix as device code walks it.
@@ -136,8 +136,8 @@ __device__ inline void store_typed(const float (&values)[Width], const Elements&
   }
 }
 
-/// What is known of a matrix's type when a kernel is compiled: the type itself, that one can calculate with it (f32, f16 or
-/// bf16), or nothing.
+/// What is known of a matrix's type when a kernel is compiled: the type itself, that one can calculate with it (f32,
+/// f16 or bf16), or nothing.
 inline constexpr int kRealTypes = -1;
 inline constexpr int kAnyTypes = -2;
 
@@ -188,12 +188,11 @@ __device__ inline void store_run(const float (&values)[Width], const Elements& t
   }
 }
 
-/// A run as it lies in memory, so that all loads of a thread are under way before the first is waited for: eight elements of a 16-bit
-/// type, else four.
+/// A run as it lies in memory, so that all loads of a thread are under way before the first is waited for: eight
+/// elements of a 16-bit type, else four.
 template <int Type>
-inline constexpr int kRawWidth = Type == static_cast<int>(DType::kBF16) || Type == static_cast<int>(DType::kF16)
-                                     ? kRunWidth
-                                     : 4;
+inline constexpr int kRawWidth =
+    Type == static_cast<int>(DType::kBF16) || Type == static_cast<int>(DType::kF16) ? kRunWidth : 4;
 
 template <int Type>
 class RawRun {

@@ -9,7 +9,8 @@
 // Transposes of 1-, 2-, 4- and 8-byte elements through shared memory.
 namespace fp8lab::cuda {
 
-/// out(c, r) = in(r, c): element (r, c) of `in` lies r * in_stride + c elements on, element (c, r) of `out` c * out_stride + r.
+/// out(c, r) = in(r, c): element (r, c) of `in` lies r * in_stride + c elements on, element (c, r) of `out` c *
+/// out_stride + r.
 struct Transpose {
   const std::byte* in;
   std::int64_t in_stride;
@@ -22,7 +23,8 @@ struct Transpose {
 inline constexpr int kTileWords = 32;
 inline constexpr int kTransposeThreads = 256;
 
-/// The square of as many elements a side as a word has, turned: element j of words[i] and element i of words[j] change places.
+/// The square of as many elements a side as a word has, turned: element j of words[i] and element i of words[j] change
+/// places.
 template <class Word>
 __device__ inline void turn_square(Word (&)[1]) {}
 __device__ inline void turn_square(std::uint32_t (&words)[2]) {
@@ -39,8 +41,8 @@ __device__ inline void turn_square(std::uint32_t (&words)[4]) {
   words[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// A tile is 32 words wide and as many elements high as wide; a warp reads or writes whole words of a row at once. `Whole`: both
-// matrices hold aligned words; at the edges, and everywhere if not, elements move one by one.
+// A tile is 32 words wide and as many elements high as wide; a warp reads or writes whole words of a row at once.
+// `Whole`: both matrices hold aligned words; at the edges, and everywhere if not, elements move one by one.
 template <class Element, bool Aligned>
 __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(const Transpose args) {
   using Word = std::conditional_t<(sizeof(Element) < 4), std::uint32_t, Element>;

@@ -9,10 +9,10 @@
 #include "backend/cuda/device/elements.cuh"
 #include "core/dtype.h"
 
-// Four elements at a time of an array whose type is known at compile time or at run time: where `type` is a constant, every
-// switch folds away. Reading and converting are two steps, so that all loads of a thread can be under way before the first is
-// waited for. The card's own conversions do the work; it is only in the NaNs that they leave that they differ from core/float16.h.
-// The host refuses other types than those below.
+// Four elements at a time of an array whose type is known at compile time or at run time: where `type` is a constant,
+// every switch folds away. Reading and converting are two steps, so that all loads of a thread can be under way before
+// the first is waited for. The card's own conversions do the work; it is only in the NaNs that they leave that they
+// differ from core/float16.h. The host refuses other types than those below.
 namespace fp8lab::cuda {
 
 inline constexpr int kVector = 4;
@@ -80,7 +80,8 @@ __device__ __forceinline__ std::uint16_t half_of(const Raw4& raw, int i) {
 }
 
 __device__ __forceinline__ Raw4 of_halves(const std::uint16_t (&halves)[kVector]) {
-  return {make_uint4(halves[0] | static_cast<unsigned>(halves[1]) << 16, halves[2] | static_cast<unsigned>(halves[3]) << 16, 0, 0)};
+  return {make_uint4(halves[0] | static_cast<unsigned>(halves[1]) << 16,
+                     halves[2] | static_cast<unsigned>(halves[3]) << 16, 0, 0)};
 }
 
 /// Four codes, the first in the lowest byte.
@@ -160,11 +161,13 @@ __device__ __forceinline__ Raw4 encode(DType type, const float (&values)[kVector
                          __float_as_uint(values[3]))};
     case DType::kBF16:
       if (may_have_nan(values))
-        return {make_uint4(narrow_bf162_with_nan(values[0], values[1]), narrow_bf162_with_nan(values[2], values[3]), 0, 0)};
+        return {
+            make_uint4(narrow_bf162_with_nan(values[0], values[1]), narrow_bf162_with_nan(values[2], values[3]), 0, 0)};
       return {make_uint4(narrow_bf162(values[0], values[1]), narrow_bf162(values[2], values[3]), 0, 0)};
     case DType::kF16:
       if (may_have_nan(values))
-        return {make_uint4(narrow_half2_with_nan(values[0], values[1]), narrow_half2_with_nan(values[2], values[3]), 0, 0)};
+        return {
+            make_uint4(narrow_half2_with_nan(values[0], values[1]), narrow_half2_with_nan(values[2], values[3]), 0, 0)};
       return {make_uint4(narrow_half2(values[0], values[1]), narrow_half2(values[2], values[3]), 0, 0)};
     default: return {make_uint4(encode4(type, values), 0, 0, 0)};
   }

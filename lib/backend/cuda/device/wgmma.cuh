@@ -2,12 +2,14 @@
 
 #include <cstdint>
 
-// Hopper's matrix units: products by a warp group, four warps whose warp w holds rows 16 w to 16 w + 15 of the result. Thread l of a
-// warp holds in sums[4 j + e] the element at row l / 4 (+ 8 where e is 2 or 3), column 8 j + 2 (l % 4) + e % 2; a fragment of the left
-// operand for columns 16 s to 16 s + 15 has the same places: pairs from sums[8 s], [8 s + 2], [8 s + 4] and [8 s + 6].
+// Hopper's matrix units: products by a warp group, four warps whose warp w holds rows 16 w to 16 w + 15 of the result.
+// Thread l of a warp holds in sums[4 j + e] the element at row l / 4 (+ 8 where e is 2 or 3), column 8 j + 2 (l % 4) +
+// e % 2; a fragment of the left operand for columns 16 s to 16 s + 15 has the same places: pairs from sums[8 s], [8 s +
+// 2], [8 s + 4] and [8 s + 6].
 //
-// Operands in shared memory lie in panels of 64 columns of 16 bits: a row has 128 bytes, and the eight 16-byte units of row r change
-// places by exclusive or with r % 8, so that neither rows nor columns of units meet in one bank. A panel starts at a multiple of 1024.
+// Operands in shared memory lie in panels of 64 columns of 16 bits: a row has 128 bytes, and the eight 16-byte units of
+// row r change places by exclusive or with r % 8, so that neither rows nor columns of units meet in one bank. A panel
+// starts at a multiple of 1024.
 namespace fp8lab::cuda::wgmma {
 
 inline constexpr int kGroupThreads = 128;
@@ -15,22 +17,27 @@ inline constexpr int kPanelCols = 64;
 inline constexpr int kRowBytes = 128;
 inline constexpr int kStepCols = 16;  ///< depth of one product
 
-__device__ inline std::uint32_t shared_address(const void* at) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(at)); }
+__device__ inline std::uint32_t shared_address(const void* at) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(at));
+}
 
 /// Where unit `unit` of row `row` lies in a panel.
 __device__ inline std::uint32_t unit_offset(int row, int unit) {
   return static_cast<std::uint32_t>(row * kRowBytes + ((unit ^ (row & 7)) << 4));
 }
 
-/// Where a product finds an operand: `offset` bytes on from `panel`, both multiples of 16, offset known at compile time so that one
-/// addition is left of it. `stride`, in units of 16 bytes, is from one panel to the next where the product needs to know.
+/// Where a product finds an operand: `offset` bytes on from `panel`, both multiples of 16, offset known at compile time
+/// so that one addition is left of it. `stride`, in units of 16 bytes, is from one panel to the next where the product
+/// needs to know.
 __device__ inline std::uint64_t describe(std::uint32_t panel, std::uint32_t offset, std::uint32_t stride) {
   constexpr std::uint32_t kEightRows = 8 * kRowBytes >> 4, kSwizzle128 = 1;
   const std::uint32_t low = (panel >> 4) + ((offset >> 4) + (stride << 16));
   return std::uint64_t{kEightRows | kSwizzle128 << 30} << 32 | low;
 }
 /// An operand whose depth runs along the rows of a panel, 32 bytes a step; rows start at a multiple of eight.
-__device__ inline std::uint64_t along_rows(std::uint32_t panel, std::uint32_t offset) { return describe(panel, offset, 1); }
+__device__ inline std::uint64_t along_rows(std::uint32_t panel, std::uint32_t offset) {
+  return describe(panel, offset, 1);
+}
 /// An operand whose depth runs across the rows of panels `panel_bytes` apart, 16 rows a step.
 __device__ inline std::uint64_t across_rows(std::uint32_t panel, std::uint32_t offset, std::uint32_t panel_bytes) {
   return describe(panel, offset, panel_bytes >> 4);
@@ -75,8 +82,9 @@ __device__ inline std::uint32_t pack(float low, float high) {
   return packed;
 }
 
-// One step of depth 16: sums (+)= a b. multiply_tile takes both operands from shared memory along their rows, multiply_columns both
-// across their rows, multiply_fragments the left one from registers and the right one across its rows. Their width is that of `sums`.
+// One step of depth 16: sums (+)= a b. multiply_tile takes both operands from shared memory along their rows,
+// multiply_columns both across their rows, multiply_fragments the left one from registers and the right one across its
+// rows. Their width is that of `sums`.
 
 __device__ inline void multiply_tile(float (&sums)[32], std::uint64_t a, std::uint64_t b, int accumulate) {
   asm volatile(
@@ -85,13 +93,10 @@ __device__ inline void multiply_tile(float (&sums)[32], std::uint64_t a, std::ui
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
       "}, %32, %33, p, 1, 1, 0, 0;\n}\n"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]),
-        "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7]),
-        "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
-        "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15]),
-        "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]),
-        "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]),
-        "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]),
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),
+        "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]),
+        "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]), "+f"(sums[20]),
+        "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]),
         "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31])
       : "l"(a), "l"(b), "r"(accumulate));
 }
@@ -105,44 +110,37 @@ __device__ inline void multiply_tile(float (&sums)[64], std::uint64_t a, std::ui
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
       "}, %64, %65, p, 1, 1, 0, 0;\n}\n"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]),
-        "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7]),
-        "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
-        "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15]),
-        "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]),
-        "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]),
-        "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]),
-        "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31]),
-        "+f"(sums[32]), "+f"(sums[33]), "+f"(sums[34]), "+f"(sums[35]),
-        "+f"(sums[36]), "+f"(sums[37]), "+f"(sums[38]), "+f"(sums[39]),
-        "+f"(sums[40]), "+f"(sums[41]), "+f"(sums[42]), "+f"(sums[43]),
-        "+f"(sums[44]), "+f"(sums[45]), "+f"(sums[46]), "+f"(sums[47]),
-        "+f"(sums[48]), "+f"(sums[49]), "+f"(sums[50]), "+f"(sums[51]),
-        "+f"(sums[52]), "+f"(sums[53]), "+f"(sums[54]), "+f"(sums[55]),
-        "+f"(sums[56]), "+f"(sums[57]), "+f"(sums[58]), "+f"(sums[59]),
-        "+f"(sums[60]), "+f"(sums[61]), "+f"(sums[62]), "+f"(sums[63])
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),
+        "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]),
+        "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]), "+f"(sums[20]),
+        "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]),
+        "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31]), "+f"(sums[32]), "+f"(sums[33]), "+f"(sums[34]),
+        "+f"(sums[35]), "+f"(sums[36]), "+f"(sums[37]), "+f"(sums[38]), "+f"(sums[39]), "+f"(sums[40]), "+f"(sums[41]),
+        "+f"(sums[42]), "+f"(sums[43]), "+f"(sums[44]), "+f"(sums[45]), "+f"(sums[46]), "+f"(sums[47]), "+f"(sums[48]),
+        "+f"(sums[49]), "+f"(sums[50]), "+f"(sums[51]), "+f"(sums[52]), "+f"(sums[53]), "+f"(sums[54]), "+f"(sums[55]),
+        "+f"(sums[56]), "+f"(sums[57]), "+f"(sums[58]), "+f"(sums[59]), "+f"(sums[60]), "+f"(sums[61]), "+f"(sums[62]),
+        "+f"(sums[63])
       : "l"(a), "l"(b), "r"(accumulate));
 }
 
-__device__ inline void multiply_fragments(float (&sums)[32], const std::uint32_t (&a)[4], std::uint64_t b, int accumulate) {
+__device__ inline void multiply_fragments(float (&sums)[32], const std::uint32_t (&a)[4], std::uint64_t b,
+                                          int accumulate) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
       "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]),
-        "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7]),
-        "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
-        "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15]),
-        "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]),
-        "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]),
-        "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]),
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),
+        "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]),
+        "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]), "+f"(sums[20]),
+        "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]),
         "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 
-__device__ inline void multiply_fragments(float (&sums)[64], const std::uint32_t (&a)[4], std::uint64_t b, int accumulate) {
+__device__ inline void multiply_fragments(float (&sums)[64], const std::uint32_t (&a)[4], std::uint64_t b,
+                                          int accumulate) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
@@ -151,22 +149,16 @@ __device__ inline void multiply_fragments(float (&sums)[64], const std::uint32_t
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
       "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}\n"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]),
-        "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7]),
-        "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
-        "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15]),
-        "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]),
-        "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]),
-        "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]),
-        "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31]),
-        "+f"(sums[32]), "+f"(sums[33]), "+f"(sums[34]), "+f"(sums[35]),
-        "+f"(sums[36]), "+f"(sums[37]), "+f"(sums[38]), "+f"(sums[39]),
-        "+f"(sums[40]), "+f"(sums[41]), "+f"(sums[42]), "+f"(sums[43]),
-        "+f"(sums[44]), "+f"(sums[45]), "+f"(sums[46]), "+f"(sums[47]),
-        "+f"(sums[48]), "+f"(sums[49]), "+f"(sums[50]), "+f"(sums[51]),
-        "+f"(sums[52]), "+f"(sums[53]), "+f"(sums[54]), "+f"(sums[55]),
-        "+f"(sums[56]), "+f"(sums[57]), "+f"(sums[58]), "+f"(sums[59]),
-        "+f"(sums[60]), "+f"(sums[61]), "+f"(sums[62]), "+f"(sums[63])
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),
+        "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]),
+        "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]), "+f"(sums[20]),
+        "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]),
+        "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31]), "+f"(sums[32]), "+f"(sums[33]), "+f"(sums[34]),
+        "+f"(sums[35]), "+f"(sums[36]), "+f"(sums[37]), "+f"(sums[38]), "+f"(sums[39]), "+f"(sums[40]), "+f"(sums[41]),
+        "+f"(sums[42]), "+f"(sums[43]), "+f"(sums[44]), "+f"(sums[45]), "+f"(sums[46]), "+f"(sums[47]), "+f"(sums[48]),
+        "+f"(sums[49]), "+f"(sums[50]), "+f"(sums[51]), "+f"(sums[52]), "+f"(sums[53]), "+f"(sums[54]), "+f"(sums[55]),
+        "+f"(sums[56]), "+f"(sums[57]), "+f"(sums[58]), "+f"(sums[59]), "+f"(sums[60]), "+f"(sums[61]), "+f"(sums[62]),
+        "+f"(sums[63])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 
@@ -176,10 +168,9 @@ __device__ inline void multiply_columns(float (&sums)[16], std::uint64_t a, std:
       "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
       "}, %16, %17, p, 1, 1, 1, 1;\n}\n"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]),
-        "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7]),
-        "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
-        "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15])
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),
+        "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]),
+        "+f"(sums[14]), "+f"(sums[15])
       : "l"(a), "l"(b), "r"(accumulate));
 }
 
@@ -190,21 +181,18 @@ __device__ inline void multiply_columns(float (&sums)[32], std::uint64_t a, std:
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
       "}, %32, %33, p, 1, 1, 1, 1;\n}\n"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]),
-        "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7]),
-        "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
-        "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15]),
-        "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]),
-        "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]),
-        "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]),
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),
+        "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]),
+        "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]), "+f"(sums[20]),
+        "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]),
         "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31])
       : "l"(a), "l"(b), "r"(accumulate));
 }
 
 /// The four matrices of 8 x 8 of a fragment to shared memory; lane l says where row l % 8 of matrix l / 8 goes.
 __device__ inline void store_fragment(std::uint32_t row, const std::uint32_t (&fragment)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(row), "r"(fragment[0]), "r"(fragment[1]),
-               "r"(fragment[2]), "r"(fragment[3])
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(row), "r"(fragment[0]),
+               "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
                : "memory");
 }
 

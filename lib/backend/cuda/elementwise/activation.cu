@@ -1,21 +1,23 @@
-#include "backend/cuda/elementwise/device/activation_ops.cuh"
 #include "backend/cuda/device/map.cuh"
-#include "backend/cuda/quantize/device/measured_rows.cuh"
 #include "backend/cuda/device/row_map.cuh"
+#include "backend/cuda/elementwise/device/activation_ops.cuh"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/quantize/device/measured_rows.cuh"
 
 namespace fp8lab::cuda {
 namespace {
 
 /// By the kernel of rows, which measures as it stores; false if it does not take these matrices.
 template <int Inputs, int Outputs, class Op>
-bool measured(const std::array<MatrixView, Inputs>& inputs, const MatrixView& out, float* amax, const Op& op, CudaContext& card) {
+bool measured(const std::array<MatrixView, Inputs>& inputs, const MatrixView& out, float* amax, const Op& op,
+              CudaContext& card) {
   if (amax == nullptr || !maps_rows<Inputs>(inputs) || out.dtype != DType::kBF16 || !holds_runs(out)) return false;
   map_rows<Inputs, Outputs>(inputs, op, MeasuredRows(elements(out), FreshAmax(amax, card)), card);
   return true;
 }
 
-/// `op` over runs of `inputs`, whose results are columns of `out`, side by side; and the amax of those, where it is wanted.
+/// `op` over runs of `inputs`, whose results are columns of `out`, side by side; and the amax of those, where it is
+/// wanted.
 template <int Inputs, int Outputs, class Op>
 void activate(const std::array<MatrixView, Inputs>& inputs, const MatrixView& out, float* amax, const Op& op,
               ExecContext& context) {
@@ -45,8 +47,8 @@ void activation_backward(const ActivationBackwardArgs& args, ExecContext& contex
   switch (args.kind) {
     case ActivationKind::kGelu: return activate<2, 1>({x, grad_y}, args.grad_x, args.amax, GeluGradient{}, context);
     case ActivationKind::kSwiglu:
-      return activate<3, 2>({x.columns(0, cols), x.columns(cols, cols), grad_y}, args.grad_x, args.amax, GatedGradient{},
-                            context);
+      return activate<3, 2>({x.columns(0, cols), x.columns(cols, cols), grad_y}, args.grad_x, args.amax,
+                            GatedGradient{}, context);
   }
 }
 

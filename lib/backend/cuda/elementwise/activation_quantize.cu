@@ -1,6 +1,6 @@
+#include "backend/cuda/device/row_map.cuh"
 #include "backend/cuda/elementwise/device/activation_ops.cuh"
 #include "backend/cuda/quantize/device/quantized_rows.cuh"
-#include "backend/cuda/device/row_map.cuh"
 
 namespace fp8lab::cuda {
 namespace {
@@ -16,7 +16,8 @@ void launch(const std::array<MatrixView, Inputs>& inputs, const Op& op, std::int
 }
 
 template <int Inputs, class Op>
-bool quantize_rows(const std::array<MatrixView, Inputs>& inputs, const Op& op, const QuantizeArgs& args, CudaContext& card) {
+bool quantize_rows(const std::array<MatrixView, Inputs>& inputs, const Op& op, const QuantizeArgs& args,
+                   CudaContext& card) {
   if (!maps_rows<Inputs>(inputs)) return false;
   const RowCast cast = begin_row_cast(args, card);
   launch<Inputs>(inputs, op, args.format.block_cols, cast, card);

@@ -1,5 +1,5 @@
-#include "backend/cuda/device/column_parts.h"
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/column_parts.h"
 #include "backend/cuda/device/runs.cuh"
 #include "backend/cuda/kernels.h"
 

@@ -1,7 +1,7 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/runs.cuh"
-#include "backend/cuda/kernels.h"
 #include "backend/cuda/elementwise/rope_table.h"
+#include "backend/cuda/kernels.h"
 
 namespace fp8lab::cuda {
 namespace {

@@ -13,8 +13,8 @@ struct RopeTable {
   const float* sine = nullptr;
 };
 
-/// The tables that a context's launches have asked for. Made on the host, with its library's bits, at the first use of a head
-/// size and base, and again when longer sequences come; growing waits for the card.
+/// The tables that a context's launches have asked for. Made on the host, with its library's bits, at the first use of
+/// a head size and base, and again when longer sequences come; growing waits for the card.
 class RopeTables {
  public:
   explicit RopeTables(CudaContext& card) : card_(card) {}

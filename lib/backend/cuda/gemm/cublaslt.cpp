@@ -7,8 +7,8 @@
 #include "core/check.h"
 #include "core/float8_format.h"
 
-// The library's matrices are column-major, so it is given the transposed product: out^T [n, m] = b [n, k] * a^T [k, m]. Its A is
-// our b and its B is our a, and a matrix that is contiguous along k is transposed in its A and plain in its B.
+// The library's matrices are column-major, so it is given the transposed product: out^T [n, m] = b [n, k] * a^T [k, m].
+// Its A is our b and its B is our a, and a matrix that is contiguous along k is transposed in its A and plain in its B.
 namespace fp8lab::cuda {
 namespace {
 
@@ -75,7 +75,8 @@ LtLayout make_layout(const PlannedOperand& operand, std::int64_t rows, std::int6
                             : make_layout(operand.dtype, k, rows, operand.stride);
 }
 
-/// Of what the library adds to a product. Codes are added to nothing, and it wants to see the type of their bias, or bf16, there.
+/// Of what the library adds to a product. Codes are added to nothing, and it wants to see the type of their bias, or
+/// bf16, there.
 LtLayout make_addend(const LibraryProblem& problem) {
   const DType beside_codes = problem.bias ? problem.bias_dtype : DType::kBF16;
   return make_layout(is_float8(problem.out) ? beside_codes : problem.out, problem.n, problem.m, problem.out_stride);
@@ -86,11 +87,13 @@ LtPreference make_preference(const LibraryProblem& problem) {
   cublaslt_check(cublaslt().create_preference(&raw), "cublasLtMatmulPreferenceCreate");
   LtPreference preference(raw);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kLtWorkspaceBytes});
-  // Parts of a split reduction that are added in the output's type would round more than once. What adds them passes over NaN
-  // where it measures the sums, so that no reduction is split then.
+  // Parts of a split reduction that are added in the output's type would round more than once. What adds them passes
+  // over NaN where it measures the sums, so that no reduction is split then.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       std::uint32_t{problem.amax ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  const auto alignment = [&](DType dtype) { return problem.aligned ? 16u : static_cast<std::uint32_t>(size_bytes(dtype)); };
+  const auto alignment = [&](DType dtype) {
+    return problem.aligned ? 16u : static_cast<std::uint32_t>(size_bytes(dtype));
+  };
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(problem.b.dtype));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(problem.a.dtype));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(problem.out));
@@ -104,7 +107,8 @@ void set_pointers(const LtProduct& product, const LibraryProblem& problem, const
     set(product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(buffers.a_scale));
   }
   if (problem.bias) set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(buffers.bias));
-  if (is_float8(problem.out)) set(product, CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, static_cast<const void*>(buffers.out_scale));
+  if (is_float8(problem.out))
+    set(product, CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, static_cast<const void*>(buffers.out_scale));
   if (problem.amax) set(product, CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, static_cast<void*>(buffers.amax));
 }
 
@@ -151,9 +155,10 @@ bool CublasLt::multiply(const LibraryProblem& problem, const LibraryBuffers& buf
   const float alpha = 1.0f;
   const float beta = problem.accumulate ? 1.0f : 0.0f;
   const std::byte* const addend = is_float8(problem.out) ? nullptr : buffers.out;
-  const cublasStatus_t status = cublaslt().matmul(
-      handle_.get(), with.product.get(), &alpha, buffers.b, with.a.get(), buffers.a, with.b.get(), &beta, addend,
-      with.addend.get(), buffers.out, with.out.get(), &*with.algorithm, buffers.workspace, kLtWorkspaceBytes, card_.stream());
+  const cublasStatus_t status =
+      cublaslt().matmul(handle_.get(), with.product.get(), &alpha, buffers.b, with.a.get(), buffers.a, with.b.get(),
+                        &beta, addend, with.addend.get(), buffers.out, with.out.get(), &*with.algorithm,
+                        buffers.workspace, kLtWorkspaceBytes, card_.stream());
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // the heuristic has named what the product refuses
     with.algorithm.reset();
     return false;

@@ -26,10 +26,12 @@ struct LtDestroyer {
 };
 
 using LtHandle = std::unique_ptr<std::remove_pointer_t<cublasLtHandle_t>, LtDestroyer<&CublasLtLibrary::destroy>>;
-using LtProduct = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, LtDestroyer<&CublasLtLibrary::destroy_product>>;
-using LtLayout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, LtDestroyer<&CublasLtLibrary::destroy_layout>>;
-using LtPreference =
-    std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, LtDestroyer<&CublasLtLibrary::destroy_preference>>;
+using LtProduct =
+    std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, LtDestroyer<&CublasLtLibrary::destroy_product>>;
+using LtLayout =
+    std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, LtDestroyer<&CublasLtLibrary::destroy_layout>>;
+using LtPreference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
+                                     LtDestroyer<&CublasLtLibrary::destroy_preference>>;
 
 /// What the library may use beside its operands: what it wants on Hopper. A multiple of 256.
 inline constexpr std::size_t kLtWorkspaceBytes = std::size_t{32} << 20;
@@ -44,16 +46,16 @@ struct LibraryBuffers {
   std::byte* out = nullptr;
   const float* out_scale = nullptr;  ///< what a result in eight bits is multiplied by
   float* amax = nullptr;             ///< set to the largest magnitude before that
-  std::byte* workspace = nullptr;  ///< kLtWorkspaceBytes, aligned to 256
+  std::byte* workspace = nullptr;    ///< kLtWorkspaceBytes, aligned to 256
 };
 
-/// cuBLASLt for one context: a handle, and for each problem met so far its descriptors and algorithm, so that a product that was
-/// made before costs one look-up.
+/// cuBLASLt for one context: a handle, and for each problem met so far its descriptors and algorithm, so that a product
+/// that was made before costs one look-up.
 ///
-/// The algorithm is the first that the library's heuristic names, never one picked by the clock: ranks in one process, ranks in
-/// several, and two runs of one scenario then all get the same bits, which their comparison rests on. What that costs, on an H200
-/// with 13.1.0 and the shapes of bench_gemm: the best of the eight named first was 1.4 % faster in the median, and 10 % at most
-/// for FP8. Partial sums of a split reduction are added in FP32, in a fixed order.
+/// The algorithm is the first that the library's heuristic names, never one picked by the clock: ranks in one process,
+/// ranks in several, and two runs of one scenario then all get the same bits, which their comparison rests on. What
+/// that costs, on an H200 with 13.1.0 and the shapes of bench_gemm: the best of the eight named first was 1.4 % faster
+/// in the median, and 10 % at most for FP8. Partial sums of a split reduction are added in FP32, in a fixed order.
 class CublasLt {
  public:
   explicit CublasLt(CudaContext& card);

@@ -6,15 +6,17 @@
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/quantize/quantize_results.h"
 
-// Not bitwise the cpu kernel, whose sums run in another order; both are within the bound of any order of k products and sums,
-// except that the matrix units keep some 13 fraction bits of a sum of eight-bit products (correctness/reference/float8_sums.h).
-// Sums that are exact in either order, such as those of small integers, are equal bit for bit. The library multiplies per-tensor
-// inverse scales with each other in FP32, so their product must be a normal number there; any scales made from data are.
+// Not bitwise the cpu kernel, whose sums run in another order; both are within the bound of any order of k products and
+// sums, except that the matrix units keep some 13 fraction bits of a sum of eight-bit products
+// (correctness/reference/float8_sums.h). Sums that are exact in either order, such as those of small integers, are
+// equal bit for bit. The library multiplies per-tensor inverse scales with each other in FP32, so their product must be
+// a normal number there; any scales made from data are.
 namespace fp8lab::cuda {
 namespace {
 
 std::size_t bytes_of(const MatrixView& layout) {
-  const std::int64_t elements = layout.col_stride == 1 ? layout.rows * layout.row_stride : layout.cols * layout.col_stride;
+  const std::int64_t elements =
+      layout.col_stride == 1 ? layout.rows * layout.row_stride : layout.cols * layout.col_stride;
   return (static_cast<std::size_t>(elements) * size_bytes(layout.dtype) + 255) / 256 * 256;
 }
 
@@ -101,7 +103,8 @@ bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& card) {
   const MatrixView &rowwise = cast.rowwise.values, &columnwise = cast.columnwise.values;
   const bool stored = rowwise.data != nullptr;
   constexpr std::size_t kScalarBytes = 256;
-  Parts scratch(card.scratch(kLtWorkspaceBytes + kScalarBytes + (stored ? 0 : static_cast<std::size_t>(product.out.numel()))));
+  Parts scratch(
+      card.scratch(kLtWorkspaceBytes + kScalarBytes + (stored ? 0 : static_cast<std::size_t>(product.out.numel()))));
   std::byte* const workspace = scratch.take(kLtWorkspaceBytes);
   auto* const seen = reinterpret_cast<float*>(scratch.take(kScalarBytes));
   std::byte* const codes = stored ? rowwise.data : scratch.take(0);
@@ -121,13 +124,14 @@ bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& card) {
                            .cols = product.out.cols,
                            .row_stride = plan.problem.out_stride,
                            .col_stride = 1};
-  codes_finish({.codes = written,
-                .scale = cast.scale,
-                .scale_inv = {stored ? reinterpret_cast<float*>(cast.rowwise.scales.data) : nullptr,
-                              columnwise.data == nullptr ? nullptr : reinterpret_cast<float*>(cast.columnwise.scales.data)},
-                .amax = cast.amax,
-                .seen = seen},
-               card);
+  codes_finish(
+      {.codes = written,
+       .scale = cast.scale,
+       .scale_inv = {stored ? reinterpret_cast<float*>(cast.rowwise.scales.data) : nullptr,
+                     columnwise.data == nullptr ? nullptr : reinterpret_cast<float*>(cast.columnwise.scales.data)},
+       .amax = cast.amax,
+       .seen = seen},
+      card);
   transpose_codes(cast, codes, plan.problem.out_stride, card);
   RouteCounts& routes = card.kept<RouteCounts>();
   ++routes.through_library;

@@ -3,21 +3,22 @@
 #include <algorithm>
 
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/device/magnitudes.cuh"
 #include "backend/cuda/device/matrix.cuh"
 #include "backend/cuda/gemm/gemm_kernels.h"
+#include "backend/cuda/quantize/device/block_scale.cuh"
 #include "core/e8m0.h"
 
 namespace fp8lab::cuda {
 namespace {
 
-constexpr int kTile = 64;    // of the result, both ways
-constexpr int kDepth = 16;   // of the reduction at a time
+constexpr int kTile = 64;   // of the result, both ways
+constexpr int kDepth = 16;  // of the reduction at a time
 constexpr int kThreads = 256;
-constexpr int kSide = 16;    // threads along one side of a tile
+constexpr int kSide = 16;  // threads along one side of a tile
 constexpr int kEach = kTile / kSide;
-constexpr int kPitch = kTile + 4;  // rows of a tile in shared memory, padded against bank conflicts and kept at 16 bytes
+constexpr int kPitch =
+    kTile + 4;  // rows of a tile in shared memory, padded against bank conflicts and kept at 16 bytes
 
 template <class T>
 __device__ T element(const std::byte* data, std::int64_t at) {
@@ -26,7 +27,8 @@ __device__ T element(const std::byte* data, std::int64_t at) {
 
 __device__ float scale_at(const ScaleView& scales, std::int64_t block_row, std::int64_t block_col) {
   const std::int64_t at = block_row * scales.row_stride + block_col * scales.col_stride;
-  return scales.dtype == DType::kE8M0 ? e8m0_to_f32(element<std::uint8_t>(scales.data, at)) : element<float>(scales.data, at);
+  return scales.dtype == DType::kE8M0 ? e8m0_to_f32(element<std::uint8_t>(scales.data, at))
+                                      : element<float>(scales.data, at);
 }
 
 __device__ bool per_tensor(const ScaleView& scales) { return scales.block_cols == 0; }
@@ -52,7 +54,8 @@ __device__ void finish(const MatrixView& out, const MatrixView& bias, bool accum
 }
 
 /// One tile of an operand, zero where the operand ends. Neighbouring threads read neighbouring memory.
-__device__ void load_tile(const OperandView& operand, std::int64_t row, std::int64_t depth, float (&tile)[kDepth][kPitch]) {
+__device__ void load_tile(const OperandView& operand, std::int64_t row, std::int64_t depth,
+                          float (&tile)[kDepth][kPitch]) {
   const bool along_rows = operand.values.row_stride == 1;
   for (int part = 0; part < kTile * kDepth / kThreads; ++part) {
     const int at = part * kThreads + static_cast<int>(threadIdx.x);
@@ -63,7 +66,8 @@ __device__ void load_tile(const OperandView& operand, std::int64_t row, std::int
   }
 }
 
-__global__ void __launch_bounds__(kThreads) gemm_general_kernel(const __grid_constant__ GemmArgs args, std::int64_t tiles_n) {
+__global__ void __launch_bounds__(kThreads)
+    gemm_general_kernel(const __grid_constant__ GemmArgs args, std::int64_t tiles_n) {
   __shared__ __align__(16) float tile_a[kDepth][kPitch];
   __shared__ __align__(16) float tile_b[kDepth][kPitch];
   const std::int64_t row = blockIdx.x / tiles_n * kTile;
@@ -105,7 +109,8 @@ __global__ void gemm_finish_kernel(const __grid_constant__ GemmFinishArgs args) 
   const std::int64_t j = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (j >= args.out.cols) return;
   for (std::int64_t i = blockIdx.y; i < args.out.rows; i += gridDim.y)
-    finish(args.out, args.bias, args.accumulate, i, j, element<float>(args.product.data, i * args.product.row_stride + j));
+    finish(args.out, args.bias, args.accumulate, i, j,
+           element<float>(args.product.data, i * args.product.row_stride + j));
 }
 
 /// Bytes of 0xFF where codes are NaN, of either format: the card's conversion, as encode(), makes one code of it.
@@ -123,7 +128,8 @@ __global__ void __launch_bounds__(kThreads) codes_finish_kernel(const __grid_con
   const auto per_row = static_cast<std::uint32_t>(codes.cols / 16);
   const std::int64_t count = codes.rows * per_row, threads = std::int64_t{gridDim.x} * kThreads;
   std::uint32_t found = 0;
-  for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; first < count; first += threads * kPieces) {
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; first < count;
+       first += threads * kPieces) {
     uint4 pieces[kPieces] = {};
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
@@ -142,10 +148,11 @@ __global__ void __launch_bounds__(kThreads) codes_finish_kernel(const __grid_con
 /// Codes that one thread takes: as many as are 16 bytes of BF16, so that a warp writes without gaps.
 constexpr int kRun = 8;
 
-/// In stored order: out row-major. `Whole`: rows are runs of kRun that begin at multiples of kRun bytes, and a run has one scale
-/// or kRun contiguous ones.
+/// In stored order: out row-major. `Whole`: rows are runs of kRun that begin at multiples of kRun bytes, and a run has
+/// one scale or kRun contiguous ones.
 template <bool Whole>
-__global__ void dequantize_to_bf16_kernel(const __grid_constant__ OperandView in, const __grid_constant__ MatrixView out) {
+__global__ void dequantize_to_bf16_kernel(const __grid_constant__ OperandView in,
+                                          const __grid_constant__ MatrixView out) {
   const std::int64_t first = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kRun;
   if (first >= out.cols) return;
   for (std::int64_t i = blockIdx.y; i < out.rows; i += gridDim.y) {
@@ -156,7 +163,8 @@ __global__ void dequantize_to_bf16_kernel(const __grid_constant__ OperandView in
       const uint2 codes = *reinterpret_cast<const uint2*>(in.values.data + i * in.values.row_stride + first);
       const uint2 each = one_scale ? uint2{} : *reinterpret_cast<const uint2*>(scales + first);
       const std::uint8_t common =
-          one_scale ? element<std::uint8_t>(scales, first / in.scales.block_cols * in.scales.col_stride) : std::uint8_t{0};
+          one_scale ? element<std::uint8_t>(scales, first / in.scales.block_cols * in.scales.col_stride)
+                    : std::uint8_t{0};
       std::uint32_t made[kRun / 2];
 #pragma unroll
       for (int j = 0; j < kRun; ++j) {
@@ -197,7 +205,8 @@ bool in_whole_runs(const OperandView& operand) {
 
 dim3 rows_of_runs(std::int64_t rows, std::int64_t runs, int threads) {
   constexpr std::int64_t kMaxRows = 65535;
-  return dim3(static_cast<unsigned>((runs + threads - 1) / threads), static_cast<unsigned>(rows < kMaxRows ? rows : kMaxRows));
+  return dim3(static_cast<unsigned>((runs + threads - 1) / threads),
+              static_cast<unsigned>(rows < kMaxRows ? rows : kMaxRows));
 }
 
 }  // namespace

@@ -15,13 +15,15 @@ bool aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) %
 bool aligned(const PlannedOperand& operand) {
   return operand.stride * static_cast<std::int64_t>(size_bytes(operand.dtype)) % kAlignment == 0;
 }
-std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 /// The reason why not, or nothing.
 using Refusal = std::string_view;
 
-/// Fills in how the matrix lies; refused where it is contiguous along neither dimension. A stride over a dimension of one is not
-/// looked at.
+/// Fills in how the matrix lies; refused where it is contiguous along neither dimension. A stride over a dimension of
+/// one is not looked at.
 Refusal plan_strides(const MatrixView& values, PlannedOperand& planned) {
   planned.dtype = values.dtype;
   if ((values.col_stride == 1 || values.cols <= 1) && (values.row_stride >= values.cols || values.rows <= 1)) {
@@ -49,8 +51,10 @@ Refusal plan_scaling(const OperandView& operand, PlannedOperand& planned) {
   if (scales.block_cols != 128) return "blocks are not 128 long";
   const std::int64_t blocks = (operand.values.cols + 127) / 128;
   if (scales.block_rows == 1) {
-    // One block's scales of all rows are contiguous. The library knows no padding between one block's and the next one's.
-    if (scales.row_stride != 1 || (scales.col_stride != operand.values.rows && blocks > 1) || operand.values.rows % 8 != 0)
+    // One block's scales of all rows are contiguous. The library knows no padding between one block's and the next
+    // one's.
+    if (scales.row_stride != 1 || (scales.col_stride != operand.values.rows && blocks > 1) ||
+        operand.values.rows % 8 != 0)
       return "rows scaled by 1 x 128 are not a multiple of 8";
     planned.scaling = OperandScaling::kRowBlocks;
     return {};
@@ -66,7 +70,8 @@ Refusal plan_float8(const GemmArgs& args, LibraryProblem& problem) {
   for (const auto& [operand, planned] : {std::pair{&args.a, &problem.a}, std::pair{&args.b, &problem.b}}) {
     if (const Refusal refusal = plan_scaling(*operand, *planned); !refusal.empty()) return refusal;
     if (planned->along_rows) return "an eight-bit operand is not contiguous along the reduction axis";
-    if (!aligned(operand->values.data) || !aligned(*planned)) return "rows of codes do not begin at multiples of 16 bytes";
+    if (!aligned(operand->values.data) || !aligned(*planned))
+      return "rows of codes do not begin at multiples of 16 bytes";
   }
   const auto blocks = [](const PlannedOperand& operand) { return operand.scaling != OperandScaling::kTensor; };
   if (problem.a.dtype == DType::kE5M2 && problem.b.dtype == DType::kE5M2) return "both operands are e5m2";
@@ -118,9 +123,10 @@ void plan_result(const GemmArgs& args, GemmPlan& plan) {
   const bool aligned_operands = operands_aligned(args, problem);
   problem.aligned = aligned_operands && aligned(out.data) && aligned(lies);
   const bool bias_direct = bias.data == nullptr || (adds_bias_of(problem, bias.dtype) && contiguous_bias(bias));
-  // The library rounds a product to 16 bits before it adds what such a matrix holds, and, off its aligned kernels, before it
-  // adds a bias; here both are rounded once.
-  const bool rounds_twice = size_bytes(out.dtype) < 4 && (args.accumulate || (bias.data != nullptr && !problem.aligned));
+  // The library rounds a product to 16 bits before it adds what such a matrix holds, and, off its aligned kernels,
+  // before it adds a bias; here both are rounded once.
+  const bool rounds_twice =
+      size_bytes(out.dtype) < 4 && (args.accumulate || (bias.data != nullptr && !problem.aligned));
   plan.finish = !direct || !bias_direct || rounds_twice;
   if (plan.finish) {
     problem.out = DType::kF32;
@@ -145,7 +151,8 @@ Refusal plan_codes(const GemmQuantizeArgs& args, LibraryProblem& problem) {
     return "codes are e5m2 and neither operand is";
   if (bias.data != nullptr && size_bytes(bias.dtype) != 2) return "the bias is not in 16 bits";
   if (bias.data != nullptr && !contiguous_bias(bias)) return "the bias does not begin at a multiple of 16 bytes";
-  // The library measures whole tiles; rows of one that lie beyond the result are zeros, to which a bias must not be added.
+  // The library measures whole tiles; rows of one that lie beyond the result are zeros, to which a bias must not be
+  // added.
   if (bias.data != nullptr && args.cast.amax != nullptr) return "a sum with a bias is to be measured";
   problem.out = format.payload;
   problem.out_stride = problem.n;  // of codes that only pass through on their way to the transpose
@@ -238,8 +245,9 @@ std::string describe(const GemmPlan& plan) {
   const LibraryProblem& problem = plan.problem;
   return fmt::format("{}: {} x {} -> {}{}{}{}{}{}", plan.route == GemmRoute::kLibrary ? "library" : "emulated",
                      describe(problem.a), describe(problem.b), name(problem.out), problem.bias ? " plus bias" : "",
-                     problem.accumulate ? " plus what it holds" : "", problem.fast_accumulation ? ", fast accumulation" : "",
-                     problem.aligned ? "" : ", not aligned", plan.finish ? ", finished apart" : "");
+                     problem.accumulate ? " plus what it holds" : "",
+                     problem.fast_accumulation ? ", fast accumulation" : "", problem.aligned ? "" : ", not aligned",
+                     plan.finish ? ", finished apart" : "");
 }
 
 GemmQuantizePlan plan_gemm_quantize(const GemmQuantizeArgs& args) {
@@ -257,8 +265,8 @@ GemmQuantizePlan plan_gemm_quantize(const GemmQuantizeArgs& args) {
 std::string describe(const GemmQuantizePlan& plan) {
   if (!plan.why_apart.empty()) return fmt::format("cast apart: {}", plan.why_apart);
   const LibraryProblem& problem = plan.problem;
-  return fmt::format("library: {} x {} -> {} per tensor{}{}{}", describe(problem.a), describe(problem.b), name(problem.out),
-                     problem.bias ? " plus bias" : "", problem.amax ? " and amax" : "",
+  return fmt::format("library: {} x {} -> {} per tensor{}{}{}", describe(problem.a), describe(problem.b),
+                     name(problem.out), problem.bias ? " plus bias" : "", problem.amax ? " and amax" : "",
                      problem.fast_accumulation ? ", fast accumulation" : "");
 }
 

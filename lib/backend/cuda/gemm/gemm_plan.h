@@ -8,8 +8,8 @@
 
 #include "backend/kernels.h"
 
-// How the card makes a product, decided on the host alone from types, strides, alignments and scales: a value that can be
-// compared and printed, so that what takes which route is tested without a card.
+// How the card makes a product, decided on the host alone from types, strides, alignments and scales: a value that can
+// be compared and printed, so that what takes which route is tested without a card.
 namespace fp8lab::cuda {
 
 /// How the library scales an operand's elements.
@@ -39,8 +39,8 @@ struct LibraryProblem {
   bool amax = false;  ///< measured too; of a result in eight bits
   bool accumulate = false;
   bool fast_accumulation = false;
-  /// Every matrix and its rows begin at multiples of 16 bytes. Algorithms that need more are not asked for, so that where the
-  /// allocator put something does not choose how it is multiplied.
+  /// Every matrix and its rows begin at multiples of 16 bytes. Algorithms that need more are not asked for, so that
+  /// where the allocator put something does not choose how it is multiplied.
   bool aligned = false;
 
   bool operator==(const LibraryProblem&) const = default;
@@ -51,17 +51,17 @@ struct LibraryProblemHash {
 };
 
 enum class GemmRoute : std::uint8_t {
-  kLibrary,  ///< cuBLASLt on the operands as they lie
-  kEmulated, ///< cuBLASLt on operands dequantized to BF16 into scratch
-  kGeneral,  ///< the kernel of gemm_general.cu
+  kLibrary,   ///< cuBLASLt on the operands as they lie
+  kEmulated,  ///< cuBLASLt on operands dequantized to BF16 into scratch
+  kGeneral,   ///< the kernel of gemm_general.cu
 };
 
 struct GemmPlan {
   GemmRoute route = GemmRoute::kGeneral;
   /// Why not the library: what of the operands it cannot take. Empty on other routes.
   std::string_view why_general;
-  /// The library writes an FP32 product to scratch, and a kernel adds bias and `out` and rounds once: where the library has no
-  /// such epilogue.
+  /// The library writes an FP32 product to scratch, and a kernel adds bias and `out` and rounds once: where the library
+  /// has no such epilogue.
   bool finish = false;
   LibraryProblem problem;
 
@@ -84,8 +84,8 @@ struct GemmQuantizePlan {
   bool operator==(const GemmQuantizePlan&) const = default;
 };
 
-/// Of a product that is not empty. Beyond what plan_gemm() asks for, the library writes codes only of operands scaled per tensor,
-/// e5m2 only where an operand is that, and adds only a bias in 16 bits, to what is not measured.
+/// Of a product that is not empty. Beyond what plan_gemm() asks for, the library writes codes only of operands scaled
+/// per tensor, e5m2 only where an operand is that, and adds only a bias in 16 bits, to what is not measured.
 GemmQuantizePlan plan_gemm_quantize(const GemmQuantizeArgs& args);
 
 std::string describe(const GemmQuantizePlan& plan);

@@ -1,8 +1,8 @@
-#include "backend/cuda/device/column_parts.h"
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/norm/device/norm_rows.cuh"
+#include "backend/cuda/device/column_parts.h"
 #include "backend/cuda/device/row_ring.cuh"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/norm/device/norm_rows.cuh"
 
 namespace fp8lab::cuda {
 namespace {
@@ -44,8 +44,8 @@ class RowInUse {
   KeptRow<Type, kKept ? Runs : 1> kept_;
 };
 
-// A block takes one part of the rows, so that a thread adds its columns' gradients of gamma and beta up by itself, and has the
-// next rows brought while it works. Rows of many runs stay in shared memory, for registers hold the sums.
+// A block takes one part of the rows, so that a thread adds its columns' gradients of gamma and beta up by itself, and
+// has the next rows brought while it works. Rows of many runs stay in shared memory, for registers hold the sums.
 template <bool Centred, DType Type, int Runs>
 __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backward args, int stages) {
   extern __shared__ __align__(128) std::byte slots[];

@@ -1,6 +1,6 @@
-#include "backend/cuda/quantize/device/measured_rows.cuh"
-#include "backend/cuda/norm/device/norm_kernel.cuh"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/norm/device/norm_kernel.cuh"
+#include "backend/cuda/quantize/device/measured_rows.cuh"
 
 namespace fp8lab::cuda {
 namespace {

@@ -3,26 +3,27 @@
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/optim/device/adam_step.cuh"
-#include "backend/cuda/quantize/device/cast_target.cuh"
+#include "backend/cuda/device/lists.h"
 #include "backend/cuda/device/pieces.cuh"
 #include "backend/cuda/device/vectors.cuh"
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/device/lists.h"
+#include "backend/cuda/optim/device/adam_step.cuh"
+#include "backend/cuda/quantize/device/cast_target.cuh"
 #include "core/moment_scale.h"
 
-// Bitwise the `cpu` kernel: the same operations in the same order. A NaN is a NaN here and there, of another sign or payload.
+// Bitwise the `cpu` kernel: the same operations in the same order. A NaN is a NaN here and there, of another sign or
+// payload.
 //
-// A thread takes four vectors of four elements, whose loads are all under way before the first is waited for. Bodies for the types that
-// models train with are compiled for them; all other types share one that asks for every vector. Tensors of any strides go element by
-// element.
+// A thread takes four vectors of four elements, whose loads are all under way before the first is waited for. Bodies
+// for the types that models train with are compiled for them; all other types share one that asks for every vector.
+// Tensors of any strides go element by element.
 namespace fp8lab::cuda {
 namespace {
 
 /// One element of a tensor of any strides.
 template <bool kMeasures>
-__device__ __forceinline__ void one_element(const AdamItem& item, const Rule& rule, const Scales& scales, std::int64_t index,
-                                            Absmax& absmax, TargetCast* cast) {
+__device__ __forceinline__ void one_element(const AdamItem& item, const Rule& rule, const Scales& scales,
+                                            std::int64_t index, Absmax& absmax, TargetCast* cast) {
   const std::int64_t row = index / item.cols, col = index - row * item.cols;
   const auto at = [&](const Strides& strides) { return row * strides.row + col * strides.col; };
   const std::int64_t at_param = at(item.param_strides), at_master = at(item.master_strides);
@@ -130,8 +131,8 @@ __device__ __forceinline__ void some_vectors(const AdamItem& item, const Rule& r
 }
 
 template <bool kMeasures, class Types>
-__device__ __forceinline__ void in_vectors(const AdamItem& item, const Rule& rule, const Scales& scales, std::int64_t piece,
-                                           Absmax& absmax, TargetCast* cast) {
+__device__ __forceinline__ void in_vectors(const AdamItem& item, const Rule& rule, const Scales& scales,
+                                           std::int64_t piece, Absmax& absmax, TargetCast* cast) {
   const auto some = [&](const Places<Types::kTogether>& places) {
     some_vectors<kMeasures, Types>(item, rule, scales, places, absmax, cast);
   };
@@ -142,8 +143,10 @@ __device__ __forceinline__ void in_vectors(const AdamItem& item, const Rule& rul
   walk_vectors<Types::kTogether>(item.rows, item.cols, tiles, piece, some, after_tile);
 }
 
-/// Before a step: the scales that it will leave for moments in f16 and e4m3, for which they have to be computed once before.
-__global__ void __launch_bounds__(kListThreads) adam_measure_kernel(AdamItem* items, int count, const __grid_constant__ Rule rule) {
+/// Before a step: the scales that it will leave for moments in f16 and e4m3, for which they have to be computed once
+/// before.
+__global__ void __launch_bounds__(kListThreads)
+    adam_measure_kernel(AdamItem* items, int count, const __grid_constant__ Rule rule) {
   const int index = item_of_piece(items, count, blockIdx.x);
   AdamItem& item = items[index];
   if (!item.scaled()) return;
@@ -162,8 +165,8 @@ __global__ void __launch_bounds__(kListThreads) adam_measure_kernel(AdamItem* it
     walk_elements(item.rows, item.cols, piece, one);
   } else {
     if (item.body == Body::kEightBitsScaledMoments)
-      in_vectors<true, Known<Weight::kParam, DType::kF32, DType::kBF16, DType::kE4M3, DType::kF16, true>>(item, rule, scales, piece, absmax,
-                                                                                                         nullptr);
+      in_vectors<true, Known<Weight::kParam, DType::kF32, DType::kBF16, DType::kE4M3, DType::kF16, true>>(
+          item, rule, scales, piece, absmax, nullptr);
     else
       in_vectors<true, Asked>(item, rule, scales, piece, absmax, nullptr);
     if (!item.target.tiles) walk_rest(item.rows, item.cols, piece, one);
@@ -174,8 +177,8 @@ __global__ void __launch_bounds__(kListThreads) adam_measure_kernel(AdamItem* it
   atomicMax(&item.exp_avg_sq_absmax, exp_avg_sq);
 }
 
-__global__ void __launch_bounds__(kListThreads, 2) adam_kernel(const AdamItem* __restrict__ items, int count,
-                                                                const __grid_constant__ Rule rule) {
+__global__ void __launch_bounds__(kListThreads, 2)
+    adam_kernel(const AdamItem* __restrict__ items, int count, const __grid_constant__ Rule rule) {
   __shared__ CodeTile tile;
   const int index = item_of_piece(items, count, blockIdx.x);
   const AdamItem& item = items[index];
@@ -217,8 +220,8 @@ __global__ void __launch_bounds__(kListThreads, 2) adam_kernel(const AdamItem* _
 Body body_of(const AdamItem& item) {
   using enum DType;
   const auto types = [&](Weight weight, DType param, DType grad, DType exp_avg, DType exp_avg_sq) {
-    return item.weight == weight && item.param_type == param && item.grad_type == grad && item.exp_avg_type == exp_avg &&
-           item.exp_avg_sq_type == exp_avg_sq;
+    return item.weight == weight && item.param_type == param && item.grad_type == grad &&
+           item.exp_avg_type == exp_avg && item.exp_avg_sq_type == exp_avg_sq;
   };
   if (types(Weight::kParam, kF32, kBF16, kF32, kF32)) return Body::kEightBits;
   if (types(Weight::kParam, kF32, kBF16, kBF16, kBF16)) return Body::kEightBitsBf16Moments;
@@ -232,7 +235,9 @@ Body body_of(const AdamItem& item) {
 }
 
 AdamItem item_of(const AdamTensor& tensor) {
-  const auto scale_of = [](const MatrixView& moment, float* scale) { return moment_limit(moment.dtype) > 0.0f ? scale : nullptr; };
+  const auto scale_of = [](const MatrixView& moment, float* scale) {
+    return moment_limit(moment.dtype) > 0.0f ? scale : nullptr;
+  };
   AdamItem item{.rows = tensor.param.rows,
                 .cols = tensor.param.cols,
                 .param = tensor.param.data,
@@ -252,9 +257,11 @@ AdamItem item_of(const AdamTensor& tensor) {
                 .grad_type = tensor.grad.dtype,
                 .exp_avg_type = tensor.exp_avg.dtype,
                 .exp_avg_sq_type = tensor.exp_avg_sq.dtype};
-  if (tensor.master.data != nullptr) item.weight = tensor.master.dtype == DType::kI16 ? Weight::kHalves : Weight::kMaster;
+  if (tensor.master.data != nullptr)
+    item.weight = tensor.master.dtype == DType::kI16 ? Weight::kHalves : Weight::kMaster;
   const bool vectors = takes_vectors(tensor.param) && takes_vectors(tensor.grad) && takes_vectors(tensor.exp_avg) &&
-                       takes_vectors(tensor.exp_avg_sq) && (tensor.master.data == nullptr || takes_vectors(tensor.master)) &&
+                       takes_vectors(tensor.exp_avg_sq) &&
+                       (tensor.master.data == nullptr || takes_vectors(tensor.master)) &&
                        target_takes_vectors(tensor.target, item.target);
   item.target.tiles &= vectors;
   item.body = vectors ? body_of(item) : Body::kStrided;

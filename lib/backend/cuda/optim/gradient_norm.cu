@@ -2,14 +2,15 @@
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/lists.h"
 #include "backend/cuda/device/pieces.cuh"
 #include "backend/cuda/device/vectors.cuh"
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/device/lists.h"
 #include "core/shape.h"
 
-// Bitwise the `cpu` kernels, NaNs up to their sign and payload. A block sums a stretch, four lanes to a thread; one more block adds the
-// stretches up. A square of an f32 is exact in double, so the fused operation rounds as an addition does.
+// Bitwise the `cpu` kernels, NaNs up to their sign and payload. A block sums a stretch, four lanes to a thread; one
+// more block adds the stretches up. A square of an f32 is exact in double, so the fused operation rounds as an addition
+// does.
 namespace fp8lab::cuda {
 namespace {
 
@@ -60,7 +61,8 @@ __global__ void __launch_bounds__(kThreads) square_sum_kernel(const SumItem* ite
         float x[kVector];
         decode(item.type, raw[k], x);
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) lanes[i] = __fma_rn(static_cast<double>(x[i]), static_cast<double>(x[i]), lanes[i]);
+        for (int i = 0; i < kVector; ++i)
+          lanes[i] = __fma_rn(static_cast<double>(x[i]), static_cast<double>(x[i]), lanes[i]);
       }
     }
   } else {
@@ -69,7 +71,8 @@ __global__ void __launch_bounds__(kThreads) square_sum_kernel(const SumItem* ite
       for (int i = 0; i < kVector; ++i) {
         if (at + i >= end) break;
         const std::int64_t row = (at + i) / item.cols, col = (at + i) - row * item.cols;
-        const auto x = static_cast<double>(load1(item.data, item.type, row * item.strides.row + col * item.strides.col));
+        const auto x =
+            static_cast<double>(load1(item.data, item.type, row * item.strides.row + col * item.strides.col));
         lanes[i] = __fma_rn(x, x, lanes[i]);
       }
   }

@@ -2,10 +2,10 @@
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/lists.h"
 #include "backend/cuda/device/pieces.cuh"
 #include "backend/cuda/device/vectors.cuh"
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/device/lists.h"
 #include "core/check.h"
 #include "core/lerp.h"
 #include "core/shape.h"

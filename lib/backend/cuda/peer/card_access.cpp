@@ -16,14 +16,15 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr std::uintptr_t kWideBytes = 16;
-/// Copy engines are faster than the multiprocessors from so many bytes on that go to others in a call (between two and four H200 they met
-/// there, at 303 to 331 GB/s), and of each array, since every one of their copies has to be set up.
+/// Copy engines are faster than the multiprocessors from so many bytes on that go to others in a call (between two and
+/// four H200 they met there, at 303 to 331 GB/s), and of each array, since every one of their copies has to be set up.
 constexpr std::int64_t kEnginesFromBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kEngineArrayBytes = std::int64_t{2} << 20;
-/// From here on a rank's own bytes are copied beside those of others; below, that takes longer to set up (16 MiB between two H200 41 us
-/// instead of 32). They have as long as the others' take over the link, and take no more multiprocessors than that needs: at full speed
-/// they hold up what comes and goes (an eighth of the time of 218 MB). Where products want the multiprocessors meanwhile, better all of
-/// them for a moment than some for long: 0.93 of a gather of 512 MiB hide behind products so, and 0.82 the other way.
+/// From here on a rank's own bytes are copied beside those of others; below, that takes longer to set up (16 MiB
+/// between two H200 41 us instead of 32). They have as long as the others' take over the link, and take no more
+/// multiprocessors than that needs: at full speed they hold up what comes and goes (an eighth of the time of 218 MB).
+/// Where products want the multiprocessors meanwhile, better all of them for a moment than some for long: 0.93 of a
+/// gather of 512 MiB hide behind products so, and 0.82 the other way.
 constexpr std::int64_t kBesideFromBytes = std::int64_t{16} << 20;
 constexpr int kBesideMultiprocessors = 12;
 
@@ -77,7 +78,8 @@ struct CardSeat final : PeerSeat {
 
 class CardLane final : public PeerLane {
  public:
-  explicit CardLane(CudaContext& card) : card_(card), seat_(std::make_shared<CardSeat>()), lane_{.stream = card.stream()} {
+  explicit CardLane(CudaContext& card)
+      : card_(card), seat_(std::make_shared<CardSeat>()), lane_{.stream = card.stream()} {
     seat_->ordinal = card.ordinal();
   }
   ~CardLane() override { quiesce(); }
@@ -128,7 +130,9 @@ class CardLane final : public PeerLane {
 
  private:
   const CardSeat& of(int rank) const { return *seats_[static_cast<std::size_t>(rank)]; }
-  void wait(const Event& event) { cuda_check(cudaStreamWaitEvent(lane_.stream, event.get(), 0), "cudaStreamWaitEvent"); }
+  void wait(const Event& event) {
+    cuda_check(cudaStreamWaitEvent(lane_.stream, event.get(), 0), "cudaStreamWaitEvent");
+  }
 
   void open_side() {
     side_ = make_stream();
@@ -194,12 +198,14 @@ void CardCopies::quiesce() noexcept {
 }
 
 void CopyBatch::add(const PeerCopy& copy) {
-  jobs[static_cast<std::size_t>(count++)] = {.from = copy.from, .to = copy.to, .bytes = copy.bytes, .first_block = blocks};
+  jobs[static_cast<std::size_t>(count++)] = {
+      .from = copy.from, .to = copy.to, .bytes = copy.bytes, .first_block = blocks};
   blocks += ceil_div(copy.bytes, kCopyBlockBytes);
 }
 
 std::optional<CopyBatch> batch_of(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path) {
-  if (path == PeerCopyPath::kCopyEngines || (path == PeerCopyPath::kBySize && bytes_of(copies) >= kEnginesFromBytes)) return {};
+  if (path == PeerCopyPath::kCopyEngines || (path == PeerCopyPath::kBySize && bytes_of(copies) >= kEnginesFromBytes))
+    return {};
   std::optional<CopyBatch> batch(std::in_place);
   for (const auto some : {copies, own})
     for (const PeerCopy& copy : some) {

@@ -35,7 +35,8 @@ struct LaneStream {
 /// PeerLane::copy() for one rank: what goes to other cards on a stream, and what stays on this card beside it.
 class CardCopies {
  public:
-  void launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path, const LaneStream& lane);
+  void launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path,
+              const LaneStream& lane);
   void quiesce() noexcept;
 
  private:
@@ -44,11 +45,12 @@ class CardCopies {
   Event rejoined_;
 };
 
-/// The copies that multiprocessors make in one launch; nothing where copy engines make some of them, or they are too many for one.
+/// The copies that multiprocessors make in one launch; nothing where copy engines make some of them, or they are too
+/// many for one.
 std::optional<CopyBatch> batch_of(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path);
 
-/// Launches what PeerLane::copy and PeerLane::reduce stand for on `stream`, for others who move bytes between cards. `multiprocessors`:
-/// peer_copy().
+/// Launches what PeerLane::copy and PeerLane::reduce stand for on `stream`, for others who move bytes between cards.
+/// `multiprocessors`: peer_copy().
 void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream, int multiprocessors = 0);
 void launch_reductions(std::span<const PeerReduction> reductions, cudaStream_t stream);
 

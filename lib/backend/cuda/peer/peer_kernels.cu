@@ -1,7 +1,6 @@
-#include "backend/cuda/peer/peer_kernels.h"
-
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/elements.cuh"
+#include "backend/cuda/peer/peer_kernels.h"
 
 // Sums are those of comm/reduce.h bit for bit: in rank order, in float, rounded once; so are maxima.
 namespace fp8lab::cuda {
@@ -10,8 +9,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kLoadsInFlight = 4;
 constexpr int kMostCrews = 4;  ///< of kThreads threads each, in a block that has a multiprocessor for itself
-/// Of those that wait for other cards all find room at once on 128 multiprocessors: none waits for a card that waits for a block of this
-/// one which has yet to start.
+/// Of those that wait for other cards all find room at once on 128 multiprocessors: none waits for a card that waits
+/// for a block of this one which has yet to start.
 constexpr int kWaitingBlocksEach = 3;
 constexpr std::int64_t kMostWaitingBlocks = 128 * kWaitingBlocksEach;
 
@@ -48,11 +47,12 @@ __device__ void copy_stretch(const CopyBatch& batch, std::int64_t block, int thr
 __device__ void copy_stretches(const CopyBatch& batch) {
   const int crews = static_cast<int>(blockDim.x) / kThreads, crew = static_cast<int>(threadIdx.x) / kThreads;
   const int thread = static_cast<int>(threadIdx.x) % kThreads;
-  for (std::int64_t block = std::int64_t{blockIdx.x} * crews + crew; block < batch.blocks; block += std::int64_t{gridDim.x} * crews)
+  for (std::int64_t block = std::int64_t{blockIdx.x} * crews + crew; block < batch.blocks;
+       block += std::int64_t{gridDim.x} * crews)
     copy_stretch(batch, block, thread);
 }
 
-__global__ void __launch_bounds__(kMostCrews * kThreads) peer_copy_kernel(const __grid_constant__ CopyBatch batch) {
+__global__ void __launch_bounds__(kMostCrews* kThreads) peer_copy_kernel(const __grid_constant__ CopyBatch batch) {
   copy_stretches(batch);
 }
 
@@ -62,7 +62,9 @@ struct FloatSum {
   using Accumulator = float;
   __device__ static float load(Stored x) { return Element<Type>::load(x); }
   __device__ static float combine(float a, float b) { return a + b; }
-  __device__ static Stored store(float x) { return Element<Type>::store(x != x ? float_from_bits(kFloatQuietNanBits) : x); }
+  __device__ static Stored store(float x) {
+    return Element<Type>::store(x != x ? float_from_bits(kFloatQuietNanBits) : x);
+  }
 };
 
 /// As integers in the same order, NaN above all.
@@ -78,7 +80,8 @@ struct FloatMax {
   }
   __device__ static std::int32_t combine(std::int32_t a, std::int32_t b) { return a < b ? b : a; }
   __device__ static Stored store(std::int32_t key) {
-    return Element<Type>::store(float_from_bits(key == kNan ? kFloatQuietNanBits : static_cast<std::uint32_t>(flip(key))));
+    return Element<Type>::store(
+        float_from_bits(key == kNan ? kFloatQuietNanBits : static_cast<std::uint32_t>(flip(key))));
   }
 };
 
@@ -105,8 +108,8 @@ struct alignas(sizeof(Stored) * Width) Pack {
   Stored at[Width];
 };
 
-/// Elements [first, first + elems) of a job by one block, `Width` of them a load. A thread has read its elements from every source
-/// before it writes any, so targets may be sources.
+/// Elements [first, first + elems) of a job by one block, `Width` of them a load. A thread has read its elements from
+/// every source before it writes any, so targets may be sources.
 template <class Rule, int Width>
 __device__ void reduce_run(std::byte* const* pointers, int sources, int targets, std::int64_t first, int elems) {
   using Stored = typename Rule::Stored;
@@ -196,8 +199,8 @@ __device__ std::uint32_t* flag_of(const CardMeeting& meeting, int rank, int on) 
   return reinterpret_cast<std::uint32_t* const*>(&meeting.flags)[on] + rank;
 }
 
-/// A block's, with a thread for every rank. False where the others were not waited for. The host's word lies behind a slower bus, so it
-/// is looked at now and then.
+/// A block's, with a thread for every rank. False where the others were not waited for. The host's word lies behind a
+/// slower bus, so it is looked at now and then.
 template <std::uint32_t (*kLoad)(const std::uint32_t*)>
 __device__ bool wait_for_others(const CardMeeting& meeting, std::uint32_t number) {
   constexpr int kLooksBetween = 256;
@@ -211,16 +214,18 @@ __device__ bool wait_for_others(const CardMeeting& meeting, std::uint32_t number
   return __syncthreads_or(abandoned) == 0;
 }
 
-__global__ void __launch_bounds__(CardMeeting::kMostRanks) peer_meet_kernel(const __grid_constant__ CardMeeting meeting) {
+__global__ void __launch_bounds__(CardMeeting::kMostRanks)
+    peer_meet_kernel(const __grid_constant__ CardMeeting meeting) {
   const int other = static_cast<int>(threadIdx.x);
   if (is_other(meeting, other)) store_released(flag_of(meeting, meeting.rank, other), meeting.number);
   wait_for_others<load_acquired>(meeting, meeting.number);
 }
 
-// Each block waits for the others before it writes to them. That meeting is relaxed: it says that kernels which have ended here read
-// nothing there any more, and what comes after it reads this card's memory alone; a fence on either side took a microsecond. The last block
-// to finish tells the others that all is written: its fence covers what other blocks wrote, whose fences came before they counted
-// themselves. Where nobody is waited for any more, `finished` is left as it is: nothing follows.
+// Each block waits for the others before it writes to them. That meeting is relaxed: it says that kernels which have
+// ended here read nothing there any more, and what comes after it reads this card's memory alone; a fence on either
+// side took a microsecond. The last block to finish tells the others that all is written: its fence covers what other
+// blocks wrote, whose fences came before they counted themselves. Where nobody is waited for any more, `finished` is
+// left as it is: nothing follows.
 __global__ void __launch_bounds__(kThreads, kWaitingBlocksEach)
     peer_copy_between_meetings_kernel(const __grid_constant__ CopyBetweenMeetings copy) {
   static_assert(CardMeeting::kMostRanks <= kThreads);
@@ -261,7 +266,8 @@ void peer_copy_between_meetings(const CopyBetweenMeetings& copy, cudaStream_t st
 void peer_copy(const CopyBatch& batch, cudaStream_t stream, int multiprocessors) {
   if (batch.blocks == 0) return;
   const bool all = multiprocessors == 0;
-  peer_copy_kernel<<<blocks_of(batch, all ? batch.blocks : multiprocessors), all ? kThreads : kMostCrews * kThreads, 0, stream>>>(batch);
+  peer_copy_kernel<<<blocks_of(batch, all ? batch.blocks : multiprocessors), all ? kThreads : kMostCrews * kThreads, 0,
+                     stream>>>(batch);
   cuda_check_launch("peer_copy_kernel");
 }
 

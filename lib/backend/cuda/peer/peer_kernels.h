@@ -10,7 +10,8 @@
 #include "backend/peer_access.h"
 #include "core/dtype.h"
 
-// Copies and reductions over memory of several cards, many arrays a launch, their addresses in the launch's own arguments.
+// Copies and reductions over memory of several cards, many arrays a launch, their addresses in the launch's own
+// arguments.
 namespace fp8lab::cuda {
 
 /// Both addresses are multiples of 16.
@@ -34,7 +35,7 @@ struct CopyBatch {
 struct ReduceJob {
   std::int64_t elems = 0;
   std::int64_t first_block = 0;
-  int sources = 0;       ///< pointers[first_pointer], ..., then the targets'
+  int sources = 0;  ///< pointers[first_pointer], ..., then the targets'
   int targets = 0;
   int first_pointer = 0;
   DType dtype = DType::kF32;
@@ -74,8 +75,8 @@ struct CardMeeting {
 /// What is launched on `stream` after this comes after what every rank launched before its own part.
 void peer_meet(const CardMeeting& meeting, cudaStream_t stream);
 
-/// peer_meet(), peer_copy() of a batch that is not empty, and the next peer_meet() in one launch: it takes two numbers. What is copied
-/// lies on this card: nobody sees by the first meeting what others wrote.
+/// peer_meet(), peer_copy() of a batch that is not empty, and the next peer_meet() in one launch: it takes two numbers.
+/// What is copied lies on this card: nobody sees by the first meeting what others wrote.
 struct CopyBetweenMeetings {
   CopyBatch batch;
   CardMeeting meeting;

@@ -2,10 +2,10 @@
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/quantize/device/fresh_amax.cuh"
 #include "backend/cuda/device/matrix.cuh"
 #include "backend/cuda/device/octets.cuh"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/quantize/device/fresh_amax.cuh"
 
 namespace fp8lab::cuda {
 namespace {
@@ -27,7 +27,8 @@ __device__ void settle(std::uint32_t largest, const Result& result) {
   if (threadIdx.x == 0) raise_amax(result.fresh_amax.amax, largest);
 }
 
-/// Rows of whole octets, fewer than 2^32 of them; a contiguous matrix is one row, and the elements that fill no octet are a few behind it.
+/// Rows of whole octets, fewer than 2^32 of them; a contiguous matrix is one row, and the elements that fill no octet
+/// are a few behind it.
 struct OctetRows {
   const std::byte* data;
   std::int64_t pitch;  ///< bytes
@@ -42,7 +43,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) amax_octet
   constexpr int kOctets = 128 / kBytes;  // in flight per thread
   const std::int64_t count = std::int64_t{in.octets_per_row} * in.rows, threads = std::int64_t{gridDim.x} * kThreads;
   std::uint32_t largest = 0;
-  for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; first < count; first += threads * kOctets) {
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; first < count;
+       first += threads * kOctets) {
     Octet<In> octets[kOctets];
 #pragma unroll
     for (int k = 0; k < kOctets; ++k) {
@@ -69,7 +71,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) amax_octet
 __global__ void __launch_bounds__(kThreads) amax_any_kernel(MatrixView in, Result result) {
   std::uint32_t largest = 0;
   const std::int64_t count = in.rows * in.cols;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * kThreads)
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
+       i += std::int64_t{gridDim.x} * kThreads)
     largest = max(largest, magnitude(load_element(in, i / in.cols, i % in.cols)));
   settle(largest, result);
 }

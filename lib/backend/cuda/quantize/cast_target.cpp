@@ -28,7 +28,8 @@ TargetItem target_item(const CastTarget& target, const float* measured) {
 
 bool target_takes_vectors(const CastTarget& target, TargetItem& item) {
   const MatrixView& columnwise = target.columnwise.values;
-  item.tiles = columnwise.data != nullptr && columnwise.numel() > 0 && columnwise.contiguous() && columnwise.rows % 4 == 0;
+  item.tiles =
+      columnwise.data != nullptr && columnwise.numel() > 0 && columnwise.contiguous() && columnwise.rows % 4 == 0;
   const bool rowwise = target.rowwise.values.data == nullptr || takes_vectors(target.rowwise.values);
   return rowwise && (columnwise.data == nullptr || item.tiles);
 }

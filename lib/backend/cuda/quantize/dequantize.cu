@@ -17,7 +17,9 @@ namespace {
 constexpr int kThreads = 256;
 
 /// Sides of blocks divide 128, so they are powers of two.
-__device__ std::int64_t over_side(std::int64_t index, std::int64_t side) { return index >> (__ffs(static_cast<int>(side)) - 1); }
+__device__ std::int64_t over_side(std::int64_t index, std::int64_t side) {
+  return index >> (__ffs(static_cast<int>(side)) - 1);
+}
 
 /// As it is stored.
 __device__ std::uint32_t scale_code_at(const ScaleView& scales, std::int64_t row, std::int64_t col) {
@@ -46,7 +48,8 @@ __device__ float decoded(float code, float scale) {
 
 __global__ void dequantize_any_kernel(OperandView in, MatrixView out) {
   const std::int64_t count = out.rows * out.cols;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * kThreads) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
+       i += std::int64_t{gridDim.x} * kThreads) {
     const std::int64_t row = i / out.cols, col = i % out.cols;
     store_element(out, row, col, decoded(load_element(in.values, row, col), scale_at(in.scales, row, col)));
   }
@@ -101,7 +104,8 @@ __device__ void dequantize_octet(uint2 codes, const float (&scales)[8], std::byt
 
 constexpr int kOctets = 4;  // in flight per thread
 
-/// A matrix whose rows are octets in and out. One scale serves an octet or, in blocks one column wide, each element has its own.
+/// A matrix whose rows are octets in and out. One scale serves an octet or, in blocks one column wide, each element has
+/// its own.
 struct OctetTask {
   OperandView in;
   MatrixView out;
@@ -116,7 +120,8 @@ __global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(const __gri
   const ScaleView& scales_in = task.in.scales;
   const std::int64_t first = std::int64_t{blockIdx.x} * (blockDim.x * kOctets) + threadIdx.x;
   const std::int64_t rows_at_once = std::int64_t{gridDim.y} * blockDim.y;
-  for (std::int64_t row = std::int64_t{blockIdx.y} * blockDim.y + threadIdx.y; row < task.out.rows; row += rows_at_once) {
+  for (std::int64_t row = std::int64_t{blockIdx.y} * blockDim.y + threadIdx.y; row < task.out.rows;
+       row += rows_at_once) {
     uint2 codes[kOctets];
     std::uint32_t scales[kOctets];
 #pragma unroll
@@ -146,8 +151,9 @@ void launch_octets(const OctetTask& task, const CudaContext& card) {
   while (across < kThreads && across * kOctets < task.per_row) across *= 2;
   const dim3 block(across, kThreads / across);
   const std::int64_t step = across * kOctets;
-  const dim3 grid(static_cast<unsigned>((task.per_row + step - 1) / step),
-                  static_cast<unsigned>(std::min<std::int64_t>((task.out.rows + block.y - 1) / block.y, kMostGridRows)));
+  const dim3 grid(
+      static_cast<unsigned>((task.per_row + step - 1) / step),
+      static_cast<unsigned>(std::min<std::int64_t>((task.out.rows + block.y - 1) / block.y, kMostGridRows)));
   const auto kernel = task.in.scales.block_cols == 1 ? dequantize_octets_kernel<Payload, Out, true>
                                                      : dequantize_octets_kernel<Payload, Out, false>;
   kernel<<<grid, block, 0, card.stream()>>>(task);

@@ -51,7 +51,9 @@ bool tiles_take(const QuantizeArgs& args, Blocks blocks, TileTask& task) {
           .amax = args.amax,
           .in_vectors = aligned(args.in, 8),
           .row_vectors = want_rowwise && aligned(rowwise, 8),
-          .column_alignment = !want_columnwise || !aligned(stored, 8) ? 1 : aligned(stored, 16) ? 16 : 8};
+          .column_alignment = !want_columnwise || !aligned(stored, 8) ? 1
+                              : aligned(stored, 16)                   ? 16
+                                                                      : 8};
   return true;
 }
 

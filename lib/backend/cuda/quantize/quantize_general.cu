@@ -2,12 +2,13 @@
 #include <utility>
 
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/device/magnitudes.cuh"
 #include "backend/cuda/device/matrix.cuh"
+#include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/quantize/quantize_paths.h"
 
-// Every type, stride and block: one element at a time. Small matrices, and those that the tiles of the other paths do not fit.
+// Every type, stride and block: one element at a time. Small matrices, and those that the tiles of the other paths do
+// not fit.
 namespace fp8lab::cuda {
 namespace {
 
@@ -26,7 +27,8 @@ __global__ void quantize_tensor_kernel(QuantizeArgs args, ScaleRule rule) {
   }
   std::uint32_t largest = 0;
   const std::int64_t count = in.rows * in.cols;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * kThreads) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
+       i += std::int64_t{gridDim.x} * kThreads) {
     const std::int64_t row = i / in.cols, col = i % in.cols;
     const float x = load_element(in, row, col);
     largest = max(largest, magnitude(x));
@@ -95,7 +97,8 @@ void quantize_general(const QuantizeArgs& args, CudaContext& card) {
   if (args.format.per_tensor()) {
     constexpr std::int64_t kMostBlocks = 16384;
     const std::int64_t blocks = std::clamp<std::int64_t>((args.in.numel() + kThreads - 1) / kThreads, 1, kMostBlocks);
-    quantize_tensor_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, card.stream()>>>(args, scale_rule(args.format, args.in.dtype));
+    quantize_tensor_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, card.stream()>>>(
+        args, scale_rule(args.format, args.in.dtype));
     cuda_check_launch("quantize_tensor_kernel");
     return;
   }

@@ -2,8 +2,8 @@
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/quantize/device/cast_target.cuh"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/quantize/device/cast_target.cuh"
 
 // The last pieces come first: what made the values has just written them, so that they may still be in the L2.
 namespace fp8lab::cuda {
@@ -47,7 +47,9 @@ __global__ void __launch_bounds__(kListThreads) quantize_list_kernel(const CastI
         cast.take(values, places.at[k], places.of_tile + k);
       }
     };
-    const auto after_tile = [&](std::int64_t row, std::int64_t col) { cast.write_tile(row, col, item.rows, item.cols); };
+    const auto after_tile = [&](std::int64_t row, std::int64_t col) {
+      cast.write_tile(row, col, item.rows, item.cols);
+    };
     walk_vectors<kListVectors>(item.rows, item.cols, item.target.tiles, piece, some, after_tile);
     if (!item.target.tiles) walk_rest(item.rows, item.cols, piece, one);
   } else {

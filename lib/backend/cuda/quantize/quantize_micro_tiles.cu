@@ -5,8 +5,8 @@
 namespace fp8lab::cuda {
 namespace {
 
-// Four lanes side by side hold eight rows of a block. Where columns have blocks too, a warp holds 32 rows of 64 columns, so that
-// blocks in either direction stay inside of it; else eight rows of 256, which memory likes better.
+// Four lanes side by side hold eight rows of a block. Where columns have blocks too, a warp holds 32 rows of 64
+// columns, so that blocks in either direction stay inside of it; else eight rows of 256, which memory likes better.
 
 /// Scales of a tile's rows on their way out, so that they are written by whole sectors of memory.
 template <int kRows, int kBlocks>
@@ -26,11 +26,11 @@ struct RowScales {
   }
 };
 
-/// Each of the four lanes makes two rows' scales for the others. `row_scales` is the place of the patch's first one in the
-/// tile's, of which a row has `pitch`.
+/// Each of the four lanes makes two rows' scales for the others. `row_scales` is the place of the patch's first one in
+/// the tile's, of which a row has `pitch`.
 template <DType Payload, DType In>
-__device__ void quantize_rows(const TileTask& task, const PatchPlace& at, const Patch<In>& patch, std::uint8_t* row_scales,
-                              int pitch) {
+__device__ void quantize_rows(const TileTask& task, const PatchPlace& at, const Patch<In>& patch,
+                              std::uint8_t* row_scales, int pitch) {
   const unsigned lane = threadIdx.x % 32;
   std::uint32_t largest[8];
 #pragma unroll
@@ -73,7 +73,8 @@ constexpr int kTileRows = 32;
 constexpr int kTileCols = 512;
 using Tile = TileIndex<kTileRows, kTileCols>;
 
-/// Four groups of lanes hold eight rows each of a block's 32; each lane makes the scales of two of its columns for the others.
+/// Four groups of lanes hold eight rows each of a block's 32; each lane makes the scales of two of its columns for the
+/// others.
 template <DType Payload, DType In>
 __device__ void quantize_columns(const TileTask& task, const Tile& tile, const PatchPlace& at, const Patch<In>& patch) {
   const unsigned lane = threadIdx.x % 32;
@@ -82,8 +83,8 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
 #pragma unroll
   for (int k = 0; k < 8; ++k) largest.raise(patch.rows[k]);
   constexpr int kWords = Octet<In>::kWords;
-  // Halves are exchanged over lanes 16 and 8 apart, so the word that stays is number lane / 8, or of wide types the pair
-  // that begins at twice that.
+  // Halves are exchanged over lanes 16 and 8 apart, so the word that stays is number lane / 8, or of wide types the
+  // pair that begins at twice that.
 #pragma unroll
   for (int step = 16, kept = kWords / 2; step >= 8; step /= 2, kept /= 2) {
     const bool upper = (lane & step) != 0;
@@ -122,7 +123,8 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
 }
 
 template <DType In, DType Payload>
-__global__ void __launch_bounds__(kTileThreads, kResidentTiles<In>) quantize_micro_kernel(const __grid_constant__ TileTask task) {
+__global__ void __launch_bounds__(kTileThreads, kResidentTiles<In>)
+    quantize_micro_kernel(const __grid_constant__ TileTask task) {
   constexpr int kBlocks = kTileCols / 32;
   __shared__ RowScales<kTileRows, kBlocks> row_scales;
   const Tile tile(task.in);

@@ -9,7 +9,8 @@
 namespace fp8lab::cuda {
 
 /// What kernels of tiles take: a matrix of f32, bf16 or f16 whose rows are contiguous. Row-wise codes lie like the
-/// matrix's rows; column-wise ones like its columns (`columnwise.values.col_stride` 1) or, in blocks of 32, like its rows
+/// matrix's rows; column-wise ones like its columns (`columnwise.values.col_stride` 1) or, in blocks of 32, like its
+/// rows
 /// (`columnwise.values.row_stride` 1).
 struct TileTask {
   MatrixView in;
@@ -19,9 +20,9 @@ struct TileTask {
   const float* scale = nullptr;
   const float* measured = nullptr;
   float* amax = nullptr;
-  bool in_vectors = false;      ///< every eighth element of a row of `in` is aligned to 16 bytes
-  bool row_vectors = false;     ///< every eighth code of a row-wise row is aligned to eight bytes
-  int column_alignment = 1;     ///< bytes that column-wise rows begin at multiples of: 16, 8 or any
+  bool in_vectors = false;   ///< every eighth element of a row of `in` is aligned to 16 bytes
+  bool row_vectors = false;  ///< every eighth code of a row-wise row is aligned to eight bytes
+  int column_alignment = 1;  ///< bytes that column-wise rows begin at multiples of: 16, 8 or any
 };
 
 /// One scale for all, row-wise only, everything contiguous.

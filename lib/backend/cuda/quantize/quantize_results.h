@@ -22,8 +22,8 @@ struct RowCast {
   float* amax;
 };
 
-/// Whether kernels of rows take the cast of `args` and its result: bf16 in rows of whole warps' runs to E4M3, under one scale
-/// or in row-wise blocks of 32 under E8M0 scales or 128 under f32 ones.
+/// Whether kernels of rows take the cast of `args` and its result: bf16 in rows of whole warps' runs to E4M3, under one
+/// scale or in row-wise blocks of 32 under E8M0 scales or 128 under f32 ones.
 bool rows_take(const QuantizeArgs& args);
 
 /// For rows_take(): the cast and the preparation it needs.
@@ -31,7 +31,8 @@ RowCast begin_row_cast(const QuantizeArgs& args, CudaContext& card);
 /// After the codes were written: the transposed half, where it is wanted.
 void end_row_cast(const QuantizeArgs& args, const RowCast& cast, CudaContext& card);
 
-/// Writes the column-wise half of `args`, where it is wanted, from row-wise codes under the same scale; `pitch` is between rows.
+/// Writes the column-wise half of `args`, where it is wanted, from row-wise codes under the same scale; `pitch` is
+/// between rows.
 void transpose_codes(const QuantizeArgs& args, std::byte* codes, std::int64_t pitch, CudaContext& card);
 
 /// For rows_take() and the result's own conditions; false if those do not hold.
@@ -40,8 +41,8 @@ bool activation_quantize_rows(const ActivationQuantizeArgs& args, CudaContext& c
 /// False, with nothing written, where the library cannot write the codes (plan_gemm_quantize() has what it takes).
 bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& card);
 
-/// Memory for results of shapes that no such kernel takes, so that they must be stored after all. Grows, which waits for the
-/// card, and stays.
+/// Memory for results of shapes that no such kernel takes, so that they must be stored after all. Grows, which waits
+/// for the card, and stays.
 class UnstoredResults {
  public:
   explicit UnstoredResults(CudaContext& card) : card_(card) {}

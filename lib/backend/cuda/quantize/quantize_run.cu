@@ -1,10 +1,10 @@
 #include <algorithm>
 
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/device/octets.cuh"
-#include "backend/cuda/quantize/quantize_types.h"
+#include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/quantize/quantize_paths.h"
+#include "backend/cuda/quantize/quantize_types.h"
 
 namespace fp8lab::cuda {
 namespace {
@@ -39,7 +39,8 @@ __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
 #pragma unroll
     for (int k = 0; k < kOctets; ++k) {
       largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octets[k]));
-      *reinterpret_cast<uint2*>(run.codes + first + (k * kThreads + threadIdx.x) * 8) = encode_octet<Payload>(octets[k], scale);
+      *reinterpret_cast<uint2*>(run.codes + first + (k * kThreads + threadIdx.x) * 8) =
+          encode_octet<Payload>(octets[k], scale);
     }
   } else {
     const float scale = tensor_scale(run.scale, run.measured, run.rule);
@@ -49,10 +50,12 @@ __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
       octet.load_some(run.in + at * kBytes, count);
       largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octet));
       const uint2 codes = encode_octet<Payload>(octet, scale);
-      for (int j = 0; j < count; ++j) run.codes[at + j] = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)));
+      for (int j = 0; j < count; ++j)
+        run.codes[at + j] = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)));
     }
   }
-  if (blockIdx.x == 0 && threadIdx.x == 0) *run.scale_inv = inverse_scale(tensor_scale(run.scale, run.measured, run.rule));
+  if (blockIdx.x == 0 && threadIdx.x == 0)
+    *run.scale_inv = inverse_scale(tensor_scale(run.scale, run.measured, run.rule));
   if (run.amax == nullptr) return;
   largest = block_max(Magnitudes<In>::unfolded(largest), words);
   if (threadIdx.x == 0) raise_amax(run.amax, largest);

@@ -8,7 +8,8 @@ namespace {
 using Tile = TileIndex<128, 128>;
 constexpr int kWarps = kTileThreads / 32;
 
-/// Blocks along the rows: sixteen lanes hold eight rows of one, and each pair of lanes makes one row's scale for the others.
+/// Blocks along the rows: sixteen lanes hold eight rows of one, and each pair of lanes makes one row's scale for the
+/// others.
 template <DType Payload, DType In>
 __device__ void quantize_rows(const TileTask& task, const Tile& tile, const PatchPlace& at, const Patch<In>& patch) {
   const unsigned lane = threadIdx.x % 32;
@@ -39,7 +40,8 @@ struct ColumnShared {
 
 /// Blocks down the columns: a warp holds sixteen rows of all 128.
 template <DType Payload, DType In>
-__device__ void quantize_columns(const TileTask& task, const Tile& tile, const Patch<In>& patch, ColumnShared<In>& shared) {
+__device__ void quantize_columns(const TileTask& task, const Tile& tile, const Patch<In>& patch,
+                                 ColumnShared<In>& shared) {
   const unsigned lane = threadIdx.x % 32, across = threadIdx.x % 16, down = threadIdx.x / 16;
   Magnitudes<In> largest;
   largest.zero();

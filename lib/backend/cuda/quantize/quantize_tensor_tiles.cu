@@ -19,7 +19,8 @@ __global__ void __launch_bounds__(kTileThreads) quantize_tensor_kernel(const __g
   const float scale = tensor_scale(task.scale, task.measured, task.rule);
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     if (task.rowwise.values.data != nullptr) *reinterpret_cast<float*>(task.rowwise.scales.data) = inverse_scale(scale);
-    if (task.columnwise.values.data != nullptr) *reinterpret_cast<float*>(task.columnwise.scales.data) = inverse_scale(scale);
+    if (task.columnwise.values.data != nullptr)
+      *reinterpret_cast<float*>(task.columnwise.scales.data) = inverse_scale(scale);
   }
 
   uint2 codes[8];

@@ -3,9 +3,9 @@
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/device/magnitudes.cuh"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/quantize/device/block_scale.cuh"
 
 namespace fp8lab::cuda {
 namespace {

@@ -31,8 +31,8 @@ inline constexpr int kElements = kQueries / 2;  // of a tile that a thread has
 using Elements = float[kElements];
 using Fragments = std::uint32_t[kQueries / wgmma::kStepCols][4];
 
-/// What becomes of a tile's products, element by element: rows are keys, columns queries. Element i of a thread is at row `key` +
-/// (i % 4 / 2) * 8, column 8 * (i / 4) + i % 2 from its first.
+/// What becomes of a tile's products, element by element: rows are keys, columns queries. Element i of a thread is at
+/// row `key` + (i % 4 / 2) * 8, column 8 * (i / 4) + i % 2 from its first.
 template <Casts kCasts, bool Drops>
 struct Softmax {
   const TensorBackward& call;
@@ -65,8 +65,8 @@ struct Softmax {
     }
   }
 
-  /// Products of Q and K, less lse, become P, and `fragments` P as dV's product takes it. Queries from seq on have an infinite lse, so
-  /// their P is 0.
+  /// Products of Q and K, less lse, become P, and `fragments` P as dV's product takes it. Queries from seq on have an
+  /// infinite lse, so their P is 0.
   __device__ void exponentiate(Elements& p, Fragments& fragments, int first_query, const Job& job, int member) {
 #pragma unroll
     for (int i = 0; i < kElements; ++i) p[i] = exponential2(p[i] * logit_factor);
@@ -97,7 +97,8 @@ struct Softmax {
     }
   }
 
-  /// Products of dO and V, less the sums of dO * O where nothing is dropped, become dS in units of grad_p_factor(), as fragments.
+  /// Products of dO and V, less the sums of dO * O where nothing is dropped, become dS in units of grad_p_factor(), as
+  /// fragments.
   __device__ void differentiate(const Elements& p, const Elements& grad, Fragments& fragments, std::uint32_t dots) {
 #pragma unroll
     for (int i = 0; i < kElements; i += 2) {

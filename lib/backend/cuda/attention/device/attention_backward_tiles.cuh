@@ -9,12 +9,13 @@
 #include "backend/cuda/device/bulk_copy.cuh"
 #include "backend/cuda/device/wgmma.cuh"
 
-// What goes into and out of a block of attention's backward: where tiles lie in shared memory, who waits for what, and the two roles
-// that move them, one thread each: bringing tiles of operands, and adding to dQ in turn.
+// What goes into and out of a block of attention's backward: where tiles lie in shared memory, who waits for what, and
+// the two roles that move them, one thread each: bringing tiles of operands, and adding to dQ in turn.
 //
-// Every copy into shared memory is waited for at a barrier on which it arrives itself, and goes where each warp that read what was
-// there has arrived at another; correctness/cuda/attention_backward_order_test.cpp goes through the interleavings of who waits for
-// keys and sums. compute-sanitizer's racecheck reports the copies of `rows` against their readers all the same.
+// Every copy into shared memory is waited for at a barrier on which it arrives itself, and goes where each warp that
+// read what was there has arrived at another; correctness/cuda/attention_backward_order_test.cpp goes through the
+// interleavings of who waits for keys and sums. compute-sanitizer's racecheck reports the copies of `rows` against
+// their readers all the same.
 namespace fp8lab::cuda::attention_backward {
 
 inline constexpr int kKeys = 128;
@@ -203,8 +204,8 @@ __device__ inline void add_grad_q(const BackwardLaunch& launch, int half, const 
   for (unsigned round = 0;; ++round) {
     const int number = await_job(barriers, round);
     if (number >= launch.jobs) return;
-    // A job of one tile is multiplied before its sums are asked for. Were keys_here to pass two phases meanwhile, this thread would take
-    // the second for the first and wait for ever; so the next keys come only when it has seen these.
+    // A job of one tile is multiplied before its sums are asked for. Were keys_here to pass two phases meanwhile, this
+    // thread would take the second for the first and wait for ever; so the next keys come only when it has seen these.
     bulk::arrive(Barriers::at(barriers.keys_free));
     const Job job(launch, number);
     for (int member = 0; member < job.members; ++member) {

@@ -26,8 +26,8 @@ struct HeadRows {
         position_bytes(2 * shape.batch * operand.row_stride) {}
 };
 
-/// Starts copies of `Rows` rows of Dim columns from `first_row` to panels at `to`; zeros from `seq` on. `Unroll` trades registers for
-/// instructions.
+/// Starts copies of `Rows` rows of Dim columns from `first_row` to panels at `to`; zeros from `seq` on. `Unroll` trades
+/// registers for instructions.
 template <int Rows, int Dim, int Unroll>
 __device__ inline void copy_rows_async(const HeadRows& rows, int first_row, int seq, std::uint32_t to) {
   constexpr int kUnits = Dim / 8, kPanelUnits = wgmma::kPanelCols / 8;
@@ -51,20 +51,22 @@ __device__ inline void multiply_rows(float (&sums)[Sums], std::uint32_t a, std::
   for (int step = 0; step < Dim / wgmma::kStepCols; ++step) {
     const std::uint32_t within = static_cast<std::uint32_t>(step % 4) * 32;
     const std::uint32_t panel = static_cast<std::uint32_t>(step / 4) * wgmma::kRowBytes;
-    wgmma::multiply_tile(sums, wgmma::along_rows(a, panel * ARows + within), wgmma::along_rows(b, panel * BRows + within),
-                         accumulate || step > 0);
+    wgmma::multiply_tile(sums, wgmma::along_rows(a, panel * ARows + within),
+                         wgmma::along_rows(b, panel * BRows + within), accumulate || step > 0);
   }
 }
 
 /// sums += fragments b, b across its rows, for fragments of Depth columns and panels of BRows rows.
 template <int Depth, int BRows, int Sums>
-__device__ inline void add_fragments(float (&sums)[Sums], const std::uint32_t (&fragments)[Depth / 16][4], std::uint32_t b) {
+__device__ inline void add_fragments(float (&sums)[Sums], const std::uint32_t (&fragments)[Depth / 16][4],
+                                     std::uint32_t b) {
 #pragma unroll
   for (int step = 0; step < Depth / wgmma::kStepCols; ++step)
-    wgmma::multiply_fragments(sums, fragments[step],
-                              wgmma::across_rows(b, static_cast<std::uint32_t>(step) * wgmma::kStepCols * wgmma::kRowBytes,
-                                                 BRows * wgmma::kRowBytes),
-                              1);
+    wgmma::multiply_fragments(
+        sums, fragments[step],
+        wgmma::across_rows(b, static_cast<std::uint32_t>(step) * wgmma::kStepCols * wgmma::kRowBytes,
+                           BRows * wgmma::kRowBytes),
+        1);
 }
 
 /// 2^x within 2 ulp; 0 below -126.
@@ -74,10 +76,12 @@ __device__ inline float exponential2(float x) {
   return result;
 }
 
-__device__ inline float scale_inv_of(const WideOperand& operand) { return operand.scale_inv != nullptr ? *operand.scale_inv : 1.0f; }
+__device__ inline float scale_inv_of(const WideOperand& operand) {
+  return operand.scale_inv != nullptr ? *operand.scale_inv : 1.0f;
+}
 
-/// A cast role as one thread sees it, two values at a time, applied only where there is one; what AttentionCast is to the general
-/// kernels.
+/// A cast role as one thread sees it, two values at a time, applied only where there is one; what AttentionCast is to
+/// the general kernels.
 class PairCast {
  public:
   /// Values come divided by `unit`.
@@ -89,12 +93,15 @@ class PairCast {
         unit_(unit) {}
   __device__ float scale_inv() const { return scale_inv_; }
   __device__ bool active() const { return active_; }
-  __device__ void apply(float& a, float& b) { kind_ == __NV_E4M3 ? apply_as<__NV_E4M3>(a, b) : apply_as<__NV_E5M2>(a, b); }
+  __device__ void apply(float& a, float& b) {
+    kind_ == __NV_E4M3 ? apply_as<__NV_E4M3>(a, b) : apply_as<__NV_E5M2>(a, b);
+  }
   /// Where the payload is known, which leaves no branch.
   template <__nv_fp8_interpretation_t Kind>
   __device__ void apply_as(float& a, float& b) {
     amax_ = larger(larger(amax_, a), b);
-    const __nv_fp8x2_storage_t codes = __nv_cvt_float2_to_fp8x2(make_float2(a * scale_, b * scale_), __NV_SATFINITE, Kind);
+    const __nv_fp8x2_storage_t codes =
+        __nv_cvt_float2_to_fp8x2(make_float2(a * scale_, b * scale_), __NV_SATFINITE, Kind);
     const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(codes, Kind);  // exact
     a = __half2float(__half(__half_raw{halves.x}));
     b = __half2float(__half(__half_raw{halves.y}));
@@ -124,9 +131,9 @@ class PairCast {
   float amax_ = 0.0f;
 };
 
-/// Makes a logit in units of 2^ of a product of Q and K. Scales of tiny values may multiply to what a float has no room for; it is 2^-100
-/// at least, so that lse over it is finite and -inf times it not NaN. Sums of codes' products stay below 2^39, so logits are next to none
-/// either way.
+/// Makes a logit in units of 2^ of a product of Q and K. Scales of tiny values may multiply to what a float has no room
+/// for; it is 2^-100 at least, so that lse over it is finite and -inf times it not NaN. Sums of codes' products stay
+/// below 2^39, so logits are next to none either way.
 __device__ inline float logit_factor_of(const WideOperand& q, const WideOperand& k, const AttentionShape& shape) {
   const float factor = joint_factor(scale_inv_of(q), scale_inv_of(k), shape.softmax_scale) * kLog2E;
   return factor < kLeastSoftmaxScale ? kLeastSoftmaxScale : factor;  // a NaN stays
@@ -161,8 +168,8 @@ __device__ inline std::uint32_t pack_f16(float low, float high) {
   return packed;
 }
 
-/// Rows of a warp group's sums times `factor`, to rows `first_row` + ... of a head, which start at multiples of 16 bytes; those from `seq`
-/// on are left out.
+/// Rows of a warp group's sums times `factor`, to rows `first_row` + ... of a head, which start at multiples of 16
+/// bytes; those from `seq` on are left out.
 template <int Sums>
 __device__ inline void store_sums(const float (&sums)[Sums], const MatrixView& matrix, const AttentionShape& shape,
                                   std::int64_t sequence, std::int64_t head, int first_row, float factor) {

@@ -77,7 +77,8 @@ class AttentionCast {
         scale_inv_(active_ ? 1.0f / scale_ : 1.0f) {}
   __device__ bool active() const { return active_; }
   __device__ float scale_inv() const { return scale_inv_; }
-  /// decode(cast(value * scale)), still to be multiplied by scale_inv(); counts towards the amax. Without a scale: value.
+  /// decode(cast(value * scale)), still to be multiplied by scale_inv(); counts towards the amax. Without a scale:
+  /// value.
   __device__ float apply(float value) {
     if (!active_) return value;
     const std::uint32_t magnitude = float_bits(value) & kFloatMagnitudeMask;  // NaN is above all

@@ -30,19 +30,21 @@ struct HeadColumns {
 
 /// `Rows` rows from `first_row`, columns [first_col, first_col + Cols) of the head; zero outside of either.
 template <int Rows, int Cols, int Stride>
-__device__ void load_tile(const MatrixView& matrix, const HeadColumns& head, std::int64_t first_row, std::int64_t first_col,
-                          float (&out)[Rows][Stride]) {
+__device__ void load_tile(const MatrixView& matrix, const HeadColumns& head, std::int64_t first_row,
+                          std::int64_t first_col, float (&out)[Rows][Stride]) {
   for (int i = static_cast<int>(threadIdx.x); i < Rows * Cols; i += kThreads) {
     const std::int64_t row = first_row + i / Cols, col = first_col + i % Cols;
-    out[i / Cols][i % Cols] = row < head.seq && col < head.head_dim
-                                  ? load_element(matrix, row * head.batch + head.sequence, head.head * head.head_dim + col)
-                                  : 0.0f;
+    out[i / Cols][i % Cols] =
+        row < head.seq && col < head.head_dim
+            ? load_element(matrix, row * head.batch + head.sequence, head.head * head.head_dim + col)
+            : 0.0f;
   }
 }
 
 /// sums[i][c] = sum over d of a(row i, d) * b(column c, d), in order of d.
-__device__ inline void multiply_rows(const MatrixView& a, const HeadColumns& a_head, std::int64_t first_a, const MatrixView& b,
-                                     const HeadColumns& b_head, std::int64_t first_b, Operands& shared, float (&sums)[2][4]) {
+__device__ inline void multiply_rows(const MatrixView& a, const HeadColumns& a_head, std::int64_t first_a,
+                                     const MatrixView& b, const HeadColumns& b_head, std::int64_t first_b,
+                                     Operands& shared, float (&sums)[2][4]) {
   const int across = static_cast<int>(threadIdx.x % 16), down = static_cast<int>(threadIdx.x / 16);
   for (auto& row : sums)
     for (float& sum : row) sum = 0.0f;
@@ -59,8 +61,8 @@ __device__ inline void multiply_rows(const MatrixView& a, const HeadColumns& a_h
 
 /// Logits of a tile, -inf where masked or outside of the sequence.
 __device__ inline void compute_logits(const OperandView& q, const HeadColumns& q_head, std::int64_t first_query,
-                                      const OperandView& k, const HeadColumns& k_head, std::int64_t first_key, bool causal,
-                                      float factor, Operands& shared, Tile& logits) {
+                                      const OperandView& k, const HeadColumns& k_head, std::int64_t first_key,
+                                      bool causal, float factor, Operands& shared, Tile& logits) {
   float sums[2][4];
   multiply_rows(q.values, q_head, first_query, k.values, k_head, first_key, shared, sums);
   const int across = static_cast<int>(threadIdx.x % 16), down = static_cast<int>(threadIdx.x / 16);

@@ -2,8 +2,8 @@
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/norm/device/norm_rows.cuh"
 #include "backend/cuda/device/row_ring.cuh"
+#include "backend/cuda/norm/device/norm_rows.cuh"
 #include "backend/cuda/norm/norm_task.h"
 
 // Norms of rows that a block keeps in registers, whatever becomes of y.

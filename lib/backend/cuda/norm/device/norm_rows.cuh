@@ -5,8 +5,8 @@
 #include "backend/cuda/device/runs.cuh"
 #include "backend/cuda/device/sums.cuh"
 
-// Rows that a block of kSumThreads reads once and keeps: thread t has runs t, t + kSumThreads, ... of kSumRun elements, which
-// are the terms of its partial sums.
+// Rows that a block of kSumThreads reads once and keeps: thread t has runs t, t + kSumThreads, ... of kSumRun elements,
+// which are the terms of its partial sums.
 namespace fp8lab::cuda {
 
 inline constexpr int kSumWarps = kSumThreads / 32;
@@ -51,8 +51,8 @@ __device__ inline float join_block(const float (&lanes)[kSumRun], float (&shared
   return join_warps<kSumWarps>(join_warp(join_run(lanes)), shared);
 }
 
-/// For rows of any strides and any number of columns: calls work(col, lane) for the thread's elements one by one, `lane` being
-/// their partial sum's number in the thread.
+/// For rows of any strides and any number of columns: calls work(col, lane) for the thread's elements one by one,
+/// `lane` being their partial sum's number in the thread.
 template <class Work>
 __device__ inline void for_elements(std::int64_t cols, const Work& work) {
   for (std::int64_t col = threadIdx.x * kSumRun; col < cols; col += kSumLanes)

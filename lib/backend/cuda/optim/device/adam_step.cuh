@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "backend/cuda/quantize/cast_target.h"
 #include "backend/cuda/device/lists.h"
+#include "backend/cuda/quantize/cast_target.h"
 #include "core/dtype.h"
 #include "core/float_bits.h"
 #include "core/lerp.h"

@@ -15,8 +15,8 @@ __device__ inline std::uint8_t e8m0_scale(const ScaleRule& rule, std::uint32_t a
 
 /// What such a block is multiplied by where its scale is a float; the inverse is what is stored.
 __device__ inline float float_scale(const ScaleRule& rule, std::uint32_t amax) {
-  return fp8lab::scale_from_amax(float_from_bits(amax), rule.fp8_max, rule.epsilon, rule.kind == ScaleKind::kF32PowerOfTwo,
-                                 rule.largest);
+  return fp8lab::scale_from_amax(float_from_bits(amax), rule.fp8_max, rule.epsilon,
+                                 rule.kind == ScaleKind::kF32PowerOfTwo, rule.largest);
 }
 
 /// Of a whole tensor: the one that is given or, without it, the one that follows from the amax measured.

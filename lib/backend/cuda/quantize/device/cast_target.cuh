@@ -2,15 +2,16 @@
 
 #include <cstdint>
 
-#include "backend/cuda/quantize/cast_target.h"
 #include "backend/cuda/device/pieces.cuh"
 #include "backend/cuda/device/vectors.cuh"
+#include "backend/cuda/quantize/cast_target.h"
 #include "core/float8.h"
 
 // New values on their way to eight bits, inside the kernel that makes or reads them.
 namespace fp8lab::cuda {
 
-/// A tile's codes, transposed. A line is longer than a column by a word, so that threads beside one another meet few of the same banks.
+/// A tile's codes, transposed. A line is longer than a column by a word, so that threads beside one another meet few of
+/// the same banks.
 struct CodeTile {
   static constexpr int kPitch = kListTile + 4;
   std::uint8_t codes[2][kListTile * kPitch];  ///< in turns: one is written while the other is read
@@ -23,7 +24,8 @@ class TargetCast {
   __device__ __forceinline__ TargetCast(const TargetItem& item, CodeTile& tile, bool first) : item_(item), tile_(tile) {
     casts_ = item.rowwise != nullptr || item.columnwise != nullptr;
     if (!casts_) return;
-    scale_ = item.scale != nullptr ? *item.scale : scale_from_amax(*item.measured, item.fp8_max, item.epsilon, item.power_of_two);
+    scale_ = item.scale != nullptr ? *item.scale
+                                   : scale_from_amax(*item.measured, item.fp8_max, item.epsilon, item.power_of_two);
     if (!first || threadIdx.x != 0) return;
     if (item.rowwise_scale_inv != nullptr) *item.rowwise_scale_inv = 1.0f / scale_;
     if (item.columnwise_scale_inv != nullptr) *item.columnwise_scale_inv = 1.0f / scale_;
@@ -49,7 +51,8 @@ class TargetCast {
     const int thread = static_cast<int>(threadIdx.x);
     const int row = thread / kVectorsOfRow * kListVectors + of_tile, col = thread % kVectorsOfRow * kVector;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) tile_.codes[turn_][(col + i) * CodeTile::kPitch + row] = static_cast<std::uint8_t>(codes >> (8 * i));
+    for (int i = 0; i < kVector; ++i)
+      tile_.codes[turn_][(col + i) * CodeTile::kPitch + row] = static_cast<std::uint8_t>(codes >> (8 * i));
   }
 
   /// One element.
@@ -60,21 +63,26 @@ class TargetCast {
     measure(rounded);
     if (!casts_) return;
     const float scaled = rounded * scale_;
-    const auto at = [&](const Strides& strides, std::int64_t r, std::int64_t c) { return r * strides.row + c * strides.col; };
+    const auto at = [&](const Strides& strides, std::int64_t r, std::int64_t c) {
+      return r * strides.row + c * strides.col;
+    };
     if (item_.rowwise != nullptr) store1(item_.rowwise, item_.payload, at(item_.rowwise_strides, row, col), scaled);
-    if (item_.columnwise != nullptr) store1(item_.columnwise, item_.payload, at(item_.columnwise_strides, col, row), scaled);
+    if (item_.columnwise != nullptr)
+      store1(item_.columnwise, item_.payload, at(item_.columnwise_strides, col, row), scaled);
   }
 
   /// Writes the transpose of the tile that begins at (row, col) of a rows x cols matrix. All threads call it.
   __device__ __forceinline__ void write_tile(std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t cols) {
     constexpr int kPerThread = 16, kPerLine = kListTile / kPerThread;
     __syncthreads();
-    const int line = static_cast<int>(threadIdx.x) / kPerLine, first = static_cast<int>(threadIdx.x) % kPerLine * kPerThread;
+    const int line = static_cast<int>(threadIdx.x) / kPerLine,
+              first = static_cast<int>(threadIdx.x) % kPerLine * kPerThread;
     const std::uint8_t* from = tile_.codes[turn_] + line * CodeTile::kPitch + first;
     turn_ = 1 - turn_;
     if (col + line < cols) {
       auto* const to = reinterpret_cast<std::uint8_t*>(item_.columnwise) + (col + line) * rows + row + first;
-      const bool aligned = rows % kPerThread == 0 && reinterpret_cast<std::uintptr_t>(item_.columnwise) % kPerThread == 0;
+      const bool aligned =
+          rows % kPerThread == 0 && reinterpret_cast<std::uintptr_t>(item_.columnwise) % kPerThread == 0;
       if (aligned) {
         const auto* words = reinterpret_cast<const unsigned*>(from);
         if (row + first < rows) *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
@@ -96,7 +104,9 @@ class TargetCast {
  private:
   static constexpr int kVectorsOfRow = kListTile / kVector;
 
-  __device__ __forceinline__ void measure(float value) { amax_ = max(amax_, __float_as_uint(value) & kFloatMagnitudeMask); }
+  __device__ __forceinline__ void measure(float value) {
+    amax_ = max(amax_, __float_as_uint(value) & kFloatMagnitudeMask);
+  }
 
   const TargetItem& item_;
   CodeTile& tile_;

@@ -35,8 +35,8 @@ struct FreshAmax {
   Meeting* meeting;
 };
 
-/// At the end of a kernel, by every thread of every block, which are one-dimensional and of whole warps: what each has found goes
-/// into the amax through the last block to come.
+/// At the end of a kernel, by every thread of every block, which are one-dimensional and of whole warps: what each has
+/// found goes into the amax through the last block to come.
 __device__ inline void settle(std::uint32_t largest, const FreshAmax& result) {
   __shared__ std::uint32_t words[32];
   largest = block_max(largest, words);

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "backend/cuda/quantize/device/fresh_amax.cuh"
 #include "backend/cuda/device/octets.cuh"
 #include "backend/cuda/device/runs.cuh"
+#include "backend/cuda/quantize/device/fresh_amax.cuh"
 
 namespace fp8lab::cuda {
 

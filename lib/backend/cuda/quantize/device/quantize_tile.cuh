@@ -2,12 +2,12 @@
 
 #include <cstdint>
 
-#include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/device/octets.cuh"
+#include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/quantize/quantize_paths.h"
 
-// A tile of a matrix whose rows are contiguous, on its way through a block of threads: each thread holds a patch of 8 x 8
-// elements.
+// A tile of a matrix whose rows are contiguous, on its way through a block of threads: each thread holds a patch of 8 x
+// 8 elements.
 namespace fp8lab::cuda {
 
 inline constexpr int kTileThreads = 256;
@@ -22,8 +22,8 @@ struct PatchPlace {
   bool inside;  ///< the whole tile is
 };
 
-/// The tile of this block out of tiles of kRows x kCols, the last one first: what was written or read last, and is in the second-
-/// level cache still, is needed first.
+/// The tile of this block out of tiles of kRows x kCols, the last one first: what was written or read last, and is in
+/// the second- level cache still, is needed first.
 template <int kRows, int kCols>
 struct TileIndex {
   unsigned row;
@@ -93,16 +93,17 @@ struct RowCodes {
   }
 };
 __device__ inline RowCodes rowwise_codes(const TileTask& task) {
-  return {reinterpret_cast<std::uint8_t*>(task.rowwise.values.data), task.rowwise.values.row_stride, task.in.rows, task.in.cols,
-          task.row_vectors};
+  return {reinterpret_cast<std::uint8_t*>(task.rowwise.values.data), task.rowwise.values.row_stride, task.in.rows,
+          task.in.cols, task.row_vectors};
 }
 
-/// 128 x 128 codes on their way into a transposed matrix. Patches go in as columns of eight codes, in places permuted so
-/// that no two threads want one bank; whole rows of the transposed tile come out.
+/// 128 x 128 codes on their way into a transposed matrix. Patches go in as columns of eight codes, in places permuted
+/// so that no two threads want one bank; whole rows of the transposed tile come out.
 struct TurnedTile {
   alignas(16) std::uint8_t bytes[128 * 128];
 
-  /// `across` and `down` count patches of the tile, 0 to 15; columns[k] are rows 8 down ... 8 down + 7 of column 8 across + k.
+  /// `across` and `down` count patches of the tile, 0 to 15; columns[k] are rows 8 down ... 8 down + 7 of column 8
+  /// across + k.
   __device__ void put(int across, int down, const uint2 (&columns)[8]) {
 #pragma unroll
     for (int k = 0; k < 8; ++k)
@@ -139,7 +140,8 @@ struct TurnedTile {
 };
 
 /// kValues values of each of kLanes neighbouring lanes become kValues largest ones, shared out: a lane keeps
-/// kValues / kLanes of them, at least one. Value v ends up in lanes (v * kLanes / kValues) and following, in values[v % kept].
+/// kValues / kLanes of them, at least one. Value v ends up in lanes (v * kLanes / kValues) and following, in values[v %
+/// kept].
 template <int kValues, int kLanes, class Larger>
 __device__ void share_out_largest(std::uint32_t (&values)[kValues], const Larger& larger) {
   const unsigned lane = threadIdx.x % 32;

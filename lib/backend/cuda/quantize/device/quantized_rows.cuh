@@ -2,16 +2,16 @@
 
 #include <cstdint>
 
-#include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/device/octets.cuh"
 #include "backend/cuda/device/runs.cuh"
+#include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/quantize/quantize_results.h"
 
 // Results that are cast while they are still in registers, in runs of eight.
 namespace fp8lab::cuda {
 
-/// Rounds values to bf16 and casts those to E4M3: under one scale (Block 0), or in row-wise blocks of 32 (E8M0 scales) or 128
-/// (f32 scales). Lanes of a warp hold neighbouring runs of one row, all or none of them.
+/// Rounds values to bf16 and casts those to E4M3: under one scale (Block 0), or in row-wise blocks of 32 (E8M0 scales)
+/// or 128 (f32 scales). Lanes of a warp hold neighbouring runs of one row, all or none of them.
 template <int Block>
 class QuantizedRows {
  public:
