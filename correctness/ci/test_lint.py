@@ -35,6 +35,7 @@ class Lint(unittest.TestCase):
         shutil.copytree(ROOT / "ci", self.root / "ci", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(ROOT / ".github", self.root / ".github")
         shutil.copy(ROOT / GITLAB, self.root)
+        shutil.copy(ROOT / ".clang-format", self.root)
 
     def lint(self):
         done = subprocess.run([ROOT / "ci/lint", self.root], capture_output=True, text=True, check=False)
@@ -42,6 +43,16 @@ class Lint(unittest.TestCase):
 
     def test_ours_are_clean(self):
         self.assertEqual((0, "ci/lint: 0 findings\n"), self.lint())
+
+    def test_format_is_asked_for_and_written(self):
+        source = self.root / "lib/core/a.cpp"
+        source.parent.mkdir(parents=True)
+        source.write_text("int a;\nint  b ;\n", encoding="utf-8")
+        code, output = self.lint()
+        self.assertEqual(1, code, output)
+        self.assertIn("lib/core/a.cpp:2: not as clang-format writes it", output)
+        subprocess.run([ROOT / "ci/lint", "--fix", self.root], check=True, capture_output=True)
+        self.assertEqual("int a;\nint b;\n", source.read_text(encoding="utf-8"))
 
     def test_mistakes_are_found(self):
         for mistakes in ROUNDS:
