@@ -4,11 +4,11 @@
 #include <utility>
 #include <vector>
 
-#include "on_card.h"
+#include "on_gpu.h"
 #include "ops/attention.h"
 #include "ops/quantize.h"
 
-// Attention on the card, bench/peers/attention.py having rows of the same names. flops are those of the two products of
+// Attention on the GPU, bench/peers/attention.py having rows of the same names. flops are those of the two products of
 // forward, or the five of backward, over the entries that the mask leaves, whatever a kernel computes twice.
 namespace fp8lab {
 namespace {
@@ -47,7 +47,7 @@ struct Input {
 };
 
 Input make_input(const Shape& shape, const QuantFormat* format, std::uint64_t seed) {
-  Device& device = *card();
+  Device& device = *gpu();
   Input input;
   input.plain = random_tensor(device, shape, DType::kBF16, seed);
   input.view = input.plain.operand();
@@ -59,7 +59,7 @@ Input make_input(const Shape& shape, const QuantFormat* format, std::uint64_t se
 }
 
 Tensor scalar(float value) {
-  Device& device = *card();
+  Device& device = *gpu();
   Tensor tensor = device.allocate({Shape{1}, DType::kF32}, device.holder(HolderKind::kRecipeState));
   device.write(tensor, std::vector<float>{value});
   return tensor;
@@ -75,7 +75,7 @@ constexpr std::pair<Pass, const char*> kPasses[] = {
     {Pass::kForward, "/forward"}, {Pass::kBackward, "/backward"}, {Pass::kBackwardInAnyOrder, "/backward_any_order"}};
 
 void attend(benchmark::State& state, const Case& c, bool eight_bits, Pass pass) {
-  Device& device = *card();
+  Device& device = *gpu();
   device.context().set_deterministic(pass != Pass::kBackwardInAnyOrder);
   const AttentionShape shape = shape_of(c);
   const Recipe recipe = make_recipe("current");
@@ -91,7 +91,7 @@ void attend(benchmark::State& state, const Case& c, bool eight_bits, Pass pass) 
   }
   inputs.o_holder = inputs.lse_holder = device.holder(HolderKind::kInFlight);
   if (pass == Pass::kForward) {
-    time_on_card(state, {.flops = flops_of(c, 2)}, [&](int) { attention_forward(device, inputs); });
+    time_on_gpu(state, {.flops = flops_of(c, 2)}, [&](int) { attention_forward(device, inputs); });
     return;
   }
   const AttentionOutputs out = attention_forward(device, inputs);
@@ -114,14 +114,14 @@ void attend(benchmark::State& state, const Case& c, bool eight_bits, Pass pass) 
     gradients.s = role(DType::kE4M3, scale_s, amax);
     gradients.grad_p = role(DType::kE5M2, scale_p, amax);
   }
-  time_on_card(state, {.flops = flops_of(c, 5)}, [&](int) { attention_backward(device, gradients); });
+  time_on_gpu(state, {.flops = flops_of(c, 5)}, [&](int) { attention_backward(device, gradients); });
 }
 
 }  // namespace
 }  // namespace fp8lab
 
 int main(int argc, char** argv) {
-  return fp8lab::run_on_card(argc, argv, [] {
+  return fp8lab::run_on_gpu(argc, argv, [] {
     for (const fp8lab::Case& c : fp8lab::kCases)
       for (const bool eight_bits : {false, true})
         for (const auto& [pass, suffix] : fp8lab::kPasses) {

@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "on_card.h"
+#include "on_gpu.h"
 #include "ops/activation.h"
 #include "ops/elementwise.h"
 #include "ops/norm.h"
 
-// The card's memory-bound operations on the shapes of a Llama-3 8B layer, beside how fast it copies. Bytes are each
+// The GPU's memory-bound operations on the shapes of a Llama-3 8B layer, beside how fast it copies. Bytes are each
 // operand's once; what a norm keeps per row and per column is left out.
 namespace fp8lab {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 constexpr DType kType = DType::kBF16;
 constexpr std::int64_t kTokens = 8192, kHidden = 4096, kFfn = 14336;
 
-HolderId in_flight() { return card()->holder(HolderKind::kInFlight); }
+HolderId in_flight() { return gpu()->holder(HolderKind::kInFlight); }
 
 /// Tensors of one kind in turn, so that none is in the L2.
 class Turns {
@@ -27,16 +27,16 @@ class Turns {
     for (int i = 0; i < count; ++i)
       tensors_.push_back(dtype == DType::kE4M3
                              ? codes(shape)
-                             : random_tensor(*card(), shape, dtype, seed + static_cast<std::uint64_t>(i)));
+                             : random_tensor(*gpu(), shape, dtype, seed + static_cast<std::uint64_t>(i)));
   }
   const Tensor& operator[](int i) const { return tensors_[static_cast<std::size_t>(i) % tensors_.size()]; }
   std::int64_t bytes() const { return tensors_[0].bytes(); }
 
  private:
   static Tensor codes(const Shape& shape) {
-    const Tensor tensor = card()->allocate({shape, DType::kE4M3}, in_flight());
-    card()->launch(&KernelTable::cast,
-                   CastArgs{.in = random_tensor(*card(), shape, DType::kBF16).view(), .out = tensor.view()});
+    const Tensor tensor = gpu()->allocate({shape, DType::kE4M3}, in_flight());
+    gpu()->launch(&KernelTable::cast,
+                  CastArgs{.in = random_tensor(*gpu(), shape, DType::kBF16).view(), .out = tensor.view()});
     return tensor;
   }
   std::vector<Tensor> tensors_;
@@ -48,32 +48,32 @@ void add_row(const std::string& name, const std::function<void(benchmark::State&
 
 void norm_forward_row(benchmark::State& state, NormKind kind, std::int64_t cols, DType dtype) {
   const Turns x(Shape{kTokens, cols}, dtype);
-  const Tensor gamma = random_tensor(*card(), {cols}, dtype, 5), beta = random_tensor(*card(), {cols}, dtype, 6);
-  time_on_card(state, {.bytes = 2 * x.bytes()}, [&](int i) {
-    norm_forward(*card(), {.kind = kind,
-                           .x = x[i],
-                           .gamma = gamma,
-                           .beta = kind == NormKind::kLayerNorm ? beta : Tensor{},
-                           .y_holder = in_flight(),
-                           .statistics_holder = in_flight()});
+  const Tensor gamma = random_tensor(*gpu(), {cols}, dtype, 5), beta = random_tensor(*gpu(), {cols}, dtype, 6);
+  time_on_gpu(state, {.bytes = 2 * x.bytes()}, [&](int i) {
+    norm_forward(*gpu(), {.kind = kind,
+                          .x = x[i],
+                          .gamma = gamma,
+                          .beta = kind == NormKind::kLayerNorm ? beta : Tensor{},
+                          .y_holder = in_flight(),
+                          .statistics_holder = in_flight()});
   });
 }
 
 void norm_backward_row(benchmark::State& state, NormKind kind, std::int64_t cols, DType dtype) {
   const Turns x(Shape{kTokens, cols}, dtype), grad_y(Shape{kTokens, cols}, dtype, 100);
-  const Tensor gamma = random_tensor(*card(), {cols}, dtype, 5);
-  const Tensor mean = random_tensor(*card(), {kTokens, 1}, DType::kF32, 6, 0.01f),
-               rstd = random_tensor(*card(), {kTokens, 1}, DType::kF32, 7);
-  time_on_card(state, {.bytes = 3 * x.bytes()}, [&](int i) {
-    norm_backward(*card(), {.kind = kind,
-                            .grad_y = grad_y[i],
-                            .x = x[i],
-                            .gamma = gamma,
-                            .mean = mean,
-                            .rstd = rstd,
-                            .grad_x_holder = in_flight(),
-                            .grad_gamma_holder = in_flight(),
-                            .grad_beta_holder = in_flight()});
+  const Tensor gamma = random_tensor(*gpu(), {cols}, dtype, 5);
+  const Tensor mean = random_tensor(*gpu(), {kTokens, 1}, DType::kF32, 6, 0.01f),
+               rstd = random_tensor(*gpu(), {kTokens, 1}, DType::kF32, 7);
+  time_on_gpu(state, {.bytes = 3 * x.bytes()}, [&](int i) {
+    norm_backward(*gpu(), {.kind = kind,
+                           .grad_y = grad_y[i],
+                           .x = x[i],
+                           .gamma = gamma,
+                           .mean = mean,
+                           .rstd = rstd,
+                           .grad_x_holder = in_flight(),
+                           .grad_gamma_holder = in_flight(),
+                           .grad_beta_holder = in_flight()});
   });
 }
 
@@ -81,20 +81,20 @@ void activation_row(benchmark::State& state, ActivationKind kind, bool backward)
   const std::int64_t in_cols = kind == ActivationKind::kSwiglu ? 2 * kFfn : kFfn;
   const Turns x(Shape{kTokens, in_cols}, kType), grad_y(Shape{kTokens, kFfn}, kType, 100);
   if (!backward)
-    return time_on_card(state, {.bytes = x.bytes() + grad_y.bytes()},
-                        [&](int i) { activation_forward(*card(), kind, x[i], in_flight()); });
-  time_on_card(state, {.bytes = 2 * x.bytes() + grad_y.bytes()},
-               [&](int i) { activation_backward(*card(), kind, grad_y[i], x[i], in_flight()); });
+    return time_on_gpu(state, {.bytes = x.bytes() + grad_y.bytes()},
+                       [&](int i) { activation_forward(*gpu(), kind, x[i], in_flight()); });
+  time_on_gpu(state, {.bytes = 2 * x.bytes() + grad_y.bytes()},
+              [&](int i) { activation_backward(*gpu(), kind, grad_y[i], x[i], in_flight()); });
 }
 
 /// A result that is never stored in 16 bits.
 Quantizer unstored(const char* recipe, bool both) {
   Quantizer quantizer{.format = make_recipe(recipe).activation, .orientations = {true, both}, .holder = in_flight()};
   if (!quantizer.format.per_tensor()) return quantizer;
-  quantizer.scale = card()->allocate({Shape{1}, DType::kF32}, in_flight());
-  quantizer.amax = card()->allocate({Shape{1}, DType::kF32}, in_flight());
-  fill(*card(), quantizer.scale, 64.0f);
-  fill(*card(), quantizer.amax, 0.0f);
+  quantizer.scale = gpu()->allocate({Shape{1}, DType::kF32}, in_flight());
+  quantizer.amax = gpu()->allocate({Shape{1}, DType::kF32}, in_flight());
+  fill(*gpu(), quantizer.scale, 64.0f);
+  fill(*gpu(), quantizer.amax, 0.0f);
   return quantizer;
 }
 
@@ -102,56 +102,56 @@ void norm_quantize_row(benchmark::State& state, const char* recipe, bool both) {
   const Turns x(Shape{kTokens, kHidden}, kType);
   const Quantizer quantizer = unstored(recipe, both);
   const NormInputs inputs{
-      .kind = NormKind::kRmsNorm, .x = x[0], .gamma = random_tensor(*card(), {kHidden}, kType, 5), .beta = {}};
-  const std::int64_t written = norm_quantize(*card(), inputs, quantizer).y.bytes();
-  time_on_card(state, {.bytes = x.bytes() + written}, [&](int i) {
+      .kind = NormKind::kRmsNorm, .x = x[0], .gamma = random_tensor(*gpu(), {kHidden}, kType, 5), .beta = {}};
+  const std::int64_t written = norm_quantize(*gpu(), inputs, quantizer).y.bytes();
+  time_on_gpu(state, {.bytes = x.bytes() + written}, [&](int i) {
     NormInputs turn = inputs;
     turn.x = x[i];
     turn.statistics_holder = in_flight();
-    norm_quantize(*card(), turn, quantizer);
+    norm_quantize(*gpu(), turn, quantizer);
   });
 }
 
 void activation_quantize_row(benchmark::State& state, const char* recipe, bool both) {
   const Turns x(Shape{kTokens, 2 * kFfn}, kType);
   const Quantizer quantizer = unstored(recipe, both);
-  const std::int64_t written = activation_quantize(*card(), ActivationKind::kSwiglu, x[0], quantizer).bytes();
-  time_on_card(state, {.bytes = x.bytes() + written},
-               [&](int i) { activation_quantize(*card(), ActivationKind::kSwiglu, x[i], quantizer); });
+  const std::int64_t written = activation_quantize(*gpu(), ActivationKind::kSwiglu, x[0], quantizer).bytes();
+  time_on_gpu(state, {.bytes = x.bytes() + written},
+              [&](int i) { activation_quantize(*gpu(), ActivationKind::kSwiglu, x[i], quantizer); });
 }
 
 void transpose_row(benchmark::State& state, DType dtype, std::int64_t cols) {
   const Turns x(Shape{kTokens, cols}, dtype);
-  time_on_card(state, {.bytes = 2 * x.bytes()}, [&](int i) { cast(*card(), x[i].transposed(), dtype, in_flight()); });
+  time_on_gpu(state, {.bytes = 2 * x.bytes()}, [&](int i) { cast(*gpu(), x[i].transposed(), dtype, in_flight()); });
 }
 
 void cast_row(benchmark::State& state, DType from, DType to) {
   const Turns x(Shape{kTokens, kHidden}, from);
   const TensorSpec out{Shape{kTokens, kHidden}, to};
-  time_on_card(state, {.bytes = x.bytes() + out.bytes()}, [&](int i) { cast(*card(), x[i], to, in_flight()); });
+  time_on_gpu(state, {.bytes = x.bytes() + out.bytes()}, [&](int i) { cast(*gpu(), x[i], to, in_flight()); });
 }
 
 void add_tensors_row(benchmark::State& state) {
   const Turns a(Shape{kTokens, kHidden}, kType), b(Shape{kTokens, kHidden}, kType, 100);
-  time_on_card(state, {.bytes = 3 * a.bytes()}, [&](int i) { add(*card(), a[i], b[i], in_flight()); });
+  time_on_gpu(state, {.bytes = 3 * a.bytes()}, [&](int i) { add(*gpu(), a[i], b[i], in_flight()); });
 }
 
 void column_sum_row(benchmark::State& state) {
   const Turns x(Shape{kTokens, kHidden}, kType);
-  time_on_card(state, {.bytes = x.bytes()}, [&](int i) { column_sum(*card(), x[i], kType, in_flight()); });
+  time_on_gpu(state, {.bytes = x.bytes()}, [&](int i) { column_sum(*gpu(), x[i], kType, in_flight()); });
 }
 
 void rope_row(benchmark::State& state) {
   const Turns x(Shape{kTokens, kHidden}, kType);
-  time_on_card(state, {.bytes = 2 * x.bytes()}, [&](int i) {
-    rope(*card(), {.x = x[i], .batch = 2, .heads = 32, .base = 500000.0, .holder = in_flight()});
+  time_on_gpu(state, {.bytes = 2 * x.bytes()}, [&](int i) {
+    rope(*gpu(), {.x = x[i], .batch = 2, .heads = 32, .base = 500000.0, .holder = in_flight()});
   });
 }
 
 void dropout_row(benchmark::State& state) {
   const Turns x(Shape{kTokens, kHidden}, kType);
-  time_on_card(state, {.bytes = 2 * x.bytes()},
-               [&](int i) { dropout(*card(), x[i], {.probability = 0.1f, .seed = 1}, in_flight()); });
+  time_on_gpu(state, {.bytes = 2 * x.bytes()},
+              [&](int i) { dropout(*gpu(), x[i], {.probability = 0.1f, .seed = 1}, in_flight()); });
 }
 
 void register_rows() {
@@ -206,4 +206,4 @@ void register_rows() {
 }  // namespace
 }  // namespace fp8lab
 
-int main(int argc, char** argv) { return fp8lab::run_on_card(argc, argv, fp8lab::register_rows); }
+int main(int argc, char** argv) { return fp8lab::run_on_gpu(argc, argv, fp8lab::register_rows); }

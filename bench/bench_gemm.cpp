@@ -2,11 +2,11 @@
 #include <string>
 #include <vector>
 
-#include "on_card.h"
+#include "on_gpu.h"
 #include "ops/gemm.h"
 #include "ops/quantize.h"
 
-// Products on the card, bench/peers/gemm.py having rows of the same names: flops of the product over the time of
+// Products on the GPU, bench/peers/gemm.py having rows of the same names: flops of the product over the time of
 // everything that a call launches, so that those which are emulated pay for what they dequantize. Operands are normal
 // values, quantized beforehand.
 namespace fp8lab {
@@ -56,7 +56,7 @@ struct Input {
 
 Input make_input(std::int64_t rows, std::int64_t cols, bool stored_transposed, const QuantFormat* format,
                  std::uint64_t seed) {
-  Device& device = *card();
+  Device& device = *gpu();
   Input input;
   if (format == nullptr) {
     input.plain = stored_transposed ? random_tensor(device, {cols, rows}, DType::kBF16, seed).transposed()
@@ -91,7 +91,7 @@ struct Operands {
     return {.a = as[set].view,
             .b = bs[set].view,
             .out_dtype = DType::kBF16,
-            .holder = card()->holder(HolderKind::kInFlight),
+            .holder = gpu()->holder(HolderKind::kInFlight),
             .fast_accumulation = product.pass == Pass::kForward};
   }
 };
@@ -102,13 +102,13 @@ double flops_of(const Product& product) {
 
 void multiply(benchmark::State& state, const Product& product, const Kind& kind) {
   const Operands operands(product, kind.recipe);
-  time_on_card(state, {.flops = flops_of(product)}, [&](int call) { gemm(*card(), operands.of_call(call, product)); });
+  time_on_gpu(state, {.flops = flops_of(product)}, [&](int call) { gemm(*gpu(), operands.of_call(call, product)); });
 }
 
 /// A product of per-tensor codes of which only the codes are wanted, and their amax: made so, or stored in BF16 and
 /// cast.
-void multiply_to_codes(benchmark::State& state, const Product& product, bool at_once) {
-  Device& device = *card();
+void multiply_to_quantized(benchmark::State& state, const Product& product, bool at_once) {
+  Device& device = *gpu();
   const Operands operands(product, "current");
   const Recipe recipe = make_recipe("delayed");
   const TensorSpec scalar{Shape{1}, DType::kF32};
@@ -119,7 +119,7 @@ void multiply_to_codes(benchmark::State& state, const Product& product, bool at_
                             .holder = holder};
   device.write(quantizer.scale, std::vector<float>{1.0f});
   device.write(quantizer.amax, std::vector<float>{0.0f});
-  time_on_card(state, {.flops = flops_of(product)}, [&](int call) {
+  time_on_gpu(state, {.flops = flops_of(product)}, [&](int call) {
     const GemmInputs inputs = operands.of_call(call, product);
     if (at_once)
       gemm_quantize(device, inputs, quantizer);
@@ -130,20 +130,20 @@ void multiply_to_codes(benchmark::State& state, const Product& product, bool at_
 
 /// What the library cannot take: operands both scaled by 128 x 128.
 void multiply_generally(benchmark::State& state) {
-  Device& device = *card();
+  Device& device = *gpu();
   constexpr std::int64_t kSize = 4096;
   const QuantFormat format = make_recipe("block").weight;
   const Input a = make_input(kSize, kSize, false, &format, 1), b = make_input(kSize, kSize, false, &format, 2);
   const HolderId holder = device.holder(HolderKind::kInFlight);
-  time_on_card(state, {.flops = 2.0 * kSize * kSize * kSize},
-               [&](int) { gemm(device, {.a = a.view, .b = b.view, .out_dtype = DType::kBF16, .holder = holder}); });
+  time_on_gpu(state, {.flops = 2.0 * kSize * kSize * kSize},
+              [&](int) { gemm(device, {.a = a.view, .b = b.view, .out_dtype = DType::kBF16, .holder = holder}); });
 }
 
 }  // namespace
 }  // namespace fp8lab
 
 int main(int argc, char** argv) {
-  return fp8lab::run_on_card(argc, argv, [] {
+  return fp8lab::run_on_gpu(argc, argv, [] {
     static const std::vector<fp8lab::Product> kProducts = fp8lab::products();
     const auto timed = [](benchmark::internal::Benchmark* row) {
       row->UseManualTime()->Unit(benchmark::kMicrosecond)->Iterations(30);
@@ -158,7 +158,7 @@ int main(int argc, char** argv) {
       for (const bool at_once : {true, false})
         timed(benchmark::RegisterBenchmark(
             (name + (at_once ? "fp8_tensor_to_fp8" : "fp8_tensor_then_cast")).c_str(),
-            [&product, at_once](benchmark::State& state) { fp8lab::multiply_to_codes(state, product, at_once); }));
+            [&product, at_once](benchmark::State& state) { fp8lab::multiply_to_quantized(state, product, at_once); }));
     }
     timed(benchmark::RegisterBenchmark("gemm/4096/general", fp8lab::multiply_generally));
   });

@@ -8,12 +8,12 @@
 #include "autograd/node.h"
 #include "llama_8b.h"
 #include "nn/model.h"
-#include "on_card.h"
+#include "on_gpu.h"
 
-// A Llama-3 8B layer of 2 x 4096 tokens on the card, forward and backward, weights cast in every forward: the rows of
+// A Llama-3 8B layer of 2 x 4096 tokens on the GPU, forward and backward, weights cast in every forward: the rows of
 // the layer table in Transformer Engine's terms, with the same bits on every run or, `any_order`, as Transformer Engine
 // runs by default. The gradient of the layer's output is given: no loss is part of it. Steps are launched back to back,
-// so that a step's time is the card's, or the host's where that is longer; `host_ms` is what launching one step takes,
+// so that a step's time is the GPU's, or the host's where that is longer; `host_ms` is what launching one step takes,
 // `forward_ms` the share of forward. `flops` counts the products and causal attention: 2 m n k each, forward once and
 // backward twice (attention two and a half times).
 namespace fp8lab {
@@ -45,7 +45,7 @@ double ms_since(std::chrono::steady_clock::time_point start) {
 }
 
 void train_layer(benchmark::State& state, const Case& which, bool deterministic) {
-  Device& device = *card();
+  Device& device = *gpu();
   device.context().set_deterministic(deterministic);
   Runtime runtime{.device = device, .behaviors = {}, .seed = 1};
   LayerConfig config = llama_8b(kSeq);
@@ -77,7 +77,7 @@ void train_layer(benchmark::State& state, const Case& which, bool deterministic)
       const auto begin = device.moment();
       step();
       const auto end = device.moment();
-      if (i + 1 < kStepsAtOnce) continue;  // the last one's launches are well behind the card
+      if (i + 1 < kStepsAtOnce) continue;  // the last one's launches are well behind the GPU
       seconds = device.seconds_between(*begin, *end);
       forward_seconds.push_back(device.seconds_between(*begin, *forward_done));
     }
@@ -95,7 +95,7 @@ void train_layer(benchmark::State& state, const Case& which, bool deterministic)
 }  // namespace fp8lab
 
 int main(int argc, char** argv) {
-  return fp8lab::run_on_card(argc, argv, [] {
+  return fp8lab::run_on_gpu(argc, argv, [] {
     for (const fp8lab::Case& which : fp8lab::kCases)
       for (const bool deterministic : {true, false})
         benchmark::RegisterBenchmark(

@@ -13,13 +13,13 @@
 #include "core/heap_allocations.h"
 #include "fsdp/sharding.h"
 #include "llama_8b.h"
-#include "over_cards.h"
+#include "over_gpus.h"
 
 // What the host does before a sharded layer's first kernel, on `meta`, as rank 0 of four that are not there: steady
 // state, no kernels, no waiting. A layer is one parameter group. `p50_ns` is the median of its pre-forwards; the
 // columns Time and CPU have the clock's own cost and the reshard in between.
 //
-// The rows `on_cards` are two ranks of this process with a card each, or one between them: there `issue_p50_ns` is the
+// The rows `on_gpus` are two ranks of this process with a GPU each, or one between them: there `issue_p50_ns` is the
 // whole pre-forward on rank 0 when both come to it together, with the ranks' meeting and the launch of every copy.
 namespace fp8lab {
 namespace {
@@ -91,10 +91,10 @@ void pre_forward(benchmark::State& state, const Case& which, const char* recipe,
   });
 }
 
-void pre_forward_on_cards(benchmark::State& state, const Case& which, const char* recipe, const char* row) {
-  constexpr int kOnCards = 2;
+void pre_forward_on_gpus(benchmark::State& state, const Case& which, const char* recipe, const char* row) {
+  constexpr int kOnGpus = 2;
   Lockstep lockstep;
-  run_ranks(row, {.ranks = kOnCards}, [&](ProcessGroup& world) {
+  run_ranks(row, {.ranks = kOnGpus}, [&](ProcessGroup& world) {
     const auto device = open_device("cuda", {.arch = "hopper", .rank = world.local_rank(), .memory = {}});
     const auto ranks = world.on(*device);
     Runtime runtime{.device = *device, .behaviors = {}, .seed = 1};
@@ -104,7 +104,7 @@ void pre_forward_on_cards(benchmark::State& state, const Case& which, const char
                  .config = llama_8b(kSeq, which.form),
                  .eight_bit_weights = true,
                  .deferred_init = true});
-    Mesh mesh(*ranks, {.replicas = 1, .shards = kOnCards});
+    Mesh mesh(*ranks, {.replicas = 1, .shards = kOnGpus});
     Sharding sharding(runtime, model, mesh, {});
     std::vector<PreForwardSample> samples;
     std::vector<std::int64_t> issued;
@@ -140,15 +140,15 @@ void pre_forward_on_cards(benchmark::State& state, const Case& which, const char
   });
 }
 
-void register_on_cards() {
+void register_on_gpus() {
   for (const char* row : {"in_process", "nccl"}) {
     if (!process_group_row(row).unavailable_reason().empty()) continue;
     for (const char* recipe : {"bf16", "delayed", "current", "mxfp8"}) {
       const Case& which = kCases[3];
       const std::string name =
-          std::string("pre_forward/on_cards/") + row + "/" + recipe + "/" + which.layer + "_" + which.form;
+          std::string("pre_forward/on_gpus/") + row + "/" + recipe + "/" + which.layer + "_" + which.form;
       benchmark::RegisterBenchmark(name.c_str(),
-                                   [=](benchmark::State& state) { pre_forward_on_cards(state, which, recipe, row); })
+                                   [=](benchmark::State& state) { pre_forward_on_gpus(state, which, recipe, row); })
           ->UseManualTime()
           ->Unit(benchmark::kMicrosecond)
           ->Iterations(300);
@@ -176,7 +176,7 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   setenv("NCCL_NVLS_ENABLE", "0", 0);  // no NVLink multicast
   fp8lab::register_all();
-  if (fp8lab::device_row("cuda").unavailable_reason().empty()) fp8lab::register_on_cards();
+  if (fp8lab::device_row("cuda").unavailable_reason().empty()) fp8lab::register_on_gpus();
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;

@@ -16,21 +16,21 @@ def sets_table(sets: list[ResultSet]) -> Table:
         environment = results.environment or {}
         cpu = (environment.get("cpu") or {}).get("model")
         cuda = str((environment.get("devices") or {}).get("cuda", ""))
-        card = "" if not cuda or cuda.startswith("unavailable") else cuda.splitlines()[0]
+        gpu = "" if not cuda or cuda.startswith("unavailable") else cuda.splitlines()[0]
         whole = {True: "yes", False: "no: stopped or cut off", None: units.ABSENT}[results.complete]
         rows.append(
             [
                 Text(results.label),
                 Text(", ".join(results.devices) or units.ABSENT),
                 Text(results.commit or units.ABSENT, look="code"),
-                Text(card or cpu or units.ABSENT),
+                Text(gpu or cpu or units.ABSENT),
                 number(len(results.cells), "1"),
                 counts(results.cells),
                 Text(whole, look="bad" if results.complete is False else ""),
                 Text(results.path, look="code"),
             ]
         )
-    return Table("sets", ["set", "devices", "commit", "card or CPU", "cells", "verdicts", "complete", "path"], rows)
+    return Table("sets", ["set", "devices", "commit", "GPU or CPU", "cells", "verdicts", "complete", "path"], rows)
 
 
 def compare_table(sets: list[ResultSet]) -> tuple[Table, str]:

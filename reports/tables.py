@@ -39,7 +39,7 @@ def shown(metric: str, figure: Figure) -> Text:
     """Yes or no for what is one of the two."""
     if figure.value in (0, 1) and metric.rsplit(".")[-1] in (
         "ranks_equal",
-        "gathered_equals_whole",
+        "gathered_equals_unsharded",
         "bitwise_equal",
         "losses_equal",
     ):

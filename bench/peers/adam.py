@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What torch needs for a step of AdamW over 24 matrices of 4096 x 4096, in rows named as those of bench_adam_card.
+"""What torch needs for a step of AdamW over 24 matrices of 4096 x 4096, in rows named as those of bench_adam_gpu.
 
 Writes Google Benchmark's JSON, to standard output without --out. Torch's fused AdamW wants gradients of
 its parameters' type, so FP8 rows step FP32 masters with FP32 gradients, find amaxes with one list operation and cast matrix by matrix,
@@ -73,7 +73,7 @@ def foreach_norm():
     return lambda: torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
 
 
-# Name, bytes a parameter as bench_adam_card counts them, what makes the step.
+# Name, bytes a parameter as bench_adam_gpu counts them, what makes the step.
 ROWS = (
     ("adam/f32", 28, lambda: plain(torch.float32)),
     ("adam/fp8_delayed/f32_master", 27, delayed),

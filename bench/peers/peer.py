@@ -18,7 +18,7 @@ def arguments(description, rounds):
 
 
 class Timer:
-    """Times calls. A copy of COPY_BYTES runs first: it hides the call's launches, and its bandwidth is what the card can do."""
+    """Times calls. A copy of COPY_BYTES runs first: it hides the call's launches, and its bandwidth is what the GPU can do."""
 
     def __init__(self):
         self.source = torch.empty(COPY_BYTES // 2, device="cuda", dtype=torch.bfloat16).normal_()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Delayed and current scaling in torch, under the row names of bench_quantize_card and in Google Benchmark's JSON.
+"""Delayed and current scaling in torch, under the row names of bench_quantize_gpu and in Google Benchmark's JSON.
 
 Usage: quantize.py [--rounds N] [--filter TEXT] [--out FILE]
 

@@ -70,12 +70,12 @@ endfunction()
 #             [CARD] [GPU_SHARDS <n>] [NUMERIC])
 # One GoogleTest binary and its CTest entries; correctness/ itself is on the include path for reference/ and support/.
 # SHARDS: that many entries, which divide a long binary's tests among them.
-# CARD: where CUDA is built, further entries, <name>_on_card, run the same binary on device `cuda`, GPU_SHARDS of them; a
+# CARD: where CUDA is built, further entries, <name>_on_gpu, run the same binary on device `cuda`, GPU_SHARDS of them; a
 # GPU is of one architecture, Hopper, so tests of another or of every one are left out.
 # NUMERIC: label `numeric`, by which ci/test runs the binary again under each instruction set. Its loops over references are
 # optimised in sanitized builds too; the other tests' files are not, since optimising takes longer than they run.
 function(fp8lab_test name)
-  cmake_parse_arguments(ARG "CARD;NUMERIC" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "GPU;NUMERIC" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
   if(backend IN_LIST ARG_ROOMS OR harness IN_LIST ARG_ROOMS)
     list(APPEND ARG_SOURCES ${PROJECT_SOURCE_DIR}/correctness/support/instruction_set.cpp)
   endif()
@@ -103,11 +103,11 @@ function(fp8lab_test name)
     math(EXPR ARG_TIMEOUT "4 * ${ARG_TIMEOUT}")  # sanitizers cost that much at most
   endif()
   fp8lab_test_entries(${name} ${ARG_SHARDS} ${ARG_TIMEOUT} "${ARG_LABELS}" "" ${name})
-  if(TARGET gpu_tests AND (ARG_CARD OR "gpu" IN_LIST ARG_LABELS))
+  if(TARGET gpu_tests AND (ARG_GPU OR "gpu" IN_LIST ARG_LABELS))
     add_dependencies(gpu_tests ${name})
   endif()
-  if(ARG_CARD AND FP8LAB_WITH_CUDA)
-    fp8lab_test_entries(${name}_on_card ${ARG_GPU_SHARDS} ${ARG_TIMEOUT} gpu FP8LAB_TEST_DEVICE=cuda
+  if(ARG_GPU AND FP8LAB_WITH_CUDA)
+    fp8lab_test_entries(${name}_on_gpu ${ARG_GPU_SHARDS} ${ARG_TIMEOUT} gpu FP8LAB_TEST_DEVICE=cuda
       ${name} "--gtest_filter=-*blackwell*:*EveryArch*")
   endif()
 endfunction()

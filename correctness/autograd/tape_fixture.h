@@ -39,8 +39,8 @@ class SavingNode final : public Node {
   using Node::Node;
   using Node::restore;
   using Node::save;
+  using Node::save_quantized;
   using Node::save_split;
-  using Node::save_whole;
 
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();

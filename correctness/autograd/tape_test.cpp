@@ -76,7 +76,7 @@ TEST_F(TapeTest, GraphsOfAnyDepthGoWithTheirRoot) {
 TEST_F(TapeTest, SlotsAreFreedOnceTheNodeHasRunAndContextsWithTheNode) {
   auto early = saving_node("early", leaf_, ShellPolicy::kRestoreAndKeep);
   early->save("plain", scratch(10));
-  early->save_whole("whole", quantized(4, 16));
+  early->save_quantized("whole", quantized(4, 16));
   early->save_split("split", quantized(8, 16));
   std::vector<std::int64_t> slots, contexts;
   const auto watch = [&](const Tensor&) {
@@ -111,15 +111,15 @@ TEST_F(TapeTest, GivesBackWhatWasSavedInOrder) {
     const auto node = saving_node("node", leaf_, policy);
     const Tensor plain = scratch(3);
     QuantizedTensor whole = quantized(2, 16), split = quantized(4, 16);
-    const BufferRef whole_codes = whole.rowwise().codes.buffer(), split_codes = split.rowwise().codes.buffer();
+    const BufferRef unsharded_data = whole.rowwise().codes.buffer(), split_data = split.rowwise().codes.buffer();
     node->save("plain", plain);
-    node->save_whole("whole", whole);
+    node->save_quantized("whole", whole);
     node->save_split("split", std::move(split));
     Restored saved = node->restore();
     ASSERT_EQ(saved.size(), 3u);
     EXPECT_TRUE(saved.tensor(0).buffer().same_block(plain.buffer()));
-    EXPECT_TRUE(saved.quantized(1).rowwise().codes.buffer().same_block(whole_codes));
-    EXPECT_TRUE(saved.quantized(2).rowwise().codes.buffer().same_block(split_codes));
+    EXPECT_TRUE(saved.quantized(1).rowwise().codes.buffer().same_block(unsharded_data));
+    EXPECT_TRUE(saved.quantized(2).rowwise().codes.buffer().same_block(split_data));
     EXPECT_EQ(saved.quantized(2).shape(), (Shape{4, 16}));
     EXPECT_FALSE(saved.quantized(2).columnwise());
     EXPECT_FALSE(whole.empty()) << "saving takes a claim of its own";

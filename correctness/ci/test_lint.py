@@ -22,7 +22,7 @@ ROUNDS = (
         (GITLAB, "ci/matrix smoke", "ci/matrix smoggy", "`smoggy` is no tier"),
         (GITLAB, "mkdir -p baseline", "mkdir -p $baseline/x", "SC2154"),
         ("ci/try", "-o out", "-o $PWD/out", "ci/try:"),
-        ("ci/tiers.toml", "[gpu]", "[card]", "`gpu` is no tier"),
+        ("ci/tiers.toml", "[gpu]", "[GPU]", "`gpu` is no tier"),
     ),
 )
 

@@ -37,7 +37,7 @@ devices = ["meta"]
 limit_s = 600
 
 [gpu]
-title = "cells on a card"
+title = "cells on a GPU"
 scenarios = ["{folder}"]
 devices = ["cuda"]
 limit_s = 600
@@ -379,7 +379,7 @@ class Reports(unittest.TestCase):
 
 
 class BundledTiers(unittest.TestCase):
-    def test_every_tier_but_the_cards_has_cells_and_smoke_the_fewest(self):
+    def test_every_tier_but_the_gpus_has_cells_and_smoke_the_fewest(self):
         tiers = tomllib.loads((ROOT / "ci/tiers.toml").read_text(encoding="utf-8"))
         self.assertEqual(["smoke", "ci", "full", "gpu"], list(tiers))
         self.assertEqual((60, 600), (tiers["smoke"]["limit_s"], tiers["ci"]["limit_s"]))

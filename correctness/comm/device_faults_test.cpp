@@ -28,15 +28,15 @@ TEST_P(DeviceFaults, ADeadRankIsNamedOnAllOthers) {
   const std::string name = "rank " + std::to_string(dead);
   EXPECT_EQ(error_of([&] {
               on_ranks(GetParam(), [&](ProcessGroup& world) {
-                Card card(world);
-                const Tensor data = card.empty(64);
+                Gpu gpu(world);
+                const Tensor data = gpu.empty(64);
                 const ReducePart part{.data = at(data), .elems = 16};
-                card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "amax");
+                gpu.group().all_reduce(ReduceOp::kSum, {&part, 1}, "amax");
                 if (world.rank() == dead) fail("layers.3: no memory left");
-                EXPECT_EQ(error_of([&] { card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "last"); }),
+                EXPECT_EQ(error_of([&] { gpu.group().all_reduce(ReduceOp::kSum, {&part, 1}, "last"); }),
                           "all_reduce sum 'last' (#2: 1 part, 64 bytes) of group 'world' cannot complete: " + name +
                               " died: layers.3: no memory left");
-                EXPECT_THROW(card.group().barrier("later"), GroupAborted);
+                EXPECT_THROW(gpu.group().barrier("later"), GroupAborted);
               });
             }),
             name + ": layers.3: no memory left");
@@ -50,12 +50,12 @@ TEST_P(DeviceFaults, ALateRankIsNamedInTime) {
   if (launched_ranks() > 0) return;  // the others' giving up cannot be seen
   const std::string error = error_of([&] {
     run_ranks(row(), options, [&](ProcessGroup& world) {
-      Card card(world);
-      const Tensor data = card.empty(64);
+      Gpu gpu(world);
+      const Tensor data = gpu.empty(64);
       const ReducePart part{.data = at(data), .elems = 16};
-      card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "amax");
+      gpu.group().all_reduce(ReduceOp::kSum, {&part, 1}, "amax");
       while (world.rank() == late && gave_up < late) std::this_thread::yield();
-      EXPECT_THROW(card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "next"), GroupAborted);
+      EXPECT_THROW(gpu.group().all_reduce(ReduceOp::kSum, {&part, 1}, "next"), GroupAborted);
       ++gave_up;
     });
   });
@@ -67,27 +67,27 @@ TEST_P(DeviceFaults, ALateRankIsNamedInTime) {
 
 // Rank 1's launch fails while it still reads the buffer of rank 0, which writes it anew as soon as the call is over.
 TEST(DeviceFault, ALaunchThatFailsHalfwayHasReadWhatItReads) {
-  if (on_card() || launched_ranks() > 0) return;
+  if (on_gpu() || launched_ranks() > 0) return;
   const std::vector<std::byte> mine(4096, std::byte{1}), anew(4096, std::byte{9});
   run_ranks("in_process", run_options(2), [&](ProcessGroup& world) {
-    Card card(world);
-    const Tensor from = card.bytes(mine), to = card.empty(8192);
+    Gpu gpu(world);
+    const Tensor from = gpu.bytes(mine), to = gpu.empty(8192);
     const std::vector<std::int64_t> offsets = {0, 4096, 8192};
     const GatherPart part{.from = at(from), .to = at(to), .offsets_bytes = offsets};
     if (world.rank() == 0) {
-      card.group().all_gather({&part, 1}, "w");
-      card.device().write_bytes(from, anew);
+      gpu.group().all_gather({&part, 1}, "w");
+      gpu.device().write_bytes(from, anew);
       return;
     }
     // Work enough for rank 0 to come by meanwhile, if it could.
-    const Tensor large = card.empty(1 << 20), other = card.empty(1 << 20);
-    LateFaults& faults = dynamic_cast<LateCard&>(card.device()).peer_access()->faults;
+    const Tensor large = gpu.empty(1 << 20), other = gpu.empty(1 << 20);
+    LateFaults& faults = dynamic_cast<LateGpu&>(gpu.device()).peer_access()->faults;
     faults.before_copy = [&] {
-      for (int i = 0; i < 400; ++i) card.device().copy_bytes(large, other);
+      for (int i = 0; i < 400; ++i) gpu.device().copy_bytes(large, other);
     };
     faults.after_copy = [] { fail("the launch went wrong"); };
-    EXPECT_EQ(error_of([&] { card.group().all_gather({&part, 1}, "w"); }), "the launch went wrong");
-    const std::vector<std::byte> seen = card.read(to);
+    EXPECT_EQ(error_of([&] { gpu.group().all_gather({&part, 1}, "w"); }), "the launch went wrong");
+    const std::vector<std::byte> seen = gpu.read(to);
     EXPECT_TRUE(std::equal(mine.begin(), mine.end(), seen.begin())) << "rank 0's bytes were read after the call";
   });
 }
@@ -95,10 +95,10 @@ TEST(DeviceFault, ALaunchThatFailsHalfwayHasReadWhatItReads) {
 TEST_P(DeviceFaults, DivergingCallsNameBoth) {
   const std::string error = error_of([&] {
     on_ranks(GetParam(), [&](ProcessGroup& world) {
-      Card card(world);
-      const Tensor data = card.empty(64);
+      Gpu gpu(world);
+      const Tensor data = gpu.empty(64);
       const ReducePart part{.data = at(data), .elems = world.rank() == 0 ? 16 : 8};
-      EXPECT_THROW(card.group().all_reduce(ReduceOp::kSum, {&part, 1}, "amax"), GroupAborted);
+      EXPECT_THROW(gpu.group().all_reduce(ReduceOp::kSum, {&part, 1}, "amax"), GroupAborted);
     });
   });
   EXPECT_EQ(

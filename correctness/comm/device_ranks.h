@@ -6,25 +6,25 @@
 #include <span>
 #include <vector>
 
-#include "comm/late_card.h"
+#include "comm/late_gpu.h"
 #include "comm/ranks.h"
 #include "support/test_device.h"
 
-/// Ranks whose buffers lie on devices: cards, or where CTest names none, cards made of host memory.
+/// Ranks whose buffers lie on devices: GPUs, or where CTest names none, GPUs made of host memory.
 namespace fp8lab::comm_test {
 
 inline std::unique_ptr<Device> open_rank_device(const ProcessGroup& world) {
-  if (support::test_device() == "cpu") return LateCard::open();
+  if (support::test_device() == "cpu") return LateGpu::open();
   return open_device(support::test_device(),
                      {.rank = world.local_rank(), .memory = {.capacity_bytes = 0, .poison = true}});
 }
 
-inline bool on_card() { return support::test_device() != "cpu"; }
+inline bool on_gpu() { return support::test_device() != "cpu"; }
 
 /// One rank's device, and tensors of bytes on it.
-class Card {
+class Gpu {
  public:
-  explicit Card(ProcessGroup& world) : device_(open_rank_device(world)), group_(world.on(*device_)) {}
+  explicit Gpu(ProcessGroup& world) : device_(open_rank_device(world)), group_(world.on(*device_)) {}
 
   Device& device() { return *device_; }
   ProcessGroup& group() { return *group_; }

@@ -10,7 +10,7 @@
 #include "comm/staged.h"
 
 // Collectives over the memory of devices: what they leave there is what the same collectives leave in host memory, bit
-// for bit, and in the order of the device's work. On a machine without a card, on one made of host memory; under a
+// for bit, and in the order of the device's work. On a machine without a GPU, on one made of host memory; under a
 // launcher, over processes.
 namespace fp8lab::comm_test {
 namespace {
@@ -37,8 +37,8 @@ std::vector<std::byte> summands(std::uint64_t step, int rank, std::int64_t bytes
 TEST_P(OnDevices, LeaveWhatTheyLeaveInHostMemory) {
   constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kI32, DType::kI64};
   on_ranks(GetParam(), [&](ProcessGroup& world) {
-    Card card(world);
-    ProcessGroup& group = card.group();
+    Gpu gpu(world);
+    ProcessGroup& group = gpu.group();
     const auto rank = static_cast<std::size_t>(world.rank());
     for (std::uint64_t step = 0; step < 48; ++step) {
       const DType dtype = kTypes[draw(step, 0) % kTypes.size()];
@@ -54,7 +54,7 @@ TEST_P(OnDevices, LeaveWhatTheyLeaveInHostMemory) {
       const std::int64_t own = in_bytes[rank + 1] - in_bytes[rank];
       std::vector<std::byte> whole = summands(step, world.rank(), in_bytes.back());
       std::vector<std::byte> result(whole.size());
-      Tensor source = card.bytes(whole), target = card.empty(in_bytes.back());
+      Tensor source = gpu.bytes(whole), target = gpu.empty(in_bytes.back());
       switch (draw(step, 2) % 6) {
         case 0: {
           const GatherPart part{.from = whole.data() + in_bytes[rank], .to = result.data(), .offsets_bytes = in_bytes};
@@ -76,7 +76,7 @@ TEST_P(OnDevices, LeaveWhatTheyLeaveInHostMemory) {
           result.resize(static_cast<std::size_t>(own));
           const ScatterPart part{.from = whole.data(), .to = result.data(), .offsets_elems = offsets, .dtype = dtype};
           world.reduce_scatter({&part, 1}, "s");
-          target = card.empty(own);
+          target = gpu.empty(own);
           const ScatterPart there{.from = at(source), .to = at(target), .offsets_elems = offsets, .dtype = dtype};
           group.reduce_scatter({&there, 1}, "s");
           break;
@@ -106,17 +106,17 @@ TEST_P(OnDevices, LeaveWhatTheyLeaveInHostMemory) {
           target = source;
         }
       }
-      EXPECT_TRUE(card.read(target) == result) << "step " << step << " on rank " << rank;
+      EXPECT_TRUE(gpu.read(target) == result) << "step " << step << " on rank " << rank;
     }
   });
 }
 
-/// Tensors of each of kSharings in one call; large ones at the end, which cards copy another way.
+/// Tensors of each of kSharings in one call; large ones at the end, which GPUs copy another way.
 TEST_P(OnDevices, GatherManyTensorsInOneCollective) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
-    Card card(world);
+    Gpu gpu(world);
     const auto rank = static_cast<std::size_t>(world.rank());
-    for (const std::int64_t scale : {1, on_card() ? 256 : 16}) {
+    for (const std::int64_t scale : {1, on_gpu() ? 256 : 16}) {
       std::vector<std::vector<std::int64_t>> offsets;
       std::vector<Tensor> from, to;
       std::vector<GatherPart> parts;
@@ -126,13 +126,13 @@ TEST_P(OnDevices, GatherManyTensorsInOneCollective) {
       }
       for (std::size_t i = 0; i < offsets.size(); ++i) {
         const std::int64_t own = offsets[i][rank + 1] - offsets[i][rank];
-        from.push_back(card.bytes(std::vector(static_cast<std::size_t>(own), test_byte(i, world.rank(), 7))));
-        to.push_back(card.empty(offsets[i].back()));
+        from.push_back(gpu.bytes(std::vector(static_cast<std::size_t>(own), test_byte(i, world.rank(), 7))));
+        to.push_back(gpu.empty(offsets[i].back()));
         parts.push_back({.from = at(from[i]), .to = at(to[i]), .offsets_bytes = offsets[i]});
       }
-      card.group().all_gather(parts, "layer");
+      gpu.group().all_gather(parts, "layer");
       for (std::size_t i = 0; i < offsets.size(); ++i) {
-        const std::vector<std::byte> seen = card.read(to[i]);
+        const std::vector<std::byte> seen = gpu.read(to[i]);
         for (int other = 0; other < world.size(); ++other) {
           const auto slot = static_cast<std::size_t>(other);
           EXPECT_TRUE(std::all_of(seen.begin() + offsets[i][slot], seen.begin() + offsets[i][slot + 1],
@@ -140,33 +140,33 @@ TEST_P(OnDevices, GatherManyTensorsInOneCollective) {
               << "tensor " << i << " of rank " << other << " on rank " << rank;
         }
       }
-      EXPECT_EQ(card.group().traffic().of(CollectiveKind::kAllGather).collectives, 1);
-      card.group().reset_traffic();
+      EXPECT_EQ(gpu.group().traffic().of(CollectiveKind::kAllGather).collectives, 1);
+      gpu.group().reset_traffic();
     }
   });
 }
 
 // Freed memory is overwritten by the device at once; memory that is allocated anew is what was freed.
 TEST_P(OnDevices, BuffersMayBeFreedAfterTheCall) {
-  const std::int64_t bytes = on_card() ? 1 << 22 : 1 << 16;
+  const std::int64_t bytes = on_gpu() ? 1 << 22 : 1 << 16;
   on_ranks(GetParam(), [&](ProcessGroup& world) {
-    Card card(world);
+    Gpu gpu(world);
     std::vector<std::int64_t> offsets;
     for (int other = 0; other <= world.size(); ++other) offsets.push_back(other * bytes);
     for (const bool aside : {false, true}) {
       for (std::uint64_t round = 0; round < 12; ++round) {
         Tensor from =
-            card.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), aside ? 1 : 0)));
-        const Tensor to = card.empty(offsets.back());
+            gpu.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), aside ? 1 : 0)));
+        const Tensor to = gpu.empty(offsets.back());
         const GatherPart part{.from = at(from), .to = at(to), .offsets_bytes = offsets};
         if (aside) {
-          card.group().all_gather_aside({&part, 1}, "w");
-          card.group().join();
+          gpu.group().all_gather_aside({&part, 1}, "w");
+          gpu.group().join();
         } else {
-          card.group().all_gather({&part, 1}, "w");
+          gpu.group().all_gather({&part, 1}, "w");
         }
         from = {};
-        const std::vector<std::byte> seen = card.read(to);
+        const std::vector<std::byte> seen = gpu.read(to);
         for (int other = 0; other < world.size(); ++other)
           EXPECT_TRUE(std::all_of(seen.begin() + offsets[static_cast<std::size_t>(other)],
                                   seen.begin() + offsets[static_cast<std::size_t>(other) + 1],
@@ -179,26 +179,26 @@ TEST_P(OnDevices, BuffersMayBeFreedAfterTheCall) {
 
 // What a rank sends is still being made, at the end of a long queue, when the others come for it.
 TEST_P(OnDevices, WhatWasLaunchedBeforeTheCallIsSent) {
-  const std::int64_t bytes = on_card() ? 1 << 24 : 1 << 18;
+  const std::int64_t bytes = on_gpu() ? 1 << 24 : 1 << 18;
   on_ranks(GetParam(), [&](ProcessGroup& world) {
-    Card card(world);
+    Gpu gpu(world);
     std::vector<std::int64_t> offsets;
     for (int other = 0; other <= world.size(); ++other) offsets.push_back(other * bytes);
-    const Tensor old = card.bytes(std::vector(static_cast<std::size_t>(bytes), std::byte{0xEE}));
-    const Tensor made = card.empty(bytes), to = card.empty(offsets.back());
+    const Tensor old = gpu.bytes(std::vector(static_cast<std::size_t>(bytes), std::byte{0xEE}));
+    const Tensor made = gpu.empty(bytes), to = gpu.empty(offsets.back());
     for (std::uint64_t round = 0; round < 4; ++round) {
-      const Tensor fresh = card.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), 5)));
+      const Tensor fresh = gpu.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), 5)));
       world.barrier("together");
-      for (int i = 0; i < 40; ++i) card.device().copy_bytes(old, made);
-      card.device().copy_bytes(fresh, made);
+      for (int i = 0; i < 40; ++i) gpu.device().copy_bytes(old, made);
+      gpu.device().copy_bytes(fresh, made);
       const GatherPart part{.from = at(made), .to = at(to), .offsets_bytes = offsets};
       if (round % 2 == 0) {
-        card.group().all_gather({&part, 1}, "w");
+        gpu.group().all_gather({&part, 1}, "w");
       } else {
-        card.group().all_gather_aside({&part, 1}, "w");
-        card.group().join();
+        gpu.group().all_gather_aside({&part, 1}, "w");
+        gpu.group().join();
       }
-      const std::vector<std::byte> seen = card.read(to);
+      const std::vector<std::byte> seen = gpu.read(to);
       for (int other = 0; other < world.size(); ++other)
         EXPECT_TRUE(std::all_of(seen.begin() + offsets[static_cast<std::size_t>(other)],
                                 seen.begin() + offsets[static_cast<std::size_t>(other) + 1],
@@ -211,24 +211,24 @@ TEST_P(OnDevices, WhatWasLaunchedBeforeTheCallIsSent) {
 // A chain without a wait by the host: each round reduces what the round before left.
 TEST_P(OnDevices, CollectivesFollowEachOtherInOrder) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
-    Card card(world);
+    Gpu gpu(world);
     constexpr std::int64_t kElems = 40'003;
     std::vector<float> values(kElems, static_cast<float>(world.rank() + 1));
-    const Tensor data = card.bytes(std::as_bytes(std::span(values)));
-    const Tensor copy = card.empty(kElems * 4 * world.size());
+    const Tensor data = gpu.bytes(std::as_bytes(std::span(values)));
+    const Tensor copy = gpu.empty(kElems * 4 * world.size());
     std::vector<std::int64_t> offsets;
     for (int other = 0; other <= world.size(); ++other) offsets.push_back(other * kElems * 4);
     float expected = 0.0f;
     for (int other = 0; other < world.size(); ++other) expected += static_cast<float>(other + 1);
     for (int round = 0; round < 4; ++round) {
       const ReducePart reduced{.data = at(data), .elems = kElems};
-      card.group().all_reduce(ReduceOp::kSum, {&reduced, 1}, "sum");
+      gpu.group().all_reduce(ReduceOp::kSum, {&reduced, 1}, "sum");
       const GatherPart gathered{.from = at(data), .to = at(copy), .offsets_bytes = offsets};
-      card.group().all_gather({&gathered, 1}, "copy");
+      gpu.group().all_gather({&gathered, 1}, "copy");
       if (round > 0) expected *= static_cast<float>(world.size());
     }
     std::vector<float> seen(static_cast<std::size_t>(kElems * world.size()));
-    const std::vector<std::byte> raw = card.read(copy);
+    const std::vector<std::byte> raw = gpu.read(copy);
     std::memcpy(seen.data(), raw.data(), raw.size());
     EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [&](float value) { return value == expected; }));
   });
@@ -236,22 +236,22 @@ TEST_P(OnDevices, CollectivesFollowEachOtherInOrder) {
 
 TEST_P(OnDevices, SubGroupsInheritTheDevice) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
-    Card card(world);
+    Gpu gpu(world);
     EXPECT_EQ(world.device(), nullptr);
-    EXPECT_EQ(card.group().device(), &card.device());
+    EXPECT_EQ(gpu.group().device(), &gpu.device());
     std::vector<SplitPlace> places;
     for (int rank = 0; rank < world.size(); ++rank) places.push_back({.color = rank % 2, .key = -rank});
-    const auto half = card.group().split(places, "half");
-    EXPECT_EQ(half->device(), &card.device());
+    const auto half = gpu.group().split(places, "half");
+    EXPECT_EQ(half->device(), &gpu.device());
     EXPECT_EQ(half->world_rank(half->rank()), world.rank());
     std::vector<std::int64_t> value = {std::int64_t{1} << world.rank()};
-    const Tensor data = card.bytes(std::as_bytes(std::span(value)));
+    const Tensor data = gpu.bytes(std::as_bytes(std::span(value)));
     const ReducePart part{.data = at(data), .elems = 1, .dtype = DType::kI64};
     half->all_reduce(ReduceOp::kSum, {&part, 1}, "members");
     std::int64_t members = 0;
     for (int rank = world.rank() % 2; rank < world.size(); rank += 2) members += std::int64_t{1} << rank;
     std::int64_t seen = 0;
-    const std::vector<std::byte> raw = card.read(data);
+    const std::vector<std::byte> raw = gpu.read(data);
     std::memcpy(&seen, raw.data(), sizeof seen);
     EXPECT_EQ(seen, members);
     const ReducePart there{.data = reinterpret_cast<std::byte*>(value.data()), .elems = 1, .dtype = DType::kI64};

@@ -36,7 +36,7 @@ std::vector<std::byte> values(std::uint64_t step, int rank, std::int64_t bytes) 
 }
 
 /// A course of collectives drawn from the seed alone; returns all that `group`'s rank received.
-std::vector<std::byte> course(ProcessGroup& group) {
+std::vector<std::byte> schedule(ProcessGroup& group) {
   constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kI32, DType::kI64};
   std::vector<std::byte> received;
   for (std::uint64_t step = 0; step < 60; ++step) {
@@ -90,9 +90,9 @@ TEST(Equality, ProcessesComputeWhatThreadsCompute) {
   ASSERT_GT(ranks, 0) << "start this with mpirun or launch_ranks";
   std::vector<std::vector<std::byte>> by_thread(static_cast<std::size_t>(ranks));
   run_ranks("in_process", {.ranks = ranks},
-            [&](ProcessGroup& group) { by_thread[static_cast<std::size_t>(group.rank())] = course(group); });
+            [&](ProcessGroup& group) { by_thread[static_cast<std::size_t>(group.rank())] = schedule(group); });
   on_ranks(ranks, [&](ProcessGroup& group) {
-    const std::vector<std::byte> received = course(group);
+    const std::vector<std::byte> received = schedule(group);
     EXPECT_GT(received.size(), 10'000u);
     EXPECT_TRUE(received == by_thread[static_cast<std::size_t>(group.rank())]) << "rank " << group.rank();
   });

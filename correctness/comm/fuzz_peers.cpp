@@ -49,10 +49,10 @@ class Input {
   Bytes left_;
 };
 
-void read_hello(Input input) {
+void read_handshake(Input input) {
   using namespace fp8lab::sockets;
-  const std::optional<Hello> hello = fp8lab::sockets::read_hello(input.take(1 << 20));
-  if (hello) require(fp8lab::sockets::read_hello(write(*hello)) == hello, "a hello changed on its way");
+  const std::optional<Handshake> handshake = fp8lab::sockets::read_handshake(input.take(1 << 20));
+  if (handshake) require(fp8lab::sockets::read_handshake(write(*handshake)) == handshake, "a hello changed on its way");
 }
 
 void read_reply(Input input) {
@@ -137,7 +137,7 @@ void feed_inbox(Input input) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  constexpr void (*kReaders[])(Input) = {read_hello, read_reply, read_shutdown, read_call, read_order, feed_inbox};
+  constexpr void (*kReaders[])(Input) = {read_handshake, read_reply, read_shutdown, read_call, read_order, feed_inbox};
   Input input(std::as_bytes(std::span(data, size)));
   const auto reader = input.take<std::uint8_t>();
   kReaders[reader % std::size(kReaders)](input);

@@ -19,13 +19,13 @@ namespace {
 
 int gathering_ranks() {
   if (launched_ranks() > 0) return launched_ranks();
-  return on_card() ? count_cards(support::test_device()) : 3;
+  return on_gpu() ? count_gpus(support::test_device()) : 3;
 }
 
-/// True if these tests have too few ranks, or none with a card of its own.
+/// True if these tests have too few ranks, or none with a GPU of its own.
 bool too_few_for_gathers() {
-  if (gathering_ranks() >= 2 && (!on_card() || count_cards(support::test_device()) >= 2)) return false;
-  std::puts("skipped: two cards are needed");
+  if (gathering_ranks() >= 2 && (!on_gpu() || count_gpus(support::test_device()) >= 2)) return false;
+  std::puts("skipped: two GPUs are needed");
   return true;
 }
 
@@ -44,18 +44,18 @@ std::ptrdiff_t notes_of_writes(Device& device) {
 
 class GatherRank {
  public:
-  explicit GatherRank(Card& card) : card_(card), shared_(card.device().holder(HolderKind::kUnsharded, "", "shared")) {
-    card.device().memory().place(shared_, Pool::kGathered);
+  explicit GatherRank(Gpu& gpu) : gpu_(gpu), shared_(gpu.device().holder(HolderKind::kUnsharded, "", "shared")) {
+    gpu.device().memory().place(shared_, Pool::kGathered);
   }
 
   Tensor allocate(std::int64_t bytes, bool shared) {
-    if (!shared) return card_.empty(bytes);
-    return card_.device().allocate({Shape{bytes}, DType::kU8}, shared_);
+    if (!shared) return gpu_.empty(bytes);
+    return gpu_.device().allocate({Shape{bytes}, DType::kU8}, shared_);
   }
 
   /// Gathers all of them at once, and looks at what came.
   void gather(std::span<const Gathered> which, std::uint64_t seed, bool aside) {
-    ProcessGroup& group = card_.group();
+    ProcessGroup& group = gpu_.group();
     const auto rank = static_cast<std::size_t>(group.rank());
     std::vector<std::vector<std::int64_t>> offsets;
     std::vector<Tensor> froms, wholes;
@@ -68,7 +68,7 @@ class GatherRank {
       const Tensor& whole = wholes.emplace_back(allocate(places.back(), part.shared));
       froms.push_back(part.in_place ? whole.reshaped({1, places.back()}).columns(places[rank], own).reshaped({own})
                                     : allocate(own, part.shared));
-      card_.device().write_bytes(froms.back(), bytes_of(froms.size() - 1, group.rank(), own, seed));
+      gpu_.device().write_bytes(froms.back(), bytes_of(froms.size() - 1, group.rank(), own, seed));
     }
     for (std::size_t i = 0; i < which.size(); ++i)
       parts.push_back({.from = at(froms[i]), .to = at(wholes[i]), .offsets_bytes = offsets[i]});
@@ -79,7 +79,7 @@ class GatherRank {
       group.all_gather(parts, "parts");
     }
     for (std::size_t i = 0; i < which.size(); ++i) {
-      const std::vector<std::byte> seen = card_.read(wholes[i]);
+      const std::vector<std::byte> seen = gpu_.read(wholes[i]);
       for (std::size_t other = 0; other + 1 < offsets[i].size(); ++other) {
         const std::int64_t first = offsets[i][other], bytes = offsets[i][other + 1] - first;
         EXPECT_TRUE(std::equal(seen.begin() + first, seen.begin() + first + bytes,
@@ -96,13 +96,13 @@ class GatherRank {
     return all;
   }
 
-  Card& card_;
+  Gpu& gpu_;
   HolderId shared_;
 };
 
 constexpr std::int64_t kKiB = 1024;
 
-// Through each way that NCCL's ranks have, and through several in one call; one that a machine's cards do not have is
+// Through each way that NCCL's ranks have, and through several in one call; one that a machine's GPUs do not have is
 // another's to take.
 TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
   if (too_few_for_gathers()) return;
@@ -124,7 +124,7 @@ TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
     std::int64_t writes_from_bytes = 0;
   };
   std::vector<Case> cases(1);
-  if (on_card()) {
+  if (on_gpu()) {
     for (const PeerCopyPath path : {PeerCopyPath::kProcessors, PeerCopyPath::kCopyEngines})
       cases.push_back({.path = path});
     for (const std::int64_t from : {kKiB * kKiB, std::int64_t{1} << 50}) cases.push_back({.writes_from_bytes = from});
@@ -134,22 +134,22 @@ TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
     options.peer_copies = one.path;
     options.writes_from_bytes = one.writes_from_bytes;
     run_ranks(row(), options, [&](ProcessGroup& world) {
-      Card card(world);
-      GatherRank rank(card);
-      std::unique_ptr<SegmentSource> source = card.group().gather_source();
+      Gpu gpu(world);
+      GatherRank rank(gpu);
+      std::unique_ptr<SegmentSource> source = gpu.group().gather_source();
       if (row() == "nccl") {
         EXPECT_NE(source, nullptr);
       }
-      card.device().memory().gather_from(std::move(source));
+      gpu.device().memory().gather_from(std::move(source));
       for (std::uint64_t round = 0; round < 4; ++round) rank.gather(kParts, round, round % 2 == 1);
       rank.gather(std::vector(70, Gathered{.each = 4 * kKiB + 16}), 5, false);  // more than one launch holds
       // Each part alone takes its way alone.
       for (std::size_t i = 0; i < kParts.size(); ++i) rank.gather(std::span(kParts).subspan(i, 1), 10 + i, i % 2 == 1);
       if (row() == "nccl" && one.writes_from_bytes == 0) {
-        EXPECT_EQ(notes_of_writes(card.device()), 1) << "cards that reach each other write";
+        EXPECT_EQ(notes_of_writes(gpu.device()), 1) << "GPUs that reach each other write";
       }
       // And any memory will do once there is none for it.
-      card.device().memory().gather_from(nullptr);
+      gpu.device().memory().gather_from(nullptr);
       rank.gather(kParts, 30, false);
     });
   }
@@ -162,40 +162,40 @@ TEST(GatherMemory, IsReadInTheOrderOfTheDevice) {
   const RunOptions options = run_options(gathering_ranks());
   run_ranks(row(), options, [&](ProcessGroup& world) {
     constexpr std::uint64_t kRounds = 12;
-    const std::int64_t bytes = on_card() ? 1 << 22 : 1 << 16;
-    Card card(world);
-    GatherRank rank(card);
-    card.device().memory().gather_from(card.group().gather_source());
+    const std::int64_t bytes = on_gpu() ? 1 << 22 : 1 << 16;
+    Gpu gpu(world);
+    GatherRank rank(gpu);
+    gpu.device().memory().gather_from(gpu.group().gather_source());
     std::vector<std::int64_t> offsets;
     for (int other = 0; other <= world.size(); ++other) offsets.push_back(other * bytes);
     std::vector<Tensor> patterns, seen;
     for (std::uint64_t round = 0; round < kRounds; ++round) {
-      patterns.push_back(card.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), 5))));
-      seen.push_back(card.empty(offsets.back()));
+      patterns.push_back(gpu.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), 5))));
+      seen.push_back(gpu.empty(offsets.back()));
     }
     const Tensor own = rank.allocate(bytes, true), whole = rank.allocate(offsets.back(), true);
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       const auto slow = static_cast<std::uint64_t>(world.size()) - 1 - round % static_cast<std::uint64_t>(world.size());
       for (int i = 0; i < 20 && slow == static_cast<std::uint64_t>(world.rank()); ++i)
-        card.device().copy_bytes(patterns[(round + 1) % kRounds], own);
-      card.device().copy_bytes(patterns[round], own);
+        gpu.device().copy_bytes(patterns[(round + 1) % kRounds], own);
+      gpu.device().copy_bytes(patterns[round], own);
       const GatherPart part{.from = at(own), .to = at(whole), .offsets_bytes = offsets};
       if (round % 3 == 1) {
-        card.group().all_gather_aside({&part, 1}, "w");
-        card.group().join();
+        gpu.group().all_gather_aside({&part, 1}, "w");
+        gpu.group().join();
       } else {
-        card.group().all_gather({&part, 1}, "w");
+        gpu.group().all_gather({&part, 1}, "w");
       }
-      card.device().copy_bytes(whole, seen[round]);
+      gpu.device().copy_bytes(whole, seen[round]);
     }
     for (std::uint64_t round = 0; round < kRounds; ++round) {
-      const std::vector<std::byte> read = card.read(seen[round]);
+      const std::vector<std::byte> read = gpu.read(seen[round]);
       for (std::size_t other = 0; other + 1 < offsets.size(); ++other)
         EXPECT_TRUE(std::all_of(read.begin() + offsets[other], read.begin() + offsets[other + 1],
                                 [&](std::byte value) { return value == test_byte(round, static_cast<int>(other), 5); }))
             << "round " << round << ", rank " << other << "'s bytes on rank " << world.rank();
     }
-    card.device().memory().gather_from(nullptr);
+    gpu.device().memory().gather_from(nullptr);
   });
 }
 
@@ -227,7 +227,7 @@ TEST(GatherMemory, OutlivesItsGroup) {
 
 // What one rank cannot have, none gets: nobody waits in vain, and smaller requests go on.
 TEST(GatherMemory, EndsAsOutOfMemoryOnAllRanksOrNone) {
-  if (too_few_for_gathers() || !on_card()) return;
+  if (too_few_for_gathers() || !on_gpu()) return;
   constexpr std::int64_t kMiB = kKiB * kKiB;
   run_ranks(row(), run_options(gathering_ranks()), [&](ProcessGroup& world) {
     const std::size_t capacity = world.rank() == 0 ? static_cast<std::size_t>(64 * kMiB) : 0;
@@ -248,7 +248,7 @@ TEST(GatherMemory, EndsAsOutOfMemoryOnAllRanksOrNone) {
       return true;
     };
     EXPECT_EQ(takes(100 * kMiB), !together && world.rank() != 0);
-    EXPECT_FALSE(takes(std::int64_t{1} << 42)) << "no card has that";
+    EXPECT_FALSE(takes(std::int64_t{1} << 42)) << "no GPU has that";
     EXPECT_TRUE(takes(50 * kMiB));
     EXPECT_TRUE(takes(60 * kMiB)) << "after what is free went back";
     device->memory().gather_from(nullptr);

@@ -190,12 +190,12 @@ TEST(Inbox, RefusesFramesOutOfOrder) {
 }
 
 TEST(Messages, HellosAndRepliesTravelAsTheyAre) {
-  const Hello first{.job = 7, .process = 9, .rank = 2, .size = 4, .ports = {}};
-  Hello second = first;
+  const Handshake first{.job = 7, .process = 9, .rank = 2, .size = 4, .ports = {}};
+  Handshake second = first;
   second.ports = {0, 0, 0, 4711};
-  EXPECT_EQ(read_hello(write(first)), first);
-  EXPECT_EQ(read_hello(write(second)), second);
-  EXPECT_EQ(write(second).size(), largest_hello(4));
+  EXPECT_EQ(read_handshake(write(first)), first);
+  EXPECT_EQ(read_handshake(write(second)), second);
+  EXPECT_EQ(write(second).size(), largest_handshake(4));
   Reply roster{.kind = Reply::Kind::kRoster, .text = {}, .token = {}, .places = {{"", 1}, {"fe80::1%eth0", 65535}}};
   roster.token[3] = std::byte{5};
   EXPECT_EQ(read_reply(write(roster)), roster);
@@ -205,15 +205,16 @@ TEST(Messages, HellosAndRepliesTravelAsTheyAre) {
 }
 
 TEST(Messages, AreRefusedWhereAFieldIsOutOfRange) {
-  const std::vector<std::byte> hello = write(Hello{.job = 7, .process = 9, .rank = 2, .size = 2, .ports = {1, 2}});
-  for (std::size_t bytes = 0; bytes < hello.size(); ++bytes) {
-    const bool without_ports = bytes == hello.size() - 2 * sizeof(std::uint16_t);
-    EXPECT_EQ(read_hello(Bytes(hello).first(bytes)).has_value(), without_ports) << bytes;
+  const std::vector<std::byte> handshake =
+      write(Handshake{.job = 7, .process = 9, .rank = 2, .size = 2, .ports = {1, 2}});
+  for (std::size_t bytes = 0; bytes < handshake.size(); ++bytes) {
+    const bool without_ports = bytes == handshake.size() - 2 * sizeof(std::uint16_t);
+    EXPECT_EQ(read_handshake(Bytes(handshake).first(bytes)).has_value(), without_ports) << bytes;
   }
-  std::vector<std::byte> foreign = hello;
+  std::vector<std::byte> foreign = handshake;
   foreign[0] = std::byte{'x'};
-  EXPECT_FALSE(read_hello(foreign));
-  EXPECT_FALSE(read_hello(write(Hello{.job = 7, .process = 9, .rank = 2, .size = -2, .ports = {1, 2}})));
+  EXPECT_FALSE(read_handshake(foreign));
+  EXPECT_FALSE(read_handshake(write(Handshake{.job = 7, .process = 9, .rank = 2, .size = -2, .ports = {1, 2}})));
 
   const std::vector<std::byte> roster =
       write(Reply{.kind = Reply::Kind::kRoster, .text = {}, .token = {}, .places = {{"127.0.0.1", 4711}}});

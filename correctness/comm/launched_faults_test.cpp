@@ -45,13 +45,13 @@ TEST(LaunchedFaults, ARankThatDiesByExceptionIsTheOneCause) {
 
 TEST(LaunchedFaults, ASilentRankIsNamed) {
   const Outcome outcome = run_victim("silent");
-  // On cards it gathers in memory of two kinds.
-  const bool on_card = support::test_device() != "cpu";
+  // On GPUs it gathers in memory of two kinds.
+  const bool on_gpu = support::test_device() != "cpu";
   const std::string expected = fmt::format(
       "victim: rank 1 did not come to all_gather 'weights' (#21: {}, {} bytes) of group 'world' within {} s; the last "
       "collective that "
       "rank 1 completed is all_gather 'weights' (#20",
-      on_card ? "2 parts" : "1 part", (on_card ? 2 : 1) * FP8LAB_LAUNCHED_RANKS * (4 << 20), FP8LAB_PATIENCE);
+      on_gpu ? "2 parts" : "1 part", (on_gpu ? 2 : 1) * FP8LAB_LAUNCHED_RANKS * (4 << 20), FP8LAB_TIMEOUT);
   EXPECT_NE(outcome.output.find(expected), std::string::npos) << outcome.output;
 }
 

@@ -1,13 +1,13 @@
 #include "comm/sockets/link.h"
 
-#include "comm/meeting.h"
+#include "comm/connecting.h"
 
 // The connection between two ranks, both ends of it here.
 namespace fp8lab::sockets {
 namespace {
 
 struct Pair {
-  Pair() : outcomes(meet_all(all_of(2, free_port(), ""), 20)) {
+  Pair() : outcomes(connect_all(all_of(2, free_port(), ""), 20)) {
     for (Outcome& outcome : outcomes) EXPECT_EQ(outcome.error, "");
     left().inbox().expect_shutdown(to_left.get());
     right().inbox().expect_shutdown(to_right.get());
@@ -17,7 +17,7 @@ struct Pair {
   /// Until `done`, for some seconds at most.
   template <class Done>
   bool settle(const Done& done) {
-    const Patience enough = patience(10);
+    const WaitLimit enough = wait_limit(10);
     while (!done() && !enough.over())
       for (Link* link : {&left(), &right()}) {
         link->progress();
@@ -126,7 +126,7 @@ TEST(Link, NoticesThatTheOtherSideIsGoneAfterAllThatItSent) {
     }
     EXPECT_EQ(own.lost(), "");
     own.receive(received.data(), static_cast<std::int64_t>(received.size()), kData);
-    const Patience enough = patience(10);
+    const WaitLimit enough = wait_limit(10);
     while (own.lost().empty() && !enough.over()) {
       own.progress();
       own.look();

@@ -32,7 +32,7 @@ class SilentPeer final : public Transport {
   void send(const std::byte* from, std::int64_t bytes, int, Tag tag) override {
     if (tag.context == 0) {
       (*messages_)[1] = shutdown_;
-      farewell_came_ = true;
+      shutdown_received_ = true;
     } else if (!tag.data) {
       std::memcpy(call_, from, static_cast<std::size_t>(bytes));
     }
@@ -46,15 +46,15 @@ class SilentPeer final : public Transport {
   void pause() override {
     if (std::chrono::steady_clock::now() > give_up_) throw std::runtime_error("it waits for ever");
   }
-  void expect_farewells(std::shared_ptr<ShutdownMessages> messages) override { messages_ = std::move(messages); }
-  bool farewell_came(int) override { return farewell_came_; }
+  void expect_shutdowns(std::shared_ptr<ShutdownMessages> messages) override { messages_ = std::move(messages); }
+  bool shutdown_received(int) override { return shutdown_received_; }
 
  private:
   ShutdownBytes shutdown_;
   std::shared_ptr<ShutdownMessages> messages_;
   std::byte* call_ = nullptr;
   bool stalled_ = false;
-  bool farewell_came_ = false;
+  bool shutdown_received_ = false;
   std::chrono::steady_clock::time_point give_up_ = std::chrono::steady_clock::now() + std::chrono::seconds(20);
 };
 

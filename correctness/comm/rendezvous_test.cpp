@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <semaphore>
 
-#include "comm/meeting.h"
+#include "comm/connecting.h"
 #include "comm/sockets/address.h"
 
 // How processes find each other.
@@ -15,12 +15,12 @@ namespace {
 TEST(Rendezvous, ConnectsEveryRankWithEveryOther) {
   for (const int size : {2, 3, 7})
     for (const char* secret : {"", kSecret}) {
-      std::vector<Outcome> outcomes = meet_all(all_of(size, free_port(), secret), 20);
+      std::vector<Outcome> outcomes = connect_all(all_of(size, free_port(), secret), 20);
       expect_connected(outcomes);
     }
 }
 
-TEST(Rendezvous, OfOneRankNeedsNobody) { EXPECT_EQ(meet({}, patience(1), {}).links.size(), 1u); }
+TEST(Rendezvous, OfOneRankNeedsNobody) { EXPECT_EQ(meet({}, wait_limit(1), {}).links.size(), 1u); }
 
 // As under torchrun, whose agent listens at the port it names: the ranks pass over it, whether they were told so or
 // not.
@@ -29,7 +29,7 @@ TEST(Rendezvous, PassesOverAPortThatIsTaken) {
     const Port agent;
     std::vector<Rendezvous> ranks = all_of(3, agent.number());
     for (Rendezvous& rank : ranks) rank.port_taken = told;
-    std::vector<Outcome> outcomes = meet_all(ranks, 30);
+    std::vector<Outcome> outcomes = connect_all(ranks, 30);
     expect_connected(outcomes);
   }
 }
@@ -38,7 +38,7 @@ TEST(Rendezvous, EndsAtTheLastPort) {
   const Port holder;
   std::vector<Rendezvous> ranks = {rendezvous_of(0, 2, 65535), rendezvous_of(1, 2, 65535)};
   for (Rendezvous& rank : ranks) rank.port_taken = true;
-  for (const Outcome& outcome : meet_all(ranks, 60)) {
+  for (const Outcome& outcome : connect_all(ranks, 60)) {
     EXPECT_EQ(outcome.error,
               "MASTER_PORT=65535 is the launcher's own, and no port comes after it for the ranks; set MASTER_PORT "
               "(torchrun --master-port) to a lower one");
@@ -55,7 +55,7 @@ TEST(Rendezvous, KeepsJobsApart) {
         rank.job = job;
         ranks.push_back(rank);
       }
-    std::vector<Outcome> outcomes = meet_all(ranks, 30);
+    std::vector<Outcome> outcomes = connect_all(ranks, 30);
     expect_connected({&outcomes[0], &outcomes[1]});
     expect_connected({&outcomes[2], &outcomes[3]});
   }
@@ -63,7 +63,7 @@ TEST(Rendezvous, KeepsJobsApart) {
 
 TEST(Rendezvous, NamesOnEveryRankWhoDidNotComeByTheDeadline) {
   const int port = free_port();
-  const std::vector<Outcome> outcomes = meet_all({rendezvous_of(0, 4, port), rendezvous_of(2, 4, port)}, 1.5);
+  const std::vector<Outcome> outcomes = connect_all({rendezvous_of(0, 4, port), rendezvous_of(2, 4, port)}, 1.5);
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.error, "rank 1 and rank 3 of 4 ranks did not come to rank 0 at 127.0.0.1:" +
                                  std::to_string(port) + " (MASTER_ADDR, MASTER_PORT) in time");
@@ -73,24 +73,24 @@ TEST(Rendezvous, NamesOnEveryRankWhoDidNotComeByTheDeadline) {
 
 TEST(Rendezvous, NamesWhereNobodyAnswers) {
   const int port = free_port();
-  EXPECT_EQ(error_of([&] { meet(rendezvous_of(1, 2, port), patience(0.3), {}); }),
+  EXPECT_EQ(error_of([&] { meet(rendezvous_of(1, 2, port), wait_limit(0.3), {}); }),
             "rank 1 finds no rank 0 of its job at 127.0.0.1, ports " + std::to_string(port) + " to " +
                 std::to_string(port + 15) + " (MASTER_ADDR, MASTER_PORT and the next)");
   Rendezvous nowhere = rendezvous_of(0, 2, port);
   nowhere.host = "no such host";
-  EXPECT_TRUE(error_of([&] { meet(nowhere, patience(1), {}); }).starts_with("MASTER_ADDR=no such host is no host: "));
+  EXPECT_TRUE(error_of([&] { meet(nowhere, wait_limit(1), {}); }).starts_with("MASTER_ADDR=no such host is no host: "));
   // Of documentation, RFC 5737.
   nowhere.host = "192.0.2.1";
   nowhere.secret = "";
   EXPECT_TRUE(error_of([&] {
-                meet(nowhere, patience(1), {});
+                meet(nowhere, wait_limit(1), {});
               }).starts_with("MASTER_ADDR=192.0.2.1 is no address of rank 0's machine; "));
 }
 
 // A mistake of one process, which is told; the others wait for the right one.
 TEST(Rendezvous, RefusesRanksOfAnotherLaunchAndGoesOn) {
   const int port = free_port();
-  std::vector<Outcome> outcomes = meet_all({rendezvous_of(0, 2, port), rendezvous_of(1, 3, port)}, 1);
+  std::vector<Outcome> outcomes = connect_all({rendezvous_of(0, 2, port), rendezvous_of(1, 3, port)}, 1);
   EXPECT_EQ(outcomes[1].error, "rank 0 was started as one of 2 ranks, rank 1 as one of 3");
   ASSERT_EQ(outcomes[0].lines.size(), 1u);
   EXPECT_TRUE(outcomes[0].lines[0].starts_with("rank 0 dropped a connection from 127.0.0.1:")) << outcomes[0].lines[0];
@@ -103,12 +103,13 @@ TEST(Rendezvous, RefusesRanksOfAnotherLaunchAndGoesOn) {
   {
     std::binary_semaphore refused(0);
     const auto come = [&](int twin) {
-      twins[twin] = meet_all({ranks[1]}, 20);
+      twins[twin] = connect_all({ranks[1]}, 20);
       if (!twins[twin][0].error.empty()) refused.release();
     };
-    const std::jthread rank0([&] { first = meet_all({ranks[0]}, 20); }), one([&] { come(0); }), other([&] { come(1); });
+    const std::jthread rank0([&] { first = connect_all({ranks[0]}, 20); }), one([&] { come(0); }),
+        other([&] { come(1); });
     EXPECT_TRUE(refused.try_acquire_for(std::chrono::seconds(15)));
-    last = meet_all({ranks[2]}, 20);
+    last = connect_all({ranks[2]}, 20);
   }
   const int in = twins[0][0].error.empty() ? 0 : 1;
   EXPECT_EQ(twins[1 - in][0].error, "two processes were started as rank 1");
@@ -119,7 +120,7 @@ TEST(Rendezvous, WithAnotherSecretNobodyComesIn) {
   for (const char* other : {"", "another secret of letters"}) {
     const int port = free_port();
     std::vector<Outcome> outcomes =
-        meet_all({rendezvous_of(0, 2, port), rendezvous_of(1, 2, port), rendezvous_of(1, 2, port, other)}, 3);
+        connect_all({rendezvous_of(0, 2, port), rendezvous_of(1, 2, port), rendezvous_of(1, 2, port, other)}, 3);
     expect_connected({&outcomes[0], &outcomes[1]});
     EXPECT_TRUE(outcomes[2].error.starts_with("rank 1 finds no rank 0 of its job")) << outcomes[2].error;
     for (const Outcome& outcome : outcomes)
@@ -127,7 +128,7 @@ TEST(Rendezvous, WithAnotherSecretNobodyComesIn) {
   }
   const int port = free_port();
   const std::vector<Outcome> outcomes =
-      meet_all({rendezvous_of(0, 2, port), rendezvous_of(1, 2, port, "another secret of letters")}, 1);
+      connect_all({rendezvous_of(0, 2, port), rendezvous_of(1, 2, port, "another secret of letters")}, 1);
   ASSERT_EQ(outcomes[0].lines.size(), 1u);
   EXPECT_TRUE(
       outcomes[0].lines[0].ends_with(": it does not hold the job's secret (FP8LAB_JOB_SECRET, or another job's)"))
@@ -136,7 +137,7 @@ TEST(Rendezvous, WithAnotherSecretNobodyComesIn) {
 
 TEST(Rendezvous, WithoutASecretRankZeroSaysSo) {
   for (const char* secret : {"", kSecret}) {
-    const std::vector<Outcome> outcomes = meet_all(all_of(2, free_port(), secret), 10);
+    const std::vector<Outcome> outcomes = connect_all(all_of(2, free_port(), secret), 10);
     EXPECT_TRUE(outcomes[1].lines.empty());
     if (*secret != '\0') {
       EXPECT_TRUE(outcomes[0].lines.empty()) << outcomes[0].lines[0];
@@ -163,7 +164,7 @@ TEST(Rendezvous, TellsLoopbackFromOtherHosts) {
 TEST(Rendezvous, MeetsOverIPv6) {
   std::vector<Rendezvous> ranks = all_of(2, free_port());
   for (Rendezvous& rank : ranks) rank.host = "::1";
-  std::vector<Outcome> outcomes = meet_all(ranks, 20);
+  std::vector<Outcome> outcomes = connect_all(ranks, 20);
   if (std::filesystem::exists("/proc/net/if_inet6"))
     expect_connected(outcomes);
   else
@@ -187,12 +188,12 @@ TEST(Rendezvous, OfLoopbackIsSeenNowhereElse) {
     std::vector<Rendezvous> ranks = all_of(3, free_port(), secret);
     for (Rendezvous& rank : ranks) rank.host = "127.0.0.2";
     {
-      std::jthread first([&] { meet_all({ranks[0]}, 1); });
-      const Patience enough = patience(5);
+      std::jthread first([&] { connect_all({ranks[0]}, 1); });
+      const WaitLimit enough = wait_limit(5);
       while (!reaches("127.0.0.2", ranks[0].port) && !enough.over()) ::poll(nullptr, 0, 10);
       EXPECT_FALSE(reaches("127.0.0.1", ranks[0].port));
     }
-    std::vector<Outcome> outcomes = meet_all(ranks, 20);
+    std::vector<Outcome> outcomes = connect_all(ranks, 20);
     expect_connected(outcomes);
   }
 }
@@ -201,7 +202,7 @@ TEST(Rendezvous, CanBeStopped) {
   std::stop_source source;
   source.request_stop();
   for (const int rank : {0, 1})
-    EXPECT_EQ(error_of([&] { meet(rendezvous_of(rank, 2, free_port()), patience(60, source.get_token()), {}); }),
+    EXPECT_EQ(error_of([&] { meet(rendezvous_of(rank, 2, free_port()), wait_limit(60, source.get_token()), {}); }),
               "the run was stopped from outside");
 }
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "comm/connecting.h"
 #include "comm/hostile_client.h"
-#include "comm/meeting.h"
 #include "comm/sockets/messages.h"
 
 // What strangers can do about a rendezvous.
@@ -44,9 +44,9 @@ struct Stranger {
   const char* reason = nullptr;     ///< in rank 0's line where ranks have no secret, and all may say hello
 };
 std::string nothing(int) { return {}; }
-std::string hello_of(int port, int rank, int size, std::uint64_t job_offset = 0) {
+std::string handshake_of(int port, int rank, int size, std::uint64_t job_offset = 0) {
   return zmtp_message(
-      write(Hello{.job = job_hash(port) + job_offset, .process = 1, .rank = rank, .size = size, .ports = {}}));
+      write(Handshake{.job = job_hash(port) + job_offset, .process = 1, .rank = rank, .size = size, .ports = {}}));
 }
 
 const Stranger kStrangers[] = {
@@ -67,19 +67,19 @@ const Stranger kStrangers[] = {
      [](int) { return std::string("\x06\x7f\xff\xff\xff\xff\xff\xff\xff", 9) + std::string(1 << 16, 'x'); }},
     {"endless_message", [](int) { return zmtp_greeting("NULL"); },
      [](int) { return zmtp_ready() + std::string("\x02\0\0\0\x01\0\0\0\0", 9) + std::string(1 << 16, 'x'); }},
-    {"no_hello", zmtp_handshake, [](int) { return zmtp_message(std::vector<std::byte>(36, std::byte{'x'})); },
+    {"no_handshake", zmtp_handshake, [](int) { return zmtp_message(std::vector<std::byte>(36, std::byte{'x'})); },
      "it sent what no rank sends"},
     {"many_parts", zmtp_handshake, [](int) { return std::string("\x01\x01x\x01\x01y\0\x01z", 9); },
      "it sent what no rank sends"},
-    {"rank_-1", zmtp_handshake, [](int port) { return hello_of(port, -1, 2); },
+    {"rank_-1", zmtp_handshake, [](int port) { return handshake_of(port, -1, 2); },
      "rank -1 is none of ranks 1 to 1, which rank 0 waits for"},
-    {"rank_0", zmtp_handshake, [](int port) { return hello_of(port, 0, 2); },
+    {"rank_0", zmtp_handshake, [](int port) { return handshake_of(port, 0, 2); },
      "rank 0 is none of ranks 1 to 1, which rank 0 waits for"},
-    {"rank_7", zmtp_handshake, [](int port) { return hello_of(port, 7, 2); },
+    {"rank_7", zmtp_handshake, [](int port) { return handshake_of(port, 7, 2); },
      "rank 7 is none of ranks 1 to 1, which rank 0 waits for"},
-    {"size_99", zmtp_handshake, [](int port) { return hello_of(port, 1, 99); },
+    {"size_99", zmtp_handshake, [](int port) { return handshake_of(port, 1, 99); },
      "rank 0 was started as one of 2 ranks, rank 1 as one of 99"},
-    {"other_job", zmtp_handshake, [](int port) { return hello_of(port, 1, 2, 1); },
+    {"other_job", zmtp_handshake, [](int port) { return handshake_of(port, 1, 2, 1); },
      "it is of another job (MASTER_PORT, TORCHELASTIC_RUN_ID, SLURM_JOB_ID)"},
 };
 
@@ -95,7 +95,7 @@ TEST_P(Strangers, DoNotKeepRanksApart) {
   for (const char* secret : {"", kSecret}) {
     const int port = free_port();
     std::vector<Outcome> first, second;
-    std::jthread rank0([&] { first = meet_all({rendezvous_of(0, 2, port, secret)}, 30); });
+    std::jthread rank0([&] { first = connect_all({rendezvous_of(0, 2, port, secret)}, 30); });
     const HostileClient stranger(port);
     ASSERT_TRUE(stranger.connected());
     stranger.say(GetParam().first(port));
@@ -104,7 +104,7 @@ TEST_P(Strangers, DoNotKeepRanksApart) {
       stranger.say(more);
     }
     stranger.hear(64);  // it has been taken in
-    second = meet_all({rendezvous_of(1, 2, port, secret)}, 30);
+    second = connect_all({rendezvous_of(1, 2, port, secret)}, 30);
     rank0.join();
     expect_connected({&first[0], &second[0]});
     EXPECT_LT(second[0].seconds, 10) << "strangers delay nobody";
@@ -122,7 +122,7 @@ TEST(Stranger, SaysInOneLineWhomItDroppedAndWhy) {
   const int port = free_port();
   std::vector<Outcome> outcomes;
   {
-    std::jthread rank0([&] { outcomes = meet_all({rendezvous_of(0, 2, port)}, 2); });
+    std::jthread rank0([&] { outcomes = connect_all({rendezvous_of(0, 2, port)}, 2); });
     for (int i = 0; i < 5; ++i) {
       const HostileClient stranger(port);
       stranger.hear(10);
@@ -140,10 +140,10 @@ TEST(Stranger, SaysInOneLineWhomItDroppedAndWhy) {
 TEST(Stranger, TwelveIdleConnectionsDelayNothing) {
   const int port = free_port();
   std::vector<Outcome> first, second;
-  std::jthread rank0([&] { first = meet_all({rendezvous_of(0, 2, port)}, 30); });
+  std::jthread rank0([&] { first = connect_all({rendezvous_of(0, 2, port)}, 30); });
   std::vector<HostileClient> idle;
   for (int i = 0; i < 12; ++i) idle.emplace_back(port);
-  second = meet_all({rendezvous_of(1, 2, port)}, 30);
+  second = connect_all({rendezvous_of(1, 2, port)}, 30);
   rank0.join();
   expect_connected({&first[0], &second[0]});
   EXPECT_LT(second[0].seconds, 5);

@@ -78,7 +78,7 @@ void work_on_device(ProcessGroup& world, std::string_view end) {
   device->memory().place(shared, Pool::kGathered);
   std::vector<Tensor> tensors;
   std::vector<Buffers> gathered;
-  // Memory that other cards read, and any: a gather takes both ways.
+  // Memory that other GPUs read, and any: a gather takes both ways.
   for (const HolderId holder : {anywhere, shared}) {
     const Tensor& own = tensors.emplace_back(device->allocate({Shape{kBytes}, DType::kU8}, holder));
     std::byte* const own_bytes = own.view().data;
@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
     fp8lab::RunOptions options = run_options(launched_ranks());
     options.notify = {};
     const bool on_device = fp8lab::support::test_device() != "cpu";
-    options.timeout = std::chrono::seconds(on_device ? 5 : 2);  // cards take a while to open
+    options.timeout = std::chrono::seconds(on_device ? 5 : 2);  // GPUs take a while to open
     fp8lab::run_ranks(row(), options, [&](ProcessGroup& world) {
       on_device ? work_on_device(world, argv[1]) : work_in_host_memory(world, argv[1]);
     });

@@ -1,6 +1,6 @@
 // The order in which the roles of a block of attention's backward wait for each other
 // (lib/backend/cuda/attention/device/attention_backward_tiles.cuh and attention_tensor_backward.cu), as a model of
-// which every interleaving is gone through: a card meets the rare ones once in days.
+// which every interleaving is gone through: a GPU meets the rare ones once in days.
 //
 // Three roles: one brings keys, job by job; one multiplies tiles of queries and hands their sums on; one adds the sums
 // to dQ. A barrier's wait looks at the parity of its phase alone, so a role that is two phases late waits for ever.

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/attention_on_card.h"
+#include "cuda/attention_on_gpu.h"
 #include "cuda/attention_rows.h"
 
 namespace fp8lab::attention_test {
@@ -30,9 +30,9 @@ float amax_of(std::initializer_list<const std::vector<float>*> tensors) {
 // cuDNN casts P relative to the running maximum of its row and not to lse: other ties, the same relative error. Against
 // attention of the same codes without a cast of P each leaves 2^-4 / sqrt(3) at most, as does O's own cast; amax as the
 // definition has it.
-TEST_F(AttentionOnCardTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
+TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
   if (!cuda::cudnn_unavailable_reason().empty()) {
-    EXPECT_FALSE(cuda::attention_cudnn_float8_forward({}, card_));
+    EXPECT_FALSE(cuda::attention_cudnn_float8_forward({}, gpu_));
     return;
   }
   for (const ShapeOptions& options :
@@ -64,7 +64,7 @@ TEST_F(AttentionOnCardTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
 // P's cast may take 2^-4 of O, so the amax is held to less where it is exact: V's largest element is at the first key,
 // which the first query sees alone, with a P of 1 that every cast leaves; all other O are means of V. A single product
 // is exact in the matrix units' 13 fraction bits. The scale is one by which the cast of that O, 304.9, gives 320.
-TEST_F(AttentionOnCardTest, CudnnFloat8ForwardMeasuresOBeforeItsCast) {
+TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardMeasuresOBeforeItsCast) {
   if (!cuda::cudnn_unavailable_reason().empty()) return;  // the test above saw that it refuses
   const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
   std::vector<float> v = gaussian(tokens(shape) * key_cols(shape), 3);
@@ -94,7 +94,7 @@ TEST_F(AttentionOnCardTest, CudnnFloat8ForwardMeasuresOBeforeItsCast) {
 
 /// A step of head_dim 128 whose gradients cuDNN computes from codes, and what they are cast with: scales by which
 /// nothing saturates.
-class CudnnFloat8BackwardTest : public AttentionOnCardTest {
+class CudnnFloat8BackwardTest : public AttentionOnGpuTest {
  protected:
   struct Step {
     Qkv qkv;
@@ -120,7 +120,7 @@ class CudnnFloat8BackwardTest : public AttentionOnCardTest {
 // softmax_scale, which is taken out of scale and amax again.
 TEST_F(CudnnFloat8BackwardTest, IsWithinItsCastsOrRefuses) {
   if (!cuda::cudnn_unavailable_reason().empty()) {
-    EXPECT_FALSE(cuda::attention_cudnn_float8_backward({}, card_));
+    EXPECT_FALSE(cuda::attention_cudnn_float8_backward({}, gpu_));
     return;
   }
   for (const ShapeOptions& options :
@@ -187,7 +187,7 @@ TEST_F(CudnnFloat8BackwardTest, MeasuresTheGradientsBeforeTheirCast) {
       backward(general_backward, shape, {step.qkv, step.o, step.grad_o, step.lse, {}, {}}, DType::kF32);
   ASSERT_NEAR(amax_of({&expected.q, &expected.k, &expected.v}), 1.75f, 0x1p-12f * 1.75f);
 
-  card_.set_deterministic(false);
+  gpu_.set_deterministic(false);
   const Tensor scale_grad = make_scalar(device_, 10752.0f), amax = make_scalar(device_, 0.0f),
                amax_grad = make_scalar(device_, 0.0f);
   const Tensor packed = make_tensor(device_, tokens(shape), 3 * cols, DType::kBF16);
@@ -228,8 +228,8 @@ TEST_F(CudnnFloat8BackwardTest, IsTakenWhereTheGradientsAreCastNext) {
   const AttentionShape shape = make_shape({.seq = 600, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
   const Step step = make_step(shape);
   const Tensor amax = make_scalar(device_, 0.0f);
-  const auto way_of = [&](bool deterministic, const AttentionRole& grad_cast) {
-    card_.set_deterministic(deterministic);
+  const auto algorithm_of = [&](bool deterministic, const AttentionRole& grad_cast) {
+    gpu_.set_deterministic(deterministic);
     const std::size_t before = device_.notes().size();
     run_backward(device_, shape,
                  {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax),
@@ -239,9 +239,9 @@ TEST_F(CudnnFloat8BackwardTest, IsTakenWhereTheGradientsAreCastNext) {
     return notes.size() > before ? notes.back() : std::string("as before");
   };
   const AttentionRole cast = role(DType::kE5M2, scale_grad_, amax);
-  EXPECT_EQ(way_of(true, cast), "attention backward: own matrix-unit kernel");
-  EXPECT_EQ(way_of(false, {}), "as before");
-  EXPECT_EQ(way_of(false, cast),
+  EXPECT_EQ(algorithm_of(true, cast), "attention backward: own matrix-unit kernel");
+  EXPECT_EQ(algorithm_of(false, {}), "as before");
+  EXPECT_EQ(algorithm_of(false, cast),
             cuda::cudnn_unavailable_reason().empty() ? "attention backward: cuDNN in FP8" : "as before");
 }
 

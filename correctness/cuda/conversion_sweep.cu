@@ -53,7 +53,7 @@ void copy_to_host(std::vector<T>& host, const T* device, std::size_t count) {
 
 }  // namespace
 
-ConvertedRun convert_on_card(std::uint32_t first, std::uint32_t count) {
+ConvertedRun convert_on_gpu(std::uint32_t first, std::uint32_t count) {
   constexpr unsigned kThreads = 256;
   const DeviceArray<std::uint8_t> columns(static_cast<std::size_t>(count) * kColumns);
   convert_kernel<<<(count + kThreads - 1) / kThreads, kThreads>>>(first, count, columns.data());
@@ -66,7 +66,7 @@ ConvertedRun convert_on_card(std::uint32_t first, std::uint32_t count) {
   return run;
 }
 
-std::vector<std::uint32_t> decode_on_card() {
+std::vector<std::uint32_t> decode_on_gpu() {
   const DeviceArray<std::uint32_t> bits(768);
   decode_kernel<<<1, 256>>>(bits.data());
   cuda_check(cudaGetLastError(), "decode_kernel");

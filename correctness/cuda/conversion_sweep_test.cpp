@@ -8,7 +8,7 @@
 
 #include "core/float8.h"
 
-// Every float on the card: the shared header compiled for it, and the card's own instruction, against the host.
+// Every float on the GPU: the shared header compiled for it, and the GPU's own instruction, against the host.
 namespace fp8lab {
 namespace {
 
@@ -39,11 +39,11 @@ Mismatches compare(const ConvertedRun& run, std::uint32_t first, std::uint32_t b
   return mismatches;
 }
 
-TEST(ConversionSweep, AllFloatsConvertOnTheCardAsOnTheHost) {
+TEST(ConversionSweep, AllFloatsConvertOnTheGpuAsOnTheHost) {
   Mismatches total;
   const std::uint32_t threads = std::max(1u, std::thread::hardware_concurrency());
   for (std::uint64_t first = 0; first < (std::uint64_t{1} << 32); first += kRun) {
-    const ConvertedRun run = convert_on_card(static_cast<std::uint32_t>(first), kRun);
+    const ConvertedRun run = convert_on_gpu(static_cast<std::uint32_t>(first), kRun);
     std::vector<Mismatches> found(threads);
     std::vector<std::thread> workers;
     for (std::uint32_t t = 0; t < threads; ++t)
@@ -67,14 +67,14 @@ TEST(ConversionSweep, AllFloatsConvertOnTheCardAsOnTheHost) {
 // A count that fills no whole block; short enough for compute-sanitizer.
 TEST(ConversionSweep, ARunEndsWhereItShould) {
   constexpr std::uint32_t kFirst = 0x3F800000u, kCount = 1001;
-  const ConvertedRun run = convert_on_card(kFirst, kCount);
+  const ConvertedRun run = convert_on_gpu(kFirst, kCount);
   ASSERT_EQ(run.e4m3_ours.size(), kCount);
   const Mismatches found = compare(run, kFirst, 0, kCount);
   EXPECT_EQ(found.ours + found.hardware + found.scales, 0u);
 }
 
-TEST(ConversionSweep, AllCodesDecodeOnTheCardAsOnTheHost) {
-  const std::vector<std::uint32_t> bits = decode_on_card();
+TEST(ConversionSweep, AllCodesDecodeOnTheGpuAsOnTheHost) {
+  const std::vector<std::uint32_t> bits = decode_on_gpu();
   ASSERT_EQ(bits.size(), 768u);
   for (std::uint32_t code = 0; code < 256; ++code) {
     const auto byte = static_cast<std::uint8_t>(code);

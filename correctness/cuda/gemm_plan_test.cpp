@@ -7,7 +7,7 @@
 
 #include "tensor/quantized_tensor.h"
 
-// Which route products take, decided without a card: addresses here are made up and never read.
+// Which route products take, decided without a GPU: addresses here are made up and never read.
 namespace fp8lab::cuda {
 namespace {
 

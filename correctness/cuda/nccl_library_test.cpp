@@ -4,7 +4,7 @@
 
 #include <string>
 
-// NCCL as it is opened when it is first needed. Needs no card.
+// NCCL as it is opened when it is first needed. Needs no GPU.
 namespace fp8lab::nccl {
 namespace {
 

@@ -103,7 +103,7 @@ bool slices_stay_in_eight_bits(const Behaviors& behaviors) {
   return true;
 }
 
-bool views_keep_both_halves(const Behaviors& behaviors) {
+bool views_keep_both_orientations(const Behaviors& behaviors) {
   const Sample sample("delayed_e4m3");
   return static_cast<bool>(view_as(behaviors, sample.make(), {4, kRows / 4, kCols}).columnwise());
 }
@@ -128,10 +128,12 @@ TEST(QuantizedStorageFixes, FloorScalesSurviveACopyThroughValues) {
 }  // namespace
 
 std::span<const fixes_test::Witness> fixes_test::quantized_storage_witnesses() {
-  static constexpr Witness kWitnesses[] = {
-      {"split_both_halves", cuts_what_is_columnwise_only}, {"slice_transpose_in_make_like", shards_keep_no_transpose},
-      {"own_scale_in_new_zeros", zeros_rescale_nothing},   {"copy_bytes_between_shards", copies_keep_bytes},
-      {"view_aligned_slices", slices_stay_in_eight_bits},  {"keep_transpose_in_views", views_keep_both_halves}};
+  static constexpr Witness kWitnesses[] = {{"split_both_orientations", cuts_what_is_columnwise_only},
+                                           {"slice_transpose_in_make_like", shards_keep_no_transpose},
+                                           {"own_scale_in_new_zeros", zeros_rescale_nothing},
+                                           {"copy_bytes_between_shards", copies_keep_bytes},
+                                           {"view_aligned_slices", slices_stay_in_eight_bits},
+                                           {"keep_transpose_in_views", views_keep_both_orientations}};
   return kWitnesses;
 }
 

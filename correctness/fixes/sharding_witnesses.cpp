@@ -42,7 +42,7 @@ bool on_every_rank(const RunConfig& config, const Holds& holds) {
 
 const Parameter& weight(ModelRun& run) { return *run.model().parameters().front(); }
 
-bool travels_as_codes(const Behaviors& behaviors) {
+bool travels_quantized(const Behaviors& behaviors) {
   return on_every_rank(one_product("delayed", behaviors), [](ModelRun& run, ProcessGroup&) {
     run.sharding().unshard(run.runtime());
     return run.sharding().mesh().shard_group().traffic().of(CollectiveKind::kAllGather).payload_bytes == 64 * 64;
@@ -92,7 +92,7 @@ bool quantizer_still_knows_its_ranks(const Behaviors& behaviors) {
   });
 }
 
-bool no_rank_makes_the_whole(const Behaviors& behaviors) {
+bool no_rank_makes_the_unsharded(const Behaviors& behaviors) {
   return on_every_rank(one_product("bf16", behaviors), [](ModelRun& run, ProcessGroup&) {
     return run.device().ledger().peak_bytes() < 64 * 64 * 2;  // the whole in BF16
   });
@@ -123,12 +123,12 @@ bool later_gathers_copy_no_quantizer(const Behaviors& behaviors) {
 
 std::span<const fixes_test::Witness> fixes_test::sharding_witnesses() {
   static constexpr Witness kWitnesses[] = {
-      {"gather_eight_bits", travels_as_codes},
+      {"gather_eight_bits", travels_quantized},
       {"share_amax_over_shards", shards_have_one_scale},
       {"choose_usage_by_pass", forward_brings_rows_alone},
       {"validate_usage_by_pass", forward_makes_no_transpose},
       {"keep_own_quantizer", quantizer_still_knows_its_ranks},
-      {"initialize_local_shard", no_rank_makes_the_whole},
+      {"initialize_local_shard", no_rank_makes_the_unsharded},
       {"strip_scale_padding", gathered_scales_are_the_wholes},
       {"nearest_sharding_state", forward_brings_rows_alone},
       {"reuse_quantizer_at_gather", later_gathers_copy_no_quantizer},

@@ -32,7 +32,7 @@ RunConfig config_of(const char* recipe, std::int64_t hidden) {
 }
 
 /// The bytes of a parameter as a module reads it in a pass that gathered both halves or needs none but the rows.
-std::vector<std::vector<std::byte>> whole_bytes(Device& device, const Parameter& parameter, bool columnwise) {
+std::vector<std::vector<std::byte>> unsharded_bytes(Device& device, const Parameter& parameter, bool columnwise) {
   if (!parameter.in_eight_bits()) return {bytes_of(device, parameter.value)};
   auto all = bytes_of(device, parameter.quantized);
   if (!columnwise) all.resize(2);
@@ -60,7 +60,8 @@ TEST(Gather, BringsTheBitsOfTheWhole) {
             continue;
           }
           const bool columnwise = static_cast<bool>(actual.quantized.columnwise());
-          EXPECT_EQ(whole_bytes(run.device(), actual, columnwise), whole_bytes(alone.device(), expected, columnwise))
+          EXPECT_EQ(unsharded_bytes(run.device(), actual, columnwise),
+                    unsharded_bytes(alone.device(), expected, columnwise))
               << recipe << " over " << ranks << ": " << actual.name;
         }
         run.sharding().reshard();
@@ -126,7 +127,7 @@ TEST(Gather, IsRepeatedForTheLayersThatReshardAlone) {
 TEST(Gather, AheadGivesTheSameBits) {
   for (const char* recipe : {"bf16", "delayed", "mxfp8"}) {
     for (const bool checkpoint : {false, true}) {
-      const auto course = [&](ProcessGroup& world, bool ahead) {
+      const auto schedule = [&](ProcessGroup& world, bool ahead) {
         RunConfig config = config_of(recipe, 96);
         config.layers = 4;
         config.checkpoint = checkpoint;
@@ -144,8 +145,8 @@ TEST(Gather, AheadGivesTheSameBits) {
         return std::tuple(losses, gradients, gathered, run.device().ledger().peak_bytes(PhaseKind::kBackward));
       };
       on_ranks(3, [&](ProcessGroup& world) {
-        const auto [losses, gradients, gathered, peak] = course(world, false);
-        const auto [losses_ahead, gradients_ahead, gathered_ahead, peak_ahead] = course(world, true);
+        const auto [losses, gradients, gathered, peak] = schedule(world, false);
+        const auto [losses_ahead, gradients_ahead, gathered_ahead, peak_ahead] = schedule(world, true);
         EXPECT_EQ(losses_ahead, losses) << recipe << " on rank " << world.rank();
         EXPECT_EQ(gradients_ahead, gradients) << recipe << " on rank " << world.rank();
         EXPECT_EQ(gathered_ahead, gathered);
@@ -286,12 +287,12 @@ TEST(Gather, EndsEverywhereWhenARankDies) {
     on_ranks(3, [&](ProcessGroup& world) {
       ModelRun run(config_of("delayed", 96), world, {.replicas = 1, .shards = 3});
       run.step();
-      if (world.rank() == 1) fail("the card fell off");
+      if (world.rank() == 1) fail("the GPU fell off");
       for (;;) run.step();
     });
     FAIL() << "nobody noticed";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "rank 1: the card fell off");
+    EXPECT_STREQ(error.what(), "rank 1: the GPU fell off");
   }
 }
 

@@ -110,7 +110,7 @@ TEST_P(Ranks, SeeTheSameWeightsAndMoveThem) {
   for (const char* mesh : {"4", "2x2", "4x1"}) {
     const ArmResult result = measure_arm(cell(4, mesh), Arm::kAfter);
     EXPECT_EQ(value(result, "parity.ranks_equal"), 1.0) << mesh;
-    EXPECT_EQ(value(result, "parity.gathered_equals_whole"), 1.0) << mesh;
+    EXPECT_EQ(value(result, "parity.gathered_equals_unsharded"), 1.0) << mesh;
     EXPECT_EQ(value(result, "parity.weights_moved"), moved) << mesh;
     EXPECT_LT(value(result, "parity.loss_gap"), 0.1) << mesh;
   }
@@ -335,7 +335,7 @@ TEST(RanksTogether, FiguresOfShardsAreAbsentWhereNothingIsSharded) {
   CellConfig cell = cell_of("bf16", 1);
   cell.measure = {"parity", "traffic", "host"};
   const ArmResult result = measure_arm(cell, Arm::kAfter);
-  for (const char* metric : {"parity.ranks_equal", "parity.gathered_equals_whole", "traffic.all_gather_bytes",
+  for (const char* metric : {"parity.ranks_equal", "parity.gathered_equals_unsharded", "traffic.all_gather_bytes",
                              "traffic.collectives", "host.pre_forward_ns", "host.pre_forward_allocations"})
     EXPECT_EQ(reason(result, metric), "nothing is sharded") << metric;
   EXPECT_EQ(result.values_hash.size(), 16u);

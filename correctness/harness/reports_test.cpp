@@ -41,9 +41,9 @@ TEST(Gates, ShowFiguresWithTheirUnit) {
 
 TEST(JUnit, CountsAndPlacesEveryVerdict) {
   std::vector<CellRecord> records{
-      record("a/x=1", Verdict::kConfirmed),          record("a/x=2", Verdict::kNotFixed, "leaks <1>"),
-      record("a/x=3", Verdict::kSkipped, "no card"), record("b", Verdict::kCrashed, "SIGSEGV"),
-      record("c", Verdict::kTimeout, "slow"),        record("d", Verdict::kInconclusive, "absent")};
+      record("a/x=1", Verdict::kConfirmed),         record("a/x=2", Verdict::kNotFixed, "leaks <1>"),
+      record("a/x=3", Verdict::kSkipped, "no GPU"), record("b", Verdict::kCrashed, "SIGSEGV"),
+      record("c", Verdict::kTimeout, "slow"),       record("d", Verdict::kInconclusive, "absent")};
   records[1].gates = {{"after x equals 0", Side::kAfter, "memory.peak_bytes", false, 5, 0, ""}};
   records[3].arms[Arm::kBefore].output_tail = "last ]]> words";
   const std::string xml = junit_xml(
@@ -56,7 +56,7 @@ TEST(JUnit, CountsAndPlacesEveryVerdict) {
   EXPECT_TRUE(contains(xml, R"(<testcase classname="a" name="a/x=1" time="0.500" file="f.yaml"/>)"));
   EXPECT_TRUE(contains(xml, R"(<failure message="leaks &lt;1&gt;" type="not_fixed">leaks &lt;1&gt;)"));
   EXPECT_TRUE(contains(xml, "FAIL: after x equals 0; observed 5 B; limit 0 B"));
-  EXPECT_TRUE(contains(xml, R"(<skipped message="no card"/>)"));
+  EXPECT_TRUE(contains(xml, R"(<skipped message="no GPU"/>)"));
   EXPECT_TRUE(contains(xml, R"(<error message="SIGSEGV" type="crashed">)"));
   EXPECT_TRUE(contains(xml, "last ]]&gt; words"));
   EXPECT_TRUE(contains(xml, R"(<failure message="absent" type="inconclusive">)"));

@@ -87,7 +87,7 @@ TEST(JsonCodec, ACellReadsBackInEveryKey) {
   cell.timeout_s = 2.5;
   for (const Key& key : keys()) {
     if (key.type == KeyType::kSwitch) key.set(cell, key.get(cell) != Value{true});
-    if (key.type == KeyType::kWhole) key.set(cell, static_cast<std::int64_t>(key.high));
+    if (key.type == KeyType::kInteger) key.set(cell, static_cast<std::int64_t>(key.high));
     if (key.type == KeyType::kNumber) key.set(cell, 0.1);
     if (key.type == KeyType::kWord) key.set(cell, key.words(vocabulary).back());
     if (key.type == KeyType::kMesh) key.set(cell, std::string("2x4"));

@@ -254,10 +254,10 @@ TEST(Runner, APredictionThatFailsIsAnErrorOfItsCellAlone) {
 
 TEST(Runner, SkippedCellsAreReportedWithoutRunning) {
   PlannedCell cell = cell_named("before_hang");
-  cell.skip_reason = "no card";
+  cell.skip_reason = "no GPU";
   const auto records = run_all({cell}, 1);
   EXPECT_EQ(records.at(0).verdict, Verdict::kSkipped);
-  EXPECT_EQ(records.at(0).reason, "no card");
+  EXPECT_EQ(records.at(0).reason, "no GPU");
   EXPECT_TRUE(records.at(0).arms.empty());
 }
 

@@ -12,7 +12,7 @@ inline Vocabulary vocabulary() {
   Vocabulary out;
   out.recipes = {{"bf16", "sixteen bits"}, {"delayed", "delayed scaling"}, {"mxfp8", "blocks of 32"}};
   out.devices = {
-      {"cpu", "host"}, {"meta", "shapes"}, {"cuda", "card", [] { return std::string("no CUDA device was found"); }}};
+      {"cpu", "host"}, {"meta", "shapes"}, {"cuda", "GPU", [] { return std::string("no CUDA device was found"); }}};
   out.archs = {{"hopper", ""}, {"blackwell", ""}};
   out.forms = {{"gpt", ""}, {"llama", ""}};
   out.layers = {{"linear", ""}, {"transformer_layer", ""}};

@@ -124,7 +124,7 @@ TEST(Scenario, EveryKeyReadsBackWhatItSets) {
     Value value;
     switch (key.type) {
       case KeyType::kSwitch: value = !std::get_if<bool>(&value); break;
-      case KeyType::kWhole: value = static_cast<std::int64_t>(key.low) + 1; break;
+      case KeyType::kInteger: value = static_cast<std::int64_t>(key.low) + 1; break;
       case KeyType::kNumber: value = 0.25; break;
       case KeyType::kWord: value = key.words(kVocabulary).back(); break;
       case KeyType::kMesh: value = std::string("2x4"); break;

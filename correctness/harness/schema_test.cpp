@@ -43,7 +43,7 @@ TEST(ScenarioSchema, HasEveryKeyOfTheTableWithItsTypeAndBounds) {
     EXPECT_EQ(def["description"], key.meaning) << path;
     switch (key.type) {
       case KeyType::kSwitch: EXPECT_EQ(def["type"], "boolean") << path; break;
-      case KeyType::kWhole: EXPECT_EQ(def["type"], "integer") << path; break;
+      case KeyType::kInteger: EXPECT_EQ(def["type"], "integer") << path; break;
       case KeyType::kNumber: EXPECT_EQ(def["type"], "number") << path; break;
       case KeyType::kMesh:
         EXPECT_EQ(set_of(def["type"]), (std::set<std::string>{"integer", "string"})) << path;
@@ -57,7 +57,7 @@ TEST(ScenarioSchema, HasEveryKeyOfTheTableWithItsTypeAndBounds) {
         }
         break;
     }
-    if (key.type == KeyType::kWhole || key.type == KeyType::kNumber) {
+    if (key.type == KeyType::kInteger || key.type == KeyType::kNumber) {
       EXPECT_EQ(def["minimum"].get<double>(), key.low) << path;
       EXPECT_EQ(def["maximum"].get<double>(), key.high) << path;
     }

@@ -49,7 +49,7 @@ TEST(CachingAllocator, RoundsToItsAlignment) {
   EXPECT_EQ(CachingAllocator::rounded(513), 1024u);
 }
 
-// What memory a card must have is decided by these: small requests share 2 MiB, larger ones 20 MiB, and from 10 MiB on
+// What memory a GPU must have is decided by these: small requests share 2 MiB, larger ones 20 MiB, and from 10 MiB on
 // each has a segment of its own in whole units of 2 MiB.
 TEST(CachingAllocator, ReservesSegmentsOfTheSizesThatRequestsCallFor) {
   const std::pair<std::size_t, std::size_t> cases[] = {

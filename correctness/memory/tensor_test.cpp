@@ -106,11 +106,11 @@ TEST(ScaleLayoutTest, FollowsTheLibrariesPaddingRules) {
 }
 
 TEST(ScaleLayoutTest, ColumnwiseHalvesAreTransposedUnlessMicroscaled) {
-  const HalfLayout square = columnwise_layout(blocks(128, 128, ScaleKind::kF32), 300, 600);
+  const OrientationLayout square = columnwise_layout(blocks(128, 128, ScaleKind::kF32), 300, 600);
   EXPECT_EQ(square.codes.shape, (Shape{600, 300}));
   EXPECT_EQ(square.scales.spec.shape, (Shape{5, 4}));
   EXPECT_EQ(square.scales.row_stride, 4);
-  const HalfLayout mx = columnwise_layout(blocks(1, 32, ScaleKind::kE8M0Rceil), 96, 130);
+  const OrientationLayout mx = columnwise_layout(blocks(1, 32, ScaleKind::kE8M0Rceil), 96, 130);
   EXPECT_EQ(mx.codes.shape, (Shape{96, 130}));
   EXPECT_EQ(mx.scales.spec.shape, (Shape{4, 256}));
   EXPECT_EQ(mx.scales.row_stride, 1);
@@ -119,7 +119,7 @@ TEST(ScaleLayoutTest, ColumnwiseHalvesAreTransposedUnlessMicroscaled) {
 
 class QuantizedTensorTest : public TensorTest {
  protected:
-  QuantizedTensor both_halves() {
+  QuantizedTensor both_orientations() {
     QuantizedTensor tensor({16, 32}, QuantFormat{});
     tensor.rowwise() = {make({16, 32}, DType::kE4M3), make({1})};
     tensor.columnwise() = {make({32, 16}, DType::kE4M3), tensor.rowwise().scale_inv};
@@ -127,10 +127,10 @@ class QuantizedTensorTest : public TensorTest {
   }
 };
 
-TEST_F(QuantizedTensorTest, CountsASharedScaleOnce) { EXPECT_EQ(both_halves().bytes(), 512 + 512 + 4); }
+TEST_F(QuantizedTensorTest, CountsASharedScaleOnce) { EXPECT_EQ(both_orientations().bytes(), 512 + 512 + 4); }
 
 TEST_F(QuantizedTensorTest, BecomesAShellAndComesBack) {
-  QuantizedTensor tensor = both_halves();
+  QuantizedTensor tensor = both_orientations();
   const std::byte* codes = tensor.columnwise().codes.view().data;
   std::vector<Tensor> buffers = tensor.take_buffers();
   EXPECT_TRUE(tensor.empty());
@@ -143,7 +143,7 @@ TEST_F(QuantizedTensorTest, BecomesAShellAndComesBack) {
 }
 
 TEST_F(QuantizedTensorTest, PutsBackOnlyWhatWasTaken) {
-  QuantizedTensor tensor = both_halves();
+  QuantizedTensor tensor = both_orientations();
   tensor.drop_rowwise();
   std::vector<Tensor> buffers = tensor.take_buffers();
   EXPECT_EQ(buffers.size(), 2u);
@@ -155,8 +155,8 @@ TEST_F(QuantizedTensorTest, PutsBackOnlyWhatWasTaken) {
   EXPECT_THROW(tensor.put_buffers(buffers), Error);
 }
 
-TEST_F(QuantizedTensorTest, TheOtherOrientationNeedsItsHalfOrACardThatDoesNotCare) {
-  QuantizedTensor tensor = both_halves();
+TEST_F(QuantizedTensorTest, TheOtherOrientationNeedsItsHalfOrAGpuThatDoesNotCare) {
+  QuantizedTensor tensor = both_orientations();
   EXPECT_EQ(tensor.columnwise_operand(false).values.rows, 32);
   tensor.drop_columnwise();
   EXPECT_THROW(tensor.columnwise_operand(false), Error);

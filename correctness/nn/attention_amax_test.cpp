@@ -27,7 +27,7 @@ namespace {
 
 using namespace nn_test;
 
-// As small as every way of a card takes.
+// As small as every way of a GPU takes.
 constexpr std::int64_t kSeq = 512, kDim = 128;
 
 struct Scales {
@@ -112,20 +112,20 @@ class RoundingHost final : public Device {
   std::unique_ptr<Device> host_ = open_device("cpu");
 };
 
-enum class Way {
+enum class Path {
   kDeterministic,  ///< of the suite's device
   kAnyOrder,
   kRoundingHost,
 };
 
-std::string name(Way way) {
-  return way == Way::kDeterministic ? "Deterministic" : way == Way::kAnyOrder ? "AnyOrder" : "RoundingHost";
+std::string name(Path way) {
+  return way == Path::kDeterministic ? "Deterministic" : way == Path::kAnyOrder ? "AnyOrder" : "RoundingHost";
 }
 
-class AttentionAmaxes : public ::testing::TestWithParam<Way> {
+class AttentionAmaxes : public ::testing::TestWithParam<Path> {
  protected:
   AttentionAmaxes() {
-    device_->context().set_deterministic(GetParam() == Way::kDeterministic);
+    device_->context().set_deterministic(GetParam() == Path::kDeterministic);
     config_.hidden = kDim;
     config_.heads = config_.kv_heads = 1;
     config_.seq = kSeq;
@@ -141,7 +141,7 @@ class AttentionAmaxes : public ::testing::TestWithParam<Way> {
   const DelayedScales& backward_scales() const { return *registry_.backward_scales.at(0)->delayed(); }
 
   std::unique_ptr<Device> device_ =
-      GetParam() == Way::kRoundingHost ? std::make_unique<RoundingHost>() : support::open_poisoned_device();
+      GetParam() == Path::kRoundingHost ? std::make_unique<RoundingHost>() : support::open_poisoned_device();
   Runtime runtime_{.device = *device_, .behaviors = {}};
   Recipe recipe_ = make_recipe("delayed");
   Registry registry_;
@@ -207,7 +207,8 @@ TEST_P(AttentionAmaxes, AreThoseBeforeRounding) {
   RecordProperty("ways", ways);
 }
 
-INSTANTIATE_TEST_SUITE_P(, AttentionAmaxes, ::testing::Values(Way::kDeterministic, Way::kAnyOrder, Way::kRoundingHost),
+INSTANTIATE_TEST_SUITE_P(, AttentionAmaxes,
+                         ::testing::Values(Path::kDeterministic, Path::kAnyOrder, Path::kRoundingHost),
                          [](const auto& test) { return name(test.param); });
 
 }  // namespace

@@ -29,7 +29,7 @@ using support::LayerRun;
 using support::LayerStep;
 
 constexpr const char* kRecipes[] = {"bf16", "delayed", "current", "block", "mxfp8"};
-// Rows of 256 in 16 bits are what a card's one-pass kernels take; those of 384, and f32, take another way there.
+// Rows of 256 in 16 bits are what a GPU's one-pass kernels take; those of 384, and f32, take another way there.
 constexpr std::int64_t kTokens = 128, kHidden = 256, kFfn = 384;
 
 using Bytes = std::map<std::string, std::vector<std::byte>>;

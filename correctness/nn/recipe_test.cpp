@@ -1,4 +1,4 @@
-// What quantization does to a layer's gradients: visible, and no more than its products say; the same on every card.
+// What quantization does to a layer's gradients: visible, and no more than its products say; the same on every GPU.
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include "core/float16.h"
 #include "core/float8.h"
 
-// Which way the card takes, asked of the table alone, on any machine; and what lets a way give O as its eight bits.
+// Which way the GPU takes, asked of the table alone, on any machine; and what lets a way give O as its eight bits.
 namespace fp8lab::cuda {
 namespace {
 
@@ -29,85 +29,85 @@ AttentionCall float8_call() {
 }
 
 TEST(AttentionChoice, LongSequencesGoForwardThroughCudnn) {
-  EXPECT_EQ(choose_forward(common_call()), AttentionWay::kCudnn);
-  EXPECT_EQ(choose_forward(float8_call()), AttentionWay::kCudnnFloat8);
+  EXPECT_EQ(choose_forward(common_call()), AttentionAlgorithm::kCudnn);
+  EXPECT_EQ(choose_forward(float8_call()), AttentionAlgorithm::kCudnnFloat8);
 }
 
 TEST(AttentionChoice, WithoutCudnnTheMatrixUnitsAreOurOwn) {
   for (AttentionCall call : {common_call(), float8_call()}) {
     call.cudnn = false;
-    EXPECT_EQ(choose_forward(call), AttentionWay::kTensor);
-    EXPECT_EQ(choose_backward(call), AttentionWay::kTensor);
+    EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kTensor);
+    EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kTensor);
     call.hopper = false;
-    EXPECT_EQ(choose_forward(call), AttentionWay::kGeneral);
-    EXPECT_EQ(choose_backward(call), AttentionWay::kGeneral);
+    EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kGeneral);
+    EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kGeneral);
   }
 }
 
 TEST(AttentionChoice, CudnnGivesFloat8OutputOnlyWhereItsScaleIsKnown) {
   AttentionCall call = float8_call();
   call.result_cast_known = false;
-  EXPECT_EQ(choose_forward(call), AttentionWay::kTensor);
+  EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kTensor);
   call = float8_call();
   call.out = DType::kF32;  // who asks for FP32 wants O before any cast
-  EXPECT_EQ(choose_forward(call), AttentionWay::kTensor);
+  EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kTensor);
 }
 
 TEST(AttentionChoice, CudnnIsNotAskedForWhatItDoesNotDoAlike) {
   AttentionCall call = common_call();
   call.shape.dropout = 0.1f;  // it draws from another generator
-  EXPECT_EQ(choose_forward(call), AttentionWay::kTensor);
+  EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kTensor);
   call = common_call();
   call.out = DType::kF32;
-  EXPECT_EQ(choose_forward(call), AttentionWay::kTensor);
+  EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kTensor);
   call = common_call();
   call.aligned = false;
-  EXPECT_EQ(choose_forward(call), AttentionWay::kGeneral);
+  EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kGeneral);
 }
 
 TEST(AttentionChoice, ShortSequencesDoNotWaitForAPlan) {
   AttentionCall call = common_call();
   call.shape.seq = 128;
-  EXPECT_EQ(choose_forward(call), AttentionWay::kTensor);
+  EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kTensor);
 }
 
 // Its deterministic gradients need dP of every head in memory, S x S, which attention promises not to hold.
 TEST(AttentionChoice, GradientsHoldNoSquareOfTheSequence) {
-  EXPECT_EQ(choose_backward(common_call()), AttentionWay::kTensor);
-  EXPECT_EQ(choose_backward(float8_call()), AttentionWay::kTensor);
+  EXPECT_EQ(choose_backward(common_call()), AttentionAlgorithm::kTensor);
+  EXPECT_EQ(choose_backward(float8_call()), AttentionAlgorithm::kTensor);
   EXPECT_EQ(cudnn_backward_workspace(common_call().shape), 2ll * 2 * 32 * 4096 * 4096);
 }
 
 TEST(AttentionChoice, WhereBitsMayDifferCudnnGivesGradientsOfSixteenBits) {
   AttentionCall call = common_call();
   call.deterministic = false;
-  EXPECT_EQ(choose_backward(call), AttentionWay::kCudnn);
+  EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kCudnn);
   AttentionCall mixed = call;
   mixed.out = DType::kF32;
-  EXPECT_EQ(choose_backward(mixed), AttentionWay::kTensor);
+  EXPECT_EQ(choose_backward(mixed), AttentionAlgorithm::kTensor);
   mixed = call;
   mixed.grad_o = DType::kE5M2;
-  EXPECT_EQ(choose_backward(mixed), AttentionWay::kTensor);
+  EXPECT_EQ(choose_backward(mixed), AttentionAlgorithm::kTensor);
   call.shape.seq = 128;
-  EXPECT_EQ(choose_backward(call), AttentionWay::kTensor);
+  EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kTensor);
 }
 
 TEST(AttentionChoice, CudnnGivesGradientsOfEightBitsWhereTheyWillBeRoundedAnyway) {
   AttentionCall call = float8_call();
   call.deterministic = false;
-  EXPECT_EQ(choose_backward(call), AttentionWay::kCudnnFloat8);
-  const auto way_with = [&](const auto& change) {
+  EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kCudnnFloat8);
+  const auto algorithm_with = [&](const auto& change) {
     AttentionCall changed = call;
     change(changed);
     return choose_backward(changed);
   };
-  EXPECT_EQ(way_with([](AttentionCall& c) { c.deterministic = true; }), AttentionWay::kTensor);
-  EXPECT_EQ(way_with([](AttentionCall& c) { c.result_cast_known = false; }), AttentionWay::kTensor);
-  EXPECT_EQ(way_with([](AttentionCall& c) { c.casts = false; }), AttentionWay::kTensor);
-  EXPECT_EQ(way_with([](AttentionCall& c) { c.o = DType::kBF16; }), AttentionWay::kTensor);
-  EXPECT_EQ(way_with([](AttentionCall& c) { c.grad_o = DType::kE4M3; }), AttentionWay::kTensor);
-  EXPECT_EQ(way_with([](AttentionCall& c) { c.out = DType::kF32; }), AttentionWay::kTensor);
-  EXPECT_EQ(way_with([](AttentionCall& c) { c.shape.head_dim = 64; }), AttentionWay::kTensor);
+  EXPECT_EQ(algorithm_with([](AttentionCall& c) { c.deterministic = true; }), AttentionAlgorithm::kTensor);
+  EXPECT_EQ(algorithm_with([](AttentionCall& c) { c.result_cast_known = false; }), AttentionAlgorithm::kTensor);
+  EXPECT_EQ(algorithm_with([](AttentionCall& c) { c.casts = false; }), AttentionAlgorithm::kTensor);
+  EXPECT_EQ(algorithm_with([](AttentionCall& c) { c.o = DType::kBF16; }), AttentionAlgorithm::kTensor);
+  EXPECT_EQ(algorithm_with([](AttentionCall& c) { c.grad_o = DType::kE4M3; }), AttentionAlgorithm::kTensor);
+  EXPECT_EQ(algorithm_with([](AttentionCall& c) { c.out = DType::kF32; }), AttentionAlgorithm::kTensor);
+  EXPECT_EQ(algorithm_with([](AttentionCall& c) { c.shape.head_dim = 64; }), AttentionAlgorithm::kTensor);
 }
 
 TEST(AttentionChoice, MatrixUnitsTakeTheirHeadDimensionsAndTypes) {
@@ -115,22 +115,22 @@ TEST(AttentionChoice, MatrixUnitsTakeTheirHeadDimensionsAndTypes) {
     AttentionCall call = common_call();
     call.cudnn = false;
     call.shape.head_dim = head_dim;
-    EXPECT_EQ(choose_forward(call), AttentionWay::kGeneral) << head_dim;
-    EXPECT_EQ(choose_backward(call), AttentionWay::kGeneral) << head_dim;
+    EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kGeneral) << head_dim;
+    EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kGeneral) << head_dim;
   }
   for (const DType dtype : {DType::kF32, DType::kF16}) {
     AttentionCall call = common_call();
     call.cudnn = false;
     call.operands = call.grad_o = call.out = dtype;
-    EXPECT_EQ(choose_forward(call), AttentionWay::kGeneral);
-    EXPECT_EQ(choose_backward(call), AttentionWay::kGeneral);
+    EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kGeneral);
+    EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kGeneral);
   }
   for (const float softmax_scale : {-1.0f, 0.0f, 0x1p-101f}) {
     AttentionCall call = common_call();
     call.cudnn = false;
     call.shape.softmax_scale = softmax_scale;
-    EXPECT_EQ(choose_forward(call), AttentionWay::kGeneral) << softmax_scale;
-    EXPECT_EQ(choose_backward(call), AttentionWay::kGeneral) << softmax_scale;
+    EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kGeneral) << softmax_scale;
+    EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kGeneral) << softmax_scale;
   }
 }
 

@@ -45,17 +45,17 @@ TEST_F(Elementwise, CastRoundsOnceAndWidensExactly) {
 
 TEST_F(Elementwise, CastToTheSameTypeCopiesBits) {
   const Tensor codes = empty({16, 16}, DType::kE4M3);
-  std::vector<std::byte> every(256), turned_codes(256);
+  std::vector<std::byte> every(256), rotated_data(256);
   for (std::size_t i = 0; i < 256; ++i) {
     every[i] = static_cast<std::byte>(i);
-    turned_codes[i] = static_cast<std::byte>((i % 16) * 16 + i / 16);
+    rotated_data[i] = static_cast<std::byte>((i % 16) * 16 + i / 16);
   }
   device_->write_bytes(codes, every);
   EXPECT_EQ(device_->read_bytes(cast(*device_, codes, DType::kE4M3, anyone())), device_->read_bytes(codes));
 
   const Tensor turned = cast(*device_, codes.transposed(), DType::kE4M3, anyone());
   EXPECT_TRUE(turned.contiguous());
-  EXPECT_EQ(device_->read_bytes(turned), turned_codes);
+  EXPECT_EQ(device_->read_bytes(turned), rotated_data);
 }
 
 TEST_F(Elementwise, CopyIntoTakesAnyStrides) {

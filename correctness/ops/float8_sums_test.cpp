@@ -8,7 +8,7 @@
 #include "reference/float8_reference.h"
 #include "reference/test_data.h"
 
-// The bound that products on a card are held to, against an emulation of what makes them: it holds, and an accumulator
+// The bound that products on a GPU are held to, against an emulation of what makes them: it holds, and an accumulator
 // with fewer bits than Hopper's does not pass under it.
 namespace fp8lab {
 namespace {

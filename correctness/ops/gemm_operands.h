@@ -67,14 +67,14 @@ inline std::optional<QuantFormat> format_of(Kind kind) {
 }
 
 /// Codes and inverse scales of one orientation, written by the layout that tensor/quantized_tensor.h states in words.
-class HalfWriter {
+class OrientationWriter {
  public:
-  HalfWriter(Device& device, const QuantFormat& format, std::uint64_t seed)
+  OrientationWriter(Device& device, const QuantFormat& format, std::uint64_t seed)
       : device_(device), format_(format), seed_(seed) {}
 
   /// Fills `half` and returns the values that it stands for, [rows, cols]. `turned`: stored the other way round, as the
   /// column-wise half of a microscaled matrix is.
-  Values write(QuantizedHalf& half, std::int64_t rows, std::int64_t cols, bool turned = false) {
+  Values write(QuantizedOrientation& half, std::int64_t rows, std::int64_t cols, bool turned = false) {
     turned_ = turned;
     const Shape stored = turned ? Shape{cols, rows} : Shape{rows, cols};
     half.codes = device_.allocate({stored, format_.payload}, support::anyone(device_));
@@ -157,7 +157,7 @@ inline Operand make_operand(Device& device, const OperandSpec& spec) {
   const std::int64_t stored_rows = direct ? spec.rows : spec.cols, stored_cols = direct ? spec.cols : spec.rows;
   Operand operand{.view = {}, .values = {}, .rows = spec.rows, .cols = spec.cols, .plain = {}, .quantized = {}};
   if (const std::optional<QuantFormat> format = format_of(spec.kind)) {
-    HalfWriter writer(device, *format, spec.seed);
+    OrientationWriter writer(device, *format, spec.seed);
     operand.quantized = QuantizedTensor(Shape{stored_rows, stored_cols}, *format);
     if (spec.path == Path::kColumnwise) {
       operand.values = writer.write(operand.quantized.columnwise(), spec.rows, spec.cols, spec.kind == Kind::kMxfp8);

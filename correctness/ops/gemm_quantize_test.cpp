@@ -17,7 +17,7 @@
 #include "reference/test_data.h"
 #include "support/dense_test.h"
 
-// Products that are quantized without being stored. What a card's library makes alone, codes from codes, and what is
+// Products that are quantized without being stored. What a GPU's library makes alone, codes from codes, and what is
 // multiplied and cast one after the other answer to the same reference: the product in double precision, and codes
 // looked up in a table.
 namespace fp8lab {
@@ -45,8 +45,8 @@ std::vector<std::uint8_t> codes_of(Device& device, const Tensor& tensor) {
   return codes;
 }
 
-std::vector<std::uint8_t> transposed_codes(const std::vector<std::uint8_t>& codes, std::int64_t rows,
-                                           std::int64_t cols) {
+std::vector<std::uint8_t> transposed_data(const std::vector<std::uint8_t>& codes, std::int64_t rows,
+                                          std::int64_t cols) {
   std::vector<std::uint8_t> result(codes.size());
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < cols; ++j)
@@ -55,8 +55,8 @@ std::vector<std::uint8_t> transposed_codes(const std::vector<std::uint8_t>& code
 }
 
 /// Each is the code of some value within `expected`, times `scale`; NaN is none.
-::testing::AssertionResult are_codes_of(const std::vector<std::uint8_t>& codes, const Expected& expected, double scale,
-                                        DType payload) {
+::testing::AssertionResult are_data_of(const std::vector<std::uint8_t>& codes, const Expected& expected, double scale,
+                                       DType payload) {
   const reference::SmallFloat& format = decoder(payload);
   if (codes.size() != expected.value.size()) return ::testing::AssertionFailure() << codes.size() << " codes";
   for (std::size_t i = 0; i < codes.size(); ++i) {
@@ -79,7 +79,7 @@ double largest_of(const std::vector<double>& values) {
   return largest;
 }
 
-/// What are_codes_of() must refuse: codes cut off rather than rounded, of values a tenth too large, and of the
+/// What are_data_of() must refuse: codes cut off rather than rounded, of values a tenth too large, and of the
 /// neighbour's.
 void expect_mutations_refused(const Expected& expected, double scale, DType payload) {
   const reference::SmallFloat& format = decoder(payload);
@@ -93,9 +93,9 @@ void expect_mutations_refused(const Expected& expected, double scale, DType payl
     large[i] = encode(1.1 * value);
     next[i] = encode(expected.value[(i + 1) % size] * scale);
   }
-  EXPECT_FALSE(are_codes_of(cut, expected, scale, payload));
-  EXPECT_FALSE(are_codes_of(large, expected, scale, payload));
-  EXPECT_FALSE(are_codes_of(next, expected, scale, payload));
+  EXPECT_FALSE(are_data_of(cut, expected, scale, payload));
+  EXPECT_FALSE(are_data_of(large, expected, scale, payload));
+  EXPECT_FALSE(are_data_of(next, expected, scale, payload));
 }
 
 struct Case {
@@ -118,12 +118,12 @@ class GemmQuantize : public ::testing::TestWithParam<Case> {
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
-// The third and the last are shapes that a card's library takes, the others are not.
+// The third and the last are shapes that a GPU's library takes, the others are not.
 constexpr std::array<std::array<std::int64_t, 3>, 5> kShapes = {
     {{1, 1, 1}, {33, 31, 32}, {48, 64, 128}, {5, 130, 129}, {96, 80, 272}}};
 
 TEST_P(GemmQuantize, CodesAndAmaxAreOfTheProductInDouble) {
-  constexpr Orientations kHalves[] = {{true, false}, {true, true}, {false, true}, {true, true}};
+  constexpr Orientations kOrientations[] = {{true, false}, {true, true}, {false, true}, {true, true}};
   const DType payload = GetParam().payload;
   for (const auto& [m, n, k] : kShapes) {
     const Operand a = operand(true, m, k), b = operand(false, n, k);
@@ -137,7 +137,7 @@ TEST_P(GemmQuantize, CodesAndAmaxAreOfTheProductInDouble) {
       const Expected expected = product(a, b, of_bias ? support::read(*device_, bias) : Values{}, DType::kF32, unit);
       const double largest = largest_of(expected.value);
       const float scale = static_cast<float>(0.9 * decoder(payload).max() / largest);
-      const Quantizer cast = quantizer(*device_, payload, scale, 0.0f, kHalves[turn++]);
+      const Quantizer cast = quantizer(*device_, payload, scale, 0.0f, kOrientations[turn++]);
       QuantizedTensor out =
           gemm_quantize(*device_, {.a = a.view, .b = b.view, .bias = of_bias ? &bias : nullptr}, cast);
 
@@ -145,7 +145,7 @@ TEST_P(GemmQuantize, CodesAndAmaxAreOfTheProductInDouble) {
       std::vector<std::uint8_t> codes;
       if (cast.orientations.rowwise) codes = codes_of(*device_, out.rowwise().codes);
       if (cast.orientations.columnwise) {
-        const std::vector<std::uint8_t> turned = transposed_codes(codes_of(*device_, out.columnwise().codes), n, m);
+        const std::vector<std::uint8_t> turned = transposed_data(codes_of(*device_, out.columnwise().codes), n, m);
         if (cast.orientations.rowwise) {
           EXPECT_EQ(turned, codes);
         }
@@ -154,7 +154,7 @@ TEST_P(GemmQuantize, CodesAndAmaxAreOfTheProductInDouble) {
       } else {
         EXPECT_EQ(device_->read(out.rowwise().scale_inv), std::vector<float>{1.0f / scale});
       }
-      EXPECT_TRUE(are_codes_of(codes, expected, scale, payload));
+      EXPECT_TRUE(are_data_of(codes, expected, scale, payload));
       EXPECT_NEAR(device_->read(cast.amax)[0], largest, 1.01 * largest_of(expected.error));
       if (unit == nullptr && m * n > 8) expect_mutations_refused(expected, scale, payload);
     }
@@ -197,7 +197,7 @@ class GemmQuantizeValues : public support::DenseTest {
   Operand coded(DType payload, std::int64_t rows, std::int64_t cols, const std::vector<double>& values) {
     Operand made{.view = {}, .values = {}, .rows = rows, .cols = cols, .plain = {}, .quantized = {}};
     made.quantized = QuantizedTensor(Shape{rows, cols}, {.payload = payload});
-    QuantizedHalf& half = made.quantized.rowwise();
+    QuantizedOrientation& half = made.quantized.rowwise();
     half.codes = empty({rows, cols}, payload);
     half.scale_inv = make_tensor(*device_, {1}, DType::kF32, {0.25f});
     std::vector<std::byte> codes;
@@ -302,7 +302,7 @@ TEST_F(GemmQuantizeValues, NanIsACodeOfItsOwnAndTheAmax) {
 
 TEST_F(GemmQuantizeValues, InfinityIsTheLargestCodeAndTheAmax) {
   constexpr std::int64_t kRows = 32, kCols = 16,
-                         kDepth = 64;  // less than a tile of any card, the rest of which is no part of it
+                         kDepth = 64;  // less than a tile of any GPU, the rest of which is no part of it
   for (const DType payload : {DType::kE4M3, DType::kE5M2}) {
     std::vector<double> values = integers(kRows * kDepth, 1), others = integers(kCols * kDepth, 2);
     values[7 * kDepth + 3] = kInfinity;

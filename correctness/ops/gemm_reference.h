@@ -42,7 +42,7 @@ inline Expected product(const Operand& a, const Operand& b, const Values& bias, 
   return rounded_to(out, std::move(expected));
 }
 
-/// What sums codes' products: on a card, where rows of codes are whole units of 16 bytes, the matrix units.
+/// What sums codes' products: on a GPU, where rows of codes are whole units of 16 bytes, the matrix units.
 inline const MatrixUnit* summed_by(Device& device, const Operand& a, const Operand& b, bool fast = false) {
   static constexpr MatrixUnit kUnits, kFastUnits{.promoted_every = reference::kNeverPromoted};
   const bool codes = a.view.quantized() && a.view.scales.dtype == DType::kF32;

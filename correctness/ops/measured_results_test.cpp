@@ -53,7 +53,7 @@ class MeasuredResults : public support::DenseTest {
   }
 };
 
-// Rows that a card's kernels keep, that they read element by element, and that fill a block unevenly; more rows than
+// Rows that a GPU's kernels keep, that they read element by element, and that fill a block unevenly; more rows than
 // blocks.
 constexpr std::pair<std::int64_t, std::int64_t> kShapes[] = {{19, 256}, {7, 264},    {3, 34},     {0, 256},
                                                              {5, 5120}, {700, 1024}, {131, 28672}};
@@ -111,9 +111,9 @@ TEST_F(MeasuredResults, AreCastByTheirAmax) {
     const auto cast = [&](const Tensor& measured) {
       QuantizedTensor made = quantize(*device_, y, quantizer, measured);
       std::vector<std::vector<std::byte>> bytes;
-      for (const QuantizedHalf* made_half : {&made.rowwise(), &made.columnwise()})
-        if (*made_half)
-          for (const Tensor& tensor : {made_half->codes, made_half->scale_inv})
+      for (const QuantizedOrientation* made_orientation : {&made.rowwise(), &made.columnwise()})
+        if (*made_orientation)
+          for (const Tensor& tensor : {made_orientation->codes, made_orientation->scale_inv})
             bytes.push_back(device_->read_bytes(tensor));
       return bytes;
     };

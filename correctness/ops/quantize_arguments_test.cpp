@@ -107,7 +107,7 @@ Account account(const char* device_name, const Schedule& schedule) {
 }
 
 /// Every way to quantize under a recipe, with its state.
-void quantize_in_every_way(Device& device, const Recipe& recipe, std::int64_t tokens) {
+void quantize_on_every_path(Device& device, const Recipe& recipe, std::int64_t tokens) {
   const auto holder = [&](const char* what) { return device.holder(HolderKind::kInFlight, "layer", what); };
   const Tensor x = device.allocate({Shape{tokens, 256}, DType::kBF16}, holder("x"));
   random_fill(device, x, {.seed = 1});
@@ -134,20 +134,20 @@ void quantize_in_every_way(Device& device, const Recipe& recipe, std::int64_t to
 TEST(QuantizeAccount, MetaAndCpuKeepOneAccount) {
   for (const char* name : {"delayed", "current", "block", "mxfp8"}) {
     const Recipe recipe = make_recipe(name);
-    const auto schedule = [&](Device& device) { quantize_in_every_way(device, recipe, 384); };
+    const auto schedule = [&](Device& device) { quantize_on_every_path(device, recipe, 384); };
     const Account cpu = account("cpu", schedule), meta = account("meta", schedule);
     EXPECT_EQ(cpu.hash, meta.hash) << name;
     EXPECT_EQ(cpu.events, meta.events) << name;
     EXPECT_EQ(cpu.peak_bytes, meta.peak_bytes) << name;
     EXPECT_GT(cpu.events, 40u) << name;
-    EXPECT_NE(account("meta", [&](Device& device) { quantize_in_every_way(device, recipe, 512); }).hash, meta.hash)
+    EXPECT_NE(account("meta", [&](Device& device) { quantize_on_every_path(device, recipe, 512); }).hash, meta.hash)
         << name;
   }
 }
 
 TEST(QuantizeAccount, MetaTakesWhatNoHostCouldHold) {
   const Account meta = account(
-      "meta", [](Device& device) { quantize_in_every_way(device, make_recipe("mxfp8"), std::int64_t{1} << 40); });
+      "meta", [](Device& device) { quantize_on_every_path(device, make_recipe("mxfp8"), std::int64_t{1} << 40); });
   EXPECT_GT(meta.peak_bytes, std::int64_t{1} << 49);
 }
 

@@ -25,8 +25,8 @@ class QuantizeInvariants : public ::testing::Test {
   Tensor gaussian(const Shape& shape, DType dtype = DType::kBF16) {
     return support::make_tensor(*device_, shape, dtype, reference::gaussian_values(shape.numel(), 23));
   }
-  Bytes codes(const QuantizedHalf& half) { return bytes_of(*device_, half.codes); }
-  Bytes scales(const QuantizedHalf& half) { return bytes_of(*device_, half.scale_inv); }
+  Bytes codes(const QuantizedOrientation& half) { return bytes_of(*device_, half.codes); }
+  Bytes scales(const QuantizedOrientation& half) { return bytes_of(*device_, half.scale_inv); }
   Tensor dequantized(const QuantizedTensor& q) {
     return dequantize(*device_, q.rowwise_operand(), DType::kF32, support::anyone(*device_));
   }
@@ -51,13 +51,13 @@ TEST_F(QuantizeInvariants, ARowSliceIsTheSliceOfTheWhole) {
   for (const char* name : kOneDimensional) {
     const QuantFormat format = format_named(name);
     const QuantizedTensor whole = support::quantized(*device_, x, format);
-    const Bytes whole_codes = codes(whole.rowwise());
-    const ScaleView whole_scales = whole.rowwise_operand().scales;
-    const Bytes whole_bytes = scales(whole.rowwise());
+    const Bytes unsharded_data = codes(whole.rowwise());
+    const ScaleView unsharded_scales = whole.rowwise_operand().scales;
+    const Bytes unsharded_bytes = scales(whole.rowwise());
     for (const std::int64_t begin : {0, 1, 40, 76}) {
       const std::int64_t count = std::min<std::int64_t>(20, kRows - begin);
       const QuantizedTensor part = support::quantized(*device_, x.row_range(begin, count), format);
-      const Bytes slice(whole_codes.begin() + begin * kCols, whole_codes.begin() + (begin + count) * kCols);
+      const Bytes slice(unsharded_data.begin() + begin * kCols, unsharded_data.begin() + (begin + count) * kCols);
       EXPECT_TRUE(reference::bitwise_equal(codes(part.rowwise()), slice)) << name << " from " << begin;
       const ScaleView part_scales = part.rowwise_operand().scales;
       const Bytes part_bytes = scales(part.rowwise());
@@ -69,7 +69,7 @@ TEST_F(QuantizeInvariants, ARowSliceIsTheSliceOfTheWhole) {
                 bytes.begin() + width * (row * view.row_stride + j / format.block_cols * view.col_stride);
             return Bytes(first, first + width);
           };
-          ASSERT_EQ(at(part_scales, part_bytes, i), at(whole_scales, whole_bytes, begin + i)) << name;
+          ASSERT_EQ(at(part_scales, part_bytes, i), at(unsharded_scales, unsharded_bytes, begin + i)) << name;
         }
     }
   }
@@ -206,7 +206,7 @@ class SparseBytes {
 };
 
 // Case 36: two rows that lie more than 2^31 elements apart, and more than 2^31 elements seen through a stride of 0.
-// Only a host has address space without memory; correctness/cuda reaches as far on a card.
+// Only a host has address space without memory; correctness/cuda reaches as far on a GPU.
 TEST_F(QuantizeInvariants, IndicesPassTwoToTheThirtyOne) {
   constexpr std::int64_t kFar = (std::int64_t{1} << 31) + 64, kCols = 256;
   const SparseBytes input(static_cast<std::size_t>(2 * (kFar + kCols))), output(static_cast<std::size_t>(kFar + kCols));

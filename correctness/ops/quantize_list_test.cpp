@@ -15,14 +15,17 @@ using support::bytes_of;
 using support::Placement;
 using support::scalar;
 
-// Empty, odd, one tile of the card, several with uneven ends, lines that are no multiple of 16 bytes.
+// Empty, odd, one tile of the GPU, several with uneven ends, lines that are no multiple of 16 bytes.
 const Shape kShapes[] = {{0, 64}, {1, 1}, {5, 811}, {64, 64}, {272, 512}, {60, 100}, {1028, 4}};
 
 /// Halves of a tensor, made but not filled.
-QuantizedTensor empty_halves(Device& device, const QuantFormat& format, const Shape& shape, Orientations orientations) {
+QuantizedTensor empty_orientations(Device& device, const QuantFormat& format, const Shape& shape,
+                                   Orientations orientations) {
   QuantizedTensor q(shape, format);
   const Tensor scale_inv = scalar(device, -1.0f);
-  const auto codes = [&](const HalfLayout& layout) { return device.allocate(layout.codes, support::anyone(device)); };
+  const auto codes = [&](const OrientationLayout& layout) {
+    return device.allocate(layout.codes, support::anyone(device));
+  };
   if (orientations.rowwise)
     q.rowwise() = {.codes = codes(rowwise_layout(format, shape.rows(), shape.cols())), .scale_inv = scale_inv};
   if (orientations.columnwise)
@@ -60,7 +63,7 @@ TEST_P(QuantizeList, IsRoundingAndQuantizingOneByOne) {
           xs.push_back(support::place(*device_, shape, DType::kF32, values(++index, shape), placement));
           amaxes.push_back(scalar(*device_, 0.5f));
           measured.push_back(scalar(*device_, 0.0f));
-          made.push_back(empty_halves(*device_, format_, shape, orientations));
+          made.push_back(empty_orientations(*device_, format_, shape, orientations));
         }
         for (std::size_t i = 0; i < xs.size(); ++i)  // the amaxes alone
           list.push_back({.in = xs[i].view(),
@@ -91,11 +94,13 @@ TEST_P(QuantizeList, IsRoundingAndQuantizingOneByOne) {
                                                      .scale = measures_ ? Tensor{} : scale,
                                                      .amax = amax,
                                                      .holder = support::anyone(*device_)});
-          for (const auto& [actual_half, expected_half] :
+          for (const auto& [actual_orientation, expected_orientation] :
                {std::pair{made[i].rowwise(), expected.rowwise()}, {made[i].columnwise(), expected.columnwise()}}) {
-            if (!actual_half) continue;
-            EXPECT_TRUE(bitwise_equal(bytes_of(*device_, actual_half.codes), bytes_of(*device_, expected_half.codes)));
-            EXPECT_TRUE(bitwise_equal(device_->read(actual_half.scale_inv), device_->read(expected_half.scale_inv)));
+            if (!actual_orientation) continue;
+            EXPECT_TRUE(bitwise_equal(bytes_of(*device_, actual_orientation.codes),
+                                      bytes_of(*device_, expected_orientation.codes)));
+            EXPECT_TRUE(bitwise_equal(device_->read(actual_orientation.scale_inv),
+                                      device_->read(expected_orientation.scale_inv)));
           }
           EXPECT_TRUE(reference::is_close(support::read(*device_, amaxes[i]).front(),
                                           support::read(*device_, amax).front(), {}));

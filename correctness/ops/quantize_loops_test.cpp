@@ -35,9 +35,9 @@ float value_of(std::uint16_t bf16) { return bf16_to_f32({bf16}); }
 float value_of(float x) { return x; }
 
 /// Codes in memory aligned to a cache line.
-class AlignedCodes {
+class AlignedData {
  public:
-  explicit AlignedCodes(std::size_t size) : bytes_(size + 64, 0xAA) {
+  explicit AlignedData(std::size_t size) : bytes_(size + 64, 0xAA) {
     const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
     first_ = bytes_.data() + (64 - address % 64) % 64;
   }
@@ -59,7 +59,7 @@ class EveryVariant : public ::testing::TestWithParam<cpu::Loops> {
 
   template <class Format, class Element>
   void check_one_run(const std::vector<Element>& in, float scale, bool past_caches) {
-    AlignedCodes codes(in.size());
+    AlignedData codes(in.size());
     const auto count = static_cast<std::int64_t>(in.size());
     const std::uint32_t amax = cast(Format{}, Element{})({.in = in.data(),
                                                           .codes = codes.data(),
@@ -82,7 +82,7 @@ class EveryVariant : public ::testing::TestWithParam<cpu::Loops> {
     std::vector<float> scales;
     for (std::size_t k = 0; k * static_cast<std::size_t>(run) < in.size(); ++k)
       scales.push_back(kScales[k % kScales.size()]);
-    AlignedCodes codes(in.size());
+    AlignedData codes(in.size());
     cast(Format{}, Element{})({.in = in.data(),
                                .codes = codes.data(),
                                .count = static_cast<std::int64_t>(in.size()),
@@ -143,7 +143,7 @@ TEST_P(EveryVariant, CastsRunsOfAnyLength) {
 TEST_P(EveryVariant, LeavesWhatLiesBehindAlone) {
   const std::vector<std::uint16_t> all = every_finite_bf16();
   for (std::int64_t count = 0; count < 200; ++count) {
-    AlignedCodes codes(300);
+    AlignedData codes(300);
     const float scale = 2.0f;
     loops().cast_bf16_e4m3({.in = all.data() + 15000,
                             .codes = codes.data(),

@@ -56,7 +56,7 @@ class QuantizeResults : public support::DenseTest {
   }
 };
 
-// 256 columns and multiples are what a card's rows take, up to 16384; 264 and f32 are stored after all.
+// 256 columns and multiples are what a GPU's rows take, up to 16384; 264 and f32 are stored after all.
 constexpr std::int64_t kCols[] = {256, 264, 768, 4096, 5120};
 
 TEST_F(QuantizeResults, OfNormsAreNormsThenCasts) {

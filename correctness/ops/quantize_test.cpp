@@ -24,8 +24,8 @@ using support::Placement;
 const Shape kShapes[] = {{1, 1},  {1, 31}, {33, 32},   {31, 33},  {127, 129},
                          {0, 32}, {32, 0}, {128, 256}, {5, 4096}, {2, 3, 4, 8}};
 
-::testing::AssertionResult half_equals(Device& device, const QuantizedHalf& half,
-                                       const reference::Quantized& expected) {
+::testing::AssertionResult orientation_equals(Device& device, const QuantizedOrientation& half,
+                                              const reference::Quantized& expected) {
   auto codes = reference::bitwise_equal(bytes_of(device, half.codes), expected.codes);
   if (!codes) return codes << " (codes)";
   auto scales = reference::bitwise_equal(bytes_of(device, half.scale_inv), expected.scale_bytes);
@@ -55,14 +55,14 @@ TEST_P(EveryFormat, EqualsItsDefinition) {
       const reference::Quantized columnwise = reference::quantize_columnwise(matrix, format(), scale);
 
       const QuantizedTensor both = support::quantized(*device_, x, format());
-      ASSERT_TRUE(half_equals(*device_, both.rowwise(), rowwise));
-      ASSERT_TRUE(half_equals(*device_, both.columnwise(), columnwise));
+      ASSERT_TRUE(orientation_equals(*device_, both.rowwise(), rowwise));
+      ASSERT_TRUE(orientation_equals(*device_, both.columnwise(), columnwise));
       const QuantizedTensor rows = support::quantized(*device_, x, format(), {.orientations = {true, false}});
       ASSERT_FALSE(rows.columnwise());
-      ASSERT_TRUE(half_equals(*device_, rows.rowwise(), rowwise));
+      ASSERT_TRUE(orientation_equals(*device_, rows.rowwise(), rowwise));
       const QuantizedTensor columns = support::quantized(*device_, x, format(), {.orientations = {false, true}});
       ASSERT_FALSE(columns.rowwise());
-      ASSERT_TRUE(half_equals(*device_, columns.columnwise(), columnwise));
+      ASSERT_TRUE(orientation_equals(*device_, columns.columnwise(), columnwise));
       ASSERT_EQ(format().per_tensor(),
                 both.rowwise().scale_inv.buffer().same_block(both.columnwise().scale_inv.buffer()));
     }
@@ -74,19 +74,19 @@ TEST_P(EveryFormat, DequantizesToItsDefinition) {
     const Tensor x = input(shape, Placement::kContiguous);
     const reference::Matrix matrix = matrix_of(*device_, x);
     const QuantizedTensor both = support::quantized(*device_, x, format());
-    const auto check_half = [&](const OperandView& operand, const reference::Matrix& source) {
+    const auto check_orientation = [&](const OperandView& operand, const reference::Matrix& source) {
       const reference::Quantized expected =
           reference::quantize(source, format(), support::expected_scale(matrix, format()));
       const Tensor values = dequantize(*device_, operand, DType::kF32, support::anyone(*device_));
       return reference::bitwise_equal(support::read(*device_, values),
                                       reference::dequantize(expected, format(), source.rows, source.cols).values);
     };
-    ASSERT_TRUE(check_half(both.rowwise_operand(), matrix));
-    ASSERT_TRUE(check_half(both.columnwise_operand(false), matrix.transposed()));
+    ASSERT_TRUE(check_orientation(both.rowwise_operand(), matrix));
+    ASSERT_TRUE(check_orientation(both.columnwise_operand(false), matrix.transposed()));
     if (!format().columnwise_is_transpose()) continue;
     // A transposed view of the row-wise half serves as the other one.
     const QuantizedTensor rows = support::quantized(*device_, x, format(), {.orientations = {true, false}});
-    ASSERT_TRUE(check_half(rows.columnwise_operand(true), matrix.transposed()));
+    ASSERT_TRUE(check_orientation(rows.columnwise_operand(true), matrix.transposed()));
   }
 }
 
@@ -126,8 +126,9 @@ TEST(QuantizeReference, NoticesMistakes) {
     const reference::Matrix matrix = matrix_of(*device, x);
     const QuantizedTensor actual = support::quantized(*device, x, format);
     const float scale = support::expected_scale(matrix, format);
-    EXPECT_TRUE(half_equals(*device, actual.rowwise(), reference::quantize(matrix, format, scale))) << format_name;
-    return !half_equals(*device, actual.rowwise(), reference::quantize(matrix, format, scale, flaw));
+    EXPECT_TRUE(orientation_equals(*device, actual.rowwise(), reference::quantize(matrix, format, scale)))
+        << format_name;
+    return !orientation_equals(*device, actual.rowwise(), reference::quantize(matrix, format, scale, flaw));
   };
   for (const char* format : {"current_e4m3", "block_1x128_f32", "block_1x128_e5m2", "block_128x128_f32"}) {
     EXPECT_TRUE(differs(format, Flaw::kDividesByInverse)) << format;
@@ -153,8 +154,9 @@ TEST(QuantizeTogether, SharesTheScaleOfTheLargest) {
   const float scale = support::expected_scale(matrix_of(*device, packed), format);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const reference::Matrix part = matrix_of(*device, parts[i]);
-    EXPECT_TRUE(half_equals(*device, together[i].rowwise(), reference::quantize(part, format, scale)));
-    EXPECT_TRUE(half_equals(*device, together[i].columnwise(), reference::quantize_columnwise(part, format, scale)));
+    EXPECT_TRUE(orientation_equals(*device, together[i].rowwise(), reference::quantize(part, format, scale)));
+    EXPECT_TRUE(
+        orientation_equals(*device, together[i].columnwise(), reference::quantize_columnwise(part, format, scale)));
     EXPECT_TRUE(together[i].columnwise().scale_inv.buffer().same_block(together[0].rowwise().scale_inv.buffer()));
   }
 }
@@ -185,8 +187,8 @@ TEST(QuantizeBlocks, WhoseScaleOverflows) {
       const Tensor x = support::make_tensor(*device, {160, 256}, dtype, std::vector<float>(160 * 256, 0x1p-130f));
       const QuantizedTensor made = support::quantized(*device, x, format);
       const reference::Matrix matrix = matrix_of(*device, x);
-      EXPECT_TRUE(half_equals(*device, made.rowwise(), reference::quantize(matrix, format)));
-      EXPECT_TRUE(half_equals(*device, made.columnwise(), reference::quantize_columnwise(matrix, format)));
+      EXPECT_TRUE(orientation_equals(*device, made.rowwise(), reference::quantize(matrix, format)));
+      EXPECT_TRUE(orientation_equals(*device, made.columnwise(), reference::quantize_columnwise(matrix, format)));
       const float of_type = dtype == DType::kBF16 ? 0x1.fep127f : 0x1.fffffep127f;
       const float largest = format.scale == ScaleKind::kF32PowerOfTwo ? 0x1p127f : of_type;
       EXPECT_EQ(device->read(made.rowwise().scale_inv).front(), 1.0f / largest);

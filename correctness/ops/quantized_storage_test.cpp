@@ -37,7 +37,8 @@ struct Halves {
   const char* name;
   Orientations orientations;
 };
-constexpr Halves kHalves[] = {{"both", {true, true}}, {"row-wise", {true, false}}, {"column-wise", {false, true}}};
+constexpr Halves kOrientations[] = {
+    {"both", {true, true}}, {"row-wise", {true, false}}, {"column-wise", {false, true}}};
 
 Behaviors reverted(bool Behaviors::* decision) {
   Behaviors behaviors;
@@ -61,7 +62,8 @@ class QuantizedStorage : public ::testing::TestWithParam<NamedFormat> {
     copy_into(*device_, tensor.shape().rank() == 2 ? tensor : tensor.reshaped(plain.shape()), plain);
     return bytes_of(*device_, plain);
   }
-  ::testing::AssertionResult half_equals(const QuantizedHalf& actual, const QuantizedHalf& expected) {
+  ::testing::AssertionResult orientation_equals(const QuantizedOrientation& actual,
+                                                const QuantizedOrientation& expected) {
     if (static_cast<bool>(actual) != static_cast<bool>(expected))
       return ::testing::AssertionFailure() << (actual ? "a half too many" : "a half is missing");
     if (!actual) return ::testing::AssertionSuccess();
@@ -72,8 +74,9 @@ class QuantizedStorage : public ::testing::TestWithParam<NamedFormat> {
   ::testing::AssertionResult equals(const QuantizedTensor& actual, const QuantizedTensor& expected) {
     if (actual.rows() != expected.rows() || actual.cols() != expected.cols())
       return ::testing::AssertionFailure() << "shape";
-    if (auto rowwise = half_equals(actual.rowwise(), expected.rowwise()); !rowwise) return rowwise << " row-wise";
-    return half_equals(actual.columnwise(), expected.columnwise()) << " column-wise";
+    if (auto rowwise = orientation_equals(actual.rowwise(), expected.rowwise()); !rowwise)
+      return rowwise << " row-wise";
+    return orientation_equals(actual.columnwise(), expected.columnwise()) << " column-wise";
   }
   /// What a shard should be: its rows quantized by themselves, under the whole's scale if there is one.
   QuantizedTensor shard_of(const Tensor& x, std::int64_t begin, std::int64_t count, Orientations orientations) {
@@ -101,7 +104,7 @@ TEST_P(QuantizedStorage, ShardsAreTheirRowsAndGatherToTheWhole) {
   int cut = 0;
   for (const Offsets& offsets : kOffsets)
     for (const std::int64_t cols : kCols)
-      for (const Halves& halves : kHalves) {
+      for (const Halves& halves : kOrientations) {
         const std::int64_t rows = offsets.back();
         if (!shard_refusal(format(), rows, cols, offsets).empty()) continue;
         SCOPED_TRACE(testing::Message() << rows << " x " << cols << " in " << offsets.size() - 1 << ", "
@@ -111,13 +114,13 @@ TEST_P(QuantizedStorage, ShardsAreTheirRowsAndGatherToTheWhole) {
         const QuantizedTensor whole = quantized(x, halves.orientations);
         const std::vector<QuantizedTensor> shards = split_rows(*device_, {}, whole, offsets, {.holder = anyone()});
         ASSERT_EQ(shards.size(), offsets.size() - 1);
-        Bytes rowwise_codes, rowwise_scales, columnwise_codes, columnwise_scales;
+        Bytes rowwise_data, rowwise_scales, columnwise_data, columnwise_scales;
         for (std::size_t i = 0; i < shards.size(); ++i) {
           const std::int64_t count = offsets[i + 1] - offsets[i];
           ASSERT_TRUE(equals(shards[i], shard_of(x, offsets[i], count, halves.orientations))) << "shard " << i;
           ++cut;
           // Scales travel without the padding behind the last row of blocks.
-          const auto gather = [&](const QuantizedHalf& half, std::int64_t block, Bytes& codes, Bytes& scales) {
+          const auto gather = [&](const QuantizedOrientation& half, std::int64_t block, Bytes& codes, Bytes& scales) {
             const Bytes more_codes = bytes(half.codes);
             codes.insert(codes.end(), more_codes.begin(), more_codes.end());
             if (format().per_tensor()) return;
@@ -126,11 +129,11 @@ TEST_P(QuantizedStorage, ShardsAreTheirRowsAndGatherToTheWhole) {
           };
           const bool by_rows = format().per_tensor() || format().block_rows != 1 || format().block_cols == 32;
           if (halves.orientations.rowwise && by_rows)
-            gather(shards[i].rowwise(), format().block_rows, rowwise_codes, rowwise_scales);
+            gather(shards[i].rowwise(), format().block_rows, rowwise_data, rowwise_scales);
           if (halves.orientations.columnwise && !format().columnwise_stored_transposed())
-            gather(shards[i].columnwise(), format().block_cols, columnwise_codes, columnwise_scales);
+            gather(shards[i].columnwise(), format().block_cols, columnwise_data, columnwise_scales);
         }
-        const auto is_whole = [&](const QuantizedHalf& half, const Bytes& codes, Bytes scales) {
+        const auto is_integer = [&](const QuantizedOrientation& half, const Bytes& codes, Bytes scales) {
           ASSERT_TRUE(reference::bitwise_equal(codes, bytes(half.codes)));
           if (format().per_tensor()) return;
           const Bytes stored = bytes(half.scale_inv);
@@ -138,8 +141,8 @@ TEST_P(QuantizedStorage, ShardsAreTheirRowsAndGatherToTheWhole) {
           scales.resize(stored.size(), 0);  // padding is zero
           ASSERT_TRUE(reference::bitwise_equal(scales, stored));
         };
-        if (!rowwise_codes.empty()) is_whole(whole.rowwise(), rowwise_codes, rowwise_scales);
-        if (!columnwise_codes.empty()) is_whole(whole.columnwise(), columnwise_codes, columnwise_scales);
+        if (!rowwise_data.empty()) is_integer(whole.rowwise(), rowwise_data, rowwise_scales);
+        if (!columnwise_data.empty()) is_integer(whole.columnwise(), columnwise_data, columnwise_scales);
       }
   EXPECT_GT(cut, 20);
 }
@@ -224,7 +227,7 @@ TEST_P(QuantizedStorage, TransposedCopiesAreExact) {
 }
 
 TEST_P(QuantizedStorage, ZerosHaveAScaleOfTheirOwn) {
-  for (const Halves& halves : kHalves)
+  for (const Halves& halves : kOrientations)
     for (const std::int64_t rows : {0, 32, 300}) {
       SCOPED_TRACE(testing::Message() << rows << ", " << halves.name);
       const QuantizedTensor like = quantized(values(128, 160), halves.orientations);
@@ -253,8 +256,8 @@ TEST_P(QuantizedStorage, ZerosHaveAScaleOfTheirOwn) {
 }
 
 TEST_P(QuantizedStorage, CopiesBytesWhereEveryHalfIsThere) {
-  for (const Halves& wanted : kHalves)
-    for (const Halves& given : kHalves) {
+  for (const Halves& wanted : kOrientations)
+    for (const Halves& given : kOrientations) {
       SCOPED_TRACE(testing::Message() << given.name << " into " << wanted.name);
       const Tensor x = values(128, 160);
       QuantizedTensor to = quantized(values(128, 160), wanted.orientations);
@@ -287,11 +290,11 @@ TEST_P(QuantizedStorage, ACopyThroughValuesKeepsValuesAndMayChangeBytes) {
   EXPECT_TRUE(copy_rows(*device_, {}, from, bytes_copied, &quantizer));
   EXPECT_TRUE(equals(bytes_copied, from));
   EXPECT_FALSE(copy_rows(*device_, reverted(&Behaviors::copy_bytes_between_shards), from, through_values, &quantizer));
-  const bool same_codes =
+  const bool same_data =
       static_cast<bool>(reference::bitwise_equal(bytes(through_values.rowwise().codes), bytes(from.rowwise().codes)));
   // A power of two moves when the largest of many blocks was rounded past one.
   const bool many_blocks = format().block_rows == 1;
-  EXPECT_EQ(same_codes, format().scale == ScaleKind::kE8M0Floor || format().scale == ScaleKind::kF32 || !many_blocks);
+  EXPECT_EQ(same_data, format().scale == ScaleKind::kE8M0Floor || format().scale == ScaleKind::kF32 || !many_blocks);
   if (format().scale == ScaleKind::kF32) return;  // and others drift by an ulp
   EXPECT_EQ(bytes(dequantize_matrix(*device_, through_values, DType::kF32, anyone())),
             bytes(dequantize_matrix(*device_, from, DType::kF32, anyone())));
@@ -302,7 +305,7 @@ TEST_P(QuantizedStorage, SlicesAreViewsWhereScalesAllowIt) {
   const bool tensor = format().per_tensor(), micro = !format().columnwise_stored_transposed();
   const bool square = format().block_rows == 128;
   if (tensor) use_scale_of(x);
-  for (const Halves& halves : kHalves) {
+  for (const Halves& halves : kOrientations) {
     const QuantizedTensor whole = quantized(x, halves.orientations);
     const Tensor all = dequantize_matrix(*device_, whole, DType::kF32, anyone());
     for (const auto& [begin, count] :
@@ -323,7 +326,7 @@ TEST_P(QuantizedStorage, SlicesAreViewsWhereScalesAllowIt) {
       }
       ASSERT_TRUE(equals(slice.view, shard_of(x, begin, count, halves.orientations)));
       ASSERT_EQ(bytes(dequantize_matrix(*device_, slice.view, DType::kF32, anyone())), bytes(before.values));
-      const auto& half = [](const QuantizedTensor& q) -> const QuantizedHalf& {
+      const auto& half = [](const QuantizedTensor& q) -> const QuantizedOrientation& {
         return q.rowwise() ? q.rowwise() : q.columnwise();
       };
       ASSERT_TRUE(half(slice.view).codes.buffer().same_block(half(whole).codes.buffer()));
@@ -335,8 +338,8 @@ TEST_P(QuantizedStorage, ViewsKeepTheColumnwiseHalf) {
   const QuantizedTensor q = quantized(values(64, 96));
   const QuantizedTensor viewed = view_as({}, q, {4, 16, 96});
   EXPECT_EQ(viewed.shape(), (Shape{4, 16, 96}));
-  EXPECT_TRUE(half_equals(viewed.rowwise(), q.rowwise()));
-  EXPECT_TRUE(half_equals(viewed.columnwise(), q.columnwise()));
+  EXPECT_TRUE(orientation_equals(viewed.rowwise(), q.rowwise()));
+  EXPECT_TRUE(orientation_equals(viewed.columnwise(), q.columnwise()));
   EXPECT_TRUE(viewed.columnwise().codes.buffer().same_block(q.columnwise().codes.buffer()));
   EXPECT_FALSE(view_as(reverted(&Behaviors::keep_transpose_in_views), q, {4, 16, 96}).columnwise());
   EXPECT_THROW(view_as({}, q, {4, 16, 95}), Error);

@@ -239,7 +239,7 @@ bool is_saving(const fs::path& folder) {
 }
 
 // A child saves again and again and is killed while it writes. What is there must load, and be one of its states. On
-// the host, since a card's context does not survive a fork.
+// the host, since a GPU's context does not survive a fork.
 TEST(KilledSaves, LeaveACheckpointThatLoads) {
   const TemporaryDirectory folder;
   AdamOptions options = kOptions;

@@ -138,7 +138,7 @@ inline Everything on_ranks(const char* recipe, const Cut& cut, const AdamOptions
   return all;
 }
 
-inline const Cut kWhole = {0, 384}, kThree = {0, 128, 256, 384}, kUneven = {0, 256, 384},
+inline const Cut kInteger = {0, 384}, kThree = {0, 128, 256, 384}, kUneven = {0, 256, 384},
                  kEmpty = {0, 0, 256, 256, 384};
 inline const AdamOptions kOptions{.learning_rate = 1e-2, .master = MasterWeights::kF32};
 

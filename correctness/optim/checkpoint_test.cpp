@@ -60,9 +60,10 @@ INSTANTIATE_TEST_SUITE_P(
 class OtherRanks : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(OtherRanks, GoOnAsTheSameTraining) {
-  const Everything expected = on_ranks(GetParam(), kWhole, kOptions, [](ProcessGroup&, Rank& rank) { rank.run(1, 4); });
+  const Everything expected =
+      on_ranks(GetParam(), kInteger, kOptions, [](ProcessGroup&, Rank& rank) { rank.run(1, 4); });
   for (const auto& [from, to] :
-       {std::pair{kThree, kUneven}, {kUneven, kEmpty}, {kEmpty, kWhole}, {kWhole, kThree}, {kEmpty, kEmpty}}) {
+       {std::pair{kThree, kUneven}, {kUneven, kEmpty}, {kEmpty, kInteger}, {kInteger, kThree}, {kEmpty, kEmpty}}) {
     const TemporaryDirectory folder;
     on_ranks(GetParam(), from, kOptions, [&](ProcessGroup& group, Rank& rank) {
       rank.run(1, 2);

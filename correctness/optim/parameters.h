@@ -83,10 +83,10 @@ struct Sharded {
   std::unique_ptr<Parameter> shard;
   Parameter whole;
 
-  Sharded(Device& device, const ParameterSpec& spec, const Shape& whole_shape)
+  Sharded(Device& device, const ParameterSpec& spec, const Shape& unsharded_shape)
       : shard(optim_test::make_parameter(device, spec)) {
     whole.name = spec.name;
-    whole.spec = {whole_shape, spec.dtype};
+    whole.spec = {unsharded_shape, spec.dtype};
     if (shard->quantizer) whole.quantizer = std::make_unique<Quantizer>(*shard->quantizer);
     whole.local = shard.get();
   }
@@ -102,7 +102,7 @@ inline void set_gradient(Device& device, Parameter& parameter, int step, std::in
 /// Every byte of a quantized tensor: codes and scales of both halves.
 inline std::vector<std::uint8_t> all_bytes(Device& device, const QuantizedTensor& tensor) {
   std::vector<std::uint8_t> bytes;
-  for (const QuantizedHalf* half : {&tensor.rowwise(), &tensor.columnwise()})
+  for (const QuantizedOrientation* half : {&tensor.rowwise(), &tensor.columnwise()})
     for (const Tensor* buffer : {&half->codes, &half->scale_inv}) {
       if (!*buffer) continue;
       const std::vector<std::uint8_t> part = support::bytes_of(device, *buffer);

@@ -55,14 +55,14 @@ TEST_P(QuantizedAdam, IsDequantiseStepAndQuantise) {
 }
 
 /// A hundred steps of a small layer on fresh data; what every step said and what the weights ended as.
-struct Course {
+struct Schedule {
   std::vector<float> losses;
   std::vector<std::vector<std::uint8_t>>
       codes;  ///< of the weights that are multiplied with, as forward would read them
   std::vector<std::vector<float>> others;
 };
 
-Course train(const char* recipe_name, bool eight_bits, MasterWeights master, int steps) {
+Schedule train(const char* recipe_name, bool eight_bits, MasterWeights master, int steps) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}, .seed = 5};
   const Recipe recipe = make_recipe(recipe_name);
@@ -72,7 +72,7 @@ Course train(const char* recipe_name, bool eight_bits, MasterWeights master, int
   Adam adam(model.parameters(), {.learning_rate = 3e-3, .weight_decay = 0.01, .master = master, .max_grad_norm = 1.0});
   const Shape shape{config.tokens(), config.hidden};
   const HolderId holder = device->holder(HolderKind::kInput, "", "x");
-  Course course;
+  Schedule schedule;
   for (int step = 0; step < steps; ++step) {
     const Tensor x = device->allocate({shape, DType::kBF16}, holder),
                  target = device->allocate({shape, DType::kBF16}, holder);
@@ -84,23 +84,23 @@ Course train(const char* recipe_name, bool eight_bits, MasterWeights master, int
     model.update_backward_scales(runtime);
     adam.step(runtime);
     model.zero_grad();
-    course.losses.push_back(device->read(loss.value).front());
+    schedule.losses.push_back(device->read(loss.value).front());
   }
   for (const Parameter* parameter : model.parameters()) {
     if (parameter->in_eight_bits())
-      course.codes.push_back(all_bytes(*device, parameter->quantized));
+      schedule.codes.push_back(all_bytes(*device, parameter->quantized));
     else
-      course.others.push_back(device->read(parameter->value));
+      schedule.others.push_back(device->read(parameter->value));
   }
-  return course;
+  return schedule;
 }
 
 // The rule that makes it so: the master is rounded to the nominal type and cast from there, with the scale of the next
 // forward; and both start from the same values.
 TEST_P(QuantizedAdam, EqualsWeightsIn16BitsThatAreCastInEveryStep) {
   constexpr int kSteps = 100;
-  const Course cast_each_step = train(GetParam(), false, MasterWeights::kF32, kSteps);
-  const Course eight_bits = train(GetParam(), true, MasterWeights::kF32, kSteps);
+  const Schedule cast_each_step = train(GetParam(), false, MasterWeights::kF32, kSteps);
+  const Schedule eight_bits = train(GetParam(), true, MasterWeights::kF32, kSteps);
   EXPECT_TRUE(bitwise_equal(eight_bits.losses, cast_each_step.losses));
   EXPECT_LT(eight_bits.losses.back(), eight_bits.losses.front()) << "nothing was learnt";
   EXPECT_EQ(eight_bits.codes.size(), 4u);

@@ -279,7 +279,7 @@ TEST(GatheredShards, MayEndInsideABlock) {
       const auto whole = optim_test::make_parameter(*device, {.shape = c.shape, .recipe = c.recipe});
       const auto halves = [&] {
         std::vector<std::vector<std::uint8_t>> bytes;
-        for (const QuantizedHalf* half : {&whole->quantized.rowwise(), &whole->quantized.columnwise()})
+        for (const QuantizedOrientation* half : {&whole->quantized.rowwise(), &whole->quantized.columnwise()})
           if (*half)
             for (const Tensor* tensor : {&half->codes, &half->scale_inv})
               bytes.push_back(support::bytes_of(*device, *tensor));

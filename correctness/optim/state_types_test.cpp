@@ -69,7 +69,7 @@ class StateTypes : public ::testing::TestWithParam<Case> {
 };
 
 /// The f32 values that high halves, rounded, and low ones stand for.
-Values from_halves(Device& device, const Tensor& high, const Tensor& low) {
+Values from_parts16(Device& device, const Tensor& high, const Tensor& low) {
   const std::vector<std::uint8_t> upper = support::bytes_of(device, high), lower = support::bytes_of(device, low);
   Values values(upper.size() / 2);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -87,7 +87,7 @@ Values from_halves(Device& device, const Tensor& high, const Tensor& low) {
 
 Values optimised(Device& device, const Parameter& parameter, const AdamState& state) {
   if (!state.master) return support::read(device, parameter.value);
-  if (state.master.dtype() == DType::kI16) return from_halves(device, parameter.value, state.master);
+  if (state.master.dtype() == DType::kI16) return from_parts16(device, parameter.value, state.master);
   return support::read(device, state.master);
 }
 
@@ -239,7 +239,7 @@ TEST(Remainders, FollowTheMasterBitForBit) {
     set_gradient(*device, *b, step);
     with_copy.step(runtime);
     with_rest.step(runtime);
-    ASSERT_EQ(from_halves(*device, b->value, with_rest.state().front().master),
+    ASSERT_EQ(from_parts16(*device, b->value, with_rest.state().front().master),
               support::read(*device, with_copy.state().front().master))
         << "step " << step;
   }
@@ -257,14 +257,14 @@ TEST(Remainders, KeepWhatRoundingWouldLose) {
   const Values stored = support::read(*device, parameter->value);
   EXPECT_EQ(stored[0], std::numeric_limits<double>::infinity());
   EXPECT_EQ(stored[1], -std::numeric_limits<double>::infinity());
-  const Values halves = from_halves(*device, parameter->value, adam.state().front().master);
+  const Values halves = from_parts16(*device, parameter->value, adam.state().front().master);
   EXPECT_GT(halves[0], 0x1.fep127);
   EXPECT_TRUE(std::isfinite(halves[0]));
   EXPECT_EQ(halves[1], -halves[0]);
   EXPECT_EQ(halves[2], 1.0);
 }
 
-// Cards make NaNs of all ones, whose lower half would carry through the upper one and leave a zero.
+// GPUs make NaNs of all ones, whose lower half would carry through the upper one and leave a zero.
 TEST(Remainders, LeaveANanOfAnyBitsANan) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};

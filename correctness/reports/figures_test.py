@@ -295,9 +295,9 @@ class Sources(sample.Case):
         self.assertEqual([row.nanoseconds for row in found.ours], [3.0, 3e3, 3e6, 3e9])
 
     def test_a_skipped_benchmark_has_no_time(self) -> None:
-        rows = [sample.benchmark("a", 0.0) | {"skipped": True, "skip_message": "no card"}]
+        rows = [sample.benchmark("a", 0.0) | {"skipped": True, "skip_message": "no GPU"}]
         (row,) = bench.load([("a", sample.write_benchmarks(self.directory / "x.json", rows))], []).ours
-        self.assertEqual((row.nanoseconds, row.reason), (None, "no card"))
+        self.assertEqual((row.nanoseconds, row.reason), (None, "no GPU"))
 
     def test_a_run_without_its_end_is_not_complete(self) -> None:
         directory = pathlib.Path(sample.write_set(self.directory / "whole"))

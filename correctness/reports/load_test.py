@@ -342,10 +342,10 @@ class Benchmarks(sample.Case):
 
     def test_repetitions_give_their_median_and_errors_a_reason(self) -> None:
         rows = [sample.benchmark("a", t) for t in (1.0, 9.0, 2.0)] + [
-            sample.benchmark("b", 0.0) | {"error_occurred": True, "error_message": "no card"}
+            sample.benchmark("b", 0.0) | {"error_occurred": True, "error_message": "no GPU"}
         ]
         found = bench.load([("a", sample.write_benchmarks(self.directory / "x.json", rows))], [])
-        self.assertEqual([(row.nanoseconds, row.reason) for row in found.ours], [(2e6, ""), (None, "no card")])
+        self.assertEqual([(row.nanoseconds, row.reason) for row in found.ours], [(2e6, ""), (None, "no GPU")])
 
     def test_a_broken_file_is_named(self) -> None:
         path = self.directory / "x.json"

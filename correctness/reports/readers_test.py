@@ -169,9 +169,9 @@ class Readers(sample.Case):
         rows = [
             sample.benchmark("gemm/1024", 2.0, of_gemm=0.8, p50_us=3.0, bytes_per_second=1e12, flops=1e12),
             sample.benchmark("gemm/1024", 2.5, of_gemm=0.7),
-            sample.benchmark("copy", 1.0, of_memcpy=0.9) | {"error_occurred": True, "error_message": "no card"},
+            sample.benchmark("copy", 1.0, of_memcpy=0.9) | {"error_occurred": True, "error_message": "no GPU"},
         ]
-        benches = {"context": {"num_cpus": 2, "gpu": "a card", "caches": [{"size": 1}]}, "benchmarks": rows}
+        benches = {"context": {"num_cpus": 2, "gpu": "a GPU", "caches": [{"size": 1}]}, "benchmarks": rows}
         timeline = f"timelines/{cells[0]['id']}.before.json"
         good = {
             "results.json": results,

@@ -37,15 +37,15 @@ Outcome run(const std::string& program, const std::string& arguments) {
   return outcome;
 }
 
-const Outcome& whole_run() {
+const Outcome& full_run() {
   static const Outcome kOutcome = run(FP8LAB_PROGRAM, std::string(FP8LAB_SCENARIOS) + " -d cpu,meta");
   return kOutcome;
 }
 
 TEST(BundledScenarios, AreAllConfirmedOrPass) {
-  ASSERT_EQ(whole_run().code, 0);
-  ASSERT_GT(whole_run().cells.size(), 100u);
-  for (const Json& cell : whole_run().cells) {
+  ASSERT_EQ(full_run().code, 0);
+  ASSERT_GT(full_run().cells.size(), 100u);
+  for (const Json& cell : full_run().cells) {
     const bool fix = !cell["fix"].is_null();
     EXPECT_EQ(cell["verdict"], fix ? "confirmed" : "pass") << cell["id"];
   }
@@ -67,7 +67,7 @@ bool arms_differ(const Json& cell) {
 TEST(BundledScenarios, EveryFixHasACellWhereItMattersAndOneWhereItMustNot) {
   for (const Fix& fix : fixes()) {
     int matters = 0, vanishes = 0;
-    for (const Json& cell : whole_run().cells) {
+    for (const Json& cell : full_run().cells) {
       if (cell["fix"] != std::string(fix.name)) continue;
       (arms_differ(cell) ? matters : vanishes) += 1;
     }
@@ -79,7 +79,7 @@ TEST(BundledScenarios, EveryFixHasACellWhereItMattersAndOneWhereItMustNot) {
 TEST(BundledScenarios, CpuAndMetaRunTheSameSequenceOfBytesAndHolders) {
   std::map<std::string, std::string> hashes;  // of a cell's arm, the device left out of its id
   int compared = 0;
-  for (const Json& cell : whole_run().cells) {
+  for (const Json& cell : full_run().cells) {
     std::string id = cell["id"];
     const auto device = id.find("device=");
     if (device == std::string::npos) continue;

@@ -11,7 +11,7 @@
 #include "reference/test_data.h"
 #include "support/dense.h"
 
-// The host beside the card: the same matrices on both, the same kernel on both, and what differs.
+// The host beside the GPU: the same matrices on both, the same kernel on both, and what differs.
 namespace fp8lab::support {
 
 class BothDevices {
@@ -105,9 +105,9 @@ class Matrix {
 
   /// The first byte that differs, in words; empty if there is none.
   std::string difference() const {
-    const std::vector<std::byte> host = (*both_)[0].read_bytes(storage_[0]), card = (*both_)[1].read_bytes(storage_[1]);
+    const std::vector<std::byte> host = (*both_)[0].read_bytes(storage_[0]), gpu = (*both_)[1].read_bytes(storage_[1]);
     for (std::size_t i = 0; i < host.size(); ++i)
-      if (host[i] != card[i])
+      if (host[i] != gpu[i])
         return "element " + std::to_string(static_cast<std::int64_t>(i / size_bytes(view_.dtype)) - first_) + " of " +
                std::string(name(view_.dtype));
     return {};

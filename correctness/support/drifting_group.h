@@ -62,7 +62,7 @@ class DriftingGroup final : public ProcessGroup {
     see(call.kind, parts.empty() || parts[0].bytes == 0 ? nullptr : parts[0].data);
   }
   void do_barrier(const Signature& call) override {
-    meet_over(host_, call);
+    barrier_over(host_, call);
     see(call.kind, nullptr);
   }
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {

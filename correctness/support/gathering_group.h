@@ -112,7 +112,7 @@ class GatheringGroup final : public ProcessGroup {
   void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override {
     do_over(*windows_->host, call, parts);
   }
-  void do_barrier(const Signature& call) override { meet_over(*windows_->host, call); }
+  void do_barrier(const Signature& call) override { barrier_over(*windows_->host, call); }
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
     std::unique_ptr<ProcessGroup> group = split_over(*windows_->host, call, color, std::move(identity));
     ProcessGroup& host = *group;

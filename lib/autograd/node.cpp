@@ -45,7 +45,7 @@ void Node::save(std::string_view what, const Tensor& tensor) {
   add_slot(what, tensor);
 }
 
-void Node::save_whole(std::string_view what, const QuantizedTensor& tensor) {
+void Node::save_quantized(std::string_view what, const QuantizedTensor& tensor) {
   Entry& entry = entries_.emplace_back();
   entry.quantized = true;
   entry.first_slot = slots_.size();

@@ -75,7 +75,7 @@ class Node : public std::enable_shared_from_this<Node> {
   /// A plain tensor: it lies in an engine slot.
   void save(std::string_view what, const Tensor& tensor);
   /// Quantized and known to the engine as one tensor: all of it lies in slots.
-  void save_whole(std::string_view what, const QuantizedTensor& tensor);
+  void save_quantized(std::string_view what, const QuantizedTensor& tensor);
   /// Quantized storage that the engine does not know: buffers lie in slots, the shell in the context.
   void save_split(std::string_view what, QuantizedTensor tensor);
   /// An entry without anything, in place of what backward finds elsewhere.

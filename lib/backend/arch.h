@@ -5,8 +5,8 @@
 
 namespace fp8lab {
 
-/// What a generation of cards can multiply. Data beside the device: `cpu` and `meta` take any, `cuda` reads it from the
-/// card.
+/// What a generation of GPUs can multiply. Data beside the device: `cpu` and `meta` take any, `cuda` reads it from the
+/// GPU.
 struct ArchProfile {
   std::string_view name;
   std::string_view title;

@@ -120,7 +120,7 @@ class Device {
 
 struct DeviceOptions {
   std::string_view arch = "hopper";
-  int rank = 0;  ///< of the ranks on this host; where there are several cards, rank r takes card r modulo their number
+  int rank = 0;  ///< of the ranks on this host; where there are several GPUs, rank r takes GPU r modulo their number
   MemoryOptions memory;
   bool deterministic = true;  ///< ExecContext::deterministic()
 };
@@ -143,9 +143,9 @@ struct DeviceRow {
 std::span<const DeviceRow> devices();
 /// Throws Error listing the known ones.
 const DeviceRow& device_row(std::string_view name);
-/// How many cards the ranks of this machine have between them on the device called `name`: 0 where it is unavailable, 1
-/// where it has no cards. Opens each in turn.
-int count_cards(std::string_view name);
+/// How many GPUs the ranks of this machine have between them on the device called `name`: 0 where it is unavailable, 1
+/// where it has no GPUs. Opens each in turn.
+int count_gpus(std::string_view name);
 /// Throws Error when the device is unknown or unavailable.
 std::unique_ptr<Device> open_device(std::string_view name, const DeviceOptions& options = {});
 

@@ -52,13 +52,13 @@ const DeviceRow& device_row(std::string_view name) {
   fail(fmt::format("device '{}' is not known; the devices are {}", name, known));
 }
 
-int count_cards(std::string_view name) {
+int count_gpus(std::string_view name) {
   if (!device_row(name).unavailable_reason().empty()) return 0;
-  std::set<std::string> cards;
+  std::set<std::string> gpus;
   for (int rank = 0;; ++rank) {
     const std::unique_ptr<Device> device = open_device(name, {.rank = rank, .memory = {}});
     if (device->peer_access() == nullptr) return 1;
-    if (!cards.insert(device->peer_access()->card()).second) return static_cast<int>(cards.size());
+    if (!gpus.insert(device->peer_access()->gpu()).second) return static_cast<int>(gpus.size());
   }
 }
 

@@ -10,7 +10,7 @@
 
 namespace fp8lab {
 
-/// An all-gather as what each rank writes, its own bytes to where every other wants them: cards write to each other
+/// An all-gather as what each rank writes, its own bytes to where every other wants them: GPUs write to each other
 /// faster than they read (1 GiB between four H200 at 386 GB/s and 257 to 361). Adds `rank`'s share to `copies` and
 /// returns how many of them, the last, stay on it. `place_of(target, i)`: where `target` has parts[i].to, as this rank
 /// reaches it; null leaves the part out.

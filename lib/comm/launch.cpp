@@ -40,7 +40,7 @@ std::optional<int> number(const EnvironmentLookup& variable, const char* name) {
   return value;
 }
 
-std::optional<Launch> told_by(const Launcher& launcher, const EnvironmentLookup& variable) {
+std::optional<Launch> set_by(const Launcher& launcher, const EnvironmentLookup& variable) {
   const std::optional<int> rank = number(variable, launcher.rank);
   const std::optional<int> size = number(variable, launcher.size);
   // A Slurm batch script has a SLURM_PROCID without being a step of several tasks.
@@ -66,7 +66,7 @@ Launch discover_launch(const EnvironmentLookup& variable) {
   const Launcher* found_by = nullptr;
   Launch found;
   for (const Launcher& launcher : kLaunchers) {
-    const std::optional<Launch> told = told_by(launcher, variable);
+    const std::optional<Launch> told = set_by(launcher, variable);
     if (!told) continue;
     if (found_by == nullptr) {
       found_by = &launcher;

@@ -225,8 +225,8 @@ void ProcessGroup::check_buffer(const Signature& call, std::size_t part, const s
 
 void ProcessGroup::check_own_place(const Signature& call, std::size_t part, const std::byte* own,
                                    std::int64_t own_bytes, const std::byte* own_place, const std::byte* whole,
-                                   std::int64_t whole_bytes) const {
-  if (own == own_place || !overlap(own, own_bytes, whole, whole_bytes)) return;
+                                   std::int64_t unsharded_bytes) const {
+  if (own == own_place || !overlap(own, own_bytes, whole, unsharded_bytes)) return;
   refuse(call, part, "has its rank's bytes inside the whole, but not in their own place");
 }
 

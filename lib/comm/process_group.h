@@ -149,7 +149,7 @@ class ProcessGroup {
   std::unique_ptr<ProcessGroup> split(std::span<const SplitPlace> places, std::string_view name);
 
   /// The same ranks for buffers in the memory of `device`, this rank's own; split() passes that on. A collective: all
-  /// ranks bring devices of one name, of several cards or of one. Both this and `device` outlive the new group.
+  /// ranks bring devices of one name, of several GPUs or of one. Both this and `device` outlive the new group.
   std::unique_ptr<ProcessGroup> on(Device& device);
 
   /// Where memory comes from in which this group's all-gathers are fastest: for Memory::gather_from() of the device, on
@@ -174,7 +174,7 @@ class ProcessGroup {
 
   // For groups that stand on another one: who it is, and what its backend does, with their own call.
   static Identity identity_of(const ProcessGroup& group);
-  static void meet_over(ProcessGroup& group, const Signature& call) { group.do_barrier(call); }
+  static void barrier_over(ProcessGroup& group, const Signature& call) { group.do_barrier(call); }
   template <class Part>
   static void do_over(ProcessGroup& group, const Signature& call, std::span<const Part> parts) {
     if constexpr (std::is_same_v<Part, GatherPart>) group.do_all_gather(call, parts, false);
@@ -206,7 +206,7 @@ class ProcessGroup {
   void check_buffer(const Signature& call, std::size_t part, const std::byte* data, std::int64_t bytes,
                     std::size_t alignment = 1) const;
   void check_own_place(const Signature& call, std::size_t part, const std::byte* own, std::int64_t own_bytes,
-                       const std::byte* own_place, const std::byte* whole, std::int64_t whole_bytes) const;
+                       const std::byte* own_place, const std::byte* whole, std::int64_t unsharded_bytes) const;
   void check_reducible(const Signature& call, std::size_t part, DType dtype) const;
   void complete(const Signature& call, const TrafficCount& counted);
 

@@ -21,7 +21,7 @@ const std::array kProcessGroups = {
     ProcessGroupRow{"mpi", "every rank a process, started by mpirun or srun", mpi_unavailable_reason, run_mpi},
     ProcessGroupRow{"sockets", "every rank a process, started by torchrun or srun; they meet over TCP",
                     sockets_unavailable_reason, run_sockets},
-    ProcessGroupRow{"nccl", "ranks of another row, each with a card of its own, between which NCCL moves bytes",
+    ProcessGroupRow{"nccl", "ranks of another row, each with a GPU of its own, between which NCCL moves bytes",
                     nccl_unavailable_reason, run_nccl},
     ProcessGroupRow{"simulated", "one rank alone: collectives check and count, and move nothing",
                     simulated_unavailable_reason, run_simulated},

@@ -22,7 +22,7 @@ struct RunOptions {
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);
   /// Of ranks that are processes: the longest that one whose function has ended waits for the others' to end. Without,
   /// they may take as long as they like while the run goes well.
-  std::optional<std::chrono::nanoseconds> farewell_timeout = {};
+  std::optional<std::chrono::nanoseconds> shutdown_timeout = {};
   /// Of the rank that this process is, among those on its machine; below 0: its number in the run. Ranks that are
   /// threads have their own.
   int local_rank = -1;
@@ -38,10 +38,10 @@ struct RunOptions {
   std::int64_t writes_from_bytes = 0;
   /// Of `nccl`: false leaves ProcessGroup::gather_source() null; benchmarks choose.
   bool gather_windows = true;
-  /// Ranks meet to launch work on cards, which takes longer than to wake a sleeper: they look longer for each other.
+  /// Ranks meet to launch work on GPUs, which takes longer than to wake a sleeper: they look longer for each other.
   /// Set by `nccl`.
-  bool launches_on_cards = false;
-  /// How ranks write from card to card; benchmarks choose.
+  bool launches_on_gpus = false;
+  /// How ranks write from GPU to GPU; benchmarks choose.
   PeerCopyPath peer_copies = PeerCopyPath::kBySize;
   /// Where the processes of `sockets` find each other, at the first run of each. Its size is `ranks`.
   Rendezvous rendezvous = {};

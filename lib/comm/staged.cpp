@@ -90,7 +90,7 @@ class StagedGroup final : public ProcessGroup {
       memory_.from_host(parts[i].data, broadcasts_[i].data, parts[i].bytes);
   }
 
-  void do_barrier(const Signature& call) override { meet_over(host_, call); }
+  void do_barrier(const Signature& call) override { barrier_over(host_, call); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
     std::unique_ptr<ProcessGroup> group = split_over(host_, call, color, std::move(identity));

@@ -5,7 +5,7 @@
 #include "core/float_bits.h"
 
 // Elementary functions from correctly rounded operations alone, so that every machine, every vector width and every
-// card (compiled without contraction) computes the same bits; libm's differ between versions and processors, and loops
+// GPU (compiled without contraction) computes the same bits; libm's differ between versions and processors, and loops
 // around them are not vectorised.
 namespace fp8lab {
 
@@ -31,7 +31,7 @@ F8_HOST_DEVICE inline float at_most(float x, float high) {
 #endif
 }
 
-/// a * b + c where a * b is exact, so that the card's one rounding gives the host's bits.
+/// a * b + c where a * b is exact, so that the GPU's one rounding gives the host's bits.
 F8_HOST_DEVICE inline float add_exact_product(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   return __fmaf_rn(a, b, c);
@@ -82,7 +82,7 @@ F8_HOST_DEVICE inline float exponential(float x) {
 
 namespace detail {
 
-/// 1 / d for d >= 1 or NaN. The card's division is the same step from the same estimate between checks for operands
+/// 1 / d for d >= 1 or NaN. The GPU's division is the same step from the same estimate between checks for operands
 /// that are not here.
 F8_HOST_DEVICE inline float reciprocal_from_one(float d) {
 #if defined(__CUDA_ARCH__)

@@ -12,7 +12,7 @@ namespace fp8lab {
 /// + 1, the sums of two with the next two, and so on. Partial sums without terms are +0 and change nothing. A term
 /// takes part in count / kSumLanes + 11 roundings at most.
 inline constexpr int kSumLanes = 2048;
-inline constexpr int kSumRun = 8;  ///< what one thread of a card reads at once
+inline constexpr int kSumRun = 8;  ///< what one thread of a GPU reads at once
 
 /// Losses: elements in their order in parts of this many, each summed as above, and the parts' sums as above again.
 inline constexpr std::int64_t kLossPart = 32768;

@@ -39,7 +39,7 @@ constexpr std::array kFixes = {
             "quantized weight copies stay on the device from forward on, so recomputation and offload free nothing",
         .decision = "a shell lets go of its buffers when they are saved for backward",
         .revert = [](Behaviors& b) { b.module_shells = ShellPolicy::kKeepFromForward; }},
-    Fix{.name = "split_both_halves",
+    Fix{.name = "split_both_orientations",
         .upstream = kShardedEightBits,
         .symptom =
             "sharding a quantized tensor fails where it has its column-wise half alone, and drops that half otherwise",

@@ -29,7 +29,7 @@ GatheredArray gathered_scales(const LayoutOf& layout_of, std::int64_t block_rows
   return scales;
 }
 
-GatheredArray gathered_codes(const QuantFormat& format, const Shape& shape, const RowSplit& split) {
+GatheredArray gathered_data(const QuantFormat& format, const Shape& shape, const RowSplit& split) {
   return gathered_values({Shape{shape.rows(), shape.cols()}, format.payload}, split);
 }
 
@@ -43,10 +43,10 @@ GatheredArray gathered_values(const TensorSpec& whole, const RowSplit& split) {
   return values;
 }
 
-GatheredHalf gathered_rowwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
-                              bool strip_scale_padding) {
-  GatheredHalf half;
-  half.codes = gathered_codes(format, shape, split);
+GatheredOrientation gathered_rowwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
+                                     bool strip_scale_padding) {
+  GatheredOrientation half;
+  half.codes = gathered_data(format, shape, split);
   if (format.per_tensor()) return half;
   half.scales =
       gathered_scales([&](std::int64_t rows) { return rowwise_layout(format, rows, shape.cols()).scales.spec; },
@@ -54,10 +54,10 @@ GatheredHalf gathered_rowwise(const QuantFormat& format, const Shape& shape, con
   return half;
 }
 
-GatheredHalf gathered_columnwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
-                                 bool strip_scale_padding) {
-  GatheredHalf half;
-  half.codes = gathered_codes(format, shape, split);
+GatheredOrientation gathered_columnwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
+                                        bool strip_scale_padding) {
+  GatheredOrientation half;
+  half.codes = gathered_data(format, shape, split);
   half.scales =
       gathered_scales([&](std::int64_t rows) { return columnwise_layout(format, rows, shape.cols()).scales.spec; },
                       format.block_cols, split, strip_scale_padding);

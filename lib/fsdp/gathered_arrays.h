@@ -19,7 +19,7 @@ struct GatheredArray {
 };
 
 /// Codes and scales of one orientation.
-struct GatheredHalf {
+struct GatheredOrientation {
   GatheredArray codes;
   GatheredArray scales;  ///< without offsets where the scale is the whole tensor's: it does not travel
   bool scales_travel() const { return !scales.offsets_bytes.empty(); }
@@ -28,11 +28,11 @@ struct GatheredHalf {
 GatheredArray gathered_values(const TensorSpec& whole, const RowSplit& split);
 
 /// Row-wise, for every format that weights have.
-GatheredHalf gathered_rowwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
-                              bool strip_scale_padding);
+GatheredOrientation gathered_rowwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
+                                     bool strip_scale_padding);
 /// Column-wise, for formats whose column-wise half is no transpose of the other: where it is one, it is made after the
 /// gather.
-GatheredHalf gathered_columnwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
-                                 bool strip_scale_padding);
+GatheredOrientation gathered_columnwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
+                                        bool strip_scale_padding);
 
 }  // namespace fp8lab

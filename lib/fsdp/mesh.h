@@ -18,7 +18,7 @@ struct MeshShape {
 /// Empty if `ranks` ranks fill the mesh, otherwise the rule that is broken, in words.
 std::string broken_mesh_rule(const MeshShape& shape, int ranks);
 
-/// One rank's groups. `world` must outlive it; where parameters lie in a card's memory, it is one that
+/// One rank's groups. `world` must outlive it; where parameters lie in a GPU's memory, it is one that
 /// ProcessGroup::on() made.
 class Mesh {
  public:

@@ -48,7 +48,7 @@ ParameterGroup::~ParameterGroup() {
   if (!ahead_) return;
   try {
     mesh_.shard_group().join();
-  } catch (const Error&) {  // a card that has failed writes no more
+  } catch (const Error&) {  // a GPU that has failed writes no more
   }
 }
 

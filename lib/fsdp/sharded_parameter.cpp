@@ -21,7 +21,7 @@ std::unique_ptr<Quantizer> copy_quantizer(Runtime& runtime, const Quantizer& qua
 }  // namespace
 
 ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& whole, Mesh& mesh)
-    : whole_(whole), split_(dim0(whole.spec.shape), mesh.shard_group().size()), rank_(mesh.shard_group().rank()) {
+    : unsharded_(whole), split_(dim0(whole.spec.shape), mesh.shard_group().size()), rank_(mesh.shard_group().rank()) {
   if (whole.in_eight_bits())
     refusal_ =
         shard_refusal(whole.quantizer->format, whole.spec.shape.rows(), whole.spec.shape.cols(), split_.offsets(1));
@@ -52,7 +52,7 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& whole, Mesh& mes
   const Pool pool = split_.even() ? Pool::kGathered : Pool::kOwn;
   device.memory().place(shard_.holder, pool);
   make_shard(runtime);
-  check_halves();
+  check_orientations();
   whole.local = &shard_;
   whole.holder = device.holder(HolderKind::kUnsharded, whole.name, "weight");
   device.memory().place(whole.holder, pool);
@@ -72,39 +72,39 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& whole, Mesh& mes
 }
 
 void ShardedParameter::make_shard(Runtime& runtime) {
-  const bool deferred = !whole_.value && whole_.quantized.empty();
+  const bool deferred = !unsharded_.value && unsharded_.quantized.empty();
   if (deferred && runtime.behaviors.initialize_local_shard) {
-    initialize(runtime, shard_, whole_.name, split_.begin(rank_));
+    initialize(runtime, shard_, unsharded_.name, split_.begin(rank_));
     return;
   }
   // Reverted: initialisation goes to the wrapper, that is, to the whole parameter on every rank.
   if (deferred) {
-    if (shard_.in_eight_bits()) whole_.quantizer = std::make_unique<Quantizer>(*shard_.quantizer);
-    initialize(runtime, whole_, whole_.name, 0);
-    whole_.quantizer.reset();
+    if (shard_.in_eight_bits()) unsharded_.quantizer = std::make_unique<Quantizer>(*shard_.quantizer);
+    initialize(runtime, unsharded_, unsharded_.name, 0);
+    unsharded_.quantizer.reset();
   }
-  cut_from_whole(runtime);
+  cut_from_unsharded(runtime);
   // A shard of initial values holds initial values.
-  shard_.initial = whole_.initial;
+  shard_.initial = unsharded_.initial;
   if (shard_.initial) shard_.initial->first_row += split_.begin(rank_);
-  whole_.value = {};
-  whole_.quantized.clear();
+  unsharded_.value = {};
+  unsharded_.quantized.clear();
 }
 
 // As frameworks do it: the shard is cut out of the whole, copied to zeros of its size, narrowed to its rows and seen
 // under its shape.
-void ShardedParameter::cut_from_whole(Runtime& runtime) {
+void ShardedParameter::cut_from_unsharded(Runtime& runtime) {
   Device& device = runtime.device;
   const Behaviors& behaviors = runtime.behaviors;
   const std::int64_t first = split_.begin(rank_), count = split_.count(rank_);
   if (!shard_.in_eight_bits()) {
-    const std::int64_t inner = row_elems(whole_.spec.shape);
-    const Tensor flat = whole_.value.reshaped({1, whole_.value.numel()});
+    const std::int64_t inner = row_elems(unsharded_.spec.shape);
+    const Tensor flat = unsharded_.value.reshaped({1, unsharded_.value.numel()});
     shard_.value = device.allocate(shard_.spec, shard_.holder);
     copy_into(device, flat.columns(first * inner, count * inner), shard_.value.reshaped({1, count * inner}));
     return;
   }
-  QuantizedTensor& whole = whole_.quantized;
+  QuantizedTensor& whole = unsharded_.quantized;
   RowCut cut{.begin = first, .count = count, .halves = {.rowwise = true, .columnwise = true}, .holder = shard_.holder};
   if (whole.format().columnwise_stored_transposed()) {
     // One half at a time, so that no more than one of the whole lies beside the shard.
@@ -134,13 +134,13 @@ void ShardedParameter::cut_from_whole(Runtime& runtime) {
   shard_.quantized = view_as(behaviors, slice.view, shard_.spec.shape);
 }
 
-void ShardedParameter::check_halves() const {
+void ShardedParameter::check_orientations() const {
   if (!shard_.in_eight_bits()) return;
   const Orientations made = shard_.quantizer->orientations;
   const QuantizedTensor& shard = shard_.quantized;
   if (static_cast<bool>(shard.rowwise()) >= made.rowwise && static_cast<bool>(shard.columnwise()) >= made.columnwise)
     return;
-  fail(fmt::format("sharding: {} was made with both halves, and its shard has lost its {} one", whole_.name,
+  fail(fmt::format("sharding: {} was made with both halves, and its shard has lost its {} one", unsharded_.name,
                    shard.rowwise() ? "column-wise" : "row-wise"));
 }
 
@@ -155,24 +155,25 @@ ShardedParameter::Metadata ShardedParameter::describe(Runtime& runtime, Orientat
 
 void ShardedParameter::rebuild(Runtime& runtime, Metadata metadata) {
   if (metadata.quantizer)
-    whole_.quantizer = copy_quantizer(runtime, *metadata.quantizer);
-  else if (!whole_.quantizer)
-    whole_.quantizer = copy_quantizer(runtime, *shard_.quantizer);
-  whole_.quantizer->orientations = metadata.usage;
+    unsharded_.quantizer = copy_quantizer(runtime, *metadata.quantizer);
+  else if (!unsharded_.quantizer)
+    unsharded_.quantizer = copy_quantizer(runtime, *shard_.quantizer);
+  unsharded_.quantizer->orientations = metadata.usage;
 }
 
 void ShardedParameter::add_array(Runtime& runtime, const GatheredArray& array, const Tensor& from, Tensor& to,
                                  std::vector<GatherPart>& parts) const {
-  to = runtime.device.allocate(array.whole, whole_.holder);
+  to = runtime.device.allocate(array.whole, unsharded_.holder);
   parts.push_back(
       {.from = from.view().data, .to = to.view().data, .offsets_bytes = array.offsets_bytes, .content = array.content});
 }
 
-void ShardedParameter::add_half(Runtime& runtime, const GatheredHalf& half, const QuantizedHalf& from,
-                                QuantizedHalf& to, std::vector<GatherPart>& parts) const {
+void ShardedParameter::add_orientation(Runtime& runtime, const GatheredOrientation& half,
+                                       const QuantizedOrientation& from, QuantizedOrientation& to,
+                                       std::vector<GatherPart>& parts) const {
   add_array(runtime, half.codes, from.codes, to.codes, parts);
   if (!half.scales_travel()) {
-    to.scale_inv = from.scale_inv.held_by(whole_.holder);
+    to.scale_inv = from.scale_inv.held_by(unsharded_.holder);
     return;
   }
   add_array(runtime, half.scales, from.scale_inv, to.scale_inv, parts);
@@ -185,16 +186,17 @@ void ShardedParameter::begin_gather(Runtime& runtime, Orientations usage, std::v
     Tensor from = shard_.value;
     // The generic path: a gather that knows no eight bits sends what they stand for.
     if (shard_.in_eight_bits())
-      from = dequantized_ = dequantize(runtime.device, shard_.quantized.rowwise_operand(), whole_.spec.dtype,
-                                       runtime.workspace(whole_.name));
-    add_array(runtime, values_, from, whole_.value, parts);
+      from = dequantized_ = dequantize(runtime.device, shard_.quantized.rowwise_operand(), unsharded_.spec.dtype,
+                                       runtime.workspace(unsharded_.name));
+    add_array(runtime, values_, from, unsharded_.value, parts);
     return;
   }
   metadata_ = describe(runtime, usage);
-  QuantizedTensor& whole = whole_.quantized;
-  if (usage.rowwise || !columnwise_) add_half(runtime, *rowwise_, shard_.quantized.rowwise(), whole.rowwise(), parts);
+  QuantizedTensor& whole = unsharded_.quantized;
+  if (usage.rowwise || !columnwise_)
+    add_orientation(runtime, *rowwise_, shard_.quantized.rowwise(), whole.rowwise(), parts);
   if (usage.columnwise && columnwise_)
-    add_half(runtime, *columnwise_, shard_.quantized.columnwise(), whole.columnwise(), parts);
+    add_orientation(runtime, *columnwise_, shard_.quantized.columnwise(), whole.columnwise(), parts);
 }
 
 void ShardedParameter::end_gather(Runtime& runtime) {
@@ -203,20 +205,20 @@ void ShardedParameter::end_gather(Runtime& runtime) {
 }
 
 void ShardedParameter::reshard() {
-  whole_.value = {};
-  whole_.quantized.clear();
+  unsharded_.value = {};
+  unsharded_.quantized.clear();
 }
 
 // --- reduce
 // -------------------------------------------------------------------------------------------------------------
 
 void ShardedParameter::begin_reduce(Runtime& runtime, std::vector<ScatterPart>& parts) {
-  check(static_cast<bool>(whole_.grad), "sharding: backward left a parameter without a gradient");
+  check(static_cast<bool>(unsharded_.grad), "sharding: backward left a parameter without a gradient");
   reduced_ = runtime.device.allocate(shard_.spec, shard_.grad_holder);
-  parts.push_back({.from = whole_.grad.view().data,
+  parts.push_back({.from = unsharded_.grad.view().data,
                    .to = reduced_.view().data,
                    .offsets_elems = grad_offsets_,
-                   .dtype = whole_.spec.dtype,
+                   .dtype = unsharded_.spec.dtype,
                    .content = Content::kPayload});
 }
 
@@ -226,7 +228,7 @@ ReducePart ShardedParameter::reduced() const {
 }
 
 void ShardedParameter::end_reduce(Runtime& runtime, int ranks) {
-  whole_.grad = {};
+  unsharded_.grad = {};
   if (ranks > 1) scale_in_place(runtime.device, reduced_, 1.0f / static_cast<float>(ranks));
   shard_.accumulate(runtime.device, std::move(reduced_));
   reduced_ = {};

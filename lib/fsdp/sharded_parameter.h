@@ -29,7 +29,7 @@ class ShardedParameter {
   ShardedParameter(const ShardedParameter&) = delete;
   ShardedParameter& operator=(const ShardedParameter&) = delete;
 
-  Parameter& whole() { return whole_; }
+  Parameter& whole() { return unsharded_; }
   Parameter& shard() { return shard_; }
   const std::string& refusal() const { return refusal_; }
 
@@ -55,27 +55,27 @@ class ShardedParameter {
   };
 
   void make_shard(Runtime& runtime);
-  void cut_from_whole(Runtime& runtime);
+  void cut_from_unsharded(Runtime& runtime);
   /// Throws if the shard lacks a half that its quantizer makes.
-  void check_halves() const;
+  void check_orientations() const;
   Metadata describe(Runtime& runtime, Orientations usage) const;
   void rebuild(Runtime& runtime, Metadata metadata);
   void add_array(Runtime& runtime, const GatheredArray& array, const Tensor& from, Tensor& to,
                  std::vector<GatherPart>& parts) const;
-  void add_half(Runtime& runtime, const GatheredHalf& half, const QuantizedHalf& from, QuantizedHalf& to,
-                std::vector<GatherPart>& parts) const;
+  void add_orientation(Runtime& runtime, const GatheredOrientation& half, const QuantizedOrientation& from,
+                       QuantizedOrientation& to, std::vector<GatherPart>& parts) const;
 
-  Parameter& whole_;
+  Parameter& unsharded_;
   Parameter shard_;
   RowSplit split_;
   int rank_ = 0;
   std::string refusal_;
 
-  GatheredArray values_;                    ///< of a parameter that travels in high precision
-  std::optional<GatheredHalf> rowwise_;     ///< of one that travels in eight bits
-  std::optional<GatheredHalf> columnwise_;  ///< where it is no transpose of the other
-  std::vector<std::int64_t> grad_offsets_;  ///< elements
-  Tensor dequantized_;                      ///< alive during a gather on the generic path
+  GatheredArray values_;                           ///< of a parameter that travels in high precision
+  std::optional<GatheredOrientation> rowwise_;     ///< of one that travels in eight bits
+  std::optional<GatheredOrientation> columnwise_;  ///< where it is no transpose of the other
+  std::vector<std::int64_t> grad_offsets_;         ///< elements
+  Tensor dequantized_;                             ///< alive during a gather on the generic path
   Tensor reduced_;
   Metadata metadata_;
 };

@@ -78,14 +78,14 @@ void Ledger::catch_up() {
   std::erase_if(marks_, [](const LedgerMark& mark) { return !mark.recorded; });
 }
 
-void Ledger::note_phase_peak() {
+void Ledger::record_phase_peak() {
   std::int64_t& peak = peak_bytes_by_phase_[static_cast<std::size_t>(phase_.kind)];
   peak = std::max(peak, live_bytes_);
 }
 
 void Ledger::set_phase(PhaseKind kind, int step) {
   phase_ = {kind, step};
-  note_phase_peak();
+  record_phase_peak();
 }
 
 void Ledger::add(HolderId holder, std::int64_t bytes) {
@@ -126,7 +126,7 @@ void Ledger::on_allocate(std::int64_t bytes, HolderId holder) {
   if (bytes == 0) return;
   add(holder, bytes);
   live_bytes_ += bytes;
-  note_phase_peak();
+  record_phase_peak();
   if (live_bytes_ > peak_bytes_) {
     peak_bytes_ = live_bytes_;
     peak_phase_ = phase_;
@@ -210,7 +210,7 @@ void Ledger::reset_peak() {
   peak_bytes_ = live_bytes_;
   peak_phase_ = phase_;
   peak_bytes_by_phase_ = {};
-  note_phase_peak();
+  record_phase_peak();
   since_peak_.clear();
   journaling_ = true;
 }

@@ -93,7 +93,7 @@ class Ledger {
   void record_timeline(bool on);
 
  private:
-  void note_phase_peak();
+  void record_phase_peak();
   void add(HolderId holder, std::int64_t bytes);
   void write_peak(std::vector<std::int64_t>& bytes) const;
   std::vector<std::int64_t> peak_bytes_by_holder() const;

@@ -41,10 +41,10 @@ Tensor initial_values(Runtime& runtime, const Parameter& parameter, HolderId hol
   return values;
 }
 
-void initialize(Runtime& runtime, Parameter& parameter, std::string_view whole_name, std::int64_t first_row) {
+void initialize(Runtime& runtime, Parameter& parameter, std::string_view full_name, std::int64_t first_row) {
   Device& device = runtime.device;
   const HolderId holder = parameter.in_eight_bits() ? runtime.workspace(parameter.name) : parameter.holder;
-  parameter.initial = InitialValues{.seed = runtime.seed, .stream = stream_of(whole_name), .first_row = first_row};
+  parameter.initial = InitialValues{.seed = runtime.seed, .stream = stream_of(full_name), .first_row = first_row};
   Tensor values = initial_values(runtime, parameter, holder);
   if (parameter.in_eight_bits())
     parameter.quantized = quantize(device, values, *parameter.quantizer);

@@ -39,7 +39,7 @@ std::unique_ptr<Parameter> make_weight(Build& build, const std::string& name, co
 
 /// Gives `parameter` the initial values of rows [first, first + parameter.spec's own rows) of the whole called `name`.
 /// Allocates; eight-bit ones are cast from values that live for the call.
-void initialize(Runtime& runtime, Parameter& parameter, std::string_view whole_name, std::int64_t first_row);
+void initialize(Runtime& runtime, Parameter& parameter, std::string_view full_name, std::int64_t first_row);
 
 /// The values that `parameter` was initialised with, made again in its nominal type: what its eight bits were cast
 /// from. Throws Error once it holds others.

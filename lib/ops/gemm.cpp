@@ -27,7 +27,7 @@ std::string describe_operand(const OperandView& operand) {
   fail(fmt::format("{}: a is {}, b is {}; {}", op, describe_operand(inputs.a), describe_operand(inputs.b), rule));
 }
 
-/// Microscaled operands may lie in either order on every card: one multiplies them so, the other reads them as values.
+/// Microscaled operands may lie in either order on every GPU: one multiplies them so, the other reads them as values.
 bool readable_along_columns(const OperandView& operand) {
   return operand.values.col_stride == 1 || operand.values.cols <= 1 || operand.scales.dtype == DType::kE8M0;
 }
@@ -40,7 +40,7 @@ void check_types(std::string_view op, const GemmInputs& inputs) {
     refuse(op, inputs, "operands are f32, f16 or bf16, or e4m3 or e5m2 with scales");
 }
 
-// What no matrix unit can do, refused everywhere so that a schedule that runs here runs on a card.
+// What no matrix unit can do, refused everywhere so that a schedule that runs here runs on a GPU.
 void check_scaling(std::string_view op, const GemmInputs& inputs, const ArchProfile& arch) {
   const OperandView& a = inputs.a;
   const OperandView& b = inputs.b;

@@ -6,7 +6,7 @@
 namespace fp8lab {
 
 /// Operands are read along their columns: out[m, n] = sum over k of a[m, k] * b[n, k] (+ bias[n]). A transposed view of
-/// a 16-bit or f32 tensor serves any orientation; whether a quantized operand may be a transposed view is the card's
+/// a 16-bit or f32 tensor serves any orientation; whether a quantized operand may be a transposed view is the GPU's
 /// property (ArchProfile::fp8_gemm_any_orientation) and is checked here; with E8M0 scales it may everywhere.
 struct GemmInputs {
   OperandView a;

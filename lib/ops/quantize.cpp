@@ -52,8 +52,8 @@ struct CastContext {
 PreparedCast prepare(Device& device, const MatrixView& x, const Shape& shape, const Quantizer& inputs,
                      const CastContext& context) {
   const QuantFormat& format = inputs.format;
-  const auto half = [&](const HalfLayout& layout) {
-    QuantizedHalf made;
+  const auto half = [&](const OrientationLayout& layout) {
+    QuantizedOrientation made;
     made.codes = device.allocate(layout.codes, inputs.holder);
     made.scale_inv =
         format.per_tensor() ? context.shared_scale_inv : device.allocate(layout.scales.spec, inputs.holder);
@@ -77,7 +77,8 @@ PreparedCast prepare(Device& device, const MatrixView& x, const Shape& shape, co
   return prepared;
 }
 
-QuantizedTensor cast_halves(Device& device, const Tensor& x, const Quantizer& inputs, const CastContext& context) {
+QuantizedTensor cast_orientations(Device& device, const Tensor& x, const Quantizer& inputs,
+                                  const CastContext& context) {
   PreparedCast prepared = prepare(device, x.view(), x.shape(), inputs, context);
   device.launch(&KernelTable::quantize, prepared.args);
   if (device.cast_watch() != nullptr) device.cast_watch()->saw_cast(device, x, prepared.result);
@@ -171,12 +172,12 @@ QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& input
   QuantizedTensor result;
   if (inputs.format.per_tensor()) {
     with_shared_scale(device, std::span(&x, 1), inputs, measured,
-                      [&](const CastContext& context) { result = cast_halves(device, x, inputs, context); });
+                      [&](const CastContext& context) { result = cast_orientations(device, x, inputs, context); });
     return result;
   }
   // Blocks are measured one by one inside the cast; the whole is only for who asks.
   if (inputs.amax) device.launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = inputs.amax.data<float>()});
-  return cast_halves(device, x, inputs, {});
+  return cast_orientations(device, x, inputs, {});
 }
 
 std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const Tensor> xs, const Quantizer& inputs) {
@@ -187,7 +188,7 @@ std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const T
   std::vector<QuantizedTensor> results;
   results.reserve(xs.size());
   with_shared_scale(device, xs, inputs, {}, [&](const CastContext& context) {
-    for (const Tensor& x : xs) results.push_back(cast_halves(device, x, inputs, context));
+    for (const Tensor& x : xs) results.push_back(cast_orientations(device, x, inputs, context));
   });
   return results;
 }

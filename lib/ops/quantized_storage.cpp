@@ -16,16 +16,18 @@ namespace {
 constexpr bool kRowwise = false;
 constexpr bool kColumnwise = true;
 
-const QuantizedHalf& half_of(const QuantizedTensor& q, bool columnwise) {
+const QuantizedOrientation& orientation_of(const QuantizedTensor& q, bool columnwise) {
   return columnwise ? q.columnwise() : q.rowwise();
 }
-QuantizedHalf& half_of(QuantizedTensor& q, bool columnwise) { return columnwise ? q.columnwise() : q.rowwise(); }
+QuantizedOrientation& orientation_of(QuantizedTensor& q, bool columnwise) {
+  return columnwise ? q.columnwise() : q.rowwise();
+}
 
 bool stored_transposed(const QuantFormat& format, bool columnwise) {
   return columnwise && format.columnwise_stored_transposed();
 }
 
-HalfLayout layout_of(const QuantFormat& format, bool columnwise, std::int64_t rows, std::int64_t cols) {
+OrientationLayout layout_of(const QuantFormat& format, bool columnwise, std::int64_t rows, std::int64_t cols) {
   return columnwise ? columnwise_layout(format, rows, cols) : rowwise_layout(format, rows, cols);
 }
 
@@ -37,7 +39,7 @@ bool scales_by_rows(const QuantFormat& format, bool columnwise) {
 
 /// The matrix [rows, cols] that a half's codes are.
 Tensor code_matrix(const QuantizedTensor& q, bool columnwise) {
-  const Tensor& codes = half_of(q, columnwise).codes;
+  const Tensor& codes = orientation_of(q, columnwise).codes;
   if (stored_transposed(q.format(), columnwise)) return codes.transposed();
   return codes.shape().rank() == 2 ? codes : codes.reshaped({q.rows(), q.cols()});
 }
@@ -46,7 +48,7 @@ Tensor code_matrix(const QuantizedTensor& q, bool columnwise) {
 Tensor scale_matrix(const QuantizedTensor& q, bool columnwise) {
   const QuantFormat& format = q.format();
   const ScaleLayout layout = layout_of(format, columnwise, q.rows(), q.cols()).scales;
-  const Tensor& stored = half_of(q, columnwise).scale_inv;
+  const Tensor& stored = orientation_of(q, columnwise).scale_inv;
   // Strides tell how the operand is stored; the column-wise operand is the transposed matrix.
   const bool turned = (layout.row_stride == 1) != columnwise;
   const std::int64_t down = columnwise ? format.block_cols : format.block_rows;
@@ -65,10 +67,10 @@ Tensor copy_of(Device& device, const Tensor& tensor, HolderId holder) {
 }
 
 /// A half of `shape` [rows, cols]: uninitialised codes, zeroed scales, or the shared one of a whole tensor.
-QuantizedHalf allocate_half(Device& device, const QuantFormat& format, bool columnwise, const Shape& shape,
-                            const Tensor& shared_scale, HolderId holder) {
-  const HalfLayout layout = layout_of(format, columnwise, shape.rows(), shape.cols());
-  QuantizedHalf half;
+QuantizedOrientation allocate_orientation(Device& device, const QuantFormat& format, bool columnwise,
+                                          const Shape& shape, const Tensor& shared_scale, HolderId holder) {
+  const OrientationLayout layout = layout_of(format, columnwise, shape.rows(), shape.cols());
+  QuantizedOrientation half;
   half.codes = device.allocate(layout.codes, holder);
   if (format.per_tensor()) {
     half.scale_inv = shared_scale;
@@ -85,8 +87,8 @@ std::int64_t rows_together(const QuantFormat& format) {
 }
 
 /// Fills a half of `shard` from the rows of the whole that begin at `begin`.
-void fill_shard_half(Device& device, const QuantizedTensor& whole, QuantizedTensor& shard, bool columnwise,
-                     std::int64_t begin) {
+void fill_shard_orientation(Device& device, const QuantizedTensor& whole, QuantizedTensor& shard, bool columnwise,
+                            std::int64_t begin) {
   copy_into(device, code_matrix(whole, columnwise).row_range(begin, shard.rows()), code_matrix(shard, columnwise));
   if (whole.format().per_tensor()) return;
   const Tensor to = scale_matrix(shard, columnwise);
@@ -106,7 +108,7 @@ std::string slice_refusal(const QuantizedTensor& q, const RowCut& cut) {
   const QuantFormat& format = q.format();
   if (format.per_tensor() || (cut.begin == 0 && cut.count == q.rows())) return {};
   for (const bool columnwise : {kRowwise, kColumnwise})
-    if (half_of(q, columnwise) && !scales_by_rows(format, columnwise))
+    if (orientation_of(q, columnwise) && !scales_by_rows(format, columnwise))
       return fmt::format("slice: scales of {} are not stored by its rows", describe(q));
   constexpr std::int64_t kMultiple = 128;  // of rows where padding may begin, in either half
   if (cut.begin % kMultiple != 0 || (cut.count % kMultiple != 0 && cut.begin + cut.count != q.rows()))
@@ -115,11 +117,11 @@ std::string slice_refusal(const QuantizedTensor& q, const RowCut& cut) {
   return {};
 }
 
-QuantizedHalf slice_half(const QuantizedTensor& q, bool columnwise, const RowCut& cut) {
+QuantizedOrientation slice_orientation(const QuantizedTensor& q, bool columnwise, const RowCut& cut) {
   const QuantFormat& format = q.format();
   const Tensor rows = code_matrix(q, columnwise).row_range(cut.begin, cut.count);
-  QuantizedHalf half = {.codes = stored_transposed(format, columnwise) ? rows.transposed() : rows,
-                        .scale_inv = half_of(q, columnwise).scale_inv};
+  QuantizedOrientation half = {.codes = stored_transposed(format, columnwise) ? rows.transposed() : rows,
+                               .scale_inv = orientation_of(q, columnwise).scale_inv};
   if (format.per_tensor() || cut.count == q.rows()) return half;
   const std::int64_t block = columnwise ? format.block_cols : format.block_rows;
   const Shape scales = layout_of(format, columnwise, cut.count, q.cols()).scales.spec.shape;
@@ -139,7 +141,7 @@ Tensor dequantize_matrix(Device& device, const QuantizedTensor& q, DType dtype, 
   return dequantize(device, matrix, dtype, holder);
 }
 
-QuantizedHalf make_columnwise(Device& device, const QuantizedTensor& q, HolderId holder) {
+QuantizedOrientation make_columnwise(Device& device, const QuantizedTensor& q, HolderId holder) {
   const QuantFormat& format = q.format();
   if (!format.columnwise_is_transpose() || !q.rowwise())
     fail(fmt::format(
@@ -147,7 +149,7 @@ QuantizedHalf make_columnwise(Device& device, const QuantizedTensor& q, HolderId
         describe(q), q.rowwise() ? "" : " without row-wise half"));
   QuantizedTensor made(q.shape(), format);
   const Tensor scale = format.per_tensor() ? q.rowwise().scale_inv.held_by(holder) : Tensor{};
-  made.columnwise() = allocate_half(device, format, kColumnwise, {q.rows(), q.cols()}, scale, holder);
+  made.columnwise() = allocate_orientation(device, format, kColumnwise, {q.rows(), q.cols()}, scale, holder);
   copy_into(device, code_matrix(q, kRowwise), code_matrix(made, kColumnwise));
   if (!format.per_tensor()) copy_into(device, scale_matrix(q, kRowwise), scale_matrix(made, kColumnwise));
   return made.columnwise();
@@ -165,7 +167,8 @@ std::string shard_refusal(const QuantFormat& format, std::int64_t rows, std::int
   return {};
 }
 
-QuantizedTensor make_like(const Behaviors& behaviors, const QuantizedTensor& whole, const QuantizedHalf& rowwise) {
+QuantizedTensor make_like(const Behaviors& behaviors, const QuantizedTensor& whole,
+                          const QuantizedOrientation& rowwise) {
   QuantizedTensor made({rowwise.codes.rows(), rowwise.codes.cols()}, whole.format());
   made.rowwise() = rowwise;
   if (!behaviors.slice_transpose_in_make_like) made.columnwise() = whole.columnwise();
@@ -187,16 +190,16 @@ QuantizedTensor cut_rows(Device& device, const Behaviors& behaviors, const Quant
   const Shape shape = {cut.count, whole.cols()};
   const Tensor scale = whole.format().per_tensor() ? copy_of(device, tensor_scale(whole), cut.holder) : Tensor{};
   const auto half = [&](bool columnwise) {
-    return allocate_half(device, whole.format(), columnwise, shape, scale, cut.holder);
+    return allocate_orientation(device, whole.format(), columnwise, shape, scale, cut.holder);
   };
   QuantizedTensor shard(shape, whole.format());
   if (cuts_rowwise) {
     shard = make_like(behaviors, whole, half(kRowwise));
-    fill_shard_half(device, whole, shard, kRowwise, cut.begin);
+    fill_shard_orientation(device, whole, shard, kRowwise, cut.begin);
   }
   if (cuts_columnwise) {
     shard.columnwise() = half(kColumnwise);
-    fill_shard_half(device, whole, shard, kColumnwise, cut.begin);
+    fill_shard_orientation(device, whole, shard, kColumnwise, cut.begin);
   }
   return shard;
 }
@@ -224,9 +227,10 @@ QuantizedTensor new_zeros(Device& device, const Behaviors& behaviors, const Quan
     scale = behaviors.own_scale_in_new_zeros ? copy_of(device, tensor_scale(q), holder) : tensor_scale(q);
   QuantizedTensor zeros({rows, q.cols()}, q.format());
   for (const bool columnwise : {kRowwise, kColumnwise}) {
-    if (!half_of(q, columnwise)) continue;
-    half_of(zeros, columnwise) = allocate_half(device, q.format(), columnwise, zeros.shape(), scale, holder);
-    fill(device, half_of(zeros, columnwise).codes, 0.0f);
+    if (!orientation_of(q, columnwise)) continue;
+    orientation_of(zeros, columnwise) =
+        allocate_orientation(device, q.format(), columnwise, zeros.shape(), scale, holder);
+    fill(device, orientation_of(zeros, columnwise).codes, 0.0f);
   }
   return zeros;
 }
@@ -238,8 +242,8 @@ bool copy_rows(Device& device, const Behaviors& behaviors, const QuantizedTensor
   const bool has_all = (from.rowwise() || !to.rowwise()) && (from.columnwise() || !to.columnwise());
   if (behaviors.copy_bytes_between_shards && has_all && from.format() == to.format()) {
     for (const bool columnwise : {kRowwise, kColumnwise}) {
-      if (!half_of(to, columnwise)) continue;
-      fill_shard_half(device, from, to, columnwise, 0);
+      if (!orientation_of(to, columnwise)) continue;
+      fill_shard_orientation(device, from, to, columnwise, 0);
     }
     if (to.format().per_tensor() && !to.empty()) copy_into(device, tensor_scale(from), tensor_scale(to));
     return true;
@@ -264,7 +268,7 @@ RowSlice slice_rows(Device& device, const Behaviors& behaviors, const QuantizedT
   }
   slice.view = QuantizedTensor({cut.count, q.cols()}, q.format());
   for (const bool columnwise : {kRowwise, kColumnwise})
-    if (half_of(q, columnwise)) half_of(slice.view, columnwise) = slice_half(q, columnwise, cut);
+    if (orientation_of(q, columnwise)) orientation_of(slice.view, columnwise) = slice_orientation(q, columnwise, cut);
   return slice;
 }
 

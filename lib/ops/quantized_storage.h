@@ -20,7 +20,7 @@ Tensor dequantize_matrix(Device& device, const QuantizedTensor& q, DType dtype, 
 /// The column-wise half made from the row-wise one by moving bytes: codes transposed as they are; the scale of a whole
 /// tensor is shared, those of blocks are transposed with their padding. Only formats whose column-wise half is the
 /// transpose (columnwise_is_transpose()).
-QuantizedHalf make_columnwise(Device& device, const QuantizedTensor& q, HolderId holder);
+QuantizedOrientation make_columnwise(Device& device, const QuantizedTensor& q, HolderId holder);
 
 /// Why a rows x cols matrix of this format cannot be cut at `offsets` (0, ..., rows, not falling; empty shards are
 /// fine), in words; empty if it can. No block may belong to two shards, in either half: per-tensor matrices may be cut
@@ -46,7 +46,8 @@ std::vector<QuantizedTensor> split_rows(Device& device, const Behaviors& behavio
 
 /// What else `whole` is, with `rowwise` as its row-wise half and the rows that this one has. No column-wise half:
 /// whoever has one for these rows sets it.
-QuantizedTensor make_like(const Behaviors& behaviors, const QuantizedTensor& whole, const QuantizedHalf& rowwise);
+QuantizedTensor make_like(const Behaviors& behaviors, const QuantizedTensor& whole,
+                          const QuantizedOrientation& rowwise);
 
 /// Zeros of the format and the halves of `q` as [rows, q.cols()], in memory of their own. The scale of a whole tensor
 /// is a copy of q's; those of blocks are zero, padding included.

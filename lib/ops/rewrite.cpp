@@ -40,7 +40,7 @@ void rewrite_blocks(Device& device, const Rewrite& rewrite) {
 
 }  // namespace
 
-CastTarget Rewriter::halves_of(const Rewrite& rewrite) const {
+CastTarget Rewriter::orientations_of(const Rewrite& rewrite) const {
   const Quantizer& quantizer = *rewrite.quantizer;
   CastTarget target{
       .rowwise = {},
@@ -78,7 +78,7 @@ void Rewriter::begin(Device& device, std::span<const Rewrite> rewrites) {
 CastTarget Rewriter::target(std::size_t index) const {
   const Rewrite& rewrite = rewrites_[index];
   if (!per_tensor(rewrite)) return {};
-  if (!measured(rewrite)) return halves_of(rewrite);
+  if (!measured(rewrite)) return orientations_of(rewrite);
   return {.rowwise = {},
           .columnwise = {},
           .format = rewrite.quantizer->format,
@@ -105,7 +105,7 @@ void Rewriter::finish(Device& device) {
       rewrite_blocks(device, rewrite);
     else if (measured(rewrite) || !rewrite.by_maker)
       casts_.push_back({.in = rewrite.value.view(),
-                        .target = halves_of(rewrite),
+                        .target = orientations_of(rewrite),
                         .measured = measured(rewrite) ? amax_slot(i) : nullptr});
   }
   launch(device);

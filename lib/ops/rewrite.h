@@ -37,7 +37,7 @@ class Rewriter {
   void finish(Device& device);
 
  private:
-  CastTarget halves_of(const Rewrite& rewrite) const;
+  CastTarget orientations_of(const Rewrite& rewrite) const;
   float* amax_slot(std::size_t index) const;
   void launch(Device& device) const;
 

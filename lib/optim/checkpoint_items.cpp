@@ -26,7 +26,7 @@ class Collector {
       items_.push_back(
           {.name = fmt::format("{}: {}", owner_, what), .kind = kind, .parameter = parameter_, .tensor = tensor});
   }
-  void add_half(std::string_view what, Kind kind, const QuantizedHalf& half) {
+  void add_orientation(std::string_view what, Kind kind, const QuantizedOrientation& half) {
     add(fmt::format("{} codes", what), kind, half.codes);
     add(fmt::format("{} scale_inv", what), kind, half.scale_inv);
   }
@@ -62,8 +62,8 @@ std::vector<CheckpointItem> checkpoint_items(const TrainingState& state) {
     const Parameter& shard = local_shard(*state.parameters[i]);
     collector.of(state.parameters[i]->name, i);
     collector.add("value", Kind::kRows, shard.value);
-    collector.add_half("row-wise", Kind::kRowwise, shard.quantized.rowwise());
-    collector.add_half("column-wise", Kind::kTransposed, shard.quantized.columnwise());
+    collector.add_orientation("row-wise", Kind::kRowwise, shard.quantized.rowwise());
+    collector.add_orientation("column-wise", Kind::kTransposed, shard.quantized.columnwise());
     if (state.optimizer == nullptr) continue;
     const AdamState& adam = state.optimizer->state()[i];
     collector.add_moment("exp_avg", adam.exp_avg, adam.exp_avg_scale);

@@ -189,7 +189,7 @@ class Loader {
         stage_rows(item);
     }
     if (value != nullptr && master != nullptr && master->dtype() == DType::kI16) {
-      Halves halves = halves_of(values);
+      Parts16 halves = parts16_of(values);
       staged_.emplace_back(*value, std::move(halves.high));
       staged_.emplace_back(*master, std::move(halves.low));
       return;
@@ -207,7 +207,7 @@ class Loader {
     const bool has_value = file.find(value.name) != nullptr;
     if (has_value) entry_in(file, value);  // refuses another type
     if (const CheckpointEntry* entry = file.find(master.name))
-      return entry->dtype == DType::kI16 ? from_halves(rows_of(value), rows_of(rest))
+      return entry->dtype == DType::kI16 ? from_parts16(rows_of(value), rows_of(rest))
                                          : values_from<float>(rows_of(master));
     if (has_value && value.dtype == DType::kF32) return values_from<float>(rows_of(value));
     file.refuse(first.name,

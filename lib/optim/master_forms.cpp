@@ -35,8 +35,8 @@ std::vector<std::byte> rounded(DType dtype, std::span<const float> values) {
   return elements;
 }
 
-Halves halves_of(std::span<const float> values) {
-  Halves halves;
+Parts16 parts16_of(std::span<const float> values) {
+  Parts16 halves;
   halves.high.reserve(values.size() * sizeof(std::uint16_t));
   halves.low.reserve(values.size() * sizeof(std::int16_t));
   for (const float value : values) {
@@ -50,7 +50,7 @@ Halves halves_of(std::span<const float> values) {
   return halves;
 }
 
-std::vector<float> from_halves(std::span<const std::byte> high, std::span<const std::byte> low) {
+std::vector<float> from_parts16(std::span<const std::byte> high, std::span<const std::byte> low) {
   std::vector<float> values(high.size() / sizeof(std::uint16_t));
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto rest = element<std::uint16_t>(low, i);

@@ -14,11 +14,11 @@ namespace fp8lab {
 std::vector<std::byte> rounded(DType dtype, std::span<const float> values);
 
 /// A bf16 parameter and its i16 remainder; kernels.h has the rule.
-struct Halves {
+struct Parts16 {
   std::vector<std::byte> high;
   std::vector<std::byte> low;
 };
-Halves halves_of(std::span<const float> values);
-std::vector<float> from_halves(std::span<const std::byte> high, std::span<const std::byte> low);
+Parts16 parts16_of(std::span<const float> values);
+std::vector<float> from_parts16(std::span<const std::byte> high, std::span<const std::byte> low);
 
 }  // namespace fp8lab

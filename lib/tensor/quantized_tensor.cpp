@@ -8,7 +8,7 @@
 namespace fp8lab {
 namespace {
 
-std::array<Tensor*, 4> buffers_of(QuantizedHalf& rowwise, QuantizedHalf& columnwise) {
+std::array<Tensor*, 4> buffers_of(QuantizedOrientation& rowwise, QuantizedOrientation& columnwise) {
   return {&rowwise.codes, &rowwise.scale_inv, &columnwise.codes, &columnwise.scale_inv};
 }
 
@@ -41,12 +41,12 @@ ScaleLayout scale_layout(const QuantFormat& format, std::int64_t rows, std::int6
   return {.spec = {Shape{block_rows, pitch}, dtype}, .row_stride = pitch, .col_stride = 1};
 }
 
-HalfLayout rowwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols) {
+OrientationLayout rowwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols) {
   return {.codes = {Shape{rows, cols}, format.payload}, .scales = scale_layout(format, rows, cols)};
 }
 
-HalfLayout columnwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols) {
-  HalfLayout layout = rowwise_layout(format, cols, rows);
+OrientationLayout columnwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols) {
+  OrientationLayout layout = rowwise_layout(format, cols, rows);
   if (format.columnwise_stored_transposed()) return layout;
   layout.codes.shape = {rows, cols};
   Shape& scales = layout.scales.spec.shape;

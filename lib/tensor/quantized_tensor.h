@@ -22,18 +22,18 @@ struct ScaleLayout {
 ScaleLayout scale_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
 
 /// Storage of one half of a rows x cols matrix. The strides of its scales are those of the operand that it serves as.
-struct HalfLayout {
+struct OrientationLayout {
   TensorSpec codes;
   ScaleLayout scales;
 };
 /// Codes [rows, cols], scales as above.
-HalfLayout rowwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
+OrientationLayout rowwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
 /// The row-wise layout of the transposed matrix; under E8M0 scales turned back, so that rows are contiguous in both
 /// halves: codes [rows, cols], scales e8m0 [round_up(ceil(rows / 32), 4), round_up(cols, 128)].
-HalfLayout columnwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
+OrientationLayout columnwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
 
 /// One orientation of a quantized matrix: codes and their inverse scales.
-struct QuantizedHalf {
+struct QuantizedOrientation {
   Tensor codes;
   Tensor scale_inv;
 
@@ -56,16 +56,16 @@ class QuantizedTensor {
   std::int64_t cols() const { return shape_.cols(); }
   const QuantFormat& format() const { return format_; }
 
-  QuantizedHalf& rowwise() { return rowwise_; }
-  const QuantizedHalf& rowwise() const { return rowwise_; }
-  QuantizedHalf& columnwise() { return columnwise_; }
-  const QuantizedHalf& columnwise() const { return columnwise_; }
+  QuantizedOrientation& rowwise() { return rowwise_; }
+  const QuantizedOrientation& rowwise() const { return rowwise_; }
+  QuantizedOrientation& columnwise() { return columnwise_; }
+  const QuantizedOrientation& columnwise() const { return columnwise_; }
   bool empty() const { return !rowwise_ && !columnwise_; }
 
   /// The matrix as a GEMM operand [rows, cols] read along its columns. Needs the row-wise half.
   OperandView rowwise_operand() const;
   /// The transposed matrix as an operand [cols, rows], read along its columns in whatever order they are stored: the
-  /// column-wise half, or, where `may_reuse_rowwise` (the card multiplies either orientation and the format is its own
+  /// column-wise half, or, where `may_reuse_rowwise` (the GPU multiplies either orientation and the format is its own
   /// transpose), a transposed view of the row-wise one.
   OperandView columnwise_operand(bool may_reuse_rowwise) const;
 
@@ -87,8 +87,8 @@ class QuantizedTensor {
  private:
   Shape shape_;
   QuantFormat format_;
-  QuantizedHalf rowwise_;
-  QuantizedHalf columnwise_;
+  QuantizedOrientation rowwise_;
+  QuantizedOrientation columnwise_;
   unsigned taken_ = 0;  // which of the four buffers take_buffers() or share_buffers() gave out
 };
 

@@ -16,7 +16,7 @@ void load(const MatrixView& matrix, std::int64_t row, std::int64_t col, std::int
 void store(const float* values, std::int64_t count, const MatrixView& matrix, std::int64_t row, std::int64_t col);
 
 /// `count` floats that stay with the calling thread: `slot` tells apart those in use at once. Kept from call to call,
-/// hence contents are whatever the last user left. Scratch is host-only: cards hold such values in registers, so it
+/// hence contents are whatever the last user left. Scratch is host-only: GPUs hold such values in registers, so it
 /// must not appear among a device's allocations.
 float* scratch(int slot, std::int64_t count);
 inline constexpr int kScratchSlots = 12;

@@ -57,14 +57,14 @@ void transpose_each(const ByteTranspose& args, std::int64_t row, std::int64_t ro
 }  // namespace
 
 void transpose_bytes(const ByteTranspose& args) {
-  const std::int64_t whole_rows = args.rows / kTile * kTile;
-  const std::int64_t whole_cols = args.cols / kTile * kTile;
-  for (std::int64_t band = 0; band < whole_cols; band += kBand)
-    for (std::int64_t row = 0; row < whole_rows; row += kTile)
-      for (std::int64_t col = band; col < std::min(band + kBand, whole_cols); col += kTile)
+  const std::int64_t full_rows = args.rows / kTile * kTile;
+  const std::int64_t full_cols = args.cols / kTile * kTile;
+  for (std::int64_t band = 0; band < full_cols; band += kBand)
+    for (std::int64_t row = 0; row < full_rows; row += kTile)
+      for (std::int64_t col = band; col < std::min(band + kBand, full_cols); col += kTile)
         transpose_tile(args, row, col);
-  transpose_each(args, 0, whole_rows, whole_cols, args.cols - whole_cols);
-  transpose_each(args, whole_rows, args.rows - whole_rows, 0, args.cols);
+  transpose_each(args, 0, full_rows, full_cols, args.cols - full_cols);
+  transpose_each(args, full_rows, args.rows - full_rows, 0, args.cols);
 }
 
 }  // namespace fp8lab::cpu

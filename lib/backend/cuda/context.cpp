@@ -44,7 +44,7 @@ DeviceBytes allocate_device(std::size_t bytes) {
     std::size_t free = 0, total = 0;
     cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     throw OutOfMemory(fmt::format(
-        "out of device memory: {} B of scratch asked for; the card has {} B free of {} B, other processes' among "
+        "out of device memory: {} B of scratch asked for; the GPU has {} B free of {} B, other processes' among "
         "those taken; run fewer arms at a time (--jobs), or a smaller model",
         bytes, free, total));
   }

@@ -14,12 +14,12 @@
 
 namespace fp8lab::cuda {
 
-/// Where one rank's kernels run: a card, its stream, scratch memory, and what the libraries keep between calls. Used by
-/// one thread at a time, whose current card is this one. Scratch and libraries' workspaces are outside of the ledger;
+/// Where one rank's kernels run: a GPU, its stream, scratch memory, and what the libraries keep between calls. Used by
+/// one thread at a time, whose current GPU is this one. Scratch and libraries' workspaces are outside of the ledger;
 /// they show in what the driver reports.
 class CudaContext final : public ExecContext {
  public:
-  /// Makes `ordinal` the thread's current card.
+  /// Makes `ordinal` the thread's current GPU.
   explicit CudaContext(int ordinal);
   ~CudaContext() override;
   CudaContext(const CudaContext&) = delete;
@@ -35,11 +35,11 @@ class CudaContext final : public ExecContext {
   std::int64_t scratch_bytes() const { return static_cast<std::int64_t>(scratch_bytes_ + uploads_bytes_); }
 
   /// Scratch of the kernel being launched: aligned to 256 bytes, of undefined contents, its own until the next call.
-  /// Grows, which waits for the card, and stays.
+  /// Grows, which waits for the GPU, and stays.
   std::byte* scratch(std::size_t bytes);
 
-  /// A copy of host data on the card for the kernel about to be launched, aligned to 256 bytes: valid for work that is
-  /// launched before the next upload(). Does not wait for the card.
+  /// A copy of host data on the GPU for the kernel about to be launched, aligned to 256 bytes: valid for work that is
+  /// launched before the next upload(). Does not wait for the GPU.
   template <class T>
   const T* upload(std::span<const T> host) {
     return reinterpret_cast<const T*>(upload_bytes(std::as_bytes(host)));
@@ -72,7 +72,7 @@ class CudaContext final : public ExecContext {
   DeviceBytes scratch_;
   std::size_t scratch_bytes_ = 0;
 
-  // Uploads go round a ring of page-locked memory and its twin on the card; an upload that comes to a slot again waits
+  // Uploads go round a ring of page-locked memory and its twin on the GPU; an upload that comes to a slot again waits
   // for the work that read it.
   struct Slot {
     PinnedBytes host;

@@ -8,17 +8,17 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/gemm/cublaslt_library.h"
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/peer/card_access.h"
+#include "backend/cuda/peer/peer_access.h"
 
 namespace fp8lab {
 namespace {
 
 using cuda::CudaContext;
 
-/// Plain device memory of the thread's current card.
-class CardMemory final : public SegmentSource {
+/// Plain device memory of the thread's current GPU.
+class CudaSegmentSource final : public SegmentSource {
  public:
-  CardMemory(int ordinal, cudaStream_t stream) : ordinal_(ordinal), stream_(stream) {}
+  CudaSegmentSource(int ordinal, cudaStream_t stream) : ordinal_(ordinal), stream_(stream) {}
 
   std::byte* reserve(std::size_t bytes) override {
     void* segment = nullptr;
@@ -31,7 +31,7 @@ class CardMemory final : public SegmentSource {
     return static_cast<std::byte*>(segment);
   }
 
-  // Waits for the card, so nothing that was launched still uses the segment.
+  // Waits for the GPU, so nothing that was launched still uses the segment.
   void release(std::byte* segment, std::size_t) noexcept override {
     cudaSetDevice(ordinal_);
     cudaFree(segment);
@@ -79,7 +79,7 @@ constexpr KernelTable kCudaKernels = {
     .list_op = cuda::list_op,
 };
 
-class CardMoment final : public Moment {
+class CudaMoment final : public Moment {
  public:
   cuda::Event event = cuda::make_event(true);
 };
@@ -88,7 +88,7 @@ class CudaDevice final : public Device {
  public:
   CudaDevice(const ArchProfile& arch, MemoryOptions memory, std::unique_ptr<SegmentSource> source,
              std::unique_ptr<CudaContext> context)
-      : Device("cuda", arch, kCudaKernels, std::move(source), memory, std::move(context)), access_(card()) {}
+      : Device("cuda", arch, kCudaKernels, std::move(source), memory, std::move(context)), access_(gpu()) {}
 
   bool computes() const override { return true; }
 
@@ -97,13 +97,13 @@ class CudaDevice final : public Device {
     if (values.empty()) return values;
     const std::size_t bytes = values.size() * sizeof(float);
     const MatrixView view = tensor.view();
-    const MatrixView floats{.data = card().scratch(bytes),
+    const MatrixView floats{.data = gpu().scratch(bytes),
                             .dtype = DType::kF32,
                             .rows = view.rows,
                             .cols = view.cols,
                             .row_stride = view.cols,
                             .col_stride = 1};
-    cuda::cast({.in = view, .out = floats}, card());
+    cuda::cast({.in = view, .out = floats}, gpu());
     copy_to_host(values.data(), floats.data, bytes);
     return values;
   }
@@ -119,14 +119,14 @@ class CudaDevice final : public Device {
     check(tensor.contiguous(), "write_bytes: the tensor is not contiguous");
     check(static_cast<std::int64_t>(bytes.size()) == tensor.bytes(),
           "write_bytes: as many bytes as the tensor has are needed");
-    if (!bytes.empty()) copy_to_card(tensor.view().data, bytes.data(), bytes.size());
+    if (!bytes.empty()) copy_to_gpu(tensor.view().data, bytes.data(), bytes.size());
   }
 
   void copy_bytes(const Tensor& from, const Tensor& to) override {
     check(from.contiguous() && to.contiguous() && from.bytes() == to.bytes(),
           "copy_bytes: two contiguous tensors of one size are needed");
     cuda_check(cudaMemcpyAsync(to.view().data, from.view().data, static_cast<std::size_t>(from.bytes()),
-                               cudaMemcpyDeviceToDevice, card().stream()),
+                               cudaMemcpyDeviceToDevice, gpu().stream()),
                "cudaMemcpyAsync");
   }
 
@@ -134,35 +134,35 @@ class CudaDevice final : public Device {
     check(static_cast<std::int64_t>(values.size()) == tensor.numel(), "write: as many values as elements are needed");
     if (values.empty()) return;
     const MatrixView view = tensor.view();
-    const MatrixView floats{.data = card().scratch(values.size_bytes()),
+    const MatrixView floats{.data = gpu().scratch(values.size_bytes()),
                             .dtype = DType::kF32,
                             .rows = view.rows,
                             .cols = view.cols,
                             .row_stride = view.cols,
                             .col_stride = 1};
-    copy_to_card(floats.data, values.data(), values.size_bytes());
-    cuda::cast({.in = floats, .out = view}, card());
+    copy_to_gpu(floats.data, values.data(), values.size_bytes());
+    cuda::cast({.in = floats, .out = view}, gpu());
   }
 
-  void synchronize() override { card().synchronize(); }
+  void synchronize() override { gpu().synchronize(); }
   PeerAccess* peer_access() override { return &access_; }
 
   std::unique_ptr<Moment> moment() override {
-    auto moment = std::make_unique<CardMoment>();
-    cuda_check(cudaEventRecord(moment->event.get(), card().stream()), "cudaEventRecord");
+    auto moment = std::make_unique<CudaMoment>();
+    cuda_check(cudaEventRecord(moment->event.get(), gpu().stream()), "cudaEventRecord");
     return moment;
   }
 
   double seconds_between(const Moment& begin, const Moment& end) override {
-    const cudaEvent_t first = static_cast<const CardMoment&>(begin).event.get(),
-                      last = static_cast<const CardMoment&>(end).event.get();
+    const cudaEvent_t first = static_cast<const CudaMoment&>(begin).event.get(),
+                      last = static_cast<const CudaMoment&>(end).event.get();
     cuda_check(cudaEventSynchronize(last), "cudaEventSynchronize");
     float milliseconds = 0.0f;
     cuda_check(cudaEventElapsedTime(&milliseconds, first, last), "cudaEventElapsedTime");
     return 1e-3 * double{milliseconds};
   }
 
-  std::vector<std::string> notes() override { return card().notes(); }
+  std::vector<std::string> notes() override { return gpu().notes(); }
 
   std::optional<std::int64_t> driver_overhead_bytes() override {
     std::size_t free = 0, total = 0;
@@ -171,22 +171,22 @@ class CudaDevice final : public Device {
   }
 
  private:
-  CudaContext& card() { return cuda::cuda_context(context()); }
+  CudaContext& gpu() { return cuda::cuda_context(context()); }
 
   // The host's vectors are pageable, so both wait.
   void copy_to_host(void* to, const void* from, std::size_t bytes) {
-    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, card().stream()), "cudaMemcpyAsync");
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, gpu().stream()), "cudaMemcpyAsync");
     synchronize();
   }
-  void copy_to_card(void* to, const void* from, std::size_t bytes) {
-    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, card().stream()), "cudaMemcpyAsync");
+  void copy_to_gpu(void* to, const void* from, std::size_t bytes) {
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, gpu().stream()), "cudaMemcpyAsync");
     synchronize();
   }
 
-  cuda::CardAccess access_;
+  cuda::CudaPeerAccess access_;
 };
 
-int count_cards() {
+int count_gpus() {
   int count = 0;
   cuda_check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
   return count;
@@ -214,12 +214,12 @@ void cuda_check(cudaError_t status, std::string_view call) {
 void cuda_check_launch(std::string_view kernel) { cuda_check(cudaGetLastError(), kernel); }
 
 std::unique_ptr<Device> open_cuda_device(const DeviceOptions& options) {
-  const int ordinal = options.rank % count_cards();
+  const int ordinal = options.rank % count_gpus();
   const std::string_view arch = arch_of(properties_of(ordinal).major);
   check(options.arch == arch,
-        fmt::format("device 'cuda': architecture '{}' was asked for; card {} is '{}'", options.arch, ordinal, arch));
+        fmt::format("device 'cuda': architecture '{}' was asked for; GPU {} is '{}'", options.arch, ordinal, arch));
   auto context = std::make_unique<CudaContext>(ordinal);
-  auto source = std::make_unique<CardMemory>(ordinal, context->stream());
+  auto source = std::make_unique<CudaSegmentSource>(ordinal, context->stream());
   return std::make_unique<CudaDevice>(arch_profile(arch), options.memory, std::move(source), std::move(context));
 }
 
@@ -229,13 +229,13 @@ std::string find_unavailable_reason() {
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
     cudaGetLastError();
-    return fmt::format("no NVIDIA card in sight: {}", cudaGetErrorString(status));
+    return fmt::format("no NVIDIA GPU in sight: {}", cudaGetErrorString(status));
   }
   for (int i = 0; i < count; ++i)
-    if (const cudaDeviceProp card = properties_of(i); card.major < kOldestMajor)
-      return fmt::format("card {} ({}) has compute capability {}.{}; {}.0 is the oldest that this is built for", i,
-                         card.name, card.major, card.minor, kOldestMajor);
-  if (count == 0) return "no NVIDIA card in sight";
+    if (const cudaDeviceProp gpu = properties_of(i); gpu.major < kOldestMajor)
+      return fmt::format("GPU {} ({}) has compute capability {}.{}; {}.0 is the oldest that this is built for", i,
+                         gpu.name, gpu.major, gpu.minor, kOldestMajor);
+  if (count == 0) return "no NVIDIA GPU in sight";
   return find_library<cuda::CublasLtLibrary>().unavailable_reason();
 }
 
@@ -253,18 +253,17 @@ std::string_view cuda_arch() {
 
 std::int64_t cuda_memory_bytes() {
   std::size_t smallest = cuda_unavailable_reason().empty() ? properties_of(0).totalGlobalMem : 0;
-  for (int i = 1; smallest > 0 && i < count_cards(); ++i)
-    smallest = std::min(smallest, properties_of(i).totalGlobalMem);
+  for (int i = 1; smallest > 0 && i < count_gpus(); ++i) smallest = std::min(smallest, properties_of(i).totalGlobalMem);
   return static_cast<std::int64_t>(smallest);
 }
 
 std::string describe_cuda() {
   if (!cuda_unavailable_reason().empty()) return {};
   std::string text;
-  for (int i = 0; i < count_cards(); ++i) {
-    const cudaDeviceProp card = properties_of(i);
-    text += fmt::format("{}{}, compute capability {}.{}, {:.1f} GiB", i ? "\n" : "", card.name, card.major, card.minor,
-                        static_cast<double>(card.totalGlobalMem) / (1 << 30));
+  for (int i = 0; i < count_gpus(); ++i) {
+    const cudaDeviceProp gpu = properties_of(i);
+    text += fmt::format("{}{}, compute capability {}.{}, {:.1f} GiB", i ? "\n" : "", gpu.name, gpu.major, gpu.minor,
+                        static_cast<double>(gpu.totalGlobalMem) / (1 << 30));
   }
   return text + "\ncuBLASLt " + cuda::cublaslt().version();
 }

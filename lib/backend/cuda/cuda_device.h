@@ -12,7 +12,7 @@ namespace fp8lab {
 
 std::unique_ptr<Device> open_cuda_device(const DeviceOptions& options);
 std::string cuda_unavailable_reason();
-/// Of the first card; empty where there is none.
+/// Of the first GPU; empty where there is none.
 std::string_view cuda_arch();
 std::int64_t cuda_memory_bytes();
 std::string describe_cuda();

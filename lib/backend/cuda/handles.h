@@ -25,11 +25,11 @@ using DeviceBytes = std::unique_ptr<std::byte, Destroyer<cudaFree>>;
 /// Page-locked host memory.
 using PinnedBytes = std::unique_ptr<std::byte, Destroyer<cudaFreeHost>>;
 
-/// On the current card. The stream does not wait for the default one.
+/// On the current GPU. The stream does not wait for the default one.
 Stream make_stream();
 /// An event for ordering alone, or one that can be timed.
 Event make_event(bool timed = false);
-/// Outside of the ledger. Throws OutOfMemory, which leaves the card as it was.
+/// Outside of the ledger. Throws OutOfMemory, which leaves the GPU as it was.
 DeviceBytes allocate_device(std::size_t bytes);
 PinnedBytes allocate_pinned(std::size_t bytes);
 

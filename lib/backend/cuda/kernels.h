@@ -2,7 +2,7 @@
 
 #include "backend/kernels.h"
 
-// The card's kernels, one file per family in this folder; cuda_device.cpp lists them in the device's table. Each
+// The GPU's kernels, one file per family in this folder; cuda_device.cpp lists them in the device's table. Each
 // launches on the context's stream and returns; each is deterministic. Bitwise the `cpu` kernel unless its file says
 // why not.
 namespace fp8lab::cuda {

@@ -11,7 +11,7 @@ namespace fp8lab::in_process {
 namespace {
 
 /// The protocol of backend/peer_access.h: a meeting, the lane's work, a parting, and the others' work awaited on the
-/// card.
+/// GPU.
 class DeviceGroup final : public ProcessGroup {
  public:
   DeviceGroup(World& world, Team& team, ProcessGroup& host, Device& device)
@@ -20,18 +20,18 @@ class DeviceGroup final : public ProcessGroup {
         team_(team),
         host_(host),
         device_(device),
-        lane_(device.peer_access()->open_lane()) {}
+        lane_(device.peer_access()->open_stream()) {}
 
   void own(std::unique_ptr<ProcessGroup> host) { owned_ = std::move(host); }
 
   void admit(const Signature& call) {
-    const std::shared_ptr<PeerSeat> own = lane_->seat();
+    const std::shared_ptr<PeerSlot> own = lane_->slot();
     team_.meet(rank(), call, &own);
-    std::vector<std::shared_ptr<PeerSeat>> seats;
+    std::vector<std::shared_ptr<PeerSlot>> slots;
     for (int other = 0; other < size(); ++other)
-      seats.push_back(*static_cast<const std::shared_ptr<PeerSeat>*>(team_.parts_of(rank(), other)));
+      slots.push_back(*static_cast<const std::shared_ptr<PeerSlot>*>(team_.parts_of(rank(), other)));
     team_.part(rank());
-    lane_->admit(seats);
+    lane_->admit(slots);
   }
 
   const Device* device() const override { return &device_; }
@@ -125,7 +125,7 @@ class DeviceGroup final : public ProcessGroup {
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
     team_.meet(rank(), call, nullptr);
-    Team& team = world_.team({.parent = &team_, .number = ++teams_made_, .color = color, .on_cards = true},
+    Team& team = world_.team({.parent = &team_, .number = ++teams_made_, .color = color, .on_gpus = true},
                              identity.name, identity.world_ranks);
     // No call has number 0, so this is nobody else's team.
     Team& host_team = world_.team({.parent = &team, .number = 0, .color = 0}, identity.name, identity.world_ranks);
@@ -158,7 +158,7 @@ class DeviceGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> owned_;
   Device& device_;
   std::uint64_t teams_made_ = 0;
-  std::unique_ptr<PeerLane> lane_;
+  std::unique_ptr<PeerStream> lane_;
   std::vector<PeerCopy> copies_;  // kept between calls
   std::vector<PeerReduction> reductions_;
   std::vector<const std::byte*> sources_;

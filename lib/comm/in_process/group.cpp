@@ -111,7 +111,7 @@ class InProcessGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> do_on(const Signature& call, Device& device) override {
     team_.meet(rank(), call, nullptr);
     const Identity identity = identity_of(*this);
-    Team& team = world_.team({.parent = &team_, .number = ++teams_made_, .color = 0, .on_cards = true}, identity.name,
+    Team& team = world_.team({.parent = &team_, .number = ++teams_made_, .color = 0, .on_gpus = true}, identity.name,
                              identity.world_ranks);
     return make_device_group(world_, team, *this, device, call);
   }

@@ -9,25 +9,25 @@ namespace {
 
 // About a microsecond, which is what waking a sleeper costs. Where ranks share processors, looking keeps others from
 // coming; so would yielding, which hands the processor to any process of the machine.
-constexpr int kLooks = 1000;
-constexpr int kLongLooks = 100'000;
+constexpr int kSpins = 1000;
+constexpr int kLongSpins = 100'000;
 
-int looks_before_sleeping(std::size_t ranks, Team::Looks looks) {
+int spins_before_sleeping(std::size_t ranks, Team::Looks spin_count) {
   if (ranks > std::thread::hardware_concurrency()) return 1;
-  return looks == Team::Looks::kLong ? kLongLooks : kLooks;
+  return spin_count == Team::Looks::kLong ? kLongSpins : kSpins;
 }
 
 }  // namespace
 
-Team::Team(World& world, std::string name, std::vector<int> world_ranks, Looks looks)
+Team::Team(World& world, std::string name, std::vector<int> world_ranks, Looks spin_count)
     : world_(world),
       name_(std::move(name)),
       world_ranks_(std::move(world_ranks)),
-      seats_(world_ranks_.size()),
-      looks_(looks_before_sleeping(seats_.size(), looks)) {}
+      slots_(world_ranks_.size()),
+      spin_count_(spins_before_sleeping(slots_.size(), spin_count)) {}
 
 void Team::meet(int rank, const Signature& call, const void* parts) {
-  Seat& own = seat(rank);
+  Seat& own = slot(rank);
   const int world_rank = world_ranks_[static_cast<std::size_t>(rank)];
   if (world_.aborted()) throw_aborted(call, name_, world_.reason());
   world_.begin(world_rank, *this, call);
@@ -48,14 +48,14 @@ void Team::part(int rank) {
 }
 
 const Team::Brought& Team::brought(int viewer, int rank) const {
-  const std::uint64_t meeting = seats_[static_cast<std::size_t>(viewer)].meetings;
-  return seats_[static_cast<std::size_t>(rank)].brought[meeting % 2];
+  const std::uint64_t meeting = slots_[static_cast<std::size_t>(viewer)].meetings;
+  return slots_[static_cast<std::size_t>(rank)].brought[meeting % 2];
 }
 
 // Every rank compares every call with rank 0's, so all find the same mismatch, or none does.
 void Team::compare(int rank, const Signature& call) {
   const Signature& first = brought(rank, 0).call;
-  for (int other = 1; other < static_cast<int>(seats_.size()); ++other) {
+  for (int other = 1; other < static_cast<int>(slots_.size()); ++other) {
     const Signature& theirs = brought(rank, other).call;
     if (theirs == first) continue;
     world_.abort({.reason = describe_mismatch(name_, world_ranks_.front(), first,
@@ -68,7 +68,7 @@ void Team::compare(int rank, const Signature& call) {
 bool Team::arrive(int rank) {
   if (!arrivals_.add()) return false;
   // After counting, so that whoever sees a short count also sees a seat that is behind.
-  Seat& own = seat(rank);
+  Seat& own = slot(rank);
   // Sequentially consistent, so that of two ranks that begin to wait for each other, one sees the other wait.
   own.comings.store(own.comings.load(std::memory_order_relaxed) + 1);
   if (all_arrived(rank) && sleepers_.load() > 0) wake();
@@ -77,11 +77,11 @@ bool Team::arrive(int rank) {
 
 /// The number of arrivals that `rank`'s meeting or parting waits for.
 std::uint64_t Team::target_of(int rank) const {
-  return seats_[static_cast<std::size_t>(rank)].comings.load(std::memory_order_relaxed) * seats_.size();
+  return slots_[static_cast<std::size_t>(rank)].comings.load(std::memory_order_relaxed) * slots_.size();
 }
 
 bool Team::spin(int rank) const {
-  for (int i = 0; i < looks_; ++i)
+  for (int i = 0; i < spin_count_; ++i)
     if (all_arrived(rank)) return true;
   return false;
 }
@@ -111,18 +111,18 @@ bool Team::await_all_unless_aborted(int rank) {
 }
 
 std::uint64_t Team::arrivals_of(int world_rank) const {
-  for (std::size_t i = 0; i < seats_.size(); ++i)
-    if (world_ranks_[i] == world_rank) return seats_[i].comings.load();
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (world_ranks_[i] == world_rank) return slots_[i].comings.load();
   return 0;
 }
 
-bool Team::is_missing(std::size_t seat_index, int rank) const {
-  return seats_[seat_index].comings.load(std::memory_order_acquire) <
-         seats_[static_cast<std::size_t>(rank)].comings.load(std::memory_order_relaxed);
+bool Team::is_missing(std::size_t slot_index, int rank) const {
+  return slots_[slot_index].comings.load(std::memory_order_acquire) <
+         slots_[static_cast<std::size_t>(rank)].comings.load(std::memory_order_relaxed);
 }
 
 bool Team::misses_one_who_left(int rank) const {
-  for (std::size_t i = 0; i < seats_.size(); ++i)
+  for (std::size_t i = 0; i < slots_.size(); ++i)
     if (is_missing(i, rank) && world_.has_left(world_ranks_[i])) return true;
   return false;
 }
@@ -131,7 +131,7 @@ bool Team::misses_one_who_left(int rank) const {
 void Team::abort_for_missing(int rank) {
   const Signature& call = brought(rank, rank).call;
   std::vector<int> late;
-  for (std::size_t i = 0; i < seats_.size(); ++i) {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!is_missing(i, rank)) continue;
     const int absent = world_ranks_[i];
     if (world_.has_left(absent))

@@ -23,10 +23,10 @@ namespace fp8lab::in_process {
 /// not: the others' buffers are being read until then.
 class Team {
  public:
-  /// How long ranks look for each other before they sleep. Launching work on a card takes longer than to wake up, so
-  /// ranks with cards look longer.
+  /// How long ranks look for each other before they sleep. Launching work on a GPU takes longer than to wake up, so
+  /// ranks with GPUs look longer.
   enum class Looks { kShort, kLong };
-  Team(World& world, std::string name, std::vector<int> world_ranks, Looks looks = Looks::kShort);
+  Team(World& world, std::string name, std::vector<int> world_ranks, Looks spin_count = Looks::kShort);
 
   const std::string& name() const { return name_; }
   const std::vector<int>& world_ranks() const { return world_ranks_; }
@@ -57,7 +57,7 @@ class Team {
     std::atomic<std::uint64_t> comings{0};
   };
 
-  Seat& seat(int rank) { return seats_[static_cast<std::size_t>(rank)]; }
+  Seat& slot(int rank) { return slots_[static_cast<std::size_t>(rank)]; }
   const Brought& brought(int viewer, int rank) const;
   void compare(int rank, const Signature& call);
 
@@ -66,15 +66,15 @@ class Team {
   bool all_arrived(int rank) const { return arrivals_.reached(target_of(rank)); }
   bool spin(int rank) const;
   bool await_all_unless_aborted(int rank);
-  bool is_missing(std::size_t seat_index, int rank) const;
+  bool is_missing(std::size_t slot_index, int rank) const;
   bool misses_one_who_left(int rank) const;
   void abort_for_missing(int rank);
 
   World& world_;
   std::string name_;
   std::vector<int> world_ranks_;
-  std::vector<Seat> seats_;
-  int looks_;
+  std::vector<Seat> slots_;
+  int spin_count_;
 
   alignas(64) Arrivals arrivals_;  ///< of all ranks together
   std::atomic<int> sleepers_{0};

@@ -9,7 +9,7 @@
 namespace fp8lab::in_process {
 
 World::World(const RunOptions& options)
-    : timeout_(options.timeout), peer_copies_(options.peer_copies), launches_on_cards_(options.launches_on_cards) {
+    : timeout_(options.timeout), peer_copies_(options.peer_copies), launches_on_gpus_(options.launches_on_gpus) {
   for (int rank = 0; rank < options.ranks; ++rank) activities_.emplace_back(options.ranks);
 }
 
@@ -96,8 +96,8 @@ Team& World::team(const TeamKey& key, const std::string& name, const std::vector
   const std::lock_guard lock(teams_mutex_);
   for (const KeyedTeam& known : teams_)
     if (known.key == key) return *known.team;
-  const Team::Looks looks = key.on_cards || launches_on_cards_ ? Team::Looks::kLong : Team::Looks::kShort;
-  return *teams_.emplace_back(KeyedTeam{key, std::make_unique<Team>(*this, name, world_ranks, looks)}).team;
+  const Team::Looks spin_count = key.on_gpus || launches_on_gpus_ ? Team::Looks::kLong : Team::Looks::kShort;
+  return *teams_.emplace_back(KeyedTeam{key, std::make_unique<Team>(*this, name, world_ranks, spin_count)}).team;
 }
 
 void World::wake_all() {

@@ -60,7 +60,7 @@ class World {
     std::uint64_t number =
         0;  ///< of the calls in which `parent` made teams: groups around a team's count their own calls
     int color = 0;
-    bool on_cards = false;
+    bool on_gpus = false;
     bool operator==(const TeamKey&) const = default;
   };
   /// The team of `key`, made by the first of its members to ask. Lives as long as the run.
@@ -88,7 +88,7 @@ class World {
 
   std::chrono::nanoseconds timeout_;
   PeerCopyPath peer_copies_;
-  bool launches_on_cards_;
+  bool launches_on_gpus_;
   std::deque<Activity> activities_;  ///< by rank
 
   std::atomic<bool> aborted_{false};

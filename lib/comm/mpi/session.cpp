@@ -128,20 +128,20 @@ bool Session::abandon() {
   return clean;
 }
 
-void Session::expect_farewells(std::shared_ptr<processes::ShutdownMessages> messages) {
-  farewells_.assign(messages->size(), MPI_REQUEST_NULL);
+void Session::expect_shutdowns(std::shared_ptr<processes::ShutdownMessages> messages) {
+  shutdowns_.assign(messages->size(), MPI_REQUEST_NULL);
   for (int other = 0; other < size(); ++other) {
     const auto at = static_cast<std::size_t>(other);
     if (other != rank())
       must(MPI_Irecv((*messages)[at].data(), sizeof(processes::ShutdownBytes), MPI_BYTE, other,
-                     static_cast<int>(processes::Tag{}.number()), comm_, &farewells_[at]),
+                     static_cast<int>(processes::Tag{}.number()), comm_, &shutdowns_[at]),
            "MPI_Irecv");
   }
 }
 
-bool Session::farewell_came(int rank) {
+bool Session::shutdown_received(int rank) {
   int come = 0;
-  must(MPI_Test(&farewells_[static_cast<std::size_t>(rank)], &come, MPI_STATUS_IGNORE), "MPI_Test");
+  must(MPI_Test(&shutdowns_[static_cast<std::size_t>(rank)], &come, MPI_STATUS_IGNORE), "MPI_Test");
   return come != 0;
 }
 

@@ -30,8 +30,8 @@ class Session final : public processes::Transport {
   bool abandon() override;
   void pause() override { std::this_thread::yield(); }
 
-  void expect_farewells(std::shared_ptr<processes::ShutdownMessages> messages) override;
-  bool farewell_came(int rank) override;
+  void expect_shutdowns(std::shared_ptr<processes::ShutdownMessages> messages) override;
+  bool shutdown_received(int rank) override;
 
  private:
   struct World {
@@ -55,7 +55,7 @@ class Session final : public processes::Transport {
   std::thread::id thread_ = std::this_thread::get_id();
   std::vector<MPI_Request> requests_;
   std::vector<Peer> peers_;             ///< of each request
-  std::vector<MPI_Request> farewells_;  ///< by rank
+  std::vector<MPI_Request> shutdowns_;  ///< by rank
 };
 
 }  // namespace fp8lab::mpi

@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(20);
 
-/// How a window begins on the card since 2.28 (ncclWindow_vidmem of nccl_device/impl/core__types.h): what kernels find
+/// How a window begins on the GPU since 2.28 (ncclWindow_vidmem of nccl_device/impl/core__types.h): what kernels find
 /// others' memory by.
 struct WindowHead {
   void* host = nullptr;
@@ -24,7 +24,7 @@ struct WindowHead {
   std::uint32_t stride_4gib = 0;  ///< from one rank's to the next, in units of 4 GiB
 };
 
-bool is_on_card(const void* at) {
+bool is_on_gpu(const void* at) {
   cudaPointerAttributes attributes{};
   const bool known = cudaPointerGetAttributes(&attributes, at) == cudaSuccess;
   if (!known) cudaGetLastError();
@@ -49,14 +49,14 @@ std::string Trouble::cause() const {
   return cause_;
 }
 
-Communicator::Communicator(const Args& args, cuda::CudaContext& card)
+Communicator::Communicator(const Args& args, cuda::CudaContext& gpu)
     : rank_(args.rank),
       ranks_(args.ranks),
-      ordinal_(card.ordinal()),
+      ordinal_(gpu.ordinal()),
       group_(args.group),
       timeout_(args.timeout),
       trouble_(args.trouble),
-      abandonment_(args.abandonment) {
+      abort_flag_(args.abort_flag) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   nccl_check(api().comm_init(&comm_, args.ranks, args.id, args.rank, &config), "ncclCommInitRankConfig");
   for (Flights& flights : flights_)
@@ -86,13 +86,13 @@ std::vector<std::byte*> Communicator::add_window(void* memory, std::size_t bytes
   const std::lock_guard lock(mutex_);
   windows_[memory] = window;
   WindowHead head;
-  if (!is_on_card(window) || cudaMemcpy(&head, window, sizeof head, cudaMemcpyDefault) != cudaSuccess) return {};
+  if (!is_on_gpu(window) || cudaMemcpy(&head, window, sizeof head, cudaMemcpyDefault) != cudaSuccess) return {};
   if (head.rank_here != rank_) return {};
   std::vector<std::byte*> by_rank;
   const std::uintptr_t stride = static_cast<std::uintptr_t>(head.stride_4gib) << 32;
   for (int rank = 0; rank < ranks_; ++rank) {
     by_rank.push_back(head.of_first_rank + stride * static_cast<std::uintptr_t>(rank));
-    if (!is_on_card(by_rank.back())) return {};
+    if (!is_on_gpu(by_rank.back())) return {};
   }
   return by_rank;
 }
@@ -122,7 +122,7 @@ void Communicator::abort() noexcept {
 /// With the lock.
 void Communicator::end_all() noexcept {
   aborted_ = true;
-  abandonment_->set();
+  abort_flag_->set();
   api().comm_abort(comm_);
 }
 
@@ -141,7 +141,7 @@ Communicator::Flight& Communicator::Flights::next() {
   return ring[(first + count - 1) % ring.size()];
 }
 
-/// An event that answers with an error belongs to a card that will say so itself.
+/// An event that answers with an error belongs to a GPU that will say so itself.
 void Communicator::Flights::drop_landed() {
   while (count > 0 && cudaEventQuery(oldest().landed.get()) != cudaErrorNotReady) {
     first = (first + 1) % ring.size();
@@ -169,7 +169,7 @@ void Communicator::look(const std::stop_token& ended) {
     for (Flights& flights : flights_)
       if (flights.count > 0 && Clock::now() >= flights.oldest().deadline)
         trouble_->set(
-            fmt::format("{} did not finish on this rank's card within {:g} s: a rank that came to it died or hangs",
+            fmt::format("{} did not finish on this rank's GPU within {:g} s: a rank that came to it died or hangs",
                         describe(flights.oldest().call, group_), std::chrono::duration<double>(timeout_).count()));
     if (!trouble_->cause().empty()) return end_all();
     never_.wait_for(lock, ended, kLook, [] { return false; });

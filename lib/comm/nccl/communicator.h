@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "backend/cuda/context.h"
-#include "comm/nccl/meetings.h"
+#include "comm/nccl/peer_barriers.h"
 #include "comm/signature.h"
 
 namespace fp8lab::nccl {
@@ -36,7 +36,7 @@ class Trouble {
 };
 
 /// One rank's end of NCCL for one group, and a watch over what it has launched: a collective that does not finish in
-/// time, or that NCCL itself gives up, ends in ncclCommAbort(), which frees the card's stream.
+/// time, or that NCCL itself gives up, ends in ncclCommAbort(), which frees the GPU's stream.
 class Communicator {
  public:
   struct Args {
@@ -46,10 +46,10 @@ class Communicator {
     std::string_view group;
     std::chrono::nanoseconds timeout;
     std::shared_ptr<Trouble> trouble;
-    std::shared_ptr<Abandonment> abandonment;  ///< set with the first abort
+    std::shared_ptr<AbortFlag> abort_flag;  ///< set with the first abort
   };
-  /// A collective, on the calling thread's current card.
-  explicit Communicator(const Args& args, cuda::CudaContext& card);
+  /// A collective, on the calling thread's current GPU.
+  explicit Communicator(const Args& args, cuda::CudaContext& gpu);
   /// Waits for what is under way, unless abort() came first.
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -61,7 +61,7 @@ class Communicator {
   /// Ends what is under way, whatever the other ranks do.
   void abort() noexcept;
   /// A collective: `memory`, of ncclMemAlloc() on every rank, becomes a symmetric window. Returns where each rank's
-  /// lies in this process, in order of ranks; nothing where this card does not reach all of them.
+  /// lies in this process, in order of ranks; nothing where this GPU does not reach all of them.
   std::vector<std::byte*> add_window(void* memory, std::size_t bytes);
   /// No collective. What uses the window must have finished; windows that are left go with this.
   void drop_window(void* memory) noexcept;
@@ -98,7 +98,7 @@ class Communicator {
   std::string group_;
   std::chrono::nanoseconds timeout_;
   std::shared_ptr<Trouble> trouble_;
-  std::shared_ptr<Abandonment> abandonment_;
+  std::shared_ptr<AbortFlag> abort_flag_;
 
   std::mutex mutex_;  ///< of all below
   bool aborted_ = false;

@@ -22,15 +22,15 @@ bool is_even(std::span<const std::int64_t> offsets) {
 
 }  // namespace
 
-bool Gathers::goes(Way way) const { return std::find(ways_.begin(), ways_.end(), way) != ways_.end(); }
+bool Gathers::goes(Path way) const { return std::find(paths_.begin(), paths_.end(), way) != paths_.end(); }
 
 /// So that a gather costs no text once each was noted.
-void Gathers::note_ways() {
-  constexpr std::array<const char*, kWays> kNames = {"by NCCL's kernels", "written to the others' windows"};
+void Gathers::record_paths() {
+  constexpr std::array<const char*, kAlgorithms> kNames = {"by NCCL's kernels", "written to the others' windows"};
   for (std::size_t way = 0; way < kNames.size(); ++way)
-    if (!noted_[way] && goes(static_cast<Way>(way))) {
-      noted_[way] = true;
-      card_.note(fmt::format("all-gathers over NCCL: {}", kNames[way]));
+    if (!recorded_[way] && goes(static_cast<Path>(way))) {
+      recorded_[way] = true;
+      gpu_.note(fmt::format("all-gathers over NCCL: {}", kNames[way]));
     }
 }
 
@@ -39,7 +39,7 @@ bool Gathers::is_in_place(const GatherPart& part) const {
 }
 
 void Gathers::choose(std::span<const GatherPart> parts, Signature& placed) {
-  ways_.clear();
+  paths_.clear();
   std::int64_t written = 0;
   for (const GatherPart& part : parts) {
     const bool even = is_even(part.offsets_bytes) && part.offsets_bytes.back() > 0;
@@ -47,32 +47,32 @@ void Gathers::choose(std::span<const GatherPart> parts, Signature& placed) {
     const std::uint64_t from = to == 0 ? 0 : is_in_place(part) ? kInPlace : windows_.place_of(part.from);
     placed.mix(from == 0 ? 0 : to);
     placed.mix(from);
-    ways_.push_back(from != 0 && windows_.reach_all() ? Way::kWrites : Way::kKernels);
-    if (ways_.back() == Way::kWrites) written += part.offsets_bytes.back();
+    paths_.push_back(from != 0 && windows_.reach_all() ? Path::kWrites : Path::kKernels);
+    if (paths_.back() == Path::kWrites) written += part.offsets_bytes.back();
   }
-  if (written < options_.writes_from_bytes) std::fill(ways_.begin(), ways_.end(), Way::kKernels);
+  if (written < options_.writes_from_bytes) std::fill(paths_.begin(), paths_.end(), Path::kKernels);
 }
 
 void Gathers::launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over,
-                     const cuda::LaneStream& lane) {
-  note_ways();
-  if (goes(Way::kWrites)) write(parts, lane);
-  if (goes(Way::kKernels)) gather(over, parts, lane.stream);
+                     const cuda::CollectiveStream& lane) {
+  record_paths();
+  if (goes(Path::kWrites)) write(parts, lane);
+  if (goes(Path::kKernels)) gather(over, parts, lane.stream);
   over.watch(call, lane.stream);
 }
 
-void Gathers::write(std::span<const GatherPart> parts, const cuda::LaneStream& lane) {
+void Gathers::write(std::span<const GatherPart> parts, const cuda::CollectiveStream& lane) {
   copies_.clear();
   const std::size_t own = add_gather_writes(
       parts, options_.rank, options_.ranks,
       [&](int target, std::size_t i) -> std::byte* {
-        if (ways_[i] != Way::kWrites) return nullptr;
+        if (paths_[i] != Path::kWrites) return nullptr;
         return target == options_.rank ? parts[i].to : windows_.of_rank(target, parts[i].to);
       },
       copies_);
   const std::span<const PeerCopy> all(copies_), to_others = all.first(all.size() - own), to_own = all.last(own);
   // Nobody writes while something is still read or written there, nor goes on before all is written.
-  CardMeetings& meetings = windows_.meetings();
+  PeerBarriers& meetings = windows_.meetings();
   // Aside, one block waits for the others, so that products have the multiprocessors until all are there: where all
   // blocks did, products took 2.2 times as long.
   if (!lane.aside)
@@ -87,7 +87,7 @@ void Gathers::gather(Communicator& over, std::span<const GatherPart> parts, cuda
   copies_.clear();
   Launch launch;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (ways_[i] != Way::kKernels) continue;
+    if (paths_[i] != Path::kKernels) continue;
     if (is_even(parts[i].offsets_bytes))
       gather_evenly(over, parts[i], stream);
     else

@@ -6,44 +6,44 @@
 #include <vector>
 
 #include "backend/cuda/context.h"
-#include "backend/cuda/peer/card_access.h"
+#include "backend/cuda/peer/peer_access.h"
 #include "comm/nccl/communicator.h"
 #include "comm/nccl/windows.h"
 #include "comm/process_group.h"
 
 namespace fp8lab::nccl {
 
-/// The all-gathers of one rank's card: each part goes the way that is fastest for where it lies and how much there is.
+/// The all-gathers of one rank's GPU: each part goes the way that is fastest for where it lies and how much there is.
 class Gathers {
  public:
   struct Options {
     int rank = 0;
     int ranks = 1;
-    std::int64_t writes_from_bytes = 0;  ///< CardGroupOptions
+    std::int64_t writes_from_bytes = 0;  ///< NcclGroupOptions
     PeerCopyPath path = PeerCopyPath::kBySize;
   };
-  /// `windows` outlives it, as does `card`, which notes the ways that are taken.
-  Gathers(const Options& options, Windows& windows, cuda::CudaContext& card)
-      : options_(options), windows_(windows), card_(card) {}
+  /// `windows` outlives it, as does `GPU`, which notes the ways that are taken.
+  Gathers(const Options& options, Windows& windows, cuda::CudaContext& gpu)
+      : options_(options), windows_(windows), gpu_(gpu) {}
 
   /// Chooses for launch(), and mixes into `placed` what has to be equal on all ranks for that: ranks whose buffers lie
   /// elsewhere than those of others would wait for them in another kernel, or write where it is not meant.
   void choose(std::span<const GatherPart> parts, Signature& placed);
   /// What was chosen last, on `lane`, watched. `over`: the group's communicator.
   void launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over,
-              const cuda::LaneStream& lane);
+              const cuda::CollectiveStream& lane);
 
  private:
-  enum class Way : std::uint8_t {
+  enum class Path : std::uint8_t {
     kKernels,  ///< by NCCL's kernels, the symmetric ones where both sides lie in windows
     kWrites,   ///< written to the others' windows by this rank
   };
-  static constexpr std::size_t kWays = 2;
+  static constexpr std::size_t kAlgorithms = 2;
 
-  bool goes(Way way) const;
-  void note_ways();
+  bool goes(Path way) const;
+  void record_paths();
   bool is_in_place(const GatherPart& part) const;
-  void write(std::span<const GatherPart> parts, const cuda::LaneStream& lane);
+  void write(std::span<const GatherPart> parts, const cuda::CollectiveStream& lane);
   /// NCCL's own gathers of the parts that go by its kernels.
   void gather(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream);
   void gather_evenly(Communicator& over, const GatherPart& part, cudaStream_t stream) const;
@@ -52,10 +52,10 @@ class Gathers {
 
   Options options_;
   Windows& windows_;
-  cuda::CudaContext& card_;
-  std::array<bool, kWays> noted_{};  ///< by way
-  cuda::CardCopies writes_;
-  std::vector<Way> ways_;  ///< by part; these are kept between calls
+  cuda::CudaContext& gpu_;
+  std::array<bool, kAlgorithms> recorded_{};  ///< by way
+  cuda::PeerCopies writes_;
+  std::vector<Path> paths_;  ///< by part; these are kept between calls
   std::vector<PeerCopy> copies_;
 };
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl/card_group.h"
+#include "comm/nccl/nccl_group.h"
 #include "comm/nccl/nccl_library.h"
 #include "comm/nccl/nccl_ranks.h"
 #include "comm/process_groups.h"
@@ -13,12 +13,12 @@
 namespace fp8lab {
 namespace {
 
-using nccl::CardGroupOptions;
+using nccl::NcclGroupOptions;
 
 /// Another row's group, but for what on() makes of it.
 class HostGroup final : public ProcessGroup {
  public:
-  HostGroup(ProcessGroup& host, const CardGroupOptions& options, std::unique_ptr<ProcessGroup> owned = nullptr)
+  HostGroup(ProcessGroup& host, const NcclGroupOptions& options, std::unique_ptr<ProcessGroup> owned = nullptr)
       : ProcessGroup(identity_of(host)), host_(host), options_(options), owned_(std::move(owned)) {}
 
  private:
@@ -32,7 +32,7 @@ class HostGroup final : public ProcessGroup {
   void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override {
     do_over(host_, call, parts);
   }
-  void do_barrier(const Signature& call) override { meet_over(host_, call); }
+  void do_barrier(const Signature& call) override { barrier_over(host_, call); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
     std::unique_ptr<ProcessGroup> group = split_over(host_, call, color, std::move(identity));
@@ -41,52 +41,52 @@ class HostGroup final : public ProcessGroup {
   }
 
   std::unique_ptr<ProcessGroup> do_on(const Signature& call, Device& device) override {
-    meet_over(host_, call);  // all ranks bring devices of one name
+    barrier_over(host_, call);  // all ranks bring devices of one name
     if (device.name() != "cuda" || size() == 1) return host_.on(device);
-    const bool shared = cards_are_shared(device);
+    const bool shared = gpus_are_shared(device);
     if (shared) return host_.on(device);
-    return nccl::make_card_group(host_, device, options_);
+    return nccl::make_nccl_group(host_, device, options_);
   }
 
-  /// NCCL refuses two ranks on one card.
-  bool cards_are_shared(Device& device) {
-    const std::uint64_t own = std::hash<std::string>()(device.peer_access()->card());
+  /// NCCL refuses two ranks on one GPU.
+  bool gpus_are_shared(Device& device) {
+    const std::uint64_t own = std::hash<std::string>()(device.peer_access()->gpu());
     std::vector<std::uint64_t> all(static_cast<std::size_t>(size()));
     std::vector<std::int64_t> offsets(all.size() + 1);
     for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<std::int64_t>(i * sizeof own);
     const GatherPart part{.from = reinterpret_cast<const std::byte*>(&own),
                           .to = reinterpret_cast<std::byte*>(all.data()),
                           .offsets_bytes = offsets};
-    host_.all_gather({&part, 1}, "cards");
+    host_.all_gather({&part, 1}, "GPUs");
     return std::set<std::uint64_t>(all.begin(), all.end()).size() < all.size();
   }
 
   ProcessGroup& host_;
-  CardGroupOptions options_;
+  NcclGroupOptions options_;
   std::unique_ptr<ProcessGroup> owned_;
 };
 
 }  // namespace
 
 std::string nccl_unavailable_reason() {
-  const std::string no_card = device_row("cuda").unavailable_reason();
-  return no_card.empty() ? find_library<nccl::NcclLibrary>().unavailable_reason() : no_card;
+  const std::string no_gpu = device_row("cuda").unavailable_reason();
+  return no_gpu.empty() ? find_library<nccl::NcclLibrary>().unavailable_reason() : no_gpu;
 }
 
 void run_nccl(const RunOptions& options, const RankFunction& rank_function) {
   check(options.over != "nccl", "ranks of 'nccl' are those of another row: RunOptions::over");
   RunOptions host_options = options;
-  host_options.launches_on_cards = true;
+  host_options.launches_on_gpus = true;
   run_ranks(options.over, host_options, [&](ProcessGroup& host) {
-    const CardGroupOptions card_options{.timeout = options.timeout,
-                                        .writes_from_bytes = options.writes_from_bytes,
-                                        .peer_copies = options.peer_copies,
-                                        .gather_windows = options.gather_windows,
-                                        .trouble = std::make_shared<nccl::Trouble>()};
-    HostGroup world(host, card_options);
+    const NcclGroupOptions gpu_options{.timeout = options.timeout,
+                                       .writes_from_bytes = options.writes_from_bytes,
+                                       .peer_copies = options.peer_copies,
+                                       .gather_windows = options.gather_windows,
+                                       .trouble = std::make_shared<nccl::Trouble>()};
+    HostGroup world(host, gpu_options);
     rank_function(world);
-    // What a card did not finish after the last meeting.
-    if (const std::string cause = card_options.trouble->cause(); !cause.empty()) fail(cause);
+    // What a GPU did not finish after the last meeting.
+    if (const std::string cause = gpu_options.trouble->cause(); !cause.empty()) fail(cause);
   });
 }
 

@@ -6,8 +6,8 @@
 
 namespace fp8lab {
 
-/// Ranks of another row (RunOptions::over), each with a card of its own, whose cards' bytes NCCL moves: nccl.cpp where
-/// CMake found CUDA and NCCL, else no_nccl.cpp. In host memory, and where ranks share cards, the other row moves bytes
+/// Ranks of another row (RunOptions::over), each with a GPU of its own, whose GPUs' bytes NCCL moves: nccl.cpp where
+/// CMake found CUDA and NCCL, else no_nccl.cpp. In host memory, and where ranks share GPUs, the other row moves bytes
 /// itself.
 ///
 /// Reductions have the bits of every other row: NCCL brings the summands of each slice to the rank that owns it, where

@@ -21,11 +21,11 @@ class Windows::Source final : public GatherSource {
  public:
   explicit Source(std::shared_ptr<Windows> windows) : windows_(std::move(windows)) {}
 
-  // Gathers end everywhere at once, so when this card has finished, no other uses the segment either. It does not
+  // Gathers end everywhere at once, so when this GPU has finished, no other uses the segment either. It does not
   // finish by itself where an error is on its way past here, since it may wait for a rank that failed.
   void release(std::byte* segment, std::size_t) noexcept override {
     if (std::uncaught_exceptions() > 0) give_up();
-    windows_->await_card();
+    windows_->await_gpu();
     windows_->drop(segment);
     api().mem_free(segment);
   }
@@ -47,16 +47,16 @@ class Windows::Source final : public GatherSource {
 Windows::Windows(Args args)
     : host_(&args.host),
       ordinal_(args.ordinal),
-      abandonment_(std::move(args.abandonment)),
+      abort_flag_(std::move(args.abort_flag)),
       communicator_(std::move(args.communicator)) {}
 
 Windows::~Windows() {
   if (flags_ == nullptr) return;
-  await_card();
+  await_gpu();
   api().mem_free(flags_);
 }
 
-void Windows::await_card() const noexcept {
+void Windows::await_gpu() const noexcept {
   cudaSetDevice(ordinal_);
   cudaDeviceSynchronize();
 }
@@ -80,7 +80,7 @@ std::uint64_t Windows::place_of(const std::byte* at) const {
 
 std::byte* Windows::of_rank(int rank, const std::byte* at) const {
   const auto* const found = window_of(at);
-  check(found != nullptr && reach_all_, "a buffer is looked for on another rank's card that does not lie there");
+  check(found != nullptr && reach_all_, "a buffer is looked for on another rank's GPU that does not lie there");
   return found->second.by_rank[static_cast<std::size_t>(rank)] + (at - found->first);
 }
 
@@ -117,10 +117,10 @@ Windows::Window Windows::open(std::byte* segment, std::size_t bytes) {
   return window;
 }
 
-void Windows::open_meetings() {
+void Windows::open_barriers() {
   void* memory = nullptr;
-  const bool fits = host_->size() <= cuda::CardMeeting::kMostRanks;
-  const bool here = fits && api().mem_alloc(&memory, CardMeetings::kFlagsBytes) == ncclSuccess;
+  const bool fits = host_->size() <= cuda::PeerBarrier::kMostRanks;
+  const bool here = fits && api().mem_alloc(&memory, PeerBarriers::kFlagsBytes) == ncclSuccess;
   flags_ = static_cast<std::byte*>(memory);
   const bool everywhere = agreed(here, "flags are there");
   if (!everywhere) {
@@ -128,19 +128,19 @@ void Windows::open_meetings() {
     cudaGetLastError();
     return;
   }
-  Window window = open(flags_, CardMeetings::kFlagsBytes);  // leaves its marks there
+  Window window = open(flags_, PeerBarriers::kFlagsBytes);  // leaves its marks there
   const bool cleared =
-      cudaMemset(flags_, 0, CardMeetings::kFlagsBytes) == cudaSuccess && cudaStreamSynchronize(nullptr) == cudaSuccess;
+      cudaMemset(flags_, 0, PeerBarriers::kFlagsBytes) == cudaSuccess && cudaStreamSynchronize(nullptr) == cudaSuccess;
   reach_all_ = agreed(cleared && reach_all_, "flags are clear");
   if (reach_all_)
-    meetings_.emplace(CardMeetings::Args{
-        .flags_by_rank = std::move(window.by_rank), .rank = host_->rank(), .abandonment = abandonment_});
+    barriers_.emplace(PeerBarriers::Args{
+        .flags_by_rank = std::move(window.by_rank), .rank = host_->rank(), .abort_flag = abort_flag_});
 }
 
 void Windows::add(std::byte* segment, std::size_t bytes) {
   const bool first = registered_with_ == nullptr;
   registered_with_ = &communicator_();
-  if (first) open_meetings();
+  if (first) open_barriers();
   windows_[segment] = open(segment, bytes);
 }
 

@@ -11,25 +11,25 @@
 #include <vector>
 
 #include "comm/nccl/communicator.h"
-#include "comm/nccl/meetings.h"
+#include "comm/nccl/peer_barriers.h"
 #include "comm/process_group.h"
 #include "memory/caching_allocator.h"
 
 namespace fp8lab::nccl {
 
-/// The memory of one rank's card that is registered with the communicator of a group: NCCL maps the memory of all ranks
+/// The memory of one rank's GPU that is registered with the communicator of a group: NCCL maps the memory of all ranks
 /// here for that, and its symmetric kernels need it on both sides of a gather. Shared by the group and the sources that
 /// reserve it; registration belongs to the group, memory to the segment.
 class Windows {
  public:
   struct Args {
     ProcessGroup& host;  ///< meets the group's ranks
-    int ordinal = 0;     ///< of this rank's card
-    std::shared_ptr<const Abandonment> abandonment;
+    int ordinal = 0;     ///< of this rank's GPU
+    std::shared_ptr<const AbortFlag> abort_flag;
     std::function<Communicator&()> communicator;  ///< the group's, made where it is not yet there: a collective
   };
   explicit Windows(Args args);
-  /// Waits for the card.
+  /// Waits for the GPU.
   ~Windows();
   Windows(const Windows&) = delete;
   Windows& operator=(const Windows&) = delete;
@@ -40,9 +40,9 @@ class Windows {
   /// Which window, and where in it: the same number on every rank that reserved the same; 0 outside of all.
   std::uint64_t place_of(const std::byte* at) const;
 
-  /// True if every rank writes to all others' windows where it finds them, as they have tried, and cards meet there.
-  bool reach_all() const { return reach_all_ && meetings_.has_value(); }
-  CardMeetings& meetings() { return *meetings_; }
+  /// True if every rank writes to all others' windows where it finds them, as they have tried, and GPUs meet there.
+  bool reach_all() const { return reach_all_ && barriers_.has_value(); }
+  PeerBarriers& meetings() { return *barriers_; }
   /// Where `rank` has what lies at `at` here, in a window.
   std::byte* of_rank(int rank, const std::byte* at) const;
 
@@ -55,29 +55,29 @@ class Windows {
     std::ptrdiff_t bytes = 0;
     std::uint64_t number = 0;  ///< in order of reservation, from 1
     std::vector<std::byte*>
-        by_rank{};  ///< its first byte on each rank's card, as this one reaches it; empty unless it can
+        by_rank{};  ///< its first byte on each rank's GPU, as this one reaches it; empty unless it can
   };
   /// True if each rank finds the marks that the others leave where its window seems to be.
   bool try_out(std::byte* segment, const Window& window) const;
   bool agreed(bool here, std::string_view on) const;
   /// Memory of every rank becomes a window of the group.
   Window open(std::byte* segment, std::size_t bytes);
-  void open_meetings();
+  void open_barriers();
   const std::pair<const std::byte* const, Window>* window_of(const std::byte* at) const;
   void add(std::byte* segment, std::size_t bytes);
   void drop(std::byte* segment) noexcept;
-  void await_card() const noexcept;
-  /// Ends what is under way between the group's cards.
+  void await_gpu() const noexcept;
+  /// Ends what is under way between the group's GPUs.
   void give_up() noexcept;
 
   ProcessGroup* host_;  ///< null once closed
   int ordinal_;
-  std::shared_ptr<const Abandonment> abandonment_;
+  std::shared_ptr<const AbortFlag> abort_flag_;
   std::function<Communicator&()> communicator_;
   Communicator* registered_with_ = nullptr;  ///< before there is a window
   std::map<const std::byte*, Window> windows_;
   std::byte* flags_ = nullptr;  ///< of meetings
-  std::optional<CardMeetings> meetings_;
+  std::optional<PeerBarriers> barriers_;
   bool reach_all_ = true;
   std::uint64_t seen_ = 0;
 };

@@ -53,10 +53,10 @@ class Transport {
   virtual void pause() = 0;
 
   /// Begins a run: from now on each other rank's shutdown message is awaited, to be written to its place.
-  virtual void expect_farewells(std::shared_ptr<ShutdownMessages> messages) = 0;
-  virtual bool farewell_came(int rank) = 0;
+  virtual void expect_shutdowns(std::shared_ptr<ShutdownMessages> messages) = 0;
+  virtual bool shutdown_received(int rank) = 0;
   /// Nothing but farewells is awaited any more; what else comes in this run is dropped.
-  virtual void await_only_farewells() {}
+  virtual void await_only_shutdowns() {}
   /// Why `rank`'s process can no longer be reached, or nothing. It sends no farewell then.
   virtual std::string lost(int) const { return {}; }
 

@@ -16,12 +16,12 @@ constexpr const char* kUnreadable = "it sent a shutdown message that cannot be r
 World::World(Transport& transport, const RunOptions& options)
     : transport_(transport),
       timeout_(options.timeout),
-      farewell_timeout_(options.farewell_timeout),
+      shutdown_timeout_(options.shutdown_timeout),
       stop_(options.stop),
       messages_(std::make_shared<ShutdownMessages>(static_cast<std::size_t>(transport.size()))),
       shutdowns_(messages_->size()),
       heard_(messages_->size(), false) {
-  transport_.expect_farewells(messages_);
+  transport_.expect_shutdowns(messages_);
 }
 
 void World::abort(const std::string& reason) {
@@ -32,7 +32,7 @@ void World::listen() {
   for (int rank = 0; rank < transport_.size(); ++rank) {
     const auto at = static_cast<std::size_t>(rank);
     if (rank == transport_.rank() || heard_[at]) continue;
-    if (transport_.farewell_came(rank)) {
+    if (transport_.shutdown_received(rank)) {
       const std::optional<Shutdown> read = read_shutdown((*messages_)[at], transport_.largest_context());
       hear(rank, read ? *read : Shutdown{.ending = Ending::kByDeath, .reason = kUnreadable});
     } else if (const std::string lost = transport_.lost(rank); !lost.empty()) {
@@ -44,13 +44,13 @@ void World::listen() {
 
 void World::conclude(const std::optional<Failure>& failure) {
   listen();
-  transport_.await_only_farewells();
+  transport_.await_only_shutdowns();
   if (failure && !failure->echo && !cause_)
     cause_ = Cause{.ending = Ending::kByDeath, .reason = failure->reason, .out_of_memory = failure->out_of_memory};
   const auto own = static_cast<std::size_t>(transport_.rank());
   shutdowns_[own] = to_shutdown(cause_, transport_.next_context);
   (*messages_)[own] = write(shutdowns_[own]);
-  exchange_farewells();
+  exchange_shutdowns();
   for (const Shutdown& shutdown : shutdowns_)
     transport_.next_context = std::max(transport_.next_context, shutdown.next_context);
   throw_first_cause();
@@ -77,7 +77,7 @@ void World::hear(int rank, const Shutdown& shutdown) {
 }
 
 /// A rank that is lost listens no more.
-bool World::said_to_all() const {
+bool World::sent_to_all() const {
   if (transport_.finished()) return true;
   const std::vector<int> unfinished = transport_.unfinished_ranks();
   return std::all_of(unfinished.begin(), unfinished.end(), [&](int rank) { return !transport_.lost(rank).empty(); });
@@ -85,16 +85,16 @@ bool World::said_to_all() const {
 
 /// Others may go on for as long as they like, unless they were given a time for it; but once the run has failed they
 /// have only the timeout to notice.
-void World::exchange_farewells() {
+void World::exchange_shutdowns() {
   const ShutdownBytes& own = (*messages_)[static_cast<std::size_t>(transport_.rank())];
   for (int rank = 0; rank < transport_.size(); ++rank)
     if (rank != transport_.rank()) transport_.send(own.data(), sizeof own, rank, Tag{});
 
   std::optional<std::chrono::steady_clock::time_point> deadline;
-  if (farewell_timeout_) deadline = std::chrono::steady_clock::now() + *farewell_timeout_;
+  if (shutdown_timeout_) deadline = std::chrono::steady_clock::now() + *shutdown_timeout_;
   bool said = false;
   while (!said || heard_count_ + 1 < transport_.size()) {
-    said = said || said_to_all();
+    said = said || sent_to_all();
     listen();
     if (cause_ && !deadline) deadline = std::chrono::steady_clock::now() + timeout_;
     if (!deadline || std::chrono::steady_clock::now() < *deadline) {
@@ -103,7 +103,7 @@ void World::exchange_farewells() {
     }
     transport_.keep_forever(messages_);
     unanswered_ = true;
-    note_silent();
+    record_silent();
     return transport_.break_off(fmt::format("a run failed, and not every rank answered in time: {}", reason()));
   }
   for (int rank = 0; rank < transport_.size(); ++rank)
@@ -121,10 +121,10 @@ std::string World::silent_rank() {
 }
 
 /// What stops a run from outside knows of no rank that is missing; nor does a run that went well so far.
-void World::note_silent() {
+void World::record_silent() {
   if (cause_ && reason() != kStoppedFromOutside) return;
   const std::string silence = fmt::format("{} did not answer within {:g} s", silent_rank(),
-                                          std::chrono::duration<double>(farewell_timeout_.value_or(timeout_)).count());
+                                          std::chrono::duration<double>(shutdown_timeout_.value_or(timeout_)).count());
   if (cause_)
     silence_ = "; " + silence;
   else

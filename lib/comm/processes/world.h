@@ -47,15 +47,15 @@ class World {
   };
   static Shutdown to_shutdown(const std::optional<Cause>& cause, std::uint64_t next_context);
   void hear(int rank, const Shutdown& shutdown);
-  bool said_to_all() const;
-  void exchange_farewells();
+  bool sent_to_all() const;
+  void exchange_shutdowns();
   std::string silent_rank();
-  void note_silent();
+  void record_silent();
   void throw_first_cause() const;
 
   Transport& transport_;
   std::chrono::nanoseconds timeout_;
-  std::optional<std::chrono::nanoseconds> farewell_timeout_;
+  std::optional<std::chrono::nanoseconds> shutdown_timeout_;
   std::stop_token stop_;
   std::optional<Cause> cause_;
   std::shared_ptr<ShutdownMessages> messages_;  ///< as they come; this rank's own is what it sends

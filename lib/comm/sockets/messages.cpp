@@ -13,7 +13,7 @@ constexpr std::array<char, 8> kProtocol = {'f', 'p', '8', 'l', 'a', 'b', '/', '2
 constexpr std::size_t kLongestText = 1024;
 
 /// The head of a hello; ports follow.
-struct HelloHead {
+struct HandshakeHead {
   std::array<char, 8> protocol = kProtocol;
   std::uint64_t job = 0;
   std::uint64_t process = 0;
@@ -81,24 +81,25 @@ std::optional<Reply::Place> read_place(const PlacePlain& plain) {
 
 }  // namespace
 
-std::vector<std::byte> write(const Hello& hello) {
+std::vector<std::byte> write(const Handshake& handshake) {
   Writer writer;
-  writer.add(HelloHead{.job = hello.job, .process = hello.process, .rank = hello.rank, .size = hello.size});
-  for (const std::uint16_t port : hello.ports) writer.add(port);
+  writer.add(HandshakeHead{
+      .job = handshake.job, .process = handshake.process, .rank = handshake.rank, .size = handshake.size});
+  for (const std::uint16_t port : handshake.ports) writer.add(port);
   return writer.take();
 }
 
-std::optional<Hello> read_hello(Bytes bytes) {
+std::optional<Handshake> read_handshake(Bytes bytes) {
   Reader reader(bytes);
-  HelloHead head;
+  HandshakeHead head;
   if (!reader.take(head) || head.protocol != kProtocol) return std::nullopt;
-  Hello hello{.job = head.job, .process = head.process, .rank = head.rank, .size = head.size, .ports = {}};
+  Handshake handshake{.job = head.job, .process = head.process, .rank = head.rank, .size = head.size, .ports = {}};
   const std::size_t ports = reader.left().size() / sizeof(std::uint16_t);
   if (reader.left().size() % sizeof(std::uint16_t) != 0 || ports > kMostRanks) return std::nullopt;
   if (ports != 0 && (head.size < 0 || ports != static_cast<std::size_t>(head.size))) return std::nullopt;
-  hello.ports.resize(ports);
-  for (std::uint16_t& port : hello.ports) reader.take(port);
-  return hello;
+  handshake.ports.resize(ports);
+  for (std::uint16_t& port : handshake.ports) reader.take(port);
+  return handshake;
 }
 
 std::vector<std::byte> write(const Reply& reply) {
@@ -145,8 +146,8 @@ std::optional<Reply> read_reply(Bytes bytes) {
   return reply;
 }
 
-std::size_t largest_hello(int ranks) {
-  return sizeof(HelloHead) + sizeof(std::uint16_t) * static_cast<std::size_t>(ranks);
+std::size_t largest_handshake(int ranks) {
+  return sizeof(HandshakeHead) + sizeof(std::uint16_t) * static_cast<std::size_t>(ranks);
 }
 
 std::size_t largest_reply(int ranks) {

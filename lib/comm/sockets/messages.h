@@ -18,7 +18,7 @@ inline constexpr int kMostRanks = 65536;
 
 /// From a rank to rank 0, over and over until it is answered: first without ports, then with the ports at which it
 /// awaits the others.
-struct Hello {
+struct Handshake {
   std::uint64_t job = 0;  ///< tells jobs apart that share a host
   std::uint64_t process =
       0;  ///< a random number, which tells a repeated message from a second process of the same rank
@@ -26,11 +26,11 @@ struct Hello {
   std::int32_t size = 0;
   std::vector<std::uint16_t> ports;  ///< by rank, 0 for this one and lower ones; empty, or `size` of them
 
-  bool operator==(const Hello&) const = default;
+  bool operator==(const Handshake&) const = default;
 };
-std::vector<std::byte> write(const Hello& hello);
+std::vector<std::byte> write(const Handshake& handshake);
 /// Rank and size are as the sender gave them: a sender of another launch is told so.
-std::optional<Hello> read_hello(Bytes bytes);
+std::optional<Handshake> read_handshake(Bytes bytes);
 
 /// From rank 0 to a rank: the address from which it comes; then, when all have come, where it reaches those below it;
 /// or why it cannot take part.
@@ -56,7 +56,7 @@ std::vector<std::byte> write(const Reply& reply);
 std::optional<Reply> read_reply(Bytes bytes);
 
 /// Larger messages are refused where they arrive.
-std::size_t largest_hello(int ranks);
+std::size_t largest_handshake(int ranks);
 std::size_t largest_reply(int ranks);
 
 /// A message between two ranks travels as frames of at most kChunkBytes, in order, each with a head.

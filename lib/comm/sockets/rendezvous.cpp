@@ -55,9 +55,10 @@ std::string link_id(const Reply::Token& token, int rank) {
 
 class Meeting {
  public:
-  Meeting(const Rendezvous& rendezvous, const Patience& patience, const std::function<void(const std::string&)>& notify)
+  Meeting(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
+          const std::function<void(const std::string&)>& notify)
       : rendezvous_(rendezvous),
-        patience_(patience),
+        wait_limit_(wait_limit),
         notify_(notify),
         complaints_(std::make_unique<Complaints>(rendezvous.rank, notify)),
         security_(rendezvous),
@@ -87,9 +88,9 @@ class Meeting {
   /// What rank 0 knows of another.
   struct Comer {
     std::string id;  ///< at rank 0's socket
-    Hello hello;
+    Handshake handshake;
     std::string address;
-    bool complete() const { return !hello.ports.empty(); }
+    bool complete() const { return !handshake.ports.empty(); }
   };
 
   int first_port() const { return rendezvous_.port + (rendezvous_.port_taken ? 1 : 0); }
@@ -98,7 +99,7 @@ class Meeting {
   // Rank 0.
 
   void as_first() {
-    Router gate(*context_, largest_hello(rendezvous_.size));
+    Router gate(*context_, largest_handshake(rendezvous_.size));
     gate.stay_on_one_thread();
     Connections connections(*context_, gate, complaints_.get());
     security_.guard_listener(gate);
@@ -116,7 +117,7 @@ class Meeting {
     };
     std::string problem;
     while (problem.empty() && !missing().empty()) {
-      if (patience_.over())
+      if (wait_limit_.over())
         problem = describe_missing(missing());
       else
         wait_for({gate.events(ZMQ_POLLIN), connections.events()});
@@ -169,29 +170,30 @@ class Meeting {
 
   void greet(Router& gate, Router::Received& received, std::vector<Comer>& comers) {
     const std::string from = peer_of(received.message.descriptor());
-    const std::optional<Hello> hello = read_hello(received.message.bytes());
-    if (!hello) return complaints_->add(from, "it sent what no rank sends");
-    if (hello->job != own_.job)
+    const std::optional<Handshake> handshake = read_handshake(received.message.bytes());
+    if (!handshake) return complaints_->add(from, "it sent what no rank sends");
+    if (handshake->job != own_.job)
       return complaints_->add(from, "it is of another job (MASTER_PORT, TORCHELASTIC_RUN_ID, SLURM_JOB_ID)");
     const auto refuse = [&](const std::string& why) {
       complaints_->add(from, why);
       gate.send_to(received.id.text(),
                    write(Reply{.kind = Reply::Kind::kRefusal, .text = why, .token = {}, .places = {}}));
     };
-    if (hello->size != own_.size)
-      return refuse(fmt::format("rank 0 was started as one of {} ranks, rank {} as one of {}", own_.size, hello->rank,
-                                hello->size));
-    if (hello->rank <= 0 || hello->rank >= own_.size)
+    if (handshake->size != own_.size)
+      return refuse(fmt::format("rank 0 was started as one of {} ranks, rank {} as one of {}", own_.size,
+                                handshake->rank, handshake->size));
+    if (handshake->rank <= 0 || handshake->rank >= own_.size)
       return refuse(
-          fmt::format("rank {} is none of ranks 1 to {}, which rank 0 waits for", hello->rank, own_.size - 1));
-    Comer& comer = comers[static_cast<std::size_t>(hello->rank)];
-    if (!comer.id.empty() && comer.hello.process != hello->process)
-      return refuse(fmt::format("two processes were started as rank {}", hello->rank));
-    for (int higher = hello->rank + 1; higher < own_.size && !hello->ports.empty(); ++higher)
-      if (hello->ports[static_cast<std::size_t>(higher)] == 0) return refuse("it names no port for a rank above it");
-    const bool repeats_first = comer.complete() && hello->ports.empty();
+          fmt::format("rank {} is none of ranks 1 to {}, which rank 0 waits for", handshake->rank, own_.size - 1));
+    Comer& comer = comers[static_cast<std::size_t>(handshake->rank)];
+    if (!comer.id.empty() && comer.handshake.process != handshake->process)
+      return refuse(fmt::format("two processes were started as rank {}", handshake->rank));
+    for (int higher = handshake->rank + 1; higher < own_.size && !handshake->ports.empty(); ++higher)
+      if (handshake->ports[static_cast<std::size_t>(higher)] == 0)
+        return refuse("it names no port for a rank above it");
+    const bool repeats_first = comer.complete() && handshake->ports.empty();
     comer.id = received.id.text();
-    if (!repeats_first) comer.hello = *hello;
+    if (!repeats_first) comer.handshake = *handshake;
     comer.address = unmapped(received.message.peer_address());
     if (!comer.complete())
       gate.send_to(comer.id,
@@ -210,13 +212,13 @@ class Meeting {
       // A rank on rank 0's machine may come from a loopback address, and is to others where rank 0 is.
       const bool is_elsewhere = is_loopback(comer.address) && !names_loopback(rendezvous_.host);
       places.push_back({.address = is_elsewhere ? std::string() : comer.address,
-                        .port = comer.hello.ports[static_cast<std::size_t>(rank)]});
+                        .port = comer.handshake.ports[static_cast<std::size_t>(rank)]});
     }
     return places;
   }
 
   std::string describe_missing(const std::vector<int>& ranks) const {
-    if (patience_.stop.stop_requested()) return kStopped;
+    if (wait_limit_.stop.stop_requested()) return kStopped;
     std::string missing;
     for (const int rank : ranks) missing += fmt::format("{}rank {}", missing.empty() ? "" : " and ", rank);
     return fmt::format("{} of {} ranks did not come to rank 0 at {}:{} (MASTER_ADDR, MASTER_PORT) in time", missing,
@@ -238,14 +240,14 @@ class Meeting {
         candidates.push_back(endpoint(address, port));
         socket.connect_as(candidates.back(), candidates.back());
       }
-    const Patience longer{.deadline = patience_.deadline + kGrace, .stop = patience_.stop};
+    const WaitLimit longer{.deadline = wait_limit_.deadline + kGrace, .stop = wait_limit_.stop};
     std::optional<std::size_t> first;  // of the candidates
     Clock::time_point repeat = Clock::now();
     for (;;) {
-      if ((first ? longer : patience_).over()) lose_first(first.has_value(), connections.last_failure());
+      if ((first ? longer : wait_limit_).over()) lose_first(first.has_value(), connections.last_failure());
       if (Clock::now() >= repeat) {
         repeat = Clock::now() + kRepeat;
-        say_hello(socket, first ? std::span(&candidates[*first], 1) : std::span(candidates));
+        send_handshake(socket, first ? std::span(&candidates[*first], 1) : std::span(candidates));
       }
       wait_for({socket.events(ZMQ_POLLIN), connections.events()});
       connections.look();
@@ -268,14 +270,14 @@ class Meeting {
     }
   }
 
-  void say_hello(Router& socket, std::span<const std::string> candidates) const {
-    const std::vector<std::byte> hello = write(own_);
+  void send_handshake(Router& socket, std::span<const std::string> candidates) const {
+    const std::vector<std::byte> handshake = write(own_);
     for (const std::string& candidate : candidates)
-      if (socket.send_to(candidate, hello) == Router::Sent::kGone) socket.connect_as(candidate, candidate);
+      if (socket.send_to(candidate, handshake) == Router::Sent::kGone) socket.connect_as(candidate, candidate);
   }
 
   [[noreturn]] void lose_first(bool found, const std::string& failure) const {
-    check(!patience_.stop.stop_requested(), kStopped);
+    check(!wait_limit_.stop.stop_requested(), kStopped);
     if (found)
       fail(fmt::format("rank 0 at {}:{} went away before all ranks had come", rendezvous_.host, rendezvous_.port));
     fail(fmt::format(
@@ -313,12 +315,12 @@ class Meeting {
   }
 
   void open_all() {
-    const Patience longer{.deadline = patience_.deadline + kGrace, .stop = patience_.stop};
+    const WaitLimit longer{.deadline = wait_limit_.deadline + kGrace, .stop = wait_limit_.stop};
     for (int other = 0; other < rendezvous_.size; ++other) {
       if (other == rendezvous_.rank) continue;
       Link& link = *links_[static_cast<std::size_t>(other)];
       while (!link.open()) {
-        check(!patience_.stop.stop_requested(), kStopped);
+        check(!wait_limit_.stop.stop_requested(), kStopped);
         if (longer.over())
           fail(fmt::format("rank {} cannot reach rank {}, though both came to rank 0", rendezvous_.rank, other));
         wait_for(link.opening());
@@ -334,24 +336,24 @@ class Meeting {
   }
 
   const Rendezvous& rendezvous_;
-  const Patience& patience_;
+  const WaitLimit& wait_limit_;
   const std::function<void(const std::string&)>& notify_;
   std::unique_ptr<Complaints> complaints_;
   Security security_;
   std::unique_ptr<Context> context_;
   Doorkeeper doorkeeper_;
   std::vector<std::unique_ptr<Link>> links_;
-  Hello own_;
+  Handshake own_;
 };
 
 }  // namespace
 
-Mesh meet(const Rendezvous& rendezvous, const Patience& patience,
+Mesh meet(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
           const std::function<void(const std::string&)>& notify) {
   if (rendezvous.size == 1)
     return {.complaints = nullptr, .context = nullptr, .links = std::vector<std::unique_ptr<Link>>(1)};
   if (rendezvous.size > kMostRanks) fail(fmt::format("{} ranks are more than {}", rendezvous.size, kMostRanks));
-  return Meeting(rendezvous, patience, notify).take();
+  return Meeting(rendezvous, wait_limit, notify).take();
 }
 
 }  // namespace fp8lab::sockets

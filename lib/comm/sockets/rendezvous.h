@@ -13,7 +13,7 @@
 namespace fp8lab::sockets {
 
 /// When to give up waiting.
-struct Patience {
+struct WaitLimit {
   std::chrono::steady_clock::time_point deadline;
   std::stop_token stop = {};
 
@@ -34,7 +34,7 @@ struct Mesh {
 /// listen at every interface, unless the host is spelled as loopback; without, at the one alone that the host names,
 /// which `notify` is told on rank 0. A connection that is no rank's is dropped, with a line to `notify`. Throws Error
 /// when somebody does not come before the deadline, or refuses this rank.
-Mesh meet(const Rendezvous& rendezvous, const Patience& patience,
+Mesh meet(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
           const std::function<void(const std::string&)>& notify);
 
 }  // namespace fp8lab::sockets

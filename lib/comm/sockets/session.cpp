@@ -12,12 +12,12 @@ constexpr std::chrono::milliseconds kPause(5);
 
 }  // namespace
 
-Session& Session::instance(const Rendezvous& rendezvous, const Patience& patience,
+Session& Session::instance(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
                            const std::function<void(const std::string&)>& notify) {
   static std::unique_ptr<Session> session;
   static Rendezvous first;
   if (!session) {
-    session.reset(new Session(rendezvous, meet(rendezvous, patience, notify)));
+    session.reset(new Session(rendezvous, meet(rendezvous, wait_limit, notify)));
     first = rendezvous;
   }
   check(rendezvous == first, "this process has met the ranks of another rendezvous before");
@@ -67,20 +67,20 @@ void Session::pause() {
   wait(polled_, kPause);
 }
 
-void Session::expect_farewells(std::shared_ptr<processes::ShutdownMessages> messages) {
+void Session::expect_shutdowns(std::shared_ptr<processes::ShutdownMessages> messages) {
   messages_ = std::move(messages);
   for_others(
       [&](Link& link, int other) { link.inbox().expect_shutdown(&(*messages_)[static_cast<std::size_t>(other)]); });
 }
 
-bool Session::farewell_came(int rank) {
+bool Session::shutdown_received(int rank) {
   Link& link = to(rank);
   link.progress();
   link.look();
   return link.inbox().shutdown_came();
 }
 
-void Session::await_only_farewells() {
+void Session::await_only_shutdowns() {
   for_others([](Link& link, int) { link.inbox().drop_all_else(); });
 }
 

@@ -14,7 +14,7 @@ namespace fp8lab::sockets {
 class Session final : public processes::Transport {
  public:
   /// Meets the other ranks at the first call; later ones must name the same rendezvous.
-  static Session& instance(const Rendezvous& rendezvous, const Patience& patience,
+  static Session& instance(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
                            const std::function<void(const std::string&)>& notify);
 
   void receive(std::byte* to, std::int64_t bytes, int from_rank, processes::Tag tag) override;
@@ -25,9 +25,9 @@ class Session final : public processes::Transport {
   /// Until a message moves, or for some milliseconds: a stop from outside must be noticed too.
   void pause() override;
 
-  void expect_farewells(std::shared_ptr<processes::ShutdownMessages> messages) override;
-  bool farewell_came(int rank) override;
-  void await_only_farewells() override;
+  void expect_shutdowns(std::shared_ptr<processes::ShutdownMessages> messages) override;
+  bool shutdown_received(int rank) override;
+  void await_only_shutdowns() override;
   std::string lost(int rank) const override;
 
  private:

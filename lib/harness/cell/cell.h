@@ -63,7 +63,7 @@ struct CellConfig {
   std::string id;  ///< "<scenario>/<axis>=<value>,..." in the order the axes are declared
   std::vector<std::pair<std::string, std::string>> axes;
   std::string device = "cpu";   ///< a row of the device table
-  std::string arch = "hopper";  ///< a row of the architecture table; `cuda` reads it from the card
+  std::string arch = "hopper";  ///< a row of the architecture table; `cuda` reads it from the GPU
   int ranks = 1;
   std::string mesh;                     ///< "4": shards; "2x4": replicas x shards; empty: all ranks shard
   std::optional<std::string> sharding;  ///< none | fsdp; left out: fsdp for several ranks or a mesh

@@ -74,7 +74,7 @@ struct Bounds {
 
 template <class Access>
 Key whole(std::string_view path, Bounds bounds, std::string_view meaning, Access access) {
-  Key row = key(path, KeyType::kWhole, meaning, access);
+  Key row = key(path, KeyType::kInteger, meaning, access);
   row.low = bounds.low;
   row.high = bounds.high;
   return row;
@@ -186,8 +186,7 @@ std::vector<Key> make_keys() {
       word("training.checkpoint", {"none", "full"}, "full: recompute every layer in backward",
            kTraining<&T::checkpoint>),
       toggle("training.keep_loss", "false: drop the loss before memory is read", kTraining<&T::keep_loss>),
-      toggle("training.deterministic",
-             "false: a card may add in whatever order is fastest, so that runs differ in bits",
+      toggle("training.deterministic", "false: a GPU may add in whatever order is fastest, so that runs differ in bits",
              kTraining<&T::deterministic>),
       // JSON readers keep whole numbers up to 2^53.
       whole("training.seed", {0, 9007199254740992.0}, "seed of parameters, data and dropout", kTraining<&T::seed>),
@@ -211,7 +210,7 @@ std::vector<Key> make_keys() {
 
 std::string to_text(const Value& value) {
   if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
-  if (const auto* whole_number = std::get_if<std::int64_t>(&value)) return std::to_string(*whole_number);
+  if (const auto* integer = std::get_if<std::int64_t>(&value)) return std::to_string(*integer);
   if (const auto* real = std::get_if<double>(&value)) return shortest(*real);
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
   return "";
@@ -239,7 +238,7 @@ const Key* find_key(std::string_view name) {
   return nullptr;
 }
 
-std::optional<std::int64_t> whole_number(const std::string& text) {
+std::optional<std::int64_t> integer(const std::string& text) {
   const std::size_t sign = text.starts_with('-') ? 1 : 0;
   if (text.size() > sign + 1 && text[sign] == '0')
     return std::nullopt;  // 010 is 8 to some YAML readers and 10 to others
@@ -261,8 +260,8 @@ std::optional<Value> value_of(const Key& key, const std::string& text, const Voc
     case KeyType::kSwitch:
       if (text == "true" || text == "false") return Value{text == "true"};
       return std::nullopt;
-    case KeyType::kWhole: {
-      const auto value = whole_number(text);
+    case KeyType::kInteger: {
+      const auto value = integer(text);
       if (!value || static_cast<double>(*value) < key.low || static_cast<double>(*value) > key.high)
         return std::nullopt;
       return Value{*value};
@@ -287,7 +286,7 @@ std::optional<Value> value_of(const Key& key, const std::string& text, const Voc
 std::string expected_of(const Key& key, const Vocabulary& vocabulary) {
   switch (key.type) {
     case KeyType::kSwitch: return "true or false";
-    case KeyType::kWhole: return fmt::format("a whole number from {} to {}", shortest(key.low), shortest(key.high));
+    case KeyType::kInteger: return fmt::format("a whole number from {} to {}", shortest(key.low), shortest(key.high));
     case KeyType::kNumber: return fmt::format("a number from {} to {}", shortest(key.low), shortest(key.high));
     case KeyType::kWord: return "one of " + listed(key.words(vocabulary));
     case KeyType::kMesh: return "shards (4) or replicas x shards (2x4)";

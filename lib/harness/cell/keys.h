@@ -21,13 +21,13 @@ using Value = std::variant<std::monostate, bool, std::int64_t, double, std::stri
 /// As written in ids and conditions: "true", "2048", "0.1", "mxfp8".
 std::string to_text(const Value& value);
 
-enum class KeyType { kSwitch, kWhole, kNumber, kWord, kMesh };
+enum class KeyType { kSwitch, kInteger, kNumber, kWord, kMesh };
 
 struct Key {
   std::string_view path;  ///< "training.recipe"; its last part alone also names it, on an axis
   KeyType type;
   std::string_view meaning;
-  double low, high;  ///< bounds of kWhole and kNumber, both allowed
+  double low, high;  ///< bounds of kInteger and kNumber, both allowed
   std::vector<std::string> fixed_words;
   std::vector<std::string> (*table_words)(const Vocabulary&);  ///< instead of fixed_words: rows of a lower room's table
   void (*set)(CellConfig&, const Value&);  ///< the value holds the alternative that belongs to `type`
@@ -49,7 +49,7 @@ const Key* find_key(std::string_view name);
 std::optional<Value> value_of(const Key& key, const std::string& text, const Vocabulary& vocabulary);
 
 /// A whole decimal number, without leading zeros, exponents or anything else around it.
-std::optional<std::int64_t> whole_number(const std::string& text);
+std::optional<std::int64_t> integer(const std::string& text);
 /// A finite decimal number.
 std::optional<double> decimal_number(const std::string& text);
 

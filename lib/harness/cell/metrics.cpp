@@ -17,7 +17,7 @@ constexpr std::array kMetrics{
     Metric{"memory.optimizer_peak_bytes", "B", kLess, true, "most bytes alive at one moment of the optimizer's step"},
     Metric{"memory.reserved_peak_bytes", "B", kLess, true, "most bytes the allocator held from the device"},
     Metric{"memory.driver_overhead_bytes", "B", kLess, false,
-           "bytes in use on the card beyond what the allocator holds: context, libraries, scratch; of cells that run "
+           "bytes in use on the GPU beyond what the allocator holds: context, libraries, scratch; of cells that run "
            "alone"},
     Metric{"memory.end_of_forward_bytes", "B", kLess, true, "bytes alive when forward ends"},
     Metric{"memory.end_of_backward_bytes", "B", kLess, true, "bytes alive when backward ends"},
@@ -48,7 +48,7 @@ constexpr std::array kMetrics{
     Metric{"parity.weight_sqnr_db", "dB", kMore, true, "weights against BF16's, signal to quantization noise", 0.5},
     Metric{"parity.weights_moved", "1", kMore, true, "fraction of weight tensors that training changed"},
     Metric{"parity.ranks_equal", "1", kMore, true, "1 when all ranks see the same weights, else 0"},
-    Metric{"parity.gathered_equals_whole", "1", kMore, true,
+    Metric{"parity.gathered_equals_unsharded", "1", kMore, true,
            "1 when initial shards gather to the bytes of the whole made at once, else 0"},
     Metric{"parity.bitwise_equal", "1", kMore, true, "1 when both sides hold the same bytes, else 0"},
     Metric{"parity.clip_fraction", "1", kLess, true,

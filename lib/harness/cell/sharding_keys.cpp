@@ -6,7 +6,7 @@ namespace fp8lab {
 namespace {
 
 std::optional<int> count(const std::string& text) {
-  const auto value = whole_number(text);
+  const auto value = integer(text);
   if (!value || *value < 1 || *value > kMostRanks) return std::nullopt;
   return static_cast<int>(*value);
 }

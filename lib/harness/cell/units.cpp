@@ -25,7 +25,7 @@ constexpr std::array kUnits{
     Unit{"%", "1", 0.01},
 };
 
-bool is_whole(double value) { return std::abs(value) < 9007199254740992.0 && value == std::trunc(value); }
+bool is_integer(double value) { return std::abs(value) < 9007199254740992.0 && value == std::trunc(value); }
 
 }  // namespace
 
@@ -43,7 +43,7 @@ std::optional<double> in_base_units(std::string_view unit, std::string_view base
 }
 
 std::string grouped(double value) {
-  if (!is_whole(value)) return fmt::format("{:.6g}", value);
+  if (!is_integer(value)) return fmt::format("{:.6g}", value);
   std::string digits = std::to_string(static_cast<std::int64_t>(std::abs(value)));
   for (std::size_t end = digits.size(); end > 3; end -= 3) digits.insert(end - 3, 1, ',');
   return value < 0 ? "-" + digits : digits;
@@ -60,7 +60,7 @@ std::string figure(double value, std::string_view unit) {
 }
 
 std::string shortest(double value) {
-  return is_whole(value) ? std::to_string(static_cast<std::int64_t>(value)) : fmt::format("{}", value);
+  return is_integer(value) ? std::to_string(static_cast<std::int64_t>(value)) : fmt::format("{}", value);
 }
 
 }  // namespace fp8lab

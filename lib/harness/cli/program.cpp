@@ -74,10 +74,10 @@ constexpr const char* kCompletionHelp =
     "  fish  fp8lab completion fish | source       in ~/.config/fish/config.fish\n";
 
 /// CLI11's own range lets NaN pass, which no comparison holds off.
-CLI::Validator whole_number_within(std::int64_t low, std::int64_t high) {
+CLI::Validator integer_within(std::int64_t low, std::int64_t high) {
   const std::string range = fmt::format("{} to {}", low, high);
   return {[=](std::string& text) {
-            const auto value = whole_number(text);
+            const auto value = integer(text);
             if (value && *value >= low && *value <= high) return std::string();
             return fmt::format("`{}` is not a whole number from {}", text, range);
           },
@@ -237,7 +237,7 @@ class CommandLine {
     command
         .add_option("--sample", request_.sample,
                     "at most so many cells of each scenario and device, always the same ones")
-        ->check(whole_number_within(1, 1000000))
+        ->check(integer_within(1, 1000000))
         ->type_name("N");
   }
 
@@ -249,8 +249,8 @@ class CommandLine {
     add_selection(run);
     run.add_option("-o,--out", request_.out, "directory for results")->capture_default_str()->type_name("DIR");
     run.add_option("-j,--jobs", request_.jobs,
-                   "arms at a time, fewer where a card's memory holds no more; default: one per core")
-        ->check(whole_number_within(1, 1024))
+                   "arms at a time, fewer where a GPU's memory holds no more; default: one per core")
+        ->check(integer_within(1, 1024))
         ->type_name("N");
     run.add_option("--timeout", request_.timeout_s,
                    "seconds that one arm may take, instead of the scenarios' own limits")
@@ -273,7 +273,7 @@ class CommandLine {
     report.add_option("--title", report_.title, "of the report")->capture_default_str();
     report.add_option("--figures", report_.figures, "cells per fix whose memory is drawn")
         ->capture_default_str()
-        ->check(whole_number_within(0, 100))
+        ->check(integer_within(0, 100))
         ->type_name("N");
     report.add_flag("--snapshots", report_.snapshots, "write snapshots/*.pickle for PyTorch's memory viewer");
     report.add_flag("--traces", report_.traces, "write traces/*.json for Perfetto and chrome://tracing");

@@ -29,7 +29,7 @@ std::optional<BrokenRule> broken_recipe_rule(const CellConfig& cell) {
   return std::nullopt;
 }
 
-/// Threads on the host, which may share a card; one simulated rank of many on meta.
+/// Threads on the host, which may share a GPU; one simulated rank of many on meta.
 std::int64_t most_ranks(std::string_view device) { return device == "meta" ? kMostRanks : 64; }
 
 template <class Row>

@@ -77,15 +77,15 @@ void CastCounter::saw_cast(Device& device, const Tensor& x, const QuantizedTenso
   const QuantFormat& format = made.format();
   const Largest largest = largest_of(format.payload);
   const std::vector<float> values = device.read(x);
-  const auto count_half = [&](const QuantizedHalf& half, const OperandView& operand, std::int64_t x_row,
-                              std::int64_t x_col) {
+  const auto count_orientation = [&](const QuantizedOrientation& half, const OperandView& operand, std::int64_t x_row,
+                                     std::int64_t x_col) {
     counts_ += count({operand, device.read_bytes(half.codes), device.read_bytes(half.scale_inv), values, x_row, x_col},
                      largest);
   };
   const bool has_rows = static_cast<bool>(made.rowwise());
-  if (has_rows) count_half(made.rowwise(), made.rowwise_operand(), made.cols(), 1);
+  if (has_rows) count_orientation(made.rowwise(), made.rowwise_operand(), made.cols(), 1);
   if (made.columnwise() && !(has_rows && format.columnwise_is_transpose()))
-    count_half(made.columnwise(), made.columnwise_operand(false), 1, made.cols());
+    count_orientation(made.columnwise(), made.columnwise_operand(false), 1, made.cols());
 }
 
 }  // namespace fp8lab

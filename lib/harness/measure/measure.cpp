@@ -79,7 +79,7 @@ void add_predictions(const CellConfig& cell, Arm arm, Metrics& metrics) {
     put(metrics, "memory.unexplained_bytes", unexplained);
 }
 
-// The host multiplies dequantized operands in any case; this names what the modelled card would have to emulate too.
+// The host multiplies dequantized operands in any case; this names what the modelled GPU would have to emulate too.
 std::string emulation(const Recipe& recipe, const ArchProfile& arch) {
   const bool microscaled = recipe.quantized && recipe.weight.scale_dtype() == DType::kE8M0;
   if (!microscaled || arch.mxfp8_gemm) return {};

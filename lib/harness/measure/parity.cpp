@@ -24,10 +24,16 @@ namespace {
 using Metrics = std::map<std::string, MetricValue>;
 using Lists = std::vector<std::vector<float>>;
 
-constexpr std::string_view kMetrics[] = {
-    "parity.loss_gap",      "parity.output_sqnr_db",    "parity.grad_sqnr_db",          "parity.weight_sqnr_db",
-    "parity.weights_moved", "parity.ranks_equal",       "parity.gathered_equals_whole", "parity.bitwise_equal",
-    "parity.clip_fraction", "parity.underflow_fraction"};
+constexpr std::string_view kMetrics[] = {"parity.loss_gap",
+                                         "parity.output_sqnr_db",
+                                         "parity.grad_sqnr_db",
+                                         "parity.weight_sqnr_db",
+                                         "parity.weights_moved",
+                                         "parity.ranks_equal",
+                                         "parity.gathered_equals_unsharded",
+                                         "parity.bitwise_equal",
+                                         "parity.clip_fraction",
+                                         "parity.underflow_fraction"};
 
 /// What every rank says, in the order of ranks; `mine` alone where there is no world.
 template <class T>
@@ -221,8 +227,8 @@ void put_ranks_equal(ProcessGroup* world, const Lists& weights, std::uint64_t st
 }
 
 /// Before the first step: what a rank gathers against the whole made at once, on one rank.
-void put_gathered_equals_whole(const CellConfig& cell, TrainingRun& fresh, const Recipe& recipe, ProcessGroup* world,
-                               Metrics& metrics) {
+void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, const Recipe& recipe,
+                                   ProcessGroup* world, Metrics& metrics) {
   CellConfig alone = cell;
   alone.ranks = 1;
   alone.mesh.clear();
@@ -241,9 +247,9 @@ void put_gathered_equals_whole(const CellConfig& cell, TrainingRun& fresh, const
   }
   equal = on_all_ranks(world, equal, "gathered equals whole");
   if (compared == 0)
-    put(metrics, "parity.gathered_equals_whole", std::nullopt, "no parameter is gathered in the form of its whole");
+    put(metrics, "parity.gathered_equals_unsharded", std::nullopt, "no parameter is gathered in the form of its whole");
   else
-    put(metrics, "parity.gathered_equals_whole", equal ? 1.0 : 0.0);
+    put(metrics, "parity.gathered_equals_unsharded", equal ? 1.0 : 0.0);
 }
 
 /// One hash of what all ranks ended with.
@@ -324,9 +330,9 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
       "{:016x}", values_hash(hashes, of_all_ranks(world, std::vector{hash_of(run.losses())}, "hashes of losses")));
   if (world != nullptr) {
     put_ranks_equal(world, weights, hash_of(ended_with), metrics);
-    put_gathered_equals_whole(cell, fresh, recipe, world, metrics);
+    put_gathered_equals_unsharded(cell, fresh, recipe, world, metrics);
   } else {
-    for (const char* name : {"parity.ranks_equal", "parity.gathered_equals_whole"})
+    for (const char* name : {"parity.ranks_equal", "parity.gathered_equals_unsharded"})
       put(metrics, name, std::nullopt, "nothing is sharded");
   }
 

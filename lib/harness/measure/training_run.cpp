@@ -122,7 +122,7 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
       record_timeline_(options.record_timeline) {
   if (is_sharded(cell)) {
     check(world_ != nullptr, "a sharded cell needs ranks to train on");
-    note_shared_cards(*options.world);
+    record_shared_gpus(*options.world);
     runtime_.row_offset = world_->rank() * cell.model.seq * cell.model.batch;
     const MeshText shape = mesh_of(cell);
     mesh_ = std::make_unique<Mesh>(*world_, MeshShape{.replicas = shape.replicas, .shards = shape.shards});
@@ -199,26 +199,26 @@ std::vector<PreForwardSample> TrainingRun::host_work() const {
 }
 
 std::vector<std::string> TrainingRun::warnings() const {
-  std::vector<std::string> warnings = shared_cards_;
+  std::vector<std::string> warnings = shared_gpus_;
   if (sharding_)
     for (const std::string& warning : sharding_->warnings()) warnings.push_back(warning);
   return warnings;
 }
 
-void TrainingRun::note_shared_cards(ProcessGroup& world) {
+void TrainingRun::record_shared_gpus(ProcessGroup& world) {
   const PeerAccess* const memory = device_->peer_access();
   if (memory == nullptr) return;
-  const std::uint64_t own = std::hash<std::string>()(memory->card());
+  const std::uint64_t own = std::hash<std::string>()(memory->gpu());
   std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
   std::vector<std::int64_t> offsets(all.size() + 1);
   for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<std::int64_t>(i * sizeof own);
   const GatherPart part{.from = reinterpret_cast<const std::byte*>(&own),
                         .to = reinterpret_cast<std::byte*>(all.data()),
                         .offsets_bytes = offsets};
-  world.all_gather({&part, 1}, "cards");
-  const std::size_t cards = std::set<std::uint64_t>(all.begin(), all.end()).size();
-  if (cards < all.size())
-    shared_cards_.push_back(fmt::format("{} ranks on {} card{}", all.size(), cards, cards == 1 ? "" : "s"));
+  world.all_gather({&part, 1}, "GPUs");
+  const std::size_t gpus = std::set<std::uint64_t>(all.begin(), all.end()).size();
+  if (gpus < all.size())
+    shared_gpus_.push_back(fmt::format("{} ranks on {} GPU{}", all.size(), gpus, gpus == 1 ? "" : "s"));
 }
 
 void TrainingRun::run() {

@@ -30,7 +30,7 @@ inline constexpr std::int64_t kTimelineSteps = 8;
 inline constexpr std::int64_t kTimedSteps = 1024;
 
 struct TrainingRunOptions {
-  /// Of host memory; needed where the cell is sharded, outlives the run and otherwise only picks this rank's card.
+  /// Of host memory; needed where the cell is sharded, outlives the run and otherwise only picks this rank's GPU.
   ProcessGroup* world = nullptr;
   bool record_timeline = false;  ///< the ledger keeps its events, setup's too; of steps see kTimelineSteps
   CastWatch* casts = nullptr;    ///< told of the casts of the last step's forward and backward
@@ -64,7 +64,7 @@ class TrainingRun {
   /// Of every layer and every timed step but the first, if they were asked for before training.
   void measure_host_work();
   std::vector<PreForwardSample> host_work() const;
-  /// Ranks that share cards, and why parameters are not sharded as the cell asks, a line each.
+  /// Ranks that share GPUs, and why parameters are not sharded as the cell asks, a line each.
   std::vector<std::string> warnings() const;
 
   /// Calls `visit` with every parameter as `pass` finds it, in the order of the model: gathered for as long as the call
@@ -94,7 +94,7 @@ class TrainingRun {
   Tensor make_input(std::string_view name, float scale);
   std::vector<std::vector<float>> read_gradients();
   Traffic traffic() const;
-  void note_shared_cards(ProcessGroup& world);
+  void record_shared_gpus(ProcessGroup& world);
 
   const CellConfig& cell_;
   std::unique_ptr<Device> device_;
@@ -111,7 +111,7 @@ class TrainingRun {
   std::vector<float> losses_;
   std::vector<StepTimes> times_;
   Traffic last_step_traffic_;
-  std::vector<std::string> shared_cards_;
+  std::vector<std::string> shared_gpus_;
   std::vector<PreForwardSample> host_work_;
   std::size_t host_work_of_first_step_ = 0;
   CastWatch* casts_;

@@ -13,10 +13,11 @@ struct Turn {
 };
 
 /// Layers that differ by their turn alone, in the order of a pass.
-template <class CourseOf>
-Course in_turn(std::int64_t layers, const CourseOf& course_of) {
-  if (layers == 1) return course_of(Turn{.is_first = true, .is_last = true});
-  return course_of(Turn{.is_first = true}) + repeat(layers - 2, course_of(Turn{})) + course_of(Turn{.is_last = true});
+template <class ScheduleOf>
+Schedule in_turn(std::int64_t layers, const ScheduleOf& schedule_of) {
+  if (layers == 1) return schedule_of(Turn{.is_first = true, .is_last = true});
+  return schedule_of(Turn{.is_first = true}) + repeat(layers - 2, schedule_of(Turn{})) +
+         schedule_of(Turn{.is_last = true});
 }
 
 /// Sums over one layer, and its courses from its input x alive. `scenario` and `layer` outlive it.
@@ -25,16 +26,16 @@ class LayerAccount {
   LayerAccount(const Scenario& scenario, const Layer& layer);
 
   /// Until the values of all its parameters are there, and the scales and histories of its modules.
-  Course made() const;
+  Schedule made() const;
   /// The same in two stages, the first for all layers before the second: how sharded models are made.
-  Course declared() const;
-  Course sharded() const;
+  Schedule declared() const;
+  Schedule sharded() const;
 
   /// To the layer's output and what backward needs of it alive.
-  Course forward(bool in_first_step, Turn turn) const;
+  Schedule forward(bool in_first_step, Turn turn) const;
   /// From the gradient of the output to that of the input. The model's first layer, to which this pass comes last,
   /// keeps its input and lets its gradient go.
-  Course backward(Turn turn) const;
+  Schedule backward(Turn turn) const;
 
   std::vector<ParameterNumbers> parameters;
   bool stops = false;   ///< training cannot go on under this scenario
@@ -42,18 +43,18 @@ class LayerAccount {
   Bytes gradients = 0;  ///< from backward to the optimizer's step
   Bytes recipe_state = 0, stash = 0, kept_stash = 0, retained = 0, unemptied = 0;
   Gather forward_gather, backward_gather;
-  Bytes whole_gradients = 0;
+  Bytes unsharded_gradients = 0;
   std::int64_t forward_amaxes = 0, backward_amaxes = 0;
   Bytes saved = 0;           ///< from forward to backward, without the layer's input
   Bytes held = 0;            ///< the same, or what a checkpointed layer holds instead, and wholes that stay
   bool keeps_input = false;  ///< until its backward
 
  private:
-  Course gathered(const Gather& own, Turn turn) const;
-  Course merged() const;
-  Course full_forward() const;
-  Course first_forward(bool in_first_step) const;
-  Course backward_of_nodes(bool is_first, bool wanted) const;
+  Schedule gathered(const Gather& own, Turn turn) const;
+  Schedule merged() const;
+  Schedule full_forward() const;
+  Schedule first_forward(bool in_first_step) const;
+  Schedule backward_of_nodes(bool is_first, bool wanted) const;
 
   const Scenario& scenario_;
   const Layer& layer_;

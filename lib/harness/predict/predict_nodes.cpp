@@ -51,26 +51,26 @@ struct Product {
     node.kept_stash += kept_stash;
   }
   /// What a norm or an activation makes for this product: eight bits at once, or what make_operand() casts.
-  Course make_input() const { return casts_unstored ? take(x.both) : made_for(x) + take(plain_x); }
+  Schedule make_input() const { return casts_unstored ? take(x.both) : made_for(x) + take(plain_x); }
   /// From there to the operand.
-  Course make_operand() const { return casts && !casts_unstored ? cast_made(x) + give(plain_x) : Course{}; }
+  Schedule make_operand() const { return casts && !casts_unstored ? cast_made(x) + give(plain_x) : Schedule{}; }
   /// What an activation's gradient, which is this product's, is.
-  Course make_gradient() const { return made_for(grad_y) + take(plain_y); }
+  Schedule make_gradient() const { return made_for(grad_y) + take(plain_y); }
   /// From the operand.
-  Course multiply(Run run = Run::kSaving) const {
+  Schedule multiply(Run run = Run::kSaving) const {
     const Bytes transposed = run == Run::kSaving ? transposed_in_forward : transposed_when_recorded;
-    const Course replaced = give(run == Run::kRecordedAgain ? kept_stash : 0);
-    return take(transposed) + replaced + copy.course() + take(plain_y) + give(x.both - x.kept);
+    const Schedule replaced = give(run == Run::kRecordedAgain ? kept_stash : 0);
+    return take(transposed) + replaced + copy.schedule() + take(plain_y) + give(x.both - x.kept);
   }
   /// From an input that is there and stays.
-  Course forward(Run run = Run::kSaving) const { return x.course() + multiply(run); }
+  Schedule forward(Run run = Run::kSaving) const { return x.schedule() + multiply(run); }
   /// From the operand's making on.
-  Course forward_making(Run run = Run::kSaving) const { return make_input() + make_operand() + multiply(run); }
+  Schedule forward_making(Run run = Run::kSaving) const { return make_input() + make_operand() + multiply(run); }
   /// What forward_making() leaves for backward, but for the copy of the weight.
   Bytes saved_x() const { return casts ? x.kept : plain_x; }
-  Course backward(bool consuming = true) const { return backward_from(grad_y.course(), consuming); }
+  Schedule backward(bool consuming = true) const { return backward_from(grad_y.schedule(), consuming); }
   /// From make_gradient().
-  Course backward_making() const { return backward_from(cast_made(grad_y), true); }
+  Schedule backward_making() const { return backward_from(cast_made(grad_y), true); }
 
   bool casts, casts_unstored, measured_early;
   Cast x, grad_y;
@@ -85,11 +85,11 @@ struct Product {
 
  private:
   /// Where whoever makes a tensor measures it, the amax lives from before the tensor to the end of its cast.
-  Course made_for(const Cast& cast) const { return take(measured_early ? cast.scratch : 0); }
-  Course cast_made(const Cast& cast) const { return measured_early ? cast.finish() : cast.course(); }
-  Course backward_from(const Course& cast_gradient, bool consuming) const {
-    const Course gradient_goes = give(consuming ? plain_y : 0);
-    const Course products = take(transposed_in_backward) + take(plain_x) + take(weight.whole);
+  Schedule made_for(const Cast& cast) const { return take(measured_early ? cast.scratch : 0); }
+  Schedule cast_made(const Cast& cast) const { return measured_early ? cast.finish() : cast.schedule(); }
+  Schedule backward_from(const Schedule& cast_gradient, bool consuming) const {
+    const Schedule gradient_goes = give(consuming ? plain_y : 0);
+    const Schedule products = take(transposed_in_backward) + take(plain_x) + take(weight.whole);
     if (!casts) return take(bias.whole) + products + gradient_goes;
     return take(bias.whole) + cast_gradient + gradient_goes + products + give(grad_y.both);
   }
@@ -104,8 +104,8 @@ struct Norm {
         statistics(scenario.form.norm_statistics * scenario.tokens * kF32) {}
 
   /// Beside its result.
-  Course forward() const { return take(statistics); }
-  Course backward() const { return take(y) + take(gradients) + give(y); }
+  Schedule forward() const { return take(statistics); }
+  Schedule backward() const { return take(y) + take(gradients) + give(y); }
 
   Bytes y;
   std::vector<ParameterNumbers> parameters;
@@ -170,8 +170,8 @@ struct Mlp {
     node.backward_beside_residual = backward(false);
     return node;
   }
-  Course backward(bool consuming) const {
-    const Course activation = fc1.make_gradient() + give(fc2.plain_x);
+  Schedule backward(bool consuming) const {
+    const Schedule activation = fc1.make_gradient() + give(fc2.plain_x);
     return fc2.backward(consuming) + activation + fc1.backward_making() + norm.backward();
   }
 
@@ -242,7 +242,7 @@ Node cast_attention(const Scenario& scenario) {
   const Bytes lse = scenario.tokens * scenario.heads * kF32;
   const Bytes s_scale = kF32;
   // There and back again through eight bits.
-  const auto rounded = [&](Bytes plain) { return numbers.casts_output ? give(plain) + take(plain) : Course{}; };
+  const auto rounded = [&](Bytes plain) { return numbers.casts_output ? give(plain) + take(plain) : Schedule{}; };
 
   Node node;
   node.out = plain_o;
@@ -251,11 +251,11 @@ Node cast_attention(const Scenario& scenario) {
   node.recipe_state = 2 * numbers.histories * kF32 * (1 + history_rows);
   node.forward_amaxes = node.backward_amaxes = numbers.histories;
   node.stash = numbers.histories * kF32;
-  const Course kernel = qkv.course() + take(plain_o + lse);
-  node.forward = kernel + take(s_scale) + o.course() + rounded(plain_o);
-  const Course recorded = take(node.stash) + kernel + give(qkv.both) + take(s_scale) + give(s_scale) + o.course() +
-                          rounded(plain_o) + give(o.both + lse);
-  node.backward = grad_o.course() + give(plain_o) + take(plain_qkv) + grad_qkv.course() + rounded(plain_qkv) +
+  const Schedule kernel = qkv.schedule() + take(plain_o + lse);
+  node.forward = kernel + take(s_scale) + o.schedule() + rounded(plain_o);
+  const Schedule recorded = take(node.stash) + kernel + give(qkv.both) + take(s_scale) + give(s_scale) + o.schedule() +
+                            rounded(plain_o) + give(o.both + lse);
+  node.backward = grad_o.schedule() + give(plain_o) + take(plain_qkv) + grad_qkv.schedule() + rounded(plain_qkv) +
                   give(grad_qkv.both + grad_o.both);
   set_recorded(node, scenario.decisions.attention_shells, qkv.both, 0, [&](Run) { return recorded; });
   return node;

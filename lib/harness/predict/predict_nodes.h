@@ -25,15 +25,15 @@ struct Node {
   Bytes unemptied = 0;   ///< the same under shells that never let go: alive even where nothing is to be saved
 
   /// From its input alive to `out` and `saved` alive; where layers are checkpointed, the second time.
-  Course forward;
+  Schedule forward;
   /// The same in a checkpointed region's first forward, which leaves `out`, `stash` and `unemptied` alone.
-  Course recorded;
+  Schedule recorded;
   /// The same in later steps.
-  Course recorded_again;
+  Schedule recorded_again;
   /// From the gradient of `out` alive to the gradient of the input and of the parameters alive; `saved` lives on.
-  Course backward;
+  Schedule backward;
   /// The same at the end of a branch whose residual needs the gradient of `out` too, so that it lives on.
-  Course backward_beside_residual;
+  Schedule backward_beside_residual;
 };
 
 /// The nodes of the layer called `name`, in order. A transformer layer has two branches, every other layer one; each

@@ -32,7 +32,7 @@ const Row* find_row(std::string_view name, const Row (&rows)[N]) {
 }
 
 /// Several at once: highest together.
-Course at_once(Bytes bytes) { return take(bytes) + give(bytes); }
+Schedule at_once(Bytes bytes) { return take(bytes) + give(bytes); }
 
 class Optimizer {
  public:
@@ -50,7 +50,7 @@ class Optimizer {
   OptimizerNumbers adam() const {
     const MomentNumbers& moments = *find_row(training_.moments, kMoments);
     const MasterNumbers& masters = *find_row(training_.master_weights, kMasters);
-    Course state;
+    Schedule state;
     for (const ParameterNumbers& parameter : layer_.parameters) {
       state += take(2 * (parameter.shard_elems * moments.bytes + moments.scale));
       const Bytes each = parameter.eight_bits ? masters.of_eight_bits : scenario_.element == 2 ? masters.of_bf16 : 0;
@@ -59,9 +59,9 @@ class Optimizer {
       state += take(initial) + take(parameter.shard_elems * each) + give(initial);
     }
     const bool clips = training_.clip_norm > 0.0;
-    const Course made = repeat(layers_, state) + take(clips ? 3 * kF32 : 0);
+    const Schedule made = repeat(layers_, state) + take(clips ? 3 * kF32 : 0);
     const bool casts = !scenario_.sharding.sharded || scenario_.decisions.finds_shards;
-    const Course cast = casts ? cast_masters() : Course{};
+    const Schedule cast = casts ? cast_masters() : Schedule{};
     return {.state = made.net,
             .first_step = made + cast,
             .later_step = cast,
@@ -74,12 +74,12 @@ class Optimizer {
   OptimizerNumbers foreach_adam() const {
     const bool decays = training_.weight_decay != 0.0, decoupled = decays && training_.decoupled_decay;
     const Bytes copies = kF32 * elems_;
-    const Course on_parameters = at_once(eight_bit_values_ + written_back());
-    Course step;
+    const Schedule on_parameters = at_once(eight_bit_values_ + written_back());
+    Schedule step;
     if (decoupled) step += on_parameters;
     if (decays && !decoupled) step += take(copies) + at_once(eight_bit_values_);
     step += take(copies) + on_parameters + give(decays && !decoupled ? 2 * copies : copies);
-    const Course made = take(2 * kF32 * elems_);
+    const Schedule made = take(2 * kF32 * elems_);
     return {.state = made.net,
             .first_step = made + step,
             .later_step = step,
@@ -90,7 +90,7 @@ class Optimizer {
   /// One list operation on averages and weights, all decoded. Averages have quantizers of their own, taken before the
   /// first forward.
   void add_average(OptimizerNumbers& numbers) const {
-    const Course update = at_once(2 * eight_bit_values_ + written_back());
+    const Schedule update = at_once(2 * eight_bit_values_ + written_back());
     numbers.average = average_;
     numbers.first_step += update;
     numbers.later_step += update;
@@ -100,7 +100,7 @@ class Optimizer {
 
  private:
   /// Under one scale masters are rounded as they are cast; for blocks a temporary holds them rounded, one at a time.
-  Course cast_masters() const {
+  Schedule cast_masters() const {
     Bytes rounded = 0;
     if (scenario_.element != kF32 && !scenario_.recipe.per_tensor)
       for (const ParameterNumbers& parameter : layer_.parameters)

@@ -8,7 +8,7 @@ namespace fp8lab::closed_form {
 struct OptimizerNumbers {
   Bytes average = 0;  ///< of the weights, from the beginning
   Bytes state = 0;    ///< from the first step on
-  Course first_step, later_step;
+  Schedule first_step, later_step;
   std::int64_t amax_reductions = 0;  ///< per step
   std::int64_t amaxes = 0;           ///< in each, f32
   bool reduces_norm = false;         ///< one f32 per step

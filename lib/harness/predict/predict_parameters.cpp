@@ -14,7 +14,7 @@ std::int64_t rows_of_shard(const Scenario& scenario, std::int64_t rows, std::int
 }
 
 /// What travels of one half of a weight in eight bits.
-Gather gathered_half(const Scenario& scenario, const ScaleRows& scales, std::int64_t rows, std::int64_t cols) {
+Gather gathered_orientation(const Scenario& scenario, const ScaleRows& scales, std::int64_t rows, std::int64_t cols) {
   const Bytes codes = rows * cols;
   if (scenario.decisions.strips_padding)
     return {.payload = codes, .scales = scales.filled(rows, cols), .wholes = codes + scales.padded(rows, cols)};
@@ -24,12 +24,12 @@ Gather gathered_half(const Scenario& scenario, const ScaleRows& scales, std::int
   return {.payload = codes, .scales = arrays, .wholes = codes + arrays};
 }
 
-void gather_codes(const Scenario& scenario, std::int64_t rows, std::int64_t cols, ParameterNumbers& weight) {
+void gather_data(const Scenario& scenario, std::int64_t rows, std::int64_t cols, ParameterNumbers& weight) {
   const RecipeNumbers& recipe = scenario.recipe;
-  const Gather rowwise = gathered_half(scenario, recipe.gathered_rowwise, rows, cols);
+  const Gather rowwise = gathered_orientation(scenario, recipe.gathered_rowwise, rows, cols);
   weight.forward = weight.backward = rowwise;
-  if (recipe.halves_differ) {
-    const Gather columnwise = gathered_half(scenario, recipe.gathered_columnwise, rows, cols);
+  if (recipe.orientations_differ) {
+    const Gather columnwise = gathered_orientation(scenario, recipe.gathered_columnwise, rows, cols);
     const bool both = !scenario.sharding.reshards || !scenario.decisions.gathers_by_pass;
     if (both) weight.forward += columnwise;
     weight.backward = columnwise;
@@ -43,10 +43,11 @@ void gather_codes(const Scenario& scenario, std::int64_t rows, std::int64_t cols
 }
 
 /// Cuts the shard out of a whole in eight bits, and drops the whole. Says what becomes of `shard`.
-Course cut_eight_bits(const Scenario& scenario, const Halves& whole, const Halves& own, ParameterNumbers& shard) {
+Schedule cut_eight_bits(const Scenario& scenario, const OrientationBytes& whole, const OrientationBytes& own,
+                        ParameterNumbers& shard) {
   const Decisions& decisions = scenario.decisions;
   shard.stops = whole.columnwise > 0 && (!decisions.splits_columnwise || !decisions.views_keep_transposes);
-  if (scenario.recipe.halves_differ) {
+  if (scenario.recipe.orientations_differ) {
     // The cut is copied into zeros of its size, of which a slice is taken.
     const Bytes values = decisions.copies_bytes ? 0 : 4 * shard.shard_elems;
     const Bytes slice = decisions.slices_as_views ? 0 : shard.shard;
@@ -57,22 +58,23 @@ Course cut_eight_bits(const Scenario& scenario, const Halves& whole, const Halve
   }
   // Half by half, each with a scale of its own at first.
   const Bytes rest = whole.columnwise > 0 ? whole.scale : 0;
-  const Course rowwise = take(own.scale + own.rowwise) + give(whole.rowwise + whole.scale - rest);
+  const Schedule rowwise = take(own.scale + own.rowwise) + give(whole.rowwise + whole.scale - rest);
   if (whole.columnwise == 0) return rowwise;
-  const Course columnwise = take(own.scale + own.columnwise);
+  const Schedule columnwise = take(own.scale + own.columnwise);
   if (decisions.drops_transposes) return rowwise + columnwise + give(own.scale) + give(whole.columnwise + rest);
   shard.kept = own.scale + own.rowwise + whole.columnwise;
   return rowwise + columnwise + give(own.scale + own.columnwise) + give(rest);
 }
 
 /// A matrix in eight bits, from values that live meanwhile.
-Course cast_from(Bytes values, const Cast& cast) { return take(values) + cast.course() + give(values); }
+Schedule cast_from(Bytes values, const Cast& cast) { return take(values) + cast.schedule() + give(values); }
 
 /// How a weight in eight bits gets its values.
 void initialize_eight_bits(const Scenario& scenario, std::int64_t rows, std::int64_t cols, ParameterNumbers& weight) {
   const ShardingNumbers& sharding = scenario.sharding;
   const std::int64_t own_rows = rows_of_shard(scenario, rows, 0);
-  const Halves whole = scenario.weight_halves(rows, cols), own = scenario.weight_halves(own_rows, cols);
+  const OrientationBytes whole = scenario.weight_orientations(rows, cols),
+                         own = scenario.weight_orientations(own_rows, cols);
   weight.kept = own.both();
   weight.average = own.both() - (scenario.decisions.owns_scales ? 0 : own.scale);
   const bool shards_at_once = !sharding.sharded || (sharding.deferred && scenario.decisions.initializes_shards);
@@ -80,9 +82,9 @@ void initialize_eight_bits(const Scenario& scenario, std::int64_t rows, std::int
     weight.initialized = cast_from(weight.shard, scenario.cast_weight(own_rows, cols));
     return;
   }
-  const Course made = cast_from(weight.whole, scenario.cast_weight(rows, cols));
-  const Course cut = cut_eight_bits(scenario, whole, own, weight);
-  weight.made_whole = sharding.deferred ? Course{} : made;
+  const Schedule made = cast_from(weight.whole, scenario.cast_weight(rows, cols));
+  const Schedule cut = cut_eight_bits(scenario, whole, own, weight);
+  weight.made_unsharded = sharding.deferred ? Schedule{} : made;
   weight.initialized = sharding.deferred ? made + cut : cut;
   if (weight.eight_bits) return;
   weight.kept = weight.shard;
@@ -97,25 +99,25 @@ void initialize_plain(const Scenario& scenario, std::int64_t rows, std::int64_t 
   parameter.average = 4 * parameter.shard_elems;
   parameter.initialized = take(parameter.shard);
   if (!sharding.sharded || (sharding.deferred && scenario.decisions.initializes_shards)) return;
-  const Course cut = take(parameter.shard) + give(parameter.whole);
+  const Schedule cut = take(parameter.shard) + give(parameter.whole);
   if (sharding.deferred) {
     parameter.initialized = take(parameter.whole) + cut;
   } else if (!refused) {
-    parameter.made_whole = take(parameter.whole);
+    parameter.made_unsharded = take(parameter.whole);
     parameter.initialized = cut;
   } else {
     const Cast cast = scenario.cast_weight(rows, cols);
-    parameter.made_whole = cast_from(parameter.whole, cast);
+    parameter.made_unsharded = cast_from(parameter.whole, cast);
     parameter.initialized = take(parameter.whole) + give(cast.both) + cut;
   }
 }
 
 void set_gathers(const Scenario& scenario, std::int64_t rows, std::int64_t cols, ParameterNumbers& parameter) {
   const ShardingNumbers& sharding = scenario.sharding;
-  parameter.computes_as_kept = parameter.eight_bits && (!sharding.sharded || scenario.decisions.gathers_codes);
+  parameter.computes_as_kept = parameter.eight_bits && (!sharding.sharded || scenario.decisions.gathers_quantized);
   if (!sharding.sharded) return;
   if (parameter.computes_as_kept) {
-    gather_codes(scenario, rows, cols, parameter);
+    gather_data(scenario, rows, cols, parameter);
   } else {
     parameter.forward = {
         .payload = parameter.whole, .wholes = parameter.whole, .decoded = parameter.eight_bits ? parameter.shard : 0};

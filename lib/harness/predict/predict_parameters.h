@@ -13,7 +13,7 @@ struct Gather {
   Bytes decoded = 0;  ///< meanwhile: the values of eight-bit shards that travel in high precision
 
   Gather& operator+=(const Gather& other);
-  Course course() const { return take(wholes + decoded) + give(decoded); }
+  Schedule schedule() const { return take(wholes + decoded) + give(decoded); }
 };
 
 /// One parameter under a scenario. Where nothing is sharded its shard is all of it and nothing is gathered.
@@ -32,7 +32,7 @@ struct ParameterNumbers {
   bool stops = false;  ///< training cannot go on with it: there are no figures
 
   /// Until its values are there. Shards may have a stage before that, of all parameters, in which wholes are made.
-  Course initialized, made_whole;
+  Schedule initialized, made_unsharded;
 };
 
 /// A vector of a norm, or a bias.

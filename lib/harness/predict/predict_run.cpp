@@ -14,10 +14,10 @@ constexpr Bytes kF32 = 4;
 /// Follows the account of live bytes.
 class Level {
  public:
-  void pass(Course course) { bytes_ += course.net; }
-  void pass(Course course, Bytes& highest) {
-    highest = std::max(highest, bytes_ + course.high);
-    bytes_ += course.net;
+  void pass(Schedule schedule) { bytes_ += schedule.net; }
+  void pass(Schedule schedule, Bytes& highest) {
+    highest = std::max(highest, bytes_ + schedule.high);
+    bytes_ += schedule.net;
   }
   Bytes bytes() const { return bytes_; }
 
@@ -64,18 +64,18 @@ RunAccount::Step RunAccount::step(bool is_first) const {
     return layer_.forward(is_first, turn) + give(turn.is_first || layer_.keeps_input ? 0 : stream_);
   };
   const auto layer_backward = [&](Turn turn) { return layer_.backward(turn); };
-  const Course loss = take(kF32) + give(old_rest);
-  const Course loss_backward = take(kF32 + stream_) + give(kF32);
-  const Course dropped = give(stream_ + kF32 + layers_ * layer_.retained - results());
+  const Schedule loss = take(kF32) + give(old_rest);
+  const Schedule loss_backward = take(kF32 + stream_) + give(kF32);
+  const Schedule dropped = give(stream_ + kF32 + layers_ * layer_.retained - results());
   return {.forward = in_turn(layers_, layer_forward) + give(old_output) + loss,
           .backward = loss_backward + in_turn(layers_, layer_backward) + dropped,
           .update = (is_first ? optimizer_.first_step : optimizer_.later_step) + give(layers_ * layer_.gradients)};
 }
 
 std::map<std::string, Bytes> RunAccount::figures() const {
-  const Course made = scenario_.sharding.sharded
-                          ? repeat(layers_, layer_.declared()) + repeat(layers_, layer_.sharded())
-                          : repeat(layers_, layer_.made());
+  const Schedule made = scenario_.sharding.sharded
+                            ? repeat(layers_, layer_.declared()) + repeat(layers_, layer_.sharded())
+                            : repeat(layers_, layer_.made());
   Bytes highest = 0, in_setup = 0, in_forward = 0, in_backward = 0, in_update = 0;
   Level level;
   level.pass(made + take(optimizer_.average), in_setup);

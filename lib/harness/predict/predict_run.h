@@ -20,7 +20,7 @@ class RunAccount {
  private:
   /// A step between its inputs and their end, by phase.
   struct Step {
-    Course forward, backward, update;
+    Schedule forward, backward, update;
   };
   Step step(bool is_first) const;
 

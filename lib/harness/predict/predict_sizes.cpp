@@ -61,7 +61,7 @@ constexpr RecipeNumbers kRecipes[] = {
      .activation_scales = scales_1x32,
      .weight_scales = scales_1x32,
      .weight_block = 32,
-     .halves_differ = true,
+     .orientations_differ = true,
      .gathered_rowwise = {.multiple = 128, .row = row_1x32},
      .gathered_columnwise = {.block = 32, .multiple = 4, .row = row_32x1}},
 };
@@ -89,7 +89,7 @@ constexpr FixNumbers kFixes[] = {
     {"release_fuser_tensors", [](Decisions& d) { d.fuser_shells = Shells::kKeptByBackward; }},
     {"release_module_tensors", [](Decisions& d) { d.module_shells = Shells::kKeptByBackward; }},
     {"empty_module_shells", [](Decisions& d) { d.module_shells = Shells::kNeverEmptied; }},
-    {"gather_eight_bits", [](Decisions& d) { d.gathers_codes = false; }},
+    {"gather_eight_bits", [](Decisions& d) { d.gathers_quantized = false; }},
     {"share_amax_over_shards", [](Decisions& d) { d.shares_amaxes = false; }},
     {"choose_usage_by_pass", [](Decisions& d) { d.gathers_by_pass = false; }},
     {"validate_usage_by_pass", [](Decisions& d) { d.transposes_in_backward = false; }},
@@ -98,7 +98,7 @@ constexpr FixNumbers kFixes[] = {
     {"strip_scale_padding", [](Decisions& d) { d.strips_padding = false; }},
     {"nearest_sharding_state", [](Decisions& d) { d.gathers_by_pass = false; }},
     {"reuse_quantizer_at_gather"},
-    {"split_both_halves", [](Decisions& d) { d.splits_columnwise = false; }},
+    {"split_both_orientations", [](Decisions& d) { d.splits_columnwise = false; }},
     {"slice_transpose_in_make_like", [](Decisions& d) { d.drops_transposes = false; }},
     {"own_scale_in_new_zeros", [](Decisions& d) { d.owns_scales = false; }},
     {"copy_bytes_between_shards", [](Decisions& d) { d.copies_bytes = false; }},
@@ -163,7 +163,7 @@ Scenario::Scenario(const CellConfig& cell, Arm arm)
   if (fix.revert) fix.revert(decisions);
 }
 
-Halves Scenario::halves(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
+OrientationBytes Scenario::halves(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
   const Bytes codes = rows * cols;
   if (recipe.per_tensor)
     return {.rowwise = codes, .columnwise = any_orientation ? 0 : codes, .scale = scales(rows, cols)};
@@ -172,7 +172,7 @@ Halves Scenario::halves(ScaleBytes scales, std::int64_t rows, std::int64_t cols)
 
 Cast Scenario::cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
   if (!scales) return {};
-  const Halves made = halves(scales, rows, cols);
+  const OrientationBytes made = halves(scales, rows, cols);
   return {.both = made.both(),
           .kept = (made.columnwise > 0 ? made.columnwise : made.rowwise) + made.scale,
           .scratch = recipe.measures_first ? kF32 : 0};

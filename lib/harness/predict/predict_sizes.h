@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "harness/cell/cell.h"
-#include "harness/predict/predict_course.h"
+#include "harness/predict/predict_schedule.h"
 
 // What the words of a scenario mean in numbers, for the closed forms of predict.h. The tables restate what forms,
 // recipes, architectures and fixes promise. They share nothing with the rooms that keep the promise, so that a slip
@@ -47,7 +47,7 @@ struct RecipeNumbers {
   ScaleBytes activation_scales = nullptr;  ///< of gradients too; null: nothing is cast
   ScaleBytes weight_scales = nullptr;
   std::int64_t weight_block = 1;       ///< rows that no shard of a weight may cut
-  bool halves_differ = false;          ///< column-wise weights are no transposes of row-wise ones
+  bool orientations_differ = false;    ///< column-wise weights are no transposes of row-wise ones
   ScaleRows gathered_rowwise = {};     ///< scales that travel with a weight's codes
   ScaleRows gathered_columnwise = {};  ///< where halves differ
   bool per_tensor = false;             ///< one scale, which both halves share
@@ -57,7 +57,7 @@ struct RecipeNumbers {
 };
 
 /// A matrix in eight bits, half by half: those that this architecture makes.
-struct Halves {
+struct OrientationBytes {
   Bytes rowwise = 0;
   Bytes columnwise = 0;
   Bytes scale = 0;  ///< that both share
@@ -71,9 +71,9 @@ struct Cast {
   Bytes kept = 0;     ///< the half that backward reads
   Bytes scratch = 0;  ///< gone once the cast is done
 
-  constexpr Course course() const { return take(scratch) + finish(); }
+  constexpr Schedule schedule() const { return take(scratch) + finish(); }
   /// The same where `scratch` is there already.
-  constexpr Course finish() const { return take(both) + give(scratch); }
+  constexpr Schedule finish() const { return take(both) + give(scratch); }
 };
 
 /// What the shells of saved storage hold when a fix is reverted.
@@ -88,7 +88,7 @@ struct Decisions {
   Shells module_shells = Shells::kEmpty;
   Shells fuser_shells = Shells::kEmpty;
   Shells attention_shells = Shells::kEmpty;
-  bool gathers_codes = true;           ///< of weights in eight bits; else the values that they stand for
+  bool gathers_quantized = true;       ///< of weights in eight bits; else the values that they stand for
   bool gathers_by_pass = true;         ///< the half that a pass reads; else both in every pass
   bool transposes_in_backward = true;  ///< else in forward already
   bool initializes_shards = true;      ///< else wholes, cut afterwards
@@ -142,12 +142,14 @@ struct Scenario {
   Cast cast_activation(std::int64_t cols) const { return cast(recipe.activation_scales, tokens, cols); }
   Cast cast_weight(std::int64_t out, std::int64_t in) const { return cast(recipe.weight_scales, out, in); }
   /// Of a recipe that casts.
-  Halves weight_halves(std::int64_t out, std::int64_t in) const { return halves(recipe.weight_scales, out, in); }
+  OrientationBytes weight_orientations(std::int64_t out, std::int64_t in) const {
+    return halves(recipe.weight_scales, out, in);
+  }
   /// Row-wise alone, as attention wants it on every architecture.
   Cast cast_rowwise(std::int64_t cols) const;
 
  private:
-  Halves halves(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const;
+  OrientationBytes halves(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const;
   Cast cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const;
 };
 

@@ -36,7 +36,7 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& cell, const Scenar
   return {{"traffic.all_gather_bytes", payload + scales},
           {"traffic.all_gather_payload_bytes", payload},
           {"traffic.all_gather_scale_bytes", scales},
-          {"traffic.reduce_scatter_bytes", layers * layer.whole_gradients},
+          {"traffic.reduce_scatter_bytes", layers * layer.unsharded_gradients},
           {"traffic.all_reduce_bytes", reductions.bytes},
           // One gather for all parameters of a layer, and one reduce-scatter.
           {"traffic.collectives", layers * (gathers + 1) + reductions.calls}};

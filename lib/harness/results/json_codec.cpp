@@ -63,7 +63,7 @@ Json value_json(const Value& value) {
 Value value_from(const Key& key, const JsonReader& json) {
   switch (key.type) {
     case KeyType::kSwitch: return json.flag();
-    case KeyType::kWhole: {  // 0 is what many keys are where a file leaves them out
+    case KeyType::kInteger: {  // 0 is what many keys are where a file leaves them out
       const auto low = static_cast<std::int64_t>(key.low), high = static_cast<std::int64_t>(key.high);
       return json.whole(std::min<std::int64_t>(low, 0), high);
     }

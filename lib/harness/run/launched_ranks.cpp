@@ -32,13 +32,13 @@ std::optional<LaunchedRanks> LaunchedRanks::discover(const EnvironmentLookup& va
 
 std::string LaunchedRanks::describe() const { return fmt::format("{} ranks: {}", size(), choice_.reason); }
 
-void LaunchedRanks::run(RunOptions options, const RankFunction& rank_function, bool on_cards) const {
+void LaunchedRanks::run(RunOptions options, const RankFunction& rank_function, bool on_gpus) const {
   options.ranks = size();
   options.local_rank = launch_.local_rank;
   options.rendezvous = rendezvous_;
   options.over = choice_.row;
   options.notify = [](const std::string& line) { std::fprintf(stderr, "fp8lab: %s\n", line.c_str()); };
-  const bool over_nccl = on_cards && process_group_row("nccl").unavailable_reason().empty();
+  const bool over_nccl = on_gpus && process_group_row("nccl").unavailable_reason().empty();
   run_ranks(over_nccl ? "nccl" : choice_.row, options, rank_function);
 }
 

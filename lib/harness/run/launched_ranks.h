@@ -28,8 +28,8 @@ class LaunchedRanks {
   std::string launcher() const { return std::string(launch_.launcher); }
 
   /// Calls `rank_function` on every rank's process, as run_ranks() does; `options` without ranks and rendezvous.
-  /// `on_cards`: ranks have cards, whose bytes move over NCCL where this build has it.
-  void run(RunOptions options, const RankFunction& rank_function, bool on_cards = false) const;
+  /// `on_gpus`: ranks have GPUs, whose bytes move over NCCL where this build has it.
+  void run(RunOptions options, const RankFunction& rank_function, bool on_gpus = false) const;
 
   /// What the head has the others do next: an arm of a cell, by their places in the plan and in Arm; or, without a
   /// cell, end with an exit code.

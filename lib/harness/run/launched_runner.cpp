@@ -123,7 +123,7 @@ int LaunchedRunner::meet(const RunnerOptions& options) {
   try {
     const auto limit = to_duration(limit_s);
     ranks_.check_equal(cells_and_arms_, "cells",
-                       {.timeout = limit, .farewell_timeout = limit, .stop = watchdog.stop()});
+                       {.timeout = limit, .shutdown_timeout = limit, .stop = watchdog.stop()});
   } catch (const Error&) {
     if (watch_.stop_requests() == 0) throw;
     return watch_.first_stop_signal();
@@ -196,7 +196,7 @@ void LaunchedRunner::tell(const LaunchedRanks::Order& order) const {
 void LaunchedRunner::between_arms(double longest_s, const std::function<void(const RunOptions&)>& work) const {
   const Watchdog watchdog(watch_, 2 * (longest_s + silence_s_), silence_s_);
   try {
-    work({.timeout = to_duration(longest_s), .farewell_timeout = to_duration(silence_s_), .stop = watchdog.stop()});
+    work({.timeout = to_duration(longest_s), .shutdown_timeout = to_duration(silence_s_), .stop = watchdog.stop()});
   } catch (const Error& error) {
     throw RanksLost(error.what());
   }
@@ -212,13 +212,13 @@ ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const Runner
     const Watchdog watchdog(watch_, limit_s);
     const StartRanks start_ranks = [&](const CellConfig& config, const RankFunction& rank_function) {
       RunOptions run{.timeout = to_duration(silence_s_), .stop = watchdog.stop()};
-      bool on_cards = false;
+      bool on_gpus = false;
       std::exception_ptr no_device;
       try {
         const auto device =
             open_device(config.device, {.arch = config.arch, .rank = ranks_.local_rank(), .memory = {}});
         run.moves_data = device->computes();
-        on_cards = device->peer_access() != nullptr;
+        on_gpus = device->peer_access() != nullptr;
       } catch (...) {
         no_device = std::current_exception();
       }
@@ -228,7 +228,7 @@ ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const Runner
         if (no_device) std::rethrow_exception(no_device);
         rank_function(world);
       };
-      ranks_.run(run, fail_or_run, on_cards);
+      ranks_.run(run, fail_or_run, on_gpus);
     };
     const ArmFunction measure = [&](const CellConfig& config, Arm side) {
       try {

@@ -298,8 +298,8 @@ class Runner {
     for (RunningCell& cell : running_)
       for (RunningArm& arm : cell.running()) left.push_back(&arm.process());
     for (ArmProcess* process : left) process->terminate();
-    const Clock::time_point patience = Clock::now() + kGrace;
-    while (!left.empty() && watch_.stop_requests() < 2 && Clock::now() < patience) {
+    const Clock::time_point wait_limit = Clock::now() + kGrace;
+    while (!left.empty() && watch_.stop_requests() < 2 && Clock::now() < wait_limit) {
       pollfd fd{watch_.fd(), POLLIN, 0};
       ::poll(&fd, 1, 50);
       watch_.clear();

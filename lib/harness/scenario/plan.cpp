@@ -36,7 +36,7 @@ std::string device_reason(const CellConfig& cell, const Vocabulary& vocabulary) 
   if (!device) return "";
   if (std::string reason = device->why_unavailable(); !reason.empty()) return reason;
   const std::string_view arch = device->own_arch ? device->own_arch() : std::string_view();
-  return arch.empty() || arch == cell.arch ? "" : fmt::format("the card is '{}', not '{}'", arch, cell.arch);
+  return arch.empty() || arch == cell.arch ? "" : fmt::format("the GPU is '{}', not '{}'", arch, cell.arch);
 }
 
 /// Bytes that one cell takes for the entry.

@@ -57,7 +57,7 @@ class ScenarioParser {
 
   void check_version(const YamlNode& root) const {
     const YamlNode& node = reader_.required(root, "version", "").value;
-    const auto version = node.is_scalar() && !node.quoted ? whole_number(node.text) : std::nullopt;
+    const auto version = node.is_scalar() && !node.quoted ? integer(node.text) : std::nullopt;
     if (version != kVersion)
       reader_.refuse(node.place, fmt::format("`version` must be {}, the only one this program reads, but is {}",
                                              kVersion, described(node)));

@@ -12,7 +12,7 @@ namespace {
 /// Far above what anybody waits for.
 constexpr std::size_t kMostPoints = 100000;
 /// Points times entries of `exclude` and `include`, each of which looks at every point.
-constexpr std::size_t kMostLooks = 10000000;
+constexpr std::size_t kMostSpins = 10000000;
 
 const Key& axis_key(const NodeReader& reader, const YamlEntry& entry, const std::string& where) {
   if (const Key* key = find_key(entry.key)) return *key;
@@ -114,9 +114,9 @@ Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std:
       reader.refuse(
           places["matrix"],
           fmt::format("the matrix has more than {} points; shorten its axes, or write several files", kMostPoints));
-  const auto looks = [&](const YamlEntry* entry) { return entry ? entry->value.items.size() * points : 0; };
+  const auto spin_count = [&](const YamlEntry* entry) { return entry ? entry->value.items.size() * points : 0; };
   for (const YamlEntry* entry : {exclude, include})
-    if (looks(exclude) + looks(include) > kMostLooks && looks(entry) > 0)
+    if (spin_count(exclude) + spin_count(include) > kMostSpins && spin_count(entry) > 0)
       reader.refuse(entry->place, fmt::format("`{}` has {} entries, each for {} points; write fewer, or several files",
                                               entry->key, entry->value.items.size(), points));
   if (exclude)

@@ -108,7 +108,7 @@ Variable AttentionCore::forward_quantized(Runtime& runtime, const Variable& qkv)
     const QuantizedTensor o8 = quantize(device, o, to_eight_bits);
     o = {};
     o = dequantize(device, o8.rowwise_operand(), dtype, runtime.in_flight(name_));
-    node->save_whole("o", o8);
+    node->save_quantized("o", o8);
   } else {
     o.rename(runtime.in_flight(name_));
     node->save("o", o);

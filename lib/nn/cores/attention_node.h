@@ -28,8 +28,8 @@ class QuantizedAttentionNode final : public Node {
   QuantizedAttentionNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, AttentionCore& core,
                          const AttentionShape& shape);
   using Node::save;
+  using Node::save_quantized;
   using Node::save_split;
-  using Node::save_whole;
   std::vector<Tensor> backward(Tensor grad) override;
 
  private:

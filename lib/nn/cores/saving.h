@@ -19,7 +19,7 @@ class ModuleNode : public Node {
   /// An activation: the engine knows it as one tensor, quantized or not.
   void save_activation(std::string_view what, const Operand& operand) {
     if (operand.is_quantized())
-      save_whole(what, operand.quantized);
+      save_quantized(what, operand.quantized);
     else
       save(what, operand.plain);
   }

@@ -52,10 +52,10 @@ void copy_bits(const MatrixView& in, const MatrixView& out) {
 /// Zero has zero bytes in every type.
 void clear(const MatrixView& out) {
   const auto element = static_cast<std::int64_t>(size_bytes(out.dtype));
-  const bool whole_rows = out.col_stride == 1;
+  const bool full_rows = out.col_stride == 1;
   for (std::int64_t row = 0; row < out.rows && out.cols > 0; ++row) {
     std::byte* const at = out.data + row * out.row_stride * element;
-    if (whole_rows)
+    if (full_rows)
       std::memset(at, 0, static_cast<std::size_t>(out.cols * element));
     else
       for (std::int64_t col = 0; col < out.cols; ++col)

@@ -18,8 +18,8 @@ void scale_by(float* values, std::int64_t count, float scale) {
 }
 
 /// The f32 values whose upper halves, rounded, are `high` (bf16) and whose lower halves are `low` (i16).
-void load_halves(const MatrixView& high, const MatrixView& low, std::int64_t row, std::int64_t col, std::int64_t count,
-                 float* out) {
+void load_parts16(const MatrixView& high, const MatrixView& low, std::int64_t row, std::int64_t col, std::int64_t count,
+                  float* out) {
   const auto* upper = high.as<const std::uint16_t>() + row * high.row_stride + col * high.col_stride;
   const auto* lower = low.as<const std::int16_t>() + row * low.row_stride + col * low.col_stride;
   for (std::int64_t j = 0; j < count; ++j) {
@@ -29,8 +29,8 @@ void load_halves(const MatrixView& high, const MatrixView& low, std::int64_t row
   }
 }
 
-void store_halves(const float* values, std::int64_t count, const MatrixView& high, const MatrixView& low,
-                  std::int64_t row, std::int64_t col) {
+void store_parts16(const float* values, std::int64_t count, const MatrixView& high, const MatrixView& low,
+                   std::int64_t row, std::int64_t col) {
   auto* upper = high.as<std::uint16_t>() + row * high.row_stride + col * high.col_stride;
   auto* lower = low.as<std::int16_t>() + row * low.row_stride + col * low.col_stride;
   for (std::int64_t j = 0; j < count; ++j) {
@@ -102,13 +102,13 @@ struct Step {
     flatten_if_contiguous(param, grad, exp_avg.view, exp_avg_sq.view, master, target.codes());
   }
 
-  bool has_halves() const { return master.dtype == DType::kI16; }
+  bool has_parts16() const { return master.dtype == DType::kI16; }
   /// The f32 copy is what is optimised where there is one; the parameter is then its rounding.
   bool has_master() const { return master.data != param.data; }
 
   void read(std::int64_t row, std::int64_t col, std::int64_t count) const {
-    if (has_halves())
-      load_halves(param, master, row, col, count, p);
+    if (has_parts16())
+      load_parts16(param, master, row, col, count, p);
     else
       load(master, row, col, count, p);
     load(grad, row, col, count, g);
@@ -119,7 +119,7 @@ struct Step {
   void write(std::int64_t row, std::int64_t col, std::int64_t count) const {
     exp_avg.write(m, count, row, col);
     exp_avg_sq.write(v, count, row, col);
-    if (has_halves()) return store_halves(p, count, param, master, row, col);
+    if (has_parts16()) return store_parts16(p, count, param, master, row, col);
     if (has_master()) store(p, count, master, row, col);
     store(p, count, param, row, col);
   }

@@ -40,7 +40,7 @@ void transpose(const MatrixView& in, const MatrixView& out) {
 
 TargetWriter::TargetWriter(const CastTarget& target, const float* measured) : target_(target) {
   if (!target.casts()) return;
-  codes_ = target.rowwise.values.data != nullptr ? target.rowwise.values : target.columnwise.values.transposed();
+  data_ = target.rowwise.values.data != nullptr ? target.rowwise.values : target.columnwise.values.transposed();
   const QuantFormat& format = target.format;
   scale_ = target.scale != nullptr ? *target.scale
                                    : fp8lab::scale_from_amax(*measured, float8_format(format.payload).max,
@@ -51,12 +51,12 @@ void TargetWriter::take(float* values, std::int64_t count, std::int64_t row, std
   if (!target_) return;
   round_to(target_.nominal, values, count);
   if (target_.amax != nullptr) cpu::loops().quantize.amax_f32(values, count, count, &amax_);
-  if (codes_.data == nullptr) return;
-  std::uint8_t* codes = codes_.as<std::uint8_t>() + row * codes_.row_stride + col * codes_.col_stride;
-  if (codes_.col_stride == 1) return cast(values, count, codes);
+  if (data_.data == nullptr) return;
+  std::uint8_t* codes = data_.as<std::uint8_t>() + row * data_.row_stride + col * data_.col_stride;
+  if (data_.col_stride == 1) return cast(values, count, codes);
   std::array<std::uint8_t, kRun> staged;
   cast(values, count, staged.data());
-  for (std::int64_t j = 0; j < count; ++j) codes[j * codes_.col_stride] = staged[static_cast<std::size_t>(j)];
+  for (std::int64_t j = 0; j < count; ++j) codes[j * data_.col_stride] = staged[static_cast<std::size_t>(j)];
 }
 
 void TargetWriter::cast(const float* values, std::int64_t count, std::uint8_t* codes) const {

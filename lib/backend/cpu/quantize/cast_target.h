@@ -15,7 +15,7 @@ class TargetWriter {
 
   /// The codes that runs are cast to, as a matrix of the shape of what is cast; to be flattened with everything that
   /// runs are of. Empty if there are none.
-  MatrixView& codes() { return codes_; }
+  MatrixView& codes() { return data_; }
   /// Values of elements (row, col) ... (row, col + count - 1), at most kRun of them; leaves them rounded to the nominal
   /// type.
   void take(float* values, std::int64_t count, std::int64_t row, std::int64_t col);
@@ -26,7 +26,7 @@ class TargetWriter {
   void cast(const float* values, std::int64_t count, std::uint8_t* codes) const;
 
   CastTarget target_;
-  MatrixView codes_;
+  MatrixView data_;
   float scale_ = 1.0f;
   std::uint32_t amax_ = 0;
 };

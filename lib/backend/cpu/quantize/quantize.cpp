@@ -50,38 +50,38 @@ void prefetch_next(const std::uint16_t* in, const std::uint8_t* codes, int lines
 
 /// What one orientation is made from and into, in the order that its codes have in memory: blocks that lie along the
 /// rows of a transposed view run down the columns of what is stored.
-struct HalfTask {
+struct OrientationTask {
   MatrixView in;
   OperandView out;
   QuantFormat format;
   bool crosses = false;  ///< written in another order than the caller's rows
 
-  HalfTask transposed() const {
-    HalfTask task = {.in = in.transposed(), .out = out, .format = format, .crosses = !crosses};
+  OrientationTask transposed() const {
+    OrientationTask task = {.in = in.transposed(), .out = out, .format = format, .crosses = !crosses};
     task.out.values = out.values.transposed();
     std::swap(task.out.scales.block_rows, task.out.scales.block_cols);
     std::swap(task.out.scales.row_stride, task.out.scales.col_stride);
     std::swap(task.format.block_rows, task.format.block_cols);
     return task;
   }
-  HalfTask in_stored_order() const {
+  OrientationTask in_stored_order() const {
     return out.values.col_stride != 1 && out.values.row_stride == 1 ? transposed() : *this;
   }
 };
 
 /// One orientation of a quantized matrix in the making.
-class HalfWriter {
+class OrientationWriter {
  public:
-  HalfWriter(const HalfTask& task, float tensor_scale, int slot)
+  OrientationWriter(const OrientationTask& task, float tensor_scale, int slot)
       : format_(task.format),
         loops_(cpu::loops().quantize),
         cast_bf16_(format_.payload == DType::kE4M3 ? loops_.cast_bf16_e4m3 : loops_.cast_bf16_e5m2),
         cast_f32_(format_.payload == DType::kE4M3 ? loops_.cast_f32_e4m3 : loops_.cast_f32_e5m2),
         source_(task.in, loops_, slot),
-        codes_(task.out.values),
+        data_(task.out.values),
         scales_(task.out.scales),
         crosses_(task.crosses),
-        streams_(codes_.numel() >= kStreamElems && codes_.col_stride == 1) {
+        streams_(data_.numel() >= kStreamElems && data_.col_stride == 1) {
     if (format_.per_tensor()) {
       tensor_scale_ = tensor_scale;
       *reinterpret_cast<float*>(scales_.data) = 1.0f / tensor_scale_;
@@ -124,16 +124,16 @@ class HalfWriter {
     else
       exact = scale_blocks(part, scales.data());
     for (std::int64_t row = part.row; row < part.row + part.rows; ++row) {
-      std::uint8_t* codes = codes_.as<std::uint8_t>() + row * codes_.row_stride + part.col * codes_.col_stride;
+      std::uint8_t* codes = data_.as<std::uint8_t>() + row * data_.row_stride + part.col * data_.col_stride;
       Cast cast = {.codes = codes, .count = part.cols, .run = run, .scales = scales.data(), .exact = exact};
-      if (codes_.col_stride == 1) {
+      if (data_.col_stride == 1) {
         cast_row(source_(row), cast);
         continue;
       }
       std::array<std::uint8_t, kSegment> staged;
       cast.codes = staged.data();
       cast_row(source_(row), cast);
-      for (std::int64_t i = 0; i < part.cols; ++i) codes[i * codes_.col_stride] = staged[static_cast<std::size_t>(i)];
+      for (std::int64_t i = 0; i < part.cols; ++i) codes[i * data_.col_stride] = staged[static_cast<std::size_t>(i)];
     }
   }
 
@@ -214,7 +214,7 @@ class HalfWriter {
   std::uint32_t (*cast_bf16_)(const CastRuns<std::uint16_t>&);
   std::uint32_t (*cast_f32_)(const CastRuns<float>&);
   SourceRows source_;
-  MatrixView codes_;
+  MatrixView data_;
   ScaleView scales_;
   bool crosses_;
   bool streams_;
@@ -240,10 +240,10 @@ void quantize(const QuantizeArgs& args, ExecContext&) {
   const bool want_columnwise = args.columnwise.values.data != nullptr;
   if (args.format.per_tensor() && !want_columnwise) flatten_if_contiguous(in, rowwise.values);
 
-  std::optional<HalfWriter> rows;
-  std::optional<HalfWriter> columns;
+  std::optional<OrientationWriter> rows;
+  std::optional<OrientationWriter> columns;
   const float scale = tensor_scale(args);
-  const auto emplace = [&](std::optional<HalfWriter>& half, const HalfTask& task, int slot) {
+  const auto emplace = [&](std::optional<OrientationWriter>& half, const OrientationTask& task, int slot) {
     half.emplace(task.in_stored_order(), scale, slot);
   };
   if (want_rowwise) emplace(rows, {.in = in, .out = rowwise, .format = args.format}, 0);

@@ -3,7 +3,7 @@
 
 #include "backend/cpu/kernels.h"
 
-// Operations whose result is quantized at once. What cards keep in registers lies in scratch memory of the host here.
+// Operations whose result is quantized at once. What GPUs keep in registers lies in scratch memory of the host here.
 namespace fp8lab::cpu {
 namespace {
 

@@ -21,34 +21,34 @@ bool aligned(std::initializer_list<const MatrixView*> views) {
   return true;
 }
 
-/// What the choice needs to know of a card.
+/// What the choice needs to know of a GPU.
 struct Facts {
   bool hopper;
   bool cudnn;
 
-  explicit Facts(CudaContext& card) : cudnn(cudnn_unavailable_reason().empty()) {
+  explicit Facts(CudaContext& gpu) : cudnn(cudnn_unavailable_reason().empty()) {
     int major = 0;
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card.ordinal()),
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu.ordinal()),
                "cudaDeviceGetAttribute");
     hopper = major == 9;
   }
 };
 
-AttentionCall describe(const AttentionForwardArgs& args, CudaContext& card) {
-  const Facts& facts = card.kept<Facts>();
+AttentionCall describe(const AttentionForwardArgs& args, CudaContext& gpu) {
+  const Facts& facts = gpu.kept<Facts>();
   return {.shape = args.shape,
           .operands = args.q.values.dtype,
           .out = args.o.dtype,
           .casts = args.s.scale != nullptr,
           .result_cast_known = args.o_cast.scale != nullptr,
           .aligned = aligned({&args.q.values, &args.k.values, &args.v.values, &args.o}),
-          .deterministic = card.deterministic(),
+          .deterministic = gpu.deterministic(),
           .hopper = facts.hopper,
           .cudnn = facts.cudnn};
 }
 
-AttentionCall describe(const AttentionBackwardArgs& args, CudaContext& card) {
-  const Facts& facts = card.kept<Facts>();
+AttentionCall describe(const AttentionBackwardArgs& args, CudaContext& gpu) {
+  const Facts& facts = gpu.kept<Facts>();
   return {.shape = args.shape,
           .operands = args.q.values.dtype,
           .o = args.o.values.dtype,
@@ -58,42 +58,42 @@ AttentionCall describe(const AttentionBackwardArgs& args, CudaContext& card) {
           .result_cast_known = args.grad_cast.scale != nullptr,
           .aligned = aligned({&args.q.values, &args.k.values, &args.v.values, &args.o.values, &args.grad_o.values,
                               &args.grad_q, &args.grad_k, &args.grad_v}),
-          .deterministic = card.deterministic(),
+          .deterministic = gpu.deterministic(),
           .hopper = facts.hopper,
           .cudnn = facts.cudnn};
 }
 
-constexpr int kWays = 4;
+constexpr int kAlgorithms = 4;
 
 /// Which ways were noted already, so that a launch costs no text.
 struct Noted {
   explicit Noted(CudaContext&) {}
-  bool forward[kWays] = {};
-  bool backward[kWays] = {};
+  bool forward[kAlgorithms] = {};
+  bool backward[kAlgorithms] = {};
 };
 
-void note(bool& noted, const char* direction, AttentionWay way, CudaContext& card) {
+void note(bool& noted, const char* direction, AttentionAlgorithm way, CudaContext& gpu) {
   if (noted) return;
   noted = true;
-  card.note(fmt::format("attention {}: {}", direction, name(way)));
+  gpu.note(fmt::format("attention {}: {}", direction, name(way)));
 }
 
-bool run(AttentionWay way, const AttentionForwardArgs& args, CudaContext& card) {
+bool run(AttentionAlgorithm way, const AttentionForwardArgs& args, CudaContext& gpu) {
   switch (way) {
-    case AttentionWay::kCudnn: return attention_cudnn_forward(args, card);
-    case AttentionWay::kCudnnFloat8: return attention_cudnn_float8_forward(args, card);
-    case AttentionWay::kTensor: attention_tensor_forward(args, card); return true;
-    case AttentionWay::kGeneral: attention_general_forward(args, card); return true;
+    case AttentionAlgorithm::kCudnn: return attention_cudnn_forward(args, gpu);
+    case AttentionAlgorithm::kCudnnFloat8: return attention_cudnn_float8_forward(args, gpu);
+    case AttentionAlgorithm::kTensor: attention_tensor_forward(args, gpu); return true;
+    case AttentionAlgorithm::kGeneral: attention_general_forward(args, gpu); return true;
   }
   return false;
 }
 
-bool run(AttentionWay way, const AttentionBackwardArgs& args, CudaContext& card) {
+bool run(AttentionAlgorithm way, const AttentionBackwardArgs& args, CudaContext& gpu) {
   switch (way) {
-    case AttentionWay::kCudnn: return attention_cudnn_backward(args, card);
-    case AttentionWay::kCudnnFloat8: return attention_cudnn_float8_backward(args, card);
-    case AttentionWay::kTensor: attention_tensor_backward(args, card); return true;
-    case AttentionWay::kGeneral: attention_general_backward(args, card); return true;
+    case AttentionAlgorithm::kCudnn: return attention_cudnn_backward(args, gpu);
+    case AttentionAlgorithm::kCudnnFloat8: return attention_cudnn_float8_backward(args, gpu);
+    case AttentionAlgorithm::kTensor: attention_tensor_backward(args, gpu); return true;
+    case AttentionAlgorithm::kGeneral: attention_general_backward(args, gpu); return true;
   }
   return false;
 }
@@ -101,27 +101,27 @@ bool run(AttentionWay way, const AttentionBackwardArgs& args, CudaContext& card)
 }  // namespace
 
 void attention_forward(const AttentionForwardArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
-  AttentionCall call = describe(args, card);
-  AttentionWay way = choose_forward(call);
-  if (!run(way, args, card)) {
+  CudaContext& gpu = cuda_context(context);
+  AttentionCall call = describe(args, gpu);
+  AttentionAlgorithm way = choose_forward(call);
+  if (!run(way, args, gpu)) {
     call.cudnn = false;  // it has no plan for this
     way = choose_forward(call);
-    run(way, args, card);
+    run(way, args, gpu);
   }
-  note(card.kept<Noted>().forward[static_cast<int>(way)], "forward", way, card);
+  note(gpu.kept<Noted>().forward[static_cast<int>(way)], "forward", way, gpu);
 }
 
 void attention_backward(const AttentionBackwardArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
-  AttentionCall call = describe(args, card);
-  AttentionWay way = choose_backward(call);
-  if (!run(way, args, card)) {
+  CudaContext& gpu = cuda_context(context);
+  AttentionCall call = describe(args, gpu);
+  AttentionAlgorithm way = choose_backward(call);
+  if (!run(way, args, gpu)) {
     call.cudnn = false;
     way = choose_backward(call);
-    run(way, args, card);
+    run(way, args, gpu);
   }
-  note(card.kept<Noted>().backward[static_cast<int>(way)], "backward", way, card);
+  note(gpu.kept<Noted>().backward[static_cast<int>(way)], "backward", way, gpu);
 }
 
 }  // namespace fp8lab::cuda

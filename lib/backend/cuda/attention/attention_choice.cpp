@@ -26,12 +26,12 @@ bool suits_tensor(const AttentionCall& call) {
 
 }  // namespace
 
-std::string_view name(AttentionWay way) {
+std::string_view name(AttentionAlgorithm way) {
   switch (way) {
-    case AttentionWay::kGeneral: return "own FP32 kernel";
-    case AttentionWay::kTensor: return "own matrix-unit kernel";
-    case AttentionWay::kCudnn: return "cuDNN in 16 bits";
-    case AttentionWay::kCudnnFloat8: return "cuDNN in FP8";
+    case AttentionAlgorithm::kGeneral: return "own FP32 kernel";
+    case AttentionAlgorithm::kTensor: return "own matrix-unit kernel";
+    case AttentionAlgorithm::kCudnn: return "cuDNN in 16 bits";
+    case AttentionAlgorithm::kCudnnFloat8: return "cuDNN in FP8";
   }
   return "?";
 }
@@ -41,28 +41,28 @@ std::int64_t cudnn_backward_workspace(const AttentionShape& shape) {
   return 2 * shape.batch * shape.heads * seq * seq;
 }
 
-AttentionWay choose_forward(const AttentionCall& call) {
+AttentionAlgorithm choose_forward(const AttentionCall& call) {
   if (suits_cudnn(call)) {
     if (sixteen_bits(call.operands) && call.out == call.operands && call.shape.head_dim <= 256)
-      return AttentionWay::kCudnn;
+      return AttentionAlgorithm::kCudnn;
     if (call.operands == DType::kE4M3 && call.casts && call.result_cast_known && sixteen_bits(call.out) &&
         call.shape.head_dim <= 128)
-      return AttentionWay::kCudnnFloat8;
+      return AttentionAlgorithm::kCudnnFloat8;
   }
-  return suits_tensor(call) ? AttentionWay::kTensor : AttentionWay::kGeneral;
+  return suits_tensor(call) ? AttentionAlgorithm::kTensor : AttentionAlgorithm::kGeneral;
 }
 
 // On Hopper cuDNN's FP8 backward hands dQ, dK and dV on in eight bits (16 come with Blackwell), so it serves where they
 // will be rounded to eight anyway. It adds to dQ as blocks come.
-AttentionWay choose_backward(const AttentionCall& call) {
+AttentionAlgorithm choose_backward(const AttentionCall& call) {
   if (!call.deterministic && suits_cudnn(call)) {
     const bool one_type = call.grad_o == call.operands && call.o == call.operands && call.out == call.operands;
-    if (sixteen_bits(call.operands) && one_type && call.shape.head_dim <= 128) return AttentionWay::kCudnn;
+    if (sixteen_bits(call.operands) && one_type && call.shape.head_dim <= 128) return AttentionAlgorithm::kCudnn;
     const bool eight_bits = call.operands == DType::kE4M3 && call.o == DType::kE4M3 && call.grad_o == DType::kE5M2;
     if (eight_bits && call.casts && call.result_cast_known && sixteen_bits(call.out) && call.shape.head_dim == 128)
-      return AttentionWay::kCudnnFloat8;
+      return AttentionAlgorithm::kCudnnFloat8;
   }
-  return suits_tensor(call) ? AttentionWay::kTensor : AttentionWay::kGeneral;
+  return suits_tensor(call) ? AttentionAlgorithm::kTensor : AttentionAlgorithm::kGeneral;
 }
 
 }  // namespace fp8lab::cuda

@@ -5,17 +5,17 @@
 
 #include "backend/kernels.h"
 
-// Which of the card's ways computes a call of attention: a table of plain facts, so that it can be read, and tested
-// without a card.
+// Which of the GPU's ways computes a call of attention: a table of plain facts, so that it can be read, and tested
+// without a GPU.
 namespace fp8lab::cuda {
 
-enum class AttentionWay {
+enum class AttentionAlgorithm {
   kGeneral,      ///< own kernels, FP32 on the ordinary units
   kTensor,       ///< own kernels, matrix units, 16-bit operands or exactly widened FP8
   kCudnn,        ///< cuDNN in 16 bits
   kCudnnFloat8,  ///< cuDNN in FP8
 };
-std::string_view name(AttentionWay way);
+std::string_view name(AttentionAlgorithm way);
 
 struct AttentionCall {
   AttentionShape shape;
@@ -27,7 +27,7 @@ struct AttentionCall {
   bool result_cast_known = false;  ///< the scale is given by which O, or the gradients, will be cast
   bool aligned = false;            ///< rows and pointers of all operands and results start at multiples of 16 bytes
   bool deterministic = true;       ///< the same bits on every run
-  bool hopper = false;             ///< the card has the matrix units that the own kernels are written for
+  bool hopper = false;             ///< the GPU has the matrix units that the own kernels are written for
   bool cudnn = false;              ///< the library is there
 };
 
@@ -35,8 +35,8 @@ struct AttentionCall {
 /// factor, which must be a number.
 inline constexpr float kLeastSoftmaxScale = 0x1p-100f;
 
-AttentionWay choose_forward(const AttentionCall& call);
-AttentionWay choose_backward(const AttentionCall& call);
+AttentionAlgorithm choose_forward(const AttentionCall& call);
+AttentionAlgorithm choose_backward(const AttentionCall& call);
 
 /// Bytes that a deterministic backward of cuDNN holds beside its operands: dP of every head in 16 bits, seq padded
 /// to 64. What is S x S is not for training, so choose_backward() takes cuDNN only where bits may differ between runs.

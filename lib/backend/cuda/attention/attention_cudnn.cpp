@@ -69,11 +69,11 @@ struct Plan {
   std::size_t workspace = 0;
 };
 
-/// The library's handle on a card and the plans made so far.
+/// The library's handle on a GPU and the plans made so far.
 class Cudnn {
  public:
-  explicit Cudnn(CudaContext& card) {
-    if (cudnnCreate(&handle_) != CUDNN_STATUS_SUCCESS || cudnnSetStream(handle_, card.stream()) != CUDNN_STATUS_SUCCESS)
+  explicit Cudnn(CudaContext& gpu) {
+    if (cudnnCreate(&handle_) != CUDNN_STATUS_SUCCESS || cudnnSetStream(handle_, gpu.stream()) != CUDNN_STATUS_SUCCESS)
       handle_ = nullptr;  // no plan is found then
     scalars_ = allocate_device(kScalars * sizeof(float));
   }
@@ -235,14 +235,14 @@ std::size_t on_lines(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 const std::string& cudnn_unavailable_reason() { return load_cudnn(); }
 
-bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& card) {
+bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& gpu) {
   const AttentionShape& shape = args.shape;
   const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values;
   for (const MatrixView* view : {&q, &k, &v, &args.o})
     if (!aligned(*view) || view->dtype != q.dtype) return false;
   if (!eligible(shape, args.lse) || (q.dtype != DType::kBF16 && q.dtype != DType::kF16)) return false;
 
-  auto& cudnn = card.kept<Cudnn>();
+  auto& cudnn = gpu.kept<Cudnn>();
   const Key key =
       key_of(Direction::kForward, shape, q.dtype, {q.row_stride, k.row_stride, v.row_stride, args.o.row_stride});
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
@@ -258,11 +258,11 @@ bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& card
   });
   if (plan.graph == nullptr) return false;
   Pointers pointers{{kQ, q.data}, {kK, k.data}, {kV, v.data}, {kO, args.o.data}, {kStats, args.lse.data}};
-  run(plan, cudnn, pointers, card.scratch(plan.workspace));
+  run(plan, cudnn, pointers, gpu.scratch(plan.workspace));
   return true;
 }
 
-bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& card) {
+bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& gpu) {
   const AttentionShape& shape = args.shape;
   const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values, &o = args.o.values,
                    &grad_o = args.grad_o.values;
@@ -271,8 +271,8 @@ bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& ca
   if (!eligible(shape, args.lse) || (q.dtype != DType::kBF16 && q.dtype != DType::kF16)) return false;
   if (q.row_stride > INT32_MAX || o.row_stride > INT32_MAX) return false;
 
-  auto& cudnn = card.kept<Cudnn>();
-  const Key key = key_of(card.deterministic() ? Direction::kBackward : Direction::kFastBackward, shape, q.dtype,
+  auto& cudnn = gpu.kept<Cudnn>();
+  const Key key = key_of(gpu.deterministic() ? Direction::kBackward : Direction::kFastBackward, shape, q.dtype,
                          {q.row_stride << 32 | o.row_stride, k.row_stride, v.row_stride, grad_o.row_stride,
                           args.grad_q.row_stride, args.grad_k.row_stride, args.grad_v.row_stride});
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
@@ -284,7 +284,7 @@ bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& ca
                             frontend::graph::SDPA_backward_attributes()
                                 .set_causal_mask(shape.causal)
                                 .set_attn_scale(shape.softmax_scale)
-                                .set_deterministic_algorithm(card.deterministic()));
+                                .set_deterministic_algorithm(gpu.deterministic()));
     place(grad_q, kGradQ, shape, shape.heads, args.grad_q.dtype, args.grad_q.row_stride);
     place(grad_k, kGradK, shape, shape.kv_heads, args.grad_k.dtype, args.grad_k.row_stride);
     place(grad_v, kGradV, shape, shape.kv_heads, args.grad_v.dtype, args.grad_v.row_stride);
@@ -299,11 +299,11 @@ bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& ca
                     {kGradQ, args.grad_q.data},
                     {kGradK, args.grad_k.data},
                     {kGradV, args.grad_v.data}};
-  run(plan, cudnn, pointers, card.scratch(plan.workspace));
+  run(plan, cudnn, pointers, gpu.scratch(plan.workspace));
   return true;
 }
 
-bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContext& card) {
+bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContext& gpu) {
   const AttentionShape& shape = args.shape;
   const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values;
   for (const MatrixView* view : {&q, &k, &v})
@@ -312,7 +312,7 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
       args.o_cast.scale == nullptr || args.o_cast.payload != DType::kE4M3)
     return false;
 
-  auto& cudnn = card.kept<Cudnn>();
+  auto& cudnn = gpu.kept<Cudnn>();
   const std::int64_t o_stride = shape.heads * shape.head_dim;
   const Key key = key_of(Direction::kFloat8Forward, shape, q.dtype, {q.row_stride, k.row_stride, v.row_stride});
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
@@ -335,13 +335,13 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
   // Scratch: the workspace, then the codes of O.
   const std::size_t workspace = on_lines(plan.workspace);
   const std::int64_t rows = shape.seq * shape.batch;
-  std::byte* const scratch = card.scratch(workspace + static_cast<std::size_t>(rows * o_stride));
+  std::byte* const scratch = gpu.scratch(workspace + static_cast<std::size_t>(rows * o_stride));
   const RoleScalars role_s{
       .scale = args.s.scale, .amax = args.s.amax, .inverse = cudnn.scalar(0), .seen = cudnn.scalar(1)};
   const RoleScalars role_o{
       .scale = args.o_cast.scale, .amax = args.o_cast.amax, .inverse = cudnn.scalar(2), .seen = cudnn.scalar(3)};
   const std::array roles = {role_s, role_o};
-  prepare_scales(roles, card.stream());
+  prepare_scales(roles, gpu.stream());
   Pointers pointers{{kQ, q.data},
                     {kK, k.data},
                     {kV, v.data},
@@ -356,16 +356,16 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
                     {kAmaxS, cudnn.scalar(1)},
                     {kAmaxO, cudnn.scalar(3)}};
   run(plan, cudnn, pointers, scratch);
-  raise_amaxes(roles, card.stream());
+  raise_amaxes(roles, gpu.stream());
   if (args.o_measured != nullptr) *args.o_measured = true;
   const Codes codes{.at = scratch + workspace, .dtype = DType::kE4M3, .scale_inv = role_o.inverse};
-  dequantize({.in = operand_of(codes, args.o), .out = args.o}, card);
+  dequantize({.in = operand_of(codes, args.o), .out = args.o}, gpu);
   return true;
 }
 
 // cuDNN multiplies dS by softmax_scale before it casts it, the definition afterwards: its scale is that much smaller,
 // so the codes are the definition's up to a rounding of the product.
-bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaContext& card) {
+bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaContext& gpu) {
   const AttentionShape& shape = args.shape;
   const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values, &o = args.o.values,
                    &grad_o = args.grad_o.values;
@@ -379,7 +379,7 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
       !casts_to(args.grad_cast, DType::kE5M2))
     return false;
 
-  auto& cudnn = card.kept<Cudnn>();
+  auto& cudnn = gpu.kept<Cudnn>();
   const Key key = key_of(Direction::kFloat8Backward, shape, q.dtype,
                          {q.row_stride, k.row_stride, v.row_stride, o.row_stride, grad_o.row_stride});
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
@@ -412,7 +412,7 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
     places[i] = bytes;
     bytes += on_lines(static_cast<std::size_t>(results[i]->numel()));
   }
-  std::byte* const scratch = card.scratch(bytes);
+  std::byte* const scratch = gpu.scratch(bytes);
   const RoleScalars role_s{.scale = args.s.scale, .inverse = cudnn.scalar(0)};
   const RoleScalars role_p{.scale = args.grad_p.scale,
                            .amax = args.grad_p.amax,
@@ -427,7 +427,7 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
                        .seen = cudnn.scalar(seen)};
   };
   const std::array roles = {role_s, role_p, role_of_gradient(5), role_of_gradient(6), role_of_gradient(7)};
-  prepare_scales(roles, card.stream());
+  prepare_scales(roles, gpu.stream());
   auto* const gradient_scale = const_cast<float*>(args.grad_cast.scale);
   Pointers pointers{{kQ, q.data},
                     {kK, k.data},
@@ -455,11 +455,11 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
                     {kAmaxGradK, cudnn.scalar(6)},
                     {kAmaxGradV, cudnn.scalar(7)}};
   run(plan, cudnn, pointers, scratch);
-  raise_amaxes(roles, card.stream());
+  raise_amaxes(roles, gpu.stream());
   if (args.grad_measured != nullptr) *args.grad_measured = true;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const Codes codes{.at = scratch + places[i], .dtype = DType::kE5M2, .scale_inv = cudnn.scalar(4)};
-    dequantize({.in = operand_of(codes, *results[i]), .out = *results[i]}, card);
+    dequantize({.in = operand_of(codes, *results[i]), .out = *results[i]}, gpu);
   }
   return true;
 }

@@ -215,26 +215,26 @@ unsigned blocks_of(std::int64_t elements, std::int64_t per_block) {
 
 }  // namespace
 
-void attention_general_backward(const AttentionBackwardArgs& args, CudaContext& card) {
+void attention_general_backward(const AttentionBackwardArgs& args, CudaContext& gpu) {
   const AttentionShape& shape = args.shape;
   const std::int64_t rows = shape.batch * shape.heads * shape.seq;
   if (rows == 0) return;
-  auto* const row_dots = reinterpret_cast<float*>(card.scratch(static_cast<std::size_t>(rows) * sizeof(float)));
-  attention_row_dots_kernel<<<blocks_of(rows, kThreads), kThreads, 0, card.stream()>>>(args, row_dots);
+  auto* const row_dots = reinterpret_cast<float*>(gpu.scratch(static_cast<std::size_t>(rows) * sizeof(float)));
+  attention_row_dots_kernel<<<blocks_of(rows, kThreads), kThreads, 0, gpu.stream()>>>(args, row_dots);
   cuda_check_launch("attention_row_dots_kernel");
 
   const unsigned query_tiles = blocks_of(shape.seq, kQueries);
   const dim3 query_grid(static_cast<unsigned>(query_tiles * shape.heads * shape.batch),
                         blocks_of(shape.head_dim, kQueryOutCols));
-  attention_general_grad_q_kernel<<<query_grid, kThreads, 0, card.stream()>>>(args, row_dots,
-                                                                              static_cast<int>(query_tiles));
+  attention_general_grad_q_kernel<<<query_grid, kThreads, 0, gpu.stream()>>>(args, row_dots,
+                                                                             static_cast<int>(query_tiles));
   cuda_check_launch("attention_general_grad_q_kernel");
 
   const unsigned key_tiles = blocks_of(shape.seq, kKeys);
   const dim3 key_grid(static_cast<unsigned>(key_tiles * shape.kv_heads * shape.batch),
                       blocks_of(shape.head_dim, kKeyOutCols));
-  attention_general_grad_kv_kernel<<<key_grid, kThreads, 0, card.stream()>>>(args, row_dots,
-                                                                             static_cast<int>(key_tiles));
+  attention_general_grad_kv_kernel<<<key_grid, kThreads, 0, gpu.stream()>>>(args, row_dots,
+                                                                            static_cast<int>(key_tiles));
   cuda_check_launch("attention_general_grad_kv_kernel");
 }
 

@@ -129,13 +129,13 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void attention_general_forward(const AttentionForwardArgs& args, CudaContext& card) {
+void attention_general_forward(const AttentionForwardArgs& args, CudaContext& gpu) {
   const AttentionShape& shape = args.shape;
   const std::int64_t query_tiles = (shape.seq + kQueries - 1) / kQueries;
   const dim3 grid(static_cast<unsigned>(query_tiles * shape.heads * shape.batch),
                   static_cast<unsigned>((shape.head_dim + kOutCols - 1) / kOutCols));
   if (grid.x == 0) return;
-  attention_general_forward_kernel<<<grid, kThreads, 0, card.stream()>>>(args, static_cast<int>(query_tiles));
+  attention_general_forward_kernel<<<grid, kThreads, 0, gpu.stream()>>>(args, static_cast<int>(query_tiles));
   cuda_check_launch("attention_general_forward_kernel");
 }
 

@@ -28,11 +28,11 @@ std::int64_t widened_bytes(const OperandView& operand) {
 }
 
 /// The operand itself, or a copy of its codes in 16 bits.
-WideOperand widen(const OperandView& operand, Scratch& scratch, CudaContext& card) {
+WideOperand widen(const OperandView& operand, Scratch& scratch, CudaContext& gpu) {
   if (!operand.quantized())
     return {.data = operand.values.data, .row_stride = operand.values.row_stride, .scale_inv = nullptr};
   std::byte* const wide = scratch.take(2 * operand.values.numel());
-  widen_codes(operand.values, wide, card);
+  widen_data(operand.values, wide, gpu);
   return {.data = wide,
           .row_stride = operand.values.cols,
           .scale_inv = reinterpret_cast<const float*>(operand.scales.data)};
@@ -40,24 +40,24 @@ WideOperand widen(const OperandView& operand, Scratch& scratch, CudaContext& car
 
 }  // namespace
 
-void attention_tensor_forward(const AttentionForwardArgs& args, CudaContext& card) {
+void attention_tensor_forward(const AttentionForwardArgs& args, CudaContext& gpu) {
   if (args.o.rows == 0) return;
   Scratch scratch(
-      card.scratch(static_cast<std::size_t>(widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v))));
+      gpu.scratch(static_cast<std::size_t>(widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v))));
   TensorForward call{.shape = args.shape, .q = {}, .k = {}, .v = {}, .o = args.o, .lse = args.lse, .s = args.s};
-  call.q = widen(args.q, scratch, card);
-  call.k = widen(args.k, scratch, card);
-  call.v = widen(args.v, scratch, card);
-  launch_tensor_forward(call, card);
+  call.q = widen(args.q, scratch, gpu);
+  call.k = widen(args.k, scratch, gpu);
+  call.v = widen(args.v, scratch, gpu);
+  launch_tensor_forward(call, gpu);
 }
 
-void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& card) {
+void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& gpu) {
   if (args.grad_q.rows == 0) return;
   const AttentionShape& shape = args.shape;
   const std::int64_t queries = shape.batch * shape.heads * round_up(shape.seq, kBackwardQueries);
   const std::int64_t rows = queries * 2 * 4, sums = queries * shape.head_dim * 4,
                      turns = queries / kBackwardQueries * 2 * 4;
-  Scratch scratch(card.scratch(static_cast<std::size_t>(
+  Scratch scratch(gpu.scratch(static_cast<std::size_t>(
       widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v) + widened_bytes(args.grad_o) +
       round_up(rows, kAlignment) + round_up(sums, kAlignment) + round_up(turns, kAlignment) + kAlignment)));
   TensorBackward call{.shape = shape,
@@ -65,8 +65,8 @@ void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& c
                       .k = {},
                       .v = {},
                       .grad_o = {},
-                      .o_codes = args.o,
-                      .grad_o_codes = args.grad_o,
+                      .o_data = args.o,
+                      .grad_o_data = args.grad_o,
                       .lse = args.lse,
                       .rows = reinterpret_cast<float*>(scratch.take(rows)),
                       .grad_q_sums = reinterpret_cast<float*>(scratch.take(sums)),
@@ -77,11 +77,11 @@ void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& c
                       .grad_v = args.grad_v,
                       .s = args.s,
                       .grad_p = args.grad_p};
-  call.q = widen(args.q, scratch, card);
-  call.k = widen(args.k, scratch, card);
-  call.v = widen(args.v, scratch, card);
-  call.grad_o = widen(args.grad_o, scratch, card);
-  launch_tensor_backward(call, card);
+  call.q = widen(args.q, scratch, gpu);
+  call.k = widen(args.k, scratch, gpu);
+  call.v = widen(args.v, scratch, gpu);
+  call.grad_o = widen(args.grad_o, scratch, gpu);
+  launch_tensor_backward(call, gpu);
 }
 
 }  // namespace fp8lab::cuda

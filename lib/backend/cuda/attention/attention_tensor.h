@@ -31,8 +31,8 @@ struct TensorBackward {
   WideOperand k;
   WideOperand v;
   WideOperand grad_o;
-  OperandView o_codes;  ///< as the caller gave them, for `rows`
-  OperandView grad_o_codes;
+  OperandView o_data;  ///< as the caller gave them, for `rows`
+  OperandView grad_o_data;
   MatrixView lse;
   // Scratch, by tiles of kBackwardQueries queries of one head of one sequence.
   /// f32 [batch * heads, tiles, 2, kBackwardQueries]: what a query's products start at: minus its lse in units of Q
@@ -53,15 +53,15 @@ struct TensorBackward {
 
 /// out[rows, cols], contiguous bf16 = the codes' values without their scale, exactly. Rows start at multiples of 16
 /// bytes, cols is a multiple of 16.
-void widen_codes(const MatrixView& codes, std::byte* out, CudaContext& card);
+void widen_data(const MatrixView& codes, std::byte* out, CudaContext& gpu);
 
 /// head_dim 64 or 128, all operands' rows at multiples of 16 bytes.
-void launch_tensor_forward(const TensorForward& call, CudaContext& card);
-void launch_tensor_backward(const TensorBackward& call, CudaContext& card);
+void launch_tensor_forward(const TensorForward& call, CudaContext& gpu);
+void launch_tensor_backward(const TensorBackward& call, CudaContext& gpu);
 
 /// Before the products of backward: writes `rows`, and no turn has been taken.
-void prepare_tensor_backward(const TensorBackward& call, CudaContext& card);
+void prepare_tensor_backward(const TensorBackward& call, CudaContext& gpu);
 /// After them: grad_q = grad_q_sums times its factor.
-void finish_tensor_backward(const TensorBackward& call, CudaContext& card);
+void finish_tensor_backward(const TensorBackward& call, CudaContext& gpu);
 
 }  // namespace fp8lab::cuda

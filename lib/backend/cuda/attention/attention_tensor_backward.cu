@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   }
 }
 
-/// Once per card: the kernel may use its shared memory.
+/// Once per GPU: the kernel may use its shared memory.
 template <int Dim, Casts kCasts, bool Drops>
 struct Prepared {
   explicit Prepared(CudaContext&) {
@@ -232,31 +232,31 @@ struct Prepared {
 };
 
 template <int Dim, Casts kCasts, bool Drops>
-void launch(const BackwardLaunch& job, CudaContext& card) {
-  card.kept<Prepared<Dim, kCasts, Drops>>();
+void launch(const BackwardLaunch& job, CudaContext& gpu) {
+  gpu.kept<Prepared<Dim, kCasts, Drops>>();
   attention_tensor_backward_kernel<Dim, kCasts, Drops>
-      <<<static_cast<unsigned>(std::min(job.jobs, card.multiprocessors())), kBackwardThreads, kSharedBytes<Dim>,
-         card.stream()>>>(job);
+      <<<static_cast<unsigned>(std::min(job.jobs, gpu.multiprocessors())), kBackwardThreads, kSharedBytes<Dim>,
+         gpu.stream()>>>(job);
   cuda_check_launch("attention_tensor_backward_kernel");
 }
 
 template <int Dim, Casts kCasts>
-void launch(const BackwardLaunch& job, CudaContext& card) {
-  job.call.shape.dropout > 0.0f ? launch<Dim, kCasts, true>(job, card) : launch<Dim, kCasts, false>(job, card);
+void launch(const BackwardLaunch& job, CudaContext& gpu) {
+  job.call.shape.dropout > 0.0f ? launch<Dim, kCasts, true>(job, gpu) : launch<Dim, kCasts, false>(job, gpu);
 }
 
 template <int Dim>
-void launch(const BackwardLaunch& job, CudaContext& card) {
+void launch(const BackwardLaunch& job, CudaContext& gpu) {
   const AttentionRole &s = job.call.s, &grad_p = job.call.grad_p;
-  if (s.scale == nullptr && grad_p.scale == nullptr) return launch<Dim, Casts::kNone>(job, card);
+  if (s.scale == nullptr && grad_p.scale == nullptr) return launch<Dim, Casts::kNone>(job, gpu);
   const bool usual =
       s.scale != nullptr && s.payload == DType::kE4M3 && grad_p.scale != nullptr && grad_p.payload == DType::kE5M2;
-  usual ? launch<Dim, Casts::kUsual>(job, card) : launch<Dim, Casts::kAny>(job, card);
+  usual ? launch<Dim, Casts::kUsual>(job, gpu) : launch<Dim, Casts::kAny>(job, gpu);
 }
 
 }  // namespace
 
-void launch_tensor_backward(const TensorBackward& call, CudaContext& card) {
+void launch_tensor_backward(const TensorBackward& call, CudaContext& gpu) {
   const AttentionShape& shape = call.shape;
   const int key_tiles = static_cast<int>((shape.seq + kKeys - 1) / kKeys);
   const BackwardLaunch job{.call = call,
@@ -267,9 +267,9 @@ void launch_tensor_backward(const TensorBackward& call, CudaContext& card) {
                            .key_tiles = key_tiles,
                            .query_tiles = static_cast<int>((shape.seq + kQueries - 1) / kQueries),
                            .jobs = static_cast<int>(key_tiles * shape.kv_heads * shape.batch)};
-  prepare_tensor_backward(call, card);
-  shape.head_dim == 128 ? launch<128>(job, card) : launch<64>(job, card);
-  finish_tensor_backward(call, card);
+  prepare_tensor_backward(call, gpu);
+  shape.head_dim == 128 ? launch<128>(job, gpu) : launch<64>(job, gpu);
+  finish_tensor_backward(call, gpu);
 }
 
 }  // namespace fp8lab::cuda

@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
   s_cast.store_amax(call.s);
 }
 
-/// Once per card: the kernel may use its shared memory.
+/// Once per GPU: the kernel may use its shared memory.
 template <int Dim, bool Casts, bool Drops>
 struct Prepared {
   explicit Prepared(CudaContext&) {
@@ -272,30 +272,30 @@ struct Prepared {
 };
 
 template <int Dim, bool Casts, bool Drops>
-void launch(const TensorForward& call, CudaContext& card) {
-  card.kept<Prepared<Dim, Casts, Drops>>();
+void launch(const TensorForward& call, CudaContext& gpu) {
+  gpu.kept<Prepared<Dim, Casts, Drops>>();
   const AttentionShape& shape = call.shape;
   const std::int64_t query_tiles = (shape.seq + kQueries - 1) / kQueries;
   attention_tensor_forward_kernel<Dim, Casts, Drops>
-      <<<static_cast<unsigned>(query_tiles * shape.heads * shape.batch), kThreads, kSharedBytes<Dim>, card.stream()>>>(
+      <<<static_cast<unsigned>(query_tiles * shape.heads * shape.batch), kThreads, kSharedBytes<Dim>, gpu.stream()>>>(
           call, static_cast<int>(query_tiles));
   cuda_check_launch("attention_tensor_forward_kernel");
 }
 
 template <int Dim>
-void launch(const TensorForward& call, CudaContext& card) {
+void launch(const TensorForward& call, CudaContext& gpu) {
   const bool casts = call.s.scale != nullptr, drops = call.shape.dropout > 0.0f;
   if (casts) {
-    drops ? launch<Dim, true, true>(call, card) : launch<Dim, true, false>(call, card);
+    drops ? launch<Dim, true, true>(call, gpu) : launch<Dim, true, false>(call, gpu);
   } else {
-    drops ? launch<Dim, false, true>(call, card) : launch<Dim, false, false>(call, card);
+    drops ? launch<Dim, false, true>(call, gpu) : launch<Dim, false, false>(call, gpu);
   }
 }
 
 }  // namespace
 
-void launch_tensor_forward(const TensorForward& call, CudaContext& card) {
-  call.shape.head_dim == 128 ? launch<128>(call, card) : launch<64>(call, card);
+void launch_tensor_forward(const TensorForward& call, CudaContext& gpu) {
+  call.shape.head_dim == 128 ? launch<128>(call, gpu) : launch<64>(call, gpu);
 }
 
 }  // namespace fp8lab::cuda

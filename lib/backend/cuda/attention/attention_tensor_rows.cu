@@ -17,7 +17,7 @@ constexpr int kTileQueries = static_cast<int>(kBackwardQueries);
 /// Four elements a lane; rows in the order in which they lie in memory, positions beyond seq last.
 __global__ void __launch_bounds__(kThreads) attention_tensor_rows_kernel(TensorBackward call, int query_tiles) {
   const AttentionShape& shape = call.shape;
-  const MatrixView &o = call.o_codes.values, &grad_o = call.grad_o_codes.values;
+  const MatrixView &o = call.o_data.values, &grad_o = call.grad_o_data.values;
   const int lanes = static_cast<int>(shape.head_dim) / kVector, lane = static_cast<int>(threadIdx.x) % lanes;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (thread < shape.batch * shape.heads * query_tiles * 2) call.turns[thread] = 0;
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads) attention_tensor_rows_kernel(TensorB
   }
   const float logit_factor = logit_factor_of(call.q, call.k, shape);
   const double factor =
-      -static_cast<double>(cuda::scale_inv_of(call.o_codes)) / static_cast<double>(scale_inv_of(call.v));
+      -static_cast<double>(cuda::scale_inv_of(call.o_data)) / static_cast<double>(scale_inv_of(call.v));
 #pragma unroll
   for (int i = 0; i < kRowsAtOnce; ++i) {
     float a[kVector], b[kVector];
@@ -95,23 +95,23 @@ int query_tiles_of(const AttentionShape& shape) {
 
 }  // namespace
 
-void prepare_tensor_backward(const TensorBackward& call, CudaContext& card) {
+void prepare_tensor_backward(const TensorBackward& call, CudaContext& gpu) {
   const AttentionShape& shape = call.shape;
   const std::int64_t tiles = shape.batch * shape.heads * query_tiles_of(shape);
   const std::int64_t tile_threads = kTileQueries / kRowsAtOnce * shape.head_dim / kVector;  // 256 or 512
-  attention_tensor_rows_kernel<<<static_cast<unsigned>(tiles * tile_threads / kThreads), kThreads, 0, card.stream()>>>(
+  attention_tensor_rows_kernel<<<static_cast<unsigned>(tiles * tile_threads / kThreads), kThreads, 0, gpu.stream()>>>(
       call, query_tiles_of(shape));
   cuda_check_launch("attention_tensor_rows_kernel");
 }
 
-void finish_tensor_backward(const TensorBackward& call, CudaContext& card) {
+void finish_tensor_backward(const TensorBackward& call, CudaContext& gpu) {
   const AttentionShape& shape = call.shape;
   const std::int64_t tiles = shape.batch * shape.heads * query_tiles_of(shape);
   const auto blocks = static_cast<unsigned>(tiles * kTileQueries * shape.head_dim / 16 / kThreads);
   if (shape.head_dim == 128)
-    attention_tensor_grad_q_kernel<128><<<blocks, kThreads, 0, card.stream()>>>(call, query_tiles_of(shape));
+    attention_tensor_grad_q_kernel<128><<<blocks, kThreads, 0, gpu.stream()>>>(call, query_tiles_of(shape));
   else
-    attention_tensor_grad_q_kernel<64><<<blocks, kThreads, 0, card.stream()>>>(call, query_tiles_of(shape));
+    attention_tensor_grad_q_kernel<64><<<blocks, kThreads, 0, gpu.stream()>>>(call, query_tiles_of(shape));
   cuda_check_launch("attention_tensor_grad_q_kernel");
 }
 

@@ -19,7 +19,7 @@ __device__ std::uint32_t widen_pair(std::uint32_t codes, __nv_fp8_interpretation
 }
 
 // Every code is exact as a half, and again as a bf16.
-__global__ void __launch_bounds__(kThreads) widen_codes_kernel(MatrixView codes, std::byte* out) {
+__global__ void __launch_bounds__(kThreads) widen_data_kernel(MatrixView codes, std::byte* out) {
   const std::int64_t run = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::int64_t runs_per_row = codes.cols / kRun;
   if (run >= codes.rows * runs_per_row) return;
@@ -35,11 +35,10 @@ __global__ void __launch_bounds__(kThreads) widen_codes_kernel(MatrixView codes,
 
 }  // namespace
 
-void widen_codes(const MatrixView& codes, std::byte* out, CudaContext& card) {
+void widen_data(const MatrixView& codes, std::byte* out, CudaContext& gpu) {
   const std::int64_t runs = codes.rows * codes.cols / kRun;
-  widen_codes_kernel<<<static_cast<unsigned>((runs + kThreads - 1) / kThreads), kThreads, 0, card.stream()>>>(codes,
-                                                                                                              out);
-  cuda_check_launch("widen_codes_kernel");
+  widen_data_kernel<<<static_cast<unsigned>((runs + kThreads - 1) / kThreads), kThreads, 0, gpu.stream()>>>(codes, out);
+  cuda_check_launch("widen_data_kernel");
 }
 
 }  // namespace fp8lab::cuda

@@ -9,8 +9,8 @@
 namespace fp8lab::cuda::bulk {
 
 /// For loops that wait for other blocks: what should take microseconds and has not come after seconds never will, and
-/// an error that ends the kernel is better than a card that hangs.
-class Patience {
+/// an error that ends the kernel is better than a GPU that hangs.
+class WaitLimit {
  public:
   __device__ void wear() {
     const long long now = clock64();
@@ -90,8 +90,8 @@ __device__ inline unsigned see_count(const unsigned* count) {
   return now;
 }
 __device__ inline void wait_for_count(const unsigned* count, unsigned wanted) {
-  Patience patience;
-  while (see_count(count) != wanted) patience.wear();
+  WaitLimit wait_limit;
+  while (see_count(count) != wanted) wait_limit.wear();
 }
 /// Makes what this thread has done visible to whoever waits for `value`.
 __device__ inline void set_count(unsigned* count, unsigned value) {

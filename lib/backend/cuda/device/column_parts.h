@@ -10,7 +10,7 @@ namespace fp8lab::cuda {
 
 /// The second half of a sum over columns: adds the f32 [parts, cols] sums of parts of rows in the order of
 /// core/sum_order.h and rounds them to `out`, [1, cols].
-void add_parts(const float* sums, std::int64_t parts, const MatrixView& out, CudaContext& card);
+void add_parts(const float* sums, std::int64_t parts, const MatrixView& out, CudaContext& gpu);
 
 /// Parts of that many rows.
 inline std::int64_t parts_of(std::int64_t rows) {

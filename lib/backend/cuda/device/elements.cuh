@@ -8,7 +8,7 @@
 #include "core/float16.h"
 #include "core/float8.h"
 
-// Elements of every type as device code reads and writes them. The card's conversion instructions give the bits of
+// Elements of every type as device code reads and writes them. The GPU's conversion instructions give the bits of
 // core/float8.h: correctness/cuda compares them over all 2^32 floats.
 namespace fp8lab::cuda {
 

@@ -8,7 +8,7 @@
 #include "tensor/view.h"
 
 // Kernels over lists of tensors: one launch, whose blocks find their piece of work in a table of how many pieces there
-// are before each tensor. Descriptions of tensors and the table go to the card together, in one copy.
+// are before each tensor. Descriptions of tensors and the table go to the GPU together, in one copy.
 namespace fp8lab::cuda {
 
 /// Threads of a block, and elements that a block takes in one step: four vectors of four for each thread.
@@ -41,7 +41,7 @@ inline std::int64_t pieces_of(std::int64_t rows, std::int64_t cols, bool tiles) 
   return ceil_div(rows, kListTile) * ceil_div(cols, kListTile * kListSteps);
 }
 
-/// What a launch over a list sends to the card, kept between launches, so that none allocates. An Item has a member
+/// What a launch over a list sends to the GPU, kept between launches, so that none allocates. An Item has a member
 /// `end_piece`: pieces up to its own last one.
 template <class Item>
 class PieceList {

@@ -92,7 +92,7 @@ void launch_map(const MapArgs<Inputs, Outputs, Op>& args, cudaStream_t stream) {
 /// types there may be.
 template <int Inputs, int Outputs, int Mixed = kRealTypes, class Op>
 void map(const std::array<MatrixView, Inputs>& inputs, const std::array<MatrixView, Outputs>& outputs, const Op& op,
-         CudaContext& card) {
+         CudaContext& gpu) {
   MapArgs<Inputs, Outputs, Op> args{.in = {}, .out = {}, .rows = outputs[0].rows, .cols = outputs[0].cols, .op = op};
   if (args.rows == 0 || args.cols == 0) return;
   bool contiguous = true, runs = true, same_type = true;
@@ -120,12 +120,12 @@ void map(const std::array<MatrixView, Inputs>& inputs, const std::array<MatrixVi
     for (const MatrixView& view : outputs) runs = runs && aligned(view);
   }
   constexpr int kUnroll = Inputs <= 1 ? 4 : 2;
-  if (!runs) return launch_map<false, 1, Mixed>(args, card.stream());
+  if (!runs) return launch_map<false, 1, Mixed>(args, gpu.stream());
   if (same_type && outputs[0].dtype == DType::kBF16)
-    return launch_map<true, kUnroll, static_cast<int>(DType::kBF16)>(args, card.stream());
+    return launch_map<true, kUnroll, static_cast<int>(DType::kBF16)>(args, gpu.stream());
   if (same_type && outputs[0].dtype == DType::kF32)
-    return launch_map<true, kUnroll, static_cast<int>(DType::kF32)>(args, card.stream());
-  launch_map<true, 2, Mixed>(args, card.stream());
+    return launch_map<true, kUnroll, static_cast<int>(DType::kF32)>(args, gpu.stream());
+  launch_map<true, 2, Mixed>(args, gpu.stream());
 }
 
 }  // namespace fp8lab::cuda

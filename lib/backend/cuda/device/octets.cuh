@@ -12,7 +12,7 @@
 #include "tensor/view.h"
 
 // Eight neighbours of a row in a thread's registers: read in 16-byte pieces, measured as the bits of their own type,
-// and cast in pairs by the card's instructions.
+// and cast in pairs by the GPU's instructions.
 namespace fp8lab::cuda {
 
 template <DType In>

@@ -67,13 +67,13 @@ bool maps_rows(const std::array<MatrixView, Inputs>& inputs) {
 
 /// For maps_rows(). The writer takes `Outputs` matrices of the inputs' shape, side by side.
 template <int Inputs, int Outputs, class Op, class Writer>
-void map_rows(const std::array<MatrixView, Inputs>& inputs, const Op& op, const Writer& writer, CudaContext& card) {
+void map_rows(const std::array<MatrixView, Inputs>& inputs, const Op& op, const Writer& writer, CudaContext& gpu) {
   constexpr int kRows = kRowMapRows<Inputs>, kBlockCols = kRowMapThreads * kRunWidth;
   RowMapArgs<Inputs> args{.in = {}, .rows = inputs[0].rows, .cols = inputs[0].cols};
   for (int k = 0; k < Inputs; ++k) args.in[k] = elements(inputs[static_cast<std::size_t>(k)]);
   const dim3 grid(static_cast<unsigned>((args.cols + kBlockCols - 1) / kBlockCols),
                   static_cast<unsigned>((args.rows + kRows - 1) / kRows));
-  row_map_kernel<Inputs, Outputs, kRows><<<grid, kRowMapThreads, 0, card.stream()>>>(args, op, writer);
+  row_map_kernel<Inputs, Outputs, kRows><<<grid, kRowMapThreads, 0, gpu.stream()>>>(args, op, writer);
   cuda_check_launch("row_map_kernel");
 }
 

@@ -81,14 +81,14 @@ __device__ inline void pack(const float (&values)[Width], std::uint32_t (&words)
 
 /// A run of a row of contiguous elements.
 template <DType Type>
-__device__ inline void load_whole(const typename Element<Type>::Storage* from, float (&values)[kRunWidth]) {
+__device__ inline void load_full(const typename Element<Type>::Storage* from, float (&values)[kRunWidth]) {
   using Storage = typename Element<Type>::Storage;
   const Run<Storage> run = *reinterpret_cast<const Run<Storage>*>(from);
 #pragma unroll
   for (int j = 0; j < kRunWidth; ++j) values[j] = Element<Type>::load(run.values[j]);
 }
 template <DType Type>
-__device__ inline void store_whole(const float (&values)[kRunWidth], typename Element<Type>::Storage* to) {
+__device__ inline void store_full(const float (&values)[kRunWidth], typename Element<Type>::Storage* to) {
   using Storage = typename Element<Type>::Storage;
   if constexpr (Type == DType::kBF16 || Type == DType::kF16) {
     std::uint32_t words[kRunWidth / 2];
@@ -108,7 +108,7 @@ __device__ inline void load_typed(const Elements& from, std::int64_t row, std::i
   using Storage = typename Element<Type>::Storage;
   if constexpr (Wide && Width == kRunWidth) {
     const Storage* at = reinterpret_cast<const Storage*>(from.data) + row * from.row_stride + col;
-    if (count >= Width) return load_whole<Type>(at, values);
+    if (count >= Width) return load_full<Type>(at, values);
 #pragma unroll
     for (int j = 0; j < Width; ++j) values[j] = j < count ? Element<Type>::load(at[j]) : 0.0f;
   } else {
@@ -124,7 +124,7 @@ __device__ inline void store_typed(const float (&values)[Width], const Elements&
   using Storage = typename Element<Type>::Storage;
   if constexpr (Wide && Width == kRunWidth) {
     Storage* at = reinterpret_cast<Storage*>(to.data) + row * to.row_stride + col;
-    if (count >= Width) return store_whole<Type>(values, at);
+    if (count >= Width) return store_full<Type>(values, at);
 #pragma unroll
     for (int j = 0; j < Width; ++j)
       if (j < count) at[j] = Element<Type>::store(values[j]);

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(const Tran
 }
 
 template <class Element>
-void transpose(const Transpose& whole, CudaContext& card) {
+void transpose(const Transpose& whole, CudaContext& gpu) {
   constexpr std::int64_t kPerWord = sizeof(Element) < 4 ? 4 / sizeof(Element) : 1;
   constexpr std::int64_t kTile = kTileWords * kPerWord;
   constexpr std::int64_t kMostRows = 65535 * kTile;  // of a grid
@@ -128,9 +128,9 @@ void transpose(const Transpose& whole, CudaContext& card) {
     const dim3 grid(static_cast<unsigned>((part.cols + kTile - 1) / kTile),
                     static_cast<unsigned>((part.rows + kTile - 1) / kTile));
     if (aligned)
-      transpose_kernel<Element, true><<<grid, kTransposeThreads, 0, card.stream()>>>(part);
+      transpose_kernel<Element, true><<<grid, kTransposeThreads, 0, gpu.stream()>>>(part);
     else
-      transpose_kernel<Element, false><<<grid, kTransposeThreads, 0, card.stream()>>>(part);
+      transpose_kernel<Element, false><<<grid, kTransposeThreads, 0, gpu.stream()>>>(part);
     cuda_check_launch("transpose_kernel");
   }
 }

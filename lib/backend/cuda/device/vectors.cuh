@@ -11,7 +11,7 @@
 
 // Four elements at a time of an array whose type is known at compile time or at run time: where `type` is a constant,
 // every switch folds away. Reading and converting are two steps, so that all loads of a thread can be under way before
-// the first is waited for. The card's own conversions do the work; it is only in the NaNs that they leave that they
+// the first is waited for. The GPU's own conversions do the work; it is only in the NaNs that they leave that they
 // differ from core/float16.h. The host refuses other types than those below.
 namespace fp8lab::cuda {
 
@@ -74,12 +74,12 @@ __device__ __forceinline__ void store4(std::byte* data, DType type, std::int64_t
 }
 
 /// Element `i` of 16 bits.
-__device__ __forceinline__ std::uint16_t half_of(const Raw4& raw, int i) {
+__device__ __forceinline__ std::uint16_t orientation_of(const Raw4& raw, int i) {
   const unsigned word = i < 2 ? raw.bits.x : raw.bits.y;
   return static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16);
 }
 
-__device__ __forceinline__ Raw4 of_halves(const std::uint16_t (&halves)[kVector]) {
+__device__ __forceinline__ Raw4 of_parts16(const std::uint16_t (&halves)[kVector]) {
   return {make_uint4(halves[0] | static_cast<unsigned>(halves[1]) << 16,
                      halves[2] | static_cast<unsigned>(halves[3]) << 16, 0, 0)};
 }

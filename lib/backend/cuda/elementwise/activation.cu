@@ -10,9 +10,9 @@ namespace {
 /// By the kernel of rows, which measures as it stores; false if it does not take these matrices.
 template <int Inputs, int Outputs, class Op>
 bool measured(const std::array<MatrixView, Inputs>& inputs, const MatrixView& out, float* amax, const Op& op,
-              CudaContext& card) {
+              CudaContext& gpu) {
   if (amax == nullptr || !maps_rows<Inputs>(inputs) || out.dtype != DType::kBF16 || !holds_runs(out)) return false;
-  map_rows<Inputs, Outputs>(inputs, op, MeasuredRows(elements(out), FreshAmax(amax, card)), card);
+  map_rows<Inputs, Outputs>(inputs, op, MeasuredRows(elements(out), FreshAmax(amax, gpu)), gpu);
   return true;
 }
 
@@ -21,12 +21,12 @@ bool measured(const std::array<MatrixView, Inputs>& inputs, const MatrixView& ou
 template <int Inputs, int Outputs, class Op>
 void activate(const std::array<MatrixView, Inputs>& inputs, const MatrixView& out, float* amax, const Op& op,
               ExecContext& context) {
-  CudaContext& card = cuda_context(context);
-  if (measured<Inputs, Outputs>(inputs, out, amax, op, card)) return;
+  CudaContext& gpu = cuda_context(context);
+  if (measured<Inputs, Outputs>(inputs, out, amax, op, gpu)) return;
   std::array<MatrixView, Outputs> outputs;
   const std::int64_t cols = out.cols / Outputs;
   for (int k = 0; k < Outputs; ++k) outputs[static_cast<std::size_t>(k)] = out.columns(k * cols, cols);
-  map<Inputs, Outputs>(inputs, outputs, op, card);
+  map<Inputs, Outputs>(inputs, outputs, op, gpu);
   measure(out, amax, context);
 }
 

@@ -7,33 +7,33 @@ namespace {
 
 template <int Inputs, class Op>
 void launch(const std::array<MatrixView, Inputs>& inputs, const Op& op, std::int64_t block_cols, const RowCast& cast,
-            CudaContext& card) {
+            CudaContext& gpu) {
   switch (block_cols) {
-    case 0: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<0>(cast), card);
-    case 32: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<32>(cast), card);
-    default: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<128>(cast), card);
+    case 0: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<0>(cast), gpu);
+    case 32: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<32>(cast), gpu);
+    default: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<128>(cast), gpu);
   }
 }
 
 template <int Inputs, class Op>
 bool quantize_rows(const std::array<MatrixView, Inputs>& inputs, const Op& op, const QuantizeArgs& args,
-                   CudaContext& card) {
+                   CudaContext& gpu) {
   if (!maps_rows<Inputs>(inputs)) return false;
-  const RowCast cast = begin_row_cast(args, card);
-  launch<Inputs>(inputs, op, args.format.block_cols, cast, card);
-  end_row_cast(args, cast, card);
+  const RowCast cast = begin_row_cast(args, gpu);
+  launch<Inputs>(inputs, op, args.format.block_cols, cast, gpu);
+  end_row_cast(args, cast, gpu);
   return true;
 }
 
 }  // namespace
 
-bool activation_quantize_rows(const ActivationQuantizeArgs& args, CudaContext& card) {
+bool activation_quantize_rows(const ActivationQuantizeArgs& args, CudaContext& gpu) {
   const MatrixView& x = args.activation.x;
   const std::int64_t cols = args.cast.in.cols;
   switch (args.activation.kind) {
-    case ActivationKind::kGelu: return quantize_rows<1>({x}, Gelu{}, args.cast, card);
+    case ActivationKind::kGelu: return quantize_rows<1>({x}, Gelu{}, args.cast, gpu);
     case ActivationKind::kSwiglu:
-      return quantize_rows<2>({x.columns(0, cols), x.columns(cols, cols)}, Swiglu{}, args.cast, card);
+      return quantize_rows<2>({x.columns(0, cols), x.columns(cols, cols)}, Swiglu{}, args.cast, gpu);
   }
   return false;
 }

@@ -85,32 +85,32 @@ void launch_column_parts(const MatrixView& in, float* sums, cudaStream_t stream)
 
 }  // namespace
 
-void add_parts(const float* sums, std::int64_t parts, const MatrixView& out, CudaContext& card) {
+void add_parts(const float* sums, std::int64_t parts, const MatrixView& out, CudaContext& gpu) {
   const dim3 block(32, kMostGroups);
-  add_parts_kernel<<<static_cast<unsigned>((out.cols + 31) / 32), block, 0, card.stream()>>>(sums, parts, out.cols,
-                                                                                             elements(out));
+  add_parts_kernel<<<static_cast<unsigned>((out.cols + 31) / 32), block, 0, gpu.stream()>>>(sums, parts, out.cols,
+                                                                                            elements(out));
   cuda_check_launch("add_parts_kernel");
 }
 
 void column_sum(const ColumnSumArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
+  CudaContext& gpu = cuda_context(context);
   const MatrixView& in = args.in;
   if (in.cols == 0) return;
   const std::int64_t parts = parts_of(in.rows);
   auto* const sums =
-      reinterpret_cast<float*>(card.scratch(static_cast<std::size_t>((parts + 1) * in.cols) * sizeof(float)));
+      reinterpret_cast<float*>(gpu.scratch(static_cast<std::size_t>((parts + 1) * in.cols) * sizeof(float)));
   if (parts > 0) {
     if (!holds_runs(in)) {
-      launch_column_parts<false, kRealTypes>(in, sums, card.stream());
+      launch_column_parts<false, kRealTypes>(in, sums, gpu.stream());
     } else {
       switch (in.dtype) {
-        case DType::kF32: launch_column_parts<true, static_cast<int>(DType::kF32)>(in, sums, card.stream()); break;
-        case DType::kBF16: launch_column_parts<true, static_cast<int>(DType::kBF16)>(in, sums, card.stream()); break;
-        default: launch_column_parts<true, kRealTypes>(in, sums, card.stream()); break;
+        case DType::kF32: launch_column_parts<true, static_cast<int>(DType::kF32)>(in, sums, gpu.stream()); break;
+        case DType::kBF16: launch_column_parts<true, static_cast<int>(DType::kBF16)>(in, sums, gpu.stream()); break;
+        default: launch_column_parts<true, kRealTypes>(in, sums, gpu.stream()); break;
       }
     }
   }
-  add_parts(sums, parts, args.out, card);
+  add_parts(sums, parts, args.out, gpu);
 }
 
 }  // namespace fp8lab::cuda

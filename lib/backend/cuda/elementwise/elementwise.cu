@@ -116,18 +116,18 @@ struct Dropout {
 }  // namespace
 
 void fill(const FillArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
+  CudaContext& gpu = cuda_context(context);
   const MatrixView& out = args.out;
   if (out.numel() == 0) return;
-  if (float_bits(args.value) != 0) return map<0, 1>({}, {out}, Fill{args.value}, card);
+  if (float_bits(args.value) != 0) return map<0, 1>({}, {out}, Fill{args.value}, gpu);
   const std::size_t element = size_bytes(out.dtype);
   if (out.contiguous()) {
-    cuda_check(cudaMemsetAsync(out.data, 0, static_cast<std::size_t>(out.numel()) * element, card.stream()),
+    cuda_check(cudaMemsetAsync(out.data, 0, static_cast<std::size_t>(out.numel()) * element, gpu.stream()),
                "cudaMemsetAsync");
   } else if (out.col_stride == 1 && out.row_stride >= out.cols) {
     cuda_check(cudaMemset2DAsync(out.data, static_cast<std::size_t>(out.row_stride) * element, 0,
                                  static_cast<std::size_t>(out.cols) * element, static_cast<std::size_t>(out.rows),
-                                 card.stream()),
+                                 gpu.stream()),
                "cudaMemset2DAsync");
   } else {
     // Zero has the same bytes in every type.
@@ -136,10 +136,10 @@ void fill(const FillArgs& args, ExecContext& context) {
     if (element == 8) {
       zeros.row_stride *= 2;
       zeros.col_stride *= 2;
-      map<0, 1, kAnyTypes>({}, {zeros}, Fill{0.0f}, card);
+      map<0, 1, kAnyTypes>({}, {zeros}, Fill{0.0f}, gpu);
       zeros.data += 4;
     }
-    map<0, 1, kAnyTypes>({}, {zeros}, Fill{0.0f}, card);
+    map<0, 1, kAnyTypes>({}, {zeros}, Fill{0.0f}, gpu);
   }
 }
 
@@ -149,12 +149,12 @@ void scale(const ScaleArgs& args, ExecContext& context) {
 
 void random(const RandomArgs& args, ExecContext& context) {
   const DrawnAt index{.row_offset = args.row_offset, .cols = args.out.cols};
-  CudaContext& card = cuda_context(context);
+  CudaContext& gpu = cuda_context(context);
   if (args.normal)
     return map<0, 1>({}, {args.out},
-                     Normal{.seed = args.seed, .stream = args.stream, .index = index, .scale = args.scale}, card);
+                     Normal{.seed = args.seed, .stream = args.stream, .index = index, .scale = args.scale}, gpu);
   map<0, 1>({}, {args.out}, Uniform{.seed = args.seed, .stream = args.stream, .index = index, .scale = args.scale},
-            card);
+            gpu);
 }
 
 void add(const AddArgs& args, ExecContext& context) {

@@ -109,10 +109,10 @@ void launch_rope(const Rotation& args, cudaStream_t stream) {
 
 void rope(const RopeArgs& args, ExecContext& context) {
   if (args.in.numel() == 0) return;
-  CudaContext& card = cuda_context(context);
+  CudaContext& gpu = cuda_context(context);
   const std::int64_t head_dim = args.in.cols / args.heads;
   const std::int64_t positions = (args.in.rows + args.batch - 1) / args.batch;
-  const RopeTable table = card.kept<RopeTables>().table(positions, head_dim, args.base);
+  const RopeTable table = gpu.kept<RopeTables>().table(positions, head_dim, args.base);
   const Rotation rotation{.in = elements(args.in),
                           .out = elements(args.out),
                           .cosine = table.cosine,
@@ -123,10 +123,10 @@ void rope(const RopeArgs& args, ExecContext& context) {
                           .half = static_cast<int>(head_dim / 2),
                           .sine_sign = args.inverse ? -1.0f : 1.0f};
   const bool runs = rotation.half % kRunWidth == 0 && holds_runs(args.in) && holds_runs(args.out);
-  if (!runs) return launch_rope<false, kRealTypes>(rotation, card.stream());
+  if (!runs) return launch_rope<false, kRealTypes>(rotation, gpu.stream());
   if (args.in.dtype == DType::kBF16 && args.out.dtype == DType::kBF16)
-    return launch_rope<true, static_cast<int>(DType::kBF16)>(rotation, card.stream());
-  launch_rope<true, kRealTypes>(rotation, card.stream());
+    return launch_rope<true, static_cast<int>(DType::kBF16)>(rotation, gpu.stream());
+  launch_rope<true, kRealTypes>(rotation, gpu.stream());
 }
 
 }  // namespace fp8lab::cuda

@@ -30,14 +30,14 @@ void RopeTables::make(Entry& entry, std::int64_t positions) {
       host[at] = static_cast<float>(turn.cosine);
       host[count + at] = static_cast<float>(turn.sine);
     }
-  card_.synchronize();  // launches that read the shorter table
+  gpu_.synchronize();  // launches that read the shorter table
   entry.positions = 0;
   entry.memory = allocate_device(host.size() * sizeof(float));
   // On the kernels' stream: a copy on the default one may return before it has arrived, and nothing would order it.
   cuda_check(cudaMemcpyAsync(entry.memory.get(), host.data(), host.size() * sizeof(float), cudaMemcpyHostToDevice,
-                             card_.stream()),
+                             gpu_.stream()),
              "cudaMemcpyAsync");
-  card_.synchronize();  // before the host's copy goes
+  gpu_.synchronize();  // before the host's copy goes
   entry.positions = positions;
 }
 

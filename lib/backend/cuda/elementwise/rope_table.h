@@ -7,17 +7,17 @@
 
 namespace fp8lab::cuda {
 
-/// Cosines and sines of rotary angles on the card, each f32 [positions, head_dim / 2].
+/// Cosines and sines of rotary angles on the GPU, each f32 [positions, head_dim / 2].
 struct RopeTable {
   const float* cosine = nullptr;
   const float* sine = nullptr;
 };
 
 /// The tables that a context's launches have asked for. Made on the host, with its library's bits, at the first use of
-/// a head size and base, and again when longer sequences come; growing waits for the card.
+/// a head size and base, and again when longer sequences come; growing waits for the GPU.
 class RopeTables {
  public:
-  explicit RopeTables(CudaContext& card) : card_(card) {}
+  explicit RopeTables(CudaContext& gpu) : gpu_(gpu) {}
 
   RopeTable table(std::int64_t positions, std::int64_t head_dim, double base);
 
@@ -31,7 +31,7 @@ class RopeTables {
 
   void make(Entry& entry, std::int64_t positions);
 
-  CudaContext& card_;
+  CudaContext& gpu_;
   std::vector<Entry> entries_;
 };
 

@@ -78,8 +78,8 @@ LtLayout make_layout(const PlannedOperand& operand, std::int64_t rows, std::int6
 /// Of what the library adds to a product. Codes are added to nothing, and it wants to see the type of their bias, or
 /// bf16, there.
 LtLayout make_addend(const LibraryProblem& problem) {
-  const DType beside_codes = problem.bias ? problem.bias_dtype : DType::kBF16;
-  return make_layout(is_float8(problem.out) ? beside_codes : problem.out, problem.n, problem.m, problem.out_stride);
+  const DType beside_data = problem.bias ? problem.bias_dtype : DType::kBF16;
+  return make_layout(is_float8(problem.out) ? beside_data : problem.out, problem.n, problem.m, problem.out_stride);
 }
 
 LtPreference make_preference(const LibraryProblem& problem) {
@@ -118,7 +118,7 @@ void cublaslt_check(cublasStatus_t status, std::string_view call) {
   if (status != CUBLAS_STATUS_SUCCESS) fail(fmt::format("{}: {}", call, cublaslt().status_string(status)));
 }
 
-CublasLt::CublasLt(CudaContext& card) : card_(card) {
+CublasLt::CublasLt(CudaContext& gpu) : gpu_(gpu) {
   cublasLtHandle_t raw = nullptr;
   cublaslt_check(cublaslt().create(&raw), "cublasLtCreate");
   handle_.reset(raw);
@@ -158,7 +158,7 @@ bool CublasLt::multiply(const LibraryProblem& problem, const LibraryBuffers& buf
   const cublasStatus_t status =
       cublaslt().matmul(handle_.get(), with.product.get(), &alpha, buffers.b, with.a.get(), buffers.a, with.b.get(),
                         &beta, addend, with.addend.get(), buffers.out, with.out.get(), &*with.algorithm,
-                        buffers.workspace, kLtWorkspaceBytes, card_.stream());
+                        buffers.workspace, kLtWorkspaceBytes, gpu_.stream());
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // the heuristic has named what the product refuses
     with.algorithm.reset();
     return false;

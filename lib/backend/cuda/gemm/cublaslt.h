@@ -58,7 +58,7 @@ struct LibraryBuffers {
 /// in the median, and 10 % at most for FP8. Partial sums of a split reduction are added in FP32, in a fixed order.
 class CublasLt {
  public:
-  explicit CublasLt(CudaContext& card);
+  explicit CublasLt(CudaContext& gpu);
 
   /// False, with nothing launched, where the library has no algorithm for `problem`.
   bool multiply(const LibraryProblem& problem, const LibraryBuffers& buffers);
@@ -71,7 +71,7 @@ class CublasLt {
   };
   Prepared& prepared(const LibraryProblem& problem, const LibraryBuffers& buffers);
 
-  CudaContext& card_;
+  CudaContext& gpu_;
   LtHandle handle_;
   std::unordered_map<LibraryProblem, Prepared, LibraryProblemHash> prepared_;
 };

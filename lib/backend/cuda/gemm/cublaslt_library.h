@@ -10,7 +10,7 @@
 
 namespace fp8lab::cuda {
 
-/// What is used of cuBLASLt, which takes a tenth of a second to load and is needed by products on the card alone.
+/// What is used of cuBLASLt, which takes a tenth of a second to load and is needed by products on the GPU alone.
 struct CublasLtLibrary : SharedLibrary {
   /// The library of the headers' major version, of which any minor one does: its interface only grows.
   CublasLtLibrary();

@@ -35,7 +35,7 @@ class Parts {
 };
 
 /// False, with nothing written to `out`, where the library has no algorithm.
-bool multiply_by_library(const GemmArgs& args, const GemmPlan& plan, CudaContext& card) {
+bool multiply_by_library(const GemmArgs& args, const GemmPlan& plan, CudaContext& gpu) {
   const bool emulated = plan.route == GemmRoute::kEmulated;
   MatrixView a = emulated ? dequantized_layout(args.a) : args.a.values;
   MatrixView b = emulated ? dequantized_layout(args.b) : args.b.values;
@@ -45,26 +45,26 @@ bool multiply_by_library(const GemmArgs& args, const GemmPlan& plan, CudaContext
                      .cols = args.out.cols,
                      .row_stride = plan.problem.out_stride,
                      .col_stride = 1};
-  Parts scratch(card.scratch(kLtWorkspaceBytes + (emulated ? bytes_of(a) + bytes_of(b) : 0) +
-                             (plan.finish ? bytes_of(product) : 0)));
+  Parts scratch(gpu.scratch(kLtWorkspaceBytes + (emulated ? bytes_of(a) + bytes_of(b) : 0) +
+                            (plan.finish ? bytes_of(product) : 0)));
   std::byte* const workspace = scratch.take(kLtWorkspaceBytes);
   if (emulated) {
     a.data = scratch.take(bytes_of(a));
     b.data = scratch.take(bytes_of(b));
-    dequantize_to_bf16(args.a, a, card);
-    dequantize_to_bf16(args.b, b, card);
+    dequantize_to_bf16(args.a, a, gpu);
+    dequantize_to_bf16(args.b, b, gpu);
   }
   if (plan.finish) product.data = scratch.take(bytes_of(product));
-  if (!card.kept<CublasLt>().multiply(plan.problem, {.a = a.data,
-                                                     .b = b.data,
-                                                     .a_scale = args.a.scales.data,
-                                                     .b_scale = args.b.scales.data,
-                                                     .bias = args.bias.data,
-                                                     .out = plan.finish ? product.data : args.out.data,
-                                                     .workspace = workspace}))
+  if (!gpu.kept<CublasLt>().multiply(plan.problem, {.a = a.data,
+                                                    .b = b.data,
+                                                    .a_scale = args.a.scales.data,
+                                                    .b_scale = args.b.scales.data,
+                                                    .bias = args.bias.data,
+                                                    .out = plan.finish ? product.data : args.out.data,
+                                                    .workspace = workspace}))
     return false;
   if (plan.finish)
-    gemm_finish({.product = product, .out = args.out, .bias = args.bias, .accumulate = args.accumulate}, card);
+    gemm_finish({.product = product, .out = args.out, .bias = args.bias, .accumulate = args.accumulate}, gpu);
   return true;
 }
 
@@ -78,12 +78,12 @@ const GemmRoutes& gemm_routes(ExecContext& context) { return cuda_context(contex
 
 void gemm(const GemmArgs& args, ExecContext& context) {
   if (args.out.rows == 0 || args.out.cols == 0) return;
-  CudaContext& card = cuda_context(context);
-  RouteCounts& routes = card.kept<RouteCounts>();
+  CudaContext& gpu = cuda_context(context);
+  RouteCounts& routes = gpu.kept<RouteCounts>();
   if (args.a.values.cols > 0) {
     const GemmPlan plan = plan_gemm(args);
     if (plan.route != GemmRoute::kGeneral) {
-      if (multiply_by_library(args, plan, card)) {
+      if (multiply_by_library(args, plan, gpu)) {
         ++(plan.route == GemmRoute::kLibrary ? routes.through_library : routes.emulated);
         return;
       }
@@ -91,10 +91,10 @@ void gemm(const GemmArgs& args, ExecContext& context) {
     }
   }
   ++routes.general;
-  gemm_general(args, card);
+  gemm_general(args, gpu);
 }
 
-bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& card) {
+bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& gpu) {
   const GemmArgs& product = args.product;
   const QuantizeArgs& cast = args.cast;
   if (product.out.numel() == 0 || product.a.values.cols == 0) return false;
@@ -104,19 +104,19 @@ bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& card) {
   const bool stored = rowwise.data != nullptr;
   constexpr std::size_t kScalarBytes = 256;
   Parts scratch(
-      card.scratch(kLtWorkspaceBytes + kScalarBytes + (stored ? 0 : static_cast<std::size_t>(product.out.numel()))));
+      gpu.scratch(kLtWorkspaceBytes + kScalarBytes + (stored ? 0 : static_cast<std::size_t>(product.out.numel()))));
   std::byte* const workspace = scratch.take(kLtWorkspaceBytes);
   auto* const seen = reinterpret_cast<float*>(scratch.take(kScalarBytes));
   std::byte* const codes = stored ? rowwise.data : scratch.take(0);
-  if (!card.kept<CublasLt>().multiply(plan.problem, {.a = product.a.values.data,
-                                                     .b = product.b.values.data,
-                                                     .a_scale = product.a.scales.data,
-                                                     .b_scale = product.b.scales.data,
-                                                     .bias = product.bias.data,
-                                                     .out = codes,
-                                                     .out_scale = cast.scale,
-                                                     .amax = seen,
-                                                     .workspace = workspace}))
+  if (!gpu.kept<CublasLt>().multiply(plan.problem, {.a = product.a.values.data,
+                                                    .b = product.b.values.data,
+                                                    .a_scale = product.a.scales.data,
+                                                    .b_scale = product.b.scales.data,
+                                                    .bias = product.bias.data,
+                                                    .out = codes,
+                                                    .out_scale = cast.scale,
+                                                    .amax = seen,
+                                                    .workspace = workspace}))
     return false;
   const MatrixView written{.data = codes,
                            .dtype = plan.problem.out,
@@ -124,18 +124,18 @@ bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& card) {
                            .cols = product.out.cols,
                            .row_stride = plan.problem.out_stride,
                            .col_stride = 1};
-  codes_finish(
+  quantize_finish(
       {.codes = written,
        .scale = cast.scale,
        .scale_inv = {stored ? reinterpret_cast<float*>(cast.rowwise.scales.data) : nullptr,
                      columnwise.data == nullptr ? nullptr : reinterpret_cast<float*>(cast.columnwise.scales.data)},
        .amax = cast.amax,
        .seen = seen},
-      card);
-  transpose_codes(cast, codes, plan.problem.out_stride, card);
-  RouteCounts& routes = card.kept<RouteCounts>();
+      gpu);
+  transpose_data(cast, codes, plan.problem.out_stride, gpu);
+  RouteCounts& routes = gpu.kept<RouteCounts>();
   ++routes.through_library;
-  ++routes.to_codes;
+  ++routes.to_quantized;
   return true;
 }
 

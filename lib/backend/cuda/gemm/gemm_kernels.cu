@@ -113,10 +113,10 @@ __global__ void gemm_finish_kernel(const __grid_constant__ GemmFinishArgs args) 
            element<float>(args.product.data, i * args.product.row_stride + j));
 }
 
-/// Bytes of 0xFF where codes are NaN, of either format: the card's conversion, as encode(), makes one code of it.
+/// Bytes of 0xFF where codes are NaN, of either format: the GPU's conversion, as encode(), makes one code of it.
 __device__ std::uint32_t nan_bytes(std::uint32_t codes) { return __vcmpeq4(codes, kFloat8Nan * 0x01010101u); }
 
-__global__ void __launch_bounds__(kThreads) codes_finish_kernel(const __grid_constant__ CodesFinishArgs args) {
+__global__ void __launch_bounds__(kThreads) quantize_finish_kernel(const __grid_constant__ QuantizeFinishArgs args) {
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     for (float* const scale_inv : args.scale_inv)
       if (scale_inv != nullptr) *scale_inv = inverse_scale(*args.scale);
@@ -195,7 +195,7 @@ bool at_runs(const std::byte* data, std::int64_t stride) {
   return reinterpret_cast<std::uintptr_t>(data) % kRun == 0 && stride % kRun == 0;
 }
 
-bool in_whole_runs(const OperandView& operand) {
+bool in_full_runs(const OperandView& operand) {
   const ScaleView& scales = operand.scales;
   const bool one_scale = scales.block_cols % kRun == 0;
   const bool a_scale_each = scales.block_cols == 1 && scales.col_stride == 1 && at_runs(scales.data, scales.row_stride);
@@ -211,42 +211,42 @@ dim3 rows_of_runs(std::int64_t rows, std::int64_t runs, int threads) {
 
 }  // namespace
 
-void gemm_general(const GemmArgs& args, CudaContext& card) {
+void gemm_general(const GemmArgs& args, CudaContext& gpu) {
   const std::int64_t tiles_m = (args.out.rows + kTile - 1) / kTile;
   const std::int64_t tiles_n = (args.out.cols + kTile - 1) / kTile;
-  gemm_general_kernel<<<static_cast<unsigned>(tiles_m * tiles_n), kThreads, 0, card.stream()>>>(args, tiles_n);
+  gemm_general_kernel<<<static_cast<unsigned>(tiles_m * tiles_n), kThreads, 0, gpu.stream()>>>(args, tiles_n);
   cuda_check_launch("gemm_general_kernel");
 }
 
-void gemm_finish(const GemmFinishArgs& args, CudaContext& card) {
-  gemm_finish_kernel<<<rows_of_runs(args.out.rows, args.out.cols, kThreads), kThreads, 0, card.stream()>>>(args);
+void gemm_finish(const GemmFinishArgs& args, CudaContext& gpu) {
+  gemm_finish_kernel<<<rows_of_runs(args.out.rows, args.out.cols, kThreads), kThreads, 0, gpu.stream()>>>(args);
   cuda_check_launch("gemm_finish_kernel");
 }
 
-void codes_finish(const CodesFinishArgs& args, CudaContext& card) {
-  CodesFinishArgs one_row = args;
+void quantize_finish(const QuantizeFinishArgs& args, CudaContext& gpu) {
+  QuantizeFinishArgs one_row = args;
   MatrixView& codes = one_row.codes;
   if (codes.contiguous()) {
     codes.cols = codes.numel();
     codes.rows = 1;
   }
   constexpr std::int64_t kEach = 4 * 16 * kThreads;
-  const std::int64_t most = card.multiprocessors();  // which have nothing to do as a rule
+  const std::int64_t most = gpu.multiprocessors();  // which have nothing to do as a rule
   const std::int64_t blocks = args.amax == nullptr ? 1 : std::min((codes.numel() + kEach - 1) / kEach, most);
-  codes_finish_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, card.stream()>>>(one_row);
-  cuda_check_launch("codes_finish_kernel");
+  quantize_finish_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, gpu.stream()>>>(one_row);
+  cuda_check_launch("quantize_finish_kernel");
 }
 
-void dequantize_to_bf16(const OperandView& operand, const MatrixView& out, CudaContext& card) {
+void dequantize_to_bf16(const OperandView& operand, const MatrixView& out, CudaContext& gpu) {
   const bool turned = out.col_stride != 1;
   const OperandView in = turned ? transposed(operand) : operand;
   const MatrixView stored = turned ? out.transposed() : out;
   constexpr int kRunThreads = 256;
   const dim3 grid = rows_of_runs(stored.rows, (stored.cols + kRun - 1) / kRun, kRunThreads);
-  if (in_whole_runs(in))
-    dequantize_to_bf16_kernel<true><<<grid, kRunThreads, 0, card.stream()>>>(in, stored);
+  if (in_full_runs(in))
+    dequantize_to_bf16_kernel<true><<<grid, kRunThreads, 0, gpu.stream()>>>(in, stored);
   else
-    dequantize_to_bf16_kernel<false><<<grid, kRunThreads, 0, card.stream()>>>(in, stored);
+    dequantize_to_bf16_kernel<false><<<grid, kRunThreads, 0, gpu.stream()>>>(in, stored);
   cuda_check_launch("dequantize_to_bf16_kernel");
 }
 

@@ -141,7 +141,7 @@ void plan_result(const GemmArgs& args, GemmPlan& plan) {
 }
 
 /// The library's conditions on codes that it is to write, `problem` having its operands.
-Refusal plan_codes(const GemmQuantizeArgs& args, LibraryProblem& problem) {
+Refusal plan_data(const GemmQuantizeArgs& args, LibraryProblem& problem) {
   const QuantFormat& format = args.cast.format;
   const MatrixView& bias = args.product.bias;
   const MatrixView& rowwise = args.cast.rowwise.values;
@@ -257,7 +257,7 @@ GemmQuantizePlan plan_gemm_quantize(const GemmQuantizeArgs& args) {
   plan.problem.n = product.out.cols;
   plan.problem.k = product.a.values.cols;
   plan.why_apart = microscaled(product.a) ? "operands are microscaled" : plan_operands(product, plan.problem);
-  if (plan.why_apart.empty()) plan.why_apart = plan_codes(args, plan.problem);
+  if (plan.why_apart.empty()) plan.why_apart = plan_data(args, plan.problem);
   if (!plan.why_apart.empty()) plan.problem = {};
   return plan;
 }

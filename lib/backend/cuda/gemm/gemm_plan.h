@@ -8,8 +8,8 @@
 
 #include "backend/kernels.h"
 
-// How the card makes a product, decided on the host alone from types, strides, alignments and scales: a value that can
-// be compared and printed, so that what takes which route is tested without a card.
+// How the GPU makes a product, decided on the host alone from types, strides, alignments and scales: a value that can
+// be compared and printed, so that what takes which route is tested without a GPU.
 namespace fp8lab::cuda {
 
 /// How the library scales an operand's elements.
@@ -98,7 +98,7 @@ struct GemmRoutes {
   /// Of the general ones, those planned for the library, which had no algorithm.
   std::int64_t declined = 0;
   /// Of those through the library, those whose codes it wrote itself.
-  std::int64_t to_codes = 0;
+  std::int64_t to_quantized = 0;
 };
 const GemmRoutes& gemm_routes(ExecContext& context);
 

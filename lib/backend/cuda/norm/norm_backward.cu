@@ -35,7 +35,7 @@ class RowInUse {
     if constexpr (kKept)
       kept_.get(r, values);
     else
-      load_whole<Type>(reinterpret_cast<const typename Element<Type>::Storage*>(row_) + col, values);
+      load_full<Type>(reinterpret_cast<const typename Element<Type>::Storage*>(row_) + col, values);
   }
 
  private:
@@ -159,41 +159,41 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_any_kernel(const Ba
   }
 }
 
-/// The kernel on one card, with its ring's memory allowed.
+/// The kernel on one GPU, with its ring's memory allowed.
 template <bool Centred, DType Type, int Runs>
 struct BackwardKernel {
-  explicit BackwardKernel(CudaContext& card) {
-    ring_blocks(reinterpret_cast<const void*>(norm_backward_kernel<Centred, Type, Runs>), card.shared_bytes());
+  explicit BackwardKernel(CudaContext& gpu) {
+    ring_blocks(reinterpret_cast<const void*>(norm_backward_kernel<Centred, Type, Runs>), gpu.shared_bytes());
   }
 };
 
 template <bool Centred, DType Type, int Runs>
-void launch_runs(const Backward& args, unsigned parts, CudaContext& card) {
-  card.kept<BackwardKernel<Centred, Type, Runs>>();
+void launch_runs(const Backward& args, unsigned parts, CudaContext& gpu) {
+  gpu.kept<BackwardKernel<Centred, Type, Runs>>();
   const std::size_t pair_bytes = 2 * static_cast<std::size_t>(args.cols) * size_bytes(Type);
   const int stages = ring_stages(pair_bytes);
-  norm_backward_kernel<Centred, Type, Runs><<<parts, kSumThreads, stages * pair_bytes, card.stream()>>>(args, stages);
+  norm_backward_kernel<Centred, Type, Runs><<<parts, kSumThreads, stages * pair_bytes, gpu.stream()>>>(args, stages);
   cuda_check_launch("norm_backward_kernel");
 }
 
 template <bool Centred>
-void launch_kept(const Backward& args, unsigned parts, CudaContext& card) {
+void launch_kept(const Backward& args, unsigned parts, CudaContext& gpu) {
   const bool wide = args.x.dtype == DType::kF32;
   if (args.cols <= 2 * kSumLanes)
-    return wide ? launch_runs<Centred, DType::kF32, 2>(args, parts, card)
-                : launch_runs<Centred, DType::kBF16, 2>(args, parts, card);
+    return wide ? launch_runs<Centred, DType::kF32, 2>(args, parts, gpu)
+                : launch_runs<Centred, DType::kBF16, 2>(args, parts, gpu);
   if (args.cols <= 4 * kSumLanes)
-    return wide ? launch_runs<Centred, DType::kF32, 4>(args, parts, card)
-                : launch_runs<Centred, DType::kBF16, 4>(args, parts, card);
-  launch_runs<Centred, DType::kBF16, 8>(args, parts, card);
+    return wide ? launch_runs<Centred, DType::kF32, 4>(args, parts, gpu)
+                : launch_runs<Centred, DType::kBF16, 4>(args, parts, gpu);
+  launch_runs<Centred, DType::kBF16, 8>(args, parts, gpu);
 }
 
 template <bool Centred>
-void launch(const Backward& args, unsigned parts, bool kept, CudaContext& card) {
+void launch(const Backward& args, unsigned parts, bool kept, CudaContext& gpu) {
   // Two rows of f32 beyond that twice over are more than shared memory.
   const bool fits = args.x.dtype == DType::kBF16 || (args.x.dtype == DType::kF32 && args.cols <= 4 * kSumLanes);
-  if (kept && fits) return launch_kept<Centred>(args, parts, card);
-  norm_backward_any_kernel<Centred><<<parts, kSumThreads, 0, card.stream()>>>(args);
+  if (kept && fits) return launch_kept<Centred>(args, parts, gpu);
+  norm_backward_any_kernel<Centred><<<parts, kSumThreads, 0, gpu.stream()>>>(args);
   cuda_check_launch("norm_backward_any_kernel");
 }
 
@@ -204,11 +204,11 @@ float* floats(const MatrixView& view) { return reinterpret_cast<float*>(view.dat
 void norm_backward(const NormBackwardArgs& args, ExecContext& context) {
   const std::int64_t rows = args.x.rows, cols = args.x.cols;
   if (cols == 0) return;
-  CudaContext& card = cuda_context(context);
+  CudaContext& gpu = cuda_context(context);
   const bool centred = args.kind == NormKind::kLayerNorm;
   const std::int64_t parts = parts_of(rows);
   auto* const sums =
-      reinterpret_cast<float*>(card.scratch(static_cast<std::size_t>((2 * parts + 1) * cols) * sizeof(float)));
+      reinterpret_cast<float*>(gpu.scratch(static_cast<std::size_t>((2 * parts + 1) * cols) * sizeof(float)));
   const Backward backward{.grad_y = elements(args.grad_y),
                           .x = elements(args.x),
                           .gamma = elements(args.gamma),
@@ -225,10 +225,10 @@ void norm_backward(const NormBackwardArgs& args, ExecContext& context) {
   const bool kept = keeps_rows(args.x) && args.x.dtype == args.grad_x.dtype && args.x.dtype == args.grad_y.dtype &&
                     holds_runs(args.grad_y) && holds_runs(args.grad_x) && holds_runs(args.gamma);
   if (parts > 0)
-    centred ? launch<true>(backward, static_cast<unsigned>(parts), kept, card)
-            : launch<false>(backward, static_cast<unsigned>(parts), kept, card);
-  add_parts(backward.gamma_sums, parts, args.grad_gamma, card);
-  if (centred) add_parts(backward.beta_sums, parts, args.grad_beta, card);
+    centred ? launch<true>(backward, static_cast<unsigned>(parts), kept, gpu)
+            : launch<false>(backward, static_cast<unsigned>(parts), kept, gpu);
+  add_parts(backward.gamma_sums, parts, args.grad_gamma, gpu);
+  if (centred) add_parts(backward.beta_sums, parts, args.grad_beta, gpu);
 }
 
 }  // namespace fp8lab::cuda

@@ -37,19 +37,19 @@ __global__ void __launch_bounds__(kSumThreads) norm_any_kernel(const NormTask ta
 
 template <bool Centred>
 void norm(const NormForwardArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
+  CudaContext& gpu = cuda_context(context);
   const NormTask task = norm_task(args);
   const MatrixView& y = args.y;
   const bool kept = keeps_rows(task.x) && y.dtype == task.x.dtype && holds_runs(y) && holds_runs(task.gamma) &&
                     (!Centred || holds_runs(task.beta));
   if (kept && y.dtype == DType::kBF16 && args.amax != nullptr)
-    return launch_norm<Centred, DType::kBF16>(task, MeasuredRows(elements(y), FreshAmax(args.amax, card)), card);
+    return launch_norm<Centred, DType::kBF16>(task, MeasuredRows(elements(y), FreshAmax(args.amax, gpu)), gpu);
   if (kept && y.dtype == DType::kBF16) {
-    launch_norm<Centred, DType::kBF16>(task, StoredRows<DType::kBF16>{elements(y)}, card);
+    launch_norm<Centred, DType::kBF16>(task, StoredRows<DType::kBF16>{elements(y)}, gpu);
   } else if (kept && y.dtype == DType::kF32) {
-    launch_norm<Centred, DType::kF32>(task, StoredRows<DType::kF32>{elements(y)}, card);
+    launch_norm<Centred, DType::kF32>(task, StoredRows<DType::kF32>{elements(y)}, gpu);
   } else {
-    norm_any_kernel<Centred><<<static_cast<unsigned>(task.rows), kSumThreads, 0, card.stream()>>>(task, elements(y));
+    norm_any_kernel<Centred><<<static_cast<unsigned>(task.rows), kSumThreads, 0, gpu.stream()>>>(task, elements(y));
     cuda_check_launch("norm_any_kernel");
   }
   measure(y, args.amax, context);

@@ -5,27 +5,27 @@ namespace fp8lab::cuda {
 namespace {
 
 template <bool Centred>
-void launch(const NormTask& task, std::int64_t block_cols, const RowCast& cast, CudaContext& card) {
+void launch(const NormTask& task, std::int64_t block_cols, const RowCast& cast, CudaContext& gpu) {
   switch (block_cols) {
-    case 0: return launch_norm<Centred, DType::kBF16>(task, QuantizedRows<0>(cast), card);
-    case 32: return launch_norm<Centred, DType::kBF16>(task, QuantizedRows<32>(cast), card);
-    default: return launch_norm<Centred, DType::kBF16>(task, QuantizedRows<128>(cast), card);
+    case 0: return launch_norm<Centred, DType::kBF16>(task, QuantizedRows<0>(cast), gpu);
+    case 32: return launch_norm<Centred, DType::kBF16>(task, QuantizedRows<32>(cast), gpu);
+    default: return launch_norm<Centred, DType::kBF16>(task, QuantizedRows<128>(cast), gpu);
   }
 }
 
 }  // namespace
 
-bool norm_quantize_rows(const NormQuantizeArgs& args, CudaContext& card) {
+bool norm_quantize_rows(const NormQuantizeArgs& args, CudaContext& gpu) {
   const NormForwardArgs& norm = args.norm;
   const bool centred = norm.kind == NormKind::kLayerNorm;
   if (norm.x.dtype != DType::kBF16 || !keeps_rows(norm.x) || !holds_runs(norm.gamma) ||
       (centred && !holds_runs(norm.beta)))
     return false;
-  const RowCast cast = begin_row_cast(args.cast, card);
+  const RowCast cast = begin_row_cast(args.cast, gpu);
   const std::int64_t block_cols = args.cast.format.block_cols;
-  centred ? launch<true>(norm_task(norm), block_cols, cast, card)
-          : launch<false>(norm_task(norm), block_cols, cast, card);
-  end_row_cast(args.cast, cast, card);
+  centred ? launch<true>(norm_task(norm), block_cols, cast, gpu)
+          : launch<false>(norm_task(norm), block_cols, cast, gpu);
+  end_row_cast(args.cast, cast, gpu);
   return true;
 }
 

@@ -34,7 +34,7 @@ __device__ __forceinline__ void one_element(const AdamItem& item, const Rule& ru
   switch (item.weight) {
     case Weight::kParam: e.p = load1(item.param, item.param_type, at_param); break;
     case Weight::kMaster: e.p = load1(item.master, DType::kF32, at_master); break;
-    case Weight::kHalves: e.p = from_halves(upper[at_param], lower[at_master]); break;
+    case Weight::kParts16: e.p = from_parts16(upper[at_param], lower[at_master]); break;
   }
   e.g = load1(item.grad, item.grad_type, at(item.grad_strides));
   e.m = load1(item.exp_avg, item.exp_avg_type, at_exp_avg);
@@ -51,8 +51,8 @@ __device__ __forceinline__ void one_element(const AdamItem& item, const Rule& ru
   apply_write_scales<true>(item, scales, e);
   store1(item.exp_avg, item.exp_avg_type, at_exp_avg, e.m);
   store1(item.exp_avg_sq, item.exp_avg_sq_type, at_exp_avg_sq, e.v);
-  if (item.weight == Weight::kHalves) {
-    const Halves halves = to_halves(e.p);
+  if (item.weight == Weight::kParts16) {
+    const Parts16 halves = to_parts16(e.p);
     upper[at_param] = halves.high;
     lower[at_master] = halves.low;
     return;
@@ -75,7 +75,7 @@ __device__ __forceinline__ void some_vectors(const AdamItem& item, const Rule& r
     if (!places.live[k]) continue;
     if (weight != Weight::kMaster) params[k] = load4(item.param, param_type, places.at[k]);
     if (weight == Weight::kMaster) masters[k] = load4(item.master, DType::kF32, places.at[k]);
-    if (weight == Weight::kHalves) masters[k] = load4(item.master, DType::kBF16, places.at[k]);
+    if (weight == Weight::kParts16) masters[k] = load4(item.master, DType::kBF16, places.at[k]);
     grads[k] = load4(item.grad, grad_type, places.at[k]);
     exp_avgs[k] = load4(item.exp_avg, exp_avg_type, places.at[k]);
     exp_avg_sqs[k] = load4(item.exp_avg_sq, exp_avg_sq_type, places.at[k]);
@@ -86,9 +86,10 @@ __device__ __forceinline__ void some_vectors(const AdamItem& item, const Rule& r
     float p[kVector], g[kVector], m[kVector], v[kVector];
     if (weight == Weight::kParam) decode(param_type, params[k], p);
     if (weight == Weight::kMaster) decode(DType::kF32, masters[k], p);
-    if (weight == Weight::kHalves)
+    if (weight == Weight::kParts16)
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) p[i] = from_halves(half_of(params[k], i), half_of(masters[k], i));
+      for (int i = 0; i < kVector; ++i)
+        p[i] = from_parts16(orientation_of(params[k], i), orientation_of(masters[k], i));
     decode(grad_type, grads[k], g);
     decode(exp_avg_type, exp_avgs[k], m);
     decode(exp_avg_sq_type, exp_avg_sqs[k], v);
@@ -111,16 +112,16 @@ __device__ __forceinline__ void some_vectors(const AdamItem& item, const Rule& r
     if constexpr (kMeasures) continue;
     store4(item.exp_avg, exp_avg_type, places.at[k], encode(exp_avg_type, m));
     store4(item.exp_avg_sq, exp_avg_sq_type, places.at[k], encode(exp_avg_sq_type, v));
-    if (weight == Weight::kHalves) {
+    if (weight == Weight::kParts16) {
       std::uint16_t upper[kVector], lower[kVector];
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        const Halves halves = to_halves(p[i]);
+        const Parts16 halves = to_parts16(p[i]);
         upper[i] = halves.high;
         lower[i] = halves.low;
       }
-      store4(item.param, DType::kBF16, places.at[k], of_halves(upper));
-      store4(item.master, DType::kBF16, places.at[k], of_halves(lower));
+      store4(item.param, DType::kBF16, places.at[k], of_parts16(upper));
+      store4(item.master, DType::kBF16, places.at[k], of_parts16(lower));
     } else {
       if (weight == Weight::kMaster) store4(item.master, DType::kF32, places.at[k], encode(DType::kF32, p));
       store4(item.param, param_type, places.at[k], encode(param_type, p));
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(kListThreads)
 
 __global__ void __launch_bounds__(kListThreads, 2)
     adam_kernel(const AdamItem* __restrict__ items, int count, const __grid_constant__ Rule rule) {
-  __shared__ CodeTile tile;
+  __shared__ DataTile tile;
   const int index = item_of_piece(items, count, blockIdx.x);
   const AdamItem& item = items[index];
   const std::int64_t piece = blockIdx.x - (index > 0 ? items[index - 1].end_piece : 0);
@@ -207,7 +208,7 @@ __global__ void __launch_bounds__(kListThreads, 2)
     case Body::kAnyTypes: run(Asked{}); break;
     case Body::kF32: run(Known<Weight::kParam, kF32, kF32, kF32>{}); break;
     case Body::kMaster: run(Known<Weight::kMaster, kBF16, kBF16, kF32>{}); break;
-    case Body::kRemainder: run(Known<Weight::kHalves, kBF16, kBF16, kF32>{}); break;
+    case Body::kRemainder: run(Known<Weight::kParts16, kBF16, kBF16, kF32>{}); break;
     case Body::kMasterBf16Moments: run(Known<Weight::kMaster, kBF16, kBF16, kBF16>{}); break;
     case Body::kEightBits: run(Known<Weight::kParam, kF32, kBF16, kF32, kF32, true>{}); break;
     case Body::kEightBitsBf16Moments: run(Known<Weight::kParam, kF32, kBF16, kBF16, kBF16, true>{}); break;
@@ -229,7 +230,7 @@ Body body_of(const AdamItem& item) {
   if (item.target.there) return Body::kAnyTypes;
   if (types(Weight::kParam, kF32, kF32, kF32, kF32)) return Body::kF32;
   if (types(Weight::kMaster, kBF16, kBF16, kF32, kF32)) return Body::kMaster;
-  if (types(Weight::kHalves, kBF16, kBF16, kF32, kF32)) return Body::kRemainder;
+  if (types(Weight::kParts16, kBF16, kBF16, kF32, kF32)) return Body::kRemainder;
   if (types(Weight::kMaster, kBF16, kBF16, kBF16, kBF16)) return Body::kMasterBf16Moments;
   return Body::kAnyTypes;
 }
@@ -258,7 +259,7 @@ AdamItem item_of(const AdamTensor& tensor) {
                 .exp_avg_type = tensor.exp_avg.dtype,
                 .exp_avg_sq_type = tensor.exp_avg_sq.dtype};
   if (tensor.master.data != nullptr)
-    item.weight = tensor.master.dtype == DType::kI16 ? Weight::kHalves : Weight::kMaster;
+    item.weight = tensor.master.dtype == DType::kI16 ? Weight::kParts16 : Weight::kMaster;
   const bool vectors = takes_vectors(tensor.param) && takes_vectors(tensor.grad) && takes_vectors(tensor.exp_avg) &&
                        takes_vectors(tensor.exp_avg_sq) &&
                        (tensor.master.data == nullptr || takes_vectors(tensor.master)) &&
@@ -276,8 +277,8 @@ struct AdamLists {
 }  // namespace
 
 void adam(const AdamArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
-  PieceList<AdamItem>& list = card.kept<AdamLists>().items;
+  CudaContext& gpu = cuda_context(context);
+  PieceList<AdamItem>& list = gpu.kept<AdamLists>().items;
   list.clear();
   bool measures = false;
   for (const AdamTensor& tensor : args.tensors) {
@@ -289,7 +290,7 @@ void adam(const AdamArgs& args, ExecContext& context) {
   }
   if (list.empty()) return;
   // The upload is this launch's own, and so is what the measuring pass leaves in it.
-  auto* const items = const_cast<AdamItem*>(card.upload(list.items()));
+  auto* const items = const_cast<AdamItem*>(gpu.upload(list.items()));
   const int count = static_cast<int>(list.items().size());
   const Rule rule{.learning_rate = args.learning_rate,
                   .exp_avg_weight = args.exp_avg_weight,
@@ -302,10 +303,10 @@ void adam(const AdamArgs& args, ExecContext& context) {
                   .gradient_scale = args.gradient_scale};
   const auto blocks = static_cast<unsigned>(list.pieces());
   if (measures) {
-    adam_measure_kernel<<<blocks, kListThreads, 0, card.stream()>>>(items, count, rule);
+    adam_measure_kernel<<<blocks, kListThreads, 0, gpu.stream()>>>(items, count, rule);
     cuda_check_launch("adam_measure_kernel");
   }
-  adam_kernel<<<blocks, kListThreads, 0, card.stream()>>>(items, count, rule);
+  adam_kernel<<<blocks, kListThreads, 0, gpu.stream()>>>(items, count, rule);
   cuda_check_launch("adam_kernel");
 }
 

@@ -116,8 +116,8 @@ struct SumLists {
 }  // namespace
 
 void square_sum(const SquareSumArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
-  PieceList<SumItem>& list = card.kept<SumLists>().items;
+  CudaContext& gpu = cuda_context(context);
+  PieceList<SumItem>& list = gpu.kept<SumLists>().items;
   list.clear();
   for (const MatrixView& tensor : args.tensors)
     list.add({.rows = tensor.rows,
@@ -128,14 +128,14 @@ void square_sum(const SquareSumArgs& args, ExecContext& context) {
               .vectors = takes_vectors(tensor)},
              ceil_div(tensor.numel(), kSquareSumStretch));
   const std::int64_t stretches = list.pieces();
-  auto* const sums = reinterpret_cast<double*>(card.scratch(static_cast<std::size_t>(stretches) * sizeof(double)));
+  auto* const sums = reinterpret_cast<double*>(gpu.scratch(static_cast<std::size_t>(stretches) * sizeof(double)));
   if (stretches > 0) {
-    const SumItem* items = card.upload(list.items());
-    square_sum_kernel<<<static_cast<unsigned>(stretches), kThreads, 0, card.stream()>>>(
+    const SumItem* items = gpu.upload(list.items());
+    square_sum_kernel<<<static_cast<unsigned>(stretches), kThreads, 0, gpu.stream()>>>(
         items, static_cast<int>(list.items().size()), sums);
     cuda_check_launch("square_sum_kernel");
   }
-  add_stretches_kernel<<<1, kThreads, 0, card.stream()>>>(sums, stretches, args.sum);
+  add_stretches_kernel<<<1, kThreads, 0, gpu.stream()>>>(sums, stretches, args.sum);
   cuda_check_launch("add_stretches_kernel");
 }
 

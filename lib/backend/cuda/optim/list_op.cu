@@ -104,8 +104,8 @@ struct Lists {
 };
 
 template <class Op>
-void launch(const ListOpArgs& args, CudaContext& card) {
-  PieceList<ListItem>& list = card.kept<Lists>().items;
+void launch(const ListOpArgs& args, CudaContext& gpu) {
+  PieceList<ListItem>& list = gpu.kept<Lists>().items;
   list.clear();
   for (const ListOpTensor& tensor : args.tensors) {
     ListItem item{.rows = tensor.out.rows,
@@ -124,8 +124,8 @@ void launch(const ListOpArgs& args, CudaContext& card) {
     list.add(item, pieces_of(item.rows, item.cols, false));
   }
   if (list.empty()) return;
-  const ListItem* items = card.upload(list.items());
-  list_op_kernel<Op><<<static_cast<unsigned>(list.pieces()), kListThreads, 0, card.stream()>>>(
+  const ListItem* items = gpu.upload(list.items());
+  list_op_kernel<Op><<<static_cast<unsigned>(list.pieces()), kListThreads, 0, gpu.stream()>>>(
       items, static_cast<int>(list.items().size()), args.scalar);
   cuda_check_launch("list_op_kernel");
 }
@@ -133,15 +133,15 @@ void launch(const ListOpArgs& args, CudaContext& card) {
 }  // namespace
 
 void list_op(const ListOpArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
+  CudaContext& gpu = cuda_context(context);
   switch (args.op) {
-    case ListOp::kScale: return launch<Scaled>(args, card);
-    case ListOp::kAdd: return launch<Added>(args, card);
-    case ListOp::kAddList: return launch<AddedList>(args, card);
-    case ListOp::kSqrt: return launch<Root>(args, card);
-    case ListOp::kLerp: return launch<Lerped>(args, card);
-    case ListOp::kLerpProduct: return launch<LerpedToProduct>(args, card);
-    case ListOp::kAddcdiv: return launch<AddedQuotient>(args, card);
+    case ListOp::kScale: return launch<Scaled>(args, gpu);
+    case ListOp::kAdd: return launch<Added>(args, gpu);
+    case ListOp::kAddList: return launch<AddedList>(args, gpu);
+    case ListOp::kSqrt: return launch<Root>(args, gpu);
+    case ListOp::kLerp: return launch<Lerped>(args, gpu);
+    case ListOp::kLerpProduct: return launch<LerpedToProduct>(args, gpu);
+    case ListOp::kAddcdiv: return launch<AddedQuotient>(args, gpu);
   }
   fail("cuda: no such list operation");
 }

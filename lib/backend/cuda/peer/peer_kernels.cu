@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kLoadsInFlight = 4;
 constexpr int kMostCrews = 4;  ///< of kThreads threads each, in a block that has a multiprocessor for itself
-/// Of those that wait for other cards all find room at once on 128 multiprocessors: none waits for a card that waits
+/// Of those that wait for other GPUs all find room at once on 128 multiprocessors: none waits for a GPU that waits
 /// for a block of this one which has yet to start.
 constexpr int kWaitingBlocksEach = 3;
 constexpr std::int64_t kMostWaitingBlocks = 128 * kWaitingBlocksEach;
@@ -192,44 +192,44 @@ __device__ std::uint32_t load_from_host(const std::uint32_t* at) {
   return *static_cast<const volatile std::uint32_t*>(at);
 }
 
-__device__ bool is_other(const CardMeeting& meeting, int rank) { return rank < meeting.ranks && rank != meeting.rank; }
+__device__ bool is_other(const PeerBarrier& meeting, int rank) { return rank < meeting.ranks && rank != meeting.rank; }
 
-/// What `rank` writes on the card of `on`.
-__device__ std::uint32_t* flag_of(const CardMeeting& meeting, int rank, int on) {
+/// What `rank` writes on the GPU of `on`.
+__device__ std::uint32_t* flag_of(const PeerBarrier& meeting, int rank, int on) {
   return reinterpret_cast<std::uint32_t* const*>(&meeting.flags)[on] + rank;
 }
 
 /// A block's, with a thread for every rank. False where the others were not waited for. The host's word lies behind a
 /// slower bus, so it is looked at now and then.
 template <std::uint32_t (*kLoad)(const std::uint32_t*)>
-__device__ bool wait_for_others(const CardMeeting& meeting, std::uint32_t number) {
-  constexpr int kLooksBetween = 256;
+__device__ bool wait_for_others(const PeerBarrier& meeting, std::uint32_t number) {
+  constexpr int kSpinsBetween = 256;
   const int other = static_cast<int>(threadIdx.x);
   bool abandoned = false;
   if (is_other(meeting, other)) {
     const std::uint32_t* const theirs = flag_of(meeting, other, meeting.rank);
     for (int look = 1; !abandoned && static_cast<std::int32_t>(kLoad(theirs) - number) < 0; ++look)
-      abandoned = look % kLooksBetween == 0 && load_from_host(meeting.abandoned) != 0;
+      abandoned = look % kSpinsBetween == 0 && load_from_host(meeting.abandoned) != 0;
   }
   return __syncthreads_or(abandoned) == 0;
 }
 
-__global__ void __launch_bounds__(CardMeeting::kMostRanks)
-    peer_meet_kernel(const __grid_constant__ CardMeeting meeting) {
+__global__ void __launch_bounds__(PeerBarrier::kMostRanks)
+    peer_barrier_kernel(const __grid_constant__ PeerBarrier meeting) {
   const int other = static_cast<int>(threadIdx.x);
   if (is_other(meeting, other)) store_released(flag_of(meeting, meeting.rank, other), meeting.number);
   wait_for_others<load_acquired>(meeting, meeting.number);
 }
 
 // Each block waits for the others before it writes to them. That meeting is relaxed: it says that kernels which have
-// ended here read nothing there any more, and what comes after it reads this card's memory alone; a fence on either
+// ended here read nothing there any more, and what comes after it reads this GPU's memory alone; a fence on either
 // side took a microsecond. The last block to finish tells the others that all is written: its fence covers what other
 // blocks wrote, whose fences came before they counted themselves. Where nobody is waited for any more, `finished` is
 // left as it is: nothing follows.
 __global__ void __launch_bounds__(kThreads, kWaitingBlocksEach)
-    peer_copy_between_meetings_kernel(const __grid_constant__ CopyBetweenMeetings copy) {
-  static_assert(CardMeeting::kMostRanks <= kThreads);
-  const CardMeeting& meeting = copy.meeting;
+    peer_copy_between_barriers_kernel(const __grid_constant__ CopyBetweenBarriers copy) {
+  static_assert(PeerBarrier::kMostRanks <= kThreads);
+  const PeerBarrier& meeting = copy.meeting;
   const int other = static_cast<int>(threadIdx.x);
   if (blockIdx.x == 0 && is_other(meeting, other)) store_relaxed(flag_of(meeting, meeting.rank, other), meeting.number);
   if (!wait_for_others<load_relaxed>(meeting, meeting.number)) return;
@@ -253,14 +253,14 @@ unsigned blocks_of(const CopyBatch& batch, std::int64_t most) {
 
 }  // namespace
 
-void peer_meet(const CardMeeting& meeting, cudaStream_t stream) {
-  peer_meet_kernel<<<1, CardMeeting::kMostRanks, 0, stream>>>(meeting);
-  cuda_check_launch("peer_meet_kernel");
+void peer_barrier(const PeerBarrier& meeting, cudaStream_t stream) {
+  peer_barrier_kernel<<<1, PeerBarrier::kMostRanks, 0, stream>>>(meeting);
+  cuda_check_launch("peer_barrier_kernel");
 }
 
-void peer_copy_between_meetings(const CopyBetweenMeetings& copy, cudaStream_t stream) {
-  peer_copy_between_meetings_kernel<<<blocks_of(copy.batch, kMostWaitingBlocks), kThreads, 0, stream>>>(copy);
-  cuda_check_launch("peer_copy_between_meetings_kernel");
+void peer_copy_between_barriers(const CopyBetweenBarriers& copy, cudaStream_t stream) {
+  peer_copy_between_barriers_kernel<<<blocks_of(copy.batch, kMostWaitingBlocks), kThreads, 0, stream>>>(copy);
+  cuda_check_launch("peer_copy_between_barriers_kernel");
 }
 
 void peer_copy(const CopyBatch& batch, cudaStream_t stream, int multiprocessors) {

@@ -10,7 +10,7 @@
 #include "backend/peer_access.h"
 #include "core/dtype.h"
 
-// Copies and reductions over memory of several cards, many arrays a launch, their addresses in the launch's own
+// Copies and reductions over memory of several GPUs, many arrays a launch, their addresses in the launch's own
 // arguments.
 namespace fp8lab::cuda {
 
@@ -63,26 +63,26 @@ inline constexpr std::int64_t kReduceBlockElems = 8192;
 void peer_copy(const CopyBatch& batch, cudaStream_t stream, int multiprocessors = 0);
 void peer_reduce(const ReduceBatch& batch, cudaStream_t stream);
 
-/// One card's part in a meeting: it writes `number` to its flag on every other card, and waits for theirs here.
-struct CardMeeting {
+/// One GPU's part in a meeting: it writes `number` to its flag on every other GPU, and waits for theirs here.
+struct PeerBarrier {
   static constexpr int kMostRanks = 64;
-  std::array<std::uint32_t*, kMostRanks> flags;  ///< by rank: those on that rank's card, one for each rank
+  std::array<std::uint32_t*, kMostRanks> flags;  ///< by rank: those on that rank's GPU, one for each rank
   int rank = 0;
   int ranks = 0;
   std::uint32_t number = 0;                  ///< one more than at the last meeting by these flags; it may wrap around
   const std::uint32_t* abandoned = nullptr;  ///< in host memory: where it is not 0, nobody is waited for
 };
 /// What is launched on `stream` after this comes after what every rank launched before its own part.
-void peer_meet(const CardMeeting& meeting, cudaStream_t stream);
+void peer_barrier(const PeerBarrier& meeting, cudaStream_t stream);
 
-/// peer_meet(), peer_copy() of a batch that is not empty, and the next peer_meet() in one launch: it takes two numbers.
-/// What is copied lies on this card: nobody sees by the first meeting what others wrote.
-struct CopyBetweenMeetings {
+/// peer_barrier(), peer_copy() of a batch that is not empty, and the next peer_barrier() in one launch: it takes two
+/// numbers. What is copied lies on this GPU: nobody sees by the first meeting what others wrote.
+struct CopyBetweenBarriers {
   CopyBatch batch;
-  CardMeeting meeting;
-  std::uint32_t* finished = nullptr;  ///< a word on this card for launches of one stream, 0 before the first
+  PeerBarrier meeting;
+  std::uint32_t* finished = nullptr;  ///< a word on this GPU for launches of one stream, 0 before the first
 };
-static_assert(sizeof(CopyBetweenMeetings) <= 4000, "arguments of a launch are 4 KiB at most");
-void peer_copy_between_meetings(const CopyBetweenMeetings& copy, cudaStream_t stream);
+static_assert(sizeof(CopyBetweenBarriers) <= 4000, "arguments of a launch are 4 KiB at most");
+void peer_copy_between_barriers(const CopyBetweenBarriers& copy, cudaStream_t stream);
 
 }  // namespace fp8lab::cuda

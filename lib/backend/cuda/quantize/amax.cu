@@ -77,18 +77,18 @@ __global__ void __launch_bounds__(kThreads) amax_any_kernel(MatrixView in, Resul
   settle(largest, result);
 }
 
-/// As many blocks as the card holds at once, or as there is work for.
-unsigned grid_for(std::int64_t items, const CudaContext& card) {
-  const std::int64_t most = std::int64_t{kBlocksPerMultiprocessor} * card.multiprocessors();
+/// As many blocks as the GPU holds at once, or as there is work for.
+unsigned grid_for(std::int64_t items, const CudaContext& gpu) {
+  const std::int64_t most = std::int64_t{kBlocksPerMultiprocessor} * gpu.multiprocessors();
   return static_cast<unsigned>(std::clamp<std::int64_t>((items + kThreads - 1) / kThreads, 1, most));
 }
 
-void amax_octets(const OctetRows& in, DType dtype, const Result& result, const CudaContext& card) {
-  const unsigned blocks = grid_for(std::int64_t{in.octets_per_row} * in.rows, card);
+void amax_octets(const OctetRows& in, DType dtype, const Result& result, const CudaContext& gpu) {
+  const unsigned blocks = grid_for(std::int64_t{in.octets_per_row} * in.rows, gpu);
   switch (dtype) {
-    case DType::kF32: amax_octets_kernel<DType::kF32><<<blocks, kThreads, 0, card.stream()>>>(in, result); break;
-    case DType::kBF16: amax_octets_kernel<DType::kBF16><<<blocks, kThreads, 0, card.stream()>>>(in, result); break;
-    default: amax_octets_kernel<DType::kF16><<<blocks, kThreads, 0, card.stream()>>>(in, result);
+    case DType::kF32: amax_octets_kernel<DType::kF32><<<blocks, kThreads, 0, gpu.stream()>>>(in, result); break;
+    case DType::kBF16: amax_octets_kernel<DType::kBF16><<<blocks, kThreads, 0, gpu.stream()>>>(in, result); break;
+    default: amax_octets_kernel<DType::kF16><<<blocks, kThreads, 0, gpu.stream()>>>(in, result);
   }
   cuda_check_launch("amax_octets_kernel");
 }
@@ -96,8 +96,8 @@ void amax_octets(const OctetRows& in, DType dtype, const Result& result, const C
 }  // namespace
 
 void amax(const AmaxArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
-  const Result result{FreshAmax(args.amax, card), args.fresh};
+  CudaContext& gpu = cuda_context(context);
+  const Result result{FreshAmax(args.amax, gpu), args.fresh};
   // The order of elements does not matter, so take the one that memory has.
   const MatrixView in = args.in.col_stride != 1 && args.in.row_stride == 1 ? args.in.transposed() : args.in;
   const auto width = static_cast<std::int64_t>(size_bytes(in.dtype));
@@ -105,14 +105,14 @@ void amax(const AmaxArgs& args, ExecContext& context) {
   const bool aligned = reinterpret_cast<std::uintptr_t>(in.data) % 16 == 0 && count / 8 <= 0xFFFFFFFFll;
   if (aligned && in.contiguous()) {
     const OctetRows one{in.data, 0, static_cast<std::uint32_t>(count / 8), 1, static_cast<int>(count % 8)};
-    return amax_octets(one, in.dtype, result, card);
+    return amax_octets(one, in.dtype, result, gpu);
   }
   if (aligned && in.col_stride == 1 && in.row_stride * width % 16 == 0 && in.cols % 8 == 0) {
     const OctetRows rows{in.data, in.row_stride * width, static_cast<std::uint32_t>(in.cols / 8),
                          static_cast<std::uint32_t>(in.rows), 0};
-    return amax_octets(rows, in.dtype, result, card);
+    return amax_octets(rows, in.dtype, result, gpu);
   }
-  amax_any_kernel<<<grid_for(count, card), kThreads, 0, card.stream()>>>(in, result);
+  amax_any_kernel<<<grid_for(count, gpu), kThreads, 0, gpu.stream()>>>(in, result);
   cuda_check_launch("amax_any_kernel");
 }
 

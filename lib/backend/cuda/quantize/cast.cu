@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kCopyThreads) copy_kernel(const Copy args) {
 }
 
 template <class Bits>
-void launch_copy(const Copy& args, CudaContext& card) {
+void launch_copy(const Copy& args, CudaContext& gpu) {
   constexpr std::int64_t kMostGridRows = 65535, kUnroll = 2;
   unsigned across = 1;
   while (across < kCopyThreads && across < args.cols) across *= 2;
@@ -57,11 +57,11 @@ void launch_copy(const Copy& args, CudaContext& card) {
   const std::int64_t step = across * kUnroll;
   const dim3 grid(static_cast<unsigned>((args.cols + step - 1) / step),
                   static_cast<unsigned>(row_groups < kMostGridRows ? row_groups : kMostGridRows));
-  copy_kernel<Bits><<<grid, block, 0, card.stream()>>>(args);
+  copy_kernel<Bits><<<grid, block, 0, gpu.stream()>>>(args);
   cuda_check_launch("copy_kernel");
 }
 
-void transpose_bits(const MatrixView& in, const MatrixView& out, CudaContext& card) {
+void transpose_bits(const MatrixView& in, const MatrixView& out, CudaContext& gpu) {
   const Transpose args{.in = in.data,
                        .in_stride = in.row_stride,
                        .rows = in.rows,
@@ -69,10 +69,10 @@ void transpose_bits(const MatrixView& in, const MatrixView& out, CudaContext& ca
                        .out = out.data,
                        .out_stride = out.col_stride};
   switch (size_bytes(in.dtype)) {
-    case 1: return transpose<std::uint8_t>(args, card);
-    case 2: return transpose<std::uint16_t>(args, card);
-    case 4: return transpose<std::uint32_t>(args, card);
-    default: return transpose<std::uint64_t>(args, card);
+    case 1: return transpose<std::uint8_t>(args, gpu);
+    case 2: return transpose<std::uint16_t>(args, gpu);
+    case 4: return transpose<std::uint32_t>(args, gpu);
+    default: return transpose<std::uint64_t>(args, gpu);
   }
 }
 
@@ -84,18 +84,18 @@ bool holds_words(const MatrixView& view) {
 }
 
 /// The same bits at other places, whatever they mean.
-void copy_bits(const MatrixView& in, const MatrixView& out, CudaContext& card) {
+void copy_bits(const MatrixView& in, const MatrixView& out, CudaContext& gpu) {
   const std::size_t size = size_bytes(in.dtype);
   if (in.contiguous() && out.contiguous()) {
     if (in.data == out.data) return;
     return cuda_check(cudaMemcpyAsync(out.data, in.data, static_cast<std::size_t>(in.numel()) * size,
-                                      cudaMemcpyDeviceToDevice, card.stream()),
+                                      cudaMemcpyDeviceToDevice, gpu.stream()),
                       "cudaMemcpyAsync");
   }
   if (in.rows > 1 && in.cols > 1) {
-    if (in.col_stride == 1 && out.row_stride == 1) return transpose_bits(in, out, card);
-    if (in.row_stride == 1 && out.col_stride == 1) return transpose_bits(in.transposed(), out.transposed(), card);
-    if (in.row_stride == 1 && out.row_stride == 1) return copy_bits(in.transposed(), out.transposed(), card);
+    if (in.col_stride == 1 && out.row_stride == 1) return transpose_bits(in, out, gpu);
+    if (in.row_stride == 1 && out.col_stride == 1) return transpose_bits(in.transposed(), out.transposed(), gpu);
+    if (in.row_stride == 1 && out.row_stride == 1) return copy_bits(in.transposed(), out.transposed(), gpu);
   }
   Copy args{.in = in.data,
             .in_row_stride = in.row_stride,
@@ -110,13 +110,13 @@ void copy_bits(const MatrixView& in, const MatrixView& out, CudaContext& card) {
     args.in_row_stride /= per_word;
     args.out_row_stride /= per_word;
     args.cols /= per_word;
-    return launch_copy<uint4>(args, card);
+    return launch_copy<uint4>(args, gpu);
   }
   switch (size) {
-    case 1: return launch_copy<std::uint8_t>(args, card);
-    case 2: return launch_copy<std::uint16_t>(args, card);
-    case 4: return launch_copy<std::uint32_t>(args, card);
-    default: return launch_copy<std::uint64_t>(args, card);
+    case 1: return launch_copy<std::uint8_t>(args, gpu);
+    case 2: return launch_copy<std::uint16_t>(args, gpu);
+    case 4: return launch_copy<std::uint32_t>(args, gpu);
+    default: return launch_copy<std::uint64_t>(args, gpu);
   }
 }
 
@@ -135,13 +135,13 @@ void check_convertible(const MatrixView& in, const MatrixView& out) {
 }  // namespace
 
 void cast(const CastArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
+  CudaContext& gpu = cuda_context(context);
   if (args.in.numel() == 0) return;
-  if (args.in.dtype == args.out.dtype) return copy_bits(args.in, args.out, card);
+  if (args.in.dtype == args.out.dtype) return copy_bits(args.in, args.out, gpu);
   check_convertible(args.in, args.out);
   if (args.in.row_stride == 1 && args.out.row_stride == 1 && args.in.rows > 1)
-    return map<1, 1, kAnyTypes>({args.in.transposed()}, {args.out.transposed()}, Convert{}, card);
-  map<1, 1, kAnyTypes>({args.in}, {args.out}, Convert{}, card);
+    return map<1, 1, kAnyTypes>({args.in.transposed()}, {args.out.transposed()}, Convert{}, gpu);
+  map<1, 1, kAnyTypes>({args.in}, {args.out}, Convert{}, gpu);
 }
 
 }  // namespace fp8lab::cuda

@@ -8,7 +8,7 @@
 
 namespace fp8lab::cuda {
 
-/// A CastTarget as the card sees it.
+/// A CastTarget as the GPU sees it.
 struct TargetItem {
   std::byte* rowwise = nullptr;  ///< codes; null where there are none
   std::byte* columnwise = nullptr;

@@ -55,14 +55,14 @@ __global__ void dequantize_any_kernel(OperandView in, MatrixView out) {
   }
 }
 
-/// Two codes as floats, exactly, by the card's instructions; NaNs among them are the caller's.
+/// Two codes as floats, exactly, by the GPU's instructions; NaNs among them are the caller's.
 template <DType Payload>
 __device__ float2 decoded_pair(std::uint32_t codes) {
   constexpr __nv_fp8_interpretation_t kKind = Payload == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2;
   return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), kKind)));
 }
 
-/// Two numbers, none of them NaN, rounded by the card's instructions.
+/// Two numbers, none of them NaN, rounded by the GPU's instructions.
 template <DType Out>
 __device__ std::uint32_t rounded_pair(float first, float second) {
   if constexpr (Out == DType::kBF16) {
@@ -116,7 +116,7 @@ struct OctetTask {
 template <DType Payload, DType Out, bool kOneEach>
 __global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(const __grid_constant__ OctetTask task) {
   constexpr int kBytes = sizeof(typename Element<Out>::Storage);
-  const MatrixView& codes_in = task.in.values;
+  const MatrixView& data_in = task.in.values;
   const ScaleView& scales_in = task.in.scales;
   const std::int64_t first = std::int64_t{blockIdx.x} * (blockDim.x * kOctets) + threadIdx.x;
   const std::int64_t rows_at_once = std::int64_t{gridDim.y} * blockDim.y;
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(const __gri
     for (int k = 0; k < kOctets; ++k) {
       const std::int64_t octet = first + k * blockDim.x;
       if (octet >= task.per_row) continue;
-      codes[k] = __ldg(reinterpret_cast<const uint2*>(codes_in.data + row * codes_in.row_stride + 8 * octet));
+      codes[k] = __ldg(reinterpret_cast<const uint2*>(data_in.data + row * data_in.row_stride + 8 * octet));
       if (!kOneEach) scales[k] = scale_code_at(scales_in, row, 8 * octet);
     }
 #pragma unroll
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(const __gri
 }
 
 template <DType Payload, DType Out>
-void launch_octets(const OctetTask& task, const CudaContext& card) {
+void launch_octets(const OctetTask& task, const CudaContext& gpu) {
   constexpr std::int64_t kMostGridRows = 65535;
   unsigned across = 1;
   while (across < kThreads && across * kOctets < task.per_row) across *= 2;
@@ -156,15 +156,15 @@ void launch_octets(const OctetTask& task, const CudaContext& card) {
       static_cast<unsigned>(std::min<std::int64_t>((task.out.rows + block.y - 1) / block.y, kMostGridRows)));
   const auto kernel = task.in.scales.block_cols == 1 ? dequantize_octets_kernel<Payload, Out, true>
                                                      : dequantize_octets_kernel<Payload, Out, false>;
-  kernel<<<grid, block, 0, card.stream()>>>(task);
+  kernel<<<grid, block, 0, gpu.stream()>>>(task);
 }
 
 template <DType Payload>
-void launch_octets(const OctetTask& task, const CudaContext& card) {
+void launch_octets(const OctetTask& task, const CudaContext& gpu) {
   switch (task.out.dtype) {
-    case DType::kF32: return launch_octets<Payload, DType::kF32>(task, card);
-    case DType::kBF16: return launch_octets<Payload, DType::kBF16>(task, card);
-    default: return launch_octets<Payload, DType::kF16>(task, card);
+    case DType::kF32: return launch_octets<Payload, DType::kF32>(task, gpu);
+    case DType::kBF16: return launch_octets<Payload, DType::kBF16>(task, gpu);
+    default: return launch_octets<Payload, DType::kF16>(task, gpu);
   }
 }
 
@@ -188,16 +188,16 @@ bool octets_take(const DequantizeArgs& args) {
   return holds_octets(args.in.values) && holds_octets(args.out) && (across == 1 || across % 8 == 0);
 }
 
-void dequantize_octets(const DequantizeArgs& args, const CudaContext& card) {
+void dequantize_octets(const DequantizeArgs& args, const CudaContext& gpu) {
   OctetTask task{.in = args.in, .out = args.out, .per_row = args.out.cols / 8};
   if (args.in.scales.block_cols == 0 && args.in.values.contiguous() && args.out.contiguous()) {
     task.per_row = args.out.numel() / 8;
     task.out.rows = 1;
   }
   if (args.in.values.dtype == DType::kE4M3)
-    launch_octets<DType::kE4M3>(task, card);
+    launch_octets<DType::kE4M3>(task, gpu);
   else
-    launch_octets<DType::kE5M2>(task, card);
+    launch_octets<DType::kE5M2>(task, gpu);
   cuda_check_launch("dequantize_octets_kernel");
 }
 
@@ -205,12 +205,12 @@ void dequantize_octets(const DequantizeArgs& args, const CudaContext& card) {
 
 void dequantize(const DequantizeArgs& args, ExecContext& context) {
   if (args.out.numel() == 0) return;
-  const CudaContext& card = cuda_context(context);
-  if (octets_take(args)) return dequantize_octets(args, card);
-  if (const DequantizeArgs other = turned(args); octets_take(other)) return dequantize_octets(other, card);
+  const CudaContext& gpu = cuda_context(context);
+  if (octets_take(args)) return dequantize_octets(args, gpu);
+  if (const DequantizeArgs other = turned(args); octets_take(other)) return dequantize_octets(other, gpu);
   constexpr std::int64_t kMostBlocks = 16384;
   const std::int64_t blocks = std::min((args.out.numel() + kThreads - 1) / kThreads, kMostBlocks);
-  dequantize_any_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, card.stream()>>>(args.in, args.out);
+  dequantize_any_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, gpu.stream()>>>(args.in, args.out);
   cuda_check_launch("dequantize_any_kernel");
 }
 

@@ -32,7 +32,7 @@ Blocks blocks_of(const QuantFormat& format) {
 
 /// Whether tiles take `args`, and if so what they are told.
 bool tiles_take(const QuantizeArgs& args, Blocks blocks, TileTask& task) {
-  // More tiles than a grid has blocks do not fit any card either.
+  // More tiles than a grid has blocks do not fit any GPU either.
   if (blocks == Blocks::kOther || args.in.numel() == 0 || !contiguous_rows(args.in)) return false;
   const MatrixView &rowwise = args.rowwise.values, &columnwise = args.columnwise.values;
   const bool want_rowwise = rowwise.data != nullptr, want_columnwise = columnwise.data != nullptr;
@@ -72,18 +72,18 @@ bool is_run(const TileTask& task) {
          reinterpret_cast<std::uintptr_t>(task.rowwise.values.data) % 8 == 0;
 }
 
-void quantize_tiles(const TileTask& task, const QuantFormat& format, Blocks blocks, CudaContext& card) {
+void quantize_tiles(const TileTask& task, const QuantFormat& format, Blocks blocks, CudaContext& gpu) {
   if (!format.per_tensor()) {
-    if (task.rowwise.values.data != nullptr) clear_padding(task.rowwise.scales, task.in, card);
-    if (task.columnwise.values.data != nullptr) clear_padding(task.columnwise.scales, task.in.transposed(), card);
+    if (task.rowwise.values.data != nullptr) clear_padding(task.rowwise.scales, task.in, gpu);
+    if (task.columnwise.values.data != nullptr) clear_padding(task.columnwise.scales, task.in.transposed(), gpu);
   }
   switch (blocks) {
-    case Blocks::kStrips: return quantize_strip_tiles(task, format.payload, card);
-    case Blocks::kSquares: return quantize_square_tiles(task, format.payload, card);
-    case Blocks::kMicro: return quantize_micro_tiles(task, format.payload, card);
+    case Blocks::kStrips: return quantize_strip_tiles(task, format.payload, gpu);
+    case Blocks::kSquares: return quantize_square_tiles(task, format.payload, gpu);
+    case Blocks::kMicro: return quantize_micro_tiles(task, format.payload, gpu);
     default: break;
   }
-  return is_run(task) ? quantize_run(task, format.payload, card) : quantize_tensor_tiles(task, format.payload, card);
+  return is_run(task) ? quantize_run(task, format.payload, gpu) : quantize_tensor_tiles(task, format.payload, gpu);
 }
 
 }  // namespace
@@ -92,20 +92,20 @@ std::int64_t block_count(const ScaleView& scales, const MatrixView& matrix) {
   return ceil_div(matrix.rows, scales.block_rows) * ceil_div(matrix.cols, scales.block_cols);
 }
 
-void clear_padding(const ScaleView& scales, const MatrixView& matrix, CudaContext& card) {
+void clear_padding(const ScaleView& scales, const MatrixView& matrix, CudaContext& gpu) {
   if (scales.storage_elems <= block_count(scales, matrix)) return;
   const auto bytes = static_cast<std::size_t>(scales.storage_elems) * size_bytes(scales.dtype);
-  cuda_check(cudaMemsetAsync(scales.data, 0, bytes, card.stream()), "cudaMemsetAsync");
+  cuda_check(cudaMemsetAsync(scales.data, 0, bytes, gpu.stream()), "cudaMemsetAsync");
 }
 
 void quantize(const QuantizeArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
+  CudaContext& gpu = cuda_context(context);
   const Blocks blocks = blocks_of(args.format);
   TileTask task;
   if (tiles_take(args, blocks, task) || tiles_take(turned(args), blocks, task))
-    quantize_tiles(task, args.format, blocks, card);
+    quantize_tiles(task, args.format, blocks, gpu);
   else
-    quantize_general(args, card);
+    quantize_general(args, gpu);
 }
 
 }  // namespace fp8lab::cuda

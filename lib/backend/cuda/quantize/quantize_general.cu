@@ -81,29 +81,29 @@ __global__ void quantize_blocks_kernel(BlockTask task) {
   }
 }
 
-void quantize_blocks(const MatrixView& in, const OperandView& out, const QuantFormat& format, CudaContext& card) {
-  clear_padding(out.scales, in, card);
+void quantize_blocks(const MatrixView& in, const OperandView& out, const QuantFormat& format, CudaContext& gpu) {
+  clear_padding(out.scales, in, gpu);
   const std::int64_t blocks = block_count(out.scales, in);
   if (blocks == 0) return;
   constexpr std::int64_t kWarps = kThreads / 32;
   const auto grid = static_cast<unsigned>((blocks + kWarps - 1) / kWarps);
-  quantize_blocks_kernel<<<grid, kThreads, 0, card.stream()>>>({in, out, blocks, scale_rule(format, in.dtype)});
+  quantize_blocks_kernel<<<grid, kThreads, 0, gpu.stream()>>>({in, out, blocks, scale_rule(format, in.dtype)});
   cuda_check_launch("quantize_blocks_kernel");
 }
 
 }  // namespace
 
-void quantize_general(const QuantizeArgs& args, CudaContext& card) {
+void quantize_general(const QuantizeArgs& args, CudaContext& gpu) {
   if (args.format.per_tensor()) {
     constexpr std::int64_t kMostBlocks = 16384;
     const std::int64_t blocks = std::clamp<std::int64_t>((args.in.numel() + kThreads - 1) / kThreads, 1, kMostBlocks);
-    quantize_tensor_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, card.stream()>>>(
+    quantize_tensor_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, gpu.stream()>>>(
         args, scale_rule(args.format, args.in.dtype));
     cuda_check_launch("quantize_tensor_kernel");
     return;
   }
-  if (args.rowwise.values.data != nullptr) quantize_blocks(args.in, args.rowwise, args.format, card);
-  if (args.columnwise.values.data != nullptr) quantize_blocks(args.in.transposed(), args.columnwise, args.format, card);
+  if (args.rowwise.values.data != nullptr) quantize_blocks(args.in, args.rowwise, args.format, gpu);
+  if (args.columnwise.values.data != nullptr) quantize_blocks(args.in.transposed(), args.columnwise, args.format, gpu);
 }
 
 }  // namespace fp8lab::cuda

@@ -21,7 +21,7 @@ struct CastItem {
 };
 
 __global__ void __launch_bounds__(kListThreads) quantize_list_kernel(const CastItem* __restrict__ items, int count) {
-  __shared__ CodeTile tile;
+  __shared__ DataTile tile;
   const std::int64_t from_start = gridDim.x - 1 - blockIdx.x;
   const int index = item_of_piece(items, count, from_start);
   const CastItem& item = items[index];
@@ -66,8 +66,8 @@ struct CastLists {
 }  // namespace
 
 void quantize_list(const QuantizeListArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
-  PieceList<CastItem>& list = card.kept<CastLists>().items;
+  CudaContext& gpu = cuda_context(context);
+  PieceList<CastItem>& list = gpu.kept<CastLists>().items;
   list.clear();
   for (const ListCast& tensor : args.tensors) {
     CastItem item{.rows = tensor.in.rows,
@@ -82,8 +82,8 @@ void quantize_list(const QuantizeListArgs& args, ExecContext& context) {
     list.add(item, std::max<std::int64_t>(pieces_of(item.rows, item.cols, item.target.tiles), 1));
   }
   if (list.empty()) return;
-  const CastItem* items = card.upload(list.items());
-  quantize_list_kernel<<<static_cast<unsigned>(list.pieces()), kListThreads, 0, card.stream()>>>(
+  const CastItem* items = gpu.upload(list.items());
+  quantize_list_kernel<<<static_cast<unsigned>(list.pieces()), kListThreads, 0, gpu.stream()>>>(
       items, static_cast<int>(list.items().size()));
   cuda_check_launch("quantize_list_kernel");
 }

@@ -43,7 +43,7 @@ __device__ void quantize_rows(const TileTask& task, const PatchPlace& at, const 
     own[k] = e8m0_multiplier(byte);
     row_scales[(2 * (lane % 4) + k) * pitch] = byte;
   }
-  const RowCodes out = rowwise_codes(task);
+  const RowData out = rowwise_data(task);
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const float scale = __shfl_sync(0xFFFFFFFFu, own[k % 2], (lane & ~3u) | (k / 2));
@@ -111,8 +111,8 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
     scale[j] = __shfl_sync(0xFFFFFFFFu, own, (j / 2) * 8 | (lane & 7));
   }
   const MatrixView& codes = task.columnwise.values;
-  const RowCodes out{reinterpret_cast<std::uint8_t*>(codes.data), codes.col_stride, task.in.rows, task.in.cols,
-                     task.column_alignment >= 8};
+  const RowData out{reinterpret_cast<std::uint8_t*>(codes.data), codes.col_stride, task.in.rows, task.in.cols,
+                    task.column_alignment >= 8};
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const Octet<In>& x = patch.rows[k];
@@ -142,14 +142,14 @@ __global__ void __launch_bounds__(kTileThreads, kResidentTiles<In>)
 
 }  // namespace
 
-void quantize_micro_tiles(const TileTask& task, DType payload, CudaContext& card) {
+void quantize_micro_tiles(const TileTask& task, DType payload, CudaContext& gpu) {
   for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
     if (task.columnwise.values.data != nullptr) {
       const auto tiles = static_cast<unsigned>(tile_count<kTileRows, kTileCols>(task.in));
-      quantize_micro_kernel<In, Payload><<<tiles, kTileThreads, 0, card.stream()>>>(task);
+      quantize_micro_kernel<In, Payload><<<tiles, kTileThreads, 0, gpu.stream()>>>(task);
     } else {
       const auto tiles = static_cast<unsigned>(tile_count<kRowTileRows, kRowTileCols>(task.in));
-      quantize_micro_rows_kernel<In, Payload><<<tiles, kTileThreads, 0, card.stream()>>>(task);
+      quantize_micro_rows_kernel<In, Payload><<<tiles, kTileThreads, 0, gpu.stream()>>>(task);
     }
   });
   cuda_check_launch("quantize_micro_kernel");

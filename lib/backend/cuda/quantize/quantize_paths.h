@@ -26,22 +26,22 @@ struct TileTask {
 };
 
 /// One scale for all, row-wise only, everything contiguous.
-void quantize_run(const TileTask& task, DType payload, CudaContext& card);
+void quantize_run(const TileTask& task, DType payload, CudaContext& gpu);
 /// One scale for all.
-void quantize_tensor_tiles(const TileTask& task, DType payload, CudaContext& card);
+void quantize_tensor_tiles(const TileTask& task, DType payload, CudaContext& gpu);
 /// Blocks of 1 x 128 with scales in f32.
-void quantize_strip_tiles(const TileTask& task, DType payload, CudaContext& card);
+void quantize_strip_tiles(const TileTask& task, DType payload, CudaContext& gpu);
 /// Blocks of 128 x 128 with scales in f32.
-void quantize_square_tiles(const TileTask& task, DType payload, CudaContext& card);
+void quantize_square_tiles(const TileTask& task, DType payload, CudaContext& gpu);
 /// Blocks of 1 x 32 with scales in E8M0.
-void quantize_micro_tiles(const TileTask& task, DType payload, CudaContext& card);
+void quantize_micro_tiles(const TileTask& task, DType payload, CudaContext& gpu);
 /// Takes everything.
-void quantize_general(const QuantizeArgs& args, CudaContext& card);
+void quantize_general(const QuantizeArgs& args, CudaContext& gpu);
 
 /// Blocks that a rows x cols matrix is cut into along the sides of `scales`.
 std::int64_t block_count(const ScaleView& scales, const MatrixView& matrix);
 
 /// Clears the scales of `matrix` if there are more of them than blocks.
-void clear_padding(const ScaleView& scales, const MatrixView& matrix, CudaContext& card);
+void clear_padding(const ScaleView& scales, const MatrixView& matrix, CudaContext& gpu);
 
 }  // namespace fp8lab::cuda

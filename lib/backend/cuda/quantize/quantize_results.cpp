@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t kWarpCols = 256;  // runs of eight of 32 lanes
 
-bool rows_hold_codes(const MatrixView& codes) {
+bool rows_hold_data(const MatrixView& codes) {
   return codes.col_stride == 1 && codes.row_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(codes.data) % 8 == 0;
 }
 
@@ -24,18 +24,18 @@ bool rows_take(const QuantizeArgs& args) {
   const MatrixView& columnwise = args.columnwise.values;
   return args.in.dtype == DType::kBF16 && args.in.numel() > 0 && args.in.cols % kWarpCols == 0 &&
          args.format.payload == DType::kE4M3 && rows_know_blocks(args.format) &&
-         (args.rowwise.values.data == nullptr || rows_hold_codes(args.rowwise.values)) &&
+         (args.rowwise.values.data == nullptr || rows_hold_data(args.rowwise.values)) &&
          (columnwise.data == nullptr || (args.format.per_tensor() && columnwise.col_stride == 1));
 }
 
-RowCast begin_row_cast(const QuantizeArgs& args, CudaContext& card) {
+RowCast begin_row_cast(const QuantizeArgs& args, CudaContext& gpu) {
   const MatrixView& rowwise = args.rowwise.values;
   const ScaleView& scales = args.rowwise.scales;
   const bool per_tensor = args.format.per_tensor();
   const bool stored = rowwise.data != nullptr;
-  if (!per_tensor) clear_padding(scales, args.in, card);
+  if (!per_tensor) clear_padding(scales, args.in, gpu);
   // Without a row-wise half the codes only pass through on their way to the transpose.
-  std::byte* const codes = stored ? rowwise.data : card.scratch(static_cast<std::size_t>(args.in.numel()));
+  std::byte* const codes = stored ? rowwise.data : gpu.scratch(static_cast<std::size_t>(args.in.numel()));
   const auto inverse_of = [&](const OperandView& half) {
     return per_tensor && half.values.data != nullptr ? reinterpret_cast<float*>(half.scales.data) : nullptr;
   };
@@ -50,11 +50,11 @@ RowCast begin_row_cast(const QuantizeArgs& args, CudaContext& card) {
           .amax = per_tensor ? args.amax : nullptr};
 }
 
-void end_row_cast(const QuantizeArgs& args, const RowCast& cast, CudaContext& card) {
-  transpose_codes(args, reinterpret_cast<std::byte*>(cast.codes), cast.pitch, card);
+void end_row_cast(const QuantizeArgs& args, const RowCast& cast, CudaContext& gpu) {
+  transpose_data(args, reinterpret_cast<std::byte*>(cast.codes), cast.pitch, gpu);
 }
 
-void transpose_codes(const QuantizeArgs& args, std::byte* codes, std::int64_t pitch, CudaContext& card) {
+void transpose_data(const QuantizeArgs& args, std::byte* codes, std::int64_t pitch, CudaContext& gpu) {
   if (args.columnwise.values.data == nullptr) return;
   const MatrixView turned{.data = codes,
                           .dtype = args.columnwise.values.dtype,
@@ -62,13 +62,13 @@ void transpose_codes(const QuantizeArgs& args, std::byte* codes, std::int64_t pi
                           .cols = args.in.rows,
                           .row_stride = 1,
                           .col_stride = pitch};
-  cast({.in = turned, .out = args.columnwise.values}, card);
+  cast({.in = turned, .out = args.columnwise.values}, gpu);
 }
 
 MatrixView UnstoredResults::place(const MatrixView& result) {
   const std::size_t bytes = static_cast<std::size_t>(result.numel()) * size_bytes(result.dtype);
   if (bytes > bytes_) {
-    card_.synchronize();
+    gpu_.synchronize();
     memory_.reset();
     bytes_ = 0;
     memory_ = allocate_device(bytes);
@@ -82,31 +82,31 @@ MatrixView UnstoredResults::place(const MatrixView& result) {
 }
 
 void norm_quantize(const NormQuantizeArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
-  if (rows_take(args.cast) && norm_quantize_rows(args, card)) return;
+  CudaContext& gpu = cuda_context(context);
+  if (rows_take(args.cast) && norm_quantize_rows(args, gpu)) return;
   NormForwardArgs norm = args.norm;
   QuantizeArgs cast = args.cast;
-  norm.y = cast.in = card.kept<UnstoredResults>().place(norm.y);
+  norm.y = cast.in = gpu.kept<UnstoredResults>().place(norm.y);
   norm_forward(norm, context);
   quantize(cast, context);
 }
 
 void activation_quantize(const ActivationQuantizeArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
-  if (rows_take(args.cast) && activation_quantize_rows(args, card)) return;
+  CudaContext& gpu = cuda_context(context);
+  if (rows_take(args.cast) && activation_quantize_rows(args, gpu)) return;
   ActivationForwardArgs activation = args.activation;
   QuantizeArgs cast = args.cast;
-  activation.y = cast.in = card.kept<UnstoredResults>().place(activation.y);
+  activation.y = cast.in = gpu.kept<UnstoredResults>().place(activation.y);
   activation_forward(activation, context);
   quantize(cast, context);
 }
 
 void gemm_quantize(const GemmQuantizeArgs& args, ExecContext& context) {
-  CudaContext& card = cuda_context(context);
-  if (gemm_quantize_by_library(args, card)) return;
+  CudaContext& gpu = cuda_context(context);
+  if (gemm_quantize_by_library(args, gpu)) return;
   GemmArgs product = args.product;
   QuantizeArgs cast = args.cast;
-  product.out = cast.in = card.kept<UnstoredResults>().place(product.out);
+  product.out = cast.in = gpu.kept<UnstoredResults>().place(product.out);
   gemm(product, context);
   quantize(cast, context);
 }

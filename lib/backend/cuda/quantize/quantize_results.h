@@ -27,31 +27,31 @@ struct RowCast {
 bool rows_take(const QuantizeArgs& args);
 
 /// For rows_take(): the cast and the preparation it needs.
-RowCast begin_row_cast(const QuantizeArgs& args, CudaContext& card);
+RowCast begin_row_cast(const QuantizeArgs& args, CudaContext& gpu);
 /// After the codes were written: the transposed half, where it is wanted.
-void end_row_cast(const QuantizeArgs& args, const RowCast& cast, CudaContext& card);
+void end_row_cast(const QuantizeArgs& args, const RowCast& cast, CudaContext& gpu);
 
 /// Writes the column-wise half of `args`, where it is wanted, from row-wise codes under the same scale; `pitch` is
 /// between rows.
-void transpose_codes(const QuantizeArgs& args, std::byte* codes, std::int64_t pitch, CudaContext& card);
+void transpose_data(const QuantizeArgs& args, std::byte* codes, std::int64_t pitch, CudaContext& gpu);
 
 /// For rows_take() and the result's own conditions; false if those do not hold.
-bool norm_quantize_rows(const NormQuantizeArgs& args, CudaContext& card);
-bool activation_quantize_rows(const ActivationQuantizeArgs& args, CudaContext& card);
+bool norm_quantize_rows(const NormQuantizeArgs& args, CudaContext& gpu);
+bool activation_quantize_rows(const ActivationQuantizeArgs& args, CudaContext& gpu);
 /// False, with nothing written, where the library cannot write the codes (plan_gemm_quantize() has what it takes).
-bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& card);
+bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& gpu);
 
 /// Memory for results of shapes that no such kernel takes, so that they must be stored after all. Grows, which waits
-/// for the card, and stays.
+/// for the GPU, and stays.
 class UnstoredResults {
  public:
-  explicit UnstoredResults(CudaContext& card) : card_(card) {}
+  explicit UnstoredResults(CudaContext& gpu) : gpu_(gpu) {}
 
   /// `result` made contiguous in that memory.
   MatrixView place(const MatrixView& result);
 
  private:
-  CudaContext& card_;
+  CudaContext& gpu_;
   DeviceBytes memory_;
   std::size_t bytes_ = 0;
 };

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
 
 }  // namespace
 
-void quantize_run(const TileTask& task, DType payload, CudaContext& card) {
+void quantize_run(const TileTask& task, DType payload, CudaContext& gpu) {
   const Run run{.in = task.in.data,
                 .codes = task.rowwise.values.as<std::uint8_t>(),
                 .count = task.in.numel(),
@@ -74,7 +74,7 @@ void quantize_run(const TileTask& task, DType payload, CudaContext& card) {
                 .amax = task.amax};
   const auto blocks = static_cast<unsigned>(std::max<std::int64_t>((run.count + kChunk - 1) / kChunk, 1));
   for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
-    quantize_run_kernel<In, Payload><<<blocks, kThreads, 0, card.stream()>>>(run);
+    quantize_run_kernel<In, Payload><<<blocks, kThreads, 0, gpu.stream()>>>(run);
   });
   cuda_check_launch("quantize_run_kernel");
 }

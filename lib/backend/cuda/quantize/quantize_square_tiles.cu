@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kTileThreads) quantize_square_kernel(const __g
 #pragma unroll
   for (int k = 0; k < 8; ++k) codes[k] = encode_octet<Payload>(patch.rows[k], scale);
   if (task.rowwise.values.data != nullptr) {
-    const RowCodes out = rowwise_codes(task);
+    const RowData out = rowwise_data(task);
 #pragma unroll
     for (int k = 0; k < 8; ++k) out.store(at, k, codes[k]);
   }
@@ -53,10 +53,10 @@ __global__ void __launch_bounds__(kTileThreads) quantize_square_kernel(const __g
 
 }  // namespace
 
-void quantize_square_tiles(const TileTask& task, DType payload, CudaContext& card) {
+void quantize_square_tiles(const TileTask& task, DType payload, CudaContext& gpu) {
   const auto tiles = static_cast<unsigned>(tile_count<128, 128>(task.in));
   for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
-    quantize_square_kernel<In, Payload><<<tiles, kTileThreads, 0, card.stream()>>>(task);
+    quantize_square_kernel<In, Payload><<<tiles, kTileThreads, 0, gpu.stream()>>>(task);
   });
   cuda_check_launch("quantize_square_kernel");
 }

@@ -23,7 +23,7 @@ __device__ void quantize_rows(const TileTask& task, const Tile& tile, const Patc
   if (lane % 2 == 0 && row < task.in.rows)
     reinterpret_cast<float*>(scales.data)[row * scales.row_stride + tile.col * scales.col_stride] = 1.0f / own;
 
-  const RowCodes out = rowwise_codes(task);
+  const RowData out = rowwise_data(task);
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const float scale = __shfl_sync(0xFFFFFFFFu, own, (lane & 16) | (2 * k));
@@ -111,13 +111,13 @@ __global__ void __launch_bounds__(kTileThreads) quantize_strip_columns_kernel(co
 
 }  // namespace
 
-void quantize_strip_tiles(const TileTask& task, DType payload, CudaContext& card) {
+void quantize_strip_tiles(const TileTask& task, DType payload, CudaContext& gpu) {
   const auto tiles = static_cast<unsigned>(tile_count<128, 128>(task.in));
   for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
     if (task.columnwise.values.data != nullptr)
-      quantize_strip_columns_kernel<In, Payload><<<tiles, kTileThreads, 0, card.stream()>>>(task);
+      quantize_strip_columns_kernel<In, Payload><<<tiles, kTileThreads, 0, gpu.stream()>>>(task);
     else
-      quantize_strip_kernel<In, Payload><<<tiles, kTileThreads, 0, card.stream()>>>(task);
+      quantize_strip_kernel<In, Payload><<<tiles, kTileThreads, 0, gpu.stream()>>>(task);
   });
   cuda_check_launch("quantize_strip_kernel");
 }

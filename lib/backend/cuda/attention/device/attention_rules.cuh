@@ -7,7 +7,7 @@
 #include "core/counter_rng.h"
 #include "core/elementary.h"
 
-// What every attention kernel of the card shares, each rule word for word that of cpu/attention_tiles.h.
+// What every attention kernel of the GPU shares, each rule word for word that of cpu/attention_tiles.h.
 namespace fp8lab::cuda {
 
 inline constexpr float kMinusInfinity = -__builtin_huge_valf();

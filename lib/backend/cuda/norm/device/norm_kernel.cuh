@@ -90,34 +90,34 @@ __global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, 
   writer.finish();
 }
 
-/// The kernel on one card.
+/// The kernel on one GPU.
 template <bool Centred, DType Type, int Runs, class Writer>
 struct NormKernel {
-  explicit NormKernel(CudaContext& card)
-      : blocks(ring_blocks(reinterpret_cast<const void*>(norm_kernel<Centred, Type, Runs, Writer>),
-                           card.shared_bytes())) {}
+  explicit NormKernel(CudaContext& gpu)
+      : blocks(
+            ring_blocks(reinterpret_cast<const void*>(norm_kernel<Centred, Type, Runs, Writer>), gpu.shared_bytes())) {}
   int blocks;  ///< that a multiprocessor has registers for
 };
 
 template <bool Centred, DType Type, int Runs, class Writer>
-void launch_norm_runs(const NormTask& task, const Writer& writer, CudaContext& card) {
-  const int blocks = card.kept<NormKernel<Centred, Type, Runs, Writer>>().blocks;
+void launch_norm_runs(const NormTask& task, const Writer& writer, CudaContext& gpu) {
+  const int blocks = gpu.kept<NormKernel<Centred, Type, Runs, Writer>>().blocks;
   const std::size_t row_bytes = static_cast<std::size_t>(task.cols) * size_bytes(Type);
   const int stages = ring_stages(row_bytes);
   const std::size_t ring_bytes = stages * row_bytes;
-  const auto fitting = static_cast<std::int64_t>(card.shared_bytes() / (ring_bytes + kRingReserve));
-  const std::int64_t resident = (fitting < blocks ? fitting : blocks) * card.multiprocessors();
+  const auto fitting = static_cast<std::int64_t>(gpu.shared_bytes() / (ring_bytes + kRingReserve));
+  const std::int64_t resident = (fitting < blocks ? fitting : blocks) * gpu.multiprocessors();
   const auto grid = static_cast<unsigned>(resident < task.rows ? resident : task.rows);
-  norm_kernel<Centred, Type, Runs, Writer><<<grid, kSumThreads, ring_bytes, card.stream()>>>(task, stages, writer);
+  norm_kernel<Centred, Type, Runs, Writer><<<grid, kSumThreads, ring_bytes, gpu.stream()>>>(task, stages, writer);
   cuda_check_launch("norm_kernel");
 }
 
 /// Of rows that registers hold: keeps_rows().
 template <bool Centred, DType Type, class Writer>
-void launch_norm(const NormTask& task, const Writer& writer, CudaContext& card) {
-  if (task.cols <= 2 * kSumLanes) return launch_norm_runs<Centred, Type, 2>(task, writer, card);
-  if (task.cols <= 4 * kSumLanes) return launch_norm_runs<Centred, Type, 4>(task, writer, card);
-  launch_norm_runs<Centred, Type, 8>(task, writer, card);
+void launch_norm(const NormTask& task, const Writer& writer, CudaContext& gpu) {
+  if (task.cols <= 2 * kSumLanes) return launch_norm_runs<Centred, Type, 2>(task, writer, gpu);
+  if (task.cols <= 4 * kSumLanes) return launch_norm_runs<Centred, Type, 4>(task, writer, gpu);
+  launch_norm_runs<Centred, Type, 8>(task, writer, gpu);
 }
 
 }  // namespace fp8lab::cuda

@@ -15,9 +15,9 @@ namespace fp8lab::cuda {
 
 /// Where the value lies that is optimised.
 enum class Weight : std::uint8_t {
-  kParam,   ///< in the parameter itself
-  kMaster,  ///< in an f32 copy, of which the parameter is the rounding
-  kHalves,  ///< its upper half in the parameter, rounded, its lower half in the master
+  kParam,    ///< in the parameter itself
+  kMaster,   ///< in an f32 copy, of which the parameter is the rounding
+  kParts16,  ///< its upper half in the parameter, rounded, its lower half in the master
 };
 
 /// Which body a tensor takes: one for any strides, one for all types, or that of its types.
@@ -88,15 +88,15 @@ struct Asked {
 };
 
 /// The f32 value whose upper half, rounded, is `high` and whose lower half is `low`.
-__device__ __forceinline__ float from_halves(std::uint16_t high, std::uint16_t low) {
+__device__ __forceinline__ float from_parts16(std::uint16_t high, std::uint16_t low) {
   return __uint_as_float((static_cast<unsigned>(high) - (low >> 15) << 16) | low);
 }
 
-struct Halves {
+struct Parts16 {
   std::uint16_t high;
   std::uint16_t low;
 };
-__device__ __forceinline__ Halves to_halves(float value) {
+__device__ __forceinline__ Parts16 to_parts16(float value) {
   unsigned bits = __float_as_uint(value);
   // A NaN's payload could carry into the sign and leave a zero.
   if ((bits & kFloatMagnitudeMask) > kFloatInfinityBits) bits = (bits & ~kFloatMagnitudeMask) | kFloatQuietNanBits;

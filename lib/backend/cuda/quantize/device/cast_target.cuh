@@ -12,7 +12,7 @@ namespace fp8lab::cuda {
 
 /// A tile's codes, transposed. A line is longer than a column by a word, so that threads beside one another meet few of
 /// the same banks.
-struct CodeTile {
+struct DataTile {
   static constexpr int kPitch = kListTile + 4;
   std::uint8_t codes[2][kListTile * kPitch];  ///< in turns: one is written while the other is read
 };
@@ -21,7 +21,7 @@ struct CodeTile {
 class TargetCast {
  public:
   /// `first`: the block has the tensor's first piece.
-  __device__ __forceinline__ TargetCast(const TargetItem& item, CodeTile& tile, bool first) : item_(item), tile_(tile) {
+  __device__ __forceinline__ TargetCast(const TargetItem& item, DataTile& tile, bool first) : item_(item), tile_(tile) {
     casts_ = item.rowwise != nullptr || item.columnwise != nullptr;
     if (!casts_) return;
     scale_ = item.scale != nullptr ? *item.scale
@@ -52,7 +52,7 @@ class TargetCast {
     const int row = thread / kVectorsOfRow * kListVectors + of_tile, col = thread % kVectorsOfRow * kVector;
 #pragma unroll
     for (int i = 0; i < kVector; ++i)
-      tile_.codes[turn_][(col + i) * CodeTile::kPitch + row] = static_cast<std::uint8_t>(codes >> (8 * i));
+      tile_.codes[turn_][(col + i) * DataTile::kPitch + row] = static_cast<std::uint8_t>(codes >> (8 * i));
   }
 
   /// One element.
@@ -77,7 +77,7 @@ class TargetCast {
     __syncthreads();
     const int line = static_cast<int>(threadIdx.x) / kPerLine,
               first = static_cast<int>(threadIdx.x) % kPerLine * kPerThread;
-    const std::uint8_t* from = tile_.codes[turn_] + line * CodeTile::kPitch + first;
+    const std::uint8_t* from = tile_.codes[turn_] + line * DataTile::kPitch + first;
     turn_ = 1 - turn_;
     if (col + line < cols) {
       auto* const to = reinterpret_cast<std::uint8_t*>(item_.columnwise) + (col + line) * rows + row + first;
@@ -109,7 +109,7 @@ class TargetCast {
   }
 
   const TargetItem& item_;
-  CodeTile& tile_;
+  DataTile& tile_;
   float scale_ = 1.0f;
   unsigned amax_ = 0;
   int turn_ = 0;

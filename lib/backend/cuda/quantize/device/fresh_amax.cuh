@@ -16,11 +16,11 @@ struct Meeting {
   std::uint32_t arrived;
 };
 
-/// The one of a card.
-class AmaxMeeting {
+/// The one of a GPU.
+class AmaxBarrier {
  public:
-  explicit AmaxMeeting(CudaContext& card) : memory_(allocate_device(sizeof(Meeting))) {
-    cuda_check(cudaMemsetAsync(memory_.get(), 0, sizeof(Meeting), card.stream()), "cudaMemsetAsync");
+  explicit AmaxBarrier(CudaContext& gpu) : memory_(allocate_device(sizeof(Meeting))) {
+    cuda_check(cudaMemsetAsync(memory_.get(), 0, sizeof(Meeting), gpu.stream()), "cudaMemsetAsync");
   }
   Meeting* get() const { return reinterpret_cast<Meeting*>(memory_.get()); }
 
@@ -29,7 +29,7 @@ class AmaxMeeting {
 };
 
 struct FreshAmax {
-  FreshAmax(float* at, CudaContext& card) : amax(at), meeting(card.kept<AmaxMeeting>().get()) {}
+  FreshAmax(float* at, CudaContext& gpu) : amax(at), meeting(gpu.kept<AmaxBarrier>().get()) {}
 
   float* amax;
   Meeting* meeting;

@@ -73,7 +73,7 @@ struct Patch {
 };
 
 /// Where an orientation's codes go whose rows are the matrix's own: element (i, j) to data[i * pitch + j].
-struct RowCodes {
+struct RowData {
   std::uint8_t* data;
   std::int64_t pitch;
   std::int64_t rows;
@@ -92,7 +92,7 @@ struct RowCodes {
     }
   }
 };
-__device__ inline RowCodes rowwise_codes(const TileTask& task) {
+__device__ inline RowData rowwise_data(const TileTask& task) {
   return {reinterpret_cast<std::uint8_t*>(task.rowwise.values.data), task.rowwise.values.row_stride, task.in.rows,
           task.in.cols, task.row_vectors};
 }

@@ -14,9 +14,9 @@
 #include "median.h"
 #include "ops/elementwise.h"
 
-// How fast something is on the card: random data, inputs that rotate past the L2, times from events, medians. A row's
+// How fast something is on the GPU: random data, inputs that rotate past the L2, times from events, medians. A row's
 // rounds alternate the work with a large device-to-device copy, so that `of_copy`, the ratio of the two medians'
-// bandwidths, is of one run and one state of the card, and with a copy that moves as many bytes as the work:
+// bandwidths, is of one run and one state of the GPU, and with a copy that moves as many bytes as the work:
 // `of_equal_copy` is the ratio to that one's, which starts and ends as often for as little.
 namespace fp8lab {
 
@@ -26,11 +26,11 @@ struct WorkDone {
   double flops = 0.0;
 };
 
-/// The card, opened once for all rows; null where there is none, so that a binary registers no row then.
-inline Device* card() {
-  static const std::unique_ptr<Device> kCard =
+/// The GPU, opened once for all rows; null where there is none, so that a binary registers no row then.
+inline Device* gpu() {
+  static const std::unique_ptr<Device> kGpu =
       device_row("cuda").unavailable_reason().empty() ? open_device("cuda") : nullptr;
-  return kCard.get();
+  return kGpu.get();
 }
 
 /// A tensor of normal values.
@@ -47,11 +47,11 @@ inline int rotations_past_l2(std::int64_t bytes) {
   return static_cast<int>(std::clamp<std::int64_t>(kWellPastTheL2 / std::max<std::int64_t>(bytes, 1) + 1, 1, 64));
 }
 
-/// Registers nothing and says why on standard error where there is no card.
-inline int run_on_card(int argc, char** argv, const std::function<void()>& register_rows) {
+/// Registers nothing and says why on standard error where there is no GPU.
+inline int run_on_gpu(int argc, char** argv, const std::function<void()>& register_rows) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  if (card() == nullptr) {
+  if (gpu() == nullptr) {
     std::fprintf(stderr, "no row can run here: %s\n", device_row("cuda").unavailable_reason().c_str());
     return 0;
   }
@@ -64,8 +64,8 @@ inline int run_on_card(int argc, char** argv, const std::function<void()>& regis
 /// Times `work(i)` for i = 0, 1, ...: the caller takes set i % rotations of its inputs. One iteration of the benchmark
 /// is one call. Use with ->UseManualTime(). Counters: bytes_per_second, of_copy and of_equal_copy where bytes are
 /// counted, flops where those are; p50_us.
-inline void time_on_card(benchmark::State& state, const WorkDone& done, const std::function<void(int)>& work) {
-  Device& device = *card();
+inline void time_on_gpu(benchmark::State& state, const WorkDone& done, const std::function<void(int)>& work) {
+  Device& device = *gpu();
   constexpr std::int64_t kCopyBytes = std::int64_t{1} << 30;
   constexpr int kWarmUp = 3;
   constexpr std::int64_t kRowBytes = 4096;

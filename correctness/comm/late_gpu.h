@@ -17,7 +17,7 @@
 #include "backend/device.h"
 #include "comm/reduce.h"
 
-/// A card made of host memory: what is launched on it happens later, on threads of its own, in the order of streams and
+/// A GPU made of host memory: what is launched on it happens later, on threads of its own, in the order of streams and
 /// events alone. So a collective that misses an ordering goes wrong on any machine, and ThreadSanitizer sees it.
 namespace fp8lab::comm_test {
 
@@ -83,24 +83,24 @@ class LateStream {
   std::jthread thread_{[this](const std::stop_token& ended) { run(ended); }};
 };
 
-struct LateSeat final : PeerSeat {
+struct LatePeerSlot final : PeerSlot {
   std::shared_ptr<LateEvent> begun = std::make_shared<LateEvent>();
   std::shared_ptr<LateEvent> ended = std::make_shared<LateEvent>();
 };
 
-/// What a test does to a card that launches copies, around that.
+/// What a test does to a GPU that launches copies, around that.
 struct LateFaults {
   std::function<void()> before_copy = [] {};
   std::function<void()> after_copy = [] {};
 };
 
-class LateLane final : public PeerLane {
+class LatePeerStream final : public PeerStream {
  public:
-  LateLane(LateStream& stream, const LateFaults& faults) : main_(stream), faults_(faults), stream_(&stream) {}
-  ~LateLane() override { LateLane::quiesce(); }
-  std::shared_ptr<PeerSeat> seat() const override { return seat_; }
-  void admit(std::span<const std::shared_ptr<PeerSeat>> seats) override {
-    for (const auto& seat : seats) seats_.push_back(std::static_pointer_cast<LateSeat>(seat));
+  LatePeerStream(LateStream& stream, const LateFaults& faults) : main_(stream), faults_(faults), stream_(&stream) {}
+  ~LatePeerStream() override { LatePeerStream::quiesce(); }
+  std::shared_ptr<PeerSlot> slot() const override { return slot_; }
+  void admit(std::span<const std::shared_ptr<PeerSlot>> slots) override {
+    for (const auto& slot : slots) slots_.push_back(std::static_pointer_cast<LatePeerSlot>(slot));
   }
   void begin(bool aside) override {
     stream_ = aside ? &side_ : &main_;
@@ -108,9 +108,9 @@ class LateLane final : public PeerLane {
       main_.record(forked_);
       side_.wait(forked_);
     }
-    stream_->record(seat_->begun);
+    stream_->record(slot_->begun);
   }
-  void await_begun(int rank) override { stream_->wait(seats_[static_cast<std::size_t>(rank)]->begun); }
+  void await_begun(int rank) override { stream_->wait(slots_[static_cast<std::size_t>(rank)]->begun); }
   void copy(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath) override {
     faults_.before_copy();
     std::vector<PeerCopy> both(copies.begin(), copies.end());
@@ -131,8 +131,8 @@ class LateLane final : public PeerLane {
           fp8lab::reduce({.op = op, .dtype = dtype, .elems = elems, .sources = sources, .targets = targets});
       });
   }
-  void end() override { stream_->record(seat_->ended); }
-  void await_ended(int rank) override { stream_->wait(seats_[static_cast<std::size_t>(rank)]->ended); }
+  void end() override { stream_->record(slot_->ended); }
+  void await_ended(int rank) override { stream_->wait(slots_[static_cast<std::size_t>(rank)]->ended); }
   void join() override {
     side_.record(joined_);
     main_.wait(joined_);
@@ -147,16 +147,16 @@ class LateLane final : public PeerLane {
   const LateFaults& faults_;
   LateStream side_;
   LateStream* stream_;
-  std::shared_ptr<LateSeat> seat_ = std::make_shared<LateSeat>();
-  std::vector<std::shared_ptr<LateSeat>> seats_;
+  std::shared_ptr<LatePeerSlot> slot_ = std::make_shared<LatePeerSlot>();
+  std::vector<std::shared_ptr<LatePeerSlot>> slots_;
   std::shared_ptr<LateEvent> forked_ = std::make_shared<LateEvent>();
   std::shared_ptr<LateEvent> joined_ = std::make_shared<LateEvent>();
 };
 
 class LateAccess final : public PeerAccess {
  public:
-  std::string card() const override { return "late"; }
-  std::unique_ptr<PeerLane> open_lane() override { return std::make_unique<LateLane>(stream, faults); }
+  std::string gpu() const override { return "late"; }
+  std::unique_ptr<PeerStream> open_stream() override { return std::make_unique<LatePeerStream>(stream, faults); }
   void to_host(std::byte* to, const std::byte* from, std::int64_t bytes) override {
     stream.drain();
     if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
@@ -186,11 +186,11 @@ class LateMemory final : public SegmentSource {
 };
 
 /// Has memory and no kernels.
-class LateCard final : public Device {
+class LateGpu final : public Device {
  public:
   static std::unique_ptr<Device> open() {
     static const std::unique_ptr<Device> kernels = open_device("meta");
-    return std::unique_ptr<Device>(new LateCard(kernels->kernels(), std::make_shared<LateAccess>()));
+    return std::unique_ptr<Device>(new LateGpu(kernels->kernels(), std::make_shared<LateAccess>()));
   }
   bool computes() const override { return true; }
   std::vector<float> read(const Tensor&) override { return {}; }
@@ -211,7 +211,7 @@ class LateCard final : public Device {
   LateAccess* peer_access() override { return access_.get(); }
 
  private:
-  LateCard(const KernelTable& kernels, std::shared_ptr<LateAccess> access)
+  LateGpu(const KernelTable& kernels, std::shared_ptr<LateAccess> access)
       : Device("late", arch_profile("hopper"), kernels, std::make_unique<LateMemory>(access),
                {.capacity_bytes = 0, .poison = true}, std::make_unique<ExecContext>()),
         access_(std::move(access)) {}

@@ -1,4 +1,4 @@
-// Adam, with casts and without, the norm that it clips by and list operations: the card's bytes against the host's,
+// Adam, with casts and without, the norm that it clips by and list operations: the GPU's bytes against the host's,
 // over every type, lists of odd and empty tensors, vectors' bodies and the one for any strides.
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 using reference::gaussian_values;
 
-/// The same tensors on the host and on the card.
+/// The same tensors on the host and on the GPU.
 class Pair {
  public:
   static constexpr std::size_t kSides = 2;
@@ -60,10 +60,10 @@ Both make_bytes(Pair& pair, const TensorSpec& spec, std::uint64_t seed) {
 /// The first byte that differs, in words; empty if there is none.
 std::string difference(Pair& pair, const Both& both) {
   if (!both[0]) return {};
-  const std::vector<std::byte> host = pair.devices[0]->read_bytes(both[0]), card = pair.devices[1]->read_bytes(both[1]);
-  if (host.size() != card.size()) return "sizes";
+  const std::vector<std::byte> host = pair.devices[0]->read_bytes(both[0]), gpu = pair.devices[1]->read_bytes(both[1]);
+  if (host.size() != gpu.size()) return "sizes";
   for (std::size_t i = 0; i < host.size(); ++i)
-    if (host[i] != card[i]) return "byte " + std::to_string(i) + " of " + std::to_string(host.size());
+    if (host[i] != gpu[i]) return "byte " + std::to_string(i) + " of " + std::to_string(host.size());
   return {};
 }
 
@@ -182,7 +182,7 @@ void expect_equal(Pair& pair, const std::vector<Member>& members) {
   }
 }
 
-TEST(AdamOnCard, LeavesTheHostsBytesForEveryType) {
+TEST(AdamOnGpu, LeavesTheHostsBytesForEveryType) {
   Pair pair;
   const Both gradient_scale = make(pair, {Shape{1}, DType::kF32}, {0.7f});
   std::uint64_t seed = 1;
@@ -198,7 +198,7 @@ TEST(AdamOnCard, LeavesTheHostsBytesForEveryType) {
 }
 
 // Weights on either side of a half, where lerp starts from the other end, and the smallest in use.
-TEST(AdamOnCard, LeavesTheHostsBytesForEveryBeta) {
+TEST(AdamOnGpu, LeavesTheHostsBytesForEveryBeta) {
   Pair pair;
   std::uint64_t seed = 400;
   const Betas all[] = {{0.0, 0.4}, {0.3, 0.0}, {0.5, 0.5}, {0.99, 0.999}, {0.999, 0.99999}};
@@ -213,7 +213,7 @@ TEST(AdamOnCard, LeavesTheHostsBytesForEveryBeta) {
 }
 
 // Types side by side, more tensors than warps, some of them at addresses that vectors do not take.
-TEST(AdamOnCard, TakesListsOfManyMixedTensors) {
+TEST(AdamOnGpu, TakesListsOfManyMixedTensors) {
   Pair pair;
   const std::vector<Case> cases = all_cases();
   std::vector<Member> members;
@@ -231,7 +231,7 @@ TEST(AdamOnCard, TakesListsOfManyMixedTensors) {
   expect_equal(pair, members);
 }
 
-TEST(AdamOnCard, KeepsNanAndInfInTheirElements) {
+TEST(AdamOnGpu, KeepsNanAndInfInTheirElements) {
   Pair pair;
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   for (const Case& c : all_cases()) {
@@ -246,10 +246,10 @@ TEST(AdamOnCard, KeepsNanAndInfInTheirElements) {
     for (const Both* both : {&members[0].param, &members[0].exp_avg, &members[0].exp_avg_sq, &members[0].exp_avg_scale,
                              &members[0].exp_avg_sq_scale}) {
       if (!(*both)[0]) continue;
-      const std::vector<float> host = pair.devices[0]->read((*both)[0]), card = pair.devices[1]->read((*both)[1]);
+      const std::vector<float> host = pair.devices[0]->read((*both)[0]), gpu = pair.devices[1]->read((*both)[1]);
       for (std::size_t i = 0; i < host.size(); ++i)
-        EXPECT_TRUE(host[i] == card[i] || (std::isnan(host[i]) && std::isnan(card[i])))
-            << i << ": " << host[i] << ", " << card[i];
+        EXPECT_TRUE(host[i] == gpu[i] || (std::isnan(host[i]) && std::isnan(gpu[i])))
+            << i << ": " << host[i] << ", " << gpu[i];
     }
   }
 }
@@ -275,7 +275,7 @@ const CastCase kCasts[] = {
 // Besides: one tile, several with uneven ends, lines that are no multiple of 16 bytes, and of 4 columns.
 const Shape kMatrices[] = {{0, 64}, {64, 64}, {80, 272}, {60, 100}, {5, 811}, {1028, 4}, {272, 512}, {1, 16}};
 
-Halves make_halves(Pair& pair, const CastCase& c, const Shape& shape, float scale) {
+Halves make_orientations(Pair& pair, const CastCase& c, const Shape& shape, float scale) {
   Halves halves;
   const TensorSpec flat{shape, c.payload}, turned{{shape.cols(), shape.rows()}, c.payload};
   const std::vector<float> none(static_cast<std::size_t>(shape.numel()), 0.0f);
@@ -307,7 +307,7 @@ void expect_equal(Pair& pair, const Halves& halves) {
   EXPECT_EQ(difference(pair, halves.amax), "");
 }
 
-TEST(AdamOnCard, CastsAndMeasuresWhatItMakes) {
+TEST(AdamOnGpu, CastsAndMeasuresWhatItMakes) {
   Pair pair;
   std::uint64_t seed = 7000;
   for (const CastCase& cast : kCasts)
@@ -320,10 +320,10 @@ TEST(AdamOnCard, CastsAndMeasuresWhatItMakes) {
         std::vector<Halves> halves;
         for (const Shape& shape : kMatrices) {
           members.push_back(make_member(pair, c, shape, seed += 10));
-          halves.push_back(make_halves(pair, cast, shape, 96.0f));
+          halves.push_back(make_orientations(pair, cast, shape, 96.0f));
         }
         members.push_back(make_member(pair, c, {33, 65}, seed += 10, true));
-        halves.push_back(make_halves(pair, cast, {33, 65}, 96.0f));
+        halves.push_back(make_orientations(pair, cast, {33, 65}, 96.0f));
         step(pair, members, true, {}, 1, [&](std::size_t side, std::size_t i, AdamTensor& tensor) {
           tensor.target = target_of(halves[i], cast, side);
         });
@@ -332,7 +332,7 @@ TEST(AdamOnCard, CastsAndMeasuresWhatItMakes) {
       }
 }
 
-TEST(QuantizeListOnCard, IsTheHostsForEveryTypeAndScale) {
+TEST(QuantizeListOnGpu, IsTheHostsForEveryTypeAndScale) {
   Pair pair;
   std::uint64_t seed = 9000;
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
@@ -348,7 +348,7 @@ TEST(QuantizeListOnCard, IsTheHostsForEveryTypeAndScale) {
             std::vector<float> values = gaussian_values(shape.numel(), ++seed);
             if (odd_values && values.size() > 40) values[3] = kInf, values[38] = kNan, values[39] = -0.0f;
             ins.push_back(make(pair, {shape, in_type}, values));
-            halves.push_back(make_halves(pair, c, shape, 17.0f));
+            halves.push_back(make_orientations(pair, c, shape, 17.0f));
           }
           pair.each([&](std::size_t side, Device& device) {
             std::vector<ListCast> list;
@@ -365,13 +365,13 @@ TEST(QuantizeListOnCard, IsTheHostsForEveryTypeAndScale) {
             EXPECT_EQ(difference(pair, one.columnwise), "");
             EXPECT_EQ(difference(pair, one.scale_inv), "");
             const float host = pair.devices[0]->read(one.amax[0]).front(),
-                        card = pair.devices[1]->read(one.amax[1]).front();
-            EXPECT_TRUE(host == card || (std::isnan(host) && std::isnan(card))) << host << ", " << card;
+                        gpu = pair.devices[1]->read(one.amax[1]).front();
+            EXPECT_TRUE(host == gpu || (std::isnan(host) && std::isnan(gpu))) << host << ", " << gpu;
           }
         }
 }
 
-TEST(SquareSumOnCard, IsTheHostsForEveryListAndType) {
+TEST(SquareSumOnGpu, IsTheHostsForEveryListAndType) {
   Pair pair;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     std::vector<Both> tensors;
@@ -403,7 +403,7 @@ TEST(SquareSumOnCard, IsTheHostsForEveryListAndType) {
   }
 }
 
-TEST(ListOpOnCard, IsTheHostsForEveryOperationAndType) {
+TEST(ListOpOnGpu, IsTheHostsForEveryOperationAndType) {
   Pair pair;
   const ListOp ops[] = {ListOp::kScale, ListOp::kAdd,         ListOp::kAddList, ListOp::kSqrt,
                         ListOp::kLerp,  ListOp::kLerpProduct, ListOp::kAddcdiv};

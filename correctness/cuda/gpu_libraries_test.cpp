@@ -11,7 +11,7 @@
 #include "comm/process_groups.h"
 
 // What is opened when it is first needed: that it is not opened before, has every function, and is named where it is
-// missing. Needs no card.
+// missing. Needs no GPU.
 namespace fp8lab {
 namespace {
 
@@ -36,7 +36,7 @@ bool is_loaded(const std::string& name) {
 bool any_is_loaded() { return is_loaded("libcublasLt.") || is_loaded("libnccl.") || is_loaded("libcudnn"); }
 
 // In a process of its own, since other tests do load them.
-TEST(CardLibraries, HostsNeedNone) {
+TEST(GpuLibraries, HostsNeedNone) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
@@ -48,7 +48,7 @@ TEST(CardLibraries, HostsNeedNone) {
       testing::ExitedWithCode(0), "");
 }
 
-TEST(CardLibraries, CublasLtHasEveryFunctionWhereItIs) {
+TEST(GpuLibraries, CublasLtHasEveryFunctionWhereItIs) {
   const auto& library = find_library<CublasLtLibrary>();
   if (library.file().empty()) {  // headers alone build the project
     EXPECT_TRUE(library.unavailable_reason().starts_with("cuBLASLt cannot be loaded (libcublasLt.so."))
@@ -61,7 +61,7 @@ TEST(CardLibraries, CublasLtHasEveryFunctionWhereItIs) {
   EXPECT_EQ(std::string(library.status_string(CUBLAS_STATUS_SUCCESS)), "success");
 }
 
-TEST(CardLibraries, AMissingCublasLtIsNamed) {
+TEST(GpuLibraries, AMissingCublasLtIsNamed) {
   const CublasLtLibrary absent({.title = "cuBLASLt", .names = {"libfp8lab_absent.so.13"}, .remedy = "install it"});
   EXPECT_EQ(
       absent.unavailable_reason(),
@@ -70,25 +70,25 @@ TEST(CardLibraries, AMissingCublasLtIsNamed) {
   EXPECT_EQ(absent.matmul, nullptr);
 }
 
-TEST(CardLibraries, CudnnIsOpenedOrSaysWhyNot) {
+TEST(GpuLibraries, CudnnIsOpenedOrSaysWhyNot) {
   const std::string& reason = cuda::cudnn_unavailable_reason();
   EXPECT_EQ(is_loaded("libcudnn."), reason.empty()) << reason;
 }
 
 // libc stands for a library that is there and is another.
-TEST(CardLibraries, ACublasLtThatLacksAFunctionIsNamed) {
+TEST(GpuLibraries, ACublasLtThatLacksAFunctionIsNamed) {
   const CublasLtLibrary wrong({.title = "cuBLASLt", .names = {"libc.so.6"}, .remedy = "install it"});
   EXPECT_EQ(wrong.unavailable_reason(),
             "cuBLASLt: " + wrong.file() + " has no function 'cublasLtGetVersion'; install it");
 }
 
-TEST(CardLibraries, DevicesAndRowsThatCannotBeHadSayWhyAndNoMore) {
+TEST(GpuLibraries, DevicesAndRowsThatCannotBeHadSayWhyAndNoMore) {
   for (const DeviceRow& row : devices()) {
     const std::string reason = row.unavailable_reason();
     EXPECT_EQ(row.describe().empty(), !reason.empty()) << row.name;
   }
-  const std::string no_card = device_row("cuda").unavailable_reason();
-  EXPECT_TRUE(no_card.empty() || !process_group_row("nccl").unavailable_reason().empty());
+  const std::string no_gpu = device_row("cuda").unavailable_reason();
+  EXPECT_TRUE(no_gpu.empty() || !process_group_row("nccl").unavailable_reason().empty());
 }
 
 }  // namespace

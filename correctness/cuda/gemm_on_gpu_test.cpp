@@ -11,7 +11,7 @@
 #include "reference/expected.h"
 #include "reference/float8_sums.h"
 
-// The card's products at the sizes of real models, against double precision at sampled entries, and bit for bit against
+// The GPU's products at the sizes of real models, against double precision at sampled entries, and bit for bit against
 // the cpu's where sums are exact.
 namespace fp8lab {
 namespace {
@@ -101,9 +101,9 @@ constexpr auto kEveryKind = std::array{Kinds{Kind::kF32, Kind::kF32},
                                        Kinds{Kind::kMxfp8, Kind::kMxfp8},
                                        Kinds{Kind::kMxfp8, Kind::kMxfp8, true, true}};
 
-class GemmOnCard : public ::testing::TestWithParam<Kinds> {
+class GemmOnGpu : public ::testing::TestWithParam<Kinds> {
  protected:
-  std::unique_ptr<Device> card_ = open("cuda");
+  std::unique_ptr<Device> gpu_ = open("cuda");
 };
 
 /// Entries spread over the result, corners included.
@@ -145,7 +145,7 @@ Sampled sample(Device& device, const LargeOperand& a, const LargeOperand& b, con
   return result;
 }
 
-TEST_P(GemmOnCard, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
+TEST_P(GemmOnGpu, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
   constexpr std::int64_t kShapes[][3] = {
       {2048, 28672, 4096}, {2048, 4096, 14336}, {6144, 4096, 2048}, {1040, 4112, 272}, {8, 16, 14336}};
   static constexpr MatrixUnit kUnit13, kFast{.promoted_every = reference::kNeverPromoted};
@@ -156,7 +156,7 @@ TEST_P(GemmOnCard, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
     for (const bool fast : {false, true}) {
       if (fast && !scaled_per_tensor(GetParam())) continue;
       const MatrixUnit* const unit = summed_in_eight_bits(GetParam()) ? (fast ? &kFast : &kUnit13) : nullptr;
-      const Sampled entries = sample(*card_, a, b, {.out = DType::kF32, .fast = fast}, unit);
+      const Sampled entries = sample(*gpu_, a, b, {.out = DType::kF32, .fast = fast}, unit);
       EXPECT_TRUE(all_within(entries.made, entries.expected));
       // The bound bites; a handful of entries may lie inside it by chance.
       if (m * n > 1000) {
@@ -164,11 +164,11 @@ TEST_P(GemmOnCard, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
       }
     }
   }
-  EXPECT_EQ(cuda::gemm_routes(card_->context()).general, 0);
+  EXPECT_EQ(cuda::gemm_routes(gpu_->context()).general, 0);
 }
 
 // Whatever shape, type of result, bias and accumulation: integers whose sums are exact have the bits of the cpu kernel.
-TEST_P(GemmOnCard, SmallIntegersHaveTheBitsOfTheCpu) {
+TEST_P(GemmOnGpu, SmallIntegersHaveTheBitsOfTheCpu) {
   constexpr std::int64_t kShapes[][3] = {{128, 256, 512}, {264, 144, 384}, {65, 63, 77},     {1, 16, 32},
                                          {130, 1, 128},   {72, 48, 200},   {512, 2048, 256}, {16, 16, 768}};
   const std::unique_ptr<Device> cpu = open("cpu");
@@ -180,47 +180,47 @@ TEST_P(GemmOnCard, SmallIntegersHaveTheBitsOfTheCpu) {
            {std::optional<DType>(), std::optional(DType::kF32), std::optional(DType::kBF16)})
         for (const bool accumulate : {false, true}) {
           const Options options{.out = out, .bias = bias, .accumulate = accumulate};
-          EXPECT_EQ(card_->read_bytes(multiply(*card_, a, b, options)), cpu->read_bytes(multiply(*cpu, a, b, options)))
+          EXPECT_EQ(gpu_->read_bytes(multiply(*gpu_, a, b, options)), cpu->read_bytes(multiply(*cpu, a, b, options)))
               << m << " x " << n << " x " << k << " -> " << name(out) << (bias ? " plus bias" : "")
               << (accumulate ? " accumulated" : "");
         }
   }
-  EXPECT_EQ(cuda::gemm_routes(card_->context()).declined, 0);
+  EXPECT_EQ(cuda::gemm_routes(gpu_->context()).declined, 0);
 }
 
-TEST_P(GemmOnCard, HasTheSameBitsEveryTime) {
+TEST_P(GemmOnGpu, HasTheSameBitsEveryTime) {
   const std::unique_ptr<Device> other = open("cuda");
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1024, 1040, 4096}, {64, 48, 14336}, {77, 130, 999}}) {
     const LargeOperand a = make(GetParam(), true, m, k, Draw::kNormal),
                        b = make(GetParam(), false, n, k, Draw::kNormal);
     for (const DType out : {DType::kF32, DType::kBF16}) {
       const Options options{.out = out, .fast = true};
-      const std::vector<std::byte> first = card_->read_bytes(multiply(*card_, a, b, options));
-      for (int again = 0; again < 3; ++again) EXPECT_EQ(card_->read_bytes(multiply(*card_, a, b, options)), first);
+      const std::vector<std::byte> first = gpu_->read_bytes(multiply(*gpu_, a, b, options));
+      for (int again = 0; again < 3; ++again) EXPECT_EQ(gpu_->read_bytes(multiply(*gpu_, a, b, options)), first);
       EXPECT_EQ(other->read_bytes(multiply(*other, a, b, options)), first) << "on a context of its own";
     }
   }
 }
 
-TEST_P(GemmOnCard, NanReachesItsRowAndNoOther) {
+TEST_P(GemmOnGpu, NanReachesItsRowAndNoOther) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{256, 128, 512}, {65, 33, 77}}) {
     LargeOperand a = make(GetParam(), true, m, k, Draw::kNormal);
     const LargeOperand b = make(GetParam(), false, n, k, Draw::kNormal);
     a.put_nan(5, k - 1);
-    const std::vector<float> made = card_->read(multiply(*card_, a, b, {}));
+    const std::vector<float> made = gpu_->read(multiply(*gpu_, a, b, {}));
     for (std::int64_t i = 0; i < m; ++i)
       for (std::int64_t j = 0; j < n; ++j)
         ASSERT_EQ(std::isnan(made[static_cast<std::size_t>(i * n + j)]), i == 5) << i << ", " << j;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryKind, GemmOnCard, ::testing::ValuesIn(kEveryKind), kinds_name);
+INSTANTIATE_TEST_SUITE_P(EveryKind, GemmOnGpu, ::testing::ValuesIn(kEveryKind), kinds_name);
 
 // Row i of `a` is code i and zeros, b is ones, so that a product is one dequantized code.
 TEST(GemmEmulation, DequantizesEveryCodeExactlyUnlessItsScaleIsTiny) {
   constexpr std::int64_t kCodes = 256, kLength = 32, kOnes = 16;
-  const std::unique_ptr<Device> card = open("cuda"), cpu = open("cpu");
-  const auto multiply_codes = [&](Device& device, DType payload, int scale) {
+  const std::unique_ptr<Device> gpu = open("cuda"), cpu = open("cpu");
+  const auto multiply_quantized = [&](Device& device, DType payload, int scale) {
     const auto bytes = [&](std::int64_t rows, std::int64_t cols, DType dtype, auto&& value) {
       const Tensor tensor = device.allocate({Shape{rows, cols}, dtype}, support::anyone(device));
       std::vector<std::byte> contents;
@@ -251,8 +251,8 @@ TEST(GemmEmulation, DequantizesEveryCodeExactlyUnlessItsScaleIsTiny) {
   for (const DType payload : {DType::kE4M3, DType::kE5M2}) {
     const int exact_from = 127 - (payload == DType::kE4M3 ? 124 : 117);
     for (const int scale : {0, 1, exact_from - 1, exact_from, 30, 127, 200, 246, 254, 255}) {
-      const std::vector<float> made = multiply_codes(*card, payload, scale),
-                               exact = multiply_codes(*cpu, payload, scale);
+      const std::vector<float> made = multiply_quantized(*gpu, payload, scale),
+                               exact = multiply_quantized(*cpu, payload, scale);
       const double bound = scale < exact_from ? 0x1p-134 : 0.0;
       for (std::size_t i = 0; i < made.size(); ++i) {
         const bool equal = made[i] == exact[i] || (std::isnan(made[i]) && std::isnan(exact[i]));
@@ -265,15 +265,15 @@ TEST(GemmEmulation, DequantizesEveryCodeExactlyUnlessItsScaleIsTiny) {
 }
 
 // Terms of one sign show what fast accumulation lets go of: within the bound of promoted accumulators without it,
-// beyond with it, so that the bound tells one from the other and the switch reaches the card.
+// beyond with it, so that the bound tells one from the other and the switch reaches the GPU.
 TEST(GemmAccumulation, FastSumsFailTheBoundOfPromotedOnes) {
-  const std::unique_ptr<Device> card = open("cuda");
+  const std::unique_ptr<Device> gpu = open("cuda");
   const Kinds kinds{Kind::kPerTensor, Kind::kPerTensor};
   const LargeOperand a = make(kinds, true, 512, 14336, Draw::kPositive),
                      b = make(kinds, false, 512, 14336, Draw::kPositive);
   static constexpr MatrixUnit kUnits;
   const auto within = [&](bool fast) {
-    Sampled entries = sample(*card, a, b, {.out = DType::kF32, .fast = fast}, nullptr);
+    Sampled entries = sample(*gpu, a, b, {.out = DType::kF32, .fast = fast}, nullptr);
     std::size_t at = 0;
     std::vector<double> products(14336);
     for (const std::int64_t i : sampled(512))

@@ -1,4 +1,4 @@
-#include "comm/nccl/card_group.h"
+#include "comm/nccl/nccl_group.h"
 
 #include <algorithm>
 #include <exception>
@@ -7,7 +7,7 @@
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/peer/card_access.h"
+#include "backend/cuda/peer/peer_access.h"
 #include "comm/nccl/calls.h"
 #include "comm/nccl/gathers.h"
 #include "comm/nccl/nccl_library.h"
@@ -27,29 +27,29 @@ constexpr std::int64_t kSmallBytes = std::int64_t{64} << 10;
 
 std::int64_t bytes_of(std::int64_t elems, DType dtype) { return elems * static_cast<std::int64_t>(size_bytes(dtype)); }
 
-class CardGroup final : public ProcessGroup {
+class NcclGroup final : public ProcessGroup {
  public:
-  CardGroup(ProcessGroup& host, Device& device, const CardGroupOptions& options,
+  NcclGroup(ProcessGroup& host, Device& device, const NcclGroupOptions& options,
             std::unique_ptr<ProcessGroup> owned = nullptr)
       : ProcessGroup(identity_of(host)),
         host_(host),
         owned_(std::move(owned)),
         device_(device),
-        card_(cuda::cuda_context(device.context())),
+        gpu_(cuda::cuda_context(device.context())),
         options_(options),
         uncaught_(std::uncaught_exceptions()),
         windows_(std::make_shared<Windows>(
             Windows::Args{.host = host_,
-                          .ordinal = card_.ordinal(),
-                          .abandonment = abandonment_,
+                          .ordinal = gpu_.ordinal(),
+                          .abort_flag = abort_flag_,
                           .communicator = [this]() -> Communicator& { return communicator(); }})),
         gathers_({.rank = rank(),
                   .ranks = size(),
                   .writes_from_bytes = options.writes_from_bytes,
                   .path = options.peer_copies},
-                 *windows_, card_) {}
+                 *windows_, gpu_) {}
 
-  ~CardGroup() override {
+  ~NcclGroup() override {
     windows_->close();
     if (std::uncaught_exceptions() > uncaught_) abandon();
   }
@@ -60,7 +60,7 @@ class CardGroup final : public ProcessGroup {
   void join() override {
     if (!side_) return;
     cuda_check(cudaEventRecord(joined_.get(), side_.get()), "cudaEventRecord");
-    cuda_check(cudaStreamWaitEvent(card_.stream(), joined_.get(), 0), "cudaStreamWaitEvent");
+    cuda_check(cudaStreamWaitEvent(gpu_.stream(), joined_.get(), 0), "cudaStreamWaitEvent");
   }
 
   std::unique_ptr<SegmentSource> gather_source() override {
@@ -156,13 +156,13 @@ class CardGroup final : public ProcessGroup {
       for (int other = 0; other < size(); ++other) {
         if (other == rank()) continue;
         const Slice theirs = slice_of(parts[i], i, other, size());
-        send(over, parts[i].data + bytes_of(own.first, dtype), bytes_of(own.elems, dtype), other, card_.stream());
+        send(over, parts[i].data + bytes_of(own.first, dtype), bytes_of(own.elems, dtype), other, gpu_.stream());
         receive(over, parts[i].data + bytes_of(theirs.first, dtype), bytes_of(theirs.elems, dtype), other,
-                card_.stream());
+                gpu_.stream());
       }
     }
     launch.go();
-    over.watch(call, card_.stream());
+    over.watch(call, gpu_.stream());
   }
 
   void reduce_everywhere(const Signature& call, std::span<const ReducePart> parts) {
@@ -213,13 +213,13 @@ class CardGroup final : public ProcessGroup {
       throw;
     }
     ProcessGroup& host = *group;
-    return std::make_unique<CardGroup>(host, device_, options_, std::move(group));
+    return std::make_unique<NcclGroup>(host, device_, options_, std::move(group));
   }
 
-  /// The meeting. What another rank's death left on the card is ended before its error goes on.
+  /// The meeting. What another rank's death left on the GPU is ended before its error goes on.
   void enter(const Signature& call) {
     try {
-      meet_over(host_, call);
+      barrier_over(host_, call);
     } catch (...) {
       abandon();
       throw;
@@ -248,20 +248,20 @@ class CardGroup final : public ProcessGroup {
                                                                       .group = name(),
                                                                       .timeout = options_.timeout,
                                                                       .trouble = options_.trouble,
-                                                                      .abandonment = abandonment_},
-                                                   card_);
+                                                                      .abort_flag = abort_flag_},
+                                                   gpu_);
     return *communicator_;
   }
 
   /// The stream that a collective goes on.
   cudaStream_t begin(bool aside) {
-    if (!aside) return card_.stream();
+    if (!aside) return gpu_.stream();
     if (!side_) {
       side_ = cuda::make_stream();
       forked_ = cuda::make_event();
       joined_ = cuda::make_event();
     }
-    cuda_check(cudaEventRecord(forked_.get(), card_.stream()), "cudaEventRecord");
+    cuda_check(cudaEventRecord(forked_.get(), gpu_.stream()), "cudaEventRecord");
     cuda_check(cudaStreamWaitEvent(side_.get(), forked_.get(), 0), "cudaStreamWaitEvent");
     return side_.get();
   }
@@ -272,7 +272,7 @@ class CardGroup final : public ProcessGroup {
   /// This group's own staging, used in the order of the stream.
   std::byte* reserve(std::int64_t bytes) {
     if (bytes > staging_bytes_) {
-      card_.synchronize();
+      gpu_.synchronize();
       fail_in_trouble();  // what this waited for may have been ended by the watch, and the communicator with it
       staging_.reset();
       staging_bytes_ = 0;
@@ -299,10 +299,10 @@ class CardGroup final : public ProcessGroup {
   ProcessGroup& host_;
   std::unique_ptr<ProcessGroup> owned_;
   Device& device_;
-  cuda::CudaContext& card_;
-  CardGroupOptions options_;
+  cuda::CudaContext& gpu_;
+  NcclGroupOptions options_;
   int uncaught_;
-  std::shared_ptr<Abandonment> abandonment_ = std::make_shared<Abandonment>();
+  std::shared_ptr<AbortFlag> abort_flag_ = std::make_shared<AbortFlag>();
   std::shared_ptr<Windows> windows_;  // the communicator, which has windows in its memory, goes before it
   std::unique_ptr<Communicator> communicator_;
   cuda::Stream side_;
@@ -318,8 +318,8 @@ class CardGroup final : public ProcessGroup {
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_card_group(ProcessGroup& host, Device& device, const CardGroupOptions& options) {
-  return std::make_unique<CardGroup>(host, device, options);
+std::unique_ptr<ProcessGroup> make_nccl_group(ProcessGroup& host, Device& device, const NcclGroupOptions& options) {
+  return std::make_unique<NcclGroup>(host, device, options);
 }
 
 }  // namespace fp8lab::nccl

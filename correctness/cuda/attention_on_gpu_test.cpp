@@ -1,8 +1,8 @@
-// The card's ways of attention against each other at the sizes of real models, where no reference with whole S x S
+// The GPU's ways of attention against each other at the sizes of real models, where no reference with whole S x S
 // matrices can follow. The general kernels are bit for bit the host's (ops/attention_test judges both), so they are the
 // measure here.
 
-#include "cuda/attention_on_card.h"
+#include "cuda/attention_on_gpu.h"
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ std::vector<AttentionShape> large_shapes() {
           make_shape({.seq = 4096, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 64})};
 }
 
-class SixteenBitsTest : public AttentionOnCardTest, public ::testing::WithParamInterface<AttentionShape> {
+class SixteenBitsTest : public AttentionOnGpuTest, public ::testing::WithParamInterface<AttentionShape> {
  protected:
   // P and dS enter their products as bf16, off by up to 2^-8 of themselves; the results are rounded to bf16 once more.
   static constexpr double kRounding = 0x1p-8;
@@ -61,7 +61,7 @@ class SixteenBitsTest : public AttentionOnCardTest, public ::testing::WithParamI
     EXPECT_LT(distance(actual.q, expected.q), kDistance);
     EXPECT_LT(distance(actual.k, expected.k), kDistance);
     EXPECT_LT(distance(actual.v, expected.v), kDistance);
-    if (card_.deterministic()) {
+    if (gpu_.deterministic()) {
       EXPECT_TRUE(reference::bitwise_equal(actual.q, again.q));
       EXPECT_TRUE(reference::bitwise_equal(actual.k, again.k));
       EXPECT_TRUE(reference::bitwise_equal(actual.v, again.v));
@@ -86,11 +86,11 @@ TEST_P(SixteenBitsTest, CudnnForwardIsTheGeneralOneOrRefuses) {
 }
 TEST_P(SixteenBitsTest, CudnnBackwardIsTheGeneralOneOrRefuses) {
   if (!cuda::cudnn_unavailable_reason().empty()) {
-    EXPECT_FALSE(cuda::attention_cudnn_backward({}, card_));
+    EXPECT_FALSE(cuda::attention_cudnn_backward({}, gpu_));
     return;
   }
   for (const bool deterministic : {true, false}) {
-    card_.set_deterministic(deterministic);
+    gpu_.set_deterministic(deterministic);
     expect_backward(cuda::attention_cudnn_backward);
   }
 }
@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SixteenBitsTest, ::testing::ValuesIn(large_shap
 // Casts of P and dS and products of codes are exact on matrix units, so only the order of sums differs, and casts of
 // values within its error of a tie: of P's relative error of 2^-14 at most and a quantum of 2^-4 or more, one in 500,
 // each worth a quantum.
-class Float8Test : public AttentionOnCardTest, public ::testing::WithParamInterface<AttentionShape> {
+class Float8Test : public AttentionOnGpuTest, public ::testing::WithParamInterface<AttentionShape> {
  protected:
   static constexpr double kDistance = 0x1p-4 / 22;  // 2^-4 of the square root of one in 500
 };
@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Float8Test, ::testing::ValuesIn(large_shapes())
                          [](const auto& row) { return describe(row.param, DType::kE4M3); });
 
 // Dropout in 16 bits, whose mask is of single entries: the same ones.
-TEST_F(AttentionOnCardTest, MatrixUnitsDropTheSameEntries) {
+TEST_F(AttentionOnGpuTest, MatrixUnitsDropTheSameEntries) {
   const AttentionShape shape =
       make_shape({.seq = 515, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 64, .causal = true, .dropout = 0.3f});
   const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
@@ -175,7 +175,7 @@ TEST_F(AttentionOnCardTest, MatrixUnitsDropTheSameEntries) {
 
 // Tiles that end in every way: of keys, of queries and of both, under the mask and without, in groups and alone, of all
 // results' types.
-TEST_F(AttentionOnCardTest, MatrixUnitsBackwardTakesAnyLength) {
+TEST_F(AttentionOnGpuTest, MatrixUnitsBackwardTakesAnyLength) {
   constexpr DType kTypes[] = {DType::kBF16, DType::kF32, DType::kF16};
   int turn = 0;
   for (const std::int64_t seq : {63, 64, 65, 127, 128, 129, 191, 192, 193, 320, 577})
@@ -207,7 +207,7 @@ TEST_F(AttentionOnCardTest, MatrixUnitsBackwardTakesAnyLength) {
 }
 
 // One position: P is 1, so dV is dO, and no slope is left.
-TEST_F(AttentionOnCardTest, MatrixUnitsBackwardTakesOnePosition) {
+TEST_F(AttentionOnGpuTest, MatrixUnitsBackwardTakesOnePosition) {
   const AttentionShape shape = make_shape({.seq = 1, .batch = 3, .heads = 2, .kv_heads = 2, .head_dim = 128});
   const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
   const AttentionOutputs out = make_outputs(shape, DType::kBF16);
@@ -230,14 +230,14 @@ TEST_P(SixteenBitsTest, SampledRowsAreThoseOfTheDefinition) {
   const Operand grad_o = gaussian_operand(shape, query_cols(shape), DType::kBF16, 2);
   const RowReference reference(shape, read(device_, qkv.q), read(device_, qkv.k), read(device_, qkv.v));
   const std::vector<double> grads = read(device_, grad_o);
-  struct Way {
+  struct Path {
     Forward forward;
     Backward backward;
     double rounding;  ///< of P and dS
   };
-  for (const Way& way : {Way{general_forward, general_backward, 0.0},
-                         {tensor_forward, tensor_backward, kRounding},
-                         {cuda::attention_cudnn_forward, cuda::attention_cudnn_backward, kRounding}}) {
+  for (const Path& way : {Path{general_forward, general_backward, 0.0},
+                          {tensor_forward, tensor_backward, kRounding},
+                          {cuda::attention_cudnn_forward, cuda::attention_cudnn_backward, kRounding}}) {
     if (way.forward == cuda::attention_cudnn_forward && !cuda::cudnn_unavailable_reason().empty()) continue;
     const AttentionOutputs out = make_outputs(shape, DType::kBF16);
     ASSERT_TRUE(forward(way.forward, shape, qkv, out));
@@ -266,10 +266,10 @@ TEST_P(SixteenBitsTest, SampledRowsAreThoseOfTheDefinition) {
 }
 
 // Through the operations, as layers call them: the table's way is taken and noted, once.
-class NotedWayTest : public AttentionOnCardTest, public ::testing::WithParamInterface<bool> {};
+class RecordedAlgorithmTest : public AttentionOnGpuTest, public ::testing::WithParamInterface<bool> {};
 
-TEST_P(NotedWayTest, TheWayTakenIsNoted) {
-  card_.set_deterministic(GetParam());
+TEST_P(RecordedAlgorithmTest, TheWayTakenIsNoted) {
+  gpu_.set_deterministic(GetParam());
   const AttentionShape shape = make_shape({.seq = 600, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
   const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
   for (int i = 0; i < 2; ++i) {
@@ -286,7 +286,7 @@ TEST_P(NotedWayTest, TheWayTakenIsNoted) {
                                      : "attention backward: own matrix-unit kernel"}));
 }
 
-INSTANTIATE_TEST_SUITE_P(, NotedWayTest, ::testing::Values(true, false),
+INSTANTIATE_TEST_SUITE_P(, RecordedAlgorithmTest, ::testing::Values(true, false),
                          [](const auto& row) { return row.param ? "Deterministic" : "AnyOrder"; });
 
 }  // namespace

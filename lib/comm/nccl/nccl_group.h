@@ -11,7 +11,7 @@
 
 namespace fp8lab::nccl {
 
-struct CardGroupOptions {
+struct NcclGroupOptions {
   std::chrono::nanoseconds timeout;
   /// RunOptions.
   std::int64_t writes_from_bytes = 0;
@@ -20,7 +20,7 @@ struct CardGroupOptions {
   std::shared_ptr<Trouble> trouble;
 };
 
-/// `host`'s ranks for buffers in the memory of `device`, a card that no other rank has. Both outlive it.
-std::unique_ptr<ProcessGroup> make_card_group(ProcessGroup& host, Device& device, const CardGroupOptions& options);
+/// `host`'s ranks for buffers in the memory of `device`, a GPU that no other rank has. Both outlive it.
+std::unique_ptr<ProcessGroup> make_nccl_group(ProcessGroup& host, Device& device, const NcclGroupOptions& options);
 
 }  // namespace fp8lab::nccl

@@ -9,7 +9,7 @@
 #include "backend/cuda/attention/attention.h"
 #include "ops/attention_fixture.h"
 
-/// The ways of attention on a card, each called by itself, and how far two results are apart.
+/// The ways of attention on a GPU, each called by itself, and how far two results are apart.
 namespace fp8lab::attention_test {
 
 using cuda::CudaContext;
@@ -18,29 +18,29 @@ using cuda::CudaContext;
 using Forward = bool (*)(const AttentionForwardArgs&, CudaContext&);
 using Backward = bool (*)(const AttentionBackwardArgs&, CudaContext&);
 
-inline bool general_forward(const AttentionForwardArgs& args, CudaContext& card) {
-  cuda::attention_general_forward(args, card);
+inline bool general_forward(const AttentionForwardArgs& args, CudaContext& gpu) {
+  cuda::attention_general_forward(args, gpu);
   return true;
 }
-inline bool general_backward(const AttentionBackwardArgs& args, CudaContext& card) {
-  cuda::attention_general_backward(args, card);
-  return true;
-}
-
-inline bool tensor_forward(const AttentionForwardArgs& args, CudaContext& card) {
-  cuda::attention_tensor_forward(args, card);
-  return true;
-}
-inline bool tensor_backward(const AttentionBackwardArgs& args, CudaContext& card) {
-  cuda::attention_tensor_backward(args, card);
+inline bool general_backward(const AttentionBackwardArgs& args, CudaContext& gpu) {
+  cuda::attention_general_backward(args, gpu);
   return true;
 }
 
-class AttentionOnCardTest : public ::testing::Test {
+inline bool tensor_forward(const AttentionForwardArgs& args, CudaContext& gpu) {
+  cuda::attention_tensor_forward(args, gpu);
+  return true;
+}
+inline bool tensor_backward(const AttentionBackwardArgs& args, CudaContext& gpu) {
+  cuda::attention_tensor_backward(args, gpu);
+  return true;
+}
+
+class AttentionOnGpuTest : public ::testing::Test {
  protected:
   std::unique_ptr<Device> owned_device_ = open_device("cuda", {.memory = {.capacity_bytes = 0, .poison = true}});
   Device& device_ = *owned_device_;
-  CudaContext& card_ = cuda::cuda_context(device_.context());
+  CudaContext& gpu_ = cuda::cuda_context(device_.context());
 
   AttentionOutputs make_outputs(const AttentionShape& shape, DType dtype) {
     return {make_tensor(device_, tokens(shape), query_cols(shape), dtype),
@@ -56,7 +56,7 @@ class AttentionOnCardTest : public ::testing::Test {
                 .lse = out.lse.view(),
                 .s = s,
                 .o_cast = o_cast},
-               card_);
+               gpu_);
   }
   struct Gradients {
     std::vector<float> q, k, v;
@@ -78,7 +78,7 @@ class AttentionOnCardTest : public ::testing::Test {
                      .s = operands.s,
                      .grad_p = operands.grad_p,
                      .grad_cast = operands.grad_cast},
-                    card_));
+                    gpu_));
     return {device_.read(out.q), device_.read(out.k), device_.read(out.v)};
   }
   Operand gaussian_operand(const AttentionShape& shape, std::int64_t cols, DType dtype, std::uint64_t stream) {

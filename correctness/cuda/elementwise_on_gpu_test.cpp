@@ -6,7 +6,7 @@
 #include "ops/norm.h"
 #include "support/both_devices.h"
 
-// Every element-wise kernel, sum and norm of the card against the host's, in every byte: over types, strides, and
+// Every element-wise kernel, sum and norm of the GPU against the host's, in every byte: over types, strides, and
 // shapes that take wide runs (16-byte multiples), their odd ends, rows of runs that registers hold (norms up to 16384
 // columns), and the paths for anything else.
 namespace fp8lab {
@@ -29,7 +29,7 @@ struct Size {
 constexpr Size kSizes[] = {{0, 5}, {1, 1}, {3, 17}, {128, 128}, {131, 264}, {9, 2057}};
 constexpr Size kLarge[] = {{1024, 4096}, {517, 4099}};
 
-class OnCard : public ::testing::Test {
+class OnGpu : public ::testing::Test {
  protected:
   Matrix matrix(DType dtype, Size size, Layout layout = Layout::kContiguous) {
     return Matrix(both_, dtype, size.rows, size.cols, layout);
@@ -41,7 +41,7 @@ std::string words(DType dtype, Size size, Layout layout) {
   return fmt::format("{} [{}, {}], layout {}", name(dtype), size.rows, size.cols, static_cast<int>(layout));
 }
 
-TEST_F(OnCard, CastMovesEveryBitWithinAType) {
+TEST_F(OnGpu, CastMovesEveryBitWithinAType) {
   for (const DType dtype : kEvery)
     for (const Size size : kSizes)
       for (const Layout from : kLayouts)
@@ -53,7 +53,7 @@ TEST_F(OnCard, CastMovesEveryBitWithinAType) {
         }
 }
 
-TEST_F(OnCard, CastTransposesLargeMatrices) {
+TEST_F(OnGpu, CastTransposesLargeMatrices) {
   for (const DType dtype : {DType::kE4M3, DType::kBF16, DType::kF32})
     for (const Size size : kLarge) {
       const Matrix in = matrix(dtype, size).scrambled(1), out = matrix(dtype, {size.cols, size.rows}).scrambled(2);
@@ -63,7 +63,7 @@ TEST_F(OnCard, CastTransposesLargeMatrices) {
     }
 }
 
-TEST_F(OnCard, CastConvertsEveryPairOfTypes) {
+TEST_F(OnGpu, CastConvertsEveryPairOfTypes) {
   for (const DType from : kEvery)
     for (const DType to : {DType::kF32, DType::kF16, DType::kBF16, DType::kE4M3, DType::kE5M2}) {
       if (from == DType::kI64) continue;
@@ -78,7 +78,7 @@ TEST_F(OnCard, CastConvertsEveryPairOfTypes) {
     }
 }
 
-TEST_F(OnCard, FillAndRandomWriteTheSameBits) {
+TEST_F(OnGpu, FillAndRandomWriteTheSameBits) {
   for (const DType dtype : kReal)
     for (const Layout layout : kLayouts)
       for (const Size size : kSizes) {
@@ -105,7 +105,7 @@ TEST_F(OnCard, FillAndRandomWriteTheSameBits) {
     }
 }
 
-TEST_F(OnCard, ElementsByThemselvesHaveTheSameBits) {
+TEST_F(OnGpu, ElementsByThemselvesHaveTheSameBits) {
   for (const DType dtype : kReal)
     for (const DType other : {dtype, DType::kF32})
       for (const Layout layout : kLayouts)
@@ -135,7 +135,7 @@ TEST_F(OnCard, ElementsByThemselvesHaveTheSameBits) {
         }
 }
 
-TEST_F(OnCard, ActivationsHaveTheSameBits) {
+TEST_F(OnGpu, ActivationsHaveTheSameBits) {
   for (const DType dtype : kReal)
     for (const Layout layout : kLayouts)
       for (const Size size : {Size{0, 5}, Size{3, 17}, Size{131, 264}, Size{9, 2057}, Size{64, 14336}}) {
@@ -170,7 +170,7 @@ TEST_F(OnCard, ActivationsHaveTheSameBits) {
       }
 }
 
-TEST_F(OnCard, RopeTurnsByTheSameAngles) {
+TEST_F(OnGpu, RopeTurnsByTheSameAngles) {
   struct Heads {
     std::int64_t seq, batch, heads, head_dim;
     double base;
@@ -199,7 +199,7 @@ TEST_F(OnCard, RopeTurnsByTheSameAngles) {
 }
 
 // 2500 rows: parts of ten; 131: parts of eight and a rest.
-TEST_F(OnCard, SumsAreAddedInOneOrder) {
+TEST_F(OnGpu, SumsAreAddedInOneOrder) {
   for (const DType dtype : kReal)
     for (const Layout layout : kLayouts)
       for (const Size size : {Size{0, 5}, Size{1, 1}, Size{131, 264}, Size{2500, 72}, Size{40, 40000}}) {
@@ -221,7 +221,7 @@ TEST_F(OnCard, SumsAreAddedInOneOrder) {
 }
 
 // Every 61st float as a gate; `up` is one.
-TEST_F(OnCard, SigmoidHasTheSameBitsForEveryGate) {
+TEST_F(OnGpu, SigmoidHasTheSameBitsForEveryGate) {
   constexpr std::int64_t kRows = 256, kCols = 32768, kStep = 61;
   const std::int64_t floats = (std::int64_t{1} << 32) / kStep;
   for (std::int64_t first = 0; first < floats; first += kRows * kCols) {
@@ -243,7 +243,7 @@ TEST_F(OnCard, SigmoidHasTheSameBitsForEveryGate) {
   }
 }
 
-class NormOnCard : public OnCard {
+class NormOnGpu : public OnGpu {
  protected:
   void expect_equal(NormKind kind, DType dtype, DType parameters, Size size, Layout layout) {
     const std::string what = (kind == NormKind::kLayerNorm ? "layer " : "rms ") + words(dtype, size, layout);
@@ -290,21 +290,21 @@ class NormOnCard : public OnCard {
 
 // Rows that registers hold in two, four and eight runs a thread, whole or not; 12, 4100 and 16392 columns are read
 // element by element.
-TEST_F(NormOnCard, RowsOfEveryLengthHaveTheSameBits) {
+TEST_F(NormOnGpu, RowsOfEveryLengthHaveTheSameBits) {
   for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm})
     for (const DType dtype : kReal)
       for (const std::int64_t cols : {1, 12, 8, 264, 2048, 4096, 4100, 5120, 8192, 14336, 16384, 16392})
         expect_equal(kind, dtype, cols % 3 == 0 ? DType::kF32 : dtype, {21, cols}, Layout::kContiguous);
 }
 
-TEST_F(NormOnCard, RowsMayLieAnywhere) {
+TEST_F(NormOnGpu, RowsMayLieAnywhere) {
   for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm})
     for (const DType dtype : kReal)
       for (const Layout layout : kLayouts) expect_equal(kind, dtype, DType::kF32, {9, 264}, layout);
 }
 
 // More rows than blocks there are at once, and so many that every slot of a block's ring is filled several times.
-TEST_F(NormOnCard, ManyRowsHaveTheSameBits) {
+TEST_F(NormOnGpu, ManyRowsHaveTheSameBits) {
   for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
     expect_equal(kind, DType::kBF16, DType::kBF16, {2500, 1024}, Layout::kContiguous);
     expect_equal(kind, DType::kBF16, DType::kF32, {9001, 512}, Layout::kPadded);
@@ -325,7 +325,7 @@ void expect_equal_casts(BothDevices& both, const std::string& what, const Make& 
   EXPECT_EQ(bytes(0, made[0].columnwise().codes), bytes(1, made[1].columnwise().codes)) << what;
 }
 
-TEST_F(OnCard, ResultsCastInRegistersHaveTheSameBits) {
+TEST_F(OnGpu, ResultsCastInRegistersHaveTheSameBits) {
   const std::vector<float> values = reference::gaussian_values(9001 * 512, 1), weights(512, 1.5f);
   for (const char* const recipe : {"delayed", "block", "mxfp8"}) {
     const auto quantizer = [&](Device& device) {

@@ -11,13 +11,13 @@
 #include "backend/device.h"
 #include "comm/process_group.h"
 
-// What several ranks, a card each, do together for one row.
+// What several ranks, a GPU each, do together for one row.
 namespace fp8lab {
 
 /// Of this machine.
-inline int cards() {
-  static const int kCards = count_cards("cuda");
-  return kCards;
+inline int gpus() {
+  static const int kGpus = count_gpus("cuda");
+  return kGpus;
 }
 
 /// Has all ranks of a run go through the iterations that rank 0's benchmark counts. One for a run, shared by its ranks.
@@ -43,23 +43,23 @@ class Lockstep {
   std::atomic<bool> more_{true};
 };
 
-/// As nccl-tests counts: `size` is the whole output in bytes, algbw size / time, busbw what each card's link moves of
+/// As nccl-tests counts: `size` is the whole output in bytes, algbw size / time, busbw what each GPU's link moves of
 /// it, `times` over (2 for an all-reduce), in 1e9 bytes a second.
 inline void count_bandwidth(benchmark::State& state, std::int64_t size, double seconds, int times = 1) {
   const double algbw = static_cast<double>(size) / seconds / 1e9;
   state.counters["size"] = static_cast<double>(size);
   state.counters["time_us"] = 1e6 * seconds;
   state.counters["algbw"] = algbw;
-  state.counters["busbw"] = algbw * times * (cards() - 1) / cards();
+  state.counters["busbw"] = algbw * times * (gpus() - 1) / gpus();
 }
 
-/// Registers nothing and says why on standard error where there are no two cards.
-inline int run_over_cards(int argc, char** argv, const std::function<void()>& register_rows) {
+/// Registers nothing and says why on standard error where there are no two GPUs.
+inline int run_over_gpus(int argc, char** argv, const std::function<void()>& register_rows) {
   setenv("NCCL_NVLS_ENABLE", "0", 0);  // no NVLink multicast
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  if (cards() < 2) {
-    std::fprintf(stderr, "no row can run here: two cards are needed, and there are %d\n", cards());
+  if (gpus() < 2) {
+    std::fprintf(stderr, "no row can run here: two GPUs are needed, and there are %d\n", gpus());
     return 0;
   }
   register_rows();

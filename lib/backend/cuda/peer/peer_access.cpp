@@ -1,4 +1,4 @@
-#include "backend/cuda/peer/card_access.h"
+#include "backend/cuda/peer/peer_access.h"
 
 #include <fmt/core.h>
 
@@ -70,66 +70,66 @@ class EngineCopies {
   std::size_t count_ = 0;
 };
 
-struct CardSeat final : PeerSeat {
+struct CudaPeerSlot final : PeerSlot {
   int ordinal = 0;
   Event begun = make_event();
   Event ended = make_event();
 };
 
-class CardLane final : public PeerLane {
+class CudaPeerStream final : public PeerStream {
  public:
-  explicit CardLane(CudaContext& card)
-      : card_(card), seat_(std::make_shared<CardSeat>()), lane_{.stream = card.stream()} {
-    seat_->ordinal = card.ordinal();
+  explicit CudaPeerStream(CudaContext& gpu)
+      : gpu_(gpu), slot_(std::make_shared<CudaPeerSlot>()), lane_{.stream = gpu.stream()} {
+    slot_->ordinal = gpu.ordinal();
   }
-  ~CardLane() override { quiesce(); }
+  ~CudaPeerStream() override { quiesce(); }
 
-  std::shared_ptr<PeerSeat> seat() const override { return seat_; }
+  std::shared_ptr<PeerSlot> slot() const override { return slot_; }
 
-  void admit(std::span<const std::shared_ptr<PeerSeat>> seats) override {
-    for (const std::shared_ptr<PeerSeat>& seat : seats) {
-      seats_.push_back(std::static_pointer_cast<CardSeat>(seat));
-      reach(seats_.back()->ordinal);
+  void admit(std::span<const std::shared_ptr<PeerSlot>> slots) override {
+    for (const std::shared_ptr<PeerSlot>& slot : slots) {
+      slots_.push_back(std::static_pointer_cast<CudaPeerSlot>(slot));
+      reach(slots_.back()->ordinal);
     }
   }
 
   void begin(bool aside) override {
-    lane_ = {.stream = card_.stream(), .aside = aside};
+    lane_ = {.stream = gpu_.stream(), .aside = aside};
     if (aside) {
       if (!side_) open_side();
       cuda_check(cudaEventRecord(forked_.get(), lane_.stream), "cudaEventRecord");
       lane_.stream = side_.get();
       wait(forked_);
     }
-    cuda_check(cudaEventRecord(seat_->begun.get(), lane_.stream), "cudaEventRecord");
+    cuda_check(cudaEventRecord(slot_->begun.get(), lane_.stream), "cudaEventRecord");
   }
 
   void await_begun(int rank) override {
-    if (const CardSeat& other = of(rank); &other != seat_.get()) wait(other.begun);
+    if (const CudaPeerSlot& other = of(rank); &other != slot_.get()) wait(other.begun);
   }
   void copy(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path) override {
     copies_.launch(copies, own, path, lane_);
   }
   void reduce(std::span<const PeerReduction> reductions) override { launch_reductions(reductions, lane_.stream); }
-  void end() override { cuda_check(cudaEventRecord(seat_->ended.get(), lane_.stream), "cudaEventRecord"); }
+  void end() override { cuda_check(cudaEventRecord(slot_->ended.get(), lane_.stream), "cudaEventRecord"); }
   void await_ended(int rank) override {
-    if (const CardSeat& other = of(rank); &other != seat_.get()) wait(other.ended);
+    if (const CudaPeerSlot& other = of(rank); &other != slot_.get()) wait(other.ended);
   }
 
   void join() override {
     if (!side_) return;
     cuda_check(cudaEventRecord(joined_.get(), side_.get()), "cudaEventRecord");
-    cuda_check(cudaStreamWaitEvent(card_.stream(), joined_.get(), 0), "cudaStreamWaitEvent");
+    cuda_check(cudaStreamWaitEvent(gpu_.stream(), joined_.get(), 0), "cudaStreamWaitEvent");
   }
 
   void quiesce() noexcept override {
-    cudaStreamSynchronize(card_.stream());
+    cudaStreamSynchronize(gpu_.stream());
     if (side_) cudaStreamSynchronize(side_.get());
     copies_.quiesce();
   }
 
  private:
-  const CardSeat& of(int rank) const { return *seats_[static_cast<std::size_t>(rank)]; }
+  const CudaPeerSlot& of(int rank) const { return *slots_[static_cast<std::size_t>(rank)]; }
   void wait(const Event& event) {
     cuda_check(cudaStreamWaitEvent(lane_.stream, event.get(), 0), "cudaStreamWaitEvent");
   }
@@ -141,17 +141,17 @@ class CardLane final : public PeerLane {
   }
 
   void reach(int other) const {
-    if (other == card_.ordinal()) return;
+    if (other == gpu_.ordinal()) return;
     int reaches = 0;
-    cuda_check(cudaDeviceCanAccessPeer(&reaches, card_.ordinal(), other), "cudaDeviceCanAccessPeer");
+    cuda_check(cudaDeviceCanAccessPeer(&reaches, gpu_.ordinal(), other), "cudaDeviceCanAccessPeer");
     if (reaches == 0)
-      fail(fmt::format("card {} cannot reach the memory of card {}; run these ranks as processes, or over 'nccl'",
-                       card_.ordinal(), other));
+      fail(fmt::format("GPU {} cannot reach the memory of GPU {}; run these ranks as processes, or over 'nccl'",
+                       gpu_.ordinal(), other));
     // Holds for the process, which may ask once: so may a library in it.
     static std::mutex mutex;
     static std::set<std::pair<int, int>> reached;
     const std::scoped_lock lock(mutex);
-    if (!reached.insert({card_.ordinal(), other}).second) return;
+    if (!reached.insert({gpu_.ordinal(), other}).second) return;
     const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
     if (status == cudaErrorPeerAccessAlreadyEnabled)
       cudaGetLastError();
@@ -159,21 +159,21 @@ class CardLane final : public PeerLane {
       cuda_check(status, "cudaDeviceEnablePeerAccess");
   }
 
-  CudaContext& card_;
-  std::shared_ptr<CardSeat> seat_;
-  std::vector<std::shared_ptr<CardSeat>> seats_;  ///< by rank
-  LaneStream lane_;                               ///< of the collective under way
+  CudaContext& gpu_;
+  std::shared_ptr<CudaPeerSlot> slot_;
+  std::vector<std::shared_ptr<CudaPeerSlot>> slots_;  ///< by rank
+  CollectiveStream lane_;                             ///< of the collective under way
   Stream side_;
   Event forked_;
   Event joined_;
-  CardCopies copies_;
+  PeerCopies copies_;
 };
 
 }  // namespace
 
-void CardCopies::launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path,
-                        const LaneStream& lane) {
-  // Within a card the multiprocessors are many times as fast as what comes over the link.
+void PeerCopies::launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path,
+                        const CollectiveStream& lane) {
+  // Within a GPU the multiprocessors are many times as fast as what comes over the link.
   const PeerCopyPath own_path = path == PeerCopyPath::kBySize ? PeerCopyPath::kProcessors : path;
   if (bytes_of(own) < kBesideFromBytes) {
     if (const auto batch = batch_of(copies, own, path)) return peer_copy(*batch, lane.stream);
@@ -193,7 +193,7 @@ void CardCopies::launch(std::span<const PeerCopy> copies, std::span<const PeerCo
   cuda_check(cudaStreamWaitEvent(lane.stream, rejoined_.get(), 0), "cudaStreamWaitEvent");
 }
 
-void CardCopies::quiesce() noexcept {
+void PeerCopies::quiesce() noexcept {
   if (beside_) cudaStreamSynchronize(beside_.get());
 }
 
@@ -269,26 +269,26 @@ void launch_reductions(std::span<const PeerReduction> reductions, cudaStream_t s
   flush();
 }
 
-std::string CardAccess::card() const {
+std::string CudaPeerAccess::gpu() const {
   cudaDeviceProp properties{};
-  cuda_check(cudaGetDeviceProperties(&properties, card_.ordinal()), "cudaGetDeviceProperties");
+  cuda_check(cudaGetDeviceProperties(&properties, gpu_.ordinal()), "cudaGetDeviceProperties");
   return {properties.uuid.bytes, sizeof properties.uuid.bytes};
 }
 
-std::unique_ptr<PeerLane> CardAccess::open_lane() { return std::make_unique<CardLane>(card_); }
+std::unique_ptr<PeerStream> CudaPeerAccess::open_stream() { return std::make_unique<CudaPeerStream>(gpu_); }
 
-void CardAccess::to_host(std::byte* to, const std::byte* from, std::int64_t bytes) {
+void CudaPeerAccess::to_host(std::byte* to, const std::byte* from, std::int64_t bytes) {
   if (bytes == 0) return;
-  cuda_check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, card_.stream()),
+  cuda_check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, gpu_.stream()),
              "cudaMemcpyAsync");
-  card_.synchronize();
+  gpu_.synchronize();
 }
 
-void CardAccess::from_host(std::byte* to, const std::byte* from, std::int64_t bytes) {
+void CudaPeerAccess::from_host(std::byte* to, const std::byte* from, std::int64_t bytes) {
   if (bytes == 0) return;
-  cuda_check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, card_.stream()),
+  cuda_check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, gpu_.stream()),
              "cudaMemcpyAsync");
-  card_.synchronize();
+  gpu_.synchronize();
 }
 
 }  // namespace fp8lab::cuda

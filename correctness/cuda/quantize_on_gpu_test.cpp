@@ -1,4 +1,4 @@
-// Quantization: the card's bytes against the host's, over every format, type, orientation and placement in memory,
+// Quantization: the GPU's bytes against the host's, over every format, type, orientation and placement in memory,
 // numbers of every kind, and sizes that real models have.
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 using reference::scramble;
 using support::NamedFormat;
 
-/// The same work on the host and on the card.
+/// The same work on the host and on the GPU.
 class Pair {
  public:
   static constexpr std::size_t kSides = 2;
@@ -45,18 +45,18 @@ Both make(Pair& pair, const TensorSpec& spec, const Bytes& bytes) {
 }
 
 /// The first byte that differs, in words; empty if there is none.
-std::string difference(const Bytes& host, const Bytes& card) {
-  if (host.size() != card.size()) return "sizes";
+std::string difference(const Bytes& host, const Bytes& gpu) {
+  if (host.size() != gpu.size()) return "sizes";
   for (std::size_t i = 0; i < host.size(); ++i)
-    if (host[i] != card[i])
+    if (host[i] != gpu[i])
       return "byte " + std::to_string(i) + " of " + std::to_string(host.size()) + ": " +
-             std::to_string(std::to_integer<int>(card[i])) + ", on the host " +
+             std::to_string(std::to_integer<int>(gpu[i])) + ", on the host " +
              std::to_string(std::to_integer<int>(host[i]));
   return {};
 }
-std::string difference(Pair& pair, const Tensor& host, const Tensor& card) {
-  if (!host && !card) return {};
-  return difference(pair.devices[0]->read_bytes(host), pair.devices[1]->read_bytes(card));
+std::string difference(Pair& pair, const Tensor& host, const Tensor& gpu) {
+  if (!host && !gpu) return {};
+  return difference(pair.devices[0]->read_bytes(host), pair.devices[1]->read_bytes(gpu));
 }
 
 enum class Numbers {
@@ -139,22 +139,22 @@ std::string quantize_both(Pair& pair, const Both& x, const QuantFormat& format, 
                               .amax = amaxes[side],
                               .holder = support::anyone(device)});
   });
-  const auto compare = [&](const char* what, const Tensor& host, const Tensor& card) {
-    const std::string text = difference(pair, host, card);
+  const auto compare = [&](const char* what, const Tensor& host, const Tensor& gpu) {
+    const std::string text = difference(pair, host, gpu);
     return text.empty() ? text : std::string(what) + ": " + text;
   };
-  const auto &host = results[0], &card = results[1];
+  const auto &host = results[0], &gpu = results[1];
   for (const std::string& text :
-       {compare("row-wise codes", host.rowwise().codes, card.rowwise().codes),
-        compare("row-wise scales", host.rowwise().scale_inv, card.rowwise().scale_inv),
-        compare("column-wise codes", host.columnwise().codes, card.columnwise().codes),
-        compare("column-wise scales", host.columnwise().scale_inv, card.columnwise().scale_inv),
+       {compare("row-wise codes", host.rowwise().codes, gpu.rowwise().codes),
+        compare("row-wise scales", host.rowwise().scale_inv, gpu.rowwise().scale_inv),
+        compare("column-wise codes", host.columnwise().codes, gpu.columnwise().codes),
+        compare("column-wise scales", host.columnwise().scale_inv, gpu.columnwise().scale_inv),
         compare("amax", amaxes[0], amaxes[1])})
     if (!text.empty()) return text;
   return {};
 }
 
-class QuantizeOnCard : public ::testing::TestWithParam<std::tuple<NamedFormat, DType>> {
+class QuantizeOnGpu : public ::testing::TestWithParam<std::tuple<NamedFormat, DType>> {
  protected:
   const QuantFormat& format() const { return std::get<0>(GetParam()).format; }
   DType dtype() const { return std::get<1>(GetParam()); }
@@ -166,7 +166,7 @@ class QuantizeOnCard : public ::testing::TestWithParam<std::tuple<NamedFormat, D
 const Shape kShapes[] = {{1, 1},     {3, 7},     {40, 24},   {128, 128}, {256, 1024}, {144, 656},
                          {264, 136}, {130, 264}, {261, 389}, {40, 2056}, {0, 32},     {32, 0}};
 
-TEST_P(QuantizeOnCard, EqualsTheHost) {
+TEST_P(QuantizeOnGpu, EqualsTheHost) {
   for (const Shape& shape : kShapes)
     for (const Place& at : kPlaces)
       for (const Numbers kind : kNumbers) {
@@ -178,31 +178,32 @@ TEST_P(QuantizeOnCard, EqualsTheHost) {
       }
 }
 
-// Many tiles in flight at once, in numbers that fill no card evenly.
-TEST_P(QuantizeOnCard, EqualsTheHostOnWholeModelsMatrices) {
+// Many tiles in flight at once, in numbers that fill no GPU evenly.
+TEST_P(QuantizeOnGpu, EqualsTheHostOnWholeModelsMatrices) {
   const Both x = place(pair_, {2048 + 64, 1536 + 32}, dtype(), kPlaces[0], Numbers::kVaried);
   for (const Orientations orientations : kOrientations) ASSERT_EQ(quantize_both(pair_, x, format(), orientations), "");
 }
 
 // Every code and every kind of scale, a NaN of either sign, an infinity and zero among them.
-TEST_P(QuantizeOnCard, DequantizesAsTheHost) {
+TEST_P(QuantizeOnGpu, DequantizesAsTheHost) {
   for (const Shape& shape : kShapes) {
     std::array<QuantizedTensor, Pair::kSides> quantized;
     const Both x = place(pair_, shape, DType::kF32, kPlaces[0], Numbers::kVaried);
     pair_.each(
         [&](std::size_t side, Device& device) { quantized[side] = support::quantized(device, x[side], format()); });
-    const auto rewrite = [&](const Tensor& host, const Tensor& card, std::uint64_t seed) {
+    const auto rewrite = [&](const Tensor& host, const Tensor& gpu, std::uint64_t seed) {
       Bytes bytes = numbers(DType::kF32, (host.bytes() + 3) / 4, Numbers::kAnyBits, seed);
       bytes.resize(static_cast<std::size_t>(host.bytes()));
       pair_.devices[0]->write_bytes(host, bytes);
-      pair_.devices[1]->write_bytes(card, bytes);
+      pair_.devices[1]->write_bytes(gpu, bytes);
     };
-    const auto rewrite_half = [&](const QuantizedHalf& host, const QuantizedHalf& card, std::uint64_t seed) {
-      rewrite(host.codes, card.codes, seed);
-      rewrite(host.scale_inv, card.scale_inv, seed + 1);
+    const auto rewrite_orientation = [&](const QuantizedOrientation& host, const QuantizedOrientation& gpu,
+                                         std::uint64_t seed) {
+      rewrite(host.codes, gpu.codes, seed);
+      rewrite(host.scale_inv, gpu.scale_inv, seed + 1);
     };
-    rewrite_half(quantized[0].rowwise(), quantized[1].rowwise(), 3);
-    rewrite_half(quantized[0].columnwise(), quantized[1].columnwise(), 5);
+    rewrite_orientation(quantized[0].rowwise(), quantized[1].rowwise(), 3);
+    rewrite_orientation(quantized[0].columnwise(), quantized[1].columnwise(), 5);
     for (const bool columnwise : {false, true}) {
       Both values;
       pair_.each([&](std::size_t side, Device& device) {
@@ -215,15 +216,15 @@ TEST_P(QuantizeOnCard, DequantizesAsTheHost) {
   }
 }
 
-std::string param_name(const ::testing::TestParamInfo<QuantizeOnCard::ParamType>& info) {
+std::string param_name(const ::testing::TestParamInfo<QuantizeOnGpu::ParamType>& info) {
   return std::get<0>(info.param).name + "_" + std::string(name(std::get<1>(info.param)));
 }
-INSTANTIATE_TEST_SUITE_P(Quantize, QuantizeOnCard,
+INSTANTIATE_TEST_SUITE_P(Quantize, QuantizeOnGpu,
                          ::testing::Combine(::testing::ValuesIn(support::all_formats()),
                                             ::testing::Values(DType::kF32, DType::kBF16, DType::kF16)),
                          param_name);
 
-TEST(QuantizeOnCardLarge, EqualsTheHost) {
+TEST(QuantizeOnGpuLarge, EqualsTheHost) {
   Pair pair;
   const Both x = place(pair, {16384, 8192}, DType::kBF16, kPlaces[0], Numbers::kVaried);
   for (const char* name : {"delayed_e4m3", "current_e5m2", "block_1x128_pow2", "block_128x128_pow2", "mxfp8_rceil"})
@@ -232,7 +233,7 @@ TEST(QuantizeOnCardLarge, EqualsTheHost) {
 }
 
 // Two rows that lie more than 2^31 elements apart, and more than 2^31 elements seen through a stride of 0.
-TEST(QuantizeOnCardLarge, IndicesPassTwoToTheThirtyOne) {
+TEST(QuantizeOnGpuLarge, IndicesPassTwoToTheThirtyOne) {
   constexpr std::int64_t kFar = (std::int64_t{1} << 31) + 64, kCols = 256;
   const std::unique_ptr<Device> device = open_device("cuda");
   const HolderId holder = support::anyone(*device);
@@ -274,7 +275,7 @@ TEST(QuantizeOnCardLarge, IndicesPassTwoToTheThirtyOne) {
 }
 
 // What an amax held before counts, whatever its sign.
-TEST(AmaxOnCard, EqualsTheHost) {
+TEST(AmaxOnGpu, EqualsTheHost) {
   Pair pair;
   for (const Shape& shape :
        {Shape{0, 4}, Shape{1, 1}, Shape{7, 13}, Shape{64, 128}, Shape{1000, 4096}, Shape{4095, 4097}})
@@ -300,7 +301,7 @@ TEST(AmaxOnCard, EqualsTheHost) {
 }
 
 // The scale that follows from an amax measured before, told by the inverse that is stored.
-TEST(MeasuredScaleOnCard, EqualsTheHost) {
+TEST(MeasuredScaleOnGpu, EqualsTheHost) {
   Pair pair;
   std::vector<float> amaxes;
   for (std::uint32_t i = 0; i < 1000; ++i)
@@ -332,7 +333,7 @@ TEST(MeasuredScaleOnCard, EqualsTheHost) {
 }
 
 // Histories within one step of the kernel, of exactly one and of several; tensors past one launch's.
-TEST(DelayedUpdateOnCard, EqualsTheHost) {
+TEST(DelayedUpdateOnGpu, EqualsTheHost) {
   Pair pair;
   for (const std::int64_t length : {1, 2, 3, 16, 1024, 1025, 5000})
     for (const std::int64_t tensors : {1, 3, 300})

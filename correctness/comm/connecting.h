@@ -54,7 +54,7 @@ inline std::vector<Rendezvous> all_of(int size, int port, const std::string& sec
   return ranks;
 }
 
-inline Patience patience(double seconds, std::stop_token stop = {}) {
+inline WaitLimit wait_limit(double seconds, std::stop_token stop = {}) {
   return {.deadline = steady_clock::now() + std::chrono::milliseconds(static_cast<int>(seconds * 1000)),
           .stop = std::move(stop)};
 }
@@ -67,7 +67,7 @@ struct Outcome {
 };
 
 /// What each of `ranks` meets.
-inline std::vector<Outcome> meet_all(const std::vector<Rendezvous>& ranks, double seconds) {
+inline std::vector<Outcome> connect_all(const std::vector<Rendezvous>& ranks, double seconds) {
   std::vector<Outcome> outcomes(ranks.size());
   {
     std::vector<std::jthread> threads;
@@ -76,7 +76,7 @@ inline std::vector<Outcome> meet_all(const std::vector<Rendezvous>& ranks, doubl
         Outcome& own = outcomes[i];
         const auto start = steady_clock::now();
         const auto notify = [&](const std::string& line) { own.lines.push_back(line); };
-        own.error = error_of([&] { own.mesh = meet(ranks[i], patience(seconds), notify); });
+        own.error = error_of([&] { own.mesh = meet(ranks[i], wait_limit(seconds), notify); });
         own.seconds = std::chrono::duration<double>(steady_clock::now() - start).count();
       });
   }

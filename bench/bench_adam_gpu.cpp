@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "on_card.h"
+#include "on_gpu.h"
 #include "optim/adam.h"
 
-// A step of Adam on the card over 24 matrices of 4096 x 4096, beside device copies (on_card.h). Bytes are what a step
+// A step of Adam on the GPU over 24 matrices of 4096 x 4096, beside device copies (on_gpu.h). Bytes are what a step
 // has to read and write, each once: in FP8 with an FP32 master 27 for a parameter (gradient 2, master and moments 4
 // read and 4 written each, code 1), 28 with the transpose. Current scaling reads the master once more, between the amax
 // and the cast; that is not counted.
@@ -67,7 +67,7 @@ const Row kTable[] = {
 
 /// Parameters with gradients, and their optimizer.
 struct Bench {
-  Runtime runtime{.device = *card(), .behaviors = {}};
+  Runtime runtime{.device = *gpu(), .behaviors = {}};
   HolderId holder = runtime.device.holder(HolderKind::kInput, "bench");
   std::vector<std::unique_ptr<Parameter>> parameters;
   std::unique_ptr<Adam> adam;
@@ -111,7 +111,7 @@ struct Bench {
 
 void step(benchmark::State& state, const Row& row) {
   Bench bench(row, kTensors, {kSide, kSide});
-  time_on_card(state, {.bytes = row.bytes_per_parameter * kParameters}, [&](int) { bench.adam->step(bench.runtime); });
+  time_on_gpu(state, {.bytes = row.bytes_per_parameter * kParameters}, [&](int) { bench.adam->step(bench.runtime); });
 }
 
 void host_step(benchmark::State& state, const Row& row) {
@@ -125,7 +125,7 @@ void host_step(benchmark::State& state, const Row& row) {
 }
 
 void gradient_norm(benchmark::State& state, DType dtype) {
-  Device& device = *card();
+  Device& device = *gpu();
   std::vector<Tensor> gradients;
   std::vector<MatrixView> views;
   for (int i = 0; i < kTensors; ++i) {
@@ -134,14 +134,14 @@ void gradient_norm(benchmark::State& state, DType dtype) {
   }
   const Tensor sum = device.allocate({Shape{1}, DType::kF32}, device.holder(HolderKind::kInput));
   const auto bytes = static_cast<std::int64_t>(size_bytes(dtype));
-  time_on_card(state, {.bytes = bytes * kParameters}, [&](int) {
+  time_on_gpu(state, {.bytes = bytes * kParameters}, [&](int) {
     device.launch(&KernelTable::square_sum, SquareSumArgs{.tensors = views, .sum = sum.data<float>()});
   });
 }
 
 void list_operation(benchmark::State& state, ListOp op, std::int64_t arrays) {
   constexpr float kScalar = -1.0f;  // values scaled in place, again and again, stay as large as they are
-  Device& device = *card();
+  Device& device = *gpu();
   std::vector<Tensor> tensors;
   std::vector<ListOpTensor> list;
   for (int i = 0; i < kTensors; ++i) {
@@ -149,21 +149,21 @@ void list_operation(benchmark::State& state, ListOp op, std::int64_t arrays) {
       tensors.push_back(random_tensor(device, {kSide, kSide}, DType::kF32, static_cast<std::uint64_t>(i)));
     list.push_back({.out = tensors.end()[-3].view(), .a = tensors.end()[-2].view(), .b = tensors.end()[-1].view()});
   }
-  time_on_card(state, {.bytes = 4 * arrays * kParameters}, [&](int) {
+  time_on_gpu(state, {.bytes = 4 * arrays * kParameters}, [&](int) {
     device.launch(&KernelTable::list_op, ListOpArgs{.op = op, .tensors = list, .scalar = kScalar});
   });
 }
 
 void register_rows() {
-  const auto on_card = [](const std::string& name, auto work) {
+  const auto on_gpu = [](const std::string& name, auto work) {
     benchmark::RegisterBenchmark(name.c_str(), work)->UseManualTime()->Iterations(11)->Unit(benchmark::kMicrosecond);
   };
   for (const Row& row : kTable)
-    on_card("adam/" + std::string(row.name), [&row](benchmark::State& state) { step(state, row); });
-  on_card("gradient_norm/bf16", [](benchmark::State& state) { gradient_norm(state, DType::kBF16); });
-  on_card("gradient_norm/f32", [](benchmark::State& state) { gradient_norm(state, DType::kF32); });
-  on_card("list_op/scale", [](benchmark::State& state) { list_operation(state, ListOp::kScale, 2); });
-  on_card("list_op/addcdiv", [](benchmark::State& state) { list_operation(state, ListOp::kAddcdiv, 4); });
+    on_gpu("adam/" + std::string(row.name), [&row](benchmark::State& state) { step(state, row); });
+  on_gpu("gradient_norm/bf16", [](benchmark::State& state) { gradient_norm(state, DType::kBF16); });
+  on_gpu("gradient_norm/f32", [](benchmark::State& state) { gradient_norm(state, DType::kF32); });
+  on_gpu("list_op/scale", [](benchmark::State& state) { list_operation(state, ListOp::kScale, 2); });
+  on_gpu("list_op/addcdiv", [](benchmark::State& state) { list_operation(state, ListOp::kAddcdiv, 4); });
   for (const Row& row : kTable)
     benchmark::RegisterBenchmark(("adam_host/" + std::string(row.name)).c_str(),
                                  [&row](benchmark::State& state) { host_step(state, row); })
@@ -176,4 +176,4 @@ void register_rows() {
 }  // namespace
 }  // namespace fp8lab
 
-int main(int argc, char** argv) { return fp8lab::run_on_card(argc, argv, fp8lab::register_rows); }
+int main(int argc, char** argv) { return fp8lab::run_on_gpu(argc, argv, fp8lab::register_rows); }

@@ -11,32 +11,32 @@
 
 namespace fp8lab::cuda {
 
-/// A card's memory for collectives: peers read and write it through their own addresses, ordered by events.
-class CardAccess final : public PeerAccess {
+/// A GPU's memory for collectives: peers read and write it through their own addresses, ordered by events.
+class CudaPeerAccess final : public PeerAccess {
  public:
-  /// `card` outlives this.
-  explicit CardAccess(CudaContext& card) : card_(card) {}
+  /// `GPU` outlives this.
+  explicit CudaPeerAccess(CudaContext& gpu) : gpu_(gpu) {}
 
-  std::string card() const override;
-  std::unique_ptr<PeerLane> open_lane() override;
+  std::string gpu() const override;
+  std::unique_ptr<PeerStream> open_stream() override;
   void to_host(std::byte* to, const std::byte* from, std::int64_t bytes) override;
   void from_host(std::byte* to, const std::byte* from, std::int64_t bytes) override;
 
  private:
-  CudaContext& card_;
+  CudaContext& gpu_;
 };
 
-/// Where a collective goes on its card: in the order of everything else, or beside it.
-struct LaneStream {
+/// Where a collective goes on its GPU: in the order of everything else, or beside it.
+struct CollectiveStream {
   cudaStream_t stream = nullptr;
   bool aside = false;
 };
 
-/// PeerLane::copy() for one rank: what goes to other cards on a stream, and what stays on this card beside it.
-class CardCopies {
+/// PeerStream::copy() for one rank: what goes to other GPUs on a stream, and what stays on this GPU beside it.
+class PeerCopies {
  public:
   void launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path,
-              const LaneStream& lane);
+              const CollectiveStream& lane);
   void quiesce() noexcept;
 
  private:
@@ -49,7 +49,7 @@ class CardCopies {
 /// many for one.
 std::optional<CopyBatch> batch_of(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path);
 
-/// Launches what PeerLane::copy and PeerLane::reduce stand for on `stream`, for others who move bytes between cards.
+/// Launches what PeerStream::copy and PeerStream::reduce stand for on `stream`, for others who move bytes between GPUs.
 /// `multiprocessors`: peer_copy().
 void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream, int multiprocessors = 0);
 void launch_reductions(std::span<const PeerReduction> reductions, cudaStream_t stream);

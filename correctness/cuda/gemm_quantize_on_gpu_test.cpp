@@ -15,7 +15,7 @@
 #include "reference/float8_sums.h"
 
 // Products whose codes alone are kept, at the sizes of real models: bit for bit the cpu's where sums are exact, and at
-// sampled entries within the bound of the card's sums everywhere. Counted, so that it is known what the library wrote
+// sampled entries within the bound of the GPU's sums everywhere. Counted, so that it is known what the library wrote
 // itself.
 namespace fp8lab {
 namespace {
@@ -101,21 +101,21 @@ std::unique_ptr<Device> open(std::string_view name) {
   return open_device(name, {.arch = "hopper", .memory = {.capacity_bytes = 0, .poison = true}});
 }
 
-bool codes_of_tensors(const Kinds& kinds) {
+bool data_of_tensors(const Kinds& kinds) {
   const std::optional<QuantFormat> format = format_of(kinds.a);
   return format.has_value() && format->per_tensor();
 }
 
-class GemmQuantizeOnCard : public ::testing::TestWithParam<Kinds> {
+class GemmQuantizeOnGpu : public ::testing::TestWithParam<Kinds> {
  protected:
   LargeOperand operand(bool first, std::int64_t rows, std::int64_t k, Draw draw) const {
     const Kind kind = first ? GetParam().a : GetParam().b;
     return LargeOperand({.kind = kind, .rows = rows, .cols = k, .seed = first ? 1u : 2u, .draw = draw});
   }
-  std::unique_ptr<Device> card_ = open("cuda");
+  std::unique_ptr<Device> gpu_ = open("cuda");
 };
 
-TEST_P(GemmQuantizeOnCard, SmallIntegersHaveTheBitsOfTheCpu) {
+TEST_P(GemmQuantizeOnGpu, SmallIntegersHaveTheBitsOfTheCpu) {
   constexpr std::int64_t kShapes[][3] = {{128, 256, 512}, {264, 144, 384}, {65, 63, 77},     {1, 16, 32},
                                          {130, 1, 128},   {72, 48, 200},   {512, 2048, 256}, {16, 16, 768}};
   const std::unique_ptr<Device> cpu = open("cpu");
@@ -137,7 +137,7 @@ TEST_P(GemmQuantizeOnCard, SmallIntegersHaveTheBitsOfTheCpu) {
                               .rowwise = rowwise,
                               .columnwise = columnwise,
                               .bias = bias};
-          const Made made = multiply(*card_, a, b, wanted), expected = multiply(*cpu, a, b, wanted);
+          const Made made = multiply(*gpu_, a, b, wanted), expected = multiply(*cpu, a, b, wanted);
           SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << " -> " << name(payload)
                                             << (bias ? std::string(" plus ") + std::string(name(*bias)) : ""));
           EXPECT_EQ(made.rowwise, expected.rowwise);
@@ -147,11 +147,11 @@ TEST_P(GemmQuantizeOnCard, SmallIntegersHaveTheBitsOfTheCpu) {
           const bool makes =
               payload == DType::kE4M3 || dtype_of(GetParam().a) == payload || dtype_of(GetParam().b) == payload;
           const bool adds = !bias || (bias != DType::kF32 && !measured);
-          by_library += codes_of_tensors(GetParam()) && n % 16 == 0 && k % 16 == 0 && adds && makes;
+          by_library += data_of_tensors(GetParam()) && n % 16 == 0 && k % 16 == 0 && adds && makes;
         }
   }
-  EXPECT_EQ(cuda::gemm_routes(card_->context()).to_codes, by_library);
-  EXPECT_EQ(cuda::gemm_routes(card_->context()).declined, 0);
+  EXPECT_EQ(cuda::gemm_routes(gpu_->context()).to_quantized, by_library);
+  EXPECT_EQ(cuda::gemm_routes(gpu_->context()).declined, 0);
 }
 
 /// Entries spread over the result, corners included.
@@ -159,7 +159,7 @@ std::vector<std::int64_t> sampled(std::int64_t size) {
   return {0, 1, size / 3, size / 2 + 1, 2 * size / 3, size > 128 ? size - 129 : 0, size - 2, size - 1};
 }
 
-TEST_P(GemmQuantizeOnCard, CodesAreWithinTheBoundOfTheirSumsAtTheShapesOfLlama3Of8Billion) {
+TEST_P(GemmQuantizeOnGpu, CodesAreWithinTheBoundOfTheirSumsAtTheShapesOfLlama3Of8Billion) {
   constexpr std::int64_t kShapes[][3] = {{2048, 6144, 4096}, {2048, 4096, 14336}, {1040, 4112, 272}, {8, 16, 14336}};
   static constexpr MatrixUnit kUnits, kFast{.promoted_every = reference::kNeverPromoted};
   const reference::SmallFloat& format = decoder(DType::kE4M3);
@@ -167,12 +167,12 @@ TEST_P(GemmQuantizeOnCard, CodesAreWithinTheBoundOfTheirSumsAtTheShapesOfLlama3O
   for (const auto& [m, n, k] : kShapes) {
     const LargeOperand a = operand(true, m, k, Draw::kNormal), b = operand(false, n, k, Draw::kNormal);
     for (const bool fast : {false, true}) {
-      if (fast && !codes_of_tensors(GetParam())) continue;
+      if (fast && !data_of_tensors(GetParam())) continue;
       SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << (fast ? ", fast" : ""));
       Wanted wanted{.amax = 0.0f, .fast = fast};
       // A first product tells what the scale should be, as a step of delayed scaling does.
-      wanted.scale = 448.0f / multiply(*card_, a, b, wanted).amax;
-      const Made made = multiply(*card_, a, b, wanted);
+      wanted.scale = 448.0f / multiply(*gpu_, a, b, wanted).amax;
+      const Made made = multiply(*gpu_, a, b, wanted);
       std::vector<double> products(static_cast<std::size_t>(k));
       int shortened_outside = 0;
       for (const std::int64_t i : sampled(m))
@@ -204,13 +204,13 @@ TEST_P(GemmQuantizeOnCard, CodesAreWithinTheBoundOfTheirSumsAtTheShapesOfLlama3O
   }
 }
 
-TEST_P(GemmQuantizeOnCard, HasTheSameBitsEveryTime) {
+TEST_P(GemmQuantizeOnGpu, HasTheSameBitsEveryTime) {
   const std::unique_ptr<Device> other = open("cuda");
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1024, 1040, 4096}, {64, 48, 14336}, {77, 130, 999}}) {
     const LargeOperand a = operand(true, m, k, Draw::kNormal), b = operand(false, n, k, Draw::kNormal);
     const Wanted wanted{.columnwise = true, .bias = DType::kBF16, .fast = true};
-    const Made first = multiply(*card_, a, b, wanted);
-    for (Device* const device : {card_.get(), card_.get(), other.get()}) {
+    const Made first = multiply(*gpu_, a, b, wanted);
+    for (Device* const device : {gpu_.get(), gpu_.get(), other.get()}) {
       const Made again = multiply(*device, a, b, wanted);
       EXPECT_EQ(again.rowwise, first.rowwise);
       EXPECT_EQ(again.columnwise, first.columnwise);
@@ -221,14 +221,14 @@ TEST_P(GemmQuantizeOnCard, HasTheSameBitsEveryTime) {
 
 // One NaN among millions, wherever it is: in its row's codes and in the amax. What was measured before is never
 // forgotten.
-TEST_P(GemmQuantizeOnCard, NanIsInItsRowAndInTheAmax) {
+TEST_P(GemmQuantizeOnGpu, NanIsInItsRowAndInTheAmax) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{2048, 4096, 512}, {256, 128, 8192}, {65, 33, 77}})
     for (const std::int64_t row : {std::int64_t{5}, m - 1})
       for (const bool columnwise : {false, true}) {
         LargeOperand a = operand(true, m, k, Draw::kNormal);
         const LargeOperand b = operand(false, n, k, Draw::kNormal);
         a.put_nan(row, k - 1);
-        const Made made = multiply(*card_, a, b, {.scale = 0.01f, .columnwise = columnwise});
+        const Made made = multiply(*gpu_, a, b, {.scale = 0.01f, .columnwise = columnwise});
         EXPECT_TRUE(std::isnan(made.amax));
         std::int64_t elsewhere = 0;
         for (std::int64_t i = 0; i < m; ++i)
@@ -237,15 +237,15 @@ TEST_P(GemmQuantizeOnCard, NanIsInItsRowAndInTheAmax) {
         EXPECT_EQ(elsewhere, 0) << m << " x " << n << " x " << k;
       }
   const LargeOperand a = operand(true, 256, 512, Draw::kNormal), b = operand(false, 128, 512, Draw::kNormal);
-  EXPECT_TRUE(std::isnan(multiply(*card_, a, b, {.amax = std::numeric_limits<float>::quiet_NaN()}).amax));
-  EXPECT_EQ(multiply(*card_, a, b, {.amax = 1e30f}).amax, 1e30f);
-  const float own = multiply(*card_, a, b, {.amax = 0.0f}).amax;
+  EXPECT_TRUE(std::isnan(multiply(*gpu_, a, b, {.amax = std::numeric_limits<float>::quiet_NaN()}).amax));
+  EXPECT_EQ(multiply(*gpu_, a, b, {.amax = 1e30f}).amax, 1e30f);
+  const float own = multiply(*gpu_, a, b, {.amax = 0.0f}).amax;
   EXPECT_GT(own, 1.0f);
-  EXPECT_EQ(multiply(*card_, a, b, {.amax = own / 2.0f}).amax, own);
+  EXPECT_EQ(multiply(*gpu_, a, b, {.amax = own / 2.0f}).amax, own);
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Kinds, GemmQuantizeOnCard,
+    Kinds, GemmQuantizeOnGpu,
     ::testing::Values(Kinds{Kind::kPerTensor, Kind::kPerTensor}, Kinds{Kind::kE5M2PerTensor, Kind::kPerTensor},
                       Kinds{Kind::kPerTensor, Kind::kE5M2PerTensor}, Kinds{Kind::kBF16, Kind::kBF16},
                       Kinds{Kind::kRowBlocks, Kind::kSquareBlocks}, Kinds{Kind::kMxfp8, Kind::kMxfp8}),

@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
-#include "on_card.h"
+#include "on_gpu.h"
 #include "ops/quantize.h"
 
-// How fast the card quantizes, beside how fast it copies. Bytes are what the recipe must move: the input once, or twice
+// How fast the GPU quantizes, beside how fast it copies. Bytes are what the recipe must move: the input once, or twice
 // where its amax comes first (the second read finds some of it in the L2, so `of_copy` may pass what memory alone would
 // give), and what is written.
 namespace fp8lab {
@@ -46,18 +46,18 @@ std::vector<Tensor> inputs_of(const Case& row) {
   std::vector<Tensor> inputs;
   const int sets = rotations_past_l2(TensorSpec{row.shape, row.dtype}.bytes());
   for (int i = 0; i < sets; ++i)
-    inputs.push_back(random_tensor(*card(), row.shape, row.dtype, static_cast<std::uint64_t>(i)));
+    inputs.push_back(random_tensor(*gpu(), row.shape, row.dtype, static_cast<std::uint64_t>(i)));
   return inputs;
 }
 
 Quantizer quantizer_of(const Case& row) {
-  const HolderId holder = card()->holder(HolderKind::kInFlight);
+  const HolderId holder = gpu()->holder(HolderKind::kInFlight);
   Quantizer quantizer{.format = row.format.format, .orientations = row.direction.orientations, .holder = holder};
   if (row.format.format.amax_source != AmaxSource::kHistory) return quantizer;
-  quantizer.scale = card()->allocate({Shape{1}, DType::kF32}, holder);
-  quantizer.amax = card()->allocate({Shape{1}, DType::kF32}, holder);
-  fill(*card(), quantizer.scale, 64.0f);
-  fill(*card(), quantizer.amax, 0.0f);
+  quantizer.scale = gpu()->allocate({Shape{1}, DType::kF32}, holder);
+  quantizer.amax = gpu()->allocate({Shape{1}, DType::kF32}, holder);
+  fill(*gpu(), quantizer.scale, 64.0f);
+  fill(*gpu(), quantizer.amax, 0.0f);
   return quantizer;
 }
 
@@ -65,27 +65,27 @@ void quantize_row(benchmark::State& state, const Case& row) {
   const std::vector<Tensor> inputs = inputs_of(row);
   const Quantizer quantizer = quantizer_of(row);
   const int reads = row.format.format.amax_source == AmaxSource::kTensor ? 2 : 1;
-  const std::int64_t written = quantize(*card(), inputs[0], quantizer).bytes();
-  time_on_card(state, {.bytes = reads * inputs[0].bytes() + written},
-               [&](int i) { quantize(*card(), inputs[static_cast<std::size_t>(i) % inputs.size()], quantizer); });
+  const std::int64_t written = quantize(*gpu(), inputs[0], quantizer).bytes();
+  time_on_gpu(state, {.bytes = reads * inputs[0].bytes() + written},
+              [&](int i) { quantize(*gpu(), inputs[static_cast<std::size_t>(i) % inputs.size()], quantizer); });
 }
 
 void dequantize_row(benchmark::State& state, const Case& row) {
   std::vector<QuantizedTensor> quantized;
-  for (const Tensor& x : inputs_of(row)) quantized.push_back(quantize(*card(), x, quantizer_of(row)));
-  const HolderId holder = card()->holder(HolderKind::kInFlight);
-  time_on_card(state, {.bytes = quantized[0].bytes() + TensorSpec{row.shape, row.dtype}.bytes()}, [&](int i) {
-    dequantize(*card(), quantized[static_cast<std::size_t>(i) % quantized.size()].rowwise_operand(), row.dtype, holder);
+  for (const Tensor& x : inputs_of(row)) quantized.push_back(quantize(*gpu(), x, quantizer_of(row)));
+  const HolderId holder = gpu()->holder(HolderKind::kInFlight);
+  time_on_gpu(state, {.bytes = quantized[0].bytes() + TensorSpec{row.shape, row.dtype}.bytes()}, [&](int i) {
+    dequantize(*gpu(), quantized[static_cast<std::size_t>(i) % quantized.size()].rowwise_operand(), row.dtype, holder);
   });
 }
 
 void amax_row(benchmark::State& state, const Case& row) {
   const std::vector<Tensor> inputs = inputs_of(row);
-  const Tensor amax = card()->allocate({Shape{1}, DType::kF32}, card()->holder(HolderKind::kInFlight));
-  fill(*card(), amax, 0.0f);
-  time_on_card(state, {.bytes = inputs[0].bytes()}, [&](int i) {
+  const Tensor amax = gpu()->allocate({Shape{1}, DType::kF32}, gpu()->holder(HolderKind::kInFlight));
+  fill(*gpu(), amax, 0.0f);
+  time_on_gpu(state, {.bytes = inputs[0].bytes()}, [&](int i) {
     const Tensor& x = inputs[static_cast<std::size_t>(i) % inputs.size()];
-    card()->launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = amax.data<float>()});
+    gpu()->launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = amax.data<float>()});
   });
 }
 
@@ -120,4 +120,4 @@ void register_rows() {
 }  // namespace
 }  // namespace fp8lab
 
-int main(int argc, char** argv) { return fp8lab::run_on_card(argc, argv, fp8lab::register_rows); }
+int main(int argc, char** argv) { return fp8lab::run_on_gpu(argc, argv, fp8lab::register_rows); }

@@ -19,10 +19,10 @@
 #include "median.h"
 #include "ops/elementwise.h"
 #include "ops/gemm.h"
-#include "over_cards.h"
+#include "over_gpus.h"
 
-// Collectives over all cards of this machine, a thread each; `wrong` counts bytes that are not what they should be.
-// Time is the slowest card's, by its own events, over calls launched back to back.
+// Collectives over all GPUs of this machine, a thread each; `wrong` counts bytes that are not what they should be.
+// Time is the slowest GPU's, by its own events, over calls launched back to back.
 namespace fp8lab {
 namespace {
 
@@ -35,7 +35,7 @@ struct Mode {
   std::int64_t writes_from_bytes = RunOptions().writes_from_bytes;
 
   RunOptions options() const {
-    RunOptions options{.ranks = cards()};
+    RunOptions options{.ranks = gpus()};
     options.writes_from_bytes = writes_from_bytes;
     options.peer_copies = path;
     return options;
@@ -81,7 +81,7 @@ std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
   return offsets;
 }
 
-/// A rank's card, and the ranks' group on their cards.
+/// A rank's GPU, and the ranks' group on their GPUs.
 struct Seat {
   Seat(const Mode& mode, ProcessGroup& world)
       : device(open_device("cuda", {.rank = world.local_rank(), .memory = {}})), group(world.on(*device)) {
@@ -91,7 +91,7 @@ struct Seat {
   std::unique_ptr<ProcessGroup> group;
 };
 
-/// Bytes of a card, where any lie or where the group gathers fastest.
+/// Bytes of a GPU, where any lie or where the group gathers fastest.
 class Buffer {
  public:
   Buffer(Device& device, std::int64_t bytes, bool window) : device_(device) {
@@ -112,30 +112,30 @@ class Buffer {
 
 std::byte pattern(int rank, std::int64_t i) { return static_cast<std::byte>((i ^ (i >> 8) ^ (i >> 17)) + 17 * rank); }
 
-/// One card's part in a row: `call` launches once; `count_wrong` looks at the result.
+/// One GPU's part in a row: `call` launches once; `count_wrong` looks at the result.
 struct Part {
   std::function<void()> call;
   std::function<std::int64_t()> count_wrong;
 };
 using MakePart = std::function<Part(Device&, ProcessGroup&)>;
 
-/// Seconds of one call; iterations are batches of calls. Each card's link moves the data `times` over.
+/// Seconds of one call; iterations are batches of calls. Each GPU's link moves the data `times` over.
 void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const MakePart& make_part, int times = 1) {
-  const int ranks = cards();
+  const int ranks = gpus();
   const int calls = size >= (std::int64_t{256} << 20) ? 4 : size >= (std::int64_t{16} << 20) ? 10 : 40;
   std::vector<double> seconds(static_cast<std::size_t>(ranks));
   std::vector<double> slowest;
   std::atomic<std::int64_t> wrong = 0;
   Lockstep lockstep;
   run_ranks(mode.row, mode.options(), [&](ProcessGroup& world) {
-    const Seat seat(mode, world);
-    Device& device = *seat.device;
-    ProcessGroup& group = *seat.group;
+    const Seat slot(mode, world);
+    Device& device = *slot.device;
+    ProcessGroup& group = *slot.group;
     const Part part = make_part(device, group);
     const auto batch = [&] {
       device.synchronize();
       group.barrier("together");
-      part.call();  // brings the cards into step
+      part.call();  // brings the GPUs into step
       const auto begin = device.moment();
       for (int i = 0; i < calls; ++i) part.call();
       const auto end = device.moment();
@@ -153,7 +153,7 @@ void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const
 }
 
 void all_gather(benchmark::State& state, const Mode& mode, std::int64_t size) {
-  const std::vector<std::int64_t> offsets = even_offsets(size, cards());
+  const std::vector<std::int64_t> offsets = even_offsets(size, gpus());
   run_row(state, mode, size, [&](Device& device, ProcessGroup& group) {
     const auto slot = static_cast<std::size_t>(group.rank());
     const std::int64_t own = offsets[slot + 1] - offsets[slot];
@@ -186,9 +186,9 @@ void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
   std::vector<double> of_bytes[2];
   Lockstep lockstep;
   run_ranks(mode.row, mode.options(), [&](ProcessGroup& world) {
-    const Seat seat(mode, world);
-    Device& device = *seat.device;
-    ProcessGroup& group = *seat.group;
+    const Seat slot(mode, world);
+    Device& device = *slot.device;
+    ProcessGroup& group = *slot.group;
     std::vector<std::unique_ptr<Buffer>> buffers;
     std::vector<std::vector<std::int64_t>> offsets;
     std::vector<GatherPart> parts[2];
@@ -229,34 +229,34 @@ class ProductsAndGather {
  public:
   ProductsAndGather(const Mode& mode, ProcessGroup& world, std::int64_t bytes)
       : world_(world),
-        seat_(mode, world),
+        slot_(mode, world),
         offsets_(even_offsets(bytes, world.size())),
-        to_(*seat_.device, bytes, mode.windows),
-        from_(*seat_.device, bytes / world.size(), mode.windows),
+        to_(*slot_.device, bytes, mode.windows),
+        from_(*slot_.device, bytes / world.size(), mode.windows),
         part_{.from = from_.data(), .to = to_.data(), .offsets_bytes = offsets_},
-        holder_(seat_.device->holder(HolderKind::kInFlight)),
-        a_(seat_.device->allocate({{kSide, kSide}, DType::kBF16}, holder_)),
-        b_(seat_.device->allocate(a_.spec(), holder_)) {
-    random_fill(*seat_.device, a_, {.seed = 1});
-    random_fill(*seat_.device, b_, {.seed = 2});
+        holder_(slot_.device->holder(HolderKind::kInFlight)),
+        a_(slot_.device->allocate({{kSide, kSide}, DType::kBF16}, holder_)),
+        b_(slot_.device->allocate(a_.spec(), holder_)) {
+    random_fill(*slot_.device, a_, {.seed = 1});
+    random_fill(*slot_.device, b_, {.seed = 2});
   }
 
   void multiply() {
-    for (int i = 0; i < kProducts; ++i) gemm(*seat_.device, {.a = a_.operand(), .b = b_.operand(), .holder = holder_});
+    for (int i = 0; i < kProducts; ++i) gemm(*slot_.device, {.a = a_.operand(), .b = b_.operand(), .holder = holder_});
   }
-  void gather() { seat_.group->all_gather({&part_, 1}, "gather"); }
-  void gather_aside() { seat_.group->all_gather_aside({&part_, 1}, "gather"); }
-  void join() { seat_.group->join(); }
+  void gather() { slot_.group->all_gather({&part_, 1}, "gather"); }
+  void gather_aside() { slot_.group->all_gather_aside({&part_, 1}, "gather"); }
+  void join() { slot_.group->join(); }
 
-  /// Rank 0's seconds of `work`, which the cards begin together.
+  /// Rank 0's seconds of `work`, which the GPUs begin together.
   void time(const std::function<void()>& work, std::vector<double>& times) {
-    seat_.device->synchronize();
+    slot_.device->synchronize();
     world_.barrier("together");
-    seat_.group->all_gather({&part_, 1}, "in step");
-    const auto begin = seat_.device->moment();
+    slot_.group->all_gather({&part_, 1}, "in step");
+    const auto begin = slot_.device->moment();
     work();
-    const auto end = seat_.device->moment();
-    const double seconds = seat_.device->seconds_between(*begin, *end);
+    const auto end = slot_.device->moment();
+    const double seconds = slot_.device->seconds_between(*begin, *end);
     if (world_.rank() == 0) times.push_back(seconds);
   }
 
@@ -264,7 +264,7 @@ class ProductsAndGather {
   static constexpr std::int64_t kSide = 8192;
   static constexpr int kProducts = 4;
   ProcessGroup& world_;
-  Seat seat_;
+  Seat slot_;
   std::vector<std::int64_t> offsets_;
   Buffer to_, from_;
   GatherPart part_;
@@ -306,7 +306,7 @@ void gather_beside_products(benchmark::State& state, const Mode& mode) {
   state.counters["gather_us"] = 1e6 * median_of(gather);
 }
 
-/// Products of a card whose gather of 4 MiB, aside, waits all the while for the others, which multiply first:
+/// Products of a GPU whose gather of 4 MiB, aside, waits all the while for the others, which multiply first:
 /// `slowdown` is what waiting costs.
 void products_beside_late_ranks(benchmark::State& state, const Mode& mode) {
   std::vector<double> alone, beside;
@@ -335,7 +335,7 @@ void products_beside_late_ranks(benchmark::State& state, const Mode& mode) {
 float summand(int rank, std::int64_t i) { return static_cast<float>(1 + rank + i % 16); }
 
 void reduce_scatter(benchmark::State& state, const Mode& mode, std::int64_t size) {
-  const std::vector<std::int64_t> offsets = even_offsets(size / 2, cards());
+  const std::vector<std::int64_t> offsets = even_offsets(size / 2, gpus());
   run_row(state, mode, size, [&](Device& device, ProcessGroup& group) {
     auto from = std::make_shared<Buffer>(device, size, false);
     auto to = std::make_shared<Buffer>(device, size / group.size(), false);
@@ -436,4 +436,4 @@ void register_all() {
 }  // namespace
 }  // namespace fp8lab
 
-int main(int argc, char** argv) { return fp8lab::run_over_cards(argc, argv, fp8lab::register_all); }
+int main(int argc, char** argv) { return fp8lab::run_over_gpus(argc, argv, fp8lab::register_all); }

@@ -11,7 +11,7 @@
 #include "support/cells.h"
 #include "support/dense.h"
 
-// Whole training runs on the card beside the same on the host and on `meta`: the schedule is one, so bytes, holders and
+// Whole training runs on the GPU beside the same on the host and on `meta`: the schedule is one, so bytes, holders and
 // phases are equal event by event, and losses differ by no more than the order of sums and the matrix units'
 // accumulators make them.
 namespace fp8lab {
@@ -67,19 +67,19 @@ CellConfig cell_of(const Case& c, const std::string& device) {
   return cell;
 }
 
-class RunsOnCard : public ::testing::TestWithParam<Case> {};
+class RunsOnGpu : public ::testing::TestWithParam<Case> {};
 
-TEST_P(RunsOnCard, AreTheHostsRuns) {
+TEST_P(RunsOnGpu, AreTheHostsRuns) {
   FinishedRun cpu(cell_of(GetParam(), "cpu")), meta(cell_of(GetParam(), "meta")), cuda(cell_of(GetParam(), "cuda"));
   EXPECT_EQ(cuda.ledger().sequence_hash(), cpu.ledger().sequence_hash());
   EXPECT_EQ(cuda.ledger().peak_bytes(), meta.ledger().peak_bytes());
   EXPECT_EQ(cuda.run.device().memory().allocator().reserved_peak_bytes(),
             meta.run.device().memory().allocator().reserved_peak_bytes());
-  const std::vector<float>&on_card = cuda.run.losses(), &on_host = cpu.run.losses();
-  ASSERT_EQ(on_card.size(), on_host.size());
-  for (std::size_t step = 0; step < on_card.size(); ++step) {
-    const double gap = std::fabs(double{on_card[step]} - on_host[step]) / on_host[step];
-    EXPECT_TRUE(gap <= kRelativeGap) << "step " << step << ": " << on_card[step] << " on the card, " << on_host[step]
+  const std::vector<float>&on_gpu = cuda.run.losses(), &on_host = cpu.run.losses();
+  ASSERT_EQ(on_gpu.size(), on_host.size());
+  for (std::size_t step = 0; step < on_gpu.size(); ++step) {
+    const double gap = std::fabs(double{on_gpu[step]} - on_host[step]) / on_host[step];
+    EXPECT_TRUE(gap <= kRelativeGap) << "step " << step << ": " << on_gpu[step] << " on the GPU, " << on_host[step]
                                      << " on the host";
   }
   const std::vector<float>&output = cuda.run.values().output, &host_output = cpu.run.values().output;
@@ -91,26 +91,26 @@ TEST_P(RunsOnCard, AreTheHostsRuns) {
   EXPECT_GT(relative_distance(output, elsewhere.run.values().output), 0.5);
 }
 
-TEST_P(RunsOnCard, AreTheSameEveryTime) {
+TEST_P(RunsOnGpu, AreTheSameEveryTime) {
   FinishedRun one(cell_of(GetParam(), "cuda")), other(cell_of(GetParam(), "cuda"));
   EXPECT_EQ(one.run.losses(), other.run.losses());
   EXPECT_EQ(one.run.values().weights, other.run.values().weights);
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryRecipe, RunsOnCard, ::testing::ValuesIn(cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(EveryRecipe, RunsOnGpu, ::testing::ValuesIn(cases()), case_name);
 
-TEST(CardMemory, WhatItCannotHoldIsOneErrorWithTheAccount) {
+TEST(CudaSegmentSource, WhatItCannotHoldIsOneErrorWithTheAccount) {
   const auto device = open_device("cuda");
   const HolderId holder = device->holder(HolderKind::kParameter, "layers[0]", "weight");
   const Tensor kept = device->allocate({{1 << 20}, DType::kF32}, holder);
   try {
     device->allocate({{std::int64_t{1} << 42}, DType::kF32}, holder);
-    FAIL() << "a card with 16 TiB";
+    FAIL() << "a GPU with 16 TiB";
   } catch (const OutOfMemory& error) {
     EXPECT_NE(std::string(error.what()).find("layers[0]"), std::string::npos) << error.what();
   }
   EXPECT_THROW(cuda::allocate_device(std::size_t{1} << 44), OutOfMemory);  // scratch, which no ledger has
-  fill(*device, kept, 2.0f);                                               // and the card goes on
+  fill(*device, kept, 2.0f);                                               // and the GPU goes on
   EXPECT_EQ(device->read(kept).back(), 2.0f);
   EXPECT_GT(device->driver_overhead_bytes().value_or(0), 0);
 }

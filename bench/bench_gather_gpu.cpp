@@ -12,10 +12,10 @@
 #include "fsdp/sharding.h"
 #include "llama_8b.h"
 #include "median.h"
-#include "over_cards.h"
+#include "over_gpus.h"
 
-// One Llama-3 8B layer gathered from its shards, as sharded training does it: a thread and a card each, weights in
-// eight bits where the recipe has them, in one call. `size` has the scales in it; time is the slowest card's, by its
+// One Llama-3 8B layer gathered from its shards, as sharded training does it: a thread and a GPU each, weights in
+// eight bits where the recipe has them, in one call. `size` has the scales in it; time is the slowest GPU's, by its
 // own events, over gathers launched back to back.
 namespace fp8lab {
 namespace {
@@ -70,11 +70,11 @@ class Layer {
 
 void gather_layer(benchmark::State& state, const Mode& mode, std::string_view recipe) {
   constexpr int kCalls = 10;
-  std::vector<double> seconds(static_cast<std::size_t>(cards()));
+  std::vector<double> seconds(static_cast<std::size_t>(gpus()));
   std::vector<double> slowest;
   std::atomic<std::int64_t> size = 0;
   Lockstep lockstep;
-  RunOptions options{.ranks = cards()};
+  RunOptions options{.ranks = gpus()};
   options.writes_from_bytes = mode.writes_from_bytes;
   options.gather_windows = mode.windows;
   run_ranks(mode.row, options, [&](ProcessGroup& world) {
@@ -86,7 +86,7 @@ void gather_layer(benchmark::State& state, const Mode& mode, std::string_view re
     const auto batch = [&] {
       device->synchronize();
       world.barrier("together");
-      layer.gather();  // brings the cards into step
+      layer.gather();  // brings the GPUs into step
       const auto begin = device->moment();
       for (int i = 0; i < kCalls; ++i) layer.gather();
       const auto end = device->moment();
@@ -116,4 +116,4 @@ void register_all() {
 }  // namespace
 }  // namespace fp8lab
 
-int main(int argc, char** argv) { return fp8lab::run_over_cards(argc, argv, fp8lab::register_all); }
+int main(int argc, char** argv) { return fp8lab::run_over_gpus(argc, argv, fp8lab::register_all); }
