@@ -417,37 +417,48 @@ struct ListOpArgs {
   float scalar = 0.0f;
 };
 
+/// The one list of kernels, each with its arguments. A device's table, and the declarations of the `cpu` and `cuda`
+/// kernels, are made from it: a new kernel is a row here, its argument struct above and one function in each device's
+/// folder; `meta` has an empty one of every kernel.
+#define FP8LAB_KERNELS(KERNEL)                        \
+  KERNEL(fill, FillArgs)                              \
+  KERNEL(random, RandomArgs)                          \
+  KERNEL(cast, CastArgs)                              \
+  KERNEL(add, AddArgs)                                \
+  KERNEL(scale, ScaleArgs)                            \
+  KERNEL(column_sum, ColumnSumArgs)                   \
+  KERNEL(amax, AmaxArgs)                              \
+  KERNEL(quantize, QuantizeArgs)                      \
+  KERNEL(quantize_list, QuantizeListArgs)             \
+  KERNEL(dequantize, DequantizeArgs)                  \
+  KERNEL(delayed_update, DelayedUpdateArgs)           \
+  KERNEL(gemm, GemmArgs)                              \
+  KERNEL(norm_forward, NormForwardArgs)               \
+  KERNEL(norm_backward, NormBackwardArgs)             \
+  KERNEL(activation_forward, ActivationForwardArgs)   \
+  KERNEL(activation_backward, ActivationBackwardArgs) \
+  KERNEL(norm_quantize, NormQuantizeArgs)             \
+  KERNEL(activation_quantize, ActivationQuantizeArgs) \
+  KERNEL(gemm_quantize, GemmQuantizeArgs)             \
+  KERNEL(rope, RopeArgs)                              \
+  KERNEL(dropout, DropoutArgs)                        \
+  KERNEL(attention_forward, AttentionForwardArgs)     \
+  KERNEL(attention_backward, AttentionBackwardArgs)   \
+  KERNEL(sum_loss, SumLossArgs)                       \
+  KERNEL(mse_loss, MseLossArgs)                       \
+  KERNEL(mse_loss_backward, MseLossBackwardArgs)      \
+  KERNEL(square_sum, SquareSumArgs)                   \
+  KERNEL(clip_coefficient, ClipCoefficientArgs)       \
+  KERNEL(adam, AdamArgs)                              \
+  KERNEL(list_op, ListOpArgs)
+
+#define FP8LAB_KERNEL_MEMBER(name, Args) Kernel<Args> name;
 struct KernelTable {
-  Kernel<FillArgs> fill;
-  Kernel<RandomArgs> random;
-  Kernel<CastArgs> cast;
-  Kernel<AddArgs> add;
-  Kernel<ScaleArgs> scale;
-  Kernel<ColumnSumArgs> column_sum;
-  Kernel<AmaxArgs> amax;
-  Kernel<QuantizeArgs> quantize;
-  Kernel<QuantizeListArgs> quantize_list;
-  Kernel<DequantizeArgs> dequantize;
-  Kernel<DelayedUpdateArgs> delayed_update;
-  Kernel<GemmArgs> gemm;
-  Kernel<NormForwardArgs> norm_forward;
-  Kernel<NormBackwardArgs> norm_backward;
-  Kernel<ActivationForwardArgs> activation_forward;
-  Kernel<ActivationBackwardArgs> activation_backward;
-  Kernel<NormQuantizeArgs> norm_quantize;
-  Kernel<ActivationQuantizeArgs> activation_quantize;
-  Kernel<GemmQuantizeArgs> gemm_quantize;
-  Kernel<RopeArgs> rope;
-  Kernel<DropoutArgs> dropout;
-  Kernel<AttentionForwardArgs> attention_forward;
-  Kernel<AttentionBackwardArgs> attention_backward;
-  Kernel<SumLossArgs> sum_loss;
-  Kernel<MseLossArgs> mse_loss;
-  Kernel<MseLossBackwardArgs> mse_loss_backward;
-  Kernel<SquareSumArgs> square_sum;
-  Kernel<ClipCoefficientArgs> clip_coefficient;
-  Kernel<AdamArgs> adam;
-  Kernel<ListOpArgs> list_op;
+  FP8LAB_KERNELS(FP8LAB_KERNEL_MEMBER)
 };
+#undef FP8LAB_KERNEL_MEMBER
+
+/// The declaration of a device's own function, in that device's namespace.
+#define FP8LAB_DECLARE_KERNEL(name, Args) void name(const Args& args, ExecContext& context);
 
 }  // namespace fp8lab

@@ -21,38 +21,9 @@ class HostMemory final : public SegmentSource {
   }
 };
 
-constexpr KernelTable kCpuKernels = {
-    .fill = cpu::fill,
-    .random = cpu::random,
-    .cast = cpu::cast,
-    .add = cpu::add,
-    .scale = cpu::scale,
-    .column_sum = cpu::column_sum,
-    .amax = cpu::amax,
-    .quantize = cpu::quantize,
-    .quantize_list = cpu::quantize_list,
-    .dequantize = cpu::dequantize,
-    .delayed_update = cpu::delayed_update,
-    .gemm = cpu::gemm,
-    .norm_forward = cpu::norm_forward,
-    .norm_backward = cpu::norm_backward,
-    .activation_forward = cpu::activation_forward,
-    .activation_backward = cpu::activation_backward,
-    .norm_quantize = cpu::norm_quantize,
-    .activation_quantize = cpu::activation_quantize,
-    .gemm_quantize = cpu::gemm_quantize,
-    .rope = cpu::rope,
-    .dropout = cpu::dropout,
-    .attention_forward = cpu::attention_forward,
-    .attention_backward = cpu::attention_backward,
-    .sum_loss = cpu::sum_loss,
-    .mse_loss = cpu::mse_loss,
-    .mse_loss_backward = cpu::mse_loss_backward,
-    .square_sum = cpu::square_sum,
-    .clip_coefficient = cpu::clip_coefficient,
-    .adam = cpu::adam,
-    .list_op = cpu::list_op,
-};
+#define FP8LAB_KERNEL_ROW(name, Args) .name = cpu::name,
+constexpr KernelTable kCpuKernels = {FP8LAB_KERNELS(FP8LAB_KERNEL_ROW)};
+#undef FP8LAB_KERNEL_ROW
 
 class CpuDevice final : public Device {
  public:

@@ -46,38 +46,9 @@ class CudaSegmentSource final : public SegmentSource {
   cudaStream_t stream_;
 };
 
-constexpr KernelTable kCudaKernels = {
-    .fill = cuda::fill,
-    .random = cuda::random,
-    .cast = cuda::cast,
-    .add = cuda::add,
-    .scale = cuda::scale,
-    .column_sum = cuda::column_sum,
-    .amax = cuda::amax,
-    .quantize = cuda::quantize,
-    .quantize_list = cuda::quantize_list,
-    .dequantize = cuda::dequantize,
-    .delayed_update = cuda::delayed_update,
-    .gemm = cuda::gemm,
-    .norm_forward = cuda::norm_forward,
-    .norm_backward = cuda::norm_backward,
-    .activation_forward = cuda::activation_forward,
-    .activation_backward = cuda::activation_backward,
-    .norm_quantize = cuda::norm_quantize,
-    .activation_quantize = cuda::activation_quantize,
-    .gemm_quantize = cuda::gemm_quantize,
-    .rope = cuda::rope,
-    .dropout = cuda::dropout,
-    .attention_forward = cuda::attention_forward,
-    .attention_backward = cuda::attention_backward,
-    .sum_loss = cuda::sum_loss,
-    .mse_loss = cuda::mse_loss,
-    .mse_loss_backward = cuda::mse_loss_backward,
-    .square_sum = cuda::square_sum,
-    .clip_coefficient = cuda::clip_coefficient,
-    .adam = cuda::adam,
-    .list_op = cuda::list_op,
-};
+#define FP8LAB_KERNEL_ROW(name, Args) .name = cuda::name,
+constexpr KernelTable kCudaKernels = {FP8LAB_KERNELS(FP8LAB_KERNEL_ROW)};
+#undef FP8LAB_KERNEL_ROW
 
 class CudaMoment final : public Moment {
  public:

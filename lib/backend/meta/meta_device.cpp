@@ -34,7 +34,7 @@ class MetaDevice final : public Device {
   void synchronize() override {}
 };
 
-// Converts to any kernel, so that the table below stays one line per kernel and cannot have a gap.
+// Converts to any kernel.
 struct Nothing {
   template <class Args>
   constexpr operator Kernel<Args>() const {
@@ -43,38 +43,9 @@ struct Nothing {
 };
 constexpr Nothing kNothing;
 
-constexpr KernelTable kMetaKernels = {
-    .fill = kNothing,
-    .random = kNothing,
-    .cast = kNothing,
-    .add = kNothing,
-    .scale = kNothing,
-    .column_sum = kNothing,
-    .amax = kNothing,
-    .quantize = kNothing,
-    .quantize_list = kNothing,
-    .dequantize = kNothing,
-    .delayed_update = kNothing,
-    .gemm = kNothing,
-    .norm_forward = kNothing,
-    .norm_backward = kNothing,
-    .activation_forward = kNothing,
-    .activation_backward = kNothing,
-    .norm_quantize = kNothing,
-    .activation_quantize = kNothing,
-    .gemm_quantize = kNothing,
-    .rope = kNothing,
-    .dropout = kNothing,
-    .attention_forward = kNothing,
-    .attention_backward = kNothing,
-    .sum_loss = kNothing,
-    .mse_loss = kNothing,
-    .mse_loss_backward = kNothing,
-    .square_sum = kNothing,
-    .clip_coefficient = kNothing,
-    .adam = kNothing,
-    .list_op = kNothing,
-};
+#define FP8LAB_KERNEL_ROW(name, Args) .name = kNothing,
+constexpr KernelTable kMetaKernels = {FP8LAB_KERNELS(FP8LAB_KERNEL_ROW)};
+#undef FP8LAB_KERNEL_ROW
 
 }  // namespace
 
