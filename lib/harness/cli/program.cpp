@@ -254,7 +254,7 @@ class CommandLine {
         ->type_name("N");
     run.add_option("--timeout", request_.timeout_s,
                    "seconds that one arm may take, instead of the scenarios' own limits")
-        ->check(number_within(0.001, 86400))
+        ->check(number_within(0.001, kMostTimeoutSeconds))
         ->type_name("S");
     run.add_flag("--resume", request_.resume, "keep what an earlier run finished in the same directory");
     run.add_flag("--isolate", request_.isolate,
@@ -320,6 +320,7 @@ class CommandLine {
     add_json(add("recipes", "list the quantization recipes", [this] { return recipes_command(json_, program_); }));
     add_json(add("devices", "list the devices, and why one is unavailable",
                  [this] { return devices_command(json_, program_); }));
+    add("schema", "print the JSON Schema of scenario files, for editors", [this] { return schema_command(program_); });
     add_json(add("env", "show what results record of this machine and build",
                  [this] { return env_command(json_, program_); }));
   }

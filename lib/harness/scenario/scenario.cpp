@@ -12,7 +12,6 @@ namespace fp8lab {
 namespace {
 
 constexpr std::int64_t kVersion = 1;
-constexpr double kLongestTimeout = 86400;
 
 /// Sections that hold keys of the table, each after the one that holds it.
 const std::vector<std::string> kSections{"model", "training", "training.recipe_options"};
@@ -154,9 +153,9 @@ class ScenarioParser {
 
   double timeout(const YamlEntry& entry) const {
     const double seconds = reader_.number(entry.value, "timeout");
-    if (!(seconds > 0 && seconds <= kLongestTimeout))
+    if (!(seconds > 0 && seconds <= kMostTimeoutSeconds))
       reader_.refuse(entry.value.place, fmt::format("`timeout` is in seconds, above 0 and up to {}, but is {}",
-                                                    kLongestTimeout, entry.value.text));
+                                                    kMostTimeoutSeconds, entry.value.text));
     return seconds;
   }
 

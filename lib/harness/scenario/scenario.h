@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -23,6 +24,14 @@ struct Condition {
 
 /// What an expectation or a claim speaks of. kDifference is before minus after.
 enum class Side { kBefore, kAfter, kBf16, kDifference };
+inline constexpr std::array kSides{Side::kBefore, Side::kAfter, Side::kBf16, Side::kDifference};
+
+/// How the process of an arm may end: ArmResult::status.
+const std::vector<std::string>& arm_statuses();
+/// The signals that an expectation may name.
+const std::vector<std::string>& expected_signals();
+/// The largest value of key `timeout`.
+inline constexpr double kMostTimeoutSeconds = 86400;
 
 std::string_view name(Side side);
 std::string_view name(Arm arm);

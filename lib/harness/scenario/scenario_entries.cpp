@@ -12,11 +12,6 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::array kSides{Side::kBefore, Side::kAfter, Side::kBf16, Side::kDifference};
-const std::vector<std::string> kStatuses{"ok", "crashed", "timeout", "out_of_memory", "error"};
-const std::vector<std::string> kSignals{"SIGABRT", "SIGBUS",  "SIGFPE",  "SIGILL",
-                                        "SIGKILL", "SIGSEGV", "SIGTERM", "SIGTRAP"};
-
 struct ComparisonKey {
   std::string_view key;
   Comparison comparison;
@@ -143,14 +138,25 @@ void read_ending(const NodeReader& reader, const YamlNode& item, Expectation& ou
   out.comparison = Comparison::kEnds;
   if (out.side == Side::kDifference)
     reader.refuse(item.place, "`expect.status`: a difference does not end; name the arm before, after or bf16");
-  out.status = reader.one_of(item.find("status")->value, "expect.status", kStatuses);
+  out.status = reader.one_of(item.find("status")->value, "expect.status", arm_statuses());
   if (const YamlEntry* entry = item.find("signal")) {
     if (out.status != "crashed") reader.refuse(entry->place, "`expect.signal` goes with `status: crashed` only");
-    out.signal = reader.one_of(entry->value, "expect.signal", kSignals);
+    out.signal = reader.one_of(entry->value, "expect.signal", expected_signals());
   }
 }
 
 }  // namespace
+
+const std::vector<std::string>& arm_statuses() {
+  static const std::vector<std::string> statuses{"ok", "crashed", "timeout", "out_of_memory", "error"};
+  return statuses;
+}
+
+const std::vector<std::string>& expected_signals() {
+  static const std::vector<std::string> signals{"SIGABRT", "SIGBUS",  "SIGFPE",  "SIGILL",
+                                                "SIGKILL", "SIGSEGV", "SIGTERM", "SIGTRAP"};
+  return signals;
+}
 
 std::string_view name(Side side) {
   switch (side) {
