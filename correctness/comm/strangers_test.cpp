@@ -6,6 +6,7 @@
 #include "comm/connecting.h"
 #include "comm/hostile_client.h"
 #include "comm/sockets/messages.h"
+#include "core/fnv1a.h"
 
 // What strangers can do about a rendezvous.
 namespace fp8lab::sockets {
@@ -28,11 +29,7 @@ std::string zmtp_message(const std::vector<std::byte>& bytes) {
   return std::string("\0", 1) + static_cast<char>(bytes.size()) +
          std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
-std::uint64_t job_hash(int port) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;
-  for (const char c : std::to_string(port) + "/") hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return hash;
-}
+std::uint64_t job_hash(int port) { return fnv1a(std::to_string(port) + "/"); }
 
 std::string zmtp_handshake(int) { return zmtp_greeting("NULL") + zmtp_ready(); }
 constexpr std::size_t kGreetingAndReady = 64 + 43;

@@ -4,26 +4,16 @@
 #include <array>
 #include <functional>
 
+#include "core/fnv1a.h"
+
 namespace fp8lab {
 namespace {
 
-constexpr std::uint64_t kFnvOffset = 0xcbf29ce484222325ULL;
-constexpr std::uint64_t kFnvPrime = 0x100000001b3ULL;
-
-/// FNV-1a over words rather than bytes; the shift brings high bits down, where the product alone never moves them.
-std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
-  hash = (hash ^ value) * kFnvPrime;
-  return hash ^ (hash >> 32);
-}
-
-std::uint64_t mix(std::uint64_t hash, std::string_view text) {
-  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * kFnvPrime;
-  return mix(hash, text.size());
-}
+std::uint64_t mix(std::uint64_t hash, std::string_view text) { return fnv1a_word(text.size(), fnv1a(text, hash)); }
 
 /// Part of the sequence hash, so the same on every platform; std::hash need not be.
 std::uint64_t stable_hash(const Holder& holder) {
-  return mix(mix(mix(kFnvOffset, static_cast<std::uint64_t>(holder.kind)), holder.owner), holder.what);
+  return mix(mix(fnv1a_word(static_cast<std::uint64_t>(holder.kind)), holder.owner), holder.what);
 }
 
 std::size_t lookup_hash(HolderKind kind, std::string_view owner, std::string_view what) {
@@ -33,7 +23,7 @@ std::size_t lookup_hash(HolderKind kind, std::string_view owner, std::string_vie
 
 }  // namespace
 
-Ledger::Ledger() : sequence_hash_(kFnvOffset) { holder(HolderKind::kWorkspace); }
+Ledger::Ledger() : sequence_hash_(kFnv1aBasis) { holder(HolderKind::kWorkspace); }
 
 HolderId Ledger::holder(HolderKind kind, std::string_view owner, std::string_view what) {
   const std::size_t hash = lookup_hash(kind, owner, what);
@@ -115,7 +105,7 @@ void Ledger::record(std::int64_t delta, std::int64_t bytes, HolderId holder, Hol
   const std::uint64_t kind = delta > 0 ? 1 : delta < 0 ? 2 : 3;
   for (std::uint64_t value : {kind, static_cast<std::uint64_t>(bytes), holder_hashes_[holder],
                               static_cast<std::uint64_t>(phase_.kind) << 32 | static_cast<std::uint32_t>(phase_.step)})
-    sequence_hash_ = mix(sequence_hash_, value);
+    sequence_hash_ = fnv1a_word(value, sequence_hash_);
   if (recording_) timeline_.push_back({delta, bytes, live_bytes_, holder, phase_, from});
   if (!paused_) return;
   since_pause_[{holder, bytes}] += delta < 0 ? -1 : 1;

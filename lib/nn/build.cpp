@@ -1,6 +1,7 @@
 #include "nn/build.h"
 
 #include "core/check.h"
+#include "core/fnv1a.h"
 #include "ops/elementwise.h"
 
 namespace fp8lab {
@@ -22,11 +23,7 @@ std::unique_ptr<Parameter> declare(Build& build, const std::string& name, const 
 
 }  // namespace
 
-std::uint64_t stream_of(std::string_view name) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  return hash;
-}
+std::uint64_t stream_of(std::string_view name) { return fnv1a(name); }
 
 Tensor initial_values(Runtime& runtime, const Parameter& parameter, HolderId holder) {
   if (!parameter.initial) fail("initial_values: '" + parameter.name + "' no longer holds them");

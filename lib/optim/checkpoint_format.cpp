@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/fnv1a.h"
 #include "optim/durable_file.h"
 
 namespace fp8lab {
@@ -66,20 +67,14 @@ CheckpointEntry entry_of(const std::filesystem::path& file, const std::string& l
 }  // namespace
 
 std::uint64_t checksum(std::span<const std::byte> bytes) {
-  // FNV-1a over words: every step can be undone, so different words give different sums.
-  constexpr std::uint64_t kPrime = 0x100000001b3ULL;
-  std::uint64_t hash = 0xcbf29ce484222325ULL ^ bytes.size();
-  const auto mix = [&](std::uint64_t word) {
-    hash = (hash ^ word) * kPrime;
-    hash ^= hash >> 32;
-  };
+  std::uint64_t hash = kFnv1aBasis ^ bytes.size();
   std::size_t i = 0;
   for (; i + 8 <= bytes.size(); i += 8) {
     std::uint64_t word = 0;
     std::memcpy(&word, bytes.data() + i, 8);
-    mix(word);
+    hash = fnv1a_word(word, hash);
   }
-  for (; i < bytes.size(); ++i) mix(static_cast<std::uint64_t>(bytes[i]));
+  for (; i < bytes.size(); ++i) hash = fnv1a_word(static_cast<std::uint64_t>(bytes[i]), hash);
   return hash;
 }
 

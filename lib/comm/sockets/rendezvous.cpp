@@ -12,6 +12,7 @@
 
 #include "comm/sockets/address.h"
 #include "core/check.h"
+#include "core/fnv1a.h"
 
 namespace fp8lab::sockets {
 namespace {
@@ -32,12 +33,8 @@ constexpr milliseconds kGrace(2000);
 constexpr const char* kEverywhere = "*";
 constexpr const char* kStopped = "the run was stopped from outside";
 
-/// FNV-1a.
 std::uint64_t hash_of(const Rendezvous& rendezvous) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;
-  for (const char c : fmt::format("{}/{}", rendezvous.port, rendezvous.job))
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return hash;
+  return fnv1a(fmt::format("{}/{}", rendezvous.port, rendezvous.job));
 }
 
 std::uint64_t random_number() {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/check.h"
+#include "core/fnv1a.h"
 #include "harness/cell/spelling.h"
 #include "harness/results/json_codec.h"
 

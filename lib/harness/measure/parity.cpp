@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "core/check.h"
+#include "core/fnv1a.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
@@ -147,22 +148,14 @@ double fraction_moved(const Lists& before, const Lists& after) {
   return after.empty() ? 0.0 : static_cast<double>(moved) / static_cast<double>(after.size());
 }
 
-/// FNV-1a over words; the shift brings high bits down.
-std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
-  hash = (hash ^ value) * 0x100000001b3ULL;
-  return hash ^ (hash >> 32);
-}
-
-constexpr std::uint64_t kHashBegin = 0xcbf29ce484222325ULL;
-
-std::uint64_t hash_of(const std::vector<float>& values, std::uint64_t hash = kHashBegin) {
-  for (const float value : values) hash = mix(hash, std::bit_cast<std::uint32_t>(value));
+std::uint64_t hash_of(const std::vector<float>& values, std::uint64_t hash = kFnv1aBasis) {
+  for (const float value : values) hash = fnv1a_word(std::bit_cast<std::uint32_t>(value), hash);
   return hash;
 }
 
 std::uint64_t hash_of(const Lists& values) {
-  std::uint64_t hash = kHashBegin;
-  for (const std::vector<float>& list : values) hash = mix(hash_of(list, hash), list.size());
+  std::uint64_t hash = kFnv1aBasis;
+  for (const std::vector<float>& list : values) hash = fnv1a_word(list.size(), hash_of(list, hash));
   return hash;
 }
 
@@ -189,14 +182,14 @@ std::vector<Stored> stored(TrainingRun& run) {
 }
 
 std::uint64_t hash_of(const std::vector<Stored>& parameters) {
-  std::uint64_t hash = kHashBegin;
+  std::uint64_t hash = kFnv1aBasis;
   for (const Stored& parameter : parameters)
     for (const std::vector<std::byte>& buffer : parameter) {
-      hash = mix(hash, buffer.size());
+      hash = fnv1a_word(buffer.size(), hash);
       for (std::size_t i = 0; i < buffer.size(); i += sizeof(std::uint64_t)) {
         std::uint64_t word = 0;
         std::memcpy(&word, buffer.data() + i, std::min(sizeof word, buffer.size() - i));
-        hash = mix(hash, word);
+        hash = fnv1a_word(word, hash);
       }
     }
   return hash;
@@ -255,8 +248,8 @@ void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, c
 /// One hash of what all ranks ended with.
 std::uint64_t values_hash(const std::vector<std::uint64_t>& weights, const std::vector<std::uint64_t>& losses) {
   std::uint64_t hash = weights.size();
-  for (const std::uint64_t one : weights) hash = mix(hash, one);
-  for (const std::uint64_t one : losses) hash = mix(hash, one);
+  for (const std::uint64_t one : weights) hash = fnv1a_word(one, hash);
+  for (const std::uint64_t one : losses) hash = fnv1a_word(one, hash);
   return hash;
 }
 

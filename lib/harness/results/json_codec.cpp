@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/fnv1a.h"
 #include "harness/cell/keys.h"
 #include "harness/results/json_reader.h"
 
@@ -404,12 +405,6 @@ StoredRun run_from_json(const std::string& text) {
       cell.refuse_for("is there twice: results of two runs are mixed");
   });
   return out;
-}
-
-std::uint64_t fnv1a(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
 }
 
 std::string hash_of(const PlannedCell& cell) {

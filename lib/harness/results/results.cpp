@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/fnv1a.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/json_reader.h"
 

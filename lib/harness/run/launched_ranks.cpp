@@ -9,18 +9,9 @@
 
 #include "comm/process_groups.h"
 #include "core/check.h"
+#include "core/fnv1a.h"
 
 namespace fp8lab {
-namespace {
-
-std::uint64_t hash_of(const std::string& text) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return hash;
-}
-
-}  // namespace
-
 std::optional<LaunchedRanks> LaunchedRanks::discover(const EnvironmentLookup& variable) {
   const Launch launch = discover_launch(variable);
   if (launch.size == 1) return std::nullopt;  // as in a shell of one that srun opened
@@ -64,7 +55,7 @@ std::int32_t LaunchedRanks::largest(std::int32_t value, const RunOptions& option
 }
 
 void LaunchedRanks::check_equal(const std::string& text, const std::string& what, const RunOptions& options) const {
-  const std::uint64_t own = hash_of(text);
+  const std::uint64_t own = fnv1a(text);
   std::vector<std::uint64_t> all(static_cast<std::size_t>(size()));
   std::vector<std::int64_t> offsets(all.size() + 1, sizeof own);
   offsets.front() = 0;

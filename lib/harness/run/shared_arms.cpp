@@ -3,6 +3,7 @@
 #include <functional>
 #include <utility>
 
+#include "core/fnv1a.h"
 #include "harness/cell/metrics.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/verdict.h"
