@@ -1,11 +1,9 @@
 #include "backend/arch.h"
 
-#include <fmt/core.h>
-
 #include <array>
 #include <string>
 
-#include "core/check.h"
+#include "core/row_by_name.h"
 
 namespace fp8lab {
 namespace {
@@ -25,13 +23,6 @@ constexpr std::array kProfiles = {
 
 std::span<const ArchProfile> arch_profiles() { return kProfiles; }
 
-const ArchProfile& arch_profile(std::string_view name) {
-  std::string known;
-  for (const ArchProfile& profile : kProfiles) {
-    if (profile.name == name) return profile;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", profile.name);
-  }
-  fail(fmt::format("architecture '{}' is not known; the profiles are {}", name, known));
-}
+const ArchProfile& arch_profile(std::string_view name) { return row_by_name(kProfiles, "architecture", name); }
 
 }  // namespace fp8lab

@@ -10,6 +10,7 @@
 #include "backend/device.h"
 #include "backend/meta/meta_device.h"
 #include "core/check.h"
+#include "core/row_by_name.h"
 
 namespace fp8lab {
 namespace {
@@ -43,14 +44,7 @@ double Device::seconds_between(const Moment& begin, const Moment& end) {
 
 std::span<const DeviceRow> devices() { return kDevices; }
 
-const DeviceRow& device_row(std::string_view name) {
-  std::string known;
-  for (const DeviceRow& row : kDevices) {
-    if (row.name == name) return row;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
-  }
-  fail(fmt::format("device '{}' is not known; the devices are {}", name, known));
-}
+const DeviceRow& device_row(std::string_view name) { return row_by_name(kDevices, "device", name); }
 
 int count_gpus(std::string_view name) {
   if (!device_row(name).unavailable_reason().empty()) return 0;

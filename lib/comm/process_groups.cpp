@@ -12,6 +12,7 @@
 #include "comm/simulated/simulated.h"
 #include "comm/sockets/sockets.h"
 #include "core/check.h"
+#include "core/row_by_name.h"
 
 namespace fp8lab {
 namespace {
@@ -35,12 +36,7 @@ constexpr std::chrono::hours kLongestTimeout(365 * 24);
 std::span<const ProcessGroupRow> process_groups() { return kProcessGroups; }
 
 const ProcessGroupRow& process_group_row(std::string_view name) {
-  std::string known;
-  for (const ProcessGroupRow& row : kProcessGroups) {
-    if (row.name == name) return row;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
-  }
-  fail(fmt::format("process group '{}' is not known; the process groups are {}", name, known));
+  return row_by_name(kProcessGroups, "process group", name);
 }
 
 void run_ranks(std::string_view row_name, const RunOptions& options, const RankFunction& rank_function) {

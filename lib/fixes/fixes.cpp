@@ -1,10 +1,8 @@
 #include "fixes/fixes.h"
 
-#include <fmt/core.h>
-
 #include <array>
 
-#include "core/check.h"
+#include "core/row_by_name.h"
 
 namespace fp8lab {
 namespace {
@@ -134,14 +132,7 @@ constexpr std::array kFixes = {
 
 std::span<const Fix> fixes() { return kFixes; }
 
-const Fix& fix(std::string_view name) {
-  std::string known;
-  for (const Fix& row : kFixes) {
-    if (row.name == name) return row;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
-  }
-  fail(fmt::format("fix '{}' is not known; the fixes are {}", name, known));
-}
+const Fix& fix(std::string_view name) { return row_by_name(kFixes, "fix", name); }
 
 Behaviors behaviors_without(std::span<const std::string_view> names) {
   Behaviors behaviors;

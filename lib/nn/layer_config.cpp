@@ -1,11 +1,9 @@
 #include "nn/layer_config.h"
 
-#include <fmt/core.h>
-
 #include <array>
 #include <string>
 
-#include "core/check.h"
+#include "core/row_by_name.h"
 
 namespace fp8lab {
 namespace {
@@ -29,13 +27,6 @@ constexpr std::array kForms = {
 
 std::span<const LayerForm> form_table() { return kForms; }
 
-const LayerForm& layer_form(std::string_view name) {
-  std::string known;
-  for (const LayerForm& form : kForms) {
-    if (form.name == name) return form;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", form.name);
-  }
-  fail(fmt::format("form '{}' is not known; the forms are {}", name, known));
-}
+const LayerForm& layer_form(std::string_view name) { return row_by_name(kForms, "form", name); }
 
 }  // namespace fp8lab

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "core/check.h"
+#include "core/row_by_name.h"
 #include "nn/layers/layernorm_linear.h"
 #include "nn/layers/layernorm_mlp.h"
 #include "nn/layers/linear.h"
@@ -73,14 +73,7 @@ constexpr std::array kLayers = {
 
 std::span<const LayerRow> layer_table() { return kLayers; }
 
-const LayerRow& layer_row(std::string_view name) {
-  std::string known;
-  for (const LayerRow& row : kLayers) {
-    if (row.name == name) return row;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
-  }
-  fail(fmt::format("layer '{}' is not known; the layers are {}", name, known));
-}
+const LayerRow& layer_row(std::string_view name) { return row_by_name(kLayers, "layer", name); }
 
 std::string broken_layer_rule(const LayerRow& layer, const LayerConfig& config, const Recipe& recipe) {
   if (!recipe.quantized) return {};

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "core/check.h"
+#include "core/row_by_name.h"
 #include "recipe/rows.h"
 
 namespace fp8lab {
@@ -99,18 +100,13 @@ void apply_scale_options(Recipe& recipe, const RecipeOptions& options) {
 std::span<const RecipeRow> recipes() { return kRecipes; }
 
 Recipe make_recipe(std::string_view name, const RecipeOptions& options) {
-  for (const RecipeRow& row : kRecipes) {
-    if (row.name != name) continue;
-    Recipe recipe = row.make();
-    recipe.name = row.name;
-    recipe.title = row.title;
-    apply_delayed_options(recipe, options);
-    apply_scale_options(recipe, options);
-    return recipe;
-  }
-  std::string known;
-  for (const RecipeRow& row : kRecipes) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
-  fail(fmt::format("recipe '{}' is not known; the recipes are {}", name, known));
+  const RecipeRow& row = row_by_name(kRecipes, "recipe", name);
+  Recipe recipe = row.make();
+  recipe.name = row.name;
+  recipe.title = row.title;
+  apply_delayed_options(recipe, options);
+  apply_scale_options(recipe, options);
+  return recipe;
 }
 
 std::string broken_shape_rule(const Recipe& recipe, std::int64_t rows, std::int64_t cols) {
