@@ -40,9 +40,6 @@ inline constexpr const char* kResultsSchema = "fp8lab.results/1";
 /// Throws Error for anything that write_results_json() did not write.
 StoredRun run_from_json(const std::string& text);
 
-/// FNV-1a over the bytes of `text`; the same on every machine.
-std::uint64_t fnv1a(std::string_view text);
-
 /// Sixteen hex digits over the cell, its expectations, its claims and its time limit.
 std::string hash_of(const PlannedCell& cell);
 
