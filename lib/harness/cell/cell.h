@@ -54,6 +54,9 @@ struct TrainingConfig {
   std::string checkpoint = "none";    ///< none | full: recompute every layer's activations in backward
   bool keep_loss = true;              ///< false: the loss is dropped before memory is read (negative control)
   bool deterministic = true;  ///< the same bits on every run; false: kernels may add in whatever order is fastest
+  /// Before this step the training state is saved to files, model, sharding and optimizer are built anew and the state
+  /// is loaded; 0: never.
+  std::int64_t resume_at = 0;
   std::uint64_t seed = 1234;
 };
 

@@ -189,6 +189,9 @@ std::vector<Key> make_keys() {
       toggle("training.deterministic", "false: a GPU may add in whatever order is fastest, so that runs differ in bits",
              kTraining<&T::deterministic>),
       // JSON readers keep whole numbers up to 2^53.
+      whole("training.resume_at", {0, 1000000},
+            "before this step the training state is saved, everything is built anew and the state loaded; 0: never",
+            kTraining<&T::resume_at>),
       whole("training.seed", {0, 9007199254740992.0}, "seed of parameters, data and dropout", kTraining<&T::seed>),
 
       whole("training.recipe_options.amax_history_length", {1, 65536}, "steps that delayed scaling looks back",

@@ -58,7 +58,8 @@ constexpr std::array kMetrics{
            1e-4, 0.1},
 
     Metric{"twin.losses_equal", "1", kMore, true,
-           "1 when 16-bit weights, cast in every step and gathered when wanted, give the same losses, bit for bit"},
+           "1 when the same cell done the plain way (16-bit weights cast in every step, gathered when needed, never "
+           "resumed) gives the same losses, bit for bit"},
 
     Metric{"time.step_ms", "ms", kLess, false, "wall time of a training step (p50, without the first)"},
     Metric{"time.forward_ms", "ms", kLess, false, "wall time of forward (p50, without the first step's)"},

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <set>
 #include <utility>
@@ -15,6 +18,7 @@
 #include "harness/cell/sharding_keys.h"
 #include "ops/elementwise.h"
 #include "ops/quantize.h"
+#include "optim/checkpoint.h"
 #include "optim/foreach_adam.h"
 
 namespace fp8lab {
@@ -64,21 +68,16 @@ MasterWeights master_weights(const std::string& text) {
   return text == "f32" ? MasterWeights::kF32 : text == "remainder" ? MasterWeights::kRemainder : MasterWeights::kNone;
 }
 
-/// Nothing where the cell has no optimizer. `shards`: the ranks over which shards make up the whole, or null.
-std::function<void(Runtime&)> make_optimizer(const TrainingConfig& t, const Model& model, ProcessGroup* shards) {
-  if (t.optimizer == "none") return {};
-  const AdamOptions options{.learning_rate = t.learning_rate,
-                            .weight_decay = t.weight_decay,
-                            .decoupled_decay = t.decoupled_decay,
-                            .master = master_weights(t.master_weights),
-                            .exp_avg = *parse_dtype(t.moments),
-                            .exp_avg_sq = *parse_dtype(t.moments),
-                            .max_grad_norm = t.clip_norm,
-                            .norm_group = shards};
-  if (t.optimizer == "foreach_adam")
-    return
-        [adam = std::make_shared<ForeachAdam>(model.parameters(), options)](Runtime& runtime) { adam->step(runtime); };
-  return [adam = std::make_shared<Adam>(model.parameters(), options)](Runtime& runtime) { adam->step(runtime); };
+/// `shards`: the ranks over which a parameter's shards lie, or null.
+AdamOptions adam_options(const TrainingConfig& t, ProcessGroup* shards) {
+  return {.learning_rate = t.learning_rate,
+          .weight_decay = t.weight_decay,
+          .decoupled_decay = t.decoupled_decay,
+          .master = master_weights(t.master_weights),
+          .exp_avg = *parse_dtype(t.moments),
+          .exp_avg_sq = *parse_dtype(t.moments),
+          .max_grad_norm = t.clip_norm,
+          .norm_group = shards};
 }
 
 /// The ranks of `world` for buffers on `device`; null without a world.
@@ -88,6 +87,46 @@ std::unique_ptr<ProcessGroup> ranks_on(Device& device, ProcessGroup* world) {
 }
 
 constexpr double kAverageDecay = 0.9;
+
+/// A folder for temporary files that all ranks of `world` see (null: this process alone). Rank 0 makes it, and removes
+/// it with everything in it once all ranks are done. Throws Error on every rank where it cannot be made.
+class SharedFolder {
+ public:
+  explicit SharedFolder(ProcessGroup* world) : world_(world) {
+    std::array<char, 4096> name{};
+    if (owns()) make().string().copy(name.data(), name.size() - 1);
+    if (world_ != nullptr) {
+      const BroadcastPart part{.data = reinterpret_cast<std::byte*>(name.data()), .bytes = name.size()};
+      world_->broadcast(0, {&part, 1}, "folder of the saved training state");
+    }
+    path_ = name.data();
+    if (path_.empty()) fail("training.resume_at: rank 0 can make no folder for temporary files; is TMPDIR writable?");
+  }
+  ~SharedFolder() {
+    std::error_code ignored;
+    if (owns()) std::filesystem::remove_all(path_, ignored);
+  }
+  SharedFolder(const SharedFolder&) = delete;
+  SharedFolder& operator=(const SharedFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  bool owns() const { return world_ == nullptr || world_->rank() == 0; }
+
+  /// Empty where it cannot be made.
+  static std::filesystem::path make() {
+    std::error_code error;
+    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    if (error) return {};
+    std::string name = (parent / "fp8lab-resume-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) return {};
+    return name;
+  }
+
+  ProcessGroup* world_;
+  std::filesystem::path path_;
+};
 
 }  // namespace
 
@@ -114,9 +153,10 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
                                                    .poison = !any_group(cell.measure, &MetricGroup::alone),
                                                    .record_timeline = options.record_timeline},
                                         .deterministic = cell.training.deterministic})),
-      ranks_(ranks_on(*device_, is_sharded(cell) ? options.world : nullptr)),
+      host_world_(is_sharded(cell) ? options.world : nullptr),
+      ranks_(ranks_on(*device_, host_world_)),
       runtime_{.device = *device_, .behaviors = behaviors, .seed = cell.training.seed},
-      model_(runtime_, recipe, model_options(cell)),
+      recipe_(recipe),
       world_(ranks_.get()),
       casts_(options.casts),
       record_timeline_(options.record_timeline) {
@@ -126,14 +166,56 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
     runtime_.row_offset = world_->rank() * cell.model.seq * cell.model.batch;
     const MeshText shape = mesh_of(cell);
     mesh_ = std::make_unique<Mesh>(*world_, MeshShape{.replicas = shape.replicas, .shards = shape.shards});
-    sharding_ = std::make_unique<Sharding>(runtime_, model_, *mesh_,
-                                           ShardingOptions{.reshard_after_forward = cell.reshard_after_forward,
-                                                           .gather_ahead = cell.gather_ahead,
-                                                           .checkpoint_layers = cell.training.checkpoint == "full"});
   }
-  optimizer_step_ = make_optimizer(cell.training, model_, mesh_ ? &mesh_->shard_group() : nullptr);
-  if (cell.training.weight_average)
-    average_ = std::make_unique<WeightAverage>(runtime_, model_.parameters(), kAverageDecay);
+  build();
+}
+
+void TrainingRun::build() {
+  const TrainingConfig& training = cell_.training;
+  model_ = std::make_unique<Model>(runtime_, recipe_, model_options(cell_));
+  if (mesh_)
+    sharding_ = std::make_unique<Sharding>(runtime_, *model_, *mesh_,
+                                           ShardingOptions{.reshard_after_forward = cell_.reshard_after_forward,
+                                                           .gather_ahead = cell_.gather_ahead,
+                                                           .checkpoint_layers = training.checkpoint == "full"});
+  const AdamOptions options = adam_options(training, mesh_ ? &mesh_->shard_group() : nullptr);
+  if (training.optimizer == "adam") {
+    adam_ = std::make_unique<Adam>(model_->parameters(), options);
+    optimizer_step_ = [this](Runtime& runtime) { adam_->step(runtime); };
+  } else if (training.optimizer == "foreach_adam") {
+    optimizer_step_ = [adam = std::make_shared<ForeachAdam>(model_->parameters(), options)](Runtime& runtime) {
+      adam->step(runtime);
+    };
+  }
+  if (training.weight_average)
+    average_ = std::make_unique<WeightAverage>(runtime_, model_->parameters(), kAverageDecay);
+}
+
+void TrainingRun::resume() {
+  const SharedFolder folder(host_world_);
+  // Under HSDP every replica has the same state; each saves and loads its own, as one that resumes on other hosts
+  // would.
+  ProcessGroup* const replicas = mesh_ ? mesh_->replica_group() : nullptr;
+  const std::filesystem::path own =
+      folder.path() / fmt::format("replica-{}", replicas != nullptr ? replicas->rank() : 0);
+  ProcessGroup* const shards = mesh_ ? &mesh_->shard_group() : nullptr;
+  const auto state = [&] {
+    const Registry& registry = model_->registry();
+    return TrainingState{.parameters = model_->parameters(),
+                         .optimizer = adam_.get(),
+                         .forward_scales = registry.forward_scales,
+                         .backward_scales = registry.backward_scales,
+                         .step = runtime_.step};
+  };
+  if (device_->computes()) save_checkpoint(runtime_, own, state(), shards);
+  output_ = loss_ = {};
+  optimizer_step_ = {};
+  adam_.reset();
+  sharding_.reset();
+  model_.reset();
+  build();
+  if (device_->computes()) runtime_.step = load_checkpoint(runtime_, own, state(), shards);
+  if (host_world_ != nullptr) host_world_->barrier("training state loaded");  // the folder goes now
 }
 
 Tensor TrainingRun::make_input(std::string_view name, float scale) {
@@ -151,20 +233,20 @@ Tensor TrainingRun::make_input(std::string_view name, float scale) {
 
 std::vector<std::vector<float>> TrainingRun::read_gradients() {
   std::vector<std::vector<float>> values;
-  for (const Parameter* parameter : model_.parameters())
+  for (const Parameter* parameter : model_->parameters())
     values.push_back(device_->read((parameter->local ? parameter->local : parameter)->grad));
   return values;
 }
 
 void TrainingRun::visit_parameters(const std::function<void(const Parameter&)>& visit, Pass pass) {
   if (sharding_) sharding_->unshard(runtime_, pass);
-  for (const Parameter* parameter : model_.parameters()) visit(*parameter);
+  for (const Parameter* parameter : model_->parameters()) visit(*parameter);
   if (sharding_) sharding_->reshard();
 }
 
 std::vector<std::string> TrainingRun::parameter_names() const {
   std::vector<std::string> names;
-  for (const Parameter* parameter : model_.parameters()) names.push_back(parameter->name);
+  for (const Parameter* parameter : model_->parameters()) names.push_back(parameter->name);
   return names;
 }
 
@@ -242,6 +324,7 @@ void TrainingRun::train() {
   for (std::int64_t step = 0; step < cell_.training.steps; ++step) {
     runtime_.step = step;
     choose_what_is_kept(step);
+    if (step > 0 && step == cell_.training.resume_at) resume();
     const Traffic before = sharding_ ? traffic() : Traffic{};
     this->step();
     if (sharding_) last_step_traffic_ = difference(traffic(), before);
@@ -264,10 +347,10 @@ void TrainingRun::step() {
 
   if (last) device_->watch_casts(casts_);
   ledger.set_phase(PhaseKind::kForward, number);
-  output_ = model_.forward(runtime_, input);
+  output_ = model_->forward(runtime_, input);
   output_.value.rename(device_->holder(HolderKind::kOutput, "", "y"));
   loss_ = target ? mse_loss(runtime_, output_, target) : sum_loss(runtime_, output_);
-  model_.update_forward_scales(runtime_, world_);
+  model_->update_forward_scales(runtime_, world_);
   device_->synchronize();
   times.forward_ms = watch.lap_ms();
   ledger.mark("end_of_forward");
@@ -277,7 +360,7 @@ void TrainingRun::step() {
   watch.lap_ms();
   ledger.set_phase(PhaseKind::kBackward, number);
   run_backward(runtime_, loss_);
-  model_.update_backward_scales(runtime_, world_);
+  model_->update_backward_scales(runtime_, world_);
   device_->synchronize();
   times.backward_ms = watch.lap_ms();
   device_->watch_casts(nullptr);
@@ -289,7 +372,7 @@ void TrainingRun::step() {
   ledger.set_phase(PhaseKind::kOptimizer, number);
   if (optimizer_step_) optimizer_step_(runtime_);
   if (average_) average_->update(runtime_);
-  model_.zero_grad();
+  model_->zero_grad();
   device_->synchronize();
   times.optimizer_ms = watch.lap_ms();
   input = {};

@@ -10,6 +10,7 @@
 #include "fsdp/sharding.h"
 #include "harness/cell/cell.h"
 #include "nn/model.h"
+#include "optim/adam.h"
 #include "optim/weight_average.h"
 
 namespace fp8lab {
@@ -88,6 +89,8 @@ class TrainingRun {
 
  private:
   bool keeps() const { return keep_values_ && device_->computes(); }
+  void build();
+  void resume();
   bool is_timed(std::int64_t step) const;
   void choose_what_is_kept(std::int64_t step);
   void step();
@@ -98,12 +101,16 @@ class TrainingRun {
 
   const CellConfig& cell_;
   std::unique_ptr<Device> device_;
+  ProcessGroup* host_world_;             ///< TrainingRunOptions::world where the cell is sharded, else null
   std::unique_ptr<ProcessGroup> ranks_;  ///< on the device; null where nothing is sharded
   Runtime runtime_;
-  Model model_;
+  Recipe recipe_;
   ProcessGroup* world_;  ///< ranks_
   std::unique_ptr<Mesh> mesh_;
+  // What build() makes, and resume() makes anew.
+  std::unique_ptr<Model> model_;
   std::unique_ptr<Sharding> sharding_;
+  std::unique_ptr<Adam> adam_;  ///< null where the cell has another optimizer or none
   std::function<void(Runtime&)> optimizer_step_;
   std::unique_ptr<WeightAverage> average_;
   Variable output_;

@@ -21,13 +21,19 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, ProcessGroup* world, ArmResult& result) {
   const Recipe recipe = recipe_of(cell, arm);
   const bool eight_bits = cell.training.quantized_weights && recipe.quantized;
-  if (!eight_bits && !cell.gather_ahead) {
-    put(result.metrics, kLossesEqual, std::nullopt, "no weight is held in eight bits, and none is gathered ahead");
+  const bool resumes = cell.training.resume_at > 0;
+  if (!eight_bits && !cell.gather_ahead && !resumes) {
+    put(result.metrics, kLossesEqual, std::nullopt,
+        "no weight is held in eight bits, none is gathered ahead, and training is not resumed");
     return;
   }
   CellConfig config = cell;
-  config.training.quantized_weights = false;
-  config.gather_ahead = false;
+  config.training.resume_at = 0;
+  // What was resumed must give the bits of what was not, whatever it was.
+  if (!resumes) {
+    config.training.quantized_weights = false;
+    config.gather_ahead = false;
+  }
   TrainingRun twin(config, Behaviors{}, recipe, {.world = world});
   twin.train();
   if (run.losses().empty()) {

@@ -138,6 +138,7 @@ constexpr OptimizerRow kOptimizers[] = {
 
 bool has_closed_form(const CellConfig& cell, const LayerAccount& layer) {
   const TrainingConfig& t = cell.training;
+  if (t.resume_at > 0) return false;  // what saving and loading hold for a moment depends on the files
   if (t.optimizer == "none") return true;
   if (!find_row(t.optimizer, kOptimizers)) return false;
   if (t.optimizer == "foreach_adam") return t.master_weights == "none" && t.moments == "f32" && t.clip_norm == 0.0;

@@ -96,12 +96,26 @@ Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabular
   return std::nullopt;
 }
 
+Broken broken_resume_rule(const TrainingConfig& t) {
+  if (t.resume_at == 0) return std::nullopt;
+  if (t.resume_at >= t.steps)
+    return BrokenRule{"training.resume_at",
+                      fmt::format("{} comes after the last of {} steps; the first is step 0", t.resume_at, t.steps)};
+  if (t.optimizer == "foreach_adam")
+    return BrokenRule{"training.resume_at",
+                      "the state of foreach_adam is not saved; write `optimizer: adam` or `optimizer: none`"};
+  if (t.weight_average)
+    return BrokenRule{"training.resume_at", "the average of the weights is not saved; remove one of the two"};
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<BrokenRule> broken_general_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
   Broken broken = broken_model_rule(cell.model);
   if (!broken) broken = broken_ranks_rule(cell, vocabulary);
   if (!broken) broken = broken_optimizer_rule(cell, vocabulary);
+  if (!broken) broken = broken_resume_rule(cell.training);
   return broken;
 }
 
