@@ -61,9 +61,11 @@ std::vector<CellConfig> variants(const CellConfig& base) {
 
 std::string describe(const CellConfig& cell) {
   return cell.model.layer + " " + cell.model.form + " " + cell.training.recipe + " on " + cell.arch + ", checkpoint " +
-         cell.training.checkpoint + ", dropout " + std::to_string(cell.model.dropout) + ", op fuser " +
-         cell.model.op_fuser + (cell.training.fp8_attention ? ", fp8 attention" : "") + ", loss " + cell.training.loss +
-         ", optimizer " + cell.training.optimizer + ", " + cell.training.param_dtype;
+         std::string(cell.training.checkpoint.text()) + ", dropout " + std::to_string(cell.model.dropout) +
+         ", op fuser " + std::string(cell.model.op_fuser.text()) +
+         (cell.training.fp8_attention ? ", fp8 attention" : "") + ", loss " + std::string(cell.training.loss.text()) +
+         ", optimizer " + std::string(cell.training.optimizer.text()) + ", " +
+         std::string(cell.training.param_dtype.text());
 }
 
 using Point = std::tuple<const char*, const char*, const char*>;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "harness/cell/word.h"
 #include "recipe/recipe.h"
 
 // What a scenario file resolves to, one matrix point at a time, and what an arm gives back. Plain data: parsing lives
@@ -16,6 +17,38 @@ namespace fp8lab {
 
 /// The largest value of key `ranks`.
 inline constexpr int kMostRanks = 65536;
+
+enum class OpFuser { kNone, kMlp };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<OpFuser>{"none", "mlp"};
+
+enum class Optimizer { kNone, kAdam, kForeachAdam };
+template <>
+inline constexpr std::array<std::string_view, 3> kWords<Optimizer>{"none", "adam", "foreach_adam"};
+
+enum class Master { kNone, kF32, kRemainder };
+template <>
+inline constexpr std::array<std::string_view, 3> kWords<Master>{"none", "f32", "remainder"};
+
+enum class Moments { kF32, kBF16, kF16, kE4M3 };
+template <>
+inline constexpr std::array<std::string_view, 4> kWords<Moments>{"f32", "bf16", "f16", "e4m3"};
+
+enum class Loss { kSum, kMse };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<Loss>{"sum", "mse"};
+
+enum class ParamDType { kBF16, kF32 };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<ParamDType>{"bf16", "f32"};
+
+enum class Recompute { kNone, kFull };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<Recompute>{"none", "full"};
+
+enum class Sharded { kNone, kFsdp };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<Sharded>{"none", "fsdp"};
 
 /// Scenario key `model`. Lengths are elements; `seq` and `batch` are tokens per sequence and sequences per step.
 struct ModelConfig {
@@ -28,31 +61,31 @@ struct ModelConfig {
   std::int64_t ffn = 0;       ///< 0: 4 x hidden
   std::int64_t seq = 0;
   std::int64_t batch = 1;
-  std::string op_fuser = "none";  ///< none | mlp: build the MLP as one fused chain of operations
-  double dropout = 0.0;           ///< attention and hidden dropout probability
+  Word<OpFuser> op_fuser = OpFuser::kNone;  ///< mlp: build the MLP as one fused chain of operations
+  double dropout = 0.0;                     ///< attention and hidden dropout probability
 };
 
 /// Scenario key `training`.
 struct TrainingConfig {
   std::int64_t steps = 1;
-  std::string optimizer = "none";  ///< none | adam (fused, one pass) | foreach_adam (lists, an operation at a time)
+  Word<Optimizer> optimizer = Optimizer::kNone;  ///< adam: fused, one pass; foreach_adam: lists, an operation at a time
   double learning_rate = 1e-4;
-  std::string master_weights = "none";  ///< none | f32 | remainder: beside bf16 parameters, the 16 bits that they lack
-  std::string moments = "f32";          ///< f32 | bf16 | f16 | e4m3: type of the optimizer's moments
+  Word<Master> master_weights = Master::kNone;  ///< remainder: beside bf16 parameters, the 16 bits that they lack
+  Word<Moments> moments = Moments::kF32;        ///< type of the optimizer's moments
   double weight_decay = 0.0;
-  bool decoupled_decay = true;        ///< AdamW; false: decay joins the gradient (L2)
-  double clip_norm = 0.0;             ///< gradients are scaled down to this norm over all ranks; 0: never
-  bool weight_average = false;        ///< keep an exponential average of the weights
-  std::string loss = "sum";           ///< sum (of outputs) | mse (against a seeded target)
-  std::string param_dtype = "bf16";   ///< bf16 | f32
+  bool decoupled_decay = true;   ///< AdamW; false: decay joins the gradient (L2)
+  double clip_norm = 0.0;        ///< gradients are scaled down to this norm over all ranks; 0: never
+  bool weight_average = false;   ///< keep an exponential average of the weights
+  Word<Loss> loss = Loss::kSum;  ///< sum of outputs, or mse against a seeded target
+  Word<ParamDType> param_dtype = ParamDType::kBF16;
   std::string recipe = "bf16";        ///< a row of the recipe table
   RecipeOptions recipe_options;       ///< key `training.recipe_options`; a value left out keeps the recipe's default
   bool quantized_weights = false;     ///< weights of products live in eight bits; a recipe without any ignores it
   std::optional<bool> deferred_init;  ///< who shards initialises, only what it keeps; left out: wherever sharded
   bool fused_quantize = true;         ///< norms and activations quantize as they go where they can, or store first
   bool fp8_attention = false;         ///< attention's matrix products in FP8 (recipes that support it)
-  std::string checkpoint = "none";    ///< none | full: recompute every layer's activations in backward
-  bool keep_loss = true;              ///< false: the loss is dropped before memory is read (negative control)
+  Word<Recompute> checkpoint = Recompute::kNone;  ///< full: recompute every layer's activations in backward
+  bool keep_loss = true;      ///< false: the loss is dropped before memory is read (negative control)
   bool deterministic = true;  ///< the same bits on every run; false: kernels may add in whatever order is fastest
   /// Before this step the training state is saved to files, model, sharding and optimizer are built anew and the state
   /// is loaded; 0: never.
@@ -68,11 +101,11 @@ struct CellConfig {
   std::string device = "cpu";   ///< a row of the device table
   std::string arch = "hopper";  ///< a row of the architecture table; `cuda` reads it from the GPU
   int ranks = 1;
-  std::string mesh;                     ///< "4": shards; "2x4": replicas x shards; empty: all ranks shard
-  std::optional<std::string> sharding;  ///< none | fsdp; left out: fsdp for several ranks or a mesh
-  bool reshard_after_forward = true;    ///< false: gathered weights stay until backward is through
-  bool gather_ahead = false;            ///< a layer's weights are gathered while the one before it computes
-  std::string fix;                      ///< a row of the fix table, or empty for a plain cell
+  std::string mesh;                       ///< "4": shards; "2x4": replicas x shards; empty: all ranks shard
+  std::optional<Word<Sharded>> sharding;  ///< left out: fsdp for several ranks or a mesh
+  bool reshard_after_forward = true;      ///< false: gathered weights stay until backward is through
+  bool gather_ahead = false;              ///< a layer's weights are gathered while the one before it computes
+  std::string fix;                        ///< a row of the fix table, or empty for a plain cell
   ModelConfig model;
   TrainingConfig training;
   std::vector<std::string> measure;  ///< metric groups: memory, parity, host, time, traffic

@@ -18,6 +18,11 @@ namespace {
 using Words = std::vector<std::string>;
 
 template <class Field>
+inline constexpr bool kIsWord = false;
+template <class Enum>
+inline constexpr bool kIsWord<Word<Enum>> = true;
+
+template <class Field>
 void assign(Field& field, const Value& value) {
   if constexpr (std::is_same_v<Field, bool>) {
     field = std::get<bool>(value);
@@ -26,7 +31,7 @@ void assign(Field& field, const Value& value) {
   } else if constexpr (std::is_same_v<Field, double>) {
     field = std::get<double>(value);
   } else {
-    field = std::get<std::string>(value);
+    field = std::get<std::string>(value);  // a Word's too
   }
 }
 
@@ -41,6 +46,8 @@ Value read(const Field& field) {
     return field;
   } else if constexpr (std::is_integral_v<Field>) {
     return static_cast<std::int64_t>(field);
+  } else if constexpr (kIsWord<Field>) {
+    return std::string(field.text());
   } else {
     return field;
   }
@@ -107,6 +114,19 @@ Key word(std::string_view path, Words (*words)(const Vocabulary&), std::string_v
   return row;
 }
 
+/// The enum of a field that holds a Word, optional or not.
+template <class Enum>
+Enum enum_of(const Word<Enum>&);
+template <class Enum>
+Enum enum_of(const std::optional<Word<Enum>>&);
+
+/// The words are those of the field's enum.
+template <class Access>
+Key choice(std::string_view path, std::string_view meaning, Access access) {
+  using Enum = decltype(enum_of(Access{}(std::declval<CellConfig&>())));
+  return word(path, Words(kWords<Enum>.begin(), kWords<Enum>.end()), meaning, access);
+}
+
 template <auto Table>
 Words rows_of(const Vocabulary& vocabulary) {
   return names_of(vocabulary.*Table);
@@ -136,8 +156,8 @@ std::vector<Key> make_keys() {
       whole("ranks", {1, kMostRanks}, "processes or threads that train together", At<&C::ranks>{}),
       key("mesh", KeyType::kMesh, "shards (4), or replicas x shards (2x4); all ranks shard when left out",
           At<&C::mesh>{}),
-      word("sharding", {"none", "fsdp"}, "who holds the parameters; fsdp for several ranks or a mesh when left out",
-           At<&C::sharding>{}),
+      choice("sharding", "who holds the parameters; fsdp for several ranks or a mesh when left out",
+             At<&C::sharding>{}),
       toggle("reshard_after_forward", "false: gathered weights stay until backward is through",
              At<&C::reshard_after_forward>{}),
       toggle("gather_ahead", "true: a layer's weights are gathered while the one before it computes",
@@ -153,27 +173,24 @@ std::vector<Key> make_keys() {
       whole("model.ffn", kWidth, "inner width of the MLP; four times hidden when left out", kModel<&M::ffn>),
       whole("model.seq", kTokens, "tokens per sequence", kModel<&M::seq>),
       whole("model.batch", kTokens, "sequences per step", kModel<&M::batch>),
-      word("model.op_fuser", {"none", "mlp"}, "mlp: build the MLP as one fused chain of operations",
-           kModel<&M::op_fuser>),
+      choice("model.op_fuser", "mlp: build the MLP as one fused chain of operations", kModel<&M::op_fuser>),
       number("model.dropout", {0, 0.99}, "attention and hidden dropout probability", kModel<&M::dropout>),
 
       whole("training.steps", {1, 1000000}, "training steps", kTraining<&T::steps>),
-      word("training.optimizer", {"none", "adam", "foreach_adam"},
-           "adam: fused, one pass over all tensors; foreach_adam: lists of tensors, an operation at a time",
-           kTraining<&T::optimizer>),
+      choice("training.optimizer",
+             "adam: fused, one pass over all tensors; foreach_adam: lists of tensors, an operation at a time",
+             kTraining<&T::optimizer>),
       number("training.learning_rate", {0, 1000}, "the optimizer's learning rate", kTraining<&T::learning_rate>),
-      word("training.master_weights", {"none", "f32", "remainder"},
-           "what the optimizer updates; remainder: the 16 bits that bf16 parameters lack",
-           kTraining<&T::master_weights>),
-      word("training.moments", {"f32", "bf16", "f16", "e4m3"}, "type of the optimizer's moments",
-           kTraining<&T::moments>),
+      choice("training.master_weights", "what the optimizer updates; remainder: the 16 bits that bf16 parameters lack",
+             kTraining<&T::master_weights>),
+      choice("training.moments", "type of the optimizer's moments", kTraining<&T::moments>),
       number("training.weight_decay", {0, 1}, "the optimizer's weight decay", kTraining<&T::weight_decay>),
       toggle("training.decoupled_decay", "AdamW; false: decay joins the gradient (L2)", kTraining<&T::decoupled_decay>),
       number("training.clip_norm", {0, 1e30}, "gradients are scaled down to this norm over all ranks; 0: never",
              kTraining<&T::clip_norm>),
       toggle("training.weight_average", "keep an exponential average of the weights", kTraining<&T::weight_average>),
-      word("training.loss", {"sum", "mse"}, "sum of outputs, or distance to a seeded target", kTraining<&T::loss>),
-      word("training.param_dtype", {"bf16", "f32"}, "type of the parameters", kTraining<&T::param_dtype>),
+      choice("training.loss", "sum of outputs, or distance to a seeded target", kTraining<&T::loss>),
+      choice("training.param_dtype", "type of the parameters", kTraining<&T::param_dtype>),
       word("training.recipe", rows_of<&V::recipes>, "quantization recipe", kTraining<&T::recipe>),
       toggle("training.quantized_weights", "weights of products live in eight bits; bf16 ignores it",
              kTraining<&T::quantized_weights>),
@@ -183,8 +200,7 @@ std::vector<Key> make_keys() {
              "norms and activations quantize their results, or measure them for it, as they make them; false: later",
              kTraining<&T::fused_quantize>),
       toggle("training.fp8_attention", "attention's matrix products in FP8", kTraining<&T::fp8_attention>),
-      word("training.checkpoint", {"none", "full"}, "full: recompute every layer in backward",
-           kTraining<&T::checkpoint>),
+      choice("training.checkpoint", "full: recompute every layer in backward", kTraining<&T::checkpoint>),
       toggle("training.keep_loss", "false: drop the loss before memory is read", kTraining<&T::keep_loss>),
       toggle("training.deterministic", "false: a GPU may add in whatever order is fastest, so that runs differ in bits",
              kTraining<&T::deterministic>),

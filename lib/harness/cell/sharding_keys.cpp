@@ -26,7 +26,8 @@ MeshText mesh_of(const CellConfig& cell) {
 }
 
 bool is_sharded(const CellConfig& cell) {
-  return cell.sharding.value_or(cell.ranks > 1 || !cell.mesh.empty() ? "fsdp" : "none") == "fsdp";
+  return cell.sharding.value_or(cell.ranks > 1 || !cell.mesh.empty() ? Sharded::kFsdp : Sharded::kNone) ==
+         Sharded::kFsdp;
 }
 
 bool defers_init(const CellConfig& cell) { return cell.training.deferred_init.value_or(is_sharded(cell)); }

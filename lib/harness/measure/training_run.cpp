@@ -37,18 +37,14 @@ class Stopwatch {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-DType training_dtype(const std::string& text) {
-  const auto dtype = parse_dtype(text);
-  check(dtype == DType::kBF16 || dtype == DType::kF32, "training.param_dtype: bf16 or f32 needed");
-  return *dtype;
-}
+DType training_dtype(ParamDType dtype) { return dtype == ParamDType::kF32 ? DType::kF32 : DType::kBF16; }
 
 ModelOptions model_options(const CellConfig& cell) {
   return {.layer = cell.model.layer,
           .layers = cell.model.layers,
           .config = layer_config(cell.model, cell.training.fp8_attention),
           .dtype = training_dtype(cell.training.param_dtype),
-          .checkpoint_layers = cell.training.checkpoint == "full",
+          .checkpoint_layers = cell.training.checkpoint == Recompute::kFull,
           .eight_bit_weights = cell.training.quantized_weights,
           .fused_quantize = cell.training.fused_quantize,
           .deferred_init = defers_init(cell)};
@@ -64,8 +60,13 @@ Traffic difference(const Traffic& now, const Traffic& before) {
   return out;
 }
 
-MasterWeights master_weights(const std::string& text) {
-  return text == "f32" ? MasterWeights::kF32 : text == "remainder" ? MasterWeights::kRemainder : MasterWeights::kNone;
+MasterWeights master_weights(Master master) {
+  switch (master) {
+    case Master::kNone: return MasterWeights::kNone;
+    case Master::kF32: return MasterWeights::kF32;
+    case Master::kRemainder: return MasterWeights::kRemainder;
+  }
+  return MasterWeights::kNone;
 }
 
 /// `shards`: the ranks over which a parameter's shards lie, or null.
@@ -74,8 +75,8 @@ AdamOptions adam_options(const TrainingConfig& t, ProcessGroup* shards) {
           .weight_decay = t.weight_decay,
           .decoupled_decay = t.decoupled_decay,
           .master = master_weights(t.master_weights),
-          .exp_avg = *parse_dtype(t.moments),
-          .exp_avg_sq = *parse_dtype(t.moments),
+          .exp_avg = *parse_dtype(t.moments.text()),
+          .exp_avg_sq = *parse_dtype(t.moments.text()),
           .max_grad_norm = t.clip_norm,
           .norm_group = shards};
 }
@@ -139,7 +140,7 @@ LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
           .seq = model.seq,
           .batch = model.batch,
           .fp8_attention = fp8_attention,
-          .fuse_mlp = model.op_fuser == "mlp",
+          .fuse_mlp = model.op_fuser == OpFuser::kMlp,
           .dropout = static_cast<float>(model.dropout)};
 }
 
@@ -174,15 +175,16 @@ void TrainingRun::build() {
   const TrainingConfig& training = cell_.training;
   model_ = std::make_unique<Model>(runtime_, recipe_, model_options(cell_));
   if (mesh_)
-    sharding_ = std::make_unique<Sharding>(runtime_, *model_, *mesh_,
-                                           ShardingOptions{.reshard_after_forward = cell_.reshard_after_forward,
-                                                           .gather_ahead = cell_.gather_ahead,
-                                                           .checkpoint_layers = training.checkpoint == "full"});
+    sharding_ =
+        std::make_unique<Sharding>(runtime_, *model_, *mesh_,
+                                   ShardingOptions{.reshard_after_forward = cell_.reshard_after_forward,
+                                                   .gather_ahead = cell_.gather_ahead,
+                                                   .checkpoint_layers = training.checkpoint == Recompute::kFull});
   const AdamOptions options = adam_options(training, mesh_ ? &mesh_->shard_group() : nullptr);
-  if (training.optimizer == "adam") {
+  if (training.optimizer == Optimizer::kAdam) {
     adam_ = std::make_unique<Adam>(model_->parameters(), options);
     optimizer_step_ = [this](Runtime& runtime) { adam_->step(runtime); };
-  } else if (training.optimizer == "foreach_adam") {
+  } else if (training.optimizer == Optimizer::kForeachAdam) {
     optimizer_step_ = [adam = std::make_shared<ForeachAdam>(model_->parameters(), options)](Runtime& runtime) {
       adam->step(runtime);
     };
@@ -341,7 +343,7 @@ void TrainingRun::step() {
 
   ledger.set_phase(PhaseKind::kIdle, number);
   Variable input{make_input("x", 1.0f), nullptr};
-  Tensor target = cell_.training.loss == "mse" ? make_input("target", 1.0f) : Tensor();
+  Tensor target = cell_.training.loss == Loss::kMse ? make_input("target", 1.0f) : Tensor();
   device_->synchronize();
   Stopwatch watch;
 

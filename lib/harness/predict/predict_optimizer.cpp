@@ -12,31 +12,34 @@ namespace {
 constexpr Bytes kF32 = 4;
 
 struct MomentNumbers {
-  std::string_view name;
+  Moments type;
   Bytes bytes;
   Bytes scale;  ///< beside each moment of a parameter
 };
-constexpr MomentNumbers kMoments[] = {{"f32", 4, 0}, {"bf16", 2, 0}, {"f16", 2, kF32}, {"e4m3", 1, kF32}};
+constexpr MomentNumbers kMoments[] = {
+    {Moments::kF32, 4, 0}, {Moments::kBF16, 2, 0}, {Moments::kF16, 2, kF32}, {Moments::kE4M3, 1, kF32}};
 
 struct MasterNumbers {
-  std::string_view name;
+  Master master;
   Bytes of_bf16;  ///< bytes an element; parameters in f32 need none
   Bytes of_eight_bits;
 };
-constexpr MasterNumbers kMasters[] = {{"none", 0, 0}, {"f32", kF32, kF32}, {"remainder", 2, kF32}};
+constexpr MasterNumbers kMasters[] = {{Master::kNone, 0, 0}, {Master::kF32, kF32, kF32}, {Master::kRemainder, 2, kF32}};
 
-template <class Row, std::size_t N>
-const Row* find_row(std::string_view name, const Row (&rows)[N]) {
-  const Row* found = std::find_if(rows, rows + N, [&](const Row& row) { return row.name == name; });
-  return found == rows + N ? nullptr : found;
+/// The row whose first member is `value`.
+template <class Row, std::size_t N, class Value, class First>
+const Row& row_of(Value value, const Row (&rows)[N], First Row::* first) {
+  const Row* found = std::find_if(rows, rows + N, [&](const Row& row) { return value == row.*first; });
+  check(found != rows + N, "predict: a value of the scenario has no row");
+  return *found;
 }
 
 /// Several at once: highest together.
 Schedule at_once(Bytes bytes) { return take(bytes) + give(bytes); }
 
-class Optimizer {
+class OptimizerSchedule {
  public:
-  Optimizer(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer)
+  OptimizerSchedule(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer)
       : training_(cell.training), scenario_(scenario), layer_(layer), layers_(cell.model.layers) {
     for (const ParameterNumbers& parameter : layer.parameters) {
       elems_ += layers_ * parameter.shard_elems;
@@ -48,8 +51,8 @@ class Optimizer {
   }
 
   OptimizerNumbers adam() const {
-    const MomentNumbers& moments = *find_row(training_.moments, kMoments);
-    const MasterNumbers& masters = *find_row(training_.master_weights, kMasters);
+    const MomentNumbers& moments = row_of(training_.moments, kMoments, &MomentNumbers::type);
+    const MasterNumbers& masters = row_of(training_.master_weights, kMasters, &MasterNumbers::master);
     Schedule state;
     for (const ParameterNumbers& parameter : layer_.parameters) {
       state += take(2 * (parameter.shard_elems * moments.bytes + moments.scale));
@@ -127,31 +130,23 @@ class Optimizer {
   Bytes eight_bit_values_ = 0, average_ = 0;
 };
 
-struct OptimizerRow {
-  std::string_view name;
-  OptimizerNumbers (Optimizer::*numbers)() const;  ///< null: there is no optimizer
-};
-constexpr OptimizerRow kOptimizers[] = {
-    {"none", nullptr}, {"adam", &Optimizer::adam}, {"foreach_adam", &Optimizer::foreach_adam}};
-
 }  // namespace
 
 bool has_closed_form(const CellConfig& cell, const LayerAccount& layer) {
   const TrainingConfig& t = cell.training;
   if (t.resume_at > 0) return false;  // what saving and loading hold for a moment depends on the files
-  if (t.optimizer == "none") return true;
-  if (!find_row(t.optimizer, kOptimizers)) return false;
-  if (t.optimizer == "foreach_adam") return t.master_weights == "none" && t.moments == "f32" && t.clip_norm == 0.0;
-  return find_row(t.moments, kMoments) && find_row(t.master_weights, kMasters) &&
-         (t.master_weights != "none" || std::none_of(layer.parameters.begin(), layer.parameters.end(),
-                                                     [](const ParameterNumbers& p) { return p.eight_bits; }));
+  if (t.optimizer == Optimizer::kNone) return true;
+  if (t.optimizer == Optimizer::kForeachAdam)
+    return t.master_weights == Master::kNone && t.moments == Moments::kF32 && t.clip_norm == 0.0;
+  return t.master_weights != Master::kNone || std::none_of(layer.parameters.begin(), layer.parameters.end(),
+                                                           [](const ParameterNumbers& p) { return p.eight_bits; });
 }
 
 OptimizerNumbers optimizer_numbers(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer) {
-  const OptimizerRow* row = find_row(cell.training.optimizer, kOptimizers);
-  check(row != nullptr, fmt::format("predict: optimizer '{}' has no closed form", cell.training.optimizer));
-  const Optimizer optimizer(cell, scenario, layer);
-  OptimizerNumbers numbers = row->numbers ? (optimizer.*row->numbers)() : OptimizerNumbers{};
+  const OptimizerSchedule optimizer(cell, scenario, layer);
+  OptimizerNumbers numbers;
+  if (cell.training.optimizer == Optimizer::kAdam) numbers = optimizer.adam();
+  if (cell.training.optimizer == Optimizer::kForeachAdam) numbers = optimizer.foreach_adam();
   if (cell.training.weight_average) optimizer.add_average(numbers);
   return numbers;
 }

@@ -38,7 +38,7 @@ RunAccount::RunAccount(const CellConfig& cell, const Scenario& scenario, const L
       stream_(scenario.plain(scenario.hidden)),
       kept_(layers_ * layer.kept),
       standing_(kept_ + layers_ * layer.recipe_state + optimizer.average),
-      inputs_(cell.training.loss == "mse" ? 2 * stream_ : stream_) {}
+      inputs_(cell.training.loss == Loss::kMse ? 2 * stream_ : stream_) {}
 
 /// Output, loss and what the graph behind them retains, from the end of backward until the next forward replaces them.
 Bytes RunAccount::results() const { return keep_loss_ ? stream_ + kF32 + retained() : 0; }

@@ -73,12 +73,6 @@ struct ArchNumbers {
 };
 constexpr ArchNumbers kArchs[] = {{"hopper", false}, {"blackwell", true}};
 
-struct DTypeNumbers {
-  std::string_view name;
-  Bytes bytes;
-};
-constexpr DTypeNumbers kDTypes[] = {{"bf16", 2}, {"f32", 4}};
-
 /// What each fix decided otherwise before. Null: no figure depends on it.
 struct FixNumbers {
   std::string_view name;
@@ -139,7 +133,7 @@ Bytes ScaleRows::filled(std::int64_t rows, std::int64_t cols) const {
 Scenario::Scenario(const CellConfig& cell, Arm arm)
     : form(row_called(cell.model.form, kForms, "form")),
       recipe(row_called(arm == Arm::kBf16 ? "bf16" : cell.training.recipe, kRecipes, "recipe")),
-      element(row_called(cell.training.param_dtype, kDTypes, "param_dtype").bytes),
+      element(cell.training.param_dtype == ParamDType::kF32 ? 4 : 2),
       tokens(cell.model.seq * cell.model.batch),
       hidden(cell.model.hidden),
       heads(cell.model.heads),
@@ -154,9 +148,9 @@ Scenario::Scenario(const CellConfig& cell, Arm arm)
       casts_unstored(recipe.histories && cell.training.fused_quantize),
       measured_early(recipe.measures_first && cell.training.fused_quantize),
       casts_weights(casts && cell.training.quantized_weights),
-      fused_mlp(cell.model.op_fuser == "mlp"),
+      fused_mlp(cell.model.op_fuser == OpFuser::kMlp),
       dropout(static_cast<float>(cell.model.dropout) > 0.0f),
-      checkpoint(cell.training.checkpoint == "full"),
+      checkpoint(cell.training.checkpoint == Recompute::kFull),
       sharding(sharding_numbers(cell)) {
   if (arm != Arm::kBefore || cell.fix.empty()) return;
   const FixNumbers& fix = row_called(cell.fix, kFixes, "fix");

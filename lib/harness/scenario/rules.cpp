@@ -72,27 +72,27 @@ Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabular
     const Key* key = find_key(path);
     return key->get(cell) != key->get(CellConfig{});
   };
-  if (t.optimizer == "none")
+  if (t.optimizer == Optimizer::kNone)
     for (const std::string_view path : kOptimizerKeys)
       if (changed(path))
         return BrokenRule{std::string(path), "there is no optimizer to heed it; remove it, or write `optimizer: adam`"};
-  if (t.optimizer == "foreach_adam")
+  if (t.optimizer == Optimizer::kForeachAdam)
     for (const std::string_view path : {"training.master_weights", "training.moments"})
       if (changed(path))
         return BrokenRule{std::string(path),
                           "foreach_adam updates the parameters themselves, with moments in f32; "
                           "remove it, or write `optimizer: adam`"};
-  if (t.master_weights == "remainder" && t.param_dtype != "bf16")
+  if (t.master_weights == Master::kRemainder && t.param_dtype != ParamDType::kBF16)
     return BrokenRule{"training.master_weights",
                       fmt::format("remainder keeps the 16 bits that bf16 parameters lack, but param_dtype is {}; write "
                                   "none, f32 or `param_dtype: bf16`",
-                                  t.param_dtype)};
+                                  t.param_dtype.text())};
   const bool eight_bits = t.quantized_weights && (!vocabulary.quantizes || vocabulary.quantizes(t.recipe));
-  if (eight_bits && t.optimizer == "adam" && t.master_weights == "none")
+  if (eight_bits && t.optimizer == Optimizer::kAdam && t.master_weights == Master::kNone)
     return BrokenRule{"training.master_weights",
                       fmt::format("{}, but adam needs f32 or remainder where quantized_weights are on: a step is "
                                   "smaller than what eight bits can tell apart",
-                                  t.master_weights)};
+                                  t.master_weights.text())};
   return std::nullopt;
 }
 
@@ -101,7 +101,7 @@ Broken broken_resume_rule(const TrainingConfig& t) {
   if (t.resume_at >= t.steps)
     return BrokenRule{"training.resume_at",
                       fmt::format("{} comes after the last of {} steps; the first is step 0", t.resume_at, t.steps)};
-  if (t.optimizer == "foreach_adam")
+  if (t.optimizer == Optimizer::kForeachAdam)
     return BrokenRule{"training.resume_at",
                       "the state of foreach_adam is not saved; write `optimizer: adam` or `optimizer: none`"};
   if (t.weight_average)

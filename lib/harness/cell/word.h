@@ -1,0 +1,43 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "core/check.h"
+
+namespace fp8lab {
+
+/// The words that scenario files and results have for the values of an enum, in the order of the values 0, 1, ...
+/// A key whose values are an enum specialises it.
+template <class Enum>
+inline constexpr std::array<std::string_view, 0> kWords{};
+
+/// A value of an enum that a scenario file spells as a word: "full" and Recompute::kFull are the same.
+template <class Enum>
+class Word {
+ public:
+  constexpr Word(Enum value = {}) : value_(value) {}
+  /// Throws Error for a word that the enum has not.
+  Word(std::string_view text) : value_(of(text)) {}
+  Word(const char* text) : Word(std::string_view(text)) {}
+  Word(const std::string& text) : Word(std::string_view(text)) {}
+
+  constexpr operator Enum() const { return value_; }
+  constexpr std::string_view text() const { return kWords<Enum>[static_cast<std::size_t>(value_)]; }
+
+  friend constexpr bool operator==(Word a, Word b) { return a.value_ == b.value_; }
+  friend constexpr bool operator==(Word a, Enum b) { return a.value_ == b; }
+
+ private:
+  static Enum of(std::string_view text) {
+    for (std::size_t i = 0; i < kWords<Enum>.size(); ++i)
+      if (kWords<Enum>[i] == text) return static_cast<Enum>(i);
+    fail("'" + std::string(text) + "' is no word of this key");
+  }
+
+  Enum value_;
+};
+
+}  // namespace fp8lab
