@@ -247,7 +247,7 @@ class Units(unittest.TestCase):
         )
 
     def test_units_are_worth_what_the_program_takes_them_for(self) -> None:
-        text = (sample.ROOT / "lib" / "harness" / "units.cpp").read_text()
+        text = (sample.ROOT / "lib" / "harness" / "cell" / "units.cpp").read_text()
         self.assertIn("kMiB = 1024.0 * 1024.0;", text)
         rows = re.findall(r'Unit\{"([^"]+)", "([^"]+)", ([^}]+)\}', text)
         self.assertGreater(len(rows), 12)
