@@ -29,7 +29,7 @@ std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
 using MakeStep = std::function<std::function<void()>(ProcessGroup&)>;
 
 /// Every rank takes its step once per iteration of `state`, which rank 0 drives. Iterations take as long as rank 0's
-/// step: the barrier that brings the ranks together before it is not counted.
+/// step: the barrier that provides the ranks together before it is not counted.
 void run_in_step(benchmark::State& state, int ranks, const MakeStep& make_step) {
   std::atomic<bool> more{true};
   run_ranks("in_process", {.ranks = ranks}, [&](ProcessGroup& group) {

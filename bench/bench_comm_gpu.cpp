@@ -82,8 +82,8 @@ std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
 }
 
 /// A rank's GPU, and the ranks' group on their GPUs.
-struct Seat {
-  Seat(const Mode& mode, ProcessGroup& world)
+struct GpuPart {
+  GpuPart(const Mode& mode, ProcessGroup& world)
       : device(open_device("cuda", {.rank = world.local_rank(), .memory = {}})), group(world.on(*device)) {
     if (mode.windows) device->memory().gather_from(group->gather_source());
   }
@@ -112,7 +112,7 @@ class Buffer {
 
 std::byte pattern(int rank, std::int64_t i) { return static_cast<std::byte>((i ^ (i >> 8) ^ (i >> 17)) + 17 * rank); }
 
-/// One GPU's part in a row: `call` launches once; `count_wrong` looks at the result.
+/// One GPU's part in a row: `call` launches once; `count_wrong` checks the result.
 struct Part {
   std::function<void()> call;
   std::function<std::int64_t()> count_wrong;
@@ -128,14 +128,14 @@ void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const
   std::atomic<std::int64_t> wrong = 0;
   Lockstep lockstep;
   run_ranks(mode.row, mode.options(), [&](ProcessGroup& world) {
-    const Seat slot(mode, world);
+    const GpuPart slot(mode, world);
     Device& device = *slot.device;
     ProcessGroup& group = *slot.group;
     const Part part = make_part(device, group);
     const auto batch = [&] {
       device.synchronize();
       group.barrier("together");
-      part.call();  // brings the GPUs into step
+      part.call();  // provides the GPUs into step
       const auto begin = device.moment();
       for (int i = 0; i < calls; ++i) part.call();
       const auto end = device.moment();
@@ -186,7 +186,7 @@ void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
   std::vector<double> of_bytes[2];
   Lockstep lockstep;
   run_ranks(mode.row, mode.options(), [&](ProcessGroup& world) {
-    const Seat slot(mode, world);
+    const GpuPart slot(mode, world);
     Device& device = *slot.device;
     ProcessGroup& group = *slot.group;
     std::vector<std::unique_ptr<Buffer>> buffers;
@@ -264,7 +264,7 @@ class ProductsAndGather {
   static constexpr std::int64_t kSide = 8192;
   static constexpr int kProducts = 4;
   ProcessGroup& world_;
-  Seat slot_;
+  GpuPart slot_;
   std::vector<std::int64_t> offsets_;
   Buffer to_, from_;
   GatherPart part_;
@@ -331,7 +331,7 @@ void products_beside_late_ranks(benchmark::State& state, const Mode& mode) {
   state.counters["products_us"] = 1e6 * median_of(alone);
 }
 
-/// What a rank adds to element i of a sum: small whole numbers, so that bf16 holds their sum over a few ranks too.
+/// What a rank adds to element i of a sum: small integers, so that bf16 holds their sum over a few ranks too.
 float summand(int rank, std::int64_t i) { return static_cast<float>(1 + rank + i % 16); }
 
 void reduce_scatter(benchmark::State& state, const Mode& mode, std::int64_t size) {

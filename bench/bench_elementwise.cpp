@@ -26,14 +26,14 @@ class Turns {
     const int count = rotations_past_l2(TensorSpec{shape, dtype}.bytes());
     for (int i = 0; i < count; ++i)
       tensors_.push_back(dtype == DType::kE4M3
-                             ? codes(shape)
+                             ? data(shape)
                              : random_tensor(*gpu(), shape, dtype, seed + static_cast<std::uint64_t>(i)));
   }
   const Tensor& operator[](int i) const { return tensors_[static_cast<std::size_t>(i) % tensors_.size()]; }
   std::int64_t bytes() const { return tensors_[0].bytes(); }
 
  private:
-  static Tensor codes(const Shape& shape) {
+  static Tensor data(const Shape& shape) {
     const Tensor tensor = gpu()->allocate({shape, DType::kE4M3}, in_flight());
     gpu()->launch(&KernelTable::cast,
                   CastArgs{.in = random_tensor(*gpu(), shape, DType::kBF16).view(), .out = tensor.view()});

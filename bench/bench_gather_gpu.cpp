@@ -86,7 +86,7 @@ void gather_layer(benchmark::State& state, const Mode& mode, std::string_view re
     const auto batch = [&] {
       device->synchronize();
       world.barrier("together");
-      layer.gather();  // brings the GPUs into step
+      layer.gather();  // provides the GPUs into step
       const auto begin = device->moment();
       for (int i = 0; i < kCalls; ++i) layer.gather();
       const auto end = device->moment();

@@ -105,8 +105,8 @@ void multiply(benchmark::State& state, const Product& product, const Kind& kind)
   time_on_gpu(state, {.flops = flops_of(product)}, [&](int call) { gemm(*gpu(), operands.of_call(call, product)); });
 }
 
-/// A product of per-tensor codes of which only the codes are wanted, and their amax: made so, or stored in BF16 and
-/// cast.
+/// A product of per-tensor quantized data of which only the quantized data are wanted, and their amax: made so, or
+/// stored in BF16 and cast.
 void multiply_to_quantized(benchmark::State& state, const Product& product, bool at_once) {
   Device& device = *gpu();
   const Operands operands(product, "current");

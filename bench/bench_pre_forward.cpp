@@ -20,7 +20,7 @@
 // columns Time and CPU have the clock's own cost and the reshard in between.
 //
 // The rows `on_gpus` are two ranks of this process with a GPU each, or one between them: there `issue_p50_ns` is the
-// whole pre-forward on rank 0 when both come to it together, with the ranks' meeting and the launch of every copy.
+// full pre-forward on rank 0 when both come to it together, with the ranks' barrier and the launch of every copy.
 namespace fp8lab {
 namespace {
 

@@ -102,9 +102,9 @@ void register_rows(Bench& bench) {
       bench.measure(state, bench.x.bytes() + q.bytes(),
                     [&] { dequantize(*bench.device, q.rowwise_operand(), DType::kBF16, bench.holder); });
     });
-  add("transpose/codes", [&bench, format = rows().front().format](benchmark::State& state) {
+  add("transpose/data", [&bench, format = rows().front().format](benchmark::State& state) {
     const QuantizedTensor q = quantize(*bench.device, bench.x, inputs_of(bench, format, {true, false}));
-    bench.measure(state, 2 * q.rowwise().codes.bytes(), [&] { make_columnwise(*bench.device, q, bench.holder); });
+    bench.measure(state, 2 * q.rowwise().data.bytes(), [&] { make_columnwise(*bench.device, q, bench.holder); });
   });
 }
 

@@ -11,7 +11,7 @@
 #include "core/check.h"
 
 // How fast something is beside memcpy: one thread pinned to one core, on memory well beyond the last-level cache. Every
-// repetition of a row copies and then works, so that both meet the same machine; `of_memcpy` is the ratio of the two
+// repetition of a row copies and then works, so that both see the same machine; `of_memcpy` is the ratio of the two
 // medians' bandwidths.
 //
 // Times are the thread's own processor time: equal to wall time where nothing else runs, and not disturbed by what

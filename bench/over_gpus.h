@@ -43,7 +43,7 @@ class Lockstep {
   std::atomic<bool> more_{true};
 };
 
-/// As nccl-tests counts: `size` is the whole output in bytes, algbw size / time, busbw what each GPU's link moves of
+/// As nccl-tests counts: `size` is the entire output in bytes, algbw size / time, busbw what each GPU's link moves of
 /// it, `times` over (2 for an all-reduce), in 1e9 bytes a second.
 inline void count_bandwidth(benchmark::State& state, std::int64_t size, double seconds, int times = 1) {
   const double algbw = static_cast<double>(size) / seconds / 1e9;

@@ -127,13 +127,13 @@ def program_of(arguments):
 
 
 def is_of_cells(path):
-    """Also where a run was ended before its first line was whole."""
+    """Also where a run was ended before its first line was full."""
     with path.open("rb") as file:
         return CELL_BEGINS.startswith(file.read(len(CELL_BEGINS)))
 
 
 def refuse_foreign(out):
-    """Only what runs left is removed, told as fp8lab tells it: they leave LINES beside it. One that came to no results leaves a
+    """Only what runs left is removed, and the reason is printed as fp8lab prints it: they leave LINES beside it. One that came to no results leaves a
     junit.xml of this script's alone."""
     if (out / LINES).exists():
         if is_of_cells(out / LINES):
@@ -160,7 +160,7 @@ def check_comparison(program, baseline, allow):
     command = compare_command(program, baseline, baseline, allow)
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     if checked.returncode not in (0, 1, 5):
-        error = only_error(checked.stderr) or f"{program} compare ended with {checked.returncode} and said nothing"
+        error = only_error(checked.stderr) or f"{program} compare ended with {checked.returncode} and printed nothing"
         raise UsageError(error if error.startswith("--allow") else f"--against: {error}")
 
 
@@ -179,7 +179,7 @@ def keep_baseline(baseline, out):
 
 
 def run_program(command):
-    """Runs to the end, whatever signals arrive; returns the exit code and the errors that the program told."""
+    """Runs to the end, whatever signals arrive; returns the exit code and the errors that the program reported."""
     errors = []
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace") as process:
         # The terminal interrupts the program too; it ends in order, and so must this.
@@ -195,17 +195,17 @@ def run_program(command):
 
 
 def compare(program, baseline, out, allow):
-    """Prints the comparison, and returns it as data with the program's exit code and the errors that it told."""
+    """Prints the comparison, and returns it as data with the program's exit code and the errors that it reported."""
     command = compare_command(program, baseline, out, allow)
     print(flush=True)
     shown = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     sys.stderr.write(shown.stderr)
     if shown.returncode == 2:
         return None, 2, [only_error(shown.stderr)]
-    told = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
-    if not told.stdout:
-        return None, 2, [only_error(told.stderr)]
-    (out / "comparison.json").write_text(told.stdout, encoding="utf-8")
+    compared = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    if not compared.stdout:
+        return None, 2, [only_error(compared.stderr)]
+    (out / "comparison.json").write_text(compared.stdout, encoding="utf-8")
     comparison, fault = matrix_report.read(out / "comparison.json", matrix_report.COMPARISON)
     return (comparison, shown.returncode, []) if comparison else (None, 2, [fault])
 

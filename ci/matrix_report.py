@@ -20,7 +20,7 @@ RESULTS = {"cells": [{"id": TEXT, "scenario": TEXT, "file": TEXT, "line?": COUNT
 COMPARISON = {"cells_compared": COUNT, "regressions": COUNT, "better": COUNT,
               "changes": [{"kind": TEXT, "id": TEXT, "file": TEXT, "line": COUNT, "text": TEXT, "regression": FLAG}]}
 GOOD = ("confirmed", "pass", "skipped")
-# GitHub drops a step's whole summary above this size, and annotations above this number.
+# GitHub drops a step's full summary above this size, and annotations above this number.
 SUMMARY_BYTES = 1024 * 1024
 ANNOTATIONS = 10
 ROWS = 50  # of a table in the summary
@@ -184,7 +184,7 @@ def scenarios_text(report):
 
 
 def cut(text, marks, budget):
-    """As many whole sections of `text`, which begin at `marks`, as `budget` bytes hold, and the number left out."""
+    """As many full sections of `text`, which begin at `marks`, as `budget` bytes hold, and the number left out."""
     sections = re.split(f"(?m)^(?={marks} )", text)
     out, left = "", 0
     for section in sections:

@@ -38,7 +38,7 @@ def _is_number(value: Any) -> bool:
     return (kind is float or kind is int) and -GREATEST <= value <= GREATEST
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return type(value) is int and -(2**63) <= value < 2**63
 
 
@@ -55,8 +55,8 @@ TEXT = Leaf("text", lambda value: type(value) is str)
 TEXT_OR_NULL = Leaf("text or null", lambda value: value is None or type(value) is str)
 FLAG = Leaf("true or false", lambda value: type(value) is bool)
 FLAG_OR_NULL = Leaf("true, false or null", lambda value: value is None or type(value) is bool)
-WHOLE = Leaf("a whole number", _is_whole)
-COUNT = Leaf("a whole number from 0 on", lambda value: _is_whole(value) and value >= 0)
+INTEGER = Leaf("an integer", _is_integer)
+COUNT = Leaf("an integer from 0 on", lambda value: _is_integer(value) and value >= 0)
 NUMBER = Leaf("a finite number", _is_number)
 NUMBER_OR_NULL = Leaf("a finite number or null", lambda value: value is None or _is_number(value))
 NOT_NEGATIVE = Leaf("a number from 0 on", lambda value: _is_number(value) and value >= 0)

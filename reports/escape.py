@@ -23,7 +23,7 @@ def markdown(text: str) -> str:
 
 def markdown_code(text: str) -> str:
     """The same as code."""
-    plain = _plain(text).replace("|", "\\|")  # a table's cells are told apart before code is
+    plain = _plain(text).replace("|", "\\|")  # a table's cells are distinguished before code is
     fence = "`" * (1 + max(map(len, re.findall("`+", plain)), default=0))
     space = " " if not plain or plain.startswith("`") or plain.endswith("`") else ""
     return f"{fence}{space}{plain}{space}{fence}"

@@ -78,7 +78,7 @@ def by_scenario_and_fix(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 
 def slug(text: str) -> str:
-    """As part of a file's name; where it is cut, a hash of the whole keeps it apart from others."""
+    """As part of a file's name; where it is cut, a hash of the entire keeps it apart from others."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()
     if len(plain) <= LONGEST_NAME:
         return plain

@@ -32,7 +32,7 @@ class Files:
                 self._remove()
 
     def make_directory(self, path: pathlib.Path) -> None:
-        with _told(path):
+        with _named_on_error(path):
             if path.is_dir():
                 return
             self.make_directory(path.parent)
@@ -42,13 +42,13 @@ class Files:
     def write(self, path: pathlib.Path, content: bytes | str) -> None:
         self.make_directory(path.parent)
         self._paths[path] = None
-        with _told(path):
+        with _named_on_error(path):
             _part(path).write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
     def _name(self) -> None:
         while self._paths:
             path = next(iter(self._paths))
-            with _told(path):
+            with _named_on_error(path):
                 _part(path).replace(path)
             del self._paths[path]
         self._made.clear()
@@ -68,7 +68,7 @@ def _part(path: pathlib.Path) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def _told(path: pathlib.Path) -> Iterator[None]:
+def _named_on_error(path: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:  # a write that fails does not know its file

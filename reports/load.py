@@ -194,9 +194,9 @@ class Loader:
         label = self._free_label(label)
         benches = sorted((path / "bench").glob("*.json"))
         self.bench_files += [(label, file) for file in benches]
-        whole = next((path / name for name in ("results.json", "results.json.gz") if (path / name).is_file()), None)
-        if whole is not None:
-            self._results(label, whole)
+        full = next((path / name for name in ("results.json", "results.json.gz") if (path / name).is_file()), None)
+        if full is not None:
+            self._results(label, full)
         elif (path / "results.jsonl").is_file():
             self._problem(
                 path / "results.jsonl", "", "the run did not end, so there is no results.json; its finished cells are shown"
@@ -287,15 +287,15 @@ class Loader:
         return True
 
     def _cut_off(self, label: str, path: pathlib.Path, text: str, lines: pathlib.Path, error: Malformed) -> None:
-        """What can be saved of a results.json that is not whole: its lines file, or the cells before the break."""
+        """What can be saved of a results.json that is not full: its lines file, or the cells before the break."""
         schema = re.match(r'\s*\{\s*"schema"\s*:\s*"([^"]*)"', text)
         if schema and not self._known_schema(path, schema[1]):
             return
         if lines.is_file() and lines.resolve() != path.resolve():
-            self._problem(path, error.record, f"is not whole: {error}; results.jsonl beside it is shown instead")
+            self._problem(path, error.record, f"is not full: {error}; results.jsonl beside it is shown instead")
             self._add(label, path, path.parent, self._lines(lines), self._environment(path.parent), False)
             return
-        records = list(_whole_cells(text))
+        records = list(_complete_cells(text))
         last = f"after cell {len(records)}" + (
             f" ({records[-1].get('id')})" if records and isinstance(records[-1], dict) else ""
         )
@@ -374,7 +374,7 @@ def _named(name: str, record: Any) -> str:
     return f"{name} ({short(found)})" if isinstance(found, str) else name
 
 
-def _whole_cells(text: str) -> Iterator[Any]:
+def _complete_cells(text: str) -> Iterator[Any]:
     start = re.search(r'"cells"\s*:\s*\[', text)
     if not start:
         return

@@ -25,7 +25,7 @@ LINE = SIZE * 1.3 / 72
 ASCENT = SIZE * 0.93 / 72
 CHARACTER = SIZE * 0.53 / 72  # the mean width of a character of Helvetica, and some
 LONGEST, MOST_LINES = 90, 6
-# Every reader has these fonts, and a string of theirs is written whole: tables have tens of thousands.
+# Every reader has these fonts, and a string of theirs is written in full: tables have tens of thousands.
 CORE_FONTS = {"pdf.use14corefonts": True}
 
 

@@ -1,4 +1,4 @@
-"""Tables of whole result sets: what they are, how they differ, where they were made."""
+"""Tables of full result sets: what they are, how they differ, where they were made."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ def sets_table(sets: list[ResultSet]) -> Table:
         cpu = (environment.get("cpu") or {}).get("model")
         cuda = str((environment.get("devices") or {}).get("cuda", ""))
         gpu = "" if not cuda or cuda.startswith("unavailable") else cuda.splitlines()[0]
-        whole = {True: "yes", False: "no: stopped or cut off", None: units.ABSENT}[results.complete]
+        full = {True: "yes", False: "no: stopped or cut off", None: units.ABSENT}[results.complete]
         rows.append(
             [
                 Text(results.label),
@@ -26,7 +26,7 @@ def sets_table(sets: list[ResultSet]) -> Table:
                 Text(gpu or cpu or units.ABSENT),
                 number(len(results.cells), "1"),
                 counts(results.cells),
-                Text(whole, look="bad" if results.complete is False else ""),
+                Text(full, look="bad" if results.complete is False else ""),
                 Text(results.path, look="code"),
             ]
         )

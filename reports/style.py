@@ -1,4 +1,4 @@
-"""How plots look. Colours are told apart by people with any colour vision: by lightness too, never by hue alone.
+"""How plots look. Colours are distinguished by people with any colour vision: by lightness too, never by hue alone.
 
 Ink, grid and page have colours of their own, which the HTML page replaces by its theme's.
 """

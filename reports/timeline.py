@@ -7,7 +7,7 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
-from documents import COUNT, LIST, TEXT, WHOLE, Malformed, described, misfit, parsed
+from documents import COUNT, LIST, TEXT, INTEGER, Malformed, described, misfit, parsed
 
 SCHEMA = "fp8lab.timeline/1"
 # The ledger's order, and whether the schedule says that such bytes outlive backward (lib/memory/holder.h).
@@ -26,7 +26,7 @@ KINDS = {
 }
 _SHAPE = {
     "holders": [{"kind": TEXT, "owner": TEXT, "what": TEXT}],
-    "marks": [{"name": TEXT, "live_bytes": WHOLE, "retained_bytes": WHOLE, "event": COUNT}],
+    "marks": [{"name": TEXT, "live_bytes": INTEGER, "retained_bytes": INTEGER, "event": COUNT}],
     "events": LIST,
 }
 _EVENT = (int, int, int, int, str, int)

@@ -60,5 +60,5 @@ def events(timeline: Timeline, name: str, rank: int, pid: int) -> list[dict[str,
 def document(arms: list[tuple[str, Timeline]], rank: int, cell_id: str) -> str:
     """The arms of one cell, beside each other."""
     all_events = [event for pid, (arm, timeline) in enumerate(arms) for event in events(timeline, arm, rank, pid)]
-    whole = {"displayTimeUnit": "ms", "otherData": {"cell": cell_id}, "traceEvents": all_events}
-    return json.dumps(whole, separators=(",", ":"))
+    full = {"displayTimeUnit": "ms", "otherData": {"cell": cell_id}, "traceEvents": all_events}
+    return json.dumps(full, separators=(",", ":"))

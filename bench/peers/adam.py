@@ -33,14 +33,14 @@ def plain(dtype):
     return optimizer.step
 
 
-def cast_into(codes, scales, rounded):
-    for code, scale, values in zip(codes, scales, rounded):
+def cast_into(data, scales, rounded):
+    for code, scale, values in zip(data, scales, rounded):
         code.copy_((values.float() * scale).clamp_(-E4M3_MAX, E4M3_MAX))
 
 
 def delayed():
     masters, optimizer = adamw(torch.float32)
-    codes = [torch.empty(SIDE, SIDE, device="cuda", dtype=torch.float8_e4m3fn) for _ in masters]
+    data = [torch.empty(SIDE, SIDE, device="cuda", dtype=torch.float8_e4m3fn) for _ in masters]
     scales = [torch.full((), 64.0, device="cuda") for _ in masters]
     amaxes = [torch.zeros((), device="cuda") for _ in masters]
 
@@ -49,21 +49,21 @@ def delayed():
         with torch.no_grad():
             rounded = [master.to(torch.bfloat16) for master in masters]
             torch._foreach_maximum_(amaxes, [norm.float() for norm in torch._foreach_norm(rounded, float("inf"))])
-            cast_into(codes, scales, rounded)
+            cast_into(data, scales, rounded)
 
     return step
 
 
 def current():
     masters, optimizer = adamw(torch.float32)
-    codes = [torch.empty(SIDE, SIDE, device="cuda", dtype=torch.float8_e4m3fn) for _ in masters]
+    data = [torch.empty(SIDE, SIDE, device="cuda", dtype=torch.float8_e4m3fn) for _ in masters]
 
     def step():
         optimizer.step()
         with torch.no_grad():
             rounded = [master.to(torch.bfloat16) for master in masters]
             amaxes = torch._foreach_norm(rounded, float("inf"))
-            cast_into(codes, [E4M3_MAX / amax.float() for amax in amaxes], rounded)
+            cast_into(data, [E4M3_MAX / amax.float() for amax in amaxes], rounded)
 
     return step
 

@@ -2,7 +2,7 @@
 """Torch's scaled_dot_product_attention, through cuDNN and through its own flash kernels, in rows named as those of bench_attention.
 
 Writes Google Benchmark's JSON, to standard output without --out. Torch has no attention in FP8. Its gradients are those of
-`backward_any_order`, and of `backward` where torch, told to be deterministic, gives the same bits every time. Grouped queries
+`backward_any_order`, and of `backward` where torch, set to be deterministic, gives the same bits every time. Grouped queries
 are grouped there too.
 """
 

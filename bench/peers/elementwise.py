@@ -27,7 +27,7 @@ def random(rows, cols, dtype):
     return torch.randn(rows, cols, device="cuda", dtype=torch.bfloat16).to(dtype)
 
 
-def turns(size, make):
+def rotations(size, make):
     return [make() for _ in range(min(64, max(1, PAST_THE_L2 // size + 1)))]
 
 
@@ -49,8 +49,8 @@ def quantized(function, both):
     """function, then a cast under a given scale with the amax recorded: what a delayed recipe does."""
     def call(x, *weights):
         y = function(x, *weights)
-        codes = (y.float() * 64.0).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
-        return y.abs().amax(), codes, codes.view(torch.uint8).t().contiguous() if both else None
+        data = (y.float() * 64.0).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
+        return y.abs().amax(), data, data.view(torch.uint8).t().contiguous() if both else None
 
     return call
 
@@ -58,7 +58,7 @@ def quantized(function, both):
 def forward_row(function, dtype, cols, moved, parameters=0, wrap=lambda f: f):
     call = wrap(function)
     weights = [torch.randn(cols, device="cuda", dtype=dtype) for _ in range(parameters)]
-    xs = turns(TOKENS * cols * dtype.itemsize, lambda: random(TOKENS, cols, dtype))
+    xs = rotations(TOKENS * cols * dtype.itemsize, lambda: random(TOKENS, cols, dtype))
     return moved, [lambda x=x: call(x, *weights) for x in xs]
 
 
@@ -71,7 +71,7 @@ def backward_row(function, dtype, cols, out_cols, moved, parameters=0, wrap=lamb
         y, grad = call(x, *weights), random(TOKENS, out_cols, dtype)
         return lambda: torch.autograd.grad(y, [x, *weights], grad, retain_graph=True)
 
-    return moved, turns(2 * TOKENS * cols * dtype.itemsize, make)
+    return moved, rotations(2 * TOKENS * cols * dtype.itemsize, make)
 
 
 def rows(wrap):
@@ -102,13 +102,13 @@ def rows(wrap):
             make = lambda cols=cols, dtype=dtype: random(TOKENS, cols, torch.bfloat16).to(dtype)
             size = TOKENS * cols * dtype.itemsize
             table[f"transpose/{TOKENS}x{cols}/{kind}"] = lambda make=make, size=size: (
-                2 * size, [lambda x=x: wrap(lambda t: t.t().contiguous())(x) for x in turns(size, make)])
+                2 * size, [lambda x=x: wrap(lambda t: t.t().contiguous())(x) for x in rotations(size, make)])
     for source, target in (("f32", "bf16"), ("bf16", "f32")):
         size = TOKENS * HIDDEN
         table[f"cast/{TOKENS}x{HIDDEN}/{source}_{target}"] = lambda s=source, t=target, size=size: (
-            6 * size, [lambda x=x: x.to(TYPES[t]) for x in turns(4 * size, lambda: random(TOKENS, HIDDEN, TYPES[s]))])
+            6 * size, [lambda x=x: x.to(TYPES[t]) for x in rotations(4 * size, lambda: random(TOKENS, HIDDEN, TYPES[s]))])
     size, shape = TOKENS * HIDDEN * 2, f"{TOKENS}x{HIDDEN}/bf16"
-    xs = lambda: turns(size, lambda: random(TOKENS, HIDDEN, torch.bfloat16))
+    xs = lambda: rotations(size, lambda: random(TOKENS, HIDDEN, torch.bfloat16))
     table[f"add/{shape}"] = lambda: (3 * size, [lambda a=a, b=b: a + b for a, b in zip(xs(), xs())])
     table[f"column_sum/{shape}"] = lambda: (size, [lambda x=x: x.sum(0) for x in xs()])
 

@@ -4,7 +4,7 @@
 Usage: quantize.py [--rounds N] [--filter TEXT] [--out FILE]
 
 Each row is there twice: as eager operations and, with /compiled behind its name, as torch.compile fuses them. `both` adds the
-transposed codes that the products of backward read. `cast` is the plain conversion, without scale or amax. Rounds go over inputs
+transposed data that the products of backward read. `cast` is the plain conversion, without scale or amax. Rounds go over inputs
 that rotate past the L2, behind a large copy that hides the launch and is the measure of of_copy; medians are printed.
 """
 
@@ -20,28 +20,28 @@ PAST_THE_L2 = 192 << 20
 SIZES = ((16384, 8192), (8192, 4096), (8192, 14336))
 
 
-def codes_of(x, scale):
+def data_of(x, scale):
     return (x.float() * scale).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
 
 
 def delayed(x, scale, amax):
-    return codes_of(x, scale), torch.maximum(amax, x.abs().amax().float()), scale.reciprocal()
+    return data_of(x, scale), torch.maximum(amax, x.abs().amax().float()), scale.reciprocal()
 
 
 def delayed_both(x, scale, amax):
-    codes, amax, inverse = delayed(x, scale, amax)
-    return codes, codes.t().contiguous(), amax, inverse
+    data, amax, inverse = delayed(x, scale, amax)
+    return data, data.t().contiguous(), amax, inverse
 
 
 def current(x, _scale, _amax):
     amax = x.abs().amax().float()
     scale = E4M3_MAX / amax
-    return codes_of(x, scale), scale.reciprocal()
+    return data_of(x, scale), scale.reciprocal()
 
 
 def current_both(x, scale, amax):
-    codes, inverse = current(x, scale, amax)
-    return codes, codes.t().contiguous(), inverse
+    data, inverse = current(x, scale, amax)
+    return data, data.t().contiguous(), inverse
 
 
 def cast(x, _scale, _amax):

@@ -153,7 +153,7 @@ TEST_F(CheckpointTest, AShellThatLetsGoOfNothingFreesNothing) {
     Variable loss = sum_loss(
         tape.runtime,
         checkpoint(tape.runtime, "layers[0]", [&](const Variable& in) { return module.forward(tape.runtime, in); }, x));
-    // The weight both ways, 2 x 16 x 32, and its scale.
+    // The weight both directions, 2 x 16 x 32, and its scale.
     EXPECT_EQ(tape.bytes_of("context of layers[0]: weight"), policy == ShellPolicy::kKeepFromForward ? 1028 : 0);
     run_backward(tape.runtime, loss);
     EXPECT_EQ(tape.bytes_of("context of layers[0]: weight"), policy == ShellPolicy::kMoveOut ? 0 : 1028)

@@ -107,10 +107,10 @@ TEST_P(LayerNormLinearShells, HoldWhatThePolicySays) {
 
 // 128 tokens, 128 -> 256, bf16. Always: mean and rstd, 512 B each. norm(x) has 16384 elements, W 32768.
 //   bf16       norm(x) in 16 bits: 32768; W is the parameter itself
-//   hopper     norm(x) transposed: 16384 + 4; W both ways: 65536 + 4
+//   hopper     norm(x) transposed: 16384 + 4; W both directions: 65536 + 4
 //   blackwell  norm(x) as it is: 16384 + 4; W as it is: 32768 + 4
-//   mxfp8      norm(x) column-wise: 16384 + 128 x 4 scales; W both ways: 65536 + 256 x 4 + 128 x 8
-//   block      norm(x) column-wise: 16384 + 1 x 128 floats; W both ways: 65536 + 2 x 4 + 1 x 4 floats
+//   mxfp8      norm(x) column-wise: 16384 + 128 x 4 scales; W both directions: 65536 + 256 x 4 + 128 x 8
+//   block      norm(x) column-wise: 16384 + 1 x 128 floats; W both directions: 65536 + 2 x 4 + 1 x 4 floats
 INSTANTIATE_TEST_SUITE_P(
     Recipes, LayerNormLinearShells,
     ::testing::Values(Expected{"bf16", "hopper", 33792, 0}, Expected{"delayed", "hopper", 82952, 65540},

@@ -1,4 +1,4 @@
-// The tape by itself: who lives how long, and what becomes of gradients where branches meet.
+// The tape by itself: who lives how long, and what becomes of gradients where branches join.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ class TapeTest : public ::testing::Test {
   Tensor scratch(std::int64_t elements) { return tape_.tensor({1, elements}, DType::kF32, HolderKind::kWorkspace); }
   QuantizedTensor quantized(std::int64_t rows, std::int64_t cols) {
     QuantizedTensor made({rows, cols}, QuantFormat{});
-    made.rowwise().codes = tape_.tensor({rows, cols}, DType::kE4M3, HolderKind::kWorkspace);
+    made.rowwise().data = tape_.tensor({rows, cols}, DType::kE4M3, HolderKind::kWorkspace);
     made.rowwise().scale_inv = scratch(1);
     return made;
   }
@@ -76,7 +76,7 @@ TEST_F(TapeTest, GraphsOfAnyDepthGoWithTheirRoot) {
 TEST_F(TapeTest, SlotsAreFreedOnceTheNodeHasRunAndContextsWithTheNode) {
   auto early = saving_node("early", leaf_, ShellPolicy::kRestoreAndKeep);
   early->save("plain", scratch(10));
-  early->save_quantized("whole", quantized(4, 16));
+  early->save_quantized("unsharded", quantized(4, 16));
   early->save_split("split", quantized(8, 16));
   std::vector<std::int64_t> slots, contexts;
   const auto watch = [&](const Tensor&) {
@@ -110,19 +110,19 @@ TEST_F(TapeTest, GivesBackWhatWasSavedInOrder) {
        {ShellPolicy::kMoveOut, ShellPolicy::kRestoreAndKeep, ShellPolicy::kKeepFromForward}) {
     const auto node = saving_node("node", leaf_, policy);
     const Tensor plain = scratch(3);
-    QuantizedTensor whole = quantized(2, 16), split = quantized(4, 16);
-    const BufferRef unsharded_data = whole.rowwise().codes.buffer(), split_data = split.rowwise().codes.buffer();
+    QuantizedTensor full = quantized(2, 16), split = quantized(4, 16);
+    const BufferRef unsharded_data = full.rowwise().data.buffer(), split_data = split.rowwise().data.buffer();
     node->save("plain", plain);
-    node->save_quantized("whole", whole);
+    node->save_quantized("unsharded", full);
     node->save_split("split", std::move(split));
     Restored saved = node->restore();
     ASSERT_EQ(saved.size(), 3u);
     EXPECT_TRUE(saved.tensor(0).buffer().same_block(plain.buffer()));
-    EXPECT_TRUE(saved.quantized(1).rowwise().codes.buffer().same_block(unsharded_data));
-    EXPECT_TRUE(saved.quantized(2).rowwise().codes.buffer().same_block(split_data));
+    EXPECT_TRUE(saved.quantized(1).rowwise().data.buffer().same_block(unsharded_data));
+    EXPECT_TRUE(saved.quantized(2).rowwise().data.buffer().same_block(split_data));
     EXPECT_EQ(saved.quantized(2).shape(), (Shape{4, 16}));
     EXPECT_FALSE(saved.quantized(2).columnwise());
-    EXPECT_FALSE(whole.empty()) << "saving takes a claim of its own";
+    EXPECT_FALSE(full.empty()) << "saving takes a claim of its own";
   }
 }
 
@@ -148,7 +148,7 @@ TEST_F(TapeTest, BackwardThroughAGraphTwiceIsAnError) {
 
 TEST_F(TapeTest, BackwardNeedsAProducer) { EXPECT_THROW(run_backward(runtime_, Variable{x_.value, nullptr}), Error); }
 
-TEST_F(TapeTest, GradientsAddUpWhereBranchesMeet) {
+TEST_F(TapeTest, GradientsAddUpWhereBranchesJoin) {
   // sum(((x + x) + x) + (x + x)) has gradient 5, though every sum hands one and the same tensor to both sides.
   const Variable two = add(runtime_, "two", x_, x_);
   const Variable three = add(runtime_, "three", two, x_);

@@ -63,7 +63,7 @@ class Completion(unittest.TestCase):
     def completed_interactively(self, command, setup, typed):
         terminal = Terminal(command, self.folder.name, self.environment)
         try:
-            # The marks are typed in halves, so that their echo is not taken for their output.
+            # The marks are typed in orientations, so that their echo is not taken for their output.
             terminal.type(setup + "\necho re''ady\n")
             terminal.read_until("ready\r\n")
             # END after what was completed, then to the line's beginning, which makes the line the words of an echo.
@@ -92,9 +92,9 @@ class Completion(unittest.TestCase):
             "source <(fp8lab completion bash)", typed)
 
     def test_lines(self):
-        for typed, whole in LINES:
+        for typed, full in LINES:
             with self.subTest(typed=typed):
-                self.assertEqual(whole, self.completed(typed))
+                self.assertEqual(full, self.completed(typed))
 
     def test_a_word_that_nothing_completes_stays(self):
         if SHELL != "fish":

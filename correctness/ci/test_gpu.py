@@ -85,7 +85,7 @@ class Gpu(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("error: gpu_tests is broken", done.stderr)
 
-    def test_machine_without_gpu_is_told_so(self):
+    def test_machine_without_gpu_gets_an_error(self):
         self.tools["nvidia-smi"] = "#!/bin/sh\necho no devices were found\nexit 6\n"
         done = self.run_gpu("--commit", "abc1234")
         self.assertEqual(done.returncode, 2)

@@ -298,7 +298,7 @@ class Mistakes(Workspace):
         self.assertIn("--device cpu: not of this tier", self.refused("tiny", "--device", "cpu"))
         self.assertIn("not a program", self.refused("tiny", "--program", "/nowhere"))
         self.assertIn("--against: /nowhere: no such file", self.refused("tiny", "--program", "/nowhere", "--against", "/nowhere"),
-                      "a missing baseline is told before a program is sought or built")
+                      "a missing baseline is reported before a program is sought or built")
         self.assertIn("cannot be written", self.refused("tiny", "--out", "/dev/null/out"))
 
     def test_files_that_no_run_left_are_not_touched(self):
@@ -362,9 +362,9 @@ class Reports(unittest.TestCase):
                 self.assertGreater(len(text.encode()), budget * 0.6)
                 self.assertRegex(text, r"\d+ more sections do not fit here")
                 self.assertIn("fail: `s/0`", text)
-            whole = matrix_report.step_summary(report, 10**7)
-            self.assertNotIn("do not fit", whole)
-            self.assertEqual(300, len(re.findall(r"(?m)^## s\d+$", whole)))
+            full = matrix_report.step_summary(report, 10**7)
+            self.assertNotIn("do not fit", full)
+            self.assertEqual(300, len(re.findall(r"(?m)^## s\d+$", full)))
 
     def test_the_step_summary_file_never_grows_beyond_its_limit(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -104,12 +104,12 @@ class Readers(unittest.TestCase):
             (RESULTS | {"cells": [{key: CELL[key] for key in CELL if key != "id"}]}, "`cells[0].id` is missing"),
         ):
             (self.folder / "r.json").write_text(json.dumps(document))
-            found, said = matrix_report.read(self.folder / "r.json", matrix_report.RESULTS)
+            found, output = matrix_report.read(self.folder / "r.json", matrix_report.RESULTS)
             self.assertIsNone(found)
-            self.assertEqual(f"{self.folder / 'r.json'}: {fault}; run it again with the fp8lab of this checkout", said)
+            self.assertEqual(f"{self.folder / 'r.json'}: {fault}; run it again with the fp8lab of this checkout", output)
         (self.folder / "r.json").write_text("{")
-        _, said = matrix_report.read(self.folder / "r.json", {})
-        self.assertTrue(said.startswith(f"{self.folder / 'r.json'}: line 1: is not JSON"), said)
+        _, output = matrix_report.read(self.folder / "r.json", {})
+        self.assertTrue(output.startswith(f"{self.folder / 'r.json'}: line 1: is not JSON"), output)
         self.assertEqual((None, ""), matrix_report.read(self.folder / "none.json", {}))
 
     def test_a_broken_junit_is_replaced(self):

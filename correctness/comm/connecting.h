@@ -15,7 +15,7 @@
 #include "comm/ranks.h"
 #include "comm/sockets/rendezvous.h"
 
-/// Ranks that meet over TCP: here threads, each as a rank, since a rendezvous knows nothing but its arguments.
+/// Ranks that connect over TCP: here threads, each as a rank, since a rendezvous knows nothing but its arguments.
 namespace fp8lab::sockets {
 
 using comm_test::error_of;
@@ -76,7 +76,7 @@ inline std::vector<Outcome> connect_all(const std::vector<Rendezvous>& ranks, do
         Outcome& own = outcomes[i];
         const auto start = steady_clock::now();
         const auto notify = [&](const std::string& line) { own.lines.push_back(line); };
-        own.error = error_of([&] { own.mesh = meet(ranks[i], wait_limit(seconds), notify); });
+        own.error = error_of([&] { own.mesh = connect_ranks(ranks[i], wait_limit(seconds), notify); });
         own.seconds = std::chrono::duration<double>(steady_clock::now() - start).count();
       });
   }

@@ -23,7 +23,7 @@ struct Buffers {
   ScatterPart scatter() { return {.from = memory.data(), .to = &memory[2048], .offsets_elems = offsets}; }
 };
 
-TEST(Traffic, CountsWholeArraysByKindAndContent) {
+TEST(Traffic, CountsUnshardedArraysByKindAndContent) {
   EXPECT_EQ(refusal([](ProcessGroup& group) {
               Buffers buffers;
               GatherPart scales = buffers.gather();
@@ -125,19 +125,21 @@ TEST(Arguments, OwnBytesLieApartOrInTheirPlace) {
   };
   EXPECT_EQ(gather_from(10), "");
   EXPECT_EQ(gather_from(100), "");
-  EXPECT_EQ(gather_from(11),
-            "rank 1: all_gather 'w' of group 'world': part 0 has its rank's bytes inside the whole, but not in their "
-            "own place");
+  EXPECT_EQ(
+      gather_from(11),
+      "rank 1: all_gather 'w' of group 'world': part 0 has its rank's bytes inside the full array, but not in their "
+      "own place");
   EXPECT_NE(gather_from(99), "");
-  EXPECT_EQ(refusal([](ProcessGroup& group) {
-              Buffers buffers;
-              buffers.offsets = {0, 10, 30, 40, 100};
-              ScatterPart part = buffers.scatter();
-              part.to = &buffers.memory[44];
-              group.reduce_scatter({&part, 1}, "g");
-            }),
-            "rank 1: reduce_scatter 'g' of group 'world': part 0 has its rank's bytes inside the whole, but not in "
-            "their own place");
+  EXPECT_EQ(
+      refusal([](ProcessGroup& group) {
+        Buffers buffers;
+        buffers.offsets = {0, 10, 30, 40, 100};
+        ScatterPart part = buffers.scatter();
+        part.to = &buffers.memory[44];
+        group.reduce_scatter({&part, 1}, "g");
+      }),
+      "rank 1: reduce_scatter 'g' of group 'world': part 0 has its rank's bytes inside the full array, but not in "
+      "their own place");
 }
 
 TEST(Arguments, TypesRootsAndPlacesAreKnown) {

@@ -43,7 +43,7 @@ TEST_P(OnDevices, LeaveWhatTheyLeaveInHostMemory) {
     for (std::uint64_t step = 0; step < 48; ++step) {
       const DType dtype = kTypes[draw(step, 0) % kTypes.size()];
       const auto element = static_cast<std::int64_t>(size_bytes(dtype));
-      // Every third step in whole lines, as the fast paths want it; some with ranks that have nothing.
+      // Every third step in full lines, as the fast paths want it; some with ranks that have nothing.
       const std::int64_t unit = step % 3 == 0 ? 16 : 1;
       std::vector<std::int64_t> offsets = {0}, in_bytes = {0};
       for (int other = 0; other < world.size(); ++other) {
@@ -52,29 +52,29 @@ TEST_P(OnDevices, LeaveWhatTheyLeaveInHostMemory) {
         in_bytes.push_back(offsets.back() * element);
       }
       const std::int64_t own = in_bytes[rank + 1] - in_bytes[rank];
-      std::vector<std::byte> whole = summands(step, world.rank(), in_bytes.back());
-      std::vector<std::byte> result(whole.size());
-      Tensor source = gpu.bytes(whole), target = gpu.empty(in_bytes.back());
+      std::vector<std::byte> full = summands(step, world.rank(), in_bytes.back());
+      std::vector<std::byte> result(full.size());
+      Tensor source = gpu.bytes(full), target = gpu.empty(in_bytes.back());
       switch (draw(step, 2) % 6) {
         case 0: {
-          const GatherPart part{.from = whole.data() + in_bytes[rank], .to = result.data(), .offsets_bytes = in_bytes};
+          const GatherPart part{.from = full.data() + in_bytes[rank], .to = result.data(), .offsets_bytes = in_bytes};
           world.all_gather({&part, 1}, "g");
           const GatherPart there{.from = at(source, in_bytes[rank]), .to = at(target), .offsets_bytes = in_bytes};
           group.all_gather({&there, 1}, "g");
           break;
         }
         case 1: {
-          GatherPart part{.from = whole.data() + in_bytes[rank], .to = whole.data(), .offsets_bytes = in_bytes};
+          GatherPart part{.from = full.data() + in_bytes[rank], .to = full.data(), .offsets_bytes = in_bytes};
           world.all_gather({&part, 1}, "in place");
           part = {.from = at(source, in_bytes[rank]), .to = at(source), .offsets_bytes = in_bytes};
           group.all_gather({&part, 1}, "in place");
-          result = whole;
+          result = full;
           target = source;
           break;
         }
         case 2: {
           result.resize(static_cast<std::size_t>(own));
-          const ScatterPart part{.from = whole.data(), .to = result.data(), .offsets_elems = offsets, .dtype = dtype};
+          const ScatterPart part{.from = full.data(), .to = result.data(), .offsets_elems = offsets, .dtype = dtype};
           world.reduce_scatter({&part, 1}, "s");
           target = gpu.empty(own);
           const ScatterPart there{.from = at(source), .to = at(target), .offsets_elems = offsets, .dtype = dtype};
@@ -90,19 +90,19 @@ TEST_P(OnDevices, LeaveWhatTheyLeaveInHostMemory) {
                 ReducePart{.data = data + in_bytes[1], .elems = offsets.back() - offsets[1], .dtype = dtype}};
             over.all_reduce(op, parts, "r");
           };
-          reduce(world, whole.data());
+          reduce(world, full.data());
           reduce(group, at(source));
-          result = whole;
+          result = full;
           target = source;
           break;
         }
         default: {
           const int root = static_cast<int>(draw(step, 3) % static_cast<std::uint64_t>(world.size()));
-          const BroadcastPart part{.data = whole.data(), .bytes = in_bytes.back()};
+          const BroadcastPart part{.data = full.data(), .bytes = in_bytes.back()};
           world.broadcast(root, {&part, 1}, "b");
           const BroadcastPart there{.data = at(source), .bytes = in_bytes.back()};
           group.broadcast(root, {&there, 1}, "b");
-          result = whole;
+          result = full;
           target = source;
         }
       }
@@ -261,21 +261,22 @@ TEST_P(OnDevices, SubGroupsInheritTheDevice) {
   });
 }
 
-// The first split of each: they count their own calls, and share a team underneath.
+// The first split of each: they count their own calls, and share a group underneath.
 TEST_P(OnDevices, SplitsByWayOfTheHostAreGroupsOfTheirOwn) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     const std::unique_ptr<Device> device = open_rank_device(world);
-    std::vector<SplitPlace> parity, halves;
+    std::vector<SplitPlace> parity, orientations;
     for (int rank = 0; rank < world.size(); ++rank) {
       parity.push_back({.color = rank % 2, .key = 0});
-      halves.push_back({.color = 2 * rank / world.size(), .key = 0});
+      orientations.push_back({.color = 2 * rank / world.size(), .key = 0});
     }
     const auto by_parity = world.split(parity, "parity");
     const auto staged = make_staged_group(world, *device);
-    const auto half = staged->split(halves, "half");
+    const auto half = staged->split(orientations, "half");
     std::int64_t members = 0, seen = std::int64_t{1} << world.rank();
     for (int rank = 0; rank < world.size(); ++rank)
-      if (halves[static_cast<std::size_t>(rank)].color == halves[static_cast<std::size_t>(world.rank())].color)
+      if (orientations[static_cast<std::size_t>(rank)].color ==
+          orientations[static_cast<std::size_t>(world.rank())].color)
         members += std::int64_t{1} << rank;
     const ReducePart part{.data = reinterpret_cast<std::byte*>(&seen), .elems = 1, .dtype = DType::kI64};
     half->host().all_reduce(ReduceOp::kSum, {&part, 1}, "members");

@@ -35,7 +35,7 @@ std::vector<std::byte> values(std::uint64_t step, int rank, std::int64_t bytes) 
   return all;
 }
 
-/// A course of collectives drawn from the seed alone; returns all that `group`'s rank received.
+/// A sequence of collectives drawn from the seed alone; returns all that `group`'s rank received.
 std::vector<std::byte> schedule(ProcessGroup& group) {
   constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kI32, DType::kI64};
   std::vector<std::byte> received;
@@ -48,18 +48,18 @@ std::vector<std::byte> schedule(ProcessGroup& group) {
                         static_cast<std::int64_t>(draw(step, 10 + static_cast<std::uint64_t>(rank)) % 700));
     const auto rank = static_cast<std::size_t>(group.rank());
     const std::int64_t own = offsets[rank + 1] - offsets[rank];
-    std::vector<std::byte> whole = draw(step, 1) % 2 == 0 ? any_bits(step, group.rank(), offsets.back() * element)
-                                                          : values(step, group.rank(), offsets.back() * element);
+    std::vector<std::byte> full = draw(step, 1) % 2 == 0 ? any_bits(step, group.rank(), offsets.back() * element)
+                                                         : values(step, group.rank(), offsets.back() * element);
     std::vector<std::byte> result(static_cast<std::size_t>(own * element));
     switch (draw(step, 2) % 5) {
       case 0: {
         result.resize(static_cast<std::size_t>(offsets.back()));
-        const GatherPart part{.from = whole.data(), .to = result.data(), .offsets_bytes = offsets};
+        const GatherPart part{.from = full.data(), .to = result.data(), .offsets_bytes = offsets};
         group.all_gather({&part, 1}, "gather");
         break;
       }
       case 1: {
-        const ScatterPart part{.from = whole.data(), .to = result.data(), .offsets_elems = offsets, .dtype = dtype};
+        const ScatterPart part{.from = full.data(), .to = result.data(), .offsets_elems = offsets, .dtype = dtype};
         group.reduce_scatter({&part, 1}, "scatter");
         break;
       }
@@ -67,17 +67,17 @@ std::vector<std::byte> schedule(ProcessGroup& group) {
       case 3: {
         const ReduceOp op = draw(step, 2) % 5 == 2 ? ReduceOp::kSum : ReduceOp::kMax;
         const std::array<ReducePart, 2> parts = {
-            ReducePart{.data = whole.data(), .elems = offsets[1], .dtype = dtype},
+            ReducePart{.data = full.data(), .elems = offsets[1], .dtype = dtype},
             ReducePart{
-                .data = whole.data() + offsets[1] * element, .elems = offsets.back() - offsets[1], .dtype = dtype}};
+                .data = full.data() + offsets[1] * element, .elems = offsets.back() - offsets[1], .dtype = dtype}};
         group.all_reduce(op, parts, "reduce");
-        result = whole;
+        result = full;
         break;
       }
       default: {
-        const BroadcastPart part{.data = whole.data(), .bytes = static_cast<std::int64_t>(whole.size())};
+        const BroadcastPart part{.data = full.data(), .bytes = static_cast<std::int64_t>(full.size())};
         group.broadcast(static_cast<int>(draw(step, 3) % static_cast<std::uint64_t>(group.size())), {&part, 1}, "send");
-        result = whole;
+        result = full;
       }
     }
     received.insert(received.end(), result.begin(), result.end());

@@ -52,7 +52,8 @@ class Input {
 void read_handshake(Input input) {
   using namespace fp8lab::sockets;
   const std::optional<Handshake> handshake = fp8lab::sockets::read_handshake(input.take(1 << 20));
-  if (handshake) require(fp8lab::sockets::read_handshake(write(*handshake)) == handshake, "a hello changed on its way");
+  if (handshake)
+    require(fp8lab::sockets::read_handshake(write(*handshake)) == handshake, "a handshake changed on its way");
 }
 
 void read_reply(Input input) {

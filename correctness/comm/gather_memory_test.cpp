@@ -1,4 +1,4 @@
-// Gathers in the memory that a group asks for: the bytes that arrive are those of any other memory, whatever ways they
+// Gathers in the memory that a group asks for: the bytes that arrive are those of any other memory, whatever paths they
 // take; the memory outlives its group; and it runs out on all ranks at once.
 
 #include <gtest/gtest.h>
@@ -53,25 +53,25 @@ class GatherRank {
     return gpu_.device().allocate({Shape{bytes}, DType::kU8}, shared_);
   }
 
-  /// Gathers all of them at once, and looks at what came.
+  /// Gathers all of them at once, and checks what came.
   void gather(std::span<const Gathered> which, std::uint64_t seed, bool aside) {
     ProcessGroup& group = gpu_.group();
     const auto rank = static_cast<std::size_t>(group.rank());
     std::vector<std::vector<std::int64_t>> offsets;
-    std::vector<Tensor> froms, wholes;
+    std::vector<Tensor> froms, unsharded_parameters;
     std::vector<GatherPart> parts;
     for (const Gathered& part : which) {
       std::vector<std::int64_t>& places = offsets.emplace_back(1, 0);
       for (int other = 0; other < group.size(); ++other)
         places.push_back(places.back() + part.each + (part.uneven ? other : 0));
       const std::int64_t own = places[rank + 1] - places[rank];
-      const Tensor& whole = wholes.emplace_back(allocate(places.back(), part.shared));
-      froms.push_back(part.in_place ? whole.reshaped({1, places.back()}).columns(places[rank], own).reshaped({own})
+      const Tensor& full = unsharded_parameters.emplace_back(allocate(places.back(), part.shared));
+      froms.push_back(part.in_place ? full.reshaped({1, places.back()}).columns(places[rank], own).reshaped({own})
                                     : allocate(own, part.shared));
       gpu_.device().write_bytes(froms.back(), bytes_of(froms.size() - 1, group.rank(), own, seed));
     }
     for (std::size_t i = 0; i < which.size(); ++i)
-      parts.push_back({.from = at(froms[i]), .to = at(wholes[i]), .offsets_bytes = offsets[i]});
+      parts.push_back({.from = at(froms[i]), .to = at(unsharded_parameters[i]), .offsets_bytes = offsets[i]});
     if (aside) {
       group.all_gather_aside(parts, "parts");
       group.join();
@@ -79,7 +79,7 @@ class GatherRank {
       group.all_gather(parts, "parts");
     }
     for (std::size_t i = 0; i < which.size(); ++i) {
-      const std::vector<std::byte> seen = gpu_.read(wholes[i]);
+      const std::vector<std::byte> seen = gpu_.read(unsharded_parameters[i]);
       for (std::size_t other = 0; other + 1 < offsets[i].size(); ++other) {
         const std::int64_t first = offsets[i][other], bytes = offsets[i][other + 1] - first;
         EXPECT_TRUE(std::equal(seen.begin() + first, seen.begin() + first + bytes,
@@ -173,20 +173,20 @@ TEST(GatherMemory, IsReadInTheOrderOfTheDevice) {
       patterns.push_back(gpu.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), 5))));
       seen.push_back(gpu.empty(offsets.back()));
     }
-    const Tensor own = rank.allocate(bytes, true), whole = rank.allocate(offsets.back(), true);
+    const Tensor own = rank.allocate(bytes, true), full = rank.allocate(offsets.back(), true);
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       const auto slow = static_cast<std::uint64_t>(world.size()) - 1 - round % static_cast<std::uint64_t>(world.size());
       for (int i = 0; i < 20 && slow == static_cast<std::uint64_t>(world.rank()); ++i)
         gpu.device().copy_bytes(patterns[(round + 1) % kRounds], own);
       gpu.device().copy_bytes(patterns[round], own);
-      const GatherPart part{.from = at(own), .to = at(whole), .offsets_bytes = offsets};
+      const GatherPart part{.from = at(own), .to = at(full), .offsets_bytes = offsets};
       if (round % 3 == 1) {
         gpu.group().all_gather_aside({&part, 1}, "w");
         gpu.group().join();
       } else {
         gpu.group().all_gather({&part, 1}, "w");
       }
-      gpu.device().copy_bytes(whole, seen[round]);
+      gpu.device().copy_bytes(full, seen[round]);
     }
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       const std::vector<std::byte> read = gpu.read(seen[round]);

@@ -161,11 +161,11 @@ TEST(GatherSource, TellsRanksThatGatherAtDifferentPlaces) {
   const std::string error = error_of([&] {
     on_ranks(rank_counts().back(), [&](ProcessGroup& world) {
       Rank rank(world);
-      const BufferRef whole = rank.memory.allocate(1024 * world.size(), rank.shared);
+      const BufferRef full = rank.memory.allocate(1024 * world.size(), rank.shared);
       const BufferRef shard = rank.memory.allocate(1024, world.rank() == 1 ? rank.own : rank.shared);
       std::vector<std::int64_t> offsets;
       for (int other = 0; other <= world.size(); ++other) offsets.push_back(1024 * other);
-      const GatherPart part{.from = shard.data(), .to = whole.data(), .offsets_bytes = offsets};
+      const GatherPart part{.from = shard.data(), .to = full.data(), .offsets_bytes = offsets};
       rank.group->all_gather({&part, 1}, "g");
     });
   });

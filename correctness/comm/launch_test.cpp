@@ -83,7 +83,7 @@ TEST(LaunchDiscovery, RefusesWhatIsIncompleteOrNoNumber) {
             "OMPI_COMM_WORLD_SIZE is set and OMPI_COMM_WORLD_RANK is not; mpirun sets both");
   EXPECT_EQ(problem({{"RANK", "4"}, {"WORLD_SIZE", "4"}}), "RANK=4 is not below WORLD_SIZE=4");
   for (const char* text : {"", "-1", "2x", " 2", "99999999999", "0x2"})
-    EXPECT_EQ(problem(with(kTorchrun, "RANK", text)), std::string("RANK=") + text + " is no whole number from 0 up");
+    EXPECT_EQ(problem(with(kTorchrun, "RANK", text)), std::string("RANK=") + text + " is not an integer from 0 up");
 }
 
 struct Choosing {
@@ -104,16 +104,16 @@ const Choosing kChoices[] = {
     {"mpirun_no_mpi", kMpirun, false, "",
      "mpirun started this process as rank 5 of 8, and no MPI here; install it and build again, or start the ranks with "
      "torchrun"},
-    {"torchrun", kTorchrun, true, "sockets", "torchrun launched the ranks: they meet over TCP"},
-    {"torchrun_no_mpi", kTorchrun, false, "sockets", "torchrun launched the ranks: they meet over TCP"},
+    {"torchrun", kTorchrun, true, "sockets", "torchrun launched the ranks: they connect over TCP"},
+    {"torchrun_no_mpi", kTorchrun, false, "sockets", "torchrun launched the ranks: they connect over TCP"},
     {"torchrun_in_mpirun", both(kTorchrun, kMpirun), true, "sockets",
-     "torchrun launched the ranks: they meet over TCP"},
+     "torchrun launched the ranks: they connect over TCP"},
     {"srun_pmix", both(kSrun, kPmix), true, "mpi", "srun launched the ranks with a process manager that MPI knows"},
     {"srun_pmi", both(kSrun, kPmi), true, "mpi", "srun launched the ranks with a process manager that MPI knows"},
     {"srun_plain", kSrun, true, "sockets",
-     "srun launched the ranks without a process manager that MPI knows (--mpi=pmix): they meet over TCP"},
+     "srun launched the ranks without a process manager that MPI knows (--mpi=pmix): they connect over TCP"},
     {"srun_no_mpi", both(kSrun, kPmix), false, "sockets",
-     "srun launched the ranks, and no MPI here: they meet over TCP"},
+     "srun launched the ranks, and no MPI here: they connect over TCP"},
 };
 
 class Choice : public testing::TestWithParam<Choosing> {};
@@ -157,14 +157,15 @@ TEST(RendezvousDiscovery, RefusesWhatIsMissingOrNoPort) {
   const auto refusal = [](const Environment& environment) {
     return error_of([&] { discover_rendezvous(discover(environment), lookup(environment)); });
   };
-  EXPECT_EQ(refusal(kSrun),
-            "srun started 8 ranks, which meet over TCP at MASTER_ADDR and MASTER_PORT, and MASTER_ADDR is not set; set "
-            "them to the host of rank 0 and a free port there");
+  EXPECT_EQ(
+      refusal(kSrun),
+      "srun started 8 ranks, which connect over TCP at MASTER_ADDR and MASTER_PORT, and MASTER_ADDR is not set; set "
+      "them to the host of rank 0 and a free port there");
   EXPECT_NE(refusal(with(kSrun, "MASTER_ADDR", "a")).find("MASTER_PORT is not set"), std::string::npos);
   EXPECT_EQ(refusal(with(with(kSrun, "MASTER_ADDR", "a"), "MASTER_PORT", "65536")),
             "MASTER_PORT=65536 is no port; ports are 1 to 65535");
   EXPECT_EQ(refusal(with(with(kSrun, "MASTER_ADDR", "a"), "MASTER_PORT", "x")),
-            "MASTER_PORT=x is no whole number from 0 up");
+            "MASTER_PORT=x is not an integer from 0 up");
 }
 
 }  // namespace

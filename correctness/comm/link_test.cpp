@@ -41,7 +41,7 @@ constexpr std::uint64_t kData = processes::Tag{.context = 3, .data = true}.numbe
 constexpr std::uint64_t kShutdown = processes::Tag{}.number();
 constexpr std::size_t kLarge = std::size_t{24} << 20;  // more than sockets and queues take at once
 
-TEST(Link, CarriesMessagesOfEverySizeBothWaysInOrder) {
+TEST(Link, CarriesMessagesOfEverySizeBothPathsInOrder) {
   Pair pair;
   std::vector<std::vector<std::byte>> sent, to_left, to_right;
   for (const std::size_t count :

@@ -63,9 +63,9 @@ std::string error_beside(const ShutdownBytes& shutdown) {
   SilentPeer peer(shutdown);
   return error_of([&] {
     run_rank(peer, {.ranks = 2, .timeout = std::chrono::milliseconds(50)}, [](ProcessGroup& group) {
-      std::vector<std::byte> own(8), whole(16);
+      std::vector<std::byte> own(8), full(16);
       const std::vector<std::int64_t> offsets = {0, 8, 16};
-      const GatherPart part{.from = own.data(), .to = whole.data(), .offsets_bytes = offsets};
+      const GatherPart part{.from = own.data(), .to = full.data(), .offsets_bytes = offsets};
       group.all_gather({&part, 1}, "w");
     });
   });

@@ -20,15 +20,15 @@ TEST(Rendezvous, ConnectsEveryRankWithEveryOther) {
     }
 }
 
-TEST(Rendezvous, OfOneRankNeedsNobody) { EXPECT_EQ(meet({}, wait_limit(1), {}).links.size(), 1u); }
+TEST(Rendezvous, OfOneRankNeedsNobody) { EXPECT_EQ(connect_ranks({}, wait_limit(1), {}).links.size(), 1u); }
 
-// As under torchrun, whose agent listens at the port it names: the ranks pass over it, whether they were told so or
-// not.
+// As under torchrun, whose agent listens at the port it names: the ranks pass over it, whether they were named_taken so
+// or not.
 TEST(Rendezvous, PassesOverAPortThatIsTaken) {
-  for (const bool told : {false, true}) {
+  for (const bool named_taken : {false, true}) {
     const Port agent;
     std::vector<Rendezvous> ranks = all_of(3, agent.number());
-    for (Rendezvous& rank : ranks) rank.port_taken = told;
+    for (Rendezvous& rank : ranks) rank.port_taken = named_taken;
     std::vector<Outcome> outcomes = connect_all(ranks, 30);
     expect_connected(outcomes);
   }
@@ -73,21 +73,23 @@ TEST(Rendezvous, NamesOnEveryRankWhoDidNotComeByTheDeadline) {
 
 TEST(Rendezvous, NamesWhereNobodyAnswers) {
   const int port = free_port();
-  EXPECT_EQ(error_of([&] { meet(rendezvous_of(1, 2, port), wait_limit(0.3), {}); }),
+  EXPECT_EQ(error_of([&] { connect_ranks(rendezvous_of(1, 2, port), wait_limit(0.3), {}); }),
             "rank 1 finds no rank 0 of its job at 127.0.0.1, ports " + std::to_string(port) + " to " +
                 std::to_string(port + 15) + " (MASTER_ADDR, MASTER_PORT and the next)");
   Rendezvous nowhere = rendezvous_of(0, 2, port);
   nowhere.host = "no such host";
-  EXPECT_TRUE(error_of([&] { meet(nowhere, wait_limit(1), {}); }).starts_with("MASTER_ADDR=no such host is no host: "));
+  EXPECT_TRUE(error_of([&] {
+                connect_ranks(nowhere, wait_limit(1), {});
+              }).starts_with("MASTER_ADDR=no such host is no host: "));
   // Of documentation, RFC 5737.
   nowhere.host = "192.0.2.1";
   nowhere.secret = "";
   EXPECT_TRUE(error_of([&] {
-                meet(nowhere, wait_limit(1), {});
+                connect_ranks(nowhere, wait_limit(1), {});
               }).starts_with("MASTER_ADDR=192.0.2.1 is no address of rank 0's machine; "));
 }
 
-// A mistake of one process, which is told; the others wait for the right one.
+// A mistake of one process, which is reported; the others wait for the right one.
 TEST(Rendezvous, RefusesRanksOfAnotherLaunchAndGoesOn) {
   const int port = free_port();
   std::vector<Outcome> outcomes = connect_all({rendezvous_of(0, 2, port), rendezvous_of(1, 3, port)}, 1);
@@ -161,7 +163,7 @@ TEST(Rendezvous, TellsLoopbackFromOtherHosts) {
   for (const char* text : {"", "*", "0.0.0.0", "::", "node7"}) EXPECT_FALSE(is_one_address(text)) << text;
 }
 
-TEST(Rendezvous, MeetsOverIPv6) {
+TEST(Rendezvous, ConnectsOverIPv6) {
   std::vector<Rendezvous> ranks = all_of(2, free_port());
   for (Rendezvous& rank : ranks) rank.host = "::1";
   std::vector<Outcome> outcomes = connect_all(ranks, 20);
@@ -202,8 +204,9 @@ TEST(Rendezvous, CanBeStopped) {
   std::stop_source source;
   source.request_stop();
   for (const int rank : {0, 1})
-    EXPECT_EQ(error_of([&] { meet(rendezvous_of(rank, 2, free_port()), wait_limit(60, source.get_token()), {}); }),
-              "the run was stopped from outside");
+    EXPECT_EQ(
+        error_of([&] { connect_ranks(rendezvous_of(rank, 2, free_port()), wait_limit(60, source.get_token()), {}); }),
+        "the run was stopped from outside");
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ TEST(SocketsFaults, EverySurvivorNamesTheSilent) {
   EXPECT_EQ(count(outcome.output, "victim: rank 1 did not come to all_gather 'weights' (#21"), 3) << outcome.output;
 }
 
-TEST(SocketsFaults, AnErrorIsToldToAll) {
+TEST(SocketsFaults, AnErrorIsReportedToAll) {
   const Outcome outcome = run_victim("thrown");
   EXPECT_EQ(count(outcome.output, "victim: rank 1: boom\n"), 4) << outcome.output;
 }

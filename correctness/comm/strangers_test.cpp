@@ -38,7 +38,7 @@ struct Stranger {
   const char* name;
   std::string (*first)(int port);   ///< what it says at once
   std::string (*second)(int port);  ///< and after the other side's greeting or, where it shook hands itself, handshake
-  const char* reason = nullptr;     ///< in rank 0's line where ranks have no secret, and all may say hello
+  const char* reason = nullptr;     ///< in rank 0's line where ranks have no secret, and all may say handshake
 };
 std::string nothing(int) { return {}; }
 std::string handshake_of(int port, int rank, int size, std::uint64_t job_offset = 0) {

@@ -23,7 +23,7 @@ using fp8lab::ProcessGroup;
 constexpr int kRounds = 20;
 
 /// Says so first: a launch that never came to it is not to be taken for one that did.
-void meet_the_end(std::string_view end) {
+void die_by(std::string_view end) {
   if (end == "well") return;
   std::fprintf(stderr, "ends now: %.*s\n", static_cast<int>(end.size()), end.data());
   if (end.starts_with("killed")) raise(SIGKILL);
@@ -52,13 +52,13 @@ void work(ProcessGroup& group, std::span<const Buffers> gathered, std::string_vi
   if (group.rank() == 1 && end == "killed-in-flight")
     killer = std::jthread([&] {
       for (int seen = rounds; seen < kRounds; seen = rounds) rounds.wait(seen);
-      meet_the_end(end);
+      die_by(end);
     });
   for (;;) {
     group.all_gather(parts, "weights");
     ++rounds;
     rounds.notify_all();
-    if (group.rank() == 1 && rounds == kRounds && !killer.joinable()) meet_the_end(end);
+    if (group.rank() == 1 && rounds == kRounds && !killer.joinable()) die_by(end);
     if (end == "well" && rounds == kRounds) return;
   }
 }
@@ -78,7 +78,7 @@ void work_on_device(ProcessGroup& world, std::string_view end) {
   device->memory().place(shared, Pool::kGathered);
   std::vector<Tensor> tensors;
   std::vector<Buffers> gathered;
-  // Memory that other GPUs read, and any: a gather takes both ways.
+  // Memory that other GPUs read, and any: a gather takes both directions.
   for (const HolderId holder : {anywhere, shared}) {
     const Tensor& own = tensors.emplace_back(device->allocate({Shape{kBytes}, DType::kU8}, holder));
     std::byte* const own_bytes = own.view().data;

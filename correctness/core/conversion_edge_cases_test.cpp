@@ -1,6 +1,6 @@
 // The conversion cases of the project's list of forty numeric edge cases, as literal bit patterns: 1 to 12 here; 11 is
 // also float8_test.cpp, 16 to 26 are scale_edge_cases_test.cpp, 40 is StochasticRounding in float8_test.cpp. Cases 13
-// to 15 and 27 onwards concern whole tensors, histories, optimizers or ranks.
+// to 15 and 27 onwards concern full tensors, histories, optimizers or ranks.
 
 #include <gtest/gtest.h>
 
@@ -95,7 +95,7 @@ TEST(ConversionEdgeCase, C10EveryNanBecomesThePositiveCanonicalOne) {
   EXPECT_EQ(encode<E5M2>(Half{0xFC01}), 0x7F);
 }
 
-TEST(ConversionEdgeCase, C11InfinityAndNanCodes) {
+TEST(ConversionEdgeCase, C11InfinityAndNanData) {
   EXPECT_TRUE(std::isnan(e4m3_to_f32(0x7F)) && std::isnan(e4m3_to_f32(0xFF)));
   EXPECT_EQ(e5m2_to_f32(0x7C), INFINITY);
   EXPECT_EQ(e5m2_to_f32(0xFC), -INFINITY);

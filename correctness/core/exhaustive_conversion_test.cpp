@@ -68,16 +68,17 @@ TEST(ExhaustiveConversion, F32ToF16) {
 // With the middle one of all random words, stochastic rounding is rounding to nearest with ties away from zero: it must
 // differ from ties to even at exactly those midpoints that have an even code below them.
 template <class Format>
-void expect_middle_word_rounds_half_away(reference::SmallFloatLayout layout, std::uint64_t midpoints_above_even_codes) {
+void expect_middle_word_rounds_half_away(reference::SmallFloatLayout layout,
+                                         std::uint64_t midpoints_above_even_values) {
   const auto candidate = [](std::uint32_t bits) {
     return std::uint32_t{encode_stochastic<Format>(float_from_bits(bits), 0x80000000u)};
   };
-  EXPECT_EQ(find_all_mismatches(SmallFloat(layout).steps(false), candidate).count, midpoints_above_even_codes);
+  EXPECT_EQ(find_all_mismatches(SmallFloat(layout).steps(false), candidate).count, midpoints_above_even_values);
 }
 
 TEST(ExhaustiveConversion, StochasticWithTheMiddleWord) {
-  expect_middle_word_rounds_half_away<E4M3>(reference::kE4M3Layout, 63);  // codes 0, 2, ..., 0x7C
-  expect_middle_word_rounds_half_away<E5M2>(reference::kE5M2Layout, 62);  // codes 0, 2, ..., 0x7A
+  expect_middle_word_rounds_half_away<E4M3>(reference::kE4M3Layout, 63);  // quantized data 0, 2, ..., 0x7C
+  expect_middle_word_rounds_half_away<E5M2>(reference::kE5M2Layout, 62);  // quantized data 0, 2, ..., 0x7A
 }
 
 template <class Format>
@@ -107,8 +108,8 @@ void expect_block_scales_equal(std::uint32_t documented_difference) {
 TEST(ExhaustiveBlockScale, E4M3) { expect_block_scales_equal<E4M3>(0x04600001); }
 TEST(ExhaustiveBlockScale, E5M2) { expect_block_scales_equal<E5M2>(0x07E00001); }
 
-// The checker must notice wrong conversions, and count as arithmetic says. E4M3 has 119 codes, 0x08 to 0x7E, in
-// [2^-6, 448] and 118 midpoints between them; 2^20 float patterns lie between neighbouring codes.
+// The checker must notice wrong conversions, and count as arithmetic says. E4M3 has 119 quantized data, 0x08 to 0x7E,
+// in [2^-6, 448] and 118 midpoints between them; 2^20 float patterns lie between neighbouring 8-bit values.
 constexpr BitRange kE4M3NormalRange{0x3C800000, 0x43E00000};
 constexpr std::uint64_t kMidpoints = 118;
 
@@ -132,8 +133,8 @@ TEST(ExhaustiveMutation, TiesAwayFromZero) {
 }
 
 TEST(ExhaustiveMutation, RoundingTwice) {
-  // Of the patterns that the first rounding brings to a midpoint, the half that lies on the odd code's side goes wrong:
-  // 3.1% of all patterns by way of BF16, 0.39% by way of FP16.
+  // Of the patterns that the first rounding provides to a midpoint, the half that lies on the odd code's side goes
+  // wrong: 3.1% of all patterns by way of BF16, 0.39% by way of FP16.
   const auto via_bf16 = [](std::uint32_t bits) { return encode<E4M3>(f32_to_bf16(float_from_bits(bits))); };
   EXPECT_EQ(count_e4m3_mismatches(via_bf16), kMidpoints << 15);
   const auto via_f16 = [](std::uint32_t bits) { return encode<E4M3>(f32_to_f16(float_from_bits(bits))); };

@@ -35,7 +35,7 @@ static_assert(std::is_trivially_copyable_v<Half> && sizeof(Half) == 2);
 }
 
 template <class Format>
-void expect_all_codes_right(reference::SmallFloatLayout layout) {
+void expect_every_value_right(reference::SmallFloatLayout layout) {
   const SmallFloat expected(layout);
   for (unsigned code = 0; code < 256; ++code) {
     const float value = decode<Format>(static_cast<std::uint8_t>(code));
@@ -49,9 +49,9 @@ void expect_all_codes_right(reference::SmallFloatLayout layout) {
   EXPECT_EQ(float_bits(nan) & kFloatQuietNanBits, kFloatQuietNanBits) << "a decoded NaN must be quiet";
 }
 
-TEST(Float8, DecodesAllCodesAndEncodesThemBack) {
-  expect_all_codes_right<E4M3>(reference::kE4M3Layout);
-  expect_all_codes_right<E5M2>(reference::kE5M2Layout);
+TEST(Float8, DecodesAllDataAndEncodesThemBack) {
+  expect_every_value_right<E4M3>(reference::kE4M3Layout);
+  expect_every_value_right<E5M2>(reference::kE5M2Layout);
 }
 
 template <class Format>
@@ -133,7 +133,7 @@ TEST(Float8Reference, StepsAgreeWithTheSearch) {
 }
 
 template <class Format>
-void expect_codes_survive_stochastic_rounding() {
+void expect_values_survive_stochastic_rounding() {
   for (unsigned code = 0; code < 256; ++code) {
     const float value = decode<Format>(static_cast<std::uint8_t>(code));
     for (const std::uint32_t word : {0u, 1u, 0x80000000u, 0xFFFFFFFFu})
@@ -141,9 +141,9 @@ void expect_codes_survive_stochastic_rounding() {
   }
 }
 
-TEST(StochasticRounding, ExactCodesSpecialsAndSaturationIgnoreTheRandomBits) {
-  expect_codes_survive_stochastic_rounding<E4M3>();
-  expect_codes_survive_stochastic_rounding<E5M2>();
+TEST(StochasticRounding, ExactDataSpecialsAndSaturationIgnoreTheRandomBits) {
+  expect_values_survive_stochastic_rounding<E4M3>();
+  expect_values_survive_stochastic_rounding<E5M2>();
   for (const std::uint32_t word : {0u, 0xFFFFFFFFu}) {
     for (const float beyond : {449.0f, 463.0f, 480.0f, kFloatMax, float_from_bits(kFloatInfinityBits)}) {
       EXPECT_EQ(encode_stochastic<E4M3>(beyond, word), 0x7E);
@@ -186,13 +186,13 @@ TEST(StochasticRounding, RoundsUpForTheFractionsShareOfAllWords) {
 
 TEST(StochasticRounding, CounterWordsMakeItUnbiasedAndIndependentOfSharding) {
   const CounterRng rng(7, 3);
-  const float x = 1.0f + 0.125f * 0.3f;  // 0.3 of the way between two codes
+  const float x = 1.0f + 0.125f * 0.3f;  // 0.3 of the way between two 8-bit values
   constexpr int kCount = 1 << 16;
-  std::vector<std::uint8_t> whole(kCount);
+  std::vector<std::uint8_t> full(kCount);
   double mean = 0;
   for (int i = 0; i < kCount; ++i) {
-    whole[static_cast<std::size_t>(i)] = encode_stochastic<E4M3>(x, rng.bits(static_cast<std::uint64_t>(i)));
-    mean += static_cast<double>(e4m3_to_f32(whole[static_cast<std::size_t>(i)])) / kCount;
+    full[static_cast<std::size_t>(i)] = encode_stochastic<E4M3>(x, rng.bits(static_cast<std::uint64_t>(i)));
+    mean += static_cast<double>(e4m3_to_f32(full[static_cast<std::size_t>(i)])) / kCount;
   }
   // Standard error 0.125 * sqrt(0.3 * 0.7 / 2^16) = 2.2e-4; rounding to nearest would be off by 0.0375.
   EXPECT_NEAR(mean, static_cast<double>(x), 5 * 2.2e-4);
@@ -203,7 +203,7 @@ TEST(StochasticRounding, CounterWordsMakeItUnbiasedAndIndependentOfSharding) {
     for (int i = 0; i < kCount / 4; ++i)
       gathered.push_back(encode_stochastic<E4M3>(x, own.bits(static_cast<std::uint64_t>(rank * (kCount / 4) + i))));
   }
-  EXPECT_TRUE(reference::bitwise_equal(gathered, whole));
+  EXPECT_TRUE(reference::bitwise_equal(gathered, full));
 }
 
 }  // namespace

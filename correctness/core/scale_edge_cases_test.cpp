@@ -1,5 +1,5 @@
 // The scale cases of the project's list of forty numeric edge cases, 16 to 26, on single values and one block; and
-// scale_from_amax() as a whole. Every amax of the E8M0 rules is in exhaustive_conversion_test.cpp.
+// scale_from_amax() as a full. Every amax of the E8M0 rules is in exhaustive_conversion_test.cpp.
 
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ TEST(Scale, IsOneWithoutAUsableAmax) {
   }
 }
 
-TEST(Scale, InAnotherOrderGivesOtherCodes) {
+TEST(Scale, InAnotherOrderGivesOtherData) {
   // x * (448 / a) and x / (a / 448) part at ties of BF16 input. Count how often, so that a change of order is noticed:
   // hundreds in a million are expected.
   int different = 0;

@@ -102,7 +102,7 @@ struct Absent : Questions {
   Absent() : Questions(sample({kAbsent})) {}
 };
 
-TEST(SharedLibrary, WhoNeedsOneThatIsMissingIsToldSo) {
+TEST(SharedLibrary, WhoNeedsOneThatIsMissingIsReportedSo) {
   EXPECT_EQ(find_library<Absent>().question, nullptr);
   try {
     need_library<Absent>();

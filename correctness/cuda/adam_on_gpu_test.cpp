@@ -141,7 +141,7 @@ Member make_member(Pair& pair, const Case& c, const Shape& shape, std::uint64_t 
   return member;
 }
 
-/// Changes what is told of a tensor.
+/// Changes what is notified of a tensor.
 using Change = std::function<void(std::size_t side, std::size_t index, AdamTensor& tensor)>;
 
 struct Betas {
@@ -254,7 +254,7 @@ TEST(AdamOnGpu, KeepsNanAndInfInTheirElements) {
   }
 }
 
-/// Halves of a matrix in eight bits under one scale.
+/// Orientations of a matrix in eight bits under one scale.
 struct Halves {
   Both rowwise, columnwise, scale_inv, scale, amax;
 };
@@ -276,35 +276,35 @@ const CastCase kCasts[] = {
 const Shape kMatrices[] = {{0, 64}, {64, 64}, {80, 272}, {60, 100}, {5, 811}, {1028, 4}, {272, 512}, {1, 16}};
 
 Halves make_orientations(Pair& pair, const CastCase& c, const Shape& shape, float scale) {
-  Halves halves;
-  const TensorSpec flat{shape, c.payload}, turned{{shape.cols(), shape.rows()}, c.payload};
+  Halves orientations;
+  const TensorSpec flat{shape, c.payload}, transposed{{shape.cols(), shape.rows()}, c.payload};
   const std::vector<float> none(static_cast<std::size_t>(shape.numel()), 0.0f);
-  if (c.rowwise) halves.rowwise = make(pair, flat, none);
-  if (c.columnwise) halves.columnwise = make(pair, turned, none);
-  halves.scale_inv = make(pair, {Shape{1}, DType::kF32}, {-1.0f});
-  halves.scale = make(pair, {Shape{1}, DType::kF32}, {scale});
-  halves.amax = make(pair, {Shape{1}, DType::kF32}, {0.25f});
-  return halves;
+  if (c.rowwise) orientations.rowwise = make(pair, flat, none);
+  if (c.columnwise) orientations.columnwise = make(pair, transposed, none);
+  orientations.scale_inv = make(pair, {Shape{1}, DType::kF32}, {-1.0f});
+  orientations.scale = make(pair, {Shape{1}, DType::kF32}, {scale});
+  orientations.amax = make(pair, {Shape{1}, DType::kF32}, {0.25f});
+  return orientations;
 }
 
-CastTarget target_of(const Halves& halves, const CastCase& c, std::size_t side) {
-  const ScaleView scale_inv{.data = halves.scale_inv[side].view().data, .storage_elems = 1};
-  const auto half = [&](const Both& codes) {
-    return codes[side] ? OperandView{.values = codes[side].view(), .scales = scale_inv} : OperandView{};
+CastTarget target_of(const Halves& orientations, const CastCase& c, std::size_t side) {
+  const ScaleView scale_inv{.data = orientations.scale_inv[side].view().data, .storage_elems = 1};
+  const auto half = [&](const Both& data) {
+    return data[side] ? OperandView{.values = data[side].view(), .scales = scale_inv} : OperandView{};
   };
-  return {.rowwise = half(halves.rowwise),
-          .columnwise = half(halves.columnwise),
+  return {.rowwise = half(orientations.rowwise),
+          .columnwise = half(orientations.columnwise),
           .format = {.payload = c.payload, .amax_source = AmaxSource::kHistory},
           .nominal = c.nominal,
-          .scale = halves.scale[side].data<const float>(),
-          .amax = halves.amax[side].data<float>()};
+          .scale = orientations.scale[side].data<const float>(),
+          .amax = orientations.amax[side].data<float>()};
 }
 
-void expect_equal(Pair& pair, const Halves& halves) {
-  EXPECT_EQ(difference(pair, halves.rowwise), "");
-  EXPECT_EQ(difference(pair, halves.columnwise), "");
-  EXPECT_EQ(difference(pair, halves.scale_inv), "");
-  EXPECT_EQ(difference(pair, halves.amax), "");
+void expect_equal(Pair& pair, const Halves& orientations) {
+  EXPECT_EQ(difference(pair, orientations.rowwise), "");
+  EXPECT_EQ(difference(pair, orientations.columnwise), "");
+  EXPECT_EQ(difference(pair, orientations.scale_inv), "");
+  EXPECT_EQ(difference(pair, orientations.amax), "");
 }
 
 TEST(AdamOnGpu, CastsAndMeasuresWhatItMakes) {
@@ -317,18 +317,18 @@ TEST(AdamOnGpu, CastsAndMeasuresWhatItMakes) {
         const Case c{DType::kF32, grad, exp_avg, exp_avg_sq, Master::kNone, true};
         SCOPED_TRACE(cast.label + (" " + label(c)));
         std::vector<Member> members;
-        std::vector<Halves> halves;
+        std::vector<Halves> orientations;
         for (const Shape& shape : kMatrices) {
           members.push_back(make_member(pair, c, shape, seed += 10));
-          halves.push_back(make_orientations(pair, cast, shape, 96.0f));
+          orientations.push_back(make_orientations(pair, cast, shape, 96.0f));
         }
         members.push_back(make_member(pair, c, {33, 65}, seed += 10, true));
-        halves.push_back(make_orientations(pair, cast, {33, 65}, 96.0f));
+        orientations.push_back(make_orientations(pair, cast, {33, 65}, 96.0f));
         step(pair, members, true, {}, 1, [&](std::size_t side, std::size_t i, AdamTensor& tensor) {
-          tensor.target = target_of(halves[i], cast, side);
+          tensor.target = target_of(orientations[i], cast, side);
         });
         expect_equal(pair, members);
-        for (const Halves& one : halves) expect_equal(pair, one);
+        for (const Halves& one : orientations) expect_equal(pair, one);
       }
 }
 
@@ -343,24 +343,24 @@ TEST(QuantizeListOnGpu, IsTheHostsForEveryTypeAndScale) {
           SCOPED_TRACE(testing::Message() << c.label << " " << name(in_type) << " " << measured);
           const Both amax = make(pair, {Shape{1}, DType::kF32}, {measured});
           std::vector<Both> ins;
-          std::vector<Halves> halves;
+          std::vector<Halves> orientations;
           for (const Shape& shape : kMatrices) {
             std::vector<float> values = gaussian_values(shape.numel(), ++seed);
             if (odd_values && values.size() > 40) values[3] = kInf, values[38] = kNan, values[39] = -0.0f;
             ins.push_back(make(pair, {shape, in_type}, values));
-            halves.push_back(make_orientations(pair, c, shape, 17.0f));
+            orientations.push_back(make_orientations(pair, c, shape, 17.0f));
           }
           pair.each([&](std::size_t side, Device& device) {
             std::vector<ListCast> list;
             for (std::size_t i = 0; i < ins.size(); ++i) {
-              list.push_back({.in = ins[i][side].view(), .target = target_of(halves[i], c, side)});
+              list.push_back({.in = ins[i][side].view(), .target = target_of(orientations[i], c, side)});
               if (measured == 0.0f) continue;
               list.back().target.scale = nullptr;
               list.back().measured = amax[side].data<const float>();
             }
             device.launch(&KernelTable::quantize_list, QuantizeListArgs{.tensors = list});
           });
-          for (const Halves& one : halves) {
+          for (const Halves& one : orientations) {
             EXPECT_EQ(difference(pair, one.rowwise), "");
             EXPECT_EQ(difference(pair, one.columnwise), "");
             EXPECT_EQ(difference(pair, one.scale_inv), "");

@@ -2,10 +2,10 @@
 // (lib/backend/cuda/attention/device/attention_backward_tiles.cuh and attention_tensor_backward.cu), as a model of
 // which every interleaving is gone through: a GPU meets the rare ones once in days.
 //
-// Three roles: one brings keys, job by job; one multiplies tiles of queries and hands their sums on; one adds the sums
-// to dQ. A barrier's wait looks at the parity of its phase alone, so a role that is two phases late waits for ever.
-// Turns between blocks are left out: a role that waits for one is merely late. So are the rings of Q and dO, which only
-// these roles fill and empty in step.
+// Three roles: one provides keys, job by job; one multiplies tiles of queries and hands their sums on; one adds the
+// sums to dQ. A barrier's wait tests the parity of its phase alone, so a role that is two phases late waits for
+// ever. Turns between blocks are left out: a role that waits for one is merely late. So are the rings of Q and dO,
+// which only these roles fill and empty in step.
 
 #include <gtest/gtest.h>
 
@@ -36,9 +36,9 @@ struct Phases {
 enum class Step { kAwaitJob, kFirst, kSecond, kThird, kDone };
 
 struct Block {
-  // What brings keys: kAwaitJob waits until the last ones are done with, kFirst is under way.
-  Step bring = Step::kAwaitJob;
-  int bring_round = 0;
+  // What provides keys: kAwaitJob waits until the last ones are done with, kFirst is under way.
+  Step load = Step::kAwaitJob;
+  int load_round = 0;
   // What multiplies: kFirst waits for room for sums, kSecond announces them, kThird ends the job.
   Step multiply = Step::kAwaitJob;
   int multiply_round = 0, tile_of_job = 0, tile = 0;
@@ -68,7 +68,7 @@ class Model {
       const Block block = open.back();
       open.pop_back();
       const std::vector<Block> next = after(block);
-      const bool done = block.bring == Step::kDone && block.multiply == Step::kDone && block.add == Step::kDone;
+      const bool done = block.load == Step::kDone && block.multiply == Step::kDone && block.add == Step::kDone;
       bad += (next.empty() && !done) || wrong(block);
       for (const Block& one : next)
         if (seen.insert(one).second) open.push_back(one);
@@ -89,7 +89,7 @@ class Model {
 
   std::vector<Block> after(const Block& block) const {
     std::vector<Block> next;
-    for (void (Model::*role)(Block&) const : {&Model::bring, &Model::multiply, &Model::add}) {
+    for (void (Model::*role)(Block&) const : {&Model::load, &Model::multiply, &Model::add}) {
       Block moved = block;
       (this->*role)(moved);
       if (moved != block) next.push_back(moved);
@@ -97,14 +97,14 @@ class Model {
     return next;
   }
 
-  void bring(Block& b) const {
-    if (b.bring == Step::kAwaitJob && b.keys_free.passes(b.bring_round + 1)) {
-      b.jobs[static_cast<std::size_t>(b.bring_round % 2)] = b.bring_round;
-      b.bring = Step::kFirst;
-    } else if (b.bring == Step::kFirst) {
+  void load(Block& b) const {
+    if (b.load == Step::kAwaitJob && b.keys_free.passes(b.load_round + 1)) {
+      b.jobs[static_cast<std::size_t>(b.load_round % 2)] = b.load_round;
+      b.load = Step::kFirst;
+    } else if (b.load == Step::kFirst) {
       b.keys_here.arrive(1);
-      b.bring = b.bring_round >= count() ? Step::kDone : Step::kAwaitJob;
-      ++b.bring_round;
+      b.load = b.load_round >= count() ? Step::kDone : Step::kAwaitJob;
+      ++b.load_round;
     }
   }
 

@@ -1,4 +1,4 @@
-// cuDNN's FP8 attention, which casts where this project's definition does not: held against attention of the same codes
+// cuDNN's FP8 attention, which casts where this project's definition does not: held against attention of the same data
 // without those casts, within what they may cost.
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ float amax_of(std::initializer_list<const std::vector<float>*> tensors) {
 }
 
 // cuDNN casts P relative to the running maximum of its row and not to lse: other ties, the same relative error. Against
-// attention of the same codes without a cast of P each leaves 2^-4 / sqrt(3) at most, as does O's own cast; amax as the
+// attention of the same data without a cast of P each leaves 2^-4 / sqrt(3) at most, as does O's own cast; amax as the
 // definition has it.
 TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
   if (!cuda::cudnn_unavailable_reason().empty()) {
@@ -50,8 +50,8 @@ TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
     const Tensor scale_o = make_scalar(device_, 100.0f), amax_o = make_scalar(device_, 0.0f);
     ASSERT_TRUE(forward(cuda::attention_cudnn_float8_forward, shape, qkv, actual, role(DType::kE4M3, scale_s, amax_s),
                         role(DType::kE4M3, scale_o, amax_o)));
-    const std::vector<float> o = device_.read(expected.o), codes = device_.read(actual.o);
-    EXPECT_LT(distance(codes, o), 2 * 0x1p-4 / 1.7);
+    const std::vector<float> o = device_.read(expected.o), data = device_.read(actual.o);
+    EXPECT_LT(distance(data, o), 2 * 0x1p-4 / 1.7);
     EXPECT_NEAR(device_.read(amax_o)[0], amax_of({&o}), 0x1p-4f * amax_of({&o}));
     // Relative to a row's maximum P reaches 1; relative to its lse, what the definition says.
     EXPECT_GE(device_.read(amax_s)[0], (1 - 0x1p-4f) * device_.read(largest_p)[0]);
@@ -92,8 +92,8 @@ TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardMeasuresOBeforeItsCast) {
   EXPECT_GT(static_cast<double>(amax_of({&rounded})), 1.04 * largest);  // which nobody must take for O's own
 }
 
-/// A step of head_dim 128 whose gradients cuDNN computes from codes, and what they are cast with: scales by which
-/// nothing saturates.
+/// A step of head_dim 128 whose gradients cuDNN computes from quantized data, and what they are cast with: scales by
+/// which nothing saturates.
 class CudnnFloat8BackwardTest : public AttentionOnGpuTest {
  protected:
   struct Step {
@@ -115,7 +115,7 @@ class CudnnFloat8BackwardTest : public AttentionOnGpuTest {
   Tensor scale_grad_ = make_scalar(device_, 2048.0f);
 };
 
-// Against the gradients of the same codes without a cast of P, dS or the results: P's cast leaves 2^-4 / sqrt(3) of dV
+// Against the gradients of the same data without a cast of P, dS or the results: P's cast leaves 2^-4 / sqrt(3) of dV
 // at most, dS's 2^-3 / sqrt(3) of dQ and dK, the results' own 2^-3 / sqrt(3) of each. cuDNN casts dS times
 // softmax_scale, which is taken out of scale and amax again.
 TEST_F(CudnnFloat8BackwardTest, IsWithinItsCastsOrRefuses) {

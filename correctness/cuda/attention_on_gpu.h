@@ -9,7 +9,7 @@
 #include "backend/cuda/attention/attention.h"
 #include "ops/attention_fixture.h"
 
-/// The ways of attention on a GPU, each called by itself, and how far two results are apart.
+/// The paths of attention on a GPU, each called by itself, and how far two results are apart.
 namespace fp8lab::attention_test {
 
 using cuda::CudaContext;
@@ -96,7 +96,7 @@ class AttentionOnGpuTest : public ::testing::Test {
   }
 };
 
-/// |difference| over |expected|, as lengths of the whole vectors; NaN where either has one.
+/// |difference| over |expected|, as lengths of the entire vectors; NaN where either has one.
 inline double distance(const std::vector<float>& actual, const std::vector<float>& expected) {
   double error = 0, size = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {

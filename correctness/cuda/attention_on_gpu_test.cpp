@@ -1,4 +1,4 @@
-// The GPU's ways of attention against each other at the sizes of real models, where no reference with whole S x S
+// The GPU's paths of attention against each other at the sizes of real models, where no reference with full S x S
 // matrices can follow. The general kernels are bit for bit the host's (ops/attention_test judges both), so they are the
 // measure here.
 
@@ -26,7 +26,7 @@ class SixteenBitsTest : public AttentionOnGpuTest, public ::testing::WithParamIn
  protected:
   // P and dS enter their products as bf16, off by up to 2^-8 of themselves; the results are rounded to bf16 once more.
   static constexpr double kRounding = 0x1p-8;
-  // Over a whole tensor those errors are independent: 2^-8 / sqrt(3) at most for P or dS, the same for either side's
+  // Over a full tensor those errors are independent: 2^-8 / sqrt(3) at most for P or dS, the same for either side's
   // last rounding, and as much for P's error within dS.
   static constexpr double kDistance = 2 * 0x1p-8 / 1.7;
 
@@ -98,9 +98,9 @@ TEST_P(SixteenBitsTest, CudnnBackwardIsTheGeneralOneOrRefuses) {
 INSTANTIATE_TEST_SUITE_P(Shapes, SixteenBitsTest, ::testing::ValuesIn(large_shapes()),
                          [](const auto& row) { return describe(row.param, DType::kBF16); });
 
-// Casts of P and dS and products of codes are exact on matrix units, so only the order of sums differs, and casts of
-// values within its error of a tie: of P's relative error of 2^-14 at most and a quantum of 2^-4 or more, one in 500,
-// each worth a quantum.
+// Casts of P and dS and products of quantized data are exact on matrix units, so only the order of sums differs, and
+// casts of values within its error of a tie: of P's relative error of 2^-14 at most and a quantum of 2^-4 or more, one
+// in 500, each worth a quantum.
 class Float8Test : public AttentionOnGpuTest, public ::testing::WithParamInterface<AttentionShape> {
  protected:
   static constexpr double kDistance = 0x1p-4 / 22;  // 2^-4 of the square root of one in 500
@@ -265,10 +265,10 @@ TEST_P(SixteenBitsTest, SampledRowsAreThoseOfTheDefinition) {
   }
 }
 
-// Through the operations, as layers call them: the table's way is taken and noted, once.
+// Through the operations, as layers call them: the table's way is taken and recorded, once.
 class RecordedAlgorithmTest : public AttentionOnGpuTest, public ::testing::WithParamInterface<bool> {};
 
-TEST_P(RecordedAlgorithmTest, TheWayTakenIsNoted) {
+TEST_P(RecordedAlgorithmTest, TheWayTakenIsRecorded) {
   gpu_.set_deterministic(GetParam());
   const AttentionShape shape = make_shape({.seq = 600, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
   const Qkv qkv = make_qkv(device_, shape, DType::kBF16);

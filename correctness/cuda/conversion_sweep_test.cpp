@@ -64,7 +64,7 @@ TEST(ConversionSweep, AllFloatsConvertOnTheGpuAsOnTheHost) {
   EXPECT_EQ(total.scales, 0u) << "last at bits 0x" << std::hex << total.example;
 }
 
-// A count that fills no whole block; short enough for compute-sanitizer.
+// A count that fills no full block; short enough for compute-sanitizer.
 TEST(ConversionSweep, ARunEndsWhereItShould) {
   constexpr std::uint32_t kFirst = 0x3F800000u, kCount = 1001;
   const ConvertedRun run = convert_on_gpu(kFirst, kCount);
@@ -73,7 +73,7 @@ TEST(ConversionSweep, ARunEndsWhereItShould) {
   EXPECT_EQ(found.ours + found.hardware + found.scales, 0u);
 }
 
-TEST(ConversionSweep, AllCodesDecodeOnTheGpuAsOnTheHost) {
+TEST(ConversionSweep, AllDataDecodeOnTheGpuAsOnTheHost) {
   const std::vector<std::uint32_t> bits = decode_on_gpu();
   ASSERT_EQ(bits.size(), 768u);
   for (std::uint32_t code = 0; code < 256; ++code) {

@@ -25,7 +25,7 @@ struct Size {
   std::int64_t rows;
   std::int64_t cols;
 };
-// Empty; less than a run; odd; whole tiles of every transpose; several tiles and a rest.
+// Empty; less than a run; odd; full tiles of every transpose; several tiles and a rest.
 constexpr Size kSizes[] = {{0, 5}, {1, 1}, {3, 17}, {128, 128}, {131, 264}, {9, 2057}};
 constexpr Size kLarge[] = {{1024, 4096}, {517, 4099}};
 
@@ -170,7 +170,7 @@ TEST_F(OnGpu, ActivationsHaveTheSameBits) {
       }
 }
 
-TEST_F(OnGpu, RopeTurnsByTheSameAngles) {
+TEST_F(OnGpu, RopeRotatesByTheSameAngles) {
   struct Heads {
     std::int64_t seq, batch, heads, head_dim;
     double base;
@@ -288,7 +288,7 @@ class NormOnGpu : public OnGpu {
   }
 };
 
-// Rows that registers hold in two, four and eight runs a thread, whole or not; 12, 4100 and 16392 columns are read
+// Rows that registers hold in two, four and eight runs a thread, full or not; 12, 4100 and 16392 columns are read
 // element by element.
 TEST_F(NormOnGpu, RowsOfEveryLengthHaveTheSameBits) {
   for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm})
@@ -320,9 +320,9 @@ void expect_equal_casts(BothDevices& both, const std::string& what, const Make& 
   const auto bytes = [&](std::size_t side, const Tensor& tensor) {
     return tensor ? both[side].read_bytes(tensor) : std::vector<std::byte>();
   };
-  EXPECT_EQ(bytes(0, made[0].rowwise().codes), bytes(1, made[1].rowwise().codes)) << what;
+  EXPECT_EQ(bytes(0, made[0].rowwise().data), bytes(1, made[1].rowwise().data)) << what;
   EXPECT_EQ(bytes(0, made[0].rowwise().scale_inv), bytes(1, made[1].rowwise().scale_inv)) << what;
-  EXPECT_EQ(bytes(0, made[0].columnwise().codes), bytes(1, made[1].columnwise().codes)) << what;
+  EXPECT_EQ(bytes(0, made[0].columnwise().data), bytes(1, made[1].columnwise().data)) << what;
 }
 
 TEST_F(OnGpu, ResultsCastInRegistersHaveTheSameBits) {

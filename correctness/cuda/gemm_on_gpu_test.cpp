@@ -229,7 +229,7 @@ TEST(GemmEmulation, DequantizesEveryCodeExactlyUnlessItsScaleIsTiny) {
       device.write_bytes(tensor, contents);
       return tensor;
     };
-    const Tensor codes = bytes(kCodes, kLength, payload, [](std::int64_t i, std::int64_t l) { return l == 0 ? i : 0; });
+    const Tensor data = bytes(kCodes, kLength, payload, [](std::int64_t i, std::int64_t l) { return l == 0 ? i : 0; });
     const Tensor ones = bytes(kOnes, kLength, DType::kE4M3, [](std::int64_t, std::int64_t) { return 0x38; });
     const Tensor scales = bytes(kCodes, 4, DType::kE8M0, [&](std::int64_t, std::int64_t) { return scale; });
     const Tensor unit = bytes(128, 4, DType::kE8M0, [](std::int64_t, std::int64_t) { return 127; });
@@ -245,7 +245,7 @@ TEST(GemmEmulation, DequantizesEveryCodeExactlyUnlessItsScaleIsTiny) {
     };
     const Tensor out = device.allocate({Shape{kCodes, kOnes}, DType::kF32}, support::anyone(device));
     device.launch(&KernelTable::gemm,
-                  GemmArgs{.a = operand(codes, scales), .b = operand(ones, unit), .out = out.view(), .bias = {}});
+                  GemmArgs{.a = operand(data, scales), .b = operand(ones, unit), .out = out.view(), .bias = {}});
     return device.read(out);
   };
   for (const DType payload : {DType::kE4M3, DType::kE5M2}) {

@@ -21,8 +21,8 @@ MatrixView matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::uintpt
 
 OperandView plain(DType dtype, std::int64_t rows, std::int64_t cols) { return {matrix(dtype, rows, cols), {}}; }
 
-OperandView codes(std::int64_t rows, std::int64_t cols, std::int64_t block_rows, std::int64_t block_cols,
-                  DType payload = DType::kE4M3) {
+OperandView data(std::int64_t rows, std::int64_t cols, std::int64_t block_rows, std::int64_t block_cols,
+                 DType payload = DType::kE4M3) {
   QuantFormat format{.payload = payload, .block_rows = block_rows, .block_cols = block_cols};
   if (block_cols == 32) format.scale = ScaleKind::kE8M0Rceil;
   const ScaleLayout layout = scale_layout(format, rows, cols);
@@ -36,11 +36,11 @@ OperandView codes(std::int64_t rows, std::int64_t cols, std::int64_t block_rows,
            .storage_elems = layout.spec.shape.numel()}};
 }
 OperandView per_tensor(std::int64_t rows, std::int64_t cols, DType payload = DType::kE4M3) {
-  return codes(rows, cols, 0, 0, payload);
+  return data(rows, cols, 0, 0, payload);
 }
-OperandView by_rows(std::int64_t rows, std::int64_t cols) { return codes(rows, cols, 1, 128); }
-OperandView by_squares(std::int64_t rows, std::int64_t cols) { return codes(rows, cols, 128, 128); }
-OperandView microscaled(std::int64_t rows, std::int64_t cols) { return codes(rows, cols, 1, 32); }
+OperandView by_rows(std::int64_t rows, std::int64_t cols) { return data(rows, cols, 1, 128); }
+OperandView by_squares(std::int64_t rows, std::int64_t cols) { return data(rows, cols, 128, 128); }
+OperandView microscaled(std::int64_t rows, std::int64_t cols) { return data(rows, cols, 1, 32); }
 
 GemmArgs product(const OperandView& a, const OperandView& b, DType out = DType::kBF16) {
   return {.a = a, .b = b, .out = matrix(out, a.values.rows, b.values.rows), .bias = {}};
@@ -58,9 +58,9 @@ TEST(GemmPlan, PlainOperandsOfOneTypeGoToTheLibraryHoweverTheyLie) {
     const std::string type(name(dtype));
     const OperandView a = plain(dtype, 64, 128), b = plain(dtype, 32, 128);
     EXPECT_EQ(plan_of(product(a, b, dtype)), "library: " + type + " x " + type + " -> " + type);
-    const OperandView turned{matrix(dtype, 128, 64).transposed(), {}};
-    EXPECT_EQ(plan_of(product(turned, b, dtype)), "library: " + type + " transposed x " + type + " -> " + type);
-    EXPECT_EQ(plan_of(product(b, turned, dtype)), "library: " + type + " x " + type + " transposed -> " + type);
+    const OperandView transposed{matrix(dtype, 128, 64).transposed(), {}};
+    EXPECT_EQ(plan_of(product(transposed, b, dtype)), "library: " + type + " transposed x " + type + " -> " + type);
+    EXPECT_EQ(plan_of(product(b, transposed, dtype)), "library: " + type + " x " + type + " transposed -> " + type);
   }
   EXPECT_EQ(plan_of(product(plain(DType::kBF16, 3, 5), plain(DType::kBF16, 7, 5))),
             "library: bf16 x bf16 -> bf16, not aligned");
@@ -86,7 +86,7 @@ TEST(GemmPlan, WhatTheLibraryCannotReadGoesToTheGeneralKernel) {
             "general kernel: one operand alone is quantized");
 }
 
-TEST(GemmPlan, CodesAreMultipliedAsTheyAreUnderTheScalingsOfTheLibrary) {
+TEST(GemmPlan, DataAreMultipliedAsTheyAreUnderTheScalingsOfTheLibrary) {
   EXPECT_EQ(plan_of(product(per_tensor(48, 128), per_tensor(32, 128))),
             "library: e4m3 per tensor x e4m3 per tensor -> bf16");
   EXPECT_EQ(plan_of(product(per_tensor(48, 128, DType::kE5M2), per_tensor(32, 128), DType::kF32)),
@@ -98,11 +98,12 @@ TEST(GemmPlan, CodesAreMultipliedAsTheyAreUnderTheScalingsOfTheLibrary) {
             "library: e4m3 by 128 x 128 x e4m3 by 1 x 128 -> bf16");
 }
 
-TEST(GemmPlan, CodesThatTheLibraryRefusesGoToTheGeneralKernel) {
+TEST(GemmPlan, DataThatTheLibraryRefusesGoToTheGeneralKernel) {
   const auto why = [](const OperandView& a, const OperandView& b) {
     return std::string(plan_gemm(product(a, b)).why_general);
   };
-  EXPECT_EQ(why(per_tensor(48, 120), per_tensor(32, 120)), "rows of codes do not begin at multiples of 16 bytes");
+  EXPECT_EQ(why(per_tensor(48, 120), per_tensor(32, 120)),
+            "rows of quantized data do not begin at multiples of 16 bytes");
   EXPECT_EQ(why(per_tensor(48, 128), per_tensor(33, 128)), "the rows of b are not a multiple of 16");
   EXPECT_EQ(why(per_tensor(48, 128, DType::kE5M2), per_tensor(32, 128, DType::kE5M2)), "both operands are e5m2");
   EXPECT_EQ(why(per_tensor(48, 128), by_squares(32, 128)), "one operand is scaled per tensor, the other by blocks");
@@ -116,17 +117,17 @@ TEST(GemmPlan, CodesThatTheLibraryRefusesGoToTheGeneralKernel) {
   EXPECT_EQ(why(wide, narrow), "the reduction is not a multiple of 16");
   OperandView off = per_tensor(48, 128);
   off.values.data = address(kAligned + 8);
-  EXPECT_EQ(why(off, per_tensor(32, 128)), "rows of codes do not begin at multiples of 16 bytes");
-  OperandView turned = per_tensor(128, 48);
-  turned.values = turned.values.transposed();
-  EXPECT_EQ(why(turned, per_tensor(32, 128)), "an eight-bit operand is not contiguous along the reduction axis");
+  EXPECT_EQ(why(off, per_tensor(32, 128)), "rows of quantized data do not begin at multiples of 16 bytes");
+  OperandView transposed = per_tensor(128, 48);
+  transposed.values = transposed.values.transposed();
+  EXPECT_EQ(why(transposed, per_tensor(32, 128)), "an eight-bit operand is not contiguous along the reduction axis");
 }
 
 TEST(GemmPlan, MicroscaledOperandsAreEmulatedInTheOrderInWhichTheyAreStored) {
   EXPECT_EQ(plan_of(product(microscaled(48, 128), microscaled(32, 128))), "emulated: bf16 x bf16 -> bf16");
-  OperandView turned = microscaled(128, 48);
-  turned.values = turned.values.transposed();
-  EXPECT_EQ(plan_of(product(turned, microscaled(32, 128))), "emulated: bf16 transposed x bf16 -> bf16");
+  OperandView transposed = microscaled(128, 48);
+  transposed.values = transposed.values.transposed();
+  EXPECT_EQ(plan_of(product(transposed, microscaled(32, 128))), "emulated: bf16 transposed x bf16 -> bf16");
   // Rows are padded to 16 bytes, so no length of the reduction is slow.
   EXPECT_EQ(plan_of(product(microscaled(48, 75), microscaled(32, 75))), "emulated: bf16 x bf16 -> bf16");
   EXPECT_EQ(dequantized_layout(microscaled(48, 75)).row_stride, 80);
@@ -182,7 +183,7 @@ TEST(GemmPlan, WhereSomethingLiesDoesNotChooseTheAlgorithm) {
   EXPECT_FALSE(plan_gemm(args).problem.aligned);
 }
 
-/// The cast of `product`'s result, row-wise unless told otherwise, under one scale unless `format` has blocks.
+/// The cast of `product`'s result, row-wise unless stated otherwise, under one scale unless `format` has blocks.
 GemmQuantizeArgs quantized(const GemmArgs& product, DType payload = DType::kE4M3, bool rowwise = true) {
   GemmQuantizeArgs args;
   args.product = product;
@@ -196,7 +197,7 @@ GemmQuantizeArgs quantized(const GemmArgs& product, DType payload = DType::kE4M3
 
 std::string plan_of(const GemmQuantizeArgs& args) { return describe(plan_gemm_quantize(args)); }
 
-TEST(GemmQuantizePlan, TheLibraryWritesCodesOfOperandsScaledPerTensor) {
+TEST(GemmQuantizePlan, TheLibraryWritesDataOfOperandsScaledPerTensor) {
   const OperandView a = per_tensor(48, 128), b = per_tensor(32, 128), gradient = per_tensor(48, 128, DType::kE5M2);
   EXPECT_EQ(plan_of(quantized(product(a, b))), "library: e4m3 per tensor x e4m3 per tensor -> e4m3 per tensor");
   EXPECT_EQ(plan_of(quantized(product(gradient, b))), "library: e5m2 per tensor x e4m3 per tensor -> e4m3 per tensor");
@@ -225,8 +226,8 @@ TEST(GemmQuantizePlan, WhatTheLibraryDoesNotWriteIsCastApart) {
   EXPECT_EQ(why(quantized(product(per_tensor(48, 128), per_tensor(33, 128)))),
             "the rows of b are not a multiple of 16");
   EXPECT_EQ(why(quantized(product(per_tensor(48, 120), per_tensor(32, 120)))),
-            "rows of codes do not begin at multiples of 16 bytes");
-  EXPECT_EQ(why(quantized(tensors, DType::kE5M2)), "codes are e5m2 and neither operand is");
+            "rows of quantized data do not begin at multiples of 16 bytes");
+  EXPECT_EQ(why(quantized(tensors, DType::kE5M2)), "quantized data are e5m2 and neither operand is");
   EXPECT_EQ(why(quantized(with_bias(tensors, DType::kF32))), "the bias is not in 16 bits");
   GemmQuantizeArgs args = quantized(with_bias(tensors, DType::kBF16));
   args.product.bias.data = address(kAligned + 2);
@@ -237,32 +238,32 @@ TEST(GemmQuantizePlan, WhatTheLibraryDoesNotWriteIsCastApart) {
   EXPECT_EQ(why(args), "a sum with a bias is to be measured");
   args = quantized(tensors);
   args.cast.format = {.block_rows = 1, .block_cols = 128, .amax_source = AmaxSource::kBlock};
-  EXPECT_EQ(why(args), "codes are scaled by blocks");
+  EXPECT_EQ(why(args), "quantized data are scaled by blocks");
   args = quantized(tensors);
   args.cast.rowwise.values.data = address(kAligned + 8);
-  EXPECT_EQ(why(args), "rows of the result's codes do not begin at multiples of 16 bytes");
+  EXPECT_EQ(why(args), "rows of the result's quantized data do not begin at multiples of 16 bytes");
   args.cast.rowwise.values = matrix(DType::kE4M3, 32, 48).transposed();
-  EXPECT_EQ(why(args), "rows of the result's codes do not begin at multiples of 16 bytes");
+  EXPECT_EQ(why(args), "rows of the result's quantized data do not begin at multiples of 16 bytes");
 }
 
-// Column-wise codes are the transpose of row-wise ones, which need not be kept.
-TEST(GemmQuantizePlan, CodesPassThroughScratchWhereOnlyTheirTransposeIsWanted) {
+// Column-wise quantized data are the transpose of row-wise ones, which need not be kept.
+TEST(GemmQuantizePlan, DataPassThroughScratchWhereOnlyTheirTransposeIsWanted) {
   const GemmArgs tensors = product(per_tensor(48, 128), per_tensor(32, 128));
   EXPECT_EQ(plan_gemm_quantize(quantized(tensors, DType::kE4M3, false)), plan_gemm_quantize(quantized(tensors)));
 }
 
 // One descriptor must not serve another's problem.
-TEST(GemmQuantizePlan, ProblemsAreToldApart) {
+TEST(GemmQuantizePlan, ProblemsAreReportedApart) {
   const GemmArgs tensors = product(per_tensor(48, 128), per_tensor(32, 128));
-  const LibraryProblem codes = plan_gemm_quantize(quantized(tensors)).problem;
+  const LibraryProblem data = plan_gemm_quantize(quantized(tensors)).problem;
   float amax = 0.0f;
   GemmQuantizeArgs args = quantized(tensors);
   args.cast.amax = &amax;
   const LibraryProblem measured = plan_gemm_quantize(args).problem, sixteen = plan_gemm(tensors).problem;
-  EXPECT_NE(codes, measured);
-  EXPECT_NE(codes, sixteen);
-  EXPECT_NE(LibraryProblemHash{}(codes), LibraryProblemHash{}(measured));
-  EXPECT_NE(LibraryProblemHash{}(codes), LibraryProblemHash{}(sixteen));
+  EXPECT_NE(data, measured);
+  EXPECT_NE(data, sixteen);
+  EXPECT_NE(LibraryProblemHash{}(data), LibraryProblemHash{}(measured));
+  EXPECT_NE(LibraryProblemHash{}(data), LibraryProblemHash{}(sixteen));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include "reference/expected.h"
 #include "reference/float8_sums.h"
 
-// Products whose codes alone are kept, at the sizes of real models: bit for bit the cpu's where sums are exact, and at
+// Products whose data alone are kept, at the sizes of real models: bit for bit the cpu's where sums are exact, and at
 // sampled entries within the bound of the GPU's sums everywhere. Counted, so that it is known what the library wrote
 // itself.
 namespace fp8lab {
@@ -66,9 +66,9 @@ Made multiply(Device& device, const LargeOperand& a, const LargeOperand& b, cons
   const Tensor amax = support::make_tensor(device, {1}, DType::kF32, {wanted.amax});
   const Tensor scale_inv = device.allocate({Shape{1}, DType::kF32}, holder);
   const auto half = [&](std::int64_t rows, std::int64_t cols) {
-    Tensor codes = device.allocate({Shape{rows, cols}, wanted.payload}, holder);
-    OperandView view{codes.view(), {.data = scale_inv.view().data, .dtype = DType::kF32, .storage_elems = 1}};
-    return std::pair{std::move(codes), view};
+    Tensor data = device.allocate({Shape{rows, cols}, wanted.payload}, holder);
+    OperandView view{data.view(), {.data = scale_inv.view().data, .dtype = DType::kF32, .storage_elems = 1}};
+    return std::pair{std::move(data), view};
   };
   std::pair<Tensor, OperandView> rowwise, columnwise;
   if (wanted.rowwise) rowwise = half(m, n);
@@ -159,7 +159,7 @@ std::vector<std::int64_t> sampled(std::int64_t size) {
   return {0, 1, size / 3, size / 2 + 1, 2 * size / 3, size > 128 ? size - 129 : 0, size - 2, size - 1};
 }
 
-TEST_P(GemmQuantizeOnGpu, CodesAreWithinTheBoundOfTheirSumsAtTheShapesOfLlama3Of8Billion) {
+TEST_P(GemmQuantizeOnGpu, DataAreWithinTheBoundOfTheirSumsAtTheShapesOfLlama3Of8Billion) {
   constexpr std::int64_t kShapes[][3] = {{2048, 6144, 4096}, {2048, 4096, 14336}, {1040, 4112, 272}, {8, 16, 14336}};
   static constexpr MatrixUnit kUnits, kFast{.promoted_every = reference::kNeverPromoted};
   const reference::SmallFloat& format = decoder(DType::kE4M3);
@@ -196,7 +196,7 @@ TEST_P(GemmQuantizeOnGpu, CodesAreWithinTheBoundOfTheirSumsAtTheShapesOfLlama3Of
           shortened = format.decode(format.encode(shortened * scale));
           shortened_outside += shortened < lowest || shortened > highest;
         }
-      // The bound bites: what lacks the last eighth of its terms has other codes.
+      // The bound bites: what lacks the last eighth of its terms has other data.
       if (m * n > 1000) {
         EXPECT_GT(shortened_outside, 20);
       }
@@ -219,8 +219,8 @@ TEST_P(GemmQuantizeOnGpu, HasTheSameBitsEveryTime) {
   }
 }
 
-// One NaN among millions, wherever it is: in its row's codes and in the amax. What was measured before is never
-// forgotten.
+// One NaN among millions, wherever it is: in its row's quantized data and in the amax. What was measured before is
+// never forgotten.
 TEST_P(GemmQuantizeOnGpu, NanIsInItsRowAndInTheAmax) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{2048, 4096, 512}, {256, 128, 8192}, {65, 33, 77}})
     for (const std::int64_t row : {std::int64_t{5}, m - 1})

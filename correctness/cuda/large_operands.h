@@ -72,18 +72,19 @@ class LargeOperand {
   OnDevice put_on(Device& device) const {
     OnDevice result;
     const std::int64_t rows = spec_.rows, cols = spec_.cols;
-    const bool turned = spec_.transposed;
-    result.values = device.allocate({turned ? Shape{cols, rows} : Shape{rows, cols}, dtype_}, support::anyone(device));
+    const bool transposed = spec_.transposed;
+    result.values =
+        device.allocate({transposed ? Shape{cols, rows} : Shape{rows, cols}, dtype_}, support::anyone(device));
     std::vector<std::byte> bytes(static_cast<std::size_t>(result.values.bytes()));
     const std::size_t size = size_bytes(dtype_);
     support::parallel_for(static_cast<std::uint32_t>(rows), [&](std::uint32_t i) {
       for (std::int64_t l = 0; l < cols; ++l) {
-        const auto to = static_cast<std::size_t>(turned ? l * rows + i : i * cols + l) * size;
+        const auto to = static_cast<std::size_t>(transposed ? l * rows + i : i * cols + l) * size;
         std::memcpy(&bytes[to], &encoded_[draws_[static_cast<std::size_t>(i * cols + l)] * size], size);
       }
     });
     device.write_bytes(result.values, bytes);
-    result.view.values = turned ? result.values.transposed().view() : result.values.view();
+    result.view.values = transposed ? result.values.transposed().view() : result.values.view();
     if (scales_.empty()) return result;
     result.scales = device.allocate({Shape{scale_count_}, scale_dtype_}, support::anyone(device));
     device.write_bytes(result.scales, scales_);

@@ -103,7 +103,7 @@ struct Place {
   std::int64_t behind;
   bool transposed;
 };
-// Long runs or whole tiles; tiles whose rows are vectors; tiles read element by element; tiles of the transposed
+// Long runs or full tiles; tiles whose rows are vectors; tiles read element by element; tiles of the transposed
 // matrix.
 constexpr Place kPlaces[] = {{"contiguous", 0, 0, false},
                              {"in a wider one, aligned", 8, 16, false},
@@ -145,9 +145,9 @@ std::string quantize_both(Pair& pair, const Both& x, const QuantFormat& format, 
   };
   const auto &host = results[0], &gpu = results[1];
   for (const std::string& text :
-       {compare("row-wise codes", host.rowwise().codes, gpu.rowwise().codes),
+       {compare("row-wise data", host.rowwise().data, gpu.rowwise().data),
         compare("row-wise scales", host.rowwise().scale_inv, gpu.rowwise().scale_inv),
-        compare("column-wise codes", host.columnwise().codes, gpu.columnwise().codes),
+        compare("column-wise data", host.columnwise().data, gpu.columnwise().data),
         compare("column-wise scales", host.columnwise().scale_inv, gpu.columnwise().scale_inv),
         compare("amax", amaxes[0], amaxes[1])})
     if (!text.empty()) return text;
@@ -161,8 +161,8 @@ class QuantizeOnGpu : public ::testing::TestWithParam<std::tuple<NamedFormat, DT
   Pair pair_;
 };
 
-// One element; less than a tile in odd numbers; rows that are vectors but no whole tiles; exactly tiles; tiles and a
-// rest in both directions, with transposed codes aligned to 16 bytes, to eight and to none.
+// One element; less than a tile in odd numbers; rows that are vectors but no full tiles; exactly tiles; tiles and a
+// rest in both directions, with transposed data aligned to 16 bytes, to eight and to none.
 const Shape kShapes[] = {{1, 1},     {3, 7},     {40, 24},   {128, 128}, {256, 1024}, {144, 656},
                          {264, 136}, {130, 264}, {261, 389}, {40, 2056}, {0, 32},     {32, 0}};
 
@@ -179,7 +179,7 @@ TEST_P(QuantizeOnGpu, EqualsTheHost) {
 }
 
 // Many tiles in flight at once, in numbers that fill no GPU evenly.
-TEST_P(QuantizeOnGpu, EqualsTheHostOnWholeModelsMatrices) {
+TEST_P(QuantizeOnGpu, EqualsTheHostOnUnshardedModelsMatrices) {
   const Both x = place(pair_, {2048 + 64, 1536 + 32}, dtype(), kPlaces[0], Numbers::kVaried);
   for (const Orientations orientations : kOrientations) ASSERT_EQ(quantize_both(pair_, x, format(), orientations), "");
 }
@@ -199,7 +199,7 @@ TEST_P(QuantizeOnGpu, DequantizesAsTheHost) {
     };
     const auto rewrite_orientation = [&](const QuantizedOrientation& host, const QuantizedOrientation& gpu,
                                          std::uint64_t seed) {
-      rewrite(host.codes, gpu.codes, seed);
+      rewrite(host.data, gpu.data, seed);
       rewrite(host.scale_inv, gpu.scale_inv, seed + 1);
     };
     rewrite_orientation(quantized[0].rowwise(), quantized[1].rowwise(), 3);
@@ -300,7 +300,7 @@ TEST(AmaxOnGpu, EqualsTheHost) {
         }
 }
 
-// The scale that follows from an amax measured before, told by the inverse that is stored.
+// The scale that follows from an amax measured before, given by the inverse that is stored.
 TEST(MeasuredScaleOnGpu, EqualsTheHost) {
   Pair pair;
   std::vector<float> amaxes;

@@ -11,7 +11,7 @@
 #include "support/cells.h"
 #include "support/dense.h"
 
-// Whole training runs on the GPU beside the same on the host and on `meta`: the schedule is one, so bytes, holders and
+// Full training runs on the GPU beside the same on the host and on `meta`: the schedule is one, so bytes, holders and
 // phases are equal event by event, and losses differ by no more than the order of sums and the matrix units'
 // accumulators make them.
 namespace fp8lab {

@@ -32,7 +32,7 @@ struct Sample {
   }
 };
 
-/// A tensor with a column-wise half alone can be cut, and its shards have that half.
+/// A tensor with a column-wise orientation alone can be cut, and its shards have that half.
 bool cuts_what_is_columnwise_only(const Behaviors& behaviors) {
   const std::int64_t offsets[] = {0, kRows / 2, kRows};
   try {
@@ -48,14 +48,14 @@ bool cuts_what_is_columnwise_only(const Behaviors& behaviors) {
   return true;
 }
 
-/// Bytes alive once the whole has gone are its row-wise shard's.
+/// Bytes alive once the unsharded parameter has gone are its row-wise shard's.
 std::int64_t bytes_behind_a_shard(const Sample& sample, const Behaviors& behaviors) {
   const std::int64_t before = sample.device->ledger().live_bytes();
   QuantizedTensor shard;
   {
-    const QuantizedTensor whole = sample.make();
-    shard = cut_rows(*sample.device, behaviors, whole,
-                     {.begin = 0, .count = kRows / 2, .halves = {true, false}, .holder = sample.holder});
+    const QuantizedTensor unsharded = sample.make();
+    shard = cut_rows(*sample.device, behaviors, unsharded,
+                     {.begin = 0, .count = kRows / 2, .orientations = {true, false}, .holder = sample.holder});
   }
   return sample.device->ledger().live_bytes() - before - kRows / 2 * kCols - 4;
 }
@@ -88,16 +88,16 @@ bool copies_keep_bytes(const Behaviors& behaviors) {
   const auto same = [&](const Tensor& a, const Tensor& b) {
     return static_cast<bool>(reference::bitwise_equal(bytes_of(*sample.device, a), bytes_of(*sample.device, b)));
   };
-  return same(to.rowwise().codes, from.rowwise().codes) && same(to.rowwise().scale_inv, from.rowwise().scale_inv) &&
-         same(to.columnwise().codes, from.columnwise().codes) &&
+  return same(to.rowwise().data, from.rowwise().data) && same(to.rowwise().scale_inv, from.rowwise().scale_inv) &&
+         same(to.columnwise().data, from.columnwise().data) &&
          same(to.columnwise().scale_inv, from.columnwise().scale_inv);
 }
 
 bool slices_stay_in_eight_bits(const Behaviors& behaviors) {
   const Sample sample("mxfp8_rceil");
-  const QuantizedTensor whole = sample.make();
+  const QuantizedTensor unsharded = sample.make();
   for (const std::int64_t count : {kRows, kRows / 2})
-    if (slice_rows(*sample.device, behaviors, whole, {.count = count, .holder = sample.holder}, DType::kBF16)
+    if (slice_rows(*sample.device, behaviors, unsharded, {.count = count, .holder = sample.holder}, DType::kBF16)
             .view.empty())
       return false;
   return true;
@@ -108,8 +108,8 @@ bool views_keep_both_orientations(const Behaviors& behaviors) {
   return static_cast<bool>(view_as(behaviors, sample.make(), {4, kRows / 4, kCols}).columnwise());
 }
 
-// A whole without a transpose leaves nothing behind its shards, fixed or not; one with it leaves all of it.
-TEST(QuantizedStorageFixes, AShardHoldsTheWholeTranspose) {
+// A full without a transpose leaves nothing behind its shards, fixed or not; one with it leaves all of it.
+TEST(QuantizedStorageFixes, AShardHoldsTheUnshardedTranspose) {
   const Behaviors before = fixes_test::without("slice_transpose_in_make_like");
   EXPECT_EQ(bytes_behind_a_shard(Sample("delayed_e4m3"), before), kRows * kCols + 4);
   EXPECT_EQ(bytes_behind_a_shard(Sample("delayed_e4m3"), {}), 0);
@@ -122,7 +122,7 @@ TEST(QuantizedStorageFixes, FloorScalesSurviveACopyThroughValues) {
   QuantizedTensor to = sample.make();
   const Quantizer quantizer = {.format = sample.format, .holder = sample.holder};
   EXPECT_FALSE(copy_rows(*sample.device, fixes_test::without("copy_bytes_between_shards"), from, to, &quantizer));
-  EXPECT_EQ(bytes_of(*sample.device, to.rowwise().codes), bytes_of(*sample.device, from.rowwise().codes));
+  EXPECT_EQ(bytes_of(*sample.device, to.rowwise().data), bytes_of(*sample.device, from.rowwise().data));
 }
 
 }  // namespace

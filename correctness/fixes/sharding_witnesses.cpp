@@ -49,7 +49,7 @@ bool travels_quantized(const Behaviors& behaviors) {
   });
 }
 
-/// What every rank takes the scale of the whole weight to be.
+/// What every rank takes the scale of the entire weight to be.
 bool scales_agree(ModelRun& run, ProcessGroup& world) {
   run.sharding().unshard(run.runtime());
   const float own = run.device().read(weight(run).quantized.rowwise().scale_inv).front();
@@ -94,7 +94,7 @@ bool quantizer_still_knows_its_ranks(const Behaviors& behaviors) {
 
 bool no_rank_makes_the_unsharded(const Behaviors& behaviors) {
   return on_every_rank(one_product("bf16", behaviors), [](ModelRun& run, ProcessGroup&) {
-    return run.device().ledger().peak_bytes() < 64 * 64 * 2;  // the whole in BF16
+    return run.device().ledger().peak_bytes() < 64 * 64 * 2;  // the unsharded parameter in BF16
   });
 }
 

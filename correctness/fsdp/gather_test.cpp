@@ -1,5 +1,5 @@
-// What sharding promises of every gather: the bits of the whole, one collective a module, known bytes, nothing from the
-// heap.
+// What sharding promises of every gather: the bits of the unsharded parameter, one collective a module, known bytes,
+// nothing from the heap.
 
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ RunConfig config_of(const char* recipe, std::int64_t hidden) {
   return config;
 }
 
-/// The bytes of a parameter as a module reads it in a pass that gathered both halves or needs none but the rows.
+/// The bytes of a parameter as a module reads it in a pass that gathered both orientations or needs none but the rows.
 std::vector<std::vector<std::byte>> unsharded_bytes(Device& device, const Parameter& parameter, bool columnwise) {
   if (!parameter.in_eight_bits()) return {bytes_of(device, parameter.value)};
   auto all = bytes_of(device, parameter.quantized);
@@ -39,15 +39,15 @@ std::vector<std::vector<std::byte>> unsharded_bytes(Device& device, const Parame
   return all;
 }
 
-// Each rank initialises its own rows only; what is gathered is what one rank alone would hold, codes, scales and their
-// padding.
-TEST(Gather, BringsTheBitsOfTheWhole) {
+// Each rank initialises its own rows only; what is gathered is what one rank alone would hold, quantized data, scales
+// and their padding.
+TEST(Gather, ProvidesTheBitsOfTheUnsharded) {
   for (const char* recipe : {"bf16", "delayed", "current", "block", "mxfp8"}) {
     for (const int ranks : {1, 2, 3, 4}) {
       if (std::string_view(recipe) == "block" && ranks > 2) continue;  // 128 rows cannot be cut further
       RunConfig config = config_of(recipe, std::string_view(recipe) == "block" ? 256 : 96);
       config.config.ffn = 2 * config.config.hidden;
-      config.reshard = false;  // both halves at once
+      config.reshard = false;  // both orientations at once
       ModelRun alone(config);
       on_ranks(ranks, [&](ProcessGroup& world) {
         ModelRun run(config, world, {.replicas = 1, .shards = ranks});
@@ -156,7 +156,7 @@ TEST(Gather, AheadGivesTheSameBits) {
   }
 }
 
-// Wholes that come for another pass than the one that is next, and wholes that nobody waits for.
+// Wholes that come for another pass than the one that is next, and unsharded parameters that nobody waits for.
 TEST(Gather, AheadMayBeInVain) {
   on_ranks(2, [&](ProcessGroup& world) {
     const std::unique_ptr<Device> device =
@@ -169,11 +169,11 @@ TEST(Gather, AheadMayBeInVain) {
     const std::vector<ShardingState> states = {{.path = "", .reshard_after_forward = true}};
     const std::vector<Parameter*> all = model.parameters();
     const std::span<Parameter* const> parameters(all);
-    const std::size_t half = all.size() / 2;
-    ParameterGroup first(runtime, "layers[0]", parameters.first(half), mesh, states, false);
-    ParameterGroup second(runtime, "layers[1]", parameters.subspan(half), mesh, states, false);
+    const std::size_t orientation = all.size() / 2;
+    ParameterGroup first(runtime, "layers[0]", parameters.first(orientation), mesh, states, false);
+    ParameterGroup second(runtime, "layers[1]", parameters.subspan(orientation), mesh, states, false);
     const Parameter& weight =
-        **std::find_if(all.begin() + static_cast<std::ptrdiff_t>(half), all.end(),
+        **std::find_if(all.begin() + static_cast<std::ptrdiff_t>(orientation), all.end(),
                        [](const Parameter* parameter) { return parameter->local->in_eight_bits(); });
     second.unshard(runtime, Pass::kBackward);
     const auto expected = bytes_of(*device, weight.quantized);
@@ -259,7 +259,7 @@ TEST(Gather, WaitingForOthersIsNotTheHostsWork) {
   });
 }
 
-// Whole weights and whole gradients are guests: nothing of them is there between steps.
+// Full weights and unsharded gradients are guests: nothing of them is there between steps.
 TEST(Gather, LeavesShardsAndTheirGradientsOnly) {
   for (const bool computes : {true, false}) {
     RunConfig config = config_of("delayed", 96);

@@ -1,6 +1,6 @@
-// Where shards and wholes lie: in memory that ranks reserve together, at the same places on all of them, wherever all
-// have equally many rows; and there for every fix, reverted or not, since ranks that part ways over it would wait for
-// each other for ever.
+// Where shards and unsharded parameters lie: in memory that ranks reserve together, at the same places on all of them,
+// wherever all have equally many rows; and there for every fix, reverted or not, since ranks that part paths over it
+// would wait for each other for ever.
 
 #include <gtest/gtest.h>
 
@@ -46,7 +46,8 @@ TEST(Placement, EvenParametersTravelInsideOfGatheredMemory) {
   for (const char* recipe : {"bf16", "delayed", "current", "block", "mxfp8"}) {
     for (const bool deferred : {true, false}) {
       for (const MeshShape mesh : {MeshShape{.replicas = 1, .shards = 2}, MeshShape{.replicas = 2, .shards = 2}}) {
-        const std::string what = std::string(recipe) + (deferred ? ", deferred" : ", cut out of the whole");
+        const std::string what =
+            std::string(recipe) + (deferred ? ", deferred" : ", cut out of the unsharded parameter");
         RunConfig config = config_of(recipe, std::string_view(recipe) == "block" ? 256 : 64);
         config.deferred_init = deferred;
         config.gather_ahead = mesh.replicas == 1;
@@ -149,7 +150,7 @@ TEST(Placement, RanksAgreeWhateverFixIsReverted) {
         config.layers = 1;
         config.deferred_init = deferred;
         config.behaviors.*reverted = false;
-        // Where it asks for a half that a pass did not gather, it is an error.
+        // Where it asks for an orientation that a pass did not gather, it is an error.
         config.reshard = reverted != &Behaviors::validate_usage_by_pass;
         on_ranks(2, [&](ProcessGroup& world) {
           GatheringAccount account;
@@ -165,8 +166,8 @@ TEST(Placement, RanksAgreeWhateverFixIsReverted) {
       }
 }
 
-// A whole that somebody still holds keeps its segment; shards and all else go with the groups.
-TEST(Placement, AWholeMayOutliveItsGroups) {
+// A full that somebody still holds keeps its segment; shards and all else go with the groups.
+TEST(Placement, AUnshardedMayOutliveItsGroups) {
   on_ranks(2, [&](ProcessGroup& world) {
     GatheringAccount account;
     const std::unique_ptr<Device> device = open_device("cpu", {.memory = {.capacity_bytes = 0, .poison = true}});

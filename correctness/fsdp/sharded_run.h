@@ -51,10 +51,10 @@ inline std::vector<std::byte> bytes_of(Device& device, const Tensor& tensor) {
   return device.computes() && tensor ? device.read_bytes(tensor) : std::vector<std::byte>();
 }
 
-/// Everything that a quantized tensor consists of, absent halves empty.
+/// Everything that a quantized tensor consists of, absent orientations empty.
 inline std::vector<std::vector<std::byte>> bytes_of(Device& device, const QuantizedTensor& tensor) {
-  return {bytes_of(device, tensor.rowwise().codes), bytes_of(device, tensor.rowwise().scale_inv),
-          bytes_of(device, tensor.columnwise().codes), bytes_of(device, tensor.columnwise().scale_inv)};
+  return {bytes_of(device, tensor.rowwise().data), bytes_of(device, tensor.rowwise().scale_inv),
+          bytes_of(device, tensor.columnwise().data), bytes_of(device, tensor.columnwise().scale_inv)};
 }
 
 class ModelRun {

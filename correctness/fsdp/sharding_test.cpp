@@ -22,7 +22,7 @@ using Bytes = std::vector<std::byte>;
 
 struct Outcome {
   std::vector<float> losses;
-  std::vector<Bytes> gradients;  ///< whole, by parameter
+  std::vector<Bytes> gradients;  ///< unsharded, by parameter
 };
 
 constexpr int kSteps = 2;
@@ -39,11 +39,11 @@ Outcome alone(const RunConfig& config) {
   return outcome;
 }
 
-Bytes rows_of(const Bytes& whole, const Parameter& parameter, int rank, int shards) {
+Bytes rows_of(const Bytes& unsharded, const Parameter& parameter, int rank, int shards) {
   const RowSplit split(dim0(parameter.spec.shape), shards);
   const auto row = static_cast<std::ptrdiff_t>(row_elems(parameter.spec.shape)) *
                    static_cast<std::ptrdiff_t>(size_bytes(parameter.spec.dtype));
-  return {whole.begin() + split.begin(rank) * row, whole.begin() + split.begin(rank + 1) * row};
+  return {unsharded.begin() + split.begin(rank) * row, unsharded.begin() + split.begin(rank + 1) * row};
 }
 
 void expect_equal(const RunConfig& config, const MeshShape& mesh) {
@@ -139,14 +139,14 @@ TEST(Sharded, UnevenAndEmptyShardsEqualOneRank) {
 
 // Not from what the eight bits say, which a model that defers its initialisation never had.
 TEST(Sharded, WeightsWhoseBlocksWouldBeCutStartFromTheirInitialValues) {
-  RunConfig deferred, whole;
+  RunConfig deferred, unsharded;
   deferred.recipe = "mxfp8";
   deferred.layer = "layernorm_mlp";
   deferred.config = small_block(64);
-  whole = deferred;
-  whole.deferred_init = false;
+  unsharded = deferred;
+  unsharded.deferred_init = false;
   on_ranks(4, [&](ProcessGroup& world) {
-    ModelRun a(deferred, world, {.replicas = 1, .shards = 4}), b(whole, world, {.replicas = 1, .shards = 4});
+    ModelRun a(deferred, world, {.replicas = 1, .shards = 4}), b(unsharded, world, {.replicas = 1, .shards = 4});
     EXPECT_FALSE(b.sharding().warnings().empty()) << "no weight is refused";
     for (std::size_t i = 0; i < a.model().parameters().size(); ++i) {
       const Parameter &own = *a.model().parameters()[i]->local, &cut = *b.model().parameters()[i]->local;

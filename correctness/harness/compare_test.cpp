@@ -78,7 +78,7 @@ TEST(Compare, WhereMoreIsBetterLessIsWorseBeyondTheSlack) {
   };
   EXPECT_EQ(by(-0.6).exit_code(), 1);
   EXPECT_EQ(by(-0.4).exit_code(), 0);
-  EXPECT_EQ(by(-0.4).changes.size(), 1u) << "told all the same";
+  EXPECT_EQ(by(-0.4).changes.size(), 1u) << "reported all the same";
   EXPECT_EQ(by(0.6).count(Direction::kBetter), 1u);
 }
 
@@ -108,7 +108,7 @@ TEST(Compare, ALostFigureIsARegressionAndAGainedOneIsNot) {
   EXPECT_EQ(compare_runs(run_of({before}), run_of({cell("sample/a=1")})).exit_code(), 0);
 }
 
-TEST(Compare, SharesAndClocksAreToldAndNotJudged) {
+TEST(Compare, SharesAndClocksAreReportedAndNotJudged) {
   const RunComparison out = compared([](CellRecord& c) {
     *c.arms[Arm::kAfter].metrics["memory.by_holder.parameter"].value += 1000;
     *c.arms[Arm::kAfter].metrics["host.pre_forward_ns"].value *= 10;
@@ -143,7 +143,7 @@ TEST(Compare, VanishedCellsAreRegressionsAndNewOnesAreNot) {
   EXPECT_EQ(new_failure.exit_code(), 0) << "its own run fails for it";
 }
 
-TEST(Compare, AnArmThatEndsOtherwiseIsToldOnce) {
+TEST(Compare, AnArmThatEndsOtherwiseIsReportedOnce) {
   const RunComparison out = compared([](CellRecord& c) {
     c.arms[Arm::kBefore].status = "crashed";
     c.arms[Arm::kBefore].metrics.clear();
@@ -154,7 +154,7 @@ TEST(Compare, AnArmThatEndsOtherwiseIsToldOnce) {
   EXPECT_EQ(compared([](CellRecord& c) { c.arms.erase(Arm::kBefore); }).exit_code(), 1);
 }
 
-TEST(Compare, ARedefinedScenarioIsToldAndItsFiguresAreNotCompared) {
+TEST(Compare, ARedefinedScenarioIsReportedAndItsFiguresAreNotCompared) {
   const RunComparison out = compared([](CellRecord& c) {
     c.config.model.seq = 64;
     peak(c, Arm::kAfter) = 5000;
@@ -171,7 +171,7 @@ TEST(Compare, NothingInCommonIsNotGreen) {
   EXPECT_EQ(compare_runs(run_of({}), run_of({})).exit_code(), 5);
 }
 
-TEST(Compare, WhatIsAllowedIsToldAndDoesNotCount) {
+TEST(Compare, WhatIsAllowedIsReportedAndDoesNotCount) {
   const RunComparison out = compare_runs(run_of({cell("a"), cell("b")}), run_of({cell("a")}),
                                          [](const std::string& id) { return id == "b"; });
   EXPECT_EQ(out.exit_code(), 0);

@@ -18,7 +18,7 @@ TEST(Escape, Printable_ControlCharacters_AreShown) {
                       "31m"),
             "\\u009b31m")
       << "a C1 control character begins a terminal's command too";
-  EXPECT_EQ(printable("\xE2\x80\xAEkcats"), "\\u202ekcats") << "it turns the direction of writing";
+  EXPECT_EQ(printable("\xE2\x80\xAEkcats"), "\\u202ekcats") << "it reverses the direction of writing";
   EXPECT_EQ(printable("\x7F"), "\\x7f");
 }
 

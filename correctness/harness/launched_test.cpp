@@ -52,7 +52,7 @@ TEST(Launched, RankZeroReportsAndAllEndAlike) {
   const Ended ended = run_launched(scenarios);
   EXPECT_EQ(ended.code, 0) << ended.errors;
   EXPECT_EQ(count(ended.output, "exit 0\n"), kRanks) << ended.output;
-  EXPECT_EQ(count(ended.output, "3 ranks: torchrun launched the ranks: they meet over TCP\n"), 1) << ended.output;
+  EXPECT_EQ(count(ended.output, "3 ranks: torchrun launched the ranks: they connect over TCP\n"), 1) << ended.output;
   EXPECT_EQ(count(ended.output, "2 cells in "), 1) << ended.output;
   EXPECT_EQ(ended.errors, "");
   EXPECT_TRUE(scenarios.violations().empty());
@@ -147,7 +147,7 @@ TEST(Launched, ASignalToAnyRankEndsTheRunOnAll) {
     EXPECT_EQ(count(ended.output, "exit 143\n"), kRanks) << ended.output << ended.errors;
     EXPECT_EQ(ended.errors, "");
     const std::vector<Json> lines = lines_of(scenarios);
-    ASSERT_EQ(lines.size(), 1u) << "nothing is said of cells that did not finish";
+    ASSERT_EQ(lines.size(), 1u) << "nothing is stated of cells that did not finish";
     EXPECT_EQ(lines[0]["id"], "good");
     EXPECT_EQ(Json::parse(scenarios.read("results.json"))["complete"], false);
   }
@@ -270,10 +270,10 @@ TEST(Launched, ASignalEndsTheWaitForRanksThatDoNotCome) {
   Scenarios scenarios({});
   add(scenarios, "good");
   const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
-  const std::string said = scenarios.file("said").string();
+  const std::string output = scenarios.file("output").string();
   const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
-                                   "test $RANK = 0 || exit 0; " + program + " > " + said + " & rank=$!; " +
-                                       "until grep -qs 'they meet over TCP' " + said + "; do sleep 0.01; done; " +
+                                   "test $RANK = 0 || exit 0; " + program + " > " + output + " & rank=$!; " +
+                                       "until grep -qs 'they connect over TCP' " + output + "; do sleep 0.01; done; " +
                                        "kill -TERM $rank; wait $rank; echo stopped $?"});
   EXPECT_TRUE(contains(ended.output, "stopped 143\n")) << ended.output << ended.errors;
   EXPECT_EQ(ended.errors, "");

@@ -39,7 +39,7 @@ std::vector<Malformed> malformed() {
       {"empty", "", 1, {"empty", "version: 1"}},
       {"only_comments", "# nothing\n", 1, {"empty"}},
       {"a_list", "- version: 1\n", 1, {"a scenario is a mapping", "a list"}},
-      {"a_word", "hello\n", 1, {"a scenario is a mapping", "hello"}},
+      {"a_word", "a word\n", 1, {"a scenario is a mapping", "a word"}},
       {"unclosed", "version: 1\nname: [a\n", 3, {"not YAML"}},
       {"tab", "version: 1\nmodel:\n\thidden: 3\n", 3, {"not YAML", "tab"}},
       {"binary", std::string("version: 1\nname: \x01\x02\n"), 2, {"not a text file"}},
@@ -93,23 +93,23 @@ std::vector<Malformed> malformed() {
       {"nothing_alike", plain("{hidden: 8, seq: 1, zzzzzzzzzz: 1}"), 4, {"`model.zzzzzzzzzz`", "Allowed:", "kv_heads"}},
       {"model_a_list", plain("[8, 1]"), 4, {"`model` must be a mapping", "a list"}},
       {"model_nothing", plain(""), 4, {"`model` must be a mapping", "nothing"}},
-      {"text_for_whole", plain("{hidden: 2k, seq: 1}"), 4, {"`model.hidden`", "whole number", "\"2k\""}},
-      {"quoted_for_whole", plain("{hidden: \"8\", seq: 1}"), 4, {"`model.hidden`", "quoted text \"8\""}},
-      {"exponent_for_whole", plain("{hidden: 1e3, seq: 1}"), 4, {"`model.hidden`", "whole number", "number 1e3"}},
-      {"fraction_for_whole", plain("{hidden: 8.0, seq: 1}"), 4, {"`model.hidden`", "whole number", "8.0"}},
+      {"text_for_integer", plain("{hidden: 2k, seq: 1}"), 4, {"`model.hidden`", "integer", "\"2k\""}},
+      {"quoted_for_integer", plain("{hidden: \"8\", seq: 1}"), 4, {"`model.hidden`", "quoted text \"8\""}},
+      {"exponent_for_integer", plain("{hidden: 1e3, seq: 1}"), 4, {"`model.hidden`", "integer", "number 1e3"}},
+      {"fraction_for_integer", plain("{hidden: 8.0, seq: 1}"), 4, {"`model.hidden`", "integer", "8.0"}},
       {"octal", plain("{hidden: 010, seq: 1}"), 4, {"`model.hidden`", "010"}},
       {"negative_size", plain("{hidden: -8, seq: 1}"), 4, {"`model.hidden`", "from 1 to", "-8"}},
       {"zero_size", plain("{hidden: 8, seq: 0}"), 4, {"`model.seq`", "from 1 to"}},
       {"too_large", plain("{hidden: 99999999999999999999, seq: 1}"), 4, {"`model.hidden`", "from 1 to"}},
-      {"list_for_whole", plain("{hidden: [8], seq: 1}"), 4, {"`model.hidden`", "a list"}},
-      {"nothing_for_whole", plain("{hidden: , seq: 1}"), 4, {"`model.hidden`", "nothing"}},
+      {"list_for_integer", plain("{hidden: [8], seq: 1}"), 4, {"`model.hidden`", "a list"}},
+      {"nothing_for_integer", plain("{hidden: , seq: 1}"), 4, {"`model.hidden`", "nothing"}},
       {"dropout_of_one", plain("{hidden: 8, seq: 1, dropout: 1.0}"), 4, {"`model.dropout`", "0 to 0.99"}},
       {"dropout_nan", plain("{hidden: 8, seq: 1, dropout: .nan}"), 4, {"`model.dropout`"}},
       {"yes_for_switch",
        plain("{hidden: 8, seq: 1}", "training: {keep_loss: yes}\n"),
        6,
        {"`training.keep_loss`", "true or false", "yes"}},
-      {"whole_for_word", plain("{hidden: 8, seq: 1, layer: 3}"), 4, {"`model.layer`", "`3`", "transformer_layer"}},
+      {"integer_for_word", plain("{hidden: 8, seq: 1, layer: 3}"), 4, {"`model.layer`", "`3`", "transformer_layer"}},
       {"unknown_layer", plain("{hidden: 8, seq: 1, layer: lineer}"), 4, {"Did you mean `linear`?"}},
       {"unknown_recipe", plain("{hidden: 8, seq: 1}", "training: {recipe: mxpf8}\n"), 6, {"Did you mean `mxfp8`?"}},
       {"unknown_device", plain("{hidden: 8, seq: 1}", "device: gpu\n"), 6, {"`gpu`", "cuda"}},
@@ -376,7 +376,7 @@ TEST_P(MalformedScenario, IsRefusedWithPlaceKeyAndWayOut) {
   }
 }
 
-TEST(Malformed, EveryMistakeOfAFileIsToldInItsOrder) {
+TEST(Malformed, EveryMistakeOfAFileIsReportedInItsOrder) {
   const Vocabulary vocabulary = sample::vocabulary();
   const std::string text =
       "version: 1\nname: m\ntitel: T\nmodel: {hiden: 8, seq: \"32\", batch: 1}\ntimeout: -1\nmeasure: [memory, memoy]\n"
@@ -385,21 +385,21 @@ TEST(Malformed, EveryMistakeOfAFileIsToldInItsOrder) {
     parse_scenario(text, "m.yaml", vocabulary);
     FAIL() << "the file was taken";
   } catch (const ScenarioError& error) {
-    std::string told = std::string(error.what()) + "\n";
-    for (const ScenarioError& other : error.others()) told += std::string(other.what()) + "\n";
+    std::string messages = std::string(error.what()) + "\n";
+    for (const ScenarioError& other : error.others()) messages += std::string(other.what()) + "\n";
     std::size_t at = 0;
     for (const char* next : {"m.yaml:1:1: `title` is missing", "m.yaml:3:1: `titel`: no such key",
                              "m.yaml:4:9: `model.hiden`: no such key", "m.yaml:4:24: `model.seq`",
                              "m.yaml:5:10: `timeout`", "m.yaml:6:19: `measure`: `memoy` is not known"}) {
-      const std::size_t found = told.find(next, at);
-      ASSERT_NE(found, std::string::npos) << next << "\nin:\n" << told;
+      const std::size_t found = messages.find(next, at);
+      ASSERT_NE(found, std::string::npos) << next << "\nin:\n" << messages;
       at = found + 1;
     }
-    EXPECT_EQ(error.others().size(), 5u) << "what is expected of what is measured was judged too:\n" << told;
+    EXPECT_EQ(error.others().size(), 5u) << "what is expected of what is measured was judged too:\n" << messages;
   }
 }
 
-TEST(Malformed, WhatHangsOnAMistakeIsNotToldBesideIt) {
+TEST(Malformed, WhatHangsOnAMistakeIsNotReportedBesideIt) {
   const Vocabulary vocabulary = sample::vocabulary();
   std::string text = sample::kFixScenario + "expect:\n  - {metric: memory.retained_bytes, arm: before, equals: 1}\n";
   text.replace(text.find("release_attention"), 17, "release_atention");

@@ -44,7 +44,7 @@ TEST(Matrix, ExcludeMatchesPartOfAPoint) {
   EXPECT_EQ(expand(matrix), (std::vector<Axes>{{{"fruit", "apple"}, {"animal", "cat"}}}));
 }
 
-TEST(Matrix, IncludeComesAfterExcludeAndMayBringAPointBack) {
+TEST(Matrix, IncludeComesAfterExcludeAndMayProvideAPointBack) {
   Matrix matrix = kFruit;
   matrix.exclude = {{{"fruit", "pear"}}};
   matrix.include = {{{"fruit", "pear"}, {"animal", "dog"}}};
@@ -71,7 +71,7 @@ TEST(Matrix, AnIncludeThatOpensWithANewAxisKeepsDeclaredOrder) {
   EXPECT_EQ(cell_id("s", expand(matrix).back()), "s/fruit=fig,color=blue");
 }
 
-TEST(Matrix, ValuesOfAnAxisIncludeThoseThatIncludeBrings) {
+TEST(Matrix, ValuesOfAnAxisIncludeThoseThatIncludeProvides) {
   Matrix matrix = kFruit;
   matrix.include = {{{"fruit", "fig"}, {"color", "red"}}};
   EXPECT_EQ(matrix.values_of("fruit"), (std::vector<std::string>{"apple", "pear", "fig"}));

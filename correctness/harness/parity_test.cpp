@@ -17,11 +17,11 @@ namespace {
 const MetricValue& figure(const ArmResult& result, const std::string& metric) { return result.metrics.at(metric); }
 
 CastCounts counts_of(const std::vector<float>& values, const Shape& shape, const std::string& format,
-                     const Orientations& halves, float scale = 1.0f) {
+                     const Orientations& orientations, float scale = 1.0f) {
   const auto device = support::open_poisoned_device();
   const Tensor x = support::make_tensor(*device, shape, DType::kF32, values);
   Quantizer quantizer{
-      .format = support::format_named(format), .orientations = halves, .holder = support::anyone(*device)};
+      .format = support::format_named(format), .orientations = orientations, .holder = support::anyone(*device)};
   if (quantizer.format.amax_source == AmaxSource::kHistory) quantizer.scale = support::scalar(*device, scale);
   CastCounter counter;
   device->watch_casts(&counter);
@@ -55,11 +55,11 @@ TEST(CastCounts, AreOfEveryHalfWithScalesOfItsOwn) {
   std::vector<float> values(128 * 128, 0.0f);
   values[0] = 500.0f;
   values[1] = 1e-6f;  // vanishes beside its row, not beside its column
-  for (const char* whole : {"delayed_e4m3", "block_128x128_f32"})
-    EXPECT_EQ(counts_of(values, {128, 128}, whole, {true, true}).values, 128 * 128) << whole;
+  for (const char* unsharded : {"delayed_e4m3", "block_128x128_f32"})
+    EXPECT_EQ(counts_of(values, {128, 128}, unsharded, {true, true}).values, 128 * 128) << unsharded;
   expect_counts(counts_of(values, {128, 128}, "block_1x128_f32", {true, true}),
                 {.values = 2 * 128 * 128, .clipped = 0, .underflowed = 1});
-  // The floor of 500 is 256: both halves clip it.
+  // The floor of 500 is 256: both orientations clip it.
   expect_counts(counts_of(values, {128, 128}, "mxfp8_floor", {true, true}),
                 {.values = 2 * 128 * 128, .clipped = 2, .underflowed = 1});
   expect_counts(counts_of(values, {128, 128}, "mxfp8_rceil", {false, true}),

@@ -46,7 +46,7 @@ void draw_optimizer(Draw& draw, TrainingConfig& training) {
   training.clip_norm = draw.chance() ? 0.0 : 1.0;
 }
 
-/// What is not said by its arguments.
+/// What does not follow from its arguments.
 void draw_rest(Draw& draw, CellConfig& cell) {
   cell.device = "meta";
   cell.model.form = draw.of({"gpt", "llama"});
@@ -152,7 +152,7 @@ CellConfig llama_3_8b(const char* recipe, const char* arch, bool quantized_weigh
 // and two norms, 1024 elements of 2 B:
 //   bf16        2 B a weight
 //   per tensor  1 B and 4 scales of 4 B; on hopper twice the bytes, for the transposes
-//   mxfp8       1 + 1/32 B in each half, no padding at these sizes
+//   mxfp8       1 + 1/32 B in each orientation, no padding at these sizes
 TEST(PredictSharded, WeightBytesOfLlama3With8B) {
   const auto of_weights = [](const CellConfig& cell) {
     EXPECT_TRUE(agrees(cell, Arm::kAfter));

@@ -203,7 +203,8 @@ TEST(Predict, Issue1935VanishesWithItsCause) {
   EXPECT_TRUE(agrees(sixteen_bits, Arm::kBefore));
 }
 
-// Gate and up, 2 x 14336 x 4096, and down, 4096 x 14336, a byte an element and the scales of the column-wise half:
+// Gate and up, 2 x 14336 x 4096, and down, 4096 x 14336, a byte an element and the scales of the column-wise
+// orientation:
 //   delayed  4 B a weight
 //   block    f32, 32 x 224 and 112 x 32 blocks
 //   mxfp8    a byte each, 4096 x 896 and 14336 x 128 blocks
@@ -240,8 +241,8 @@ TEST(Predict, PeakOfOneLinear) {
 }
 
 // 8192 tokens, 1024 -> 2 x 4096 -> 1024: forward is highest about the second product, whose input is 2 x 33,554,432 B
-// in 16 bits and as much in both halves of eight. Stored, both are there at once. Cast as it is made, the halves meet
-// the weight's copy, twice 4,194,304 B and a scale, and the output, 16,777,216 B.
+// in 16 bits and as much in both orientations of eight. Stored, both are there at once. Cast as it is made, the
+// orientations exist beside the weight's copy, twice 4,194,304 B and a scale, and the output, 16,777,216 B.
 TEST(Predict, ForwardPeakOfWhatIsCastAsItIsMade) {
   CellConfig cell;
   cell.device = "meta";

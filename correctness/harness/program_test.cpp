@@ -59,7 +59,7 @@ struct ExitCase {
   std::string verdict;
 };
 
-TEST(Program, ExitCodesSayWhatHappened) {
+TEST(Program, ExitDataSayWhatHappened) {
   const ExitCase cases[] = {
       {{"after_broken"}, 1, "not_fixed"},
       {{"after_worse"}, 1, "regressed"},
@@ -98,7 +98,7 @@ TEST(Program, NothingToRunIsNotGreen) {
       << refused.errors;
 }
 
-TEST(Program, BadFilesAreAllToldBeforeAnythingRuns) {
+TEST(Program, BadFilesAreAllReportedBeforeAnythingRuns) {
   const Scenarios scenarios({"good"});
   sample::write(scenarios.file("bad1.yaml"), "version: 3\n");
   sample::write(scenarios.file("deep/bad2.yml"), "version: 1\nnmae: x\n");

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-// What a run tells on terminals, and on what only looks like one.
+// What a run tells on terminals, and on what only resembles one.
 namespace fp8lab {
 namespace {
 

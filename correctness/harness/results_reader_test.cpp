@@ -218,7 +218,7 @@ TEST(ResultsReader, AValueOfAnotherType_IsNamedByCellAndPath) {
       error_after("\"verdict\":\"confirmed\"", "\"verdict\":\"splendid\""),
       "cell sample/a=1: `cells[0].verdict` must be a verdict that this program knows, but is the text \"splendid\"");
   EXPECT_EQ(error_after("\"bytes\":5", "\"bytes\":1e300"),
-            "cell sample/a=1: `cells[0].arms.before.retained_by_holder[0].bytes` must be a whole number, but is the "
+            "cell sample/a=1: `cells[0].arms.before.retained_by_holder[0].bytes` must be an integer, but is the "
             "number 1e+300");
   EXPECT_EQ(error_after("\"title\":\"A sample\",", ""), "cell sample/a=1: `cells[0].title` is missing");
   EXPECT_EQ(error_after("\"id\":\"sample/a=2\"", "\"id\":\"sample/a=1\""),

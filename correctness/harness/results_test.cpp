@@ -74,7 +74,7 @@ TEST(JsonCodec, ARecordReadsBackAsItWas) {
   const std::string once = record_to_json(record_named("sample/device=meta"));
   EXPECT_EQ(record_to_json(record_from_json(once)), once);
   EXPECT_EQ(once.find('\n'), std::string::npos);
-  EXPECT_NE(once.find("\"value\":617611264,"), std::string::npos) << "whole figures are written as integers: " << once;
+  EXPECT_NE(once.find("\"value\":617611264,"), std::string::npos) << "full figures are written as integers: " << once;
 }
 
 TEST(JsonCodec, ACellReadsBackInEveryKey) {

@@ -59,7 +59,7 @@ std::vector<CellRecord> run_all(const std::vector<PlannedCell>& cells, int jobs,
 
 bool is_alive(pid_t pid) { return ::kill(pid, 0) == 0; }
 
-TEST(ArmProcess, BringsBackWhatTheArmMeasured) {
+TEST(ArmProcess, ProvidesBackWhatTheArmMeasured) {
   const ArmResult result = run_arm("sample", Arm::kBefore);
   EXPECT_EQ(result.status, "ok");
   EXPECT_EQ(result.metrics.at("memory.retained_bytes").value, 100);
@@ -77,7 +77,7 @@ TEST(ArmProcess, ASegmentationFaultIsACrashWithItsSignal) {
   EXPECT_NE(result.reason.find("SIGSEGV"), std::string::npos);
 }
 
-TEST(ArmProcess, AnAbortAndAKillAreToldApart) {
+TEST(ArmProcess, AnAbortAndAKillAreReportedApart) {
   EXPECT_EQ(run_arm("after_abort", Arm::kAfter).signal, "SIGABRT");
   const ArmResult killed = run_arm("before_kill", Arm::kBefore);
   EXPECT_EQ(killed.signal, "SIGKILL");
@@ -146,8 +146,8 @@ TEST(ArmProcess, WhatItLeavesBehindIsEndedWithIt) {
 TEST(ArmProcess, AProgramThatIsNotThereIsACrashThatSaysSo) {
   for (const bool before_it_is_asked : {false, true}) {
     ArmProcess process({"/nonexistent/program", {}});
-    pollfd said{process.output_fd(), POLLIN, 0};
-    if (before_it_is_asked) ::poll(&said, 1, 10000);
+    pollfd output{process.output_fd(), POLLIN, 0};
+    if (before_it_is_asked) ::poll(&output, 1, 10000);
     process.start(cell_named("sample").config, Arm::kAfter, ArmProcess::Then::kEnd);
     while (!process.ended()) ::poll(nullptr, 0, 1);
     EXPECT_EQ(process.result().status, "crashed");

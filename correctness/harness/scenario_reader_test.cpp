@@ -175,7 +175,7 @@ std::vector<Growing> growing() {
   return {
       {"keys of one map",
        [](int n) { return kPlain + "x-a:\n" + repeated(n, [](int i) { return "  k" + number(i) + ": 1\n"; }); }, 10000},
-      {"keys that a merge brings",
+      {"keys that a merge provides",
        [](int n) {
          return kPlain + "x-a: &a\n" + repeated(n, [](int i) { return "  k" + number(i) + ": 1\n"; }) +
                 "x-b: {<<: *a, k0: 2}\n";

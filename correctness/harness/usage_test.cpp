@@ -8,7 +8,7 @@
 
 #include "harness/fake_process.h"
 
-// What a command line that is mistyped, or whose files and streams are not as usual, is told.
+// What a command line that is mistyped, or whose files and streams are not as usual, is reported.
 namespace fp8lab {
 namespace {
 
@@ -47,8 +47,8 @@ TEST(Usage, ErrorsNameTheWordTheRemedyAndTheHelpToRead) {
       {{"run", "scenarios", "-j", "1", "-j", "2", "-j", "3"}, "--jobs is given more than once; it takes one value\n"},
       {{"run", "scenarios", "-d", "cpu", "-d", "meta", "-d"}, "--device needs a value\n"},
       {{"run", "scenarios", "--nosuch", "-o"}, "`--nosuch` is no option of run. Allowed: --help, --device"},
-      {{"run", "scenarios", "--jobs", "0"}, "--jobs: `0` is not a whole number from 1 to 1024"},
-      {{"run", "scenarios", "--jobs", "1e3"}, "--jobs: `1e3` is not a whole number from 1 to 1024"},
+      {{"run", "scenarios", "--jobs", "0"}, "--jobs: `0` is not an integer from 1 to 1024"},
+      {{"run", "scenarios", "--jobs", "1e3"}, "--jobs: `1e3` is not an integer from 1 to 1024"},
       {{"run", "scenarios", "--timeout", "nan"}, "--timeout: `nan` is not a number from 0.001 to 86400"},
       {{"run", "scenarios", "--timeout", "inf"}, "--timeout: `inf` is not a number from 0.001 to 86400"},
       {{"validate", ""}, "``: no such file or directory; give a scenario file, or a directory"},
@@ -95,7 +95,7 @@ TEST(Usage, ALinkToItselfIsAnErrorOfItsOwn) {
   EXPECT_FALSE(contains(compared.errors, "no such file")) << compared.errors;
 }
 
-TEST(Usage, BrokenFilesAreToldInPlainWords) {
+TEST(Usage, BrokenFilesAreReportedInPlainWords) {
   const Scenarios scenarios({"one"});
   ASSERT_EQ(run(scenarios.run_arguments()).code, 0);
   sample::write(scenarios.file("out/results.jsonl"), scenarios.read("results.jsonl") + "garbage\n");
@@ -139,14 +139,14 @@ TEST(Streams, OutputThatIsLostIsNotGreen) {
 TEST(Limits, AFileThatCouldNotBeWrittenIsNotPointedAt) {
   const Scenarios scenarios({"one", "two"});
   const std::string command = "$P run " + scenarios.path() + " -o " + scenarios.out(),
-                    said = scenarios.file("said").string();
+                    output = scenarios.file("output").string();
   ASSERT_EQ(shell(command + " > /dev/null"), 0);
   // Blocks enough for the lines of all cells, and not for the environment beside them. Seconds may take a digit or two
   // more.
   const std::size_t blocks = (scenarios.read("results.jsonl").size() + 100) / 512 + 1;
   ASSERT_LT(blocks * 512, scenarios.read("results.json").size());
-  EXPECT_EQ(shell("ulimit -f " + std::to_string(blocks) + "; " + command + " > " + said + " 2>&1"), 2);
-  const std::string text = sample::read(said);
+  EXPECT_EQ(shell("ulimit -f " + std::to_string(blocks) + "; " + command + " > " + output + " 2>&1"), 2);
+  const std::string text = sample::read(output);
   EXPECT_TRUE(contains(text, "results.json: cannot be written")) << text;
   EXPECT_TRUE(contains(text, "exit 2: ")) << text;
   EXPECT_FALSE(contains(text, "results: ")) << text;
@@ -154,10 +154,10 @@ TEST(Limits, AFileThatCouldNotBeWrittenIsNotPointedAt) {
 
 TEST(Limits, TooFewDescriptors_AreNamedWithTheNumberAndTheRemedy) {
   const Scenarios scenarios({"one"});
-  const std::string run =
-      "$P run -j 8 " + scenarios.path() + " -o " + scenarios.out() + " > " + scenarios.file("said").string() + " 2>&1";
+  const std::string run = "$P run -j 8 " + scenarios.path() + " -o " + scenarios.out() + " > " +
+                          scenarios.file("output").string() + " 2>&1";
   EXPECT_EQ(shell("ulimit -n 16; " + run), 2);
-  EXPECT_EQ(sample::read(scenarios.file("said")),
+  EXPECT_EQ(sample::read(scenarios.file("output")),
             "fp8lab: error: too few file descriptors: the limit on open files is 16 (`ulimit -n`), and 29 are needed; "
             "raise it "
             "(`ulimit -n 29`), or run fewer arms at a time (--jobs)\n");

@@ -50,7 +50,7 @@ TEST(CachingAllocator, RoundsToItsAlignment) {
 }
 
 // What memory a GPU must have is decided by these: small requests share 2 MiB, larger ones 20 MiB, and from 10 MiB on
-// each has a segment of its own in whole units of 2 MiB.
+// each has a segment of its own in full units of 2 MiB.
 TEST(CachingAllocator, ReservesSegmentsOfTheSizesThatRequestsCallFor) {
   const std::pair<std::size_t, std::size_t> cases[] = {
       {0, 2 * kMiB},          {kMiB, 2 * kMiB},           {kMiB + 1, 20 * kMiB}, {10 * kMiB - 512, 20 * kMiB},

@@ -31,7 +31,7 @@ constexpr int kGroups = 12;
 // Small and large, split from segments and in segments of their own; one of them empty.
 constexpr std::array<std::int64_t, 6> kSizes = {0, 4, 5'000, 700'000, 3'000'000, 40'000'000};
 
-/// What a sharded module does before its forward and after it, group by group: whole weights from shards, claims under
+/// What a sharded module does before its forward and after it, group by group: full weights from shards, claims under
 /// several names, and all given back but the shards.
 class Step {
  public:
@@ -54,12 +54,12 @@ class Step {
     ledger.set_phase(PhaseKind::kForward, step);
     for (const Holders& names : holders_) {
       for (const std::int64_t bytes : kSizes) {
-        BufferRef whole = memory_.allocate(bytes, names.gathered);
-        kept_[0].push_back(whole.held_by(names.weight));
-        kept_[1].push_back(whole.held_by(names.slot));
-        kept_[1].push_back(whole.held_by(names.context));
-        kept_[1].push_back(whole);
-        whole.rename(names.weight);
+        BufferRef full = memory_.allocate(bytes, names.gathered);
+        kept_[0].push_back(full.held_by(names.weight));
+        kept_[1].push_back(full.held_by(names.slot));
+        kept_[1].push_back(full.held_by(names.context));
+        kept_[1].push_back(full);
+        full.rename(names.weight);
       }
       kept_[0].clear();
     }

@@ -103,7 +103,7 @@ TEST_F(LedgerTest, ThePeakIsTheFirstMomentOfItsHeight) {
 }
 
 // Also once more has happened since the old peak than can be taken back step by step.
-TEST_F(LedgerTest, APeakThatIsForgottenIsNotToldOf) {
+TEST_F(LedgerTest, APeakThatIsForgottenIsNotReportedOf) {
   {
     const BufferRef old = memory_.allocate(1000, holder(HolderKind::kInFlight, "old"));
   }

@@ -105,13 +105,13 @@ TEST(ScaleLayoutTest, FollowsTheLibrariesPaddingRules) {
   }
 }
 
-TEST(ScaleLayoutTest, ColumnwiseHalvesAreTransposedUnlessMicroscaled) {
+TEST(ScaleLayoutTest, ColumnwiseOrientationsAreTransposedUnlessMicroscaled) {
   const OrientationLayout square = columnwise_layout(blocks(128, 128, ScaleKind::kF32), 300, 600);
-  EXPECT_EQ(square.codes.shape, (Shape{600, 300}));
+  EXPECT_EQ(square.data.shape, (Shape{600, 300}));
   EXPECT_EQ(square.scales.spec.shape, (Shape{5, 4}));
   EXPECT_EQ(square.scales.row_stride, 4);
   const OrientationLayout mx = columnwise_layout(blocks(1, 32, ScaleKind::kE8M0Rceil), 96, 130);
-  EXPECT_EQ(mx.codes.shape, (Shape{96, 130}));
+  EXPECT_EQ(mx.data.shape, (Shape{96, 130}));
   EXPECT_EQ(mx.scales.spec.shape, (Shape{4, 256}));
   EXPECT_EQ(mx.scales.row_stride, 1);
   EXPECT_EQ(mx.scales.col_stride, 256);
@@ -131,7 +131,7 @@ TEST_F(QuantizedTensorTest, CountsASharedScaleOnce) { EXPECT_EQ(both_orientation
 
 TEST_F(QuantizedTensorTest, BecomesAShellAndComesBack) {
   QuantizedTensor tensor = both_orientations();
-  const std::byte* codes = tensor.columnwise().codes.view().data;
+  const std::byte* data = tensor.columnwise().data.view().data;
   std::vector<Tensor> buffers = tensor.take_buffers();
   EXPECT_TRUE(tensor.empty());
   EXPECT_EQ(tensor.bytes(), 0);
@@ -139,7 +139,7 @@ TEST_F(QuantizedTensorTest, BecomesAShellAndComesBack) {
   EXPECT_EQ(tensor.shape(), (Shape{16, 32}));
   tensor.put_buffers(std::move(buffers));
   EXPECT_EQ(tensor.bytes(), 1028);
-  EXPECT_EQ(tensor.columnwise().codes.view().data, codes);
+  EXPECT_EQ(tensor.columnwise().data.view().data, data);
 }
 
 TEST_F(QuantizedTensorTest, PutsBackOnlyWhatWasTaken) {

@@ -1,4 +1,4 @@
-// Adam against its rule in double precision, step by step and over a whole run.
+// Adam against its rule in double precision, step by step and over a full run.
 
 #include "optim/adam.h"
 

@@ -44,10 +44,10 @@ const KernelTable& host_kernels() {
 void round(const MatrixView& values, const AttentionRole& role, ExecContext& context) {
   const KernelTable& kernels = host_kernels();
   if (role.amax != nullptr) kernels.amax({.in = values, .amax = role.amax}, context);
-  std::vector<std::byte> codes(static_cast<std::size_t>(values.numel()));
+  std::vector<std::byte> data(static_cast<std::size_t>(values.numel()));
   float scale_inv = 0;
   const OperandView rounded{
-      .values = {.data = codes.data(),
+      .values = {.data = data.data(),
                  .dtype = role.payload,
                  .rows = values.rows,
                  .cols = values.cols,
@@ -202,9 +202,9 @@ TEST_P(AttentionAmaxes, AreThoseBeforeRounding) {
   run_backward(runtime_, result, grad_o);
   EXPECT_EQ(live(backward_scales(), 0), 1.75);
   EXPECT_NEAR(live(backward_scales(), 2), amax_grad, 0x1p-8 * amax_grad);
-  std::string ways;
-  for (const std::string& note : device_->notes()) ways += note + "; ";
-  RecordProperty("ways", ways);
+  std::string algorithms;
+  for (const std::string& note : device_->notes()) algorithms += note + "; ";
+  RecordProperty("algorithms", algorithms);
 }
 
 INSTANTIATE_TEST_SUITE_P(, AttentionAmaxes,

@@ -89,9 +89,9 @@ class Chain {
     if (tensor) bytes[name] = device_->read_bytes(tensor);
   }
   void add(Bytes& bytes, const std::string& name, const QuantizedTensor& tensor) {
-    add(bytes, name + " row-wise codes", tensor.rowwise().codes);
+    add(bytes, name + " row-wise data", tensor.rowwise().data);
     add(bytes, name + " row-wise scales", tensor.rowwise().scale_inv);
-    add(bytes, name + " column-wise codes", tensor.columnwise().codes);
+    add(bytes, name + " column-wise data", tensor.columnwise().data);
     add(bytes, name + " column-wise scales", tensor.columnwise().scale_inv);
   }
   void add(Bytes& bytes, const std::string& name, const LinearCore::Forward& result) {

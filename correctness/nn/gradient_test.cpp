@@ -1,4 +1,4 @@
-// Whole layers against their definition in double precision: forward, and every gradient against differences of the
+// Full layers against their definition in double precision: forward, and every gradient against differences of the
 // definition's loss.
 
 #include <gtest/gtest.h>

@@ -104,7 +104,7 @@ class LinearRoles : public ::testing::TestWithParam<Case> {
   Data data_;
 };
 
-// The same codes and FP32 sums: 100 dB leaves room for neither a cast nor a tie. A matrix unit's sums of FP8 products
+// The same data and FP32 sums: 100 dB leaves room for neither a cast nor a tie. A matrix unit's sums of FP8 products
 // keep 13 bits below their largest term, 20 log10(2^13) = 78 dB; one code off by one step is 30 dB.
 double least_agreement() { return support::test_device() == "cpu" ? 100.0 : 75.0; }
 

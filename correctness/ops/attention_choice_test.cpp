@@ -137,7 +137,7 @@ TEST(AttentionChoice, MatrixUnitsTakeTheirHeadDimensionsAndTypes) {
 // O may come as code * (1 / scale), rounded to 16 bits, where it will be cast with `scale` again: off by 2^-8 of itself
 // at most and two roundings of a float, while half a quantum of E4M3 is 2^-5 of a value or more.
 template <class Format, class Narrow, class Widen>
-void expect_codes_survive(float scale, Narrow narrow, Widen widen) {
+void expect_values_survive(float scale, Narrow narrow, Widen widen) {
   const float scale_inv = 1.0f / scale;
   for (int code = 0; code < 256; ++code) {
     const float value = widen(narrow(decode<Format>(static_cast<std::uint8_t>(code)) * scale_inv));
@@ -152,14 +152,14 @@ TEST(AttentionOutput, EightBitsSurviveTheirOwnCast) {
     // Powers of two, and what lies between them, over every scale that a sensible amax gives.
     const float power = std::ldexp(1.0f, static_cast<int>(i % 41) - 20);
     const float scale = i % 3 == 0 ? power : power * (1.0f + rng.uniform(i));
-    expect_codes_survive<E4M3>(
+    expect_values_survive<E4M3>(
         scale, [](float x) { return f32_to_bf16(x); }, [](BFloat16 x) { return bf16_to_f32(x); });
     if (HasFailure()) break;
   }
 }
 
 // Eight bits of another scale round twice, which some values show: the caller's own scale is needed.
-TEST(AttentionOutput, EightBitsOfAnotherScaleAreOtherCodes) {
+TEST(AttentionOutput, EightBitsOfAnotherScaleAreOtherData) {
   const CounterRng rng(5, 7);
   int changed = 0;
   for (std::uint64_t i = 0; i < 1000; ++i) {

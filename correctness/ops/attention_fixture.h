@@ -82,7 +82,7 @@ inline Operand make_operand(Device& device, std::int64_t cols, DType dtype, cons
   device.write(tensor, values);
   return {tensor, {}};
 }
-/// Codes of values * scale.
+/// Quantized data of values * scale.
 inline Operand make_quantized(Device& device, std::int64_t cols, DType dtype, std::vector<float> values, float scale) {
   for (float& value : values) value *= scale;
   Operand operand = make_operand(device, cols, dtype, values);

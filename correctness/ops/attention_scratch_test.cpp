@@ -20,7 +20,7 @@ std::atomic<std::int64_t> peak_bytes{0};
 
 }  // namespace
 
-// Each block's size stands before it. Not inlined: g++ would see free() meet a pointer from `new` and warn.
+// Each block's size stands before it. Not inlined: g++ would see free() get a pointer from `new` and warn.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   auto* header = static_cast<std::max_align_t*>(std::malloc(sizeof(std::max_align_t) + bytes));
   if (header == nullptr) throw std::bad_alloc();

@@ -211,11 +211,11 @@ TEST_F(AttentionTest, GroupedQueriesEqualRepeatedHeadsBitwise) {
 
 // Under the causal mask a longer sequence changes nothing of what came before, wherever the tiles end.
 TEST_F(AttentionTest, LaterTokensDoNotTouchEarlierOnes) {
-  const AttentionShape whole = make_shape({.seq = 100, .batch = 2, .heads = 2, .kv_heads = 1, .head_dim = 16});
-  const Qkv qkv = make_qkv(device_, whole, DType::kBF16);
-  const std::vector<float> o = device_.read(run_forward(device_, whole, qkv, DType::kF32).o);
+  const AttentionShape full = make_shape({.seq = 100, .batch = 2, .heads = 2, .kv_heads = 1, .head_dim = 16});
+  const Qkv qkv = make_qkv(device_, full, DType::kBF16);
+  const std::vector<float> o = device_.read(run_forward(device_, full, qkv, DType::kF32).o);
   for (const std::int64_t seq : {1, 31, 33, 64, 65, 99}) {
-    AttentionShape shorter = whole;
+    AttentionShape shorter = full;
     shorter.seq = seq;
     const auto first = [&](const Operand& operand) {
       return Operand{operand.values.row_range(0, tokens(shorter)), {}};

@@ -77,7 +77,7 @@ TEST_F(DelayedScalingTest, AHistoryOfOneFollowsEachAmax) {
       << "the only slot is the live one, ready for the next step";
 }
 
-TEST_F(DelayedScalingTest, MarginHalvesTheScaleEachTime) {
+TEST_F(DelayedScalingTest, MarginOrientationsTheScaleEachTime) {
   EXPECT_EQ(scales_after({.history_length = 2, .margin = 3}, {2, 1, 1}), (std::vector<float>{28, 28, 56}));
 }
 
@@ -164,7 +164,7 @@ TEST_F(DelayedScalingTest, WindowsOfOtherLengthsDiffer) {
   EXPECT_TRUE(differs(32, 33));
 }
 
-// The whole loop: casts fill the live slot, the next cast uses the scale of the casts before.
+// The entire loop: casts fill the live slot, the next cast uses the scale of the casts before.
 TEST_F(DelayedScalingTest, CastsRecordIntoTheLiveSlot) {
   const Recipe recipe = make_recipe("delayed");
   DelayedScales scales = make({.history_length = 8}, {448.0f, 57344.0f});
@@ -185,8 +185,8 @@ TEST_F(DelayedScalingTest, CastsRecordIntoTheLiveSlot) {
   const QuantizedTensor second = cast();
   const QuantizedTensor current =
       support::quantized(*device_, x, make_recipe("current").activation, {.orientations = {true, false}});
-  EXPECT_TRUE(reference::bitwise_equal(support::bytes_of(*device_, second.rowwise().codes),
-                                       support::bytes_of(*device_, current.rowwise().codes)));
+  EXPECT_TRUE(reference::bitwise_equal(support::bytes_of(*device_, second.rowwise().data),
+                                       support::bytes_of(*device_, current.rowwise().data)));
 }
 
 TEST_F(DelayedScalingTest, AStashKeepsTheScalesOfItsMoment) {

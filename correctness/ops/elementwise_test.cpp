@@ -21,12 +21,12 @@ class Elementwise : public support::DenseTest {};
 
 TEST_F(Elementwise, FillReachesExactlyItsElements) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    const Tensor whole = gaussian({5, 3000}, dtype);
-    Values expected = read(*device_, whole);
-    fill(*device_, whole.columns(100, 2500), 0.5f);
+    const Tensor full = gaussian({5, 3000}, dtype);
+    Values expected = read(*device_, full);
+    fill(*device_, full.columns(100, 2500), 0.5f);
     for (std::size_t i = 0; i < expected.size(); ++i)
       if (i % 3000 >= 100 && i % 3000 < 2600) expected[i] = 0.5;
-    EXPECT_EQ(read(*device_, whole), expected);
+    EXPECT_EQ(read(*device_, full), expected);
   }
 }
 
@@ -44,18 +44,18 @@ TEST_F(Elementwise, CastRoundsOnceAndWidensExactly) {
 }
 
 TEST_F(Elementwise, CastToTheSameTypeCopiesBits) {
-  const Tensor codes = empty({16, 16}, DType::kE4M3);
+  const Tensor data = empty({16, 16}, DType::kE4M3);
   std::vector<std::byte> every(256), rotated_data(256);
   for (std::size_t i = 0; i < 256; ++i) {
     every[i] = static_cast<std::byte>(i);
     rotated_data[i] = static_cast<std::byte>((i % 16) * 16 + i / 16);
   }
-  device_->write_bytes(codes, every);
-  EXPECT_EQ(device_->read_bytes(cast(*device_, codes, DType::kE4M3, anyone())), device_->read_bytes(codes));
+  device_->write_bytes(data, every);
+  EXPECT_EQ(device_->read_bytes(cast(*device_, data, DType::kE4M3, anyone())), device_->read_bytes(data));
 
-  const Tensor turned = cast(*device_, codes.transposed(), DType::kE4M3, anyone());
-  EXPECT_TRUE(turned.contiguous());
-  EXPECT_EQ(device_->read_bytes(turned), rotated_data);
+  const Tensor transposed = cast(*device_, data.transposed(), DType::kE4M3, anyone());
+  EXPECT_TRUE(transposed.contiguous());
+  EXPECT_EQ(device_->read_bytes(transposed), rotated_data);
 }
 
 TEST_F(Elementwise, CopyIntoTakesAnyStrides) {
@@ -162,7 +162,7 @@ TEST_F(Elementwise, EmptyTensorsGiveEmptyTensors) {
 }
 
 TEST_F(Elementwise, RefusalsNameTheArgumentAndTheRule) {
-  const Tensor x = gaussian({2, 3}), y = gaussian({3, 2}), codes = empty({2, 3}, DType::kE4M3);
+  const Tensor x = gaussian({2, 3}), y = gaussian({3, 2}), data = empty({2, 3}, DType::kE4M3);
   EXPECT_EQ(support::error_of([&] { add(*device_, x, y, anyone()); }),
             "add: a is f32 [2, 3] and b is f32 [3, 2]; both must have one shape");
   EXPECT_EQ(support::error_of([&] { add_into(*device_, x, {}); }),
@@ -171,11 +171,11 @@ TEST_F(Elementwise, RefusalsNameTheArgumentAndTheRule) {
             "copy_into: from is f32 [2, 3] and to is f32 [3, 2]; both must have one shape");
   EXPECT_EQ(support::error_of([&] { cast(*device_, x, DType::kE4M3, anyone()); }),
             "cast: to e4m3; only f32, f16 and bf16 need no scale");
-  EXPECT_EQ(support::error_of([&] { cast(*device_, codes, DType::kF32, anyone()); }),
+  EXPECT_EQ(support::error_of([&] { cast(*device_, data, DType::kF32, anyone()); }),
             "cast: x is e4m3 [2, 3]; it must be an f32, f16 or bf16 tensor");
   EXPECT_EQ(support::error_of([&] { column_sum(*device_, x, DType::kI32, anyone()); }),
             "column_sum: to i32; the sums are f32, f16 or bf16");
-  EXPECT_EQ(support::error_of([&] { fill(*device_, codes, 1.0f); }),
+  EXPECT_EQ(support::error_of([&] { fill(*device_, data, 1.0f); }),
             "fill: out is e4m3 [2, 3]; it must be an f32, f16 or bf16 tensor");
 }
 

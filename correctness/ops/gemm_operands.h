@@ -12,8 +12,8 @@
 #include "support/dense.h"
 #include "tensor/quantized_tensor.h"
 
-/// Operands of every kind with the values that they stand for. Codes and scales are written byte by byte, so that
-/// neither quantization nor the code that finds a scale is trusted here.
+/// Operands of every kind with the values that they stand for. Quantized data and scales are written byte by byte, so
+/// that neither quantization nor the code that finds a scale is trusted here.
 namespace fp8lab::gemm_test {
 
 using Values = std::vector<double>;
@@ -66,31 +66,32 @@ inline std::optional<QuantFormat> format_of(Kind kind) {
   }
 }
 
-/// Codes and inverse scales of one orientation, written by the layout that tensor/quantized_tensor.h states in words.
+/// Quantized data and inverse scales of one orientation, written by the layout that tensor/quantized_tensor.h states in
+/// words.
 class OrientationWriter {
  public:
   OrientationWriter(Device& device, const QuantFormat& format, std::uint64_t seed)
       : device_(device), format_(format), seed_(seed) {}
 
-  /// Fills `half` and returns the values that it stands for, [rows, cols]. `turned`: stored the other way round, as the
-  /// column-wise half of a microscaled matrix is.
-  Values write(QuantizedOrientation& half, std::int64_t rows, std::int64_t cols, bool turned = false) {
-    turned_ = turned;
-    const Shape stored = turned ? Shape{cols, rows} : Shape{rows, cols};
-    half.codes = device_.allocate({stored, format_.payload}, support::anyone(device_));
+  /// Fills `half` and returns the values that it stands for, [rows, cols]. `transposed`: stored the other way round, as
+  /// the column-wise orientation of a microscaled matrix is.
+  Values write(QuantizedOrientation& half, std::int64_t rows, std::int64_t cols, bool transposed = false) {
+    turned_ = transposed;
+    const Shape stored = transposed ? Shape{cols, rows} : Shape{rows, cols};
+    half.data = device_.allocate({stored, format_.payload}, support::anyone(device_));
     half.scale_inv =
         device_.allocate({Shape{scale_count(rows, cols)}, format_.scale_dtype()}, support::anyone(device_));
     scales_.assign(static_cast<std::size_t>(half.scale_inv.bytes()), std::byte{0});
-    std::vector<std::byte> codes(static_cast<std::size_t>(rows * cols));
+    std::vector<std::byte> data(static_cast<std::size_t>(rows * cols));
     Values values(static_cast<std::size_t>(rows * cols));
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < cols; ++j) {
         const std::int64_t at = i * cols + j;
         const std::uint8_t code = code_of(at);
-        codes[static_cast<std::size_t>(turned ? j * rows + i : at)] = static_cast<std::byte>(code);
+        data[static_cast<std::size_t>(transposed ? j * rows + i : at)] = static_cast<std::byte>(code);
         values[static_cast<std::size_t>(at)] = decoder(format_.payload).decode(code) * write_scale(rows, cols, i, j);
       }
-    device_.write_bytes(half.codes, codes);
+    device_.write_bytes(half.data, data);
     device_.write_bytes(half.scale_inv, scales_);
     return values;
   }

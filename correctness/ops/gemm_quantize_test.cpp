@@ -17,9 +17,9 @@
 #include "reference/test_data.h"
 #include "support/dense_test.h"
 
-// Products that are quantized without being stored. What a GPU's library makes alone, codes from codes, and what is
-// multiplied and cast one after the other answer to the same reference: the product in double precision, and codes
-// looked up in a table.
+// Products that are quantized without being stored. What a GPU's library makes alone, quantized data from quantized
+// data, and what is multiplied and cast one after the other answer to the same reference: the product in double
+// precision, and quantized data looked up in a table.
 namespace fp8lab {
 namespace {
 
@@ -29,7 +29,7 @@ using namespace gemm_test;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// A quantizer of a whole tensor under `scale`, that has seen `amax` before.
+/// A quantizer of a full tensor under `scale`, that has seen `amax` before.
 Quantizer quantizer(Device& device, DType payload, float scale, float amax = 0.0f,
                     const Orientations& orientations = {}) {
   return {.format = {.payload = payload, .amax_source = AmaxSource::kHistory},
@@ -39,30 +39,29 @@ Quantizer quantizer(Device& device, DType payload, float scale, float amax = 0.0
           .holder = support::anyone(device)};
 }
 
-std::vector<std::uint8_t> codes_of(Device& device, const Tensor& tensor) {
-  std::vector<std::uint8_t> codes;
-  for (const std::byte code : device.read_bytes(tensor)) codes.push_back(static_cast<std::uint8_t>(code));
-  return codes;
+std::vector<std::uint8_t> data_of(Device& device, const Tensor& tensor) {
+  std::vector<std::uint8_t> data;
+  for (const std::byte code : device.read_bytes(tensor)) data.push_back(static_cast<std::uint8_t>(code));
+  return data;
 }
 
-std::vector<std::uint8_t> transposed_data(const std::vector<std::uint8_t>& codes, std::int64_t rows,
-                                          std::int64_t cols) {
-  std::vector<std::uint8_t> result(codes.size());
+std::vector<std::uint8_t> transposed_data(const std::vector<std::uint8_t>& data, std::int64_t rows, std::int64_t cols) {
+  std::vector<std::uint8_t> result(data.size());
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < cols; ++j)
-      result[static_cast<std::size_t>(j * rows + i)] = codes[static_cast<std::size_t>(i * cols + j)];
+      result[static_cast<std::size_t>(j * rows + i)] = data[static_cast<std::size_t>(i * cols + j)];
   return result;
 }
 
 /// Each is the code of some value within `expected`, times `scale`; NaN is none.
-::testing::AssertionResult are_data_of(const std::vector<std::uint8_t>& codes, const Expected& expected, double scale,
+::testing::AssertionResult are_data_of(const std::vector<std::uint8_t>& data, const Expected& expected, double scale,
                                        DType payload) {
   const reference::SmallFloat& format = decoder(payload);
-  if (codes.size() != expected.value.size()) return ::testing::AssertionFailure() << codes.size() << " codes";
-  for (std::size_t i = 0; i < codes.size(); ++i) {
+  if (data.size() != expected.value.size()) return ::testing::AssertionFailure() << data.size() << " quantized data";
+  for (std::size_t i = 0; i < data.size(); ++i) {
     const double value = expected.value[i] * scale;
     const double error = 1.01 * (expected.error[i] * scale + 2.0 * kUnit * std::fabs(value));
-    const double code = format.decode(codes[i]);
+    const double code = format.decode(data[i]);
     const double lowest = format.decode(format.encode(value - error)),
                  highest = format.decode(format.encode(value + error));
     if (lowest <= code && code <= highest) continue;
@@ -79,7 +78,7 @@ double largest_of(const std::vector<double>& values) {
   return largest;
 }
 
-/// What are_data_of() must refuse: codes cut off rather than rounded, of values a tenth too large, and of the
+/// What are_data_of() must refuse: quantized data cut off rather than rounded, of values a tenth too large, and of the
 /// neighbour's.
 void expect_mutations_refused(const Expected& expected, double scale, DType payload) {
   const reference::SmallFloat& format = decoder(payload);
@@ -122,7 +121,7 @@ class GemmQuantize : public ::testing::TestWithParam<Case> {
 constexpr std::array<std::array<std::int64_t, 3>, 5> kShapes = {
     {{1, 1, 1}, {33, 31, 32}, {48, 64, 128}, {5, 130, 129}, {96, 80, 272}}};
 
-TEST_P(GemmQuantize, CodesAndAmaxAreOfTheProductInDouble) {
+TEST_P(GemmQuantize, DataAndAmaxAreOfTheProductInDouble) {
   constexpr Orientations kOrientations[] = {{true, false}, {true, true}, {false, true}, {true, true}};
   const DType payload = GetParam().payload;
   for (const auto& [m, n, k] : kShapes) {
@@ -142,27 +141,27 @@ TEST_P(GemmQuantize, CodesAndAmaxAreOfTheProductInDouble) {
           gemm_quantize(*device_, {.a = a.view, .b = b.view, .bias = of_bias ? &bias : nullptr}, cast);
 
       EXPECT_EQ(out.shape(), (Shape{m, n}));
-      std::vector<std::uint8_t> codes;
-      if (cast.orientations.rowwise) codes = codes_of(*device_, out.rowwise().codes);
+      std::vector<std::uint8_t> data;
+      if (cast.orientations.rowwise) data = data_of(*device_, out.rowwise().data);
       if (cast.orientations.columnwise) {
-        const std::vector<std::uint8_t> turned = transposed_data(codes_of(*device_, out.columnwise().codes), n, m);
+        const std::vector<std::uint8_t> transposed = transposed_data(data_of(*device_, out.columnwise().data), n, m);
         if (cast.orientations.rowwise) {
-          EXPECT_EQ(turned, codes);
+          EXPECT_EQ(transposed, data);
         }
-        codes = turned;
+        data = transposed;
         EXPECT_EQ(device_->read(out.columnwise().scale_inv), std::vector<float>{1.0f / scale});
       } else {
         EXPECT_EQ(device_->read(out.rowwise().scale_inv), std::vector<float>{1.0f / scale});
       }
-      EXPECT_TRUE(are_data_of(codes, expected, scale, payload));
+      EXPECT_TRUE(are_data_of(data, expected, scale, payload));
       EXPECT_NEAR(device_->read(cast.amax)[0], largest, 1.01 * largest_of(expected.error));
       if (unit == nullptr && m * n > 8) expect_mutations_refused(expected, scale, payload);
     }
   }
 }
 
-// Where a product is cast from memory: whenever the codes are of blocks, or of operands that are not codes under one
-// scale.
+// Where a product is cast from memory: whenever the quantized data are of blocks, or of operands that are not quantized
+// data under one scale.
 TEST_P(GemmQuantize, IsTheFp32ProductAndThenItsCast) {
   const bool per_tensor = format_of(GetParam().a).has_value() && format_of(GetParam().a)->per_tensor();
   for (const auto& [m, n, k] : kShapes)
@@ -174,7 +173,7 @@ TEST_P(GemmQuantize, IsTheFp32ProductAndThenItsCast) {
       const Operand a = operand(true, m, k), b = operand(false, n, k);
       const GemmInputs of{.a = a.view, .b = b.view, .out_dtype = DType::kF32};
       QuantizedTensor expected = quantize(*device_, gemm(*device_, of), cast), out = gemm_quantize(*device_, of, cast);
-      EXPECT_EQ(device_->read_bytes(out.rowwise().codes), device_->read_bytes(expected.rowwise().codes));
+      EXPECT_EQ(device_->read_bytes(out.rowwise().data), device_->read_bytes(expected.rowwise().data));
       EXPECT_EQ(device_->read_bytes(out.rowwise().scale_inv), device_->read_bytes(expected.rowwise().scale_inv));
     }
 }
@@ -190,24 +189,23 @@ INSTANTIATE_TEST_SUITE_P(
         Case{Kind::kMxfp8, Kind::kMxfp8}, Case{Kind::kMxfp8, Kind::kMxfp8, DType::kE5M2}),
     case_name);
 
-/// Products of codes that are written down one by one.
+/// Products of quantized data that are written down one by one.
 class GemmQuantizeValues : public support::DenseTest {
  protected:
-  /// `values` as codes of `payload`, which has them all, under an inverse scale of a quarter.
+  /// `values` as quantized data of `payload`, which has them all, under an inverse scale of a quarter.
   Operand coded(DType payload, std::int64_t rows, std::int64_t cols, const std::vector<double>& values) {
     Operand made{.view = {}, .values = {}, .rows = rows, .cols = cols, .plain = {}, .quantized = {}};
     made.quantized = QuantizedTensor(Shape{rows, cols}, {.payload = payload});
     QuantizedOrientation& half = made.quantized.rowwise();
-    half.codes = empty({rows, cols}, payload);
+    half.data = empty({rows, cols}, payload);
     half.scale_inv = make_tensor(*device_, {1}, DType::kF32, {0.25f});
-    std::vector<std::byte> codes;
+    std::vector<std::byte> data;
     for (const double value : values) {
       const bool infinite = std::isinf(value) && payload == DType::kE5M2;
-      codes.push_back(
-          static_cast<std::byte>(infinite ? (value < 0.0 ? 0xFCu : 0x7Cu) : decoder(payload).encode(value)));
+      data.push_back(static_cast<std::byte>(infinite ? (value < 0.0 ? 0xFCu : 0x7Cu) : decoder(payload).encode(value)));
       made.values.push_back(0.25 * value);
     }
-    device_->write_bytes(half.codes, codes);
+    device_->write_bytes(half.data, data);
     made.view = made.quantized.rowwise_operand();
     return made;
   }
@@ -219,17 +217,17 @@ class GemmQuantizeValues : public support::DenseTest {
     return values;
   }
   struct Made {
-    std::vector<std::uint8_t> codes;
+    std::vector<std::uint8_t> data;
     float amax = 0.0f;
   };
   Made make(const Operand& a, const Operand& b, const Quantizer& cast, const Tensor* bias = nullptr) {
     QuantizedTensor out = gemm_quantize(*device_, {.a = a.view, .b = b.view, .bias = bias}, cast);
-    return {codes_of(*device_, out.rowwise().codes), device_->read(cast.amax)[0]};
+    return {data_of(*device_, out.rowwise().data), device_->read(cast.amax)[0]};
   }
 };
 
-// Sums of integers are exact in any order, so codes and amax are known to the bit; a sum that went through BF16 would
-// be seen.
+// Sums of integers are exact in any order, so quantized data and amax are known to the bit; a sum that went through
+// BF16 would be seen.
 TEST_F(GemmQuantizeValues, NothingRoundsTheSumBeforeTheCast) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{64, 48, 512}, {33, 31, 500}})
     for (const DType of_a : {DType::kE4M3, DType::kE5M2})
@@ -245,16 +243,16 @@ TEST_F(GemmQuantizeValues, NothingRoundsTheSumBeforeTheCast) {
 
           const Expected exact = product(a, b, with_bias ? support::read(*device_, bias) : Values{}, DType::kF32);
           const reference::SmallFloat& format = decoder(payload);
-          std::vector<std::uint8_t> codes, through_bf16;
+          std::vector<std::uint8_t> data, through_bf16;
           for (const double value : exact.value) {
-            codes.push_back(static_cast<std::uint8_t>(format.encode(scale * value)));
+            data.push_back(static_cast<std::uint8_t>(format.encode(scale * value)));
             const double rounded = bf16_to_f32(f32_to_bf16(static_cast<float>(value)));
             through_bf16.push_back(static_cast<std::uint8_t>(format.encode(scale * rounded)));
           }
           SCOPED_TRACE(::testing::Message() << name(of_a) << " to " << name(payload) << ", " << m << " x " << n);
-          EXPECT_EQ(made.codes, codes);
+          EXPECT_EQ(made.data, data);
           EXPECT_EQ(made.amax, largest_of(exact.value));
-          EXPECT_NE(codes, through_bf16);
+          EXPECT_NE(data, through_bf16);
         }
 }
 
@@ -264,8 +262,8 @@ TEST_F(GemmQuantizeValues, SaturatesAndMeasuresWhatWasThereBefore) {
   const Expected exact = product(a, b, {}, DType::kF32);
   const Made made = make(a, b, quantizer(*device_, DType::kE4M3, 1e6f));
   EXPECT_EQ(made.amax, largest_of(exact.value));
-  for (std::size_t i = 0; i < made.codes.size(); ++i)
-    EXPECT_EQ(made.codes[i], exact.value[i] == 0.0 ? 0x00 : exact.value[i] > 0.0 ? 0x7E : 0xFE) << i;
+  for (std::size_t i = 0; i < made.data.size(); ++i)
+    EXPECT_EQ(made.data[i], exact.value[i] == 0.0 ? 0x00 : exact.value[i] > 0.0 ? 0x7E : 0xFE) << i;
 }
 
 TEST_F(GemmQuantizeValues, RaisesTheAmaxThatItFinds) {
@@ -280,23 +278,23 @@ TEST_F(GemmQuantizeValues, RaisesTheAmaxThatItFinds) {
   Quantizer unmeasured = quantizer(*device_, DType::kE4M3, 1.0f);
   unmeasured.amax = {};
   QuantizedTensor out = gemm_quantize(*device_, {.a = a.view, .b = b.view}, unmeasured);
-  EXPECT_EQ(codes_of(*device_, out.rowwise().codes), make(a, b, quantizer(*device_, DType::kE4M3, 1.0f)).codes);
+  EXPECT_EQ(data_of(*device_, out.rowwise().data), make(a, b, quantizer(*device_, DType::kE4M3, 1.0f)).data);
 }
 
 TEST_F(GemmQuantizeValues, NanIsACodeOfItsOwnAndTheAmax) {
   constexpr std::int64_t kRows = 32, kCols = 16, kDepth = 64;
   for (const DType of_a : {DType::kE4M3, DType::kE5M2})
     for (const DType payload : {DType::kE4M3, DType::kE5M2})
-      for (const Orientations halves : {Orientations{true, false}, {true, true}}) {
+      for (const Orientations orientations : {Orientations{true, false}, {true, true}}) {
         std::vector<double> values = integers(kRows * kDepth, 1);
         values[7 * kDepth + 3] = kNan;
         const Operand a = coded(of_a, kRows, kDepth, values),
                       b = coded(DType::kE4M3, kCols, kDepth, integers(kCols * kDepth, 2));
-        const Made made = make(a, b, quantizer(*device_, payload, 1.0f, 0.25f, halves));
+        const Made made = make(a, b, quantizer(*device_, payload, 1.0f, 0.25f, orientations));
         EXPECT_TRUE(std::isnan(made.amax));
         for (std::int64_t i = 0; i < kRows; ++i)
           for (std::int64_t j = 0; j < kCols; ++j)
-            EXPECT_EQ(made.codes[static_cast<std::size_t>(i * kCols + j)] == kFloat8Nan, i == 7) << i << ", " << j;
+            EXPECT_EQ(made.data[static_cast<std::size_t>(i * kCols + j)] == kFloat8Nan, i == 7) << i << ", " << j;
       }
 }
 
@@ -312,7 +310,7 @@ TEST_F(GemmQuantizeValues, InfinityIsTheLargestCodeAndTheAmax) {
     EXPECT_EQ(made.amax, kInfinity);
     const auto largest = static_cast<std::uint8_t>(decoder(payload).max_code());
     for (std::int64_t j = 0; j < kCols; ++j)
-      EXPECT_EQ(made.codes[static_cast<std::size_t>(7 * kCols + j)], j % 2 == 0 ? largest : largest | 0x80) << j;
+      EXPECT_EQ(made.data[static_cast<std::size_t>(7 * kCols + j)], j % 2 == 0 ? largest : largest | 0x80) << j;
   }
 }
 
@@ -326,12 +324,12 @@ TEST_F(GemmQuantizeValues, ABiasHasThemToo) {
     const Tensor infinite = make_tensor(*device_, {kCols}, dtype, values);
     Made made = make(a, b, quantizer(*device_, DType::kE4M3, 1.0f), &infinite);
     EXPECT_EQ(made.amax, kInfinity);
-    EXPECT_EQ(made.codes[5], 0xFE);
+    EXPECT_EQ(made.data[5], 0xFE);
     values[6] = kNan;
     const Tensor nan = make_tensor(*device_, {kCols}, dtype, values);
     made = make(a, b, quantizer(*device_, DType::kE4M3, 1.0f), &nan);
     EXPECT_TRUE(std::isnan(made.amax));
-    for (std::int64_t i = 0; i < kRows; ++i) EXPECT_EQ(made.codes[static_cast<std::size_t>(i * kCols + 6)], kFloat8Nan);
+    for (std::int64_t i = 0; i < kRows; ++i) EXPECT_EQ(made.data[static_cast<std::size_t>(i * kCols + 6)], kFloat8Nan);
   }
 }
 
@@ -343,7 +341,7 @@ TEST_F(GemmQuantizeValues, ABiasIsMeasuredInSumsAlone) {
   const Tensor bias = make_tensor(*device_, {kCols}, DType::kBF16, std::vector<float>(kCols, -32.0f));
   const Made made = make(a, b, quantizer(*device_, DType::kE4M3, 1.0f), &bias);
   EXPECT_EQ(made.amax, 0.0f);
-  EXPECT_EQ(made.codes, std::vector<std::uint8_t>(kRows * kCols, 0));
+  EXPECT_EQ(made.data, std::vector<std::uint8_t>(kRows * kCols, 0));
 }
 
 TEST_F(GemmQuantizeValues, EmptyDimensions) {
@@ -352,7 +350,7 @@ TEST_F(GemmQuantizeValues, EmptyDimensions) {
     const Operand a = coded(DType::kE4M3, m, k, integers(m * k, 1)), b = coded(DType::kE4M3, n, k, integers(n * k, 2));
     QuantizedTensor out = gemm_quantize(*device_, {.a = a.view, .b = b.view, .bias = bias}, cast);
     EXPECT_EQ(device_->read(out.rowwise().scale_inv), std::vector<float>{0.5f});
-    return codes_of(*device_, out.rowwise().codes);
+    return data_of(*device_, out.rowwise().data);
   };
   for (const auto& [m, n] : {std::array<std::int64_t, 2>{0, 16}, {16, 0}}) {
     const Quantizer cast = quantizer(*device_, DType::kE4M3, 2.0f, 0.25f);
@@ -380,7 +378,7 @@ TEST_F(GemmQuantizeValues, RefusalsNameTheOperation) {
             "gemm_quantize: bias is f32 [5, 7]; it must have 4 elements, one for each row of b");
   EXPECT_EQ(
       refusal({.a = x.operand(), .b = x.operand()}, {.format = make_recipe("current").activation, .holder = anyone()}),
-      "gemm_quantize: the cast must be of a whole tensor under a given scale, or row-wise in blocks of one row without "
+      "gemm_quantize: the cast must be of a full tensor under a given scale, or row-wise in blocks of one row without "
       "an "
       "amax; store the result and quantize it");
 }

@@ -19,7 +19,7 @@ using reference::MatrixUnit;
 
 /// Any order of k products and sums: at most k roundings on the way of a term. One more for each dequantized operand,
 /// or two for the scales of the finished sum; one for the bias and one for what is added to. `unit`: what sums the
-/// products of codes where that is not FP32.
+/// products of quantized data where that is not FP32.
 inline Expected product(const Operand& a, const Operand& b, const Values& bias, DType out,
                         const MatrixUnit* unit = nullptr) {
   Expected expected(static_cast<std::size_t>(a.rows * b.rows));
@@ -42,11 +42,12 @@ inline Expected product(const Operand& a, const Operand& b, const Values& bias, 
   return rounded_to(out, std::move(expected));
 }
 
-/// What sums codes' products: on a GPU, where rows of codes are whole units of 16 bytes, the matrix units.
+/// What sums quantized data' products: on a GPU, where rows of quantized data are full units of 16 bytes, the matrix
+/// units.
 inline const MatrixUnit* summed_by(Device& device, const Operand& a, const Operand& b, bool fast = false) {
   static constexpr MatrixUnit kUnits, kFastUnits{.promoted_every = reference::kNeverPromoted};
-  const bool codes = a.view.quantized() && a.view.scales.dtype == DType::kF32;
-  if (device.name() == "cpu" || !codes || a.cols % 16 != 0 || b.rows % 16 != 0) return nullptr;
+  const bool data = a.view.quantized() && a.view.scales.dtype == DType::kF32;
+  if (device.name() == "cpu" || !data || a.cols % 16 != 0 || b.rows % 16 != 0) return nullptr;
   return fast ? &kFastUnits : &kUnits;
 }
 

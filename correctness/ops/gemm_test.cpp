@@ -228,7 +228,7 @@ TEST_F(GemmEdges, PerTensorScalesMultiplyTheFinishedSum) {
   }
 }
 
-TEST_F(GemmEdges, HopperRefusesATransposedViewOfCodesAndBlackwellTakesIt) {
+TEST_F(GemmEdges, HopperRefusesATransposedViewOfDataAndBlackwellTakesIt) {
   const auto inputs_on = [](Device& device) {
     const Operand a = make_operand(device, {.kind = Kind::kPerTensor, .rows = 4, .cols = 6, .seed = 1});
     const Operand b = make_operand(
@@ -238,7 +238,7 @@ TEST_F(GemmEdges, HopperRefusesATransposedViewOfCodesAndBlackwellTakesIt) {
   EXPECT_EQ(
       inputs_on(*device_),
       "gemm: a is e4m3 [4, 6] scaled per tensor, b is e4m3 [5, 6] scaled per tensor; 'hopper' reads quantized operands "
-      "along the reduction axis only, so the column-wise half is needed instead of a transposed view");
+      "along the reduction axis only, so the column-wise orientation is needed instead of a transposed view");
   EXPECT_EQ(inputs_on(*open_device("cpu", {.arch = "blackwell", .memory = {}})), "");
   // A microscaled product is emulated from values there, so its operands lie as they like.
   const Operand mx = make_operand(*device_, {.kind = Kind::kMxfp8, .path = Path::kColumnwise, .rows = 4, .cols = 64});

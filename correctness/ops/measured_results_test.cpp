@@ -113,7 +113,7 @@ TEST_F(MeasuredResults, AreCastByTheirAmax) {
       std::vector<std::vector<std::byte>> bytes;
       for (const QuantizedOrientation* made_orientation : {&made.rowwise(), &made.columnwise()})
         if (*made_orientation)
-          for (const Tensor& tensor : {made_orientation->codes, made_orientation->scale_inv})
+          for (const Tensor& tensor : {made_orientation->data, made_orientation->scale_inv})
             bytes.push_back(device_->read_bytes(tensor));
       return bytes;
     };
@@ -129,7 +129,7 @@ TEST_F(MeasuredResults, RefuseWhatIsNoAmax) {
   const auto refusal = [&](const Tensor& amax) {
     return support::error_of([&] { activation_forward(*device_, ActivationKind::kGelu, x, anyone(), amax); });
   };
-  EXPECT_EQ(refusal(two), "activation_forward: amax is f32 [2]; it must have 1 elements, one for the whole tensor");
+  EXPECT_EQ(refusal(two), "activation_forward: amax is f32 [2]; it must have 1 elements, one for the entire tensor");
   EXPECT_EQ(refusal(narrow), "activation_forward: amax is bf16 [1]; it must be f32");
   EXPECT_EQ(support::error_of([&] {
               quantize(*device_, x, {.format = make_recipe("block").activation, .holder = anyone()}, gaussian({1}));

@@ -154,12 +154,12 @@ TEST_F(NormEdges, ReadsColumnsOfALargerTensor) {
   const std::vector<float> values = reference::gaussian_values(4 * 24, 5);
   const Tensor wide = make_tensor(*device_, {4, 24}, DType::kBF16, values);
   const Tensor part = wide.columns(8, 12);
-  const Tensor whole = make_tensor(*device_, {4, 12}, DType::kBF16, device_->read(part));
+  const Tensor full = make_tensor(*device_, {4, 12}, DType::kBF16, device_->read(part));
   const Tensor gamma = make({12});
   const auto y = [&](const Tensor& x) {
     return read(*device_, norm_forward(*device_, {.kind = NormKind::kRmsNorm, .x = x, .gamma = gamma, .beta = {}}).y);
   };
-  EXPECT_EQ(y(part), y(whole));
+  EXPECT_EQ(y(part), y(full));
 }
 
 TEST_F(NormEdges, NanStaysInItsRow) {
@@ -171,13 +171,13 @@ TEST_F(NormEdges, NanStaysInItsRow) {
 }
 
 TEST_F(NormEdges, RefusalsNameTheArgumentAndTheRule) {
-  const Tensor x = make({4, 6}), six = make({6}), five = make({5}), codes = make({4, 6}, DType::kE4M3);
+  const Tensor x = make({4, 6}), six = make({6}), five = make({5}), data = make({4, 6}, DType::kE4M3);
   const auto forward = [&](const Tensor& at_x, const Tensor& gamma, const Tensor& beta) {
     return support::error_of([&] { norm_forward(*device_, {.x = at_x, .gamma = gamma, .beta = beta}); });
   };
   EXPECT_EQ(forward(x, five, six), "norm_forward: gamma is f32 [5]; it must have 6 elements, one for each column of x");
   EXPECT_EQ(forward(x, six, {}), "norm_forward: beta is absent; it must be an f32, f16 or bf16 tensor");
-  EXPECT_EQ(forward(codes, six, six), "norm_forward: x is e4m3 [4, 6]; it must be an f32, f16 or bf16 tensor");
+  EXPECT_EQ(forward(data, six, six), "norm_forward: x is e4m3 [4, 6]; it must be an f32, f16 or bf16 tensor");
   EXPECT_EQ(forward(make({4, 0}), make({0}), make({0})),
             "norm_forward: x is f32 [4, 0]; a row needs at least one element");
 

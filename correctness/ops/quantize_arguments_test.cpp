@@ -68,13 +68,13 @@ TEST_F(QuantizeArguments, FormatsThatContradictThemselvesAreRefused) {
   expect_words(refusal(x_, {.format = format}), {"e8m0", "only blocks"});
 }
 
-TEST_F(QuantizeArguments, OnlyWholeTensorsShareAScale) {
+TEST_F(QuantizeArguments, OnlyUnshardedTensorsShareAScale) {
   const std::vector<Tensor> xs = {x_, x_};
   expect_words(error_of([&] { quantize_together(*device_, xs, {.format = format_named("mxfp8_rceil")}); }),
                {"quantize_together", "scales of their own"});
 }
 
-TEST_F(QuantizeArguments, DequantizeNeedsCodesAndScales) {
+TEST_F(QuantizeArguments, DequantizeNeedsDataAndScales) {
   expect_words(error_of([&] { dequantize(*device_, x_.operand(), DType::kF32, 0); }),
                {"dequantize", "bf16 without scales"});
   const QuantizedTensor q = quantize(*device_, x_, {.format = format_named("current_e4m3")});
@@ -118,7 +118,7 @@ void quantize_on_every_path(Device& device, const Recipe& recipe, std::int64_t t
                            .orientations = {true, true},
                            .scale = history ? scales.scale(0) : Tensor{},
                            .amax = history ? scales.amax(0) : Tensor{},
-                           .holder = holder("codes")};
+                           .holder = holder("data")};
     QuantizedTensor q = quantize(device, x, inputs);
     const Tensor back = dequantize(device, q.rowwise_operand(), DType::kBF16, holder("back"));
     q.drop_rowwise();
@@ -152,7 +152,7 @@ TEST(QuantizeAccount, MetaTakesWhatNoHostCouldHold) {
 }
 
 // Bytes of what quantize() leaves behind, written out.
-TEST(QuantizeAccount, CountsCodesAndScales) {
+TEST(QuantizeAccount, CountsDataAndScales) {
   const std::unique_ptr<Device> device = open_device("meta");
   const HolderId holder = device->holder(HolderKind::kInFlight);
   const Tensor x = device->allocate({Shape{200, 96}, DType::kBF16}, holder);

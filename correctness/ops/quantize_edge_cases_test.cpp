@@ -12,7 +12,7 @@
 #include "reference/compare.h"
 #include "support/quantize.h"
 
-// Whole tensors at the edges of the number range, each expected value written out.
+// Full tensors at the edges of the number range, each expected value written out.
 namespace fp8lab {
 namespace {
 
@@ -28,7 +28,7 @@ constexpr std::uint8_t kNanCode = 0x7F;
 class QuantizeEdge : public ::testing::Test {
  protected:
   struct Result {
-    Bytes codes;
+    Bytes data;
     Bytes e8m0;              ///< first scale of each block row, if bytes
     float scale_inv = 0.0f;  ///< first scale, if floats
     std::vector<float> dequantized;
@@ -42,7 +42,7 @@ class QuantizeEdge : public ::testing::Test {
     const QuantizedTensor q =
         support::quantized(*device_, x, format, {.orientations = {true, false}, .history_scale = history_scale_});
     Result result;
-    result.codes = bytes_of(*device_, q.rowwise().codes);
+    result.data = bytes_of(*device_, q.rowwise().data);
     if (format.scale_dtype() == DType::kE8M0)
       result.e8m0 = bytes_of(*device_, q.rowwise().scale_inv);
     else
@@ -66,10 +66,10 @@ const char* const kOwnScale[] = {"current_e4m3",     "current_e5m2",      "curre
                                  "mxfp8_rceil_e5m2", "mxfp8_floor_e5m2"};
 
 // Case 13.
-TEST_F(QuantizeEdge, AllZeroHasAFiniteScaleAndZeroCodes) {
+TEST_F(QuantizeEdge, AllZeroHasAFiniteScaleAndZeroData) {
   for (const char* format : kOwnScale) {
     const Result result = run(format, std::vector<float>(64, 0.0f));
-    EXPECT_EQ(result.codes, Bytes(64, 0x00)) << format;
+    EXPECT_EQ(result.data, Bytes(64, 0x00)) << format;
     if (result.e8m0.empty())
       EXPECT_EQ(result.scale_inv, 1.0f) << format;
     else
@@ -82,7 +82,7 @@ TEST_F(QuantizeEdge, AllZeroHasAFiniteScaleAndZeroCodes) {
 TEST_F(QuantizeEdge, NegativeZerosKeepTheirSign) {
   for (const char* format : kOwnScale) {
     const Result result = run(format, std::vector<float>(64, -0.0f));
-    EXPECT_EQ(result.codes, Bytes(64, 0x80)) << format;
+    EXPECT_EQ(result.data, Bytes(64, 0x80)) << format;
     EXPECT_TRUE(reference::bitwise_equal(result.dequantized, std::vector<float>(64, -0.0f))) << format;
   }
 }
@@ -96,12 +96,12 @@ TEST_F(QuantizeEdge, AllNegativeIsMeasuredByMagnitude) {
   }
 }
 
-// Case 16: the quotient overflows, the scale is the largest float, and the codes are what that gives.
+// Case 16: the quotient overflows, the scale is the largest float, and the quantized data are what that gives.
 TEST_F(QuantizeEdge, SmallestSubnormalGivesTheLargestScale) {
   for (const char* format : {"current_e4m3", "block_1x128_f32"}) {
     const Result result = run(format, block_of(0x1p-149f, 0.0f));
     EXPECT_EQ(result.scale_inv, 1.0f / kFltMax) << format;
-    EXPECT_EQ(result.codes, Bytes(32, 0x00)) << format;  // 2^-149 * 2^128 = 2^-21, below half the smallest code
+    EXPECT_EQ(result.data, Bytes(32, 0x00)) << format;  // 2^-149 * 2^128 = 2^-21, below half the smallest code
   }
   EXPECT_EQ(run("current_pow2", block_of(0x1p-149f, 0.0f)).scale_inv, 0x1p-127f);
 }
@@ -111,8 +111,8 @@ TEST_F(QuantizeEdge, SmallestBf16SubnormalUnderMicroscaling) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     const Result result = run("mxfp8_rceil", block_of(0x1p-133f, -0x1p-133f), dtype);
     EXPECT_EQ(result.e8m0[0], 0);
-    EXPECT_EQ(result.codes[0], 0x08);
-    EXPECT_EQ(result.codes[1], 0x88);
+    EXPECT_EQ(result.data[0], 0x08);
+    EXPECT_EQ(result.data[1], 0x88);
     EXPECT_EQ(result.dequantized[0], 0x1p-133f);
   }
 }
@@ -122,7 +122,7 @@ TEST_F(QuantizeEdge, SmallestBf16SubnormalUnderMicroscaling) {
 TEST_F(QuantizeEdge, TinyAmaxesAreNotFlushed) {
   const Result odd = run("mxfp8_rceil", block_of(float_from_bits(0x04600001), 0.0f));
   EXPECT_EQ(odd.e8m0[0], 0);
-  EXPECT_EQ(odd.codes[0], 0x7E);
+  EXPECT_EQ(odd.data[0], 0x7E);
   EXPECT_EQ(run("mxfp8_rceil", block_of(float_from_bits(0x04600000), 0.0f)).e8m0[0], 0);
   EXPECT_EQ(run("mxfp8_rceil", block_of(float_from_bits(0x04600002), 0.0f)).e8m0[0], 1);
   for (const float amax : {2.64e-36f, 3.0e-36f, 4.0e-36f, 5.26e-36f}) {
@@ -140,10 +140,10 @@ TEST_F(QuantizeEdge, AmaxAtAndAroundTheLargestCode) {
     EXPECT_EQ(run("mxfp8_rceil", block_of(amax, 0.0f)).e8m0[0], 127 + k);
     EXPECT_EQ(run("mxfp8_rceil", block_of(below, 0.0f)).e8m0[0], 127 + k);
     EXPECT_EQ(run("mxfp8_rceil", block_of(above, 0.0f)).e8m0[0], 128 + k);
-    EXPECT_EQ(run("mxfp8_rceil", block_of(amax, 0.0f)).codes[0], 0x7E);
-    EXPECT_EQ(run("mxfp8_rceil", block_of(above, 0.0f)).codes[0], 0x76);  // 224, half of the code range
+    EXPECT_EQ(run("mxfp8_rceil", block_of(amax, 0.0f)).data[0], 0x7E);
+    EXPECT_EQ(run("mxfp8_rceil", block_of(above, 0.0f)).data[0], 0x76);  // 224, half of the code range
     EXPECT_EQ(run("current_e4m3", block_of(amax, 0.0f)).scale_inv, std::ldexp(1.0f, k));
-    EXPECT_EQ(run("current_e4m3", block_of(above, 0.0f)).codes[0], 0x7E);
+    EXPECT_EQ(run("current_e4m3", block_of(above, 0.0f)).data[0], 0x7E);
     EXPECT_EQ(run("current_pow2", block_of(above, 0.0f)).scale_inv, std::ldexp(1.0f, k + 1));
     EXPECT_EQ(run("current_pow2", block_of(below, 0.0f)).scale_inv, std::ldexp(1.0f, k));
   }
@@ -167,11 +167,11 @@ TEST_F(QuantizeEdge, HugeAmaxesDequantizeToInf) {
   for (const float amax : {kFltMax, float_from_bits(0x7F780000)}) {
     const Result result = run("mxfp8_rceil", block_of(amax, 0.0f));
     EXPECT_EQ(result.e8m0[0], 247);
-    EXPECT_EQ(result.codes[0], 0x78);  // 256
+    EXPECT_EQ(result.data[0], 0x78);  // 256
     EXPECT_EQ(result.dequantized[0], kInf);
   }
   const Result below = run("mxfp8_rceil", block_of(float_from_bits(0x7F77FFFF), 0.0f));
-  EXPECT_EQ(below.codes[0], 0x77);  // 240
+  EXPECT_EQ(below.data[0], 0x77);  // 240
   EXPECT_EQ(below.dequantized[0], 240.0f * 0x1p120f);
   const Result floored = run("mxfp8_floor", block_of(kFltMax, 0.0f));
   EXPECT_EQ(floored.e8m0[0], 246);
@@ -183,18 +183,18 @@ TEST_F(QuantizeEdge, ExtremeScaleBytesDequantize) {
   const QuantFormat format = format_named("mxfp8_rceil");
   const Tensor x = support::make_tensor(*device_, {1, 96}, DType::kF32, std::vector<float>(96, 1.0f));
   const QuantizedTensor q = support::quantized(*device_, x, format, {.orientations = {true, false}});
-  Bytes codes = bytes_of(*device_, q.rowwise().codes);
+  Bytes data = bytes_of(*device_, q.rowwise().data);
   Bytes scales = bytes_of(*device_, q.rowwise().scale_inv);
   for (std::size_t block = 0; block < 3; ++block) {
-    codes[32 * block] = 0x38;      // 1
-    codes[32 * block + 1] = 0x01;  // 2^-9
-    codes[32 * block + 2] = 0xFE;  // -448
-    codes[32 * block + 3] = 0x00;
+    data[32 * block] = 0x38;      // 1
+    data[32 * block + 1] = 0x01;  // 2^-9
+    data[32 * block + 2] = 0xFE;  // -448
+    data[32 * block + 3] = 0x00;
   }
   scales[0] = 0;
   scales[1] = 254;
   scales[2] = 255;
-  device_->write_bytes(q.rowwise().codes, std::as_bytes(std::span(codes)));
+  device_->write_bytes(q.rowwise().data, std::as_bytes(std::span(data)));
   device_->write_bytes(q.rowwise().scale_inv, std::as_bytes(std::span(scales)));
   const Tensor values = dequantize(*device_, q.rowwise_operand(), DType::kF32, support::anyone(*device_));
   const std::vector<float> actual = device_->read(values);
@@ -212,10 +212,10 @@ TEST_F(QuantizeEdge, ExtremeScaleBytesDequantize) {
 TEST_F(QuantizeEdge, FourHundredAndEighty) {
   const Result floored = run("mxfp8_floor", block_of(480.0f, 1.0f));
   EXPECT_EQ(floored.e8m0[0], 127);
-  EXPECT_EQ(floored.codes[0], 0x7E);  // 448, clipped
+  EXPECT_EQ(floored.data[0], 0x7E);  // 448, clipped
   const Result ceiled = run("mxfp8_rceil", block_of(480.0f, 1.0f));
   EXPECT_EQ(ceiled.e8m0[0], 128);
-  EXPECT_EQ(ceiled.codes[0], 0x77);  // 240
+  EXPECT_EQ(ceiled.data[0], 0x77);  // 240
   EXPECT_EQ(ceiled.dequantized[0], 480.0f);
 }
 
@@ -233,8 +233,8 @@ TEST_F(QuantizeEdge, InfAndNanUnderOneScale) {
         const bool e5m2 = format_named(format).payload == DType::kE5M2;
         const Result result = run(format, block_of(row.special, 2.0f, 100), dtype);
         EXPECT_EQ(result.scale_inv, 1.0f) << format;
-        EXPECT_EQ(result.codes[0], e5m2 ? row.e5m2 : row.e4m3) << format << " " << row.special;
-        EXPECT_EQ(Bytes(result.codes.begin() + 1, result.codes.end()), Bytes(99, 0x40)) << format;
+        EXPECT_EQ(result.data[0], e5m2 ? row.e5m2 : row.e4m3) << format << " " << row.special;
+        EXPECT_EQ(Bytes(result.data.begin() + 1, result.data.end()), Bytes(99, 0x40)) << format;
       }
 }
 
@@ -250,7 +250,7 @@ TEST_F(QuantizeEdge, InfAndNanSpoilTheirMicroscalingBlockAlone) {
         EXPECT_EQ(spoiled.e8m0[1], 255) << format;
         for (std::size_t i = 0; i < 96; ++i) {
           const bool inside = i >= 32 && i < 64;
-          ASSERT_EQ(spoiled.codes[i], inside ? kNanCode : clean.codes[i]) << format << " " << i;
+          ASSERT_EQ(spoiled.data[i], inside ? kNanCode : clean.data[i]) << format << " " << i;
           ASSERT_EQ(std::isnan(spoiled.dequantized[i]), inside) << format << " " << i;
         }
         EXPECT_EQ(spoiled.e8m0[0], clean.e8m0[0]);
@@ -296,7 +296,7 @@ TEST_F(QuantizeEdge, ForeignScalesFollowTheExpression) {
         const Result result = run("delayed_e4m3", values, dtype);
         for (std::size_t i = 0; i < values.size(); ++i) {
           const float x = dtype == DType::kBF16 ? bf16_to_f32(f32_to_bf16(values[i])) : values[i];
-          EXPECT_EQ(result.codes[i], encode<E4M3>(x * scale)) << values[i] << " * " << scale;
+          EXPECT_EQ(result.data[i], encode<E4M3>(x * scale)) << values[i] << " * " << scale;
         }
       }
     }
@@ -305,7 +305,7 @@ TEST_F(QuantizeEdge, ForeignScalesFollowTheExpression) {
 // Case 26.
 TEST_F(QuantizeEdge, OnesBesideTheLargestFloatFlush) {
   const Result result = run("mxfp8_rceil", block_of(kFltMax, 1.0f));
-  EXPECT_EQ(Bytes(result.codes.begin() + 1, result.codes.end()), Bytes(31, 0x00));
+  EXPECT_EQ(Bytes(result.data.begin() + 1, result.data.end()), Bytes(31, 0x00));
 }
 
 // Case 27: half the smallest code lies 448 * 2^10 = 458,752 below the largest.
@@ -313,11 +313,11 @@ TEST_F(QuantizeEdge, AnOutlierFlushesItsOwnBlockOnly) {
   std::vector<float> values(64, 1.0f);
   values[0] = 1.0e6f;
   const Result blocks = run("mxfp8_rceil", values);
-  EXPECT_EQ(blocks.codes[1], 0x00);
-  EXPECT_EQ(blocks.codes[32], 0x78);  // 1 at 2^-8: the byte of the second block is 127 - 8
+  EXPECT_EQ(blocks.data[1], 0x00);
+  EXPECT_EQ(blocks.data[32], 0x78);  // 1 at 2^-8: the byte of the second block is 127 - 8
   EXPECT_EQ(blocks.dequantized[32], 1.0f);
-  EXPECT_EQ(run("current_e4m3", values).codes[32], 0x00);
-  EXPECT_NE(run("current_e5m2", values).codes[32], 0x00) << "E5M2 reaches further down";
+  EXPECT_EQ(run("current_e4m3", values).data[32], 0x00);
+  EXPECT_NE(run("current_e5m2", values).data[32], 0x00) << "E5M2 reaches further down";
 }
 
 // Case 29: the scale of another day. What saturates is countable, and is what the rule says.
@@ -327,20 +327,20 @@ TEST_F(QuantizeEdge, AStaleScaleSaturates) {
       *std::max_element(values.begin(), values.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
   history_scale_ = 1000.0f * 448.0f / amax;
   const Result stale = run("delayed_e4m3", values);
-  const auto saturated = [](const Bytes& codes) {
-    return std::count_if(codes.begin(), codes.end(), [](std::uint8_t code) { return (code & 0x7F) == 0x7E; });
+  const auto saturated = [](const Bytes& data) {
+    return std::count_if(data.begin(), data.end(), [](std::uint8_t code) { return (code & 0x7F) == 0x7E; });
   };
   // 448 begins where 432 ends: the midpoint of 416 and 448 is a tie, and goes to the even code, 448.
   const auto expected =
       std::count_if(values.begin(), values.end(), [&](float x) { return std::fabs(x * history_scale_) >= 432.0f; });
-  EXPECT_EQ(saturated(stale.codes), expected);
+  EXPECT_EQ(saturated(stale.data), expected);
   EXPECT_GT(expected, (1 << 16) * 99 / 100);
   history_scale_ = 448.0f / amax;
-  EXPECT_LT(saturated(run("delayed_e4m3", values).codes), 3);
+  EXPECT_LT(saturated(run("delayed_e4m3", values).data), 3);
 }
 
 // Case 31.
-TEST_F(QuantizeEdge, EmptyMatricesHaveScalesAndNoCodes) {
+TEST_F(QuantizeEdge, EmptyMatricesHaveScalesAndNoData) {
   for (const support::NamedFormat& row : support::all_formats())
     for (const Shape& shape : {Shape{0, 64}, Shape{64, 0}, Shape{0, 0}}) {
       const Tensor x = device_->allocate({shape, DType::kBF16}, support::anyone(*device_));
@@ -352,8 +352,8 @@ TEST_F(QuantizeEdge, EmptyMatricesHaveScalesAndNoCodes) {
                                           .scale = history ? support::scalar(*device_, 4.0f) : Tensor{},
                                           .amax = amax,
                                           .holder = support::anyone(*device_)});
-      EXPECT_EQ(q.rowwise().codes.numel(), 0);
-      EXPECT_EQ(q.columnwise().codes.numel(), 0);
+      EXPECT_EQ(q.rowwise().data.numel(), 0);
+      EXPECT_EQ(q.columnwise().data.numel(), 0);
       EXPECT_EQ(device_->read(amax)[0], 0.25f) << "an empty tensor joins with nothing";
       if (row.format.per_tensor() && row.format.epsilon == 0) {
         EXPECT_EQ(device_->read(q.rowwise().scale_inv)[0], history ? 0.25f : 1.0f) << row.name;

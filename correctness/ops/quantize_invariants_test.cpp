@@ -25,16 +25,16 @@ class QuantizeInvariants : public ::testing::Test {
   Tensor gaussian(const Shape& shape, DType dtype = DType::kBF16) {
     return support::make_tensor(*device_, shape, dtype, reference::gaussian_values(shape.numel(), 23));
   }
-  Bytes codes(const QuantizedOrientation& half) { return bytes_of(*device_, half.codes); }
-  Bytes scales(const QuantizedOrientation& half) { return bytes_of(*device_, half.scale_inv); }
+  Bytes data(const QuantizedOrientation& orientation) { return bytes_of(*device_, orientation.data); }
+  Bytes scales(const QuantizedOrientation& orientation) { return bytes_of(*device_, orientation.scale_inv); }
   Tensor dequantized(const QuantizedTensor& q) {
     return dequantize(*device_, q.rowwise_operand(), DType::kF32, support::anyone(*device_));
   }
-  Bytes transposed(const Bytes& codes, std::int64_t rows, std::int64_t cols) {
-    Bytes result(codes.size());
+  Bytes transposed(const Bytes& data, std::int64_t rows, std::int64_t cols) {
+    Bytes result(data.size());
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < cols; ++j)
-        result[static_cast<std::size_t>(j * rows + i)] = codes[static_cast<std::size_t>(i * cols + j)];
+        result[static_cast<std::size_t>(j * rows + i)] = data[static_cast<std::size_t>(i * cols + j)];
     return result;
   }
 
@@ -45,20 +45,20 @@ const char* const kOneDimensional[] = {"block_1x128_pow2", "block_1x128_f32", "m
                                        "mxfp8_rceil_e5m2"};
 
 // Rows know nothing of other rows, wherever a tensor is cut.
-TEST_F(QuantizeInvariants, ARowSliceIsTheSliceOfTheWhole) {
+TEST_F(QuantizeInvariants, ARowSliceIsTheSliceOfTheUnsharded) {
   constexpr std::int64_t kRows = 77, kCols = 320;
   const Tensor x = gaussian({kRows, kCols});
   for (const char* name : kOneDimensional) {
     const QuantFormat format = format_named(name);
-    const QuantizedTensor whole = support::quantized(*device_, x, format);
-    const Bytes unsharded_data = codes(whole.rowwise());
-    const ScaleView unsharded_scales = whole.rowwise_operand().scales;
-    const Bytes unsharded_bytes = scales(whole.rowwise());
+    const QuantizedTensor full = support::quantized(*device_, x, format);
+    const Bytes unsharded_data = data(full.rowwise());
+    const ScaleView unsharded_scales = full.rowwise_operand().scales;
+    const Bytes unsharded_bytes = scales(full.rowwise());
     for (const std::int64_t begin : {0, 1, 40, 76}) {
       const std::int64_t count = std::min<std::int64_t>(20, kRows - begin);
       const QuantizedTensor part = support::quantized(*device_, x.row_range(begin, count), format);
       const Bytes slice(unsharded_data.begin() + begin * kCols, unsharded_data.begin() + (begin + count) * kCols);
-      EXPECT_TRUE(reference::bitwise_equal(codes(part.rowwise()), slice)) << name << " from " << begin;
+      EXPECT_TRUE(reference::bitwise_equal(data(part.rowwise()), slice)) << name << " from " << begin;
       const ScaleView part_scales = part.rowwise_operand().scales;
       const Bytes part_bytes = scales(part.rowwise());
       for (std::int64_t i = 0; i < count; ++i)
@@ -80,27 +80,27 @@ TEST_F(QuantizeInvariants, ColumnwiseBlocksSurviveCutsBetweenThem) {
   constexpr std::int64_t kRows = 128, kCols = 48;
   const Tensor x = gaussian({kRows, kCols});
   const QuantFormat format = format_named("mxfp8_rceil");
-  const QuantizedTensor whole = support::quantized(*device_, x, format);
+  const QuantizedTensor full = support::quantized(*device_, x, format);
   const auto slice_equals_part = [&](std::int64_t begin, std::int64_t count) {
     const QuantizedTensor part = support::quantized(*device_, x.row_range(begin, count), format);
-    const Bytes all = codes(whole.columnwise());
+    const Bytes all = data(full.columnwise());
     const Bytes slice(all.begin() + begin * kCols, all.begin() + (begin + count) * kCols);
-    return static_cast<bool>(reference::bitwise_equal(codes(part.columnwise()), slice));
+    return static_cast<bool>(reference::bitwise_equal(data(part.columnwise()), slice));
   };
   EXPECT_TRUE(slice_equals_part(0, 32));
   EXPECT_TRUE(slice_equals_part(64, 64));
   EXPECT_FALSE(slice_equals_part(16, 32));
 }
 
-TEST_F(QuantizeInvariants, OnlyWholeTensorsAndSquareBlocksTranspose) {
+TEST_F(QuantizeInvariants, OnlyUnshardedTensorsAndSquareBlocksTranspose) {
   constexpr std::int64_t kRows = 192, kCols = 256;
   const Tensor x = gaussian({kRows, kCols});
   for (const support::NamedFormat& row : support::all_formats()) {
     const QuantizedTensor q = support::quantized(*device_, x, row.format);
-    Bytes columnwise = codes(q.columnwise());
+    Bytes columnwise = data(q.columnwise());
     if (!row.format.columnwise_stored_transposed()) columnwise = transposed(columnwise, kRows, kCols);
     const bool equal =
-        static_cast<bool>(reference::bitwise_equal(columnwise, transposed(codes(q.rowwise()), kRows, kCols)));
+        static_cast<bool>(reference::bitwise_equal(columnwise, transposed(data(q.rowwise()), kRows, kCols)));
     EXPECT_EQ(equal, row.format.columnwise_is_transpose()) << row.name;
   }
 }
@@ -115,7 +115,7 @@ TEST_F(QuantizeInvariants, QuantizingAgain) {
   };
   for (const char* name : {"mxfp8_floor", "mxfp8_floor_e5m2"}) {
     const auto [first, second] = again(name);
-    EXPECT_TRUE(reference::bitwise_equal(codes(second.rowwise()), codes(first.rowwise()))) << name;
+    EXPECT_TRUE(reference::bitwise_equal(data(second.rowwise()), data(first.rowwise()))) << name;
     EXPECT_TRUE(reference::bitwise_equal(scales(second.rowwise()), scales(first.rowwise()))) << name;
   }
   {
@@ -130,7 +130,7 @@ TEST_F(QuantizeInvariants, QuantizingAgain) {
   }
   for (const char* name : {"current_e4m3", "current_e5m2", "block_1x128_f32"}) {
     const auto [first, second] = again(name);
-    EXPECT_TRUE(reference::bitwise_equal(codes(second.rowwise()), codes(first.rowwise()))) << name;
+    EXPECT_TRUE(reference::bitwise_equal(data(second.rowwise()), data(first.rowwise()))) << name;
     const std::vector<float> before = device_->read(first.rowwise().scale_inv);
     const std::vector<float> after = device_->read(second.rowwise().scale_inv);
     for (std::size_t i = 0; i < before.size(); ++i)
@@ -166,7 +166,7 @@ TEST_F(QuantizeInvariants, KeepsAsMuchSignalAsTheFormatCan) {
   EXPECT_EQ(untouched, "inf") << "no quantization is no noise, and outside of every window";
 }
 
-// Past the size where codes bypass the caches nothing changes but the way to memory.
+// Past the size where quantized data bypass the caches nothing changes but the way to memory.
 TEST_F(QuantizeInvariants, LargeTensorsEqualTheirParts) {
   constexpr std::int64_t kRows = 4100, kCols = 4104;
   const Tensor x = device_->allocate({Shape{kRows, kCols}, DType::kBF16}, support::anyone(*device_));
@@ -174,15 +174,15 @@ TEST_F(QuantizeInvariants, LargeTensorsEqualTheirParts) {
   // One NaN, so that one segment is cast twice.
   device_->write(x.row_range(1234, 1).columns(99, 1), std::vector<float>{std::numeric_limits<float>::quiet_NaN()});
   for (const char* name : {"delayed_e4m3", "delayed_e5m2", "mxfp8_rceil"}) {
-    const QuantizedTensor whole =
+    const QuantizedTensor full =
         support::quantized(*device_, x, format_named(name), {.orientations = {true, false}, .history_scale = 70.0f});
-    const Bytes all = codes(whole.rowwise());
+    const Bytes all = data(full.rowwise());
     for (std::int64_t begin = 0; begin < kRows; begin += 1025) {
       const std::int64_t count = std::min<std::int64_t>(1025, kRows - begin);
       const QuantizedTensor part = support::quantized(*device_, x.row_range(begin, count), format_named(name),
                                                       {.orientations = {true, false}, .history_scale = 70.0f});
       const Bytes slice(all.begin() + begin * kCols, all.begin() + (begin + count) * kCols);
-      ASSERT_TRUE(reference::bitwise_equal(codes(part.rowwise()), slice)) << name;
+      ASSERT_TRUE(reference::bitwise_equal(data(part.rowwise()), slice)) << name;
     }
   }
 }

@@ -18,18 +18,18 @@ using support::scalar;
 // Empty, odd, one tile of the GPU, several with uneven ends, lines that are no multiple of 16 bytes.
 const Shape kShapes[] = {{0, 64}, {1, 1}, {5, 811}, {64, 64}, {272, 512}, {60, 100}, {1028, 4}};
 
-/// Halves of a tensor, made but not filled.
+/// Orientations of a tensor, made but not filled.
 QuantizedTensor empty_orientations(Device& device, const QuantFormat& format, const Shape& shape,
                                    Orientations orientations) {
   QuantizedTensor q(shape, format);
   const Tensor scale_inv = scalar(device, -1.0f);
-  const auto codes = [&](const OrientationLayout& layout) {
-    return device.allocate(layout.codes, support::anyone(device));
+  const auto data = [&](const OrientationLayout& layout) {
+    return device.allocate(layout.data, support::anyone(device));
   };
   if (orientations.rowwise)
-    q.rowwise() = {.codes = codes(rowwise_layout(format, shape.rows(), shape.cols())), .scale_inv = scale_inv};
+    q.rowwise() = {.data = data(rowwise_layout(format, shape.rows(), shape.cols())), .scale_inv = scale_inv};
   if (orientations.columnwise)
-    q.columnwise() = {.codes = codes(columnwise_layout(format, shape.rows(), shape.cols())), .scale_inv = scale_inv};
+    q.columnwise() = {.data = data(columnwise_layout(format, shape.rows(), shape.cols())), .scale_inv = scale_inv};
   return q;
 }
 
@@ -97,8 +97,8 @@ TEST_P(QuantizeList, IsRoundingAndQuantizingOneByOne) {
           for (const auto& [actual_orientation, expected_orientation] :
                {std::pair{made[i].rowwise(), expected.rowwise()}, {made[i].columnwise(), expected.columnwise()}}) {
             if (!actual_orientation) continue;
-            EXPECT_TRUE(bitwise_equal(bytes_of(*device_, actual_orientation.codes),
-                                      bytes_of(*device_, expected_orientation.codes)));
+            EXPECT_TRUE(bitwise_equal(bytes_of(*device_, actual_orientation.data),
+                                      bytes_of(*device_, expected_orientation.data)));
             EXPECT_TRUE(bitwise_equal(device_->read(actual_orientation.scale_inv),
                                       device_->read(expected_orientation.scale_inv)));
           }

@@ -34,7 +34,7 @@ std::vector<std::uint16_t> every_finite_bf16() {
 float value_of(std::uint16_t bf16) { return bf16_to_f32({bf16}); }
 float value_of(float x) { return x; }
 
-/// Codes in memory aligned to a cache line.
+/// Quantized data in memory aligned to a cache line.
 class AlignedData {
  public:
   explicit AlignedData(std::size_t size) : bytes_(size + 64, 0xAA) {
@@ -59,10 +59,10 @@ class EveryVariant : public ::testing::TestWithParam<cpu::Loops> {
 
   template <class Format, class Element>
   void check_one_run(const std::vector<Element>& in, float scale, bool past_caches) {
-    AlignedData codes(in.size());
+    AlignedData data(in.size());
     const auto count = static_cast<std::int64_t>(in.size());
     const std::uint32_t amax = cast(Format{}, Element{})({.in = in.data(),
-                                                          .codes = codes.data(),
+                                                          .data = data.data(),
                                                           .count = count,
                                                           .run = count,
                                                           .scales = &scale,
@@ -73,7 +73,7 @@ class EveryVariant : public ::testing::TestWithParam<cpu::Loops> {
       expected.push_back(encode<Format>(value_of(x) * scale));
       largest = std::max(largest, float_bits(std::fabs(value_of(x))));
     }
-    ASSERT_TRUE(reference::bitwise_equal(codes.first(in.size()), expected)) << "scale " << scale;
+    ASSERT_TRUE(reference::bitwise_equal(data.first(in.size()), expected)) << "scale " << scale;
     ASSERT_EQ(amax, largest);
   }
 
@@ -82,16 +82,16 @@ class EveryVariant : public ::testing::TestWithParam<cpu::Loops> {
     std::vector<float> scales;
     for (std::size_t k = 0; k * static_cast<std::size_t>(run) < in.size(); ++k)
       scales.push_back(kScales[k % kScales.size()]);
-    AlignedData codes(in.size());
+    AlignedData data(in.size());
     cast(Format{}, Element{})({.in = in.data(),
-                               .codes = codes.data(),
+                               .data = data.data(),
                                .count = static_cast<std::int64_t>(in.size()),
                                .run = run,
                                .scales = scales.data()});
     std::vector<std::uint8_t> expected;
     for (std::size_t i = 0; i < in.size(); ++i)
       expected.push_back(encode<Format>(value_of(in[i]) * scales[i / static_cast<std::size_t>(run)]));
-    ASSERT_TRUE(reference::bitwise_equal(codes.first(in.size()), expected)) << "runs of " << run;
+    ASSERT_TRUE(reference::bitwise_equal(data.first(in.size()), expected)) << "runs of " << run;
   }
 };
 
@@ -143,14 +143,14 @@ TEST_P(EveryVariant, CastsRunsOfAnyLength) {
 TEST_P(EveryVariant, LeavesWhatLiesBehindAlone) {
   const std::vector<std::uint16_t> all = every_finite_bf16();
   for (std::int64_t count = 0; count < 200; ++count) {
-    AlignedData codes(300);
+    AlignedData data(300);
     const float scale = 2.0f;
     loops().cast_bf16_e4m3({.in = all.data() + 15000,
-                            .codes = codes.data(),
+                            .data = data.data(),
                             .count = count,
                             .run = std::max<std::int64_t>(count, 1),
                             .scales = &scale});
-    const std::vector<std::uint8_t> written = codes.first(300);
+    const std::vector<std::uint8_t> written = data.first(300);
     for (std::int64_t i = 0; i < 300; ++i) {
       const float x = value_of(all[static_cast<std::size_t>(15000 + i)]);
       ASSERT_EQ(written[static_cast<std::size_t>(i)], i < count ? encode<E4M3>(x * scale) : 0xAA) << count << ", " << i;
@@ -165,14 +165,14 @@ TEST_P(EveryVariant, FindsTheLargestMagnitudeAnywhere) {
       for (const std::uint32_t sign : {0u, 0x80000000u}) {
         std::vector<float> floats(static_cast<std::size_t>(count), -1.0f);
         floats[static_cast<std::size_t>(at)] = float_from_bits(kLarge | sign);
-        std::vector<std::uint16_t> halves;
-        for (const float x : floats) halves.push_back(f32_to_bf16(x).bits);
+        std::vector<std::uint16_t> orientations;
+        for (const float x : floats) orientations.push_back(f32_to_bf16(x).bits);
         for (const std::int64_t run : {count, std::int64_t{1}, std::int64_t{32}, std::int64_t{128}}) {
           const std::size_t runs = static_cast<std::size_t>((count + run - 1) / run);
           std::vector<std::uint32_t> expected(runs, 0x3F800000), from_floats(runs, 0), from_bf16(runs, 0);
           expected[static_cast<std::size_t>(at / run)] = kLarge;
           loops().amax_f32(floats.data(), count, run, from_floats.data());
-          loops().amax_bf16(halves.data(), count, run, from_bf16.data());
+          loops().amax_bf16(orientations.data(), count, run, from_bf16.data());
           ASSERT_EQ(from_floats, expected) << count << ", " << at;
           ASSERT_EQ(from_bf16, expected) << count << ", " << at;
         }
@@ -184,10 +184,10 @@ TEST_P(EveryVariant, RanksNanAboveInfAboveAll) {
   std::vector<float> in(100, -std::numeric_limits<float>::max());
   const auto amax = [&] {
     std::uint32_t floats = 0, bf16 = 0;
-    std::vector<std::uint16_t> halves;
-    for (const float x : in) halves.push_back(static_cast<std::uint16_t>(float_bits(x) >> 16));
+    std::vector<std::uint16_t> orientations;
+    for (const float x : in) orientations.push_back(static_cast<std::uint16_t>(float_bits(x) >> 16));
     loops().amax_f32(in.data(), 100, 100, &floats);
-    loops().amax_bf16(halves.data(), 100, 100, &bf16);
+    loops().amax_bf16(orientations.data(), 100, 100, &bf16);
     EXPECT_EQ(floats >> 16, bf16 >> 16);
     return floats;
   };

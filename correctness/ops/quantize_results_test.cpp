@@ -45,9 +45,9 @@ class QuantizeResults : public support::DenseTest {
     }
   }
   void expect_same(QuantizedTensor& a, QuantizedTensor& b, const std::string& what) {
-    expect_same(a.rowwise().codes, b.rowwise().codes, what + ": row-wise codes");
+    expect_same(a.rowwise().data, b.rowwise().data, what + ": row-wise data");
     expect_same(a.rowwise().scale_inv, b.rowwise().scale_inv, what + ": row-wise scales");
-    expect_same(a.columnwise().codes, b.columnwise().codes, what + ": column-wise codes");
+    expect_same(a.columnwise().data, b.columnwise().data, what + ": column-wise data");
     expect_same(a.columnwise().scale_inv, b.columnwise().scale_inv, what + ": column-wise scales");
   }
   std::string refusal(const Quantizer& inputs) {
@@ -126,7 +126,7 @@ TEST_F(QuantizeResults, OfNothingHaveTheirScales) {
 
 TEST_F(QuantizeResults, RefuseWhatMustBeStoredToBeCast) {
   const std::string rule =
-      "activation_quantize: the cast must be of a whole tensor under a given scale, or row-wise in blocks of one row "
+      "activation_quantize: the cast must be of a full tensor under a given scale, or row-wise in blocks of one row "
       "without an amax; "
       "store the result and quantize it";
   EXPECT_EQ(refusal({.format = make_recipe("current").activation, .holder = anyone()}), rule);

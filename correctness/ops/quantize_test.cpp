@@ -11,7 +11,8 @@
 #include "reference/compare.h"
 #include "support/quantize.h"
 
-// Every format in every orientation against the definition, bit for bit: codes, scales and the scales' padding.
+// Every format in every orientation against the definition, bit for bit: quantized data, scales and the scales'
+// padding.
 namespace fp8lab {
 namespace {
 
@@ -24,11 +25,11 @@ using support::Placement;
 const Shape kShapes[] = {{1, 1},  {1, 31}, {33, 32},   {31, 33},  {127, 129},
                          {0, 32}, {32, 0}, {128, 256}, {5, 4096}, {2, 3, 4, 8}};
 
-::testing::AssertionResult orientation_equals(Device& device, const QuantizedOrientation& half,
+::testing::AssertionResult orientation_equals(Device& device, const QuantizedOrientation& orientation,
                                               const reference::Quantized& expected) {
-  auto codes = reference::bitwise_equal(bytes_of(device, half.codes), expected.codes);
-  if (!codes) return codes << " (codes)";
-  auto scales = reference::bitwise_equal(bytes_of(device, half.scale_inv), expected.scale_bytes);
+  auto data = reference::bitwise_equal(bytes_of(device, orientation.data), expected.data);
+  if (!data) return data << " (quantized data)";
+  auto scales = reference::bitwise_equal(bytes_of(device, orientation.scale_inv), expected.scale_bytes);
   if (!scales) return scales << " (bytes of scales)";
   return ::testing::AssertionSuccess();
 }
@@ -84,7 +85,7 @@ TEST_P(EveryFormat, DequantizesToItsDefinition) {
     ASSERT_TRUE(check_orientation(both.rowwise_operand(), matrix));
     ASSERT_TRUE(check_orientation(both.columnwise_operand(false), matrix.transposed()));
     if (!format().columnwise_is_transpose()) continue;
-    // A transposed view of the row-wise half serves as the other one.
+    // A transposed view of the row-wise orientation serves as the other one.
     const QuantizedTensor rows = support::quantized(*device_, x, format(), {.orientations = {true, false}});
     ASSERT_TRUE(check_orientation(rows.columnwise_operand(true), matrix.transposed()));
   }
@@ -115,8 +116,8 @@ INSTANTIATE_TEST_SUITE_P(Quantize, EveryFormat,
                                             ::testing::Values(DType::kF32, DType::kBF16, DType::kF16)),
                          param_name);
 
-// Each mistake must change codes or scales of the data that the comparisons above use, which stay equal without it. The
-// other order of the scaling rule moves only ties, some 200 in a million, so that one gets a million.
+// Each mistake must change quantized data or scales of the data that the comparisons above use, which stay equal
+// without it. The other order of the scaling rule moves only ties, some 200 in a million, so that one gets a million.
 TEST(QuantizeReference, NoticesMistakes) {
   const auto device = support::open_poisoned_device();
   const auto differs = [&](const std::string& format_name, Flaw flaw) {
@@ -222,9 +223,9 @@ TEST(QuantizeKernel, TakesAnyStrides) {
       SCOPED_TRACE(row.name);
       QuantizedTensor shell({kRows, kCols}, row.format);
       const Tensor inverse = device->allocate(scale_layout(row.format, kRows, kCols).spec, support::anyone(*device));
-      // Codes with a gap behind each.
-      const Tensor codes = device->allocate({Shape{kRows, 2 * kCols}, row.format.payload}, support::anyone(*device));
-      MatrixView gaps = codes.view();
+      // Quantized data with a gap behind each.
+      const Tensor data = device->allocate({Shape{kRows, 2 * kCols}, row.format.payload}, support::anyone(*device));
+      MatrixView gaps = data.view();
       gaps.cols = kCols;
       gaps.col_stride = 2;
       const float scale = support::expected_scale(matrix, row.format);
@@ -237,12 +238,12 @@ TEST(QuantizeKernel, TakesAnyStrides) {
       device->launch(&KernelTable::quantize, args);
       const reference::Quantized expected = reference::quantize(matrix, row.format, scale);
       std::vector<std::uint8_t> gathered;
-      const std::vector<std::uint8_t> with_gaps = bytes_of(*device, codes);
+      const std::vector<std::uint8_t> with_gaps = bytes_of(*device, data);
       for (std::size_t i = 0; i < with_gaps.size(); i += 2) {
         gathered.push_back(with_gaps[i]);
         ASSERT_EQ(with_gaps[i + 1], 0xFF) << "a gap was written to";
       }
-      ASSERT_TRUE(reference::bitwise_equal(gathered, expected.codes));
+      ASSERT_TRUE(reference::bitwise_equal(gathered, expected.data));
       ASSERT_TRUE(reference::bitwise_equal(bytes_of(*device, inverse), expected.scale_bytes));
     }
   }

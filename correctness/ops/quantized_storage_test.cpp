@@ -12,7 +12,7 @@
 #include "reference/compare.h"
 #include "support/quantize.h"
 
-// Bytes of shards, copies and views against those of the whole, every format, bit for bit.
+// Bytes of shards, copies and views against those of the full array, every format, bit for bit.
 namespace fp8lab {
 namespace {
 
@@ -65,10 +65,10 @@ class QuantizedStorage : public ::testing::TestWithParam<NamedFormat> {
   ::testing::AssertionResult orientation_equals(const QuantizedOrientation& actual,
                                                 const QuantizedOrientation& expected) {
     if (static_cast<bool>(actual) != static_cast<bool>(expected))
-      return ::testing::AssertionFailure() << (actual ? "a half too many" : "a half is missing");
+      return ::testing::AssertionFailure() << (actual ? "an orientation too many" : "an orientation is missing");
     if (!actual) return ::testing::AssertionSuccess();
-    if (auto codes = reference::bitwise_equal(bytes(actual.codes), bytes(expected.codes)); !codes)
-      return codes << " (codes)";
+    if (auto data = reference::bitwise_equal(bytes(actual.data), bytes(expected.data)); !data)
+      return data << " (quantized data)";
     return reference::bitwise_equal(bytes(actual.scale_inv), bytes(expected.scale_inv)) << " (scales)";
   }
   ::testing::AssertionResult equals(const QuantizedTensor& actual, const QuantizedTensor& expected) {
@@ -78,7 +78,7 @@ class QuantizedStorage : public ::testing::TestWithParam<NamedFormat> {
       return rowwise << " row-wise";
     return orientation_equals(actual.columnwise(), expected.columnwise()) << " column-wise";
   }
-  /// What a shard should be: its rows quantized by themselves, under the whole's scale if there is one.
+  /// What a shard should be: its rows quantized by themselves, under the full array's scale if there is one.
   QuantizedTensor shard_of(const Tensor& x, std::int64_t begin, std::int64_t count, Orientations orientations) {
     const Tensor rows = x.row_range(begin, count);
     if (!format().per_tensor()) return quantized(rows, orientations);
@@ -99,50 +99,51 @@ class QuantizedStorage : public ::testing::TestWithParam<NamedFormat> {
   std::optional<float> exact_scale_;
 };
 
-// Invariants 1 and 2: shards are what quantizing them would give, and gathered they are the whole again.
-TEST_P(QuantizedStorage, ShardsAreTheirRowsAndGatherToTheWhole) {
+// Invariants 1 and 2: shards are what quantizing them would give, and gathered they are the full array again.
+TEST_P(QuantizedStorage, ShardsAreTheirRowsAndGatherToTheUnsharded) {
   int cut = 0;
   for (const Offsets& offsets : kOffsets)
     for (const std::int64_t cols : kCols)
-      for (const Halves& halves : kOrientations) {
+      for (const Halves& orientations : kOrientations) {
         const std::int64_t rows = offsets.back();
         if (!shard_refusal(format(), rows, cols, offsets).empty()) continue;
         SCOPED_TRACE(testing::Message() << rows << " x " << cols << " in " << offsets.size() - 1 << ", "
-                                        << halves.name);
+                                        << orientations.name);
         const Tensor x = values(rows, cols);
         if (format().per_tensor()) use_scale_of(x);
-        const QuantizedTensor whole = quantized(x, halves.orientations);
-        const std::vector<QuantizedTensor> shards = split_rows(*device_, {}, whole, offsets, {.holder = anyone()});
+        const QuantizedTensor full = quantized(x, orientations.orientations);
+        const std::vector<QuantizedTensor> shards = split_rows(*device_, {}, full, offsets, {.holder = anyone()});
         ASSERT_EQ(shards.size(), offsets.size() - 1);
         Bytes rowwise_data, rowwise_scales, columnwise_data, columnwise_scales;
         for (std::size_t i = 0; i < shards.size(); ++i) {
           const std::int64_t count = offsets[i + 1] - offsets[i];
-          ASSERT_TRUE(equals(shards[i], shard_of(x, offsets[i], count, halves.orientations))) << "shard " << i;
+          ASSERT_TRUE(equals(shards[i], shard_of(x, offsets[i], count, orientations.orientations))) << "shard " << i;
           ++cut;
           // Scales travel without the padding behind the last row of blocks.
-          const auto gather = [&](const QuantizedOrientation& half, std::int64_t block, Bytes& codes, Bytes& scales) {
-            const Bytes more_codes = bytes(half.codes);
-            codes.insert(codes.end(), more_codes.begin(), more_codes.end());
+          const auto gather = [&](const QuantizedOrientation& orientation, std::int64_t block, Bytes& data,
+                                  Bytes& scales) {
+            const Bytes more_data = bytes(orientation.data);
+            data.insert(data.end(), more_data.begin(), more_data.end());
             if (format().per_tensor()) return;
-            const Bytes more_scales = bytes(half.scale_inv.row_range(0, ceil_div(count, block)));
+            const Bytes more_scales = bytes(orientation.scale_inv.row_range(0, ceil_div(count, block)));
             scales.insert(scales.end(), more_scales.begin(), more_scales.end());
           };
           const bool by_rows = format().per_tensor() || format().block_rows != 1 || format().block_cols == 32;
-          if (halves.orientations.rowwise && by_rows)
+          if (orientations.orientations.rowwise && by_rows)
             gather(shards[i].rowwise(), format().block_rows, rowwise_data, rowwise_scales);
-          if (halves.orientations.columnwise && !format().columnwise_stored_transposed())
+          if (orientations.orientations.columnwise && !format().columnwise_stored_transposed())
             gather(shards[i].columnwise(), format().block_cols, columnwise_data, columnwise_scales);
         }
-        const auto is_integer = [&](const QuantizedOrientation& half, const Bytes& codes, Bytes scales) {
-          ASSERT_TRUE(reference::bitwise_equal(codes, bytes(half.codes)));
+        const auto is_integer = [&](const QuantizedOrientation& orientation, const Bytes& data, Bytes scales) {
+          ASSERT_TRUE(reference::bitwise_equal(data, bytes(orientation.data)));
           if (format().per_tensor()) return;
-          const Bytes stored = bytes(half.scale_inv);
+          const Bytes stored = bytes(orientation.scale_inv);
           ASSERT_LE(scales.size(), stored.size());
           scales.resize(stored.size(), 0);  // padding is zero
           ASSERT_TRUE(reference::bitwise_equal(scales, stored));
         };
-        if (!rowwise_data.empty()) is_integer(whole.rowwise(), rowwise_data, rowwise_scales);
-        if (!columnwise_data.empty()) is_integer(whole.columnwise(), columnwise_data, columnwise_scales);
+        if (!rowwise_data.empty()) is_integer(full.rowwise(), rowwise_data, rowwise_scales);
+        if (!columnwise_data.empty()) is_integer(full.columnwise(), columnwise_data, columnwise_scales);
       }
   EXPECT_GT(cut, 20);
 }
@@ -160,30 +161,30 @@ TEST_P(QuantizedStorage, RefusesShardsThatWouldShareABlock) {
   if (refusal.empty()) return;
   EXPECT_NE(refusal.find("after 72 rows"), std::string::npos) << refusal;
   EXPECT_NE(refusal.find("multiple of " + std::to_string(multiple)), std::string::npos) << refusal;
-  const QuantizedTensor whole = quantized(values(288, 64));
-  EXPECT_THROW(split_rows(*device_, {}, whole, uneven, {.holder = anyone()}), Error);
+  const QuantizedTensor full = quantized(values(288, 64));
+  EXPECT_THROW(split_rows(*device_, {}, full, uneven, {.holder = anyone()}), Error);
 }
 
-TEST_P(QuantizedStorage, ShardsOutliveTheWholeAndKeepNothingOfIt) {
+TEST_P(QuantizedStorage, ShardsOutliveTheUnshardedAndKeepNothingOfIt) {
   for (const bool fixed : {true, false}) {
     Behaviors behaviors;
     behaviors.slice_transpose_in_make_like = fixed;
     Ledger& ledger = device_->ledger();
     const std::int64_t before = ledger.live_bytes();
-    QuantizedTensor shard, whole = quantized(values(256, 32));
+    QuantizedTensor shard, full = quantized(values(256, 32));
     const std::int64_t transpose =
-        whole.columnwise().codes.bytes() + (format().per_tensor() ? 4 : whole.columnwise().scale_inv.bytes());
-    shard =
-        cut_rows(*device_, behaviors, whole, {.begin = 128, .count = 128, .halves = {true, false}, .holder = anyone()});
-    whole = {};
+        full.columnwise().data.bytes() + (format().per_tensor() ? 4 : full.columnwise().scale_inv.bytes());
+    shard = cut_rows(*device_, behaviors, full,
+                     {.begin = 128, .count = 128, .orientations = {true, false}, .holder = anyone()});
+    full = {};
     EXPECT_EQ(static_cast<bool>(shard.columnwise()), !fixed);
     shard.drop_columnwise();
     const std::int64_t own = shard.bytes();
     shard = {};
-    whole = quantized(values(256, 32));
-    shard =
-        cut_rows(*device_, behaviors, whole, {.begin = 128, .count = 128, .halves = {true, false}, .holder = anyone()});
-    whole = {};
+    full = quantized(values(256, 32));
+    shard = cut_rows(*device_, behaviors, full,
+                     {.begin = 128, .count = 128, .orientations = {true, false}, .holder = anyone()});
+    full = {};
     EXPECT_EQ(ledger.live_bytes() - before, own + (fixed ? 0 : transpose));
   }
 }
@@ -215,36 +216,36 @@ TEST_P(QuantizedStorage, TransposedCopiesAreExact) {
     ASSERT_EQ(format().per_tensor(), q.rowwise().scale_inv.buffer().same_block(q.columnwise().scale_inv.buffer()));
 
     // Every code there is, NaNs of any payload and -0 among them.
-    Bytes codes(static_cast<std::size_t>(q.rowwise().codes.numel()));
-    for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i * 7 + i / 256);
-    device_->write_bytes(q.rowwise().codes, std::as_bytes(std::span(codes)));
-    const Bytes transposed = bytes_of(*device_, make_columnwise(*device_, q, anyone()).codes);
+    Bytes data(static_cast<std::size_t>(q.rowwise().data.numel()));
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::uint8_t>(i * 7 + i / 256);
+    device_->write_bytes(q.rowwise().data, std::as_bytes(std::span(data)));
+    const Bytes transposed = bytes_of(*device_, make_columnwise(*device_, q, anyone()).data);
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < cols; ++j)
-        ASSERT_EQ(transposed[static_cast<std::size_t>(j * rows + i)], codes[static_cast<std::size_t>(i * cols + j)])
+        ASSERT_EQ(transposed[static_cast<std::size_t>(j * rows + i)], data[static_cast<std::size_t>(i * cols + j)])
             << i << ", " << j;
   }
 }
 
 TEST_P(QuantizedStorage, ZerosHaveAScaleOfTheirOwn) {
-  for (const Halves& halves : kOrientations)
+  for (const Halves& orientations : kOrientations)
     for (const std::int64_t rows : {0, 32, 300}) {
-      SCOPED_TRACE(testing::Message() << rows << ", " << halves.name);
-      const QuantizedTensor like = quantized(values(128, 160), halves.orientations);
+      SCOPED_TRACE(testing::Message() << rows << ", " << orientations.name);
+      const QuantizedTensor like = quantized(values(128, 160), orientations.orientations);
       const QuantizedTensor zeros = new_zeros(*device_, {}, like, rows, anyone());
-      for (const auto& [half, source, layout] :
+      for (const auto& [orientation, source, layout] :
            {std::tuple{&zeros.rowwise(), &like.rowwise(), rowwise_layout(format(), rows, 160)},
             std::tuple{&zeros.columnwise(), &like.columnwise(), columnwise_layout(format(), rows, 160)}}) {
-        ASSERT_EQ(static_cast<bool>(*half), static_cast<bool>(*source));
-        if (!*half) continue;
-        EXPECT_EQ(half->codes.shape(), layout.codes.shape);
-        EXPECT_EQ(half->scale_inv.shape(), layout.scales.spec.shape);
-        for (const std::uint8_t byte : bytes(half->codes)) ASSERT_EQ(byte, 0);
+        ASSERT_EQ(static_cast<bool>(*orientation), static_cast<bool>(*source));
+        if (!*orientation) continue;
+        EXPECT_EQ(orientation->data.shape(), layout.data.shape);
+        EXPECT_EQ(orientation->scale_inv.shape(), layout.scales.spec.shape);
+        for (const std::uint8_t byte : bytes(orientation->data)) ASSERT_EQ(byte, 0);
         if (format().per_tensor()) {
-          EXPECT_EQ(device_->read(half->scale_inv), device_->read(source->scale_inv));
-          EXPECT_FALSE(half->scale_inv.buffer().same_block(source->scale_inv.buffer()));
+          EXPECT_EQ(device_->read(orientation->scale_inv), device_->read(source->scale_inv));
+          EXPECT_FALSE(orientation->scale_inv.buffer().same_block(source->scale_inv.buffer()));
         } else {
-          for (const std::uint8_t byte : bytes(half->scale_inv)) ASSERT_EQ(byte, 0);
+          for (const std::uint8_t byte : bytes(orientation->scale_inv)) ASSERT_EQ(byte, 0);
         }
       }
     }
@@ -291,7 +292,7 @@ TEST_P(QuantizedStorage, ACopyThroughValuesKeepsValuesAndMayChangeBytes) {
   EXPECT_TRUE(equals(bytes_copied, from));
   EXPECT_FALSE(copy_rows(*device_, reverted(&Behaviors::copy_bytes_between_shards), from, through_values, &quantizer));
   const bool same_data =
-      static_cast<bool>(reference::bitwise_equal(bytes(through_values.rowwise().codes), bytes(from.rowwise().codes)));
+      static_cast<bool>(reference::bitwise_equal(bytes(through_values.rowwise().data), bytes(from.rowwise().data)));
   // A power of two moves when the largest of many blocks was rounded past one.
   const bool many_blocks = format().block_rows == 1;
   EXPECT_EQ(same_data, format().scale == ScaleKind::kE8M0Floor || format().scale == ScaleKind::kF32 || !many_blocks);
@@ -305,31 +306,32 @@ TEST_P(QuantizedStorage, SlicesAreViewsWhereScalesAllowIt) {
   const bool tensor = format().per_tensor(), micro = !format().columnwise_stored_transposed();
   const bool square = format().block_rows == 128;
   if (tensor) use_scale_of(x);
-  for (const Halves& halves : kOrientations) {
-    const QuantizedTensor whole = quantized(x, halves.orientations);
-    const Tensor all = dequantize_matrix(*device_, whole, DType::kF32, anyone());
+  for (const Halves& orientations : kOrientations) {
+    const QuantizedTensor full = quantized(x, orientations.orientations);
+    const Tensor all = dequantize_matrix(*device_, full, DType::kF32, anyone());
     for (const auto& [begin, count] :
          {std::pair{0, 300}, {0, 128}, {128, 172}, {128, 128}, {64, 64}, {0, 5}, {128, 0}}) {
-      SCOPED_TRACE(testing::Message() << begin << " + " << count << ", " << halves.name);
+      SCOPED_TRACE(testing::Message() << begin << " + " << count << ", " << orientations.name);
       const RowCut cut = {.begin = begin, .count = count, .holder = anyone()};
-      const RowSlice slice = slice_rows(*device_, {}, whole, cut, DType::kF32);
+      const RowSlice slice = slice_rows(*device_, {}, full, cut, DType::kF32);
       const bool aligned = begin % 128 == 0 && (count % 128 == 0 || begin + count == 300);
-      const bool view = count == 300 || tensor || (aligned && (micro || (square && !halves.orientations.columnwise)));
+      const bool view =
+          count == 300 || tensor || (aligned && (micro || (square && !orientations.orientations.columnwise)));
       ASSERT_EQ(slice.reason.empty(), view) << slice.reason;
       ASSERT_EQ(slice.view.empty(), !view);
-      const RowSlice before = slice_rows(*device_, reverted(&Behaviors::view_aligned_slices), whole, cut, DType::kF32);
+      const RowSlice before = slice_rows(*device_, reverted(&Behaviors::view_aligned_slices), full, cut, DType::kF32);
       ASSERT_TRUE(before.view.empty());
       ASSERT_EQ(bytes(before.values), bytes(all.row_range(begin, count)));
       if (!view) {
         ASSERT_EQ(bytes(slice.values), bytes(before.values));
         continue;
       }
-      ASSERT_TRUE(equals(slice.view, shard_of(x, begin, count, halves.orientations)));
+      ASSERT_TRUE(equals(slice.view, shard_of(x, begin, count, orientations.orientations)));
       ASSERT_EQ(bytes(dequantize_matrix(*device_, slice.view, DType::kF32, anyone())), bytes(before.values));
-      const auto& half = [](const QuantizedTensor& q) -> const QuantizedOrientation& {
+      const auto& orientation = [](const QuantizedTensor& q) -> const QuantizedOrientation& {
         return q.rowwise() ? q.rowwise() : q.columnwise();
       };
-      ASSERT_TRUE(half(slice.view).codes.buffer().same_block(half(whole).codes.buffer()));
+      ASSERT_TRUE(orientation(slice.view).data.buffer().same_block(orientation(full).data.buffer()));
     }
   }
 }
@@ -340,7 +342,7 @@ TEST_P(QuantizedStorage, ViewsKeepTheColumnwiseHalf) {
   EXPECT_EQ(viewed.shape(), (Shape{4, 16, 96}));
   EXPECT_TRUE(orientation_equals(viewed.rowwise(), q.rowwise()));
   EXPECT_TRUE(orientation_equals(viewed.columnwise(), q.columnwise()));
-  EXPECT_TRUE(viewed.columnwise().codes.buffer().same_block(q.columnwise().codes.buffer()));
+  EXPECT_TRUE(viewed.columnwise().data.buffer().same_block(q.columnwise().data.buffer()));
   EXPECT_FALSE(view_as(reverted(&Behaviors::keep_transpose_in_views), q, {4, 16, 96}).columnwise());
   EXPECT_THROW(view_as({}, q, {4, 16, 95}), Error);
   if (!format().per_tensor()) {
@@ -348,7 +350,7 @@ TEST_P(QuantizedStorage, ViewsKeepTheColumnwiseHalf) {
     return;
   }
   const QuantizedTensor flat = view_as({}, q, {64 * 96});
-  EXPECT_TRUE(reference::bitwise_equal(bytes(flat.rowwise().codes), bytes(q.rowwise().codes)));
+  EXPECT_TRUE(reference::bitwise_equal(bytes(flat.rowwise().data), bytes(q.rowwise().data)));
   EXPECT_FALSE(flat.columnwise());
 }
 

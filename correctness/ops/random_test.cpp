@@ -47,18 +47,18 @@ TEST_F(Dropout, KeepsTheAskedFractionAndScalesIt) {
   EXPECT_EQ(kept({3, 5}, {.probability = 0.0f, .seed = 3}), Values(15, 1.0));
 }
 
-TEST_F(Dropout, AShardDrawsItsSliceOfTheWholeMask) {
+TEST_F(Dropout, AShardDrawsItsSliceOfTheUnshardedMask) {
   const DropoutKey key{.probability = 0.4f, .seed = 5, .stream = 6};
-  const Values whole = kept({30, 2049}, key);
+  const Values full = kept({30, 2049}, key);
   for (const std::int64_t first : {0, 1, 17}) {
     DropoutKey shard = key;
     shard.row_offset = first;
     const Values part = kept({9, 2049}, shard);
-    const auto begin = whole.begin() + first * 2049;
+    const auto begin = full.begin() + first * 2049;
     EXPECT_EQ(part, Values(begin, begin + 9 * 2049));
   }
   const Tensor wide = ones({30, 3000});
-  EXPECT_EQ(read(*device_, dropout(*device_, wide.columns(500, 2049), key, anyone())), whole);
+  EXPECT_EQ(read(*device_, dropout(*device_, wide.columns(500, 2049), key, anyone())), full);
 }
 
 TEST_F(Dropout, TheMaskIsTheCounterGeneratorsAtTheGlobalIndex) {
@@ -124,19 +124,19 @@ class RandomFill : public support::DenseTest {
   }
 };
 
-TEST_F(RandomFill, AShardIsItsSliceOfTheWhole) {
+TEST_F(RandomFill, AShardIsItsSliceOfTheUnsharded) {
   for (const bool normal : {true, false}) {
     RandomInputs inputs{.seed = 11, .stream = 12, .normal = normal, .scale = 0.02f};
-    const Values whole = drawn({20, 3001}, inputs);
+    const Values full = drawn({20, 3001}, inputs);
     for (const std::int64_t first : {0, 3, 13}) {
       inputs.row_offset = first;
-      const auto begin = whole.begin() + first * 3001;
+      const auto begin = full.begin() + first * 3001;
       EXPECT_EQ(drawn({7, 3001}, inputs), Values(begin, begin + 7 * 3001));
     }
     const Tensor wide = empty({20, 4000});
     inputs.row_offset = 0;
     random_fill(*device_, wide.columns(7, 3001), inputs);
-    EXPECT_EQ(read(*device_, wide.columns(7, 3001)), whole);
+    EXPECT_EQ(read(*device_, wide.columns(7, 3001)), full);
   }
 }
 

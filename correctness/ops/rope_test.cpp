@@ -37,7 +37,7 @@ class Rope : public support::DenseTest {
   }
 };
 
-TEST_F(Rope, TurnsEachPairByItsPosition) {
+TEST_F(Rope, RotatesEachPairByItsPosition) {
   for (const RopeCase& c : kRopeCases) {
     const Tensor x = tokens(c, 1);
     const Expected expected = rounded_to(c.dtype, reference::rope(c.problem, read(*device_, x)));
@@ -59,12 +59,12 @@ TEST_F(Rope, ThePositionIsTheTokenDividedByTheBatch) {
 }
 
 // Two rotations of 3 roundings each on sums of two terms; a pair's length therefore too.
-TEST_F(Rope, TheInverseTurnsBackAndLengthsStay) {
+TEST_F(Rope, TheInverseRotatesBackAndLengthsStay) {
   const RopeCase& c = kRopeCases[1];
   const Tensor x = tokens(c, 1);
-  const Tensor turned = rope(*device_, inputs(c, x));
-  const Values back = read(*device_, rope(*device_, inputs(c, turned, true)));
-  const Values xs = read(*device_, x), ys = read(*device_, turned);
+  const Tensor transposed = rope(*device_, inputs(c, x));
+  const Values back = read(*device_, rope(*device_, inputs(c, transposed, true)));
+  const Values xs = read(*device_, x), ys = read(*device_, transposed);
   const std::size_t half = static_cast<std::size_t>(c.problem.head_dim / 2);
   double largest_change = 0.0;
   for (std::size_t i = 0; i < xs.size(); ++i) {
@@ -96,15 +96,15 @@ TEST_F(Rope, TheInverseIsTheGradient) {
   }
 }
 
-TEST_F(Rope, TurnsColumnsOfAPackedTensorInPlace) {
+TEST_F(Rope, RotatesColumnsOfAPackedTensorInPlace) {
   const RopeCase& c = kRopeCases[1];
   const Tensor packed = gaussian({27, 100});
   const Tensor part = packed.columns(10, 64);
   const Tensor apart = rope(*device_, inputs(c, part));
   Values expected = read(*device_, packed);
-  const Values turned = read(*device_, apart);
+  const Values transposed = read(*device_, apart);
   for (std::size_t i = 0; i < 27; ++i)
-    for (std::size_t j = 0; j < 64; ++j) expected[i * 100 + 10 + j] = turned[i * 64 + j];
+    for (std::size_t j = 0; j < 64; ++j) expected[i * 100 + 10 + j] = transposed[i * 64 + j];
   rope_into(*device_, inputs(c, part), part);
   EXPECT_EQ(read(*device_, packed), expected);
 }

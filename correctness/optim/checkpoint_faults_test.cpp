@@ -150,13 +150,13 @@ TEST_F(Damaged, OneDamagedRankStopsAll) {
     const std::scoped_lock lock(mutex);
     messages.push_back(message);
   });
-  int named = 0, told = 0;
+  int named = 0, reported = 0;
   for (const std::string& message : messages) {
     named += message.find("save-1.rank-1: entry") != std::string::npos ? 1 : 0;
-    told += message.find("rank 1 could not load") != std::string::npos ? 1 : 0;
+    reported += message.find("rank 1 could not load") != std::string::npos ? 1 : 0;
   }
   EXPECT_EQ(named, 1);
-  EXPECT_EQ(told, 2);
+  EXPECT_EQ(reported, 2);
 }
 
 // Its first rows would fit, and are another matrix's.
@@ -170,8 +170,8 @@ TEST(OtherRows, AreRefused) {
       return TrainingState{
           .parameters = list, .optimizer = nullptr, .forward_scales = {}, .backward_scales = {}, .step = 1};
     };
-    const std::vector<Parameter*> whole = {&saved.whole}, other = {&smaller.whole};
-    save_checkpoint(runtime, path_of(folder), state_of(whole), &group);
+    const std::vector<Parameter*> unsharded = {&saved.unsharded}, other = {&smaller.unsharded};
+    save_checkpoint(runtime, path_of(folder), state_of(unsharded), &group);
     device->write(smaller.shard->value, std::vector<float>(256 * 128, 3.0f));
     const std::string message =
         support::error_of([&] { load_checkpoint(runtime, path_of(folder), state_of(other), &group); });

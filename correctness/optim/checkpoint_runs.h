@@ -19,7 +19,7 @@ namespace fp8lab::optim_test {
 using sample::TemporaryDirectory;
 inline std::filesystem::path path_of(const TemporaryDirectory& folder) { return folder.string(); }
 
-/// A layer under a recipe with everything that its course depends on.
+/// A layer under a recipe with everything that its training depends on.
 struct Training {
   std::unique_ptr<Device> device;
   Runtime runtime{.device = *device, .behaviors = {}, .seed = 5};
@@ -77,7 +77,7 @@ struct Rank {
   std::int64_t rows;
   Sharded matrix;
   Sharded vector;
-  std::vector<Parameter*> list = {&matrix.whole, &vector.whole};
+  std::vector<Parameter*> list = {&matrix.unsharded, &vector.unsharded};
   Adam adam;
 
   Rank(ProcessGroup& group, const char* recipe, const Cut& cut, const AdamOptions& options)
@@ -106,7 +106,7 @@ struct Rank {
 struct Everything {
   std::vector<float> master;
   std::vector<float> exp_avg;
-  std::vector<std::uint8_t> codes;
+  std::vector<std::uint8_t> data;
   std::vector<float> vector;
 };
 
@@ -124,7 +124,7 @@ inline Everything on_ranks(const char* recipe, const Cut& cut, const AdamOptions
     if (state.exp_avg_scale)
       for (float& x : own.exp_avg) x *= rank.device->read(state.exp_avg_scale).front();
     if (rank.matrix.shard->in_eight_bits())
-      own.codes = support::bytes_of(*rank.device, rank.matrix.shard->quantized.rowwise().codes);
+      own.data = support::bytes_of(*rank.device, rank.matrix.shard->quantized.rowwise().data);
     own.vector = rank.device->read(rank.vector.shard->value);
   });
   Everything all;
@@ -132,7 +132,7 @@ inline Everything on_ranks(const char* recipe, const Cut& cut, const AdamOptions
   for (const Everything& part : parts) {
     append(all.master, part.master);
     append(all.exp_avg, part.exp_avg);
-    append(all.codes, part.codes);
+    append(all.data, part.data);
     append(all.vector, part.vector);
   }
   return all;

@@ -27,9 +27,9 @@ class Resumed : public ::testing::TestWithParam<ResumeCase> {};
 TEST_P(Resumed, IsTheUninterruptedRun) {
   const auto& [name, recipe, eight_bits, options] = GetParam();
   const TemporaryDirectory folder;
-  Training whole(recipe, options, eight_bits, "transformer_layer"),
+  Training unsharded(recipe, options, eight_bits, "transformer_layer"),
       before(recipe, options, eight_bits, "transformer_layer");
-  whole.run(3);
+  unsharded.run(3);
   before.run(3);
   save_checkpoint(before.runtime, path_of(folder), before.state());
   Training after(recipe, options, eight_bits, "transformer_layer");
@@ -37,8 +37,8 @@ TEST_P(Resumed, IsTheUninterruptedRun) {
   after.step = load_checkpoint(after.runtime, path_of(folder), after.state());
   EXPECT_EQ(after.step, 3);
   EXPECT_EQ(after.adam.steps(), 3);
-  EXPECT_TRUE(bitwise_equal(after.run(3), whole.run(3)));
-  EXPECT_EQ(after.weights(), whole.weights());
+  EXPECT_TRUE(bitwise_equal(after.run(3), unsharded.run(3)));
+  EXPECT_EQ(after.weights(), unsharded.weights());
 }
 
 constexpr MasterWeights kF32 = MasterWeights::kF32, kRest = MasterWeights::kRemainder;
@@ -75,14 +75,15 @@ TEST_P(OtherRanks, GoOnAsTheSameTraining) {
     });
     EXPECT_TRUE(bitwise_equal(actual.master, expected.master)) << from.size() << " to " << to.size();
     EXPECT_TRUE(bitwise_equal(actual.exp_avg, expected.exp_avg));
-    EXPECT_TRUE(bitwise_equal(actual.codes, expected.codes));
+    EXPECT_TRUE(bitwise_equal(actual.data, expected.data));
     EXPECT_TRUE(bitwise_equal(actual.vector, expected.vector));
   }
 }
 INSTANTIATE_TEST_SUITE_P(Recipes, OtherRanks, ::testing::Values("delayed", "current", "block", "mxfp8"),
                          [](const auto& test) { return std::string(test.param); });
 
-// Right after loading, codes equal the saved ones wherever no block is split; split blocks are cast from the master.
+// Right after loading, quantized data equal the saved ones wherever no block is split; split blocks are cast from the
+// master.
 TEST(SplitBlocks, AreCastFromTheMaster) {
   const TemporaryDirectory folder;
   const auto two_steps = [&](ProcessGroup& group, Rank& rank) {
@@ -99,7 +100,7 @@ TEST(SplitBlocks, AreCastFromTheMaster) {
   };
   const Everything aligned = on_ranks("block", kUneven, kOptions, load),
                    split = on_ranks("block", {0, 100, 384}, kOptions, load);
-  EXPECT_EQ(aligned.codes, saved.codes);
+  EXPECT_EQ(aligned.data, saved.data);
   EXPECT_EQ(split.master, saved.master);
 }
 
@@ -136,7 +137,7 @@ TEST(SplitBlocks, OfF32AreCastFromTheValueAndBack) {
     const ParameterSpec spec{
         .shape = {rows, 128}, .dtype = DType::kF32, .recipe = recipe, .first_row = group.rank() * rows};
     Sharded matrix(*device, spec, {64, 128});
-    const std::vector<Parameter*> list = {&matrix.whole};
+    const std::vector<Parameter*> list = {&matrix.unsharded};
     Adam adam(list, kOptions);
     set_gradient(*device, *matrix.shard, 1, spec.first_row);
     adam.step(runtime);

@@ -120,7 +120,7 @@ TEST_P(QuantizedLists, StandStillWhenNothingIsWrittenBack) {
   runtime_.behaviors.write_back_list_updates = false;
   const auto parameter = optim_test::make_parameter(*device_, {.recipe = GetParam()});
   const auto plain = optim_test::make_parameter(*device_, {.name = "plain"});
-  const auto codes = all_bytes(*device_, parameter->quantized);
+  const auto data = all_bytes(*device_, parameter->quantized);
   const auto values = device_->read(plain->value);
   ForeachAdam adam({parameter.get(), plain.get()}, {.learning_rate = 0.05});
   for (int step = 1; step <= 3; ++step) {
@@ -128,17 +128,17 @@ TEST_P(QuantizedLists, StandStillWhenNothingIsWrittenBack) {
     set_gradient(*device_, *plain, step);
     adam.step(runtime_);
   }
-  EXPECT_TRUE(bitwise_equal(all_bytes(*device_, parameter->quantized), codes));
+  EXPECT_TRUE(bitwise_equal(all_bytes(*device_, parameter->quantized), data));
   EXPECT_NE(device_->read(plain->value), values);
 }
 
 TEST_P(QuantizedLists, MoveUnderAdamWithoutMasters) {
   const auto parameter = optim_test::make_parameter(*device_, {.recipe = GetParam()});
-  const auto codes = all_bytes(*device_, parameter->quantized);
+  const auto data = all_bytes(*device_, parameter->quantized);
   ForeachAdam adam({parameter.get()}, {.learning_rate = 0.05});
   set_gradient(*device_, *parameter, 1);
   adam.step(runtime_);
-  EXPECT_FALSE(bitwise_equal(all_bytes(*device_, parameter->quantized), codes));
+  EXPECT_FALSE(bitwise_equal(all_bytes(*device_, parameter->quantized), data));
 }
 INSTANTIATE_TEST_SUITE_P(Recipes, QuantizedLists, ::testing::ValuesIn(kQuantizedRecipes),
                          [](const auto& test) { return std::string(test.param); });

@@ -13,7 +13,7 @@
 #include "support/dense.h"
 #include "support/quantize.h"
 
-/// What the tests of optimizers share: parameters in high precision and in eight bits, whole and sharded, whose values
+/// What the tests of optimizers share: parameters in high precision and in eight bits, full and sharded, whose values
 /// and gradients come from (seed, global index).
 namespace fp8lab::optim_test {
 
@@ -78,17 +78,17 @@ inline std::unique_ptr<Parameter> make_parameter(Device& device, const Parameter
   return parameter;
 }
 
-/// A whole parameter whose storage has gone to its shard.
+/// A full parameter whose storage has gone to its shard.
 struct Sharded {
   std::unique_ptr<Parameter> shard;
-  Parameter whole;
+  Parameter unsharded;
 
   Sharded(Device& device, const ParameterSpec& spec, const Shape& unsharded_shape)
       : shard(optim_test::make_parameter(device, spec)) {
-    whole.name = spec.name;
-    whole.spec = {unsharded_shape, spec.dtype};
-    if (shard->quantizer) whole.quantizer = std::make_unique<Quantizer>(*shard->quantizer);
-    whole.local = shard.get();
+    unsharded.name = spec.name;
+    unsharded.spec = {unsharded_shape, spec.dtype};
+    if (shard->quantizer) unsharded.quantizer = std::make_unique<Quantizer>(*shard->quantizer);
+    unsharded.local = shard.get();
   }
 };
 
@@ -99,11 +99,11 @@ inline void set_gradient(Device& device, Parameter& parameter, int step, std::in
                                         rows_of(seed, deviation, first_row, parameter.spec.shape));
 }
 
-/// Every byte of a quantized tensor: codes and scales of both halves.
+/// Every byte of a quantized tensor: data and scales of both orientations.
 inline std::vector<std::uint8_t> all_bytes(Device& device, const QuantizedTensor& tensor) {
   std::vector<std::uint8_t> bytes;
   for (const QuantizedOrientation* half : {&tensor.rowwise(), &tensor.columnwise()})
-    for (const Tensor* buffer : {&half->codes, &half->scale_inv}) {
+    for (const Tensor* buffer : {&half->data, &half->scale_inv}) {
       if (!*buffer) continue;
       const std::vector<std::uint8_t> part = support::bytes_of(device, *buffer);
       bytes.insert(bytes.end(), part.begin(), part.end());

@@ -28,7 +28,7 @@ class QuantizedAdam : public ::testing::TestWithParam<const char*> {
 
 TEST_P(QuantizedAdam, IsDequantiseStepAndQuantise) {
   const auto fused = optim_test::make_parameter(*device_, {.recipe = GetParam()});
-  Parameter plain;  // an f32 parameter that starts from what the codes say
+  Parameter plain;  // an f32 parameter that starts from what the quantized data say
   plain.name = "plain";
   plain.value = dequantize(*device_, fused->quantized.rowwise_operand(), DType::kF32, support::anyone(*device_));
   plain.spec = plain.value.spec();
@@ -54,11 +54,10 @@ TEST_P(QuantizedAdam, IsDequantiseStepAndQuantise) {
   }
 }
 
-/// A hundred steps of a small layer on fresh data; what every step said and what the weights ended as.
+/// A hundred steps of a small layer on fresh data; what every step gave and what the weights ended as.
 struct Schedule {
   std::vector<float> losses;
-  std::vector<std::vector<std::uint8_t>>
-      codes;  ///< of the weights that are multiplied with, as forward would read them
+  std::vector<std::vector<std::uint8_t>> data;  ///< of the weights that are multiplied with, as forward would read them
   std::vector<std::vector<float>> others;
 };
 
@@ -88,7 +87,7 @@ Schedule train(const char* recipe_name, bool eight_bits, MasterWeights master, i
   }
   for (const Parameter* parameter : model.parameters()) {
     if (parameter->in_eight_bits())
-      schedule.codes.push_back(all_bytes(*device, parameter->quantized));
+      schedule.data.push_back(all_bytes(*device, parameter->quantized));
     else
       schedule.others.push_back(device->read(parameter->value));
   }
@@ -103,12 +102,12 @@ TEST_P(QuantizedAdam, EqualsWeightsIn16BitsThatAreCastInEveryStep) {
   const Schedule eight_bits = train(GetParam(), true, MasterWeights::kF32, kSteps);
   EXPECT_TRUE(bitwise_equal(eight_bits.losses, cast_each_step.losses));
   EXPECT_LT(eight_bits.losses.back(), eight_bits.losses.front()) << "nothing was learnt";
-  EXPECT_EQ(eight_bits.codes.size(), 4u);
-  EXPECT_TRUE(cast_each_step.codes.empty());
+  EXPECT_EQ(eight_bits.data.size(), 4u);
+  EXPECT_TRUE(cast_each_step.data.empty());
 }
 
-// The codes after the last step are what forward would cast from the 16-bit weights then.
-TEST_P(QuantizedAdam, HoldsTheCodesThatTheNextForwardWouldCast) {
+// The quantized data after the last step are what forward would cast from the 16-bit weights then.
+TEST_P(QuantizedAdam, HoldsTheDataThatTheNextForwardWouldCast) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}, .seed = 5};
   const Recipe recipe = make_recipe(GetParam());
@@ -188,7 +187,7 @@ TEST_P(QuantizedAdam, NeedsAMaster) {
   const std::string message = support::error_of([&] { Adam({parameter.get()}, {}); });
   EXPECT_NE(message.find("layers[3].weight"), std::string::npos) << message;
   EXPECT_NE(message.find("3 mantissa bits"), std::string::npos) << message;
-  // Remainders are those of a 16-bit parameter; this one gets a whole copy.
+  // Remainders are those of a 16-bit parameter; this one gets a full copy.
   Adam adam({parameter.get()}, {.master = MasterWeights::kRemainder});
   set_gradient(*device_, *parameter, 1);
   adam.step(runtime_);
@@ -204,12 +203,12 @@ TEST(MasterSeed, IsTheInitialValueAsLongAsItHolds) {
   Runtime runtime{.device = *device, .behaviors = {}, .seed = 11};
   const auto parameter = optim_test::make_parameter(*device, {.shape = {64, 32}, .recipe = "current"});
   parameter->init = Init::kNormal;
-  initialize(runtime, *parameter, "whole", 128);
-  const Tensor whole = device->allocate({Shape{192, 32}, DType::kBF16}, support::anyone(*device));
-  random_fill(*device, whole, {.seed = 11, .stream = stream_of("whole"), .scale = 0.02f});
+  initialize(runtime, *parameter, "unsharded", 128);
+  const Tensor unsharded = device->allocate({Shape{192, 32}, DType::kBF16}, support::anyone(*device));
+  random_fill(*device, unsharded, {.seed = 11, .stream = stream_of("unsharded"), .scale = 0.02f});
   Adam seeded({parameter.get()}, {.master = MasterWeights::kF32});
   seeded.make_state(runtime);
-  EXPECT_EQ(device->read(seeded.state().front().master), device->read(whole.row_range(128, 64)));
+  EXPECT_EQ(device->read(seeded.state().front().master), device->read(unsharded.row_range(128, 64)));
   parameter->initial.reset();
   Adam unseeded({parameter.get()}, {.master = MasterWeights::kF32});
   unseeded.make_state(runtime);
@@ -218,20 +217,20 @@ TEST(MasterSeed, IsTheInitialValueAsLongAsItHolds) {
       device->read(dequantize(*device, parameter->quantized.rowwise_operand(), DType::kF32, support::anyone(*device))));
 }
 
-// However a shard came about: made where it lies, or cut out of a whole that was there.
-TEST(MasterSeed, IsTheSliceOfTheWholeOnEveryShard) {
+// However a shard came about: made where it lies, or cut out of a full that was there.
+TEST(MasterSeed, IsTheSliceOfTheUnshardedOnEveryShard) {
   for (const bool deferred : {true, false}) {
     run_ranks("in_process", {.ranks = 3}, [&](ProcessGroup& group) {
       const std::unique_ptr<Device> device = open_host();
       Runtime runtime{.device = *device, .behaviors = {}, .seed = 11};
-      const auto whole = optim_test::make_parameter(*device, {.shape = {160, 32}, .recipe = "current"});
-      whole->init = Init::kNormal;
-      initialize(runtime, *whole, "w", 0);
-      const std::vector<float> initial = device->read(initial_values(runtime, *whole, support::anyone(*device)));
-      if (deferred) whole->quantized.clear();
+      const auto unsharded = optim_test::make_parameter(*device, {.shape = {160, 32}, .recipe = "current"});
+      unsharded->init = Init::kNormal;
+      initialize(runtime, *unsharded, "w", 0);
+      const std::vector<float> initial = device->read(initial_values(runtime, *unsharded, support::anyone(*device)));
+      if (deferred) unsharded->quantized.clear();
       Mesh mesh(group, {.replicas = 1, .shards = 3});
-      ShardedParameter sharded(runtime, *whole, mesh);
-      Adam adam({whole.get()}, {.master = MasterWeights::kF32});
+      ShardedParameter sharded(runtime, *unsharded, mesh);
+      Adam adam({unsharded.get()}, {.master = MasterWeights::kF32});
       adam.make_state(runtime);
       const std::int64_t first = 54 * group.rank() * 32;  // ceil(160 / 3) rows each
       const std::vector<float> master = device->read(adam.state().front().master);

@@ -75,16 +75,16 @@ class Training {
 /// What all ranks say of a training of their own: the same.
 template <class Say>
 auto of_all_ranks(const RunConfig& config, int ranks, const Say& say) {
-  std::optional<decltype(say(std::declval<Training&>()))> said;
+  std::optional<decltype(say(std::declval<Training&>()))> output;
   std::mutex mutex;
   on_ranks(ranks, [&](ProcessGroup& world) {
     Training training(config, world);
     auto own = say(training);
     const std::scoped_lock lock(mutex);
-    EXPECT_TRUE(!said || *said == own) << "rank " << world.rank();
-    said = std::move(own);
+    EXPECT_TRUE(!output || *output == own) << "rank " << world.rank();
+    output = std::move(own);
   });
-  return *said;
+  return *output;
 }
 
 /// Losses of the steps after a checkpoint is saved, and after it is loaded.

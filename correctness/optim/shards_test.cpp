@@ -29,7 +29,7 @@ class ReversedUnwrapping : public ::testing::Test {
     Sharded parameter(*device_, {.shape = {128, 128}, .recipe = recipe}, {256, 128});
     set_gradient(*device_, *parameter.shard, 1);
     const std::vector<std::uint8_t> before = all_bytes(*device_, parameter.shard->quantized);
-    Adam adam({&parameter.whole}, options);
+    Adam adam({&parameter.unsharded}, options);
     adam.step(runtime);
     if (parameter.shard->in_eight_bits()) {
       EXPECT_NE(all_bytes(*device_, parameter.shard->quantized), before);
@@ -70,7 +70,7 @@ using Cut = std::vector<std::int64_t>;
 
 struct Gathered {
   std::vector<float> master;
-  std::vector<std::uint8_t> codes;
+  std::vector<std::uint8_t> data;
   float norm = 0.0f;
 };
 
@@ -89,7 +89,7 @@ Gathered run(const char* recipe, const Cut& cut, double max_grad_norm) {
     Sharded vector(*device, {.name = "v", .shape = {vector_rows}, .group = &group}, {40});
     Sharded empty(*device, {.name = "e", .shape = {0, 128}, .recipe = recipe, .group = &group}, {0, 128});
     Adam adam(
-        {&empty.whole, &matrix.whole, &vector.whole, &empty.whole},
+        {&empty.unsharded, &matrix.unsharded, &vector.unsharded, &empty.unsharded},
         {.learning_rate = 1e-2, .master = MasterWeights::kF32, .max_grad_norm = max_grad_norm, .norm_group = &group});
     for (int step = 1; step <= 5; ++step) {
       set_gradient(*device, *matrix.shard, step, first);
@@ -99,13 +99,13 @@ Gathered run(const char* recipe, const Cut& cut, double max_grad_norm) {
     }
     Gathered& own = parts[rank];
     own.master = device->read(adam.state()[1].master);
-    own.codes = support::bytes_of(*device, matrix.shard->quantized.rowwise().codes);
+    own.data = support::bytes_of(*device, matrix.shard->quantized.rowwise().data);
     if (max_grad_norm > 0.0) own.norm = device->read(adam.grad_norm()).front();
   });
   Gathered all = parts.front();
   for (std::size_t i = 1; i < parts.size(); ++i) {
     all.master.insert(all.master.end(), parts[i].master.begin(), parts[i].master.end());
-    all.codes.insert(all.codes.end(), parts[i].codes.begin(), parts[i].codes.end());
+    all.data.insert(all.data.end(), parts[i].data.begin(), parts[i].data.end());
     EXPECT_EQ(parts[i].norm, all.norm);
   }
   return all;
@@ -113,13 +113,13 @@ Gathered run(const char* recipe, const Cut& cut, double max_grad_norm) {
 
 class ShardedAdam : public ::testing::TestWithParam<const char*> {};
 
-// Shards that hold whole blocks: uneven, and empty at any place.
+// Shards that hold full blocks: uneven, and empty at any place.
 TEST_P(ShardedAdam, LeavesTheSlicesOfWhatOneRankWouldHave) {
-  const Gathered whole = run(GetParam(), {0, 384}, 0.0);
+  const Gathered unsharded = run(GetParam(), {0, 384}, 0.0);
   for (const Cut& cut : {Cut{0, 128, 256, 384}, Cut{0, 256, 384}, Cut{0, 0, 384, 384}, Cut{0, 128, 128, 384}}) {
     const Gathered sharded = run(GetParam(), cut, 0.0);
-    EXPECT_TRUE(bitwise_equal(sharded.master, whole.master));
-    EXPECT_TRUE(bitwise_equal(sharded.codes, whole.codes));
+    EXPECT_TRUE(bitwise_equal(sharded.master, unsharded.master));
+    EXPECT_TRUE(bitwise_equal(sharded.data, unsharded.data));
   }
 }
 
@@ -131,10 +131,10 @@ TEST_P(ShardedAdam, ClipsByTheNormOfAllShards) {
     set_gradient(*device, *parameter, 5);
     for (const double g : support::read(*device, parameter->grad)) squares += g * g;
   }
-  const Gathered whole = run(GetParam(), {0, 384}, 0.5);
+  const Gathered unsharded = run(GetParam(), {0, 384}, 0.5);
   const Gathered sharded = run(GetParam(), {0, 0, 256, 384}, 0.5);
   // The sum is rounded once on each rank and once for each rank added, the root once.
-  EXPECT_NEAR(whole.norm, std::sqrt(squares), 2.0 * 0x1p-24 * std::sqrt(squares));
+  EXPECT_NEAR(unsharded.norm, std::sqrt(squares), 2.0 * 0x1p-24 * std::sqrt(squares));
   EXPECT_NEAR(sharded.norm, std::sqrt(squares), 4.0 * 0x1p-24 * std::sqrt(squares));
 }
 INSTANTIATE_TEST_SUITE_P(Recipes, ShardedAdam, ::testing::ValuesIn(kQuantizedRecipes),
@@ -261,7 +261,7 @@ TEST(GradientsOfShards, HaveTheirShape) {
   Runtime runtime{.device = *device, .behaviors = {}};
   Sharded parameter(*device, {.name = "blocks.7", .shape = {128, 128}}, {256, 128});
   parameter.shard->grad = support::make_tensor(*device, {256, 128}, DType::kBF16, rows_of(1, 1.0, 0, {256, 128}));
-  Adam adam({&parameter.whole}, {});
+  Adam adam({&parameter.unsharded}, {});
   const std::string message = support::error_of([&] { adam.step(runtime); });
   EXPECT_NE(message.find("blocks.7"), std::string::npos) << message;
 }
@@ -276,18 +276,18 @@ TEST(GatheredShards, MayEndInsideABlock) {
     run_ranks("in_process", {.ranks = 2}, [&](ProcessGroup& group) {
       const std::unique_ptr<Device> device = open_host();
       Runtime runtime{.device = *device, .behaviors = {}};
-      const auto whole = optim_test::make_parameter(*device, {.shape = c.shape, .recipe = c.recipe});
-      const auto halves = [&] {
+      const auto unsharded = optim_test::make_parameter(*device, {.shape = c.shape, .recipe = c.recipe});
+      const auto parts = [&] {
         std::vector<std::vector<std::uint8_t>> bytes;
-        for (const QuantizedOrientation* half : {&whole->quantized.rowwise(), &whole->quantized.columnwise()})
+        for (const QuantizedOrientation* half : {&unsharded->quantized.rowwise(), &unsharded->quantized.columnwise()})
           if (*half)
-            for (const Tensor* tensor : {&half->codes, &half->scale_inv})
+            for (const Tensor* tensor : {&half->data, &half->scale_inv})
               bytes.push_back(support::bytes_of(*device, *tensor));
         return bytes;
       };
-      auto expected = halves();
+      auto expected = parts();
       Mesh mesh(group, {.replicas = 1, .shards = 2});
-      ShardedParameter sharded(runtime, *whole, mesh);
+      ShardedParameter sharded(runtime, *unsharded, mesh);
       const bool refused = !sharded.refusal().empty();
       EXPECT_EQ(refused, c.shape[0] == 129) << sharded.refusal();  // 65 rows and 64 would part a block of 32 columns
       if (refused) return;
@@ -295,8 +295,8 @@ TEST(GatheredShards, MayEndInsideABlock) {
       sharded.begin_gather(runtime, {.rowwise = true, .columnwise = true}, parts);
       mesh.shard_group().all_gather(parts, "w");
       sharded.end_gather(runtime);
-      const auto gathered = halves();
-      expected.resize(gathered.size());  // of square blocks the other half is made, not gathered
+      const auto gathered = parts();
+      expected.resize(gathered.size());  // of square blocks the other orientation is made, not gathered
       EXPECT_EQ(gathered, expected) << c.recipe;
     });
   }

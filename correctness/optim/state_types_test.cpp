@@ -68,7 +68,7 @@ class StateTypes : public ::testing::TestWithParam<Case> {
                        .exp_avg_sq = c_.exp_avg_sq};
 };
 
-/// The f32 values that high halves, rounded, and low ones stand for.
+/// The f32 values that high orientations, rounded, and low ones stand for.
 Values from_parts16(Device& device, const Tensor& high, const Tensor& low) {
   const std::vector<std::uint8_t> upper = support::bytes_of(device, high), lower = support::bytes_of(device, low);
   Values values(upper.size() / 2);
@@ -122,7 +122,8 @@ TEST_P(StateTypes, EachStepIsWithinTheBoundOfItsRoundings) {
     EXPECT_TRUE(all_within(moment(*device_, state.exp_avg, state.exp_avg_scale), mean));
     EXPECT_TRUE(all_within(moment(*device_, state.exp_avg_sq, state.exp_avg_sq_scale), square));
     if (!state.master) continue;
-    // The parameter is the rounding of what was optimised; halves round ties away from zero, which no value here is.
+    // The parameter is the rounding of what was optimised; orientations round ties away from zero, which no value here
+    // is.
     const Values stored = support::read(*device_, parameter->value);
     for (std::size_t i = 0; i < stored.size(); ++i)
       ASSERT_LE(std::fabs(stored[i] - moved[i]), 0x1p-8 * std::fabs(moved[i])) << i;
@@ -226,7 +227,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"f32_e4m3_moments", F32, kNone, E4M3, E4M3}),
     [](const auto& test) { return std::string(test.param.name); });
 
-// The two halves are the f32 master: a run with them ends where a run with the copy does.
+// The two orientations are the f32 master: a run with them ends where a run with the copy does.
 TEST(Remainders, FollowTheMasterBitForBit) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
@@ -245,7 +246,7 @@ TEST(Remainders, FollowTheMasterBitForBit) {
   }
 }
 
-// Halves at the ends of the range: the largest float rounds to an infinity whose low half takes it back.
+// Orientations at the ends of the range: the largest float rounds to an infinity whose low half takes it back.
 TEST(Remainders, KeepWhatRoundingWouldLose) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
@@ -257,11 +258,11 @@ TEST(Remainders, KeepWhatRoundingWouldLose) {
   const Values stored = support::read(*device, parameter->value);
   EXPECT_EQ(stored[0], std::numeric_limits<double>::infinity());
   EXPECT_EQ(stored[1], -std::numeric_limits<double>::infinity());
-  const Values halves = from_parts16(*device, parameter->value, adam.state().front().master);
-  EXPECT_GT(halves[0], 0x1.fep127);
-  EXPECT_TRUE(std::isfinite(halves[0]));
-  EXPECT_EQ(halves[1], -halves[0]);
-  EXPECT_EQ(halves[2], 1.0);
+  const Values parts = from_parts16(*device, parameter->value, adam.state().front().master);
+  EXPECT_GT(parts[0], 0x1.fep127);
+  EXPECT_TRUE(std::isfinite(parts[0]));
+  EXPECT_EQ(parts[1], -parts[0]);
+  EXPECT_EQ(parts[2], 1.0);
 }
 
 // GPUs make NaNs of all ones, whose lower half would carry through the upper one and leave a zero.

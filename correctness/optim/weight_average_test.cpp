@@ -27,7 +27,7 @@ class WeightAverages : public ::testing::TestWithParam<const char*> {
 TEST_P(WeightAverages, StartAsTheWeights) {
   WeightAverage average(runtime_, {weight_.get()}, 0.9);
   average.update(runtime_);
-  // Rounding to the nominal type moves a whole-tensor scale a little; codes and values stay.
+  // Rounding to the nominal type moves an unsharded-tensor scale a little; quantized data and values stay.
   EXPECT_TRUE(
       reference::all_close(values(average.quantized(0)), values(weight_->quantized), {.atol = 0.0, .rtol = 0x1p-7}));
 }

@@ -108,7 +108,7 @@ struct Softmax {
         if (!head.visible(i, j)) continue;
         const Dot& logit = logits[static_cast<std::size_t>(j)];
         p.value[p.at(i, j)] = std::exp(logit.value - maximum) / sum;
-        // exp turns the absolute error of logit - lse into a relative one.
+        // exp makes the absolute error of logit - lse into a relative one.
         const double relative = std::expm1(problem.precision * (2.0 + 2.0 * logit.magnitude + 2.0 * largest + log_seq));
         p.error[p.at(i, j)] = p.value[p.at(i, j)] * relative;
       }

@@ -31,7 +31,7 @@ inline constexpr SmallFloatLayout kFloat16Layout{5, 10, Specials::kIeee, Convers
 inline constexpr SmallFloatLayout kBFloat16Layout{8, 7, Specials::kIeee, Conversion::kIeee};
 
 /// A format of at most 16 bits, by its definition: a table of the values of all codes in double precision, and rounding
-/// as a search in that table. Codes carry their sign in bit exponent_bits + mantissa_bits.
+/// as a search in that table. Quantized data carry their sign in bit exponent_bits + mantissa_bits.
 class SmallFloat {
  public:
   explicit SmallFloat(SmallFloatLayout layout);
@@ -51,7 +51,8 @@ class SmallFloat {
 
   SmallFloatLayout layout_;
   std::uint32_t max_code_;
-  /// Values of the codes 0 ... max_code_; under IEEE conversion also of the first code above, as if it were finite.
+  /// Values of the quantized data 0 ... max_code_; under IEEE conversion also of the first code above, as if it were
+  /// finite.
   std::vector<double> values_;
 };
 

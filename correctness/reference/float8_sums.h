@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <span>
 
-/// Sums of products of eight-bit codes as Hopper's matrix units make them, and how far from exact they may be.
+/// Sums of products of eight-bit data as Hopper's matrix units make them, and how far from exact they may be.
 ///
 /// One instruction adds `step` products to an accumulator: all are cut to multiples of 2^(e - fraction_bits), where e
 /// is the exponent of the largest magnitude among them, and then added exactly. Measured on an H200: 13 fraction bits.

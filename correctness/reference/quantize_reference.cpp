@@ -117,15 +117,15 @@ float tensor_scale(double amax, const QuantFormat& format) { return f32_scale(am
 
 Quantized quantize(const Matrix& matrix, const QuantFormat& format, float scale, Flaw flaw) {
   const Layout layout(format, matrix.rows, matrix.cols);
-  const bool whole = format.block_cols == 0;
+  const bool full = format.block_cols == 0;
   const std::size_t blocks = static_cast<std::size_t>(layout.elems);
   Quantized result;
-  result.codes.resize(matrix.values.size());
+  result.data.resize(matrix.values.size());
   result.scale_bytes.assign(blocks * (is_e8m0(format) ? 1 : 4), 0);
 
-  const std::int64_t shift = flaw == Flaw::kNeighboursBlock && !whole ? 1 : 0;
+  const std::int64_t shift = flaw == Flaw::kNeighboursBlock && !full ? 1 : 0;
   const auto block = [&](std::int64_t i, std::int64_t j) {
-    if (whole) return std::size_t{0};
+    if (full) return std::size_t{0};
     const std::int64_t across = std::min((j + shift) / format.block_cols, layout.blocks_across - 1);
     return layout.index(i / format.block_rows, across);
   };
@@ -144,14 +144,14 @@ Quantized quantize(const Matrix& matrix, const QuantFormat& format, float scale,
         scales[index] = byte == 255 ? std::nan("") : power_of_two(127 - byte);
         put(result.scale_bytes, index, byte);
       } else {
-        const float multiplier = whole ? scale : f32_scale(amaxes[index], format, matrix.largest);
+        const float multiplier = full ? scale : f32_scale(amaxes[index], format, matrix.largest);
         scales[index] = static_cast<double>(multiplier);
         put(result.scale_bytes, index, static_cast<float>(1.0 / scales[index]));
       }
     }
   for (std::int64_t i = 0; i < matrix.rows; ++i)
     for (std::int64_t j = 0; j < matrix.cols; ++j)
-      result.codes[static_cast<std::size_t>(i * matrix.cols + j)] =
+      result.data[static_cast<std::size_t>(i * matrix.cols + j)] =
           code_of(matrix.at(i, j), scales[block(i, j)], format, flaw);
   return result;
 }
@@ -165,7 +165,7 @@ Quantized quantize_columnwise(const Matrix& matrix, const QuantFormat& format, f
       for (std::int64_t j = 0; j < cols; ++j)
         bytes[static_cast<std::size_t>(j * rows + i)] = from[static_cast<std::size_t>(i * cols + j)];
   };
-  turn(half.codes, matrix.cols, matrix.rows);
+  turn(half.data, matrix.cols, matrix.rows);
   const std::int64_t pitch = Layout(format, matrix.cols, matrix.rows).down_stride;
   if (pitch > 0) turn(half.scale_bytes, static_cast<std::int64_t>(half.scale_bytes.size()) / pitch, pitch);
   return half;
@@ -173,11 +173,11 @@ Quantized quantize_columnwise(const Matrix& matrix, const QuantFormat& format, f
 
 Matrix dequantize(const Quantized& quantized, const QuantFormat& format, std::int64_t rows, std::int64_t cols) {
   const Layout layout(format, rows, cols);
-  Matrix result{rows, cols, std::vector<double>(quantized.codes.size())};
+  Matrix result{rows, cols, std::vector<double>(quantized.data.size())};
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < cols; ++j) {
-      const bool whole = format.block_cols == 0;
-      const std::size_t index = whole ? 0 : layout.index(i / format.block_rows, j / format.block_cols);
+      const bool full = format.block_cols == 0;
+      const std::size_t index = full ? 0 : layout.index(i / format.block_rows, j / format.block_cols);
       double inverse = 0;
       if (is_e8m0(format)) {
         const int byte = quantized.scale_bytes[index];
@@ -188,7 +188,7 @@ Matrix dequantize(const Quantized& quantized, const QuantFormat& format, std::in
         inverse = static_cast<double>(stored);
       }
       const auto element = static_cast<std::size_t>(i * cols + j);
-      const double value = payload(format).decode(quantized.codes[element]) * inverse;
+      const double value = payload(format).decode(quantized.data[element]) * inverse;
       result.values[element] = static_cast<double>(static_cast<float>(value));
     }
   return result;

@@ -29,11 +29,11 @@ enum class Flaw {
   kSignedAmax,        ///< the largest value, where the rule is the largest magnitude
   kNeighboursBlock,   ///< blocks begin one column late
   kFloorForCeiling,   ///< the other E8M0 rounding
-  kTruncates,         ///< codes rounded towards zero
+  kTruncates,         ///< quantized data rounded towards zero
 };
 
 struct Quantized {
-  std::vector<std::uint8_t> codes;
+  std::vector<std::uint8_t> data;
   /// What the scale buffer holds, padding included.
   std::vector<std::uint8_t> scale_bytes;
 };
@@ -41,19 +41,19 @@ struct Quantized {
 /// Largest magnitude; NaN if there is one among the elements, 0 if there are none.
 double amax(const Matrix& matrix);
 
-/// The multiplier of a whole tensor with this amax.
+/// The multiplier of a full tensor with this amax.
 float tensor_scale(double amax, const QuantFormat& format);
 
-/// Row-wise. `scale` is for whole tensors.
+/// Row-wise. `scale` is for full tensors.
 Quantized quantize(const Matrix& matrix, const QuantFormat& format, float scale = 0.0f, Flaw flaw = Flaw::kNone);
 
-/// The column-wise half: that of transposed(), turned back in memory under E8M0 scales.
+/// The column-wise orientation: that of transposed(), turned back in memory under E8M0 scales.
 Quantized quantize_columnwise(const Matrix& matrix, const QuantFormat& format, float scale = 0.0f);
 
-/// Values of the codes times their inverse scales, rounded to float.
+/// Values of the quantized data times their inverse scales, rounded to float.
 Matrix dequantize(const Quantized& quantized, const QuantFormat& format, std::int64_t rows, std::int64_t cols);
 
-/// One tensor under delayed scaling, told as a window of the last amaxes that were not zero.
+/// One tensor under delayed scaling, described as a window of the last amaxes that were not zero.
 class DelayedTensor {
  public:
   DelayedTensor(float fp8_max, const DelayedScaling& options) : fp8_max_(fp8_max), options_(options) {}
@@ -64,7 +64,7 @@ class DelayedTensor {
   float fp8_max_;
   DelayedScaling options_;
   float scale_ = 1.0f;
-  std::deque<float> window_;  // without the one that `update` brings
+  std::deque<float> window_;  // without the one that `update` provides
 };
 
 }  // namespace fp8lab::reference

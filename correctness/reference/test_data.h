@@ -5,7 +5,7 @@
 #include <vector>
 
 /// Test data as a pure function of (seed, global index), so that a part of a tensor is generated as a slice of the
-/// whole. Shares nothing with the generator under test.
+/// full. Shares nothing with the generator under test.
 namespace fp8lab::reference {
 
 /// SplitMix64's output function: every input bit reaches every output bit.

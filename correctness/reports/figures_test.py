@@ -99,7 +99,7 @@ class Choice(sample.Case):
         self.assertIn("gathers=5", plots[0].caption, "the cell whose larger side gathers most")
         self.assertNotIn("gathers=11", plots[0].caption)
 
-    def test_what_looks_the_same_in_several_sets_is_shown_once_and_named_after_all(self) -> None:
+    def test_what_is_the_same_in_several_sets_is_shown_once_and_named_after_all(self) -> None:
         def gathering(recipe: str, largest: int) -> dict[str, Any]:
             record = sample.cell("wires", recipe, None)
             with_metric(record, "traffic.all_gather_payload_bytes", after=largest)
@@ -240,7 +240,7 @@ class Tables(unittest.TestCase):
 
 
 class Units(unittest.TestCase):
-    def test_bytes_are_told_in_powers_of_1024_either_way(self) -> None:
+    def test_bytes_are_reported_in_powers_of_1024_either_way(self) -> None:
         self.assertEqual(
             [units.byte_text(value) for value in (0, 1023, 1024, 2048, -5 * MIB, 15 * MIB, 3 * 2**30)],
             ["0 B", "1,023 B", "1.00 KiB", "2.00 KiB", "-5.00 MiB", "15.0 MiB", "3.00 GiB"],
@@ -300,7 +300,7 @@ class Sources(sample.Case):
         self.assertEqual((row.nanoseconds, row.reason), (None, "no GPU"))
 
     def test_a_run_without_its_end_is_not_complete(self) -> None:
-        directory = pathlib.Path(sample.write_set(self.directory / "whole"))
+        directory = pathlib.Path(sample.write_set(self.directory / "complete"))
         loader = load.Loader()
         loader.load(str(directory))
         (directory / "results.json").unlink()

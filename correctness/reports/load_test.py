@@ -26,7 +26,7 @@ class Loading(sample.Case):
         self.assertEqual(len(loader.problems), 1, [str(problem) for problem in loader.problems])
         return str(loader.problems[0])
 
-    def test_a_whole_set_has_no_problem(self) -> None:
+    def test_a_complete_set_has_no_problem(self) -> None:
         sample.write_set(self.directory)
         loader = self.loaded()
         self.assertEqual(loader.problems, [])
@@ -78,7 +78,7 @@ class Loading(sample.Case):
         shown = "one\\u2028two\\u2029three\\u0085four"
         self.assertEqual([cell.record["title"] for cell in loader.sets[0].cells], [shown, sample.cell()["title"]])
 
-    def test_a_newer_schema_is_refused_as_a_whole(self) -> None:
+    def test_a_newer_schema_is_refused_entirely(self) -> None:
         sample.write_set(self.directory / "new", schema="fp8lab.results/2")
         sample.write_set(self.directory / "old")
         loader = self.loaded(str(self.directory / "new"), str(self.directory / "old"))

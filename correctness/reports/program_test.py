@@ -161,7 +161,7 @@ class Program(sample.Case):
         self.assertEqual(ended.returncode, 2)
         self.assertIn("is not a regular expression", ended.stderr)
 
-    def test_cells_that_match_nothing_are_told(self) -> None:
+    def test_cells_that_match_nothing_are_reported(self) -> None:
         sample.write_set(self.directory / "good")
         ended = self.report(str(self.directory / "good"), "--traces", "--cells=nothing")
         self.assertEqual(ended.returncode, 2)

@@ -158,7 +158,7 @@ class Readers(sample.Case):
                 plot.svg_of(figure)
             pdf.document(report, lambda one: figure_of[one.name])
         cells = sum(len(results.cells) for results in loader.sets)
-        return collections.Counter(problems=len(loader.problems), whole=not loader.problems, cells=cells)
+        return collections.Counter(problems=len(loader.problems), full=not loader.problems, cells=cells)
 
     def test_mutated_documents_are_named_or_shown(self) -> None:
         chance = random.Random(16)
@@ -202,7 +202,7 @@ class Readers(sample.Case):
             by_file[name.partition("/")[0]] += 1
         print(f"{ROUNDS} mutations, of {dict(by_file)}: {dict(totals)}", file=sys.stderr)
         self.assertGreater(totals["problems"], 0)
-        self.assertGreater(totals["whole"], 0)
+        self.assertGreater(totals["complete"], 0)
 
     def test_what_once_ended_in_a_traceback_is_named(self) -> None:
         def document(**environment: Any) -> str:

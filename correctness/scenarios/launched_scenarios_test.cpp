@@ -10,7 +10,7 @@
 
 #include "harness/temporary_directory.h"
 
-// One scenario file, its ranks as threads of one process, as MPI processes and as processes that meet over TCP: the
+// One scenario file, its ranks as threads of one process, as MPI processes and as processes that connect over TCP: the
 // same figures and the same hashes.
 namespace fp8lab {
 namespace {

@@ -137,7 +137,7 @@ inline QuantizedTensor quantized(Device& device, const Tensor& x, const QuantFor
                    .holder = anyone(device)});
 }
 
-/// The scale that quantized() uses, if one scale serves the whole tensor.
+/// The scale that quantized() uses, if one scale serves the entire tensor.
 inline float expected_scale(const reference::Matrix& x, const QuantFormat& format,
                             const QuantizeRequest& request = {}) {
   if (format.amax_source == AmaxSource::kHistory) return request.history_scale;

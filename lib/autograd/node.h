@@ -12,7 +12,7 @@ namespace fp8lab {
 
 class Node;
 
-/// A value and the node that made it; the node, and through it the whole graph behind it, lives as long as a Variable
+/// A value and the node that made it; the node, and through it the entire graph behind it, lives as long as a Variable
 /// does.
 struct Variable {
   Tensor value;

@@ -37,7 +37,7 @@ struct Runtime {
 };
 
 /// How a parameter's elements begin: from (seed, parameter name, global index), so that a shard equals its slice of the
-/// whole.
+/// unsharded.
 enum class Init {
   kNormal,  ///< mean 0, standard deviation 0.02
   kZeros,
@@ -47,16 +47,16 @@ enum class Init {
 /// Where initial values come from: enough to make them again.
 struct InitialValues {
   std::uint64_t seed = 0;
-  std::uint64_t stream = 0;    ///< of the whole's name
-  std::int64_t first_row = 0;  ///< in the whole
+  std::uint64_t stream = 0;    ///< of the unsharded parameter's name
+  std::int64_t first_row = 0;  ///< in the unsharded parameter
 };
 
-/// A trainable tensor, in high precision or in eight bits. Where training is sharded, modules compute with the whole,
-/// which is there between a gather and the next reshard only, and `local` is what this rank keeps: a parameter of its
-/// own, which the optimizer updates.
+/// A trainable tensor, in high precision or in eight bits. Where training is sharded, modules compute with the
+/// unsharded parameter, which is there between a gather and the next reshard only, and `local` is what this rank keeps:
+/// a parameter of its own, which the optimizer updates.
 struct Parameter {
   std::string name;
-  TensorSpec spec;  ///< nominal: of the whole, in the type that gradients and products have
+  TensorSpec spec;  ///< nominal: of the unsharded parameter, in the type that gradients and products have
   Init init = Init::kZeros;
   std::optional<InitialValues> initial;  ///< as long as it holds them, or what was cast from them
   Tensor value;                          ///< high precision; absent where `quantizer` is there
@@ -65,7 +65,7 @@ struct Parameter {
   Tensor grad;                           ///< of the nominal type; absent until backward first reaches it
   HolderId holder = 0;
   HolderId grad_holder = 0;
-  Parameter* local = nullptr;  ///< owned by who shards; null where the whole stays here
+  Parameter* local = nullptr;  ///< owned by who shards; null where the unsharded parameter stays here
 
   bool in_eight_bits() const { return quantizer != nullptr; }
   /// Takes `gradient` over, or adds it to what is there.

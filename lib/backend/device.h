@@ -20,7 +20,7 @@ namespace fp8lab {
 class Device;
 class QuantizedTensor;
 
-/// A moment in the order of what a device was told to do.
+/// A moment in the order of the work that a device was given.
 class Moment {
  public:
   virtual ~Moment() = default;
@@ -80,7 +80,7 @@ class Device {
   /// Bytes of device memory that the driver counts as this device's beyond the allocator's reserved ones: contexts,
   /// libraries, scratch. Nothing where there is no driver.
   virtual std::optional<std::int64_t> driver_overhead_bytes() { return std::nullopt; }
-  /// Which way went what can go several ways, such as attention through a library, in the order of their first use; a
+  /// Which way went what can go several paths, such as attention through a library, in the order of their first use; a
   /// line each.
   virtual std::vector<std::string> notes() { return {}; }
 

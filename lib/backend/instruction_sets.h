@@ -14,7 +14,7 @@ std::vector<std::string_view> cpu_instruction_sets();
 /// The one in use: the best, until another is selected.
 std::string_view cpu_instruction_set();
 
-/// Selects by name, for this whole process. Throws Error listing cpu_instruction_sets() where `name` is none of them.
+/// Selects by name, for this entire process. Throws Error listing cpu_instruction_sets() where `name` is none of them.
 void select_cpu_instruction_set(std::string_view name);
 
 }  // namespace fp8lab

@@ -8,7 +8,7 @@
 
 // The kernel table: what a device can do, one argument struct per kernel. Arguments are validated by lib/ops before a
 // kernel sees them. Matrices are [tokens, features] with token = position * batch + sequence ("sbhd"); FP32 scalars
-// live in device memory as 1-element arrays. Element types are f32 or bf16 unless said otherwise; arithmetic is in
+// live in device memory as 1-element arrays. Element types are f32 or bf16 unless stated otherwise; arithmetic is in
 // FP32, results are rounded to the output's type once.
 namespace fp8lab {
 
@@ -44,7 +44,8 @@ struct FillArgs {
   float value = 0.0f;
 };
 
-/// out(i, j) from counter (seed, stream, (row_offset + i) * out.cols + j), so a shard equals its slice of the whole.
+/// out(i, j) from counter (seed, stream, (row_offset + i) * out.cols + j), so a shard equals its slice of the full
+/// array.
 struct RandomArgs {
   MatrixView out;
   std::uint64_t seed = 0;
@@ -92,8 +93,8 @@ struct AmaxArgs {
 };
 
 /// Casts `in` to `format`. Either output may be absent (values.data null). The column-wise output is the format applied
-/// to the transposed input: columnwise.values is [in.cols, in.rows]. Per tensor: codes = cast(in * *scale), both
-/// scale_inv = 1 / *scale (one element, shared), and *amax = max(*amax, max |in|) where `amax` is given; a NaN in
+/// to the transposed input: columnwise.values is [in.cols, in.rows]. Per tensor: quantized data = cast(in * *scale),
+/// both scale_inv = 1 / *scale (one element, shared), and *amax = max(*amax, max |in|) where `amax` is given; a NaN in
 /// either makes it NaN. Without `scale`, the scale is scale_from_amax(*measured, ...) of core/float8.h by the format.
 /// Blocks, whose sides divide 128: each block's scale from its own amax; scale, measured and amax are unused; padding
 /// of the scales is written zero. `in` may also be f16. A matrix without elements still gets its scale_inv or its
@@ -109,8 +110,8 @@ struct QuantizeArgs {
 };
 
 /// Where new values of a matrix go in eight bits under one scale: they are rounded to `nominal` and cast from there as
-/// QuantizeArgs says of whole tensors, to either half or both. Without halves they are only measured. *amax, where
-/// given, is raised to the largest magnitude of the rounded values.
+/// QuantizeArgs says of full tensors, to either orientation or both. Without orientations they are only measured.
+/// *amax, where given, is raised to the largest magnitude of the rounded values.
 struct CastTarget {
   OperandView rowwise;
   OperandView columnwise;
@@ -124,8 +125,8 @@ struct CastTarget {
   explicit operator bool() const { return casts() || amax != nullptr; }
 };
 
-/// A matrix for a target. Where the target has halves and no scale, its scale is scale_from_amax(*measured, ...) by its
-/// format.
+/// A matrix for a target. Where the target has orientations and no scale, its scale is scale_from_amax(*measured, ...)
+/// by its format.
 struct ListCast {
   MatrixView in;
   CastTarget target;
@@ -137,7 +138,7 @@ struct QuantizeListArgs {
   std::span<const ListCast> tensors;
 };
 
-/// out = codes * scale_inv.
+/// out = quantized data * scale_inv.
 struct DequantizeArgs {
   OperandView in;
   MatrixView out;
@@ -156,17 +157,17 @@ struct DelayedUpdateArgs {
 };
 
 /// out[m, n] = sum over k of a[m, k] * b[n, k], plus bias[n] in FP32 where given; `accumulate` adds to what out holds.
-/// All of it happens in FP32 and is rounded to out's type once. Per-tensor operands enter as codes, and the finished
-/// sum is multiplied by their inverse scales, as matrix units do; blocks enter as codes * scale_inv, each rounded to
-/// FP32 (exact for E8M0 scales).
+/// All of it happens in FP32 and is rounded to out's type once. Per-tensor operands enter as quantized data, and the
+/// finished sum is multiplied by their inverse scales, as matrix units do; blocks enter as quantized data * scale_inv,
+/// each rounded to FP32 (exact for E8M0 scales).
 struct GemmArgs {
   OperandView a;
   OperandView b;
   MatrixView out;
   MatrixView bias;  ///< [1, n] or absent (data null)
   bool accumulate = false;
-  /// Lets the matrix units keep their own short accumulator (some 13 fraction bits) for a whole sum of per-tensor
-  /// scaled codes instead of moving it to FP32 every 128 terms. Read by devices with such units alone.
+  /// Lets the matrix units keep their own short accumulator (some 13 fraction bits) for a full sum of per-tensor
+  /// scaled quantized data instead of moving it to FP32 every 128 terms. Read by devices with such units alone.
   bool fast_accumulation = false;
 };
 
@@ -216,7 +217,7 @@ struct ActivationBackwardArgs {
 };
 
 /// norm_forward and then quantize of its y, bit for bit, but y is never stored: `norm.y` and `cast.in` have a type, a
-/// shape and no data, and `norm.amax` is null. `cast` is of a whole tensor under a given scale, or row-wise in blocks
+/// shape and no data, and `norm.amax` is null. `cast` is of a full tensor under a given scale, or row-wise in blocks
 /// of one row.
 struct NormQuantizeArgs {
   NormForwardArgs norm;
@@ -229,8 +230,8 @@ struct ActivationQuantizeArgs {
   QuantizeArgs cast;
 };
 
-/// The same of gemm, whose result is f32 here: codes and amax are of the finished sum with its bias, which nothing
-/// rounds to 16 bits before the cast. Equal to the two one after the other up to the order of the sum.
+/// The same of gemm, whose result is f32 here: quantized data and amax are of the finished sum with its bias, which
+/// nothing rounds to 16 bits before the cast. Equal to the two one after the other up to the order of the sum.
 /// `product.accumulate` is false.
 struct GemmQuantizeArgs {
   GemmArgs product;
@@ -238,7 +239,7 @@ struct GemmQuantizeArgs {
 };
 
 /// Rotary embedding of [seq * batch, heads * head_dim]: dimensions d and d + head_dim/2 of a head turn by
-/// position * base^(-2d/head_dim). `inverse` turns back, which is its gradient.
+/// position * base^(-2d/head_dim). `inverse` rotates back, which is its gradient.
 struct RopeArgs {
   MatrixView in;
   MatrixView out;

@@ -14,13 +14,13 @@
 /// Ranks of one process that take part in a collective, each with a lane of its own:
 ///
 ///     begin()           what this rank launched so far comes before what others do with its buffers
-///     (all meet)
+///     (barrier)
 ///     await_begun(r)    for every r whose buffers are touched, then copy() and reduce()
 ///     end()             what was asked for of others comes before what they launch after this
-///     (all meet)
+///     (barrier)
 ///     await_ended(r)    for every r
 ///
-/// The meetings are the host's: events are recorded before one and waited for after it, so none is recorded anew while
+/// The barriers are the host's: events are recorded before one and waited for after it, so none is recorded anew while
 /// another rank has yet to wait for it. The next collective's begin() may follow at once.
 namespace fp8lab {
 
@@ -59,7 +59,7 @@ class PeerStream {
   virtual ~PeerStream() = default;
 
   virtual std::shared_ptr<PeerSlot> slot() const = 0;
-  /// The seats of all ranks, in order, before the first collective. Throws Error where this GPU cannot reach another's
+  /// The slots of all ranks, in order, before the first collective. Throws Error where this GPU cannot reach another's
   /// memory.
   virtual void admit(std::span<const std::shared_ptr<PeerSlot>> slots) = 0;
 

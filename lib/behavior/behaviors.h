@@ -23,24 +23,25 @@ struct Behaviors {
   ShellPolicy module_shells = ShellPolicy::kMoveOut;
 
   // Sharded weights in eight bits (TransformerEngine#2245, #2370). False is the behaviour before.
-  bool gather_eight_bits = true;          ///< shards travel as codes, not as the high-precision values they stand for
+  bool gather_eight_bits = true;  ///< shards travel as quantized data, not as the high-precision values they stand for
   bool share_amax_over_shards = true;     ///< a measured tensor's shards have one scale: their largest amax
-  bool choose_usage_by_pass = true;       ///< forward gathers row-wise halves, backward column-wise ones
-  bool validate_usage_by_pass = true;     ///< forward asks for the row-wise half alone
+  bool choose_usage_by_pass = true;       ///< forward gathers row-wise orientations, backward column-wise ones
+  bool validate_usage_by_pass = true;     ///< forward asks for the row-wise orientation alone
   bool keep_own_quantizer = true;         ///< a weight in eight bits keeps the quantizer it was made with
-  bool initialize_local_shard = true;     ///< deferred initialisation makes the shard, not the whole
+  bool initialize_local_shard = true;     ///< deferred initialisation makes the shard, not the unsharded parameter
   bool strip_scale_padding = true;        ///< scales of blocks travel without the padding of their arrays
   bool reuse_quantizer_at_gather = true;  ///< a gather says two flags of its tensor, not a copy of its quantizer
   bool nearest_sharding_state = true;     ///< gather hooks heed the nearest wrapped module, not the root
 
   // Tensor operations on quantized storage (ops/quantized_storage.h; TransformerEngine#2245). False is the behaviour
   // before.
-  bool split_knows_columnwise = true;        ///< column-wise halves are cut too, not row-wise ones alone
-  bool slice_transpose_in_make_like = true;  ///< a shard is not given the column-wise half of the whole it is made from
-  bool own_scale_in_new_zeros = true;        ///< zeros like a per-tensor matrix have a copy of its scale, not the scale
-  bool copy_bytes_between_shards = true;     ///< a copy does not go through high precision
-  bool view_aligned_slices = true;           ///< nor does a slice, at least of the whole
-  bool keep_transpose_in_views = true;       ///< another shape does not cost the column-wise half
+  bool split_knows_columnwise = true;  ///< column-wise orientations are cut too, not row-wise ones alone
+  bool slice_transpose_in_make_like =
+      true;  ///< a shard is not given the column-wise orientation of the unsharded parameter it is made from
+  bool own_scale_in_new_zeros = true;     ///< zeros like a per-tensor matrix have a copy of its scale, not the scale
+  bool copy_bytes_between_shards = true;  ///< a copy does not go through high precision
+  bool view_aligned_slices = true;        ///< nor does a slice, at least of the unsharded parameter
+  bool keep_transpose_in_views = true;    ///< another shape does not cost the column-wise orientation
 
   // Optimizers over weights in eight bits (TransformerEngine#2245, #2370, #2698). False is the behaviour before.
   bool unwrap_shards_in_adam = true;    ///< Adam asks the local shard, not the wrapper around it, what it is

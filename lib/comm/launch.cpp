@@ -36,7 +36,7 @@ std::optional<int> number(const EnvironmentLookup& variable, const char* name) {
   const char* end = text + std::strlen(text);
   const auto [last, error] = std::from_chars(text, end, value);
   if (error != std::errc() || last != end || value < 0)
-    fail(fmt::format("{}={} is no whole number from 0 up", name, text));
+    fail(fmt::format("{}={} is not an integer from 0 up", name, text));
   return value;
 }
 
@@ -66,17 +66,17 @@ Launch discover_launch(const EnvironmentLookup& variable) {
   const Launcher* found_by = nullptr;
   Launch found;
   for (const Launcher& launcher : kLaunchers) {
-    const std::optional<Launch> told = set_by(launcher, variable);
-    if (!told) continue;
+    const std::optional<Launch> found_here = set_by(launcher, variable);
+    if (!found_here) continue;
     if (found_by == nullptr) {
       found_by = &launcher;
-      found = *told;
+      found = *found_here;
       continue;
     }
-    const bool of_daemons = &launcher == &kSlurm && told->size != found.size;
-    if (of_daemons || (told->rank == found.rank && told->size == found.size)) continue;
+    const bool of_daemons = &launcher == &kSlurm && found_here->size != found.size;
+    if (of_daemons || (found_here->rank == found.rank && found_here->size == found.size)) continue;
     fail(fmt::format("{}, but {}; unset the variables of the one that did not start this process",
-                     describe(*found_by, found), describe(launcher, *told)));
+                     describe(*found_by, found), describe(launcher, *found_here)));
   }
   return found;
 }
@@ -86,7 +86,7 @@ Rendezvous discover_rendezvous(const Launch& launch, const EnvironmentLookup& va
   const std::optional<int> port = number(variable, "MASTER_PORT");
   if (host == nullptr || *host == '\0' || !port)
     fail(fmt::format(
-        "{} started {} ranks, which meet over TCP at MASTER_ADDR and MASTER_PORT, and {} is not set; set them to "
+        "{} started {} ranks, which connect over TCP at MASTER_ADDR and MASTER_PORT, and {} is not set; set them to "
         "the host of rank 0 and a free port there",
         launch.launcher, launch.size, host == nullptr || *host == '\0' ? "MASTER_ADDR" : "MASTER_PORT"));
   if (*port < 1 || *port > 65535) fail(fmt::format("MASTER_PORT={} is no port; ports are 1 to 65535", *port));
@@ -110,7 +110,7 @@ Rendezvous discover_rendezvous(const Launch& launch, const EnvironmentLookup& va
 ProcessGroupChoice choose_process_group(const Launch& launch, const EnvironmentLookup& variable,
                                         std::string_view no_mpi) {
   if (launch.launcher.empty()) return {"in_process", "nobody launched ranks: each is a thread of this process"};
-  if (launch.launcher == "torchrun") return {"sockets", "torchrun launched the ranks: they meet over TCP"};
+  if (launch.launcher == "torchrun") return {"sockets", "torchrun launched the ranks: they connect over TCP"};
   if (launch.launcher == "mpirun") {
     if (!no_mpi.empty())
       fail(fmt::format(
@@ -120,9 +120,9 @@ ProcessGroupChoice choose_process_group(const Launch& launch, const EnvironmentL
     return {"mpi", "mpirun launched the ranks"};
   }
   const std::string started = fmt::format("{} launched the ranks", launch.launcher);
-  if (!no_mpi.empty()) return {"sockets", fmt::format("{}, and {}: they meet over TCP", started, no_mpi)};
+  if (!no_mpi.empty()) return {"sockets", fmt::format("{}, and {}: they connect over TCP", started, no_mpi)};
   if (variable("PMIX_RANK") == nullptr && variable("PMI_RANK") == nullptr)
-    return {"sockets", started + " without a process manager that MPI knows (--mpi=pmix): they meet over TCP"};
+    return {"sockets", started + " without a process manager that MPI knows (--mpi=pmix): they connect over TCP"};
   return {"mpi", started + " with a process manager that MPI knows"};
 }
 

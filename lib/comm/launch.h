@@ -6,7 +6,7 @@
 
 namespace fp8lab {
 
-/// What a launcher told this process of its place among the ranks.
+/// What a launcher says of the place of this process among the ranks.
 struct Launch {
   std::string_view
       launcher;  ///< "torchrun", "mpirun" or "srun"; empty: nobody launched ranks, there is this process alone

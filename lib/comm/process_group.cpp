@@ -224,10 +224,10 @@ void ProcessGroup::check_buffer(const Signature& call, std::size_t part, const s
 }
 
 void ProcessGroup::check_own_place(const Signature& call, std::size_t part, const std::byte* own,
-                                   std::int64_t own_bytes, const std::byte* own_place, const std::byte* whole,
+                                   std::int64_t own_bytes, const std::byte* own_place, const std::byte* full,
                                    std::int64_t unsharded_bytes) const {
-  if (own == own_place || !overlap(own, own_bytes, whole, unsharded_bytes)) return;
-  refuse(call, part, "has its rank's bytes inside the whole, but not in their own place");
+  if (own == own_place || !overlap(own, own_bytes, full, unsharded_bytes)) return;
+  refuse(call, part, "has its rank's bytes inside the full array, but not in their own place");
 }
 
 void ProcessGroup::check_reducible(const Signature& call, std::size_t part, DType dtype) const {

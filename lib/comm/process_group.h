@@ -27,7 +27,7 @@
 /// work: behind what this rank launched before, ahead of what it launches after. So results may be used, and buffers
 /// written or freed, by what is launched after the call has returned, on the host before anything has moved.
 ///
-/// Messages number ranks as the whole run does: world_rank(), not the place inside a sub-group.
+/// Messages number ranks as the entire run does: world_rank(), not the place inside a sub-group.
 namespace fp8lab {
 
 class Device;
@@ -80,8 +80,8 @@ struct BroadcastPart {
   Content content = Content::kPayload;
 };
 
-/// What one rank has issued of one kind. Bytes are those of the whole arrays, over all ranks: the `size` of nccl-tests,
-/// which depends neither on the rank nor on the algorithm.
+/// What one rank has issued of one kind. Bytes are those of the entire arrays, over all ranks: the `size` of
+/// nccl-tests, which depends neither on the rank nor on the algorithm.
 struct TrafficCount {
   std::int64_t collectives = 0;
   std::int64_t payload_bytes = 0;
@@ -115,7 +115,7 @@ class ProcessGroup {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(world_ranks_.size()); }
   const std::string& name() const { return name_; }
-  /// The number, in the whole run, of this group's `rank`.
+  /// The number, in the entire run, of this group's `rank`.
   int world_rank(int rank) const { return world_ranks_[static_cast<std::size_t>(rank)]; }
   /// This rank's number among those on its machine.
   int local_rank() const { return local_rank_; }
@@ -149,7 +149,7 @@ class ProcessGroup {
   std::unique_ptr<ProcessGroup> split(std::span<const SplitPlace> places, std::string_view name);
 
   /// The same ranks for buffers in the memory of `device`, this rank's own; split() passes that on. A collective: all
-  /// ranks bring devices of one name, of several GPUs or of one. Both this and `device` outlive the new group.
+  /// ranks provide devices of one name, of several GPUs or of one. Both this and `device` outlive the new group.
   std::unique_ptr<ProcessGroup> on(Device& device);
 
   /// Where memory comes from in which this group's all-gathers are fastest: for Memory::gather_from() of the device, on
@@ -206,7 +206,7 @@ class ProcessGroup {
   void check_buffer(const Signature& call, std::size_t part, const std::byte* data, std::int64_t bytes,
                     std::size_t alignment = 1) const;
   void check_own_place(const Signature& call, std::size_t part, const std::byte* own, std::int64_t own_bytes,
-                       const std::byte* own_place, const std::byte* whole, std::int64_t unsharded_bytes) const;
+                       const std::byte* own_place, const std::byte* full, std::int64_t unsharded_bytes) const;
   void check_reducible(const Signature& call, std::size_t part, DType dtype) const;
   void complete(const Signature& call, const TrafficCount& counted);
 

@@ -28,7 +28,7 @@ const ProcessGroupRow& process_group_row(std::string_view name);
 /// Throws when the row is unknown or unavailable, or when a rank failed: the first cause alone, as OutOfMemory if it
 /// was one, else as Error, with the rank in front of its message. The other ranks' pending and later collectives throw
 /// GroupAborted, which they should let through. A thread that neither returns nor issues a collective cannot be ended
-/// from here; the others are told after the timeout, but the run returns with the last of them.
+/// from here; the others are reported after the timeout, but the run returns with the last of them.
 void run_ranks(std::string_view row, const RunOptions& options, const RankFunction& rank_function);
 
 }  // namespace fp8lab

@@ -38,15 +38,15 @@ struct RunOptions {
   std::int64_t writes_from_bytes = 0;
   /// Of `nccl`: false leaves ProcessGroup::gather_source() null; benchmarks choose.
   bool gather_windows = true;
-  /// Ranks meet to launch work on GPUs, which takes longer than to wake a sleeper: they look longer for each other.
+  /// Ranks wait for each other to launch work on GPUs, which takes longer than to wake a sleeper: they spin longer.
   /// Set by `nccl`.
   bool launches_on_gpus = false;
   /// How ranks write from GPU to GPU; benchmarks choose.
   PeerCopyPath peer_copies = PeerCopyPath::kBySize;
   /// Where the processes of `sockets` find each other, at the first run of each. Its size is `ranks`.
   Rendezvous rendezvous = {};
-  /// Is told in a line, on the thread that runs the ranks, what happened that is no error: a connection that was no
-  /// rank's and was dropped.
+  /// Is found_here in a line, on the thread that runs the ranks, what happened that is no error: a connection that was
+  /// no rank's and was dropped.
   std::function<void(const std::string&)> notify = {};
   /// Ends the run from outside: its collectives throw GroupAborted, and run_ranks() throws Error.
   std::stop_token stop = {};

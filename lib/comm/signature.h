@@ -42,10 +42,10 @@ struct Signature {
   ReduceOp op = ReduceOp::kSum;
   std::int32_t root = 0;
   std::int64_t parts = 0;
-  std::int64_t bytes = 0;      ///< of the whole arrays
+  std::int64_t bytes = 0;      ///< of the entire arrays
   std::uint64_t sequence = 0;  ///< the how-many-th collective of its group, from 1
   std::uint64_t digest =
-      0x243F6A8885A308D3ull;     ///< of the whole label and of every part's offsets, type and content, in order
+      0x243F6A8885A308D3ull;     ///< of the entire label and of every part's offsets, type and content, in order
   std::array<char, 80> label{};  ///< cut short and closed by a zero
 
   /// Takes a further fact into the digest.

@@ -78,8 +78,8 @@ F8_HOST_DEVICE inline float cos_octant(float t) {
 
 }  // namespace detail
 
-/// Random numbers as a pure function of (seed, stream, global element index): a shard draws what the whole tensor would
-/// have drawn at its place, on any number of ranks or threads, on host and device alike.
+/// Random numbers as a pure function of (seed, stream, global element index): a shard draws what the entire tensor
+/// would have drawn at its place, on any number of ranks or threads, on host and device alike.
 class CounterRng {
  public:
   F8_HOST_DEVICE constexpr CounterRng(std::uint64_t seed, std::uint64_t stream) : seed_(seed), stream_(stream) {}

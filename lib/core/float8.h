@@ -16,9 +16,9 @@
 /// The one scaling rule of the project, in this order of operations:
 ///   scale     = scale_from_amax(amax, ...)        fp8_max / max(amax, epsilon), one float division
 ///   code      = encode(x * scale)                 one float multiplication
-///   scale_inv = 1 / scale                         one float division, stored beside the codes
+///   scale_inv = 1 / scale                         one float division, stored beside the quantized data
 ///   value     = decode(code) * scale_inv          one float multiplication
-/// Other orders, such as x / scale_inv, give other codes at ties. Microscaling blocks use the same lines with
+/// Other orders, such as x / scale_inv, give other data at ties. Microscaling blocks use the same lines with
 /// scale = e8m0_multiplier(byte) and scale_inv = e8m0_to_f32(byte), which are exact.
 namespace fp8lab {
 
@@ -83,7 +83,8 @@ F8_HOST_DEVICE constexpr float decode(std::uint8_t code) {
 }
 
 /// float -> FP8, rounded away from zero with a probability equal to the fraction lost, given 32 uniform `random_bits`.
-/// Exact codes never change, saturation and NaN are as in encode(). Unbiased below saturation, to 2^-32 of a quantum.
+/// Exact quantized data never change, saturation and NaN are as in encode(). Unbiased below saturation, to 2^-32 of a
+/// quantum.
 template <class Format>
 F8_HOST_DEVICE constexpr std::uint8_t encode_stochastic(float x, std::uint32_t random_bits) {
   constexpr std::uint32_t kMaxBits = float_bits(Format::kMax);

@@ -20,7 +20,7 @@ inline constexpr std::uint32_t kFloatQuietNanBits = 0x7FC00000u;
 inline constexpr float kFloatMax = 0x1.fffffep127f;
 inline constexpr float kFloatMinNormal = 0x1p-126f;
 
-/// All ones if a < b, else 0, for a and b below 2^31. Conversions select by masks because g++ turns conditions on one
+/// All ones if a < b, else 0, for a and b below 2^31. Conversions select by masks because g++ makes conditions on one
 /// value (clamped? NaN? subnormal?) into branches, and then no longer vectorises the loop around them.
 F8_HOST_DEVICE constexpr std::uint32_t less_mask(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>(static_cast<std::int32_t>(a - b) >> 31);
@@ -43,7 +43,7 @@ F8_HOST_DEVICE constexpr std::uint32_t nearest_fields(std::uint32_t magnitude_bi
   return quanta + ((binade - kMinNormalBits) >> kDropped);
 }
 
-/// Bits of the float that Layout's exponent and fraction fields stand for, special codes read as finite ones.
+/// Bits of the float that Layout's exponent and fraction fields stand for, special 8-bit values read as finite ones.
 template <class Layout>
 F8_HOST_DEVICE constexpr std::uint32_t widened_fields(std::uint32_t fields) {
   constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(127 - Layout::kBias) << 23;

@@ -22,7 +22,7 @@ std::int64_t heap_allocations() noexcept { return count; }
 }  // namespace fp8lab
 
 // The forms that are not here, for arrays and for those who want no exception, call one of these. Not inlined: g++
-// would see free() meet a pointer from `new` and warn.
+// would see free() get a pointer from `new` and warn.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++count;
   return checked(std::malloc(std::max<std::size_t>(bytes, 1)));

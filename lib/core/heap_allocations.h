@@ -9,7 +9,7 @@ namespace fp8lab {
 /// per allocation.
 ///
 /// A program that calls this gets counting operators new with it; all others keep the library's own. Under the
-/// sanitizers, which bring operators of their own, malloc() and its kin count too.
+/// sanitizers, which provide operators of their own, malloc() and its kin count too.
 std::int64_t heap_allocations() noexcept;
 
 }  // namespace fp8lab

@@ -9,22 +9,23 @@ GatheredArray gathered_scales(const LayoutOf& layout_of, std::int64_t block_rows
                               bool strip_padding) {
   GatheredArray scales;
   scales.content = Content::kScales;
-  scales.whole = layout_of(split.rows());
-  const std::int64_t row_bytes = scales.whole.shape.cols() * static_cast<std::int64_t>(size_bytes(scales.whole.dtype));
+  scales.unsharded = layout_of(split.rows());
+  const std::int64_t row_bytes =
+      scales.unsharded.shape.cols() * static_cast<std::int64_t>(size_bytes(scales.unsharded.dtype));
   if (strip_padding) {
     scales.offsets_bytes = split.offsets(row_bytes, block_rows);
     scales.filled_rows = ceil_div(split.rows(), block_rows);
     return scales;
   }
-  // Each rank's array as it lies there, padding and all: what arrives is longer than the whole's own, and rows of later
-  // ranks lie where the whole has those of others, unless pieces need no padding.
+  // Each rank's array as it lies there, padding and all: what arrives is longer than the unsharded parameter's own, and
+  // rows of later ranks lie where the unsharded parameter has those of others, unless pieces need no padding.
   std::int64_t rows = 0;
   scales.offsets_bytes.push_back(0);
   for (int rank = 0; rank < split.ranks(); ++rank) {
     rows += split.count(rank) == 0 ? 0 : layout_of(split.count(rank)).shape.rows();
     scales.offsets_bytes.push_back(rows * row_bytes);
   }
-  scales.whole.shape = Shape{rows, scales.whole.shape.cols()};
+  scales.unsharded.shape = Shape{rows, scales.unsharded.shape.cols()};
   scales.filled_rows = rows;
   return scales;
 }
@@ -35,33 +36,34 @@ GatheredArray gathered_data(const QuantFormat& format, const Shape& shape, const
 
 }  // namespace
 
-GatheredArray gathered_values(const TensorSpec& whole, const RowSplit& split) {
+GatheredArray gathered_values(const TensorSpec& unsharded, const RowSplit& split) {
   GatheredArray values;
-  values.whole = whole;
-  values.offsets_bytes = split.offsets(row_elems(whole.shape) * static_cast<std::int64_t>(size_bytes(whole.dtype)));
+  values.unsharded = unsharded;
+  values.offsets_bytes =
+      split.offsets(row_elems(unsharded.shape) * static_cast<std::int64_t>(size_bytes(unsharded.dtype)));
   values.filled_rows = split.rows();
   return values;
 }
 
 GatheredOrientation gathered_rowwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
                                      bool strip_scale_padding) {
-  GatheredOrientation half;
-  half.codes = gathered_data(format, shape, split);
-  if (format.per_tensor()) return half;
-  half.scales =
+  GatheredOrientation orientation;
+  orientation.data = gathered_data(format, shape, split);
+  if (format.per_tensor()) return orientation;
+  orientation.scales =
       gathered_scales([&](std::int64_t rows) { return rowwise_layout(format, rows, shape.cols()).scales.spec; },
                       format.block_rows, split, strip_scale_padding);
-  return half;
+  return orientation;
 }
 
 GatheredOrientation gathered_columnwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
                                         bool strip_scale_padding) {
-  GatheredOrientation half;
-  half.codes = gathered_data(format, shape, split);
-  half.scales =
+  GatheredOrientation orientation;
+  orientation.data = gathered_data(format, shape, split);
+  orientation.scales =
       gathered_scales([&](std::int64_t rows) { return columnwise_layout(format, rows, shape.cols()).scales.spec; },
                       format.block_cols, split, strip_scale_padding);
-  return half;
+  return orientation;
 }
 
 }  // namespace fp8lab

@@ -8,7 +8,7 @@
 namespace fp8lab {
 namespace {
 
-/// Of one parameter: codes and scales of two halves.
+/// Of one parameter: data and scales of two orientations.
 constexpr std::size_t kMostParts = 4;
 
 }  // namespace
@@ -32,7 +32,7 @@ std::vector<std::string> ParameterGroup::warnings() const {
   for (const auto& parameter : parameters_)
     if (!parameter->refusal().empty())
       warnings.push_back(
-          fmt::format("{}: {}; it stays in high precision", parameter->whole().name, parameter->refusal()));
+          fmt::format("{}: {}; it stays in high precision", parameter->unsharded().name, parameter->refusal()));
   return warnings;
 }
 
@@ -43,7 +43,7 @@ Orientations ParameterGroup::usage(const Behaviors& behaviors, Pass pass) const 
   return {.rowwise = recomputes_, .columnwise = true};
 }
 
-// What is under way writes to the wholes, which go with this.
+// What is under way writes to the unsharded parameters, which go with this.
 ParameterGroup::~ParameterGroup() {
   if (!ahead_) return;
   try {

@@ -32,14 +32,14 @@ class ParameterGroup {
   ParameterGroup(const ParameterGroup&) = delete;
   ParameterGroup& operator=(const ParameterGroup&) = delete;
 
-  /// Whose wholes each pass wants next, null for nobody's: they are gathered beside this module's work, as soon as its
-  /// own are there.
+  /// Whose unsharded parameters each pass wants next, null for nobody's: they are gathered beside this module's work,
+  /// as soon as its own are there.
   void gather_ahead(ParameterGroup* next_forward, ParameterGroup* next_backward) {
     next_forward_ = next_forward;
     next_backward_ = next_backward;
   }
 
-  /// Makes the wholes; does nothing where they are there.
+  /// Makes the unsharded parameters; does nothing where they are there.
   void unshard(Runtime& runtime, Pass pass);
   void reshard();
   /// Leaves averaged gradients with the shards.
@@ -59,7 +59,7 @@ class ParameterGroup {
   bool unsharded_ = false;
   ParameterGroup* next_forward_ = nullptr;
   ParameterGroup* next_backward_ = nullptr;
-  std::optional<Pass> ahead_;  ///< the pass for which wholes are under way
+  std::optional<Pass> ahead_;  ///< the pass for which unsharded parameters are under way
   std::vector<std::unique_ptr<ShardedParameter>> parameters_;
   std::vector<GatherPart> gather_parts_;  // kept between passes
   std::vector<ScatterPart> scatter_parts_;

@@ -20,53 +20,57 @@ std::unique_ptr<Quantizer> copy_quantizer(Runtime& runtime, const Quantizer& qua
 
 }  // namespace
 
-ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& whole, Mesh& mesh)
-    : unsharded_(whole), split_(dim0(whole.spec.shape), mesh.shard_group().size()), rank_(mesh.shard_group().rank()) {
-  if (whole.in_eight_bits())
-    refusal_ =
-        shard_refusal(whole.quantizer->format, whole.spec.shape.rows(), whole.spec.shape.cols(), split_.offsets(1));
+ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh& mesh)
+    : unsharded_(unsharded),
+      split_(dim0(unsharded.spec.shape), mesh.shard_group().size()),
+      rank_(mesh.shard_group().rank()) {
+  if (unsharded.in_eight_bits())
+    refusal_ = shard_refusal(unsharded.quantizer->format, unsharded.spec.shape.rows(), unsharded.spec.shape.cols(),
+                             split_.offsets(1));
   Device& device = runtime.device;
   if (!refusal_.empty()) {
     // What the eight bits were cast from, where it can be made again: masters start from it, as those of other weights
     // do.
-    if (whole.initial && !whole.quantized.empty())
-      whole.value = initial_values(runtime, whole, whole.holder);
-    else if (!whole.quantized.empty())
-      whole.value = dequantize(device, whole.quantized.rowwise_operand(), whole.spec.dtype, whole.holder);
-    whole.quantized = {};
-    whole.quantizer.reset();
+    if (unsharded.initial && !unsharded.quantized.empty())
+      unsharded.value = initial_values(runtime, unsharded, unsharded.holder);
+    else if (!unsharded.quantized.empty())
+      unsharded.value =
+          dequantize(device, unsharded.quantized.rowwise_operand(), unsharded.spec.dtype, unsharded.holder);
+    unsharded.quantized = {};
+    unsharded.quantizer.reset();
   }
-  shard_.name = whole.name;
-  shard_.spec = whole.spec;
+  shard_.name = unsharded.name;
+  shard_.spec = unsharded.spec;
   shard_.spec.shape.set(0, split_.count(rank_));
-  shard_.init = whole.init;
-  shard_.holder = device.holder(HolderKind::kParameter, whole.name);
-  shard_.grad_holder = device.holder(HolderKind::kGradient, whole.name);
-  if (whole.in_eight_bits()) {
-    shard_.quantizer = std::move(whole.quantizer);
+  shard_.init = unsharded.init;
+  shard_.holder = device.holder(HolderKind::kParameter, unsharded.name);
+  shard_.grad_holder = device.holder(HolderKind::kGradient, unsharded.name);
+  if (unsharded.in_eight_bits()) {
+    shard_.quantizer = std::move(unsharded.quantizer);
     shard_.quantizer->holder = shard_.holder;
     if (runtime.behaviors.share_amax_over_shards) shard_.quantizer->amax_group = &mesh.shard_group();
   }
-  // Ranks that gather straight from shards to wholes have them at the same places of their memory, so they ask for it
-  // alike. Where their pieces differ in size they cannot; those travel one by one, and may lie anywhere.
+  // Ranks that gather straight from shards to unsharded parameters have them at the same places of their memory, so
+  // they ask for it alike. Where their pieces differ in size they cannot; those travel one by one, and may lie
+  // anywhere.
   const Pool pool = split_.even() ? Pool::kGathered : Pool::kOwn;
   device.memory().place(shard_.holder, pool);
   make_shard(runtime);
   check_orientations();
-  whole.local = &shard_;
-  whole.holder = device.holder(HolderKind::kUnsharded, whole.name, "weight");
-  device.memory().place(whole.holder, pool);
-  whole.grad_holder = device.holder(HolderKind::kUnsharded, whole.name, "gradient");
+  unsharded.local = &shard_;
+  unsharded.holder = device.holder(HolderKind::kUnsharded, unsharded.name, "weight");
+  device.memory().place(unsharded.holder, pool);
+  unsharded.grad_holder = device.holder(HolderKind::kUnsharded, unsharded.name, "gradient");
 
-  grad_offsets_ = split_.offsets(row_elems(whole.spec.shape));
+  grad_offsets_ = split_.offsets(row_elems(unsharded.spec.shape));
   if (!shard_.in_eight_bits() || !runtime.behaviors.gather_eight_bits) {
-    values_ = gathered_values(whole.spec, split_);
+    values_ = gathered_values(unsharded.spec, split_);
     return;
   }
   const QuantFormat& format = shard_.quantizer->format;
-  const Shape& shape = whole.spec.shape;
+  const Shape& shape = unsharded.spec.shape;
   const bool strip = runtime.behaviors.strip_scale_padding;
-  whole.quantized = QuantizedTensor(shape, format);
+  unsharded.quantized = QuantizedTensor(shape, format);
   rowwise_ = gathered_rowwise(format, shape, split_, strip);
   if (!format.columnwise_is_transpose()) columnwise_ = gathered_columnwise(format, shape, split_, strip);
 }
@@ -77,7 +81,7 @@ void ShardedParameter::make_shard(Runtime& runtime) {
     initialize(runtime, shard_, unsharded_.name, split_.begin(rank_));
     return;
   }
-  // Reverted: initialisation goes to the wrapper, that is, to the whole parameter on every rank.
+  // Reverted: initialisation goes to the wrapper, that is, to the entire parameter on every rank.
   if (deferred) {
     if (shard_.in_eight_bits()) unsharded_.quantizer = std::make_unique<Quantizer>(*shard_.quantizer);
     initialize(runtime, unsharded_, unsharded_.name, 0);
@@ -91,8 +95,8 @@ void ShardedParameter::make_shard(Runtime& runtime) {
   unsharded_.quantized.clear();
 }
 
-// As frameworks do it: the shard is cut out of the whole, copied to zeros of its size, narrowed to its rows and seen
-// under its shape.
+// As frameworks do it: the shard is cut out of the unsharded parameter, copied to zeros of its size, narrowed to its
+// rows and seen under its shape.
 void ShardedParameter::cut_from_unsharded(Runtime& runtime) {
   Device& device = runtime.device;
   const Behaviors& behaviors = runtime.behaviors;
@@ -104,23 +108,24 @@ void ShardedParameter::cut_from_unsharded(Runtime& runtime) {
     copy_into(device, flat.columns(first * inner, count * inner), shard_.value.reshaped({1, count * inner}));
     return;
   }
-  QuantizedTensor& whole = unsharded_.quantized;
-  RowCut cut{.begin = first, .count = count, .halves = {.rowwise = true, .columnwise = true}, .holder = shard_.holder};
-  if (whole.format().columnwise_stored_transposed()) {
-    // One half at a time, so that no more than one of the whole lies beside the shard.
-    cut.halves.columnwise = false;
-    QuantizedTensor shard = cut_rows(device, behaviors, whole, cut);
-    whole.drop_rowwise();
-    if (whole.columnwise()) {
-      cut.halves = {.rowwise = false, .columnwise = true};
-      QuantizedTensor columns = cut_rows(device, behaviors, whole, cut);
+  QuantizedTensor& unsharded = unsharded_.quantized;
+  RowCut cut{
+      .begin = first, .count = count, .orientations = {.rowwise = true, .columnwise = true}, .holder = shard_.holder};
+  if (unsharded.format().columnwise_stored_transposed()) {
+    // One orientation at a time, so that no more than one of the unsharded parameter lies beside the shard.
+    cut.orientations.columnwise = false;
+    QuantizedTensor shard = cut_rows(device, behaviors, unsharded, cut);
+    unsharded.drop_rowwise();
+    if (unsharded.columnwise()) {
+      cut.orientations = {.rowwise = false, .columnwise = true};
+      QuantizedTensor columns = cut_rows(device, behaviors, unsharded, cut);
       if (!shard.columnwise()) shard.columnwise() = std::move(columns.columnwise());
-      if (whole.format().per_tensor()) shard.columnwise().scale_inv = shard.rowwise().scale_inv;
+      if (unsharded.format().per_tensor()) shard.columnwise().scale_inv = shard.rowwise().scale_inv;
     }
     shard_.quantized = view_as(behaviors, shard, shard_.spec.shape);
     return;
   }
-  const QuantizedTensor from = cut_rows(device, behaviors, whole, cut);
+  const QuantizedTensor from = cut_rows(device, behaviors, unsharded, cut);
   QuantizedTensor copy = new_zeros(device, behaviors, from, count, shard_.holder);
   copy_rows(device, behaviors, from, copy, shard_.quantizer.get());
   cut.begin = 0;
@@ -140,7 +145,7 @@ void ShardedParameter::check_orientations() const {
   const QuantizedTensor& shard = shard_.quantized;
   if (static_cast<bool>(shard.rowwise()) >= made.rowwise && static_cast<bool>(shard.columnwise()) >= made.columnwise)
     return;
-  fail(fmt::format("sharding: {} was made with both halves, and its shard has lost its {} one", unsharded_.name,
+  fail(fmt::format("sharding: {} was made with both orientations, and its shard has lost its {} one", unsharded_.name,
                    shard.rowwise() ? "column-wise" : "row-wise"));
 }
 
@@ -163,22 +168,22 @@ void ShardedParameter::rebuild(Runtime& runtime, Metadata metadata) {
 
 void ShardedParameter::add_array(Runtime& runtime, const GatheredArray& array, const Tensor& from, Tensor& to,
                                  std::vector<GatherPart>& parts) const {
-  to = runtime.device.allocate(array.whole, unsharded_.holder);
+  to = runtime.device.allocate(array.unsharded, unsharded_.holder);
   parts.push_back(
       {.from = from.view().data, .to = to.view().data, .offsets_bytes = array.offsets_bytes, .content = array.content});
 }
 
-void ShardedParameter::add_orientation(Runtime& runtime, const GatheredOrientation& half,
+void ShardedParameter::add_orientation(Runtime& runtime, const GatheredOrientation& orientation,
                                        const QuantizedOrientation& from, QuantizedOrientation& to,
                                        std::vector<GatherPart>& parts) const {
-  add_array(runtime, half.codes, from.codes, to.codes, parts);
-  if (!half.scales_travel()) {
+  add_array(runtime, orientation.data, from.data, to.data, parts);
+  if (!orientation.scales_travel()) {
     to.scale_inv = from.scale_inv.held_by(unsharded_.holder);
     return;
   }
-  add_array(runtime, half.scales, from.scale_inv, to.scale_inv, parts);
-  const std::int64_t padding = to.scale_inv.rows() - half.scales.filled_rows;
-  if (padding > 0) fill(runtime.device, to.scale_inv.row_range(half.scales.filled_rows, padding), 0.0f);
+  add_array(runtime, orientation.scales, from.scale_inv, to.scale_inv, parts);
+  const std::int64_t padding = to.scale_inv.rows() - orientation.scales.filled_rows;
+  if (padding > 0) fill(runtime.device, to.scale_inv.row_range(orientation.scales.filled_rows, padding), 0.0f);
 }
 
 void ShardedParameter::begin_gather(Runtime& runtime, Orientations usage, std::vector<GatherPart>& parts) {
@@ -192,11 +197,11 @@ void ShardedParameter::begin_gather(Runtime& runtime, Orientations usage, std::v
     return;
   }
   metadata_ = describe(runtime, usage);
-  QuantizedTensor& whole = unsharded_.quantized;
+  QuantizedTensor& unsharded = unsharded_.quantized;
   if (usage.rowwise || !columnwise_)
-    add_orientation(runtime, *rowwise_, shard_.quantized.rowwise(), whole.rowwise(), parts);
+    add_orientation(runtime, *rowwise_, shard_.quantized.rowwise(), unsharded.rowwise(), parts);
   if (usage.columnwise && columnwise_)
-    add_orientation(runtime, *columnwise_, shard_.quantized.columnwise(), whole.columnwise(), parts);
+    add_orientation(runtime, *columnwise_, shard_.quantized.columnwise(), unsharded.columnwise(), parts);
 }
 
 void ShardedParameter::end_gather(Runtime& runtime) {

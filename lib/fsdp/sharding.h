@@ -13,14 +13,14 @@
 namespace fp8lab {
 
 struct ShardingOptions {
-  /// Of every layer; the whole parameters of a layer go after its forward and are gathered again for its backward.
+  /// Of every layer; the entire parameters of a layer go after its forward and are gathered again for its backward.
   bool reshard_after_forward = true;
   /// Layers, by name ("layers[31]"), for which the opposite holds: the last one is wanted again at once.
   std::vector<std::string> except = {};
-  /// Each layer's parameters are gathered while the layer before it computes, in either pass. One more layer's wholes
-  /// are alive then.
+  /// Each layer's parameters are gathered while the layer before it computes, in either pass. One more layer's
+  /// unsharded parameters are alive then.
   bool gather_ahead = false;
-  /// Layers that run their forward again in backward need both halves of their weights there.
+  /// Layers that run their forward again in backward need both orientations of their weights there.
   bool checkpoint_layers = false;
 };
 
@@ -46,9 +46,9 @@ class GatherMemory {
 
 /// Shards a model over a mesh, layer by layer: each layer is a group whose parameters travel in one collective. Before
 /// a layer's forward, and before its backward, its parameters are gathered; after its backward their gradients are
-/// reduced to the shards, averaged over all ranks, and the wholes go. A model built with deferred initialisation gets
-/// its initial values here, each rank its own rows; otherwise shards are cut out of what is there. Owns the shards
-/// (Parameter::local); must outlive the model's use.
+/// reduced to the shards, averaged over all ranks, and the unsharded parameters go. A model built with deferred
+/// initialisation gets its initial values here, each rank its own rows; otherwise shards are cut out of what is there.
+/// Owns the shards (Parameter::local); must outlive the model's use.
 class Sharding {
  public:
   Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOptions& options);

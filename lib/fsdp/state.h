@@ -8,7 +8,7 @@
 
 namespace fp8lab {
 
-/// What one wrapped module asks for. The model as a whole is the root, of path "".
+/// What one wrapped module asks for. The model as a full is the root, of path "".
 struct ShardingState {
   std::string path;  ///< "layers[2]"
   bool reshard_after_forward = true;

@@ -31,7 +31,7 @@ class SegmentSource {
 /// What memory is for. Blocks of different pools never share a segment.
 enum class Pool : std::uint8_t {
   kOwn,       ///< everything that one rank alone reads and writes
-  kGathered,  ///< what all-gathers read and write: shards, and the wholes that come of them
+  kGathered,  ///< what all-gathers read and write: shards, and the unsharded parameters that come of them
 };
 inline constexpr std::size_t kPools = 2;
 

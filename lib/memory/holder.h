@@ -15,7 +15,7 @@ enum class HolderKind : std::uint8_t {
   kRecipeState,  ///< amax histories and scales
   kInput,
   kOutput,     ///< the model's output and the loss
-  kUnsharded,  ///< a whole parameter, or its whole gradient, gathered for a pass; gone with the next reshard
+  kUnsharded,  ///< a full parameter, or its full gradient, gathered for a pass; gone with the next reshard
   kContext,    ///< an operation's own context: lives as long as its node
   kSavedSlot,  ///< the engine's slot of a node: freed once the node has run
   kInFlight,   ///< an operation's result on its way to the next one

@@ -37,7 +37,7 @@ std::unique_ptr<Parameter> make_parameter(Build& build, const std::string& name,
 std::unique_ptr<Parameter> make_weight(Build& build, const std::string& name, const Shape& shape,
                                        const Quantizer& quantizer);
 
-/// Gives `parameter` the initial values of rows [first, first + parameter.spec's own rows) of the whole called `name`.
+/// Gives `parameter` the initial values of rows [first, first + parameter.spec's own rows) of the entire called `name`.
 /// Allocates; eight-bit ones are cast from values that live for the call.
 void initialize(Runtime& runtime, Parameter& parameter, std::string_view full_name, std::int64_t first_row);
 

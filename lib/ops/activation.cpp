@@ -30,7 +30,8 @@ const KindRow& row_of(ActivationKind kind) {
 TensorSpec infer_output(const KindRow& kind, std::string_view op, const Tensor& x) {
   check_real(op, {"x", x});
   if (x.cols() % kind.inputs_per_output != 0)
-    fail(fmt::format("{}: {}; {} halves its columns, so their number must be even", op, describe({"x", x}), kind.name));
+    fail(fmt::format("{}: {}; {} divides its columns by two, so their number must be even", op, describe({"x", x}),
+                     kind.name));
   TensorSpec spec = x.spec();
   if (spec.shape.rank() > 0) spec.shape.set(-1, x.cols() / kind.inputs_per_output);
   return spec;

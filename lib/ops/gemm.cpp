@@ -52,7 +52,7 @@ void check_scaling(std::string_view op, const GemmInputs& inputs, const ArchProf
     refuse(op, inputs, "both must be scaled alike along the reduction axis");
   if (!arch.fp8_gemm_any_orientation && (!readable_along_columns(a) || !readable_along_columns(b)))
     refuse(op, inputs,
-           fmt::format("'{}' reads quantized operands along the reduction axis only, so the column-wise half is "
+           fmt::format("'{}' reads quantized operands along the reduction axis only, so the column-wise orientation is "
                        "needed instead of a transposed view",
                        arch.name));
 }

@@ -14,8 +14,8 @@ struct GemmInputs {
   const Tensor* bias = nullptr;  ///< [n]
   DType out_dtype = DType::kBF16;
   HolderId holder = 0;
-  /// A faster and less exact sum of per-tensor scaled codes, for products in forward (GemmArgs has what it lets go of);
-  /// Transformer Engine takes it there and not in backward, whose gradients need the bits.
+  /// A faster and less exact sum of per-tensor scaled quantized data, for products in forward (GemmArgs has what it
+  /// lets go of); Transformer Engine takes it there and not in backward, whose gradients need the bits.
   bool fast_accumulation = false;
 };
 

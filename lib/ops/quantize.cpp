@@ -13,13 +13,13 @@
 namespace fp8lab {
 namespace {
 
-/// Both sides of a block divide this, so that kernels can cut matrices into tiles of whole blocks.
+/// Both sides of a block divide this, so that kernels can cut matrices into tiles of full blocks.
 constexpr std::int64_t kBlockMultiple = 128;
 
 void check_inputs(const Quantizer& inputs) {
   check_format(inputs.format);
   check(inputs.orientations.rowwise || inputs.orientations.columnwise,
-        "quantize: neither row-wise nor column-wise; at least one half must be asked for");
+        "quantize: neither row-wise nor column-wise; at least one orientation must be asked for");
   if (inputs.format.amax_source == AmaxSource::kHistory) {
     check_tensor_wide("quantize", {"scale", inputs.scale});
   } else if (inputs.scale) {
@@ -46,15 +46,15 @@ struct CastContext {
   const float* scale = nullptr;
   const float* measured = nullptr;
   float* amax = nullptr;
-  Tensor shared_scale_inv;  ///< of every half under a tensor-wide scale
+  Tensor shared_scale_inv;  ///< of every orientation under a tensor-wide scale
 };
 
 PreparedCast prepare(Device& device, const MatrixView& x, const Shape& shape, const Quantizer& inputs,
                      const CastContext& context) {
   const QuantFormat& format = inputs.format;
-  const auto half = [&](const OrientationLayout& layout) {
+  const auto orientation = [&](const OrientationLayout& layout) {
     QuantizedOrientation made;
-    made.codes = device.allocate(layout.codes, inputs.holder);
+    made.data = device.allocate(layout.data, inputs.holder);
     made.scale_inv =
         format.per_tensor() ? context.shared_scale_inv : device.allocate(layout.scales.spec, inputs.holder);
     return made;
@@ -67,11 +67,11 @@ PreparedCast prepare(Device& device, const MatrixView& x, const Shape& shape, co
   args.measured = context.measured;
   args.amax = context.amax;
   if (inputs.orientations.rowwise) {
-    prepared.result.rowwise() = half(rowwise_layout(format, x.rows, x.cols));
+    prepared.result.rowwise() = orientation(rowwise_layout(format, x.rows, x.cols));
     args.rowwise = prepared.result.rowwise_operand();
   }
   if (inputs.orientations.columnwise) {
-    prepared.result.columnwise() = half(columnwise_layout(format, x.rows, x.cols));
+    prepared.result.columnwise() = orientation(columnwise_layout(format, x.rows, x.cols));
     args.columnwise = prepared.result.columnwise_operand(false);
   }
   return prepared;
@@ -102,12 +102,13 @@ void with_shared_scale(Device& device, std::span<const Tensor> xs, const Quantiz
 }  // namespace
 
 void check_format(const QuantFormat& format) {
-  if (!is_float8(format.payload)) fail(fmt::format("quantize: to {}; codes are e4m3 or e5m2", name(format.payload)));
+  if (!is_float8(format.payload))
+    fail(fmt::format("quantize: to {}; quantized data are e4m3 or e5m2", name(format.payload)));
   if (format.per_tensor() != (format.amax_source != AmaxSource::kBlock))
     fail(fmt::format("quantize: blocks of {} x {}; a block's scale comes from its own amax, a tensor's from elsewhere",
                      format.block_rows, format.block_cols));
   if (format.per_tensor()) {
-    if (format.scale_dtype() != DType::kF32) fail("quantize: an e8m0 scale for a whole tensor; only blocks have those");
+    if (format.scale_dtype() != DType::kF32) fail("quantize: an e8m0 scale for a full tensor; only blocks have those");
     return;
   }
   const auto divides = [](std::int64_t side) { return side >= 1 && kBlockMultiple % side == 0; };
@@ -139,7 +140,7 @@ PreparedCast prepare_unstored_cast(Device& device, std::string_view op, const Te
   check_inputs(inputs);
   if (!casts_unstored(inputs))
     fail(fmt::format(
-        "{}: the cast must be of a whole tensor under a given scale, or row-wise in blocks of one row without an amax; "
+        "{}: the cast must be of a full tensor under a given scale, or row-wise in blocks of one row without an amax; "
         "store the result and quantize it",
         op));
   const Shape& shape = spec.shape;
@@ -175,7 +176,7 @@ QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& input
                       [&](const CastContext& context) { result = cast_orientations(device, x, inputs, context); });
     return result;
   }
-  // Blocks are measured one by one inside the cast; the whole is only for who asks.
+  // Blocks are measured one by one inside the cast; the unsharded parameter is only for who asks.
   if (inputs.amax) device.launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = inputs.amax.data<float>()});
   return cast_orientations(device, x, inputs, {});
 }
@@ -184,7 +185,7 @@ std::vector<QuantizedTensor> quantize_together(Device& device, std::span<const T
   for (const Tensor& x : xs) check_real("quantize_together", {"x", x});
   check_inputs(inputs);
   if (!inputs.format.per_tensor())
-    fail("quantize_together: blocks have scales of their own; only whole tensors can share one");
+    fail("quantize_together: blocks have scales of their own; only full tensors can share one");
   std::vector<QuantizedTensor> results;
   results.reserve(xs.size());
   with_shared_scale(device, xs, inputs, {}, [&](const CastContext& context) {

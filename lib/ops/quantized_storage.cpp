@@ -31,20 +31,20 @@ OrientationLayout layout_of(const QuantFormat& format, bool columnwise, std::int
   return columnwise ? columnwise_layout(format, rows, cols) : rowwise_layout(format, rows, cols);
 }
 
-/// True if rows of the matrix are rows of the half's storage, scales included.
+/// True if rows of the matrix are rows of the orientation's storage, scales included.
 bool scales_by_rows(const QuantFormat& format, bool columnwise) {
   if (columnwise) return !format.columnwise_stored_transposed();
   return rowwise_layout(format, 1, 1).scales.row_stride != 1;
 }
 
-/// The matrix [rows, cols] that a half's codes are.
+/// The matrix [rows, cols] that an orientation's data are.
 Tensor code_matrix(const QuantizedTensor& q, bool columnwise) {
-  const Tensor& codes = orientation_of(q, columnwise).codes;
-  if (stored_transposed(q.format(), columnwise)) return codes.transposed();
-  return codes.shape().rank() == 2 ? codes : codes.reshaped({q.rows(), q.cols()});
+  const Tensor& data = orientation_of(q, columnwise).data;
+  if (stored_transposed(q.format(), columnwise)) return data.transposed();
+  return data.shape().rank() == 2 ? data : data.reshaped({q.rows(), q.cols()});
 }
 
-/// A half's scales without padding, one for each block of the matrix [rows, cols]: blocks down, blocks across.
+/// An orientation's scales without padding, one for each block of the matrix [rows, cols]: blocks down, blocks across.
 Tensor scale_matrix(const QuantizedTensor& q, bool columnwise) {
   const QuantFormat& format = q.format();
   const ScaleLayout layout = layout_of(format, columnwise, q.rows(), q.cols()).scales;
@@ -66,34 +66,35 @@ Tensor copy_of(Device& device, const Tensor& tensor, HolderId holder) {
   return copy;
 }
 
-/// A half of `shape` [rows, cols]: uninitialised codes, zeroed scales, or the shared one of a whole tensor.
+/// An orientation of `shape` [rows, cols]: uninitialised quantized data, zeroed scales, or the shared one of a full
+/// tensor.
 QuantizedOrientation allocate_orientation(Device& device, const QuantFormat& format, bool columnwise,
                                           const Shape& shape, const Tensor& shared_scale, HolderId holder) {
   const OrientationLayout layout = layout_of(format, columnwise, shape.rows(), shape.cols());
-  QuantizedOrientation half;
-  half.codes = device.allocate(layout.codes, holder);
+  QuantizedOrientation orientation;
+  orientation.data = device.allocate(layout.data, holder);
   if (format.per_tensor()) {
-    half.scale_inv = shared_scale;
+    orientation.scale_inv = shared_scale;
   } else {
-    half.scale_inv = device.allocate(layout.scales.spec, holder);
-    fill(device, half.scale_inv, 0.0f);
+    orientation.scale_inv = device.allocate(layout.scales.spec, holder);
+    fill(device, orientation.scale_inv, 0.0f);
   }
-  return half;
+  return orientation;
 }
 
-/// Rows that a cut must not part: the height of a block, in either half.
+/// Rows that a cut must not part: the height of a block, in either orientation.
 std::int64_t rows_together(const QuantFormat& format) {
   return format.per_tensor() ? 1 : std::max(format.block_rows, format.block_cols);
 }
 
-/// Fills a half of `shard` from the rows of the whole that begin at `begin`.
-void fill_shard_orientation(Device& device, const QuantizedTensor& whole, QuantizedTensor& shard, bool columnwise,
+/// Fills an orientation of `shard` from the rows of the unsharded parameter that begin at `begin`.
+void fill_shard_orientation(Device& device, const QuantizedTensor& unsharded, QuantizedTensor& shard, bool columnwise,
                             std::int64_t begin) {
-  copy_into(device, code_matrix(whole, columnwise).row_range(begin, shard.rows()), code_matrix(shard, columnwise));
-  if (whole.format().per_tensor()) return;
+  copy_into(device, code_matrix(unsharded, columnwise).row_range(begin, shard.rows()), code_matrix(shard, columnwise));
+  if (unsharded.format().per_tensor()) return;
   const Tensor to = scale_matrix(shard, columnwise);
-  const std::int64_t block = columnwise ? whole.format().block_cols : whole.format().block_rows;
-  copy_into(device, scale_matrix(whole, columnwise).row_range(begin / block, to.rows()), to);
+  const std::int64_t block = columnwise ? unsharded.format().block_cols : unsharded.format().block_rows;
+  copy_into(device, scale_matrix(unsharded, columnwise).row_range(begin / block, to.rows()), to);
 }
 
 std::string describe(const QuantizedTensor& q) {
@@ -110,7 +111,7 @@ std::string slice_refusal(const QuantizedTensor& q, const RowCut& cut) {
   for (const bool columnwise : {kRowwise, kColumnwise})
     if (orientation_of(q, columnwise) && !scales_by_rows(format, columnwise))
       return fmt::format("slice: scales of {} are not stored by its rows", describe(q));
-  constexpr std::int64_t kMultiple = 128;  // of rows where padding may begin, in either half
+  constexpr std::int64_t kMultiple = 128;  // of rows where padding may begin, in either orientation
   if (cut.begin % kMultiple != 0 || (cut.count % kMultiple != 0 && cut.begin + cut.count != q.rows()))
     return fmt::format("slice: rows [{}, {}) of {} begin or end inside {} rows whose scales lie together", cut.begin,
                        cut.begin + cut.count, describe(q), kMultiple);
@@ -120,19 +121,19 @@ std::string slice_refusal(const QuantizedTensor& q, const RowCut& cut) {
 QuantizedOrientation slice_orientation(const QuantizedTensor& q, bool columnwise, const RowCut& cut) {
   const QuantFormat& format = q.format();
   const Tensor rows = code_matrix(q, columnwise).row_range(cut.begin, cut.count);
-  QuantizedOrientation half = {.codes = stored_transposed(format, columnwise) ? rows.transposed() : rows,
-                               .scale_inv = orientation_of(q, columnwise).scale_inv};
-  if (format.per_tensor() || cut.count == q.rows()) return half;
+  QuantizedOrientation orientation = {.data = stored_transposed(format, columnwise) ? rows.transposed() : rows,
+                                      .scale_inv = orientation_of(q, columnwise).scale_inv};
+  if (format.per_tensor() || cut.count == q.rows()) return orientation;
   const std::int64_t block = columnwise ? format.block_cols : format.block_rows;
   const Shape scales = layout_of(format, columnwise, cut.count, q.cols()).scales.spec.shape;
-  half.scale_inv = half.scale_inv.row_range(cut.begin / block, scales.rows());
-  return half;
+  orientation.scale_inv = orientation.scale_inv.row_range(cut.begin / block, scales.rows());
+  return orientation;
 }
 
 }  // namespace
 
 Tensor dequantize_matrix(Device& device, const QuantizedTensor& q, DType dtype, HolderId holder) {
-  check(!q.empty(), "dequantize_matrix: a quantized tensor without halves");
+  check(!q.empty(), "dequantize_matrix: a quantized tensor without orientations");
   if (q.rowwise()) return dequantize(device, q.rowwise_operand(), dtype, holder);
   OperandView matrix = q.columnwise_operand(false);
   matrix.values = matrix.values.transposed();
@@ -145,8 +146,8 @@ QuantizedOrientation make_columnwise(Device& device, const QuantizedTensor& q, H
   const QuantFormat& format = q.format();
   if (!format.columnwise_is_transpose() || !q.rowwise())
     fail(fmt::format(
-        "make_columnwise: {}{}; a transposed copy is for whole tensors and square blocks, from the row-wise half",
-        describe(q), q.rowwise() ? "" : " without row-wise half"));
+        "make_columnwise: {}{}; a transposed copy is for full tensors and square blocks, from the row-wise orientation",
+        describe(q), q.rowwise() ? "" : " without row-wise orientation"));
   QuantizedTensor made(q.shape(), format);
   const Tensor scale = format.per_tensor() ? q.rowwise().scale_inv.held_by(holder) : Tensor{};
   made.columnwise() = allocate_orientation(device, format, kColumnwise, {q.rows(), q.cols()}, scale, holder);
@@ -167,46 +168,49 @@ std::string shard_refusal(const QuantFormat& format, std::int64_t rows, std::int
   return {};
 }
 
-QuantizedTensor make_like(const Behaviors& behaviors, const QuantizedTensor& whole,
+QuantizedTensor make_like(const Behaviors& behaviors, const QuantizedTensor& unsharded,
                           const QuantizedOrientation& rowwise) {
-  QuantizedTensor made({rowwise.codes.rows(), rowwise.codes.cols()}, whole.format());
+  QuantizedTensor made({rowwise.data.rows(), rowwise.data.cols()}, unsharded.format());
   made.rowwise() = rowwise;
-  if (!behaviors.slice_transpose_in_make_like) made.columnwise() = whole.columnwise();
+  if (!behaviors.slice_transpose_in_make_like) made.columnwise() = unsharded.columnwise();
   return made;
 }
 
-QuantizedTensor cut_rows(Device& device, const Behaviors& behaviors, const QuantizedTensor& whole, const RowCut& cut) {
-  const std::array<std::int64_t, 4> offsets = {0, cut.begin, cut.begin + cut.count, whole.rows()};
-  const std::string refusal = shard_refusal(whole.format(), whole.rows(), whole.cols(), offsets);
+QuantizedTensor cut_rows(Device& device, const Behaviors& behaviors, const QuantizedTensor& unsharded,
+                         const RowCut& cut) {
+  const std::array<std::int64_t, 4> offsets = {0, cut.begin, cut.begin + cut.count, unsharded.rows()};
+  const std::string refusal = shard_refusal(unsharded.format(), unsharded.rows(), unsharded.cols(), offsets);
   if (!refusal.empty()) fail("split: " + refusal);
-  const bool cuts_columnwise = behaviors.split_knows_columnwise && cut.halves.columnwise && whole.columnwise();
-  const bool cuts_rowwise = cut.halves.rowwise && whole.rowwise();
+  const bool cuts_columnwise =
+      behaviors.split_knows_columnwise && cut.orientations.columnwise && unsharded.columnwise();
+  const bool cuts_rowwise = cut.orientations.rowwise && unsharded.rowwise();
   if (!cuts_rowwise && !cuts_columnwise)
-    fail(fmt::format("split: {} has {} and the shards ask for none that can be cut", describe(whole),
-                     whole.empty()     ? "no half"
-                     : whole.rowwise() ? "its row-wise half"
-                                       : "its column-wise half only"));
+    fail(fmt::format("split: {} has {} and the shards ask for none that can be cut", describe(unsharded),
+                     unsharded.empty()     ? "no orientation"
+                     : unsharded.rowwise() ? "its row-wise orientation"
+                                           : "its column-wise orientation only"));
 
-  const Shape shape = {cut.count, whole.cols()};
-  const Tensor scale = whole.format().per_tensor() ? copy_of(device, tensor_scale(whole), cut.holder) : Tensor{};
-  const auto half = [&](bool columnwise) {
-    return allocate_orientation(device, whole.format(), columnwise, shape, scale, cut.holder);
+  const Shape shape = {cut.count, unsharded.cols()};
+  const Tensor scale =
+      unsharded.format().per_tensor() ? copy_of(device, tensor_scale(unsharded), cut.holder) : Tensor{};
+  const auto orientation = [&](bool columnwise) {
+    return allocate_orientation(device, unsharded.format(), columnwise, shape, scale, cut.holder);
   };
-  QuantizedTensor shard(shape, whole.format());
+  QuantizedTensor shard(shape, unsharded.format());
   if (cuts_rowwise) {
-    shard = make_like(behaviors, whole, half(kRowwise));
-    fill_shard_orientation(device, whole, shard, kRowwise, cut.begin);
+    shard = make_like(behaviors, unsharded, orientation(kRowwise));
+    fill_shard_orientation(device, unsharded, shard, kRowwise, cut.begin);
   }
   if (cuts_columnwise) {
-    shard.columnwise() = half(kColumnwise);
-    fill_shard_orientation(device, whole, shard, kColumnwise, cut.begin);
+    shard.columnwise() = orientation(kColumnwise);
+    fill_shard_orientation(device, unsharded, shard, kColumnwise, cut.begin);
   }
   return shard;
 }
 
-std::vector<QuantizedTensor> split_rows(Device& device, const Behaviors& behaviors, const QuantizedTensor& whole,
+std::vector<QuantizedTensor> split_rows(Device& device, const Behaviors& behaviors, const QuantizedTensor& unsharded,
                                         std::span<const std::int64_t> offsets, const RowCut& like) {
-  const std::string refusal = shard_refusal(whole.format(), whole.rows(), whole.cols(), offsets);
+  const std::string refusal = shard_refusal(unsharded.format(), unsharded.rows(), unsharded.cols(), offsets);
   if (!refusal.empty()) fail("split: " + refusal);
   std::vector<QuantizedTensor> shards;
   shards.reserve(offsets.size() - 1);
@@ -214,14 +218,14 @@ std::vector<QuantizedTensor> split_rows(Device& device, const Behaviors& behavio
     RowCut cut = like;
     cut.begin = offsets[i - 1];
     cut.count = offsets[i] - offsets[i - 1];
-    shards.push_back(cut_rows(device, behaviors, whole, cut));
+    shards.push_back(cut_rows(device, behaviors, unsharded, cut));
   }
   return shards;
 }
 
 QuantizedTensor new_zeros(Device& device, const Behaviors& behaviors, const QuantizedTensor& q, std::int64_t rows,
                           HolderId holder) {
-  check(!q.empty(), "new_zeros: like a quantized tensor without halves");
+  check(!q.empty(), "new_zeros: like a quantized tensor without orientations");
   Tensor scale;
   if (q.format().per_tensor())
     scale = behaviors.own_scale_in_new_zeros ? copy_of(device, tensor_scale(q), holder) : tensor_scale(q);
@@ -230,7 +234,7 @@ QuantizedTensor new_zeros(Device& device, const Behaviors& behaviors, const Quan
     if (!orientation_of(q, columnwise)) continue;
     orientation_of(zeros, columnwise) =
         allocate_orientation(device, q.format(), columnwise, zeros.shape(), scale, holder);
-    fill(device, orientation_of(zeros, columnwise).codes, 0.0f);
+    fill(device, orientation_of(zeros, columnwise).data, 0.0f);
   }
   return zeros;
 }
@@ -278,12 +282,12 @@ QuantizedTensor view_as(const Behaviors& behaviors, const QuantizedTensor& q, co
       (!same_matrix && !q.rowwise()))
     fail(fmt::format("view: {} as {}; {}", describe(q), to_string(shape),
                      shape.numel() != q.shape().numel() ? "the elements are not as many"
-                     : q.format().per_tensor()          ? "without row-wise half the last dimension must stay"
+                     : q.format().per_tensor()          ? "without row-wise orientation the last dimension must stay"
                                                         : "blocks lie along the last dimension, which must stay"));
   QuantizedTensor viewed(shape, q.format());
   if (q.rowwise())
     viewed.rowwise() = {
-        .codes = same_matrix ? q.rowwise().codes : q.rowwise().codes.reshaped({shape.rows(), shape.cols()}),
+        .data = same_matrix ? q.rowwise().data : q.rowwise().data.reshaped({shape.rows(), shape.cols()}),
         .scale_inv = q.rowwise().scale_inv};
   if (same_matrix && behaviors.keep_transpose_in_views) viewed.columnwise() = q.columnwise();
   return viewed;

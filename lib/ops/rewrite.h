@@ -9,8 +9,8 @@
 
 namespace fp8lab {
 
-/// A quantized tensor to be rewritten from new values of its shape: every half that it has, scales included, where it
-/// lies.
+/// A quantized tensor to be rewritten from new values of its shape: every orientation that it has, scales included,
+/// where it lies.
 struct Rewrite {
   Tensor value;
   QuantizedTensor* to = nullptr;
@@ -25,7 +25,7 @@ struct Rewrite {
 void quantize_in_place(Device& device, std::span<const Rewrite> rewrites);
 
 /// quantize_in_place around the kernel that makes the values. Where a scale is known beforehand that kernel casts too;
-/// where it comes from the whole tensor that kernel measures, and only the cast is left. A Rewriter that is kept takes
+/// where it comes from the entire tensor that kernel measures, and only the cast is left. A Rewriter that is kept takes
 /// nothing from the heap.
 class Rewriter {
  public:

@@ -35,7 +35,7 @@ void check_numel(std::string_view op, const NamedTensor& argument, std::int64_t 
 
 void check_tensor_wide(std::string_view op, const NamedTensor& argument) {
   check_dtype(op, argument, DType::kF32);
-  check_numel(op, argument, 1, "one for the whole tensor");
+  check_numel(op, argument, 1, "one for the entire tensor");
 }
 
 }  // namespace fp8lab

@@ -26,7 +26,7 @@ void check_dtype(std::string_view op, const NamedTensor& argument, DType expecte
 void check_same_shape(std::string_view op, const NamedTensor& a, const NamedTensor& b);
 /// `rule` says in words where the expected number of elements comes from.
 void check_numel(std::string_view op, const NamedTensor& argument, std::int64_t expected, std::string_view rule);
-/// f32 [1]: a scale or an amax of a whole tensor.
+/// f32 [1]: a scale or an amax of a full tensor.
 void check_tensor_wide(std::string_view op, const NamedTensor& argument);
 
 }  // namespace fp8lab

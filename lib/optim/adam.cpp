@@ -34,7 +34,7 @@ Tensor one(Device& device, HolderId holder) {
   return tensor;
 }
 
-/// What a kernel is told of a parameter in high precision: elements of its nominal type where its own storage lies.
+/// What a kernel is notified of a parameter in high precision: elements of its nominal type where its own storage lies.
 MatrixView nominal_view(const Parameter& parameter) {
   return {.data = parameter.value.view().data,
           .dtype = parameter.value ? parameter.value.dtype() : parameter.spec.dtype,
@@ -66,7 +66,7 @@ Tensor Adam::new_master(Runtime& runtime, const Parameter& shard) const {
   Device& device = runtime.device;
   const HolderId holder = device.holder(HolderKind::kOptimizerState, shard.name, "master");
   if (shard.in_eight_bits()) {
-    // Shards have the names of their wholes, or ones of their own: the seed knows.
+    // Shards have the names of their unsharded parameters, or ones of their own: the seed knows.
     if (shard.initial)
       return cast(device, initial_values(runtime, shard, runtime.workspace(shard.name)), DType::kF32, holder);
     return dequantize(device, shard.quantized.rowwise_operand(), DType::kF32, holder).reshaped(shard.spec.shape);

@@ -33,8 +33,8 @@ struct AdamOptions {
   /// Gradients are multiplied by min(1, max_grad_norm / norm), norm being that of all gradients together; 0: they are
   /// not.
   double max_grad_norm = 0.0;
-  /// The ranks over which shards make up the whole; null: this rank has all of it. A parameter that is not sharded is
-  /// counted once, on the first of them.
+  /// The ranks over which shards make up the unsharded parameter; null: this rank has all of it. A parameter that is
+  /// not sharded is counted once, on the first of them.
   ProcessGroup* norm_group = nullptr;
 };
 
@@ -49,7 +49,7 @@ struct AdamState {
 };
 
 /// Adam over a list of parameters in one launch, which also casts weights in eight bits whose scale is known
-/// beforehand, and measures those whose scale comes from the whole tensor. Per element, in f32 and in this order:
+/// beforehand, and measures those whose scale comes from the entire tensor. Per element, in f32 and in this order:
 ///   m = m + w1 (g - m);  v = v + w2 (g^2 - v)
 ///   p -= learning_rate * ((m / c1) / (sqrt(v / c2) + epsilon) + weight_decay p)
 /// with w = 1 - beta and c = 1 - (1 - w)^step from moment_rule.h; L2 adds weight_decay p to g first. p, m and v are
@@ -60,18 +60,18 @@ struct AdamState {
 /// Of a sharded parameter the local shard is updated; a shard without elements is fine.
 ///
 /// Parameters in eight bits need a master. In every step, with or without a gradient, the master is rounded to the
-/// parameter's nominal type and cast from there, both halves, their scales and the amax: so eight-bit weights hold, bit
-/// for bit, what casting 16-bit ones in every forward would give, the scale of that forward included. Casts are
-/// collective where shards are measured together, hence `parameters` must be alike on all ranks.
+/// parameter's nominal type and cast from there, both orientations, their scales and the amax: so eight-bit weights
+/// hold, bit for bit, what casting 16-bit ones in every forward would give, the scale of that forward included. Casts
+/// are collective where shards are measured together, hence `parameters` must be alike on all ranks.
 ///
 /// A master starts from the value the parameter was initialised with, in its nominal type, made again from its seed,
-/// not from the eight bits that were cast from it: upstream preserves that value for the same reason, so that both ways
-/// to hold weights start, and therefore stay, equal. Once the weights have been changed by another hand it starts from
-/// those.
+/// not from the eight bits that were cast from it: upstream preserves that value for the same reason, so that both
+/// directions to hold weights start, and therefore stay, equal. Once the weights have been changed by another hand it
+/// starts from those.
 class Adam {
  public:
-  /// `parameters` are the whole ones. Throws Error where a parameter in eight bits gets no master, or a type is not for
-  /// moments.
+  /// `parameters` are the entire ones. Throws Error where a parameter in eight bits gets no master, or a type is not
+  /// for moments.
   Adam(std::vector<Parameter*> parameters, const AdamOptions& options);
 
   /// Parameters without a gradient keep their value and moments; the step counts for all.

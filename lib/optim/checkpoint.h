@@ -10,7 +10,7 @@
 
 namespace fp8lab {
 
-/// What a checkpoint holds. `parameters` are the whole ones, in the order of the model.
+/// What a checkpoint holds. `parameters` are the entire ones, in the order of the model.
 struct TrainingState {
   std::span<Parameter* const> parameters;
   Adam* optimizer = nullptr;  ///< over the same parameters; null: none is saved or loaded
@@ -21,18 +21,18 @@ struct TrainingState {
 
 // A folder with a file per rank ("save-<n>.rank-<r>") and "manifest", a small text that names them and is written last.
 // Every file is written under another name, forced to the disk and renamed, and a save writes files of its own: until
-// the new manifest is in place the folder holds the previous checkpoint, whole. Then the previous one goes.
+// the new manifest is in place the folder holds the previous checkpoint, unsharded. Then the previous one goes.
 //
-// Entries carry the global name, the rows of the whole that they are, type, bytes and a checksum. Parameters in eight
-// bits are saved byte by byte, codes and scales of both halves (FP32 scales as FP32), and so is everything else: on as
-// many ranks with the same rows each, training goes on bit by bit as if it had never stopped.
+// Entries carry the global name, the rows of the unsharded parameter that they are, type, bytes and a checksum.
+// Parameters in eight bits are saved byte by byte, data and scales of both orientations (FP32 scales as FP32), and so
+// is everything else: on as many ranks with the same rows each, training goes on bit by bit as if it had never stopped.
 //
 // Loaded on other ranks or with other rows each, values, masters and moments are cut anew along dim 0, any way, empty
-// shards included. Eight bits are then cast again from the master, with the scales that were loaded: the same codes for
-// whole-tensor scales and for blocks that no cut splits; where a new cut splits blocks, each part gets blocks of its
-// own, which are as good but not the same. Without a master that is an Error. Moments in f16 or e4m3 get the scale of
-// their new shard, hence one more rounding. Amax histories must agree between the saved ranks, but for the live amaxes,
-// of which the largest counts, as it would at the next update.
+// shards included. Eight bits are then cast again from the master, with the scales that were loaded: the same data for
+// unsharded-tensor scales and for blocks that no cut splits; where a new cut splits blocks, each part gets blocks of
+// its own, which are as good but not the same. Without a master that is an Error. Moments in f16 or e4m3 get the scale
+// of their new shard, hence one more rounding. Amax histories must agree between the saved ranks, but for the live
+// amaxes, of which the largest counts, as it would at the next update.
 //
 // Sharding keeps a weight in its nominal type where the cut would split blocks. If the files have it in eight bits, it
 // is the saved master, rounded; if it is the model that has it so, it is cast from that master. Both are bit by bit

@@ -26,9 +26,9 @@ class Collector {
       items_.push_back(
           {.name = fmt::format("{}: {}", owner_, what), .kind = kind, .parameter = parameter_, .tensor = tensor});
   }
-  void add_orientation(std::string_view what, Kind kind, const QuantizedOrientation& half) {
-    add(fmt::format("{} codes", what), kind, half.codes);
-    add(fmt::format("{} scale_inv", what), kind, half.scale_inv);
+  void add_orientation(std::string_view what, Kind kind, const QuantizedOrientation& orientation) {
+    add(fmt::format("{} quantized data", what), kind, orientation.data);
+    add(fmt::format("{} scale_inv", what), kind, orientation.scale_inv);
   }
   void add_moment(std::string_view what, const Tensor& elements, const Tensor& scale) {
     add(what, scale ? Kind::kMoment : Kind::kRows, elements);
@@ -93,17 +93,18 @@ RowCuts::RowCuts(const TrainingState& state, ProcessGroup* group)
   }
   firsts_.resize(rows_.size());
   for (std::size_t p = 0; p < parameters_; ++p) {
-    const Parameter& whole = *state.parameters[p];
-    if (whole.local == nullptr) continue;  // every rank has all of it, from row 0
+    const Parameter& unsharded = *state.parameters[p];
+    if (unsharded.local == nullptr) continue;  // every rank has all of it, from row 0
     std::int64_t next = 0;
     for (int rank = 0; rank < ranks_; ++rank) {
       firsts_[index(p, rank)] = next;
       next += rows(p, rank);
     }
-    if (next != dim0(whole.spec.shape))
-      fail(fmt::format(
-          "checkpoint: the shards of '{}' have {} rows together, the whole has {}; give the group it is sharded over",
-          whole.name, next, dim0(whole.spec.shape)));
+    if (next != dim0(unsharded.spec.shape))
+      fail(
+          fmt::format("checkpoint: the shards of '{}' have {} rows together, the unsharded parameter has {}; give the "
+                      "group it is sharded over",
+                      unsharded.name, next, dim0(unsharded.spec.shape)));
   }
 }
 

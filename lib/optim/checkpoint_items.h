@@ -19,8 +19,8 @@ struct CheckpointItem {
     kRows,        ///< rows of the parameter along dim 0, which a new cut may take apart
     kMoment,      ///< the same, in units of `scale`
     kScale,       ///< of a moment
-    kRowwise,     ///< eight bits: codes and scales that belong to their shard
-    kTransposed,  ///< the same of a column-wise half, which not every architecture has
+    kRowwise,     ///< eight bits: data and scales that belong to their shard
+    kTransposed,  ///< the same of a column-wise orientation, which not every architecture has
     kRecipe,      ///< an amax history or the scales of one
   };
   std::string name;
@@ -34,7 +34,7 @@ std::vector<CheckpointItem> checkpoint_items(const TrainingState& state);
 /// Which rows of every parameter each rank has.
 class RowCuts {
  public:
-  /// Collective. Throws Error where the shards of a parameter do not make up the whole.
+  /// Collective. Throws Error where the shards of a parameter do not make up the unsharded parameter.
   RowCuts(const TrainingState& state, ProcessGroup* group);
 
   int ranks() const { return ranks_; }

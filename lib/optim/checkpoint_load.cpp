@@ -141,7 +141,7 @@ class Loader {
     bool rebuild = false;
     for (const CheckpointItem& item : items) {
       const bool eight_bits = item.kind == Kind::kRowwise || item.kind == Kind::kTransposed;
-      // An architecture that had no use for this half saved none.
+      // An architecture that had no use for this orientation saved none.
       if (item.kind == Kind::kTransposed && files_.front().find(item.name) == nullptr) rebuild = true;
       if (eight_bits && (rebuild || !as_before)) {
         rebuild = true;
@@ -168,7 +168,7 @@ class Loader {
   bool kept_otherwise(const CheckpointItem& first) const {
     const RankFile& file = files_.front();
     if (file.find(first.name) != nullptr) return false;
-    Asked other = asked(first.parameter, first.kind == Kind::kRowwise ? "value" : "row-wise codes");
+    Asked other = asked(first.parameter, first.kind == Kind::kRowwise ? "value" : "row-wise data");
     const CheckpointEntry* entry = file.find(other.name);
     if (entry == nullptr) return false;
     other.dtype = entry->dtype;
@@ -189,9 +189,9 @@ class Loader {
         stage_rows(item);
     }
     if (value != nullptr && master != nullptr && master->dtype() == DType::kI16) {
-      Parts16 halves = parts16_of(values);
-      staged_.emplace_back(*value, std::move(halves.high));
-      staged_.emplace_back(*master, std::move(halves.low));
+      Parts16 parts = parts16_of(values);
+      staged_.emplace_back(*value, std::move(parts.high));
+      staged_.emplace_back(*master, std::move(parts.low));
       return;
     }
     if (value != nullptr) staged_.emplace_back(*value, rounded(value->dtype(), values));

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-// Files that are there whole or not at all, whatever ends the process or the machine meanwhile.
+// Files that are there complete or not at all, whatever ends the process or the machine meanwhile.
 namespace fp8lab {
 
 /// Writes `parts` one after the other to "<file>.tmp", forces them to the disk, renames that to `file` and forces the

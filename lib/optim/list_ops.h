@@ -19,11 +19,11 @@ struct ListMember {
 };
 using TensorList = std::vector<ListMember>;
 
-/// The element-wise operations that frameworks have over whole lists: one launch each, whatever the number of tensors,
+/// The element-wise operations that frameworks have over full lists: one launch each, whatever the number of tensors,
 /// in f32 and rounded to each tensor's type. They change their first list in place; the others have the same length and
 /// shapes. A quantized member is dequantized to its nominal type, computed with, and what was computed is cast back
-/// into it, both halves and scales; temporaries for all such members live for the call. Members measured over ranks
-/// share a reduction, so lists must be alike on all ranks.
+/// into it, both orientations and scales; temporaries for all such members live for the call. Members measured over
+/// ranks share a reduction, so lists must be alike on all ranks.
 void foreach_scale(Runtime& runtime, TensorList& list, double factor);                       ///< x *= factor
 void foreach_add(Runtime& runtime, TensorList& list, double term);                           ///< x += term
 void foreach_add(Runtime& runtime, TensorList& list, const TensorList& a, double factor);    ///< x += factor a

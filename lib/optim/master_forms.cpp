@@ -36,18 +36,18 @@ std::vector<std::byte> rounded(DType dtype, std::span<const float> values) {
 }
 
 Parts16 parts16_of(std::span<const float> values) {
-  Parts16 halves;
-  halves.high.reserve(values.size() * sizeof(std::uint16_t));
-  halves.low.reserve(values.size() * sizeof(std::int16_t));
+  Parts16 parts;
+  parts.high.reserve(values.size() * sizeof(std::uint16_t));
+  parts.low.reserve(values.size() * sizeof(std::int16_t));
   for (const float value : values) {
     std::uint32_t bits = float_bits(value);
     // A NaN's payload could carry into the sign and leave a zero.
     if ((bits & kFloatMagnitudeMask) > kFloatInfinityBits) bits = (bits & ~kFloatMagnitudeMask) | kFloatQuietNanBits;
     const auto rest = static_cast<std::uint16_t>(bits);
-    append(halves.high, static_cast<std::uint16_t>((bits >> 16) + (rest >> 15)));
-    append(halves.low, rest);
+    append(parts.high, static_cast<std::uint16_t>((bits >> 16) + (rest >> 15)));
+    append(parts.low, rest);
   }
-  return halves;
+  return parts;
 }
 
 std::vector<float> from_parts16(std::span<const std::byte> high, std::span<const std::byte> low) {

@@ -24,7 +24,7 @@ Recipe make_block() {
   recipe.rows_multiple = 128;
   recipe.cols_multiple = 128;
   recipe.shape_rule =
-      "block scaling needs rows and columns divisible by 128, so that both orientations have whole blocks";
+      "block scaling needs rows and columns divisible by 128, so that both orientations have full blocks";
   return recipe;
 }
 
@@ -37,7 +37,7 @@ Recipe make_mxfp8() {
   recipe.gradient = recipe.activation;
   recipe.rows_multiple = 32;
   recipe.cols_multiple = 32;
-  recipe.shape_rule = "mxfp8 needs rows and columns divisible by 32, so that both orientations have whole blocks";
+  recipe.shape_rule = "mxfp8 needs rows and columns divisible by 32, so that both orientations have full blocks";
   return recipe;
 }
 

@@ -28,8 +28,8 @@ enum class ScaleKind {
 };
 
 /// How one role of tensor is quantized. Blocks are `block_rows` x `block_cols` elements of the row-wise matrix; 0 x 0
-/// is the whole tensor. The column-wise half is the same format applied to the transposed matrix, so a 1 x 32 block
-/// runs along the reduction axis in both; how it is stored is another matter.
+/// is the entire tensor. The column-wise orientation is the same format applied to the transposed matrix, so a 1 x 32
+/// block runs along the reduction axis in both; how it is stored is another matter.
 struct QuantFormat {
   DType payload = DType::kE4M3;
   std::int64_t block_rows = 0;
@@ -42,10 +42,11 @@ struct QuantFormat {
   DType scale_dtype() const {
     return scale == ScaleKind::kE8M0Rceil || scale == ScaleKind::kE8M0Floor ? DType::kE8M0 : DType::kF32;
   }
-  /// True when the column-wise half holds the same codes as the row-wise one, transposed (per tensor, square blocks).
+  /// True when the column-wise orientation holds the same data as the row-wise one, transposed (per tensor, square
+  /// blocks).
   bool columnwise_is_transpose() const { return block_rows == block_cols; }
-  /// False where the column-wise half lies in memory as the matrix does, its blocks running down the columns: so with
-  /// microscaling, whose matrix units read either order.
+  /// False where the column-wise orientation lies in memory as the matrix does, its blocks running down the columns: so
+  /// with microscaling, whose matrix units read either order.
   bool columnwise_stored_transposed() const { return scale_dtype() != DType::kE8M0; }
   friend bool operator==(const QuantFormat&, const QuantFormat&) = default;
 };

@@ -9,7 +9,7 @@ namespace fp8lab {
 namespace {
 
 std::array<Tensor*, 4> buffers_of(QuantizedOrientation& rowwise, QuantizedOrientation& columnwise) {
-  return {&rowwise.codes, &rowwise.scale_inv, &columnwise.codes, &columnwise.scale_inv};
+  return {&rowwise.data, &rowwise.scale_inv, &columnwise.data, &columnwise.scale_inv};
 }
 
 ScaleView view_of(const Tensor& scale_inv, const QuantFormat& format, const ScaleLayout& layout) {
@@ -42,13 +42,13 @@ ScaleLayout scale_layout(const QuantFormat& format, std::int64_t rows, std::int6
 }
 
 OrientationLayout rowwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols) {
-  return {.codes = {Shape{rows, cols}, format.payload}, .scales = scale_layout(format, rows, cols)};
+  return {.data = {Shape{rows, cols}, format.payload}, .scales = scale_layout(format, rows, cols)};
 }
 
 OrientationLayout columnwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols) {
   OrientationLayout layout = rowwise_layout(format, cols, rows);
   if (format.columnwise_stored_transposed()) return layout;
-  layout.codes.shape = {rows, cols};
+  layout.data.shape = {rows, cols};
   Shape& scales = layout.scales.spec.shape;
   scales = {scales[1], scales[0]};
   layout.scales.row_stride = 1;
@@ -61,18 +61,18 @@ ScaleView scale_view(const Tensor& scale_inv, const QuantFormat& format, std::in
 }
 
 OperandView QuantizedTensor::rowwise_operand() const {
-  check(static_cast<bool>(rowwise_), "quantized tensor: the row-wise half is needed here and absent");
-  return {.values = rowwise_.codes.view(), .scales = scale_view(rowwise_.scale_inv, format_, rows(), cols())};
+  check(static_cast<bool>(rowwise_), "quantized tensor: the row-wise orientation is needed here and absent");
+  return {.values = rowwise_.data.view(), .scales = scale_view(rowwise_.scale_inv, format_, rows(), cols())};
 }
 
 OperandView QuantizedTensor::columnwise_operand(bool may_reuse_rowwise) const {
   if (columnwise_) {
-    const MatrixView stored = columnwise_.codes.view();
+    const MatrixView stored = columnwise_.data.view();
     return {.values = format_.columnwise_stored_transposed() ? stored : stored.transposed(),
             .scales = view_of(columnwise_.scale_inv, format_, columnwise_layout(format_, rows(), cols()).scales)};
   }
   check(may_reuse_rowwise && format_.columnwise_is_transpose() && rowwise_,
-        "quantized tensor: the column-wise half is needed here and absent");
+        "quantized tensor: the column-wise orientation is needed here and absent");
   OperandView operand = rowwise_operand();
   operand.values = operand.values.transposed();
   std::swap(operand.scales.row_stride, operand.scales.col_stride);
@@ -81,7 +81,7 @@ OperandView QuantizedTensor::columnwise_operand(bool may_reuse_rowwise) const {
 
 std::int64_t QuantizedTensor::bytes() const {
   std::int64_t sum = 0;
-  std::array<const Tensor*, 4> buffers = {&rowwise_.codes, &rowwise_.scale_inv, &columnwise_.codes,
+  std::array<const Tensor*, 4> buffers = {&rowwise_.data, &rowwise_.scale_inv, &columnwise_.data,
                                           &columnwise_.scale_inv};
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     bool shared = false;

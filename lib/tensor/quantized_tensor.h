@@ -21,29 +21,30 @@ struct ScaleLayout {
 };
 ScaleLayout scale_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
 
-/// Storage of one half of a rows x cols matrix. The strides of its scales are those of the operand that it serves as.
+/// Storage of one orientation of a rows x cols matrix. The strides of its scales are those of the operand that it
+/// serves as.
 struct OrientationLayout {
-  TensorSpec codes;
+  TensorSpec data;
   ScaleLayout scales;
 };
-/// Codes [rows, cols], scales as above.
+/// Quantized data [rows, cols], scales as above.
 OrientationLayout rowwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
 /// The row-wise layout of the transposed matrix; under E8M0 scales turned back, so that rows are contiguous in both
-/// halves: codes [rows, cols], scales e8m0 [round_up(ceil(rows / 32), 4), round_up(cols, 128)].
+/// orientations: quantized data [rows, cols], scales e8m0 [round_up(ceil(rows / 32), 4), round_up(cols, 128)].
 OrientationLayout columnwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
 
-/// One orientation of a quantized matrix: codes and their inverse scales.
+/// One orientation of a quantized matrix: quantized data and their inverse scales.
 struct QuantizedOrientation {
-  Tensor codes;
+  Tensor data;
   Tensor scale_inv;
 
-  explicit operator bool() const { return static_cast<bool>(codes); }
+  explicit operator bool() const { return static_cast<bool>(data); }
 };
 
-/// A matrix in eight bits, row-wise, column-wise or both. Row-wise codes are [rows, cols]. Column-wise codes are stored
-/// transposed, [cols, rows], with blocks along their own rows, so that every product reads its operands along the
-/// reduction axis; under E8M0 scales they are [rows, cols] with blocks down the columns, so that a shard of the rows is
-/// one stretch of either half. Per-tensor halves share one scale block.
+/// A matrix in eight bits, row-wise, column-wise or both. Row-wise quantized data are [rows, cols]. Column-wise
+/// quantized data are stored transposed, [cols, rows], with blocks along their own rows, so that every product reads
+/// its operands along the reduction axis; under E8M0 scales they are [rows, cols] with blocks down the columns, so that
+/// a shard of the rows is one stretch of either orientation. Per-tensor orientations share one scale block.
 ///
 /// An emptied tensor is a shell: it knows its format and shape and owns no buffer.
 class QuantizedTensor {
@@ -62,11 +63,11 @@ class QuantizedTensor {
   const QuantizedOrientation& columnwise() const { return columnwise_; }
   bool empty() const { return !rowwise_ && !columnwise_; }
 
-  /// The matrix as a GEMM operand [rows, cols] read along its columns. Needs the row-wise half.
+  /// The matrix as a GEMM operand [rows, cols] read along its columns. Needs the row-wise orientation.
   OperandView rowwise_operand() const;
   /// The transposed matrix as an operand [cols, rows], read along its columns in whatever order they are stored: the
-  /// column-wise half, or, where `may_reuse_rowwise` (the GPU multiplies either orientation and the format is its own
-  /// transpose), a transposed view of the row-wise one.
+  /// column-wise orientation, or, where `may_reuse_rowwise` (the GPU multiplies either orientation and the format is
+  /// its own transpose), a transposed view of the row-wise one.
   OperandView columnwise_operand(bool may_reuse_rowwise) const;
 
   /// Bytes of every buffer owned, a shared one once.

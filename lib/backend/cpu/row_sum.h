@@ -32,8 +32,8 @@ inline Four four_at(const float* from) {
   return values;
 }
 inline void join_runs(float* sums, std::int64_t runs) {
-  const std::int64_t whole = runs / 4 * 4;
-  for (std::int64_t run = 0; run < whole; run += 4) {
+  const std::int64_t full = runs / 4 * 4;
+  for (std::int64_t run = 0; run < full; run += 4) {
     const float* s = sums + run * kSumRun;
     const Four a = four_at(s) + four_at(s + 4), b = four_at(s + 8) + four_at(s + 12);
     const Four c = four_at(s + 16) + four_at(s + 20), d = four_at(s + 24) + four_at(s + 28);
@@ -46,16 +46,16 @@ inline void join_runs(float* sums, std::int64_t runs) {
     const Four joined = even + odd;
     std::memcpy(sums + run, &joined, sizeof joined);
   }
-  join_runs(sums, whole, runs);
+  join_runs(sums, full, runs);
 }
 inline void join_neighbours(float* sums, std::int64_t pairs) {
-  const std::int64_t whole = pairs / 4 * 4;
-  for (std::int64_t pair = 0; pair < whole; pair += 4) {
+  const std::int64_t full = pairs / 4 * 4;
+  for (std::int64_t pair = 0; pair < full; pair += 4) {
     const Four low = four_at(sums + 2 * pair), high = four_at(sums + 2 * pair + 4);
     const Four joined = __builtin_shufflevector(low, high, 0, 2, 4, 6) + __builtin_shufflevector(low, high, 1, 3, 5, 7);
     std::memcpy(sums + pair, &joined, sizeof joined);
   }
-  join_neighbours(sums, whole, pairs);
+  join_neighbours(sums, full, pairs);
 }
 inline void join_runs(double* sums, std::int64_t runs) { join_runs(sums, 0, runs); }
 inline void join_neighbours(double* sums, std::int64_t pairs) { join_neighbours(sums, 0, pairs); }

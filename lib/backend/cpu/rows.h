@@ -56,7 +56,7 @@ void flatten_if_contiguous(Views&... views) {
   (flatten(views), ...);
 }
 
-/// Calls work(row, col, count) until every element of a matrix of this shape has had its turn, in order.
+/// Calls work(row, col, count) until every element of a matrix of this shape has been visited, in order.
 template <class Work>
 void for_each_run(const MatrixView& shape, const Work& work) {
   for (std::int64_t row = 0; row < shape.rows; ++row)

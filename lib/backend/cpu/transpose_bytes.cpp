@@ -6,7 +6,7 @@
 namespace fp8lab::cpu {
 namespace {
 
-/// Side of a tile: a line of the cache, so that each line is read and written once and whole.
+/// Side of a tile: a line of the cache, so that each line is read and written once and in full.
 constexpr std::int64_t kTile = 64;
 /// Side of the squares that registers hold.
 constexpr int kSquare = 16;

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "comm/in_process/team.h"
+#include "comm/in_process/group_state.h"
 #include "comm/in_process/world.h"
 
 namespace fp8lab::in_process {
@@ -23,14 +23,14 @@ bool DeadlockSearch::found(const World& world, int rank) {
 
 bool DeadlockSearch::leads_back(const World& world, int rank, int start) {
   seen_[static_cast<std::size_t>(rank)] = 1;
-  const Team* const team = world.pending_team(rank);
-  if (team == nullptr) return false;
-  const std::uint64_t arrival = team->arrivals_of(rank);
-  for (const int other : team->world_ranks()) {
-    if (team->arrivals_of(other) >= arrival) continue;
+  const GroupState* const group_state = world.pending_group(rank);
+  if (group_state == nullptr) return false;
+  const std::uint64_t arrival = group_state->arrivals_of(rank);
+  for (const int other : group_state->world_ranks()) {
+    if (group_state->arrivals_of(other) >= arrival) continue;
     const bool known = seen_[static_cast<std::size_t>(other)] != 0;
     if (known && other != start) continue;
-    cycle_.push_back({.rank = rank, .absent = other, .team = team, .arrival = arrival});
+    cycle_.push_back({.rank = rank, .absent = other, .group_state = group_state, .arrival = arrival});
     if (other == start || leads_back(world, other, start)) return true;
     cycle_.pop_back();
   }

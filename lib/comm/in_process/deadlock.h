@@ -6,15 +6,15 @@
 
 namespace fp8lab::in_process {
 
-class Team;
+class GroupState;
 class World;
 
-/// `rank` waits in a collective of `team` which `absent` has not joined. Ranks are numbered as the whole run does.
+/// `rank` waits in a collective of `group` which `absent` has not joined. Ranks are numbered as the entire run does.
 struct Wait {
   int rank = 0;
   int absent = 0;
-  const Team* team = nullptr;
-  std::uint64_t arrival = 0;  ///< of `rank` at `team`, counted from 1
+  const GroupState* group_state = nullptr;
+  std::uint64_t arrival = 0;  ///< of `rank` at `group`, counted from 1
 
   bool operator==(const Wait&) const = default;
 };

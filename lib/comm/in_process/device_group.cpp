@@ -10,56 +10,56 @@
 namespace fp8lab::in_process {
 namespace {
 
-/// The protocol of backend/peer_access.h: a meeting, the lane's work, a parting, and the others' work awaited on the
+/// The protocol of backend/peer_access.h: a barrier, the stream's work, a parting, and the others' work awaited on the
 /// GPU.
 class DeviceGroup final : public ProcessGroup {
  public:
-  DeviceGroup(World& world, Team& team, ProcessGroup& host, Device& device)
+  DeviceGroup(World& world, GroupState& group_state, ProcessGroup& host, Device& device)
       : ProcessGroup(identity_of(host)),
         world_(world),
-        team_(team),
+        group_state_(group_state),
         host_(host),
         device_(device),
-        lane_(device.peer_access()->open_stream()) {}
+        stream_(device.peer_access()->open_stream()) {}
 
   void own(std::unique_ptr<ProcessGroup> host) { owned_ = std::move(host); }
 
   void admit(const Signature& call) {
-    const std::shared_ptr<PeerSlot> own = lane_->slot();
-    team_.meet(rank(), call, &own);
+    const std::shared_ptr<PeerSlot> own = stream_->slot();
+    group_state_.barrier(rank(), call, &own);
     std::vector<std::shared_ptr<PeerSlot>> slots;
     for (int other = 0; other < size(); ++other)
-      slots.push_back(*static_cast<const std::shared_ptr<PeerSlot>*>(team_.parts_of(rank(), other)));
-    team_.part(rank());
-    lane_->admit(slots);
+      slots.push_back(*static_cast<const std::shared_ptr<PeerSlot>*>(group_state_.parts_of(rank(), other)));
+    group_state_.part(rank());
+    stream_->admit(slots);
   }
 
   const Device* device() const override { return &device_; }
   ProcessGroup& host() override { return host_; }
-  void join() override { lane_->join(); }
+  void join() override { stream_->join(); }
 
  private:
   template <class Part>
   const Part* parts_of(int other) const {
-    return static_cast<const Part*>(team_.parts_of(rank(), other));
+    return static_cast<const Part*>(group_state_.parts_of(rank(), other));
   }
 
   /// `work` launches this rank's share. Should it throw, the others' buffers are left alone before they part.
   template <class Work>
   void together(const Signature& call, const void* parts, const Work& work, bool aside = false) {
-    lane_->begin(aside);
-    team_.meet(rank(), call, parts);
+    stream_->begin(aside);
+    group_state_.barrier(rank(), call, parts);
     try {
-      for (int other = 0; other < size(); ++other) lane_->await_begun(other);
+      for (int other = 0; other < size(); ++other) stream_->await_begun(other);
       work();
-      lane_->end();
+      stream_->end();
     } catch (...) {
-      lane_->quiesce();
-      team_.part(rank());
+      stream_->quiesce();
+      group_state_.part(rank());
       throw;
     }
-    team_.part(rank());
-    for (int other = 0; other < size(); ++other) lane_->await_ended(other);
+    group_state_.part(rank());
+    for (int other = 0; other < size(); ++other) stream_->await_ended(other);
   }
 
   void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool aside) override {
@@ -71,7 +71,7 @@ class DeviceGroup final : public ProcessGroup {
               parts, rank(), size(), [&](int target, std::size_t i) { return parts_of<GatherPart>(target)[i].to; },
               copies_);
           const std::span<const PeerCopy> all(copies_);
-          lane_->copy(all.first(all.size() - own), all.last(own), world_.peer_copies());
+          stream_->copy(all.first(all.size() - own), all.last(own), world_.peer_copies());
         },
         aside);
   }
@@ -88,7 +88,7 @@ class DeviceGroup final : public ProcessGroup {
         targets_.push_back(parts[i].to);
         add_reduction({.dtype = parts[i].dtype, .elems = parts[i].offsets_elems[own + 1] - first}, 1);
       }
-      lane_->reduce(reductions_);
+      stream_->reduce(reductions_);
     });
   }
 
@@ -107,7 +107,7 @@ class DeviceGroup final : public ProcessGroup {
         }
         add_reduction({.dtype = parts[i].dtype, .maximum = call.op == ReduceOp::kMax, .elems = slice.elems}, ranks);
       }
-      lane_->reduce(reductions_);
+      stream_->reduce(reductions_);
     });
   }
 
@@ -117,21 +117,23 @@ class DeviceGroup final : public ProcessGroup {
       for (std::size_t i = 0; i < parts.size(); ++i)
         copies_.push_back(
             {.from = parts_of<BroadcastPart>(call.root)[i].data, .to = parts[i].data, .bytes = parts[i].bytes});
-      lane_->copy(copies_, {}, world_.peer_copies());
+      stream_->copy(copies_, {}, world_.peer_copies());
     });
   }
 
-  void do_barrier(const Signature& call) override { team_.meet(rank(), call, nullptr); }
+  void do_barrier(const Signature& call) override { group_state_.barrier(rank(), call, nullptr); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
-    team_.meet(rank(), call, nullptr);
-    Team& team = world_.team({.parent = &team_, .number = ++teams_made_, .color = color, .on_gpus = true},
-                             identity.name, identity.world_ranks);
-    // No call has number 0, so this is nobody else's team.
-    Team& host_team = world_.team({.parent = &team, .number = 0, .color = 0}, identity.name, identity.world_ranks);
+    group_state_.barrier(rank(), call, nullptr);
+    GroupState& group_state =
+        world_.group_state({.parent = &group_state_, .number = ++groups_made_, .color = color, .on_gpus = true},
+                           identity.name, identity.world_ranks);
+    // No call has number 0, so this is nobody else's group.
+    GroupState& host_state =
+        world_.group_state({.parent = &group_state, .number = 0, .color = 0}, identity.name, identity.world_ranks);
     std::unique_ptr<ProcessGroup> host =
-        make_group(world_, host_team, std::move(identity.world_ranks), identity.rank, identity.moves_data);
-    auto group = std::make_unique<DeviceGroup>(world_, team, *host, device_);
+        make_group(world_, host_state, std::move(identity.world_ranks), identity.rank, identity.moves_data);
+    auto group = std::make_unique<DeviceGroup>(world_, group_state, *host, device_);
     group->own(std::move(host));
     group->admit(call);
     return group;
@@ -153,12 +155,12 @@ class DeviceGroup final : public ProcessGroup {
   }
 
   World& world_;
-  Team& team_;
+  GroupState& group_state_;
   ProcessGroup& host_;
   std::unique_ptr<ProcessGroup> owned_;
   Device& device_;
-  std::uint64_t teams_made_ = 0;
-  std::unique_ptr<PeerStream> lane_;
+  std::uint64_t groups_made_ = 0;
+  std::unique_ptr<PeerStream> stream_;
   std::vector<PeerCopy> copies_;  // kept between calls
   std::vector<PeerReduction> reductions_;
   std::vector<const std::byte*> sources_;
@@ -167,9 +169,9 @@ class DeviceGroup final : public ProcessGroup {
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_device_group(World& world, Team& team, ProcessGroup& host, Device& device,
-                                                const Signature& call) {
-  auto group = std::make_unique<DeviceGroup>(world, team, host, device);
+std::unique_ptr<ProcessGroup> make_device_group(World& world, GroupState& group_state, ProcessGroup& host,
+                                                Device& device, const Signature& call) {
+  auto group = std::make_unique<DeviceGroup>(world, group_state, host, device);
   group->admit(call);
   return group;
 }

@@ -23,18 +23,18 @@ void copy_bytes(const std::byte* from, std::byte* to, std::int64_t bytes) {
 
 class InProcessGroup final : public ProcessGroup {
  public:
-  InProcessGroup(World& world, Team& team, Identity identity)
+  InProcessGroup(World& world, GroupState& group_state, Identity identity)
       : ProcessGroup(std::move(identity)),
         world_(world),
-        team_(team),
+        group_state_(group_state),
         sources_(static_cast<std::size_t>(size())),
         targets_(static_cast<std::size_t>(size())) {}
 
-  static std::unique_ptr<ProcessGroup> make(World& world, Team& team, std::vector<int> world_ranks, int rank,
-                                            bool moves_data) {
+  static std::unique_ptr<ProcessGroup> make(World& world, GroupState& group_state, std::vector<int> world_ranks,
+                                            int rank, bool moves_data) {
     const int local_rank = world_ranks[static_cast<std::size_t>(rank)];
-    return std::make_unique<InProcessGroup>(world, team,
-                                            Identity{.name = team.name(),
+    return std::make_unique<InProcessGroup>(world, group_state,
+                                            Identity{.name = group_state.name(),
                                                      .world_ranks = std::move(world_ranks),
                                                      .rank = rank,
                                                      .local_rank = local_rank,
@@ -45,11 +45,11 @@ class InProcessGroup final : public ProcessGroup {
   /// What `other` passed to the collective that this rank is in: as many parts, by the lock-step rule.
   template <class Part>
   const Part* parts_of(int other) const {
-    return static_cast<const Part*>(team_.parts_of(rank(), other));
+    return static_cast<const Part*>(group_state_.parts_of(rank(), other));
   }
 
   void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool) override {
-    team_.meet(rank(), call, parts.data());
+    group_state_.barrier(rank(), call, parts.data());
     if (!moves_data()) return;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       for (int source = 0; source < size(); ++source) {
@@ -58,11 +58,11 @@ class InProcessGroup final : public ProcessGroup {
         copy_bytes(parts_of<GatherPart>(source)[i].from, parts[i].to + first, parts[i].offsets_bytes[slot + 1] - first);
       }
     }
-    team_.part(rank());
+    group_state_.part(rank());
   }
 
   void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) override {
-    team_.meet(rank(), call, parts.data());
+    group_state_.barrier(rank(), call, parts.data());
     if (!moves_data()) return;
     const auto own = static_cast<std::size_t>(rank());
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -71,12 +71,12 @@ class InProcessGroup final : public ProcessGroup {
       reduce_slice({.dtype = part.dtype, .elems = part.offsets_elems[own + 1] - first}, first,
                    [&](int source) { return parts_of<ScatterPart>(source)[i].from; }, {&part.to, 1});
     }
-    team_.part(rank());
+    group_state_.part(rank());
   }
 
   // Each rank reduces one slice of every tensor and writes the result to all: nobody else touches that slice meanwhile.
   void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override {
-    team_.meet(rank(), call, parts.data());
+    group_state_.barrier(rank(), call, parts.data());
     if (!moves_data()) return;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const ReducePart& part = parts[i];
@@ -88,32 +88,33 @@ class InProcessGroup final : public ProcessGroup {
           {.op = call.op, .dtype = part.dtype, .elems = slice.elems}, slice.first,
           [&](int source) { return parts_of<ReducePart>(source)[i].data; }, targets_);
     }
-    team_.part(rank());
+    group_state_.part(rank());
   }
 
   void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override {
-    team_.meet(rank(), call, parts.data());
+    group_state_.barrier(rank(), call, parts.data());
     if (!moves_data()) return;
     for (std::size_t i = 0; i < parts.size(); ++i)
       copy_bytes(parts_of<BroadcastPart>(call.root)[i].data, parts[i].data, parts[i].bytes);
-    team_.part(rank());
+    group_state_.part(rank());
   }
 
-  void do_barrier(const Signature& call) override { team_.meet(rank(), call, nullptr); }
+  void do_barrier(const Signature& call) override { group_state_.barrier(rank(), call, nullptr); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
-    team_.meet(rank(), call, nullptr);
-    Team& team =
-        world_.team({.parent = &team_, .number = ++teams_made_, .color = color}, identity.name, identity.world_ranks);
-    return std::make_unique<InProcessGroup>(world_, team, std::move(identity));
+    group_state_.barrier(rank(), call, nullptr);
+    GroupState& group_state = world_.group_state({.parent = &group_state_, .number = ++groups_made_, .color = color},
+                                                 identity.name, identity.world_ranks);
+    return std::make_unique<InProcessGroup>(world_, group_state, std::move(identity));
   }
 
   std::unique_ptr<ProcessGroup> do_on(const Signature& call, Device& device) override {
-    team_.meet(rank(), call, nullptr);
+    group_state_.barrier(rank(), call, nullptr);
     const Identity identity = identity_of(*this);
-    Team& team = world_.team({.parent = &team_, .number = ++teams_made_, .color = 0, .on_gpus = true}, identity.name,
-                             identity.world_ranks);
-    return make_device_group(world_, team, *this, device, call);
+    GroupState& group_state =
+        world_.group_state({.parent = &group_state_, .number = ++groups_made_, .color = 0, .on_gpus = true},
+                           identity.name, identity.world_ranks);
+    return make_device_group(world_, group_state, *this, device, call);
   }
 
   /// Reduces what `source(rank)` points at, from element `first` on.
@@ -130,17 +131,17 @@ class InProcessGroup final : public ProcessGroup {
   }
 
   World& world_;
-  Team& team_;
-  std::uint64_t teams_made_ = 0;           ///< the same on every rank, in the order of its calls
+  GroupState& group_state_;
+  std::uint64_t groups_made_ = 0;          ///< the same on every rank, in the order of its calls
   std::vector<const std::byte*> sources_;  ///< one per rank, filled for each reduction
   std::vector<std::byte*> targets_;
 };
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_group(World& world, Team& team, std::vector<int> world_ranks, int rank,
+std::unique_ptr<ProcessGroup> make_group(World& world, GroupState& group_state, std::vector<int> world_ranks, int rank,
                                          bool moves_data) {
-  return InProcessGroup::make(world, team, std::move(world_ranks), rank, moves_data);
+  return InProcessGroup::make(world, group_state, std::move(world_ranks), rank, moves_data);
 }
 
 }  // namespace fp8lab::in_process

@@ -3,14 +3,14 @@
 #include <memory>
 #include <vector>
 
-#include "comm/in_process/team.h"
+#include "comm/in_process/group_state.h"
 #include "comm/in_process/world.h"
 #include "comm/process_group.h"
 
 namespace fp8lab::in_process {
 
-/// The membership of `team`'s member `rank`. `world` and `team` outlive it.
-std::unique_ptr<ProcessGroup> make_group(World& world, Team& team, std::vector<int> world_ranks, int rank,
+/// The membership of `group`'s member `rank`. `world` and `group` outlive it.
+std::unique_ptr<ProcessGroup> make_group(World& world, GroupState& group_state, std::vector<int> world_ranks, int rank,
                                          bool moves_data);
 
 }  // namespace fp8lab::in_process

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "comm/in_process/team.h"
+#include "comm/in_process/group_state.h"
 
 namespace fp8lab::in_process {
 
@@ -43,10 +43,10 @@ void World::leave(int rank) {
   wake_all();
 }
 
-void World::begin(int rank, const Team& team, const Signature& call) {
+void World::begin(int rank, const GroupState& group_state, const Signature& call) {
   Activity& activity = activities_[static_cast<std::size_t>(rank)];
   const std::lock_guard lock(activity.mutex);
-  activity.pending = Call{&team, call};
+  activity.pending = Call{&group_state, call};
 }
 
 void World::complete(int rank) {
@@ -56,10 +56,10 @@ void World::complete(int rank) {
   activity.pending.reset();
 }
 
-const Team* World::pending_team(int rank) const {
+const GroupState* World::pending_group(int rank) const {
   const Activity& activity = activities_[static_cast<std::size_t>(rank)];
   const std::lock_guard lock(activity.mutex);
-  return activity.pending ? activity.pending->team : nullptr;
+  return activity.pending ? activity.pending->group_state : nullptr;
 }
 
 std::string World::pending_call(int rank) const {
@@ -69,8 +69,8 @@ std::string World::pending_call(int rank) const {
 }
 
 bool World::waits(const Wait& wait) const {
-  return pending_team(wait.rank) == wait.team && wait.team->arrivals_of(wait.rank) == wait.arrival &&
-         wait.team->arrivals_of(wait.absent) < wait.arrival;
+  return pending_group(wait.rank) == wait.group_state && wait.group_state->arrivals_of(wait.rank) == wait.arrival &&
+         wait.group_state->arrivals_of(wait.absent) < wait.arrival;
 }
 
 void World::abort_deadlock(int rank) {
@@ -78,7 +78,7 @@ void World::abort_deadlock(int rank) {
   if (search.found(*this, rank)) abort({.reason = search.describe(*this)});
 }
 
-std::string World::describe(const Call& call) { return fp8lab::describe(call.signature, call.team->name()); }
+std::string World::describe(const Call& call) { return fp8lab::describe(call.signature, call.group_state->name()); }
 
 std::string World::whereabouts(int rank) const {
   const Activity& activity = activities_[static_cast<std::size_t>(rank)];
@@ -92,17 +92,19 @@ std::string World::whereabouts(int rank) const {
   return text;
 }
 
-Team& World::team(const TeamKey& key, const std::string& name, const std::vector<int>& world_ranks) {
-  const std::lock_guard lock(teams_mutex_);
-  for (const KeyedTeam& known : teams_)
-    if (known.key == key) return *known.team;
-  const Team::Looks spin_count = key.on_gpus || launches_on_gpus_ ? Team::Looks::kLong : Team::Looks::kShort;
-  return *teams_.emplace_back(KeyedTeam{key, std::make_unique<Team>(*this, name, world_ranks, spin_count)}).team;
+GroupState& World::group_state(const GroupKey& key, const std::string& name, const std::vector<int>& world_ranks) {
+  const std::lock_guard lock(groups_mutex_);
+  for (const KeyedGroup& known : groups_)
+    if (known.key == key) return *known.group_state;
+  const GroupState::Looks spin_count =
+      key.on_gpus || launches_on_gpus_ ? GroupState::Looks::kLong : GroupState::Looks::kShort;
+  return *groups_.emplace_back(KeyedGroup{key, std::make_unique<GroupState>(*this, name, world_ranks, spin_count)})
+              .group_state;
 }
 
 void World::wake_all() {
-  const std::lock_guard lock(teams_mutex_);
-  for (const KeyedTeam& known : teams_) known.team->wake();
+  const std::lock_guard lock(groups_mutex_);
+  for (const KeyedGroup& known : groups_) known.group_state->wake();
 }
 
 }  // namespace fp8lab::in_process

@@ -17,9 +17,9 @@
 
 namespace fp8lab::in_process {
 
-class Team;
+class GroupState;
 
-/// What the ranks of one run share: how it ended early, if it did, what each rank is at, and every team.
+/// What the ranks of one run share: how it ended early, if it did, what each rank is at, and every group.
 class World {
  public:
   explicit World(const RunOptions& options);
@@ -28,7 +28,7 @@ class World {
   std::chrono::nanoseconds timeout() const { return timeout_; }
   PeerCopyPath peer_copies() const { return peer_copies_; }
 
-  /// Ends the run for every rank: pending meetings fail, and so do later ones. The first cause stands. `rank` is the
+  /// Ends the run for every rank: pending barriers fail, and so do later ones. The first cause stands. `rank` is the
   /// one whose own failure it is, or -1.
   void abort(Failure failure, int rank = -1);
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
@@ -43,10 +43,10 @@ class World {
     return activities_[static_cast<std::size_t>(rank)].left.load(std::memory_order_acquire);
   }
 
-  void begin(int rank, const Team& team, const Signature& call);
+  void begin(int rank, const GroupState& group_state, const Signature& call);
   void complete(int rank);
-  /// The team in whose collective the rank is, or null.
-  const Team* pending_team(int rank) const;
+  /// The group in whose collective the rank is, or null.
+  const GroupState* pending_group(int rank) const;
   /// "barrier 'x' (#2) of group 'world'"; empty where the rank is in none.
   std::string pending_call(int rank) const;
   bool waits(const Wait& wait) const;
@@ -55,20 +55,20 @@ class World {
   /// A clause for the error about a rank that does not come: the last collective it completed, and where it waits now.
   std::string whereabouts(int rank) const;
 
-  struct TeamKey {
-    const Team* parent = nullptr;
+  struct GroupKey {
+    const GroupState* parent = nullptr;
     std::uint64_t number =
-        0;  ///< of the calls in which `parent` made teams: groups around a team's count their own calls
+        0;  ///< of the calls in which `parent` made process groups: groups around a group's count their own calls
     int color = 0;
     bool on_gpus = false;
-    bool operator==(const TeamKey&) const = default;
+    bool operator==(const GroupKey&) const = default;
   };
-  /// The team of `key`, made by the first of its members to ask. Lives as long as the run.
-  Team& team(const TeamKey& key, const std::string& name, const std::vector<int>& world_ranks);
+  /// The group of `key`, made by the first of its members to ask. Lives as long as the run.
+  GroupState& group_state(const GroupKey& key, const std::string& name, const std::vector<int>& world_ranks);
 
  private:
   struct Call {
-    const Team* team = nullptr;
+    const GroupState* group_state = nullptr;
     Signature signature;
   };
   static std::string describe(const Call& call);
@@ -80,9 +80,9 @@ class World {
     std::optional<Call> completed;
     DeadlockSearch search;  ///< used by the rank alone
   };
-  struct KeyedTeam {
-    TeamKey key;
-    std::unique_ptr<Team> team;
+  struct KeyedGroup {
+    GroupKey key;
+    std::unique_ptr<GroupState> group_state;
   };
   void wake_all();
 
@@ -96,8 +96,8 @@ class World {
   Failure cause_;
   int cause_rank_ = -1;
 
-  std::mutex teams_mutex_;
-  std::deque<KeyedTeam> teams_;
+  std::mutex groups_mutex_;
+  std::deque<KeyedGroup> groups_;
 };
 
 }  // namespace fp8lab::in_process

@@ -24,7 +24,7 @@ bool is_even(std::span<const std::int64_t> offsets) {
 
 bool Gathers::goes(Path way) const { return std::find(paths_.begin(), paths_.end(), way) != paths_.end(); }
 
-/// So that a gather costs no text once each was noted.
+/// So that a gather costs no text once each was recorded.
 void Gathers::record_paths() {
   constexpr std::array<const char*, kAlgorithms> kNames = {"by NCCL's kernels", "written to the others' windows"};
   for (std::size_t way = 0; way < kNames.size(); ++way)
@@ -54,14 +54,14 @@ void Gathers::choose(std::span<const GatherPart> parts, Signature& placed) {
 }
 
 void Gathers::launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over,
-                     const cuda::CollectiveStream& lane) {
+                     const cuda::CollectiveStream& over_stream) {
   record_paths();
-  if (goes(Path::kWrites)) write(parts, lane);
-  if (goes(Path::kKernels)) gather(over, parts, lane.stream);
-  over.watch(call, lane.stream);
+  if (goes(Path::kWrites)) write(parts, over_stream);
+  if (goes(Path::kKernels)) gather(over, parts, over_stream.stream);
+  over.watch(call, over_stream.stream);
 }
 
-void Gathers::write(std::span<const GatherPart> parts, const cuda::CollectiveStream& lane) {
+void Gathers::write(std::span<const GatherPart> parts, const cuda::CollectiveStream& over_stream) {
   copies_.clear();
   const std::size_t own = add_gather_writes(
       parts, options_.rank, options_.ranks,
@@ -72,15 +72,15 @@ void Gathers::write(std::span<const GatherPart> parts, const cuda::CollectiveStr
       copies_);
   const std::span<const PeerCopy> all(copies_), to_others = all.first(all.size() - own), to_own = all.last(own);
   // Nobody writes while something is still read or written there, nor goes on before all is written.
-  PeerBarriers& meetings = windows_.meetings();
+  PeerBarriers& barriers = windows_.barriers();
   // Aside, one block waits for the others, so that products have the multiprocessors until all are there: where all
   // blocks did, products took 2.2 times as long.
-  if (!lane.aside)
+  if (!over_stream.aside)
     if (const auto batch = cuda::batch_of(to_others, to_own, options_.path))
-      return meetings.copy_between(*batch, lane.stream);
-  meetings.meet(lane);
-  writes_.launch(to_others, to_own, options_.path, lane);
-  meetings.meet(lane);
+      return barriers.copy_between(*batch, over_stream.stream);
+  barriers.wait(over_stream);
+  writes_.launch(to_others, to_own, options_.path, over_stream);
+  barriers.wait(over_stream);
 }
 
 void Gathers::gather(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream) {

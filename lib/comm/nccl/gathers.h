@@ -22,16 +22,16 @@ class Gathers {
     std::int64_t writes_from_bytes = 0;  ///< NcclGroupOptions
     PeerCopyPath path = PeerCopyPath::kBySize;
   };
-  /// `windows` outlives it, as does `GPU`, which notes the ways that are taken.
+  /// `windows` outlives it, as does `GPU`, which notes the paths that are taken.
   Gathers(const Options& options, Windows& windows, cuda::CudaContext& gpu)
       : options_(options), windows_(windows), gpu_(gpu) {}
 
   /// Chooses for launch(), and mixes into `placed` what has to be equal on all ranks for that: ranks whose buffers lie
   /// elsewhere than those of others would wait for them in another kernel, or write where it is not meant.
   void choose(std::span<const GatherPart> parts, Signature& placed);
-  /// What was chosen last, on `lane`, watched. `over`: the group's communicator.
+  /// What was chosen last, on `over_stream`, watched. `over`: the group's communicator.
   void launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over,
-              const cuda::CollectiveStream& lane);
+              const cuda::CollectiveStream& over_stream);
 
  private:
   enum class Path : std::uint8_t {
@@ -43,7 +43,7 @@ class Gathers {
   bool goes(Path way) const;
   void record_paths();
   bool is_in_place(const GatherPart& part) const;
-  void write(std::span<const GatherPart> parts, const cuda::CollectiveStream& lane);
+  void write(std::span<const GatherPart> parts, const cuda::CollectiveStream& over_stream);
   /// NCCL's own gathers of the parts that go by its kernels.
   void gather(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream);
   void gather_evenly(Communicator& over, const GatherPart& part, cudaStream_t stream) const;

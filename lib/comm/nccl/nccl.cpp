@@ -41,7 +41,7 @@ class HostGroup final : public ProcessGroup {
   }
 
   std::unique_ptr<ProcessGroup> do_on(const Signature& call, Device& device) override {
-    barrier_over(host_, call);  // all ranks bring devices of one name
+    barrier_over(host_, call);  // all ranks provide devices of one name
     if (device.name() != "cuda" || size() == 1) return host_.on(device);
     const bool shared = gpus_are_shared(device);
     if (shared) return host_.on(device);
@@ -85,7 +85,7 @@ void run_nccl(const RunOptions& options, const RankFunction& rank_function) {
                                        .trouble = std::make_shared<nccl::Trouble>()};
     HostGroup world(host, gpu_options);
     rank_function(world);
-    // What a GPU did not finish after the last meeting.
+    // What a GPU did not finish after the last barrier.
     if (const std::string cause = gpu_options.trouble->cause(); !cause.empty()) fail(cause);
   });
 }

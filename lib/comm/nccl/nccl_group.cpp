@@ -76,9 +76,9 @@ class NcclGroup final : public ProcessGroup {
   }
 
   /// Round `round` of `rounds` of a slice.
-  static Slice cut(const Slice& whole, std::int64_t round, std::int64_t rounds) {
-    const std::int64_t first = whole.elems * round / rounds, last = whole.elems * (round + 1) / rounds;
-    return {.first = whole.first + first, .elems = last - first};
+  static Slice cut(const Slice& full, std::int64_t round, std::int64_t rounds) {
+    const std::int64_t first = full.elems * round / rounds, last = full.elems * (round + 1) / rounds;
+    return {.first = full.first + first, .elems = last - first};
   }
 
   /// Every rank's slice of `part` from all others, and this rank's own reduced into `to`. `slice_of(part, rank)`.
@@ -216,7 +216,7 @@ class NcclGroup final : public ProcessGroup {
     return std::make_unique<NcclGroup>(host, device_, options_, std::move(group));
   }
 
-  /// The meeting. What another rank's death left on the GPU is ended before its error goes on.
+  /// The barrier. What another rank's death left on the GPU is ended before its error goes on.
   void enter(const Signature& call) {
     try {
       barrier_over(host_, call);

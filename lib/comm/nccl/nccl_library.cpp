@@ -19,7 +19,7 @@ NcclLibrary::NcclLibrary()
 NcclLibrary::NcclLibrary(Wanted wanted) : SharedLibrary(std::move(wanted)) {
   int version = 0;
   if (get_version == nullptr || get_version(&version) != ncclSuccess || version >= kOldest) return;
-  const int major = version >= 10000 ? version / 10000 : version / 1000;  // codes grew a digit with 2.9
+  const int major = version >= 10000 ? version / 10000 : version / 1000;  // quantized data grew a digit with 2.9
   refuse(fmt::format("is {}.{}.{}", major, version / 100 % (version >= 10000 ? 100 : 10), version % 100));
 }
 

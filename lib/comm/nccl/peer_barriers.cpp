@@ -12,24 +12,26 @@ void AbortFlag::set() noexcept {
   std::atomic_ref(*reinterpret_cast<std::uint32_t*>(word_.get())).store(1, std::memory_order_release);
 }
 
-cuda::PeerBarrier PeerBarriers::next(bool aside, std::uint32_t meetings) {
+cuda::PeerBarrier PeerBarriers::next(bool aside, std::uint32_t barriers) {
   const std::size_t row = aside ? cuda::PeerBarrier::kMostRanks : 0;
-  std::uint32_t& held = held_[aside ? 1 : 0];
-  cuda::PeerBarrier meeting{.flags = {},
+  std::uint32_t& rounds = rounds_[aside ? 1 : 0];
+  cuda::PeerBarrier barrier{.flags = {},
                             .rank = args_.rank,
                             .ranks = static_cast<int>(args_.flags_by_rank.size()),
-                            .number = held + 1,
+                            .number = rounds + 1,
                             .abandoned = args_.abort_flag->word()};
-  for (std::size_t rank = 0; rank < args_.flags_by_rank.size(); ++rank) meeting.flags[rank] = flags_of(rank) + row;
-  held += meetings;
-  return meeting;
+  for (std::size_t rank = 0; rank < args_.flags_by_rank.size(); ++rank) barrier.flags[rank] = flags_of(rank) + row;
+  rounds += barriers;
+  return barrier;
 }
 
-void PeerBarriers::meet(const cuda::CollectiveStream& lane) { cuda::peer_barrier(next(lane.aside, 1), lane.stream); }
+void PeerBarriers::wait(const cuda::CollectiveStream& over_stream) {
+  cuda::peer_barrier(next(over_stream.aside, 1), over_stream.stream);
+}
 
 void PeerBarriers::copy_between(const cuda::CopyBatch& batch, cudaStream_t stream) {
   std::uint32_t* const finished = flags_of(static_cast<std::size_t>(args_.rank)) + 2 * cuda::PeerBarrier::kMostRanks;
-  cuda::peer_copy_between_barriers({.batch = batch, .meeting = next(false, 2), .finished = finished}, stream);
+  cuda::peer_copy_between_barriers({.batch = batch, .barrier = next(false, 2), .finished = finished}, stream);
 }
 
 }  // namespace fp8lab::nccl

@@ -27,7 +27,8 @@ class AbortFlag {
   cuda::PinnedBytes word_;
 };
 
-/// Where a group's GPUs meet, each in the order of one of its streams: by flags that they write to each other.
+/// Where the GPUs of a group wait for each other, each in the order of one of its streams: by flags that they write to
+/// each other.
 class PeerBarriers {
  public:
   /// What it needs on every GPU: for each of two lanes a row of flags, and a word of the GPU's own.
@@ -39,10 +40,10 @@ class PeerBarriers {
   };
   explicit PeerBarriers(Args args) : args_(std::move(args)) {}
 
-  /// What is launched on `lane` after this comes after what every rank launched on its own before. Ranks meet in one
-  /// order on either lane.
-  void meet(const cuda::CollectiveStream& lane);
-  /// meet(), the copies of `batch`, which is not empty, and meet(), none of them aside: while others are waited for,
+  /// What is launched on `over_stream` after this comes after what every rank launched on its own before. Ranks wait
+  /// for each other in one order on either over_stream.
+  void wait(const cuda::CollectiveStream& over_stream);
+  /// wait(), the copies of `batch`, which is not empty, and wait(), none of them aside: while others are waited for,
   /// products find no room on the GPU.
   void copy_between(const cuda::CopyBatch& batch, cudaStream_t stream);
 
@@ -50,11 +51,11 @@ class PeerBarriers {
   std::uint32_t* flags_of(std::size_t rank) const {
     return reinterpret_cast<std::uint32_t*>(args_.flags_by_rank[rank]);
   }
-  /// `meetings` of them are held from now on, the first of which is this.
-  cuda::PeerBarrier next(bool aside, std::uint32_t meetings);
+  /// `barriers` of them are rounds from now on, the first of which is this.
+  cuda::PeerBarrier next(bool aside, std::uint32_t barriers);
 
   Args args_;
-  std::array<std::uint32_t, 2> held_{};  ///< meetings so far, by lane
+  std::array<std::uint32_t, 2> rounds_{};  ///< barriers so far, by over_stream
 };
 
 }  // namespace fp8lab::nccl

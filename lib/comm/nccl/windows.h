@@ -40,9 +40,10 @@ class Windows {
   /// Which window, and where in it: the same number on every rank that reserved the same; 0 outside of all.
   std::uint64_t place_of(const std::byte* at) const;
 
-  /// True if every rank writes to all others' windows where it finds them, as they have tried, and GPUs meet there.
+  /// True if every rank writes to all others' windows where it finds them, as they have tried, and GPUs wait for each
+  /// other there.
   bool reach_all() const { return reach_all_ && barriers_.has_value(); }
-  PeerBarriers& meetings() { return *barriers_; }
+  PeerBarriers& barriers() { return *barriers_; }
   /// Where `rank` has what lies at `at` here, in a window.
   std::byte* of_rank(int rank, const std::byte* at) const;
 
@@ -76,7 +77,7 @@ class Windows {
   std::function<Communicator&()> communicator_;
   Communicator* registered_with_ = nullptr;  ///< before there is a window
   std::map<const std::byte*, Window> windows_;
-  std::byte* flags_ = nullptr;  ///< of meetings
+  std::byte* flags_ = nullptr;  ///< of barriers
   std::optional<PeerBarriers> barriers_;
   bool reach_all_ = true;
   std::uint64_t seen_ = 0;

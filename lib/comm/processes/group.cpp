@@ -19,7 +19,7 @@
 namespace fp8lab::processes {
 namespace {
 
-/// How often messages are tested between looks at clock and farewells.
+/// How often messages are tested between checks of clock and shutdown messages.
 constexpr int kTestsPerLook = 64;
 constexpr std::size_t kLineBytes = 64;
 
@@ -38,7 +38,7 @@ class Group final : public ProcessGroup {
           "the messages between processes have no tags left for another group");
   }
 
-  static Group whole(World& world, const RunOptions& options) {
+  static Group full(World& world, const RunOptions& options) {
     Transport& transport = world.transport();
     Identity identity{.name = "world",
                       .world_ranks = std::vector<int>(static_cast<std::size_t>(transport.size())),
@@ -57,7 +57,7 @@ class Group final : public ProcessGroup {
   };
 
   void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool) override {
-    meet(call);
+    barrier(call);
     if (!moves_data()) return;
     for (const GatherPart& part : parts) {
       const auto place = [&](int other) { return part.offsets_bytes[static_cast<std::size_t>(other)]; };
@@ -73,7 +73,7 @@ class Group final : public ProcessGroup {
   }
 
   void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) override {
-    meet(call);
+    barrier(call);
     if (!moves_data()) return;
     std::size_t staged = 0;
     for (const ScatterPart& part : parts) staged += staging_bytes(own_slice(part), part.dtype);
@@ -91,7 +91,7 @@ class Group final : public ProcessGroup {
 
   // As in_process does it: each rank reduces one slice of every tensor, and sends the result to all.
   void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override {
-    meet(call);
+    barrier(call);
     if (!moves_data()) return;
     std::size_t staged = 0;
     for (std::size_t i = 0; i < parts.size(); ++i)
@@ -120,7 +120,7 @@ class Group final : public ProcessGroup {
   }
 
   void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override {
-    meet(call);
+    barrier(call);
     if (!moves_data()) return;
     for (const BroadcastPart& part : parts) {
       if (rank() != call.root) receive(part.data, part.bytes, call.root);
@@ -129,11 +129,11 @@ class Group final : public ProcessGroup {
     finish(call);
   }
 
-  void do_barrier(const Signature& call) override { meet(call); }
+  void do_barrier(const Signature& call) override { barrier(call); }
 
   // Ranks of several groups count contexts differently. The largest number of all is new to everybody.
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int, Identity identity) override {
-    meet(call);
+    barrier(call);
     std::uint64_t& next = transport_.next_context;
     for (const Call& other : memory_->calls) next = std::max(next, other.next_context);
     return std::make_unique<Group>(world_, next++, std::move(identity));
@@ -154,8 +154,8 @@ class Group final : public ProcessGroup {
   void send(const std::byte* from, std::int64_t bytes, int other) {
     transport_.send(from, bytes, world_rank(other), data_tag());
   }
-  void send_slice(const std::byte* whole, const Slice& slice, DType dtype, int other) {
-    send(whole + bytes_of(slice.first, dtype), bytes_of(slice.elems, dtype), other);
+  void send_slice(const std::byte* full, const Slice& slice, DType dtype, int other) {
+    send(full + bytes_of(slice.first, dtype), bytes_of(slice.elems, dtype), other);
   }
 
   static std::int64_t bytes_of(std::int64_t elems, DType dtype) {
@@ -200,7 +200,7 @@ class Group final : public ProcessGroup {
   }
 
   /// Shows the others `call`, sees theirs, and compares.
-  void meet(const Signature& call) {
+  void barrier(const Signature& call) {
     transport_.check_usable();
     if (world_.aborted()) throw_aborted(call, name(), world_.reason());
     std::vector<Call>& calls = memory_->calls;
@@ -235,7 +235,7 @@ class Group final : public ProcessGroup {
     completed_ = call;
   }
 
-  /// Waits for the bytes. A rank that left the meeting early sends none, but its farewell; all others do send.
+  /// Waits for the bytes. A rank that left the barrier early sends none, but its shutdown message; all others do send.
   void finish(const Signature& call) {
     await(call, [&](bool late) {
       if (!late && !world_.aborted()) return false;
@@ -245,7 +245,8 @@ class Group final : public ProcessGroup {
     });
   }
 
-  /// Polls until all messages are through, or until `hopeless`, told whether the timeout is over, says so; then throws.
+  /// Polls until all messages are through, or until `hopeless`, given whether the timeout is over, says so; then
+  /// throws.
   template <class Hopeless>
   void await(const Signature& call, const Hopeless& hopeless) {
     const auto deadline = std::chrono::steady_clock::now() + world_.timeout();
@@ -253,7 +254,7 @@ class Group final : public ProcessGroup {
       if (tests % kTestsPerLook != 0) continue;
       transport_.pause();
       world_.listen();
-      // What a rank sent before its farewell has come before it.
+      // What a rank sent before its shutdown message has come before it.
       if (transport_.finished()) return;
       if (!hopeless(std::chrono::steady_clock::now() >= deadline)) continue;
       if (!transport_.abandon()) {
@@ -274,7 +275,7 @@ class Group final : public ProcessGroup {
   std::uint64_t context_;
   std::shared_ptr<Memory> memory_;
   std::vector<const std::byte*> sources_;  ///< one per rank, filled for each reduction
-  std::optional<Signature> completed_;  ///< the last meeting, so the last of every rank that has not come to the next
+  std::optional<Signature> completed_;  ///< the last barrier, so the last of every rank that has not come to the next
 };
 
 }  // namespace
@@ -284,7 +285,7 @@ void run_rank(Transport& transport, const RunOptions& options, const RankFunctio
   World world(transport, options);
   std::optional<Failure> failure;
   try {
-    Group group = Group::whole(world, options);
+    Group group = Group::full(world, options);
     rank_function(group);
   } catch (...) {
     failure = current_failure();

@@ -24,7 +24,7 @@ struct Tag {
 };
 
 /// Messages between this process and those of the other ranks, for as long as it lives: all that a way of running ranks
-/// as processes has to bring. Messages of one tag between two ranks arrive in order. Used by one thread.
+/// as processes has to provide. Messages of one tag between two ranks arrive in order. Used by one thread.
 class Transport {
  public:
   Transport(std::string_view name, int rank, int size) : name_(name), rank_(rank), size_(size) {}
@@ -46,8 +46,8 @@ class Transport {
   virtual bool finished() = 0;
   /// Ranks with messages that are not, in order, once each.
   virtual std::vector<int> unfinished_ranks() = 0;
-  /// Forgets them all. The other side never takes what was abandoned for whole. False if memory of the caller may still
-  /// be written.
+  /// Forgets them all. The other side never takes what was abandoned for complete. False if memory of the caller may
+  /// still be written.
   virtual bool abandon() = 0;
   /// Lets others have the processor, for a moment or until something comes.
   virtual void pause() = 0;
@@ -55,9 +55,9 @@ class Transport {
   /// Begins a run: from now on each other rank's shutdown message is awaited, to be written to its place.
   virtual void expect_shutdowns(std::shared_ptr<ShutdownMessages> messages) = 0;
   virtual bool shutdown_received(int rank) = 0;
-  /// Nothing but farewells is awaited any more; what else comes in this run is dropped.
+  /// Nothing but shutdown messages is awaited any more; what else comes in this run is dropped.
   virtual void await_only_shutdowns() {}
-  /// Why `rank`'s process can no longer be reached, or nothing. It sends no farewell then.
+  /// Why `rank`'s process can no longer be reached, or nothing. It sends no shutdown message then.
   virtual std::string lost(int) const { return {}; }
 
   /// Another process no longer answers: nothing is sent to any again, nor awaited.
@@ -66,7 +66,7 @@ class Transport {
     hang_up();
   }
   bool broken() const { return !broken_.empty(); }
-  /// Throws unless this thread may use this, and it is whole: else RanksLost.
+  /// Throws unless this thread may use this, and it is in full: else RanksLost.
   void check_usable() const;
 
   /// For memory that an unfinished message may still use.

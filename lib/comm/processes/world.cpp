@@ -92,9 +92,9 @@ void World::exchange_shutdowns() {
 
   std::optional<std::chrono::steady_clock::time_point> deadline;
   if (shutdown_timeout_) deadline = std::chrono::steady_clock::now() + *shutdown_timeout_;
-  bool said = false;
-  while (!said || heard_count_ + 1 < transport_.size()) {
-    said = said || sent_to_all();
+  bool sent = false;
+  while (!sent || heard_count_ + 1 < transport_.size()) {
+    sent = sent || sent_to_all();
     listen();
     if (cause_ && !deadline) deadline = std::chrono::steady_clock::now() + timeout_;
     if (!deadline || std::chrono::steady_clock::now() < *deadline) {
@@ -111,7 +111,7 @@ void World::exchange_shutdowns() {
       return transport_.break_off(fmt::format("rank {}: {}", rank, lost));
 }
 
-/// One that has said no farewell, or takes none.
+/// One that has sent no shutdown message, or takes none.
 std::string World::silent_rank() {
   for (int rank = 0; rank < transport_.size(); ++rank)
     if (rank != transport_.rank() && !has_left(rank)) return fmt::format("rank {}", rank);
@@ -146,7 +146,7 @@ void World::throw_first_cause() const {
       fail(failure.reason);
     }
   }
-  // What ended the run came after this rank had said farewell, and the others know nothing of it.
+  // What ended the run came after this rank had sent its shutdown message, and the others know nothing of it.
   if (unanswered_) throw RanksLost(reason() + silence_);
 }
 

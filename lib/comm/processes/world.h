@@ -12,8 +12,8 @@
 
 namespace fp8lab::processes {
 
-/// One run as this rank sees it. When its function has ended, each rank says farewell to every other: how it ended, and
-/// why. A rank in trouble is thus heard by those who wait for it, and all agree on the first cause.
+/// One run as this rank sees it. When its function has ended, each rank says shutdown message to every other: how it
+/// ended, and why. A rank in trouble is thus heard by those who wait for it, and all agree on the first cause.
 class World {
  public:
   World(Transport& transport, const RunOptions& options);
@@ -29,14 +29,14 @@ class World {
   /// What ended the run, once aborted().
   const std::string& reason() const { return cause_->reason; }
 
-  /// Takes in farewells that have come, and a stop from outside.
+  /// Takes in shutdown messages that have come, and a stop from outside.
   void listen();
   /// Whether the rank's function has ended, well or not, or its process is lost.
   bool anyone_left() const { return heard_count_ > 0; }
   bool has_left(int rank) const { return heard_[static_cast<std::size_t>(rank)]; }
 
-  /// Says farewell, hears everybody else's, and throws the first cause if there is one. `failure`: how this rank's
-  /// function ended, if by an exception.
+  /// Says shutdown message, hears everybody else's, and throws the first cause if there is one. `failure`: how this
+  /// rank's function ended, if by an exception.
   void conclude(const std::optional<Failure>& failure);
 
  private:
@@ -63,7 +63,7 @@ class World {
   std::vector<bool> heard_;
   std::string silence_;  ///< of a rank that did not answer, behind what ended the run
   int heard_count_ = 0;
-  bool unanswered_ = false;  ///< the time for farewells is over
+  bool unanswered_ = false;  ///< the time for shutdown messages is over
 };
 
 }  // namespace fp8lab::processes

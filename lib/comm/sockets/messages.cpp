@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<char, 8> kProtocol = {'f', 'p', '8', 'l', 'a', 'b', '/', '2'};
 constexpr std::size_t kLongestText = 1024;
 
-/// The head of a hello; ports follow.
+/// The head of a handshake; ports follow.
 struct HandshakeHead {
   std::array<char, 8> protocol = kProtocol;
   std::uint64_t job = 0;

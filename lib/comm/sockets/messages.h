@@ -29,7 +29,7 @@ struct Handshake {
   bool operator==(const Handshake&) const = default;
 };
 std::vector<std::byte> write(const Handshake& handshake);
-/// Rank and size are as the sender gave them: a sender of another launch is told so.
+/// Rank and size are as the sender gave them: a sender of another launch is reported so.
 std::optional<Handshake> read_handshake(Bytes bytes);
 
 /// From rank 0 to a rank: the address from which it comes; then, when all have come, where it reaches those below it;

@@ -26,7 +26,7 @@ constexpr int kLastPort = 65535;
 constexpr int kReconnectMilliseconds = 50;
 // How soon a stop from outside is noticed.
 constexpr milliseconds kLook(20);
-// An unanswered hello is sent again: who answered the first may have been somebody else at that port.
+// An unanswered handshake is sent again: who answered the first may have been somebody else at that port.
 constexpr milliseconds kRepeat(250);
 // So long after the deadline rank 0's account of who is missing is waited for.
 constexpr milliseconds kGrace(2000);
@@ -50,10 +50,10 @@ std::string link_id(const Reply::Token& token, int rank) {
   return fmt::format("{}/{}", id, rank);
 }
 
-class Meeting {
+class RankConnector {
  public:
-  Meeting(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
-          const std::function<void(const std::string&)>& notify)
+  RankConnector(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
+                const std::function<void(const std::string&)>& notify)
       : rendezvous_(rendezvous),
         wait_limit_(wait_limit),
         notify_(notify),
@@ -345,12 +345,12 @@ class Meeting {
 
 }  // namespace
 
-Mesh meet(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
-          const std::function<void(const std::string&)>& notify) {
+Mesh connect_ranks(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
+                   const std::function<void(const std::string&)>& notify) {
   if (rendezvous.size == 1)
     return {.complaints = nullptr, .context = nullptr, .links = std::vector<std::unique_ptr<Link>>(1)};
   if (rendezvous.size > kMostRanks) fail(fmt::format("{} ranks are more than {}", rendezvous.size, kMostRanks));
-  return Meeting(rendezvous, wait_limit, notify).take();
+  return RankConnector(rendezvous, wait_limit, notify).take();
 }
 
 }  // namespace fp8lab::sockets

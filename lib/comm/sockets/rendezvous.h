@@ -32,9 +32,9 @@ struct Mesh {
 /// Rank 0 listens at the first free port from the rendezvous's own on; the others try all those ports at once until
 /// rank 0 of their job answers, tell it where they listen, and learn from it where everybody does. With a secret, ranks
 /// listen at every interface, unless the host is spelled as loopback; without, at the one alone that the host names,
-/// which `notify` is told on rank 0. A connection that is no rank's is dropped, with a line to `notify`. Throws Error
-/// when somebody does not come before the deadline, or refuses this rank.
-Mesh meet(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
-          const std::function<void(const std::string&)>& notify);
+/// which `notify` is reported on rank 0. A connection that is no rank's is dropped, with a line to `notify`. Throws
+/// Error when somebody does not come before the deadline, or refuses this rank.
+Mesh connect_ranks(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
+                   const std::function<void(const std::string&)>& notify);
 
 }  // namespace fp8lab::sockets

@@ -26,7 +26,7 @@ std::string describe_failure(const Monitor::Event& event) {
       return "one side has a job secret (FP8LAB_JOB_SECRET) and the other none";
     return fmt::format("its handshake is none of ZMTP's (code {:#x})", event.value);
   }
-  return "it ended, or said nothing, before its handshake was done";
+  return "it ended, or sent nothing, before its handshake was done";
 }
 
 std::string without_port(const std::string& address) {

@@ -17,7 +17,7 @@ Session& Session::instance(const Rendezvous& rendezvous, const WaitLimit& wait_l
   static std::unique_ptr<Session> session;
   static Rendezvous first;
   if (!session) {
-    session.reset(new Session(rendezvous, meet(rendezvous, wait_limit, notify)));
+    session.reset(new Session(rendezvous, connect_ranks(rendezvous, wait_limit, notify)));
     first = rendezvous;
   }
   check(rendezvous == first, "this process has met the ranks of another rendezvous before");

@@ -89,7 +89,7 @@ class Socket {
   void* socket_;
 };
 
-/// A ROUTER: messages to and from several others, which the sockets tell apart by ids that they chose.
+/// A ROUTER: messages to and from several others, which the sockets distinguish by ids that they chose.
 class Router : public Socket {
  public:
   explicit Router(const Context& context, std::size_t largest_message);

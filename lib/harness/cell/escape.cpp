@@ -95,7 +95,7 @@ std::string printable(std::string_view text, std::string_view kept) {
 
 std::string for_terminal(std::string_view text) {
   std::string out = printable(text);
-  // GitHub's runner looks for a command behind spaces too.
+  // GitHub's runner searches for a command behind spaces too.
   if (const std::size_t first = out.find_first_not_of(' ');
       first != std::string::npos && out.compare(first, 2, "::") == 0)
     out.replace(first, 1, "\\x3a");
@@ -130,7 +130,7 @@ std::string for_markdown(std::string_view text) {
 std::string for_markdown_code(std::string_view text) {
   std::string plain = printable(text, "\n\t");
   std::replace_if(plain.begin(), plain.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
-  replace_all(plain, "|", "\\|");  // a table's cells are told apart before code is
+  replace_all(plain, "|", "\\|");  // a table's cells are distinguished before code is
   std::size_t longest = 0;
   for (std::size_t i = 0, run = 0; i < plain.size(); ++i)
     longest = std::max(longest, run = plain[i] == '`' ? run + 1 : 0);

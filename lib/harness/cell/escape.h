@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-// Text that a scenario, a results file or a child process brought, on its way out: one function for each place where it
-// may be taken for more than text. Control characters are shown, never sent.
+// Text that a scenario, a results file or a child process provided, on its way out: one function for each place where
+// it may be taken for more than text. Control characters are shown, never sent.
 namespace fp8lab {
 
 /// Bytes of the character of strict UTF-8 that begins at `i`; 0: none does. `code`, where given, becomes the character.

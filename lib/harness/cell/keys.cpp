@@ -80,7 +80,7 @@ struct Bounds {
 };
 
 template <class Access>
-Key whole(std::string_view path, Bounds bounds, std::string_view meaning, Access access) {
+Key integer_key(std::string_view path, Bounds bounds, std::string_view meaning, Access access) {
   Key row = key(path, KeyType::kInteger, meaning, access);
   row.low = bounds.low;
   row.high = bounds.high;
@@ -153,7 +153,7 @@ std::vector<Key> make_keys() {
   return {
       word("device", rows_of<&V::devices>, "device that runs the cell", At<&C::device>{}),
       word("arch", rows_of<&V::archs>, "architecture profile", At<&C::arch>{}),
-      whole("ranks", {1, kMostRanks}, "processes or threads that train together", At<&C::ranks>{}),
+      integer_key("ranks", {1, kMostRanks}, "processes or threads that train together", At<&C::ranks>{}),
       key("mesh", KeyType::kMesh, "shards (4), or replicas x shards (2x4); all ranks shard when left out",
           At<&C::mesh>{}),
       choice("sharding", "who holds the parameters; fsdp for several ranks or a mesh when left out",
@@ -166,17 +166,18 @@ std::vector<Key> make_keys() {
 
       word("model.layer", rows_of<&V::layers>, "layer that the model repeats", kModel<&M::layer>),
       word("model.form", rows_of<&V::forms>, "norm, activation, biases and positions", kModel<&M::form>),
-      whole("model.layers", {1, 4096}, "number of layers", kModel<&M::layers>),
-      whole("model.hidden", kWidth, "width of the residual stream", kModel<&M::hidden>),
-      whole("model.heads", kHeads, "attention heads; hidden is a multiple of it", kModel<&M::heads>),
-      whole("model.kv_heads", kHeads, "key and value heads; as many as heads when left out", kModel<&M::kv_heads>),
-      whole("model.ffn", kWidth, "inner width of the MLP; four times hidden when left out", kModel<&M::ffn>),
-      whole("model.seq", kTokens, "tokens per sequence", kModel<&M::seq>),
-      whole("model.batch", kTokens, "sequences per step", kModel<&M::batch>),
+      integer_key("model.layers", {1, 4096}, "number of layers", kModel<&M::layers>),
+      integer_key("model.hidden", kWidth, "width of the residual stream", kModel<&M::hidden>),
+      integer_key("model.heads", kHeads, "attention heads; hidden is a multiple of it", kModel<&M::heads>),
+      integer_key("model.kv_heads", kHeads, "key and value heads; as many as heads when left out",
+                  kModel<&M::kv_heads>),
+      integer_key("model.ffn", kWidth, "inner width of the MLP; four times hidden when left out", kModel<&M::ffn>),
+      integer_key("model.seq", kTokens, "tokens per sequence", kModel<&M::seq>),
+      integer_key("model.batch", kTokens, "sequences per step", kModel<&M::batch>),
       choice("model.op_fuser", "mlp: build the MLP as one fused chain of operations", kModel<&M::op_fuser>),
       number("model.dropout", {0, 0.99}, "attention and hidden dropout probability", kModel<&M::dropout>),
 
-      whole("training.steps", {1, 1000000}, "training steps", kTraining<&T::steps>),
+      integer_key("training.steps", {1, 1000000}, "training steps", kTraining<&T::steps>),
       choice("training.optimizer",
              "adam: fused, one pass over all tensors; foreach_adam: lists of tensors, an operation at a time",
              kTraining<&T::optimizer>),
@@ -204,18 +205,20 @@ std::vector<Key> make_keys() {
       toggle("training.keep_loss", "false: drop the loss before memory is read", kTraining<&T::keep_loss>),
       toggle("training.deterministic", "false: a GPU may add in whatever order is fastest, so that runs differ in bits",
              kTraining<&T::deterministic>),
-      // JSON readers keep whole numbers up to 2^53.
-      whole("training.resume_at", {0, 1000000},
-            "before this step the training state is saved, everything is built anew and the state loaded; 0: never",
-            kTraining<&T::resume_at>),
-      whole("training.seed", {0, 9007199254740992.0}, "seed of parameters, data and dropout", kTraining<&T::seed>),
+      // JSON readers keep integers up to 2^53.
+      integer_key(
+          "training.resume_at", {0, 1000000},
+          "before this step the training state is saved, everything is built anew and the state loaded; 0: never",
+          kTraining<&T::resume_at>),
+      integer_key("training.seed", {0, 9007199254740992.0}, "seed of parameters, data and dropout",
+                  kTraining<&T::seed>),
 
-      whole("training.recipe_options.amax_history_length", {1, 65536}, "steps that delayed scaling looks back",
-            kOptions<&R::amax_history_length>),
+      integer_key("training.recipe_options.amax_history_length", {1, 65536},
+                  "steps of amaxes that delayed scaling keeps", kOptions<&R::amax_history_length>),
       word("training.recipe_options.amax_algorithm", {"max", "most_recent"}, "how delayed scaling reduces its history",
            kOptions<&R::amax_algorithm>),
-      whole("training.recipe_options.margin", {0, 32}, "delayed scaling: scales are smaller by 2^margin",
-            kOptions<&R::margin>),
+      integer_key("training.recipe_options.margin", {0, 32}, "delayed scaling: scales are smaller by 2^margin",
+                  kOptions<&R::margin>),
       number("training.recipe_options.epsilon", {0, 1e30}, "smallest amax that a scale is computed from",
              kOptions<&R::epsilon>),
       toggle("training.recipe_options.power_of_two_scales", "round FP32 scales down to a power of two",
@@ -305,7 +308,7 @@ std::optional<Value> value_of(const Key& key, const std::string& text, const Voc
 std::string expected_of(const Key& key, const Vocabulary& vocabulary) {
   switch (key.type) {
     case KeyType::kSwitch: return "true or false";
-    case KeyType::kInteger: return fmt::format("a whole number from {} to {}", shortest(key.low), shortest(key.high));
+    case KeyType::kInteger: return fmt::format("an integer from {} to {}", shortest(key.low), shortest(key.high));
     case KeyType::kNumber: return fmt::format("a number from {} to {}", shortest(key.low), shortest(key.high));
     case KeyType::kWord: return "one of " + listed(key.words(vocabulary));
     case KeyType::kMesh: return "shards (4) or replicas x shards (2x4)";

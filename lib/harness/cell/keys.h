@@ -48,12 +48,12 @@ const Key* find_key(std::string_view name);
 /// The value that `text` (unquoted YAML) spells for `key`, or nothing when it spells none that the key may have.
 std::optional<Value> value_of(const Key& key, const std::string& text, const Vocabulary& vocabulary);
 
-/// A whole decimal number, without leading zeros, exponents or anything else around it.
+/// A full decimal number, without leading zeros, exponents or anything else around it.
 std::optional<std::int64_t> integer(const std::string& text);
 /// A finite decimal number.
 std::optional<double> decimal_number(const std::string& text);
 
-/// "a whole number from 1 to 1048576", "one of gpt or llama", for messages.
+/// "an integer from 1 to 1048576", "one of gpt or llama", for messages.
 std::string expected_of(const Key& key, const Vocabulary& vocabulary);
 
 /// Names that an axis may have: every last part.

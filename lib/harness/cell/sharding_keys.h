@@ -8,7 +8,7 @@
 // What the keys `ranks`, `mesh`, `sharding` and `training.deferred_init` come to: some may be left out.
 namespace fp8lab {
 
-/// Ranks as a grid: rank = replica * shards + shard. Every replica holds the whole model, split over its shards.
+/// Ranks as a grid: rank = replica * shards + shard. Every replica holds the entire model, split over its shards.
 struct MeshText {
   int replicas = 1;
   int shards = 1;

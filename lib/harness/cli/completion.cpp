@@ -158,10 +158,10 @@ _fp8lab() {
     fi
   done
   COMPREPLY=()
-  local whole=${words[-1]}
+  local unsharded=${words[-1]}
   local kept= # readline replaces only what follows
-  [[ $whole != --*=* ]] || kept=${whole%%=*}=
-  value=${whole#"$kept"}
+  [[ $unsharded != --*=* ]] || kept=${unsharded%%=*}=
+  value=${unsharded#"$kept"}
   while IFS= read -r line; do
     case $line in
       :files | :directories)

@@ -79,7 +79,7 @@ CLI::Validator integer_within(std::int64_t low, std::int64_t high) {
   return {[=](std::string& text) {
             const auto value = integer(text);
             if (value && *value >= low && *value <= high) return std::string();
-            return fmt::format("`{}` is not a whole number from {}", text, range);
+            return fmt::format("`{}` is not an integer from {}", text, range);
           },
           range};
 }
@@ -369,7 +369,7 @@ int run_program(int argc, char** argv, const Program& program) {
     select_instruction_set();
     // Before everything else: a child must start fast.
     if (argc == 2 && std::string(argv[1]) == ArmCommand{}.arguments.front()) return run_arms_in_child(program.measure);
-    ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error to be told, and not this program's end
+    ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error to be reported, and not this program's end
     CommandLine line(program);
     if (argc > 1 && std::string(argv[1]) == kCompleteCommand)
       return line.complete(std::vector<std::string>(argv + 2, argv + argc));

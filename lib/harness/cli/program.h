@@ -65,8 +65,8 @@ int run_command(const RunRequest& request, const Program& program);
 int plan_command(const RunRequest& request, const Program& program);
 int compare_command(const CompareRequest& request);
 int validate_command(const std::vector<std::string>& paths, bool json, const Program& program);
-/// `directory` empty: the bundled definitions where they are found, or no scenarios. Files that cannot be read are told
-/// on standard error and passed over; then the exit code is 2.
+/// `directory` empty: the bundled definitions where they are found, or no scenarios. Files that cannot be read are
+/// reported on standard error and passed over; then the exit code is 2.
 int fixes_command(std::string directory, bool json, const Program& program);
 int recipes_command(bool json, const Program& program);
 int devices_command(bool json, const Program& program);

@@ -181,7 +181,7 @@ int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Pr
     std::fprintf(text, "%s\n", ranks.describe().c_str());
     std::fflush(text);  // before this rank waits for the others, which may be minutes
   }
-  if (const int signal = runner.meet(runner_options(request, program)); signal != 0)
+  if (const int signal = runner.run_over_launched(runner_options(request, program)); signal != 0)
     return exit_code({.verdicts = {}, .interrupted_by = signal});
   if (!ranks.is_head()) {
     try {
@@ -213,7 +213,7 @@ int run_command(const RunRequest& request, const Program& program) {
     vocabulary.max_ranks = [](std::string_view) { return std::int64_t{kMostRanks}; };  // each is a process of its own
   if (ranks && !program.measure_over) fail("this program runs on one process alone; start it without a launcher");
   const bool speaks = !ranks || ranks->is_head();
-  // Of each rank, whose files may be others; it ends before the ranks meet, who would wait for it.
+  // Of each rank, whose files may be others; it ends before the ranks connect, who would wait for it.
   const auto tell = [&](const std::string& error) {
     report_error(speaks ? error : fmt::format("on rank {}: {}", ranks->rank(), error));
   };

@@ -14,7 +14,7 @@
 namespace fp8lab {
 namespace {
 
-/// Which key to look at when a matrix of the layer breaks the recipe's rule is told by the matrix in the message.
+/// Which key to look at when a matrix of the layer breaks the recipe's rule is reported by the matrix in the message.
 std::optional<BrokenRule> broken_recipe_rule(const CellConfig& cell) {
   try {
     const Recipe recipe = make_recipe(cell.training.recipe, cell.training.recipe_options);

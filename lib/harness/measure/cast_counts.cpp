@@ -25,11 +25,11 @@ Largest largest_of(DType payload) {
   return {E5M2::kMaxCode, 61440.0};
 }
 
-/// A half as an operand, on the host, and what it was cast from: element (i, j) of the operand from x[i * x_row + j *
-/// x_col].
+/// An orientation as an operand, on the host, and what it was cast from: element (i, j) of the operand from x[i * x_row
+/// + j * x_col].
 struct Half {
   const OperandView& operand;
-  std::vector<std::byte> codes;
+  std::vector<std::byte> data;
   std::vector<std::byte> scales;
   const std::vector<float>& x;
   std::int64_t x_row;
@@ -37,7 +37,7 @@ struct Half {
 
   unsigned code_at(std::int64_t i, std::int64_t j) const {
     const std::int64_t at = i * operand.values.row_stride + j * operand.values.col_stride;
-    return std::to_integer<unsigned>(codes[static_cast<std::size_t>(at)]) & kMagnitude;
+    return std::to_integer<unsigned>(data[static_cast<std::size_t>(at)]) & kMagnitude;
   }
   double scale_inv_at(std::int64_t i, std::int64_t j) const {
     const ScaleView& view = operand.scales;
@@ -51,22 +51,22 @@ struct Half {
   }
 };
 
-CastCounts count(const Half& half, const Largest& largest) {
+CastCounts count(const Half& orientation, const Largest& largest) {
   constexpr std::int64_t kTile = 64;  // both orders of memory find their lines in the cache
-  const std::int64_t rows = half.operand.values.rows, cols = half.operand.values.cols;
+  const std::int64_t rows = orientation.operand.values.rows, cols = orientation.operand.values.cols;
   CastCounts counts{.values = rows * cols};
   for (std::int64_t row = 0; row < rows; row += kTile)
     for (std::int64_t col = 0; col < cols; col += kTile)
       for (std::int64_t i = row; i < std::min(row + kTile, rows); ++i)
         for (std::int64_t j = col; j < std::min(col + kTile, cols); ++j) {
-          const unsigned code = half.code_at(i, j);
+          const unsigned code = orientation.code_at(i, j);
           if (code != 0 && code != largest.code) continue;
-          const double value =
-              std::abs(static_cast<double>(half.x[static_cast<std::size_t>(i * half.x_row + j * half.x_col)]));
+          const double value = std::abs(static_cast<double>(
+              orientation.x[static_cast<std::size_t>(i * orientation.x_row + j * orientation.x_col)]));
           if (code == 0)
             counts.underflowed += value > 0.0;
           else
-            counts.clipped += value > largest.reach * half.scale_inv_at(i, j);
+            counts.clipped += value > largest.reach * orientation.scale_inv_at(i, j);
         }
   return counts;
 }
@@ -77,10 +77,11 @@ void CastCounter::saw_cast(Device& device, const Tensor& x, const QuantizedTenso
   const QuantFormat& format = made.format();
   const Largest largest = largest_of(format.payload);
   const std::vector<float> values = device.read(x);
-  const auto count_orientation = [&](const QuantizedOrientation& half, const OperandView& operand, std::int64_t x_row,
-                                     std::int64_t x_col) {
-    counts_ += count({operand, device.read_bytes(half.codes), device.read_bytes(half.scale_inv), values, x_row, x_col},
-                     largest);
+  const auto count_orientation = [&](const QuantizedOrientation& orientation, const OperandView& operand,
+                                     std::int64_t x_row, std::int64_t x_col) {
+    counts_ += count(
+        {operand, device.read_bytes(orientation.data), device.read_bytes(orientation.scale_inv), values, x_row, x_col},
+        largest);
   };
   const bool has_rows = static_cast<bool>(made.rowwise());
   if (has_rows) count_orientation(made.rowwise(), made.rowwise_operand(), made.cols(), 1);

@@ -20,8 +20,8 @@ struct CastCounts {
   }
 };
 
-/// Counts on the host, from copies of what is cast and of what it became. A tensor whose halves have scales of their
-/// own is cast twice.
+/// Counts on the host, from copies of what is cast and of what it became. A tensor whose orientations have scales of
+/// their own is cast twice.
 class CastCounter : public CastWatch {
  public:
   void saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) override;

@@ -169,7 +169,7 @@ std::vector<Stored> stored(TrainingRun& run) {
     std::size_t index = 0;
     const auto visit = [&](const Parameter& parameter) {
       const QuantizedTensor& q = parameter.quantized;
-      const std::array tensors{&parameter.value, &q.rowwise().codes, &q.rowwise().scale_inv, &q.columnwise().codes,
+      const std::array tensors{&parameter.value, &q.rowwise().data, &q.rowwise().scale_inv, &q.columnwise().data,
                                &q.columnwise().scale_inv};
       if (index == all.size()) all.emplace_back();
       Stored& one = all[index++];
@@ -200,7 +200,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 /// Whether the buffers that both have hold the same bytes; nothing where they have none in common, as where a format
-/// refused its shards. The transpose of codes under one scale is made where it is wanted, not gathered.
+/// refused its shards. The transpose of quantized data under one scale is made where it is wanted, not gathered.
 std::optional<bool> same_bytes(const Stored& a, const Stored& b) {
   std::optional<bool> same;
   for (std::size_t i = 0; i < a.size(); ++i)
@@ -219,7 +219,7 @@ void put_ranks_equal(ProcessGroup* world, const Lists& weights, std::uint64_t st
     put(metrics, "parity.ranks_equal", std::numeric_limits<double>::quiet_NaN(), "a weight is not finite");
 }
 
-/// Before the first step: what a rank gathers against the whole made at once, on one rank.
+/// Before the first step: what a rank gathers against the unsharded parameter made at once, on one rank.
 void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, const Recipe& recipe,
                                    ProcessGroup* world, Metrics& metrics) {
   CellConfig alone = cell;
@@ -229,8 +229,8 @@ void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, c
   alone.training.deferred_init.reset();
   alone.reshard_after_forward = true;
   alone.gather_ahead = false;
-  TrainingRun whole(alone, Behaviors{}, recipe, {.world = world});
-  const std::vector<Stored> expected = stored(whole), seen = stored(fresh);
+  TrainingRun unsharded(alone, Behaviors{}, recipe, {.world = world});
+  const std::vector<Stored> expected = stored(unsharded), seen = stored(fresh);
   std::size_t compared = 0;
   bool equal = true;
   for (std::size_t i = 0; i < seen.size(); ++i) {
@@ -238,9 +238,10 @@ void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, c
     compared += same.has_value();
     equal = equal && same.value_or(true);
   }
-  equal = on_all_ranks(world, equal, "gathered equals whole");
+  equal = on_all_ranks(world, equal, "gathered equals unsharded");
   if (compared == 0)
-    put(metrics, "parity.gathered_equals_unsharded", std::nullopt, "no parameter is gathered in the form of its whole");
+    put(metrics, "parity.gathered_equals_unsharded", std::nullopt,
+        "no parameter is gathered in the form of its unsharded parameter");
   else
     put(metrics, "parity.gathered_equals_unsharded", equal ? 1.0 : 0.0);
 }

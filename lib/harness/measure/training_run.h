@@ -34,7 +34,7 @@ struct TrainingRunOptions {
   /// Of host memory; needed where the cell is sharded, outlives the run and otherwise only picks this rank's GPU.
   ProcessGroup* world = nullptr;
   bool record_timeline = false;  ///< the ledger keeps its events, setup's too; of steps see kTimelineSteps
-  CastWatch* casts = nullptr;    ///< told of the casts of the last step's forward and backward
+  CastWatch* casts = nullptr;    ///< records the casts of the last step's forward and backward
 };
 
 /// One rank's training loop of a cell, as the source documents' users write it. Per step: a fresh input; forward and

@@ -7,20 +7,20 @@
 namespace fp8lab::closed_form {
 
 /// Where a layer stands among those that a pass comes to; the only one is both.
-struct Turn {
+struct LayerPosition {
   bool is_first = false;
   bool is_last = false;
 };
 
-/// Layers that differ by their turn alone, in the order of a pass.
+/// Layers that differ by their position alone, in the order of a pass.
 template <class ScheduleOf>
 Schedule in_turn(std::int64_t layers, const ScheduleOf& schedule_of) {
-  if (layers == 1) return schedule_of(Turn{.is_first = true, .is_last = true});
-  return schedule_of(Turn{.is_first = true}) + repeat(layers - 2, schedule_of(Turn{})) +
-         schedule_of(Turn{.is_last = true});
+  if (layers == 1) return schedule_of(LayerPosition{.is_first = true, .is_last = true});
+  return schedule_of(LayerPosition{.is_first = true}) + repeat(layers - 2, schedule_of(LayerPosition{})) +
+         schedule_of(LayerPosition{.is_last = true});
 }
 
-/// Sums over one layer, and its courses from its input x alive. `scenario` and `layer` outlive it.
+/// Sums over one layer, and its schedules from its input x alive. `scenario` and `layer` outlive it.
 class LayerAccount {
  public:
   LayerAccount(const Scenario& scenario, const Layer& layer);
@@ -32,10 +32,10 @@ class LayerAccount {
   Schedule sharded() const;
 
   /// To the layer's output and what backward needs of it alive.
-  Schedule forward(bool in_first_step, Turn turn) const;
+  Schedule forward(bool in_first_step, LayerPosition position) const;
   /// From the gradient of the output to that of the input. The model's first layer, to which this pass comes last,
   /// keeps its input and lets its gradient go.
-  Schedule backward(Turn turn) const;
+  Schedule backward(LayerPosition position) const;
 
   std::vector<ParameterNumbers> parameters;
   bool stops = false;   ///< training cannot go on under this scenario
@@ -45,12 +45,12 @@ class LayerAccount {
   Gather forward_gather, backward_gather;
   Bytes unsharded_gradients = 0;
   std::int64_t forward_amaxes = 0, backward_amaxes = 0;
-  Bytes saved = 0;           ///< from forward to backward, without the layer's input
-  Bytes held = 0;            ///< the same, or what a checkpointed layer holds instead, and wholes that stay
+  Bytes saved = 0;  ///< from forward to backward, without the layer's input
+  Bytes held = 0;   ///< the same, or what a checkpointed layer holds instead, and unsharded parameters that stay
   bool keeps_input = false;  ///< until its backward
 
  private:
-  Schedule gathered(const Gather& own, Turn turn) const;
+  Schedule gathered(const Gather& own, LayerPosition position) const;
   Schedule merged() const;
   Schedule full_forward() const;
   Schedule first_forward(bool in_first_step) const;
@@ -59,7 +59,7 @@ class LayerAccount {
   const Scenario& scenario_;
   const Layer& layer_;
   Bytes stream_;
-  Bytes transposes_ = 0;        ///< made beside the wholes
+  Bytes transposes_ = 0;        ///< made beside the unsharded parameters
   Bytes early_transposes_ = 0;  ///< those that forward makes
 };
 

@@ -51,16 +51,16 @@ struct Product {
     node.kept_stash += kept_stash;
   }
   /// What a norm or an activation makes for this product: eight bits at once, or what make_operand() casts.
-  Schedule make_input() const { return casts_unstored ? take(x.both) : made_for(x) + take(plain_x); }
+  Schedule make_input() const { return casts_unstored ? allocate(x.both) : made_for(x) + allocate(plain_x); }
   /// From there to the operand.
-  Schedule make_operand() const { return casts && !casts_unstored ? cast_made(x) + give(plain_x) : Schedule{}; }
+  Schedule make_operand() const { return casts && !casts_unstored ? cast_made(x) + release(plain_x) : Schedule{}; }
   /// What an activation's gradient, which is this product's, is.
-  Schedule make_gradient() const { return made_for(grad_y) + take(plain_y); }
+  Schedule make_gradient() const { return made_for(grad_y) + allocate(plain_y); }
   /// From the operand.
   Schedule multiply(Run run = Run::kSaving) const {
     const Bytes transposed = run == Run::kSaving ? transposed_in_forward : transposed_when_recorded;
-    const Schedule replaced = give(run == Run::kRecordedAgain ? kept_stash : 0);
-    return take(transposed) + replaced + copy.schedule() + take(plain_y) + give(x.both - x.kept);
+    const Schedule replaced = release(run == Run::kRecordedAgain ? kept_stash : 0);
+    return allocate(transposed) + replaced + copy.schedule() + allocate(plain_y) + release(x.both - x.kept);
   }
   /// From an input that is there and stays.
   Schedule forward(Run run = Run::kSaving) const { return x.schedule() + multiply(run); }
@@ -85,13 +85,13 @@ struct Product {
 
  private:
   /// Where whoever makes a tensor measures it, the amax lives from before the tensor to the end of its cast.
-  Schedule made_for(const Cast& cast) const { return take(measured_early ? cast.scratch : 0); }
+  Schedule made_for(const Cast& cast) const { return allocate(measured_early ? cast.scratch : 0); }
   Schedule cast_made(const Cast& cast) const { return measured_early ? cast.finish() : cast.schedule(); }
   Schedule backward_from(const Schedule& cast_gradient, bool consuming) const {
-    const Schedule gradient_goes = give(consuming ? plain_y : 0);
-    const Schedule products = take(transposed_in_backward) + take(plain_x) + take(weight.whole);
-    if (!casts) return take(bias.whole) + products + gradient_goes;
-    return take(bias.whole) + cast_gradient + gradient_goes + products + give(grad_y.both);
+    const Schedule gradient_released = release(consuming ? plain_y : 0);
+    const Schedule products = allocate(transposed_in_backward) + allocate(plain_x) + allocate(weight.unsharded);
+    if (!casts) return allocate(bias.unsharded) + products + gradient_released;
+    return allocate(bias.unsharded) + cast_gradient + gradient_released + products + release(grad_y.both);
   }
 };
 
@@ -104,8 +104,8 @@ struct Norm {
         statistics(scenario.form.norm_statistics * scenario.tokens * kF32) {}
 
   /// Beside its result.
-  Schedule forward() const { return take(statistics); }
-  Schedule backward() const { return take(y) + take(gradients) + give(y); }
+  Schedule forward() const { return allocate(statistics); }
+  Schedule backward() const { return allocate(y) + allocate(gradients) + release(y); }
 
   Bytes y;
   std::vector<ParameterNumbers> parameters;
@@ -118,8 +118,8 @@ template <class Recorded>
 void set_recorded(Node& node, Shells shells, Bytes shelled, Bytes left, const Recorded& recorded) {
   node.retained = shells == Shells::kEmpty ? 0 : shelled;
   node.unemptied = shells == Shells::kNeverEmptied ? shelled : 0;
-  node.recorded = recorded(Run::kRecorded) + give(left - node.unemptied);
-  node.recorded_again = recorded(Run::kRecordedAgain) + give(left - node.unemptied);
+  node.recorded = recorded(Run::kRecorded) + release(left - node.unemptied);
+  node.recorded_again = recorded(Run::kRecordedAgain) + release(left - node.unemptied);
 }
 
 Node linear(const Scenario& scenario, std::int64_t in, std::int64_t out) {
@@ -133,7 +133,7 @@ Node linear(const Scenario& scenario, std::int64_t in, std::int64_t out) {
   node.backward = product.backward();
   node.backward_beside_residual = product.backward(false);
   set_recorded(node, scenario.decisions.module_shells, product.copy.both, node.saved,
-               [&](Run run) { return take(product.stash) + product.forward(run); });
+               [&](Run run) { return allocate(product.stash) + product.forward(run); });
   return node;
 }
 
@@ -149,7 +149,7 @@ Node norm_linear(const Scenario& scenario, std::int64_t out) {
   node.forward = norm.forward() + product.forward_making();
   node.backward = product.backward() + norm.backward();
   set_recorded(node, scenario.decisions.module_shells, product.copy.both, node.saved,
-               [&](Run run) { return take(product.stash) + norm.forward() + product.forward_making(run); });
+               [&](Run run) { return allocate(product.stash) + norm.forward() + product.forward_making(run); });
   return node;
 }
 
@@ -171,7 +171,7 @@ struct Mlp {
     return node;
   }
   Schedule backward(bool consuming) const {
-    const Schedule activation = fc1.make_gradient() + give(fc2.plain_x);
+    const Schedule activation = fc1.make_gradient() + release(fc2.plain_x);
     return fc2.backward(consuming) + activation + fc1.backward_making() + norm.backward();
   }
 
@@ -186,27 +186,29 @@ Node norm_mlp(const Scenario& scenario) {
   node.saved = mlp.norm.statistics + fc1.saved_x() + fc1.copy.both + fc1.plain_y + fc2.saved_x() + fc2.copy.both;
   node.forward = mlp.norm.forward() + fc1.forward_making() + fc2.forward_making();
   set_recorded(node, scenario.decisions.module_shells, fc1.copy.both + fc2.copy.both, node.saved, [&](Run run) {
-    return take(fc1.stash) + mlp.norm.forward() + fc1.forward_making(run) + take(fc2.stash) + fc2.forward_making(run);
+    return allocate(fc1.stash) + mlp.norm.forward() + fc1.forward_making(run) + allocate(fc2.stash) +
+           fc2.forward_making(run);
   });
   return node;
 }
 
-/// The same as a chain of operations: each drops the half of its weight's copy that backward does not read, and saves
-/// as it goes, so that nothing outlives its operation where nothing is to be saved.
+/// The same as a chain of operations: each drops the orientation of its weight's copy that backward does not read, and
+/// saves as it goes, so that nothing outlives its operation where nothing is to be saved.
 Node fused_mlp(const Scenario& scenario) {
   const Mlp mlp(scenario);
   const Product &fc1 = mlp.fc1, &fc2 = mlp.fc2;
   const auto product = [](const Product& of, Run run) {
-    return of.make_operand() + of.multiply(run) + give(of.copy.both - of.copy.kept);
+    return of.make_operand() + of.multiply(run) + release(of.copy.both - of.copy.kept);
   };
-  const auto forgotten = [](const Product& of) { return give(of.saved_x() + of.copy.kept); };
+  const auto forgotten = [](const Product& of) { return release(of.saved_x() + of.copy.kept); };
   Node node = mlp.node();
   node.saved = mlp.norm.statistics + fc1.saved_x() + fc1.copy.kept + fc1.plain_y + fc2.saved_x() + fc2.copy.kept;
   node.forward = mlp.norm.forward() + fc1.make_input() + product(fc1, Run::kSaving) + fc2.make_input() +
                  product(fc2, Run::kSaving);
   set_recorded(node, scenario.decisions.fuser_shells, fc1.copy.kept + fc2.copy.kept, 0, [&](Run run) {
-    return take(fc1.stash) + mlp.norm.forward() + fc1.make_input() + give(mlp.norm.statistics) + product(fc1, run) +
-           forgotten(fc1) + take(fc2.stash) + fc2.make_input() + give(fc1.plain_y) + product(fc2, run) + forgotten(fc2);
+    return allocate(fc1.stash) + mlp.norm.forward() + fc1.make_input() + release(mlp.norm.statistics) +
+           product(fc1, run) + forgotten(fc1) + allocate(fc2.stash) + fc2.make_input() + release(fc1.plain_y) +
+           product(fc2, run) + forgotten(fc2);
   });
   return node;
 }
@@ -214,8 +216,8 @@ Node fused_mlp(const Scenario& scenario) {
 Node rotary(const Scenario& scenario) {
   Node node;
   node.out = scenario.plain(scenario.packed);
-  node.forward = node.recorded = node.recorded_again = take(node.out);
-  node.backward = take(node.out) + give(node.out);
+  node.forward = node.recorded = node.recorded_again = allocate(node.out);
+  node.backward = allocate(node.out) + release(node.out);
   return node;
 }
 
@@ -225,9 +227,9 @@ Node plain_attention(const Scenario& scenario) {
   node.out = scenario.plain(scenario.hidden);
   node.keeps_input = node.keeps_output = true;
   node.saved = lse;
-  node.forward = take(node.out + lse);
-  node.recorded = node.recorded_again = node.forward + give(lse);
-  node.backward = take(scenario.plain(scenario.packed)) + give(node.out);
+  node.forward = allocate(node.out + lse);
+  node.recorded = node.recorded_again = node.forward + release(lse);
+  node.backward = allocate(scenario.plain(scenario.packed)) + release(node.out);
   return node;
 }
 
@@ -242,7 +244,9 @@ Node cast_attention(const Scenario& scenario) {
   const Bytes lse = scenario.tokens * scenario.heads * kF32;
   const Bytes s_scale = kF32;
   // There and back again through eight bits.
-  const auto rounded = [&](Bytes plain) { return numbers.casts_output ? give(plain) + take(plain) : Schedule{}; };
+  const auto rounded = [&](Bytes plain) {
+    return numbers.casts_output ? release(plain) + allocate(plain) : Schedule{};
+  };
 
   Node node;
   node.out = plain_o;
@@ -251,12 +255,12 @@ Node cast_attention(const Scenario& scenario) {
   node.recipe_state = 2 * numbers.histories * kF32 * (1 + history_rows);
   node.forward_amaxes = node.backward_amaxes = numbers.histories;
   node.stash = numbers.histories * kF32;
-  const Schedule kernel = qkv.schedule() + take(plain_o + lse);
-  node.forward = kernel + take(s_scale) + o.schedule() + rounded(plain_o);
-  const Schedule recorded = take(node.stash) + kernel + give(qkv.both) + take(s_scale) + give(s_scale) + o.schedule() +
-                            rounded(plain_o) + give(o.both + lse);
-  node.backward = grad_o.schedule() + give(plain_o) + take(plain_qkv) + grad_qkv.schedule() + rounded(plain_qkv) +
-                  give(grad_qkv.both + grad_o.both);
+  const Schedule kernel = qkv.schedule() + allocate(plain_o + lse);
+  node.forward = kernel + allocate(s_scale) + o.schedule() + rounded(plain_o);
+  const Schedule recorded = allocate(node.stash) + kernel + release(qkv.both) + allocate(s_scale) + release(s_scale) +
+                            o.schedule() + rounded(plain_o) + release(o.both + lse);
+  node.backward = grad_o.schedule() + release(plain_o) + allocate(plain_qkv) + grad_qkv.schedule() +
+                  rounded(plain_qkv) + release(grad_qkv.both + grad_o.both);
   set_recorded(node, scenario.decisions.attention_shells, qkv.both, 0, [&](Run) { return recorded; });
   return node;
 }
@@ -287,7 +291,7 @@ constexpr LayerNumbers kLayers[] = {
 Layer make_layer(const Scenario& scenario, std::string_view name) {
   for (const LayerNumbers& row : kLayers)
     if (row.name == name) return row.make(scenario);
-  fail(fmt::format("predict: layer '{}' has no closed form; give the table in predict_nodes.cpp a row", name));
+  fail(fmt::format("predict: layer '{}' has no closed form; release the table in predict_nodes.cpp a row", name));
 }
 
 }  // namespace fp8lab::closed_form

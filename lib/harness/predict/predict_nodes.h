@@ -8,7 +8,7 @@
 namespace fp8lab::closed_form {
 
 /// What one node of the graph costs. Its input and its output are matrices that neighbours share: whether it needs
-/// them in backward is said here, their bytes are counted once, by the layer.
+/// them in backward is stated here, their bytes are counted once, by the layer.
 struct Node {
   Bytes out = 0;  ///< its result
   bool keeps_input = false;

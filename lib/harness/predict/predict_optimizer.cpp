@@ -35,7 +35,7 @@ const Row& row_of(Value value, const Row (&rows)[N], First Row::* first) {
 }
 
 /// Several at once: highest together.
-Schedule at_once(Bytes bytes) { return take(bytes) + give(bytes); }
+Schedule at_once(Bytes bytes) { return allocate(bytes) + release(bytes); }
 
 class OptimizerSchedule {
  public:
@@ -55,14 +55,14 @@ class OptimizerSchedule {
     const MasterNumbers& masters = row_of(training_.master_weights, kMasters, &MasterNumbers::master);
     Schedule state;
     for (const ParameterNumbers& parameter : layer_.parameters) {
-      state += take(2 * (parameter.shard_elems * moments.bytes + moments.scale));
+      state += allocate(2 * (parameter.shard_elems * moments.bytes + moments.scale));
       const Bytes each = parameter.eight_bits ? masters.of_eight_bits : scenario_.element == 2 ? masters.of_bf16 : 0;
       // Made from the initial values where the parameter has lost them; they live for as long as that takes.
       const Bytes initial = parameter.eight_bits ? parameter.shard : 0;
-      state += take(initial) + take(parameter.shard_elems * each) + give(initial);
+      state += allocate(initial) + allocate(parameter.shard_elems * each) + release(initial);
     }
     const bool clips = training_.clip_norm > 0.0;
-    const Schedule made = repeat(layers_, state) + take(clips ? 3 * kF32 : 0);
+    const Schedule made = repeat(layers_, state) + allocate(clips ? 3 * kF32 : 0);
     const bool casts = !scenario_.sharding.sharded || scenario_.decisions.finds_shards;
     const Schedule cast = casts ? cast_masters() : Schedule{};
     return {.state = made.net,
@@ -80,9 +80,9 @@ class OptimizerSchedule {
     const Schedule on_parameters = at_once(eight_bit_values_ + written_back());
     Schedule step;
     if (decoupled) step += on_parameters;
-    if (decays && !decoupled) step += take(copies) + at_once(eight_bit_values_);
-    step += take(copies) + on_parameters + give(decays && !decoupled ? 2 * copies : copies);
-    const Schedule made = take(2 * kF32 * elems_);
+    if (decays && !decoupled) step += allocate(copies) + at_once(eight_bit_values_);
+    step += allocate(copies) + on_parameters + release(decays && !decoupled ? 2 * copies : copies);
+    const Schedule made = allocate(2 * kF32 * elems_);
     return {.state = made.net,
             .first_step = made + step,
             .later_step = step,

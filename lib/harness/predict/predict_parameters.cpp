@@ -13,15 +13,16 @@ std::int64_t rows_of_shard(const Scenario& scenario, std::int64_t rows, std::int
   return std::clamp<std::int64_t>(rows - rank * each, 0, each);
 }
 
-/// What travels of one half of a weight in eight bits.
+/// What travels of one orientation of a weight in eight bits.
 Gather gathered_orientation(const Scenario& scenario, const ScaleRows& scales, std::int64_t rows, std::int64_t cols) {
-  const Bytes codes = rows * cols;
+  const Bytes data = rows * cols;
   if (scenario.decisions.strips_padding)
-    return {.payload = codes, .scales = scales.filled(rows, cols), .wholes = codes + scales.padded(rows, cols)};
+    return {
+        .payload = data, .scales = scales.filled(rows, cols), .unsharded_parameters = data + scales.padded(rows, cols)};
   Bytes arrays = 0;
   for (std::int64_t rank = 0; rank < scenario.sharding.shards; ++rank)
     arrays += scales.padded(rows_of_shard(scenario, rows, rank), cols);
-  return {.payload = codes, .scales = arrays, .wholes = codes + arrays};
+  return {.payload = data, .scales = arrays, .unsharded_parameters = data + arrays};
 }
 
 void gather_data(const Scenario& scenario, std::int64_t rows, std::int64_t cols, ParameterNumbers& weight) {
@@ -42,38 +43,40 @@ void gather_data(const Scenario& scenario, std::int64_t rows, std::int64_t cols,
   }
 }
 
-/// Cuts the shard out of a whole in eight bits, and drops the whole. Says what becomes of `shard`.
-Schedule cut_eight_bits(const Scenario& scenario, const OrientationBytes& whole, const OrientationBytes& own,
+/// Cuts the shard out of an unsharded parameter in eight bits, and drops the unsharded parameter. Says what becomes of
+/// `shard`.
+Schedule cut_eight_bits(const Scenario& scenario, const OrientationBytes& unsharded, const OrientationBytes& own,
                         ParameterNumbers& shard) {
   const Decisions& decisions = scenario.decisions;
-  shard.stops = whole.columnwise > 0 && (!decisions.splits_columnwise || !decisions.views_keep_transposes);
+  shard.stops = unsharded.columnwise > 0 && (!decisions.splits_columnwise || !decisions.views_keep_transposes);
   if (scenario.recipe.orientations_differ) {
     // The cut is copied into zeros of its size, of which a slice is taken.
     const Bytes values = decisions.copies_bytes ? 0 : 4 * shard.shard_elems;
     const Bytes slice = decisions.slices_as_views ? 0 : shard.shard;
     shard.eight_bits = decisions.slices_as_views;
-    const Bytes copy_goes = shard.eight_bits ? 0 : own.both();
-    return take(2 * own.both()) + take(values) + give(values) + take(slice) + give(own.both() + copy_goes) +
-           give(whole.both());
+    const Bytes copy_released = shard.eight_bits ? 0 : own.both();
+    return allocate(2 * own.both()) + allocate(values) + release(values) + allocate(slice) +
+           release(own.both() + copy_released) + release(unsharded.both());
   }
-  // Half by half, each with a scale of its own at first.
-  const Bytes rest = whole.columnwise > 0 ? whole.scale : 0;
-  const Schedule rowwise = take(own.scale + own.rowwise) + give(whole.rowwise + whole.scale - rest);
-  if (whole.columnwise == 0) return rowwise;
-  const Schedule columnwise = take(own.scale + own.columnwise);
-  if (decisions.drops_transposes) return rowwise + columnwise + give(own.scale) + give(whole.columnwise + rest);
-  shard.kept = own.scale + own.rowwise + whole.columnwise;
-  return rowwise + columnwise + give(own.scale + own.columnwise) + give(rest);
+  // One orientation after the other, each with a scale of its own at first.
+  const Bytes rest = unsharded.columnwise > 0 ? unsharded.scale : 0;
+  const Schedule rowwise = allocate(own.scale + own.rowwise) + release(unsharded.rowwise + unsharded.scale - rest);
+  if (unsharded.columnwise == 0) return rowwise;
+  const Schedule columnwise = allocate(own.scale + own.columnwise);
+  if (decisions.drops_transposes)
+    return rowwise + columnwise + release(own.scale) + release(unsharded.columnwise + rest);
+  shard.kept = own.scale + own.rowwise + unsharded.columnwise;
+  return rowwise + columnwise + release(own.scale + own.columnwise) + release(rest);
 }
 
 /// A matrix in eight bits, from values that live meanwhile.
-Schedule cast_from(Bytes values, const Cast& cast) { return take(values) + cast.schedule() + give(values); }
+Schedule cast_from(Bytes values, const Cast& cast) { return allocate(values) + cast.schedule() + release(values); }
 
 /// How a weight in eight bits gets its values.
 void initialize_eight_bits(const Scenario& scenario, std::int64_t rows, std::int64_t cols, ParameterNumbers& weight) {
   const ShardingNumbers& sharding = scenario.sharding;
   const std::int64_t own_rows = rows_of_shard(scenario, rows, 0);
-  const OrientationBytes whole = scenario.weight_orientations(rows, cols),
+  const OrientationBytes unsharded = scenario.weight_orientations(rows, cols),
                          own = scenario.weight_orientations(own_rows, cols);
   weight.kept = own.both();
   weight.average = own.both() - (scenario.decisions.owns_scales ? 0 : own.scale);
@@ -82,8 +85,8 @@ void initialize_eight_bits(const Scenario& scenario, std::int64_t rows, std::int
     weight.initialized = cast_from(weight.shard, scenario.cast_weight(own_rows, cols));
     return;
   }
-  const Schedule made = cast_from(weight.whole, scenario.cast_weight(rows, cols));
-  const Schedule cut = cut_eight_bits(scenario, whole, own, weight);
+  const Schedule made = cast_from(weight.unsharded, scenario.cast_weight(rows, cols));
+  const Schedule cut = cut_eight_bits(scenario, unsharded, own, weight);
   weight.made_unsharded = sharding.deferred ? Schedule{} : made;
   weight.initialized = sharding.deferred ? made + cut : cut;
   if (weight.eight_bits) return;
@@ -91,24 +94,24 @@ void initialize_eight_bits(const Scenario& scenario, std::int64_t rows, std::int
   weight.average = 4 * weight.shard_elems;
 }
 
-/// The same in high precision. `refused`: its format refuses the cut, so the whole is decoded first.
+/// The same in high precision. `refused`: its format refuses the cut, so the unsharded parameter is decoded first.
 void initialize_plain(const Scenario& scenario, std::int64_t rows, std::int64_t cols, bool refused,
                       ParameterNumbers& parameter) {
   const ShardingNumbers& sharding = scenario.sharding;
   parameter.kept = parameter.shard;
   parameter.average = 4 * parameter.shard_elems;
-  parameter.initialized = take(parameter.shard);
+  parameter.initialized = allocate(parameter.shard);
   if (!sharding.sharded || (sharding.deferred && scenario.decisions.initializes_shards)) return;
-  const Schedule cut = take(parameter.shard) + give(parameter.whole);
+  const Schedule cut = allocate(parameter.shard) + release(parameter.unsharded);
   if (sharding.deferred) {
-    parameter.initialized = take(parameter.whole) + cut;
+    parameter.initialized = allocate(parameter.unsharded) + cut;
   } else if (!refused) {
-    parameter.made_unsharded = take(parameter.whole);
+    parameter.made_unsharded = allocate(parameter.unsharded);
     parameter.initialized = cut;
   } else {
     const Cast cast = scenario.cast_weight(rows, cols);
-    parameter.made_unsharded = cast_from(parameter.whole, cast);
-    parameter.initialized = take(parameter.whole) + give(cast.both) + cut;
+    parameter.made_unsharded = cast_from(parameter.unsharded, cast);
+    parameter.initialized = allocate(parameter.unsharded) + release(cast.both) + cut;
   }
 }
 
@@ -119,8 +122,9 @@ void set_gathers(const Scenario& scenario, std::int64_t rows, std::int64_t cols,
   if (parameter.computes_as_kept) {
     gather_data(scenario, rows, cols, parameter);
   } else {
-    parameter.forward = {
-        .payload = parameter.whole, .wholes = parameter.whole, .decoded = parameter.eight_bits ? parameter.shard : 0};
+    parameter.forward = {.payload = parameter.unsharded,
+                         .unsharded_parameters = parameter.unsharded,
+                         .decoded = parameter.eight_bits ? parameter.shard : 0};
     parameter.backward = parameter.forward;
   }
   if (!sharding.reshards) parameter.backward = {};
@@ -132,7 +136,7 @@ ParameterNumbers parameter_numbers(const Scenario& scenario, std::int64_t rows, 
   const bool refused =
       eight_bits && sharding.shards > 1 && ceil_div(rows, sharding.shards) % scenario.recipe.weight_block != 0;
   ParameterNumbers result;
-  result.whole = rows * cols * scenario.element;
+  result.unsharded = rows * cols * scenario.element;
   result.shard_elems = rows_of_shard(scenario, rows, 0) * cols;
   result.shard = result.shard_elems * scenario.element;
   result.eight_bits = eight_bits && !refused;
@@ -149,7 +153,7 @@ ParameterNumbers parameter_numbers(const Scenario& scenario, std::int64_t rows, 
 Gather& Gather::operator+=(const Gather& other) {
   payload += other.payload;
   scales += other.scales;
-  wholes += other.wholes;
+  unsharded_parameters += other.unsharded_parameters;
   decoded += other.decoded;
   return *this;
 }

@@ -5,7 +5,7 @@
 #include "core/check.h"
 
 // The marks (end of forward, of backward, of the step) are sums of what must be alive then; peaks are the highest
-// points of the run's course, composed from the courses of its layers.
+// points of the run's schedule, composed from the schedules of its layers.
 namespace fp8lab::closed_form {
 namespace {
 
@@ -60,16 +60,16 @@ RunAccount::Step RunAccount::step(bool is_first) const {
   const Bytes old_output = keep_loss_ && !is_first ? stream_ : 0;
   const Bytes old_rest = is_first ? 0 : results() - old_output;
   // Only the model's own input stays where a layer keeps none.
-  const auto layer_forward = [&](Turn turn) {
-    return layer_.forward(is_first, turn) + give(turn.is_first || layer_.keeps_input ? 0 : stream_);
+  const auto layer_forward = [&](LayerPosition position) {
+    return layer_.forward(is_first, position) + release(position.is_first || layer_.keeps_input ? 0 : stream_);
   };
-  const auto layer_backward = [&](Turn turn) { return layer_.backward(turn); };
-  const Schedule loss = take(kF32) + give(old_rest);
-  const Schedule loss_backward = take(kF32 + stream_) + give(kF32);
-  const Schedule dropped = give(stream_ + kF32 + layers_ * layer_.retained - results());
-  return {.forward = in_turn(layers_, layer_forward) + give(old_output) + loss,
+  const auto layer_backward = [&](LayerPosition position) { return layer_.backward(position); };
+  const Schedule loss = allocate(kF32) + release(old_rest);
+  const Schedule loss_backward = allocate(kF32 + stream_) + release(kF32);
+  const Schedule dropped = release(stream_ + kF32 + layers_ * layer_.retained - results());
+  return {.forward = in_turn(layers_, layer_forward) + release(old_output) + loss,
           .backward = loss_backward + in_turn(layers_, layer_backward) + dropped,
-          .update = (is_first ? optimizer_.first_step : optimizer_.later_step) + give(layers_ * layer_.gradients)};
+          .update = (is_first ? optimizer_.first_step : optimizer_.later_step) + release(layers_ * layer_.gradients)};
 }
 
 std::map<std::string, Bytes> RunAccount::figures() const {
@@ -78,18 +78,18 @@ std::map<std::string, Bytes> RunAccount::figures() const {
                             : repeat(layers_, layer_.made());
   Bytes highest = 0, in_setup = 0, in_forward = 0, in_backward = 0, in_update = 0;
   Level level;
-  level.pass(made + take(optimizer_.average), in_setup);
+  level.pass(made + allocate(optimizer_.average), in_setup);
   // Every step after the first is the same.
   for (const bool is_first : {true, false}) {
     if (!is_first && steps_ == 1) break;
     const Step now = step(is_first);
-    level.pass(take(inputs_), highest);
+    level.pass(allocate(inputs_), highest);
     level.pass(now.forward, in_forward);
     level.pass(now.backward, in_backward);
     level.pass(now.update, in_update);
-    level.pass(give(inputs_));
+    level.pass(release(inputs_));
   }
-  check(level.bytes() == end_of_step(), "predict: the course of the run must end where the sums of the step do");
+  check(level.bytes() == end_of_step(), "predict: the schedule of the run must end where the sums of the step do");
   return {{"memory.peak_bytes", std::max({highest, in_setup, in_forward, in_backward, in_update})},
           {"memory.setup_peak_bytes", in_setup},
           {"memory.forward_peak_bytes", in_forward},

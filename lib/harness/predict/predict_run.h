@@ -7,7 +7,7 @@
 
 namespace fp8lab::closed_form {
 
-/// The account of a whole training run on one rank.
+/// The account of a full training run on one rank.
 class RunAccount {
  public:
   /// All outlive it.

@@ -20,8 +20,8 @@ struct Schedule {
   constexpr Schedule& operator+=(Schedule next) { return *this = *this + next; }
 };
 
-constexpr Schedule take(Bytes bytes) { return {.net = bytes, .high = bytes}; }
-constexpr Schedule give(Bytes bytes) { return {.net = -bytes, .high = 0}; }
+constexpr Schedule allocate(Bytes bytes) { return {.net = bytes, .high = bytes}; }
+constexpr Schedule release(Bytes bytes) { return {.net = -bytes, .high = 0}; }
 
 /// The same stretch `count` times over: highest the last time if it leaves more than it found, else the first.
 constexpr Schedule repeat(std::int64_t count, Schedule schedule) {

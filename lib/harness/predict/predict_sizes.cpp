@@ -106,7 +106,7 @@ template <class Row, std::size_t N>
 const Row& row_called(std::string_view name, const Row (&rows)[N], std::string_view what) {
   for (const Row& row : rows)
     if (row.name == name) return row;
-  fail(fmt::format("predict: {} '{}' has no closed form; give its table in predict_sizes.cpp a row", what, name));
+  fail(fmt::format("predict: {} '{}' has no closed form; release its table in predict_sizes.cpp a row", what, name));
 }
 
 ShardingNumbers sharding_numbers(const CellConfig& cell) {
@@ -144,7 +144,7 @@ Scenario::Scenario(const CellConfig& cell, Arm arm)
       any_orientation(row_called(cell.arch, kArchs, "arch").any_orientation),
       casts(recipe.activation_scales != nullptr),
       casts_attention(recipe.attention.casts && cell.training.fp8_attention),
-      // A scale must be known beforehand; blocks would do if one half were enough.
+      // A scale must be known beforehand; blocks would do if one orientation were enough.
       casts_unstored(recipe.histories && cell.training.fused_quantize),
       measured_early(recipe.measures_first && cell.training.fused_quantize),
       casts_weights(casts && cell.training.quantized_weights),
@@ -157,24 +157,24 @@ Scenario::Scenario(const CellConfig& cell, Arm arm)
   if (fix.revert) fix.revert(decisions);
 }
 
-OrientationBytes Scenario::halves(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
-  const Bytes codes = rows * cols;
+OrientationBytes Scenario::orientations(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
+  const Bytes data = rows * cols;
   if (recipe.per_tensor)
-    return {.rowwise = codes, .columnwise = any_orientation ? 0 : codes, .scale = scales(rows, cols)};
-  return {.rowwise = codes + scales(rows, cols), .columnwise = codes + scales(cols, rows)};
+    return {.rowwise = data, .columnwise = any_orientation ? 0 : data, .scale = scales(rows, cols)};
+  return {.rowwise = data + scales(rows, cols), .columnwise = data + scales(cols, rows)};
 }
 
 Cast Scenario::cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
   if (!scales) return {};
-  const OrientationBytes made = halves(scales, rows, cols);
+  const OrientationBytes made = orientations(scales, rows, cols);
   return {.both = made.both(),
           .kept = (made.columnwise > 0 ? made.columnwise : made.rowwise) + made.scale,
           .scratch = recipe.measures_first ? kF32 : 0};
 }
 
 Cast Scenario::cast_rowwise(std::int64_t cols) const {
-  const Cast whole = cast_activation(cols);
-  return {.both = whole.kept, .kept = whole.kept, .scratch = whole.scratch};
+  const Cast unsharded = cast_activation(cols);
+  return {.both = unsharded.kept, .kept = unsharded.kept, .scratch = unsharded.scratch};
 }
 
 }  // namespace fp8lab::closed_form

@@ -31,12 +31,12 @@ struct AttentionNumbers {
   std::int64_t history_rows = 0;  ///< 0: as many as the recipe's
 };
 
-/// How the scales of a weight's half lie: one row of them for `block` rows of the matrix, in an array of a multiple of
-/// `multiple` such rows.
+/// How the scales of a weight's orientation lie: one row of them for `block` rows of the matrix, in an array of a
+/// multiple of `multiple` such rows.
 struct ScaleRows {
   std::int64_t block = 1;
   std::int64_t multiple = 1;
-  Bytes (*row)(std::int64_t cols) = nullptr;  ///< bytes of each; null: there are none of this half's own
+  Bytes (*row)(std::int64_t cols) = nullptr;  ///< bytes of each; null: there are none of this orientation's own
 
   Bytes padded(std::int64_t rows, std::int64_t cols) const;
   Bytes filled(std::int64_t rows, std::int64_t cols) const;
@@ -48,15 +48,15 @@ struct RecipeNumbers {
   ScaleBytes weight_scales = nullptr;
   std::int64_t weight_block = 1;       ///< rows that no shard of a weight may cut
   bool orientations_differ = false;    ///< column-wise weights are no transposes of row-wise ones
-  ScaleRows gathered_rowwise = {};     ///< scales that travel with a weight's codes
-  ScaleRows gathered_columnwise = {};  ///< where halves differ
-  bool per_tensor = false;             ///< one scale, which both halves share
+  ScaleRows gathered_rowwise = {};     ///< scales that travel with a weight's quantized data
+  ScaleRows gathered_columnwise = {};  ///< where orientations differ
+  bool per_tensor = false;             ///< one scale, which both orientations share
   bool measures_first = false;         ///< the measured scale, f32, lives until its tensor is cast
   bool histories = false;              ///< x, W and dY of every product have a scale and a history, f32
   AttentionNumbers attention = {};
 };
 
-/// A matrix in eight bits, half by half: those that this architecture makes.
+/// A matrix in eight bits, one orientation after the other: those that this architecture makes.
 struct OrientationBytes {
   Bytes rowwise = 0;
   Bytes columnwise = 0;
@@ -67,13 +67,13 @@ struct OrientationBytes {
 
 /// A matrix cast to eight bits. All zero where the recipe casts nothing.
 struct Cast {
-  Bytes both = 0;     ///< every half that this architecture makes
-  Bytes kept = 0;     ///< the half that backward reads
+  Bytes both = 0;     ///< every orientation that this architecture makes
+  Bytes kept = 0;     ///< the orientation that backward reads
   Bytes scratch = 0;  ///< gone once the cast is done
 
-  constexpr Schedule schedule() const { return take(scratch) + finish(); }
+  constexpr Schedule schedule() const { return allocate(scratch) + finish(); }
   /// The same where `scratch` is there already.
-  constexpr Schedule finish() const { return take(both) + give(scratch); }
+  constexpr Schedule finish() const { return allocate(both) + release(scratch); }
 };
 
 /// What the shells of saved storage hold when a fix is reverted.
@@ -89,17 +89,18 @@ struct Decisions {
   Shells fuser_shells = Shells::kEmpty;
   Shells attention_shells = Shells::kEmpty;
   bool gathers_quantized = true;       ///< of weights in eight bits; else the values that they stand for
-  bool gathers_by_pass = true;         ///< the half that a pass reads; else both in every pass
+  bool gathers_by_pass = true;         ///< the orientation that a pass reads; else both in every pass
   bool transposes_in_backward = true;  ///< else in forward already
-  bool initializes_shards = true;      ///< else wholes, cut afterwards
+  bool initializes_shards = true;      ///< else unsharded parameters, cut afterwards
   bool strips_padding = true;          ///< of scales that travel
   bool shares_amaxes = true;           ///< of weights that are measured before they are cast
   bool keeps_quantizers = true;        ///< of weights in eight bits; else each forward leaves its own behind
-  bool splits_columnwise = true;       ///< of wholes that are cut; else they cannot be where halves lie apart
-  bool drops_transposes = true;        ///< of the whole; else a shard keeps it instead of its own
-  bool owns_scales = true;             ///< zeros like a weight; else they share its scale
-  bool copies_bytes = true;            ///< from shard to shard; else values
-  bool slices_as_views = true;         ///< else a slice is in high precision
+  bool splits_columnwise =
+      true;  ///< of unsharded parameters that are cut; else they cannot be where orientations lie apart
+  bool drops_transposes = true;  ///< of the unsharded parameter; else a shard keeps it instead of its own
+  bool owns_scales = true;       ///< zeros like a weight; else they share its scale
+  bool copies_bytes = true;      ///< from shard to shard; else values
+  bool slices_as_views = true;   ///< else a slice is in high precision
   bool views_keep_transposes = true;
   bool finds_shards = true;       ///< Adam does, and so rewrites those in eight bits
   bool writes_lists_back = true;  ///< what list operations make of weights in eight bits
@@ -109,9 +110,9 @@ struct Decisions {
 struct ShardingNumbers {
   bool sharded = false;
   std::int64_t replicas = 1, shards = 1;
-  bool reshards = false;  ///< wholes go after forward
-  bool ahead = false;     ///< wholes come while the layer before is at work
-  bool deferred = false;  ///< nobody makes a whole first
+  bool reshards = false;  ///< unsharded parameters go after forward
+  bool ahead = false;     ///< unsharded parameters come while the layer before is at work
+  bool deferred = false;  ///< nobody makes a full first
 };
 
 /// One arm of a scenario.
@@ -143,13 +144,13 @@ struct Scenario {
   Cast cast_weight(std::int64_t out, std::int64_t in) const { return cast(recipe.weight_scales, out, in); }
   /// Of a recipe that casts.
   OrientationBytes weight_orientations(std::int64_t out, std::int64_t in) const {
-    return halves(recipe.weight_scales, out, in);
+    return orientations(recipe.weight_scales, out, in);
   }
   /// Row-wise alone, as attention wants it on every architecture.
   Cast cast_rowwise(std::int64_t cols) const;
 
  private:
-  OrientationBytes halves(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const;
+  OrientationBytes orientations(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const;
   Cast cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const;
 };
 

@@ -31,7 +31,7 @@ std::string_view name(Direction direction);
 struct Change {
   ChangeKind kind = ChangeKind::kFigure;
   Direction direction = Direction::kNeutral;
-  bool allowed = false;           ///< worse, and the caller said that it may be
+  bool allowed = false;           ///< worse, and the caller allowed it
   std::string id;                 ///< the cell's
   std::string file;               ///< the scenario's; where it vanished the older run's
   int line = 0;                   ///< of the file: the gate on this metric, else where the scenario begins; 0: unknown

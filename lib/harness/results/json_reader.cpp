@@ -175,14 +175,14 @@ std::optional<double> JsonReader::number_or_null() const {
   return json(value_).get<double>();
 }
 
-std::int64_t JsonReader::whole(std::int64_t low, std::int64_t high) const {
+std::int64_t JsonReader::unsharded(std::int64_t low, std::int64_t high) const {
   const Json& value = json(value_);
   const bool beyond = value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX;
   const bool fits = value.is_number_integer() && !beyond;
   const std::int64_t number = fits ? value.get<std::int64_t>() : 0;
   if (fits && number >= low && number <= high) return number;
-  if (low == INT64_MIN && high == INT64_MAX) refuse("a whole number");
-  refuse(fmt::format("a whole number from {} to {}", low, high));
+  if (low == INT64_MIN && high == INT64_MAX) refuse("an integer");
+  refuse(fmt::format("an integer from {} to {}", low, high));
 }
 
 std::string JsonReader::object_json() const {

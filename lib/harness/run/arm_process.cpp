@@ -145,9 +145,9 @@ void drop_handlers() {
     ::execv(setup.argv[0], setup.argv);
   const char* reason = ::strerrordesc_np(errno);
   constexpr char kWhat[] = "cannot start the arm's program: ";
-  const int told = output >= 0 ? output : setup.output_fd;
-  (void)!::write(told, kWhat, sizeof kWhat - 1);
-  if (reason) (void)!::write(told, reason, std::strlen(reason));
+  const int descriptor = output >= 0 ? output : setup.output_fd;
+  (void)!::write(descriptor, kWhat, sizeof kWhat - 1);
+  if (reason) (void)!::write(descriptor, reason, std::strlen(reason));
   ::_exit(127);
 }
 

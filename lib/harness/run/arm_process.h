@@ -44,7 +44,7 @@ class ArmProcess {
 
   /// Of a process that is ready().
   void start(const CellConfig& cell, Arm arm, Then then);
-  /// False once it has died or was told to end.
+  /// False once it has died or was asked to end.
   bool ready();
 
   /// To poll for reading: what the process prints, and what it says when an arm is through. -1, which poll() passes

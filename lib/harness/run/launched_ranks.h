@@ -52,7 +52,7 @@ class LaunchedRanks {
   /// The largest `value` of all ranks, on each of them.
   std::int32_t largest(std::int32_t value, const RunOptions& options) const;
 
-  /// Throws Error, on every rank, unless all of them bring the same text.
+  /// Throws Error, on every rank, unless all of them provide the same text.
   void check_equal(const std::string& text, const std::string& what, const RunOptions& options) const;
 
  private:

@@ -30,7 +30,7 @@ class LaunchedRunner {
 
   /// Brings the ranks together, which may take as long as an arm: the first call. Returns the signal that ended the
   /// wait, or 0. Throws Error where a rank does not come, or was started with other cells.
-  int meet(const RunnerOptions& options);
+  int run_over_launched(const RunnerOptions& options);
   /// Rank 0's part, as run_cells(), with cells of the plan.
   int run(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
           const RunnerEvents& events);
@@ -46,7 +46,7 @@ class LaunchedRunner {
 
   const LaunchedRanks& ranks_;
   const std::vector<PlannedCell>& plan_;
-  std::string cells_and_arms_;  ///< what every rank must bring
+  std::string cells_and_arms_;  ///< what every rank must provide
   MeasureOver measure_;
   SignalWatch watch_;
   double silence_s_ =

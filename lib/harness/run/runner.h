@@ -59,7 +59,7 @@ int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabular
 /// another on each device.
 long descriptors_needed(const std::vector<PlannedCell>& cells, int jobs);
 
-/// Puts predictions beside measurements, as judge() wants them, for an arm that brought none of its own: a dead one,
+/// Puts predictions beside measurements, as judge() wants them, for an arm that provided none of its own: a dead one,
 /// say.
 void add_predictions(ArmResult& result, const CellConfig& cell, Arm arm, const PredictFunction& predict);
 

@@ -27,7 +27,7 @@ struct Matrix {
   std::vector<Axes> include;
 
   bool empty() const { return axes.empty() && include.empty(); }
-  /// Names of the axes in declared order, then those that only `include` brings.
+  /// Names of the axes in declared order, then those that only `include` provides.
   std::vector<std::string> axis_names() const;
   /// Every value that `axis` takes anywhere.
   std::vector<std::string> values_of(std::string_view axis) const;

@@ -48,7 +48,7 @@ Broken broken_ranks_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
   if (!cell.mesh.empty())
     return BrokenRule{"mesh", "a mesh means nothing under `sharding: none`; remove one of the two"};
   if (cell.ranks > 1)
-    return BrokenRule{"sharding", fmt::format("none, but there are {0} ranks; `mesh: {0}x1` keeps the model whole on "
+    return BrokenRule{"sharding", fmt::format("none, but there are {0} ranks; `mesh: {0}x1` keeps the model full on "
                                               "each of them",
                                               cell.ranks)};
   if (!cell.reshard_after_forward)
@@ -91,7 +91,7 @@ Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabular
   if (eight_bits && t.optimizer == Optimizer::kAdam && t.master_weights == Master::kNone)
     return BrokenRule{"training.master_weights",
                       fmt::format("{}, but adam needs f32 or remainder where quantized_weights are on: a step is "
-                                  "smaller than what eight bits can tell apart",
+                                  "smaller than what eight bits can distinguish",
                                   t.master_weights.text())};
   return std::nullopt;
 }

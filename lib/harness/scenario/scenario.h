@@ -57,7 +57,7 @@ struct Expectation {
 /// "before memory.retained_bytes equals predicted", "after ends crashed by SIGSEGV".
 std::string text_of(const Expectation& expectation);
 
-/// One entry of `claims`: what a source said, for the results to carry beside the prediction and the measurement.
+/// One entry of `claims`: what a source states, for the results to carry beside the prediction and the measurement.
 struct Claim {
   std::string source;
   std::string words;

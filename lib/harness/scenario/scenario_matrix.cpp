@@ -11,7 +11,7 @@ namespace {
 
 /// Far above what anybody waits for.
 constexpr std::size_t kMostPoints = 100000;
-/// Points times entries of `exclude` and `include`, each of which looks at every point.
+/// Points times entries of `exclude` and `include`, each of which is compared with every point.
 constexpr std::size_t kMostSpins = 10000000;
 
 const Key& axis_key(const NodeReader& reader, const YamlEntry& entry, const std::string& where) {

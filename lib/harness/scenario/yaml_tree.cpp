@@ -161,7 +161,7 @@ class Builder {
   std::size_t text_ = 0;
 };
 
-bool looks_like_number(const std::string& text) {
+bool reads_as_number(const std::string& text) {
   const char* start = text.c_str();
   char* end = nullptr;
   std::strtod(start, &end);
@@ -204,7 +204,7 @@ std::string described(const YamlNode& node) {
   const std::string shown = quotable(node.text);
   if (node.quoted) return fmt::format("the quoted text \"{}\"", shown);
   if (node.text == "true" || node.text == "false") return fmt::format("the switch {}", shown);
-  if (looks_like_number(node.text)) return fmt::format("the number {}", shown);
+  if (reads_as_number(node.text)) return fmt::format("the number {}", shown);
   return fmt::format("the text \"{}\"", shown);
 }
 

@@ -61,7 +61,8 @@ void LinearCore::need_columnwise(Runtime& runtime) {
   QuantizedTensor& weight = weight_->quantized;
   if (weight.columnwise() || reads_rowwise_transposed(runtime.device.arch(), weight.format())) return;
   if (!weight.format().columnwise_is_transpose())
-    fail(fmt::format("{}: the column-wise half of its weight is needed and was not gathered in this pass", name_));
+    fail(fmt::format("{}: the column-wise orientation of its weight is needed and was not gathered in this pass",
+                     name_));
   weight.columnwise() = make_columnwise(runtime.device, weight, weight_->holder);
 }
 

@@ -28,7 +28,7 @@ class LinearCore {
 
   struct Forward {
     Tensor y;
-    Operand x;  ///< the half that backward needs
+    Operand x;  ///< the orientation that backward needs
     std::optional<QuantizedTensor>
         copy;  ///< of the weight, quantized for this pass; absent where the parameter itself was read
   };

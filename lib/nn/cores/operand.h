@@ -26,7 +26,7 @@ struct OperandRequest {
 };
 
 /// True where products in backward can read a row-wise matrix of this format the other way round, so that no
-/// column-wise half is made.
+/// column-wise orientation is made.
 inline bool reads_rowwise_transposed(const ArchProfile& arch, const QuantFormat& format) {
   return arch.fp8_gemm_any_orientation && format.per_tensor();
 }
@@ -37,7 +37,7 @@ OperandView columnwise_of(const Tensor& tensor);
 OperandView columnwise_of(const QuantizedTensor& tensor, const ArchProfile& arch);
 OperandView columnwise_of(Restored& saved, std::size_t entry, const ArchProfile& arch);
 
-/// Frees the half that backward will not read.
+/// Frees the orientation that backward will not read.
 void keep_for_backward(QuantizedTensor& tensor);
 
 }  // namespace fp8lab

@@ -11,7 +11,7 @@ namespace {
 using namespace attention;
 
 /// One key/value head's operands and the room for one tile of queries. Grows with seq, never with its square: the
-/// logits of kQueryTile queries are kept whole, so that the second pass need not compute them again.
+/// logits of kQueryTile queries are kept in full, so that the second pass need not compute them again.
 struct ForwardScratch {
   explicit ForwardScratch(const AttentionShape& shape)
       : dim(round_up(shape.head_dim, kLanes)),

@@ -8,7 +8,7 @@
 // What the two directions of attention share. The logits of a tile of queries, P = exp(logit - lse) from them, dropout
 // and the casts come from the same functions in forward and backward, so both see the same P bit for bit.
 //
-// Order of arithmetic, whatever the operands: sums run over stored elements (FP8 codes as the floats they decode to,
+// Order of arithmetic, whatever the operands: sums run over stored elements (FP8 data as the floats they decode to,
 // whose products are exact), and the scales of both operands multiply the finished sum once, as one float factor.
 // Products are vectorised across results, never along a sum, and other sums run in kLanes lanes everywhere, so results
 // depend neither on the instruction set nor on the tile's edges.
@@ -16,7 +16,7 @@ namespace fp8lab::cpu::attention {
 
 inline constexpr std::int64_t kQueryTile = 32;
 inline constexpr std::int64_t kKeyTile = 64;
-/// Rows of logits are padded to whole groups of this many keys; head dimensions likewise.
+/// Rows of logits are padded to full groups of this many keys; head dimensions likewise.
 inline constexpr std::int64_t kLanes = 8;
 
 /// c[m, n] (+)= a[m, k] * b[k, n] in FP32: each element's k products are added in order, then to c. Rows of `a` and `c`

@@ -22,9 +22,9 @@ void rope(const RopeArgs& args, ExecContext&) {
   for (std::int64_t row = 0; row < args.in.rows; ++row) {
     if (row % args.batch == 0) {
       for (std::int64_t d = 0; d < half; ++d) {
-        const auto turn = portable::sine_and_cosine(rotary_angle(row / args.batch, d, head_dim, args.base));
-        cosine[d] = static_cast<float>(turn.cosine);
-        sine[d] = static_cast<float>(args.inverse ? -turn.sine : turn.sine);
+        const auto rotation = portable::sine_and_cosine(rotary_angle(row / args.batch, d, head_dim, args.base));
+        cosine[d] = static_cast<float>(rotation.cosine);
+        sine[d] = static_cast<float>(args.inverse ? -rotation.sine : rotation.sine);
       }
     }
     load(args.in, row, 0, cols, in);

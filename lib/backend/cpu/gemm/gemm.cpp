@@ -68,8 +68,8 @@ Prepared prepare(const OperandView& operand, int slot) {
     load(values, i, 0, values.cols, row);
     if (blocks) apply_block_scales(scales, i, values.cols, row);
   }
-  const bool whole = operand.quantized() && operand.scales.per_tensor();
-  return {.operand = {floats, values.cols, transpose}, .factor = whole ? double{scale_at(scales, 0, 0)} : 1.0};
+  const bool full = operand.quantized() && operand.scales.per_tensor();
+  return {.operand = {floats, values.cols, transpose}, .factor = full ? double{scale_at(scales, 0, 0)} : 1.0};
 }
 
 }  // namespace

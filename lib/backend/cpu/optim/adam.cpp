@@ -17,7 +17,7 @@ void scale_by(float* values, std::int64_t count, float scale) {
   for (std::int64_t j = 0; j < count; ++j) values[j] *= scale;
 }
 
-/// The f32 values whose upper halves, rounded, are `high` (bf16) and whose lower halves are `low` (i16).
+/// The f32 values whose upper orientations, rounded, are `high` (bf16) and whose lower orientations are `low` (i16).
 void load_parts16(const MatrixView& high, const MatrixView& low, std::int64_t row, std::int64_t col, std::int64_t count,
                   float* out) {
   const auto* upper = high.as<const std::uint16_t>() + row * high.row_stride + col * high.col_stride;
@@ -99,7 +99,7 @@ struct Step {
         exp_avg_sq(tensor.exp_avg_sq, tensor.exp_avg_sq_scale),
         target(tensor.target, nullptr),
         coupled_decay(adam.decoupled_decay ? 0.0f : adam.weight_decay) {
-    flatten_if_contiguous(param, grad, exp_avg.view, exp_avg_sq.view, master, target.codes());
+    flatten_if_contiguous(param, grad, exp_avg.view, exp_avg_sq.view, master, target.data());
   }
 
   bool has_parts16() const { return master.dtype == DType::kI16; }

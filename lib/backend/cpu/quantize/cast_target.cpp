@@ -21,7 +21,7 @@ void round_to(DType nominal, float* values, std::int64_t count) {
 
 void set_one(const ScaleView& scales, float value) { *reinterpret_cast<float*>(scales.data) = value; }
 
-/// Under one scale the halves have the same codes.
+/// Under one scale the orientations have the same data.
 void transpose(const MatrixView& in, const MatrixView& out) {
   if (in.col_stride == 1 && out.col_stride == 1)
     return transpose_bytes({.in = in.as<const std::uint8_t>(),
@@ -52,20 +52,20 @@ void TargetWriter::take(float* values, std::int64_t count, std::int64_t row, std
   round_to(target_.nominal, values, count);
   if (target_.amax != nullptr) cpu::loops().quantize.amax_f32(values, count, count, &amax_);
   if (data_.data == nullptr) return;
-  std::uint8_t* codes = data_.as<std::uint8_t>() + row * data_.row_stride + col * data_.col_stride;
-  if (data_.col_stride == 1) return cast(values, count, codes);
+  std::uint8_t* data = data_.as<std::uint8_t>() + row * data_.row_stride + col * data_.col_stride;
+  if (data_.col_stride == 1) return cast(values, count, data);
   std::array<std::uint8_t, kRun> staged;
   cast(values, count, staged.data());
-  for (std::int64_t j = 0; j < count; ++j) codes[j * data_.col_stride] = staged[static_cast<std::size_t>(j)];
+  for (std::int64_t j = 0; j < count; ++j) data[j * data_.col_stride] = staged[static_cast<std::size_t>(j)];
 }
 
-void TargetWriter::cast(const float* values, std::int64_t count, std::uint8_t* codes) const {
+void TargetWriter::cast(const float* values, std::int64_t count, std::uint8_t* data) const {
   const QuantizeLoops& loops = cpu::loops().quantize;
   const auto loop = target_.format.payload == DType::kE4M3 ? loops.cast_f32_e4m3 : loops.cast_f32_e5m2;
-  const std::uint32_t largest = loop({.in = values, .codes = codes, .count = count, .run = count, .scales = &scale_});
+  const std::uint32_t largest = loop({.in = values, .data = data, .count = count, .run = count, .scales = &scale_});
   if (largest < kFloatInfinityBits && scale_ > 0.0f && scale_ <= kFloatMax) return;
   visit_float8(target_.format.payload, [&](auto format) {
-    for (std::int64_t j = 0; j < count; ++j) codes[j] = encode<decltype(format)>(values[j] * scale_);
+    for (std::int64_t j = 0; j < count; ++j) data[j] = encode<decltype(format)>(values[j] * scale_);
   });
 }
 
@@ -84,7 +84,7 @@ void quantize_list(const QuantizeListArgs& args, ExecContext&) {
   for (const ListCast& tensor : args.tensors) {
     MatrixView in = tensor.in;
     TargetWriter writer(tensor.target, tensor.measured);
-    flatten_if_contiguous(in, writer.codes());
+    flatten_if_contiguous(in, writer.data());
     for_each_run(in, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
       load(in, row, col, count, values);
       writer.take(values, count, row, col);

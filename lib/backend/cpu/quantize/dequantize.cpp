@@ -19,13 +19,13 @@ float scale_at(const ScaleView& scales, std::int64_t row, std::int64_t col) {
 }  // namespace
 
 void dequantize(const DequantizeArgs& args, ExecContext&) {
-  MatrixView codes = args.in.values;
+  MatrixView data = args.in.values;
   MatrixView out = args.out;
   const ScaleView& scales = args.in.scales;
-  if (scales.per_tensor()) flatten_if_contiguous(codes, out);
+  if (scales.per_tensor()) flatten_if_contiguous(data, out);
   std::array<float, kRun> values;
-  for_each_run(codes, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
-    load(codes, row, col, count, values.data());
+  for_each_run(data, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
+    load(data, row, col, count, values.data());
     if (scales.block_cols == 1) {
       for (std::int64_t j = 0; j < count; ++j) values[static_cast<std::size_t>(j)] *= scale_at(scales, row, col + j);
       store(values.data(), count, out, row, col);

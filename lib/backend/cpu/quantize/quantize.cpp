@@ -14,7 +14,7 @@
 #include "core/shape.h"
 
 // A matrix is cut into tiles that stay in cache; each orientation walks a tile along the rows that it is stored in: the
-// matrix's own, or, for a transposed half, those of the transposed matrix. Rows go through the inner loops of
+// matrix's own, or, for a transposed orientation, those of the transposed matrix. Rows go through the inner loops of
 // quantize_loops.h, which know no NaN: segments that hold one, or an Inf, are cast again by the scalar functions that
 // define the result.
 namespace fp8lab::cpu {
@@ -26,7 +26,7 @@ constexpr std::int64_t kSegment = 2048;
 constexpr std::int64_t kSquare = 512;
 /// Rows of a tile read twice in the same order, as long as a segment; a multiple of every block height.
 constexpr std::int64_t kStripe = 128;
-/// Codes past this size leave the caches before anybody reads them, so they need not enter.
+/// Quantized data past this size leave the caches before anybody reads them, so they need not enter.
 constexpr std::int64_t kStreamElems = std::int64_t{16} << 20;
 
 struct Tile {
@@ -40,15 +40,15 @@ struct Tile {
 /// A processor's own prefetching ends with the page, and a segment of BF16 is one. Touching the next one early has its
 /// page translated when it is reached: a quarter of the time under 4 KiB pages. Blocks are measured before they are
 /// cast, so there the next segment's data itself has time to arrive, another quarter.
-void prefetch_next(const std::uint16_t* in, const std::uint8_t* codes, int lines) {
+void prefetch_next(const std::uint16_t* in, const std::uint8_t* data, int lines) {
   // As integers: at the end of a matrix these lie beyond it, where a pointer must not go but a prefetch may.
   const auto next_in = reinterpret_cast<std::uintptr_t>(in) + sizeof *in * kSegment;
   for (int line = 0; line < lines; ++line)
     __builtin_prefetch(reinterpret_cast<const void*>(next_in + 64u * static_cast<unsigned>(line)));
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(codes) + 2 * kSegment), 1);
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(data) + 2 * kSegment), 1);
 }
 
-/// What one orientation is made from and into, in the order that its codes have in memory: blocks that lie along the
+/// What one orientation is made from and into, in the order that its data have in memory: blocks that lie along the
 /// rows of a transposed view run down the columns of what is stored.
 struct OrientationTask {
   MatrixView in;
@@ -124,16 +124,16 @@ class OrientationWriter {
     else
       exact = scale_blocks(part, scales.data());
     for (std::int64_t row = part.row; row < part.row + part.rows; ++row) {
-      std::uint8_t* codes = data_.as<std::uint8_t>() + row * data_.row_stride + part.col * data_.col_stride;
-      Cast cast = {.codes = codes, .count = part.cols, .run = run, .scales = scales.data(), .exact = exact};
+      std::uint8_t* data = data_.as<std::uint8_t>() + row * data_.row_stride + part.col * data_.col_stride;
+      Cast cast = {.data = data, .count = part.cols, .run = run, .scales = scales.data(), .exact = exact};
       if (data_.col_stride == 1) {
         cast_row(source_(row), cast);
         continue;
       }
       std::array<std::uint8_t, kSegment> staged;
-      cast.codes = staged.data();
+      cast.data = staged.data();
       cast_row(source_(row), cast);
-      for (std::int64_t i = 0; i < part.cols; ++i) codes[i * data_.col_stride] = staged[static_cast<std::size_t>(i)];
+      for (std::int64_t i = 0; i < part.cols; ++i) data[i * data_.col_stride] = staged[static_cast<std::size_t>(i)];
     }
   }
 
@@ -176,7 +176,7 @@ class OrientationWriter {
   }
 
   struct Cast {
-    std::uint8_t* codes;
+    std::uint8_t* data;
     std::int64_t count;
     std::int64_t run;
     const float* scales;
@@ -184,16 +184,16 @@ class OrientationWriter {
   };
 
   void cast_row(const Elements& in, const Cast& cast) {
-    const bool past_caches = streams_ && reinterpret_cast<std::uintptr_t>(cast.codes) % 64 == 0;
+    const bool past_caches = streams_ && reinterpret_cast<std::uintptr_t>(cast.data) % 64 == 0;
     const auto runs_of = [&](const auto* elements) {
       return CastRuns<std::remove_cvref_t<decltype(*elements)>>{.in = elements,
-                                                                .codes = cast.codes,
+                                                                .data = cast.data,
                                                                 .count = cast.count,
                                                                 .run = cast.run,
                                                                 .scales = cast.scales,
                                                                 .past_caches = past_caches};
     };
-    if (in.bf16 != nullptr && cast.count == kSegment) prefetch_next(in.bf16, cast.codes, format_.per_tensor() ? 4 : 64);
+    if (in.bf16 != nullptr && cast.count == kSegment) prefetch_next(in.bf16, cast.data, format_.per_tensor() ? 4 : 64);
     const std::uint32_t amax = in.bf16 != nullptr ? cast_bf16_(runs_of(in.bf16)) : cast_f32_(runs_of(in.f32));
     amax_ = std::max(amax_, amax);
     const bool usable_scale = !format_.per_tensor() || (tensor_scale_ > 0.0f && tensor_scale_ <= kFloatMax);
@@ -204,7 +204,7 @@ class OrientationWriter {
     visit_float8(format_.payload, [&](auto format) {
       for (std::int64_t i = 0; i < cast.count; ++i) {
         const float x = in.bf16 != nullptr ? bf16_to_f32({in.bf16[i]}) : in.f32[i];
-        cast.codes[i] = encode<decltype(format)>(x * cast.scales[i / cast.run]);
+        cast.data[i] = encode<decltype(format)>(x * cast.scales[i / cast.run]);
       }
     });
   }
@@ -222,7 +222,7 @@ class OrientationWriter {
   std::uint32_t amax_ = 0;
 };
 
-/// Of the whole tensor; blocks have their own.
+/// Of the entire tensor; blocks have their own.
 float tensor_scale(const QuantizeArgs& args) {
   if (!args.format.per_tensor()) return 1.0f;
   if (args.scale != nullptr) return *args.scale;
@@ -261,7 +261,7 @@ void quantize(const QuantizeArgs& args, ExecContext&) {
       if (columns) columns->write(tile);
     }
 
-  // Codes written past the caches are unordered until here.
+  // Quantized data written past the caches are unordered until here.
   std::atomic_thread_fence(std::memory_order_seq_cst);
 
   if (args.amax != nullptr && args.format.per_tensor()) {

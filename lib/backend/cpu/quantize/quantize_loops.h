@@ -10,12 +10,12 @@ namespace fp8lab::cpu {
 template <class Element>
 struct CastRuns {
   const Element* in = nullptr;
-  std::uint8_t* codes = nullptr;
+  std::uint8_t* data = nullptr;
   std::int64_t count = 0;
   std::int64_t run = 0;
   const float* scales = nullptr;
-  /// Write codes past the caches, if there is one run and the instruction set can; codes must be aligned to 64 bytes.
-  /// Order with other threads' reads then takes a fence.
+  /// Write quantized data past the caches, if there is one run and the instruction set can; quantized data must be
+  /// aligned to 64 bytes. Order with other threads' reads then takes a fence.
   bool past_caches = false;
 };
 
@@ -36,9 +36,9 @@ struct QuantizeLoops {
   void (*amax_bf16)(const std::uint16_t* in, std::int64_t count, std::int64_t run, std::uint32_t* magnitudes);
   void (*amax_f32)(const float* in, std::int64_t count, std::int64_t run, std::uint32_t* magnitudes);
 
-  /// codes = encode(in * scale) of core/float8.h, bit for bit, wherever the input is finite and the scale finite and
-  /// positive; elsewhere the codes mean nothing. Return the largest magnitude where one run is all there is, else 0:
-  /// who scales by runs has measured them.
+  /// quantized data = encode(in * scale) of core/float8.h, bit for bit, wherever the input is finite and the scale
+  /// finite and positive; elsewhere the quantized data mean nothing. Return the largest magnitude where one run is all
+  /// there is, else 0: who scales by runs has measured them.
   std::uint32_t (*cast_bf16_e4m3)(const CastRuns<std::uint16_t>& runs);
   std::uint32_t (*cast_bf16_e5m2)(const CastRuns<std::uint16_t>& runs);
   std::uint32_t (*cast_f32_e4m3)(const CastRuns<float>& runs);

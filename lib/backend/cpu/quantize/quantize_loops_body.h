@@ -49,12 +49,12 @@ inline std::uint32_t sign_of(std::uint16_t bf16) { return (std::uint32_t{bf16} >
 
 /// Elements under one scale; returns their largest magnitude, which costs nothing where nobody asks.
 template <class Format, class Element>
-inline std::int32_t cast_each(const Element* in, std::uint8_t* codes, std::int64_t count, float scale) {
+inline std::int32_t cast_each(const Element* in, std::uint8_t* data, std::int64_t count, float scale) {
   std::int32_t amax = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     amax = larger(amax, magnitude_of(in[i]));
     const std::uint32_t code = encode_magnitude<Format>(magnitude_of(in[i]), scale) & 0x7Fu;
-    codes[i] = static_cast<std::uint8_t>(code | sign_of(in[i]));
+    data[i] = static_cast<std::uint8_t>(code | sign_of(in[i]));
   }
   return amax;
 }
@@ -62,11 +62,11 @@ inline std::int32_t cast_each(const Element* in, std::uint8_t* codes, std::int64
 /// As many BF16 elements as the compiler turns into straight-line code on the widest registers.
 template <class Format, int kCount>
 struct Group {
-  alignas(64) std::uint8_t codes[kCount];
+  alignas(64) std::uint8_t data[kCount];
 
   /// `amax` has kCount / 2 lanes.
   void cast(const std::uint16_t* in, float scale, std::int32_t* amax) {
-    // Two elements to a word: widening the one is a shift and the other a mask, and their codes go back into one word
+    // Two elements to a word: widening the one is a shift and the other a mask, and their data go back into one word
     // without moving between lanes.
     std::uint32_t words[kCount / 2];
     for (int k = 0; k < kCount / 2; ++k) {
@@ -78,9 +78,9 @@ struct Group {
       words[k] = (encode_magnitude<Format>(low, scale) & 0x7Fu) |
                  ((encode_magnitude<Format>(high, scale) & 0x7Fu) << 16) | ((word >> 8) & 0x00800080u);
     }
-    std::uint16_t halves[kCount];
-    std::memcpy(halves, words, sizeof halves);
-    for (int k = 0; k < kCount; ++k) codes[k] = static_cast<std::uint8_t>(halves[k]);
+    std::uint16_t orientations[kCount];
+    std::memcpy(orientations, words, sizeof orientations);
+    for (int k = 0; k < kCount; ++k) data[k] = static_cast<std::uint8_t>(orientations[k]);
   }
 };
 
@@ -96,22 +96,22 @@ inline std::int32_t cast_single(const CastRuns<std::uint16_t>& runs) {
     for (; i + kLine <= runs.count; i += kLine) {
       Group<Format, kLine> group;
       group.cast(runs.in + i, scale, lanes);
-      Line::write_past_caches(group.codes, runs.codes + i);
+      Line::write_past_caches(group.data, runs.data + i);
     }
   } else {
     for (; i + kLine <= runs.count; i += kLine) {
       Group<Format, kLine> group;
       group.cast(runs.in + i, scale, lanes);
-      std::memcpy(runs.codes + i, group.codes, kLine);
+      std::memcpy(runs.data + i, group.data, kLine);
     }
   }
-  std::int32_t amax = cast_each<Format>(runs.in + i, runs.codes + i, runs.count - i, scale);
+  std::int32_t amax = cast_each<Format>(runs.in + i, runs.data + i, runs.count - i, scale);
   for (int k = 0; k < kLine / 2; ++k) amax = larger(amax, lanes[k]);
   return amax;
 }
 template <class Format, class Line>
 inline std::int32_t cast_single(const CastRuns<float>& runs) {
-  return cast_each<Format>(runs.in, runs.codes, runs.count, runs.scales[0]);
+  return cast_each<Format>(runs.in, runs.data, runs.count, runs.scales[0]);
 }
 
 /// Microscaling blocks.
@@ -119,43 +119,43 @@ constexpr int kShortRun = 32;
 
 /// One of several runs; short ones above all, so not in lines.
 template <class Format>
-inline void cast_run(const std::uint16_t* in, std::uint8_t* codes, std::int64_t count, float scale) {
+inline void cast_run(const std::uint16_t* in, std::uint8_t* data, std::int64_t count, float scale) {
   std::int64_t i = 0;
   for (; i + kShortRun <= count; i += kShortRun) {
     Group<Format, kShortRun> group;
     std::int32_t unused[kShortRun / 2] = {};
     group.cast(in + i, scale, unused);
-    std::memcpy(codes + i, group.codes, kShortRun);
+    std::memcpy(data + i, group.data, kShortRun);
   }
-  cast_each<Format>(in + i, codes + i, count - i, scale);
+  cast_each<Format>(in + i, data + i, count - i, scale);
 }
 template <class Format>
-inline void cast_run(const float* in, std::uint8_t* codes, std::int64_t count, float scale) {
-  cast_each<Format>(in, codes, count, scale);
+inline void cast_run(const float* in, std::uint8_t* data, std::int64_t count, float scale) {
+  cast_each<Format>(in, data, count, scale);
 }
 
 /// Runs of one element: a scale for each, as blocks that run down the columns have along a row.
 template <class Format, class Element>
-inline void cast_single(const Element* in, const float* scales, std::int64_t count, std::uint8_t* codes) {
+inline void cast_single(const Element* in, const float* scales, std::int64_t count, std::uint8_t* data) {
   for (std::int64_t i = 0; i < count; ++i) {
     const std::uint32_t code = encode_magnitude<Format>(magnitude_of(in[i]), scales[i]) & 0x7Fu;
-    codes[i] = static_cast<std::uint8_t>(code | sign_of(in[i]));
+    data[i] = static_cast<std::uint8_t>(code | sign_of(in[i]));
   }
 }
 template <class Format, class Element>
 void cast_singles(const CastRuns<Element>& runs) {
   const Element* in = runs.in;
   const float* scales = runs.scales;
-  std::uint8_t* codes = runs.codes;
+  std::uint8_t* data = runs.data;
   const std::int64_t count = runs.count;
   std::int64_t i = 0;
   for (; i + kLine <= count; i += kLine) {
     // Written where nothing else can lie, so that the compiler need not expect scales to change.
     alignas(64) std::uint8_t line[kLine];
     cast_single<Format>(in + i, scales + i, kLine, line);
-    std::memcpy(codes + i, line, kLine);
+    std::memcpy(data + i, line, kLine);
   }
-  cast_single<Format>(in + i, scales + i, count - i, codes + i);
+  cast_single<Format>(in + i, scales + i, count - i, data + i);
 }
 
 template <class Element>
@@ -184,13 +184,13 @@ inline std::int32_t amax_run(const float* in, std::int64_t count) {
 /// Calls work(k, first element, length) for each run; the length is a constant wherever it is kShortRun.
 template <class Work>
 inline void for_each_run_of(std::int64_t count, std::int64_t run, const Work& work) {
-  const std::int64_t whole = count / run;
+  const std::int64_t full = count / run;
   if (run == kShortRun) {
-    for (std::int64_t k = 0; k < whole; ++k) work(k, k * kShortRun, std::int64_t{kShortRun});
+    for (std::int64_t k = 0; k < full; ++k) work(k, k * kShortRun, std::int64_t{kShortRun});
   } else {
-    for (std::int64_t k = 0; k < whole; ++k) work(k, k * run, run);
+    for (std::int64_t k = 0; k < full; ++k) work(k, k * run, run);
   }
-  if (whole * run < count) work(whole, whole * run, count - whole * run);
+  if (full * run < count) work(full, full * run, count - full * run);
 }
 
 template <class Element>
@@ -210,12 +210,12 @@ std::uint32_t cast_runs(const CastRuns<Element>& runs) {
     return 0;
   }
   for_each_run_of(runs.count, runs.run, [&](std::int64_t k, std::int64_t first, std::int64_t length) {
-    cast_run<Format>(runs.in + first, runs.codes + first, length, runs.scales[k]);
+    cast_run<Format>(runs.in + first, runs.data + first, length, runs.scales[k]);
   });
   return 0;
 }
 
-/// Four rows at a time as 64-bit words of four columns: two rounds of exchanging halves transpose a 4 x 4 square.
+/// Four rows at a time as 64-bit words of four columns: two rounds of exchanging orientations transpose a 4 x 4 square.
 inline void transpose(const Transpose& args) {
   constexpr std::uint64_t kEven = 0x0000FFFF0000FFFFu;
   constexpr std::uint64_t kLow = 0x00000000FFFFFFFFu;

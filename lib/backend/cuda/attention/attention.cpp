@@ -65,7 +65,7 @@ AttentionCall describe(const AttentionBackwardArgs& args, CudaContext& gpu) {
 
 constexpr int kAlgorithms = 4;
 
-/// Which ways were noted already, so that a launch costs no text.
+/// Which paths were recorded already, so that a launch costs no text.
 struct Noted {
   explicit Noted(CudaContext&) {}
   bool forward[kAlgorithms] = {};

@@ -5,7 +5,7 @@
 #include "backend/cuda/context.h"
 #include "backend/kernels.h"
 
-// The GPU's ways to compute attention; attention.cpp picks one for each call, by the table of attention_choice.h.
+// The GPU's paths to compute attention; attention.cpp picks one for each call, by the table of attention_choice.h.
 namespace fp8lab::cuda {
 
 /// FP32 on the ordinary units: every shape, type and stride that backend/kernels.h allows, bit for bit the `cpu`
@@ -23,7 +23,7 @@ void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& g
 /// Empty where cuDNN can be called, else why not. Looks for the library once per process.
 const std::string& cudnn_unavailable_reason();
 
-// Whole calls through cuDNN. False, and nothing done, where cuDNN has no plan for the shape, types and strides, which
+// Full calls through cuDNN. False, and nothing done, where cuDNN has no plan for the shape, types and strides, which
 // is asked once for each of them. P and dS are rounded to the operands' type; forward's P is relative to the maximum of
 // the row so far, not to lse.
 
@@ -33,7 +33,7 @@ bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& gpu)
 /// many bytes as cudnn_backward_workspace() of attention_choice.h says. Else it adds to dQ as blocks come.
 bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& gpu);
 /// E4M3 operands, `s` given, the scale of O's coming cast in args.o_cast: O is what its eight bits will say, and its
-/// amax is measured. P is cast as it stands, so its codes are not the definition's, though as close to P.
+/// amax is measured. P is cast as it stands, so its data are not the definition's, though as close to P.
 bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContext& gpu);
 /// The same for gradients: E4M3 q, k, v and O, E5M2 dO, `s` and `grad_p` given, the scale of the gradients' coming cast
 /// to E5M2 in args.grad_cast, their amax measured. head_dim 128. It adds to dQ as blocks come, so bits may differ

@@ -5,7 +5,7 @@
 
 #include "backend/kernels.h"
 
-// Which of the GPU's ways computes a call of attention: a table of plain facts, so that it can be read, and tested
+// Which of the GPU's paths computes a call of attention: a table of plain facts, so that it can be read, and tested
 // without a GPU.
 namespace fp8lab::cuda {
 

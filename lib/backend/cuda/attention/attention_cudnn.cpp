@@ -217,15 +217,15 @@ struct Codes {
   DType dtype = DType::kE4M3;
   float* scale_inv = nullptr;
 };
-OperandView operand_of(const Codes& codes, const MatrixView& result) {
+OperandView operand_of(const Codes& data, const MatrixView& result) {
   OperandView operand;
-  operand.values = {.data = codes.at,
-                    .dtype = codes.dtype,
+  operand.values = {.data = data.at,
+                    .dtype = data.dtype,
                     .rows = result.rows,
                     .cols = result.cols,
                     .row_stride = result.cols,
                     .col_stride = 1};
-  operand.scales = {.data = reinterpret_cast<std::byte*>(codes.scale_inv), .dtype = DType::kF32, .storage_elems = 1};
+  operand.scales = {.data = reinterpret_cast<std::byte*>(data.scale_inv), .dtype = DType::kF32, .storage_elems = 1};
   return operand;
 }
 
@@ -332,7 +332,7 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
   });
   if (plan.graph == nullptr) return false;
 
-  // Scratch: the workspace, then the codes of O.
+  // Scratch: the workspace, then the quantized data of O.
   const std::size_t workspace = on_lines(plan.workspace);
   const std::int64_t rows = shape.seq * shape.batch;
   std::byte* const scratch = gpu.scratch(workspace + static_cast<std::size_t>(rows * o_stride));
@@ -358,13 +358,13 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
   run(plan, cudnn, pointers, scratch);
   raise_amaxes(roles, gpu.stream());
   if (args.o_measured != nullptr) *args.o_measured = true;
-  const Codes codes{.at = scratch + workspace, .dtype = DType::kE4M3, .scale_inv = role_o.inverse};
-  dequantize({.in = operand_of(codes, args.o), .out = args.o}, gpu);
+  const Codes data{.at = scratch + workspace, .dtype = DType::kE4M3, .scale_inv = role_o.inverse};
+  dequantize({.in = operand_of(data, args.o), .out = args.o}, gpu);
   return true;
 }
 
 // cuDNN multiplies dS by softmax_scale before it casts it, the definition afterwards: its scale is that much smaller,
-// so the codes are the definition's up to a rounding of the product.
+// so the quantized data are the definition's up to a rounding of the product.
 bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaContext& gpu) {
   const AttentionShape& shape = args.shape;
   const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values, &o = args.o.values,
@@ -404,7 +404,7 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
   });
   if (plan.graph == nullptr) return false;
 
-  // Scratch: the workspace, then the codes of each gradient.
+  // Scratch: the workspace, then the quantized data of each gradient.
   const std::array results = {&args.grad_q, &args.grad_k, &args.grad_v};
   std::size_t bytes = on_lines(plan.workspace);
   std::array<std::size_t, 3> places{};
@@ -458,8 +458,8 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
   raise_amaxes(roles, gpu.stream());
   if (args.grad_measured != nullptr) *args.grad_measured = true;
   for (std::size_t i = 0; i < results.size(); ++i) {
-    const Codes codes{.at = scratch + places[i], .dtype = DType::kE5M2, .scale_inv = cudnn.scalar(4)};
-    dequantize({.in = operand_of(codes, *results[i]), .out = *results[i]}, gpu);
+    const Codes data{.at = scratch + places[i], .dtype = DType::kE5M2, .scale_inv = cudnn.scalar(4)};
+    dequantize({.in = operand_of(data, *results[i]), .out = *results[i]}, gpu);
   }
   return true;
 }

@@ -27,7 +27,7 @@ std::int64_t widened_bytes(const OperandView& operand) {
   return operand.quantized() ? round_up(2 * operand.values.numel(), kAlignment) : 0;
 }
 
-/// The operand itself, or a copy of its codes in 16 bits.
+/// The operand itself, or a copy of its data in 16 bits.
 WideOperand widen(const OperandView& operand, Scratch& scratch, CudaContext& gpu) {
   if (!operand.quantized())
     return {.data = operand.values.data, .row_stride = operand.values.row_stride, .scale_inv = nullptr};
@@ -56,10 +56,10 @@ void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& g
   const AttentionShape& shape = args.shape;
   const std::int64_t queries = shape.batch * shape.heads * round_up(shape.seq, kBackwardQueries);
   const std::int64_t rows = queries * 2 * 4, sums = queries * shape.head_dim * 4,
-                     turns = queries / kBackwardQueries * 2 * 4;
+                     arrivals = queries / kBackwardQueries * 2 * 4;
   Scratch scratch(gpu.scratch(static_cast<std::size_t>(
       widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v) + widened_bytes(args.grad_o) +
-      round_up(rows, kAlignment) + round_up(sums, kAlignment) + round_up(turns, kAlignment) + kAlignment)));
+      round_up(rows, kAlignment) + round_up(sums, kAlignment) + round_up(arrivals, kAlignment) + kAlignment)));
   TensorBackward call{.shape = shape,
                       .q = {},
                       .k = {},
@@ -70,7 +70,7 @@ void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& g
                       .lse = args.lse,
                       .rows = reinterpret_cast<float*>(scratch.take(rows)),
                       .grad_q_sums = reinterpret_cast<float*>(scratch.take(sums)),
-                      .turns = reinterpret_cast<unsigned*>(scratch.take(turns)),
+                      .arrivals = reinterpret_cast<unsigned*>(scratch.take(arrivals)),
                       .next_job = reinterpret_cast<unsigned*>(scratch.take(4)),
                       .grad_q = args.grad_q,
                       .grad_k = args.grad_k,

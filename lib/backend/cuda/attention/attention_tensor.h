@@ -6,7 +6,7 @@
 // Attention on Hopper's matrix units: what attention_tensor.cpp prepares and the kernels take.
 namespace fp8lab::cuda {
 
-/// A 16-bit operand; FP8 codes have been widened to it exactly, and their scale is still to be multiplied with.
+/// A 16-bit operand; FP8 data have been widened to it exactly, and their scale is still to be multiplied with.
 struct WideOperand {
   const std::byte* data = nullptr;   ///< of token 0, bf16
   std::int64_t row_stride = 0;       ///< elements from one token to the next, a multiple of 8
@@ -40,8 +40,8 @@ struct TensorBackward {
   float* rows = nullptr;
   /// f32 [batch * heads, tiles, kBackwardQueries * head_dim]: sums of dQ, in the order in which threads hold them.
   float* grad_q_sums = nullptr;
-  /// [batch * heads, tiles, 2]: how many tiles of keys have been added to each half of those.
-  unsigned* turns = nullptr;
+  /// [batch * heads, tiles, 2]: how many tiles of keys have been added to each orientation of those.
+  unsigned* arrivals = nullptr;
   /// Number of the first tile of keys that no block has taken.
   unsigned* next_job = nullptr;
   MatrixView grad_q;
@@ -51,15 +51,15 @@ struct TensorBackward {
   AttentionRole grad_p;
 };
 
-/// out[rows, cols], contiguous bf16 = the codes' values without their scale, exactly. Rows start at multiples of 16
-/// bytes, cols is a multiple of 16.
-void widen_data(const MatrixView& codes, std::byte* out, CudaContext& gpu);
+/// out[rows, cols], contiguous bf16 = the quantized data' values without their scale, exactly. Rows start at multiples
+/// of 16 bytes, cols is a multiple of 16.
+void widen_data(const MatrixView& data, std::byte* out, CudaContext& gpu);
 
 /// head_dim 64 or 128, all operands' rows at multiples of 16 bytes.
 void launch_tensor_forward(const TensorForward& call, CudaContext& gpu);
 void launch_tensor_backward(const TensorBackward& call, CudaContext& gpu);
 
-/// Before the products of backward: writes `rows`, and no turn has been taken.
+/// Before the products of backward: writes `rows`, and no arrival has been counted.
 void prepare_tensor_backward(const TensorBackward& call, CudaContext& gpu);
 /// After them: grad_q = grad_q_sums times its factor.
 void finish_tensor_backward(const TensorBackward& call, CudaContext& gpu);

@@ -11,18 +11,18 @@
 
 // The gradient of attention on Hopper's matrix units, five products for each tile of 128 keys by 64 queries. Blocks
 // take jobs: a tile of keys, whose sums of dK and dV stay in registers, and the queries of every head that shares the
-// keys. Two warp groups of 64 keys multiply; of a third one warp brings tiles of queries, and two warps add what each
+// keys. Two warp groups of 64 keys multiply; of a third one warp provides tiles of queries, and two warps add what each
 // tile of keys gives to dQ to sums in device memory.
 //
-// Those sums have one order whatever runs when: tiles of keys take turns at a tile of queries, each waiting until the
-// one before it has been added. Under the causal mask the turns go down from the diagonal, which is the order in which
-// jobs that start together come to a tile of queries, so that none waits. A job waits only for jobs of lower numbers,
-// which are taken in that order and so are at work or done. Runs are bitwise equal, and nothing of S x S is written
-// down.
+// Those sums have one order whatever runs when: tiles of keys are added one after the other to a tile of queries, each
+// waiting until the one before it has been added. Under the causal mask the order goes down from the diagonal, which is
+// the order in which jobs that start together come to a tile of queries, so that none waits. A job waits only for jobs
+// of lower numbers, which are taken in that order and so are at work or done. Runs are bitwise equal, and nothing of S
+// x S is written down.
 //
-// Without casts P and dS are rounded to bf16, 2^-8 of themselves at most; codes and cast values are exact in bf16.
-// Products are summed in FP32, those of Q and K beginning at minus lse and those of dO and V at minus the sum of dO *
-// O: the `cpu` kernel's arithmetic but for the order of sums.
+// Without casts P and dS are rounded to bf16, 2^-8 of themselves at most; quantized data and cast values are exact in
+// bf16. Products are summed in FP32, those of Q and K beginning at minus lse and those of dO and V at minus the sum of
+// dO * O: the `cpu` kernel's arithmetic but for the order of sums.
 namespace fp8lab::cuda {
 namespace {
 
@@ -69,7 +69,7 @@ class Multiplier {
     const auto differentiate = [&](bool first) {
       const int stage = t_ % kGradStages;
       bulk::wait(Barriers::at(barriers_.grad_o_here[stage]), static_cast<unsigned>(t_ / kGradStages) & 1);
-      if constexpr (!Drops) softmax.start(grad, places_.dots(q_turn_.stage));
+      if constexpr (!Drops) softmax.start(grad, places_.dots(q_slot_.stage));
       wgmma::fence();
       multiply_rows<Dim, kKeys, kQueries>(grad, places_.v + group_rows_, places_.grad_o(stage), !Drops);
       wgmma::commit();
@@ -84,7 +84,7 @@ class Multiplier {
       wgmma::commit();
       wgmma::wait<1>();
       wgmma::settle(grad);
-      softmax.differentiate(p, grad, fresh, places_.dots(q_turn_.stage));
+      softmax.differentiate(p, grad, fresh, places_.dots(q_slot_.stage));
 #pragma unroll
       for (int step = 0; step < kQueries / wgmma::kStepCols; ++step)
         wgmma::store_fragment((places_.slopes(t_) + slope_place_) ^ static_cast<std::uint32_t>(2 * step) << 4,
@@ -137,10 +137,10 @@ class Multiplier {
   /// Starts the logits of the tile to come.
   template <class Softmax>
   __device__ void multiply_queries(const Softmax& softmax, Elements& p) const {
-    bulk::wait(Barriers::at(barriers_.q_here[q_turn_.stage]), q_turn_.parity);
-    softmax.start(p, places_.rows(q_turn_.stage));
+    bulk::wait(Barriers::at(barriers_.q_here[q_slot_.stage]), q_slot_.parity);
+    softmax.start(p, places_.rows(q_slot_.stage));
     wgmma::fence();
-    multiply_rows<Dim, kKeys, kQueries>(p, places_.k + group_rows_, places_.q(q_turn_.stage), true);
+    multiply_rows<Dim, kKeys, kQueries>(p, places_.k + group_rows_, places_.q(q_slot_.stage), true);
     wgmma::commit();
   }
   /// Starts dQ of both groups' keys for this group's columns, and then adding to dK.
@@ -159,9 +159,9 @@ class Multiplier {
     for (int i = 0; i < kElements / 2; ++i)
       asm volatile("xor.b32 %0, %1, %2;\n" : "=r"(slopes[i / 4][i % 4]) : "r"(fresh[i / 4][i % 4]), "r"(zero_));
     wgmma::fence();
-    add_fragments<kQueries, kQueries>(grad_k, slopes, places_.q(q_turn_.stage));
+    add_fragments<kQueries, kQueries>(grad_k, slopes, places_.q(q_slot_.stage));
     wgmma::commit();
-    q_turn_.advance();
+    q_slot_.advance();
   }
   __device__ void hand_on(float (&sums)[Dim / 4]) const {
     wgmma::settle(sums);
@@ -176,7 +176,7 @@ class Multiplier {
     arrive(barriers_.sums_here[group_]);
   }
   __device__ void free_last_queries() const {
-    arrive(barriers_.q_free[(q_turn_.stage + kQueryStages - 1) % kQueryStages]);
+    arrive(barriers_.q_free[(q_slot_.stage + kQueryStages - 1) % kQueryStages]);
   }
   /// For the warp, once all of its lanes are done.
   __device__ static void arrive(const std::uint64_t& barrier) {
@@ -194,7 +194,7 @@ class Multiplier {
   std::uint32_t slope_place_;
   std::uint32_t sums_place_;
   std::uint32_t zero_;  ///< not known to the compiler
-  Turn<kQueryStages> q_turn_;
+  RingSlot<kQueryStages> q_slot_;
   int t_ = 0;  ///< tiles of all jobs so far
 };
 
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     wgmma::give_registers<24>();
     const int warp = static_cast<int>(threadIdx.x) % wgmma::kGroupThreads / 32;
     if (threadIdx.x % 32 == 0) {
-      if (warp == 0) bring_tiles<Dim>(launch, places, barriers);
+      if (warp == 0) load_tiles<Dim>(launch, places, barriers);
       if (warp == 1 || warp == 2) add_grad_q<Dim>(launch, warp - 1, places, barriers);
     }
   } else {

@@ -8,8 +8,8 @@
 //
 // Without a cast of P one pass with a running maximum is enough: P = exp(logit - maximum so far) is rounded to bf16
 // (2^-8 of itself at most) and rows are divided by their sum at the end. With a cast, P must be relative to the final
-// lse, so a first pass finds lse. The codes and the cast P are exact in bf16, products are summed in FP32: the `cpu`
-// kernel's arithmetic but for the order of sums.
+// lse, so a first pass finds lse. The quantized data and the cast P are exact in bf16, products are summed in FP32: the
+// `cpu` kernel's arithmetic but for the order of sums.
 namespace fp8lab::cuda {
 namespace {
 
@@ -91,7 +91,7 @@ struct RunningSum {
       sum[half] = __fmaf_rn(sum[half], correction[half], added);
     }
   }
-  /// Log of the whole row's sum, base e; -inf where every logit is.
+  /// Log of the entire row's sum, base e; -inf where every logit is.
   __device__ float lse(int half, float factor) const {
     const float total = quad_sum(sum[half]);
     return maximum[half] == kMinusInfinity && total == 0.0f ? kMinusInfinity

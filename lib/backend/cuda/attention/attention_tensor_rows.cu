@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads) attention_tensor_rows_kernel(TensorB
   const MatrixView &o = call.o_data.values, &grad_o = call.grad_o_data.values;
   const int lanes = static_cast<int>(shape.head_dim) / kVector, lane = static_cast<int>(threadIdx.x) % lanes;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (thread < shape.batch * shape.heads * query_tiles * 2) call.turns[thread] = 0;
+  if (thread < shape.batch * shape.heads * query_tiles * 2) call.arrivals[thread] = 0;
   if (thread == 0) *call.next_job = 0;
   const std::int64_t first = thread / lanes * kRowsAtOnce, valid = shape.batch * shape.heads * shape.seq;
   Raw4 o_raw[kRowsAtOnce] = {}, grad_o_raw[kRowsAtOnce] = {};

@@ -15,7 +15,7 @@ class WaitLimit {
   __device__ void wear() {
     const long long now = clock64();
     if (start_ == 0) start_ = now;
-    // A trap would leave the branch of a warp group's role, in whole sight of which the compiler hands out registers.
+    // A trap would leave the branch of a warp group's role, in full sight of which the compiler hands out registers.
     if (now - start_ > kLimit) *static_cast<volatile int*>(nullptr) = 0;
   }
 

@@ -13,7 +13,7 @@ __device__ inline std::uint32_t magnitude(float x) { return float_bits(x) & kFlo
 /// The largest value of a warp, in all of its lanes.
 __device__ inline std::uint32_t warp_max(std::uint32_t value) { return __reduce_max_sync(0xFFFFFFFFu, value); }
 
-/// The largest value of a one-dimensional block of whole warps, in its first thread. `words` is shared memory, a word
+/// The largest value of a one-dimensional block of full warps, in its first thread. `words` is shared memory, a word
 /// per warp.
 __device__ inline std::uint32_t block_max(std::uint32_t value, std::uint32_t* words) {
   const unsigned warps = blockDim.x / 32;

@@ -115,7 +115,7 @@ struct Magnitudes {
   }
 };
 
-/// Two codes, the first in the low byte.
+/// Two 8-bit values, the first in the low byte.
 template <DType Payload>
 __device__ std::uint32_t encode_pair(float first, float second) {
   constexpr __nv_fp8_interpretation_t kKind = Payload == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2;
@@ -126,7 +126,7 @@ __device__ std::uint32_t encode_quad(float a, float b, float c, float d) {
   return encode_pair<Payload>(a, b) | encode_pair<Payload>(c, d) << 16;
 }
 
-/// Codes of an octet under one scale, in order.
+/// Quantized data of an octet under one scale, in order.
 template <DType Payload, DType In>
 __device__ uint2 encode_octet(const Octet<In>& x, float scale) {
   return {encode_quad<Payload>(x[0] * scale, x[1] * scale, x[2] * scale, x[3] * scale),
@@ -143,17 +143,17 @@ __device__ inline void transpose_quads(std::uint32_t& a, std::uint32_t& b, std::
   d = __byte_perm(ab_high, cd_high, 0x7632);
 }
 
-/// Eight rows of eight codes become eight columns, in place.
-__device__ inline void transpose_octets(uint2 (&codes)[8]) {
-  transpose_quads(codes[0].x, codes[1].x, codes[2].x, codes[3].x);
-  transpose_quads(codes[0].y, codes[1].y, codes[2].y, codes[3].y);
-  transpose_quads(codes[4].x, codes[5].x, codes[6].x, codes[7].x);
-  transpose_quads(codes[4].y, codes[5].y, codes[6].y, codes[7].y);
+/// Eight rows of eight 8-bit values become eight columns, in place.
+__device__ inline void transpose_octets(uint2 (&data)[8]) {
+  transpose_quads(data[0].x, data[1].x, data[2].x, data[3].x);
+  transpose_quads(data[0].y, data[1].y, data[2].y, data[3].y);
+  transpose_quads(data[4].x, data[5].x, data[6].x, data[7].x);
+  transpose_quads(data[4].y, data[5].y, data[6].y, data[7].y);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const std::uint32_t upper_right = codes[k].y;
-    codes[k].y = codes[k + 4].x;
-    codes[k + 4].x = upper_right;
+    const std::uint32_t upper_right = data[k].y;
+    data[k].y = data[k + 4].x;
+    data[k + 4].x = upper_right;
   }
 }
 

@@ -30,7 +30,7 @@ struct Places {
 };
 
 /// Walks piece `piece` of a rows x cols matrix in vectors: use(places) for every few of them, after_tile(row, col) when
-/// a tile has been walked. In row-major order what is left of the last vector remains for the caller; tiles need whole
+/// a tile has been walked. In row-major order what is left of the last vector remains for the caller; tiles need full
 /// ones.
 template <int kTogether, class Use, class AfterTile>
 __device__ __forceinline__ void walk_vectors(std::int64_t rows, std::int64_t cols, bool tiles, std::int64_t piece,
@@ -40,12 +40,12 @@ __device__ __forceinline__ void walk_vectors(std::int64_t rows, std::int64_t col
   const std::int64_t across = (cols + kListTile * kListSteps - 1) / (kListTile * kListSteps);
   const std::int64_t tile_row = tiles ? piece / across * kListTile : 0;
   const std::int64_t first_col = tiles ? piece % across * (kListTile * kListSteps) : 0;
-  const std::int64_t whole = rows * cols - rows * cols % kVectorElements;
+  const std::int64_t full = rows * cols - rows * cols % kVectorElements;
 #pragma unroll 1
   for (int step = 0; step < kListSteps; ++step) {
     const std::int64_t first = piece * kListPiece + step * kListStep;
     const std::int64_t tile_col = first_col + step * kListTile;
-    if (tiles ? tile_col >= cols : first >= whole) break;
+    if (tiles ? tile_col >= cols : first >= full) break;
 #pragma unroll 1
     for (int begin = 0; begin < kListVectors; begin += kTogether) {
       Places<kTogether> places;
@@ -59,7 +59,7 @@ __device__ __forceinline__ void walk_vectors(std::int64_t rows, std::int64_t col
           places.live[k] = row < rows && col < cols;
         } else {
           places.at[k] = first + ((begin + k) * kListThreads + thread) * kVectorElements;
-          places.live[k] = places.at[k] < whole;
+          places.live[k] = places.at[k] < full;
         }
       }
       use(places);

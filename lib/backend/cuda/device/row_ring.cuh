@@ -5,7 +5,7 @@
 
 #include "backend/cuda/cuda_check.h"
 
-// Rows on their way through shared memory: the copy engine brings each whole, several ahead of the block that takes
+// Rows on their way through shared memory: the copy engine provides each in full, several ahead of the block that takes
 // them, which costs the block's threads neither registers nor instructions.
 namespace fp8lab::cuda {
 
@@ -33,7 +33,7 @@ inline int ring_blocks(const void* kernel, std::size_t shared_bytes) {
   return blocks;
 }
 
-/// `turn` counts the rows that a block takes, from 0; row `turn` goes through slot turn % stages. Reading of a slot
+/// `index` counts the rows that a block takes, from 0; row `index` goes through slot index % stages. Reading of a slot
 /// ends, by a barrier of the block, before it is fetched again.
 class RowRing {
  public:
@@ -52,8 +52,8 @@ class RowRing {
   }
   /// By one thread: `parts` rows of equal length fill the slot side by side.
   template <int Parts>
-  __device__ void fetch(int turn, const std::byte* const (&parts)[Parts]) const {
-    const int stage = turn % stages_;
+  __device__ void fetch(int index, const std::byte* const (&parts)[Parts]) const {
+    const int stage = index % stages_;
     const std::uint32_t barrier = address(full_ + stage);
     const unsigned part_bytes = bytes_ / Parts;
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes_) : "memory");
@@ -64,10 +64,10 @@ class RowRing {
                    "l"(parts[part]), "r"(part_bytes), "r"(barrier)
                    : "memory");
   }
-  /// By every thread: row `turn`, once it is there.
-  __device__ const std::byte* wait(int turn) const {
-    const int stage = turn % stages_;
-    const std::uint32_t barrier = address(full_ + stage), parity = turn / stages_ & 1;
+  /// By every thread: row `index`, once it is there.
+  __device__ const std::byte* wait(int index) const {
+    const int stage = index % stages_;
+    const std::uint32_t barrier = address(full_ + stage), parity = index / stages_ & 1;
     std::uint32_t done = 0;
     while (done == 0)
       asm volatile(

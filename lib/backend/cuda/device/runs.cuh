@@ -199,7 +199,7 @@ class RawRun {
  public:
   static constexpr int kWidth = kRawWidth<Type>;
 
-  /// A whole run of a row that holds runs.
+  /// A full run of a row that holds runs.
   __device__ void load(const Elements& from, std::int64_t row, std::int64_t col) {
     const std::int64_t at = row * from.row_stride + col;
     if constexpr (Type >= 0) {
@@ -269,7 +269,7 @@ class RawRun {
   uint4 words_;
 };
 
-/// A whole run of that width.
+/// A full run of that width.
 template <DType Type, int Width>
 __device__ inline void store_raw_typed(const float (&values)[Width], const Elements& to, std::int64_t at) {
   using Storage = typename Element<Type>::Storage;

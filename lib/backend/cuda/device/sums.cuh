@@ -22,8 +22,8 @@ __device__ inline Real join_warp(Real sum) {
   return sum;
 }
 
-/// Over `Warps` warps (a power of two, 8 at most), each of which brings its own sum; every thread gets the whole.
-/// `shared` holds a sum for each warp and is free again after the block's next barrier.
+/// Over `Warps` warps (a power of two, 8 at most), each of which provides its own sum; every thread gets the full
+/// array. `shared` holds a sum for each warp and is free again after the block's next barrier.
 template <int Warps, class Real>
 __device__ inline Real join_warps(Real sum, Real* shared) {
   if constexpr (Warps == 1) return sum;

@@ -26,13 +26,13 @@ inline constexpr int kTransposeThreads = 256;
 /// The square of as many elements a side as a word has, turned: element j of words[i] and element i of words[j] change
 /// places.
 template <class Word>
-__device__ inline void turn_square(Word (&)[1]) {}
-__device__ inline void turn_square(std::uint32_t (&words)[2]) {
+__device__ inline void transpose_square(Word (&)[1]) {}
+__device__ inline void transpose_square(std::uint32_t (&words)[2]) {
   const std::uint32_t a = words[0], b = words[1];
   words[0] = __byte_perm(a, b, 0x5410);
   words[1] = __byte_perm(a, b, 0x7632);
 }
-__device__ inline void turn_square(std::uint32_t (&words)[4]) {
+__device__ inline void transpose_square(std::uint32_t (&words)[4]) {
   const std::uint32_t low01 = __byte_perm(words[0], words[1], 0x5140), high01 = __byte_perm(words[0], words[1], 0x7362);
   const std::uint32_t low23 = __byte_perm(words[2], words[3], 0x5140), high23 = __byte_perm(words[2], words[3], 0x7362);
   words[0] = __byte_perm(low01, low23, 0x5410);
@@ -41,8 +41,8 @@ __device__ inline void turn_square(std::uint32_t (&words)[4]) {
   words[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// A tile is 32 words wide and as many elements high as wide; a warp reads or writes whole words of a row at once.
-// `Whole`: both matrices hold aligned words; at the edges, and everywhere if not, elements move one by one.
+// A tile is 32 words wide and as many elements high as wide; a warp reads or writes full words of a row at once.
+// `Full`: both matrices hold aligned words; at the edges, and everywhere if not, elements move one by one.
 template <class Element, bool Aligned>
 __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(const Transpose args) {
   using Word = std::conditional_t<(sizeof(Element) < 4), std::uint32_t, Element>;
@@ -59,10 +59,10 @@ __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(const Tran
   const std::int64_t col0 = static_cast<std::int64_t>(blockIdx.x) * kTile;
   const auto* in = reinterpret_cast<const Element*>(args.in);
   auto* out = reinterpret_cast<Element*>(args.out);
-  const bool whole = Aligned && row0 + kTile <= args.rows && col0 + kTile <= args.cols;
+  const bool full = Aligned && row0 + kTile <= args.rows && col0 + kTile <= args.cols;
 
   Word words[kSquares][kPerWord];
-  if (whole) {
+  if (full) {
 #pragma unroll
     for (int s = 0; s < kSquares; ++s)
 #pragma unroll
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(const Tran
   }
 #pragma unroll
   for (int s = 0; s < kSquares; ++s) {
-    turn_square(words[s]);
+    transpose_square(words[s]);
 #pragma unroll
     for (int j = 0; j < kPerWord; ++j) turned[j * 32 + lane][s * kWarps + warp] = words[s][j];
   }
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(const Tran
     const int local = s * kWarps + warp;
     const std::int64_t col = col0 + local;
     const Word word = turned[local % kPerWord * 32 + local / kPerWord][lane];
-    if (whole) {
+    if (full) {
       reinterpret_cast<Word*>(out + col * args.out_stride + row0)[lane] = word;
     } else {
 #pragma unroll
@@ -111,19 +111,19 @@ __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(const Tran
 }
 
 template <class Element>
-void transpose(const Transpose& whole, CudaContext& gpu) {
+void transpose(const Transpose& full, CudaContext& gpu) {
   constexpr std::int64_t kPerWord = sizeof(Element) < 4 ? 4 / sizeof(Element) : 1;
   constexpr std::int64_t kTile = kTileWords * kPerWord;
   constexpr std::int64_t kMostRows = 65535 * kTile;  // of a grid
-  if (whole.cols == 0) return;
+  if (full.cols == 0) return;
   const auto at_words = [](const std::byte* data, std::int64_t stride) {
     return reinterpret_cast<std::uintptr_t>(data) % (kPerWord * sizeof(Element)) == 0 && stride % kPerWord == 0;
   };
-  const bool aligned = at_words(whole.in, whole.in_stride) && at_words(whole.out, whole.out_stride);
-  for (std::int64_t row = 0; row < whole.rows; row += kMostRows) {
-    Transpose part = whole;
-    part.rows = whole.rows - row < kMostRows ? whole.rows - row : kMostRows;
-    part.in += row * whole.in_stride * static_cast<std::int64_t>(sizeof(Element));
+  const bool aligned = at_words(full.in, full.in_stride) && at_words(full.out, full.out_stride);
+  for (std::int64_t row = 0; row < full.rows; row += kMostRows) {
+    Transpose part = full;
+    part.rows = full.rows - row < kMostRows ? full.rows - row : kMostRows;
+    part.in += row * full.in_stride * static_cast<std::int64_t>(sizeof(Element));
     part.out += row * static_cast<std::int64_t>(sizeof(Element));
     const dim3 grid(static_cast<unsigned>((part.cols + kTile - 1) / kTile),
                     static_cast<unsigned>((part.rows + kTile - 1) / kTile));

@@ -79,12 +79,12 @@ __device__ __forceinline__ std::uint16_t orientation_of(const Raw4& raw, int i) 
   return static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16);
 }
 
-__device__ __forceinline__ Raw4 of_parts16(const std::uint16_t (&halves)[kVector]) {
-  return {make_uint4(halves[0] | static_cast<unsigned>(halves[1]) << 16,
-                     halves[2] | static_cast<unsigned>(halves[3]) << 16, 0, 0)};
+__device__ __forceinline__ Raw4 of_parts16(const std::uint16_t (&orientations)[kVector]) {
+  return {make_uint4(orientations[0] | static_cast<unsigned>(orientations[1]) << 16,
+                     orientations[2] | static_cast<unsigned>(orientations[3]) << 16, 0, 0)};
 }
 
-/// Four codes, the first in the lowest byte.
+/// Four 8-bit values, the first in the lowest byte.
 __device__ __forceinline__ unsigned encode4(DType type, const float (&values)[kVector]) {
   const __nv_fp8_interpretation_t format = type == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2;
   const unsigned low = __nv_cvt_float2_to_fp8x2(make_float2(values[0], values[1]), __NV_SATFINITE, format);
@@ -92,7 +92,7 @@ __device__ __forceinline__ unsigned encode4(DType type, const float (&values)[kV
   return low | high << 16;
 }
 
-/// Two halves of a word.
+/// Two orientations of a word.
 __device__ __forceinline__ void widen_half2(unsigned word, float& low, float& high) {
   __half2_raw raw;
   raw.x = static_cast<unsigned short>(word);

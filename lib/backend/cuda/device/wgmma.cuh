@@ -8,7 +8,7 @@
 // 2], [8 s + 4] and [8 s + 6].
 //
 // Operands in shared memory lie in panels of 64 columns of 16 bits: a row has 128 bytes, and the eight 16-byte units of
-// row r change places by exclusive or with r % 8, so that neither rows nor columns of units meet in one bank. A panel
+// row r change places by exclusive or with r % 8, so that neither rows nor columns of units share one bank. A panel
 // starts at a multiple of 1024.
 namespace fp8lab::cuda::wgmma {
 
@@ -196,7 +196,7 @@ __device__ inline void store_fragment(std::uint32_t row, const std::uint32_t (&f
                : "memory");
 }
 
-/// By a whole warp group: it has `Count` registers a thread from here on, out of what others have given.
+/// By a full warp group: it has `Count` registers a thread from here on, out of what others have given.
 template <int Count>
 __device__ inline void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(Count));

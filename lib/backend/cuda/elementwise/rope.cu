@@ -27,14 +27,14 @@ __device__ inline std::int64_t position(std::int64_t row, std::int64_t batch) {
 }
 
 template <int Width>
-struct Turned {
+struct Rotated {
   float low[Width];
   float high[Width];
 };
 
 template <int Width>
-__device__ inline Turned<Width> turn(const Rotation& args, std::int64_t row, int pair, const float (&low)[Width],
-                                     const float (&high)[Width]) {
+__device__ inline Rotated<Width> rotate(const Rotation& args, std::int64_t row, int pair, const float (&low)[Width],
+                                        const float (&high)[Width]) {
   const std::int64_t at = position(row, args.batch) * args.half + pair;
   float cosine[Width], sine[Width];
   if constexpr (Width == 1) {
@@ -49,17 +49,17 @@ __device__ inline Turned<Width> turn(const Rotation& args, std::int64_t row, int
       sine[j] = sines.x, sine[j + 1] = sines.y, sine[j + 2] = sines.z, sine[j + 3] = sines.w;
     }
   }
-  Turned<Width> turned;
+  Rotated<Width> rotated;
 #pragma unroll
   for (int j = 0; j < Width; ++j) {
     const float signed_sine = args.sine_sign * sine[j];
-    turned.low[j] = low[j] * cosine[j] - high[j] * signed_sine;
-    turned.high[j] = high[j] * cosine[j] + low[j] * signed_sine;
+    rotated.low[j] = low[j] * cosine[j] - high[j] * signed_sine;
+    rotated.high[j] = high[j] * cosine[j] + low[j] * signed_sine;
   }
-  return turned;
+  return rotated;
 }
 
-// A thread turns a run of pairs of one head. Both halves are read before either is written: `out` may be `in`.
+// A thread rotates a run of pairs of one head. Both orientations are read before either is written: `out` may be `in`.
 template <bool Runs, int Type>
 __global__ void __launch_bounds__(kThreads) rope_kernel(const Rotation args) {
   constexpr int kWidth = Runs ? kRawWidth<Type> : 1;
@@ -78,15 +78,15 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const Rotation args) {
       raw_high.load(args.in, row, high_col);
       raw_low.get(args.in, low);
       raw_high.get(args.in, high);
-      const Turned<kWidth> turned = turn(args, row, pair, low, high);
-      store_raw<Type>(turned.low, args.out, row, low_col);
-      store_raw<Type>(turned.high, args.out, row, high_col);
+      const Rotated<kWidth> rotated = rotate(args, row, pair, low, high);
+      store_raw<Type>(rotated.low, args.out, row, low_col);
+      store_raw<Type>(rotated.high, args.out, row, high_col);
     } else {
       load_run<Type>(args.in, row, low_col, 1, low);
       load_run<Type>(args.in, row, high_col, 1, high);
-      const Turned<kWidth> turned = turn(args, row, pair, low, high);
-      store_run<Type>(turned.low, args.out, row, low_col, 1);
-      store_run<Type>(turned.high, args.out, row, high_col, 1);
+      const Rotated<kWidth> rotated = rotate(args, row, pair, low, high);
+      store_run<Type>(rotated.low, args.out, row, low_col, 1);
+      store_run<Type>(rotated.high, args.out, row, high_col, 1);
     }
   }
 }

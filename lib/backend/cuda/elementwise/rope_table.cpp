@@ -25,10 +25,10 @@ void RopeTables::make(Entry& entry, std::int64_t positions) {
   std::vector<float> host(2 * count);
   for (std::int64_t position = 0; position < positions; ++position)
     for (std::int64_t pair = 0; pair < half; ++pair) {
-      const auto turn = portable::sine_and_cosine(rotary_angle(position, pair, entry.head_dim, entry.base));
+      const auto rotation = portable::sine_and_cosine(rotary_angle(position, pair, entry.head_dim, entry.base));
       const auto at = static_cast<std::size_t>(position * half + pair);
-      host[at] = static_cast<float>(turn.cosine);
-      host[count + at] = static_cast<float>(turn.sine);
+      host[at] = static_cast<float>(rotation.cosine);
+      host[count + at] = static_cast<float>(rotation.sine);
     }
   gpu_.synchronize();  // launches that read the shorter table
   entry.positions = 0;

@@ -75,8 +75,8 @@ LtLayout make_layout(const PlannedOperand& operand, std::int64_t rows, std::int6
                             : make_layout(operand.dtype, k, rows, operand.stride);
 }
 
-/// Of what the library adds to a product. Codes are added to nothing, and it wants to see the type of their bias, or
-/// bf16, there.
+/// Of what the library adds to a product. Quantized data are added to nothing, and it wants to see the type of their
+/// bias, or bf16, there.
 LtLayout make_addend(const LibraryProblem& problem) {
   const DType beside_data = problem.bias ? problem.bias_dtype : DType::kBF16;
   return make_layout(is_float8(problem.out) ? beside_data : problem.out, problem.n, problem.m, problem.out_stride);

@@ -107,32 +107,32 @@ bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& gpu) {
       gpu.scratch(kLtWorkspaceBytes + kScalarBytes + (stored ? 0 : static_cast<std::size_t>(product.out.numel()))));
   std::byte* const workspace = scratch.take(kLtWorkspaceBytes);
   auto* const seen = reinterpret_cast<float*>(scratch.take(kScalarBytes));
-  std::byte* const codes = stored ? rowwise.data : scratch.take(0);
+  std::byte* const data = stored ? rowwise.data : scratch.take(0);
   if (!gpu.kept<CublasLt>().multiply(plan.problem, {.a = product.a.values.data,
                                                     .b = product.b.values.data,
                                                     .a_scale = product.a.scales.data,
                                                     .b_scale = product.b.scales.data,
                                                     .bias = product.bias.data,
-                                                    .out = codes,
+                                                    .out = data,
                                                     .out_scale = cast.scale,
                                                     .amax = seen,
                                                     .workspace = workspace}))
     return false;
-  const MatrixView written{.data = codes,
+  const MatrixView written{.data = data,
                            .dtype = plan.problem.out,
                            .rows = product.out.rows,
                            .cols = product.out.cols,
                            .row_stride = plan.problem.out_stride,
                            .col_stride = 1};
   quantize_finish(
-      {.codes = written,
+      {.data = written,
        .scale = cast.scale,
        .scale_inv = {stored ? reinterpret_cast<float*>(cast.rowwise.scales.data) : nullptr,
                      columnwise.data == nullptr ? nullptr : reinterpret_cast<float*>(cast.columnwise.scales.data)},
        .amax = cast.amax,
        .seen = seen},
       gpu);
-  transpose_data(cast, codes, plan.problem.out_stride, gpu);
+  transpose_data(cast, data, plan.problem.out_stride, gpu);
   RouteCounts& routes = gpu.kept<RouteCounts>();
   ++routes.through_library;
   ++routes.to_quantized;

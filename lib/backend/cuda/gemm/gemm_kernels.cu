@@ -12,7 +12,7 @@
 namespace fp8lab::cuda {
 namespace {
 
-constexpr int kTile = 64;   // of the result, both ways
+constexpr int kTile = 64;   // of the result, both directions
 constexpr int kDepth = 16;  // of the reduction at a time
 constexpr int kThreads = 256;
 constexpr int kSide = 16;  // threads along one side of a tile
@@ -42,8 +42,8 @@ __device__ float term(const OperandView& operand, std::int64_t i, std::int64_t j
 }
 
 __device__ double tensor_scale(const OperandView& operand) {
-  const bool whole = operand.scales.data != nullptr && per_tensor(operand.scales);
-  return whole ? static_cast<double>(scale_at(operand.scales, 0, 0)) : 1.0;
+  const bool full = operand.scales.data != nullptr && per_tensor(operand.scales);
+  return full ? static_cast<double>(scale_at(operand.scales, 0, 0)) : 1.0;
 }
 
 __device__ void finish(const MatrixView& out, const MatrixView& bias, bool accumulate, std::int64_t i, std::int64_t j,
@@ -113,8 +113,9 @@ __global__ void gemm_finish_kernel(const __grid_constant__ GemmFinishArgs args) 
            element<float>(args.product.data, i * args.product.row_stride + j));
 }
 
-/// Bytes of 0xFF where codes are NaN, of either format: the GPU's conversion, as encode(), makes one code of it.
-__device__ std::uint32_t nan_bytes(std::uint32_t codes) { return __vcmpeq4(codes, kFloat8Nan * 0x01010101u); }
+/// Bytes of 0xFF where quantized data are NaN, of either format: the GPU's conversion, as encode(), makes one code of
+/// it.
+__device__ std::uint32_t nan_bytes(std::uint32_t data) { return __vcmpeq4(data, kFloat8Nan * 0x01010101u); }
 
 __global__ void __launch_bounds__(kThreads) quantize_finish_kernel(const __grid_constant__ QuantizeFinishArgs args) {
   if (blockIdx.x == 0 && threadIdx.x == 0) {
@@ -124,9 +125,9 @@ __global__ void __launch_bounds__(kThreads) quantize_finish_kernel(const __grid_
   }
   if (args.amax == nullptr || magnitude(*args.seen) <= kFloatInfinityBits) return;
   constexpr int kPieces = 4;  // of 16 bytes, in flight per thread
-  const MatrixView& codes = args.codes;
-  const auto per_row = static_cast<std::uint32_t>(codes.cols / 16);
-  const std::int64_t count = codes.rows * per_row, threads = std::int64_t{gridDim.x} * kThreads;
+  const MatrixView& data = args.data;
+  const auto per_row = static_cast<std::uint32_t>(data.cols / 16);
+  const std::int64_t count = data.rows * per_row, threads = std::int64_t{gridDim.x} * kThreads;
   std::uint32_t found = 0;
   for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; first < count;
        first += threads * kPieces) {
@@ -135,8 +136,8 @@ __global__ void __launch_bounds__(kThreads) quantize_finish_kernel(const __grid_
     for (int p = 0; p < kPieces; ++p) {
       const std::int64_t at = first + p * threads;
       if (at >= count) continue;
-      const std::int64_t row = codes.rows == 1 ? 0 : at / per_row;
-      pieces[p] = *reinterpret_cast<const uint4*>(codes.data + row * codes.row_stride + (at - row * per_row) * 16);
+      const std::int64_t row = data.rows == 1 ? 0 : at / per_row;
+      pieces[p] = *reinterpret_cast<const uint4*>(data.data + row * data.row_stride + (at - row * per_row) * 16);
     }
 #pragma unroll
     for (const uint4& piece : pieces)
@@ -145,22 +146,22 @@ __global__ void __launch_bounds__(kThreads) quantize_finish_kernel(const __grid_
   if (__syncthreads_or(found != 0) && threadIdx.x == 0) raise_amax(args.amax, kFloatQuietNanBits);
 }
 
-/// Codes that one thread takes: as many as are 16 bytes of BF16, so that a warp writes without gaps.
+/// Quantized data that one thread takes: as many as are 16 bytes of BF16, so that a warp writes without gaps.
 constexpr int kRun = 8;
 
-/// In stored order: out row-major. `Whole`: rows are runs of kRun that begin at multiples of kRun bytes, and a run has
+/// In stored order: out row-major. `Full`: rows are runs of kRun that begin at multiples of kRun bytes, and a run has
 /// one scale or kRun contiguous ones.
-template <bool Whole>
+template <bool Full>
 __global__ void dequantize_to_bf16_kernel(const __grid_constant__ OperandView in,
                                           const __grid_constant__ MatrixView out) {
   const std::int64_t first = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kRun;
   if (first >= out.cols) return;
   for (std::int64_t i = blockIdx.y; i < out.rows; i += gridDim.y) {
     __nv_bfloat16* const to = reinterpret_cast<__nv_bfloat16*>(out.data) + i * out.row_stride + first;
-    if constexpr (Whole) {
+    if constexpr (Full) {
       const std::byte* const scales = in.scales.data + i / in.scales.block_rows * in.scales.row_stride;
       const bool one_scale = in.scales.block_cols != 1;
-      const uint2 codes = *reinterpret_cast<const uint2*>(in.values.data + i * in.values.row_stride + first);
+      const uint2 data = *reinterpret_cast<const uint2*>(in.values.data + i * in.values.row_stride + first);
       const uint2 each = one_scale ? uint2{} : *reinterpret_cast<const uint2*>(scales + first);
       const std::uint8_t common =
           one_scale ? element<std::uint8_t>(scales, first / in.scales.block_cols * in.scales.col_stride)
@@ -168,7 +169,7 @@ __global__ void dequantize_to_bf16_kernel(const __grid_constant__ OperandView in
       std::uint32_t made[kRun / 2];
 #pragma unroll
       for (int j = 0; j < kRun; ++j) {
-        const auto code = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> 8 * (j % 4));
+        const auto code = static_cast<std::uint8_t>((j < 4 ? data.x : data.y) >> 8 * (j % 4));
         const auto scale = one_scale ? common : static_cast<std::uint8_t>((j < 4 ? each.x : each.y) >> 8 * (j % 4));
         const float value = in.values.dtype == DType::kE4M3 ? e4m3_to_f32(code) : e5m2_to_f32(code);
         const std::uint32_t bits = __bfloat16_as_ushort(__float2bfloat16_rn(value * e8m0_to_f32(scale)));
@@ -225,14 +226,14 @@ void gemm_finish(const GemmFinishArgs& args, CudaContext& gpu) {
 
 void quantize_finish(const QuantizeFinishArgs& args, CudaContext& gpu) {
   QuantizeFinishArgs one_row = args;
-  MatrixView& codes = one_row.codes;
-  if (codes.contiguous()) {
-    codes.cols = codes.numel();
-    codes.rows = 1;
+  MatrixView& data = one_row.data;
+  if (data.contiguous()) {
+    data.cols = data.numel();
+    data.rows = 1;
   }
   constexpr std::int64_t kEach = 4 * 16 * kThreads;
   const std::int64_t most = gpu.multiprocessors();  // which have nothing to do as a rule
-  const std::int64_t blocks = args.amax == nullptr ? 1 : std::min((codes.numel() + kEach - 1) / kEach, most);
+  const std::int64_t blocks = args.amax == nullptr ? 1 : std::min((data.numel() + kEach - 1) / kEach, most);
   quantize_finish_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, gpu.stream()>>>(one_row);
   cuda_check_launch("quantize_finish_kernel");
 }

@@ -71,7 +71,7 @@ Refusal plan_float8(const GemmArgs& args, LibraryProblem& problem) {
     if (const Refusal refusal = plan_scaling(*operand, *planned); !refusal.empty()) return refusal;
     if (planned->along_rows) return "an eight-bit operand is not contiguous along the reduction axis";
     if (!aligned(operand->values.data) || !aligned(*planned))
-      return "rows of codes do not begin at multiples of 16 bytes";
+      return "rows of quantized data do not begin at multiples of 16 bytes";
   }
   const auto blocks = [](const PlannedOperand& operand) { return operand.scaling != OperandScaling::kTensor; };
   if (problem.a.dtype == DType::kE5M2 && problem.b.dtype == DType::kE5M2) return "both operands are e5m2";
@@ -89,7 +89,7 @@ Refusal plan_operands(const GemmArgs& args, LibraryProblem& problem) {
   const DType a = problem.a.dtype, b = problem.b.dtype;
   if (args.a.quantized() != args.b.quantized()) return "one operand alone is quantized";
   if (args.a.quantized() && is_float8(a) && is_float8(b)) return plan_float8(args, problem);
-  if (args.a.quantized() || is_float8(a) || is_float8(b)) return "codes without scales, or scales of no codes";
+  if (args.a.quantized() || is_float8(a) || is_float8(b)) return "quantized data without scales, or scales of no data";
   if (a != b) return "operands are of two types";
   return {};
 }
@@ -140,26 +140,26 @@ void plan_result(const GemmArgs& args, GemmPlan& plan) {
   problem.accumulate = args.accumulate;
 }
 
-/// The library's conditions on codes that it is to write, `problem` having its operands.
+/// The library's conditions on quantized data that it is to write, `problem` having its operands.
 Refusal plan_data(const GemmQuantizeArgs& args, LibraryProblem& problem) {
   const QuantFormat& format = args.cast.format;
   const MatrixView& bias = args.product.bias;
   const MatrixView& rowwise = args.cast.rowwise.values;
-  if (!format.per_tensor()) return "codes are scaled by blocks";
+  if (!format.per_tensor()) return "quantized data are scaled by blocks";
   if (problem.a.scaling != OperandScaling::kTensor) return "operands are not scaled per tensor";
   if (format.payload == DType::kE5M2 && problem.a.dtype == DType::kE4M3 && problem.b.dtype == DType::kE4M3)
-    return "codes are e5m2 and neither operand is";
+    return "quantized data are e5m2 and neither operand is";
   if (bias.data != nullptr && size_bytes(bias.dtype) != 2) return "the bias is not in 16 bits";
   if (bias.data != nullptr && !contiguous_bias(bias)) return "the bias does not begin at a multiple of 16 bytes";
-  // The library measures whole tiles; rows of one that lie beyond the result are zeros, to which a bias must not be
+  // The library measures full tiles; rows of one that lie beyond the result are zeros, to which a bias must not be
   // added.
   if (bias.data != nullptr && args.cast.amax != nullptr) return "a sum with a bias is to be measured";
   problem.out = format.payload;
-  problem.out_stride = problem.n;  // of codes that only pass through on their way to the transpose
+  problem.out_stride = problem.n;  // of quantized data that only pass through on their way to the transpose
   if (rowwise.data != nullptr) {
     PlannedOperand lies;
     if (!plan_strides(rowwise, lies).empty() || lies.along_rows || !aligned(rowwise.data) || !aligned(lies))
-      return "rows of the result's codes do not begin at multiples of 16 bytes";
+      return "rows of the result's quantized data do not begin at multiples of 16 bytes";
     problem.out_stride = lies.stride;
   }
   problem.bias = bias.data != nullptr;

@@ -74,9 +74,10 @@ GemmPlan plan_gemm(const GemmArgs& args);
 /// One line, as in "library: bf16 T x bf16 N -> bf16, finished apart".
 std::string describe(const GemmPlan& plan);
 
-/// How a product is made of which only the codes are wanted.
+/// How a product is made of which only the quantized data are wanted.
 struct GemmQuantizePlan {
-  /// Why the library does not write the codes, so that the product goes through scratch in FP32. Empty where it does.
+  /// Why the library does not write the quantized data, so that the product goes through scratch in FP32. Empty where
+  /// it does.
   std::string_view why_apart;
   /// The library's, where it writes them: row-wise, scaled by one factor.
   LibraryProblem problem;
@@ -84,8 +85,8 @@ struct GemmQuantizePlan {
   bool operator==(const GemmQuantizePlan&) const = default;
 };
 
-/// Of a product that is not empty. Beyond what plan_gemm() asks for, the library writes codes only of operands scaled
-/// per tensor, e5m2 only where an operand is that, and adds only a bias in 16 bits, to what is not measured.
+/// Of a product that is not empty. Beyond what plan_gemm() asks for, the library writes quantized data only of operands
+/// scaled per tensor, e5m2 only where an operand is that, and adds only a bias in 16 bits, to what is not measured.
 GemmQuantizePlan plan_gemm_quantize(const GemmQuantizeArgs& args);
 
 std::string describe(const GemmQuantizePlan& plan);
@@ -97,12 +98,12 @@ struct GemmRoutes {
   std::int64_t general = 0;
   /// Of the general ones, those planned for the library, which had no algorithm.
   std::int64_t declined = 0;
-  /// Of those through the library, those whose codes it wrote itself.
+  /// Of those through the library, those whose data it wrote itself.
   std::int64_t to_quantized = 0;
 };
 const GemmRoutes& gemm_routes(ExecContext& context);
 
-/// Where an operand dequantized to BF16 lies: in the order in which its codes are stored, rows padded to 16 bytes.
+/// Where an operand dequantized to BF16 lies: in the order in which its data are stored, rows padded to 16 bytes.
 /// `data` is an offset from nothing.
 MatrixView dequantized_layout(const OperandView& operand);
 

@@ -45,7 +45,7 @@ class RowInUse {
 };
 
 // A block takes one part of the rows, so that a thread adds its columns' gradients of gamma and beta up by itself, and
-// has the next rows brought while it works. Rows of many runs stay in shared memory, for registers hold the sums.
+// has the next rows provided while it works. Rows of many runs stay in shared memory, for registers hold the sums.
 template <bool Centred, DType Type, int Runs>
 __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backward args, int stages) {
   extern __shared__ __align__(128) std::byte slots[];
@@ -58,12 +58,12 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backwa
   const std::int64_t end = first + args.part_rows < args.rows ? first + args.part_rows : args.rows;
   const RowRing ring(slots, full, stages, 2 * row_bytes);
   ring.open();
-  const auto fetch = [&](int turn) {
-    if (threadIdx.x != 0 || first + turn >= end) return;
-    const std::byte* const rows[2] = {row_of<Type>(args.x, first + turn), row_of<Type>(args.grad_y, first + turn)};
-    ring.fetch(turn, rows);
+  const auto fetch = [&](int index) {
+    if (threadIdx.x != 0 || first + index >= end) return;
+    const std::byte* const rows[2] = {row_of<Type>(args.x, first + index), row_of<Type>(args.grad_y, first + index)};
+    ring.fetch(index, rows);
   };
-  for (int turn = 0; turn < stages; ++turn) fetch(turn);
+  for (int index = 0; index < stages; ++index) fetch(index);
 
   float gamma[Runs][kSumRun];
   read_vector(args.gamma, cols, gamma);
@@ -75,10 +75,10 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backwa
   };
   read_statistics(first);
   for (std::int64_t row = first; row < end; ++row) {
-    const int turn = static_cast<int>(row - first);
+    const int index = static_cast<int>(row - first);
     const float mean = next_mean, rstd = next_rstd;
     if (row + 1 < end) read_statistics(row + 1);
-    const std::byte* const x_row = ring.wait(turn);
+    const std::byte* const x_row = ring.wait(index);
     RowInUse<Type, Runs> x_runs, grad_runs;
     x_runs.begin(x_row, cols);
     grad_runs.begin(x_row + row_bytes, cols);
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backwa
     const float offset = Centred ? join_block(offsets, shared[row & 1][0]) / count : 0.0f;
     const float slope = join_block(slopes, shared[row & 1][1]) / count;
     // Behind this row's barriers nobody reads the row before any more.
-    if (turn > 0) fetch(turn - 1 + stages);
+    if (index > 0) fetch(index - 1 + stages);
     for_runs<Runs>(cols, [&](int r, int col) {
       float x[kSumRun], grad_y[kSumRun], grad_x[kSumRun];
       x_runs.get(r, col, x);

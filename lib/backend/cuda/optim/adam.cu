@@ -52,9 +52,9 @@ __device__ __forceinline__ void one_element(const AdamItem& item, const Rule& ru
   store1(item.exp_avg, item.exp_avg_type, at_exp_avg, e.m);
   store1(item.exp_avg_sq, item.exp_avg_sq_type, at_exp_avg_sq, e.v);
   if (item.weight == Weight::kParts16) {
-    const Parts16 halves = to_parts16(e.p);
-    upper[at_param] = halves.high;
-    lower[at_master] = halves.low;
+    const Parts16 parts = to_parts16(e.p);
+    upper[at_param] = parts.high;
+    lower[at_master] = parts.low;
     return;
   }
   if (item.weight == Weight::kMaster) store1(item.master, DType::kF32, at_master, e.p);
@@ -116,9 +116,9 @@ __device__ __forceinline__ void some_vectors(const AdamItem& item, const Rule& r
       std::uint16_t upper[kVector], lower[kVector];
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        const Parts16 halves = to_parts16(p[i]);
-        upper[i] = halves.high;
-        lower[i] = halves.low;
+        const Parts16 parts = to_parts16(p[i]);
+        upper[i] = parts.high;
+        lower[i] = parts.low;
       }
       store4(item.param, DType::kBF16, places.at[k], of_parts16(upper));
       store4(item.master, DType::kBF16, places.at[k], of_parts16(lower));

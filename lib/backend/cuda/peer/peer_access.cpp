@@ -172,25 +172,25 @@ class CudaPeerStream final : public PeerStream {
 }  // namespace
 
 void PeerCopies::launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path,
-                        const CollectiveStream& lane) {
+                        const CollectiveStream& over_stream) {
   // Within a GPU the multiprocessors are many times as fast as what comes over the link.
   const PeerCopyPath own_path = path == PeerCopyPath::kBySize ? PeerCopyPath::kProcessors : path;
   if (bytes_of(own) < kBesideFromBytes) {
-    if (const auto batch = batch_of(copies, own, path)) return peer_copy(*batch, lane.stream);
-    launch_copies(own, own_path, lane.stream);
-    return launch_copies(copies, path, lane.stream);
+    if (const auto batch = batch_of(copies, own, path)) return peer_copy(*batch, over_stream.stream);
+    launch_copies(own, own_path, over_stream.stream);
+    return launch_copies(copies, path, over_stream.stream);
   }
   if (!beside_) {
     beside_ = make_stream();
     parted_ = make_event();
     rejoined_ = make_event();
   }
-  cuda_check(cudaEventRecord(parted_.get(), lane.stream), "cudaEventRecord");
+  cuda_check(cudaEventRecord(parted_.get(), over_stream.stream), "cudaEventRecord");
   cuda_check(cudaStreamWaitEvent(beside_.get(), parted_.get(), 0), "cudaStreamWaitEvent");
-  launch_copies(copies, path, lane.stream);
-  launch_copies(own, own_path, beside_.get(), lane.aside ? 0 : kBesideMultiprocessors);
+  launch_copies(copies, path, over_stream.stream);
+  launch_copies(own, own_path, beside_.get(), over_stream.aside ? 0 : kBesideMultiprocessors);
   cuda_check(cudaEventRecord(rejoined_.get(), beside_.get()), "cudaEventRecord");
-  cuda_check(cudaStreamWaitEvent(lane.stream, rejoined_.get(), 0), "cudaStreamWaitEvent");
+  cuda_check(cudaStreamWaitEvent(over_stream.stream, rejoined_.get(), 0), "cudaStreamWaitEvent");
 }
 
 void PeerCopies::quiesce() noexcept {

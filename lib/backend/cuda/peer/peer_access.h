@@ -36,7 +36,7 @@ struct CollectiveStream {
 class PeerCopies {
  public:
   void launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path,
-              const CollectiveStream& lane);
+              const CollectiveStream& over_stream);
   void quiesce() noexcept;
 
  private:

@@ -45,10 +45,10 @@ __device__ void copy_stretch(const CopyBatch& batch, std::int64_t block, int thr
 }
 
 __device__ void copy_stretches(const CopyBatch& batch) {
-  const int crews = static_cast<int>(blockDim.x) / kThreads, crew = static_cast<int>(threadIdx.x) / kThreads;
+  const int groups = static_cast<int>(blockDim.x) / kThreads, group = static_cast<int>(threadIdx.x) / kThreads;
   const int thread = static_cast<int>(threadIdx.x) % kThreads;
-  for (std::int64_t block = std::int64_t{blockIdx.x} * crews + crew; block < batch.blocks;
-       block += std::int64_t{gridDim.x} * crews)
+  for (std::int64_t block = std::int64_t{blockIdx.x} * groups + group; block < batch.blocks;
+       block += std::int64_t{gridDim.x} * groups)
     copy_stretch(batch, block, thread);
 }
 
@@ -127,15 +127,16 @@ __device__ void reduce_run(std::byte* const* pointers, int sources, int targets,
       for (int k = 0; k < kAhead; ++k) {
         if (rank + k >= sources) continue;
 #pragma unroll
-        for (int lane = 0; lane < Width; ++lane) {
-          const auto value = Rule::load(values[k].at[lane]);
-          sums[lane] = rank + k == 0 ? value : Rule::combine(sums[lane], value);
+        for (int over_stream = 0; over_stream < Width; ++over_stream) {
+          const auto value = Rule::load(values[k].at[over_stream]);
+          sums[over_stream] = rank + k == 0 ? value : Rule::combine(sums[over_stream], value);
         }
       }
     }
     Packed results;
 #pragma unroll
-    for (int lane = 0; lane < Width; ++lane) results.at[lane] = Rule::store(sums[lane]);
+    for (int over_stream = 0; over_stream < Width; ++over_stream)
+      results.at[over_stream] = Rule::store(sums[over_stream]);
     for (int target = 0; target < targets; ++target)
       *reinterpret_cast<Packed*>(reinterpret_cast<Stored*>(pointers[sources + target]) + first + i) = results;
   }
@@ -145,9 +146,9 @@ template <class Rule>
 __device__ void reduce_block(const ReduceJob& job, std::byte* const* pointers, std::int64_t first, int elems) {
   constexpr int kWidth = 16 / sizeof(typename Rule::Stored);
   if (!job.wide) return reduce_run<Rule, 1>(pointers, job.sources, job.targets, first, elems);
-  const int whole = elems / kWidth * kWidth;
-  reduce_run<Rule, kWidth>(pointers, job.sources, job.targets, first, whole);
-  reduce_run<Rule, 1>(pointers, job.sources, job.targets, first + whole, elems - whole);
+  const int full = elems / kWidth * kWidth;
+  reduce_run<Rule, kWidth>(pointers, job.sources, job.targets, first, full);
+  reduce_run<Rule, 1>(pointers, job.sources, job.targets, first + full, elems - full);
 }
 
 __global__ void __launch_bounds__(kThreads) peer_reduce_kernel(const __grid_constant__ ReduceBatch batch) {
@@ -192,36 +193,36 @@ __device__ std::uint32_t load_from_host(const std::uint32_t* at) {
   return *static_cast<const volatile std::uint32_t*>(at);
 }
 
-__device__ bool is_other(const PeerBarrier& meeting, int rank) { return rank < meeting.ranks && rank != meeting.rank; }
+__device__ bool is_other(const PeerBarrier& barrier, int rank) { return rank < barrier.ranks && rank != barrier.rank; }
 
 /// What `rank` writes on the GPU of `on`.
-__device__ std::uint32_t* flag_of(const PeerBarrier& meeting, int rank, int on) {
-  return reinterpret_cast<std::uint32_t* const*>(&meeting.flags)[on] + rank;
+__device__ std::uint32_t* flag_of(const PeerBarrier& barrier, int rank, int on) {
+  return reinterpret_cast<std::uint32_t* const*>(&barrier.flags)[on] + rank;
 }
 
 /// A block's, with a thread for every rank. False where the others were not waited for. The host's word lies behind a
 /// slower bus, so it is looked at now and then.
 template <std::uint32_t (*kLoad)(const std::uint32_t*)>
-__device__ bool wait_for_others(const PeerBarrier& meeting, std::uint32_t number) {
+__device__ bool wait_for_others(const PeerBarrier& barrier, std::uint32_t number) {
   constexpr int kSpinsBetween = 256;
   const int other = static_cast<int>(threadIdx.x);
   bool abandoned = false;
-  if (is_other(meeting, other)) {
-    const std::uint32_t* const theirs = flag_of(meeting, other, meeting.rank);
-    for (int look = 1; !abandoned && static_cast<std::int32_t>(kLoad(theirs) - number) < 0; ++look)
-      abandoned = look % kSpinsBetween == 0 && load_from_host(meeting.abandoned) != 0;
+  if (is_other(barrier, other)) {
+    const std::uint32_t* const theirs = flag_of(barrier, other, barrier.rank);
+    for (int spin = 1; !abandoned && static_cast<std::int32_t>(kLoad(theirs) - number) < 0; ++spin)
+      abandoned = spin % kSpinsBetween == 0 && load_from_host(barrier.abandoned) != 0;
   }
   return __syncthreads_or(abandoned) == 0;
 }
 
 __global__ void __launch_bounds__(PeerBarrier::kMostRanks)
-    peer_barrier_kernel(const __grid_constant__ PeerBarrier meeting) {
+    peer_barrier_kernel(const __grid_constant__ PeerBarrier barrier) {
   const int other = static_cast<int>(threadIdx.x);
-  if (is_other(meeting, other)) store_released(flag_of(meeting, meeting.rank, other), meeting.number);
-  wait_for_others<load_acquired>(meeting, meeting.number);
+  if (is_other(barrier, other)) store_released(flag_of(barrier, barrier.rank, other), barrier.number);
+  wait_for_others<load_acquired>(barrier, barrier.number);
 }
 
-// Each block waits for the others before it writes to them. That meeting is relaxed: it says that kernels which have
+// Each block waits for the others before it writes to them. That barrier is relaxed: it says that kernels which have
 // ended here read nothing there any more, and what comes after it reads this GPU's memory alone; a fence on either
 // side took a microsecond. The last block to finish tells the others that all is written: its fence covers what other
 // blocks wrote, whose fences came before they counted themselves. Where nobody is waited for any more, `finished` is
@@ -229,10 +230,10 @@ __global__ void __launch_bounds__(PeerBarrier::kMostRanks)
 __global__ void __launch_bounds__(kThreads, kWaitingBlocksEach)
     peer_copy_between_barriers_kernel(const __grid_constant__ CopyBetweenBarriers copy) {
   static_assert(PeerBarrier::kMostRanks <= kThreads);
-  const PeerBarrier& meeting = copy.meeting;
+  const PeerBarrier& barrier = copy.barrier;
   const int other = static_cast<int>(threadIdx.x);
-  if (blockIdx.x == 0 && is_other(meeting, other)) store_relaxed(flag_of(meeting, meeting.rank, other), meeting.number);
-  if (!wait_for_others<load_relaxed>(meeting, meeting.number)) return;
+  if (blockIdx.x == 0 && is_other(barrier, other)) store_relaxed(flag_of(barrier, barrier.rank, other), barrier.number);
+  if (!wait_for_others<load_relaxed>(barrier, barrier.number)) return;
   copy_stretches(copy.batch);
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -240,11 +241,11 @@ __global__ void __launch_bounds__(kThreads, kWaitingBlocksEach)
     if (atomicAdd(copy.finished, 1u) + 1 == gridDim.x) {
       *copy.finished = 0;
       __threadfence_system();
-      for (int rank = 0; rank < meeting.ranks; ++rank)
-        if (is_other(meeting, rank)) store_relaxed(flag_of(meeting, meeting.rank, rank), meeting.number + 1);
+      for (int rank = 0; rank < barrier.ranks; ++rank)
+        if (is_other(barrier, rank)) store_relaxed(flag_of(barrier, barrier.rank, rank), barrier.number + 1);
     }
   }
-  if (blockIdx.x == 0) wait_for_others<load_acquired>(meeting, meeting.number + 1);
+  if (blockIdx.x == 0) wait_for_others<load_acquired>(barrier, barrier.number + 1);
 }
 
 unsigned blocks_of(const CopyBatch& batch, std::int64_t most) {
@@ -253,8 +254,8 @@ unsigned blocks_of(const CopyBatch& batch, std::int64_t most) {
 
 }  // namespace
 
-void peer_barrier(const PeerBarrier& meeting, cudaStream_t stream) {
-  peer_barrier_kernel<<<1, PeerBarrier::kMostRanks, 0, stream>>>(meeting);
+void peer_barrier(const PeerBarrier& barrier, cudaStream_t stream) {
+  peer_barrier_kernel<<<1, PeerBarrier::kMostRanks, 0, stream>>>(barrier);
   cuda_check_launch("peer_barrier_kernel");
 }
 

@@ -63,23 +63,23 @@ inline constexpr std::int64_t kReduceBlockElems = 8192;
 void peer_copy(const CopyBatch& batch, cudaStream_t stream, int multiprocessors = 0);
 void peer_reduce(const ReduceBatch& batch, cudaStream_t stream);
 
-/// One GPU's part in a meeting: it writes `number` to its flag on every other GPU, and waits for theirs here.
+/// One GPU's part in a barrier: it writes `number` to its flag on every other GPU, and waits for theirs here.
 struct PeerBarrier {
   static constexpr int kMostRanks = 64;
   std::array<std::uint32_t*, kMostRanks> flags;  ///< by rank: those on that rank's GPU, one for each rank
   int rank = 0;
   int ranks = 0;
-  std::uint32_t number = 0;                  ///< one more than at the last meeting by these flags; it may wrap around
+  std::uint32_t number = 0;                  ///< one more than at the last barrier by these flags; it may wrap around
   const std::uint32_t* abandoned = nullptr;  ///< in host memory: where it is not 0, nobody is waited for
 };
 /// What is launched on `stream` after this comes after what every rank launched before its own part.
-void peer_barrier(const PeerBarrier& meeting, cudaStream_t stream);
+void peer_barrier(const PeerBarrier& barrier, cudaStream_t stream);
 
 /// peer_barrier(), peer_copy() of a batch that is not empty, and the next peer_barrier() in one launch: it takes two
-/// numbers. What is copied lies on this GPU: nobody sees by the first meeting what others wrote.
+/// numbers. What is copied lies on this GPU: nobody sees by the first barrier what others wrote.
 struct CopyBetweenBarriers {
   CopyBatch batch;
-  PeerBarrier meeting;
+  PeerBarrier barrier;
   std::uint32_t* finished = nullptr;  ///< a word on this GPU for launches of one stream, 0 before the first
 };
 static_assert(sizeof(CopyBetweenBarriers) <= 4000, "arguments of a launch are 4 KiB at most");

@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kBlocksPerMultiprocessor = 4;
 
-/// Where a result goes: a fresh one through the meeting of its launch's blocks.
+/// Where a result goes: a fresh one through the barrier of its launch's blocks.
 struct Result {
   FreshAmax fresh_amax;
   bool fresh;
@@ -27,7 +27,7 @@ __device__ void settle(std::uint32_t largest, const Result& result) {
   if (threadIdx.x == 0) raise_amax(result.fresh_amax.amax, largest);
 }
 
-/// Rows of whole octets, fewer than 2^32 of them; a contiguous matrix is one row, and the elements that fill no octet
+/// Rows of full octets, fewer than 2^32 of them; a contiguous matrix is one row, and the elements that fill no octet
 /// are a few behind it.
 struct OctetRows {
   const std::byte* data;

@@ -76,7 +76,7 @@ void transpose_bits(const MatrixView& in, const MatrixView& out, CudaContext& gp
   }
 }
 
-/// Rows of whole 16-byte words.
+/// Rows of full 16-byte words.
 bool holds_words(const MatrixView& view) {
   const auto size = static_cast<std::int64_t>(size_bytes(view.dtype));
   return reinterpret_cast<std::uintptr_t>(view.data) % sizeof(uint4) == 0 && view.col_stride == 1 &&

@@ -10,7 +10,7 @@ namespace fp8lab::cuda {
 
 /// A CastTarget as the GPU sees it.
 struct TargetItem {
-  std::byte* rowwise = nullptr;  ///< codes; null where there are none
+  std::byte* rowwise = nullptr;  ///< quantized data; null where there are none
   std::byte* columnwise = nullptr;
   float* rowwise_scale_inv = nullptr;
   float* columnwise_scale_inv = nullptr;

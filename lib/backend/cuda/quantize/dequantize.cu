@@ -55,11 +55,11 @@ __global__ void dequantize_any_kernel(OperandView in, MatrixView out) {
   }
 }
 
-/// Two codes as floats, exactly, by the GPU's instructions; NaNs among them are the caller's.
+/// Two 8-bit values as floats, exactly, by the GPU's instructions; NaNs among them are the caller's.
 template <DType Payload>
-__device__ float2 decoded_pair(std::uint32_t codes) {
+__device__ float2 decoded_pair(std::uint32_t data) {
   constexpr __nv_fp8_interpretation_t kKind = Payload == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2;
-  return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), kKind)));
+  return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(data), kKind)));
 }
 
 /// Two numbers, none of them NaN, rounded by the GPU's instructions.
@@ -74,14 +74,14 @@ __device__ std::uint32_t rounded_pair(float first, float second) {
   }
 }
 
-/// Eight codes and their scales to eight elements.
+/// Eight 8-bit values and their scales to eight elements.
 template <DType Payload, DType Out>
-__device__ void dequantize_octet(uint2 codes, const float (&scales)[8], std::byte* to) {
+__device__ void dequantize_octet(uint2 data, const float (&scales)[8], std::byte* to) {
   float values[8];
   bool nan = false;
 #pragma unroll
   for (int j = 0; j < 8; j += 2) {
-    const float2 pair = decoded_pair<Payload>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)) & 0xFFFFu);
+    const float2 pair = decoded_pair<Payload>((j < 4 ? data.x : data.y) >> (8 * (j % 4)) & 0xFFFFu);
     values[j] = pair.x * scales[j];
     values[j + 1] = pair.y * scales[j + 1];
     nan |= values[j] != values[j] || values[j + 1] != values[j + 1];
@@ -90,7 +90,7 @@ __device__ void dequantize_octet(uint2 codes, const float (&scales)[8], std::byt
   if (nan) {
     using Storage = typename Element<Out>::Storage;
     for (int j = 0; j < 8; ++j) {
-      const auto code = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)));
+      const auto code = static_cast<std::uint8_t>((j < 4 ? data.x : data.y) >> (8 * (j % 4)));
       reinterpret_cast<Storage*>(to)[j] = Element<Out>::store(decoded(Element<Payload>::load(code), scales[j]));
     }
   } else if constexpr (Out == DType::kF32) {
@@ -112,7 +112,7 @@ struct OctetTask {
   std::int64_t per_row;  ///< octets
 };
 
-/// Scales come with the codes: where they followed these, blocks of 128 took 1.4 times as long.
+/// Scales come with the quantized data: where they followed these, blocks of 128 took 1.4 times as long.
 template <DType Payload, DType Out, bool kOneEach>
 __global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(const __grid_constant__ OctetTask task) {
   constexpr int kBytes = sizeof(typename Element<Out>::Storage);
@@ -122,13 +122,13 @@ __global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(const __gri
   const std::int64_t rows_at_once = std::int64_t{gridDim.y} * blockDim.y;
   for (std::int64_t row = std::int64_t{blockIdx.y} * blockDim.y + threadIdx.y; row < task.out.rows;
        row += rows_at_once) {
-    uint2 codes[kOctets];
+    uint2 data[kOctets];
     std::uint32_t scales[kOctets];
 #pragma unroll
     for (int k = 0; k < kOctets; ++k) {
       const std::int64_t octet = first + k * blockDim.x;
       if (octet >= task.per_row) continue;
-      codes[k] = __ldg(reinterpret_cast<const uint2*>(data_in.data + row * data_in.row_stride + 8 * octet));
+      data[k] = __ldg(reinterpret_cast<const uint2*>(data_in.data + row * data_in.row_stride + 8 * octet));
       if (!kOneEach) scales[k] = scale_code_at(scales_in, row, 8 * octet);
     }
 #pragma unroll
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(const __gri
       float own[8];
 #pragma unroll
       for (int j = 0; j < 8; ++j) own[j] = kOneEach ? scale_at(scales_in, row, 8 * octet + j) : shared;
-      dequantize_octet<Payload, Out>(codes[k], own, task.out.data + (row * task.out.row_stride + 8 * octet) * kBytes);
+      dequantize_octet<Payload, Out>(data[k], own, task.out.data + (row * task.out.row_stride + 8 * octet) * kBytes);
     }
   }
 }
@@ -175,7 +175,7 @@ bool holds_octets(const MatrixView& matrix) {
          reinterpret_cast<std::uintptr_t>(matrix.data) % static_cast<std::uintptr_t>(alignment) == 0;
 }
 
-DequantizeArgs turned(const DequantizeArgs& args) {
+DequantizeArgs transposed(const DequantizeArgs& args) {
   DequantizeArgs other{.in = args.in, .out = args.out.transposed()};
   other.in.values = args.in.values.transposed();
   std::swap(other.in.scales.block_rows, other.in.scales.block_cols);
@@ -207,7 +207,7 @@ void dequantize(const DequantizeArgs& args, ExecContext& context) {
   if (args.out.numel() == 0) return;
   const CudaContext& gpu = cuda_context(context);
   if (octets_take(args)) return dequantize_octets(args, gpu);
-  if (const DequantizeArgs other = turned(args); octets_take(other)) return dequantize_octets(other, gpu);
+  if (const DequantizeArgs other = transposed(args); octets_take(other)) return dequantize_octets(other, gpu);
   constexpr std::int64_t kMostBlocks = 16384;
   const std::int64_t blocks = std::min((args.out.numel() + kThreads - 1) / kThreads, kMostBlocks);
   dequantize_any_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, gpu.stream()>>>(args.in, args.out);

@@ -30,7 +30,7 @@ Blocks blocks_of(const QuantFormat& format) {
   return Blocks::kOther;
 }
 
-/// Whether tiles take `args`, and if so what they are told.
+/// Whether tiles take `args`, and if so what they are reported.
 bool tiles_take(const QuantizeArgs& args, Blocks blocks, TileTask& task) {
   // More tiles than a grid has blocks do not fit any GPU either.
   if (blocks == Blocks::kOther || args.in.numel() == 0 || !contiguous_rows(args.in)) return false;
@@ -57,8 +57,8 @@ bool tiles_take(const QuantizeArgs& args, Blocks blocks, TileTask& task) {
   return true;
 }
 
-/// The same work on the transposed matrix: the halves change places.
-QuantizeArgs turned(const QuantizeArgs& args) {
+/// The same work on the transposed matrix: the orientations change places.
+QuantizeArgs transposed(const QuantizeArgs& args) {
   QuantizeArgs other = args;
   other.in = args.in.transposed();
   other.rowwise = args.columnwise;
@@ -102,7 +102,7 @@ void quantize(const QuantizeArgs& args, ExecContext& context) {
   CudaContext& gpu = cuda_context(context);
   const Blocks blocks = blocks_of(args.format);
   TileTask task;
-  if (tiles_take(args, blocks, task) || tiles_take(turned(args), blocks, task))
+  if (tiles_take(args, blocks, task) || tiles_take(transposed(args), blocks, task))
     quantize_tiles(task, args.format, blocks, gpu);
   else
     quantize_general(args, gpu);

@@ -8,7 +8,7 @@ namespace {
 // Four lanes side by side hold eight rows of a block. Where columns have blocks too, a warp holds 32 rows of 64
 // columns, so that blocks in either direction stay inside of it; else eight rows of 256, which memory likes better.
 
-/// Scales of a tile's rows on their way out, so that they are written by whole sectors of memory.
+/// Scales of a tile's rows on their way out, so that they are written by full sectors of memory.
 template <int kRows, int kBlocks>
 struct RowScales {
   std::uint8_t bytes[kRows][kBlocks];
@@ -83,8 +83,8 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
 #pragma unroll
   for (int k = 0; k < 8; ++k) largest.raise(patch.rows[k]);
   constexpr int kWords = Octet<In>::kWords;
-  // Halves are exchanged over lanes 16 and 8 apart, so the word that stays is number lane / 8, or of wide types the
-  // pair that begins at twice that.
+  // Orientations are exchanged over lanes 16 and 8 apart, so the word that stays is number lane / 8, or of wide types
+  // the pair that begins at twice that.
 #pragma unroll
   for (int step = 16, kept = kWords / 2; step >= 8; step /= 2, kept /= 2) {
     const bool upper = (lane & step) != 0;
@@ -110,8 +110,8 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
     const float own = e8m0_multiplier(j % 2 == 0 ? first : second);
     scale[j] = __shfl_sync(0xFFFFFFFFu, own, (j / 2) * 8 | (lane & 7));
   }
-  const MatrixView& codes = task.columnwise.values;
-  const RowData out{reinterpret_cast<std::uint8_t*>(codes.data), codes.col_stride, task.in.rows, task.in.cols,
+  const MatrixView& data = task.columnwise.values;
+  const RowData out{reinterpret_cast<std::uint8_t*>(data.data), data.col_stride, task.in.rows, task.in.cols,
                     task.column_alignment >= 8};
 #pragma unroll
   for (int k = 0; k < 8; ++k) {

@@ -4,13 +4,13 @@
 #include "backend/cuda/quantize/device/scale_rule.h"
 #include "backend/kernels.h"
 
-// The ways that quantize() goes: by long runs where order does not matter, by tiles where the matrix's rows are
+// The paths that quantize() goes: by long runs where order does not matter, by tiles where the matrix's rows are
 // contiguous, else element by element. Each comes to the same bits.
 namespace fp8lab::cuda {
 
-/// What kernels of tiles take: a matrix of f32, bf16 or f16 whose rows are contiguous. Row-wise codes lie like the
-/// matrix's rows; column-wise ones like its columns (`columnwise.values.col_stride` 1) or, in blocks of 32, like its
-/// rows
+/// What kernels of tiles take: a matrix of f32, bf16 or f16 whose rows are contiguous. Row-wise quantized data lie like
+/// the matrix's rows; column-wise ones like its columns (`columnwise.values.col_stride` 1) or, in blocks of 32, like
+/// its rows
 /// (`columnwise.values.row_stride` 1).
 struct TileTask {
   MatrixView in;

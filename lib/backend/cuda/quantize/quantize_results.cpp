@@ -8,8 +8,8 @@ namespace {
 
 constexpr std::int64_t kWarpCols = 256;  // runs of eight of 32 lanes
 
-bool rows_hold_data(const MatrixView& codes) {
-  return codes.col_stride == 1 && codes.row_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(codes.data) % 8 == 0;
+bool rows_hold_data(const MatrixView& data) {
+  return data.col_stride == 1 && data.row_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(data.data) % 8 == 0;
 }
 
 bool rows_know_blocks(const QuantFormat& format) {
@@ -34,12 +34,12 @@ RowCast begin_row_cast(const QuantizeArgs& args, CudaContext& gpu) {
   const bool per_tensor = args.format.per_tensor();
   const bool stored = rowwise.data != nullptr;
   if (!per_tensor) clear_padding(scales, args.in, gpu);
-  // Without a row-wise half the codes only pass through on their way to the transpose.
-  std::byte* const codes = stored ? rowwise.data : gpu.scratch(static_cast<std::size_t>(args.in.numel()));
+  // Without a row-wise orientation the quantized data only pass through on their way to the transpose.
+  std::byte* const data = stored ? rowwise.data : gpu.scratch(static_cast<std::size_t>(args.in.numel()));
   const auto inverse_of = [&](const OperandView& half) {
     return per_tensor && half.values.data != nullptr ? reinterpret_cast<float*>(half.scales.data) : nullptr;
   };
-  return {.codes = reinterpret_cast<std::uint8_t*>(codes),
+  return {.data = reinterpret_cast<std::uint8_t*>(data),
           .pitch = stored ? rowwise.row_stride : args.in.cols,
           .scales = scales.data,
           .scale_row_stride = scales.row_stride,
@@ -51,18 +51,18 @@ RowCast begin_row_cast(const QuantizeArgs& args, CudaContext& gpu) {
 }
 
 void end_row_cast(const QuantizeArgs& args, const RowCast& cast, CudaContext& gpu) {
-  transpose_data(args, reinterpret_cast<std::byte*>(cast.codes), cast.pitch, gpu);
+  transpose_data(args, reinterpret_cast<std::byte*>(cast.data), cast.pitch, gpu);
 }
 
-void transpose_data(const QuantizeArgs& args, std::byte* codes, std::int64_t pitch, CudaContext& gpu) {
+void transpose_data(const QuantizeArgs& args, std::byte* data, std::int64_t pitch, CudaContext& gpu) {
   if (args.columnwise.values.data == nullptr) return;
-  const MatrixView turned{.data = codes,
-                          .dtype = args.columnwise.values.dtype,
-                          .rows = args.in.cols,
-                          .cols = args.in.rows,
-                          .row_stride = 1,
-                          .col_stride = pitch};
-  cast({.in = turned, .out = args.columnwise.values}, gpu);
+  const MatrixView transposed{.data = data,
+                              .dtype = args.columnwise.values.dtype,
+                              .rows = args.in.cols,
+                              .cols = args.in.rows,
+                              .row_stride = 1,
+                              .col_stride = pitch};
+  cast({.in = transposed, .out = args.columnwise.values}, gpu);
 }
 
 MatrixView UnstoredResults::place(const MatrixView& result) {

@@ -15,7 +15,7 @@ constexpr std::int64_t kChunk = std::int64_t{kThreads} * kOctets * 8;
 
 struct Run {
   const std::byte* in;
-  std::uint8_t* codes;
+  std::uint8_t* data;
   std::int64_t count;
   const float* scale;
   const float* measured;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
 #pragma unroll
     for (int k = 0; k < kOctets; ++k) {
       largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octets[k]));
-      *reinterpret_cast<uint2*>(run.codes + first + (k * kThreads + threadIdx.x) * 8) =
+      *reinterpret_cast<uint2*>(run.data + first + (k * kThreads + threadIdx.x) * 8) =
           encode_octet<Payload>(octets[k], scale);
     }
   } else {
@@ -49,9 +49,9 @@ __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
       const int count = static_cast<int>(min(run.count - at, std::int64_t{8}));
       octet.load_some(run.in + at * kBytes, count);
       largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octet));
-      const uint2 codes = encode_octet<Payload>(octet, scale);
+      const uint2 data = encode_octet<Payload>(octet, scale);
       for (int j = 0; j < count; ++j)
-        run.codes[at + j] = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)));
+        run.data[at + j] = static_cast<std::uint8_t>((j < 4 ? data.x : data.y) >> (8 * (j % 4)));
     }
   }
   if (blockIdx.x == 0 && threadIdx.x == 0)
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
 
 void quantize_run(const TileTask& task, DType payload, CudaContext& gpu) {
   const Run run{.in = task.in.data,
-                .codes = task.rowwise.values.as<std::uint8_t>(),
+                .data = task.rowwise.values.as<std::uint8_t>(),
                 .count = task.in.numel(),
                 .scale = task.scale,
                 .measured = task.measured,

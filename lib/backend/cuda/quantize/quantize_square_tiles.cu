@@ -13,7 +13,7 @@ __device__ float& scale_inverse(const ScaleView& scales, std::int64_t block_row,
 
 template <DType In, DType Payload>
 __global__ void __launch_bounds__(kTileThreads) quantize_square_kernel(const __grid_constant__ TileTask task) {
-  __shared__ TurnedTile turned;
+  __shared__ TurnedTile transposed;
   __shared__ std::uint32_t words[kTileThreads / 32];
   __shared__ float shared_scale;
   const Tile tile(task.in);
@@ -36,19 +36,19 @@ __global__ void __launch_bounds__(kTileThreads) quantize_square_kernel(const __g
   __syncthreads();
 
   const float scale = shared_scale;
-  uint2 codes[8];
+  uint2 data[8];
 #pragma unroll
-  for (int k = 0; k < 8; ++k) codes[k] = encode_octet<Payload>(patch.rows[k], scale);
+  for (int k = 0; k < 8; ++k) data[k] = encode_octet<Payload>(patch.rows[k], scale);
   if (task.rowwise.values.data != nullptr) {
     const RowData out = rowwise_data(task);
 #pragma unroll
-    for (int k = 0; k < 8; ++k) out.store(at, k, codes[k]);
+    for (int k = 0; k < 8; ++k) out.store(at, k, data[k]);
   }
   if (task.columnwise.values.data == nullptr) return;
-  transpose_octets(codes);
-  turned.put(across, down, codes);
+  transpose_octets(data);
+  transposed.put(across, down, data);
   __syncthreads();
-  turned.store(task, tile.first_row(), tile.first_col(), tile.inside);
+  transposed.store(task, tile.first_row(), tile.first_col(), tile.inside);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ __device__ void quantize_rows(const TileTask& task, const Tile& tile, const Patc
 
 template <DType In>
 struct ColumnShared {
-  TurnedTile turned;
+  TurnedTile transposed;
   alignas(16) std::uint32_t largest[kWarps][16][Octet<In>::kWords];  ///< per warp and octet of columns
   alignas(16) float scales[128];
 };
@@ -73,18 +73,18 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
   }
   __syncthreads();
 
-  // Pairs are cast down the columns, so that codes come out transposed.
-  uint2 codes[8];
+  // Pairs are cast down the columns, so that quantized data come out transposed.
+  uint2 data[8];
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const float scale = shared.scales[8 * across + j];
     const auto scaled = [&](int k) { return patch.rows[k][j] * scale; };
-    codes[j].x = encode_quad<Payload>(scaled(0), scaled(1), scaled(2), scaled(3));
-    codes[j].y = encode_quad<Payload>(scaled(4), scaled(5), scaled(6), scaled(7));
+    data[j].x = encode_quad<Payload>(scaled(0), scaled(1), scaled(2), scaled(3));
+    data[j].y = encode_quad<Payload>(scaled(4), scaled(5), scaled(6), scaled(7));
   }
-  shared.turned.put(across, down, codes);
+  shared.transposed.put(across, down, data);
   __syncthreads();
-  shared.turned.store(task, tile.first_row(), tile.first_col(), tile.inside);
+  shared.transposed.store(task, tile.first_row(), tile.first_col(), tile.inside);
 }
 
 template <DType In, DType Payload>

@@ -9,7 +9,7 @@ using Tile = TileIndex<128, 128>;
 
 template <DType In, DType Payload>
 __global__ void __launch_bounds__(kTileThreads) quantize_tensor_kernel(const __grid_constant__ TileTask task) {
-  __shared__ TurnedTile turned;
+  __shared__ TurnedTile transposed;
   __shared__ std::uint32_t words[kTileThreads / 32];
   const Tile tile(task.in);
   const unsigned across = threadIdx.x % 16, down = threadIdx.x / 16;
@@ -23,23 +23,23 @@ __global__ void __launch_bounds__(kTileThreads) quantize_tensor_kernel(const __g
       *reinterpret_cast<float*>(task.columnwise.scales.data) = inverse_scale(scale);
   }
 
-  uint2 codes[8];
+  uint2 data[8];
   std::uint32_t largest = 0;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(patch.rows[k]));
-    codes[k] = encode_octet<Payload>(patch.rows[k], scale);
+    data[k] = encode_octet<Payload>(patch.rows[k], scale);
   }
   if (task.rowwise.values.data != nullptr) {
     const RowData out = rowwise_data(task);
 #pragma unroll
-    for (int k = 0; k < 8; ++k) out.store(at, k, codes[k]);
+    for (int k = 0; k < 8; ++k) out.store(at, k, data[k]);
   }
   if (task.columnwise.values.data != nullptr) {
-    transpose_octets(codes);
-    turned.put(across, down, codes);
+    transpose_octets(data);
+    transposed.put(across, down, data);
     __syncthreads();
-    turned.store(task, tile.first_row(), tile.first_col(), tile.inside);
+    transposed.store(task, tile.first_row(), tile.first_col(), tile.inside);
   }
   if (task.amax == nullptr) return;
   largest = block_max(Magnitudes<In>::unfolded(largest), words);

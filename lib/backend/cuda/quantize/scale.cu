@@ -14,7 +14,7 @@ constexpr int kUpdateThreads = 256;
 constexpr int kUpdateRows = 4;  // of history, per thread at once
 constexpr int kUpdateTensors = 256;
 
-/// A run of tensors, which are told apart by blocks; their limits travel with the launch.
+/// A run of tensors, which are distinguished by blocks; their limits travel with the launch.
 struct UpdateRun {
   float* history;
   float* scale;

@@ -117,7 +117,7 @@ struct Softmax {
   }
 
  private:
-  /// Of dropout, which the last exponentiate() has noted.
+  /// Of dropout, which the last exponentiate() has recorded.
   __device__ float factor_of(int i) const {
     if constexpr (!Drops) return 1.0f;
     return (kept >> i & 1) != 0 ? 1.0f / (1.0f - call.shape.dropout) : 0.0f;

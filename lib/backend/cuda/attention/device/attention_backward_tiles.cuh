@@ -107,7 +107,7 @@ inline constexpr std::uint32_t kSharedBytes = Places<Dim>::kBytes + sizeof(Barri
 
 /// Goes round a ring of `Stages` slots.
 template <int Stages>
-struct Turn {
+struct RingSlot {
   int stage = 0;
   unsigned parity = 0;
 
@@ -122,7 +122,7 @@ struct Turn {
 struct Job {
   int tile, kv_head, sequence, members, first_query_tile, query_tiles;
 
-  /// Jobs that wait for others' turns have higher numbers than they.
+  /// Jobs that wait for others have higher numbers than they.
   __device__ Job(const BackwardLaunch& launch, int number) {
     const AttentionShape& shape = launch.call.shape;
     const int kv_heads = static_cast<int>(shape.kv_heads), line = number / launch.key_tiles;
@@ -134,7 +134,7 @@ struct Job {
     first_query_tile = shape.causal ? tile * (kKeys / kQueries) : 0;
   }
   __device__ int first_key() const { return tile * kKeys; }
-  /// In `rows`, `grad_q_sums` and `turns`.
+  /// In `rows`, `grad_q_sums` and `arrivals`.
   __device__ std::int64_t line(const AttentionShape& shape, int member) const {
     return std::int64_t{sequence} * shape.heads + kv_head * members + member;
   }
@@ -149,12 +149,12 @@ __device__ inline void load_panels(std::uint32_t to, const CUtensorMap& map, int
                    head * Dim + panel * wgmma::kPanelCols, sequence, first_row, barrier);
 }
 
-/// One thread takes jobs, in order, and brings the keys and values of each, then its tiles of queries.
+/// One thread takes jobs, in order, and provides the keys and values of each, then its tiles of queries.
 template <int Dim>
-__device__ inline void bring_tiles(const BackwardLaunch& launch, const Places<Dim>& places, Barriers& barriers) {
+__device__ inline void load_tiles(const BackwardLaunch& launch, const Places<Dim>& places, Barriers& barriers) {
   const std::uint32_t keys_here = Barriers::at(barriers.keys_here);
-  Turn<kQueryStages> q_turn;
-  Turn<kGradStages> grad_turn;
+  RingSlot<kQueryStages> q_slot;
+  RingSlot<kGradStages> grad_slot;
   for (unsigned round = 0;; ++round) {
     // Not before the last job's tiles are on their way: others wait for what a job has to add.
     const int number = static_cast<int>(atomicAdd(launch.call.next_job, 1u));
@@ -170,18 +170,18 @@ __device__ inline void bring_tiles(const BackwardLaunch& launch, const Places<Di
       const float* const rows =
           launch.call.rows + job.line(launch.call.shape, member) * job.query_tiles * (2 * kQueries);
       for (int m = job.first_query_tile; m < job.query_tiles; ++m) {
-        const std::uint32_t q_here = Barriers::at(barriers.q_here[q_turn.stage]);
-        bulk::wait(Barriers::at(barriers.q_free[q_turn.stage]), q_turn.parity ^ 1);
+        const std::uint32_t q_here = Barriers::at(barriers.q_here[q_slot.stage]);
+        bulk::wait(Barriers::at(barriers.q_free[q_slot.stage]), q_slot.parity ^ 1);
         bulk::arrive_with(q_here, Places<Dim>::kQueryBytes + kRowsBytes);
-        load_panels<Dim>(places.q(q_turn.stage), launch.q, head, job.sequence, m * kQueries, kQueries, q_here);
-        bulk::load(places.rows(q_turn.stage), rows + m * (2 * kQueries), kRowsBytes, q_here);
-        q_turn.advance();
-        const std::uint32_t grad_o_here = Barriers::at(barriers.grad_o_here[grad_turn.stage]);
-        bulk::wait(Barriers::at(barriers.grad_o_free[grad_turn.stage]), grad_turn.parity ^ 1);
+        load_panels<Dim>(places.q(q_slot.stage), launch.q, head, job.sequence, m * kQueries, kQueries, q_here);
+        bulk::load(places.rows(q_slot.stage), rows + m * (2 * kQueries), kRowsBytes, q_here);
+        q_slot.advance();
+        const std::uint32_t grad_o_here = Barriers::at(barriers.grad_o_here[grad_slot.stage]);
+        bulk::wait(Barriers::at(barriers.grad_o_free[grad_slot.stage]), grad_slot.parity ^ 1);
         bulk::arrive_with(grad_o_here, Places<Dim>::kQueryBytes);
-        load_panels<Dim>(places.grad_o(grad_turn.stage), launch.grad_o, head, job.sequence, m * kQueries, kQueries,
+        load_panels<Dim>(places.grad_o(grad_slot.stage), launch.grad_o, head, job.sequence, m * kQueries, kQueries,
                          grad_o_here);
-        grad_turn.advance();
+        grad_slot.advance();
       }
     }
   }
@@ -212,7 +212,7 @@ __device__ inline void add_grad_q(const BackwardLaunch& launch, int half, const 
       const std::int64_t first =
           (job.line(launch.call.shape, member) * job.query_tiles + job.first_query_tile) * kGroups + half;
       float* sums = launch.call.grad_q_sums + first * (kHalfBytes / sizeof(float));
-      unsigned* turn = launch.call.turns + first;
+      unsigned* arrived = launch.call.arrivals + first;
       unsigned seen = 0;  // of the tile at hand, some time ago
       for (int m = job.first_query_tile; m < job.query_tiles; ++m) {
         const auto before = static_cast<unsigned>((causal ? m / (kKeys / kQueries) : launch.key_tiles - 1) - job.tile);
@@ -221,17 +221,17 @@ __device__ inline void add_grad_q(const BackwardLaunch& launch, int half, const 
         if (before == 0) {
           bulk::store(sums, places.sums(half), kHalfBytes);
         } else {
-          if (seen != before) bulk::wait_for_count(turn, before);
+          if (seen != before) bulk::wait_for_count(arrived, before);
           bulk::order_after_accesses();
           bulk::add(sums, places.sums(half), kHalfBytes);
         }
         bulk::commit();
-        if (m + 1 < job.query_tiles) seen = bulk::see_count(turn + kGroups);
+        if (m + 1 < job.query_tiles) seen = bulk::see_count(arrived + kGroups);
         bulk::wait_until_read();
         bulk::arrive(free);
         bulk::wait_until_written();
-        bulk::set_count(turn, before + 1);
-        turn += kGroups;
+        bulk::set_count(arrived, before + 1);
+        arrived += kGroups;
         sums += kGroups * kHalfBytes / sizeof(float);
       }
     }

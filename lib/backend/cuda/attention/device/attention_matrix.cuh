@@ -100,11 +100,11 @@ class PairCast {
   template <__nv_fp8_interpretation_t Kind>
   __device__ void apply_as(float& a, float& b) {
     amax_ = larger(larger(amax_, a), b);
-    const __nv_fp8x2_storage_t codes =
+    const __nv_fp8x2_storage_t data =
         __nv_cvt_float2_to_fp8x2(make_float2(a * scale_, b * scale_), __NV_SATFINITE, Kind);
-    const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(codes, Kind);  // exact
-    a = __half2float(__half(__half_raw{halves.x}));
-    b = __half2float(__half(__half_raw{halves.y}));
+    const __half2_raw orientations = __nv_cvt_fp8x2_to_halfraw2(data, Kind);  // exact
+    a = __half2float(__half(__half_raw{orientations.x}));
+    b = __half2float(__half(__half_raw{orientations.y}));
   }
   /// All 32 lanes call.
   __device__ void store_amax(const AttentionRole& role) const {
@@ -132,8 +132,8 @@ class PairCast {
 };
 
 /// Makes a logit in units of 2^ of a product of Q and K. Scales of tiny values may multiply to what a float has no room
-/// for; it is 2^-100 at least, so that lse over it is finite and -inf times it not NaN. Sums of codes' products stay
-/// below 2^39, so logits are next to none either way.
+/// for; it is 2^-100 at least, so that lse over it is finite and -inf times it not NaN. Sums of quantized data'
+/// products stay below 2^39, so logits are next to none either way.
 __device__ inline float logit_factor_of(const WideOperand& q, const WideOperand& k, const AttentionShape& shape) {
   const float factor = joint_factor(scale_inv_of(q), scale_inv_of(k), shape.softmax_scale) * kLog2E;
   return factor < kLeastSoftmaxScale ? kLeastSoftmaxScale : factor;  // a NaN stays

@@ -12,7 +12,7 @@ namespace fp8lab::cuda {
 
 inline constexpr float kMinusInfinity = -__builtin_huge_valf();
 
-/// An element of any type, without its scale. The type is the same for a whole launch.
+/// An element of any type, without its scale. The type is the same for a full launch.
 __device__ inline float load_element(const MatrixView& matrix, std::int64_t row, std::int64_t col) {
   const std::int64_t at = row * matrix.row_stride + col * matrix.col_stride;
   switch (matrix.dtype) {

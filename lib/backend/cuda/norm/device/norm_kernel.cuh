@@ -21,7 +21,7 @@ struct StoredRows {
   __device__ void finish() {}
 };
 
-// Each block takes rows a grid apart, and has the next ones brought while it works.
+// Each block takes rows a grid apart, and has the next ones provided while it works.
 template <bool Centred, DType Type, int Runs, class Writer>
 __global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, int stages, Writer writer) {
   extern __shared__ __align__(128) std::byte slots[];
@@ -32,23 +32,25 @@ __global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, 
   const Elements gamma_vector = elements(task.gamma), beta_vector = elements(task.beta), x_rows = elements(task.x);
   const RowRing ring(slots, full, stages, static_cast<unsigned>(cols * sizeof(typename Element<Type>::Storage)));
   ring.open();
-  const auto fetch = [&](int turn, std::int64_t row) {
+  const auto fetch = [&](int index, std::int64_t row) {
     if (threadIdx.x != 0 || row >= task.rows) return;
     const std::byte* const rows[1] = {row_of<Type>(x_rows, row)};
-    ring.fetch(turn, rows);
+    ring.fetch(index, rows);
   };
-  for (int turn = 0; turn < stages; ++turn) fetch(turn, blockIdx.x + static_cast<std::int64_t>(turn) * gridDim.x);
+  for (int index = 0; index < stages; ++index) fetch(index, blockIdx.x + static_cast<std::int64_t>(index) * gridDim.x);
 
   float gamma[Runs][kSumRun], beta[Centred ? Runs : 1][kSumRun];
   read_vector(gamma_vector, cols, gamma);
   if constexpr (Centred) read_vector(beta_vector, cols, beta);
   writer.begin();
-  int turn = 0;
-  for (std::int64_t row = blockIdx.x; row < task.rows; row += gridDim.x, ++turn) {
+  int index = 0;
+  for (std::int64_t row = blockIdx.x; row < task.rows; row += gridDim.x, ++index) {
     KeptRow<Type, Runs> kept;
-    kept.read(ring.wait(turn), cols);
+    kept.read(ring.wait(index), cols);
     // The slot is free once every thread has passed the next barrier.
-    const auto fetch_after_barrier = [&] { fetch(turn + stages, row + static_cast<std::int64_t>(stages) * gridDim.x); };
+    const auto fetch_after_barrier = [&] {
+      fetch(index + stages, row + static_cast<std::int64_t>(stages) * gridDim.x);
+    };
 
     float mean = 0.0f;
     if constexpr (Centred) {
@@ -59,7 +61,7 @@ __global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, 
 #pragma unroll
         for (int j = 0; j < kSumRun; ++j) lanes[j] += x[j];
       });
-      mean = join_block(lanes, shared[turn & 1][0]) / count;
+      mean = join_block(lanes, shared[index & 1][0]) / count;
       fetch_after_barrier();
     }
     float lanes[kSumRun] = {};
@@ -69,7 +71,7 @@ __global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, 
 #pragma unroll
       for (int j = 0; j < kSumRun; ++j) lanes[j] += (x[j] - mean) * (x[j] - mean);
     });
-    const float variance = join_block(lanes, shared[turn & 1][1]) / count;
+    const float variance = join_block(lanes, shared[index & 1][1]) / count;
     if constexpr (!Centred) fetch_after_barrier();
     const float rstd = 1.0f / sqrtf(variance + task.epsilon);
     for_runs<Runs>(cols, [&](int r, int col) {

@@ -11,7 +11,7 @@ namespace fp8lab::cuda {
 
 inline constexpr int kSumWarps = kSumThreads / 32;
 
-/// Calls work(r, col) for the thread's runs of a row of whole runs.
+/// Calls work(r, col) for the thread's runs of a row of full runs.
 template <int Runs, class Work>
 __device__ inline void for_runs(int cols, const Work& work) {
 #pragma unroll
@@ -75,7 +75,7 @@ __device__ inline const std::byte* row_of(const Elements& matrix, std::int64_t r
   return matrix.data + row * matrix.row_stride * static_cast<std::int64_t>(sizeof(typename Element<Type>::Storage));
 }
 
-/// Whether registers hold the rows of `x`: whole runs, and no more of them than kernels are made for.
+/// Whether registers hold the rows of `x`: full runs, and no more of them than kernels are made for.
 inline bool keeps_rows(const MatrixView& x) {
   constexpr std::int64_t kMostCols = 8 * kSumLanes;
   return x.cols <= kMostCols && x.cols % kSumRun == 0 && holds_runs(x);

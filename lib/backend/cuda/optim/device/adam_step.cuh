@@ -10,7 +10,7 @@
 #include "core/moment_scale.h"
 #include "core/quotient.h"
 
-// What Adam does to an element, and what a block is told of its tensor.
+// What Adam does to an element, and what a block is notified of its tensor.
 namespace fp8lab::cuda {
 
 /// Where the value lies that is optimised.

@@ -19,7 +19,7 @@ __device__ inline float float_scale(const ScaleRule& rule, std::uint32_t amax) {
                                  rule.kind == ScaleKind::kF32PowerOfTwo, rule.largest);
 }
 
-/// Of a whole tensor: the one that is given or, without it, the one that follows from the amax measured.
+/// Of a full tensor: the one that is given or, without it, the one that follows from the amax measured.
 __device__ inline float tensor_scale(const float* scale, const float* measured, const ScaleRule& rule) {
   return scale != nullptr ? *scale : float_scale(rule, float_bits(*measured));
 }

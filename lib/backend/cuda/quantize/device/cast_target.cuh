@@ -10,11 +10,11 @@
 // New values on their way to eight bits, inside the kernel that makes or reads them.
 namespace fp8lab::cuda {
 
-/// A tile's codes, transposed. A line is longer than a column by a word, so that threads beside one another meet few of
-/// the same banks.
+/// A tile's quantized data, transposed. A line is longer than a column by a word, so that threads beside one another
+/// share few banks.
 struct DataTile {
   static constexpr int kPitch = kListTile + 4;
-  std::uint8_t codes[2][kListTile * kPitch];  ///< in turns: one is written while the other is read
+  std::uint8_t data[2][kListTile * kPitch];  ///< alternately: one is written while the other is read
 };
 
 /// One thread's view of its block's target.
@@ -45,14 +45,14 @@ class TargetCast {
     if (!casts_) return;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) values[i] *= scale_;
-    const unsigned codes = encode4(item_.payload, values);
-    if (item_.rowwise != nullptr) *reinterpret_cast<unsigned*>(item_.rowwise + at) = codes;
+    const unsigned data = encode4(item_.payload, values);
+    if (item_.rowwise != nullptr) *reinterpret_cast<unsigned*>(item_.rowwise + at) = data;
     if (!item_.tiles) return;
     const int thread = static_cast<int>(threadIdx.x);
     const int row = thread / kVectorsOfRow * kListVectors + of_tile, col = thread % kVectorsOfRow * kVector;
 #pragma unroll
     for (int i = 0; i < kVector; ++i)
-      tile_.codes[turn_][(col + i) * DataTile::kPitch + row] = static_cast<std::uint8_t>(codes >> (8 * i));
+      tile_.data[slot_][(col + i) * DataTile::kPitch + row] = static_cast<std::uint8_t>(data >> (8 * i));
   }
 
   /// One element.
@@ -77,8 +77,8 @@ class TargetCast {
     __syncthreads();
     const int line = static_cast<int>(threadIdx.x) / kPerLine,
               first = static_cast<int>(threadIdx.x) % kPerLine * kPerThread;
-    const std::uint8_t* from = tile_.codes[turn_] + line * DataTile::kPitch + first;
-    turn_ = 1 - turn_;
+    const std::uint8_t* from = tile_.data[slot_] + line * DataTile::kPitch + first;
+    slot_ = 1 - slot_;
     if (col + line < cols) {
       auto* const to = reinterpret_cast<std::uint8_t*>(item_.columnwise) + (col + line) * rows + row + first;
       const bool aligned =
@@ -112,7 +112,7 @@ class TargetCast {
   DataTile& tile_;
   float scale_ = 1.0f;
   unsigned amax_ = 0;
-  int turn_ = 0;
+  int slot_ = 0;
   bool casts_ = false;
 };
 

@@ -10,7 +10,8 @@
 // An amax that one launch finds and writes, whatever was there before.
 namespace fp8lab::cuda {
 
-/// Where the blocks of such a launch meet. Zero between launches, of which the stream has one at a time.
+/// Where the blocks of such a launch combine their amaxes. Zero between launches, of which the stream has one at a
+/// time.
 struct Meeting {
   std::uint32_t largest;
   std::uint32_t arrived;
@@ -35,7 +36,7 @@ struct FreshAmax {
   Meeting* meeting;
 };
 
-/// At the end of a kernel, by every thread of every block, which are one-dimensional and of whole warps: what each has
+/// At the end of a kernel, by every thread of every block, which are one-dimensional and of full warps: what each has
 /// found goes into the amax through the last block to come.
 __device__ inline void settle(std::uint32_t largest, const FreshAmax& result) {
   __shared__ std::uint32_t words[32];

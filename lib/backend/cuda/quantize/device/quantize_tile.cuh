@@ -19,7 +19,7 @@ inline constexpr int kResidentTiles = Octet<In>::kWide ? 2 : 4;
 struct PatchPlace {
   std::int64_t row;
   std::int64_t col;
-  bool inside;  ///< the whole tile is
+  bool inside;  ///< the entire tile is
 };
 
 /// The tile of this block out of tiles of kRows x kCols, the last one first: what was written or read last, and is in
@@ -72,7 +72,7 @@ struct Patch {
   }
 };
 
-/// Where an orientation's codes go whose rows are the matrix's own: element (i, j) to data[i * pitch + j].
+/// Where an orientation's data go whose rows are the matrix's own: element (i, j) to data[i * pitch + j].
 struct RowData {
   std::uint8_t* data;
   std::int64_t pitch;
@@ -81,14 +81,14 @@ struct RowData {
   bool vectors;  ///< every eighth code is aligned to eight bytes
 
   /// Row k of a thread's patch.
-  __device__ void store(const PatchPlace& at, int k, uint2 codes) const {
+  __device__ void store(const PatchPlace& at, int k, uint2 data) const {
     std::uint8_t* to = data + (at.row + k) * pitch + at.col;
     if (vectors && (at.inside || (at.row + k < rows && at.col + 8 <= cols))) {
-      *reinterpret_cast<uint2*>(to) = codes;
+      *reinterpret_cast<uint2*>(to) = data;
     } else if (at.row + k < rows) {
 #pragma unroll
       for (int j = 0; j < 8; ++j)
-        if (at.col + j < cols) to[j] = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)));
+        if (at.col + j < cols) to[j] = static_cast<std::uint8_t>((j < 4 ? data.x : data.y) >> (8 * (j % 4)));
     }
   }
 };
@@ -97,8 +97,8 @@ __device__ inline RowData rowwise_data(const TileTask& task) {
           task.in.cols, task.row_vectors};
 }
 
-/// 128 x 128 codes on their way into a transposed matrix. Patches go in as columns of eight codes, in places permuted
-/// so that no two threads want one bank; whole rows of the transposed tile come out.
+/// 128 x 128 quantized data on their way into a transposed matrix. Patches go in as columns of eight 8-bit values, in
+/// places permuted so that no two threads want one bank; full rows of the transposed tile come out.
 struct TurnedTile {
   alignas(16) std::uint8_t bytes[128 * 128];
 
@@ -118,19 +118,19 @@ struct TurnedTile {
     for (int i = 0; i < 128 * 128 / (16 * kTileThreads); ++i) {
       const unsigned piece = i * kTileThreads + threadIdx.x;
       const unsigned col = piece / 8, part = piece % 8, across = col / 8;
-      uint4 codes = *reinterpret_cast<const uint4*>(bytes + col * 128 + ((part ^ (across / 2)) * 16));
-      if (across % 2 != 0) codes = make_uint4(codes.z, codes.w, codes.x, codes.y);
+      uint4 data = *reinterpret_cast<const uint4*>(bytes + col * 128 + ((part ^ (across / 2)) * 16));
+      if (across % 2 != 0) data = make_uint4(data.z, data.w, data.x, data.y);
       const std::int64_t row = first_row + 16 * part;
       std::uint8_t* to = out + (first_col + col) * pitch + row;
       if (!inside && first_col + col >= task.in.cols) continue;
-      const bool whole = inside || row + 16 <= task.in.rows;
-      if (whole && task.column_alignment == 16) {
-        *reinterpret_cast<uint4*>(to) = codes;
-      } else if (whole && task.column_alignment == 8) {
-        *reinterpret_cast<uint2*>(to) = make_uint2(codes.x, codes.y);
-        *reinterpret_cast<uint2*>(to + 8) = make_uint2(codes.z, codes.w);
+      const bool full = inside || row + 16 <= task.in.rows;
+      if (full && task.column_alignment == 16) {
+        *reinterpret_cast<uint4*>(to) = data;
+      } else if (full && task.column_alignment == 8) {
+        *reinterpret_cast<uint2*>(to) = make_uint2(data.x, data.y);
+        *reinterpret_cast<uint2*>(to + 8) = make_uint2(data.z, data.w);
       } else {
-        const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+        const std::uint32_t words[4] = {data.x, data.y, data.z, data.w};
 #pragma unroll
         for (int j = 0; j < 16; ++j)
           if (row + j < task.in.rows) to[j] = static_cast<std::uint8_t>(words[j / 4] >> (8 * (j % 4)));

@@ -33,7 +33,7 @@ class QuantizedRows {
       largest_ = Bits::larger(largest_, folded);
     else
       scale_ = block_scale(Bits::unfolded(folded), row, col);
-    *reinterpret_cast<uint2*>(cast_.codes + row * cast_.pitch + col) = encode_octet<DType::kE4M3>(octet, scale_);
+    *reinterpret_cast<uint2*>(cast_.data + row * cast_.pitch + col) = encode_octet<DType::kE4M3>(octet, scale_);
   }
   /// By every thread of its block.
   __device__ void finish() const {

@@ -1,4 +1,4 @@
-#include "comm/in_process/team.h"
+#include "comm/in_process/group_state.h"
 
 #include <chrono>
 #include <thread>
@@ -12,33 +12,33 @@ namespace {
 constexpr int kSpins = 1000;
 constexpr int kLongSpins = 100'000;
 
-int spins_before_sleeping(std::size_t ranks, Team::Looks spin_count) {
+int spins_before_sleeping(std::size_t ranks, GroupState::Looks spin_count) {
   if (ranks > std::thread::hardware_concurrency()) return 1;
-  return spin_count == Team::Looks::kLong ? kLongSpins : kSpins;
+  return spin_count == GroupState::Looks::kLong ? kLongSpins : kSpins;
 }
 
 }  // namespace
 
-Team::Team(World& world, std::string name, std::vector<int> world_ranks, Looks spin_count)
+GroupState::GroupState(World& world, std::string name, std::vector<int> world_ranks, Looks spin_count)
     : world_(world),
       name_(std::move(name)),
       world_ranks_(std::move(world_ranks)),
       slots_(world_ranks_.size()),
       spin_count_(spins_before_sleeping(slots_.size(), spin_count)) {}
 
-void Team::meet(int rank, const Signature& call, const void* parts) {
-  Seat& own = slot(rank);
+void GroupState::barrier(int rank, const Signature& call, const void* parts) {
+  BarrierSlot& own = slot(rank);
   const int world_rank = world_ranks_[static_cast<std::size_t>(rank)];
   if (world_.aborted()) throw_aborted(call, name_, world_.reason());
   world_.begin(world_rank, *this, call);
-  ++own.meetings;
-  own.brought[own.meetings % 2] = {call, parts};
+  ++own.barriers;
+  own.posted[own.barriers % 2] = {call, parts};
   if (!arrive(rank) || !await_all_unless_aborted(rank)) throw_aborted(call, name_, world_.reason());
   compare(rank, call);
   world_.complete(world_rank);
 }
 
-void Team::part(int rank) {
+void GroupState::part(int rank) {
   arrive(rank);
   if (spin(rank)) return;
   std::unique_lock lock(mutex_);
@@ -47,16 +47,16 @@ void Team::part(int rank) {
   --sleepers_;
 }
 
-const Team::Brought& Team::brought(int viewer, int rank) const {
-  const std::uint64_t meeting = slots_[static_cast<std::size_t>(viewer)].meetings;
-  return slots_[static_cast<std::size_t>(rank)].brought[meeting % 2];
+const GroupState::Posted& GroupState::posted(int viewer, int rank) const {
+  const std::uint64_t barrier = slots_[static_cast<std::size_t>(viewer)].barriers;
+  return slots_[static_cast<std::size_t>(rank)].posted[barrier % 2];
 }
 
 // Every rank compares every call with rank 0's, so all find the same mismatch, or none does.
-void Team::compare(int rank, const Signature& call) {
-  const Signature& first = brought(rank, 0).call;
+void GroupState::compare(int rank, const Signature& call) {
+  const Signature& first = posted(rank, 0).call;
   for (int other = 1; other < static_cast<int>(slots_.size()); ++other) {
-    const Signature& theirs = brought(rank, other).call;
+    const Signature& theirs = posted(rank, other).call;
     if (theirs == first) continue;
     world_.abort({.reason = describe_mismatch(name_, world_ranks_.front(), first,
                                               world_ranks_[static_cast<std::size_t>(other)], theirs)});
@@ -64,29 +64,29 @@ void Team::compare(int rank, const Signature& call) {
   }
 }
 
-/// False if the meeting is closed.
-bool Team::arrive(int rank) {
+/// False if the barrier is closed.
+bool GroupState::arrive(int rank) {
   if (!arrivals_.add()) return false;
-  // After counting, so that whoever sees a short count also sees a seat that is behind.
-  Seat& own = slot(rank);
+  // After counting, so that whoever sees a short count also sees a slot that is behind.
+  BarrierSlot& own = slot(rank);
   // Sequentially consistent, so that of two ranks that begin to wait for each other, one sees the other wait.
-  own.comings.store(own.comings.load(std::memory_order_relaxed) + 1);
+  own.arrivals.store(own.arrivals.load(std::memory_order_relaxed) + 1);
   if (all_arrived(rank) && sleepers_.load() > 0) wake();
   return true;
 }
 
-/// The number of arrivals that `rank`'s meeting or parting waits for.
-std::uint64_t Team::target_of(int rank) const {
-  return slots_[static_cast<std::size_t>(rank)].comings.load(std::memory_order_relaxed) * slots_.size();
+/// The number of arrivals that `rank`'s barrier or parting waits for.
+std::uint64_t GroupState::target_of(int rank) const {
+  return slots_[static_cast<std::size_t>(rank)].arrivals.load(std::memory_order_relaxed) * slots_.size();
 }
 
-bool Team::spin(int rank) const {
+bool GroupState::spin(int rank) const {
   for (int i = 0; i < spin_count_; ++i)
     if (all_arrived(rank)) return true;
   return false;
 }
 
-bool Team::await_all_unless_aborted(int rank) {
+bool GroupState::await_all_unless_aborted(int rank) {
   if (spin(rank)) return true;
   world_.abort_deadlock(world_ranks_[static_cast<std::size_t>(rank)]);
   const auto deadline = std::chrono::steady_clock::now() + world_.timeout();
@@ -99,7 +99,7 @@ bool Team::await_all_unless_aborted(int rank) {
       break;
     }
     if (late || misses_one_who_left(rank)) {
-      lock.unlock();  // aborting wakes every team, this one too
+      lock.unlock();  // aborting wakes every group, this one too
       abort_for_missing(rank);
       lock.lock();
     } else {
@@ -110,26 +110,26 @@ bool Team::await_all_unless_aborted(int rank) {
   return all_arrived(rank);
 }
 
-std::uint64_t Team::arrivals_of(int world_rank) const {
+std::uint64_t GroupState::arrivals_of(int world_rank) const {
   for (std::size_t i = 0; i < slots_.size(); ++i)
-    if (world_ranks_[i] == world_rank) return slots_[i].comings.load();
+    if (world_ranks_[i] == world_rank) return slots_[i].arrivals.load();
   return 0;
 }
 
-bool Team::is_missing(std::size_t slot_index, int rank) const {
-  return slots_[slot_index].comings.load(std::memory_order_acquire) <
-         slots_[static_cast<std::size_t>(rank)].comings.load(std::memory_order_relaxed);
+bool GroupState::is_missing(std::size_t slot_index, int rank) const {
+  return slots_[slot_index].arrivals.load(std::memory_order_acquire) <
+         slots_[static_cast<std::size_t>(rank)].arrivals.load(std::memory_order_relaxed);
 }
 
-bool Team::misses_one_who_left(int rank) const {
+bool GroupState::misses_one_who_left(int rank) const {
   for (std::size_t i = 0; i < slots_.size(); ++i)
     if (is_missing(i, rank) && world_.has_left(world_ranks_[i])) return true;
   return false;
 }
 
 /// Aborts, unless those who were missing have come by now.
-void Team::abort_for_missing(int rank) {
-  const Signature& call = brought(rank, rank).call;
+void GroupState::abort_for_missing(int rank) {
+  const Signature& call = posted(rank, rank).call;
   std::vector<int> late;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!is_missing(i, rank)) continue;
@@ -142,7 +142,7 @@ void Team::abort_for_missing(int rank) {
   world_.abort({.reason = describe_late(late, call, name_, world_.timeout()) + world_.whereabouts(late.front())});
 }
 
-void Team::wake() {
+void GroupState::wake() {
   {
     const std::lock_guard lock(mutex_);
   }

@@ -15,50 +15,50 @@
 
 namespace fp8lab::in_process {
 
-/// Where the ranks of one group meet. A collective is a meeting, after which all see what each brought, then copying,
-/// then a parting, after which nobody reads what others brought.
+/// The state that the ranks of one process group share. A collective is a barrier, after which all see what each
+/// provided, then copying, then a parting, after which nobody reads what others provided.
 ///
-/// A meeting can fail: a rank dies, leaves, or stays away too long. It fails for all or for none, because the first to
-/// give up closes it. So after a meeting every rank is on its way to the parting, which has no reason to fail and must
+/// A barrier can fail: a rank dies, leaves, or stays away too long. It fails for all or for none, because the first to
+/// give up closes it. So after a barrier every rank is on its way to the parting, which has no reason to fail and must
 /// not: the others' buffers are being read until then.
-class Team {
+class GroupState {
  public:
   /// How long ranks look for each other before they sleep. Launching work on a GPU takes longer than to wake up, so
   /// ranks with GPUs look longer.
   enum class Looks { kShort, kLong };
-  Team(World& world, std::string name, std::vector<int> world_ranks, Looks spin_count = Looks::kShort);
+  GroupState(World& world, std::string name, std::vector<int> world_ranks, Looks spin_count = Looks::kShort);
 
   const std::string& name() const { return name_; }
   const std::vector<int>& world_ranks() const { return world_ranks_; }
-  /// How often the member that is `world_rank` in the whole run has arrived. One that is in a collective waits for
+  /// How often the member that is `world_rank` in the entire run has arrived. One that is in a collective waits for
   /// those that have arrived less often.
   std::uint64_t arrivals_of(int world_rank) const;
 
   /// Shows the others `call` and `parts`, waits until all have come, and compares. Throws GroupAborted.
-  void meet(int rank, const Signature& call, const void* parts);
-  /// What `rank` brought to the meeting that `viewer` is in.
-  const void* parts_of(int viewer, int rank) const { return brought(viewer, rank).parts; }
-  /// Waits until all are done with what was brought.
+  void barrier(int rank, const Signature& call, const void* parts);
+  /// What `rank` provided to the barrier that `viewer` is in.
+  const void* parts_of(int viewer, int rank) const { return posted(viewer, rank).parts; }
+  /// Waits until all are done with what was provided.
   void part(int rank);
   /// Makes every waiting rank look again at whether it still has to wait.
   void wake();
 
  private:
-  struct Brought {
+  struct Posted {
     Signature call;
     const void* parts = nullptr;
   };
-  struct alignas(64) Seat {
-    /// Two in turn: a rank that need not part may bring the next while others still look at the last, but gets no
+  struct alignas(64) BarrierSlot {
+    /// Two in turn: a rank that need not part may provide the next while others still look at the last, but gets no
     /// further.
-    std::array<Brought, 2> brought;
-    std::uint64_t meetings = 0;
-    /// How often it came to meetings and partings. Written by the rank, read by those who miss it.
-    std::atomic<std::uint64_t> comings{0};
+    std::array<Posted, 2> posted;
+    std::uint64_t barriers = 0;
+    /// How often it came to barriers and partings. Written by the rank, read by those who miss it.
+    std::atomic<std::uint64_t> arrivals{0};
   };
 
-  Seat& slot(int rank) { return slots_[static_cast<std::size_t>(rank)]; }
-  const Brought& brought(int viewer, int rank) const;
+  BarrierSlot& slot(int rank) { return slots_[static_cast<std::size_t>(rank)]; }
+  const Posted& posted(int viewer, int rank) const;
   void compare(int rank, const Signature& call);
 
   bool arrive(int rank);
@@ -73,7 +73,7 @@ class Team {
   World& world_;
   std::string name_;
   std::vector<int> world_ranks_;
-  std::vector<Seat> slots_;
+  std::vector<BarrierSlot> slots_;
   int spin_count_;
 
   alignas(64) Arrivals arrivals_;  ///< of all ranks together
