@@ -19,10 +19,10 @@ constexpr std::int64_t kTokens = 8192, kHidden = 4096, kFfn = 14336;
 
 HolderId in_flight() { return gpu()->holder(HolderKind::kInFlight); }
 
-/// Tensors of one kind in turn, so that none is in the L2.
-class Turns {
+/// Tensors of one kind in slot, so that none is in the L2.
+class Rotation {
  public:
-  Turns(const Shape& shape, DType dtype, std::uint64_t seed = 1) {
+  Rotation(const Shape& shape, DType dtype, std::uint64_t seed = 1) {
     const int count = rotations_past_l2(TensorSpec{shape, dtype}.bytes());
     for (int i = 0; i < count; ++i)
       tensors_.push_back(dtype == DType::kE4M3
@@ -47,7 +47,7 @@ void add_row(const std::string& name, const std::function<void(benchmark::State&
 }
 
 void norm_forward_row(benchmark::State& state, NormKind kind, std::int64_t cols, DType dtype) {
-  const Turns x(Shape{kTokens, cols}, dtype);
+  const Rotation x(Shape{kTokens, cols}, dtype);
   const Tensor gamma = random_tensor(*gpu(), {cols}, dtype, 5), beta = random_tensor(*gpu(), {cols}, dtype, 6);
   time_on_gpu(state, {.bytes = 2 * x.bytes()}, [&](int i) {
     norm_forward(*gpu(), {.kind = kind,
@@ -60,7 +60,7 @@ void norm_forward_row(benchmark::State& state, NormKind kind, std::int64_t cols,
 }
 
 void norm_backward_row(benchmark::State& state, NormKind kind, std::int64_t cols, DType dtype) {
-  const Turns x(Shape{kTokens, cols}, dtype), grad_y(Shape{kTokens, cols}, dtype, 100);
+  const Rotation x(Shape{kTokens, cols}, dtype), grad_y(Shape{kTokens, cols}, dtype, 100);
   const Tensor gamma = random_tensor(*gpu(), {cols}, dtype, 5);
   const Tensor mean = random_tensor(*gpu(), {kTokens, 1}, DType::kF32, 6, 0.01f),
                rstd = random_tensor(*gpu(), {kTokens, 1}, DType::kF32, 7);
@@ -79,7 +79,7 @@ void norm_backward_row(benchmark::State& state, NormKind kind, std::int64_t cols
 
 void activation_row(benchmark::State& state, ActivationKind kind, bool backward) {
   const std::int64_t in_cols = kind == ActivationKind::kSwiglu ? 2 * kFfn : kFfn;
-  const Turns x(Shape{kTokens, in_cols}, kType), grad_y(Shape{kTokens, kFfn}, kType, 100);
+  const Rotation x(Shape{kTokens, in_cols}, kType), grad_y(Shape{kTokens, kFfn}, kType, 100);
   if (!backward)
     return time_on_gpu(state, {.bytes = x.bytes() + grad_y.bytes()},
                        [&](int i) { activation_forward(*gpu(), kind, x[i], in_flight()); });
@@ -99,21 +99,21 @@ Quantizer unstored(const char* recipe, bool both) {
 }
 
 void norm_quantize_row(benchmark::State& state, const char* recipe, bool both) {
-  const Turns x(Shape{kTokens, kHidden}, kType);
+  const Rotation x(Shape{kTokens, kHidden}, kType);
   const Quantizer quantizer = unstored(recipe, both);
   const NormInputs inputs{
       .kind = NormKind::kRmsNorm, .x = x[0], .gamma = random_tensor(*gpu(), {kHidden}, kType, 5), .beta = {}};
   const std::int64_t written = norm_quantize(*gpu(), inputs, quantizer).y.bytes();
   time_on_gpu(state, {.bytes = x.bytes() + written}, [&](int i) {
-    NormInputs turn = inputs;
-    turn.x = x[i];
-    turn.statistics_holder = in_flight();
-    norm_quantize(*gpu(), turn, quantizer);
+    NormInputs slot = inputs;
+    slot.x = x[i];
+    slot.statistics_holder = in_flight();
+    norm_quantize(*gpu(), slot, quantizer);
   });
 }
 
 void activation_quantize_row(benchmark::State& state, const char* recipe, bool both) {
-  const Turns x(Shape{kTokens, 2 * kFfn}, kType);
+  const Rotation x(Shape{kTokens, 2 * kFfn}, kType);
   const Quantizer quantizer = unstored(recipe, both);
   const std::int64_t written = activation_quantize(*gpu(), ActivationKind::kSwiglu, x[0], quantizer).bytes();
   time_on_gpu(state, {.bytes = x.bytes() + written},
@@ -121,35 +121,35 @@ void activation_quantize_row(benchmark::State& state, const char* recipe, bool b
 }
 
 void transpose_row(benchmark::State& state, DType dtype, std::int64_t cols) {
-  const Turns x(Shape{kTokens, cols}, dtype);
+  const Rotation x(Shape{kTokens, cols}, dtype);
   time_on_gpu(state, {.bytes = 2 * x.bytes()}, [&](int i) { cast(*gpu(), x[i].transposed(), dtype, in_flight()); });
 }
 
 void cast_row(benchmark::State& state, DType from, DType to) {
-  const Turns x(Shape{kTokens, kHidden}, from);
+  const Rotation x(Shape{kTokens, kHidden}, from);
   const TensorSpec out{Shape{kTokens, kHidden}, to};
   time_on_gpu(state, {.bytes = x.bytes() + out.bytes()}, [&](int i) { cast(*gpu(), x[i], to, in_flight()); });
 }
 
 void add_tensors_row(benchmark::State& state) {
-  const Turns a(Shape{kTokens, kHidden}, kType), b(Shape{kTokens, kHidden}, kType, 100);
+  const Rotation a(Shape{kTokens, kHidden}, kType), b(Shape{kTokens, kHidden}, kType, 100);
   time_on_gpu(state, {.bytes = 3 * a.bytes()}, [&](int i) { add(*gpu(), a[i], b[i], in_flight()); });
 }
 
 void column_sum_row(benchmark::State& state) {
-  const Turns x(Shape{kTokens, kHidden}, kType);
+  const Rotation x(Shape{kTokens, kHidden}, kType);
   time_on_gpu(state, {.bytes = x.bytes()}, [&](int i) { column_sum(*gpu(), x[i], kType, in_flight()); });
 }
 
 void rope_row(benchmark::State& state) {
-  const Turns x(Shape{kTokens, kHidden}, kType);
+  const Rotation x(Shape{kTokens, kHidden}, kType);
   time_on_gpu(state, {.bytes = 2 * x.bytes()}, [&](int i) {
     rope(*gpu(), {.x = x[i], .batch = 2, .heads = 32, .base = 500000.0, .holder = in_flight()});
   });
 }
 
 void dropout_row(benchmark::State& state) {
-  const Turns x(Shape{kTokens, kHidden}, kType);
+  const Rotation x(Shape{kTokens, kHidden}, kType);
   time_on_gpu(state, {.bytes = 2 * x.bytes()},
               [&](int i) { dropout(*gpu(), x[i], {.probability = 0.1f, .seed = 1}, in_flight()); });
 }

@@ -41,7 +41,7 @@ inline Tensor random_tensor(Device& device, const Shape& shape, DType dtype, std
   return tensor;
 }
 
-/// How many sets of inputs of `bytes` each it takes so that none is still in the L2 when its turn comes again.
+/// How many sets of inputs of `bytes` each it takes so that none is still in the L2 when it is used again.
 inline int rotations_past_l2(std::int64_t bytes) {
   constexpr std::int64_t kWellPastTheL2 = std::int64_t{192} << 20;
   return static_cast<int>(std::clamp<std::int64_t>(kWellPastTheL2 / std::max<std::int64_t>(bytes, 1) + 1, 1, 64));

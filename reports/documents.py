@@ -121,7 +121,7 @@ def described(value: Any) -> str:
 
 # --- reading ----------------------------------------------------------------------------------------------------------------
 
-# Marks that turn the direction of writing, separators of lines, surrogates, and what is no character.
+# Marks that reverse the direction of writing, separators of lines, surrogates, and what is no character.
 _INVISIBLE = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff"
 # Those, and control characters but tab and line feed.
 _HIDDEN = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_INVISIBLE}]")

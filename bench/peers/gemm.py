@@ -88,10 +88,10 @@ def main():
         if which != "wgrad":
             kinds["fp8_tensor_to_fp8"] = to_fp8
         times = {kind: [] for kind in kinds}
-        for turn in range(3 + options.rounds):
+        for index in range(3 + options.rounds):
             for kind, calls in kinds.items():
-                microseconds, _ = timer.microseconds(calls[turn % len(calls)])
-                if turn >= 3:
+                microseconds, _ = timer.microseconds(calls[index % len(calls)])
+                if index >= 3:
                     times[kind].append(microseconds)
         for kind, samples in times.items():
             median = statistics.median(samples)

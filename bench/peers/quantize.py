@@ -67,8 +67,8 @@ def main():
                 full = f"{name}/{tokens}x{features}/bf16{suffix}"
                 if options.filter not in full:
                     continue
-                samples = [timer.microseconds(lambda: run(inputs[turn % sets], scale, amax))
-                           for turn in range(3 + options.rounds)][3:]
+                samples = [timer.microseconds(lambda: run(inputs[index % sets], scale, amax))
+                           for index in range(3 + options.rounds)][3:]
                 median, copy = (statistics.median(column) for column in zip(*samples))
                 bandwidth = 1e6 * bytes_each * tokens * features / median
                 of_copy = bandwidth / timer.copy_bandwidth(copy)

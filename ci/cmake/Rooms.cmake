@@ -67,10 +67,10 @@ function(fp8lab_test_entries entry shards timeout labels environment)
 endfunction()
 
 # fp8lab_test(<name> SOURCES <files> [ROOMS <rooms>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>] [SHARDS <n>]
-#             [CARD] [GPU_SHARDS <n>] [NUMERIC])
+#             [GPU] [GPU_SHARDS <n>] [NUMERIC])
 # One GoogleTest binary and its CTest entries; correctness/ itself is on the include path for reference/ and support/.
 # SHARDS: that many entries, which divide a long binary's tests among them.
-# CARD: where CUDA is built, further entries, <name>_on_gpu, run the same binary on device `cuda`, GPU_SHARDS of them; a
+# GPU: where CUDA is built, further entries, <name>_on_gpu, run the same binary on device `cuda`, GPU_SHARDS of them; a
 # GPU is of one architecture, Hopper, so tests of another or of every one are left out.
 # NUMERIC: label `numeric`, by which ci/test runs the binary again under each instruction set. Its loops over references are
 # optimised in sanitized builds too; the other tests' files are not, since optimising takes longer than they run.

@@ -66,7 +66,7 @@ struct Outcome {
   double seconds = 0;
 };
 
-/// What each of `ranks` meets.
+/// What comes of each of `ranks`.
 inline std::vector<Outcome> connect_all(const std::vector<Rendezvous>& ranks, double seconds) {
   std::vector<Outcome> outcomes(ranks.size());
   {

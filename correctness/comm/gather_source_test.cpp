@@ -183,7 +183,7 @@ TEST(GatherSource, ItsSegmentsOutliveTheGroup) {
       EXPECT_EQ(rank.account.segments, 1) << "what nobody uses goes with the source";
       rank.group.reset();
       std::fill_n(kept->data(), kept->bytes(), std::byte{1});
-      // What comes now lies elsewhere, and meets nobody.
+      // What comes now lies elsewhere, and overlaps nothing.
       const BufferRef later = rank.memory.allocate(5 * kMiB, rank.shared);
       EXPECT_EQ(rank.account.segments, 1);
       EXPECT_EQ(std::count(kept->data(), kept->data() + kept->bytes(), std::byte{1}), kept->bytes());

@@ -36,7 +36,7 @@ class LateEvent {
   }
 
  private:
-  std::uint64_t recorded_ = 0;  ///< the host's, who meets before others read it
+  std::uint64_t recorded_ = 0;  ///< the host's, who waits for the others before they read it
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t happened_ = 0;

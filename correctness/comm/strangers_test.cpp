@@ -32,13 +32,14 @@ std::string zmtp_message(const std::vector<std::byte>& bytes) {
 std::uint64_t job_hash(int port) { return fnv1a(std::to_string(port) + "/"); }
 
 std::string zmtp_handshake(int) { return zmtp_greeting("NULL") + zmtp_ready(); }
-constexpr std::size_t kGreetingAndReady = 64 + 43;
+constexpr std::size_t kZmtpGreetingAndReady = 64 + 43;
 
 struct Stranger {
   const char* name;
-  std::string (*first)(int port);   ///< what it says at once
-  std::string (*second)(int port);  ///< and after the other side's greeting or, where it shook hands itself, handshake
-  const char* reason = nullptr;     ///< in rank 0's line where ranks have no secret, and all may say handshake
+  std::string (*first)(int port);  ///< what it says at once
+  std::string (*second)(
+      int port);  ///< and after the other side's ZMTP greeting or, where it shook hands itself, handshake
+  const char* reason = nullptr;  ///< in rank 0's line where ranks have no secret, and all may say handshake
 };
 std::string nothing(int) { return {}; }
 std::string handshake_of(int port, int rank, int size, std::uint64_t job_offset = 0) {
@@ -57,7 +58,7 @@ const Stranger kStrangers[] = {
     {"half_a_greeting", [](int) { return zmtp_greeting("NULL").substr(0, 30); }, nothing},
     {"greeting_alone", [](int) { return zmtp_greeting("NULL"); }, nothing},
     {"unknown_mechanism", [](int) { return zmtp_greeting("TELEPATHY"); }, nothing},
-    {"old_shutdown",  // tag 1 and a length of 2^20, behind an echo of the greeting
+    {"old_shutdown",  // tag 1 and a length of 2^20, behind an echo of the ZMTP greeting
      [](int) { return std::string("fp8lab/1", 8); },
      [](int) { return std::string("\x01\0\0\0\0\0\0\0\0\0\x10\0\0\0\0\0", 16) + std::string(1 << 20, 'x'); }},
     {"endless_command", [](int) { return zmtp_greeting("NULL"); },
@@ -97,7 +98,7 @@ TEST_P(Strangers, DoNotKeepRanksApart) {
     ASSERT_TRUE(stranger.connected());
     stranger.say(GetParam().first(port));
     if (const std::string more = GetParam().second(port); !more.empty()) {
-      stranger.hear(GetParam().reason != nullptr ? kGreetingAndReady : 10);
+      stranger.hear(GetParam().reason != nullptr ? kZmtpGreetingAndReady : 10);
       stranger.say(more);
     }
     stranger.hear(64);  // it has been taken in

@@ -107,9 +107,9 @@ TEST(PortableMath, EveryMachineComputesTheseBits) {
     add(logarithm(uniform(3, i, 0.0, 1e6)));
     add(power(uniform(4, i, 0.9, 1.0), static_cast<std::int64_t>(i)));
     add(rotary_angle(static_cast<std::int64_t>(i), static_cast<std::int64_t>(i % 64), 128, 500000.0));
-    const SineAndCosine turn = sine_and_cosine(uniform(5, i, -1e5, 1e5));
-    add(turn.sine);
-    add(turn.cosine);
+    const SineAndCosine both = sine_and_cosine(uniform(5, i, -1e5, 1e5));
+    add(both.sine);
+    add(both.cosine);
   }
   EXPECT_EQ(hash, 0xf6cf73f40423f695u) << std::hex << hash;
 }

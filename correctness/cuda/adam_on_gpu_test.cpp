@@ -255,7 +255,7 @@ TEST(AdamOnGpu, KeepsNanAndInfInTheirElements) {
 }
 
 /// Orientations of a matrix in eight bits under one scale.
-struct Halves {
+struct TwoOrientations {
   Both rowwise, columnwise, scale_inv, scale, amax;
 };
 
@@ -275,8 +275,8 @@ const CastCase kCasts[] = {
 // Besides: one tile, several with uneven ends, lines that are no multiple of 16 bytes, and of 4 columns.
 const Shape kMatrices[] = {{0, 64}, {64, 64}, {80, 272}, {60, 100}, {5, 811}, {1028, 4}, {272, 512}, {1, 16}};
 
-Halves make_orientations(Pair& pair, const CastCase& c, const Shape& shape, float scale) {
-  Halves orientations;
+TwoOrientations make_orientations(Pair& pair, const CastCase& c, const Shape& shape, float scale) {
+  TwoOrientations orientations;
   const TensorSpec flat{shape, c.payload}, transposed{{shape.cols(), shape.rows()}, c.payload};
   const std::vector<float> none(static_cast<std::size_t>(shape.numel()), 0.0f);
   if (c.rowwise) orientations.rowwise = make(pair, flat, none);
@@ -287,7 +287,7 @@ Halves make_orientations(Pair& pair, const CastCase& c, const Shape& shape, floa
   return orientations;
 }
 
-CastTarget target_of(const Halves& orientations, const CastCase& c, std::size_t side) {
+CastTarget target_of(const TwoOrientations& orientations, const CastCase& c, std::size_t side) {
   const ScaleView scale_inv{.data = orientations.scale_inv[side].view().data, .storage_elems = 1};
   const auto half = [&](const Both& data) {
     return data[side] ? OperandView{.values = data[side].view(), .scales = scale_inv} : OperandView{};
@@ -300,7 +300,7 @@ CastTarget target_of(const Halves& orientations, const CastCase& c, std::size_t 
           .amax = orientations.amax[side].data<float>()};
 }
 
-void expect_equal(Pair& pair, const Halves& orientations) {
+void expect_equal(Pair& pair, const TwoOrientations& orientations) {
   EXPECT_EQ(difference(pair, orientations.rowwise), "");
   EXPECT_EQ(difference(pair, orientations.columnwise), "");
   EXPECT_EQ(difference(pair, orientations.scale_inv), "");
@@ -317,7 +317,7 @@ TEST(AdamOnGpu, CastsAndMeasuresWhatItMakes) {
         const Case c{DType::kF32, grad, exp_avg, exp_avg_sq, Master::kNone, true};
         SCOPED_TRACE(cast.label + (" " + label(c)));
         std::vector<Member> members;
-        std::vector<Halves> orientations;
+        std::vector<TwoOrientations> orientations;
         for (const Shape& shape : kMatrices) {
           members.push_back(make_member(pair, c, shape, seed += 10));
           orientations.push_back(make_orientations(pair, cast, shape, 96.0f));
@@ -328,7 +328,7 @@ TEST(AdamOnGpu, CastsAndMeasuresWhatItMakes) {
           tensor.target = target_of(orientations[i], cast, side);
         });
         expect_equal(pair, members);
-        for (const Halves& one : orientations) expect_equal(pair, one);
+        for (const TwoOrientations& one : orientations) expect_equal(pair, one);
       }
 }
 
@@ -343,7 +343,7 @@ TEST(QuantizeListOnGpu, IsTheHostsForEveryTypeAndScale) {
           SCOPED_TRACE(testing::Message() << c.label << " " << name(in_type) << " " << measured);
           const Both amax = make(pair, {Shape{1}, DType::kF32}, {measured});
           std::vector<Both> ins;
-          std::vector<Halves> orientations;
+          std::vector<TwoOrientations> orientations;
           for (const Shape& shape : kMatrices) {
             std::vector<float> values = gaussian_values(shape.numel(), ++seed);
             if (odd_values && values.size() > 40) values[3] = kInf, values[38] = kNan, values[39] = -0.0f;
@@ -360,7 +360,7 @@ TEST(QuantizeListOnGpu, IsTheHostsForEveryTypeAndScale) {
             }
             device.launch(&KernelTable::quantize_list, QuantizeListArgs{.tensors = list});
           });
-          for (const Halves& one : orientations) {
+          for (const TwoOrientations& one : orientations) {
             EXPECT_EQ(difference(pair, one.rowwise), "");
             EXPECT_EQ(difference(pair, one.columnwise), "");
             EXPECT_EQ(difference(pair, one.scale_inv), "");

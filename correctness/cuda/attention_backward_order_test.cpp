@@ -1,10 +1,10 @@
 // The order in which the roles of a block of attention's backward wait for each other
 // (lib/backend/cuda/attention/device/attention_backward_tiles.cuh and attention_tensor_backward.cu), as a model of
-// which every interleaving is gone through: a GPU meets the rare ones once in days.
+// which every interleaving is gone through: on a GPU the rare ones come once in days.
 //
 // Three roles: one provides keys, job by job; one multiplies tiles of queries and hands their sums on; one adds the
 // sums to dQ. A barrier's wait tests the parity of its phase alone, so a role that is two phases late waits for
-// ever. Turns between blocks are left out: a role that waits for one is merely late. So are the rings of Q and dO,
+// ever. The order between blocks are left out: a role that waits for one is merely late. So are the rings of Q and dO,
 // which only these roles fill and empty in step.
 
 #include <gtest/gtest.h>

@@ -177,26 +177,26 @@ TEST_F(AttentionOnGpuTest, MatrixUnitsDropTheSameEntries) {
 // results' types.
 TEST_F(AttentionOnGpuTest, MatrixUnitsBackwardTakesAnyLength) {
   constexpr DType kTypes[] = {DType::kBF16, DType::kF32, DType::kF16};
-  int turn = 0;
+  int round = 0;
   for (const std::int64_t seq : {63, 64, 65, 127, 128, 129, 191, 192, 193, 320, 577})
     for (const std::int64_t dim : {64, 128})
       for (const bool causal : {true, false}) {
-        const std::int64_t members = 1 + ++turn % 3;
+        const std::int64_t members = 1 + ++round % 3;
         const AttentionShape shape = make_shape({.seq = seq,
-                                                 .batch = 1 + turn % 2,
+                                                 .batch = 1 + round % 2,
                                                  .heads = 2 * members,
                                                  .kv_heads = 2,
                                                  .head_dim = dim,
                                                  .causal = causal});
-        SCOPED_TRACE(describe(shape, kTypes[turn % 3]));
+        SCOPED_TRACE(describe(shape, kTypes[round % 3]));
         const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
         const AttentionOutputs out = make_outputs(shape, DType::kBF16);
         ASSERT_TRUE(forward(general_forward, shape, qkv, out));
         const BackwardOperands operands{
             qkv, {out.o, {}}, gaussian_operand(shape, query_cols(shape), DType::kBF16, 2), out.lse, {}, {}};
         const Gradients expected = backward(general_backward, shape, operands, DType::kF32);
-        const Gradients actual = backward(tensor_backward, shape, operands, kTypes[turn % 3]);
-        const Gradients again = backward(tensor_backward, shape, operands, kTypes[turn % 3]);
+        const Gradients actual = backward(tensor_backward, shape, operands, kTypes[round % 3]);
+        const Gradients again = backward(tensor_backward, shape, operands, kTypes[round % 3]);
         EXPECT_LT(distance(actual.q, expected.q), 2 * 0x1p-8 / 1.7);
         EXPECT_LT(distance(actual.k, expected.k), 2 * 0x1p-8 / 1.7);
         EXPECT_LT(distance(actual.v, expected.v), 2 * 0x1p-8 / 1.7);

@@ -182,7 +182,7 @@ TEST_F(OnGpu, RopeRotatesByTheSameAngles) {
         for (const bool inverse : {false, true}) {
           const Size size{h.seq * h.batch, h.heads * h.head_dim};
           const Matrix in = matrix(dtype, size, layout).gaussian(1), out = matrix(dtype, size, layout).scrambled(2);
-          const auto turn = [&](const Matrix& to) {
+          const auto rotate = [&](const Matrix& to) {
             both_.launch(&KernelTable::rope, [&](std::size_t side) {
               return RopeArgs{.in = in[side],
                               .out = to[side],
@@ -193,8 +193,8 @@ TEST_F(OnGpu, RopeRotatesByTheSameAngles) {
             });
             EXPECT_EQ(to.difference(), "") << words(dtype, size, layout) << (inverse ? " back" : "");
           };
-          turn(out);
-          turn(in);
+          rotate(out);
+          rotate(in);
         }
 }
 

@@ -218,7 +218,7 @@ INSTANTIATE_TEST_SUITE_P(EveryKind, GemmOnGpu, ::testing::ValuesIn(kEveryKind), 
 
 // Row i of `a` is code i and zeros, b is ones, so that a product is one dequantized code.
 TEST(GemmEmulation, DequantizesEveryCodeExactlyUnlessItsScaleIsTiny) {
-  constexpr std::int64_t kCodes = 256, kLength = 32, kOnes = 16;
+  constexpr std::int64_t kValues = 256, kLength = 32, kOnes = 16;
   const std::unique_ptr<Device> gpu = open("cuda"), cpu = open("cpu");
   const auto multiply_quantized = [&](Device& device, DType payload, int scale) {
     const auto bytes = [&](std::int64_t rows, std::int64_t cols, DType dtype, auto&& value) {
@@ -229,9 +229,9 @@ TEST(GemmEmulation, DequantizesEveryCodeExactlyUnlessItsScaleIsTiny) {
       device.write_bytes(tensor, contents);
       return tensor;
     };
-    const Tensor data = bytes(kCodes, kLength, payload, [](std::int64_t i, std::int64_t l) { return l == 0 ? i : 0; });
+    const Tensor data = bytes(kValues, kLength, payload, [](std::int64_t i, std::int64_t l) { return l == 0 ? i : 0; });
     const Tensor ones = bytes(kOnes, kLength, DType::kE4M3, [](std::int64_t, std::int64_t) { return 0x38; });
-    const Tensor scales = bytes(kCodes, 4, DType::kE8M0, [&](std::int64_t, std::int64_t) { return scale; });
+    const Tensor scales = bytes(kValues, 4, DType::kE8M0, [&](std::int64_t, std::int64_t) { return scale; });
     const Tensor unit = bytes(128, 4, DType::kE8M0, [](std::int64_t, std::int64_t) { return 127; });
     const auto operand = [](const Tensor& values, const Tensor& of) {
       return OperandView{values.view(),
@@ -243,7 +243,7 @@ TEST(GemmEmulation, DequantizesEveryCodeExactlyUnlessItsScaleIsTiny) {
                           .col_stride = 1,
                           .storage_elems = of.numel()}};
     };
-    const Tensor out = device.allocate({Shape{kCodes, kOnes}, DType::kF32}, support::anyone(device));
+    const Tensor out = device.allocate({Shape{kValues, kOnes}, DType::kF32}, support::anyone(device));
     device.launch(&KernelTable::gemm,
                   GemmArgs{.a = operand(data, scales), .b = operand(ones, unit), .out = out.view(), .bias = {}});
     return device.read(out);

@@ -66,7 +66,7 @@ bool shards_have_one_scale(const Behaviors& behaviors) {
   return on_every_rank(one_product("current", behaviors), scales_agree);
 }
 
-bool forward_brings_rows_alone(const Behaviors& behaviors) {
+bool forward_gathers_rows_alone(const Behaviors& behaviors) {
   return on_every_rank(one_product("mxfp8", behaviors), [](ModelRun& run, ProcessGroup&) {
     run.sharding().unshard(run.runtime());
     return weight(run).quantized.rowwise() && !weight(run).quantized.columnwise();
@@ -98,7 +98,7 @@ bool no_rank_makes_the_unsharded(const Behaviors& behaviors) {
   });
 }
 
-bool gathered_scales_are_the_wholes(const Behaviors& behaviors) {
+bool gathered_scales_are_the_unsharded(const Behaviors& behaviors) {
   const RunConfig config = one_product("mxfp8", behaviors);
   ModelRun alone(config);
   const std::vector<float> expected =
@@ -125,12 +125,12 @@ std::span<const fixes_test::Witness> fixes_test::sharding_witnesses() {
   static constexpr Witness kWitnesses[] = {
       {"gather_eight_bits", travels_quantized},
       {"share_amax_over_shards", shards_have_one_scale},
-      {"choose_usage_by_pass", forward_brings_rows_alone},
+      {"choose_usage_by_pass", forward_gathers_rows_alone},
       {"validate_usage_by_pass", forward_makes_no_transpose},
       {"keep_own_quantizer", quantizer_still_knows_its_ranks},
       {"initialize_local_shard", no_rank_makes_the_unsharded},
-      {"strip_scale_padding", gathered_scales_are_the_wholes},
-      {"nearest_sharding_state", forward_brings_rows_alone},
+      {"strip_scale_padding", gathered_scales_are_the_unsharded},
+      {"nearest_sharding_state", forward_gathers_rows_alone},
       {"reuse_quantizer_at_gather", later_gathers_copy_no_quantizer},
   };
   return kWitnesses;

@@ -156,7 +156,7 @@ TEST(Gather, AheadGivesTheSameBits) {
   }
 }
 
-// Wholes that come for another pass than the one that is next, and unsharded parameters that nobody waits for.
+// Unsharded parameters that arrive for another pass than the next one, and such as nobody waits for.
 TEST(Gather, AheadMayBeInVain) {
   on_ranks(2, [&](ProcessGroup& world) {
     const std::unique_ptr<Device> device =

@@ -7,7 +7,7 @@
 
 #include "harness/fake_process.h"
 
-// `plan`, `compare` and the shells' questions, as a user meets them.
+// `plan`, `compare` and the shells' questions, as a user sees them.
 namespace fp8lab {
 namespace {
 

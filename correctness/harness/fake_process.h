@@ -17,7 +17,7 @@
 #include "harness/sample.h"
 #include "harness/temporary_directory.h"
 
-// The command line as a user meets it: a process with arguments, output, an exit code and files.
+// The command line as a user sees it: a process with arguments, output, an exit code and files.
 namespace fp8lab::sample {
 
 /// A program that runs; what it prints is read by finish().

@@ -127,7 +127,7 @@ TEST_P(GemmQuantize, DataAndAmaxAreOfTheProductInDouble) {
   for (const auto& [m, n, k] : kShapes) {
     const Operand a = operand(true, m, k), b = operand(false, n, k);
     const MatrixUnit* const unit = summed_by(*device_, a, b);
-    int turn = 0;
+    int round = 0;
     for (const std::optional<DType> of_bias : {std::optional<DType>(), std::optional(DType::kBF16),
                                                std::optional(DType::kF16), std::optional(DType::kF32)}) {
       SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << (of_bias ? " plus " : "")
@@ -136,7 +136,7 @@ TEST_P(GemmQuantize, DataAndAmaxAreOfTheProductInDouble) {
       const Expected expected = product(a, b, of_bias ? support::read(*device_, bias) : Values{}, DType::kF32, unit);
       const double largest = largest_of(expected.value);
       const float scale = static_cast<float>(0.9 * decoder(payload).max() / largest);
-      const Quantizer cast = quantizer(*device_, payload, scale, 0.0f, kOrientations[turn++]);
+      const Quantizer cast = quantizer(*device_, payload, scale, 0.0f, kOrientations[round++]);
       QuantizedTensor out =
           gemm_quantize(*device_, {.a = a.view, .b = b.view, .bias = of_bias ? &bias : nullptr}, cast);
 

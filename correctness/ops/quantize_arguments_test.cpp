@@ -163,14 +163,14 @@ TEST(QuantizeAccount, CountsDataAndScales) {
     EXPECT_EQ(device->ledger().live_bytes() - before, q.bytes()) << "workspaces must be gone";
     return q.bytes();
   };
-  constexpr std::int64_t kCodes = 200 * 96;
-  EXPECT_EQ(bytes("current_e4m3", {true, false}), kCodes + 4);
-  EXPECT_EQ(bytes("current_e4m3", {true, true}), 2 * kCodes + 4);
-  EXPECT_EQ(bytes("mxfp8_rceil", {true, false}), kCodes + 256 * 4);
-  EXPECT_EQ(bytes("mxfp8_rceil", {false, true}), kCodes + 128 * 8);
-  EXPECT_EQ(bytes("block_1x128_pow2", {true, false}), kCodes + 4 * 1 * 200);
-  EXPECT_EQ(bytes("block_1x128_pow2", {false, true}), kCodes + 4 * 2 * 96);
-  EXPECT_EQ(bytes("block_128x128_pow2", {true, true}), 2 * kCodes + 4 * (2 * 4 + 1 * 4));
+  constexpr std::int64_t kData = 200 * 96;
+  EXPECT_EQ(bytes("current_e4m3", {true, false}), kData + 4);
+  EXPECT_EQ(bytes("current_e4m3", {true, true}), 2 * kData + 4);
+  EXPECT_EQ(bytes("mxfp8_rceil", {true, false}), kData + 256 * 4);
+  EXPECT_EQ(bytes("mxfp8_rceil", {false, true}), kData + 128 * 8);
+  EXPECT_EQ(bytes("block_1x128_pow2", {true, false}), kData + 4 * 1 * 200);
+  EXPECT_EQ(bytes("block_1x128_pow2", {false, true}), kData + 4 * 2 * 96);
+  EXPECT_EQ(bytes("block_128x128_pow2", {true, true}), 2 * kData + 4 * (2 * 4 + 1 * 4));
 }
 
 }  // namespace

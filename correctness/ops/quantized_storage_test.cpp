@@ -33,11 +33,11 @@ const Offsets kOffsets[] = {{0, 0},
                             {0, 1, 2, 3},
                             {0, 160, 192, 288},
                             {0, 128, 200}};
-struct Halves {
+struct NamedOrientations {
   const char* name;
   Orientations orientations;
 };
-constexpr Halves kOrientations[] = {
+constexpr NamedOrientations kOrientations[] = {
     {"both", {true, true}}, {"row-wise", {true, false}}, {"column-wise", {false, true}}};
 
 Behaviors reverted(bool Behaviors::* decision) {
@@ -104,7 +104,7 @@ TEST_P(QuantizedStorage, ShardsAreTheirRowsAndGatherToTheUnsharded) {
   int cut = 0;
   for (const Offsets& offsets : kOffsets)
     for (const std::int64_t cols : kCols)
-      for (const Halves& orientations : kOrientations) {
+      for (const NamedOrientations& orientations : kOrientations) {
         const std::int64_t rows = offsets.back();
         if (!shard_refusal(format(), rows, cols, offsets).empty()) continue;
         SCOPED_TRACE(testing::Message() << rows << " x " << cols << " in " << offsets.size() - 1 << ", "
@@ -228,7 +228,7 @@ TEST_P(QuantizedStorage, TransposedCopiesAreExact) {
 }
 
 TEST_P(QuantizedStorage, ZerosHaveAScaleOfTheirOwn) {
-  for (const Halves& orientations : kOrientations)
+  for (const NamedOrientations& orientations : kOrientations)
     for (const std::int64_t rows : {0, 32, 300}) {
       SCOPED_TRACE(testing::Message() << rows << ", " << orientations.name);
       const QuantizedTensor like = quantized(values(128, 160), orientations.orientations);
@@ -257,8 +257,8 @@ TEST_P(QuantizedStorage, ZerosHaveAScaleOfTheirOwn) {
 }
 
 TEST_P(QuantizedStorage, CopiesBytesWhereEveryHalfIsThere) {
-  for (const Halves& wanted : kOrientations)
-    for (const Halves& given : kOrientations) {
+  for (const NamedOrientations& wanted : kOrientations)
+    for (const NamedOrientations& given : kOrientations) {
       SCOPED_TRACE(testing::Message() << given.name << " into " << wanted.name);
       const Tensor x = values(128, 160);
       QuantizedTensor to = quantized(values(128, 160), wanted.orientations);
@@ -306,7 +306,7 @@ TEST_P(QuantizedStorage, SlicesAreViewsWhereScalesAllowIt) {
   const bool tensor = format().per_tensor(), micro = !format().columnwise_stored_transposed();
   const bool square = format().block_rows == 128;
   if (tensor) use_scale_of(x);
-  for (const Halves& orientations : kOrientations) {
+  for (const NamedOrientations& orientations : kOrientations) {
     const QuantizedTensor full = quantized(x, orientations.orientations);
     const Tensor all = dequantize_matrix(*device_, full, DType::kF32, anyone());
     for (const auto& [begin, count] :

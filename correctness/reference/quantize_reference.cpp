@@ -159,15 +159,15 @@ Quantized quantize(const Matrix& matrix, const QuantFormat& format, float scale,
 Quantized quantize_columnwise(const Matrix& matrix, const QuantFormat& format, float scale) {
   Quantized half = quantize(matrix.transposed(), format, scale);
   if (!is_e8m0(format)) return half;
-  const auto turn = [](std::vector<std::uint8_t>& bytes, std::int64_t rows, std::int64_t cols) {
+  const auto transpose = [](std::vector<std::uint8_t>& bytes, std::int64_t rows, std::int64_t cols) {
     const std::vector<std::uint8_t> from = bytes;
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < cols; ++j)
         bytes[static_cast<std::size_t>(j * rows + i)] = from[static_cast<std::size_t>(i * cols + j)];
   };
-  turn(half.data, matrix.cols, matrix.rows);
+  transpose(half.data, matrix.cols, matrix.rows);
   const std::int64_t pitch = Layout(format, matrix.cols, matrix.rows).down_stride;
-  if (pitch > 0) turn(half.scale_bytes, static_cast<std::int64_t>(half.scale_bytes.size()) / pitch, pitch);
+  if (pitch > 0) transpose(half.scale_bytes, static_cast<std::int64_t>(half.scale_bytes.size()) / pitch, pitch);
   return half;
 }
 

@@ -19,7 +19,7 @@ PROGRAM, LAUNCHER = os.environ["FP8LAB_PROGRAM"], os.environ["FP8LAB_LAUNCHER"]
 KILLS = int(os.environ.get("FP8LAB_KILLS", "24"))
 SEED = int(os.environ.get("FP8LAB_SEED", "1"))
 LIMIT = 10  # seconds that an arm may take: more than it needs on a busy machine
-PATIENCE = 60.0  # seconds that a run may take
+TIMEOUT = 60.0  # seconds that a run may take
 RANKS = 2
 
 LOCAL = """version: 1
@@ -111,7 +111,7 @@ class Kills(unittest.TestCase):
     def finish(self, run: subprocess.Popen[str]) -> tuple[int, str]:
         """Of a run that may not hang."""
         try:
-            text, _ = run.communicate(timeout=PATIENCE)
+            text, _ = run.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             for pid in [run.pid, *descendants(run.pid)]:
                 os.kill(pid, signal.SIGKILL)
@@ -168,7 +168,7 @@ class Kills(unittest.TestCase):
         self.kill_runs(10, LOCAL, of_itself=0.5)
 
     def test_launched_ranks(self) -> None:
-        self.kill_runs(5, LAUNCHED, LAUNCHER, str(RANKS), str(int(PATIENCE) - 5), of_itself=0.0)
+        self.kill_runs(5, LAUNCHED, LAUNCHER, str(RANKS), str(int(TIMEOUT) - 5), of_itself=0.0)
 
 
 if __name__ == "__main__":

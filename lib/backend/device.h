@@ -84,8 +84,8 @@ class Device {
   /// line each.
   virtual std::vector<std::string> notes() { return {}; }
 
-  /// Told of casts of stored tensors until it is replaced; null for nobody. What an operation casts without storing it
-  /// first (casts_unstored() of ops/quantize.h), or an optimizer rewrites in place, nobody sees.
+  /// Gets the casts of stored tensors until it is replaced; null: nobody does. What an operation casts without storing
+  /// it first (casts_unstored() of ops/quantize.h), or an optimizer rewrites in place, nobody sees.
   void watch_casts(CastWatch* watch) { cast_watch_ = watch; }
   CastWatch* cast_watch() const { return cast_watch_; }
 

@@ -238,7 +238,7 @@ struct GemmQuantizeArgs {
   QuantizeArgs cast;
 };
 
-/// Rotary embedding of [seq * batch, heads * head_dim]: dimensions d and d + head_dim/2 of a head turn by
+/// Rotary embedding of [seq * batch, heads * head_dim]: dimensions d and d + head_dim/2 of a head are rotated by
 /// position * base^(-2d/head_dim). `inverse` rotates back, which is its gradient.
 struct RopeArgs {
   MatrixView in;

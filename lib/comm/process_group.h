@@ -23,9 +23,9 @@
 /// lock-step rule. A call that breaks it ends in one error, equal on every rank, that names two ranks and their calls.
 /// Buffers belong to the caller and must stay unchanged until the call returns; calls allocate nothing once a group has
 /// seen its largest one. Buffers lie in host memory, and calls block; or, of a group that on() made, in the memory of
-/// its rank's device. There a call meets the other ranks on the host, and its bytes move in the order of the device's
-/// work: behind what this rank launched before, ahead of what it launches after. So results may be used, and buffers
-/// written or freed, by what is launched after the call has returned, on the host before anything has moved.
+/// its rank's device. There a call waits for the other ranks on the host, and its bytes move in the order of the
+/// device's work: behind what this rank launched before, ahead of what it launches after. So results may be used, and
+/// buffers written or freed, by what is launched after the call has returned, on the host before anything has moved.
 ///
 /// Messages number ranks as the entire run does: world_rank(), not the place inside a sub-group.
 namespace fp8lab {

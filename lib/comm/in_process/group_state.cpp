@@ -12,14 +12,14 @@ namespace {
 constexpr int kSpins = 1000;
 constexpr int kLongSpins = 100'000;
 
-int spins_before_sleeping(std::size_t ranks, GroupState::Looks spin_count) {
+int spins_before_sleeping(std::size_t ranks, GroupState::Spinning spin_count) {
   if (ranks > std::thread::hardware_concurrency()) return 1;
-  return spin_count == GroupState::Looks::kLong ? kLongSpins : kSpins;
+  return spin_count == GroupState::Spinning::kLong ? kLongSpins : kSpins;
 }
 
 }  // namespace
 
-GroupState::GroupState(World& world, std::string name, std::vector<int> world_ranks, Looks spin_count)
+GroupState::GroupState(World& world, std::string name, std::vector<int> world_ranks, Spinning spin_count)
     : world_(world),
       name_(std::move(name)),
       world_ranks_(std::move(world_ranks)),

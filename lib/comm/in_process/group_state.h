@@ -25,8 +25,8 @@ class GroupState {
  public:
   /// How long ranks look for each other before they sleep. Launching work on a GPU takes longer than to wake up, so
   /// ranks with GPUs look longer.
-  enum class Looks { kShort, kLong };
-  GroupState(World& world, std::string name, std::vector<int> world_ranks, Looks spin_count = Looks::kShort);
+  enum class Spinning { kShort, kLong };
+  GroupState(World& world, std::string name, std::vector<int> world_ranks, Spinning spin_count = Spinning::kShort);
 
   const std::string& name() const { return name_; }
   const std::vector<int>& world_ranks() const { return world_ranks_; }

@@ -96,8 +96,8 @@ GroupState& World::group_state(const GroupKey& key, const std::string& name, con
   const std::lock_guard lock(groups_mutex_);
   for (const KeyedGroup& known : groups_)
     if (known.key == key) return *known.group_state;
-  const GroupState::Looks spin_count =
-      key.on_gpus || launches_on_gpus_ ? GroupState::Looks::kLong : GroupState::Looks::kShort;
+  const GroupState::Spinning spin_count =
+      key.on_gpus || launches_on_gpus_ ? GroupState::Spinning::kLong : GroupState::Spinning::kShort;
   return *groups_.emplace_back(KeyedGroup{key, std::make_unique<GroupState>(*this, name, world_ranks, spin_count)})
               .group_state;
 }

@@ -31,7 +31,7 @@ class AbortFlag {
 /// each other.
 class PeerBarriers {
  public:
-  /// What it needs on every GPU: for each of two lanes a row of flags, and a word of the GPU's own.
+  /// What it needs on every GPU: for each of two streams a row of flags, and a word of the GPU's own.
   static constexpr std::size_t kFlagsBytes = (2 * cuda::PeerBarrier::kMostRanks + 1) * sizeof(std::uint32_t);
   struct Args {
     std::vector<std::byte*> flags_by_rank;  ///< kFlagsBytes on each rank's GPU, as this one reaches them; all zero

@@ -23,7 +23,7 @@ namespace fp8lab::nccl {
 class Windows {
  public:
   struct Args {
-    ProcessGroup& host;  ///< meets the group's ranks
+    ProcessGroup& host;  ///< connects the group's ranks on the host
     int ordinal = 0;     ///< of this rank's GPU
     std::shared_ptr<const AbortFlag> abort_flag;
     std::function<Communicator&()> communicator;  ///< the group's, made where it is not yet there: a collective

@@ -27,7 +27,7 @@ struct Mesh {
   std::vector<std::unique_ptr<Link>> links;  ///< by rank; none at this rank's own place
 };
 
-/// Brings the processes of a run together.
+/// Connects the processes of a run.
 ///
 /// Rank 0 listens at the first free port from the rendezvous's own on; the others try all those ports at once until
 /// rank 0 of their job answers, tell it where they listen, and learn from it where everybody does. With a secret, ranks

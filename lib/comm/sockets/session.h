@@ -13,7 +13,7 @@ namespace fp8lab::sockets {
 /// This process's connections with every other rank, which last as long as it does.
 class Session final : public processes::Transport {
  public:
-  /// Meets the other ranks at the first call; later ones must name the same rendezvous.
+  /// Connects to the other ranks at the first call; later ones must name the same rendezvous.
   static Session& instance(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
                            const std::function<void(const std::string&)>& notify);
 

@@ -153,8 +153,8 @@ Router::Sent Router::send_to(std::string_view id, Bytes bytes) {
 }
 
 void Router::stay_on_one_thread() {
-  static std::atomic<unsigned> turn{0};
-  set(ZMQ_AFFINITY, std::int64_t{1} << (turn++ % Context::kThreads));
+  static std::atomic<unsigned> index{0};
+  set(ZMQ_AFFINITY, std::int64_t{1} << (index++ % Context::kThreads));
 }
 
 void Router::connect_as(const std::string& id, const std::string& endpoint) {

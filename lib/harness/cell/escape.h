@@ -11,8 +11,8 @@ namespace fp8lab {
 /// Bytes of the character of strict UTF-8 that begins at `i`; 0: none does. `code`, where given, becomes the character.
 std::size_t utf8_length(std::string_view text, std::size_t i, char32_t* code = nullptr);
 
-/// Printable text: control characters become `\x1b` or, beyond ASCII, `\u009b`; so do marks that turn the direction of
-/// writing and separators of lines, and bytes that are not UTF-8. Of '\n' and '\t' those in `kept` stay.
+/// Printable text: control characters become `\x1b` or, beyond ASCII, `\u009b`; so do marks that reverse the direction
+/// of writing and separators of lines, and bytes that are not UTF-8. Of '\n' and '\t' those in `kept` stay.
 std::string printable(std::string_view text, std::string_view kept = {});
 
 /// One line for a terminal or a CI system's log. Beside control characters this shows what GitHub and Azure take for

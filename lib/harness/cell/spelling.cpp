@@ -15,7 +15,7 @@ std::string folded(std::string_view word) {
   return out;
 }
 
-/// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`.
+/// Insertions, deletions, substitutions and swaps of neighbours that make `a` into `b`.
 std::size_t distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;

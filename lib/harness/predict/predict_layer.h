@@ -14,7 +14,7 @@ struct LayerPosition {
 
 /// Layers that differ by their position alone, in the order of a pass.
 template <class ScheduleOf>
-Schedule in_turn(std::int64_t layers, const ScheduleOf& schedule_of) {
+Schedule in_order(std::int64_t layers, const ScheduleOf& schedule_of) {
   if (layers == 1) return schedule_of(LayerPosition{.is_first = true, .is_last = true});
   return schedule_of(LayerPosition{.is_first = true}) + repeat(layers - 2, schedule_of(LayerPosition{})) +
          schedule_of(LayerPosition{.is_last = true});

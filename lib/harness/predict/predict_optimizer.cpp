@@ -57,7 +57,7 @@ class OptimizerSchedule {
     for (const ParameterNumbers& parameter : layer_.parameters) {
       state += allocate(2 * (parameter.shard_elems * moments.bytes + moments.scale));
       const Bytes each = parameter.eight_bits ? masters.of_eight_bits : scenario_.element == 2 ? masters.of_bf16 : 0;
-      // Made from the initial values where the parameter has lost them; they live for as long as that takes.
+      // Made from the initial values where the parameter has lost them; they live until that is done.
       const Bytes initial = parameter.eight_bits ? parameter.shard : 0;
       state += allocate(initial) + allocate(parameter.shard_elems * each) + release(initial);
     }

@@ -67,8 +67,8 @@ RunAccount::Step RunAccount::step(bool is_first) const {
   const Schedule loss = allocate(kF32) + release(old_rest);
   const Schedule loss_backward = allocate(kF32 + stream_) + release(kF32);
   const Schedule dropped = release(stream_ + kF32 + layers_ * layer_.retained - results());
-  return {.forward = in_turn(layers_, layer_forward) + release(old_output) + loss,
-          .backward = loss_backward + in_turn(layers_, layer_backward) + dropped,
+  return {.forward = in_order(layers_, layer_forward) + release(old_output) + loss,
+          .backward = loss_backward + in_order(layers_, layer_backward) + dropped,
           .update = (is_first ? optimizer_.first_step : optimizer_.later_step) + release(layers_ * layer_.gradients)};
 }
 

@@ -5,7 +5,7 @@ namespace {
 
 constexpr Bytes kF32 = 4;
 
-/// Reductions that rank 0 takes part in.
+/// Reductions of which rank 0 is a part.
 struct Reductions {
   std::int64_t calls = 0;
   Bytes bytes = 0;

@@ -28,7 +28,7 @@ Json finite_or_null(const std::optional<double>& value) {
   return value && std::isfinite(*value) ? number_json(*value) : Json(nullptr);
 }
 
-/// Between processes, where JSON's lack of NaN must not turn a wrong figure into an absent one.
+/// Between processes, where JSON's lack of NaN must not make a wrong figure absent.
 Json exact_json(const std::optional<double>& value) {
   if (!value) return nullptr;
   if (std::isnan(*value)) return "nan";

@@ -28,7 +28,7 @@ class LaunchedRunner {
   LaunchedRunner(const LaunchedRanks& ranks, const std::vector<PlannedCell>& plan, const Vocabulary& vocabulary,
                  MeasureOver measure);
 
-  /// Brings the ranks together, which may take as long as an arm: the first call. Returns the signal that ended the
+  /// Connects the ranks, which may take as long as an arm: the first call. Returns the signal that ended the
   /// wait, or 0. Throws Error where a rank does not come, or was started with other cells.
   int run_over_launched(const RunnerOptions& options);
   /// Rank 0's part, as run_cells(), with cells of the plan.

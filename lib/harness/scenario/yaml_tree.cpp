@@ -48,7 +48,7 @@ int first_tabbed_line(const std::string& text) {
   return 0;
 }
 
-/// Looks at where documents begin, and at nothing else.
+/// Reads where documents begin, and nothing else.
 class DocumentStarts : public YAML::EventHandler {
  public:
   const YAML::Mark& last() const { return last_; }

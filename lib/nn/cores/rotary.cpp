@@ -7,8 +7,9 @@
 namespace fp8lab {
 namespace {
 
-// Queries and keys lie side by side and turn alike, so they are one run of heads.
-Tensor turn(Runtime& runtime, const LayerConfig& config, const Tensor& packed, bool inverse, const std::string& name) {
+// Queries and keys lie side by side and rotate alike, so they are one run of heads.
+Tensor rotate(Runtime& runtime, const LayerConfig& config, const Tensor& packed, bool inverse,
+              const std::string& name) {
   const std::int64_t turning = config.heads + config.kv_heads;
   const std::int64_t columns = turning * config.head_dim(), rest = config.kv_heads * config.head_dim();
   Tensor turned = runtime.device.allocate(packed.spec(), runtime.in_flight(name));
@@ -23,7 +24,7 @@ class RotaryNode final : public Node {
  public:
   RotaryNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, const LayerConfig& config)
       : Node(runtime, std::move(name), {std::move(input)}), config_(config) {}
-  std::vector<Tensor> backward(Tensor grad) override { return {turn(runtime(), config_, grad, true, name())}; }
+  std::vector<Tensor> backward(Tensor grad) override { return {rotate(runtime(), config_, grad, true, name())}; }
 
  private:
   LayerConfig config_;
@@ -32,7 +33,7 @@ class RotaryNode final : public Node {
 }  // namespace
 
 Variable Rotary::forward(Runtime& runtime, const Variable& qkv) {
-  return {turn(runtime, config_, qkv.value, false, name_),
+  return {rotate(runtime, config_, qkv.value, false, name_),
           std::make_shared<RotaryNode>(runtime, name_, qkv.producer, config_)};
 }
 

@@ -66,20 +66,20 @@ AttentionCall describe(const AttentionBackwardArgs& args, CudaContext& gpu) {
 constexpr int kAlgorithms = 4;
 
 /// Which paths were recorded already, so that a launch costs no text.
-struct Noted {
-  explicit Noted(CudaContext&) {}
+struct Recorded {
+  explicit Recorded(CudaContext&) {}
   bool forward[kAlgorithms] = {};
   bool backward[kAlgorithms] = {};
 };
 
-void note(bool& noted, const char* direction, AttentionAlgorithm way, CudaContext& gpu) {
-  if (noted) return;
-  noted = true;
-  gpu.note(fmt::format("attention {}: {}", direction, name(way)));
+void record(bool& recorded, const char* direction, AttentionAlgorithm algorithm, CudaContext& gpu) {
+  if (recorded) return;
+  recorded = true;
+  gpu.note(fmt::format("attention {}: {}", direction, name(algorithm)));
 }
 
-bool run(AttentionAlgorithm way, const AttentionForwardArgs& args, CudaContext& gpu) {
-  switch (way) {
+bool run(AttentionAlgorithm algorithm, const AttentionForwardArgs& args, CudaContext& gpu) {
+  switch (algorithm) {
     case AttentionAlgorithm::kCudnn: return attention_cudnn_forward(args, gpu);
     case AttentionAlgorithm::kCudnnFloat8: return attention_cudnn_float8_forward(args, gpu);
     case AttentionAlgorithm::kTensor: attention_tensor_forward(args, gpu); return true;
@@ -88,8 +88,8 @@ bool run(AttentionAlgorithm way, const AttentionForwardArgs& args, CudaContext& 
   return false;
 }
 
-bool run(AttentionAlgorithm way, const AttentionBackwardArgs& args, CudaContext& gpu) {
-  switch (way) {
+bool run(AttentionAlgorithm algorithm, const AttentionBackwardArgs& args, CudaContext& gpu) {
+  switch (algorithm) {
     case AttentionAlgorithm::kCudnn: return attention_cudnn_backward(args, gpu);
     case AttentionAlgorithm::kCudnnFloat8: return attention_cudnn_float8_backward(args, gpu);
     case AttentionAlgorithm::kTensor: attention_tensor_backward(args, gpu); return true;
@@ -103,25 +103,25 @@ bool run(AttentionAlgorithm way, const AttentionBackwardArgs& args, CudaContext&
 void attention_forward(const AttentionForwardArgs& args, ExecContext& context) {
   CudaContext& gpu = cuda_context(context);
   AttentionCall call = describe(args, gpu);
-  AttentionAlgorithm way = choose_forward(call);
-  if (!run(way, args, gpu)) {
+  AttentionAlgorithm algorithm = choose_forward(call);
+  if (!run(algorithm, args, gpu)) {
     call.cudnn = false;  // it has no plan for this
-    way = choose_forward(call);
-    run(way, args, gpu);
+    algorithm = choose_forward(call);
+    run(algorithm, args, gpu);
   }
-  note(gpu.kept<Noted>().forward[static_cast<int>(way)], "forward", way, gpu);
+  record(gpu.kept<Recorded>().forward[static_cast<int>(algorithm)], "forward", algorithm, gpu);
 }
 
 void attention_backward(const AttentionBackwardArgs& args, ExecContext& context) {
   CudaContext& gpu = cuda_context(context);
   AttentionCall call = describe(args, gpu);
-  AttentionAlgorithm way = choose_backward(call);
-  if (!run(way, args, gpu)) {
+  AttentionAlgorithm algorithm = choose_backward(call);
+  if (!run(algorithm, args, gpu)) {
     call.cudnn = false;
-    way = choose_backward(call);
-    run(way, args, gpu);
+    algorithm = choose_backward(call);
+    run(algorithm, args, gpu);
   }
-  note(gpu.kept<Noted>().backward[static_cast<int>(way)], "backward", way, gpu);
+  record(gpu.kept<Recorded>().backward[static_cast<int>(algorithm)], "backward", algorithm, gpu);
 }
 
 }  // namespace fp8lab::cuda

@@ -20,7 +20,7 @@ void attention_general_backward(const AttentionBackwardArgs& args, CudaContext& 
 void attention_tensor_forward(const AttentionForwardArgs& args, CudaContext& gpu);
 void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& gpu);
 
-/// Empty where cuDNN can be called, else why not. Looks for the library once per process.
+/// Empty where cuDNN can be called, else why not. Searches for the library once per process.
 const std::string& cudnn_unavailable_reason();
 
 // Full calls through cuDNN. False, and nothing done, where cuDNN has no plan for the shape, types and strides, which

@@ -212,12 +212,12 @@ void run(const Plan& plan, Cudnn& cudnn, Pointers& pointers, std::byte* workspac
 }
 
 /// What cuDNN wrote in eight bits, row by row.
-struct Codes {
+struct ScratchData {
   std::byte* at = nullptr;
   DType dtype = DType::kE4M3;
   float* scale_inv = nullptr;
 };
-OperandView operand_of(const Codes& data, const MatrixView& result) {
+OperandView operand_of(const ScratchData& data, const MatrixView& result) {
   OperandView operand;
   operand.values = {.data = data.at,
                     .dtype = data.dtype,
@@ -358,7 +358,7 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
   run(plan, cudnn, pointers, scratch);
   raise_amaxes(roles, gpu.stream());
   if (args.o_measured != nullptr) *args.o_measured = true;
-  const Codes data{.at = scratch + workspace, .dtype = DType::kE4M3, .scale_inv = role_o.inverse};
+  const ScratchData data{.at = scratch + workspace, .dtype = DType::kE4M3, .scale_inv = role_o.inverse};
   dequantize({.in = operand_of(data, args.o), .out = args.o}, gpu);
   return true;
 }
@@ -458,7 +458,7 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
   raise_amaxes(roles, gpu.stream());
   if (args.grad_measured != nullptr) *args.grad_measured = true;
   for (std::size_t i = 0; i < results.size(); ++i) {
-    const Codes data{.at = scratch + places[i], .dtype = DType::kE5M2, .scale_inv = cudnn.scalar(4)};
+    const ScratchData data{.at = scratch + places[i], .dtype = DType::kE5M2, .scale_inv = cudnn.scalar(4)};
     dequantize({.in = operand_of(data, *results[i]), .out = *results[i]}, gpu);
   }
   return true;

@@ -20,8 +20,8 @@ void gemm_finish(const GemmFinishArgs& args, CudaContext& gpu);
 
 /// What is left of a per-tensor cast whose data the library wrote: the inverse scale, wherever it goes, and *amax
 /// raised to the largest magnitude that the library has seen. On an H200 that takes in the zeros which fill its last
-/// tiles: it is NaN where an infinite operand meets them. Then, and then alone, the quantized data are read: where none
-/// of them is NaN, every NaN lay beyond the result, whose own largest magnitude is infinite.
+/// tiles: it is NaN where an infinite operand is multiplied by them. Then, and then alone, the quantized data are read:
+/// where none of them is NaN, every NaN lay beyond the result, whose own largest magnitude is infinite.
 struct QuantizeFinishArgs {
   MatrixView data;  ///< in rows of full 16 bytes that begin at multiples of them
   const float* scale = nullptr;

@@ -175,7 +175,7 @@ __device__ inline void store_sums(const float (&sums)[Sums], const MatrixView& m
                                   std::int64_t sequence, std::int64_t head, int first_row, float factor) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x % wgmma::kGroupThreads / 32);
   const auto at = [&](int row) { return (row * shape.batch + sequence) * matrix.row_stride + head * shape.head_dim; };
-  const auto store_halves = [&](auto&& pack) {
+  const auto store_16_bit = [&](auto&& pack) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + 16 * warp + lane / 4 + 8 * half;
@@ -193,8 +193,8 @@ __device__ inline void store_sums(const float (&sums)[Sums], const MatrixView& m
     }
   };
   switch (matrix.dtype) {
-    case DType::kBF16: return store_halves([](float a, float b) { return wgmma::pack(a, b); });
-    case DType::kF16: return store_halves([](float a, float b) { return pack_f16(a, b); });
+    case DType::kBF16: return store_16_bit([](float a, float b) { return wgmma::pack(a, b); });
+    case DType::kF16: return store_16_bit([](float a, float b) { return pack_f16(a, b); });
     default: break;
   }
 #pragma unroll

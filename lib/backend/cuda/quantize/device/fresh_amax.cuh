@@ -12,7 +12,7 @@ namespace fp8lab::cuda {
 
 /// Where the blocks of such a launch combine their amaxes. Zero between launches, of which the stream has one at a
 /// time.
-struct Meeting {
+struct Arrivals {
   std::uint32_t largest;
   std::uint32_t arrived;
 };
@@ -20,20 +20,20 @@ struct Meeting {
 /// The one of a GPU.
 class AmaxBarrier {
  public:
-  explicit AmaxBarrier(CudaContext& gpu) : memory_(allocate_device(sizeof(Meeting))) {
-    cuda_check(cudaMemsetAsync(memory_.get(), 0, sizeof(Meeting), gpu.stream()), "cudaMemsetAsync");
+  explicit AmaxBarrier(CudaContext& gpu) : memory_(allocate_device(sizeof(Arrivals))) {
+    cuda_check(cudaMemsetAsync(memory_.get(), 0, sizeof(Arrivals), gpu.stream()), "cudaMemsetAsync");
   }
-  Meeting* get() const { return reinterpret_cast<Meeting*>(memory_.get()); }
+  Arrivals* get() const { return reinterpret_cast<Arrivals*>(memory_.get()); }
 
  private:
   DeviceBytes memory_;
 };
 
 struct FreshAmax {
-  FreshAmax(float* at, CudaContext& gpu) : amax(at), meeting(gpu.kept<AmaxBarrier>().get()) {}
+  FreshAmax(float* at, CudaContext& gpu) : amax(at), arrivals(gpu.kept<AmaxBarrier>().get()) {}
 
   float* amax;
-  Meeting* meeting;
+  Arrivals* arrivals;
 };
 
 /// At the end of a kernel, by every thread of every block, which are one-dimensional and of full warps: what each has
@@ -42,12 +42,12 @@ __device__ inline void settle(std::uint32_t largest, const FreshAmax& result) {
   __shared__ std::uint32_t words[32];
   largest = block_max(largest, words);
   if (threadIdx.x != 0) return;
-  Meeting& meeting = *result.meeting;
-  atomicMax(&meeting.largest, largest);
+  Arrivals& arrivals = *result.arrivals;
+  atomicMax(&arrivals.largest, largest);
   __threadfence();
-  if (atomicAdd(&meeting.arrived, 1u) + 1 != gridDim.x * gridDim.y) return;
-  *result.amax = float_from_bits(atomicExch(&meeting.largest, 0u));
-  atomicExch(&meeting.arrived, 0u);
+  if (atomicAdd(&arrivals.arrived, 1u) + 1 != gridDim.x * gridDim.y) return;
+  *result.amax = float_from_bits(atomicExch(&arrivals.largest, 0u));
+  atomicExch(&arrivals.arrived, 0u);
 }
 
 }  // namespace fp8lab::cuda
