@@ -108,7 +108,7 @@ GOOD_INCLUDES = [
     ("correctness/reference/a.cpp", "<cmath>"),
 ]
 
-# rule, path, text, line of the finding; words that must not be in the tree are written in two orientations
+# rule, path, text, line of the finding; words that must not be in the tree are written in two parts
 BAD_TEXTS = [
     ("layers", "lib/attic/a.cpp", "int a;\n", 1),
     ("device", "lib/ops/a.cpp", "int a;\n__device__ int b;\n", 2),

@@ -63,7 +63,7 @@ class Completion(unittest.TestCase):
     def completed_interactively(self, command, setup, typed):
         terminal = Terminal(command, self.folder.name, self.environment)
         try:
-            # The marks are typed in orientations, so that their echo is not taken for their output.
+            # The marks are typed in two parts, so that their echo is not taken for their output.
             terminal.type(setup + "\necho re''ady\n")
             terminal.read_until("ready\r\n")
             # END after what was completed, then to the line's beginning, which makes the line the words of an echo.

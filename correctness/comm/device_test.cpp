@@ -265,18 +265,17 @@ TEST_P(OnDevices, SubGroupsInheritTheDevice) {
 TEST_P(OnDevices, SplitsByWayOfTheHostAreGroupsOfTheirOwn) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     const std::unique_ptr<Device> device = open_rank_device(world);
-    std::vector<SplitPlace> parity, orientations;
+    std::vector<SplitPlace> parity, two_groups;
     for (int rank = 0; rank < world.size(); ++rank) {
       parity.push_back({.color = rank % 2, .key = 0});
-      orientations.push_back({.color = 2 * rank / world.size(), .key = 0});
+      two_groups.push_back({.color = 2 * rank / world.size(), .key = 0});
     }
     const auto by_parity = world.split(parity, "parity");
     const auto staged = make_staged_group(world, *device);
-    const auto half = staged->split(orientations, "half");
+    const auto half = staged->split(two_groups, "half");
     std::int64_t members = 0, seen = std::int64_t{1} << world.rank();
     for (int rank = 0; rank < world.size(); ++rank)
-      if (orientations[static_cast<std::size_t>(rank)].color ==
-          orientations[static_cast<std::size_t>(world.rank())].color)
+      if (two_groups[static_cast<std::size_t>(rank)].color == two_groups[static_cast<std::size_t>(world.rank())].color)
         members += std::int64_t{1} << rank;
     const ReducePart part{.data = reinterpret_cast<std::byte*>(&seen), .elems = 1, .dtype = DType::kI64};
     half->host().all_reduce(ReduceOp::kSum, {&part, 1}, "members");

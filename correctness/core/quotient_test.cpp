@@ -50,7 +50,7 @@ TEST(Quotient, HasTheBitsOfTheDivisionForAnyFloats) {
   }
 }
 
-// Multiples of c and of orientations between floats, and what lies beside them.
+// Multiples of c and of midpoints between floats, and what lies beside them.
 TEST(Quotient, HasThemBesideTies) {
   constexpr std::uint64_t kEach = 100'000;
   std::uint64_t seed = 1000;

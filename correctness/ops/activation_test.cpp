@@ -117,7 +117,7 @@ TEST_F(ActivationEdges, RefusalsNameTheArgumentAndTheRule) {
     return support::error_of([&] { activation_forward(*device_, kind, x, anyone()); });
   };
   EXPECT_EQ(forward(ActivationKind::kSwiglu, make({2, 7})),
-            "activation_forward: x is f32 [2, 7]; swiglu orientations its columns, so their number must be even");
+            "activation_forward: x is f32 [2, 7]; swiglu divides its columns by two, so their number must be even");
   EXPECT_EQ(forward(ActivationKind::kGelu, {}),
             "activation_forward: x is absent; it must be an f32, f16 or bf16 tensor");
   EXPECT_EQ(support::error_of(

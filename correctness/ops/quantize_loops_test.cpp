@@ -165,14 +165,14 @@ TEST_P(EveryVariant, FindsTheLargestMagnitudeAnywhere) {
       for (const std::uint32_t sign : {0u, 0x80000000u}) {
         std::vector<float> floats(static_cast<std::size_t>(count), -1.0f);
         floats[static_cast<std::size_t>(at)] = float_from_bits(kLarge | sign);
-        std::vector<std::uint16_t> orientations;
-        for (const float x : floats) orientations.push_back(f32_to_bf16(x).bits);
+        std::vector<std::uint16_t> bf16_bits;
+        for (const float x : floats) bf16_bits.push_back(f32_to_bf16(x).bits);
         for (const std::int64_t run : {count, std::int64_t{1}, std::int64_t{32}, std::int64_t{128}}) {
           const std::size_t runs = static_cast<std::size_t>((count + run - 1) / run);
           std::vector<std::uint32_t> expected(runs, 0x3F800000), from_floats(runs, 0), from_bf16(runs, 0);
           expected[static_cast<std::size_t>(at / run)] = kLarge;
           loops().amax_f32(floats.data(), count, run, from_floats.data());
-          loops().amax_bf16(orientations.data(), count, run, from_bf16.data());
+          loops().amax_bf16(bf16_bits.data(), count, run, from_bf16.data());
           ASSERT_EQ(from_floats, expected) << count << ", " << at;
           ASSERT_EQ(from_bf16, expected) << count << ", " << at;
         }
@@ -184,10 +184,10 @@ TEST_P(EveryVariant, RanksNanAboveInfAboveAll) {
   std::vector<float> in(100, -std::numeric_limits<float>::max());
   const auto amax = [&] {
     std::uint32_t floats = 0, bf16 = 0;
-    std::vector<std::uint16_t> orientations;
-    for (const float x : in) orientations.push_back(static_cast<std::uint16_t>(float_bits(x) >> 16));
+    std::vector<std::uint16_t> bf16_bits;
+    for (const float x : in) bf16_bits.push_back(static_cast<std::uint16_t>(float_bits(x) >> 16));
     loops().amax_f32(in.data(), 100, 100, &floats);
-    loops().amax_bf16(orientations.data(), 100, 100, &bf16);
+    loops().amax_bf16(bf16_bits.data(), 100, 100, &bf16);
     EXPECT_EQ(floats >> 16, bf16 >> 16);
     return floats;
   };

@@ -68,7 +68,7 @@ class StateTypes : public ::testing::TestWithParam<Case> {
                        .exp_avg_sq = c_.exp_avg_sq};
 };
 
-/// The f32 values that high orientations, rounded, and low ones stand for.
+/// The f32 values that high 16 bits, rounded, and low ones stand for.
 Values from_parts16(Device& device, const Tensor& high, const Tensor& low) {
   const std::vector<std::uint8_t> upper = support::bytes_of(device, high), lower = support::bytes_of(device, low);
   Values values(upper.size() / 2);
@@ -122,7 +122,7 @@ TEST_P(StateTypes, EachStepIsWithinTheBoundOfItsRoundings) {
     EXPECT_TRUE(all_within(moment(*device_, state.exp_avg, state.exp_avg_scale), mean));
     EXPECT_TRUE(all_within(moment(*device_, state.exp_avg_sq, state.exp_avg_sq_scale), square));
     if (!state.master) continue;
-    // The parameter is the rounding of what was optimised; orientations round ties away from zero, which no value here
+    // The parameter is the rounding of what was optimised; remainders round ties away from zero, which no value here
     // is.
     const Values stored = support::read(*device_, parameter->value);
     for (std::size_t i = 0; i < stored.size(); ++i)
@@ -227,7 +227,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"f32_e4m3_moments", F32, kNone, E4M3, E4M3}),
     [](const auto& test) { return std::string(test.param.name); });
 
-// The two orientations are the f32 master: a run with them ends where a run with the copy does.
+// Parameter and remainder are the f32 master: a run with them ends where a run with the copy does.
 TEST(Remainders, FollowTheMasterBitForBit) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
@@ -246,7 +246,7 @@ TEST(Remainders, FollowTheMasterBitForBit) {
   }
 }
 
-// Orientations at the ends of the range: the largest float rounds to an infinity whose low half takes it back.
+// Remainders at the ends of the range: the largest float rounds to an infinity whose low half takes it back.
 TEST(Remainders, KeepWhatRoundingWouldLose) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};

@@ -54,7 +54,7 @@ RowStatistics statistics(const NormProblem& problem, const double* x) {
   for (std::int64_t j = 0; j < problem.cols; ++j) variance += (x[j] - result.mean) * (x[j] - result.mean) / count;
   result.rstd = 1.0 / std::sqrt(variance + problem.epsilon);
   // Deviations sum to zero, so the mean's error enters the variance by its square alone. Difference and square add
-  // three roundings, epsilon one; the root orientations what came before and rounds, and so does the division.
+  // three roundings, epsilon one; the root cuts what came before in two and rounds, and so does the division.
   const double variance_error = (roundings + 3.0) * kUnit * variance + result.mean_error * result.mean_error;
   result.rstd_relative_error = 0.5 * (variance_error / (variance + problem.epsilon) + kUnit) + 2.0 * kUnit;
   return result;
@@ -283,7 +283,7 @@ AdamExpected adam(const AdamProblem& problem, const AdamState& state, const Valu
     const double root = std::sqrt(v / correction2);
     const double denominator = root + problem.epsilon;
     const double ratio = m / correction1 / denominator;
-    // v's relative error orientations under the root; three roundings before it and two after, epsilon's own and the
+    // v's relative error is cut in two under the root; three roundings before it and two after, epsilon's own and the
     // sum's.
     const double root_error = v > 0.0 ? root * (0.5 * (v_error / v + 3.0 * kUnit) + kUnit) : 0.0;
     const double ratio_error =

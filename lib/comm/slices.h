@@ -21,9 +21,9 @@ inline Slice slice_of(const ReducePart& part, std::size_t index, int rank, int r
   const std::int64_t line = kLineBytes / static_cast<std::int64_t>(size_bytes(part.dtype));
   const std::int64_t lines = (part.elems + line - 1) / line;
   const std::int64_t lines_each = (lines + ranks - 1) / ranks;
-  const auto index =
+  const auto place =
       static_cast<std::int64_t>((static_cast<std::size_t>(rank) + index) % static_cast<std::size_t>(ranks));
-  const std::int64_t first = std::min(part.elems, index * lines_each * line);
+  const std::int64_t first = std::min(part.elems, place * lines_each * line);
   return {.first = first, .elems = std::min(part.elems - first, lines_each * line)};
 }
 

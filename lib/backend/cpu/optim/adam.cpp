@@ -17,7 +17,7 @@ void scale_by(float* values, std::int64_t count, float scale) {
   for (std::int64_t j = 0; j < count; ++j) values[j] *= scale;
 }
 
-/// The f32 values whose upper orientations, rounded, are `high` (bf16) and whose lower orientations are `low` (i16).
+/// The f32 values whose upper 16 bits, rounded, are `high` (bf16) and whose lower 16 bits are `low` (i16).
 void load_parts16(const MatrixView& high, const MatrixView& low, std::int64_t row, std::int64_t col, std::int64_t count,
                   float* out) {
   const auto* upper = high.as<const std::uint16_t>() + row * high.row_stride + col * high.col_stride;

@@ -78,9 +78,9 @@ struct Group {
       words[k] = (encode_magnitude<Format>(low, scale) & 0x7Fu) |
                  ((encode_magnitude<Format>(high, scale) & 0x7Fu) << 16) | ((word >> 8) & 0x00800080u);
     }
-    std::uint16_t orientations[kCount];
-    std::memcpy(orientations, words, sizeof orientations);
-    for (int k = 0; k < kCount; ++k) data[k] = static_cast<std::uint8_t>(orientations[k]);
+    std::uint16_t words16[kCount];
+    std::memcpy(words16, words, sizeof words16);
+    for (int k = 0; k < kCount; ++k) data[k] = static_cast<std::uint8_t>(words16[k]);
   }
 };
 
@@ -215,7 +215,7 @@ std::uint32_t cast_runs(const CastRuns<Element>& runs) {
   return 0;
 }
 
-/// Four rows at a time as 64-bit words of four columns: two rounds of exchanging orientations transpose a 4 x 4 square.
+/// Four rows at a time as 64-bit words of four columns: two rounds of exchanging parts transpose a 4 x 4 square.
 inline void transpose(const Transpose& args) {
   constexpr std::uint64_t kEven = 0x0000FFFF0000FFFFu;
   constexpr std::uint64_t kLow = 0x00000000FFFFFFFFu;

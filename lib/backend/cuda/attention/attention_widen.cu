@@ -12,9 +12,9 @@ constexpr int kThreads = 256;
 constexpr int kRun = 16;  // quantized data of one thread, one 16-byte access
 
 __device__ std::uint32_t widen_pair(std::uint32_t data, __nv_fp8_interpretation_t kind) {
-  const __half2_raw orientations = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(data), kind);
-  const __nv_bfloat162 wide = __floats2bfloat162_rn(__half2float(__half(__half_raw{orientations.x})),
-                                                    __half2float(__half(__half_raw{orientations.y})));
+  const __half2_raw fp16_pair = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(data), kind);
+  const __nv_bfloat162 wide = __floats2bfloat162_rn(__half2float(__half(__half_raw{fp16_pair.x})),
+                                                    __half2float(__half(__half_raw{fp16_pair.y})));
   return *reinterpret_cast<const std::uint32_t*>(&wide);
 }
 

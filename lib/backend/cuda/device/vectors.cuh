@@ -79,9 +79,9 @@ __device__ __forceinline__ std::uint16_t orientation_of(const Raw4& raw, int i) 
   return static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16);
 }
 
-__device__ __forceinline__ Raw4 of_parts16(const std::uint16_t (&orientations)[kVector]) {
-  return {make_uint4(orientations[0] | static_cast<unsigned>(orientations[1]) << 16,
-                     orientations[2] | static_cast<unsigned>(orientations[3]) << 16, 0, 0)};
+__device__ __forceinline__ Raw4 of_parts16(const std::uint16_t (&parts)[kVector]) {
+  return {make_uint4(parts[0] | static_cast<unsigned>(parts[1]) << 16, parts[2] | static_cast<unsigned>(parts[3]) << 16,
+                     0, 0)};
 }
 
 /// Four 8-bit values, the first in the lowest byte.
@@ -92,7 +92,7 @@ __device__ __forceinline__ unsigned encode4(DType type, const float (&values)[kV
   return low | high << 16;
 }
 
-/// Two orientations of a word.
+/// Two 16-bit parts of a word.
 __device__ __forceinline__ void widen_half2(unsigned word, float& low, float& high) {
   __half2_raw raw;
   raw.x = static_cast<unsigned short>(word);

@@ -59,7 +59,8 @@ __device__ inline Rotated<Width> rotate(const Rotation& args, std::int64_t row, 
   return rotated;
 }
 
-// A thread rotates a run of pairs of one head. Both orientations are read before either is written: `out` may be `in`.
+// A thread rotates a run of pairs of one head. Both members of a pair are read before either is written: `out` may be
+// `in`.
 template <bool Runs, int Type>
 __global__ void __launch_bounds__(kThreads) rope_kernel(const Rotation args) {
   constexpr int kWidth = Runs ? kRawWidth<Type> : 1;

@@ -83,8 +83,8 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
 #pragma unroll
   for (int k = 0; k < 8; ++k) largest.raise(patch.rows[k]);
   constexpr int kWords = Octet<In>::kWords;
-  // Orientations are exchanged over lanes 16 and 8 apart, so the word that stays is number lane / 8, or of wide types
-  // the pair that begins at twice that.
+  // Parts of 16 bytes are exchanged over lanes 16 and 8 apart, so the word that stays is number lane / 8, or of wide
+  // types the pair that begins at twice that.
 #pragma unroll
   for (int step = 16, kept = kWords / 2; step >= 8; step /= 2, kept /= 2) {
     const bool upper = (lane & step) != 0;

@@ -102,9 +102,9 @@ class PairCast {
     amax_ = larger(larger(amax_, a), b);
     const __nv_fp8x2_storage_t data =
         __nv_cvt_float2_to_fp8x2(make_float2(a * scale_, b * scale_), __NV_SATFINITE, Kind);
-    const __half2_raw orientations = __nv_cvt_fp8x2_to_halfraw2(data, Kind);  // exact
-    a = __half2float(__half(__half_raw{orientations.x}));
-    b = __half2float(__half(__half_raw{orientations.y}));
+    const __half2_raw fp16_pair = __nv_cvt_fp8x2_to_halfraw2(data, Kind);  // exact
+    a = __half2float(__half(__half_raw{fp16_pair.x}));
+    b = __half2float(__half(__half_raw{fp16_pair.y}));
   }
   /// All 32 lanes call.
   __device__ void store_amax(const AttentionRole& role) const {

@@ -81,14 +81,14 @@ struct RowData {
   bool vectors;  ///< every eighth code is aligned to eight bytes
 
   /// Row k of a thread's patch.
-  __device__ void store(const PatchPlace& at, int k, uint2 data) const {
+  __device__ void store(const PatchPlace& at, int k, uint2 octet) const {
     std::uint8_t* to = data + (at.row + k) * pitch + at.col;
     if (vectors && (at.inside || (at.row + k < rows && at.col + 8 <= cols))) {
-      *reinterpret_cast<uint2*>(to) = data;
+      *reinterpret_cast<uint2*>(to) = octet;
     } else if (at.row + k < rows) {
 #pragma unroll
       for (int j = 0; j < 8; ++j)
-        if (at.col + j < cols) to[j] = static_cast<std::uint8_t>((j < 4 ? data.x : data.y) >> (8 * (j % 4)));
+        if (at.col + j < cols) to[j] = static_cast<std::uint8_t>((j < 4 ? octet.x : octet.y) >> (8 * (j % 4)));
     }
   }
 };
