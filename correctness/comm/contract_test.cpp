@@ -23,7 +23,7 @@ struct Buffers {
   ScatterPart scatter() { return {.from = memory.data(), .to = &memory[2048], .offsets_elems = offsets}; }
 };
 
-TEST(Traffic, CountsUnshardedArraysByKindAndContent) {
+TEST(Traffic, CountsFullArraysByKindAndContent) {
   EXPECT_EQ(refusal([](ProcessGroup& group) {
               Buffers buffers;
               GatherPart scales = buffers.gather();

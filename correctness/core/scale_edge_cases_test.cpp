@@ -1,5 +1,5 @@
 // The scale cases of the project's list of forty numeric edge cases, 16 to 26, on single values and one block; and
-// scale_from_amax() as a full. Every amax of the E8M0 rules is in exhaustive_conversion_test.cpp.
+// scale_from_amax() from amax to scale. Every amax of the E8M0 rules is in exhaustive_conversion_test.cpp.
 
 #include <gtest/gtest.h>
 

@@ -179,7 +179,7 @@ TEST_P(QuantizeOnGpu, EqualsTheHost) {
 }
 
 // Many tiles in flight at once, in numbers that fill no GPU evenly.
-TEST_P(QuantizeOnGpu, EqualsTheHostOnUnshardedModelsMatrices) {
+TEST_P(QuantizeOnGpu, EqualsTheHostOnFullModelsMatrices) {
   const Both x = place(pair_, {2048 + 64, 1536 + 32}, dtype(), kPlaces[0], Numbers::kVaried);
   for (const Orientations orientations : kOrientations) ASSERT_EQ(quantize_both(pair_, x, format(), orientations), "");
 }

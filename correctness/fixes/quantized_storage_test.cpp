@@ -108,8 +108,8 @@ bool views_keep_both_orientations(const Behaviors& behaviors) {
   return static_cast<bool>(view_as(behaviors, sample.make(), {4, kRows / 4, kCols}).columnwise());
 }
 
-// A full without a transpose leaves nothing behind its shards, fixed or not; one with it leaves all of it.
-TEST(QuantizedStorageFixes, AShardHoldsTheUnshardedTranspose) {
+// An unsharded tensor without a transpose leaves nothing behind its shards, fixed or not; one with it leaves all of it.
+TEST(QuantizedStorageFixes, AShardHoldsTheTransposeOfTheUnshardedParameter) {
   const Behaviors before = fixes_test::without("slice_transpose_in_make_like");
   EXPECT_EQ(bytes_behind_a_shard(Sample("delayed_e4m3"), before), kRows * kCols + 4);
   EXPECT_EQ(bytes_behind_a_shard(Sample("delayed_e4m3"), {}), 0);

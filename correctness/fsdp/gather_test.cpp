@@ -41,7 +41,7 @@ std::vector<std::vector<std::byte>> unsharded_bytes(Device& device, const Parame
 
 // Each rank initialises its own rows only; what is gathered is what one rank alone would hold, quantized data, scales
 // and their padding.
-TEST(Gather, ProvidesTheBitsOfTheUnsharded) {
+TEST(Gather, ProvidesTheBitsOfTheUnshardedParameter) {
   for (const char* recipe : {"bf16", "delayed", "current", "block", "mxfp8"}) {
     for (const int ranks : {1, 2, 3, 4}) {
       if (std::string_view(recipe) == "block" && ranks > 2) continue;  // 128 rows cannot be cut further
@@ -259,7 +259,7 @@ TEST(Gather, WaitingForOthersIsNotTheHostsWork) {
   });
 }
 
-// Full weights and unsharded gradients are guests: nothing of them is there between steps.
+// Unsharded weights and gradients are guests: nothing of them is there between steps.
 TEST(Gather, LeavesShardsAndTheirGradientsOnly) {
   for (const bool computes : {true, false}) {
     RunConfig config = config_of("delayed", 96);

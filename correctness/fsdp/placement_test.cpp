@@ -166,8 +166,8 @@ TEST(Placement, RanksAgreeWhateverFixIsReverted) {
       }
 }
 
-// A full that somebody still holds keeps its segment; shards and all else go with the groups.
-TEST(Placement, AUnshardedMayOutliveItsGroups) {
+// An unsharded parameter that somebody still holds keeps its segment; shards and all else go with the groups.
+TEST(Placement, AnUnshardedParameterMayOutliveItsGroups) {
   on_ranks(2, [&](ProcessGroup& world) {
     GatheringAccount account;
     const std::unique_ptr<Device> device = open_device("cpu", {.memory = {.capacity_bytes = 0, .poison = true}});

@@ -72,7 +72,7 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm) {
     wait_for_ever();
   }
   if (what == "family") {
-    // A grandchild that outlives its parent unless the entire group is ended; it tells its number.
+    // A grandchild that outlives its parent unless the entire process group is ended; it tells its number.
     const pid_t grandchild = ::fork();
     if (grandchild == 0) wait_for_ever();
     out.retained_by_holder = {{"grandchild", grandchild}};

@@ -156,7 +156,7 @@ Json json_of(const YamlNode& node) {
   }
   if (node.quoted) return node.text;
   if (node.text == "true" || node.text == "false") return node.text == "true";
-  if (const auto unsharded = integer(node.text)) return *unsharded;
+  if (const auto value = integer(node.text)) return *value;
   if (const auto number = decimal_number(node.text)) return *number;
   return node.text;
 }

@@ -55,8 +55,8 @@ TEST(CastCounts, AreOfEveryHalfWithScalesOfItsOwn) {
   std::vector<float> values(128 * 128, 0.0f);
   values[0] = 500.0f;
   values[1] = 1e-6f;  // vanishes beside its row, not beside its column
-  for (const char* unsharded : {"delayed_e4m3", "block_128x128_f32"})
-    EXPECT_EQ(counts_of(values, {128, 128}, unsharded, {true, true}).values, 128 * 128) << unsharded;
+  for (const char* word : {"delayed_e4m3", "block_128x128_f32"})
+    EXPECT_EQ(counts_of(values, {128, 128}, word, {true, true}).values, 128 * 128) << unsharded;
   expect_counts(counts_of(values, {128, 128}, "block_1x128_f32", {true, true}),
                 {.values = 2 * 128 * 128, .clipped = 0, .underflowed = 1});
   // The floor of 500 is 256: both orientations clip it.

@@ -87,7 +87,7 @@ TEST(ScenarioSchema, HasNoOtherKeys) {
 }
 
 TEST(ScenarioSchema, TakesWhatTheProgramTakes) {
-  const std::string unsharded = sample::kFixScenario + R"(
+  const std::string all_keys = sample::kFixScenario + R"(
 x-anchors: &a {anything: [goes]}
 matrix:
   recipe: [delayed, bf16]
@@ -106,7 +106,7 @@ ranks: 4
 mesh: 2x2
 timeout: 0.5
 )";
-  for (const std::string& violation : violations(unsharded)) ADD_FAILURE() << violation;
+  for (const std::string& violation : violations(all_keys)) ADD_FAILURE() << violation;
 }
 
 TEST(ScenarioSchema, RefusesWhatTheProgramRefuses) {

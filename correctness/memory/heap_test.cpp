@@ -31,8 +31,8 @@ constexpr int kGroups = 12;
 // Small and large, split from segments and in segments of their own; one of them empty.
 constexpr std::array<std::int64_t, 6> kSizes = {0, 4, 5'000, 700'000, 3'000'000, 40'000'000};
 
-/// What a sharded module does before its forward and after it, group by group: full weights from shards, claims under
-/// several names, and all given back but the shards.
+/// What a sharded module does before its forward and after it, group by group: unsharded weights from shards, claims
+/// under several names, and all given back but the shards.
 class Step {
  public:
   explicit Step(Memory& memory) : memory_(memory) {

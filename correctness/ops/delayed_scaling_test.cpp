@@ -77,7 +77,7 @@ TEST_F(DelayedScalingTest, AHistoryOfOneFollowsEachAmax) {
       << "the only slot is the live one, ready for the next step";
 }
 
-TEST_F(DelayedScalingTest, MarginCutsTheScaleInTwoEachTime) {
+TEST_F(DelayedScalingTest, MarginDividesTheScaleByTwoEachTime) {
   EXPECT_EQ(scales_after({.history_length = 2, .margin = 3}, {2, 1, 1}), (std::vector<float>{28, 28, 56}));
 }
 

@@ -68,7 +68,7 @@ TEST_F(QuantizeArguments, FormatsThatContradictThemselvesAreRefused) {
   expect_words(refusal(x_, {.format = format}), {"e8m0", "only blocks"});
 }
 
-TEST_F(QuantizeArguments, OnlyUnshardedTensorsShareAScale) {
+TEST_F(QuantizeArguments, OnlyFullTensorsShareAScale) {
   const std::vector<Tensor> xs = {x_, x_};
   expect_words(error_of([&] { quantize_together(*device_, xs, {.format = format_named("mxfp8_rceil")}); }),
                {"quantize_together", "scales of their own"});

@@ -45,7 +45,7 @@ const char* const kOneDimensional[] = {"block_1x128_pow2", "block_1x128_f32", "m
                                        "mxfp8_rceil_e5m2"};
 
 // Rows know nothing of other rows, wherever a tensor is cut.
-TEST_F(QuantizeInvariants, ARowSliceIsTheSliceOfTheUnsharded) {
+TEST_F(QuantizeInvariants, ARowSliceIsTheSliceOfTheFullTensor) {
   constexpr std::int64_t kRows = 77, kCols = 320;
   const Tensor x = gaussian({kRows, kCols});
   for (const char* name : kOneDimensional) {
@@ -92,7 +92,7 @@ TEST_F(QuantizeInvariants, ColumnwiseBlocksSurviveCutsBetweenThem) {
   EXPECT_FALSE(slice_equals_part(16, 32));
 }
 
-TEST_F(QuantizeInvariants, OnlyUnshardedTensorsAndSquareBlocksTranspose) {
+TEST_F(QuantizeInvariants, OnlyFullTensorsAndSquareBlocksTranspose) {
   constexpr std::int64_t kRows = 192, kCols = 256;
   const Tensor x = gaussian({kRows, kCols});
   for (const support::NamedFormat& row : support::all_formats()) {

@@ -100,7 +100,7 @@ class QuantizedStorage : public ::testing::TestWithParam<NamedFormat> {
 };
 
 // Invariants 1 and 2: shards are what quantizing them would give, and gathered they are the full array again.
-TEST_P(QuantizedStorage, ShardsAreTheirRowsAndGatherToTheUnsharded) {
+TEST_P(QuantizedStorage, ShardsAreTheirRowsAndGatherToTheFullTensor) {
   int cut = 0;
   for (const Offsets& offsets : kOffsets)
     for (const std::int64_t cols : kCols)
@@ -142,8 +142,8 @@ TEST_P(QuantizedStorage, ShardsAreTheirRowsAndGatherToTheUnsharded) {
           scales.resize(stored.size(), 0);  // padding is zero
           ASSERT_TRUE(reference::bitwise_equal(scales, stored));
         };
-        if (!rowwise_data.empty()) is_integer(full.rowwise(), rowwise_data, rowwise_scales);
-        if (!columnwise_data.empty()) is_integer(full.columnwise(), columnwise_data, columnwise_scales);
+        if (!rowwise_data.empty()) expect_gathered(full.rowwise(), rowwise_data, rowwise_scales);
+        if (!columnwise_data.empty()) expect_gathered(full.columnwise(), columnwise_data, columnwise_scales);
       }
   EXPECT_GT(cut, 20);
 }
@@ -165,7 +165,7 @@ TEST_P(QuantizedStorage, RefusesShardsThatWouldShareABlock) {
   EXPECT_THROW(split_rows(*device_, {}, full, uneven, {.holder = anyone()}), Error);
 }
 
-TEST_P(QuantizedStorage, ShardsOutliveTheUnshardedAndKeepNothingOfIt) {
+TEST_P(QuantizedStorage, ShardsOutliveTheFullTensorAndKeepNothingOfIt) {
   for (const bool fixed : {true, false}) {
     Behaviors behaviors;
     behaviors.slice_transpose_in_make_like = fixed;

@@ -47,7 +47,7 @@ TEST_F(Dropout, KeepsTheAskedFractionAndScalesIt) {
   EXPECT_EQ(kept({3, 5}, {.probability = 0.0f, .seed = 3}), Values(15, 1.0));
 }
 
-TEST_F(Dropout, AShardDrawsItsSliceOfTheUnshardedMask) {
+TEST_F(Dropout, AShardDrawsItsSliceOfTheFullMask) {
   const DropoutKey key{.probability = 0.4f, .seed = 5, .stream = 6};
   const Values full = kept({30, 2049}, key);
   for (const std::int64_t first : {0, 1, 17}) {
@@ -124,7 +124,7 @@ class RandomFill : public support::DenseTest {
   }
 };
 
-TEST_F(RandomFill, AShardIsItsSliceOfTheUnsharded) {
+TEST_F(RandomFill, AShardIsItsSliceOfTheFullTensor) {
   for (const bool normal : {true, false}) {
     RandomInputs inputs{.seed = 11, .stream = 12, .normal = normal, .scale = 0.02f};
     const Values full = drawn({20, 3001}, inputs);

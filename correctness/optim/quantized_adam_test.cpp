@@ -217,8 +217,8 @@ TEST(MasterSeed, IsTheInitialValueAsLongAsItHolds) {
       device->read(dequantize(*device, parameter->quantized.rowwise_operand(), DType::kF32, support::anyone(*device))));
 }
 
-// However a shard came about: made where it lies, or cut out of a full that was there.
-TEST(MasterSeed, IsTheSliceOfTheUnshardedOnEveryShard) {
+// However a shard came about: made where it lies, or cut out of an unsharded parameter that was there.
+TEST(MasterSeed, IsTheSliceOfTheUnshardedParameterOnEveryShard) {
   for (const bool deferred : {true, false}) {
     run_ranks("in_process", {.ranks = 3}, [&](ProcessGroup& group) {
       const std::unique_ptr<Device> device = open_host();

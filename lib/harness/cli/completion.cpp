@@ -158,10 +158,10 @@ _fp8lab() {
     fi
   done
   COMPREPLY=()
-  local unsharded=${words[-1]}
+  local word=${words[-1]}
   local kept= # readline replaces only what follows
-  [[ $unsharded != --*=* ]] || kept=${unsharded%%=*}=
-  value=${unsharded#"$kept"}
+  [[ $word != --*=* ]] || kept=${unsharded%%=*}=
+  value=${word#"$kept"}
   while IFS= read -r line; do
     case $line in
       :files | :directories)

@@ -66,7 +66,7 @@ Value value_from(const Key& key, const JsonReader& json) {
     case KeyType::kSwitch: return json.flag();
     case KeyType::kInteger: {  // 0 is what many keys are where a file leaves them out
       const auto low = static_cast<std::int64_t>(key.low), high = static_cast<std::int64_t>(key.high);
-      return json.unsharded(std::min<std::int64_t>(low, 0), high);
+      return json.integer(std::min<std::int64_t>(low, 0), high);
     }
     case KeyType::kNumber: return json.number();
     case KeyType::kWord:
@@ -115,7 +115,7 @@ Json holders_json(const Holders& holders) {
 Holders holders_from(const JsonReader& json) {
   Holders out;
   json.each_item(
-      [&](const JsonReader& entry) { out.emplace_back(entry.at("holder").text(), entry.at("bytes").unsharded()); });
+      [&](const JsonReader& entry) { out.emplace_back(entry.at("holder").text(), entry.at("bytes").integer()); });
   return out;
 }
 
@@ -239,7 +239,7 @@ Json gate_json(const Gate& gate) {
 /// Of a file; 0: unknown.
 int line_from(const JsonReader& json) {
   const auto line = json.find("line");
-  return line ? static_cast<int>(line->unsharded(0, std::numeric_limits<int>::max())) : 0;
+  return line ? static_cast<int>(line->integer(0, std::numeric_limits<int>::max())) : 0;
 }
 
 Gate gate_from(const JsonReader& json) {

@@ -175,7 +175,7 @@ std::optional<double> JsonReader::number_or_null() const {
   return json(value_).get<double>();
 }
 
-std::int64_t JsonReader::unsharded(std::int64_t low, std::int64_t high) const {
+std::int64_t JsonReader::integer(std::int64_t low, std::int64_t high) const {
   const Json& value = json(value_);
   const bool beyond = value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX;
   const bool fits = value.is_number_integer() && !beyond;

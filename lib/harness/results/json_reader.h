@@ -33,7 +33,7 @@ class JsonReader {
   bool flag() const;
   double number() const;
   std::optional<double> number_or_null() const;
-  std::int64_t unsharded(std::int64_t low = INT64_MIN, std::int64_t high = INT64_MAX) const;
+  std::int64_t integer(std::int64_t low = INT64_MIN, std::int64_t high = INT64_MAX) const;
   /// This object as JSON; refuses what is none.
   std::string object_json() const;
   /// Every value below this object by its path, "cpu.model", as text_of_scalar() has it, but null.

@@ -83,7 +83,7 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
 #pragma unroll
   for (int k = 0; k < 8; ++k) largest.raise(patch.rows[k]);
   constexpr int kWords = Octet<In>::kWords;
-  // Parts of 16 bytes are exchanged over lanes 16 and 8 apart, so the word that stays is number lane / 8, or of wide
+  // Lanes 16 and 8 apart exchange half of what they hold, so the word that stays is number lane / 8, or of wide
   // types the pair that begins at twice that.
 #pragma unroll
   for (int step = 16, kept = kWords / 2; step >= 8; step /= 2, kept /= 2) {
