@@ -134,7 +134,7 @@ TEST_P(QuantizedStorage, ShardsAreTheirRowsAndGatherToTheFullTensor) {
           if (orientations.orientations.columnwise && !format().columnwise_stored_transposed())
             gather(shards[i].columnwise(), format().block_cols, columnwise_data, columnwise_scales);
         }
-        const auto is_integer = [&](const QuantizedOrientation& orientation, const Bytes& data, Bytes scales) {
+        const auto expect_gathered = [&](const QuantizedOrientation& orientation, const Bytes& data, Bytes scales) {
           ASSERT_TRUE(reference::bitwise_equal(data, bytes(orientation.data)));
           if (format().per_tensor()) return;
           const Bytes stored = bytes(orientation.scale_inv);

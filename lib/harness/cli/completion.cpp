@@ -158,10 +158,10 @@ _fp8lab() {
     fi
   done
   COMPREPLY=()
-  local word=${words[-1]}
+  local last=${words[-1]}
   local kept= # readline replaces only what follows
-  [[ $word != --*=* ]] || kept=${unsharded%%=*}=
-  value=${word#"$kept"}
+  [[ $last != --*=* ]] || kept=${last%%=*}=
+  value=${last#"$kept"}
   while IFS= read -r line; do
     case $line in
       :files | :directories)
