@@ -107,9 +107,9 @@ def functions(path, code):
 class Collectives:
     """Which of lib/'s functions are collectives, and where they are called."""
 
-    def __init__(self, data):
-        self.data = data
-        self.functions = [function for path, code in data.items() for function in functions(path, code)]
+    def __init__(self, sources):
+        self.sources = sources
+        self.functions = [function for path, code in sources.items() for function in functions(path, code)]
         self._by_name = {}
         for function in self.functions:
             self._by_name.setdefault(function.name, []).append(function)
@@ -135,7 +135,7 @@ class Collectives:
     def _read_calls(self, function):
         """(name, position, functions that may be meant) of what the body of `function` calls; none are meant where the
         call is a group's own."""
-        code = self.data[function.path]
+        code = self.sources[function.path]
         for match in CALL.finditer(code, function.begin, function.end):
             name, before = match.group(1), code[max(0, match.start() - 80):match.start()]
             if name in CONTROL or FOREIGN.search(before):
@@ -232,7 +232,7 @@ def check(root):
     collectives = Collectives({path: blanked(text) for path, text in tree.sources() if path.startswith("lib/")})
     findings = set()
     for function in collectives.functions:
-        code = collectives.data[function.path]
+        code = collectives.sources[function.path]
         branches = list(branches_on_rank(code, function.begin, function.end))
         for name, position in collectives.calls(function):
             line = check_layers.line_of(code, position)

@@ -143,6 +143,7 @@ GOOD_TEXTS = [
     ("lib/harness/results/a.cpp", 'auto a = std::getenv("A"); void f() { std::cout << 1; }\n'),
     ("lib/core/float_bits.h", HEADER + "#if defined(__CUDACC__)\n#define F8 __host__ __device__\n#endif\n"),
     ("lib/ops/a.h", "// Comments may come first.\n#pragma once\n"),
+    ("correctness/ops/a.cpp", 'if (alone) GTEST_SKIP() << "two ranks are needed";\n'),
     ("lib/ops/CMakeLists.txt", "fp8lab_room(ops\n  SOURCES a.cpp\n  ROOMS comm core\n  LIBRARIES m)\n"),
 ]
 

@@ -47,7 +47,7 @@ TEST_P(DeviceFaults, ALateRankIsNamedInTime) {
   options.timeout = std::chrono::seconds(1);
   const int late = GetParam() - 1;
   std::atomic<int> gave_up = 0;
-  if (launched_ranks() > 0) return;  // the others' giving up cannot be seen
+  if (launched_ranks() > 0) GTEST_SKIP() << "another process's giving up cannot be seen";
   const std::string error = error_of([&] {
     run_ranks(row(), options, [&](ProcessGroup& world) {
       Gpu gpu(world);
@@ -67,7 +67,7 @@ TEST_P(DeviceFaults, ALateRankIsNamedInTime) {
 
 // Rank 1's launch fails while it still reads the buffer of rank 0, which writes it anew as soon as the call is over.
 TEST(DeviceFault, ALaunchThatFailsHalfwayHasReadWhatItReads) {
-  if (on_gpu() || launched_ranks() > 0) return;
+  if (on_gpu() || launched_ranks() > 0) GTEST_SKIP() << "the fault is planted in a device of threads on the host";
   const std::vector<std::byte> mine(4096, std::byte{1}), anew(4096, std::byte{9});
   run_ranks("in_process", run_options(2), [&](ProcessGroup& world) {
     Gpu gpu(world);

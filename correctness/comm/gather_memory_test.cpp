@@ -23,10 +23,10 @@ int gathering_ranks() {
 }
 
 /// True if these tests have too few ranks, or none with a GPU of its own.
-bool too_few_for_gathers() {
-  if (gathering_ranks() >= 2 && (!on_gpu() || count_gpus(support::test_device()) >= 2)) return false;
-  std::puts("skipped: two GPUs are needed");
-  return true;
+/// Why the ranks of this run cannot gather from each other; empty where they can.
+std::string too_few_for_gathers() {
+  if (gathering_ranks() < 2) return "two ranks are needed";
+  return !on_gpu() || count_gpus(support::test_device()) >= 2 ? "" : "two GPUs are needed";
 }
 
 /// One tensor of an all-gather: `each` bytes a rank, one more for every rank before it where it is uneven.
@@ -105,7 +105,7 @@ constexpr std::int64_t kKiB = 1024;
 // Through each way that NCCL's ranks have, and through several in one call; one that a machine's GPUs do not have is
 // another's to take.
 TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
-  if (too_few_for_gathers()) return;
+  if (const std::string reason = too_few_for_gathers(); !reason.empty()) GTEST_SKIP() << reason;
   constexpr std::array kParts = {
       Gathered{.each = 1500 * kKiB},
       Gathered{.each = 1},
@@ -158,7 +158,7 @@ TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
 // A chain without a wait by the host, on ranks of different speed: what is sent is made late, and written anew as soon
 // as the call is over; and so is where it arrives.
 TEST(GatherMemory, IsReadInTheOrderOfTheDevice) {
-  if (too_few_for_gathers()) return;
+  if (const std::string reason = too_few_for_gathers(); !reason.empty()) GTEST_SKIP() << reason;
   const RunOptions options = run_options(gathering_ranks());
   run_ranks(row(), options, [&](ProcessGroup& world) {
     constexpr std::uint64_t kRounds = 12;
@@ -200,7 +200,7 @@ TEST(GatherMemory, IsReadInTheOrderOfTheDevice) {
 }
 
 TEST(GatherMemory, OutlivesItsGroup) {
-  if (too_few_for_gathers()) return;
+  if (const std::string reason = too_few_for_gathers(); !reason.empty()) GTEST_SKIP() << reason;
   run_ranks(row(), run_options(gathering_ranks()), [&](ProcessGroup& world) {
     const std::unique_ptr<Device> device = open_rank_device(world);
     const HolderId shared = device->holder(HolderKind::kUnsharded, "", "shared");
@@ -227,7 +227,8 @@ TEST(GatherMemory, OutlivesItsGroup) {
 
 // What one rank cannot have, none gets: nobody waits in vain, and smaller requests go on.
 TEST(GatherMemory, EndsAsOutOfMemoryOnAllRanksOrNone) {
-  if (too_few_for_gathers() || !on_gpu()) return;
+  if (const std::string reason = too_few_for_gathers(); !reason.empty()) GTEST_SKIP() << reason;
+  if (!on_gpu()) GTEST_SKIP() << "the memory of a GPU is needed";
   constexpr std::int64_t kMiB = kKiB * kKiB;
   run_ranks(row(), run_options(gathering_ranks()), [&](ProcessGroup& world) {
     const std::size_t capacity = world.rank() == 0 ? static_cast<std::size_t>(64 * kMiB) : 0;

@@ -119,7 +119,7 @@ TEST_P(Movement, BroadcastsFromEveryRoot) {
 }
 
 TEST_P(Movement, NobodyLeavesABarrierBeforeAllHaveCome) {
-  if (launched_ranks() > 0) return;  // processes share no counter
+  if (launched_ranks() > 0) GTEST_SKIP() << "processes share no counter";
   std::atomic<int> come{0};
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     for (int round = 1; round <= 200; ++round) {

@@ -179,7 +179,7 @@ TEST_P(Reductions, InfinitiesAddAndCancel) {
   bits.back() = std::bit_cast<std::uint32_t>(-kInf);
   EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kSum, bits), std::bit_cast<std::uint32_t>(-kInf));
   EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kMax, bits), std::bit_cast<std::uint32_t>(GetParam() == 1 ? -kInf : 1.0f));
-  if (GetParam() == 1) return;
+  if (GetParam() == 1) GTEST_SKIP() << "one rank adds nothing";
   bits.front() = std::bit_cast<std::uint32_t>(kInf);
   EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kSum, bits), 0x7FC00000u);
   EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kMax, bits), std::bit_cast<std::uint32_t>(kInf));
@@ -189,7 +189,7 @@ TEST_P(Reductions, ZerosKeepTheirSigns) {
   const std::vector<std::uint32_t> minus(static_cast<std::size_t>(GetParam()), 0x80000000u);
   EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kSum, minus), 0x80000000u);
   EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kMax, minus), 0x80000000u);
-  if (GetParam() == 1) return;
+  if (GetParam() == 1) GTEST_SKIP() << "one rank adds nothing";
   for (const std::size_t place : {std::size_t{0}, minus.size() - 1}) {
     std::vector<std::uint32_t> one_plus = minus;
     one_plus[place] = 0;

@@ -65,7 +65,7 @@ TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
 // which the first query sees alone, with a P of 1 that every cast leaves; all other O are means of V. A single product
 // is exact in the matrix units' 13 fraction bits. The scale is one by which the cast of that O, 304.9, gives 320.
 TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardMeasuresOBeforeItsCast) {
-  if (!cuda::cudnn_unavailable_reason().empty()) return;  // the test above saw that it refuses
+  if (const std::string reason = cuda::cudnn_unavailable_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
   std::vector<float> v = gaussian(tokens(shape) * key_cols(shape), 3);
   for (float& x : v) x = std::clamp(x, -3.0f, 3.0f);
@@ -165,7 +165,7 @@ TEST_F(CudnnFloat8BackwardTest, IsWithinItsCastsOrRefuses) {
 // the query's dO for its dV. All else is small beside it. The scale is one by which the cast of that dV, 18816, gives
 // 20480.
 TEST_F(CudnnFloat8BackwardTest, MeasuresTheGradientsBeforeTheirCast) {
-  if (!cuda::cudnn_unavailable_reason().empty()) return;  // the test above saw that it refuses
+  if (const std::string reason = cuda::cudnn_unavailable_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128});
   const std::int64_t cols = query_cols(shape), last = (shape.seq - 1) * cols;
   std::vector<float> q = gaussian(shape.seq * cols, 1), k = gaussian(shape.seq * cols, 2),
@@ -210,7 +210,7 @@ TEST_F(CudnnFloat8BackwardTest, MeasuresTheGradientsBeforeTheirCast) {
 
 // Amaxes are raised, never lowered, and a NaN stays.
 TEST_F(CudnnFloat8BackwardTest, RaisesItsAmaxes) {
-  if (!cuda::cudnn_unavailable_reason().empty()) return;  // the test above saw that it refuses
+  if (const std::string reason = cuda::cudnn_unavailable_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128});
   const Step step = make_step(shape);
   const Tensor amax_s = make_scalar(device_, 0.0f), high = make_scalar(device_, 1e6f),

@@ -136,7 +136,7 @@ TEST_P(Matmul, RowsByThemselves_HaveTheBitsTheyHaveAmongOthers) {
 // A term passes through a run's additions, then through those of the runs' sums; one rounding more is its product's.
 TEST_P(Matmul, IsWithinTheBoundOfItsReduction) {
   const Problem p = GetParam();
-  if (p.k == 0) return;
+  if (p.k == 0) GTEST_SKIP() << "a sum of nothing has no bound";
   const Stored a(p.m, p.k, false, 1), b(p.n, p.k, false, 2);
   const std::vector<float> c = run(p, a.operand(), b.operand());
   Expected expected(c.size());

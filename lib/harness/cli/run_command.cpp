@@ -181,8 +181,8 @@ int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Pr
     std::fprintf(text, "%s\n", ranks.describe().c_str());
     std::fflush(text);  // before this rank waits for the others, which may be minutes
   }
-  if (const int signal = runner.run_over_launched(runner_options(request, program)); signal != 0)
-    return exit_code({.verdicts = {}, .interrupted_by = signal});
+  const int signal = runner.connect(runner_options(request, program));
+  if (signal != 0) return exit_code({.verdicts = {}, .interrupted_by = signal});
   if (!ranks.is_head()) {
     try {
       return runner.follow(runner_options(request, program));

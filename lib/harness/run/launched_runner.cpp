@@ -117,7 +117,7 @@ LaunchedRunner::LaunchedRunner(const LaunchedRanks& ranks, const std::vector<Pla
   }
 }
 
-int LaunchedRunner::run_over_launched(const RunnerOptions& options) {
+int LaunchedRunner::connect(const RunnerOptions& options) {
   const double limit_s = time_limit(plan_.front(), options);
   const Watchdog watchdog(watch_, kLongestStart * limit_s);
   try {

@@ -30,7 +30,7 @@ class LaunchedRunner {
 
   /// Connects the ranks, which may take as long as an arm: the first call. Returns the signal that ended the
   /// wait, or 0. Throws Error where a rank does not come, or was started with other cells.
-  int run_over_launched(const RunnerOptions& options);
+  int connect(const RunnerOptions& options);
   /// Rank 0's part, as run_cells(), with cells of the plan.
   int run(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
           const RunnerEvents& events);
