@@ -1,9 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-#include <set>
 
-#include "harness/cell/keys.h"
 #include "harness/json_schema.h"
 #include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
@@ -26,17 +24,6 @@ std::string error_of(const std::string& model, const std::string& training) {
     return error.what();
   }
   return "";
-}
-
-TEST(Bundled, TheSchemaListsTheRowsOfEveryTable) {
-  const nlohmann::json root = nlohmann::json::parse(schema());
-  for (const Key& key : keys()) {
-    if (!key.table_words) continue;
-    const std::vector<std::string> words = key.words(bundled_vocabulary());
-    EXPECT_EQ(root["$defs"][std::string(key.path)]["enum"].get<std::set<std::string>>(),
-              std::set<std::string>(words.begin(), words.end()))
-        << key.path;
-  }
 }
 
 TEST(Bundled, EveryScenarioIsValidForTheProgramAndForTheSchema) {

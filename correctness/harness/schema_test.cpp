@@ -2,11 +2,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
 
-#include "harness/cell/keys.h"
-#include "harness/cell/metrics.h"
-#include "harness/cell/units.h"
 #include "harness/json_schema.h"
 #include "harness/record_list.h"
 #include "harness/results/environment.h"
@@ -24,66 +20,6 @@ std::string schema(const std::string& name) { return sample::read(std::string(FP
 
 std::vector<std::string> violations(const std::string& yaml) {
   return sample::yaml_schema_violations(schema("scenario.schema.json"), yaml);
-}
-
-std::set<std::string> keys_of(const Json& object) {
-  std::set<std::string> out;
-  for (const auto& [key, value] : object.items()) out.insert(key);
-  return out;
-}
-
-std::set<std::string> set_of(const Json& list) { return list.get<std::set<std::string>>(); }
-
-TEST(ScenarioSchema, HasEveryKeyOfTheTableWithItsTypeAndBounds) {
-  const Json root = Json::parse(schema("scenario.schema.json"));
-  for (const Key& key : keys()) {
-    const std::string path(key.path);
-    ASSERT_TRUE(root["$defs"].contains(path)) << path;
-    const Json& def = root["$defs"][path];
-    EXPECT_EQ(def["description"], key.meaning) << path;
-    switch (key.type) {
-      case KeyType::kSwitch: EXPECT_EQ(def["type"], "boolean") << path; break;
-      case KeyType::kInteger: EXPECT_EQ(def["type"], "integer") << path; break;
-      case KeyType::kNumber: EXPECT_EQ(def["type"], "number") << path; break;
-      case KeyType::kMesh:
-        EXPECT_EQ(set_of(def["type"]), (std::set<std::string>{"integer", "string"})) << path;
-        EXPECT_TRUE(def.contains("pattern")) << path;
-        break;
-      case KeyType::kWord:
-        // Words of lower rooms' tables are compared where those tables are linked.
-        if (!key.table_words) {
-          EXPECT_EQ(set_of(def["enum"]), (std::set<std::string>(key.fixed_words.begin(), key.fixed_words.end())))
-              << path;
-        }
-        break;
-    }
-    if (key.type == KeyType::kInteger || key.type == KeyType::kNumber) {
-      EXPECT_EQ(def["minimum"].get<double>(), key.low) << path;
-      EXPECT_EQ(def["maximum"].get<double>(), key.high) << path;
-    }
-  }
-}
-
-TEST(ScenarioSchema, HasNoOtherKeys) {
-  const Json root = Json::parse(schema("scenario.schema.json"));
-  std::set<std::string> model, training{"recipe_options"}, options, axes{"include", "exclude"};
-  for (const Key& key : keys()) {
-    axes.insert(std::string(key.last()));
-    if (key.section() == "model") model.insert(std::string(key.last()));
-    if (key.section() == "training") training.insert(std::string(key.last()));
-    if (key.section() == "training.recipe_options") options.insert(std::string(key.last()));
-  }
-  const Json& top = root["properties"];
-  EXPECT_EQ(keys_of(top["model"]["properties"]), model);
-  EXPECT_EQ(keys_of(top["training"]["properties"]), training);
-  EXPECT_EQ(keys_of(top["training"]["properties"]["recipe_options"]["properties"]), options);
-  EXPECT_EQ(keys_of(top["matrix"]["properties"]), axes);
-  std::set<std::string> groups, units;
-  for (const MetricGroup& group : metric_groups()) groups.insert(std::string(group.name));
-  for (const Metric& metric : metrics())
-    for (const std::string& unit : units_of(metric.unit)) units.insert(unit);
-  EXPECT_EQ(set_of(top["measure"]["items"]["enum"]), groups);
-  EXPECT_EQ(set_of(root["$defs"]["claim"]["properties"]["unit"]["enum"]), units);
 }
 
 TEST(ScenarioSchema, TakesWhatTheProgramTakes) {
