@@ -1,13 +1,12 @@
 // One checkpointed region: what it keeps, when it recomputes, which scales it uses, what it refuses.
 
-#include "autograd/checkpoint.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "autograd/activation_checkpoint.h"
 #include "autograd/tape_fixture.h"
 #include "core/check.h"
 #include "nn/cores/role_scales.h"

@@ -14,7 +14,7 @@
 
 #include "fsdp/sharded_run.h"
 #include "harness/temporary_directory.h"
-#include "optim/checkpoint.h"
+#include "optim/saved_state.h"
 #include "support/dense.h"
 
 namespace fp8lab {
@@ -43,11 +43,11 @@ class Training {
     return losses;
   }
   void save(const std::filesystem::path& folder, bool with_optimizer = true) {
-    save_checkpoint(run_.runtime(), folder, state(with_optimizer), &run_.sharding().mesh().shard_group());
+    save_training_state(run_.runtime(), folder, state(with_optimizer), &run_.sharding().mesh().shard_group());
   }
   void load(const std::filesystem::path& folder, bool with_optimizer = true) {
     run_.runtime().step =
-        load_checkpoint(run_.runtime(), folder, state(with_optimizer), &run_.sharding().mesh().shard_group());
+        load_training_state(run_.runtime(), folder, state(with_optimizer), &run_.sharding().mesh().shard_group());
   }
   /// Weights that are not kept in eight bits because the cut would split blocks.
   std::size_t refused() { return run_.sharding().warnings().size(); }

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "autograd/checkpoint.h"
+#include "autograd/activation_checkpoint.h"
 #include "core/check.h"
 #include "ops/elementwise.h"
 

@@ -12,7 +12,7 @@
 namespace fp8lab {
 namespace {
 
-/// Counted: what a framework pays for it in every step is one of the things measured here.
+/// Counted, because copying quantizers in every pre-forward is one of the host costs that are measured.
 std::unique_ptr<Quantizer> copy_quantizer(Runtime& runtime, const Quantizer& quantizer) {
   ++runtime.host.quantizer_copies;
   return std::make_unique<Quantizer>(quantizer);
@@ -29,8 +29,9 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
                              split_.offsets(1));
   Device& device = runtime.device;
   if (!refusal_.empty()) {
-    // What the eight bits were cast from, where it can be made again: masters start from it, as those of other weights
-    // do.
+    // The shards would cut blocks of scales, so this parameter is sharded in its nominal type. Its value is the one
+    // from which the eight bits were cast, where that can be made again, so that master weights start from unrounded
+    // values as those of other weights do; otherwise the eight bits are decoded.
     if (unsharded.initial && !unsharded.quantized.empty())
       unsharded.value = initial_values(runtime, unsharded, unsharded.holder);
     else if (!unsharded.quantized.empty())
@@ -50,9 +51,9 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
     shard_.quantizer->holder = shard_.holder;
     if (runtime.behaviors.share_amax_over_shards) shard_.quantizer->amax_group = &mesh.shard_group();
   }
-  // Ranks that gather straight from shards to unsharded parameters have them at the same places of their memory, so
-  // they ask for it alike. Where their pieces differ in size they cannot; those travel one by one, and may lie
-  // anywhere.
+  // Symmetric windows need the shard and the unsharded parameter at the same offsets on every rank, so every rank must
+  // make the same allocations from the gathering pool. Shards of different sizes would break that; such parameters are
+  // gathered one by one, from memory of their own.
   const Pool pool = split_.even() ? Pool::kGathered : Pool::kOwn;
   device.memory().place(shard_.holder, pool);
   make_shard(runtime);

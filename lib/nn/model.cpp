@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "autograd/checkpoint.h"
+#include "autograd/activation_checkpoint.h"
 #include "nn/cores/role_scales.h"
 #include "nn/layer_table.h"
 

@@ -7,8 +7,9 @@
 namespace fp8lab::in_process {
 namespace {
 
-// About a microsecond, which is what waking a sleeper costs. Where ranks share processors, looking keeps others from
-// coming; so would yielding, which hands the processor to any process of the machine.
+// About a microsecond of spinning, which is what waking a sleeper costs. Where there are more ranks than processors,
+// spinning keeps the rank that is waited for off its processor, so ranks sleep at once; yielding would not help, since
+// it hands the processor to any process of the machine.
 constexpr int kSpins = 1000;
 constexpr int kLongSpins = 100'000;
 
@@ -52,7 +53,7 @@ const GroupState::Posted& GroupState::posted(int viewer, int rank) const {
   return slots_[static_cast<std::size_t>(rank)].posted[barrier % 2];
 }
 
-// Every rank compares every call with rank 0's, so all find the same mismatch, or none does.
+// Every rank compares every call with rank 0's, so that all ranks find the same mismatch, or none does.
 void GroupState::compare(int rank, const Signature& call) {
   const Signature& first = posted(rank, 0).call;
   for (int other = 1; other < static_cast<int>(slots_.size()); ++other) {
@@ -64,18 +65,20 @@ void GroupState::compare(int rank, const Signature& call) {
   }
 }
 
-/// False if the barrier is closed.
+/// Counts this rank's arrival. False if the barrier was closed by a rank that gave up.
 bool GroupState::arrive(int rank) {
   if (!arrivals_.add()) return false;
-  // After counting, so that whoever sees a short count also sees a slot that is behind.
+  // The slot is written after the shared count: a rank that sees a count that is too low then also finds the slot that
+  // is behind, and can name the rank.
   BarrierSlot& own = slot(rank);
-  // Sequentially consistent, so that of two ranks that begin to wait for each other, one sees the other wait.
+  // Sequentially consistent: of two ranks that begin to wait for each other in different groups, at least one sees that
+  // the other waits, and reports the deadlock.
   own.arrivals.store(own.arrivals.load(std::memory_order_relaxed) + 1);
   if (all_arrived(rank) && sleepers_.load() > 0) wake();
   return true;
 }
 
-/// The number of arrivals that `rank`'s barrier or parting waits for.
+/// The total number of arrivals, of all ranks, at which the barrier or parting that `rank` is in is complete.
 std::uint64_t GroupState::target_of(int rank) const {
   return slots_[static_cast<std::size_t>(rank)].arrivals.load(std::memory_order_relaxed) * slots_.size();
 }
@@ -127,7 +130,7 @@ bool GroupState::misses_one_who_left(int rank) const {
   return false;
 }
 
-/// Aborts, unless those who were missing have come by now.
+/// Aborts the run and names the missing ranks, unless they have arrived by now.
 void GroupState::abort_for_missing(int rank) {
   const Signature& call = posted(rank, rank).call;
   std::vector<int> late;

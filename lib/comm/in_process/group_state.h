@@ -15,32 +15,35 @@
 
 namespace fp8lab::in_process {
 
-/// The state that the ranks of one process group share. A collective is a barrier, after which all see what each
-/// provided, then copying, then a parting, after which nobody reads what others provided.
+/// The state that the ranks of one process group share when they are threads. A collective has three steps: barrier(),
+/// after which every rank sees the buffers that the others posted; copying; part(), a second barrier, after which
+/// nobody reads another rank's buffers any more.
 ///
-/// A barrier can fail: a rank dies, leaves, or stays away too long. It fails for all or for none, because the first to
-/// give up closes it. So after a barrier every rank is on its way to the parting, which has no reason to fail and must
-/// not: the others' buffers are being read until then.
+/// Hazard: a rank that gave up a barrier on its own would free its buffers while another rank, for which the same
+/// barrier had completed, still reads them. Rule: a barrier fails for all ranks or for none. The first rank that gives
+/// up (another rank died, left or is late) closes the count of arrivals, after which no arrival is counted. part()
+/// never fails: every rank that completed the barrier reaches it.
 class GroupState {
  public:
-  /// How long ranks look for each other before they sleep. Launching work on a GPU takes longer than to wake up, so
-  /// ranks with GPUs look longer.
+  /// How long a waiting rank spins before it sleeps. Other ranks that launch work on a GPU are late by more than a
+  /// wake-up costs, so ranks with GPUs spin longer.
   enum class Spinning { kShort, kLong };
   GroupState(World& world, std::string name, std::vector<int> world_ranks, Spinning spin_count = Spinning::kShort);
 
   const std::string& name() const { return name_; }
   const std::vector<int>& world_ranks() const { return world_ranks_; }
-  /// How often the member that is `world_rank` in the entire run has arrived. One that is in a collective waits for
-  /// those that have arrived less often.
+  /// How often the rank that is `world_rank` in the world has arrived at barriers and partings of this group. A rank
+  /// that waits here waits for those that have arrived less often.
   std::uint64_t arrivals_of(int world_rank) const;
 
-  /// Shows the others `call` and `parts`, waits until all have come, and compares. Throws GroupAborted.
+  /// Posts `call` and `parts`, waits until every rank has arrived, and compares the calls. `parts` stays valid until
+  /// part() returns. Throws GroupAborted on every rank if the run ends or the calls differ.
   void barrier(int rank, const Signature& call, const void* parts);
-  /// What `rank` provided to the barrier that `viewer` is in.
+  /// What `rank` posted to the barrier that `viewer` is in.
   const void* parts_of(int viewer, int rank) const { return posted(viewer, rank).parts; }
-  /// Waits until all are done with what was provided.
+  /// Waits until every rank has finished reading what was posted. Never fails.
   void part(int rank);
-  /// Makes every waiting rank look again at whether it still has to wait.
+  /// Makes every sleeping rank check again whether it still has to wait.
   void wake();
 
  private:
@@ -49,11 +52,11 @@ class GroupState {
     const void* parts = nullptr;
   };
   struct alignas(64) BarrierSlot {
-    /// Two in turn: a rank that need not part may provide the next while others still look at the last, but gets no
-    /// further.
+    /// Alternating: a rank that skips part() may post its next call while others still read the last one. It cannot
+    /// post a third, since its next barrier waits for them.
     std::array<Posted, 2> posted;
     std::uint64_t barriers = 0;
-    /// How often it came to barriers and partings. Written by the rank, read by those who miss it.
+    /// At barriers and partings. Written by the slot's rank, read by ranks that wait for it.
     std::atomic<std::uint64_t> arrivals{0};
   };
 

@@ -18,8 +18,8 @@
 #include "harness/cell/sharding_keys.h"
 #include "ops/elementwise.h"
 #include "ops/quantize.h"
-#include "optim/checkpoint.h"
 #include "optim/foreach_adam.h"
+#include "optim/saved_state.h"
 
 namespace fp8lab {
 namespace {
@@ -209,14 +209,14 @@ void TrainingRun::resume() {
                          .backward_scales = registry.backward_scales,
                          .step = runtime_.step};
   };
-  if (device_->computes()) save_checkpoint(runtime_, own, state(), shards);
+  if (device_->computes()) save_training_state(runtime_, own, state(), shards);
   output_ = loss_ = {};
   optimizer_step_ = {};
   adam_.reset();
   sharding_.reset();
   model_.reset();
   build();
-  if (device_->computes()) runtime_.step = load_checkpoint(runtime_, own, state(), shards);
+  if (device_->computes()) runtime_.step = load_training_state(runtime_, own, state(), shards);
   if (host_world_ != nullptr) host_world_->barrier("training state loaded");  // the folder goes now
 }
 

@@ -9,11 +9,16 @@ namespace {
 
 constexpr Bytes kF32 = 4;
 
-/// Which run of a layer's forward: the one whose tensors backward reads, or, where layers are checkpointed, the one
-/// before it, which saves none, in the first step or in later ones.
+// Each struct below is one node of the autograd graph: its members are sizes in bytes, its functions return the
+// schedule of allocations and releases that the node makes in forward and in backward, in the order in which it makes
+// them. Sums of such schedules give the peak; what forward leaves allocated is what backward finds.
+
+/// Which run of a layer's forward is meant. kSaving saves tensors for backward. With activation checkpointing the layer
+/// runs twice: first kRecorded (in the first step) or kRecordedAgain (in later steps), which save nothing, then
+/// kSaving, in backward.
 enum class Run { kSaving, kRecorded, kRecordedAgain };
 
-/// y = x W^T + b under a recipe.
+/// y = x W^T + b under a recipe: the casts of x, of W and of the gradient of y, and three matrix products.
 struct Product {
   Product(const Scenario& scenario, std::int64_t in, std::int64_t out)
       : casts(scenario.casts),
@@ -30,11 +35,12 @@ struct Product {
         forward_amaxes(scenario.recipe.histories ? 2 : 0),
         backward_amaxes(scenario.recipe.histories ? 1 : 0),
         stash(forward_amaxes * kF32),
-        // The quantizer that the second run leaves with its weight has a stashed scale.
+        // With activation checkpointing the second run leaves its quantizer, and the scale stashed for it, with the
+        // weight.
         kept_stash(scenario.checkpoint && weight.computes_as_kept && !scenario.decisions.keeps_quantizers ? stash : 0) {
-    // Each of those tensors has a scale and a history.
+    // Delayed scaling: each quantized tensor has a scale and a history of amaxes.
     weight.state_before = (forward_amaxes + backward_amaxes) * kF32 * (1 + scenario.history_rows);
-    // A transpose lives until the next reshard.
+    // On architectures that need it, the transpose of a gathered weight is made once and lives until the next reshard.
     const bool early = !scenario.decisions.transposes_in_backward;
     const bool reshards = scenario.sharding.reshards, checkpoint = scenario.checkpoint;
     transposed_when_recorded = early ? weight.transpose : 0;
@@ -50,26 +56,27 @@ struct Product {
     node.stash += stash;
     node.kept_stash += kept_stash;
   }
-  /// What a norm or an activation makes for this product: eight bits at once, or what make_operand() casts.
+  /// The norm or activation before this product makes its input: in eight bits at once, or in the nominal type, which
+  /// make_operand() then casts.
   Schedule make_input() const { return casts_unstored ? allocate(x.both) : made_for(x) + allocate(plain_x); }
-  /// From there to the operand.
+  /// The cast of what make_input() made.
   Schedule make_operand() const { return casts && !casts_unstored ? cast_made(x) + release(plain_x) : Schedule{}; }
-  /// What an activation's gradient, which is this product's, is.
+  /// The activation after this product makes the gradient of this product's output.
   Schedule make_gradient() const { return made_for(grad_y) + allocate(plain_y); }
-  /// From the operand.
+  /// The product itself, from an operand that is there.
   Schedule multiply(Run run = Run::kSaving) const {
     const Bytes transposed = run == Run::kSaving ? transposed_in_forward : transposed_when_recorded;
     const Schedule replaced = release(run == Run::kRecordedAgain ? kept_stash : 0);
     return allocate(transposed) + replaced + copy.schedule() + allocate(plain_y) + release(x.both - x.kept);
   }
-  /// From an input that is there and stays.
+  /// Cast and product, from an input that is there and stays.
   Schedule forward(Run run = Run::kSaving) const { return x.schedule() + multiply(run); }
-  /// From the operand's making on.
+  /// make_input(), make_operand() and multiply().
   Schedule forward_making(Run run = Run::kSaving) const { return make_input() + make_operand() + multiply(run); }
-  /// What forward_making() leaves for backward, but for the copy of the weight.
+  /// The bytes that forward_making() leaves for backward, without the copy of the weight.
   Bytes saved_x() const { return casts ? x.kept : plain_x; }
   Schedule backward(bool consuming = true) const { return backward_from(grad_y.schedule(), consuming); }
-  /// From make_gradient().
+  /// Backward, where make_gradient() made the gradient of the output.
   Schedule backward_making() const { return backward_from(cast_made(grad_y), true); }
 
   bool casts, casts_unstored, measured_early;
@@ -84,7 +91,7 @@ struct Product {
   Bytes transposed_when_recorded, transposed_in_forward, transposed_in_backward;
 
  private:
-  /// Where whoever makes a tensor measures it, the amax lives from before the tensor to the end of its cast.
+  /// An amax that is measured while the tensor is made lives from before the tensor to the end of its cast.
   Schedule made_for(const Cast& cast) const { return allocate(measured_early ? cast.scratch : 0); }
   Schedule cast_made(const Cast& cast) const { return measured_early ? cast.finish() : cast.schedule(); }
   Schedule backward_from(const Schedule& cast_gradient, bool consuming) const {

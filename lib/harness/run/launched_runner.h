@@ -19,9 +19,10 @@ using MeasureOver = std::function<ArmResult(const StartRanks&, const CellConfig&
 /// those launched; a cell that expects a crash becomes a skipped one, since its process would be a rank.
 void fit_to_launch(std::vector<PlannedCell>& cells, const std::vector<Scenario>& scenarios, const LaunchedRanks& ranks);
 
-/// Runs arms in this process, which is one rank of each, one after the other. An arm that fails fails on every rank,
-/// and the next follows; one that takes too long is stopped at its next collective. What dies with a process is the
-/// run: then run() and follow() throw RanksLost.
+/// Runs arms over ranks that a launcher started: this process is one rank of every arm, and arms run one after the
+/// other. Rank 0 orders each arm, the other ranks follow. An arm that fails fails on every rank, and the next one runs;
+/// an arm that takes too long is stopped at its next collective. If a process dies, the run ends: run() and follow()
+/// throw RanksLost on the ranks that live.
 class LaunchedRunner {
  public:
   /// `plan`: every cell, the same on every rank; outlives this.
@@ -31,12 +32,12 @@ class LaunchedRunner {
   /// Connects the ranks, which may take as long as an arm: the first call. Returns the signal that ended the
   /// wait, or 0. Throws Error where a rank does not come, or was started with other cells.
   int connect(const RunnerOptions& options);
-  /// Rank 0's part, as run_cells(), with cells of the plan.
+  /// Rank 0: as run_cells(), with cells of the plan.
   int run(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
           const RunnerEvents& events);
-  /// The others': does what rank 0 says until it names an exit code, and returns that.
+  /// Every other rank: runs what rank 0 orders until rank 0 sends an exit code, and returns that.
   int follow(const RunnerOptions& options);
-  /// Rank 0's last word, which follow() returns, unless they are lost.
+  /// Rank 0: sends the exit code that follow() returns on the other ranks. Does nothing if ranks are lost.
   void dismiss(int exit_code);
 
  private:
@@ -49,8 +50,8 @@ class LaunchedRunner {
   std::string cells_and_arms_;  ///< what every rank must provide
   MeasureOver measure_;
   SignalWatch watch_;
-  double silence_s_ =
-      300;  ///< the longest that a rank between two arms waits for one that has nothing to do; by the last arm's limit
+  /// How long a rank between two arms waits for another one, which may be writing results.
+  double silence_s_ = 300;
   int stopped_by_ = 0;  ///< the signal that some rank had by the end of the last arm, on every rank; 0: none
 };
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "autograd/checkpoint.h"
+#include "autograd/activation_checkpoint.h"
 #include "core/float8_format.h"
 
 namespace fp8lab {

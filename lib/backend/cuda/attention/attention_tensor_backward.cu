@@ -65,7 +65,10 @@ class Multiplier {
     int m = job.first_query_tile, member = 0;
     const int last = t_ + job.members * (job.query_tiles - m) - 1;
 
-    // From the logits of a tile, which are on their way, to its dS; everything that was on its way is done.
+    // From the logits of a tile, whose product is still in flight, to its dS. Order matters twice. Registers: the
+    // product that is in flight owns its result, so wgmma::wait() and settle() come before each use. Shared memory: a
+    // stage is freed only after wait<0>(), since products read their operands while they are in flight. At the end no
+    // product is in flight.
     const auto differentiate = [&](bool first) {
       const int stage = t_ % kGradStages;
       bulk::wait(Barriers::at(barriers_.grad_o_here[stage]), static_cast<unsigned>(t_ / kGradStages) & 1);
@@ -90,8 +93,8 @@ class Multiplier {
         wgmma::store_fragment((places_.slopes(t_) + slope_place_) ^ static_cast<std::uint32_t>(2 * step) << 4,
                               fresh[step]);
       wgmma::publish();
-      // Both groups have written dS of this tile, and are done with dS of the tile before the last, in whose place the
-      // next goes.
+      // Barrier of the two warp groups: each reads the dS that the other wrote. It also says that both have finished
+      // with the dS of two tiles ago, whose place in shared memory the next tile reuses.
       asm volatile("bar.sync 1, %0;\n" ::"n"(kGroups * wgmma::kGroupThreads) : "memory");
       wgmma::wait<0>();
       arrive(barriers_.grad_o_free[stage]);

@@ -8,9 +8,10 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kLoadsInFlight = 4;
-constexpr int kMostCrews = 4;  ///< of kThreads threads each, in a block that has a multiprocessor for itself
-/// Of those that wait for other GPUs all find room at once on 128 multiprocessors: none waits for a GPU that waits
-/// for a block of this one which has yet to start.
+constexpr int kMostCopyGroups = 4;  ///< groups of kThreads threads in a block that has a multiprocessor for itself
+/// Hazard: a block that spins on another GPU's flag occupies its place on the multiprocessor. If the grid were larger
+/// than what is resident at once, a waiting block could keep out the very block that the other GPU waits for, and both
+/// GPUs would wait forever. Rule: the grid of a kernel that waits is fully resident on 128 multiprocessors.
 constexpr int kWaitingBlocksEach = 3;
 constexpr std::int64_t kMostWaitingBlocks = 128 * kWaitingBlocksEach;
 
@@ -52,7 +53,7 @@ __device__ void copy_stretches(const CopyBatch& batch) {
     copy_stretch(batch, block, thread);
 }
 
-__global__ void __launch_bounds__(kMostCrews* kThreads) peer_copy_kernel(const __grid_constant__ CopyBatch batch) {
+__global__ void __launch_bounds__(kMostCopyGroups* kThreads) peer_copy_kernel(const __grid_constant__ CopyBatch batch) {
   copy_stretches(batch);
 }
 
@@ -267,8 +268,8 @@ void peer_copy_between_barriers(const CopyBetweenBarriers& copy, cudaStream_t st
 void peer_copy(const CopyBatch& batch, cudaStream_t stream, int multiprocessors) {
   if (batch.blocks == 0) return;
   const bool all = multiprocessors == 0;
-  peer_copy_kernel<<<blocks_of(batch, all ? batch.blocks : multiprocessors), all ? kThreads : kMostCrews * kThreads, 0,
-                     stream>>>(batch);
+  peer_copy_kernel<<<blocks_of(batch, all ? batch.blocks : multiprocessors),
+                     all ? kThreads : kMostCopyGroups * kThreads, 0, stream>>>(batch);
   cuda_check_launch("peer_copy_kernel");
 }
 

@@ -5,8 +5,8 @@
 
 #include "core/check.h"
 #include "fsdp/row_split.h"
-#include "optim/checkpoint.h"
-#include "optim/checkpoint_items.h"
+#include "optim/saved_state.h"
+#include "optim/saved_state_items.h"
 
 namespace fp8lab {
 namespace {
@@ -109,7 +109,8 @@ class StateForSaving {
 
 }  // namespace
 
-void save_checkpoint(Runtime& runtime, const fs::path& folder, const TrainingState& state, ProcessGroup* shard_group) {
+void save_training_state(Runtime& runtime, const fs::path& folder, const TrainingState& state,
+                         ProcessGroup* shard_group) {
   ProcessGroup* const group = on_host(shard_group);
   const int rank = rank_of(group);
   const RowCuts cuts(state, group);

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/check.h"
-#include "optim/checkpoint.h"
-#include "optim/checkpoint_format.h"
+#include "optim/saved_state.h"
+#include "optim/saved_state_format.h"
 
 // What the entries of a checkpoint mean: the tensors of a training state by name, and the rows that ranks have of them.
 namespace fp8lab {

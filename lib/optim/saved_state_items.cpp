@@ -1,4 +1,4 @@
-#include "optim/checkpoint_items.h"
+#include "optim/saved_state_items.h"
 
 #include <fmt/core.h>
 

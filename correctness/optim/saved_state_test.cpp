@@ -1,12 +1,12 @@
 // Checkpoints: training goes on as if it had not stopped, on as many ranks or others.
 
-#include "optim/checkpoint.h"
+#include "optim/saved_state.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "optim/checkpoint_runs.h"
+#include "optim/saved_state_runs.h"
 #include "reference/compare.h"
 
 namespace fp8lab {
@@ -31,10 +31,10 @@ TEST_P(Resumed, IsTheUninterruptedRun) {
       before(recipe, options, eight_bits, "transformer_layer");
   unsharded.run(3);
   before.run(3);
-  save_checkpoint(before.runtime, path_of(folder), before.state());
+  save_training_state(before.runtime, path_of(folder), before.state());
   Training after(recipe, options, eight_bits, "transformer_layer");
   after.runtime.seed = 6;  // other initial values would show
-  after.step = load_checkpoint(after.runtime, path_of(folder), after.state());
+  after.step = load_training_state(after.runtime, path_of(folder), after.state());
   EXPECT_EQ(after.step, 3);
   EXPECT_EQ(after.adam.steps(), 3);
   EXPECT_TRUE(bitwise_equal(after.run(3), unsharded.run(3)));
@@ -67,10 +67,10 @@ TEST_P(OtherRanks, GoOnAsTheSameTraining) {
     const TemporaryDirectory folder;
     on_ranks(GetParam(), from, kOptions, [&](ProcessGroup& group, Rank& rank) {
       rank.run(1, 2);
-      save_checkpoint(rank.runtime, path_of(folder), rank.state(), &group);
+      save_training_state(rank.runtime, path_of(folder), rank.state(), &group);
     });
     const Everything actual = on_ranks(GetParam(), to, kOptions, [&](ProcessGroup& group, Rank& rank) {
-      EXPECT_EQ(load_checkpoint(rank.runtime, path_of(folder), rank.state(), &group), 7);
+      EXPECT_EQ(load_training_state(rank.runtime, path_of(folder), rank.state(), &group), 7);
       rank.run(3, 4);
     });
     EXPECT_TRUE(bitwise_equal(actual.master, expected.master)) << from.size() << " to " << to.size();
@@ -88,11 +88,11 @@ TEST(SplitBlocks, AreCastFromTheMaster) {
   const TemporaryDirectory folder;
   const auto two_steps = [&](ProcessGroup& group, Rank& rank) {
     rank.run(1, 2);
-    save_checkpoint(rank.runtime, path_of(folder), rank.state(), &group);
+    save_training_state(rank.runtime, path_of(folder), rank.state(), &group);
   };
   const Everything saved = on_ranks("block", kThree, kOptions, two_steps);
   const auto load = [&](ProcessGroup& group, Rank& rank) {
-    load_checkpoint(rank.runtime, path_of(folder), rank.state(), &group);
+    load_training_state(rank.runtime, path_of(folder), rank.state(), &group);
     Device& device = *rank.device;
     const Parameter& shard = *rank.matrix.shard;
     const Tensor rounded = cast(device, rank.adam.state().front().master, DType::kBF16, support::anyone(device));
@@ -108,13 +108,13 @@ TEST(SplitBlocks, NeedAMaster) {
   const TemporaryDirectory folder;
   on_ranks("mxfp8", kThree, kOptions, [&](ProcessGroup& group, Rank& rank) {
     rank.run(1, 1);
-    save_checkpoint(rank.runtime, path_of(folder), rank.state(), &group);
+    save_training_state(rank.runtime, path_of(folder), rank.state(), &group);
   });
   const auto load = [&](ProcessGroup& group, Rank& rank) {
     rank.run(1, 1);
     const auto before = all_bytes(*rank.device, rank.matrix.shard->quantized);
     const std::string message =
-        support::error_of([&] { load_checkpoint(rank.runtime, path_of(folder), rank.state(false), &group); });
+        support::error_of([&] { load_training_state(rank.runtime, path_of(folder), rank.state(false), &group); });
     EXPECT_NE(message.find("w: "), std::string::npos) << message;
     EXPECT_NE(message.find("master"), std::string::npos) << message;
     EXPECT_EQ(all_bytes(*rank.device, rank.matrix.shard->quantized), before);
@@ -123,7 +123,7 @@ TEST(SplitBlocks, NeedAMaster) {
   // Cut as it was, bytes are bytes.
   on_ranks("mxfp8", kThree, kOptions, [&](ProcessGroup& group, Rank& rank) {
     rank.run(1, 1);
-    load_checkpoint(rank.runtime, path_of(folder), rank.state(false), &group);
+    load_training_state(rank.runtime, path_of(folder), rank.state(false), &group);
   });
 }
 
@@ -146,26 +146,26 @@ TEST(SplitBlocks, OfF32AreCastFromTheValueAndBack) {
   std::vector<float> value;
   run_ranks("in_process", {.ranks = 1}, [&](ProcessGroup& group) {
     train(group, "bf16", [&](Runtime& runtime, const TrainingState& state) {
-      save_checkpoint(runtime, path_of(plain), state, &group);
+      save_training_state(runtime, path_of(plain), state, &group);
       value = runtime.device.read(state.parameters[0]->local->value);
     });
   });
   run_ranks("in_process", {.ranks = 2}, [&](ProcessGroup& group) {
     train(group, "mxfp8", [&](Runtime& runtime, const TrainingState& state) {
       Device& device = runtime.device;
-      load_checkpoint(runtime, path_of(plain), state, &group);
+      load_training_state(runtime, path_of(plain), state, &group);
       const Tensor& master = state.optimizer->state().front().master;
       const std::ptrdiff_t elems = master.numel(), first = group.rank() * elems;
       EXPECT_EQ(device.read(master), std::vector<float>(value.begin() + first, value.begin() + first + elems));
       const Parameter& shard = *state.parameters[0]->local;
       EXPECT_EQ(all_bytes(device, shard.quantized), all_bytes(device, quantize(device, master, *shard.quantizer)));
-      save_checkpoint(runtime, path_of(cast_down), state, &group);
+      save_training_state(runtime, path_of(cast_down), state, &group);
     });
   });
   run_ranks("in_process", {.ranks = 1}, [&](ProcessGroup& group) {
     train(group, "bf16", [&](Runtime& runtime, const TrainingState& state) {
       fill(runtime.device, state.parameters[0]->local->value, 0.0f);
-      load_checkpoint(runtime, path_of(cast_down), state, &group);
+      load_training_state(runtime, path_of(cast_down), state, &group);
       EXPECT_EQ(runtime.device.read(state.parameters[0]->local->value), value);
     });
   });
@@ -178,10 +178,10 @@ TEST(ScaledMoments, AreRoundedOnceMoreWhenCutAnew) {
     const TemporaryDirectory folder;
     const Everything saved = on_ranks("current", kThree, options, [&](ProcessGroup& group, Rank& rank) {
       rank.run(1, 3);
-      save_checkpoint(rank.runtime, path_of(folder), rank.state(), &group);
+      save_training_state(rank.runtime, path_of(folder), rank.state(), &group);
     });
     const Everything loaded = on_ranks("current", kUneven, options, [&](ProcessGroup& group, Rank& rank) {
-      load_checkpoint(rank.runtime, path_of(folder), rank.state(), &group);
+      load_training_state(rank.runtime, path_of(folder), rank.state(), &group);
     });
     float largest = 0.0f;
     for (const float x : saved.exp_avg) largest = std::max(largest, std::fabs(x));

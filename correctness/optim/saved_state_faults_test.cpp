@@ -11,7 +11,7 @@
 #include <fstream>
 #include <mutex>
 
-#include "optim/checkpoint_runs.h"
+#include "optim/saved_state_runs.h"
 #include "reference/compare.h"
 
 namespace fp8lab {
@@ -34,7 +34,7 @@ class Damaged : public ::testing::Test {
  protected:
   Damaged() : training_("delayed", kOptions, true, "linear") {
     training_.run(2);
-    save_checkpoint(training_.runtime, path_of(folder_), training_.state());
+    save_training_state(training_.runtime, path_of(folder_), training_.state());
     for (const fs::directory_entry& entry : fs::directory_iterator(path_of(folder_))) files_.push_back(entry.path());
     std::sort(files_.begin(), files_.end());
   }
@@ -43,7 +43,7 @@ class Damaged : public ::testing::Test {
     const auto weights = other.weights();
     const bool had_state = !other.adam.state().empty();
     const std::string message =
-        support::error_of([&] { load_checkpoint(other.runtime, path_of(folder_), other.state()); });
+        support::error_of([&] { load_training_state(other.runtime, path_of(folder_), other.state()); });
     EXPECT_FALSE(message.empty()) << "it was loaded";
     EXPECT_EQ(other.weights(), weights);
     EXPECT_EQ(!other.adam.state().empty(), had_state);
@@ -79,7 +79,7 @@ TEST_F(Damaged, AnyFlippedBitIsRefused) {
     }
     overwrite(file, intact);
   }
-  EXPECT_EQ(load_checkpoint(other.runtime, path_of(folder_), other.state()), 2);
+  EXPECT_EQ(load_training_state(other.runtime, path_of(folder_), other.state()), 2);
 }
 
 TEST_F(Damaged, AFlippedBitOfAnEntryIsNamed) {
@@ -133,7 +133,7 @@ TEST_F(Damaged, OneDamagedRankStopsAll) {
   const TemporaryDirectory folder;
   on_ranks("current", kThree, kOptions, [&](ProcessGroup& group, Rank& rank) {
     rank.run(1, 1);
-    save_checkpoint(rank.runtime, path_of(folder), rank.state(), &group);
+    save_training_state(rank.runtime, path_of(folder), rank.state(), &group);
   });
   std::vector<char> bytes = contents(path_of(folder) / "save-1.rank-1");
   bytes[bytes.size() - 5000] ^= 1;
@@ -144,7 +144,7 @@ TEST_F(Damaged, OneDamagedRankStopsAll) {
     rank.run(1, 2);
     const auto before = all_bytes(*rank.device, rank.matrix.shard->quantized);
     const std::string message =
-        support::error_of([&] { load_checkpoint(rank.runtime, path_of(folder), rank.state(), &group); });
+        support::error_of([&] { load_training_state(rank.runtime, path_of(folder), rank.state(), &group); });
     EXPECT_EQ(all_bytes(*rank.device, rank.matrix.shard->quantized), before);
     EXPECT_EQ(rank.adam.steps(), 2);
     const std::scoped_lock lock(mutex);
@@ -171,10 +171,10 @@ TEST(OtherRows, AreRefused) {
           .parameters = list, .optimizer = nullptr, .forward_scales = {}, .backward_scales = {}, .step = 1};
     };
     const std::vector<Parameter*> unsharded = {&saved.unsharded}, other = {&smaller.unsharded};
-    save_checkpoint(runtime, path_of(folder), state_of(unsharded), &group);
+    save_training_state(runtime, path_of(folder), state_of(unsharded), &group);
     device->write(smaller.shard->value, std::vector<float>(256 * 128, 3.0f));
     const std::string message =
-        support::error_of([&] { load_checkpoint(runtime, path_of(folder), state_of(other), &group); });
+        support::error_of([&] { load_training_state(runtime, path_of(folder), state_of(other), &group); });
     EXPECT_NE(message.find("384 rows, the model's 256"), std::string::npos) << message;
     EXPECT_EQ(support::read(*device, smaller.shard->value), std::vector<double>(256 * 128, 3.0));
   });
@@ -192,12 +192,12 @@ TEST(Strangers, AreRefused) {
         .parameters = list, .optimizer = nullptr, .forward_scales = {}, .backward_scales = {}, .step = 1};
   };
   const std::vector<Parameter*> both = {a.get(), b.get()}, one = {a.get()};
-  save_checkpoint(runtime, path_of(folder), state_of(both), nullptr);
+  save_training_state(runtime, path_of(folder), state_of(both), nullptr);
   const std::string message =
-      support::error_of([&] { load_checkpoint(runtime, path_of(folder), state_of(one), nullptr); });
+      support::error_of([&] { load_training_state(runtime, path_of(folder), state_of(one), nullptr); });
   EXPECT_NE(message.find("entry 'b: value'"), std::string::npos) << message;
   EXPECT_NE(message.find("no such parameter"), std::string::npos) << message;
-  EXPECT_EQ(load_checkpoint(runtime, path_of(folder), state_of(both), nullptr), 1);
+  EXPECT_EQ(load_training_state(runtime, path_of(folder), state_of(both), nullptr), 1);
 }
 
 // --- saves that fail
@@ -208,25 +208,25 @@ TEST_F(Damaged, ASaveThatFailsLeavesTheOneBefore) {
   fs::create_directory(path_of(folder_) / "manifest.tmp");  // nobody can write that file now
   training_.run(1);
   const std::string message =
-      support::error_of([&] { save_checkpoint(training_.runtime, path_of(folder_), training_.state()); });
+      support::error_of([&] { save_training_state(training_.runtime, path_of(folder_), training_.state()); });
   expect_words(message, {"manifest.tmp"});
   EXPECT_FALSE(fs::exists(path_of(folder_) / "save-2.rank-0"));
-  EXPECT_EQ(load_checkpoint(training_.runtime, path_of(folder_), training_.state()), 2);
+  EXPECT_EQ(load_training_state(training_.runtime, path_of(folder_), training_.state()), 2);
   EXPECT_EQ(training_.weights(), saved);
   fs::remove(path_of(folder_) / "manifest.tmp");
   training_.run(1);
-  save_checkpoint(training_.runtime, path_of(folder_), training_.state());
+  save_training_state(training_.runtime, path_of(folder_), training_.state());
   EXPECT_FALSE(fs::exists(files_[1])) << "the previous one is still there";
-  EXPECT_EQ(load_checkpoint(training_.runtime, path_of(folder_), training_.state()), 4);
+  EXPECT_EQ(load_training_state(training_.runtime, path_of(folder_), training_.state()), 4);
 }
 
 TEST_F(Damaged, ASaveBeforeTheFirstStepChangesNothing) {
   Training fresh("delayed", kOptions, true, "linear");
   const TemporaryDirectory folder;
-  save_checkpoint(fresh.runtime, path_of(folder), fresh.state());
+  save_training_state(fresh.runtime, path_of(folder), fresh.state());
   EXPECT_TRUE(fresh.adam.state().empty());
   Training other("delayed", kOptions, true, "linear"), unsaved("delayed", kOptions, true, "linear");
-  EXPECT_EQ(load_checkpoint(other.runtime, path_of(folder), other.state()), 0);
+  EXPECT_EQ(load_training_state(other.runtime, path_of(folder), other.state()), 0);
   EXPECT_TRUE(bitwise_equal(other.run(3), unsaved.run(3)));
 }
 
@@ -245,16 +245,16 @@ TEST(KilledSaves, LeaveACheckpointThatLoads) {
   AdamOptions options = kOptions;
   Training training("mxfp8", options, true, "linear", open_host());
   training.run(1);
-  save_checkpoint(training.runtime, path_of(folder), training.state());
+  save_training_state(training.runtime, path_of(folder), training.state());
   const std::vector<float> next = training.run(1);
   for (int round = 0; round < 8; ++round) {
     Training reader("mxfp8", options, true, "linear", open_host());
-    load_checkpoint(reader.runtime, path_of(folder), reader.state());
+    load_training_state(reader.runtime, path_of(folder), reader.state());
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);  // it does not outlive a test that is itself killed
-      for (;;) save_checkpoint(reader.runtime, path_of(folder), reader.state());
+      for (;;) save_training_state(reader.runtime, path_of(folder), reader.state());
     }
     fs::remove(path_of(folder) / "manifest.tmp");  // of the round before
     while (!is_saving(path_of(folder))) {
@@ -264,7 +264,7 @@ TEST(KilledSaves, LeaveACheckpointThatLoads) {
     ASSERT_EQ(waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status));
     Training resumed("mxfp8", options, true, "linear", open_host());
-    ASSERT_NO_THROW(load_checkpoint(resumed.runtime, path_of(folder), resumed.state()));
+    ASSERT_NO_THROW(load_training_state(resumed.runtime, path_of(folder), resumed.state()));
     resumed.step = 1;
     EXPECT_TRUE(bitwise_equal(resumed.run(1), next)) << "round " << round;
   }

@@ -12,9 +12,9 @@
 #include "core/moment_scale.h"
 #include "fsdp/row_split.h"
 #include "ops/rewrite.h"
-#include "optim/checkpoint.h"
-#include "optim/checkpoint_items.h"
 #include "optim/master_forms.h"
+#include "optim/saved_state.h"
+#include "optim/saved_state_items.h"
 #include "optim/shards.h"
 
 namespace fp8lab {
@@ -329,8 +329,8 @@ class Loader {
 
 }  // namespace
 
-std::int64_t load_checkpoint(Runtime& runtime, const std::filesystem::path& folder, const TrainingState& state,
-                             ProcessGroup* shard_group) {
+std::int64_t load_training_state(Runtime& runtime, const std::filesystem::path& folder, const TrainingState& state,
+                                 ProcessGroup* shard_group) {
   ProcessGroup* const group = on_host(shard_group);
   const RowCuts cuts(state, group);
   const bool made = state.optimizer != nullptr && state.optimizer->state().empty();

@@ -1,4 +1,4 @@
-#include "autograd/checkpoint.h"
+#include "autograd/activation_checkpoint.h"
 
 #include <fmt/core.h>
 

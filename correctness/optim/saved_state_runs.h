@@ -10,8 +10,8 @@
 #include "comm/process_groups.h"
 #include "harness/temporary_directory.h"
 #include "nn/model.h"
-#include "optim/checkpoint.h"
 #include "optim/parameters.h"
+#include "optim/saved_state.h"
 
 /// What the tests of checkpoints train: a model on one rank, and shards on several.
 namespace fp8lab::optim_test {

@@ -1,4 +1,4 @@
-#include "optim/checkpoint_format.h"
+#include "optim/saved_state_format.h"
 
 #include <fmt/core.h>
 
