@@ -56,7 +56,7 @@ TEST(CastCounts, AreOfEveryHalfWithScalesOfItsOwn) {
   values[0] = 500.0f;
   values[1] = 1e-6f;  // vanishes beside its row, not beside its column
   for (const char* word : {"delayed_e4m3", "block_128x128_f32"})
-    EXPECT_EQ(counts_of(values, {128, 128}, word, {true, true}).values, 128 * 128) << unsharded;
+    EXPECT_EQ(counts_of(values, {128, 128}, word, {true, true}).values, 128 * 128) << word;
   expect_counts(counts_of(values, {128, 128}, "block_1x128_f32", {true, true}),
                 {.values = 2 * 128 * 128, .clipped = 0, .underflowed = 1});
   // The floor of 500 is 256: both orientations clip it.

@@ -277,7 +277,7 @@ TEST(GatheredShards, MayEndInsideABlock) {
       const std::unique_ptr<Device> device = open_host();
       Runtime runtime{.device = *device, .behaviors = {}};
       const auto unsharded = optim_test::make_parameter(*device, {.shape = c.shape, .recipe = c.recipe});
-      const auto parts = [&] {
+      const auto stored_bytes = [&] {
         std::vector<std::vector<std::uint8_t>> bytes;
         for (const QuantizedOrientation* half : {&unsharded->quantized.rowwise(), &unsharded->quantized.columnwise()})
           if (*half)
@@ -285,7 +285,7 @@ TEST(GatheredShards, MayEndInsideABlock) {
               bytes.push_back(support::bytes_of(*device, *tensor));
         return bytes;
       };
-      auto expected = parts();
+      auto expected = stored_bytes();
       Mesh mesh(group, {.replicas = 1, .shards = 2});
       ShardedParameter sharded(runtime, *unsharded, mesh);
       const bool refused = !sharded.refusal().empty();
@@ -295,7 +295,7 @@ TEST(GatheredShards, MayEndInsideABlock) {
       sharded.begin_gather(runtime, {.rowwise = true, .columnwise = true}, parts);
       mesh.shard_group().all_gather(parts, "w");
       sharded.end_gather(runtime);
-      const auto gathered = parts();
+      const auto gathered = stored_bytes();
       expected.resize(gathered.size());  // of square blocks the other orientation is made, not gathered
       EXPECT_EQ(gathered, expected) << c.recipe;
     });

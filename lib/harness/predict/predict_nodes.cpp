@@ -11,7 +11,7 @@ constexpr Bytes kF32 = 4;
 
 // Each struct below is one node of the autograd graph: its members are sizes in bytes, its functions return the
 // schedule of allocations and releases that the node makes in forward and in backward, in the order in which it makes
-// them. Sums of such schedules give the peak; what forward leaves allocated is what backward finds.
+// them. Sums of such schedules make up the peak; what forward leaves allocated is what backward finds.
 
 /// Which run of a layer's forward is meant. kSaving saves tensors for backward. With activation checkpointing the layer
 /// runs twice: first kRecorded (in the first step) or kRecordedAgain (in later steps), which save nothing, then
