@@ -1,5 +1,6 @@
 // Damage to checkpoints is refused before anything changes; a save that fails or dies leaves the one before.
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <mutex>
 
+#include "optim/saved_state_format.h"
 #include "optim/saved_state_runs.h"
 #include "reference/compare.h"
 
@@ -114,9 +116,41 @@ TEST_F(Damaged, AMissingFileIsRefused) {
 TEST_F(Damaged, ANewerVersionIsRefused) {
   Training other("delayed", kOptions, true, "linear");
   std::vector<char> manifest = contents(files_[0]);
-  manifest[18] = '2';
+  manifest[18] = '3';
   overwrite(files_[0], manifest);
-  expect_words(refused(other), {"manifest", "version 2", "up to version 1"});
+  expect_words(refused(other), {"manifest", "version 3", "up to version 2"});
+}
+
+/// A rank's file as version 1 wrote it: the same bytes, but that quantized data was called "codes".
+void write_as_version_1(const fs::path& folder) {
+  Manifest manifest = read_manifest(folder);
+  for (RankFileRow& row : manifest.files) {
+    const std::vector<char> bytes = contents(folder / row.name);
+    const std::size_t first_line = 64;
+    const std::size_t header_bytes = std::stoul(std::string(bytes.begin() + 20, bytes.begin() + 40));
+    std::string header(bytes.begin() + first_line, bytes.begin() + first_line + header_bytes);
+    int renamed = 0;
+    for (std::size_t at = 0; (at = header.find("-wise data\n", at)) != std::string::npos; ++renamed)
+      header.replace(at, 10, "-wise codes");
+    EXPECT_GT(renamed, 0);
+    row.header_sum = checksum(std::as_bytes(std::span(header)));
+    std::vector<char> text(first_line, ' ');
+    fmt::format_to_n(text.begin(), 63, "fp8lab checkpoint 1 {} {:x}", header.size(), row.header_sum);
+    text.back() = '\n';
+    text.insert(text.end(), header.begin(), header.end());
+    text.insert(text.end(), bytes.begin() + first_line + header_bytes, bytes.end());
+    row.bytes = static_cast<std::int64_t>(text.size());
+    overwrite(folder / row.name, text);
+  }
+  write_manifest(folder, manifest);
+}
+
+TEST_F(Damaged, TheVersionBeforeIsRead) {
+  write_as_version_1(path_of(folder_));
+  Training other("delayed", kOptions, true, "linear");
+  other.run(1);
+  EXPECT_EQ(load_training_state(other.runtime, path_of(folder_), other.state()), 2);
+  EXPECT_EQ(other.weights(), training_.weights());
 }
 
 TEST_F(Damaged, AnotherModelIsRefused) {

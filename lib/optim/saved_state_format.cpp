@@ -14,7 +14,8 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::int64_t kVersion = 1;
+/// Version 1 named quantized data "<parameter>: row-wise codes", not "<parameter>: row-wise data". It is read as well.
+constexpr std::int64_t kVersion = 2;
 constexpr std::int64_t kFirstLine = 64;
 constexpr std::string_view kMagic = "fp8lab checkpoint";
 constexpr std::string_view kRemedy = "load another checkpoint, or save again if the training still runs";
@@ -33,7 +34,7 @@ std::string read_text(const std::filesystem::path& file, std::int64_t offset, st
   fail(fmt::format("checkpoint: {}: {}; the file is damaged: {}", file.string(), what, kRemedy));
 }
 
-/// The version that a file says it has. What follows is understood only if it is this one.
+/// Throws where a file is of a version that this program cannot read.
 void check_version(const std::filesystem::path& file, std::string_view text) {
   std::istringstream words{std::string(text.substr(0, 40))};
   std::string project, what;
@@ -50,7 +51,7 @@ std::string line_of(const CheckpointEntry& entry) {
                      entry.bytes, entry.offset, entry.sum, entry.name);
 }
 
-CheckpointEntry entry_of(const std::filesystem::path& file, const std::string& line) {
+CheckpointEntry entry_of(const std::filesystem::path& file, const std::string& line, std::int64_t version) {
   std::istringstream words(line);
   CheckpointEntry entry;
   std::string dtype;
@@ -61,6 +62,9 @@ CheckpointEntry entry_of(const std::filesystem::path& file, const std::string& l
   const std::optional<DType> parsed = parse_dtype(dtype);
   if (!words || !parsed) fail_damaged(file, "a line of its header cannot be read");
   entry.dtype = *parsed;
+  constexpr std::string_view kCodes = "codes";
+  if (version == 1 && entry.name.ends_with("-wise codes"))
+    entry.name.replace(entry.name.size() - kCodes.size(), kCodes.size(), "data");
   return entry;
 }
 
@@ -163,7 +167,7 @@ RankFile::RankFile(const std::filesystem::path& folder, const RankFileRow& row) 
   if (checksum(bytes_of(header)) != sum) fail_damaged(path_, "the checksum of its header does not match");
   std::istringstream lines(header);
   for (std::string line; std::getline(lines, line);) {
-    CheckpointEntry& entry = entries_.emplace_back(entry_of(path_, line));
+    CheckpointEntry& entry = entries_.emplace_back(entry_of(path_, line, version));
     entry.offset += kFirstLine + header_bytes;
     if (entry.offset + entry.bytes > bytes) refuse(entry.name, "it ends beyond the file");
   }

@@ -27,7 +27,7 @@ class Collector {
           {.name = fmt::format("{}: {}", owner_, what), .kind = kind, .parameter = parameter_, .tensor = tensor});
   }
   void add_orientation(std::string_view what, Kind kind, const QuantizedOrientation& orientation) {
-    add(fmt::format("{} quantized data", what), kind, orientation.data);
+    add(fmt::format("{} data", what), kind, orientation.data);
     add(fmt::format("{} scale_inv", what), kind, orientation.scale_inv);
   }
   void add_moment(std::string_view what, const Tensor& elements, const Tensor& scale) {
