@@ -6,9 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "harness/cell/metrics.h"
 #include "harness/mutations.h"
 #include "harness/record_list.h"
 #include "harness/results/compare.h"
+#include "harness/results/json_codec.h"
 #include "harness/temporary_directory.h"
 
 // What reads results.json, results.jsonl and environment.json, on documents that no run has written: each is read, or
@@ -226,6 +228,15 @@ TEST(ResultsReader, AValueOfAnotherType_IsNamedByCellAndPath) {
   EXPECT_EQ(error_after("\"complete\": true", "\"complete\": 1"),
             "`complete` must be true or false, but is the number 1");
   EXPECT_EQ(error_after(kEnvironment, "5"), "`environment` must be an object, but is the number 5");
+}
+
+TEST(ResultsReader, AMetricThatHasBeenRenamed_IsReadByItsPresentName) {
+  CellRecord old = cell("sample/a=1");
+  old.arms[Arm::kAfter].metrics["parity.gathered_equals_whole"] = {1, {}, "1", ""};
+  const ArmResult arm = record_from_json(record_to_json(old)).arms.at(Arm::kAfter);
+  EXPECT_EQ(arm.metrics.at("parity.gathered_equals_unsharded").value, 1.0);
+  EXPECT_FALSE(arm.metrics.contains("parity.gathered_equals_whole"));
+  for (const Metric& metric : metrics()) EXPECT_EQ(find_metric(metric.former_name), nullptr) << metric.name;
 }
 
 TEST(ResultsReader, ADocumentThatWouldExhaustTheStackOrTheTime_IsRefused) {

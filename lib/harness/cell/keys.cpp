@@ -308,7 +308,7 @@ std::optional<Value> value_of(const Key& key, const std::string& text, const Voc
 std::string expected_of(const Key& key, const Vocabulary& vocabulary) {
   switch (key.type) {
     case KeyType::kSwitch: return "true or false";
-    case KeyType::kInteger: return fmt::format("an integer from {} to {}", shortest(key.low), shortest(key.high));
+    case KeyType::kInteger: return fmt::format("an integer from {:.0f} to {:.0f}", key.low, key.high);
     case KeyType::kNumber: return fmt::format("a number from {} to {}", shortest(key.low), shortest(key.high));
     case KeyType::kWord: return "one of " + listed(key.words(vocabulary));
     case KeyType::kMesh: return "shards (4) or replicas x shards (2x4)";

@@ -49,7 +49,8 @@ constexpr std::array kMetrics{
     Metric{"parity.weights_moved", "1", kMore, true, "fraction of weight tensors that training changed"},
     Metric{"parity.ranks_equal", "1", kMore, true, "1 when all ranks see the same weights, else 0"},
     Metric{"parity.gathered_equals_unsharded", "1", kMore, true,
-           "1 when initial shards gather to the bytes of the unsharded parameter made at once, else 0"},
+           "1 when initial shards gather to the bytes of the unsharded parameter made at once, else 0", 0, 0,
+           "parity.gathered_equals_whole"},
     Metric{"parity.bitwise_equal", "1", kMore, true, "1 when both sides hold the same bytes, else 0"},
     Metric{"parity.clip_fraction", "1", kLess, true,
            "fraction of values beyond the largest code, of those cast in the last step's forward and backward", 1e-4,
@@ -90,6 +91,13 @@ const Metric* find_metric(std::string_view name) {
   for (const Metric& metric : kMetrics)
     if (belongs(name, metric.name)) return &metric;
   return nullptr;
+}
+
+std::string present_metric_name(const std::string& name) {
+  const auto row = std::find_if(std::begin(kMetrics), std::end(kMetrics), [&](const Metric& metric) {
+    return !metric.former_name.empty() && metric.former_name == name;
+  });
+  return row == std::end(kMetrics) ? name : std::string(row->name);
 }
 
 std::span<const MetricGroup> metric_groups() { return kGroups; }

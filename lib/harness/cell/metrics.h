@@ -22,6 +22,7 @@ struct Metric {
   /// that hang on the order of additions differ between processors and matrix libraries.
   double slack_abs = 0;
   double slack_rel = 0;
+  std::string_view former_name = {};  ///< in results that earlier versions wrote
 
   std::string_view group() const { return name.substr(0, name.find('.')); }
   bool is_family() const { return name.ends_with('*'); }
@@ -31,6 +32,9 @@ std::span<const Metric> metrics();
 
 /// The row that `name` belongs to (families by prefix), or nullptr.
 const Metric* find_metric(std::string_view name);
+
+/// The name that a metric of a result has now, whichever version wrote it.
+std::string present_metric_name(const std::string& name);
 
 /// What a scenario's `measure` may list.
 struct MetricGroup {

@@ -11,6 +11,7 @@
 
 #include "core/fnv1a.h"
 #include "harness/cell/keys.h"
+#include "harness/cell/metrics.h"
 #include "harness/results/json_reader.h"
 
 namespace fp8lab {
@@ -195,8 +196,9 @@ ArmResult arm_from(const JsonReader& json, NumberFrom number) {
   out.measured_in = json.text_or_empty("measured_in");
   out.signal = json.text_or_empty("signal");
   out.output_tail = json.text_or_empty("output_tail");
-  json.at("metrics").each_member(
-      [&](const std::string& name, const JsonReader& metric) { out.metrics[name] = metric_from(metric, number); });
+  json.at("metrics").each_member([&](const std::string& name, const JsonReader& metric) {
+    out.metrics[present_metric_name(name)] = metric_from(metric, number);
+  });
   out.retained_by_holder = holders_from(json.at("retained_by_holder"));
   out.peak_by_holder = holders_from(json.at("peak_by_holder"));
   out.emulated = json.text_or_empty("emulated");
