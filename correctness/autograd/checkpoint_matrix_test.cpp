@@ -8,6 +8,7 @@
 
 #include "reference/compare.h"
 #include "support/cells.h"
+#include "support/recipe_names.h"
 
 namespace fp8lab {
 namespace {
@@ -63,7 +64,7 @@ std::string name_of(const ::testing::TestParamInfo<Point>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CheckpointMatrix,
-                         ::testing::Combine(::testing::Values("bf16", "delayed", "current", "block", "mxfp8"),
+                         ::testing::Combine(::testing::ValuesIn(support::recipe_names()),
                                             ::testing::Values("gpt", "llama"), ::testing::Bool(),
                                             ::testing::Values(0.0, 0.1), ::testing::Values("none", "mlp")),
                          name_of);

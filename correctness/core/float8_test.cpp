@@ -1,4 +1,4 @@
-// FP8 and 16-bit conversions over every code and every 16-bit input; stochastic rounding; properties of the formats.
+// FP8 and 16-bit conversions over every code and every 16-bit input; properties of the formats.
 // All float inputs are in exhaustive_conversion_test.cpp.
 
 #include "core/float8.h"
@@ -11,9 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/counter_rng.h"
 #include "core/float8_format.h"
-#include "reference/compare.h"
 #include "reference/float8_reference.h"
 
 namespace fp8lab {
@@ -130,80 +128,6 @@ TEST(Float8Reference, StepsAgreeWithTheSearch) {
       EXPECT_EQ(first, 0x80000000u);
     }
   }
-}
-
-template <class Format>
-void expect_values_survive_stochastic_rounding() {
-  for (unsigned code = 0; code < 256; ++code) {
-    const float value = decode<Format>(static_cast<std::uint8_t>(code));
-    for (const std::uint32_t word : {0u, 1u, 0x80000000u, 0xFFFFFFFFu})
-      EXPECT_EQ(encode_stochastic<Format>(value, word), encode<Format>(value)) << "code " << code << " word " << word;
-  }
-}
-
-TEST(StochasticRounding, ExactDataSpecialsAndSaturationIgnoreTheRandomBits) {
-  expect_values_survive_stochastic_rounding<E4M3>();
-  expect_values_survive_stochastic_rounding<E5M2>();
-  for (const std::uint32_t word : {0u, 0xFFFFFFFFu}) {
-    for (const float beyond : {449.0f, 463.0f, 480.0f, kFloatMax, float_from_bits(kFloatInfinityBits)}) {
-      EXPECT_EQ(encode_stochastic<E4M3>(beyond, word), 0x7E);
-      EXPECT_EQ(encode_stochastic<E4M3>(-beyond, word), 0xFE);
-    }
-    EXPECT_EQ(encode_stochastic<E5M2>(61440.0f, word), 0x7B);
-    EXPECT_EQ(encode_stochastic<E5M2>(float_from_bits(0xFFC00000), word), kFloat8Nan);
-  }
-}
-
-/// Of the 2^32 words, exactly the fraction's share must round up: that share is the expectation, so rounding is
-/// unbiased.
-template <class Format>
-void expect_share_rounding_up_is_the_fraction() {
-  for (unsigned code = 0; code < Format::kMaxCode; ++code) {
-    const float low = decode<Format>(static_cast<std::uint8_t>(code));
-    const float high = decode<Format>(static_cast<std::uint8_t>(code + 1));
-    for (const std::uint32_t sixteenths : {1u, 5u, 8u, 15u}) {
-      const float x = low + (high - low) * static_cast<float>(sixteenths) / 16.0f;  // exact
-      const std::uint32_t words_up = sixteenths << 28;
-      const std::uint32_t last_down = 0xFFFFFFFFu - words_up;
-      EXPECT_EQ(encode_stochastic<Format>(x, last_down), code) << "code " << code;
-      EXPECT_EQ(encode_stochastic<Format>(x, last_down + 1), code + 1) << "code " << code;
-      EXPECT_EQ(encode_stochastic<Format>(-x, last_down), code | 0x80u) << "code " << code;
-      EXPECT_EQ(encode_stochastic<Format>(-x, last_down + 1), (code + 1) | 0x80u) << "code " << code;
-    }
-  }
-}
-
-TEST(StochasticRounding, RoundsUpForTheFractionsShareOfAllWords) {
-  expect_share_rounding_up_is_the_fraction<E4M3>();
-  expect_share_rounding_up_is_the_fraction<E5M2>();
-  // Far below the smallest quantum, 2^-9: 2^-30 is 2^-21 of it, which 2^11 words round up, and 2^-45 is less than 1
-  // word.
-  EXPECT_EQ(encode_stochastic<E4M3>(0x1p-30f, 0xFFFFFFFFu - 0x800u), 0);
-  EXPECT_EQ(encode_stochastic<E4M3>(0x1p-30f, 0xFFFFFFFFu - 0x7FFu), 1);
-  EXPECT_EQ(encode_stochastic<E4M3>(0x1p-45f, 0xFFFFFFFFu), 0);
-  EXPECT_EQ(encode_stochastic<E4M3>(-0x1p-149f, 0xFFFFFFFFu), 0x80);
-}
-
-TEST(StochasticRounding, CounterWordsMakeItUnbiasedAndIndependentOfSharding) {
-  const CounterRng rng(7, 3);
-  const float x = 1.0f + 0.125f * 0.3f;  // 0.3 of the way between two 8-bit values
-  constexpr int kCount = 1 << 16;
-  std::vector<std::uint8_t> full(kCount);
-  double mean = 0;
-  for (int i = 0; i < kCount; ++i) {
-    full[static_cast<std::size_t>(i)] = encode_stochastic<E4M3>(x, rng.bits(static_cast<std::uint64_t>(i)));
-    mean += static_cast<double>(e4m3_to_f32(full[static_cast<std::size_t>(i)])) / kCount;
-  }
-  // Standard error 0.125 * sqrt(0.3 * 0.7 / 2^16) = 2.2e-4; rounding to nearest would be off by 0.0375.
-  EXPECT_NEAR(mean, static_cast<double>(x), 5 * 2.2e-4);
-
-  std::vector<std::uint8_t> gathered;
-  for (int rank = 0; rank < 4; ++rank) {
-    const CounterRng own(7, 3);
-    for (int i = 0; i < kCount / 4; ++i)
-      gathered.push_back(encode_stochastic<E4M3>(x, own.bits(static_cast<std::uint64_t>(rank * (kCount / 4) + i))));
-  }
-  EXPECT_TRUE(reference::bitwise_equal(gathered, full));
 }
 
 }  // namespace

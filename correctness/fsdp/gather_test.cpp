@@ -13,6 +13,7 @@
 
 #include "core/heap_allocations.h"
 #include "fsdp/sharded_run.h"
+#include "support/recipe_names.h"
 
 namespace fp8lab {
 namespace {
@@ -42,23 +43,22 @@ std::vector<std::vector<std::byte>> unsharded_bytes(Device& device, const Parame
 // Each rank initialises its own rows only; what is gathered is what one rank alone would hold, quantized data, scales
 // and their padding.
 TEST(Gather, ProvidesTheBitsOfTheUnshardedParameter) {
-  for (const char* recipe : {"bf16", "delayed", "current", "block", "mxfp8"}) {
+  for (const char* recipe : support::recipe_names()) {
     for (const int ranks : {1, 2, 3, 4}) {
-      if (std::string_view(recipe) == "block" && ranks > 2) continue;  // 128 rows cannot be cut further
-      RunConfig config = config_of(recipe, std::string_view(recipe) == "block" ? 256 : 96);
+      // Shards of whole blocks, so that every weight stays in eight bits; without blocks, shards of 24 rows and more.
+      const std::int64_t block = make_recipe(recipe).weight.block_cols;
+      RunConfig config = config_of(recipe, block > 0 ? block * ranks : 96);
       config.config.ffn = 2 * config.config.hidden;
       config.reshard = false;  // both orientations at once
       ModelRun alone(config);
       on_ranks(ranks, [&](ProcessGroup& world) {
         ModelRun run(config, world, {.replicas = 1, .shards = ranks});
         run.sharding().unshard(run.runtime());
+        EXPECT_TRUE(run.sharding().warnings().empty()) << run.sharding().warnings().front();
         for (std::size_t i = 0; i < alone.model().parameters().size(); ++i) {
           const Parameter& expected = *alone.model().parameters()[i];
           const Parameter& actual = *run.model().parameters()[i];
-          if (expected.in_eight_bits() != actual.in_eight_bits()) {
-            EXPECT_FALSE(run.sharding().warnings().empty()) << "a weight left eight bits without a word";
-            continue;
-          }
+          EXPECT_EQ(actual.in_eight_bits(), expected.in_eight_bits()) << recipe << ": " << actual.name;
           const bool columnwise = static_cast<bool>(actual.quantized.columnwise());
           EXPECT_EQ(unsharded_bytes(run.device(), actual, columnwise),
                     unsharded_bytes(alone.device(), expected, columnwise))
@@ -100,27 +100,6 @@ TEST(Gather, IsOneCollectiveAModuleAndPass) {
       EXPECT_EQ(replicas.traffic().of(CollectiveKind::kAllReduce).collectives, 2);
     });
   }
-}
-
-// The last layer's weights are wanted again at once, so it may keep what the others give back.
-TEST(Gather, IsRepeatedForTheLayersThatReshardAlone) {
-  for (const bool reshard : {true, false}) {
-    RunConfig config = config_of("mxfp8", 64);
-    config.reshard = reshard;
-    config.except = {"layers[1]"};
-    on_ranks(2, [&](ProcessGroup& world) {
-      ModelRun run(config, world, {.replicas = 1, .shards = 2});
-      ProcessGroup& shards = run.sharding().mesh().shard_group();
-      shards.reset_traffic();
-      const float loss = run.step();
-      EXPECT_EQ(shards.traffic().of(CollectiveKind::kAllGather).collectives, 3);
-      ModelRun uniform(config_of("mxfp8", 64), world, {.replicas = 1, .shards = 2});
-      EXPECT_EQ(loss, uniform.step());
-    });
-  }
-  RunConfig wrong = config_of("mxfp8", 64);
-  wrong.except = {"layers[7]"};
-  EXPECT_THROW(on_ranks(1, [&](ProcessGroup& world) { ModelRun(wrong, world, {.replicas = 1, .shards = 1}); }), Error);
 }
 
 // As many collectives and the same bits; a layer more in memory at the peak.
@@ -221,7 +200,7 @@ TEST(Gather, MovesAByteAWeightAndItsScales) {
 }
 
 TEST(Gather, TakesNothingFromTheHeapOnceWarm) {
-  for (const char* recipe : {"bf16", "delayed", "current", "block", "mxfp8"}) {
+  for (const char* recipe : support::recipe_names()) {
     run_ranks("simulated", {.ranks = 4}, [&](ProcessGroup& world) {
       RunConfig config = config_of(recipe, 512);
       config.device = "meta";

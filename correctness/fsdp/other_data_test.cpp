@@ -11,6 +11,7 @@
 #include "core/float16.h"
 #include "fsdp/sharded_run.h"
 #include "nn/cores/role_scales.h"
+#include "support/recipe_names.h"
 
 namespace fp8lab {
 namespace {
@@ -140,7 +141,7 @@ TEST_P(OtherData, GivesTheMeanGradientAndTheLargestAmaxes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, OtherData, ::testing::Values("bf16", "delayed", "current", "block", "mxfp8"),
+INSTANTIATE_TEST_SUITE_P(Recipes, OtherData, ::testing::ValuesIn(support::recipe_names()),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

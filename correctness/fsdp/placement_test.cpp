@@ -13,6 +13,7 @@
 #include "fsdp/sharded_run.h"
 #include "fsdp/sharding.h"
 #include "support/gathering_group.h"
+#include "support/recipe_names.h"
 
 namespace fp8lab {
 namespace {
@@ -43,7 +44,7 @@ std::vector<float> losses_of(ModelRun& run) {
 }
 
 TEST(Placement, EvenParametersTravelInsideOfGatheredMemory) {
-  for (const char* recipe : {"bf16", "delayed", "current", "block", "mxfp8"}) {
+  for (const char* recipe : support::recipe_names()) {
     for (const bool deferred : {true, false}) {
       for (const MeshShape mesh : {MeshShape{.replicas = 1, .shards = 2}, MeshShape{.replicas = 2, .shards = 2}}) {
         const std::string what =

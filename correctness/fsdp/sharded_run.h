@@ -29,7 +29,6 @@ struct RunConfig {
   bool deferred_init = true;
   bool checkpoint = false;
   bool reshard = true;
-  std::vector<std::string> except{};
   bool gather_ahead = false;
   Behaviors behaviors{};
 };
@@ -107,7 +106,6 @@ class ModelRun {
     mesh_ = std::make_unique<Mesh>(*ranks_, shape);
     sharding_ = std::make_unique<Sharding>(runtime_, *model_, *mesh_,
                                            ShardingOptions{.reshard_after_forward = config.reshard,
-                                                           .except = config.except,
                                                            .gather_ahead = config.gather_ahead,
                                                            .checkpoint_layers = config.checkpoint});
   }

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "fsdp/sharded_run.h"
+#include "support/layer_names.h"
+#include "support/recipe_names.h"
 
 namespace fp8lab {
 namespace {
@@ -87,10 +89,9 @@ TEST_P(Sharded, FsdpEqualsOneRank) { expect_equal(config(), {.replicas = 1, .sha
 TEST_P(Sharded, HsdpEqualsOneRank) { expect_equal(config(), {.replicas = 2, .shards = 2}); }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, Sharded,
-                         ::testing::Combine(::testing::Values("bf16", "delayed", "current", "block", "mxfp8"),
-                                            ::testing::Values("linear", "layernorm_linear", "layernorm_mlp",
-                                                              "multihead_attention", "transformer_layer"),
-                                            ::testing::Bool(), ::testing::Bool()),
+                         ::testing::Combine(::testing::ValuesIn(support::recipe_names()),
+                                            ::testing::ValuesIn(support::layer_names()), ::testing::Bool(),
+                                            ::testing::Bool()),
                          [](const auto& test) {
                            return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param) +
                                   (std::get<2>(test.param) ? "_8bit" : "_16bit") +
@@ -98,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Matrix, Sharded,
                          });
 
 TEST(Sharded, RecomputationEqualsOneRank) {
-  for (const char* recipe : {"delayed", "current", "block", "mxfp8"}) {
+  for (const char* recipe : support::quantized_recipe_names()) {
     RunConfig config;
     config.recipe = recipe;
     config.config = small_block(make_recipe(recipe).rows_multiple > 32 ? 256 : 64);

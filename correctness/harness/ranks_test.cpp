@@ -18,12 +18,11 @@
 #include "harness/predict/predict.h"
 #include "reference/compare.h"
 #include "support/cells.h"
+#include "support/recipe_names.h"
 
 // Cells that train over many ranks.
 namespace fp8lab {
 namespace {
-
-constexpr const char* kRecipes[] = {"bf16", "delayed", "current", "block", "mxfp8"};
 
 CellConfig cell_of(std::string_view recipe, int ranks, const std::string& mesh = "", bool quantized_weights = false) {
   CellConfig cell = support::small_cell(recipe);
@@ -69,7 +68,7 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const char* recipe : kRecipes)
+  for (const char* recipe : support::recipe_names())
     for (const bool quantized_weights : {false, true}) all.push_back({recipe, quantized_weights});
   return all;
 }

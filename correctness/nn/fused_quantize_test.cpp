@@ -19,6 +19,7 @@
 #include "reference/compare.h"
 #include "reference/test_data.h"
 #include "support/dense.h"
+#include "support/recipe_names.h"
 #include "support/test_device.h"
 
 namespace fp8lab {
@@ -28,7 +29,6 @@ using nn_test::Layer;
 using support::LayerRun;
 using support::LayerStep;
 
-constexpr const char* kRecipes[] = {"bf16", "delayed", "current", "block", "mxfp8"};
 // Rows of 256 in 16 bits are what a GPU's one-pass kernels take; those of 384, and f32, take another way there.
 constexpr std::int64_t kTokens = 128, kHidden = 256, kFfn = 384;
 
@@ -119,7 +119,7 @@ TEST(FusedQuantize, AsksForWhatTheScaleNeeds) {
   const std::map<std::string_view, std::vector<std::string>> asked = {
       {"delayed", {"cast", "", "cast", ""}}, {"current", {"measure", "measure", "measure", "measure"}}};
   const std::vector<std::string> nothing(4);
-  for (const char* recipe : kRecipes)
+  for (const char* recipe : support::recipe_names())
     for (const std::string_view arch : support::test_archs())
       for (const bool fused : {true, false})
         EXPECT_EQ(Chain(recipe, arch, "gpt", DType::kBF16, fused).requests(),
@@ -128,7 +128,7 @@ TEST(FusedQuantize, AsksForWhatTheScaleNeeds) {
 }
 
 TEST(FusedQuantize, LeavesTheBytesThatAreSavedForBackward) {
-  for (const char* recipe : kRecipes)
+  for (const char* recipe : support::recipe_names())
     for (const std::string_view arch : support::test_archs())
       for (const char* form : {"gpt", "llama"})
         for (const DType dtype : {DType::kBF16, DType::kF32}) {
@@ -167,7 +167,8 @@ TEST_P(FusedQuantizeLayers, GiveTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FusedQuantizeLayers,
-                         ::testing::Combine(::testing::ValuesIn(nn_test::kLayers), ::testing::ValuesIn(kRecipes)),
+                         ::testing::Combine(::testing::ValuesIn(nn_test::kLayers),
+                                            ::testing::ValuesIn(support::recipe_names())),
                          [](const auto& test) {
                            return std::string(std::get<0>(test.param).name) + "_" + std::get<1>(test.param);
                          });

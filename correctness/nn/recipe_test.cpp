@@ -11,6 +11,7 @@
 #include "autograd/functions.h"
 #include "nn/layer_cases.h"
 #include "reference/compare.h"
+#include "support/recipe_names.h"
 
 namespace fp8lab {
 namespace {
@@ -20,8 +21,6 @@ using support::LayerCase;
 using support::LayerRun;
 using support::LayerStep;
 using support::Values;
-
-constexpr const char* kRecipes[] = {"delayed", "current", "block", "mxfp8"};
 
 bool is_weight(const std::string& name) { return name.size() > 7 && name.substr(name.size() - 7) == ".weight"; }
 
@@ -157,7 +156,9 @@ std::string name_of(const ::testing::TestParamInfo<std::tuple<Quantized, const c
 }
 
 INSTANTIATE_TEST_SUITE_P(Layers, RecipeTest,
-                         ::testing::Combine(::testing::ValuesIn(kQuantized), ::testing::ValuesIn(kRecipes)), name_of);
+                         ::testing::Combine(::testing::ValuesIn(kQuantized),
+                                            ::testing::ValuesIn(support::quantized_recipe_names())),
+                         name_of);
 
 }  // namespace
 }  // namespace fp8lab

@@ -11,6 +11,8 @@
 
 #include "reference/compare.h"
 #include "support/cells.h"
+#include "support/layer_names.h"
+#include "support/recipe_names.h"
 
 namespace fp8lab {
 namespace {
@@ -125,10 +127,9 @@ std::string name_of(const ::testing::TestParamInfo<Point>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryConfiguration,
-                         ::testing::Combine(::testing::Values("linear", "layernorm_linear", "layernorm_mlp",
-                                                              "multihead_attention", "transformer_layer"),
+                         ::testing::Combine(::testing::ValuesIn(support::layer_names()),
                                             ::testing::Values("gpt", "llama"),
-                                            ::testing::Values("bf16", "delayed", "current", "block", "mxfp8")),
+                                            ::testing::ValuesIn(support::recipe_names())),
                          name_of);
 
 // The hash notices a byte, a name and a phase.

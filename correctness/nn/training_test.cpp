@@ -12,6 +12,7 @@
 #include "optim/adam.h"
 #include "support/cells.h"
 #include "support/dense.h"
+#include "support/recipe_names.h"
 
 namespace fp8lab {
 namespace {
@@ -50,7 +51,7 @@ TEST_P(Training, ReducesTheLossAndMovesEveryWeight) {
     EXPECT_NE(device->read(model.parameters()[i]->value), initial[i]) << model.parameters()[i]->name << " is frozen";
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, Training, ::testing::Values("bf16", "delayed", "current", "block", "mxfp8"),
+INSTANTIATE_TEST_SUITE_P(Recipes, Training, ::testing::ValuesIn(support::recipe_names()),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "ops/delayed_scaling.h"
 #include "ops/quantize.h"
 #include "support/quantize.h"
+#include "support/recipe_names.h"
 
 // What quantization refuses, and the account it keeps: the same bytes under the same names on every device.
 namespace fp8lab {
@@ -132,7 +133,7 @@ void quantize_on_every_path(Device& device, const Recipe& recipe, std::int64_t t
 }
 
 TEST(QuantizeAccount, MetaAndCpuKeepOneAccount) {
-  for (const char* name : {"delayed", "current", "block", "mxfp8"}) {
+  for (const char* name : support::quantized_recipe_names()) {
     const Recipe recipe = make_recipe(name);
     const auto schedule = [&](Device& device) { quantize_on_every_path(device, recipe, 384); };
     const Account cpu = account("cpu", schedule), meta = account("meta", schedule);

@@ -7,6 +7,7 @@
 #include "optim/foreach_adam.h"
 #include "optim/parameters.h"
 #include "reference/compare.h"
+#include "support/recipe_names.h"
 
 namespace fp8lab {
 namespace {
@@ -140,7 +141,7 @@ TEST_P(QuantizedLists, MoveUnderAdamWithoutMasters) {
   adam.step(runtime_);
   EXPECT_FALSE(bitwise_equal(all_bytes(*device_, parameter->quantized), data));
 }
-INSTANTIATE_TEST_SUITE_P(Recipes, QuantizedLists, ::testing::ValuesIn(kQuantizedRecipes),
+INSTANTIATE_TEST_SUITE_P(Recipes, QuantizedLists, ::testing::ValuesIn(support::quantized_recipe_names()),
                          [](const auto& test) { return std::string(test.param); });
 
 struct Decay {

@@ -17,8 +17,6 @@
 /// and gradients come from (seed, global index).
 namespace fp8lab::optim_test {
 
-inline constexpr const char* kQuantizedRecipes[] = {"delayed", "current", "block", "mxfp8"};
-
 /// For ranks that are threads, which move each other's bytes as the host's, and for what is the host's alone.
 inline std::unique_ptr<Device> open_host() {
   return open_device("cpu", {.memory = {.capacity_bytes = 0, .poison = true}});

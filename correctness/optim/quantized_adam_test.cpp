@@ -12,6 +12,7 @@
 #include "ops/rewrite.h"
 #include "optim/parameters.h"
 #include "reference/compare.h"
+#include "support/recipe_names.h"
 
 namespace fp8lab {
 namespace {
@@ -194,7 +195,7 @@ TEST_P(QuantizedAdam, NeedsAMaster) {
   EXPECT_EQ(adam.state().front().master.dtype(), DType::kF32);
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, QuantizedAdam, ::testing::ValuesIn(kQuantizedRecipes),
+INSTANTIATE_TEST_SUITE_P(Recipes, QuantizedAdam, ::testing::ValuesIn(support::quantized_recipe_names()),
                          [](const auto& test) { return std::string(test.param); });
 
 // A master starts from the initial value, not from its eight bits; after another hand wrote the weights, from these.

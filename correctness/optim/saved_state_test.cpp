@@ -8,6 +8,7 @@
 
 #include "optim/saved_state_runs.h"
 #include "reference/compare.h"
+#include "support/recipe_names.h"
 
 namespace fp8lab {
 namespace {
@@ -79,7 +80,7 @@ TEST_P(OtherRanks, GoOnAsTheSameTraining) {
     EXPECT_TRUE(bitwise_equal(actual.vector, expected.vector));
   }
 }
-INSTANTIATE_TEST_SUITE_P(Recipes, OtherRanks, ::testing::Values("delayed", "current", "block", "mxfp8"),
+INSTANTIATE_TEST_SUITE_P(Recipes, OtherRanks, ::testing::ValuesIn(support::quantized_recipe_names()),
                          [](const auto& test) { return std::string(test.param); });
 
 // Right after loading, quantized data equal the saved ones wherever no block is split; split blocks are cast from the

@@ -13,6 +13,7 @@
 #include "fsdp/sharded_parameter.h"
 #include "optim/parameters.h"
 #include "reference/compare.h"
+#include "support/recipe_names.h"
 
 namespace fp8lab {
 namespace {
@@ -22,18 +23,21 @@ using reference::bitwise_equal;
 
 class ReversedUnwrapping : public ::testing::Test {
  protected:
-  /// A step of Adam over one sharded parameter, with the fix or without.
-  void step(const char* recipe, const Behaviors& behaviors,
-            const AdamOptions& options = {.master = MasterWeights::kF32}) {
+  /// The bytes of a sharded parameter after a step of Adam, with the fix or without.
+  std::vector<std::uint8_t> step(const char* recipe, const Behaviors& behaviors,
+                                 const AdamOptions& options = {.master = MasterWeights::kF32}) {
     Runtime runtime{.device = *device_, .behaviors = behaviors};
     Sharded parameter(*device_, {.shape = {128, 128}, .recipe = recipe}, {256, 128});
-    set_gradient(*device_, *parameter.shard, 1);
-    const std::vector<std::uint8_t> before = all_bytes(*device_, parameter.shard->quantized);
+    Parameter& shard = *parameter.shard;
+    const auto bytes = [&] {
+      return shard.in_eight_bits() ? all_bytes(*device_, shard.quantized) : support::bytes_of(*device_, shard.value);
+    };
+    set_gradient(*device_, shard, 1);
+    const std::vector<std::uint8_t> before = bytes();
     Adam adam({&parameter.unsharded}, options);
     adam.step(runtime);
-    if (parameter.shard->in_eight_bits()) {
-      EXPECT_NE(all_bytes(*device_, parameter.shard->quantized), before);
-    }
+    EXPECT_NE(bytes(), before) << recipe << ": the step moved nothing";
+    return bytes();
   }
   std::unique_ptr<Device> device_ = open_host();
   static constexpr Behaviors kReverted{.unwrap_shards_in_adam = false};
@@ -41,16 +45,16 @@ class ReversedUnwrapping : public ::testing::Test {
 using ReversedUnwrappingDeathTest = ReversedUnwrapping;
 
 TEST_F(ReversedUnwrappingDeathTest, DereferencesTheStorageThatAQuantizedShardLacks) {
-  for (const char* recipe : kQuantizedRecipes) {
+  for (const char* recipe : support::quantized_recipe_names()) {
     step(recipe, {});
     EXPECT_DEATH(step(recipe, kReverted), "") << recipe;
   }
 }
 
 TEST_F(ReversedUnwrapping, MakesNoDifferenceToHighPrecision) {
-  step("bf16", kReverted);
-  step("bf16", kReverted, {});
-  step("bf16", kReverted, {.master = MasterWeights::kRemainder});
+  for (const AdamOptions& options :
+       {AdamOptions{.master = MasterWeights::kF32}, AdamOptions{}, AdamOptions{.master = MasterWeights::kRemainder}})
+    EXPECT_EQ(step("bf16", kReverted, options), step("bf16", {}, options));
 }
 
 TEST_F(ReversedUnwrapping, MakesNoDifferenceToWhatIsNotSharded) {
@@ -137,7 +141,7 @@ TEST_P(ShardedAdam, ClipsByTheNormOfAllShards) {
   EXPECT_NEAR(unsharded.norm, std::sqrt(squares), 2.0 * 0x1p-24 * std::sqrt(squares));
   EXPECT_NEAR(sharded.norm, std::sqrt(squares), 4.0 * 0x1p-24 * std::sqrt(squares));
 }
-INSTANTIATE_TEST_SUITE_P(Recipes, ShardedAdam, ::testing::ValuesIn(kQuantizedRecipes),
+INSTANTIATE_TEST_SUITE_P(Recipes, ShardedAdam, ::testing::ValuesIn(support::quantized_recipe_names()),
                          [](const auto& test) { return std::string(test.param); });
 
 // The coefficient is applied inside the kernel: bitwise a run on gradients multiplied by it beforehand.
@@ -195,7 +199,7 @@ TEST(SteadyState, TakesNothingFromTheHeap) {
   Runtime runtime{.device = *device, .behaviors = {}};
   std::vector<std::unique_ptr<Parameter>> parameters;
   std::vector<Parameter*> list;
-  for (const char* recipe : {"delayed", "current", "block", "mxfp8", "bf16"}) {
+  for (const char* recipe : support::recipe_names()) {
     parameters.push_back(
         optim_test::make_parameter(*device, {.name = std::string("a long name for ") + recipe, .recipe = recipe}));
     list.push_back(parameters.back().get());

@@ -7,6 +7,7 @@
 #include "optim/adam.h"
 #include "optim/parameters.h"
 #include "reference/compare.h"
+#include "support/recipe_names.h"
 
 namespace fp8lab {
 namespace {
@@ -65,7 +66,7 @@ TEST_P(WeightAverages, AreInterpolatedAndCast) {
       quantize(*device_, support::make_tensor(*device_, {256, 128}, DType::kBF16, expected), inputs);
   EXPECT_TRUE(bitwise_equal(all_bytes(*device_, average.quantized(0)), all_bytes(*device_, cast_by_hand)));
 }
-INSTANTIATE_TEST_SUITE_P(Recipes, WeightAverages, ::testing::ValuesIn(kQuantizedRecipes),
+INSTANTIATE_TEST_SUITE_P(Recipes, WeightAverages, ::testing::ValuesIn(support::quantized_recipe_names()),
                          [](const auto& test) { return std::string(test.param); });
 
 // Zeros that have the weights' own scale instead of a copy: casting the average rescales the weights.

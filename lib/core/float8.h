@@ -82,32 +82,6 @@ F8_HOST_DEVICE constexpr float decode(std::uint8_t code) {
   return float_from_bits(sign | widened_fields<Format>(fields) | (less_mask(Format::kMaxCode, fields) & special));
 }
 
-/// float -> FP8, rounded away from zero with a probability equal to the fraction lost, given 32 uniform `random_bits`.
-/// Exact quantized data never change, saturation and NaN are as in encode(). Unbiased below saturation, to 2^-32 of a
-/// quantum.
-template <class Format>
-F8_HOST_DEVICE constexpr std::uint8_t encode_stochastic(float x, std::uint32_t random_bits) {
-  constexpr std::uint32_t kMaxBits = float_bits(Format::kMax);
-  constexpr std::uint32_t kMinExponent = float_bits(Format::kMinNormal) >> 23;
-
-  const std::uint32_t bits = float_bits(x);
-  const std::uint32_t magnitude = bits & kFloatMagnitudeMask;
-  const std::uint32_t clamped = magnitude < kMaxBits ? magnitude : kMaxBits;
-  // Zero and subnormal floats lack the leading one, but lie so far below the quantum that the shift leaves nothing of
-  // it.
-  const std::uint32_t significand = (clamped & 0x007FFFFFu) | 0x00800000u;
-  const std::uint32_t exponent = clamped >> 23;
-  const std::uint32_t quantum_exponent = exponent > kMinExponent ? exponent : kMinExponent;
-  const std::uint32_t wanted_shift = 23 - Format::kMantissaBits + (quantum_exponent - exponent);
-  const std::uint32_t shift = wanted_shift < 63 ? wanted_shift : 63;
-  // Quanta as fixed point with 32 fraction bits: adding uniform bits below the point carries with the right odds.
-  const std::uint64_t quanta = (static_cast<std::uint64_t>(significand) << 32) >> shift;
-  const std::uint32_t rounded = static_cast<std::uint32_t>((quanta + random_bits) >> 32);
-  const std::uint32_t code = rounded + ((quantum_exponent - kMinExponent) << Format::kMantissaBits);
-  const std::uint32_t sign = (bits >> 24) & 0x80u;
-  return static_cast<std::uint8_t>(magnitude > kFloatInfinityBits ? kFloat8Nan : (sign | code));
-}
-
 F8_HOST_DEVICE constexpr std::uint8_t f32_to_e4m3(float x) { return encode<E4M3>(x); }
 F8_HOST_DEVICE constexpr std::uint8_t f32_to_e5m2(float x) { return encode<E5M2>(x); }
 F8_HOST_DEVICE constexpr float e4m3_to_f32(std::uint8_t code) { return decode<E4M3>(code); }

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "core/check.h"
@@ -71,13 +70,8 @@ Sharding::Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOpt
         "sharding: the mesh needs ranks whose buffers lie on this device: ProcessGroup::on()");
   // The root keeps what it gathers; it has no parameters of its own here.
   states_.push_back({.path = "", .reshard_after_forward = false});
-  for (const std::string& path : model.layer_names()) {
-    const bool excepted = std::find(options.except.begin(), options.except.end(), path) != options.except.end();
-    states_.push_back({.path = path, .reshard_after_forward = options.reshard_after_forward != excepted});
-  }
-  for (const std::string& path : options.except)
-    if (state_of(Behaviors{}, states_, path).path != path)
-      fail(fmt::format("sharding: the model has no layer '{}' to except", path));
+  for (const std::string& path : model.layer_names())
+    states_.push_back({.path = path, .reshard_after_forward = options.reshard_after_forward});
   model.wrap_layers(
       [&](std::unique_ptr<Module> layer, const std::string& name, std::span<Parameter* const> parameters) {
         groups_.push_back(

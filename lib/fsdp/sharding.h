@@ -13,10 +13,8 @@
 namespace fp8lab {
 
 struct ShardingOptions {
-  /// Of every layer; the entire parameters of a layer go after its forward and are gathered again for its backward.
+  /// A layer's unsharded parameters are freed after its forward and gathered again for its backward.
   bool reshard_after_forward = true;
-  /// Layers, by name ("layers[31]"), for which the opposite holds: the last one is wanted again at once.
-  std::vector<std::string> except = {};
   /// Each layer's parameters are gathered while the layer before it computes, in either pass. One more layer's
   /// unsharded parameters are alive then.
   bool gather_ahead = false;

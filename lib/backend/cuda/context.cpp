@@ -61,7 +61,6 @@ PinnedBytes allocate_pinned(std::size_t bytes) {
 CudaContext::CudaContext(int ordinal) : ordinal_(ordinal) {
   cuda_check(cudaSetDevice(ordinal), "cudaSetDevice");
   multiprocessors_ = static_cast<int>(attribute(cudaDevAttrMultiProcessorCount, ordinal));
-  l2_bytes_ = attribute(cudaDevAttrL2CacheSize, ordinal);
   shared_bytes_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
   stream_ = make_stream();
   slots_.resize(kUploadSlots);
@@ -100,12 +99,10 @@ const std::byte* CudaContext::upload_bytes(std::span<const std::byte> host) {
     const std::size_t bytes = std::max(kSmallestSlot, 2 * host.size());
     slot.host.reset();
     slot.device.reset();
-    uploads_bytes_ -= slot.bytes;
     slot.bytes = 0;
     slot.host = allocate_pinned(bytes);
     slot.device = allocate_device(bytes);
     slot.bytes = bytes;
-    uploads_bytes_ += bytes;
     if (!slot.last_read) slot.last_read = make_event();
   }
   slot.used = true;

@@ -28,11 +28,8 @@ class CudaContext final : public ExecContext {
   int ordinal() const { return ordinal_; }
   cudaStream_t stream() const { return stream_.get(); }
   int multiprocessors() const { return multiprocessors_; }
-  std::size_t l2_bytes() const { return l2_bytes_; }
   /// Of one block, once a kernel's attribute has been raised.
   std::size_t shared_bytes() const { return shared_bytes_; }
-  /// Scratch and workspaces held.
-  std::int64_t scratch_bytes() const { return static_cast<std::int64_t>(scratch_bytes_ + uploads_bytes_); }
 
   /// Scratch of the kernel being launched: aligned to 256 bytes, of undefined contents, its own until the next call.
   /// Grows, which waits for the GPU, and stays.
@@ -66,7 +63,6 @@ class CudaContext final : public ExecContext {
 
   int ordinal_;
   int multiprocessors_ = 0;
-  std::size_t l2_bytes_ = 0;
   std::size_t shared_bytes_ = 0;
   Stream stream_;
   DeviceBytes scratch_;
@@ -83,7 +79,6 @@ class CudaContext final : public ExecContext {
   };
   std::vector<Slot> slots_;
   std::size_t next_slot_ = 0;
-  std::size_t uploads_bytes_ = 0;
 
   std::vector<std::string> notes_;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> kept_;  // destroyed before the stream
