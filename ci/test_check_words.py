@@ -59,6 +59,9 @@ class CheckWords(unittest.TestCase):
         for name in ("lib/README.md", "reports/h200/README.md", "ci/check_words.py"):
             self.assertEqual([], self.found("card\n", name))
 
+    def test_names_in_files_of_earlier_versions_are_left_out(self):
+        self.assertEqual([], self.found('std::string_view former_name = "card";\n'))
+
     def test_the_program_counts_and_fails(self):
         path = self.root / "lib/comm/a.cpp"
         path.parent.mkdir(parents=True)

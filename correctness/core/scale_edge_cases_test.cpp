@@ -1,5 +1,5 @@
-// The scale cases of the project's list of forty numeric edge cases, 16 to 26, on single values and one block; and
-// scale_from_amax() from amax to scale. Every amax of the E8M0 rules is in exhaustive_conversion_test.cpp.
+// Edge cases of scales on single values and one block, and scale_from_amax() from amax to scale. Every amax of the E8M0
+// rules is in exhaustive_conversion_test.cpp.
 
 #include <gtest/gtest.h>
 
@@ -67,7 +67,7 @@ TEST(Scale, InAnotherOrderGivesOtherData) {
   EXPECT_LT(per_million, 500.0);
 }
 
-TEST(ScaleEdgeCase, C16SmallestSubnormalAmaxOverflowsToTheLargestFloat) {
+TEST(ScaleEdgeCase, SmallestSubnormalAmaxOverflowsToTheLargestFloat) {
   EXPECT_EQ(scale_from_amax(kMinFloat, E4M3::kMax, 0.0f, false), kFloatMax);
   EXPECT_EQ(scale_from_amax(kMinFloat, E4M3::kMax, 0.0f, true), 0x1p127f);
   const float scale_inv = 1.0f / scale_from_amax(kMinFloat, E4M3::kMax, 0.0f, false);
@@ -84,7 +84,7 @@ TEST(Scale, IsNoSubnormalWhoseInverseIsInfinite) {
   EXPECT_EQ(scale_from_amax(1.0f, margin32, 0.0f, false), margin32);
 }
 
-TEST(ScaleEdgeCase, C17SmallestBF16Amax) {
+TEST(ScaleEdgeCase, SmallestBF16Amax) {
   const float amax = bf16_to_f32({0x0001});  // 2^-133
   EXPECT_EQ(rceil(amax), 0);
   EXPECT_EQ(floor_byte(amax), 0);
@@ -92,7 +92,7 @@ TEST(ScaleEdgeCase, C17SmallestBF16Amax) {
   EXPECT_EQ(mx_decode(0x08, 0), amax);
 }
 
-TEST(ScaleEdgeCase, C18WhereTheQuotientIsSubnormal) {
+TEST(ScaleEdgeCase, WhereTheQuotientIsSubnormal) {
   EXPECT_EQ(rceil(f(0x04600000)), 0);  // 448 * 2^-127
   EXPECT_EQ(rceil(f(0x04600001)), 0);  // exact arithmetic gives 1
   EXPECT_EQ(reference::e8m0_rceil(static_cast<double>(f(0x04600001)), 448), 1);
@@ -104,7 +104,7 @@ TEST(ScaleEdgeCase, C18WhereTheQuotientIsSubnormal) {
   for (const float amax : {3e-36f, 4e-36f, 5e-36f}) EXPECT_EQ(rceil(amax), 1) << amax;
 }
 
-TEST(ScaleEdgeCase, C19MultiplesOf448AndTheirNeighbours) {
+TEST(ScaleEdgeCase, MultiplesOf448AndTheirNeighbours) {
   for (int k = -118; k < 119; ++k) {
     const float amax = std::ldexp(448.0f, k);
     EXPECT_EQ(rceil(amax), 127 + k);
@@ -114,17 +114,17 @@ TEST(ScaleEdgeCase, C19MultiplesOf448AndTheirNeighbours) {
   }
 }
 
-TEST(ScaleEdgeCase, C20AmaxJustBelowAPowerOfTwoFlipsFloorByWayOfBF16) {
+TEST(ScaleEdgeCase, AmaxJustBelowAPowerOfTwoFlipsFloorByWayOfBF16) {
   EXPECT_EQ(floor_byte(f(0x43FFFFFF)), 127);
   EXPECT_EQ(floor_byte(bf16_to_f32(f32_to_bf16(f(0x43FFFFFF)))), 128);
 }
 
-TEST(ScaleEdgeCase, C21AmaxJustAboveAMultipleOf448FlipsRceilByWayOfBF16) {
+TEST(ScaleEdgeCase, AmaxJustAboveAMultipleOf448FlipsRceilByWayOfBF16) {
   EXPECT_EQ(rceil(f(0x40600001)), 121);
   EXPECT_EQ(rceil(bf16_to_f32(f32_to_bf16(f(0x40600001)))), 120);
 }
 
-TEST(ScaleEdgeCase, C22LargestAmaxesDequantiseToInfinityUnderRceil) {
+TEST(ScaleEdgeCase, LargestAmaxesDequantiseToInfinityUnderRceil) {
   for (const float amax : {kFloatMax, f(0x7F780000)}) {
     EXPECT_EQ(rceil(amax), 247);
     EXPECT_EQ(mx_encode(amax, 247), 0x78);  // 256
@@ -137,7 +137,7 @@ TEST(ScaleEdgeCase, C22LargestAmaxesDequantiseToInfinityUnderRceil) {
   EXPECT_EQ(e8m0_floor(kFloatMax, E5M2::kEmax), 239);
 }
 
-TEST(ScaleEdgeCase, C23ExtremeScaleBytes) {
+TEST(ScaleEdgeCase, ExtremeScaleBytes) {
   EXPECT_EQ(float_bits(e8m0_to_f32(0)), 0x00400000u);
   EXPECT_EQ(e8m0_to_f32(1), 0x1p-126f);
   EXPECT_EQ(e8m0_to_f32(254), 0x1p127f);
@@ -153,7 +153,7 @@ TEST(ScaleEdgeCase, C23ExtremeScaleBytes) {
   }
 }
 
-TEST(ScaleEdgeCase, C24BlockOf480) {
+TEST(ScaleEdgeCase, BlockOf480) {
   EXPECT_EQ(floor_byte(480.0f), 127);
   EXPECT_EQ(mx_decode(mx_encode(480.0f, 127), 127), 448.0f);
   EXPECT_EQ(rceil(480.0f), 128);
@@ -161,7 +161,7 @@ TEST(ScaleEdgeCase, C24BlockOf480) {
   EXPECT_EQ(mx_decode(0x77, 128), 480.0f);
 }
 
-TEST(ScaleEdgeCase, C25InfiniteOrNanAmaxMakesABlockOfNans) {
+TEST(ScaleEdgeCase, InfiniteOrNanAmaxMakesABlockOfNans) {
   for (const std::uint32_t bits : {0x7F800000u, 0x7FC00000u, 0x7F800001u, 0xFFC00000u}) {
     EXPECT_EQ(rceil(f(bits)), 255) << bits;
     EXPECT_EQ(floor_byte(f(bits)), 255) << bits;
@@ -172,7 +172,7 @@ TEST(ScaleEdgeCase, C25InfiniteOrNanAmaxMakesABlockOfNans) {
   EXPECT_EQ(floor_byte(0.0f), 0);
 }
 
-TEST(ScaleEdgeCase, C26OnesBesideTheLargestFloatFlush) {
+TEST(ScaleEdgeCase, OnesBesideTheLargestFloatFlush) {
   EXPECT_EQ(mx_encode(1.0f, rceil(kFloatMax)), 0x00);
   EXPECT_EQ(mx_encode(-1.0f, floor_byte(kFloatMax)), 0x80);
 }

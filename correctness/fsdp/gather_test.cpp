@@ -45,7 +45,7 @@ std::vector<std::vector<std::byte>> unsharded_bytes(Device& device, const Parame
 TEST(Gather, ProvidesTheBitsOfTheUnshardedParameter) {
   for (const char* recipe : support::recipe_names()) {
     for (const int ranks : {1, 2, 3, 4}) {
-      // Shards of whole blocks, so that every weight stays in eight bits; without blocks, shards of 24 rows and more.
+      // Shards of entire blocks, so that every weight stays in eight bits; without blocks, shards of 24 rows and more.
       const std::int64_t block = make_recipe(recipe).weight.block_cols;
       RunConfig config = config_of(recipe, block > 0 ? block * ranks : 96);
       config.config.ffn = 2 * config.config.hidden;

@@ -121,7 +121,7 @@ TEST_F(Damaged, ANewerVersionIsRefused) {
   expect_words(refused(other), {"manifest", "version 3", "up to version 2"});
 }
 
-/// A rank's file as version 1 wrote it: the same bytes, but that quantized data was called "codes".
+/// Ranks' files as version 1 wrote them: the same bytes, but another name of quantized data.
 void write_as_version_1(const fs::path& folder) {
   Manifest manifest = read_manifest(folder);
   for (RankFileRow& row : manifest.files) {
@@ -131,7 +131,7 @@ void write_as_version_1(const fs::path& folder) {
     std::string header(bytes.begin() + first_line, bytes.begin() + first_line + header_bytes);
     int renamed = 0;
     for (std::size_t at = 0; (at = header.find("-wise data\n", at)) != std::string::npos; ++renamed)
-      header.replace(at, 10, "-wise codes");
+      header.replace(at, 10, "-wise codes");  // the former name
     EXPECT_GT(renamed, 0);
     row.header_sum = checksum(std::as_bytes(std::span(header)));
     std::vector<char> text(first_line, ' ');

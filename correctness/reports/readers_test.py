@@ -202,7 +202,7 @@ class Readers(sample.Case):
             by_file[name.partition("/")[0]] += 1
         print(f"{ROUNDS} mutations, of {dict(by_file)}: {dict(totals)}", file=sys.stderr)
         self.assertGreater(totals["problems"], 0)
-        self.assertGreater(totals["complete"], 0)
+        self.assertGreater(totals["full"], 0)
 
     def test_what_once_ended_in_a_traceback_is_named(self) -> None:
         def document(**environment: Any) -> str:

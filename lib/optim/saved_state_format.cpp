@@ -14,8 +14,10 @@
 namespace fp8lab {
 namespace {
 
-/// Version 1 named quantized data "<parameter>: row-wise codes", not "<parameter>: row-wise data". It is read as well.
 constexpr std::int64_t kVersion = 2;
+/// How the names of entries with quantized data end, and ended in version 1, which is read as well.
+constexpr std::string_view kDataSuffix = "-wise data";
+constexpr std::string_view kFormerDataSuffix = "-wise codes";
 constexpr std::int64_t kFirstLine = 64;
 constexpr std::string_view kMagic = "fp8lab checkpoint";
 constexpr std::string_view kRemedy = "load another checkpoint, or save again if the training still runs";
@@ -62,9 +64,8 @@ CheckpointEntry entry_of(const std::filesystem::path& file, const std::string& l
   const std::optional<DType> parsed = parse_dtype(dtype);
   if (!words || !parsed) fail_damaged(file, "a line of its header cannot be read");
   entry.dtype = *parsed;
-  constexpr std::string_view kCodes = "codes";
-  if (version == 1 && entry.name.ends_with("-wise codes"))
-    entry.name.replace(entry.name.size() - kCodes.size(), kCodes.size(), "data");
+  if (version == 1 && entry.name.ends_with(kFormerDataSuffix))
+    entry.name.replace(entry.name.size() - kFormerDataSuffix.size(), kFormerDataSuffix.size(), kDataSuffix);
   return entry;
 }
 

@@ -50,7 +50,7 @@ constexpr std::array kMetrics{
     Metric{"parity.ranks_equal", "1", kMore, true, "1 when all ranks see the same weights, else 0"},
     Metric{"parity.gathered_equals_unsharded", "1", kMore, true,
            "1 when initial shards gather to the bytes of the unsharded parameter made at once, else 0", 0, 0,
-           "parity.gathered_equals_whole"},
+           /*former_name=*/"parity.gathered_equals_whole"},
     Metric{"parity.bitwise_equal", "1", kMore, true, "1 when both sides hold the same bytes, else 0"},
     Metric{"parity.clip_fraction", "1", kLess, true,
            "fraction of values beyond the largest code, of those cast in the last step's forward and backward", 1e-4,
