@@ -35,7 +35,7 @@ class Readme(unittest.TestCase):
     def setUp(self):
         self.root = pathlib.Path(self.folder.name, "tree")
         shutil.rmtree(self.root, ignore_errors=True)
-        for name in ("README.md", "scenarios/README.md"):
+        for name in ("README.md", "lib/README.md", "scenarios/README.md"):
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, self.root / name)
 

@@ -320,7 +320,10 @@ class CommandLine {
     add_json(add("recipes", "list the quantization recipes", [this] { return recipes_command(json_, program_); }));
     add_json(add("devices", "list the devices, and why one is unavailable",
                  [this] { return devices_command(json_, program_); }));
-    add("schema", "print the JSON Schema of scenario files, for editors", [this] { return schema_command(program_); });
+    CLI::App& schema = add("schema", "print a JSON Schema, by which editors check scenario files",
+                           [this] { return schema_command(document_, program_); });
+    schema.add_option("DOCUMENT", document_, "scenario (the default), results or comparison")
+        ->check(CLI::IsMember({"scenario", "results", "comparison"}));
     add_json(add("env", "show what results record of this machine and build",
                  [this] { return env_command(json_, program_); }));
   }
@@ -341,7 +344,7 @@ class CommandLine {
   CompareRequest comparison_;
   ReportRequest report_;
   std::vector<std::string> words_;  ///< of the command line, after the program's name
-  std::string directory_, shell_;
+  std::string directory_, shell_, document_ = "scenario";
   bool json_ = false;
 };
 

@@ -72,9 +72,9 @@ int recipes_command(bool json, const Program& program);
 int devices_command(bool json, const Program& program);
 /// Becomes the Python program under `reports/`, and returns only by an error: where no Python has what that needs.
 int report_command(const ReportRequest& request, const Program& program);
-/// The JSON Schema of scenario files, made from the tables of keys, metrics and words:
-/// scenarios/schema/scenario.schema.json.
-int schema_command(const Program& program);
+/// Prints the JSON Schema of "scenario", "results" or "comparison", made from the tables of keys, metrics and words: the
+/// files of scenarios/schema.
+int schema_command(const std::string& document, const Program& program);
 int env_command(bool json, const Program& program);
 
 /// One line on standard error: "fp8lab: error: ...".

@@ -6,6 +6,7 @@
 #include "harness/cell/metrics.h"
 #include "harness/cell/units.h"
 #include "harness/cli/program.h"
+#include "harness/cli/result_schemas.h"
 #include "harness/scenario/scenario.h"
 
 namespace fp8lab {
@@ -174,8 +175,11 @@ Json scenario_schema(const Vocabulary& vocabulary) {
 
 }  // namespace
 
-int schema_command(const Program& program) {
-  std::puts(scenario_schema(program.vocabulary()).dump(2).c_str());
+int schema_command(const std::string& document, const Program& program) {
+  const std::string schema = document == "results"      ? results_schema()
+                             : document == "comparison" ? comparison_schema()
+                                                        : scenario_schema(program.vocabulary()).dump(2);
+  std::puts(schema.c_str());
   return 0;
 }
 

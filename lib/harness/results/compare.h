@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <optional>
@@ -21,8 +22,13 @@ enum class ChangeKind {
   kRedefined,  ///< the scenario says something else under the same id; figures are not compared
 };
 
+inline constexpr std::array kChangeKinds{ChangeKind::kVanished, ChangeKind::kAppeared, ChangeKind::kVerdict,
+                                         ChangeKind::kArm,      ChangeKind::kFigure,   ChangeKind::kNoFigure,
+                                         ChangeKind::kRedefined};
+
 /// kNeutral: another figure that counts for neither, such as a share of a sum that did not change.
 enum class Direction { kWorse, kBetter, kNeutral };
+inline constexpr std::array kDirections{Direction::kWorse, Direction::kBetter, Direction::kNeutral};
 
 std::string_view name(ChangeKind kind);
 std::string_view name(Direction direction);
@@ -75,7 +81,8 @@ RunComparison compare_runs(const StoredRun& baseline, const StoredRun& run,
 
 /// For people: sections of lines, worst first; the last line says how it came out.
 std::string comparison_text(const RunComparison& comparison);
-/// "fp8lab.comparison/1": scenarios/schema/comparison.schema.json.
+inline constexpr const char* kComparisonSchema = "fp8lab.comparison/1";
+/// As scenarios/schema/comparison.schema.json describes it.
 std::string comparison_json(const RunComparison& comparison);
 
 /// Reads results.json, or that of a directory that a run left behind. Throws Error that names the file and what to

@@ -180,7 +180,7 @@ std::string comparison_text(const RunComparison& comparison) {
 }
 
 std::string comparison_json(const RunComparison& comparison) {
-  Json out{{"schema", "fp8lab.comparison/1"},
+  Json out{{"schema", kComparisonSchema},
            {"exit_code", comparison.exit_code()},
            {"cells_compared", comparison.cells_compared},
            {"regressions", comparison.regressions()},

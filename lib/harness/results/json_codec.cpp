@@ -214,8 +214,6 @@ ArmResult arm_from(const JsonReader& json, NumberFrom number) {
   return out;
 }
 
-constexpr std::array kSides{Side::kBefore, Side::kAfter, Side::kBf16, Side::kDifference};
-
 Side side_from(const JsonReader& json) {
   const std::string text = json.text();
   for (const Side side : kSides)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -24,6 +25,10 @@ enum class Verdict {
   kCrashed,        ///< an arm ended otherwise than by a result, and no expectation says so
   kTimeout,        ///< an arm took longer than it may, and no expectation says so
 };
+
+inline constexpr std::array kVerdicts{
+    Verdict::kConfirmed, Verdict::kNotReproduced, Verdict::kNotFixed, Verdict::kRegressed, Verdict::kPass,
+    Verdict::kFail,      Verdict::kInconclusive,  Verdict::kSkipped,  Verdict::kCrashed,   Verdict::kTimeout};
 
 std::string_view name(Verdict verdict);
 std::optional<Verdict> parse_verdict(std::string_view text);
