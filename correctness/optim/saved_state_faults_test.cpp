@@ -1,6 +1,5 @@
 // Damage to checkpoints is refused before anything changes; a save that fails or dies leaves the one before.
 
-#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -11,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <sstream>
 
 #include "optim/saved_state_format.h"
 #include "optim/saved_state_runs.h"
@@ -134,9 +134,12 @@ void write_as_version_1(const fs::path& folder) {
       header.replace(at, 10, "-wise codes");  // the former name
     EXPECT_GT(renamed, 0);
     row.header_sum = checksum(std::as_bytes(std::span(header)));
-    std::vector<char> text(first_line, ' ');
-    fmt::format_to_n(text.begin(), 63, "fp8lab checkpoint 1 {} {:x}", header.size(), row.header_sum);
-    text.back() = '\n';
+    std::ostringstream first;
+    first << "fp8lab checkpoint 1 " << header.size() << ' ' << std::hex << row.header_sum;
+    std::string line = first.str();
+    line.resize(first_line - 1, ' ');
+    std::vector<char> text(line.begin(), line.end());
+    text.push_back('\n');
     text.insert(text.end(), header.begin(), header.end());
     text.insert(text.end(), bytes.begin() + first_line + header_bytes, bytes.end());
     row.bytes = static_cast<std::int64_t>(text.size());
