@@ -2,7 +2,7 @@
 
 #include "comm/connecting.h"
 
-// The connection between two ranks, both ends of it here.
+// A connection between two ranks; the test holds both ends.
 namespace fp8lab::sockets {
 namespace {
 
@@ -14,14 +14,14 @@ struct Pair {
   }
   Link& left() { return *outcomes[0].mesh.links[1]; }
   Link& right() { return *outcomes[1].mesh.links[0]; }
-  /// Until `done`, for some seconds at most.
+  /// Waits until `done` is true, for some seconds at most.
   template <class Done>
   bool settle(const Done& done) {
     const WaitLimit enough = wait_limit(10);
     while (!done() && !enough.over())
       for (Link* link : {&left(), &right()}) {
         link->progress();
-        link->look();
+        link->check_connection();
       }
     return done();
   }
@@ -39,9 +39,9 @@ std::vector<std::byte> test_bytes(std::size_t count) {
 
 constexpr std::uint64_t kData = processes::Tag{.context = 3, .data = true}.number();
 constexpr std::uint64_t kShutdown = processes::Tag{}.number();
-constexpr std::size_t kLarge = std::size_t{24} << 20;  // more than sockets and queues take at once
+constexpr std::size_t kLarge = std::size_t{24} << 20;  // more than sockets and queues hold at once
 
-TEST(Link, CarriesMessagesOfEverySizeBothPathsInOrder) {
+TEST(Link, CarriesMessagesOfEverySizeInBothDirectionsInOrder) {
   Pair pair;
   std::vector<std::vector<std::byte>> sent, to_left, to_right;
   for (const std::size_t count :
@@ -62,7 +62,7 @@ TEST(Link, CarriesMessagesOfEverySizeBothPathsInOrder) {
   EXPECT_TRUE(to_left == sent);
 }
 
-TEST(Link, WhatIsAbandonedIsNeverTakenForCompleteAndHarmsNoLaterMessage) {
+TEST(Link, AbortedMessageIsNeverCompleteAndLaterOnesArrive) {
   Pair pair;
   {
     const std::vector<std::byte> message(kLarge, std::byte{7});
@@ -70,7 +70,7 @@ TEST(Link, WhatIsAbandonedIsNeverTakenForCompleteAndHarmsNoLaterMessage) {
     const auto bytes = static_cast<std::int64_t>(kLarge);
     pair.left().send(message.data(), bytes, kData);
     pair.right().receive(received.data(), bytes, kData);
-    pair.left().progress();  // as much as goes
+    pair.left().progress();  // sends as much as the socket accepts
     EXPECT_FALSE(pair.left().finished());
     pair.left().abandon();
     EXPECT_TRUE(pair.left().finished());
@@ -89,8 +89,8 @@ TEST(Link, WhatIsAbandonedIsNeverTakenForCompleteAndHarmsNoLaterMessage) {
   EXPECT_EQ(received, message);
 }
 
-// A process that is a rank, and sends what none sends, loses its connection, and harms nothing else.
-TEST(Link, LosesAPeerThatSendsAShutdownMessageOfAMebibyte) {
+// A process that is a rank and sends an impossible message loses its connection; nothing else is affected.
+TEST(Link, DropsAPeerWhoseShutdownMessageIsTooLong) {
   for (const bool listens : {false, true}) {
     Pair pair;
     Link& hostile = listens ? pair.left() : pair.right();
@@ -103,8 +103,8 @@ TEST(Link, LosesAPeerThatSendsAShutdownMessageOfAMebibyte) {
   }
 }
 
-// Everything that a process sent before it ended is heard, whichever side made the connection.
-TEST(Link, NoticesThatTheOtherSideIsGoneAfterAllThatItSent) {
+// Everything that a process sent before it ended is received, whichever side made the connection.
+TEST(Link, NoticesTheEndOfThePeerAfterItsLastMessage) {
   for (const bool listens : {false, true}) {
     Pair pair;
     const std::size_t leaver = listens ? 0 : 1;
@@ -118,18 +118,18 @@ TEST(Link, NoticesThatTheOtherSideIsGoneAfterAllThatItSent) {
     {
       const Mesh gone = std::move(pair.outcomes[leaver].mesh);
     }
-    // Nobody asks for its message yet, so that it waits here while the connection ends.
+    // The message is not requested yet, so it waits in the inbox while the connection ends.
     const auto later = steady_clock::now() + std::chrono::milliseconds(200);
     while (steady_clock::now() < later) {
       own.progress();
-      own.look();
+      own.check_connection();
     }
     EXPECT_EQ(own.lost(), "");
     own.receive(received.data(), static_cast<std::int64_t>(received.size()), kData);
     const WaitLimit enough = wait_limit(10);
     while (own.lost().empty() && !enough.over()) {
       own.progress();
-      own.look();
+      own.check_connection();
     }
     EXPECT_EQ(own.lost(), "its process has ended, or closed the connection");
     EXPECT_TRUE(received == message);

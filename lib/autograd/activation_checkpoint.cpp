@@ -9,7 +9,7 @@
 namespace fp8lab {
 namespace {
 
-// Puts the runtime into a mode for a scope.
+// Sets the runtime's mode for a scope.
 class ModeScope {
  public:
   ModeScope(Runtime& runtime, Runtime::Mode mode, CheckpointFrame* frame)

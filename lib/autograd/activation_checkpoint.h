@@ -9,13 +9,13 @@
 
 namespace fp8lab {
 
-/// One checkpointed region, non-reentrant: the nodes of its first forward survive, without their saved tensors. The
-/// first of them that needs one in backward has the region's forward run again; what that forward saves is handed to
-/// the nodes of the first, in order, and its own graph is dropped. The region's input lives as long as any of its nodes
-/// still has slots.
+/// One checkpointed region, non-reentrant. The nodes of its first forward survive without their saved tensors. In
+/// backward, the first of them that needs a saved tensor runs the region's forward again; the tensors that this forward
+/// saves are handed to the nodes of the first one, in order, and its own graph is dropped. The region's input lives as
+/// long as any of its nodes still has slots.
 ///
-/// Scales that a forward takes from a history have moved on by then, so the first forward stashes them and the second
-/// one uses the stashed ones, in order.
+/// Scales from an amax history have changed by the time of recomputation. So the first forward stashes its scales, and
+/// the second one uses them in order.
 class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
  public:
   using Forward = std::function<Variable(const Variable&)>;
@@ -24,9 +24,9 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
 
   Variable run(const Variable& input) const { return forward_(input); }
 
-  /// Recording: registers the next slot, whose tensor is not kept.
+  /// While recording: registers the next slot, whose tensor is not kept.
   std::shared_ptr<CheckpointFrame> record(Node& node, std::size_t slot);
-  /// Recomputing: hands the next slot's tensor to the node that waits for it.
+  /// While recomputing: hands the next slot's tensor to the node that waits for it.
   void replay(const Tensor& tensor);
 
   void stash(Tensor scales) { stash_.push_back(std::move(scales)); }

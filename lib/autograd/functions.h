@@ -11,10 +11,10 @@ namespace fp8lab {
 /// a + b; saves nothing.
 Variable add(Runtime& runtime, std::string name, const Variable& a, const Variable& b);
 
-/// Saves nothing: the mask comes back from its key.
+/// Saves nothing: backward computes the mask again from its key.
 Variable dropout(Runtime& runtime, std::string name, const Variable& x, const DropoutKey& key);
 
-/// The sum of x as f32 [1, 1]. Saves x by reference to its shape only, so it keeps no bytes.
+/// The sum of x as f32 [1, 1]. Saves only the shape of x, so it keeps no bytes.
 Variable sum_loss(Runtime& runtime, const Variable& x);
 
 /// The mean squared difference to `target` as f32 [1, 1]; saves x and target.

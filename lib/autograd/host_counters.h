@@ -6,24 +6,24 @@
 
 namespace fp8lab {
 
-/// Host work between entering a wrapped layer and its first kernel, time in collectives left out: there one waits for
-/// others.
+/// Host work from entering a wrapped layer to its first kernel. Time in collectives is left out, because there a rank
+/// waits for others.
 struct PreForwardSample {
   std::int64_t nanoseconds = 0;
   std::int64_t heap_allocations = 0;
   std::int64_t quantizer_copies = 0;
 };
 
-/// What the host does before layers, counted. Clocks are read only where `samples` is set.
+/// Counters of the host's work before layers. Clocks are read only if `samples` is set.
 class HostCounters {
  public:
   std::int64_t quantizer_copies = 0;
-  /// One per layer and step, appended; reserve it, so that the measure does not allocate. Null: nothing is measured.
+  /// One sample per layer and step is appended. Reserve it, so that measuring does not allocate. Null: no measurement.
   std::vector<PreForwardSample>* samples = nullptr;
-  /// This thread's allocations so far; null where nobody counts them.
+  /// Returns this thread's allocations so far; null where nobody counts them.
   std::int64_t (*heap_allocations)() = nullptr;
 
-  /// Measures its scope as one pre-forward.
+  /// Measures the time of its scope as one pre-forward.
   class PreForward {
    public:
     explicit PreForward(HostCounters& host) : host_(host) {
@@ -48,7 +48,7 @@ class HostCounters {
     std::chrono::steady_clock::time_point began_;
   };
 
-  /// Takes its scope out of the pre-forward around it.
+  /// Excludes the time of its scope from the enclosing PreForward.
   class Waiting {
    public:
     explicit Waiting(HostCounters& host) : host_(host) {

@@ -14,8 +14,8 @@ namespace fp8lab {
 Node::Node(Runtime& runtime, std::string name, std::vector<std::shared_ptr<Node>> inputs, ShellPolicy policy)
     : runtime_(runtime), name_(std::move(name)), inputs_(std::move(inputs)), policy_(policy) {}
 
-// Nodes hold their inputs, so a deep graph would be destroyed by recursion, a stack frame or three per node. Those that
-// only this one keeps alive are taken apart in a loop instead.
+// Nodes hold their inputs, so a deep graph would be destroyed recursively, with up to three stack frames per node.
+// Nodes that only this one keeps alive are destroyed in a loop instead.
 Node::~Node() {
   std::vector<std::shared_ptr<Node>> dying = std::move(inputs_);
   while (!dying.empty()) {
@@ -28,7 +28,7 @@ Node::~Node() {
 }
 
 void Node::add_slot(std::string_view what, const Tensor& tensor) {
-  if (slots_.empty()) slots_.reserve(8);  // as many as most nodes have
+  if (slots_.empty()) slots_.reserve(8);  // enough for most nodes
   Slot& slot = slots_.emplace_back();
   slot.holder = device().holder(HolderKind::kSavedSlot, name_, what);
   switch (runtime_.mode) {
@@ -115,7 +115,7 @@ void run_backward(Runtime& runtime, const Variable& root, Tensor gradient) {
     fail(fmt::format("backward: a gradient of {} for a root of {}", to_string(gradient.shape()),
                      to_string(root.value.shape())));
 
-  // How many consumers each reachable node waits for.
+  // Number of consumers that each reachable node still waits for.
   std::unordered_map<Node*, int> waiting;
   std::vector<Node*> found{root.producer.get()};
   waiting[root.producer.get()] = 0;
@@ -146,7 +146,7 @@ void run_backward(Runtime& runtime, const Variable& root, Tensor gradient) {
       if (!sum) {
         sum = std::move(input_gradients[i]);
       } else {
-        // The sum is a tensor of its own: the gradient may be shared with another branch.
+        // The sum is a tensor of its own, because another branch may share the gradient.
         sum = add(device, sum, input_gradients[i], runtime.in_flight(input->name()));
       }
       if (--waiting[input] == 0) ready.push_back(input);

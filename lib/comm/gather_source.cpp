@@ -6,7 +6,7 @@
 
 namespace fp8lab {
 
-// Sizes are in the label, so that ranks which ask for different ones are reported.
+// The label contains the size, so that ranks which request different sizes are reported.
 bool GatherSource::all_have(ProcessGroup& host, bool has, std::size_t bytes) {
   std::int32_t lacking = has ? 0 : 1;
   const ReducePart part{.data = reinterpret_cast<std::byte*>(&lacking), .elems = 1, .dtype = DType::kI32};

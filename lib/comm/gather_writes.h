@@ -10,15 +10,15 @@
 
 namespace fp8lab {
 
-/// An all-gather as what each rank writes, its own bytes to where every other wants them: GPUs write to each other
-/// faster than they read (1 GiB between four H200 at 386 GB/s and 257 to 361). Adds `rank`'s share to `copies` and
-/// returns how many of them, the last, stay on it. `place_of(target, i)`: where `target` has parts[i].to, as this rank
-/// reaches it; null leaves the part out.
+/// Plans an all-gather as writes: each rank writes its own bytes to where every other rank wants them. GPUs write to
+/// each other faster than they read (1 GiB between four H200 at 386 GB/s against 257 to 361). Appends `rank`'s writes
+/// to `copies` and returns the number of them, the last ones, that stay on `rank`. `place_of(target, i)` is the address
+/// of rank `target`'s parts[i].to as this rank reaches it; null leaves the part out.
 template <class PlaceOf>
 std::size_t add_gather_writes(std::span<const GatherPart> parts, int rank, int ranks, const PlaceOf& place_of,
                               std::vector<PeerCopy>& copies) {
   std::size_t before = 0;
-  // Everybody starts behind itself, so that not all write to one.
+  // Each rank starts with the rank after it, so that not all ranks write to the same one at a time.
   for (int step = 1; step <= ranks; ++step) {
     before = copies.size();
     const int target = (rank + step) % ranks;

@@ -20,7 +20,7 @@ struct Launcher {
   const char* local_rank;
 };
 
-// The earlier one is reported where several agree.
+// If several agree, the first one is reported.
 constexpr std::array kLaunchers = {
     Launcher{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
     Launcher{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
@@ -43,7 +43,7 @@ std::optional<int> number(const EnvironmentLookup& variable, const char* name) {
 std::optional<Launch> set_by(const Launcher& launcher, const EnvironmentLookup& variable) {
   const std::optional<int> rank = number(variable, launcher.rank);
   const std::optional<int> size = number(variable, launcher.size);
-  // A Slurm batch script has a SLURM_PROCID without being a step of several tasks.
+  // A Slurm batch script has SLURM_PROCID set although it is no step of several tasks.
   if (!size && (!rank || &launcher == &kSlurm)) return std::nullopt;
   if (!rank || !size)
     fail(fmt::format("{} is set and {} is not; {} sets both", rank ? launcher.rank : launcher.size,
@@ -66,17 +66,17 @@ Launch discover_launch(const EnvironmentLookup& variable) {
   const Launcher* found_by = nullptr;
   Launch found;
   for (const Launcher& launcher : kLaunchers) {
-    const std::optional<Launch> found_here = set_by(launcher, variable);
-    if (!found_here) continue;
+    const std::optional<Launch> launch = set_by(launcher, variable);
+    if (!launch) continue;
     if (found_by == nullptr) {
       found_by = &launcher;
-      found = *found_here;
+      found = *launch;
       continue;
     }
-    const bool of_daemons = &launcher == &kSlurm && found_here->size != found.size;
-    if (of_daemons || (found_here->rank == found.rank && found_here->size == found.size)) continue;
+    const bool of_daemons = &launcher == &kSlurm && launch->size != found.size;
+    if (of_daemons || (launch->rank == found.rank && launch->size == found.size)) continue;
     fail(fmt::format("{}, but {}; unset the variables of the one that did not start this process",
-                     describe(*found_by, found), describe(launcher, *found_here)));
+                     describe(*found_by, found), describe(launcher, *launch)));
   }
   return found;
 }

@@ -6,22 +6,22 @@
 
 namespace fp8lab {
 
-/// What a launcher says of the place of this process among the ranks.
+/// This process's place among the ranks, as the launcher set it.
 struct Launch {
-  std::string_view
-      launcher;  ///< "torchrun", "mpirun" or "srun"; empty: nobody launched ranks, there is this process alone
+  /// "torchrun", "mpirun" or "srun"; empty: nobody launched ranks, and this process is alone.
+  std::string_view launcher;
   int rank = 0;
   int size = 1;
   int local_rank = 0;  ///< among the ranks of this machine
 };
 
-/// The value of a variable of the environment, null where it is not set.
+/// Returns the value of an environment variable, or null if it is not set.
 using EnvironmentLookup = std::function<const char*(const char* name)>;
 
 /// Reads what torchrun (RANK, WORLD_SIZE, LOCAL_RANK), mpirun (OMPI_COMM_WORLD_RANK, ...) and srun (SLURM_PROCID,
-/// SLURM_STEP_NUM_TASKS, SLURM_LOCALID) set. Throws Error where two of them disagree, one is incomplete, or a value is
-/// not what it should be. A Slurm step of another size than mpirun's or torchrun's is the one their daemons run in,
-/// and no launcher of ranks.
+/// SLURM_STEP_NUM_TASKS, SLURM_LOCALID) set. Throws Error if two of them disagree, one is incomplete, or a value is
+/// invalid. Exception: a Slurm step of another size than mpirun's or torchrun's is the step in which their daemons run,
+/// so it is ignored.
 Launch discover_launch(const EnvironmentLookup& variable);
 
 /// Where the processes of a launch find each other.
@@ -30,27 +30,27 @@ struct Rendezvous {
   int size = 1;
   std::string host = {};  ///< of rank 0
   int port = 0;
-  bool port_taken = false;  ///< by the launcher itself; the next ones are meant
-  std::string job = {};     ///< tells jobs apart that share a host
-  std::string secret = {};  ///< what ranks must know to connect; empty: nothing
+  bool port_taken = false;  ///< the launcher itself listens at `port`, so ranks use the ports after it
+  std::string job = {};     ///< distinguishes jobs that share a host
+  std::string secret = {};  ///< ranks must know it to connect; empty: no secret is needed
 
   bool operator==(const Rendezvous&) const = default;
 };
 
-/// Reads MASTER_ADDR and MASTER_PORT, which torchrun sets and srun's user may; of torchrun also whether its agent
-/// listens there (TORCHELASTIC_USE_AGENT_STORE), and what names the job; and FP8LAB_JOB_SECRET. Throws Error where one
-/// is missing or is no port, or the secret is short.
+/// Reads MASTER_ADDR and MASTER_PORT, which torchrun sets and users of srun may set; whether torchrun's agent listens
+/// there (TORCHELASTIC_USE_AGENT_STORE); the variables that name the job; and FP8LAB_JOB_SECRET. Throws Error if one is
+/// missing, the port is invalid, or the secret is too short.
 Rendezvous discover_rendezvous(const Launch& launch, const EnvironmentLookup& variable);
 
-/// The row of process_groups.h that a launched process's ranks are of.
+/// The row of process_groups.h by which the ranks of a launched process run.
 struct ProcessGroupChoice {
   std::string_view row;
-  std::string reason;  ///< in words
+  std::string reason;  ///< of the choice, in words
 };
 
-/// in_process where nobody launched ranks, mpi under mpirun, sockets under torchrun; under srun mpi where this build
-/// has it and the step offers it a process manager (PMIX_RANK or PMI_RANK is set), else sockets. `no_mpi`: why mpi is
-/// unavailable, empty if it is not. Throws Error under mpirun without MPI.
+/// in_process if nobody launched ranks, mpi under mpirun, sockets under torchrun. Under srun, mpi if this build has it
+/// and the step offers a process manager (PMIX_RANK or PMI_RANK is set), else sockets. `no_mpi` is the reason why mpi
+/// is unavailable, empty if it is available. Throws Error under mpirun without MPI.
 ProcessGroupChoice choose_process_group(const Launch& launch, const EnvironmentLookup& variable,
                                         std::string_view no_mpi);
 

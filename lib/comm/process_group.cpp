@@ -19,7 +19,7 @@ bool overlap(const std::byte* a, std::int64_t a_bytes, const std::byte* b, std::
          first_b < first_a + static_cast<std::uintptr_t>(a_bytes);
 }
 
-/// Sizes of parts, payload and scales apart.
+/// Sizes of parts, with payload and scales apart.
 struct Sizes {
   TrafficCount count{.collectives = 1};
 
@@ -225,8 +225,8 @@ void ProcessGroup::check_buffer(const Signature& call, std::size_t part, const s
 
 void ProcessGroup::check_own_place(const Signature& call, std::size_t part, const std::byte* own,
                                    std::int64_t own_bytes, const std::byte* own_place, const std::byte* full,
-                                   std::int64_t unsharded_bytes) const {
-  if (own == own_place || !overlap(own, own_bytes, full, unsharded_bytes)) return;
+                                   std::int64_t full_bytes) const {
+  if (own == own_place || !overlap(own, own_bytes, full, full_bytes)) return;
   refuse(call, part, "has its rank's bytes inside the full array, but not in their own place");
 }
 

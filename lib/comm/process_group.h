@@ -19,53 +19,56 @@
 /// Collectives over the ranks of a group. run_ranks() of process_groups.h makes the first group; split() makes smaller
 /// ones.
 ///
-/// Every rank of a group issues the same collectives in the same order, each with the same label, sizes and types: the
-/// lock-step rule. A call that breaks it ends in one error, equal on every rank, that names two ranks and their calls.
-/// Buffers belong to the caller and must stay unchanged until the call returns; calls allocate nothing once a group has
-/// seen its largest one. Buffers lie in host memory, and calls block; or, of a group that on() made, in the memory of
-/// its rank's device. There a call waits for the other ranks on the host, and its bytes move in the order of the
-/// device's work: behind what this rank launched before, ahead of what it launches after. So results may be used, and
-/// buffers written or freed, by what is launched after the call has returned, on the host before anything has moved.
+/// Lock-step rule: every rank of a group issues the same collectives in the same order, each with the same label, sizes
+/// and types. A call that breaks the rule ends in one error, equal on every rank, that names two ranks and their calls.
 ///
-/// Messages number ranks as the entire run does: world_rank(), not the place inside a sub-group.
+/// Buffers belong to the caller and must stay unchanged until the call returns. Calls allocate nothing once a group has
+/// executed its largest one. Buffers lie in host memory, and then calls block; in a group that on() made they lie in
+/// the memory of the rank's device. There a call waits for the other ranks on the host only, and its bytes move in
+/// stream order: after what this rank launched before the call and before what it launches afterwards. So work that is
+/// launched after the call may use its results, and write or free its buffers. The host may not, because the call may
+/// return before anything has moved.
+///
+/// Messages number ranks as in the entire run, by world_rank(), not by the rank in a sub-group.
 namespace fp8lab {
 
 class Device;
 
 /// Thrown by pending and later collectives when the run has ended early: another rank died, never came or broke the
-/// lock-step rule, or the run was stopped from outside. An echo: run_ranks() reports the first cause, not this.
+/// lock-step rule, or the run was stopped from outside. It is a consequence: run_ranks() reports the first cause
+/// instead.
 class GroupAborted : public Error {
  public:
   using Error::Error;
 };
 
-/// What bytes are, so that traffic tells scales from what they scale.
+/// What the bytes are. Traffic counts scales apart from payload.
 enum class Content : std::uint8_t { kPayload, kScales };
 
-/// One tensor of an all-gather. Rank r's bytes land in [offsets[r], offsets[r + 1]) of `to`, on every rank.
+/// One tensor of an all-gather. On every rank, rank r's bytes land in [offsets[r], offsets[r + 1]) of `to`.
 struct GatherPart {
-  /// This rank's bytes: either apart from `to`, or exactly their own place in it.
+  /// This rank's bytes: either outside of `to`, or exactly at their own place in it.
   const std::byte* from = nullptr;
   /// offsets.back() bytes.
   std::byte* to = nullptr;
-  /// In bytes: size() + 1 of them, from 0 up; equal neighbours mean that a rank has none. The same on every rank.
+  /// In bytes: size() + 1 offsets from 0 up; equal neighbours mean that a rank has no bytes. The same on every rank.
   std::span<const std::int64_t> offsets_bytes;
   Content content = Content::kPayload;
 };
 
-/// One tensor of a reduce-scatter. Rank r is left with the sums of elements [offsets[r], offsets[r + 1]).
+/// One tensor of a reduce-scatter. Rank r gets the sums of elements [offsets[r], offsets[r + 1]).
 struct ScatterPart {
   /// offsets.back() elements, this rank's summands.
   const std::byte* from = nullptr;
-  /// This rank's sums: either apart from `from`, or exactly their own place in it.
+  /// This rank's sums: either outside of `from`, or exactly at their own place in it.
   std::byte* to = nullptr;
-  /// In elements; otherwise as in GatherPart.
+  /// In elements; otherwise as GatherPart::offsets_bytes.
   std::span<const std::int64_t> offsets_elems;
   DType dtype = DType::kF32;
   Content content = Content::kPayload;
 };
 
-/// One tensor of an all-reduce, replaced by the result.
+/// One tensor of an all-reduce, which the result replaces.
 struct ReducePart {
   std::byte* data = nullptr;
   std::int64_t elems = 0;
@@ -73,15 +76,15 @@ struct ReducePart {
   Content content = Content::kPayload;
 };
 
-/// One tensor of a broadcast: read on the root, written elsewhere.
+/// One tensor of a broadcast: read on the root, written on the other ranks.
 struct BroadcastPart {
   std::byte* data = nullptr;
   std::int64_t bytes = 0;
   Content content = Content::kPayload;
 };
 
-/// What one rank has issued of one kind. Bytes are those of the entire arrays, over all ranks: the `size` of
-/// nccl-tests, which depends neither on the rank nor on the algorithm.
+/// The collectives of one kind that one rank has issued. Bytes are those of the full arrays, over all ranks: the `size`
+/// of nccl-tests, which depends neither on the rank nor on the algorithm.
 struct TrafficCount {
   std::int64_t collectives = 0;
   std::int64_t payload_bytes = 0;
@@ -99,13 +102,13 @@ class Traffic {
   std::array<TrafficCount, kCollectiveKinds> counts_{};
 };
 
-/// Where split() puts a rank.
+/// The sub-group of a rank in split().
 struct SplitPlace {
   int color = 0;  ///< ranks of one color form a group
-  int key = 0;    ///< and are ordered by key, then by rank
+  int key = 0;    ///< orders the ranks of a group; ties are ordered by rank
 };
 
-/// One rank's membership of a group. Used by that rank's thread alone; a sub-group must not outlive the run.
+/// One rank's membership of a group. Used only by that rank's thread. A sub-group must not outlive the run.
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
@@ -115,28 +118,30 @@ class ProcessGroup {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(world_ranks_.size()); }
   const std::string& name() const { return name_; }
-  /// The number, in the entire run, of this group's `rank`.
+  /// The rank in the entire run of this group's `rank`.
   int world_rank(int rank) const { return world_ranks_[static_cast<std::size_t>(rank)]; }
-  /// This rank's number among those on its machine.
+  /// This rank's number among the ranks of its machine.
   int local_rank() const { return local_rank_; }
-  /// Whose memory buffers lie in; null: the host's.
+  /// The device whose memory buffers lie in; null: host memory.
   virtual const Device* device() const { return nullptr; }
-  /// The same ranks for buffers in host memory: itself, unless on() made it or what it was split from. Lives as long.
+  /// The same ranks for buffers in host memory. This is the group itself, unless on() made it or the group that it was
+  /// split from. Lives as long as this group.
   virtual ProcessGroup& host() { return *this; }
-  /// False where collectives check and count but read and write nothing, as the `meta` device needs.
+  /// False if collectives check and count but move no bytes, as the `meta` device needs.
   bool moves_data() const { return moves_data_; }
 
   void all_gather(std::span<const GatherPart> parts, std::string_view label);
-  /// The same beside the device's work: behind what was launched before, but what is launched after does not wait for
-  /// it. Until join(), results may not be used, nor buffers written or freed. In host memory it is all_gather().
+  /// All-gather on a stream of its own: it comes after what was launched before, but later work does not wait for it.
+  /// Until join(), its results must not be used, and its buffers must not be written or freed. In host memory it is
+  /// all_gather().
   void all_gather_aside(std::span<const GatherPart> parts, std::string_view label);
-  /// What is launched from now on comes after every all_gather_aside() of this rank. No collective.
+  /// Makes later work wait for every all_gather_aside() of this rank. Not a collective.
   virtual void join() {}
 
-  /// Sums in float, in rank order 0, 1, ..., rounded once: the same bits on every backend. reduce.h has the rules.
+  /// Sums in float, in rank order 0, 1, ..., rounded once, so that every backend gives the same bits. Rules: reduce.h.
   void reduce_scatter(std::span<const ScatterPart> parts, std::string_view label);
 
-  /// A sum as in reduce_scatter; a maximum that keeps NaN and does not depend on the order of ranks.
+  /// A sum as in reduce_scatter(), or a maximum that keeps NaN and does not depend on the order of ranks.
   void all_reduce(ReduceOp op, std::span<const ReducePart> parts, std::string_view label);
 
   void broadcast(int root, std::span<const BroadcastPart> parts, std::string_view label);
@@ -144,21 +149,22 @@ class ProcessGroup {
   /// Returns when every rank has called it.
   void barrier(std::string_view label);
 
-  /// The sub-group of this rank's color. `places` has a row for every rank of this group and is the same on all of
+  /// The sub-group of this rank's color. `places` has one entry for every rank of this group and is the same on all of
   /// them, so that a group whose other ranks are only simulated can be split too.
   std::unique_ptr<ProcessGroup> split(std::span<const SplitPlace> places, std::string_view name);
 
-  /// The same ranks for buffers in the memory of `device`, this rank's own; split() passes that on. A collective: all
-  /// ranks provide devices of one name, of several GPUs or of one. Both this and `device` outlive the new group.
+  /// The same ranks for buffers in the memory of `device`, which belongs to this rank; groups split from it use
+  /// `device` too. A collective: all ranks pass devices of one name, on several GPUs or on one. This group and `device`
+  /// must outlive the new group.
   std::unique_ptr<ProcessGroup> on(Device& device);
 
-  /// Where memory comes from in which this group's all-gathers are fastest: for Memory::gather_from() of the device, on
-  /// every rank. Parts whose ranks have equally many bytes, and whose buffers all lie in such memory, go straight from
-  /// one to the other; each buffer must then lie at the same place on every rank. Segments may outlive the group. Null
-  /// where any memory of the device is as good.
+  /// A source of memory in which this group's all-gathers are fastest, for Memory::gather_from() of the device on every
+  /// rank. Parts in which every rank has equally many bytes, and whose buffers all lie in such memory, are written
+  /// directly from GPU to GPU; each buffer must then lie at the same place on every rank. Segments may outlive the
+  /// group. Null if any memory of the device is as good.
   virtual std::unique_ptr<SegmentSource> gather_source() { return nullptr; }
 
-  /// Collectives that returned, since the start or the last reset.
+  /// Collectives that have returned since the start or the last reset.
   const Traffic& traffic() const { return traffic_; }
   void reset_traffic() { traffic_ = {}; }
 
@@ -172,7 +178,7 @@ class ProcessGroup {
   };
   explicit ProcessGroup(Identity identity);
 
-  // For groups that stand on another one: who it is, and what its backend does, with their own call.
+  // For groups that wrap another one: its identity, and its backend's operations with the wrapping group's signature.
   static Identity identity_of(const ProcessGroup& group);
   static void barrier_over(ProcessGroup& group, const Signature& call) { group.do_barrier(call); }
   template <class Part>
@@ -188,15 +194,15 @@ class ProcessGroup {
   }
 
  private:
-  // What a backend adds. Arguments are valid; the call's signature is still to be compared with those of the other
-  // ranks.
+  // The operations of a backend. Arguments have been checked. The backend compares the call's signature with those of
+  // the other ranks.
   virtual void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool aside) = 0;
   virtual void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) = 0;
   virtual void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) = 0;
   virtual void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) = 0;
   virtual void do_barrier(const Signature& call) = 0;
   virtual std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) = 0;
-  /// `device` has a PeerAccess. Unless overridden, bytes go through this group by way of the host.
+  /// `device` has a PeerAccess. Unless overridden, bytes go through host memory and this group.
   virtual std::unique_ptr<ProcessGroup> do_on(const Signature& call, Device& device);
 
   void gather(std::span<const GatherPart> parts, std::string_view label, bool aside);
@@ -206,7 +212,7 @@ class ProcessGroup {
   void check_buffer(const Signature& call, std::size_t part, const std::byte* data, std::int64_t bytes,
                     std::size_t alignment = 1) const;
   void check_own_place(const Signature& call, std::size_t part, const std::byte* own, std::int64_t own_bytes,
-                       const std::byte* own_place, const std::byte* full, std::int64_t unsharded_bytes) const;
+                       const std::byte* own_place, const std::byte* full, std::int64_t full_bytes) const;
   void check_reducible(const Signature& call, std::size_t part, DType dtype) const;
   void complete(const Signature& call, const TrafficCount& counted);
 
@@ -215,7 +221,7 @@ class ProcessGroup {
   int rank_;
   int local_rank_;
   bool moves_data_;
-  std::uint64_t issued_ = 0;  ///< a call that is refused does not count
+  std::uint64_t issued_ = 0;  ///< calls that passed their checks
   Traffic traffic_;
 };
 

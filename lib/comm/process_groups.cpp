@@ -28,7 +28,7 @@ const std::array kProcessGroups = {
                     simulated_unavailable_reason, run_simulated},
 };
 
-// So that no deadline overflows.
+// Keeps deadlines from overflowing.
 constexpr std::chrono::hours kLongestTimeout(365 * 24);
 
 }  // namespace

@@ -8,27 +8,28 @@
 
 namespace fp8lab {
 
-/// A way to have ranks.
+/// One kind of process group.
 struct ProcessGroupRow {
   std::string_view name;
   std::string_view title;
-  /// Empty when ranks can be had here, otherwise why not.
+  /// Empty if such ranks are available here, otherwise the reason why not.
   std::string (*unavailable_reason)();
   RunRanks run;
 };
 
-/// The table of process groups; adding one is one folder and one row.
+/// The table of process groups. To add one, add a folder and a row.
 std::span<const ProcessGroupRow> process_groups();
-/// Throws Error listing the known ones.
+/// The row called `name`. Throws Error listing the known names if there is none.
 const ProcessGroupRow& process_group_row(std::string_view name);
 
-/// Runs `rank_function` once for every rank that lives in this process, with its membership of the group of all ranks,
-/// and returns when all of them, in other processes too, have returned.
+/// Runs `rank_function` once for every rank that lives in this process, with its membership of the group of all ranks.
+/// Returns when all of them, in other processes too, have returned.
 ///
-/// Throws when the row is unknown or unavailable, or when a rank failed: the first cause alone, as OutOfMemory if it
-/// was one, else as Error, with the rank in front of its message. The other ranks' pending and later collectives throw
-/// GroupAborted, which they should let through. A thread that neither returns nor issues a collective cannot be ended
-/// from here; the others are reported after the timeout, but the run returns with the last of them.
+/// Throws if the row is unknown or unavailable, or if a rank failed. The exception is the first cause alone, as
+/// OutOfMemory if it was one, else as Error, with the rank in front of its message. Pending and later collectives of
+/// the other ranks throw GroupAborted, which `rank_function` should let through. A thread that neither returns nor
+/// issues a collective cannot be ended: the others report it after the timeout, but the run returns only when that
+/// thread does.
 void run_ranks(std::string_view row, const RunOptions& options, const RankFunction& rank_function);
 
 }  // namespace fp8lab

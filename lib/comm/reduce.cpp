@@ -12,7 +12,7 @@
 namespace fp8lab {
 namespace {
 
-// A reduction is done block by block in accumulators on the stack, so that results may overwrite their summands.
+// A reduction proceeds block by block with accumulators on the stack, so that results may overwrite their summands.
 constexpr std::int64_t kBlock = 1024;
 
 struct F32 {
@@ -35,13 +35,13 @@ struct FloatSum {
   static Stored store(float x) { return Element::store(x != x ? float_from_bits(kFloatQuietNanBits) : x); }
 };
 
-/// Maxima of floats as integers in the same order, NaN above all.
+/// Maximum of floats, computed on integers of the same order with NaN above all.
 template <class Element>
 struct FloatMax {
   static constexpr std::int32_t kNan = std::numeric_limits<std::int32_t>::max();
   using Stored = typename Element::Stored;
   using Accumulator = std::int32_t;
-  // Negative floats order backwards by their magnitude bits; this maps either way, back too.
+  // Negative floats are ordered backwards by their magnitude bits. This maps floats to integers, and back.
   static std::int32_t flip(std::int32_t bits) { return bits ^ ((bits >> 31) & 0x7FFFFFFF); }
   static std::int32_t load(Stored x) {
     const std::uint32_t bits = float_bits(Element::load(x));

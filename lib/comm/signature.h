@@ -36,19 +36,19 @@ enum class ReduceOp : std::uint8_t { kSum, kMax };
 
 constexpr std::string_view name(ReduceOp op) { return op == ReduceOp::kSum ? "sum" : "max"; }
 
-/// What the ranks of a group must agree on in a collective. Plain bytes, so that it can travel as it is.
+/// What the ranks of a group must agree on in a collective. Plain bytes, so that it can be sent as it is.
 struct Signature {
   CollectiveKind kind = CollectiveKind::kBarrier;
   ReduceOp op = ReduceOp::kSum;
   std::int32_t root = 0;
   std::int64_t parts = 0;
-  std::int64_t bytes = 0;      ///< of the entire arrays
-  std::uint64_t sequence = 0;  ///< the how-many-th collective of its group, from 1
-  std::uint64_t digest =
-      0x243F6A8885A308D3ull;     ///< of the entire label and of every part's offsets, type and content, in order
-  std::array<char, 80> label{};  ///< cut short and closed by a zero
+  std::int64_t bytes = 0;      ///< of the full arrays
+  std::uint64_t sequence = 0;  ///< number of the collective in its group, from 1
+  /// Hash of the full label and of every part's offsets, type and content, in order.
+  std::uint64_t digest = 0x243F6A8885A308D3ull;
+  std::array<char, 80> label{};  ///< truncated, zero-terminated
 
-  /// Takes a further fact into the digest.
+  /// Adds a further fact to the digest.
   void mix(std::uint64_t fact) {
     digest = (digest ^ fact) * 0x9E3779B97F4A7C15ull;
     digest ^= digest >> 32;

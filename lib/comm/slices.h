@@ -8,14 +8,15 @@
 
 namespace fp8lab {
 
-/// The share of one rank in the work of an all-reduce.
+/// One rank's share of the work in an all-reduce.
 struct Slice {
   std::int64_t first = 0;
   std::int64_t elems = 0;
 };
 
-/// What of `part`, the `index`-th of its collective, `rank` of `ranks` reduces. Slices are multiples of a cache line,
-/// so a small tensor is one rank's alone; its index decides whose, so that many small ones are spread.
+/// The slice of `part`, the `index`-th of its collective, that `rank` of `ranks` reduces. Slices are multiples of a
+/// cache line, so a small tensor is reduced by one rank alone; `index` decides by which, so that many small tensors are
+/// spread over the ranks.
 inline Slice slice_of(const ReducePart& part, std::size_t index, int rank, int ranks) {
   constexpr std::int64_t kLineBytes = 64;
   const std::int64_t line = kLineBytes / static_cast<std::int64_t>(size_bytes(part.dtype));

@@ -104,7 +104,7 @@ class StagedGroup final : public ProcessGroup {
     return elems * static_cast<std::int64_t>(size_bytes(dtype));
   }
 
-  /// A line more than asked for, so that it can begin on one.
+  /// Host memory for `bytes`, aligned to a line. One line more is allocated for the alignment.
   std::byte* staging(std::int64_t bytes) {
     const auto needed = static_cast<std::size_t>(bytes + kLineBytes);
     if (staging_.size() < needed) staging_.resize(needed);
@@ -117,7 +117,7 @@ class StagedGroup final : public ProcessGroup {
   Device& device_;
   PeerAccess& memory_;
   std::vector<std::byte> staging_;
-  std::vector<GatherPart> gathers_;  // kept between calls
+  std::vector<GatherPart> gathers_;  // these vectors keep their memory between calls
   std::vector<ScatterPart> scatters_;
   std::vector<ReducePart> reductions_;
   std::vector<BroadcastPart> broadcasts_;

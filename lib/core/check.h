@@ -6,13 +6,13 @@
 
 namespace fp8lab {
 
-/// What every room throws. The message names the operation, the value at fault and the rule it breaks.
+/// The exception type of every room. The message names the operation, the value at fault and the rule it breaks.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Memory that the device could not provide; carries the ledger's account in its message.
+/// Thrown where the device cannot provide memory; the message contains the ledger's account.
 class OutOfMemory : public Error {
  public:
   using Error::Error;

@@ -26,7 +26,7 @@ F8_HOST_DEVICE constexpr PhiloxBlock philox4x32(PhiloxBlock counter, std::uint32
 
 namespace detail {
 
-// nvcc fuses a * b + c by default; these keep the two roundings that the host does.
+// nvcc fuses a * b + c into one rounding by default. These functions keep two roundings, as on the host.
 F8_HOST_DEVICE inline float rounded_mul(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(a, b);
@@ -78,8 +78,8 @@ F8_HOST_DEVICE inline float cos_octant(float t) {
 
 }  // namespace detail
 
-/// Random numbers as a pure function of (seed, stream, global element index): a shard draws what the entire tensor
-/// would have drawn at its place, on any number of ranks or threads, on host and device alike.
+/// Random numbers as a pure function of (seed, stream, global element index): a shard draws exactly its slice of what
+/// the full tensor would draw, on any number of ranks or threads, on host and device alike.
 class CounterRng {
  public:
   F8_HOST_DEVICE constexpr CounterRng(std::uint64_t seed, std::uint64_t stream) : seed_(seed), stream_(stream) {}
@@ -92,13 +92,13 @@ class CounterRng {
 
   F8_HOST_DEVICE constexpr std::uint32_t bits(std::uint64_t index) const { return block(index / 4).words[index % 4]; }
 
-  /// [0, 1), a multiple of 2^-24.
+  /// A value in [0, 1), a multiple of 2^-24.
   F8_HOST_DEVICE constexpr float uniform(std::uint64_t index) const { return to_unit(bits(index)); }
 
-  /// (0, 1], a multiple of 2^-24: safe to take a logarithm of.
+  /// A value in (0, 1], a multiple of 2^-24: its logarithm is finite.
   F8_HOST_DEVICE constexpr float uniform_positive(std::uint64_t index) const { return to_positive_unit(bits(index)); }
 
-  /// Standard normal by Box and Muller from the words of the even/odd pair that `index` belongs to; |value| < 5.8.
+  /// Standard normal by Box and Muller, from the words of the even/odd pair that `index` belongs to; |value| < 5.8.
   /// Uses only correctly rounded operations (+ - * / sqrt), so every machine draws the same bits.
   F8_HOST_DEVICE inline float normal(std::uint64_t index) const {
     const PhiloxBlock drawn = block(index / 4);
@@ -108,7 +108,7 @@ class CounterRng {
     const std::uint32_t angle = drawn.words[pair + 1];
     const std::int32_t offset = static_cast<std::int32_t>((angle >> 6) & 0x00FFFFFFu) * 2 + 1 - (1 << 24);
     const float t = detail::rounded_mul(static_cast<float>(offset) * 0x1p-24f, 0.785398163397448f);
-    // The odd index takes the sine, which is the cosine a quadrant back.
+    // An odd index uses the sine, which is the cosine a quadrant back.
     const std::uint32_t quadrant = ((angle >> 30) - static_cast<std::uint32_t>(index & 1u)) & 3u;
     const float projection = (quadrant & 1u) != 0 ? detail::sin_octant(t) : detail::cos_octant(t);
     const bool negative = quadrant == 1 || quadrant == 2;

@@ -6,9 +6,9 @@
 
 namespace fp8lab {
 
-// E8M0 is the block scale of the OCP microscaling formats: byte b stands for 2^(b - 127), 255 for NaN; there is no
-// zero, no infinity and no sign. Under flush-to-zero these functions would clip some blocks twofold: never build with
-// it.
+// E8M0 is the block scale of the OCP microscaling formats: byte b stands for 2^(b - 127), and 255 for NaN. The format
+// has no zero, no infinity and no sign. Hazard: under flush-to-zero some blocks would clip at half their range, so
+// these functions must never be built with it.
 
 inline constexpr std::uint8_t kE8M0Nan = 255;
 
@@ -43,7 +43,8 @@ F8_HOST_DEVICE constexpr float e8m0_to_f32(std::uint8_t byte) {
   return float_from_bits(byte == kE8M0Nan ? kFloatQuietNanBits : byte == 0 ? 0x00400000u : normal);
 }
 
-/// What a block is multiplied by before encoding: 2^(127 - byte), exact (2^-127 for byte 254), NaN for byte 255.
+/// The factor by which a block is multiplied before encoding: 2^(127 - byte), exact (2^-127 for byte 254), NaN for byte
+/// 255.
 F8_HOST_DEVICE constexpr float e8m0_multiplier(std::uint8_t byte) {
   return e8m0_to_f32(byte == kE8M0Nan ? kE8M0Nan : static_cast<std::uint8_t>(254 - byte));
 }

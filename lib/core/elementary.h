@@ -4,14 +4,14 @@
 
 #include "core/float_bits.h"
 
-// Elementary functions from correctly rounded operations alone, so that every machine, every vector width and every
-// GPU (compiled without contraction) computes the same bits; libm's differ between versions and processors, and loops
-// around them are not vectorised.
+// Elementary functions made of correctly rounded operations alone, so that every machine, every vector width and every
+// GPU (compiled without contraction) computes the same bits. libm is not used: its results differ between versions and
+// processors, and loops around its calls are not vectorised.
 namespace fp8lab {
 
 namespace detail {
 
-/// NaN stays NaN.
+/// max(x, low) that keeps NaN.
 F8_HOST_DEVICE inline float at_least(float x, float low) {
 #if defined(__CUDA_ARCH__)
   float larger;
@@ -31,7 +31,7 @@ F8_HOST_DEVICE inline float at_most(float x, float high) {
 #endif
 }
 
-/// a * b + c where a * b is exact, so that the GPU's one rounding gives the host's bits.
+/// a * b + c for an exact product a * b, so that the single rounding of the GPU's fma gives the host's bits.
 F8_HOST_DEVICE inline float add_exact_product(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   return __fmaf_rn(a, b, c);
@@ -40,14 +40,14 @@ F8_HOST_DEVICE inline float add_exact_product(float a, float b, float c) {
 #endif
 }
 
-inline constexpr float kRounder = 0x1.8p23f;  ///< adding it leaves the nearest integer in the low bits
+inline constexpr float kRounder = 0x1.8p23f;  ///< adding it to x leaves the nearest integer to x in the low bits
 
-/// exp(x) = series * 2^n: n is what the bits of `shifted` exceed kRounder's by.
+/// exp(x) = series * 2^n, where n is float_bits(shifted) - float_bits(kRounder).
 struct PartsOfExponential {
   float series;
   float shifted;
 };
-/// For x in [-105, 89] or NaN, whose series is NaN.
+/// Requires x in [-105, 89] or NaN; the series of a NaN is NaN.
 F8_HOST_DEVICE inline PartsOfExponential parts_of_exponential(float x) {
   constexpr float kLog2E = 0x1.715476p+0f;
   constexpr float kLn2High = 0x1.62e400p-1f;  // 15 bits: its product with |n| < 2^9 is exact
@@ -68,11 +68,11 @@ F8_HOST_DEVICE inline PartsOfExponential parts_of_exponential(float x) {
 
 }  // namespace detail
 
-/// exp(x), within 2 ulp where the result is normal; subnormal results too, 0 below -105, Inf above 89, NaN for NaN.
+/// exp(x), within 2 ulp where the result is normal. Results may be subnormal; 0 below -105, Inf above 89, NaN for NaN.
 F8_HOST_DEVICE inline float exponential(float x) {
   const detail::PartsOfExponential parts =
       detail::parts_of_exponential(detail::at_most(detail::at_least(x, -105.0f), 89.0f));
-  // 2^n as two factors, since n may lie outside the exponents of a normal float.
+  // 2^n is applied as two factors, because n may lie outside the exponents of a normal float.
   const std::int32_t exponent = static_cast<std::int32_t>(float_bits(parts.shifted) - float_bits(detail::kRounder));
   const std::int32_t half = exponent >> 1;
   const float first = float_from_bits(static_cast<std::uint32_t>(half + 127) << 23);
@@ -82,8 +82,8 @@ F8_HOST_DEVICE inline float exponential(float x) {
 
 namespace detail {
 
-/// 1 / d for d >= 1 or NaN. The GPU's division is the same step from the same estimate between checks for operands
-/// that are not here.
+/// 1 / d for d >= 1 or NaN. The GPU's division does the same step from the same estimate, but also checks for operands
+/// that cannot occur here.
 F8_HOST_DEVICE inline float reciprocal_from_one(float d) {
 #if defined(__CUDA_ARCH__)
   float estimate;
@@ -95,10 +95,10 @@ F8_HOST_DEVICE inline float reciprocal_from_one(float d) {
 #endif
 }
 
-/// sigmoid(x); of a NaN, any number, which products with x make NaN again.
+/// sigmoid(x). A NaN gives some number, and the caller's product with x makes it NaN again.
 F8_HOST_DEVICE inline float sigmoid_of_number(float x) {
-  // Below -64 exp changes nothing in 1 + exp. So n > -126, and a quarter of exp comes by adding to the exponent; times
-  // four may be Inf.
+  // The argument is bounded below by -64, where exp no longer changes 1 + exp. So n > -126, and a quarter of exp is
+  // computed by adding to the exponent; four times that may be Inf.
   const PartsOfExponential parts = parts_of_exponential(at_most(at_least(-x, -64.0f), 89.0f));
   const float quarter = float_from_bits(float_bits(parts.series) + (float_bits(parts.shifted) << 23) - (2u << 23));
   return reciprocal_from_one(add_exact_product(quarter, 4.0f, 1.0f));
@@ -109,19 +109,19 @@ F8_HOST_DEVICE inline float sigmoid_of_number(float x) {
 /// 1 / (1 + exp(-x)), within 4 ulp while exp(-x) is finite; exactly 0 below -89.
 F8_HOST_DEVICE inline float sigmoid(float x) { return x != x ? x : detail::sigmoid_of_number(x); }
 
-// GELU in the tanh form, 0.5 x (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), is x * sigmoid(2 u): the same
-// function without the cancellation of 1 + tanh(u) where x is negative.
+// GELU in the tanh form, 0.5 x (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), is computed as x * sigmoid(2 u):
+// the same function without the cancellation of 1 + tanh(u) for negative x.
 namespace detail {
 
 inline constexpr float kTwiceSqrtTwoOverPi = 1.5957691216057308f;
 inline constexpr float kGeluCubic = 0.044715f;
 
-/// Beyond 12 the sigmoid is exactly 0 or 1, and the cube could overflow.
+/// Bounds x to [-12, 12]: beyond that the sigmoid is exactly 0 or 1, and the cube could overflow.
 F8_HOST_DEVICE inline float gelu_bounded(float x) { return at_most(at_least(x, -12.0f), 12.0f); }
 
 }  // namespace detail
 
-/// gelu(x) / x; of a NaN, any number.
+/// gelu(x) / x. A NaN gives some number.
 F8_HOST_DEVICE inline float gelu_gate(float x) {
   const float t = detail::gelu_bounded(x);
   return detail::sigmoid_of_number(detail::kTwiceSqrtTwoOverPi * (t + detail::kGeluCubic * t * t * t));
@@ -133,7 +133,7 @@ F8_HOST_DEVICE inline float gelu_slope(float x) {
   return gate + t * gate * (1.0f - gate) * (detail::kTwiceSqrtTwoOverPi * (1.0f + 3.0f * detail::kGeluCubic * t * t));
 }
 
-/// silu(gate) * up and its derivatives by both, times grad_y.
+/// silu(gate) * up; swiglu_gradient() has its derivatives by gate and up, times grad_y.
 F8_HOST_DEVICE inline float swiglu(float gate, float up) { return up * (gate * detail::sigmoid_of_number(gate)); }
 struct SwigluGradient {
   float gate;

@@ -19,12 +19,12 @@ struct Half {
   std::uint16_t bits;
 };
 
-/// Exact; a NaN keeps its sign and payload.
+/// Exact. A NaN keeps its sign and payload.
 F8_HOST_DEVICE constexpr float bf16_to_f32(BFloat16 x) {
   return float_from_bits(static_cast<std::uint32_t>(x.bits) << 16);
 }
 
-/// Round to nearest even, overflow to Inf; every NaN becomes the quiet one of its sign (0x7FC0, 0xFFC0).
+/// Rounds to nearest even; overflow gives Inf; every NaN becomes the quiet NaN of its sign (0x7FC0, 0xFFC0).
 F8_HOST_DEVICE constexpr BFloat16 f32_to_bf16(float x) {
   const std::uint32_t bits = float_bits(x);
   const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
@@ -33,7 +33,7 @@ F8_HOST_DEVICE constexpr BFloat16 f32_to_bf16(float x) {
   return {static_cast<std::uint16_t>(is_nan ? nan : rounded)};
 }
 
-/// Exact, subnormals included; a NaN keeps its sign and payload.
+/// Exact, subnormals included. A NaN keeps its sign and payload.
 F8_HOST_DEVICE constexpr float f16_to_f32(Half x) {
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
   const std::uint32_t fields = x.bits & 0x7FFFu;
@@ -41,10 +41,11 @@ F8_HOST_DEVICE constexpr float f16_to_f32(Half x) {
   return float_from_bits(sign | widened_fields<Half>(fields) | special);
 }
 
-/// Round to nearest even, overflow (from 65520) to Inf; every NaN becomes the quiet one of its sign (0x7E00, 0xFE00).
+/// Rounds to nearest even; overflow (from 65520) gives Inf; every NaN becomes the quiet NaN of its sign (0x7E00,
+/// 0xFE00).
 F8_HOST_DEVICE constexpr Half f32_to_f16(float x) {
-  constexpr std::uint32_t kOverflowBits =
-      float_bits(65520.0f);  // the tie that rounds up to Inf, whose fields follow on
+  // 65520 is the tie that rounds up to Inf. The fields of Inf follow those of the largest finite number.
+  constexpr std::uint32_t kOverflowBits = float_bits(65520.0f);
   const std::uint32_t bits = float_bits(x);
   const std::uint32_t magnitude = bits & kFloatMagnitudeMask;
   const std::uint32_t clamped = magnitude < kOverflowBits ? magnitude : kOverflowBits;

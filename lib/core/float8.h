@@ -7,19 +7,19 @@
 #include "core/float16.h"
 #include "core/float_bits.h"
 
-/// FP8 conversions and scales, the one header that host and device code share (with what it includes).
+/// FP8 conversions and scales. This header, with what it includes, is shared by host and device code.
 ///
-/// Encoding follows CUDA's SATFINITE mode bit for bit: round to nearest even on the value given; finite overflow and
-/// infinities saturate to the largest finite code of their sign; every NaN becomes 0x7F; -0 stays -0. The FPU must
-/// round to nearest and must not flush subnormals.
+/// Encoding follows CUDA's SATFINITE mode bit for bit: round to nearest even; finite overflow and infinities saturate
+/// to the largest finite number of their sign; every NaN becomes 0x7F; -0 stays -0. The FPU must round to nearest and
+/// must not flush subnormals.
 ///
-/// The one scaling rule of the project, in this order of operations:
+/// The project has one scaling rule, with this order of operations:
 ///   scale     = scale_from_amax(amax, ...)        fp8_max / max(amax, epsilon), one float division
 ///   code      = encode(x * scale)                 one float multiplication
 ///   scale_inv = 1 / scale                         one float division, stored beside the quantized data
 ///   value     = decode(code) * scale_inv          one float multiplication
-/// Other orders, such as x / scale_inv, give other data at ties. Microscaling blocks use the same lines with
-/// scale = e8m0_multiplier(byte) and scale_inv = e8m0_to_f32(byte), which are exact.
+/// Other orders, such as x / scale_inv, give other data at ties. Microscaling blocks follow the same rule with scale =
+/// e8m0_multiplier(byte) and scale_inv = e8m0_to_f32(byte), which are exact.
 namespace fp8lab {
 
 /// 1 sign, 4 exponent, 3 mantissa bits; no infinity, NaN 0x7F and 0xFF only (the "fn" variant).
@@ -62,7 +62,7 @@ F8_HOST_DEVICE constexpr std::uint8_t encode(float x) {
   return static_cast<std::uint8_t>((sign & ~nan_mask) | nearest_fields<Format>(clamped) | (nan_mask & kFloat8Nan));
 }
 
-/// BF16 and FP16 widen exactly, so these round once.
+/// BF16 and FP16 widen to float exactly, so these round only once.
 template <class Format>
 F8_HOST_DEVICE constexpr std::uint8_t encode(BFloat16 x) {
   return encode<Format>(bf16_to_f32(x));
@@ -87,14 +87,14 @@ F8_HOST_DEVICE constexpr std::uint8_t f32_to_e5m2(float x) { return encode<E5M2>
 F8_HOST_DEVICE constexpr float e4m3_to_f32(std::uint8_t code) { return decode<E4M3>(code); }
 F8_HOST_DEVICE constexpr float e5m2_to_f32(std::uint8_t code) { return decode<E5M2>(code); }
 
-/// What a block's scale is at most, where it is an f32: the largest number of the type that is cast
-/// (TransformerEngine's block kernels).
+/// The upper bound of a block's FP32 scale: the largest number of the type `cast` that is quantized, as in
+/// TransformerEngine's block kernels.
 F8_HOST_DEVICE constexpr float largest_block_scale(DType cast) {
   return cast == DType::kBF16 ? float_from_bits(0x7F7F0000u) : cast == DType::kF16 ? 65504.0f : kFloatMax;
 }
 
-/// The scale of the rule above. An amax that is zero (after epsilon), infinite or NaN gives 1; a quotient that
-/// overflows gives `largest`, one below the smallest normal float gives that, whose inverse is finite still.
+/// The scale of the rule above. An amax that is zero (after epsilon), infinite or NaN gives 1. A quotient that
+/// overflows gives `largest`; one below the smallest normal float gives that float, so that its inverse stays finite.
 /// `power_of_two` then clears the fraction bits, so the scale only shrinks. Requires amax >= 0 or NaN and epsilon >= 0.
 F8_HOST_DEVICE constexpr float scale_from_amax(float amax, float fp8_max, float epsilon, bool power_of_two,
                                                float largest = kFloatMax) {

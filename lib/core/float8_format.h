@@ -8,7 +8,7 @@
 
 namespace fp8lab {
 
-/// Properties of an FP8 dtype for code that learns the format at run time.
+/// Properties of an FP8 dtype, for code that gets the format at run time.
 struct Float8Format {
   float max;
   int emax;
@@ -18,7 +18,7 @@ struct Float8Format {
 
 constexpr bool is_float8(DType dtype) { return dtype == DType::kE4M3 || dtype == DType::kE5M2; }
 
-/// Calls `f(E4M3{})` or `f(E5M2{})` and returns what it returns. Throws Error for any other dtype.
+/// Calls `f(E4M3{})` or `f(E5M2{})` and returns its result. Throws Error for any other dtype.
 template <class F>
 constexpr auto visit_float8(DType dtype, F&& f) {
   if (dtype == DType::kE4M3) return f(E4M3{});

@@ -21,8 +21,8 @@ std::int64_t heap_allocations() noexcept { return count; }
 
 }  // namespace fp8lab
 
-// The forms that are not here, for arrays and for those who want no exception, call one of these. Not inlined: g++
-// would see free() get a pointer from `new` and warn.
+// The other forms of operator new, for arrays and without exceptions, call one of these. They are not inlined, because
+// g++ would see free() called on a pointer from `new` and warn.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++count;
   return checked(std::malloc(std::max<std::size_t>(bytes, 1)));

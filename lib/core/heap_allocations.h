@@ -4,12 +4,11 @@
 
 namespace fp8lab {
 
-/// How often the calling thread has taken memory from the heap through operator new, in any of its forms, since it
-/// started: the difference of two calls is the count of what lies between them. Never decreases, and costs an increment
-/// per allocation.
+/// Number of allocations that the calling thread has made through operator new, in any of its forms, since it started.
+/// The difference of two calls counts the allocations between them. Costs one increment per allocation.
 ///
-/// A program that calls this gets counting operators new with it; all others keep the library's own. Under the
-/// sanitizers, which provide operators of their own, malloc() and its kin count too.
+/// Only a program that calls this is linked with counting operators new; all others keep the library's own. Under
+/// sanitizers, which provide operators of their own, malloc() and related functions count too.
 std::int64_t heap_allocations() noexcept;
 
 }  // namespace fp8lab

@@ -2,8 +2,8 @@
 
 #include "core/heap_allocations.h"
 
-// The sanitizers' operators new are not to be replaced: they pair each allocation with the way it is given back.
-// Instead the runtime calls a hook that a program may define; its header comes with clang's runtime only.
+// The sanitizers' operators new must not be replaced, because they pair each allocation with its form of deallocation.
+// Instead this defines a hook that their runtime calls; its header comes only with clang's runtime.
 extern "C" void __sanitizer_malloc_hook(const volatile void* block, std::size_t bytes);
 
 namespace {

@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <limits>
 
-// Of <cmath> only what is exact: floor, frexp, ldexp and the classifications.
+// Only exact functions of <cmath> are used: floor, frexp, ldexp and the classifications.
 namespace fp8lab::portable {
 namespace {
 
-// ln 2 and pi / 2 in parts, of which the first have 32 or 33 bits: their products with integers below 2^20 are exact.
+// ln 2 and pi / 2 in parts. The leading parts have 32 or 33 bits, so their products with integers below 2^20 are exact.
 constexpr double kLn2High = 0x1.62e42feep-1;
 constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 constexpr double kHalfPiHigh = 0x1.921fb544p+0;
@@ -17,7 +17,7 @@ constexpr double kHalfPiLow = 0x1.3198a2e037073p-69;
 
 double nearest_integer(double x) { return std::floor(x + 0.5); }
 
-// Coefficients of Taylor's series, the highest power first; the compiler rounds each division once.
+// Coefficients of Taylor series, highest power first; the compiler rounds each division once.
 constexpr double kSine[] = {1.0 / 355687428096000.0, -1.0 / 1307674368000.0, 1.0 / 6227020800.0, -1.0 / 39916800.0,
                             1.0 / 362880.0,          -1.0 / 5040.0,          1.0 / 120.0,        -1.0 / 6.0};
 constexpr double kCosine[] = {-1.0 / 6402373705728000.0,
@@ -62,7 +62,7 @@ double logarithm(double x) {
   if (std::isinf(x)) return x;
   int exponent = 0;
   double m = std::frexp(x, &exponent);
-  if (m < 0x1.6a09e667f3bcdp-1) {  // below sqrt(1/2): m moves to [sqrt(1/2), sqrt(2))
+  if (m < 0x1.6a09e667f3bcdp-1) {  // below sqrt(1/2): scale m to [sqrt(1/2), sqrt(2))
     m *= 2.0;
     --exponent;
   }

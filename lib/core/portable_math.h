@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-// Elementary functions in double from correctly rounded operations alone, so that every machine computes the same bits:
-// libm's differ between versions, and between processors with and without FMA. Hosts alone call them; what kernels
-// compute by element is in core/elementary.h.
+// Elementary functions in double made of correctly rounded operations alone, so that every machine computes the same
+// bits: libm's results differ between versions, and between processors with and without FMA. For the host only; kernels
+// use core/elementary.h for functions of single elements.
 namespace fp8lab::portable {
 
 /// e^x, within 3 ulp where the result is normal; 0 below -746, Inf above 710, NaN for NaN.
@@ -20,7 +20,7 @@ struct SineAndCosine {
   double sine;
   double cosine;
 };
-/// Of an angle in radians, each within 2^-52 for |angle| < 2^20; beyond, no more than repeatable. NaN for NaN and Inf.
+/// For an angle in radians, each within 2^-52 for |angle| < 2^20; beyond that only repeatable. NaN for NaN and Inf.
 SineAndCosine sine_and_cosine(double angle);
 
 }  // namespace fp8lab::portable

@@ -7,8 +7,8 @@
 
 namespace fp8lab {
 
-/// The row of `table` whose member `name` is `wanted`. Throws Error with all names where there is none:
-/// "recipe 'fp9' is not known; the recipes are bf16, delayed". `kind`: one row in singular; its plural adds an s.
+/// The row of `table` whose member `name` is `wanted`. Throws Error with all names if there is none: "recipe 'fp9' is
+/// not known; the recipes are bf16, delayed". `kind` names one row in singular; an s makes its plural.
 template <class Table>
 const auto& row_by_name(const Table& table, std::string_view kind, std::string_view wanted) {
   std::string names;

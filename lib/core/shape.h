@@ -21,7 +21,7 @@ class Shape {
   void set(int i, std::int64_t dim) { dims_[static_cast<std::size_t>(i < 0 ? rank_ + i : i)] = dim; }
 
   std::int64_t numel() const;
-  /// Product of all but the innermost dimension: the rows of the matrix a GEMM or a norm sees.
+  /// Product of all but the innermost dimension: the rows of the matrix that a GEMM or a norm sees.
   std::int64_t rows() const;
   /// The innermost dimension (1 for rank 0).
   std::int64_t cols() const { return rank_ == 0 ? 1 : dims_[static_cast<std::size_t>(rank_ - 1)]; }

@@ -32,7 +32,7 @@ SharedLibrary::SharedLibrary(Wanted wanted) : wanted_(std::move(wanted)) {
       file_ = file_of(handle_);
       return;
     }
-    errors += fmt::format("{}{}", errors.empty() ? "" : "; ", dlerror());  // which begins with the name
+    errors += fmt::format("{}{}", errors.empty() ? "" : "; ", dlerror());  // dlerror() begins with the name
   }
   unavailable_reason_ = fmt::format("{} cannot be loaded ({}); {}", wanted_.title, errors, wanted_.remedy);
 }

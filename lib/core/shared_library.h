@@ -3,12 +3,11 @@
 #include <string>
 #include <vector>
 
-// Libraries that the program is built for and does not link: they are opened by who first needs them, so that a program
-// which needs none starts without their cost, and on machines that lack them.
+// Libraries that the program is built for but does not link. Each is opened at its first use, so that a program which
+// does not need it starts without its cost, and on machines that lack it.
 namespace fp8lab {
 
-/// An opened library. Each is a type that derives from this one, with a pointer for every function that is wanted of
-/// it:
+/// An opened library. For each library a type derives from this one, with a pointer for every function that is used:
 ///
 ///   struct Answers : SharedLibrary {
 ///     Answers() : SharedLibrary({.title = "Answers", .names = {"libanswers.so.2"}, .remedy = "install answers 2"}) {}
@@ -16,27 +15,28 @@ namespace fp8lab {
 ///   };
 ///   need_library<Answers>().question();
 ///
-/// It is never closed: its threads, and what its functions handed out, may last as long as the process.
+/// A library is never closed, because its threads and objects that its functions returned may last as long as the
+/// process.
 class SharedLibrary {
  public:
   struct Wanted {
-    std::string title;               ///< as people call it
-    std::vector<std::string> names;  ///< of the file, best first
-    std::string folder = {};         ///< where to look for each after the loader's own search; empty: nowhere
-    std::string remedy;              ///< what to do where it is missing: "install ..."
+    std::string title;               ///< its usual name, for messages
+    std::vector<std::string> names;  ///< file names, best first
+    std::string folder = {};         ///< folder to try for each name after the loader's own search; empty: none
+    std::string remedy;              ///< what to do if it is missing: "install ..."
   };
 
-  /// Empty where the library is open and has every function; else one line: what was looked for, why it did not do, and
-  /// the remedy. No function may be called then.
+  /// Empty if the library is open and has every function. Otherwise one line: the library, why it cannot be used, and
+  /// the remedy; then no function may be called.
   const std::string& unavailable_reason() const { return unavailable_reason_; }
-  /// The file that was opened; empty where none was.
+  /// The file that was opened, or empty.
   const std::string& file() const { return file_; }
 
   SharedLibrary(const SharedLibrary&) = delete;
   SharedLibrary& operator=(const SharedLibrary&) = delete;
 
  protected:
-  /// What find() answers: an address that takes the type of the pointer it initialises.
+  /// Result of find(): an address that converts to the type of the pointer it initialises.
   class Function {
    public:
     explicit Function(void* address) : address_(address) {}
@@ -52,10 +52,9 @@ class SharedLibrary {
   explicit SharedLibrary(Wanted wanted);
   ~SharedLibrary() = default;
 
-  /// Null, and unavailable_reason() says so, where the library lacks it.
+  /// The address of a function. Null if the library lacks it, which unavailable_reason() then reports.
   Function find(const char* name);
-  /// For what the derived type finds wrong with a library that is open, as "2.1 is too old". It comes before what
-  /// find() missed.
+  /// Reports a problem that the derived type found in an open library, such as "is 2.1". It replaces reports of find().
   void refuse(const std::string& what);
 
  private:
@@ -65,17 +64,17 @@ class SharedLibrary {
   std::string unavailable_reason_;
 };
 
-/// The one `Library` of this process, opened by the first who asks. Threads may ask at once.
+/// The one `Library` of this process, opened by the first caller. Thread-safe.
 template <class Library>
 const Library& find_library() {
-  static const Library* const library = new Library;  // outlives what other static objects still hold of it
+  static const Library* const library = new Library;  // never destroyed: other static objects may still use it
   return *library;
 }
 
 /// Throws Error with unavailable_reason() where that is not empty.
 void check_available(const SharedLibrary& library);
 
-/// The same, available.
+/// find_library(), after check_available().
 template <class Library>
 const Library& need_library() {
   const Library& library = find_library<Library>();

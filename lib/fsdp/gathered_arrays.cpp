@@ -3,7 +3,7 @@
 namespace fp8lab {
 namespace {
 
-/// `layout_of(rows)` is the scale array of that many rows of the matrix, whose blocks are `block_rows` high.
+/// `layout_of(rows)` is the layout of the scale array of `rows` rows of the matrix. Blocks are `block_rows` rows high.
 template <class LayoutOf>
 GatheredArray gathered_scales(const LayoutOf& layout_of, std::int64_t block_rows, const RowSplit& split,
                               bool strip_padding) {
@@ -17,8 +17,8 @@ GatheredArray gathered_scales(const LayoutOf& layout_of, std::int64_t block_rows
     scales.filled_rows = ceil_div(split.rows(), block_rows);
     return scales;
   }
-  // Each rank's array as it lies there, padding and all: what arrives is longer than the unsharded parameter's own, and
-  // rows of later ranks lie where the unsharded parameter has those of others, unless pieces need no padding.
+  // Without stripping, each rank's array travels with its padding. The gathered array is then longer than the unsharded
+  // parameter's own, and rows of later ranks land at rows that belong to others, unless no piece needs padding.
   std::int64_t rows = 0;
   scales.offsets_bytes.push_back(0);
   for (int rank = 0; rank < split.ranks(); ++rank) {

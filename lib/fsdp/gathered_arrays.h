@@ -9,29 +9,29 @@
 
 namespace fp8lab {
 
-/// One array of a parameter that ranks hold in pieces: its shape when unsharded and where each rank's bytes lie in it.
-/// Pieces are runs of full rows, so they are sent from where they lie and land where they belong.
+/// One array of a sharded parameter: its shape when unsharded, and where each rank's bytes lie in it. Each rank holds
+/// contiguous full rows, so they are sent from their storage and received in place.
 struct GatheredArray {
   TensorSpec unsharded;                     ///< padding included
-  std::vector<std::int64_t> offsets_bytes;  ///< one per rank, and the end
-  std::int64_t filled_rows = 0;             ///< rows of `unsharded` that pieces fill; those below are padding, zero
+  std::vector<std::int64_t> offsets_bytes;  ///< begin of each rank's bytes, and the end
+  std::int64_t filled_rows = 0;             ///< rows of `unsharded` that ranks fill; rows after them are zero padding
   Content content = Content::kPayload;
 };
 
 /// Quantized data and scales of one orientation.
 struct GatheredOrientation {
   GatheredArray data;
-  GatheredArray scales;  ///< without offsets where the scale is the entire tensor's: it does not travel
+  GatheredArray scales;  ///< without offsets if the format is per-tensor: that scale does not travel
   bool scales_travel() const { return !scales.offsets_bytes.empty(); }
 };
 
 GatheredArray gathered_values(const TensorSpec& unsharded, const RowSplit& split);
 
-/// Row-wise, for every format that weights have.
+/// Row-wise orientation, for every format of weights.
 GatheredOrientation gathered_rowwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
                                      bool strip_scale_padding);
-/// Column-wise, for formats whose column-wise orientation is no transpose of the other: where it is one, it is made
-/// after the gather.
+/// Column-wise orientation, for formats whose column-wise orientation is not the transpose of the row-wise one. If it
+/// is the transpose, it is made after the gather.
 GatheredOrientation gathered_columnwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
                                         bool strip_scale_padding);
 

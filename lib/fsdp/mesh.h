@@ -7,7 +7,7 @@
 
 namespace fp8lab {
 
-/// How ranks are laid out: FSDP is one row of shards, HSDP several replicas of it. Rank = replica * shards + shard.
+/// Layout of the ranks: FSDP is one row of shards, HSDP several replicas of it. Rank = replica * shards + shard.
 struct MeshShape {
   int replicas = 1;
   int shards = 1;
@@ -15,21 +15,21 @@ struct MeshShape {
   int ranks() const { return replicas * shards; }
 };
 
-/// Empty if `ranks` ranks fill the mesh, otherwise the rule that is broken, in words.
+/// Empty if `ranks` ranks fill the mesh, otherwise the broken rule, in words.
 std::string broken_mesh_rule(const MeshShape& shape, int ranks);
 
-/// One rank's groups. `world` must outlive it; where parameters lie in a GPU's memory, it is one that
-/// ProcessGroup::on() made.
+/// One rank's process groups. `world` must outlive it. If parameters lie in a GPU's memory, `world` must be a group
+/// that ProcessGroup::on() made.
 class Mesh {
  public:
-  /// Throws Error when the mesh does not fit. Every rank of `world` makes one, at the same point.
+  /// Throws Error if the mesh does not fit. A collective: every rank of `world` makes a mesh.
   Mesh(ProcessGroup& world, const MeshShape& shape);
 
   const MeshShape& shape() const { return shape_; }
   ProcessGroup& world() { return world_; }
   /// The ranks that together hold one copy of every parameter.
   ProcessGroup& shard_group() { return *shard_group_; }
-  /// The ranks that hold the same shards; null where there is one copy.
+  /// The ranks that hold the same shards; null if there is one replica.
   ProcessGroup* replica_group() { return replica_group_.get(); }
 
  private:

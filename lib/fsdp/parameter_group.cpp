@@ -8,7 +8,7 @@
 namespace fp8lab {
 namespace {
 
-/// Of one parameter: data and scales of two orientations.
+/// Parts of one parameter: data and scales of two orientations.
 constexpr std::size_t kMostParts = 4;
 
 }  // namespace
@@ -43,12 +43,12 @@ Orientations ParameterGroup::usage(const Behaviors& behaviors, Pass pass) const 
   return {.rowwise = recomputes_, .columnwise = true};
 }
 
-// What is under way writes to the unsharded parameters, which go with this.
+// Gathers ahead write to the unsharded parameters, which are destroyed with this group, so they must have finished.
 ParameterGroup::~ParameterGroup() {
   if (!ahead_) return;
   try {
     mesh_.shard_group().join();
-  } catch (const Error&) {  // a GPU that has failed writes no more
+  } catch (const Error&) {  // a failed GPU writes no more
   }
 }
 

@@ -8,8 +8,8 @@
 
 namespace fp8lab {
 
-/// Dim 0 of a parameter over ranks: ceil(rows / ranks) rows each from the first rank on, so the last ranks may have
-/// fewer, or none.
+/// Split of dim 0 of a parameter over ranks: ceil(rows / ranks) rows each from rank 0 on, so the last ranks may have
+/// fewer rows, or none.
 class RowSplit {
  public:
   RowSplit() = default;
@@ -20,10 +20,10 @@ class RowSplit {
   std::int64_t chunk() const { return chunk_; }
   std::int64_t begin(int rank) const { return std::min(rows_, rank * chunk_); }
   std::int64_t count(int rank) const { return begin(rank + 1) - begin(rank); }
-  /// True if all ranks have equally many.
+  /// True if all ranks have equally many rows.
   bool even() const { return chunk_ * ranks_ == rows_; }
 
-  /// Where each rank's rows begin, and where the last one's end, in blocks of `block_rows` rows, `unit` each.
+  /// Offsets of each rank's first row, and of the end, counted in blocks of `block_rows` rows, times `unit`.
   std::vector<std::int64_t> offsets(std::int64_t unit, std::int64_t block_rows = 1) const {
     std::vector<std::int64_t> offsets;
     for (int rank = 0; rank <= ranks_; ++rank) offsets.push_back(ceil_div(begin(rank), block_rows) * unit);
@@ -36,7 +36,7 @@ class RowSplit {
   std::int64_t chunk_ = 0;
 };
 
-/// Dim 0 of a parameter, and the elements of each of its rows. A vector has rows of one element.
+/// Dim 0 of a parameter, and the number of elements in each of its rows. A vector has rows of one element.
 inline std::int64_t dim0(const Shape& shape) { return shape.rank() == 0 ? 1 : shape[0]; }
 inline std::int64_t row_elems(const Shape& shape) {
   std::int64_t elems = 1;

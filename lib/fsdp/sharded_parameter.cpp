@@ -12,7 +12,7 @@
 namespace fp8lab {
 namespace {
 
-/// Counted, because copying quantizers in every pre-forward is one of the host costs that are measured.
+/// Copies are counted, because copying quantizers before every forward is one of the measured host costs.
 std::unique_ptr<Quantizer> copy_quantizer(Runtime& runtime, const Quantizer& quantizer) {
   ++runtime.host.quantizer_copies;
   return std::make_unique<Quantizer>(quantizer);
@@ -29,9 +29,9 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
                              split_.offsets(1));
   Device& device = runtime.device;
   if (!refusal_.empty()) {
-    // The shards would cut blocks of scales, so this parameter is sharded in its nominal type. Its value is the one
-    // from which the eight bits were cast, where that can be made again, so that master weights start from unrounded
-    // values as those of other weights do; otherwise the eight bits are decoded.
+    // Shards would cut scale blocks, so this parameter is sharded in its nominal type. If its initial values can be
+    // computed again, it gets the values from which the eight bits were cast, so that master weights start from
+    // unrounded values like those of other weights. Otherwise the eight bits are dequantized.
     if (unsharded.initial && !unsharded.quantized.empty())
       unsharded.value = initial_values(runtime, unsharded, unsharded.holder);
     else if (!unsharded.quantized.empty())
@@ -52,8 +52,8 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
     if (runtime.behaviors.share_amax_over_shards) shard_.quantizer->amax_group = &mesh.shard_group();
   }
   // Symmetric windows need the shard and the unsharded parameter at the same offsets on every rank, so every rank must
-  // make the same allocations from the gathering pool. Shards of different sizes would break that; such parameters are
-  // gathered one by one, from memory of their own.
+  // make the same allocations from the gathering pool. Shards of different sizes would break that rule; such parameters
+  // are gathered one by one, from memory outside of the pool.
   const Pool pool = split_.even() ? Pool::kGathered : Pool::kOwn;
   device.memory().place(shard_.holder, pool);
   make_shard(runtime);
@@ -82,22 +82,22 @@ void ShardedParameter::make_shard(Runtime& runtime) {
     initialize(runtime, shard_, unsharded_.name, split_.begin(rank_));
     return;
   }
-  // Reverted: initialisation goes to the wrapper, that is, to the entire parameter on every rank.
+  // Reverted behaviour: initialisation goes to the wrapper, that is, to the unsharded parameter on every rank.
   if (deferred) {
     if (shard_.in_eight_bits()) unsharded_.quantizer = std::make_unique<Quantizer>(*shard_.quantizer);
     initialize(runtime, unsharded_, unsharded_.name, 0);
     unsharded_.quantizer.reset();
   }
   cut_from_unsharded(runtime);
-  // A shard of initial values holds initial values.
+  // A shard of initial values has initial values.
   shard_.initial = unsharded_.initial;
   if (shard_.initial) shard_.initial->first_row += split_.begin(rank_);
   unsharded_.value = {};
   unsharded_.quantized.clear();
 }
 
-// As frameworks do it: the shard is cut out of the unsharded parameter, copied to zeros of its size, narrowed to its
-// rows and seen under its shape.
+// Follows the steps of frameworks: the shard is cut out of the unsharded parameter, copied to zeros of its size,
+// narrowed to its rows and viewed under its shape.
 void ShardedParameter::cut_from_unsharded(Runtime& runtime) {
   Device& device = runtime.device;
   const Behaviors& behaviors = runtime.behaviors;
@@ -113,7 +113,8 @@ void ShardedParameter::cut_from_unsharded(Runtime& runtime) {
   RowCut cut{
       .begin = first, .count = count, .orientations = {.rowwise = true, .columnwise = true}, .holder = shard_.holder};
   if (unsharded.format().columnwise_stored_transposed()) {
-    // One orientation at a time, so that no more than one of the unsharded parameter lies beside the shard.
+    // One orientation at a time, so that only one orientation of the unsharded parameter lies in memory beside the
+    // shard.
     cut.orientations.columnwise = false;
     QuantizedTensor shard = cut_rows(device, behaviors, unsharded, cut);
     unsharded.drop_rowwise();
@@ -150,8 +151,7 @@ void ShardedParameter::check_orientations() const {
                    shard.rowwise() ? "column-wise" : "row-wise"));
 }
 
-// --- gather
-// -------------------------------------------------------------------------------------------------------------
+// --- gather ---
 
 ShardedParameter::Metadata ShardedParameter::describe(Runtime& runtime, Orientations usage) const {
   Metadata metadata{.quantizer = nullptr, .usage = usage};
@@ -190,7 +190,7 @@ void ShardedParameter::add_orientation(Runtime& runtime, const GatheredOrientati
 void ShardedParameter::begin_gather(Runtime& runtime, Orientations usage, std::vector<GatherPart>& parts) {
   if (!rowwise_) {
     Tensor from = shard_.value;
-    // The generic path: a gather that knows no eight bits sends what they stand for.
+    // The generic path: a gather that does not know quantized tensors sends dequantized values.
     if (shard_.in_eight_bits())
       from = dequantized_ = dequantize(runtime.device, shard_.quantized.rowwise_operand(), unsharded_.spec.dtype,
                                        runtime.workspace(unsharded_.name));
@@ -215,8 +215,7 @@ void ShardedParameter::reshard() {
   unsharded_.quantized.clear();
 }
 
-// --- reduce
-// -------------------------------------------------------------------------------------------------------------
+// --- reduce ---
 
 void ShardedParameter::begin_reduce(Runtime& runtime, std::vector<ScatterPart>& parts) {
   check(static_cast<bool>(unsharded_.grad), "sharding: backward left a parameter without a gradient");

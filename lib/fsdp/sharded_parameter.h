@@ -12,19 +12,20 @@
 
 namespace fp8lab {
 
-/// A parameter of which this rank keeps rows. Modules see the unsharded parameter, which has storage between a gather
-/// and the next reshard only; the optimizer sees the shard, a parameter of its own, through `unsharded.local`.
+/// A parameter of which this rank keeps rows. Modules use the unsharded parameter, which has storage only between a
+/// gather and the next reshard. The optimizer uses the shard, a parameter of its own, through `unsharded.local`.
 ///
-/// An eight-bit parameter travels as its data. Scales of blocks go with them, without their padding; the scale of a
-/// full tensor stays at home, being the same on every rank (see Quantizer::amax_group). Formats that refuse a shard
-/// (blocks would be cut) leave the parameter in high precision, with its initial values as long as it holds them;
-/// refusal() says why.
+/// An eight-bit parameter is gathered as its data. Block scales are gathered with it, without their padding. A
+/// per-tensor scale is not gathered, because it is the same on every rank (see Quantizer::amax_group). If the shards
+/// would cut blocks, the format refuses them: the parameter then stays in high precision, with its initial values as
+/// long as it has them, and refusal() says why.
 ///
-/// Where all ranks have equally many rows, shard and full lie in Pool::kGathered, others in memory like any other.
+/// If all ranks have equally many rows, the shard and the unsharded parameter lie in Pool::kGathered, otherwise in
+/// ordinary memory.
 class ShardedParameter {
  public:
-  /// Takes `unsharded` over: initialises the shard if that was deferred, otherwise cuts it out of the unsharded
-  /// parameter, which then goes.
+  /// Takes `unsharded` over: initialises the shard if initialisation was deferred, otherwise cuts it out of the
+  /// unsharded parameter, whose storage is then freed.
   ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh& mesh);
   ShardedParameter(const ShardedParameter&) = delete;
   ShardedParameter& operator=(const ShardedParameter&) = delete;
@@ -33,22 +34,22 @@ class ShardedParameter {
   Parameter& shard() { return shard_; }
   const std::string& refusal() const { return refusal_; }
 
-  /// Makes room for the unsharded parameter, `usage` being the orientations wanted of an eight-bit one, and adds what
-  /// has to be gathered. Allocates through the device alone.
+  /// Allocates the unsharded parameter, with the orientations `usage` if it is in eight bits, and appends the parts to
+  /// gather. Allocates memory only through the device.
   void begin_gather(Runtime& runtime, Orientations usage, std::vector<GatherPart>& parts);
   void end_gather(Runtime& runtime);
-  /// The entire goes.
+  /// Frees the unsharded parameter.
   void reshard();
 
-  /// Makes room for the shard's gradient and adds what has to be reduced.
+  /// Allocates the shard's gradient and appends the part to reduce.
   void begin_reduce(Runtime& runtime, std::vector<ScatterPart>& parts);
-  /// Takes the sums over, averaged over `ranks`; the unsharded parameter's gradient goes.
+  /// Accumulates the sums, averaged over `ranks`, into the shard's gradient; frees the unsharded gradient.
   void end_reduce(Runtime& runtime, int ranks);
   /// The reduced shard, for a further reduction over replicas.
   ReducePart reduced() const;
 
  private:
-  /// What a rank says of the tensor that its bytes will be part of.
+  /// What a gather hook passes on about the tensor it gathers.
   struct Metadata {
     std::unique_ptr<Quantizer> quantizer;
     Orientations usage;
@@ -71,11 +72,11 @@ class ShardedParameter {
   int rank_ = 0;
   std::string refusal_;
 
-  GatheredArray values_;                           ///< of a parameter that travels in high precision
-  std::optional<GatheredOrientation> rowwise_;     ///< of one that travels in eight bits
-  std::optional<GatheredOrientation> columnwise_;  ///< where it is no transpose of the other
+  GatheredArray values_;                           ///< of a parameter that is gathered in high precision
+  std::optional<GatheredOrientation> rowwise_;     ///< of a parameter that is gathered in eight bits
+  std::optional<GatheredOrientation> columnwise_;  ///< if it is not the transpose of the row-wise orientation
   std::vector<std::int64_t> grad_offsets_;         ///< elements
-  Tensor dequantized_;                             ///< alive during a gather on the generic path
+  Tensor dequantized_;                             ///< lives during a gather on the generic path
   Tensor reduced_;
   Metadata metadata_;
 };

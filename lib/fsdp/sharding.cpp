@@ -9,7 +9,7 @@
 namespace fp8lab {
 namespace {
 
-/// Behind a layer's output: backward comes here before it comes to the layer.
+/// Added after a layer's output, so backward runs it before the layer.
 class PreBackwardNode final : public Node {
  public:
   PreBackwardNode(Runtime& runtime, ParameterGroup& group, std::shared_ptr<Node> input)
@@ -23,7 +23,7 @@ class PreBackwardNode final : public Node {
   ParameterGroup& group_;
 };
 
-/// Before a layer's input: backward comes here when it is through with the layer.
+/// Added before a layer's input, so backward runs it after the layer.
 class PostBackwardNode final : public Node {
  public:
   PostBackwardNode(Runtime& runtime, ParameterGroup& group, std::shared_ptr<Node> input)
@@ -68,7 +68,7 @@ Sharding::Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOpt
                      mesh.world().moves_data() ? "moves" : "does not move"));
   check(runtime.device.peer_access() == nullptr || mesh.world().device() == &runtime.device,
         "sharding: the mesh needs ranks whose buffers lie on this device: ProcessGroup::on()");
-  // The root keeps what it gathers; it has no parameters of its own here.
+  // The root keeps its gathered parameters; it has no parameters of its own here.
   states_.push_back({.path = "", .reshard_after_forward = false});
   for (const std::string& path : model.layer_names())
     states_.push_back({.path = path, .reshard_after_forward = options.reshard_after_forward});

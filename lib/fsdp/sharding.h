@@ -13,17 +13,17 @@
 namespace fp8lab {
 
 struct ShardingOptions {
-  /// A layer's unsharded parameters are freed after its forward and gathered again for its backward.
+  /// Unsharded parameters are freed after their layer's forward and gathered again for its backward.
   bool reshard_after_forward = true;
-  /// Each layer's parameters are gathered while the layer before it computes, in either pass. One more layer's
-  /// unsharded parameters are alive then.
+  /// Each layer's parameters are gathered while the previous layer computes, in either pass. One more layer's unsharded
+  /// parameters are then alive.
   bool gather_ahead = false;
-  /// Layers that run their forward again in backward need both orientations of their weights there.
+  /// Layers recompute their forward in backward, so backward needs both orientations of their weights.
   bool checkpoint_layers = false;
 };
 
-/// While it lives, memory for what ranks gather comes from where `shards` gathers fastest. A collective of those ranks;
-/// `memory` outlives it.
+/// For its lifetime, Pool::kGathered of `memory` gets its segments from the gather source of `shards`, where
+/// all-gathers are fastest. A collective of those ranks; `memory` must outlive it.
 class GatherMemory {
  public:
   GatherMemory(Memory& memory, ProcessGroup& shards) : memory_(memory) {
@@ -39,14 +39,14 @@ class GatherMemory {
 
  private:
   Memory& memory_;
-  const SegmentSource* source_;  ///< null: any memory will do
+  const SegmentSource* source_;  ///< null: any memory is as good
 };
 
-/// Shards a model over a mesh, layer by layer: each layer is a group whose parameters travel in one collective. Before
-/// a layer's forward, and before its backward, its parameters are gathered; after its backward their gradients are
-/// reduced to the shards, averaged over all ranks, and the unsharded parameters go. A model built with deferred
-/// initialisation gets its initial values here, each rank its own rows; otherwise shards are cut out of what is there.
-/// Owns the shards (Parameter::local); must outlive the model's use.
+/// Shards a model over a mesh, layer by layer: each layer is a group whose parameters are communicated in one
+/// collective. Before a layer's forward, and before its backward, its parameters are gathered. After its backward the
+/// gradients are reduced to the shards, averaged over all ranks, and the unsharded parameters are freed. A model built
+/// with deferred initialisation gets its initial values here, each rank its own rows; otherwise shards are cut out of
+/// the existing values. Owns the shards (Parameter::local), so it must outlive the model's use.
 class Sharding {
  public:
   Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOptions& options);
@@ -55,16 +55,16 @@ class Sharding {
   Sharding& operator=(const Sharding&) = delete;
 
   Mesh& mesh() { return mesh_; }
-  /// Weights that their format refuses to cut, and why.
+  /// Weights whose format refuses the shards, and why.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
-  /// Gathers every parameter, as for this pass; for reading what ranks hold. Counts as traffic.
+  /// Gathers all parameters as for `pass`, to read values that ranks hold. Counts as traffic.
   void unshard(Runtime& runtime, Pass pass = Pass::kForward);
   void reshard();
 
  private:
   Mesh& mesh_;
-  GatherMemory gather_memory_;  ///< goes after the shards
+  GatherMemory gather_memory_;  ///< destroyed after the shards
   std::vector<ShardingState> states_;
   std::vector<std::unique_ptr<ParameterGroup>> groups_;
   std::vector<std::string> warnings_;

@@ -16,7 +16,7 @@ const ShardingState& state_of(const Behaviors& behaviors, const std::vector<Shar
   const ShardingState* found = nullptr;
   for (const ShardingState& state : states) {
     if (!encloses(state.path, name)) continue;
-    // Reverted: the first module around it, from the root down, which is the root.
+    // Reverted behaviour: the first enclosing module from the root down, which is the root.
     if (found == nullptr || (behaviors.nearest_sharding_state && state.path.size() > found->path.size()))
       found = &state;
   }

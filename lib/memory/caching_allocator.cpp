@@ -11,7 +11,7 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kSmallRequest = kMiB;
 constexpr std::size_t kSmallSegment = 2 * kMiB;
 constexpr std::size_t kLargeSegment = 20 * kMiB;
-// Requests from here on get a segment of their own size; smaller ones share a kLargeSegment.
+// Requests of at least this size get a segment of their own; smaller ones share a kLargeSegment.
 constexpr std::size_t kOwnSegment = 10 * kMiB;
 
 std::size_t round_to(std::size_t bytes, std::size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
@@ -40,7 +40,7 @@ std::byte* CachingAllocator::allocate(std::size_t bytes, Pool pool) {
   Chunk* chunk = take_cached(size, pool, small);
   if (!chunk) chunk = reserve_segment(size, pool, small);
   if (!chunk) {
-    // Where ranks reserve together, all of them were refused and come here.
+    // Where ranks reserve together, all of them were refused, so all of them come here.
     release_free(pool == Pool::kGathered);
     source_of(pool).settle();
     chunk = reserve_segment(size, pool, small);

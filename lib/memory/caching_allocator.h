@@ -11,66 +11,71 @@
 
 namespace fp8lab {
 
-/// Where an allocator gets its segments from: host memory, device memory, or addresses that nothing lies behind.
+/// Where an allocator gets its segments from: host memory, device memory, or addresses without memory behind them
+/// (`meta`).
 class SegmentSource {
  public:
   virtual ~SegmentSource() = default;
-  /// Returns nullptr when there is no more. Aligned to 512 bytes at least.
+  /// Returns a segment aligned to at least 512 bytes, or nullptr when no memory is left.
   virtual std::byte* reserve(std::size_t bytes) = 0;
-  /// Called in place of reserve() where the allocator's capacity is too small for `bytes` more: sources from which
-  /// several ranks reserve together tell the others.
+  /// Called in place of reserve() when the allocator's capacity has no room for `bytes` more. A source from which
+  /// several ranks reserve together tells the other ranks.
   virtual void decline(std::size_t /*bytes*/) {}
-  /// Called after a refusal, when what is free has been given back, before reserve() or decline() is called again:
-  /// where several ranks reserve together, all have given theirs back when it returns.
+  /// Called after a refusal, once free segments have been released and before reserve() or decline() is called again.
+  /// Where several ranks reserve together, it returns when every rank has released its free segments.
   virtual void settle() {}
   virtual void release(std::byte* segment, std::size_t bytes) noexcept = 0;
-  /// Sets `bytes` inside a segment to `value`, before whatever is launched next. Of host memory unless overridden.
+  /// Sets `bytes` inside a segment to `value`, before any work that is launched later. The default writes host memory.
   virtual void fill(std::byte* at, std::byte value, std::size_t bytes) noexcept;
 };
 
-/// What memory is for. Blocks of different pools never share a segment.
+/// What a block is used for. Blocks of different pools never share a segment.
 enum class Pool : std::uint8_t {
-  kOwn,       ///< everything that one rank alone reads and writes
-  kGathered,  ///< what all-gathers read and write: shards, and the unsharded parameters that come of them
+  kOwn,       ///< memory that only its own rank reads and writes
+  kGathered,  ///< sources and results of all-gathers: shards and unsharded parameters
 };
 inline constexpr std::size_t kPools = 2;
 
-/// Best-fit caching allocator over segments, with splitting and coalescing. Segments stay reserved until
-/// release_cached() or until an allocation would fail without them; those that ranks reserve together, until such an
-/// allocation would. Small (up to 1 MiB) and large requests never share a segment, so that a long-lived scale cannot
-/// pin a large one. Deterministic: the same calls give the same offsets in the same segments, wherever those lie. What
-/// has been asked for before is served without touching the heap. Not thread-safe.
+/// Best-fit caching allocator over segments, with splitting and coalescing. Not thread-safe.
 ///
-/// Pool::kGathered can have a source of its own, from which ranks reserve together. Ranks that ask the pool for the
-/// same sizes in the same order then find each block at the same place of the same segment.
+/// Segments stay reserved until release_cached() or until an allocation would fail without them. Segments that ranks
+/// reserve together stay until such an allocation. Small requests (up to 1 MiB) and large ones never share a segment,
+/// so a long-lived scale cannot pin a large segment. The allocator is deterministic: the same calls give the same
+/// offsets in the same segments, wherever those lie. A request of a size that was served before does not touch the
+/// heap.
+///
+/// Pool::kGathered can have a source of its own, from which ranks reserve together. Ranks that request the same sizes
+/// in the same order from that pool find each block at the same offset of the same segment.
 class CachingAllocator {
  public:
   static constexpr std::size_t kAlignment = 512;
 
-  /// `capacity_bytes` bounds what is reserved over all pools; 0 means as much as the source gives.
+  /// `capacity_bytes` bounds the reserved bytes of all pools together; 0 means as much as the source provides.
   explicit CachingAllocator(std::unique_ptr<SegmentSource> source, std::size_t capacity_bytes = 0);
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
-  /// Returns nullptr when neither the cache nor the source can serve the request. A request of 0 bytes takes
-  /// kAlignment.
+  /// Returns nullptr when neither the cache nor the source can serve the request. A request of 0 bytes occupies
+  /// kAlignment bytes.
   std::byte* allocate(std::size_t bytes, Pool pool = Pool::kOwn);
   void free(std::byte* pointer) noexcept;
-  /// But for those of gather_from(): ranks give them back together, when one of them is refused more.
+  /// Releases free segments, except those of gather_from(): ranks release these together, after one of them was
+  /// refused.
   void release_cached() noexcept { release_free(false); }
-  /// SegmentSource::fill().
+  /// Calls SegmentSource::fill() of the allocator's source.
   void fill(std::byte* at, std::byte value, std::size_t bytes) noexcept { source_->fill(at, value, bytes); }
 
-  /// Where Pool::kGathered gets its segments from; null: where the other does. Segments that it had from elsewhere
-  /// serve no further request and go back as soon as nothing in them is in use, so sources live as long as this.
+  /// Sets the source of Pool::kGathered's segments; null means the allocator's own source. Segments that this pool got
+  /// from an earlier source serve no further request and are released when nothing in them is in use, so sources live
+  /// as long as the allocator.
   void gather_from(std::unique_ptr<SegmentSource> source);
-  /// That of gather_from(); null where Pool::kGathered has none of its own.
+  /// The source set by gather_from(), or null.
   const SegmentSource* gather_source() const { return gather_source_; }
 
   static std::size_t rounded(std::size_t bytes);
 
-  std::int64_t allocated_bytes() const { return allocated_bytes_; }  ///< rounded, in use
+  std::int64_t allocated_bytes() const { return allocated_bytes_; }  ///< in use, sizes rounded up
   std::int64_t reserved_bytes() const { return reserved_bytes_; }
   std::int64_t reserved_peak_bytes() const { return reserved_peak_bytes_; }
   std::size_t capacity_bytes() const { return capacity_bytes_; }
@@ -82,14 +87,14 @@ class CachingAllocator {
     std::byte* segment;
     std::size_t segment_bytes;
     std::uint64_t segment_number;  // in order of reservation
-    SegmentSource* source;         // of the segment
+    SegmentSource* source;         // that the segment came from
     Pool pool;
     bool small;
     bool free;
     Chunk* previous;  // neighbours inside the segment, by address
     Chunk* next;
   };
-  // By number, not by address: where segments lie differs from rank to rank and from run to run.
+  // Ordered by segment number, not by address: addresses of segments differ between ranks and between runs.
   struct BySize {
     bool operator()(const Chunk* a, const Chunk* b) const {
       if (a->bytes != b->bytes) return a->bytes < b->bytes;
@@ -111,11 +116,11 @@ class CachingAllocator {
 
   std::unique_ptr<SegmentSource> source_;
   std::size_t capacity_bytes_;
-  std::vector<std::unique_ptr<SegmentSource>> gather_sources_;  // that of today, if any, is the last
+  std::vector<std::unique_ptr<SegmentSource>> gather_sources_;  // the last is the present one, if any
   SegmentSource* gather_source_ = nullptr;
-  std::pmr::unsynchronized_pool_resource nodes_;      // of the containers below; keeps those given back
-  std::pmr::map<std::byte*, Chunk> chunks_{&nodes_};  // never moved: neighbours and pools point at them
-  // By pool, large ones first.
+  std::pmr::unsynchronized_pool_resource nodes_;      // of the containers below; keeps freed nodes for reuse
+  std::pmr::map<std::byte*, Chunk> chunks_{&nodes_};  // nodes never move: neighbours and free_ point at them
+  // Two sets for each pool, large chunks first.
   std::array<FreeChunks, 2 * kPools> free_{FreeChunks(&nodes_), FreeChunks(&nodes_), FreeChunks(&nodes_),
                                            FreeChunks(&nodes_)};
   std::uint64_t segments_seen_ = 0;

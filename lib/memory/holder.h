@@ -6,19 +6,19 @@
 
 namespace fp8lab {
 
-/// Who can keep bytes alive. A block with several holders is attributed to the kind that stands first here, so a
-/// parameter that is also saved for backward counts as a parameter.
+/// Kinds of holders that keep bytes alive. A block with several holders is attributed to the kind that comes first in
+/// this list, so a parameter that is also saved for backward counts as a parameter.
 enum class HolderKind : std::uint8_t {
   kParameter,
-  kGradient,  ///< of a parameter
+  kGradient,  ///< the gradient of a parameter
   kOptimizerState,
   kRecipeState,  ///< amax histories and scales
   kInput,
   kOutput,     ///< the model's output and the loss
-  kUnsharded,  ///< a full parameter, or its full gradient, gathered for a pass; gone with the next reshard
-  kContext,    ///< an operation's own context: lives as long as its node
-  kSavedSlot,  ///< the engine's slot of a node: freed once the node has run
-  kInFlight,   ///< an operation's result on its way to the next one
+  kUnsharded,  ///< an unsharded parameter or its gradient, gathered for a pass; freed by the next reshard
+  kContext,    ///< an operation's context, which lives as long as its node
+  kSavedSlot,  ///< the engine's saved slot of a node, freed once the node has run
+  kInFlight,   ///< an operation's result on its way to the next operation
   kWorkspace,  ///< temporaries of one operation
 };
 inline constexpr int kHolderKinds = 11;
@@ -40,7 +40,7 @@ constexpr std::string_view name(HolderKind kind) {
   return "?";
 }
 
-/// The schedule says that these stay after backward; bytes held by nobody among them are retained bytes.
+/// True for kinds that the schedule keeps after backward. Bytes that no such holder keeps are retained bytes.
 constexpr bool outlives_backward(HolderKind kind) { return kind <= HolderKind::kOutput; }
 
 /// Index into the ledger's table of holders.
@@ -48,11 +48,11 @@ using HolderId = std::uint32_t;
 
 struct Holder {
   HolderKind kind = HolderKind::kWorkspace;
-  std::string owner;  ///< "layers[2].attention"; empty where the kind says it all
+  std::string owner;  ///< "layers[2].attention"; empty where the kind alone identifies the holder
   std::string what;   ///< "q"
 };
 
-/// Training phases; `step` counts from 0. Before and between steps is kIdle.
+/// Training phases. `step` counts from 0; kIdle is the time before and between steps.
 enum class PhaseKind : std::uint8_t { kSetup, kForward, kBackward, kOptimizer, kIdle };
 inline constexpr int kPhaseKinds = 5;
 

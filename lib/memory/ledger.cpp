@@ -11,7 +11,7 @@ namespace {
 
 std::uint64_t mix(std::uint64_t hash, std::string_view text) { return fnv1a_word(text.size(), fnv1a(text, hash)); }
 
-/// Part of the sequence hash, so the same on every platform; std::hash need not be.
+/// Part of the sequence hash, so it must be the same on every platform; std::hash need not be.
 std::uint64_t stable_hash(const Holder& holder) {
   return mix(mix(fnv1a_word(static_cast<std::uint64_t>(holder.kind)), holder.owner), holder.what);
 }
@@ -36,7 +36,7 @@ HolderId Ledger::holder(HolderKind kind, std::string_view owner, std::string_vie
   holders_.push_back({kind, std::string(owner), std::string(what)});
   holder_hashes_.push_back(stable_hash(holders_.back()));
   bytes_by_holder_.push_back(0);
-  // So that events need not grow them.
+  // Reserved here, so that events need not grow them.
   peak_copy_.reserve(bytes_by_holder_.capacity());
   since_peak_.reserve(bytes_by_holder_.capacity() + 1);
   ids_.emplace(hash, id);
@@ -48,10 +48,11 @@ void Ledger::record_timeline(bool on) {
   recording_ = on;
   if (paused_) catch_up();
   paused_ = !on;
-  if (on) timeline_.reserve(std::size_t{1} << 16);  // growing by copies would touch twice the pages
+  if (on) timeline_.reserve(std::size_t{1} << 16);  // growing by copies would touch twice as many pages
 }
 
-/// What went first: between steps a block that stayed is one that came, and the peak of both together never was.
+/// Adds the net changes of a pause to the timeline, frees before allocations: a block that replaced another between
+/// steps was never live together with it, so the other order would show a peak that never was.
 void Ledger::catch_up() {
   std::int64_t live = live_bytes_;
   for (const auto& [block, count] : since_pause_) live -= block.second * count;
@@ -87,7 +88,7 @@ void Ledger::add(HolderId holder, std::int64_t bytes) {
   journaling_ = false;
 }
 
-/// By the journal. Leaves the memory of `bytes` where it is, if it is enough.
+/// Computes the breakdown of the peak from the journal. Keeps the memory of `bytes` if it is large enough.
 void Ledger::write_peak(std::vector<std::int64_t>& bytes) const {
   bytes.assign(bytes_by_holder_.begin(), bytes_by_holder_.end());
   for (const auto& [holder, change] : since_peak_) bytes[holder] -= change;

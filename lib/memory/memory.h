@@ -14,7 +14,7 @@ namespace fp8lab {
 
 class BufferRef;
 
-/// One holder's claim on a block, and since when.
+/// One holder's claim on a block, and the phase in which it began.
 struct Hold {
   HolderId holder = 0;
   int count = 0;
@@ -22,22 +22,22 @@ struct Hold {
   std::size_t since_event = 0;
 };
 
-/// A live block as `Memory::live_blocks()` shows it: who still holds it, first the one it is attributed to.
+/// A live block as returned by Memory::live_blocks(): its claims, beginning with the one it is attributed to.
 struct LiveBlock {
   std::int64_t bytes = 0;
   std::vector<Hold> holds;
 };
 
 struct MemoryOptions {
-  std::size_t capacity_bytes = 0;  ///< 0: what the source gives
-  /// Fill fresh and freed blocks with 0xFF (NaN in every float format), so that reading what nobody wrote cannot go
-  /// unseen.
+  std::size_t capacity_bytes = 0;  ///< 0: as much as the source provides
+  /// Fills fresh and freed blocks with 0xFF (NaN in every float format), so that reading uninitialised memory shows.
   bool poison = false;
-  bool record_timeline = false;  ///< the ledger keeps its events, from the first one on
+  bool record_timeline = false;  ///< the ledger records its events from the first one on
 };
 
-/// One device's memory for one rank: blocks, their named holders and the ledger. Blocks are reference counted through
-/// BufferRef; the last one to go frees the block. Outlives every BufferRef it gave out. Not thread-safe.
+/// One device's memory for one rank: blocks, their named holders and the ledger. Blocks are reference counted by
+/// BufferRef; the last claim to end frees the block. A Memory must outlive every BufferRef that it returned. Not
+/// thread-safe.
 class Memory {
  public:
   explicit Memory(std::unique_ptr<SegmentSource> source, MemoryOptions options = {});
@@ -45,14 +45,14 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  /// Throws OutOfMemory, its message being the ledger's account at that moment.
+  /// Throws OutOfMemory with the ledger's account of that moment.
   BufferRef allocate(std::int64_t bytes, HolderId holder);
 
-  /// What is allocated for `holder` from now on lies in `pool`, whoever allocates it. By name, so that what replaces a
-  /// block later, as loading a checkpoint may do, lies there too.
+  /// Puts later allocations for `holder` into `pool`, whoever allocates them. The rule goes by holder and not by block,
+  /// so that a block which replaces another, as after loading a checkpoint, lies in the same pool.
   void place(HolderId holder, Pool pool);
   Pool pool_of(HolderId holder) const { return holder < pools_.size() ? pools_[holder] : Pool::kOwn; }
-  /// CachingAllocator::gather_from().
+  /// Calls CachingAllocator::gather_from().
   void gather_from(std::unique_ptr<SegmentSource> source) { allocator_.gather_from(std::move(source)); }
 
   Ledger& ledger() { return ledger_; }
@@ -60,10 +60,10 @@ class Memory {
   const CachingAllocator& allocator() const { return allocator_; }
   std::int64_t allocations() const { return allocations_; }
 
-  /// Every block alive, in order of allocation.
+  /// All live blocks, in order of allocation.
   std::vector<LiveBlock> live_blocks() const;
-  /// "context of layers[0].attention: q  196.5 MiB since backward of step 0", a line per block that outlived its
-  /// schedule.
+  /// One line for each block that outlived its schedule: "context of layers[0].attention: q  196.5 MiB since backward
+  /// of step 0".
   std::string describe_retained() const;
 
  private:
@@ -80,13 +80,13 @@ class Memory {
   MemoryOptions options_;
   Ledger ledger_;
   CachingAllocator allocator_;
-  std::vector<Pool> pools_;  // by holder, of the first ones; the others' is kOwn
+  std::vector<Pool> pools_;  // by holder; kOwn for holders beyond its end
   std::int64_t allocations_ = 0;
-  std::vector<std::unique_ptr<Block>> blocks_;  // pool: freed records are used again
+  std::vector<std::unique_ptr<Block>> blocks_;  // freed records are used again
   std::vector<Block*> spare_blocks_;
 };
 
-/// A strong, named claim on a block: the block lives while any claim does. Copies keep the holder's name.
+/// A named claim on a block, by reference count: the block lives while any claim does. Copies keep the holder's name.
 class BufferRef {
  public:
   BufferRef() = default;
@@ -100,7 +100,7 @@ class BufferRef {
   std::int64_t bytes() const;
   HolderId holder() const { return holder_; }
   Memory* memory() const { return memory_; }
-  /// True if both are claims on the same block.
+  /// True if both claim the same block.
   bool same_block(const BufferRef& other) const { return block_ == other.block_; }
 
   /// A second claim on the same block under another name.

@@ -8,7 +8,7 @@
 
 namespace fp8lab {
 
-/// What tells a GPT block from a Llama block: data that layers ask for, a row each in form_table().
+/// The properties in which a GPT block differs from a Llama block; form_table() has a row for each form.
 struct LayerForm {
   std::string_view name;
   std::string_view title;
@@ -19,7 +19,7 @@ struct LayerForm {
 };
 
 std::span<const LayerForm> form_table();
-/// Throws Error listing the known ones.
+/// The form called `name`. Throws Error listing the known names if there is none.
 const LayerForm& layer_form(std::string_view name);
 
 struct LayerConfig {
@@ -30,15 +30,15 @@ struct LayerConfig {
   std::int64_t ffn = 0;
   std::int64_t seq = 0;
   std::int64_t batch = 1;
-  bool fp8_attention = false;  ///< where the recipe has formats for attention
-  bool fuse_mlp = false;       ///< the MLP as one chain of the op fuser
+  bool fp8_attention = false;  ///< if the recipe has formats for attention
+  bool fuse_mlp = false;       ///< the MLP is one chain of the op fuser
   float dropout = 0.0f;
 
   std::int64_t head_dim() const { return hidden / heads; }
   std::int64_t tokens() const { return seq * batch; }
   /// Columns of the packed projection: queries, then keys, then values.
   std::int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim(); }
-  /// Columns that the activation reads: gate and up for a gated one.
+  /// Columns of the activation's input: gate and up for a gated activation.
   std::int64_t activation_inputs() const { return form.activation == ActivationKind::kSwiglu ? 2 * ffn : ffn; }
 };
 

@@ -12,7 +12,7 @@
 
 namespace fp8lab {
 
-/// A matrix that a layer quantizes, for validation before anything runs.
+/// A matrix that a layer quantizes, for validation before a run.
 struct QuantizedMatrix {
   std::string_view what;
   std::int64_t rows = 0;
@@ -23,16 +23,16 @@ struct LayerRow {
   std::string_view name;
   std::string_view title;
   std::unique_ptr<Module> (*make)(Build&, const std::string& name, const LayerConfig&);
-  /// Every weight and activation that a quantizing recipe casts, in both orientations.
+  /// All weights and activations that a quantizing recipe casts, in both orientations.
   std::vector<QuantizedMatrix> (*quantized)(const LayerConfig&);
 };
 
-/// The table of layers; adding one is one file and one row. Every layer maps [tokens, hidden] to [tokens, hidden].
+/// The table of layers. To add one, add a file and a row. Every layer maps [tokens, hidden] to [tokens, hidden].
 std::span<const LayerRow> layer_table();
-/// Throws Error listing the known ones.
+/// The layer called `name`. Throws Error listing the known names if there is none.
 const LayerRow& layer_row(std::string_view name);
 
-/// Empty if `layer` can run under `recipe`, otherwise which of its matrices breaks which rule.
+/// Empty if `layer` can run under `recipe`, otherwise the matrix and the rule that it breaks, in words.
 std::string broken_layer_rule(const LayerRow& layer, const LayerConfig& config, const Recipe& recipe);
 
 }  // namespace fp8lab

@@ -11,7 +11,7 @@
 namespace fp8lab {
 namespace {
 
-/// A layer as a checkpointed region.
+/// A layer that runs as a checkpointed region.
 class CheckpointedLayer final : public Module {
  public:
   CheckpointedLayer(std::string name, std::unique_ptr<Module> layer)

@@ -19,33 +19,33 @@ struct ModelOptions {
   LayerConfig config;
   DType dtype = DType::kBF16;
   bool checkpoint_layers = false;  ///< every layer is a checkpointed region
-  bool eight_bit_weights = false;  ///< weights of products live in the recipe's weight format
-  bool fused_quantize =
-      true;  ///< norms and activations cast or measure their results as they make them, where that can be
-  bool deferred_init = false;  ///< parameters get no storage: whoever shards them initialises what it keeps
+  bool eight_bit_weights = false;  ///< weights of matrix products are stored in the recipe's weight format
+  /// Norms and activations cast or measure their results in the same kernel, where possible.
+  bool fused_quantize = true;
+  bool deferred_init = false;  ///< parameters get no storage: the sharding initialises each rank's shard
 };
 
-/// A chain of equal layers. Keeps the recipe it was built with.
+/// A chain of equal layers. Keeps a copy of its recipe.
 class Model {
  public:
   Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options);
 
   Variable forward(Runtime& runtime, const Variable& x);
   const std::vector<Parameter*>& parameters() const { return registry_.parameters; }
-  /// With the scales, for checkpoints.
+  /// Parameters and scales, for checkpoints.
   const Registry& registry() const { return registry_; }
 
-  /// Puts what `wrap` makes of each layer in its place. `parameters` are that layer's own.
+  /// Replaces each layer by the result of `wrap`. `parameters` are that layer's own.
   using Wrap = std::function<std::unique_ptr<Module>(std::unique_ptr<Module> layer, const std::string& name,
                                                      std::span<Parameter* const> parameters)>;
   void wrap_layers(const Wrap& wrap);
   std::vector<std::string> layer_names() const;
 
-  /// Scales of the next step from the amaxes that a pass recorded: after forward, and after backward.
+  /// Compute the scales of the next step from the amaxes that a pass recorded: after forward, and after backward.
   void update_forward_scales(Runtime& runtime, ProcessGroup* amax_group = nullptr);
   void update_backward_scales(Runtime& runtime, ProcessGroup* amax_group = nullptr);
 
-  /// Drops every gradient, those of shards too.
+  /// Drops all gradients, those of shards included.
   void zero_grad();
 
  private:
@@ -54,7 +54,7 @@ class Model {
   struct Layer {
     std::string name;
     std::unique_ptr<Module> module;
-    std::size_t first_parameter = 0;  ///< in the registry, up to the next layer's
+    std::size_t first_parameter = 0;  ///< index in the registry; its parameters end at the next layer's
   };
   std::vector<Layer> layers_;
 };

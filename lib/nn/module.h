@@ -4,7 +4,7 @@
 
 namespace fp8lab {
 
-/// A layer or a part of one. Parameters and scales are listed in the registry it was built with.
+/// A layer or a part of one. Its parameters and scales are listed in the registry that it was built with.
 class Module {
  public:
   virtual ~Module() = default;

@@ -19,7 +19,7 @@ void check_moment(std::string_view which, DType dtype) {
   fail(fmt::format("Adam: {} in {}; moments are f32, bf16, f16 or e4m3", which, name(dtype)));
 }
 
-/// Zeros, whatever the elements mean.
+/// Zeros of any type. The bytes of i16 are filled as bf16.
 Tensor zeros(Device& device, const TensorSpec& spec, HolderId holder) {
   const Tensor tensor = device.allocate(spec, holder);
   MatrixView bits = tensor.view();
@@ -34,7 +34,7 @@ Tensor one(Device& device, HolderId holder) {
   return tensor;
 }
 
-/// What a kernel is notified of a parameter in high precision: elements of its nominal type where its own storage lies.
+/// A high-precision parameter as kernels see it: elements of its nominal type at the address of its own storage.
 MatrixView nominal_view(const Parameter& parameter) {
   return {.data = parameter.value.view().data,
           .dtype = parameter.value ? parameter.value.dtype() : parameter.spec.dtype,
@@ -66,7 +66,7 @@ Tensor Adam::new_master(Runtime& runtime, const Parameter& shard) const {
   Device& device = runtime.device;
   const HolderId holder = device.holder(HolderKind::kOptimizerState, shard.name, "master");
   if (shard.in_eight_bits()) {
-    // Shards have the names of their unsharded parameters, or ones of their own: the seed knows.
+    // `initial` has the stream of the unsharded parameter, whose name the shard need not have.
     if (shard.initial)
       return cast(device, initial_values(runtime, shard, runtime.workspace(shard.name)), DType::kF32, holder);
     return dequantize(device, shard.quantized.rowwise_operand(), DType::kF32, holder).reshaped(shard.spec.shape);
@@ -138,15 +138,15 @@ void Adam::clip(Runtime& runtime) {
 
 namespace {
 
-// Asked whether it is quantized, a wrapper says no, whatever it wraps (TransformerEngine#2370, #2698): the shard then
-// counts as one in high precision and is described by storage that it does not have.
+// A wrapper answers that it is not quantized, whatever it wraps (TransformerEngine#2370, #2698). With the fix reverted
+// the shard then counts as high precision, and is described by storage that it does not have.
 bool is_quantized(const Parameter& parameter, bool unwrap) {
   return local_shard(parameter).in_eight_bits() && (unwrap || parameter.local == nullptr);
 }
 
 }  // namespace
 
-/// Weights in eight bits are cast anew in every step.
+/// Lists the eight-bit weights, which are cast anew in every step.
 void Adam::list_rewrites(bool unwrap) {
   rewrites_.clear();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -161,7 +161,7 @@ void Adam::list_rewrites(bool unwrap) {
   }
 }
 
-/// What has a gradient moves.
+/// Lists the parameters that have a gradient, which the kernel updates.
 void Adam::list_tensors(bool unwrap) {
   tensors_.clear();
   std::size_t next_rewrite = 0;

@@ -8,19 +8,19 @@
 
 namespace fp8lab {
 
-/// Adam as a framework's default optimizer writes it: one list operation after another over all parameters, no kernel
-/// of its own, no masters. The rule is Adam's, in another order of operations:
+/// Adam as frameworks write it by default (foreach): a sequence of list operations over all parameters, without a
+/// kernel of its own and without masters. The rule is Adam's, in another order of operations:
 ///   p *= 1 - learning_rate weight_decay;  m = lerp(m, g, w1);  v = lerp(v, g g, w2)
 ///   d = sqrt(v) / sqrt(c2) + epsilon;  p += -(learning_rate / c1) m / d
-/// with w and c as in Adam; L2 has g += weight_decay p instead of the first. Parameters are updated in their own type,
-/// quantized ones in eight bits: there only updates of half a unit of 3 mantissa bits or more are seen. Moments are
-/// f32.
+/// with w and c as in Adam; for L2, g += weight_decay p replaces the first statement. Parameters are updated in their
+/// own type. Quantized ones are updated in eight bits, so updates below half a unit of 3 mantissa bits are lost.
+/// Moments are f32.
 class ForeachAdam {
  public:
-  /// Throws Error for options of Adam that lists have no use for: masters, types of moments, clipping.
+  /// Throws Error for Adam's options that list operations do not support: masters, types of moments, clipping.
   ForeachAdam(std::vector<Parameter*> parameters, const AdamOptions& options);
 
-  /// Parameters without a gradient keep their value and moments; the step counts for all.
+  /// Parameters without a gradient keep their value and moments, but the step counts for all parameters.
   void step(Runtime& runtime);
   std::int64_t steps() const { return steps_; }
 

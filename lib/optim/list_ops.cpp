@@ -16,14 +16,14 @@ struct ListCall {
   double scalar = 0.0;
 };
 
-/// What the kernel computes with: a member itself, or a dequantized temporary.
+/// The tensor that the kernel reads or writes: the member itself, or a dequantized temporary.
 Tensor in_high_precision(Runtime& runtime, const ListMember& member) {
   if (member.quantized == nullptr) return member.value;
   Device& device = runtime.device;
   return dequantize(device, member.quantized->rowwise_operand(), member.nominal, runtime.workspace("list operation"));
 }
 
-/// All operations in place end here: `computed` holds the results, in temporaries where members are quantized.
+/// The end of every in-place operation. `computed` has the results, in temporaries for quantized members.
 void write_back(Runtime& runtime, TensorList& list, const std::vector<Tensor>& computed) {
   if (!runtime.behaviors.write_back_list_updates) return;
   std::vector<Rewrite> rewrites;

@@ -41,7 +41,7 @@ Parts16 parts16_of(std::span<const float> values) {
   parts.low.reserve(values.size() * sizeof(std::int16_t));
   for (const float value : values) {
     std::uint32_t bits = float_bits(value);
-    // A NaN's payload could carry into the sign and leave a zero.
+    // A NaN becomes the quiet NaN of its sign: the rounding could carry its payload into the sign and leave a zero.
     if ((bits & kFloatMagnitudeMask) > kFloatInfinityBits) bits = (bits & ~kFloatMagnitudeMask) | kFloatQuietNanBits;
     const auto rest = static_cast<std::uint16_t>(bits);
     append(parts.high, static_cast<std::uint16_t>((bits >> 16) + (rest >> 15)));

@@ -6,14 +6,14 @@
 
 #include "core/dtype.h"
 
-// The f32 values that Adam optimises, in host memory, and the forms in which a parameter and its master keep them
+// The f32 values that Adam updates, in host memory, and the forms in which a parameter and its master store them
 // (AdamOptions::master).
 namespace fp8lab {
 
-/// Rounded to f32, f16 or bf16 as casts round.
+/// The values rounded to f32, f16 or bf16, as casts round.
 std::vector<std::byte> rounded(DType dtype, std::span<const float> values);
 
-/// A bf16 parameter and its i16 remainder; kernels.h has the rule.
+/// A bf16 parameter and its i16 remainder (rule: kernels.h).
 struct Parts16 {
   std::vector<std::byte> high;
   std::vector<std::byte> low;

@@ -6,10 +6,10 @@
 
 namespace fp8lab {
 
-/// How Adam averages a moment: `weight` is what a new gradient weighs, 1 - beta rounded to f32 once. `correction` is
-/// the sum of the weights of `step` gradients and divides the moment, which started from zero. It comes from `weight`:
-/// a weight made of beta in f32 and a correction made of beta itself would leave a bias of up to 2^-25 / (1 - beta) in
-/// the quotient, 3 parts in 10^3 at beta = 0.99999.
+/// How Adam averages a moment. `weight` is the weight of a new gradient: 1 - beta, rounded to f32 once. `correction`
+/// divides the moment, which starts from zero: it is the sum of the weights of `step` gradients. It is computed from
+/// `weight`, because a weight from beta in f32 with a correction from the exact beta would leave a bias of up to 2^-25
+/// / (1 - beta) in the quotient, 3 parts in 10^3 at beta = 0.99999.
 struct MomentRule {
   float weight;
   double correction;

@@ -15,7 +15,7 @@ namespace fp8lab {
 namespace {
 
 constexpr std::int64_t kVersion = 2;
-/// How the names of entries with quantized data end, and ended in version 1, which is read as well.
+/// Suffixes of the names of entries with quantized data: of the present version, and of version 1, which can be read.
 constexpr std::string_view kDataSuffix = "-wise data";
 constexpr std::string_view kFormerDataSuffix = "-wise codes";
 constexpr std::int64_t kFirstLine = 64;
@@ -36,7 +36,7 @@ std::string read_text(const std::filesystem::path& file, std::int64_t offset, st
   fail(fmt::format("checkpoint: {}: {}; the file is damaged: {}", file.string(), what, kRemedy));
 }
 
-/// Throws where a file is of a version that this program cannot read.
+/// Throws Error if this program cannot read the file's version.
 void check_version(const std::filesystem::path& file, std::string_view text) {
   std::istringstream words{std::string(text.substr(0, 40))};
   std::string project, what;
@@ -93,7 +93,7 @@ RankFileRow write_rank_file(const std::filesystem::path& folder, const std::stri
     item.entry.bytes = static_cast<std::int64_t>(item.bytes.size());
     item.entry.sum = checksum(item.bytes);
   }
-  // Offsets are part of the header, whose length depends on their digits; they count from its end instead.
+  // Offsets are written in the header, whose length depends on their digits, so they count from the end of the header.
   std::int64_t offset = 0;
   std::string header;
   for (EntryToWrite& item : entries) {

@@ -11,28 +11,28 @@
 
 #include "core/dtype.h"
 
-// The files of a checkpoint: their layout and their checks, without what the entries mean.
+// The files of a checkpoint: layout and checks. The meaning of entries is in saved_state_items.h.
 //
-// A rank's file is a first line of 64 bytes ("fp8lab checkpoint <version> <header bytes> <header checksum>", padded
-// with blanks), a header with a line per entry, and the entries' bytes one after the other. The manifest is text that
-// ends with its own checksum.
+// A rank's file has a first line of 64 bytes ("fp8lab checkpoint <version> <header bytes> <header checksum>", padded
+// with blanks), a header with one line per entry, and the entries' bytes in order. The manifest is text that ends with
+// its own checksum.
 namespace fp8lab {
 
-/// Any flipped bit changes it.
+/// A checksum that any flipped bit changes.
 std::uint64_t checksum(std::span<const std::byte> bytes);
 
 struct CheckpointEntry {
   std::string name;  ///< "layers[0].weight: master"
   DType dtype = DType::kF32;
-  std::int64_t global_rows = 0;  ///< of the parameter, along dim 0
-  std::int64_t first_row = 0;    ///< of the shard that the entry is or belongs to
+  std::int64_t global_rows = 0;  ///< rows of the unsharded parameter, along dim 0
+  std::int64_t first_row = 0;    ///< of the shard that the entry is, or belongs to
   std::int64_t rows = 0;
   std::int64_t bytes = 0;
   std::int64_t offset = 0;  ///< in the file
   std::uint64_t sum = 0;
 };
 
-/// What the manifest says of a rank's file.
+/// The manifest's row about one rank's file.
 struct RankFileRow {
   std::string name;
   std::int64_t bytes = 0;
@@ -49,7 +49,7 @@ struct Manifest {
 inline constexpr std::string_view kManifestName = "manifest";
 std::string rank_file_name(std::int64_t generation, int rank);
 
-/// An entry with its bytes, which the caller keeps. Offsets and checksums are found here.
+/// An entry with its bytes. write_rank_file() sets offset and checksum.
 struct EntryToWrite {
   CheckpointEntry entry;
   std::vector<std::byte> bytes;
@@ -58,7 +58,7 @@ RankFileRow write_rank_file(const std::filesystem::path& folder, const std::stri
                             std::vector<EntryToWrite>& entries);
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest);
 
-/// Throws Error where the manifest is absent, damaged or of a newer version.
+/// Throws Error if the manifest is absent, damaged or of a newer version.
 Manifest read_manifest(const std::filesystem::path& folder);
 
 /// A rank's file whose header has been read and checked.
@@ -68,9 +68,9 @@ class RankFile {
 
   const std::filesystem::path& path() const { return path_; }
   const std::vector<CheckpointEntry>& entries() const { return entries_; }
-  /// Null where there is none of that name.
+  /// The entry called `name`, or null.
   const CheckpointEntry* find(std::string_view name) const;
-  /// The entry's bytes, checked.
+  /// The entry's bytes. Throws Error if their checksum does not match.
   std::vector<std::byte> read(const CheckpointEntry& entry) const;
   /// Throws Error: "checkpoint: <file>: entry '<entry>': <problem>".
   [[noreturn]] void refuse(std::string_view entry, const std::string& problem) const;

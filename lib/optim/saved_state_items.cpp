@@ -12,7 +12,7 @@ namespace {
 
 using Kind = CheckpointItem::Kind;
 
-/// Adds the tensors that are there.
+/// Adds those tensors that exist.
 class Collector {
  public:
   explicit Collector(std::vector<CheckpointItem>& items) : items_(items) {}

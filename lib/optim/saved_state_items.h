@@ -9,32 +9,32 @@
 #include "optim/saved_state.h"
 #include "optim/saved_state_format.h"
 
-// What the entries of a checkpoint mean: the tensors of a training state by name, and the rows that ranks have of them.
+// The meaning of a checkpoint's entries: the tensors of a training state by name, and the rows that each rank has.
 namespace fp8lab {
 
-/// One tensor of a training state. Those of a parameter are named "<parameter>: <what>".
+/// One tensor of a training state. Tensors of a parameter are named "<parameter>: <what>".
 struct CheckpointItem {
   static constexpr std::size_t kNoParameter = std::numeric_limits<std::size_t>::max();
   enum class Kind {
-    kRows,        ///< rows of the parameter along dim 0, which a new cut may take apart
-    kMoment,      ///< the same, in units of `scale`
-    kScale,       ///< of a moment
-    kRowwise,     ///< eight bits: data and scales that belong to their shard
-    kTransposed,  ///< the same of a column-wise orientation, which not every architecture has
-    kRecipe,      ///< an amax history or the scales of one
+    kRows,        ///< rows of the parameter along dim 0, which can be cut anew
+    kMoment,      ///< rows of a moment with a scale, in units of `scale`
+    kScale,       ///< scale of a moment
+    kRowwise,     ///< eight bits: row-wise data and scales, which belong to their shard
+    kTransposed,  ///< the same of the column-wise orientation, which not every architecture has
+    kRecipe,      ///< an amax history, or its scales
   };
   std::string name;
   Kind kind = Kind::kRows;
   std::size_t parameter = kNoParameter;
   Tensor tensor;
-  Tensor scale{};  ///< of a kMoment
+  Tensor scale{};  ///< scale of a kMoment
 };
 std::vector<CheckpointItem> checkpoint_items(const TrainingState& state);
 
-/// Which rows of every parameter each rank has.
+/// The rows of every parameter that each rank has.
 class RowCuts {
  public:
-  /// Collective. Throws Error where the shards of a parameter do not make up the unsharded parameter.
+  /// Collective. Throws Error if the shards of a parameter do not make up the unsharded parameter.
   RowCuts(const TrainingState& state, ProcessGroup* group);
 
   int ranks() const { return ranks_; }
@@ -52,12 +52,13 @@ class RowCuts {
   std::vector<std::int64_t> firsts_;
 };
 
-/// The same ranks for what lies in host memory, as all that a checkpoint agrees on does; null stays null.
+/// The same ranks for buffers in host memory, for agreement about a checkpoint; null stays null.
 inline ProcessGroup* on_host(ProcessGroup* group) { return group == nullptr ? nullptr : &group->host(); }
 
-/// Throws Error on every rank if `problem` is not empty on one of them: there the problem, elsewhere whose it is.
+/// Throws Error on every rank if `problem` is not empty on some rank: on that rank the problem, on the others its
+/// number.
 void agree(ProcessGroup* group, const std::string& problem, std::string_view doing);
-/// The message of the Error that `work` throws, or nothing.
+/// The message of the Error that `work` throws, or empty.
 template <class Work>
 std::string problem_of(const Work& work) {
   try {

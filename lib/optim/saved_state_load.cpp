@@ -36,14 +36,14 @@ std::vector<T> values_from(const Bytes& bytes) {
   return values;
 }
 
-/// An entry as it is asked for, of a parameter or of none.
-struct Asked {
+/// An entry that the model needs; `parameter` is kNoParameter for recipe state.
+struct EntryRequest {
   std::string name;
   DType dtype = DType::kF32;
   std::size_t parameter = CheckpointItem::kNoParameter;
 };
 
-/// Reads and checks everything before anything is written.
+/// Loads in two steps: stage() reads and checks everything, before apply() writes anything.
 class Loader {
  public:
   Loader(const std::filesystem::path& folder, const TrainingState& state, const RowCuts& cuts, int rank)
@@ -53,7 +53,7 @@ class Loader {
 
   void stage() {
     const std::vector<CheckpointItem> items = checkpoint_items(state_);
-    refuse_strangers();
+    refuse_unknown_parameters();
     std::size_t begin = 0;
     for (std::size_t end = 0; end < items.size(); begin = end) {
       while (end < items.size() && items[end].parameter == items[begin].parameter) ++end;
@@ -74,7 +74,7 @@ class Loader {
   }
 
  private:
-  void refuse_strangers() const {
+  void refuse_unknown_parameters() const {
     std::set<std::string_view> known;
     for (const Parameter* parameter : state_.parameters) known.insert(parameter->name);
     for (const RankFile& file : files_)
@@ -86,12 +86,14 @@ class Loader {
       }
   }
 
-  static Asked asked(const CheckpointItem& item) { return {item.name, item.tensor.dtype(), item.parameter}; }
-  Asked asked(std::size_t parameter, std::string_view what, DType dtype = DType::kF32) const {
+  static EntryRequest request_for(const CheckpointItem& item) {
+    return {item.name, item.tensor.dtype(), item.parameter};
+  }
+  EntryRequest request_for(std::size_t parameter, std::string_view what, DType dtype = DType::kF32) const {
     return {fmt::format("{}: {}", state_.parameters[parameter]->name, what), dtype, parameter};
   }
 
-  const CheckpointEntry& entry_in(const RankFile& file, const Asked& item) const {
+  const CheckpointEntry& entry_in(const RankFile& file, const EntryRequest& item) const {
     const CheckpointEntry* entry = file.find(item.name);
     if (entry == nullptr)
       file.refuse(
@@ -116,8 +118,8 @@ class Loader {
           entry, fmt::format("{} B where the model has {} B; load it into the model that was saved", actual, expected));
   }
 
-  /// The file whose entry is this rank's shard, or null.
-  const RankFile* exact(const Asked& item, int rank) const {
+  /// The file whose entry covers exactly the rows of `rank`'s shard, or null.
+  const RankFile* exact(const EntryRequest& item, int rank) const {
     for (const RankFile& file : files_) {
       const CheckpointEntry& entry = entry_in(file, item);
       if (entry.first_row == cuts_.first(item.parameter, rank) && entry.rows == cuts_.rows(item.parameter, rank))
@@ -125,29 +127,29 @@ class Loader {
     }
     return nullptr;
   }
-  /// The same answer on every rank, which makes what follows from it collective.
-  bool cut_as_before(const Asked& item) const {
+  /// The answer is the same on every rank, so collective calls may depend on it.
+  bool cut_as_before(const EntryRequest& item) const {
     for (int rank = 0; rank < cuts_.ranks(); ++rank)
       if (exact(item, rank) == nullptr) return false;
     return true;
   }
 
   void stage_parameter(std::span<const CheckpointItem> items) {
-    if (kept_otherwise(items.front())) {
+    if (stored_in_other_form(items.front())) {
       stage_from_master(items);
       return;
     }
-    const bool as_before = cut_as_before(asked(items.front()));
+    const bool as_before = cut_as_before(request_for(items.front()));
     bool rebuild = false;
     for (const CheckpointItem& item : items) {
       const bool eight_bits = item.kind == Kind::kRowwise || item.kind == Kind::kTransposed;
-      // An architecture that had no use for this orientation saved none.
+      // If the architecture that saved had no use for this orientation, it is not in the files.
       if (item.kind == Kind::kTransposed && files_.front().find(item.name) == nullptr) rebuild = true;
       if (eight_bits && (rebuild || !as_before)) {
         rebuild = true;
       } else if (as_before) {
-        const RankFile& file = *exact(asked(item), rank_);
-        const CheckpointEntry& entry = entry_in(file, asked(item));
+        const RankFile& file = *exact(request_for(item), rank_);
+        const CheckpointEntry& entry = entry_in(file, request_for(item));
         check_bytes(file, item.name, entry.bytes, item.tensor.bytes());
         staged_.emplace_back(item.tensor, file.read(entry));
       } else {
@@ -157,25 +159,25 @@ class Loader {
     if (rebuild) cast_again(items.front());
   }
 
-  /// Of what a new cut takes apart. Scales of moments come with their moments.
+  /// Stages a tensor whose rows are cut anew. Scales of moments are staged with their moments.
   void stage_rows(const CheckpointItem& item) {
-    if (item.kind == Kind::kRows) staged_.emplace_back(item.tensor, rows_of(asked(item)));
+    if (item.kind == Kind::kRows) staged_.emplace_back(item.tensor, rows_of(request_for(item)));
     if (item.kind == Kind::kMoment) stage_moment(item);
   }
 
-  /// True where the files keep a weight in eight bits and the model does not, or the other way round, and another cut
-  /// explains it: Sharding keeps no weight in eight bits whose blocks the cut would split.
-  bool kept_otherwise(const CheckpointItem& first) const {
+  /// True if a weight is in eight bits in the files and not in the model, or the other way round, because of another
+  /// cut: Sharding keeps no weight in eight bits if the cut would split its blocks.
+  bool stored_in_other_form(const CheckpointItem& first) const {
     const RankFile& file = files_.front();
     if (file.find(first.name) != nullptr) return false;
-    Asked other = asked(first.parameter, first.kind == Kind::kRowwise ? "value" : "row-wise data");
+    EntryRequest other = request_for(first.parameter, first.kind == Kind::kRowwise ? "value" : "row-wise data");
     const CheckpointEntry* entry = file.find(other.name);
     if (entry == nullptr) return false;
     other.dtype = entry->dtype;
     return !cut_as_before(other);
   }
 
-  /// Either form is a rounding of the master, which both have, and which is cut like anything else.
+  /// Stages a weight from its master. Both forms are roundings of the master, which both have, and which can be cut.
   void stage_from_master(std::span<const CheckpointItem> items) {
     const CheckpointItem& first = items.front();
     const std::vector<float> values = saved_masters(first);
@@ -199,13 +201,15 @@ class Loader {
     if (value == nullptr) cast_again(first);
   }
 
-  /// This rank's rows of what was optimised, in whichever form the files have it.
+  /// This rank's rows of the values that Adam updates, in whichever form the files have them.
   std::vector<float> saved_masters(const CheckpointItem& first) const {
     const RankFile& file = files_.front();
-    const Asked value = asked(first.parameter, "value", local_shard(*state_.parameters[first.parameter]).spec.dtype);
-    const Asked master = asked(first.parameter, "master"), rest = asked(first.parameter, "master", DType::kI16);
+    const EntryRequest value =
+        request_for(first.parameter, "value", local_shard(*state_.parameters[first.parameter]).spec.dtype);
+    const EntryRequest master = request_for(first.parameter, "master"),
+                       rest = request_for(first.parameter, "master", DType::kI16);
     const bool has_value = file.find(value.name) != nullptr;
-    if (has_value) entry_in(file, value);  // refuses another type
+    if (has_value) entry_in(file, value);  // throws if it has another type
     if (const CheckpointEntry* entry = file.find(master.name))
       return entry->dtype == DType::kI16 ? from_parts16(rows_of(value), rows_of(rest))
                                          : values_from<float>(rows_of(master));
@@ -227,9 +231,9 @@ class Loader {
         {.value = master, .to = &shard.quantized, .quantizer = shard.quantizer.get(), .nominal = shard.spec.dtype});
   }
 
-  /// Calls use(file, bytes) for what each file has of this rank's rows, in their order.
+  /// Calls use(file, bytes) for the rows of this rank that each file has, in their order.
   template <class Use>
-  void for_rows(const Asked& item, const Use& use) const {
+  void for_rows(const EntryRequest& item, const Use& use) const {
     std::int64_t next = cuts_.first(item.parameter, rank_);
     const std::int64_t end = next + cuts_.rows(item.parameter, rank_);
     const std::int64_t row_bytes =
@@ -251,7 +255,7 @@ class Loader {
     }
   }
 
-  Bytes rows_of(const Asked& item) const {
+  Bytes rows_of(const EntryRequest& item) const {
     Bytes rows;
     for_rows(item, [&](const RankFile&, std::span<const std::byte> part) {
       rows.insert(rows.end(), part.begin(), part.end());
@@ -259,12 +263,12 @@ class Loader {
     return rows;
   }
 
-  /// Elements of several shards, each in units of its own scale, in those of one.
+  /// Converts the elements of several shards, each in units of its own scale, to units of one scale.
   void stage_moment(const CheckpointItem& item) {
     const DType dtype = item.tensor.dtype();
     std::vector<float> values;
     float absmax = 0.0f;
-    for_rows(asked(item), [&](const RankFile& file, std::span<const std::byte> part) {
+    for_rows(request_for(item), [&](const RankFile& file, std::span<const std::byte> part) {
       const CheckpointEntry* entry = file.find(item.name + " scale");
       if (entry == nullptr || entry->bytes != sizeof(float))
         file.refuse(item.name, "its scale is absent; the file is damaged");
@@ -290,12 +294,13 @@ class Loader {
     staged_.emplace_back(item.scale, bytes_from(std::vector<float>{scale}));
   }
 
-  /// Of as many ranks each has its own; other ranks have what all agree on.
+  /// On as many ranks as saved, each loads its own state. On another number of ranks, all load the state that the files
+  /// agree on.
   void stage_recipe(const CheckpointItem& item) {
     const bool as_many = static_cast<int>(files_.size()) == cuts_.ranks();
     const RankFile& first = as_many ? files_[static_cast<std::size_t>(rank_)] : files_.front();
     const auto read = [&](const RankFile& file) {
-      const CheckpointEntry& entry = entry_in(file, asked(item));
+      const CheckpointEntry& entry = entry_in(file, request_for(item));
       check_bytes(file, item.name, entry.bytes, item.tensor.bytes());
       return values_from<float>(file.read(entry));
     };

@@ -24,7 +24,7 @@ std::int64_t generation_of(const std::string& name) {
   return number;
 }
 
-/// A number that no file in the folder has, the remains of saves that were killed included.
+/// A number that no file in the folder has, including files of saves that were killed.
 std::int64_t next_generation(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -52,7 +52,7 @@ std::vector<EntryToWrite> entries_of(Runtime& runtime, const TrainingState& stat
   return entries;
 }
 
-/// Every rank's row, on every rank.
+/// Gathers every rank's row to every rank.
 std::vector<RankFileRow> gather_rows(ProcessGroup* group, std::int64_t generation, const RankFileRow& own) {
   if (group == nullptr) return {own};
   const std::int64_t sent[2] = {own.bytes, static_cast<std::int64_t>(own.header_sum)};
@@ -71,7 +71,7 @@ std::vector<RankFileRow> gather_rows(ProcessGroup* group, std::int64_t generatio
   return rows;
 }
 
-/// True once the manifest names this save, even if forcing it to the disk failed after that.
+/// True if the manifest names this save, which can be so even if forcing it to the disk failed afterwards.
 bool is_in_place(const fs::path& folder, std::int64_t generation) {
   try {
     return read_manifest(folder).generation == generation;
@@ -80,7 +80,7 @@ bool is_in_place(const fs::path& folder, std::int64_t generation) {
   }
 }
 
-/// Files of saves that the manifest in place does not name.
+/// Removes files of saves that the present manifest does not name.
 void remove_others(const fs::path& folder, std::int64_t generation) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
@@ -89,7 +89,7 @@ void remove_others(const fs::path& folder, std::int64_t generation) {
   }
 }
 
-/// Keeps the optimizer as it is: a save before the first step makes state for itself alone.
+/// Makes the optimizer's state for a save before the first step, and drops it afterwards.
 class StateForSaving {
  public:
   StateForSaving(Runtime& runtime, Adam* optimizer)
@@ -126,7 +126,7 @@ void save_training_state(Runtime& runtime, const fs::path& folder, const Trainin
 
   const std::string name = rank_file_name(generation, rank);
   RankFileRow own;
-  const auto take_back = [&](const std::string& why, std::string_view doing) {
+  const auto agree_or_remove = [&](const std::string& why, std::string_view doing) {
     try {
       agree(group, why, doing);
     } catch (...) {
@@ -140,7 +140,7 @@ void save_training_state(Runtime& runtime, const fs::path& folder, const Trainin
     std::vector<EntryToWrite> entries = entries_of(runtime, state, cuts, rank);
     own = write_rank_file(folder, name, entries);
   });
-  take_back(problem, "write its part of a checkpoint");
+  agree_or_remove(problem, "write its part of a checkpoint");
 
   Manifest manifest{.generation = generation,
                     .step = state.step,
@@ -149,7 +149,7 @@ void save_training_state(Runtime& runtime, const fs::path& folder, const Trainin
   problem = problem_of([&] {
     if (rank == 0) write_manifest(folder, manifest);
   });
-  take_back(problem, "write the manifest of a checkpoint");
+  agree_or_remove(problem, "write the manifest of a checkpoint");
   if (rank == 0) remove_others(folder, generation);
 }
 

@@ -4,7 +4,7 @@
 
 namespace fp8lab {
 
-/// What this rank keeps and updates of `parameter`: its shard, or, where it is not sharded, all of it.
+/// The part of `parameter` that this rank keeps and updates: its shard, or the entire parameter if it is not sharded.
 inline Parameter& local_shard(Parameter& parameter) {
   return parameter.local != nullptr ? *parameter.local : parameter;
 }
@@ -12,7 +12,7 @@ inline const Parameter& local_shard(const Parameter& parameter) {
   return parameter.local != nullptr ? *parameter.local : parameter;
 }
 
-/// The shape of what is stored of it here.
+/// The shape of the values that are stored on this rank.
 inline const Shape& shape_of(const Parameter& shard) { return shard.value ? shard.value.shape() : shard.spec.shape; }
 
 }  // namespace fp8lab

@@ -8,9 +8,9 @@
 namespace fp8lab {
 
 /// An exponential moving average of parameters, kept in their own formats: average += (1 - decay) (parameter -
-/// average), by one list operation. The first update copies. Averages of parameters in eight bits are tensors of zeros
-/// like them at first, and are cast anew by every update; they move by what half a unit of 3 mantissa bits can show.
-/// Others are f32. Of a sharded parameter the shard is averaged, and shards measured together are cast together.
+/// average), by one list operation. The first update copies. Averages of parameters in eight bits start as zeros of the
+/// same format and are cast anew by every update, so changes below half a unit of 3 mantissa bits are lost. Other
+/// averages are f32. Of a sharded parameter the shard is averaged; shards that are measured together are cast together.
 class WeightAverage {
  public:
   /// Throws Error unless 0 <= decay < 1.
@@ -18,7 +18,7 @@ class WeightAverage {
 
   void update(Runtime& runtime);
 
-  /// As in `parameters`.
+  /// Indices are those of `parameters`.
   const QuantizedTensor& quantized(std::size_t i) const { return averages_[i].quantized; }
   const Tensor& value(std::size_t i) const { return averages_[i].value; }
 
@@ -26,7 +26,7 @@ class WeightAverage {
   struct Average {
     Tensor value;
     QuantizedTensor quantized;
-    Quantizer quantizer;  ///< the parameter's; averages are not recorded in its history
+    Quantizer quantizer;  ///< the parameter's, without its amax: averages are not recorded in its history
   };
 
   std::vector<Parameter*> parameters_;

@@ -14,8 +14,8 @@ QuantFormat blocks(std::int64_t rows, std::int64_t cols, ScaleKind scale) {
 
 }  // namespace
 
-// E4M3 everywhere; activations and gradients by 1 x 128 along the reduction axis, weights by 128 x 128. Scales are
-// powers of two unless asked otherwise.
+// E4M3 for every role. Activations and gradients have 1 x 128 blocks along the reduction axis, weights 128 x 128
+// blocks. Scales are powers of two unless power_of_two_scales is false.
 Recipe make_block() {
   Recipe recipe;
   recipe.activation = blocks(1, 128, ScaleKind::kF32PowerOfTwo);
@@ -29,7 +29,7 @@ Recipe make_block() {
 }
 
 // OCP MX: E4M3 in blocks of 32 along the reduction axis with one E8M0 byte each. Both orientations are cast from the
-// high-precision source: a block of 32 columns cannot be transposed into a block of 32 rows.
+// high-precision source, because a block of 32 columns cannot be transposed into a block of 32 rows.
 Recipe make_mxfp8() {
   Recipe recipe;
   recipe.activation = blocks(1, 32, ScaleKind::kE8M0Rceil);

@@ -10,7 +10,7 @@ QuantFormat per_tensor(DType payload, AmaxSource source) {
   return format;
 }
 
-// FP8 matrix products want the reduction axis divisible by 16 and the other by 8 (cuBLASLt's alignment rule, which
+// FP8 matrix products need the reduction axis divisible by 16 and the other axis by 8 (cuBLASLt's alignment rule, which
 // Transformer Engine checks for every FP8 operand).
 void set_shape_rule(Recipe& recipe) {
   recipe.rows_multiple = 8;
@@ -18,7 +18,7 @@ void set_shape_rule(Recipe& recipe) {
   recipe.shape_rule = "FP8 matrix products need rows divisible by 8 and columns by 16 (cuBLASLt)";
 }
 
-// The hybrid roles of both per-tensor recipes: E4M3 forward, E5M2 for gradients.
+// The formats of both per-tensor recipes: E4M3 in forward, E5M2 for gradients.
 Recipe hybrid(AmaxSource source) {
   Recipe recipe;
   recipe.activation = per_tensor(DType::kE4M3, source);
@@ -30,7 +30,7 @@ Recipe hybrid(AmaxSource source) {
 
 }  // namespace
 
-// The scale comes from the maximum over the amaxes of earlier steps, so the cast reads its input once.
+// The scale comes from the maximum over the amaxes of earlier steps, so the cast reads its input only once.
 Recipe make_delayed() {
   Recipe recipe = hybrid(AmaxSource::kHistory);
   AttentionFormats attention;
@@ -45,8 +45,8 @@ Recipe make_delayed() {
   return recipe;
 }
 
-// The scale comes from the tensor itself. What exists only inside the attention kernel cannot be measured before its
-// cast, so S and dP keep a history of one step; outputs stay in 16 bits.
+// The scale comes from the tensor itself. S and dP exist only inside the attention kernel, so they cannot be measured
+// before their cast and keep a history of one step. Outputs stay in 16 bits.
 Recipe make_current() {
   Recipe recipe = hybrid(AmaxSource::kTensor);
   AttentionFormats attention;

@@ -8,35 +8,35 @@
 
 #include "core/dtype.h"
 
-// Recipes are data: operations ask for their properties and never for their identity. Rules and their sources are in
+// Recipes are data: operations read their properties and never ask which recipe it is. Rules and their sources are in
 // the comments of each recipe's file.
 namespace fp8lab {
 
 /// Where the amax behind a scale comes from.
 enum class AmaxSource {
-  kHistory,  ///< earlier steps of the same tensor (delayed scaling)
-  kTensor,   ///< the tensor itself, before the cast (current scaling)
-  kBlock,    ///< each block, in the same pass as the cast
+  kHistory,  ///< from earlier steps of the same tensor (delayed scaling)
+  kTensor,   ///< from the tensor itself, before the cast (current scaling)
+  kBlock,    ///< from each block, in the same pass as the cast
 };
 
-/// How a block's or tensor's amax becomes its scale.
+/// How a scale is computed from the amax of its block or tensor.
 enum class ScaleKind {
   kF32,            ///< fp8_max / amax
-  kF32PowerOfTwo,  ///< the same, fraction bits cleared (rounded down)
-  kE8M0Rceil,      ///< power of two not below amax / fp8_max: never clips
+  kF32PowerOfTwo,  ///< fp8_max / amax with its fraction bits cleared (rounded down)
+  kE8M0Rceil,      ///< smallest power of two not below amax / fp8_max: never clips
   kE8M0Floor,      ///< OCP MX 1.0 section 6.3: may clip the top of the binade
 };
 
-/// How one role of tensor is quantized. Blocks are `block_rows` x `block_cols` elements of the row-wise matrix; 0 x 0
+/// How tensors of one role are quantized. Blocks are `block_rows` x `block_cols` elements of the row-wise matrix; 0 x 0
 /// is the entire tensor. The column-wise orientation is the same format applied to the transposed matrix, so a 1 x 32
-/// block runs along the reduction axis in both; how it is stored is another matter.
+/// block runs along the reduction axis in both orientations. columnwise_stored_transposed() says how it lies in memory.
 struct QuantFormat {
   DType payload = DType::kE4M3;
   std::int64_t block_rows = 0;
   std::int64_t block_cols = 0;
   AmaxSource amax_source = AmaxSource::kTensor;
   ScaleKind scale = ScaleKind::kF32;
-  float epsilon = 0.0f;  ///< amax is at least this
+  float epsilon = 0.0f;  ///< lower bound of the amax
 
   bool per_tensor() const { return block_cols == 0; }
   DType scale_dtype() const {
@@ -45,8 +45,8 @@ struct QuantFormat {
   /// True when the column-wise orientation holds the same data as the row-wise one, transposed (per tensor, square
   /// blocks).
   bool columnwise_is_transpose() const { return block_rows == block_cols; }
-  /// False where the column-wise orientation lies in memory as the matrix does, its blocks running down the columns: so
-  /// with microscaling, whose matrix units read either order.
+  /// False where the column-wise orientation is stored in the order of the matrix, with blocks that run down the
+  /// columns. This is so for microscaling, whose matrix units read either order.
   bool columnwise_stored_transposed() const { return scale_dtype() != DType::kE8M0; }
   friend bool operator==(const QuantFormat&, const QuantFormat&) = default;
 };
@@ -60,13 +60,13 @@ struct DelayedScaling {
   int margin = 0;  ///< scale = fp8_max * 2^-margin / amax
 };
 
-/// Formats of the eight-bit operands inside attention; an absent one stays in 16 bits.
+/// Formats of the eight-bit operands inside attention. An absent format means that the operand stays in 16 bits.
 struct AttentionFormats {
   QuantFormat qkv;  ///< Q, K and V share one scale
   QuantFormat s;    ///< the softmax probabilities
   std::optional<QuantFormat> o;
   QuantFormat grad_o;
-  QuantFormat grad_p;  ///< the gradient before softmax, operand of dQ and dK
+  QuantFormat grad_p;  ///< the gradient before softmax, an operand of dQ and dK
   std::optional<QuantFormat> grad_qkv;
   DelayedScaling in_kernel;  ///< history of the operands that live only inside the kernel (s, grad_p)
 };
@@ -74,19 +74,19 @@ struct AttentionFormats {
 struct Recipe {
   std::string_view name;
   std::string_view title;
-  bool quantized = true;  ///< false: everything stays in the parameters' type, the fields below are unused
+  bool quantized = true;  ///< false: everything stays in the parameters' type, and the fields below are unused
   QuantFormat activation;
   QuantFormat weight;
   QuantFormat gradient;
   DelayedScaling delayed;
-  std::optional<AttentionFormats> attention;  ///< absent: attention stays in 16 bits under this recipe
+  std::optional<AttentionFormats> attention;  ///< absent: attention stays in 16 bits
   /// A quantized matrix must have rows and columns divisible by these.
   std::int64_t rows_multiple = 1;
   std::int64_t cols_multiple = 1;
-  std::string_view shape_rule;  ///< the rule above in words, with its source
+  std::string_view shape_rule;  ///< the rule of rows_multiple and cols_multiple in words, with its source
 };
 
-/// Overrides from a scenario; a value left out keeps the recipe's default.
+/// Overrides from a scenario. An absent value keeps the recipe's default.
 struct RecipeOptions {
   std::optional<std::int64_t> amax_history_length;
   std::optional<std::string> amax_algorithm;  ///< max | most_recent
@@ -102,11 +102,11 @@ struct RecipeRow {
   Recipe (*make)();
 };
 
-/// The table of recipes; adding one is one file and one row.
+/// The table of recipes. To add one, add a file and a row.
 std::span<const RecipeRow> recipes();
 
 /// The recipe `name` with `options` applied. Throws Error for an unknown name (listing the known ones) or for an option
-/// that this recipe has no use for.
+/// that has no effect on this recipe.
 Recipe make_recipe(std::string_view name, const RecipeOptions& options = {});
 
 /// Empty if a [rows, cols] matrix can be quantized under `recipe`, otherwise the rule that it breaks, in words.

@@ -21,7 +21,7 @@ constexpr std::array kRecipes = {
   fail(fmt::format("recipe '{}': option '{}' has no effect here; it needs {}", recipe.name, option, needs));
 }
 
-// Each option is applied to every format that has the property it sets, and refused where none has.
+// Applies an option to every format that has the property which the option sets. False if no format has it.
 template <class Applies, class Apply>
 bool apply_to_formats(Recipe& recipe, Applies applies, Apply apply) {
   bool any = false;

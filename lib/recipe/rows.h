@@ -2,7 +2,8 @@
 
 #include "recipe/recipe.h"
 
-// The makers behind the table of recipes.cpp, one file each (per-tensor recipes share one, as do blockwise ones).
+// The functions behind the table of recipes.cpp, one file each; per-tensor recipes share a file, and so do blockwise
+// ones.
 namespace fp8lab {
 
 Recipe make_bf16();

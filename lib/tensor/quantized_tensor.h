@@ -21,19 +21,20 @@ struct ScaleLayout {
 };
 ScaleLayout scale_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
 
-/// Storage of one orientation of a rows x cols matrix. The strides of its scales are those of the operand that it
-/// serves as.
+/// Storage of one orientation of a rows x cols matrix. Its scales have the strides of the GEMM operand that the
+/// orientation serves as.
 struct OrientationLayout {
   TensorSpec data;
   ScaleLayout scales;
 };
-/// Quantized data [rows, cols], scales as above.
+/// Quantized data [rows, cols], with the scales of scale_layout().
 OrientationLayout rowwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
-/// The row-wise layout of the transposed matrix; under E8M0 scales turned back, so that rows are contiguous in both
-/// orientations: quantized data [rows, cols], scales e8m0 [round_up(ceil(rows / 32), 4), round_up(cols, 128)].
+/// The row-wise layout of the transposed matrix. Under E8M0 data and scales are transposed back, so that rows are
+/// contiguous in both orientations: quantized data [rows, cols], scales e8m0 [round_up(ceil(rows / 32), 4),
+/// round_up(cols, 128)].
 OrientationLayout columnwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols);
 
-/// One orientation of a quantized matrix: quantized data and their inverse scales.
+/// One orientation of a quantized matrix: quantized data and its inverse scales.
 struct QuantizedOrientation {
   Tensor data;
   Tensor scale_inv;
@@ -41,12 +42,12 @@ struct QuantizedOrientation {
   explicit operator bool() const { return static_cast<bool>(data); }
 };
 
-/// A matrix in eight bits, row-wise, column-wise or both. Row-wise quantized data are [rows, cols]. Column-wise
-/// quantized data are stored transposed, [cols, rows], with blocks along their own rows, so that every product reads
-/// its operands along the reduction axis; under E8M0 scales they are [rows, cols] with blocks down the columns, so that
-/// a shard of the rows is one stretch of either orientation. Per-tensor orientations share one scale block.
+/// A matrix in eight bits, with row-wise data, column-wise data or both. Row-wise data is [rows, cols]. Column-wise
+/// data is stored transposed, [cols, rows], with blocks along its own rows, so that every product reads its operands
+/// along the reduction axis. Under E8M0 scales column-wise data is [rows, cols] with blocks down the columns, so that a
+/// shard of the rows is contiguous in either orientation. Per-tensor orientations share one scale block.
 ///
-/// An emptied tensor is a shell: it knows its format and shape and owns no buffer.
+/// A tensor without its buffers is a shell: it keeps its format and shape.
 class QuantizedTensor {
  public:
   QuantizedTensor() = default;
@@ -65,12 +66,12 @@ class QuantizedTensor {
 
   /// The matrix as a GEMM operand [rows, cols] read along its columns. Needs the row-wise orientation.
   OperandView rowwise_operand() const;
-  /// The transposed matrix as an operand [cols, rows], read along its columns in whatever order they are stored: the
-  /// column-wise orientation, or, where `may_reuse_rowwise` (the GPU multiplies either orientation and the format is
+  /// The transposed matrix as an operand [cols, rows] read along its columns, in whichever order they are stored. This
+  /// is the column-wise orientation or, if `may_reuse_rowwise` (the GPU multiplies either orientation and the format is
   /// its own transpose), a transposed view of the row-wise one.
   OperandView columnwise_operand(bool may_reuse_rowwise) const;
 
-  /// Bytes of every buffer owned, a shared one once.
+  /// Bytes of all buffers owned; a shared buffer counts once.
   std::int64_t bytes() const;
   void drop_rowwise() { rowwise_ = {}; }
   void drop_columnwise() { columnwise_ = {}; }
@@ -78,11 +79,11 @@ class QuantizedTensor {
 
   /// Moves every buffer out, in a fixed order, and leaves an empty shell. Absent buffers are skipped.
   std::vector<Tensor> take_buffers();
-  /// The same buffers without giving them up.
+  /// Returns the same buffers, which this tensor also keeps.
   std::vector<Tensor> share_buffers();
-  /// Puts back what take_buffers() or share_buffers() of the same tensor returned last.
+  /// Puts back the buffers that take_buffers() or share_buffers() of this tensor returned last.
   void put_buffers(std::vector<Tensor> buffers);
-  /// Renames every claim.
+  /// Gives the claims on all buffers another holder.
   void rename(HolderId holder);
 
  private:
@@ -90,7 +91,7 @@ class QuantizedTensor {
   QuantFormat format_;
   QuantizedOrientation rowwise_;
   QuantizedOrientation columnwise_;
-  unsigned taken_ = 0;  // which of the four buffers take_buffers() or share_buffers() gave out
+  unsigned taken_ = 0;  // bit mask of the four buffers that take_buffers() or share_buffers() returned last
 };
 
 /// The scales of a rows x cols orientation under `format`, as kernels see them.

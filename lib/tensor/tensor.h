@@ -16,13 +16,13 @@ struct TensorSpec {
   std::int64_t bytes() const { return shape.numel() * static_cast<std::int64_t>(size_bytes(dtype)); }
 };
 
-/// A handle on a block of memory seen as an array, row-major unless narrowed or transposed. Copying a handle copies its
-/// claim on the block, under the same holder's name; it never copies elements. Constness is the handle's, not the
-/// elements'.
+/// A handle on a block of memory viewed as an array, row-major unless narrowed or transposed. Copying a handle copies
+/// its claim on the block, with the same holder; it never copies elements. A const handle does not make its elements
+/// const.
 class Tensor {
  public:
   Tensor() = default;
-  /// Contiguous over the start of `buffer`.
+  /// A contiguous tensor at the start of `buffer`.
   Tensor(BufferRef buffer, const TensorSpec& spec);
 
   explicit operator bool() const { return static_cast<bool>(buffer_); }
@@ -31,7 +31,7 @@ class Tensor {
   std::int64_t numel() const { return shape_.numel(); }
   std::int64_t rows() const { return shape_.rows(); }
   std::int64_t cols() const { return shape_.cols(); }
-  /// Bytes of the elements seen; the block behind may be larger.
+  /// Bytes of the elements of this view; the block behind it may be larger.
   std::int64_t bytes() const { return numel() * static_cast<std::int64_t>(size_bytes(dtype_)); }
   TensorSpec spec() const { return {shape_, dtype_}; }
   bool contiguous() const { return view().contiguous(); }
@@ -46,16 +46,16 @@ class Tensor {
 
   /// The same elements under another shape; contiguous tensors only.
   Tensor reshaped(const Shape& shape) const;
-  /// Columns [begin, begin + count) of the matrix this is seen as; the result has rank 2.
+  /// Columns [begin, begin + count) of the matrix [rows(), cols()]; the result has rank 2.
   Tensor columns(std::int64_t begin, std::int64_t count) const;
-  /// Rows [begin, begin + count) of the matrix this is seen as; the result has rank 2.
+  /// Rows [begin, begin + count) of the matrix [rows(), cols()]; the result has rank 2.
   Tensor row_range(std::int64_t begin, std::int64_t count) const;
-  /// The matrix this is seen as, transposed, without moving an element.
+  /// The transposed matrix as a view; no element moves.
   Tensor transposed() const;
 
-  /// A second handle on the same block whose claim has another name.
+  /// A second handle on the same block, with another holder.
   Tensor held_by(HolderId holder) const;
-  /// Gives this handle's claim another name.
+  /// Gives this handle's claim another holder.
   void rename(HolderId holder) { buffer_.rename(holder); }
   const BufferRef& buffer() const { return buffer_; }
 

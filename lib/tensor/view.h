@@ -6,10 +6,11 @@
 
 #include "core/dtype.h"
 
-// Non-owning views: what kernels see. A tensor of any rank is seen as the matrix [rows, cols] of shape.h.
+// Non-owning views, as kernels see them. A tensor of any rank is viewed as the matrix [rows, cols] of shape.h.
 namespace fp8lab {
 
-/// Element (i, j) lies `i * row_stride + j * col_stride` elements behind `data`. Strides may be anything, 0 included.
+/// Element (i, j) is at offset `i * row_stride + j * col_stride`, in elements, from `data`. Strides may be anything, 0
+/// included.
 struct MatrixView {
   std::byte* data = nullptr;
   DType dtype = DType::kF32;
@@ -37,9 +38,9 @@ struct MatrixView {
   }
 };
 
-/// Inverse scales of a quantized matrix. The scale of element (i, j) lies
-/// `(i / block_rows) * row_stride + (j / block_cols) * col_stride` elements behind `data`; per tensor (block_cols 0) it
-/// is the only one. `data` null: the matrix is not quantized.
+/// Inverse scales of a quantized matrix. The scale of element (i, j) is at offset `(i / block_rows) * row_stride + (j /
+/// block_cols) * col_stride`, in elements, from `data`; per tensor (block_cols 0) there is one scale. A null `data`
+/// means that the matrix is not quantized.
 struct ScaleView {
   std::byte* data = nullptr;
   DType dtype = DType::kF32;  ///< kF32 or kE8M0

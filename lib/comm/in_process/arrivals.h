@@ -5,11 +5,11 @@
 
 namespace fp8lab::in_process {
 
-/// Counts arrivals towards targets, and can be closed short of one: then nobody ever reaches it. So all who wait for a
-/// target agree on whether it was reached.
+/// Counts arrivals towards targets. It can be closed before a target is reached; then the target is never reached. So
+/// all ranks that wait for a target agree on whether it was reached.
 class Arrivals {
  public:
-  /// False, and not counted, once closed.
+  /// Counts an arrival. Returns false, without counting, once closed.
   bool add() {
     std::uint64_t seen = state_.load();
     do {
@@ -20,7 +20,7 @@ class Arrivals {
 
   bool reached(std::uint64_t target) const { return count(state_.load()) >= target; }
 
-  /// False, and still open, if the target has been reached.
+  /// Closes. Returns false, and stays open, if the target has been reached.
   bool close_short_of(std::uint64_t target) {
     std::uint64_t seen = state_.load();
     do {

@@ -17,7 +17,7 @@ bool DeadlockSearch::found(const World& world, int rank) {
     std::fill(seen_.begin(), seen_.end(), 0);
     if (!leads_back(world, rank, rank)) return false;
     if (std::ranges::all_of(cycle_, [&](const Wait& wait) { return world.waits(wait); })) return true;
-    // A rank went on meanwhile, so these waits never held together; others may.
+    // A rank proceeded meanwhile, so these waits never held together. Other waits may, so search again.
   }
 }
 

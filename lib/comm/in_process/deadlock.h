@@ -9,30 +9,30 @@ namespace fp8lab::in_process {
 class GroupState;
 class World;
 
-/// `rank` waits in a collective of `group` which `absent` has not joined. Ranks are numbered as the entire run does.
+/// `rank` waits in a collective of `group_state` that `absent` has not joined. Ranks are numbered as in the entire run.
 struct Wait {
   int rank = 0;
   int absent = 0;
   const GroupState* group_state = nullptr;
-  std::uint64_t arrival = 0;  ///< of `rank` at `group`, counted from 1
+  std::uint64_t arrival = 0;  ///< number of `rank`'s arrival at `group_state`, from 1
 
   bool operator==(const Wait&) const = default;
 };
 
-/// One rank's search for ranks that wait for each other in collectives of different groups, as they do where a rank
-/// skips a collective that the others join. Calls are compared within a group, so none of these groups finds a
+/// One rank's search for ranks that wait for each other in collectives of different groups. This happens if a rank
+/// skips a collective that the others join. Calls are compared only within a group, so none of these groups finds a
 /// mismatch; without the search the ranks would wait until the timeout.
 class DeadlockSearch {
  public:
   explicit DeadlockSearch(int ranks);
 
-  /// Whether `rank`, which is about to sleep in a collective, waits for itself by way of other ranks. Ranks may go on
-  /// meanwhile: each wait is read twice, so that all waits of a cycle are known to have held at one moment, and from
-  /// then on none of them can end. Of several ranks that complete a cycle at the same time, at least one finds it.
+  /// True if `rank`, which is about to sleep in a collective, waits for itself through other ranks. Other ranks may
+  /// proceed meanwhile, so each wait is read twice: all waits of a cycle are then known to have held at one moment, and
+  /// from then on none of them can end. If several ranks complete a cycle at the same time, at least one finds it.
   /// Allocates nothing.
   bool found(const World& world, int rank);
 
-  /// The cycle that was found: every rank with its call, and the rank for which it waits.
+  /// Describes the cycle that was found: every rank with its call, and the rank that it waits for.
   std::string describe(const World& world) const;
 
  private:

@@ -10,8 +10,8 @@
 namespace fp8lab::in_process {
 namespace {
 
-/// The protocol of backend/peer_access.h: a barrier, the stream's work, a parting, and the others' work awaited on the
-/// GPU.
+/// Follows the protocol of backend/peer_access.h: a barrier, the stream's work, a second barrier (part()), and a wait
+/// on the GPU for the others' work.
 class DeviceGroup final : public ProcessGroup {
  public:
   DeviceGroup(World& world, GroupState& group_state, ProcessGroup& host, Device& device)
@@ -44,7 +44,8 @@ class DeviceGroup final : public ProcessGroup {
     return static_cast<const Part*>(group_state_.parts_of(rank(), other));
   }
 
-  /// `work` launches this rank's share. Should it throw, the others' buffers are left alone before they part.
+  /// `work` launches this rank's share. If it throws, this rank stops using the others' buffers before they leave
+  /// part().
   template <class Work>
   void together(const Signature& call, const void* parts, const Work& work, bool aside = false) {
     stream_->begin(aside);
@@ -92,7 +93,7 @@ class DeviceGroup final : public ProcessGroup {
     });
   }
 
-  // Each rank reduces one slice of every tensor and writes the result to all: nobody else touches that slice meanwhile.
+  // Each rank reduces one slice of every tensor and writes the result to all ranks. No other rank touches that slice.
   void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override {
     together(call, parts.data(), [&] {
       const auto ranks = static_cast<std::size_t>(size());
@@ -128,7 +129,7 @@ class DeviceGroup final : public ProcessGroup {
     GroupState& group_state =
         world_.group_state({.parent = &group_state_, .number = ++groups_made_, .color = color, .on_gpus = true},
                            identity.name, identity.world_ranks);
-    // No call has number 0, so this is nobody else's group.
+    // Calls are numbered from 1, so a group with number 0 collides with no other group.
     GroupState& host_state =
         world_.group_state({.parent = &group_state, .number = 0, .color = 0}, identity.name, identity.world_ranks);
     std::unique_ptr<ProcessGroup> host =
@@ -139,7 +140,7 @@ class DeviceGroup final : public ProcessGroup {
     return group;
   }
 
-  // Spans of reductions point into these, which therefore have their room before the first is added.
+  // Spans of reductions point into these vectors, so their memory is reserved before the first reduction is added.
   void begin_reductions(std::size_t parts, std::size_t targets_each) {
     reductions_.clear();
     sources_.clear();
@@ -147,7 +148,7 @@ class DeviceGroup final : public ProcessGroup {
     sources_.reserve(parts * static_cast<std::size_t>(size()));
     targets_.reserve(parts * targets_each);
   }
-  /// Of the sources and targets added last.
+  /// Adds a reduction of the sources and targets that were added last.
   void add_reduction(PeerReduction reduction, std::size_t targets) {
     reduction.sources = std::span(sources_).last(static_cast<std::size_t>(size()));
     reduction.targets = std::span(targets_).last(targets);
@@ -161,7 +162,7 @@ class DeviceGroup final : public ProcessGroup {
   Device& device_;
   std::uint64_t groups_made_ = 0;
   std::unique_ptr<PeerStream> stream_;
-  std::vector<PeerCopy> copies_;  // kept between calls
+  std::vector<PeerCopy> copies_;  // these vectors keep their memory between calls
   std::vector<PeerReduction> reductions_;
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> targets_;

@@ -9,10 +9,11 @@
 
 namespace fp8lab::in_process {
 
-/// `host`'s membership of `group` for buffers in the memory of `device`, which has a PeerAccess; every member makes its
-/// own, with one `call`. `group` has met in nothing yet.
+/// `host`'s membership of the group of `group_state`, for buffers in the memory of `device`, which has a PeerAccess.
+/// Every member makes its own, with one `call`. `group_state` must not have been used before.
 ///
-/// Each rank writes its bytes to where the others want them, and reduces the others' slices from where they lie.
+/// Each rank writes its own bytes to where the others want them, and reduces the others' slices directly from their
+/// memory.
 std::unique_ptr<ProcessGroup> make_device_group(World& world, GroupState& group_state, ProcessGroup& host,
                                                 Device& device, const Signature& call);
 

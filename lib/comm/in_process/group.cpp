@@ -11,8 +11,8 @@
 namespace fp8lab::in_process {
 namespace {
 
-// All ranks of an all-gather read the same sources in the same order. In steps that the cache holds, those who come
-// second find there what the first one read.
+// All ranks of an all-gather read the same sources in the same order. Steps fit in the cache, so ranks that read a
+// source after the first one find it there.
 constexpr std::int64_t kStepBytes = std::int64_t{256} << 10;
 
 void copy_bytes(const std::byte* from, std::byte* to, std::int64_t bytes) {
@@ -42,7 +42,7 @@ class InProcessGroup final : public ProcessGroup {
   }
 
  private:
-  /// What `other` passed to the collective that this rank is in: as many parts, by the lock-step rule.
+  /// The parts that `other` passed to the collective that this rank is in: as many parts, by the lock-step rule.
   template <class Part>
   const Part* parts_of(int other) const {
     return static_cast<const Part*>(group_state_.parts_of(rank(), other));
@@ -74,7 +74,7 @@ class InProcessGroup final : public ProcessGroup {
     group_state_.part(rank());
   }
 
-  // Each rank reduces one slice of every tensor and writes the result to all: nobody else touches that slice meanwhile.
+  // Each rank reduces one slice of every tensor and writes the result to all ranks. No other rank touches that slice.
   void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override {
     group_state_.barrier(rank(), call, parts.data());
     if (!moves_data()) return;
@@ -117,7 +117,7 @@ class InProcessGroup final : public ProcessGroup {
     return make_device_group(world_, group_state, *this, device, call);
   }
 
-  /// Reduces what `source(rank)` points at, from element `first` on.
+  /// Reduces the arrays that `source(rank)` points to, from element `first` on.
   template <class Source>
   void reduce_slice(Reduction reduction, std::int64_t first, const Source& source,
                     std::span<std::byte* const> targets) {
@@ -132,7 +132,7 @@ class InProcessGroup final : public ProcessGroup {
 
   World& world_;
   GroupState& group_state_;
-  std::uint64_t groups_made_ = 0;          ///< the same on every rank, in the order of its calls
+  std::uint64_t groups_made_ = 0;          ///< calls that made groups; equal on every rank
   std::vector<const std::byte*> sources_;  ///< one per rank, filled for each reduction
   std::vector<std::byte*> targets_;
 };

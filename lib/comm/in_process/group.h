@@ -9,7 +9,7 @@
 
 namespace fp8lab::in_process {
 
-/// The membership of `group`'s member `rank`. `world` and `group` outlive it.
+/// The membership of the group's member `rank`. `world` and `group_state` outlive it.
 std::unique_ptr<ProcessGroup> make_group(World& world, GroupState& group_state, std::vector<int> world_ranks, int rank,
                                          bool moves_data);
 

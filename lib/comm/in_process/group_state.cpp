@@ -7,25 +7,25 @@
 namespace fp8lab::in_process {
 namespace {
 
-// About a microsecond of spinning, which is what waking a sleeper costs. Where there are more ranks than processors,
-// spinning keeps the rank that is waited for off its processor, so ranks sleep at once; yielding would not help, since
-// it hands the processor to any process of the machine.
+// About a microsecond of spinning, which is the cost of waking a sleeper. If there are more ranks than processors,
+// spinning would keep the awaited rank from running, so ranks sleep at once. Yielding would not help, because it hands
+// the processor to any process of the machine.
 constexpr int kSpins = 1000;
 constexpr int kLongSpins = 100'000;
 
-int spins_before_sleeping(std::size_t ranks, GroupState::Spinning spin_count) {
+int spins_before_sleeping(std::size_t ranks, GroupState::Spinning spinning) {
   if (ranks > std::thread::hardware_concurrency()) return 1;
-  return spin_count == GroupState::Spinning::kLong ? kLongSpins : kSpins;
+  return spinning == GroupState::Spinning::kLong ? kLongSpins : kSpins;
 }
 
 }  // namespace
 
-GroupState::GroupState(World& world, std::string name, std::vector<int> world_ranks, Spinning spin_count)
+GroupState::GroupState(World& world, std::string name, std::vector<int> world_ranks, Spinning spinning)
     : world_(world),
       name_(std::move(name)),
       world_ranks_(std::move(world_ranks)),
       slots_(world_ranks_.size()),
-      spin_count_(spins_before_sleeping(slots_.size(), spin_count)) {}
+      spin_count_(spins_before_sleeping(slots_.size(), spinning)) {}
 
 void GroupState::barrier(int rank, const Signature& call, const void* parts) {
   BarrierSlot& own = slot(rank);
@@ -78,7 +78,7 @@ bool GroupState::arrive(int rank) {
   return true;
 }
 
-/// The total number of arrivals, of all ranks, at which the barrier or parting that `rank` is in is complete.
+/// The total number of arrivals, of all ranks, that completes the barrier() or part() that `rank` is in.
 std::uint64_t GroupState::target_of(int rank) const {
   return slots_[static_cast<std::size_t>(rank)].arrivals.load(std::memory_order_relaxed) * slots_.size();
 }

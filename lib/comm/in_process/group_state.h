@@ -25,14 +25,14 @@ namespace fp8lab::in_process {
 /// never fails: every rank that completed the barrier reaches it.
 class GroupState {
  public:
-  /// How long a waiting rank spins before it sleeps. Other ranks that launch work on a GPU are late by more than a
-  /// wake-up costs, so ranks with GPUs spin longer.
+  /// How long a waiting rank spins before it sleeps. A rank that launches work on a GPU is late by more than a wake-up
+  /// costs, so ranks with GPUs spin longer.
   enum class Spinning { kShort, kLong };
-  GroupState(World& world, std::string name, std::vector<int> world_ranks, Spinning spin_count = Spinning::kShort);
+  GroupState(World& world, std::string name, std::vector<int> world_ranks, Spinning spinning = Spinning::kShort);
 
   const std::string& name() const { return name_; }
   const std::vector<int>& world_ranks() const { return world_ranks_; }
-  /// How often the rank that is `world_rank` in the world has arrived at barriers and partings of this group. A rank
+  /// How often the rank that is `world_rank` in the world has arrived at barrier() and part() of this group. A rank
   /// that waits here waits for those that have arrived less often.
   std::uint64_t arrivals_of(int world_rank) const;
 
@@ -52,11 +52,11 @@ class GroupState {
     const void* parts = nullptr;
   };
   struct alignas(64) BarrierSlot {
-    /// Alternating: a rank that skips part() may post its next call while others still read the last one. It cannot
-    /// post a third, since its next barrier waits for them.
+    /// Two entries in alternation: a rank that skips part() may post its next call while others still read the last
+    /// one. It cannot post a third, because its next barrier waits for them.
     std::array<Posted, 2> posted;
     std::uint64_t barriers = 0;
-    /// At barriers and partings. Written by the slot's rank, read by ranks that wait for it.
+    /// Counts barrier() and part(). Written by the slot's rank, read by ranks that wait for it.
     std::atomic<std::uint64_t> arrivals{0};
   };
 

@@ -96,9 +96,9 @@ GroupState& World::group_state(const GroupKey& key, const std::string& name, con
   const std::lock_guard lock(groups_mutex_);
   for (const KeyedGroup& known : groups_)
     if (known.key == key) return *known.group_state;
-  const GroupState::Spinning spin_count =
+  const GroupState::Spinning spinning =
       key.on_gpus || launches_on_gpus_ ? GroupState::Spinning::kLong : GroupState::Spinning::kShort;
-  return *groups_.emplace_back(KeyedGroup{key, std::make_unique<GroupState>(*this, name, world_ranks, spin_count)})
+  return *groups_.emplace_back(KeyedGroup{key, std::make_unique<GroupState>(*this, name, world_ranks, spinning)})
               .group_state;
 }
 

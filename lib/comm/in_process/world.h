@@ -19,7 +19,7 @@ namespace fp8lab::in_process {
 
 class GroupState;
 
-/// What the ranks of one run share: how it ended early, if it did, what each rank is at, and every group.
+/// State that the ranks of one run share: how the run ended early, if it did, each rank's present call, and all groups.
 class World {
  public:
   explicit World(const RunOptions& options);
@@ -28,16 +28,16 @@ class World {
   std::chrono::nanoseconds timeout() const { return timeout_; }
   PeerCopyPath peer_copies() const { return peer_copies_; }
 
-  /// Ends the run for every rank: pending barriers fail, and so do later ones. The first cause stands. `rank` is the
-  /// one whose own failure it is, or -1.
+  /// Ends the run for every rank: pending and later barriers fail. Only the first cause is kept. `rank` is the rank
+  /// whose failure it is, or -1.
   void abort(Failure failure, int rank = -1);
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
-  /// What ended the run, once aborted().
+  /// The cause of the end, once aborted().
   std::string reason() const;
-  /// Throws what ended the run, if anything did.
+  /// Throws the cause of the end, if there is one.
   void throw_cause() const;
 
-  /// The rank's function has returned, so it joins no further collective.
+  /// Records that the rank's function has returned, so that it joins no further collective.
   void leave(int rank);
   bool has_left(int rank) const {
     return activities_[static_cast<std::size_t>(rank)].left.load(std::memory_order_acquire);
@@ -45,25 +45,26 @@ class World {
 
   void begin(int rank, const GroupState& group_state, const Signature& call);
   void complete(int rank);
-  /// The group in whose collective the rank is, or null.
+  /// The group whose collective the rank is in, or null.
   const GroupState* pending_group(int rank) const;
   /// "barrier 'x' (#2) of group 'world'"; empty where the rank is in none.
   std::string pending_call(int rank) const;
   bool waits(const Wait& wait) const;
   /// Ends the run if `rank`, which is about to sleep in a collective, and others wait for each other.
   void abort_deadlock(int rank);
-  /// A clause for the error about a rank that does not come: the last collective it completed, and where it waits now.
+  /// A clause for the error about a missing rank: the last collective it completed, and the one in which it waits now.
   std::string whereabouts(int rank) const;
 
   struct GroupKey {
     const GroupState* parent = nullptr;
-    std::uint64_t number =
-        0;  ///< of the calls in which `parent` made process groups: groups around a group's count their own calls
+    /// Number of the call, among those that made groups of `parent`. Groups that wrap another one count their own
+    /// calls.
+    std::uint64_t number = 0;
     int color = 0;
     bool on_gpus = false;
     bool operator==(const GroupKey&) const = default;
   };
-  /// The group of `key`, made by the first of its members to ask. Lives as long as the run.
+  /// The group of `key`. The first member that asks makes it; it lives as long as the run.
   GroupState& group_state(const GroupKey& key, const std::string& name, const std::vector<int>& world_ranks);
 
  private:

@@ -6,7 +6,7 @@
 
 namespace fp8lab {
 
-/// Ranks as processes that mpirun or srun started, one in each: mpi.cpp where CMake found MPI, else no_mpi.cpp.
+/// Ranks as processes started by mpirun or srun, one rank each: mpi.cpp if CMake found MPI, else no_mpi.cpp.
 std::string mpi_unavailable_reason();
 void run_mpi(const RunOptions& options, const RankFunction& rank_function);
 

@@ -12,7 +12,7 @@
 namespace fp8lab::mpi {
 namespace {
 
-// MPI counts in int.
+// MPI counts bytes of a message in int, so longer messages are split.
 constexpr std::int64_t kMessageBytes = std::int64_t{1} << 30;
 
 std::string describe(int code, const char* function) {

@@ -12,11 +12,12 @@
 
 namespace fp8lab::mpi {
 
-/// This process's part in MPI. Started at level MPI_THREAD_FUNNELED: only the thread that came first may come again.
+/// This process's use of MPI, at level MPI_THREAD_FUNNELED: only the thread that made the first call may use it.
 class Session final : public processes::Transport {
  public:
-  /// Starts MPI at the first call; it ends with the process. Once broken off, MPI is not called again, not even to end
-  /// it, which would wait for the process that no longer answers. mpirun ends the others when this one exits.
+  /// Starts MPI at the first call. MPI ends with the process. After break_off() MPI is not called again, not even
+  /// MPI_Finalize(), which would wait for the process that no longer answers. mpirun ends the other processes when this
+  /// one exits.
   static Session& instance();
 
   std::uint64_t largest_context() const override { return static_cast<std::uint64_t>(largest_tag_ - 1) / 2; }
@@ -25,7 +26,7 @@ class Session final : public processes::Transport {
   void send(const std::byte* from, std::int64_t bytes, int to_rank, processes::Tag tag) override;
   bool finished() override;
   std::vector<int> unfinished_ranks() override;
-  /// Receives are cancelled. Sends stay, without harm if no receive is ever posted for them. False if a receive had
+  /// Cancels receives. Sends remain; this is harmless if no receive is ever posted for them. False if a receive had
   /// begun.
   bool abandon() override;
   void pause() override { std::this_thread::yield(); }
@@ -54,7 +55,7 @@ class Session final : public processes::Transport {
   int largest_tag_ = 0;
   std::thread::id thread_ = std::this_thread::get_id();
   std::vector<MPI_Request> requests_;
-  std::vector<Peer> peers_;             ///< of each request
+  std::vector<Peer> peers_;             ///< one for each request
   std::vector<MPI_Request> shutdowns_;  ///< by rank
 };
 

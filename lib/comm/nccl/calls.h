@@ -8,7 +8,7 @@
 
 namespace fp8lab::nccl {
 
-/// Everything issued in its scope is one launch.
+/// Groups everything issued in its scope into one launch (ncclGroupStart, ncclGroupEnd).
 class Launch {
  public:
   Launch() { nccl_check(api().group_start(), "ncclGroupStart"); }

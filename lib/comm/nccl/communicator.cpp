@@ -12,16 +12,16 @@
 namespace fp8lab::nccl {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(20);
+constexpr auto kWatchInterval = std::chrono::milliseconds(20);
 
-/// How a window begins on the GPU since 2.28 (ncclWindow_vidmem of nccl_device/impl/core__types.h): what kernels find
-/// others' memory by.
+/// The beginning of a window's record on the GPU since 2.28 (ncclWindow_vidmem of nccl_device/impl/core__types.h), by
+/// which kernels find other ranks' memory.
 struct WindowHead {
   void* host = nullptr;
-  std::byte* of_first_rank = nullptr;  ///< of those whose memory is mapped here
-  int rank_here = 0;                   ///< among those
+  std::byte* of_first_rank = nullptr;  ///< memory of the first rank that is mapped here
+  int rank_here = 0;                   ///< this rank's number among those that are mapped here
   int rank = 0;
-  std::uint32_t stride_4gib = 0;  ///< from one rank's to the next, in units of 4 GiB
+  std::uint32_t stride_4gib = 0;  ///< from one rank's memory to the next, in units of 4 GiB
 };
 
 bool is_on_gpu(const void* at) {
@@ -59,18 +59,18 @@ Communicator::Communicator(const Args& args, cuda::CudaContext& gpu)
       abort_flag_(args.abort_flag) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   nccl_check(api().comm_init(&comm_, args.ranks, args.id, args.rank, &config), "ncclCommInitRankConfig");
-  for (Flights& flights : flights_)
-    for (Flight& flight : flights.ring) flight.landed = cuda::make_event();
-  watch_ = std::jthread([this](const std::stop_token& ended) { look(ended); });
+  for (PendingOnStream& pending : pending_)
+    for (Pending& collective : pending.ring) collective.finished = cuda::make_event();
+  watch_ = std::jthread([this](const std::stop_token& ended) { watch_loop(ended); });
 }
 
 Communicator::~Communicator() {
-  // What is under way is still being watched, so this ends.
-  for (bool landed = false; !landed;) {
+  // The watching thread still runs, so this loop ends.
+  for (bool finished = false; !finished;) {
     std::unique_lock lock(mutex_);
-    if (!aborted_) drop_landed();
-    landed = aborted_ || all_landed();
-    if (!landed) never_.wait_for(lock, kLook);
+    if (!aborted_) drop_finished();
+    finished = aborted_ || all_finished();
+    if (!finished) never_notified_.wait_for(lock, kWatchInterval);
   }
   watch_.request_stop();
   watch_.join();
@@ -108,10 +108,10 @@ void Communicator::drop_window(void* memory) noexcept {
 void Communicator::watch(const Signature& call, cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
   if (aborted_) return;
-  Flight& flight = flights_on(stream).next();
-  cuda_check(cudaEventRecord(flight.landed.get(), stream), "cudaEventRecord");
-  flight.call = call;
-  flight.deadline = Clock::now() + timeout_;
+  Pending& collective = pending_on(stream).next();
+  cuda_check(cudaEventRecord(collective.finished.get(), stream), "cudaEventRecord");
+  collective.call = call;
+  collective.deadline = Clock::now() + timeout_;
 }
 
 void Communicator::abort() noexcept {
@@ -119,60 +119,61 @@ void Communicator::abort() noexcept {
   if (!aborted_) end_all();
 }
 
-/// With the lock.
+/// The caller holds the lock.
 void Communicator::end_all() noexcept {
   aborted_ = true;
   abort_flag_->set();
   api().comm_abort(comm_);
 }
 
-/// With the lock, as all below.
-Communicator::Flights& Communicator::flights_on(cudaStream_t stream) {
-  for (Flights& flights : flights_) {
-    if (flights.stream == nullptr) flights.stream = stream;
-    if (flights.stream == stream) return flights;
+/// The caller holds the lock, here and in the functions below.
+Communicator::PendingOnStream& Communicator::pending_on(cudaStream_t stream) {
+  for (PendingOnStream& pending : pending_) {
+    if (pending.stream == nullptr) pending.stream = stream;
+    if (pending.stream == stream) return pending;
   }
   fail("a group's collectives go on two streams at most");
 }
 
-Communicator::Flight& Communicator::Flights::next() {
-  if (count == ring.size()) drop_landed();
+Communicator::Pending& Communicator::PendingOnStream::next() {
+  if (count == ring.size()) drop_finished();
   if (count < ring.size()) ++count;
   return ring[(first + count - 1) % ring.size()];
 }
 
-/// An event that answers with an error belongs to a GPU that will say so itself.
-void Communicator::Flights::drop_landed() {
-  while (count > 0 && cudaEventQuery(oldest().landed.get()) != cudaErrorNotReady) {
+/// An event with an error counts as finished: its GPU reports the error itself.
+void Communicator::PendingOnStream::drop_finished() {
+  while (count > 0 && cudaEventQuery(oldest().finished.get()) != cudaErrorNotReady) {
     first = (first + 1) % ring.size();
     --count;
   }
 }
 
-void Communicator::drop_landed() {
-  for (Flights& flights : flights_) flights.drop_landed();
+void Communicator::drop_finished() {
+  for (PendingOnStream& pending : pending_) pending.drop_finished();
 }
 
-bool Communicator::all_landed() const {
-  return std::all_of(flights_.begin(), flights_.end(), [](const Flights& flights) { return flights.count == 0; });
+bool Communicator::all_finished() const {
+  return std::all_of(pending_.begin(), pending_.end(),
+                     [](const PendingOnStream& pending) { return pending.count == 0; });
 }
 
-void Communicator::look(const std::stop_token& ended) {
+void Communicator::watch_loop(const std::stop_token& ended) {
   cudaSetDevice(ordinal_);
   std::unique_lock lock(mutex_);
   while (!ended.stop_requested() && !aborted_) {
-    drop_landed();
+    drop_finished();
     ncclResult_t state = ncclSuccess;
     api().comm_async_error(comm_, &state);
     if (state != ncclSuccess && state != ncclInProgress)
       trouble_->set(fmt::format("NCCL gave up in group '{}': {}", group_, api().error_string(state)));
-    for (Flights& flights : flights_)
-      if (flights.count > 0 && Clock::now() >= flights.oldest().deadline)
+    for (PendingOnStream& pending : pending_)
+      if (pending.count > 0 && Clock::now() >= pending.oldest().deadline)
         trouble_->set(
             fmt::format("{} did not finish on this rank's GPU within {:g} s: a rank that came to it died or hangs",
-                        describe(flights.oldest().call, group_), std::chrono::duration<double>(timeout_).count()));
+                        describe(pending.oldest().call, group_), std::chrono::duration<double>(timeout_).count()));
     if (!trouble_->cause().empty()) return end_all();
-    never_.wait_for(lock, ended, kLook, [] { return false; });
+    never_notified_.wait_for(lock, ended, kWatchInterval, [] { return false; });
   }
 }
 

@@ -21,10 +21,11 @@
 
 namespace fp8lab::nccl {
 
-/// Throws Error with NCCL's own words unless `status` is success.
+/// Throws Error with NCCL's error text unless `status` is success.
 void nccl_check(ncclResult_t status, std::string_view call);
 
-/// Why the collectives of a run can no longer be trusted on this rank; the first cause stands. Shared by its groups.
+/// Why the collectives of a run can no longer be trusted on this rank. Keeps the first cause. Shared by the rank's
+/// groups.
 class Trouble {
  public:
   void set(const std::string& cause);
@@ -35,8 +36,8 @@ class Trouble {
   std::string cause_;
 };
 
-/// One rank's end of NCCL for one group, and a watch over what it has launched: a collective that does not finish in
-/// time, or that NCCL itself gives up, ends in ncclCommAbort(), which frees the GPU's stream.
+/// One rank's NCCL communicator of one group, with a thread that watches its collectives. If a collective does not
+/// finish in time, or NCCL reports an error, the thread calls ncclCommAbort(), which frees the GPU's stream.
 class Communicator {
  public:
   struct Args {
@@ -46,49 +47,50 @@ class Communicator {
     std::string_view group;
     std::chrono::nanoseconds timeout;
     std::shared_ptr<Trouble> trouble;
-    std::shared_ptr<AbortFlag> abort_flag;  ///< set with the first abort
+    std::shared_ptr<AbortFlag> abort_flag;  ///< set at the first abort
   };
-  /// A collective, on the calling thread's current GPU.
+  /// A collective. Uses the calling thread's current GPU.
   explicit Communicator(const Args& args, cuda::CudaContext& gpu);
-  /// Waits for what is under way, unless abort() came first.
+  /// Waits for collectives that are running, unless abort() was called.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
   ncclComm_t get() const { return comm_; }
-  /// `call` was launched on `stream`, one of two at most: watch it.
+  /// Watches `call`, which was launched on `stream`. A communicator uses at most two streams.
   void watch(const Signature& call, cudaStream_t stream);
-  /// Ends what is under way, whatever the other ranks do.
+  /// Ends collectives that are running, whatever the other ranks do.
   void abort() noexcept;
-  /// A collective: `memory`, of ncclMemAlloc() on every rank, becomes a symmetric window. Returns where each rank's
-  /// lies in this process, in order of ranks; nothing where this GPU does not reach all of them.
+  /// Registers `memory`, which ncclMemAlloc() returned on every rank, as a symmetric window. A collective. Returns the
+  /// addresses of all ranks' windows in this process, in rank order; empty if this GPU cannot reach all of them.
   std::vector<std::byte*> add_window(void* memory, std::size_t bytes);
-  /// No collective. What uses the window must have finished; windows that are left go with this.
+  /// Deregisters a window. Not a collective. Work that uses the window must have finished. The destructor deregisters
+  /// windows that are left.
   void drop_window(void* memory) noexcept;
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Flight {
-    cuda::Event landed;
+  struct Pending {
+    cuda::Event finished;
     Signature call;
     Clock::time_point deadline;
   };
-  /// What was launched on one stream, oldest first. Where it is full, its newest place is taken by the next collective,
-  /// which lands after the one that was there.
-  struct Flights {
+  /// Collectives launched on one stream, oldest first. If the ring is full, the next collective replaces the newest
+  /// one, which finishes before it.
+  struct PendingOnStream {
     cudaStream_t stream = nullptr;
-    std::array<Flight, 16> ring;
+    std::array<Pending, 16> ring;
     std::size_t first = 0;
     std::size_t count = 0;
 
-    Flight& oldest() { return ring[first]; }
-    Flight& next();
-    void drop_landed();
+    Pending& oldest() { return ring[first]; }
+    Pending& next();
+    void drop_finished();
   };
-  Flights& flights_on(cudaStream_t stream);
-  void drop_landed();
-  bool all_landed() const;
-  void look(const std::stop_token& ended);
+  PendingOnStream& pending_on(cudaStream_t stream);
+  void drop_finished();
+  bool all_finished() const;
+  void watch_loop(const std::stop_token& ended);
   void end_all() noexcept;
 
   ncclComm_t comm_ = nullptr;
@@ -100,11 +102,11 @@ class Communicator {
   std::shared_ptr<Trouble> trouble_;
   std::shared_ptr<AbortFlag> abort_flag_;
 
-  std::mutex mutex_;  ///< of all below
+  std::mutex mutex_;  ///< guards all members below
   bool aborted_ = false;
   std::map<void*, ncclWindow_t> windows_;
-  std::array<Flights, 2> flights_;
-  std::condition_variable_any never_;
+  std::array<PendingOnStream, 2> pending_;
+  std::condition_variable_any never_notified_;
   std::jthread watch_;
 };
 

@@ -11,7 +11,7 @@
 namespace fp8lab::nccl {
 namespace {
 
-/// In a signature, for a place that each rank has its own of.
+/// Marks, in a signature, a part that is gathered in place, whose source address differs from rank to rank.
 constexpr std::uint64_t kInPlace = 1;
 
 bool is_even(std::span<const std::int64_t> offsets) {
@@ -22,15 +22,15 @@ bool is_even(std::span<const std::int64_t> offsets) {
 
 }  // namespace
 
-bool Gathers::goes(Path way) const { return std::find(paths_.begin(), paths_.end(), way) != paths_.end(); }
+bool Gathers::uses(Path path) const { return std::find(paths_.begin(), paths_.end(), path) != paths_.end(); }
 
-/// So that a gather costs no text once each was recorded.
+/// Records each path once, so that later gathers need not format its text.
 void Gathers::record_paths() {
-  constexpr std::array<const char*, kAlgorithms> kNames = {"by NCCL's kernels", "written to the others' windows"};
-  for (std::size_t way = 0; way < kNames.size(); ++way)
-    if (!recorded_[way] && goes(static_cast<Path>(way))) {
-      recorded_[way] = true;
-      gpu_.note(fmt::format("all-gathers over NCCL: {}", kNames[way]));
+  constexpr std::array<const char*, kPathCount> kNames = {"by NCCL's kernels", "written to the others' windows"};
+  for (std::size_t path = 0; path < kNames.size(); ++path)
+    if (!recorded_[path] && uses(static_cast<Path>(path))) {
+      recorded_[path] = true;
+      gpu_.note(fmt::format("all-gathers over NCCL: {}", kNames[path]));
     }
 }
 
@@ -56,8 +56,8 @@ void Gathers::choose(std::span<const GatherPart> parts, Signature& placed) {
 void Gathers::launch(const Signature& call, std::span<const GatherPart> parts, Communicator& over,
                      const cuda::CollectiveStream& over_stream) {
   record_paths();
-  if (goes(Path::kWrites)) write(parts, over_stream);
-  if (goes(Path::kKernels)) gather(over, parts, over_stream.stream);
+  if (uses(Path::kWrites)) write(parts, over_stream);
+  if (uses(Path::kKernels)) gather(over, parts, over_stream.stream);
   over.watch(call, over_stream.stream);
 }
 
@@ -71,10 +71,11 @@ void Gathers::write(std::span<const GatherPart> parts, const cuda::CollectiveStr
       },
       copies_);
   const std::span<const PeerCopy> all(copies_), to_others = all.first(all.size() - own), to_own = all.last(own);
-  // Nobody writes while something is still read or written there, nor goes on before all is written.
+  // Two barriers: no rank may write while the memory is still in use elsewhere, and none may go on before all is
+  // written.
   PeerBarriers& barriers = windows_.barriers();
-  // Aside, one block waits for the others, so that products have the multiprocessors until all are there: where all
-  // blocks did, products took 2.2 times as long.
+  // Aside, a barrier of one block waits for the other GPUs, so that matrix products have the multiprocessors until all
+  // ranks are there. When all blocks waited, products took 2.2 times as long.
   if (!over_stream.aside)
     if (const auto batch = cuda::batch_of(to_others, to_own, options_.path))
       return barriers.copy_between(*batch, over_stream.stream);

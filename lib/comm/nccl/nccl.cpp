@@ -15,7 +15,7 @@ namespace {
 
 using nccl::NcclGroupOptions;
 
-/// Another row's group, but for what on() makes of it.
+/// A group of another row, except that on() makes NCCL groups.
 class HostGroup final : public ProcessGroup {
  public:
   HostGroup(ProcessGroup& host, const NcclGroupOptions& options, std::unique_ptr<ProcessGroup> owned = nullptr)
@@ -48,7 +48,7 @@ class HostGroup final : public ProcessGroup {
     return nccl::make_nccl_group(host_, device, options_);
   }
 
-  /// NCCL refuses two ranks on one GPU.
+  /// True if two ranks use one GPU, which NCCL refuses.
   bool gpus_are_shared(Device& device) {
     const std::uint64_t own = std::hash<std::string>()(device.peer_access()->gpu());
     std::vector<std::uint64_t> all(static_cast<std::size_t>(size()));
@@ -85,7 +85,7 @@ void run_nccl(const RunOptions& options, const RankFunction& rank_function) {
                                        .trouble = std::make_shared<nccl::Trouble>()};
     HostGroup world(host, gpu_options);
     rank_function(world);
-    // What a GPU did not finish after the last barrier.
+    // An error of GPU work that did not finish after the last barrier.
     if (const std::string cause = gpu_options.trouble->cause(); !cause.empty()) fail(cause);
   });
 }

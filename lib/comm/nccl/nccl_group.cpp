@@ -20,9 +20,9 @@ namespace fp8lab::nccl {
 namespace {
 
 constexpr std::int64_t kLineBytes = 256;
-/// Others' summands on their way; larger reductions take several rounds.
+/// Bytes of other ranks' summands in flight; larger reductions take several rounds.
 constexpr std::int64_t kStagingBytes = std::int64_t{64} << 20;
-/// Up to here a rank reduces everything itself, which saves an exchange.
+/// Up to this size every rank reduces everything itself, which saves an exchange.
 constexpr std::int64_t kSmallBytes = std::int64_t{64} << 10;
 
 std::int64_t bytes_of(std::int64_t elems, DType dtype) { return elems * static_cast<std::int64_t>(size_bytes(dtype)); }
@@ -75,13 +75,14 @@ class NcclGroup final : public ProcessGroup {
     gathers_.launch(call, parts, communicator(), {.stream = begin(aside), .aside = aside});
   }
 
-  /// Round `round` of `rounds` of a slice.
+  /// Part number `round` of `rounds` of a slice.
   static Slice cut(const Slice& full, std::int64_t round, std::int64_t rounds) {
     const std::int64_t first = full.elems * round / rounds, last = full.elems * (round + 1) / rounds;
     return {.first = full.first + first, .elems = last - first};
   }
 
-  /// Every rank's slice of `part` from all others, and this rank's own reduced into `to`. `slice_of(part, rank)`.
+  /// Sends every rank its slice of the parts, and reduces this rank's own slice of parts[i] into target(i).
+  /// `slice_of_part(i, rank)` is rank `rank`'s slice of parts[i].
   template <class Part, class SliceOf, class Target>
   void exchange(const Signature& call, std::span<const Part> parts, const SliceOf& slice_of_part,
                 const Target& target) {
@@ -95,7 +96,7 @@ class NcclGroup final : public ProcessGroup {
       most = std::max(most, bytes);
     }
     const std::int64_t rounds = ceil_div(most, kStagingBytes);
-    // Cutting rounds each piece up to a line at most.
+    // Cutting into rounds rounds each piece up to a line.
     const std::int64_t pieces = static_cast<std::int64_t>(parts.size()) * size();
     std::byte* const staging = reserve(ceil_div(most, rounds) + 2 * pieces * kLineBytes);
     for (std::int64_t round = 0; round < rounds; ++round) {
@@ -138,8 +139,8 @@ class NcclGroup final : public ProcessGroup {
         [&](std::size_t i) { return parts[i].to; });
   }
 
-  // As elsewhere, each rank reduces one slice of every tensor and sends the result to all; what is small, everybody
-  // reduces.
+  // As elsewhere, each rank reduces one slice of every tensor and sends the result to all ranks. Small tensors are
+  // reduced by every rank.
   void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override {
     enter(call);
     if (call.bytes <= kSmallBytes) return reduce_everywhere(call, parts);
@@ -216,7 +217,8 @@ class NcclGroup final : public ProcessGroup {
     return std::make_unique<NcclGroup>(host, device_, options_, std::move(group));
   }
 
-  /// The barrier. What another rank's death left on the GPU is ended before its error goes on.
+  /// The barrier on the host. If another rank has failed, work on the GPU that waits for it is ended before the error
+  /// goes on.
   void enter(const Signature& call) {
     try {
       barrier_over(host_, call);
@@ -235,7 +237,7 @@ class NcclGroup final : public ProcessGroup {
     if (communicator_) communicator_->abort();
   }
 
-  /// Made at its first use, where all ranks have met.
+  /// Made at its first use, which is in a collective, so all ranks make it together.
   Communicator& communicator() {
     if (communicator_) return *communicator_;
     ncclUniqueId id{};
@@ -253,7 +255,7 @@ class NcclGroup final : public ProcessGroup {
     return *communicator_;
   }
 
-  /// The stream that a collective goes on.
+  /// The stream on which a collective is launched.
   cudaStream_t begin(bool aside) {
     if (!aside) return gpu_.stream();
     if (!side_) {
@@ -269,11 +271,11 @@ class NcclGroup final : public ProcessGroup {
   static const std::byte* source_of(const ScatterPart& part) { return part.from; }
   static const std::byte* source_of(const ReducePart& part) { return part.data; }
 
-  /// This group's own staging, used in the order of the stream.
+  /// Staging memory of this group, used in stream order.
   std::byte* reserve(std::int64_t bytes) {
     if (bytes > staging_bytes_) {
       gpu_.synchronize();
-      fail_in_trouble();  // what this waited for may have been ended by the watch, and the communicator with it
+      fail_in_trouble();  // the watch may have ended what this waited for, and the communicator with it
       staging_.reset();
       staging_bytes_ = 0;
       staging_ = cuda::allocate_device(static_cast<std::size_t>(bytes));
@@ -282,7 +284,7 @@ class NcclGroup final : public ProcessGroup {
     return staging_.get();
   }
 
-  // Spans of reductions point into these, which therefore have their room before the first is added.
+  // Spans of reductions point into these vectors, so their memory is reserved before the first reduction is added.
   void begin_reductions(std::size_t parts) {
     reductions_.clear();
     sources_.clear();
@@ -303,7 +305,7 @@ class NcclGroup final : public ProcessGroup {
   NcclGroupOptions options_;
   int uncaught_;
   std::shared_ptr<AbortFlag> abort_flag_ = std::make_shared<AbortFlag>();
-  std::shared_ptr<Windows> windows_;  // the communicator, which has windows in its memory, goes before it
+  std::shared_ptr<Windows> windows_;  // outlives the communicator, which has windows in its memory
   std::unique_ptr<Communicator> communicator_;
   cuda::Stream side_;
   cuda::Event forked_;
@@ -311,7 +313,7 @@ class NcclGroup final : public ProcessGroup {
   cuda::DeviceBytes staging_;
   std::int64_t staging_bytes_ = 0;
   Gathers gathers_;
-  std::vector<PeerReduction> reductions_;  // these are kept between calls
+  std::vector<PeerReduction> reductions_;  // these vectors keep their memory between calls
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> targets_;
 };

@@ -13,14 +13,15 @@ namespace fp8lab::nccl {
 
 struct NcclGroupOptions {
   std::chrono::nanoseconds timeout;
-  /// RunOptions.
+  /// See RunOptions for these two.
   std::int64_t writes_from_bytes = 0;
   PeerCopyPath peer_copies = PeerCopyPath::kBySize;
   bool gather_windows = true;  ///< false: no gather_source()
   std::shared_ptr<Trouble> trouble;
 };
 
-/// `host`'s ranks for buffers in the memory of `device`, a GPU that no other rank has. Both outlive it.
+/// The ranks of `host` for buffers in the memory of `device`, a GPU that no other rank uses. Both outlive the new
+/// group.
 std::unique_ptr<ProcessGroup> make_nccl_group(ProcessGroup& host, Device& device, const NcclGroupOptions& options);
 
 }  // namespace fp8lab::nccl

@@ -8,7 +8,8 @@
 
 namespace fp8lab::nccl {
 
-/// What is used of NCCL. Windows that map the memory of other ranks here came with 2.28, so older ones are refused.
+/// The NCCL functions in use. Windows that map other ranks' memory into this process came with 2.28, so older versions
+/// are refused.
 struct NcclLibrary : SharedLibrary {
   NcclLibrary();
   explicit NcclLibrary(Wanted wanted);
@@ -33,7 +34,7 @@ struct NcclLibrary : SharedLibrary {
   decltype(&::ncclRecv) receive = find("ncclRecv");
 };
 
-/// Loaded; throws Error saying what to install where it is missing.
+/// The library, loaded. Throws Error with what to install if it is missing.
 inline const NcclLibrary& api() { return need_library<NcclLibrary>(); }
 
 }  // namespace fp8lab::nccl

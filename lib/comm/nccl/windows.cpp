@@ -21,8 +21,8 @@ class Windows::Source final : public GatherSource {
  public:
   explicit Source(std::shared_ptr<Windows> windows) : windows_(std::move(windows)) {}
 
-  // Gathers end everywhere at once, so when this GPU has finished, no other uses the segment either. It does not
-  // finish by itself where an error is on its way past here, since it may wait for a rank that failed.
+  // A gather ends on all ranks together, so when this GPU has finished, no other GPU uses the segment either. Hazard:
+  // while an exception is being handled this GPU may wait for a rank that failed, and would never finish by itself.
   void release(std::byte* segment, std::size_t) noexcept override {
     if (std::uncaught_exceptions() > 0) give_up();
     windows_->await_gpu();
@@ -35,7 +35,7 @@ class Windows::Source final : public GatherSource {
   std::byte* take(std::size_t bytes) override {
     void* segment = nullptr;
     if (api().mem_alloc(&segment, bytes) == ncclSuccess) return static_cast<std::byte*>(segment);
-    cudaGetLastError();  // this failure is the allocator's to handle, not the next launch's
+    cudaGetLastError();  // clears the error: the allocator handles it, and the next launch must not report it
     return nullptr;
   }
   void share(std::byte* segment, std::size_t bytes) override { windows_->add(segment, bytes); }
@@ -113,7 +113,7 @@ Windows::Window Windows::open(std::byte* segment, std::size_t bytes) {
                 .number = ++seen_,
                 .by_rank = registered_with_->add_window(segment, bytes)};
   if (reach_all_) reach_all_ = try_out(segment, window);
-  cudaGetLastError();  // a window that cannot be reached is no error, here or in the next launch
+  cudaGetLastError();  // clears the error of a window that cannot be reached; it is none, here or in the next launch
   return window;
 }
 
@@ -128,7 +128,7 @@ void Windows::open_barriers() {
     cudaGetLastError();
     return;
   }
-  Window window = open(flags_, PeerBarriers::kFlagsBytes);  // leaves its marks there
+  Window window = open(flags_, PeerBarriers::kFlagsBytes);  // try_out() leaves its marks in the flags
   const bool cleared =
       cudaMemset(flags_, 0, PeerBarriers::kFlagsBytes) == cudaSuccess && cudaStreamSynchronize(nullptr) == cudaSuccess;
   reach_all_ = agreed(cleared && reach_all_, "flags are clear");

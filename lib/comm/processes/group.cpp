@@ -19,11 +19,12 @@
 namespace fp8lab::processes {
 namespace {
 
-/// How often messages are tested between checks of clock and shutdown messages.
-constexpr int kTestsPerLook = 64;
+/// Number of tests of messages between checks of the clock and of shutdown messages.
+constexpr int kTestsPerCheck = 64;
 constexpr std::size_t kLineBytes = 64;
 
-/// A collective is two exchanges: everybody's call to everybody, which are compared; then the bytes, point to point.
+/// A collective has two exchanges. First every rank sends its call to every other rank, and the calls are compared.
+/// Then the bytes are sent point to point.
 class Group final : public ProcessGroup {
  public:
   Group(World& world, std::uint64_t context, Identity identity)
@@ -38,7 +39,7 @@ class Group final : public ProcessGroup {
           "the messages between processes have no tags left for another group");
   }
 
-  static Group full(World& world, const RunOptions& options) {
+  static Group of_world(World& world, const RunOptions& options) {
     Transport& transport = world.transport();
     Identity identity{.name = "world",
                       .world_ranks = std::vector<int>(static_cast<std::size_t>(transport.size())),
@@ -50,7 +51,7 @@ class Group final : public ProcessGroup {
   }
 
  private:
-  /// What messages of this group use, besides the caller's buffers.
+  /// Memory that messages of this group use, besides the caller's buffers.
   struct Memory {
     std::vector<Call> calls;  ///< by rank
     std::vector<std::byte> staging;
@@ -89,7 +90,7 @@ class Group final : public ProcessGroup {
       reduce_staged({.dtype = part.dtype}, part.from, own_slice(part), part.to, staged);
   }
 
-  // As in_process does it: each rank reduces one slice of every tensor, and sends the result to all.
+  // As in in_process, each rank reduces one slice of every tensor and sends the result to all ranks.
   void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override {
     barrier(call);
     if (!moves_data()) return;
@@ -131,7 +132,7 @@ class Group final : public ProcessGroup {
 
   void do_barrier(const Signature& call) override { barrier(call); }
 
-  // Ranks of several groups count contexts differently. The largest number of all is new to everybody.
+  // Ranks of several groups have different next contexts. The largest of all is unused on every rank.
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int, Identity identity) override {
     barrier(call);
     std::uint64_t& next = transport_.next_context;
@@ -144,7 +145,7 @@ class Group final : public ProcessGroup {
 
   template <class Work>
   void for_others(const Work& work) const {
-    // Everybody starts behind itself, so that not all send to one.
+    // Each rank starts with the rank after it, so that not all ranks send to the same one at a time.
     for (int step = 1; step < size(); ++step) work((rank() + step) % size());
   }
 
@@ -167,7 +168,8 @@ class Group final : public ProcessGroup {
   }
   Slice own_slice(const ScatterPart& part) const { return slice_of_rank(part, rank()); }
 
-  // Staging: for each tensor in turn the others' summands of this rank's slice, in rank order, on lines of their own.
+  // Staging holds, for each tensor in order, the other ranks' summands of this rank's slice in rank order. Each begins
+  // at a cache line.
   static std::size_t line_bytes(const Slice& slice, DType dtype) {
     return (static_cast<std::size_t>(bytes_of(slice.elems, dtype)) + kLineBytes - 1) / kLineBytes * kLineBytes;
   }
@@ -199,7 +201,7 @@ class Group final : public ProcessGroup {
     reduce(reduction);
   }
 
-  /// Shows the others `call`, sees theirs, and compares.
+  /// Sends `call` to the other ranks, receives theirs, and compares them.
   void barrier(const Signature& call) {
     transport_.check_usable();
     if (world_.aborted()) throw_aborted(call, name(), world_.reason());
@@ -235,7 +237,7 @@ class Group final : public ProcessGroup {
     completed_ = call;
   }
 
-  /// Waits for the bytes. A rank that left the barrier early sends none, but its shutdown message; all others do send.
+  /// Waits for the bytes. A rank that left the barrier early sends a shutdown message instead; all others do send.
   void finish(const Signature& call) {
     await(call, [&](bool late) {
       if (!late && !world_.aborted()) return false;
@@ -245,16 +247,15 @@ class Group final : public ProcessGroup {
     });
   }
 
-  /// Polls until all messages are through, or until `hopeless`, given whether the timeout is over, says so; then
-  /// throws.
+  /// Polls until all messages are finished. Throws if `hopeless`, which gets whether the timeout is over, returns true.
   template <class Hopeless>
   void await(const Signature& call, const Hopeless& hopeless) {
     const auto deadline = std::chrono::steady_clock::now() + world_.timeout();
     for (int tests = 1; !transport_.finished(); ++tests) {
-      if (tests % kTestsPerLook != 0) continue;
+      if (tests % kTestsPerCheck != 0) continue;
       transport_.pause();
       world_.listen();
-      // What a rank sent before its shutdown message has come before it.
+      // Messages that a rank sent before its shutdown message arrive before it, so this test finds them finished.
       if (transport_.finished()) return;
       if (!hopeless(std::chrono::steady_clock::now() >= deadline)) continue;
       if (!transport_.abandon()) {
@@ -275,7 +276,8 @@ class Group final : public ProcessGroup {
   std::uint64_t context_;
   std::shared_ptr<Memory> memory_;
   std::vector<const std::byte*> sources_;  ///< one per rank, filled for each reduction
-  std::optional<Signature> completed_;  ///< the last barrier, so the last of every rank that has not come to the next
+  /// The last barrier completed. A rank that is missing at the next barrier has also completed it.
+  std::optional<Signature> completed_;
 };
 
 }  // namespace
@@ -285,7 +287,7 @@ void run_rank(Transport& transport, const RunOptions& options, const RankFunctio
   World world(transport, options);
   std::optional<Failure> failure;
   try {
-    Group group = Group::full(world, options);
+    Group group = Group::of_world(world, options);
     rank_function(group);
   } catch (...) {
     failure = current_failure();

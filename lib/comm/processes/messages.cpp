@@ -10,7 +10,7 @@ struct ShutdownPlain {
   std::int32_t ending = 0;
   std::uint32_t out_of_memory = 0;
   std::uint64_t next_context = 0;
-  std::array<char, 2048> reason{};  ///< closed by a zero
+  std::array<char, 2048> reason{};  ///< zero-terminated
 };
 static_assert(sizeof(ShutdownPlain) == sizeof(ShutdownBytes));
 

@@ -15,16 +15,17 @@ namespace fp8lab::processes {
 
 using ShutdownMessages = std::vector<ShutdownBytes>;  ///< by rank
 
-/// What tells the messages of groups apart. Context 0 is that of shutdown messages.
+/// Distinguishes the messages of different groups. Context 0 belongs to shutdown messages.
 struct Tag {
   std::uint64_t context = 0;
-  bool data = true;  ///< bytes of a collective; else the call itself
+  bool data = true;  ///< true: bytes of a collective; false: the call itself
 
   constexpr std::uint64_t number() const { return 2 * context + (data ? 1 : 0); }
 };
 
-/// Messages between this process and those of the other ranks, for as long as it lives: all that a way of running ranks
-/// as processes has to provide. Messages of one tag between two ranks arrive in order. Used by one thread.
+/// Messages between this process and those of the other ranks, for the life of the process. This interface is all that
+/// a kind of ranks as processes has to implement. Messages of one tag between two ranks arrive in order. Used by one
+/// thread.
 class Transport {
  public:
   Transport(std::string_view name, int rank, int size) : name_(name), rank_(rank), size_(size) {}
@@ -39,41 +40,42 @@ class Transport {
   /// Number of the next message context; every rank has the same one between runs.
   std::uint64_t next_context = 1;
 
-  /// Begins a message, which uses its memory until it is finished. One of 0 bytes is none.
+  /// Begins a message, which uses its memory until it is finished. A message of 0 bytes is not sent.
   virtual void receive(std::byte* to, std::int64_t bytes, int from_rank, Tag tag) = 0;
   virtual void send(const std::byte* from, std::int64_t bytes, int to_rank, Tag tag) = 0;
-  /// Whether all that were begun are finished; they are forgotten then.
+  /// True if all begun messages are finished; they are then forgotten.
   virtual bool finished() = 0;
-  /// Ranks with messages that are not, in order, once each.
+  /// The ranks of unfinished messages, in order, once each.
   virtual std::vector<int> unfinished_ranks() = 0;
-  /// Forgets them all. The other side never takes what was abandoned for complete. False if memory of the caller may
-  /// still be written.
+  /// Forgets all unfinished messages. The other side never treats an abandoned message as complete. False if memory of
+  /// the caller may still be written.
   virtual bool abandon() = 0;
-  /// Lets others have the processor, for a moment or until something comes.
+  /// Yields the processor, for a moment or until a message arrives.
   virtual void pause() = 0;
 
-  /// Begins a run: from now on each other rank's shutdown message is awaited, to be written to its place.
+  /// Begins a run: from now on the shutdown message of every other rank is awaited, and written to its entry of
+  /// `messages`.
   virtual void expect_shutdowns(std::shared_ptr<ShutdownMessages> messages) = 0;
   virtual bool shutdown_received(int rank) = 0;
-  /// Nothing but shutdown messages is awaited any more; what else comes in this run is dropped.
+  /// From now on only shutdown messages are awaited; other messages of this run are dropped.
   virtual void await_only_shutdowns() {}
-  /// Why `rank`'s process can no longer be reached, or nothing. It sends no shutdown message then.
+  /// Why `rank`'s process can no longer be reached, or nothing. A lost rank sends no shutdown message.
   virtual std::string lost(int) const { return {}; }
 
-  /// Another process no longer answers: nothing is sent to any again, nor awaited.
+  /// To be called when another process no longer answers: nothing more is sent to any rank, or awaited from one.
   void break_off(std::string reason) {
     broken_ = std::move(reason);
     hang_up();
   }
   bool broken() const { return !broken_.empty(); }
-  /// Throws unless this thread may use this, and it is in full: else RanksLost.
+  /// Throws Error if this thread may not use the transport, and RanksLost if it is broken off.
   void check_usable() const;
 
-  /// For memory that an unfinished message may still use.
+  /// Keeps memory that an unfinished message may still use.
   void keep_forever(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
 
  protected:
-  /// What check_usable() adds.
+  /// Part of check_usable(): throws if this thread may not use the transport.
   virtual void check_thread() const {}
   virtual void hang_up() {}
 

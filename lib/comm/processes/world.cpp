@@ -20,7 +20,7 @@ World::World(Transport& transport, const RunOptions& options)
       stop_(options.stop),
       messages_(std::make_shared<ShutdownMessages>(static_cast<std::size_t>(transport.size()))),
       shutdowns_(messages_->size()),
-      heard_(messages_->size(), false) {
+      ended_(messages_->size(), false) {
   transport_.expect_shutdowns(messages_);
 }
 
@@ -31,12 +31,12 @@ void World::abort(const std::string& reason) {
 void World::listen() {
   for (int rank = 0; rank < transport_.size(); ++rank) {
     const auto at = static_cast<std::size_t>(rank);
-    if (rank == transport_.rank() || heard_[at]) continue;
+    if (rank == transport_.rank() || ended_[at]) continue;
     if (transport_.shutdown_received(rank)) {
       const std::optional<Shutdown> read = read_shutdown((*messages_)[at], transport_.largest_context());
-      hear(rank, read ? *read : Shutdown{.ending = Ending::kByDeath, .reason = kUnreadable});
+      record_shutdown(rank, read ? *read : Shutdown{.ending = Ending::kByDeath, .reason = kUnreadable});
     } else if (const std::string lost = transport_.lost(rank); !lost.empty()) {
-      hear(rank, {.ending = Ending::kByDeath, .reason = lost});
+      record_shutdown(rank, {.ending = Ending::kByDeath, .reason = lost});
     }
   }
   if (stop_.stop_requested()) abort(std::string(kStoppedFromOutside));
@@ -65,10 +65,10 @@ Shutdown World::to_shutdown(const std::optional<Cause>& cause, std::uint64_t nex
   return shutdown;
 }
 
-void World::hear(int rank, const Shutdown& shutdown) {
+void World::record_shutdown(int rank, const Shutdown& shutdown) {
   const auto at = static_cast<std::size_t>(rank);
-  heard_[at] = true;
-  ++heard_count_;
+  ended_[at] = true;
+  ++ended_count_;
   shutdowns_[at] = shutdown;
   if (shutdown.ending == Ending::kWell || cause_) return;
   const bool died = shutdown.ending == Ending::kByDeath;
@@ -76,15 +76,15 @@ void World::hear(int rank, const Shutdown& shutdown) {
                  .reason = died ? fmt::format("rank {} died: {}", rank, shutdown.reason) : shutdown.reason};
 }
 
-/// A rank that is lost listens no more.
+/// True if every rank that is not lost has received this rank's shutdown message. A lost rank receives nothing.
 bool World::sent_to_all() const {
   if (transport_.finished()) return true;
   const std::vector<int> unfinished = transport_.unfinished_ranks();
   return std::all_of(unfinished.begin(), unfinished.end(), [&](int rank) { return !transport_.lost(rank).empty(); });
 }
 
-/// Others may go on for as long as they like, unless they were given a time for it; but once the run has failed they
-/// have only the timeout to notice.
+/// Without a shutdown timeout, other ranks may run for as long as they like. Once the run has failed, they have only
+/// the timeout to notice it.
 void World::exchange_shutdowns() {
   const ShutdownBytes& own = (*messages_)[static_cast<std::size_t>(transport_.rank())];
   for (int rank = 0; rank < transport_.size(); ++rank)
@@ -93,7 +93,7 @@ void World::exchange_shutdowns() {
   std::optional<std::chrono::steady_clock::time_point> deadline;
   if (shutdown_timeout_) deadline = std::chrono::steady_clock::now() + *shutdown_timeout_;
   bool sent = false;
-  while (!sent || heard_count_ + 1 < transport_.size()) {
+  while (!sent || ended_count_ + 1 < transport_.size()) {
     sent = sent || sent_to_all();
     listen();
     if (cause_ && !deadline) deadline = std::chrono::steady_clock::now() + timeout_;
@@ -111,7 +111,7 @@ void World::exchange_shutdowns() {
       return transport_.break_off(fmt::format("rank {}: {}", rank, lost));
 }
 
-/// One that has sent no shutdown message, or takes none.
+/// A rank that has sent no shutdown message, or does not receive one.
 std::string World::silent_rank() {
   for (int rank = 0; rank < transport_.size(); ++rank)
     if (rank != transport_.rank() && !has_left(rank)) return fmt::format("rank {}", rank);
@@ -120,7 +120,8 @@ std::string World::silent_rank() {
   return "a rank";
 }
 
-/// What stops a run from outside knows of no rank that is missing; nor does a run that went well so far.
+/// Reports the rank that did not answer, if the cause names no rank: after a stop from outside, or in a run that went
+/// well so far.
 void World::record_silent() {
   if (cause_ && reason() != kStoppedFromOutside) return;
   const std::string silence = fmt::format("{} did not answer within {:g} s", silent_rank(),
@@ -131,7 +132,7 @@ void World::record_silent() {
     abort(silence);
 }
 
-/// Every rank has the same shutdown messages before it, so all choose the same.
+/// All ranks have the same shutdown messages, so all choose the same cause.
 void World::throw_first_cause() const {
   for (const Ending ending : {Ending::kByDeath, Ending::kByFinding, Ending::kByEcho}) {
     for (int rank = 0; rank < transport_.size(); ++rank) {
@@ -146,7 +147,7 @@ void World::throw_first_cause() const {
       fail(failure.reason);
     }
   }
-  // What ended the run came after this rank had sent its shutdown message, and the others know nothing of it.
+  // The cause came after this rank had sent its shutdown message, so the other ranks do not know it.
   if (unanswered_) throw RanksLost(reason() + silence_);
 }
 

@@ -12,8 +12,9 @@
 
 namespace fp8lab::processes {
 
-/// One run as this rank sees it. When its function has ended, each rank says shutdown message to every other: how it
-/// ended, and why. A rank in trouble is thus heard by those who wait for it, and all agree on the first cause.
+/// One run as this rank sees it. When a rank's function has ended, the rank sends a shutdown message to every other
+/// rank: how its function ended, and why. So ranks that wait for a failed rank learn of its failure, and all ranks
+/// agree on the first cause.
 class World {
  public:
   World(Transport& transport, const RunOptions& options);
@@ -23,20 +24,20 @@ class World {
   Transport& transport() { return transport_; }
   std::chrono::nanoseconds timeout() const { return timeout_; }
 
-  /// Ends the run for a reason that this rank found. The first one stands.
+  /// Ends the run for a reason that this rank found. Only the first reason is kept.
   void abort(const std::string& reason);
   bool aborted() const { return cause_.has_value(); }
-  /// What ended the run, once aborted().
+  /// The cause of the end, once aborted().
   const std::string& reason() const { return cause_->reason; }
 
-  /// Takes in shutdown messages that have come, and a stop from outside.
+  /// Reads shutdown messages that have arrived, and checks for a stop from outside.
   void listen();
-  /// Whether the rank's function has ended, well or not, or its process is lost.
-  bool anyone_left() const { return heard_count_ > 0; }
-  bool has_left(int rank) const { return heard_[static_cast<std::size_t>(rank)]; }
+  /// True if the function of another rank has ended, well or not, or a process is lost.
+  bool anyone_left() const { return ended_count_ > 0; }
+  bool has_left(int rank) const { return ended_[static_cast<std::size_t>(rank)]; }
 
-  /// Says shutdown message, hears everybody else's, and throws the first cause if there is one. `failure`: how this
-  /// rank's function ended, if by an exception.
+  /// Sends this rank's shutdown message, waits for those of all other ranks, and throws the first cause if there is
+  /// one. `failure` is the exception by which this rank's function ended, if any.
   void conclude(const std::optional<Failure>& failure);
 
  private:
@@ -46,7 +47,7 @@ class World {
     bool out_of_memory = false;
   };
   static Shutdown to_shutdown(const std::optional<Cause>& cause, std::uint64_t next_context);
-  void hear(int rank, const Shutdown& shutdown);
+  void record_shutdown(int rank, const Shutdown& shutdown);
   bool sent_to_all() const;
   void exchange_shutdowns();
   std::string silent_rank();
@@ -58,12 +59,12 @@ class World {
   std::optional<std::chrono::nanoseconds> shutdown_timeout_;
   std::stop_token stop_;
   std::optional<Cause> cause_;
-  std::shared_ptr<ShutdownMessages> messages_;  ///< as they come; this rank's own is what it sends
-  std::vector<Shutdown> shutdowns_;             ///< by rank, once heard
-  std::vector<bool> heard_;
-  std::string silence_;  ///< of a rank that did not answer, behind what ended the run
-  int heard_count_ = 0;
-  bool unanswered_ = false;  ///< the time for shutdown messages is over
+  std::shared_ptr<ShutdownMessages> messages_;  ///< as received; this rank's own entry is the one it sends
+  std::vector<Shutdown> shutdowns_;             ///< by rank, once received
+  std::vector<bool> ended_;
+  std::string silence_;  ///< appended to the cause: a rank that did not answer
+  int ended_count_ = 0;
+  bool unanswered_ = false;  ///< the timeout of the shutdown messages is over
 };
 
 }  // namespace fp8lab::processes

@@ -30,7 +30,8 @@ Numeric numeric(const sockaddr* address, socklen_t bytes) {
 }  // namespace
 
 std::vector<std::string> resolve(const std::string& host) {
-  // Not AI_ADDRCONFIG, which leaves out loopback addresses: what this machine cannot use is passed over later.
+  // AI_ADDRCONFIG is not set, because it leaves out loopback addresses. Addresses that this machine cannot use are
+  // skipped later.
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;

@@ -49,8 +49,8 @@ Inbox::Taken Inbox::take(Bytes bytes) {
   const std::optional<Frame> frame = read_frame(bytes);
   if (!frame) return refuse(fmt::format("it sent {} bytes that are no frame", bytes.size()));
   if (frame->head.offset == 0) {
-    // A message that was cut short by the next one stays expected, in vain: its sender gave it up, and a shutdown
-    // message follows.
+    // A message that is cut short by the next one stays expected and never completes: its sender gave it up, and a
+    // shutdown message follows.
     if (const Taken begun = begin(frame->head); begun != Taken::kDone) return begun;
   } else if (place_ == Place::kNone || frame->head.tag != head_.tag || frame->head.total != head_.total ||
              frame->head.offset != head_.offset) {
@@ -63,7 +63,7 @@ Inbox::Taken Inbox::take(Bytes bytes) {
   return Taken::kDone;
 }
 
-/// Finds the place of a message.
+/// Finds where a message goes.
 Inbox::Taken Inbox::begin(const FrameHead& head) {
   const auto belongs = [&](Place where, std::byte* to) {
     head_ = head;
@@ -77,7 +77,7 @@ Inbox::Taken Inbox::begin(const FrameHead& head) {
     return belongs(Place::kShutdown, shutdown_->data());
   }
   if (drops_) return belongs(Place::kDropped, nullptr);
-  // Those of one tag come in order.
+  // Messages of one tag arrive in the order in which they are expected.
   for (std::size_t i = first_unbegun_; i < expected_.size(); ++i) {
     Expected& expected = expected_[i];
     if (expected.begun || expected.tag != head.tag) continue;

@@ -11,31 +11,32 @@
 
 namespace fp8lab::sockets {
 
-/// What one other rank sends, frame by frame, put where the messages belong. Every length is compared with what is
-/// expected before a byte is written.
+/// Receives the frames of one other rank and writes messages to where they belong. Every length is compared with the
+/// expected one before a byte is written.
 ///
-/// A frame that nobody asks for yet waits, and holds up those behind it, except for one call of a collective: ranks in
-/// different groups wait for each other's calls, and must get past one to hear a shutdown message. After a shutdown
-/// message every frame waits for the next run, whose messages may follow at once.
+/// A frame that nobody expects yet waits and holds up those behind it. Exception: one call of a collective is stored
+/// early. Ranks in different groups wait for each other's calls, and a rank must get past one call to receive a
+/// shutdown message. After a shutdown message every frame waits for the next run, whose messages may follow at once.
 class Inbox {
  public:
-  /// Messages up to this size may come before they are asked for.
+  /// Messages up to this size may arrive before they are expected.
   static constexpr std::size_t kSmallBytes = 256;
 
-  /// Begins a run, whose shutdown message goes to `message`.
+  /// Begins a run. Its shutdown message is written to `message`.
   void expect_shutdown(processes::ShutdownBytes* message);
   bool shutdown_came() const { return shutdown_came_; }
-  /// What nobody has asked for is dropped from now on, except for the shutdown message.
+  /// From now on drops every message that is not expected, except for the shutdown message.
   void drop_all_else() { drops_ = true; }
 
   void expect(std::byte* to, std::int64_t bytes, std::uint64_t tag);
-  /// Whether everything expected is here.
+  /// True if everything expected has arrived.
   bool complete() const { return unreceived_ == 0; }
-  /// Forgets what is expected; memory of the caller is not written any more.
+  /// Forgets expected messages; the caller's memory is not written any more.
   void abandon();
 
   enum class Taken : std::uint8_t { kDone, kNotYet, kInvalid };
-  /// A frame that is invalid is one that no rank sends: problem() says why, and nothing more may be taken.
+  /// Takes a frame. An invalid frame is one that no rank sends: problem() describes it, and no more frames may be
+  /// taken.
   Taken take(Bytes bytes);
   const std::string& problem() const { return problem_; }
 
@@ -46,7 +47,7 @@ class Inbox {
     std::byte* to = nullptr;
     bool begun = false;
   };
-  /// Where the message goes whose frames are coming.
+  /// Where the message that is being received goes.
   enum class Place : std::uint8_t { kNone, kExpected, kEarly, kShutdown, kDropped };
 
   Taken begin(const FrameHead& head);
@@ -57,7 +58,7 @@ class Inbox {
   std::size_t first_unbegun_ = 0;
   std::size_t unreceived_ = 0;
 
-  FrameHead head_;  ///< of the message whose frames are coming; its offset is that of the next one
+  FrameHead head_;  ///< of the message being received; its offset is that of the next frame
   Place place_ = Place::kNone;
   std::byte* to_ = nullptr;
 

@@ -13,7 +13,7 @@
 namespace fp8lab::sockets {
 namespace {
 
-// A connection that has ended is not made again: the other process is gone.
+// A connection that has ended is not made again, because the other process is gone.
 constexpr int kNeverMilliseconds = 1 << 30;
 
 Bytes open_frame() {
@@ -58,13 +58,13 @@ std::unique_ptr<Link> Link::connect(const Context& context, const Security& secu
 }
 
 bool Link::open() {
-  connections_.look();
+  connections_.process_events();
   while (descriptor_ < 0) {
     std::optional<Router::Received> received = socket_.receive_from();
     if (!received) return false;
     if (received->id.text() == id_ && is_open_frame(received->message.bytes())) {
       descriptor_ = received->message.descriptor();
-      connections_.look();
+      connections_.process_events();
       connections_.expect_end(descriptor_);
       if (complaints_ != nullptr) socket_.send_to(id_, open_frame());
     } else if (complaints_ != nullptr) {
@@ -92,7 +92,7 @@ void Link::receive(std::byte* to, std::int64_t bytes, std::uint64_t tag) {
 
 void Link::abandon() {
   inbox_.abandon();
-  // What is small goes on its way. The other side notices by the next frame that a message was given up.
+  // Small messages are still sent. The other side notices an abandoned message by the next frame.
   std::size_t kept = first_outgoing_;
   for (std::size_t i = first_outgoing_; i < outgoing_.size(); ++i) {
     if (outgoing_[i].from != nullptr) continue;
@@ -118,7 +118,7 @@ std::optional<zmq_pollitem_t> Link::wanted() const {
 void Link::write() {
   while (unsent() > 0 && usable()) {
     const Outgoing& message = outgoing_[first_outgoing_];
-    // Where the other side is gone, look() finds it, after everything that came from there.
+    // If the other rank is gone, check_connection() finds out, after everything that it sent has been read.
     if (socket_.address_to(id_) != Router::Sent::kYes) return;
     const std::size_t chunk = chunk_bytes(message.bytes, sent_bytes_);
     const FrameHead head{.tag = message.tag, .total = message.bytes, .offset = sent_bytes_};
@@ -156,11 +156,11 @@ void Link::read() {
   }
 }
 
-void Link::look() {
+void Link::check_connection() {
   if (!usable() || (inbox_.shutdown_came() && unsent() == 0)) return;
-  connections_.look();
+  connections_.process_events();
   if (connections_.is_open(descriptor_) || held_) return;
-  // What it sent last may be on its way from libzmq's thread still: the second look is sure.
+  // The last frames may still be on their way from libzmq's thread. The second call is sure.
   if (std::exchange(ended_, true)) lose("its process has ended, or closed the connection");
 }
 

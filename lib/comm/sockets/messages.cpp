@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<char, 8> kProtocol = {'f', 'p', '8', 'l', 'a', 'b', '/', '2'};
 constexpr std::size_t kLongestText = 1024;
 
-/// The head of a handshake; ports follow.
+/// The head of a handshake; its ports follow.
 struct HandshakeHead {
   std::array<char, 8> protocol = kProtocol;
   std::uint64_t job = 0;
@@ -20,13 +20,13 @@ struct HandshakeHead {
   std::int32_t rank = 0;
   std::int32_t size = 0;
 };
-/// The head of a reply; text, or a token and places, follow.
+/// The head of a reply; its text, or its token and places, follow.
 struct ReplyHead {
   std::array<char, 8> protocol = kProtocol;
   std::uint64_t kind = 0;
 };
 struct PlacePlain {
-  std::array<char, 62> address{};  ///< closed by a zero
+  std::array<char, 62> address{};  ///< zero-terminated
   std::uint16_t port = 0;
 };
 
@@ -65,7 +65,7 @@ class Reader {
   Bytes left_;
 };
 
-/// Of text that may reach a terminal.
+/// Text from another process may reach a terminal, so it must be printable.
 bool is_printable(char c) { return c >= ' ' && c <= '~'; }
 bool is_printable(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return is_printable(c); });

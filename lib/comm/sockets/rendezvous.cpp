@@ -20,15 +20,15 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Who launches ranks may keep the named port to itself, and others may have taken the next.
+// The launcher may use the named port itself, and other programs may use the next ones.
 constexpr int kPorts = 16;
 constexpr int kLastPort = 65535;
 constexpr int kReconnectMilliseconds = 50;
-// How soon a stop from outside is noticed.
-constexpr milliseconds kLook(20);
-// An unanswered handshake is sent again: who answered the first may have been somebody else at that port.
+// Interval at which a stop from outside is noticed.
+constexpr milliseconds kStopCheckInterval(20);
+// An unanswered handshake is sent again, because another program may have received the first one at that port.
 constexpr milliseconds kRepeat(250);
-// So long after the deadline rank 0's account of who is missing is waited for.
+// For so long after the deadline ranks wait for rank 0's report of the missing ranks.
 constexpr milliseconds kGrace(2000);
 constexpr const char* kEverywhere = "*";
 constexpr const char* kStopped = "the run was stopped from outside";
@@ -43,7 +43,7 @@ std::uint64_t random_number() {
   return number;
 }
 
-/// The id of the link between `rank` and one below it: known to the ranks of this run alone.
+/// The id of the link between `rank` and a lower rank. Only ranks of this run know it.
 std::string link_id(const Reply::Token& token, int rank) {
   std::string id;
   for (const std::byte byte : token) id += fmt::format("{:02x}", std::to_integer<int>(byte));
@@ -75,15 +75,15 @@ class RankConnector {
   }
 
   Mesh take() {
-    rendezvous_.rank == 0 ? as_first() : as_other();
+    rendezvous_.rank == 0 ? connect_as_rank_zero() : connect_to_rank_zero();
     open_all();
     complaints_->flush();
     return {.complaints = std::move(complaints_), .context = std::move(context_), .links = std::move(links_)};
   }
 
  private:
-  /// What rank 0 knows of another.
-  struct Comer {
+  /// What rank 0 knows of another rank.
+  struct RemoteRank {
     std::string id;  ///< at rank 0's socket
     Handshake handshake;
     std::string address;
@@ -95,7 +95,7 @@ class RankConnector {
 
   // Rank 0.
 
-  void as_first() {
+  void connect_as_rank_zero() {
     Router gate(*context_, largest_handshake(rendezvous_.size));
     gate.stay_on_one_thread();
     Connections connections(*context_, gate, complaints_.get());
@@ -105,11 +105,11 @@ class RankConnector {
       notify_(fmt::format("FP8LAB_JOB_SECRET is not set: ranks are not authenticated, so rank 0 listens at {} alone{}",
                           address, is_loopback(address) ? ", where other hosts do not reach it" : ""));
     listen_for_higher_ranks(address);
-    std::vector<Comer> comers(links_.size());
+    std::vector<RemoteRank> remotes(links_.size());
     const auto missing = [&] {
       std::vector<int> ranks;
       for (int rank = 1; rank < rendezvous_.size; ++rank)
-        if (!comers[static_cast<std::size_t>(rank)].complete()) ranks.push_back(rank);
+        if (!remotes[static_cast<std::size_t>(rank)].complete()) ranks.push_back(rank);
       return ranks;
     };
     std::string problem;
@@ -118,10 +118,10 @@ class RankConnector {
         problem = describe_missing(missing());
       else
         wait_for({gate.events(ZMQ_POLLIN), connections.events()});
-      connections.look();
+      connections.process_events();
       while (std::optional<Router::Received> received = gate.receive_from()) {
         connections.expect_end(received->message.descriptor());
-        greet(gate, *received, comers);
+        answer_handshake(gate, *received, remotes);
       }
     }
     Reply reply{.kind = problem.empty() ? Reply::Kind::kRoster : Reply::Kind::kRefusal,
@@ -130,19 +130,19 @@ class RankConnector {
                 .places = {}};
     randombytes_buf(reply.token.data(), reply.token.size());
     for (int rank = 1; rank < rendezvous_.size; ++rank) {
-      const Comer& comer = comers[static_cast<std::size_t>(rank)];
-      if (problem.empty()) reply.places = places_below(rank, comers);
-      if (!comer.id.empty()) gate.send_to(comer.id, write(reply));
+      const RemoteRank& remote = remotes[static_cast<std::size_t>(rank)];
+      if (problem.empty()) reply.places = places_below(rank, remotes);
+      if (!remote.id.empty()) gate.send_to(remote.id, write(reply));
     }
     if (!problem.empty()) fail(problem);
     await_higher_ranks(reply.token);
   }
 
-  /// The address that `gate` listens at.
+  /// Makes `gate` listen, and returns its address.
   std::string listen_somewhere(Router& gate) const {
     const bool everywhere = security_.has_secret() && !names_loopback(rendezvous_.host);
     std::vector<std::string> addresses = resolve(rendezvous_.host);
-    // What the host means here need not be what it means to others: often it is a loopback address.
+    // Addresses of the host may differ from machine to machine; here it is often a loopback address.
     if (everywhere) addresses = {kEverywhere};
     bool is_here = false;
     for (const std::string& address : addresses) {
@@ -165,7 +165,7 @@ class RankConnector {
         first_port(), last_port(), last_port() == kLastPort ? "and lower " : ""));
   }
 
-  void greet(Router& gate, Router::Received& received, std::vector<Comer>& comers) {
+  void answer_handshake(Router& gate, Router::Received& received, std::vector<RemoteRank>& remotes) {
     const std::string from = peer_of(received.message.descriptor());
     const std::optional<Handshake> handshake = read_handshake(received.message.bytes());
     if (!handshake) return complaints_->add(from, "it sent what no rank sends");
@@ -182,34 +182,34 @@ class RankConnector {
     if (handshake->rank <= 0 || handshake->rank >= own_.size)
       return refuse(
           fmt::format("rank {} is none of ranks 1 to {}, which rank 0 waits for", handshake->rank, own_.size - 1));
-    Comer& comer = comers[static_cast<std::size_t>(handshake->rank)];
-    if (!comer.id.empty() && comer.handshake.process != handshake->process)
+    RemoteRank& remote = remotes[static_cast<std::size_t>(handshake->rank)];
+    if (!remote.id.empty() && remote.handshake.process != handshake->process)
       return refuse(fmt::format("two processes were started as rank {}", handshake->rank));
     for (int higher = handshake->rank + 1; higher < own_.size && !handshake->ports.empty(); ++higher)
       if (handshake->ports[static_cast<std::size_t>(higher)] == 0)
         return refuse("it names no port for a rank above it");
-    const bool repeats_first = comer.complete() && handshake->ports.empty();
-    comer.id = received.id.text();
-    if (!repeats_first) comer.handshake = *handshake;
-    comer.address = unmapped(received.message.peer_address());
-    if (!comer.complete())
-      gate.send_to(comer.id,
-                   write(Reply{.kind = Reply::Kind::kWelcome, .text = comer.address, .token = {}, .places = {}}));
+    const bool repeats_first = remote.complete() && handshake->ports.empty();
+    remote.id = received.id.text();
+    if (!repeats_first) remote.handshake = *handshake;
+    remote.address = unmapped(received.message.peer_address());
+    if (!remote.complete())
+      gate.send_to(remote.id,
+                   write(Reply{.kind = Reply::Kind::kWelcome, .text = remote.address, .token = {}, .places = {}}));
   }
 
-  std::vector<Reply::Place> places_below(int rank, const std::vector<Comer>& comers) const {
+  std::vector<Reply::Place> places_below(int rank, const std::vector<RemoteRank>& remotes) const {
     std::vector<Reply::Place> places;
     for (int lower = 0; lower < rank; ++lower) {
-      const Comer& comer = comers[static_cast<std::size_t>(lower)];
+      const RemoteRank& remote = remotes[static_cast<std::size_t>(lower)];
       if (lower == 0) {
         places.push_back(
             {.address = {}, .port = static_cast<std::uint16_t>(own_.ports[static_cast<std::size_t>(rank)])});
         continue;
       }
-      // A rank on rank 0's machine may come from a loopback address, and is to others where rank 0 is.
-      const bool is_elsewhere = is_loopback(comer.address) && !names_loopback(rendezvous_.host);
-      places.push_back({.address = is_elsewhere ? std::string() : comer.address,
-                        .port = comer.handshake.ports[static_cast<std::size_t>(rank)]});
+      // A rank on rank 0's machine may connect from a loopback address. Other machines reach it at rank 0's address.
+      const bool is_elsewhere = is_loopback(remote.address) && !names_loopback(rendezvous_.host);
+      places.push_back({.address = is_elsewhere ? std::string() : remote.address,
+                        .port = remote.handshake.ports[static_cast<std::size_t>(rank)]});
     }
     return places;
   }
@@ -222,11 +222,11 @@ class RankConnector {
                        rendezvous_.size, rendezvous_.host, rendezvous_.port);
   }
 
-  // The others.
+  // The other ranks.
 
-  void as_other() {
+  void connect_to_rank_zero() {
     Router socket(*context_, largest_reply(rendezvous_.size));
-    socket.set(ZMQ_LINGER, 0);  // of hellos that nobody took
+    socket.set(ZMQ_LINGER, 0);  // drops handshakes that nobody received
     Connections connections(*context_, socket, nullptr);
     security_.guard_connector(socket);
     socket.set(ZMQ_RECONNECT_IVL, kReconnectMilliseconds);
@@ -238,7 +238,7 @@ class RankConnector {
         socket.connect_as(candidates.back(), candidates.back());
       }
     const WaitLimit longer{.deadline = wait_limit_.deadline + kGrace, .stop = wait_limit_.stop};
-    std::optional<std::size_t> first;  // of the candidates
+    std::optional<std::size_t> first;  // index of rank 0 in candidates, once it has answered
     Clock::time_point repeat = Clock::now();
     for (;;) {
       if ((first ? longer : wait_limit_).over()) lose_first(first.has_value(), connections.last_failure());
@@ -247,7 +247,7 @@ class RankConnector {
         send_handshake(socket, first ? std::span(&candidates[*first], 1) : std::span(candidates));
       }
       wait_for({socket.events(ZMQ_POLLIN), connections.events()});
-      connections.look();
+      connections.process_events();
       while (std::optional<Router::Received> received = socket.receive_from()) {
         const auto from = std::find(candidates.begin(), candidates.end(), received->id.text()) - candidates.begin();
         const auto candidate = static_cast<std::size_t>(from);
@@ -296,7 +296,7 @@ class RankConnector {
     await_higher_ranks(roster.token);
   }
 
-  // All.
+  // All ranks.
 
   void listen_for_higher_ranks(const std::string& address) {
     own_.ports.assign(links_.size(), 0);
@@ -325,10 +325,10 @@ class RankConnector {
     }
   }
 
-  /// Until one of `wanted` has an event, or somebody is at the door, or for a moment.
+  /// Waits until one of `wanted` has an event or libzmq asks about a connection, at most for a moment. Answers libzmq.
   void wait_for(const std::array<zmq_pollitem_t, 2>& wanted) {
     std::array<zmq_pollitem_t, 3> items = {wanted[0], wanted[1], doorkeeper_.socket().events(ZMQ_POLLIN)};
-    wait(items, kLook);
+    wait(items, kStopCheckInterval);
     doorkeeper_.serve();
   }
 

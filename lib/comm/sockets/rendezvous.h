@@ -12,7 +12,7 @@
 
 namespace fp8lab::sockets {
 
-/// When to give up waiting.
+/// When to stop waiting.
 struct WaitLimit {
   std::chrono::steady_clock::time_point deadline;
   std::stop_token stop = {};
@@ -20,20 +20,21 @@ struct WaitLimit {
   bool over() const { return stop.stop_requested() || std::chrono::steady_clock::now() >= deadline; }
 };
 
-/// The connections of one rank with all others. They end before what they use.
+/// The connections of one rank with all others. Members are destroyed in reverse order: links end before the context.
 struct Mesh {
   std::unique_ptr<Complaints> complaints;
   std::unique_ptr<Context> context;
-  std::vector<std::unique_ptr<Link>> links;  ///< by rank; none at this rank's own place
+  std::vector<std::unique_ptr<Link>> links;  ///< by rank; null for this rank
 };
 
 /// Connects the processes of a run.
 ///
-/// Rank 0 listens at the first free port from the rendezvous's own on; the others try all those ports at once until
-/// rank 0 of their job answers, tell it where they listen, and learn from it where everybody does. With a secret, ranks
-/// listen at every interface, unless the host is spelled as loopback; without, at the one alone that the host names,
-/// which `notify` is reported on rank 0. A connection that is no rank's is dropped, with a line to `notify`. Throws
-/// Error when somebody does not come before the deadline, or refuses this rank.
+/// Rank 0 listens at the first free port from the rendezvous's port on. The other ranks try all those ports at once
+/// until rank 0 of their job answers. They tell rank 0 where they listen, and learn from it where all lower ranks
+/// listen. With a secret, ranks listen at every interface, unless the host is written as loopback. Without one they
+/// listen only at the address of the host, and rank 0 reports that to `notify`. A connection that is no rank's is
+/// dropped, and reported to `notify` in one line. Throws Error if a rank does not come before the deadline, or if rank
+/// 0 refuses this rank.
 Mesh connect_ranks(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
                    const std::function<void(const std::string&)>& notify);
 

@@ -16,7 +16,7 @@ constexpr std::size_t kMostComplaints = 50;
 constexpr std::string_view kDomain = "ranks";
 constexpr const char* kWrongSecret = "it does not hold the job's secret (FP8LAB_JOB_SECRET, or another job's)";
 
-/// In words, what libzmq says of a handshake that failed.
+/// A failed handshake in words.
 std::string describe_failure(const Monitor::Event& event) {
   if (event.what == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return kWrongSecret;
   if (event.what == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) {
@@ -63,7 +63,7 @@ Security::Security(const Rendezvous& rendezvous) : has_secret_(!rendezvous.secre
   client_ = derive("client", rendezvous);
 }
 
-/// Every rank derives both pairs: whoever holds the secret may be either side of a connection.
+/// Derives a key pair. Every rank derives both pairs, so that each can be either side of a connection.
 Security::Pair Security::derive(std::string_view role, const Rendezvous& rendezvous) {
   const std::string text = fmt::format("fp8lab ranks\n{}\n{}\n{}", role, rendezvous.port, rendezvous.job);
   const std::string& secret = rendezvous.secret;
@@ -80,7 +80,7 @@ Security::Pair Security::derive(std::string_view role, const Rendezvous& rendezv
 }
 
 void Security::guard_listener(Socket& socket) const {
-  socket.set(ZMQ_ZAP_DOMAIN, kDomain);  // which also shuts out older ZMTP, that anything is taken for
+  socket.set(ZMQ_ZAP_DOMAIN, kDomain);  // also excludes older ZMTP, which would accept any bytes
   if (!has_secret_) return;
   socket.set(ZMQ_CURVE_SERVER, 1);
   socket.set(ZMQ_CURVE_SECRETKEY, Bytes(server_.secret));
@@ -113,7 +113,7 @@ void Doorkeeper::serve() {
       more = next.has_more();
       request.push_back(std::move(next));
     }
-    // Version, number, domain, address, routing id, mechanism, and what the client shows.
+    // Parts: version, number, domain, address, routing id, mechanism, and the client's credentials.
     constexpr std::size_t kNumber = 1, kAddress = 3, kMechanism = 5, kKey = 6;
     const bool complete = request.size() > kMechanism;
     const Bytes key = request.size() > kKey ? Bytes(request[kKey].bytes()) : Bytes();
@@ -132,7 +132,7 @@ void Doorkeeper::serve() {
 Connections::Connections(const Context& context, Socket& socket, Complaints* complaints)
     : monitor_(context, socket), complaints_(complaints) {}
 
-void Connections::look() {
+void Connections::process_events() {
   while (const std::optional<Monitor::Event> event = monitor_.next()) {
     switch (event->what) {
       case ZMQ_EVENT_ACCEPTED:

@@ -12,7 +12,7 @@
 
 namespace fp8lab::sockets {
 
-/// Lines about connections that were dropped. Each address and reason is worth one, and there is an end to them.
+/// Reports dropped connections, one line for each address and reason, up to a limit.
 class Complaints {
  public:
   Complaints(int rank, std::function<void(const std::string&)> notify) : rank_(rank), notify_(std::move(notify)) {}
@@ -20,8 +20,8 @@ class Complaints {
   Complaints(const Complaints&) = delete;
   Complaints& operator=(const Complaints&) = delete;
 
-  /// `from`: an address, with or without a port; empty where the connection was gone before it could be asked for. Such
-  /// a line waits for flush(): who is dropped mostly comes again.
+  /// Reports a connection from `from`, an address with or without a port. `from` is empty if the connection ended
+  /// before its address could be read; such a line waits for flush(), because a dropped peer mostly connects again.
   void add(const std::string& from, const std::string& reason);
   void flush();
 
@@ -31,12 +31,12 @@ class Complaints {
   int rank_;
   std::function<void(const std::string&)> notify_;
   std::set<std::string> made_;
-  std::set<std::string> reasons_;            ///< of those
-  std::set<std::string> without_addresses_;  ///< reasons that wait
+  std::set<std::string> reasons_;            ///< of the lines made
+  std::set<std::string> without_addresses_;  ///< reasons whose lines wait for flush()
 };
 
-/// Who may connect: with a job's secret those that hold it (CURVE, with keys made of secret and job, which also
-/// encrypts what is sent); without, everybody who reaches the port and speaks ZMTP 3.
+/// Who may connect. With a job's secret: those that hold it (CURVE, with keys derived from secret and job, which also
+/// encrypts messages). Without one: whoever reaches the port and speaks ZMTP 3.
 class Security {
  public:
   explicit Security(const Rendezvous& rendezvous);
@@ -44,7 +44,7 @@ class Security {
 
   void guard_listener(Socket& socket) const;
   void guard_connector(Socket& socket) const;
-  /// Whether a client of libzmq's mechanism `mechanism`, which showed `key`, may connect.
+  /// True if a client with libzmq's mechanism `mechanism` and key `key` may connect.
   bool admits(std::string_view mechanism, Bytes key) const;
 
  private:
@@ -58,12 +58,13 @@ class Security {
   Pair server_{}, client_{};
 };
 
-/// Tells libzmq who may connect to this context's sockets (ZAP, RFC 27). Once it is gone, nobody may without a secret;
-/// with one, the server's key alone, which is made of the secret too, still shuts out who does not hold it.
+/// Tells libzmq who may connect to this context's sockets (ZAP, RFC 27). Once it is destroyed, nobody may connect
+/// without a secret. With a secret, the server's key, which is derived from the secret, alone still excludes those that
+/// do not hold it.
 class Doorkeeper {
  public:
   Doorkeeper(const Context& context, const Security& security, Complaints& complaints);
-  /// Answers those who wait at the door.
+  /// Answers pending requests of libzmq.
   void serve();
   const Socket& socket() const { return socket_; }
 
@@ -76,19 +77,20 @@ class Doorkeeper {
 /// The TCP connections of one socket.
 class Connections {
  public:
-  /// `complaints`: about those that end before expect_end() was called for them; may be null.
+  /// `complaints` gets connections that end before expect_end() was called for them; may be null.
   Connections(const Context& context, Socket& socket, Complaints* complaints);
 
-  /// To be called before the socket is closed.
+  /// Must be called before the socket is closed.
   void stop() { monitor_.stop(); }
-  /// Takes in what has happened.
-  void look();
-  /// What wait() is to wait for, so that look() is in time to ask where a short connection comes from.
+  /// Processes the events so far.
+  void process_events();
+  /// The events for which wait() should wait. Then process_events() runs soon enough to read the address of a short
+  /// connection.
   zmq_pollitem_t events() const { return monitor_.events(); }
   bool is_open(int descriptor) const;
-  /// That one may end without a complaint.
+  /// From now on that connection may end without a complaint.
   void expect_end(int descriptor);
-  /// Why the last one failed; empty if none did.
+  /// Why the last connection failed; empty if none did.
   const std::string& last_failure() const { return last_failure_; }
 
  private:
@@ -102,7 +104,7 @@ class Connections {
   Monitor monitor_;
   Complaints* complaints_;
   std::vector<Open> open_;
-  std::string failure_;  ///< of the connection that ends next
+  std::string failure_;  ///< of the connection whose end comes next
   std::string last_failure_;
 };
 

@@ -76,7 +76,7 @@ void Session::expect_shutdowns(std::shared_ptr<processes::ShutdownMessages> mess
 bool Session::shutdown_received(int rank) {
   Link& link = to(rank);
   link.progress();
-  link.look();
+  link.check_connection();
   return link.inbox().shutdown_came();
 }
 

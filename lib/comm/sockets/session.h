@@ -10,10 +10,10 @@
 
 namespace fp8lab::sockets {
 
-/// This process's connections with every other rank, which last as long as it does.
+/// This process's connections with all other ranks, which last as long as the process.
 class Session final : public processes::Transport {
  public:
-  /// Connects to the other ranks at the first call; later ones must name the same rendezvous.
+  /// Connects to the other ranks at the first call; later calls must pass the same rendezvous.
   static Session& instance(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
                            const std::function<void(const std::string&)>& notify);
 
@@ -22,7 +22,7 @@ class Session final : public processes::Transport {
   bool finished() override;
   std::vector<int> unfinished_ranks() override;
   bool abandon() override;
-  /// Until a message moves, or for some milliseconds: a stop from outside must be noticed too.
+  /// Waits until a message can move, but only for some milliseconds, because a stop from outside must be noticed too.
   void pause() override;
 
   void expect_shutdowns(std::shared_ptr<processes::ShutdownMessages> messages) override;

@@ -19,17 +19,17 @@ namespace fp8lab::sockets {
 namespace {
 
 constexpr int kLingerMilliseconds = 2000;
-// Of ZMTP's handshakes; and what encryption adds to a message, generously.
+// Bounds of ZMTP's handshake commands, and of the bytes that encryption adds to a message.
 constexpr std::size_t kLargestCommand = 2048;
 constexpr std::size_t kEncryption = 256;
 // Connections that wait to be accepted.
 constexpr int kBacklog = 1024;
 constexpr int kHandshakeMilliseconds = 10'000;
-// A host that is gone without a word is noticed by TCP, which a stopped process still answers.
+// TCP keepalive notices a host that has gone silently. A stopped process still answers it.
 constexpr int kIdleSeconds = 30;
 constexpr int kProbeSeconds = 10;
 constexpr int kProbes = 3;
-// Messages that wait on either side of a connection, at kChunkBytes each.
+// Messages that wait on either side of a connection, of kChunkBytes each.
 constexpr int kWaiting = 8;
 
 [[noreturn]] void fail_zmq(const char* what) { fail(fmt::format("libzmq: {}: {}", what, zmq_strerror(errno))); }
@@ -52,8 +52,8 @@ std::string Message::peer_address() {
 }
 
 Context::Context(int sockets) : context_(zmq_ctx_new()) {
-  // libzmq allocates each frame that comes. Until glibc has seen a large block freed, it has the kernel make and take
-  // that memory each time, which doubles the cost of a gather; these are the values that it would arrive at.
+  // libzmq allocates memory for each received frame. Until glibc has seen a large block freed, it maps and unmaps that
+  // memory each time, which doubles the cost of a gather. These are the thresholds at which glibc would arrive.
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
   if (context_ == nullptr) fail_zmq("context");
@@ -132,7 +132,7 @@ Router::Router(const Context& context, std::size_t largest_message) : Socket(con
 std::optional<Router::Received> Router::receive_from() {
   Received received;
   if (!receive(received.id)) return std::nullopt;
-  // The parts of a message come together.
+  // All parts of a message arrive together.
   for (bool more = received.id.has_more(); more && receive(received.message);) more = received.message.has_more();
   return received;
 }
@@ -186,7 +186,7 @@ std::optional<Monitor::Event> Monitor::next() {
     Message endpoint;
     socket_.receive(endpoint);
   }
-  // zmq_socket_monitor(3): 16 bits of event, 32 of value.
+  // Layout by zmq_socket_monitor(3): 16 bits of event, 32 bits of value.
   std::uint16_t what = 0;
   std::int32_t value = 0;
   if (first.bytes().size() != sizeof what + sizeof value) return std::nullopt;

@@ -13,7 +13,7 @@
 
 #include "comm/sockets/messages.h"
 
-/// Owners of libzmq's objects. Nothing here waits but wait(). Where libzmq fails, they throw Error.
+/// RAII owners of libzmq's objects. Only wait() blocks. All functions throw Error if libzmq fails.
 namespace fp8lab::sockets {
 
 class Message {
@@ -31,7 +31,7 @@ class Message {
   std::span<std::byte> bytes() { return {static_cast<std::byte*>(zmq_msg_data(&message_)), zmq_msg_size(&message_)}; }
   std::string_view text() { return {reinterpret_cast<const char*>(bytes().data()), bytes().size()}; }
   bool has_more() { return zmq_msg_more(&message_) != 0; }
-  /// Of a message that came over TCP: the sender's numeric address, and this process's end of the connection.
+  /// For a message received over TCP: the sender's numeric address, and the descriptor of the connection here.
   std::string peer_address();
   int descriptor() { return zmq_msg_get(&message_, ZMQ_SRCFD); }
   zmq_msg_t* get() { return &message_; }
@@ -67,17 +67,17 @@ class Socket {
   void set(int option, Bytes value) { set(option, value.data(), value.size()); }
   int get(int option) const;
 
-  /// False, with errno, where the address is taken or not this machine's.
+  /// False, with errno, if the address is taken or does not belong to this machine.
   bool bind(const std::string& endpoint);
   void connect(const std::string& endpoint);
-  /// Of the last bind.
+  /// The port of the last bind().
   int port() const;
 
-  /// False where nothing has come.
+  /// False if no message has arrived.
   bool receive(Message& message);
-  /// False, with errno, where it cannot be sent now.
+  /// False, with errno, if the message cannot be sent now.
   bool send(Message& message, bool more);
-  /// What is unsent goes on its way for as long as ZMQ_LINGER says.
+  /// Unsent messages are still sent, for at most the time of ZMQ_LINGER.
   void close();
 
   void* get() const { return socket_; }
@@ -89,7 +89,7 @@ class Socket {
   void* socket_;
 };
 
-/// A ROUTER: messages to and from several others, which the sockets distinguish by ids that they chose.
+/// A ROUTER socket: messages to and from several peers, which are distinguished by ids that they chose.
 class Router : public Socket {
  public:
   explicit Router(const Context& context, std::size_t largest_message);
@@ -98,25 +98,25 @@ class Router : public Socket {
     Message id;  ///< of the sender
     Message message;
   };
-  /// The next message, or nothing. Of one of several parts, which no rank sends, the last is taken for it.
+  /// The next message, or nothing. No rank sends several parts; if they come, the last is returned.
   std::optional<Received> receive_from();
 
   enum class Sent { kYes, kNotNow, kGone };
   Sent send_to(std::string_view id, Bytes bytes);
-  /// The same in two steps, for a message that is made only when there is room: after kYes send() must follow.
+  /// The first step of send_to(), for a message that is made only if there is room. After kYes, send() must follow.
   Sent address_to(std::string_view id);
-  /// From now on one thread of libzmq does this socket's work, and its monitor tells of connections in order.
+  /// From now on one I/O thread of libzmq serves this socket, so its monitor reports events of connections in order.
   void stay_on_one_thread();
-  /// Connects to another, whose messages come, and to whom they go, under `id`.
+  /// Connects to a peer, with `id` as its id here.
   void connect_as(const std::string& id, const std::string& endpoint);
 };
 
-/// What happens to the connections of a socket.
+/// Reports events of a socket's connections.
 class Monitor {
  public:
   Monitor(const Context& context, Socket& watched);
   ~Monitor() { stop(); }
-  /// To be called before the socket is closed: libzmq's threads would wait for ever to tell of its end.
+  /// Must be called before the socket is closed; otherwise libzmq's threads would wait for ever to report its end.
   void stop();
 
   struct Event {
@@ -131,7 +131,7 @@ class Monitor {
   Socket socket_;
 };
 
-/// Until one of `items` has an event, or `longest` is over.
+/// Waits until one of `items` has an event, or until `longest` is over.
 void wait(std::span<zmq_pollitem_t> items, std::chrono::milliseconds longest);
 
 }  // namespace fp8lab::sockets

@@ -8,13 +8,13 @@
 
 namespace fp8lab {
 
-/// GELU or SwiGLU; its input, which backward needs, is saved by the module.
+/// GELU or SwiGLU. The module saves the input for backward.
 class ActivationCore {
  public:
   ActivationCore(std::string name, ActivationKind kind) : name_(std::move(name)), kind_(kind) {}
 
   Operand forward(Runtime& runtime, const Tensor& x, const OperandRequest& request) const;
-  /// The gradient of x; with its amax, where `measure`.
+  /// Returns the gradient of x, with its amax if `measure`.
   Operand backward(Runtime& runtime, const Tensor& grad_y, const Tensor& x, bool measure) const;
 
  private:

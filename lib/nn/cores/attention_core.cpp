@@ -46,7 +46,7 @@ AttentionShape AttentionCore::shape_at(const Runtime& runtime) const {
           .causal = true,
           .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim()))),
           .dropout = config_.dropout,
-          // Sequences of other ranks draw from other streams.
+          // The seed depends on the rank's rows, so sequences of other ranks draw from other streams.
           .seed = runtime.seed + static_cast<std::uint64_t>(runtime.row_offset),
           .stream = stream_of(name_) + static_cast<std::uint64_t>(runtime.step)};
 }
@@ -98,13 +98,13 @@ Variable AttentionCore::forward_quantized(Runtime& runtime, const Variable& qkv)
   node->save_split("k", std::move(qkv8[1]));
   node->save_split("v", std::move(qkv8[2]));
   node->save("lse", result.lse);
-  // Backward casts P as forward did, though the history moves on in between.
+  // Backward must cast P with the scale of forward, but the history changes in between, so the scale is saved.
   node->save("s_scale", cast(device, scales.scale(kS), DType::kF32, local));
   Tensor o = std::move(result.o);
   if (formats_->o) {
-    // O leaves as what its eight bits say, and the eight bits are what backward sees.
+    // The output is dequantized from O's eight bits, which are also what backward reads.
     Quantizer to_eight_bits = scales.quantizer(kO, {}, local);
-    if (result.o_measured) to_eight_bits.amax = {};  // it is not that of the rounded O
+    if (result.o_measured) to_eight_bits.amax = {};  // the kernel has measured O before its rounding
     const QuantizedTensor o8 = quantize(device, o, to_eight_bits);
     o = {};
     o = dequantize(device, o8.rowwise_operand(), dtype, runtime.in_flight(name_));

@@ -10,9 +10,10 @@
 
 namespace fp8lab {
 
-/// Fused attention over a packed [tokens, (heads + 2 kv_heads) * head_dim] projection, one node, inputs and outputs in
-/// 16 bits. In eight bits (recipes with attention formats, where asked for) Q, K and V are cast inside under one scale
-/// and saved as quantized storage; O is saved as the recipe says. In 16 bits the packed projection itself is saved.
+/// Fused attention over a packed [tokens, (heads + 2 kv_heads) * head_dim] projection, as one node with inputs and
+/// outputs in 16 bits. In eight bits (if requested, and if the recipe has attention formats) Q, K and V are cast inside
+/// under one scale and saved as quantized storage; O is saved in the recipe's format. In 16 bits the packed projection
+/// itself is saved.
 class AttentionCore final : public Module {
  public:
   AttentionCore(Build& build, const std::string& name, const LayerConfig& config);

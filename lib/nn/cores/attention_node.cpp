@@ -63,7 +63,7 @@ std::vector<Tensor> QuantizedAttentionNode::backward(Tensor grad) {
   if (cast && cast->amax_source == AmaxSource::kHistory) grad_cast = scales.kernel_role(kGradQkv);
   bool measured = false;
   {
-    const AttentionCore::Split grads = core_.split(grad_qkv);  // claims on the packed gradient, which may go below
+    const AttentionCore::Split grads = core_.split(grad_qkv);  // claims, released before grad_qkv is freed below
     measured = attention_backward(device(), {.shape = shape_,
                                              .q = q.rowwise_operand(),
                                              .k = k.rowwise_operand(),
@@ -78,7 +78,7 @@ std::vector<Tensor> QuantizedAttentionNode::backward(Tensor grad) {
   }
   if (cast) {
     Quantizer to_eight_bits = scales.quantizer(kGradQkv, {}, local);
-    if (measured) to_eight_bits.amax = {};  // it is not that of the rounded gradients
+    if (measured) to_eight_bits.amax = {};  // the kernel has measured the gradients before their rounding
     const QuantizedTensor eight_bits = quantize(device(), grad_qkv, to_eight_bits);
     grad_qkv = {};
     grad_qkv = dequantize(device(), eight_bits.rowwise_operand(), dtype, runtime().in_flight(name()));

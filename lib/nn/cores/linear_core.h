@@ -17,9 +17,9 @@ struct LinearShape {
   bool bias = true;
 };
 
-/// y = x W^T + b with weight [out, in] and its three products under a recipe: forward reads x and W row-wise, the
-/// input's gradient reads dY row-wise and W column-wise, the weight's gradient dY and x column-wise. Every module with
-/// a matrix product has one per product; what to save, and how, is the module's business.
+/// y = x W^T + b with weight [out, in], and its three products under a recipe: forward reads x and W row-wise, the
+/// gradient of x reads dY row-wise and W column-wise, the gradient of W reads dY and x column-wise. Every module has
+/// one LinearCore for each linear layer in it. The module decides what to save, and how.
 class LinearCore {
  public:
   LinearCore(Build& build, const std::string& name, const LinearShape& shape);
@@ -29,32 +29,33 @@ class LinearCore {
   struct Forward {
     Tensor y;
     Operand x;  ///< the orientation that backward needs
-    std::optional<QuantizedTensor>
-        copy;  ///< of the weight, quantized for this pass; absent where the parameter itself was read
+    /// The weight quantized for this pass; absent if the parameter itself was read.
+    std::optional<QuantizedTensor> copy;
   };
-  /// Begins a pass, before its input is made. Asks whoever makes that to cast it for this product without storing it,
-  /// where the scale is known; to measure it, where the scale follows from its amax; and for nothing where nothing is
-  /// cast, or in blocks along both sides.
+  /// Begins a pass, before its input is made. Returns a request to the operation that makes the input: if the scale is
+  /// known, to cast the input for this product without storing it; if the scale follows from its amax, to measure it;
+  /// nothing if the input is not cast, or is cast in blocks along both rows and columns.
   OperandRequest begin_forward(Runtime& runtime);
-  /// `x` as begin_forward() asked for it, or stored; a stored one that is cast here goes with it.
+  /// `x` is as begin_forward() requested, or in high precision. High-precision input that is cast here is freed with
+  /// `x`.
   Forward forward(Runtime& runtime, Operand x);
 
-  /// Whether backward() has use for the amax of `grad_y`.
+  /// True if backward() uses the amax of `grad_y`.
   bool measures_gradient() const;
-  /// Returns the gradient of x; the parameters take theirs. `grad_y` is stored, measured or not. Entry `x` of `saved`
-  /// is the operand of forward, entry `weight` its copy of the weight, or nothing: then the parameter itself is read,
-  /// so that what saves nothing for it keeps nothing alive.
+  /// Returns the gradient of x; accumulates the gradients of the parameters. `grad_y` is in high precision, with or
+  /// without its amax. Entry `x` of `saved` is forward's operand. Entry `weight` is forward's copy of the weight; if it
+  /// is empty the parameter itself is read, so that a module without a copy keeps nothing alive.
   Tensor backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight);
 
   const std::string& name() const { return name_; }
 
  private:
-  /// The weight for forward, along its rows; made into `copy` unless the parameter itself serves.
+  /// The weight for forward, read row-wise. Quantized into `copy` unless the parameter itself can be read.
   OperandView weight_rowwise(Runtime& runtime, std::optional<QuantizedTensor>& copy);
   OperandView weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry);
-  /// Transposes an eight-bit weight that was gathered along its rows and is to be read along its columns.
+  /// Makes the column-wise orientation of an eight-bit weight that was gathered row-wise.
   void need_columnwise(Runtime& runtime);
-  /// Gives an eight-bit weight this module's own quantizer, which knows nothing of shards.
+  /// Reverted behaviour: gives an eight-bit weight this module's own quantizer, which does not know about shards.
   void replace_quantizer(Runtime& runtime);
   Quantizer quantizer(Runtime& runtime, const RoleScales& scales, int role) const;
   bool measures(const QuantFormat& format) const;

@@ -11,7 +11,7 @@
 
 namespace fp8lab {
 
-/// LayerNorm or RMSNorm with its parameters; what its backward needs (x and the row statistics) is saved by the module.
+/// LayerNorm or RMSNorm with its parameters. The module saves x and the row statistics for backward.
 class NormCore {
  public:
   NormCore(Build& build, const std::string& name, NormKind kind, std::int64_t columns);
@@ -28,7 +28,7 @@ class NormCore {
     Tensor mean;  ///< absent for RMSNorm
     Tensor rstd;
   };
-  /// Returns the gradient of x; the parameters take theirs.
+  /// Returns the gradient of x; accumulates the gradients of the parameters.
   Tensor backward(Runtime& runtime, const Tensor& grad_y, const Saved& saved);
 
   bool has_mean() const { return kind_ == NormKind::kLayerNorm; }

@@ -12,24 +12,24 @@
 
 namespace fp8lab {
 
-/// How each quantized role of a module gets its scale: formats with a history share one DelayedScales, the others need
-/// no state. A forward runs between begin_forward(), which in a checkpointed region stashes the scales (first time) or
-/// takes up the stashed ones (second time), and end_forward(), which lets go of those; amaxes of a recomputed forward
-/// are not recorded.
+/// The scales of each quantized role of a module. Formats with a history share one DelayedScales; the others need no
+/// state. A forward runs between begin_forward() and end_forward(). In a checkpointed region begin_forward() stashes
+/// the scales (first forward) or uses the stashed ones (second forward), and end_forward() releases those. Amaxes of a
+/// recomputed forward are not recorded.
 class RoleScales {
  public:
-  /// `forward`: listed among the registry's forward scales, otherwise among its backward ones.
+  /// `forward`: listed among the registry's forward scales, otherwise among its backward scales.
   RoleScales(Build& build, const std::string& owner, std::vector<QuantFormat> roles, const DelayedScaling& options,
              bool forward);
 
   void begin_forward(Runtime& runtime);
   void end_forward();
 
-  /// Inputs for quantizing role `role`.
+  /// The quantizer of role `role`.
   Quantizer quantizer(int role, Orientations orientations, HolderId holder) const;
-  /// The role as an attention kernel takes it; for formats with a history.
+  /// The role in the form that attention kernels read; only for formats with a history.
   AttentionRole kernel_role(int role) const;
-  /// The scale tensor in force for `role`, f32 [1].
+  /// The scale that is in use for `role`, f32 [1].
   Tensor scale(int role) const;
 
   const std::optional<DelayedScales>& delayed() const { return delayed_; }
@@ -40,11 +40,12 @@ class RoleScales {
   std::vector<QuantFormat> roles_;
   std::vector<int> slots_;  // index into delayed_, -1 for formats without a history
   std::optional<DelayedScales> delayed_;
-  Tensor stashed_;  // in force while a region is recomputed, and absent otherwise
+  Tensor stashed_;  // the scales in use while a region is recomputed, otherwise absent
 };
 
-/// The scales of the next step from the amaxes that a pass recorded; once per step. With a group the largest amaxes of
-/// all its ranks count, found in one reduction: without it, ranks that see different data get different scales.
+/// Computes the scales of the next step from the amaxes that a pass recorded; once per step. With a group, the largest
+/// amaxes over its ranks are used, found in one reduction. Without a group, ranks that see different data get different
+/// scales.
 void update_scales(Runtime& runtime, std::span<RoleScales* const> scales, ProcessGroup* amax_group);
 
 }  // namespace fp8lab

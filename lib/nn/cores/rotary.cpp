@@ -7,17 +7,17 @@
 namespace fp8lab {
 namespace {
 
-// Queries and keys lie side by side and rotate alike, so they are one run of heads.
+// Queries and keys are adjacent and rotate alike, so they are handled as one run of heads.
 Tensor rotate(Runtime& runtime, const LayerConfig& config, const Tensor& packed, bool inverse,
               const std::string& name) {
-  const std::int64_t turning = config.heads + config.kv_heads;
-  const std::int64_t columns = turning * config.head_dim(), rest = config.kv_heads * config.head_dim();
-  Tensor turned = runtime.device.allocate(packed.spec(), runtime.in_flight(name));
+  const std::int64_t rotated_heads = config.heads + config.kv_heads;
+  const std::int64_t columns = rotated_heads * config.head_dim(), rest = config.kv_heads * config.head_dim();
+  Tensor rotated = runtime.device.allocate(packed.spec(), runtime.in_flight(name));
   rope_into(runtime.device,
-            {.x = packed.columns(0, columns), .batch = config.batch, .heads = turning, .inverse = inverse},
-            turned.columns(0, columns));
-  copy_into(runtime.device, packed.columns(columns, rest), turned.columns(columns, rest));
-  return turned;
+            {.x = packed.columns(0, columns), .batch = config.batch, .heads = rotated_heads, .inverse = inverse},
+            rotated.columns(0, columns));
+  copy_into(runtime.device, packed.columns(columns, rest), rotated.columns(columns, rest));
+  return rotated;
 }
 
 class RotaryNode final : public Node {

@@ -8,7 +8,7 @@
 
 namespace fp8lab {
 
-/// Rotates Q and K of a packed projection by their positions, V as it is. Saves nothing: backward rotates back.
+/// Rotates Q and K of a packed projection by their positions and copies V. Saves nothing: backward rotates back.
 class Rotary final : public Module {
  public:
   Rotary(std::string name, const LayerConfig& config) : name_(std::move(name)), config_(config) {}

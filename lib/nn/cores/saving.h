@@ -10,28 +10,28 @@
 
 namespace fp8lab {
 
-/// A node of a module with products and norms: how their operands are saved and found again.
+/// A node of a module with matrix products and norms: saves their operands and restores them.
 class ModuleNode : public Node {
  public:
   using Node::Node;
   using Node::save;
 
-  /// An activation: the engine knows it as one tensor, quantized or not.
+  /// Saves an activation that the engine knows as one tensor, quantized or not.
   void save_activation(std::string_view what, const Operand& operand) {
     if (operand.is_quantized())
       save_quantized(what, operand.quantized);
     else
       save(what, operand.plain);
   }
-  /// An activation as storage that the engine does not know.
+  /// Saves an activation as storage that the engine does not know.
   void save_storage(std::string_view what, Operand operand) {
     if (operand.is_quantized())
       save_split(what, std::move(operand.quantized));
     else
       save(what, operand.plain);
   }
-  /// A module's own quantized copy of a weight, which is storage that the engine does not know; or nothing, where the
-  /// parameter itself is read again.
+  /// Saves a module's own quantized copy of a weight, as storage that the engine does not know. Without a copy saves
+  /// nothing, and backward reads the parameter itself.
   void save_weight(std::string_view what, std::optional<QuantizedTensor> copy) {
     if (copy)
       save_split(what, std::move(*copy));

@@ -8,7 +8,7 @@
 
 namespace fp8lab {
 
-/// y = norm(x) W^T + b as one node. Saves x, the row statistics, norm(x) (column-wise) and its copy of W.
+/// y = norm(x) W^T + b as one node. Saves x, the row statistics, norm(x) (column-wise) and the quantized copy of W.
 class LayerNormLinear final : public Module {
  public:
   LayerNormLinear(Build& build, const std::string& name, NormKind norm, const LinearShape& shape)

@@ -10,8 +10,8 @@
 
 namespace fp8lab {
 
-/// y = act(norm(x) W1^T + b1) W2^T + b2 as one node. Saves x, the row statistics, norm(x), W1's copy, the activation's
-/// input in 16 bits, its output and W2's copy.
+/// y = act(norm(x) W1^T + b1) W2^T + b2 as one node. Saves x, the row statistics, norm(x), the copy of W1, the
+/// activation's input in 16 bits, its output and the copy of W2.
 class LayerNormMlp final : public Module {
  public:
   LayerNormMlp(Build& build, const std::string& name, const LayerConfig& config);

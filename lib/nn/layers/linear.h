@@ -7,7 +7,7 @@
 
 namespace fp8lab {
 
-/// y = x W^T + b. Saves x (column-wise) and its copy of W.
+/// y = x W^T + b. Saves x (column-wise) and the quantized copy of W.
 class Linear final : public Module {
  public:
   Linear(Build& build, const std::string& name, const LinearShape& shape) : core_(build, name, shape) {}

@@ -12,7 +12,7 @@
 
 namespace fp8lab {
 
-/// norm and packed QKV projection, rotary embedding where the form has it, attention, output projection.
+/// Norm and packed QKV projection, rotary embedding if the form has it, attention, output projection.
 class MultiheadAttention final : public Module {
  public:
   MultiheadAttention(Build& build, const std::string& name, const LayerConfig& config);

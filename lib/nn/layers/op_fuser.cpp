@@ -7,7 +7,7 @@
 
 namespace fp8lab {
 
-/// The one node of a chain.
+/// The single node of a chain.
 class ChainNode final : public ModuleNode {
  public:
   ChainNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input,
@@ -50,8 +50,8 @@ class NormOp final : public FusibleOp {
   NormCore norm_;
 };
 
-// A product and its bias, fused as the chain would fuse them. Both operands that it saves are storage; the input's is
-// emptied after the weight's gradient, the weight's copy is not.
+// A matrix product and its bias, fused as the op fuser would fuse them. Both saved operands are quantized storage. The
+// input is freed after the weight's gradient; the weight's copy is not.
 class BasicLinearOp final : public FusibleOp {
  public:
   BasicLinearOp(Build& build, const std::string& name, const LinearShape& shape) : core_(build, name, shape) {}

@@ -14,21 +14,23 @@ namespace fp8lab {
 
 class ChainNode;
 
-/// One operation of a fused chain. It saves through the chain's node and finds its own entries again behind `first`.
+/// One operation of a fused chain. It saves through the chain's node, and finds its entries again from index `first`
+/// on.
 class FusibleOp {
  public:
   virtual ~FusibleOp() = default;
-  /// Before the operation ahead of it runs: what that one does for the cast of what it hands over.
+  /// Called before the previous operation runs. Returns what this operation asks of it for the cast of its output.
   virtual OperandRequest begin_forward(Runtime&) { return {}; }
   virtual Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandRequest& next) = 0;
-  /// Whether backward() has use for the amax of `grad`.
+  /// True if backward() uses the amax of `grad`.
   virtual bool measures_gradient() const { return false; }
-  /// The gradient of x, with its amax where it measures on the way and `measure` asks for it. `grad` is stored.
+  /// Returns the gradient of x, with its amax if `measure` and if the operation measures it. `grad` is in high
+  /// precision.
   virtual Operand backward(Runtime& runtime, Restored& saved, std::size_t first, Operand grad, bool measure) = 0;
 };
 
-/// A chain of operations that is one node: one context for everything its operations save, restored at once when
-/// backward begins and released at once when it ends (or with the node, as the fuser's shell policy says).
+/// A chain of operations in one node. One context has everything that its operations save. It is restored at once when
+/// backward begins, and released at once when backward ends (or with the node, depending on the fuser's shell policy).
 class OpFuser final : public Module {
  public:
   OpFuser(std::string name, std::vector<std::unique_ptr<FusibleOp>> ops)
@@ -40,7 +42,7 @@ class OpFuser final : public Module {
   std::vector<std::unique_ptr<FusibleOp>> ops_;
 };
 
-/// norm, linear, activation, linear: the MLP of a transformer layer as a chain.
+/// Norm, linear, activation, linear: the MLP of a transformer layer as a chain.
 std::unique_ptr<Module> make_fused_mlp(Build& build, const std::string& name, const LayerConfig& config);
 
 }  // namespace fp8lab

@@ -9,7 +9,7 @@
 
 namespace fp8lab {
 
-/// x + dropout(attention(norm(x))), then the same around the MLP, which is one node either way: LayerNormMlp or a chain
+/// x + dropout(attention(norm(x))), then the same with the MLP. The MLP is one node either way: LayerNormMlp or a chain
 /// of the op fuser.
 class TransformerLayer final : public Module {
  public:
