@@ -20,21 +20,22 @@ namespace fp8lab {
 class Device;
 class QuantizedTensor;
 
-/// A moment in the order of the work that a device was given.
+/// A point in the order of the work that a device was given.
 class Moment {
  public:
   virtual ~Moment() = default;
 };
 
-/// Who wants to see what is cast to eight bits.
+/// Observer of casts to eight bits.
 class CastWatch {
  public:
   virtual ~CastWatch() = default;
-  /// `made` was just cast from `x`, which nothing has changed yet.
+  /// Called after `made` was cast from `x`, before anything changes `x`.
   virtual void saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) = 0;
 };
 
-/// One device as one rank sees it: memory, kernels, an architecture. Owns its memory; outlives every tensor on it.
+/// One device as one rank sees it: memory, kernels, an architecture. Owns its memory and must outlive every tensor on
+/// it.
 class Device {
  public:
   Device(std::string_view name, const ArchProfile& arch, const KernelTable& kernels,
@@ -51,45 +52,46 @@ class Device {
   Memory& memory() { return memory_; }
   Ledger& ledger() { return memory_.ledger(); }
 
-  /// False where kernels do nothing, so that no value can be read back.
+  /// False if kernels do nothing, so that no value can be read back.
   virtual bool computes() const = 0;
   /// Copies the tensor's elements to host memory, converted to float, row-major. Throws where computes() is false.
   virtual std::vector<float> read(const Tensor& tensor) = 0;
   /// Copies the bytes of a contiguous tensor to the host. Throws where computes() is false.
   virtual std::vector<std::byte> read_bytes(const Tensor& tensor) = 0;
-  /// The other way: sets a contiguous tensor's bytes. Does nothing where computes() is false.
+  /// Copies host bytes into a contiguous tensor. Does nothing where computes() is false.
   virtual void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) = 0;
-  /// Copies the bytes of a contiguous tensor into another of as many, as this device copies best. Does nothing where
-  /// computes() is false.
+  /// Copies the bytes of a contiguous tensor into another of the same size, by this device's fastest copy. Does nothing
+  /// where computes() is false.
   virtual void copy_bytes(const Tensor& from, const Tensor& to) = 0;
   /// Sets a contiguous tensor's elements from host floats, converted with round-to-nearest-even. Does nothing where
   /// computes() is false.
   virtual void write(const Tensor& tensor, std::span<const float> values) = 0;
-  /// Returns when everything launched has finished.
+  /// Waits until everything launched has finished.
   virtual void synchronize() = 0;
-  /// After everything launched so far. The base class takes the host's clock, for devices that compute while they
-  /// launch.
+  /// The point after everything launched so far. The base class reads the host's clock, which serves devices that
+  /// compute while they launch.
   virtual std::unique_ptr<Moment> moment();
-  /// Waits for `end`. Both are this device's.
+  /// Waits for `end` and returns the seconds from `begin` to `end`. Both must come from this device.
   virtual double seconds_between(const Moment& begin, const Moment& end);
 
-  /// How ranks' collectives reach this device's memory; null where it is the host's own, or none at all.
+  /// How ranks' collectives reach this device's memory; null if it is host memory or does not exist.
   virtual PeerAccess* peer_access() { return nullptr; }
-  /// What kernels run on, for those who launch work of their own beside them; the backend's own type.
+  /// The execution context of the kernels, for code that launches work of its own beside them; its dynamic type is the
+  /// backend's.
   ExecContext& context() { return *context_; }
   /// Bytes of device memory that the driver counts as this device's beyond the allocator's reserved ones: contexts,
   /// libraries, scratch. Nothing where there is no driver.
   virtual std::optional<std::int64_t> driver_overhead_bytes() { return std::nullopt; }
-  /// Which way went what can go several paths, such as attention through a library, in the order of their first use; a
-  /// line each.
+  /// One line for each operation that has several algorithms, such as attention through a library: which algorithm it
+  /// used. In the order of first use.
   virtual std::vector<std::string> notes() { return {}; }
 
-  /// Gets the casts of stored tensors until it is replaced; null: nobody does. What an operation casts without storing
-  /// it first (casts_unstored() of ops/quantize.h), or an optimizer rewrites in place, nobody sees.
+  /// Sets the observer of the casts of stored tensors; null: none. Not observed: what an operation casts without
+  /// storing it first (casts_unstored() of ops/quantize.h), and what an optimizer rewrites in place.
   void watch_casts(CastWatch* watch) { cast_watch_ = watch; }
   CastWatch* cast_watch() const { return cast_watch_; }
 
-  /// Uninitialised.
+  /// Allocates a tensor, uninitialised.
   Tensor allocate(const TensorSpec& spec, HolderId holder) {
     return Tensor(memory_.allocate(spec.bytes(), holder), spec);
   }
@@ -97,7 +99,7 @@ class Device {
     return ledger().holder(kind, owner, what);
   }
 
-  /// The table that launch() takes kernels from; lives as long as the program.
+  /// The table from which launch() takes kernels; lives as long as the program.
   const KernelTable& kernels() const { return kernels_; }
   /// Kernels launched so far.
   std::int64_t launches() const { return launches_; }
@@ -120,7 +122,7 @@ class Device {
 
 struct DeviceOptions {
   std::string_view arch = "hopper";
-  int rank = 0;  ///< of the ranks on this host; where there are several GPUs, rank r takes GPU r modulo their number
+  int rank = 0;  ///< rank among those on this host; with several GPUs, rank r uses GPU r modulo their number
   MemoryOptions memory;
   bool deterministic = true;  ///< ExecContext::deterministic()
 };
@@ -129,24 +131,24 @@ struct DeviceRow {
   std::string_view name;
   std::string_view title;
   std::unique_ptr<Device> (*open)(const DeviceOptions&);
-  /// Empty when the device can be opened here, otherwise why not.
+  /// Empty if the device can be opened here, else why not.
   std::string (*unavailable_reason)();
-  /// The one architecture that it has, of those that can be opened here; empty where it takes any.
+  /// The architecture of the device that can be opened here; empty if the device accepts any.
   std::string_view (*own_arch)();
-  /// Of the smallest that can be opened here; 0 where memory is not the device's own.
+  /// Memory of the smallest GPU that can be opened here; 0 if the device has no memory of its own.
   std::int64_t (*memory_bytes)();
-  /// Details for `fp8lab devices`, one per line; empty where it cannot be opened here.
+  /// Details for `fp8lab devices`, one per line; empty if the device cannot be opened here.
   std::string (*describe)();
 };
 
-/// The table of devices; adding one is one folder and one row.
+/// The table of devices; a new device is one folder and one row.
 std::span<const DeviceRow> devices();
-/// Throws Error listing the known ones.
+/// Throws Error listing the known names.
 const DeviceRow& device_row(std::string_view name);
-/// How many GPUs the ranks of this machine have between them on the device called `name`: 0 where it is unavailable, 1
-/// where it has no GPUs. Opens each in turn.
+/// How many GPUs the ranks of this machine share on the device `name`: 0 if it is unavailable, 1 if it has no GPUs.
+/// Opens one GPU after another.
 int count_gpus(std::string_view name);
-/// Throws Error when the device is unknown or unavailable.
+/// Throws Error if the device is unknown or unavailable.
 std::unique_ptr<Device> open_device(std::string_view name, const DeviceOptions& options = {});
 
 }  // namespace fp8lab

@@ -6,10 +6,10 @@
 #include "recipe/recipe.h"
 #include "tensor/view.h"
 
-// The kernel table: what a device can do, one argument struct per kernel. Arguments are validated by lib/ops before a
-// kernel sees them. Matrices are [tokens, features] with token = position * batch + sequence ("sbhd"); FP32 scalars
-// live in device memory as 1-element arrays. Element types are f32 or bf16 unless stated otherwise; arithmetic is in
-// FP32, results are rounded to the output's type once.
+// The kernel table: the operations of a device, one argument struct per kernel. lib/ops validates arguments before a
+// kernel gets them. Matrices are [tokens, features] with token = position * batch + sequence ("sbhd"); FP32 scalars are
+// 1-element arrays in device memory. Element types are f32 or bf16 unless stated otherwise; arithmetic is in FP32, and
+// results are rounded to the output's type once.
 namespace fp8lab {
 
 /// Where a kernel runs: a stream and handles on a GPU, nothing on the host.
@@ -17,7 +17,7 @@ class ExecContext {
  public:
   virtual ~ExecContext() = default;
 
-  /// Whether the same call must give the same bits on every run. Where not, a kernel may add in whatever order is
+  /// True if the same call must give the same bits on every run. If false, a kernel may add in whatever order is
   /// fastest.
   bool deterministic() const { return deterministic_; }
   void set_deterministic(bool on) { deterministic_ = on; }
@@ -26,7 +26,7 @@ class ExecContext {
   bool deterministic_ = true;
 };
 
-/// A function pointer that cannot be forgotten: no default constructor, so a table with a gap does not compile.
+/// A function pointer without a default constructor, so that a table with a missing kernel does not compile.
 template <class Args>
 class Kernel {
  public:
@@ -38,7 +38,7 @@ class Kernel {
   Function function_;
 };
 
-/// Any type where `value` is +0: its bytes are zero then.
+/// out = value. Any type if `value` is +0, whose bytes are all zero.
 struct FillArgs {
   MatrixView out;
   float value = 0.0f;
@@ -55,8 +55,8 @@ struct RandomArgs {
   float scale = 1.0f;
 };
 
-/// out = in, converted; any strides, so that a transposed view on one side transposes. Within a type bits are copied,
-/// whatever they mean.
+/// out = in, converted. Any strides, so a transposed view on one side transposes. Between equal types bits are copied,
+/// whatever the type.
 struct CastArgs {
   MatrixView in;
   MatrixView out;
@@ -77,14 +77,14 @@ struct ScaleArgs {
   float factor = 1.0f;
 };
 
-/// out[j] = sum over rows of in(i, j), in FP32. Order, here and wherever sums run over rows, columns or losses:
-/// core/sum_order.h.
+/// out[j] = sum over rows of in(i, j), in FP32. The order of this and of all sums over rows, columns and losses is
+/// defined in core/sum_order.h.
 struct ColumnSumArgs {
   MatrixView in;
   MatrixView out;  ///< [1, cols]
 };
 
-/// amax = max(amax, max |in|), or, where `fresh`, max |in|, whatever was there before; NaN in the input gives NaN.
+/// amax = max(amax, max |in|) or, if `fresh`, max |in|, whatever was stored there before; NaN in the input gives NaN.
 /// Stored at `amax`, f32[1].
 struct AmaxArgs {
   MatrixView in;
@@ -93,12 +93,15 @@ struct AmaxArgs {
 };
 
 /// Casts `in` to `format`. Either output may be absent (values.data null). The column-wise output is the format applied
-/// to the transposed input: columnwise.values is [in.cols, in.rows]. Per tensor: quantized data = cast(in * *scale),
-/// both scale_inv = 1 / *scale (one element, shared), and *amax = max(*amax, max |in|) where `amax` is given; a NaN in
-/// either makes it NaN. Without `scale`, the scale is scale_from_amax(*measured, ...) of core/float8.h by the format.
-/// Blocks, whose sides divide 128: each block's scale from its own amax; scale, measured and amax are unused; padding
-/// of the scales is written zero. `in` may also be f16. A matrix without elements still gets its scale_inv or its
-/// padding, and leaves *amax as it is.
+/// to the transposed input: columnwise.values is [in.cols, in.rows]. `in` may also be f16. A matrix without elements
+/// still gets its scale_inv or its padding, and leaves *amax as it is.
+///
+/// Per tensor: quantized data = cast(in * *scale), both scale_inv = 1 / *scale (one element, shared), and *amax =
+/// max(*amax, max |in|) if `amax` is given; a NaN in either makes it NaN. Without `scale`, the scale is
+/// scale_from_amax(*measured, ...) of core/float8.h by the format.
+///
+/// Blocks, whose sides divide 128: each block's scale comes from its own amax; scale, measured and amax are unused;
+/// padding of the scales is written zero.
 struct QuantizeArgs {
   MatrixView in;
   OperandView rowwise;
@@ -109,9 +112,9 @@ struct QuantizeArgs {
   float* amax = nullptr;
 };
 
-/// Where new values of a matrix go in eight bits under one scale: they are rounded to `nominal` and cast from there as
-/// QuantizeArgs says of full tensors, to either orientation or both. Without orientations they are only measured.
-/// *amax, where given, is raised to the largest magnitude of the rounded values.
+/// The destination of a matrix's new values in eight bits under one scale. The values are rounded to `nominal` and cast
+/// from there to either orientation or both, as QuantizeArgs defines for full tensors. Without orientations they are
+/// only measured. *amax, if given, is raised to the largest magnitude of the rounded values.
 struct CastTarget {
   OperandView rowwise;
   OperandView columnwise;
@@ -121,11 +124,11 @@ struct CastTarget {
   float* amax = nullptr;
 
   bool casts() const { return rowwise.values.data != nullptr || columnwise.values.data != nullptr; }
-  /// False where there is nothing to do.
+  /// False if there is nothing to do.
   explicit operator bool() const { return casts() || amax != nullptr; }
 };
 
-/// A matrix for a target. Where the target has orientations and no scale, its scale is scale_from_amax(*measured, ...)
+/// A matrix and its target. If the target has orientations and no scale, its scale is scale_from_amax(*measured, ...)
 /// by its format.
 struct ListCast {
   MatrixView in;
@@ -133,7 +136,7 @@ struct ListCast {
   const float* measured = nullptr;
 };
 
-/// Casts of a list of matrices, at once.
+/// Casts a list of matrices in one launch.
 struct QuantizeListArgs {
   std::span<const ListCast> tensors;
 };
@@ -144,7 +147,7 @@ struct DequantizeArgs {
   MatrixView out;
 };
 
-/// One delayed-scaling update over `tensors` tensors: history is f32 [length, tensors], row 0 live; scale f32
+/// One delayed-scaling update of `tensors` tensors: history is f32 [length, tensors], row 0 live; scale is f32
 /// [tensors]. Rule and order: lib/ops/delayed_scaling.h.
 struct DelayedUpdateArgs {
   float* history = nullptr;
@@ -156,18 +159,18 @@ struct DelayedUpdateArgs {
   int margin = 0;
 };
 
-/// out[m, n] = sum over k of a[m, k] * b[n, k], plus bias[n] in FP32 where given; `accumulate` adds to what out holds.
-/// All of it happens in FP32 and is rounded to out's type once. Per-tensor operands enter as quantized data, and the
-/// finished sum is multiplied by their inverse scales, as matrix units do; blocks enter as quantized data * scale_inv,
-/// each rounded to FP32 (exact for E8M0 scales).
+/// out[m, n] = sum over k of a[m, k] * b[n, k], plus bias[n] in FP32 if given; `accumulate` adds the previous contents
+/// of out. All of it happens in FP32 and is rounded to out's type once. Per-tensor operands enter the sum as quantized
+/// data, and the finished sum is multiplied by their inverse scales, as matrix units do; blocks enter as quantized data
+/// * scale_inv, each rounded to FP32 (exact for E8M0 scales).
 struct GemmArgs {
   OperandView a;
   OperandView b;
   MatrixView out;
   MatrixView bias;  ///< [1, n] or absent (data null)
   bool accumulate = false;
-  /// Lets the matrix units keep their own short accumulator (some 13 fraction bits) for a full sum of per-tensor
-  /// scaled quantized data instead of moving it to FP32 every 128 terms. Read by devices with such units alone.
+  /// Lets the matrix units keep their own short accumulator (some 13 fraction bits) for the entire sum of per-tensor
+  /// scaled quantized data, instead of moving it to FP32 every 128 terms. Only devices with such units read this.
   bool fast_accumulation = false;
 };
 
@@ -183,7 +186,7 @@ struct NormForwardArgs {
   MatrixView mean;  ///< LayerNorm only
   MatrixView rstd;
   float epsilon = 1e-5f;
-  float* amax = nullptr;  ///< where given, becomes max |y| of y as it is stored, as a fresh AmaxArgs has it
+  float* amax = nullptr;  ///< if given, becomes max |y| of y as stored, like a fresh AmaxArgs
 };
 
 struct NormBackwardArgs {
@@ -205,7 +208,7 @@ struct ActivationForwardArgs {
   ActivationKind kind = ActivationKind::kGelu;
   MatrixView x;
   MatrixView y;
-  float* amax = nullptr;  ///< where given, becomes max |y| of y as it is stored, as a fresh AmaxArgs has it
+  float* amax = nullptr;  ///< if given, becomes max |y| of y as stored, like a fresh AmaxArgs
 };
 
 struct ActivationBackwardArgs {
@@ -213,26 +216,26 @@ struct ActivationBackwardArgs {
   MatrixView grad_y;
   MatrixView x;
   MatrixView grad_x;
-  float* amax = nullptr;  ///< the same of grad_x
+  float* amax = nullptr;  ///< likewise for grad_x
 };
 
 /// norm_forward and then quantize of its y, bit for bit, but y is never stored: `norm.y` and `cast.in` have a type, a
-/// shape and no data, and `norm.amax` is null. `cast` is of a full tensor under a given scale, or row-wise in blocks
-/// of one row.
+/// shape and no data, and `norm.amax` is null. `cast` must be of a full tensor under a given scale, or row-wise in
+/// blocks of one row.
 struct NormQuantizeArgs {
   NormForwardArgs norm;
   QuantizeArgs cast;
 };
 
-/// The same of activation_forward.
+/// The same for activation_forward.
 struct ActivationQuantizeArgs {
   ActivationForwardArgs activation;
   QuantizeArgs cast;
 };
 
-/// The same of gemm, whose result is f32 here: quantized data and amax are of the finished sum with its bias, which
-/// nothing rounds to 16 bits before the cast. Equal to the two one after the other up to the order of the sum.
-/// `product.accumulate` is false.
+/// The same for gemm, whose result is f32 here: quantized data and amax are those of the finished sum with its bias,
+/// which is not rounded to 16 bits before the cast. Equal to gemm and quantize one after the other up to the order of
+/// the sum. `product.accumulate` is false.
 struct GemmQuantizeArgs {
   GemmArgs product;
   QuantizeArgs cast;
@@ -249,8 +252,8 @@ struct RopeArgs {
   bool inverse = false;
 };
 
-/// out = keep ? in / (1 - p) : 0, keep drawn from (seed, stream, (row_offset + row) * cols + col): kept where
-/// uniform >= p. Its own gradient when given the same key.
+/// out = keep ? in / (1 - p) : 0. keep is drawn from (seed, stream, (row_offset + row) * cols + col): an element is
+/// kept where uniform >= p. The gradient is the same operation with the same key.
 struct DropoutArgs {
   MatrixView in;
   MatrixView out;
@@ -260,18 +263,18 @@ struct DropoutArgs {
   std::int64_t row_offset = 0;
 };
 
-/// Quantized roles inside attention, all per tensor. A null scale leaves that operand in 16 bits.
+/// A quantized role inside attention, scaled per tensor. A null scale leaves that operand in 16 bits.
 struct AttentionRole {
   DType payload = DType::kE4M3;
   const float* scale = nullptr;
-  float* amax = nullptr;  ///< where given, raised to the largest magnitude that was cast
+  float* amax = nullptr;  ///< if given, raised to the largest magnitude that was cast
 };
 
-/// Causal or full attention with grouped queries: head h reads key/value head h / (heads / kv_heads). Never holds S x
-/// S. P = exp(softmax_scale * Q K^T - lse), normalised by rows, so |P| <= 1; zero in a row whose every logit is -inf.
-/// Dropout on P keeps an entry where uniform(seed, stream, ((sequence * heads + head) * seq + query) * seq + key) >= p
-/// and divides it by 1 - p. With `s` given, P is cast after dropout and before P V: P8 = cast(P * scale), read back by
-/// 1 / scale.
+/// Causal or full attention with grouped queries: head h reads key/value head h / (heads / kv_heads). No S x S matrix
+/// is stored. P = exp(softmax_scale * Q K^T - lse), normalised by rows, so |P| <= 1; P is zero in a row whose every
+/// logit is -inf. Dropout on P keeps an entry where uniform(seed, stream, ((sequence * heads + head) * seq + query) *
+/// seq + key) >= p and divides it by 1 - p. With `s` given, P is cast after dropout and before P V: P8 = cast(P *
+/// scale), which enters the product as P8 / scale.
 struct AttentionShape {
   std::int64_t seq = 0;
   std::int64_t batch = 0;
@@ -290,16 +293,15 @@ struct AttentionForwardArgs {
   OperandView q;  ///< [seq * batch, heads * head_dim], 16-bit, f32, or FP8 per tensor
   OperandView k;
   OperandView v;
-  MatrixView o;  ///< before any cast of O
-  MatrixView
-      lse;  ///< f32 [batch * heads, seq]: log of the row's sum of exponentials, base e, with the row maximum in it
+  MatrixView o;    ///< O before any cast
+  MatrixView lse;  ///< f32 [batch * heads, seq]: natural log of the row's sum of exponentials, maximum included
   AttentionRole s;
-  /// How O will be cast next, where the caller knows the scale already. A kernel may then give what O's eight bits say,
-  /// whose cast is those bits again. O's own amax is then its to know: it raises `amax`, where given, to that of O
-  /// before any rounding, and sets *o_measured, so that the cast to come raises nothing. A kernel that gives O itself
-  /// leaves both alone.
+  /// How O will be cast next, if the caller knows the scale already. A kernel may then return the values of O's eight
+  /// bits, whose cast gives those bits again. Only the kernel then knows O's own amax: it raises `amax`, if given, to
+  /// the amax of O before any rounding, and sets *o_measured, so that the later cast raises nothing. A kernel that
+  /// returns O itself changes neither.
   AttentionRole o_cast = {};
-  bool* o_measured = nullptr;  ///< host memory, false before the call and final when it returns; may be null
+  bool* o_measured = nullptr;  ///< host memory, false before the call, final when the call returns; may be null
 };
 
 /// dV = P^T dO; dP = dO V^T with forward's dropout; dS = P * (dP - rowsum(dO * O)), P without dropout; dQ =
@@ -313,15 +315,16 @@ struct AttentionBackwardArgs {
   OperandView o;
   OperandView grad_o;
   MatrixView lse;
-  MatrixView grad_q;  ///< before any cast
+  MatrixView grad_q;  ///< the gradients before any cast
   MatrixView grad_k;
   MatrixView grad_v;
   AttentionRole s;
   AttentionRole grad_p;
-  /// How the gradients are cast next, all three under one scale, where that is known: they may come as what their eight
-  /// bits say, with `amax` raised to the largest of their own and *grad_measured set, as forward has it of O.
+  /// How the gradients will be cast next, all three under one scale, if the caller knows it. A kernel may then return
+  /// the values of their eight bits, with `amax` raised to the largest of their own amaxes and *grad_measured set, as
+  /// forward does for O.
   AttentionRole grad_cast;
-  bool* grad_measured = nullptr;  ///< as forward's o_measured
+  bool* grad_measured = nullptr;  ///< like forward's o_measured
 };
 
 /// loss = sum over all elements of x, in double, rounded once; order: core/sum_order.h.
@@ -344,10 +347,11 @@ struct MseLossBackwardArgs {
   MatrixView grad_x;
 };
 
-/// *sum = the sum of squares over all elements of `tensors`, accumulated in double and rounded once, in this order on
-/// every device: each tensor's elements, in row-major order, are cut into stretches; element i of a stretch adds its
-/// square to lane i modulo kSquareSumLanes; lanes are added to their neighbours, these sums to theirs, and so on;
-/// stretch k of the list adds its sum to one of as many lanes again, which are added in the same way.
+/// *sum = the sum of squares over all elements of `tensors`, accumulated in double and rounded once, in the same order
+/// on every device. Each tensor's elements, in row-major order, are cut into stretches. Element i of a stretch adds its
+/// square to lane i modulo kSquareSumLanes. The lanes are added pairwise: neighbours first, then these sums to their
+/// neighbours, and so on. Stretch k of the list adds its sum to lane k modulo kSquareSumLanes of a second set of lanes,
+/// which are added in the same way.
 inline constexpr std::int64_t kSquareSumStretch = 16384;
 inline constexpr std::int64_t kSquareSumLanes = 1024;
 struct SquareSumArgs {
@@ -363,11 +367,13 @@ struct ClipCoefficientArgs {
   float* coefficient = nullptr;
 };
 
-/// One tensor of an Adam step; `param` is always there. Moments are f32, bf16, f16 or e4m3; f16 and e4m3 moments have a
-/// scale (f32[1]): value = element * scale, where scale = (largest finite magnitude) / (65504 / 2 or 448) is found anew
-/// in every step, and is 1 for a tensor of zeros. `master` is absent (data null), the f32 value that `param` is the
-/// rounding of, or, where `param` is bf16, the low 16 bits of that value as i16: `param` then holds the high ones, plus
-/// one if the low ones are negative, which is rounding to nearest with ties away from zero. A NaN keeps its sign only.
+/// One tensor of an Adam step; `param` is always given. Moments are f32, bf16, f16 or e4m3. f16 and e4m3 moments have a
+/// scale (f32[1]): value = element * scale, where scale = (largest finite magnitude) / (65504 / 2 or 448) is computed
+/// anew in every step, and is 1 for a tensor of zeros.
+///
+/// `master` is absent (data null), or the f32 value of which `param` is the rounding, or, if `param` is bf16, the low
+/// 16 bits of that value as i16. In the last case `param` holds the high 16 bits, plus one if the low ones are
+/// negative, which is rounding to nearest with ties away from zero; a NaN keeps only its sign.
 struct AdamTensor {
   MatrixView param;
   MatrixView grad;
@@ -376,11 +382,12 @@ struct AdamTensor {
   MatrixView master;
   float* exp_avg_scale = nullptr;
   float* exp_avg_sq_scale = nullptr;
-  CastTarget target{};  ///< where the new f32 value goes besides: eight-bit weights, of which `param` is the master
+  CastTarget target{};  ///< also receives the new f32 value: 8-bit weights of which `param` is the master
 };
 
-/// One step over a list of tensors. Rule: lib/optim/adam.h. Weights are those of the new gradient, 1 - beta; bias
-/// corrections come from the host, in float. Gradients are first multiplied by *gradient_scale where it is given.
+/// One step over a list of tensors. Rule: lib/optim/adam.h. exp_avg_weight and exp_avg_sq_weight are the weights of the
+/// new gradient, 1 - beta; bias corrections are computed on the host, in float. Gradients are first multiplied by
+/// *gradient_scale if it is given.
 struct AdamArgs {
   std::span<const AdamTensor> tensors;
   float learning_rate = 0.0f;
@@ -394,18 +401,19 @@ struct AdamArgs {
   const float* gradient_scale = nullptr;
 };
 
-/// The element-wise operations that a framework has over lists of tensors; `s` is the list's scalar.
+/// The element-wise operations that frameworks have over lists of tensors (PyTorch: torch._foreach_*); `s` is the
+/// list's scalar.
 enum class ListOp {
-  kScale,        ///< out = s out
+  kScale,        ///< out = s * out
   kAdd,          ///< out = out + s
-  kAddList,      ///< out = out + s a
+  kAddList,      ///< out = out + s * a
   kSqrt,         ///< out = sqrt(out)
   kLerp,         ///< out = lerp(out, a, s): core/lerp.h
-  kLerpProduct,  ///< out = lerp(out, a b, s)
-  kAddcdiv,      ///< out = out + s (a / b)
+  kLerpProduct,  ///< out = lerp(out, a * b, s)
+  kAddcdiv,      ///< out = out + s * (a / b)
 };
 
-/// `a` and `b` are absent where the operation has no such list.
+/// `a` and `b` are absent if the operation has no such list.
 struct ListOpTensor {
   MatrixView out;
   MatrixView a;
@@ -418,9 +426,9 @@ struct ListOpArgs {
   float scalar = 0.0f;
 };
 
-/// The one list of kernels, each with its arguments. A device's table, and the declarations of the `cpu` and `cuda`
-/// kernels, are made from it: a new kernel is a row here, its argument struct above and one function in each device's
-/// folder; `meta` has an empty one of every kernel.
+/// The list of all kernels with their arguments. Every device's table, and the declarations of the `cpu` and `cuda`
+/// kernels, are made from it. A new kernel is a row here, its argument struct above, and one function in the folder of
+/// each device; `meta` gets an empty one automatically.
 #define FP8LAB_KERNELS(KERNEL)                        \
   KERNEL(fill, FillArgs)                              \
   KERNEL(random, RandomArgs)                          \
@@ -459,7 +467,7 @@ struct KernelTable {
 };
 #undef FP8LAB_KERNEL_MEMBER
 
-/// The declaration of a device's own function, in that device's namespace.
+/// Declares a device's own function for a kernel, in that device's namespace.
 #define FP8LAB_DECLARE_KERNEL(name, Args) void name(const Args& args, ExecContext& context);
 
 }  // namespace fp8lab

@@ -31,7 +31,7 @@ void check_shape(std::string_view op, const AttentionShape& shape) {
     fail(fmt::format("{}: softmax_scale is {}; it must be finite", op, shape.softmax_scale));
 }
 
-/// [seq * batch, heads * head_dim], columns contiguous.
+/// The matrix must be [seq * batch, heads * head_dim] with contiguous columns.
 void check_extent(std::string_view op, std::string_view name_of_it, const MatrixView& view, const AttentionShape& shape,
                   std::int64_t heads) {
   if (view.rows != shape.seq * shape.batch || view.cols != heads * shape.head_dim)
@@ -61,7 +61,7 @@ void check_one_type(std::string_view op, const MatrixView& q, const MatrixView& 
                      name(v.dtype)));
 }
 
-/// A kernel casts P or dS only to multiply it with another FP8 operand.
+/// A kernel casts P or dS only to multiply it by another FP8 operand.
 void check_role(std::string_view op, std::string_view name_of_it, const AttentionRole& role,
                 std::string_view partner_name, const MatrixView& partner) {
   if (role.scale == nullptr) return;

@@ -2,14 +2,16 @@
 
 #include "backend/device.h"
 
-// Fused attention: no S x S matrix exists at any time. Definitions of P, dP and the quantized roles: backend/kernels.h.
+// Fused attention: no S x S matrix is stored at any time. Definitions of P, dP and the quantized roles:
+// backend/kernels.h.
 namespace fp8lab {
 
 struct AttentionOutputs {
   Tensor o;    ///< [seq * batch, heads * head_dim]
   Tensor lse;  ///< f32 [batch * heads, seq]
-  /// O is what its eight bits say, and o_cast.amax, where given, has been raised to the amax of O before them: whoever
-  /// casts O raises it no more. Otherwise O is as computed, and its amax still to be recorded.
+  /// True if O holds the values of its eight bits and o_cast.amax, if given, has been raised to the amax of O before
+  /// the cast: whoever casts O must not raise it again. False if O is as computed, and its amax is still to be
+  /// recorded.
   bool o_measured = false;
 };
 
@@ -18,8 +20,8 @@ struct AttentionInputs {
   OperandView q;  ///< [seq * batch, heads * head_dim]; f32, bf16 (any row stride), or FP8 per tensor
   OperandView k;  ///< [seq * batch, kv_heads * head_dim]
   OperandView v;
-  AttentionRole s;  ///< P in FP8 where its scale is given
-  /// How O is cast next, where its scale is known: O may then come as what its eight bits say. Absent otherwise.
+  AttentionRole s;  ///< P is cast to FP8 if its scale is given
+  /// How O will be cast next, if its scale is known: O may then come as the values of its eight bits. Absent otherwise.
   AttentionRole o_cast = {};
   DType out_dtype = DType::kBF16;
   HolderId o_holder = 0;
@@ -43,14 +45,15 @@ struct AttentionBackwardInputs {
   Tensor lse;
   AttentionRole s;
   AttentionRole grad_p;
-  /// How the gradients are cast next, all three under one scale, where it is known: they may then come as what their
-  /// eight bits say.
+  /// How the gradients will be cast next, all three under one scale, if it is known: they may then come as the values
+  /// of their eight bits.
   AttentionRole grad_cast = {};
-  /// Where the gradients go, each with its forward counterpart's shape; columns of one packed tensor will do.
+  /// Destinations of the gradients, each with the shape of its forward counterpart; they may be columns of one packed
+  /// tensor.
   AttentionGradients out;
 };
-/// Whether the gradients came as what their eight bits say, with grad_cast.amax raised: AttentionOutputs::o_measured of
-/// all three.
+/// True if the gradients hold the values of their eight bits and grad_cast.amax has been raised:
+/// AttentionOutputs::o_measured for all three.
 bool attention_backward(Device& device, const AttentionBackwardInputs& inputs);
 
 }  // namespace fp8lab

@@ -27,7 +27,8 @@ std::string describe_operand(const OperandView& operand) {
   fail(fmt::format("{}: a is {}, b is {}; {}", op, describe_operand(inputs.a), describe_operand(inputs.b), rule));
 }
 
-/// Microscaled operands may lie in either order on every GPU: one multiplies them so, the other reads them as values.
+/// True if the operand may be read along its columns. Microscaled operands may be stored in either order on every GPU:
+/// one generation multiplies them so, the other dequantizes them first.
 bool readable_along_columns(const OperandView& operand) {
   return operand.values.col_stride == 1 || operand.values.cols <= 1 || operand.scales.dtype == DType::kE8M0;
 }
@@ -40,7 +41,7 @@ void check_types(std::string_view op, const GemmInputs& inputs) {
     refuse(op, inputs, "operands are f32, f16 or bf16, or e4m3 or e5m2 with scales");
 }
 
-// What no matrix unit can do, refused everywhere so that a schedule that runs here runs on a GPU.
+// Refuses on every device what no matrix unit can do, so that a schedule that runs here also runs on a GPU.
 void check_scaling(std::string_view op, const GemmInputs& inputs, const ArchProfile& arch) {
   const OperandView& a = inputs.a;
   const OperandView& b = inputs.b;
@@ -57,7 +58,7 @@ void check_scaling(std::string_view op, const GemmInputs& inputs, const ArchProf
                        arch.name));
 }
 
-/// Everything but where the result goes.
+/// Checks everything except the result's destination.
 void check_product(std::string_view op, const GemmInputs& inputs, const ArchProfile& arch) {
   check_types(op, inputs);
   if (inputs.a.values.cols != inputs.b.values.cols)

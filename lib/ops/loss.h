@@ -6,7 +6,7 @@ namespace fp8lab {
 
 /// f32 [1, 1]: the sum of all elements.
 Tensor sum_loss(Device& device, const Tensor& x, HolderId holder);
-/// `grad_loss`, f32 [1, 1], broadcast to `x`: one cast kernel that reads with strides of zero.
+/// `grad_loss`, f32 [1, 1], broadcast to the shape of `x`: one cast kernel that reads with strides of zero.
 Tensor sum_loss_backward(Device& device, const TensorSpec& x, const Tensor& grad_loss, HolderId holder);
 
 /// f32 [1, 1]: the mean squared difference.

@@ -19,7 +19,7 @@ struct NormInputs {
   float epsilon = 1e-5f;
   HolderId y_holder = 0;
   HolderId statistics_holder = 0;
-  Tensor amax{};  ///< of allocate_amax(); where given, becomes that of y as it is stored
+  Tensor amax{};  ///< a tensor of allocate_amax(); if given, receives the amax of y as stored
 };
 NormOutputs norm_forward(Device& device, const NormInputs& inputs);
 
@@ -28,7 +28,7 @@ struct NormQuantizedOutputs {
   Tensor mean;
   Tensor rstd;
 };
-/// Quantizes y without storing it; `quantizer` is one that casts_unstored(); inputs.y_holder and inputs.amax are
+/// Quantizes y without storing it. casts_unstored() must hold for `quantizer`; inputs.y_holder and inputs.amax are
 /// unused.
 NormQuantizedOutputs norm_quantize(Device& device, const NormInputs& inputs, const Quantizer& quantizer);
 

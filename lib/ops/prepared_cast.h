@@ -6,13 +6,13 @@
 
 namespace fp8lab {
 
-/// A cast that is ready but for its input: outputs allocated, arguments filled in.
+/// A cast that is complete except for its input: outputs are allocated and arguments filled in.
 struct PreparedCast {
   QuantizedTensor result;
   QuantizeArgs args;  ///< `in` has the input's type and shape, and no data
 };
 
-/// Of the result of `op`, which will not be stored: as casts_unstored() has it, else Error.
+/// Prepares the cast of the result of `op`, which will not be stored. Throws Error unless casts_unstored() holds.
 PreparedCast prepare_unstored_cast(Device& device, std::string_view op, const TensorSpec& spec,
                                    const Quantizer& inputs);
 

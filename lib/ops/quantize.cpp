@@ -13,7 +13,7 @@
 namespace fp8lab {
 namespace {
 
-/// Both sides of a block divide this, so that kernels can cut matrices into tiles of full blocks.
+/// Both sides of a block must divide this, so that kernels can cut matrices into tiles of full blocks.
 constexpr std::int64_t kBlockMultiple = 128;
 
 void check_inputs(const Quantizer& inputs) {
@@ -29,7 +29,7 @@ void check_inputs(const Quantizer& inputs) {
   if (inputs.amax) check_tensor_wide("quantize", {"amax", inputs.amax});
 }
 
-/// The amax of tensors that nobody has measured before the cast.
+/// Measures the amax of tensors for which it is not known before the cast.
 Tensor measure(Device& device, std::span<const Tensor> xs) {
   const Tensor amax = allocate_amax(device);
   bool fresh = true;
@@ -40,13 +40,13 @@ Tensor measure(Device& device, std::span<const Tensor> xs) {
   return amax;
 }
 
-/// Where a cast finds its scale, or the amax that it follows from, and leaves what it learns; all pointers are null
-/// under blocks.
+/// Inputs and outputs of a cast beside its tensors: its scale, or the amax from which the scale follows, and where it
+/// records the amax. All pointers are null under blocks.
 struct CastContext {
   const float* scale = nullptr;
   const float* measured = nullptr;
   float* amax = nullptr;
-  Tensor shared_scale_inv;  ///< of every orientation under a tensor-wide scale
+  Tensor shared_scale_inv;  ///< shared by all orientations under a tensor-wide scale
 };
 
 PreparedCast prepare(Device& device, const MatrixView& x, const Shape& shape, const Quantizer& inputs,
@@ -85,7 +85,7 @@ QuantizedTensor cast_orientations(Device& device, const Tensor& x, const Quantiz
   return std::move(prepared.result);
 }
 
-/// Calls use(context) with the context that all of `xs` are cast in. `measured`: as quantize() has it.
+/// Calls use(context) with the context in which all of `xs` are cast, under one scale. `measured` as in quantize().
 template <class Use>
 void with_shared_scale(Device& device, std::span<const Tensor> xs, const Quantizer& inputs, Tensor measured,
                        const Use& use) {
@@ -176,7 +176,8 @@ QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& input
                       [&](const CastContext& context) { result = cast_orientations(device, x, inputs, context); });
     return result;
   }
-  // Blocks are measured one by one inside the cast; the unsharded parameter is only for who asks.
+  // Blocks are measured one by one inside the cast; the amax of the entire tensor is computed only if the caller wants
+  // it.
   if (inputs.amax) device.launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = inputs.amax.data<float>()});
   return cast_orientations(device, x, inputs, {});
 }

@@ -37,23 +37,24 @@ bool scales_by_rows(const QuantFormat& format, bool columnwise) {
   return rowwise_layout(format, 1, 1).scales.row_stride != 1;
 }
 
-/// The matrix [rows, cols] that an orientation's data are.
-Tensor code_matrix(const QuantizedTensor& q, bool columnwise) {
+/// An orientation's data as the matrix [rows, cols].
+Tensor data_matrix(const QuantizedTensor& q, bool columnwise) {
   const Tensor& data = orientation_of(q, columnwise).data;
   if (stored_transposed(q.format(), columnwise)) return data.transposed();
   return data.shape().rank() == 2 ? data : data.reshaped({q.rows(), q.cols()});
 }
 
-/// An orientation's scales without padding, one for each block of the matrix [rows, cols]: blocks down, blocks across.
+/// An orientation's scales without padding, as a matrix with one element for each block of the matrix [rows, cols]:
+/// blocks down, blocks across.
 Tensor scale_matrix(const QuantizedTensor& q, bool columnwise) {
   const QuantFormat& format = q.format();
   const ScaleLayout layout = layout_of(format, columnwise, q.rows(), q.cols()).scales;
   const Tensor& stored = orientation_of(q, columnwise).scale_inv;
-  // Strides tell how the operand is stored; the column-wise operand is the transposed matrix.
-  const bool turned = (layout.row_stride == 1) != columnwise;
+  // The strides say how the operand's scales are stored; the column-wise operand is the transposed matrix.
+  const bool transpose = (layout.row_stride == 1) != columnwise;
   const std::int64_t down = columnwise ? format.block_cols : format.block_rows;
   const std::int64_t across = columnwise ? format.block_rows : format.block_cols;
-  return (turned ? stored.transposed() : stored)
+  return (transpose ? stored.transposed() : stored)
       .row_range(0, ceil_div(q.rows(), down))
       .columns(0, ceil_div(q.cols(), across));
 }
@@ -66,8 +67,8 @@ Tensor copy_of(Device& device, const Tensor& tensor, HolderId holder) {
   return copy;
 }
 
-/// An orientation of `shape` [rows, cols]: uninitialised quantized data, zeroed scales, or the shared one of a full
-/// tensor.
+/// Allocates an orientation of `shape` [rows, cols]: uninitialised quantized data, and zeroed scales of blocks or the
+/// shared scale of a full tensor.
 QuantizedOrientation allocate_orientation(Device& device, const QuantFormat& format, bool columnwise,
                                           const Shape& shape, const Tensor& shared_scale, HolderId holder) {
   const OrientationLayout layout = layout_of(format, columnwise, shape.rows(), shape.cols());
@@ -82,15 +83,15 @@ QuantizedOrientation allocate_orientation(Device& device, const QuantFormat& for
   return orientation;
 }
 
-/// Rows that a cut must not part: the height of a block, in either orientation.
+/// A cut must come after a multiple of this many rows: the height of a block, in either orientation.
 std::int64_t rows_together(const QuantFormat& format) {
   return format.per_tensor() ? 1 : std::max(format.block_rows, format.block_cols);
 }
 
-/// Fills an orientation of `shard` from the rows of the unsharded parameter that begin at `begin`.
+/// Fills an orientation of `shard` from the rows of the unsharded parameter from `begin` on.
 void fill_shard_orientation(Device& device, const QuantizedTensor& unsharded, QuantizedTensor& shard, bool columnwise,
                             std::int64_t begin) {
-  copy_into(device, code_matrix(unsharded, columnwise).row_range(begin, shard.rows()), code_matrix(shard, columnwise));
+  copy_into(device, data_matrix(unsharded, columnwise).row_range(begin, shard.rows()), data_matrix(shard, columnwise));
   if (unsharded.format().per_tensor()) return;
   const Tensor to = scale_matrix(shard, columnwise);
   const std::int64_t block = columnwise ? unsharded.format().block_cols : unsharded.format().block_rows;
@@ -104,14 +105,14 @@ std::string describe(const QuantizedTensor& q) {
                          : fmt::format(" in blocks of {} x {}", q.format().block_rows, q.format().block_cols));
 }
 
-/// Why rows cannot be seen where they lie; empty if they can.
+/// Why the rows cannot be viewed in place; empty if they can.
 std::string slice_refusal(const QuantizedTensor& q, const RowCut& cut) {
   const QuantFormat& format = q.format();
   if (format.per_tensor() || (cut.begin == 0 && cut.count == q.rows())) return {};
   for (const bool columnwise : {kRowwise, kColumnwise})
     if (orientation_of(q, columnwise) && !scales_by_rows(format, columnwise))
       return fmt::format("slice: scales of {} are not stored by its rows", describe(q));
-  constexpr std::int64_t kMultiple = 128;  // of rows where padding may begin, in either orientation
+  constexpr std::int64_t kMultiple = 128;  // rows after which padding may begin, in either orientation
   if (cut.begin % kMultiple != 0 || (cut.count % kMultiple != 0 && cut.begin + cut.count != q.rows()))
     return fmt::format("slice: rows [{}, {}) of {} begin or end inside {} rows whose scales lie together", cut.begin,
                        cut.begin + cut.count, describe(q), kMultiple);
@@ -120,7 +121,7 @@ std::string slice_refusal(const QuantizedTensor& q, const RowCut& cut) {
 
 QuantizedOrientation slice_orientation(const QuantizedTensor& q, bool columnwise, const RowCut& cut) {
   const QuantFormat& format = q.format();
-  const Tensor rows = code_matrix(q, columnwise).row_range(cut.begin, cut.count);
+  const Tensor rows = data_matrix(q, columnwise).row_range(cut.begin, cut.count);
   QuantizedOrientation orientation = {.data = stored_transposed(format, columnwise) ? rows.transposed() : rows,
                                       .scale_inv = orientation_of(q, columnwise).scale_inv};
   if (format.per_tensor() || cut.count == q.rows()) return orientation;
@@ -151,7 +152,7 @@ QuantizedOrientation make_columnwise(Device& device, const QuantizedTensor& q, H
   QuantizedTensor made(q.shape(), format);
   const Tensor scale = format.per_tensor() ? q.rowwise().scale_inv.held_by(holder) : Tensor{};
   made.columnwise() = allocate_orientation(device, format, kColumnwise, {q.rows(), q.cols()}, scale, holder);
-  copy_into(device, code_matrix(q, kRowwise), code_matrix(made, kColumnwise));
+  copy_into(device, data_matrix(q, kRowwise), data_matrix(made, kColumnwise));
   if (!format.per_tensor()) copy_into(device, scale_matrix(q, kRowwise), scale_matrix(made, kColumnwise));
   return made.columnwise();
 }

@@ -9,31 +9,30 @@
 
 namespace fp8lab {
 
-/// A quantized tensor to be rewritten from new values of its shape: every orientation that it has, scales included,
-/// where it lies.
+/// A quantized tensor to be rewritten in place from new values of its shape: all of its orientations, scales included.
 struct Rewrite {
   Tensor value;
   QuantizedTensor* to = nullptr;
-  const Quantizer* quantizer = nullptr;  ///< its orientations and holder are unused
-  std::optional<DType> nominal{};        ///< what `value` is rounded to before it is cast; absent: it is cast as it is
-  /// The kernel that makes `value` has been given Rewriter::target().
+  const Quantizer* quantizer = nullptr;  ///< `orientations` and `holder` of the quantizer are unused
+  std::optional<DType> nominal{};  ///< `value` is rounded to this type before the cast; absent: it is cast unrounded
+  /// True if the kernel that computes `value` gets Rewriter::target().
   bool by_maker = false;
 };
 
-/// All at once: tensors that are measured over ranks share one reduction, so `rewrites` must be alike on every rank.
-/// Values for blocks are rounded to their nominal types one at a time, in a temporary.
+/// Rewrites all tensors together. Tensors that are measured over ranks share one reduction, so `rewrites` must be the
+/// same on every rank. Values for blocks are rounded to their nominal types one tensor at a time, in a temporary.
 void quantize_in_place(Device& device, std::span<const Rewrite> rewrites);
 
-/// quantize_in_place around the kernel that makes the values. Where a scale is known beforehand that kernel casts too;
-/// where it comes from the entire tensor that kernel measures, and only the cast is left. A Rewriter that is kept takes
-/// nothing from the heap.
+/// quantize_in_place in two steps around the kernel that computes the values. If a scale is known beforehand, that
+/// kernel also casts; if the scale follows from the entire tensor, that kernel measures, and only the cast remains. A
+/// Rewriter that is reused allocates nothing on the heap.
 class Rewriter {
  public:
-  /// Before values are made. `rewrites` stay where they are until finish().
+  /// Call before the values are computed. `rewrites` must stay valid until finish().
   void begin(Device& device, std::span<const Rewrite> rewrites);
-  /// What the maker of value `index` does with it; nothing under blocks.
+  /// What the kernel that computes value `index` does with it; empty under blocks.
   CastTarget target(std::size_t index) const;
-  /// When the values are made.
+  /// Call when the values are computed.
   void finish(Device& device);
 
  private:
@@ -42,7 +41,7 @@ class Rewriter {
   void launch(Device& device) const;
 
   std::span<const Rewrite> rewrites_;
-  std::vector<std::int64_t> slots_;  ///< of each rewrite among the amaxes; negative: it has none
+  std::vector<std::int64_t> slots_;  ///< index of each rewrite's amax in amaxes_; negative: it has none
   std::vector<ListCast> casts_;
   Tensor amaxes_;
   ProcessGroup* group_ = nullptr;

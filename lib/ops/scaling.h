@@ -6,16 +6,16 @@
 #include "recipe/recipe.h"
 #include "tensor/tensor.h"
 
-// What all casts to eight bits ask and do first.
+// Checks and preparations that all casts to eight bits share.
 namespace fp8lab {
 
-/// Throws Error for a format that no kernel casts to.
+/// Throws Error for a format to which no kernel casts.
 void check_format(const QuantFormat& format);
 
-/// Where a kernel writes an amax: nowhere where the tensor is absent; Error unless it is f32 [1].
+/// Where a kernel stores an amax: null if the tensor is absent. Throws Error unless the tensor is f32 [1].
 float* amax_place(std::string_view op, const Tensor& amax);
 
-/// The largest of the ranks' amaxes, everywhere. Null: this rank's own.
+/// Replaces amaxes by their maxima over the group's ranks (all-reduce). A null group leaves them unchanged.
 void max_over(ProcessGroup* group, const Tensor& amaxes);
 
 }  // namespace fp8lab

@@ -4,15 +4,15 @@
 
 namespace fp8lab::cpu {
 
-/// Sums over columns in the order of core/sum_order.h: add each row to part(), then end_row(). Lives in three slots of
-/// scratch.
+/// Column sums in the order of core/sum_order.h: add each row to part(), then call end_row(). Uses three slots of
+/// scratch() from `first_slot` on.
 class ColumnSums {
  public:
   ColumnSums(std::int64_t rows, std::int64_t cols, int first_slot);
 
   float* part() { return part_; }
   void end_row();
-  /// After the last row.
+  /// The sums; call it after the last row.
   const float* total();
 
  private:

@@ -7,7 +7,7 @@
 
 namespace fp8lab {
 
-/// The host as a device: memory from the heap, kernels in FP32 with matrix products from a library.
+/// The host as a device: memory from the heap, kernels in FP32, matrix products by matmul().
 std::unique_ptr<Device> open_cpu_device(const DeviceOptions& options);
 std::string cpu_unavailable_reason();
 std::string describe_cpu();

@@ -6,7 +6,7 @@
 #include "backend/cpu/gemm/matmul_loops.h"
 #include "backend/cpu/quantize/quantize_loops.h"
 
-// Inner loops that are compiled once per instruction set, and the choice among them.
+// The inner loops that are compiled once per instruction set, and the choice among them.
 namespace fp8lab::cpu {
 
 struct Loops {
@@ -15,10 +15,11 @@ struct Loops {
   const MatmulLoops& matmul;
 };
 
-/// Those that this build has and this processor runs, best first, never empty (loops_x86.cpp, loops_portable.cpp).
+/// The variants that this build has and this processor can run, best first, never empty (loops_x86.cpp,
+/// loops_portable.cpp).
 std::span<const Loops> available_loops();
 
-/// Those in use; select_cpu_instruction_set() of backend/instruction_sets.h changes which.
+/// The variant in use; select_cpu_instruction_set() of backend/instruction_sets.h changes it.
 const Loops& loops();
 
 }  // namespace fp8lab::cpu

@@ -10,7 +10,7 @@ constexpr std::array<Loops, 3> kBestFirst{Loops{"avx512", kQuantizeLoopsAvx512, 
                                           Loops{"avx2", kQuantizeLoopsAvx2, kMatmulLoopsAvx2},
                                           Loops{"baseline", kQuantizeLoopsBaseline, kMatmulLoopsBaseline}};
 
-/// Each set's processors have those after it too.
+/// Index of the best available set. A processor that has one set has all sets after it in the list.
 std::size_t first_available() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))

@@ -9,7 +9,7 @@
 namespace fp8lab::cpu {
 namespace detail {
 
-/// Run r of kSumRun partial sums becomes sums[r].
+/// Adds up each run of kSumRun partial sums: sums[r] becomes the sum of run r.
 template <class Real>
 void join_runs(Real* sums, std::int64_t first, std::int64_t runs) {
   for (std::int64_t run = first; run < runs; ++run) {
@@ -17,13 +17,13 @@ void join_runs(Real* sums, std::int64_t first, std::int64_t runs) {
     sums[run] = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
   }
 }
-/// sums[2 i] + sums[2 i + 1] become sums[i].
+/// sums[i] becomes sums[2 i] + sums[2 i + 1].
 template <class Real>
 void join_neighbours(Real* sums, std::int64_t first, std::int64_t pairs) {
   for (std::int64_t pair = first; pair < pairs; ++pair) sums[pair] = sums[2 * pair] + sums[2 * pair + 1];
 }
 
-// The same of floats, four results at once: compilers do not find the shuffles by themselves.
+// The same for floats, four results at once: compilers do not find the shuffles by themselves.
 using Four = float __attribute__((vector_size(16)));
 
 inline Four four_at(const float* from) {
@@ -62,7 +62,7 @@ inline void join_neighbours(double* sums, std::int64_t pairs) { join_neighbours(
 
 }  // namespace detail
 
-/// Sum of term(0) ... term(count - 1) in the order of core/sum_order.h, in `Real`, float or double.
+/// Sum of term(0) ... term(count - 1) in the order of core/sum_order.h, in `Real`: float or double.
 template <class Real = float, class Term>
 Real row_sum(std::int64_t count, const Term& term) {
   alignas(64) Real sums[kSumLanes];
@@ -73,7 +73,7 @@ Real row_sum(std::int64_t count, const Term& term) {
     for (std::int64_t lane = 0; lane < kSumLanes; ++lane) sums[lane] += term(j + lane);
   for (std::int64_t lane = 0; lane < count - j; ++lane) sums[lane] += term(j + lane);
 
-  // Runs without terms are left out: they would add zeros.
+  // Runs without terms are left out: they would only add zeros.
   std::int64_t runs = (first + kSumRun - 1) / kSumRun;
   if (runs == 0) return Real{0};
   std::fill(sums + first, sums + runs * kSumRun, Real{0});

@@ -5,23 +5,23 @@
 
 #include "tensor/view.h"
 
-// How the dense kernels see memory: runs of FP32 values, read from and rounded to whatever a matrix stores. So each
-// kernel is one FP32 loop, whatever the mix of types and strides, and every conversion is one vectorised loop beside
-// it.
+// How the dense kernels access memory: as runs of FP32 values, read from and rounded to whatever type a matrix stores.
+// Each kernel is therefore one FP32 loop for every mix of types and strides, and every conversion is one vectorised
+// loop beside it.
 namespace fp8lab::cpu {
 
-/// Values of elements (row, col) ... (row, col + count - 1), exactly. Any type but I64.
+/// Reads elements (row, col) ... (row, col + count - 1) as FP32, exactly. Any type but I64.
 void load(const MatrixView& matrix, std::int64_t row, std::int64_t col, std::int64_t count, float* out);
-/// The other way, rounded to nearest even (FP8: saturating). f32, f16, bf16, e4m3 and e5m2.
+/// Stores FP32 values there, rounded to nearest even (FP8: saturating). Types f32, f16, bf16, e4m3 and e5m2.
 void store(const float* values, std::int64_t count, const MatrixView& matrix, std::int64_t row, std::int64_t col);
 
-/// `count` floats that stay with the calling thread: `slot` tells apart those in use at once. Kept from call to call,
-/// hence contents are whatever the last user left. Scratch is host-only: GPUs hold such values in registers, so it
-/// must not appear among a device's allocations.
+/// A buffer of `count` floats that belongs to the calling thread; `slot` distinguishes buffers in use at the same time.
+/// Buffers are kept from call to call, so their contents are undefined. Scratch is host memory only and must not appear
+/// among a device's allocations: GPUs hold such values in registers.
 float* scratch(int slot, std::int64_t count);
 inline constexpr int kScratchSlots = 12;
 
-/// A row of FP32 values: read in place where the matrix holds just that, else through `slot` of scratch.
+/// Rows as FP32 values: read in place if the matrix is f32 with contiguous rows, else through `slot` of scratch.
 class RowReader {
  public:
   RowReader(const MatrixView& matrix, int slot)
@@ -40,10 +40,11 @@ class RowReader {
   float* buffer_;
 };
 
-/// Kernels that treat every element by itself take at most this many at a time, so that all they touch stays in cache.
+/// Element-wise kernels process at most this many elements at a time, so that everything they touch stays in cache.
 inline constexpr std::int64_t kRun = 2048;
 
-/// Sees matrices of one shape as one long row each if all are contiguous, else leaves them as they are.
+/// If all matrices, which have one shape, are contiguous, makes each of them one long row; else leaves them as they
+/// are.
 template <class... Views>
 void flatten_if_contiguous(Views&... views) {
   if (!(views.contiguous() && ...)) return;

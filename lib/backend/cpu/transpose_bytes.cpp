@@ -6,16 +6,17 @@
 namespace fp8lab::cpu {
 namespace {
 
-/// Side of a tile: a line of the cache, so that each line is read and written once and in full.
+/// Side of a tile: one cache line, so that each line is read and written once and in full.
 constexpr std::int64_t kTile = 64;
-/// Side of the squares that registers hold.
+/// Side of the squares that are transposed in registers.
 constexpr int kSquare = 16;
-/// Columns walked before the next rows are begun: their output rows' pages stay translated meanwhile.
+/// Columns that are finished before the next rows are begun, so that the pages of their output rows stay in the TLB.
 constexpr std::int64_t kBand = 1024;
 
 using Row = std::uint8_t __attribute__((vector_size(kSquare)));
 
-/// Four rounds of interleaving row i with row i + 8 rotate the index (row, column) by half its bits: the transpose.
+/// Four rounds of interleaving row i with row i + 8 rotate the bits of the index (row, column) by half of them, which
+/// is the transpose.
 void transpose_square(const std::uint8_t* in, std::uint8_t* out) {
   Row rows[kSquare], next[kSquare];
   for (int i = 0; i < kSquare; ++i) std::memcpy(&rows[i], in + i * kTile, sizeof(Row));
@@ -33,14 +34,14 @@ void transpose_square(const std::uint8_t* in, std::uint8_t* out) {
   for (int i = 0; i < kSquare; ++i) std::memcpy(out + i * kTile, &rows[i], sizeof(Row));
 }
 
-/// By way of two tiles of contiguous lines: rows a power of two apart would compete for the same few places of the
+/// Goes through two tiles of contiguous lines: rows a power of two apart would compete for the same few sets of the
 /// cache.
 void transpose_tile(const ByteTranspose& args, std::int64_t row, std::int64_t col) {
   alignas(64) std::uint8_t in[kTile * kTile];
   alignas(64) std::uint8_t out[kTile * kTile];
   for (std::int64_t r = 0; r < kTile; ++r)
     std::memcpy(in + r * kTile, args.in + (row + r) * args.in_stride + col, kTile);
-  // No processor foresees lines a row apart.
+  // Hardware prefetching does not recognise accesses a row apart.
   for (std::int64_t c = 0; c < kTile; ++c) __builtin_prefetch(args.out + (col + c) * args.out_stride + row, 1);
   for (std::int64_t r = 0; r < kTile; r += kSquare)
     for (std::int64_t c = 0; c < kTile; c += kSquare) transpose_square(in + r * kTile + c, out + c * kTile + r);

@@ -11,7 +11,7 @@
 namespace fp8lab::cuda {
 namespace {
 
-// Enough that a few launches are under way while the host fills the next.
+// Enough slots that a few launches are in flight while the host fills the next slot.
 constexpr std::size_t kUploadSlots = 4;
 constexpr std::size_t kSmallestSlot = std::size_t{64} << 10;
 
@@ -40,7 +40,7 @@ DeviceBytes allocate_device(std::size_t bytes) {
   void* memory = nullptr;
   const cudaError_t status = cudaMalloc(&memory, bytes);
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // of this call alone
+    cudaGetLastError();  // clears the error of this call, so that no later check reports it
     std::size_t free = 0, total = 0;
     cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     throw OutOfMemory(fmt::format(
@@ -89,7 +89,7 @@ std::byte* CudaContext::scratch(std::size_t bytes) {
 }
 
 const std::byte* CudaContext::upload_bytes(std::span<const std::byte> host) {
-  // Work that read the slot given out last has been launched by now.
+  // The work that reads the slot handed out last has been launched by now.
   if (Slot& last = slots_[(next_slot_ + kUploadSlots - 1) % kUploadSlots]; last.used)
     cuda_check(cudaEventRecord(last.last_read.get(), stream()), "cudaEventRecord");
   Slot& slot = slots_[next_slot_];

@@ -14,9 +14,9 @@
 
 namespace fp8lab::cuda {
 
-/// Where one rank's kernels run: a GPU, its stream, scratch memory, and what the libraries keep between calls. Used by
-/// one thread at a time, whose current GPU is this one. Scratch and libraries' workspaces are outside of the ledger;
-/// they show in what the driver reports.
+/// Execution context of one rank: a GPU, its stream, scratch memory, and what libraries keep between calls. One thread
+/// at a time may use it, and that thread's current GPU must be this one. Scratch and the libraries' workspaces are
+/// outside of the ledger; they appear in Device::driver_overhead_bytes().
 class CudaContext final : public ExecContext {
  public:
   /// Makes `ordinal` the thread's current GPU.
@@ -28,22 +28,22 @@ class CudaContext final : public ExecContext {
   int ordinal() const { return ordinal_; }
   cudaStream_t stream() const { return stream_.get(); }
   int multiprocessors() const { return multiprocessors_; }
-  /// Of one block, once a kernel's attribute has been raised.
+  /// Most bytes of shared memory per block, available once the kernel's attribute has been raised.
   std::size_t shared_bytes() const { return shared_bytes_; }
 
-  /// Scratch of the kernel being launched: aligned to 256 bytes, of undefined contents, its own until the next call.
-  /// Grows, which waits for the GPU, and stays.
+  /// Scratch memory for the kernel about to be launched: aligned to 256 bytes, contents undefined, valid until the next
+  /// call. The buffer grows as needed, which synchronizes the stream, and is kept.
   std::byte* scratch(std::size_t bytes);
 
-  /// A copy of host data on the GPU for the kernel about to be launched, aligned to 256 bytes: valid for work that is
+  /// Copies host data to the GPU for the kernel about to be launched, aligned to 256 bytes. The copy is valid for work
   /// launched before the next upload(). Does not wait for the GPU.
   template <class T>
   const T* upload(std::span<const T> host) {
     return reinterpret_cast<const T*>(upload_bytes(std::as_bytes(host)));
   }
 
-  /// What one family of kernels keeps between calls, such as a library's handle and plans. Made at first use as
-  /// T(*this); dies with the context.
+  /// State that one family of kernels keeps between calls, such as a library's handle and plans. Constructed at first
+  /// use as T(*this); destroyed with the context.
   template <class T>
   T& kept() {
     for (const auto& [type, object] : kept_)
@@ -54,7 +54,7 @@ class CudaContext final : public ExecContext {
 
   void synchronize();
 
-  /// Keeps a line for Device::notes(), once.
+  /// Adds a line to Device::notes(), unless it is there already.
   void note(std::string line);
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -68,8 +68,8 @@ class CudaContext final : public ExecContext {
   DeviceBytes scratch_;
   std::size_t scratch_bytes_ = 0;
 
-  // Uploads go round a ring of page-locked memory and its twin on the GPU; an upload that comes to a slot again waits
-  // for the work that read it.
+  // Uploads go through a ring of slots of page-locked memory, each with a buffer on the GPU; an upload that reuses a
+  // slot waits for the work that read it.
   struct Slot {
     PinnedBytes host;
     DeviceBytes device;
@@ -81,7 +81,8 @@ class CudaContext final : public ExecContext {
   std::size_t next_slot_ = 0;
 
   std::vector<std::string> notes_;
-  std::vector<std::pair<std::type_index, std::shared_ptr<void>>> kept_;  // destroyed before the stream
+  // Declared last, so destroyed before the stream.
+  std::vector<std::pair<std::type_index, std::shared_ptr<void>>> kept_;
 };
 
 inline CudaContext& cuda_context(ExecContext& context) { return static_cast<CudaContext&>(context); }

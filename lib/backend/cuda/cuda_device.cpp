@@ -15,7 +15,7 @@ namespace {
 
 using cuda::CudaContext;
 
-/// Plain device memory of the thread's current GPU.
+/// Segments from cudaMalloc on the thread's current GPU.
 class CudaSegmentSource final : public SegmentSource {
  public:
   CudaSegmentSource(int ordinal, cudaStream_t stream) : ordinal_(ordinal), stream_(stream) {}
@@ -24,14 +24,15 @@ class CudaSegmentSource final : public SegmentSource {
     void* segment = nullptr;
     const cudaError_t status = cudaMalloc(&segment, bytes);
     if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // this failure is the allocator's to handle, not the next launch's
+      cudaGetLastError();  // clears the error: the allocator handles this failure, and the next launch must not report
+                           // it
       return nullptr;
     }
     cuda_check(status, "cudaMalloc");
     return static_cast<std::byte*>(segment);
   }
 
-  // Waits for the GPU, so nothing that was launched still uses the segment.
+  // cudaFree waits for the GPU, so no work that was launched still uses the segment.
   void release(std::byte* segment, std::size_t) noexcept override {
     cudaSetDevice(ordinal_);
     cudaFree(segment);
@@ -144,7 +145,7 @@ class CudaDevice final : public Device {
  private:
   CudaContext& gpu() { return cuda::cuda_context(context()); }
 
-  // The host's vectors are pageable, so both wait.
+  // Both copies synchronize, since the host's vectors are pageable.
   void copy_to_host(void* to, const void* from, std::size_t bytes) {
     cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, gpu().stream()), "cudaMemcpyAsync");
     synchronize();
@@ -169,7 +170,7 @@ cudaDeviceProp properties_of(int ordinal) {
   return properties;
 }
 
-// The kernels are compiled for sm_90a, with PTX for what comes later.
+// The kernels are compiled for sm_90a, with PTX for later architectures.
 constexpr int kOldestMajor = 9;
 
 std::string_view arch_of(int major) { return major == 9 ? "hopper" : "blackwell"; }
@@ -212,7 +213,7 @@ std::string find_unavailable_reason() {
 
 }  // namespace
 
-// Asked once: the driver and cuBLASLt take longer to answer than most cells to run.
+// Determined once: the driver and cuBLASLt take longer to answer than most cells to run.
 std::string cuda_unavailable_reason() {
   static const std::string kReason = find_unavailable_reason();
   return kReason;

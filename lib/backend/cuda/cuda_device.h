@@ -7,12 +7,12 @@
 
 #include "backend/device.h"
 
-// Implemented by no_cuda.cpp where the CUDA Toolkit was absent at build time.
+// Implemented by no_cuda.cpp if the CUDA Toolkit was absent at build time.
 namespace fp8lab {
 
 std::unique_ptr<Device> open_cuda_device(const DeviceOptions& options);
 std::string cuda_unavailable_reason();
-/// Of the first GPU; empty where there is none.
+/// Architecture of the first GPU; empty if there is none.
 std::string_view cuda_arch();
 std::int64_t cuda_memory_bytes();
 std::string describe_cuda();

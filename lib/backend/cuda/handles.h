@@ -6,8 +6,8 @@
 #include <memory>
 #include <type_traits>
 
-// Owners of the runtime's resources: each raw handle has one, and destruction, which cannot throw, ignores what a dying
-// context answers.
+// Owners of the CUDA runtime's resources. Each raw handle has one owner; destructors cannot throw, so they ignore
+// errors of a context that is shutting down.
 namespace fp8lab::cuda {
 
 template <auto Destroy>
@@ -20,16 +20,16 @@ struct Destroyer {
 
 using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, Destroyer<cudaStreamDestroy>>;
 using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, Destroyer<cudaEventDestroy>>;
-/// Plain device memory.
+/// Device memory from cudaMalloc.
 using DeviceBytes = std::unique_ptr<std::byte, Destroyer<cudaFree>>;
 /// Page-locked host memory.
 using PinnedBytes = std::unique_ptr<std::byte, Destroyer<cudaFreeHost>>;
 
-/// On the current GPU. The stream does not wait for the default one.
+/// A stream on the current GPU that does not synchronize with the default stream.
 Stream make_stream();
-/// An event for ordering alone, or one that can be timed.
+/// An event; without `timed` it only orders work.
 Event make_event(bool timed = false);
-/// Outside of the ledger. Throws OutOfMemory, which leaves the GPU as it was.
+/// Device memory outside of the ledger. Throws OutOfMemory, which leaves the GPU usable.
 DeviceBytes allocate_device(std::size_t bytes);
 PinnedBytes allocate_pinned(std::size_t bytes);
 

@@ -5,7 +5,7 @@
 namespace fp8lab {
 namespace {
 
-// Addresses are handed out once and never read. They start above zero so that none is null.
+// Hands out each address once; nothing reads from them. They start above zero, so that none is null.
 class AddressSpace final : public SegmentSource {
  public:
   std::byte* reserve(std::size_t bytes) override {
@@ -14,7 +14,7 @@ class AddressSpace final : public SegmentSource {
     return segment;
   }
   void release(std::byte*, std::size_t) noexcept override {}
-  void fill(std::byte*, std::byte, std::size_t) noexcept override {}  // there is nothing to fill
+  void fill(std::byte*, std::byte, std::size_t) noexcept override {}  // there is no memory to fill
 
  private:
   std::uintptr_t next_ = std::uintptr_t{1} << 40;
@@ -34,7 +34,7 @@ class MetaDevice final : public Device {
   void synchronize() override {}
 };
 
-// Converts to any kernel.
+// Converts to a kernel of any arguments that does nothing.
 struct Nothing {
   template <class Args>
   constexpr operator Kernel<Args>() const {

@@ -12,8 +12,8 @@ using namespace attention;
 
 using Floats = std::vector<float>;
 
-/// One key/value head's operands and gradients, and the room for one tile of queries by keys. Grows with seq, never
-/// with its square.
+/// Operands and gradients of one key/value head, and buffers for one tile of queries by keys. Its size grows with seq,
+/// never with seq squared.
 struct BackwardScratch {
   explicit BackwardScratch(const AttentionShape& shape)
       : dim(round_up(shape.head_dim, kLanes)), keys(round_up(shape.seq, kLanes)) {
@@ -33,9 +33,9 @@ struct BackwardScratch {
   Floats k;
   Floats k_packed;
   Floats v_packed;
-  Floats grad_k;  ///< of one query head
+  Floats grad_k;  ///< gradient of one query head
   Floats grad_v;
-  Floats group_grad_k;  ///< of the query heads so far, added head by head
+  Floats group_grad_k;  ///< sum over the query heads of the group so far, added head by head
   Floats group_grad_v;
   Floats q;
   Floats o;
@@ -47,14 +47,14 @@ struct BackwardScratch {
   Floats dropout;
 };
 
-/// Everything one query tile needs to know.
+/// Arguments, rules and casts that every tile of queries uses.
 struct Pass {
   const AttentionBackwardArgs& args;
   LogitRule rule;
   RoleCast s_cast;
   RoleCast grad_p_cast;
-  float grad_p_factor;  ///< makes dP of a product of stored dO and V
-  float dot_factor;     ///< makes rowsum(dO * O) of a product of stored elements
+  float grad_p_factor;  ///< dP = this * (product of stored dO and V)
+  float dot_factor;     ///< rowsum(dO * O) = this * (sum of products of stored elements)
 
   explicit Pass(const AttentionBackwardArgs& a)
       : args(a),
@@ -79,13 +79,15 @@ void load_queries(const Pass& pass, const HeadRows& rows, BackwardScratch& scrat
   for (std::int64_t i = 0; i < rows.count; ++i) {
     const float* o = scratch.o.data() + i * scratch.dim;
     const float* grad_o = scratch.grad_o.data() + i * scratch.dim;
-    double dot = 0;  // dS is a difference with it, so its error would not stay small against dS
+    // In double: dS = P * (dP - dot) is a difference, so an FP32 error of the dot would be large relative to dS.
+    double dot = 0;
     for (std::int64_t d = 0; d < rows.head_dim; ++d) dot += static_cast<double>(o[d]) * static_cast<double>(grad_o[d]);
     scratch.row_dots[static_cast<std::size_t>(i)] = static_cast<float>(dot * static_cast<double>(pass.dot_factor));
   }
 }
 
-/// Rows of logits and of dO V^T become rows of P, as dV's product takes it, and of dS, as dQ's and dK's do.
+/// In place: rows of logits become P as the product for dV reads it (after dropout and cast), and rows of dO V^T become
+/// dS as the products for dQ and dK read it (cast).
 void differentiate_softmax(Pass& pass, const HeadRows& rows, std::int64_t first_key, std::int64_t keys,
                            BackwardScratch& scratch) {
   const AttentionShape& shape = pass.args.shape;

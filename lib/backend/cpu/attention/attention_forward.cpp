@@ -10,8 +10,8 @@ namespace {
 
 using namespace attention;
 
-/// One key/value head's operands and the room for one tile of queries. Grows with seq, never with its square: the
-/// logits of kQueryTile queries are kept in full, so that the second pass need not compute them again.
+/// Operands of one key/value head, and buffers for one tile of queries. Its size grows with seq, never with seq
+/// squared: the logits of kQueryTile queries are kept in full, so that the second pass does not compute them again.
 struct ForwardScratch {
   explicit ForwardScratch(const AttentionShape& shape)
       : dim(round_up(shape.head_dim, kLanes)),
@@ -25,7 +25,7 @@ struct ForwardScratch {
 
   std::int64_t dim;
   std::int64_t keys;
-  std::vector<float> rows;  ///< K while it is packed, then V
+  std::vector<float> rows;  ///< K until it is packed, then V
   std::vector<float> k_packed;
   std::vector<float> logits;
   std::vector<float> q;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Four floats, the widest vector every x86-64 and every Arm has.
+// Four floats: the widest vector that every x86-64 and every Arm processor has.
 using Vector = float __attribute__((vector_size(16)));
 constexpr std::int64_t kVectorFloats = 4;
 constexpr std::int64_t kRowsAtOnce = 4;
@@ -34,7 +34,7 @@ template <class Format>
 std::uint32_t cast_row(float* values, std::int64_t count, float scale) {
   std::uint32_t amax_bits = 0;
   for (std::int64_t j = 0; j < count; ++j) {
-    // Magnitudes order like their bits, and NaN above all.
+    // Non-negative floats compare like their bits, with NaN above all.
     amax_bits = std::max(amax_bits, float_bits(values[j]) & kFloatMagnitudeMask);
     values[j] = decode<Format>(encode<Format>(values[j] * scale));
   }
@@ -132,7 +132,7 @@ float log_sum_exp(const float* logits, std::int64_t count) {
   const float shift = shift_of(maximum);
   double sum = 0;
   for (std::int64_t begin = 0; begin < count; begin += kKeyTile) {
-    // Few enough terms per float sum that the double one decides the accuracy.
+    // Each float sum has few terms (kKeyTile / kLanes), so the double sum over tiles decides the accuracy.
     float sums[kLanes] = {};
     const std::int64_t end = std::min(begin + kKeyTile, count);
     for (std::int64_t j = begin; j < end; j += kLanes)

@@ -5,22 +5,22 @@
 #include "backend/kernels.h"
 #include "core/counter_rng.h"
 
-// What the two directions of attention share. The logits of a tile of queries, P = exp(logit - lse) from them, dropout
-// and the casts come from the same functions in forward and backward, so both see the same P bit for bit.
+// Functions shared by attention forward and backward. The logits of a tile of queries, P = exp(logit - lse), dropout
+// and the casts come from the same functions in both directions, so both see the same P bit for bit.
 //
-// Order of arithmetic, whatever the operands: sums run over stored elements (FP8 data as the floats they decode to,
-// whose products are exact), and the scales of both operands multiply the finished sum once, as one float factor.
-// Products are vectorised across results, never along a sum, and other sums run in kLanes lanes everywhere, so results
-// depend neither on the instruction set nor on the tile's edges.
+// Order of arithmetic, for operands of every type: sums run over stored elements (FP8 data are decoded to floats, whose
+// products are exact), and the scales of both operands multiply the finished sum once, as one float factor. Products
+// are vectorised across results, never along a sum, and every other sum is split into kLanes partial sums, so results
+// depend neither on the instruction set nor on the tile size.
 namespace fp8lab::cpu::attention {
 
 inline constexpr std::int64_t kQueryTile = 32;
 inline constexpr std::int64_t kKeyTile = 64;
-/// Rows of logits are padded to full groups of this many keys; head dimensions likewise.
+/// Rows of logits, and head dimensions, are padded to a multiple of this.
 inline constexpr std::int64_t kLanes = 8;
 
-/// c[m, n] (+)= a[m, k] * b[k, n] in FP32: each element's k products are added in order, then to c. Rows of `a` and `c`
-/// are readable up to a multiple of 4, columns of `b` and `c` to a multiple of kLanes.
+/// c[m, n] (+)= a[m, k] * b[k, n] in FP32: the k products of an element are added in order, and their sum is then added
+/// to c. Rows of `a` and `c` must be readable up to a multiple of 4, columns of `b` and `c` up to a multiple of kLanes.
 struct TileProduct {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -49,23 +49,23 @@ struct HeadRows {
   std::int64_t token(std::int64_t i) const { return (begin + i) * batch + sequence; }
 };
 
-/// out[i * stride + d] = element d of row i, without its scale; columns from head_dim to `stride` are zeroed.
+/// out[i * stride + d] = element d of row i, not multiplied by its scale; columns from head_dim to `stride` are zeroed.
 void load_rows(const MatrixView& matrix, const HeadRows& rows, float* out, std::int64_t stride);
-/// Multiplies the rows by `factor` in place, then rounds them once to the matrix' type.
+/// Multiplies the rows by `factor` in place, then stores them rounded once to the matrix's type.
 void store_rows(const MatrixView& matrix, const HeadRows& rows, float* in, std::int64_t stride, float factor);
-/// The transpose of rows x head_dim as multiply() wants its `b`: groups of kLanes rows, each [head_dim, kLanes]; rows
-/// from `rows` to the next multiple of kLanes are zero.
+/// Packs the transpose of a rows x head_dim matrix in the layout that multiply() reads as `b`: groups of kLanes rows,
+/// each stored as [head_dim, kLanes]. Rows from `rows` to the next multiple of kLanes are zero.
 void pack_transposed(const float* in, std::int64_t stride, std::int64_t rows, std::int64_t head_dim, float* out);
 
-/// 1 for an operand without scales.
+/// The operand's per-tensor inverse scale; 1 for an operand without scales.
 float scale_inv_of(const OperandView& operand);
 /// The product of up to three scales, rounded once.
 inline float joint_factor(double a, double b, double c = 1.0) { return static_cast<float>(a * b * c); }
 
-/// What makes logits of a product of Q and K.
+/// How a product of Q and K becomes logits: factor and mask.
 struct LogitRule {
   explicit LogitRule(const AttentionShape& shape, const OperandView& q, const OperandView& k);
-  /// Keys that query `position` may see are those below this.
+  /// Query `position` sees the keys below this index.
   std::int64_t key_limit(std::int64_t position) const { return causal ? position + 1 : seq; }
 
   std::int64_t seq;
@@ -77,9 +77,9 @@ struct LogitRule {
 /// `first_query` and `keys` keys (a multiple of kLanes) from `first_key`.
 struct LogitTile {
   const LogitRule* rule = nullptr;
-  const float* q = nullptr;  ///< rows of `q_stride`
+  const float* q = nullptr;  ///< row i starts at i * q_stride
   std::int64_t q_stride = 0;
-  const float* k_packed = nullptr;  ///< from first_key on
+  const float* k_packed = nullptr;  ///< packed keys from first_key on
   std::int64_t head_dim = 0;
   std::int64_t queries = 0;
   std::int64_t keys = 0;
@@ -95,7 +95,7 @@ float log_sum_exp(const float* logits, std::int64_t count);
 /// logits become P = exp(logit - lse) in place; all zero where lse is -inf.
 void softmax_from_lse(float* logits, std::int64_t count, float lse);
 
-/// Dropout of P: what entry (query, key) of a head is multiplied by, 1 / (1 - p) or 0.
+/// Dropout of P: the factor of entry (query, key) of a head, 1 / (1 - p) where it is kept and 0 where it is dropped.
 class DropoutRule {
  public:
   DropoutRule(const AttentionShape& shape, std::int64_t sequence, std::int64_t head);
@@ -109,15 +109,15 @@ class DropoutRule {
   std::uint64_t head_base_;
 };
 
-/// An operand that exists only inside the kernel, cast where its role asks for it.
+/// The cast of P or dS, which exist only inside the kernel. Without a scale in the role nothing is cast.
 class RoleCast {
  public:
   explicit RoleCast(const AttentionRole& role);
-  /// values become decode(cast(value * scale)), still to be multiplied by scale_inv(), and count towards the amax.
-  /// Without a scale nothing happens.
+  /// In place: value becomes decode(cast(value * scale)), which the caller still multiplies by scale_inv(). Records the
+  /// amax of the values before the cast. Does nothing without a scale.
   void apply(float* values, std::int64_t count);
   float scale_inv() const { return scale_inv_; }
-  /// Raises the role's amax to the largest magnitude seen; NaN wins.
+  /// Raises the role's amax to the largest magnitude seen; a NaN makes it NaN.
   void store_amax() const;
 
  private:

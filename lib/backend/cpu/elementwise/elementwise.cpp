@@ -13,7 +13,7 @@ namespace {
 
 enum Slot { kA, kB };
 
-/// The same bits at other places, whatever they mean.
+/// Copies elements bit for bit, whatever their type, between matrices of any strides.
 template <class Bits>
 void copy_bits(const MatrixView& in, const MatrixView& out) {
   for (std::int64_t i = 0; i < in.rows; ++i) {
@@ -49,7 +49,7 @@ void copy_bits(const MatrixView& in, const MatrixView& out) {
   }
 }
 
-/// Zero has zero bytes in every type.
+/// Sets all elements to zero; +0 has all bytes zero in every type.
 void clear(const MatrixView& out) {
   const auto element = static_cast<std::int64_t>(size_bytes(out.dtype));
   const bool full_rows = out.col_stride == 1;
@@ -63,7 +63,7 @@ void clear(const MatrixView& out) {
   }
 }
 
-/// Words of indices first ... first + count - 1, four to a block.
+/// Calls take(j, word) for the random words of indices first ... first + count - 1; one Philox block holds four words.
 template <class Take>
 void for_each_word(const CounterRng& rng, std::uint64_t first, std::int64_t count, const Take& take) {
   std::uint64_t block = first / 4;

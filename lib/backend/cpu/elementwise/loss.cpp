@@ -10,8 +10,8 @@ namespace {
 
 enum Slot { kX, kTarget };
 
-/// Sums in double, so that the loss is as exact as its FP32 result can be, over parts in the order of core/sum_order.h.
-/// load_terms(first, count, terms) gives the terms of elements first ... first + count - 1.
+/// Sum in double, so that the loss is as accurate as its FP32 result can be, over parts in the order of
+/// core/sum_order.h. load_terms(first, count, terms) computes the terms of elements first ... first + count - 1.
 template <class LoadTerms>
 double sum_of(std::int64_t numel, const LoadTerms& load_terms) {
   const std::int64_t parts = (numel + kLossPart - 1) / kLossPart;
@@ -27,7 +27,8 @@ double sum_of(std::int64_t numel, const LoadTerms& load_terms) {
   return row_sum<double>(parts, [&](std::int64_t j) { return sums[static_cast<std::size_t>(j)]; });
 }
 
-/// Calls work(offset, row, col, count) for the runs that elements first ... first + count - 1 of `shape` consist of.
+/// Visits elements first ... first + count - 1 of `shape` in row-major order: calls work(offset, row, col, count) for
+/// each run of them within a row, `offset` counted from `first`.
 template <class Work>
 void for_each_run_of(const MatrixView& shape, std::int64_t first, std::int64_t count, const Work& work) {
   for (std::int64_t done = 0; done < count;) {

@@ -9,7 +9,8 @@
 namespace fp8lab::cpu {
 namespace {
 
-enum Slot { kX, kGamma, kBeta, kGradY, kOut, kGradGamma, kGradBeta = kGradGamma + 3 };  // ColumnSums take three
+// ColumnSums use three slots each.
+enum Slot { kX, kGamma, kBeta, kGradY, kOut, kGradGamma, kGradBeta = kGradGamma + 3 };
 
 float* at_row(const MatrixView& statistics, std::int64_t row) {
   return statistics.as<float>() + row * statistics.row_stride;

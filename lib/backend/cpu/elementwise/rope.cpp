@@ -31,10 +31,10 @@ void rope(const RopeArgs& args, ExecContext&) {
     for (std::int64_t head = 0; head < args.heads; ++head) {
       const float* low = in + head * head_dim;
       const float* high = low + half;
-      float* turned = out + head * head_dim;
+      float* rotated = out + head * head_dim;
       for (std::int64_t d = 0; d < half; ++d) {
-        turned[d] = low[d] * cosine[d] - high[d] * sine[d];
-        turned[half + d] = high[d] * cosine[d] + low[d] * sine[d];
+        rotated[d] = low[d] * cosine[d] - high[d] * sine[d];
+        rotated[half + d] = high[d] * cosine[d] + low[d] * sine[d];
       }
     }
     store(out, cols, args.out, row, 0);

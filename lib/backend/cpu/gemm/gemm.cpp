@@ -14,7 +14,8 @@ constexpr int kSlotProduct = 2;
 constexpr int kSlotBias = 3;
 constexpr int kSlotOut = 4;
 
-/// A float operand in `slot` of scratch, and what its product is yet to be multiplied by.
+/// An operand as floats, in place or in a slot of scratch, and the factor that its products must still be multiplied
+/// by.
 struct Prepared {
   MatmulOperand operand;
   double factor = 1.0;
@@ -49,7 +50,7 @@ bool readable_in_place(const MatrixView& values) {
   return values.dtype == DType::kF32 && values.col_stride == 1 && values.row_stride >= values.cols && values.cols > 0;
 }
 
-// Stored order is kept, so that conversion reads memory in sequence; matmul() packs either order.
+// Keeps the stored order, so that the conversion reads memory in sequence; matmul() packs operands of either order.
 Prepared prepare(const OperandView& operand, int slot) {
   MatrixView values = operand.values;
   ScaleView scales = operand.scales;
@@ -68,8 +69,8 @@ Prepared prepare(const OperandView& operand, int slot) {
     load(values, i, 0, values.cols, row);
     if (blocks) apply_block_scales(scales, i, values.cols, row);
   }
-  const bool full = operand.quantized() && operand.scales.per_tensor();
-  return {.operand = {floats, values.cols, transpose}, .factor = full ? double{scale_at(scales, 0, 0)} : 1.0};
+  const bool per_tensor = operand.quantized() && operand.scales.per_tensor();
+  return {.operand = {floats, values.cols, transpose}, .factor = per_tensor ? double{scale_at(scales, 0, 0)} : 1.0};
 }
 
 }  // namespace

@@ -9,21 +9,22 @@
 namespace fp8lab::cpu {
 namespace {
 
-constexpr int kSlotA = 5;  // beside those of gemm.cpp
+constexpr int kSlotA = 5;  // distinct from the slots of gemm.cpp, which are in use at the same time
 constexpr int kSlotB = 6;
 
-// A block of `a` stays in the second-level cache while the panels of `b` pass, one of which stays in the first.
+// Sizes of blocks: a block of `a` stays in the L2 cache while the panels of `b` are read one after another, each from
+// the L1 cache.
 constexpr std::int64_t kBlockRows = 192;
 constexpr std::int64_t kBlockCols = 2048;
 
-/// `count` floats of scratch that begin with a cache line: a vector that straddles two costs two loads.
+/// `count` floats of scratch, aligned to a cache line: a vector that straddles two lines costs two loads.
 float* aligned_scratch(int slot, std::int64_t count) {
   constexpr std::uintptr_t kCacheLine = 64;
   float* first = scratch(slot, count + static_cast<std::int64_t>(kCacheLine / sizeof(float)));
   return first + (-reinterpret_cast<std::uintptr_t>(first) % kCacheLine) / sizeof(float);
 }
 
-/// `operand` from (row, k) on.
+/// The sub-matrix of `operand` that begins at (row, k).
 MatmulOperand part(MatmulOperand operand, std::int64_t row, std::int64_t k) {
   operand.data += operand.transposed ? k * operand.row_stride + row : row * operand.row_stride + k;
   return operand;

@@ -5,15 +5,15 @@
 // FP32 matrix products of the `cpu` device, with the same bits on every processor and for every layout.
 namespace fp8lab::cpu {
 
-/// A float matrix whose rows are contiguous and `row_stride` >= max(columns, 1) apart. `transposed`: what is stored is
-/// the transpose of the matrix meant.
+/// A float matrix with contiguous rows that start `row_stride` >= max(columns, 1) elements apart. If `transposed`,
+/// memory holds the transpose of the operand.
 struct MatmulOperand {
   const float* data = nullptr;
   std::int64_t row_stride = 0;
   bool transposed = false;
 };
 
-/// c = a * b^T, with a [m, k], b [n, k] and c [m, n]; c is written and never read before. Sizes may be 0.
+/// c = a * b^T, with a [m, k], b [n, k] and c [m, n]; c is overwritten and never read before that. Sizes may be 0.
 struct MatmulArgs {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -24,14 +24,14 @@ struct MatmulArgs {
   std::int64_t c_row_stride = 0;
 };
 
-/// Each element's products are summed in runs of this many: a run's products in order, beginning with 0, then the runs'
-/// sums in order. Short runs keep the rounding error of long sums small: a term passes through at most
-/// kMatmulRun + k / kMatmulRun additions.
+/// Each element's sum over k is cut into runs of this many products: the products of a run are added in order,
+/// beginning with 0, then the sums of the runs are added in order. Short runs keep the rounding error of long sums
+/// small: a term passes through at most kMatmulRun + k / kMatmulRun additions.
 inline constexpr std::int64_t kMatmulRun = 256;
 
-/// Every product and every sum is rounded to FP32; nothing is fused. So an element's bits depend on its row of `a` and
-/// its row of `b` alone, NaN's payload excepted: on no layout, size, neighbour, thread or instruction set. Runs on the
-/// calling thread alone, since cells that run side by side would otherwise fight for the cores.
+/// Rounds every product and every sum to FP32, without fused multiply-add. An element's bits, except a NaN's payload,
+/// therefore depend only on its row of `a` and its row of `b`: not on layout, size, neighbours, threads or instruction
+/// set. Runs on the calling thread alone, since cells that run side by side would otherwise compete for the cores.
 void matmul(const MatmulArgs& args);
 
 }  // namespace fp8lab::cpu

@@ -4,11 +4,11 @@
 
 #include "backend/cpu/gemm/matmul.h"
 
-// The inner loops of matrix products, compiled once per instruction set: operands are packed into panels, so that
-// layout ends there, and tiles of the result are computed in registers.
+// The inner loops of matrix products, compiled once per instruction set. Packing operands into panels removes their
+// layout; tiles of the result are then computed in registers.
 namespace fp8lab::cpu {
 
-/// A part of an operand, `rows` x `k`.
+/// The part of an operand to pack: `rows` x `k`.
 struct PackArgs {
   MatmulOperand from;
   std::int64_t rows = 0;
@@ -17,7 +17,7 @@ struct PackArgs {
 };
 
 /// c (+)= a * b^T for packed operands, m x k and n x k. The k products of an element are summed in order, beginning
-/// with 0; `add`: that sum is then added to what is in c, else it replaces it.
+/// with 0. If `add`, that sum is added to c, else it replaces c.
 struct PanelProduct {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -38,7 +38,7 @@ struct MatmulLoops {
   void (*multiply)(const PanelProduct& product);
 };
 
-// One per source file; which exist is the build's choice.
+// One per source file; the build decides which exist.
 extern const MatmulLoops kMatmulLoopsBaseline;
 extern const MatmulLoops kMatmulLoopsAvx2;
 extern const MatmulLoops kMatmulLoopsAvx512;

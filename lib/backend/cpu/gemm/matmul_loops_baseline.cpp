@@ -1,6 +1,6 @@
 #include "backend/cpu/gemm/matmul_loops_body.h"
 
-// What the compiler makes of the loops for the architecture's baseline (SSE2 on x86-64).
+// Compiled for the architecture's baseline (SSE2 on x86-64).
 namespace fp8lab::cpu {
 namespace {
 

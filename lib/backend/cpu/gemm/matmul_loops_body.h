@@ -5,13 +5,15 @@
 
 #include "backend/cpu/gemm/matmul_loops.h"
 
-// The source that every variant of MatmulLoops compiles for its own instruction set. Everything here has internal
-// linkage, and nothing calls an inline function of another header: the linker keeps one copy of such a function, and it
-// could be the one that older machines cannot run.
+// The source that every variant of MatmulLoops compiles for its own instruction set.
+//
+// Hazard: the linker keeps one copy of an inline function, and it could be a copy compiled for an instruction set that
+// older machines lack. Rule: everything here has internal linkage, and nothing calls an inline function of another
+// header.
 namespace fp8lab::cpu {
 namespace {
 
-/// Four floats, the widest vector every x86-64 and every Arm has.
+/// Four floats: the widest vector that every x86-64 and every Arm processor has.
 using Quad = float __attribute__((vector_size(16)));
 
 template <class T>
@@ -37,7 +39,7 @@ inline void transpose_4x4(const float* in, std::int64_t in_stride, float* out, s
   store(__builtin_shufflevector(high01, high23, 2, 3, 6, 7), out + 3 * out_stride);
 }
 
-/// One panel of `rows` <= kWidth rows whose elements along k are contiguous.
+/// Packs one panel of `rows` <= kWidth rows whose elements are contiguous along k.
 template <std::int64_t kWidth>
 inline void pack_rows(const float* in, std::int64_t in_stride, std::int64_t rows, std::int64_t k, float* panel) {
   std::int64_t i = 0;
@@ -54,7 +56,8 @@ inline void pack_rows(const float* in, std::int64_t in_stride, std::int64_t rows
     for (std::int64_t p = 0; p < k; ++p) panel[p * kWidth + i] = 0.0f;
 }
 
-/// One panel of `rows` <= kWidth rows which lie side by side.
+/// Packs one panel of `rows` <= kWidth rows from a transposed operand, where the rows' elements of one k lie side by
+/// side.
 template <std::int64_t kWidth>
 inline void pack_columns(const float* in, std::int64_t in_stride, std::int64_t rows, std::int64_t k, float* panel) {
   for (std::int64_t p = 0; p < k; ++p) {
@@ -81,7 +84,7 @@ void pack(const PackArgs& args) {
   }
 }
 
-/// A tile of the result in registers: kRows rows of two vectors.
+/// Computes a tile of the result in registers: kRows rows of two vectors each.
 template <class Set>
 inline void multiply_tile(const float* a, const float* b, std::int64_t k, float* c, std::int64_t c_row_stride,
                           bool add) {
@@ -91,7 +94,7 @@ inline void multiply_tile(const float* a, const float* b, std::int64_t k, float*
   for (std::int64_t p = 0; p < k; ++p, a += Set::kRows, b += 2 * kFloats) {
     const Vector b0 = load<Vector>(b), b1 = load<Vector>(b + kFloats);
     for (std::int64_t row = 0; row < Set::kRows; ++row) {
-      const Vector broadcast = a[row] - Vector{};  // subtracting +0 keeps every value, -0 too
+      const Vector broadcast = a[row] - Vector{};  // broadcasts a[row]; subtracting +0 keeps every value, -0 too
       sums[row][0] += broadcast * b0;
       sums[row][1] += broadcast * b1;
     }
@@ -128,7 +131,8 @@ void multiply(const PanelProduct& args) {
   }
 }
 
-/// `Set` names the vector, and how many rows of two such vectors the registers hold beside the operands.
+/// `Set` names the instruction set's vector type and kRows: how many rows of two such vectors fit in registers beside
+/// the operands.
 template <class Set>
 constexpr MatmulLoops make_matmul_loops() {
   constexpr std::int64_t kCols = 2 * sizeof(typename Set::Vector) / sizeof(float);

@@ -17,7 +17,8 @@ void scale_by(float* values, std::int64_t count, float scale) {
   for (std::int64_t j = 0; j < count; ++j) values[j] *= scale;
 }
 
-/// The f32 values whose upper 16 bits, rounded, are `high` (bf16) and whose lower 16 bits are `low` (i16).
+/// Loads f32 values from two tensors: `high` (bf16) holds their upper 16 bits, rounded, and `low` (i16) their lower 16
+/// bits.
 void load_parts16(const MatrixView& high, const MatrixView& low, std::int64_t row, std::int64_t col, std::int64_t count,
                   float* out) {
   const auto* upper = high.as<const std::uint16_t>() + row * high.row_stride + col * high.col_stride;
@@ -35,7 +36,7 @@ void store_parts16(const float* values, std::int64_t count, const MatrixView& hi
   auto* lower = low.as<std::int16_t>() + row * low.row_stride + col * low.col_stride;
   for (std::int64_t j = 0; j < count; ++j) {
     std::uint32_t bits = float_bits(values[j]);
-    // A NaN's payload could carry into the sign and leave a zero.
+    // Without this, rounding up a NaN's payload could carry into the sign and leave a zero.
     if ((bits & kFloatMagnitudeMask) > kFloatInfinityBits) bits = (bits & ~kFloatMagnitudeMask) | kFloatQuietNanBits;
     const auto rest = static_cast<std::int16_t>(static_cast<std::uint16_t>(bits));
     upper[j * high.col_stride] = static_cast<std::uint16_t>((bits >> 16) + (rest < 0 ? 1u : 0u));
@@ -43,7 +44,7 @@ void store_parts16(const float* values, std::int64_t count, const MatrixView& hi
   }
 }
 
-/// A moment in any of its types: read by the scale it has, written by the one it gets.
+/// A moment in any of its types, read with the scale of the last step and written with that of this step.
 struct Moment {
   MatrixView view;
   float* scale = nullptr;
@@ -103,7 +104,7 @@ struct Step {
   }
 
   bool has_parts16() const { return master.dtype == DType::kI16; }
-  /// The f32 copy is what is optimised where there is one; the parameter is then its rounding.
+  /// True if the optimizer updates an f32 copy; the parameter is then that copy rounded.
   bool has_master() const { return master.data != param.data; }
 
   void read(std::int64_t row, std::int64_t col, std::int64_t count) const {
@@ -140,7 +141,7 @@ struct Step {
     }
   }
 
-  /// Scales of the moments that this step will leave, for which they have to be computed once before.
+  /// Finds the scales with which this step will store the moments, from a first computation of the new moments.
   void find_scales() {
     if (exp_avg.scale == nullptr && exp_avg_sq.scale == nullptr) return;
     for_each_run(param, [&](std::int64_t row, std::int64_t col, std::int64_t count) {

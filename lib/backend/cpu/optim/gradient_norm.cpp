@@ -9,14 +9,14 @@ namespace fp8lab::cpu {
 
 namespace {
 
-/// Numbers in the order of SquareSumArgs: each goes to the next lane.
+/// Partial sums in the order of SquareSumArgs: each added number goes to the next lane.
 class Lanes {
  public:
   void add(double term) {
     sums_[next_] += term;
     next_ = (next_ + 1) % kSquareSumLanes;
   }
-  /// Their squares; `count` stays within the lanes that are left.
+  /// Adds squares; `count` must not exceed left().
   void add_squares(const float* values, std::int64_t count) {
     double* sums = sums_.data() + next_;
     for (std::int64_t j = 0; j < count; ++j) {
@@ -26,7 +26,7 @@ class Lanes {
     next_ = (next_ + static_cast<std::size_t>(count)) % kSquareSumLanes;
   }
   std::int64_t left() const { return kSquareSumLanes - static_cast<std::int64_t>(next_); }
-  /// The sum of all; afterwards they are empty.
+  /// Returns the sum over all lanes and clears them.
   double take() {
     for (std::size_t width = kSquareSumLanes / 2; width > 0; width /= 2)
       for (std::size_t lane = 0; lane < width; ++lane) sums_[lane] = sums_[2 * lane] + sums_[2 * lane + 1];
@@ -48,7 +48,7 @@ void square_sum(const SquareSumArgs& args, ExecContext&) {
   float* values = scratch(0, kRun);
   for (MatrixView tensor : args.tensors) {
     flatten_if_contiguous(tensor);
-    std::int64_t taken = 0;  // of the current stretch
+    std::int64_t taken = 0;  // elements of the current stretch so far
     for_each_run(tensor, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
       load(tensor, row, col, count, values);
       for (std::int64_t j = 0; j < count;) {

@@ -21,7 +21,7 @@ void round_to(DType nominal, float* values, std::int64_t count) {
 
 void set_one(const ScaleView& scales, float value) { *reinterpret_cast<float*>(scales.data) = value; }
 
-/// Under one scale the orientations have the same data.
+/// Makes one orientation's data from the other's; under one scale both hold the same elements.
 void transpose(const MatrixView& in, const MatrixView& out) {
   if (in.col_stride == 1 && out.col_stride == 1)
     return transpose_bytes({.in = in.as<const std::uint8_t>(),

@@ -7,19 +7,19 @@
 
 namespace fp8lab::cpu {
 
-/// Takes a matrix's new values, run by run, to its CastTarget.
+/// Casts a matrix's new values, run by run, into its CastTarget.
 class TargetWriter {
  public:
-  /// `measured` as in ListCast, or null.
+  /// `measured`: as in ListCast; may be null.
   TargetWriter(const CastTarget& target, const float* measured);
 
-  /// The quantized data that runs are cast to, as a matrix of the shape of what is cast; to be flattened with
-  /// everything that runs are of. Empty if there are none.
+  /// The quantized data that take() writes, as a matrix of the shape of the values; empty if there are none. Where the
+  /// caller flattens its matrices it must flatten this one with them.
   MatrixView& data() { return data_; }
-  /// Values of elements (row, col) ... (row, col + count - 1), at most kRun of them; leaves them rounded to the nominal
-  /// type.
+  /// Casts the values of elements (row, col) ... (row, col + count - 1), at most kRun of them, and leaves `values`
+  /// rounded to the nominal type.
   void take(float* values, std::int64_t count, std::int64_t row, std::int64_t col);
-  /// After all elements: the other orientation, the inverse scales and the amax.
+  /// After all elements: writes the other orientation, the inverse scales and the amax.
   void finish();
 
  private:

@@ -31,7 +31,7 @@ void dequantize(const DequantizeArgs& args, ExecContext&) {
       store(values.data(), count, out, row, col);
       return;
     }
-    // A run begins where a block does: sides of blocks divide 128, and so kRun.
+    // Every run begins at a block boundary, since block sides divide 128 and therefore kRun.
     const std::int64_t block = scales.per_tensor() ? count : scales.block_cols;
     for (std::int64_t begin = 0; begin < count;) {
       const std::int64_t end = std::min(begin + block, count);

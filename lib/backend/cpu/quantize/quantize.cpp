@@ -13,20 +13,22 @@
 #include "core/float8_format.h"
 #include "core/shape.h"
 
-// A matrix is cut into tiles that stay in cache; each orientation walks a tile along the rows that it is stored in: the
-// matrix's own, or, for a transposed orientation, those of the transposed matrix. Rows go through the inner loops of
-// quantize_loops.h, which know no NaN: segments that hold one, or an Inf, are cast again by the scalar functions that
-// define the result.
+// A matrix is cut into tiles that stay in cache. Each orientation walks a tile along the rows of its own storage: the
+// matrix's rows or, for a transposed orientation, the rows of the transposed matrix. Rows go through the inner loops of
+// quantize_loops.h, which do not handle NaN: segments that contain a NaN or Inf are cast again by the scalar functions
+// that define the result.
 namespace fp8lab::cpu {
 namespace {
 
-/// Elements of a row that are cast at once, at most; a multiple of every block length.
+/// Most elements of a row that are cast at once; a multiple of every block length.
 constexpr std::int64_t kSegment = 2048;
-/// Side of a tile read in both orders: in BF16 it fills half of a common second-level cache.
+/// Side of a tile that is read both along and across its rows: in BF16 it fills half of a common L2 cache.
 constexpr std::int64_t kSquare = 512;
-/// Rows of a tile read twice in the same order, as long as a segment; a multiple of every block height.
+/// Rows of a tile that both orientations read along its rows; its columns are a segment. A multiple of every block
+/// height.
 constexpr std::int64_t kStripe = 128;
-/// Quantized data past this size leave the caches before anybody reads them, so they need not enter.
+/// From this many elements on, quantized data are written past the caches: they would be evicted before anything reads
+/// them.
 constexpr std::int64_t kStreamElems = std::int64_t{16} << 20;
 
 struct Tile {
@@ -37,24 +39,26 @@ struct Tile {
   Tile transposed() const { return {.row = col, .rows = cols, .col = row, .cols = rows}; }
 };
 
-/// A processor's own prefetching ends with the page, and a segment of BF16 is one. Touching the next one early has its
-/// page translated when it is reached: a quarter of the time under 4 KiB pages. Blocks are measured before they are
-/// cast, so there the next segment's data itself has time to arrive, another quarter.
+/// Prefetches the next segment. Hardware prefetching ends at a page boundary, and a segment of BF16 is one page.
+/// Touching the next page early has its address translated before it is reached: a quarter less time with 4 KiB pages.
+/// Blocks are measured before they are cast, so with blocks the next segment's data also have time to arrive: another
+/// quarter.
 void prefetch_next(const std::uint16_t* in, const std::uint8_t* data, int lines) {
-  // As integers: at the end of a matrix these lie beyond it, where a pointer must not go but a prefetch may.
+  // Integers, not pointers: at the end of a matrix these addresses lie beyond it, which a prefetch may name but a
+  // pointer may not.
   const auto next_in = reinterpret_cast<std::uintptr_t>(in) + sizeof *in * kSegment;
   for (int line = 0; line < lines; ++line)
     __builtin_prefetch(reinterpret_cast<const void*>(next_in + 64u * static_cast<unsigned>(line)));
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(data) + 2 * kSegment), 1);
 }
 
-/// What one orientation is made from and into, in the order that its data have in memory: blocks that lie along the
-/// rows of a transposed view run down the columns of what is stored.
+/// Input and output of one orientation, in the order in which its data lie in memory: blocks that lie along the rows of
+/// a transposed view run down the columns of the stored matrix.
 struct OrientationTask {
   MatrixView in;
   OperandView out;
   QuantFormat format;
-  bool crosses = false;  ///< written in another order than the caller's rows
+  bool crosses = false;  ///< written in another order than the caller's rows: the writer works on the transposed matrix
 
   OrientationTask transposed() const {
     OrientationTask task = {.in = in.transposed(), .out = out, .format = format, .crosses = !crosses};
@@ -69,7 +73,7 @@ struct OrientationTask {
   }
 };
 
-/// One orientation of a quantized matrix in the making.
+/// Writes one orientation of a quantized matrix, tile by tile.
 class OrientationWriter {
  public:
   OrientationWriter(const OrientationTask& task, float tensor_scale, int slot)
@@ -94,7 +98,8 @@ class OrientationWriter {
   /// True if this orientation reads the matrix across its rows.
   bool crosses() const { return crosses_; }
 
-  /// Casts a tile of the matrix that begins and, inside the matrix, ends with a block in either direction.
+  /// Casts a tile of the matrix. In both directions the tile must begin at a block boundary and end at one or at the
+  /// end of the matrix.
   void write(const Tile& of_matrix) {
     const Tile tile = crosses_ ? of_matrix.transposed() : of_matrix;
     const std::int64_t step = std::max<std::int64_t>(format_.block_rows, 1);
@@ -110,11 +115,11 @@ class OrientationWriter {
     }
   }
 
-  /// Largest magnitude of the input so far; under blocks nobody asks.
+  /// Bits of the largest magnitude of the input so far; meaningless under blocks.
   std::uint32_t amax() const { return amax_; }
 
  private:
-  /// Rows of one block's height.
+  /// Casts `part`, whose rows are one block high.
   void write_rows(const Tile& part) {
     const std::int64_t run = format_.per_tensor() ? part.cols : format_.block_cols;
     std::array<float, kSegment> scales;
@@ -137,7 +142,7 @@ class OrientationWriter {
     }
   }
 
-  /// Sets the scales of a row of blocks from their amaxes. True if one of those is not finite.
+  /// Sets the scales of a row of blocks from their amaxes. True if one of the amaxes is not finite.
   bool scale_blocks(const Tile& part, float* scales) {
     const std::int64_t blocks = ceil_div(part.cols, format_.block_cols);
     std::array<std::uint32_t, kSegment> magnitudes;
@@ -180,7 +185,7 @@ class OrientationWriter {
     std::int64_t count;
     std::int64_t run;
     const float* scales;
-    bool exact;  ///< some block has an amax that is not finite
+    bool exact;  ///< cast by the scalar functions: some block has an amax that is not finite
   };
 
   void cast_row(const Elements& in, const Cast& cast) {
@@ -222,7 +227,7 @@ class OrientationWriter {
   std::uint32_t amax_ = 0;
 };
 
-/// Of the entire tensor; blocks have their own.
+/// The scale of the entire tensor; 1 under blocks, which have their own.
 float tensor_scale(const QuantizeArgs& args) {
   if (!args.format.per_tensor()) return 1.0f;
   if (args.scale != nullptr) return *args.scale;
@@ -243,8 +248,8 @@ void quantize(const QuantizeArgs& args, ExecContext&) {
   std::optional<OrientationWriter> rows;
   std::optional<OrientationWriter> columns;
   const float scale = tensor_scale(args);
-  const auto emplace = [&](std::optional<OrientationWriter>& half, const OrientationTask& task, int slot) {
-    half.emplace(task.in_stored_order(), scale, slot);
+  const auto emplace = [&](std::optional<OrientationWriter>& writer, const OrientationTask& task, int slot) {
+    writer.emplace(task.in_stored_order(), scale, slot);
   };
   if (want_rowwise) emplace(rows, {.in = in, .out = rowwise, .format = args.format}, 0);
   if (want_columnwise)
@@ -261,7 +266,7 @@ void quantize(const QuantizeArgs& args, ExecContext&) {
       if (columns) columns->write(tile);
     }
 
-  // Quantized data written past the caches are unordered until here.
+  // Stores past the caches are unordered until this fence.
   std::atomic_thread_fence(std::memory_order_seq_cst);
 
   if (args.amax != nullptr && args.format.per_tensor()) {

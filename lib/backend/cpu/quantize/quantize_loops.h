@@ -3,10 +3,10 @@
 #include <cstdint>
 
 // The innermost loops of quantization, compiled once per instruction set. They are plain arithmetic on contiguous runs;
-// layouts, scales and everything rare stay with the callers, which are compiled once.
+// layouts, scales and rare cases stay with the callers, which are compiled once.
 namespace fp8lab::cpu {
 
-/// `count` contiguous elements in runs of `run` (the last one may be shorter), run k under scales[k].
+/// `count` contiguous elements in runs of `run` (the last one may be shorter); run k is cast with scales[k].
 template <class Element>
 struct CastRuns {
   const Element* in = nullptr;
@@ -14,8 +14,8 @@ struct CastRuns {
   std::int64_t count = 0;
   std::int64_t run = 0;
   const float* scales = nullptr;
-  /// Write quantized data past the caches, if there is one run and the instruction set can; quantized data must be
-  /// aligned to 64 bytes. Order with other threads' reads then takes a fence.
+  /// Writes the data past the caches, if there is only one run and the instruction set has such stores. `data` must
+  /// then be aligned to 64 bytes, and the caller must issue a fence before other threads read them.
   bool past_caches = false;
 };
 
@@ -29,16 +29,16 @@ struct Transpose {
   std::int64_t out_stride = 0;
 };
 
-/// BF16 elements are given by their bits. A magnitude is a float's bits without the sign: ordered as the value is, with
-/// Inf and then NaN on top.
+/// BF16 elements are given by their bits. A magnitude is a float's bits without the sign: ordered like the values, with
+/// Inf and then NaN above all.
 struct QuantizeLoops {
-  /// magnitudes[k] = max(magnitudes[k], those of run k).
+  /// magnitudes[k] = max(magnitudes[k], magnitudes of run k).
   void (*amax_bf16)(const std::uint16_t* in, std::int64_t count, std::int64_t run, std::uint32_t* magnitudes);
   void (*amax_f32)(const float* in, std::int64_t count, std::int64_t run, std::uint32_t* magnitudes);
 
-  /// quantized data = encode(in * scale) of core/float8.h, bit for bit, wherever the input is finite and the scale
-  /// finite and positive; elsewhere the quantized data mean nothing. Return the largest magnitude where one run is all
-  /// there is, else 0: who scales by runs has measured them.
+  /// data = encode(in * scale) of core/float8.h, bit for bit, where the input is finite and the scale finite and
+  /// positive; elsewhere the data are meaningless. Returns the largest magnitude if there is only one run, else 0:
+  /// callers that scale by runs have measured them already.
   std::uint32_t (*cast_bf16_e4m3)(const CastRuns<std::uint16_t>& runs);
   std::uint32_t (*cast_bf16_e5m2)(const CastRuns<std::uint16_t>& runs);
   std::uint32_t (*cast_f32_e4m3)(const CastRuns<float>& runs);
@@ -47,7 +47,7 @@ struct QuantizeLoops {
   void (*transpose)(const Transpose& args);
 };
 
-// One per source file; which exist is the build's choice.
+// One per source file; the build decides which exist.
 extern const QuantizeLoops kQuantizeLoopsBaseline;
 extern const QuantizeLoops kQuantizeLoopsAvx2;
 extern const QuantizeLoops kQuantizeLoopsAvx512;

@@ -2,7 +2,7 @@
 
 #include "backend/cpu/quantize/quantize_loops_body.h"
 
-// What the compiler makes of the loops for the architecture's baseline (SSE2 on x86-64).
+// Compiled for the architecture's baseline (SSE2 on x86-64).
 namespace fp8lab::cpu {
 namespace {
 

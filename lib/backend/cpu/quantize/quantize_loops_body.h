@@ -7,9 +7,11 @@
 #include "backend/cpu/quantize/quantize_loops.h"
 #include "core/float8.h"
 
-// The source that every variant of QuantizeLoops compiles for its own instruction set. Everything here has internal
-// linkage, and nothing calls an inline function of another header: the linker keeps one copy of such a function, and it
-// could be the one that older machines cannot run.
+// The source that every variant of QuantizeLoops compiles for its own instruction set.
+//
+// Hazard: the linker keeps one copy of an inline function, and it could be a copy compiled for an instruction set that
+// older machines lack. Rule: everything here has internal linkage, and nothing calls an inline function of another
+// header.
 namespace fp8lab::cpu {
 namespace {
 
@@ -24,19 +26,19 @@ constexpr float float_of(std::int32_t bits) { return __builtin_bit_cast(float, b
 constexpr std::int32_t kMagnitude = 0x7FFFFFFF;
 constexpr std::int32_t kExponent = 0x7F800000;
 
-/// encode<Format>() of a magnitude times a positive scale. The code lies in bits 0 to 6, what is above means nothing.
+/// encode<Format>() of a magnitude times a positive scale. The code is in bits 0 to 6; the bits above are meaningless.
 template <class Format>
 inline std::uint32_t encode_magnitude(std::int32_t magnitude, float scale) {
   constexpr int kDropped = 23 - Format::kMantissaBits;
   constexpr auto kMinNormalFields = static_cast<std::uint32_t>(bits_of(Format::kMinNormal)) >> kDropped;
-  // What remains to be added so that the smallest normal binade yields its fields; even, so that ties stay ties to
-  // even.
+  // The amount to add so that the smallest normal binade yields its own fields. It must be even, so that ties still
+  // round to even.
   constexpr std::uint32_t kOffset = 128 - kMinNormalFields % 128;
   static_assert(kOffset % 2 == 0);
   const std::int32_t clamped = smaller(bits_of(float_of(magnitude) * scale), bits_of(Format::kMax));
   const auto binade = static_cast<std::uint32_t>(larger(clamped & kExponent, bits_of(Format::kMinNormal)));
-  // A float whose ulp is the quantum of the code: adding it rounds to the quantum, ties to even, and leaves the number
-  // of quanta in the last bits, where the offset is waiting.
+  // A float whose ulp is one quantum of the code: adding it rounds to the quantum, ties to even, and leaves the number
+  // of quanta, plus the offset, in the low bits.
   const float aligner = float_of(static_cast<std::int32_t>(binade + (std::uint32_t{kDropped} << 23) + kOffset));
   const auto quanta = static_cast<std::uint32_t>(bits_of(float_of(clamped) + aligner));
   return quanta + (binade >> kDropped);
@@ -47,7 +49,8 @@ inline std::int32_t magnitude_of(std::uint16_t bf16) { return (std::int32_t{bf16
 inline std::uint32_t sign_of(float x) { return (static_cast<std::uint32_t>(bits_of(x)) >> 24) & 0x80u; }
 inline std::uint32_t sign_of(std::uint16_t bf16) { return (std::uint32_t{bf16} >> 8) & 0x80u; }
 
-/// Elements under one scale; returns their largest magnitude, which costs nothing where nobody asks.
+/// Casts elements under one scale and returns their largest magnitude; computing it costs nothing where the result is
+/// unused.
 template <class Format, class Element>
 inline std::int32_t cast_each(const Element* in, std::uint8_t* data, std::int64_t count, float scale) {
   std::int32_t amax = 0;
@@ -59,15 +62,15 @@ inline std::int32_t cast_each(const Element* in, std::uint8_t* data, std::int64_
   return amax;
 }
 
-/// As many BF16 elements as the compiler turns into straight-line code on the widest registers.
+/// A group of BF16 elements that the compiler turns into straight-line code on the widest registers.
 template <class Format, int kCount>
 struct Group {
   alignas(64) std::uint8_t data[kCount];
 
   /// `amax` has kCount / 2 lanes.
   void cast(const std::uint16_t* in, float scale, std::int32_t* amax) {
-    // Two elements to a word: widening the one is a shift and the other a mask, and their data go back into one word
-    // without moving between lanes.
+    // Two elements per 32-bit word: one is widened by a shift, the other by a mask, and the results go back into one
+    // word without moving between lanes.
     std::uint32_t words[kCount / 2];
     for (int k = 0; k < kCount / 2; ++k) {
       std::uint32_t word;
@@ -86,7 +89,7 @@ struct Group {
 
 constexpr int kLine = 64;
 
-/// One run that is all there is, with its largest magnitude.
+/// Casts the only run and returns its largest magnitude.
 template <class Format, class Line>
 inline std::int32_t cast_single(const CastRuns<std::uint16_t>& runs) {
   std::int32_t lanes[kLine / 2] = {};
@@ -114,10 +117,10 @@ inline std::int32_t cast_single(const CastRuns<float>& runs) {
   return cast_each<Format>(runs.in, runs.data, runs.count, runs.scales[0]);
 }
 
-/// Microscaling blocks.
+/// The length of a microscaling block.
 constexpr int kShortRun = 32;
 
-/// One of several runs; short ones above all, so not in lines.
+/// Casts one of several runs, in groups of kShortRun since most such runs are short.
 template <class Format>
 inline void cast_run(const std::uint16_t* in, std::uint8_t* data, std::int64_t count, float scale) {
   std::int64_t i = 0;
@@ -134,7 +137,7 @@ inline void cast_run(const float* in, std::uint8_t* data, std::int64_t count, fl
   cast_each<Format>(in, data, count, scale);
 }
 
-/// Runs of one element: a scale for each, as blocks that run down the columns have along a row.
+/// Runs of one element: a scale for each, as along a row that crosses blocks which run down the columns.
 template <class Format, class Element>
 inline void cast_single(const Element* in, const float* scales, std::int64_t count, std::uint8_t* data) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -150,7 +153,7 @@ void cast_singles(const CastRuns<Element>& runs) {
   const std::int64_t count = runs.count;
   std::int64_t i = 0;
   for (; i + kLine <= count; i += kLine) {
-    // Written where nothing else can lie, so that the compiler need not expect scales to change.
+    // A local line cannot overlap `scales`, so the compiler need not reload the scales after each store.
     alignas(64) std::uint8_t line[kLine];
     cast_single<Format>(in + i, scales + i, kLine, line);
     std::memcpy(data + i, line, kLine);
@@ -181,7 +184,7 @@ inline std::int32_t amax_run(const float* in, std::int64_t count) {
   return amax;
 }
 
-/// Calls work(k, first element, length) for each run; the length is a constant wherever it is kShortRun.
+/// Calls work(k, first element, length) for each run; the length is a compile-time constant for full runs of kShortRun.
 template <class Work>
 inline void for_each_run_of(std::int64_t count, std::int64_t run, const Work& work) {
   const std::int64_t full = count / run;
@@ -215,7 +218,8 @@ std::uint32_t cast_runs(const CastRuns<Element>& runs) {
   return 0;
 }
 
-/// Four rows at a time as 64-bit words of four columns: two rounds of exchanging parts transpose a 4 x 4 square.
+/// Transposes four rows at a time, as 64-bit words of four columns: two rounds of exchanging parts of words transpose a
+/// 4 x 4 square.
 inline void transpose(const Transpose& args) {
   constexpr std::uint64_t kEven = 0x0000FFFF0000FFFFu;
   constexpr std::uint64_t kLow = 0x00000000FFFFFFFFu;
@@ -254,7 +258,7 @@ inline void transpose(const Transpose& args) {
       args.out[col * out_stride + row] = args.in[row * in_stride + col];
 }
 
-/// `Line` knows how this instruction set writes 64 aligned bytes past the caches.
+/// `Line` is how this instruction set writes 64 aligned bytes past the caches.
 template <class Line>
 constexpr QuantizeLoops make_quantize_loops() {
   return {.amax_bf16 = amax_runs<std::uint16_t>,

@@ -3,7 +3,8 @@
 
 #include "backend/cpu/kernels.h"
 
-// Operations whose result is quantized at once. What GPUs keep in registers lies in scratch memory of the host here.
+// Operations whose result is quantized without being stored on the device. The result that GPUs keep in registers lies
+// in scratch memory of the host here.
 namespace fp8lab::cpu {
 namespace {
 

@@ -19,9 +19,9 @@ void SourceRows::open(std::int64_t row, std::int64_t rows, std::int64_t col, std
   first_row_ = row;
   first_col_ = col;
   if (access_ == Access::kInPlace) return;
-  // A line more than the columns: rows a power of two apart would compete for the same few places of the cache.
+  // A cache line more than the columns: rows a power of two apart would compete for the same few sets of the cache.
   copy_stride_ = cols + 32;
-  copy_ = scratch(slot_, rows * copy_stride_);  // in floats, which is more than 16-bit elements need
+  copy_ = scratch(slot_, rows * copy_stride_);  // counted in floats, which is more than 16-bit elements need
   if (access_ == Access::kTransposed) {
     const std::uint16_t* from = matrix_.as<const std::uint16_t>() + row + col * matrix_.col_stride;
     loops_.transpose({.in = from,
@@ -49,7 +49,7 @@ Elements SourceRows::operator()(std::int64_t row) const {
 
 std::uint32_t amax_magnitude(const MatrixView& matrix) {
   const QuantizeLoops& loops = cpu::loops().quantize;
-  // The order of elements does not matter, so take the one that memory has.
+  // An amax does not depend on the order of elements, so they are read in memory order.
   MatrixView view = matrix.col_stride != 1 && matrix.row_stride == 1 ? matrix.transposed() : matrix;
   flatten_if_contiguous(view);
   SourceRows source(view, loops, 0);

@@ -13,22 +13,22 @@ struct Elements {
   const float* f32 = nullptr;
 };
 
-/// Rows of any matrix as the inner loops take them: in place where they lie contiguous, else copied a few at a time.
-/// Values are never changed on the way. One may be open per `slot` of rows.h and thread.
+/// Rows of any matrix as the inner loops read them: in place where they are contiguous, else copied a few at a time.
+/// Values never change. Each thread may have one SourceRows open per `slot` of rows.h.
 class SourceRows {
  public:
-  /// Rows worth opening together.
+  /// How many rows to open together.
   static constexpr std::int64_t kBand = 64;
 
   SourceRows(const MatrixView& matrix, const QuantizeLoops& loops, int slot);
 
-  /// Of the elements.
+  /// The type of the elements.
   DType dtype() const { return matrix_.dtype; }
-  /// True if opening costs nothing.
+  /// True if open() copies nothing.
   bool in_place() const { return access_ == Access::kInPlace; }
-  /// Readies rows [row, row + rows) of columns [col, col + cols) and forgets those before.
+  /// Makes rows [row, row + rows) of columns [col, col + cols) readable, and those of the last open() no longer.
   void open(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols);
-  /// The columns opened, of one of the rows opened.
+  /// The opened columns of `row`, which must be one of the opened rows.
   Elements operator()(std::int64_t row) const;
 
  private:
@@ -46,7 +46,7 @@ class SourceRows {
 
 /// Largest magnitude of a matrix, as the bits of a float; above those of Inf if there is a NaN.
 std::uint32_t amax_magnitude(const MatrixView& matrix);
-/// The same at `amax`, where given.
+/// Stores amax_magnitude() as a float at `amax`, unless that is null.
 void measure(const MatrixView& matrix, float* amax);
 
 }  // namespace fp8lab::cpu

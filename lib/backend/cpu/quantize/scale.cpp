@@ -5,7 +5,7 @@
 #include "backend/cpu/quantize/quantize_source.h"
 #include "core/float8.h"
 
-// Amaxes are compared as the bits of magnitudes: integer order is float order there, and NaN stays on top.
+// Amaxes are compared as the bits of magnitudes: for those, integer order is float order, and NaN stays above all.
 namespace fp8lab::cpu {
 
 void amax(const AmaxArgs& args, ExecContext&) {

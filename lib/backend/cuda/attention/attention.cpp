@@ -21,34 +21,34 @@ bool aligned(std::initializer_list<const MatrixView*> views) {
   return true;
 }
 
-/// What the choice needs to know of a GPU.
+/// Properties of the GPU that the choice of an algorithm depends on.
 struct Facts {
   bool hopper;
   bool cudnn;
 
-  explicit Facts(CudaContext& gpu) : cudnn(cudnn_unavailable_reason().empty()) {
+  explicit Facts(CudaContext& context) : cudnn(cudnn_unavailable_reason().empty()) {
     int major = 0;
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu.ordinal()),
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, context.ordinal()),
                "cudaDeviceGetAttribute");
     hopper = major == 9;
   }
 };
 
-AttentionCall describe(const AttentionForwardArgs& args, CudaContext& gpu) {
-  const Facts& facts = gpu.kept<Facts>();
+AttentionCall describe(const AttentionForwardArgs& args, CudaContext& context) {
+  const Facts& facts = context.kept<Facts>();
   return {.shape = args.shape,
           .operands = args.q.values.dtype,
           .out = args.o.dtype,
           .casts = args.s.scale != nullptr,
           .result_cast_known = args.o_cast.scale != nullptr,
           .aligned = aligned({&args.q.values, &args.k.values, &args.v.values, &args.o}),
-          .deterministic = gpu.deterministic(),
+          .deterministic = context.deterministic(),
           .hopper = facts.hopper,
           .cudnn = facts.cudnn};
 }
 
-AttentionCall describe(const AttentionBackwardArgs& args, CudaContext& gpu) {
-  const Facts& facts = gpu.kept<Facts>();
+AttentionCall describe(const AttentionBackwardArgs& args, CudaContext& context) {
+  const Facts& facts = context.kept<Facts>();
   return {.shape = args.shape,
           .operands = args.q.values.dtype,
           .o = args.o.values.dtype,
@@ -58,42 +58,42 @@ AttentionCall describe(const AttentionBackwardArgs& args, CudaContext& gpu) {
           .result_cast_known = args.grad_cast.scale != nullptr,
           .aligned = aligned({&args.q.values, &args.k.values, &args.v.values, &args.o.values, &args.grad_o.values,
                               &args.grad_q, &args.grad_k, &args.grad_v}),
-          .deterministic = gpu.deterministic(),
+          .deterministic = context.deterministic(),
           .hopper = facts.hopper,
           .cudnn = facts.cudnn};
 }
 
 constexpr int kAlgorithms = 4;
 
-/// Which paths were recorded already, so that a launch costs no text.
+/// Which algorithms have been recorded in the context's notes, so that later launches format no text.
 struct Recorded {
   explicit Recorded(CudaContext&) {}
   bool forward[kAlgorithms] = {};
   bool backward[kAlgorithms] = {};
 };
 
-void record(bool& recorded, const char* direction, AttentionAlgorithm algorithm, CudaContext& gpu) {
+void record(bool& recorded, const char* direction, AttentionAlgorithm algorithm, CudaContext& context) {
   if (recorded) return;
   recorded = true;
-  gpu.note(fmt::format("attention {}: {}", direction, name(algorithm)));
+  context.note(fmt::format("attention {}: {}", direction, name(algorithm)));
 }
 
-bool run(AttentionAlgorithm algorithm, const AttentionForwardArgs& args, CudaContext& gpu) {
+bool run(AttentionAlgorithm algorithm, const AttentionForwardArgs& args, CudaContext& context) {
   switch (algorithm) {
-    case AttentionAlgorithm::kCudnn: return attention_cudnn_forward(args, gpu);
-    case AttentionAlgorithm::kCudnnFloat8: return attention_cudnn_float8_forward(args, gpu);
-    case AttentionAlgorithm::kTensor: attention_tensor_forward(args, gpu); return true;
-    case AttentionAlgorithm::kGeneral: attention_general_forward(args, gpu); return true;
+    case AttentionAlgorithm::kCudnn: return attention_cudnn_forward(args, context);
+    case AttentionAlgorithm::kCudnnFloat8: return attention_cudnn_float8_forward(args, context);
+    case AttentionAlgorithm::kTensor: attention_tensor_forward(args, context); return true;
+    case AttentionAlgorithm::kGeneral: attention_general_forward(args, context); return true;
   }
   return false;
 }
 
-bool run(AttentionAlgorithm algorithm, const AttentionBackwardArgs& args, CudaContext& gpu) {
+bool run(AttentionAlgorithm algorithm, const AttentionBackwardArgs& args, CudaContext& context) {
   switch (algorithm) {
-    case AttentionAlgorithm::kCudnn: return attention_cudnn_backward(args, gpu);
-    case AttentionAlgorithm::kCudnnFloat8: return attention_cudnn_float8_backward(args, gpu);
-    case AttentionAlgorithm::kTensor: attention_tensor_backward(args, gpu); return true;
-    case AttentionAlgorithm::kGeneral: attention_general_backward(args, gpu); return true;
+    case AttentionAlgorithm::kCudnn: return attention_cudnn_backward(args, context);
+    case AttentionAlgorithm::kCudnnFloat8: return attention_cudnn_float8_backward(args, context);
+    case AttentionAlgorithm::kTensor: attention_tensor_backward(args, context); return true;
+    case AttentionAlgorithm::kGeneral: attention_general_backward(args, context); return true;
   }
   return false;
 }
@@ -105,7 +105,7 @@ void attention_forward(const AttentionForwardArgs& args, ExecContext& context) {
   AttentionCall call = describe(args, gpu);
   AttentionAlgorithm algorithm = choose_forward(call);
   if (!run(algorithm, args, gpu)) {
-    call.cudnn = false;  // it has no plan for this
+    call.cudnn = false;  // cuDNN has no plan for this call
     algorithm = choose_forward(call);
     run(algorithm, args, gpu);
   }

@@ -6,7 +6,7 @@
 namespace fp8lab::cuda {
 namespace {
 
-// Shorter sequences finish before cuDNN's plan, made once for each shape, has paid.
+// Shorter sequences take less time than cuDNN needs to make its plan, once for each shape.
 constexpr std::int64_t kShortestForCudnn = 512;
 
 bool sixteen_bits(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
@@ -26,8 +26,8 @@ bool suits_tensor(const AttentionCall& call) {
 
 }  // namespace
 
-std::string_view name(AttentionAlgorithm way) {
-  switch (way) {
+std::string_view name(AttentionAlgorithm algorithm) {
+  switch (algorithm) {
     case AttentionAlgorithm::kGeneral: return "own FP32 kernel";
     case AttentionAlgorithm::kTensor: return "own matrix-unit kernel";
     case AttentionAlgorithm::kCudnn: return "cuDNN in 16 bits";
@@ -52,8 +52,9 @@ AttentionAlgorithm choose_forward(const AttentionCall& call) {
   return suits_tensor(call) ? AttentionAlgorithm::kTensor : AttentionAlgorithm::kGeneral;
 }
 
-// On Hopper cuDNN's FP8 backward hands dQ, dK and dV on in eight bits (16 come with Blackwell), so it serves where they
-// will be rounded to eight anyway. It adds to dQ as blocks come.
+// On Hopper cuDNN's FP8 backward returns dQ, dK and dV in eight bits (16 bits come with Blackwell), so it is used only
+// where they are cast to eight bits anyway. Its blocks add to dQ in the order in which they finish, so it is not used
+// where the context is deterministic.
 AttentionAlgorithm choose_backward(const AttentionCall& call) {
   if (!call.deterministic && suits_cudnn(call)) {
     const bool one_type = call.grad_o == call.operands && call.o == call.operands && call.out == call.operands;

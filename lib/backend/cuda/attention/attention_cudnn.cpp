@@ -16,7 +16,7 @@
 #include "core/check.h"
 #include "core/float_bits.h"
 
-// Attention through cuDNN's graphs. The only file that sees the frontend's headers, which take half a minute to
+// Attention through cuDNN's graphs. Only this file includes the frontend's headers, which take half a minute to
 // compile.
 namespace fp8lab::cuda {
 namespace {
@@ -27,7 +27,7 @@ using frontend::graph::Graph;
 using frontend::graph::Tensor_attributes;
 using Tensor = std::shared_ptr<Tensor_attributes>;
 
-// A graph's tensors, by what they are.
+// Identifiers of a graph's tensors.
 enum Name : std::int64_t {
   kQ = 1,
   kK,
@@ -60,21 +60,22 @@ enum Name : std::int64_t {
 };
 enum class Direction : std::int64_t { kForward, kBackward, kFastBackward, kFloat8Forward, kFloat8Backward };
 
-/// All that a plan depends on.
+/// Everything that a plan depends on.
 using Key = std::array<std::int64_t, 16>;
 
 struct Plan {
   Key key;
-  std::unique_ptr<Graph> graph;  ///< null: cuDNN has none
+  std::unique_ptr<Graph> graph;  ///< null: cuDNN has no plan for this key
   std::size_t workspace = 0;
 };
 
-/// The library's handle on a GPU and the plans made so far.
+/// cuDNN's handle on a GPU and the plans made so far.
 class Cudnn {
  public:
-  explicit Cudnn(CudaContext& gpu) {
-    if (cudnnCreate(&handle_) != CUDNN_STATUS_SUCCESS || cudnnSetStream(handle_, gpu.stream()) != CUDNN_STATUS_SUCCESS)
-      handle_ = nullptr;  // no plan is found then
+  explicit Cudnn(CudaContext& context) {
+    if (cudnnCreate(&handle_) != CUDNN_STATUS_SUCCESS ||
+        cudnnSetStream(handle_, context.stream()) != CUDNN_STATUS_SUCCESS)
+      handle_ = nullptr;  // without a handle no plan is found
     scalars_ = allocate_device(kScalars * sizeof(float));
   }
   ~Cudnn() {
@@ -87,7 +88,7 @@ class Cudnn {
   cudnnHandle_t handle() const { return handle_; }
   float* scalar(std::size_t index) { return reinterpret_cast<float*>(scalars_.get()) + index; }
 
-  /// `build` fills an empty graph; it is called once for each key.
+  /// The plan for `key`. `build` fills an empty graph; it is called once for each key.
   template <class Build>
   const Plan& plan(const Key& key, Build&& build) {
     for (const Plan& plan : plans_)
@@ -129,7 +130,7 @@ DataType_t data_type(DType dtype) {
   }
 }
 
-/// cuDNN reads 16 bytes at a time.
+/// cuDNN reads 16 bytes at a time, so rows and pointers must be aligned to 16 bytes.
 bool aligned(const MatrixView& view) {
   const auto bytes = static_cast<std::int64_t>(size_bytes(view.dtype));
   return view.col_stride == 1 && view.row_stride * bytes % 16 == 0 &&
@@ -141,7 +142,7 @@ bool eligible(const AttentionShape& shape, const MatrixView& lse) {
          lse.row_stride == shape.seq;
 }
 
-/// [batch, heads, seq, head_dim] as it lies in a matrix of tokens.
+/// A tensor [batch, heads, seq, head_dim] with the strides that it has in a matrix of tokens.
 Tensor matrix(Graph& graph, Name name, const AttentionShape& shape, std::int64_t heads, DType dtype,
               std::int64_t row_stride) {
   return graph.tensor(Tensor_attributes()
@@ -211,7 +212,7 @@ void run(const Plan& plan, Cudnn& cudnn, Pointers& pointers, std::byte* workspac
   if (status.is_bad()) fail(fmt::format("cuDNN attention: {}", status.get_message()));
 }
 
-/// What cuDNN wrote in eight bits, row by row.
+/// A result that cuDNN wrote to scratch in eight bits: row-major, without gaps.
 struct ScratchData {
   std::byte* at = nullptr;
   DType dtype = DType::kE4M3;
@@ -229,20 +230,20 @@ OperandView operand_of(const ScratchData& data, const MatrixView& result) {
   return operand;
 }
 
-std::size_t on_lines(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+std::size_t aligned_bytes(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
 
 const std::string& cudnn_unavailable_reason() { return load_cudnn(); }
 
-bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& gpu) {
+bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& context) {
   const AttentionShape& shape = args.shape;
   const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values;
   for (const MatrixView* view : {&q, &k, &v, &args.o})
     if (!aligned(*view) || view->dtype != q.dtype) return false;
   if (!eligible(shape, args.lse) || (q.dtype != DType::kBF16 && q.dtype != DType::kF16)) return false;
 
-  auto& cudnn = gpu.kept<Cudnn>();
+  auto& cudnn = context.kept<Cudnn>();
   const Key key =
       key_of(Direction::kForward, shape, q.dtype, {q.row_stride, k.row_stride, v.row_stride, args.o.row_stride});
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
@@ -258,11 +259,11 @@ bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& gpu)
   });
   if (plan.graph == nullptr) return false;
   Pointers pointers{{kQ, q.data}, {kK, k.data}, {kV, v.data}, {kO, args.o.data}, {kStats, args.lse.data}};
-  run(plan, cudnn, pointers, gpu.scratch(plan.workspace));
+  run(plan, cudnn, pointers, context.scratch(plan.workspace));
   return true;
 }
 
-bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& gpu) {
+bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& context) {
   const AttentionShape& shape = args.shape;
   const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values, &o = args.o.values,
                    &grad_o = args.grad_o.values;
@@ -271,8 +272,8 @@ bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& gp
   if (!eligible(shape, args.lse) || (q.dtype != DType::kBF16 && q.dtype != DType::kF16)) return false;
   if (q.row_stride > INT32_MAX || o.row_stride > INT32_MAX) return false;
 
-  auto& cudnn = gpu.kept<Cudnn>();
-  const Key key = key_of(gpu.deterministic() ? Direction::kBackward : Direction::kFastBackward, shape, q.dtype,
+  auto& cudnn = context.kept<Cudnn>();
+  const Key key = key_of(context.deterministic() ? Direction::kBackward : Direction::kFastBackward, shape, q.dtype,
                          {q.row_stride << 32 | o.row_stride, k.row_stride, v.row_stride, grad_o.row_stride,
                           args.grad_q.row_stride, args.grad_k.row_stride, args.grad_v.row_stride});
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
@@ -284,7 +285,7 @@ bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& gp
                             frontend::graph::SDPA_backward_attributes()
                                 .set_causal_mask(shape.causal)
                                 .set_attn_scale(shape.softmax_scale)
-                                .set_deterministic_algorithm(gpu.deterministic()));
+                                .set_deterministic_algorithm(context.deterministic()));
     place(grad_q, kGradQ, shape, shape.heads, args.grad_q.dtype, args.grad_q.row_stride);
     place(grad_k, kGradK, shape, shape.kv_heads, args.grad_k.dtype, args.grad_k.row_stride);
     place(grad_v, kGradV, shape, shape.kv_heads, args.grad_v.dtype, args.grad_v.row_stride);
@@ -299,11 +300,11 @@ bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& gp
                     {kGradQ, args.grad_q.data},
                     {kGradK, args.grad_k.data},
                     {kGradV, args.grad_v.data}};
-  run(plan, cudnn, pointers, gpu.scratch(plan.workspace));
+  run(plan, cudnn, pointers, context.scratch(plan.workspace));
   return true;
 }
 
-bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContext& gpu) {
+bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContext& context) {
   const AttentionShape& shape = args.shape;
   const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values;
   for (const MatrixView* view : {&q, &k, &v})
@@ -312,7 +313,7 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
       args.o_cast.scale == nullptr || args.o_cast.payload != DType::kE4M3)
     return false;
 
-  auto& cudnn = gpu.kept<Cudnn>();
+  auto& cudnn = context.kept<Cudnn>();
   const std::int64_t o_stride = shape.heads * shape.head_dim;
   const Key key = key_of(Direction::kFloat8Forward, shape, q.dtype, {q.row_stride, k.row_stride, v.row_stride});
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
@@ -333,15 +334,15 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
   if (plan.graph == nullptr) return false;
 
   // Scratch: the workspace, then the quantized data of O.
-  const std::size_t workspace = on_lines(plan.workspace);
+  const std::size_t workspace = aligned_bytes(plan.workspace);
   const std::int64_t rows = shape.seq * shape.batch;
-  std::byte* const scratch = gpu.scratch(workspace + static_cast<std::size_t>(rows * o_stride));
+  std::byte* const scratch = context.scratch(workspace + static_cast<std::size_t>(rows * o_stride));
   const RoleScalars role_s{
       .scale = args.s.scale, .amax = args.s.amax, .inverse = cudnn.scalar(0), .seen = cudnn.scalar(1)};
   const RoleScalars role_o{
       .scale = args.o_cast.scale, .amax = args.o_cast.amax, .inverse = cudnn.scalar(2), .seen = cudnn.scalar(3)};
   const std::array roles = {role_s, role_o};
-  prepare_scales(roles, gpu.stream());
+  prepare_scales(roles, context.stream());
   Pointers pointers{{kQ, q.data},
                     {kK, k.data},
                     {kV, v.data},
@@ -356,16 +357,17 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
                     {kAmaxS, cudnn.scalar(1)},
                     {kAmaxO, cudnn.scalar(3)}};
   run(plan, cudnn, pointers, scratch);
-  raise_amaxes(roles, gpu.stream());
+  raise_amaxes(roles, context.stream());
   if (args.o_measured != nullptr) *args.o_measured = true;
   const ScratchData data{.at = scratch + workspace, .dtype = DType::kE4M3, .scale_inv = role_o.inverse};
-  dequantize({.in = operand_of(data, args.o), .out = args.o}, gpu);
+  dequantize({.in = operand_of(data, args.o), .out = args.o}, context);
   return true;
 }
 
-// cuDNN multiplies dS by softmax_scale before it casts it, the definition afterwards: its scale is that much smaller,
-// so the quantized data are the definition's up to a rounding of the product.
-bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaContext& gpu) {
+// cuDNN multiplies dS by softmax_scale before it casts it, and the definition multiplies afterwards. The scale that
+// cuDNN gets is therefore divided by softmax_scale, so that the quantized data equal the definition's up to one
+// rounding of the product.
+bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaContext& context) {
   const AttentionShape& shape = args.shape;
   const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values, &o = args.o.values,
                    &grad_o = args.grad_o.values;
@@ -379,7 +381,7 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
       !casts_to(args.grad_cast, DType::kE5M2))
     return false;
 
-  auto& cudnn = gpu.kept<Cudnn>();
+  auto& cudnn = context.kept<Cudnn>();
   const Key key = key_of(Direction::kFloat8Backward, shape, q.dtype,
                          {q.row_stride, k.row_stride, v.row_stride, o.row_stride, grad_o.row_stride});
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
@@ -406,13 +408,13 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
 
   // Scratch: the workspace, then the quantized data of each gradient.
   const std::array results = {&args.grad_q, &args.grad_k, &args.grad_v};
-  std::size_t bytes = on_lines(plan.workspace);
+  std::size_t bytes = aligned_bytes(plan.workspace);
   std::array<std::size_t, 3> places{};
   for (std::size_t i = 0; i < results.size(); ++i) {
     places[i] = bytes;
-    bytes += on_lines(static_cast<std::size_t>(results[i]->numel()));
+    bytes += aligned_bytes(static_cast<std::size_t>(results[i]->numel()));
   }
-  std::byte* const scratch = gpu.scratch(bytes);
+  std::byte* const scratch = context.scratch(bytes);
   const RoleScalars role_s{.scale = args.s.scale, .inverse = cudnn.scalar(0)};
   const RoleScalars role_p{.scale = args.grad_p.scale,
                            .amax = args.grad_p.amax,
@@ -427,7 +429,7 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
                        .seen = cudnn.scalar(seen)};
   };
   const std::array roles = {role_s, role_p, role_of_gradient(5), role_of_gradient(6), role_of_gradient(7)};
-  prepare_scales(roles, gpu.stream());
+  prepare_scales(roles, context.stream());
   auto* const gradient_scale = const_cast<float*>(args.grad_cast.scale);
   Pointers pointers{{kQ, q.data},
                     {kK, k.data},
@@ -455,11 +457,11 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
                     {kAmaxGradK, cudnn.scalar(6)},
                     {kAmaxGradV, cudnn.scalar(7)}};
   run(plan, cudnn, pointers, scratch);
-  raise_amaxes(roles, gpu.stream());
+  raise_amaxes(roles, context.stream());
   if (args.grad_measured != nullptr) *args.grad_measured = true;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const ScratchData data{.at = scratch + places[i], .dtype = DType::kE5M2, .scale_inv = cudnn.scalar(4)};
-    dequantize({.in = operand_of(data, *results[i]), .out = *results[i]}, gpu);
+    dequantize({.in = operand_of(data, *results[i]), .out = *results[i]}, context);
   }
   return true;
 }

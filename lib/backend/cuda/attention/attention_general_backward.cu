@@ -3,15 +3,15 @@
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
 
-// The gradient for any head dimension, type and stride in FP32, bit for bit the `cpu` kernel: one launch for the row
-// sums of dO * O, one for dQ by tiles of queries, one for dK and dV by tiles of keys. Each computes P and dS anew, so
-// nothing is added by two blocks and every sum has the order that it has on the host.
+// The gradient of attention for any head dimension, type and stride in FP32, bit for bit the `cpu` kernel. One launch
+// computes the row sums of dO * O, one dQ by tiles of queries, one dK and dV by tiles of keys. The last two each
+// compute P and dS anew, so no sum is shared by two blocks and every sum has the order that it has on the host.
 namespace fp8lab::cuda {
 namespace {
 
 using namespace general_attention;
 
-constexpr int kQueryOutCols = 128;  // of head_dim per block; more are computed by further blocks
+constexpr int kQueryOutCols = 128;  // columns of head_dim per block; further blocks compute the others
 constexpr int kKeyOutCols = 64;
 
 __global__ void __launch_bounds__(kThreads) attention_row_dots_kernel(AttentionBackwardArgs args, float* row_dots) {
@@ -21,7 +21,8 @@ __global__ void __launch_bounds__(kThreads) attention_row_dots_kernel(AttentionB
   const std::int64_t query = row % shape.seq, head = row / shape.seq % shape.heads,
                      sequence = row / shape.seq / shape.heads;
   const std::int64_t token = query * shape.batch + sequence;
-  double dot = 0;  // dS is a difference with it, so its error would not stay small against dS
+  // In double: dS = P * (dP - dot) is a difference, so an FP32 error of the dot would be large relative to dS.
+  double dot = 0;
   for (std::int64_t d = 0; d < shape.head_dim; ++d)
     dot += static_cast<double>(load_element(args.o.values, token, head * shape.head_dim + d)) *
            static_cast<double>(load_element(args.grad_o.values, token, head * shape.head_dim + d));
@@ -29,15 +30,15 @@ __global__ void __launch_bounds__(kThreads) attention_row_dots_kernel(AttentionB
       static_cast<float>(dot * static_cast<double>(joint_factor(scale_inv_of(args.grad_o), scale_inv_of(args.o))));
 }
 
-/// Everything that a tile of queries by keys needs to know.
+/// Arguments and factors that a tile of queries by keys needs.
 struct Pass {
   const AttentionBackwardArgs& args;
   HeadColumns q_head;
   HeadColumns k_head;
   float logit_factor;
-  float grad_p_factor;  ///< makes dP of a product of stored dO and V
+  float grad_p_factor;  ///< dP = this * (product of stored dO and V)
   AttentionDropout dropout;
-  const float* lse;  ///< of the head
+  const float* lse;  ///< lse of the head's queries
   const float* row_dots;
 
   __device__ Pass(const AttentionBackwardArgs& a, std::int64_t sequence, std::int64_t head, const float* all_row_dots)
@@ -51,7 +52,8 @@ struct Pass {
         row_dots(all_row_dots + (sequence * a.shape.heads + head) * a.shape.seq) {}
 };
 
-/// P as dV's product takes it, and dS as dQ's and dK's do; zero in rows outside of the sequence.
+/// `p` becomes P as the product for dV reads it (after dropout and cast), `grad_s` becomes dS as the products for dQ
+/// and dK read it (cast). Both are zero in rows beyond the sequence.
 __device__ void differentiate_softmax(const Pass& pass, std::int64_t first_query, std::int64_t first_key,
                                       AttentionCast& s_cast, AttentionCast& grad_p_cast, Operands& operands, Tile& p,
                                       Tile& grad_s) {
@@ -112,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
         for (int i = 0; i < 2; ++i)
           for (int c = 0; c < 2; ++c)
             sums[i][c] += shared.grad_s[2 * down + i][j] * shared.operands.b[j][across + 16 * c];
-      // The chunk's place in `grad_q` must be a constant for it to stay in registers.
+      // `grad_q` stays in registers only if it is indexed by constants, hence the unrolled search for the chunk.
 #pragma unroll
       for (int at = 0; at < kQueryOutCols / kDepth; ++at)
         if (at == cols)
@@ -150,7 +152,7 @@ struct KeyGradient {
     for (int r = 0; r < 4; ++r)
       for (int c = 0; c < 4; ++c) at[r][c] += other.at[r][c];
   }
-  /// The tile's sum over its queries, in order.
+  /// Adds the tile's sum over its queries, which is added up in order.
   __device__ void add_product(const Tile& left, const float (&right)[kQueries][kKeyOutCols + 1], int rows) {
     const int across = static_cast<int>(threadIdx.x % 16), down = static_cast<int>(threadIdx.x / 16);
     KeyGradient sums;
@@ -187,7 +189,7 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t member = 0; member < members; ++member) {
     const Pass pass(args, sequence, kv_head * members + member, row_dots);
     KeyGradient grad_k, grad_v;
-    // Under the causal mask earlier queries do not see this tile.
+    // Under the causal mask earlier queries do not see this tile of keys.
     for (std::int64_t query = shape.causal ? first_key / kQueries * kQueries : 0; query < shape.seq;
          query += kQueries) {
       differentiate_softmax(pass, query, first_key, s_cast, grad_p_cast, shared.operands, shared.p, shared.grad_s);
@@ -215,26 +217,26 @@ unsigned blocks_of(std::int64_t elements, std::int64_t per_block) {
 
 }  // namespace
 
-void attention_general_backward(const AttentionBackwardArgs& args, CudaContext& gpu) {
+void attention_general_backward(const AttentionBackwardArgs& args, CudaContext& context) {
   const AttentionShape& shape = args.shape;
   const std::int64_t rows = shape.batch * shape.heads * shape.seq;
   if (rows == 0) return;
-  auto* const row_dots = reinterpret_cast<float*>(gpu.scratch(static_cast<std::size_t>(rows) * sizeof(float)));
-  attention_row_dots_kernel<<<blocks_of(rows, kThreads), kThreads, 0, gpu.stream()>>>(args, row_dots);
+  auto* const row_dots = reinterpret_cast<float*>(context.scratch(static_cast<std::size_t>(rows) * sizeof(float)));
+  attention_row_dots_kernel<<<blocks_of(rows, kThreads), kThreads, 0, context.stream()>>>(args, row_dots);
   cuda_check_launch("attention_row_dots_kernel");
 
   const unsigned query_tiles = blocks_of(shape.seq, kQueries);
   const dim3 query_grid(static_cast<unsigned>(query_tiles * shape.heads * shape.batch),
                         blocks_of(shape.head_dim, kQueryOutCols));
-  attention_general_grad_q_kernel<<<query_grid, kThreads, 0, gpu.stream()>>>(args, row_dots,
-                                                                             static_cast<int>(query_tiles));
+  attention_general_grad_q_kernel<<<query_grid, kThreads, 0, context.stream()>>>(args, row_dots,
+                                                                                 static_cast<int>(query_tiles));
   cuda_check_launch("attention_general_grad_q_kernel");
 
   const unsigned key_tiles = blocks_of(shape.seq, kKeys);
   const dim3 key_grid(static_cast<unsigned>(key_tiles * shape.kv_heads * shape.batch),
                       blocks_of(shape.head_dim, kKeyOutCols));
-  attention_general_grad_kv_kernel<<<key_grid, kThreads, 0, gpu.stream()>>>(args, row_dots,
-                                                                            static_cast<int>(key_tiles));
+  attention_general_grad_kv_kernel<<<key_grid, kThreads, 0, context.stream()>>>(args, row_dots,
+                                                                                static_cast<int>(key_tiles));
   cuda_check_launch("attention_general_grad_kv_kernel");
 }
 

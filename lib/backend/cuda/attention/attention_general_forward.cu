@@ -3,16 +3,16 @@
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
 
-// Attention of any head dimension, type and stride in FP32, bit for bit the `cpu` kernel: same tiles, same order of
-// every sum. (Only the logarithm in lse is another library's; it is rounded from double, so it differs about once in
-// 2^28 rows.) A tile of queries goes through the keys three times: for the maximum, for the sum, and for P V, since P
-// is cast relative to the final lse.
+// Attention for any head dimension, type and stride in FP32, bit for bit the `cpu` kernel: same tiles, same order of
+// every sum. (Only the logarithm in lse comes from another library; it is rounded from double, so it differs in about
+// one of 2^28 rows.) A tile of queries passes over the keys three times: for the maximum, for the sum, and for P V,
+// since P is cast relative to the final lse.
 namespace fp8lab::cuda {
 namespace {
 
 using namespace general_attention;
 
-constexpr int kOutCols = 128;  // of head_dim per block; more are computed by further blocks
+constexpr int kOutCols = 128;  // columns of head_dim per block; further blocks compute the others
 constexpr int kLanes = 8;
 
 struct Shared {
@@ -22,7 +22,7 @@ struct Shared {
   float lse[kQueries];
 };
 
-/// The largest logit of each row seen so far by the 16 threads of a row; NaN counts as none.
+/// Raises a thread's maxima of its two rows to the largest of its logits; a NaN counts as none.
 __device__ void raise_maxima(const Tile& logits, float (&maxima)[2]) {
   const int across = static_cast<int>(threadIdx.x % 16), down = static_cast<int>(threadIdx.x / 16);
   for (int i = 0; i < 2; ++i)
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads)
     if (across == 0) shared.lse[2 * down + i] = shift_of(maxima[i]);
   }
 
-  // Eight threads a row, each one lane of the sum.
+  // Eight threads per row, each with one of the kLanes partial sums.
   double sum = 0;
   for (std::int64_t key = 0; key < limit; key += kKeys) {
     logits_of(key);
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int j = 0; j < keys; ++j)
         for (int i = 0; i < 2; ++i)
           for (int c = 0; c < 2; ++c) sums[i][c] += shared.p[2 * down + i][j] * shared.v[j][across + 16 * c];
-      // The chunk's place in `o` must be a constant for `o` to stay in registers.
+      // `o` stays in registers only if it is indexed by constants, hence the unrolled search for the chunk.
 #pragma unroll
       for (int at = 0; at < kOutCols / kDepth; ++at)
         if (at == cols)
@@ -129,13 +129,13 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void attention_general_forward(const AttentionForwardArgs& args, CudaContext& gpu) {
+void attention_general_forward(const AttentionForwardArgs& args, CudaContext& context) {
   const AttentionShape& shape = args.shape;
   const std::int64_t query_tiles = (shape.seq + kQueries - 1) / kQueries;
   const dim3 grid(static_cast<unsigned>(query_tiles * shape.heads * shape.batch),
                   static_cast<unsigned>((shape.head_dim + kOutCols - 1) / kOutCols));
   if (grid.x == 0) return;
-  attention_general_forward_kernel<<<grid, kThreads, 0, gpu.stream()>>>(args, static_cast<int>(query_tiles));
+  attention_general_forward_kernel<<<grid, kThreads, 0, context.stream()>>>(args, static_cast<int>(query_tiles));
   cuda_check_launch("attention_general_forward_kernel");
 }
 

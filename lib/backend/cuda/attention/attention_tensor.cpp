@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kAlignment = 256;
 
-/// Cuts scratch memory into pieces.
+/// Divides scratch memory into pieces of multiples of kAlignment.
 class Scratch {
  public:
   explicit Scratch(std::byte* memory) : memory_(memory) {}
@@ -27,12 +27,12 @@ std::int64_t widened_bytes(const OperandView& operand) {
   return operand.quantized() ? round_up(2 * operand.values.numel(), kAlignment) : 0;
 }
 
-/// The operand itself, or a copy of its data in 16 bits.
-WideOperand widen(const OperandView& operand, Scratch& scratch, CudaContext& gpu) {
+/// The operand itself if it is bf16, or a bf16 copy of its FP8 data in scratch.
+WideOperand widen(const OperandView& operand, Scratch& scratch, CudaContext& context) {
   if (!operand.quantized())
     return {.data = operand.values.data, .row_stride = operand.values.row_stride, .scale_inv = nullptr};
   std::byte* const wide = scratch.take(2 * operand.values.numel());
-  widen_data(operand.values, wide, gpu);
+  widen_data(operand.values, wide, context);
   return {.data = wide,
           .row_stride = operand.values.cols,
           .scale_inv = reinterpret_cast<const float*>(operand.scales.data)};
@@ -40,24 +40,24 @@ WideOperand widen(const OperandView& operand, Scratch& scratch, CudaContext& gpu
 
 }  // namespace
 
-void attention_tensor_forward(const AttentionForwardArgs& args, CudaContext& gpu) {
+void attention_tensor_forward(const AttentionForwardArgs& args, CudaContext& context) {
   if (args.o.rows == 0) return;
   Scratch scratch(
-      gpu.scratch(static_cast<std::size_t>(widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v))));
+      context.scratch(static_cast<std::size_t>(widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v))));
   TensorForward call{.shape = args.shape, .q = {}, .k = {}, .v = {}, .o = args.o, .lse = args.lse, .s = args.s};
-  call.q = widen(args.q, scratch, gpu);
-  call.k = widen(args.k, scratch, gpu);
-  call.v = widen(args.v, scratch, gpu);
-  launch_tensor_forward(call, gpu);
+  call.q = widen(args.q, scratch, context);
+  call.k = widen(args.k, scratch, context);
+  call.v = widen(args.v, scratch, context);
+  launch_tensor_forward(call, context);
 }
 
-void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& gpu) {
+void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& context) {
   if (args.grad_q.rows == 0) return;
   const AttentionShape& shape = args.shape;
   const std::int64_t queries = shape.batch * shape.heads * round_up(shape.seq, kBackwardQueries);
   const std::int64_t rows = queries * 2 * 4, sums = queries * shape.head_dim * 4,
                      arrivals = queries / kBackwardQueries * 2 * 4;
-  Scratch scratch(gpu.scratch(static_cast<std::size_t>(
+  Scratch scratch(context.scratch(static_cast<std::size_t>(
       widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v) + widened_bytes(args.grad_o) +
       round_up(rows, kAlignment) + round_up(sums, kAlignment) + round_up(arrivals, kAlignment) + kAlignment)));
   TensorBackward call{.shape = shape,
@@ -77,11 +77,11 @@ void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& g
                       .grad_v = args.grad_v,
                       .s = args.s,
                       .grad_p = args.grad_p};
-  call.q = widen(args.q, scratch, gpu);
-  call.k = widen(args.k, scratch, gpu);
-  call.v = widen(args.v, scratch, gpu);
-  call.grad_o = widen(args.grad_o, scratch, gpu);
-  launch_tensor_backward(call, gpu);
+  call.q = widen(args.q, scratch, context);
+  call.k = widen(args.k, scratch, context);
+  call.v = widen(args.v, scratch, context);
+  call.grad_o = widen(args.grad_o, scratch, context);
+  launch_tensor_backward(call, context);
 }
 
 }  // namespace fp8lab::cuda

@@ -9,28 +9,28 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/bulk_copy.cuh"
 
-// The gradient of attention on Hopper's matrix units, five products for each tile of 128 keys by 64 queries. Blocks
-// take jobs: a tile of keys, whose sums of dK and dV stay in registers, and the queries of every head that shares the
-// keys. Two warp groups of 64 keys multiply; of a third one warp provides tiles of queries, and two warps add what each
-// tile of keys gives to dQ to sums in device memory.
+// The gradient of attention on Hopper's matrix units: five products for each tile of 128 keys by 64 queries. Blocks
+// take jobs. A job is a tile of keys, whose sums of dK and dV stay in registers, with the queries of every head that
+// shares the keys. In each block two warp groups of 64 keys each multiply. In a third warp group one warp loads tiles
+// of queries, and two warps add what each tile of keys contributes to dQ to sums in device memory.
 //
-// Those sums have one order whatever runs when: tiles of keys are added one after the other to a tile of queries, each
-// waiting until the one before it has been added. Under the causal mask the order goes down from the diagonal, which is
-// the order in which jobs that start together come to a tile of queries, so that none waits. A job waits only for jobs
-// of lower numbers, which are taken in that order and so are at work or done. Runs are bitwise equal, and nothing of S
-// x S is written down.
+// Those sums have a fixed order, whatever the timing: tiles of keys are added to a tile of queries one after another,
+// and each waits until the one before it has been added. Under the causal mask the order goes down from the diagonal.
+// Jobs that start together reach a tile of queries in that order, so that none of them waits. Deadlock is impossible: a
+// job waits only for jobs of lower numbers, and jobs are taken in the order of their numbers, so those are running or
+// done. Runs are bitwise equal, and no S x S matrix is stored.
 //
-// Without casts P and dS are rounded to bf16, 2^-8 of themselves at most; quantized data and cast values are exact in
-// bf16. Products are summed in FP32, those of Q and K beginning at minus lse and those of dO and V at minus the sum of
-// dO * O: the `cpu` kernel's arithmetic but for the order of sums.
+// Without casts P and dS are rounded to bf16, by at most 2^-8 of themselves; quantized data and cast values are exact
+// in bf16. Products are summed in FP32. The sum of Q K^T starts at minus lse and that of dO V^T at minus the sum of dO
+// * O. The arithmetic is that of the `cpu` kernel except for the order of sums.
 namespace fp8lab::cuda {
 namespace {
 
 using namespace attention_backward;
 
-/// A warp group multiplies 64 keys of each job with its tiles of queries. The matrix units always have the next product
-/// before them: while they compute dP the other units exponentiate the logits, while they add to dV these compute dS,
-/// and while they add to dK and compute the next logits these hand dQ on.
+/// A warp group multiplies 64 keys of each job with the job's tiles of queries. The matrix units always have the next
+/// product queued: while they compute dP, the CUDA cores exponentiate the logits; while they add to dV, the CUDA cores
+/// compute dS; and while they add to dK and compute the next logits, the CUDA cores pass dQ on.
 template <int Dim, Casts kCasts, bool Drops>
 class Multiplier {
  public:
@@ -46,7 +46,7 @@ class Multiplier {
 
   __device__ void run() {
     for (unsigned round = 0;; ++round) {
-      // The same for all lanes, and the compiler sees it.
+      // Equal in all lanes; the reduction tells the compiler that the value is warp-uniform.
       const int number = __reduce_max_sync(0xFFFFFFFFu, await_job(barriers_, round));
       if (number >= launch_.jobs) return;
       multiply(Job(launch_, number));
@@ -61,14 +61,14 @@ class Multiplier {
     float grad_k[Dim / 2] = {}, grad_v[Dim / 2] = {};
     float sums[Dim / 4];
     Elements p, grad;
-    Fragments fresh;  // dS of the tile at hand
+    Fragments fresh;  // dS of the current tile
     int m = job.first_query_tile, member = 0;
     const int last = t_ + job.members * (job.query_tiles - m) - 1;
 
-    // From the logits of a tile, whose product is still in flight, to its dS. Order matters twice. Registers: the
-    // product that is in flight owns its result, so wgmma::wait() and settle() come before each use. Shared memory: a
-    // stage is freed only after wait<0>(), since products read their operands while they are in flight. At the end no
-    // product is in flight.
+    // From the logits of a tile, whose product is still in flight, to its dS. At the end no product is in flight. Order
+    // matters twice. Registers: a product in flight owns its result registers, so wgmma::wait() and settle() come
+    // before each use. Shared memory: products read their operands while they are in flight, so a stage is freed only
+    // after wait<0>().
     const auto differentiate = [&](bool first) {
       const int stage = t_ % kGradStages;
       bulk::wait(Barriers::at(barriers_.grad_o_here[stage]), static_cast<unsigned>(t_ / kGradStages) & 1);
@@ -93,8 +93,8 @@ class Multiplier {
         wgmma::store_fragment((places_.slopes(t_) + slope_place_) ^ static_cast<std::uint32_t>(2 * step) << 4,
                               fresh[step]);
       wgmma::publish();
-      // Barrier of the two warp groups: each reads the dS that the other wrote. It also says that both have finished
-      // with the dS of two tiles ago, whose place in shared memory the next tile reuses.
+      // Barrier of the two warp groups, since each reads the dS that the other wrote. It also ensures that both have
+      // finished with the dS of two tiles ago, whose place in shared memory the next tile reuses.
       asm volatile("bar.sync 1, %0;\n" ::"n"(kGroups * wgmma::kGroupThreads) : "memory");
       wgmma::wait<0>();
       arrive(barriers_.grad_o_free[stage]);
@@ -107,19 +107,19 @@ class Multiplier {
     wgmma::settle(grad_k);
     wgmma::settle(grad_v);
     multiply_queries(softmax, p);
-    wgmma::wait<0>();  // which the compiler would put here in any case
+    wgmma::wait<0>();  // the compiler would put a wait here in any case
     differentiate(true);
     while (t_ < last) {
       multiply_slopes(sums, grad_k, fresh);
       multiply_queries(softmax, p);
       wgmma::wait<2>();
-      hand_on(sums);
+      pass_on(sums);
       ++t_;
       differentiate(false);
     }
     multiply_slopes(sums, grad_k, fresh);
     wgmma::wait<1>();
-    hand_on(sums);
+    pass_on(sums);
     announce_sums();
     ++t_;
     wgmma::wait<0>();
@@ -137,7 +137,7 @@ class Multiplier {
     }
   }
 
-  /// Starts the logits of the tile to come.
+  /// Starts the product for the logits of the next tile.
   template <class Softmax>
   __device__ void multiply_queries(const Softmax& softmax, Elements& p) const {
     bulk::wait(Barriers::at(barriers_.q_here[q_slot_.stage]), q_slot_.parity);
@@ -146,7 +146,7 @@ class Multiplier {
     multiply_rows<Dim, kKeys, kQueries>(p, places_.k + group_rows_, places_.q(q_slot_.stage), true);
     wgmma::commit();
   }
-  /// Starts dQ of both groups' keys for this group's columns, and then adding to dK.
+  /// Starts two products: dQ of both groups' keys for this group's columns, then the addition to dK.
   __device__ void multiply_slopes(float (&sums)[Dim / 4], float (&grad_k)[Dim / 2], const Fragments& fresh) {
     wgmma::fence();
 #pragma unroll
@@ -156,7 +156,7 @@ class Multiplier {
                               wgmma::across_rows(k_columns_, rows, kKeys * wgmma::kRowBytes), step > 0);
     }
     wgmma::commit();
-    // Out of registers that the next logits are going to overwrite, by an operation that the compiler cannot leave out.
+    // Copies dS out of registers that the next logits will overwrite, by an operation that the compiler cannot remove.
     Fragments slopes;
 #pragma unroll
     for (int i = 0; i < kElements / 2; ++i)
@@ -166,7 +166,7 @@ class Multiplier {
     wgmma::commit();
     q_slot_.advance();
   }
-  __device__ void hand_on(float (&sums)[Dim / 4]) const {
+  __device__ void pass_on(float (&sums)[Dim / 4]) const {
     wgmma::settle(sums);
     bulk::wait(Barriers::at(barriers_.sums_free[group_]), static_cast<unsigned>(t_ + 1) & 1);
 #pragma unroll
@@ -181,7 +181,7 @@ class Multiplier {
   __device__ void free_last_queries() const {
     arrive(barriers_.q_free[(q_slot_.stage + kQueryStages - 1) % kQueryStages]);
   }
-  /// For the warp, once all of its lanes are done.
+  /// Arrives for the warp once all of its lanes are done.
   __device__ static void arrive(const std::uint64_t& barrier) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) bulk::arrive(Barriers::at(barrier));
@@ -192,13 +192,15 @@ class Multiplier {
   const Barriers& barriers_;
   int group_;
   std::uint32_t group_rows_;
-  std::uint32_t k_columns_;  ///< of dQ, this group's: a panel of K, or half of one
-  /// Of the lane's row of the first fragment of dS; units change places, so exclusive or finds the other fragments.
+  /// Address of the columns of K that give this group's columns of dQ: a panel of K, or half of one.
+  std::uint32_t k_columns_;
+  /// Address of the lane's row of the first fragment of dS. Units of a row are permuted by exclusive or, so exclusive
+  /// or also finds the other fragments.
   std::uint32_t slope_place_;
   std::uint32_t sums_place_;
-  std::uint32_t zero_;  ///< not known to the compiler
+  std::uint32_t zero_;  ///< always 0, which the compiler does not know
   RingSlot<kQueryStages> q_slot_;
-  int t_ = 0;  ///< tiles of all jobs so far
+  int t_ = 0;  ///< number of tiles multiplied so far, over all jobs
 };
 
 template <int Dim, Casts kCasts, bool Drops>
@@ -209,7 +211,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const Places<Dim> places(tiles);
   if (threadIdx.x == 0) barriers.make();
   __syncthreads();
-  // The same in a warp, and the compiler sees it.
+  // Equal in all lanes of a warp; the reduction tells the compiler that the value is warp-uniform.
   const int group = __reduce_max_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / wgmma::kGroupThreads);
   if (group == kGroups) {
     wgmma::give_registers<24>();
@@ -224,7 +226,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   }
 }
 
-/// Once per GPU: the kernel may use its shared memory.
+/// Created once per GPU: allows the kernel its dynamic shared memory.
 template <int Dim, Casts kCasts, bool Drops>
 struct Prepared {
   explicit Prepared(CudaContext&) {
@@ -235,31 +237,31 @@ struct Prepared {
 };
 
 template <int Dim, Casts kCasts, bool Drops>
-void launch(const BackwardLaunch& job, CudaContext& gpu) {
-  gpu.kept<Prepared<Dim, kCasts, Drops>>();
+void launch(const BackwardLaunch& job, CudaContext& context) {
+  context.kept<Prepared<Dim, kCasts, Drops>>();
   attention_tensor_backward_kernel<Dim, kCasts, Drops>
-      <<<static_cast<unsigned>(std::min(job.jobs, gpu.multiprocessors())), kBackwardThreads, kSharedBytes<Dim>,
-         gpu.stream()>>>(job);
+      <<<static_cast<unsigned>(std::min(job.jobs, context.multiprocessors())), kBackwardThreads, kSharedBytes<Dim>,
+         context.stream()>>>(job);
   cuda_check_launch("attention_tensor_backward_kernel");
 }
 
 template <int Dim, Casts kCasts>
-void launch(const BackwardLaunch& job, CudaContext& gpu) {
-  job.call.shape.dropout > 0.0f ? launch<Dim, kCasts, true>(job, gpu) : launch<Dim, kCasts, false>(job, gpu);
+void launch(const BackwardLaunch& job, CudaContext& context) {
+  job.call.shape.dropout > 0.0f ? launch<Dim, kCasts, true>(job, context) : launch<Dim, kCasts, false>(job, context);
 }
 
 template <int Dim>
-void launch(const BackwardLaunch& job, CudaContext& gpu) {
+void launch(const BackwardLaunch& job, CudaContext& context) {
   const AttentionRole &s = job.call.s, &grad_p = job.call.grad_p;
-  if (s.scale == nullptr && grad_p.scale == nullptr) return launch<Dim, Casts::kNone>(job, gpu);
+  if (s.scale == nullptr && grad_p.scale == nullptr) return launch<Dim, Casts::kNone>(job, context);
   const bool usual =
       s.scale != nullptr && s.payload == DType::kE4M3 && grad_p.scale != nullptr && grad_p.payload == DType::kE5M2;
-  usual ? launch<Dim, Casts::kUsual>(job, gpu) : launch<Dim, Casts::kAny>(job, gpu);
+  usual ? launch<Dim, Casts::kUsual>(job, context) : launch<Dim, Casts::kAny>(job, context);
 }
 
 }  // namespace
 
-void launch_tensor_backward(const TensorBackward& call, CudaContext& gpu) {
+void launch_tensor_backward(const TensorBackward& call, CudaContext& context) {
   const AttentionShape& shape = call.shape;
   const int key_tiles = static_cast<int>((shape.seq + kKeys - 1) / kKeys);
   const BackwardLaunch job{.call = call,
@@ -270,9 +272,9 @@ void launch_tensor_backward(const TensorBackward& call, CudaContext& gpu) {
                            .key_tiles = key_tiles,
                            .query_tiles = static_cast<int>((shape.seq + kQueries - 1) / kQueries),
                            .jobs = static_cast<int>(key_tiles * shape.kv_heads * shape.batch)};
-  prepare_tensor_backward(call, gpu);
-  shape.head_dim == 128 ? launch<128>(job, gpu) : launch<64>(job, gpu);
-  finish_tensor_backward(call, gpu);
+  prepare_tensor_backward(call, context);
+  shape.head_dim == 128 ? launch<128>(job, context) : launch<64>(job, context);
+  finish_tensor_backward(call, context);
 }
 
 }  // namespace fp8lab::cuda

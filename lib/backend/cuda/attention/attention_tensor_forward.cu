@@ -3,13 +3,13 @@
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
 
-// Forward attention on Hopper's matrix units. A block takes 128 queries of a head, two warp groups of 64, and passes
-// over the keys 128 at a time.
+// Forward attention on Hopper's matrix units. A block computes 128 queries of a head with two warp groups of 64 each,
+// and passes over the keys 128 at a time.
 //
-// Without a cast of P one pass with a running maximum is enough: P = exp(logit - maximum so far) is rounded to bf16
-// (2^-8 of itself at most) and rows are divided by their sum at the end. With a cast, P must be relative to the final
-// lse, so a first pass finds lse. The quantized data and the cast P are exact in bf16, products are summed in FP32: the
-// `cpu` kernel's arithmetic but for the order of sums.
+// Without a cast of P one pass with a running maximum is enough: P = exp(logit - maximum so far) is rounded to bf16 (by
+// at most 2^-8 of itself), and rows are divided by their sum at the end. With a cast, P must be relative to the final
+// lse, so a first pass computes lse. The quantized data and the cast P are exact in bf16, and products are summed in
+// FP32: the `cpu` kernel's arithmetic except for the order of sums.
 namespace fp8lab::cuda {
 namespace {
 
@@ -21,14 +21,15 @@ constexpr float kLn2 = 0x1.62e430p-1f;
 
 template <int Dim>
 constexpr std::uint32_t kTileBytes = kKeys * Dim * 2;
+/// Q, two stages of K and of V, and 1024 bytes to align them.
 template <int Dim>
-constexpr std::uint32_t kSharedBytes = 5 * kTileBytes<Dim> + 1024;  // Q, and two stages of K and V; room to align
+constexpr std::uint32_t kSharedBytes = 5 * kTileBytes<Dim> + 1024;
 
-/// A thread's two rows of a 64 x 128 tile of logits.
+/// The two rows that a thread holds of a 64 x 128 tile of logits.
 struct Place {
-  int first_row;  ///< of the warp group
-  int row;        ///< the first of the thread's two; the other is 8 further
-  int pair_col;   ///< of the first pair in a block of 8 columns
+  int first_row;  ///< first row of the warp group
+  int row;        ///< first row of the thread; its second is 8 further
+  int pair_col;   ///< column of the thread's first pair in a block of 8 columns
 
   __device__ explicit Place(int first_query) {
     const int thread = static_cast<int>(threadIdx.x);
@@ -38,7 +39,7 @@ struct Place {
   }
 };
 
-/// -inf where a key is masked or outside of the sequence.
+/// Sets logits to -inf where a key is masked or beyond the sequence.
 template <int Sums>
 __device__ void mask_logits(float (&logits)[Sums], const Place& place, int first_key, const AttentionShape& shape) {
   const int seq = static_cast<int>(shape.seq);
@@ -61,12 +62,13 @@ __device__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
-/// The running maximum and sum of a thread's two rows, in units of the logits before their factor and of 2^.
+/// The running maximum and sum of a thread's two rows: the maximum in units of the logits before their factor, the sum
+/// relative to it.
 struct RunningSum {
   float maximum[2] = {kMinusInfinity, kMinusInfinity};
-  float sum[2] = {0.0f, 0.0f};  ///< of this thread's columns alone
+  float sum[2] = {0.0f, 0.0f};  ///< over this thread's columns only
 
-  /// Logits become P relative to the new maximum; `correction` is what earlier sums are to be multiplied with.
+  /// Logits become P relative to the new maximum; earlier sums must be multiplied by `correction`.
   template <int Sums>
   __device__ void add(float (&logits)[Sums], float factor, float (&correction)[2]) {
 #pragma unroll
@@ -91,7 +93,7 @@ struct RunningSum {
       sum[half] = __fmaf_rn(sum[half], correction[half], added);
     }
   }
-  /// Log of the entire row's sum, base e; -inf where every logit is.
+  /// Natural logarithm of the entire row's sum; -inf where every logit is -inf.
   __device__ float lse(int half, float factor) const {
     const float total = quad_sum(sum[half]);
     return maximum[half] == kMinusInfinity && total == 0.0f ? kMinusInfinity
@@ -115,7 +117,8 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
   const auto v_tile = [&](int t) { return shared + static_cast<std::uint32_t>(3 + t % 2) * kTileBytes<Dim>; };
 
   const AttentionShape& shape = call.shape;
-  // Heads in turn, so that blocks at work together share keys; the longest rows of each first.
+  // Consecutive blocks belong to one head, so that blocks that run together share keys; within a head the longest rows
+  // come first.
   const int tile = query_tiles - 1 - static_cast<int>(blockIdx.x) % query_tiles,
             job = static_cast<int>(blockIdx.x) / query_tiles;
   const int seq = static_cast<int>(shape.seq), heads = static_cast<int>(shape.heads);
@@ -138,7 +141,8 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
   const auto copy_values = [&](int t) {
     if (t < key_tiles) copy_rows_async<kKeys, Dim, 8>(v_rows, t * kKeys, seq, v_tile(t));
   };
-  // Everything that was on its way is there for everyone, and everyone is done with what came before.
+  // Waits until the copies in flight have arrived for the entire block, and until the entire block is done with the
+  // data before them.
   const auto arrive = [] {
     wgmma::wait_copies<0>();
     wgmma::publish();
@@ -185,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
   PairCast s_cast(call.s);
   float o[Dim / 2] = {}, correction[2] = {1.0f, 1.0f};
   std::uint32_t p[kKeys / 16][4];
-  // Logits become P; `correction` is what O so far is to be multiplied with.
+  // Logits become P; O so far must be multiplied by `correction`.
   const auto exponentiate = [&](int t) {
     take_logits(t);
     if constexpr (Casts) {
@@ -205,8 +209,8 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
     for (int i = 0; i < kKeys / 4; ++i) p[i / 4][i % 4] = wgmma::pack(logits[2 * i], logits[2 * i + 1]);
   };
 
-  // While the matrix units add P V of tile t, the other units exponentiate tile t + 1, and keys of t + 2 and values of
-  // t + 1 arrive.
+  // While the matrix units add P V of tile t, the CUDA cores exponentiate tile t + 1, and the copies of the keys of t +
+  // 2 and the values of t + 1 are in flight.
   copy_values(0);
   wgmma::commit_copies();
   arrive();
@@ -261,7 +265,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
   s_cast.store_amax(call.s);
 }
 
-/// Once per GPU: the kernel may use its shared memory.
+/// Created once per GPU: allows the kernel its dynamic shared memory.
 template <int Dim, bool Casts, bool Drops>
 struct Prepared {
   explicit Prepared(CudaContext&) {
@@ -272,30 +276,30 @@ struct Prepared {
 };
 
 template <int Dim, bool Casts, bool Drops>
-void launch(const TensorForward& call, CudaContext& gpu) {
-  gpu.kept<Prepared<Dim, Casts, Drops>>();
+void launch(const TensorForward& call, CudaContext& context) {
+  context.kept<Prepared<Dim, Casts, Drops>>();
   const AttentionShape& shape = call.shape;
   const std::int64_t query_tiles = (shape.seq + kQueries - 1) / kQueries;
   attention_tensor_forward_kernel<Dim, Casts, Drops>
-      <<<static_cast<unsigned>(query_tiles * shape.heads * shape.batch), kThreads, kSharedBytes<Dim>, gpu.stream()>>>(
-          call, static_cast<int>(query_tiles));
+      <<<static_cast<unsigned>(query_tiles * shape.heads * shape.batch), kThreads, kSharedBytes<Dim>,
+         context.stream()>>>(call, static_cast<int>(query_tiles));
   cuda_check_launch("attention_tensor_forward_kernel");
 }
 
 template <int Dim>
-void launch(const TensorForward& call, CudaContext& gpu) {
+void launch(const TensorForward& call, CudaContext& context) {
   const bool casts = call.s.scale != nullptr, drops = call.shape.dropout > 0.0f;
   if (casts) {
-    drops ? launch<Dim, true, true>(call, gpu) : launch<Dim, true, false>(call, gpu);
+    drops ? launch<Dim, true, true>(call, context) : launch<Dim, true, false>(call, context);
   } else {
-    drops ? launch<Dim, false, true>(call, gpu) : launch<Dim, false, false>(call, gpu);
+    drops ? launch<Dim, false, true>(call, context) : launch<Dim, false, false>(call, context);
   }
 }
 
 }  // namespace
 
-void launch_tensor_forward(const TensorForward& call, CudaContext& gpu) {
-  call.shape.head_dim == 128 ? launch<128>(call, gpu) : launch<64>(call, gpu);
+void launch_tensor_forward(const TensorForward& call, CudaContext& context) {
+  call.shape.head_dim == 128 ? launch<128>(call, context) : launch<64>(call, context);
 }
 
 }  // namespace fp8lab::cuda

@@ -4,17 +4,18 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/vectors.cuh"
 
-// What comes before and after the products of attention's backward: sums of dO * O for each query, and dQ from its
-// sums.
+// Kernels that run before and after the products of attention's backward: sums of dO * O for each query, and dQ from
+// its sums.
 namespace fp8lab::cuda {
 namespace {
 
 using namespace tensor_attention;
 
-constexpr int kRowsAtOnce = 4;  // of a thread, in flight together
+constexpr int kRowsAtOnce = 4;  // rows of a thread whose loads are in flight together
 constexpr int kTileQueries = static_cast<int>(kBackwardQueries);
 
-/// Four elements a lane; rows in the order in which they lie in memory, positions beyond seq last.
+/// Computes TensorBackward::rows and zeroes the counters. Each lane handles four elements of a row; rows are in memory
+/// order, positions beyond seq last.
 __global__ void __launch_bounds__(kThreads) attention_tensor_rows_kernel(TensorBackward call, int query_tiles) {
   const AttentionShape& shape = call.shape;
   const MatrixView &o = call.o_data.values, &grad_o = call.grad_o_data.values;
@@ -40,7 +41,8 @@ __global__ void __launch_bounds__(kThreads) attention_tensor_rows_kernel(TensorB
     float a[kVector], b[kVector];
     decode(o.dtype, o_raw[i], a);
     decode(grad_o.dtype, grad_o_raw[i], b);
-    double dot = 0;  // dS is a difference with it, so its error would not stay small against dS
+    // In double: dS = P * (dP - dot) is a difference, so an FP32 error of the dot would be large relative to dS.
+    double dot = 0;
 #pragma unroll
     for (int e = 0; e < kVector; ++e) dot += static_cast<double>(a[e]) * static_cast<double>(b[e]);
     for (int distance = lanes / 2; distance > 0; distance /= 2) dot += __shfl_xor_sync(0xFFFFFFFFu, dot, distance);
@@ -57,16 +59,17 @@ __global__ void __launch_bounds__(kThreads) attention_tensor_rows_kernel(TensorB
   }
 }
 
-/// A thread rounds eight columns of two rows: 64 bytes of the sums, what four neighbouring threads held of a block of
-/// eight columns as device/wgmma.cuh has them.
+/// A thread rounds eight columns of two rows: 64 bytes of the sums, which four neighbouring threads of the backward
+/// kernel held as a block of eight columns in the layout of device/wgmma.cuh.
 template <int Dim>
 __global__ void __launch_bounds__(kThreads) attention_tensor_grad_q_kernel(TensorBackward call, int query_tiles) {
-  constexpr int kBlocks = Dim / 16, kTileThreads = Dim * kTileQueries / 16;  // of eight columns in a half
+  // kBlocks: blocks of eight columns in one half of head_dim.
+  constexpr int kBlocks = Dim / 16, kTileThreads = Dim * kTileQueries / 16;
   const AttentionShape& shape = call.shape;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::int64_t tile = thread / kTileThreads, line = tile / query_tiles;
   const int within = static_cast<int>(thread % kTileThreads);
-  const int block = within % kBlocks, half = within / kBlocks % 2, quad = within / (2 * kBlocks);  // of 32
+  const int block = within % kBlocks, half = within / kBlocks % 2, quad = within / (2 * kBlocks);  // quad: 0 to 31
   const int row = quad / 8 * 16 + quad % 8;
   const float4* const from = reinterpret_cast<const float4*>(call.grad_q_sums) +
                              ((tile * 2 + half) * kBlocks + block) * wgmma::kGroupThreads + 4 * quad;
@@ -95,23 +98,23 @@ int query_tiles_of(const AttentionShape& shape) {
 
 }  // namespace
 
-void prepare_tensor_backward(const TensorBackward& call, CudaContext& gpu) {
+void prepare_tensor_backward(const TensorBackward& call, CudaContext& context) {
   const AttentionShape& shape = call.shape;
   const std::int64_t tiles = shape.batch * shape.heads * query_tiles_of(shape);
   const std::int64_t tile_threads = kTileQueries / kRowsAtOnce * shape.head_dim / kVector;  // 256 or 512
-  attention_tensor_rows_kernel<<<static_cast<unsigned>(tiles * tile_threads / kThreads), kThreads, 0, gpu.stream()>>>(
-      call, query_tiles_of(shape));
+  attention_tensor_rows_kernel<<<static_cast<unsigned>(tiles * tile_threads / kThreads), kThreads, 0,
+                                 context.stream()>>>(call, query_tiles_of(shape));
   cuda_check_launch("attention_tensor_rows_kernel");
 }
 
-void finish_tensor_backward(const TensorBackward& call, CudaContext& gpu) {
+void finish_tensor_backward(const TensorBackward& call, CudaContext& context) {
   const AttentionShape& shape = call.shape;
   const std::int64_t tiles = shape.batch * shape.heads * query_tiles_of(shape);
   const auto blocks = static_cast<unsigned>(tiles * kTileQueries * shape.head_dim / 16 / kThreads);
   if (shape.head_dim == 128)
-    attention_tensor_grad_q_kernel<128><<<blocks, kThreads, 0, gpu.stream()>>>(call, query_tiles_of(shape));
+    attention_tensor_grad_q_kernel<128><<<blocks, kThreads, 0, context.stream()>>>(call, query_tiles_of(shape));
   else
-    attention_tensor_grad_q_kernel<64><<<blocks, kThreads, 0, gpu.stream()>>>(call, query_tiles_of(shape));
+    attention_tensor_grad_q_kernel<64><<<blocks, kThreads, 0, context.stream()>>>(call, query_tiles_of(shape));
   cuda_check_launch("attention_tensor_grad_q_kernel");
 }
 

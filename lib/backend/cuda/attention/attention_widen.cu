@@ -9,7 +9,7 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRun = 16;  // quantized data of one thread, one 16-byte access
+constexpr int kRun = 16;  // elements of one thread: one 16-byte load
 
 __device__ std::uint32_t widen_pair(std::uint32_t data, __nv_fp8_interpretation_t kind) {
   const __half2_raw fp16_pair = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(data), kind);
@@ -18,7 +18,7 @@ __device__ std::uint32_t widen_pair(std::uint32_t data, __nv_fp8_interpretation_
   return *reinterpret_cast<const std::uint32_t*>(&wide);
 }
 
-// Every code is exact as a half, and again as a bf16.
+// Every FP8 value is exact in FP16, and every such FP16 value is exact in bf16.
 __global__ void __launch_bounds__(kThreads) widen_data_kernel(MatrixView data, std::byte* out) {
   const std::int64_t run = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::int64_t runs_per_row = data.cols / kRun;
@@ -35,9 +35,10 @@ __global__ void __launch_bounds__(kThreads) widen_data_kernel(MatrixView data, s
 
 }  // namespace
 
-void widen_data(const MatrixView& data, std::byte* out, CudaContext& gpu) {
+void widen_data(const MatrixView& data, std::byte* out, CudaContext& context) {
   const std::int64_t runs = data.rows * data.cols / kRun;
-  widen_data_kernel<<<static_cast<unsigned>((runs + kThreads - 1) / kThreads), kThreads, 0, gpu.stream()>>>(data, out);
+  widen_data_kernel<<<static_cast<unsigned>((runs + kThreads - 1) / kThreads), kThreads, 0, context.stream()>>>(data,
+                                                                                                                out);
   cuda_check_launch("widen_data_kernel");
 }
 

@@ -6,7 +6,7 @@
 
 #include "core/shared_library.h"
 
-// The functions that cuDNN's header-only frontend calls, passed on to the library found at run time.
+// The functions that cuDNN's header-only frontend calls; each forwards to the library found at run time.
 namespace fp8lab::cuda {
 namespace {
 
@@ -32,7 +32,7 @@ struct CudnnLibrary : SharedLibrary {
   decltype(&::cudnnBackendExecute) backend_execute = find("cudnnBackendExecute");
 };
 
-/// Of its own: cuDNN asks it for the kernels that it makes at run time.
+/// A library of its own: cuDNN's frontend calls it to compile kernels at run time.
 struct NvrtcLibrary : SharedLibrary {
   NvrtcLibrary()
       : SharedLibrary({.title = "NVRTC",

@@ -10,7 +10,7 @@
 namespace fp8lab::cuda {
 namespace {
 
-/// The driver's function, which the runtime finds so that nothing links with the driver.
+/// The driver's cuTensorMapEncodeTiled, found through the runtime so that nothing links with the driver.
 PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};

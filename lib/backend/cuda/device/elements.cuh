@@ -8,7 +8,7 @@
 #include "core/float16.h"
 #include "core/float8.h"
 
-// Elements of every type as device code reads and writes them. The GPU's conversion instructions give the bits of
+// How device code reads and writes elements of each type. The GPU's conversion instructions are bitwise equal to
 // core/float8.h: correctness/cuda compares them over all 2^32 floats.
 namespace fp8lab::cuda {
 
@@ -45,7 +45,7 @@ struct Element<DType::kE5M2> {
   __device__ static float load(std::uint8_t x) { return e5m2_to_f32(x); }
   __device__ static std::uint8_t store(float x) { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2); }
 };
-// These are only read.
+// Types that kernels only read.
 template <>
 struct Element<DType::kE8M0> {
   using Storage = std::uint8_t;

@@ -7,22 +7,24 @@
 #include "core/shape.h"
 #include "tensor/view.h"
 
-// Kernels over lists of tensors: one launch, whose blocks find their piece of work in a table of how many pieces there
-// are before each tensor. Descriptions of tensors and the table go to the GPU together, in one copy.
+// Kernels over lists of tensors: one launch for the entire list. A block finds its piece of work in a table that holds,
+// for each tensor, the number of pieces up to its last. The table and the descriptions of the tensors are one array,
+// copied to the GPU at once.
 namespace fp8lab::cuda {
 
-/// Threads of a block, and elements that a block takes in one step: four vectors of four for each thread.
+/// Threads per block, vectors per thread, and elements that a block processes in one step: four vectors of four
+/// elements per thread.
 inline constexpr int kListThreads = 256;
 inline constexpr int kListVectors = 4;
 inline constexpr std::int64_t kListStep = std::int64_t{kListThreads} * kListVectors * 4;
-/// Steps of a piece, and its elements.
+/// Steps per piece, and elements per piece.
 inline constexpr int kListSteps = 4;
 inline constexpr std::int64_t kListPiece = kListSteps * kListStep;
-/// Where a transpose is written a step is a square tile of this side, and a piece a row of tiles.
+/// If a transpose is written, a step is a square tile with sides of this length, and a piece is a row of tiles.
 inline constexpr int kListTile = 64;
 static_assert(kListTile * kListTile == kListStep);
 
-/// Where element (row, col) lies.
+/// Strides of a matrix, in elements.
 struct Strides {
   std::int64_t row = 0;
   std::int64_t col = 0;
@@ -30,24 +32,25 @@ struct Strides {
 
 inline Strides strides_of(const MatrixView& view) { return {view.row_stride, view.col_stride}; }
 
-/// True if vectors of four elements can be read and written: memory order is row-major without gaps, and aligned.
+/// True if vectors of four elements can be read and written: the matrix is row-major without gaps, and its address is
+/// aligned to four elements.
 inline bool takes_vectors(const MatrixView& view) {
   return view.contiguous() && reinterpret_cast<std::uintptr_t>(view.data) % (4 * size_bytes(view.dtype)) == 0;
 }
 
-/// Pieces of rows x cols elements.
+/// Number of pieces that rows x cols elements are divided into.
 inline std::int64_t pieces_of(std::int64_t rows, std::int64_t cols, bool tiles) {
   if (!tiles) return ceil_div(rows * cols, kListPiece);
   return ceil_div(rows, kListTile) * ceil_div(cols, kListTile * kListSteps);
 }
 
-/// What a launch over a list sends to the GPU, kept between launches, so that none allocates. An Item has a member
-/// `end_piece`: pieces up to its own last one.
+/// The items of one launch over a list, in a buffer that is reused between launches, so that no launch allocates. Item
+/// has a member `end_piece`: the number of pieces up to and including its own.
 template <class Item>
 class PieceList {
  public:
   void clear() { items_.clear(); }
-  /// Without pieces the item is left out.
+  /// Adds an item; an item without pieces is left out.
   void add(Item item, std::int64_t pieces) {
     if (pieces == 0) return;
     item.end_piece = this->pieces() + pieces;

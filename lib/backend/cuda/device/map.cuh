@@ -7,7 +7,7 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/runs.cuh"
 
-// Kernels that treat every element by itself: an operation over runs, in whatever types and strides its matrices have.
+// Element-wise kernels: an operation over runs, for matrices of any types and strides.
 namespace fp8lab::cuda {
 
 template <int Inputs, int Outputs, class Op>
@@ -21,7 +21,8 @@ struct MapArgs {
 
 inline constexpr int kMapThreads = 256;
 
-// Every thread has read its runs before it writes, so outputs may be inputs. `Runs`: all matrices hold runs.
+// Every thread reads its runs before it writes, so outputs may be inputs. `Runs`: all matrices hold wide runs
+// (holds_runs()).
 template <bool Runs, int Unroll, int Type, int Inputs, int Outputs, class Op>
 __global__ void __launch_bounds__(kMapThreads) map_kernel(const MapArgs<Inputs, Outputs, Op> args) {
   constexpr int kIn = Inputs > 0 ? Inputs : 1;
@@ -69,7 +70,7 @@ void launch_map(const MapArgs<Inputs, Outputs, Op>& args, cudaStream_t stream) {
   constexpr std::int64_t kMostGridRows = 65535;
   constexpr std::int64_t kWidth = Runs ? kRawWidth<Type> : 1;
   const std::int64_t runs = (args.cols + kWidth - 1) / kWidth;
-  // Threads along a row: short rows share a block, and blocks end with the row where they can, since what is left over
+  // Threads along a row. Short rows share a block. Blocks end with the row where possible, since the remainder of a row
   // is read element by element.
   unsigned across = 1;
   while (across < kMapThreads && across * Unroll < runs) across *= 2;
@@ -86,13 +87,13 @@ void launch_map(const MapArgs<Inputs, Outputs, Op>& args, cudaStream_t stream) {
   cuda_check_launch("map_kernel");
 }
 
-/// Calls op(in, out, row, col) for runs in[Inputs][Width] of FP32 values that begin at (row, col), and stores
-/// out[Outputs][Width]. All matrices have the shape of outputs[0]. If all are contiguous they are one long row: row 0,
-/// and `col` the element's number. Wide runs where each matrix holds them, else element by element. `Mixed`: which
-/// types there may be.
+/// Calls op(in, out, row, col) for runs of FP32 values in[Inputs][Width] that begin at (row, col), and stores
+/// out[Outputs][Width]. All matrices have the shape of outputs[0]. If all are contiguous, they are treated as one long
+/// row: `row` is 0 and `col` is the element's index. Runs are wide where each matrix holds wide runs, else single
+/// elements. `Mixed`: the types that may occur, kRealTypes or kAnyTypes.
 template <int Inputs, int Outputs, int Mixed = kRealTypes, class Op>
 void map(const std::array<MatrixView, Inputs>& inputs, const std::array<MatrixView, Outputs>& outputs, const Op& op,
-         CudaContext& gpu) {
+         CudaContext& context) {
   MapArgs<Inputs, Outputs, Op> args{.in = {}, .out = {}, .rows = outputs[0].rows, .cols = outputs[0].cols, .op = op};
   if (args.rows == 0 || args.cols == 0) return;
   bool contiguous = true, runs = true, same_type = true;
@@ -111,7 +112,7 @@ void map(const std::array<MatrixView, Inputs>& inputs, const std::array<MatrixVi
     const auto flatten = [](Elements& matrix) { matrix.col_stride = 1; };
     for (Elements& matrix : args.in) flatten(matrix);
     for (Elements& matrix : args.out) flatten(matrix);
-    // Only the beginning counts then.
+    // For one long row only the alignment of its beginning matters.
     const auto aligned = [](const MatrixView& view) {
       return reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(run_alignment(view.dtype)) == 0;
     };
@@ -120,12 +121,12 @@ void map(const std::array<MatrixView, Inputs>& inputs, const std::array<MatrixVi
     for (const MatrixView& view : outputs) runs = runs && aligned(view);
   }
   constexpr int kUnroll = Inputs <= 1 ? 4 : 2;
-  if (!runs) return launch_map<false, 1, Mixed>(args, gpu.stream());
+  if (!runs) return launch_map<false, 1, Mixed>(args, context.stream());
   if (same_type && outputs[0].dtype == DType::kBF16)
-    return launch_map<true, kUnroll, static_cast<int>(DType::kBF16)>(args, gpu.stream());
+    return launch_map<true, kUnroll, static_cast<int>(DType::kBF16)>(args, context.stream());
   if (same_type && outputs[0].dtype == DType::kF32)
-    return launch_map<true, kUnroll, static_cast<int>(DType::kF32)>(args, gpu.stream());
-  launch_map<true, 2, Mixed>(args, gpu.stream());
+    return launch_map<true, kUnroll, static_cast<int>(DType::kF32)>(args, context.stream());
+  launch_map<true, 2, Mixed>(args, context.stream());
 }
 
 }  // namespace fp8lab::cuda

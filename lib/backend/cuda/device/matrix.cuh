@@ -5,7 +5,7 @@
 #include "backend/cuda/device/elements.cuh"
 #include "tensor/view.h"
 
-// Single elements of matrices whose type and strides are known at run time: the path that takes everything.
+// Single elements of matrices whose type and strides are known only at run time: the path for every layout.
 namespace fp8lab::cuda {
 
 template <class T>
@@ -13,7 +13,7 @@ __device__ T* elements(const MatrixView& matrix) {
   return reinterpret_cast<T*>(matrix.data);
 }
 
-/// Exactly; f32, f16, bf16, e4m3 or e5m2.
+/// Reads an element of type f32, f16, bf16, e4m3 or e5m2, exactly.
 __device__ inline float load_element(const MatrixView& matrix, std::int64_t row, std::int64_t col) {
   const std::int64_t index = row * matrix.row_stride + col * matrix.col_stride;
   switch (matrix.dtype) {
@@ -25,7 +25,7 @@ __device__ inline float load_element(const MatrixView& matrix, std::int64_t row,
   }
 }
 
-/// Rounded to nearest even (FP8: saturating); the same types.
+/// Stores an element rounded to nearest even (FP8: saturating); the same types.
 __device__ inline void store_element(const MatrixView& matrix, std::int64_t row, std::int64_t col, float value) {
   const std::int64_t index = row * matrix.row_stride + col * matrix.col_stride;
   switch (matrix.dtype) {

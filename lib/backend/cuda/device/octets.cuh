@@ -11,8 +11,8 @@
 #include "core/float16.h"
 #include "tensor/view.h"
 
-// Eight neighbours of a row in a thread's registers: read in 16-byte pieces, measured as the bits of their own type,
-// and cast in pairs by the GPU's instructions.
+// Octets: eight neighbouring elements of a row in a thread's registers. They are read in 16-byte loads, measured as the
+// bits of their own type, and cast in pairs by the GPU's conversion instructions.
 namespace fp8lab::cuda {
 
 template <DType In>
@@ -21,7 +21,7 @@ struct Octet {
   static constexpr int kWords = kWide ? 8 : 4;
   std::uint32_t words[kWords];
 
-  /// From 16-byte aligned memory.
+  /// Loads eight elements from memory aligned to 16 bytes.
   __device__ void load(const void* from) {
 #pragma unroll
     for (int i = 0; i < kWords / 4; ++i) {
@@ -32,7 +32,7 @@ struct Octet {
       words[4 * i + 3] = piece.w;
     }
   }
-  /// The first `count` of eight, the others zero.
+  /// Loads the first `count` of eight elements; the others become zero.
   __device__ void load_some(const void* from, int count) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) words[i] = 0;
@@ -56,14 +56,14 @@ struct Octet {
     } else if constexpr (In == DType::kBF16) {
       return float_from_bits(j % 2 == 0 ? words[j / 2] << 16 : words[j / 2] & 0xFFFF0000u);
     } else {
-      const auto half = static_cast<std::uint16_t>(words[j / 2] >> (16 * (j % 2)));
-      return __half2float(__ushort_as_half(half));
+      const auto bits = static_cast<std::uint16_t>(words[j / 2] >> (16 * (j % 2)));
+      return __half2float(__ushort_as_half(bits));
     }
   }
 };
 
-/// Largest magnitudes, as bits of the type itself, whose order is theirs: per column of octets, two to a word in 16
-/// bits.
+/// Largest magnitudes of octets per column, as bits of the type itself, which order like the values; 16-bit types are
+/// packed two to a word.
 template <DType In>
 struct Magnitudes {
   using Source = Octet<In>;
@@ -86,7 +86,7 @@ struct Magnitudes {
 #pragma unroll
     for (int i = 0; i < Source::kWords; ++i) words[i] = larger(words[i], unsigned_word(octet.words[i]));
   }
-  /// Of all columns, still packed.
+  /// The maximum over all columns, of 16-bit types still packed.
   __device__ std::uint32_t folded() const {
     std::uint32_t all = words[0];
 #pragma unroll
@@ -99,17 +99,17 @@ struct Magnitudes {
     for (int i = 1; i < Source::kWords; ++i) all = larger(all, unsigned_word(octet.words[i]));
     return all;
   }
-  /// A magnitude of the type as the bits of a float.
+  /// Converts a magnitude of the type to the bits of a float.
   __device__ static std::uint32_t widened(std::uint32_t bits) {
     if constexpr (Source::kWide) return bits;
     if constexpr (In == DType::kBF16) return bits << 16;
     return float_bits(f16_to_f32({static_cast<std::uint16_t>(bits)}));
   }
-  /// The larger of what a folded word holds, as the bits of a float.
+  /// The maximum of a folded word, as the bits of a float.
   __device__ static std::uint32_t unfolded(std::uint32_t word) {
     return Source::kWide ? word : widened(max(word & 0xFFFFu, word >> 16));
   }
-  /// Of one column, as the bits of a float.
+  /// The maximum of one column, as the bits of a float.
   __device__ std::uint32_t of_column(int j) const {
     return Source::kWide ? words[j] : widened((words[j / 2] >> (16 * (j % 2))) & 0xFFFFu);
   }
@@ -126,14 +126,14 @@ __device__ std::uint32_t encode_quad(float a, float b, float c, float d) {
   return encode_pair<Payload>(a, b) | encode_pair<Payload>(c, d) << 16;
 }
 
-/// Quantized data of an octet under one scale, in order.
+/// Casts an octet under one scale; elements stay in order.
 template <DType Payload, DType In>
 __device__ uint2 encode_octet(const Octet<In>& x, float scale) {
   return {encode_quad<Payload>(x[0] * scale, x[1] * scale, x[2] * scale, x[3] * scale),
           encode_quad<Payload>(x[4] * scale, x[5] * scale, x[6] * scale, x[7] * scale)};
 }
 
-/// Bytes of four words: word i of the result holds the i-th byte of each.
+/// Transposes the bytes of four words: word i of the result holds the i-th byte of each.
 __device__ inline void transpose_quads(std::uint32_t& a, std::uint32_t& b, std::uint32_t& c, std::uint32_t& d) {
   const std::uint32_t ab_low = __byte_perm(a, b, 0x5140), ab_high = __byte_perm(a, b, 0x7362);
   const std::uint32_t cd_low = __byte_perm(c, d, 0x5140), cd_high = __byte_perm(c, d, 0x7362);
@@ -143,7 +143,7 @@ __device__ inline void transpose_quads(std::uint32_t& a, std::uint32_t& b, std::
   d = __byte_perm(ab_high, cd_high, 0x7632);
 }
 
-/// Eight rows of eight 8-bit values become eight columns, in place.
+/// Transposes eight rows of eight 8-bit values in place.
 __device__ inline void transpose_octets(uint2 (&data)[8]) {
   transpose_quads(data[0].x, data[1].x, data[2].x, data[3].x);
   transpose_quads(data[0].y, data[1].y, data[2].y, data[3].y);

@@ -4,10 +4,10 @@
 
 #include "backend/cuda/device/lists.h"
 
-// Which piece of which tensor a block has.
+// Finds a block's piece of work in a list (lists.h) and walks its elements.
 namespace fp8lab::cuda {
 
-/// The item that owns piece `piece`: the first one that ends behind it.
+/// Index of the item that owns piece `piece`: the first whose end_piece is greater.
 template <class Item>
 __device__ __forceinline__ int item_of_piece(const Item* items, int count, std::int64_t piece) {
   int low = 0, high = count - 1;
@@ -21,7 +21,8 @@ __device__ __forceinline__ int item_of_piece(const Item* items, int count, std::
   return low;
 }
 
-/// Where a thread's vectors lie in a matrix without gaps: elements at[k] ... at[k] + 3, row of_tile + k of a tile.
+/// Indices of a thread's vectors in a matrix without gaps: vector k is elements at[k] ... at[k] + 3, in row of_tile + k
+/// of the thread's rows of a tile. `live`: it lies inside the matrix.
 template <int kTogether>
 struct Places {
   std::int64_t at[kTogether];
@@ -29,9 +30,9 @@ struct Places {
   int of_tile;
 };
 
-/// Walks piece `piece` of a rows x cols matrix in vectors: use(places) for every few of them, after_tile(row, col) when
-/// a tile has been walked. In row-major order what is left of the last vector remains for the caller; tiles need full
-/// ones.
+/// Walks piece `piece` of a rows x cols matrix in vectors: calls use(places) for every kTogether of them, and
+/// after_tile(row, col) after each tile. In row-major order the elements that fill no vector remain for walk_rest();
+/// tiles need rows of full vectors.
 template <int kTogether, class Use, class AfterTile>
 __device__ __forceinline__ void walk_vectors(std::int64_t rows, std::int64_t cols, bool tiles, std::int64_t piece,
                                              const Use& use, const AfterTile& after_tile) {
@@ -68,14 +69,15 @@ __device__ __forceinline__ void walk_vectors(std::int64_t rows, std::int64_t col
   }
 }
 
-/// Elements of piece `piece` that walk_vectors() leaves, one for each thread from the first on: calls use(index).
+/// Calls use(index) for the elements of piece `piece` that walk_vectors() leaves, one per thread from the first thread
+/// on.
 template <class Use>
 __device__ __forceinline__ void walk_rest(std::int64_t rows, std::int64_t cols, std::int64_t piece, const Use& use) {
   const std::int64_t numel = rows * cols, index = numel - numel % 4 + threadIdx.x;
   if (index < numel && index / kListPiece == piece) use(index);
 }
 
-/// Element by element.
+/// Calls use(index) for each element of piece `piece`.
 template <class Use>
 __device__ __forceinline__ void walk_elements(std::int64_t rows, std::int64_t cols, std::int64_t piece,
                                               const Use& use) {
@@ -85,7 +87,7 @@ __device__ __forceinline__ void walk_elements(std::int64_t rows, std::int64_t co
   for (std::int64_t index = begin + threadIdx.x; index < end; index += kListThreads) use(index);
 }
 
-/// The largest of the block's values in its first thread. All threads call it.
+/// The largest of the block's values, returned to its first thread. Must be called by all threads.
 __device__ __forceinline__ unsigned block_max(unsigned value) {
   __shared__ unsigned of_warps[kListThreads / 32];
   const unsigned of_warp = __reduce_max_sync(0xFFFFFFFFu, value);

@@ -7,8 +7,8 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/runs.cuh"
 
-// Operations as map.cuh has them, over rows in bf16, whose results go to a writer (QuantizedRows, MeasuredRows) that
-// may have more to do than to store them.
+// Operations as in map.cuh, over rows in bf16, whose results go to a writer (QuantizedRows, MeasuredRows) that may do
+// more than store them.
 namespace fp8lab::cuda {
 
 inline constexpr int kRowMapThreads = 256;
@@ -20,8 +20,8 @@ struct RowMapArgs {
   std::int64_t cols;
 };
 
-// A block has `Rows` rows, whose runs each thread reads all at once. Output k lies behind the columns of those before
-// it.
+// A block processes `Rows` rows; each thread reads its runs of all of them at once. Output k is written in the columns
+// after those of output k - 1.
 template <int Inputs, int Outputs, int Rows, class Op, class Writer>
 __global__ void __launch_bounds__(kRowMapThreads)
     row_map_kernel(const RowMapArgs<Inputs> args, const Op op, Writer writer) {
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kRowMapThreads)
     RawRun<static_cast<int>(DType::kBF16)> raw[Rows][Inputs];
 #pragma unroll
     for (int i = 0; i < Rows; ++i) {
-      // Beyond the end the last row again, so that no load waits for a branch.
+      // Rows beyond the end read the last row again, so that no load depends on a branch.
       const std::int64_t row = first + i < args.rows ? first + i : args.rows - 1;
 #pragma unroll
       for (int k = 0; k < Inputs; ++k) raw[i][k].load(args.in[k], row, col);
@@ -51,29 +51,30 @@ __global__ void __launch_bounds__(kRowMapThreads)
   writer.finish();
 }
 
-/// Rows of a block: as many as keep some eight runs of a thread under way.
+/// Rows per block: as many as keep about eight runs of a thread in flight.
 template <int Inputs>
 inline constexpr int kRowMapRows = Inputs < 3 ? 4 : 2;
 
-/// Whether the kernel takes inputs of that shape, all bf16.
+/// True if the kernel accepts inputs of this shape, which must all be bf16.
 template <int Inputs>
 bool maps_rows(const std::array<MatrixView, Inputs>& inputs) {
-  constexpr std::int64_t kMostRows = 65535 * std::int64_t{kRowMapRows<Inputs>};  // of a grid
+  constexpr std::int64_t kMostRows = 65535 * std::int64_t{kRowMapRows<Inputs>};  // most rows that a grid covers
   bool takes =
       inputs[0].rows > 0 && inputs[0].rows <= kMostRows && inputs[0].cols % kRunWidth == 0 && inputs[0].cols > 0;
   for (const MatrixView& view : inputs) takes = takes && view.dtype == DType::kBF16 && holds_runs(view);
   return takes;
 }
 
-/// For maps_rows(). The writer takes `Outputs` matrices of the inputs' shape, side by side.
+/// Runs the operation on inputs that maps_rows() accepts. The writer gets `Outputs` matrices of the inputs' shape, side
+/// by side.
 template <int Inputs, int Outputs, class Op, class Writer>
-void map_rows(const std::array<MatrixView, Inputs>& inputs, const Op& op, const Writer& writer, CudaContext& gpu) {
+void map_rows(const std::array<MatrixView, Inputs>& inputs, const Op& op, const Writer& writer, CudaContext& context) {
   constexpr int kRows = kRowMapRows<Inputs>, kBlockCols = kRowMapThreads * kRunWidth;
   RowMapArgs<Inputs> args{.in = {}, .rows = inputs[0].rows, .cols = inputs[0].cols};
   for (int k = 0; k < Inputs; ++k) args.in[k] = elements(inputs[static_cast<std::size_t>(k)]);
   const dim3 grid(static_cast<unsigned>((args.cols + kBlockCols - 1) / kBlockCols),
                   static_cast<unsigned>((args.rows + kRows - 1) / kRows));
-  row_map_kernel<Inputs, Outputs, kRows><<<grid, kRowMapThreads, 0, gpu.stream()>>>(args, op, writer);
+  row_map_kernel<Inputs, Outputs, kRows><<<grid, kRowMapThreads, 0, context.stream()>>>(args, op, writer);
   cuda_check_launch("row_map_kernel");
 }
 

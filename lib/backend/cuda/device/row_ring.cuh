@@ -5,24 +5,25 @@
 
 #include "backend/cuda/cuda_check.h"
 
-// Rows on their way through shared memory: the copy engine provides each in full, several ahead of the block that takes
-// them, which costs the block's threads neither registers nor instructions.
+// A ring of rows in shared memory: the copy engine loads each row in full, several ahead of the block that reads them,
+// which costs the block's threads neither registers nor instructions.
 namespace fp8lab::cuda {
 
 inline constexpr int kMostStages = 4;
 
-/// How many slots of `bytes` a block's ring has, so that a multiprocessor has enough bytes under way.
+/// How many slots of `bytes` a block's ring has: as many as keep enough bytes in flight to a multiprocessor, between 2
+/// and kMostStages.
 inline int ring_stages(std::size_t bytes) {
   constexpr std::size_t kAim = std::size_t{104} << 10;
   const std::size_t stages = kAim / bytes;
   return stages < 2 ? 2 : stages > kMostStages ? kMostStages : static_cast<int>(stages);
 }
 
-/// What a block takes of a multiprocessor's shared memory beside its ring.
+/// Shared memory that a block uses beside its ring.
 inline constexpr std::size_t kRingReserve = 2048;
 
-/// Lets `kernel`, of 256 threads, have rings of what a block may have, and says how many of its blocks a multiprocessor
-/// has registers for.
+/// Allows `kernel`, of 256 threads, the largest ring that a block may have, and returns how many of its blocks a
+/// multiprocessor has registers for.
 inline int ring_blocks(const void* kernel, std::size_t shared_bytes) {
   int blocks = 0;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -33,15 +34,15 @@ inline int ring_blocks(const void* kernel, std::size_t shared_bytes) {
   return blocks;
 }
 
-/// `index` counts the rows that a block takes, from 0; row `index` goes through slot index % stages. Reading of a slot
-/// ends, by a barrier of the block, before it is fetched again.
+/// `index` counts the rows that a block reads, from 0; row `index` goes through slot index % stages. A slot may be
+/// fetched into again only after a barrier of the block behind all of its reads.
 class RowRing {
  public:
-  /// `slots` is dynamic shared memory of stages * bytes, `full` a barrier for each.
+  /// `slots` is dynamic shared memory of stages * bytes; `full` has one barrier per slot.
   __device__ RowRing(std::byte* slots, std::uint64_t* full, int stages, unsigned bytes)
       : slots_(slots), full_(full), stages_(stages), bytes_(bytes) {}
 
-  /// By all threads of the block, before anything else.
+  /// Initialises the barriers; called by all threads of the block, before anything else.
   __device__ void open() const {
     if (threadIdx.x == 0) {
       for (int stage = 0; stage < stages_; ++stage)
@@ -50,7 +51,8 @@ class RowRing {
     }
     __syncthreads();
   }
-  /// By one thread: `parts` rows of equal length fill the slot side by side.
+  /// Starts loading slot index % stages, called by one thread: `parts` are rows of equal length that fill the slot side
+  /// by side.
   template <int Parts>
   __device__ void fetch(int index, const std::byte* const (&parts)[Parts]) const {
     const int stage = index % stages_;
@@ -64,7 +66,7 @@ class RowRing {
                    "l"(parts[part]), "r"(part_bytes), "r"(barrier)
                    : "memory");
   }
-  /// By every thread: row `index`, once it is there.
+  /// Waits for row `index` and returns it; called by every thread.
   __device__ const std::byte* wait(int index) const {
     const int stage = index % stages_;
     const std::uint32_t barrier = address(full_ + stage), parity = index / stages_ & 1;

@@ -11,11 +11,11 @@
 #include "core/float8.h"
 #include "tensor/view.h"
 
-// Runs of FP32 values read from and rounded to whatever a matrix stores, as backend/cpu/rows.h has them. A run of eight
-// is one 16-byte access in 16-bit types, two in FP32 and an 8-byte one in FP8.
+// Runs of FP32 values, read from and rounded to whatever type a matrix stores, as in backend/cpu/rows.h. A run of eight
+// elements is one 16-byte access in 16-bit types, two in FP32, and one 8-byte access in FP8.
 namespace fp8lab::cuda {
 
-/// A matrix as device code walks it.
+/// A matrix as device code accesses it.
 struct Elements {
   std::byte* data = nullptr;
   DType dtype = DType::kF32;
@@ -32,13 +32,13 @@ __host__ __device__ inline Elements elements(const MatrixView& view) {
   return {.data = view.data, .dtype = view.dtype, .row_stride = view.row_stride, .col_stride = view.col_stride};
 }
 
-/// What a wide run starts at: 16 bytes, or the run's size if that is less.
+/// Alignment of a wide run in bytes: 16, or the run's size if that is less.
 inline constexpr int kRunWidth = 8;
 inline std::int64_t run_alignment(DType dtype) {
   const auto bytes = static_cast<std::int64_t>(size_bytes(dtype)) * kRunWidth;
   return bytes < 16 ? bytes : 16;
 }
-/// Whether every row of `view` can be read in wide runs.
+/// True if every row of `view` can be accessed in wide runs.
 inline bool holds_runs(const MatrixView& view) {
   if (view.cols > 1 && view.col_stride != 1) return false;
   const std::int64_t alignment = run_alignment(view.dtype);
@@ -52,7 +52,7 @@ struct alignas(sizeof(T) * kRunWidth < 16 ? sizeof(T) * kRunWidth : 16) Run {
   T values[kRunWidth];
 };
 
-/// Two numbers in 16 bits, the first in the low half, by one instruction. It gives NaNs other bits than the host does.
+/// Two numbers in 16 bits, the first in the lower 16, by one instruction. Its NaNs have other bits than the host's.
 template <DType Type>
 __device__ inline std::uint32_t pack_numbers(float first, float second) {
   if constexpr (Type == DType::kBF16) {
@@ -63,7 +63,7 @@ __device__ inline std::uint32_t pack_numbers(float first, float second) {
     return *reinterpret_cast<const std::uint32_t*>(&pair);
   }
 }
-/// Values in 16 bits, two to a word, as the host has them: NaNs keep their sign.
+/// Values in 16 bits, two per word, bitwise equal to the host's conversion: NaNs keep their sign.
 template <DType Type, int Width>
 __device__ inline void pack(const float (&values)[Width], std::uint32_t (&words)[Width / 2]) {
   bool nan = false;
@@ -79,7 +79,7 @@ __device__ inline void pack(const float (&values)[Width], std::uint32_t (&words)
                static_cast<std::uint32_t>(Element<Type>::store(values[2 * i + 1]).bits) << 16;
 }
 
-/// A run of a row of contiguous elements.
+/// Reads a full run of contiguous elements.
 template <DType Type>
 __device__ inline void load_full(const typename Element<Type>::Storage* from, float (&values)[kRunWidth]) {
   using Storage = typename Element<Type>::Storage;
@@ -136,12 +136,13 @@ __device__ inline void store_typed(const float (&values)[Width], const Elements&
   }
 }
 
-/// What is known of a matrix's type when a kernel is compiled: the type itself, that one can calculate with it (f32,
-/// f16 or bf16), or nothing.
+/// What a kernel knows at compile time about a matrix's type: the type itself (>= 0), that it is f32, f16 or bf16
+/// (kRealTypes), or nothing (kAnyTypes).
 inline constexpr int kRealTypes = -1;
 inline constexpr int kAnyTypes = -2;
 
-/// Exactly, `count` elements at most; 0 beyond. Any type but I64. `Wide`: the rows hold runs, as holds_runs() says.
+/// Reads at most `count` elements, exactly; the others become 0. Any type but I64. `Wide`: the rows hold wide runs
+/// (holds_runs()).
 template <int Type, bool Wide = true, int Width>
 __device__ inline void load_run(const Elements& from, std::int64_t row, std::int64_t col, std::int64_t count,
                                 float (&values)[Width]) {
@@ -168,7 +169,7 @@ __device__ inline void load_run(const Elements& from, std::int64_t row, std::int
   }
 }
 
-/// f32, f16, bf16, e4m3 and e5m2, rounded to nearest even.
+/// Stores at most `count` elements, rounded to nearest even. Types f32, f16, bf16, e4m3 and e5m2.
 template <int Type, bool Wide = true, int Width>
 __device__ inline void store_run(const float (&values)[Width], const Elements& to, std::int64_t row, std::int64_t col,
                                  std::int64_t count) {
@@ -188,8 +189,8 @@ __device__ inline void store_run(const float (&values)[Width], const Elements& t
   }
 }
 
-/// A run as it lies in memory, so that all loads of a thread are under way before the first is waited for: eight
-/// elements of a 16-bit type, else four.
+/// A run as it is stored, not yet converted, so that all loads of a thread can be in flight before the first is waited
+/// for: eight elements of a 16-bit type, else four.
 template <int Type>
 inline constexpr int kRawWidth =
     Type == static_cast<int>(DType::kBF16) || Type == static_cast<int>(DType::kF16) ? kRunWidth : 4;
@@ -199,7 +200,7 @@ class RawRun {
  public:
   static constexpr int kWidth = kRawWidth<Type>;
 
-  /// A full run of a row that holds runs.
+  /// Loads a full run of a row that holds wide runs.
   __device__ void load(const Elements& from, std::int64_t row, std::int64_t col) {
     const std::int64_t at = row * from.row_stride + col;
     if constexpr (Type >= 0) {
@@ -269,7 +270,7 @@ class RawRun {
   uint4 words_;
 };
 
-/// A full run of that width.
+/// Stores a full run of `Width` elements.
 template <DType Type, int Width>
 __device__ inline void store_raw_typed(const float (&values)[Width], const Elements& to, std::int64_t at) {
   using Storage = typename Element<Type>::Storage;

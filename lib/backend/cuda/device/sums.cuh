@@ -14,7 +14,7 @@ __device__ inline Real join_run(const Real (&s)[kSumRun]) {
   return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
 
-/// Over the lanes of a warp; every lane gets the sum, the same bits since addition commutes.
+/// Adds up the sums of a warp's lanes. Every lane gets the same bits, since addition is commutative.
 template <class Real>
 __device__ inline Real join_warp(Real sum) {
 #pragma unroll
@@ -22,8 +22,8 @@ __device__ inline Real join_warp(Real sum) {
   return sum;
 }
 
-/// Over `Warps` warps (a power of two, 8 at most), each of which provides its own sum; every thread gets the full
-/// array. `shared` holds a sum for each warp and is free again after the block's next barrier.
+/// Adds up the sums of `Warps` warps (a power of two, 8 at most); every thread gets the total. `shared` has room for
+/// one sum per warp and may be reused after the block's next barrier.
 template <int Warps, class Real>
 __device__ inline Real join_warps(Real sum, Real* shared) {
   if constexpr (Warps == 1) return sum;

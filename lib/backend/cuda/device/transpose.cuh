@@ -9,8 +9,8 @@
 // Transposes of 1-, 2-, 4- and 8-byte elements through shared memory.
 namespace fp8lab::cuda {
 
-/// out(c, r) = in(r, c): element (r, c) of `in` lies r * in_stride + c elements on, element (c, r) of `out` c *
-/// out_stride + r.
+/// out(c, r) = in(r, c). Element (r, c) of `in` is at r * in_stride + c, element (c, r) of `out` at c * out_stride + r,
+/// both in elements.
 struct Transpose {
   const std::byte* in;
   std::int64_t in_stride;
@@ -23,8 +23,8 @@ struct Transpose {
 inline constexpr int kTileWords = 32;
 inline constexpr int kTransposeThreads = 256;
 
-/// The square of as many elements a side as a word has, turned: element j of words[i] and element i of words[j] change
-/// places.
+/// Transposes a square with as many elements per side as a word holds: exchanges element j of words[i] with element i
+/// of words[j].
 template <class Word>
 __device__ inline void transpose_square(Word (&)[1]) {}
 __device__ inline void transpose_square(std::uint32_t (&words)[2]) {
@@ -41,18 +41,19 @@ __device__ inline void transpose_square(std::uint32_t (&words)[4]) {
   words[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// A tile is 32 words wide and as many elements high as wide; a warp reads or writes full words of a row at once.
-// `Full`: both matrices hold aligned words; at the edges, and everywhere if not, elements move one by one.
+// A tile is 32 words wide and has as many rows as columns; a warp reads or writes full words of a row at once.
+// `Aligned`: both matrices hold aligned words. If not, and at the edges, elements are moved one by one.
 template <class Element, bool Aligned>
 __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(const Transpose args) {
   using Word = std::conditional_t<(sizeof(Element) < 4), std::uint32_t, Element>;
   constexpr int kPerWord = sizeof(Word) / sizeof(Element);
   constexpr int kTile = kTileWords * kPerWord;
   constexpr int kWarps = kTransposeThreads / 32;
-  constexpr int kSquares = kTileWords / kWarps;  // of a thread
+  constexpr int kSquares = kTileWords / kWarps;  // squares per thread
   constexpr int kBits = 8 * sizeof(Element);
-  // Column kPerWord * lane + j of the tile is row j * 32 + lane here: a warp's words lie in different banks.
-  __shared__ Word turned[kTile][kTileWords + 1];
+  // Column kPerWord * lane + j of the tile is row j * 32 + lane here, so that the words of a warp lie in different
+  // banks.
+  __shared__ Word transposed[kTile][kTileWords + 1];
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.y) * kTile;
@@ -89,14 +90,14 @@ __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(const Tran
   for (int s = 0; s < kSquares; ++s) {
     transpose_square(words[s]);
 #pragma unroll
-    for (int j = 0; j < kPerWord; ++j) turned[j * 32 + lane][s * kWarps + warp] = words[s][j];
+    for (int j = 0; j < kPerWord; ++j) transposed[j * 32 + lane][s * kWarps + warp] = words[s][j];
   }
   __syncthreads();
 #pragma unroll
   for (int s = 0; s < kTile / kWarps; ++s) {
     const int local = s * kWarps + warp;
     const std::int64_t col = col0 + local;
-    const Word word = turned[local % kPerWord * 32 + local / kPerWord][lane];
+    const Word word = transposed[local % kPerWord * 32 + local / kPerWord][lane];
     if (full) {
       reinterpret_cast<Word*>(out + col * args.out_stride + row0)[lane] = word;
     } else {
@@ -111,26 +112,26 @@ __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(const Tran
 }
 
 template <class Element>
-void transpose(const Transpose& full, CudaContext& gpu) {
+void transpose(const Transpose& matrix, CudaContext& context) {
   constexpr std::int64_t kPerWord = sizeof(Element) < 4 ? 4 / sizeof(Element) : 1;
   constexpr std::int64_t kTile = kTileWords * kPerWord;
-  constexpr std::int64_t kMostRows = 65535 * kTile;  // of a grid
-  if (full.cols == 0) return;
+  constexpr std::int64_t kMostRows = 65535 * kTile;  // most rows that a grid covers
+  if (matrix.cols == 0) return;
   const auto at_words = [](const std::byte* data, std::int64_t stride) {
     return reinterpret_cast<std::uintptr_t>(data) % (kPerWord * sizeof(Element)) == 0 && stride % kPerWord == 0;
   };
-  const bool aligned = at_words(full.in, full.in_stride) && at_words(full.out, full.out_stride);
-  for (std::int64_t row = 0; row < full.rows; row += kMostRows) {
-    Transpose part = full;
-    part.rows = full.rows - row < kMostRows ? full.rows - row : kMostRows;
-    part.in += row * full.in_stride * static_cast<std::int64_t>(sizeof(Element));
+  const bool aligned = at_words(matrix.in, matrix.in_stride) && at_words(matrix.out, matrix.out_stride);
+  for (std::int64_t row = 0; row < matrix.rows; row += kMostRows) {
+    Transpose part = matrix;
+    part.rows = matrix.rows - row < kMostRows ? matrix.rows - row : kMostRows;
+    part.in += row * matrix.in_stride * static_cast<std::int64_t>(sizeof(Element));
     part.out += row * static_cast<std::int64_t>(sizeof(Element));
     const dim3 grid(static_cast<unsigned>((part.cols + kTile - 1) / kTile),
                     static_cast<unsigned>((part.rows + kTile - 1) / kTile));
     if (aligned)
-      transpose_kernel<Element, true><<<grid, kTransposeThreads, 0, gpu.stream()>>>(part);
+      transpose_kernel<Element, true><<<grid, kTransposeThreads, 0, context.stream()>>>(part);
     else
-      transpose_kernel<Element, false><<<grid, kTransposeThreads, 0, gpu.stream()>>>(part);
+      transpose_kernel<Element, false><<<grid, kTransposeThreads, 0, context.stream()>>>(part);
     cuda_check_launch("transpose_kernel");
   }
 }

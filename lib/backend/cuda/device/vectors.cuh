@@ -9,10 +9,10 @@
 #include "backend/cuda/device/elements.cuh"
 #include "core/dtype.h"
 
-// Four elements at a time of an array whose type is known at compile time or at run time: where `type` is a constant,
-// every switch folds away. Reading and converting are two steps, so that all loads of a thread can be under way before
-// the first is waited for. The GPU's own conversions do the work; it is only in the NaNs that they leave that they
-// differ from core/float16.h. The host refuses other types than those below.
+// Vectors of four elements of an array whose type is known at compile time or at run time: where `type` is a constant,
+// every switch folds away. Reading and converting are separate steps, so that all loads of a thread can be in flight
+// before the first is waited for. The GPU's conversion instructions are used; they differ from core/float16.h only in
+// the bits of NaNs. The host refuses types other than those below.
 namespace fp8lab::cuda {
 
 inline constexpr int kVector = 4;
@@ -21,7 +21,7 @@ __device__ constexpr int bytes_of(DType type) {
   return type == DType::kF32 ? 4 : type == DType::kE4M3 || type == DType::kE5M2 ? 1 : 2;
 }
 
-/// Four elements as they lie in memory; what narrower types leave over is undefined.
+/// Four elements as they are stored; words that narrower types do not use are undefined.
 struct Raw4 {
   uint4 bits;
 };
@@ -48,7 +48,7 @@ __device__ __forceinline__ void store1(std::byte* data, DType type, std::int64_t
   }
 }
 
-/// `at` is a multiple of four and `data` aligned to four elements.
+/// Loads elements at ... at + 3: `at` must be a multiple of four, and `data` aligned to four elements.
 __device__ __forceinline__ Raw4 load4(const std::byte* data, DType type, std::int64_t at) {
   const std::byte* from = data + at * bytes_of(type);
   Raw4 raw;
@@ -73,13 +73,13 @@ __device__ __forceinline__ void store4(std::byte* data, DType type, std::int64_t
   }
 }
 
-/// Element `i` of 16 bits.
-__device__ __forceinline__ std::uint16_t orientation_of(const Raw4& raw, int i) {
+/// Element `i` of a vector of a 16-bit type, as its bits.
+__device__ __forceinline__ std::uint16_t element16(const Raw4& raw, int i) {
   const unsigned word = i < 2 ? raw.bits.x : raw.bits.y;
   return static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16);
 }
 
-__device__ __forceinline__ Raw4 of_parts16(const std::uint16_t (&parts)[kVector]) {
+__device__ __forceinline__ Raw4 pack16(const std::uint16_t (&parts)[kVector]) {
   return {make_uint4(parts[0] | static_cast<unsigned>(parts[1]) << 16, parts[2] | static_cast<unsigned>(parts[3]) << 16,
                      0, 0)};
 }
@@ -92,7 +92,7 @@ __device__ __forceinline__ unsigned encode4(DType type, const float (&values)[kV
   return low | high << 16;
 }
 
-/// Two 16-bit parts of a word.
+/// Widens the two FP16 values of a word.
 __device__ __forceinline__ void widen_half2(unsigned word, float& low, float& high) {
   __half2_raw raw;
   raw.x = static_cast<unsigned short>(word);
@@ -119,7 +119,7 @@ __device__ __forceinline__ unsigned narrow_half2_with_nan(float low, float high)
 __device__ __forceinline__ unsigned narrow_bf162_with_nan(float low, float high) {
   return f32_to_bf16(low).bits | static_cast<unsigned>(f32_to_bf16(high).bits) << 16;
 }
-/// True also for infinities of both signs, which do no harm.
+/// True if one of the values is NaN. Also true for infinities of both signs, which only costs the slower path.
 __device__ __forceinline__ bool may_have_nan(const float (&values)[kVector]) {
   const float sum = (values[0] + values[1]) + (values[2] + values[3]);
   return sum != sum;

@@ -2,14 +2,14 @@
 
 #include <cstdint>
 
-// Hopper's matrix units: products by a warp group, four warps whose warp w holds rows 16 w to 16 w + 15 of the result.
-// Thread l of a warp holds in sums[4 j + e] the element at row l / 4 (+ 8 where e is 2 or 3), column 8 j + 2 (l % 4) +
-// e % 2; a fragment of the left operand for columns 16 s to 16 s + 15 has the same places: pairs from sums[8 s], [8 s +
-// 2], [8 s + 4] and [8 s + 6].
+// Hopper's matrix units: products by a warp group, which is four warps; warp w holds rows 16 w to 16 w + 15 of the
+// result. Lane l of a warp holds in sums[4 j + e] the element at row l / 4 (+ 8 where e is 2 or 3), column 8 j + 2 (l %
+// 4) + e % 2. A fragment of the left operand for columns 16 s to 16 s + 15 has the same positions: pairs from sums[8
+// s], [8 s + 2], [8 s + 4] and [8 s + 6].
 //
-// Operands in shared memory lie in panels of 64 columns of 16 bits: a row has 128 bytes, and the eight 16-byte units of
-// row r change places by exclusive or with r % 8, so that neither rows nor columns of units share one bank. A panel
-// starts at a multiple of 1024.
+// Operands in shared memory are stored in panels of 64 columns of 16 bits. A row has 128 bytes, and the eight 16-byte
+// units of row r are permuted by exclusive or with r % 8 (128-byte swizzle), so that neither rows nor columns of units
+// share one bank. A panel starts at a multiple of 1024 bytes.
 namespace fp8lab::cuda::wgmma {
 
 inline constexpr int kGroupThreads = 128;
@@ -21,70 +21,70 @@ __device__ inline std::uint32_t shared_address(const void* at) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(at));
 }
 
-/// Where unit `unit` of row `row` lies in a panel.
+/// Offset of unit `unit` of row `row` in a panel.
 __device__ inline std::uint32_t unit_offset(int row, int unit) {
   return static_cast<std::uint32_t>(row * kRowBytes + ((unit ^ (row & 7)) << 4));
 }
 
-/// Where a product finds an operand: `offset` bytes on from `panel`, both multiples of 16, offset known at compile time
-/// so that one addition is left of it. `stride`, in units of 16 bytes, is from one panel to the next where the product
-/// needs to know.
+/// The matrix descriptor of an operand: `offset` bytes from `panel`, both multiples of 16. `offset` is known at compile
+/// time, so that one addition remains. `stride`, in units of 16 bytes, is the distance from one panel to the next where
+/// the product needs it.
 __device__ inline std::uint64_t describe(std::uint32_t panel, std::uint32_t offset, std::uint32_t stride) {
   constexpr std::uint32_t kEightRows = 8 * kRowBytes >> 4, kSwizzle128 = 1;
   const std::uint32_t low = (panel >> 4) + ((offset >> 4) + (stride << 16));
   return std::uint64_t{kEightRows | kSwizzle128 << 30} << 32 | low;
 }
-/// An operand whose depth runs along the rows of a panel, 32 bytes a step; rows start at a multiple of eight.
+/// An operand whose depth runs along the rows of a panel, 32 bytes per step; its first row must be a multiple of eight.
 __device__ inline std::uint64_t along_rows(std::uint32_t panel, std::uint32_t offset) {
   return describe(panel, offset, 1);
 }
-/// An operand whose depth runs across the rows of panels `panel_bytes` apart, 16 rows a step.
+/// An operand whose depth runs across the rows of panels `panel_bytes` apart, 16 rows per step.
 __device__ inline std::uint64_t across_rows(std::uint32_t panel, std::uint32_t offset, std::uint32_t panel_bytes) {
   return describe(panel, offset, panel_bytes >> 4);
 }
 
-/// Before the first product after registers that it uses were written.
+/// Must precede the first product after its registers were written.
 __device__ inline void fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ inline void commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
-/// Until at most `Pending` committed groups are under way.
+/// Waits until at most `Pending` committed groups are in flight.
 template <int Pending>
 __device__ inline void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(Pending) : "memory");
 }
-/// After wait(): the compiler moves no use of `sums` to before it.
+/// Call after wait(): keeps the compiler from moving a use of `sums` to before it.
 template <int Count>
 __device__ inline void settle(float (&sums)[Count]) {
 #pragma unroll
   for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
-/// Makes ordinary writes to shared memory visible to the matrix units, before the barrier that precedes their use.
+/// Makes ordinary writes to shared memory visible to the matrix units; call before the barrier that precedes their use.
 __device__ inline void publish() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
-/// 16 bytes from device to shared memory, zeros where not `valid`.
+/// Copies 16 bytes from device to shared memory; zeros if not `valid`.
 __device__ inline void copy_unit_async(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
-/// The same for two floats.
+/// Copies two floats likewise.
 __device__ inline void copy_pair_async(std::uint32_t to, const float* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;\n" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-/// Until all of this thread's copies but those of the last `Pending` groups have arrived.
+/// Waits until all of this thread's copies except the last `Pending` groups have arrived.
 template <int Pending>
 __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(Pending) : "memory");
 }
 
-/// Two floats as bf16, rounded to nearest even, the first in the low half.
+/// Two floats as bf16, rounded to nearest even, the first in the lower 16 bits.
 __device__ inline std::uint32_t pack(float low, float high) {
   std::uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
 
-// One step of depth 16: sums (+)= a b. multiply_tile takes both operands from shared memory along their rows,
-// multiply_columns both across their rows, multiply_fragments the left one from registers and the right one across its
-// rows. Their width is that of `sums`.
+// One step of depth 16: sums (+)= a b. multiply_tile reads both operands from shared memory along their rows,
+// multiply_columns both across their rows; multiply_fragments reads the left one from registers and the right one
+// across its rows. The width of the product is that of `sums`.
 
 __device__ inline void multiply_tile(float (&sums)[32], std::uint64_t a, std::uint64_t b, int accumulate) {
   asm volatile(
@@ -189,14 +189,16 @@ __device__ inline void multiply_columns(float (&sums)[32], std::uint64_t a, std:
       : "l"(a), "l"(b), "r"(accumulate));
 }
 
-/// The four matrices of 8 x 8 of a fragment to shared memory; lane l says where row l % 8 of matrix l / 8 goes.
+/// Stores the four 8 x 8 matrices of a fragment to shared memory; lane l passes the address of row l % 8 of matrix l
+/// / 8.
 __device__ inline void store_fragment(std::uint32_t row, const std::uint32_t (&fragment)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(row), "r"(fragment[0]),
                "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
                : "memory");
 }
 
-/// By a full warp group: it has `Count` registers a thread from here on, out of what others have given.
+/// Raises the registers per thread to `Count`, from those that other warp groups have released; called by a full warp
+/// group.
 template <int Count>
 __device__ inline void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(Count));

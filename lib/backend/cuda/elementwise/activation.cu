@@ -7,17 +7,18 @@
 namespace fp8lab::cuda {
 namespace {
 
-/// By the kernel of rows, which measures as it stores; false if it does not take these matrices.
+/// Runs the row kernel, which computes the amax while it stores; returns false if that kernel does not accept these
+/// matrices.
 template <int Inputs, int Outputs, class Op>
 bool measured(const std::array<MatrixView, Inputs>& inputs, const MatrixView& out, float* amax, const Op& op,
-              CudaContext& gpu) {
+              CudaContext& context) {
   if (amax == nullptr || !maps_rows<Inputs>(inputs) || out.dtype != DType::kBF16 || !holds_runs(out)) return false;
-  map_rows<Inputs, Outputs>(inputs, op, MeasuredRows(elements(out), FreshAmax(amax, gpu)), gpu);
+  map_rows<Inputs, Outputs>(inputs, op, MeasuredRows(elements(out), FreshAmax(amax, context)), context);
   return true;
 }
 
-/// `op` over runs of `inputs`, whose results are columns of `out`, side by side; and the amax of those, where it is
-/// wanted.
+/// Applies `op` to runs of `inputs`. Its results are columns of `out`, side by side; their amax is computed if `amax`
+/// is not null.
 template <int Inputs, int Outputs, class Op>
 void activate(const std::array<MatrixView, Inputs>& inputs, const MatrixView& out, float* amax, const Op& op,
               ExecContext& context) {

@@ -7,33 +7,33 @@ namespace {
 
 template <int Inputs, class Op>
 void launch(const std::array<MatrixView, Inputs>& inputs, const Op& op, std::int64_t block_cols, const RowCast& cast,
-            CudaContext& gpu) {
+            CudaContext& context) {
   switch (block_cols) {
-    case 0: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<0>(cast), gpu);
-    case 32: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<32>(cast), gpu);
-    default: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<128>(cast), gpu);
+    case 0: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<0>(cast), context);
+    case 32: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<32>(cast), context);
+    default: return map_rows<Inputs, 1>(inputs, op, QuantizedRows<128>(cast), context);
   }
 }
 
 template <int Inputs, class Op>
 bool quantize_rows(const std::array<MatrixView, Inputs>& inputs, const Op& op, const QuantizeArgs& args,
-                   CudaContext& gpu) {
+                   CudaContext& context) {
   if (!maps_rows<Inputs>(inputs)) return false;
-  const RowCast cast = begin_row_cast(args, gpu);
-  launch<Inputs>(inputs, op, args.format.block_cols, cast, gpu);
-  end_row_cast(args, cast, gpu);
+  const RowCast cast = begin_row_cast(args, context);
+  launch<Inputs>(inputs, op, args.format.block_cols, cast, context);
+  end_row_cast(args, cast, context);
   return true;
 }
 
 }  // namespace
 
-bool activation_quantize_rows(const ActivationQuantizeArgs& args, CudaContext& gpu) {
+bool activation_quantize_rows(const ActivationQuantizeArgs& args, CudaContext& context) {
   const MatrixView& x = args.activation.x;
   const std::int64_t cols = args.cast.in.cols;
   switch (args.activation.kind) {
-    case ActivationKind::kGelu: return quantize_rows<1>({x}, Gelu{}, args.cast, gpu);
+    case ActivationKind::kGelu: return quantize_rows<1>({x}, Gelu{}, args.cast, context);
     case ActivationKind::kSwiglu:
-      return quantize_rows<2>({x.columns(0, cols), x.columns(cols, cols)}, Swiglu{}, args.cast, gpu);
+      return quantize_rows<2>({x.columns(0, cols), x.columns(cols, cols)}, Swiglu{}, args.cast, context);
   }
   return false;
 }

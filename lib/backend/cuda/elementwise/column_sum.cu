@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kUnrolledRows = 8;
 
-// A block sums one part over its columns, a run of them a thread.
+// A block computes the sums of one part of the rows; each thread sums one run of columns.
 template <bool Runs, int Type>
 __global__ void __launch_bounds__(kThreads)
     column_part_kernel(const Elements in, std::int64_t rows, std::int64_t cols, std::int64_t part_rows, float* sums) {
@@ -47,9 +47,9 @@ __global__ void __launch_bounds__(kThreads)
     if (col + j < cols) out[j] = sum[j];
 }
 
-constexpr int kMostGroups = 16;  // 256 parts at most
+constexpr int kMostGroups = 16;  // there are at most 256 parts
 
-// Thread (x, y) adds group y of a column.
+// Thread (x, y) adds group y of column x's parts.
 __global__ void __launch_bounds__(32 * kMostGroups)
     add_parts_kernel(const float* sums, std::int64_t parts, std::int64_t cols, const Elements out) {
   __shared__ float groups[kMostGroups][32];
@@ -85,10 +85,10 @@ void launch_column_parts(const MatrixView& in, float* sums, cudaStream_t stream)
 
 }  // namespace
 
-void add_parts(const float* sums, std::int64_t parts, const MatrixView& out, CudaContext& gpu) {
+void add_parts(const float* sums, std::int64_t parts, const MatrixView& out, CudaContext& context) {
   const dim3 block(32, kMostGroups);
-  add_parts_kernel<<<static_cast<unsigned>((out.cols + 31) / 32), block, 0, gpu.stream()>>>(sums, parts, out.cols,
-                                                                                            elements(out));
+  add_parts_kernel<<<static_cast<unsigned>((out.cols + 31) / 32), block, 0, context.stream()>>>(sums, parts, out.cols,
+                                                                                                elements(out));
   cuda_check_launch("add_parts_kernel");
 }
 

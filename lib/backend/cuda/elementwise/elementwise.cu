@@ -37,7 +37,7 @@ struct Add {
   }
 };
 
-/// Words of indices first ... first + Width - 1, four to a block.
+/// Draws the random words of indices first ... first + Width - 1; one Philox block holds four words.
 template <int Width>
 __device__ void draw_words(const CounterRng& rng, std::uint64_t first, std::uint32_t (&words)[Width]) {
   if (Width >= 4 && first % 4 == 0) {
@@ -53,7 +53,8 @@ __device__ void draw_words(const CounterRng& rng, std::uint64_t first, std::uint
   for (int j = 0; j < Width; ++j) words[j] = rng.bits(first + j);
 }
 
-/// Where a matrix of `cols` columns lies in the matrix that draws.
+/// The random index of an element: the matrix is a range of rows, from `row_offset` on, of a global matrix with `cols`
+/// columns.
 struct DrawnAt {
   std::int64_t row_offset;
   std::int64_t cols;
@@ -130,7 +131,7 @@ void fill(const FillArgs& args, ExecContext& context) {
                                  gpu.stream()),
                "cudaMemset2DAsync");
   } else {
-    // Zero has the same bytes in every type.
+    // +0 has all bytes zero in every type, so another type of the same size serves.
     MatrixView zeros = out;
     zeros.dtype = element == 1 ? DType::kE4M3 : element == 2 ? DType::kBF16 : DType::kF32;
     if (element == 8) {

@@ -8,7 +8,7 @@ namespace {
 
 struct Summands {
   Elements x;
-  Elements target;  ///< data null: x itself is summed
+  Elements target;  ///< data null: the terms are x itself
   std::int64_t numel;
   std::int64_t cols;
 };
@@ -20,7 +20,7 @@ __device__ double term(float x, float target) {
   return difference * difference;
 }
 
-/// A thread's run of terms of a matrix that is one long row, as it lies in memory.
+/// A thread's run of terms, as stored, of a matrix that is one long row.
 template <int Type>
 struct RawTerms {
   static constexpr int kRaws = kSumRun / kRawWidth<Type>;
@@ -41,7 +41,7 @@ struct RawTerms {
   }
 };
 
-// A block sums one part. `OneRow`: the matrices are one long row of runs.
+// A block sums one part. `OneRow`: the matrices are one long row of wide runs.
 template <bool OneRow, bool Squares, int Type>
 __global__ void __launch_bounds__(kSumThreads) loss_part_kernel(const Summands args, double* sums) {
   __shared__ double shared[kSumThreads / 32];
@@ -96,9 +96,9 @@ __global__ void __launch_bounds__(kSumThreads)
 }
 
 template <bool Squares>
-void loss(const MatrixView& x, const MatrixView& target, double divisor, float* out, CudaContext& gpu) {
+void loss(const MatrixView& x, const MatrixView& target, double divisor, float* out, CudaContext& context) {
   const std::int64_t numel = x.numel(), parts = (numel + kLossPart - 1) / kLossPart;
-  auto* const sums = reinterpret_cast<double*>(gpu.scratch(static_cast<std::size_t>(parts + 1) * sizeof(double)));
+  auto* const sums = reinterpret_cast<double*>(context.scratch(static_cast<std::size_t>(parts + 1) * sizeof(double)));
   if (parts > 0) {
     Summands args{.x = elements(x), .target = elements(target), .numel = numel, .cols = x.cols};
     const auto one_row = [](const MatrixView& view) {
@@ -108,15 +108,15 @@ void loss(const MatrixView& x, const MatrixView& target, double divisor, float* 
     if (contiguous) args.x.col_stride = args.target.col_stride = 1;
     const auto grid = static_cast<unsigned>(parts);
     if (!contiguous)
-      loss_part_kernel<false, Squares, kRealTypes><<<grid, kSumThreads, 0, gpu.stream()>>>(args, sums);
+      loss_part_kernel<false, Squares, kRealTypes><<<grid, kSumThreads, 0, context.stream()>>>(args, sums);
     else if (x.dtype == DType::kBF16 && (!Squares || target.dtype == DType::kBF16))
       loss_part_kernel<true, Squares, static_cast<int>(DType::kBF16)>
-          <<<grid, kSumThreads, 0, gpu.stream()>>>(args, sums);
+          <<<grid, kSumThreads, 0, context.stream()>>>(args, sums);
     else
-      loss_part_kernel<true, Squares, kRealTypes><<<grid, kSumThreads, 0, gpu.stream()>>>(args, sums);
+      loss_part_kernel<true, Squares, kRealTypes><<<grid, kSumThreads, 0, context.stream()>>>(args, sums);
     cuda_check_launch("loss_part_kernel");
   }
-  loss_total_kernel<<<1, kSumThreads, 0, gpu.stream()>>>(sums, parts, divisor, out);
+  loss_total_kernel<<<1, kSumThreads, 0, context.stream()>>>(sums, parts, divisor, out);
   cuda_check_launch("loss_total_kernel");
 }
 

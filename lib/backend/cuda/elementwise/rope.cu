@@ -20,7 +20,7 @@ struct Rotation {
 
 constexpr int kThreads = 256;
 
-/// Divides in 32 bits, which is much shorter, where it can.
+/// row / batch; a 32-bit division, which is much shorter, where both fit.
 __device__ inline std::int64_t position(std::int64_t row, std::int64_t batch) {
   const bool narrow = ((row | batch) >> 32) == 0;
   return narrow ? static_cast<std::uint32_t>(row) / static_cast<std::uint32_t>(batch) : row / batch;
@@ -59,12 +59,12 @@ __device__ inline Rotated<Width> rotate(const Rotation& args, std::int64_t row, 
   return rotated;
 }
 
-// A thread rotates a run of pairs of one head. Both members of a pair are read before either is written: `out` may be
-// `in`.
+// A thread rotates a run of pairs of one head. Both members of a pair are read before either is written, so `out` may
+// be `in`.
 template <bool Runs, int Type>
 __global__ void __launch_bounds__(kThreads) rope_kernel(const Rotation args) {
   constexpr int kWidth = Runs ? kRawWidth<Type> : 1;
-  const int runs = args.half / kWidth;  // of a head
+  const int runs = args.half / kWidth;  // runs per head
   const std::int64_t row_step = static_cast<std::int64_t>(gridDim.y) * blockDim.y;
   const int item = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (item >= args.heads * runs) return;

@@ -30,14 +30,15 @@ void RopeTables::make(Entry& entry, std::int64_t positions) {
       host[at] = static_cast<float>(rotation.cosine);
       host[count + at] = static_cast<float>(rotation.sine);
     }
-  gpu_.synchronize();  // launches that read the shorter table
+  context_.synchronize();  // launches may still read the shorter table
   entry.positions = 0;
   entry.memory = allocate_device(host.size() * sizeof(float));
-  // On the kernels' stream: a copy on the default one may return before it has arrived, and nothing would order it.
+  // The copy is on the kernels' stream: a copy on the default stream may return before the data have arrived, and
+  // nothing would order the kernels after it.
   cuda_check(cudaMemcpyAsync(entry.memory.get(), host.data(), host.size() * sizeof(float), cudaMemcpyHostToDevice,
-                             gpu_.stream()),
+                             context_.stream()),
              "cudaMemcpyAsync");
-  gpu_.synchronize();  // before the host's copy goes
+  context_.synchronize();  // `host` is destroyed at the end of this function
   entry.positions = positions;
 }
 

@@ -13,11 +13,11 @@ struct RopeTable {
   const float* sine = nullptr;
 };
 
-/// The tables that a context's launches have asked for. Made on the host, with its library's bits, at the first use of
-/// a head size and base, and again when longer sequences come; growing waits for the GPU.
+/// The rotary tables of a context. They are computed on the host, with its bits, at the first use of a head size and
+/// base, and again when longer sequences come; growing waits for the GPU.
 class RopeTables {
  public:
-  explicit RopeTables(CudaContext& gpu) : gpu_(gpu) {}
+  explicit RopeTables(CudaContext& context) : context_(context) {}
 
   RopeTable table(std::int64_t positions, std::int64_t head_dim, double base);
 
@@ -31,7 +31,7 @@ class RopeTables {
 
   void make(Entry& entry, std::int64_t positions);
 
-  CudaContext& gpu_;
+  CudaContext& context_;
   std::vector<Entry> entries_;
 };
 

@@ -7,8 +7,9 @@
 #include "core/check.h"
 #include "core/float8_format.h"
 
-// The library's matrices are column-major, so it is given the transposed product: out^T [n, m] = b [n, k] * a^T [k, m].
-// Its A is our b and its B is our a, and a matrix that is contiguous along k is transposed in its A and plain in its B.
+// The library's matrices are column-major, so it computes the transposed product: out^T [n, m] = b [n, k] * a^T [k, m].
+// Its A is our b and its B is our a. A matrix that is contiguous along k is transposed as its A and not transposed as
+// its B.
 namespace fp8lab::cuda {
 namespace {
 
@@ -45,7 +46,7 @@ void set(const LtPreference& preference, cublasLtMatmulPreferenceAttributes_t at
 
 LtProduct make_product(const LibraryProblem& problem) {
   cublasLtMatmulDesc_t raw = nullptr;
-  // True FP32 products of f32 operands: this compute type knows no TF32.
+  // f32 operands get true FP32 products: this compute type excludes TF32.
   cublaslt_check(cublaslt().create_product(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
   LtProduct product(raw);
   set(product, CUBLASLT_MATMUL_DESC_TRANSA, problem.b.along_rows ? CUBLAS_OP_N : CUBLAS_OP_T);
@@ -75,11 +76,11 @@ LtLayout make_layout(const PlannedOperand& operand, std::int64_t rows, std::int6
                             : make_layout(operand.dtype, k, rows, operand.stride);
 }
 
-/// Of what the library adds to a product. Quantized data are added to nothing, and it wants to see the type of their
-/// bias, or bf16, there.
+/// The layout of what the library adds to a product (its C). To quantized data nothing is added, but the library then
+/// expects the type of the bias here, or bf16 without one.
 LtLayout make_addend(const LibraryProblem& problem) {
-  const DType beside_data = problem.bias ? problem.bias_dtype : DType::kBF16;
-  return make_layout(is_float8(problem.out) ? beside_data : problem.out, problem.n, problem.m, problem.out_stride);
+  const DType quantized_addend = problem.bias ? problem.bias_dtype : DType::kBF16;
+  return make_layout(is_float8(problem.out) ? quantized_addend : problem.out, problem.n, problem.m, problem.out_stride);
 }
 
 LtPreference make_preference(const LibraryProblem& problem) {
@@ -87,8 +88,9 @@ LtPreference make_preference(const LibraryProblem& problem) {
   cublaslt_check(cublaslt().create_preference(&raw), "cublasLtMatmulPreferenceCreate");
   LtPreference preference(raw);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kLtWorkspaceBytes});
-  // Parts of a split reduction that are added in the output's type would round more than once. What adds them passes
-  // over NaN where it measures the sums, so that no reduction is split then.
+  // Partial sums of a split reduction must be added in FP32: added in the output's type they would be rounded more than
+  // once. With an amax no reduction is split, because the kernel that adds the parts ignores NaN when it measures the
+  // sums.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       std::uint32_t{problem.amax ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   const auto alignment = [&](DType dtype) {
@@ -118,7 +120,7 @@ void cublaslt_check(cublasStatus_t status, std::string_view call) {
   if (status != CUBLAS_STATUS_SUCCESS) fail(fmt::format("{}: {}", call, cublaslt().status_string(status)));
 }
 
-CublasLt::CublasLt(CudaContext& gpu) : gpu_(gpu) {
+CublasLt::CublasLt(CudaContext& context) : context_(context) {
   cublasLtHandle_t raw = nullptr;
   cublaslt_check(cublaslt().create(&raw), "cublasLtCreate");
   handle_.reset(raw);
@@ -129,7 +131,8 @@ CublasLt::Prepared& CublasLt::prepared(const LibraryProblem& problem, const Libr
   Prepared& prepared = at->second;
   if (!added) return prepared;
   prepared.product = make_product(problem);
-  // The heuristic reads a bias's alignment off its address, so it is shown what every later one has.
+  // The heuristic reads a bias's alignment off its address, so it gets an address with the alignment that every later
+  // bias has.
   LibraryBuffers shown = buffers;
   shown.bias = reinterpret_cast<const std::byte*>(std::uintptr_t{16});
   set_pointers(prepared.product, problem, shown);
@@ -158,8 +161,8 @@ bool CublasLt::multiply(const LibraryProblem& problem, const LibraryBuffers& buf
   const cublasStatus_t status =
       cublaslt().matmul(handle_.get(), with.product.get(), &alpha, buffers.b, with.a.get(), buffers.a, with.b.get(),
                         &beta, addend, with.addend.get(), buffers.out, with.out.get(), &*with.algorithm,
-                        buffers.workspace, kLtWorkspaceBytes, gpu_.stream());
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // the heuristic has named what the product refuses
+                        buffers.workspace, kLtWorkspaceBytes, context_.stream());
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // the heuristic has named an algorithm that the product refuses
     with.algorithm.reset();
     return false;
   }

@@ -14,7 +14,7 @@
 
 namespace fp8lab::cuda {
 
-/// Throws Error naming `call` and the library's own words unless `status` is success.
+/// Throws Error with `call` and the library's message unless `status` is success.
 void cublaslt_check(cublasStatus_t status, std::string_view call);
 
 template <auto Destroy>
@@ -33,7 +33,7 @@ using LtLayout =
 using LtPreference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
                                      LtDestroyer<&CublasLtLibrary::destroy_preference>>;
 
-/// What the library may use beside its operands: what it wants on Hopper. A multiple of 256.
+/// Size of the library's workspace, as recommended for Hopper. A multiple of 256.
 inline constexpr std::size_t kLtWorkspaceBytes = std::size_t{32} << 20;
 
 /// Device memory of one product; scales, bias and amax are null where the problem has none.
@@ -44,23 +44,24 @@ struct LibraryBuffers {
   const std::byte* b_scale = nullptr;
   const std::byte* bias = nullptr;
   std::byte* out = nullptr;
-  const float* out_scale = nullptr;  ///< what a result in eight bits is multiplied by
-  float* amax = nullptr;             ///< set to the largest magnitude before that
+  const float* out_scale = nullptr;  ///< a result in eight bits is multiplied by this before the cast
+  float* amax = nullptr;             ///< set to the largest magnitude of the result before that multiplication
   std::byte* workspace = nullptr;    ///< kLtWorkspaceBytes, aligned to 256
 };
 
-/// cuBLASLt for one context: a handle, and for each problem met so far its descriptors and algorithm, so that a product
-/// that was made before costs one look-up.
+/// cuBLASLt for one context: a handle and, for each problem so far, its descriptors and algorithm, so that a repeated
+/// product costs one look-up.
 ///
-/// The algorithm is the first that the library's heuristic names, never one picked by the clock: ranks in one process,
-/// ranks in several, and two runs of one scenario then all get the same bits, which their comparison rests on. What
-/// that costs, on an H200 with 13.1.0 and the shapes of bench_gemm: the best of the eight named first was 1.4 % faster
-/// in the median, and 10 % at most for FP8. Partial sums of a split reduction are added in FP32, in a fixed order.
+/// The algorithm is the first that the library's heuristic names, never one chosen by timing: ranks of one process,
+/// ranks of several processes, and two runs of one scenario then all get the same bits, on which their comparison
+/// relies. The cost, on an H200 with 13.1.0 and the shapes of bench_gemm: the best of the first eight algorithms
+/// was 1.4 % faster in the median, and 10 % at most for FP8. Partial sums of a split reduction are added in FP32, in a
+/// fixed order.
 class CublasLt {
  public:
-  explicit CublasLt(CudaContext& gpu);
+  explicit CublasLt(CudaContext& context);
 
-  /// False, with nothing launched, where the library has no algorithm for `problem`.
+  /// Returns false, with nothing launched, if the library has no algorithm for `problem`.
   bool multiply(const LibraryProblem& problem, const LibraryBuffers& buffers);
 
  private:
@@ -71,7 +72,7 @@ class CublasLt {
   };
   Prepared& prepared(const LibraryProblem& problem, const LibraryBuffers& buffers);
 
-  CudaContext& gpu_;
+  CudaContext& context_;
   LtHandle handle_;
   std::unordered_map<LibraryProblem, Prepared, LibraryProblemHash> prepared_;
 };

@@ -10,13 +10,14 @@
 
 namespace fp8lab::cuda {
 
-/// What is used of cuBLASLt, which takes a tenth of a second to load and is needed by products on the GPU alone.
+/// The functions of cuBLASLt that are used. The library takes a tenth of a second to load, and only products on the GPU
+/// need it.
 struct CublasLtLibrary : SharedLibrary {
-  /// The library of the headers' major version, of which any minor one does: its interface only grows.
+  /// Loads the major version of the headers; any minor version of it works, since its interface only grows.
   CublasLtLibrary();
   explicit CublasLtLibrary(Wanted wanted) : SharedLibrary(std::move(wanted)) {}
 
-  /// As in "13.1.0".
+  /// The version, for example "13.1.0".
   std::string version() const;
 
   decltype(&::cublasLtGetVersion) get_version = find("cublasLtGetVersion");
@@ -35,7 +36,7 @@ struct CublasLtLibrary : SharedLibrary {
   decltype(&::cublasLtMatmulPreferenceSetAttribute) set_preference = find("cublasLtMatmulPreferenceSetAttribute");
 };
 
-/// Loaded; throws Error saying what to install where it is missing.
+/// The loaded library. Throws Error that says what to install if it is missing.
 inline const CublasLtLibrary& cublaslt() { return need_library<CublasLtLibrary>(); }
 
 }  // namespace fp8lab::cuda

@@ -6,11 +6,11 @@
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/quantize/quantize_results.h"
 
-// Not bitwise the cpu kernel, whose sums run in another order; both are within the bound of any order of k products and
-// sums, except that the matrix units keep some 13 fraction bits of a sum of eight-bit products
-// (correctness/reference/float8_sums.h). Sums that are exact in either order, such as those of small integers, are
-// equal bit for bit. The library multiplies per-tensor inverse scales with each other in FP32, so their product must be
-// a normal number there; any scales made from data are.
+// Not bitwise equal to the `cpu` kernel, whose sums run in another order. Both are within the bound for k products
+// added in any order, except that the matrix units keep only some 13 fraction bits of a sum of 8-bit products
+// (correctness/reference/float8_sums.h). Sums that are exact in every order, such as those of small integers, are equal
+// bit for bit. The library multiplies the two per-tensor inverse scales in FP32, so their product must be a normal FP32
+// number; scales computed from data satisfy that.
 namespace fp8lab::cuda {
 namespace {
 
@@ -20,7 +20,7 @@ std::size_t bytes_of(const MatrixView& layout) {
   return (static_cast<std::size_t>(elements) * size_bytes(layout.dtype) + 255) / 256 * 256;
 }
 
-/// Hands out one stretch of scratch in parts.
+/// Divides one buffer of scratch into parts.
 class Parts {
  public:
   explicit Parts(std::byte* next) : next_(next) {}
@@ -34,8 +34,8 @@ class Parts {
   std::byte* next_;
 };
 
-/// False, with nothing written to `out`, where the library has no algorithm.
-bool multiply_by_library(const GemmArgs& args, const GemmPlan& plan, CudaContext& gpu) {
+/// Returns false, with nothing written to `out`, if the library has no algorithm.
+bool multiply_by_library(const GemmArgs& args, const GemmPlan& plan, CudaContext& context) {
   const bool emulated = plan.route == GemmRoute::kEmulated;
   MatrixView a = emulated ? dequantized_layout(args.a) : args.a.values;
   MatrixView b = emulated ? dequantized_layout(args.b) : args.b.values;
@@ -45,26 +45,26 @@ bool multiply_by_library(const GemmArgs& args, const GemmPlan& plan, CudaContext
                      .cols = args.out.cols,
                      .row_stride = plan.problem.out_stride,
                      .col_stride = 1};
-  Parts scratch(gpu.scratch(kLtWorkspaceBytes + (emulated ? bytes_of(a) + bytes_of(b) : 0) +
-                            (plan.finish ? bytes_of(product) : 0)));
+  Parts scratch(context.scratch(kLtWorkspaceBytes + (emulated ? bytes_of(a) + bytes_of(b) : 0) +
+                                (plan.finish ? bytes_of(product) : 0)));
   std::byte* const workspace = scratch.take(kLtWorkspaceBytes);
   if (emulated) {
     a.data = scratch.take(bytes_of(a));
     b.data = scratch.take(bytes_of(b));
-    dequantize_to_bf16(args.a, a, gpu);
-    dequantize_to_bf16(args.b, b, gpu);
+    dequantize_to_bf16(args.a, a, context);
+    dequantize_to_bf16(args.b, b, context);
   }
   if (plan.finish) product.data = scratch.take(bytes_of(product));
-  if (!gpu.kept<CublasLt>().multiply(plan.problem, {.a = a.data,
-                                                    .b = b.data,
-                                                    .a_scale = args.a.scales.data,
-                                                    .b_scale = args.b.scales.data,
-                                                    .bias = args.bias.data,
-                                                    .out = plan.finish ? product.data : args.out.data,
-                                                    .workspace = workspace}))
+  if (!context.kept<CublasLt>().multiply(plan.problem, {.a = a.data,
+                                                        .b = b.data,
+                                                        .a_scale = args.a.scales.data,
+                                                        .b_scale = args.b.scales.data,
+                                                        .bias = args.bias.data,
+                                                        .out = plan.finish ? product.data : args.out.data,
+                                                        .workspace = workspace}))
     return false;
   if (plan.finish)
-    gemm_finish({.product = product, .out = args.out, .bias = args.bias, .accumulate = args.accumulate}, gpu);
+    gemm_finish({.product = product, .out = args.out, .bias = args.bias, .accumulate = args.accumulate}, context);
   return true;
 }
 
@@ -94,7 +94,7 @@ void gemm(const GemmArgs& args, ExecContext& context) {
   gemm_general(args, gpu);
 }
 
-bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& gpu) {
+bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& context) {
   const GemmArgs& product = args.product;
   const QuantizeArgs& cast = args.cast;
   if (product.out.numel() == 0 || product.a.values.cols == 0) return false;
@@ -104,19 +104,19 @@ bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& gpu) {
   const bool stored = rowwise.data != nullptr;
   constexpr std::size_t kScalarBytes = 256;
   Parts scratch(
-      gpu.scratch(kLtWorkspaceBytes + kScalarBytes + (stored ? 0 : static_cast<std::size_t>(product.out.numel()))));
+      context.scratch(kLtWorkspaceBytes + kScalarBytes + (stored ? 0 : static_cast<std::size_t>(product.out.numel()))));
   std::byte* const workspace = scratch.take(kLtWorkspaceBytes);
   auto* const seen = reinterpret_cast<float*>(scratch.take(kScalarBytes));
   std::byte* const data = stored ? rowwise.data : scratch.take(0);
-  if (!gpu.kept<CublasLt>().multiply(plan.problem, {.a = product.a.values.data,
-                                                    .b = product.b.values.data,
-                                                    .a_scale = product.a.scales.data,
-                                                    .b_scale = product.b.scales.data,
-                                                    .bias = product.bias.data,
-                                                    .out = data,
-                                                    .out_scale = cast.scale,
-                                                    .amax = seen,
-                                                    .workspace = workspace}))
+  if (!context.kept<CublasLt>().multiply(plan.problem, {.a = product.a.values.data,
+                                                        .b = product.b.values.data,
+                                                        .a_scale = product.a.scales.data,
+                                                        .b_scale = product.b.scales.data,
+                                                        .bias = product.bias.data,
+                                                        .out = data,
+                                                        .out_scale = cast.scale,
+                                                        .amax = seen,
+                                                        .workspace = workspace}))
     return false;
   const MatrixView written{.data = data,
                            .dtype = plan.problem.out,
@@ -131,9 +131,9 @@ bool gemm_quantize_by_library(const GemmQuantizeArgs& args, CudaContext& gpu) {
                      columnwise.data == nullptr ? nullptr : reinterpret_cast<float*>(cast.columnwise.scales.data)},
        .amax = cast.amax,
        .seen = seen},
-      gpu);
-  transpose_data(cast, data, plan.problem.out_stride, gpu);
-  RouteCounts& routes = gpu.kept<RouteCounts>();
+      context);
+  transpose_data(cast, data, plan.problem.out_stride, context);
+  RouteCounts& routes = context.kept<RouteCounts>();
   ++routes.through_library;
   ++routes.to_quantized;
   return true;

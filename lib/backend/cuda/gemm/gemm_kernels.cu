@@ -12,13 +12,13 @@
 namespace fp8lab::cuda {
 namespace {
 
-constexpr int kTile = 64;   // of the result, both directions
-constexpr int kDepth = 16;  // of the reduction at a time
+constexpr int kTile = 64;   // rows and columns of the result per block
+constexpr int kDepth = 16;  // elements of the reduction per step
 constexpr int kThreads = 256;
 constexpr int kSide = 16;  // threads along one side of a tile
 constexpr int kEach = kTile / kSide;
-constexpr int kPitch =
-    kTile + 4;  // rows of a tile in shared memory, padded against bank conflicts and kept at 16 bytes
+// Length of a row of a tile in shared memory: padded against bank conflicts, and a multiple of 16 bytes.
+constexpr int kPitch = kTile + 4;
 
 template <class T>
 __device__ T element(const std::byte* data, std::int64_t at) {
@@ -33,7 +33,7 @@ __device__ float scale_at(const ScaleView& scales, std::int64_t block_row, std::
 
 __device__ bool per_tensor(const ScaleView& scales) { return scales.block_cols == 0; }
 
-/// What enters the sum: a code per tensor, a value otherwise.
+/// An operand's element as it enters the sum: unscaled under a per-tensor scale, else multiplied by its block's scale.
 __device__ float term(const OperandView& operand, std::int64_t i, std::int64_t j) {
   const float value = load_element(operand.values, i, j);
   const ScaleView& scales = operand.scales;
@@ -42,8 +42,8 @@ __device__ float term(const OperandView& operand, std::int64_t i, std::int64_t j
 }
 
 __device__ double tensor_scale(const OperandView& operand) {
-  const bool full = operand.scales.data != nullptr && per_tensor(operand.scales);
-  return full ? static_cast<double>(scale_at(operand.scales, 0, 0)) : 1.0;
+  const bool scaled = operand.scales.data != nullptr && per_tensor(operand.scales);
+  return scaled ? static_cast<double>(scale_at(operand.scales, 0, 0)) : 1.0;
 }
 
 __device__ void finish(const MatrixView& out, const MatrixView& bias, bool accumulate, std::int64_t i, std::int64_t j,
@@ -53,7 +53,7 @@ __device__ void finish(const MatrixView& out, const MatrixView& bias, bool accum
   store_element(out, i, j, sum);
 }
 
-/// One tile of an operand, zero where the operand ends. Neighbouring threads read neighbouring memory.
+/// Loads one tile of an operand; zero beyond its end. Neighbouring threads read neighbouring memory.
 __device__ void load_tile(const OperandView& operand, std::int64_t row, std::int64_t depth,
                           float (&tile)[kDepth][kPitch]) {
   const bool along_rows = operand.values.row_stride == 1;
@@ -113,8 +113,8 @@ __global__ void gemm_finish_kernel(const __grid_constant__ GemmFinishArgs args) 
            element<float>(args.product.data, i * args.product.row_stride + j));
 }
 
-/// Bytes of 0xFF where quantized data are NaN, of either format: the GPU's conversion, as encode(), makes one code of
-/// it.
+/// Bytes of 0xFF where quantized data, of either format, are NaN: the GPU's conversion, like encode(), maps every NaN
+/// to one code.
 __device__ std::uint32_t nan_bytes(std::uint32_t data) { return __vcmpeq4(data, kFloat8Nan * 0x01010101u); }
 
 __global__ void __launch_bounds__(kThreads) quantize_finish_kernel(const __grid_constant__ QuantizeFinishArgs args) {
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads) quantize_finish_kernel(const __grid_
     if (args.amax != nullptr) raise_amax(args.amax, min(magnitude(*args.seen), kFloatInfinityBits));
   }
   if (args.amax == nullptr || magnitude(*args.seen) <= kFloatInfinityBits) return;
-  constexpr int kPieces = 4;  // of 16 bytes, in flight per thread
+  constexpr int kPieces = 4;  // 16-byte loads in flight per thread
   const MatrixView& data = args.data;
   const auto per_row = static_cast<std::uint32_t>(data.cols / 16);
   const std::int64_t count = data.rows * per_row, threads = std::int64_t{gridDim.x} * kThreads;
@@ -146,11 +146,11 @@ __global__ void __launch_bounds__(kThreads) quantize_finish_kernel(const __grid_
   if (__syncthreads_or(found != 0) && threadIdx.x == 0) raise_amax(args.amax, kFloatQuietNanBits);
 }
 
-/// Quantized data that one thread takes: as many as are 16 bytes of BF16, so that a warp writes without gaps.
+/// Elements per thread: as many as are 16 bytes of BF16, so that a warp writes without gaps.
 constexpr int kRun = 8;
 
-/// In stored order: out row-major. `Full`: rows are runs of kRun that begin at multiples of kRun bytes, and a run has
-/// one scale or kRun contiguous ones.
+/// Processes operands in stored order; `out` is row-major. `Full`: rows are runs of kRun elements that begin at
+/// multiples of kRun bytes, and each run has one scale or kRun contiguous ones.
 template <bool Full>
 __global__ void dequantize_to_bf16_kernel(const __grid_constant__ OperandView in,
                                           const __grid_constant__ MatrixView out) {
@@ -183,13 +183,13 @@ __global__ void dequantize_to_bf16_kernel(const __grid_constant__ OperandView in
 }
 
 OperandView transposed(const OperandView& operand) {
-  OperandView turned = operand;
-  turned.values = operand.values.transposed();
-  turned.scales.block_rows = operand.scales.block_cols;
-  turned.scales.block_cols = operand.scales.block_rows;
-  turned.scales.row_stride = operand.scales.col_stride;
-  turned.scales.col_stride = operand.scales.row_stride;
-  return turned;
+  OperandView result = operand;
+  result.values = operand.values.transposed();
+  result.scales.block_rows = operand.scales.block_cols;
+  result.scales.block_cols = operand.scales.block_rows;
+  result.scales.row_stride = operand.scales.col_stride;
+  result.scales.col_stride = operand.scales.row_stride;
+  return result;
 }
 
 bool at_runs(const std::byte* data, std::int64_t stride) {
@@ -212,19 +212,19 @@ dim3 rows_of_runs(std::int64_t rows, std::int64_t runs, int threads) {
 
 }  // namespace
 
-void gemm_general(const GemmArgs& args, CudaContext& gpu) {
+void gemm_general(const GemmArgs& args, CudaContext& context) {
   const std::int64_t tiles_m = (args.out.rows + kTile - 1) / kTile;
   const std::int64_t tiles_n = (args.out.cols + kTile - 1) / kTile;
-  gemm_general_kernel<<<static_cast<unsigned>(tiles_m * tiles_n), kThreads, 0, gpu.stream()>>>(args, tiles_n);
+  gemm_general_kernel<<<static_cast<unsigned>(tiles_m * tiles_n), kThreads, 0, context.stream()>>>(args, tiles_n);
   cuda_check_launch("gemm_general_kernel");
 }
 
-void gemm_finish(const GemmFinishArgs& args, CudaContext& gpu) {
-  gemm_finish_kernel<<<rows_of_runs(args.out.rows, args.out.cols, kThreads), kThreads, 0, gpu.stream()>>>(args);
+void gemm_finish(const GemmFinishArgs& args, CudaContext& context) {
+  gemm_finish_kernel<<<rows_of_runs(args.out.rows, args.out.cols, kThreads), kThreads, 0, context.stream()>>>(args);
   cuda_check_launch("gemm_finish_kernel");
 }
 
-void quantize_finish(const QuantizeFinishArgs& args, CudaContext& gpu) {
+void quantize_finish(const QuantizeFinishArgs& args, CudaContext& context) {
   QuantizeFinishArgs one_row = args;
   MatrixView& data = one_row.data;
   if (data.contiguous()) {
@@ -232,22 +232,22 @@ void quantize_finish(const QuantizeFinishArgs& args, CudaContext& gpu) {
     data.rows = 1;
   }
   constexpr std::int64_t kEach = 4 * 16 * kThreads;
-  const std::int64_t most = gpu.multiprocessors();  // which have nothing to do as a rule
+  const std::int64_t most = context.multiprocessors();  // one block per multiprocessor; they usually find nothing to do
   const std::int64_t blocks = args.amax == nullptr ? 1 : std::min((data.numel() + kEach - 1) / kEach, most);
-  quantize_finish_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, gpu.stream()>>>(one_row);
+  quantize_finish_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, context.stream()>>>(one_row);
   cuda_check_launch("quantize_finish_kernel");
 }
 
-void dequantize_to_bf16(const OperandView& operand, const MatrixView& out, CudaContext& gpu) {
-  const bool turned = out.col_stride != 1;
-  const OperandView in = turned ? transposed(operand) : operand;
-  const MatrixView stored = turned ? out.transposed() : out;
+void dequantize_to_bf16(const OperandView& operand, const MatrixView& out, CudaContext& context) {
+  const bool transpose = out.col_stride != 1;
+  const OperandView in = transpose ? transposed(operand) : operand;
+  const MatrixView stored = transpose ? out.transposed() : out;
   constexpr int kRunThreads = 256;
   const dim3 grid = rows_of_runs(stored.rows, (stored.cols + kRun - 1) / kRun, kRunThreads);
   if (in_full_runs(in))
-    dequantize_to_bf16_kernel<true><<<grid, kRunThreads, 0, gpu.stream()>>>(in, stored);
+    dequantize_to_bf16_kernel<true><<<grid, kRunThreads, 0, context.stream()>>>(in, stored);
   else
-    dequantize_to_bf16_kernel<false><<<grid, kRunThreads, 0, gpu.stream()>>>(in, stored);
+    dequantize_to_bf16_kernel<false><<<grid, kRunThreads, 0, context.stream()>>>(in, stored);
   cuda_check_launch("dequantize_to_bf16_kernel");
 }
 

@@ -19,11 +19,11 @@ std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// The reason why not, or nothing.
+/// Why the library cannot be used; empty if it can.
 using Refusal = std::string_view;
 
-/// Fills in how the matrix lies; refused where it is contiguous along neither dimension. A stride over a dimension of
-/// one is not looked at.
+/// Fills in the operand's type, order and stride; refuses a matrix that is contiguous along neither dimension. The
+/// stride over a dimension of one is ignored.
 Refusal plan_strides(const MatrixView& values, PlannedOperand& planned) {
   planned.dtype = values.dtype;
   if ((values.col_stride == 1 || values.cols <= 1) && (values.row_stride >= values.cols || values.rows <= 1)) {
@@ -39,7 +39,7 @@ Refusal plan_strides(const MatrixView& values, PlannedOperand& planned) {
   return "an operand is contiguous along neither dimension";
 }
 
-/// Which of the library's scalings reads these scales where they are (tensor/quantized_tensor.h has the layouts).
+/// Chooses the library's scaling mode that reads these scales in place (layouts: tensor/quantized_tensor.h).
 Refusal plan_scaling(const OperandView& operand, PlannedOperand& planned) {
   const ScaleView& scales = operand.scales;
   if (scales.dtype != DType::kF32) return "one operand alone is microscaled";
@@ -51,8 +51,8 @@ Refusal plan_scaling(const OperandView& operand, PlannedOperand& planned) {
   if (scales.block_cols != 128) return "blocks are not 128 long";
   const std::int64_t blocks = (operand.values.cols + 127) / 128;
   if (scales.block_rows == 1) {
-    // One block's scales of all rows are contiguous. The library knows no padding between one block's and the next
-    // one's.
+    // The scales of one column of blocks, for all rows, must be contiguous, and the library allows no padding between
+    // one such column and the next.
     if (scales.row_stride != 1 || (scales.col_stride != operand.values.rows && blocks > 1) ||
         operand.values.rows % 8 != 0)
       return "rows scaled by 1 x 128 are not a multiple of 8";
@@ -65,7 +65,7 @@ Refusal plan_scaling(const OperandView& operand, PlannedOperand& planned) {
   return {};
 }
 
-/// What only the eight-bit products demand.
+/// Conditions that only 8-bit products have.
 Refusal plan_float8(const GemmArgs& args, LibraryProblem& problem) {
   for (const auto& [operand, planned] : {std::pair{&args.a, &problem.a}, std::pair{&args.b, &problem.b}}) {
     if (const Refusal refusal = plan_scaling(*operand, *planned); !refusal.empty()) return refusal;
@@ -94,7 +94,7 @@ Refusal plan_operands(const GemmArgs& args, LibraryProblem& problem) {
   return {};
 }
 
-/// Results that the library makes of such operands, and the type that it wants a bias in.
+/// True if the library computes a result of type `out` from such operands.
 bool makes(const PlannedOperand& operand, DType out) {
   if (out == DType::kF32 || out == operand.dtype) return true;
   return is_float8(operand.dtype) && out == DType::kBF16;
@@ -111,7 +111,8 @@ bool operands_aligned(const GemmArgs& args, const LibraryProblem& problem) {
   return aligned(args.a.values.data) && aligned(problem.a) && aligned(args.b.values.data) && aligned(problem.b);
 }
 
-/// Fills in the result's side of `plan`, by way of scratch where the library cannot write it.
+/// Fills in the result's side of `plan`: the library writes an FP32 product to scratch if it cannot write the result
+/// itself.
 void plan_result(const GemmArgs& args, GemmPlan& plan) {
   LibraryProblem& problem = plan.problem;
   const MatrixView& out = args.out;
@@ -123,8 +124,8 @@ void plan_result(const GemmArgs& args, GemmPlan& plan) {
   const bool aligned_operands = operands_aligned(args, problem);
   problem.aligned = aligned_operands && aligned(out.data) && aligned(lies);
   const bool bias_direct = bias.data == nullptr || (adds_bias_of(problem, bias.dtype) && contiguous_bias(bias));
-  // The library rounds a product to 16 bits before it adds what such a matrix holds, and, off its aligned kernels,
-  // before it adds a bias; here both are rounded once.
+  // The library rounds a product to 16 bits before it adds the previous contents of `out` in 16 bits and, unless
+  // everything is aligned, before it adds a bias. Here the sum must be rounded only once.
   const bool rounds_twice =
       size_bytes(out.dtype) < 4 && (args.accumulate || (bias.data != nullptr && !problem.aligned));
   plan.finish = !direct || !bias_direct || rounds_twice;
@@ -140,7 +141,7 @@ void plan_result(const GemmArgs& args, GemmPlan& plan) {
   problem.accumulate = args.accumulate;
 }
 
-/// The library's conditions on quantized data that it is to write, `problem` having its operands.
+/// Conditions for the library to write the quantized result itself; `problem` already has its operands.
 Refusal plan_data(const GemmQuantizeArgs& args, LibraryProblem& problem) {
   const QuantFormat& format = args.cast.format;
   const MatrixView& bias = args.product.bias;
@@ -151,11 +152,12 @@ Refusal plan_data(const GemmQuantizeArgs& args, LibraryProblem& problem) {
     return "quantized data are e5m2 and neither operand is";
   if (bias.data != nullptr && size_bytes(bias.dtype) != 2) return "the bias is not in 16 bits";
   if (bias.data != nullptr && !contiguous_bias(bias)) return "the bias does not begin at a multiple of 16 bytes";
-  // The library measures full tiles; rows of one that lie beyond the result are zeros, to which a bias must not be
-  // added.
+  // The library measures full tiles. Rows of a tile beyond the result are zeros, and a bias added to them would be
+  // measured.
   if (bias.data != nullptr && args.cast.amax != nullptr) return "a sum with a bias is to be measured";
   problem.out = format.payload;
-  problem.out_stride = problem.n;  // of quantized data that only pass through on their way to the transpose
+  // For quantized data in scratch that are only an intermediate step to the transpose.
+  problem.out_stride = problem.n;
   if (rowwise.data != nullptr) {
     PlannedOperand lies;
     if (!plan_strides(rowwise, lies).empty() || lies.along_rows || !aligned(rowwise.data) || !aligned(lies))

@@ -8,24 +8,25 @@
 
 #include "backend/kernels.h"
 
-// How the GPU makes a product, decided on the host alone from types, strides, alignments and scales: a value that can
-// be compared and printed, so that what takes which route is tested without a GPU.
+// How the GPU computes a product, decided on the host alone from types, strides, alignments and scales. The plan is a
+// value that can be compared and printed, so that the choice of a route is tested without a GPU.
 namespace fp8lab::cuda {
 
-/// How the library scales an operand's elements.
+/// How an operand's elements are scaled by the library.
 enum class OperandScaling : std::uint8_t { kNone, kTensor, kRowBlocks, kSquareBlocks };
 
-/// A row-major operand [rows, k] as the library takes it: contiguous along k, or (`along_rows`) along its rows.
+/// An operand [rows, k] as the library reads it: contiguous along k or, if `along_rows`, contiguous along its rows.
 struct PlannedOperand {
   DType dtype = DType::kF32;
   OperandScaling scaling = OperandScaling::kNone;
   bool along_rows = false;
-  std::int64_t stride = 0;  ///< elements between the starts of contiguous stretches
+  std::int64_t stride = 0;  ///< elements from the start of one contiguous row (or column) to the next
 
   bool operator==(const PlannedOperand&) const = default;
 };
 
-/// A problem of the library, which is also what its descriptors and algorithm are kept under. The result is row-major.
+/// A product that the library computes; also the key under which its descriptors and algorithm are cached. The result
+/// is row-major.
 struct LibraryProblem {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -36,11 +37,11 @@ struct LibraryProblem {
   std::int64_t out_stride = 0;
   bool bias = false;
   DType bias_dtype = DType::kF32;
-  bool amax = false;  ///< measured too; of a result in eight bits
+  bool amax = false;  ///< the amax is measured too; for results in eight bits only
   bool accumulate = false;
   bool fast_accumulation = false;
-  /// Every matrix and its rows begin at multiples of 16 bytes. Algorithms that need more are not asked for, so that
-  /// where the allocator put something does not choose how it is multiplied.
+  /// All matrices and their rows begin at multiples of 16 bytes. Algorithms that need more alignment are never
+  /// requested, so that the address that the allocator chose does not influence the choice of the algorithm.
   bool aligned = false;
 
   bool operator==(const LibraryProblem&) const = default;
@@ -51,60 +52,61 @@ struct LibraryProblemHash {
 };
 
 enum class GemmRoute : std::uint8_t {
-  kLibrary,   ///< cuBLASLt on the operands as they lie
+  kLibrary,   ///< cuBLASLt on the operands in place
   kEmulated,  ///< cuBLASLt on operands dequantized to BF16 into scratch
-  kGeneral,   ///< the kernel of gemm_general.cu
+  kGeneral,   ///< the kernel gemm_general() of gemm_kernels.cu
 };
 
 struct GemmPlan {
   GemmRoute route = GemmRoute::kGeneral;
-  /// Why not the library: what of the operands it cannot take. Empty on other routes.
+  /// Why the library cannot be used. Empty on other routes.
   std::string_view why_general;
-  /// The library writes an FP32 product to scratch, and a kernel adds bias and `out` and rounds once: where the library
-  /// has no such epilogue.
+  /// True if the library writes an FP32 product to scratch and a kernel adds bias and `out` and rounds once, because
+  /// the library has no such epilogue.
   bool finish = false;
   LibraryProblem problem;
 
   bool operator==(const GemmPlan&) const = default;
 };
 
-/// Of a product that is not empty: m, n and k positive.
+/// The plan of a product whose m, n and k are positive.
 GemmPlan plan_gemm(const GemmArgs& args);
 
-/// One line, as in "library: bf16 T x bf16 N -> bf16, finished apart".
+/// One line, for example "library: bf16 T x bf16 N -> bf16, finished apart".
 std::string describe(const GemmPlan& plan);
 
-/// How a product is made of which only the quantized data are wanted.
+/// How a product is computed of which only the quantized data are wanted.
 struct GemmQuantizePlan {
-  /// Why the library does not write the quantized data, so that the product goes through scratch in FP32. Empty where
-  /// it does.
+  /// Why the library does not write the quantized data, so that the product goes through scratch in FP32. Empty if it
+  /// does.
   std::string_view why_apart;
-  /// The library's, where it writes them: row-wise, scaled by one factor.
+  /// The library's problem if it writes the quantized data: row-wise, under one scale.
   LibraryProblem problem;
 
   bool operator==(const GemmQuantizePlan&) const = default;
 };
 
-/// Of a product that is not empty. Beyond what plan_gemm() asks for, the library writes quantized data only of operands
-/// scaled per tensor, e5m2 only where an operand is that, and adds only a bias in 16 bits, to what is not measured.
+/// The plan of a product that is not empty. Beyond the conditions of plan_gemm(), the library writes quantized data
+/// only for operands scaled per tensor, E5M2 only if an operand is E5M2, and adds only a bias in 16 bits, and only if
+/// no amax is measured.
 GemmQuantizePlan plan_gemm_quantize(const GemmQuantizeArgs& args);
 
 std::string describe(const GemmQuantizePlan& plan);
 
-/// Products made on a context so far, by the route that they took.
+/// Number of products computed on a context so far, by route.
 struct GemmRoutes {
   std::int64_t through_library = 0;
   std::int64_t emulated = 0;
   std::int64_t general = 0;
-  /// Of the general ones, those planned for the library, which had no algorithm.
+  /// Of the general products, those planned for the library, which had no algorithm.
   std::int64_t declined = 0;
-  /// Of those through the library, those whose data it wrote itself.
+  /// Of the products through the library, those whose quantized data it wrote itself.
   std::int64_t to_quantized = 0;
 };
 const GemmRoutes& gemm_routes(ExecContext& context);
 
-/// Where an operand dequantized to BF16 lies: in the order in which its data are stored, rows padded to 16 bytes.
-/// `data` is an offset from nothing.
+/// The layout of an operand dequantized to BF16: in the order in which its data are stored, rows padded to 16 bytes.
+/// `data` is null.
 MatrixView dequantized_layout(const OperandView& operand);
 
 }  // namespace fp8lab::cuda

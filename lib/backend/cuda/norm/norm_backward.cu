@@ -20,10 +20,10 @@ struct Backward {
   std::int64_t cols;
   std::int64_t part_rows;
   float* gamma_sums;  ///< f32 [parts, cols]
-  float* beta_sums;   ///< LayerNorm only
+  float* beta_sums;   ///< f32 [parts, cols], LayerNorm only
 };
 
-/// A thread's runs of a row of a ring: in registers, or, of long rows, where they are.
+/// A thread's runs of a row of the ring: in registers or, for long rows, in shared memory.
 template <DType Type, int Runs>
 class RowInUse {
  public:
@@ -44,13 +44,14 @@ class RowInUse {
   KeptRow<Type, kKept ? Runs : 1> kept_;
 };
 
-// A block takes one part of the rows, so that a thread adds its columns' gradients of gamma and beta up by itself, and
-// has the next rows provided while it works. Rows of many runs stay in shared memory, for registers hold the sums.
+// A block processes one part of the rows, so that each thread adds up its columns' gradients of gamma and beta by
+// itself. The ring loads the next rows while it works. Rows of many runs stay in shared memory, because the registers
+// hold the sums.
 template <bool Centred, DType Type, int Runs>
 __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backward args, int stages) {
   extern __shared__ __align__(128) std::byte slots[];
   __shared__ std::uint64_t full[kMostStages];
-  __shared__ float shared[2][2][kSumWarps];  // of odd and even rows, offsets and slopes
+  __shared__ float shared[2][2][kSumWarps];  // sums of even and odd rows, for offsets and slopes
   const int cols = static_cast<int>(args.cols);
   const int row_bytes = cols * static_cast<int>(sizeof(typename Element<Type>::Storage));
   const float count = static_cast<float>(cols);
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backwa
     });
     const float offset = Centred ? join_block(offsets, shared[row & 1][0]) / count : 0.0f;
     const float slope = join_block(slopes, shared[row & 1][1]) / count;
-    // Behind this row's barriers nobody reads the row before any more.
+    // All threads have passed this row's barriers, so none reads the previous row any more.
     if (index > 0) fetch(index - 1 + stages);
     for_runs<Runs>(cols, [&](int r, int col) {
       float x[kSumRun], grad_y[kSumRun], grad_x[kSumRun];
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backwa
   });
 }
 
-// The sums of a part grow in memory, where each element belongs to one thread.
+// The kernel for all layouts. A part's sums are accumulated in device memory, where each element belongs to one thread.
 template <bool Centred>
 __global__ void __launch_bounds__(kSumThreads) norm_backward_any_kernel(const Backward args) {
   __shared__ float shared[2][2][kSumWarps];
@@ -159,41 +160,42 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_any_kernel(const Ba
   }
 }
 
-/// The kernel on one GPU, with its ring's memory allowed.
+/// Created once per GPU: allows the kernel its ring's shared memory.
 template <bool Centred, DType Type, int Runs>
 struct BackwardKernel {
-  explicit BackwardKernel(CudaContext& gpu) {
-    ring_blocks(reinterpret_cast<const void*>(norm_backward_kernel<Centred, Type, Runs>), gpu.shared_bytes());
+  explicit BackwardKernel(CudaContext& context) {
+    ring_blocks(reinterpret_cast<const void*>(norm_backward_kernel<Centred, Type, Runs>), context.shared_bytes());
   }
 };
 
 template <bool Centred, DType Type, int Runs>
-void launch_runs(const Backward& args, unsigned parts, CudaContext& gpu) {
-  gpu.kept<BackwardKernel<Centred, Type, Runs>>();
+void launch_runs(const Backward& args, unsigned parts, CudaContext& context) {
+  context.kept<BackwardKernel<Centred, Type, Runs>>();
   const std::size_t pair_bytes = 2 * static_cast<std::size_t>(args.cols) * size_bytes(Type);
   const int stages = ring_stages(pair_bytes);
-  norm_backward_kernel<Centred, Type, Runs><<<parts, kSumThreads, stages * pair_bytes, gpu.stream()>>>(args, stages);
+  norm_backward_kernel<Centred, Type, Runs>
+      <<<parts, kSumThreads, stages * pair_bytes, context.stream()>>>(args, stages);
   cuda_check_launch("norm_backward_kernel");
 }
 
 template <bool Centred>
-void launch_kept(const Backward& args, unsigned parts, CudaContext& gpu) {
+void launch_kept(const Backward& args, unsigned parts, CudaContext& context) {
   const bool wide = args.x.dtype == DType::kF32;
   if (args.cols <= 2 * kSumLanes)
-    return wide ? launch_runs<Centred, DType::kF32, 2>(args, parts, gpu)
-                : launch_runs<Centred, DType::kBF16, 2>(args, parts, gpu);
+    return wide ? launch_runs<Centred, DType::kF32, 2>(args, parts, context)
+                : launch_runs<Centred, DType::kBF16, 2>(args, parts, context);
   if (args.cols <= 4 * kSumLanes)
-    return wide ? launch_runs<Centred, DType::kF32, 4>(args, parts, gpu)
-                : launch_runs<Centred, DType::kBF16, 4>(args, parts, gpu);
-  launch_runs<Centred, DType::kBF16, 8>(args, parts, gpu);
+    return wide ? launch_runs<Centred, DType::kF32, 4>(args, parts, context)
+                : launch_runs<Centred, DType::kBF16, 4>(args, parts, context);
+  launch_runs<Centred, DType::kBF16, 8>(args, parts, context);
 }
 
 template <bool Centred>
-void launch(const Backward& args, unsigned parts, bool kept, CudaContext& gpu) {
-  // Two rows of f32 beyond that twice over are more than shared memory.
+void launch(const Backward& args, unsigned parts, bool kept, CudaContext& context) {
+  // Two rows of f32 of more than 4 * kSumLanes columns, in two stages, exceed shared memory.
   const bool fits = args.x.dtype == DType::kBF16 || (args.x.dtype == DType::kF32 && args.cols <= 4 * kSumLanes);
-  if (kept && fits) return launch_kept<Centred>(args, parts, gpu);
-  norm_backward_any_kernel<Centred><<<parts, kSumThreads, 0, gpu.stream()>>>(args);
+  if (kept && fits) return launch_kept<Centred>(args, parts, context);
+  norm_backward_any_kernel<Centred><<<parts, kSumThreads, 0, context.stream()>>>(args);
   cuda_check_launch("norm_backward_any_kernel");
 }
 

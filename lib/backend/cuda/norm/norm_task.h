@@ -6,7 +6,7 @@
 
 namespace fp8lab::cuda {
 
-/// A norm as its kernels take it, without what becomes of y.
+/// The arguments of a norm's kernels, without the destination of y.
 struct NormTask {
   MatrixView x;
   MatrixView gamma;

@@ -11,16 +11,16 @@
 #include "backend/cuda/quantize/device/cast_target.cuh"
 #include "core/moment_scale.h"
 
-// Bitwise the `cpu` kernel: the same operations in the same order. A NaN is a NaN here and there, of another sign or
-// payload.
+// Bitwise equal to the `cpu` kernel: the same operations in the same order. NaNs are in the same places, but may have
+// another sign or payload.
 //
-// A thread takes four vectors of four elements, whose loads are all under way before the first is waited for. Bodies
-// for the types that models train with are compiled for them; all other types share one that asks for every vector.
-// Tensors of any strides go element by element.
+// A thread processes four vectors of four elements, whose loads are all in flight before the first is waited for. The
+// combinations of types that models train with have a compiled body each; all other types share one body that
+// determines the types of each vector at run time. Tensors of any strides are processed element by element.
 namespace fp8lab::cuda {
 namespace {
 
-/// One element of a tensor of any strides.
+/// Processes one element of a tensor of any strides.
 template <bool kMeasures>
 __device__ __forceinline__ void one_element(const AdamItem& item, const Rule& rule, const Scales& scales,
                                             std::int64_t index, Absmax& absmax, TargetCast* cast) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void one_element(const AdamItem& item, const Rule& ru
   store1(item.param, item.param_type, at_param, e.p);
 }
 
-/// Vectors of one thread.
+/// Processes the vectors of one thread.
 template <bool kMeasures, class Types>
 __device__ __forceinline__ void some_vectors(const AdamItem& item, const Rule& rule, const Scales& scales,
                                              const Places<Types::kTogether>& places, Absmax& absmax, TargetCast* cast) {
@@ -88,8 +88,7 @@ __device__ __forceinline__ void some_vectors(const AdamItem& item, const Rule& r
     if (weight == Weight::kMaster) decode(DType::kF32, masters[k], p);
     if (weight == Weight::kParts16)
 #pragma unroll
-      for (int i = 0; i < kVector; ++i)
-        p[i] = from_parts16(orientation_of(params[k], i), orientation_of(masters[k], i));
+      for (int i = 0; i < kVector; ++i) p[i] = from_parts16(element16(params[k], i), element16(masters[k], i));
     decode(grad_type, grads[k], g);
     decode(exp_avg_type, exp_avgs[k], m);
     decode(exp_avg_sq_type, exp_avg_sqs[k], v);
@@ -120,8 +119,8 @@ __device__ __forceinline__ void some_vectors(const AdamItem& item, const Rule& r
         upper[i] = parts.high;
         lower[i] = parts.low;
       }
-      store4(item.param, DType::kBF16, places.at[k], of_parts16(upper));
-      store4(item.master, DType::kBF16, places.at[k], of_parts16(lower));
+      store4(item.param, DType::kBF16, places.at[k], pack16(upper));
+      store4(item.master, DType::kBF16, places.at[k], pack16(lower));
     } else {
       if (weight == Weight::kMaster) store4(item.master, DType::kF32, places.at[k], encode(DType::kF32, p));
       store4(item.param, param_type, places.at[k], encode(param_type, p));
@@ -144,8 +143,8 @@ __device__ __forceinline__ void in_vectors(const AdamItem& item, const Rule& rul
   walk_vectors<Types::kTogether>(item.rows, item.cols, tiles, piece, some, after_tile);
 }
 
-/// Before a step: the scales that it will leave for moments in f16 and e4m3, for which they have to be computed once
-/// before.
+/// Runs before adam_kernel: computes the new moments in f16 and e4m3 once, to find their largest magnitudes, from which
+/// adam_kernel computes the scales that it stores them with.
 __global__ void __launch_bounds__(kListThreads)
     adam_measure_kernel(AdamItem* items, int count, const __grid_constant__ Rule rule) {
   const int index = item_of_piece(items, count, blockIdx.x);
@@ -284,12 +283,12 @@ void adam(const AdamArgs& args, ExecContext& context) {
   for (const AdamTensor& tensor : args.tensors) {
     const AdamItem item = item_of(tensor);
     measures |= item.scaled();
-    // A tensor without elements still gets its scales.
+    // A tensor without elements still needs a block that writes its scales.
     const std::int64_t least = item.scaled() || item.target.there ? 1 : 0;
     list.add(item, std::max(pieces_of(item.rows, item.cols, item.target.tiles), least));
   }
   if (list.empty()) return;
-  // The upload is this launch's own, and so is what the measuring pass leaves in it.
+  // The upload belongs to this launch alone, so the measuring kernel may write to it.
   auto* const items = const_cast<AdamItem*>(gpu.upload(list.items()));
   const int count = static_cast<int>(list.items().size());
   const Rule rule{.learning_rate = args.learning_rate,

@@ -8,9 +8,9 @@
 #include "backend/cuda/kernels.h"
 #include "core/shape.h"
 
-// Bitwise the `cpu` kernels, NaNs up to their sign and payload. A block sums a stretch, four lanes to a thread; one
-// more block adds the stretches up. A square of an f32 is exact in double, so the fused operation rounds as an addition
-// does.
+// Bitwise equal to the `cpu` kernels, except for the sign and payload of NaNs. A block sums one stretch, four lanes per
+// thread; one more block adds up the stretches. The square of an f32 is exact in double, so a fused multiply-add rounds
+// like the addition alone.
 namespace fp8lab::cuda {
 namespace {
 
@@ -27,7 +27,7 @@ struct SumItem {
   bool vectors = false;
 };
 
-/// The sum of all lanes, neighbours first, in the first thread.
+/// The sum of all lanes, neighbours first, returned to the first thread.
 __device__ __forceinline__ double sum_of_lanes(const double (&lanes)[kVector]) {
   __shared__ double of_warps[kThreads / 32];
   double sum = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) square_sum_kernel(const SumItem* ite
 
 __global__ void __launch_bounds__(kThreads) add_stretches_kernel(const double* sums, std::int64_t count, float* total) {
   double lanes[kVector] = {};
-  constexpr int kTogether = 4;  // reads under way at once; the order of additions is the loop's
+  constexpr int kTogether = 4;  // loads in flight together; additions stay in the loop's order
   for (std::int64_t first = threadIdx.x * kVector; first < count; first += kTogether * kSquareSumLanes) {
     double terms[kTogether][kVector];
 #pragma unroll

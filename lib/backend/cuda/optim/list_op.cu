@@ -10,7 +10,7 @@
 #include "core/lerp.h"
 #include "core/shape.h"
 
-// Bitwise the `cpu` kernel, NaNs up to their sign and payload.
+// Bitwise equal to the `cpu` kernel, except for the sign and payload of NaNs.
 namespace fp8lab::cuda {
 namespace {
 
@@ -26,7 +26,7 @@ struct ListItem {
   bool vectors = false;
 };
 
-// Rules over (out, a, b); kOperands is how many of a and b they read.
+// Element-wise rules of (out, a, b); kOperands is how many of a and b they read.
 struct Scaled {
   static constexpr int kOperands = 0;
   __device__ static float apply(float s, float x, float, float) { return s * x; }
@@ -104,8 +104,8 @@ struct Lists {
 };
 
 template <class Op>
-void launch(const ListOpArgs& args, CudaContext& gpu) {
-  PieceList<ListItem>& list = gpu.kept<Lists>().items;
+void launch(const ListOpArgs& args, CudaContext& context) {
+  PieceList<ListItem>& list = context.kept<Lists>().items;
   list.clear();
   for (const ListOpTensor& tensor : args.tensors) {
     ListItem item{.rows = tensor.out.rows,
@@ -124,8 +124,8 @@ void launch(const ListOpArgs& args, CudaContext& gpu) {
     list.add(item, pieces_of(item.rows, item.cols, false));
   }
   if (list.empty()) return;
-  const ListItem* items = gpu.upload(list.items());
-  list_op_kernel<Op><<<static_cast<unsigned>(list.pieces()), kListThreads, 0, gpu.stream()>>>(
+  const ListItem* items = context.upload(list.items());
+  list_op_kernel<Op><<<static_cast<unsigned>(list.pieces()), kListThreads, 0, context.stream()>>>(
       items, static_cast<int>(list.items().size()), args.scalar);
   cuda_check_launch("list_op_kernel");
 }

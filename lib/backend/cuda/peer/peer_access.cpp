@@ -16,15 +16,17 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr std::uintptr_t kWideBytes = 16;
-/// Copy engines are faster than the multiprocessors from so many bytes on that go to others in a call (between two and
-/// four H200 they met there, at 303 to 331 GB/s), and of each array, since every one of their copies has to be set up.
+/// From this many bytes to other GPUs per call, and per array, copy engines copy them instead of the multiprocessors.
+/// Between two and four H200 both were equally fast at the first threshold, at 303 to 331 GB/s; the second exists
+/// because every copy of an engine has to be set up.
 constexpr std::int64_t kEnginesFromBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kEngineArrayBytes = std::int64_t{2} << 20;
-/// From here on a rank's own bytes are copied beside those of others; below, that takes longer to set up (16 MiB
-/// between two H200 41 us instead of 32). They have as long as the others' take over the link, and take no more
-/// multiprocessors than that needs: at full speed they hold up what comes and goes (an eighth of the time of 218 MB).
-/// Where products want the multiprocessors meanwhile, better all of them for a moment than some for long: 0.93 of a
-/// gather of 512 MiB hide behind products so, and 0.82 the other way.
+/// From this many bytes on, a rank's copies within its own GPU run on a stream beside its copies to others; for fewer
+/// bytes the fork takes longer than it saves (16 MiB between two H200: 41 us instead of 32). The own copies may take as
+/// long as the others take over the link, so they get only as many multiprocessors as that needs: at full speed they
+/// slow down the traffic over the link (by an eighth of the time for 218 MB). If products need the multiprocessors
+/// meanwhile, all multiprocessors for a short time are better than a few for a long time: 0.93 of a gather of 512 MiB
+/// is hidden behind products that way, and 0.82 the other way.
 constexpr std::int64_t kBesideFromBytes = std::int64_t{16} << 20;
 constexpr int kBesideMultiprocessors = 12;
 
@@ -39,7 +41,7 @@ bool is_wide(const std::byte* at) { return reinterpret_cast<std::uintptr_t>(at) 
 bool is_wide(const PeerCopy& copy) { return is_wide(copy.from) && is_wide(copy.to); }
 bool is_void(const PeerCopy& copy) { return copy.from == copy.to || copy.bytes == 0; }
 
-/// A stretch of copies, in one call of the driver.
+/// Collects copies and passes them to the copy engines, up to kMost in one call of the driver.
 class EngineCopies {
  public:
   explicit EngineCopies(cudaStream_t stream) : stream_(stream) {}
@@ -78,9 +80,9 @@ struct CudaPeerSlot final : PeerSlot {
 
 class CudaPeerStream final : public PeerStream {
  public:
-  explicit CudaPeerStream(CudaContext& gpu)
-      : gpu_(gpu), slot_(std::make_shared<CudaPeerSlot>()), lane_{.stream = gpu.stream()} {
-    slot_->ordinal = gpu.ordinal();
+  explicit CudaPeerStream(CudaContext& context)
+      : context_(context), slot_(std::make_shared<CudaPeerSlot>()), collective_{.stream = context.stream()} {
+    slot_->ordinal = context.ordinal();
   }
   ~CudaPeerStream() override { quiesce(); }
 
@@ -94,24 +96,24 @@ class CudaPeerStream final : public PeerStream {
   }
 
   void begin(bool aside) override {
-    lane_ = {.stream = gpu_.stream(), .aside = aside};
+    collective_ = {.stream = context_.stream(), .aside = aside};
     if (aside) {
       if (!side_) open_side();
-      cuda_check(cudaEventRecord(forked_.get(), lane_.stream), "cudaEventRecord");
-      lane_.stream = side_.get();
+      cuda_check(cudaEventRecord(forked_.get(), collective_.stream), "cudaEventRecord");
+      collective_.stream = side_.get();
       wait(forked_);
     }
-    cuda_check(cudaEventRecord(slot_->begun.get(), lane_.stream), "cudaEventRecord");
+    cuda_check(cudaEventRecord(slot_->begun.get(), collective_.stream), "cudaEventRecord");
   }
 
   void await_begun(int rank) override {
     if (const CudaPeerSlot& other = of(rank); &other != slot_.get()) wait(other.begun);
   }
   void copy(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path) override {
-    copies_.launch(copies, own, path, lane_);
+    copies_.launch(copies, own, path, collective_);
   }
-  void reduce(std::span<const PeerReduction> reductions) override { launch_reductions(reductions, lane_.stream); }
-  void end() override { cuda_check(cudaEventRecord(slot_->ended.get(), lane_.stream), "cudaEventRecord"); }
+  void reduce(std::span<const PeerReduction> reductions) override { launch_reductions(reductions, collective_.stream); }
+  void end() override { cuda_check(cudaEventRecord(slot_->ended.get(), collective_.stream), "cudaEventRecord"); }
   void await_ended(int rank) override {
     if (const CudaPeerSlot& other = of(rank); &other != slot_.get()) wait(other.ended);
   }
@@ -119,11 +121,11 @@ class CudaPeerStream final : public PeerStream {
   void join() override {
     if (!side_) return;
     cuda_check(cudaEventRecord(joined_.get(), side_.get()), "cudaEventRecord");
-    cuda_check(cudaStreamWaitEvent(gpu_.stream(), joined_.get(), 0), "cudaStreamWaitEvent");
+    cuda_check(cudaStreamWaitEvent(context_.stream(), joined_.get(), 0), "cudaStreamWaitEvent");
   }
 
   void quiesce() noexcept override {
-    cudaStreamSynchronize(gpu_.stream());
+    cudaStreamSynchronize(context_.stream());
     if (side_) cudaStreamSynchronize(side_.get());
     copies_.quiesce();
   }
@@ -131,7 +133,7 @@ class CudaPeerStream final : public PeerStream {
  private:
   const CudaPeerSlot& of(int rank) const { return *slots_[static_cast<std::size_t>(rank)]; }
   void wait(const Event& event) {
-    cuda_check(cudaStreamWaitEvent(lane_.stream, event.get(), 0), "cudaStreamWaitEvent");
+    cuda_check(cudaStreamWaitEvent(collective_.stream, event.get(), 0), "cudaStreamWaitEvent");
   }
 
   void open_side() {
@@ -141,17 +143,18 @@ class CudaPeerStream final : public PeerStream {
   }
 
   void reach(int other) const {
-    if (other == gpu_.ordinal()) return;
+    if (other == context_.ordinal()) return;
     int reaches = 0;
-    cuda_check(cudaDeviceCanAccessPeer(&reaches, gpu_.ordinal(), other), "cudaDeviceCanAccessPeer");
+    cuda_check(cudaDeviceCanAccessPeer(&reaches, context_.ordinal(), other), "cudaDeviceCanAccessPeer");
     if (reaches == 0)
       fail(fmt::format("GPU {} cannot reach the memory of GPU {}; run these ranks as processes, or over 'nccl'",
-                       gpu_.ordinal(), other));
-    // Holds for the process, which may ask once: so may a library in it.
+                       context_.ordinal(), other));
+    // Hazard: peer access holds for the entire process, and enabling it twice is an error. Rule: each pair of GPUs is
+    // enabled once, and a library in the process may have enabled it before.
     static std::mutex mutex;
     static std::set<std::pair<int, int>> reached;
     const std::scoped_lock lock(mutex);
-    if (!reached.insert({gpu_.ordinal(), other}).second) return;
+    if (!reached.insert({context_.ordinal(), other}).second) return;
     const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
     if (status == cudaErrorPeerAccessAlreadyEnabled)
       cudaGetLastError();
@@ -159,10 +162,10 @@ class CudaPeerStream final : public PeerStream {
       cuda_check(status, "cudaDeviceEnablePeerAccess");
   }
 
-  CudaContext& gpu_;
+  CudaContext& context_;
   std::shared_ptr<CudaPeerSlot> slot_;
   std::vector<std::shared_ptr<CudaPeerSlot>> slots_;  ///< by rank
-  CollectiveStream lane_;                             ///< of the collective under way
+  CollectiveStream collective_;                       ///< stream of the current collective
   Stream side_;
   Event forked_;
   Event joined_;
@@ -172,25 +175,25 @@ class CudaPeerStream final : public PeerStream {
 }  // namespace
 
 void PeerCopies::launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path,
-                        const CollectiveStream& over_stream) {
-  // Within a GPU the multiprocessors are many times as fast as what comes over the link.
+                        const CollectiveStream& collective) {
+  // Within a GPU the multiprocessors copy many times as fast as the link to other GPUs.
   const PeerCopyPath own_path = path == PeerCopyPath::kBySize ? PeerCopyPath::kProcessors : path;
   if (bytes_of(own) < kBesideFromBytes) {
-    if (const auto batch = batch_of(copies, own, path)) return peer_copy(*batch, over_stream.stream);
-    launch_copies(own, own_path, over_stream.stream);
-    return launch_copies(copies, path, over_stream.stream);
+    if (const auto batch = batch_of(copies, own, path)) return peer_copy(*batch, collective.stream);
+    launch_copies(own, own_path, collective.stream);
+    return launch_copies(copies, path, collective.stream);
   }
   if (!beside_) {
     beside_ = make_stream();
     parted_ = make_event();
     rejoined_ = make_event();
   }
-  cuda_check(cudaEventRecord(parted_.get(), over_stream.stream), "cudaEventRecord");
+  cuda_check(cudaEventRecord(parted_.get(), collective.stream), "cudaEventRecord");
   cuda_check(cudaStreamWaitEvent(beside_.get(), parted_.get(), 0), "cudaStreamWaitEvent");
-  launch_copies(copies, path, over_stream.stream);
-  launch_copies(own, own_path, beside_.get(), over_stream.aside ? 0 : kBesideMultiprocessors);
+  launch_copies(copies, path, collective.stream);
+  launch_copies(own, own_path, beside_.get(), collective.aside ? 0 : kBesideMultiprocessors);
   cuda_check(cudaEventRecord(rejoined_.get(), beside_.get()), "cudaEventRecord");
-  cuda_check(cudaStreamWaitEvent(over_stream.stream, rejoined_.get(), 0), "cudaStreamWaitEvent");
+  cuda_check(cudaStreamWaitEvent(collective.stream, rejoined_.get(), 0), "cudaStreamWaitEvent");
 }
 
 void PeerCopies::quiesce() noexcept {
@@ -271,24 +274,24 @@ void launch_reductions(std::span<const PeerReduction> reductions, cudaStream_t s
 
 std::string CudaPeerAccess::gpu() const {
   cudaDeviceProp properties{};
-  cuda_check(cudaGetDeviceProperties(&properties, gpu_.ordinal()), "cudaGetDeviceProperties");
+  cuda_check(cudaGetDeviceProperties(&properties, context_.ordinal()), "cudaGetDeviceProperties");
   return {properties.uuid.bytes, sizeof properties.uuid.bytes};
 }
 
-std::unique_ptr<PeerStream> CudaPeerAccess::open_stream() { return std::make_unique<CudaPeerStream>(gpu_); }
+std::unique_ptr<PeerStream> CudaPeerAccess::open_stream() { return std::make_unique<CudaPeerStream>(context_); }
 
 void CudaPeerAccess::to_host(std::byte* to, const std::byte* from, std::int64_t bytes) {
   if (bytes == 0) return;
-  cuda_check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, gpu_.stream()),
+  cuda_check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, context_.stream()),
              "cudaMemcpyAsync");
-  gpu_.synchronize();
+  context_.synchronize();
 }
 
 void CudaPeerAccess::from_host(std::byte* to, const std::byte* from, std::int64_t bytes) {
   if (bytes == 0) return;
-  cuda_check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, gpu_.stream()),
+  cuda_check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, context_.stream()),
              "cudaMemcpyAsync");
-  gpu_.synchronize();
+  context_.synchronize();
 }
 
 }  // namespace fp8lab::cuda

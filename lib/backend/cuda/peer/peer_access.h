@@ -11,11 +11,11 @@
 
 namespace fp8lab::cuda {
 
-/// A GPU's memory for collectives: peers read and write it through their own addresses, ordered by events.
+/// Gives collectives access to a GPU's memory: peers read and write it through their own addresses, ordered by events.
 class CudaPeerAccess final : public PeerAccess {
  public:
-  /// `GPU` outlives this.
-  explicit CudaPeerAccess(CudaContext& gpu) : gpu_(gpu) {}
+  /// `context` must outlive this object.
+  explicit CudaPeerAccess(CudaContext& context) : context_(context) {}
 
   std::string gpu() const override;
   std::unique_ptr<PeerStream> open_stream() override;
@@ -23,20 +23,21 @@ class CudaPeerAccess final : public PeerAccess {
   void from_host(std::byte* to, const std::byte* from, std::int64_t bytes) override;
 
  private:
-  CudaContext& gpu_;
+  CudaContext& context_;
 };
 
-/// Where a collective goes on its GPU: in the order of everything else, or beside it.
+/// The stream that a collective runs on: the context's own, or (`aside`) one beside it.
 struct CollectiveStream {
   cudaStream_t stream = nullptr;
   bool aside = false;
 };
 
-/// PeerStream::copy() for one rank: what goes to other GPUs on a stream, and what stays on this GPU beside it.
+/// PeerStream::copy() for one rank: copies to other GPUs on the collective's stream, and copies within this GPU on a
+/// stream beside it.
 class PeerCopies {
  public:
   void launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path,
-              const CollectiveStream& over_stream);
+              const CollectiveStream& collective);
   void quiesce() noexcept;
 
  private:
@@ -45,12 +46,12 @@ class PeerCopies {
   Event rejoined_;
 };
 
-/// The copies that multiprocessors make in one launch; nothing where copy engines make some of them, or they are too
-/// many for one.
+/// The copies as one launch of the multiprocessors; nothing if copy engines make some of them or they are too many for
+/// one launch.
 std::optional<CopyBatch> batch_of(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path);
 
-/// Launches what PeerStream::copy and PeerStream::reduce stand for on `stream`, for others who move bytes between GPUs.
-/// `multiprocessors`: peer_copy().
+/// Launch the copies and reductions of PeerStream::copy and PeerStream::reduce on `stream`, for other code that moves
+/// bytes between GPUs. `multiprocessors` as in peer_copy().
 void launch_copies(std::span<const PeerCopy> copies, PeerCopyPath path, cudaStream_t stream, int multiprocessors = 0);
 void launch_reductions(std::span<const PeerReduction> reductions, cudaStream_t stream);
 

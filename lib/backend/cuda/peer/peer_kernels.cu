@@ -2,13 +2,15 @@
 #include "backend/cuda/device/elements.cuh"
 #include "backend/cuda/peer/peer_kernels.h"
 
-// Sums are those of comm/reduce.h bit for bit: in rank order, in float, rounded once; so are maxima.
+// Sums are bitwise equal to those of comm/reduce.h: added in rank order, in float, rounded once. Maxima are bitwise
+// equal too.
 namespace fp8lab::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kLoadsInFlight = 4;
-constexpr int kMostCopyGroups = 4;  ///< groups of kThreads threads in a block that has a multiprocessor for itself
+/// Most groups of kThreads threads in a block, where a block has a multiprocessor to itself.
+constexpr int kMostCopyGroups = 4;
 /// Hazard: a block that spins on another GPU's flag occupies its place on the multiprocessor. If the grid were larger
 /// than what is resident at once, a waiting block could keep out the very block that the other GPU waits for, and both
 /// GPUs would wait forever. Rule: the grid of a kernel that waits is fully resident on 128 multiprocessors.
@@ -23,7 +25,7 @@ __device__ int job_of_block(const std::array<Job, Size>& jobs, int count, std::i
   return job;
 }
 
-/// What one block of a batch is, by kThreads threads.
+/// Copies one block of a batch, with kThreads threads.
 __device__ void copy_stretch(const CopyBatch& batch, std::int64_t block, int thread) {
   const CopyJob* jobs = reinterpret_cast<const CopyJob*>(&batch.jobs);
   const CopyJob& job = jobs[job_of_block(batch.jobs, batch.count, block)];
@@ -68,7 +70,7 @@ struct FloatSum {
   }
 };
 
-/// As integers in the same order, NaN above all.
+/// Compares floats as integers of the same order, with NaN above all.
 template <DType Type>
 struct FloatMax {
   static constexpr std::int32_t kNan = 0x7FFFFFFF;
@@ -109,8 +111,8 @@ struct alignas(sizeof(Stored) * Width) Pack {
   Stored at[Width];
 };
 
-/// Elements [first, first + elems) of a job by one block, `Width` of them a load. A thread has read its elements from
-/// every source before it writes any, so targets may be sources.
+/// Reduces elements [first, first + elems) of a job with one block, `Width` of them per load. A thread reads its
+/// elements from every source before it writes any, so targets may be sources.
 template <class Rule, int Width>
 __device__ void reduce_run(std::byte* const* pointers, int sources, int targets, std::int64_t first, int elems) {
   using Stored = typename Rule::Stored;
@@ -128,16 +130,15 @@ __device__ void reduce_run(std::byte* const* pointers, int sources, int targets,
       for (int k = 0; k < kAhead; ++k) {
         if (rank + k >= sources) continue;
 #pragma unroll
-        for (int over_stream = 0; over_stream < Width; ++over_stream) {
-          const auto value = Rule::load(values[k].at[over_stream]);
-          sums[over_stream] = rank + k == 0 ? value : Rule::combine(sums[over_stream], value);
+        for (int element = 0; element < Width; ++element) {
+          const auto value = Rule::load(values[k].at[element]);
+          sums[element] = rank + k == 0 ? value : Rule::combine(sums[element], value);
         }
       }
     }
     Packed results;
 #pragma unroll
-    for (int over_stream = 0; over_stream < Width; ++over_stream)
-      results.at[over_stream] = Rule::store(sums[over_stream]);
+    for (int element = 0; element < Width; ++element) results.at[element] = Rule::store(sums[element]);
     for (int target = 0; target < targets; ++target)
       *reinterpret_cast<Packed*>(reinterpret_cast<Stored*>(pointers[sources + target]) + first + i) = results;
   }
@@ -196,13 +197,13 @@ __device__ std::uint32_t load_from_host(const std::uint32_t* at) {
 
 __device__ bool is_other(const PeerBarrier& barrier, int rank) { return rank < barrier.ranks && rank != barrier.rank; }
 
-/// What `rank` writes on the GPU of `on`.
+/// The flag of `rank` on the GPU of rank `on`; only `rank` writes it.
 __device__ std::uint32_t* flag_of(const PeerBarrier& barrier, int rank, int on) {
   return reinterpret_cast<std::uint32_t* const*>(&barrier.flags)[on] + rank;
 }
 
-/// A block's, with a thread for every rank. False where the others were not waited for. The host's word lies behind a
-/// slower bus, so it is looked at now and then.
+/// Waits for all other ranks, with one thread for each. Returns false if the wait was abandoned. The host's abort flag
+/// is behind a slower bus, so it is read only once in kSpinsBetween spins.
 template <std::uint32_t (*kLoad)(const std::uint32_t*)>
 __device__ bool wait_for_others(const PeerBarrier& barrier, std::uint32_t number) {
   constexpr int kSpinsBetween = 256;
@@ -223,11 +224,11 @@ __global__ void __launch_bounds__(PeerBarrier::kMostRanks)
   wait_for_others<load_acquired>(barrier, barrier.number);
 }
 
-// Each block waits for the others before it writes to them. That barrier is relaxed: it says that kernels which have
-// ended here read nothing there any more, and what comes after it reads this GPU's memory alone; a fence on either
-// side took a microsecond. The last block to finish tells the others that all is written: its fence covers what other
-// blocks wrote, whose fences came before they counted themselves. Where nobody is waited for any more, `finished` is
-// left as it is: nothing follows.
+// Each block waits for the other ranks before it writes to them. That first barrier is relaxed: it says that kernels
+// which have ended on the other ranks no longer read the destination, and after it this kernel reads only this GPU's
+// memory, so it needs no fence (a fence on either side took a microsecond). The last block to finish tells the others
+// that everything is written. Its fence covers the other blocks' writes, because each block fences before it counts
+// itself as finished. If the wait is abandoned, `finished` is left as it is: no launch follows.
 __global__ void __launch_bounds__(kThreads, kWaitingBlocksEach)
     peer_copy_between_barriers_kernel(const __grid_constant__ CopyBetweenBarriers copy) {
   static_assert(PeerBarrier::kMostRanks <= kThreads);

@@ -13,13 +13,13 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kBlocksPerMultiprocessor = 4;
 
-/// Where a result goes: a fresh one through the barrier of its launch's blocks.
+/// Where a block's result goes: combined over the launch's blocks and then stored if `fresh`, else raised in place.
 struct Result {
   FreshAmax fresh_amax;
   bool fresh;
 };
 
-/// The end of a kernel: what a block has found goes into the result.
+/// The end of a kernel: puts the largest magnitude of a block into the result.
 __device__ void settle(std::uint32_t largest, const Result& result) {
   if (result.fresh) return settle(largest, result.fresh_amax);
   __shared__ std::uint32_t words[kThreads / 32];
@@ -27,11 +27,11 @@ __device__ void settle(std::uint32_t largest, const Result& result) {
   if (threadIdx.x == 0) raise_amax(result.fresh_amax.amax, largest);
 }
 
-/// Rows of full octets, fewer than 2^32 of them; a contiguous matrix is one row, and the elements that fill no octet
-/// are a few behind it.
+/// Rows of full octets, fewer than 2^32 of them. A contiguous matrix is one row; `rest` is the number of elements
+/// behind it that fill no octet.
 struct OctetRows {
   const std::byte* data;
-  std::int64_t pitch;  ///< bytes
+  std::int64_t pitch;  ///< in bytes
   std::uint32_t octets_per_row;
   std::uint32_t rows;
   int rest;
@@ -40,7 +40,7 @@ struct OctetRows {
 template <DType In>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) amax_octets_kernel(OctetRows in, Result result) {
   constexpr int kBytes = 8 * (Octet<In>::kWide ? 4 : 2);
-  constexpr int kOctets = 128 / kBytes;  // in flight per thread
+  constexpr int kOctets = 128 / kBytes;  // octets in flight per thread
   const std::int64_t count = std::int64_t{in.octets_per_row} * in.rows, threads = std::int64_t{gridDim.x} * kThreads;
   std::uint32_t largest = 0;
   for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; first < count;
@@ -78,17 +78,17 @@ __global__ void __launch_bounds__(kThreads) amax_any_kernel(MatrixView in, Resul
 }
 
 /// As many blocks as the GPU holds at once, or as there is work for.
-unsigned grid_for(std::int64_t items, const CudaContext& gpu) {
-  const std::int64_t most = std::int64_t{kBlocksPerMultiprocessor} * gpu.multiprocessors();
+unsigned grid_for(std::int64_t items, const CudaContext& context) {
+  const std::int64_t most = std::int64_t{kBlocksPerMultiprocessor} * context.multiprocessors();
   return static_cast<unsigned>(std::clamp<std::int64_t>((items + kThreads - 1) / kThreads, 1, most));
 }
 
-void amax_octets(const OctetRows& in, DType dtype, const Result& result, const CudaContext& gpu) {
-  const unsigned blocks = grid_for(std::int64_t{in.octets_per_row} * in.rows, gpu);
+void amax_octets(const OctetRows& in, DType dtype, const Result& result, const CudaContext& context) {
+  const unsigned blocks = grid_for(std::int64_t{in.octets_per_row} * in.rows, context);
   switch (dtype) {
-    case DType::kF32: amax_octets_kernel<DType::kF32><<<blocks, kThreads, 0, gpu.stream()>>>(in, result); break;
-    case DType::kBF16: amax_octets_kernel<DType::kBF16><<<blocks, kThreads, 0, gpu.stream()>>>(in, result); break;
-    default: amax_octets_kernel<DType::kF16><<<blocks, kThreads, 0, gpu.stream()>>>(in, result);
+    case DType::kF32: amax_octets_kernel<DType::kF32><<<blocks, kThreads, 0, context.stream()>>>(in, result); break;
+    case DType::kBF16: amax_octets_kernel<DType::kBF16><<<blocks, kThreads, 0, context.stream()>>>(in, result); break;
+    default: amax_octets_kernel<DType::kF16><<<blocks, kThreads, 0, context.stream()>>>(in, result);
   }
   cuda_check_launch("amax_octets_kernel");
 }
@@ -98,7 +98,7 @@ void amax_octets(const OctetRows& in, DType dtype, const Result& result, const C
 void amax(const AmaxArgs& args, ExecContext& context) {
   CudaContext& gpu = cuda_context(context);
   const Result result{FreshAmax(args.amax, gpu), args.fresh};
-  // The order of elements does not matter, so take the one that memory has.
+  // An amax does not depend on the order of elements, so they are read in memory order.
   const MatrixView in = args.in.col_stride != 1 && args.in.row_stride == 1 ? args.in.transposed() : args.in;
   const auto width = static_cast<std::int64_t>(size_bytes(in.dtype));
   const std::int64_t count = in.numel();

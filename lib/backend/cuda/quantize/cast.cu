@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kCopyThreads) copy_kernel(const Copy args) {
 }
 
 template <class Bits>
-void launch_copy(const Copy& args, CudaContext& gpu) {
+void launch_copy(const Copy& args, CudaContext& context) {
   constexpr std::int64_t kMostGridRows = 65535, kUnroll = 2;
   unsigned across = 1;
   while (across < kCopyThreads && across < args.cols) across *= 2;
@@ -57,11 +57,11 @@ void launch_copy(const Copy& args, CudaContext& gpu) {
   const std::int64_t step = across * kUnroll;
   const dim3 grid(static_cast<unsigned>((args.cols + step - 1) / step),
                   static_cast<unsigned>(row_groups < kMostGridRows ? row_groups : kMostGridRows));
-  copy_kernel<Bits><<<grid, block, 0, gpu.stream()>>>(args);
+  copy_kernel<Bits><<<grid, block, 0, context.stream()>>>(args);
   cuda_check_launch("copy_kernel");
 }
 
-void transpose_bits(const MatrixView& in, const MatrixView& out, CudaContext& gpu) {
+void transpose_bits(const MatrixView& in, const MatrixView& out, CudaContext& context) {
   const Transpose args{.in = in.data,
                        .in_stride = in.row_stride,
                        .rows = in.rows,
@@ -69,33 +69,33 @@ void transpose_bits(const MatrixView& in, const MatrixView& out, CudaContext& gp
                        .out = out.data,
                        .out_stride = out.col_stride};
   switch (size_bytes(in.dtype)) {
-    case 1: return transpose<std::uint8_t>(args, gpu);
-    case 2: return transpose<std::uint16_t>(args, gpu);
-    case 4: return transpose<std::uint32_t>(args, gpu);
-    default: return transpose<std::uint64_t>(args, gpu);
+    case 1: return transpose<std::uint8_t>(args, context);
+    case 2: return transpose<std::uint16_t>(args, context);
+    case 4: return transpose<std::uint32_t>(args, context);
+    default: return transpose<std::uint64_t>(args, context);
   }
 }
 
-/// Rows of full 16-byte words.
+/// True if rows consist of full, aligned 16-byte words.
 bool holds_words(const MatrixView& view) {
   const auto size = static_cast<std::int64_t>(size_bytes(view.dtype));
   return reinterpret_cast<std::uintptr_t>(view.data) % sizeof(uint4) == 0 && view.col_stride == 1 &&
          view.cols * size % 16 == 0 && view.row_stride * size % 16 == 0;
 }
 
-/// The same bits at other places, whatever they mean.
-void copy_bits(const MatrixView& in, const MatrixView& out, CudaContext& gpu) {
+/// Copies elements bit for bit, whatever their type, between matrices of any strides.
+void copy_bits(const MatrixView& in, const MatrixView& out, CudaContext& context) {
   const std::size_t size = size_bytes(in.dtype);
   if (in.contiguous() && out.contiguous()) {
     if (in.data == out.data) return;
     return cuda_check(cudaMemcpyAsync(out.data, in.data, static_cast<std::size_t>(in.numel()) * size,
-                                      cudaMemcpyDeviceToDevice, gpu.stream()),
+                                      cudaMemcpyDeviceToDevice, context.stream()),
                       "cudaMemcpyAsync");
   }
   if (in.rows > 1 && in.cols > 1) {
-    if (in.col_stride == 1 && out.row_stride == 1) return transpose_bits(in, out, gpu);
-    if (in.row_stride == 1 && out.col_stride == 1) return transpose_bits(in.transposed(), out.transposed(), gpu);
-    if (in.row_stride == 1 && out.row_stride == 1) return copy_bits(in.transposed(), out.transposed(), gpu);
+    if (in.col_stride == 1 && out.row_stride == 1) return transpose_bits(in, out, context);
+    if (in.row_stride == 1 && out.col_stride == 1) return transpose_bits(in.transposed(), out.transposed(), context);
+    if (in.row_stride == 1 && out.row_stride == 1) return copy_bits(in.transposed(), out.transposed(), context);
   }
   Copy args{.in = in.data,
             .in_row_stride = in.row_stride,
@@ -110,13 +110,13 @@ void copy_bits(const MatrixView& in, const MatrixView& out, CudaContext& gpu) {
     args.in_row_stride /= per_word;
     args.out_row_stride /= per_word;
     args.cols /= per_word;
-    return launch_copy<uint4>(args, gpu);
+    return launch_copy<uint4>(args, context);
   }
   switch (size) {
-    case 1: return launch_copy<std::uint8_t>(args, gpu);
-    case 2: return launch_copy<std::uint16_t>(args, gpu);
-    case 4: return launch_copy<std::uint32_t>(args, gpu);
-    default: return launch_copy<std::uint64_t>(args, gpu);
+    case 1: return launch_copy<std::uint8_t>(args, context);
+    case 2: return launch_copy<std::uint16_t>(args, context);
+    case 4: return launch_copy<std::uint32_t>(args, context);
+    default: return launch_copy<std::uint64_t>(args, context);
   }
 }
 

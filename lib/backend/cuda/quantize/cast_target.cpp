@@ -10,7 +10,7 @@ TargetItem target_item(const CastTarget& target, const float* measured) {
   item.nominal = target.nominal;
   item.there = static_cast<bool>(target);
   if (!target.casts()) return item;
-  const auto scale_inv = [](const OperandView& half) { return reinterpret_cast<float*>(half.scales.data); };
+  const auto scale_inv = [](const OperandView& view) { return reinterpret_cast<float*>(view.scales.data); };
   item.rowwise = target.rowwise.values.data;
   item.columnwise = target.columnwise.values.data;
   if (item.rowwise != nullptr) item.rowwise_scale_inv = scale_inv(target.rowwise);

@@ -8,14 +8,14 @@
 
 namespace fp8lab::cuda {
 
-/// A CastTarget as the GPU sees it.
+/// A CastTarget as device code reads it.
 struct TargetItem {
-  std::byte* rowwise = nullptr;  ///< quantized data; null where there are none
+  std::byte* rowwise = nullptr;  ///< quantized data; null if there are none
   std::byte* columnwise = nullptr;
   float* rowwise_scale_inv = nullptr;
   float* columnwise_scale_inv = nullptr;
   const float* scale = nullptr;
-  const float* measured = nullptr;  ///< where there is no scale
+  const float* measured = nullptr;  ///< the amax from which the scale follows; used if `scale` is null
   float* amax = nullptr;
   Strides rowwise_strides, columnwise_strides;
   float fp8_max = 0.0f;
@@ -24,11 +24,11 @@ struct TargetItem {
   DType nominal{};
   bool power_of_two = false;
   bool there = false;
-  bool tiles = false;  ///< the transpose goes through tiles
+  bool tiles = false;  ///< the transposed data are written through tiles in shared memory
 };
 
 TargetItem target_item(const CastTarget& target, const float* measured);
-/// True if what is cast, a matrix without gaps, can be walked in vectors; sets `tiles`.
+/// True if the matrix to cast, which has no gaps, can be walked in vectors; sets `tiles`.
 bool target_takes_vectors(const CastTarget& target, TargetItem& item);
 
 }  // namespace fp8lab::cuda

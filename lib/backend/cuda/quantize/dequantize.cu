@@ -16,13 +16,13 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Sides of blocks divide 128, so they are powers of two.
+/// index / side. Sides of blocks divide 128, so they are powers of two.
 __device__ std::int64_t over_side(std::int64_t index, std::int64_t side) {
   return index >> (__ffs(static_cast<int>(side)) - 1);
 }
 
-/// As it is stored.
-__device__ std::uint32_t scale_code_at(const ScaleView& scales, std::int64_t row, std::int64_t col) {
+/// The scale of an element, as the bits that are stored.
+__device__ std::uint32_t stored_scale_at(const ScaleView& scales, std::int64_t row, std::int64_t col) {
   const std::int64_t index = scales.block_cols == 0 ? 0
                                                     : over_side(row, scales.block_rows) * scales.row_stride +
                                                           over_side(col, scales.block_cols) * scales.col_stride;
@@ -30,19 +30,20 @@ __device__ std::uint32_t scale_code_at(const ScaleView& scales, std::int64_t row
   return reinterpret_cast<const std::uint32_t*>(scales.data)[index];
 }
 
-__device__ float decoded_scale(const ScaleView& scales, std::uint32_t code) {
-  return scales.dtype == DType::kE8M0 ? e8m0_to_f32(static_cast<std::uint8_t>(code)) : float_from_bits(code);
+__device__ float decoded_scale(const ScaleView& scales, std::uint32_t stored) {
+  return scales.dtype == DType::kE8M0 ? e8m0_to_f32(static_cast<std::uint8_t>(stored)) : float_from_bits(stored);
 }
 
 __device__ float scale_at(const ScaleView& scales, std::int64_t row, std::int64_t col) {
-  return decoded_scale(scales, scale_code_at(scales, row, col));
+  return decoded_scale(scales, stored_scale_at(scales, row, col));
 }
 
-/// code * scale, whose NaN is the one that x86 gives: an operand's own, or, of infinity times zero, the negative one.
-__device__ float decoded(float code, float scale) {
-  const float product = code * scale;
+/// element * scale. Its NaN is the one that x86 gives: an operand's own NaN or, for infinity times zero, the negative
+/// quiet NaN.
+__device__ float decoded(float element, float scale) {
+  const float product = element * scale;
   if (product == product) return product;
-  const float cause = code != code ? code : scale;
+  const float cause = element != element ? element : scale;
   return float_from_bits(cause != cause ? float_bits(cause) | kFloatQuietNanBits : 0xFFC00000u);
 }
 
@@ -55,14 +56,14 @@ __global__ void dequantize_any_kernel(OperandView in, MatrixView out) {
   }
 }
 
-/// Two 8-bit values as floats, exactly, by the GPU's instructions; NaNs among them are the caller's.
+/// Two 8-bit values as floats, exactly, by the GPU's conversion instructions; the caller handles NaNs.
 template <DType Payload>
 __device__ float2 decoded_pair(std::uint32_t data) {
   constexpr __nv_fp8_interpretation_t kKind = Payload == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2;
   return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(data), kKind)));
 }
 
-/// Two numbers, none of them NaN, rounded by the GPU's instructions.
+/// Two numbers, neither of them NaN, rounded by the GPU's conversion instructions.
 template <DType Out>
 __device__ std::uint32_t rounded_pair(float first, float second) {
   if constexpr (Out == DType::kBF16) {
@@ -74,7 +75,7 @@ __device__ std::uint32_t rounded_pair(float first, float second) {
   }
 }
 
-/// Eight 8-bit values and their scales to eight elements.
+/// Dequantizes eight 8-bit values, each with its scale, to eight elements.
 template <DType Payload, DType Out>
 __device__ void dequantize_octet(uint2 data, const float (&scales)[8], std::byte* to) {
   float values[8];
@@ -102,17 +103,17 @@ __device__ void dequantize_octet(uint2 data, const float (&scales)[8], std::byte
   }
 }
 
-constexpr int kOctets = 4;  // in flight per thread
+constexpr int kOctets = 4;  // octets in flight per thread
 
-/// A matrix whose rows are octets in and out. One scale serves an octet or, in blocks one column wide, each element has
-/// its own.
+/// A matrix whose rows consist of octets, in and out. An octet has one scale or, in blocks one column wide, each
+/// element has its own.
 struct OctetTask {
   OperandView in;
   MatrixView out;
-  std::int64_t per_row;  ///< octets
+  std::int64_t per_row;  ///< octets per row
 };
 
-/// Scales come with the quantized data: where they followed these, blocks of 128 took 1.4 times as long.
+/// Loads the scales together with the quantized data: loaded after them, blocks of 128 took 1.4 times as long.
 template <DType Payload, DType Out, bool kOneEach>
 __global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(const __grid_constant__ OctetTask task) {
   constexpr int kBytes = sizeof(typename Element<Out>::Storage);
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(const __gri
       const std::int64_t octet = first + k * blockDim.x;
       if (octet >= task.per_row) continue;
       data[k] = __ldg(reinterpret_cast<const uint2*>(data_in.data + row * data_in.row_stride + 8 * octet));
-      if (!kOneEach) scales[k] = scale_code_at(scales_in, row, 8 * octet);
+      if (!kOneEach) scales[k] = stored_scale_at(scales_in, row, 8 * octet);
     }
 #pragma unroll
     for (int k = 0; k < kOctets; ++k) {
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(const __gri
 }
 
 template <DType Payload, DType Out>
-void launch_octets(const OctetTask& task, const CudaContext& gpu) {
+void launch_octets(const OctetTask& task, const CudaContext& context) {
   constexpr std::int64_t kMostGridRows = 65535;
   unsigned across = 1;
   while (across < kThreads && across * kOctets < task.per_row) across *= 2;
@@ -156,15 +157,15 @@ void launch_octets(const OctetTask& task, const CudaContext& gpu) {
       static_cast<unsigned>(std::min<std::int64_t>((task.out.rows + block.y - 1) / block.y, kMostGridRows)));
   const auto kernel = task.in.scales.block_cols == 1 ? dequantize_octets_kernel<Payload, Out, true>
                                                      : dequantize_octets_kernel<Payload, Out, false>;
-  kernel<<<grid, block, 0, gpu.stream()>>>(task);
+  kernel<<<grid, block, 0, context.stream()>>>(task);
 }
 
 template <DType Payload>
-void launch_octets(const OctetTask& task, const CudaContext& gpu) {
+void launch_octets(const OctetTask& task, const CudaContext& context) {
   switch (task.out.dtype) {
-    case DType::kF32: return launch_octets<Payload, DType::kF32>(task, gpu);
-    case DType::kBF16: return launch_octets<Payload, DType::kBF16>(task, gpu);
-    default: return launch_octets<Payload, DType::kF16>(task, gpu);
+    case DType::kF32: return launch_octets<Payload, DType::kF32>(task, context);
+    case DType::kBF16: return launch_octets<Payload, DType::kBF16>(task, context);
+    default: return launch_octets<Payload, DType::kF16>(task, context);
   }
 }
 
@@ -188,16 +189,16 @@ bool octets_take(const DequantizeArgs& args) {
   return holds_octets(args.in.values) && holds_octets(args.out) && (across == 1 || across % 8 == 0);
 }
 
-void dequantize_octets(const DequantizeArgs& args, const CudaContext& gpu) {
+void dequantize_octets(const DequantizeArgs& args, const CudaContext& context) {
   OctetTask task{.in = args.in, .out = args.out, .per_row = args.out.cols / 8};
   if (args.in.scales.block_cols == 0 && args.in.values.contiguous() && args.out.contiguous()) {
     task.per_row = args.out.numel() / 8;
     task.out.rows = 1;
   }
   if (args.in.values.dtype == DType::kE4M3)
-    launch_octets<DType::kE4M3>(task, gpu);
+    launch_octets<DType::kE4M3>(task, context);
   else
-    launch_octets<DType::kE5M2>(task, gpu);
+    launch_octets<DType::kE5M2>(task, context);
   cuda_check_launch("dequantize_octets_kernel");
 }
 

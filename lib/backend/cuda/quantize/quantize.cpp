@@ -11,7 +11,7 @@ namespace {
 
 bool contiguous_rows(const MatrixView& matrix) { return matrix.col_stride == 1; }
 
-/// True if every `elems`-th element of contiguous rows is aligned to as many elements, 16-byte ones at most.
+/// True if rows and every `elems`-th element of them are aligned to `elems` elements, or to 16 bytes if that is less.
 bool aligned(const MatrixView& matrix, std::int64_t elems) {
   const auto bytes = static_cast<std::uintptr_t>(elems) * size_bytes(matrix.dtype);
   const std::uintptr_t wanted = bytes < 16 ? bytes : 16;
@@ -30,13 +30,13 @@ Blocks blocks_of(const QuantFormat& format) {
   return Blocks::kOther;
 }
 
-/// Whether tiles take `args`, and if so what they are reported.
+/// True if the tile kernels accept `args`; fills in `task` then.
 bool tiles_take(const QuantizeArgs& args, Blocks blocks, TileTask& task) {
-  // More tiles than a grid has blocks do not fit any GPU either.
+  // The number of tiles is not checked: a matrix of more tiles than a grid has blocks fits no GPU.
   if (blocks == Blocks::kOther || args.in.numel() == 0 || !contiguous_rows(args.in)) return false;
   const MatrixView &rowwise = args.rowwise.values, &columnwise = args.columnwise.values;
   const bool want_rowwise = rowwise.data != nullptr, want_columnwise = columnwise.data != nullptr;
-  // Microscaling's columns are stored along the matrix's rows, with scales to match.
+  // Microscaling stores the column-wise data along the matrix's rows, with scales to match.
   const bool along_rows = blocks == Blocks::kMicro;
   const MatrixView stored = along_rows ? columnwise.transposed() : columnwise;
   if (want_rowwise && !contiguous_rows(rowwise)) return false;
@@ -57,7 +57,7 @@ bool tiles_take(const QuantizeArgs& args, Blocks blocks, TileTask& task) {
   return true;
 }
 
-/// The same work on the transposed matrix: the orientations change places.
+/// The same work on the transposed matrix: the two orientations are exchanged.
 QuantizeArgs transposed(const QuantizeArgs& args) {
   QuantizeArgs other = args;
   other.in = args.in.transposed();
@@ -72,18 +72,19 @@ bool is_run(const TileTask& task) {
          reinterpret_cast<std::uintptr_t>(task.rowwise.values.data) % 8 == 0;
 }
 
-void quantize_tiles(const TileTask& task, const QuantFormat& format, Blocks blocks, CudaContext& gpu) {
+void quantize_tiles(const TileTask& task, const QuantFormat& format, Blocks blocks, CudaContext& context) {
   if (!format.per_tensor()) {
-    if (task.rowwise.values.data != nullptr) clear_padding(task.rowwise.scales, task.in, gpu);
-    if (task.columnwise.values.data != nullptr) clear_padding(task.columnwise.scales, task.in.transposed(), gpu);
+    if (task.rowwise.values.data != nullptr) clear_padding(task.rowwise.scales, task.in, context);
+    if (task.columnwise.values.data != nullptr) clear_padding(task.columnwise.scales, task.in.transposed(), context);
   }
   switch (blocks) {
-    case Blocks::kStrips: return quantize_strip_tiles(task, format.payload, gpu);
-    case Blocks::kSquares: return quantize_square_tiles(task, format.payload, gpu);
-    case Blocks::kMicro: return quantize_micro_tiles(task, format.payload, gpu);
+    case Blocks::kStrips: return quantize_strip_tiles(task, format.payload, context);
+    case Blocks::kSquares: return quantize_square_tiles(task, format.payload, context);
+    case Blocks::kMicro: return quantize_micro_tiles(task, format.payload, context);
     default: break;
   }
-  return is_run(task) ? quantize_run(task, format.payload, gpu) : quantize_tensor_tiles(task, format.payload, gpu);
+  return is_run(task) ? quantize_run(task, format.payload, context)
+                      : quantize_tensor_tiles(task, format.payload, context);
 }
 
 }  // namespace
@@ -92,10 +93,10 @@ std::int64_t block_count(const ScaleView& scales, const MatrixView& matrix) {
   return ceil_div(matrix.rows, scales.block_rows) * ceil_div(matrix.cols, scales.block_cols);
 }
 
-void clear_padding(const ScaleView& scales, const MatrixView& matrix, CudaContext& gpu) {
+void clear_padding(const ScaleView& scales, const MatrixView& matrix, CudaContext& context) {
   if (scales.storage_elems <= block_count(scales, matrix)) return;
   const auto bytes = static_cast<std::size_t>(scales.storage_elems) * size_bytes(scales.dtype);
-  cuda_check(cudaMemsetAsync(scales.data, 0, bytes, gpu.stream()), "cudaMemsetAsync");
+  cuda_check(cudaMemsetAsync(scales.data, 0, bytes, context.stream()), "cudaMemsetAsync");
 }
 
 void quantize(const QuantizeArgs& args, ExecContext& context) {

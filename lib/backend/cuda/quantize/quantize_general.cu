@@ -7,8 +7,8 @@
 #include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/quantize/quantize_paths.h"
 
-// Every type, stride and block: one element at a time. Small matrices, and those that the tiles of the other paths do
-// not fit.
+// Every type, stride and block, one element at a time: for small matrices and for those that the tile kernels do not
+// accept.
 namespace fp8lab::cuda {
 namespace {
 
@@ -40,7 +40,7 @@ __global__ void quantize_tensor_kernel(QuantizeArgs args, ScaleRule rule) {
   if (threadIdx.x == 0) raise_amax(args.amax, largest);
 }
 
-/// One orientation: `in` is the matrix as `out` sees it.
+/// One orientation; `in` is the matrix or, for the column-wise orientation, its transpose.
 struct BlockTask {
   MatrixView in;
   OperandView out;
@@ -48,7 +48,7 @@ struct BlockTask {
   ScaleRule rule;
 };
 
-/// A warp to a block.
+/// One warp casts one block of elements.
 __global__ void quantize_blocks_kernel(BlockTask task) {
   const std::int64_t block = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
   if (block >= task.blocks) return;
@@ -81,29 +81,30 @@ __global__ void quantize_blocks_kernel(BlockTask task) {
   }
 }
 
-void quantize_blocks(const MatrixView& in, const OperandView& out, const QuantFormat& format, CudaContext& gpu) {
-  clear_padding(out.scales, in, gpu);
+void quantize_blocks(const MatrixView& in, const OperandView& out, const QuantFormat& format, CudaContext& context) {
+  clear_padding(out.scales, in, context);
   const std::int64_t blocks = block_count(out.scales, in);
   if (blocks == 0) return;
   constexpr std::int64_t kWarps = kThreads / 32;
   const auto grid = static_cast<unsigned>((blocks + kWarps - 1) / kWarps);
-  quantize_blocks_kernel<<<grid, kThreads, 0, gpu.stream()>>>({in, out, blocks, scale_rule(format, in.dtype)});
+  quantize_blocks_kernel<<<grid, kThreads, 0, context.stream()>>>({in, out, blocks, scale_rule(format, in.dtype)});
   cuda_check_launch("quantize_blocks_kernel");
 }
 
 }  // namespace
 
-void quantize_general(const QuantizeArgs& args, CudaContext& gpu) {
+void quantize_general(const QuantizeArgs& args, CudaContext& context) {
   if (args.format.per_tensor()) {
     constexpr std::int64_t kMostBlocks = 16384;
     const std::int64_t blocks = std::clamp<std::int64_t>((args.in.numel() + kThreads - 1) / kThreads, 1, kMostBlocks);
-    quantize_tensor_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, gpu.stream()>>>(
+    quantize_tensor_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, context.stream()>>>(
         args, scale_rule(args.format, args.in.dtype));
     cuda_check_launch("quantize_tensor_kernel");
     return;
   }
-  if (args.rowwise.values.data != nullptr) quantize_blocks(args.in, args.rowwise, args.format, gpu);
-  if (args.columnwise.values.data != nullptr) quantize_blocks(args.in.transposed(), args.columnwise, args.format, gpu);
+  if (args.rowwise.values.data != nullptr) quantize_blocks(args.in, args.rowwise, args.format, context);
+  if (args.columnwise.values.data != nullptr)
+    quantize_blocks(args.in.transposed(), args.columnwise, args.format, context);
 }
 
 }  // namespace fp8lab::cuda

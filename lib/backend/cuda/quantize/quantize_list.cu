@@ -5,7 +5,8 @@
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/quantize/device/cast_target.cuh"
 
-// The last pieces come first: what made the values has just written them, so that they may still be in the L2.
+// The last pieces are processed first: the kernel that computed the values has just written them, so they may still be
+// in the L2 cache.
 namespace fp8lab::cuda {
 namespace {
 
@@ -78,7 +79,7 @@ void quantize_list(const QuantizeListArgs& args, ExecContext& context) {
                   .target = target_item(tensor.target, tensor.measured)};
     item.vectors = takes_vectors(tensor.in) && target_takes_vectors(tensor.target, item.target);
     item.target.tiles &= item.vectors;
-    // A matrix without elements still gets its inverse scales.
+    // A matrix without elements still needs a block that writes its inverse scales.
     list.add(item, std::max<std::int64_t>(pieces_of(item.rows, item.cols, item.target.tiles), 1));
   }
   if (list.empty()) return;

@@ -5,15 +5,17 @@
 namespace fp8lab::cuda {
 namespace {
 
-// Four lanes side by side hold eight rows of a block. Where columns have blocks too, a warp holds 32 rows of 64
-// columns, so that blocks in either direction stay inside of it; else eight rows of 256, which memory likes better.
+// Four neighbouring lanes hold eight rows of a block. If the columns are cast too, a warp holds 32 rows of 64 columns,
+// so that blocks in both directions lie within the warp; otherwise it holds eight rows of 256 columns, which is faster
+// for memory.
 
-/// Scales of a tile's rows on their way out, so that they are written by full sectors of memory.
+/// Scales of a tile's rows, collected so that they are written in full sectors of memory.
 template <int kRows, int kBlocks>
 struct RowScales {
   std::uint8_t bytes[kRows][kBlocks];
 
-  /// By a block of kTileThreads, after a barrier; blocks of the tile begin with `first_block`.
+  /// Stores the scales; called by a block of kTileThreads threads, after a barrier. The tile's blocks begin with
+  /// `first_block`.
   __device__ void store(const TileTask& task, std::int64_t first_row, std::int64_t first_block) const {
     const ScaleView& scales = task.rowwise.scales;
     const std::int64_t blocks = (task.in.cols + 31) / 32;
@@ -26,8 +28,8 @@ struct RowScales {
   }
 };
 
-/// Each of the four lanes makes two rows' scales for the others. `row_scales` is the place of the patch's first one in
-/// the tile's, of which a row has `pitch`.
+/// Each of the four lanes computes two rows' scales for the others. `row_scales` points to the scale of the patch's
+/// first row in the tile's scales, which have `pitch` scales per row.
 template <DType Payload, DType In>
 __device__ void quantize_rows(const TileTask& task, const PatchPlace& at, const Patch<In>& patch,
                               std::uint8_t* row_scales, int pitch) {
@@ -35,7 +37,7 @@ __device__ void quantize_rows(const TileTask& task, const PatchPlace& at, const 
   std::uint32_t largest[8];
 #pragma unroll
   for (int k = 0; k < 8; ++k) largest[k] = Magnitudes<In>::folded(patch.rows[k]);
-  share_out_largest<8, 4>(largest, Magnitudes<In>::larger);
+  distribute_largest<8, 4>(largest, Magnitudes<In>::larger);
   float own[2];
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
@@ -73,8 +75,8 @@ constexpr int kTileRows = 32;
 constexpr int kTileCols = 512;
 using Tile = TileIndex<kTileRows, kTileCols>;
 
-/// Four groups of lanes hold eight rows each of a block's 32; each lane makes the scales of two of its columns for the
-/// others.
+/// Four groups of lanes each hold eight of a block's 32 rows; each lane computes the scales of two of its columns for
+/// the others.
 template <DType Payload, DType In>
 __device__ void quantize_columns(const TileTask& task, const Tile& tile, const PatchPlace& at, const Patch<In>& patch) {
   const unsigned lane = threadIdx.x % 32;
@@ -83,8 +85,8 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
 #pragma unroll
   for (int k = 0; k < 8; ++k) largest.raise(patch.rows[k]);
   constexpr int kWords = Octet<In>::kWords;
-  // Lanes 16 and 8 apart exchange half of what they hold, so the word that stays is number lane / 8, or of wide
-  // types the pair that begins at twice that.
+  // Lanes 16 and then 8 apart exchange half of the words that they hold. The word that remains is number lane / 8 or,
+  // for FP32, the pair that begins at twice that.
 #pragma unroll
   for (int step = 16, kept = kWords / 2; step >= 8; step /= 2, kept /= 2) {
     const bool upper = (lane & step) != 0;
@@ -142,14 +144,14 @@ __global__ void __launch_bounds__(kTileThreads, kResidentTiles<In>)
 
 }  // namespace
 
-void quantize_micro_tiles(const TileTask& task, DType payload, CudaContext& gpu) {
+void quantize_micro_tiles(const TileTask& task, DType payload, CudaContext& context) {
   for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
     if (task.columnwise.values.data != nullptr) {
       const auto tiles = static_cast<unsigned>(tile_count<kTileRows, kTileCols>(task.in));
-      quantize_micro_kernel<In, Payload><<<tiles, kTileThreads, 0, gpu.stream()>>>(task);
+      quantize_micro_kernel<In, Payload><<<tiles, kTileThreads, 0, context.stream()>>>(task);
     } else {
       const auto tiles = static_cast<unsigned>(tile_count<kRowTileRows, kRowTileCols>(task.in));
-      quantize_micro_rows_kernel<In, Payload><<<tiles, kTileThreads, 0, gpu.stream()>>>(task);
+      quantize_micro_rows_kernel<In, Payload><<<tiles, kTileThreads, 0, context.stream()>>>(task);
     }
   });
   cuda_check_launch("quantize_micro_kernel");

@@ -6,7 +6,7 @@
 namespace fp8lab::cuda {
 namespace {
 
-constexpr std::int64_t kWarpCols = 256;  // runs of eight of 32 lanes
+constexpr std::int64_t kWarpCols = 256;  // runs of eight elements in 32 lanes
 
 bool rows_hold_data(const MatrixView& data) {
   return data.col_stride == 1 && data.row_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(data.data) % 8 == 0;
@@ -28,16 +28,17 @@ bool rows_take(const QuantizeArgs& args) {
          (columnwise.data == nullptr || (args.format.per_tensor() && columnwise.col_stride == 1));
 }
 
-RowCast begin_row_cast(const QuantizeArgs& args, CudaContext& gpu) {
+RowCast begin_row_cast(const QuantizeArgs& args, CudaContext& context) {
   const MatrixView& rowwise = args.rowwise.values;
   const ScaleView& scales = args.rowwise.scales;
   const bool per_tensor = args.format.per_tensor();
   const bool stored = rowwise.data != nullptr;
-  if (!per_tensor) clear_padding(scales, args.in, gpu);
-  // Without a row-wise orientation the quantized data only pass through on their way to the transpose.
-  std::byte* const data = stored ? rowwise.data : gpu.scratch(static_cast<std::size_t>(args.in.numel()));
-  const auto inverse_of = [&](const OperandView& half) {
-    return per_tensor && half.values.data != nullptr ? reinterpret_cast<float*>(half.scales.data) : nullptr;
+  if (!per_tensor) clear_padding(scales, args.in, context);
+  // Without a row-wise orientation the row-wise data are only an intermediate step to the transpose, in scratch.
+  std::byte* const data = stored ? rowwise.data : context.scratch(static_cast<std::size_t>(args.in.numel()));
+  const auto inverse_of = [&](const OperandView& orientation) {
+    return per_tensor && orientation.values.data != nullptr ? reinterpret_cast<float*>(orientation.scales.data)
+                                                            : nullptr;
   };
   return {.data = reinterpret_cast<std::uint8_t*>(data),
           .pitch = stored ? rowwise.row_stride : args.in.cols,
@@ -50,11 +51,11 @@ RowCast begin_row_cast(const QuantizeArgs& args, CudaContext& gpu) {
           .amax = per_tensor ? args.amax : nullptr};
 }
 
-void end_row_cast(const QuantizeArgs& args, const RowCast& cast, CudaContext& gpu) {
-  transpose_data(args, reinterpret_cast<std::byte*>(cast.data), cast.pitch, gpu);
+void end_row_cast(const QuantizeArgs& args, const RowCast& cast, CudaContext& context) {
+  transpose_data(args, reinterpret_cast<std::byte*>(cast.data), cast.pitch, context);
 }
 
-void transpose_data(const QuantizeArgs& args, std::byte* data, std::int64_t pitch, CudaContext& gpu) {
+void transpose_data(const QuantizeArgs& args, std::byte* data, std::int64_t pitch, CudaContext& context) {
   if (args.columnwise.values.data == nullptr) return;
   const MatrixView transposed{.data = data,
                               .dtype = args.columnwise.values.dtype,
@@ -62,13 +63,13 @@ void transpose_data(const QuantizeArgs& args, std::byte* data, std::int64_t pitc
                               .cols = args.in.rows,
                               .row_stride = 1,
                               .col_stride = pitch};
-  cast({.in = transposed, .out = args.columnwise.values}, gpu);
+  cast({.in = transposed, .out = args.columnwise.values}, context);
 }
 
 MatrixView UnstoredResults::place(const MatrixView& result) {
   const std::size_t bytes = static_cast<std::size_t>(result.numel()) * size_bytes(result.dtype);
   if (bytes > bytes_) {
-    gpu_.synchronize();
+    context_.synchronize();
     memory_.reset();
     bytes_ = 0;
     memory_ = allocate_device(bytes);

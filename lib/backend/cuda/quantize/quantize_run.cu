@@ -10,7 +10,7 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kOctets = 4;  // in flight per thread
+constexpr int kOctets = 4;  // octets in flight per thread
 constexpr std::int64_t kChunk = std::int64_t{kThreads} * kOctets * 8;
 
 struct Run {
@@ -28,14 +28,15 @@ template <DType In, DType Payload>
 __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
   __shared__ std::uint32_t words[kThreads / 32];
   constexpr int kBytes = Octet<In>::kWide ? 4 : 2;
-  // The last chunk first: what was written or read last is in the second-level cache still.
+  // The last chunk comes first: the elements that were written or read last may still be in the L2 cache.
   const std::int64_t first = (gridDim.x - 1 - blockIdx.x) * kChunk;
   std::uint32_t largest = 0;
   if (first + kChunk <= run.count) {
     Octet<In> octets[kOctets];
 #pragma unroll
     for (int k = 0; k < kOctets; ++k) octets[k].load(run.in + (first + (k * kThreads + threadIdx.x) * 8) * kBytes);
-    const float scale = tensor_scale(run.scale, run.measured, run.rule);  // while the elements are on their way
+    // While the loads of the elements are in flight.
+    const float scale = tensor_scale(run.scale, run.measured, run.rule);
 #pragma unroll
     for (int k = 0; k < kOctets; ++k) {
       largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octets[k]));
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
 
 }  // namespace
 
-void quantize_run(const TileTask& task, DType payload, CudaContext& gpu) {
+void quantize_run(const TileTask& task, DType payload, CudaContext& context) {
   const Run run{.in = task.in.data,
                 .data = task.rowwise.values.as<std::uint8_t>(),
                 .count = task.in.numel(),
@@ -74,7 +75,7 @@ void quantize_run(const TileTask& task, DType payload, CudaContext& gpu) {
                 .amax = task.amax};
   const auto blocks = static_cast<unsigned>(std::max<std::int64_t>((run.count + kChunk - 1) / kChunk, 1));
   for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
-    quantize_run_kernel<In, Payload><<<blocks, kThreads, 0, gpu.stream()>>>(run);
+    quantize_run_kernel<In, Payload><<<blocks, kThreads, 0, context.stream()>>>(run);
   });
   cuda_check_launch("quantize_run_kernel");
 }

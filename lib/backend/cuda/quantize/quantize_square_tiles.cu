@@ -13,7 +13,7 @@ __device__ float& scale_inverse(const ScaleView& scales, std::int64_t block_row,
 
 template <DType In, DType Payload>
 __global__ void __launch_bounds__(kTileThreads) quantize_square_kernel(const __grid_constant__ TileTask task) {
-  __shared__ TurnedTile transposed;
+  __shared__ TransposedTile transposed;
   __shared__ std::uint32_t words[kTileThreads / 32];
   __shared__ float shared_scale;
   const Tile tile(task.in);
@@ -53,10 +53,10 @@ __global__ void __launch_bounds__(kTileThreads) quantize_square_kernel(const __g
 
 }  // namespace
 
-void quantize_square_tiles(const TileTask& task, DType payload, CudaContext& gpu) {
+void quantize_square_tiles(const TileTask& task, DType payload, CudaContext& context) {
   const auto tiles = static_cast<unsigned>(tile_count<128, 128>(task.in));
   for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
-    quantize_square_kernel<In, Payload><<<tiles, kTileThreads, 0, gpu.stream()>>>(task);
+    quantize_square_kernel<In, Payload><<<tiles, kTileThreads, 0, context.stream()>>>(task);
   });
   cuda_check_launch("quantize_square_kernel");
 }

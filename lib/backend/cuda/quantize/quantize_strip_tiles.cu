@@ -8,15 +8,15 @@ namespace {
 using Tile = TileIndex<128, 128>;
 constexpr int kWarps = kTileThreads / 32;
 
-/// Blocks along the rows: sixteen lanes hold eight rows of one, and each pair of lanes makes one row's scale for the
-/// others.
+/// Blocks along the rows: sixteen lanes hold eight rows of one block, and each pair of lanes computes one row's scale
+/// for the others.
 template <DType Payload, DType In>
 __device__ void quantize_rows(const TileTask& task, const Tile& tile, const PatchPlace& at, const Patch<In>& patch) {
   const unsigned lane = threadIdx.x % 32;
   std::uint32_t largest[8];
 #pragma unroll
   for (int k = 0; k < 8; ++k) largest[k] = Magnitudes<In>::folded(patch.rows[k]);
-  share_out_largest<8, 16>(largest, Magnitudes<In>::larger);
+  distribute_largest<8, 16>(largest, Magnitudes<In>::larger);
   const float own = float_scale(task.rule, Magnitudes<In>::unfolded(largest[0]));
   const std::int64_t row = at.row + lane % 16 / 2;
   const ScaleView& scales = task.rowwise.scales;
@@ -33,12 +33,12 @@ __device__ void quantize_rows(const TileTask& task, const Tile& tile, const Patc
 
 template <DType In>
 struct ColumnShared {
-  TurnedTile transposed;
-  alignas(16) std::uint32_t largest[kWarps][16][Octet<In>::kWords];  ///< per warp and octet of columns
+  TransposedTile transposed;
+  alignas(16) std::uint32_t largest[kWarps][16][Octet<In>::kWords];  ///< per warp and per octet of columns
   alignas(16) float scales[128];
 };
 
-/// Blocks down the columns: a warp holds sixteen rows of all 128.
+/// Blocks down the columns: a warp holds sixteen rows of all 128 columns.
 template <DType Payload, DType In>
 __device__ void quantize_columns(const TileTask& task, const Tile& tile, const Patch<In>& patch,
                                  ColumnShared<In>& shared) {
@@ -73,7 +73,7 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
   }
   __syncthreads();
 
-  // Pairs are cast down the columns, so that quantized data come out transposed.
+  // Casts pairs of elements down the columns, so that the quantized data come out transposed.
   uint2 data[8];
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
@@ -111,13 +111,13 @@ __global__ void __launch_bounds__(kTileThreads) quantize_strip_columns_kernel(co
 
 }  // namespace
 
-void quantize_strip_tiles(const TileTask& task, DType payload, CudaContext& gpu) {
+void quantize_strip_tiles(const TileTask& task, DType payload, CudaContext& context) {
   const auto tiles = static_cast<unsigned>(tile_count<128, 128>(task.in));
   for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
     if (task.columnwise.values.data != nullptr)
-      quantize_strip_columns_kernel<In, Payload><<<tiles, kTileThreads, 0, gpu.stream()>>>(task);
+      quantize_strip_columns_kernel<In, Payload><<<tiles, kTileThreads, 0, context.stream()>>>(task);
     else
-      quantize_strip_kernel<In, Payload><<<tiles, kTileThreads, 0, gpu.stream()>>>(task);
+      quantize_strip_kernel<In, Payload><<<tiles, kTileThreads, 0, context.stream()>>>(task);
   });
   cuda_check_launch("quantize_strip_kernel");
 }

@@ -9,7 +9,7 @@ using Tile = TileIndex<128, 128>;
 
 template <DType In, DType Payload>
 __global__ void __launch_bounds__(kTileThreads) quantize_tensor_kernel(const __grid_constant__ TileTask task) {
-  __shared__ TurnedTile transposed;
+  __shared__ TransposedTile transposed;
   __shared__ std::uint32_t words[kTileThreads / 32];
   const Tile tile(task.in);
   const unsigned across = threadIdx.x % 16, down = threadIdx.x / 16;
@@ -48,10 +48,10 @@ __global__ void __launch_bounds__(kTileThreads) quantize_tensor_kernel(const __g
 
 }  // namespace
 
-void quantize_tensor_tiles(const TileTask& task, DType payload, CudaContext& gpu) {
+void quantize_tensor_tiles(const TileTask& task, DType payload, CudaContext& context) {
   const auto tiles = static_cast<unsigned>(tile_count<128, 128>(task.in));
   for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
-    quantize_tensor_kernel<In, Payload><<<tiles, kTileThreads, 0, gpu.stream()>>>(task);
+    quantize_tensor_kernel<In, Payload><<<tiles, kTileThreads, 0, context.stream()>>>(task);
   });
   cuda_check_launch("quantize_tensor_kernel");
 }

@@ -4,7 +4,8 @@
 
 namespace fp8lab::cuda {
 
-/// Calls use.template operator()<In, Payload>() for the types of a matrix and of its data, which lib/ops has checked.
+/// Calls use.template operator()<In, Payload>() for the type of a matrix and that of its quantized data, which lib/ops
+/// has checked.
 template <class Use>
 void for_types(DType in, DType payload, const Use& use) {
   const auto with_payload = [&]<DType In>() {

@@ -11,10 +11,10 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr int kUpdateThreads = 256;
-constexpr int kUpdateRows = 4;  // of history, per thread at once
+constexpr int kUpdateRows = 4;  // rows of history per thread and batch
 constexpr int kUpdateTensors = 256;
 
-/// A run of tensors, which are distinguished by blocks; their limits travel with the launch.
+/// A range of tensors, one per block; their limits are passed in the launch's arguments.
 struct UpdateRun {
   float* history;
   float* scale;
@@ -30,7 +30,7 @@ __global__ void delayed_update_kernel(const __grid_constant__ UpdateRun run) {
   const float last = history[0];
   if (last == 0.0f) return;
   std::uint32_t largest = run.max ? 0u : magnitude(last);
-  // Rows move up in batches: all of a batch are read, the one after it included, before any is written.
+  // Rows move up by one, in batches: all rows of a batch, and the one after it, are read before any is written.
   for (std::int64_t first = 0; first < run.length; first += kUpdateThreads * kUpdateRows) {
     float below[kUpdateRows];
     for (int k = 0; k < kUpdateRows; ++k) {

@@ -5,7 +5,7 @@
 #include "backend/cuda/attention/device/attention_backward_tiles.cuh"
 #include "backend/cuda/attention/device/attention_matrix.cuh"
 
-// What the ordinary units do with a tile of attention's backward: P and dS of products.
+// The part of attention's backward that the CUDA cores compute for a tile: P and dS from products.
 namespace fp8lab::cuda::attention_backward {
 
 using namespace tensor_attention;
@@ -14,7 +14,7 @@ using namespace tensor_attention;
 enum class Casts {
   kNone,
   kUsual,  ///< P to E4M3 and dS to E5M2
-  kAny,    ///< as the roles say
+  kAny,    ///< each as its role says
 };
 
 __device__ inline float2 load_pair(std::uint32_t address) {
@@ -27,22 +27,22 @@ __device__ inline void store_four(std::uint32_t address, float a, float b, float
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 
-inline constexpr int kElements = kQueries / 2;  // of a tile that a thread has
+inline constexpr int kElements = kQueries / 2;  // elements of a tile that a thread holds
 using Elements = float[kElements];
 using Fragments = std::uint32_t[kQueries / wgmma::kStepCols][4];
 
-/// What becomes of a tile's products, element by element: rows are keys, columns queries. Element i of a thread is at
-/// row `key` + (i % 4 / 2) * 8, column 8 * (i / 4) + i % 2 from its first.
+/// Converts a tile's products into P and dS, element by element. Rows are keys, columns are queries. Element i of a
+/// thread is at row `key` + (i % 4 / 2) * 8 and column 8 * (i / 4) + i % 2, counted from the thread's first column.
 template <Casts kCasts, bool Drops>
 struct Softmax {
   const TensorBackward& call;
-  float logit_factor;  ///< makes logits in units of 2^ of a product of Q and K
+  float logit_factor;  ///< logit in base 2 (times log2 e) = this * (product of Q and K)
   PairCast s_cast;
   PairCast grad_p_cast;
-  int group_key;           ///< of the warp group's first row
-  int key;                 ///< of the thread's first row
-  int column;              ///< of the thread's first pair
-  std::uint32_t kept = 0;  ///< by dropout, a bit for each element
+  int group_key;           ///< key of the warp group's first row
+  int key;                 ///< key of the thread's first row
+  int column;              ///< column of the thread's first pair
+  std::uint32_t kept = 0;  ///< a bit for each element that dropout keeps
 
   __device__ Softmax(const TensorBackward& c, int first_key)
       : call(c),
@@ -55,7 +55,7 @@ struct Softmax {
     column = 2 * (thread % 4);
   }
 
-  /// Sums start at `values` of their queries.
+  /// Initialises sums with the `values` of their queries.
   __device__ void start(Elements& sums, std::uint32_t values) const {
 #pragma unroll
     for (int block = 0; block < kElements / 4; ++block) {
@@ -65,8 +65,8 @@ struct Softmax {
     }
   }
 
-  /// Products of Q and K, less lse, become P, and `fragments` P as dV's product takes it. Queries from seq on have an
-  /// infinite lse, so their P is 0.
+  /// Products of Q and K, minus lse, become P in `p`, and P as the product for dV reads it (after dropout and cast) in
+  /// `fragments`. Queries from seq on have an infinite lse, so their P is 0.
   __device__ void exponentiate(Elements& p, Fragments& fragments, int first_query, const Job& job, int member) {
 #pragma unroll
     for (int i = 0; i < kElements; ++i) p[i] = exponential2(p[i] * logit_factor);
@@ -81,7 +81,7 @@ struct Softmax {
     if constexpr (Drops) {
       const AttentionDropout dropout(call.shape, job.sequence, job.kv_head * job.members + member);
       kept = 0;
-#pragma unroll 1  // of registers there are none to spare
+#pragma unroll 1  // unrolling would take registers that the kernel does not have
       for (int i = 0; i < kElements; ++i)
         kept |= (dropout.factor(first_query + column + 8 * (i / 4) + i % 2, key + (i % 4 / 2) * 8) != 0.0f ? 1u : 0u)
                 << i;
@@ -97,7 +97,7 @@ struct Softmax {
     }
   }
 
-  /// Products of dO and V, less the sums of dO * O where nothing is dropped, become dS in units of grad_p_factor(), as
+  /// Products of dO and V, minus the sums of dO * O if nothing is dropped, become dS in units of grad_p_factor(), as
   /// fragments.
   __device__ void differentiate(const Elements& p, const Elements& grad, Fragments& fragments, std::uint32_t dots) {
 #pragma unroll
@@ -117,7 +117,7 @@ struct Softmax {
   }
 
  private:
-  /// Of dropout, which the last exponentiate() has recorded.
+  /// The dropout factor of element i, from `kept` of the last exponentiate().
   __device__ float factor_of(int i) const {
     if constexpr (!Drops) return 1.0f;
     return (kept >> i & 1) != 0 ? 1.0f / (1.0f - call.shape.dropout) : 0.0f;

@@ -9,21 +9,21 @@
 #include "backend/cuda/device/bulk_copy.cuh"
 #include "backend/cuda/device/wgmma.cuh"
 
-// What goes into and out of a block of attention's backward: where tiles lie in shared memory, who waits for what, and
-// the two roles that move them, one thread each: bringing tiles of operands, and adding to dQ in turn.
+// Data movement of a block of attention's backward: where tiles lie in shared memory, the barriers, and the two roles
+// that move tiles, one thread each: loading tiles of operands, and adding to dQ in order.
 //
-// Every copy into shared memory is waited for at a barrier on which it arrives itself, and goes where each warp that
-// read what was there has arrived at another; correctness/cuda/attention_backward_order_test.cpp goes through the
-// interleavings of who waits for keys and sums. compute-sanitizer's racecheck reports the copies of `rows` against
-// their readers all the same.
+// Every copy into shared memory completes on a barrier for which its readers wait, and starts only after every warp
+// that read the previous contents has arrived at another barrier. correctness/cuda/attention_backward_order_test.cpp
+// enumerates the interleavings of the waits for keys and sums. compute-sanitizer's racecheck nevertheless reports the
+// copies of `rows` against their readers.
 namespace fp8lab::cuda::attention_backward {
 
 inline constexpr int kKeys = 128;
 inline constexpr int kQueries = static_cast<int>(kBackwardQueries);
-inline constexpr int kGroups = 2;  // warp groups that multiply, 64 keys each
+inline constexpr int kGroups = 2;  // number of warp groups that multiply, 64 keys each
 inline constexpr int kGroupWarps = wgmma::kGroupThreads / 32;
 inline constexpr int kBackwardThreads = (kGroups + 1) * wgmma::kGroupThreads;
-inline constexpr int kQueryStages = 3;  // Q is read until the next tile's logits are there
+inline constexpr int kQueryStages = 3;  // one more than for dO: Q is read until the next tile's logits are computed
 inline constexpr int kGradStages = 2;
 inline constexpr std::uint32_t kRowsBytes = 2 * kQueries * sizeof(float);
 inline constexpr std::uint32_t kSlopesBytes = kKeys * kQueries * 2;
@@ -40,7 +40,7 @@ struct BackwardLaunch {
 };
 
 struct Barriers {
-  int jobs[2];  ///< numbers of the job at work and of the next
+  int jobs[2];  ///< numbers of the current job and of the next
   std::uint64_t keys_here, keys_free;
   std::uint64_t q_here[kQueryStages], q_free[kQueryStages];
   std::uint64_t grad_o_here[kGradStages], grad_o_free[kGradStages];
@@ -48,7 +48,8 @@ struct Barriers {
 
   __device__ void make() {
     bulk::make_barrier(at(keys_here), 1);
-    bulk::make_barrier(at(keys_free), kGroups * kGroupWarps + kGroups);  // who multiplies, and who adds
+    // The warps that multiply and the threads that add to dQ arrive here.
+    bulk::make_barrier(at(keys_free), kGroups * kGroupWarps + kGroups);
     for (int i = 0; i < kQueryStages; ++i) {
       bulk::make_barrier(at(q_here[i]), 1);
       bulk::make_barrier(at(q_free[i]), kGroups * kGroupWarps);
@@ -66,7 +67,7 @@ struct Barriers {
   __device__ static std::uint32_t at(const std::uint64_t& barrier) { return wgmma::shared_address(&barrier); }
 };
 
-/// Addresses in shared memory.
+/// Layout of shared memory: addresses of tiles.
 template <int Dim>
 struct Places {
   static constexpr std::uint32_t kKeyBytes = kKeys * Dim * 2, kQueryBytes = kQueries * Dim * 2,
@@ -75,7 +76,7 @@ struct Places {
                                           2 * kSlopesBytes + kSumsBytes + kQueryStages * kRowsBytes;
   std::uint32_t k, v, first_q, first_grad_o, first_slopes, first_sums, first_rows;
 
-  /// `shared` starts at a multiple of 1024.
+  /// `shared` must start at a multiple of 1024 bytes.
   __device__ explicit Places(const void* shared) {
     k = wgmma::shared_address(shared);
     v = k + kKeyBytes;
@@ -92,11 +93,11 @@ struct Places {
   /// Minus lse of a tile's queries, and minus their sums of dO * O.
   __device__ std::uint32_t rows(int stage) const { return first_rows + static_cast<std::uint32_t>(stage) * kRowsBytes; }
   __device__ std::uint32_t dots(int stage) const { return rows(stage) + kRowsBytes / 2; }
-  /// dS of tile t, a panel of keys by queries.
+  /// dS of tile t: a panel of keys by queries.
   __device__ std::uint32_t slopes(int t) const {
     return first_slopes + static_cast<std::uint32_t>(t % 2) * kSlopesBytes;
   }
-  /// What a tile of keys adds to a tile's dQ, the half of columns that a warp group computes.
+  /// What a tile of keys adds to a tile's dQ: the half of its columns that warp group `half` computes.
   __device__ std::uint32_t sums(int half) const {
     return first_sums + static_cast<std::uint32_t>(half) * kSumsBytes / kGroups;
   }
@@ -105,7 +106,7 @@ struct Places {
 template <int Dim>
 inline constexpr std::uint32_t kSharedBytes = Places<Dim>::kBytes + sizeof(Barriers);
 
-/// Goes round a ring of `Stages` slots.
+/// A position in a ring of `Stages` stages, and the parity of the stage's barrier phase.
 template <int Stages>
 struct RingSlot {
   int stage = 0;
@@ -118,11 +119,11 @@ struct RingSlot {
   }
 };
 
-/// A tile of keys and all queries that see it.
+/// A job: a tile of keys and all queries that see it.
 struct Job {
   int tile, kv_head, sequence, members, first_query_tile, query_tiles;
 
-  /// Jobs that wait for others have higher numbers than they.
+  /// Numbers are assigned so that a job waits only for jobs of lower numbers.
   __device__ Job(const BackwardLaunch& launch, int number) {
     const AttentionShape& shape = launch.call.shape;
     const int kv_heads = static_cast<int>(shape.kv_heads), line = number / launch.key_tiles;
@@ -134,7 +135,7 @@ struct Job {
     first_query_tile = shape.causal ? tile * (kKeys / kQueries) : 0;
   }
   __device__ int first_key() const { return tile * kKeys; }
-  /// In `rows`, `grad_q_sums` and `arrivals`.
+  /// Index of a head of a sequence in `rows`, `grad_q_sums` and `arrivals`.
   __device__ std::int64_t line(const AttentionShape& shape, int member) const {
     return std::int64_t{sequence} * shape.heads + kv_head * members + member;
   }
@@ -149,14 +150,15 @@ __device__ inline void load_panels(std::uint32_t to, const CUtensorMap& map, int
                    head * Dim + panel * wgmma::kPanelCols, sequence, first_row, barrier);
 }
 
-/// One thread takes jobs, in order, and provides the keys and values of each, then its tiles of queries.
+/// The role of one thread: takes jobs in order, and loads the keys and values of each, then its tiles of queries.
 template <int Dim>
 __device__ inline void load_tiles(const BackwardLaunch& launch, const Places<Dim>& places, Barriers& barriers) {
   const std::uint32_t keys_here = Barriers::at(barriers.keys_here);
   RingSlot<kQueryStages> q_slot;
   RingSlot<kGradStages> grad_slot;
   for (unsigned round = 0;; ++round) {
-    // Not before the last job's tiles are on their way: others wait for what a job has to add.
+    // Takes a job only after all tiles of the last job have been requested: other blocks wait for what a job that has
+    // been taken adds.
     const int number = static_cast<int>(atomicAdd(launch.call.next_job, 1u));
     bulk::wait(Barriers::at(barriers.keys_free), ~round & 1);
     static_cast<volatile int&>(barriers.jobs[round % 2]) = number;
@@ -187,13 +189,15 @@ __device__ inline void load_tiles(const BackwardLaunch& launch, const Places<Dim
   }
 }
 
-/// The job of this round once its keys and values are here; not below launch.jobs where there is none.
+/// Waits for the keys and values of this round's job and returns its number; a number not below launch.jobs means that
+/// there are no more jobs.
 __device__ inline int await_job(const Barriers& barriers, unsigned round) {
   bulk::wait(Barriers::at(barriers.keys_here), round & 1);
   return static_cast<const volatile int&>(barriers.jobs[round % 2]);
 }
 
-/// One thread adds its half of the columns of every tile's dQ to the sums, in its turn.
+/// The role of one thread: adds its half of the columns of every tile's dQ to the sums, after the tiles of keys that
+/// come first.
 template <int Dim>
 __device__ inline void add_grad_q(const BackwardLaunch& launch, int half, const Places<Dim>& places,
                                   const Barriers& barriers) {
@@ -204,8 +208,9 @@ __device__ inline void add_grad_q(const BackwardLaunch& launch, int half, const 
   for (unsigned round = 0;; ++round) {
     const int number = await_job(barriers, round);
     if (number >= launch.jobs) return;
-    // A job of one tile is multiplied before its sums are asked for. Were keys_here to pass two phases meanwhile, this
-    // thread would take the second for the first and wait for ever; so the next keys come only when it has seen these.
+    // Hazard: a job of one tile is multiplied before this thread waits for its sums. If keys_here passed two phases
+    // meanwhile, this thread would take the second phase for the first and wait forever. Rule: the next keys are loaded
+    // only after this thread has seen the current ones.
     bulk::arrive(Barriers::at(barriers.keys_free));
     const Job job(launch, number);
     for (int member = 0; member < job.members; ++member) {
@@ -213,7 +218,7 @@ __device__ inline void add_grad_q(const BackwardLaunch& launch, int half, const 
           (job.line(launch.call.shape, member) * job.query_tiles + job.first_query_tile) * kGroups + half;
       float* sums = launch.call.grad_q_sums + first * (kHalfBytes / sizeof(float));
       unsigned* arrived = launch.call.arrivals + first;
-      unsigned seen = 0;  // of the tile at hand, some time ago
+      unsigned seen = 0;  // the current tile's count as it was some time ago
       for (int m = job.first_query_tile; m < job.query_tiles; ++m) {
         const auto before = static_cast<unsigned>((causal ? m / (kKeys / kQueries) : launch.key_tiles - 1) - job.tile);
         bulk::wait(here, parity);

@@ -10,13 +10,13 @@
 #include "backend/cuda/device/wgmma.cuh"
 #include "core/float_bits.h"
 
-// What the attention kernels on matrix units share: tiles in shared memory, exponentials, casts of pairs.
+// Shared by the attention kernels on matrix units: tiles in shared memory, exponentials, casts of pairs.
 namespace fp8lab::cuda::tensor_attention {
 
 inline constexpr int kThreads = 2 * wgmma::kGroupThreads;
 inline constexpr float kLog2E = 0x1.715476p+0f;
 
-/// One head of one sequence of a WideOperand: row `position` starts `position * position_bytes` behind `first`.
+/// One head of one sequence of a WideOperand: row `position` starts `position * position_bytes` bytes after `first`.
 struct HeadRows {
   const std::byte* first;
   std::int64_t position_bytes;
@@ -26,8 +26,8 @@ struct HeadRows {
         position_bytes(2 * shape.batch * operand.row_stride) {}
 };
 
-/// Starts copies of `Rows` rows of Dim columns from `first_row` to panels at `to`; zeros from `seq` on. `Unroll` trades
-/// registers for instructions.
+/// Starts copies of `Rows` rows of Dim columns from `first_row` on to panels at `to`; rows from `seq` on are zeros.
+/// `Unroll` trades registers for instructions.
 template <int Rows, int Dim, int Unroll>
 __device__ inline void copy_rows_async(const HeadRows& rows, int first_row, int seq, std::uint32_t to) {
   constexpr int kUnits = Dim / 8, kPanelUnits = wgmma::kPanelCols / 8;
@@ -44,7 +44,8 @@ __device__ inline void copy_rows_async(const HeadRows& rows, int first_row, int 
   }
 }
 
-/// sums = a b^T, or sums += a b^T, both along their rows, for rows of Dim columns in panels of ARows and BRows rows.
+/// sums = a b^T, or sums += a b^T if `accumulate`. The depth runs along the rows of both, which have Dim columns in
+/// panels of ARows and BRows rows.
 template <int Dim, int ARows, int BRows, int Sums>
 __device__ inline void multiply_rows(float (&sums)[Sums], std::uint32_t a, std::uint32_t b, bool accumulate = false) {
 #pragma unroll
@@ -56,7 +57,7 @@ __device__ inline void multiply_rows(float (&sums)[Sums], std::uint32_t a, std::
   }
 }
 
-/// sums += fragments b, b across its rows, for fragments of Depth columns and panels of BRows rows.
+/// sums += fragments * b for fragments of Depth columns; the depth runs across the rows of b, in panels of BRows rows.
 template <int Depth, int BRows, int Sums>
 __device__ inline void add_fragments(float (&sums)[Sums], const std::uint32_t (&fragments)[Depth / 16][4],
                                      std::uint32_t b) {
@@ -69,7 +70,7 @@ __device__ inline void add_fragments(float (&sums)[Sums], const std::uint32_t (&
         1);
 }
 
-/// 2^x within 2 ulp; 0 below -126.
+/// 2^x within 2 ulp; 0 where x is below -126.
 __device__ inline float exponential2(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(result) : "f"(x));
@@ -80,11 +81,11 @@ __device__ inline float scale_inv_of(const WideOperand& operand) {
   return operand.scale_inv != nullptr ? *operand.scale_inv : 1.0f;
 }
 
-/// A cast role as one thread sees it, two values at a time, applied only where there is one; what AttentionCast is to
-/// the general kernels.
+/// The cast of P or dS as one thread sees it, two values at a time; nothing is cast without a scale. The counterpart of
+/// the general kernels' AttentionCast.
 class PairCast {
  public:
-  /// Values come divided by `unit`.
+  /// The values to cast come divided by `unit`.
   __device__ explicit PairCast(const AttentionRole& role, float unit = 1.0f)
       : active_(role.scale != nullptr),
         kind_(role.payload == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2),
@@ -96,7 +97,7 @@ class PairCast {
   __device__ void apply(float& a, float& b) {
     kind_ == __NV_E4M3 ? apply_as<__NV_E4M3>(a, b) : apply_as<__NV_E5M2>(a, b);
   }
-  /// Where the payload is known, which leaves no branch.
+  /// The same with the payload known at compile time, which leaves no branch.
   template <__nv_fp8_interpretation_t Kind>
   __device__ void apply_as(float& a, float& b) {
     amax_ = larger(larger(amax_, a), b);
@@ -106,7 +107,7 @@ class PairCast {
     a = __half2float(__half(__half_raw{fp16_pair.x}));
     b = __half2float(__half(__half_raw{fp16_pair.y}));
   }
-  /// All 32 lanes call.
+  /// Must be called by all 32 lanes.
   __device__ void store_amax(const AttentionRole& role) const {
     if (!active_ || role.amax == nullptr) return;
     const unsigned largest = __reduce_max_sync(0xFFFFFFFFu, float_bits(amax_ * unit_) & kFloatMagnitudeMask);
@@ -114,9 +115,9 @@ class PairCast {
   }
 
  private:
-  /// What is too large for a float becomes the largest, under which zeros stay zeros; a NaN stays too.
+  /// A scale too large for a float becomes the largest float, under which zeros stay zeros; a NaN stays.
   __device__ static float bounded(float scale) { return scale > kFloatMax ? kFloatMax : scale; }
-  /// The larger magnitude; a NaN stays.
+  /// The larger magnitude; a NaN wins.
   __device__ static float larger(float amax, float value) {
     float result;
     asm("max.NaN.f32 %0, %1, %2;\n" : "=f"(result) : "f"(amax), "f"(fabsf(value)));
@@ -131,23 +132,24 @@ class PairCast {
   float amax_ = 0.0f;
 };
 
-/// Makes a logit in units of 2^ of a product of Q and K. Scales of tiny values may multiply to what a float has no room
-/// for; it is 2^-100 at least, so that lse over it is finite and -inf times it not NaN. Sums of quantized data'
-/// products stay below 2^39, so logits are next to none either way.
+/// Logit in base 2 (times log2 e) = this * (product of Q and K). The scales of tiny values may multiply to less than a
+/// float can represent; the factor is therefore at least 2^-100, so that lse divided by it is finite and -inf times it
+/// is not NaN. Sums of products of quantized data stay below 2^39, so such logits are next to zero either way.
 __device__ inline float logit_factor_of(const WideOperand& q, const WideOperand& k, const AttentionShape& shape) {
   const float factor = joint_factor(scale_inv_of(q), scale_inv_of(k), shape.softmax_scale) * kLog2E;
   return factor < kLeastSoftmaxScale ? kLeastSoftmaxScale : factor;  // a NaN stays
 }
-/// Backward's dP is a product of dO and V times this, and dS as its products take it, not cast, is in units of it.
+/// dP = this * (product of dO and V). dS that is not cast enters its products in units of this.
 __device__ inline float grad_p_factor(const TensorBackward& call) {
   return joint_factor(scale_inv_of(call.grad_o), scale_inv_of(call.v));
 }
-/// What makes dS of what its products take.
+/// dS = this * (dS as its products read it).
 __device__ inline float slope_factor(const TensorBackward& call) {
   return call.grad_p.scale != nullptr ? 1.0f / *call.grad_p.scale : grad_p_factor(call);
 }
 
-/// Words of four neighbouring lanes change places: lane l % 4 = i gives word j to lane j, as its word i.
+/// Transposes the 4 x 4 words of four neighbouring lanes: lane i sends its word j to lane j, which stores it as its
+/// word i.
 __device__ inline void transpose_quad(std::uint32_t (&words)[4]) {
 #pragma unroll
   for (int distance = 1; distance < 4; distance *= 2) {
@@ -161,15 +163,15 @@ __device__ inline void transpose_quad(std::uint32_t (&words)[4]) {
   }
 }
 
-/// Two elements as 16 bits each, rounded to nearest even, the first in the low half.
+/// Two elements in FP16, rounded to nearest even, the first in the lower 16 bits.
 __device__ inline std::uint32_t pack_f16(float low, float high) {
   std::uint32_t packed;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
 
-/// Rows of a warp group's sums times `factor`, to rows `first_row` + ... of a head, which start at multiples of 16
-/// bytes; those from `seq` on are left out.
+/// Stores the rows of a warp group's sums times `factor` to rows `first_row` + ... of a head, which start at multiples
+/// of 16 bytes; rows from `seq` on are left out.
 template <int Sums>
 __device__ inline void store_sums(const float (&sums)[Sums], const MatrixView& matrix, const AttentionShape& shape,
                                   std::int64_t sequence, std::int64_t head, int first_row, float factor) {

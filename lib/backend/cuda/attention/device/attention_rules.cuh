@@ -7,12 +7,13 @@
 #include "core/counter_rng.h"
 #include "core/elementary.h"
 
-// What every attention kernel of the GPU shares, each rule word for word that of cpu/attention_tiles.h.
+// Shared by all attention kernels of the GPU; each rule is word for word that of cpu/attention/attention_tiles.h.
 namespace fp8lab::cuda {
 
 inline constexpr float kMinusInfinity = -__builtin_huge_valf();
 
-/// An element of any type, without its scale. The type is the same for a full launch.
+/// An element of any type, not multiplied by its scale. The type is the same for the entire launch, so the branch is
+/// uniform.
 __device__ inline float load_element(const MatrixView& matrix, std::int64_t row, std::int64_t col) {
   const std::int64_t at = row * matrix.row_stride + col * matrix.col_stride;
   switch (matrix.dtype) {
@@ -24,7 +25,7 @@ __device__ inline float load_element(const MatrixView& matrix, std::int64_t row,
   }
 }
 
-/// Rounds once to the matrix' type, one of the three real ones.
+/// Stores a value rounded once to the matrix's type: f32, bf16 or f16.
 __device__ inline void store_element(const MatrixView& matrix, std::int64_t row, std::int64_t col, float value) {
   const std::int64_t at = row * matrix.row_stride + col * matrix.col_stride;
   switch (matrix.dtype) {
@@ -34,7 +35,7 @@ __device__ inline void store_element(const MatrixView& matrix, std::int64_t row,
   }
 }
 
-/// 1 for an operand without scales.
+/// The operand's per-tensor inverse scale; 1 for an operand without scales.
 __device__ inline float scale_inv_of(const OperandView& operand) {
   return operand.scales.data != nullptr ? *reinterpret_cast<const float*>(operand.scales.data) : 1.0f;
 }
@@ -43,7 +44,7 @@ __device__ inline float joint_factor(double a, double b, double c = 1.0) { retur
 
 __device__ inline float shift_of(float lse) { return lse == kMinusInfinity ? 0.0f : lse; }
 
-/// Dropout of P: what entry (query, key) of a head is multiplied by, 1 / (1 - p) or 0.
+/// Dropout of P: the factor of entry (query, key) of a head, 1 / (1 - p) where it is kept and 0 where it is dropped.
 class AttentionDropout {
  public:
   __device__ AttentionDropout(const AttentionShape& shape, std::int64_t sequence, std::int64_t head)
@@ -67,7 +68,8 @@ class AttentionDropout {
   std::uint64_t head_base_;
 };
 
-/// An operand that exists only inside the kernel, cast where its role asks for it, as one thread sees it.
+/// The cast of P or dS, which exist only inside the kernel, as one thread sees it. Without a scale in the role nothing
+/// is cast.
 class AttentionCast {
  public:
   __device__ explicit AttentionCast(const AttentionRole& role)
@@ -77,8 +79,8 @@ class AttentionCast {
         scale_inv_(active_ ? 1.0f / scale_ : 1.0f) {}
   __device__ bool active() const { return active_; }
   __device__ float scale_inv() const { return scale_inv_; }
-  /// decode(cast(value * scale)), still to be multiplied by scale_inv(); counts towards the amax. Without a scale:
-  /// value.
+  /// Returns decode(cast(value * scale)), which the caller still multiplies by scale_inv(), and records the value's
+  /// magnitude for the amax. Without a scale returns `value`.
   __device__ float apply(float value) {
     if (!active_) return value;
     const std::uint32_t magnitude = float_bits(value) & kFloatMagnitudeMask;  // NaN is above all
@@ -86,7 +88,7 @@ class AttentionCast {
     return e4m3_ ? e4m3_to_f32(Element<DType::kE4M3>::store(value * scale_))
                  : e5m2_to_f32(Element<DType::kE5M2>::store(value * scale_));
   }
-  /// Raises the role's amax to the largest magnitude that the warp saw. All 32 lanes call.
+  /// Raises the role's amax to the largest magnitude that the warp has seen. Must be called by all 32 lanes.
   __device__ void store_amax(const AttentionRole& role) const {
     if (!active_ || role.amax == nullptr) return;
     const unsigned largest = __reduce_max_sync(0xFFFFFFFFu, amax_bits_);

@@ -4,14 +4,15 @@
 
 #include "backend/cuda/attention/device/attention_rules.cuh"
 
-// Tiles of logits in FP32 as the general attention kernels compute them, 256 threads a block, every sum in the order of
-// cpu/attention_tiles.h. Threads form 16 x 16; a thread holds rows 2 * down and 2 * down + 1, columns across + 16 * c.
+// Tiles of logits in FP32 for the general attention kernels, 256 threads per block, every sum in the order of
+// cpu/attention/attention_tiles.h. Threads form a 16 x 16 grid; a thread holds rows 2 * down and 2 * down + 1 and
+// columns across + 16 * c.
 namespace fp8lab::cuda::general_attention {
 
 inline constexpr int kThreads = 256;
 inline constexpr int kQueries = 32;
 inline constexpr int kKeys = 64;
-inline constexpr int kDepth = 32;  ///< of head_dim in shared memory at a time
+inline constexpr int kDepth = 32;  ///< columns of head_dim in shared memory at a time
 
 struct Operands {
   float a[kQueries][kDepth + 1];
@@ -19,7 +20,7 @@ struct Operands {
 };
 using Tile = float[kQueries][kKeys + 1];
 
-/// One head's columns of one sequence.
+/// Selects the columns of one head and the rows of one sequence.
 struct HeadColumns {
   std::int64_t batch;
   std::int64_t sequence;
@@ -28,7 +29,8 @@ struct HeadColumns {
   std::int64_t seq;
 };
 
-/// `Rows` rows from `first_row`, columns [first_col, first_col + Cols) of the head; zero outside of either.
+/// Loads `Rows` rows from `first_row` and columns [first_col, first_col + Cols) of the head; zero outside of the
+/// sequence and the head.
 template <int Rows, int Cols, int Stride>
 __device__ void load_tile(const MatrixView& matrix, const HeadColumns& head, std::int64_t first_row,
                           std::int64_t first_col, float (&out)[Rows][Stride]) {
@@ -59,7 +61,7 @@ __device__ inline void multiply_rows(const MatrixView& a, const HeadColumns& a_h
   }
 }
 
-/// Logits of a tile, -inf where masked or outside of the sequence.
+/// Logits of a tile; -inf where masked or beyond the sequence.
 __device__ inline void compute_logits(const OperandView& q, const HeadColumns& q_head, std::int64_t first_query,
                                       const OperandView& k, const HeadColumns& k_head, std::int64_t first_key,
                                       bool causal, float factor, Operands& shared, Tile& logits) {

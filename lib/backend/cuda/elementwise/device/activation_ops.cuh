@@ -4,7 +4,7 @@
 
 #include "core/elementary.h"
 
-// Activations and their gradients over runs, as map.cuh and row_map.cuh call them.
+// Activations and their gradients over runs: operations for map.cuh and row_map.cuh.
 namespace fp8lab::cuda {
 
 struct Gelu {

@@ -6,10 +6,10 @@
 #include "backend/cuda/norm/device/norm_rows.cuh"
 #include "backend/cuda/norm/norm_task.h"
 
-// Norms of rows that a block keeps in registers, whatever becomes of y.
+// Norms of rows that a block keeps in registers, with a writer that stores, measures or casts y.
 namespace fp8lab::cuda {
 
-/// y as it is.
+/// A writer that stores y.
 template <DType Type>
 struct StoredRows {
   Elements y;
@@ -21,12 +21,12 @@ struct StoredRows {
   __device__ void finish() {}
 };
 
-// Each block takes rows a grid apart, and has the next ones provided while it works.
+// Each block processes rows a grid apart; the ring loads the next rows while it works.
 template <bool Centred, DType Type, int Runs, class Writer>
 __global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, int stages, Writer writer) {
   extern __shared__ __align__(128) std::byte slots[];
   __shared__ std::uint64_t full[kMostStages];
-  __shared__ float shared[2][2][kSumWarps];  // of odd and even rows, means and variances
+  __shared__ float shared[2][2][kSumWarps];  // sums of even and odd rows, for means and variances
   const int cols = static_cast<int>(task.cols);
   const float count = static_cast<float>(cols);
   const Elements gamma_vector = elements(task.gamma), beta_vector = elements(task.beta), x_rows = elements(task.x);
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, 
   for (std::int64_t row = blockIdx.x; row < task.rows; row += gridDim.x, ++index) {
     KeptRow<Type, Runs> kept;
     kept.read(ring.wait(index), cols);
-    // The slot is free once every thread has passed the next barrier.
+    // The slot is free once every thread has passed the next barrier of the block.
     const auto fetch_after_barrier = [&] {
       fetch(index + stages, row + static_cast<std::int64_t>(stages) * gridDim.x);
     };
@@ -92,34 +92,34 @@ __global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, 
   writer.finish();
 }
 
-/// The kernel on one GPU.
+/// Created once per GPU: allows the kernel its shared memory and determines its occupancy.
 template <bool Centred, DType Type, int Runs, class Writer>
 struct NormKernel {
-  explicit NormKernel(CudaContext& gpu)
-      : blocks(
-            ring_blocks(reinterpret_cast<const void*>(norm_kernel<Centred, Type, Runs, Writer>), gpu.shared_bytes())) {}
-  int blocks;  ///< that a multiprocessor has registers for
+  explicit NormKernel(CudaContext& context)
+      : blocks(ring_blocks(reinterpret_cast<const void*>(norm_kernel<Centred, Type, Runs, Writer>),
+                           context.shared_bytes())) {}
+  int blocks;  ///< blocks that a multiprocessor has registers for
 };
 
 template <bool Centred, DType Type, int Runs, class Writer>
-void launch_norm_runs(const NormTask& task, const Writer& writer, CudaContext& gpu) {
-  const int blocks = gpu.kept<NormKernel<Centred, Type, Runs, Writer>>().blocks;
+void launch_norm_runs(const NormTask& task, const Writer& writer, CudaContext& context) {
+  const int blocks = context.kept<NormKernel<Centred, Type, Runs, Writer>>().blocks;
   const std::size_t row_bytes = static_cast<std::size_t>(task.cols) * size_bytes(Type);
   const int stages = ring_stages(row_bytes);
   const std::size_t ring_bytes = stages * row_bytes;
-  const auto fitting = static_cast<std::int64_t>(gpu.shared_bytes() / (ring_bytes + kRingReserve));
-  const std::int64_t resident = (fitting < blocks ? fitting : blocks) * gpu.multiprocessors();
+  const auto fitting = static_cast<std::int64_t>(context.shared_bytes() / (ring_bytes + kRingReserve));
+  const std::int64_t resident = (fitting < blocks ? fitting : blocks) * context.multiprocessors();
   const auto grid = static_cast<unsigned>(resident < task.rows ? resident : task.rows);
-  norm_kernel<Centred, Type, Runs, Writer><<<grid, kSumThreads, ring_bytes, gpu.stream()>>>(task, stages, writer);
+  norm_kernel<Centred, Type, Runs, Writer><<<grid, kSumThreads, ring_bytes, context.stream()>>>(task, stages, writer);
   cuda_check_launch("norm_kernel");
 }
 
-/// Of rows that registers hold: keeps_rows().
+/// For rows that fit in registers: keeps_rows().
 template <bool Centred, DType Type, class Writer>
-void launch_norm(const NormTask& task, const Writer& writer, CudaContext& gpu) {
-  if (task.cols <= 2 * kSumLanes) return launch_norm_runs<Centred, Type, 2>(task, writer, gpu);
-  if (task.cols <= 4 * kSumLanes) return launch_norm_runs<Centred, Type, 4>(task, writer, gpu);
-  launch_norm_runs<Centred, Type, 8>(task, writer, gpu);
+void launch_norm(const NormTask& task, const Writer& writer, CudaContext& context) {
+  if (task.cols <= 2 * kSumLanes) return launch_norm_runs<Centred, Type, 2>(task, writer, context);
+  if (task.cols <= 4 * kSumLanes) return launch_norm_runs<Centred, Type, 4>(task, writer, context);
+  launch_norm_runs<Centred, Type, 8>(task, writer, context);
 }
 
 }  // namespace fp8lab::cuda

@@ -5,13 +5,13 @@
 #include "backend/cuda/device/runs.cuh"
 #include "backend/cuda/device/sums.cuh"
 
-// Rows that a block of kSumThreads reads once and keeps: thread t has runs t, t + kSumThreads, ... of kSumRun elements,
-// which are the terms of its partial sums.
+// Rows that a block of kSumThreads reads once and keeps in registers: thread t has runs t, t + kSumThreads, ... of
+// kSumRun elements, which are the terms of its partial sums.
 namespace fp8lab::cuda {
 
 inline constexpr int kSumWarps = kSumThreads / 32;
 
-/// Calls work(r, col) for the thread's runs of a row of full runs.
+/// Calls work(r, col) for the thread's runs of a row that consists of full runs.
 template <int Runs, class Work>
 __device__ inline void for_runs(int cols, const Work& work) {
 #pragma unroll
@@ -19,13 +19,13 @@ __device__ inline void for_runs(int cols, const Work& work) {
     if (const int col = r * kSumLanes + static_cast<int>(threadIdx.x) * kSumRun; col < cols) work(r, col);
 }
 
-/// As they are stored, which takes fewer registers.
+/// A thread's runs of a row, kept in their stored type, which takes fewer registers than FP32.
 template <DType Type, int Runs>
 class KeptRow {
  public:
   using Storage = typename Element<Type>::Storage;
 
-  /// From shared memory that holds the row.
+  /// Reads the thread's runs from `row` in shared memory.
   __device__ void read(const std::byte* row, int cols) {
     for_runs<Runs>(cols, [&](int r, int col) {
       runs_[r] = *reinterpret_cast<const Run<Storage>*>(reinterpret_cast<const Storage*>(row) + col);
@@ -40,19 +40,19 @@ class KeptRow {
   Run<Storage> runs_[Runs];
 };
 
-/// A vector of any real type, in registers.
+/// Reads a vector of any real type into registers.
 template <int Runs>
 __device__ inline void read_vector(const Elements& vector, int cols, float (&values)[Runs][kSumRun]) {
   for_runs<Runs>(cols, [&](int r, int col) { load_run<kRealTypes>(vector, 0, col, kSumRun, values[r]); });
 }
 
-/// The sum over the block; `shared` as join_warps() has it.
+/// The sum over the block; `shared` as in join_warps().
 __device__ inline float join_block(const float (&lanes)[kSumRun], float (&shared)[kSumWarps]) {
   return join_warps<kSumWarps>(join_warp(join_run(lanes)), shared);
 }
 
-/// For rows of any strides and any number of columns: calls work(col, lane) for the thread's elements one by one,
-/// `lane` being their partial sum's number in the thread.
+/// For rows of any strides and any number of columns: calls work(col, lane) for the thread's elements one by one;
+/// `lane` is the index of their partial sum in the thread.
 template <class Work>
 __device__ inline void for_elements(std::int64_t cols, const Work& work) {
   for (std::int64_t col = threadIdx.x * kSumRun; col < cols; col += kSumLanes)
@@ -75,7 +75,8 @@ __device__ inline const std::byte* row_of(const Elements& matrix, std::int64_t r
   return matrix.data + row * matrix.row_stride * static_cast<std::int64_t>(sizeof(typename Element<Type>::Storage));
 }
 
-/// Whether registers hold the rows of `x`: full runs, and no more of them than kernels are made for.
+/// True if the rows of `x` can be kept in registers: they consist of full runs, and of no more of them than kernels are
+/// instantiated for.
 inline bool keeps_rows(const MatrixView& x) {
   constexpr std::int64_t kMostCols = 8 * kSumLanes;
   return x.cols <= kMostCols && x.cols % kSumRun == 0 && holds_runs(x);

@@ -10,17 +10,18 @@
 #include "core/moment_scale.h"
 #include "core/quotient.h"
 
-// What Adam does to an element, and what a block is notified of its tensor.
+// Adam's update of one element, and the description of a tensor that a block reads.
 namespace fp8lab::cuda {
 
-/// Where the value lies that is optimised.
+/// Where the value that the optimizer updates is stored.
 enum class Weight : std::uint8_t {
   kParam,    ///< in the parameter itself
   kMaster,   ///< in an f32 copy, of which the parameter is the rounding
-  kParts16,  ///< its upper half in the parameter, rounded, its lower half in the master
+  kParts16,  ///< its upper 16 bits, rounded, in the parameter, its lower 16 bits in the master
 };
 
-/// Which body a tensor takes: one for any strides, one for all types, or that of its types.
+/// Which body of adam_kernel processes a tensor: that for any strides, that for all types, or the one compiled for its
+/// types.
 enum class Body : std::uint8_t {
   kStrided,
   kAnyTypes,
@@ -42,9 +43,10 @@ struct AdamItem {
   std::byte* exp_avg = nullptr;
   std::byte* exp_avg_sq = nullptr;
   std::byte* master = nullptr;
-  float* exp_avg_scale = nullptr;  ///< null where the moment has none
+  float* exp_avg_scale = nullptr;  ///< null if the moment has none
   float* exp_avg_sq_scale = nullptr;
-  // Left by the measuring pass: what the moments had been written by, and the bits of their largest finite magnitudes.
+  // Written by adam_measure_kernel: the scales with which the moments were stored, and the bits of the largest finite
+  // magnitudes of the new moments.
   float exp_avg_read = 1.0f;
   float exp_avg_sq_read = 1.0f;
   unsigned exp_avg_absmax = 0;
@@ -64,7 +66,7 @@ struct Rule {
   const float* gradient_scale;
 };
 
-/// What a body knows when it is compiled.
+/// Types that a body knows at compile time.
 template <Weight kWeight, DType kParam, DType kGrad, DType kExpAvg, DType kExpAvgSq = kExpAvg, bool kHasTarget = false>
 struct Known {
   static constexpr bool kScales = moment_limit(kExpAvg) > 0.0f || moment_limit(kExpAvgSq) > 0.0f;
@@ -79,7 +81,7 @@ struct Known {
 struct Asked {
   static constexpr bool kScales = true;
   static constexpr bool kCasts = true;
-  static constexpr int kTogether = 1;  // each vector comes with every type's conversions
+  static constexpr int kTogether = 1;  // one, since each vector needs the conversions of every type
   __device__ static Weight weight(const AdamItem& item) { return item.weight; }
   __device__ static DType param(const AdamItem& item) { return item.param_type; }
   __device__ static DType grad(const AdamItem& item) { return item.grad_type; }
@@ -87,7 +89,7 @@ struct Asked {
   __device__ static DType exp_avg_sq(const AdamItem& item) { return item.exp_avg_sq_type; }
 };
 
-/// The f32 value whose upper half, rounded, is `high` and whose lower half is `low`.
+/// The f32 value whose upper 16 bits, rounded, are `high` and whose lower 16 bits are `low`.
 __device__ __forceinline__ float from_parts16(std::uint16_t high, std::uint16_t low) {
   return __uint_as_float((static_cast<unsigned>(high) - (low >> 15) << 16) | low);
 }
@@ -98,17 +100,18 @@ struct Parts16 {
 };
 __device__ __forceinline__ Parts16 to_parts16(float value) {
   unsigned bits = __float_as_uint(value);
-  // A NaN's payload could carry into the sign and leave a zero.
+  // Without this, rounding up a NaN's payload could carry into the sign and leave a zero.
   if ((bits & kFloatMagnitudeMask) > kFloatInfinityBits) bits = (bits & ~kFloatMagnitudeMask) | kFloatQuietNanBits;
   return {static_cast<std::uint16_t>((bits >> 16) + (bits >> 15 & 1u)), static_cast<std::uint16_t>(bits)};
 }
 
-/// What a block has to know of its tensor beside addresses.
+/// Scales of a tensor that a block keeps in registers.
 struct Scales {
   float gradient = 1.0f;
   bool scales_gradient = false;
   float exp_avg_read = 1.0f, exp_avg_sq_read = 1.0f;
-  // Types of moments with scales have no numbers so small that a quotient could be off.
+  // Inverses are exact enough here: types of moments that have scales have no numbers so small that a quotient could be
+  // off.
   double exp_avg_write_inverse = 1.0, exp_avg_sq_write_inverse = 1.0;
 
   __device__ void read_gradient(const Rule& rule) {
@@ -133,7 +136,7 @@ __device__ __forceinline__ void update_param(const Rule& rule, Element1& e) {
   e.p = e.p - rule.learning_rate * (mean / (deviation + rule.epsilon) + rule.decoupled_decay * e.p);
 }
 
-/// The largest finite magnitudes of the new moments of a thread.
+/// The largest finite magnitudes of a thread's new moments.
 struct Absmax {
   unsigned exp_avg = 0;
   unsigned exp_avg_sq = 0;
@@ -144,7 +147,7 @@ struct Absmax {
   }
 };
 
-/// Reads the scales into elements as loaded.
+/// Multiplies loaded elements by the scales with which they were stored.
 template <bool kScales>
 __device__ __forceinline__ void apply_read_scales(const AdamItem& item, const Scales& scales, Element1& e) {
   if (scales.scales_gradient) e.g *= scales.gradient;

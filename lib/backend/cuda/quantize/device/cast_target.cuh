@@ -7,20 +7,20 @@
 #include "backend/cuda/quantize/cast_target.h"
 #include "core/float8.h"
 
-// New values on their way to eight bits, inside the kernel that makes or reads them.
+// Casts new values to eight bits inside the kernel that computes or reads them.
 namespace fp8lab::cuda {
 
-/// A tile's quantized data, transposed. A line is longer than a column by a word, so that threads beside one another
-/// share few banks.
+/// A tile's quantized data, transposed. A line is one word longer than a column, so that neighbouring threads share few
+/// banks.
 struct DataTile {
   static constexpr int kPitch = kListTile + 4;
-  std::uint8_t data[2][kListTile * kPitch];  ///< alternately: one is written while the other is read
+  std::uint8_t data[2][kListTile * kPitch];  ///< two buffers: one is written while the other is read
 };
 
-/// One thread's view of its block's target.
+/// The cast of a block's values into its target, as one thread sees it.
 class TargetCast {
  public:
-  /// `first`: the block has the tensor's first piece.
+  /// `first`: this block processes the tensor's first piece, so it writes the inverse scales.
   __device__ __forceinline__ TargetCast(const TargetItem& item, DataTile& tile, bool first) : item_(item), tile_(tile) {
     casts_ = item.rowwise != nullptr || item.columnwise != nullptr;
     if (!casts_) return;
@@ -31,7 +31,7 @@ class TargetCast {
     if (item.columnwise_scale_inv != nullptr) *item.columnwise_scale_inv = 1.0f / scale_;
   }
 
-  /// The vector at `at`, row `of_tile` of the thread's rows in a tile.
+  /// Casts the vector at index `at`, which is in row `of_tile` of the thread's rows in a tile. Overwrites `values`.
   __device__ __forceinline__ void take(float (&values)[kVector], std::int64_t at, int of_tile) {
     if (item_.nominal == DType::kBF16) {
       widen_bf162(narrow_bf162(values[0], values[1]), values[0], values[1]);
@@ -52,10 +52,10 @@ class TargetCast {
     const int row = thread / kVectorsOfRow * kListVectors + of_tile, col = thread % kVectorsOfRow * kVector;
 #pragma unroll
     for (int i = 0; i < kVector; ++i)
-      tile_.data[slot_][(col + i) * DataTile::kPitch + row] = static_cast<std::uint8_t>(data >> (8 * i));
+      tile_.data[buffer_][(col + i) * DataTile::kPitch + row] = static_cast<std::uint8_t>(data >> (8 * i));
   }
 
-  /// One element.
+  /// Casts one element.
   __device__ __forceinline__ void take_one(float value, std::int64_t row, std::int64_t col) {
     float rounded = value;
     if (item_.nominal == DType::kBF16) rounded = bf16_to_f32(f32_to_bf16(value));
@@ -71,14 +71,14 @@ class TargetCast {
       store1(item_.columnwise, item_.payload, at(item_.columnwise_strides, col, row), scaled);
   }
 
-  /// Writes the transpose of the tile that begins at (row, col) of a rows x cols matrix. All threads call it.
+  /// Writes the transpose of the tile that begins at (row, col) of a rows x cols matrix. Must be called by all threads.
   __device__ __forceinline__ void write_tile(std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t cols) {
     constexpr int kPerThread = 16, kPerLine = kListTile / kPerThread;
     __syncthreads();
     const int line = static_cast<int>(threadIdx.x) / kPerLine,
               first = static_cast<int>(threadIdx.x) % kPerLine * kPerThread;
-    const std::uint8_t* from = tile_.data[slot_] + line * DataTile::kPitch + first;
-    slot_ = 1 - slot_;
+    const std::uint8_t* from = tile_.data[buffer_] + line * DataTile::kPitch + first;
+    buffer_ = 1 - buffer_;
     if (col + line < cols) {
       auto* const to = reinterpret_cast<std::uint8_t*>(item_.columnwise) + (col + line) * rows + row + first;
       const bool aligned =
@@ -93,11 +93,11 @@ class TargetCast {
     }
   }
 
-  /// After all values. All threads call it.
+  /// Raises the amax, after all values. Must be called by all threads.
   __device__ __forceinline__ void finish() {
     if (item_.amax == nullptr) return;
     const unsigned largest = block_max(amax_);
-    // Magnitudes are ordered as signed integers are, NaN on top.
+    // Magnitudes order like signed integers, with NaN above all.
     if (threadIdx.x == 0) atomicMax(reinterpret_cast<int*>(item_.amax), static_cast<int>(largest));
   }
 
@@ -112,7 +112,7 @@ class TargetCast {
   DataTile& tile_;
   float scale_ = 1.0f;
   unsigned amax_ = 0;
-  int slot_ = 0;
+  int buffer_ = 0;
   bool casts_ = false;
 };
 

@@ -7,21 +7,21 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/magnitudes.cuh"
 
-// An amax that one launch finds and writes, whatever was there before.
+// An amax that one launch computes and stores, whatever was stored there before.
 namespace fp8lab::cuda {
 
-/// Where the blocks of such a launch combine their amaxes. Zero between launches, of which the stream has one at a
-/// time.
+/// Where the blocks of such a launch combine their amaxes. All zero between launches; the stream runs one such launch
+/// at a time.
 struct Arrivals {
   std::uint32_t largest;
   std::uint32_t arrived;
 };
 
-/// The one of a GPU.
+/// A GPU's Arrivals, allocated once.
 class AmaxBarrier {
  public:
-  explicit AmaxBarrier(CudaContext& gpu) : memory_(allocate_device(sizeof(Arrivals))) {
-    cuda_check(cudaMemsetAsync(memory_.get(), 0, sizeof(Arrivals), gpu.stream()), "cudaMemsetAsync");
+  explicit AmaxBarrier(CudaContext& context) : memory_(allocate_device(sizeof(Arrivals))) {
+    cuda_check(cudaMemsetAsync(memory_.get(), 0, sizeof(Arrivals), context.stream()), "cudaMemsetAsync");
   }
   Arrivals* get() const { return reinterpret_cast<Arrivals*>(memory_.get()); }
 
@@ -30,14 +30,14 @@ class AmaxBarrier {
 };
 
 struct FreshAmax {
-  FreshAmax(float* at, CudaContext& gpu) : amax(at), arrivals(gpu.kept<AmaxBarrier>().get()) {}
+  FreshAmax(float* at, CudaContext& context) : amax(at), arrivals(context.kept<AmaxBarrier>().get()) {}
 
   float* amax;
   Arrivals* arrivals;
 };
 
-/// At the end of a kernel, by every thread of every block, which are one-dimensional and of full warps: what each has
-/// found goes into the amax through the last block to come.
+/// Ends a kernel. Must be called by every thread of every block; blocks must be one-dimensional and consist of full
+/// warps. The last block to arrive stores the largest magnitude of all blocks.
 __device__ inline void settle(std::uint32_t largest, const FreshAmax& result) {
   __shared__ std::uint32_t words[32];
   largest = block_max(largest, words);

@@ -8,7 +8,7 @@
 
 namespace fp8lab::cuda {
 
-/// Results that are stored in bf16 and measured while they are still in registers, in runs of eight.
+/// A writer of rows: stores results in bf16 and measures them while they are still in registers, in runs of eight.
 class MeasuredRows {
  public:
   MeasuredRows(const Elements& rows, const FreshAmax& amax) : rows_(rows), amax_(amax) {}
@@ -21,7 +21,7 @@ class MeasuredRows {
     auto* const to = reinterpret_cast<std::uint16_t*>(rows_.data) + row * rows_.row_stride + col;
     *reinterpret_cast<uint4*>(to) = make_uint4(octet.words[0], octet.words[1], octet.words[2], octet.words[3]);
   }
-  /// By every thread of its block.
+  /// Must be called by every thread of the block.
   __device__ void finish() const { settle(Bits::unfolded(largest_), amax_); }
 
  private:

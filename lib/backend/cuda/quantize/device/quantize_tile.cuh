@@ -6,24 +6,24 @@
 #include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/quantize/quantize_paths.h"
 
-// A tile of a matrix whose rows are contiguous, on its way through a block of threads: each thread holds a patch of 8 x
-// 8 elements.
+// A tile of a matrix with contiguous rows, processed by a block of threads: each thread holds a patch of 8 x 8
+// elements.
 namespace fp8lab::cuda {
 
 inline constexpr int kTileThreads = 256;
-/// Blocks that a multiprocessor holds at once: their patches are what is under way from memory.
+/// Blocks that a multiprocessor holds at once; their patches are the data in flight from memory.
 template <DType In>
 inline constexpr int kResidentTiles = Octet<In>::kWide ? 2 : 4;
 
-/// Where a thread's patch lies.
+/// The position of a thread's patch.
 struct PatchPlace {
   std::int64_t row;
   std::int64_t col;
-  bool inside;  ///< the entire tile is
+  bool inside;  ///< the entire tile lies inside the matrix
 };
 
-/// The tile of this block out of tiles of kRows x kCols, the last one first: what was written or read last, and is in
-/// the second- level cache still, is needed first.
+/// The tile of this block. Tiles of kRows x kCols are processed from the last one to the first: the elements that were
+/// written or read last may still be in the L2 cache, so they are read first.
 template <int kRows, int kCols>
 struct TileIndex {
   unsigned row;
@@ -49,7 +49,7 @@ template <DType In>
 struct Patch {
   Octet<In> rows[8];
 
-  /// What lies outside of the matrix is zero.
+  /// Loads the patch; elements outside of the matrix are zero.
   __device__ void load(const TileTask& task, const PatchPlace& at) {
     constexpr int kBytes = Octet<In>::kWide ? 4 : 2;
     const std::int64_t pitch = task.in.row_stride * kBytes;
@@ -72,15 +72,16 @@ struct Patch {
   }
 };
 
-/// Where an orientation's data go whose rows are the matrix's own: element (i, j) to data[i * pitch + j].
+/// The destination of an orientation whose data are stored along the matrix's rows: element (i, j) goes to data[i *
+/// pitch + j].
 struct RowData {
   std::uint8_t* data;
   std::int64_t pitch;
   std::int64_t rows;
   std::int64_t cols;
-  bool vectors;  ///< every eighth code is aligned to eight bytes
+  bool vectors;  ///< every eighth element is aligned to eight bytes
 
-  /// Row k of a thread's patch.
+  /// Stores row k of a thread's patch.
   __device__ void store(const PatchPlace& at, int k, uint2 octet) const {
     std::uint8_t* to = data + (at.row + k) * pitch + at.col;
     if (vectors && (at.inside || (at.row + k < rows && at.col + 8 <= cols))) {
@@ -97,20 +98,20 @@ __device__ inline RowData rowwise_data(const TileTask& task) {
           task.in.cols, task.row_vectors};
 }
 
-/// 128 x 128 quantized data on their way into a transposed matrix. Patches go in as columns of eight 8-bit values, in
-/// places permuted so that no two threads want one bank; full rows of the transposed tile come out.
-struct TurnedTile {
+/// Transposes 128 x 128 quantized data in shared memory. Patches are written as columns of eight 8-bit values, at
+/// positions permuted so that no two threads access one bank; full rows of the transposed tile are read out.
+struct TransposedTile {
   alignas(16) std::uint8_t bytes[128 * 128];
 
-  /// `across` and `down` count patches of the tile, 0 to 15; columns[k] are rows 8 down ... 8 down + 7 of column 8
-  /// across + k.
+  /// `across` and `down` are the patch's position in the tile, 0 to 15; columns[k] holds rows 8 down ... 8 down + 7 of
+  /// column 8 across + k.
   __device__ void put(int across, int down, const uint2 (&columns)[8]) {
 #pragma unroll
     for (int k = 0; k < 8; ++k)
       *reinterpret_cast<uint2*>(bytes + (8 * across + k) * 128 + ((down ^ across) * 8)) = columns[k];
   }
 
-  /// By a block of kTileThreads, after a barrier.
+  /// Stores the tile; called by a block of kTileThreads threads, after a barrier.
   __device__ void store(const TileTask& task, std::int64_t first_row, std::int64_t first_col, bool inside) const {
     auto* const out = reinterpret_cast<std::uint8_t*>(task.columnwise.values.data);
     const std::int64_t pitch = task.columnwise.values.row_stride;
@@ -139,11 +140,11 @@ struct TurnedTile {
   }
 };
 
-/// kValues values of each of kLanes neighbouring lanes become kValues largest ones, shared out: a lane keeps
-/// kValues / kLanes of them, at least one. Value v ends up in lanes (v * kLanes / kValues) and following, in values[v %
-/// kept].
+/// Computes the maxima of kValues values over kLanes neighbouring lanes and distributes them: each lane keeps kValues /
+/// kLanes maxima, at least one. The maximum of value v ends up in lanes (v * kLanes / kValues) and following, in
+/// values[v % kept].
 template <int kValues, int kLanes, class Larger>
-__device__ void share_out_largest(std::uint32_t (&values)[kValues], const Larger& larger) {
+__device__ void distribute_largest(std::uint32_t (&values)[kValues], const Larger& larger) {
   const unsigned lane = threadIdx.x % 32;
   int kept = kValues;
 #pragma unroll

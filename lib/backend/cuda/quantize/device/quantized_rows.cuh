@@ -7,11 +7,11 @@
 #include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/quantize/quantize_results.h"
 
-// Results that are cast while they are still in registers, in runs of eight.
+// A writer of rows: casts results while they are still in registers, in runs of eight.
 namespace fp8lab::cuda {
 
 /// Rounds values to bf16 and casts those to E4M3: under one scale (Block 0), or in row-wise blocks of 32 (E8M0 scales)
-/// or 128 (f32 scales). Lanes of a warp hold neighbouring runs of one row, all or none of them.
+/// or 128 (f32 scales). The lanes of a warp must hold neighbouring runs of one row, all lanes or none.
 template <int Block>
 class QuantizedRows {
  public:
@@ -35,7 +35,7 @@ class QuantizedRows {
       scale_ = block_scale(Bits::unfolded(folded), row, col);
     *reinterpret_cast<uint2*>(cast_.data + row * cast_.pitch + col) = encode_octet<DType::kE4M3>(octet, scale_);
   }
-  /// By every thread of its block.
+  /// Must be called by every thread of the block.
   __device__ void finish() const {
     if constexpr (Block == 0) {
       if (cast_.amax == nullptr) return;

@@ -5,7 +5,7 @@
 
 namespace fp8lab::cuda {
 
-/// How a block's amax becomes its scale, as kernels take it.
+/// How a block's amax becomes its scale, as kernel arguments.
 struct ScaleRule {
   ScaleKind kind;
   float fp8_max;
@@ -14,7 +14,7 @@ struct ScaleRule {
   float largest;
 };
 
-/// Of elements of type `cast`.
+/// The rule for elements of type `cast`.
 inline ScaleRule scale_rule(const QuantFormat& format, DType cast) {
   const bool e4m3 = format.payload == DType::kE4M3;
   return {.kind = format.scale,
