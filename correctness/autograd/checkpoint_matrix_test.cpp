@@ -1,4 +1,4 @@
-// Checkpointing changes what is held, and nothing that is computed.
+// Activation checkpointing changes which bytes are held and no value that is computed.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ using support::small_cell;
   return ::testing::AssertionSuccess();
 }
 
-/// Recipe, form, whether attention is in eight bits, dropout, op fuser.
+/// Recipe, layer form, whether attention runs in eight bits, dropout, operation fuser.
 using Point = std::tuple<const char*, const char*, bool, double, const char*>;
 
 class CheckpointMatrix : public ::testing::TestWithParam<Point> {
@@ -42,7 +42,7 @@ class CheckpointMatrix : public ::testing::TestWithParam<Point> {
   }
 };
 
-TEST_P(CheckpointMatrix, RecomputesTheSameBits) {
+TEST_P(CheckpointMatrix, CheckpointedRunHasTheBitsOfThePlainRun) {
   FinishedRun kept(cell("none"));
   FinishedRun recomputed(cell("full"));
   EXPECT_TRUE(reference::bitwise_equal(recomputed.run.losses(), kept.run.losses()));

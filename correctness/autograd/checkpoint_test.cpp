@@ -1,4 +1,4 @@
-// One checkpointed region: what it keeps, when it recomputes, which scales it uses, what it refuses.
+// One checkpointed region: what it keeps, when it recomputes, which scales the recomputation uses, what it refuses.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ class CheckpointTest : public ::testing::Test {
   using Forward = CheckpointFrame::Forward;
 
   Variable input() { return {tape_.tensor({1, 2}, DType::kF32, HolderKind::kInFlight), leaf_}; }
-  /// A node that saves `elements` floats of `value`, made in every forward anew.
+  /// A node that saves `elements` floats of `value`; every forward makes a new one.
   Variable saving(const std::string& name, const Variable& x, std::int64_t elements, float value = 1.0f) {
     const auto node = std::make_shared<SavingNode>(runtime_, name, std::vector<std::shared_ptr<Node>>{x.producer});
     node->save("t", tape_.tensor({1, elements}, DType::kF32, HolderKind::kWorkspace, {}, value));
@@ -40,7 +40,7 @@ class CheckpointTest : public ::testing::Test {
   std::vector<float> restored_;
 };
 
-TEST_F(CheckpointTest, KeepsOnlyItsInputUntilItsLastNodeHasRun) {
+TEST_F(CheckpointTest, RegionKeepsOnlyItsInputUntilItsLastNodeHasRun) {
   int forwards = 0;
   std::vector<std::int64_t> slots, inputs;
   const auto watch = [&](const Tensor&) {
@@ -64,13 +64,14 @@ TEST_F(CheckpointTest, KeepsOnlyItsInputUntilItsLastNodeHasRun) {
   run_backward(runtime_, loss);
   EXPECT_EQ(forwards, 2) << "one recomputation serves all nodes";
   EXPECT_EQ(restored_, (std::vector<float>{2.0f, 1.0f}));
-  // Before the region, between its nodes (second's slots are gone, first's are made again), after it.
+  // Bytes in saved slots before the region's backward, between its nodes (the slots of `second` are freed, those of
+  // `first` are recomputed) and after it.
   EXPECT_EQ(slots, (std::vector<std::int64_t>{0, 40, 0}));
   EXPECT_EQ(inputs, (std::vector<std::int64_t>{8, 8, 0}));
   EXPECT_EQ(tape_.device->ledger().retained_bytes(), 8) << "the gradient that the leaf keeps";
 }
 
-TEST_F(CheckpointTest, NothingSavedIsNothingRecomputed) {
+TEST_F(CheckpointTest, RegionThatSavesNothingIsNotRecomputed) {
   int forwards = 0;
   const Forward forward = [&](const Variable& in) {
     ++forwards;
@@ -81,7 +82,7 @@ TEST_F(CheckpointTest, NothingSavedIsNothingRecomputed) {
   EXPECT_EQ(tape_.device->read(leaf_->gradient()), (std::vector<float>{2.0f, 2.0f}));
 }
 
-TEST_F(CheckpointTest, ASecondForwardThatSavesDifferentlyIsAnError) {
+TEST_F(CheckpointTest, RecomputationThatSavesOtherTensorsIsAnError) {
   for (const int second : {0, 2}) {
     bool recomputing = false;
     const Forward forward = [&](const Variable& in) {
@@ -96,7 +97,7 @@ TEST_F(CheckpointTest, ASecondForwardThatSavesDifferentlyIsAnError) {
   }
 }
 
-TEST_F(CheckpointTest, RegionsDoNotNestAndLeaveTheModeAsItWas) {
+TEST_F(CheckpointTest, NestedRegionIsAnErrorAndRestoresTheMode) {
   const Forward inner = [](const Variable& in) { return in; };
   const Forward outer = [&](const Variable& in) { return checkpoint(runtime_, "inner", inner, in); };
   EXPECT_THROW(checkpoint(runtime_, "outer", outer, input()), Error);
@@ -104,7 +105,7 @@ TEST_F(CheckpointTest, RegionsDoNotNestAndLeaveTheModeAsItWas) {
   EXPECT_EQ(runtime_.frame, nullptr);
 }
 
-TEST_F(CheckpointTest, RecomputesWithTheStashedScaleAndRecordsNoAmax) {
+TEST_F(CheckpointTest, RecomputationUsesTheStashedScaleAndRecordsNoAmax) {
   const Recipe recipe = make_recipe("delayed");
   Registry registry;
   Build build{.runtime = runtime_, .recipe = recipe, .registry = registry};
@@ -127,7 +128,7 @@ TEST_F(CheckpointTest, RecomputesWithTheStashedScaleAndRecordsNoAmax) {
   };
   {
     const Variable loss = sum_loss(runtime_, checkpoint(runtime_, "region", forward, input()));
-    tape_.device->write(scales.delayed()->scale(0), std::vector<float>{5.0f});  // the history moved on
+    tape_.device->write(scales.delayed()->scale(0), std::vector<float>{5.0f});  // as an update of the history would
     EXPECT_EQ(tape_.bytes_of("recipe state of checkpoint region: stashed scales"), 4);
     run_backward(runtime_, loss);
     EXPECT_EQ(tape_.bytes_of("recipe state of checkpoint region: stashed scales"), 0);
@@ -136,9 +137,8 @@ TEST_F(CheckpointTest, RecomputesWithTheStashedScaleAndRecordsNoAmax) {
   EXPECT_EQ(uses, (std::vector<Use>{{1.0f, true}, {1.0f, false}, {5.0f, true}}));
 }
 
-// A module's shells that keep their buffers from forward on keep them through a checkpointed region too: nothing is
-// freed.
-TEST_F(CheckpointTest, AShellThatLetsGoOfNothingFreesNothing) {
+// With kKeepFromForward a module's shells keep their buffers from forward on, through a checkpointed region too.
+TEST_F(CheckpointTest, ShellThatKeepsItsBuffersFreesNoneOfThem) {
   for (const ShellPolicy policy :
        {ShellPolicy::kMoveOut, ShellPolicy::kRestoreAndKeep, ShellPolicy::kKeepFromForward}) {
     Behaviors behaviors;
@@ -152,7 +152,7 @@ TEST_F(CheckpointTest, AShellThatLetsGoOfNothingFreesNothing) {
     Variable loss = sum_loss(
         tape.runtime,
         checkpoint(tape.runtime, "layers[0]", [&](const Variable& in) { return module.forward(tape.runtime, in); }, x));
-    // The weight both directions, 2 x 16 x 32, and its scale.
+    // The weight in both orientations, 2 x 16 x 32 bytes, and its scale.
     EXPECT_EQ(tape.bytes_of("context of layers[0]: weight"), policy == ShellPolicy::kKeepFromForward ? 1028 : 0);
     run_backward(tape.runtime, loss);
     EXPECT_EQ(tape.bytes_of("context of layers[0]: weight"), policy == ShellPolicy::kMoveOut ? 0 : 1028)
@@ -162,9 +162,9 @@ TEST_F(CheckpointTest, AShellThatLetsGoOfNothingFreesNothing) {
   }
 }
 
-// The equality with and without checkpointing that checkpoint_matrix_test.cpp asks for is not a matter of course: with
-// the scales of the moment, which the end of forward has moved, a recomputation gives other gradients.
-TEST(CheckpointScales, ARecomputationWithTheScalesOfTheMomentDiffers) {
+// checkpoint_matrix_test.cpp demands equal bits with and without checkpointing. This test shows that the demand can
+// fail: with the scales after the end of forward, which have been updated, a recomputation gives other gradients.
+TEST(CheckpointScales, RecomputationWithUpdatedScalesGivesOtherGradients) {
   ModelOptions options;
   options.layer = "layernorm_mlp";
   options.config.form = layer_form("gpt");

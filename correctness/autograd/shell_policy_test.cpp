@@ -1,5 +1,5 @@
-// What each shell policy holds, to the byte and by hand: at the end of forward, after each node's backward, with the
-// loss alive and once it is gone.
+// What each shell policy holds, in bytes computed by hand: at the end of forward, after each node's backward, with the
+// loss alive, and once the loss is gone.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 using autograd_test::probe;
 using autograd_test::Tape;
 
-/// Held for backward: in slots, which the engine empties, and in contexts, which it does not.
+/// Bytes held for backward: in saved slots, which the engine empties, and in contexts, which it leaves alone.
 struct Held {
   std::int64_t slots = 0;
   std::int64_t context = 0;
@@ -28,14 +28,14 @@ std::ostream& operator<<(std::ostream& out, const Held& held) {
   return out << held.slots << " B in slots, " << held.context << " B in contexts";
 }
 
-/// One module between two probes and a sum, so that only it saves anything.
+/// Bytes held at five moments of a module that runs between two probes and a sum. Only the module saves anything.
 struct Moments {
   Held end_of_forward;
-  Held before_its_backward;  ///< the loss's node has run
+  Held before_its_backward;  ///< after the loss's node has run
   Held after_its_backward;
   Held end_of_backward;
   Held loss_dropped;
-  std::string retained;  ///< at the end of backward, by holder, and since when
+  std::string retained;  ///< at the end of backward: each holder, and since which phase it holds
   HolderBytes retained_by_holder;
 };
 
@@ -66,7 +66,7 @@ Moments run(Tape& tape, Module& module, Shape input) {
 struct Expected {
   const char* recipe;
   const char* arch;
-  std::int64_t saved;    ///< all that the module saves, its input apart
+  std::int64_t saved;    ///< all that the module saves, without its input
   std::int64_t storage;  ///< the part of it that goes through a shell
 };
 void PrintTo(const Expected& expected, std::ostream* out) { *out << expected.recipe << " on " << expected.arch; }
@@ -88,7 +88,7 @@ constexpr ShellPolicy kPolicies[] = {ShellPolicy::kMoveOut, ShellPolicy::kRestor
 
 class LayerNormLinearShells : public ::testing::TestWithParam<Expected> {};
 
-TEST_P(LayerNormLinearShells, HoldWhatThePolicySays) {
+TEST_P(LayerNormLinearShells, HoldTheBytesOfTheirPolicy) {
   for (const ShellPolicy policy : kPolicies) {
     Behaviors behaviors;
     behaviors.module_shells = policy;
@@ -105,12 +105,12 @@ TEST_P(LayerNormLinearShells, HoldWhatThePolicySays) {
   }
 }
 
-// 128 tokens, 128 -> 256, bf16. Always: mean and rstd, 512 B each. norm(x) has 16384 elements, W 32768.
+// 128 tokens, 128 -> 256, bf16. Every recipe saves mean and rstd, 512 B each. norm(x) has 16384 elements, W 32768.
 //   bf16       norm(x) in 16 bits: 32768; W is the parameter itself
-//   hopper     norm(x) transposed: 16384 + 4; W both directions: 65536 + 4
+//   hopper     norm(x) transposed: 16384 + 4; W in both orientations: 65536 + 4
 //   blackwell  norm(x) as it is: 16384 + 4; W as it is: 32768 + 4
-//   mxfp8      norm(x) column-wise: 16384 + 128 x 4 scales; W both directions: 65536 + 256 x 4 + 128 x 8
-//   block      norm(x) column-wise: 16384 + 1 x 128 floats; W both directions: 65536 + 2 x 4 + 1 x 4 floats
+//   mxfp8      norm(x) column-wise: 16384 + 128 x 4 scales; W in both orientations: 65536 + 256 x 4 + 128 x 8
+//   block      norm(x) column-wise: 16384 + 1 x 128 floats; W in both orientations: 65536 + 2 x 4 + 1 x 4 floats
 INSTANTIATE_TEST_SUITE_P(
     Recipes, LayerNormLinearShells,
     ::testing::Values(Expected{"bf16", "hopper", 33792, 0}, Expected{"delayed", "hopper", 82952, 65540},
@@ -138,7 +138,7 @@ Moments run_attention(const char* recipe_name, const char* arch, ShellPolicy pol
 
 class AttentionShells : public ::testing::TestWithParam<Expected> {};
 
-TEST_P(AttentionShells, HoldWhatThePolicySays) {
+TEST_P(AttentionShells, HoldTheBytesOfTheirPolicy) {
   for (const ShellPolicy policy : kPolicies) {
     const Moments moments = run_attention(GetParam().recipe, GetParam().arch, policy);
     expect_policies(GetParam(), policy, moments);
@@ -148,7 +148,7 @@ TEST_P(AttentionShells, HoldWhatThePolicySays) {
   }
 }
 
-// 16 positions of 2 sequences, 2 heads of 16 over 1 key/value head. Always: lse, 4 x 16 floats = 256.
+// 16 positions of 2 sequences, 2 heads of 16 over 1 key/value head. Every recipe saves lse, 4 x 16 floats = 256.
 //   in 8 bits   q 1024, k and v 512 each, their one scale 4: 2052 through shells; the scale of S 4
 //   delayed     O in 8 bits: 1024 + 4
 //   current     O in 16 bits: 2048
@@ -160,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, AttentionShells,
                                            Expected{"bf16", "hopper", 2304, 0}, Expected{"mxfp8", "hopper", 2304, 0},
                                            Expected{"block", "blackwell", 2304, 0}));
 
-TEST(AttentionRetained, SaysWhoStillHoldsItAndSinceWhen) {
+TEST(AttentionRetained, DescriptionNamesTheHolderAndThePhase) {
   EXPECT_EQ(run_attention("delayed", "hopper", ShellPolicy::kMoveOut).retained, "");
   EXPECT_EQ(run_attention("delayed", "hopper", ShellPolicy::kRestoreAndKeep).retained,
             "context of layers[0].attention: q  4 B since backward of step 0\n"

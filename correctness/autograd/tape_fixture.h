@@ -14,8 +14,8 @@
 
 namespace fp8lab::autograd_test {
 
-/// Hands its gradient on, after telling somebody: what a probe between two nodes sees is the state after the later one
-/// ran.
+/// Passes its gradient on after it has called a function. A probe between two nodes sees the state after the backward
+/// of the later one.
 class ProbeNode final : public Node {
  public:
   ProbeNode(Runtime& runtime, std::shared_ptr<Node> input, std::function<void(const Tensor&)> tell)
@@ -33,7 +33,7 @@ inline Variable probe(Runtime& runtime, const Variable& x, std::function<void(co
   return {x.value, std::make_shared<ProbeNode>(runtime, x.producer, std::move(tell))};
 }
 
-/// Saves what a test gives it and hands its gradient on.
+/// Saves the tensors that a test passes to it, and passes its gradient on.
 class SavingNode final : public Node {
  public:
   using Node::Node;
@@ -50,7 +50,7 @@ class SavingNode final : public Node {
   std::function<void(Restored&)> on_backward;
 };
 
-/// A device with poisoned memory and what runs on it.
+/// A device with poisoned memory, and the runtime on it.
 struct Tape {
   explicit Tape(const Behaviors& behaviors = {}, std::string_view arch = "hopper", std::string_view device_name = "cpu")
       : device(open_device(device_name, {.arch = arch, .memory = {.capacity_bytes = 0, .poison = true}})),

@@ -1,4 +1,4 @@
-// The tape by itself: who lives how long, and what becomes of gradients where branches join.
+// The autograd tape alone: how long nodes, slots and contexts live, and how gradients add up where branches join.
 
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ class TapeTest : public ::testing::Test {
   Variable x_{tape_.tensor({1, 2}, DType::kF32, HolderKind::kInput), leaf_};
 };
 
-TEST_F(TapeTest, NodesLiveWhileTheLossDoes) {
+TEST_F(TapeTest, NodesLiveAsLongAsTheLoss) {
   auto first = saving_node("first", leaf_);
   auto second = saving_node("second", first);
   const std::weak_ptr<Node> watched_first = first, watched_second = second;
@@ -53,10 +53,10 @@ TEST_F(TapeTest, NodesLiveWhileTheLossDoes) {
   loss = {};
   EXPECT_TRUE(watched_second.expired());
   EXPECT_TRUE(watched_first.expired()) << "a node outlived the only one that led to it";
-  EXPECT_TRUE(leaf_) << "but what somebody else holds stays";
+  EXPECT_TRUE(leaf_) << "a node that somebody else holds stays";
 }
 
-TEST_F(TapeTest, BackwardBeginsWithTheGradientThatIsGiven) {
+TEST_F(TapeTest, BackwardStartsFromTheGivenGradient) {
   const Variable y{x_.value, saving_node("node", leaf_)};
   const Tensor gradient = scratch(2);
   tape_.device->write(gradient, std::vector<float>{3.0f, -0.5f});
@@ -65,18 +65,18 @@ TEST_F(TapeTest, BackwardBeginsWithTheGradientThatIsGiven) {
   EXPECT_THROW(run_backward(runtime_, y, scratch(3)), Error) << "of another size";
 }
 
-// As deep as no stack is, were nodes destroyed by recursion.
-TEST_F(TapeTest, GraphsOfAnyDepthGoWithTheirRoot) {
+// A recursive destructor would overflow the stack at this depth.
+TEST_F(TapeTest, DeepGraphIsDestroyedWithItsRoot) {
   Variable value = x_;
   for (int i = 0; i < 200000; ++i) value = probe(runtime_, value, nullptr);
   value = {};
   EXPECT_EQ(leaf_.use_count(), 2) << "held by the fixture and its x alone";
 }
 
-TEST_F(TapeTest, SlotsAreFreedOnceTheNodeHasRunAndContextsWithTheNode) {
+TEST_F(TapeTest, SlotsAreFreedAfterTheirNodeRanAndContextsWithTheNode) {
   auto early = saving_node("early", leaf_, ShellPolicy::kRestoreAndKeep);
   early->save("plain", scratch(10));
-  early->save_quantized("unsharded", quantized(4, 16));
+  early->save_quantized("quantized", quantized(4, 16));
   early->save_split("split", quantized(8, 16));
   std::vector<std::int64_t> slots, contexts;
   const auto watch = [&](const Tensor&) {
@@ -96,7 +96,7 @@ TEST_F(TapeTest, SlotsAreFreedOnceTheNodeHasRunAndContextsWithTheNode) {
   early.reset();
   run_backward(runtime_, loss);
   EXPECT_EQ(tape_.bytes_of("saved slot of late"), 0);
-  EXPECT_EQ(slots, std::vector<std::int64_t>{40 + 68 + 132}) << "what late's backward frees is late's alone";
+  EXPECT_EQ(slots, std::vector<std::int64_t>{40 + 68 + 132}) << "backward of `late` frees the slots of `late` alone";
   EXPECT_EQ(contexts, std::vector<std::int64_t>{0});
   EXPECT_EQ(during, 132) << "restored into the shell";
   EXPECT_EQ(tape_.bytes_of("saved slot of early"), 0);
@@ -105,24 +105,24 @@ TEST_F(TapeTest, SlotsAreFreedOnceTheNodeHasRunAndContextsWithTheNode) {
   EXPECT_EQ(tape_.bytes_of("context of early"), 0);
 }
 
-TEST_F(TapeTest, GivesBackWhatWasSavedInOrder) {
+TEST_F(TapeTest, RestoreReturnsTheSavedTensorsInOrder) {
   for (const ShellPolicy policy :
        {ShellPolicy::kMoveOut, ShellPolicy::kRestoreAndKeep, ShellPolicy::kKeepFromForward}) {
     const auto node = saving_node("node", leaf_, policy);
     const Tensor plain = scratch(3);
-    QuantizedTensor full = quantized(2, 16), split = quantized(4, 16);
-    const BufferRef unsharded_data = full.rowwise().data.buffer(), split_data = split.rowwise().data.buffer();
+    QuantizedTensor unsplit = quantized(2, 16), split = quantized(4, 16);
+    const BufferRef unsplit_data = unsplit.rowwise().data.buffer(), split_data = split.rowwise().data.buffer();
     node->save("plain", plain);
-    node->save_quantized("unsharded", full);
+    node->save_quantized("quantized", unsplit);
     node->save_split("split", std::move(split));
     Restored saved = node->restore();
     ASSERT_EQ(saved.size(), 3u);
     EXPECT_TRUE(saved.tensor(0).buffer().same_block(plain.buffer()));
-    EXPECT_TRUE(saved.quantized(1).rowwise().data.buffer().same_block(unsharded_data));
+    EXPECT_TRUE(saved.quantized(1).rowwise().data.buffer().same_block(unsplit_data));
     EXPECT_TRUE(saved.quantized(2).rowwise().data.buffer().same_block(split_data));
     EXPECT_EQ(saved.quantized(2).shape(), (Shape{4, 16}));
     EXPECT_FALSE(saved.quantized(2).columnwise());
-    EXPECT_FALSE(full.empty()) << "saving takes a claim of its own";
+    EXPECT_FALSE(unsplit.empty()) << "saving takes a claim of its own";
   }
 }
 
@@ -149,20 +149,20 @@ TEST_F(TapeTest, BackwardThroughAGraphTwiceIsAnError) {
 TEST_F(TapeTest, BackwardNeedsAProducer) { EXPECT_THROW(run_backward(runtime_, Variable{x_.value, nullptr}), Error); }
 
 TEST_F(TapeTest, GradientsAddUpWhereBranchesJoin) {
-  // sum(((x + x) + x) + (x + x)) has gradient 5, though every sum hands one and the same tensor to both sides.
+  // sum(((x + x) + x) + (x + x)) has gradient 5, although each sum passes the same tensor to both of its inputs.
   const Variable two = add(runtime_, "two", x_, x_);
   const Variable three = add(runtime_, "three", two, x_);
   run_backward(runtime_, sum_loss(runtime_, add(runtime_, "five", three, two)));
   EXPECT_EQ(gradient_of(leaf_), (std::vector<float>{5.0f, 5.0f}));
 }
 
-TEST_F(TapeTest, ANodeRunsOnceAndAfterAllItsConsumers) {
+TEST_F(TapeTest, NodeRunsOnceAfterAllItsConsumers) {
   std::vector<std::string> order;
   const auto named = [&](const std::string& name, const Variable& x) {
     return probe(runtime_, x, [&order, name](const Tensor&) { order.push_back(name); });
   };
   const Variable root = named("root", x_);
-  // The short way round must wait for the long one.
+  // The short branch must wait for the long one.
   const Variable longer = named("long2", named("long1", root));
   run_backward(runtime_, sum_loss(runtime_, add(runtime_, "join", named("short", root), longer)));
   ASSERT_EQ(order.size(), 4u);
@@ -176,7 +176,7 @@ TEST_F(TapeTest, BranchesWithoutAProducerGetNoGradient) {
   EXPECT_EQ(gradient_of(leaf_), (std::vector<float>{1.0f, 1.0f}));
 }
 
-TEST_F(TapeTest, ParametersTakeTheFirstGradientAndAddTheNext) {
+TEST_F(TapeTest, ParameterKeepsTheFirstGradientsBufferAndAddsLaterOnes) {
   Parameter parameter;
   parameter.name = "w";
   parameter.grad_holder = tape_.device->holder(HolderKind::kGradient, "w");

@@ -11,7 +11,7 @@ import unittest
 
 PROGRAM = pathlib.Path(os.environ["FP8LAB_PROGRAM"])
 SHELL = sys.argv.pop()
-# What is typed before the tabulator, and the line that must come of it.
+# The text typed before the tab key, and the line that must result.
 LINES = (
     ("fp8lab comple", "fp8lab completion"),
     ("fp8lab plan --js", "fp8lab plan --json"),
@@ -27,7 +27,7 @@ LINES = (
 
 
 class Terminal:
-    """A shell that believes that it talks to a person."""
+    """A shell on a pseudo-terminal, so that it is interactive."""
 
     def __init__(self, command, folder, environment):
         self.pid, self.fd = pty.fork()
@@ -96,7 +96,7 @@ class Completion(unittest.TestCase):
             with self.subTest(typed=typed):
                 self.assertEqual(full, self.completed(typed))
 
-    def test_a_word_that_nothing_completes_stays(self):
+    def test_a_word_without_completions_stays(self):
         if SHELL != "fish":
             self.assertEqual("fp8lab nothing-of-this-na", self.completed("fp8lab nothing-of-this-na"))
 

@@ -42,7 +42,7 @@ class Extend(unittest.TestCase):
             with self.assertRaisesRegex(extend.ExtendError, "a fix: lib/fixes/fixes.cpp does not compile"):
                 extend.check_syntax(BUILD, dataclasses.replace(wrong, additions=wrong.additions[2:3]), copy)
 
-    def test_a_place_that_has_gone_is_named(self):
+    def test_a_missing_place_is_named(self):
         extend = module()
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "a.h").write_text("one\ntwo\ntwo\n", encoding="utf-8")

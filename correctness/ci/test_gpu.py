@@ -1,4 +1,4 @@
-"""ci/gpu with programs in place of the tools it calls: what it runs, what it says, and how it ends."""
+"""ci/gpu with programs in place of the tools it calls: what it runs, what it prints, and how it ends."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ import unittest
 
 GPU = pathlib.Path(__file__).resolve().parents[2] / "ci/gpu"
 
-# A tool that writes down how it was called.
+# A tool that records its arguments.
 RECORDED = '#!/bin/sh\necho "$(basename "$0") $*" >>"$FAKE_CALLS"\n'
 NVIDIA_SMI = '#!/bin/sh\nprintf "NVIDIA H200\\nNVIDIA H200\\n"\n'
 # Builds a program whose scenarios end as $FAKE_RUN says; fails at the target that $FAKE_BROKEN names.
@@ -72,12 +72,12 @@ class Gpu(unittest.TestCase):
         self.assertIn("27 of 28 tests", done.stdout)
         self.assertIn("tests ended with status 1", done.stdout)
 
-    def test_failed_scenarios_end_with_1_and_stand_in_the_row(self):
+    def test_failed_scenarios_end_with_1_and_are_in_the_row(self):
         done = self.run_gpu("--commit", "abc1234", run=124)
         self.assertEqual(done.returncode, 1)
         self.assertIn("exit 124", done.stdout.splitlines()[-1])
 
-    def test_no_tests_are_no_success(self):
+    def test_a_run_without_tests_fails(self):
         self.assertEqual(self.run_gpu("--commit", "abc1234", tests="100% of nothing").returncode, 1)
 
     def test_broken_build_is_named_with_its_log(self):

@@ -41,10 +41,10 @@ class Lint(unittest.TestCase):
         done = subprocess.run([ROOT / "ci/lint", self.root], capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
 
-    def test_ours_are_clean(self):
+    def test_files_of_this_tree_are_clean(self):
         self.assertEqual((0, "ci/lint: 0 findings\n"), self.lint())
 
-    def test_format_is_asked_for_and_written(self):
+    def test_format_is_checked_and_written(self):
         source = self.root / "lib/core/a.cpp"
         source.parent.mkdir(parents=True)
         source.write_text("int a;\nint  b ;\n", encoding="utf-8")
@@ -70,7 +70,7 @@ class Lint(unittest.TestCase):
                 with self.subTest(file=file, bad=bad):
                     self.assertIn(finding, output)
 
-    def test_a_workflow_that_is_gone_is_missed(self):
+    def test_a_missing_workflow_is_reported(self):
         (self.root / GITLAB).unlink()
         code, output = self.lint()
         self.assertEqual(1, code)

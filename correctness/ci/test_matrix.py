@@ -72,7 +72,7 @@ class Workspace(unittest.TestCase):
         return json.loads((self.out / "results.json").read_text())
 
     def baseline(self, mutate):
-        """The results so far, changed, as a file."""
+        """Writes the results so far with a change to a file."""
         results = self.results()
         mutate(results["cells"])
         file = self.folder / "baseline.json"
@@ -83,7 +83,7 @@ class Workspace(unittest.TestCase):
         return ElementTree.parse(self.out / "junit.xml").getroot()
 
     def assert_totals(self, suites):
-        """JUnit's counts are those of its cases, in every suite and over all."""
+        """Checks that JUnit's counts are those of its cases, in every suite and overall."""
         for node in [suites, *suites.iter("testsuite")]:
             cases = list(node.iter("testcase"))
             self.assertEqual(int(node.get("tests")), len(cases))
@@ -94,7 +94,7 @@ class Workspace(unittest.TestCase):
 
 
 class Runs(Workspace):
-    def test_a_good_run_is_green_and_summed_up(self):
+    def test_a_good_run_exits_zero_with_a_summary(self):
         done = self.matrix("tiny")
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
         self.assertNotIn("::error", done.stdout)
@@ -116,13 +116,13 @@ class Runs(Workspace):
         self.assert_totals(suites)
         self.assertEqual("2", suites.get("failures"))
 
-    def test_elsewhere_failures_are_lines_as_compilers_write_them(self):
+    def test_without_a_ci_system_failures_are_lines_as_compilers_write_them(self):
         self.add("greedy", "at_most: 1")
         done = self.matrix("tiny", github=False)
         self.assertNotIn("::error", done.stdout)
         self.assertRegex(done.stdout, rf"(?m)^\S*scenarios/greedy\.yaml:{EXPECT_LINE}: error: fail: greedy/")
 
-    def test_a_device_that_is_not_there_is_not_green_and_says_why(self):
+    def test_a_missing_device_fails_with_the_reason(self):
         done = self.matrix("gpu")
         self.assertEqual(5, done.returncode)
         self.assertIn("exit 5: nothing ran: no cell matches", done.stdout)
@@ -130,7 +130,7 @@ class Runs(Workspace):
         self.assertIn("::error title=ci/matrix gpu::nothing ran", done.stdout)
         self.assertEqual("exit 5", self.junit().find(".//error").get("type"))
 
-    def test_an_older_runs_documents_are_not_taken_for_this_ones(self):
+    def test_documents_of_an_older_run_are_ignored(self):
         self.assertEqual(0, self.matrix("tiny").returncode)
         self.assertEqual(5, self.matrix("gpu").returncode)
         self.assertFalse((self.out / "results.json").exists())
@@ -141,7 +141,7 @@ class Runs(Workspace):
             self.assertEqual(["junit.xml"], [path.name for path in self.out.iterdir()])
         self.assertEqual(0, self.matrix("tiny").returncode)
 
-    def test_skipped_cells_say_why_nothing_ran(self):
+    def test_skipped_cells_name_the_reason(self):
         path = self.folder / "scenarios/plain.yaml"
         skip = "skip_if:\n  - {when: {model.batch: [1, 2]}, reason: the moon is full}\n"
         path.write_text(path.read_text() + skip)
@@ -149,7 +149,7 @@ class Runs(Workspace):
         self.assertEqual(5, done.returncode)
         self.assertIn("all 2 cells were skipped: the moon is full", done.stdout)
 
-    def test_an_interrupted_run_goes_on(self):
+    def test_an_interrupted_run_is_resumed(self):
         self.assertEqual(0, self.matrix("tiny").returncode)
         done = self.matrix("tiny", "--resume")
         self.assertEqual(0, done.returncode)
@@ -198,7 +198,7 @@ class Against(Workspace):
     def test_a_cell_that_vanished_is_a_regression(self):
         self.expect_regression(lambda cells: cells.append({**cells[0], "id": "plain/model.batch=9"}), "vanished; it was pass")
 
-    def test_what_may_vanish_is_allowed(self):
+    def test_an_allowed_cell_may_vanish(self):
         baseline = self.baseline(lambda cells: cells.append({**cells[0], "id": "plain/model.batch=9"}))
         self.assertEqual(0, self.matrix("tiny", "--against", str(baseline), "--allow", "batch=9").returncode)
 
@@ -208,7 +208,7 @@ class Against(Workspace):
         self.assertEqual(1, done.returncode)
         self.assertIn("pass -> fail", done.stdout)
 
-    def test_new_cells_and_better_figures_are_none(self):
+    def test_new_cells_and_better_figures_are_no_regressions(self):
         def mutate(cells):
             del cells[0]
             cells[0]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"] += 1
@@ -216,13 +216,13 @@ class Against(Workspace):
         self.assertEqual(0, self.matrix("tiny", "--against", str(self.baseline(mutate))).returncode)
 
     def inconclusive(self):
-        """The program, but for what its runs end with."""
+        """A program that differs from fp8lab in the exit code of its runs."""
         program = self.folder / "fp8lab"
         program.write_text(f'#!/bin/sh\n{PROGRAM} "$@" && if [ "$1" = run ]; then exit 3; fi\n')
         program.chmod(0o755)
         return program
 
-    def test_a_baseline_in_which_no_cell_ran_is_not_green_and_says_so(self):
+    def test_a_baseline_without_measured_cells_fails_with_the_reason(self):
         def mutate(cells):
             for cell in cells:
                 cell |= {"verdict": "skipped", "reason": "the moon was full"}
@@ -254,7 +254,7 @@ class Against(Workspace):
         self.assertEqual(1, done.returncode)
         self.assertEqual(f"ci/matrix: exit 1: regressions against {baseline}", done.stdout.splitlines()[-1])
 
-    def test_baselines_that_are_none_are_refused_before_the_run(self):
+    def test_files_that_are_no_baseline_are_refused_before_the_run(self):
         bad = self.folder / "bad.json"
         bad.write_text("{")
         for baseline in (self.folder / "nowhere", bad):
@@ -264,7 +264,7 @@ class Against(Workspace):
             self.assertIn("give the results.json", done.stderr)
             self.assertNotIn("[1/2]", done.stdout)
 
-    def test_an_allow_that_is_none_is_refused_before_the_run(self):
+    def test_an_invalid_allow_expression_is_refused_before_the_run(self):
         done = self.matrix("tiny", "--allow", "(", "--against", str(self.out))
         self.assertEqual(2, done.returncode)
         self.assertRegex(done.stderr, r"\Aci/matrix: error: --allow: `\(` is not a regular expression: .*\n\Z")
@@ -301,7 +301,7 @@ class Mistakes(Workspace):
                       "a missing baseline is reported before a program is sought or built")
         self.assertIn("cannot be written", self.refused("tiny", "--out", "/dev/null/out"))
 
-    def test_files_that_no_run_left_are_not_touched(self):
+    def test_files_that_no_run_wrote_are_kept(self):
         self.out.mkdir()
         foreign_suites = "<testsuites name='mine'><testsuite name='mine'/></testsuites>"
         for name, text in (("results.json", "mine"), ("junit.xml", "mine"), ("junit.xml", foreign_suites), ("summary.md", "mine"),
@@ -331,7 +331,7 @@ class Mistakes(Workspace):
         self.tiers.unlink()
         self.assertIn("cannot be read", self.refused("tiny"))
 
-    def test_a_summary_that_cannot_be_written_takes_nothing_away(self):
+    def test_an_unwritable_summary_does_not_change_the_outcome(self):
         done = self.matrix("tiny", GITHUB_STEP_SUMMARY="/dev/full")
         self.assertEqual(0, done.returncode)
         self.assertIn("::warning title=ci/matrix::$GITHUB_STEP_SUMMARY (/dev/full) cannot be written", done.stdout)
@@ -350,7 +350,7 @@ class Reports(unittest.TestCase):
         return {"id": f"s/{number}", "scenario": f"s{number}", "file": f"{number}.yaml", "line": 2, "verdict": "fail",
                 "reason": "too much " + "x" * 200, "gates": [], "seconds": 1.0}
 
-    def test_a_summary_keeps_to_its_size_and_what_is_wrong_comes_first(self):
+    def test_a_summary_is_limited_in_size_and_lists_failures_first(self):
         with tempfile.TemporaryDirectory() as folder:
             sections = "".join(f"## s{number}\n\n{'é' * 3000}\n\n" for number in range(300))
             attention = "## Needs attention\n\n" + "".join(f"### fail: `s/{number}`\n\n{'y' * 3000}\n\n" for number in range(300))

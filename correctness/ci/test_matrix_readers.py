@@ -1,4 +1,4 @@
-"""What ci/matrix reads of a run, on documents that nobody wrote: each is named with file and path, or shown escaped.
+"""What ci/matrix reads of a run, on documents that no program wrote: each is named with its path, or shown escaped.
 
 `test_matrix_readers.py ROUNDS` tries as many mutations.
 """
@@ -96,7 +96,7 @@ class Readers(unittest.TestCase):
         print(f"{ROUNDS} mutations: {ROUNDS - read} refused, {read} read", file=sys.stderr)
         self.assertTrue(0 < read < ROUNDS)
 
-    def test_what_is_wrong_is_named_by_its_path(self):
+    def test_mistakes_are_named_by_their_path(self):
         for document, fault in (
             (RESULTS | {"cells": [CELL | {"seconds": "x"}]},
              "`cells[0].seconds` must be a finite number, but is the text \"x\""),

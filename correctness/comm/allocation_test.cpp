@@ -8,11 +8,11 @@
 #include "comm/ranks.h"
 #include "core/heap_allocations.h"
 
-// Collectives leave the heap alone.
+// Collectives allocate nothing from the heap.
 namespace fp8lab::comm_test {
 namespace {
 
-/// Allocations by all ranks of `row` in a hundred rounds of every collective, after a first round.
+/// Heap allocations of all ranks of `row` in a hundred rounds of every collective, after a first round.
 std::int64_t steady_allocations(std::string_view row, RunOptions options, bool moves_data) {
   options.moves_data = moves_data;
   std::atomic<std::int64_t> counted = 0;
@@ -38,16 +38,16 @@ std::int64_t steady_allocations(std::string_view row, RunOptions options, bool m
     const std::int64_t before = heap_allocations();
     for (int i = 0; i < 100; ++i) round();
     counted += heap_allocations() - before;
-    // A rank that still waits in its last round would take down who else has left: nobody leaves until all have
+    // A rank that still waits in its last round would abort if another one left: no rank leaves before all have
     // counted.
     group.barrier("counted");
   });
   return counted;
 }
 
-TEST(Allocation, CollectivesAllocateNothing) {
+TEST(Allocation, RepeatedCollectivesAllocateNothing) {
   if (launched_ranks() > 0) {
-    // Of this process; what MPI allocates for itself comes from malloc.
+    // Counted in this process; MPI's own allocations come from malloc and are not counted.
     EXPECT_EQ(steady_allocations(row(), run_options(launched_ranks()), true), 0);
     return;
   }

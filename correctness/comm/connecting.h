@@ -15,7 +15,7 @@
 #include "comm/ranks.h"
 #include "comm/sockets/rendezvous.h"
 
-/// Ranks that connect over TCP: here threads, each as a rank, since a rendezvous knows nothing but its arguments.
+/// Ranks that connect over TCP. Here each rank is a thread, since a rendezvous depends on its arguments alone.
 namespace fp8lab::sockets {
 
 using comm_test::error_of;
@@ -24,7 +24,7 @@ using std::chrono::steady_clock;
 
 inline constexpr const char* kSecret = "sixteen letters, or more";
 
-/// A TCP port of the loopback interface, held or free.
+/// A TCP port of the loopback interface, listened at or free.
 class Port {
  public:
   Port() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -66,7 +66,7 @@ struct Outcome {
   double seconds = 0;
 };
 
-/// What comes of each of `ranks`.
+/// Connects each of `ranks` on a thread of its own and returns their outcomes.
 inline std::vector<Outcome> connect_all(const std::vector<Rendezvous>& ranks, double seconds) {
   std::vector<Outcome> outcomes(ranks.size());
   {
@@ -83,7 +83,7 @@ inline std::vector<Outcome> connect_all(const std::vector<Rendezvous>& ranks, do
   return outcomes;
 }
 
-/// Moves messages until all have what they expect, for some seconds at most.
+/// Moves messages until every rank has what it expects, for some seconds at most.
 inline bool settle(std::vector<Outcome*>& ranks) {
   const auto deadline = steady_clock::now() + std::chrono::seconds(10);
   for (;;) {

@@ -6,11 +6,11 @@
 
 #include "comm/ranks.h"
 
-// What every group counts and refuses, whatever moves its bytes.
+// What every process group counts and refuses, however it moves its bytes.
 namespace fp8lab::comm_test {
 namespace {
 
-// Four ranks by simulation, so that the figures are literal and one rank can break a rule alone.
+// Four simulated ranks: figures are literal, and one rank can break a rule alone.
 std::string refusal(const RankFunction& rank_function) {
   return error_of([&] { run_ranks("simulated", {.ranks = 4, .simulated_rank = 1}, rank_function); });
 }
@@ -23,7 +23,7 @@ struct Buffers {
   ScatterPart scatter() { return {.from = memory.data(), .to = &memory[2048], .offsets_elems = offsets}; }
 };
 
-TEST(Traffic, CountsFullArraysByKindAndContent) {
+TEST(Traffic, CountsBytesOfTheFullArrayByCollectiveAndContent) {
   EXPECT_EQ(refusal([](ProcessGroup& group) {
               Buffers buffers;
               GatherPart scales = buffers.gather();
@@ -58,7 +58,7 @@ TEST(Traffic, CountsFullArraysByKindAndContent) {
             "");
 }
 
-TEST(Traffic, IsTheSameOnEveryRankThatMovesBytes) {
+TEST(Traffic, IsTheSameOnEveryRank) {
   const int ranks = launched_ranks() > 0 ? launched_ranks() : 4;
   const std::vector<std::int64_t> offsets = kSharings[1].offsets(ranks);
   on_ranks(ranks, [&](ProcessGroup& group) {
@@ -71,7 +71,7 @@ TEST(Traffic, IsTheSameOnEveryRankThatMovesBytes) {
   });
 }
 
-TEST(Arguments, OffsetsAreOnePerRankFromZeroUp) {
+TEST(Arguments, OffsetsThatAreTooFewOrDoNotStartAtZeroOrDecreaseAreRefused) {
   const auto gather = [](std::vector<std::int64_t> offsets) {
     return refusal([&](ProcessGroup& group) {
       Buffers buffers;
@@ -88,7 +88,7 @@ TEST(Arguments, OffsetsAreOnePerRankFromZeroUp) {
   EXPECT_EQ(gather({0, 0, 0, 0, 0}), "");
 }
 
-TEST(Arguments, BuffersAreThereAndAligned) {
+TEST(Arguments, NullOrMisalignedBuffersAreRefused) {
   EXPECT_EQ(refusal([](ProcessGroup& group) {
               Buffers buffers;
               GatherPart part = buffers.gather();
@@ -113,7 +113,7 @@ TEST(Arguments, BuffersAreThereAndAligned) {
             "rank 1: all_reduce 'x' of group 'world': part 0 has -1 elements; a size is at least 0");
 }
 
-TEST(Arguments, OwnBytesLieApartOrInTheirPlace) {
+TEST(Arguments, OwnBytesInsideTheFullArrayButNotInTheirPlaceAreRefused) {
   const auto gather_from = [](std::size_t at) {
     return refusal([&](ProcessGroup& group) {
       Buffers buffers;
@@ -142,7 +142,7 @@ TEST(Arguments, OwnBytesLieApartOrInTheirPlace) {
       "their own place");
 }
 
-TEST(Arguments, TypesRootsAndPlacesAreKnown) {
+TEST(Arguments, UnknownTypesRootsAndPlacesAreRefused) {
   EXPECT_EQ(refusal([](ProcessGroup& group) {
               Buffers buffers;
               ScatterPart part = buffers.scatter();
@@ -156,7 +156,7 @@ TEST(Arguments, TypesRootsAndPlacesAreKnown) {
             "rank 1: split 'shard' of group 'world': 3 places for 4 ranks; each rank needs one");
 }
 
-TEST(Table, NamesItsRowsAndRefusesOthers) {
+TEST(Table, UnknownNamesAndImpossibleOptionsAreRefused) {
   std::string names;
   for (const ProcessGroupRow& row : process_groups()) names += std::string(row.name) + " ";
   EXPECT_EQ(names, "in_process mpi sockets nccl simulated ");
@@ -174,7 +174,7 @@ TEST(Table, NamesItsRowsAndRefusesOthers) {
   EXPECT_TRUE(process_group_row("in_process").unavailable_reason().empty());
 }
 
-TEST(Table, AnAbsentRowSaysWhyItIs) {
+TEST(Table, UnavailableRowNamesItsReason) {
   for (const ProcessGroupRow& row : process_groups()) {
     const std::string reason = row.unavailable_reason();
     if (reason.empty()) continue;
@@ -183,8 +183,8 @@ TEST(Table, AnAbsentRowSaysWhyItIs) {
   }
 }
 
-// A step of a 126-layer model over 1024 ranks, with a mesh, alone.
-TEST(Simulated, HundredsOfRanksNeedNobody) {
+// A step of a 126-layer model over 1024 ranks with a mesh, of which this process simulates one.
+TEST(Simulated, OneRankOfAThousandRunsAlone) {
   std::vector<std::int64_t> offsets(513);
   for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<std::int64_t>(i) << 20;
   auto* const nowhere = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);

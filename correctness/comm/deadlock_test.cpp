@@ -11,15 +11,16 @@
 
 #include "comm/ranks.h"
 
-// Ranks that wait for each other in collectives of different groups, in none of which calls differ: the run ends at
-// once and names them. Only for ranks that are threads, each of which sees where the others wait.
+// A deadlock over several groups: ranks wait for each other in collectives of different groups, and no group's calls
+// differ. The run ends at once and names them. Only ranks that are threads can be tested: each of them sees where the
+// others wait.
 namespace fp8lab::comm_test {
 namespace {
 
-/// Far longer than a test may take: only the search ends these runs.
+/// Far longer than a test may take, so that only the deadlock search can end these runs.
 constexpr std::chrono::minutes kNever(60);
 
-/// What a rank does with the world and with groups of the same ranks.
+/// The work of a rank with the world and with groups of the same ranks.
 using Groups = std::vector<std::unique_ptr<ProcessGroup>>;
 using OfRank = std::function<void(ProcessGroup& world, Groups& groups)>;
 
@@ -40,7 +41,7 @@ std::string deadlock(int ranks, const std::vector<std::vector<int>>& members, co
 
 constexpr const char* kEnd = "; one of them skipped a collective, or they call theirs in different orders";
 
-/// The message names ranks in a cycle, beginning with whichever closed it.
+/// The message names the ranks of a cycle; it starts with the rank that closed the cycle.
 void expect_cycle(const std::string& error, const std::vector<std::string>& waits) {
   std::vector<std::string> seen;
   for (std::size_t first = 0; first < waits.size(); ++first) {
@@ -52,7 +53,7 @@ void expect_cycle(const std::string& error, const std::vector<std::string>& wait
   EXPECT_NE(std::find(seen.begin(), seen.end(), error), seen.end()) << error;
 }
 
-TEST(Deadlock, TwoRanksInTwoGroupsAreNamedWithTheirCalls) {
+TEST(Deadlock, TwoRanksThatWaitInTwoGroupsAreNamedWithTheirCalls) {
   for (int round = 0; round < 200; ++round) {
     const std::string error = deadlock(2, {{0, 1}}, [](ProcessGroup& world, Groups& groups) {
       ProcessGroup& first = world.rank() == 0 ? world : *groups[0];
@@ -64,7 +65,7 @@ TEST(Deadlock, TwoRanksInTwoGroupsAreNamedWithTheirCalls) {
   }
 }
 
-TEST(Deadlock, ARankThatSkipsACollectiveOfOneGroupIsFoundInTheNext) {
+TEST(Deadlock, RankThatSkipsACollectiveOfOneGroupIsFoundInTheNext) {
   for (const int ranks : {2, 3, 4, 5, 7, 8, 16})
     for (const int skips : {0, ranks - 1}) {
       std::vector<int> all;
@@ -85,7 +86,7 @@ TEST(Deadlock, ARankThatSkipsACollectiveOfOneGroupIsFoundInTheNext) {
     }
 }
 
-TEST(Deadlock, ACycleOfThreeGroupsIsFound) {
+TEST(Deadlock, CycleOfThreeGroupsIsFound) {
   const std::string error = deadlock(3, {{0, 1}, {1, 2}, {2, 0}}, [](ProcessGroup& world, Groups& groups) {
     groups[static_cast<std::size_t>(world.rank())]->barrier("mine");
   });
@@ -94,8 +95,8 @@ TEST(Deadlock, ACycleOfThreeGroupsIsFound) {
                        "rank 2 waits for rank 0 in barrier 'mine' (#1) of group 'g2'"});
 }
 
-// The others never come: the run need not wait for them to see that it cannot go on.
-TEST(Deadlock, SomeOfTheRanksAreEnough) {
+// The other ranks never arrive. The search finds the cycle without them.
+TEST(Deadlock, CycleOfSomeRanksIsFoundWithoutTheOthers) {
   std::atomic<bool> ended{false};
   const std::string error = deadlock(4, {{1, 2}, {2, 1}}, [&](ProcessGroup& world, Groups& groups) {
     if (world.rank() == 0 || world.rank() == 3) return ended.wait(false);
@@ -107,8 +108,8 @@ TEST(Deadlock, SomeOfTheRanksAreEnough) {
                        "rank 2 waits for rank 1 in barrier 'mine' (#1) of group 'g1'"});
 }
 
-// Ranks that come late, in whatever order, are no deadlock: groups that overlap, used by all in one order.
-TEST(Deadlock, IsNotFoundWhereRanksAreOnlyLate) {
+// Late ranks are no deadlock: groups that overlap, used by all ranks in one order, with delays at different places.
+TEST(Deadlock, LateRanksAreNoDeadlock) {
   constexpr int kRanks = 6;
   std::vector<std::vector<int>> members;
   for (int a = 0; a < kRanks; ++a)

@@ -10,7 +10,7 @@
 
 #include "comm/device_ranks.h"
 
-// Runs that go wrong over the memory of devices end as they do over the host's: with one cause, in time.
+// Runs that fail over device memory end as they do over host memory: in time, with one cause.
 namespace fp8lab::comm_test {
 namespace {
 
@@ -23,7 +23,7 @@ std::vector<int> several_ranks() {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceFaults);
 INSTANTIATE_TEST_SUITE_P(Ranks, DeviceFaults, testing::ValuesIn(several_ranks()), testing::PrintToStringParamName());
 
-TEST_P(DeviceFaults, ADeadRankIsNamedOnAllOthers) {
+TEST_P(DeviceFaults, DeadRankIsNamedOnAllOthers) {
   const int dead = GetParam() - 1;
   const std::string name = "rank " + std::to_string(dead);
   EXPECT_EQ(error_of([&] {
@@ -42,12 +42,12 @@ TEST_P(DeviceFaults, ADeadRankIsNamedOnAllOthers) {
             name + ": layers.3: no memory left");
 }
 
-TEST_P(DeviceFaults, ALateRankIsNamedInTime) {
+TEST_P(DeviceFaults, LateRankIsNamedAtTheTimeout) {
   RunOptions options = run_options(GetParam());
   options.timeout = std::chrono::seconds(1);
   const int late = GetParam() - 1;
   std::atomic<int> gave_up = 0;
-  if (launched_ranks() > 0) GTEST_SKIP() << "another process's giving up cannot be seen";
+  if (launched_ranks() > 0) GTEST_SKIP() << "the test cannot see when another process gave up";
   const std::string error = error_of([&] {
     run_ranks(row(), options, [&](ProcessGroup& world) {
       Gpu gpu(world);
@@ -65,9 +65,10 @@ TEST_P(DeviceFaults, ALateRankIsNamedInTime) {
       << error;
 }
 
-// Rank 1's launch fails while it still reads the buffer of rank 0, which writes it anew as soon as the call is over.
-TEST(DeviceFault, ALaunchThatFailsHalfwayHasReadWhatItReads) {
-  if (on_gpu() || launched_ranks() > 0) GTEST_SKIP() << "the fault is planted in a device of threads on the host";
+// Rank 1's launch fails while its copy still reads rank 0's buffer. Rank 0 overwrites that buffer as soon as the
+// collective has returned.
+TEST(DeviceFault, LaunchThatFailsHalfwayStillReadsBytesFromBeforeTheCall) {
+  if (on_gpu() || launched_ranks() > 0) GTEST_SKIP() << "the fault is injected into a device of threads on the host";
   const std::vector<std::byte> mine(4096, std::byte{1}), anew(4096, std::byte{9});
   run_ranks("in_process", run_options(2), [&](ProcessGroup& world) {
     Gpu gpu(world);
@@ -79,7 +80,7 @@ TEST(DeviceFault, ALaunchThatFailsHalfwayHasReadWhatItReads) {
       gpu.device().write_bytes(from, anew);
       return;
     }
-    // Work enough for rank 0 to come by meanwhile, if it could.
+    // Enough work that rank 0 could overwrite its buffer meanwhile, if rank 1's failure did not wait for the copy.
     const Tensor large = gpu.empty(1 << 20), other = gpu.empty(1 << 20);
     LateFaults& faults = dynamic_cast<LateGpu&>(gpu.device()).peer_access()->faults;
     faults.before_copy = [&] {
@@ -92,7 +93,7 @@ TEST(DeviceFault, ALaunchThatFailsHalfwayHasReadWhatItReads) {
   });
 }
 
-TEST_P(DeviceFaults, DivergingCallsNameBoth) {
+TEST_P(DeviceFaults, DivergingCallsAreBothNamed) {
   const std::string error = error_of([&] {
     on_ranks(GetParam(), [&](ProcessGroup& world) {
       Gpu gpu(world);

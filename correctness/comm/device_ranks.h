@@ -10,7 +10,7 @@
 #include "comm/ranks.h"
 #include "support/test_device.h"
 
-/// Ranks whose buffers lie on devices: GPUs, or where CTest names none, GPUs made of host memory.
+/// Ranks whose buffers lie on devices: the GPUs that CTest names, or else LateGpu devices made of host memory.
 namespace fp8lab::comm_test {
 
 inline std::unique_ptr<Device> open_rank_device(const ProcessGroup& world) {

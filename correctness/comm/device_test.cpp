@@ -9,9 +9,8 @@
 #include "comm/device_ranks.h"
 #include "comm/staged.h"
 
-// Collectives over the memory of devices: what they leave there is what the same collectives leave in host memory, bit
-// for bit, and in the order of the device's work. On a machine without a GPU, on one made of host memory; under a
-// launcher, over processes.
+// Collectives over device memory leave the bits there that the same collectives leave in host memory, in the order of
+// the device's work. Without a GPU the device is made of host memory; under a launcher the ranks are processes.
 namespace fp8lab::comm_test {
 namespace {
 
@@ -22,7 +21,7 @@ std::uint64_t draw(std::uint64_t step, std::uint64_t what) {
   return reference::scramble(reference::scramble(771 + step) ^ what);
 }
 
-/// Any bits at all, or values whose sums are mostly finite and rounded.
+/// Arbitrary bits, or values whose sums are mostly finite and rounded.
 std::vector<std::byte> summands(std::uint64_t step, int rank, std::int64_t bytes) {
   std::vector<std::byte> all(static_cast<std::size_t>(bytes));
   for (std::int64_t i = 0; i < bytes; ++i) all[static_cast<std::size_t>(i)] = test_byte(step, rank, i);
@@ -34,7 +33,7 @@ std::vector<std::byte> summands(std::uint64_t step, int rank, std::int64_t bytes
   return all;
 }
 
-TEST_P(OnDevices, LeaveWhatTheyLeaveInHostMemory) {
+TEST_P(OnDevices, CollectivesLeaveTheBitsThatTheyLeaveInHostMemory) {
   constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kI32, DType::kI64};
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     Gpu gpu(world);
@@ -43,7 +42,8 @@ TEST_P(OnDevices, LeaveWhatTheyLeaveInHostMemory) {
     for (std::uint64_t step = 0; step < 48; ++step) {
       const DType dtype = kTypes[draw(step, 0) % kTypes.size()];
       const auto element = static_cast<std::int64_t>(size_bytes(dtype));
-      // Every third step in full lines, as the fast paths want it; some with ranks that have nothing.
+      // Every third step has sizes that are multiples of 16 elements, which the fast paths need; some ranks have
+      // nothing.
       const std::int64_t unit = step % 3 == 0 ? 16 : 1;
       std::vector<std::int64_t> offsets = {0}, in_bytes = {0};
       for (int other = 0; other < world.size(); ++other) {
@@ -52,29 +52,31 @@ TEST_P(OnDevices, LeaveWhatTheyLeaveInHostMemory) {
         in_bytes.push_back(offsets.back() * element);
       }
       const std::int64_t own = in_bytes[rank + 1] - in_bytes[rank];
-      std::vector<std::byte> full = summands(step, world.rank(), in_bytes.back());
-      std::vector<std::byte> result(full.size());
-      Tensor source = gpu.bytes(full), target = gpu.empty(in_bytes.back());
+      std::vector<std::byte> all_ranks = summands(step, world.rank(), in_bytes.back());
+      std::vector<std::byte> result(all_ranks.size());
+      Tensor source = gpu.bytes(all_ranks), target = gpu.empty(in_bytes.back());
       switch (draw(step, 2) % 6) {
         case 0: {
-          const GatherPart part{.from = full.data() + in_bytes[rank], .to = result.data(), .offsets_bytes = in_bytes};
+          const GatherPart part{
+              .from = all_ranks.data() + in_bytes[rank], .to = result.data(), .offsets_bytes = in_bytes};
           world.all_gather({&part, 1}, "g");
           const GatherPart there{.from = at(source, in_bytes[rank]), .to = at(target), .offsets_bytes = in_bytes};
           group.all_gather({&there, 1}, "g");
           break;
         }
         case 1: {
-          GatherPart part{.from = full.data() + in_bytes[rank], .to = full.data(), .offsets_bytes = in_bytes};
+          GatherPart part{.from = all_ranks.data() + in_bytes[rank], .to = all_ranks.data(), .offsets_bytes = in_bytes};
           world.all_gather({&part, 1}, "in place");
           part = {.from = at(source, in_bytes[rank]), .to = at(source), .offsets_bytes = in_bytes};
           group.all_gather({&part, 1}, "in place");
-          result = full;
+          result = all_ranks;
           target = source;
           break;
         }
         case 2: {
           result.resize(static_cast<std::size_t>(own));
-          const ScatterPart part{.from = full.data(), .to = result.data(), .offsets_elems = offsets, .dtype = dtype};
+          const ScatterPart part{
+              .from = all_ranks.data(), .to = result.data(), .offsets_elems = offsets, .dtype = dtype};
           world.reduce_scatter({&part, 1}, "s");
           target = gpu.empty(own);
           const ScatterPart there{.from = at(source), .to = at(target), .offsets_elems = offsets, .dtype = dtype};
@@ -90,19 +92,19 @@ TEST_P(OnDevices, LeaveWhatTheyLeaveInHostMemory) {
                 ReducePart{.data = data + in_bytes[1], .elems = offsets.back() - offsets[1], .dtype = dtype}};
             over.all_reduce(op, parts, "r");
           };
-          reduce(world, full.data());
+          reduce(world, all_ranks.data());
           reduce(group, at(source));
-          result = full;
+          result = all_ranks;
           target = source;
           break;
         }
         default: {
           const int root = static_cast<int>(draw(step, 3) % static_cast<std::uint64_t>(world.size()));
-          const BroadcastPart part{.data = full.data(), .bytes = in_bytes.back()};
+          const BroadcastPart part{.data = all_ranks.data(), .bytes = in_bytes.back()};
           world.broadcast(root, {&part, 1}, "b");
           const BroadcastPart there{.data = at(source), .bytes = in_bytes.back()};
           group.broadcast(root, {&there, 1}, "b");
-          result = full;
+          result = all_ranks;
           target = source;
         }
       }
@@ -111,8 +113,8 @@ TEST_P(OnDevices, LeaveWhatTheyLeaveInHostMemory) {
   });
 }
 
-/// Tensors of each of kSharings in one call; large ones at the end, which GPUs copy another way.
-TEST_P(OnDevices, GatherManyTensorsInOneCollective) {
+/// Tensors of each of kSharings in one call. The large ones at the end take another copy path of GPUs.
+TEST_P(OnDevices, ManyTensorsAreGatheredInOneCollective) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     Gpu gpu(world);
     const auto rank = static_cast<std::size_t>(world.rank());
@@ -146,7 +148,7 @@ TEST_P(OnDevices, GatherManyTensorsInOneCollective) {
   });
 }
 
-// Freed memory is overwritten by the device at once; memory that is allocated anew is what was freed.
+// The device poisons freed memory at once, and a new allocation gets the memory that was just freed.
 TEST_P(OnDevices, BuffersMayBeFreedAfterTheCall) {
   const std::int64_t bytes = on_gpu() ? 1 << 22 : 1 << 16;
   on_ranks(GetParam(), [&](ProcessGroup& world) {
@@ -177,8 +179,8 @@ TEST_P(OnDevices, BuffersMayBeFreedAfterTheCall) {
   });
 }
 
-// What a rank sends is still being made, at the end of a long queue, when the others come for it.
-TEST_P(OnDevices, WhatWasLaunchedBeforeTheCallIsSent) {
+// The bytes that a rank sends are still being computed, at the end of a long queue, when the others read them.
+TEST_P(OnDevices, BytesLaunchedBeforeTheCallAreSent) {
   const std::int64_t bytes = on_gpu() ? 1 << 24 : 1 << 18;
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     Gpu gpu(world);
@@ -208,8 +210,8 @@ TEST_P(OnDevices, WhatWasLaunchedBeforeTheCallIsSent) {
   });
 }
 
-// A chain without a wait by the host: each round reduces what the round before left.
-TEST_P(OnDevices, CollectivesFollowEachOtherInOrder) {
+// A chain of rounds without a wait by the host: each round reduces the result of the round before.
+TEST_P(OnDevices, CollectivesRunInTheOrderOfTheirCalls) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     Gpu gpu(world);
     constexpr std::int64_t kElems = 40'003;
@@ -261,8 +263,8 @@ TEST_P(OnDevices, SubGroupsInheritTheDevice) {
   });
 }
 
-// The first split of each: they count their own calls, and share a group underneath.
-TEST_P(OnDevices, SplitsByWayOfTheHostAreGroupsOfTheirOwn) {
+// Staged and world group are split for the first time: they count their calls separately and share a group below.
+TEST_P(OnDevices, StagedSplitsAreIndependentOfSplitsOfTheWorld) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     const std::unique_ptr<Device> device = open_rank_device(world);
     std::vector<SplitPlace> parity, two_groups;
@@ -284,7 +286,7 @@ TEST_P(OnDevices, SplitsByWayOfTheHostAreGroupsOfTheirOwn) {
   });
 }
 
-TEST_P(OnDevices, ByWayOfTheHostItIsTheSame) {
+TEST_P(OnDevices, StagedReduceScatterHasTheBitsOfTheHosts) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     const std::unique_ptr<Device> device = open_rank_device(world);
     const auto staged = make_staged_group(world, *device);

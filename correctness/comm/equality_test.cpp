@@ -8,7 +8,7 @@
 
 #include "comm/ranks.h"
 
-// Started by mpirun or launch_ranks: what a rank computes as a process is, bit for bit, what it computes as a thread.
+// Started by mpirun or launch_ranks: a rank that is a process computes, bit for bit, what it computes as a thread.
 namespace fp8lab::comm_test {
 namespace {
 
@@ -18,7 +18,7 @@ std::uint64_t draw(std::uint64_t step, std::uint64_t what) {
   return reference::scramble(reference::scramble(kSeed + step) ^ what);
 }
 
-/// Any bits at all: NaNs, infinities and subnormals among them.
+/// Arbitrary bits: NaNs, infinities and subnormals among them.
 std::vector<std::byte> any_bits(std::uint64_t step, int rank, std::int64_t bytes) {
   std::vector<std::byte> all;
   for (std::int64_t i = 0; i < bytes; ++i) all.push_back(test_byte(kSeed + step, rank, i));
@@ -35,8 +35,8 @@ std::vector<std::byte> values(std::uint64_t step, int rank, std::int64_t bytes) 
   return all;
 }
 
-/// A sequence of collectives drawn from the seed alone; returns all that `group`'s rank received.
-std::vector<std::byte> schedule(ProcessGroup& group) {
+/// Runs a sequence of collectives drawn from the seed alone; returns all that `group`'s rank received.
+std::vector<std::byte> run_collectives(ProcessGroup& group) {
   constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kI32, DType::kI64};
   std::vector<std::byte> received;
   for (std::uint64_t step = 0; step < 60; ++step) {
@@ -48,18 +48,18 @@ std::vector<std::byte> schedule(ProcessGroup& group) {
                         static_cast<std::int64_t>(draw(step, 10 + static_cast<std::uint64_t>(rank)) % 700));
     const auto rank = static_cast<std::size_t>(group.rank());
     const std::int64_t own = offsets[rank + 1] - offsets[rank];
-    std::vector<std::byte> full = draw(step, 1) % 2 == 0 ? any_bits(step, group.rank(), offsets.back() * element)
-                                                         : values(step, group.rank(), offsets.back() * element);
+    std::vector<std::byte> input = draw(step, 1) % 2 == 0 ? any_bits(step, group.rank(), offsets.back() * element)
+                                                          : values(step, group.rank(), offsets.back() * element);
     std::vector<std::byte> result(static_cast<std::size_t>(own * element));
     switch (draw(step, 2) % 5) {
       case 0: {
         result.resize(static_cast<std::size_t>(offsets.back()));
-        const GatherPart part{.from = full.data(), .to = result.data(), .offsets_bytes = offsets};
+        const GatherPart part{.from = input.data(), .to = result.data(), .offsets_bytes = offsets};
         group.all_gather({&part, 1}, "gather");
         break;
       }
       case 1: {
-        const ScatterPart part{.from = full.data(), .to = result.data(), .offsets_elems = offsets, .dtype = dtype};
+        const ScatterPart part{.from = input.data(), .to = result.data(), .offsets_elems = offsets, .dtype = dtype};
         group.reduce_scatter({&part, 1}, "scatter");
         break;
       }
@@ -67,17 +67,17 @@ std::vector<std::byte> schedule(ProcessGroup& group) {
       case 3: {
         const ReduceOp op = draw(step, 2) % 5 == 2 ? ReduceOp::kSum : ReduceOp::kMax;
         const std::array<ReducePart, 2> parts = {
-            ReducePart{.data = full.data(), .elems = offsets[1], .dtype = dtype},
+            ReducePart{.data = input.data(), .elems = offsets[1], .dtype = dtype},
             ReducePart{
-                .data = full.data() + offsets[1] * element, .elems = offsets.back() - offsets[1], .dtype = dtype}};
+                .data = input.data() + offsets[1] * element, .elems = offsets.back() - offsets[1], .dtype = dtype}};
         group.all_reduce(op, parts, "reduce");
-        result = full;
+        result = input;
         break;
       }
       default: {
-        const BroadcastPart part{.data = full.data(), .bytes = static_cast<std::int64_t>(full.size())};
+        const BroadcastPart part{.data = input.data(), .bytes = static_cast<std::int64_t>(input.size())};
         group.broadcast(static_cast<int>(draw(step, 3) % static_cast<std::uint64_t>(group.size())), {&part, 1}, "send");
-        result = full;
+        result = input;
       }
     }
     received.insert(received.end(), result.begin(), result.end());
@@ -90,9 +90,9 @@ TEST(Equality, ProcessesComputeWhatThreadsCompute) {
   ASSERT_GT(ranks, 0) << "start this with mpirun or launch_ranks";
   std::vector<std::vector<std::byte>> by_thread(static_cast<std::size_t>(ranks));
   run_ranks("in_process", {.ranks = ranks},
-            [&](ProcessGroup& group) { by_thread[static_cast<std::size_t>(group.rank())] = schedule(group); });
+            [&](ProcessGroup& group) { by_thread[static_cast<std::size_t>(group.rank())] = run_collectives(group); });
   on_ranks(ranks, [&](ProcessGroup& group) {
-    const std::vector<std::byte> received = schedule(group);
+    const std::vector<std::byte> received = run_collectives(group);
     EXPECT_GT(received.size(), 10'000u);
     EXPECT_TRUE(received == by_thread[static_cast<std::size_t>(group.rank())]) << "rank " << group.rank();
   });

@@ -11,7 +11,7 @@
 
 #include "comm/ranks.h"
 
-// Runs that go wrong. Ranks here share nothing but the group, so that these hold for threads and processes alike.
+// Runs that fail. Ranks share only the group, so these tests hold for threads and processes alike.
 namespace fp8lab::comm_test {
 namespace {
 
@@ -27,14 +27,15 @@ class Faults : public testing::TestWithParam<int> {
   int ranks() const { return GetParam(); }
   int last() const { return GetParam() - 1; }
 
-  /// The error of a run, during which every rank must see what `of_rank` returns on it end with `echo`.
+  /// The error of a run in which every rank calls `of_rank`; on each rank that call must throw an error that ends with
+  /// `echo`.
   template <class Work>
   std::string run_error(const std::string& echo, const Work& of_rank) {
     return error_of([&] {
       on_ranks(ranks(), [&](ProcessGroup& group) {
         const std::string error = error_of([&] { of_rank(group); });
         EXPECT_TRUE(error.ends_with(echo)) << "rank " << group.rank() << ": " << error;
-        // It stays so, and at once.
+        // Later calls fail too, and at once.
         EXPECT_THROW(group.barrier("later"), GroupAborted);
       });
     });
@@ -62,7 +63,7 @@ struct Buffers {
   BroadcastPart sent(std::int64_t bytes) { return {.data = reinterpret_cast<std::byte*>(to.data()), .bytes = bytes}; }
 };
 
-TEST_P(Faults, DifferentCollectivesNameBothCalls) {
+TEST_P(Faults, DifferentCollectivesAreBothNamed) {
   const std::string expected =
       "ranks of group 'world' issue different collectives: rank 0 calls all_reduce sum 'g' "
       "(#2: 1 part, 12 bytes), rank " +
@@ -80,7 +81,7 @@ TEST_P(Faults, DifferentCollectivesNameBothCalls) {
             expected);
 }
 
-/// One way to break the lock-step rule: what rank 0 does, the others do with `odd`.
+/// One breach of the lock-step rule: rank 0 makes one call, the other ranks make `odd`.
 struct Divergence {
   const char* name;
   void (*issue)(ProcessGroup& group, bool odd);
@@ -179,7 +180,7 @@ TEST_P(Faults, EveryDivergenceIsFound) {
   }
 }
 
-TEST_P(Faults, ADeadRankIsNamedOnAllOthers) {
+TEST_P(Faults, DeadRankIsNamedOnAllOthers) {
   for (int dead = 0; dead < ranks(); ++dead) {
     const std::string name = "rank " + std::to_string(dead);
     const std::string error = error_of([&] {
@@ -198,17 +199,17 @@ TEST_P(Faults, ADeadRankIsNamedOnAllOthers) {
   }
 }
 
-TEST_P(Faults, TheFirstCauseIsReportedAndEchoesAreNot) {
+TEST_P(Faults, OnlyTheFirstErrorIsReported) {
   EXPECT_EQ(error_of([&] {
               on_ranks(ranks(), [&](ProcessGroup& group) {
                 if (group.rank() == last()) fail("the cause");
-                group.barrier("x");  // its error leaves this function
+                group.barrier("x");  // throws out of this function
               });
             }),
             "rank " + std::to_string(last()) + ": the cause");
 }
 
-TEST_P(Faults, RunningOutOfMemoryStaysThat) {
+TEST_P(Faults, OutOfMemoryKeepsItsType) {
   EXPECT_THROW(on_ranks(ranks(),
                         [&](ProcessGroup& group) {
                           if (group.rank() == last()) throw OutOfMemory("1 byte too many");
@@ -223,7 +224,7 @@ TEST_P(Faults, RunningOutOfMemoryStaysThat) {
                OutOfMemory);
 }
 
-TEST_P(Faults, AnExceptionOfAnyTypeIsARanksDeath) {
+TEST_P(Faults, ExceptionOfAnyTypeEndsTheRun) {
   EXPECT_EQ(error_of([&] {
               on_ranks(ranks(), [&](ProcessGroup& group) {
                 if (group.rank() == 0) throw 42;
@@ -233,7 +234,7 @@ TEST_P(Faults, AnExceptionOfAnyTypeIsARanksDeath) {
             "rank 0: an exception that is no std::exception");
 }
 
-TEST_P(Faults, ARankThatHasFinishedIsNotWaitedFor) {
+TEST_P(Faults, CollectiveAfterARankReturnedNamesIt) {
   for (const int early : {0, last()}) {
     const std::string number = std::to_string(early);
     EXPECT_EQ(error_of([&] {
@@ -249,7 +250,7 @@ TEST_P(Faults, ARankThatHasFinishedIsNotWaitedFor) {
   }
 }
 
-TEST_P(Faults, WrongArgumentsOnOneRankEndAll) {
+TEST_P(Faults, WrongArgumentsOnOneRankEndTheRunOnAll) {
   EXPECT_EQ(error_of([&] {
               on_ranks(ranks(), [&](ProcessGroup& group) {
                 if (group.rank() == last()) group.broadcast(-1, {}, "b");
@@ -260,7 +261,7 @@ TEST_P(Faults, WrongArgumentsOnOneRankEndAll) {
                 std::to_string(ranks()) + " ranks");
 }
 
-TEST_P(Faults, ARefusedCallMayBeMadeAgain) {
+TEST_P(Faults, RefusedCallMayBeRepeated) {
   on_ranks(ranks(), [&](ProcessGroup& group) {
     if (group.rank() == last()) {
       EXPECT_NE(error_of([&] { group.broadcast(-1, {}, "b"); }), "");
@@ -270,8 +271,8 @@ TEST_P(Faults, ARefusedCallMayBeMadeAgain) {
   });
 }
 
-// Over MPI the latecomer finds the others' calls waiting for it, though not the bytes that should follow.
-TEST_P(Faults, ARankThatComesAfterOthersGaveUpIsReportedSoon) {
+// Over MPI the latecomer finds the others' calls waiting for it, but not the bytes that should follow.
+TEST_P(Faults, RankThatArrivesAfterOthersGaveUpFailsSoon) {
   if (ranks() < 3) GTEST_SKIP() << "three ranks are needed";
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(error_of([&] {
@@ -297,11 +298,11 @@ TEST_P(Faults, ARankThatComesAfterOthersGaveUpIsReportedSoon) {
               });
             }),
             "rank " + std::to_string(last()) + ": boom");
-  // Long before the timeout.
+  // Far below the timeout.
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
-TEST_P(Faults, ARunThatFailedLeavesTheNextOneAlone) {
+TEST_P(Faults, FailedRunDoesNotAffectTheNext) {
   for (int round = 0; round < 5; ++round) {
     EXPECT_NE(error_of([&] {
                 on_ranks(ranks(), [&](ProcessGroup& group) {

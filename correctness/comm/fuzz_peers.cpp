@@ -12,9 +12,9 @@
 #include "comm/sockets/messages.h"
 #include "harness/run/launched_ranks.h"
 
-// Everything that a rank reads of what others send, given any bytes, under libFuzzer. The first byte chooses the
-// reader. What is read must be what was written when it is written again, and memory outside of what is expected must
-// stay as it is, which AddressSanitizer sees to.
+// Feeds arbitrary bytes to everything that a rank reads from others, under libFuzzer. The first byte chooses the
+// reader. A message that is read must be equal when it is written again. Memory outside of the expected buffers must
+// stay as it is, which AddressSanitizer checks.
 namespace {
 
 using fp8lab::sockets::Bytes;
@@ -26,7 +26,7 @@ void require(bool holds, const char* what) {
   std::abort();
 }
 
-/// Numbers and bytes from the input; zeros when it is over.
+/// Numbers and bytes from the input; zeros when it is used up.
 class Input {
  public:
   explicit Input(Bytes left) : left_(left) {}
@@ -87,7 +87,7 @@ void read_order(Input input) {
   require(order.cell < cells && order.exit_code >= 0 && order.exit_code < 256, "an order is out of range");
 }
 
-/// A rank's own steps, which the input chooses, between the frames of another.
+/// A rank's own steps, chosen by the input, between the frames of another rank.
 void feed_inbox(Input input) {
   const auto shutdown = std::make_unique<fp8lab::processes::ShutdownBytes>();
   std::vector<std::unique_ptr<std::vector<std::byte>>> memory;
@@ -103,7 +103,7 @@ void feed_inbox(Input input) {
         inbox.expect(memory.back()->data(), static_cast<std::int64_t>(bytes), input.take<std::uint8_t>());
         break;
       }
-      case 1: {  // longer than a frame; one is enough, and the sanitizer slow with more
+      case 1: {  // longer than a frame; one call is enough, since the sanitizer is slow
         if (has_large) break;
         has_large = true;
         const std::size_t bytes = fp8lab::sockets::kChunkBytes + input.take<std::uint16_t>();

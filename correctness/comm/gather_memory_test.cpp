@@ -1,5 +1,5 @@
-// Gathers in the memory that a group asks for: the bytes that arrive are those of any other memory, whatever paths they
-// take; the memory outlives its group; and it runs out on all ranks at once.
+// Gathers in the memory of a group's gather_source(): the bytes equal those gathered in any other memory, on every
+// path; the memory outlives its group; and it runs out on all ranks at once.
 
 #include <gtest/gtest.h>
 
@@ -22,14 +22,13 @@ int gathering_ranks() {
   return on_gpu() ? count_gpus(support::test_device()) : 3;
 }
 
-/// True if these tests have too few ranks, or none with a GPU of its own.
 /// Why the ranks of this run cannot gather from each other; empty where they can.
 std::string too_few_for_gathers() {
   if (gathering_ranks() < 2) return "two ranks are needed";
   return !on_gpu() || count_gpus(support::test_device()) >= 2 ? "" : "two GPUs are needed";
 }
 
-/// One tensor of an all-gather: `each` bytes a rank, one more for every rank before it where it is uneven.
+/// One tensor of an all-gather: `each` bytes per rank; if it is uneven, each rank has one more than the rank before.
 struct Gathered {
   std::int64_t each = 0;
   bool uneven = false;
@@ -53,25 +52,25 @@ class GatherRank {
     return gpu_.device().allocate({Shape{bytes}, DType::kU8}, shared_);
   }
 
-  /// Gathers all of them at once, and checks what came.
+  /// Gathers all of `which` in one call and checks the received bytes.
   void gather(std::span<const Gathered> which, std::uint64_t seed, bool aside) {
     ProcessGroup& group = gpu_.group();
     const auto rank = static_cast<std::size_t>(group.rank());
     std::vector<std::vector<std::int64_t>> offsets;
-    std::vector<Tensor> froms, unsharded_parameters;
+    std::vector<Tensor> froms, targets;
     std::vector<GatherPart> parts;
     for (const Gathered& part : which) {
       std::vector<std::int64_t>& places = offsets.emplace_back(1, 0);
       for (int other = 0; other < group.size(); ++other)
         places.push_back(places.back() + part.each + (part.uneven ? other : 0));
       const std::int64_t own = places[rank + 1] - places[rank];
-      const Tensor& full = unsharded_parameters.emplace_back(allocate(places.back(), part.shared));
-      froms.push_back(part.in_place ? full.reshaped({1, places.back()}).columns(places[rank], own).reshaped({own})
+      const Tensor& target = targets.emplace_back(allocate(places.back(), part.shared));
+      froms.push_back(part.in_place ? target.reshaped({1, places.back()}).columns(places[rank], own).reshaped({own})
                                     : allocate(own, part.shared));
       gpu_.device().write_bytes(froms.back(), bytes_of(froms.size() - 1, group.rank(), own, seed));
     }
     for (std::size_t i = 0; i < which.size(); ++i)
-      parts.push_back({.from = at(froms[i]), .to = at(unsharded_parameters[i]), .offsets_bytes = offsets[i]});
+      parts.push_back({.from = at(froms[i]), .to = at(targets[i]), .offsets_bytes = offsets[i]});
     if (aside) {
       group.all_gather_aside(parts, "parts");
       group.join();
@@ -79,7 +78,7 @@ class GatherRank {
       group.all_gather(parts, "parts");
     }
     for (std::size_t i = 0; i < which.size(); ++i) {
-      const std::vector<std::byte> seen = gpu_.read(unsharded_parameters[i]);
+      const std::vector<std::byte> seen = gpu_.read(targets[i]);
       for (std::size_t other = 0; other + 1 < offsets[i].size(); ++other) {
         const std::int64_t first = offsets[i][other], bytes = offsets[i][other + 1] - first;
         EXPECT_TRUE(std::equal(seen.begin() + first, seen.begin() + first + bytes,
@@ -102,9 +101,9 @@ class GatherRank {
 
 constexpr std::int64_t kKiB = 1024;
 
-// Through each way that NCCL's ranks have, and through several in one call; one that a machine's GPUs do not have is
-// another's to take.
-TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
+// Gathers through each path of NCCL's ranks, and through several in one call. Where the machine's GPUs lack a path,
+// another one serves.
+TEST(GatherMemory, GathersHaveTheSameBytesOnEveryPath) {
   if (const std::string reason = too_few_for_gathers(); !reason.empty()) GTEST_SKIP() << reason;
   constexpr std::array kParts = {
       Gathered{.each = 1500 * kKiB},
@@ -143,21 +142,21 @@ TEST(GatherMemory, HoldsWhatIsGatheredByAnyPath) {
       gpu.device().memory().gather_from(std::move(source));
       for (std::uint64_t round = 0; round < 4; ++round) rank.gather(kParts, round, round % 2 == 1);
       rank.gather(std::vector(70, Gathered{.each = 4 * kKiB + 16}), 5, false);  // more than one launch holds
-      // Each part alone takes its way alone.
+      // Each part alone, so that it takes its path alone.
       for (std::size_t i = 0; i < kParts.size(); ++i) rank.gather(std::span(kParts).subspan(i, 1), 10 + i, i % 2 == 1);
       if (row() == "nccl" && one.writes_from_bytes == 0) {
         EXPECT_EQ(notes_of_writes(gpu.device()), 1) << "GPUs that reach each other write";
       }
-      // And any memory will do once there is none for it.
+      // Without a source, gathers work in any memory.
       gpu.device().memory().gather_from(nullptr);
       rank.gather(kParts, 30, false);
     });
   }
 }
 
-// A chain without a wait by the host, on ranks of different speed: what is sent is made late, and written anew as soon
-// as the call is over; and so is where it arrives.
-TEST(GatherMemory, IsReadInTheOrderOfTheDevice) {
+// A chain of gathers without a wait by the host, on ranks of different speed. The bytes to send are written late and
+// overwritten as soon as the call has returned; the buffer that receives them is overwritten as well.
+TEST(GatherMemory, IsReadAndWrittenInTheOrderOfTheDevice) {
   if (const std::string reason = too_few_for_gathers(); !reason.empty()) GTEST_SKIP() << reason;
   const RunOptions options = run_options(gathering_ranks());
   run_ranks(row(), options, [&](ProcessGroup& world) {
@@ -173,20 +172,20 @@ TEST(GatherMemory, IsReadInTheOrderOfTheDevice) {
       patterns.push_back(gpu.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), 5))));
       seen.push_back(gpu.empty(offsets.back()));
     }
-    const Tensor own = rank.allocate(bytes, true), full = rank.allocate(offsets.back(), true);
+    const Tensor own = rank.allocate(bytes, true), target = rank.allocate(offsets.back(), true);
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       const auto slow = static_cast<std::uint64_t>(world.size()) - 1 - round % static_cast<std::uint64_t>(world.size());
       for (int i = 0; i < 20 && slow == static_cast<std::uint64_t>(world.rank()); ++i)
         gpu.device().copy_bytes(patterns[(round + 1) % kRounds], own);
       gpu.device().copy_bytes(patterns[round], own);
-      const GatherPart part{.from = at(own), .to = at(full), .offsets_bytes = offsets};
+      const GatherPart part{.from = at(own), .to = at(target), .offsets_bytes = offsets};
       if (round % 3 == 1) {
         gpu.group().all_gather_aside({&part, 1}, "w");
         gpu.group().join();
       } else {
         gpu.group().all_gather({&part, 1}, "w");
       }
-      gpu.device().copy_bytes(full, seen[round]);
+      gpu.device().copy_bytes(target, seen[round]);
     }
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       const std::vector<std::byte> read = gpu.read(seen[round]);
@@ -212,7 +211,7 @@ TEST(GatherMemory, OutlivesItsGroup) {
       device->memory().gather_from(group->gather_source());
       tensor = device->allocate({Shape{kBytes}, DType::kU8}, shared);
       const Tensor gone = device->allocate({Shape{30 * kKiB * kKiB}, DType::kU8}, shared);
-      if (&tensor == &kept[0]) device->memory().gather_from(nullptr);  // before its group goes, or after
+      if (&tensor == &kept[0]) device->memory().gather_from(nullptr);  // before its group ends; the other one after it
     }
     const std::vector<std::byte> ones(kBytes, std::byte{1});
     device->write_bytes(kept[0], ones);
@@ -225,8 +224,8 @@ TEST(GatherMemory, OutlivesItsGroup) {
   });
 }
 
-// What one rank cannot have, none gets: nobody waits in vain, and smaller requests go on.
-TEST(GatherMemory, EndsAsOutOfMemoryOnAllRanksOrNone) {
+// A request that one rank cannot satisfy fails on every rank, so that none waits for it; smaller requests succeed.
+TEST(GatherMemory, RunsOutOnAllRanksOrNone) {
   if (const std::string reason = too_few_for_gathers(); !reason.empty()) GTEST_SKIP() << reason;
   if (!on_gpu()) GTEST_SKIP() << "the memory of a GPU is needed";
   constexpr std::int64_t kMiB = kKiB * kKiB;
@@ -251,7 +250,7 @@ TEST(GatherMemory, EndsAsOutOfMemoryOnAllRanksOrNone) {
     EXPECT_EQ(takes(100 * kMiB), !together && world.rank() != 0);
     EXPECT_FALSE(takes(std::int64_t{1} << 42)) << "no GPU has that";
     EXPECT_TRUE(takes(50 * kMiB));
-    EXPECT_TRUE(takes(60 * kMiB)) << "after what is free went back";
+    EXPECT_TRUE(takes(60 * kMiB)) << "after free segments were returned";
     device->memory().gather_from(nullptr);
   });
 }

@@ -1,4 +1,4 @@
-// Memory that ranks reserve together to gather in: the same places on all of them, or OutOfMemory on all of them.
+// Memory that ranks reserve together to gather in: the same places on all ranks, or OutOfMemory on all of them.
 
 #include <gtest/gtest.h>
 
@@ -49,8 +49,8 @@ struct Rank {
   HolderId own;
 };
 
-// Ranks differ in what else they allocate, and in where their segments lie.
-TEST(GatherSource, GivesEveryRankTheSamePlaces) {
+// Ranks differ in their other allocations and in the addresses of their segments.
+TEST(GatherSource, BlocksLieAtTheSamePlacesOnEveryRank) {
   for (const int ranks : rank_counts()) {
     on_ranks(ranks, [&](ProcessGroup& world) {
       Rank rank(world);
@@ -82,7 +82,7 @@ TEST(GatherSource, GivesEveryRankTheSamePlaces) {
   }
 }
 
-TEST(GatherSource, RefusesAllWhereOneHasNoMemory) {
+TEST(GatherSource, OneRankWithoutMemoryRefusesAll) {
   for (const int ranks : rank_counts()) {
     on_ranks(ranks, [&](ProcessGroup& world) {
       Rank rank(world);
@@ -94,7 +94,7 @@ TEST(GatherSource, RefusesAllWhereOneHasNoMemory) {
           << "rank " << world.rank() << ": " << error;
       EXPECT_EQ(rank.account.segments, 1) << "who had memory gives it back";
       EXPECT_EQ(rank.memory.allocator().reserved_bytes(), 30 * kMiB);
-      // What is free goes before all are refused, on all of them.
+      // Before all are refused, every rank returns its free segments.
       first.reset();
       rank.account.has_memory = [&](int) { return !poor || rank.account.segments == 0; };
       const BufferRef second = rank.memory.allocate(40 * kMiB, rank.shared);
@@ -105,8 +105,8 @@ TEST(GatherSource, RefusesAllWhereOneHasNoMemory) {
   }
 }
 
-// One rank's own blocks fill its capacity.
-TEST(GatherSource, RefusesAllWhereOneHasNoRoom) {
+// One rank's own blocks use up its capacity.
+TEST(GatherSource, OneRankAtItsCapacityRefusesAll) {
   for (const int ranks : rank_counts()) {
     on_ranks(ranks, [&](ProcessGroup& world) {
       Rank rank(world, 100 * kMiB);
@@ -120,8 +120,8 @@ TEST(GatherSource, RefusesAllWhereOneHasNoRoom) {
   }
 }
 
-// One rank's own need must not take from it what the others keep.
-TEST(GatherSource, KeepsItsSegmentsWhereARankNeedsMemoryOfItsOwn) {
+// An allocation of one rank alone must not free segments that the other ranks keep.
+TEST(GatherSource, SegmentsStayWhenOneRankNeedsMemoryOfItsOwn) {
   on_ranks(rank_counts().back(), [&](ProcessGroup& world) {
     Rank rank(world, 100 * kMiB);
     rank.memory.allocate(40 * kMiB, rank.shared);
@@ -133,8 +133,8 @@ TEST(GatherSource, KeepsItsSegmentsWhereARankNeedsMemoryOfItsOwn) {
   });
 }
 
-// What a rank has begun with one that failed would never end, and its memory with it.
-TEST(GatherSource, GivesUpWhereARankFails) {
+// A reservation begun with a rank that has failed would never end and never be freed.
+TEST(GatherSource, ReservationEndsWhenARankFails) {
   const std::string error = error_of([&] {
     on_ranks(rank_counts().back(), [&](ProcessGroup& world) {
       Rank rank(world);
@@ -147,7 +147,7 @@ TEST(GatherSource, GivesUpWhereARankFails) {
   EXPECT_NE(error.find("had enough"), std::string::npos) << error;
 }
 
-TEST(GatherSource, TellsRanksThatAskForDifferentSizes) {
+TEST(GatherSource, RequestsOfDifferentSizesAreReported) {
   const std::string error = error_of([&] {
     on_ranks(rank_counts().back(), [&](ProcessGroup& world) {
       Rank rank(world);
@@ -157,7 +157,7 @@ TEST(GatherSource, TellsRanksThatAskForDifferentSizes) {
   EXPECT_NE(error.find("bytes to gather in"), std::string::npos) << error;
 }
 
-TEST(GatherSource, TellsRanksThatGatherAtDifferentPlaces) {
+TEST(GatherSource, GathersAtDifferentPlacesAreReported) {
   const std::string error = error_of([&] {
     on_ranks(rank_counts().back(), [&](ProcessGroup& world) {
       Rank rank(world);
@@ -172,7 +172,7 @@ TEST(GatherSource, TellsRanksThatGatherAtDifferentPlaces) {
   EXPECT_NE(error.find("places in memory of gather_source()"), std::string::npos) << error;
 }
 
-TEST(GatherSource, ItsSegmentsOutliveTheGroup) {
+TEST(GatherSource, SegmentsOutliveTheGroup) {
   for (const int ranks : rank_counts()) {
     on_ranks(ranks, [&](ProcessGroup& world) {
       Rank rank(world);
@@ -183,7 +183,7 @@ TEST(GatherSource, ItsSegmentsOutliveTheGroup) {
       EXPECT_EQ(rank.account.segments, 1) << "what nobody uses goes with the source";
       rank.group.reset();
       std::fill_n(kept->data(), kept->bytes(), std::byte{1});
-      // What comes now lies elsewhere, and overlaps nothing.
+      // The new block lies elsewhere and overlaps nothing.
       const BufferRef later = rank.memory.allocate(5 * kMiB, rank.shared);
       EXPECT_EQ(rank.account.segments, 1);
       EXPECT_EQ(std::count(kept->data(), kept->data() + kept->bytes(), std::byte{1}), kept->bytes());

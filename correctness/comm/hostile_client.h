@@ -13,10 +13,10 @@
 
 namespace fp8lab::comm_test {
 
-/// A TCP client of the loopback interface that says what it likes.
+/// A TCP client of the loopback interface that sends arbitrary bytes.
 class HostileClient {
  public:
-  /// Tries for some seconds.
+  /// Connects; tries for some seconds.
   explicit HostileClient(int port) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -37,8 +37,8 @@ class HostileClient {
   bool connected() const { return descriptor_ >= 0; }
 
   void say(std::string_view bytes) const { ::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  /// The next bytes from the other side, at most `most`; fewer where it hangs up or takes longer than a second for
-  /// them.
+  /// The next bytes from the other side, at most `most`; fewer if it closes the connection or takes longer than a
+  /// second.
   std::string hear(std::size_t most) const {
     std::string heard;
     std::array<char, 4096> buffer{};
@@ -50,7 +50,7 @@ class HostileClient {
     }
     return heard;
   }
-  /// Whether the other side hangs up within `seconds`, whatever it says before.
+  /// Whether the other side closes the connection within `seconds`, whatever it sends before.
   bool is_dropped(double seconds) const {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
     std::array<char, 4096> buffer{};

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-// Where the frames of one other rank go: what a rank sends arrives, and what none sends changes nothing.
+// The inbox for the frames of one other rank: valid frames arrive, and invalid ones change nothing.
 namespace fp8lab::sockets {
 namespace {
 
@@ -43,10 +43,10 @@ struct OneRun {
   Inbox inbox;
   std::unique_ptr<ShutdownBytes> shutdown = std::make_unique<ShutdownBytes>();
   std::vector<std::unique_ptr<std::vector<std::byte>>>
-      memory;  ///< each of its exact size, so that AddressSanitizer guards its end
+      memory;  ///< buffers of exact size, so that AddressSanitizer guards their ends
 };
 
-TEST(Inbox, PutsTheFramesOfALargeMessageTogether) {
+TEST(Inbox, JoinsTheFramesOfALargeMessage) {
   OneRun run;
   const std::byte* memory = run.expect(kLarge, kData);
   for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{kChunkBytes}, std::uint64_t{2 * kChunkBytes}}) {
@@ -57,8 +57,8 @@ TEST(Inbox, PutsTheFramesOfALargeMessageTogether) {
   EXPECT_EQ(std::count(memory, memory + kLarge, std::byte{7}), static_cast<std::ptrdiff_t>(kLarge));
 }
 
-// The other rank waits in another group's collective; its shutdown message must still be heard.
-TEST(Inbox, ACallThatNobodyAwaitsYetHidesNoShutdownMessage) {
+// The other rank waits in a collective of another group; its shutdown message must still be received.
+TEST(Inbox, EarlyCallHidesNoShutdownMessage) {
   OneRun run;
   EXPECT_EQ(run.take(kCall, 128), Taken::kDone);
   EXPECT_EQ(run.take(kShutdown, sizeof(ShutdownBytes)), Taken::kDone);
@@ -67,7 +67,7 @@ TEST(Inbox, ACallThatNobodyAwaitsYetHidesNoShutdownMessage) {
   EXPECT_TRUE(run.inbox.complete());
 }
 
-TEST(Inbox, DataThatNobodyAwaitsYetWaits) {
+TEST(Inbox, EarlyDataWaitsForItsReceiver) {
   OneRun run;
   EXPECT_EQ(run.take(kData, 300), Taken::kNotYet);
   const std::byte* memory = run.expect(300, kData);
@@ -75,7 +75,7 @@ TEST(Inbox, DataThatNobodyAwaitsYetWaits) {
   EXPECT_EQ(memory[299], std::byte{7});
 }
 
-TEST(Inbox, AfterAShutdownMessageFramesWaitForTheNextRun) {
+TEST(Inbox, FramesAfterAShutdownMessageWaitForTheNextRun) {
   OneRun run;
   EXPECT_EQ(run.take(kShutdown, sizeof(ShutdownBytes)), Taken::kDone);
   EXPECT_EQ(run.take(kCall, 128), Taken::kNotYet);
@@ -83,7 +83,7 @@ TEST(Inbox, AfterAShutdownMessageFramesWaitForTheNextRun) {
   EXPECT_EQ(run.take(kCall, 128), Taken::kDone);
 }
 
-TEST(Inbox, AMessageThatItsSenderGaveUpIsNeverComplete) {
+TEST(Inbox, AbortedMessageIsNeverComplete) {
   OneRun run;
   run.expect(kLarge, kData);
   EXPECT_EQ(run.take(kData, kLarge, 0), Taken::kDone);
@@ -92,7 +92,7 @@ TEST(Inbox, AMessageThatItsSenderGaveUpIsNeverComplete) {
   EXPECT_FALSE(run.inbox.complete());
 }
 
-TEST(Inbox, WritesNothingOfWhatIsAbandonedHere) {
+TEST(Inbox, WritesNothingAfterTheReceiverGaveUp) {
   OneRun run;
   const std::byte* memory = run.expect(kLarge, kData);
   EXPECT_EQ(run.take(kData, kLarge, 0), Taken::kDone);
@@ -102,7 +102,7 @@ TEST(Inbox, WritesNothingOfWhatIsAbandonedHere) {
   EXPECT_EQ(run.take(kData, kLarge, 2 * kChunkBytes), Taken::kDone);
 }
 
-TEST(Inbox, DropsWhatNobodyWantsBeforeAShutdownMessage) {
+TEST(Inbox, DropsUnreceivedMessagesBeforeAShutdownMessage) {
   OneRun run;
   EXPECT_EQ(run.take(kData, kLarge, 0), Taken::kNotYet);
   run.inbox.drop_all_else();
@@ -119,8 +119,8 @@ std::string refusal(OneRun& run, const std::vector<std::byte>& bytes) {
   return run.inbox.problem();
 }
 
-// A length that a peer chooses, beside memory of the length that is due.
-TEST(Inbox, RefusesAShutdownMessageOfAnotherLength) {
+// A peer chooses the length, beside a buffer of the length that is due.
+TEST(Inbox, RefusesAShutdownMessageOfWrongLength) {
   for (const std::uint64_t total :
        {std::uint64_t{1} << 20, std::uint64_t{1}, std::uint64_t{sizeof(ShutdownBytes) + 1}}) {
     OneRun run;
@@ -130,7 +130,7 @@ TEST(Inbox, RefusesAShutdownMessageOfAnotherLength) {
   }
 }
 
-TEST(Inbox, RefusesAMessageOfAnotherLengthThanIsDue) {
+TEST(Inbox, RefusesAMessageOfWrongLength) {
   for (const std::uint64_t total : {std::uint64_t{299}, std::uint64_t{301}, kLarge}) {
     OneRun run;
     run.expect(300, kData);
@@ -139,7 +139,7 @@ TEST(Inbox, RefusesAMessageOfAnotherLengthThanIsDue) {
   }
 }
 
-TEST(Inbox, RefusesAnEarlyCallOfAnotherLengthThanIsDue) {
+TEST(Inbox, RefusesAnEarlyCallOfWrongLength) {
   OneRun run;
   EXPECT_EQ(run.take(kCall, 128), Taken::kDone);
   const std::byte* memory = run.expect(120, kCall);
@@ -149,7 +149,7 @@ TEST(Inbox, RefusesAnEarlyCallOfAnotherLengthThanIsDue) {
   EXPECT_EQ(refusal(large, frame(kCall, Inbox::kSmallBytes + 1, 0)), "it sent a call of 257 bytes");
 }
 
-TEST(Inbox, RefusesWhatIsNoFrame) {
+TEST(Inbox, RefusesBytesThatAreNoFrame) {
   const auto bad = [](FrameHead head, std::size_t payload) {
     std::vector<std::byte> bytes(sizeof head + payload);
     std::memcpy(bytes.data(), &head, sizeof head);
@@ -189,7 +189,7 @@ TEST(Inbox, RefusesFramesOutOfOrder) {
   EXPECT_NE(refusal(longer, frame(kData, kLarge + kChunkBytes, kChunkBytes)), "");
 }
 
-TEST(Messages, HellosAndRepliesTravelAsTheyAre) {
+TEST(Messages, HandshakesAndRepliesReadBackAsWritten) {
   const Handshake first{.job = 7, .process = 9, .rank = 2, .size = 4, .ports = {}};
   Handshake second = first;
   second.ports = {0, 0, 0, 4711};

@@ -17,8 +17,8 @@
 #include "backend/device.h"
 #include "comm/reduce.h"
 
-/// A GPU made of host memory: what is launched on it happens later, on threads of its own, in the order of streams and
-/// events alone. So a collective that misses an ordering goes wrong on any machine, and ThreadSanitizer sees it.
+/// A GPU made of host memory. Work launched on it runs later, on threads of its own, ordered by streams and events
+/// alone. A collective that misses an ordering therefore fails on any machine, and ThreadSanitizer sees it.
 namespace fp8lab::comm_test {
 
 class LateEvent {
@@ -88,7 +88,7 @@ struct LatePeerSlot final : PeerSlot {
   std::shared_ptr<LateEvent> ended = std::make_shared<LateEvent>();
 };
 
-/// What a test does to a GPU that launches copies, around that.
+/// Faults that a test injects around the copies that a LateGpu launches.
 struct LateFaults {
   std::function<void()> before_copy = [] {};
   std::function<void()> after_copy = [] {};
@@ -185,7 +185,7 @@ class LateMemory final : public SegmentSource {
   std::shared_ptr<LateAccess> access_;
 };
 
-/// Has memory and no kernels.
+/// A device with memory and without kernels.
 class LateGpu final : public Device {
  public:
   static std::unique_ptr<Device> open() {

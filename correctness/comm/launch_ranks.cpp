@@ -11,14 +11,15 @@
 #include <string>
 #include <vector>
 
-// launch_ranks RANKS SECONDS PROGRAM [ARGUMENTS...]: starts RANKS processes of PROGRAM here, as torchrun would, with a
-// random secret unless FP8LAB_JOB_SECRET is set, if only to nothing. Leaves those that go on when one dies to
-// themselves. Ends with the first status that is not 0, by rank; after SECONDS it kills what is left and ends with 124.
+// launch_ranks RANKS SECONDS PROGRAM [ARGUMENTS...] starts RANKS processes of PROGRAM on this machine, as torchrun
+// would. It sets a random secret unless FP8LAB_JOB_SECRET is set, even to nothing. When a process dies it lets the
+// others run on. It ends with the first status, in the order of ranks, that is not 0. After SECONDS it kills the
+// processes that are left and ends with 124.
 namespace {
 
 volatile sig_atomic_t late = 0;
 
-/// A port of the loopback interface that nobody listens at.
+/// A port of the loopback interface on which nobody listens.
 int free_port() {
   const int descriptor = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -64,7 +65,7 @@ int main(int argc, char** argv) {
   }
   struct sigaction action{};
   action.sa_handler = [](int) { late = 1; };
-  sigaction(SIGALRM, &action, nullptr);  // without SA_RESTART, so that waiting ends
+  sigaction(SIGALRM, &action, nullptr);  // without SA_RESTART, so that the signal ends wait()
   alarm(static_cast<unsigned>(std::atoi(argv[2])));
   int first = 0;
   for (std::size_t rank = 0; rank < processes.size(); ++rank) {

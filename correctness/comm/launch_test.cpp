@@ -7,7 +7,7 @@
 
 #include "comm/ranks.h"
 
-// Who started this process as which rank, from the environment that launchers leave.
+// Which launcher started this process and as which rank, read from the environment that launchers set.
 namespace fp8lab::comm_test {
 namespace {
 
@@ -49,18 +49,18 @@ Environment with(Environment environment, const std::string& name, const std::st
   return environment;
 }
 
-TEST(LaunchDiscovery, KnowsTheLaunchers) {
+TEST(LaunchDiscovery, ReadsRankAndSizeOfEveryLauncher) {
   expect_launch({}, {.launcher = "", .rank = 0, .size = 1, .local_rank = 0});
   expect_launch(kTorchrun, {.launcher = "torchrun", .rank = 5, .size = 8, .local_rank = 1});
   expect_launch(kMpirun, {.launcher = "mpirun", .rank = 5, .size = 8, .local_rank = 1});
   expect_launch(kSrun, {.launcher = "srun", .rank = 5, .size = 8, .local_rank = 1});
 }
 
-TEST(LaunchDiscovery, TakesTheFirstOfThoseThatAgree) {
+TEST(LaunchDiscovery, LaunchersThatAgree_TheFirstIsUsed) {
   expect_launch(both(both(kTorchrun, kMpirun), kSrun), {.launcher = "torchrun", .rank = 5, .size = 8, .local_rank = 1});
 }
 
-TEST(LaunchDiscovery, RefusesThoseThatDisagree) {
+TEST(LaunchDiscovery, LaunchersThatDisagreeAreRefused) {
   EXPECT_EQ(problem(both(kTorchrun, with(kMpirun, "OMPI_COMM_WORLD_RANK", "4"))),
             "torchrun (RANK, WORLD_SIZE) says rank 5 of 8, but mpirun (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE) "
             "says rank 4 "
@@ -69,15 +69,16 @@ TEST(LaunchDiscovery, RefusesThoseThatDisagree) {
   EXPECT_NE(problem(both(kMpirun, with(kSrun, "SLURM_PROCID", "4"))), "");
 }
 
-// mpirun in a Slurm allocation starts a daemon per machine by a step, whose numbers its ranks inherit.
-TEST(LaunchDiscovery, OverlooksTheSlurmStepOfDaemons) {
+// mpirun inside a Slurm allocation starts one daemon per machine as a Slurm step, and its ranks inherit the step's
+// numbers.
+TEST(LaunchDiscovery, IgnoresTheSlurmStepOfMpirunsDaemons) {
   expect_launch(both(kMpirun, with(with(kSrun, "SLURM_STEP_NUM_TASKS", "2"), "SLURM_PROCID", "0")),
                 {.launcher = "mpirun", .rank = 5, .size = 8, .local_rank = 1});
   expect_launch({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}},
                 {.launcher = "", .rank = 0, .size = 1, .local_rank = 0});
 }
 
-TEST(LaunchDiscovery, RefusesWhatIsIncompleteOrNoNumber) {
+TEST(LaunchDiscovery, MissingOrMalformedNumbersAreRefused) {
   EXPECT_EQ(problem({{"RANK", "1"}}), "RANK is set and WORLD_SIZE is not; torchrun sets both");
   EXPECT_EQ(problem({{"OMPI_COMM_WORLD_SIZE", "4"}}),
             "OMPI_COMM_WORLD_SIZE is set and OMPI_COMM_WORLD_RANK is not; mpirun sets both");
@@ -90,8 +91,8 @@ struct Choosing {
   const char* name;
   Environment environment;
   bool has_mpi;
-  std::string row;     ///< empty: refused
-  std::string reason;  ///< or the error
+  std::string row;     ///< the expected process group; empty: the choice is refused
+  std::string reason;  ///< the expected reason of the choice, or its error
 };
 
 const Environment kPmix = {{"PMIX_RANK", "5"}};
@@ -120,7 +121,7 @@ class Choice : public testing::TestWithParam<Choosing> {};
 INSTANTIATE_TEST_SUITE_P(Launches, Choice, testing::ValuesIn(kChoices),
                          [](const auto& param) { return std::string(param.param.name); });
 
-TEST_P(Choice, FollowsTheLauncherAndWhatIsBuilt) {
+TEST_P(Choice, FollowsTheLauncherAndTheBuild) {
   const Choosing& expected = GetParam();
   ProcessGroupChoice choice;
   const std::string error = error_of([&] {
@@ -131,7 +132,7 @@ TEST_P(Choice, FollowsTheLauncherAndWhatIsBuilt) {
   EXPECT_EQ(expected.row.empty() ? error : choice.reason, expected.reason);
 }
 
-TEST(RendezvousDiscovery, ReadsWhatTorchrunSets) {
+TEST(RendezvousDiscovery, ReadsTheVariablesOfTorchrun) {
   const Environment environment = both(kTorchrun, {{"MASTER_ADDR", "node7"},
                                                    {"MASTER_PORT", "29500"},
                                                    {"TORCHELASTIC_USE_AGENT_STORE", "True"},
@@ -153,7 +154,7 @@ TEST(RendezvousDiscovery, ReadsTheSecretAndRefusesAShortOne) {
             "FP8LAB_JOB_SECRET has 15 characters, of which it needs 16; openssl rand -hex 16 makes a good one");
 }
 
-TEST(RendezvousDiscovery, RefusesWhatIsMissingOrNoPort) {
+TEST(RendezvousDiscovery, MissingAddressOrMalformedPortIsRefused) {
   const auto refusal = [](const Environment& environment) {
     return error_of([&] { discover_rendezvous(discover(environment), lookup(environment)); });
   };

@@ -7,11 +7,11 @@
 #include "comm/victim_run.h"
 #include "support/test_device.h"
 
-// Kills, stops and silences a real rank among processes: the others end soon, with one cause, and nobody stays behind.
+// Kills, stops and silences a rank that is a process: the others end soon, with one cause, and no process is left.
 namespace fp8lab::comm_test {
 namespace {
 
-TEST(LaunchedFaults, AHealthyRunEndsWell) {
+TEST(LaunchedFaults, RunWithoutAFaultSucceeds) {
   const Outcome outcome = run_victim("well");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_EQ(outcome.output, "");
@@ -28,24 +28,25 @@ INSTANTIATE_TEST_SUITE_P(Ends, LaunchedFaults,
                            return name;
                          });
 
-TEST_P(LaunchedFaults, EndEveryRankAndLeaveNoOrphan) {
+TEST_P(LaunchedFaults, EndEveryRankAndLeaveNoProcess) {
   const Outcome outcome = run_victim(GetParam());
   EXPECT_NE(outcome.output.find(std::string("ends now: ") + GetParam() + "\n"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.status, 0) << outcome.output;
-  // A timeout of some seconds to miss the rank, as much again to hear from it, and the start and end of the launcher.
+  // The timeout, which is some seconds, passes up to twice: until the silent rank is missed, and again while others
+  // wait for its shutdown message. The launcher takes time to start and to end.
   EXPECT_LT(outcome.seconds, 30) << outcome.output;
   EXPECT_EQ(outcome.survivors, 0) << outcome.output;
 }
 
-TEST(LaunchedFaults, ARankThatDiesByExceptionIsTheOneCause) {
+TEST(LaunchedFaults, RankThatThrowsIsTheOnlyCause) {
   const Outcome outcome = run_victim("thrown");
   EXPECT_NE(outcome.output.find("victim: rank 1: boom\n"), std::string::npos) << outcome.output;
   EXPECT_EQ(outcome.output.find("cannot complete"), std::string::npos) << outcome.output;
 }
 
-TEST(LaunchedFaults, ASilentRankIsNamed) {
+TEST(LaunchedFaults, SilentRankIsNamed) {
   const Outcome outcome = run_victim("silent");
-  // On GPUs it gathers in memory of two kinds.
+  // On GPUs the victim also gathers in the shared window.
   const bool on_gpu = support::test_device() != "cpu";
   const std::string expected = fmt::format(
       "victim: rank 1 did not come to all_gather 'weights' (#21: {}, {} bytes) of group 'world' within {} s; the last "

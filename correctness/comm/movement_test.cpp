@@ -6,7 +6,7 @@
 
 #include "comm/ranks.h"
 
-// Collectives that move bytes: all_gather and broadcast; and the barrier.
+// Collectives that move bytes unchanged, all_gather and broadcast, and the barrier.
 namespace fp8lab::comm_test {
 namespace {
 
@@ -85,7 +85,7 @@ TEST_P(Movement, GathersManyTensorsInOneCollective) {
   });
 }
 
-TEST_P(Movement, BuffersMayBeReusedAtOnce) {
+TEST_P(Movement, BuffersMayBeOverwrittenAfterTheCall) {
   constexpr std::int64_t kBytes = 4096;
   const std::vector<std::int64_t> offsets = Sharing{"", [](int, int) { return kBytes; }}.offsets(GetParam());
   on_ranks(GetParam(), [&](ProcessGroup& group) {
@@ -118,7 +118,7 @@ TEST_P(Movement, BroadcastsFromEveryRoot) {
   });
 }
 
-TEST_P(Movement, NobodyLeavesABarrierBeforeAllHaveCome) {
+TEST_P(Movement, NoRankLeavesABarrierBeforeAllHaveArrived) {
   if (launched_ranks() > 0) GTEST_SKIP() << "processes share no counter";
   std::atomic<int> come{0};
   on_ranks(GetParam(), [&](ProcessGroup& group) {
@@ -131,8 +131,8 @@ TEST_P(Movement, NobodyLeavesABarrierBeforeAllHaveCome) {
   });
 }
 
-// On `meta` there is nothing behind an address, so touching these would crash.
-TEST_P(Movement, MovesNothingWhereNothingIsComputed) {
+// On `meta` addresses have no memory behind them, so that reading or writing them would crash.
+TEST_P(Movement, GroupThatMovesNoDataTouchesNoBuffer) {
   const std::vector<std::int64_t> offsets = kSharings[0].offsets(GetParam());
   auto* const nowhere = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);
   RunOptions options = run_options(GetParam());

@@ -12,7 +12,7 @@
 #include "comm/processes/group.h"
 #include "comm/ranks.h"
 
-// One rank of two, whose other one is a script: it makes the same calls, and sends no bytes.
+// One of two ranks. The other one is a script that makes the same calls and sends no bytes.
 namespace fp8lab::processes {
 namespace {
 
@@ -58,34 +58,34 @@ class SilentPeer final : public Transport {
   std::chrono::steady_clock::time_point give_up_ = std::chrono::steady_clock::now() + std::chrono::seconds(20);
 };
 
-/// The error of a run in which the other rank comes to an all-gather, sends nothing, and ends with `shutdown`.
+/// The error of a run in which the other rank calls an all-gather, sends nothing, and ends with `shutdown`.
 std::string error_beside(const ShutdownBytes& shutdown) {
   SilentPeer peer(shutdown);
   return error_of([&] {
     run_rank(peer, {.ranks = 2, .timeout = std::chrono::milliseconds(50)}, [](ProcessGroup& group) {
-      std::vector<std::byte> own(8), full(16);
+      std::vector<std::byte> own(8), gathered(16);
       const std::vector<std::int64_t> offsets = {0, 8, 16};
-      const GatherPart part{.from = own.data(), .to = full.data(), .offsets_bytes = offsets};
+      const GatherPart part{.from = own.data(), .to = gathered.data(), .offsets_bytes = offsets};
       group.all_gather({&part, 1}, "w");
     });
   });
 }
 
-TEST(SilentPeer, IsWaitedForNoLongerThanTheTimeout) {
+TEST(SilentPeer, IsAwaitedUntilTheTimeout) {
   const std::string error = error_beside(write(Shutdown{}));
   EXPECT_NE(error.find("all_gather 'w' (#1"), std::string::npos) << error;
   EXPECT_NE(error.find("rank 1"), std::string::npos) << error;
 }
 
-// That a rank waited in vain follows from another's end, whichever became known first.
-TEST(SilentPeer, ItsDeathIsTheCauseOfTheWait) {
+// Rank 0 waits in vain because the other rank died. The death is the cause, whichever of the two is known first.
+TEST(SilentPeer, DeathIsReportedAsTheCauseOfTheWait) {
   EXPECT_EQ(error_beside(write(Shutdown{.ending = Ending::kByDeath, .reason = "no disk left"})),
             "rank 1: no disk left");
 }
 
 constexpr std::uint64_t kLargestContext = 1000;
 
-TEST(Shutdown, TravelsAsItIs) {
+TEST(Shutdown, ReadsBackAsWritten) {
   const Shutdown sent{
       .ending = Ending::kByFinding, .out_of_memory = true, .next_context = 17, .reason = std::string(5000, 'x')};
   const std::optional<Shutdown> read = read_shutdown(write(sent), kLargestContext);
@@ -96,7 +96,7 @@ TEST(Shutdown, TravelsAsItIs) {
   EXPECT_EQ(read->reason, sent.reason.substr(0, 2047));
 }
 
-/// A shutdown message of which some bytes are changed.
+/// A shutdown message with some bytes changed.
 template <class Plain>
 ShutdownBytes changed(std::size_t at, Plain plain) {
   ShutdownBytes bytes = write(Shutdown{});

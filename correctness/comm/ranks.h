@@ -14,8 +14,8 @@
 #include "comm/process_groups.h"
 #include "reference/test_data.h"
 
-/// What the tests of process groups share. Under mpirun or launch_ranks the same tests run over its processes: each
-/// process then makes the assertions of its own rank.
+/// What the tests of process groups share. Under mpirun or launch_ranks the same tests run over the launched processes,
+/// and each process makes the assertions of its own rank.
 namespace fp8lab::comm_test {
 
 inline const char* environment(const char* name) { return std::getenv(name); }
@@ -25,17 +25,17 @@ inline int launched_ranks() {
   const Launch launch = discover_launch(environment);
   return launch.launcher.empty() ? 0 : launch.size;
 }
-/// The row whose ranks they are.
+/// The process group of the launched ranks; `in_process` without a launcher.
 inline std::string_view base_row() {
   return choose_process_group(discover_launch(environment), environment, process_group_row("mpi").unavailable_reason())
       .row;
 }
-/// Its CTest entry may name another, over that one.
+/// The process group under test: the one that the CTest entry names, or else base_row().
 inline std::string_view row() {
   const char* const named = environment("FP8LAB_TEST_ROW");
   return named != nullptr ? named : base_row();
 }
-/// Of a run of this binary's row. The timeout only ends a test that has gone wrong.
+/// Options of a run on row(). The timeout only ends a test that has failed.
 inline RunOptions run_options(int ranks) {
   RunOptions options{.ranks = ranks, .timeout = std::chrono::seconds(60)};
   options.over = base_row();
@@ -76,7 +76,7 @@ inline float test_value(std::uint64_t seed, int rank, std::int64_t index) {
       reference::gaussian(seed * 1000 + static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(index)));
 }
 
-/// A way to share a tensor's elements out, as offsets.
+/// A division of a tensor's elements over ranks, as offsets.
 struct Sharing {
   const char* name;
   std::int64_t (*elems)(int rank, int ranks);
@@ -88,7 +88,7 @@ struct Sharing {
   }
 };
 
-/// Even, uneven, with nothing for some or all, and longer than the step in which ranks copy.
+/// Even, uneven, nothing for some or all ranks, and longer than the blocks in which ranks copy.
 inline constexpr Sharing kSharings[] = {
     {"even", [](int, int) -> std::int64_t { return 1024; }},
     {"uneven", [](int rank, int) -> std::int64_t { return 1 + rank * 1371 % 4099; }},
@@ -98,7 +98,7 @@ inline constexpr Sharing kSharings[] = {
     {"long", [](int rank, int) -> std::int64_t { return rank == 0 ? 600'001 : 3; }},
 };
 
-/// Memory between guards, which must stay as they are.
+/// Memory between guards, which must stay unchanged.
 template <class Element>
 class Guarded {
  public:

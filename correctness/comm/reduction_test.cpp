@@ -20,7 +20,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 class Reductions : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Reductions, testing::ValuesIn(rank_counts()), testing::PrintToStringParamName());
 
-/// Nearest BF16, ties to even, by arithmetic on the value; for normal values of moderate size.
+/// The nearest BF16, ties to even, by arithmetic on the value; for normal values of moderate size.
 std::uint16_t nearest_bf16(float x) {
   if (x == 0) return 0;
   int exponent = 0;
@@ -108,8 +108,8 @@ TEST_P(Reductions, ScattersInPlace) {
   });
 }
 
-// Sizes around the slices that ranks share the work in.
-TEST_P(Reductions, AllReducesTensorsOfAnySizeTogether) {
+// Sizes around those of the slices into which ranks divide the work.
+TEST_P(Reductions, AllReducesTensorsOfEverySizeInOneCall) {
   constexpr std::array<std::int64_t, 9> kElems = {0, 1, 15, 16, 17, 31, 1000, 4099, 70'001};
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     std::vector<Guarded<float>> tensors;
@@ -131,14 +131,14 @@ TEST_P(Reductions, AllReducesTensorsOfAnySizeTogether) {
   });
 }
 
-// 2^24 + 1 is a tie that falls back to 2^24, so ones vanish after 2^24 and count before it.
+// 2^24 + 1 is a tie that rounds to 2^24: ones that are added after 2^24 vanish, ones before it count.
 TEST_P(Reductions, SumsInRankOrder) {
   const int ranks = GetParam();
   std::vector<std::uint32_t> large_first(static_cast<std::size_t>(ranks), std::bit_cast<std::uint32_t>(1.0f));
   std::vector<std::uint32_t> large_last = large_first;
   large_first.front() = large_last.back() = std::bit_cast<std::uint32_t>(0x1p24f);
   EXPECT_EQ(reduce_f32(ranks, ReduceOp::kSum, large_first), std::bit_cast<std::uint32_t>(0x1p24f));
-  // 2^24 + ones, an odd count of which rounds to even.
+  // 2^24 + ones; an odd number of ones rounds to even.
   const float ones = ranks == 1 ? 0.0f : static_cast<float>(ranks - 1);
   const std::uint32_t expected = std::bit_cast<std::uint32_t>(ones + 0x1p24f);
   EXPECT_EQ(reduce_f32(ranks, ReduceOp::kSum, large_last), expected);
@@ -147,8 +147,8 @@ TEST_P(Reductions, SumsInRankOrder) {
   }
 }
 
-// From 256 on BF16 counts in twos: 1 would vanish in every addition, were each rounded.
-TEST_P(Reductions, RoundsSumsOfBf16Once) {
+// From 256 on BF16 has even numbers only: 1 would vanish in every addition, if each were rounded.
+TEST_P(Reductions, SumsOfBf16AreRoundedOnce) {
   const float sum = 256.0f + static_cast<float>(GetParam() - 1);
   const std::uint16_t expected = nearest_bf16(sum);
   on_ranks(GetParam(), [&](ProcessGroup& group) {
@@ -162,7 +162,7 @@ TEST_P(Reductions, RoundsSumsOfBf16Once) {
   }
 }
 
-TEST_P(Reductions, OneNanAnywhereGivesTheSameQuietNan) {
+TEST_P(Reductions, OneNanOnAnyRankGivesTheSameQuietNan) {
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
     for (const std::uint32_t nan : {0x7FC00000u, 0xFFC00000u, 0x7F800001u, 0xFFFFFFFFu}) {
       for (const int place : {0, GetParam() / 2, GetParam() - 1}) {
@@ -203,7 +203,7 @@ TEST_P(Reductions, SubnormalsSurvive) {
   EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kMax, smallest), 1u);
 }
 
-TEST_P(Reductions, MaximaAreOfEveryElementAndType) {
+TEST_P(Reductions, MaximaAreExactForEveryType) {
   constexpr std::int64_t kElems = 5000;
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     std::vector<float> wide;

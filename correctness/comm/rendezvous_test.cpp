@@ -8,7 +8,7 @@
 #include "comm/connecting.h"
 #include "comm/sockets/address.h"
 
-// How processes find each other.
+// How processes of a job find and connect each other.
 namespace fp8lab::sockets {
 namespace {
 
@@ -20,21 +20,21 @@ TEST(Rendezvous, ConnectsEveryRankWithEveryOther) {
     }
 }
 
-TEST(Rendezvous, OfOneRankNeedsNobody) { EXPECT_EQ(connect_ranks({}, wait_limit(1), {}).links.size(), 1u); }
+TEST(Rendezvous, OfOneRankReturnsAtOnce) { EXPECT_EQ(connect_ranks({}, wait_limit(1), {}).links.size(), 1u); }
 
-// As under torchrun, whose agent listens at the port it names: the ranks pass over it, whether they were named_taken so
-// or not.
-TEST(Rendezvous, PassesOverAPortThatIsTaken) {
-  for (const bool named_taken : {false, true}) {
+// Under torchrun the agent listens at the port that it names. The ranks use the next one, whether the launch says that
+// the port is in use or not.
+TEST(Rendezvous, UsesTheNextPortIfTheFirstIsTaken) {
+  for (const bool known_taken : {false, true}) {
     const Port agent;
     std::vector<Rendezvous> ranks = all_of(3, agent.number());
-    for (Rendezvous& rank : ranks) rank.port_taken = named_taken;
+    for (Rendezvous& rank : ranks) rank.port_taken = known_taken;
     std::vector<Outcome> outcomes = connect_all(ranks, 30);
     expect_connected(outcomes);
   }
 }
 
-TEST(Rendezvous, EndsAtTheLastPort) {
+TEST(Rendezvous, TakenLastPortIsAnError) {
   const Port holder;
   std::vector<Rendezvous> ranks = {rendezvous_of(0, 2, 65535), rendezvous_of(1, 2, 65535)};
   for (Rendezvous& rank : ranks) rank.port_taken = true;
@@ -61,7 +61,7 @@ TEST(Rendezvous, KeepsJobsApart) {
   }
 }
 
-TEST(Rendezvous, NamesOnEveryRankWhoDidNotComeByTheDeadline) {
+TEST(Rendezvous, EveryRankNamesTheRanksThatMissedTheDeadline) {
   const int port = free_port();
   const std::vector<Outcome> outcomes = connect_all({rendezvous_of(0, 4, port), rendezvous_of(2, 4, port)}, 1.5);
   for (const Outcome& outcome : outcomes) {
@@ -71,7 +71,7 @@ TEST(Rendezvous, NamesOnEveryRankWhoDidNotComeByTheDeadline) {
   }
 }
 
-TEST(Rendezvous, NamesWhereNobodyAnswers) {
+TEST(Rendezvous, UnreachableRankZeroIsNamedByItsAddress) {
   const int port = free_port();
   EXPECT_EQ(error_of([&] { connect_ranks(rendezvous_of(1, 2, port), wait_limit(0.3), {}); }),
             "rank 1 finds no rank 0 of its job at 127.0.0.1, ports " + std::to_string(port) + " to " +
@@ -81,7 +81,7 @@ TEST(Rendezvous, NamesWhereNobodyAnswers) {
   EXPECT_TRUE(error_of([&] {
                 connect_ranks(nowhere, wait_limit(1), {});
               }).starts_with("MASTER_ADDR=no such host is no host: "));
-  // Of documentation, RFC 5737.
+  // An address of RFC 5737, which is reserved for documentation.
   nowhere.host = "192.0.2.1";
   nowhere.secret = "";
   EXPECT_TRUE(error_of([&] {
@@ -89,8 +89,8 @@ TEST(Rendezvous, NamesWhereNobodyAnswers) {
               }).starts_with("MASTER_ADDR=192.0.2.1 is no address of rank 0's machine; "));
 }
 
-// A mistake of one process, which is reported; the others wait for the right one.
-TEST(Rendezvous, RefusesRanksOfAnotherLaunchAndGoesOn) {
+// One process was started wrongly: that is reported, and the others wait for the right one.
+TEST(Rendezvous, RefusesRanksOfAnotherLaunchAndWaitsForTheRightOnes) {
   const int port = free_port();
   std::vector<Outcome> outcomes = connect_all({rendezvous_of(0, 2, port), rendezvous_of(1, 3, port)}, 1);
   EXPECT_EQ(outcomes[1].error, "rank 0 was started as one of 2 ranks, rank 1 as one of 3");
@@ -99,7 +99,7 @@ TEST(Rendezvous, RefusesRanksOfAnotherLaunchAndGoesOn) {
   EXPECT_TRUE(outcomes[0].lines[0].ends_with(": rank 0 was started as one of 2 ranks, rank 1 as one of 3"))
       << outcomes[0].lines[0];
 
-  // The last rank comes when one of two that are the same has been refused: rank 0 waits until then.
+  // Rank 2 connects only after one of two processes with the same rank has been refused: rank 0 waits until then.
   const std::vector<Rendezvous> ranks = all_of(3, free_port());
   std::vector<Outcome> first, last, twins[2];
   {
@@ -118,7 +118,7 @@ TEST(Rendezvous, RefusesRanksOfAnotherLaunchAndGoesOn) {
   expect_connected({&first[0], &twins[in][0], &last[0]});
 }
 
-TEST(Rendezvous, WithAnotherSecretNobodyComesIn) {
+TEST(Rendezvous, RanksWithAnotherSecretAreRefused) {
   for (const char* other : {"", "another secret of letters"}) {
     const int port = free_port();
     std::vector<Outcome> outcomes =
@@ -137,7 +137,7 @@ TEST(Rendezvous, WithAnotherSecretNobodyComesIn) {
       << outcomes[0].lines[0];
 }
 
-TEST(Rendezvous, WithoutASecretRankZeroSaysSo) {
+TEST(Rendezvous, RankZeroReportsAMissingSecret) {
   for (const char* secret : {"", kSecret}) {
     const std::vector<Outcome> outcomes = connect_all(all_of(2, free_port(), secret), 10);
     EXPECT_TRUE(outcomes[1].lines.empty());
@@ -153,11 +153,11 @@ TEST(Rendezvous, WithoutASecretRankZeroSaysSo) {
   }
 }
 
-TEST(Rendezvous, TellsLoopbackFromOtherHosts) {
+TEST(Rendezvous, LoopbackHostsAreRecognized) {
   for (const char* host : {"127.0.0.1", "127.0.1.1", "::1", "localhost"}) EXPECT_TRUE(names_loopback(host)) << host;
   for (const char* host : {"10.0.0.1", "fd00::1", "node7", "localhost.example", "0.0.0.0"})
     EXPECT_FALSE(names_loopback(host)) << host;
-  // Also where the machine's other addresses are all of one kind.
+  // Numeric addresses resolve even where the machine's other addresses are all of the other family.
   for (const char* host : {"127.0.0.1", "::1"}) EXPECT_EQ(resolve(host), std::vector<std::string>{host});
   for (const char* text : {"127.0.0.1", "::1", "fe80::1%eth0"}) EXPECT_TRUE(is_one_address(text)) << text;
   for (const char* text : {"", "*", "0.0.0.0", "::", "node7"}) EXPECT_FALSE(is_one_address(text)) << text;
@@ -185,7 +185,7 @@ bool reaches(const char* host, int port) {
   return reached;
 }
 
-TEST(Rendezvous, OfLoopbackIsSeenNowhereElse) {
+TEST(Rendezvous, OnOneLoopbackAddressListensAtNoOther) {
   for (const char* secret : {"", kSecret}) {
     std::vector<Rendezvous> ranks = all_of(3, free_port(), secret);
     for (Rendezvous& rank : ranks) rank.host = "127.0.0.2";
@@ -200,7 +200,7 @@ TEST(Rendezvous, OfLoopbackIsSeenNowhereElse) {
   }
 }
 
-TEST(Rendezvous, CanBeStopped) {
+TEST(Rendezvous, EndsOnAStopRequest) {
   std::stop_source source;
   source.request_stop();
   for (const int rank : {0, 1})

@@ -5,7 +5,7 @@
 #include "comm/launch.h"
 #include "comm/victim_run.h"
 
-// No launcher ends the survivors here: each finds out by itself, and says who died.
+// The launcher does not end the survivors here: each finds out by itself which rank died.
 namespace fp8lab::comm_test {
 namespace {
 
@@ -19,22 +19,22 @@ class SocketsFaults : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Ends, SocketsFaults, testing::Values("killed", "killed_in_flight", "crashed", "exited"),
                          [](const auto& param) { return std::string(param.param); });
 
-TEST_P(SocketsFaults, EverySurvivorNamesTheDead) {
+TEST_P(SocketsFaults, EverySurvivorNamesTheDeadRank) {
   std::string end = GetParam();
   if (end == "killed_in_flight") end = "killed-in-flight";
   const Outcome outcome = run_victim(end);
   EXPECT_EQ(count(outcome.output, "victim: rank 1: its process has ended, or "), 3) << outcome.output;
   EXPECT_EQ(count(outcome.output, "victim: "), 3) << outcome.output;
-  // At once: the timeout is not waited for.
+  // Far below the timeout.
   EXPECT_LT(outcome.seconds, 10) << outcome.output;
 }
 
-TEST(SocketsFaults, EverySurvivorNamesTheSilent) {
+TEST(SocketsFaults, EverySurvivorNamesTheSilentRank) {
   const Outcome outcome = run_victim("stopped");
   EXPECT_EQ(count(outcome.output, "victim: rank 1 did not come to all_gather 'weights' (#21"), 3) << outcome.output;
 }
 
-TEST(SocketsFaults, AnErrorIsReportedToAll) {
+TEST(SocketsFaults, ErrorOfOneRankIsReportedOnAll) {
   const Outcome outcome = run_victim("thrown");
   EXPECT_EQ(count(outcome.output, "victim: rank 1: boom\n"), 4) << outcome.output;
 }

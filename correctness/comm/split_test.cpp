@@ -6,7 +6,7 @@
 
 #include "comm/ranks.h"
 
-// Sub-groups: who is in them, and that they work at their own pace.
+// Sub-groups: which ranks they have, and that each proceeds independently.
 namespace fp8lab::comm_test {
 namespace {
 
@@ -33,7 +33,7 @@ std::vector<std::int32_t> reported_members(ProcessGroup& group, int world_rank) 
   return members;
 }
 
-TEST_P(Splits, AMeshHasRowsAndColumns) {
+TEST_P(Splits, RowsAndColumnsOfAMeshHaveTheirRanks) {
   for (int shards = 1; shards <= GetParam(); ++shards) {
     if (GetParam() % shards != 0) continue;
     on_ranks(GetParam(), [&](ProcessGroup& world) {
@@ -56,7 +56,7 @@ TEST_P(Splits, AMeshHasRowsAndColumns) {
   }
 }
 
-TEST_P(Splits, KeysOrderAndTiesFallToTheRank) {
+TEST_P(Splits, RanksAreOrderedByKeyThenByRank) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     const auto reversed = world.split(places(world.size(), [](int r) { return SplitPlace{0, -r}; }), "reversed");
     EXPECT_EQ(reversed->rank(), world.size() - 1 - world.rank());
@@ -73,7 +73,7 @@ TEST_P(Splits, SumsFollowTheOrderOfTheSubGroup) {
   if (GetParam() < 3) GTEST_SKIP() << "three ranks are needed";
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     const auto reversed = world.split(places(world.size(), [](int r) { return SplitPlace{0, -r}; }), "reversed");
-    // Ones before 2^24 count, ones after it vanish.
+    // Ones that are added before 2^24 count, ones after it vanish.
     float in_order = world.rank() == 0 ? 0x1p24f : 1.0f;
     float backwards = in_order;
     const ReducePart first{.data = reinterpret_cast<std::byte*>(&in_order), .elems = 1};
@@ -85,7 +85,7 @@ TEST_P(Splits, SumsFollowTheOrderOfTheSubGroup) {
   });
 }
 
-TEST_P(Splits, SubGroupsWorkAtTheirOwnPace) {
+TEST_P(Splits, SubGroupsProceedIndependently) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     const auto half = world.split(places(world.size(), [](int r) { return SplitPlace{r % 2, 0}; }), "half");
     std::vector<std::int32_t> expected;
@@ -93,7 +93,7 @@ TEST_P(Splits, SubGroupsWorkAtTheirOwnPace) {
     for (int round = 0; round < (world.rank() % 2 == 0 ? 20 : 3); ++round)
       EXPECT_EQ(reported_members(*half, world.rank()), expected);
     world.barrier("all");
-    // One half splits further, then everybody does: groups made after different histories do not get mixed up.
+    // One sub-group splits again, then all ranks split: groups made after different histories must not be confused.
     std::unique_ptr<ProcessGroup> quarter;
     if (world.rank() % 2 == 0)
       quarter = half->split(places(half->size(), [](int r) { return SplitPlace{r % 2, r}; }), "quarter");
@@ -109,7 +109,7 @@ TEST_P(Splits, SubGroupsWorkAtTheirOwnPace) {
   });
 }
 
-TEST_P(Splits, ARunDoesNotInheritWhatSomeRanksDidInTheLast) {
+TEST_P(Splits, RunDoesNotInheritSplitsOfTheRunBefore) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     const auto half = world.split(places(world.size(), [](int r) { return SplitPlace{r % 2, 0}; }), "half");
     if (world.rank() % 2 == 0) half->split(places(half->size(), [](int r) { return SplitPlace{r, 0}; }), "alone");
@@ -121,7 +121,7 @@ TEST_P(Splits, ARunDoesNotInheritWhatSomeRanksDidInTheLast) {
   });
 }
 
-TEST_P(Splits, SubGroupsCountTheirOwnTraffic) {
+TEST_P(Splits, SubGroupsCountTheirTrafficSeparately) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     const auto half = world.split(places(world.size(), [](int r) { return SplitPlace{r % 2, 0}; }), "half");
     half->barrier("x");

@@ -8,13 +8,13 @@
 #include "comm/sockets/messages.h"
 #include "core/fnv1a.h"
 
-// What strangers can do about a rendezvous.
+// What a process that is no rank can do to a rendezvous: nothing but a line of text.
 namespace fp8lab::sockets {
 namespace {
 
 using comm_test::HostileClient;
 
-// ZMTP 3.0, RFC 23, as far as a stranger needs it.
+// ZMTP 3.0 (RFC 23), as far as these clients need it.
 std::string zmtp_greeting(const std::string& mechanism) {
   return std::string("\xff\0\0\0\0\0\0\0\0\x7f\x03\0", 12) + mechanism + std::string(20 - mechanism.size() + 32, '\0');
 }
@@ -36,10 +36,10 @@ constexpr std::size_t kZmtpGreetingAndReady = 64 + 43;
 
 struct Stranger {
   const char* name;
-  std::string (*first)(int port);  ///< what it says at once
-  std::string (*second)(
-      int port);  ///< and after the other side's ZMTP greeting or, where it shook hands itself, handshake
-  const char* reason = nullptr;  ///< in rank 0's line where ranks have no secret, and all may say handshake
+  std::string (*first)(int port);  ///< what it sends at once
+  /// What it sends after rank 0's ZMTP greeting or, if it completes the ZMTP handshake itself, after that.
+  std::string (*second)(int port);
+  const char* reason = nullptr;  ///< in rank 0's line, if ranks have no secret and any client may send a handshake
 };
 std::string nothing(int) { return {}; }
 std::string handshake_of(int port, int rank, int size, std::uint64_t job_offset = 0) {
@@ -88,8 +88,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Strangers, testing::ValuesIn(kStrangers), [](con
   return name;
 });
 
-// Rank 0 waits for its rank; a stranger comes first, and stays.
-TEST_P(Strangers, DoNotKeepRanksApart) {
+// Rank 0 waits for rank 1; a stranger connects first and stays.
+TEST_P(Strangers, DoNotKeepRanksFromConnecting) {
   for (const char* secret : {"", kSecret}) {
     const int port = free_port();
     std::vector<Outcome> first, second;
@@ -101,13 +101,13 @@ TEST_P(Strangers, DoNotKeepRanksApart) {
       stranger.hear(GetParam().reason != nullptr ? kZmtpGreetingAndReady : 10);
       stranger.say(more);
     }
-    stranger.hear(64);  // it has been taken in
+    stranger.hear(64);  // rank 0 has accepted the connection
     second = connect_all({rendezvous_of(1, 2, port, secret)}, 30);
     rank0.join();
     expect_connected({&first[0], &second[0]});
     EXPECT_LT(second[0].seconds, 10) << "strangers delay nobody";
     std::vector<std::string>& lines = first[0].lines;
-    if (*secret == '\0') lines.erase(lines.begin());  // that there is no secret
+    if (*secret == '\0') lines.erase(lines.begin());  // the line that reports the missing secret
     EXPECT_LE(lines.size(), 1u) << lines.back();
     if (*secret != '\0' || GetParam().reason == nullptr) continue;
     ASSERT_EQ(lines.size(), 1u);
@@ -116,7 +116,7 @@ TEST_P(Strangers, DoNotKeepRanksApart) {
   }
 }
 
-TEST(Stranger, SaysInOneLineWhomItDroppedAndWhy) {
+TEST(Stranger, FiveDroppedAlikeAreReportedInOneLine) {
   const int port = free_port();
   std::vector<Outcome> outcomes;
   {
@@ -124,18 +124,18 @@ TEST(Stranger, SaysInOneLineWhomItDroppedAndWhy) {
     for (int i = 0; i < 5; ++i) {
       const HostileClient stranger(port);
       stranger.hear(10);
-      ::poll(nullptr, 0, 100);  // where it comes from can be asked while it is there
+      ::poll(nullptr, 0, 100);  // rank 0 can look up the address while the client is connected
       stranger.say("GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n" + std::string(200, 'x'));
       EXPECT_TRUE(stranger.is_dropped(5));
     }
   }
-  const std::vector<std::string>& lines = outcomes[0].lines;  // of five strangers of one kind and address
+  const std::vector<std::string>& lines = outcomes[0].lines;  // one line for five strangers of one kind and address
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_TRUE(lines[0].starts_with("rank 0 dropped a connection from 127.0.0.1:")) << lines[0];
   EXPECT_TRUE(lines[0].ends_with(": it does not speak ZMTP 3")) << lines[0];
 }
 
-TEST(Stranger, TwelveIdleConnectionsDelayNothing) {
+TEST(Stranger, TwelveIdleConnectionsDoNotDelayTheRanks) {
   const int port = free_port();
   std::vector<Outcome> first, second;
   std::jthread rank0([&] { first = connect_all({rendezvous_of(0, 2, port)}, 30); });

@@ -11,7 +11,7 @@
 #include "comm/in_process/arrivals.h"
 #include "comm/ranks.h"
 
-// Faults whose timing takes memory that the ranks share: only for ranks that are threads.
+// Faults whose timing needs memory shared by the ranks, so that they are tested for ranks that are threads only.
 namespace fp8lab::comm_test {
 namespace {
 
@@ -24,7 +24,7 @@ class Threads : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, Threads, testing::Values(2, 3, 4, 7, 16), testing::PrintToStringParamName());
 
-/// Counts up, and lets threads wait for a number.
+/// A counter; threads can wait until it reaches a number.
 class Count {
  public:
   void add() {
@@ -39,13 +39,13 @@ class Count {
   std::atomic<int> value_{0};
 };
 
-// Long enough that a busy machine starts every thread within it.
+// Long enough that a busy machine starts every thread meanwhile.
 constexpr milliseconds kShort(1000);
 
 class Absence : public Threads {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Absence, testing::Values(3, 16), testing::PrintToStringParamName());
 
-TEST_P(Absence, ARankThatDoesNotComeIsNamedAfterTheTimeout) {
+TEST_P(Absence, MissingRankIsNamedAfterTheTimeout) {
   Count gave_up;
   const std::string number = std::to_string(last());
   const std::string cause = "rank " + number +
@@ -68,7 +68,7 @@ TEST_P(Absence, ARankThatDoesNotComeIsNamedAfterTheTimeout) {
             cause);
 }
 
-TEST_P(Absence, EveryRankThatDoesNotComeIsNamed) {
+TEST_P(Absence, EveryMissingRankIsNamed) {
   Count gave_up;
   const std::string error = error_of([&] {
     run_ranks("in_process", {.ranks = ranks(), .timeout = kShort}, [&](ProcessGroup& group) {
@@ -82,7 +82,7 @@ TEST_P(Absence, EveryRankThatDoesNotComeIsNamed) {
             "collective");
 }
 
-TEST_P(Threads, ADeathReleasesThoseWhoAlreadyWait) {
+TEST_P(Threads, DeathOfARankReleasesWaitingRanks) {
   for (int round = 0; round < 30; ++round) {
     Count on_the_way;
     EXPECT_EQ(error_of([&] {
@@ -99,7 +99,7 @@ TEST_P(Threads, ADeathReleasesThoseWhoAlreadyWait) {
   }
 }
 
-TEST_P(Threads, ADeathReleasesOtherSubGroupsToo) {
+TEST_P(Threads, DeathOfARankReleasesOtherSubGroups) {
   Count on_the_way;
   EXPECT_EQ(error_of([&] {
               on_ranks(ranks(), [&](ProcessGroup& world) {
@@ -117,7 +117,7 @@ TEST_P(Threads, ADeathReleasesOtherSubGroupsToo) {
             "rank 0: boom");
 }
 
-TEST_P(Threads, AStopFromOutsideEndsEveryRank) {
+TEST_P(Threads, StopRequestEndsEveryRank) {
   std::stop_source source;
   Count rounds;
   std::jthread outside([&] {
@@ -138,7 +138,7 @@ TEST_P(Threads, AStopFromOutsideEndsEveryRank) {
             "the run was stopped from outside");
 }
 
-TEST_P(Threads, AStopReachesThoseWhoWaitForARankElsewhere) {
+TEST_P(Threads, StopRequestReachesRanksThatWaitForABusyRank) {
   std::stop_source source;
   Count on_the_way;
   Count gave_up;
@@ -157,7 +157,7 @@ TEST_P(Threads, AStopReachesThoseWhoWaitForARankElsewhere) {
             "the run was stopped from outside");
 }
 
-TEST(Arrivals, NobodyReachesATargetOnceItIsClosed) {
+TEST(Arrivals, NoArrivalCompletesAClosedTarget) {
   in_process::Arrivals arrivals;
   EXPECT_TRUE(arrivals.add());
   EXPECT_TRUE(arrivals.add());
@@ -172,7 +172,7 @@ TEST(Arrivals, NobodyReachesATargetOnceItIsClosed) {
   EXPECT_FALSE(arrivals.reached(4));
 }
 
-TEST(Arrivals, AreEitherClosedOrComplete) {
+TEST(Arrivals, EndEitherClosedOrComplete) {
   for (int round = 0; round < 500; ++round) {
     in_process::Arrivals arrivals;
     std::atomic<int> added{0};
@@ -187,8 +187,8 @@ TEST(Arrivals, AreEitherClosedOrComplete) {
   }
 }
 
-// The end comes at any moment: also between one rank's look for it and its arrival.
-TEST_P(Threads, ACollectiveFailsForAllOrForNone) {
+// The abort comes at any moment, also between a rank's check of the abort flag and its arrival.
+TEST_P(Threads, CollectiveFailsOnAllRanksOrNone) {
   for (int round = 0; round < 1000 / ranks(); ++round) {
     std::stop_source source;
     Count arrivals;
@@ -210,7 +210,7 @@ TEST_P(Threads, ACollectiveFailsForAllOrForNone) {
   }
 }
 
-TEST(Stop, BeforeTheStartEndsTheFirstCollective) {
+TEST(Stop, BeforeTheRunEndsTheFirstCollective) {
   std::stop_source source;
   source.request_stop();
   for (const std::string_view row : {"in_process", "simulated"}) {
@@ -234,7 +234,7 @@ TEST(Stop, ReachesASimulatedRank) {
             "the run was stopped from outside");
 }
 
-// Whenever the end comes, a rank that has its error may free its buffers: nobody reads them any more. Sanitizers watch.
+// Once a rank has its error it may free its buffers: no other rank reads them any more. Sanitizers watch.
 TEST_P(Threads, BuffersMayBeFreedOnceACollectiveHasFailed) {
   const std::vector<std::int64_t> offsets = kSharings[0].offsets(ranks());
   for (int round = 0; round < 40; ++round) {
@@ -262,7 +262,7 @@ TEST_P(Threads, BuffersMayBeFreedOnceACollectiveHasFailed) {
   }
 }
 
-TEST_P(Threads, ADeathAtAnyMomentEndsTheRun) {
+TEST_P(Threads, DeathOfARankAtAnyMomentEndsTheRun) {
   for (int round = 0; round < 60; ++round) {
     const int dead = round % ranks();
     const int lives = static_cast<int>(reference::scramble(static_cast<std::uint64_t>(round)) % 20);
@@ -299,7 +299,7 @@ TEST(Runs, AreIndependentOfEachOther) {
   }
 }
 
-TEST(Runs, OfOneRankKeepItsMessage) {
+TEST(Runs, OfOneRankKeepTheMessageOfItsError) {
   EXPECT_EQ(error_of([] { on_ranks(1, [](ProcessGroup&) { fail("boom"); }); }), "boom");
 }
 

@@ -13,8 +13,8 @@
 #include "comm/ranks.h"
 #include "support/test_device.h"
 
-// A program for mpirun or launch_ranks whose rank 1 comes to the end that its first argument names, after some rounds
-// of collectives, in host memory or on the device that its CTest entry names.
+// A program for mpirun or launch_ranks. After some rounds of collectives its rank 1 ends as the first argument says.
+// The buffers lie in host memory or on the device that the CTest entry names.
 namespace {
 
 using fp8lab::GatherPart;
@@ -22,7 +22,7 @@ using fp8lab::ProcessGroup;
 
 constexpr int kRounds = 20;
 
-/// Says so first: a launch that never came to it is not to be taken for one that did.
+/// Prints first that it ends: a launch that never got this far must not count as one that did.
 void die_by(std::string_view end) {
   if (end == "well") return;
   std::fprintf(stderr, "ends now: %.*s\n", static_cast<int>(end.size()), end.data());
@@ -78,7 +78,7 @@ void work_on_device(ProcessGroup& world, std::string_view end) {
   device->memory().place(shared, Pool::kGathered);
   std::vector<Tensor> tensors;
   std::vector<Buffers> gathered;
-  // Memory that other GPUs read, and any: a gather takes both directions.
+  // Memory that other GPUs reach, and any other memory, so that gathers take both paths.
   for (const HolderId holder : {anywhere, shared}) {
     const Tensor& own = tensors.emplace_back(device->allocate({Shape{kBytes}, DType::kU8}, holder));
     std::byte* const own_bytes = own.view().data;

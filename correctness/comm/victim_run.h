@@ -30,7 +30,7 @@ inline int processes_with(const std::string& marker) {
   return found;
 }
 
-/// Runs the victim program, by the launcher that the build names.
+/// Runs the victim program under the launcher that the build names.
 inline Outcome run_victim(const std::string& end) {
   const std::string marker = "fp8lab-victim-" + std::to_string(getpid()) + "-" + end;
   const std::string command = std::string(FP8LAB_LAUNCHER) + " " FP8LAB_VICTIM " " + end + " " + marker + " 2>&1";

@@ -1,4 +1,4 @@
-// The comparisons must fail where they should: they judge everything else.
+// The comparisons that judge all other tests must fail where they should.
 
 #include "reference/compare.h"
 
@@ -19,7 +19,7 @@ bool mentions(const ::testing::AssertionResult& result, const std::string& text)
   return std::string(result.message()).find(text) != std::string::npos;
 }
 
-TEST(Compare, IsCloseMatchesClassesFirst) {
+TEST(Compare, IsCloseMatchesInfinitiesAndNansOnlyWithThemselves) {
   const Tolerance loose{.atol = 1e30, .rtol = 1e30};
   EXPECT_TRUE(is_close(kNan, kNan, {}));
   EXPECT_FALSE(is_close(kNan, 1, loose));
@@ -38,7 +38,7 @@ TEST(Compare, IsCloseAddsBothTolerances) {
   EXPECT_FALSE(is_close(10.5, 10, {.atol = 0.25, .rtol = 0.0125}));
 }
 
-TEST(Compare, AllCloseNamesTheFirstAndTheWorst) {
+TEST(Compare, AllCloseReportsTheFirstAndTheWorstDifference) {
   const std::vector<float> expected{1, 2, 3, 4};
   EXPECT_TRUE(all_close(expected, expected, {}));
   const auto result = all_close(std::vector<float>{1, 2.5f, 3, 6}, expected, {.atol = 0.25});
@@ -50,7 +50,7 @@ TEST(Compare, AllCloseNamesTheFirstAndTheWorst) {
   EXPECT_FALSE(all_close(std::vector<float>{1, 2, 3}, expected, {.atol = 1e9}));
 }
 
-TEST(Compare, BitwiseEqualSeesSignsAndPayloads) {
+TEST(Compare, BitwiseEqualDistinguishesSignsAndNanPayloads) {
   const std::vector<float> zeros{0.0f, 0.0f};
   EXPECT_TRUE(bitwise_equal(zeros, zeros));
   const auto result = bitwise_equal(std::vector<float>{0.0f, -0.0f}, zeros);
@@ -78,7 +78,7 @@ TEST(Compare, CalcDiff) {
   EXPECT_EQ(calc_diff(std::vector<double>{0, 0}, std::vector<double>{0, 0}), 0);
   EXPECT_TRUE(std::isnan(calc_diff(x, std::vector<double>{1, kNan})));
   EXPECT_TRUE(std::isnan(calc_diff(x, std::vector<double>{1})));
-  // 27 dB is DeepGEMM's 1e-3.
+  // 27 dB correspond to 1e-3, the limit of DeepGEMM's tests.
   const std::vector<double> noisy{1, std::pow(10, -27.0 / 20)};
   EXPECT_NEAR(calc_diff(x, noisy), 1e-3, 5e-6);
 }

@@ -1,5 +1,5 @@
-// Conversions at the edges of the formats, as literal bit patterns. Every code and every float are in float8_test.cpp
-// and exhaustive_conversion_test.cpp, edges of scales in scale_edge_cases_test.cpp.
+// Conversions at the edges of the formats, as literal bit patterns. All values of each type and all floats are in
+// float8_test.cpp and exhaustive_conversion_test.cpp, edges of scales in scale_edge_cases_test.cpp.
 
 #include <gtest/gtest.h>
 
@@ -56,7 +56,7 @@ TEST(ConversionEdgeCase, TieCarriesIntoTheNextExponent) {
   EXPECT_EQ(e5m2_to_f32(0x4C), 16.0f);
 }
 
-TEST(ConversionEdgeCase, E4M3Overflow) {
+TEST(ConversionEdgeCase, E4M3OverflowSaturates) {
   EXPECT_EQ(f32_to_e4m3(464.0f), 0x7E);
   EXPECT_EQ(f32_to_e4m3(next_up(464.0f)), 0x7E);
   EXPECT_EQ(f32_to_e4m3(480.0f), 0x7E);
@@ -66,7 +66,7 @@ TEST(ConversionEdgeCase, E4M3Overflow) {
   EXPECT_EQ(f32_to_e4m3(next_down(432.0f)), 0x7D);
 }
 
-TEST(ConversionEdgeCase, E5M2Overflow) {
+TEST(ConversionEdgeCase, E5M2OverflowSaturates) {
   EXPECT_EQ(f32_to_e5m2(61440.0f), 0x7B);
   EXPECT_EQ(f32_to_e5m2(next_down(61440.0f)), 0x7B);
   EXPECT_EQ(f32_to_e5m2(-61440.0f), 0xFB);
@@ -83,7 +83,7 @@ TEST(ConversionEdgeCase, InfinitiesSaturate) {
   EXPECT_EQ(encode<E5M2>(Half{0x7C00}), 0x7B);
 }
 
-TEST(ConversionEdgeCase, EveryNanBecomesThePositiveCanonicalOne) {
+TEST(ConversionEdgeCase, EveryNanBecomesThePositiveCanonicalNan) {
   for (const std::uint32_t bits : {0x7FC00000u, 0xFFC00000u, 0x7F800001u, 0xFF800001u, 0x7FC12345u, 0xFFFFFFFFu}) {
     EXPECT_EQ(f32_to_e4m3(f(bits)), 0x7F) << bits;
     EXPECT_EQ(f32_to_e5m2(f(bits)), 0x7F) << bits;
@@ -94,14 +94,14 @@ TEST(ConversionEdgeCase, EveryNanBecomesThePositiveCanonicalOne) {
   EXPECT_EQ(encode<E5M2>(Half{0xFC01}), 0x7F);
 }
 
-TEST(ConversionEdgeCase, InfinityAndNanData) {
+TEST(ConversionEdgeCase, InfinitiesAndNansDecode) {
   EXPECT_TRUE(std::isnan(e4m3_to_f32(0x7F)) && std::isnan(e4m3_to_f32(0xFF)));
   EXPECT_EQ(e5m2_to_f32(0x7C), INFINITY);
   EXPECT_EQ(e5m2_to_f32(0xFC), -INFINITY);
   for (const std::uint8_t code : {0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF}) EXPECT_TRUE(std::isnan(e5m2_to_f32(code)));
 }
 
-TEST(ConversionEdgeCase, OneUlpBeyondATieIsLostByWayOfBF16) {
+TEST(ConversionEdgeCase, OneUlpBeyondATieIsLostThroughBF16) {
   // 1.0625 lies midway between 1 (0x38) and 1.125 (0x39) and is a BF16 value.
   EXPECT_EQ(f32_to_e4m3(f(0x3F880000)), 0x38);
   EXPECT_EQ(f32_to_e4m3(f(0x3F880001)), 0x39);

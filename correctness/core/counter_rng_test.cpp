@@ -50,7 +50,7 @@ TEST(CounterRng, MapsSeedStreamAndIndexToKeyAndCounter) {
     EXPECT_EQ(other.bits(index), other.block(index / 4).words[index % 4]);
 }
 
-TEST(CounterRng, SeedStreamAndHighIndexBitsAllMatter) {
+TEST(CounterRng, SeedStreamAndHighIndexBitsChangeTheNumbers) {
   const std::uint32_t base = CounterRng(1, 2).bits(3);
   EXPECT_NE(CounterRng(2, 2).bits(3), base);
   EXPECT_NE(CounterRng(1 + (std::uint64_t{1} << 32), 2).bits(3), base);
@@ -80,14 +80,14 @@ TEST(CounterRng, UniformMoments) {
   EXPECT_NEAR(square, 1.0 / 3, 3.0e-3);
 }
 
-TEST(CounterRng, NormalIsBoxAndMullerOfItsWords) {
+TEST(CounterRng, NormalIsTheBoxMullerTransformOfItsWords) {
   const CounterRng rng(3, 9);
   double worst = 0;
   for (std::uint64_t i = 0; i < 100000; ++i) {
     const PhiloxBlock words = rng.block(i / 4);
     const std::uint64_t pair = i % 4 / 2 * 2;
     const double u = ((words.words[pair] >> 8) + 1.0) * 0x1p-24;
-    // Quadrant from the top two bits, angle within it (measured from its middle) from the next 24.
+    // The top two bits give the quadrant, the next 24 the angle within it, measured from its middle.
     const double quadrant = words.words[pair + 1] >> 30;
     const double within = ((words.words[pair + 1] >> 6 & 0xFFFFFF) + 0.5) * 0x1p-24 - 0.5;
     const double angle = (quadrant + within) * std::numbers::pi / 2;
@@ -95,7 +95,7 @@ TEST(CounterRng, NormalIsBoxAndMullerOfItsWords) {
     const double error = std::fabs(static_cast<double>(rng.normal(i)) - expected);
     if (!(error <= worst)) worst = error;
   }
-  // A handful of float roundings on values below 5.8: 8 * 2^-24 * 5.8.
+  // A few float roundings of values below 5.8: 8 * 2^-24 * 5.8.
   EXPECT_LE(worst, 2.8e-6);
 }
 
@@ -130,8 +130,8 @@ TEST(CounterRng, NormalMomentsAndDistribution) {
   EXPECT_LT(distance, 1.95 / 512);  // Kolmogorov and Smirnov at the 0.1% level
 }
 
-// The bits themselves: equal on every compiler, optimisation level and device.
-TEST(CounterRng, NormalBitsArePinned) {
+// The bits are equal on every compiler, optimisation level and device.
+TEST(CounterRng, NormalBitsHaveTheCommittedHash) {
   const CounterRng rng(1, 2);
   std::uint64_t hash = 14695981039346656037ull;  // FNV-1a over the words
   for (std::uint64_t i = 0; i < 4096; ++i) hash = (hash ^ float_bits(rng.normal(i))) * 1099511628211ull;

@@ -81,7 +81,7 @@ void expect_block_scales_equal(std::uint32_t documented_difference) {
       [](std::uint32_t bits) { return std::uint32_t{e8m0_floor(float_from_bits(bits), Format::kEmax)}; });
   EXPECT_EQ(rounded_down.count, 0u) << "first at bits " << std::hex << rounded_down.first_bits;
 
-  // Scaled amaxes grow within a step, so the largest of each step stands for all of them.
+  // Scaled amaxes grow within a step, so that the largest amax of each step covers the others.
   for (const reference::Step& step : rceil) {
     if (step.value == kE8M0Nan) continue;
     const float scaled = float_from_bits(step.last_bits) * e8m0_multiplier(static_cast<std::uint8_t>(step.value));
@@ -92,8 +92,8 @@ void expect_block_scales_equal(std::uint32_t documented_difference) {
 TEST(ExhaustiveBlockScale, E4M3) { expect_block_scales_equal<E4M3>(0x04600001); }
 TEST(ExhaustiveBlockScale, E5M2) { expect_block_scales_equal<E5M2>(0x07E00001); }
 
-// The checker must notice wrong conversions, and count as arithmetic says. E4M3 has 119 quantized data, 0x08 to 0x7E,
-// in [2^-6, 448] and 118 midpoints between them; 2^20 float patterns lie between neighbouring 8-bit values.
+// The checker must notice wrong conversions, and the number of mismatches must follow from arithmetic. E4M3 has 119
+// values, 0x08 to 0x7E, in [2^-6, 448], and 118 midpoints between them; 2^20 float patterns lie between neighbours.
 constexpr BitRange kE4M3NormalRange{0x3C800000, 0x43E00000};
 constexpr std::uint64_t kMidpoints = 118;
 
@@ -105,29 +105,29 @@ std::uint64_t count_e4m3_mismatches(Mutant mutant) {
       .count;
 }
 
-TEST(ExhaustiveMutation, Truncation) {
+TEST(ExhaustiveMutation, TruncationIsNoticed) {
   const auto truncate = [](std::uint32_t bits) { return f32_to_e4m3(float_from_bits(bits & ~0xFFFFFu)); };
-  // Everything above a midpoint, and the midpoint itself where the code below is odd.
+  // Everything above a midpoint is wrong, and the midpoint itself where the 8-bit value below it is odd.
   EXPECT_EQ(count_e4m3_mismatches(truncate), kMidpoints / 2 * ((1u << 19) - 1) + kMidpoints / 2 * (1u << 19));
 }
 
-TEST(ExhaustiveMutation, TiesAwayFromZero) {
+TEST(ExhaustiveMutation, TiesAwayFromZeroAreNoticed) {
   const auto half_away = [](std::uint32_t bits) { return f32_to_e4m3(float_from_bits((bits + 0x80000u) & ~0xFFFFFu)); };
   EXPECT_EQ(count_e4m3_mismatches(half_away), kMidpoints / 2);
 }
 
-TEST(ExhaustiveMutation, RoundingTwice) {
-  // Of the patterns that the first rounding provides to a midpoint, the half that lies on the odd code's side goes
-  // wrong: 3.1% of all patterns by way of BF16, 0.39% by way of FP16.
+TEST(ExhaustiveMutation, RoundingTwiceIsNoticed) {
+  // The first rounding moves a run of patterns to each midpoint. Those on the side of the odd 8-bit value, one of two,
+  // then round to the wrong neighbour: 3.1% of all patterns through BF16, 0.39% through FP16.
   const auto via_bf16 = [](std::uint32_t bits) { return encode<E4M3>(f32_to_bf16(float_from_bits(bits))); };
   EXPECT_EQ(count_e4m3_mismatches(via_bf16), kMidpoints << 15);
   const auto via_f16 = [](std::uint32_t bits) { return encode<E4M3>(f32_to_f16(float_from_bits(bits))); };
   EXPECT_EQ(count_e4m3_mismatches(via_f16), kMidpoints << 12);
 }
 
-TEST(ExhaustiveMutation, BlockScaleUnderFlushToZero) {
-  // The amaxes whose quotient is a subnormal above 2^-127: those between 448 * 2^-127 and 448 * 2^-126, less the last,
-  // whose quotient rounds to a normal number.
+TEST(ExhaustiveMutation, BlockScaleUnderFlushToZeroIsNoticed) {
+  // The amaxes whose quotient is a subnormal above 2^-127: those between 448 * 2^-127 and 448 * 2^-126, except the last
+  // one, whose quotient rounds to a normal number.
   const auto flushed = [](std::uint32_t bits) {
     const float ratio = float_from_bits(bits) * (1.0f / E4M3::kMax);
     return std::uint32_t{ratio < 0x1p-126f ? std::uint8_t{0} : e8m0_rceil(float_from_bits(bits), E4M3::kMax)};
@@ -137,8 +137,8 @@ TEST(ExhaustiveMutation, BlockScaleUnderFlushToZero) {
   EXPECT_EQ(found.first_bits, 0x04600001u);
 }
 
-TEST(ExhaustiveMutation, BlockScaleOfRoundedAmax) {
-  // Rounded to BF16 first, the last 2^15 amaxes of a binade (from 0x437F8000 on) become the next power of two, and the
+TEST(ExhaustiveMutation, BlockScaleOfRoundedAmaxIsNoticed) {
+  // After rounding to BF16 the last 2^15 amaxes of a binade (from 0x437F8000 on) become the next power of two, and the
   // 2^15 just above 1.75 * 2^k (0x43600001 to 0x43608000) become 1.75 * 2^k.
   const auto floor_via_bf16 = [](std::uint32_t bits) {
     return std::uint32_t{e8m0_floor(bf16_to_f32(f32_to_bf16(float_from_bits(bits))), E4M3::kEmax)};

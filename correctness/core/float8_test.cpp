@@ -1,4 +1,4 @@
-// FP8 and 16-bit conversions over every code and every 16-bit input; properties of the formats.
+// FP8 and 16-bit conversions over all 256 codes of a type and every 16-bit input; properties of the formats.
 // All float inputs are in exhaustive_conversion_test.cpp.
 
 #include "core/float8.h"
@@ -19,7 +19,7 @@ namespace {
 
 using reference::SmallFloat;
 
-// Device code evaluates these at compile time too.
+// Conversions are constant expressions, in device code too.
 static_assert(f32_to_e4m3(1.0f) == 0x38 && f32_to_e5m2(1.0f) == 0x3C);
 static_assert(e4m3_to_f32(0x7E) == E4M3::kMax && e5m2_to_f32(0x7B) == E5M2::kMax);
 static_assert(std::is_trivially_copyable_v<BFloat16> && sizeof(BFloat16) == 2);
@@ -33,12 +33,12 @@ static_assert(std::is_trivially_copyable_v<Half> && sizeof(Half) == 2);
 }
 
 template <class Format>
-void expect_every_value_right(reference::SmallFloatLayout layout) {
+void expect_every_byte_right(reference::SmallFloatLayout layout) {
   const SmallFloat expected(layout);
   for (unsigned code = 0; code < 256; ++code) {
     const float value = decode<Format>(static_cast<std::uint8_t>(code));
     EXPECT_TRUE(same_value(value, expected.decode(code), code >= 0x80)) << "code " << code;
-    // Infinities saturate and NaNs become canonical on the way back.
+    // On the way back infinities saturate and NaNs become canonical.
     const unsigned sign = code & 0x80u;
     const unsigned back = std::isnan(value) ? kFloat8Nan : std::isinf(value) ? (sign | Format::kMaxCode) : code;
     EXPECT_EQ(encode<Format>(value), back) << "code " << code;
@@ -47,9 +47,9 @@ void expect_every_value_right(reference::SmallFloatLayout layout) {
   EXPECT_EQ(float_bits(nan) & kFloatQuietNanBits, kFloatQuietNanBits) << "a decoded NaN must be quiet";
 }
 
-TEST(Float8, DecodesAllDataAndEncodesThemBack) {
-  expect_every_value_right<E4M3>(reference::kE4M3Layout);
-  expect_every_value_right<E5M2>(reference::kE5M2Layout);
+TEST(Float8, EveryByteDecodesAndEncodesBack) {
+  expect_every_byte_right<E4M3>(reference::kE4M3Layout);
+  expect_every_byte_right<E5M2>(reference::kE5M2Layout);
 }
 
 template <class Format>
@@ -62,7 +62,7 @@ void expect_properties_match(reference::SmallFloatLayout layout) {
   EXPECT_EQ(static_cast<double>(Format::kMinNormal), expected.decode(1u << Format::kMantissaBits));
 }
 
-TEST(Float8, Properties) {
+TEST(Float8, PropertiesAreThoseOfTheFormats) {
   expect_properties_match<E4M3>(reference::kE4M3Layout);
   expect_properties_match<E5M2>(reference::kE5M2Layout);
   EXPECT_EQ(float8_format(DType::kE4M3).max, 448.0f);
@@ -111,7 +111,7 @@ TEST(Float16, WidensAllInputsAndNarrowsThemBack) {
   }
 }
 
-// The table's own search and the steps that the exhaustive test walks must be the same function.
+// The table's own search and the steps that the exhaustive test uses must be the same function.
 TEST(Float8Reference, StepsAgreeWithTheSearch) {
   for (const auto layout : {reference::kE4M3Layout, reference::kE5M2Layout, reference::kBFloat16Layout}) {
     const SmallFloat expected(layout);

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-// That allocations are counted at all, in each form, and per thread.
+// The counters of heap allocations count every form of `new`, per thread.
 namespace fp8lab {
 namespace {
 
@@ -22,7 +22,7 @@ std::int64_t count(const std::function<void()>& work) {
   return heap_allocations() - before;
 }
 
-// What is allocated goes here, so that no compiler leaves it out.
+// Every allocation is stored here, so that no compiler removes it.
 void* volatile kept = nullptr;
 
 TEST(HeapAllocations, CountEveryForm) {
@@ -45,7 +45,7 @@ TEST(HeapAllocations, AreAligned) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(wide.get()) % alignof(Wide), 0u);
 }
 
-TEST(HeapAllocations, AreTheCallingThreadsOwn) {
+TEST(HeapAllocations, AreCountedPerThread) {
   std::int64_t theirs = 0;
   std::int64_t mine = 0;
   std::thread other([&] { theirs = count([] { kept = std::vector<int>(7).data(); }); });

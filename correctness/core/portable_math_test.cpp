@@ -10,7 +10,8 @@
 #include "core/rotary.h"
 #include "reference/test_data.h"
 
-// Beside libm's functions of long double, whose error is small beside a double's ulp, in ulps of the result.
+// Compared with libm's functions of long double, whose error is far below a double's ulp. Errors are in ulps of the
+// result.
 namespace fp8lab::portable {
 namespace {
 
@@ -26,7 +27,7 @@ double uniform(std::uint64_t seed, std::uint64_t index, double low, double high)
          (high - low) * static_cast<double>(reference::scramble(reference::scramble(seed) ^ index) >> 11) * 0x1p-53;
 }
 
-/// The largest error of `tested` beside `exact` in `unit(exact)`, over `low` to `high`.
+/// The largest error of `tested` against `exact`, in units of `unit(exact)`, for arguments from `low` to `high`.
 double largest_error(const std::function<double(double)>& tested, const std::function<long double(long double)>& exact,
                      const std::function<double(long double)>& unit, double low, double high) {
   double largest = 0.0;
@@ -72,7 +73,7 @@ TEST(PortableMath, PowerIsWithinOneUlpForEachFactor) {
   EXPECT_EQ(power(0.999, 1), 0.999);
 }
 
-TEST(PortableMath, EdgesAreThoseOfLibm) {
+TEST(PortableMath, EdgeCasesEqualLibm) {
   EXPECT_EQ(exponential(0.0), 1.0);
   EXPECT_EQ(exponential(-kInfinity), 0.0);
   EXPECT_EQ(exponential(-800.0), 0.0);
@@ -94,8 +95,8 @@ TEST(PortableMath, EdgesAreThoseOfLibm) {
   EXPECT_TRUE(std::isnan(logarithm(std::nan(""))));
 }
 
-// The bits themselves: fused anywhere, or computed by a library, they differ.
-TEST(PortableMath, EveryMachineComputesTheseBits) {
+// The bits differ where an operation is fused or computed by a library.
+TEST(PortableMath, BitsHaveTheCommittedHash) {
   std::uint64_t hash = 0;
   const auto add = [&](double value) {
     std::uint64_t bits = 0;

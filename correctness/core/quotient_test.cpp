@@ -1,4 +1,4 @@
-// Division by the reciprocal in double: the bits of the division, and above all at quotients beside ties.
+// Division by the reciprocal in double has the bits of the float division, also at quotients next to ties.
 
 #include "core/quotient.h"
 
@@ -16,7 +16,7 @@ std::uint32_t random_bits(std::uint64_t seed, std::uint64_t index) {
   return static_cast<std::uint32_t>(reference::scramble(reference::scramble(seed) ^ index) >> 32);
 }
 
-/// Bias corrections of Adam, fractions of any kind, and scales of moments.
+/// Bias corrections of Adam, arbitrary fractions, and scales of moments.
 std::vector<float> divisors() {
   std::vector<float> divisors = {1.0f, 0.5f, 0x1p-20f, 2.0f, 0x1.fffffep0f, 0x1.000002p0f, 0x1p-126f, 3.0f, 448.0f};
   for (const double beta : {0.9, 0.95, 0.999, 0.9999})
@@ -28,7 +28,8 @@ std::vector<float> divisors() {
   return divisors;
 }
 
-/// Whether quotient(x, 1 / c) is x / c in bits, or where that is subnormal and c above 2 within the last one.
+/// Whether quotient(x, 1 / c) has the bits of x / c; where that is subnormal and c is above 2, one unit in the last
+/// place is allowed.
 testing::AssertionResult is_division(float x, float c) {
   const float expected = x / c, actual = quotient(x, 1.0 / static_cast<double>(c));
   if (float_bits(actual) == float_bits(expected) || (std::isnan(actual) && std::isnan(expected)))
@@ -38,7 +39,7 @@ testing::AssertionResult is_division(float x, float c) {
   return testing::AssertionFailure() << std::hexfloat << x << " / " << c << " is " << expected << ", not " << actual;
 }
 
-TEST(Quotient, HasTheBitsOfTheDivisionForAnyFloats) {
+TEST(Quotient, EqualsTheDivisionForArbitraryFloats) {
   constexpr std::uint64_t kEach = 100'000;
   std::uint64_t seed = 10;
   for (const float c : divisors()) {
@@ -50,14 +51,14 @@ TEST(Quotient, HasTheBitsOfTheDivisionForAnyFloats) {
   }
 }
 
-// Multiples of c and of midpoints between floats, and what lies beside them.
-TEST(Quotient, HasThemBesideTies) {
+// Multiples of c and of midpoints between floats, and their neighbours.
+TEST(Quotient, EqualsTheDivisionNextToTies) {
   constexpr std::uint64_t kEach = 100'000;
   std::uint64_t seed = 1000;
   for (const float c : divisors()) {
     ++seed;
     for (std::uint64_t i = 0; i < kEach; ++i) {
-      // A float of 24 bits and a half, times c.
+      // A float of 24 bits plus one half of its last unit, times c.
       const auto q = static_cast<double>(0x800000u | random_bits(seed, i) >> 9) + (i % 2 == 0 ? 0.5 : 0.0);
       const float x = static_cast<float>(std::ldexp(q * static_cast<double>(c), i % 3 == 0 ? -172 : -23));
       for (const float beside : {std::nextafterf(x, 0.0f), x, std::nextafterf(x, INFINITY)})
@@ -66,8 +67,8 @@ TEST(Quotient, HasThemBesideTies) {
   }
 }
 
-// A reciprocal in float would not do.
-TEST(Quotient, WouldNotBeTheDivisionInFloat) {
+// A reciprocal in float is not precise enough.
+TEST(Quotient, WithAReciprocalInFloatDiffersFromTheDivision) {
   int wrong = 0;
   for (std::uint64_t i = 0; i < 1000; ++i) {
     const float x = 1.0f + static_cast<float>(i) * 0x1p-10f, c = 0.7f;

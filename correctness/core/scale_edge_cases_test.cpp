@@ -37,7 +37,7 @@ TEST(Scale, EpsilonBoundsTheAmaxFromBelow) {
   EXPECT_EQ(scale_from_amax(0.75f, E4M3::kMax, 0.5f, false), 448.0f / 0.75f);
 }
 
-TEST(Scale, IsOneWithoutAUsableAmax) {
+TEST(Scale, IsOneIfTheAmaxIsZeroOrNotFinite) {
   for (const bool power_of_two : {false, true}) {
     for (const float epsilon : {0.0f, 1e-12f}) {
       EXPECT_EQ(scale_from_amax(INFINITY, E4M3::kMax, epsilon, power_of_two), 1.0f);
@@ -48,9 +48,9 @@ TEST(Scale, IsOneWithoutAUsableAmax) {
   }
 }
 
-TEST(Scale, InAnotherOrderGivesOtherData) {
-  // x * (448 / a) and x / (a / 448) part at ties of BF16 input. Count how often, so that a change of order is noticed:
-  // hundreds in a million are expected.
+TEST(Scale, DividingByTheInverseScaleGivesOtherData) {
+  // x * (448 / a) and x / (a / 448) differ at ties of BF16 input. The number of differences shows a change of the order
+  // of operations: hundreds in a million are expected.
   int different = 0;
   int total = 0;
   for (std::uint32_t a = 0x3F80; a < 0x4000; ++a) {
@@ -74,7 +74,7 @@ TEST(ScaleEdgeCase, SmallestSubnormalAmaxOverflowsToTheLargestFloat) {
   EXPECT_EQ(float_bits(scale_inv), 0x00200000u);  // 2^-128, subnormal and not flushed
 }
 
-TEST(Scale, IsNoSubnormalWhoseInverseIsInfinite) {
+TEST(Scale, HasAFiniteInverse) {
   const float margin32 = std::ldexp(E4M3::kMax, -32);
   for (const float amax : {1e32f, 3e38f, kFloatMax}) {
     const float scale = scale_from_amax(amax, margin32, 0.0f, false);
@@ -92,7 +92,7 @@ TEST(ScaleEdgeCase, SmallestBF16Amax) {
   EXPECT_EQ(mx_decode(0x08, 0), amax);
 }
 
-TEST(ScaleEdgeCase, WhereTheQuotientIsSubnormal) {
+TEST(ScaleEdgeCase, SubnormalQuotientsAreNotFlushed) {
   EXPECT_EQ(rceil(f(0x04600000)), 0);  // 448 * 2^-127
   EXPECT_EQ(rceil(f(0x04600001)), 0);  // exact arithmetic gives 1
   EXPECT_EQ(reference::e8m0_rceil(static_cast<double>(f(0x04600001)), 448), 1);
@@ -100,7 +100,7 @@ TEST(ScaleEdgeCase, WhereTheQuotientIsSubnormal) {
   EXPECT_EQ(rceil(f(0x04600002)), 1);
   EXPECT_EQ(e8m0_rceil(f(0x07E00001), E5M2::kMax), 0);
   EXPECT_EQ(e8m0_rceil(f(0x07E00002), E5M2::kMax), 1);
-  // 2.63e-36 to 5.27e-36: flushing the quotient would give byte 0 here, and clip by two.
+  // 2.63e-36 to 5.27e-36: flushing the quotient to zero would give byte 0 and clip by a factor of two.
   for (const float amax : {3e-36f, 4e-36f, 5e-36f}) EXPECT_EQ(rceil(amax), 1) << amax;
 }
 
@@ -114,12 +114,12 @@ TEST(ScaleEdgeCase, MultiplesOf448AndTheirNeighbours) {
   }
 }
 
-TEST(ScaleEdgeCase, AmaxJustBelowAPowerOfTwoFlipsFloorByWayOfBF16) {
+TEST(ScaleEdgeCase, AmaxJustBelowAPowerOfTwoRoundedToBF16ChangesTheFloorByte) {
   EXPECT_EQ(floor_byte(f(0x43FFFFFF)), 127);
   EXPECT_EQ(floor_byte(bf16_to_f32(f32_to_bf16(f(0x43FFFFFF)))), 128);
 }
 
-TEST(ScaleEdgeCase, AmaxJustAboveAMultipleOf448FlipsRceilByWayOfBF16) {
+TEST(ScaleEdgeCase, AmaxJustAboveAMultipleOf448RoundedToBF16ChangesTheRceilByte) {
   EXPECT_EQ(rceil(f(0x40600001)), 121);
   EXPECT_EQ(rceil(bf16_to_f32(f32_to_bf16(f(0x40600001)))), 120);
 }
@@ -153,7 +153,7 @@ TEST(ScaleEdgeCase, ExtremeScaleBytes) {
   }
 }
 
-TEST(ScaleEdgeCase, BlockOf480) {
+TEST(ScaleEdgeCase, BlockOf480ClipsUnderFloorAndNotUnderRceil) {
   EXPECT_EQ(floor_byte(480.0f), 127);
   EXPECT_EQ(mx_decode(mx_encode(480.0f, 127), 127), 448.0f);
   EXPECT_EQ(rceil(480.0f), 128);
@@ -161,7 +161,7 @@ TEST(ScaleEdgeCase, BlockOf480) {
   EXPECT_EQ(mx_decode(0x77, 128), 480.0f);
 }
 
-TEST(ScaleEdgeCase, InfiniteOrNanAmaxMakesABlockOfNans) {
+TEST(ScaleEdgeCase, InfiniteOrNanAmaxGivesABlockOfNans) {
   for (const std::uint32_t bits : {0x7F800000u, 0x7FC00000u, 0x7F800001u, 0xFFC00000u}) {
     EXPECT_EQ(rceil(f(bits)), 255) << bits;
     EXPECT_EQ(floor_byte(f(bits)), 255) << bits;
@@ -172,7 +172,7 @@ TEST(ScaleEdgeCase, InfiniteOrNanAmaxMakesABlockOfNans) {
   EXPECT_EQ(floor_byte(0.0f), 0);
 }
 
-TEST(ScaleEdgeCase, OnesBesideTheLargestFloatFlush) {
+TEST(ScaleEdgeCase, OnesInABlockWithTheLargestFloatBecomeZero) {
   EXPECT_EQ(mx_encode(1.0f, rceil(kFloatMax)), 0x00);
   EXPECT_EQ(mx_encode(-1.0f, floor_byte(kFloatMax)), 0x80);
 }

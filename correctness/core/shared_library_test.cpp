@@ -12,7 +12,7 @@
 
 #include "core/check.h"
 
-// What the libraries that are built for this test export, and one function that none of them has.
+// The function that the libraries built for this test export, and one that none of them has.
 extern "C" int fp8lab_sample_answer();
 extern "C" int fp8lab_sample_question(int);
 
@@ -43,7 +43,7 @@ struct TooOld : Questions {
   explicit TooOld(Wanted wanted) : Questions(std::move(wanted)) { refuse("is 2.1"); }
 };
 
-TEST(SharedLibrary, TakesTheLoadersBeforeTheFolders) {
+TEST(SharedLibrary, LibraryOfTheLoaderPrecedesThatOfTheFolder) {
   const Answers found(sample({"libfp8lab_sample.so.3"}, kFolder));
   ASSERT_EQ(found.unavailable_reason(), "");
   EXPECT_EQ(found.answer(), 1);
@@ -51,19 +51,19 @@ TEST(SharedLibrary, TakesTheLoadersBeforeTheFolders) {
   EXPECT_EQ(std::filesystem::path(found.file()).filename(), "libfp8lab_sample.so.3");
 }
 
-TEST(SharedLibrary, TakesTheFoldersWhereTheLoaderHasNone) {
+TEST(SharedLibrary, LibraryOfTheFolderIsUsedIfTheLoaderHasNone) {
   const Answers found(sample({kAbsent, "libfp8lab_sample.so.4"}, kFolder));
   ASSERT_EQ(found.unavailable_reason(), "");
   EXPECT_EQ(found.answer(), 4);
   EXPECT_EQ(found.file(), kFolder + "/libfp8lab_sample.so.4");
 }
 
-TEST(SharedLibrary, TakesTheFirstNameThatIsFoundAnywhere) {
+TEST(SharedLibrary, FirstNameThatIsFoundIsUsed) {
   EXPECT_EQ(Answers(sample({"libfp8lab_sample.so.4", "libfp8lab_sample.so.3"}, kFolder)).answer(), 4);
   EXPECT_EQ(Answers(sample({kAbsent, "libfp8lab_sample.so.3", "libfp8lab_sample.so.4"}, kFolder)).answer(), 1);
 }
 
-TEST(SharedLibrary, SaysWhatItLookedForAndTheRemedy) {
+TEST(SharedLibrary, MissingLibraryNamesTheFilesTriedAndTheRemedy) {
   const Answers absent(sample({kAbsent}, kFolder));
   EXPECT_EQ(absent.unavailable_reason(), std::string("Sample cannot be loaded (") + kAbsent + ": " + kCannotOpen +
                                              "; " + kFolder + "/" + kAbsent + ": " + kCannotOpen +
@@ -74,7 +74,7 @@ TEST(SharedLibrary, SaysWhatItLookedForAndTheRemedy) {
             std::string("Sample cannot be loaded (") + kAbsent + ": " + kCannotOpen + "); install Sample 9");
 }
 
-TEST(SharedLibrary, NamesTheFirstFunctionThatItLacks) {
+TEST(SharedLibrary, LibraryThatLacksAFunctionNamesTheFirstOne) {
   const Questions found(sample({"libfp8lab_sample.so.4"}, kFolder));
   EXPECT_EQ(found.unavailable_reason(),
             "Sample: " + kFolder + "/libfp8lab_sample.so.4 has no function 'fp8lab_sample_question'; install Sample 9");
@@ -82,12 +82,12 @@ TEST(SharedLibrary, NamesTheFirstFunctionThatItLacks) {
   EXPECT_EQ(found.another, nullptr);
 }
 
-TEST(SharedLibrary, AVersionThatIsTooOldExplainsWhatItLacks) {
+TEST(SharedLibrary, TooOldLibraryNamesItsVersionInsteadOfMissingFunctions) {
   EXPECT_EQ(TooOld(sample({"libfp8lab_sample.so.4"}, kFolder)).unavailable_reason(),
             "Sample: " + kFolder + "/libfp8lab_sample.so.4 is 2.1; install Sample 9");
 }
 
-TEST(SharedLibrary, SaysWhatTheLoaderSaysOfAFileThatIsNone) {
+TEST(SharedLibrary, FileThatIsNoLibraryNamesTheLoadersError) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "fp8lab_shared_library_test";
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "libfp8lab_text.so") << std::string(4096, 'x');
@@ -102,7 +102,7 @@ struct Absent : Questions {
   Absent() : Questions(sample({kAbsent})) {}
 };
 
-TEST(SharedLibrary, WhoNeedsOneThatIsMissingIsReportedSo) {
+TEST(SharedLibrary, NeedingAMissingLibraryThrowsItsReason) {
   EXPECT_EQ(find_library<Absent>().question, nullptr);
   try {
     need_library<Absent>();
@@ -118,7 +118,7 @@ struct Counted : Answers {
   static inline std::atomic<int> opened = 0;
 };
 
-TEST(SharedLibrary, IsOpenedOnceByManyThreads) {
+TEST(SharedLibrary, ManyThreadsOpenItOnce) {
   EXPECT_EQ(Counted::opened, 0);
   std::array<const Counted*, 8> found{};
   std::barrier together(static_cast<std::ptrdiff_t>(found.size()));

@@ -1,75 +1,34 @@
-// Adam, with casts and without, the norm that it clips by and list operations: the GPU's bytes against the host's,
-// over every type, lists of odd and empty tensors, vectors' bodies and the one for any strides.
+// Adam, with casts of the new weights and without: the GPU's bytes equal the host's, for every type, for lists of odd
+// and empty tensors, and for kernels over vectors as well as the one for any strides.
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/moment_scale.h"
-#include "reference/compare.h"
-#include "reference/test_data.h"
-#include "support/dense.h"
+#include "cuda/tensor_pair.h"
 
 namespace fp8lab {
 namespace {
 
+using list_test::Both;
+using list_test::CastCase;
+using list_test::difference;
+using list_test::kCasts;
+using list_test::kMatrices;
+using list_test::kShapes;
+using list_test::make;
+using list_test::make_bytes;
+using list_test::make_orientations;
+using list_test::Pair;
+using list_test::target_of;
+using list_test::TwoOrientations;
 using reference::gaussian_values;
-
-/// The same tensors on the host and on the GPU.
-class Pair {
- public:
-  static constexpr std::size_t kSides = 2;
-  std::array<std::unique_ptr<Device>, kSides> devices{
-      open_device("cpu", {.memory = {.capacity_bytes = 0, .poison = true}}),
-      open_device("cuda", {.memory = {.capacity_bytes = 0, .poison = true}})};
-
-  template <class Use>
-  void each(const Use& use) {
-    for (std::size_t side = 0; side < kSides; ++side) use(side, *devices[side]);
-  }
-};
-
-using Both = std::array<Tensor, Pair::kSides>;
-
-Both make(Pair& pair, const TensorSpec& spec, const std::vector<float>& values) {
-  Both both;
-  pair.each([&](std::size_t side, Device& device) {
-    both[side] = device.allocate(spec, support::anyone(device));
-    device.write(both[side], values);
-  });
-  return both;
-}
-
-/// Any bits, those of i16 for instance.
-Both make_bytes(Pair& pair, const TensorSpec& spec, std::uint64_t seed) {
-  Both both;
-  std::vector<std::byte> bytes(static_cast<std::size_t>(spec.bytes()));
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(reference::scramble(seed ^ i) >> 56);
-  pair.each([&](std::size_t side, Device& device) {
-    both[side] = device.allocate(spec, support::anyone(device));
-    device.write_bytes(both[side], bytes);
-  });
-  return both;
-}
-
-/// The first byte that differs, in words; empty if there is none.
-std::string difference(Pair& pair, const Both& both) {
-  if (!both[0]) return {};
-  const std::vector<std::byte> host = pair.devices[0]->read_bytes(both[0]), gpu = pair.devices[1]->read_bytes(both[1]);
-  if (host.size() != gpu.size()) return "sizes";
-  for (std::size_t i = 0; i < host.size(); ++i)
-    if (host[i] != gpu[i]) return "byte " + std::to_string(i) + " of " + std::to_string(host.size());
-  return {};
-}
-
-// Empty, one element, less than a vector, odd, a vector more than a step, exactly one piece, several pieces and an odd
-// rest.
-const Shape kShapes[] = {{0, 7}, {1, 1}, {3}, {5, 811}, {1028, 4}, {128, 128}, {3, 16387}, {7, 8192}};
 
 enum class Master { kNone, kF32, kRemainder };
 
@@ -141,7 +100,7 @@ Member make_member(Pair& pair, const Case& c, const Shape& shape, std::uint64_t 
   return member;
 }
 
-/// Changes what is notified of a tensor.
+/// Changes the kernel's arguments for one tensor.
 using Change = std::function<void(std::size_t side, std::size_t index, AdamTensor& tensor)>;
 
 struct Betas {
@@ -182,7 +141,7 @@ void expect_equal(Pair& pair, const std::vector<Member>& members) {
   }
 }
 
-TEST(AdamOnGpu, LeavesTheHostsBytesForEveryType) {
+TEST(AdamOnGpu, HasTheBytesOfTheHostForEveryType) {
   Pair pair;
   const Both gradient_scale = make(pair, {Shape{1}, DType::kF32}, {0.7f});
   std::uint64_t seed = 1;
@@ -190,15 +149,16 @@ TEST(AdamOnGpu, LeavesTheHostsBytesForEveryType) {
     SCOPED_TRACE(label(c));
     std::vector<Member> members;
     for (const Shape& shape : kShapes) members.push_back(make_member(pair, c, shape, seed += 10));
-    members.push_back(make_member(pair, c, {33, 65}, seed += 10, true));  // element by element
+    members.push_back(
+        make_member(pair, c, {33, 65}, seed += 10, true));  // a transposed gradient is read element by element
     for (int number = 1; number <= 2; ++number)
       step(pair, members, c.decoupled, number == 1 ? Both{} : gradient_scale, number);
     expect_equal(pair, members);
   }
 }
 
-// Weights on either side of a half, where lerp starts from the other end, and the smallest in use.
-TEST(AdamOnGpu, LeavesTheHostsBytesForEveryBeta) {
+// Weights on both sides of 0.5, where lerp changes its starting point, and the smallest weights in use.
+TEST(AdamOnGpu, HasTheBytesOfTheHostForEveryBeta) {
   Pair pair;
   std::uint64_t seed = 400;
   const Betas all[] = {{0.0, 0.4}, {0.3, 0.0}, {0.5, 0.5}, {0.99, 0.999}, {0.999, 0.99999}};
@@ -212,8 +172,8 @@ TEST(AdamOnGpu, LeavesTheHostsBytesForEveryBeta) {
   }
 }
 
-// Types side by side, more tensors than warps, some of them at addresses that vectors do not take.
-TEST(AdamOnGpu, TakesListsOfManyMixedTensors) {
+// Mixed types, more tensors than warps, some of them at addresses that are not aligned to vectors.
+TEST(AdamOnGpu, HasTheBytesOfTheHostForLongMixedLists) {
   Pair pair;
   const std::vector<Case> cases = all_cases();
   std::vector<Member> members;
@@ -254,52 +214,6 @@ TEST(AdamOnGpu, KeepsNanAndInfInTheirElements) {
   }
 }
 
-/// Orientations of a matrix in eight bits under one scale.
-struct TwoOrientations {
-  Both rowwise, columnwise, scale_inv, scale, amax;
-};
-
-struct CastCase {
-  const char* label;
-  bool rowwise;
-  bool columnwise;
-  DType payload;
-  DType nominal;
-};
-const CastCase kCasts[] = {
-    {"rowwise", true, false, DType::kE4M3, DType::kBF16},   {"both", true, true, DType::kE4M3, DType::kBF16},
-    {"columnwise", false, true, DType::kE5M2, DType::kF32}, {"both_e5m2", true, true, DType::kE5M2, DType::kF16},
-    {"measured", false, false, DType::kE4M3, DType::kBF16},
-};
-
-// Besides: one tile, several with uneven ends, lines that are no multiple of 16 bytes, and of 4 columns.
-const Shape kMatrices[] = {{0, 64}, {64, 64}, {80, 272}, {60, 100}, {5, 811}, {1028, 4}, {272, 512}, {1, 16}};
-
-TwoOrientations make_orientations(Pair& pair, const CastCase& c, const Shape& shape, float scale) {
-  TwoOrientations orientations;
-  const TensorSpec flat{shape, c.payload}, transposed{{shape.cols(), shape.rows()}, c.payload};
-  const std::vector<float> none(static_cast<std::size_t>(shape.numel()), 0.0f);
-  if (c.rowwise) orientations.rowwise = make(pair, flat, none);
-  if (c.columnwise) orientations.columnwise = make(pair, transposed, none);
-  orientations.scale_inv = make(pair, {Shape{1}, DType::kF32}, {-1.0f});
-  orientations.scale = make(pair, {Shape{1}, DType::kF32}, {scale});
-  orientations.amax = make(pair, {Shape{1}, DType::kF32}, {0.25f});
-  return orientations;
-}
-
-CastTarget target_of(const TwoOrientations& orientations, const CastCase& c, std::size_t side) {
-  const ScaleView scale_inv{.data = orientations.scale_inv[side].view().data, .storage_elems = 1};
-  const auto half = [&](const Both& data) {
-    return data[side] ? OperandView{.values = data[side].view(), .scales = scale_inv} : OperandView{};
-  };
-  return {.rowwise = half(orientations.rowwise),
-          .columnwise = half(orientations.columnwise),
-          .format = {.payload = c.payload, .amax_source = AmaxSource::kHistory},
-          .nominal = c.nominal,
-          .scale = orientations.scale[side].data<const float>(),
-          .amax = orientations.amax[side].data<float>()};
-}
-
 void expect_equal(Pair& pair, const TwoOrientations& orientations) {
   EXPECT_EQ(difference(pair, orientations.rowwise), "");
   EXPECT_EQ(difference(pair, orientations.columnwise), "");
@@ -307,7 +221,7 @@ void expect_equal(Pair& pair, const TwoOrientations& orientations) {
   EXPECT_EQ(difference(pair, orientations.amax), "");
 }
 
-TEST(AdamOnGpu, CastsAndMeasuresWhatItMakes) {
+TEST(AdamOnGpu, CastsNewWeightsAndRecordsTheirAmax) {
   Pair pair;
   std::uint64_t seed = 7000;
   for (const CastCase& cast : kCasts)
@@ -329,107 +243,6 @@ TEST(AdamOnGpu, CastsAndMeasuresWhatItMakes) {
         });
         expect_equal(pair, members);
         for (const TwoOrientations& one : orientations) expect_equal(pair, one);
-      }
-}
-
-TEST(QuantizeListOnGpu, IsTheHostsForEveryTypeAndScale) {
-  Pair pair;
-  std::uint64_t seed = 9000;
-  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
-  for (const CastCase& c : kCasts)
-    for (const DType in_type : {DType::kF32, DType::kBF16, DType::kF16})
-      for (const float measured : {0.0f, 3.7f, kInf, kNan})  // 0 has the scale known beforehand
-        for (const bool odd_values : {false, true}) {
-          SCOPED_TRACE(testing::Message() << c.label << " " << name(in_type) << " " << measured);
-          const Both amax = make(pair, {Shape{1}, DType::kF32}, {measured});
-          std::vector<Both> ins;
-          std::vector<TwoOrientations> orientations;
-          for (const Shape& shape : kMatrices) {
-            std::vector<float> values = gaussian_values(shape.numel(), ++seed);
-            if (odd_values && values.size() > 40) values[3] = kInf, values[38] = kNan, values[39] = -0.0f;
-            ins.push_back(make(pair, {shape, in_type}, values));
-            orientations.push_back(make_orientations(pair, c, shape, 17.0f));
-          }
-          pair.each([&](std::size_t side, Device& device) {
-            std::vector<ListCast> list;
-            for (std::size_t i = 0; i < ins.size(); ++i) {
-              list.push_back({.in = ins[i][side].view(), .target = target_of(orientations[i], c, side)});
-              if (measured == 0.0f) continue;
-              list.back().target.scale = nullptr;
-              list.back().measured = amax[side].data<const float>();
-            }
-            device.launch(&KernelTable::quantize_list, QuantizeListArgs{.tensors = list});
-          });
-          for (const TwoOrientations& one : orientations) {
-            EXPECT_EQ(difference(pair, one.rowwise), "");
-            EXPECT_EQ(difference(pair, one.columnwise), "");
-            EXPECT_EQ(difference(pair, one.scale_inv), "");
-            const float host = pair.devices[0]->read(one.amax[0]).front(),
-                        gpu = pair.devices[1]->read(one.amax[1]).front();
-            EXPECT_TRUE(host == gpu || (std::isnan(host) && std::isnan(gpu))) << host << ", " << gpu;
-          }
-        }
-}
-
-TEST(SquareSumOnGpu, IsTheHostsForEveryListAndType) {
-  Pair pair;
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    std::vector<Both> tensors;
-    std::uint64_t seed = 50;
-    for (const Shape& shape : kShapes)
-      tensors.push_back(make(pair, {shape, dtype}, gaussian_values(shape.numel(), ++seed, 3.0)));
-    // More stretches than lanes, to have the second level go round.
-    tensors.push_back(make(pair, {{1200, 16384}, dtype}, gaussian_values(1200 * 16384, ++seed)));
-    tensors.push_back(make(pair, {{16387}, dtype}, gaussian_values(16387, ++seed)));
-    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{4}, tensors.size()}) {
-      const Both sum = make(pair, {Shape{1}, DType::kF32}, {-1.0f}),
-                 norm = make(pair, {Shape{1}, DType::kF32}, {-1.0f}),
-                 coefficient = make(pair, {Shape{1}, DType::kF32}, {-1.0f});
-      pair.each([&](std::size_t side, Device& device) {
-        std::vector<MatrixView> views;
-        for (std::size_t i = 0; i < count; ++i) views.push_back(tensors[i][side].view());
-        if (count > 4) views.push_back(tensors[3][side].transposed().view());
-        device.launch(&KernelTable::square_sum, SquareSumArgs{.tensors = views, .sum = sum[side].data<float>()});
-        device.launch(&KernelTable::clip_coefficient,
-                      ClipCoefficientArgs{.square_sum = sum[side].data<const float>(),
-                                          .max_norm = 2.5f,
-                                          .norm = norm[side].data<float>(),
-                                          .coefficient = coefficient[side].data<float>()});
-      });
-      EXPECT_EQ(difference(pair, sum), "") << count;
-      EXPECT_EQ(difference(pair, norm), "") << count;
-      EXPECT_EQ(difference(pair, coefficient), "") << count;
-    }
-  }
-}
-
-TEST(ListOpOnGpu, IsTheHostsForEveryOperationAndType) {
-  Pair pair;
-  const ListOp ops[] = {ListOp::kScale, ListOp::kAdd,         ListOp::kAddList, ListOp::kSqrt,
-                        ListOp::kLerp,  ListOp::kLerpProduct, ListOp::kAddcdiv};
-  const DType types[] = {DType::kF32, DType::kBF16};
-  std::uint64_t seed = 500;
-  for (const ListOp op : ops)
-    for (const DType out_type : types)
-      for (const DType a_type : types) {
-        const float scalar = a_type == out_type ? 0.375f : 0.875f;
-        SCOPED_TRACE(testing::Message() << static_cast<int>(op) << " " << name(out_type) << " " << name(a_type));
-        std::vector<Both> outs, as, bs;
-        for (const Shape& shape : kShapes) {
-          std::vector<float> values = gaussian_values(shape.numel(), ++seed);
-          if (op == ListOp::kSqrt)  // the host's NaNs have another sign
-            for (float& x : values) x = std::fabs(x);
-          outs.push_back(make(pair, {shape, out_type}, values));
-          as.push_back(make(pair, {shape, a_type}, gaussian_values(shape.numel(), ++seed)));
-          bs.push_back(make(pair, {shape, out_type}, gaussian_values(shape.numel(), ++seed)));
-        }
-        pair.each([&](std::size_t side, Device& device) {
-          std::vector<ListOpTensor> list;
-          for (std::size_t i = 0; i < outs.size(); ++i)
-            list.push_back({.out = outs[i][side].view(), .a = as[i][side].view(), .b = bs[i][side].view()});
-          device.launch(&KernelTable::list_op, ListOpArgs{.op = op, .tensors = list, .scalar = scalar});
-        });
-        for (const Both& out : outs) EXPECT_EQ(difference(pair, out), "");
       }
 }
 

@@ -1,11 +1,11 @@
 // The order in which the roles of a block of attention's backward wait for each other
-// (lib/backend/cuda/attention/device/attention_backward_tiles.cuh and attention_tensor_backward.cu), as a model of
-// which every interleaving is gone through: on a GPU the rare ones come once in days.
+// (lib/backend/cuda/attention/device/attention_backward_tiles.cuh and attention_tensor_backward.cu), as a model whose
+// every interleaving is checked. On a GPU rare interleavings occur once in days.
 //
-// Three roles: one provides keys, job by job; one multiplies tiles of queries and hands their sums on; one adds the
-// sums to dQ. A barrier's wait tests the parity of its phase alone, so a role that is two phases late waits for
-// ever. The order between blocks are left out: a role that waits for one is merely late. So are the rings of Q and dO,
-// which only these roles fill and empty in step.
+// There are three roles: one loads keys, job by job; one multiplies tiles of queries and passes their sums on; one adds
+// the sums to dQ. A wait at a barrier tests the parity of its phase alone, so a role that is two phases late waits for
+// ever. The model omits the order between blocks, since a role that waits for another block is merely late, and the
+// ring buffers of Q and dO, which these roles alone fill and empty in step.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@
 namespace fp8lab {
 namespace {
 
-/// A barrier: phases that are over, and arrivals that the present one still wants.
+/// A barrier: the number of completed phases, and the arrivals that the present phase still needs.
 struct Phases {
   int over = 0;
   int wanted = 1;
@@ -36,13 +36,13 @@ struct Phases {
 enum class Step { kAwaitJob, kFirst, kSecond, kThird, kDone };
 
 struct Block {
-  // What provides keys: kAwaitJob waits until the last ones are done with, kFirst is under way.
+  // The role that loads keys: kAwaitJob waits until the previous keys are no longer in use, kFirst loads.
   Step load = Step::kAwaitJob;
   int load_round = 0;
-  // What multiplies: kFirst waits for room for sums, kSecond announces them, kThird ends the job.
+  // The role that multiplies: kFirst waits for room for sums, kSecond signals them, kThird ends the job.
   Step multiply = Step::kAwaitJob;
   int multiply_round = 0, tile_of_job = 0, tile = 0;
-  // What adds: kFirst waits for sums, kSecond frees their room, kThird has them written.
+  // The role that adds: kFirst waits for sums, kSecond frees their room, kThird writes them.
   Step add = Step::kAwaitJob;
   int add_round = 0, added_of_job = 0, sums_parity = 0;
   Phases keys_here, keys_free, sums_here, sums_free;
@@ -53,11 +53,12 @@ struct Block {
 
 class Model {
  public:
-  /// `tiles_of_jobs`: how many tiles of queries each job has. `adder_confirms`: what adds arrives at keys_free, too.
+  /// `tiles_of_jobs`: the number of query tiles of each job. `adder_confirms`: the adding role arrives at keys_free
+  /// too.
   Model(std::vector<int> tiles_of_jobs, bool adder_confirms)
       : tiles_(std::move(tiles_of_jobs)), confirms_(adder_confirms) {}
 
-  /// States in which nothing can go on though not all is done, or a role took another job than its own.
+  /// The number of states in which no role can continue before all are done, or a role has a wrong job.
   std::size_t stuck() {
     Block start;
     start.keys_free.wanted = free_count();
@@ -175,13 +176,13 @@ std::vector<std::vector<int>> job_lists() {
   return lists;
 }
 
-TEST(AttentionBackwardOrder, NoRoleWaitsForEver) {
+TEST(AttentionBackwardOrder, EveryInterleavingEnds) {
   for (const std::vector<int>& jobs : job_lists())
     EXPECT_EQ(Model(jobs, true).stuck(), 0u) << ::testing::PrintToString(jobs);
 }
 
-// As it was once: a job of one tile is over before what adds has looked for it.
-TEST(AttentionBackwardOrder, KeysThatComeBeforeTheLastWereSeenByAllAreMissed) {
+// Without the adding role's arrival, as in a former version, a job of one tile can end before that role has seen it.
+TEST(AttentionBackwardOrder, WithoutTheAddersArrivalSomeInterleavingHangs) {
   EXPECT_GT(Model({1, 3, 5}, false).stuck(), 0u);
   EXPECT_GT(Model({3, 2, 1, 2}, false).stuck(), 0u);
   EXPECT_EQ(Model({2, 3, 2}, false).stuck(), 0u);

@@ -1,5 +1,5 @@
-// cuDNN's FP8 attention, which casts where this project's definition does not: held against attention of the same data
-// without those casts, within what they may cost.
+// cuDNN's FP8 attention, which casts where this project's definition does not. It is compared with attention of the
+// same data without those casts, within the error that they may cause.
 
 #include <gtest/gtest.h>
 
@@ -27,12 +27,12 @@ float amax_of(std::initializer_list<const std::vector<float>*> tensors) {
   return largest;
 }
 
-// cuDNN casts P relative to the running maximum of its row and not to lse: other ties, the same relative error. Against
-// attention of the same data without a cast of P each leaves 2^-4 / sqrt(3) at most, as does O's own cast; amax as the
-// definition has it.
+// cuDNN casts P relative to the running maximum of its row instead of lse: ties differ, the relative error is the same.
+// Compared with attention of the same data without a cast of P, the cast of P and that of O each cause an error of 2^-4
+// / sqrt(3) at most. The amax follows the definition.
 TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
   if (!cuda::cudnn_unavailable_reason().empty()) {
-    EXPECT_FALSE(cuda::attention_cudnn_float8_forward({}, gpu_));
+    EXPECT_FALSE(cuda::attention_cudnn_float8_forward({}, context_));
     return;
   }
   for (const ShapeOptions& options :
@@ -53,7 +53,7 @@ TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
     const std::vector<float> o = device_.read(expected.o), data = device_.read(actual.o);
     EXPECT_LT(distance(data, o), 2 * 0x1p-4 / 1.7);
     EXPECT_NEAR(device_.read(amax_o)[0], amax_of({&o}), 0x1p-4f * amax_of({&o}));
-    // Relative to a row's maximum P reaches 1; relative to its lse, what the definition says.
+    // Relative to a row's maximum P reaches 1; relative to its lse it reaches the P of the definition.
     EXPECT_GE(device_.read(amax_s)[0], (1 - 0x1p-4f) * device_.read(largest_p)[0]);
     EXPECT_LE(device_.read(amax_s)[0], 1 + 0x1p-4f);
     const std::vector<float> lse = device_.read(expected.lse), ones(lse.size(), 1.0f);
@@ -61,9 +61,10 @@ TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
   }
 }
 
-// P's cast may take 2^-4 of O, so the amax is held to less where it is exact: V's largest element is at the first key,
-// which the first query sees alone, with a P of 1 that every cast leaves; all other O are means of V. A single product
-// is exact in the matrix units' 13 fraction bits. The scale is one by which the cast of that O, 304.9, gives 320.
+// The cast of P may change O by 2^-4, so the amax is tested more tightly where it is exact. V's largest element is at
+// the first key, which the first query sees alone, with a P of 1 that every cast keeps; all other O are means of V. A
+// single product is exact in the matrix units' 13 fraction bits. Under the chosen scale the cast of that O, 304.9,
+// gives 320.
 TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardMeasuresOBeforeItsCast) {
   if (const std::string reason = cuda::cudnn_unavailable_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
@@ -89,11 +90,12 @@ TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardMeasuresOBeforeItsCast) {
   EXPECT_TRUE(out.o_measured);
   EXPECT_NEAR(static_cast<double>(device_.read(amax_o)[0]), largest, 0x1p-12 * largest);
   const std::vector<float> rounded = device_.read(out.o);
-  EXPECT_GT(static_cast<double>(amax_of({&rounded})), 1.04 * largest);  // which nobody must take for O's own
+  EXPECT_GT(static_cast<double>(amax_of({&rounded})),
+            1.04 * largest);  // the amax after the cast, which must not be recorded as that of O
 }
 
-/// A step of head_dim 128 whose gradients cuDNN computes from quantized data, and what they are cast with: scales by
-/// which nothing saturates.
+/// A step of head_dim 128 whose gradients cuDNN computes from quantized data, with scales under which no gradient
+/// saturates.
 class CudnnFloat8BackwardTest : public AttentionOnGpuTest {
  protected:
   struct Step {
@@ -115,12 +117,12 @@ class CudnnFloat8BackwardTest : public AttentionOnGpuTest {
   Tensor scale_grad_ = make_scalar(device_, 2048.0f);
 };
 
-// Against the gradients of the same data without a cast of P, dS or the results: P's cast leaves 2^-4 / sqrt(3) of dV
-// at most, dS's 2^-3 / sqrt(3) of dQ and dK, the results' own 2^-3 / sqrt(3) of each. cuDNN casts dS times
-// softmax_scale, which is taken out of scale and amax again.
+// Compared with the gradients of the same data without casts of P, dS or the results: the cast of P causes an error of
+// 2^-4 / sqrt(3) of dV at most, that of dS 2^-3 / sqrt(3) of dQ and dK, the results' own 2^-3 / sqrt(3) of each. cuDNN
+// casts dS times softmax_scale, which scale and amax take into account.
 TEST_F(CudnnFloat8BackwardTest, IsWithinItsCastsOrRefuses) {
   if (!cuda::cudnn_unavailable_reason().empty()) {
-    EXPECT_FALSE(cuda::attention_cudnn_float8_backward({}, gpu_));
+    EXPECT_FALSE(cuda::attention_cudnn_float8_backward({}, context_));
     return;
   }
   for (const ShapeOptions& options :
@@ -151,7 +153,7 @@ TEST_F(CudnnFloat8BackwardTest, IsWithinItsCastsOrRefuses) {
     const float largest_gradient = amax_of({&expected.q, &expected.k, &expected.v});
     EXPECT_NEAR(device_.read(amax_grad)[0], largest_gradient, 0x1p-3f * largest_gradient);
 
-    // What comes is what eight bits say, so the cast that follows changes nothing.
+    // The gradients are representable in eight bits, so the cast that follows changes nothing.
     for (const std::vector<float>* gradient : {&actual.q, &actual.k, &actual.v}) {
       std::vector<float> scaled = *gradient;
       for (float& x : scaled) x *= 2048.0f;
@@ -160,10 +162,10 @@ TEST_F(CudnnFloat8BackwardTest, IsWithinItsCastsOrRefuses) {
   }
 }
 
-// The results' casts may take 2^-3 of them, so their amax too is held to less where it is exact: the last query and key
-// are alike and larger than the rest, so the query's P is 1 there within e^-30, and that key, which no other sees, has
-// the query's dO for its dV. All else is small beside it. The scale is one by which the cast of that dV, 18816, gives
-// 20480.
+// The casts of the results may change them by 2^-3, so their amax is tested more tightly where it is exact. The last
+// query and key are alike and larger than the rest, so the query's P is 1 there within e^-30, and that key, which no
+// other query sees, has the query's dO for its dV. Everything else is small beside it. Under the chosen scale the cast
+// of that dV, 18816, gives 20480.
 TEST_F(CudnnFloat8BackwardTest, MeasuresTheGradientsBeforeTheirCast) {
   if (const std::string reason = cuda::cudnn_unavailable_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128});
@@ -187,7 +189,7 @@ TEST_F(CudnnFloat8BackwardTest, MeasuresTheGradientsBeforeTheirCast) {
       backward(general_backward, shape, {step.qkv, step.o, step.grad_o, step.lse, {}, {}}, DType::kF32);
   ASSERT_NEAR(amax_of({&expected.q, &expected.k, &expected.v}), 1.75f, 0x1p-12f * 1.75f);
 
-  gpu_.set_deterministic(false);
+  context_.set_deterministic(false);
   const Tensor scale_grad = make_scalar(device_, 10752.0f), amax = make_scalar(device_, 0.0f),
                amax_grad = make_scalar(device_, 0.0f);
   const Tensor packed = make_tensor(device_, tokens(shape), 3 * cols, DType::kBF16);
@@ -205,11 +207,11 @@ TEST_F(CudnnFloat8BackwardTest, MeasuresTheGradientsBeforeTheirCast) {
                                            .out = grads}));
   EXPECT_NEAR(device_.read(amax_grad)[0], 1.75f, 0x1p-12f * 1.75f);
   const std::vector<float> rounded = device_.read(grads.v);
-  EXPECT_GT(amax_of({&rounded}), 1.08f * 1.75f);  // which nobody must take for dV's own
+  EXPECT_GT(amax_of({&rounded}), 1.08f * 1.75f);  // the amax after the cast, which must not be recorded as that of dV
 }
 
 // Amaxes are raised, never lowered, and a NaN stays.
-TEST_F(CudnnFloat8BackwardTest, RaisesItsAmaxes) {
+TEST_F(CudnnFloat8BackwardTest, RaisesAmaxesAndKeepsNan) {
   if (const std::string reason = cuda::cudnn_unavailable_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128});
   const Step step = make_step(shape);
@@ -223,13 +225,13 @@ TEST_F(CudnnFloat8BackwardTest, RaisesItsAmaxes) {
   EXPECT_TRUE(std::isnan(device_.read(poisoned)[0]));
 }
 
-// Through the operation: where bits may differ and the gradients' cast is known, and only there.
-TEST_F(CudnnFloat8BackwardTest, IsTakenWhereTheGradientsAreCastNext) {
+// Through the operation: cuDNN is used where bits may differ and the gradients' cast is known, and only there.
+TEST_F(CudnnFloat8BackwardTest, IsChosenOnlyIfTheGradientsAreCastNext) {
   const AttentionShape shape = make_shape({.seq = 600, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
   const Step step = make_step(shape);
   const Tensor amax = make_scalar(device_, 0.0f);
   const auto algorithm_of = [&](bool deterministic, const AttentionRole& grad_cast) {
-    gpu_.set_deterministic(deterministic);
+    context_.set_deterministic(deterministic);
     const std::size_t before = device_.notes().size();
     run_backward(device_, shape,
                  {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax),

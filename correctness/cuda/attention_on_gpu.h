@@ -9,30 +9,30 @@
 #include "backend/cuda/attention/attention.h"
 #include "ops/attention_fixture.h"
 
-/// The paths of attention on a GPU, each called by itself, and how far two results are apart.
+/// The kernels of attention on a GPU, each called directly, and measures of the difference between two results.
 namespace fp8lab::attention_test {
 
 using cuda::CudaContext;
 
-/// A way to compute each direction; false where it does not take the call.
+/// A kernel for each direction; it returns false if it does not support the call.
 using Forward = bool (*)(const AttentionForwardArgs&, CudaContext&);
 using Backward = bool (*)(const AttentionBackwardArgs&, CudaContext&);
 
-inline bool general_forward(const AttentionForwardArgs& args, CudaContext& gpu) {
-  cuda::attention_general_forward(args, gpu);
+inline bool general_forward(const AttentionForwardArgs& args, CudaContext& context) {
+  cuda::attention_general_forward(args, context);
   return true;
 }
-inline bool general_backward(const AttentionBackwardArgs& args, CudaContext& gpu) {
-  cuda::attention_general_backward(args, gpu);
+inline bool general_backward(const AttentionBackwardArgs& args, CudaContext& context) {
+  cuda::attention_general_backward(args, context);
   return true;
 }
 
-inline bool tensor_forward(const AttentionForwardArgs& args, CudaContext& gpu) {
-  cuda::attention_tensor_forward(args, gpu);
+inline bool tensor_forward(const AttentionForwardArgs& args, CudaContext& context) {
+  cuda::attention_tensor_forward(args, context);
   return true;
 }
-inline bool tensor_backward(const AttentionBackwardArgs& args, CudaContext& gpu) {
-  cuda::attention_tensor_backward(args, gpu);
+inline bool tensor_backward(const AttentionBackwardArgs& args, CudaContext& context) {
+  cuda::attention_tensor_backward(args, context);
   return true;
 }
 
@@ -40,45 +40,45 @@ class AttentionOnGpuTest : public ::testing::Test {
  protected:
   std::unique_ptr<Device> owned_device_ = open_device("cuda", {.memory = {.capacity_bytes = 0, .poison = true}});
   Device& device_ = *owned_device_;
-  CudaContext& gpu_ = cuda::cuda_context(device_.context());
+  CudaContext& context_ = cuda::cuda_context(device_.context());
 
   AttentionOutputs make_outputs(const AttentionShape& shape, DType dtype) {
     return {make_tensor(device_, tokens(shape), query_cols(shape), dtype),
             make_tensor(device_, shape.batch * shape.heads, shape.seq, DType::kF32)};
   }
-  bool forward(Forward way, const AttentionShape& shape, const Qkv& qkv, const AttentionOutputs& out,
+  bool forward(Forward kernel, const AttentionShape& shape, const Qkv& qkv, const AttentionOutputs& out,
                const AttentionRole& s = {}, const AttentionRole& o_cast = {}) {
-    return way({.shape = shape,
-                .q = qkv.q.view(),
-                .k = qkv.k.view(),
-                .v = qkv.v.view(),
-                .o = out.o.view(),
-                .lse = out.lse.view(),
-                .s = s,
-                .o_cast = o_cast},
-               gpu_);
+    return kernel({.shape = shape,
+                   .q = qkv.q.view(),
+                   .k = qkv.k.view(),
+                   .v = qkv.v.view(),
+                   .o = out.o.view(),
+                   .lse = out.lse.view(),
+                   .s = s,
+                   .o_cast = o_cast},
+                  context_);
   }
   struct Gradients {
     std::vector<float> q, k, v;
   };
-  Gradients backward(Backward way, const AttentionShape& shape, const BackwardOperands& operands, DType dtype) {
+  Gradients backward(Backward kernel, const AttentionShape& shape, const BackwardOperands& operands, DType dtype) {
     const std::int64_t q = query_cols(shape), kv = key_cols(shape);
     const Tensor packed = make_tensor(device_, tokens(shape), q + 2 * kv, dtype);
     const AttentionGradients out{packed.columns(0, q), packed.columns(q, kv), packed.columns(q + kv, kv)};
-    EXPECT_TRUE(way({.shape = shape,
-                     .q = operands.qkv.q.view(),
-                     .k = operands.qkv.k.view(),
-                     .v = operands.qkv.v.view(),
-                     .o = operands.o.view(),
-                     .grad_o = operands.grad_o.view(),
-                     .lse = operands.lse.view(),
-                     .grad_q = out.q.view(),
-                     .grad_k = out.k.view(),
-                     .grad_v = out.v.view(),
-                     .s = operands.s,
-                     .grad_p = operands.grad_p,
-                     .grad_cast = operands.grad_cast},
-                    gpu_));
+    EXPECT_TRUE(kernel({.shape = shape,
+                        .q = operands.qkv.q.view(),
+                        .k = operands.qkv.k.view(),
+                        .v = operands.qkv.v.view(),
+                        .o = operands.o.view(),
+                        .grad_o = operands.grad_o.view(),
+                        .lse = operands.lse.view(),
+                        .grad_q = out.q.view(),
+                        .grad_k = out.k.view(),
+                        .grad_v = out.v.view(),
+                        .s = operands.s,
+                        .grad_p = operands.grad_p,
+                        .grad_cast = operands.grad_cast},
+                       context_));
     return {device_.read(out.q), device_.read(out.k), device_.read(out.v)};
   }
   Operand gaussian_operand(const AttentionShape& shape, std::int64_t cols, DType dtype, std::uint64_t stream) {
@@ -96,7 +96,7 @@ class AttentionOnGpuTest : public ::testing::Test {
   }
 };
 
-/// |difference| over |expected|, as lengths of the entire vectors; NaN where either has one.
+/// |difference| over |expected|, both as lengths of entire vectors; NaN if either vector contains one.
 inline double distance(const std::vector<float>& actual, const std::vector<float>& expected) {
   double error = 0, size = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -107,7 +107,7 @@ inline double distance(const std::vector<float>& actual, const std::vector<float
   return std::sqrt(error / size);
 }
 
-/// Elements outside of |actual - expected| <= relative * |expected| + weight * spread.
+/// The number of elements outside of |actual - expected| <= relative * |expected| + weight * spread.
 inline std::size_t outside(const std::vector<float>& actual, const std::vector<float>& expected,
                            const std::vector<float>& spread, double relative, double weight) {
   std::size_t count = 0;
@@ -125,7 +125,7 @@ inline Operand magnitudes(Device& device, const Operand& operand, std::int64_t c
   return make_operand(device, cols, operand.values.dtype(), values);
 }
 
-/// Products of 16-bit elements are exact in FP32 and summed there: 130 roundings of 2^-24 at most, of sums of
+/// Products of 16-bit elements are exact in FP32 and are summed there: at most 130 roundings of 2^-24, of sums of
 /// magnitudes below 16.
 inline constexpr double kLseError = 130 * 16 * 0x1p-24;
 

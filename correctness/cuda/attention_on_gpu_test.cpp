@@ -1,6 +1,6 @@
-// The GPU's paths of attention against each other at the sizes of real models, where no reference with full S x S
-// matrices can follow. The general kernels are bit for bit the host's (ops/attention_test judges both), so they are the
-// measure here.
+// The GPU's kernels of attention compared with each other at the sizes of real models, where a reference with full S x
+// S matrices is too large. The general kernels have the bits of the host's (ops/attention_test judges both), so they
+// are the reference here.
 
 #include "cuda/attention_on_gpu.h"
 
@@ -24,10 +24,10 @@ std::vector<AttentionShape> large_shapes() {
 
 class SixteenBitsTest : public AttentionOnGpuTest, public ::testing::WithParamInterface<AttentionShape> {
  protected:
-  // P and dS enter their products as bf16, off by up to 2^-8 of themselves; the results are rounded to bf16 once more.
+  // P and dS enter their products as bf16, with an error of up to 2^-8 each; the results are rounded to bf16 once more.
   static constexpr double kRounding = 0x1p-8;
-  // Over a full tensor those errors are independent: 2^-8 / sqrt(3) at most for P or dS, the same for either side's
-  // last rounding, and as much for P's error within dS.
+  // Over a full tensor these errors are independent: 2^-8 / sqrt(3) at most for P or dS, the same for the last rounding
+  // on either side, and as much for the error of P within dS.
   static constexpr double kDistance = 2 * 0x1p-8 / 1.7;
 
   void expect_forward(Forward way) {
@@ -61,12 +61,12 @@ class SixteenBitsTest : public AttentionOnGpuTest, public ::testing::WithParamIn
     EXPECT_LT(distance(actual.q, expected.q), kDistance);
     EXPECT_LT(distance(actual.k, expected.k), kDistance);
     EXPECT_LT(distance(actual.v, expected.v), kDistance);
-    if (gpu_.deterministic()) {
+    if (context_.deterministic()) {
       EXPECT_TRUE(reference::bitwise_equal(actual.q, again.q));
       EXPECT_TRUE(reference::bitwise_equal(actual.k, again.k));
       EXPECT_TRUE(reference::bitwise_equal(actual.v, again.v));
     }
-    // Every position counts, not only the sum: the last tenth of the tokens alone.
+    // Every position counts, not only the sum: the last tenth of the tokens is compared alone.
     const auto tail = [](const std::vector<float>& all) {
       return std::vector<float>(all.end() - static_cast<std::ptrdiff_t>(all.size() / 10), all.end());
     };
@@ -76,21 +76,21 @@ class SixteenBitsTest : public AttentionOnGpuTest, public ::testing::WithParamIn
   }
 };
 
-TEST_P(SixteenBitsTest, MatrixUnitsForwardIsTheGeneralOne) { expect_forward(tensor_forward); }
-TEST_P(SixteenBitsTest, MatrixUnitsBackwardIsTheGeneralOne) { expect_backward(tensor_backward); }
-TEST_P(SixteenBitsTest, CudnnForwardIsTheGeneralOneOrRefuses) {
+TEST_P(SixteenBitsTest, MatrixUnitsForwardIsNearTheGeneralOne) { expect_forward(tensor_forward); }
+TEST_P(SixteenBitsTest, MatrixUnitsBackwardIsNearTheGeneralOne) { expect_backward(tensor_backward); }
+TEST_P(SixteenBitsTest, CudnnForwardIsNearTheGeneralOneOrRefuses) {
   if (cuda::cudnn_unavailable_reason().empty()) return expect_forward(cuda::attention_cudnn_forward);
   const AttentionShape& shape = GetParam();
   const AttentionOutputs out = make_outputs(shape, DType::kBF16);
   EXPECT_FALSE(forward(cuda::attention_cudnn_forward, shape, make_qkv(device_, shape, DType::kBF16), out));
 }
-TEST_P(SixteenBitsTest, CudnnBackwardIsTheGeneralOneOrRefuses) {
+TEST_P(SixteenBitsTest, CudnnBackwardIsNearTheGeneralOneOrRefuses) {
   if (!cuda::cudnn_unavailable_reason().empty()) {
-    EXPECT_FALSE(cuda::attention_cudnn_backward({}, gpu_));
+    EXPECT_FALSE(cuda::attention_cudnn_backward({}, context_));
     return;
   }
   for (const bool deterministic : {true, false}) {
-    gpu_.set_deterministic(deterministic);
+    context_.set_deterministic(deterministic);
     expect_backward(cuda::attention_cudnn_backward);
   }
 }
@@ -98,9 +98,9 @@ TEST_P(SixteenBitsTest, CudnnBackwardIsTheGeneralOneOrRefuses) {
 INSTANTIATE_TEST_SUITE_P(Shapes, SixteenBitsTest, ::testing::ValuesIn(large_shapes()),
                          [](const auto& row) { return describe(row.param, DType::kBF16); });
 
-// Casts of P and dS and products of quantized data are exact on matrix units, so only the order of sums differs, and
-// casts of values within its error of a tie: of P's relative error of 2^-14 at most and a quantum of 2^-4 or more, one
-// in 500, each worth a quantum.
+// On matrix units casts of P and dS and products of quantized data are exact, so only the order of sums differs, and
+// casts of values within that error of a tie: with a relative error of P of 2^-14 at most and a quantum of 2^-4 or more
+// that is one cast in 500, each off by a quantum.
 class Float8Test : public AttentionOnGpuTest, public ::testing::WithParamInterface<AttentionShape> {
  protected:
   static constexpr double kDistance = 0x1p-4 / 22;  // 2^-4 of the square root of one in 500
@@ -155,7 +155,7 @@ TEST_P(Float8Test, MatrixUnitsCastAsTheGeneralKernels) {
 INSTANTIATE_TEST_SUITE_P(Shapes, Float8Test, ::testing::ValuesIn(large_shapes()),
                          [](const auto& row) { return describe(row.param, DType::kE4M3); });
 
-// Dropout in 16 bits, whose mask is of single entries: the same ones.
+// Dropout in 16 bits, whose mask is drawn per entry, drops the same entries in all kernels.
 TEST_F(AttentionOnGpuTest, MatrixUnitsDropTheSameEntries) {
   const AttentionShape shape =
       make_shape({.seq = 515, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 64, .causal = true, .dropout = 0.3f});
@@ -173,9 +173,9 @@ TEST_F(AttentionOnGpuTest, MatrixUnitsDropTheSameEntries) {
   EXPECT_LT(distance(b.v, a.v), 2 * 0x1p-8 / 1.7);
 }
 
-// Tiles that end in every way: of keys, of queries and of both, under the mask and without, in groups and alone, of all
-// results' types.
-TEST_F(AttentionOnGpuTest, MatrixUnitsBackwardTakesAnyLength) {
+// Tiles that end everywhere: of keys, of queries and of both, with the mask and without, in groups and alone, for all
+// types of results.
+TEST_F(AttentionOnGpuTest, MatrixUnitsBackwardSupportsAnyLength) {
   constexpr DType kTypes[] = {DType::kBF16, DType::kF32, DType::kF16};
   int round = 0;
   for (const std::int64_t seq : {63, 64, 65, 127, 128, 129, 191, 192, 193, 320, 577})
@@ -206,8 +206,8 @@ TEST_F(AttentionOnGpuTest, MatrixUnitsBackwardTakesAnyLength) {
       }
 }
 
-// One position: P is 1, so dV is dO, and no slope is left.
-TEST_F(AttentionOnGpuTest, MatrixUnitsBackwardTakesOnePosition) {
+// With one position P is 1, so dV is dO and all other gradients are zero.
+TEST_F(AttentionOnGpuTest, MatrixUnitsBackwardSupportsOnePosition) {
   const AttentionShape shape = make_shape({.seq = 1, .batch = 3, .heads = 2, .kv_heads = 2, .head_dim = 128});
   const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
   const AttentionOutputs out = make_outputs(shape, DType::kBF16);
@@ -219,12 +219,12 @@ TEST_F(AttentionOnGpuTest, MatrixUnitsBackwardTakesOnePosition) {
     for (const float x : grad) EXPECT_LE(std::fabs(x), 0x1p-10f);
 }
 
-/// What an FP32 sum dP leaves in dQ: 130 roundings of 2^-24 of magnitudes that add up to 128 at most, times K and
+/// The error of an FP32 sum dP in dQ: 130 roundings of 2^-24 of magnitudes that add up to at most 128, times K and
 /// softmax_scale.
 constexpr double kDifferenceError = 130 * 128 * 0x1p-24 * 0.125;
 
-// Every way against the definition itself, at rows in and around tiles, among them the last.
-TEST_P(SixteenBitsTest, SampledRowsAreThoseOfTheDefinition) {
+// Every kernel is compared with the definition itself, at rows in and around tiles, among them the last.
+TEST_P(SixteenBitsTest, SampledRowsAreNearTheDefinition) {
   const AttentionShape& shape = GetParam();
   const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
   const Operand grad_o = gaussian_operand(shape, query_cols(shape), DType::kBF16, 2);
@@ -233,16 +233,16 @@ TEST_P(SixteenBitsTest, SampledRowsAreThoseOfTheDefinition) {
   struct Path {
     Forward forward;
     Backward backward;
-    double rounding;  ///< of P and dS
+    double rounding;  ///< relative error of P and dS
   };
-  for (const Path& way : {Path{general_forward, general_backward, 0.0},
-                          {tensor_forward, tensor_backward, kRounding},
-                          {cuda::attention_cudnn_forward, cuda::attention_cudnn_backward, kRounding}}) {
-    if (way.forward == cuda::attention_cudnn_forward && !cuda::cudnn_unavailable_reason().empty()) continue;
+  for (const Path& path : {Path{general_forward, general_backward, 0.0},
+                           {tensor_forward, tensor_backward, kRounding},
+                           {cuda::attention_cudnn_forward, cuda::attention_cudnn_backward, kRounding}}) {
+    if (path.forward == cuda::attention_cudnn_forward && !cuda::cudnn_unavailable_reason().empty()) continue;
     const AttentionOutputs out = make_outputs(shape, DType::kBF16);
-    ASSERT_TRUE(forward(way.forward, shape, qkv, out));
+    ASSERT_TRUE(forward(path.forward, shape, qkv, out));
     const Gradients gradients =
-        backward(way.backward, shape, {qkv, {out.o, {}}, grad_o, out.lse, {}, {}}, DType::kBF16);
+        backward(path.backward, shape, {qkv, {out.o, {}}, grad_o, out.lse, {}, {}}, DType::kBF16);
     const std::vector<double> o = read(device_, {out.o, {}});
     const std::vector<float> lse = device_.read(out.lse);
     for (const std::int64_t query :
@@ -256,20 +256,20 @@ TEST_P(SixteenBitsTest, SampledRowsAreThoseOfTheDefinition) {
           row.lse, kLseError);
       for (std::size_t d = 0; d < row.value.size(); ++d) {
         EXPECT_NEAR(o[at + d], row.value[d],
-                    kRounding * std::fabs(row.value[d]) + (way.rounding + 4 * kLseError) * row.spread[d]);
+                    kRounding * std::fabs(row.value[d]) + (path.rounding + 4 * kLseError) * row.spread[d]);
         EXPECT_NEAR(
             static_cast<double>(gradients.q[at + d]), grad.value[d],
-            kRounding * std::fabs(grad.value[d]) + (way.rounding + 8 * kLseError) * grad.spread[d] + kDifferenceError);
+            kRounding * std::fabs(grad.value[d]) + (path.rounding + 8 * kLseError) * grad.spread[d] + kDifferenceError);
       }
     }
   }
 }
 
-// Through the operations, as layers call them: the table's way is taken and recorded, once.
+// Through the operations, as layers call them: the algorithm that the table chooses is used and recorded once.
 class RecordedAlgorithmTest : public AttentionOnGpuTest, public ::testing::WithParamInterface<bool> {};
 
-TEST_P(RecordedAlgorithmTest, TheWayTakenIsRecorded) {
-  gpu_.set_deterministic(GetParam());
+TEST_P(RecordedAlgorithmTest, ChosenAlgorithmIsRecordedOnce) {
+  context_.set_deterministic(GetParam());
   const AttentionShape shape = make_shape({.seq = 600, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
   const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
   for (int i = 0; i < 2; ++i) {

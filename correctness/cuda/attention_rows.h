@@ -9,7 +9,7 @@
 
 namespace fp8lab::attention_test {
 
-/// Single rows in double, from the operands' values, of attention without dropout.
+/// Single rows of attention without dropout in double precision, from the operands' values.
 class RowReference {
  public:
   RowReference(const AttentionShape& shape, std::vector<double> q, std::vector<double> k, std::vector<double> v)
@@ -17,7 +17,7 @@ class RowReference {
 
   struct Row {
     std::vector<double> value;
-    std::vector<double> spread;  ///< the sum of the magnitudes that value is the sum of
+    std::vector<double> spread;  ///< the sum of the magnitudes of the terms of `value`
     double lse = 0;
   };
   /// O of one query.
@@ -27,7 +27,7 @@ class RowReference {
     for (std::size_t j = 0; j < p.size(); ++j) add(row, p[j], &v_[key(sequence, head, static_cast<std::int64_t>(j))]);
     return row;
   }
-  /// dQ of one query, for `o` and `grad_o` of all.
+  /// dQ of one query, from `o` and `grad_o` of all queries.
   Row grad_q(std::int64_t sequence, std::int64_t head, std::int64_t query, const std::vector<double>& o,
              const std::vector<double>& grad_o) const {
     Row row{std::vector<double>(dim()), std::vector<double>(dim()), 0};

@@ -5,7 +5,7 @@
 
 namespace fp8lab {
 
-/// What the GPU makes of a run of float bit patterns. `ours` is core/float8.h compiled for the GPU, `hardware` the
+/// Conversions of a run of float bit patterns on the GPU. `ours` is core/float8.h compiled for the GPU, `hardware` the
 /// GPU's own conversion instruction.
 struct ConvertedRun {
   std::vector<std::uint8_t> e4m3_ours;

@@ -8,7 +8,7 @@
 
 #include "core/float8.h"
 
-// Every float on the GPU: the shared header compiled for it, and the GPU's own instruction, against the host.
+// Every float converted on the GPU, by the shared header and by the GPU's own instruction, compared with the host.
 namespace fp8lab {
 namespace {
 
@@ -64,8 +64,8 @@ TEST(ConversionSweep, AllFloatsConvertOnTheGpuAsOnTheHost) {
   EXPECT_EQ(total.scales, 0u) << "last at bits 0x" << std::hex << total.example;
 }
 
-// A count that fills no full block; short enough for compute-sanitizer.
-TEST(ConversionSweep, ARunEndsWhereItShould) {
+// A count that is no multiple of a block, and small enough for compute-sanitizer.
+TEST(ConversionSweep, RunOfOddLengthConvertsExactlyItsFloats) {
   constexpr std::uint32_t kFirst = 0x3F800000u, kCount = 1001;
   const ConvertedRun run = convert_on_gpu(kFirst, kCount);
   ASSERT_EQ(run.e4m3_ours.size(), kCount);
@@ -73,7 +73,7 @@ TEST(ConversionSweep, ARunEndsWhereItShould) {
   EXPECT_EQ(found.ours + found.hardware + found.scales, 0u);
 }
 
-TEST(ConversionSweep, AllDataDecodeOnTheGpuAsOnTheHost) {
+TEST(ConversionSweep, EveryByteDecodesOnTheGpuAsOnTheHost) {
   const std::vector<std::uint32_t> bits = decode_on_gpu();
   ASSERT_EQ(bits.size(), 768u);
   for (std::uint32_t code = 0; code < 256; ++code) {

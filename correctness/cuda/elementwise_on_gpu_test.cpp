@@ -6,9 +6,9 @@
 #include "ops/norm.h"
 #include "support/both_devices.h"
 
-// Every element-wise kernel, sum and norm of the GPU against the host's, in every byte: over types, strides, and
-// shapes that take wide runs (16-byte multiples), their odd ends, rows of runs that registers hold (norms up to 16384
-// columns), and the paths for anything else.
+// Every element-wise kernel, sum and norm of the GPU equals the host's in every byte: over types, strides, and shapes
+// that use wide loads (16-byte multiples), their odd ends, rows that fit in registers (norms up to 16384 columns), and
+// the kernels for all other shapes.
 namespace fp8lab {
 namespace {
 
@@ -25,7 +25,7 @@ struct Size {
   std::int64_t rows;
   std::int64_t cols;
 };
-// Empty; less than a run; odd; full tiles of every transpose; several tiles and a rest.
+// Empty; less than a wide load; odd; full tiles of every transpose; several tiles and a rest.
 constexpr Size kSizes[] = {{0, 5}, {1, 1}, {3, 17}, {128, 128}, {131, 264}, {9, 2057}};
 constexpr Size kLarge[] = {{1024, 4096}, {517, 4099}};
 
@@ -105,7 +105,7 @@ TEST_F(OnGpu, FillAndRandomWriteTheSameBits) {
     }
 }
 
-TEST_F(OnGpu, ElementsByThemselvesHaveTheSameBits) {
+TEST_F(OnGpu, ElementwiseKernelsHaveTheSameBits) {
   for (const DType dtype : kReal)
     for (const DType other : {dtype, DType::kF32})
       for (const Layout layout : kLayouts)
@@ -175,7 +175,7 @@ TEST_F(OnGpu, RopeRotatesByTheSameAngles) {
     std::int64_t seq, batch, heads, head_dim;
     double base;
   };
-  // The third asks for more positions of the table that the second made.
+  // The third case needs more positions than the table of the second has.
   for (const Heads& h : {Heads{5, 3, 2, 6, 10000.0}, Heads{9, 2, 4, 64, 500000.0}, Heads{300, 1, 3, 64, 500000.0}})
     for (const DType dtype : kReal)
       for (const Layout layout : kLayouts)
@@ -198,8 +198,8 @@ TEST_F(OnGpu, RopeRotatesByTheSameAngles) {
         }
 }
 
-// 2500 rows: parts of ten; 131: parts of eight and a rest.
-TEST_F(OnGpu, SumsAreAddedInOneOrder) {
+// 2500 rows: parts of ten; 131 rows: parts of eight and a rest.
+TEST_F(OnGpu, SumsHaveTheSameBits) {
   for (const DType dtype : kReal)
     for (const Layout layout : kLayouts)
       for (const Size size : {Size{0, 5}, Size{1, 1}, Size{131, 264}, Size{2500, 72}, Size{40, 40000}}) {
@@ -220,7 +220,7 @@ TEST_F(OnGpu, SumsAreAddedInOneOrder) {
       }
 }
 
-// Every 61st float as a gate; `up` is one.
+// Every 61st float as a gate; `up` is 1.
 TEST_F(OnGpu, SigmoidHasTheSameBitsForEveryGate) {
   constexpr std::int64_t kRows = 256, kCols = 32768, kStep = 61;
   const std::int64_t floats = (std::int64_t{1} << 32) / kStep;
@@ -228,7 +228,7 @@ TEST_F(OnGpu, SigmoidHasTheSameBitsForEveryGate) {
     std::vector<float> values(static_cast<std::size_t>(2 * kRows * kCols), 1.0f);
     for (std::int64_t i = 0; i < kRows * kCols; ++i) {
       const auto bits = static_cast<std::uint32_t>((first + i) * kStep);
-      // A NaN's bits are nobody's promise.
+      // The bits of a NaN are not specified.
       const bool nan = (bits & kFloatMagnitudeMask) > kFloatInfinityBits;
       values[static_cast<std::size_t>(i / kCols * 2 * kCols + i % kCols)] = nan ? 0.0f : float_from_bits(bits);
     }
@@ -288,8 +288,8 @@ class NormOnGpu : public OnGpu {
   }
 };
 
-// Rows that registers hold in two, four and eight runs a thread, full or not; 12, 4100 and 16392 columns are read
-// element by element.
+// Rows that registers hold as two, four and eight wide loads per thread, full or not; 12, 4100 and 16392 columns are
+// read element by element.
 TEST_F(NormOnGpu, RowsOfEveryLengthHaveTheSameBits) {
   for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm})
     for (const DType dtype : kReal)
@@ -297,13 +297,13 @@ TEST_F(NormOnGpu, RowsOfEveryLengthHaveTheSameBits) {
         expect_equal(kind, dtype, cols % 3 == 0 ? DType::kF32 : dtype, {21, cols}, Layout::kContiguous);
 }
 
-TEST_F(NormOnGpu, RowsMayLieAnywhere) {
+TEST_F(NormOnGpu, RowsAtAnyAddressHaveTheSameBits) {
   for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm})
     for (const DType dtype : kReal)
       for (const Layout layout : kLayouts) expect_equal(kind, dtype, DType::kF32, {9, 264}, layout);
 }
 
-// More rows than blocks there are at once, and so many that every slot of a block's ring is filled several times.
+// More rows than blocks run at once, and so many that every slot of a block's ring is filled several times.
 TEST_F(NormOnGpu, ManyRowsHaveTheSameBits) {
   for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
     expect_equal(kind, DType::kBF16, DType::kBF16, {2500, 1024}, Layout::kContiguous);
@@ -312,7 +312,7 @@ TEST_F(NormOnGpu, ManyRowsHaveTheSameBits) {
   }
 }
 
-/// What the same operation gives on either device.
+/// The results of the same operation on both devices.
 template <class Make>
 void expect_equal_casts(BothDevices& both, const std::string& what, const Make& make) {
   std::array<QuantizedTensor, BothDevices::kSides> made;

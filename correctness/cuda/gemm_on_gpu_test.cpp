@@ -11,8 +11,8 @@
 #include "reference/expected.h"
 #include "reference/float8_sums.h"
 
-// The GPU's products at the sizes of real models, against double precision at sampled entries, and bit for bit against
-// the cpu's where sums are exact.
+// The GPU's products at the sizes of real models, compared with double precision at sampled entries, and bit for bit
+// with the cpu's where sums are exact.
 namespace fp8lab {
 namespace {
 
@@ -114,7 +114,7 @@ std::vector<std::int64_t> sampled(std::int64_t size) {
 struct Sampled {
   std::vector<double> made;
   Expected expected{};
-  std::vector<double> shortened;  ///< what is expected, less the last eighth of the terms
+  std::vector<double> shortened;  ///< the expected value without the last eighth of the terms
 };
 
 Sampled sample(Device& device, const LargeOperand& a, const LargeOperand& b, const Options& options,
@@ -158,7 +158,7 @@ TEST_P(GemmOnGpu, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
       const MatrixUnit* const unit = summed_in_eight_bits(GetParam()) ? (fast ? &kFast : &kUnit13) : nullptr;
       const Sampled entries = sample(*gpu_, a, b, {.out = DType::kF32, .fast = fast}, unit);
       EXPECT_TRUE(all_within(entries.made, entries.expected));
-      // The bound bites; a handful of entries may lie inside it by chance.
+      // The bound refuses the shortened sums; a few entries may lie inside it by chance.
       if (m * n > 1000) {
         EXPECT_FALSE(all_within(entries.shortened, entries.expected));
       }
@@ -167,7 +167,8 @@ TEST_P(GemmOnGpu, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
   EXPECT_EQ(cuda::gemm_routes(gpu_->context()).general, 0);
 }
 
-// Whatever shape, type of result, bias and accumulation: integers whose sums are exact have the bits of the cpu kernel.
+// For every shape, type of result, bias and accumulation, products of integers whose sums are exact have the bits of
+// the cpu kernel.
 TEST_P(GemmOnGpu, SmallIntegersHaveTheBitsOfTheCpu) {
   constexpr std::int64_t kShapes[][3] = {{128, 256, 512}, {264, 144, 384}, {65, 63, 77},     {1, 16, 32},
                                          {130, 1, 128},   {72, 48, 200},   {512, 2048, 256}, {16, 16, 768}};
@@ -202,7 +203,7 @@ TEST_P(GemmOnGpu, HasTheSameBitsEveryTime) {
   }
 }
 
-TEST_P(GemmOnGpu, NanReachesItsRowAndNoOther) {
+TEST_P(GemmOnGpu, NanReachesItsRowOnly) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{256, 128, 512}, {65, 33, 77}}) {
     LargeOperand a = make(GetParam(), true, m, k, Draw::kNormal);
     const LargeOperand b = make(GetParam(), false, n, k, Draw::kNormal);
@@ -216,8 +217,8 @@ TEST_P(GemmOnGpu, NanReachesItsRowAndNoOther) {
 
 INSTANTIATE_TEST_SUITE_P(EveryKind, GemmOnGpu, ::testing::ValuesIn(kEveryKind), kinds_name);
 
-// Row i of `a` is code i and zeros, b is ones, so that a product is one dequantized code.
-TEST(GemmEmulation, DequantizesEveryCodeExactlyUnlessItsScaleIsTiny) {
+// Row i of `a` is the byte i followed by zeros and `b` is all ones, so that each product is one dequantized value.
+TEST(GemmEmulation, DequantizesEveryByteExactlyUnlessItsScaleIsTiny) {
   constexpr std::int64_t kValues = 256, kLength = 32, kOnes = 16;
   const std::unique_ptr<Device> gpu = open("cuda"), cpu = open("cpu");
   const auto multiply_quantized = [&](Device& device, DType payload, int scale) {
@@ -264,8 +265,8 @@ TEST(GemmEmulation, DequantizesEveryCodeExactlyUnlessItsScaleIsTiny) {
   }
 }
 
-// Terms of one sign show what fast accumulation lets go of: within the bound of promoted accumulators without it,
-// beyond with it, so that the bound tells one from the other and the switch reaches the GPU.
+// Terms of one sign show what fast accumulation loses: with promoted accumulators the sums stay within the bound, with
+// fast accumulation they do not. So the bound distinguishes the two, and the switch reaches the GPU.
 TEST(GemmAccumulation, FastSumsFailTheBoundOfPromotedOnes) {
   const std::unique_ptr<Device> gpu = open("cuda");
   const Kinds kinds{Kind::kPerTensor, Kind::kPerTensor};

@@ -7,7 +7,7 @@
 
 #include "tensor/quantized_tensor.h"
 
-// Which route products take, decided without a GPU: addresses here are made up and never read.
+// The algorithm that products use, decided without a GPU: the addresses are made up and never read.
 namespace fp8lab::cuda {
 namespace {
 
@@ -21,8 +21,8 @@ MatrixView matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::uintpt
 
 OperandView plain(DType dtype, std::int64_t rows, std::int64_t cols) { return {matrix(dtype, rows, cols), {}}; }
 
-OperandView data(std::int64_t rows, std::int64_t cols, std::int64_t block_rows, std::int64_t block_cols,
-                 DType payload = DType::kE4M3) {
+OperandView quantized_operand(std::int64_t rows, std::int64_t cols, std::int64_t block_rows, std::int64_t block_cols,
+                              DType payload = DType::kE4M3) {
   QuantFormat format{.payload = payload, .block_rows = block_rows, .block_cols = block_cols};
   if (block_cols == 32) format.scale = ScaleKind::kE8M0Rceil;
   const ScaleLayout layout = scale_layout(format, rows, cols);
@@ -36,11 +36,11 @@ OperandView data(std::int64_t rows, std::int64_t cols, std::int64_t block_rows, 
            .storage_elems = layout.spec.shape.numel()}};
 }
 OperandView per_tensor(std::int64_t rows, std::int64_t cols, DType payload = DType::kE4M3) {
-  return data(rows, cols, 0, 0, payload);
+  return quantized_operand(rows, cols, 0, 0, payload);
 }
-OperandView by_rows(std::int64_t rows, std::int64_t cols) { return data(rows, cols, 1, 128); }
-OperandView by_squares(std::int64_t rows, std::int64_t cols) { return data(rows, cols, 128, 128); }
-OperandView microscaled(std::int64_t rows, std::int64_t cols) { return data(rows, cols, 1, 32); }
+OperandView by_rows(std::int64_t rows, std::int64_t cols) { return quantized_operand(rows, cols, 1, 128); }
+OperandView by_squares(std::int64_t rows, std::int64_t cols) { return quantized_operand(rows, cols, 128, 128); }
+OperandView microscaled(std::int64_t rows, std::int64_t cols) { return quantized_operand(rows, cols, 1, 32); }
 
 GemmArgs product(const OperandView& a, const OperandView& b, DType out = DType::kBF16) {
   return {.a = a, .b = b, .out = matrix(out, a.values.rows, b.values.rows), .bias = {}};
@@ -53,7 +53,7 @@ GemmArgs with_bias(GemmArgs args, DType dtype) {
   return args;
 }
 
-TEST(GemmPlan, PlainOperandsOfOneTypeGoToTheLibraryHoweverTheyLie) {
+TEST(GemmPlan, PlainOperandsOfOneTypeUseTheLibraryInAnyLayout) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const std::string type(name(dtype));
     const OperandView a = plain(dtype, 64, 128), b = plain(dtype, 32, 128);
@@ -75,7 +75,7 @@ TEST(GemmPlan, StridesOverADimensionOfOneDoNotMatter) {
   EXPECT_EQ(plan_gemm(product(column, plain(DType::kBF16, 32, 1))).route, GemmRoute::kLibrary);
 }
 
-TEST(GemmPlan, WhatTheLibraryCannotReadGoesToTheGeneralKernel) {
+TEST(GemmPlan, LayoutsThatTheLibraryCannotReadUseTheGeneralKernel) {
   OperandView repeated = plain(DType::kBF16, 64, 128);
   repeated.values.row_stride = 0;
   EXPECT_EQ(plan_of(product(repeated, plain(DType::kBF16, 32, 128))),
@@ -86,7 +86,7 @@ TEST(GemmPlan, WhatTheLibraryCannotReadGoesToTheGeneralKernel) {
             "general kernel: one operand alone is quantized");
 }
 
-TEST(GemmPlan, DataAreMultipliedAsTheyAreUnderTheScalingsOfTheLibrary) {
+TEST(GemmPlan, QuantizedDataUseTheLibraryUnderScalingsThatItSupports) {
   EXPECT_EQ(plan_of(product(per_tensor(48, 128), per_tensor(32, 128))),
             "library: e4m3 per tensor x e4m3 per tensor -> bf16");
   EXPECT_EQ(plan_of(product(per_tensor(48, 128, DType::kE5M2), per_tensor(32, 128), DType::kF32)),
@@ -98,7 +98,7 @@ TEST(GemmPlan, DataAreMultipliedAsTheyAreUnderTheScalingsOfTheLibrary) {
             "library: e4m3 by 128 x 128 x e4m3 by 1 x 128 -> bf16");
 }
 
-TEST(GemmPlan, DataThatTheLibraryRefusesGoToTheGeneralKernel) {
+TEST(GemmPlan, QuantizedDataThatTheLibraryRefusesUseTheGeneralKernel) {
   const auto why = [](const OperandView& a, const OperandView& b) {
     return std::string(plan_gemm(product(a, b)).why_general);
   };
@@ -123,17 +123,17 @@ TEST(GemmPlan, DataThatTheLibraryRefusesGoToTheGeneralKernel) {
   EXPECT_EQ(why(transposed, per_tensor(32, 128)), "an eight-bit operand is not contiguous along the reduction axis");
 }
 
-TEST(GemmPlan, MicroscaledOperandsAreEmulatedInTheOrderInWhichTheyAreStored) {
+TEST(GemmPlan, MicroscaledOperandsAreEmulatedInTheirStoredOrder) {
   EXPECT_EQ(plan_of(product(microscaled(48, 128), microscaled(32, 128))), "emulated: bf16 x bf16 -> bf16");
   OperandView transposed = microscaled(128, 48);
   transposed.values = transposed.values.transposed();
   EXPECT_EQ(plan_of(product(transposed, microscaled(32, 128))), "emulated: bf16 transposed x bf16 -> bf16");
-  // Rows are padded to 16 bytes, so no length of the reduction is slow.
+  // Rows are padded to 16 bytes, so no length of the reduction needs a slow path.
   EXPECT_EQ(plan_of(product(microscaled(48, 75), microscaled(32, 75))), "emulated: bf16 x bf16 -> bf16");
   EXPECT_EQ(dequantized_layout(microscaled(48, 75)).row_stride, 80);
 }
 
-TEST(GemmPlan, ABiasIsAddedByTheLibraryWhereItKnowsTheType) {
+TEST(GemmPlan, LibraryAddsABiasOfTypesThatItSupports) {
   const GemmArgs bf16 = product(plain(DType::kBF16, 48, 128), plain(DType::kBF16, 32, 128));
   EXPECT_EQ(plan_of(with_bias(bf16, DType::kBF16)), "library: bf16 x bf16 -> bf16 plus bias");
   EXPECT_EQ(plan_of(with_bias(bf16, DType::kF32)), "library: bf16 x bf16 -> f32, finished apart");
@@ -143,17 +143,17 @@ TEST(GemmPlan, ABiasIsAddedByTheLibraryWhereItKnowsTheType) {
             "library: e4m3 per tensor x e4m3 per tensor -> f32, finished apart");
 }
 
-TEST(GemmPlan, ResultsThatTheLibraryCannotWriteAreFinishedApart) {
+TEST(GemmPlan, ResultsThatTheLibraryCannotWriteNeedAFinishingKernel) {
   GemmArgs args = product(plain(DType::kBF16, 48, 128), plain(DType::kBF16, 32, 128), DType::kF16);
   EXPECT_EQ(plan_of(args), "library: bf16 x bf16 -> f32, finished apart");
   args.out = matrix(DType::kBF16, 32, 48).transposed();
   EXPECT_EQ(plan_of(args), "library: bf16 x bf16 -> f32, finished apart");
-  args.accumulate = true;  // the kernel that finishes adds it
+  args.accumulate = true;  // the finishing kernel adds the old result
   EXPECT_FALSE(plan_gemm(args).problem.accumulate);
 }
 
-// What the library itself would round to 16 bits in between.
-TEST(GemmPlan, SixteenBitsAreRoundedToOnce) {
+// Otherwise the library would round to 16 bits before the last addition.
+TEST(GemmPlan, SixteenBitResultsAreRoundedOnce) {
   GemmArgs args = product(plain(DType::kBF16, 48, 128), plain(DType::kBF16, 32, 128));
   args.accumulate = true;
   EXPECT_EQ(plan_of(args), "library: bf16 x bf16 -> f32, finished apart");
@@ -163,7 +163,7 @@ TEST(GemmPlan, SixteenBitsAreRoundedToOnce) {
   EXPECT_EQ(plan_of(with_bias(odd, DType::kBF16)), "library: bf16 x bf16 -> f32, not aligned, finished apart");
 }
 
-TEST(GemmPlan, AccumulationAndFastSums) {
+TEST(GemmPlan, AccumulationAndFastSumsAreInThePlan) {
   GemmArgs args = product(per_tensor(48, 128), per_tensor(32, 128), DType::kF32);
   args.accumulate = true;
   args.fast_accumulation = true;
@@ -173,7 +173,7 @@ TEST(GemmPlan, AccumulationAndFastSums) {
   EXPECT_FALSE(plan_gemm(blocks).problem.fast_accumulation);
 }
 
-TEST(GemmPlan, WhereSomethingLiesDoesNotChooseTheAlgorithm) {
+TEST(GemmPlan, AddressesDoNotChooseTheAlgorithm) {
   GemmArgs args = product(plain(DType::kBF16, 48, 128), plain(DType::kBF16, 32, 128));
   const GemmPlan plan = plan_gemm(args);
   args.a.values.data = address(kAligned + 16);
@@ -183,7 +183,8 @@ TEST(GemmPlan, WhereSomethingLiesDoesNotChooseTheAlgorithm) {
   EXPECT_FALSE(plan_gemm(args).problem.aligned);
 }
 
-/// The cast of `product`'s result, row-wise unless stated otherwise, under one scale unless `format` has blocks.
+/// Arguments that cast the result of `product`, row-wise unless `rowwise` is false, under one scale unless the format
+/// has blocks.
 GemmQuantizeArgs quantized(const GemmArgs& product, DType payload = DType::kE4M3, bool rowwise = true) {
   GemmQuantizeArgs args;
   args.product = product;
@@ -197,7 +198,7 @@ GemmQuantizeArgs quantized(const GemmArgs& product, DType payload = DType::kE4M3
 
 std::string plan_of(const GemmQuantizeArgs& args) { return describe(plan_gemm_quantize(args)); }
 
-TEST(GemmQuantizePlan, TheLibraryWritesDataOfOperandsScaledPerTensor) {
+TEST(GemmQuantizePlan, LibraryWritesDataOfOperandsScaledPerTensor) {
   const OperandView a = per_tensor(48, 128), b = per_tensor(32, 128), gradient = per_tensor(48, 128, DType::kE5M2);
   EXPECT_EQ(plan_of(quantized(product(a, b))), "library: e4m3 per tensor x e4m3 per tensor -> e4m3 per tensor");
   EXPECT_EQ(plan_of(quantized(product(gradient, b))), "library: e5m2 per tensor x e4m3 per tensor -> e4m3 per tensor");
@@ -216,7 +217,7 @@ TEST(GemmQuantizePlan, TheLibraryWritesDataOfOperandsScaledPerTensor) {
             "library: e4m3 per tensor x e4m3 per tensor -> e4m3 per tensor and amax, fast accumulation");
 }
 
-TEST(GemmQuantizePlan, WhatTheLibraryDoesNotWriteIsCastApart) {
+TEST(GemmQuantizePlan, CastsThatTheLibraryDoesNotSupportFollowTheProduct) {
   const auto why = [](const GemmQuantizeArgs& args) { return std::string(plan_gemm_quantize(args).why_apart); };
   const GemmArgs tensors = product(per_tensor(48, 128), per_tensor(32, 128));
   EXPECT_EQ(plan_of(quantized(product(plain(DType::kBF16, 48, 128), plain(DType::kBF16, 32, 128)))),
@@ -246,14 +247,14 @@ TEST(GemmQuantizePlan, WhatTheLibraryDoesNotWriteIsCastApart) {
   EXPECT_EQ(why(args), "rows of the result's quantized data do not begin at multiples of 16 bytes");
 }
 
-// Column-wise quantized data are the transpose of row-wise ones, which need not be kept.
-TEST(GemmQuantizePlan, DataPassThroughScratchWhereOnlyTheirTransposeIsWanted) {
+// Column-wise data are the transpose of row-wise data, which need not be kept.
+TEST(GemmQuantizePlan, RowwiseDataGoToScratchIfOnlyColumnwiseDataAreWanted) {
   const GemmArgs tensors = product(per_tensor(48, 128), per_tensor(32, 128));
   EXPECT_EQ(plan_gemm_quantize(quantized(tensors, DType::kE4M3, false)), plan_gemm_quantize(quantized(tensors)));
 }
 
-// One descriptor must not serve another's problem.
-TEST(GemmQuantizePlan, ProblemsAreReportedApart) {
+// The cached descriptor of one problem must not be used for another.
+TEST(GemmQuantizePlan, DifferentProblemsAreNotEqual) {
   const GemmArgs tensors = product(per_tensor(48, 128), per_tensor(32, 128));
   const LibraryProblem data = plan_gemm_quantize(quantized(tensors)).problem;
   float amax = 0.0f;

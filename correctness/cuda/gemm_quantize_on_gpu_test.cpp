@@ -14,9 +14,9 @@
 #include "reference/expected.h"
 #include "reference/float8_sums.h"
 
-// Products whose data alone are kept, at the sizes of real models: bit for bit the cpu's where sums are exact, and at
-// sampled entries within the bound of the GPU's sums everywhere. Counted, so that it is known what the library wrote
-// itself.
+// Products of which only the quantized data are kept, at the sizes of real models: bit for bit the cpu's where sums are
+// exact, and within the bound of the GPU's sums at sampled entries everywhere. Casts by the library are counted, so
+// that the test knows which it made.
 namespace fp8lab {
 namespace {
 
@@ -36,7 +36,7 @@ std::string kinds_name(const ::testing::TestParamInfo<Kinds>& instance) {
 struct Wanted {
   DType payload = DType::kE4M3;
   float scale = 1.0f;
-  float amax = 0.25f;  ///< from before
+  float amax = 0.25f;  ///< the amax before the product
   bool measured = true;
   bool rowwise = true;
   bool columnwise = false;
@@ -101,7 +101,7 @@ std::unique_ptr<Device> open(std::string_view name) {
   return open_device(name, {.arch = "hopper", .memory = {.capacity_bytes = 0, .poison = true}});
 }
 
-bool data_of_tensors(const Kinds& kinds) {
+bool scaled_per_tensor(const Kinds& kinds) {
   const std::optional<QuantFormat> format = format_of(kinds.a);
   return format.has_value() && format->per_tensor();
 }
@@ -130,7 +130,7 @@ TEST_P(GemmQuantizeOnGpu, SmallIntegersHaveTheBitsOfTheCpu) {
                                                             {true, true, true},
                                                             {false, true, true},
                                                             {false, true, false}}) {
-          // 0.37 leaves no code exact, so that the product's one multiplication by it shows.
+          // 0.37 makes no value exact, so that the product's one multiplication by the scale shows.
           const Wanted wanted{.payload = payload,
                               .scale = 0.37f,
                               .measured = measured,
@@ -147,7 +147,7 @@ TEST_P(GemmQuantizeOnGpu, SmallIntegersHaveTheBitsOfTheCpu) {
           const bool makes =
               payload == DType::kE4M3 || dtype_of(GetParam().a) == payload || dtype_of(GetParam().b) == payload;
           const bool adds = !bias || (bias != DType::kF32 && !measured);
-          by_library += data_of_tensors(GetParam()) && n % 16 == 0 && k % 16 == 0 && adds && makes;
+          by_library += scaled_per_tensor(GetParam()) && n % 16 == 0 && k % 16 == 0 && adds && makes;
         }
   }
   EXPECT_EQ(cuda::gemm_routes(gpu_->context()).to_quantized, by_library);
@@ -159,7 +159,7 @@ std::vector<std::int64_t> sampled(std::int64_t size) {
   return {0, 1, size / 3, size / 2 + 1, 2 * size / 3, size > 128 ? size - 129 : 0, size - 2, size - 1};
 }
 
-TEST_P(GemmQuantizeOnGpu, DataAreWithinTheBoundOfTheirSumsAtTheShapesOfLlama3Of8Billion) {
+TEST_P(GemmQuantizeOnGpu, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
   constexpr std::int64_t kShapes[][3] = {{2048, 6144, 4096}, {2048, 4096, 14336}, {1040, 4112, 272}, {8, 16, 14336}};
   static constexpr MatrixUnit kUnits, kFast{.promoted_every = reference::kNeverPromoted};
   const reference::SmallFloat& format = decoder(DType::kE4M3);
@@ -167,10 +167,10 @@ TEST_P(GemmQuantizeOnGpu, DataAreWithinTheBoundOfTheirSumsAtTheShapesOfLlama3Of8
   for (const auto& [m, n, k] : kShapes) {
     const LargeOperand a = operand(true, m, k, Draw::kNormal), b = operand(false, n, k, Draw::kNormal);
     for (const bool fast : {false, true}) {
-      if (fast && !data_of_tensors(GetParam())) continue;
+      if (fast && !scaled_per_tensor(GetParam())) continue;
       SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << (fast ? ", fast" : ""));
       Wanted wanted{.amax = 0.0f, .fast = fast};
-      // A first product tells what the scale should be, as a step of delayed scaling does.
+      // A first product gives the amax for the scale, as a step of delayed scaling does.
       wanted.scale = 448.0f / multiply(*gpu_, a, b, wanted).amax;
       const Made made = multiply(*gpu_, a, b, wanted);
       std::vector<double> products(static_cast<std::size_t>(k));
@@ -196,7 +196,7 @@ TEST_P(GemmQuantizeOnGpu, DataAreWithinTheBoundOfTheirSumsAtTheShapesOfLlama3Of8
           shortened = format.decode(format.encode(shortened * scale));
           shortened_outside += shortened < lowest || shortened > highest;
         }
-      // The bound bites: what lacks the last eighth of its terms has other data.
+      // The bound refuses data of sums without the last eighth of their terms.
       if (m * n > 1000) {
         EXPECT_GT(shortened_outside, 20);
       }
@@ -219,9 +219,9 @@ TEST_P(GemmQuantizeOnGpu, HasTheSameBitsEveryTime) {
   }
 }
 
-// One NaN among millions, wherever it is: in its row's quantized data and in the amax. What was measured before is
-// never forgotten.
-TEST_P(GemmQuantizeOnGpu, NanIsInItsRowAndInTheAmax) {
+// One NaN among millions, at any place, appears in its row's quantized data and in the amax. The amax from before is
+// never lowered.
+TEST_P(GemmQuantizeOnGpu, NanReachesItsRowAndTheAmax) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{2048, 4096, 512}, {256, 128, 8192}, {65, 33, 77}})
     for (const std::int64_t row : {std::int64_t{5}, m - 1})
       for (const bool columnwise : {false, true}) {

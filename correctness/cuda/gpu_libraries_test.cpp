@@ -10,8 +10,8 @@
 #include "backend/device.h"
 #include "comm/process_groups.h"
 
-// What is opened when it is first needed: that it is not opened before, has every function, and is named where it is
-// missing. Needs no GPU.
+// Libraries that are opened when they are first needed: they are not opened before, have every function, and are named
+// if they are missing. Needs no GPU.
 namespace fp8lab {
 namespace {
 
@@ -35,8 +35,8 @@ bool is_loaded(const std::string& name) {
 
 bool any_is_loaded() { return is_loaded("libcublasLt.") || is_loaded("libnccl.") || is_loaded("libcudnn"); }
 
-// In a process of its own, since other tests do load them.
-TEST(GpuLibraries, HostsNeedNone) {
+// In a child process, since other tests load these libraries.
+TEST(GpuLibraries, HostCodeOpensNoGpuLibrary) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
@@ -48,9 +48,9 @@ TEST(GpuLibraries, HostsNeedNone) {
       testing::ExitedWithCode(0), "");
 }
 
-TEST(GpuLibraries, CublasLtHasEveryFunctionWhereItIs) {
+TEST(GpuLibraries, CublasLtHasEveryFunctionIfInstalled) {
   const auto& library = find_library<CublasLtLibrary>();
-  if (library.file().empty()) {  // headers alone build the project
+  if (library.file().empty()) {  // the project also builds from the headers alone
     EXPECT_TRUE(library.unavailable_reason().starts_with("cuBLASLt cannot be loaded (libcublasLt.so."))
         << library.unavailable_reason();
     return;
@@ -61,7 +61,7 @@ TEST(GpuLibraries, CublasLtHasEveryFunctionWhereItIs) {
   EXPECT_EQ(std::string(library.status_string(CUBLAS_STATUS_SUCCESS)), "success");
 }
 
-TEST(GpuLibraries, AMissingCublasLtIsNamed) {
+TEST(GpuLibraries, MissingCublasLtIsNamed) {
   const CublasLtLibrary absent({.title = "cuBLASLt", .names = {"libfp8lab_absent.so.13"}, .remedy = "install it"});
   EXPECT_EQ(
       absent.unavailable_reason(),
@@ -70,19 +70,19 @@ TEST(GpuLibraries, AMissingCublasLtIsNamed) {
   EXPECT_EQ(absent.matmul, nullptr);
 }
 
-TEST(GpuLibraries, CudnnIsOpenedOrSaysWhyNot) {
+TEST(GpuLibraries, CudnnIsOpenedOrNamesTheReason) {
   const std::string& reason = cuda::cudnn_unavailable_reason();
   EXPECT_EQ(is_loaded("libcudnn."), reason.empty()) << reason;
 }
 
-// libc stands for a library that is there and is another.
-TEST(GpuLibraries, ACublasLtThatLacksAFunctionIsNamed) {
+// libc stands for a file that is there and is another library.
+TEST(GpuLibraries, CublasLtThatLacksAFunctionIsNamed) {
   const CublasLtLibrary wrong({.title = "cuBLASLt", .names = {"libc.so.6"}, .remedy = "install it"});
   EXPECT_EQ(wrong.unavailable_reason(),
             "cuBLASLt: " + wrong.file() + " has no function 'cublasLtGetVersion'; install it");
 }
 
-TEST(GpuLibraries, DevicesAndRowsThatCannotBeHadSayWhyAndNoMore) {
+TEST(GpuLibraries, UnavailableDevicesAndProcessGroupsGiveTheirReason) {
   for (const DeviceRow& row : devices()) {
     const std::string reason = row.unavailable_reason();
     EXPECT_EQ(row.describe().empty(), !reason.empty()) << row.name;

@@ -16,8 +16,8 @@
 #include "support/parallel.h"
 #include "tensor/quantized_tensor.h"
 
-/// Operands of the sizes of real models: drawn from a table of values on the host, where any element can be looked up,
-/// and put on any device.
+/// Operands of the sizes of real models. Their values come from a table on the host, where any element can be looked
+/// up, and they can be written to any device.
 namespace fp8lab::gemm_test {
 
 enum class Draw {
@@ -56,7 +56,7 @@ class LargeOperand {
   }
 
   const LargeSpec& spec() const { return spec_; }
-  /// What element (i, l) stands for.
+  /// The value of element (i, l).
   double at(std::int64_t i, std::int64_t l) const {
     const double code = values_[draws_[static_cast<std::size_t>(i * spec_.cols + l)]];
     if (scales_.empty()) return code;
@@ -186,8 +186,8 @@ class LargeOperand {
 
   LargeSpec spec_;
   DType dtype_;
-  std::vector<double> values_;      // of the table
-  std::vector<std::byte> encoded_;  // the same, as dtype_
+  std::vector<double> values_;      // the table's values
+  std::vector<std::byte> encoded_;  // the same values as dtype_
   std::vector<std::uint16_t> draws_;
   std::int64_t block_rows_ = 0, block_cols_ = 0;
   DType scale_dtype_ = DType::kF32;

@@ -4,7 +4,7 @@
 
 #include <string>
 
-// NCCL as it is opened when it is first needed. Needs no GPU.
+// NCCL, opened when it is first needed. Needs no GPU.
 namespace fp8lab::nccl {
 namespace {
 
@@ -15,9 +15,9 @@ std::string reason_of(const std::string& name) {
 }
 std::string path_of(const std::string& name) { return std::string(FP8LAB_OLD_NCCL_FOLDER) + "/" + name; }
 
-TEST(NcclLibrary, HasEveryFunctionWhereItIs) {
+TEST(NcclLibrary, HasEveryFunctionIfInstalled) {
   const auto& library = find_library<NcclLibrary>();
-  if (library.file().empty()) {  // headers alone build the project
+  if (library.file().empty()) {  // the project also builds from the headers alone
     EXPECT_TRUE(library.unavailable_reason().starts_with("NCCL cannot be loaded (libnccl.so.2:"))
         << library.unavailable_reason();
     return;
@@ -29,18 +29,18 @@ TEST(NcclLibrary, HasEveryFunctionWhereItIs) {
   EXPECT_EQ(std::string(library.error_string(ncclSuccess)), "no error");
 }
 
-// These lack functions as well; their version is what explains it.
-TEST(NcclLibrary, OldOnesAreRefusedWithTheirVersion) {
+// Old versions also lack functions; the error names the version instead.
+TEST(NcclLibrary, OldVersionsAreRefusedWithTheirNumber) {
   EXPECT_EQ(reason_of("libnccl_2_27.so"), "NCCL: " + path_of("libnccl_2_27.so") + " is 2.27.5; install NCCL 2.28");
   EXPECT_EQ(reason_of("libnccl_2_8.so"), "NCCL: " + path_of("libnccl_2_8.so") + " is 2.8.4; install NCCL 2.28");
 }
 
-TEST(NcclLibrary, NewOnesAreTakenByTheirFunctions) {
+TEST(NcclLibrary, NewVersionsAreJudgedByTheirFunctions) {
   EXPECT_EQ(reason_of("libnccl_2_28.so"),
             "NCCL: " + path_of("libnccl_2_28.so") + " has no function 'ncclGetErrorString'; install NCCL 2.28");
 }
 
-TEST(NcclLibrary, AMissingOneIsNamed) {
+TEST(NcclLibrary, MissingLibraryIsNamed) {
   EXPECT_EQ(reason_of("libnccl_absent.so"),
             "NCCL cannot be loaded (libnccl_absent.so: cannot open shared object file: No such file or directory; " +
                 path_of("libnccl_absent.so") +

@@ -1,4 +1,4 @@
-// An NCCL of another age, for gpu_libraries_test.cpp: it tells its version and nothing else.
+// An old version of NCCL for nccl_library_test.cpp: it reports its version and has no other function.
 extern "C" int ncclGetVersion(int* version) {
   *version = FP8LAB_OLD_NCCL;
   return 0;

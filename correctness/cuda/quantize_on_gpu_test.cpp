@@ -1,5 +1,5 @@
-// Quantization: the GPU's bytes against the host's, over every format, type, orientation and placement in memory,
-// numbers of every kind, and sizes that real models have.
+// Quantization on the GPU equals the host's in every byte, over every format, type, orientation and placement in
+// memory, values of every kind, and the sizes of real models.
 
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ Both make(Pair& pair, const TensorSpec& spec, const Bytes& bytes) {
   return both;
 }
 
-/// The first byte that differs, in words; empty if there is none.
+/// Describes the first byte that differs; empty if there is none.
 std::string difference(const Bytes& host, const Bytes& gpu) {
   if (host.size() != gpu.size()) return "sizes";
   for (std::size_t i = 0; i < host.size(); ++i)
@@ -80,7 +80,7 @@ Bytes numbers(DType dtype, std::int64_t count, Numbers kind, std::uint64_t seed)
     const auto lower_by = static_cast<std::uint32_t>(random >> 40) % 12;
     switch (kind) {
       case Numbers::kVaried:
-        // Within twelve binades around one, one in sixteen a zero.
+        // Within twelve binades around one; one in sixteen is zero.
         bits = (bits & (fraction | (exponent + binade))) & ~exponent;
         bits |= ((exponent >> 1) & exponent) - lower_by * binade;
         if ((random >> 60) == 0) bits &= exponent + binade;
@@ -96,14 +96,14 @@ Bytes numbers(DType dtype, std::int64_t count, Numbers kind, std::uint64_t seed)
   return bytes;
 }
 
-/// How the matrix lies in the memory that holds it.
+/// The layout of the matrix in the memory that holds it.
 struct Place {
   const char* name;
-  std::int64_t before;  ///< columns
+  std::int64_t before;  ///< columns of the wider matrix before this one's
   std::int64_t behind;
   bool transposed;
 };
-// Long runs or full tiles; tiles whose rows are vectors; tiles read element by element; tiles of the transposed
+// Wide loads or full tiles; tiles whose rows are vectors; tiles read element by element; tiles of the transposed
 // matrix.
 constexpr Place kPlaces[] = {{"contiguous", 0, 0, false},
                              {"in a wider one, aligned", 8, 16, false},
@@ -125,7 +125,7 @@ Both place(Pair& pair, const Shape& shape, DType dtype, const Place& at, Numbers
 
 constexpr Orientations kOrientations[] = {{true, false}, {false, true}, {true, true}};
 
-/// Quantizes on both sides; what differs, in words.
+/// Quantizes on both sides and describes the differences.
 std::string quantize_both(Pair& pair, const Both& x, const QuantFormat& format, Orientations orientations) {
   std::array<QuantizedTensor, Pair::kSides> results;
   Both amaxes;
@@ -161,8 +161,8 @@ class QuantizeOnGpu : public ::testing::TestWithParam<std::tuple<NamedFormat, DT
   Pair pair_;
 };
 
-// One element; less than a tile in odd numbers; rows that are vectors but no full tiles; exactly tiles; tiles and a
-// rest in both directions, with transposed data aligned to 16 bytes, to eight and to none.
+// One element; less than a tile in odd numbers; rows that are vectors but no full tiles; exactly full tiles; tiles and
+// a rest in both directions, with transposed data aligned to 16 bytes, to eight and to none.
 const Shape kShapes[] = {{1, 1},     {3, 7},     {40, 24},   {128, 128}, {256, 1024}, {144, 656},
                          {264, 136}, {130, 264}, {261, 389}, {40, 2056}, {0, 32},     {32, 0}};
 
@@ -178,13 +178,13 @@ TEST_P(QuantizeOnGpu, EqualsTheHost) {
       }
 }
 
-// Many tiles in flight at once, in numbers that fill no GPU evenly.
-TEST_P(QuantizeOnGpu, EqualsTheHostOnFullModelsMatrices) {
+// Many tiles at once, in numbers that no GPU divides evenly.
+TEST_P(QuantizeOnGpu, EqualsTheHostAtTheSizesOfRealModels) {
   const Both x = place(pair_, {2048 + 64, 1536 + 32}, dtype(), kPlaces[0], Numbers::kVaried);
   for (const Orientations orientations : kOrientations) ASSERT_EQ(quantize_both(pair_, x, format(), orientations), "");
 }
 
-// Every code and every kind of scale, a NaN of either sign, an infinity and zero among them.
+// Every byte and every kind of scale: NaNs of both signs, an infinity and zero among them.
 TEST_P(QuantizeOnGpu, DequantizesAsTheHost) {
   for (const Shape& shape : kShapes) {
     std::array<QuantizedTensor, Pair::kSides> quantized;
@@ -232,8 +232,8 @@ TEST(QuantizeOnGpuLarge, EqualsTheHost) {
   ASSERT_EQ(quantize_both(pair, x, support::format_named("delayed_e5m2"), {true, false}), "");
 }
 
-// Two rows that lie more than 2^31 elements apart, and more than 2^31 elements seen through a stride of 0.
-TEST(QuantizeOnGpuLarge, IndicesPassTwoToTheThirtyOne) {
+// Two rows that lie more than 2^31 elements apart, and more than 2^31 elements through a stride of 0.
+TEST(QuantizeOnGpuLarge, IndicesBeyondTwoToTheThirtyOneEqualTheHost) {
   constexpr std::int64_t kFar = (std::int64_t{1} << 31) + 64, kCols = 256;
   const std::unique_ptr<Device> device = open_device("cuda");
   const HolderId holder = support::anyone(*device);
@@ -274,7 +274,7 @@ TEST(QuantizeOnGpuLarge, IndicesPassTwoToTheThirtyOne) {
   EXPECT_EQ(device->read(amax)[0], 1.0f);
 }
 
-// What an amax held before counts, whatever its sign.
+// The magnitude that an amax had before counts, whatever its sign.
 TEST(AmaxOnGpu, EqualsTheHost) {
   Pair pair;
   for (const Shape& shape :
@@ -300,7 +300,7 @@ TEST(AmaxOnGpu, EqualsTheHost) {
         }
 }
 
-// The scale that follows from an amax measured before, given by the inverse that is stored.
+// The scale that follows from an amax measured before. The test compares its stored inverse.
 TEST(MeasuredScaleOnGpu, EqualsTheHost) {
   Pair pair;
   std::vector<float> amaxes;
@@ -332,7 +332,7 @@ TEST(MeasuredScaleOnGpu, EqualsTheHost) {
   }
 }
 
-// Histories within one step of the kernel, of exactly one and of several; tensors past one launch's.
+// Histories shorter than one step of the kernel, of exactly one and of several; more tensors than one launch holds.
 TEST(DelayedUpdateOnGpu, EqualsTheHost) {
   Pair pair;
   for (const std::int64_t length : {1, 2, 3, 16, 1024, 1025, 5000})

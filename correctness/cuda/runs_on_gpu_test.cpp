@@ -11,19 +11,19 @@
 #include "support/cells.h"
 #include "support/dense.h"
 
-// Full training runs on the GPU beside the same on the host and on `meta`: the schedule is one, so bytes, holders and
-// phases are equal event by event, and losses differ by no more than the order of sums and the matrix units'
-// accumulators make them.
+// Full training runs on the GPU compared with the same runs on the host and on `meta`. They have one schedule, so
+// bytes, holders and phases are equal event by event. Losses differ by no more than the order of sums and the
+// accumulators of matrix units explain.
 namespace fp8lab {
 namespace {
 
 using support::FinishedRun;
 using support::small_cell;
 
-// One unit of BF16: outputs and gradients are stored in it, and their errors do not add up in three steps of a mean.
+// One unit of BF16: outputs and gradients are stored in it, and over three steps the errors of a mean do not add up.
 constexpr double kRelativeGap = 0x1p-8;
 
-// A code that falls the other way moves its product by one step of E4M3, 2^-4; few do.
+// A value that is cast to the other neighbour changes its product by one step of E4M3, 2^-4; few values do.
 constexpr double kOutputDistance = 0x1p-4;
 
 double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {
@@ -69,7 +69,7 @@ CellConfig cell_of(const Case& c, const std::string& device) {
 
 class RunsOnGpu : public ::testing::TestWithParam<Case> {};
 
-TEST_P(RunsOnGpu, AreTheHostsRuns) {
+TEST_P(RunsOnGpu, HaveTheScheduleAndLossesOfTheHost) {
   FinishedRun cpu(cell_of(GetParam(), "cpu")), meta(cell_of(GetParam(), "meta")), cuda(cell_of(GetParam(), "cuda"));
   EXPECT_EQ(cuda.ledger().sequence_hash(), cpu.ledger().sequence_hash());
   EXPECT_EQ(cuda.ledger().peak_bytes(), meta.ledger().peak_bytes());
@@ -84,14 +84,14 @@ TEST_P(RunsOnGpu, AreTheHostsRuns) {
   }
   const std::vector<float>&output = cuda.run.values().output, &host_output = cpu.run.values().output;
   EXPECT_TRUE(relative_distance(output, host_output) <= kOutputDistance) << relative_distance(output, host_output);
-  // Other numbers of the same distribution are as far away as unrelated numbers are, so the comparison can fail.
+  // Runs from other random numbers are as far apart as unrelated values, so the comparison can fail.
   CellConfig other_numbers = cell_of(GetParam(), "cpu");
   other_numbers.training.seed += 1;
   const FinishedRun elsewhere(other_numbers);
   EXPECT_GT(relative_distance(output, elsewhere.run.values().output), 0.5);
 }
 
-TEST_P(RunsOnGpu, AreTheSameEveryTime) {
+TEST_P(RunsOnGpu, HaveTheSameBitsEveryTime) {
   FinishedRun one(cell_of(GetParam(), "cuda")), other(cell_of(GetParam(), "cuda"));
   EXPECT_EQ(one.run.losses(), other.run.losses());
   EXPECT_EQ(one.run.values().weights, other.run.values().weights);
@@ -99,7 +99,7 @@ TEST_P(RunsOnGpu, AreTheSameEveryTime) {
 
 INSTANTIATE_TEST_SUITE_P(EveryRecipe, RunsOnGpu, ::testing::ValuesIn(cases()), case_name);
 
-TEST(CudaSegmentSource, WhatItCannotHoldIsOneErrorWithTheAccount) {
+TEST(CudaSegmentSource, OutOfMemoryIsOneErrorThatListsTheHolders) {
   const auto device = open_device("cuda");
   const HolderId holder = device->holder(HolderKind::kParameter, "layers[0]", "weight");
   const Tensor kept = device->allocate({{1 << 20}, DType::kF32}, holder);
@@ -109,8 +109,8 @@ TEST(CudaSegmentSource, WhatItCannotHoldIsOneErrorWithTheAccount) {
   } catch (const OutOfMemory& error) {
     EXPECT_NE(std::string(error.what()).find("layers[0]"), std::string::npos) << error.what();
   }
-  EXPECT_THROW(cuda::allocate_device(std::size_t{1} << 44), OutOfMemory);  // scratch, which no ledger has
-  fill(*device, kept, 2.0f);                                               // and the GPU goes on
+  EXPECT_THROW(cuda::allocate_device(std::size_t{1} << 44), OutOfMemory);  // scratch memory, which is in no ledger
+  fill(*device, kept, 2.0f);                                               // the GPU still works
   EXPECT_EQ(device->read(kept).back(), 2.0f);
   EXPECT_GT(device->driver_overhead_bytes().value_or(0), 0);
 }

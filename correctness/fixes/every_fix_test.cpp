@@ -1,4 +1,4 @@
-// Every fix has one witness, which holds with it and fails without it.
+// Every fix has one witness: a property that holds with the fix and fails without it.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ std::vector<std::string_view> names_of_fixes() {
 
 class EveryFix : public ::testing::TestWithParam<std::string_view> {};
 
-TEST_P(EveryFix, HasAWitnessThatHoldsWithItAndFailsWithoutIt) {
+TEST_P(EveryFix, WitnessHoldsWithTheFixAndFailsWithoutIt) {
   const std::vector<Witness> all = all_witnesses();
   const auto of_this = [&](const Witness& witness) { return witness.fix == GetParam(); };
   ASSERT_EQ(std::count_if(all.begin(), all.end(), of_this), 1);
@@ -40,7 +40,7 @@ TEST_P(EveryFix, HasAWitnessThatHoldsWithItAndFailsWithoutIt) {
 INSTANTIATE_TEST_SUITE_P(Table, EveryFix, ::testing::ValuesIn(names_of_fixes()),
                          [](const auto& test) { return std::string(test.param); });
 
-TEST(Witnesses, BelongToFixesOfTheTable) {
+TEST(Witnesses, NameFixesOfTheTable) {
   for (const Witness& witness : all_witnesses()) EXPECT_NO_THROW(fix(witness.fix)) << witness.fix;
 }
 

@@ -1,4 +1,4 @@
-// The table of fixes as data.
+// The rows of the table of fixes.
 
 #include "fixes/fixes.h"
 
@@ -15,7 +15,7 @@
 namespace fp8lab {
 namespace {
 
-TEST(Fixes, EveryRowHasANameItsReportsAndOneDecision) {
+TEST(Fixes, EveryRowHasANameUpstreamReportsAndOneDecision) {
   std::set<std::string_view> names;
   std::vector<Behaviors> reverted;
   for (const Fix& row : fixes()) {
@@ -34,7 +34,7 @@ TEST(Fixes, EveryRowHasANameItsReportsAndOneDecision) {
   }
 }
 
-TEST(Fixes, RevertsTheNamedOnesAndNoOther) {
+TEST(Fixes, RevertsTheNamedFixesOnly) {
   EXPECT_EQ(behaviors_without({}), Behaviors{});
   const std::array<std::string_view, 2> two{"release_attention_tensors", "empty_module_shells"};
   const Behaviors behaviors = behaviors_without(two);
@@ -43,7 +43,7 @@ TEST(Fixes, RevertsTheNamedOnesAndNoOther) {
   EXPECT_EQ(behaviors.fuser_shells, ShellPolicy::kMoveOut);
 }
 
-TEST(Fixes, AnUnknownNameIsAnErrorThatListsTheKnownOnes) {
+TEST(Fixes, UnknownNameIsAnErrorThatListsTheKnownOnes) {
   const std::array<std::string_view, 1> unknown{"release_atention_tensors"};
   try {
     behaviors_without(unknown);

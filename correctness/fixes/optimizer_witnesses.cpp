@@ -1,4 +1,4 @@
-// Witnesses of optimizers over weights in eight bits.
+// Witnesses of fixes to optimizers over eight-bit weights.
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -39,14 +39,14 @@ bool lists_move_the_weight(const Behaviors& behaviors) {
   return bytes_of(run.device(), weight.quantized) != before;
 }
 
-/// True if `work` ends by itself in a process of its own.
+/// True if `work` ends normally in a child process.
 template <class Work>
 bool survives(const Work& work) {
   const pid_t child = ::fork();
   if (child == 0) {
     const rlimit none{0, 0};
     ::setrlimit(RLIMIT_CORE, &none);
-    std::signal(SIGSEGV, SIG_DFL);  // sanitizers would write a report of what is expected
+    std::signal(SIGSEGV, SIG_DFL);  // otherwise sanitizers would report the expected crash
     work();
     ::_exit(0);
   }

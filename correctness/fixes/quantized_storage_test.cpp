@@ -1,4 +1,4 @@
-// The fixes of tensor operations on quantized storage: what each leaves alone or lets go of, on the operation itself.
+// Witnesses of fixes to operations on quantized storage, and each fix's effect on the operation itself.
 
 #include "ops/quantized_storage.h"
 
@@ -32,8 +32,8 @@ struct Sample {
   }
 };
 
-/// A tensor with a column-wise orientation alone can be cut, and its shards have that half.
-bool cuts_what_is_columnwise_only(const Behaviors& behaviors) {
+/// True if a tensor with only a column-wise orientation can be split and its shards have that orientation.
+bool splits_columnwise_only_tensors(const Behaviors& behaviors) {
   const std::int64_t offsets[] = {0, kRows / 2, kRows};
   try {
     for (const char* format : {"delayed_e4m3", "mxfp8_rceil"}) {
@@ -48,7 +48,7 @@ bool cuts_what_is_columnwise_only(const Behaviors& behaviors) {
   return true;
 }
 
-/// Bytes alive once the unsharded parameter has gone are its row-wise shard's.
+/// Bytes alive beyond those of a row-wise shard, after the tensor that it was cut from is freed.
 std::int64_t bytes_behind_a_shard(const Sample& sample, const Behaviors& behaviors) {
   const std::int64_t before = sample.device->ledger().live_bytes();
   QuantizedTensor shard;
@@ -63,7 +63,7 @@ bool shards_keep_no_transpose(const Behaviors& behaviors) {
   return bytes_behind_a_shard(Sample("delayed_e4m3"), behaviors) == 0;
 }
 
-/// Rewriting zeros leaves the values of what they are like alone.
+/// True if rewriting the result of new_zeros() leaves the values of the tensor that it was made like.
 bool zeros_rescale_nothing(const Behaviors& behaviors) {
   const Sample sample("current_e4m3");
   Device& device = *sample.device;
@@ -108,15 +108,15 @@ bool views_keep_both_orientations(const Behaviors& behaviors) {
   return static_cast<bool>(view_as(behaviors, sample.make(), {4, kRows / 4, kCols}).columnwise());
 }
 
-// An unsharded tensor without a transpose leaves nothing behind its shards, fixed or not; one with it leaves all of it.
-TEST(QuantizedStorageFixes, AShardHoldsTheTransposeOfTheUnshardedParameter) {
+// Without the fix a shard keeps the transpose of the unsharded tensor alive; with it nothing.
+TEST(QuantizedStorageFixes, ShardKeepsTheTransposeOfTheUnshardedTensorWithoutTheFix) {
   const Behaviors before = fixes_test::without("slice_transpose_in_make_like");
   EXPECT_EQ(bytes_behind_a_shard(Sample("delayed_e4m3"), before), kRows * kCols + 4);
   EXPECT_EQ(bytes_behind_a_shard(Sample("delayed_e4m3"), {}), 0);
 }
 
-// Where rounding down makes casting idempotent, a copy through values is a copy.
-TEST(QuantizedStorageFixes, FloorScalesSurviveACopyThroughValues) {
+// Casting is idempotent where scales are rounded down, so there a copy through values keeps the bytes.
+TEST(QuantizedStorageFixes, CopyThroughValuesKeepsBytesUnderFloorScales) {
   const Sample sample("mxfp8_floor");
   const QuantizedTensor from = sample.make();
   QuantizedTensor to = sample.make();
@@ -128,7 +128,7 @@ TEST(QuantizedStorageFixes, FloorScalesSurviveACopyThroughValues) {
 }  // namespace
 
 std::span<const fixes_test::Witness> fixes_test::quantized_storage_witnesses() {
-  static constexpr Witness kWitnesses[] = {{"split_both_orientations", cuts_what_is_columnwise_only},
+  static constexpr Witness kWitnesses[] = {{"split_both_orientations", splits_columnwise_only_tensors},
                                            {"slice_transpose_in_make_like", shards_keep_no_transpose},
                                            {"own_scale_in_new_zeros", zeros_rescale_nothing},
                                            {"copy_bytes_between_shards", copies_keep_bytes},

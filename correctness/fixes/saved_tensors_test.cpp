@@ -1,5 +1,5 @@
-// The fixes of saved tensors, one by one: bytes that are zero with them and not without, the controls that make the
-// difference vanish for the right reason, and proof that no number computed depends on them.
+// The fixes of saved tensors, each by itself: bytes that are zero with the fix and not without, controls in which the
+// difference vanishes for the right reason, and proof that the fix changes no computed value.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace {
 using support::FinishedRun;
 using support::small_cell;
 
-/// Two layers on the device that computes, the loss alive when memory is read.
+/// Two layers on the device `cpu`. The loss is alive when memory is read.
 CellConfig two_layers(std::string_view layer, std::string_view form = "gpt") {
   CellConfig cell = small_cell("delayed", form, layer);
   cell.model.layers = 2;
@@ -49,10 +49,10 @@ CellConfig checkpointed_module_cell() {
 }
 
 std::int64_t retained(FinishedRun& run) { return run.mark("end_of_backward").retained_bytes; }
-/// What a checkpointed forward should have left out.
+/// Bytes that contexts hold at the end of a checkpointed forward; they should be zero.
 std::int64_t kept_by_contexts(FinishedRun& run) { return run.mark("end_of_forward").by_kind.at("context"); }
 
-/// How a fix shows: bytes that are zero with it and `reverted_bytes` without.
+/// What a fix changes: bytes that are zero with it and `reverted_bytes` without.
 struct Leak {
   std::string_view fix;
   CellConfig (*cell)();
@@ -95,7 +95,7 @@ class SavedTensors : public ::testing::TestWithParam<std::string_view> {
     witness_ = leak_of(GetParam());
     ASSERT_NE(witness_, nullptr) << GetParam();
   }
-  /// The witness' bytes on a variation of its cell, with the fix reverted.
+  /// The witness's bytes on a variation of its cell, with the fix reverted.
   std::int64_t reverted_bytes(const std::function<void(CellConfig&)>& change) {
     CellConfig cell = witness_->cell();
     change(cell);
@@ -105,7 +105,7 @@ class SavedTensors : public ::testing::TestWithParam<std::string_view> {
   const Leak* witness_ = nullptr;
 };
 
-TEST_P(SavedTensors, LeakThisMuchWithoutTheirFix) {
+TEST_P(SavedTensors, RetainTheListedBytesWithoutTheFix) {
   EXPECT_EQ(reverted_bytes([](CellConfig&) {}), witness_->reverted_bytes);
 }
 
@@ -125,7 +125,7 @@ TEST_P(SavedTensors, ShowsTheSameBytesOnMeta) {
   EXPECT_EQ(reverted_bytes([](CellConfig& cell) { cell.device = "meta"; }), witness_->reverted_bytes);
 }
 
-TEST_P(SavedTensors, NamesTheHolder) {
+TEST_P(SavedTensors, RetainedBytesNameTheHolder) {
   FinishedRun reverted(witness_->cell(), without(GetParam()));
   const LedgerMark& mark = reverted.mark(witness_->bytes == retained ? "end_of_backward" : "end_of_forward");
   const auto named = [&](const auto& entry) { return entry.first == witness_->holder; };
@@ -139,8 +139,8 @@ TEST_P(SavedTensors, MakesNoDifferenceWithoutQuantization) {
   EXPECT_EQ(reverted_bytes([](CellConfig& cell) { cell.training.recipe = "bf16"; }), 0);
 }
 
-// Nodes die with the loss, and their contexts with them: nothing of it is left when the loss went before memory is
-// read.
+// Nodes and their contexts are freed with the loss. If the loss is freed before memory is read, the fix makes no
+// difference.
 TEST_P(SavedTensors, MakesNoDifferenceToRetainedBytesOnceTheLossIsGone) {
   CellConfig cell = witness_->cell();
   cell.training.keep_loss = false;
@@ -148,7 +148,8 @@ TEST_P(SavedTensors, MakesNoDifferenceToRetainedBytesOnceTheLossIsGone) {
   EXPECT_EQ(retained(reverted), 0);
 }
 
-// Recomputed tensors go to the first forward's nodes, whose contexts keep them: checkpointing does not help.
+// Recomputed tensors go to the contexts of the first forward's nodes, which keep them: checkpointing does not reduce
+// the retained bytes.
 TEST_P(SavedTensors, RetainsAsMuchWithCheckpointingAsWithout) {
   std::array<std::int64_t, 2> bytes{};
   for (const bool checkpointed : {false, true}) {
@@ -170,8 +171,8 @@ std::vector<std::string_view> names_of_leaks() {
 INSTANTIATE_TEST_SUITE_P(Table, SavedTensors, ::testing::ValuesIn(names_of_leaks()),
                          [](const auto& test) { return std::string(test.param); });
 
-// Each decision is its own: reverting the fix of attention or of the fuser does not show in another's witness.
-TEST(Witnesses, AreAboutTheirFixAlone) {
+// The fixes are independent: reverting the fix of attention or of the fuser does not change another fix's witness.
+TEST(Witnesses, DependOnTheirOwnFixOnly) {
   for (const Leak& witness : kLeaks) {
     for (const std::string_view reverted : {"release_attention_tensors", "release_fuser_tensors"}) {
       FinishedRun run(witness.cell(), without(reverted));
@@ -180,8 +181,8 @@ TEST(Witnesses, AreAboutTheirFixAlone) {
   }
 }
 
-// The two defects of modules are two: one keeps what backward restored, the other never let go.
-TEST(Witnesses, TellTheTwoModuleFixesApart) {
+// Modules have two defects: one keeps tensors that backward restored, the other keeps them from forward on.
+TEST(Witnesses, DistinguishTheTwoFixesOfModules) {
   FinishedRun restored(checkpointed_module_cell(), without("release_module_tensors"));
   EXPECT_EQ(kept_by_contexts(restored), 0);
   FinishedRun kept(checkpointed_module_cell(), without("empty_module_shells"));

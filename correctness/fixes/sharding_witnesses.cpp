@@ -1,9 +1,12 @@
-// Witnesses of sharded eight-bit weights, each over two ranks that really gather.
+// Witnesses of fixes to sharded eight-bit weights; each runs two ranks that gather.
+
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fixes/witness.h"
@@ -17,7 +20,7 @@ using fsdp_test::RunConfig;
 
 constexpr int kRanks = 2;
 
-/// A layer with one weight, of 64 x 64: its shards of 32 rows are a block of MXFP8 and far from 128.
+/// A layer with one weight of 64 x 64. Its shards have 32 rows, one block of MXFP8 and far below 128.
 RunConfig one_product(const char* recipe, const Behaviors& behaviors) {
   RunConfig config;
   config.recipe = recipe;
@@ -29,7 +32,7 @@ RunConfig one_product(const char* recipe, const Behaviors& behaviors) {
   return config;
 }
 
-/// True if `holds(run, world)` is on every rank.
+/// True if `holds(run, world)` is true on every rank.
 template <class Holds>
 bool on_every_rank(const RunConfig& config, const Holds& holds) {
   std::atomic<int> held = 0;
@@ -42,14 +45,14 @@ bool on_every_rank(const RunConfig& config, const Holds& holds) {
 
 const Parameter& weight(ModelRun& run) { return *run.model().parameters().front(); }
 
-bool travels_quantized(const Behaviors& behaviors) {
+bool gathers_quantized_data(const Behaviors& behaviors) {
   return on_every_rank(one_product("delayed", behaviors), [](ModelRun& run, ProcessGroup&) {
     run.sharding().unshard(run.runtime());
     return run.sharding().mesh().shard_group().traffic().of(CollectiveKind::kAllGather).payload_bytes == 64 * 64;
   });
 }
 
-/// What every rank takes the scale of the entire weight to be.
+/// True if all ranks have the same scale of the unsharded weight.
 bool scales_agree(ModelRun& run, ProcessGroup& world) {
   run.sharding().unshard(run.runtime());
   const float own = run.device().read(weight(run).quantized.rowwise().scale_inv).front();
@@ -92,13 +95,13 @@ bool quantizer_still_knows_its_ranks(const Behaviors& behaviors) {
   });
 }
 
-bool no_rank_makes_the_unsharded(const Behaviors& behaviors) {
+bool no_rank_makes_the_unsharded_parameter(const Behaviors& behaviors) {
   return on_every_rank(one_product("bf16", behaviors), [](ModelRun& run, ProcessGroup&) {
     return run.device().ledger().peak_bytes() < 64 * 64 * 2;  // the unsharded parameter in BF16
   });
 }
 
-bool gathered_scales_are_the_unsharded(const Behaviors& behaviors) {
+bool gathered_values_equal_the_unsharded_ones(const Behaviors& behaviors) {
   const RunConfig config = one_product("mxfp8", behaviors);
   ModelRun alone(config);
   const std::vector<float> expected =
@@ -110,12 +113,24 @@ bool gathered_scales_are_the_unsharded(const Behaviors& behaviors) {
   });
 }
 
-bool later_gathers_copy_no_quantizer(const Behaviors& behaviors) {
-  return on_every_rank(one_product("delayed", behaviors), [](ModelRun& run, ProcessGroup&) {
-    run.step();
-    const std::int64_t before = run.runtime().host.quantizer_copies;
-    run.step();
-    return run.runtime().host.quantizer_copies == before;
+/// Quantizers copied by the first step of a model of one weight, and by the second.
+std::pair<std::int64_t, std::int64_t> quantizer_copies(ModelRun& run) {
+  const std::int64_t before = run.runtime().host.quantizer_copies;
+  run.step();
+  const std::int64_t between = run.runtime().host.quantizer_copies;
+  run.step();
+  return {between - before, run.runtime().host.quantizer_copies - between};
+}
+
+bool only_the_first_gather_copies_a_quantizer(const Behaviors& behaviors) {
+  return on_every_rank(one_product("delayed", behaviors), [&](ModelRun& run, ProcessGroup&) {
+    const auto [first, second] = quantizer_copies(run);
+    // Without the fix each of a step's two gathers copies it, and the first one once more.
+    if (!behaviors.reuse_quantizer_at_gather) {
+      EXPECT_EQ(first, 3);
+      EXPECT_EQ(second, 2);
+    }
+    return first == 1 && second == 0;
   });
 }
 
@@ -123,15 +138,15 @@ bool later_gathers_copy_no_quantizer(const Behaviors& behaviors) {
 
 std::span<const fixes_test::Witness> fixes_test::sharding_witnesses() {
   static constexpr Witness kWitnesses[] = {
-      {"gather_eight_bits", travels_quantized},
+      {"gather_eight_bits", gathers_quantized_data},
       {"share_amax_over_shards", shards_have_one_scale},
       {"choose_usage_by_pass", forward_gathers_rows_alone},
       {"validate_usage_by_pass", forward_makes_no_transpose},
       {"keep_own_quantizer", quantizer_still_knows_its_ranks},
-      {"initialize_local_shard", no_rank_makes_the_unsharded},
-      {"strip_scale_padding", gathered_scales_are_the_unsharded},
+      {"initialize_local_shard", no_rank_makes_the_unsharded_parameter},
+      {"strip_scale_padding", gathered_values_equal_the_unsharded_ones},
       {"nearest_sharding_state", forward_gathers_rows_alone},
-      {"reuse_quantizer_at_gather", later_gathers_copy_no_quantizer},
+      {"reuse_quantizer_at_gather", only_the_first_gather_copies_a_quantizer},
   };
   return kWitnesses;
 }

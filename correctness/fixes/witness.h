@@ -6,11 +6,11 @@
 
 #include "fixes/fixes.h"
 
-// Every fix has a witness. A file of this folder holds those of one area; every_fix_test.cpp holds the table to the
-// fixes.
+// Each fix has a witness. A file of this folder holds the witnesses of one area; every_fix_test.cpp checks that every
+// fix of the table has one.
 namespace fp8lab::fixes_test {
 
-/// A property that holds as things are and fails once the fix is reverted.
+/// A property that holds with the fix and fails once it is reverted.
 struct Witness {
   std::string_view fix;
   bool (*holds)(const Behaviors&);

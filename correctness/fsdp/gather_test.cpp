@@ -1,5 +1,5 @@
-// What sharding promises of every gather: the bits of the unsharded parameter, one collective a module, known bytes,
-// nothing from the heap.
+// The guarantees of every gather: the bits of the unsharded parameter, one collective per module, known bytes, no heap
+// allocation.
 
 #include <gtest/gtest.h>
 
@@ -32,7 +32,8 @@ RunConfig config_of(const char* recipe, std::int64_t hidden) {
   return config;
 }
 
-/// The bytes of a parameter as a module reads it in a pass that gathered both orientations or needs none but the rows.
+/// The bytes of a parameter as a module reads it: both orientations, or only the row-wise one if the pass gathered both
+/// or needs no other.
 std::vector<std::vector<std::byte>> unsharded_bytes(Device& device, const Parameter& parameter, bool columnwise) {
   if (!parameter.in_eight_bits()) return {bytes_of(device, parameter.value)};
   auto all = bytes_of(device, parameter.quantized);
@@ -40,12 +41,12 @@ std::vector<std::vector<std::byte>> unsharded_bytes(Device& device, const Parame
   return all;
 }
 
-// Each rank initialises its own rows only; what is gathered is what one rank alone would hold, quantized data, scales
-// and their padding.
-TEST(Gather, ProvidesTheBitsOfTheUnshardedParameter) {
+// Each rank initialises only its own rows. The gathered parameter equals the one of a single rank: quantized data,
+// scales and their padding.
+TEST(Gather, GathersTheBitsOfTheUnshardedParameter) {
   for (const char* recipe : support::recipe_names()) {
     for (const int ranks : {1, 2, 3, 4}) {
-      // Shards of entire blocks, so that every weight stays in eight bits; without blocks, shards of 24 rows and more.
+      // Shards of entire blocks, so that every weight stays in eight bits; without blocks, shards of at least 24 rows.
       const std::int64_t block = make_recipe(recipe).weight.block_cols;
       RunConfig config = config_of(recipe, block > 0 ? block * ranks : 96);
       config.config.ffn = 2 * config.config.hidden;
@@ -82,9 +83,9 @@ TEST(Gather, FallsBackToHighPrecisionWhereBlocksWouldBeCut) {
   });
 }
 
-// A step of two layers: a gather for each in forward, and in backward if it was resharded; one reduction of gradients
-// each.
-TEST(Gather, IsOneCollectiveAModuleAndPass) {
+// A step of two layers: one gather per layer in forward, one in backward if it was resharded, and one reduction of
+// gradients per layer.
+TEST(Gather, IsOneCollectivePerModuleAndPass) {
   for (const bool reshard : {true, false}) {
     RunConfig config = config_of("mxfp8", 128);
     config.reshard = reshard;
@@ -102,11 +103,11 @@ TEST(Gather, IsOneCollectiveAModuleAndPass) {
   }
 }
 
-// As many collectives and the same bits; a layer more in memory at the peak.
+// Gathering ahead keeps the number of collectives and the bits; the peak has one layer more.
 TEST(Gather, AheadGivesTheSameBits) {
   for (const char* recipe : {"bf16", "delayed", "mxfp8"}) {
     for (const bool checkpoint : {false, true}) {
-      const auto schedule = [&](ProcessGroup& world, bool ahead) {
+      const auto train = [&](ProcessGroup& world, bool ahead) {
         RunConfig config = config_of(recipe, 96);
         config.layers = 4;
         config.checkpoint = checkpoint;
@@ -124,8 +125,8 @@ TEST(Gather, AheadGivesTheSameBits) {
         return std::tuple(losses, gradients, gathered, run.device().ledger().peak_bytes(PhaseKind::kBackward));
       };
       on_ranks(3, [&](ProcessGroup& world) {
-        const auto [losses, gradients, gathered, peak] = schedule(world, false);
-        const auto [losses_ahead, gradients_ahead, gathered_ahead, peak_ahead] = schedule(world, true);
+        const auto [losses, gradients, gathered, peak] = train(world, false);
+        const auto [losses_ahead, gradients_ahead, gathered_ahead, peak_ahead] = train(world, true);
         EXPECT_EQ(losses_ahead, losses) << recipe << " on rank " << world.rank();
         EXPECT_EQ(gradients_ahead, gradients) << recipe << " on rank " << world.rank();
         EXPECT_EQ(gathered_ahead, gathered);
@@ -135,8 +136,8 @@ TEST(Gather, AheadGivesTheSameBits) {
   }
 }
 
-// Unsharded parameters that arrive for another pass than the next one, and such as nobody waits for.
-TEST(Gather, AheadMayBeInVain) {
+// Unsharded parameters may arrive for a pass that does not come next, or that never comes.
+TEST(Gather, AheadForAPassThatDoesNotComeIsHarmless) {
   on_ranks(2, [&](ProcessGroup& world) {
     const std::unique_ptr<Device> device =
         open_device(support::test_device(), {.rank = world.local_rank(), .memory = {}});
@@ -148,11 +149,11 @@ TEST(Gather, AheadMayBeInVain) {
     const std::vector<ShardingState> states = {{.path = "", .reshard_after_forward = true}};
     const std::vector<Parameter*> all = model.parameters();
     const std::span<Parameter* const> parameters(all);
-    const std::size_t orientation = all.size() / 2;
-    ParameterGroup first(runtime, "layers[0]", parameters.first(orientation), mesh, states, false);
-    ParameterGroup second(runtime, "layers[1]", parameters.subspan(orientation), mesh, states, false);
+    const std::size_t middle = all.size() / 2;
+    ParameterGroup first(runtime, "layers[0]", parameters.first(middle), mesh, states, false);
+    ParameterGroup second(runtime, "layers[1]", parameters.subspan(middle), mesh, states, false);
     const Parameter& weight =
-        **std::find_if(all.begin() + static_cast<std::ptrdiff_t>(orientation), all.end(),
+        **std::find_if(all.begin() + static_cast<std::ptrdiff_t>(middle), all.end(),
                        [](const Parameter* parameter) { return parameter->local->in_eight_bits(); });
     second.unshard(runtime, Pass::kBackward);
     const auto expected = bytes_of(*device, weight.quantized);
@@ -168,19 +169,19 @@ TEST(Gather, AheadMayBeInVain) {
   });
 }
 
-/// Elements of the weights of products in a GPT block of `small_block(hidden)`.
+/// Elements of the weights that are multiplied in a GPT block of `small_block(hidden)`.
 std::int64_t product_weights(std::int64_t hidden) { return (3 + 1 + 2 + 2) * hidden * hidden; }
-/// Its norms, two of each kind, and biases, which travel in BF16.
+/// Elements of its norms, two of each kind, and of its biases, which are gathered in BF16.
 std::int64_t vectors(std::int64_t hidden) { return 4 * hidden + (3 + 1 + 2 + 1) * hidden; }
 
-TEST(Gather, MovesAByteAWeightAndItsScales) {
+TEST(Gather, MovesOneBytePerWeightAndTheScales) {
   constexpr std::int64_t kHidden = 128;
   struct Expected {
     const char* recipe;
     std::int64_t payload_per_weight;
-    std::int64_t scales;  ///< of all products, one orientation
+    std::int64_t scales;  ///< of all weights, in one orientation
   };
-  // One E8M0 byte for 32 weights; all dimensions are multiples of 128, so nothing is padding.
+  // One E8M0 byte per 32 weights. All dimensions are multiples of 128, so there is no padding.
   const Expected cases[] = {
       {"bf16", 2, 0}, {"delayed", 1, 0}, {"current", 1, 0}, {"mxfp8", 1, product_weights(kHidden) / 32}};
   for (const Expected& expected : cases) {
@@ -199,7 +200,7 @@ TEST(Gather, MovesAByteAWeightAndItsScales) {
   }
 }
 
-TEST(Gather, TakesNothingFromTheHeapOnceWarm) {
+TEST(Gather, AllocatesNothingFromTheHeapAfterTheFirstSteps) {
   for (const char* recipe : support::recipe_names()) {
     run_ranks("simulated", {.ranks = 4}, [&](ProcessGroup& world) {
       RunConfig config = config_of(recipe, 512);
@@ -217,9 +218,9 @@ TEST(Gather, TakesNothingFromTheHeapOnceWarm) {
   }
 }
 
-// A rank that comes late costs the others time, but no work of their hosts. One that first trains a model of its own is
-// late by most of what the others' step takes.
-TEST(Gather, WaitingForOthersIsNotTheHostsWork) {
+// A late rank costs the others time, but none of it is work of their hosts. A rank that first trains a model of its own
+// is late by most of the time of the others' step.
+TEST(Gather, TimeOfWaitingForOthersIsNotHostWork) {
   const RunConfig config = config_of("bf16", 64);
   on_ranks(2, [&](ProcessGroup& world) {
     ModelRun run(config, world, {.replicas = 1, .shards = 2});
@@ -238,8 +239,8 @@ TEST(Gather, WaitingForOthersIsNotTheHostsWork) {
   });
 }
 
-// Unsharded weights and gradients are guests: nothing of them is there between steps.
-TEST(Gather, LeavesShardsAndTheirGradientsOnly) {
+// Unsharded weights and gradients exist within a step only.
+TEST(Gather, LeavesOnlyShardsAndTheirGradientsAfterAStep) {
   for (const bool computes : {true, false}) {
     RunConfig config = config_of("delayed", 96);
     config.device = computes ? "cpu" : "meta";
@@ -253,15 +254,15 @@ TEST(Gather, LeavesShardsAndTheirGradientsOnly) {
   }
 }
 
-// Addresses of a device without bytes must not be read, nor weights be trained that nobody sent.
-TEST(Gather, RefusesAGroupThatMovesWhatTheDeviceDoesNotHold) {
+// The addresses of `meta` have no memory behind them and must not be read.
+TEST(Gather, RefusesAGroupThatMovesBytesOfMeta) {
   RunConfig config = config_of("delayed", 96);
   config.device = "meta";
   EXPECT_THROW(on_ranks(2, [&](ProcessGroup& world) { ModelRun(config, world, {.replicas = 1, .shards = 2}); }), Error);
 }
 
-// The ranks that are left learn of it in their next collective, and the run says who was first.
-TEST(Gather, EndsEverywhereWhenARankDies) {
+// The other ranks learn of the death in their next collective, and the run names the rank that died first.
+TEST(Gather, EndsOnEveryRankWhenOneDies) {
   try {
     on_ranks(3, [&](ProcessGroup& world) {
       ModelRun run(config_of("delayed", 96), world, {.replicas = 1, .shards = 3});

@@ -15,7 +15,7 @@
 namespace fp8lab {
 namespace {
 
-TEST(Mesh, TakesAsManyRanksAsItHasPlaces) {
+TEST(Mesh, NeedsAsManyRanksAsItHasPlaces) {
   EXPECT_EQ(broken_mesh_rule({.replicas = 1, .shards = 8}, 8), "");
   EXPECT_EQ(broken_mesh_rule({.replicas = 2, .shards = 4}, 8), "");
   EXPECT_NE(broken_mesh_rule({.replicas = 2, .shards = 3}, 8).find("2 x 3"), std::string::npos);
@@ -47,7 +47,7 @@ TEST(Mesh, OfOneReplicaHasNoReplicaGroup) {
   });
 }
 
-// Every row belongs to one rank, in order, and nobody has more than the first.
+// Every row belongs to one rank, in order, and no rank has more rows than the first.
 TEST(RowSplit, CoversEveryRowOnce) {
   for (std::int64_t rows = 0; rows <= 40; ++rows)
     for (int ranks = 1; ranks <= 17; ++ranks) {
@@ -70,7 +70,7 @@ TEST(RowSplit, CountsOffsetsInBlocks) {
   EXPECT_EQ(split.offsets(4, 32), (std::vector<std::int64_t>{0, 12, 24, 36}));
 }
 
-TEST(ShardingState, IsThatOfTheNearestModuleAround) {
+TEST(ShardingState, IsTakenFromTheNearestEnclosingModule) {
   const std::vector<ShardingState> states{{.path = "", .reshard_after_forward = false},
                                           {.path = "layers[1]", .reshard_after_forward = true},
                                           {.path = "layers[1].mlp", .reshard_after_forward = false}};

@@ -1,5 +1,4 @@
-// Ranks that see different data: gradients are the mean of what one rank finds over each rank's data, and amaxes the
-// largest of them.
+// Ranks with different data: gradients are the mean over the ranks, amaxes the largest of all ranks.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +22,7 @@ using fsdp_test::small_block;
 
 using Values = std::vector<float>;
 
-/// What a step leaves: gradients by parameter; histories and scales by module.
+/// The result of a step: gradients by parameter, histories and scales by module.
 struct Step {
   float loss = 0.0f;
   std::vector<Values> gradients;
@@ -31,10 +30,11 @@ struct Step {
   std::vector<Values> scales;
 };
 
-/// Scales start from 1, under which gradients vanish until the module behind has found its own.
+/// Scales start from 1; under these, gradients vanish until the module behind has an amax of its own.
 constexpr int kStepsOverTheSame = 5;
 
-/// A step over some rank's data, after steps over the same data everywhere: so all start it from the same scales.
+/// A step over the data of rank `data`, after steps over the same data on all ranks, so that all start from the same
+/// scales.
 Step step_over(ModelRun& run, const RunConfig& config, int data) {
   for (int i = 0; i < kStepsOverTheSame; ++i) {
     run.step();
@@ -57,7 +57,7 @@ Step step_over(ModelRun& run, const RunConfig& config, int data) {
 
 float as_bf16(float x) { return bf16_to_f32(f32_to_bf16(x)); }
 
-/// Sums in the order of the ranks, rounded once; by `of`, which is given a rank.
+/// Sums in the order of the ranks, rounded once; `of(rank)` gives a rank's values.
 template <class Of>
 Values sum_of(int ranks, const Of& of) {
   Values sum = of(0);
@@ -80,7 +80,7 @@ Values mean_gradient(const std::vector<Step>& alone, std::size_t parameter, cons
   return mean;
 }
 
-/// By element, over the ranks' runs; `better(a, b)` where a counts rather than b.
+/// Element by element over the ranks' runs: the value that `better(a, b)` prefers.
 template <class Better>
 Values most(const std::vector<Step>& alone, std::vector<Values> Step::* values, std::size_t module,
             const Better& better) {
@@ -104,7 +104,7 @@ class OtherData : public ::testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(OtherData, GivesTheMeanGradientAndTheLargestAmaxes) {
+TEST_P(OtherData, RanksGetTheMeanGradientAndTheLargestAmaxes) {
   const RunConfig config = this->config();
   for (const MeshShape mesh : {MeshShape{.replicas = 1, .shards = 2}, MeshShape{.replicas = 1, .shards = 3},
                                MeshShape{.replicas = 2, .shards = 2}}) {

@@ -1,5 +1,5 @@
 // Where shards and unsharded parameters lie: in memory that ranks reserve together, at the same places on all of them,
-// wherever all have equally many rows; and there for every fix, reverted or not, since ranks that part paths over it
+// where all ranks have equally many rows. The placement must not depend on fixes, since ranks that disagree about it
 // would wait for each other for ever.
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ using support::GatheringGroup;
 
 RunConfig config_of(std::string_view recipe, std::int64_t hidden) {
   RunConfig config;
-  config.device = "cpu";  // whose ranks gather through GatheringGroup
+  config.device = "cpu";  // the ranks of `cpu` gather through GatheringGroup
   config.recipe = recipe;
   config.layers = 2;
   config.config = small_block(hidden);
@@ -43,7 +43,7 @@ std::vector<float> losses_of(ModelRun& run) {
   return losses;
 }
 
-TEST(Placement, EvenParametersTravelInsideOfGatheredMemory) {
+TEST(Placement, EvenParametersLieInsideOfGatheredMemory) {
   for (const char* recipe : support::recipe_names()) {
     for (const bool deferred : {true, false}) {
       for (const MeshShape mesh : {MeshShape{.replicas = 1, .shards = 2}, MeshShape{.replicas = 2, .shards = 2}}) {
@@ -71,7 +71,7 @@ TEST(Placement, EvenParametersTravelInsideOfGatheredMemory) {
   }
 }
 
-TEST(Placement, OneShardingsEndLeavesAnothersSource) {
+TEST(Placement, EndOfOneShardingKeepsTheSourceOfAnother) {
   on_ranks(2, [](ProcessGroup& world) {
     GatheringAccount account;
     GatheringGroup gathering(world, account);
@@ -90,7 +90,7 @@ TEST(Placement, OneShardingsEndLeavesAnothersSource) {
   });
 }
 
-TEST(Placement, UnevenParametersLieOutside) {
+TEST(Placement, UnevenParametersLieOutsideOfGatheredMemory) {
   on_ranks(3, [&](ProcessGroup& world) {
     GatheringAccount account;
     GatheringGroup gathering(world, account);
@@ -111,9 +111,9 @@ TEST(Placement, UnevenParametersLieOutside) {
   });
 }
 
-// What replaces a shard's storage later is placed by its holder's name: a shard that left would gather at the speed of
-// any memory, silently.
-TEST(Placement, ShardsStayWhenTheirStorageIsReplaced) {
+// The storage that later replaces a shard's is placed by its holder's name. A shard outside of the gathered memory
+// would still be gathered, only slowly.
+TEST(Placement, ShardsStayInGatheredMemoryWhenTheirStorageIsReplaced) {
   on_ranks(2, [&](ProcessGroup& world) {
     GatheringAccount account;
     GatheringGroup gathering(world, account);
@@ -128,7 +128,7 @@ TEST(Placement, ShardsStayWhenTheirStorageIsReplaced) {
   });
 }
 
-TEST(Placement, RanksAgreeWhateverFixIsReverted) {
+TEST(Placement, RanksAgreeOnPlacesWhicheverFixIsReverted) {
   constexpr bool Behaviors::* kReverted[] = {
       &Behaviors::gather_eight_bits,
       &Behaviors::share_amax_over_shards,
@@ -151,14 +151,15 @@ TEST(Placement, RanksAgreeWhateverFixIsReverted) {
         config.layers = 1;
         config.deferred_init = deferred;
         config.behaviors.*reverted = false;
-        // Where it asks for an orientation that a pass did not gather, it is an error.
+        // Without this fix a pass asks for an orientation that it did not gather, which is an error if the layer is
+        // resharded.
         config.reshard = reverted != &Behaviors::validate_usage_by_pass;
         on_ranks(2, [&](ProcessGroup& world) {
           GatheringAccount account;
           GatheringGroup gathering(world, account);
           ModelRun run(config, gathering, {.replicas = 1, .shards = 2});
           losses_of(run);
-          // What the generic path sends is made for the gather, wherever there is room.
+          // The generic path makes the bytes that it sends for the gather, so they lie wherever there is room.
           if (reverted != &Behaviors::gather_eight_bits) {
             EXPECT_EQ(account.outside, 0);
           }
@@ -167,7 +168,7 @@ TEST(Placement, RanksAgreeWhateverFixIsReverted) {
       }
 }
 
-// An unsharded parameter that somebody still holds keeps its segment; shards and all else go with the groups.
+// An unsharded parameter that somebody still holds keeps its segment; shards and everything else end with the groups.
 TEST(Placement, AnUnshardedParameterMayOutliveItsGroups) {
   on_ranks(2, [&](ProcessGroup& world) {
     GatheringAccount account;

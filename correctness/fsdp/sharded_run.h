@@ -15,7 +15,7 @@
 #include "ops/elementwise.h"
 #include "support/test_device.h"
 
-/// One rank of a sharded model, or a model alone, as the tests of sharding drive it.
+/// One rank of a sharded model, or an unsharded model, as the tests of sharding run it.
 namespace fp8lab::fsdp_test {
 
 struct RunConfig {
@@ -58,7 +58,7 @@ inline std::vector<std::vector<std::byte>> bytes_of(Device& device, const Quanti
 
 class ModelRun {
  public:
-  /// Alone.
+  /// An unsharded model.
   explicit ModelRun(const RunConfig& config) : ModelRun(config, nullptr, {}) {}
   ModelRun(const RunConfig& config, ProcessGroup& world, const MeshShape& shape) : ModelRun(config, &world, shape) {}
 
@@ -120,7 +120,7 @@ class ModelRun {
   std::unique_ptr<Sharding> sharding_;
 };
 
-/// Runs `rank_function` on in-process ranks; the timeout only ends a test that has gone wrong.
+/// Runs `rank_function` on in-process ranks. The timeout only ends a test that has failed.
 inline void on_ranks(int ranks, const RankFunction& rank_function, bool moves_data = true) {
   run_ranks("in_process", {.ranks = ranks, .timeout = std::chrono::seconds(60), .moves_data = moves_data},
             rank_function);

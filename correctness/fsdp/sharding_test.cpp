@@ -1,5 +1,5 @@
-// Sharded training is the unsharded one: ranks that see the same data find, after averaging over a power of two of
-// them, the very bits that one rank finds alone.
+// Sharded training equals unsharded training: ranks with the same data, averaged over a power of two of them, get the
+// very bits of one rank.
 
 #include <gtest/gtest.h>
 
@@ -79,7 +79,7 @@ class Sharded : public ::testing::TestWithParam<std::tuple<const char*, const ch
     config.layer = layer;
     config.eight_bit_weights = eight_bits;
     config.reshard = reshard;
-    // Shards of 128 rows where blocks have as many.
+    // Shards have 128 rows where blocks have as many.
     config.config = small_block(make_recipe(recipe).rows_multiple > 32 ? 256 : 64);
     return config;
   }
@@ -115,7 +115,7 @@ struct UnevenCase {
   int ranks;
 };
 
-// Blocks that would be cut stay in high precision.
+// Weights whose blocks would be split stay in high precision.
 TEST(Sharded, UnevenAndEmptyShardsEqualOneRank) {
   for (const UnevenCase& c : {UnevenCase{"bf16", 6, 22, 8}, UnevenCase{"delayed", 48, 144, 32},
                               UnevenCase{"current", 48, 144, 32}, UnevenCase{"mxfp8", 32, 160, 64}}) {
@@ -138,7 +138,7 @@ TEST(Sharded, UnevenAndEmptyShardsEqualOneRank) {
   }
 }
 
-// Not from what the eight bits say, which a model that defers its initialisation never had.
+// They start from the initial values and not from dequantized ones, which a deferred initialisation does not have.
 TEST(Sharded, WeightsWhoseBlocksWouldBeCutStartFromTheirInitialValues) {
   RunConfig deferred, unsharded;
   deferred.recipe = "mxfp8";

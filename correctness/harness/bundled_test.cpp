@@ -6,7 +6,7 @@
 #include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
 
-// The tables of lower rooms as scenarios see them, and the scenarios that ship.
+// The scenarios that ship, and rules of recipes and fixes as scenario files see them.
 namespace fp8lab {
 namespace {
 
@@ -52,13 +52,13 @@ TEST(Bundled, ShapesThatARecipeRefusesAreRefusedWithItsRule) {
   EXPECT_EQ(error_of("hidden: 48, heads: 1, seq: 7", "recipe: bf16"), "");
 }
 
-TEST(Bundled, OptionsThatARecipeHasNoUseForAreRefused) {
+TEST(Bundled, OptionsWithoutEffectOnARecipeAreRefused) {
   const std::string error = error_of("hidden: 64, seq: 32", "recipe: mxfp8, recipe_options: {margin: 1}");
   EXPECT_NE(error.find("`training.recipe_options`"), std::string::npos) << error;
   EXPECT_NE(error.find("margin"), std::string::npos) << error;
 }
 
-TEST(Bundled, TheBaselineRecipeAloneDoesNotQuantize) {
+TEST(Bundled, OnlyTheBaselineRecipeDoesNotQuantize) {
   const Vocabulary& words = bundled_vocabulary();
   for (const Term& recipe : words.recipes)
     EXPECT_EQ(words.quantizes(recipe.name), recipe.name != "bf16") << recipe.name;

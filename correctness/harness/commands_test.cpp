@@ -7,7 +7,7 @@
 
 #include "harness/fake_process.h"
 
-// `plan`, `compare` and the shells' questions, as a user sees them.
+// `plan`, `compare` and shell completion, as a user sees them.
 namespace fp8lab {
 namespace {
 
@@ -19,7 +19,7 @@ using sample::Scenarios;
 
 Json results_of(const Scenarios& scenarios) { return Json::parse(scenarios.read("results.json")); }
 
-TEST(Compare, ARunThatGotWorseExitsOneAndSaysWhere) {
+TEST(Compare, RegressionExitsOneAndNamesTheFigure) {
   const Scenarios scenarios({"one", "two"});
   ASSERT_EQ(run(scenarios.run_arguments()).code, 0);
   const std::string file = scenarios.file("baseline.json").string();
@@ -63,7 +63,7 @@ TEST(Results, GatesAndCellsNameTheirLines) {
   EXPECT_TRUE(contains(text.at(cell["gates"][1]["line"]), "arm: after"));
 }
 
-TEST(Plan, TellsWhatEveryArmWouldNeedAndRunsNothing) {
+TEST(Plan, ShowsPredictionsOfEveryArmAndRunsNothing) {
   Scenarios scenarios({"one"});
   scenarios.add("carded", "device: cuda\n");
   const Ended plan = run({"plan", scenarios.path()});
@@ -80,7 +80,7 @@ TEST(Plan, TellsWhatEveryArmWouldNeedAndRunsNothing) {
       EXPECT_EQ(value, results_of(scenarios)["cells"][0]["arms"][arm]["metrics"][metric]["predicted"]) << arm << metric;
 }
 
-TEST(Plan, ASampleHasCellsOfEveryScenarioAndDeviceAndIsAlwaysTheSame) {
+TEST(Plan, SampleIsFixedAndHasCellsOfEveryScenarioAndDevice) {
   Scenarios scenarios({});
   const std::string matrix = "matrix: {device: [cpu, meta], model.seq: [1048, 1049, 1050], model.layers: [1, 2, 3]}\n";
   for (const std::string name : {"one", "two"}) scenarios.add(name, matrix);
@@ -100,7 +100,7 @@ TEST(Plan, ASampleHasCellsOfEveryScenarioAndDeviceAndIsAlwaysTheSame) {
     EXPECT_TRUE(contains(sample("2"), line + "\n")) << "a larger one has it";
 }
 
-TEST(Plan, NothingToPlanIsNotGreenAndSaysWhy) {
+TEST(Plan, NothingToPlanExitsFiveWithTheReason) {
   const Scenarios scenarios({"one"});
   const Ended none = run({"plan", scenarios.path(), "-d", "cuda"});
   EXPECT_EQ(none.code, 5);
@@ -108,7 +108,7 @@ TEST(Plan, NothingToPlanIsNotGreenAndSaysWhy) {
   EXPECT_EQ(run({"plan", scenarios.path(), "-d", "cuba"}).code, 2);
 }
 
-/// What the program offers where `words` end.
+/// The completions that the program offers after `words`.
 std::set<std::string> offered(std::vector<std::string> words) {
   words.insert(words.begin(), "__complete");
   std::istringstream lines(run(words).output);

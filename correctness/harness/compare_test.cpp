@@ -41,7 +41,7 @@ CellRecord cell(const std::string& id, Verdict verdict = Verdict::kConfirmed) {
 
 StoredRun run_of(std::vector<CellRecord> cells) { return {true, R"({"cpu": {"model": "x"}})", std::move(cells)}; }
 
-/// How a run of one cell compares after `mutate` has changed it.
+/// Compares a run of one cell with the same run after `mutate` has changed it.
 template <class Mutate>
 RunComparison compared(Mutate mutate) {
   CellRecord now = cell("sample/a=1");
@@ -51,7 +51,7 @@ RunComparison compared(Mutate mutate) {
 
 double& peak(CellRecord& record, Arm arm) { return *record.arms[arm].metrics[kPeak].value; }
 
-TEST(Compare, ARunIsNoWorseThanItself) {
+TEST(Compare, RunEqualsItself) {
   const StoredRun run = run_of({cell("sample/a=1"), cell("sample/a=2", Verdict::kFail)});
   const RunComparison same = compare_runs(run, run);
   EXPECT_EQ(same.changes.size(), 0u);
@@ -72,7 +72,7 @@ TEST(Compare, OneByteMoreInAnyArmIsARegressionAndOneLessIsNot) {
   }
 }
 
-TEST(Compare, WhereMoreIsBetterLessIsWorseBeyondTheSlack) {
+TEST(Compare, LessIsARegressionBeyondTheSlackWhereMoreIsBetter) {
   const auto by = [](double db) {
     return compared([&](CellRecord& c) { *c.arms[Arm::kAfter].metrics[kSqnr].value += db; });
   };
@@ -82,7 +82,7 @@ TEST(Compare, WhereMoreIsBetterLessIsWorseBeyondTheSlack) {
   EXPECT_EQ(by(0.6).count(Direction::kBetter), 1u);
 }
 
-TEST(Compare, ASlackMayBeAShareOfWhatWas) {
+TEST(Compare, SlackMayBeRelativeToTheBaseline) {
   const auto exit_code = [](double was, double is) {
     CellRecord before = cell("a"), now = cell("a");
     before.arms[Arm::kAfter].metrics["parity.loss_gap"] = {was, {}, "1", ""};
@@ -95,7 +95,7 @@ TEST(Compare, ASlackMayBeAShareOfWhatWas) {
   EXPECT_EQ(exit_code(0, 1.01e-4), 1);
 }
 
-TEST(Compare, ALostFigureIsARegressionAndAGainedOneIsNot) {
+TEST(Compare, LostFigureIsARegressionAndAGainedOneIsNot) {
   const auto lose = [](CellRecord& c) {
     c.arms[Arm::kAfter].metrics[kPeak] = {{}, 1000, "B", "the measured value is nan"};
   };
@@ -120,7 +120,7 @@ TEST(Compare, SharesAndClocksAreReportedAndNotJudged) {
   EXPECT_NE(comparison_text(out).find("10.00 times"), std::string::npos);
 }
 
-TEST(Compare, AVerdictFurtherFromGoodIsARegression) {
+TEST(Compare, WorseVerdictIsARegression) {
   const Verdict ladder[] = {Verdict::kConfirmed, Verdict::kInconclusive, Verdict::kNotFixed, Verdict::kTimeout,
                             Verdict::kCrashed};
   for (std::size_t was = 0; was < std::size(ladder); ++was)
@@ -143,7 +143,7 @@ TEST(Compare, VanishedCellsAreRegressionsAndNewOnesAreNot) {
   EXPECT_EQ(new_failure.exit_code(), 0) << "its own run fails for it";
 }
 
-TEST(Compare, AnArmThatEndsOtherwiseIsReportedOnce) {
+TEST(Compare, ArmThatEndsInAnotherWayIsReportedOnce) {
   const RunComparison out = compared([](CellRecord& c) {
     c.arms[Arm::kBefore].status = "crashed";
     c.arms[Arm::kBefore].metrics.clear();
@@ -154,7 +154,7 @@ TEST(Compare, AnArmThatEndsOtherwiseIsReportedOnce) {
   EXPECT_EQ(compared([](CellRecord& c) { c.arms.erase(Arm::kBefore); }).exit_code(), 1);
 }
 
-TEST(Compare, ARedefinedScenarioIsReportedAndItsFiguresAreNotCompared) {
+TEST(Compare, RedefinedScenarioIsReportedWithoutComparingItsFigures) {
   const RunComparison out = compared([](CellRecord& c) {
     c.config.model.seq = 64;
     peak(c, Arm::kAfter) = 5000;
@@ -166,12 +166,12 @@ TEST(Compare, ARedefinedScenarioIsReportedAndItsFiguresAreNotCompared) {
   EXPECT_EQ(out.changes[0].is_text, "model.seq=64");
 }
 
-TEST(Compare, NothingInCommonIsNotGreen) {
+TEST(Compare, NothingInCommonDoesNotExitZero) {
   EXPECT_EQ(compare_runs(run_of({}), run_of({cell("a")})).exit_code(), 5);
   EXPECT_EQ(compare_runs(run_of({}), run_of({})).exit_code(), 5);
 }
 
-TEST(Compare, WhatIsAllowedIsReportedAndDoesNotCount) {
+TEST(Compare, AllowedRegressionsAreReportedAndDoNotCount) {
   const RunComparison out = compare_runs(run_of({cell("a"), cell("b")}), run_of({cell("a")}),
                                          [](const std::string& id) { return id == "b"; });
   EXPECT_EQ(out.exit_code(), 0);
@@ -194,7 +194,7 @@ TEST(Compare, DifferentMachinesAreNamed) {
   EXPECT_EQ(out.exit_code(), 0);
 }
 
-TEST(Compare, ItsDocumentFollowsItsSchema) {
+TEST(Compare, DocumentFollowsItsSchema) {
   const std::string schema = sample::read(std::string(FP8LAB_SCHEMA_DIRECTORY) + "/comparison.schema.json");
   CellRecord worse = cell("a", Verdict::kNotFixed);
   peak(worse, Arm::kAfter) += 1;
@@ -221,7 +221,7 @@ std::string error_of(const std::string& path) {
   return "";
 }
 
-TEST(Compare, ARunIsReadFromItsFileOrItsDirectory) {
+TEST(Compare, RunIsReadFromItsFileOrItsDirectory) {
   const sample::TemporaryDirectory directory;
   const std::string file = (directory / "results.json").string();
   const std::vector<CellRecord> cells{cell("a"), cell("b")};
@@ -235,7 +235,7 @@ TEST(Compare, ARunIsReadFromItsFileOrItsDirectory) {
   }
 }
 
-TEST(Compare, WhatIsNoRunIsRefusedWithItsFileAndTheRemedy) {
+TEST(Compare, FileThatIsNoRunIsRefusedWithTheRemedy) {
   const sample::TemporaryDirectory directory;
   const std::string file = (directory / "results.json").string();
   EXPECT_NE(error_of(file).find(file + ": no such file; give"), std::string::npos);
@@ -248,7 +248,7 @@ TEST(Compare, WhatIsNoRunIsRefusedWithItsFileAndTheRemedy) {
   }
 }
 
-TEST(StoredRuns, AMixtureOfTwoRunsIsRefused) {
+TEST(StoredRuns, MixtureOfTwoRunsIsRefused) {
   const CellRecord record = cell("sample/a=1");
   try {
     run_from_json(results_json({record, cell("sample/a=2"), record}, "{}", true));
@@ -258,7 +258,7 @@ TEST(StoredRuns, AMixtureOfTwoRunsIsRefused) {
   }
 }
 
-TEST(StoredRuns, WhatIsNoNumberIsRefused) {
+TEST(StoredRuns, ValueThatIsNoNumberIsRefused) {
   const std::string good = results_json({cell("sample/a=1")}, "{}", true);
   const std::string number = "\"value\":1000,";
   const std::size_t at = good.find(number);

@@ -46,7 +46,7 @@ TEST(Escape, Terminal_CommandsOfCiSystems_AreBroken) {
   EXPECT_EQ(for_terminal("std::bad_alloc"), "std::bad_alloc");
 }
 
-TEST(Escape, Markdown_WhatWouldBeMarkup_IsText) {
+TEST(Escape, Markdown_Markup_IsEscaped) {
   EXPECT_EQ(for_markdown("a|b"), "a\\|b");
   EXPECT_EQ(for_markdown("a\nb"), "a b");
   EXPECT_EQ(for_markdown("<script>&amp;"), "&lt;script>&amp;amp;");
@@ -68,14 +68,14 @@ TEST(Escape, MarkdownCode_Backticks_DoNotEndIt) {
   EXPECT_EQ(for_markdown_block("a\n# b\x1b"), "    a\n    # b\\x1b\n");
 }
 
-TEST(Escape, Xml_MarkupAndWhatXmlCannotHold_AreText) {
+TEST(Escape, Xml_MarkupAndCharactersThatXmlForbids_AreEscaped) {
   EXPECT_EQ(for_xml("a<b>&\"c'"), "a&lt;b&gt;&amp;&quot;c'");
   EXPECT_EQ(for_xml("tab\tnewline\n"), "tab\tnewline\n");
   EXPECT_EQ(for_xml(std::string("nul\0esc\x1b", 8)), "nul\\x00esc\\x1b");
   EXPECT_EQ(for_xml("]]>"), "]]&gt;");
 }
 
-/// A record in which every text is `text`.
+/// A record in which every text field is `text`.
 CellRecord record_of(const std::string& text) {
   CellRecord out;
   out.config.scenario = text;
@@ -98,7 +98,7 @@ CellRecord record_of(const std::string& text) {
   return out;
 }
 
-TEST(Escape, Documents_TextsOfAScenario_ComeOutAsText) {
+TEST(Escape, Documents_TextsOfAScenario_AreEscaped) {
   const std::string text = "a\x1b[31m\a|b\n::error::c\n# d <script>`e`";
   const RunSummary run{.date = "", .environment = text, .complete = true, .planned = 1, .seconds = 0};
   const std::string summary = summary_markdown({record_of(text)}, run), xml = junit_xml({record_of(text)}, run);
@@ -108,7 +108,7 @@ TEST(Escape, Documents_TextsOfAScenario_ComeOutAsText) {
   EXPECT_EQ(summary.find("\n# d"), std::string::npos) << summary;
   EXPECT_EQ(xml.find("<script"), std::string::npos) << xml;
   EXPECT_NE(xml.find("message=\"a\\x1b[31m\\x07|b\\n::error::c"), std::string::npos) << xml;
-  // In Markdown the markup is text where it is no code: fences around code are longer than what it holds.
+  // In Markdown markup is harmless inside code: its fences are longer than any fence in the code.
   for (std::size_t at = summary.find("<script"); at != std::string::npos; at = summary.find("<script", at + 1)) {
     const std::size_t begin = summary.rfind('\n', at) + 1;
     const std::string line = summary.substr(begin, summary.find('\n', at) - begin);

@@ -26,8 +26,8 @@ void wait_for_ever() {
   for (;;) ::pause();
 }
 
-/// More than any limit allows, piece by piece.
-void take_memory() {
+/// Allocates more than any limit allows, piece by piece.
+void exhaust_memory() {
   std::vector<std::unique_ptr<char[]>> pieces;
   for (;;) pieces.push_back(std::make_unique_for_overwrite<char[]>(std::size_t{64} << 20));
 }
@@ -72,15 +72,15 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm) {
     wait_for_ever();
   }
   if (what == "family") {
-    // A grandchild that outlives its parent unless the entire process group is ended; it tells its number.
+    // A grandchild that outlives its parent unless the entire process group is ended; the arm reports its process id.
     const pid_t grandchild = ::fork();
     if (grandchild == 0) wait_for_ever();
     out.retained_by_holder = {{"grandchild", grandchild}};
   }
   if (what == "oom") throw OutOfMemory("device memory: 3 GiB asked, 2 GiB left");
   if (what == "bad_alloc") throw std::bad_alloc();
-  if (what == "greedy") take_memory();
-  if (what == "greedy_thread") std::thread(take_memory).join();
+  if (what == "greedy") exhaust_memory();
+  if (what == "greedy_thread") std::thread(exhaust_memory).join();
   if (what == "spin") spin();
   if (what == "threads") throw std::system_error(EAGAIN, std::generic_category(), "thread");
   if (what == "error") throw Error("quantize: \"x\" <&> \x01 \xFF");

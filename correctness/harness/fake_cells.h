@@ -7,8 +7,8 @@
 
 namespace fp8lab::sample {
 
-/// A cell of a fake's scenario on `meta`, both arms of which are as expected. `id`: the scenario's name, and after a #
-/// what tells apart the cells of one scenario.
+/// A cell of a fake scenario on `meta` whose arms are both as expected. `id` is the scenario's name, with a # and a
+/// suffix to distinguish several cells of one scenario.
 inline PlannedCell fake_cell(const std::string& id) {
   const Vocabulary words = vocabulary();
   std::string text = kFixScenario + R"(device: meta

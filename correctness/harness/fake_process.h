@@ -20,7 +20,7 @@
 // The command line as a user sees it: a process with arguments, output, an exit code and files.
 namespace fp8lab::sample {
 
-/// A program that runs; what it prints is read by finish().
+/// A program that runs; finish() reads what it prints.
 class Process {
  public:
   explicit Process(std::vector<std::string> arguments, const std::string& working_directory = "/") {
@@ -59,7 +59,7 @@ class Process {
     while (output.find(text) == std::string::npos && ::read(out_, &byte, 1) == 1) output += byte;
   }
 
-  /// Waits for the end; the exit code, or minus the signal.
+  /// Waits for the end. Returns the exit code, or the negated number of the signal.
   int finish() {
     pollfd fds[] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};
     while (fds[0].fd >= 0 || fds[1].fd >= 0) {
@@ -99,14 +99,14 @@ inline Ended run(const std::vector<std::string>& arguments, const std::string& w
   return {code, process.output, process.errors};
 }
 
-/// The exit code of a shell's command, in which $P is the program.
+/// The exit code of a shell command, in which $P is the program.
 inline int shell(const std::string& command) {
   return WEXITSTATUS(std::system(("P=" + std::string(FP8LAB_FAKE_PROGRAM) + "; " + command).c_str()));
 }
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// A directory with one scenario per name; fake_arms.cpp says what the names do.
+/// A directory with one scenario per name; fake_arms.h lists what the names do.
 class Scenarios {
  public:
   explicit Scenarios(const std::vector<std::string>& names) {
@@ -126,7 +126,7 @@ class Scenarios {
   std::string out() const { return (directory_ / "out").string(); }
   std::filesystem::path file(const std::string& name) const { return directory_ / name; }
   std::string read(const std::string& name) const { return sample::read(directory_ / "out" / name); }
-  /// Where results.json breaks its schema.
+  /// The places where results.json breaks its schema.
   std::vector<std::string> violations() const {
     return schema_violations(sample::read(std::string(FP8LAB_SCHEMA_DIRECTORY) + "/results.schema.json"),
                              read("results.json"));

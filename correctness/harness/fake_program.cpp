@@ -11,7 +11,7 @@ const fp8lab::Vocabulary& words() {
 
 }  // namespace
 
-/// The command line as users have it, with arms that misbehave on demand instead of training.
+/// The command line that users have, with arms that fail on demand instead of training.
 int main(int argc, char** argv) {
   const fp8lab::Program program{.build = {.version = "0.0.0-fake",
                                           .git_commit = "0123456789abcdef",

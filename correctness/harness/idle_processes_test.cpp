@@ -13,7 +13,7 @@
 #include "harness/fake_cells.h"
 #include "harness/run/runner.h"
 
-// Processes go on to other arms; what goes wrong in one stays in it.
+// Processes of arms are used again for other arms; an arm that fails ends its process and affects no other.
 namespace fp8lab {
 namespace {
 
@@ -72,18 +72,18 @@ std::set<std::int64_t> processes_of(const Ran& ran, Arm arm) {
 
 const std::vector<std::string> kFour{"after_pid#1", "after_pid#2", "after_pid#3", "after_pid#4"};
 
-TEST(IdleProcesses, GoOnToOtherArms) {
+TEST(IdleProcesses, RunFurtherArms) {
   EXPECT_EQ(processes_of(run(cells_named(kFour), {}), Arm::kAfter).size(), 1u);
   EXPECT_LE(processes_of(run(cells_named(kFour), {.jobs = 2}), Arm::kAfter).size(), 2u);
   EXPECT_EQ(processes_of(run(cells_named(kFour), {.isolate = true}), Arm::kAfter).size(), 4u);
 }
 
-TEST(IdleProcesses, AreNotThereForWhatRevertsAFix) {
+TEST(IdleProcesses, AreNotUsedForArmsThatRevertAFix) {
   const Ran ran = run(cells_named({"before_pid#1", "before_pid#2", "before_pid#3"}), {});
   EXPECT_EQ(processes_of(ran, Arm::kBefore).size(), 3u);
 }
 
-TEST(IdleProcesses, AreNotThereForWhatTheClockMeasures) {
+TEST(IdleProcesses, AreNotUsedForTimedArms) {
   std::vector<PlannedCell> cells = cells_named(kFour);
   cells[1].config.measure = {"time"};
   const Ran ran = run(cells, {});
@@ -91,11 +91,11 @@ TEST(IdleProcesses, AreNotThereForWhatTheClockMeasures) {
   EXPECT_NE(timed, ran.process_of(kFour[0], Arm::kAfter));
   EXPECT_NE(timed, ran.process_of(kFour[2], Arm::kAfter));
   EXPECT_NE(ran.process_of(kFour[0], Arm::kAfter), ran.process_of(kFour[2], Arm::kAfter))
-      << "one sat beside a timed cell";
+      << "an idle process stayed beside a timed cell";
   EXPECT_EQ(ran.process_of(kFour[2], Arm::kAfter), ran.process_of(kFour[3], Arm::kAfter));
 }
 
-TEST(IdleProcesses, WhatGoesWrongEndsItsProcessAlone) {
+TEST(IdleProcesses, FailedArmEndsOnlyItsOwnProcess) {
   for (const char* wrong :
        {"after_segv", "after_exit", "after_exit3", "after_garbage", "after_oom", "after_error", "after_hang"}) {
     const Ran ran = run(cells_named({"after_pid#1", wrong, "after_pid#2"}), {});
@@ -107,13 +107,13 @@ TEST(IdleProcesses, WhatGoesWrongEndsItsProcessAlone) {
             "exited without a result");
 }
 
-TEST(IdleProcesses, AnArmsWordsAreItsOwn) {
+TEST(IdleProcesses, OutputBelongsToItsArm) {
   const Ran ran = run(cells_named({"after_words", "after_exit3"}), {});
   EXPECT_EQ(ran.records.at("after_words").arms.at(Arm::kAfter).output_tail, "");
   EXPECT_EQ(ran.records.at("after_exit3").arms.at(Arm::kAfter).output_tail, "first line\nthe last words\n\n");
 }
 
-/// Returns the number of the process.
+/// Runs an arm in `process`, which stays alive; returns the process's id.
 pid_t run_and_stay(ArmProcess& process) {
   process.start(sample::fake_cell("after_pid").config, Arm::kAfter, ArmProcess::Then::kStay);
   EXPECT_FALSE(process.ready());
@@ -124,7 +124,7 @@ pid_t run_and_stay(ArmProcess& process) {
   return static_cast<pid_t>(process.result().retained_by_holder.at(0).second);
 }
 
-TEST(IdleProcesses, TimeAndResultsAreThoseOfTheArm) {
+TEST(IdleProcesses, TimeAndResultsBelongToTheArm) {
   const Ran ran = run(cells_named({"after_big", "after_pid"}), {});
   EXPECT_EQ(ran.records.at("after_big").arms.at(Arm::kAfter).timeline_json.size(), std::size_t{8} << 20);
   EXPECT_EQ(ran.records.at("after_pid").arms.at(Arm::kAfter).timeline_json, "{\"events\": []}");
@@ -141,7 +141,7 @@ TEST(IdleProcesses, TimeAndResultsAreThoseOfTheArm) {
   EXPECT_FALSE(process.ready()) << "it may not have died yet";
 }
 
-TEST(IdleProcesses, OneThatDiedIsNotTaken) {
+TEST(IdleProcesses, DeadProcessIsNotUsed) {
   auto process = std::make_unique<ArmProcess>(kFake);
   ::kill(run_and_stay(*process), SIGKILL);
   while (process->ready()) ::poll(nullptr, 0, 1);
@@ -155,9 +155,9 @@ TEST(IdleProcesses, OneThatDiedIsNotTaken) {
   EXPECT_EQ(idle.count("cpu"), 0u);
 }
 
-// Of 4 GiB two arms take 1.3 GiB and what a driver takes, 0.6 GiB, each: beside one that hangs there is no room for
-// another and an idle process. The others would have to wait for it.
-TEST(IdleProcesses, MakeRoomForArms) {
+// Of 4 GiB each of two arms takes 1.3 GiB and the driver's 0.6 GiB. Beside the hanging arm there is no room for another
+// arm and an idle process, so the idle one must end; otherwise the other arms would wait for the hanging one.
+TEST(IdleProcesses, EndToMakeRoomForArms) {
   const std::vector<std::string> order =
       run(cells_named({"after_hang", "after_pid#1", "after_pid#2"}), {.jobs = 2, .timeout_s = 6, .memory_gib = 1.3})
           .order;

@@ -20,7 +20,7 @@ using std::chrono::steady_clock;
 
 Json results_of(const Scenarios& scenarios) { return Json::parse(scenarios.read("results.json")); }
 
-/// Numbers of the processes whose parent is `parent`.
+/// Ids of the processes whose parent is `parent`.
 std::vector<pid_t> children_of(pid_t parent) {
   std::ifstream in("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
   std::vector<pid_t> out;
@@ -28,14 +28,14 @@ std::vector<pid_t> children_of(pid_t parent) {
   return out;
 }
 
-/// False for zombies too: they are dead and wait for whoever adopted them.
+/// Whether the process is running; false for zombies, which are dead and not yet reaped.
 bool runs(pid_t pid) {
   std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
   std::string number, command, state;
   return static_cast<bool>(in >> number >> command >> state) && state != "Z" && state != "X";
 }
 
-/// True while a signal that was sent to `pid` has not been taken.
+/// Whether a signal that was sent to `pid` is still pending.
 bool is_pending(pid_t pid, int signal) {
   std::ifstream in("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(in, line);)
@@ -53,7 +53,7 @@ bool comes_true(Condition condition) {
   return false;
 }
 
-/// A run in which `good` is on disk and `hanging` hangs, beside processes that wait for another arm.
+/// A run that has written `good` and hangs in `hanging`, with idle processes that wait for another arm.
 struct HangingRun {
   Scenarios scenarios;
   Process process;
@@ -80,7 +80,7 @@ void expect_valid_rest(const HangingRun& run) {
   for (const pid_t child : run.children) EXPECT_FALSE(runs(child));
 }
 
-TEST(Interruption, CtrlCStopsEveryChildAndLeavesAValidResultSet) {
+TEST(Interruption, CtrlC_StopsEveryChildAndLeavesAValidResultSet) {
   HangingRun run("before_hang");
   run.process.signal(SIGINT);
   EXPECT_EQ(run.process.finish(), 130);
@@ -89,14 +89,14 @@ TEST(Interruption, CtrlCStopsEveryChildAndLeavesAValidResultSet) {
   expect_valid_rest(run);
 }
 
-TEST(Interruption, TerminationDoesTheSame) {
+TEST(Interruption, Termination_StopsEveryChildAndLeavesAValidResultSet) {
   HangingRun run("before_hang");
   run.process.signal(SIGTERM);
   EXPECT_EQ(run.process.finish(), 143);
   expect_valid_rest(run);
 }
 
-TEST(Interruption, WhatItWasStartedToIgnoreStaysIgnored) {
+TEST(Interruption, IgnoredSignals_StayIgnored) {
   const Scenarios scenarios({"before_hang", "good"});
   for (const std::string signal : {"HUP", "INT"}) {
     const std::string command = "trap '' " + signal + "; " FP8LAB_FAKE_PROGRAM " run " + scenarios.path() + " -o " +
@@ -111,11 +111,11 @@ TEST(Interruption, WhatItWasStartedToIgnoreStaysIgnored) {
   }
 }
 
-TEST(Interruption, ASecondCtrlCKillsAtOnce) {
+TEST(Interruption, SecondCtrlC_KillsAtOnce) {
   HangingRun run("before_deaf");
   const auto start = steady_clock::now();
   run.process.signal(SIGINT);
-  // Two of a kind that are both still on their way count as one.
+  // Two pending signals of one kind count as one, so the first must have been delivered.
   ASSERT_TRUE(comes_true([&] { return !is_pending(run.process.pid(), SIGINT); }));
   run.process.signal(SIGINT);
   EXPECT_EQ(run.process.finish(), 130);
@@ -132,8 +132,8 @@ TEST(Interruption, SecondCtrlC_AfterTheLastChildEnded_ResultsAreCompleteAndExitC
   expect_valid_rest(run);
 }
 
-// The last line is on its way when the program has nothing left to do but exit.
-TEST(Interruption, SecondCtrlC_AfterTheLastLine_ExitCodeIsTheOnePrinted) {
+// The last line may still be in the pipe when the program has nothing left to do but exit.
+TEST(Interruption, SecondCtrlC_AfterTheLastLine_ExitCodeIsThePrintedOne) {
   for (int i = 0; i < 10; ++i) {
     HangingRun run("before_hang");
     run.process.signal(SIGINT);
@@ -143,7 +143,8 @@ TEST(Interruption, SecondCtrlC_AfterTheLastLine_ExitCodeIsTheOnePrinted) {
   }
 }
 
-// The signal comes while arms are being started: the last of them is a copy of this program, and not yet the arm's.
+// The signal comes while arms are being started: the last child is still a copy of this program and does not run the
+// arm yet.
 TEST(Interruption, CtrlC_WhileArmsStart_EndsTheRunAtOnce) {
   for (int i = 0; i < 10; ++i) {
     const Scenarios scenarios({"before_hang"});
@@ -156,7 +157,7 @@ TEST(Interruption, CtrlC_WhileArmsStart_EndsTheRunAtOnce) {
   }
 }
 
-TEST(Interruption, KilledItLeavesNoOrphanAndUsableLines) {
+TEST(Interruption, Kill_LeavesNoOrphanAndUsableLines) {
   HangingRun run("before_deaf");
   run.process.signal(SIGKILL);
   EXPECT_EQ(run.process.finish(), -SIGKILL);
@@ -170,7 +171,7 @@ TEST(Interruption, KilledItLeavesNoOrphanAndUsableLines) {
   EXPECT_EQ(results_of(run.scenarios)["cells"].size(), 1u);
 }
 
-TEST(Interruption, ARunIntoAClosedPipeGoesOn) {
+TEST(Interruption, ClosedPipe_DoesNotEndTheRun) {
   const Scenarios scenarios({"one", "two", "three"});
   const std::string command =
       std::string(FP8LAB_FAKE_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out() + " | true";

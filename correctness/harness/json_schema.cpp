@@ -84,7 +84,7 @@ class Checker {
       return;
     if (keyword == "$ref") return check(resolve(rule), value, path);
     if (keyword == "properties" || keyword == "patternProperties") {
-      // The three words are one rule; the first of them that is there stands for all.
+      // The three keywords are one rule; it is checked at the first of them that the schema has.
       if (keyword == "properties" || !schema.contains("properties")) check_properties(schema, value, path);
       return;
     }
@@ -138,7 +138,7 @@ class Checker {
   const Json& root_;
 };
 
-/// With the types that JSON gives the scalars.
+/// Converts a YAML document, giving scalars the types that JSON would give them.
 Json json_of(const YamlNode& node) {
   switch (node.kind) {
     case YamlNode::Kind::kNull: return nullptr;

@@ -10,7 +10,7 @@
 #include "harness/fake_process.h"
 #include "harness/run/launched_ranks.h"
 
-// `fp8lab run` as every rank of a launch runs it: rank 0 reports, all end alike.
+// `fp8lab run` on every rank of a launch: rank 0 reports, and all ranks end with the same exit code.
 namespace fp8lab {
 namespace {
 
@@ -27,7 +27,7 @@ int count(const std::string& text, const std::string& wanted) {
   return found;
 }
 
-/// Runs the program on three ranks. Each prints "exit " and its own exit code, too.
+/// Runs the program on three ranks. Each also prints "exit " and its exit code.
 Ended run_launched(const Scenarios& scenarios, const std::string& more = {}) {
   const std::string command = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out() +
                               " " + more + "; code=$?; echo exit $code; exit $code";
@@ -45,7 +45,7 @@ std::vector<Json> lines_of(const Scenarios& scenarios) {
   return lines;
 }
 
-TEST(Launched, RankZeroReportsAndAllEndAlike) {
+TEST(Launched, RankZeroReportsAndAllRanksExitAlike) {
   Scenarios scenarios({});
   add(scenarios, "first");
   add(scenarios, "second");
@@ -64,7 +64,7 @@ TEST(Launched, RankZeroReportsAndAllEndAlike) {
   EXPECT_EQ(results["cells"].size(), 2u);
 }
 
-TEST(Launched, ResumesWhatRankZeroFoundFinished) {
+TEST(Launched, ResumeSkipsCellsThatRankZeroFoundFinished) {
   Scenarios scenarios({});
   add(scenarios, "first");
   EXPECT_EQ(run_launched(scenarios).code, 0);
@@ -74,7 +74,7 @@ TEST(Launched, ResumesWhatRankZeroFoundFinished) {
   EXPECT_TRUE(contains(ended.output, "1 of 2 cells are finished already")) << ended.output;
 }
 
-TEST(Launched, AnArmThatFailsOnOneRankStopsNothing) {
+TEST(Launched, ArmThatFailsOnOneRankDoesNotEndTheRun) {
   Scenarios scenarios({});
   add(scenarios, "rank_throws");
   add(scenarios, "second");
@@ -87,8 +87,8 @@ TEST(Launched, AnArmThatFailsOnOneRankStopsNothing) {
   EXPECT_EQ(lines[1]["verdict"], "confirmed");
 }
 
-// It joins the arm's ranks to say so: none of them waits for it.
-TEST(Launched, ARankThatCannotOpenItsDeviceEndsTheArmOnAll) {
+// The rank joins the arm's other ranks to report the error, so that none of them waits for it.
+TEST(Launched, RankThatCannotOpenItsDeviceEndsTheArmOnAll) {
   Scenarios scenarios({});
   add(scenarios, "rank_lacks_device");
   add(scenarios, "second");
@@ -103,7 +103,7 @@ TEST(Launched, ARankThatCannotOpenItsDeviceEndsTheArmOnAll) {
   EXPECT_EQ(lines[1]["verdict"], "confirmed");
 }
 
-TEST(Launched, ADeadRankEndsTheRunAndLosesNothingWritten) {
+TEST(Launched, DeadRankEndsTheRunAndKeepsWrittenResults) {
   Scenarios scenarios({});
   add(scenarios, "good");
   add(scenarios, "rank_dies");
@@ -119,7 +119,7 @@ TEST(Launched, ADeadRankEndsTheRunAndLosesNothingWritten) {
   EXPECT_EQ(Json::parse(scenarios.read("results.json"))["cells"].size(), 1u);
 }
 
-TEST(Launched, ASilentRankEndsTheRunWithinItsTimeout) {
+TEST(Launched, SilentRankEndsTheRunWithinItsTimeout) {
   Scenarios scenarios({});
   add(scenarios, "rank_hangs");
   const auto start = std::chrono::steady_clock::now();
@@ -131,8 +131,8 @@ TEST(Launched, ASilentRankEndsTheRunWithinItsTimeout) {
   EXPECT_EQ(count(ended.errors, "this rank does not come to its next collective"), 1) << ended.errors;
 }
 
-// No launcher passes the signal on to the others here.
-TEST(Launched, ASignalToAnyRankEndsTheRunOnAll) {
+// This launcher does not pass the signal on to the other ranks.
+TEST(Launched, SignalToAnyRankEndsTheRunOnAll) {
   for (const int signalled : {0, 1}) {
     Scenarios scenarios({});
     add(scenarios, "good");
@@ -153,7 +153,7 @@ TEST(Launched, ASignalToAnyRankEndsTheRunOnAll) {
   }
 }
 
-TEST(Launched, ARankThatFallsSilentLateIsNamedToo) {
+TEST(Launched, RankThatFallsSilentLateIsNamed) {
   Scenarios scenarios({});
   add(scenarios, "rank_hangs_late");
   const auto start = std::chrono::steady_clock::now();
@@ -164,8 +164,8 @@ TEST(Launched, ARankThatFallsSilentLateIsNamedToo) {
       << ended.errors;
 }
 
-/// Runs the program on three ranks, of which `stopped` will stop itself. Survivors that go on are killed, and so is
-/// that one at the end. `survive`: what a survivor's shell does while its program runs as process $rank.
+/// Runs the program on three ranks, of which `stopped` stops its own process. Survivors that do not end are killed, and
+/// finally the stopped rank too. `survive`: commands of a survivor's shell while its program runs as process $rank.
 Ended run_with_stopped(const Scenarios& scenarios, int stopped, const std::string& survive = {}) {
   const std::string program =
       std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out() + " --timeout 2";
@@ -177,7 +177,7 @@ Ended run_with_stopped(const Scenarios& scenarios, int stopped, const std::strin
                           ") = " + std::to_string(kRanks - 1) + " && kill -KILL $(cat " + number + "); exit $code"});
 }
 
-TEST(Launched, ARankThatFallsSilentBetweenArmsEndsTheRun) {
+TEST(Launched, RankThatFallsSilentBetweenArmsEndsTheRun) {
   for (const char* name : {"rank_stops", "rank_stops_idle"}) {
     Scenarios scenarios({});
     add(scenarios, "good");
@@ -191,8 +191,8 @@ TEST(Launched, ARankThatFallsSilentBetweenArmsEndsTheRun) {
   }
 }
 
-// No arm comes that a signal could end.
-TEST(Launched, ASignalEndsTheWaitForASilentRankZero) {
+// No arm runs that the signal could end.
+TEST(Launched, SignalEndsTheWaitForASilentRankZero) {
   Scenarios scenarios({});
   add(scenarios, "head_stops");
   const std::string until_stopped = "until grep -qs '^State:.T' /proc/$(cat " + scenarios.file("stopped").string() +
@@ -205,7 +205,7 @@ TEST(Launched, ASignalEndsTheWaitForASilentRankZero) {
       << ended.errors;
 }
 
-TEST(Launched, RanksOfAnotherNumberAreRefusedBeforeAnythingRuns) {
+TEST(Launched, CellsOfAnotherRankCountAreRefusedBeforeAnythingRuns) {
   Scenarios scenarios({});
   add(scenarios, "good");
   scenarios.add("one", "device: meta\n");
@@ -223,7 +223,7 @@ TEST(Launched, RanksOfAnotherNumberAreRefusedBeforeAnythingRuns) {
   EXPECT_EQ(run_launched(scenarios, "-f good").code, 0);
 }
 
-TEST(Launched, ARankWhoseFilesAreMissingSaysSo) {
+TEST(Launched, RankWithoutTheScenarioFilesReportsIt) {
   Scenarios scenarios({});
   add(scenarios, "good");
   const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run -o " + scenarios.out() + " ";
@@ -235,7 +235,7 @@ TEST(Launched, ARankWhoseFilesAreMissingSaysSo) {
 }
 
 // The limit of the sample's devices is four ranks in one process.
-TEST(Launched, RanksAreAsManyAsWereLaunched) {
+TEST(Launched, RankCountIsThatOfTheLaunch) {
   Scenarios scenarios({});
   scenarios.add("many", "device: meta\nranks: 5\n");
   const Ended ended = sample::run(
@@ -257,7 +257,7 @@ TEST(Launched, CellsThatExpectACrashAreSkipped) {
   EXPECT_TRUE(contains(lines[0]["reason"], "only a local run survives")) << lines[0]["reason"];
 }
 
-TEST(Launched, RanksWithOtherCellsAreRefused) {
+TEST(Launched, RanksThatPlanOtherCellsAreRefused) {
   Scenarios scenarios({});
   for (const char* name : {"cell0", "cell1", "cell2"}) add(scenarios, name);
   const Ended ended = run_launched(scenarios, "-f cell$RANK");
@@ -266,7 +266,7 @@ TEST(Launched, RanksWithOtherCellsAreRefused) {
       << ended.errors;
 }
 
-TEST(Launched, ASignalEndsTheWaitForRanksThatDoNotCome) {
+TEST(Launched, SignalEndsTheWaitForMissingRanks) {
   Scenarios scenarios({});
   add(scenarios, "good");
   const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
@@ -280,7 +280,7 @@ TEST(Launched, ASignalEndsTheWaitForRanksThatDoNotCome) {
   EXPECT_FALSE(std::filesystem::exists(scenarios.out()));
 }
 
-TEST(Launched, ARankThatDoesNotComeIsNamedOnAllWithinTheTimeout) {
+TEST(Launched, MissingRankIsNamedOnAllWithinTheTimeout) {
   Scenarios scenarios({});
   add(scenarios, "good");
   const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
@@ -292,9 +292,9 @@ TEST(Launched, ARankThatDoesNotComeIsNamedOnAllWithinTheTimeout) {
   EXPECT_EQ(count(ended.errors, "rank 1 of 3 ranks did not come to rank 0 at 127.0.0.1:"), kRanks - 1) << ended.errors;
 }
 
-// A stranger on the same machine comes before the last rank. It echoes what it hears, and sends what was a shutdown
-// message of 2^20 bytes.
-TEST(Launched, AHostileClientCostsOneLineAndNotTheRun) {
+// A client that is no rank connects from the same machine before the last rank. It echoes what it receives and sends
+// the former shutdown message of 2^20 bytes.
+TEST(Launched, HostileClientCostsOneLineAndNotTheRun) {
   for (const char* secret : {"FP8LAB_JOB_SECRET= ", ""}) {
     Scenarios scenarios({});
     add(scenarios, "good");
@@ -317,7 +317,7 @@ TEST(Launched, AHostileClientCostsOneLineAndNotTheRun) {
   }
 }
 
-TEST(LaunchedRanks, OrdersNameACellAndAnArmOfThePlan) {
+TEST(LaunchedRanks, OrderOutsideOfThePlanIsInvalid) {
   using Order = LaunchedRanks::Order;
   EXPECT_TRUE(LaunchedRanks::is_valid(Order{.cell = 2, .arm = 2, .exit_code = 0}, 3));
   EXPECT_TRUE(LaunchedRanks::is_valid(Order{.exit_code = 255}, 3));
@@ -326,7 +326,7 @@ TEST(LaunchedRanks, OrdersNameACellAndAnArmOfThePlan) {
     EXPECT_FALSE(LaunchedRanks::is_valid(order, 3)) << order.cell << " " << order.arm << " " << order.exit_code;
 }
 
-TEST(Launched, ListsAreRankZerosAlone) {
+TEST(Launched, OnlyRankZeroPrintsLists) {
   Scenarios scenarios({});
   add(scenarios, "good");
   const Ended ended = run_launched(scenarios, "--list");

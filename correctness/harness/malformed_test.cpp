@@ -1,3 +1,5 @@
+#include "harness/malformed.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,25 +9,12 @@
 #include "harness/sample.h"
 #include "harness/scenario/scenario.h"
 
-// Every way to get a scenario wrong that we could think of, each with what its one-paragraph error must say.
+// Scenario files with one mistake each, and what their error of one paragraph must contain.
 namespace fp8lab {
 namespace {
-
-struct Malformed {
-  std::string name;
-  std::string text;
-  int line;
-  std::vector<std::string> parts;  ///< of the message
-};
-
-void PrintTo(const Malformed& m, std::ostream* out) { *out << m.name; }
-
-/// kFixScenario has eight lines, so what a test appends begins on line 9.
-std::string fix_with(const std::string& more) { return sample::kFixScenario + more; }
-
-std::string plain(const std::string& model, const std::string& more = "") {
-  return "version: 1\nname: p\ntitle: P\nmodel: " + model + "\nmeasure: [memory]\n" + more;
-}
+using sample::fix_with;
+using sample::Malformed;
+using sample::plain;
 
 /// "[1, 2, ... last]"
 std::string numbers_to(int last) {
@@ -34,6 +23,7 @@ std::string numbers_to(int last) {
   return out + "]";
 }
 
+/// Mistakes of YAML, in names, `model`, `training`, devices and ranks.
 std::vector<Malformed> malformed() {
   return {
       {"empty", "", 1, {"empty", "version: 1"}},
@@ -196,163 +186,12 @@ std::vector<Malformed> malformed() {
       {"upstream_word", plain("{hidden: 8, seq: 1}", "upstream: TE#1\n"), 6, {"`upstream` must be a list"}},
       {"timeout_zero", fix_with("timeout: 0\n"), 9, {"`timeout`", "above 0"}},
       {"timeout_text", fix_with("timeout: 5m\n"), 9, {"`timeout` must be a number", "5m"}},
-      {"matrix_a_list", fix_with("matrix: [cpu]\n"), 9, {"`matrix` must be a mapping"}},
-      {"matrix_empty", fix_with("matrix: {}\n"), 9, {"`matrix` is empty"}},
-      {"axis_unknown", fix_with("matrix: {recipes: [bf16]}\n"), 9, {"`matrix.recipes`", "Did you mean `recipe`?"}},
-      {"axis_not_a_list", fix_with("matrix: {recipe: bf16}\n"), 9, {"`matrix.recipe` must be a list"}},
-      {"axis_empty", fix_with("matrix: {recipe: []}\n"), 9, {"`matrix.recipe` is an empty list"}},
-      {"axis_value_unknown", fix_with("matrix: {device: [cpu, mate]}\n"), 9, {"`mate`", "Did you mean `meta`?"}},
-      {"axis_value_twice", fix_with("matrix: {device: [cpu, cpu]}\n"), 9, {"lists cpu twice"}},
-      {"axis_value_a_map", fix_with("matrix: {hidden: [{a: 1}]}\n"), 9, {"`matrix.hidden`", "a mapping"}},
-      {"axis_under_two_names",
-       fix_with("matrix: {recipe: [bf16], training.recipe: [delayed]}\n"),
-       9,
-       {"both set `training.recipe`"}},
-      {"matrix_all_excluded", fix_with("matrix: {device: [cpu]}\nexclude: [{device: cpu}]\n"), 10, {"matrix is empty"}},
-      {"exclude_unknown_axis",
-       fix_with("matrix: {device: [cpu]}\nexclude: [{divice: cpu}]\n"),
-       10,
-       {"`exclude.divice`", "Did you mean `device`?"}},
-      {"exclude_of_nothing",
-       fix_with("matrix: {device: [cpu]}\nexclude: [{device: meta}]\n"),
-       10,
-       {"excludes nothing"}},
-      {"exclude_empty_entry", fix_with("matrix: {device: [cpu]}\nexclude: [{}]\n"), 10, {"`exclude`", "empty"}},
-      {"include_unknown_key", fix_with("include: [{colour: red}]\n"), 9, {"`include.colour`"}},
-      {"include_twice",
-       fix_with("matrix: {device: [cpu], include: [{ffn: 8}]}\ninclude: [{ffn: 9}]\n"),
-       9,
-       {"beside `matrix` and inside it"}},
-      {"include_under_two_names", fix_with("include: [{ffn: 8, model.ffn: 9}]\n"), 9, {"both set `model.ffn`"}},
-      {"exclude_under_two_names",
-       fix_with("matrix: {ffn: [8, 9], device: [cpu]}\nexclude: [{ffn: 8, model.ffn: 9}]\n"),
-       10,
-       {"both set `model.ffn`"}},
-      {"include_makes_a_cell_twice", fix_with("include: [{device: cpu}, {device: cpu}]\n"), 9, {"second time"}},
-      {"expect_a_map", fix_with("expect: {metric: memory.peak_bytes}\n"), 9, {"`expect` must be a list"}},
-      {"expect_unknown_metric",
-       fix_with("expect:\n  - {metric: memory.retained_byte, arm: after, equals: 0}\n"),
-       10,
-       {"`memory.retained_byte`", "Did you mean `memory.retained_bytes`?"}},
-      {"expect_a_family",
-       fix_with("expect:\n  - {metric: memory.by_holder.*, arm: after, equals: 0}\n"),
-       10,
-       {"no metric is called"}},
-      {"expect_unmeasured",
-       fix_with("expect:\n  - {metric: parity.loss_gap, arm: after, equals: 0}\n"),
-       10,
-       {"add `parity` to `measure`"}},
-      {"expect_no_metric", fix_with("expect:\n  - {arm: after, equals: 0}\n"), 10, {"`metric` is missing"}},
-      {"expect_no_arm",
-       fix_with("expect:\n  - {metric: memory.peak_bytes, equals: 0}\n"),
-       10,
-       {"`expect.arm` is missing"}},
-      {"expect_unknown_arm",
-       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: befor, equals: 0}\n"),
-       10,
-       {"Did you mean `before`?"}},
-      {"expect_before_without_fix",
-       plain("{hidden: 8, seq: 1}", "expect:\n  - {metric: memory.peak_bytes, arm: before, equals: 0}\n"),
-       7,
-       {"needs a `fix`"}},
-      {"expect_no_comparison",
-       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after}\n"),
-       10,
-       {"compares nothing"}},
-      {"expect_two_comparisons",
-       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, equals: 0, at_most: 1}\n"),
-       10,
-       {"`equals` and `at_most`"}},
-      {"expect_misspelt_comparison",
-       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, equal: 0}\n"),
-       10,
-       {"Did you mean `equals`?"}},
-      {"expect_misspelt_predicted",
-       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, equals: prediction}\n"),
-       10,
-       {"the word predicted"}},
-      {"expect_nan",
-       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, equals: nan}\n"),
-       10,
-       {"must be a number"}},
-      {"expect_negative_tolerance",
-       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, equals: 1, rel: -0.1}\n"),
-       10,
-       {"`expect.rel`", "negative"}},
-      {"expect_within_one",
-       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, within: [1]}\n"),
-       10,
-       {"list of two numbers"}},
-      {"expect_within_reversed",
-       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, within: [2, 1]}\n"),
-       10,
-       {"above the upper"}},
-      {"expect_within_tolerance",
-       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, within: [1, 2], abs: 1}\n"),
-       10,
-       {"already is a tolerance"}},
-      {"expect_on_missing_axis",
-       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, equals: 0, when: {recipe: delayed}}\n"),
-       10,
-       {"`expect.when.recipe`", "no axis"}},
-      {"expect_on_value_never_taken",
-       fix_with("matrix: {recipe: [delayed]}\nexpect:\n"
-                "  - {metric: memory.peak_bytes, arm: after, equals: 0, when: {recipe: mxfp8}}\n"),
-       11,
-       {"never is mxfp8"}},
-      {"expect_when_never_holds",
-       fix_with(
-           "matrix: {recipe: [delayed, bf16], device: [cpu, meta]}\nexclude: [{recipe: bf16, device: meta}]\nexpect:\n"
-           "  - {metric: memory.peak_bytes, arm: after, equals: 0, when: {recipe: bf16, device: meta}}\n"),
-       12,
-       {"holds in no cell"}},
-      {"expect_unknown_status",
-       fix_with("expect:\n  - {arm: before, status: crash}\n"),
-       10,
-       {"Did you mean `crashed`?"}},
-      {"expect_unknown_signal",
-       fix_with("expect:\n  - {arm: before, status: crashed, signal: SEGV}\n"),
-       10,
-       {"Did you mean `SIGSEGV`?"}},
-      {"expect_signal_of_timeout",
-       fix_with("expect:\n  - {arm: before, status: timeout, signal: SIGSEGV}\n"),
-       10,
-       {"`status: crashed` only"}},
-      {"expect_status_with_metric",
-       fix_with("expect:\n  - {arm: before, status: crashed, metric: memory.peak_bytes}\n"),
-       10,
-       {"`expect.metric`", "no such key"}},
-      {"expect_difference_ends", fix_with("expect:\n  - {arm: difference, status: crashed}\n"), 10, {"does not end"}},
-      {"claim_without_source",
-       fix_with("claims:\n  - {words: w, metric: memory.peak_bytes, arm: after, value: 1, unit: B}\n"),
-       10,
-       {"`source` is missing in `claims`"}},
-      {"claim_in_wrong_unit",
-       fix_with("claims:\n  - {source: s, words: w, metric: memory.peak_bytes, arm: after, value: 1, unit: ms}\n"),
-       10,
-       {"`claims.unit`", "MiB"}},
-      {"claim_value_text",
-       fix_with("claims:\n  - {source: s, words: w, metric: memory.peak_bytes, arm: after, value: 1 GB, unit: B}\n"),
-       10,
-       {"`claims.value` must be a number"}},
-      {"skip_without_reason",
-       fix_with("matrix: {device: [cpu]}\nskip_if:\n  - {when: {device: cpu}}\n"),
-       11,
-       {"`skip_if.reason` is missing"}},
-      {"skip_without_when",
-       fix_with("matrix: {device: [cpu]}\nskip_if:\n  - {reason: r}\n"),
-       11,
-       {"`when` is missing"}},
-      {"skip_on_unknown_axis",
-       fix_with("matrix: {device: [cpu]}\nskip_if:\n  - {when: {arch: hopper}, reason: r}\n"),
-       11,
-       {"`skip_if.when.arch`", "device"}},
   };
 }
 
 class MalformedScenario : public ::testing::TestWithParam<Malformed> {};
 
-TEST_P(MalformedScenario, IsRefusedWithPlaceKeyAndWayOut) {
+TEST_P(MalformedScenario, IsRefusedWithPlaceKeyAndRemedy) {
   const Malformed& m = GetParam();
   const Vocabulary vocabulary = sample::vocabulary();
   try {
@@ -361,7 +200,7 @@ TEST_P(MalformedScenario, IsRefusedWithPlaceKeyAndWayOut) {
   } catch (const ScenarioError& first) {
     std::vector<ScenarioError> all{first};
     all.insert(all.end(), first.others().begin(), first.others().end());
-    // Some files lack more than what they are here for.
+    // Some files have other mistakes besides the tested one.
     const auto meant = std::find_if(all.begin(), all.end(),
                                     [&](const ScenarioError& e) { return m.line == 0 || e.place().line == m.line; });
     ASSERT_NE(meant, all.end()) << first.what();
@@ -376,7 +215,7 @@ TEST_P(MalformedScenario, IsRefusedWithPlaceKeyAndWayOut) {
   }
 }
 
-TEST(Malformed, EveryMistakeOfAFileIsReportedInItsOrder) {
+TEST(Malformed, EveryMistakeOfAFileIsReportedInTheFilesOrder) {
   const Vocabulary vocabulary = sample::vocabulary();
   const std::string text =
       "version: 1\nname: m\ntitel: T\nmodel: {hiden: 8, seq: \"32\", batch: 1}\ntimeout: -1\nmeasure: [memory, memoy]\n"
@@ -399,7 +238,7 @@ TEST(Malformed, EveryMistakeOfAFileIsReportedInItsOrder) {
   }
 }
 
-TEST(Malformed, WhatHangsOnAMistakeIsNotReportedBesideIt) {
+TEST(Malformed, ConsequencesOfAMistakeAreNotReported) {
   const Vocabulary vocabulary = sample::vocabulary();
   std::string text = sample::kFixScenario + "expect:\n  - {metric: memory.retained_bytes, arm: before, equals: 1}\n";
   text.replace(text.find("release_attention"), 17, "release_atention");
@@ -412,7 +251,10 @@ TEST(Malformed, WhatHangsOnAMistakeIsNotReportedBesideIt) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MalformedScenario, ::testing::ValuesIn(malformed()),
+INSTANTIATE_TEST_SUITE_P(Keys, MalformedScenario, ::testing::ValuesIn(malformed()),
+                         [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(MatricesAndExpectations, MalformedScenario,
+                         ::testing::ValuesIn(sample::malformed_matrices_and_expectations()),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

@@ -25,12 +25,12 @@ TEST(Matrix, IncludeFollowsTheExampleOfGitHubsDocumentation) {
   EXPECT_EQ(expand(matrix), expected);
 }
 
-TEST(Matrix, AMatrixOfNothingIsOnePoint) {
+TEST(Matrix, EmptyMatrixIsOnePoint) {
   EXPECT_EQ(expand({}), std::vector<Axes>{Axes{}});
   EXPECT_EQ(cell_id("plain", {}), "plain");
 }
 
-TEST(Matrix, TheFirstAxisVariesSlowest) {
+TEST(Matrix, FirstAxisVariesSlowest) {
   const std::vector<Axes> points = expand(kFruit);
   ASSERT_EQ(points.size(), 4u);
   EXPECT_EQ(cell_id("s", points[0]), "s/fruit=apple,animal=cat");
@@ -44,7 +44,7 @@ TEST(Matrix, ExcludeMatchesPartOfAPoint) {
   EXPECT_EQ(expand(matrix), (std::vector<Axes>{{{"fruit", "apple"}, {"animal", "cat"}}}));
 }
 
-TEST(Matrix, IncludeComesAfterExcludeAndMayProvideAPointBack) {
+TEST(Matrix, IncludeIsAppliedAfterExcludeAndCanRestoreAPoint) {
   Matrix matrix = kFruit;
   matrix.exclude = {{{"fruit", "pear"}}};
   matrix.include = {{{"fruit", "pear"}, {"animal", "dog"}}};
@@ -52,7 +52,7 @@ TEST(Matrix, IncludeComesAfterExcludeAndMayProvideAPointBack) {
   EXPECT_EQ(cell_id("s", expand(matrix).back()), "s/fruit=pear,animal=dog");
 }
 
-TEST(Matrix, IncludesAloneAreEachAPoint) {
+TEST(Matrix, EveryIncludeWithoutAxesIsAPoint) {
   Matrix matrix;
   matrix.include = {{{"site", "a"}, {"zone", "b"}}, {{"site", "c"}}};
   EXPECT_EQ(expand(matrix).size(), 2u);
@@ -64,14 +64,14 @@ TEST(Matrix, EverythingExcludedLeavesNothing) {
   EXPECT_TRUE(expand(matrix).empty());
 }
 
-TEST(Matrix, AnIncludeThatOpensWithANewAxisKeepsDeclaredOrder) {
+TEST(Matrix, IncludeThatStartsWithANewAxisKeepsDeclaredOrder) {
   Matrix matrix = kFruit;
   matrix.include = {{{"color", "red"}, {"fruit", "apple"}, {"animal", "cat"}}, {{"color", "blue"}, {"fruit", "fig"}}};
   EXPECT_EQ(cell_id("s", expand(matrix).front()), "s/fruit=apple,animal=cat,color=red");
   EXPECT_EQ(cell_id("s", expand(matrix).back()), "s/fruit=fig,color=blue");
 }
 
-TEST(Matrix, ValuesOfAnAxisIncludeThoseThatIncludeProvides) {
+TEST(Matrix, ValuesOfAnAxisContainThoseOfInclude) {
   Matrix matrix = kFruit;
   matrix.include = {{{"fruit", "fig"}, {"color", "red"}}};
   EXPECT_EQ(matrix.values_of("fruit"), (std::vector<std::string>{"apple", "pear", "fig"}));

@@ -10,15 +10,15 @@
 #include "harness/fake_process.h"
 #include "harness/measure/measure.h"
 
-// What runs and arms take of the host's memory, and what they say where that is limited. Sanitizers take memory of
-// their own, so this is built without them.
+// Host memory that runs and arms take, and their messages where it is limited. Sanitizers take memory of their own, so
+// this test is not built under them.
 namespace fp8lab {
 namespace {
 
 using sample::contains;
 using sample::Scenarios;
 
-/// The most bytes that a child in which `work` runs has had in memory, this process's own at that moment among them.
+/// The peak of resident bytes of a child in which `work` runs, including this process's memory at that moment.
 std::int64_t peak_bytes_of(const std::function<void()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -44,7 +44,7 @@ CellConfig steps(std::int64_t count, const std::string& device) {
   return cell;
 }
 
-TEST(ArmMemory, DoesNotGrowWithTheStepsOfATraining) {
+TEST(ArmMemory, DoesNotGrowWithTheNumberOfSteps) {
   for (const char* device : {"meta", "cpu"}) {
     const std::int64_t few = peak_bytes_of([&] { measure_arm(steps(200, device), Arm::kAfter); }),
                        many = peak_bytes_of([&] { measure_arm(steps(4000, device), Arm::kAfter); });
@@ -75,7 +75,7 @@ expect:
   EXPECT_TRUE(contains(scenarios.read("summary.md"), "# fp8lab: 10000 pass\n"));
 }
 
-TEST(Limits, Memory_ThatIsNotThere_IsOutOfMemoryWithTheLimit) {
+TEST(Limits, Memory_BeyondTheLimit_IsOutOfMemoryThatNamesTheLimit) {
   for (const char* name : {"before_greedy", "before_greedy_thread"}) {
     const ArmResult arm = sample::before_arm(Scenarios({name}), "ulimit -v 1000000");
     EXPECT_EQ(arm.status, "out_of_memory") << name << arm.reason;

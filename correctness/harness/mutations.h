@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-// Documents changed at random, the same on every machine, for tests of what reads them.
+// Random changes of documents, the same on every machine, for tests of readers.
 namespace fp8lab::sample {
 
 class Random {
@@ -26,13 +26,13 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-/// How many mutations a test tries: `quick` of them, or what FP8LAB_MUTATIONS says.
+/// The number of mutations that a test tries: FP8LAB_MUTATIONS if it is set, else `quick`.
 inline int mutations(int quick) {
   const char* wanted = std::getenv("FP8LAB_MUTATIONS");
   return wanted ? std::atoi(wanted) : quick;
 }
 
-/// One or two changes of bytes, spans and lines; `tokens` are put in or written over what is there.
+/// One or two changes of bytes, spans and lines; `tokens` are inserted or overwrite what is there.
 inline std::string mutated(std::string text, const std::vector<std::string>& tokens, Random& random) {
   for (std::size_t change = 1 + random.below(4) / 2; change > 0 && !text.empty(); --change) {
     const std::size_t at = random.below(text.size()), length = 1 + random.below(random.below(4) == 0 ? 200 : 8);
@@ -57,7 +57,7 @@ inline std::string mutated(std::string text, const std::vector<std::string>& tok
   return text;
 }
 
-/// What would move a terminal's cursor or end a line: any control character but a line feed.
+/// True if the text could move a terminal's cursor or end a line: any control character but a line feed.
 inline bool has_control_characters(std::string_view text) {
   for (const char c : text)
     if ((static_cast<unsigned char>(c) < 0x20 && c != '\n') || c == 0x7F) return true;

@@ -10,7 +10,7 @@
 #include "support/cells.h"
 #include "support/quantize.h"
 
-// What sets a run apart from BF16's, or its sides from each other.
+// The figures of parity: what distinguishes a run from BF16's, or its sides from each other.
 namespace fp8lab {
 namespace {
 
@@ -27,7 +27,7 @@ CastCounts counts_of(const std::vector<float>& values, const Shape& shape, const
   device->watch_casts(&counter);
   quantize(*device, x, quantizer);
   device->watch_casts(nullptr);
-  quantize(*device, x, quantizer);  // nobody sees this one
+  quantize(*device, x, quantizer);  // no longer counted
   return counter.counts();
 }
 
@@ -39,9 +39,9 @@ void expect_counts(const CastCounts& counts, const CastCounts& expected) {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
-// E4M3 ends at 448, whose next step would be 480, and begins at 2^-9; E5M2 at 57344, 65536 and 2^-16. Ties go to the
-// even code.
-TEST(CastCounts, TellWhatClipsAndWhatVanishes) {
+// E4M3 ends at 448, where the next step would be 480, and its smallest value is 2^-9. E5M2 ends at 57344, before 65536,
+// and its smallest value is 2^-16. Ties go to the even code of the two.
+TEST(CastCounts, CountClippedAndUnderflowedValues) {
   const std::vector<float> e4m3{464.0f, 464.1f, -1000.0f, kInfinity, kNan, 0.0f, -0.0f, 0x1p-10f, 0x1.002p-10f, -1e-9f};
   expect_counts(counts_of(e4m3, {2, 5}, "delayed_e4m3", {true, false}), {.values = 10, .clipped = 3, .underflowed = 2});
   const std::vector<float> e5m2{61440.0f, 61441.0f, -1e9f, 464.1f, 0x1p-17f, 0x1.002p-17f};
@@ -51,15 +51,15 @@ TEST(CastCounts, TellWhatClipsAndWhatVanishes) {
                 {.values = 3, .clipped = 1, .underflowed = 1});
 }
 
-TEST(CastCounts, AreOfEveryHalfWithScalesOfItsOwn) {
+TEST(CastCounts, CountEveryOrientationThatHasItsOwnScales) {
   std::vector<float> values(128 * 128, 0.0f);
   values[0] = 500.0f;
-  values[1] = 1e-6f;  // vanishes beside its row, not beside its column
-  for (const char* word : {"delayed_e4m3", "block_128x128_f32"})
-    EXPECT_EQ(counts_of(values, {128, 128}, word, {true, true}).values, 128 * 128) << word;
+  values[1] = 1e-6f;  // underflows under its row's scale, not under its column's
+  for (const char* format : {"delayed_e4m3", "block_128x128_f32"})
+    EXPECT_EQ(counts_of(values, {128, 128}, format, {true, true}).values, 128 * 128) << format;
   expect_counts(counts_of(values, {128, 128}, "block_1x128_f32", {true, true}),
                 {.values = 2 * 128 * 128, .clipped = 0, .underflowed = 1});
-  // The floor of 500 is 256: both orientations clip it.
+  // The floor of 500 is 256: both orientations clip the value.
   expect_counts(counts_of(values, {128, 128}, "mxfp8_floor", {true, true}),
                 {.values = 2 * 128 * 128, .clipped = 2, .underflowed = 1});
   expect_counts(counts_of(values, {128, 128}, "mxfp8_rceil", {false, true}),
@@ -68,10 +68,10 @@ TEST(CastCounts, AreOfEveryHalfWithScalesOfItsOwn) {
                 {.values = 128 * 128, .clipped = 0, .underflowed = 0});
 }
 
-TEST(Parity, TellsHowMuchOfWhatWasCastWasLost) {
+TEST(Parity, ReportsTheFractionsOfClippedAndUnderflowedValues) {
   CellConfig cell = support::small_cell("delayed");
   cell.measure = {"parity"};
-  cell.training.steps = 1;  // under a scale of 1, where gradients of 1e-4 are next to nothing
+  cell.training.steps = 1;  // its scale is 1, under which gradients of 1e-4 underflow
   const ArmResult first = measure_arm(cell, Arm::kAfter);
   EXPECT_EQ(figure(first, "parity.clip_fraction").value, 0.0);
   EXPECT_GT(figure(first, "parity.underflow_fraction").value.value(), 0.1);
@@ -85,7 +85,7 @@ TEST(Parity, TellsHowMuchOfWhatWasCastWasLost) {
   EXPECT_EQ(figure(measure_arm(cell, Arm::kBf16), "parity.clip_fraction").reason, "nothing is cast to eight bits");
 }
 
-TEST(Parity, WeightsAloneCanTellTheSidesApart) {
+TEST(Parity, SidesThatDifferInWeightsAloneAreNotEqual) {
   CellConfig cell = support::small_cell("mxfp8");
   cell.fix = "write_back_list_updates";
   cell.training.quantized_weights = true;
@@ -95,8 +95,8 @@ TEST(Parity, WeightsAloneCanTellTheSidesApart) {
   EXPECT_EQ(figure(measure_arm(cell, Arm::kBefore), "parity.bitwise_equal").value, 0.0);
 }
 
-// No gate lets NaN pass: a fix after which training goes astray is none.
-TEST(Parity, OfWeightsThatWentAstrayIsNoEquality) {
+// No gate may let NaN pass: a run whose training diverges is no success.
+TEST(Parity, DivergedWeightsAreNotEqual) {
   CellConfig cell = support::small_cell("current", "gpt", "linear");
   cell.measure = {"parity"};
   cell.ranks = 2;

@@ -14,7 +14,7 @@
 #include "nn/layer_table.h"
 #include "recipe/recipe.h"
 
-// Closed forms of weights in eight bits and of models over ranks.
+// Closed forms of eight-bit weights and of models over ranks.
 namespace fp8lab {
 namespace {
 
@@ -46,7 +46,7 @@ void draw_optimizer(Draw& draw, TrainingConfig& training) {
   training.clip_norm = draw.chance() ? 0.0 : 1.0;
 }
 
-/// What does not follow from its arguments.
+/// Draws the keys of `cell` that do not follow from the arguments.
 void draw_rest(Draw& draw, CellConfig& cell) {
   cell.device = "meta";
   cell.model.form = draw.of({"gpt", "llama"});
@@ -71,7 +71,7 @@ void set_ranks(CellConfig& cell, const Ranks& ranks, bool reshard) {
   cell.reshard_after_forward = reshard || !is_sharded(cell);
 }
 
-/// Every layer, recipe and architecture, weights in sixteen and in eight bits.
+/// Visits every layer, recipe and architecture with weights in 16 and in 8 bits.
 template <class Visit>
 void for_each_kind(Visit visit) {
   for (const LayerRow& layer : layer_table())
@@ -87,7 +87,7 @@ void for_each_kind(Visit visit) {
         }
 }
 
-TEST(PredictSharded, EqualsTheMeasureOfEveryConfiguration) {
+TEST(PredictSharded, EqualsTheMeasurementOfEveryConfiguration) {
   Draw draw;
   int runs = 0;
   for_each_kind([&](CellConfig cell) {
@@ -106,7 +106,7 @@ TEST(PredictSharded, EqualsTheMeasureOfEveryConfiguration) {
   EXPECT_GT(runs, 4000);
 }
 
-TEST(PredictSharded, EqualsTheMeasureUnderEveryRevertedFix) {
+TEST(PredictSharded, EqualsTheMeasurementUnderEveryRevertedFix) {
   Draw draw;
   int runs = 0, stops = 0;
   for_each_kind([&](CellConfig cell) {
@@ -205,9 +205,9 @@ TEST(PredictSharded, TrafficOfOneProduct) {
   EXPECT_EQ(predict(refused, Arm::kAfter).at("traffic.all_gather_scale_bytes"), 2 * 4 * 4.0);
 }
 
-// Weights of 64 x 64 in bf16, 8192 B, and eight tokens, 1024 B a matrix. Without, forward is highest at the third
-// layer, above three inputs; ahead, at the second, above two, with the third's weights under way.
-TEST(PredictSharded, AheadHoldsOneMoreLayerAndMovesNoMore) {
+// Weights of 64 x 64 in bf16, 8192 B, and eight tokens, 1024 B a matrix. Without gathering ahead forward peaks at the
+// third layer, above three inputs; with it at the second, above two inputs, with the third layer's weights in flight.
+TEST(PredictSharded, GatheringAheadHoldsOneMoreLayerAndMovesNoMoreBytes) {
   CellConfig cell = one_product("bf16");
   cell.model.layers = 3;
   cell.model.seq = 8;
@@ -228,7 +228,7 @@ TEST(PredictSharded, AheadHoldsOneMoreLayerAndMovesNoMore) {
   EXPECT_EQ(alone, predict(cell, Arm::kAfter)) << "a single layer has none before it";
 }
 
-// Replicas sum gradients of 32 rows; Adam shares one amax and one norm.
+// Replicas sum the gradients of 32 rows; Adam shares one amax and one norm over the ranks.
 TEST(PredictSharded, ReductionsOfOneProduct) {
   CellConfig cell = one_product("current");
   cell.ranks = 4;

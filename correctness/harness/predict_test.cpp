@@ -34,8 +34,8 @@ void draw_training(Draw& draw, TrainingConfig& training) {
   if (training.recipe == "delayed" && draw.chance()) training.recipe_options.amax_history_length = draw.upto(64);
 }
 
-/// Every layer, form, recipe, architecture and way to run it, each with several draws of everything else; up to the
-/// first failure.
+/// Visits every layer, form, recipe, architecture and training option, each with several draws of the other keys, up to
+/// the first failure.
 template <class Visit>
 void for_each_cell(int draws, Visit visit) {
   Draw draw;
@@ -100,7 +100,7 @@ CellConfig llama_3(std::int64_t layers, std::int64_t hidden, std::int64_t heads,
 
 double retained(const CellConfig& cell, Arm arm) { return predict(cell, arm).at("memory.retained_bytes"); }
 
-TEST(Predict, EqualsTheMeasureOfEveryConfiguration) {
+TEST(Predict, EqualsTheMeasurementOfEveryConfiguration) {
   int runs = 0;
   std::size_t next_fix = 0;
   for_each_cell(6, [&](CellConfig& cell) {
@@ -116,9 +116,9 @@ TEST(Predict, EqualsTheMeasureOfEveryConfiguration) {
   EXPECT_GT(runs, 10000);
 }
 
-// A runtime that keeps more than the fixed one is off by what the formulas say, to the byte, in every figure that can
-// show it.
-TEST(Predict, NoticesEveryTensorThatARevertedFixKeeps) {
+// A runtime that keeps more bytes than the fixed one differs by what the formulas say, to the byte, in every figure
+// that shows it.
+TEST(Predict, DiffersByEveryTensorThatARevertedFixKeeps) {
   int differences = 0;
   for_each_cell(1, [&](CellConfig& cell) {
     cell.training.keep_loss = true;
@@ -135,7 +135,7 @@ TEST(Predict, NoticesEveryTensorThatARevertedFixKeeps) {
   EXPECT_GT(differences, 100);
 }
 
-TEST(Predict, KnowsNoWordThatItHasNoFormulaFor) {
+TEST(Predict, RefusesValuesWithoutAFormula) {
   CellConfig cell = issue_1935();
   cell.fix = "no_such_fix";
   EXPECT_THROW(predict(cell, Arm::kBefore), Error);
@@ -156,7 +156,7 @@ TEST(Predict, KnowsNoWordThatItHasNoFormulaFor) {
   EXPECT_THROW(cell.training.param_dtype = "other", Error);
 }
 
-TEST(Predict, SaysNothingOfWhatItHasNoFormulaFor) {
+TEST(Predict, IsAbsentForFiguresWithoutAFormula) {
   using Change = std::pair<std::string_view, Value>;
   const std::vector<Change> changes[] = {
       {{"training.optimizer", std::string("foreach_adam")}, {"training.clip_norm", 1.0}},
@@ -173,7 +173,7 @@ TEST(Predict, SaysNothingOfWhatItHasNoFormulaFor) {
   EXPECT_FALSE(predict(cell, Arm::kBf16).empty()) << "BF16 has no eight-bit weights to predict";
 }
 
-// 1048 x 32 tokens x 2048 = 68,681,728 elements each in Q, K and V, a byte an element, and the scale that the three
+// 1048 x 32 tokens x 2048 = 68,681,728 elements each in Q, K and V, one byte per element, and the scale that the three
 // share.
 TEST(Predict, Issue1935) {
   const CellConfig cell = issue_1935();
@@ -181,8 +181,8 @@ TEST(Predict, Issue1935) {
   EXPECT_EQ(retained(cell, Arm::kBefore), 618135564.0);
   EXPECT_EQ(retained(cell, Arm::kAfter), 0.0);
   EXPECT_EQ(retained(cell, Arm::kBf16), 0.0);
-  // Parameters: 4 x 2048 of norms, 6144 + 2048 + 6144 + 2048 of biases, 2048 x (6144 + 2048 + 6144 + 6144) of
-  // weights, in each of three layers; as many gradients; 4 x 3 + 6 scales with histories of 32; x, y of 137,363,456 B
+  // Parameters: 4 x 2048 of norms, 6144 + 2048 + 6144 + 2048 of biases, 2048 x (6144 + 2048 + 6144 + 6144) of weights,
+  // in each of three layers. Gradients take as much. Then 4 x 3 + 6 scales with histories of 32; x and y, 137,363,456 B
   // each; the loss.
   const double parameters = 3.0 * 2.0 * (8192.0 + 16384.0 + 41943040.0);
   const double scales = 3.0 * 18.0 * 4.0 * 33.0;
@@ -192,7 +192,7 @@ TEST(Predict, Issue1935) {
   for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16}) EXPECT_TRUE(agrees(cell, arm));
 }
 
-TEST(Predict, Issue1935VanishesWithItsCause) {
+TEST(Predict, Issue1935IsZeroWithoutItsCause) {
   CellConfig dropped = issue_1935();
   dropped.training.keep_loss = false;
   EXPECT_EQ(retained(dropped, Arm::kBefore), 0.0);
@@ -230,8 +230,8 @@ TEST(Predict, Llama3With405B) {
   for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16}) EXPECT_TRUE(agrees(cell, arm));
 }
 
-// One product in 16 bits, 8 tokens, 1024 x 1024: highest when all gradients are there and the node still runs, that
-// is parameters and their gradients (2,099,200 B each), x, y and the gradients of both (16,384 B each) and the loss.
+// One product in 16 bits, 8 tokens, 1024 x 1024. The peak is where all gradients exist and the node still runs:
+// parameters and their gradients (2,099,200 B each), x, y and the gradients of both (16,384 B each), and the loss.
 TEST(Predict, PeakOfOneLinear) {
   CellConfig cell;
   cell.device = "meta";
@@ -240,10 +240,11 @@ TEST(Predict, PeakOfOneLinear) {
   EXPECT_TRUE(agrees(cell, Arm::kAfter));
 }
 
-// 8192 tokens, 1024 -> 2 x 4096 -> 1024: forward is highest about the second product, whose input is 2 x 33,554,432 B
-// in 16 bits and as much in both orientations of eight. Stored, both are there at once. Cast as it is made, the
-// orientations exist beside the weight's copy, twice 4,194,304 B and a scale, and the output, 16,777,216 B.
-TEST(Predict, ForwardPeakOfWhatIsCastAsItIsMade) {
+// 8192 tokens, 1024 -> 2 x 4096 -> 1024. Forward peaks at the second product, whose input is 2 x 33,554,432 B in 16
+// bits and as much in both orientations of eight bits. If the input is stored first, both exist at once. If it is cast
+// as it is computed, its orientations exist beside the weight's copy, twice 4,194,304 B and a scale, and the output,
+// 16,777,216 B.
+TEST(Predict, ForwardPeakOfAnInputThatIsCastAsItIsComputed) {
   CellConfig cell;
   cell.device = "meta";
   cell.model = {.layer = "layernorm_mlp", .form = "llama", .hidden = 1024, .ffn = 4096, .seq = 8192};
@@ -254,12 +255,12 @@ TEST(Predict, ForwardPeakOfWhatIsCastAsItIsMade) {
     return predict(cell, Arm::kAfter).at("memory.forward_peak_bytes");
   };
   EXPECT_EQ(forward_peak(false) - forward_peak(true), 67108864.0 - (8388608.0 + 4.0) - 16777216.0);
-  // Where a tensor is measured before it is cast, it is stored either way.
+  // Where a tensor is measured before it is cast, it is stored in both cases.
   cell.training.recipe = "current";
   EXPECT_EQ(forward_peak(false), forward_peak(true));
 }
 
-TEST(Predict, AGapIsOneEitherWay) {
+TEST(Predict, GapCountsInBothDirections) {
   const auto gap = [](double peak, double retained) {
     std::map<std::string, MetricValue> metrics;
     metrics["memory.peak_bytes"].value = peak;
@@ -285,7 +286,7 @@ TEST(Predict, AGapIsOneEitherWay) {
   EXPECT_EQ(gap(93, 18), 8.0);
 }
 
-TEST(Predict, IsWhatMeasuresAreComparedWith) {
+TEST(Predict, IsReportedBesideTheMeasurement) {
   CellConfig cell = issue_1935();
   cell.measure = {"memory"};
   const ArmResult result = measure_arm(cell, Arm::kBefore);

@@ -10,21 +10,21 @@
 
 #include "harness/cell/cell.h"
 
-// Predictions beside measures, for tests of the closed forms.
+// Predictions compared with measurements, for tests of the closed forms.
 namespace fp8lab::predict_test {
 
 using Figures = std::map<std::string, double>;
 
-/// What predict() speaks of, measured on rank 0; the ranks of sharded cells are simulated.
+/// The figures that predict() returns, measured on rank 0; the ranks of sharded cells are simulated.
 Figures measured(const CellConfig& cell, Arm arm);
 
-/// True if every figure is predicted to the byte. Also says how the cell reads, and which figures differ.
+/// True if every figure equals its prediction to the byte. Failures name the cell and the figures that differ.
 testing::AssertionResult agrees(const CellConfig& cell, Arm arm);
 
-/// True if the layer takes its sizes under the recipe.
+/// True if the layer accepts its sizes under the recipe.
 bool can_run(const CellConfig& cell);
 
-/// Draws with plain remainders, so that every standard library draws the same.
+/// Random draws by plain remainders, so that every standard library draws the same.
 class Draw {
  public:
   std::int64_t upto(std::int64_t most) {
@@ -40,8 +40,8 @@ class Draw {
   std::mt19937 engine_{20240229};
 };
 
-/// Sizes from a handful of tokens with wide matrices to many tokens with narrow ones, so that each moment of a step
-/// gets to be the peak somewhere; none costs more than another where nothing is computed.
+/// Draws sizes from few tokens with wide matrices to many tokens with narrow ones, so that each moment of a step is the
+/// peak in some draw. No draw costs much, since nothing is computed.
 void draw_sizes(Draw& draw, const std::string& recipe, ModelConfig& model);
 
 }  // namespace fp8lab::predict_test

@@ -39,7 +39,7 @@ TEST(Program, ConfirmedCellsExitZeroAndLeaveEveryDocument) {
   EXPECT_EQ(scenarios.read("timelines/one.before.json"), "{\"events\": []}");
 }
 
-TEST(Program, IsolatedArmsHaveProcessesOfTheirOwn) {
+TEST(Program, IsolatedArmsRunInProcessesOfTheirOwn) {
   for (const bool isolate : {false, true}) {
     Scenarios scenarios({});
     scenarios.add("after_pid", "device: meta\nmatrix: {seed: [1, 2, 3]}\n");
@@ -59,7 +59,7 @@ struct ExitCase {
   std::string verdict;
 };
 
-TEST(Program, ExitDataSayWhatHappened) {
+TEST(Program, ExitStatusTellsTheOutcome) {
   const ExitCase cases[] = {
       {{"after_broken"}, 1, "not_fixed"},
       {{"after_worse"}, 1, "regressed"},
@@ -81,7 +81,7 @@ TEST(Program, ExitDataSayWhatHappened) {
   }
 }
 
-TEST(Program, NothingToRunIsNotGreen) {
+TEST(Program, NothingToRunExitsFive) {
   Scenarios scenarios({});
   scenarios.add("carded", "device: cuda\n");
   const Ended skipped = run(scenarios.run_arguments());
@@ -90,7 +90,7 @@ TEST(Program, NothingToRunIsNotGreen) {
   const Ended filtered = run(scenarios.run_arguments({"-f", "nothing"}));
   EXPECT_EQ(filtered.code, 5);
   EXPECT_TRUE(contains(filtered.errors, "no cell matches"));
-  // Deep enough to end a parser that calls itself.
+  // Deep enough to overflow the stack of a recursive parser.
   const std::string deep = std::string(60000, '(') + std::string(60000, ')');
   const Ended refused = run(scenarios.run_arguments({"-f", deep}));
   EXPECT_EQ(refused.code, 2);
@@ -98,7 +98,7 @@ TEST(Program, NothingToRunIsNotGreen) {
       << refused.errors;
 }
 
-TEST(Program, BadFilesAreAllReportedBeforeAnythingRuns) {
+TEST(Program, EveryBadFileIsReportedBeforeAnythingRuns) {
   const Scenarios scenarios({"good"});
   sample::write(scenarios.file("bad1.yaml"), "version: 3\n");
   sample::write(scenarios.file("deep/bad2.yml"), "version: 1\nnmae: x\n");
@@ -161,7 +161,7 @@ TEST(Program, HelpAndVersionExitZero) {
   EXPECT_EQ(run({"--help"}).code, 0);
 }
 
-TEST(Program, FiltersByDeviceAndByExpression) {
+TEST(Program, FiltersCellsByDeviceAndByExpression) {
   Scenarios scenarios({});
   scenarios.add("alpha", "matrix: {device: [cpu, meta, cuda], checkpoint: [none, full]}\n");
   const auto ids = [&](const std::vector<std::string>& more) {
@@ -182,7 +182,7 @@ TEST(Program, FiltersByDeviceAndByExpression) {
       << "a path after -d is a path";
 }
 
-TEST(Program, ADryRunShowsEverythingAndRunsNothing) {
+TEST(Program, DryRunShowsEveryCellAndRunsNothing) {
   const Scenarios scenarios({"before_hang"});
   const Ended text = run(scenarios.run_arguments({"--dry-run"}));
   EXPECT_EQ(text.code, 0);
@@ -221,7 +221,7 @@ TEST(Program, ListsItsTables) {
   EXPECT_TRUE(contains(run({"env"}).output, "program.git_commit"));
 }
 
-TEST(Program, ResumesNothingThatAnotherProgramOrMachineMeasured) {
+TEST(Program, ResumeIgnoresResultsOfAnotherProgramOrMachine) {
   Scenarios scenarios({"one", "two"});
   EXPECT_EQ(run(scenarios.run_arguments({"-f", "one"})).code, 0);
   const std::string lines = scenarios.read("results.jsonl"), environment = scenarios.read("environment.json");
@@ -251,7 +251,7 @@ TEST(Program, ResumesNothingThatAnotherProgramOrMachineMeasured) {
   EXPECT_EQ(run(scenarios.run_arguments({"--resume"})).code, 0);
 }
 
-TEST(Program, ResumesAtWhereAScenarioStandsNow) {
+TEST(Program, ResumeFindsACellWhoseScenarioFileMoved) {
   Scenarios scenarios({"one"});
   EXPECT_EQ(run(scenarios.run_arguments({})).code, 0);
   const int line = results_of(scenarios)["cells"][0]["line"],
@@ -268,14 +268,14 @@ TEST(Program, ResumesAtWhereAScenarioStandsNow) {
   EXPECT_EQ(cell["gates"][0]["line"], gate_line + 1);
 }
 
-TEST(Program, RunsAgainWhatTookTooLong) {
+TEST(Program, Resume_RunsTimedOutCellsAgain) {
   Scenarios scenarios({"before_hang"});
   EXPECT_EQ(run(scenarios.run_arguments({"--timeout", "0.2"})).code, 124);
   const Ended resumed = run(scenarios.run_arguments({"--resume", "--timeout", "0.3"}));
   EXPECT_TRUE(contains(resumed.output, "took longer than 0.3 s")) << resumed.output;
 }
 
-// The kernel or a user may have killed it, and next time it may go well.
+// The kernel or a user may have killed it, and the next run may succeed.
 TEST(Program, Resume_RunsCrashedCellsAgain_UnlessTheCrashIsExpected) {
   Scenarios scenarios({"before_kill", "after_oom"});
   std::string expected = sample::kFixScenario + R"(device: meta
@@ -296,7 +296,7 @@ expect:
   for (const Json& cell : cells) EXPECT_EQ(cell["verdict"], cell["id"] == "before_segv" ? "confirmed" : "crashed");
 }
 
-TEST(Program, AFileThatIsNotThereHidesNoMistakeOfAnother) {
+TEST(Program, MissingFileHidesNoMistakeOfAnother) {
   const Scenarios scenarios({"one"});
   sample::write(scenarios.file("bad.yaml"), "version: 3\n");
   const Ended ended =
@@ -308,7 +308,7 @@ TEST(Program, AFileThatIsNotThereHidesNoMistakeOfAnother) {
   EXPECT_TRUE(contains(errors[1]["message"], "`version` must be 1")) << errors.dump();
 }
 
-TEST(Program, FixesAreListedBesideFilesThatCannotBeRead) {
+TEST(Program, FixesAreListedDespiteUnreadableFiles) {
   const Scenarios scenarios({"one"});
   sample::write(scenarios.file("bad.yaml"), "version: 3\n");
   for (const bool json : {false, true}) {
@@ -321,7 +321,7 @@ TEST(Program, FixesAreListedBesideFilesThatCannotBeRead) {
   }
 }
 
-TEST(Program, ResumesWithOnlyWhatIsLeft) {
+TEST(Program, Resume_RunsOnlyTheCellsThatAreLeft) {
   Scenarios scenarios({"one", "two"});
   EXPECT_EQ(run(scenarios.run_arguments({"-f", "one"})).code, 0);
   const std::string first_line = scenarios.read("results.jsonl");
@@ -346,7 +346,7 @@ TEST(Program, ResumesWithOnlyWhatIsLeft) {
   EXPECT_EQ(results_of(scenarios)["cells"].size(), 2u);
 }
 
-TEST(Program, TheDefaultOutputIsOut) {
+TEST(Program, DefaultOutputDirectoryIsOut) {
   const Scenarios scenarios({"one"});
   const TemporaryDirectory here;
   EXPECT_EQ(run({"run", scenarios.path()}, here.string()).code, 0);

@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-// What a run tells on terminals, and on what only resembles one.
+// What a run prints on terminals, and on files that only resemble one.
 namespace fp8lab {
 namespace {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-/// Variables of the environment, for as long as this lives.
+/// Sets variables of the environment for as long as it lives.
 class Environment {
  public:
   explicit Environment(const Variables& variables) {
@@ -39,7 +39,7 @@ class Environment {
   std::vector<std::pair<std::string, std::optional<std::string>>> before_;
 };
 
-/// What a terminal of so many columns gets while one of two cells is skipped.
+/// What a terminal of `columns` columns receives while one of two cells is skipped.
 std::string shown(unsigned short columns, const Variables& variables, const std::string& reason = "why") {
   const Environment environment(variables);
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
@@ -72,7 +72,7 @@ std::string shown(unsigned short columns, const Variables& variables, const std:
 const Variables kXterm{{"TERM", "xterm"}};
 const std::string kErased = "\r\033[K";
 
-TEST(Progress, RewritesALineThatIsNarrowerThanTheTerminal) {
+TEST(Progress, RewritesOneLineCutToTheWidthOfTheTerminal) {
   const std::string first = "[0/2] 1000000000 running", second = "[1/2] 1000000000 running";
   for (const unsigned short columns : {200, 80, 21, 20, 10, 2, 1})
     EXPECT_EQ(shown(columns, kXterm),
@@ -80,7 +80,7 @@ TEST(Progress, RewritesALineThatIsNarrowerThanTheTerminal) {
   EXPECT_EQ(shown(0, kXterm), shown(80, kXterm)) << "it does not know";
 }
 
-TEST(Progress, WritesALinePerCellWhereNoLineCanBeRewritten) {
+TEST(Progress, WritesALinePerCellIfLinesCannotBeRewritten) {
   const Variables cases[] = {
       {{"TERM", "dumb"}},
       {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
@@ -97,7 +97,7 @@ TEST(Progress, WritesALinePerCellWhereNoLineCanBeRewritten) {
   EXPECT_EQ(shown(80, shell), shown(80, kXterm)) << "srun --pty opens shells";
 }
 
-TEST(Progress, AReasonWithControlCharacters_IsShownAndEndsNoLine) {
+TEST(Progress, ReasonWithControlCharacters_IsEscapedAndEndsNoLine) {
   EXPECT_EQ(shown(80, {{"TERM", "dumb"}}, "x\n::error::y\x1b[31m\a"),
             "[1/2] skipped        cell  (x\\n::error::y\\x1b[31m\\x07)\r\n");
 }

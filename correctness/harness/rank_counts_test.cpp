@@ -20,23 +20,23 @@
 #include "support/cells.h"
 #include "support/drifting_group.h"
 
-// Every sharded cell that ships, over numbers of ranks that its scenario does not give, and with ranks whose values
-// differ: all ranks call the same collectives nevertheless, and agree on the figures that are of all ranks together.
+// Every sharded cell that ships, over rank counts that its scenario does not give, with values that differ between
+// ranks: all ranks must still call the same collectives and agree on the figures of all ranks together.
 namespace fp8lab {
 namespace {
 
 constexpr int kRankCounts[] = {2, 3, 4, 5, 7, 8};
 
-/// Which results are changed by a bit on ranks of odd numbers, in the last step of the arm's own run alone. There the
-/// ranks of even numbers find values equal to those of the run that they compare with, and the others do not.
+/// Results that are changed by one bit on odd ranks, in the last step of the arm's own run only. In that step even
+/// ranks find values equal to those of the run that they compare with, and odd ranks do not.
 enum class Drift { kNone, kGathers, kGradients };
 
 const char* name(Drift drift) {
   return drift == Drift::kNone ? "no drift" : drift == Drift::kGathers ? "drift of gathers" : "drift of gradients";
 }
 
-/// The same measurement in a fraction of the time. Sizes decide nothing about the sequence of collectives but which
-/// ranks have rows, and whether those are full blocks.
+/// The same measurement in a fraction of the time. The sequence of collectives depends on sizes only through which
+/// ranks have rows and whether those are full blocks.
 CellConfig small(CellConfig cell) {
   const std::int64_t tokens = std::max<std::int64_t>(make_recipe(cell.training.recipe).rows_multiple, 32);
   const std::int64_t widest = std::max<std::int64_t>(tokens, 64);
@@ -51,7 +51,7 @@ CellConfig small(CellConfig cell) {
   return cell;
 }
 
-/// `cell` over as many ranks. A mesh with replicas has two of them where ranks are even, and no shards where they are
+/// `cell` over `ranks` ranks. A mesh with replicas gets two of them if the count is even, and only replicas if it is
 /// odd.
 CellConfig over(CellConfig cell, int ranks) {
   const bool replicas = mesh_of(cell).replicas > 1;
@@ -68,7 +68,7 @@ struct Work {
   bool fails = false;  ///< at the number of ranks that its scenario gives
 };
 
-/// What tells one arm's runs from those of others.
+/// A key that is equal for arms whose runs are the same.
 std::string identity_of(CellConfig cell, Arm arm) {
   cell.scenario = cell.id = "";
   cell.axes.clear();
@@ -85,8 +85,8 @@ bool ends(const PlannedCell& planned, Arm arm, std::string_view status) {
 }
 
 /// Both arms of every sharded cell on `cpu` of the scenarios that ship, with the measurements of parity. Arms whose
-/// cells differ in names, sizes or ranks alone count once. Left out are arms that crash, which would end this process,
-/// and the BF16 arm, which is what cells under `bf16` run.
+/// cells differ only in names, sizes or ranks count once. Excluded are arms that crash, which would end this process,
+/// and the BF16 arm, which cells under `bf16` run.
 std::vector<Work> bundled_work() {
   std::vector<Work> all;
   std::set<std::string> known;
@@ -108,7 +108,7 @@ struct Outcome {
   std::string error;
 };
 
-/// `of_rank` makes what sees a rank's collectives.
+/// Measures an arm; `of_rank(rank)` returns the function that sees that rank's collectives.
 Outcome measure(const CellConfig& cell, Arm arm, const std::function<support::SeeCollective(int rank)>& of_rank) {
   Outcome outcome{.by_rank = std::vector<ArmResult>(static_cast<std::size_t>(cell.ranks)), .error = ""};
   try {
@@ -135,7 +135,7 @@ bool same(const std::optional<double>& a, const std::optional<double>& b) {
   return a == b || (a && b && std::isnan(*a) && std::isnan(*b));
 }
 
-/// What is of all ranks together.
+/// Compares the figures that belong to all ranks together.
 void expect_agreement(const ArmResult& first, const ArmResult& other) {
   EXPECT_EQ(first.losses, other.losses);
   EXPECT_EQ(first.values_hash, other.values_hash);
@@ -149,7 +149,7 @@ void expect_agreement(const ArmResult& first, const ArmResult& other) {
 class RankCounts : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, RankCounts, ::testing::ValuesIn(kRankCounts), ::testing::PrintToStringParamName());
 
-/// An error of ranks that made different calls, or of one that waited for others in vain.
+/// True for errors of ranks that made different calls or of one that waited for others in vain.
 bool breaks_lock_step(const std::string& error) {
   constexpr const char* kSigns[] = {"wait for each other", "issue different collectives", "did not come",
                                     "without joining"};
@@ -168,23 +168,23 @@ void expect_equal_calls(const Work& work, const CellConfig& cell, Drift drift) {
   for (const ArmResult& other : outcome.by_rank) expect_agreement(outcome.by_rank[0], other);
 }
 
-TEST_P(RankCounts, EveryBundledCellsRanksMakeTheSameCallsWhateverTheyFind) {
+TEST_P(RankCounts, RanksOfEveryBundledCellMakeTheSameCallsWhateverTheirValues) {
   constexpr Drift kDrifts[] = {Drift::kNone, Drift::kGathers, Drift::kGradients};
   const std::vector<Work> all = bundled_work();
   ASSERT_GT(all.size(), 200u);
   const auto number = static_cast<std::size_t>(std::ranges::find(kRankCounts, GetParam()) - kRankCounts);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const CellConfig cell = over(all[i].cell, GetParam());
-    const Drift drift = kDrifts[(i + number) % std::size(kDrifts)];  // each at two of the numbers of ranks
+    const Drift drift = kDrifts[(i + number) % std::size(kDrifts)];  // each drift at two of the rank counts
     expect_equal_calls(all[i], cell, drift);
-    // What ranks compare value by value is the arm before, with the arm after.
+    // Ranks compare value by value when the after arm is compared with the before arm.
     if (all[i].arm == Arm::kBefore && drift != Drift::kGradients) expect_equal_calls(all[i], cell, Drift::kGradients);
     if (HasFailure()) return;
   }
 }
 
-// Wherever in a measurement a rank fails, in training or in the comparisons after it, the others end too and name it.
-TEST(RankCountsTogether, ARankThatFailsAnywhereEndsTheArmOnAllAndIsNamed) {
+// Wherever a rank fails, in training or in the comparisons after it, the other ranks end too and name it.
+TEST(RankCountsTogether, RankThatFailsAnywhereEndsTheArmOnAllAndIsNamed) {
   CellConfig cell = support::small_cell("current");
   cell.training.quantized_weights = true;
   cell.training.master_weights = "f32";

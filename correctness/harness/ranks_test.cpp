@@ -80,7 +80,7 @@ class Ranks : public ::testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(Ranks, OneShardTrainsAsNoShardingDoes) {
+TEST_P(Ranks, OneShardTrainsAsWithoutSharding) {
   for (const bool reshard : {true, false}) {
     const support::FinishedRun alone(cell(1));
     CellConfig sharded = cell(1, "1");
@@ -103,7 +103,7 @@ TEST_P(Ranks, OneShardTrainsAsNoShardingDoes) {
   }
 }
 
-TEST_P(Ranks, SeeTheSameWeightsAndMoveThem) {
+TEST_P(Ranks, HaveEqualWeightsThatMove) {
   const double moved = value(measure_arm(cell(1), Arm::kAfter), "parity.weights_moved");
   EXPECT_GT(moved, 0.8);
   for (const char* mesh : {"4", "2x2", "4x1"}) {
@@ -115,7 +115,7 @@ TEST_P(Ranks, SeeTheSameWeightsAndMoveThem) {
   }
 }
 
-TEST_P(Ranks, TrainAlikeEveryTime) {
+TEST_P(Ranks, TrainToTheSameBitsEveryTime) {
   const ArmResult once = measure_arm(cell(3), Arm::kAfter), again = measure_arm(cell(3), Arm::kAfter);
   EXPECT_EQ(once.values_hash.size(), 16u);
   EXPECT_EQ(once.values_hash, again.values_hash);
@@ -123,7 +123,7 @@ TEST_P(Ranks, TrainAlikeEveryTime) {
   EXPECT_NE(once.values_hash, measure_arm(cell(2), Arm::kAfter).values_hash);
 }
 
-TEST_P(Ranks, HoldOnMetaWhatTheyHoldOnTheHost) {
+TEST_P(Ranks, HoldTheSameBytesOnMetaAsOnTheHost) {
   for (const char* mesh : {"4", "2x2"}) {
     CellConfig host = cell(4, mesh);
     host.measure = {"memory", "traffic"};
@@ -139,8 +139,8 @@ TEST_P(Ranks, HoldOnMetaWhatTheyHoldOnTheHost) {
   }
 }
 
-// The same bytes travel and the same values come out, on a device that computes and on one that does not.
-TEST_P(Ranks, GatherAheadAndSeeTheSame) {
+// Gathering ahead moves the same bytes and computes the same values, on a device that computes and on `meta`.
+TEST_P(Ranks, ComputeTheSameWhenGatheringAhead) {
   CellConfig wanted = cell(2);
   wanted.model.layers = 3;
   CellConfig ahead = wanted;
@@ -179,9 +179,9 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Ranks, ::testing::ValuesIn(cases()), [](const 
   return std::string(test.param.recipe) + (test.param.quantized_weights ? "_eight_bits" : "");
 });
 
-TEST(RanksTogether, TrainOnTheTokensOfAllAsOneRankWould) {
+TEST(RanksTogether, TrainOnAllTokensAsOneRankDoes) {
   CellConfig one = cell_of("bf16", 1, "1");
-  one.model.layer = "layernorm_mlp";  // rows of a batch are sequences side by side, which attention would see
+  one.model.layer = "layernorm_mlp";  // without attention the sequences of a batch do not interact
   one.training.param_dtype = "f32";
   one.training.steps = 1;
   one.model.batch = 4;
@@ -204,8 +204,8 @@ TEST(RanksTogether, TrainOnTheTokensOfAllAsOneRankWould) {
     losses[static_cast<std::size_t>(world.rank())] = run.losses().at(0);
     const auto together = run.weights();
     for (std::size_t i = 0; i < alone.size(); ++i) {
-      // A step of Adam moves every weight by the learning rate in the direction of its gradient, so sums that were
-      // averaged or ordered otherwise differ where a gradient is next to nothing.
+      // A step of Adam moves every weight by the learning rate against its gradient's sign, so gradients close to zero
+      // show a sum that was averaged or ordered differently.
       std::size_t off = 0;
       for (std::size_t j = 0; j < alone[i].size(); ++j) off += std::abs(alone[i][j] - together[i][j]) > 1e-5f;
       EXPECT_LE(off, alone[i].size() / 100) << i;
@@ -213,7 +213,7 @@ TEST(RanksTogether, TrainOnTheTokensOfAllAsOneRankWould) {
   });
   EXPECT_NE(losses[0], losses[1]) << "ranks have tokens of their own";
   EXPECT_NEAR((losses[0] + losses[1] + losses[2] + losses[3]) / 4, loss, 1e-5f * loss);
-  // What an arm reports are the means, each in its step's place.
+  // An arm reports the mean over the ranks of each step's loss.
   const std::vector<double> reported = measure_arm(four, Arm::kAfter).losses;
   const double mean = (double{losses[0]} + double{losses[1]} + double{losses[2]} + double{losses[3]}) / 4.0;
   ASSERT_EQ(reported.size(), 1u);
@@ -224,7 +224,7 @@ TEST(RanksTogether, TrainOnTheTokensOfAllAsOneRankWould) {
   EXPECT_DOUBLE_EQ(longer[0], mean);
 }
 
-TEST(Cells, EveryStepHasTokensOfItsOwn) {
+TEST(Cells, EveryStepHasDifferentTokens) {
   CellConfig cell = support::small_cell("bf16");
   cell.training.optimizer = "none";
   cell.measure = {"parity"};
@@ -234,9 +234,8 @@ TEST(Cells, EveryStepHasTokensOfItsOwn) {
   EXPECT_NE(losses[1], losses[2]);
 }
 
-// After one step, which reads no weight that it wrote.
-// Bits of NaNs can be equal; what they stand for is not.
-TEST(Twin, OfLossesThatAreNanIsNotEqual) {
+// NaNs can have equal bits, but they are not equal results.
+TEST(Twin, IsNotEqualIfLossesAreNan) {
   CellConfig cell = support::small_cell("current");
   cell.training.quantized_weights = true;
   cell.training.master_weights = "f32";
@@ -249,7 +248,7 @@ TEST(Twin, OfLossesThatAreNanIsNotEqual) {
   EXPECT_EQ(value(broken, "twin.losses_equal"), 0.0);
 }
 
-TEST(RanksTogether, GatherWhatTheyHoldTwiceAStepAndReduceItOnce) {
+TEST(RanksTogether, GatherParametersTwiceAStepAndReduceGradientsOnce) {
   CellConfig cell = cell_of("bf16", 4);
   cell.model.layer = "linear";
   cell.measure = {"memory", "traffic"};
@@ -273,14 +272,14 @@ TEST(RanksTogether, GatherWhatTheyHoldTwiceAStepAndReduceItOnce) {
   EXPECT_EQ(value(keeping, "traffic.collectives"), 2.0);
 }
 
-TEST(RanksTogether, AreThousandsOnMeta) {
+TEST(RanksTogether, RunThousandsOfRanksOnMeta) {
   CellConfig cell = cell_of("delayed", 65536, "64x1024");
   cell.device = "meta";
   cell.measure = {"memory", "traffic"};
   EXPECT_GT(value(measure_arm(cell, Arm::kAfter), "memory.peak_bytes"), 0.0);
 }
 
-TEST(RanksTogether, MeasureTheHostFromTheSecondStepOn) {
+TEST(RanksTogether, MeasureHostTimeFromTheSecondStepOn) {
   CellConfig cell = cell_of("mxfp8", 4, "", true);
   cell.device = "meta";
   cell.measure = {"host"};
@@ -292,8 +291,7 @@ TEST(RanksTogether, MeasureTheHostFromTheSecondStepOn) {
   EXPECT_NE(reason(measure_arm(cell, Arm::kAfter), "host.pre_forward_ns").find("two steps"), std::string::npos);
 }
 
-// Of four samples the mean of the two in the middle; of more than are kept, those whose ranks lie next to the median's.
-TEST(Time, LeavesTheFirstStepOut) {
+TEST(Time, ExcludesTheFirstStep) {
   CellConfig cell = cell_of("delayed", 1);
   cell.measure = {"time"};
   const ArmResult three = measure_arm(cell, Arm::kAfter);
@@ -307,7 +305,9 @@ TEST(Time, LeavesTheFirstStepOut) {
   EXPECT_EQ(reason(measure_arm(cell, Arm::kAfter), "time.step_ms"), "needs two steps: the first one warms up");
 }
 
-TEST(RanksTogether, TheHostsTimeIsTheMedianOfItsSamples) {
+// Of four samples the median is the mean of the two in the middle. If more are measured than kept, those next to the
+// median are kept.
+TEST(RanksTogether, HostTimeIsTheMedianOfItsSamples) {
   CellConfig cell = cell_of("bf16", 2);
   cell.device = "meta";
   cell.model.layer = "linear";
@@ -330,7 +330,7 @@ TEST(RanksTogether, TheHostsTimeIsTheMedianOfItsSamples) {
   EXPECT_GE(kept[kMostSamples / 2], value(many, "host.pre_forward_ns"));
 }
 
-TEST(RanksTogether, FiguresOfShardsAreAbsentWhereNothingIsSharded) {
+TEST(RanksTogether, FiguresOfShardsAreAbsentWithoutSharding) {
   CellConfig cell = cell_of("bf16", 1);
   cell.measure = {"parity", "traffic", "host"};
   const ArmResult result = measure_arm(cell, Arm::kAfter);
@@ -340,7 +340,7 @@ TEST(RanksTogether, FiguresOfShardsAreAbsentWhereNothingIsSharded) {
   EXPECT_EQ(result.values_hash.size(), 16u);
 }
 
-TEST(RanksTogether, ARankThatFailsEndsTheArmInOneError) {
+TEST(RanksTogether, RankThatFailsEndsTheArmWithOneError) {
   const StartRanks failing = [](const CellConfig& cell, const RankFunction& rank_function) {
     start_ranks_here(cell, [&](ProcessGroup& world) {
       if (world.rank() == 2) fail("the third rank has had enough");
@@ -351,7 +351,7 @@ TEST(RanksTogether, ARankThatFailsEndsTheArmInOneError) {
             "rank 2: the third rank has had enough");
 }
 
-TEST(RanksTogether, WaitForALateRankLessThanTheArmMayTake) {
+TEST(RanksTogether, WaitForALateRankLessThanTheArmsTimeout) {
   CellConfig cell = cell_of("delayed", 4);
   cell.timeout_s = 1.0;
   std::promise<void> given_up;
@@ -372,7 +372,7 @@ TEST(RanksTogether, WaitForALateRankLessThanTheArmMayTake) {
   EXPECT_NE(error.find("within 0.8 s"), std::string::npos) << error;
 }
 
-TEST(RanksTogether, AMeshThatDoesNotFitIsAnError) {
+TEST(RanksTogether, MeshThatDoesNotFitIsAnError) {
   const std::string error = error_of([] { measure_arm(cell_of("bf16", 4, "3x2"), Arm::kAfter); });
   EXPECT_NE(error.find("3 x 2"), std::string::npos) << error;
 }

@@ -7,7 +7,7 @@
 #include "harness/results/reports.h"
 #include "harness/results/results.h"
 
-// A run's documents as strings, of records in memory.
+// The documents of a run as strings, made from records in memory.
 namespace fp8lab {
 
 inline RecordList record_list(const std::vector<CellRecord>& records) {

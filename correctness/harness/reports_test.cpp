@@ -28,7 +28,7 @@ CellRecord record(const std::string& id, Verdict verdict, const std::string& rea
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-TEST(Gates, ShowFiguresWithTheirUnit) {
+TEST(Gates, ShowFiguresWithTheirUnits) {
   Gate gate;
   gate.metric = "memory.peak_bytes";
   gate.observed = 107292;
@@ -62,7 +62,7 @@ TEST(JUnit, CountsAndPlacesEveryVerdict) {
   EXPECT_TRUE(contains(xml, R"(<failure message="absent" type="inconclusive">)"));
 }
 
-TEST(Summary, BeginsWithWhatNeedsAttentionAndShowsEveryFigure) {
+TEST(Summary, StartsWithCellsThatNeedAttentionAndShowsEveryFigure) {
   CellRecord good = record("leak/device=meta", Verdict::kConfirmed);
   good.config.fix = "release_attention_tensors";
   good.upstream = {"TransformerEngine#1935"};
@@ -104,7 +104,7 @@ TEST(Summary, NamesEveryFixOfAScenario) {
   EXPECT_TRUE(contains(summary_markdown({one, one}, {}), ". Fix: `b`\n"));
 }
 
-TEST(Holders, FoldByIndexAndKeepTheirSum) {
+TEST(Holders, AreGroupedOverIndicesWithTheirSum) {
   EXPECT_EQ(
       folded_by_index(
           {{"weight of layers[0].fc1", 3}, {"input", 5}, {"weight of layers[12].fc1", 4}, {"odd[", 1}, {"a[x]b[]", 1}}),
@@ -112,12 +112,12 @@ TEST(Holders, FoldByIndexAndKeepTheirSum) {
   EXPECT_EQ(folded_by_index({}), HolderBytes{});
 }
 
-TEST(Summary, NamesNoCellsWhenThereAreNone) {
+TEST(Summary, WithoutCellsReadsNoCells) {
   EXPECT_EQ(counts_of({}), "no cells");
   EXPECT_EQ(counts_of({Verdict::kSkipped, Verdict::kPass, Verdict::kPass}), "2 pass, 1 skipped");
 }
 
-TEST(Units, AreForPeopleAndExact) {
+TEST(Units, AreReadableAndExact) {
   EXPECT_EQ(figure(0, "B"), "0 B");
   EXPECT_EQ(figure(1023, "B"), "1,023 B");
   EXPECT_EQ(figure(-2048, "B"), "-2.0 KiB (-2,048 B)");
@@ -153,7 +153,7 @@ TEST(Metrics, AreFoundByNameAndByFamily) {
   }
 }
 
-TEST(Spelling, GuessesWhatWasMeant) {
+TEST(Spelling, SuggestsTheNearestWord) {
   const std::vector<std::string> words{"recipe", "ranks", "release_attention_tensors", "mxfp8", "SIGSEGV"};
   EXPECT_EQ(nearest("recpie", words), "recipe");
   EXPECT_EQ(nearest("Release-Attention-Tensors", words), "release_attention_tensors");

@@ -13,8 +13,8 @@
 #include "harness/results/json_codec.h"
 #include "harness/temporary_directory.h"
 
-// What reads results.json, results.jsonl and environment.json, on documents that no run has written: each is read, or
-// refused by an Error that names the place, and nothing else is thrown.
+// The readers of results.json, results.jsonl and environment.json, on documents that no run has written. Each is read,
+// or refused by an Error that names the place; nothing else is thrown.
 namespace fp8lab {
 namespace {
 
@@ -94,7 +94,7 @@ Json odd_value(sample::Random& random) {
   return random.one_of(kValues);
 }
 
-/// `json` with one value anywhere replaced or removed.
+/// Replaces or removes one value anywhere in `json`.
 void change_one(Json& json, sample::Random& random) {
   Json* at = &json;
   while (at->is_structured() && !at->empty() && (at == &json || random.below(5) != 0))
@@ -110,7 +110,7 @@ const std::vector<std::string> kTokens{
     "{\"a\":", "]",    "}",     ",", "\"id\":", "\"value\":",           "NaN",         "\x1b",        "\xFF",
     "\n"};
 
-/// What `read` throws, or ""; anything but an Error fails the test.
+/// The message of the Error that `read` throws, or ""; any other exception fails the test.
 template <class Read>
 std::string refusal(const Read& read, const std::string& document) {
   try {
@@ -175,7 +175,7 @@ TEST(ResultsReader, MutatedLinesOfAnEarlierRun_AreReadOrRefusedByFileAndLine) {
   int refused = 0, read = 0;
   for (int i = 0; i < sample::mutations(600); ++i) {
     const bool lines = i % 2 == 0;
-    // A file that does not begin as a cell is not a run's, and is left to another test.
+    // A file that does not start as a cell belongs to no run; another test covers that.
     sample::write(file, lines ? good.substr(0, 7) + sample::mutated(good.substr(7), kTokens, random) : good);
     sample::write(environment, lines ? kEnvironment : sample::mutated(kEnvironment, kTokens, random));
     const std::string text = sample::read(file) + sample::read(environment);
@@ -199,7 +199,7 @@ TEST(ResultsReader, MutatedLinesOfAnEarlierRun_AreReadOrRefusedByFileAndLine) {
   EXPECT_GT(read, 0);
 }
 
-/// What reading good results after `from` was replaced by `to` says.
+/// The error of reading good results in which `from` was replaced by `to`.
 std::string error_after(const std::string& from, const std::string& to) {
   std::string text = good_results();
   const std::size_t at = text.find(from);
@@ -208,7 +208,7 @@ std::string error_after(const std::string& from, const std::string& to) {
   return refusal([&] { run_from_json(text); }, text);
 }
 
-TEST(ResultsReader, AValueOfAnotherType_IsNamedByCellAndPath) {
+TEST(ResultsReader, ValueOfAnotherType_IsNamedByCellAndPath) {
   EXPECT_EQ(error_after("\"value\":1000,", "\"value\":\"many\","),
             "cell sample/a=1: `cells[0].arms.before.metrics.\"memory.peak_bytes\".value` must be a number or null, but "
             "is the text "
@@ -230,7 +230,7 @@ TEST(ResultsReader, AValueOfAnotherType_IsNamedByCellAndPath) {
   EXPECT_EQ(error_after(kEnvironment, "5"), "`environment` must be an object, but is the number 5");
 }
 
-TEST(ResultsReader, AMetricThatHasBeenRenamed_IsReadByItsPresentName) {
+TEST(ResultsReader, RenamedMetric_IsReadByItsPresentName) {
   const std::string former = "parity.gathered_equals_whole";
   CellRecord old = cell("sample/a=1");
   old.arms[Arm::kAfter].metrics[former] = {1, {}, "1", ""};
@@ -240,7 +240,7 @@ TEST(ResultsReader, AMetricThatHasBeenRenamed_IsReadByItsPresentName) {
   for (const Metric& metric : metrics()) EXPECT_EQ(find_metric(metric.former_name), nullptr) << metric.name;
 }
 
-TEST(ResultsReader, ADocumentThatWouldExhaustTheStackOrTheTime_IsRefused) {
+TEST(ResultsReader, DocumentThatIsTooDeepOrTooLarge_IsRefused) {
   const std::string deep = std::string(1000000, '[') + std::string(1000000, ']');
   EXPECT_EQ(error_after(kEnvironment, "{\"a\":\n" + deep + "}"), "line 2: nested deeper than 64 levels");
   std::string wide = "{";
@@ -248,7 +248,7 @@ TEST(ResultsReader, ADocumentThatWouldExhaustTheStackOrTheTime_IsRefused) {
   EXPECT_EQ(error_after(kEnvironment, wide + "\"last\":1}"), "line 1: an object of more than 10000 members");
 }
 
-TEST(ResultsReader, AnEnvironmentWithoutMembers_IsCompared) {
+TEST(ResultsReader, EnvironmentWithoutMembers_IsCompared) {
   for (const char* environment : {"{}", R"({"cpu": {}})", R"({"": 1})"}) {
     const StoredRun run = run_from_json(results_json({cell("a")}, environment, true));
     EXPECT_EQ(compare_runs(run, run_from_json(good_results())).exit_code(), 1) << environment;

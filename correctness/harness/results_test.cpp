@@ -3,15 +3,13 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include <cmath>
 #include <csignal>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
-#include "harness/cell/keys.h"
 #include "harness/measure/timeline.h"
+#include "harness/record_sample.h"
 #include "harness/results/json_codec.h"
 #include "harness/sample.h"
 #include "harness/temporary_directory.h"
@@ -20,147 +18,10 @@
 namespace fp8lab {
 namespace {
 
+using sample::record_named;
 using sample::TemporaryDirectory;
 
-CellRecord record_named(const std::string& id) {
-  CellRecord out;
-  out.config.scenario = "sample";
-  out.config.id = id;
-  out.config.axes = {{"device", "meta"}, {"checkpoint", "full"}};
-  out.config.fix = "release_attention_tensors";
-  out.config.device = "meta";
-  out.config.model.hidden = 2048;
-  out.config.training.recipe_options.margin = 2;
-  out.config.measure = {"memory"};
-  out.file = "scenarios/sample.yaml";
-  out.title = "A sample";
-  out.upstream = {"TransformerEngine#1935"};
-  out.verdict = Verdict::kNotFixed;
-  out.reason = "after \"leaks\"";
-  out.seconds = 0.25;
-  ArmResult& before = out.arms[Arm::kBefore];
-  before.seconds = 0.125;
-  before.metrics["memory.retained_bytes"] = {617611264, 617611264, "B", ""};
-  before.metrics["parity.loss_gap"] = {std::nullopt, std::nullopt, "1", "device 'meta' computes no values"};
-  before.retained_by_holder = {{"context of attention[2]: q, k, v", 205870421}, {"x", 1}};
-  before.peak_by_holder = {{"parameter", 7}};
-  before.sequence_hash = "0123456789abcdef";
-  before.emulated = "products";
-  before.losses = {2.5, 0.1};
-  before.samples["host.pre_forward_ns"] = {700, 1250.5};
-  before.noise = {{"layers[0].fc1.weight", "gradient", 28.25, ""}, {"output", "output", std::nullopt, "no noise"}};
-  ArmResult& after = out.arms[Arm::kAfter];
-  after.status = "crashed";
-  after.reason = "ended by SIGSEGV";
-  after.signal = "SIGSEGV";
-  after.output_tail = "last\nwords";
-  out.gates = {
-      {"before memory.retained_bytes equals predicted", Side::kBefore, "memory.retained_bytes", true, 5, 5, ""},
-      {"difference x", Side::kDifference, "memory.peak_bytes", std::nullopt, std::nullopt, 5, "absent"},
-      {"after ends ok", Side::kAfter, "", false, std::nullopt, std::nullopt, "it ended crashed by SIGSEGV"}};
-  Claim claim;
-  claim.source = "TransformerEngine#1935";
-  claim.words = "1070 MiB";
-  claim.metric = "memory.peak_bytes";
-  claim.value = 1070;
-  claim.unit = "MiB";
-  claim.note = "n";
-  out.claims = {{claim, 5, std::nullopt}};
-  out.hash = "0011223344556677";
-  return out;
-}
-
-TEST(JsonCodec, ARecordReadsBackAsItWas) {
-  const std::string once = record_to_json(record_named("sample/device=meta"));
-  EXPECT_EQ(record_to_json(record_from_json(once)), once);
-  EXPECT_EQ(once.find('\n'), std::string::npos);
-  EXPECT_NE(once.find("\"value\":617611264,"), std::string::npos) << "full figures are written as integers: " << once;
-}
-
-TEST(JsonCodec, ACellReadsBackInEveryKey) {
-  const Vocabulary vocabulary = sample::vocabulary();
-  CellConfig cell;
-  cell.scenario = "s";
-  cell.id = "s/x=1";
-  cell.axes = {{"x", "1"}};
-  cell.measure = {"memory", "time"};
-  cell.timeout_s = 2.5;
-  for (const Key& key : keys()) {
-    if (key.type == KeyType::kSwitch) key.set(cell, key.get(cell) != Value{true});
-    if (key.type == KeyType::kInteger) key.set(cell, static_cast<std::int64_t>(key.high));
-    if (key.type == KeyType::kNumber) key.set(cell, 0.1);
-    if (key.type == KeyType::kWord) key.set(cell, key.words(vocabulary).back());
-    if (key.type == KeyType::kMesh) key.set(cell, std::string("2x4"));
-  }
-  const CellConfig back = cell_from_json(cell_to_json(cell));
-  for (const Key& key : keys()) EXPECT_EQ(key.get(back), key.get(cell)) << key.path;
-  EXPECT_EQ(back.axes, cell.axes);
-  EXPECT_EQ(back.measure, cell.measure);
-  EXPECT_EQ(back.timeout_s, cell.timeout_s);
-  EXPECT_EQ(cell_to_json(back), cell_to_json(cell));
-}
-
-TEST(JsonCodec, BetweenProcessesNothingIsLost) {
-  ArmResult arm;
-  arm.metrics["a"] = {std::nan(""), std::nullopt, "B", ""};
-  arm.metrics["b"] = {INFINITY, -INFINITY, "B", ""};
-  arm.metrics["c"] = {0.1, 1e300, "B", ""};
-  arm.timeline_json = "{\"a\": \"\\n\"}";
-  arm.notes = {"one", "two"};
-  arm.values_hash = "00112233445566ff";
-  const ArmResult back = arm_from_json(arm_to_json(arm));
-  EXPECT_TRUE(std::isnan(*back.metrics.at("a").value));
-  EXPECT_EQ(back.metrics.at("b").value, INFINITY);
-  EXPECT_EQ(back.metrics.at("b").predicted, -INFINITY);
-  EXPECT_EQ(back.metrics.at("c").value, 0.1);
-  EXPECT_EQ(back.metrics.at("c").predicted, 1e300);
-  EXPECT_EQ(back.timeline_json, arm.timeline_json);
-  EXPECT_EQ(back.notes, arm.notes);
-  EXPECT_EQ(back.values_hash, arm.values_hash);
-}
-
-TEST(JsonCodec, AFileNeverHoldsNotANumberButNullWithItsReason) {
-  CellRecord record = record_named("x");
-  record.arms[Arm::kBefore].metrics["memory.retained_bytes"].value = std::nan("");
-  record.gates[0].observed = INFINITY;
-  const std::string text = record_to_json(record);
-  EXPECT_EQ(text.find(":nan"), std::string::npos);
-  EXPECT_NE(text.find("\"memory.retained_bytes\":{\"value\":null,\"predicted\":617611264,\"unit\":\"B\",\"reason\":"
-                      "\"the measured value is nan\"}"),
-            std::string::npos)
-      << text;
-  EXPECT_NE(text.find("\"detail\":\"the measured value is inf\""), std::string::npos);
-}
-
-TEST(JsonCodec, BytesThatAreNotTextAreReplaced) {
-  CellRecord record = record_named("x");
-  record.arms[Arm::kAfter].output_tail = "a\xFF\x01z";
-  EXPECT_EQ(record_from_json(record_to_json(record)).arms.at(Arm::kAfter).output_tail, "a\xEF\xBF\xBD\x01z");
-}
-
-TEST(JsonCodec, OtherTextIsRefused) {
-  for (const char* text : {"", "{", "[]", "{}", "nonsense", "{\"id\": 3}"}) {
-    EXPECT_THROW(record_from_json(text), Error) << text;
-    EXPECT_THROW(cell_from_json(text), Error) << text;
-    EXPECT_THROW(arm_from_json(text), Error) << text;
-  }
-}
-
-TEST(JsonCodec, TheHashFollowsWhateverTheVerdictDependsOn) {
-  const Vocabulary vocabulary = sample::vocabulary();
-  const std::string expect = "expect: [{metric: memory.peak_bytes, arm: after, at_most: 5}]\n";
-  const auto hash = [&](const std::string& more) {
-    return hash_of(plan_cells(parse_scenario(sample::kFixScenario + more, "f", vocabulary), vocabulary).at(0));
-  };
-  const std::string base = hash(expect);
-  EXPECT_EQ(hash(expect), base);
-  EXPECT_NE(hash("expect: [{metric: memory.peak_bytes, arm: after, at_most: 6}]\n"), base);
-  EXPECT_NE(hash("expect: [{metric: memory.peak_bytes, arm: after, at_most: 5, abs: 1}]\n"), base);
-  EXPECT_NE(hash(expect + "timeout: 9\n"), base);
-  EXPECT_NE(hash(expect + "arch: blackwell\n"), base);
-}
-
-TEST(ResultSet, WhatIsAppendedIsThereForTheNextRun) {
+TEST(ResultSet, AppendedCellsAreFinishedForTheNextRun) {
   const TemporaryDirectory dir;
   {
     ResultSet results(dir / "out", false);
@@ -175,7 +36,7 @@ TEST(ResultSet, WhatIsAppendedIsThereForTheNextRun) {
   EXPECT_EQ(resumed.find_finished("sample/a=3", "0011223344556677"), nullptr);
 }
 
-TEST(ResultSet, ACellThatIsMeasuredAnewLeavesNoOlderTimeline) {
+TEST(ResultSet, CellThatIsMeasuredAgainLeavesNoOlderTimeline) {
   const TemporaryDirectory dir;
   CellRecord record = record_named("sample/a=1");
   record.arms[Arm::kAfter].timeline_json = record.arms[Arm::kBefore].timeline_json = "{}";
@@ -210,7 +71,7 @@ TEST(ResultSet, Records_AreReadBackFromTheirLines) {
   EXPECT_EQ(record_to_json(list.read(1)), record_to_json(moved));
 }
 
-TEST(ResultSet, Timeline_WrittenBeforeItsCellFinishes_Stays) {
+TEST(ResultSet, Timeline_WrittenBeforeItsCellFinishes_IsKept) {
   const TemporaryDirectory dir;
   CellRecord record = record_named("sample/a=1");
   ResultSet results(dir / "out", false);
@@ -221,7 +82,7 @@ TEST(ResultSet, Timeline_WrittenBeforeItsCellFinishes_Stays) {
   EXPECT_FALSE(std::filesystem::exists(dir / "out" / timeline_path("sample/a=1", Arm::kBefore)));
 }
 
-TEST(ResultSet, Timeline_OfACellThatDoesNotFinish_Goes) {
+TEST(ResultSet, Timeline_OfACellThatDoesNotFinish_IsRemoved) {
   const TemporaryDirectory dir;
   ResultSet results(dir / "out", false);
   results.write_timeline("sample/a=1", Arm::kBefore, "{}");
@@ -229,7 +90,7 @@ TEST(ResultSet, Timeline_OfACellThatDoesNotFinish_Goes) {
   EXPECT_FALSE(std::filesystem::exists(dir / "out" / timeline_path("sample/a=1", Arm::kBefore)));
 }
 
-TEST(ResultSet, Timeline_OfAnArmMeasuredInAnotherCell_IsThatCells) {
+TEST(ResultSet, Timeline_OfAnArmMeasuredInAnotherCell_IsCopied) {
   const TemporaryDirectory dir;
   const auto file = [&](const std::string& id) { return dir / ("out/" + timeline_path(id, Arm::kAfter)); };
   ResultSet results(dir / "out", false);
@@ -243,7 +104,7 @@ TEST(ResultSet, Timeline_OfAnArmMeasuredInAnotherCell_IsThatCells) {
   EXPECT_EQ(sample::read(file("sample/a=1")), "measured again");
 }
 
-TEST(ResultSet, AResumedRunThatIsKilledLeavesNoOlderDocuments) {
+TEST(ResultSet, KilledResumedRunLeavesNoOlderDocuments) {
   const TemporaryDirectory dir;
   const std::vector<std::string> documents{"results.json", "junit.xml", "summary.md"};
   sample::write(dir / "out/results.jsonl", "");
@@ -255,7 +116,7 @@ TEST(ResultSet, AResumedRunThatIsKilledLeavesNoOlderDocuments) {
   EXPECT_TRUE(std::filesystem::exists(dir / "out/timelines/x.before.json"));
 }
 
-TEST(ResultSet, TheLastLineOfACellWins) {
+TEST(ResultSet, LastLineOfACellCounts) {
   const TemporaryDirectory dir;
   {
     ResultSet results(dir / "out", false);
@@ -269,7 +130,7 @@ TEST(ResultSet, TheLastLineOfACellWins) {
   EXPECT_NE(resumed.find_finished("x", "ffffffffffffffff"), nullptr);
 }
 
-TEST(ResultSet, ALineCutShortIsDroppedWithANotice) {
+TEST(ResultSet, TruncatedLastLineIsDroppedWithANotice) {
   const TemporaryDirectory dir;
   const auto lines = dir / "out/results.jsonl";
   {
@@ -289,7 +150,7 @@ TEST(ResultSet, ALineCutShortIsDroppedWithANotice) {
   EXPECT_EQ(sample::read(lines), text);
 }
 
-TEST(ResultSet, ASpoiledLineInTheMiddleIsAnErrorWithItsNumber) {
+TEST(ResultSet, DamagedLineInTheMiddleIsAnErrorWithItsNumber) {
   const TemporaryDirectory dir;
   sample::write(dir / "out/results.jsonl",
                 record_to_json(record_named("a")) + "\nspoiled\n" + record_to_json(record_named("b")) + "\n");
@@ -301,7 +162,7 @@ TEST(ResultSet, ASpoiledLineInTheMiddleIsAnErrorWithItsNumber) {
   }
 }
 
-TEST(ResultSet, CellsThatWereSkippedTookTooLongOrCrashedRunAgain) {
+TEST(ResultSet, SkippedTimedOutAndCrashedCellsRunAgain) {
   for (const Verdict verdict : {Verdict::kSkipped, Verdict::kTimeout, Verdict::kCrashed}) {
     const TemporaryDirectory dir;
     {
@@ -314,7 +175,7 @@ TEST(ResultSet, CellsThatWereSkippedTookTooLongOrCrashedRunAgain) {
   }
 }
 
-TEST(ResultSet, WithoutResumeItStartsAnew) {
+TEST(ResultSet, WithoutResumeOlderResultsAreRemoved) {
   const TemporaryDirectory dir;
   {
     ResultSet results(dir / "out", false);
@@ -330,7 +191,7 @@ TEST(ResultSet, WithoutResumeItStartsAnew) {
     EXPECT_FALSE(std::filesystem::exists(dir / "out" / file)) << file;
 }
 
-TEST(ResultSet, WhatNoRunHasLeftIsKept) {
+TEST(ResultSet, FilesOfNoRunAreKept) {
   for (const char* name : {"results.json", "summary.md", "junit.xml", "environment.json", "timelines/mine.json"}) {
     const TemporaryDirectory dir;
     sample::write(dir / "out" / name, "mine");
@@ -345,7 +206,7 @@ TEST(ResultSet, WhatNoRunHasLeftIsKept) {
   }
 }
 
-TEST(ResultSet, LinesThatNoRunHasLeftAreKept) {
+TEST(ResultSet, LinesOfNoRunAreKept) {
   for (const std::string mine : {"{\"mine\": 1}\n", "x", "{\"id\" : 1}"}) {
     const TemporaryDirectory dir;
     sample::write(dir / "out/results.jsonl", mine);
@@ -368,7 +229,7 @@ TEST(ResultSet, TwoRunsCannotShareADirectory) {
   EXPECT_THROW(ResultSet(dir / "out", true), Error);
 }
 
-TEST(ResultSet, AnUnusableDirectoryIsOneClearError) {
+TEST(ResultSet, UnusableDirectoryIsOneError) {
   const TemporaryDirectory dir;
   sample::write(dir / "file", "");
   try {
@@ -380,7 +241,7 @@ TEST(ResultSet, AnUnusableDirectoryIsOneClearError) {
   EXPECT_THROW(ResultSet(dir / "file/below", false), Error);
 }
 
-/// In a process of its own, because the limit cannot be lifted again.
+/// Runs in a child process, because the limit cannot be lifted again.
 void append_until_full(const std::filesystem::path& out) {
   ::signal(SIGXFSZ, SIG_IGN);
   ResultSet results(out, false);
@@ -398,7 +259,7 @@ void append_until_full(const std::filesystem::path& out) {
   std::_Exit(1);
 }
 
-TEST(ResultSet, AFullDiskIsAnErrorAndLosesNothing) {
+TEST(ResultSet, FullDiskIsAnErrorAndLosesNoFinishedCell) {
   const TemporaryDirectory dir;
   EXPECT_EXIT(append_until_full(dir / "out"), ::testing::ExitedWithCode(0), "");
   ResultSet resumed(dir / "out", true);
@@ -406,18 +267,18 @@ TEST(ResultSet, AFullDiskIsAnErrorAndLosesNothing) {
   EXPECT_NE(resumed.find_finished("first", "0011223344556677"), nullptr);
 }
 
-TEST(ResultSet, TimelinesHaveSafeNames) {
+TEST(ResultSet, TimelinePathsHaveNoSpecialCharacters) {
   EXPECT_EQ(timeline_path("a/device=meta,model.seq=8", Arm::kBefore),
             "timelines/a/device=meta,model.seq=8.before.json");
   EXPECT_EQ(timeline_path("a/x=b c\n", Arm::kAfter), "timelines/a/x=b_c_.after.json");
   const std::string longest = "a/" + std::string(1000, 'x'), begin = "timelines/a/" + std::string(198, 'x');
-  // Reports compute them too: Timelines of correctness/reports/load_test.py has the same ones.
+  // Reports compute these paths too: Timelines of correctness/reports/load_test.py expects the same ones.
   EXPECT_EQ(timeline_path(longest, Arm::kBf16), begin + "~5a438b8357b318d9.bf16.json");
   EXPECT_EQ(timeline_path(longest + "\u00e9", Arm::kBf16), begin + "~147633330a428165.bf16.json");
 }
 
-// What a report draws: every event with its bytes, its holder, and from whom bytes moved.
-TEST(Timeline, TellsEveryEvent) {
+// Reports draw every event with its bytes, its holder, and the holder from which bytes moved.
+TEST(Timeline, ContainsEveryEvent) {
   class Source final : public SegmentSource {
    public:
     std::byte* reserve(std::size_t bytes) override { return new std::byte[bytes]; }

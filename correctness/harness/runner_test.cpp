@@ -15,7 +15,7 @@
 #include "harness/run/arm_process.h"
 #include "harness/sample.h"
 
-// Real processes that really die.
+// Arms in real processes, which crash, hang and are killed.
 namespace fp8lab {
 namespace {
 
@@ -59,7 +59,7 @@ std::vector<CellRecord> run_all(const std::vector<PlannedCell>& cells, int jobs,
 
 bool is_alive(pid_t pid) { return ::kill(pid, 0) == 0; }
 
-TEST(ArmProcess, ProvidesBackWhatTheArmMeasured) {
+TEST(ArmProcess, ReturnsTheArmsResult) {
   const ArmResult result = run_arm("sample", Arm::kBefore);
   EXPECT_EQ(result.status, "ok");
   EXPECT_EQ(result.metrics.at("memory.retained_bytes").value, 100);
@@ -70,14 +70,14 @@ TEST(ArmProcess, ProvidesBackWhatTheArmMeasured) {
   EXPECT_GT(result.seconds, 0);
 }
 
-TEST(ArmProcess, ASegmentationFaultIsACrashWithItsSignal) {
+TEST(ArmProcess, SegmentationFaultIsACrashWithItsSignal) {
   const ArmResult result = run_arm("before_segv", Arm::kBefore);
   EXPECT_EQ(result.status, "crashed");
   EXPECT_EQ(result.signal, "SIGSEGV");
   EXPECT_NE(result.reason.find("SIGSEGV"), std::string::npos);
 }
 
-TEST(ArmProcess, AnAbortAndAKillAreReportedApart) {
+TEST(ArmProcess, AbortAndKillAreDistinguished) {
   EXPECT_EQ(run_arm("after_abort", Arm::kAfter).signal, "SIGABRT");
   const ArmResult killed = run_arm("before_kill", Arm::kBefore);
   EXPECT_EQ(killed.signal, "SIGKILL");
@@ -103,33 +103,33 @@ TEST(ArmProcess, OutOfMemoryAndErrorsCarryTheirMessage) {
   EXPECT_NE(error.reason.find("quantize: \"x\" <&>"), std::string::npos);
 }
 
-TEST(ArmProcess, AReasonOfManyLinesIsOneWithoutGaps) {
+TEST(ArmProcess, ReasonOfManyLinesBecomesOneLine) {
   EXPECT_EQ(one_line("out of memory; held by:\n      8200 B  a\n\t 12 B  b"),
             "out of memory; held by: 8200 B a 12 B b");
 }
 
-TEST(ArmProcess, AFloodOfOutputIsBoundedAndItsEndIsKept) {
+TEST(ArmProcess, LongOutputIsCutToItsEnd) {
   const ArmResult result = run_arm("before_spam", Arm::kBefore);
   EXPECT_EQ(result.status, "crashed");
   EXPECT_LE(result.output_tail.size(), 4096u);
   EXPECT_NE(result.output_tail.find("line 99999 of much output"), std::string::npos);
 }
 
-TEST(ArmProcess, AResultOfManyMegabytesComesThrough) {
+TEST(ArmProcess, ResultOfManyMegabytesIsReceived) {
   const ArmResult result = run_arm("before_big", Arm::kBefore);
   EXPECT_EQ(result.status, "ok");
   EXPECT_EQ(result.timeline_json.size(), std::size_t{8} << 20);
 }
 
-TEST(ArmProcess, NotANumberSurvivesTheWay) {
+TEST(ArmProcess, NanIsReceivedAsNan) {
   EXPECT_TRUE(std::isnan(run_arm("after_nan", Arm::kAfter).metrics.at("memory.retained_bytes").value.value()));
 }
 
-TEST(ArmProcess, WhatItLeavesBehindIsEndedWithIt) {
+TEST(ArmProcess, ChildrenOfTheArmEndWithIt) {
   const ArmResult result = run_arm("before_family", Arm::kBefore);
   ASSERT_EQ(result.status, "ok");
   const auto grandchild = static_cast<pid_t>(result.retained_by_holder.at(0).second);
-  // It is killed but reaped by init, which takes its own time.
+  // The grandchild is killed at once but reaped by init, which takes a while.
   const auto give_up = Clock::now() + std::chrono::seconds(10);
   while (is_alive(grandchild) && Clock::now() < give_up) {
     const std::string stat = "/proc/" + std::to_string(grandchild) + "/stat";
@@ -143,7 +143,7 @@ TEST(ArmProcess, WhatItLeavesBehindIsEndedWithIt) {
   EXPECT_LT(Clock::now(), give_up);
 }
 
-TEST(ArmProcess, AProgramThatIsNotThereIsACrashThatSaysSo) {
+TEST(ArmProcess, MissingProgramIsACrashThatNamesIt) {
   for (const bool before_it_is_asked : {false, true}) {
     ArmProcess process({"/nonexistent/program", {}});
     pollfd output{process.output_fd(), POLLIN, 0};
@@ -155,16 +155,15 @@ TEST(ArmProcess, AProgramThatIsNotThereIsACrashThatSaysSo) {
   }
 }
 
-TEST(ArmProcess, DestructionEndsIt) {
+TEST(ArmProcess, DestructionEndsTheProcess) {
   auto process = std::make_unique<ArmProcess>(kFake, cell_named("before_deaf").config, Arm::kBefore);
   const auto start = Clock::now();
   process.reset();
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
 }
 
-// Of a program that waits for signals itself, or whose parent has switched some off: arms hear them as if started by
-// hand.
-TEST(ArmProcess, InheritsNoSwitchedOffSignals) {
+// A program that waits for signals itself, or whose parent has blocked some, starts arms with default signals.
+TEST(ArmProcess, InheritsNoBlockedSignals) {
   sigset_t term, before;
   sigemptyset(&term);
   sigaddset(&term, SIGTERM);
@@ -177,7 +176,7 @@ TEST(ArmProcess, InheritsNoSwitchedOffSignals) {
             (std::vector<std::pair<std::string, std::int64_t>>{{"blocks SIGTERM", 0}, {"ignores SIGPIPE", 0}}));
 }
 
-TEST(ArmProcess, LeavesNoDescriptorBehind) {
+TEST(ArmProcess, LeavesNoFileDescriptorOpen) {
   const auto open_descriptors = [] {
     int count = 0;
     for (int fd = 0; fd < 256; ++fd) count += ::fcntl(fd, F_GETFD) >= 0;
@@ -188,7 +187,7 @@ TEST(ArmProcess, LeavesNoDescriptorBehind) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST(Runner, OneArmsDeathLeavesTheOtherCellsAlone) {
+TEST(Runner, DeadArmDoesNotAffectOtherCells) {
   std::vector<PlannedCell> cells;
   for (const char* name :
        {"one", "before_segv", "two", "after_abort", "before_kill", "after_oom", "after_broken", "three"})
@@ -201,7 +200,7 @@ TEST(Runner, OneArmsDeathLeavesTheOtherCellsAlone) {
   EXPECT_EQ(verdicts, expected);
 }
 
-TEST(Runner, AHangingArmIsEndedAndItsCellGoesOn) {
+TEST(Runner, HangingArmIsEndedAndItsCellContinues) {
   const auto start = Clock::now();
   const auto records = run_all({cell_named("before_hang")}, 1, 1.5);
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
@@ -212,12 +211,12 @@ TEST(Runner, AHangingArmIsEndedAndItsCellGoesOn) {
   EXPECT_EQ(records[0].arms.at(Arm::kAfter).status, "ok");
 }
 
-TEST(Runner, AnArmThatIgnoresTheRequestToEndIsKilled) {
+TEST(Runner, ArmThatIgnoresTerminationIsKilled) {
   const auto records = run_all({cell_named("before_deaf")}, 1, 1.5);
   EXPECT_EQ(records.at(0).verdict, Verdict::kTimeout);
 }
 
-TEST(Runner, AnExpectedCrashIsAPassingGate) {
+TEST(Runner, ExpectedCrashPassesItsGate) {
   PlannedCell cell = cell_named("before_segv");
   cell.expect[0] = {};
   cell.expect[0].side = Side::kBefore;
@@ -228,7 +227,7 @@ TEST(Runner, AnExpectedCrashIsAPassingGate) {
   EXPECT_EQ(records.at(0).verdict, Verdict::kConfirmed) << records.at(0).reason;
 }
 
-TEST(Runner, PredictionsStandBesideMeasurementsEvenOfADeadArm) {
+TEST(Runner, DeadArmHasPredictionsToo) {
   const auto records = run_all({cell_named("before_segv")}, 1);
   const MetricValue& metric = records.at(0).arms.at(Arm::kBefore).metrics.at("memory.retained_bytes");
   EXPECT_EQ(metric.predicted, 100);
@@ -237,7 +236,7 @@ TEST(Runner, PredictionsStandBesideMeasurementsEvenOfADeadArm) {
   EXPECT_EQ(metric.unit, "B");
 }
 
-TEST(Runner, APredictionThatFailsIsAnErrorOfItsCellAlone) {
+TEST(Runner, FailedPredictionIsAnErrorOfItsCellOnly) {
   RunnerOptions options;
   options.command = kFake;
   options.predict = [](const CellConfig& cell, Arm) -> std::map<std::string, double> {
@@ -261,7 +260,7 @@ TEST(Runner, SkippedCellsAreReportedWithoutRunning) {
   EXPECT_TRUE(records.at(0).arms.empty());
 }
 
-TEST(Runner, ACellThatMeasuresTheClockRunsAlone) {
+TEST(Runner, TimedCellRunsAlone) {
   const auto order_of = [](std::vector<PlannedCell> cells) {
     std::vector<std::string> order;
     for (const CellRecord& record : run_all(cells, 3, 2.0)) order.push_back(record.config.id);
@@ -269,7 +268,7 @@ TEST(Runner, ACellThatMeasuresTheClockRunsAlone) {
   };
   PlannedCell timed = cell_named("timed");
   timed.config.measure = {"time"};
-  // Beside a cell that hangs for a while, a quick one would finish first.
+  // The hanging cell needs a while, so a quick cell would finish first beside it.
   EXPECT_EQ(order_of({cell_named("before_hang"), timed, cell_named("quick")}),
             (std::vector<std::string>{"before_hang", "timed", "quick"}));
   for (const CellRecord& record : run_all({cell_named("before_hang"), timed}, 3, 2.0))
@@ -281,7 +280,7 @@ TEST(Runner, ACellThatMeasuresTheClockRunsAlone) {
             (std::vector<std::string>{"quick", "before_hang"}));
 }
 
-TEST(Runner, WhoRunsAScenarioLimitsItsTimeWhateverItSays) {
+TEST(Runner, CommandLineTimeoutPrecedesTheScenarios) {
   PlannedCell cell = cell_named("quick");
   EXPECT_EQ(time_limit(cell, {}), 600.0);
   RunnerOptions asked;
@@ -295,8 +294,8 @@ TEST(Runner, WhoRunsAScenarioLimitsItsTimeWhateverItSays) {
 TEST(Runner, CellsShareTheMemoryOfTheirDevice) {
   Vocabulary vocabulary = sample::vocabulary();
   for (Term& device : vocabulary.devices) device.memory_bytes = [] { return std::int64_t{10} << 30; };
-  // How cells finish where each arm is predicted to need so much: beside one that hangs for a while, a quick one comes
-  // first.
+  // The order in which cells finish if each arm is predicted to need `gib`: if there is room beside the hanging one,
+  // the quick one finishes first.
   const auto order_of = [&](double gib, const std::vector<std::string>& measure) {
     RunnerOptions options;
     options.jobs = 4;
@@ -318,11 +317,11 @@ TEST(Runner, CellsShareTheMemoryOfTheirDevice) {
   EXPECT_EQ(order_of(6.0, {"memory"}), apart);
   EXPECT_EQ(order_of(1.0, {"memory", "parity"}), together);
   EXPECT_EQ(order_of(2.0, {"memory"}), together);
-  EXPECT_EQ(order_of(2.0, {"memory", "parity"}), apart);  // which holds two more runs
-  EXPECT_EQ(order_of(11.0, {"memory"}), apart);           // and is tried all the same
+  EXPECT_EQ(order_of(2.0, {"memory", "parity"}), apart);  // parity holds two more runs
+  EXPECT_EQ(order_of(11.0, {"memory"}), apart);           // larger than the device, and run alone all the same
 }
 
-TEST(Runner, AFailingSinkStopsTheRunAndEveryChild) {
+TEST(Runner, FailingSinkStopsTheRunAndEveryChild) {
   RunnerOptions options;
   options.jobs = 2;
   options.command = kFake;

@@ -4,8 +4,8 @@
 
 #include "harness/cell/vocabulary.h"
 
-// Words and files that the harness's tests share: a vocabulary of their own, so that they test the harness and not the
-// tables of lower rooms.
+// A vocabulary and files for the harness's tests. They do not use the tables of lower rooms, so they test the harness
+// alone.
 namespace fp8lab::sample {
 
 inline Vocabulary vocabulary() {

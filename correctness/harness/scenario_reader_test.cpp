@@ -15,12 +15,12 @@
 #include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
 
-// What reads scenario files, on files that nobody should write: each is read, or refused by file, line and column, and
-// the time is in proportion to the file.
+// The reader of scenario files, on files that nobody should write: each is read, or refused by file, line and column,
+// and the time is proportional to the size.
 namespace fp8lab {
 namespace {
 
-/// Of the shipped scenarios' kind, with all that a file may hold.
+/// A scenario like those that ship, with every key that a file may have.
 const std::string kScenario = R"(version: 1
 name: sample
 title: "A sample \e[31m of all \"keys\""
@@ -84,7 +84,7 @@ const std::vector<std::string> kTokens{"&a ",        "\n, a",
 
 const std::string kPlain = "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [memory]\n";
 
-/// What reading the file throws, or ""; anything but a ScenarioError with a place fails the test.
+/// The error of reading the file, or ""; anything but a ScenarioError with a place fails the test.
 std::string refusal(const std::string& text, const std::function<void(const std::vector<PlannedCell>&)>& use = {}) {
   try {
     const std::vector<PlannedCell> cells =
@@ -101,7 +101,7 @@ std::string refusal(const std::string& text, const std::function<void(const std:
   return "";
 }
 
-/// Everything that shows a planned cell's texts.
+/// Calls every function that prints the texts of a planned cell.
 void show(const std::vector<PlannedCell>& cells) {
   for (const bool details : {false, true}) {
     EXPECT_FALSE(
@@ -125,9 +125,9 @@ void show(const std::vector<PlannedCell>& cells) {
   EXPECT_FALSE(sample::has_control_characters(junit_xml(records, summary)));
 }
 
-TEST(ScenarioReader, TheSeedOfTheMutations_IsValidAndShownEscaped) { EXPECT_EQ(refusal(kScenario, show), ""); }
+TEST(ScenarioReader, SeedOfTheMutations_IsValidAndShownEscaped) { EXPECT_EQ(refusal(kScenario, show), ""); }
 
-TEST(ScenarioReader, ACommaByItself_IsRefusedAtItsPlace) {
+TEST(ScenarioReader, CommaWithoutAValue_IsRefusedAtItsPlace) {
   for (const char* stray : {",", ", a", ", a: 1"}) {
     EXPECT_EQ(refusal(stray), "f.yaml:1:1: this is not YAML: `,` has no meaning here");
     const std::string below = refusal(kPlain + stray + "\n");
@@ -144,7 +144,7 @@ TEST(ScenarioReader, MutatedScenarios_AreReadOrRefusedByPlace) {
   int refused = 0, read = 0;
   for (int i = 0; i < sample::mutations(2000); ++i) {
     const std::string text = sample::mutated(i % 2 == 0 ? kScenario : random.one_of(seeds), kTokens, random);
-    const bool few = text.size() < 4000;  // showing thousands of cells would take the test's time
+    const bool few = text.size() < 4000;  // showing thousands of cells would take too long
     (refusal(text, few ? show : std::function<void(const std::vector<PlannedCell>&)>()).empty() ? read : refused) += 1;
     if (HasFailure()) {
       ADD_FAILURE() << text;
@@ -164,7 +164,7 @@ std::string repeated(int count, const std::function<std::string(int)>& part) {
 
 std::string number(int i) { return std::to_string(i); }
 
-/// A file whose time was once in proportion to the square of `size`.
+/// A file that was once read in time proportional to the square of `size`.
 struct Growing {
   const char* name;
   std::function<std::string(int size)> text;
@@ -205,15 +205,15 @@ std::vector<Growing> growing() {
   };
 }
 
-/// Of this process, so that others on the machine do not count.
+/// Of this process alone, so that other processes do not count.
 double cpu_seconds(const std::function<void()>& work) {
   const std::clock_t start = std::clock();
   work();
   return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
 
-/// How many times as long `work` takes at four times the size: 4 where it is linear, 16 where it is quadratic. The
-/// least of three.
+/// The ratio of the times of `work` at four times the size and at `size`: 4 if it is linear, 16 if it is quadratic. The
+/// least of three measurements.
 double growth(int size, const std::function<void(int)>& work) {
   double small = INFINITY, large = INFINITY;
   for (int i = 0; i < 3; ++i) {
@@ -246,7 +246,7 @@ TEST(ScenarioReader, FourTimesTheFiles_AreFoundInLessThanEightTimesTheTime) {
   EXPECT_LT(growth(kFiles, find), 8);
 }
 
-TEST(ScenarioReader, AFileOfTwoNames_IsReadOnce) {
+TEST(ScenarioReader, FileWithTwoNames_IsReadOnce) {
   const sample::TemporaryDirectory directory;
   const std::string file = (directory / "a.yaml").string(), link = (directory / "b.yaml").string();
   sample::write(file, kPlain);
@@ -254,7 +254,7 @@ TEST(ScenarioReader, AFileOfTwoNames_IsReadOnce) {
   EXPECT_EQ(find_scenario_files({file, link, directory.string(), (directory / ".").string()}).size(), 1u);
 }
 
-TEST(ScenarioReader, WhatWouldFillTheMemory_IsRefused) {
+TEST(ScenarioReader, FileThatExpandsBeyondTheMemory_IsRefused) {
   const std::string page(400000, 'x');
   const std::string axes = "matrix:\n  seq: [1" + repeated(999, [](int i) { return "," + number(i + 2); }) +
                            "]\n  batch: [1" + repeated(9, [](int i) { return "," + number(i + 2); }) + "]\n";

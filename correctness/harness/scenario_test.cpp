@@ -52,20 +52,20 @@ timeout: 12.5
   EXPECT_EQ(cells[0].config.id, "sample/recipe=delayed,model.seq=1048,keep_loss=true");
   EXPECT_EQ(cells[3].config.model.seq, 2048);
   EXPECT_FALSE(cells[3].config.training.keep_loss);
-  EXPECT_EQ(cells[0].expect.size(), 4u);  // not the one for seq 2048
+  EXPECT_EQ(cells[0].expect.size(), 4u);  // without the expectation for seq 2048
   EXPECT_EQ(cells[5].expect.size(), 3u);
   EXPECT_EQ(cells[5].skip_reason, "says nothing");
   EXPECT_EQ(cells[4].skip_reason, "");
 }
 
-TEST(Scenario, AnUnavailableDeviceSkipsItsCellsWithItsReason) {
+TEST(Scenario, UnavailableDeviceSkipsItsCellsWithItsReason) {
   const auto cells = plan(sample::kFixScenario + "matrix: {device: [cpu, cuda]}\n");
   ASSERT_EQ(cells.size(), 2u);
   EXPECT_EQ(cells[0].skip_reason, "");
   EXPECT_EQ(cells[1].skip_reason, "no CUDA device was found");
 }
 
-TEST(Scenario, AnAxisOverridesTheKeyOfItsName) {
+TEST(Scenario, AxisOverridesTheKeyOfItsName) {
   const auto cells =
       plan(sample::kFixScenario +
            "matrix: {hidden: [64], training.recipe: [bf16], margin: [3], fix: [release_fuser_tensors]}\n");
@@ -107,18 +107,18 @@ measure: &groups [memory]
   EXPECT_EQ(s.base.model.ffn, 512);
 }
 
-TEST(Scenario, APlainScenarioNeedsNoArm) {
+TEST(Scenario, ScenarioWithoutAFixNeedsNoArm) {
   const Scenario s = parse(
       "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [memory]\n"
       "expect: [{metric: memory.peak_bytes, at_least: 1}]\n");
   EXPECT_EQ(s.expect.at(0).side, Side::kAfter);
 }
 
-TEST(Scenario, EveryKeyHasItsOwnLastPart) {
+TEST(Scenario, LastPartsOfKeysAreUnique) {
   for (const Key& key : keys()) EXPECT_EQ(find_key(key.last()), &key) << key.path;
 }
 
-TEST(Scenario, EveryKeyReadsBackWhatItSets) {
+TEST(Scenario, EveryKeyReadsBackTheValueSet) {
   for (const Key& key : keys()) {
     CellConfig cell;
     Value value;

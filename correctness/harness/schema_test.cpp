@@ -22,7 +22,7 @@ std::vector<std::string> violations(const std::string& yaml) {
   return sample::yaml_schema_violations(schema("scenario.schema.json"), yaml);
 }
 
-TEST(ScenarioSchema, TakesWhatTheProgramTakes) {
+TEST(ScenarioSchema, AcceptsFilesThatTheProgramAccepts) {
   const std::string all_keys = sample::kFixScenario + R"(
 x-anchors: &a {anything: [goes]}
 matrix:
@@ -45,7 +45,7 @@ timeout: 0.5
   for (const std::string& violation : violations(all_keys)) ADD_FAILURE() << violation;
 }
 
-TEST(ScenarioSchema, RefusesWhatTheProgramRefuses) {
+TEST(ScenarioSchema, RefusesFilesThatTheProgramRefuses) {
   const std::string tails[] = {"expects: [a]\n",
                                "matrix: {}\n",
                                "matrix: {recipe: bf16}\n",
@@ -68,7 +68,7 @@ TEST(ScenarioSchema, RefusesWhatTheProgramRefuses) {
   for (const std::string& tail : tails) EXPECT_FALSE(violations(sample::kFixScenario + tail).empty()) << tail;
 }
 
-TEST(ResultsSchema, TakesWhatARunWrites) {
+TEST(ResultsSchema, AcceptsResultsThatARunWrites) {
   CellRecord good;
   good.config.id = good.config.scenario = "s";
   good.hash = "0011223344556677";

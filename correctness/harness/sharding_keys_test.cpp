@@ -5,7 +5,7 @@
 namespace fp8lab {
 namespace {
 
-TEST(ShardingKeys, AMeshIsShardsOrReplicasByShards) {
+TEST(ShardingKeys, MeshIsShardsOrReplicasTimesShards) {
   EXPECT_EQ(parse_mesh("4")->replicas, 1);
   EXPECT_EQ(parse_mesh("4")->shards, 4);
   EXPECT_EQ(parse_mesh("2x16")->replicas, 2);
@@ -16,7 +16,7 @@ TEST(ShardingKeys, AMeshIsShardsOrReplicasByShards) {
     EXPECT_FALSE(parse_mesh(text)) << text;
 }
 
-TEST(ShardingKeys, RanksShardUnlessTheCellSaysOtherwise) {
+TEST(ShardingKeys, RanksShardUnlessTheCellDisablesIt) {
   CellConfig cell;
   EXPECT_FALSE(is_sharded(cell));
   EXPECT_FALSE(defers_init(cell));

@@ -11,7 +11,7 @@
 #include "harness/fake_cells.h"
 #include "harness/run/runner.h"
 
-// Arms that several cells ask for run once, unless that goes wrong.
+// An arm that several cells need runs once, unless it fails.
 namespace fp8lab {
 namespace {
 
@@ -34,7 +34,7 @@ std::string changed_task(const Change& change, Arm arm) {
   return task_of(cell, arm);
 }
 
-TEST(TaskOf, IsBlindToWhatTheArmDoesNotSee) {
+TEST(TaskOf, DoesNotDependOnKeysThatTheArmDoesNotUse) {
   const Change names = [](CellConfig& cell) {
     cell.scenario = "other";
     cell.id = "other/seed=1";
@@ -62,7 +62,7 @@ TEST(TaskOf, IsBlindToWhatTheArmDoesNotSee) {
   }
 }
 
-TEST(TaskOf, SeesAllElse) {
+TEST(TaskOf, DependsOnAllOtherKeys) {
   const std::vector<Change> changes = {
       [](CellConfig& cell) { cell.device = "meta"; },
       [](CellConfig& cell) { cell.arch = "blackwell"; },
@@ -82,12 +82,12 @@ TEST(TaskOf, SeesAllElse) {
   EXPECT_NE(task_of(some_cell(), Arm::kAfter), task_of(some_cell(), Arm::kBf16));
 }
 
-TEST(TaskOf, WhatTheClockMeasuresIsMeasuredInEveryCell) {
+TEST(TaskOf, IsEmptyForTimedCells) {
   for (const char* group : {"time", "host"})
     EXPECT_EQ(changed_task([&](CellConfig& cell) { cell.measure = {"memory", group}; }, Arm::kAfter), "") << group;
 }
 
-/// Cells by name, after a run in which each arm does what `task` says.
+/// The records of cells by name, after a run in which `task` names the task of each arm.
 std::map<std::string, CellRecord> run_all(const std::vector<std::string>& names, int jobs, const TaskFunction& task) {
   RunnerOptions options;
   options.jobs = jobs;
@@ -109,7 +109,7 @@ std::map<std::string, CellRecord> run_all(const std::vector<std::string>& names,
 
 std::string after_alone(const CellConfig&, Arm arm) { return arm == Arm::kAfter ? "after" : ""; }
 
-TEST(SharedArms, RunInTheFirstCellThatAsks) {
+TEST(SharedArms, RunInTheFirstCellThatNeedsThem) {
   for (const int jobs : {1, 2, 8}) {
     const auto records = run_all({"a", "b", "c", "d"}, jobs, after_alone);
     for (const auto& [name, record] : records) {
@@ -122,7 +122,7 @@ TEST(SharedArms, RunInTheFirstCellThatAsks) {
   }
 }
 
-TEST(SharedArms, ACellMayFindAllOfItsArmsMeasured) {
+TEST(SharedArms, CellMayShareAllOfItsArms) {
   const TaskFunction every = [](const CellConfig&, Arm arm) { return std::string(name(arm)); };
   for (const int jobs : {1, 8}) {
     const auto records = run_all({"a", "b", "c"}, jobs, every);
@@ -134,9 +134,9 @@ TEST(SharedArms, ACellMayFindAllOfItsArmsMeasured) {
   }
 }
 
-// The fakes read their name, so what dies in one cell is well in the next. All that wait for it run on their own then,
-// and at once: five that hang for two seconds each do not take ten.
-TEST(SharedArms, WhatWentWrongIsNotHandedOn) {
+// Fake arms read the name of their cell, so an arm that dies in one cell succeeds in the next. After a failure all
+// cells that wait for it run the arm themselves, at the same time: five that hang for two seconds each end within ten.
+TEST(SharedArms, FailedResultIsNotShared) {
   for (const int jobs : {1, 8}) {
     const auto records = run_all({"after_segv", "b", "c"}, jobs, after_alone);
     EXPECT_EQ(records.at("after_segv").verdict, Verdict::kCrashed);
@@ -152,7 +152,7 @@ TEST(SharedArms, WhatWentWrongIsNotHandedOn) {
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(8));
 }
 
-TEST(SharedArms, KeepsAtMostSoManyResults_TheOldestGoes) {
+TEST(SharedArms, MoreThanTheMostKeptResults_TheOldestIsDropped) {
   std::vector<PlannedCell> cells;
   const std::size_t tasks = SharedArms::kMostKept + 1;
   for (std::size_t i = 0; i < 2 * tasks; ++i) {

@@ -11,8 +11,8 @@
 #include "harness/run/shared_arms.h"
 #include "harness/scenario/scenario.h"
 
-// The promise of task_of(): arms that it names alike measure the same. Here for every task that cells of the bundle
-// share, on `meta`; what values come of it is the same by the schedule, whose hash is compared.
+// task_of() promises that arms to which it gives equal names measure the same. Tested on `meta` for every task that
+// cells of the bundled scenarios share. Values follow from the sequence of operations, whose hash is compared.
 namespace fp8lab {
 namespace {
 
@@ -21,7 +21,7 @@ struct Asker {
   Arm arm;
 };
 
-TEST(TaskOf, TheBundlesSharedArmsMeasureTheSame) {
+TEST(TaskOf, SharedArmsOfTheBundledScenariosMeasureTheSame) {
   const LoadedScenarios loaded = load_scenarios(find_scenario_files({FP8LAB_SCENARIOS}), bundled_vocabulary());
   std::map<std::string, std::vector<Asker>> tasks;
   std::size_t arms = 0;
@@ -30,7 +30,7 @@ TEST(TaskOf, TheBundlesSharedArmsMeasureTheSame) {
     cell.device = "meta";
     cell.measure = {"memory", "traffic"};
     for (const Arm arm : arms_of(planned, bundled_vocabulary())) {
-      if (arm == Arm::kBefore) continue;  // some are to crash
+      if (arm == Arm::kBefore) continue;  // some before arms are expected to crash
       tasks[task_of(cell, arm)].push_back({cell, arm});
       ++arms;
     }

@@ -9,7 +9,7 @@
 
 namespace fp8lab::sample {
 
-/// An empty directory that goes with this object.
+/// An empty directory that is removed with this object.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {

@@ -8,7 +8,7 @@
 
 #include "harness/fake_process.h"
 
-// What a command line that is mistyped, or whose files and streams are not as usual, is reported.
+// Errors of mistyped command lines and of unusual files and streams.
 namespace fp8lab {
 namespace {
 
@@ -24,7 +24,7 @@ struct Mistyped {
   std::string error;
 };
 
-TEST(Usage, ErrorsNameTheWordTheRemedyAndTheHelpToRead) {
+TEST(Usage, ErrorsNameTheWordTheRemedyAndTheHelpCommand) {
   const Mistyped cases[] = {
       {{}, "a command is missing; give one of run, plan"},
       {{"--json"}, "a command is missing; give one of run, plan"},
@@ -62,7 +62,7 @@ TEST(Usage, ErrorsNameTheWordTheRemedyAndTheHelpToRead) {
   }
 }
 
-TEST(Usage, AnInstructionSetThatIsNoneIsRefusedWithThoseThatAre) {
+TEST(Usage, UnknownInstructionSetIsRefusedWithTheKnownOnes) {
   const std::string command =
       "FP8LAB_CPU_ISA=avx9 $P devices 2>&1 | grep -q \"FP8LAB_CPU_ISA: instruction set 'avx9'.* baseline\"";
   EXPECT_EQ(shell(command), 0);
@@ -70,20 +70,20 @@ TEST(Usage, AnInstructionSetThatIsNoneIsRefusedWithThoseThatAre) {
   EXPECT_EQ(shell("FP8LAB_CPU_ISA=baseline $P devices >/dev/null"), 0);
 }
 
-TEST(Usage, AListOfNothingSaysSo) {
+TEST(Usage, EmptyListIsReported) {
   const Scenarios scenarios({"one"});
   const Ended ended = run(scenarios.run_arguments({"--list", "-f", "two"}));
   EXPECT_EQ(ended.code, 5);
   EXPECT_TRUE(contains(ended.errors, "no cell matches")) << ended.errors;
 }
 
-TEST(Usage, OneIsNotMany) {
+TEST(Usage, CountsOfOneAreSingular) {
   const Scenarios scenarios({"one"});
   EXPECT_EQ(run({"validate", scenarios.path()}).output, "1 file, 1 cell: all valid\n");
   EXPECT_TRUE(contains(run(scenarios.run_arguments()).output, "\n1 cell in ")) << "and so does a run";
 }
 
-TEST(Usage, ALinkToItselfIsAnErrorOfItsOwn) {
+TEST(Usage, LinkToItselfIsOneError) {
   const Scenarios scenarios({});
   const std::string link = scenarios.file("loop").string();
   std::filesystem::create_symlink("loop", link);
@@ -95,7 +95,7 @@ TEST(Usage, ALinkToItselfIsAnErrorOfItsOwn) {
   EXPECT_FALSE(contains(compared.errors, "no such file")) << compared.errors;
 }
 
-TEST(Usage, BrokenFilesAreReportedInPlainWords) {
+TEST(Usage, UnreadableFilesAreReportedWithTheReason) {
   const Scenarios scenarios({"one"});
   ASSERT_EQ(run(scenarios.run_arguments()).code, 0);
   sample::write(scenarios.file("out/results.jsonl"), scenarios.read("results.jsonl") + "garbage\n");
@@ -106,7 +106,7 @@ TEST(Usage, BrokenFilesAreReportedInPlainWords) {
   EXPECT_FALSE(contains(resumed.errors, "json.exception")) << resumed.errors;
 }
 
-TEST(Streams, WhatIsPrintedNeverLandsInResults) {
+TEST(Streams, PrintedOutputNeverGetsIntoResults) {
   for (const char* closed : {">&-", "<&- >&- 2>&-", "<&- >&-"}) {
     const Scenarios scenarios({"one", "two"});
     ASSERT_EQ(shell("$P run " + scenarios.path() + " -o " + scenarios.out() + " " + closed), 0) << closed;
@@ -118,11 +118,11 @@ TEST(Streams, WhatIsPrintedNeverLandsInResults) {
   }
 }
 
-TEST(Streams, OutputThatIsLostIsNotGreen) {
+TEST(Streams, LostOutputDoesNotExitZero) {
   const Scenarios scenarios({"one"});
   const std::string command = "$P run " + scenarios.path() + " -o " + scenarios.out();
   const std::string quiet = " >/dev/full 2>/dev/null";
-  ASSERT_EQ(shell(command + " > /dev/null"), 0);  // for compare
+  ASSERT_EQ(shell(command + " > /dev/null"), 0);  // leaves the results that `compare` reads below
   const std::string run = scenarios.out();
   for (const std::string& words :
        {std::string("recipes"), std::string("devices"), std::string("env"), std::string("fixes"), std::string("--help"),
@@ -136,12 +136,12 @@ TEST(Streams, OutputThatIsLostIsNotGreen) {
   EXPECT_EQ(shell("[ $($P recipes 2>&1 >/dev/full | grep -c 'standard output cannot be written') = 1 ]"), 0);
 }
 
-TEST(Limits, AFileThatCouldNotBeWrittenIsNotPointedAt) {
+TEST(Limits, FileThatCouldNotBeWrittenIsNotMentioned) {
   const Scenarios scenarios({"one", "two"});
   const std::string command = "$P run " + scenarios.path() + " -o " + scenarios.out(),
                     output = scenarios.file("output").string();
   ASSERT_EQ(shell(command + " > /dev/null"), 0);
-  // Blocks enough for the lines of all cells, and not for the environment beside them. Seconds may take a digit or two
+  // Blocks enough for the lines of all cells, but not for environment.json too. The seconds may have a digit or two
   // more.
   const std::size_t blocks = (scenarios.read("results.jsonl").size() + 100) / 512 + 1;
   ASSERT_LT(blocks * 512, scenarios.read("results.json").size());
@@ -152,7 +152,7 @@ TEST(Limits, AFileThatCouldNotBeWrittenIsNotPointedAt) {
   EXPECT_FALSE(contains(text, "results: ")) << text;
 }
 
-TEST(Limits, TooFewDescriptors_AreNamedWithTheNumberAndTheRemedy) {
+TEST(Limits, FileDescriptors_TooFew_AreNamedWithTheNumberAndTheRemedy) {
   const Scenarios scenarios({"one"});
   const std::string run = "$P run -j 8 " + scenarios.path() + " -o " + scenarios.out() + " > " +
                           scenarios.file("output").string() + " 2>&1";
@@ -165,7 +165,7 @@ TEST(Limits, TooFewDescriptors_AreNamedWithTheNumberAndTheRemedy) {
   EXPECT_EQ(shell("ulimit -n 29; " + run), 0) << "they are enough";
 }
 
-TEST(Limits, ProcessorTime_ThatIsUsedUp_IsNamed) {
+TEST(Limits, ProcessorTime_UsedUp_IsNamed) {
   for (const char* limit : {"ulimit -t 1", "ulimit -St 1"}) {
     const ArmResult arm = sample::before_arm(Scenarios({"before_spin"}), limit);
     EXPECT_EQ(arm.status, "crashed");
@@ -173,7 +173,7 @@ TEST(Limits, ProcessorTime_ThatIsUsedUp_IsNamed) {
   }
 }
 
-TEST(Limits, Threads_ThatCannotBeStarted_NameTheLimit) {
+TEST(Limits, Threads_NotStarted_NameTheLimit) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NPROC, &before), 0);
   const rlimit finite{std::min<rlim_t>(before.rlim_cur, 1000000), before.rlim_max};

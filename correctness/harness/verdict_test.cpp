@@ -204,7 +204,7 @@ std::vector<Case> fix_cases() {
 
 class FixCell : public ::testing::TestWithParam<Case> {};
 
-TEST_P(FixCell, HasTheVerdict) {
+TEST_P(FixCell, HasTheExpectedVerdict) {
   const Case& c = GetParam();
   const Judgement judgement = judge(fix_cell(), c.arms, c.expect);
   EXPECT_EQ(name(judgement.verdict), name(c.verdict)) << judgement.reason;
@@ -224,12 +224,12 @@ TEST(PlainCell, PassesFailsOrIsInconclusive) {
   EXPECT_EQ(judge(plain, {{Arm::kAfter, ended("crashed")}}, {}).verdict, Verdict::kCrashed);
 }
 
-TEST(Regression, IsJudgedOnExactMetricsThatTheScenarioNamesInTheirOwnDirection) {
+TEST(Regression, NeedsAnExactMetricThatTheScenarioNamesAndThatGotWorse) {
   ArmResult before, after;
   before.metrics["time.step_ms"].value = 1;
-  after.metrics["time.step_ms"].value = 2;  // a clock alone proves nothing
+  after.metrics["time.step_ms"].value = 2;  // times never count as regressions
   before.metrics["memory.peak_bytes"].value = 1;
-  after.metrics["memory.peak_bytes"].value = 2;  // worse, but nobody asked
+  after.metrics["memory.peak_bytes"].value = 2;  // worse, but no expectation names it
   before.metrics["parity.grad_sqnr_db"].value = 10;
   after.metrics["parity.grad_sqnr_db"].value = 30;  // more is better
   const ArmResults arms{{Arm::kBefore, before}, {Arm::kAfter, after}};
@@ -242,8 +242,8 @@ TEST(Regression, IsJudgedOnExactMetricsThatTheScenarioNamesInTheirOwnDirection) 
   EXPECT_EQ(judge(fix_cell(), arms, expectations).verdict, Verdict::kRegressed);
 }
 
-// The gap of a loss may double, or grow by 1e-4, without being worse: runs of other data differ by as much.
-TEST(Regression, IsWhatExceedsBothSlacksOfItsMetric) {
+// A loss gap may double, or grow by 1e-4, without being worse: runs over other data differ by as much.
+TEST(Regression, ExceedsBothSlacksOfItsMetric) {
   const auto verdict = [](double before_gap, double after_gap) {
     ArmResult before, after;
     before.metrics["parity.loss_gap"].value = before_gap;
@@ -289,7 +289,7 @@ TEST(Gate, ComparesWithItsTolerance) {
   }
 }
 
-TEST(Arms, AreThoseThatTheCellNeeds) {
+TEST(Arms, AreTheArmsThatTheCellNeeds) {
   const Vocabulary vocabulary = sample::vocabulary();
   PlannedCell cell;
   cell.config.measure = {"time"};
@@ -299,13 +299,13 @@ TEST(Arms, AreThoseThatTheCellNeeds) {
   cell.config.measure = {"memory"};
   cell.config.training.recipe = "delayed";
   EXPECT_EQ(arms_of(cell, vocabulary), (std::vector{Arm::kBefore, Arm::kAfter, Arm::kBf16}));
-  cell.config.training.recipe = "bf16";  // its BF16 arm would be the after arm again
+  cell.config.training.recipe = "bf16";  // its BF16 arm would equal the after arm
   EXPECT_EQ(arms_of(cell, vocabulary), (std::vector{Arm::kBefore, Arm::kAfter}));
   cell.expect = {equals(Side::kBf16, 0)};
   EXPECT_EQ(arms_of(cell, vocabulary), (std::vector{Arm::kBefore, Arm::kAfter, Arm::kBf16}));
 }
 
-TEST(ExitCode, EveryCombinationFollowsTheStatedOrder) {
+TEST(ExitCode, EveryCombinationFollowsTheDocumentedOrder) {
   const Verdict all[] = {Verdict::kConfirmed, Verdict::kNotReproduced, Verdict::kNotFixed,     Verdict::kRegressed,
                          Verdict::kPass,      Verdict::kFail,          Verdict::kInconclusive, Verdict::kSkipped,
                          Verdict::kCrashed,   Verdict::kTimeout};

@@ -11,7 +11,7 @@
 namespace fp8lab {
 namespace {
 
-// Counts segments and hands out addresses that are never read.
+// Counts segments and returns addresses that are never read.
 class CountingSource final : public SegmentSource {
  public:
   explicit CountingSource(int& live, std::size_t limit_bytes = 0, bool downwards = false)
@@ -35,7 +35,7 @@ class CountingSource final : public SegmentSource {
   std::size_t limit_bytes_;
   bool downwards_;  ///< each segment lies below the one before
   std::size_t reserved_ = 0;
-  // Every source has addresses of its own.
+  // Every source has a range of addresses of its own.
   static inline std::uintptr_t sources_ = 0;
   std::uintptr_t next_ = ++sources_ << 41;
 };
@@ -49,9 +49,9 @@ TEST(CachingAllocator, RoundsToItsAlignment) {
   EXPECT_EQ(CachingAllocator::rounded(513), 1024u);
 }
 
-// What memory a GPU must have is decided by these: small requests share 2 MiB, larger ones 20 MiB, and from 10 MiB on
-// each has a segment of its own in full units of 2 MiB.
-TEST(CachingAllocator, ReservesSegmentsOfTheSizesThatRequestsCallFor) {
+// Segment sizes decide how much memory a GPU must have: small requests share 2 MiB, larger ones 20 MiB, and from 10 MiB
+// on each request has a segment of its own, a multiple of 2 MiB.
+TEST(CachingAllocator, ReservesSegmentsBySizeOfTheRequest) {
   const std::pair<std::size_t, std::size_t> cases[] = {
       {0, 2 * kMiB},          {kMiB, 2 * kMiB},           {kMiB + 1, 20 * kMiB}, {10 * kMiB - 512, 20 * kMiB},
       {10 * kMiB, 10 * kMiB}, {10 * kMiB + 1, 12 * kMiB},
@@ -65,8 +65,9 @@ TEST(CachingAllocator, ReservesSegmentsOfTheSizesThatRequestsCallFor) {
   }
 }
 
-// A rest of up to 1 MiB stays with a large chunk, where no large request could use it; a small chunk leaves any rest.
-TEST(CachingAllocator, CutsOffARestThatItsPoolCanUse) {
+// Up to 1 MiB that a large request leaves of a chunk stays with it, since no large request could use that; a small
+// request always splits its chunk.
+TEST(CachingAllocator, SplitsAChunkIfItsPoolCanUseTheRest) {
   const auto taken = [](std::size_t bytes) {
     int segments = 0;
     CachingAllocator allocator(std::make_unique<CountingSource>(segments));
@@ -86,7 +87,7 @@ TEST(CachingAllocator, CutsOffARestThatItsPoolCanUse) {
   EXPECT_EQ(taken(kMiB - 512), static_cast<std::int64_t>(kMiB - 512));
 }
 
-TEST(CachingAllocator, UsesAFreedChunkAgain) {
+TEST(CachingAllocator, ReusesAFreedChunk) {
   int segments = 0;
   CachingAllocator allocator(std::make_unique<CountingSource>(segments));
   std::byte* first = allocator.allocate(40 * kMiB);
@@ -97,7 +98,7 @@ TEST(CachingAllocator, UsesAFreedChunkAgain) {
   EXPECT_EQ(segments, 1);
 }
 
-TEST(CachingAllocator, CoalescesNeighbours) {
+TEST(CachingAllocator, MergesFreeNeighbours) {
   int segments = 0;
   CachingAllocator allocator(std::make_unique<CountingSource>(segments));
   std::vector<std::byte*> parts;
@@ -123,7 +124,7 @@ TEST(CachingAllocator, SmallRequestsDoNotPinLargeSegments) {
   EXPECT_EQ(allocator.reserved_bytes(), 0);
 }
 
-TEST(CachingAllocator, GivesUpCachedSegmentsBeforeItFails) {
+TEST(CachingAllocator, ReturnsCachedSegmentsBeforeItFails) {
   int segments = 0;
   CachingAllocator allocator(std::make_unique<CountingSource>(segments), 64 * kMiB);
   std::byte* first = allocator.allocate(40 * kMiB);
@@ -133,7 +134,7 @@ TEST(CachingAllocator, GivesUpCachedSegmentsBeforeItFails) {
   EXPECT_EQ(segments, 1);
 }
 
-TEST(CachingAllocator, ASourceThatRunsDryGivesNull) {
+TEST(CachingAllocator, ExhaustedSourceGivesNull) {
   int segments = 0;
   CachingAllocator allocator(std::make_unique<CountingSource>(segments, 30 * kMiB));
   EXPECT_NE(allocator.allocate(30 * kMiB), nullptr);
@@ -152,7 +153,7 @@ TEST(CachingAllocator, ReturnsEverySegment) {
   EXPECT_EQ(segments, 0);
 }
 
-// Chunks in use never overlap, whatever the order of calls, and the account adds up.
+// Chunks in use never overlap, in any order of calls, and the byte counts add up.
 TEST(CachingAllocator, RandomCallsNeverOverlap) {
   int segments = 0;
   CachingAllocator allocator(std::make_unique<CountingSource>(segments));
@@ -205,14 +206,14 @@ TEST(CachingAllocator, PoolsNeverShareASegment) {
   EXPECT_EQ(segments, 4);
 }
 
-// Two ranks' calls are the same and their segments' addresses are not: neither order nor distance.
-TEST(CachingAllocator, TheSameCallsGiveTheSamePlacesWhereverSegmentsLie) {
+// Two ranks make the same calls, and their segments have different addresses and distances.
+TEST(CachingAllocator, EqualCallsGiveEqualPlacesWhereverSegmentsLie) {
   int up = 0, down = 0;
   CachingAllocator first(std::make_unique<CountingSource>(up));
   CachingAllocator second(std::make_unique<CountingSource>(down, 0, true));
   std::mt19937_64 random(11);
   std::vector<std::pair<std::byte*, std::byte*>> live;
-  std::map<std::byte*, std::byte*> seen;  // each place of the one is one place of the other
+  std::map<std::byte*, std::byte*> seen;  // maps each address of the first to that of the second
   for (int i = 0; i < 20000; ++i) {
     if (live.empty() || random() % 5 < 3) {
       const std::size_t bytes = (random() % 4 == 0 ? 1 + random() % 6 : 0) * 4 * kMiB + random() % 4 * 512;
@@ -243,8 +244,9 @@ TEST(CachingAllocator, OneCapacityBoundsAllPools) {
   EXPECT_EQ(allocator.reserved_bytes(), static_cast<std::int64_t>(100 * kMiB));
 }
 
-// A request that its own source refuses is no reason for others to lose what they keep there.
-TEST(CachingAllocator, OnlyTheGatheringPoolGivesUpSegmentsOfItsSource) {
+// A request for the own pool keeps the cached segments of the gathering pool. A request for the gathering pool returns
+// those of both.
+TEST(CachingAllocator, OnlyARequestForTheGatheringPoolReturnsItsCachedSegments) {
   int segments = 0, shared = 0;
   CachingAllocator allocator(std::make_unique<CountingSource>(segments), 100 * kMiB);
   allocator.gather_from(std::make_unique<CountingSource>(shared));
@@ -258,8 +260,8 @@ TEST(CachingAllocator, OnlyTheGatheringPoolGivesUpSegmentsOfItsSource) {
   EXPECT_EQ(segments, 0);
 }
 
-// Other ranks may hold on to what one has given back, until they have done so too.
-TEST(CachingAllocator, SettlesBetweenGivingBackAndAskingAgain) {
+// Other ranks may hold segments until they have returned them too, so the allocator settles in between.
+TEST(CachingAllocator, SettlesAfterReturningSegmentsAndBeforeReservingAgain) {
   class Logged final : public SegmentSource {
    public:
     explicit Logged(std::vector<std::string>& log) : log_(log) {}
@@ -287,7 +289,7 @@ TEST(CachingAllocator, SettlesBetweenGivingBackAndAskingAgain) {
   EXPECT_TRUE(own.empty());
 }
 
-TEST(CachingAllocator, ASourceMayGoWhileItsBlocksLive) {
+TEST(CachingAllocator, SourceMayBeReplacedWhileItsBlocksLive) {
   int segments = 0, shared = 0;
   {
     CachingAllocator allocator(std::make_unique<CountingSource>(segments));

@@ -9,11 +9,11 @@
 #include "core/heap_allocations.h"
 #include "memory/memory.h"
 
-// A step that allocates, holds, hands over and frees what the step before did leaves the heap alone.
+// Steps that allocate, hold, rename and free as the step before did allocate nothing from the heap.
 namespace fp8lab {
 namespace {
 
-/// Addresses that nothing lies behind, as on the meta device.
+/// Addresses without memory behind them, as on the meta device.
 class Addresses final : public SegmentSource {
  public:
   std::byte* reserve(std::size_t bytes) override {
@@ -28,10 +28,11 @@ class Addresses final : public SegmentSource {
 };
 
 constexpr int kGroups = 12;
-// Small and large, split from segments and in segments of their own; one of them empty.
+// Small and large blocks, split from segments and in segments of their own; one is empty.
 constexpr std::array<std::int64_t, 6> kSizes = {0, 4, 5'000, 700'000, 3'000'000, 40'000'000};
 
-/// What a sharded module does before its forward and after it, group by group: unsharded weights from shards, claims
+/// What a sharded module does before its forward and after it, group by group: it allocates unsharded weights beside
+/// shards, claims them under several names, and frees all but the shards.
 /// under several names, and all given back but the shards.
 class Step {
  public:
@@ -81,7 +82,7 @@ class Step {
   std::array<std::vector<BufferRef>, 2> kept_;
 };
 
-TEST(Heap, IsLeftAloneByStepsLikeTheFirst) {
+TEST(Heap, IsUnusedByStepsLikeTheFirst) {
   Memory memory(std::make_unique<Addresses>());
   Step step(memory);
   step(0);
@@ -92,7 +93,7 @@ TEST(Heap, IsLeftAloneByStepsLikeTheFirst) {
   EXPECT_GT(memory.ledger().events_seen(), 50 * events / 2);
 }
 
-TEST(Heap, IsLeftAloneByKnownHolders) {
+TEST(Heap, IsUnusedByKnownHolders) {
   Memory memory(std::make_unique<Addresses>());
   const std::string owner(100, 'x');
   const HolderId id = memory.ledger().holder(HolderKind::kContext, owner, "a weight of a long name, too");

@@ -31,13 +31,13 @@ class LedgerTest : public ::testing::Test {
   Memory memory_;
 };
 
-TEST_F(LedgerTest, CountsWhatWasAskedForNotWhatWasRounded) {
+TEST_F(LedgerTest, CountsRequestedBytesNotRoundedOnes) {
   const BufferRef ref = memory_.allocate(100, holder(HolderKind::kWorkspace));
   EXPECT_EQ(memory_.ledger().live_bytes(), 100);
   EXPECT_EQ(memory_.allocator().allocated_bytes(), 512);
 }
 
-TEST_F(LedgerTest, ABlockLivesAsLongAsAnyHolder) {
+TEST_F(LedgerTest, BlockLivesAsLongAsAnyHolder) {
   BufferRef slot;
   {
     const BufferRef result = memory_.allocate(100, holder(HolderKind::kInFlight));
@@ -49,7 +49,7 @@ TEST_F(LedgerTest, ABlockLivesAsLongAsAnyHolder) {
   EXPECT_EQ(memory_.ledger().live_bytes(), 0);
 }
 
-TEST_F(LedgerTest, AttributesToTheKindThatStandsFirst) {
+TEST_F(LedgerTest, AttributesABlockToItsFirstKindOfHolder) {
   BufferRef parameter = memory_.allocate(64, holder(HolderKind::kParameter, "w"));
   const BufferRef saved = parameter.held_by(holder(HolderKind::kSavedSlot, "linear", "w"));
   EXPECT_EQ(bytes_of("parameter of w"), 64);
@@ -59,7 +59,7 @@ TEST_F(LedgerTest, AttributesToTheKindThatStandsFirst) {
   EXPECT_EQ(memory_.ledger().retained_bytes(), 64);
 }
 
-TEST_F(LedgerTest, NamesWhatAContextKeeps) {
+TEST_F(LedgerTest, NamesTheTensorsThatAContextKeeps) {
   std::vector<BufferRef> kept;
   for (const char* what : {"q", "k", "v"})
     kept.push_back(memory_.allocate(10, holder(HolderKind::kContext, "attention[2]", what)));
@@ -68,14 +68,14 @@ TEST_F(LedgerTest, NamesWhatAContextKeeps) {
   EXPECT_EQ(memory_.ledger().by_holder()[0].second, 30);
 }
 
-TEST_F(LedgerTest, SaysSinceWhen) {
+TEST_F(LedgerTest, RetainedBytesNameTheirPhase) {
   BufferRef block = memory_.allocate(10, holder(HolderKind::kInFlight, "attention"));
   memory_.ledger().set_phase(PhaseKind::kBackward, 3);
   block.rename(holder(HolderKind::kContext, "attention", "q"));
   EXPECT_EQ(memory_.describe_retained(), "context of attention: q  10 B since backward of step 3\n");
 }
 
-TEST_F(LedgerTest, ThePeakKeepsItsBreakdown) {
+TEST_F(LedgerTest, PeakKeepsItsBreakdown) {
   BufferRef a = memory_.allocate(100, holder(HolderKind::kParameter, "a"));
   memory_.ledger().set_phase(PhaseKind::kBackward, 1);
   BufferRef b = memory_.allocate(50, holder(HolderKind::kWorkspace, "gemm"));
@@ -92,7 +92,7 @@ TEST_F(LedgerTest, ThePeakKeepsItsBreakdown) {
   EXPECT_EQ(memory_.ledger().peak_by_holder().size(), 2u);
 }
 
-TEST_F(LedgerTest, ThePeakIsTheFirstMomentOfItsHeight) {
+TEST_F(LedgerTest, PeakIsTheFirstMomentOfItsSize) {
   {
     const BufferRef first = memory_.allocate(70, holder(HolderKind::kInFlight, "first"));
   }
@@ -102,8 +102,8 @@ TEST_F(LedgerTest, ThePeakIsTheFirstMomentOfItsHeight) {
   EXPECT_EQ(memory_.ledger().peak_by_holder(), (HolderBytes{{"in flight of first", 70}}));
 }
 
-// Also once more has happened since the old peak than can be taken back step by step.
-TEST_F(LedgerTest, APeakThatIsForgottenIsNotReportedOf) {
+// Holds too if more has happened since the old peak than the ledger can undo event by event.
+TEST_F(LedgerTest, ForgottenPeakIsNotReported) {
   {
     const BufferRef old = memory_.allocate(1000, holder(HolderKind::kInFlight, "old"));
   }
@@ -116,8 +116,8 @@ TEST_F(LedgerTest, APeakThatIsForgottenIsNotReportedOf) {
   EXPECT_EQ(memory_.ledger().peak_by_kind().at("parameter"), 30);
 }
 
-// So a figure of who holds what does not jump from one to the next of several equal holders as later ones come.
-TEST_F(LedgerTest, AmongHoldersOfOneKindTheFirstCounts) {
+// Otherwise the figures by holder would move from one of several equal holders to another as later ones are added.
+TEST_F(LedgerTest, FirstHolderOfAKindCounts) {
   const auto slot = [&](const char* owner) { return holder(HolderKind::kSavedSlot, owner); };
   const auto event = [&] { memory_.allocate(1, holder(HolderKind::kWorkspace)); };
   BufferRef first = memory_.allocate(10, slot("first"));
@@ -131,7 +131,7 @@ TEST_F(LedgerTest, AmongHoldersOfOneKindTheFirstCounts) {
   EXPECT_EQ(bytes_of("saved slot of fourth"), 0);
 }
 
-TEST_F(LedgerTest, ALiveBlockNamesFirstWhomItCountsFor) {
+TEST_F(LedgerTest, LiveBlockNamesTheHolderThatCountsFirst) {
   const BufferRef passing = memory_.allocate(10, holder(HolderKind::kInFlight, "f"));
   const BufferRef staying = passing.held_by(holder(HolderKind::kOutput, "y"));
   const std::vector<LiveBlock> blocks = memory_.live_blocks();
@@ -141,7 +141,7 @@ TEST_F(LedgerTest, ALiveBlockNamesFirstWhomItCountsFor) {
   EXPECT_EQ(memory_.describe_retained(), "") << "what an output holds outlives backward, whoever else holds it";
 }
 
-TEST_F(LedgerTest, EveryKindOfPhaseHasAPeakOfItsOwn) {
+TEST_F(LedgerTest, EveryPhaseKindHasItsPeak) {
   Ledger& ledger = memory_.ledger();
   const auto peaks = [&] {
     std::vector<std::int64_t> bytes;
@@ -172,7 +172,7 @@ TEST_F(LedgerTest, RenamingMovesBytesWithoutAllocating) {
   EXPECT_EQ(memory_.ledger().live_bytes(), 10);
 }
 
-TEST_F(LedgerTest, TheTimelineAddsUp) {
+TEST_F(LedgerTest, TimelineAddsUp) {
   memory_.ledger().record_timeline(true);
   BufferRef a = memory_.allocate(100, holder(HolderKind::kInFlight));
   BufferRef b = memory_.allocate(30, holder(HolderKind::kInFlight));
@@ -193,7 +193,7 @@ TEST_F(LedgerTest, TheTimelineAddsUp) {
   EXPECT_EQ(live, 30);
 }
 
-/// Bytes by holder that the timeline's events come to; every event's live bytes are their sum up to it.
+/// Bytes by holder after the events of the timeline; each event's live bytes must equal their sum up to it.
 std::map<HolderId, std::int64_t> held_after(const std::vector<LedgerEvent>& timeline) {
   std::int64_t live = 0;
   std::map<HolderId, std::int64_t> held;
@@ -206,7 +206,7 @@ std::map<HolderId, std::int64_t> held_after(const std::vector<LedgerEvent>& time
   return held;
 }
 
-TEST_F(LedgerTest, Timeline_ThatPaused_AddsUpAndFreesOnlyWhatIsThere) {
+TEST_F(LedgerTest, Timeline_AfterAPause_AddsUpAndFreesOnlyRecordedBlocks) {
   Ledger& ledger = memory_.ledger();
   const HolderId flight = holder(HolderKind::kInFlight), output = holder(HolderKind::kOutput);
   ledger.record_timeline(true);
@@ -232,7 +232,7 @@ TEST_F(LedgerTest, Timeline_ThatPaused_AddsUpAndFreesOnlyWhatIsThere) {
   EXPECT_EQ(held[output], 0);
 }
 
-TEST_F(LedgerTest, Marks_OfWhatIsNotRecorded_AreTheLastOfEachName) {
+TEST_F(LedgerTest, Marks_WithoutATimeline_AreTheLastOfEachName) {
   Ledger& ledger = memory_.ledger();
   const auto names = [&] {
     std::string out;
@@ -275,7 +275,7 @@ TEST(LedgerHash, DependsOnBytesHolderAndPhaseAndNothingElse) {
   EXPECT_NE(hash_of(100, "x", PhaseKind::kBackward), hash);
 }
 
-TEST(MemoryTest, RunningOutSaysWhoHoldsWhat) {
+TEST(MemoryTest, OutOfMemoryListsTheHolders) {
   Memory memory(std::make_unique<HeapSource>(), {.capacity_bytes = std::size_t{4} << 20, .poison = false});
   const BufferRef ref =
       memory.allocate(1 << 20, memory.ledger().holder(HolderKind::kSavedSlot, "mlp", "activation_in"));
@@ -289,7 +289,7 @@ TEST(MemoryTest, RunningOutSaysWhoHoldsWhat) {
   EXPECT_EQ(memory.ledger().live_bytes(), 1 << 20);
 }
 
-TEST(MemoryTest, RunningOutNamesACapacityOnlyWhereThereIsOne) {
+TEST(MemoryTest, OutOfMemoryNamesTheCapacityIfThereIsOne) {
   class Nothing final : public SegmentSource {
    public:
     std::byte* reserve(std::size_t) override { return nullptr; }
@@ -319,7 +319,7 @@ TEST(MemoryTest, PoisonsFreshAndFreedBlocks) {
   EXPECT_EQ(address[0], std::byte{0xFF});
 }
 
-TEST(MemoryTest, EmptyBlocksAreHeldButWeighNothing) {
+TEST(MemoryTest, EmptyBlocksAreHeldWithZeroBytes) {
   Memory memory(std::make_unique<HeapSource>());
   const BufferRef ref = memory.allocate(0, memory.ledger().holder(HolderKind::kParameter, "empty shard"));
   EXPECT_TRUE(static_cast<bool>(ref));

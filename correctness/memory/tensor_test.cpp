@@ -61,7 +61,7 @@ TEST_F(TensorTest, TransposesWithoutCopying) {
   EXPECT_THROW(transposed.reshaped({6}), Error);
 }
 
-TEST_F(TensorTest, ReshapesWhatIsContiguous) {
+TEST_F(TensorTest, ReshapesContiguousTensorsOnly) {
   const Tensor tensor = counting({2, 6});
   EXPECT_EQ(at(tensor.reshaped({3, 4}), 2, 3), 11.0f);
   EXPECT_THROW(tensor.reshaped({5}), Error);
@@ -88,7 +88,7 @@ QuantFormat blocks(std::int64_t rows, std::int64_t cols, ScaleKind kind) {
   return format;
 }
 
-TEST(ScaleLayoutTest, FollowsTheLibrariesPaddingRules) {
+TEST(ScaleLayoutTest, FollowsThePaddingRulesOfTheLibraries) {
   const QuantFormat mx = blocks(1, 32, ScaleKind::kE8M0Rceil);
   const QuantFormat row = blocks(1, 128, ScaleKind::kF32);
   const QuantFormat square = blocks(128, 128, ScaleKind::kF32);
@@ -129,7 +129,7 @@ class QuantizedTensorTest : public TensorTest {
 
 TEST_F(QuantizedTensorTest, CountsASharedScaleOnce) { EXPECT_EQ(both_orientations().bytes(), 512 + 512 + 4); }
 
-TEST_F(QuantizedTensorTest, BecomesAShellAndComesBack) {
+TEST_F(QuantizedTensorTest, BecomesAShellAndIsRestored) {
   QuantizedTensor tensor = both_orientations();
   const std::byte* data = tensor.columnwise().data.view().data;
   std::vector<Tensor> buffers = tensor.take_buffers();
@@ -142,7 +142,7 @@ TEST_F(QuantizedTensorTest, BecomesAShellAndComesBack) {
   EXPECT_EQ(tensor.columnwise().data.view().data, data);
 }
 
-TEST_F(QuantizedTensorTest, PutsBackOnlyWhatWasTaken) {
+TEST_F(QuantizedTensorTest, RestoresOnlyTheBuffersThatWereMovedOut) {
   QuantizedTensor tensor = both_orientations();
   tensor.drop_rowwise();
   std::vector<Tensor> buffers = tensor.take_buffers();
@@ -155,7 +155,7 @@ TEST_F(QuantizedTensorTest, PutsBackOnlyWhatWasTaken) {
   EXPECT_THROW(tensor.put_buffers(buffers), Error);
 }
 
-TEST_F(QuantizedTensorTest, TheOtherOrientationNeedsItsHalfOrAGpuThatDoesNotCare) {
+TEST_F(QuantizedTensorTest, ColumnwiseOperandNeedsColumnwiseDataUnlessTheGpuReadsBoth) {
   QuantizedTensor tensor = both_orientations();
   EXPECT_EQ(tensor.columnwise_operand(false).values.rows, 32);
   tensor.drop_columnwise();

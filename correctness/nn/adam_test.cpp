@@ -1,4 +1,4 @@
-// Adam against its rule in double precision, step by step and over a full run.
+// Adam compared with its rule in double precision, step by step and over a full run.
 
 #include "optim/adam.h"
 
@@ -26,7 +26,7 @@ struct State {
   std::vector<double> v = std::vector<double>(kElements);
 };
 
-/// As the kernel takes it: rounded to FP32 once.
+/// Rounded to FP32 once, as the kernel receives it.
 double in_f32(double x) { return static_cast<double>(static_cast<float>(x)); }
 
 void step(const AdamOptions& options, int number, const std::vector<double>& grad, State& state) {
@@ -76,8 +76,9 @@ class AdamTest : public ::testing::TestWithParam<Case> {
       .learning_rate = 1e-2, .weight_decay = GetParam().weight_decay, .decoupled_decay = GetParam().decoupled};
 };
 
-// From the device's own parameter of the step before, so that one rounding to its type is all that adds up. In FP32 the
-// subtraction rounds once and the move is a dozen operations deep, of which the moments repeat three in every step.
+// Each step is judged from the device's own parameter of the step before, so only one rounding to its type adds up. In
+// FP32 the subtraction rounds once, and the move is a dozen operations deep, three of which the moments repeat in every
+// step.
 TEST_P(AdamTest, EachStepFollowsTheRule) {
   Adam adam({&parameter_}, options_);
   State state{parameter()};
@@ -96,8 +97,8 @@ TEST_P(AdamTest, EachStepFollowsTheRule) {
   EXPECT_EQ(adam.steps(), kSteps);
 }
 
-// The bound bites: a rule without bias correction is far outside it.
-TEST_P(AdamTest, BiasCorrectionIsSeen) {
+// The bound refuses a rule without bias correction.
+TEST_P(AdamTest, RuleWithoutBiasCorrectionIsRefused) {
   Adam adam({&parameter_}, options_);
   State state{parameter()};
   const std::vector<double> before = state.p;
@@ -106,7 +107,7 @@ TEST_P(AdamTest, BiasCorrectionIsSeen) {
   EXPECT_FALSE(reference::all_close(parameter(), state.p, {.atol = 1e-3 * options_.learning_rate, .rtol = rounding()}));
 }
 
-TEST_P(AdamTest, AParameterWithoutAGradientStays) {
+TEST_P(AdamTest, ParameterWithoutAGradientStays) {
   const std::vector<double> before = parameter();
   Adam adam({&parameter_}, options_);
   adam.step(runtime_);
@@ -136,8 +137,9 @@ INSTANTIATE_TEST_SUITE_P(Types, AdamTest,
                                            Case{"bf16_adamw", DType::kBF16, 0.1, true}),
                          [](const auto& test) { return std::string(test.param.name); });
 
-// Twenty steps without looking, where roundings add up: every step adds one of the parameter and a few of its move.
-TEST(AdamRun, StaysWithTheDoubleRunOverTwentySteps) {
+// Twenty steps without a comparison, so that roundings add up: every step adds one of the parameter and a few of its
+// move.
+TEST(AdamRun, StaysNearTheDoubleRunOverTwentySteps) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
   Parameter parameter;

@@ -1,5 +1,5 @@
-// What delayed scaling records of O and of the gradients of Q, K and V: their amaxes before they are rounded to eight
-// bits, whoever rounds them, as the histories have them when a step is over.
+// The amaxes that delayed scaling records of O and of the gradients of Q, K and V are those before rounding to eight
+// bits, whichever kernel rounds them.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ namespace {
 
 using namespace nn_test;
 
-// As small as every way of a GPU takes.
+// The smallest sizes that every attention kernel of a GPU supports.
 constexpr std::int64_t kSeq = 512, kDim = 128;
 
 struct Scales {
@@ -36,11 +36,11 @@ struct Scales {
 };
 
 const KernelTable& host_kernels() {
-  static const KernelTable& kernels = open_device("cpu")->kernels();  // which live as long as the program
+  static const KernelTable& kernels = open_device("cpu")->kernels();  // the table lives as long as the program
   return kernels;
 }
 
-/// `values` become what their eight bits say; their amax is raised before.
+/// Rounds `values` to eight bits and raises the amax by their magnitudes before rounding.
 void round(const MatrixView& values, const AttentionRole& role, ExecContext& context) {
   const KernelTable& kernels = host_kernels();
   if (role.amax != nullptr) kernels.amax({.in = values, .amax = role.amax}, context);
@@ -82,7 +82,8 @@ class HostMemory final : public SegmentSource {
   }
 };
 
-/// The host, with attention that rounds what is cast next and measures it before, as cuDNN's in FP8 does.
+/// The host with attention that rounds the results to be cast next and measures them before, as cuDNN's FP8 attention
+/// does.
 class RoundingHost final : public Device {
  public:
   RoundingHost()
@@ -113,13 +114,13 @@ class RoundingHost final : public Device {
 };
 
 enum class Path {
-  kDeterministic,  ///< of the suite's device
+  kDeterministic,  ///< the deterministic kernel of the suite's device
   kAnyOrder,
   kRoundingHost,
 };
 
-std::string name(Path way) {
-  return way == Path::kDeterministic ? "Deterministic" : way == Path::kAnyOrder ? "AnyOrder" : "RoundingHost";
+std::string name(Path path) {
+  return path == Path::kDeterministic ? "Deterministic" : path == Path::kAnyOrder ? "AnyOrder" : "RoundingHost";
 }
 
 class AttentionAmaxes : public ::testing::TestWithParam<Path> {
@@ -159,10 +160,10 @@ Doubles part(const Doubles& packed, std::int64_t number) {
   return values;
 }
 
-// Where no cast of P tells: the first query sees the first key alone, whose V has the largest magnitude of all, so O's
-// is that. The last query and key are alike and larger than the rest, so that key's dV is that query's dO, the largest
-// by far. Casts by these scales would raise O's amax by 5 % and the gradients' by 8.8 %; rounding to bf16, where O and
-// the gradients are stored before, takes 2^-9.
+// Inputs for which no cast of P changes the amaxes. The first query sees the first key alone, whose V has the largest
+// magnitude of all, so O has it too. The last query and key are alike and larger than the rest, so that key's dV is
+// that query's dO, the largest by far. Casts under these scales would raise the amax of O by 5 % and those of the
+// gradients by 8.8 %; rounding to bf16, in which O and the gradients are stored before, changes them by 2^-9.
 TEST_P(AttentionAmaxes, AreThoseBeforeRounding) {
   std::vector<float> packed = reference::gaussian_values(kSeq * 3 * kDim, 1, 1.0);
   for (float& x : packed) x = std::clamp(x, -3.0f, 3.0f);

@@ -1,5 +1,5 @@
-// FP8 attention as a module: which operand is cast to what under which scale, and what of it leaves the module. A
-// reference makes the same casts in double; a role that is skipped or takes another's scale shows as noise.
+// FP8 attention as a module: the format and scale to which each operand is cast, and the amaxes that leave the module.
+// A reference makes the same casts in double; a role that is skipped or uses another's scale shows as noise.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 using namespace nn_test;
 
-/// Scales in force in one step; an absent one leaves its role in 16 bits.
+/// The scales in use in one step; an absent scale leaves its role in 16 bits.
 struct Scales {
   double qkv = 1.0;
   double s = 1.0;
@@ -32,7 +32,7 @@ struct Scales {
   std::optional<double> grad_qkv;
 };
 
-/// What a step measured, for the scales of the next.
+/// The amaxes of a step, from which the scales of the next follow.
 struct Amaxes {
   double qkv, s, o, grad_o, grad_p, grad_qkv;
 };
@@ -113,7 +113,7 @@ class AttentionRoles : public ::testing::TestWithParam<const char*> {
   }
 
   bool delayed() const { return std::string(GetParam()) == "delayed"; }
-  /// Scales come from the step before where there is a history, from the step itself elsewhere.
+  /// Scales come from the previous step where there is a history, otherwise from the step itself.
   Scales scales_of(const Amaxes& own, const std::optional<Amaxes>& before) const {
     const auto scale = [&](double Amaxes::* amax, double max, bool history) {
       if (!history) return max / (own.*amax);
@@ -141,14 +141,14 @@ class AttentionRoles : public ::testing::TestWithParam<const char*> {
   Build build_{.runtime = runtime_, .recipe = recipe_, .registry = registry_, .dtype = DType::kF32};
   LayerConfig config_;
   std::optional<AttentionCore> core_;
-  // Away from 1 and from each other, so that a scale in the wrong place is far off.
+  // Away from 1 and from each other, so that a scale in the wrong place gives a large error.
   Tensor qkv_ = values(kPacked, 1, 1.7);
   Tensor grad_o_ = values(kQueries, 2, 0.003);
 };
 
-// Two steps over the same data, so that the second knows the first's amaxes. Where a value lies on a tie, FP32 may
-// cast the other way: one in a few thousand, 50 dB below the signal. A cast too many, too few or under another scale
-// costs what a cast costs, 31 dB in E4M3, 25 dB in E5M2.
+// Two steps over the same data, so that the second has the first's amaxes. Values on a tie may be cast the other way by
+// FP32: one in a few thousand, 50 dB below the signal. A cast too many, too few or under another scale costs as much as
+// a cast: 31 dB in E4M3, 25 dB in E5M2.
 TEST_P(AttentionRoles, AreCastUnderTheirOwnScales) {
   const Doubles qkv = support::read(*device_, qkv_), grad_o = support::read(*device_, grad_o_);
   const Amaxes own{.qkv = amax_of(qkv), .s = 0, .o = 0, .grad_o = amax_of(grad_o), .grad_p = 0, .grad_qkv = 0};
@@ -162,8 +162,8 @@ TEST_P(AttentionRoles, AreCastUnderTheirOwnScales) {
   }
 }
 
-// The threshold bites: with any role under a scale a third smaller the result falls below it.
-TEST_P(AttentionRoles, EveryScaleIsSeen) {
+// The threshold refuses a result in which any role has a scale smaller by a third.
+TEST_P(AttentionRoles, WrongScaleOfAnyRoleIsRefused) {
   const Doubles qkv = support::read(*device_, qkv_), grad_o = support::read(*device_, grad_o_);
   const Amaxes own{.qkv = amax_of(qkv), .s = 0, .o = 0, .grad_o = amax_of(grad_o), .grad_p = 0, .grad_qkv = 0};
   const Amaxes before = reference_step(qkv, grad_o, scales_of(own, {})).amaxes;

@@ -1,5 +1,5 @@
-// Norms and activations that cast or measure their results as they make them, beside the same that only store them:
-// every bit that leaves a layer, every bit that backward reads, and every amax.
+// Norms and activations that cast or measure their results as they compute them, compared with storing the results
+// first: every bit that leaves a layer, every bit that backward reads, and every amax.
 
 #include <gtest/gtest.h>
 
@@ -29,12 +29,12 @@ using nn_test::Layer;
 using support::LayerRun;
 using support::LayerStep;
 
-// Rows of 256 in 16 bits are what a GPU's one-pass kernels take; those of 384, and f32, take another way there.
+// A GPU's one-pass kernels take rows of 256 in 16 bits; rows of 384, and f32, use other kernels there.
 constexpr std::int64_t kTokens = 128, kHidden = 256, kFfn = 384;
 
 using Bytes = std::map<std::string, std::vector<std::byte>>;
 
-/// Two products, one behind a norm and one behind an activation, with parameters that matter.
+/// Two products, one after a norm and one after an activation, with parameters far from their initial values.
 class Chain {
  public:
   Chain(std::string_view recipe, std::string_view arch, std::string_view form, DType dtype, bool fused)
@@ -51,7 +51,7 @@ class Chain {
                      reference::gaussian_values(parameter->value.numel(), stream_of(parameter->name), 0.3));
   }
 
-  /// What each product asks of whoever makes its input, and of whoever makes its gradient.
+  /// The requests of each product to the module that computes its input, and to the one that computes its gradient.
   std::vector<std::string> requests() {
     std::vector<std::string> all;
     for (LinearCore* core : {&fc1_, &fc2_}) {
@@ -62,7 +62,7 @@ class Chain {
     return all;
   }
 
-  /// All that comes out of a forward, and all that backward would read. Inputs grow, so that scales change.
+  /// The results of a forward and all that backward would read. Inputs grow, so that scales change.
   Bytes step(int index) {
     const Tensor x = support::make_tensor(*device_, {kTokens, kHidden}, build_.dtype,
                                           reference::gaussian_values(kTokens * kHidden, 5 + index, 1.0 + 2.0 * index));
@@ -113,9 +113,8 @@ class Chain {
   LinearCore fc2_;
 };
 
-// A scale that is known needs no amax first; one that follows from the amax does; blocks along both sides need the
-// values.
-TEST(FusedQuantize, AsksForWhatTheScaleNeeds) {
+// A known scale needs no amax first; a scale of the amax needs it; blocks along both sides need the values.
+TEST(FusedQuantize, RequestsDependOnTheKindOfScale) {
   const std::map<std::string_view, std::vector<std::string>> asked = {
       {"delayed", {"cast", "", "cast", ""}}, {"current", {"measure", "measure", "measure", "measure"}}};
   const std::vector<std::string> nothing(4);
@@ -127,7 +126,7 @@ TEST(FusedQuantize, AsksForWhatTheScaleNeeds) {
             << recipe << " on " << arch;
 }
 
-TEST(FusedQuantize, LeavesTheBytesThatAreSavedForBackward) {
+TEST(FusedQuantize, SavesTheSameBytesForBackward) {
   for (const char* recipe : support::recipe_names())
     for (const std::string_view arch : support::test_archs())
       for (const char* form : {"gpt", "llama"})

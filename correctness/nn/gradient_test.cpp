@@ -1,4 +1,4 @@
-// Full layers against their definition in double precision: forward, and every gradient against differences of the
+// Full layers compared with their definition in double precision: forward, and every gradient with differences of the
 // definition's loss.
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ double norm_of(const std::vector<double>& values) {
   return std::sqrt(square);
 }
 
-/// The model of a run, in double, from the parameters that its device holds.
+/// The model of a run in double precision, with the parameters that its device holds.
 class Definition {
  public:
   Definition(const Layer& layer, const LayerConfig& config, LayerRun& run)
@@ -56,7 +56,7 @@ class Definition {
   }
   double loss() const { return mse(forward(), target_); }
 
-  /// A parameter, or the input as "x".
+  /// The values of a parameter, or of the input as "x".
   std::vector<double>& values(const std::string& name) {
     return name == "x" ? x_.values : reference_.parameters().at(name);
   }
@@ -97,8 +97,8 @@ class Definition {
             .dropout = static_cast<double>(config.dropout)};
   }
 
-  // Kept where the uniform number of (seed, name and step, global index) is not below the probability; in attention,
-  // where the index is the rank's own, the seed tells ranks apart.
+  // An entry is kept if the uniform number of (seed, name and step, global index) is not below the probability. In
+  // attention, where the index is the rank's own, the seed differs between ranks.
   static reference::NamedMasks masks(const Layer& layer, const LayerConfig& config, const Runtime& runtime) {
     reference::NamedMasks masks;
     if (config.dropout == 0.0f) return masks;
@@ -132,7 +132,7 @@ std::map<std::string, std::vector<double>> gradients_of(const LayerStep& step) {
   return gradients;
 }
 
-/// Every element within `tolerance` of the largest.
+/// True if every element is within `tolerance` of the expected one, relative to the largest.
 ::testing::AssertionResult near(const std::vector<double>& actual, const std::vector<double>& expected,
                                 double tolerance) {
   return reference::all_close(actual, expected, {.atol = tolerance * largest(expected), .rtol = 0});
@@ -151,19 +151,19 @@ class TinyLayer : public ::testing::TestWithParam<Layer> {
   const double gradient_tolerance_ = nn_test::f32_tolerance(config_, nn_test::roundings(layer_));
 };
 
-TEST_P(TinyLayer, ForwardIsTheDefinition) {
+TEST_P(TinyLayer, ForwardEqualsTheDefinition) {
   EXPECT_TRUE(near(widen(step_.output), definition_.forward().values, output_tolerance_));
   EXPECT_NEAR(static_cast<double>(step_.loss), definition_.loss(), 2.0 * output_tolerance_ * definition_.loss());
 }
 
-TEST_P(TinyLayer, EveryPartialDerivativeIsTheDefinitions) {
+TEST_P(TinyLayer, EveryGradientEqualsTheDefinitions) {
   for (const auto& [name, gradient] : gradients_of(step_))
     EXPECT_TRUE(near(gradient, definition_.gradient(name), gradient_tolerance_)) << name;
 }
 
-// The tolerances bite: with any parameter one percent larger neither the output nor the gradients pass. Norms are
-// blind to the size of x but for their epsilon, so where they come first this shows that epsilon is seen.
-TEST_P(TinyLayer, EveryParameterIsSeen) {
+// The tolerances are tight: with any parameter one percent larger neither the output nor the gradients pass. Norms do
+// not depend on the size of x except through their epsilon, so where they come first this also tests epsilon.
+TEST_P(TinyLayer, ChangeOfAnyParameterIsRefused) {
   for (const auto& [name, gradient] : gradients_of(step_)) {
     const std::vector<double> before = definition_.values(name);
     for (double& value : definition_.values(name)) value *= 1.01;
@@ -177,14 +177,14 @@ INSTANTIATE_TEST_SUITE_P(Layers, TinyLayer, ::testing::ValuesIn(nn_test::kLayers
 
 class LargerLayer : public ::testing::TestWithParam<Layer> {};
 
-TEST_P(LargerLayer, DerivativesAlongRandomDirections) {
+TEST_P(LargerLayer, DerivativesAlongRandomDirectionsEqualTheDefinitions) {
   const Layer& layer = GetParam();
   LayerConfig config = nn_test::tiny_config(layer);
   config.hidden = 64;
   config.heads = 4;
   config.kv_heads = config.form.rope ? 2 : 4;
   config.ffn = 80;
-  config.seq = 40;  // more than a tile of queries
+  config.seq = 40;  // more than one tile of queries
   LayerRun run(nn_test::make_case(layer, config));
   const LayerStep step = run.step();
   Definition definition(layer, config, run);
@@ -198,8 +198,8 @@ TEST_P(LargerLayer, DerivativesAlongRandomDirections) {
         widen(reference::gaussian_values(static_cast<std::int64_t>(gradient.size()), ++seed));
     double slope = 0;
     for (std::size_t i = 0; i < gradient.size(); ++i) slope += gradient[i] * direction[i];
-    // The direction knows nothing of the gradient's error: its part along it has the error's norm as standard
-    // deviation.
+    // The direction is independent of the gradient's error, so the error's part along it has the error's norm as its
+    // standard deviation.
     const double bound = 4.0 * tolerance * norm_of(gradient);
     EXPECT_NEAR(slope, definition.along(name, direction), bound) << name;
     EXPECT_GT(std::fabs(slope), bound) << name << ": a gradient of zero would have passed";
@@ -208,16 +208,16 @@ TEST_P(LargerLayer, DerivativesAlongRandomDirections) {
 
 INSTANTIATE_TEST_SUITE_P(Layers, LargerLayer, ::testing::ValuesIn(nn_test::kLayers), name_of);
 
-// Each rounding to bf16 is noise at -55.6 dB of what it rounds (Gaussian values), and independent noises add. Matrix
-// products hand noise on as they hand on the signal; what norms, softmax and differences make of it gets 6 dB either
-// way.
+// Each rounding to bf16 is noise at -55.6 dB of the rounded value (Gaussian values), and independent noises add. Matrix
+// products pass noise on as they pass on the signal; what norms, softmax and differences do to it has 6 dB of room in
+// both directions.
 class BFloat16Layer : public ::testing::TestWithParam<Layer> {};
 
-TEST_P(BFloat16Layer, GradientsAreAsFarOffAsTheirRoundingsSay) {
+TEST_P(BFloat16Layer, GradientsHaveTheErrorOfTheirRoundings) {
   const Layer& layer = GetParam();
   const LayerConfig config = nn_test::tiny_config(layer);
   support::LayerCase layer_case = nn_test::make_case(layer, config, DType::kBF16);
-  layer_case.input_scale = 1.0;  // a norm of small rows would make much of their noise
+  layer_case.input_scale = 1.0;  // a norm of small rows would amplify their noise
   LayerRun run(layer_case);
   const LayerStep step = run.step();
   Definition definition(layer, config, run);

@@ -10,11 +10,11 @@
 #include "reference/expected.h"
 #include "support/layer_run.h"
 
-// The layers under test, and how much error each has room for.
+// The layers under test, and the error that each may have.
 namespace fp8lab::nn_test {
 
-/// `stored` counts the tensors that forward stores between a parameter and the loss on the longest way: each is rounded
-/// once on the way there and its gradient once on the way back.
+/// `stored` counts the tensors that forward stores between a parameter and the loss on the longest path. Each is
+/// rounded once in forward, and its gradient once in backward.
 struct Layer {
   const char* name;
   const char* layer;
@@ -27,8 +27,8 @@ struct Layer {
 
 inline void PrintTo(const Layer& layer, std::ostream* out) { *out << layer.name; }
 
-// Attention stores norm, qkv (turned once more in llama), o, proj; the MLP norm, fc1, activation, fc2; residuals their
-// sum and, with dropout, what it keeps.
+// Attention stores norm, qkv (rotated once more in llama), o and proj; the MLP norm, fc1, activation and fc2; residuals
+// their sum and, with dropout, the kept entries.
 inline constexpr Layer kLayers[] = {
     {"linear", "linear", "gpt", 1},
     {"linear_without_bias", "linear", "llama", 1},
@@ -53,8 +53,7 @@ inline const Layer& layer_named(std::string_view name) {
   throw std::invalid_argument("no layer is called " + std::string(name));
 }
 
-/// Every sum of the tiny shape is short, so that one wrong term stands out; dimensions differ, so that mixing them up
-/// does too.
+/// All sums are short, so that one wrong term shows; all dimensions differ, so that exchanging two of them shows too.
 inline LayerConfig tiny_config(const Layer& layer) {
   LayerConfig config;
   config.form = layer_form(layer.form);
@@ -69,7 +68,7 @@ inline LayerConfig tiny_config(const Layer& layer) {
   return config;
 }
 
-/// Blocks of 128 fit every dimension.
+/// Blocks of 128 divide every dimension.
 inline LayerConfig block_config(const Layer& layer) {
   LayerConfig config = tiny_config(layer);
   config.hidden = 128;
@@ -80,7 +79,7 @@ inline LayerConfig block_config(const Layer& layer) {
   return config;
 }
 
-/// Inputs are small, so that the norm's epsilon counts, unless a case asks otherwise.
+/// Inputs are small, so that the norm's epsilon matters, unless a case asks otherwise.
 inline support::LayerCase make_case(const Layer& layer, const LayerConfig& config, DType dtype = DType::kF32) {
   support::LayerCase layer_case;
   layer_case.model.layer = layer.layer;
@@ -92,11 +91,11 @@ inline support::LayerCase make_case(const Layer& layer, const LayerConfig& confi
   return layer_case;
 }
 
-/// Roundings on the way to the loss and back to a gradient, its own included.
+/// The number of roundings on the path to the loss and back to a gradient, its own included.
 inline int roundings(const Layer& layer) { return 2 * layer.stored + 1; }
 
-/// Relative error of FP32 results behind `steps` operations. The roundings of a sum of n products are independent, so
-/// they come to sqrt(n) units of its magnitudes, and the magnitudes of random terms add up to sqrt(n) times their sum.
+/// Relative error of FP32 results after `steps` operations. The roundings of a sum of n products are independent and
+/// add up to sqrt(n) units of its magnitudes, and the magnitudes of random terms add up to sqrt(n) times their sum.
 inline double f32_tolerance(const LayerConfig& config, int steps) {
   const std::int64_t longest = std::max({config.tokens(), config.activation_inputs(), config.qkv_columns()});
   return steps * static_cast<double>(longest) * reference::kUnit;

@@ -1,5 +1,5 @@
-// A linear layer's three products under per-tensor scaling: each operand is cast to its role's format under its role's
-// scale, and backward reads what forward cast. A reference makes the same casts in double.
+// The three products of a linear layer under per-tensor scaling: each operand is cast to its role's format under its
+// role's scale, and backward reads the data that forward cast. A reference makes the same casts in double.
 
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ Results reference_results(const Data& data, const Scales& scales) {
   return results;
 }
 
-/// The least of the three results' SQNR.
+/// The smallest SQNR of the three results.
 double agreement(const Results& expected, const Results& actual) {
   return std::min({reference::sqnr_db(expected.y, actual.y), reference::sqnr_db(expected.grad_x, actual.grad_x),
                    reference::sqnr_db(expected.grad_weight, actual.grad_weight)});
@@ -80,7 +80,7 @@ class LinearRoles : public ::testing::TestWithParam<Case> {
     return results;
   }
 
-  /// What scaling makes of the data once it knows them.
+  /// The scales of the data once they have been measured.
   Scales settled_scales() const {
     return {kE4M3.max() / amax_of(data_.x), kE4M3.max() / amax_of(data_.weight), kE5M2.max() / amax_of(data_.grad)};
   }
@@ -98,14 +98,14 @@ class LinearRoles : public ::testing::TestWithParam<Case> {
   Registry registry_;
   Build build_{.runtime = runtime_, .recipe = recipe_, .registry = registry_, .dtype = DType::kF32};
   Linear linear_{build_, "linear", {.in = kIn, .out = kOut, .bias = false}};
-  // Away from each other, so that a scale in the wrong place is far off.
+  // Away from each other, so that a scale in the wrong place gives a large error.
   Tensor x_ = tensor(kIn, 1, 1.7);
   Tensor grad_ = tensor(kOut, 3, 0.003);
   Data data_;
 };
 
-// The same data and FP32 sums: 100 dB leaves room for neither a cast nor a tie. A matrix unit's sums of FP8 products
-// keep 13 bits below their largest term, 20 log10(2^13) = 78 dB; one code off by one step is 30 dB.
+// The data are equal and sums are in FP32: 100 dB leaves no room for a wrong cast or tie. A matrix unit's sums of FP8
+// products keep 13 bits below their largest term, 20 log10(2^13) = 78 dB; one value off by one step is 30 dB.
 double least_agreement() { return support::test_device() == "cpu" ? 100.0 : 75.0; }
 
 TEST_P(LinearRoles, AreCastUnderTheirOwnScales) {
@@ -114,7 +114,7 @@ TEST_P(LinearRoles, AreCastUnderTheirOwnScales) {
   EXPECT_GT(agreement(reference_results(data_, settled_scales()), step()), least_agreement());
 }
 
-TEST_P(LinearRoles, EveryScaleIsSeen) {
+TEST_P(LinearRoles, WrongScaleOfAnyRoleIsRefused) {
   step();
   const Results actual = step();
   for (double Scales::* role : {&Scales::x, &Scales::weight, &Scales::grad}) {

@@ -1,4 +1,5 @@
-// What quantization does to a layer's gradients: visible, and no more than its products say; the same on every GPU.
+// The effect of quantization on a layer's gradients: visible, and no larger than its products explain; the same on
+// every GPU.
 
 #include <gtest/gtest.h>
 
@@ -63,7 +64,7 @@ LayerCase case_of(const Quantized& quantized, std::string_view recipe, std::stri
   return layer_case;
 }
 
-/// The third step, when every history holds what the same tensors had in the steps before.
+/// The third step, in which every history has the amaxes of the same tensors in the steps before.
 LayerStep settled_step(const Quantized& layer, std::string_view recipe, std::string_view arch) {
   LayerRun run(case_of(layer, recipe, arch));
   run.step();
@@ -73,10 +74,10 @@ LayerStep settled_step(const Quantized& layer, std::string_view recipe, std::str
 
 class RecipeTest : public ::testing::TestWithParam<std::tuple<Quantized, const char*>> {};
 
-/// Where a gradient's SQNR belongs. Gaussian operands lose 28.5 dB in a product with both in E4M3, 24.55 dB with an
-/// E5M2 gradient, and the noises of several products add; what lies between them gets 2 dB. A weight's gradient is
-/// itself a product, so it is no better than one, unless biases give its operands means that add up while noise does
-/// not. Others may see little of the noise, but 45 dB would say that nothing was quantized.
+/// The range of a gradient's SQNR. Gaussian operands lose 28.5 dB in a product with both in E4M3, 24.55 dB with an E5M2
+/// gradient, and the noises of several products add; 2 dB are added on both sides. A weight's gradient is itself a
+/// product, so it is no better than one, unless biases give its operands means that add up while noise does not. Other
+/// gradients may have little of the noise, but 45 dB would mean that nothing was quantized.
 struct Window {
   double floor;
   double ceiling;
@@ -87,7 +88,7 @@ Window window_of(const Quantized& layer, const Recipe& recipe, const std::string
   return {product - 10.0 * std::log10(layer.products) - 2.0, is_product ? product + 1.0 : 45.0};
 }
 
-TEST_P(RecipeTest, GradientsShowQuantizationAndNoMore) {
+TEST_P(RecipeTest, GradientsHaveTheNoiseOfTheirQuantizedProducts) {
   const auto& [layer, recipe_name] = GetParam();
   const Recipe recipe = make_recipe(recipe_name);
   const auto expected = all_gradients(settled_step(layer, "bf16", "hopper"));
@@ -110,9 +111,9 @@ TEST_P(RecipeTest, EveryArchComputesTheSameBits) {
     EXPECT_TRUE(reference::bitwise_equal(gradient, expected.at(name))) << name;
 }
 
-// The window bites: in the first step delayed scaling knows no history, its scales are 1, and a small input and small
-// gradients underflow. Two updates of both directions' scales later they fit.
-TEST(RecipeWindow, NoticesScalesThatDoNotFit) {
+// The window refuses scales that do not fit: in the first step of delayed scaling there is no history, scales are 1,
+// and a small input and small gradients underflow. Two updates of both directions' scales later they fit.
+TEST(RecipeWindow, RefusesScalesThatDoNotFit) {
   constexpr Quantized kLinear{"linear", "linear_without_bias", false, 2};
   const auto gradients = [&](std::string_view recipe, int steps) {
     LayerCase layer_case = case_of(kLinear, recipe, "hopper");
@@ -129,8 +130,9 @@ TEST(RecipeWindow, NoticesScalesThatDoNotFit) {
   }
 }
 
-// Forward's scales move on when forward ends; what backward computes again (P inside attention) must not notice.
-TEST(BackwardScales, AreThoseOfItsForward) {
+// Forward's scales are updated at the end of forward; what backward recomputes (P inside attention) must use the old
+// ones.
+TEST(BackwardScales, AreThoseOfTheForwardPass) {
   const auto gradients = [](const char* recipe, bool scales_move_on) {
     LayerRun run(case_of({"attention", "attention", true, 0}, recipe, "hopper"));
     const LayerConfig config = nn_test::block_config(nn_test::layer_named("attention"));

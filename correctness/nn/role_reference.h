@@ -6,7 +6,7 @@
 
 #include "reference/float8_reference.h"
 
-// Per-tensor casts in double, for the references of quantized modules.
+// Per-tensor casts in double precision, for the references of quantized modules.
 namespace fp8lab::nn_test {
 
 using Doubles = std::vector<double>;
@@ -20,7 +20,7 @@ inline double amax_of(const Doubles& values) {
   return amax;
 }
 
-/// Each value as its code under `scale` reads back.
+/// Each value cast under `scale` and dequantized again.
 inline Doubles cast(const Doubles& values, const reference::SmallFloat& format, double scale) {
   Doubles result;
   result.reserve(values.size());

@@ -6,9 +6,8 @@
 #include "harness/measure/measure.h"
 #include "support/cells.h"
 
-// The weights and losses of full training runs, as bits: a machine, compiler, build type or instruction set that
-// computes anything else fails here. A change of the numerics that is meant changes this table, and says so in its
-// commit.
+// The weights and losses of full training runs, as bits. A machine, compiler, build type or instruction set that
+// computes anything else fails here. An intended change of the numerics changes this table and says so in its commit.
 namespace fp8lab {
 namespace {
 

@@ -1,5 +1,5 @@
-// Every configuration, on every device: the same ordered sequence of (bytes, holder, phase), and never a value that
-// nobody wrote. Memory is poisoned with NaN wherever it is fresh or freed, so reading it would show in what comes out.
+// Every configuration has the same ordered sequence of (bytes, holder, phase) on every device, and reads no value that
+// was never written. Fresh and freed memory is poisoned with NaN, so reading it would show in the results.
 
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ void expect_same_bits(const std::vector<std::vector<float>>& made, const std::ve
     EXPECT_TRUE(reference::bitwise_equal(made[i], expected[i])) << what << " " << i;
 }
 
-/// What the layer has no use for is not varied.
+/// Keys that the layer does not use are not varied.
 std::vector<CellConfig> variants(const CellConfig& base) {
   const bool attends = base.model.layer == "multihead_attention" || base.model.layer == "transformer_layer";
   const bool has_fusible_mlp = base.model.layer == "transformer_layer";
@@ -92,10 +92,10 @@ TEST_P(EveryConfiguration, RunsOneScheduleEverywhereAndReadsOnlyWhatWasWritten) 
   }
 }
 
-// Checkpointed too, where the second forward casts as the first did. What is saved and what comes out does not change;
-// what was there meanwhile does: less, wherever a scale was known beforehand; earlier, an amax that the scale follows
-// from.
-TEST_P(EveryConfiguration, TrainsTheSameWhereNormsAndActivationsStoreWhatIsCast) {
+// With checkpointing too, where the second forward casts as the first did. Saved tensors and results do not change.
+// Memory in between does: less where a scale was known beforehand; earlier, by an amax, where the scale follows from
+// it.
+TEST_P(EveryConfiguration, TrainsTheSameIfNormsAndActivationsStoreTheirResultsFirst) {
   const auto& [layer, form, recipe] = GetParam();
   CellConfig base = small_cell(recipe, form, layer);
   base.training.steps = 3;
@@ -132,8 +132,8 @@ INSTANTIATE_TEST_SUITE_P(All, EveryConfiguration,
                                             ::testing::ValuesIn(support::recipe_names())),
                          name_of);
 
-// The hash notices a byte, a name and a phase.
-TEST(ScheduleHash, NoticesOneByteMore) {
+// The hash depends on every byte, name and phase.
+TEST(ScheduleHash, ChangesWithOneByteMore) {
   const CellConfig cell = small_cell("delayed");
   const auto hash_with = [&](std::int64_t extra_bytes, std::string_view owner, PhaseKind phase) {
     TrainingRun run(cell, {}, make_recipe("delayed"));
@@ -150,7 +150,7 @@ TEST(ScheduleHash, NoticesOneByteMore) {
   EXPECT_NE(hash_on("meta", cell), hash);
 }
 
-TEST(Poison, IsWhatFreshAndFreedMemoryHolds) {
+TEST(Poison, FillsFreshAndFreedMemory) {
   const std::unique_ptr<Device> device =
       open_device("cpu", {.arch = "hopper", .memory = {.capacity_bytes = 0, .poison = true}});
   const TensorSpec spec{{1, 8}, DType::kBF16};

@@ -1,4 +1,4 @@
-// Training does what training is for, under every recipe, and reads nothing that nobody wrote.
+// Training reduces the loss under every recipe and reads no value that was never written.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 class Training : public ::testing::TestWithParam<const char*> {};
 
-// One batch again and again: a layer that gets its gradients right learns it by heart.
+// The same batch in every step: a layer with correct gradients learns it by heart.
 TEST_P(Training, ReducesTheLossAndMovesEveryWeight) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}, .seed = 3};

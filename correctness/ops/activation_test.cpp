@@ -23,7 +23,7 @@ struct Case {
   ActivationKind kind;
   DType dtype;
   std::int64_t rows;
-  std::int64_t cols;  ///< of the output
+  std::int64_t cols;  ///< columns of the output
 };
 
 std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
@@ -32,7 +32,7 @@ std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
          std::to_string(c.rows) + "x" + std::to_string(c.cols);
 }
 
-/// Normal values and, spread among them, ones where the functions saturate, vanish or bend.
+/// Normal values and, spread among them, values where the functions saturate, vanish or bend.
 std::vector<float> telling_values(std::int64_t count, std::uint64_t seed) {
   constexpr float kSpecial[] = {0.0f,   -0.0f, 1.0f,   -1.0f, 5.5f,    -5.5f, 11.9f,
                                 -11.9f, 12.1f, -12.1f, 1e-6f, -300.0f, 1e4f};
@@ -58,7 +58,7 @@ class Activation : public ::testing::TestWithParam<Case> {
   Tensor grad_y_ = make_tensor(*device_, {c_.rows, c_.cols}, c_.dtype, reference::gaussian_values(c_.rows* c_.cols, 2));
 };
 
-TEST_P(Activation, ForwardIsItsDefinition) {
+TEST_P(Activation, ForwardEqualsItsDefinition) {
   const Tensor y = activation_forward(*device_, c_.kind, x_, support::anyone(*device_));
   const Expected expected = forward(read(*device_, x_));
   EXPECT_EQ(y.shape(), (Shape{c_.rows, c_.cols}));
@@ -66,7 +66,7 @@ TEST_P(Activation, ForwardIsItsDefinition) {
   EXPECT_TRUE(refuses_mutations(expected));
 }
 
-TEST_P(Activation, BackwardIsTheDerivative) {
+TEST_P(Activation, BackwardEqualsTheDerivative) {
   const Tensor grad_x = activation_backward(*device_, c_.kind, grad_y_, x_, support::anyone(*device_));
   const Expected expected = backward(read(*device_, x_), read(*device_, grad_y_));
   EXPECT_EQ(grad_x.shape(), x_.shape());
@@ -93,7 +93,7 @@ class ActivationEdges : public ::testing::Test {
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
-TEST_F(ActivationEdges, InfinityAndNanKeepTheirMeaning) {
+TEST_F(ActivationEdges, InfinityAndNanPassThrough) {
   const float infinity = std::numeric_limits<float>::infinity();
   const Tensor x = make_tensor(*device_, {1, 3}, DType::kF32, {infinity, std::nanf(""), 3e38f});
   const Values y = read(*device_, activation_forward(*device_, ActivationKind::kGelu, x, anyone()));
@@ -125,7 +125,7 @@ TEST_F(ActivationEdges, RefusalsNameTheArgumentAndTheRule) {
             "activation_backward: grad_y is f32 [2, 8] and x is f32 [2, 8]; grad_y must be [2, 4]");
 }
 
-// Every 61st float between the last that underflows and the first that overflows, both signs.
+// Every 61st float between the last that underflows and the first that overflows, of both signs.
 TEST(Elementary, ExponentialIsWithinTwoUlps) {
   double worst_ulps = 0.0;
   for (const std::uint32_t sign : {0u, 0x80000000u})
@@ -138,10 +138,10 @@ TEST(Elementary, ExponentialIsWithinTwoUlps) {
       if (!(ulps <= worst_ulps)) worst_ulps = ulps;
     }
   EXPECT_LE(worst_ulps, 2.0);
-  EXPECT_GT(worst_ulps, 0.4);  // a comparison that compares
+  EXPECT_GT(worst_ulps, 0.4);  // the comparison does measure errors
 }
 
-TEST(Elementary, ExponentialKeepsToItsRange) {
+TEST(Elementary, ExponentialUnderflowsAndOverflowsAtTheEndsOfItsRange) {
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(exponential(0.0f), 1.0f);
   EXPECT_EQ(exponential(-0.0f), 1.0f);

@@ -8,7 +8,7 @@
 #include "reference/test_data.h"
 #include "support/dense.h"
 
-// The kernel behind lib/optim, step by step; the optimizer around it has tests of its own.
+// The Adam kernel, step by step; optim/ tests the optimizer around it.
 namespace fp8lab {
 namespace {
 
@@ -29,7 +29,7 @@ struct Case {
 
 class Adam : public ::testing::TestWithParam<Case> {
  protected:
-  static constexpr std::int64_t kRows = 5, kCols = 811;  // more than one run of the kernel's loop
+  static constexpr std::int64_t kRows = 5, kCols = 811;  // more than one iteration of the kernel's loop
   static constexpr std::size_t kCount = kRows * kCols;
 
   Tensor filled(DType dtype, float value) {
@@ -70,7 +70,7 @@ class Adam : public ::testing::TestWithParam<Case> {
   Tensor master_ = c_.master ? make_tensor(*device_, {kRows, kCols}, DType::kF32, device_->read(param_)) : Tensor{};
 };
 
-// Every step is judged from the state that the kernel itself left, so errors do not add up.
+// Each step is judged from the state that the kernel itself left, so errors do not add up.
 TEST_P(Adam, EachStepIsWithinTheBoundOfItsRoundings) {
   for (int step = 1; step <= 4; ++step) {
     const Tensor grad = gaussian(c_.grad, static_cast<std::uint64_t>(10 + step), 0.1);
@@ -98,8 +98,8 @@ TEST_P(Adam, EachStepIsWithinTheBoundOfItsRoundings) {
   }
 }
 
-// A parameter that stays where it was is refused wherever the type can show a step of this size.
-TEST_P(Adam, TheBoundRefusesAParameterThatDidNotMove) {
+// A parameter that did not move is refused, if its type can represent a step of this size.
+TEST_P(Adam, BoundRefusesAParameterThatDidNotMove) {
   const Values before = read(*device_, param_);
   const Tensor grad = gaussian(c_.grad, 11, 0.1);
   const AdamExpected expected =
@@ -152,8 +152,8 @@ TEST_F(AdamEdges, ZeroGradientsMoveNothing) {
   EXPECT_EQ(read(*device_, s.exp_avg), Values(4, 0.0));
 }
 
-// g^2 underflows, so the step is bounded by epsilon and not by the moment: m / (0 + eps).
-TEST_F(AdamEdges, ASecondMomentThatUnderflowsLeavesEpsilon) {
+// g^2 underflows, so epsilon alone bounds the step: m / (0 + eps).
+TEST_F(AdamEdges, UnderflowedSecondMomentLeavesEpsilonAsDenominator) {
   const State s = state({1, 1}, 2.0f);
   const Tensor grad = make_tensor(*device_, {1, 1}, DType::kF32, {1e-30f});
   const AdamTensor list[] = {tensor(s, grad)};
@@ -173,7 +173,7 @@ TEST_F(AdamEdges, NanGradientsStayInTheirElement) {
   EXPECT_EQ(param[2], param[0]);
 }
 
-TEST_F(AdamEdges, OneLaunchTakesManyTensorsOfAnyStrides) {
+TEST_F(AdamEdges, OneLaunchStepsManyTensorsOfAnyStrides) {
   const State s = state({4, 6}, 1.0f), other = state({0, 6}, 1.0f);
   const Tensor grad = make_tensor(*device_, {6, 4}, DType::kF32, reference::gaussian_values(24, 1)).transposed();
   const Tensor none = make_tensor(*device_, {0, 6}, DType::kF32, {});

@@ -12,7 +12,7 @@
 namespace fp8lab::attention_test {
 namespace {
 
-/// A valid call of either direction, for tests to spoil in one place.
+/// A valid call of either direction, in which a test invalidates one argument.
 struct Call {
   AttentionInputs forward;
   AttentionBackwardInputs backward;
@@ -54,7 +54,7 @@ class AttentionArgumentsTest : public ::testing::Test {
     return made.view();
   }
 
-  /// The message of the Error that the call ends in, or nothing.
+  /// The message of the Error that the call throws, or nothing.
   std::string forward_error(DType dtype, const std::function<void(AttentionInputs&)>& spoil) {
     Call call = valid(dtype);
     spoil(call.forward);
@@ -108,7 +108,7 @@ TEST_F(AttentionArgumentsTest, ShapesMustFit) {
             "attention_backward: lse is [6, 8]; it must be a contiguous [batch * heads, seq] = [2 * 4, 6]");
 }
 
-TEST_F(AttentionArgumentsTest, NumbersMustMakeSense) {
+TEST_F(AttentionArgumentsTest, NumbersMustBeInRange) {
   EXPECT_EQ(forward_error(DType::kBF16, [](AttentionInputs& in) { in.shape.dropout = 1.0f; }),
             "attention_forward: dropout is 1; it must lie in [0, 1)");
   EXPECT_EQ(forward_error(DType::kBF16, [](AttentionInputs& in) { in.shape.dropout = std::nanf(""); }),
@@ -153,7 +153,7 @@ TEST_F(AttentionArgumentsTest, CastRolesNeedFloat8Operands) {
       "attention_backward: role grad_p is cast to e5m2 while k is bf16; a cast role needs FP8 operands");
 }
 
-TEST_F(AttentionArgumentsTest, TheOutputsCastIsToFloat8) {
+TEST_F(AttentionArgumentsTest, OutputMustBeCastToFloat8) {
   EXPECT_EQ(
       forward_error(DType::kE4M3, [](AttentionInputs& in) { in.o_cast = {.payload = DType::kBF16, .scale = &kScale}; }),
       "attention_forward: O will be cast to bf16; it must be an FP8 type (e4m3, e5m2)");

@@ -8,11 +8,12 @@
 #include "core/float16.h"
 #include "core/float8.h"
 
-// Which way the GPU takes, asked of the table alone, on any machine; and what lets a way give O as its eight bits.
+// The algorithm that a GPU uses for attention, asked of the table alone, on any machine; and when an algorithm may
+// return O rounded to eight bits.
 namespace fp8lab::cuda {
 namespace {
 
-/// A call that every way could take.
+/// A call that every algorithm supports.
 AttentionCall common_call() {
   AttentionCall call;
   call.shape = {
@@ -28,12 +29,12 @@ AttentionCall float8_call() {
   return call;
 }
 
-TEST(AttentionChoice, LongSequencesGoForwardThroughCudnn) {
+TEST(AttentionChoice, LongSequencesUseCudnnForForward) {
   EXPECT_EQ(choose_forward(common_call()), AttentionAlgorithm::kCudnn);
   EXPECT_EQ(choose_forward(float8_call()), AttentionAlgorithm::kCudnnFloat8);
 }
 
-TEST(AttentionChoice, WithoutCudnnTheMatrixUnitsAreOurOwn) {
+TEST(AttentionChoice, WithoutCudnnOwnMatrixUnitKernelsAreUsed) {
   for (AttentionCall call : {common_call(), float8_call()}) {
     call.cudnn = false;
     EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kTensor);
@@ -44,18 +45,18 @@ TEST(AttentionChoice, WithoutCudnnTheMatrixUnitsAreOurOwn) {
   }
 }
 
-TEST(AttentionChoice, CudnnGivesFloat8OutputOnlyWhereItsScaleIsKnown) {
+TEST(AttentionChoice, CudnnComputesFloat8OutputOnlyIfItsScaleIsKnown) {
   AttentionCall call = float8_call();
   call.result_cast_known = false;
   EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kTensor);
   call = float8_call();
-  call.out = DType::kF32;  // who asks for FP32 wants O before any cast
+  call.out = DType::kF32;  // FP32 output must be O before any cast
   EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kTensor);
 }
 
-TEST(AttentionChoice, CudnnIsNotAskedForWhatItDoesNotDoAlike) {
+TEST(AttentionChoice, CudnnIsNotUsedWhereItsResultsWouldDiffer) {
   AttentionCall call = common_call();
-  call.shape.dropout = 0.1f;  // it draws from another generator
+  call.shape.dropout = 0.1f;  // cuDNN draws from another generator
   EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kTensor);
   call = common_call();
   call.out = DType::kF32;
@@ -65,20 +66,20 @@ TEST(AttentionChoice, CudnnIsNotAskedForWhatItDoesNotDoAlike) {
   EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kGeneral);
 }
 
-TEST(AttentionChoice, ShortSequencesDoNotWaitForAPlan) {
+TEST(AttentionChoice, ShortSequencesDoNotUseCudnn) {
   AttentionCall call = common_call();
   call.shape.seq = 128;
   EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kTensor);
 }
 
-// Its deterministic gradients need dP of every head in memory, S x S, which attention promises not to hold.
-TEST(AttentionChoice, GradientsHoldNoSquareOfTheSequence) {
+// cuDNN's deterministic gradients need dP of every head in memory, S x S, which attention must not hold.
+TEST(AttentionChoice, DeterministicGradientsDoNotUseCudnn) {
   EXPECT_EQ(choose_backward(common_call()), AttentionAlgorithm::kTensor);
   EXPECT_EQ(choose_backward(float8_call()), AttentionAlgorithm::kTensor);
   EXPECT_EQ(cudnn_backward_workspace(common_call().shape), 2ll * 2 * 32 * 4096 * 4096);
 }
 
-TEST(AttentionChoice, WhereBitsMayDifferCudnnGivesGradientsOfSixteenBits) {
+TEST(AttentionChoice, CudnnComputesSixteenBitGradientsIfBitsMayDiffer) {
   AttentionCall call = common_call();
   call.deterministic = false;
   EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kCudnn);
@@ -92,7 +93,7 @@ TEST(AttentionChoice, WhereBitsMayDifferCudnnGivesGradientsOfSixteenBits) {
   EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kTensor);
 }
 
-TEST(AttentionChoice, CudnnGivesGradientsOfEightBitsWhereTheyWillBeRoundedAnyway) {
+TEST(AttentionChoice, CudnnComputesEightBitGradientsIfTheyAreCastNext) {
   AttentionCall call = float8_call();
   call.deterministic = false;
   EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kCudnnFloat8);
@@ -110,7 +111,7 @@ TEST(AttentionChoice, CudnnGivesGradientsOfEightBitsWhereTheyWillBeRoundedAnyway
   EXPECT_EQ(algorithm_with([](AttentionCall& c) { c.shape.head_dim = 64; }), AttentionAlgorithm::kTensor);
 }
 
-TEST(AttentionChoice, MatrixUnitsTakeTheirHeadDimensionsAndTypes) {
+TEST(AttentionChoice, OtherHeadDimensionsTypesAndScalesUseTheGeneralKernel) {
   for (const std::int64_t head_dim : {8, 80, 96, 256}) {
     AttentionCall call = common_call();
     call.cudnn = false;
@@ -134,8 +135,8 @@ TEST(AttentionChoice, MatrixUnitsTakeTheirHeadDimensionsAndTypes) {
   }
 }
 
-// O may come as code * (1 / scale), rounded to 16 bits, where it will be cast with `scale` again: off by 2^-8 of itself
-// at most and two roundings of a float, while half a quantum of E4M3 is 2^-5 of a value or more.
+// An algorithm may return O as quantized data times 1 / scale, rounded to 16 bits, if O is cast with `scale` next: the
+// error is at most 2^-8 of the value and two float roundings, while half a quantum of E4M3 is at least 2^-5.
 template <class Format, class Narrow, class Widen>
 void expect_values_survive(float scale, Narrow narrow, Widen widen) {
   const float scale_inv = 1.0f / scale;
@@ -149,7 +150,7 @@ void expect_values_survive(float scale, Narrow narrow, Widen widen) {
 TEST(AttentionOutput, EightBitsSurviveTheirOwnCast) {
   const CounterRng rng(5, 6);
   for (std::uint64_t i = 0; i < 4000; ++i) {
-    // Powers of two, and what lies between them, over every scale that a sensible amax gives.
+    // Powers of two and values between them, over every scale that a usual amax gives.
     const float power = std::ldexp(1.0f, static_cast<int>(i % 41) - 20);
     const float scale = i % 3 == 0 ? power : power * (1.0f + rng.uniform(i));
     expect_values_survive<E4M3>(
@@ -158,8 +159,8 @@ TEST(AttentionOutput, EightBitsSurviveTheirOwnCast) {
   }
 }
 
-// Eight bits of another scale round twice, which some values show: the caller's own scale is needed.
-TEST(AttentionOutput, EightBitsOfAnotherScaleAreOtherData) {
+// Eight bits of another scale are rounded twice, which some values show: the caller's own scale is needed.
+TEST(AttentionOutput, EightBitsOfAnotherScaleChangeInTheCast) {
   const CounterRng rng(5, 7);
   int changed = 0;
   for (std::uint64_t i = 0; i < 1000; ++i) {

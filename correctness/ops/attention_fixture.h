@@ -15,7 +15,7 @@
 #include "support/test_device.h"
 
 /// What the attention tests share: operands on a device, the same operands in double for the reference, and a
-/// comparison that asks for the reference's own error bound.
+/// comparison within the reference's own error bound.
 namespace fp8lab::attention_test {
 
 struct ShapeOptions {
@@ -90,7 +90,7 @@ inline Operand make_quantized(Device& device, std::int64_t cols, DType dtype, st
   return operand;
 }
 
-/// Exact.
+/// The exact values of the operand.
 inline std::vector<double> read(Device& device, const Operand& operand) {
   const std::vector<float> floats = device.read(operand.values);
   std::vector<double> values(floats.begin(), floats.end());
@@ -105,7 +105,7 @@ struct Qkv {
   Operand v;
 };
 
-/// Columns of one packed tensor, as a projection leaves them.
+/// Columns of one packed tensor, as a projection stores them.
 inline Qkv make_qkv(Device& device, const AttentionShape& shape, DType dtype, float deviation = 1.0f) {
   const std::int64_t q = query_cols(shape), kv = key_cols(shape);
   const Tensor packed =
@@ -136,12 +136,13 @@ inline reference::AttentionProblem reference_problem(const AttentionShape& shape
     problem.kept.resize(static_cast<std::size_t>(shape.batch * shape.heads * shape.seq * shape.seq));
     for (std::size_t i = 0; i < problem.kept.size(); ++i) problem.kept[i] = rng.uniform(i) >= shape.dropout;
   }
-  // A sum of n FP32 products is off by at most n + 1 roundings of 2^-24 against its magnitudes. The longest runs over
-  // head_dim, over the keys (64 in a row, then one per 64), or, for dK and dV, over the queries of a group of heads (32
-  // in a row). Eight more pay for exp (2 ulp), the scales' product, dropout's factor and the last rounding.
+  // A sum of n FP32 products has an error of at most n + 1 roundings of 2^-24 of its magnitudes. The longest sums run
+  // over head_dim, over the keys (64 in a row, then one per 64), or, for dK and dV, over the queries of a group of
+  // heads (32 in a row). Eight more roundings allow for exp (2 ulp), the product of scales, the factor of dropout and
+  // the last rounding.
   const std::int64_t over_tokens = std::min<std::int64_t>(shape.seq, 64) + shape.seq / 32 + shape.heads;
   problem.precision = static_cast<double>(std::max(shape.head_dim, over_tokens) + 8) * 0x1p-24;
-  // Matrix units take P and dS of 16-bit attention as bf16; cast to FP8 they are exact there.
+  // Matrix units round P and dS of 16-bit attention to bf16; casts to FP8 are exact there.
   const bool matrix_units = support::test_device() == "cuda" && (shape.head_dim == 64 || shape.head_dim == 128);
   if (matrix_units && operands == DType::kBF16) problem.rounding = 0x1p-8;
   return problem;
@@ -160,7 +161,7 @@ inline ::testing::AssertionResult within(const std::vector<float>& actual, const
   std::size_t wrong = 0;
   std::size_t first = 0;
   for (std::size_t i = 0; i < actual.size(); ++i) {
-    // Where FP32 itself is subnormal, roundings stop being relative.
+    // Where FP32 itself is subnormal, roundings are no longer relative.
     const double limit = expected.error[i] + roundoff(dtype) * std::fabs(expected.value[i]) + 0x1p-140;
     if (!(std::fabs(static_cast<double>(actual[i]) - expected.value[i]) <= limit) && wrong++ == 0) first = i;
   }
@@ -214,7 +215,7 @@ inline AttentionGradients run_backward(Device& device, const AttentionShape& sha
 
 class AttentionTest : public ::testing::Test {
  protected:
-  // Poison: whatever a kernel reads without having written it, or leaves unwritten, is NaN.
+  // Poison: if a kernel reads memory that it has not written, or leaves its result unwritten, the value is NaN.
   std::unique_ptr<Device> owned_device_ = support::open_poisoned_device();
   Device& device_ = *owned_device_;
 };

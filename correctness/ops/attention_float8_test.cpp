@@ -98,13 +98,12 @@ std::vector<Float8Case> float8_cases() {
 
 class AttentionFloat8Test : public AttentionTest, public ::testing::WithParamInterface<Float8Case> {
  protected:
-  // Of casts at random places, 2 * error / quantum lie near a tie. The worst case that the reference allows P is up to
-  // 2^-12 of it, the quantum of E4M3 at least 2^-4: 0.8 %. So few elements have a bound that a flipped cast could hide
-  // in.
+  // Of casts at random places a fraction 2 * error / quantum lies near a tie. The reference allows P an error of up to
+  // 2^-12, and the quantum of E4M3 is at least 2^-4: 0.8 %. So few elements have a bound that could hide a wrong cast.
   static constexpr double kFewTies = 0.01;
 };
 
-TEST_P(AttentionFloat8Test, EmulatesEveryRole) {
+TEST_P(AttentionFloat8Test, EmulatesTheCastsOfEveryRole) {
   const auto [shape, s_scale, o_in_eight_bits] = GetParam();
   const Float8Step step(device_, shape);
   const Role s(device_, DType::kE4M3, s_scale);
@@ -121,7 +120,7 @@ TEST_P(AttentionFloat8Test, EmulatesEveryRole) {
   const Operand o = o_in_eight_bits ? Quantized(device_, query_cols(shape), DType::kE4M3, device_.read(out.o)).operand
                                     : make_operand(device_, query_cols(shape), DType::kBF16, device_.read(out.o));
   const std::vector<double> o_values = read(device_, o), grad_o = read(device_, step.grad_o.operand);
-  // Delayed scaling would have seen about this amax a step ago.
+  // Delayed scaling would have measured about this amax in the step before.
   const double amax = reference::attention_backward(problem, inputs, o_values, grad_o).amax_grad_p;
   const Role grad_p(device_, DType::kE5M2, amax > 0 ? static_cast<float>(57344.0 / amax) : 1.0f);
   const AttentionGradients grads =
@@ -138,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionFloat8Test, ::testing::ValuesIn(float8
   return describe(row.param.shape, DType::kE4M3) + (row.param.o_in_eight_bits ? "_o8" : "_o16");
 });
 
-// Errors in the roles that leave O close to right, yet outside the emulation's bound.
+// Errors in the roles that leave O nearly right must be outside the emulation's bound.
 TEST_F(AttentionTest, Float8BoundCatchesMutations) {
   const AttentionShape shape = make_shape({.seq = 100, .heads = 2, .kv_heads = 1, .head_dim = 64});
   const Float8Step step(device_, shape);
@@ -173,15 +172,15 @@ TEST_F(AttentionTest, Float8BoundCatchesMutations) {
   EXPECT_FALSE(backward_matches(s.kernel, Role(device_, DType::kE4M3, 4096.0f).kernel)) << "dS in E4M3";
 }
 
-// What the casts cost, against the same attention of the values before any cast. For Gaussian values one E4M3 cast
-// leaves 31.5 dB (noise 7.1e-4 of the signal), one E5M2 cast 25.5 dB (2.8e-3). Independent noises add up; Q and K each
-// reach P through logits of variance 1:
+// The cost of the casts, compared with the same attention of the values before any cast. For Gaussian values one E4M3
+// cast leaves 31.5 dB (noise 7.1e-4 of the signal), one E5M2 cast 25.5 dB (2.8e-3). Independent noises add up; Q and K
+// each reach P through logits of variance 1:
 //   O:       Q, K, P, V                     4 * 7.1e-4 = 2.8e-3            25.5 dB
 //   dV:      Q, K, P; dO                    3 * 7.1e-4 + 2.8e-3 = 4.9e-3   23.1 dB
 //   dQ, dK:  Q, K in P, K or Q, V; dO, dS   4 * 7.1e-4 + 2 * 2.8e-3 = 8.5e-3   20.7 dB
-// dQ and dK so because D is small beside dP where many keys share P. One decibel to either side is more than 3 standard
-// deviations of the samples here, and less than what P's or dS's cast left out would gain.
-TEST_F(AttentionTest, Float8CostsWhatItsCastsCost) {
+// dQ and dK have no more noise because D is small beside dP where many keys share P. One decibel on either side is more
+// than 3 standard deviations of these samples, and less than leaving out the cast of P or dS would gain.
+TEST_F(AttentionTest, Float8NoiseIsThatOfItsCasts) {
   const AttentionShape shape = make_shape({.seq = 256, .heads = 4, .kv_heads = 4, .head_dim = 64, .causal = false});
   const Float8Step step(device_, shape);
   const Role s(device_, DType::kE4M3, 448.0f);
@@ -218,7 +217,7 @@ TEST_F(AttentionTest, Float8CostsWhatItsCastsCost) {
   EXPECT_GT(reference::sqnr_db(expected_grads.grad_q.value, device_.read(uncast.q)), 21.7) << "dS not cast";
 }
 
-/// Gaussian values whose largest magnitude is `amax`, cast by the scale that follows from it.
+/// Gaussian values whose largest magnitude is `amax`, cast under the scale that follows from it.
 Operand of_amax(Device& device, std::int64_t count, std::int64_t cols, DType dtype, std::uint64_t stream, double amax) {
   std::vector<float> values = gaussian(count, stream);
   const double factor = amax / static_cast<double>(amax_of(values));
@@ -230,9 +229,9 @@ Operand of_amax(Device& device, std::int64_t count, std::int64_t cols, DType dty
 class TinyOperandsTest : public AttentionTest,
                          public ::testing::WithParamInterface<std::tuple<double, bool, std::int64_t>> {};
 
-// Q, K and V under one scale, whose square times softmax_scale is below the normal floats or below all of them: every
-// logit is next to nothing and P one over the number of keys, of which the casts lie 2^-12 from a tie or more. dO is so
-// large that dQ and dK are of ordinary size, so nothing else comes near a float's limits. Without roles the matrix
+// Q, K and V have one scale whose square times softmax_scale is below the normal floats or below all floats: every
+// logit is nearly zero and P is one over the number of keys, which is 2^-12 or more away from a tie of the cast. dO is
+// so large that dQ and dK have ordinary sizes, so nothing else comes near a float's limits. Without roles the matrix
 // units round P and dS to bf16.
 TEST_P(TinyOperandsTest, GiveEveryKeyTheSameWeight) {
   const auto [amax, causal, head_dim] = GetParam();
@@ -265,7 +264,7 @@ TEST_P(TinyOperandsTest, GiveEveryKeyTheSameWeight) {
     EXPECT_TRUE(within(device_.read(grads.q), expected_grads.grad_q));
     EXPECT_TRUE(within(device_.read(grads.k), expected_grads.grad_k));
     EXPECT_TRUE(within(device_.read(grads.v), expected_grads.grad_v));
-    // The bounds let no gradient pass that has vanished.
+    // The bounds refuse gradients that have vanished.
     for (const reference::Bounded* gradient : {&expected_grads.grad_q, &expected_grads.grad_k, &expected_grads.grad_v})
       EXPECT_FALSE(within(std::vector<float>(gradient->value.size()), *gradient));
   }
@@ -283,9 +282,9 @@ INSTANTIATE_TEST_SUITE_P(Amaxes, TinyOperandsTest,
                                   std::to_string(std::get<2>(row.param));
                          });
 
-// The largest scale there is times dP's unit is more than a float; what is masked stays zero. K is large and Q small,
-// so that dQ, whose scale is the inverse of that one, is no subnormal; dK is nothing.
-TEST_F(AttentionTest, TheLargestScaleLeavesZerosZero) {
+// The largest possible scale times the unit of dP is above every float; masked entries must stay zero. K is large and Q
+// small, so that dQ, whose scale is the inverse of that one, is no subnormal; dK is nearly zero.
+TEST_F(AttentionTest, LargestScaleLeavesZerosZero) {
   const AttentionShape shape = make_shape({.seq = 100, .heads = 2, .kv_heads = 1, .head_dim = 64});
   const std::int64_t queries = tokens(shape) * query_cols(shape), keys = tokens(shape) * key_cols(shape);
   const Qkv qkv = {of_amax(device_, queries, query_cols(shape), DType::kE4M3, 1, 0x1p-40),
@@ -304,9 +303,9 @@ TEST_F(AttentionTest, TheLargestScaleLeavesZerosZero) {
   EXPECT_TRUE(within(device_.read(grads.v), expected.grad_v));
 }
 
-// E4M3 has nothing between 0 and 2^-9 and rounds up to half of that to 0: at scale 1 the even weights of more than 1024
-// keys vanish, and those of slightly fewer count twice.
-TEST_F(AttentionTest, SmallProbabilitiesVanishWithoutAScale) {
+// E4M3 has no value between 0 and 2^-9 and rounds up to half of that to 0. At scale 1 the even weights of more than
+// 1024 keys become 0, and those of slightly fewer keys are doubled.
+TEST_F(AttentionTest, SmallProbabilitiesBecomeZeroWithoutAScale) {
   for (const auto& [seq, scale, expected] :
        {std::tuple{1100, 1.0f, 0.0f}, {1000, 1.0f, 1000.0f / 512.0f}, {1024, 448.0f, 1.0f}}) {
     const AttentionShape shape = make_shape({.seq = seq, .head_dim = 8, .causal = false});
@@ -331,7 +330,7 @@ TEST_F(AttentionTest, RolesAccumulateTheirAmax) {
   EXPECT_EQ(device_.read(raised.amax)[0], 5.0f);
   EXPECT_TRUE(std::isnan(device_.read(poisoned.amax)[0]));
 
-  // A NaN among the operands reaches the amax of both roles.
+  // A NaN in the operands reaches the amax of both roles.
   std::vector<float> with_nan(static_cast<std::size_t>(20 * 16), 0.5f);
   with_nan[40] = std::numeric_limits<float>::quiet_NaN();
   const Operand q = make_quantized(device_, 16, DType::kE4M3, with_nan, 1.0f);
@@ -343,8 +342,8 @@ TEST_F(AttentionTest, RolesAccumulateTheirAmax) {
   EXPECT_TRUE(std::isnan(device_.read(grad_p.amax)[0]));
 }
 
-// O and the gradients come before any cast, so their amaxes are left to the cast.
-TEST_F(AttentionTest, ComingCastsAreNotMeasured) {
+// O and the gradients are stored before their casts, so their amaxes are left to the cast.
+TEST_F(AttentionTest, ResultsThatAreCastLaterAreNotMeasured) {
   const AttentionShape shape = make_shape({.seq = 20, .heads = 2, .kv_heads = 1, .head_dim = 64});
   const Float8Step step(device_, shape);
   const Role s(device_, DType::kE4M3, 448.0f), grad_p(device_, DType::kE5M2, 1024.0f);

@@ -45,11 +45,12 @@ reference::AttentionBackwardReference expected_gradients(Device& device, const A
                                        read(device, step.grad_o));
 }
 
-// Central differences of the reference's loss sum(grad_o * O), for every coordinate of `input`, a member of `inputs`.
+// Central differences of the reference's loss sum(grad_o * O) for every coordinate of `input`, a member of `inputs`.
 std::vector<double> finite_differences(const reference::AttentionProblem& problem,
                                        reference::AttentionInputsReference& inputs, std::vector<double>& input,
                                        const std::vector<double>& grad_o) {
-  // Truncation leaves h^2 / 6 times a third derivative of order 10, cancellation 2^-53 / h times a loss of order 100.
+  // The truncation error is h^2 / 6 times a third derivative of order 10, the cancellation error 2^-53 / h times a loss
+  // of order 100.
   constexpr double kStep = 1e-5;
   const auto loss = [&] {
     const std::vector<double> o = reference::attention_forward(problem, inputs).o.value;
@@ -84,7 +85,7 @@ std::vector<AttentionShape> small_shapes() {
 
 class AttentionDifferencesTest : public AttentionTest, public ::testing::WithParamInterface<AttentionShape> {};
 
-TEST_P(AttentionDifferencesTest, GradientsAreTheSlopesOfTheDefinition) {
+TEST_P(AttentionDifferencesTest, GradientsEqualDifferencesOfTheDefinition) {
   const AttentionShape shape = GetParam();
   const Step step = make_step(device_, shape, DType::kF32);
   const Gradients actual = backward(device_, shape, step);
@@ -93,7 +94,7 @@ TEST_P(AttentionDifferencesTest, GradientsAreTheSlopesOfTheDefinition) {
   const auto problem = reference_problem(shape);
   auto inputs = reference_inputs(device_, step.qkv);
   const std::vector<double> grad_o = read(device_, step.grad_o);
-  // The slopes take the place of the reference's formulas; its error bounds stay, with the slopes' own error on top.
+  // The differences replace the reference's formulas; its error bounds stay, with the error of the differences added.
   const auto check = [&](const std::vector<float>& gradient, reference::Bounded& bounded, std::vector<double>& input) {
     bounded.value = finite_differences(problem, inputs, input, grad_o);
     for (double& error : bounded.error) error += kDifferenceError;
@@ -192,12 +193,12 @@ TEST_F(AttentionTest, GradientBoundCatchesMutations) {
   EXPECT_FALSE(within(zeros, expected.grad_q, DType::kBF16)) << "zero gradient";
 }
 
-// A dropped entry passes nothing back: with every other entry of a row dropped, its V sees only the kept one's dO.
+// A dropped entry passes no gradient back: its V sees only the dO of kept entries.
 TEST_F(AttentionTest, DroppedEntriesHaveNoGradient) {
   const AttentionShape shape = make_shape({.seq = 16, .head_dim = 8, .causal = false, .dropout = 0.5f});
   const Step step = make_step(device_, shape, DType::kF32);
   const reference::AttentionProblem problem = reference_problem(shape);
-  // dO lives in query 3 alone, so row j of dV is P~(3, j) dO(3): zero exactly where (3, j) was dropped.
+  // dO is zero except in query 3, so row j of dV is P~(3, j) dO(3): zero exactly where (3, j) was dropped.
   std::vector<float> grad_o(static_cast<std::size_t>(16 * 8));
   std::fill_n(grad_o.begin() + 3 * 8, 8, 1.0f);
   const Step one_query = {step.qkv, step.out, make_operand(device_, 8, DType::kF32, grad_o)};

@@ -11,8 +11,8 @@
 
 #include "ops/attention_fixture.h"
 
-// Counts what the kernels take from the heap. Devices take their memory through aligned allocation, which stays
-// outside.
+// Counts the bytes that kernels allocate from the heap. Devices get their memory by aligned allocation, which is not
+// counted.
 namespace {
 
 std::atomic<std::int64_t> live_bytes{0};
@@ -20,7 +20,7 @@ std::atomic<std::int64_t> peak_bytes{0};
 
 }  // namespace
 
-// Each block's size stands before it. Not inlined: g++ would see free() get a pointer from `new` and warn.
+// Each block's size is stored before it. Not inlined: otherwise g++ sees free() of a pointer from `new` and warns.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   auto* header = static_cast<std::max_align_t*>(std::malloc(sizeof(std::max_align_t) + bytes));
   if (header == nullptr) throw std::bad_alloc();
@@ -71,7 +71,7 @@ TEST(AttentionScratch, GrowsWithSeqAndNotWithItsSquare) {
   const Peaks at_8192 = scratch_peaks(8192);
   EXPECT_GT(at_2048.forward, 0);
   EXPECT_GT(at_2048.backward, 0);
-  // Four times the tokens: at most four times the scratch, up to what the test itself allocates.
+  // Four times the tokens need at most four times the scratch, plus what the test itself allocates.
   EXPECT_LT(at_8192.forward, 4 * at_2048.forward + 65536);
   EXPECT_LT(at_8192.backward, 4 * at_2048.backward + 65536);
   // One S x S matrix of floats would be 256 MiB.

@@ -23,7 +23,7 @@ struct ForwardCase {
   DType dtype = DType::kF32;
 };
 
-// Around the tiles of 32 queries and 64 keys, and head dimensions that fill no vector.
+// Sizes around the tiles of 32 queries and 64 keys, and head dimensions that fill no vector.
 std::vector<ForwardCase> forward_cases() {
   const ShapeOptions shapes[] = {
       {.seq = 1, .batch = 2, .heads = 2, .kv_heads = 1, .head_dim = 8},
@@ -58,7 +58,7 @@ TEST_P(AttentionForwardTest, MatchesTheDefinition) {
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionForwardTest, ::testing::ValuesIn(forward_cases()),
                          [](const auto& row) { return describe(row.param.shape, row.param.dtype); });
 
-// Each is an error that an implementation could make; the bound of the test above must see it.
+// Each is an error that an implementation could make; the bound of the test above must refuse it.
 TEST_F(AttentionTest, ForwardBoundCatchesMutations) {
   const AttentionShape shape =
       make_shape({.seq = 65, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 64, .dropout = 0.25f});
@@ -93,14 +93,14 @@ TEST_F(AttentionTest, ForwardBoundCatchesMutations) {
   EXPECT_FALSE(within(std::vector<float>(o.size(), std::nanf("")), expected.o, DType::kBF16)) << "NaN output";
 }
 
-TEST_F(AttentionTest, ForwardBoundCatchesUnnormalisedP) {
+TEST_F(AttentionTest, ForwardBoundCatchesAnUnnormalisedRow) {
   const AttentionShape shape = make_shape({.seq = 40, .head_dim = 16});
   const Qkv qkv = make_qkv(device_, shape, DType::kF32);
   const auto expected = reference::attention_forward(reference_problem(shape), reference_inputs(device_, qkv));
   const AttentionOutputs out = run_forward(device_, shape, qkv, DType::kF32);
   std::vector<float> o = device_.read(out.o);
   ASSERT_TRUE(within(o, expected.o));
-  // The row's sum is off by one part in 10,000, as if one key of weight 1e-4 had been left out of it.
+  // The row's sum has an error of one part in 10,000, as if a key of weight 1e-4 were missing.
   for (float& x : o) x *= 1.0001f;
   EXPECT_FALSE(within(o, expected.o));
 }
@@ -115,7 +115,7 @@ TEST_F(AttentionTest, OneKeyReturnsItsValue) {
 // A row whose every logit is -inf has no distribution: O is 0, lse is -inf, and nothing is NaN.
 TEST_F(AttentionTest, FullyMaskedRowGivesZero) {
   const AttentionShape shape = make_shape({.seq = 3, .head_dim = 1});
-  // Query 0 sees key 0 alone, at -1e60, which FP32 calls -inf; query 1 sees keys 0 and 1, at 0 and 0.
+  // Query 0 sees key 0 alone, at -1e60, which is -inf in FP32; query 1 sees keys 0 and 1, at 0 and 0.
   const Qkv qkv = {make_operand(device_, 1, DType::kF32, {1e30f, 0.0f, 1.0f}),
                    make_operand(device_, 1, DType::kF32, {-1e30f, 2.0f, 2.0f}),
                    make_operand(device_, 1, DType::kF32, {5.0f, 7.0f, 9.0f})};
@@ -150,14 +150,14 @@ TEST_F(AttentionTest, HugeLogitsSelectOneKey) {
   const Operand grad_o = make_operand(device_, 1, DType::kF32, gaussian(70, 4));
   const AttentionGradients grads =
       run_backward(device_, shape, {qkv, {out.o, {}}, grad_o, out.lse, {}, {}}, DType::kF32);
-  // The distribution does not react to its logits, so only V has a gradient: P^T dO.
+  // The distribution does not change with its logits, so only V has a gradient: P^T dO.
   for (const float x : device_.read(grads.q)) EXPECT_EQ(x, 0.0f);
   for (const float x : device_.read(grads.k)) EXPECT_EQ(x, 0.0f);
   const std::vector<float> grad_v = device_.read(grads.v);
   for (std::size_t j = 0; j < grad_v.size(); ++j) EXPECT_EQ(grad_v[j] != 0.0f, j == 66);
 }
 
-// Logits spread over +-1e4, where FP32 resolves them to 2^-10: the bound grows with them, NaN stays out.
+// Logits spread over +-1e4, where FP32 resolves 2^-10: the bound grows with them, and no result is NaN.
 TEST_F(AttentionTest, HugeSpreadLogitsStayWithinTheirBound) {
   const AttentionShape shape = make_shape({.seq = 50, .heads = 2, .head_dim = 16});
   const Qkv qkv = make_qkv(device_, shape, DType::kF32, 50.0f);
@@ -209,8 +209,8 @@ TEST_F(AttentionTest, GroupedQueriesEqualRepeatedHeadsBitwise) {
   EXPECT_TRUE(bitwise_equal(device_.read(grads.v), sum_groups(all_grads.v)));
 }
 
-// Under the causal mask a longer sequence changes nothing of what came before, wherever the tiles end.
-TEST_F(AttentionTest, LaterTokensDoNotTouchEarlierOnes) {
+// Under the causal mask a longer sequence does not change earlier results, wherever the tiles end.
+TEST_F(AttentionTest, LaterTokensDoNotChangeEarlierResults) {
   const AttentionShape full = make_shape({.seq = 100, .batch = 2, .heads = 2, .kv_heads = 1, .head_dim = 16});
   const Qkv qkv = make_qkv(device_, full, DType::kBF16);
   const std::vector<float> o = device_.read(run_forward(device_, full, qkv, DType::kF32).o);
@@ -226,7 +226,7 @@ TEST_F(AttentionTest, LaterTokensDoNotTouchEarlierOnes) {
   }
 }
 
-TEST_F(AttentionTest, RunsAreBitwiseEqual) {
+TEST_F(AttentionTest, RepeatedCallsAreBitwiseEqual) {
   const AttentionShape shape =
       make_shape({.seq = 77, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 24, .dropout = 0.2f});
   const Qkv qkv = make_qkv(device_, shape, DType::kBF16);

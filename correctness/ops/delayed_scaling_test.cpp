@@ -10,7 +10,7 @@
 #include "reference/compare.h"
 #include "support/quantize.h"
 
-// Amax histories and the scales made of them, against a reference that tells the same rule as a window.
+// Amax histories and the scales made of them, compared with a reference that states the same rule as a window.
 namespace fp8lab {
 namespace {
 
@@ -50,25 +50,25 @@ TEST_F(DelayedScalingTest, StartsWithScalesOfOneAndAnEmptyHistory) {
   EXPECT_EQ(scales.scale(2).shape(), (Shape{1}));
 }
 
-// A spike of 8 counts while it is one of the last four amaxes; the zero of step 4 is none.
-TEST_F(DelayedScalingTest, FirstTenValuesOfMax) {
+// A spike of 8 counts while it is one of the last four amaxes; the zero of step 4 is not recorded.
+TEST_F(DelayedScalingTest, FirstTenScalesOfMax) {
   EXPECT_EQ(scales_after({.history_length = 4}, {2, 4, 1, 0, 8, 1, 1, 1, 1, 0.5f}),
             (std::vector<float>{224, 112, 112, 112, 56, 56, 56, 56, 448, 448}));
 }
 
-TEST_F(DelayedScalingTest, FirstTenValuesOfMostRecent) {
+TEST_F(DelayedScalingTest, FirstTenScalesOfMostRecent) {
   EXPECT_EQ(
       scales_after({.history_length = 4, .algorithm = AmaxAlgorithm::kMostRecent}, {2, 4, 1, 0, 8, 1, 1, 1, 1, 0.5f}),
       (std::vector<float>{224, 112, 448, 448, 56, 448, 448, 448, 448, 896}));
 }
 
-// The spike of 8 has left the window by then, so that a maximum over it would give 448.
-TEST_F(DelayedScalingTest, AnUpdateAfterWhichNothingWasCastKeepsTheScaleOfMax) {
+// The spike of 8 has left the window by then; a maximum over it would give 448.
+TEST_F(DelayedScalingTest, UpdateWithoutCastsKeepsTheScaleOfMax) {
   EXPECT_EQ(scales_after({.history_length = 4}, {8, 1, 1, 1, 0, 0, 1}),
             (std::vector<float>{56, 56, 56, 56, 56, 56, 448}));
 }
 
-TEST_F(DelayedScalingTest, AHistoryOfOneFollowsEachAmax) {
+TEST_F(DelayedScalingTest, HistoryOfOneFollowsEachAmax) {
   EXPECT_EQ(scales_after({.history_length = 1}, {2, 4, 0, 1}), (std::vector<float>{224, 112, 112, 448}));
   DelayedScales scales = make({.history_length = 1});
   set_live(scales, 0, 2.0f);
@@ -94,11 +94,11 @@ TEST_F(DelayedScalingTest, NanIsIgnoredByMaxAndKeepsTheScaleOfMostRecent) {
             (std::vector<float>{224, 224, 448}));
 }
 
-TEST_F(DelayedScalingTest, ATinyAmaxGivesTheLargestScale) {
+TEST_F(DelayedScalingTest, TinyAmaxGivesTheLargestScale) {
   EXPECT_EQ(scales_after({.history_length = 2}, {0x1p-149f}), (std::vector<float>{std::numeric_limits<float>::max()}));
 }
 
-// The slots themselves, where the order of rotation shows.
+// The slots themselves, which show the order of rotation.
 TEST_F(DelayedScalingTest, RotatesTowardsTheLiveSlot) {
   DelayedScales scales = make({.history_length = 4});
   const auto step = [&](float amax) {
@@ -113,8 +113,8 @@ TEST_F(DelayedScalingTest, RotatesTowardsTheLiveSlot) {
   EXPECT_EQ(step(4), (std::vector<float>{0, 2, 3, 4}));
 }
 
-// Case 28, over long random sequences of every kind of amax; tensors of a group do not touch each other.
-TEST_F(DelayedScalingTest, FollowsTheWindowForLong) {
+// Long random sequences of every kind of amax; the tensors of a group do not affect each other.
+TEST_F(DelayedScalingTest, FollowsTheWindowOverLongSequences) {
   const std::vector<float> fp8_max = {448.0f, 57344.0f, 448.0f};
   for (const std::int64_t length : {1, 2, 32, 1024, 4096})
     for (const AmaxAlgorithm algorithm : {AmaxAlgorithm::kMax, AmaxAlgorithm::kMostRecent})
@@ -145,7 +145,7 @@ TEST_F(DelayedScalingTest, FollowsTheWindowForLong) {
       }
 }
 
-// The comparison above bites: a window one step longer or shorter is another sequence of scales.
+// The comparison above is strict: a window one step longer or shorter gives another sequence of scales.
 TEST_F(DelayedScalingTest, WindowsOfOtherLengthsDiffer) {
   const auto differs = [&](std::int64_t length, std::int64_t other) {
     std::vector<float> amaxes;
@@ -164,7 +164,7 @@ TEST_F(DelayedScalingTest, WindowsOfOtherLengthsDiffer) {
   EXPECT_TRUE(differs(32, 33));
 }
 
-// The entire loop: casts fill the live slot, the next cast uses the scale of the casts before.
+// The entire loop: casts fill the live slot, and the next cast uses the scale of the casts before.
 TEST_F(DelayedScalingTest, CastsRecordIntoTheLiveSlot) {
   const Recipe recipe = make_recipe("delayed");
   DelayedScales scales = make({.history_length = 8}, {448.0f, 57344.0f});
@@ -189,7 +189,7 @@ TEST_F(DelayedScalingTest, CastsRecordIntoTheLiveSlot) {
                                        support::bytes_of(*device_, current.rowwise().data)));
 }
 
-TEST_F(DelayedScalingTest, AStashKeepsTheScalesOfItsMoment) {
+TEST_F(DelayedScalingTest, StashKeepsTheScalesOfItsTime) {
   DelayedScales scales = make({.history_length = 1}, {448.0f, 448.0f});
   set_live(scales, 1, 2.0f);
   scales.update(*device_);

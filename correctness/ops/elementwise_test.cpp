@@ -19,7 +19,7 @@ using Values = std::vector<double>;
 
 class Elementwise : public support::DenseTest {};
 
-TEST_F(Elementwise, FillReachesExactlyItsElements) {
+TEST_F(Elementwise, FillWritesExactlyItsElements) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const Tensor full = gaussian({5, 3000}, dtype);
     Values expected = read(*device_, full);
@@ -45,20 +45,20 @@ TEST_F(Elementwise, CastRoundsOnceAndWidensExactly) {
 
 TEST_F(Elementwise, CastToTheSameTypeCopiesBits) {
   const Tensor data = empty({16, 16}, DType::kE4M3);
-  std::vector<std::byte> every(256), rotated_data(256);
+  std::vector<std::byte> every(256), expected(256);
   for (std::size_t i = 0; i < 256; ++i) {
     every[i] = static_cast<std::byte>(i);
-    rotated_data[i] = static_cast<std::byte>((i % 16) * 16 + i / 16);
+    expected[i] = static_cast<std::byte>((i % 16) * 16 + i / 16);
   }
   device_->write_bytes(data, every);
   EXPECT_EQ(device_->read_bytes(cast(*device_, data, DType::kE4M3, anyone())), device_->read_bytes(data));
 
   const Tensor transposed = cast(*device_, data.transposed(), DType::kE4M3, anyone());
   EXPECT_TRUE(transposed.contiguous());
-  EXPECT_EQ(device_->read_bytes(transposed), rotated_data);
+  EXPECT_EQ(device_->read_bytes(transposed), expected);
 }
 
-TEST_F(Elementwise, CopyIntoTakesAnyStrides) {
+TEST_F(Elementwise, CopyIntoSupportsAnyStrides) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     const Tensor from = gaussian({6, 10}, dtype);
     const Tensor wide = gaussian({10, 9}, DType::kF32, 2);
@@ -90,7 +90,7 @@ TEST_F(Elementwise, AddRoundsOnce) {
   }
 }
 
-TEST_F(Elementwise, AddKernelWeighsItsTerms) {
+TEST_F(Elementwise, AddKernelMultipliesItsTermsByTheirWeights) {
   const Tensor a = gaussian({4, 9}, DType::kF32, 1), b = gaussian({9, 4}, DType::kBF16, 2), out = empty({4, 9});
   device_->launch(&KernelTable::add,
                   AddArgs{.a = a.view(), .b = b.transposed().view(), .out = out.view(), .alpha = 0.25f, .beta = -3.0f});
@@ -103,7 +103,7 @@ TEST_F(Elementwise, AddKernelWeighsItsTerms) {
   EXPECT_TRUE(all_within(read(*device_, out), rounded_to(DType::kF32, expected)));
 }
 
-// rows - 1 additions in FP32; few of them leave a tight bound.
+// rows - 1 additions in FP32; few rows give a tight bound.
 TEST_F(Elementwise, ColumnSumIsWithinTheBoundOfItsAdditions) {
   const std::int64_t cols = 37;
   for (const DType dtype : {DType::kF32, DType::kBF16})
@@ -141,8 +141,8 @@ std::vector<float> summed_in_parts_and_groups(const Values& values, std::size_t 
   return sums;
 }
 
-// So that devices agree to the last bit: the order is fixed by the number of rows alone.
-TEST_F(Elementwise, ColumnSumAddsInItsOrder) {
+// The order of additions depends on the number of rows alone, so that devices agree to the last bit.
+TEST_F(Elementwise, ColumnSumAddsInTheDefinedOrder) {
   for (const std::int64_t rows : {7, 128, 129, 300, 2100}) {
     const Tensor x = gaussian({rows, 41});
     const Values values = read(*device_, x);

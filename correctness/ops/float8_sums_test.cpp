@@ -8,8 +8,8 @@
 #include "reference/float8_reference.h"
 #include "reference/test_data.h"
 
-// The bound that products on a GPU are held to, against an emulation of what makes them: it holds, and an accumulator
-// with fewer bits than Hopper's does not pass under it.
+// The error bound for products on a GPU, compared with an emulation of its accumulators: the bound holds, and it
+// refuses an accumulator with fewer bits than Hopper's.
 namespace fp8lab {
 namespace {
 
@@ -27,7 +27,7 @@ std::vector<double> products_of(std::size_t count, std::uint64_t seed) {
 
 double exact(const std::vector<double>& products) { return std::accumulate(products.begin(), products.end(), 0.0); }
 
-TEST(Float8Sums, HasTheProbedValues) {
+TEST(Float8Sums, EmulationHasTheValuesMeasuredOnAGpu) {
   // 256 + 1.5 * 2 * 2^-5, of which 2^-5 is kept.
   EXPECT_EQ(sum_on({}, std::vector<double>{256.0, 3.0 * 0x1p-5}), 256.0 + 3.0 * 0x1p-5);
   EXPECT_EQ(sum_on({}, std::vector<double>{256.0, 1.5 * 0x1p-5, 1.5 * 0x1p-5}), 256.0 + 0x1p-4);
@@ -36,7 +36,7 @@ TEST(Float8Sums, HasTheProbedValues) {
   EXPECT_EQ(sum_on({}, std::vector<double>(32, 448.0)), 32.0 * 448.0);
 }
 
-TEST(Float8Sums, StaysWithinItsBound) {
+TEST(Float8Sums, EmulationStaysWithinItsBound) {
   for (const std::size_t promoted : {std::size_t{128}, kNeverPromoted})
     for (const std::size_t count : {1u, 32u, 33u, 128u, 300u, 4096u})
       for (std::uint64_t seed = 0; seed < 50; ++seed) {
@@ -48,7 +48,7 @@ TEST(Float8Sums, StaysWithinItsBound) {
       }
 }
 
-TEST(Float8Sums, IsLikelyWithinLess) {
+TEST(Float8Sums, EmulationStaysWithinTheLikelyBound) {
   for (const std::size_t promoted : {std::size_t{128}, kNeverPromoted})
     for (const std::size_t count : {32u, 300u, 4096u, 14336u})
       for (std::uint64_t seed = 0; seed < 50; ++seed) {
@@ -60,7 +60,7 @@ TEST(Float8Sums, IsLikelyWithinLess) {
       }
 }
 
-TEST(Float8Sums, TheLikelyBoundRefusesFewerBits) {
+TEST(Float8Sums, LikelyBoundRefusesFewerBits) {
   int refused = 0;
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const std::vector<double> products = products_of(4096, seed);
@@ -70,8 +70,8 @@ TEST(Float8Sums, TheLikelyBoundRefusesFewerBits) {
   EXPECT_GT(refused, 25);
 }
 
-// Products of one sign: an accumulator that is never promoted outgrows what it is given.
-TEST(Float8Sums, TheBoundOfPromotedAccumulatorsRefusesFastAccumulation) {
+// Products of one sign: an accumulator that is never promoted exceeds the bound of promoted ones.
+TEST(Float8Sums, BoundOfPromotedAccumulatorsRefusesFastAccumulation) {
   std::vector<double> products = products_of(14336, 1);
   for (double& product : products) product = std::fabs(product);
   const auto error = [&](const MatrixUnit& unit) { return std::fabs(sum_on(unit, products) - exact(products)); };
@@ -79,7 +79,7 @@ TEST(Float8Sums, TheBoundOfPromotedAccumulatorsRefusesFastAccumulation) {
   EXPECT_GT(error({.promoted_every = kNeverPromoted}), error_on({}, products));
 }
 
-TEST(Float8Sums, TheBoundRefusesAShorterAccumulator) {
+TEST(Float8Sums, BoundRefusesAShorterAccumulator) {
   for (const std::size_t promoted : {std::size_t{128}, kNeverPromoted}) {
     int refused = 0;
     for (std::uint64_t seed = 0; seed < 50; ++seed) {

@@ -12,8 +12,8 @@
 #include "support/dense.h"
 #include "tensor/quantized_tensor.h"
 
-/// Operands of every kind with the values that they stand for. Quantized data and scales are written byte by byte, so
-/// that neither quantization nor the code that finds a scale is trusted here.
+/// Operands of every kind with their exact values. Quantized data and scales are written byte by byte, so that the
+/// tests rely neither on quantization nor on the code that locates scales.
 namespace fp8lab::gemm_test {
 
 using Values = std::vector<double>;
@@ -23,7 +23,7 @@ inline const reference::SmallFloat& decoder(DType dtype) {
   return dtype == DType::kE4M3 ? e4m3 : e5m2;
 }
 
-/// A GEMM operand [rows, cols] and the values it stands for, whatever owns its memory.
+/// A GEMM operand [rows, cols] and its values, whatever owns its memory.
 struct Operand {
   OperandView view;
   Values values;  ///< row-major, exact
@@ -44,7 +44,7 @@ inline Values transposed(const Values& values, std::int64_t rows, std::int64_t c
 }
 
 enum class Kind { kF32, kBF16, kF16, kPerTensor, kE5M2PerTensor, kRowBlocks, kSquareBlocks, kMxfp8 };
-/// How the operand comes to be read along its columns.
+/// How the operand is read along its columns.
 enum class Path { kDirect, kTransposedView, kColumnwise };
 
 inline const char* name_of(Kind kind) {
@@ -66,22 +66,21 @@ inline std::optional<QuantFormat> format_of(Kind kind) {
   }
 }
 
-/// Quantized data and inverse scales of one orientation, written by the layout that tensor/quantized_tensor.h states in
-/// words.
+/// Writes quantized data and inverse scales of one orientation, by the layout that tensor/quantized_tensor.h describes.
 class OrientationWriter {
  public:
   OrientationWriter(Device& device, const QuantFormat& format, std::uint64_t seed)
       : device_(device), format_(format), seed_(seed) {}
 
-  /// Fills `half` and returns the values that it stands for, [rows, cols]. `transposed`: stored the other way round, as
-  /// the column-wise orientation of a microscaled matrix is.
-  Values write(QuantizedOrientation& half, std::int64_t rows, std::int64_t cols, bool transposed = false) {
-    turned_ = transposed;
+  /// Fills `orientation` and returns its values, [rows, cols]. `transposed`: stored as [cols, rows], as the column-wise
+  /// orientation of a microscaled matrix is.
+  Values write(QuantizedOrientation& orientation, std::int64_t rows, std::int64_t cols, bool transposed = false) {
+    transposed_ = transposed;
     const Shape stored = transposed ? Shape{cols, rows} : Shape{rows, cols};
-    half.data = device_.allocate({stored, format_.payload}, support::anyone(device_));
-    half.scale_inv =
+    orientation.data = device_.allocate({stored, format_.payload}, support::anyone(device_));
+    orientation.scale_inv =
         device_.allocate({Shape{scale_count(rows, cols)}, format_.scale_dtype()}, support::anyone(device_));
-    scales_.assign(static_cast<std::size_t>(half.scale_inv.bytes()), std::byte{0});
+    scales_.assign(static_cast<std::size_t>(orientation.scale_inv.bytes()), std::byte{0});
     std::vector<std::byte> data(static_cast<std::size_t>(rows * cols));
     Values values(static_cast<std::size_t>(rows * cols));
     for (std::int64_t i = 0; i < rows; ++i)
@@ -91,13 +90,13 @@ class OrientationWriter {
         data[static_cast<std::size_t>(transposed ? j * rows + i : at)] = static_cast<std::byte>(code);
         values[static_cast<std::size_t>(at)] = decoder(format_.payload).decode(code) * write_scale(rows, cols, i, j);
       }
-    device_.write_bytes(half.data, data);
-    device_.write_bytes(half.scale_inv, scales_);
+    device_.write_bytes(orientation.data, data);
+    device_.write_bytes(orientation.scale_inv, scales_);
     return values;
   }
 
  private:
-  /// Any finite code.
+  /// The byte of an arbitrary finite value.
   std::uint8_t code_of(std::int64_t at) const {
     const std::uint64_t drawn = reference::scramble(seed_ ^ reference::scramble(static_cast<std::uint64_t>(at)));
     const std::uint64_t magnitude = drawn % (decoder(format_.payload).max_code() + 1);
@@ -127,7 +126,7 @@ class OrientationWriter {
     const double drawn = reference::uniform(seed_, static_cast<std::uint64_t>(1000 * block_i + block_j + 1));
     if (format_.block_cols == 32) {
       const std::uint8_t byte = static_cast<std::uint8_t>(120 + static_cast<int>(8.0 * drawn));
-      put_scale(turned_ ? block_j * padded(rows, 128) + block_i : block_i * padded((cols + 31) / 32, 4) + block_j,
+      put_scale(transposed_ ? block_j * padded(rows, 128) + block_i : block_i * padded((cols + 31) / 32, 4) + block_j,
                 byte);
       return std::ldexp(1.0, byte - 127);
     }
@@ -141,8 +140,8 @@ class OrientationWriter {
   Device& device_;
   QuantFormat format_;
   std::uint64_t seed_;
-  bool turned_ = false;
-  std::vector<std::byte> scales_;  // of the half being written
+  bool transposed_ = false;
+  std::vector<std::byte> scales_;  // of the orientation being written
 };
 
 struct OperandSpec {

@@ -17,9 +17,9 @@
 #include "reference/test_data.h"
 #include "support/dense_test.h"
 
-// Products that are quantized without being stored. What a GPU's library makes alone, quantized data from quantized
-// data, and what is multiplied and cast one after the other answer to the same reference: the product in double
-// precision, and quantized data looked up in a table.
+// Products that are quantized without being stored. A GPU's library makes some of them alone, quantized data from
+// quantized data; others are multiplied and cast one after the other. Both must equal the same reference: the product
+// in double precision, cast by a table lookup.
 namespace fp8lab {
 namespace {
 
@@ -29,7 +29,7 @@ using namespace gemm_test;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// A quantizer of a full tensor under `scale`, that has seen `amax` before.
+/// A quantizer of a full tensor under `scale`, whose amax already has the value `amax`.
 Quantizer quantizer(Device& device, DType payload, float scale, float amax = 0.0f,
                     const Orientations& orientations = {}) {
   return {.format = {.payload = payload, .amax_source = AmaxSource::kHistory},
@@ -53,7 +53,7 @@ std::vector<std::uint8_t> transposed_data(const std::vector<std::uint8_t>& data,
   return result;
 }
 
-/// Each is the code of some value within `expected`, times `scale`; NaN is none.
+/// True if each element is the quantized data of some value within `expected`, times `scale`; NaN never is.
 ::testing::AssertionResult are_data_of(const std::vector<std::uint8_t>& data, const Expected& expected, double scale,
                                        DType payload) {
   const reference::SmallFloat& format = decoder(payload);
@@ -78,8 +78,8 @@ double largest_of(const std::vector<double>& values) {
   return largest;
 }
 
-/// What are_data_of() must refuse: quantized data cut off rather than rounded, of values a tenth too large, and of the
-/// neighbour's.
+/// Mutations that are_data_of() must refuse: quantized data truncated instead of rounded, of values a tenth too large,
+/// and of the neighbouring element.
 void expect_mutations_refused(const Expected& expected, double scale, DType payload) {
   const reference::SmallFloat& format = decoder(payload);
   const std::size_t size = expected.value.size();
@@ -117,11 +117,11 @@ class GemmQuantize : public ::testing::TestWithParam<Case> {
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
-// The third and the last are shapes that a GPU's library takes, the others are not.
+// A GPU's library supports the third and the last shape, and not the others.
 constexpr std::array<std::array<std::int64_t, 3>, 5> kShapes = {
     {{1, 1, 1}, {33, 31, 32}, {48, 64, 128}, {5, 130, 129}, {96, 80, 272}}};
 
-TEST_P(GemmQuantize, DataAndAmaxAreOfTheProductInDouble) {
+TEST_P(GemmQuantize, DataAndAmaxEqualTheProductInDouble) {
   constexpr Orientations kOrientations[] = {{true, false}, {true, true}, {false, true}, {true, true}};
   const DType payload = GetParam().payload;
   for (const auto& [m, n, k] : kShapes) {
@@ -160,9 +160,9 @@ TEST_P(GemmQuantize, DataAndAmaxAreOfTheProductInDouble) {
   }
 }
 
-// Where a product is cast from memory: whenever the quantized data are of blocks, or of operands that are not quantized
-// data under one scale.
-TEST_P(GemmQuantize, IsTheFp32ProductAndThenItsCast) {
+// Products that are cast from memory: those cast in blocks, and those of operands that are not quantized under one
+// scale.
+TEST_P(GemmQuantize, EqualsTheCastOfTheFp32Product) {
   const bool per_tensor = format_of(GetParam().a).has_value() && format_of(GetParam().a)->per_tensor();
   for (const auto& [m, n, k] : kShapes)
     for (const char* recipe : {"delayed", "block", "mxfp8"}) {
@@ -189,27 +189,27 @@ INSTANTIATE_TEST_SUITE_P(
         Case{Kind::kMxfp8, Kind::kMxfp8}, Case{Kind::kMxfp8, Kind::kMxfp8, DType::kE5M2}),
     case_name);
 
-/// Products of quantized data that are written down one by one.
+/// Products of quantized data that the test writes down value by value.
 class GemmQuantizeValues : public support::DenseTest {
  protected:
-  /// `values` as quantized data of `payload`, which has them all, under an inverse scale of a quarter.
-  Operand coded(DType payload, std::int64_t rows, std::int64_t cols, const std::vector<double>& values) {
+  /// `values`, which `payload` represents exactly, as quantized data under an inverse scale of a quarter.
+  Operand quantized_operand(DType payload, std::int64_t rows, std::int64_t cols, const std::vector<double>& values) {
     Operand made{.view = {}, .values = {}, .rows = rows, .cols = cols, .plain = {}, .quantized = {}};
     made.quantized = QuantizedTensor(Shape{rows, cols}, {.payload = payload});
-    QuantizedOrientation& half = made.quantized.rowwise();
-    half.data = empty({rows, cols}, payload);
-    half.scale_inv = make_tensor(*device_, {1}, DType::kF32, {0.25f});
+    QuantizedOrientation& orientation = made.quantized.rowwise();
+    orientation.data = empty({rows, cols}, payload);
+    orientation.scale_inv = make_tensor(*device_, {1}, DType::kF32, {0.25f});
     std::vector<std::byte> data;
     for (const double value : values) {
       const bool infinite = std::isinf(value) && payload == DType::kE5M2;
       data.push_back(static_cast<std::byte>(infinite ? (value < 0.0 ? 0xFCu : 0x7Cu) : decoder(payload).encode(value)));
       made.values.push_back(0.25 * value);
     }
-    device_->write_bytes(half.data, data);
+    device_->write_bytes(orientation.data, data);
     made.view = made.quantized.rowwise_operand();
     return made;
   }
-  /// -8 to 8.
+  /// Integers from -8 to 8.
   static std::vector<double> integers(std::int64_t count, std::uint64_t seed) {
     std::vector<double> values(static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < values.size(); ++i)
@@ -226,14 +226,15 @@ class GemmQuantizeValues : public support::DenseTest {
   }
 };
 
-// Sums of integers are exact in any order, so quantized data and amax are known to the bit; a sum that went through
-// BF16 would be seen.
-TEST_F(GemmQuantizeValues, NothingRoundsTheSumBeforeTheCast) {
+// Sums of integers are exact in any order, so quantized data and amax are known to the bit; a sum rounded to BF16 in
+// between would differ.
+TEST_F(GemmQuantizeValues, SumIsNotRoundedBeforeTheCast) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{64, 48, 512}, {33, 31, 500}})
     for (const DType of_a : {DType::kE4M3, DType::kE5M2})
       for (const DType payload : {DType::kE4M3, DType::kE5M2})
         for (const bool with_bias : {false, true}) {
-          const Operand a = coded(of_a, m, k, integers(m * k, 1)), b = coded(DType::kE4M3, n, k, integers(n * k, 2));
+          const Operand a = quantized_operand(of_a, m, k, integers(m * k, 1)),
+                        b = quantized_operand(DType::kE4M3, n, k, integers(n * k, 2));
           std::vector<float> biases(static_cast<std::size_t>(n));
           for (std::size_t j = 0; j < biases.size(); ++j) biases[j] = 0.0625f * static_cast<float>(j);
           const Tensor bias = make_tensor(*device_, {n}, DType::kBF16, biases);
@@ -256,9 +257,9 @@ TEST_F(GemmQuantizeValues, NothingRoundsTheSumBeforeTheCast) {
         }
 }
 
-TEST_F(GemmQuantizeValues, SaturatesAndMeasuresWhatWasThereBefore) {
-  const Operand a = coded(DType::kE4M3, 32, 64, integers(32 * 64, 1)),
-                b = coded(DType::kE4M3, 16, 64, integers(16 * 64, 2));
+TEST_F(GemmQuantizeValues, SaturatesAndMeasuresTheUnsaturatedValues) {
+  const Operand a = quantized_operand(DType::kE4M3, 32, 64, integers(32 * 64, 1)),
+                b = quantized_operand(DType::kE4M3, 16, 64, integers(16 * 64, 2));
   const Expected exact = product(a, b, {}, DType::kF32);
   const Made made = make(a, b, quantizer(*device_, DType::kE4M3, 1e6f));
   EXPECT_EQ(made.amax, largest_of(exact.value));
@@ -266,30 +267,30 @@ TEST_F(GemmQuantizeValues, SaturatesAndMeasuresWhatWasThereBefore) {
     EXPECT_EQ(made.data[i], exact.value[i] == 0.0 ? 0x00 : exact.value[i] > 0.0 ? 0x7E : 0xFE) << i;
 }
 
-TEST_F(GemmQuantizeValues, RaisesTheAmaxThatItFinds) {
-  const Operand a = coded(DType::kE4M3, 32, 64, integers(32 * 64, 1)),
-                b = coded(DType::kE4M3, 16, 64, integers(16 * 64, 2));
+TEST_F(GemmQuantizeValues, RaisesTheAmaxFromBefore) {
+  const Operand a = quantized_operand(DType::kE4M3, 32, 64, integers(32 * 64, 1)),
+                b = quantized_operand(DType::kE4M3, 16, 64, integers(16 * 64, 2));
   const float own = static_cast<float>(largest_of(product(a, b, {}, DType::kF32).value));
   EXPECT_EQ(make(a, b, quantizer(*device_, DType::kE4M3, 1.0f, 0.5f * own)).amax, own);
   EXPECT_EQ(make(a, b, quantizer(*device_, DType::kE4M3, 1.0f, 2.0f * own)).amax, 2.0f * own);
   EXPECT_EQ(make(a, b, quantizer(*device_, DType::kE4M3, 1.0f, kInfinity)).amax, kInfinity);
   EXPECT_TRUE(std::isnan(make(a, b, quantizer(*device_, DType::kE4M3, 1.0f, kNan)).amax));
-  // Nobody need ask for it.
+  // The amax is optional.
   Quantizer unmeasured = quantizer(*device_, DType::kE4M3, 1.0f);
   unmeasured.amax = {};
   QuantizedTensor out = gemm_quantize(*device_, {.a = a.view, .b = b.view}, unmeasured);
   EXPECT_EQ(data_of(*device_, out.rowwise().data), make(a, b, quantizer(*device_, DType::kE4M3, 1.0f)).data);
 }
 
-TEST_F(GemmQuantizeValues, NanIsACodeOfItsOwnAndTheAmax) {
+TEST_F(GemmQuantizeValues, NanBecomesNanDataAndTheAmax) {
   constexpr std::int64_t kRows = 32, kCols = 16, kDepth = 64;
   for (const DType of_a : {DType::kE4M3, DType::kE5M2})
     for (const DType payload : {DType::kE4M3, DType::kE5M2})
       for (const Orientations orientations : {Orientations{true, false}, {true, true}}) {
         std::vector<double> values = integers(kRows * kDepth, 1);
         values[7 * kDepth + 3] = kNan;
-        const Operand a = coded(of_a, kRows, kDepth, values),
-                      b = coded(DType::kE4M3, kCols, kDepth, integers(kCols * kDepth, 2));
+        const Operand a = quantized_operand(of_a, kRows, kDepth, values),
+                      b = quantized_operand(DType::kE4M3, kCols, kDepth, integers(kCols * kDepth, 2));
         const Made made = make(a, b, quantizer(*device_, payload, 1.0f, 0.25f, orientations));
         EXPECT_TRUE(std::isnan(made.amax));
         for (std::int64_t i = 0; i < kRows; ++i)
@@ -298,14 +299,15 @@ TEST_F(GemmQuantizeValues, NanIsACodeOfItsOwnAndTheAmax) {
       }
 }
 
-TEST_F(GemmQuantizeValues, InfinityIsTheLargestCodeAndTheAmax) {
+TEST_F(GemmQuantizeValues, InfinitySaturatesAndBecomesTheAmax) {
   constexpr std::int64_t kRows = 32, kCols = 16,
-                         kDepth = 64;  // less than a tile of any GPU, the rest of which is no part of it
+                         kDepth = 64;  // less than a tile of any GPU; the rest of the tile must not count
   for (const DType payload : {DType::kE4M3, DType::kE5M2}) {
     std::vector<double> values = integers(kRows * kDepth, 1), others = integers(kCols * kDepth, 2);
     values[7 * kDepth + 3] = kInfinity;
     for (std::int64_t j = 0; j < kCols; ++j) others[static_cast<std::size_t>(j * kDepth + 3)] = j % 2 == 0 ? 1.0 : -1.0;
-    const Operand a = coded(DType::kE5M2, kRows, kDepth, values), b = coded(DType::kE4M3, kCols, kDepth, others);
+    const Operand a = quantized_operand(DType::kE5M2, kRows, kDepth, values),
+                  b = quantized_operand(DType::kE4M3, kCols, kDepth, others);
     const Made made = make(a, b, quantizer(*device_, payload, 1.0f));
     EXPECT_EQ(made.amax, kInfinity);
     const auto largest = static_cast<std::uint8_t>(decoder(payload).max_code());
@@ -314,10 +316,10 @@ TEST_F(GemmQuantizeValues, InfinityIsTheLargestCodeAndTheAmax) {
   }
 }
 
-TEST_F(GemmQuantizeValues, ABiasHasThemToo) {
+TEST_F(GemmQuantizeValues, NanAndInfinityOfABiasReachDataAndAmax) {
   constexpr std::int64_t kRows = 32, kCols = 16, kDepth = 64;
-  const Operand a = coded(DType::kE4M3, kRows, kDepth, integers(kRows * kDepth, 1));
-  const Operand b = coded(DType::kE4M3, kCols, kDepth, integers(kCols * kDepth, 2));
+  const Operand a = quantized_operand(DType::kE4M3, kRows, kDepth, integers(kRows * kDepth, 1));
+  const Operand b = quantized_operand(DType::kE4M3, kCols, kDepth, integers(kCols * kDepth, 2));
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     std::vector<float> values(kCols, 1.0f);
     values[5] = -kInfinity;
@@ -333,21 +335,22 @@ TEST_F(GemmQuantizeValues, ABiasHasThemToo) {
   }
 }
 
-// Whatever is beyond the result in a kernel's last tiles is not measured: not a bias without the sum that it cancels.
-TEST_F(GemmQuantizeValues, ABiasIsMeasuredInSumsAlone) {
+// Elements beyond the result in a kernel's last tiles are not measured: neither a sum nor a bias without its sum.
+TEST_F(GemmQuantizeValues, BiasIsMeasuredOnlyAsPartOfASum) {
   constexpr std::int64_t kRows = 24, kCols = 32, kDepth = 64;
-  const Operand a = coded(DType::kE4M3, kRows, kDepth, std::vector<double>(kRows * kDepth, 2.0));
-  const Operand b = coded(DType::kE4M3, kCols, kDepth, std::vector<double>(kCols * kDepth, 4.0));
+  const Operand a = quantized_operand(DType::kE4M3, kRows, kDepth, std::vector<double>(kRows * kDepth, 2.0));
+  const Operand b = quantized_operand(DType::kE4M3, kCols, kDepth, std::vector<double>(kCols * kDepth, 4.0));
   const Tensor bias = make_tensor(*device_, {kCols}, DType::kBF16, std::vector<float>(kCols, -32.0f));
   const Made made = make(a, b, quantizer(*device_, DType::kE4M3, 1.0f), &bias);
   EXPECT_EQ(made.amax, 0.0f);
   EXPECT_EQ(made.data, std::vector<std::uint8_t>(kRows * kCols, 0));
 }
 
-TEST_F(GemmQuantizeValues, EmptyDimensions) {
+TEST_F(GemmQuantizeValues, EmptyDimensionsGiveEmptyOrBiasOnlyResults) {
   const auto make_empty = [&](std::int64_t m, std::int64_t n, std::int64_t k, const Tensor* bias,
                               const Quantizer& cast) {
-    const Operand a = coded(DType::kE4M3, m, k, integers(m * k, 1)), b = coded(DType::kE4M3, n, k, integers(n * k, 2));
+    const Operand a = quantized_operand(DType::kE4M3, m, k, integers(m * k, 1)),
+                  b = quantized_operand(DType::kE4M3, n, k, integers(n * k, 2));
     QuantizedTensor out = gemm_quantize(*device_, {.a = a.view, .b = b.view, .bias = bias}, cast);
     EXPECT_EQ(device_->read(out.rowwise().scale_inv), std::vector<float>{0.5f});
     return data_of(*device_, out.rowwise().data);

@@ -17,9 +17,9 @@ using reference::Expected;
 using reference::kUnit;
 using reference::MatrixUnit;
 
-/// Any order of k products and sums: at most k roundings on the way of a term. One more for each dequantized operand,
-/// or two for the scales of the finished sum; one for the bias and one for what is added to. `unit`: what sums the
-/// products of quantized data where that is not FP32.
+/// In any order of k products and sums a term passes through at most k roundings. One more for each dequantized
+/// operand, or two for the scales of the finished sum; one for the bias and one for accumulation. `unit`: the matrix
+/// unit that sums the products of quantized data if that is not FP32.
 inline Expected product(const Operand& a, const Operand& b, const Values& bias, DType out,
                         const MatrixUnit* unit = nullptr) {
   Expected expected(static_cast<std::size_t>(a.rows * b.rows));
@@ -42,8 +42,8 @@ inline Expected product(const Operand& a, const Operand& b, const Values& bias, 
   return rounded_to(out, std::move(expected));
 }
 
-/// What sums quantized data' products: on a GPU, where rows of quantized data are full units of 16 bytes, the matrix
-/// units.
+/// The matrix units if they sum the products of quantized data: on a GPU, if rows of quantized data are multiples of 16
+/// bytes; otherwise null.
 inline const MatrixUnit* summed_by(Device& device, const Operand& a, const Operand& b, bool fast = false) {
   static constexpr MatrixUnit kUnits, kFastUnits{.promoted_every = reference::kNeverPromoted};
   const bool data = a.view.quantized() && a.view.scales.dtype == DType::kF32;

@@ -120,7 +120,7 @@ TEST_F(GemmEdges, AccumulatesBeforeTheOnlyRounding) {
   }
 }
 
-// Strides of a packed projection, of a row repeated, and of every third column.
+// Strides of a packed projection, of a repeated row, and of every third column.
 TEST_F(GemmEdges, ReadsAndWritesAnyStrides) {
   const Tensor wide = make({9, 30});
   const Values held = read(*device_, wide);
@@ -154,7 +154,7 @@ TEST_F(GemmEdges, ReadsAndWritesAnyStrides) {
   for (std::size_t i = 14 * 9; i < 20 * 9; ++i) EXPECT_EQ(after[i], untouched[i]);
 }
 
-TEST_F(GemmEdges, EmptyDimensions) {
+TEST_F(GemmEdges, EmptyDimensionsGiveEmptyOrBiasOnlyResults) {
   const auto out = [&](const Shape& a, const Shape& b, const Tensor* bias) {
     return gemm(*device_, {.a = make(a).operand(), .b = make(b).operand(), .bias = bias, .out_dtype = DType::kF32});
   };
@@ -165,9 +165,9 @@ TEST_F(GemmEdges, EmptyDimensions) {
   EXPECT_EQ(read(*device_, out({2, 0}, {3, 0}, &bias)), (Values{1, 2, 3, 1, 2, 3}));
 }
 
-// y = x w^T, so for L = <g, y>: dL/dx = g w and dL/dw = g^T x. L is linear in each of them, hence the derivative
-// along d is L at d itself, in double.
-TEST_F(GemmEdges, ItsProductsAreTheGradientsOfTheLinearLayer) {
+// y = x w^T, so for L = <g, y>: dL/dx = g w and dL/dw = g^T x. L is linear in each of them, so the derivative along d
+// is L at d itself, in double.
+TEST_F(GemmEdges, ProductsAreTheGradientsOfTheLinearLayer) {
   const std::int64_t tokens = 37, in = 53, out = 41;
   const Tensor x = make({tokens, in}, DType::kF32, 1), w = make({out, in}, DType::kF32, 2);
   const Tensor g = make({tokens, out}, DType::kF32, 3);
@@ -208,10 +208,10 @@ TEST_F(GemmEdges, ItsProductsAreTheGradientsOfTheLinearLayer) {
     largest_in_tolerances =
         std::max({largest_in_tolerances, std::fabs(expected_x) / tolerance_x, std::fabs(expected_w) / tolerance_w});
   }
-  EXPECT_GT(largest_in_tolerances, 100.0);  // one percent would be seen
+  EXPECT_GT(largest_in_tolerances, 100.0);  // an error of one percent would be refused
 }
 
-// Neither operand times its scale need be representable, nor need the scales' product be normal.
+// Neither an operand times its scale nor the product of the scales needs to be representable as a normal float.
 TEST_F(GemmEdges, PerTensorScalesMultiplyTheFinishedSum) {
   const auto with_scale = [&](float scale, std::uint64_t seed) {
     Operand result = operand(Kind::kPerTensor, 3, 4, seed);
@@ -228,7 +228,7 @@ TEST_F(GemmEdges, PerTensorScalesMultiplyTheFinishedSum) {
   }
 }
 
-TEST_F(GemmEdges, HopperRefusesATransposedViewOfDataAndBlackwellTakesIt) {
+TEST_F(GemmEdges, TransposedViewOfQuantizedDataIsRefusedOnHopperOnly) {
   const auto inputs_on = [](Device& device) {
     const Operand a = make_operand(device, {.kind = Kind::kPerTensor, .rows = 4, .cols = 6, .seed = 1});
     const Operand b = make_operand(
@@ -240,7 +240,7 @@ TEST_F(GemmEdges, HopperRefusesATransposedViewOfDataAndBlackwellTakesIt) {
       "gemm: a is e4m3 [4, 6] scaled per tensor, b is e4m3 [5, 6] scaled per tensor; 'hopper' reads quantized operands "
       "along the reduction axis only, so the column-wise orientation is needed instead of a transposed view");
   EXPECT_EQ(inputs_on(*open_device("cpu", {.arch = "blackwell", .memory = {}})), "");
-  // A microscaled product is emulated from values there, so its operands lie as they like.
+  // There a microscaled product is emulated from values, so its operands may have any layout.
   const Operand mx = make_operand(*device_, {.kind = Kind::kMxfp8, .path = Path::kColumnwise, .rows = 4, .cols = 64});
   EXPECT_EQ(mx.view.values.row_stride, 1);
   EXPECT_EQ(error_of({.a = mx.view, .b = mx.view}), "");

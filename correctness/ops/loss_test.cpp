@@ -28,7 +28,7 @@ class Loss : public ::testing::TestWithParam<DType> {
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
-/// Sums are kept in double, so the rounding to FP32 is all there is; the sums themselves differ by their order.
+/// Sums are in double, so the only error is the rounding to FP32; the sums themselves differ by their order.
 Expected scalar_result(double value, double magnitude) {
   Expected expected(1);
   expected.value[0] = value;
@@ -56,7 +56,7 @@ TEST_P(Loss, SumIsExactUpToItsRounding) {
   EXPECT_EQ(read(*device_, sum_loss(*device_, x.row_range(0, 0), anyone())), Values{0.0});
 }
 
-TEST_P(Loss, SumSpreadsItsGradient) {
+TEST_P(Loss, GradientOfASumIsTheSameEverywhere) {
   const TensorSpec spec{{5, 7}, GetParam()};
   const Tensor grad = sum_loss_backward(*device_, spec, scalar(0.375f), anyone());
   EXPECT_EQ(grad.spec().shape, spec.shape);
@@ -64,7 +64,7 @@ TEST_P(Loss, SumSpreadsItsGradient) {
   EXPECT_EQ(sum_loss_backward(*device_, {{0, 7}, GetParam()}, scalar(1.0f), anyone()).numel(), 0);
 }
 
-TEST_P(Loss, MeanSquareIsItsDefinition) {
+TEST_P(Loss, MeanSquareEqualsItsDefinition) {
   const Tensor x = gaussian({9, 2100}, 1), target = gaussian({9, 2100}, 2);
   const double loss = mean_square(read(*device_, x), read(*device_, target));
   EXPECT_TRUE(all_within(read(*device_, mse_loss(*device_, x, target, anyone())), scalar_result(loss, loss)));
@@ -72,7 +72,7 @@ TEST_P(Loss, MeanSquareIsItsDefinition) {
 }
 
 // Three roundings: the difference, the common factor, their product.
-TEST_P(Loss, MeanSquareGradientIsTheDerivative) {
+TEST_P(Loss, MeanSquareGradientEqualsTheDerivative) {
   const Tensor x = gaussian({3, 17}, 1), target = gaussian({3, 17}, 2);
   const double grad_loss = 2.5;
   const Values targets = read(*device_, target);

@@ -16,7 +16,7 @@
 #include "reference/test_data.h"
 #include "support/dense.h"
 
-// Products of every layout under every instruction set of this machine, bit for bit beside the loop that defines them.
+// Products of every layout under every instruction set of this machine, bit for bit the loop that defines them.
 namespace fp8lab::cpu {
 namespace {
 
@@ -36,7 +36,7 @@ struct Stored {
       : transposed(transposed_),
         row_stride((transposed_ ? rows : cols) + padding),
         values(static_cast<std::size_t>((transposed_ ? cols : rows) * row_stride), std::nanf("")) {
-    const std::vector<float> data = gaussian_values(rows * cols, seed);  // the same, however it is stored
+    const std::vector<float> data = gaussian_values(rows * cols, seed);  // the same values, however they are stored
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < cols; ++j) values[index(i, j)] = data[static_cast<std::size_t>(i * cols + j)];
   }
@@ -45,7 +45,7 @@ struct Stored {
   }
   float at(std::int64_t i, std::int64_t j) const { return values[index(i, j)]; }
   MatmulOperand operand() const { return {values.data(), row_stride, transposed}; }
-  /// From row `first` on. An operand without elements has no address to add to.
+  /// The operand from row `first` on. An operand without elements has no address to add to.
   MatmulOperand rows_from(std::int64_t first) const {
     return {values.empty() ? nullptr : values.data() + index(first, 0), row_stride, transposed};
   }
@@ -55,7 +55,7 @@ struct Stored {
   std::vector<float> values;
 };
 
-/// The definition of matmul.h, an element at a time.
+/// The definition of matmul.h, element by element.
 std::vector<float> defined(const Problem& p, const Stored& a, const Stored& b) {
   std::vector<float> c;
   for (std::int64_t i = 0; i < p.m; ++i)
@@ -71,7 +71,7 @@ std::vector<float> defined(const Problem& p, const Stored& a, const Stored& b) {
   return c;
 }
 
-/// Of a result with `padding` elements after every row, which must stay as they were.
+/// Returns the result, which has `padding` elements after every row that must stay as they were.
 std::vector<float> run(const Problem& p, MatmulOperand a, MatmulOperand b, std::int64_t padding = 0) {
   constexpr float kUntouched = -77.0f;
   const std::int64_t stride = p.n + padding;
@@ -88,7 +88,7 @@ std::vector<float> run(const Problem& p, MatmulOperand a, MatmulOperand b, std::
   return packed;
 }
 
-/// Selects an instruction set while it lives.
+/// Selects an instruction set for as long as it lives.
 class Selected {
  public:
   explicit Selected(std::string_view name) : before_(cpu_instruction_set()) { select_cpu_instruction_set(name); }
@@ -102,7 +102,7 @@ class Selected {
 
 class Matmul : public ::testing::TestWithParam<Problem> {};
 
-TEST_P(Matmul, EveryInstructionSetAndLayout_GivesTheBitsOfItsDefinition) {
+TEST_P(Matmul, EveryInstructionSetAndLayout_HasTheBitsOfTheDefinition) {
   const Problem p = GetParam();
   const std::vector<float> expected = defined(p, Stored(p.m, p.k, false, 1), Stored(p.n, p.k, false, 2));
   for (const std::string_view name : cpu_instruction_sets()) {
@@ -118,7 +118,7 @@ TEST_P(Matmul, EveryInstructionSetAndLayout_GivesTheBitsOfItsDefinition) {
   }
 }
 
-TEST_P(Matmul, RowsByThemselves_HaveTheBitsTheyHaveAmongOthers) {
+TEST_P(Matmul, SingleRows_HaveTheBitsOfTheFullProduct) {
   const Problem p = GetParam();
   for (const bool transposed : {false, true}) {
     const Stored a(p.m, p.k, transposed, 1), b(p.n, p.k, transposed, 2);
@@ -133,7 +133,7 @@ TEST_P(Matmul, RowsByThemselves_HaveTheBitsTheyHaveAmongOthers) {
   }
 }
 
-// A term passes through a run's additions, then through those of the runs' sums; one rounding more is its product's.
+// A term passes through the additions of a run, then through those of the runs' sums; its product is rounded once.
 TEST_P(Matmul, IsWithinTheBoundOfItsReduction) {
   const Problem p = GetParam();
   if (p.k == 0) GTEST_SKIP() << "a sum of nothing has no bound";
@@ -166,7 +166,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Matmul,
                            return std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k);
                          });
 
-TEST(MatmulPlaces, EveryThreadAndAddress_GivesTheSameBits) {
+TEST(MatmulPlaces, EveryThreadAndAddress_HasTheSameBits) {
   const Problem p{70, 90, 300};
   const Stored a(p.m, p.k, false, 1), b(p.n, p.k, true, 2);
   const std::vector<float> once = run(p, a.operand(), b.operand());
@@ -201,7 +201,7 @@ TEST(MatmulValues, EveryInstructionSet_KeepsNanInfinityAndSubnormals) {
   }
 }
 
-// Fused, the sum would keep the last bit of the product.
+// A fused operation would keep the last bit of the product.
 TEST(MatmulValues, EveryInstructionSet_RoundsAProductBeforeItIsAdded) {
   const Problem p{1, 1, 2};
   Stored a(p.m, p.k, false, 1), b(p.n, p.k, false, 2);
@@ -213,7 +213,7 @@ TEST(MatmulValues, EveryInstructionSet_RoundsAProductBeforeItIsAdded) {
   }
 }
 
-TEST(InstructionSets, TheBestIsInUseUntilAnotherIsSelected_AndAnUnknownOneIsRefusedByName) {
+TEST(InstructionSets, BestIsUsedUntilAnotherIsSelected_UnknownOnesAreRefused) {
   const std::vector<std::string_view> names = cpu_instruction_sets();
   EXPECT_EQ(names.back(), "baseline");
   for (const std::string_view name : names) {

@@ -13,13 +13,14 @@
 #include "ops/norm.h"
 #include "support/dense_test.h"
 
-// Operations that measure their result as they make it: the same result, and the amax of what was stored.
+// Operations that measure their result as they compute it: the result is the same, and the amax is that of the stored
+// values.
 namespace fp8lab {
 namespace {
 
 class MeasuredResults : public support::DenseTest {
  protected:
-  /// Makes a tensor and writes its amax where one is given.
+  /// Makes a tensor and writes its amax if one is given.
   using Make = std::function<Tensor(const Tensor& amax)>;
 
   std::vector<std::pair<std::string, Make>> makers(const Tensor& x, const Tensor& grad) {
@@ -41,7 +42,7 @@ class MeasuredResults : public support::DenseTest {
             {"gelu", forward(ActivationKind::kGelu)},           {"swiglu", forward(ActivationKind::kSwiglu)},
             {"gelu backward", backward(ActivationKind::kGelu)}, {"swiglu backward", backward(ActivationKind::kSwiglu)}};
   }
-  /// An amax that somebody else left.
+  /// An amax left by another operation.
   Tensor stale() { return support::make_tensor(*device_, {1}, DType::kF32, {-1e30f}); }
   static float largest_of(const std::vector<float>& values) {
     float largest = 0.0f;
@@ -53,12 +54,12 @@ class MeasuredResults : public support::DenseTest {
   }
 };
 
-// Rows that a GPU's kernels keep, that they read element by element, and that fill a block unevenly; more rows than
-// blocks.
+// Rows that a GPU's kernels keep in registers, that they read element by element, and that fill a block unevenly; more
+// rows than blocks.
 constexpr std::pair<std::int64_t, std::int64_t> kShapes[] = {{19, 256}, {7, 264},    {3, 34},     {0, 256},
                                                              {5, 5120}, {700, 1024}, {131, 28672}};
 
-TEST_F(MeasuredResults, AreTheSameAndTheirAmaxIsOfWhatIsStored) {
+TEST_F(MeasuredResults, AreUnchangedAndHaveTheAmaxOfTheStoredValues) {
   for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF16})
     for (const auto& [rows, cols] : kShapes)
       for (const auto& [name, make] : makers(gaussian({rows, cols}, dtype), gaussian({rows, cols}, dtype, 2))) {
@@ -71,8 +72,8 @@ TEST_F(MeasuredResults, AreTheSameAndTheirAmaxIsOfWhatIsStored) {
       }
 }
 
-// Wherever it lies: first, last, and where a block, a row or half of a row ends.
-TEST_F(MeasuredResults, NoElementIsOverlooked) {
+// The largest element at any place: first, last, and at the end of a block, of a row or of half of a row.
+TEST_F(MeasuredResults, AmaxIncludesEveryElement) {
   constexpr std::int64_t kRows = 9, kCols = 2304;
   for (const std::int64_t row : {0, 4, 8})
     for (const std::int64_t col : {0, 7, 255, 1151, 1152, 2047, 2048, 2303}) {
@@ -89,7 +90,7 @@ TEST_F(MeasuredResults, NoElementIsOverlooked) {
     }
 }
 
-TEST_F(MeasuredResults, NanStaysOnTop) {
+TEST_F(MeasuredResults, NanIsTheAmax) {
   std::vector<float> values(3 * 512, 1.0f);
   values[5] = std::numeric_limits<float>::infinity();
   values[512 + 300] = std::nanf("");
@@ -101,10 +102,10 @@ TEST_F(MeasuredResults, NanStaysOnTop) {
   }
 }
 
-TEST_F(MeasuredResults, AreCastByTheirAmax) {
-  for (const char* half : {"row-wise", "both"}) {
+TEST_F(MeasuredResults, AreCastUnderTheScaleOfTheirAmax) {
+  for (const char* orientations : {"row-wise", "both"}) {
     const Quantizer quantizer{.format = make_recipe("current").activation,
-                              .orientations = {.rowwise = true, .columnwise = std::string_view(half) == "both"},
+                              .orientations = {.rowwise = true, .columnwise = std::string_view(orientations) == "both"},
                               .holder = anyone()};
     const Tensor x = gaussian({40, 512}, DType::kBF16), amax = allocate_amax(*device_);
     const Tensor y = activation_forward(*device_, ActivationKind::kGelu, x, anyone(), amax);
@@ -118,13 +119,13 @@ TEST_F(MeasuredResults, AreCastByTheirAmax) {
       return bytes;
     };
     const auto expected = cast({});
-    EXPECT_EQ(cast(amax), expected) << half;
-    // Another one gives other bytes: it is read.
-    EXPECT_NE(cast(support::make_tensor(*device_, {1}, DType::kF32, {1000.0f})), expected) << half;
+    EXPECT_EQ(cast(amax), expected) << orientations;
+    // Another amax gives other bytes, so the amax is read.
+    EXPECT_NE(cast(support::make_tensor(*device_, {1}, DType::kF32, {1000.0f})), expected) << orientations;
   }
 }
 
-TEST_F(MeasuredResults, RefuseWhatIsNoAmax) {
+TEST_F(MeasuredResults, RefuseATensorThatIsNoAmax) {
   const Tensor x = gaussian({4, 256}), two = gaussian({2}), narrow = gaussian({1}, DType::kBF16);
   const auto refusal = [&](const Tensor& amax) {
     return support::error_of([&] { activation_forward(*device_, ActivationKind::kGelu, x, anyone(), amax); });

@@ -23,7 +23,7 @@ struct Case {
   DType parameters;
   std::int64_t rows;
   std::int64_t cols;
-  double offset;  ///< of the rows' mean, in standard deviations
+  double offset;  ///< the rows' mean, in standard deviations
 };
 
 std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
@@ -67,7 +67,7 @@ class Norm : public ::testing::TestWithParam<Case> {
   Tensor x_, grad_y_, gamma_, beta_;
 };
 
-TEST_P(Norm, ForwardIsItsDefinition) {
+TEST_P(Norm, ForwardEqualsItsDefinition) {
   const NormOutputs out = forward();
   const reference::NormExpected expected = reference::norm_forward(problem(), read(*device_, x_), parameters());
   const reference::Expected y = rounded_to(c_.dtype, expected.y);
@@ -83,7 +83,7 @@ TEST_P(Norm, ForwardIsItsDefinition) {
   }
 }
 
-TEST_P(Norm, BackwardIsTheDerivative) {
+TEST_P(Norm, BackwardEqualsTheDerivative) {
   const NormOutputs out = forward();
   const NormGradients grads = norm_backward(
       *device_, {.kind = c_.kind, .grad_y = grad_y_, .x = x_, .gamma = gamma_, .mean = out.mean, .rstd = out.rstd});
@@ -130,7 +130,7 @@ class NormEdges : public ::testing::Test {
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
-TEST_F(NormEdges, ConstantRowsAreZeroBeforeTheBias) {
+TEST_F(NormEdges, ConstantRowsGiveTheBias) {
   const Tensor x = make({2, 5}), gamma = make({5}), beta = make({5});
   const NormOutputs out = norm_forward(*device_, {.x = x, .gamma = gamma, .beta = beta});
   EXPECT_EQ(read(*device_, out.y), Values(10, 1.0));

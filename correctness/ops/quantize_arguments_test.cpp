@@ -9,7 +9,7 @@
 #include "support/quantize.h"
 #include "support/recipe_names.h"
 
-// What quantization refuses, and the account it keeps: the same bytes under the same names on every device.
+// Arguments that quantization refuses, and its allocations: the same bytes under the same names on every device.
 namespace fp8lab {
 namespace {
 
@@ -32,7 +32,7 @@ class QuantizeArguments : public ::testing::Test {
   Tensor two_ = support::make_tensor(*device_, {2}, DType::kF32, {1.0f, 1.0f});
 };
 
-TEST_F(QuantizeArguments, WhatCannotBeReadIsRefused) {
+TEST_F(QuantizeArguments, UnreadableInputsAreRefused) {
   const QuantFormat current = format_named("current_e4m3");
   expect_words(refusal({}, {.format = current}), {"quantize", "x is absent", "f32, f16 or bf16"});
   const Tensor bytes = device_->allocate({Shape{4, 4}, DType::kU8}, support::anyone(*device_));
@@ -107,7 +107,7 @@ Account account(const char* device_name, const Schedule& schedule) {
   return {device->ledger().sequence_hash(), device->ledger().events_seen(), device->ledger().peak_bytes()};
 }
 
-/// Every way to quantize under a recipe, with its state.
+/// Quantizes on every path of a recipe, with the recipe's state.
 void quantize_on_every_path(Device& device, const Recipe& recipe, std::int64_t tokens) {
   const auto holder = [&](const char* what) { return device.holder(HolderKind::kInFlight, "layer", what); };
   const Tensor x = device.allocate({Shape{tokens, 256}, DType::kBF16}, holder("x"));
@@ -132,7 +132,7 @@ void quantize_on_every_path(Device& device, const Recipe& recipe, std::int64_t t
   }
 }
 
-TEST(QuantizeAccount, MetaAndCpuKeepOneAccount) {
+TEST(QuantizeAccount, MetaAndCpuHaveEqualAllocations) {
   for (const char* name : support::quantized_recipe_names()) {
     const Recipe recipe = make_recipe(name);
     const auto schedule = [&](Device& device) { quantize_on_every_path(device, recipe, 384); };
@@ -146,13 +146,13 @@ TEST(QuantizeAccount, MetaAndCpuKeepOneAccount) {
   }
 }
 
-TEST(QuantizeAccount, MetaTakesWhatNoHostCouldHold) {
+TEST(QuantizeAccount, MetaQuantizesTensorsThatNoHostCouldHold) {
   const Account meta = account(
       "meta", [](Device& device) { quantize_on_every_path(device, make_recipe("mxfp8"), std::int64_t{1} << 40); });
   EXPECT_GT(meta.peak_bytes, std::int64_t{1} << 49);
 }
 
-// Bytes of what quantize() leaves behind, written out.
+// The bytes that quantize() allocates for its result, written out.
 TEST(QuantizeAccount, CountsDataAndScales) {
   const std::unique_ptr<Device> device = open_device("meta");
   const HolderId holder = device->holder(HolderKind::kInFlight);
@@ -164,14 +164,14 @@ TEST(QuantizeAccount, CountsDataAndScales) {
     EXPECT_EQ(device->ledger().live_bytes() - before, q.bytes()) << "workspaces must be gone";
     return q.bytes();
   };
-  constexpr std::int64_t kData = 200 * 96;
-  EXPECT_EQ(bytes("current_e4m3", {true, false}), kData + 4);
-  EXPECT_EQ(bytes("current_e4m3", {true, true}), 2 * kData + 4);
-  EXPECT_EQ(bytes("mxfp8_rceil", {true, false}), kData + 256 * 4);
-  EXPECT_EQ(bytes("mxfp8_rceil", {false, true}), kData + 128 * 8);
-  EXPECT_EQ(bytes("block_1x128_pow2", {true, false}), kData + 4 * 1 * 200);
-  EXPECT_EQ(bytes("block_1x128_pow2", {false, true}), kData + 4 * 2 * 96);
-  EXPECT_EQ(bytes("block_128x128_pow2", {true, true}), 2 * kData + 4 * (2 * 4 + 1 * 4));
+  constexpr std::int64_t kElements = 200 * 96;
+  EXPECT_EQ(bytes("current_e4m3", {true, false}), kElements + 4);
+  EXPECT_EQ(bytes("current_e4m3", {true, true}), 2 * kElements + 4);
+  EXPECT_EQ(bytes("mxfp8_rceil", {true, false}), kElements + 256 * 4);
+  EXPECT_EQ(bytes("mxfp8_rceil", {false, true}), kElements + 128 * 8);
+  EXPECT_EQ(bytes("block_1x128_pow2", {true, false}), kElements + 4 * 1 * 200);
+  EXPECT_EQ(bytes("block_1x128_pow2", {false, true}), kElements + 4 * 2 * 96);
+  EXPECT_EQ(bytes("block_128x128_pow2", {true, true}), 2 * kElements + 4 * (2 * 4 + 1 * 4));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "reference/compare.h"
 #include "support/quantize.h"
 
-// Full tensors at the edges of the number range, each expected value written out.
+// Full tensors at the edges of the number range; each expected value is written out.
 namespace fp8lab {
 namespace {
 
@@ -29,12 +29,12 @@ class QuantizeEdge : public ::testing::Test {
  protected:
   struct Result {
     Bytes data;
-    Bytes e8m0;              ///< first scale of each block row, if bytes
-    float scale_inv = 0.0f;  ///< first scale, if floats
+    Bytes e8m0;              ///< the first scale of each block row, if scales are bytes
+    float scale_inv = 0.0f;  ///< the first scale, if scales are floats
     std::vector<float> dequantized;
   };
 
-  /// `values` as one row.
+  /// Quantizes `values` as one row.
   Result run(const std::string& format_name, const std::vector<float>& values, DType dtype = DType::kF32) {
     const QuantFormat format = format_named(format_name);
     const auto cols = static_cast<std::int64_t>(values.size());
@@ -65,7 +65,6 @@ const char* const kOwnScale[] = {"current_e4m3",     "current_e5m2",      "curre
                                  "block_1x128_f32",  "block_128x128_f32", "mxfp8_rceil",  "mxfp8_floor",
                                  "mxfp8_rceil_e5m2", "mxfp8_floor_e5m2"};
 
-// Case 13.
 TEST_F(QuantizeEdge, AllZeroHasAFiniteScaleAndZeroData) {
   for (const char* format : kOwnScale) {
     const Result result = run(format, std::vector<float>(64, 0.0f));
@@ -78,7 +77,6 @@ TEST_F(QuantizeEdge, AllZeroHasAFiniteScaleAndZeroData) {
   }
 }
 
-// Case 14.
 TEST_F(QuantizeEdge, NegativeZerosKeepTheirSign) {
   for (const char* format : kOwnScale) {
     const Result result = run(format, std::vector<float>(64, -0.0f));
@@ -87,16 +85,16 @@ TEST_F(QuantizeEdge, NegativeZerosKeepTheirSign) {
   }
 }
 
-// Case 15.
 TEST_F(QuantizeEdge, AllNegativeIsMeasuredByMagnitude) {
   for (const char* format : kOwnScale) {
     const Result result = run(format, block_of(-448.0f, -7.0f));
-    EXPECT_EQ(result.dequantized[0], -448.0f) << format;  // 448 * 2^7 is the largest of E5M2, so both represent both
+    EXPECT_EQ(result.dequantized[0], -448.0f)
+        << format;  // 448 * 2^7 is the largest value of E5M2, so both types represent both values
     EXPECT_EQ(result.dequantized[1], -7.0f) << format;
   }
 }
 
-// Case 16: the quotient overflows, the scale is the largest float, and the quantized data are what that gives.
+// The quotient overflows, so the scale is the largest float, and the quantized data follow from that.
 TEST_F(QuantizeEdge, SmallestSubnormalGivesTheLargestScale) {
   for (const char* format : {"current_e4m3", "block_1x128_f32"}) {
     const Result result = run(format, block_of(0x1p-149f, 0.0f));
@@ -106,7 +104,6 @@ TEST_F(QuantizeEdge, SmallestSubnormalGivesTheLargestScale) {
   EXPECT_EQ(run("current_pow2", block_of(0x1p-149f, 0.0f)).scale_inv, 0x1p-127f);
 }
 
-// Case 17.
 TEST_F(QuantizeEdge, SmallestBf16SubnormalUnderMicroscaling) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     const Result result = run("mxfp8_rceil", block_of(0x1p-133f, -0x1p-133f), dtype);
@@ -117,8 +114,7 @@ TEST_F(QuantizeEdge, SmallestBf16SubnormalUnderMicroscaling) {
   }
 }
 
-// Case 18: the one amax where the float product differs from exact arithmetic, and the band that flush-to-zero would
-// clip.
+// The one amax at which the float product differs from exact arithmetic, and the range that flush-to-zero would clip.
 TEST_F(QuantizeEdge, TinyAmaxesAreNotFlushed) {
   const Result odd = run("mxfp8_rceil", block_of(float_from_bits(0x04600001), 0.0f));
   EXPECT_EQ(odd.e8m0[0], 0);
@@ -132,8 +128,7 @@ TEST_F(QuantizeEdge, TinyAmaxesAreNotFlushed) {
   }
 }
 
-// Case 19.
-TEST_F(QuantizeEdge, AmaxAtAndAroundTheLargestCode) {
+TEST_F(QuantizeEdge, AmaxAtAndNextToTheLargestValue) {
   for (const int k : {-20, -1, 0, 1, 30}) {
     const float amax = std::ldexp(448.0f, k);
     const float above = std::nextafterf(amax, kInf), below = std::nextafterf(amax, 0.0f);
@@ -149,20 +144,19 @@ TEST_F(QuantizeEdge, AmaxAtAndAroundTheLargestCode) {
   }
 }
 
-// Case 20: 512 less one ulp becomes 512 on its way through BF16.
-TEST_F(QuantizeEdge, FloorFeelsTheInputsOwnRounding) {
+// 512 less one ulp becomes 512 when it is rounded to BF16.
+TEST_F(QuantizeEdge, FloorScaleDependsOnTheRoundingOfItsInput) {
   const float below_512 = float_from_bits(0x43FFFFFF);
   EXPECT_EQ(run("mxfp8_floor", block_of(below_512, 0.0f), DType::kF32).e8m0[0], 127);
   EXPECT_EQ(run("mxfp8_floor", block_of(below_512, 0.0f), DType::kBF16).e8m0[0], 128);
 }
 
-// Case 21.
-TEST_F(QuantizeEdge, CeilingStepsOneUlpAboveThreeAndAHalf) {
+TEST_F(QuantizeEdge, RceilScaleStepsOneUlpAboveThreeAndAHalf) {
   EXPECT_EQ(run("mxfp8_rceil", block_of(float_from_bits(0x40600000), 0.0f)).e8m0[0], 120);
   EXPECT_EQ(run("mxfp8_rceil", block_of(float_from_bits(0x40600001), 0.0f)).e8m0[0], 121);
 }
 
-// Case 22: rounding up in the last binade leaves the range of FP32.
+// Rounding up in the last binade exceeds the range of FP32.
 TEST_F(QuantizeEdge, HugeAmaxesDequantizeToInf) {
   for (const float amax : {kFltMax, float_from_bits(0x7F780000)}) {
     const Result result = run("mxfp8_rceil", block_of(amax, 0.0f));
@@ -178,7 +172,6 @@ TEST_F(QuantizeEdge, HugeAmaxesDequantizeToInf) {
   EXPECT_EQ(floored.dequantized[0], 448.0f * 0x1p119f);
 }
 
-// Case 23.
 TEST_F(QuantizeEdge, ExtremeScaleBytesDequantize) {
   const QuantFormat format = format_named("mxfp8_rceil");
   const Tensor x = support::make_tensor(*device_, {1, 96}, DType::kF32, std::vector<float>(96, 1.0f));
@@ -208,8 +201,7 @@ TEST_F(QuantizeEdge, ExtremeScaleBytesDequantize) {
   for (int i = 64; i < 96; ++i) EXPECT_TRUE(std::isnan(actual[static_cast<std::size_t>(i)])) << i;
 }
 
-// Case 24.
-TEST_F(QuantizeEdge, FourHundredAndEighty) {
+TEST_F(QuantizeEdge, Amax480ClipsUnderFloorAndNotUnderRceil) {
   const Result floored = run("mxfp8_floor", block_of(480.0f, 1.0f));
   EXPECT_EQ(floored.e8m0[0], 127);
   EXPECT_EQ(floored.data[0], 0x7E);  // 448, clipped
@@ -219,8 +211,7 @@ TEST_F(QuantizeEdge, FourHundredAndEighty) {
   EXPECT_EQ(ceiled.dequantized[0], 480.0f);
 }
 
-// Case 25.
-TEST_F(QuantizeEdge, InfAndNanUnderOneScale) {
+TEST_F(QuantizeEdge, InfSaturatesAndNanStaysUnderOneScale) {
   struct Row {
     float special;
     std::uint8_t e4m3, e5m2;
@@ -238,7 +229,7 @@ TEST_F(QuantizeEdge, InfAndNanUnderOneScale) {
       }
 }
 
-TEST_F(QuantizeEdge, InfAndNanSpoilTheirMicroscalingBlockAlone) {
+TEST_F(QuantizeEdge, InfAndNanMakeOnlyTheirMicroscalingBlockNan) {
   for (const char* format : {"mxfp8_rceil", "mxfp8_floor", "mxfp8_rceil_e5m2", "mxfp8_floor_e5m2"})
     for (const float special : {kInf, -kInf, kNan})
       for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
@@ -259,7 +250,7 @@ TEST_F(QuantizeEdge, InfAndNanSpoilTheirMicroscalingBlockAlone) {
 }
 
 // Measured inside the cast (delayed) and before it (blocks, on request).
-TEST_F(QuantizeEdge, TheAmaxOfATensorWithANanIsNan) {
+TEST_F(QuantizeEdge, AmaxOfATensorWithANanIsNan) {
   for (const char* format : {"delayed_e4m3", "mxfp8_rceil"})
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
       for (const std::size_t at : {std::size_t{0}, std::size_t{777}, std::size_t{5000}}) {
@@ -284,10 +275,10 @@ TEST_F(QuantizeEdge, TheAmaxOfATensorWithANanIsNan) {
       }
 }
 
-// A scale that no rule of the project makes still follows the scaling expression.
-TEST_F(QuantizeEdge, ForeignScalesFollowTheExpression) {
+// A scale that no rule of the project gives still follows the scaling expression.
+TEST_F(QuantizeEdge, UnusualScalesFollowTheScalingExpression) {
   const std::vector<float> finite = {0.0f, -0.0f, 1.0f, -2.0f, 1e-3f, 500.0f};
-  std::vector<float> with_specials = finite;  // a matter of its own: these alone send a segment another way
+  std::vector<float> with_specials = finite;  // infinities and NaNs send their segment through another loop
   with_specials.insert(with_specials.end(), {kInf, kNan});
   for (const std::vector<float>& values : {finite, with_specials})
     for (const float scale : {kNan, kInf, -kInf, 0.0f, -1.5f, 0x1p-149f}) {
@@ -302,14 +293,13 @@ TEST_F(QuantizeEdge, ForeignScalesFollowTheExpression) {
     }
 }
 
-// Case 26.
-TEST_F(QuantizeEdge, OnesBesideTheLargestFloatFlush) {
+TEST_F(QuantizeEdge, OnesInABlockWithTheLargestFloatBecomeZero) {
   const Result result = run("mxfp8_rceil", block_of(kFltMax, 1.0f));
   EXPECT_EQ(Bytes(result.data.begin() + 1, result.data.end()), Bytes(31, 0x00));
 }
 
-// Case 27: half the smallest code lies 448 * 2^10 = 458,752 below the largest.
-TEST_F(QuantizeEdge, AnOutlierFlushesItsOwnBlockOnly) {
+// Half of the smallest E4M3 subnormal is 448 * 2^10 = 458,752 times below the largest value.
+TEST_F(QuantizeEdge, OutlierMakesOnlyItsOwnBlockZero) {
   std::vector<float> values(64, 1.0f);
   values[0] = 1.0e6f;
   const Result blocks = run("mxfp8_rceil", values);
@@ -320,8 +310,8 @@ TEST_F(QuantizeEdge, AnOutlierFlushesItsOwnBlockOnly) {
   EXPECT_NE(run("current_e5m2", values).data[32], 0x00) << "E5M2 reaches further down";
 }
 
-// Case 29: the scale of another day. What saturates is countable, and is what the rule says.
-TEST_F(QuantizeEdge, AStaleScaleSaturates) {
+// A scale of earlier data: the number of saturated values follows from the rule.
+TEST_F(QuantizeEdge, StaleScaleSaturates) {
   const std::vector<float> values = reference::gaussian_values(1 << 16, 11);
   const float amax = std::fabs(
       *std::max_element(values.begin(), values.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
@@ -330,7 +320,7 @@ TEST_F(QuantizeEdge, AStaleScaleSaturates) {
   const auto saturated = [](const Bytes& data) {
     return std::count_if(data.begin(), data.end(), [](std::uint8_t code) { return (code & 0x7F) == 0x7E; });
   };
-  // 448 begins where 432 ends: the midpoint of 416 and 448 is a tie, and goes to the even code, 448.
+  // The midpoint of 416 and 448 is 432, a tie, which goes to the even code of the two, 448.
   const auto expected =
       std::count_if(values.begin(), values.end(), [&](float x) { return std::fabs(x * history_scale_) >= 432.0f; });
   EXPECT_EQ(saturated(stale.data), expected);
@@ -339,7 +329,6 @@ TEST_F(QuantizeEdge, AStaleScaleSaturates) {
   EXPECT_LT(saturated(run("delayed_e4m3", values).data), 3);
 }
 
-// Case 31.
 TEST_F(QuantizeEdge, EmptyMatricesHaveScalesAndNoData) {
   for (const support::NamedFormat& row : support::all_formats())
     for (const Shape& shape : {Shape{0, 64}, Shape{64, 0}, Shape{0, 0}}) {

@@ -12,7 +12,7 @@
 #include "reference/compare.h"
 #include "support/quantize.h"
 
-// What holds between quantized tensors, and how much of a signal each format keeps.
+// Relations between quantized tensors, and how much of a signal each format keeps.
 namespace fp8lab {
 namespace {
 
@@ -44,8 +44,8 @@ class QuantizeInvariants : public ::testing::Test {
 const char* const kOneDimensional[] = {"block_1x128_pow2", "block_1x128_f32", "mxfp8_rceil", "mxfp8_floor",
                                        "mxfp8_rceil_e5m2"};
 
-// Rows know nothing of other rows, wherever a tensor is cut.
-TEST_F(QuantizeInvariants, ARowSliceIsTheSliceOfTheFullTensor) {
+// Rows do not depend on other rows, wherever a tensor is cut.
+TEST_F(QuantizeInvariants, QuantizedRowsEqualTheRowsOfTheQuantizedTensor) {
   constexpr std::int64_t kRows = 77, kCols = 320;
   const Tensor x = gaussian({kRows, kCols});
   for (const char* name : kOneDimensional) {
@@ -75,7 +75,7 @@ TEST_F(QuantizeInvariants, ARowSliceIsTheSliceOfTheFullTensor) {
   }
 }
 
-// Column-wise blocks survive a cut between blocks, and only there.
+// Column-wise blocks are unchanged by a cut between blocks, and only there.
 TEST_F(QuantizeInvariants, ColumnwiseBlocksSurviveCutsBetweenThem) {
   constexpr std::int64_t kRows = 128, kCols = 48;
   const Tensor x = gaussian({kRows, kCols});
@@ -92,7 +92,7 @@ TEST_F(QuantizeInvariants, ColumnwiseBlocksSurviveCutsBetweenThem) {
   EXPECT_FALSE(slice_equals_part(16, 32));
 }
 
-TEST_F(QuantizeInvariants, OnlyFullTensorsAndSquareBlocksTranspose) {
+TEST_F(QuantizeInvariants, ColumnwiseIsTheTransposeOnlyPerTensorAndInSquareBlocks) {
   constexpr std::int64_t kRows = 192, kCols = 256;
   const Tensor x = gaussian({kRows, kCols});
   for (const support::NamedFormat& row : support::all_formats()) {
@@ -105,7 +105,7 @@ TEST_F(QuantizeInvariants, OnlyFullTensorsAndSquareBlocksTranspose) {
   }
 }
 
-TEST_F(QuantizeInvariants, QuantizingAgain) {
+TEST_F(QuantizeInvariants, QuantizingAgainKeepsValuesWithinAnUlpOfTheScale) {
   constexpr std::int64_t kRows = 512, kCols = 1024;
   const Tensor x = gaussian({kRows, kCols}, DType::kF32);
   const auto again = [&](const char* name) {
@@ -119,7 +119,7 @@ TEST_F(QuantizeInvariants, QuantizingAgain) {
     EXPECT_TRUE(reference::bitwise_equal(scales(second.rowwise()), scales(first.rowwise()))) << name;
   }
   {
-    // A block whose amax falls on half the largest code takes the next scale down: other bytes, equal values.
+    // A block whose amax becomes half of the largest value gets the next smaller scale: other bytes, equal values.
     const auto [first, second] = again("mxfp8_rceil");
     EXPECT_TRUE(reference::bitwise_equal(device_->read(dequantized(second)), device_->read(dequantized(first))));
     const Bytes before = scales(first.rowwise()), after = scales(second.rowwise());
@@ -139,9 +139,9 @@ TEST_F(QuantizeInvariants, QuantizingAgain) {
   }
 }
 
-// Signal against quantization noise of 2^20 standard normal values, sd 0.007 dB. Two-sided: too good means that nothing
-// was quantized.
-TEST_F(QuantizeInvariants, KeepsAsMuchSignalAsTheFormatCan) {
+// Signal to quantization noise of 2^20 standard normal values, standard deviation 0.007 dB. Two-sided: too good means
+// that nothing was quantized.
+TEST_F(QuantizeInvariants, SignalToNoiseIsThatOfTheFormat) {
   struct Row {
     const char* format;
     double low_db, high_db;
@@ -166,7 +166,7 @@ TEST_F(QuantizeInvariants, KeepsAsMuchSignalAsTheFormatCan) {
   EXPECT_EQ(untouched, "inf") << "no quantization is no noise, and outside of every window";
 }
 
-// Past the size where quantized data bypass the caches nothing changes but the way to memory.
+// Above the size at which quantized data bypass the caches only the store instructions change.
 TEST_F(QuantizeInvariants, LargeTensorsEqualTheirParts) {
   constexpr std::int64_t kRows = 4100, kCols = 4104;
   const Tensor x = device_->allocate({Shape{kRows, kCols}, DType::kBF16}, support::anyone(*device_));
@@ -187,7 +187,7 @@ TEST_F(QuantizeInvariants, LargeTensorsEqualTheirParts) {
   }
 }
 
-/// Address space without memory behind it until touched.
+/// Address space without memory behind it until it is touched.
 class SparseBytes {
  public:
   explicit SparseBytes(std::size_t bytes)
@@ -205,9 +205,9 @@ class SparseBytes {
   void* start_;
 };
 
-// Case 36: two rows that lie more than 2^31 elements apart, and more than 2^31 elements seen through a stride of 0.
-// Only a host has address space without memory; correctness/cuda reaches as far on a GPU.
-TEST_F(QuantizeInvariants, IndicesPassTwoToTheThirtyOne) {
+// Two rows that lie more than 2^31 elements apart, and more than 2^31 elements through a stride of 0. Only a host has
+// address space without memory; correctness/cuda tests the same range on a GPU.
+TEST_F(QuantizeInvariants, IndicesBeyondTwoToTheThirtyOneAreRight) {
   constexpr std::int64_t kFar = (std::int64_t{1} << 31) + 64, kCols = 256;
   const SparseBytes input(static_cast<std::size_t>(2 * (kFar + kCols))), output(static_cast<std::size_t>(kFar + kCols));
   auto* x = reinterpret_cast<std::uint16_t*>(input.data());

@@ -1,4 +1,4 @@
-// Casts of lists with rounding on the way: bitwise what rounding into a temporary and quantizing one by one gives.
+// Casts of lists that round before the cast: bitwise equal to rounding into a temporary and quantizing one by one.
 
 #include <gtest/gtest.h>
 
@@ -15,10 +15,10 @@ using support::bytes_of;
 using support::Placement;
 using support::scalar;
 
-// Empty, odd, one tile of the GPU, several with uneven ends, lines that are no multiple of 16 bytes.
+// Empty, odd, one tile of the GPU, several with uneven ends, rows that are no multiple of 16 bytes.
 const Shape kShapes[] = {{0, 64}, {1, 1}, {5, 811}, {64, 64}, {272, 512}, {60, 100}, {1028, 4}};
 
-/// Orientations of a tensor, made but not filled.
+/// The orientations of a tensor, allocated but not filled.
 QuantizedTensor empty_orientations(Device& device, const QuantFormat& format, const Shape& shape,
                                    Orientations orientations) {
   QuantizedTensor q(shape, format);
@@ -39,7 +39,7 @@ class QuantizeList : public ::testing::TestWithParam<const char*> {
   const QuantFormat format_ = support::format_named(GetParam());
   const bool measures_ = format_.amax_source == AmaxSource::kTensor;
 
-  /// Values of many magnitudes; every other matrix holds what is not finite.
+  /// Values of many magnitudes; every other matrix has infinities and NaNs.
   std::vector<float> values(std::size_t index, const Shape& shape) const {
     std::vector<float> values = support::varied_values(shape.numel(), index);
     if (index % 2 == 1 && values.size() > 20) {
@@ -50,7 +50,7 @@ class QuantizeList : public ::testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(QuantizeList, IsRoundingAndQuantizingOneByOne) {
+TEST_P(QuantizeList, EqualsRoundingAndQuantizingOneByOne) {
   std::size_t index = 0;
   for (const Placement placement : support::kPlacements)
     for (const DType nominal : {DType::kBF16, DType::kF16, DType::kF32})
@@ -65,7 +65,7 @@ TEST_P(QuantizeList, IsRoundingAndQuantizingOneByOne) {
           measured.push_back(scalar(*device_, 0.0f));
           made.push_back(empty_orientations(*device_, format_, shape, orientations));
         }
-        for (std::size_t i = 0; i < xs.size(); ++i)  // the amaxes alone
+        for (std::size_t i = 0; i < xs.size(); ++i)  // the same amaxes without casts
           list.push_back({.in = xs[i].view(),
                           .target = {.rowwise = {},
                                      .columnwise = {},

@@ -11,15 +11,15 @@
 #include "reference/compare.h"
 #include "reference/test_data.h"
 
-// Every variant of the inner loops that this machine can run, against the scalar conversions of core/float8.h, bit for
-// bit.
+// Every variant of the inner loops that this machine can run, compared with the scalar conversions of core/float8.h,
+// bit for bit.
 namespace fp8lab {
 namespace {
 
 using cpu::CastRuns;
 using cpu::QuantizeLoops;
 
-// Powers of two and others, scales that overflow, underflow and make ties; the extremes of what a scale can be.
+// Powers of two and others, scales that overflow, underflow and make ties, and the smallest and largest scales.
 const std::vector<float> kScales = {1.0f,    3.0f,          448.0f / 3.3f, 0.013f,   57344.0f / 7.1f,
                                     1.0e10f, 1.0e-10f,      0x1p-127f,     0x1p127f, std::numeric_limits<float>::max(),
                                     1.5f,    0x1.fffffep-1f};
@@ -105,7 +105,7 @@ TEST_P(EveryVariant, CastsEveryBf16UnderEveryScale) {
 }
 
 TEST_P(EveryVariant, CastsFloatsAroundEveryTie) {
-  // Every point where a code begins or a tie lies, its neighbours, and what scaling makes of them.
+  // Every point where a value begins or a tie lies, its neighbours, and their scaled values.
   std::vector<float> in;
   for (int code = 0; code < 127; ++code)
     for (const float edge :
@@ -118,7 +118,7 @@ TEST_P(EveryVariant, CastsFloatsAroundEveryTie) {
         in.push_back(x);
         in.push_back(-x);
       }
-  for (std::uint64_t i = 0; i < 100000; ++i) {  // and floats of any bits
+  for (std::uint64_t i = 0; i < 100000; ++i) {  // and floats of arbitrary bits
     const float x = float_from_bits(static_cast<std::uint32_t>(reference::scramble(i)));
     if (std::isfinite(x)) in.push_back(x);
   }
@@ -140,7 +140,7 @@ TEST_P(EveryVariant, CastsRunsOfAnyLength) {
   }
 }
 
-TEST_P(EveryVariant, LeavesWhatLiesBehindAlone) {
+TEST_P(EveryVariant, WritesNothingBehindItsRun) {
   const std::vector<std::uint16_t> all = every_finite_bf16();
   for (std::int64_t count = 0; count < 200; ++count) {
     AlignedData data(300);
@@ -158,7 +158,7 @@ TEST_P(EveryVariant, LeavesWhatLiesBehindAlone) {
   }
 }
 
-TEST_P(EveryVariant, FindsTheLargestMagnitudeAnywhere) {
+TEST_P(EveryVariant, FindsTheLargestMagnitudeAtAnyPlace) {
   constexpr std::uint32_t kLarge = 0x42280000;  // 42
   for (const std::int64_t count : {1, 31, 32, 64, 100, 130})
     for (std::int64_t at = 0; at < count; ++at)
@@ -179,7 +179,7 @@ TEST_P(EveryVariant, FindsTheLargestMagnitudeAnywhere) {
       }
 }
 
-TEST_P(EveryVariant, RanksNanAboveInfAboveAll) {
+TEST_P(EveryVariant, OrdersNanAboveInfAboveFiniteValues) {
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<float> in(100, -std::numeric_limits<float>::max());
   const auto amax = [&] {
@@ -198,7 +198,7 @@ TEST_P(EveryVariant, RanksNanAboveInfAboveAll) {
   EXPECT_GT(amax(), kFloatInfinityBits);
 }
 
-TEST_P(EveryVariant, Transposes) {
+TEST_P(EveryVariant, TransposesEveryShape) {
   std::vector<std::uint16_t> in(90 * 200);
   for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::uint16_t>(i);
   for (const std::int64_t rows : {0, 1, 3, 4, 7, 64, 90})

@@ -10,8 +10,7 @@
 #include "ops/norm.h"
 #include "support/dense_test.h"
 
-// Operations that quantize their result without storing it: the bytes of the operation and the cast one after the
-// other.
+// Operations that quantize their result without storing it have the bytes of the operation followed by the cast.
 namespace fp8lab {
 namespace {
 
@@ -56,10 +55,10 @@ class QuantizeResults : public support::DenseTest {
   }
 };
 
-// 256 columns and multiples are what a GPU's rows take, up to 16384; 264 and f32 are stored after all.
+// A GPU's rows have 256 columns and multiples up to 16384; for 264 columns and for f32 the result is stored first.
 constexpr std::int64_t kCols[] = {256, 264, 768, 4096, 5120};
 
-TEST_F(QuantizeResults, OfNormsAreNormsThenCasts) {
+TEST_F(QuantizeResults, OfNormsEqualNormsFollowedByCasts) {
   for (const Case& c : cases())
     for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm})
       for (const DType dtype : {DType::kBF16, DType::kF32})
@@ -81,7 +80,7 @@ TEST_F(QuantizeResults, OfNormsAreNormsThenCasts) {
         }
 }
 
-TEST_F(QuantizeResults, OfActivationsAreActivationsThenCasts) {
+TEST_F(QuantizeResults, OfActivationsEqualActivationsFollowedByCasts) {
   for (const Case& c : cases())
     for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiglu})
       for (const DType dtype : {DType::kBF16, DType::kF32})
@@ -112,7 +111,7 @@ TEST_F(QuantizeResults, NanAndInfinityPassThrough) {
   }
 }
 
-TEST_F(QuantizeResults, OfNothingHaveTheirScales) {
+TEST_F(QuantizeResults, OfEmptyTensorsHaveTheirScales) {
   for (const Case& c : cases()) {
     const Quantizer inputs = quantizer(c);
     QuantizedTensor out =
@@ -124,7 +123,7 @@ TEST_F(QuantizeResults, OfNothingHaveTheirScales) {
   }
 }
 
-TEST_F(QuantizeResults, RefuseWhatMustBeStoredToBeCast) {
+TEST_F(QuantizeResults, RefuseFormatsThatNeedTheStoredResult) {
   const std::string rule =
       "activation_quantize: the cast must be of a full tensor under a given scale, or row-wise in blocks of one row "
       "without an amax; "

@@ -11,8 +11,8 @@
 #include "reference/compare.h"
 #include "support/quantize.h"
 
-// Every format in every orientation against the definition, bit for bit: quantized data, scales and the scales'
-// padding.
+// Every format in every orientation equals its definition bit for bit: quantized data, scales and the padding of
+// scales.
 namespace fp8lab {
 namespace {
 
@@ -45,7 +45,7 @@ class EveryFormat : public ::testing::TestWithParam<std::tuple<NamedFormat, DTyp
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
-TEST_P(EveryFormat, EqualsItsDefinition) {
+TEST_P(EveryFormat, QuantizesToItsDefinition) {
   for (const Shape& shape : kShapes)
     for (const Placement placement : support::kPlacements) {
       SCOPED_TRACE(to_string(shape) + " " + support::name_of(placement));
@@ -85,7 +85,7 @@ TEST_P(EveryFormat, DequantizesToItsDefinition) {
     ASSERT_TRUE(check_orientation(both.rowwise_operand(), matrix));
     ASSERT_TRUE(check_orientation(both.columnwise_operand(false), matrix.transposed()));
     if (!format().columnwise_is_transpose()) continue;
-    // A transposed view of the row-wise orientation serves as the other one.
+    // A transposed view of the row-wise orientation serves as the column-wise one.
     const QuantizedTensor rows = support::quantized(*device_, x, format(), {.orientations = {true, false}});
     ASSERT_TRUE(check_orientation(rows.columnwise_operand(true), matrix.transposed()));
   }
@@ -116,9 +116,9 @@ INSTANTIATE_TEST_SUITE_P(Quantize, EveryFormat,
                                             ::testing::Values(DType::kF32, DType::kBF16, DType::kF16)),
                          param_name);
 
-// Each mistake must change quantized data or scales of the data that the comparisons above use, which stay equal
-// without it. The other order of the scaling rule moves only ties, some 200 in a million, so that one gets a million.
-TEST(QuantizeReference, NoticesMistakes) {
+// Each mistake must change the quantized data or scales of the data used above, which are equal without it. The other
+// order of the scaling rule changes only ties, some 200 in a million, so that mistake gets a million values.
+TEST(QuantizeReference, DiffersUnderEveryMistake) {
   const auto device = support::open_poisoned_device();
   const auto differs = [&](const std::string& format_name, Flaw flaw) {
     const QuantFormat format = support::format_named(format_name);
@@ -144,7 +144,7 @@ TEST(QuantizeReference, NoticesMistakes) {
   for (const NamedFormat& row : support::all_formats()) EXPECT_TRUE(differs(row.name, Flaw::kTruncates)) << row.name;
 }
 
-TEST(QuantizeTogether, SharesTheScaleOfTheLargest) {
+TEST(QuantizeTogether, UsesTheScaleOfTheLargestAmax) {
   const auto device = support::open_poisoned_device();
   const QuantFormat format = support::format_named("current_e4m3");
   const Tensor packed = support::make_tensor(*device, {40, 96}, DType::kBF16, support::varied_values(40 * 96, 3));
@@ -162,7 +162,7 @@ TEST(QuantizeTogether, SharesTheScaleOfTheLargest) {
   }
 }
 
-TEST(QuantizeTogether, FindsTheLargestInAnyOfThem) {
+TEST(QuantizeTogether, FindsTheLargestAmaxInAnyTensor) {
   const auto device = support::open_poisoned_device();
   const QuantFormat format = support::format_named("current_e4m3");
   for (std::size_t largest = 0; largest < 3; ++largest) {
@@ -179,7 +179,7 @@ TEST(QuantizeTogether, FindsTheLargestInAnyOfThem) {
 }
 
 // A float scale whose quotient is above every float becomes the largest number of the type that is cast.
-TEST(QuantizeBlocks, WhoseScaleOverflows) {
+TEST(QuantizeBlocks, WithAnOverflowingScaleUseTheLargestNumber) {
   const auto device = support::open_poisoned_device();
   for (const DType dtype : {DType::kBF16, DType::kF32})
     for (const char* kind : {"block_1x128_f32", "block_128x128_f32", "block_1x128_pow2", "block_128x128_pow2"}) {
@@ -196,8 +196,8 @@ TEST(QuantizeBlocks, WhoseScaleOverflows) {
     }
 }
 
-// Kernels take any strides, more than tensors can have.
-TEST(QuantizeKernel, TakesAnyStrides) {
+// Kernels support any strides, more than tensors can have.
+TEST(QuantizeKernel, SupportsAnyStrides) {
   const auto device = support::open_poisoned_device();
   constexpr std::int64_t kRows = 37, kCols = 70;
   const std::vector<float> values = support::varied_values(20000, 5);
@@ -223,7 +223,7 @@ TEST(QuantizeKernel, TakesAnyStrides) {
       SCOPED_TRACE(row.name);
       QuantizedTensor shell({kRows, kCols}, row.format);
       const Tensor inverse = device->allocate(scale_layout(row.format, kRows, kCols).spec, support::anyone(*device));
-      // Quantized data with a gap behind each.
+      // Quantized data with a gap after each element.
       const Tensor data = device->allocate({Shape{kRows, 2 * kCols}, row.format.payload}, support::anyone(*device));
       MatrixView gaps = data.view();
       gaps.cols = kCols;

@@ -12,7 +12,7 @@
 #include "reference/compare.h"
 #include "support/quantize.h"
 
-// Bytes of shards, copies and views against those of the full array, every format, bit for bit.
+// Shards, copies and views compared with the full array, for every format, bit for bit.
 namespace fp8lab {
 namespace {
 
@@ -56,7 +56,7 @@ class QuantizedStorage : public ::testing::TestWithParam<NamedFormat> {
   QuantizedTensor quantized(const Tensor& x, Orientations orientations = {true, true}) {
     return support::quantized(*device_, x, format(), {.orientations = orientations});
   }
-  /// Whatever strides it has.
+  /// The tensor's bytes, whatever strides it has.
   Bytes bytes(const Tensor& tensor) {
     const Tensor plain = device_->allocate({Shape{tensor.rows(), tensor.cols()}, tensor.dtype()}, anyone());
     copy_into(*device_, tensor.shape().rank() == 2 ? tensor : tensor.reshaped(plain.shape()), plain);
@@ -78,7 +78,7 @@ class QuantizedStorage : public ::testing::TestWithParam<NamedFormat> {
       return rowwise << " row-wise";
     return orientation_equals(actual.columnwise(), expected.columnwise()) << " column-wise";
   }
-  /// What a shard should be: its rows quantized by themselves, under the full array's scale if there is one.
+  /// The expected shard: its rows quantized by themselves, under the full array's scale if there is one.
   QuantizedTensor shard_of(const Tensor& x, std::int64_t begin, std::int64_t count, Orientations orientations) {
     const Tensor rows = x.row_range(begin, count);
     if (!format().per_tensor()) return quantized(rows, orientations);
@@ -99,8 +99,8 @@ class QuantizedStorage : public ::testing::TestWithParam<NamedFormat> {
   std::optional<float> exact_scale_;
 };
 
-// Invariants 1 and 2: shards are what quantizing them would give, and gathered they are the full array again.
-TEST_P(QuantizedStorage, ShardsAreTheirRowsAndGatherToTheFullTensor) {
+// Shards equal quantizing their rows, and gathered they equal the full array.
+TEST_P(QuantizedStorage, ShardsEqualTheirQuantizedRowsAndGatherToTheFullTensor) {
   int cut = 0;
   for (const Offsets& offsets : kOffsets)
     for (const std::int64_t cols : kCols)
@@ -119,7 +119,7 @@ TEST_P(QuantizedStorage, ShardsAreTheirRowsAndGatherToTheFullTensor) {
           const std::int64_t count = offsets[i + 1] - offsets[i];
           ASSERT_TRUE(equals(shards[i], shard_of(x, offsets[i], count, orientations.orientations))) << "shard " << i;
           ++cut;
-          // Scales travel without the padding behind the last row of blocks.
+          // Scales are gathered without the padding after the last row of blocks.
           const auto gather = [&](const QuantizedOrientation& orientation, std::int64_t block, Bytes& data,
                                   Bytes& scales) {
             const Bytes more_data = bytes(orientation.data);
@@ -189,7 +189,7 @@ TEST_P(QuantizedStorage, ShardsOutliveTheFullTensorAndKeepNothingOfIt) {
   }
 }
 
-TEST_P(QuantizedStorage, SplittingRowwiseDataOnlyLosesTheOtherHalfOrFails) {
+TEST_P(QuantizedStorage, WithoutTheFixSplittingLosesColumnwiseDataOrFails) {
   const Behaviors before = reverted(&Behaviors::split_knows_columnwise);
   const Offsets offsets = {0, 128, 256};
   const Tensor x = values(256, 64);
@@ -202,7 +202,7 @@ TEST_P(QuantizedStorage, SplittingRowwiseDataOnlyLosesTheOtherHalfOrFails) {
   EXPECT_EQ(split_rows(*device_, {}, columnwise_only, offsets, {.holder = anyone()}).size(), 2u);
 }
 
-TEST_P(QuantizedStorage, TransposedCopiesAreExact) {
+TEST_P(QuantizedStorage, ColumnwiseDataMadeFromRowwiseDataAreExact) {
   for (const auto& [rows, cols] : {std::pair{1, 1}, {63, 65}, {64, 64}, {130, 200}, {0, 5}, {5, 0}, {257, 1100}}) {
     SCOPED_TRACE(testing::Message() << rows << " x " << cols);
     QuantizedTensor q = quantized(values(rows, cols), {true, false});
@@ -215,7 +215,7 @@ TEST_P(QuantizedStorage, TransposedCopiesAreExact) {
     ASSERT_TRUE(equals(q, expected));
     ASSERT_EQ(format().per_tensor(), q.rowwise().scale_inv.buffer().same_block(q.columnwise().scale_inv.buffer()));
 
-    // Every code there is, NaNs of any payload and -0 among them.
+    // All 256 bytes, NaNs of every payload and -0 among them.
     Bytes data(static_cast<std::size_t>(q.rowwise().data.numel()));
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::uint8_t>(i * 7 + i / 256);
     device_->write_bytes(q.rowwise().data, std::as_bytes(std::span(data)));
@@ -227,7 +227,7 @@ TEST_P(QuantizedStorage, TransposedCopiesAreExact) {
   }
 }
 
-TEST_P(QuantizedStorage, ZerosHaveAScaleOfTheirOwn) {
+TEST_P(QuantizedStorage, NewZerosHaveAScaleOfTheirOwn) {
   for (const NamedOrientations& orientations : kOrientations)
     for (const std::int64_t rows : {0, 32, 300}) {
       SCOPED_TRACE(testing::Message() << rows << ", " << orientations.name);
@@ -249,14 +249,14 @@ TEST_P(QuantizedStorage, ZerosHaveAScaleOfTheirOwn) {
         }
       }
     }
-  // Without the fix the scale is shared: who rewrites the zeros rescales what they are like.
+  // Without the fix the scale is shared: rewriting the zeros would rescale the tensor that they were made like.
   if (!format().per_tensor()) GTEST_SKIP() << "only scales of a full tensor";
   const QuantizedTensor like = quantized(values(128, 160));
   const QuantizedTensor zeros = new_zeros(*device_, reverted(&Behaviors::own_scale_in_new_zeros), like, 128, anyone());
   EXPECT_TRUE(zeros.rowwise().scale_inv.buffer().same_block(like.rowwise().scale_inv.buffer()));
 }
 
-TEST_P(QuantizedStorage, CopiesBytesWhereEveryHalfIsThere) {
+TEST_P(QuantizedStorage, CopiesBytesIfEveryWantedOrientationIsGiven) {
   for (const NamedOrientations& wanted : kOrientations)
     for (const NamedOrientations& given : kOrientations) {
       SCOPED_TRACE(testing::Message() << given.name << " into " << wanted.name);
@@ -279,7 +279,7 @@ TEST_P(QuantizedStorage, CopiesBytesWhereEveryHalfIsThere) {
     }
 }
 
-TEST_P(QuantizedStorage, ACopyThroughValuesKeepsValuesAndMayChangeBytes) {
+TEST_P(QuantizedStorage, CopyThroughValuesKeepsValuesAndMayChangeBytes) {
   const Tensor x = support::make_tensor(*device_, {512, 256}, DType::kF32, reference::gaussian_values(512 * 256, 23));
   const QuantizedTensor from = quantized(x, {true, false});
   QuantizedTensor through_values = quantized(x, {true, false}), bytes_copied = quantized(x, {true, false});
@@ -293,7 +293,7 @@ TEST_P(QuantizedStorage, ACopyThroughValuesKeepsValuesAndMayChangeBytes) {
   EXPECT_FALSE(copy_rows(*device_, reverted(&Behaviors::copy_bytes_between_shards), from, through_values, &quantizer));
   const bool same_data =
       static_cast<bool>(reference::bitwise_equal(bytes(through_values.rowwise().data), bytes(from.rowwise().data)));
-  // A power of two moves when the largest of many blocks was rounded past one.
+  // A power-of-two scale changes if the largest of many blocks was rounded up to the next power of two.
   const bool many_blocks = format().block_rows == 1;
   EXPECT_EQ(same_data, format().scale == ScaleKind::kE8M0Floor || format().scale == ScaleKind::kF32 || !many_blocks);
   if (format().scale == ScaleKind::kF32) GTEST_SKIP() << "other scales drift by an ulp";
@@ -301,7 +301,7 @@ TEST_P(QuantizedStorage, ACopyThroughValuesKeepsValuesAndMayChangeBytes) {
             bytes(dequantize_matrix(*device_, from, DType::kF32, anyone())));
 }
 
-TEST_P(QuantizedStorage, SlicesAreViewsWhereScalesAllowIt) {
+TEST_P(QuantizedStorage, SlicesAreViewsIfScalesAllowIt) {
   const Tensor x = values(300, 160);
   const bool tensor = format().per_tensor(), micro = !format().columnwise_stored_transposed();
   const bool square = format().block_rows == 128;
@@ -336,7 +336,7 @@ TEST_P(QuantizedStorage, SlicesAreViewsWhereScalesAllowIt) {
   }
 }
 
-TEST_P(QuantizedStorage, ViewsKeepTheColumnwiseHalf) {
+TEST_P(QuantizedStorage, ViewsKeepTheColumnwiseOrientation) {
   const QuantizedTensor q = quantized(values(64, 96));
   const QuantizedTensor viewed = view_as({}, q, {4, 16, 96});
   EXPECT_EQ(viewed.shape(), (Shape{4, 16, 96}));

@@ -8,7 +8,7 @@
 #include "reference/expected.h"
 #include "support/dense_test.h"
 
-// Operations that draw from the counter generator: dropout and random filling.
+// Operations that draw from the counter-based generator: dropout and random filling.
 namespace fp8lab {
 namespace {
 
@@ -29,7 +29,7 @@ class Dropout : public support::DenseTest {
   }
 };
 
-// The number kept is binomial: within five standard deviations, but for one seed in two million.
+// The number of kept entries is binomial: within five standard deviations, except for one seed in two million.
 TEST_F(Dropout, KeepsTheAskedFractionAndScalesIt) {
   const std::int64_t count = 200 * 1000;
   for (const float probability : {0.1f, 0.5f, 0.9f}) {
@@ -47,7 +47,7 @@ TEST_F(Dropout, KeepsTheAskedFractionAndScalesIt) {
   EXPECT_EQ(kept({3, 5}, {.probability = 0.0f, .seed = 3}), Values(15, 1.0));
 }
 
-TEST_F(Dropout, AShardDrawsItsSliceOfTheFullMask) {
+TEST_F(Dropout, ShardDrawsItsSliceOfTheFullMask) {
   const DropoutKey key{.probability = 0.4f, .seed = 5, .stream = 6};
   const Values full = kept({30, 2049}, key);
   for (const std::int64_t first : {0, 1, 17}) {
@@ -61,7 +61,7 @@ TEST_F(Dropout, AShardDrawsItsSliceOfTheFullMask) {
   EXPECT_EQ(read(*device_, dropout(*device_, wide.columns(500, 2049), key, anyone())), full);
 }
 
-TEST_F(Dropout, TheMaskIsTheCounterGeneratorsAtTheGlobalIndex) {
+TEST_F(Dropout, MaskIsDrawnAtTheGlobalIndex) {
   const DropoutKey key{.probability = 0.4f, .seed = 5, .stream = 6, .row_offset = 2};
   const Values mask = kept({3, 5001}, key);
   const CounterRng rng(5, 6);
@@ -84,7 +84,7 @@ TEST_F(Dropout, OtherKeysGiveOtherMasks) {
 
 // With the mask fixed dropout is linear and diagonal, so its gradient is itself: <D x, g> = <x, D g>, element by
 // element.
-TEST_F(Dropout, IsItsOwnGradient) {
+TEST_F(Dropout, GradientIsTheSameOperation) {
   const DropoutKey key{.probability = 0.3f, .seed = 8, .stream = 9};
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const Tensor g = gaussian({12, 65}, dtype);
@@ -100,7 +100,7 @@ TEST_F(Dropout, IsItsOwnGradient) {
   }
 }
 
-TEST_F(Dropout, DropsNanToo) {
+TEST_F(Dropout, DropsNan) {
   const Tensor x = empty({100, 10});
   fill(*device_, x, std::numeric_limits<float>::quiet_NaN());
   const DropoutKey key{.probability = 0.5f, .seed = 1, .stream = 1};
@@ -124,7 +124,7 @@ class RandomFill : public support::DenseTest {
   }
 };
 
-TEST_F(RandomFill, AShardIsItsSliceOfTheFullTensor) {
+TEST_F(RandomFill, ShardIsItsSliceOfTheFullTensor) {
   for (const bool normal : {true, false}) {
     RandomInputs inputs{.seed = 11, .stream = 12, .normal = normal, .scale = 0.02f};
     const Values full = drawn({20, 3001}, inputs);
@@ -140,7 +140,7 @@ TEST_F(RandomFill, AShardIsItsSliceOfTheFullTensor) {
   }
 }
 
-TEST_F(RandomFill, ValuesAreTheCounterGeneratorsAtTheGlobalIndex) {
+TEST_F(RandomFill, ValuesAreDrawnAtTheGlobalIndex) {
   const CounterRng rng(11, 12);
   for (const bool normal : {true, false}) {
     const Values values =
@@ -174,7 +174,7 @@ TEST_F(RandomFill, MomentsAreThoseOfItsDistribution) {
   }
 }
 
-TEST_F(RandomFill, SeedsAndStreamsAreUnrelated) {
+TEST_F(RandomFill, SeedsAndStreamsAreUncorrelated) {
   const Values values = drawn({100, 1000}, {.seed = 1, .stream = 1});
   for (const RandomInputs& other : {RandomInputs{.seed = 2, .stream = 1}, RandomInputs{.seed = 1, .stream = 2}}) {
     const Values different = drawn({100, 1000}, other);

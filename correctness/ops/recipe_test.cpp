@@ -8,7 +8,7 @@
 
 #include "support/dense.h"
 
-// The table of recipes, what options change in them, and what they refuse.
+// The table of recipes, the effect of options, and the options that recipes refuse.
 namespace fp8lab {
 namespace {
 
@@ -30,7 +30,7 @@ void expect_refusal(const std::string& message, const std::vector<std::string>& 
     EXPECT_NE(message.find(word), std::string::npos) << "'" << message << "' lacks '" << word << "'";
 }
 
-TEST(Recipes, TheTableNamesThemAll) {
+TEST(Recipes, TableListsEveryRecipe) {
   std::vector<std::string> names;
   for (const RecipeRow& row : recipes()) {
     names.emplace_back(row.name);
@@ -76,7 +76,7 @@ TEST(Recipes, DelayedScalesComeFromHistories) {
   EXPECT_EQ(recipe.attention->grad_qkv->payload, DType::kE5M2);
 }
 
-TEST(Recipes, CurrentMeasuresWhatItCanAndKeepsOneStepOfTheRest) {
+TEST(Recipes, CurrentMeasuresTensorsAndKeepsOneStepInsideAttention) {
   const Recipe recipe = make_recipe("current");
   for (const QuantFormat& format :
        {recipe.activation, recipe.weight, recipe.gradient, recipe.attention->qkv, recipe.attention->grad_o})
@@ -172,7 +172,7 @@ TEST(RecipeOptionsTest, AreRefusedWhereTheyHaveNoEffect) {
     expect_refusal(refused(recipe, rounding), {recipe, "scale_rounding", "E8M0"});
 }
 
-TEST(RecipeOptionsTest, OfBadValuesAreRefused) {
+TEST(RecipeOptionsTest, WithInvalidValuesAreRefused) {
   const auto refused = [](const char* recipe, const auto& set) {
     RecipeOptions options;
     set(options);
@@ -189,7 +189,7 @@ TEST(RecipeOptionsTest, OfBadValuesAreRefused) {
   expect_refusal(error_of([] { make_recipe("fp4"); }), {"fp4", "bf16, delayed, current, block, mxfp8"});
 }
 
-TEST(RecipeShapes, RulesHoldForRowsAndColumns) {
+TEST(RecipeShapes, ShapeRulesHoldForRowsAndColumns) {
   struct Row {
     const char* recipe;
     std::int64_t rows, cols;

@@ -23,7 +23,8 @@ constexpr RopeCase kRopeCases[] = {
     {{.seq = 1, .batch = 1, .heads = 1, .head_dim = 2, .base = 10000.0}, DType::kF32},
     {{.seq = 9, .batch = 3, .heads = 4, .head_dim = 16, .base = 10000.0}, DType::kF32},
     {{.seq = 300, .batch = 2, .heads = 1, .head_dim = 6, .base = 500000.0}, DType::kF32},
-    {{.seq = 5000, .batch = 1, .heads = 1, .head_dim = 4, .base = 3.0}, DType::kF32},  // angles that need a double
+    {{.seq = 5000, .batch = 1, .heads = 1, .head_dim = 4, .base = 3.0},
+     DType::kF32},  // angles that need double precision
     {{.seq = 9, .batch = 3, .heads = 4, .head_dim = 16, .base = 10000.0}, DType::kBF16},
 };
 
@@ -46,7 +47,7 @@ TEST_F(Rope, RotatesEachPairByItsPosition) {
   }
 }
 
-TEST_F(Rope, ThePositionIsTheTokenDividedByTheBatch) {
+TEST_F(Rope, PositionIsTheTokenDividedByTheBatch) {
   const RopeCase c{{.seq = 4, .batch = 3, .heads = 1, .head_dim = 4, .base = 10000.0}, DType::kF32};
   Tensor x = empty({12, 4});
   fill(*device_, x, 1.0f);
@@ -58,13 +59,13 @@ TEST_F(Rope, ThePositionIsTheTokenDividedByTheBatch) {
   }
 }
 
-// Two rotations of 3 roundings each on sums of two terms; a pair's length therefore too.
-TEST_F(Rope, TheInverseRotatesBackAndLengthsStay) {
+// Two rotations of 3 roundings each on sums of two terms; a pair's length has the same error.
+TEST_F(Rope, InverseRotatesBackAndLengthsStay) {
   const RopeCase& c = kRopeCases[1];
   const Tensor x = tokens(c, 1);
-  const Tensor transposed = rope(*device_, inputs(c, x));
-  const Values back = read(*device_, rope(*device_, inputs(c, transposed, true)));
-  const Values xs = read(*device_, x), ys = read(*device_, transposed);
+  const Tensor rotated = rope(*device_, inputs(c, x));
+  const Values back = read(*device_, rope(*device_, inputs(c, rotated, true)));
+  const Values xs = read(*device_, x), ys = read(*device_, rotated);
   const std::size_t half = static_cast<std::size_t>(c.problem.head_dim / 2);
   double largest_change = 0.0;
   for (std::size_t i = 0; i < xs.size(); ++i) {
@@ -79,7 +80,7 @@ TEST_F(Rope, TheInverseRotatesBackAndLengthsStay) {
 }
 
 // A linear map's gradient is its adjoint: <R x, g> = <x, R^T g>.
-TEST_F(Rope, TheInverseIsTheGradient) {
+TEST_F(Rope, InverseIsTheGradient) {
   for (const RopeCase& c : kRopeCases) {
     if (c.dtype != DType::kF32) continue;
     const Tensor x = tokens(c, 1), g = tokens(c, 2);
@@ -102,9 +103,9 @@ TEST_F(Rope, RotatesColumnsOfAPackedTensorInPlace) {
   const Tensor part = packed.columns(10, 64);
   const Tensor apart = rope(*device_, inputs(c, part));
   Values expected = read(*device_, packed);
-  const Values transposed = read(*device_, apart);
+  const Values rotated = read(*device_, apart);
   for (std::size_t i = 0; i < 27; ++i)
-    for (std::size_t j = 0; j < 64; ++j) expected[i * 100 + 10 + j] = transposed[i * 64 + j];
+    for (std::size_t j = 0; j < 64; ++j) expected[i * 100 + 10 + j] = rotated[i * 64 + j];
   rope_into(*device_, inputs(c, part), part);
   EXPECT_EQ(read(*device_, packed), expected);
 }

@@ -11,7 +11,7 @@
 #include "ops/norm.h"
 #include "support/dense.h"
 
-// The dense operations ask every device for the same bytes under the same names in the same order.
+// The dense operations allocate the same bytes under the same names in the same order on every device.
 namespace fp8lab {
 namespace {
 
@@ -23,7 +23,7 @@ Tensor parameter(Device& device, const Shape& shape, const char* what) {
   return tensor;
 }
 
-/// Norm, two products around an activation, dropout, residual, loss, and the way back.
+/// Norm, two products around an activation, dropout, residual, loss, and backward.
 void mlp_step(Device& device, NormKind norm, ActivationKind activation, std::int64_t tokens) {
   const auto holder = [&](const char* what) { return device.holder(HolderKind::kInFlight, "mlp", what); };
   const bool gated = activation == ActivationKind::kSwiglu;
@@ -84,7 +84,7 @@ Account account(const char* device_name, const Schedule& schedule) {
   return {ledger.sequence_hash(), ledger.events_seen(), ledger.peak_bytes(), ledger.live_bytes()};
 }
 
-TEST(Schedule, MetaAndCpuKeepOneAccount) {
+TEST(Schedule, MetaAndCpuHaveEqualAllocations) {
   const std::vector<Schedule> schedules = {
       [](Device& device) { mlp_step(device, NormKind::kLayerNorm, ActivationKind::kGelu, 12); },
       [](Device& device) { mlp_step(device, NormKind::kRmsNorm, ActivationKind::kSwiglu, 12); },
@@ -100,7 +100,7 @@ TEST(Schedule, MetaAndCpuKeepOneAccount) {
   }
 }
 
-TEST(Schedule, AnotherScheduleHasAnotherAccount) {
+TEST(Schedule, AnotherScheduleHasOtherAllocations) {
   const auto tokens = [](std::int64_t count) {
     return account("meta",
                    [=](Device& device) { mlp_step(device, NormKind::kLayerNorm, ActivationKind::kGelu, count); });
@@ -108,7 +108,7 @@ TEST(Schedule, AnotherScheduleHasAnotherAccount) {
   EXPECT_NE(tokens(12).hash, tokens(13).hash);
 }
 
-TEST(Schedule, MetaTakesShapesThatNoHostCouldHold) {
+TEST(Schedule, MetaRunsShapesThatNoHostCouldHold) {
   const Account meta = account("meta", [](Device& device) {
     mlp_step(device, NormKind::kRmsNorm, ActivationKind::kSwiglu, std::int64_t{1} << 40);
   });

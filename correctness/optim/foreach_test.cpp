@@ -1,4 +1,4 @@
-// List operations over tensors, some of them in eight bits, and Adam made of them.
+// List operations over tensors, some in eight bits, and the Adam that is made of them.
 
 #include <gtest/gtest.h>
 
@@ -74,7 +74,7 @@ TEST_F(ListOps, FollowTheirRules) {
          [&](double x, double a, double b) { return x + s * a / b; }, 4);
 }
 
-TEST_F(ListOps, RefuseListsThatDoNotMatch) {
+TEST_F(ListOps, RefuseListsOfDifferentLengthsOrShapes) {
   TensorList x = list(1), shorter = list(2), other = list(2);
   shorter.pop_back();
   std::swap(other[0], other[2]);
@@ -82,7 +82,7 @@ TEST_F(ListOps, RefuseListsThatDoNotMatch) {
   EXPECT_THROW(foreach_lerp(runtime_, x, other, 0.5), Error);
 }
 
-// Measured from the far end alone, the result would be a difference of large numbers.
+// Computed from the far end alone, the result would be a difference of large numbers.
 TEST_F(ListOps, LerpByOneGivesTheOtherListHoweverLargeItsOwnValues) {
   TensorList x = list(1);
   foreach_scale(runtime_, x, 1e12);
@@ -97,7 +97,7 @@ class QuantizedLists : public ::testing::TestWithParam<const char*> {
   Runtime runtime_{.device = *device_, .behaviors = {}};
 };
 
-// Dequantise to the nominal type, compute, cast: done by hand and compared in every byte.
+// Dequantise to the nominal type, compute, cast: done step by step and compared in every byte.
 TEST_P(QuantizedLists, AreDequantisedComputedAndWrittenBack) {
   const auto parameter = optim_test::make_parameter(*device_, {.recipe = GetParam()});
   const Tensor plain = support::make_tensor(*device_, {3, 3}, DType::kBF16, rows_of(3, 1.0, 0, {3, 3}));
@@ -116,8 +116,8 @@ TEST_P(QuantizedLists, AreDequantisedComputedAndWrittenBack) {
   EXPECT_NE(support::read(*device_, plain), before);
 }
 
-// The defect: what was computed for a member in eight bits goes with the temporary; others are unaffected.
-TEST_P(QuantizedLists, StandStillWhenNothingIsWrittenBack) {
+// The defect: results for an eight-bit member stay in the temporary and are lost; other members are not affected.
+TEST_P(QuantizedLists, DoNotChangeWithoutTheFixThatWritesBack) {
   runtime_.behaviors.write_back_list_updates = false;
   const auto parameter = optim_test::make_parameter(*device_, {.recipe = GetParam()});
   const auto plain = optim_test::make_parameter(*device_, {.name = "plain"});
@@ -152,7 +152,7 @@ struct Decay {
 class ForeachAgainstFused : public ::testing::TestWithParam<Decay> {};
 
 // One rule in two orders of operations. From the same state a move differs by some twenty roundings of the move and the
-// parameter by two of its own; twenty steps add up, and moments that differ by a few units move on by as little.
+// parameter by two of its own. Over twenty steps they add up, and moments that differ by a few units move by as much.
 TEST_P(ForeachAgainstFused, AgreeInF32) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
@@ -170,7 +170,7 @@ TEST_P(ForeachAgainstFused, AgreeInF32) {
     fused.step(runtime);
     lists.step(runtime);
   }
-  // A move is at most learning_rate * (a few) + decay; its relative error 32 units.
+  // A move is at most learning_rate * (a few) + decay; its relative error is 32 units.
   const double move = options.learning_rate * 4.0;
   EXPECT_TRUE(reference::all_close(device->read(b->value), device->read(a->value),
                                    {.atol = kSteps * 32.0 * 0x1p-24 * move, .rtol = kSteps * 2.0 * 0x1p-24}));
@@ -181,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(Decays, ForeachAgainstFused,
                                            Decay{"l2", 0.1, false}),
                          [](const auto& test) { return std::string(test.param.name); });
 
-TEST(ForeachAdam, RefusesWhatListsHaveNoUseFor) {
+TEST(ForeachAdam, RefusesOptionsWithoutEffectOnLists) {
   EXPECT_THROW(ForeachAdam({}, {.master = MasterWeights::kF32}), Error);
   EXPECT_THROW(ForeachAdam({}, {.exp_avg = DType::kBF16}), Error);
   EXPECT_THROW(ForeachAdam({}, {.max_grad_norm = 1.0}), Error);

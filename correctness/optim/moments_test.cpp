@@ -1,4 +1,5 @@
-// Adam's moments, and what both Adams make of them, against float64 over many steps and every usual beta.
+// The moments of both Adams, and the steps that follow from them, compared with float64 over many steps and every usual
+// beta.
 
 #include <gtest/gtest.h>
 
@@ -17,14 +18,14 @@ constexpr int kSteps = 2000;
 constexpr double kUnit = 0x1p-24;
 constexpr double kEpsilon = 0x1p-60;
 
-/// A moment in float64, and how far one in f32 may be from it.
+/// A moment in float64, and the allowed error of the same moment in f32.
 struct Moment {
   double beta;
   Values value = Values(kElements);
   Values error = Values(kElements);
 
-  /// Roundings of a step: of the weight 1 - beta, the difference, and their product, each a part of the new gradient's
-  /// share; of the sum. `value_error` is relative: a square comes rounded.
+  /// The roundings of a step: of the weight 1 - beta, of the difference, and of their product, each relative to the new
+  /// gradient's part; and of the sum. `value_error` is relative: a square is already rounded.
   void take(std::size_t i, double to, double value_error) {
     const double weight = 1.0 - beta;
     const double step = weight * (3.0 * kUnit * std::fabs(to - value[i]) + value_error * std::fabs(to));
@@ -55,7 +56,7 @@ class Moments : public ::testing::TestWithParam<Betas> {
  protected:
   using Check = std::function<void(int step)>;
 
-  /// Steps on random gradients; `check` follows the steps in which the parameter started from zero.
+  /// Steps on random gradients; `check` examines the steps in which the parameter started from zero.
   template <class Optimizer>
   void run(Optimizer& optimizer, const Check& check) {
     parameter_->grad = device_->allocate({Shape{kElements}, DType::kF32}, support::anyone(*device_));
@@ -78,8 +79,8 @@ class Moments : public ::testing::TestWithParam<Betas> {
     for (std::size_t i = 0; i < kElements; ++i)
       ASSERT_LE(std::fabs(actual[i] - moment.value[i]), moment.error[i]) << "step " << step << ", element " << i;
   }
-  /// The parameter is -m / (sqrt(v) + epsilon) after a step from zero at a learning rate of 1, corrections included.
-  /// Each correction adds its weight's rounding and its own; then come at most six operations.
+  /// After a step from zero at a learning rate of 1 the parameter is -m / (sqrt(v) + epsilon), with both corrections.
+  /// Each correction adds the rounding of its weight and its own; then follow at most six operations.
   void expect_moved(int step) {
     const Values moved = support::read(*device_, parameter_->value);
     for (std::size_t i = 0; i < kElements; ++i) {
@@ -128,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(Betas, Moments,
                            return digits(test.param.beta1) + "_" + digits(test.param.beta2);
                          });
 
-// Where the square of a gradient overflows, the parameter shows it instead of standing still for ever.
+// Where the square of a gradient overflows, the parameter becomes NaN instead of never moving again.
 TEST(OverflowedMoments, MakeTheParameterNanInTheNextStep) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};

@@ -13,11 +13,11 @@
 #include "support/dense.h"
 #include "support/quantize.h"
 
-/// What the tests of optimizers share: parameters in high precision and in eight bits, full and sharded, whose values
-/// and gradients come from (seed, global index).
+/// What the tests of optimizers share: parameters in high precision and in eight bits, unsharded and sharded, whose
+/// values and gradients follow from (seed, global index).
 namespace fp8lab::optim_test {
 
-/// For ranks that are threads, which move each other's bytes as the host's, and for what is the host's alone.
+/// A device for ranks that are threads, which read each other's memory on the host, and for tests of host code.
 inline std::unique_ptr<Device> open_host() {
   return open_device("cpu", {.memory = {.capacity_bytes = 0, .poison = true}});
 }
@@ -45,12 +45,12 @@ struct ParameterSpec {
   std::string name = "w";
   Shape shape = {256, 128};
   DType dtype = DType::kBF16;
-  const char* recipe = "bf16";  ///< other than bf16: it lives in eight bits of that recipe's weight format
+  const char* recipe = "bf16";  ///< unless bf16, the parameter is stored in this recipe's weight format
   std::int64_t first_row = 0;
   ProcessGroup* group = nullptr;
 };
 
-/// A parameter with seeded values that no initial values are known of.
+/// A parameter with seeded values whose initial values are unknown.
 inline std::unique_ptr<Parameter> make_parameter(Device& device, const ParameterSpec& spec) {
   auto parameter = std::make_unique<Parameter>();
   parameter->name = spec.name;
@@ -76,7 +76,7 @@ inline std::unique_ptr<Parameter> make_parameter(Device& device, const Parameter
   return parameter;
 }
 
-/// A full parameter whose storage has gone to its shard.
+/// An unsharded parameter whose storage has been replaced by its shard's.
 struct Sharded {
   std::unique_ptr<Parameter> shard;
   Parameter unsharded;

@@ -1,5 +1,5 @@
-// Fused Adam over weights in eight bits: bitwise what dequantising, stepping in FP32 and casting again gives, and
-// bitwise what 16-bit weights give that are cast in every forward.
+// Fused Adam over eight-bit weights: bitwise equal to dequantising, stepping in FP32 and casting again, and to 16-bit
+// weights that are cast in every forward.
 
 #include <gtest/gtest.h>
 
@@ -27,9 +27,9 @@ class QuantizedAdam : public ::testing::TestWithParam<const char*> {
   AdamOptions options_{.learning_rate = 1e-2, .weight_decay = 0.01, .master = MasterWeights::kF32};
 };
 
-TEST_P(QuantizedAdam, IsDequantiseStepAndQuantise) {
+TEST_P(QuantizedAdam, EqualsDequantiseStepAndQuantise) {
   const auto fused = optim_test::make_parameter(*device_, {.recipe = GetParam()});
-  Parameter plain;  // an f32 parameter that starts from what the quantized data say
+  Parameter plain;  // an f32 parameter that starts from the dequantized values
   plain.name = "plain";
   plain.value = dequantize(*device_, fused->quantized.rowwise_operand(), DType::kF32, support::anyone(*device_));
   plain.spec = plain.value.spec();
@@ -37,7 +37,7 @@ TEST_P(QuantizedAdam, IsDequantiseStepAndQuantise) {
   for (int step = 1; step <= 5; ++step) {
     set_gradient(*device_, *fused, step);
     plain.grad = fused->grad;
-    if (fused->quantizer->scale) {  // as an update between the steps would
+    if (fused->quantizer->scale) {  // as an update of scales between the steps would
       fill(*device_, fused->quantizer->scale, 50.0f + static_cast<float>(step));
       fill(*device_, fused->quantizer->amax, 0.0f);
     }
@@ -55,14 +55,14 @@ TEST_P(QuantizedAdam, IsDequantiseStepAndQuantise) {
   }
 }
 
-/// A hundred steps of a small layer on fresh data; what every step gave and what the weights ended as.
-struct Schedule {
+/// A hundred steps of a small layer on varying data: the loss of every step and the weights at the end.
+struct TrainedLayer {
   std::vector<float> losses;
-  std::vector<std::vector<std::uint8_t>> data;  ///< of the weights that are multiplied with, as forward would read them
+  std::vector<std::vector<std::uint8_t>> data;  ///< every byte of the eight-bit weights
   std::vector<std::vector<float>> others;
 };
 
-Schedule train(const char* recipe_name, bool eight_bits, MasterWeights master, int steps) {
+TrainedLayer train(const char* recipe_name, bool eight_bits, MasterWeights master, int steps) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}, .seed = 5};
   const Recipe recipe = make_recipe(recipe_name);
@@ -72,7 +72,7 @@ Schedule train(const char* recipe_name, bool eight_bits, MasterWeights master, i
   Adam adam(model.parameters(), {.learning_rate = 3e-3, .weight_decay = 0.01, .master = master, .max_grad_norm = 1.0});
   const Shape shape{config.tokens(), config.hidden};
   const HolderId holder = device->holder(HolderKind::kInput, "", "x");
-  Schedule schedule;
+  TrainedLayer trained;
   for (int step = 0; step < steps; ++step) {
     const Tensor x = device->allocate({shape, DType::kBF16}, holder),
                  target = device->allocate({shape, DType::kBF16}, holder);
@@ -84,30 +84,30 @@ Schedule train(const char* recipe_name, bool eight_bits, MasterWeights master, i
     model.update_backward_scales(runtime);
     adam.step(runtime);
     model.zero_grad();
-    schedule.losses.push_back(device->read(loss.value).front());
+    trained.losses.push_back(device->read(loss.value).front());
   }
   for (const Parameter* parameter : model.parameters()) {
     if (parameter->in_eight_bits())
-      schedule.data.push_back(all_bytes(*device, parameter->quantized));
+      trained.data.push_back(all_bytes(*device, parameter->quantized));
     else
-      schedule.others.push_back(device->read(parameter->value));
+      trained.others.push_back(device->read(parameter->value));
   }
-  return schedule;
+  return trained;
 }
 
-// The rule that makes it so: the master is rounded to the nominal type and cast from there, with the scale of the next
-// forward; and both start from the same values.
+// This holds because the master is rounded to the nominal type and cast from there, with the scale of the next forward,
+// and because both start from the same values.
 TEST_P(QuantizedAdam, EqualsWeightsIn16BitsThatAreCastInEveryStep) {
   constexpr int kSteps = 100;
-  const Schedule cast_each_step = train(GetParam(), false, MasterWeights::kF32, kSteps);
-  const Schedule eight_bits = train(GetParam(), true, MasterWeights::kF32, kSteps);
+  const TrainedLayer cast_each_step = train(GetParam(), false, MasterWeights::kF32, kSteps);
+  const TrainedLayer eight_bits = train(GetParam(), true, MasterWeights::kF32, kSteps);
   EXPECT_TRUE(bitwise_equal(eight_bits.losses, cast_each_step.losses));
   EXPECT_LT(eight_bits.losses.back(), eight_bits.losses.front()) << "nothing was learnt";
   EXPECT_EQ(eight_bits.data.size(), 4u);
   EXPECT_TRUE(cast_each_step.data.empty());
 }
 
-// The quantized data after the last step are what forward would cast from the 16-bit weights then.
+// The quantized data after a step are those that forward would cast from the 16-bit weights.
 TEST_P(QuantizedAdam, HoldsTheDataThatTheNextForwardWouldCast) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}, .seed = 5};
@@ -141,8 +141,8 @@ TEST_P(QuantizedAdam, HoldsTheDataThatTheNextForwardWouldCast) {
   }
 }
 
-// Without rounding to the nominal type first the two part: the test above can fail.
-TEST_P(QuantizedAdam, WouldNotEqualThemIfItCastTheMasterAsItIs) {
+// Without rounding to the nominal type first the two differ: the test above can fail.
+TEST_P(QuantizedAdam, WithoutRoundingTheMasterDiffersFromWeightsIn16Bits) {
   const Tensor master = support::make_tensor(*device_, {256, 128}, DType::kF32, rows_of(1, 0.5, 0, {256, 128}));
   const auto direct = optim_test::make_parameter(*device_, {.recipe = GetParam()});
   const auto rounded = optim_test::make_parameter(*device_, {.recipe = GetParam()});
@@ -153,8 +153,9 @@ TEST_P(QuantizedAdam, WouldNotEqualThemIfItCastTheMasterAsItIs) {
   EXPECT_FALSE(bitwise_equal(all_bytes(*device_, direct->quantized), all_bytes(*device_, rounded->quantized)));
 }
 
-// Lists of those that move and of those that are cast anew are not equally long: each weight still gets its own cast.
-TEST_P(QuantizedAdam, WeightsWithoutAGradientAreNobodyElses) {
+// The list of weights that move and the list of those that are cast again have different lengths: each weight must
+// still get its own cast.
+TEST_P(QuantizedAdam, WeightsWithoutAGradientAreCastFromTheirOwnMaster) {
   const auto weight = [&](std::int64_t first_row) {
     return optim_test::make_parameter(*device_, {.recipe = GetParam(), .first_row = first_row});
   };
@@ -198,8 +199,9 @@ TEST_P(QuantizedAdam, NeedsAMaster) {
 INSTANTIATE_TEST_SUITE_P(Recipes, QuantizedAdam, ::testing::ValuesIn(support::quantized_recipe_names()),
                          [](const auto& test) { return std::string(test.param); });
 
-// A master starts from the initial value, not from its eight bits; after another hand wrote the weights, from these.
-TEST(MasterSeed, IsTheInitialValueAsLongAsItHolds) {
+// A master starts from the initial values and not from the eight bits; after a write to the weights it starts from
+// these.
+TEST(MasterSeed, IsTheInitialValueUntilTheWeightsAreWritten) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}, .seed = 11};
   const auto parameter = optim_test::make_parameter(*device, {.shape = {64, 32}, .recipe = "current"});
@@ -218,7 +220,7 @@ TEST(MasterSeed, IsTheInitialValueAsLongAsItHolds) {
       device->read(dequantize(*device, parameter->quantized.rowwise_operand(), DType::kF32, support::anyone(*device))));
 }
 
-// However a shard came about: made where it lies, or cut out of an unsharded parameter that was there.
+// For a shard that is made in place, and for one cut out of an existing unsharded parameter.
 TEST(MasterSeed, IsTheSliceOfTheUnshardedParameterOnEveryShard) {
   for (const bool deferred : {true, false}) {
     run_ranks("in_process", {.ranks = 3}, [&](ProcessGroup& group) {

@@ -1,4 +1,4 @@
-// Damage to checkpoints is refused before anything changes; a save that fails or dies leaves the one before.
+// Damaged checkpoints are refused before anything changes; a save that fails or is killed keeps the one before.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -40,7 +40,7 @@ class Damaged : public ::testing::Test {
     for (const fs::directory_entry& entry : fs::directory_iterator(path_of(folder_))) files_.push_back(entry.path());
     std::sort(files_.begin(), files_.end());
   }
-  /// The error of loading into another training, which it must leave as it is.
+  /// The error of loading into another training, which must stay as it is.
   std::string refused(Training& other) {
     const auto weights = other.weights();
     const bool had_state = !other.adam.state().empty();
@@ -61,7 +61,7 @@ class Damaged : public ::testing::Test {
   std::vector<fs::path> files_;
 };
 
-TEST_F(Damaged, IsAManifestAndAFile) {
+TEST_F(Damaged, IntactCheckpointIsAManifestAndAFile) {
   ASSERT_EQ(files_.size(), 2u);
   EXPECT_EQ(files_[0].filename(), "manifest");
   EXPECT_EQ(files_[1].filename(), "save-1.rank-0");
@@ -84,7 +84,7 @@ TEST_F(Damaged, AnyFlippedBitIsRefused) {
   EXPECT_EQ(load_training_state(other.runtime, path_of(folder_), other.state()), 2);
 }
 
-TEST_F(Damaged, AFlippedBitOfAnEntryIsNamed) {
+TEST_F(Damaged, FlippedBitOfAnEntryNamesTheEntry) {
   std::vector<char> bytes = contents(files_[1]);
   bytes[bytes.size() - 5] ^= 1;
   overwrite(files_[1], bytes);
@@ -93,7 +93,7 @@ TEST_F(Damaged, AFlippedBitOfAnEntryIsNamed) {
                {"save-1.rank-0", "entry 'backward scales 1: amax history'", "checksum", "load another checkpoint"});
 }
 
-TEST_F(Damaged, ATruncatedFileIsRefused) {
+TEST_F(Damaged, TruncatedFileIsRefused) {
   Training other("delayed", kOptions, true, "linear");
   for (const fs::path& file : files_) {
     const std::vector<char> intact = contents(file);
@@ -105,7 +105,7 @@ TEST_F(Damaged, ATruncatedFileIsRefused) {
   }
 }
 
-TEST_F(Damaged, AMissingFileIsRefused) {
+TEST_F(Damaged, MissingFileIsRefused) {
   Training other("delayed", kOptions, true, "linear");
   fs::remove(files_[1]);
   expect_words(refused(other), {"save-1.rank-0", "absent"});
@@ -113,7 +113,7 @@ TEST_F(Damaged, AMissingFileIsRefused) {
   expect_words(refused(other), {"manifest", "absent", "no save"});
 }
 
-TEST_F(Damaged, ANewerVersionIsRefused) {
+TEST_F(Damaged, NewerVersionIsRefused) {
   Training other("delayed", kOptions, true, "linear");
   std::vector<char> manifest = contents(files_[0]);
   manifest[18] = '3';
@@ -121,7 +121,7 @@ TEST_F(Damaged, ANewerVersionIsRefused) {
   expect_words(refused(other), {"manifest", "version 3", "up to version 2"});
 }
 
-/// Ranks' files as version 1 wrote them: the same bytes, but another name of quantized data.
+/// Rewrites the ranks' files as version 1 wrote them: the same bytes, with another name of quantized data.
 void write_as_version_1(const fs::path& folder) {
   Manifest manifest = read_manifest(folder);
   for (RankFileRow& row : manifest.files) {
@@ -148,7 +148,7 @@ void write_as_version_1(const fs::path& folder) {
   write_manifest(folder, manifest);
 }
 
-TEST_F(Damaged, TheVersionBeforeIsRead) {
+TEST_F(Damaged, FormerVersionIsRead) {
   write_as_version_1(path_of(folder_));
   Training other("delayed", kOptions, true, "linear");
   other.run(1);
@@ -166,7 +166,7 @@ TEST_F(Damaged, AnotherModelIsRefused) {
     if (&other != &others[2]) expect_words(refused(other), {"save-1.rank-0: entry '", "that w"});
 }
 
-TEST_F(Damaged, OneDamagedRankStopsAll) {
+TEST_F(Damaged, DamagedFileOfOneRankStopsLoadingOnAll) {
   const TemporaryDirectory folder;
   on_ranks("current", kThree, kOptions, [&](ProcessGroup& group, Rank& rank) {
     rank.run(1, 1);
@@ -196,8 +196,8 @@ TEST_F(Damaged, OneDamagedRankStopsAll) {
   EXPECT_EQ(reported, 2);
 }
 
-// Its first rows would fit, and are another matrix's.
-TEST(OtherRows, AreRefused) {
+// Its first rows would fit, but they belong to another matrix.
+TEST(EntriesWithOtherRows, AreRefused) {
   const TemporaryDirectory folder;
   const std::unique_ptr<Device> device = open_host();
   Runtime runtime{.device = *device, .behaviors = {}};
@@ -207,8 +207,8 @@ TEST(OtherRows, AreRefused) {
       return TrainingState{
           .parameters = list, .optimizer = nullptr, .forward_scales = {}, .backward_scales = {}, .step = 1};
     };
-    const std::vector<Parameter*> unsharded = {&saved.unsharded}, other = {&smaller.unsharded};
-    save_training_state(runtime, path_of(folder), state_of(unsharded), &group);
+    const std::vector<Parameter*> large = {&saved.unsharded}, other = {&smaller.unsharded};
+    save_training_state(runtime, path_of(folder), state_of(large), &group);
     device->write(smaller.shard->value, std::vector<float>(256 * 128, 3.0f));
     const std::string message =
         support::error_of([&] { load_training_state(runtime, path_of(folder), state_of(other), &group); });
@@ -217,8 +217,8 @@ TEST(OtherRows, AreRefused) {
   });
 }
 
-// What a checkpoint holds and nobody asks for is a sign of another model, and not left out without a word.
-TEST(Strangers, AreRefused) {
+// An entry of a checkpoint without a parameter is a sign of another model, so it is not ignored.
+TEST(EntriesWithoutAParameter, AreRefused) {
   const TemporaryDirectory folder;
   const std::unique_ptr<Device> device = open_host();
   Runtime runtime{.device = *device, .behaviors = {}};
@@ -237,12 +237,9 @@ TEST(Strangers, AreRefused) {
   EXPECT_EQ(load_training_state(runtime, path_of(folder), state_of(both), nullptr), 1);
 }
 
-// --- saves that fail
-// ----------------------------------------------------------------------------------------------------
-
-TEST_F(Damaged, ASaveThatFailsLeavesTheOneBefore) {
+TEST_F(Damaged, FailedSaveKeepsTheOneBefore) {
   const auto saved = training_.weights();
-  fs::create_directory(path_of(folder_) / "manifest.tmp");  // nobody can write that file now
+  fs::create_directory(path_of(folder_) / "manifest.tmp");  // a directory of this name prevents writing the file
   training_.run(1);
   const std::string message =
       support::error_of([&] { save_training_state(training_.runtime, path_of(folder_), training_.state()); });
@@ -257,7 +254,7 @@ TEST_F(Damaged, ASaveThatFailsLeavesTheOneBefore) {
   EXPECT_EQ(load_training_state(training_.runtime, path_of(folder_), training_.state()), 4);
 }
 
-TEST_F(Damaged, ASaveBeforeTheFirstStepChangesNothing) {
+TEST_F(Damaged, SaveBeforeTheFirstStepLoads) {
   Training fresh("delayed", kOptions, true, "linear");
   const TemporaryDirectory folder;
   save_training_state(fresh.runtime, path_of(folder), fresh.state());
@@ -267,7 +264,7 @@ TEST_F(Damaged, ASaveBeforeTheFirstStepChangesNothing) {
   EXPECT_TRUE(bitwise_equal(other.run(3), unsaved.run(3)));
 }
 
-/// True while a save is being written: a temporary file of it is there.
+/// True while a save is being written, which its temporary file shows.
 bool is_saving(const fs::path& folder) {
   std::error_code gone;
   for (fs::directory_iterator entry(folder, gone), end; !gone && entry != end; entry.increment(gone))
@@ -275,9 +272,9 @@ bool is_saving(const fs::path& folder) {
   return false;
 }
 
-// A child saves again and again and is killed while it writes. What is there must load, and be one of its states. On
-// the host, since a GPU's context does not survive a fork.
-TEST(KilledSaves, LeaveACheckpointThatLoads) {
+// A child saves again and again and is killed while it writes. The checkpoint that is left must load and be one of its
+// states. Runs on the host, since a GPU's context does not survive a fork.
+TEST(KilledSaves, KeepACheckpointThatLoads) {
   const TemporaryDirectory folder;
   AdamOptions options = kOptions;
   Training training("mxfp8", options, true, "linear", open_host());
@@ -290,10 +287,10 @@ TEST(KilledSaves, LeaveACheckpointThatLoads) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);  // it does not outlive a test that is itself killed
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // the child ends with a test that is itself killed
       for (;;) save_training_state(reader.runtime, path_of(folder), reader.state());
     }
-    fs::remove(path_of(folder) / "manifest.tmp");  // of the round before
+    fs::remove(path_of(folder) / "manifest.tmp");  // left by the round before
     while (!is_saving(path_of(folder))) {
     }
     kill(child, SIGKILL);

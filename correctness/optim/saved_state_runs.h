@@ -69,7 +69,7 @@ struct Training {
 
 using Cut = std::vector<std::int64_t>;
 
-/// What one rank has of a matrix, in eight bits or not, and of a vector that only the last rank has.
+/// One rank's part of a matrix, in eight bits or not, and of a vector that only the last rank has.
 struct Rank {
   std::unique_ptr<Device> device = open_host();
   Runtime runtime{.device = *device, .behaviors = {}};
@@ -110,7 +110,7 @@ struct Everything {
   std::vector<float> vector;
 };
 
-/// Runs `work` on the ranks of `cut` and puts together what they have then.
+/// Runs `work` on the ranks of `cut` and joins the ranks' parts at the end.
 inline Everything on_ranks(const char* recipe, const Cut& cut, const AdamOptions& options,
                            const std::function<void(ProcessGroup&, Rank&)>& work) {
   std::vector<Everything> parts(cut.size() - 1);
@@ -138,7 +138,7 @@ inline Everything on_ranks(const char* recipe, const Cut& cut, const AdamOptions
   return all;
 }
 
-inline const Cut kInteger = {0, 384}, kThree = {0, 128, 256, 384}, kUneven = {0, 256, 384},
+inline const Cut kOneRank = {0, 384}, kThree = {0, 128, 256, 384}, kUneven = {0, 256, 384},
                  kEmpty = {0, 0, 256, 256, 384};
 inline const AdamOptions kOptions{.learning_rate = 1e-2, .master = MasterWeights::kF32};
 

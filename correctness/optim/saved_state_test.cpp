@@ -1,4 +1,4 @@
-// Checkpoints: training goes on as if it had not stopped, on as many ranks or others.
+// Checkpoints: training continues as if it had not stopped, on equally many ranks or others.
 
 #include "optim/saved_state.h"
 
@@ -25,21 +25,21 @@ struct ResumeCase {
 
 class Resumed : public ::testing::TestWithParam<ResumeCase> {};
 
-TEST_P(Resumed, IsTheUninterruptedRun) {
+TEST_P(Resumed, EqualsTheUninterruptedRun) {
   const auto& [name, recipe, eight_bits, options] = GetParam();
   const TemporaryDirectory folder;
-  Training unsharded(recipe, options, eight_bits, "transformer_layer"),
+  Training uninterrupted(recipe, options, eight_bits, "transformer_layer"),
       before(recipe, options, eight_bits, "transformer_layer");
-  unsharded.run(3);
+  uninterrupted.run(3);
   before.run(3);
   save_training_state(before.runtime, path_of(folder), before.state());
   Training after(recipe, options, eight_bits, "transformer_layer");
-  after.runtime.seed = 6;  // other initial values would show
+  after.runtime.seed = 6;  // with other initial values the result would differ
   after.step = load_training_state(after.runtime, path_of(folder), after.state());
   EXPECT_EQ(after.step, 3);
   EXPECT_EQ(after.adam.steps(), 3);
-  EXPECT_TRUE(bitwise_equal(after.run(3), unsharded.run(3)));
-  EXPECT_EQ(after.weights(), unsharded.weights());
+  EXPECT_TRUE(bitwise_equal(after.run(3), uninterrupted.run(3)));
+  EXPECT_EQ(after.weights(), uninterrupted.weights());
 }
 
 constexpr MasterWeights kF32 = MasterWeights::kF32, kRest = MasterWeights::kRemainder;
@@ -60,11 +60,11 @@ INSTANTIATE_TEST_SUITE_P(
 
 class OtherRanks : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(OtherRanks, GoOnAsTheSameTraining) {
+TEST_P(OtherRanks, ContinueAsTheSameTraining) {
   const Everything expected =
-      on_ranks(GetParam(), kInteger, kOptions, [](ProcessGroup&, Rank& rank) { rank.run(1, 4); });
+      on_ranks(GetParam(), kOneRank, kOptions, [](ProcessGroup&, Rank& rank) { rank.run(1, 4); });
   for (const auto& [from, to] :
-       {std::pair{kThree, kUneven}, {kUneven, kEmpty}, {kEmpty, kInteger}, {kInteger, kThree}, {kEmpty, kEmpty}}) {
+       {std::pair{kThree, kUneven}, {kUneven, kEmpty}, {kEmpty, kOneRank}, {kOneRank, kThree}, {kEmpty, kEmpty}}) {
     const TemporaryDirectory folder;
     on_ranks(GetParam(), from, kOptions, [&](ProcessGroup& group, Rank& rank) {
       rank.run(1, 2);
@@ -121,15 +121,15 @@ TEST(SplitBlocks, NeedAMaster) {
     EXPECT_EQ(all_bytes(*rank.device, rank.matrix.shard->quantized), before);
   };
   on_ranks("mxfp8", kUneven, kOptions, load);
-  // Cut as it was, bytes are bytes.
+  // Under the same cut the bytes are restored as they are.
   on_ranks("mxfp8", kThree, kOptions, [&](ProcessGroup& group, Rank& rank) {
     rank.run(1, 1);
     load_training_state(rank.runtime, path_of(folder), rank.state(false), &group);
   });
 }
 
-// An f32 parameter has no master beside it: where other ranks keep it in eight bits, it is theirs.
-TEST(SplitBlocks, OfF32AreCastFromTheValueAndBack) {
+// An f32 parameter has no master beside it: where other ranks keep it in eight bits, it becomes their master.
+TEST(SplitBlocks, OfF32AreCastFromTheValueAndRestored) {
   const TemporaryDirectory plain, cast_down;
   const auto train = [](ProcessGroup& group, const char* recipe, const auto& work) {
     const std::unique_ptr<Device> device = open_host();
@@ -172,8 +172,8 @@ TEST(SplitBlocks, OfF32AreCastFromTheValueAndBack) {
   });
 }
 
-// Each shard's moments get a scale of their own: half a unit in the last place of what the new shard's scale can show.
-TEST(ScaledMoments, AreRoundedOnceMoreWhenCutAnew) {
+// Each shard's moments get a scale of their own, which costs half a unit in the last place under the new shard's scale.
+TEST(ScaledMoments, AreRoundedOnceMoreUnderAnotherCut) {
   for (const auto& [dtype, unit] : {std::pair{DType::kF16, 0x1p-11}, {DType::kE4M3, 0x1p-4}}) {
     const AdamOptions options{.master = MasterWeights::kF32, .exp_avg = dtype};
     const TemporaryDirectory folder;

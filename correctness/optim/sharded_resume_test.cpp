@@ -1,6 +1,6 @@
-// Checkpoints of a sharded model: what goes on from one is what would have gone on, on as many ranks and on others.
-// Ranks see the same data here, so that averages over a power of two of them are exact and the number of ranks shows in
-// no bit.
+// Checkpoints of a sharded model: training that continues from one equals training that never stopped, on equally many
+// ranks and on others. Ranks have the same data here, so that averages over a power of two of them are exact and no bit
+// depends on the number of ranks.
 
 #include <gtest/gtest.h>
 
@@ -49,10 +49,10 @@ class Training {
     run_.runtime().step =
         load_training_state(run_.runtime(), folder, state(with_optimizer), &run_.sharding().mesh().shard_group());
   }
-  /// Weights that are not kept in eight bits because the cut would split blocks.
+  /// The number of weights that are not kept in eight bits because the cut would split blocks.
   std::size_t refused() { return run_.sharding().warnings().size(); }
 
-  /// Of the first product's forward, [input, weight]; what they become is as good as recorded.
+  /// The live amaxes of the first product's forward, [input, weight]. A test may set them as if they had been recorded.
   std::vector<float> live_amaxes() { return run_.device().read(live()); }
   void set_live_amaxes(const std::vector<float>& amaxes) { run_.device().write(live(), amaxes); }
 
@@ -72,19 +72,19 @@ class Training {
   Adam adam_;
 };
 
-/// What all ranks say of a training of their own: the same.
-template <class Say>
-auto of_all_ranks(const RunConfig& config, int ranks, const Say& say) {
-  std::optional<decltype(say(std::declval<Training&>()))> output;
+/// Runs a training on every rank and returns result_of(training), which must be equal on all ranks.
+template <class ResultOf>
+auto of_all_ranks(const RunConfig& config, int ranks, const ResultOf& result_of) {
+  std::optional<decltype(result_of(std::declval<Training&>()))> common;
   std::mutex mutex;
   on_ranks(ranks, [&](ProcessGroup& world) {
     Training training(config, world);
-    auto own = say(training);
+    auto own = result_of(training);
     const std::scoped_lock lock(mutex);
-    EXPECT_TRUE(!output || *output == own) << "rank " << world.rank();
-    output = std::move(own);
+    EXPECT_TRUE(!common || *common == own) << "rank " << world.rank();
+    common = std::move(own);
   });
-  return *output;
+  return *common;
 }
 
 /// Losses of the steps after a checkpoint is saved, and after it is loaded.
@@ -104,7 +104,7 @@ std::vector<float> resumed(const RunConfig& config, int ranks, const std::filesy
 
 class ShardedResume : public ::testing::TestWithParam<std::tuple<const char*, int, int>> {};
 
-TEST_P(ShardedResume, GoesOnAsIfItHadNeverStopped) {
+TEST_P(ShardedResume, ContinuesAsIfItHadNeverStopped) {
   const auto& [recipe, saved_on, loaded_on] = GetParam();
   RunConfig config;
   config.recipe = recipe;
@@ -115,9 +115,9 @@ TEST_P(ShardedResume, GoesOnAsIfItHadNeverStopped) {
   EXPECT_EQ(resumed(config, loaded_on, folder.string()), expected);
 }
 
-// A save between a forward and its update: other ranks go on with the largest amax of all, and with NaN where any has
-// it.
-TEST(SavedAmaxes, OfAllRanksCount) {
+// A save between a forward and its update: other ranks continue with the largest amax of all ranks, and with NaN if any
+// rank has it.
+TEST(SavedAmaxes, AreTheLargestOfAllRanks) {
   RunConfig config;
   config.recipe = "delayed";
   config.layer = "layernorm_mlp";
@@ -158,10 +158,10 @@ RunConfig config_of(const OtherForm& form) {
   return config;
 }
 
-/// Ranks that keep a weight in eight bits, and others that do not, as their cut would split its blocks.
+/// Ranks that keep a weight in eight bits, and others whose cut would split its blocks, so that they do not.
 class OtherForms : public ::testing::TestWithParam<OtherForm> {};
 
-TEST_P(OtherForms, GoOnAsIfTrainingHadNeverStopped) {
+TEST_P(OtherForms, ContinueAsIfTrainingHadNeverStopped) {
   const RunConfig config = config_of(GetParam());
   const sample::TemporaryDirectory folder;
   const auto refused_on = [&](int ranks) {
@@ -169,8 +169,8 @@ TEST_P(OtherForms, GoOnAsIfTrainingHadNeverStopped) {
   };
   ASSERT_NE(refused_on(GetParam().saved_on), refused_on(GetParam().loaded_on)) << "both have the same form";
   std::vector<float> expected = saved(config, GetParam().saved_on, folder.string());
-  // The average over three ranks is rounded, so what they would go on with differs; one rank has the form that they
-  // have.
+  // The average over three ranks is rounded, so their own continuation differs. One rank keeps the weight in the same
+  // form as they do.
   if (GetParam().saved_on == 3) expected = resumed(config, 1, folder.string());
   EXPECT_EQ(resumed(config, GetParam().loaded_on, folder.string()), expected);
 }
@@ -184,8 +184,8 @@ INSTANTIATE_TEST_SUITE_P(Cuts, OtherForms,
                                   "_to_" + std::to_string(test.param.loaded_on);
                          });
 
-// Loaded and saved under a cut that splits blocks, a checkpoint still is the one it was.
-TEST(SplitBlocksOfAModel, ComeBackAsTheyWere) {
+// A checkpoint that is loaded and saved under a cut that splits blocks still has the same contents.
+TEST(SplitBlocksOfAModel, AreRestoredUnchanged) {
   const RunConfig config = config_of({"mxfp8", 96, 1, 2});
   for (const MasterWeights master : {MasterWeights::kF32, MasterWeights::kRemainder}) {
     const sample::TemporaryDirectory folder;
@@ -231,8 +231,8 @@ TEST(SplitBlocksOfAModel, NeedASavedMaster) {
   }
 }
 
-// Whoever loads no optimizer needs the master in the files only.
-TEST(SplitBlocksOfAModel, AreMadeWithoutAnOptimizerToo) {
+// Loading without an optimizer needs the master in the files only.
+TEST(SplitBlocksOfAModel, AreCastWithoutAnOptimizer) {
   RunConfig config = config_of({"mxfp8", 96, 1, 2});
   config.layer = "linear";
   const sample::TemporaryDirectory folder;

@@ -1,4 +1,4 @@
-// Adam over the shards of parameters: what it unwraps, clips by and leaves alone.
+// Adam over the shards of parameters: how it unwraps them, clips by the norm of all, and skips empty ones.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using reference::bitwise_equal;
 
 class ReversedUnwrapping : public ::testing::Test {
  protected:
-  /// The bytes of a sharded parameter after a step of Adam, with the fix or without.
+  /// The bytes of a sharded parameter after a step of Adam, with the given behaviors.
   std::vector<std::uint8_t> step(const char* recipe, const Behaviors& behaviors,
                                  const AdamOptions& options = {.master = MasterWeights::kF32}) {
     Runtime runtime{.device = *device_, .behaviors = behaviors};
@@ -57,7 +57,7 @@ TEST_F(ReversedUnwrapping, MakesNoDifferenceToHighPrecision) {
     EXPECT_EQ(step("bf16", kReverted, options), step("bf16", {}, options));
 }
 
-TEST_F(ReversedUnwrapping, MakesNoDifferenceToWhatIsNotSharded) {
+TEST_F(ReversedUnwrapping, MakesNoDifferenceToUnshardedParameters) {
   for (const bool unwrap : {true, false}) {
     Runtime runtime{.device = *device_, .behaviors = {.unwrap_shards_in_adam = unwrap}};
     const auto parameter = optim_test::make_parameter(*device_, {.recipe = "current"});
@@ -69,7 +69,7 @@ TEST_F(ReversedUnwrapping, MakesNoDifferenceToWhatIsNotSharded) {
   }
 }
 
-/// Rows of a matrix over ranks, as offsets.
+/// The rows of a matrix over ranks, as offsets.
 using Cut = std::vector<std::int64_t>;
 
 struct Gathered {
@@ -78,8 +78,8 @@ struct Gathered {
   float norm = 0.0f;
 };
 
-/// A quantized matrix, a vector in 16 bits that only the first rank has, and an empty one, five steps over the ranks of
-/// `cut`.
+/// A quantized matrix, a vector in 16 bits that only the first rank has, and an empty one, after five steps over the
+/// ranks of `cut`.
 Gathered run(const char* recipe, const Cut& cut, double max_grad_norm) {
   const int ranks = static_cast<int>(cut.size()) - 1;
   std::vector<Gathered> parts(static_cast<std::size_t>(ranks));
@@ -117,8 +117,8 @@ Gathered run(const char* recipe, const Cut& cut, double max_grad_norm) {
 
 class ShardedAdam : public ::testing::TestWithParam<const char*> {};
 
-// Shards that hold full blocks: uneven, and empty at any place.
-TEST_P(ShardedAdam, LeavesTheSlicesOfWhatOneRankWouldHave) {
+// Shards of full blocks: uneven, and empty at any place.
+TEST_P(ShardedAdam, EqualsTheSlicesOfOneRanksResult) {
   const Gathered unsharded = run(GetParam(), {0, 384}, 0.0);
   for (const Cut& cut : {Cut{0, 128, 256, 384}, Cut{0, 256, 384}, Cut{0, 0, 384, 384}, Cut{0, 128, 128, 384}}) {
     const Gathered sharded = run(GetParam(), cut, 0.0);
@@ -144,8 +144,8 @@ TEST_P(ShardedAdam, ClipsByTheNormOfAllShards) {
 INSTANTIATE_TEST_SUITE_P(Recipes, ShardedAdam, ::testing::ValuesIn(support::quantized_recipe_names()),
                          [](const auto& test) { return std::string(test.param); });
 
-// The coefficient is applied inside the kernel: bitwise a run on gradients multiplied by it beforehand.
-TEST(Clipping, IsAMultiplicationOfTheGradient) {
+// The coefficient is applied inside the kernel: bitwise equal to a step on gradients multiplied by it beforehand.
+TEST(Clipping, EqualsAMultiplicationOfTheGradient) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
   const auto a = optim_test::make_parameter(*device, {.shape = {40, 50}, .dtype = DType::kF32});
@@ -161,7 +161,7 @@ TEST(Clipping, IsAMultiplicationOfTheGradient) {
   b->grad = support::make_tensor(*device, {40, 50}, DType::kF32, gradients);
   plain.step(runtime);
   EXPECT_TRUE(bitwise_equal(device->read(a->value), device->read(b->value)));
-  // Below the limit nothing is multiplied.
+  // Below the limit gradients are not multiplied.
   Adam wide({a.get()}, {.learning_rate = 0.1, .max_grad_norm = 1e6}), none({b.get()}, {.learning_rate = 0.1});
   b->grad = a->grad;
   wide.step(runtime);
@@ -169,7 +169,7 @@ TEST(Clipping, IsAMultiplicationOfTheGradient) {
   EXPECT_TRUE(bitwise_equal(device->read(a->value), device->read(b->value)));
 }
 
-// On several ranks a parameter that none of them shards is in everybody's list and counts once.
+// A parameter that no rank shards is in the list of every rank and counts once.
 TEST(Clipping, CountsReplicatedParametersOnce) {
   std::array<float, 3> norms{};
   run_ranks("in_process", {.ranks = 3}, [&](ProcessGroup& group) {
@@ -184,7 +184,7 @@ TEST(Clipping, CountsReplicatedParametersOnce) {
   for (const float norm : norms) EXPECT_EQ(norm, 2.0f);
 }
 
-TEST(Clipping, LetsNanThrough) {
+TEST(Clipping, NanNormMakesTheParameterNan) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
   const auto parameter = optim_test::make_parameter(*device, {.shape = {1, 2}, .dtype = DType::kF32});
@@ -194,7 +194,7 @@ TEST(Clipping, LetsNanThrough) {
   for (const float value : device->read(parameter->value)) EXPECT_TRUE(std::isnan(value));
 }
 
-TEST(SteadyState, TakesNothingFromTheHeap) {
+TEST(SteadyState, AllocatesNothingFromTheHeap) {
   const std::unique_ptr<Device> device = open_device("cpu");
   Runtime runtime{.device = *device, .behaviors = {}};
   std::vector<std::unique_ptr<Parameter>> parameters;
@@ -229,8 +229,8 @@ struct FourWeights {
   }
 };
 
-// What is cast under one scale is rounded on its way; blocks need one temporary in the nominal type at a time.
-TEST(SteadyState, RoundsOneTensorAtATimeIfAny) {
+// Weights under one scale are rounded as they are cast; blocks need one temporary in the nominal type at a time.
+TEST(SteadyState, NeedsAtMostOneTemporaryAtATime) {
   constexpr std::int64_t kScalars = 64, kRounded = 256 * 128 * 2;
   for (const auto& [recipe, most] :
        {std::pair{"delayed", std::int64_t{0}}, {"current", kScalars}, {"block", kRounded}, {"mxfp8", kRounded}}) {
@@ -245,7 +245,7 @@ TEST(SteadyState, RoundsOneTensorAtATimeIfAny) {
 }
 
 // Under one scale the number of launches does not depend on the number of weights, with a gradient or without.
-TEST(SteadyState, LaunchesPerStepAndNotPerWeight) {
+TEST(SteadyState, LaunchesDoNotDependOnTheNumberOfWeights) {
   for (const auto& [recipe, all, some] : {std::tuple{"delayed", 1, 2}, {"current", 3, 4}}) {
     FourWeights weights(recipe);
     Adam adam(weights.list, {.master = MasterWeights::kF32});
@@ -260,7 +260,7 @@ TEST(SteadyState, LaunchesPerStepAndNotPerWeight) {
   }
 }
 
-TEST(GradientsOfShards, HaveTheirShape) {
+TEST(GradientsOfShards, MustHaveTheShardsShape) {
   const std::unique_ptr<Device> device = open_device("cpu");
   Runtime runtime{.device = *device, .behaviors = {}};
   Sharded parameter(*device, {.name = "blocks.7", .shape = {128, 128}}, {256, 128});
@@ -270,7 +270,7 @@ TEST(GradientsOfShards, HaveTheirShape) {
   EXPECT_NE(message.find("blocks.7"), std::string::npos) << message;
 }
 
-// Rows that end inside a block have its scale all the same, in shards and in what they gather to.
+// Rows that end inside a block have its scale, in shards and in the gathered parameter.
 TEST(GatheredShards, MayEndInsideABlock) {
   struct Case {
     const char* recipe;
@@ -293,14 +293,14 @@ TEST(GatheredShards, MayEndInsideABlock) {
       Mesh mesh(group, {.replicas = 1, .shards = 2});
       ShardedParameter sharded(runtime, *unsharded, mesh);
       const bool refused = !sharded.refusal().empty();
-      EXPECT_EQ(refused, c.shape[0] == 129) << sharded.refusal();  // 65 rows and 64 would part a block of 32 columns
+      EXPECT_EQ(refused, c.shape[0] == 129) << sharded.refusal();  // 65 rows and 64 would split a block of 32 columns
       if (refused) return;
       std::vector<GatherPart> parts;
       sharded.begin_gather(runtime, {.rowwise = true, .columnwise = true}, parts);
       mesh.shard_group().all_gather(parts, "w");
       sharded.end_gather(runtime);
       const auto gathered = stored_bytes();
-      expected.resize(gathered.size());  // of square blocks the other orientation is made, not gathered
+      expected.resize(gathered.size());  // for square blocks the column-wise orientation is made, not gathered
       EXPECT_EQ(gathered, expected) << c.recipe;
     });
   }

@@ -1,4 +1,4 @@
-// Adam's state in every type, judged step by step by the double-precision rule from the state that the kernel left.
+// Adam's state in every type; each step is judged by the rule in double precision from the state that the kernel left.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ struct Case {
   DType exp_avg_sq;
 };
 
-/// The moments' values: elements times their scale.
+/// The values of a moment: its elements times its scale.
 Values moment(Device& device, const Tensor& elements, const Tensor& scale) {
   Values values = support::read(device, elements);
   if (!scale) return values;
@@ -36,7 +36,7 @@ Values moment(Device& device, const Tensor& elements, const Tensor& scale) {
   return values;
 }
 
-/// What storing a moment adds: half a unit of its type, measured in units of its scale, that is of the largest element.
+/// Storing a moment adds half a unit of its type, in units of its scale, that is relative to the largest element.
 Expected stored_as(DType dtype, Expected moment) {
   double largest = 0.0;
   for (const double value : moment.value) largest = std::fmax(largest, std::fabs(value));
@@ -57,7 +57,7 @@ class StateTypes : public ::testing::TestWithParam<Case> {
   const Case c_ = GetParam();
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Runtime runtime_{.device = *device_, .behaviors = {}};
-  // Numbers that f32 holds, so that the reference and the kernel start from the same.
+  // Numbers that f32 represents, so that the reference and the kernel start from the same values.
   AdamOptions options_{.learning_rate = 0x1p-7,
                        .beta1 = 0.875,
                        .beta2 = 0.9375,
@@ -68,7 +68,7 @@ class StateTypes : public ::testing::TestWithParam<Case> {
                        .exp_avg_sq = c_.exp_avg_sq};
 };
 
-/// The f32 values that high 16 bits, rounded, and low ones stand for.
+/// The f32 values of rounded high 16 bits and low 16 bits.
 Values from_parts16(Device& device, const Tensor& high, const Tensor& low) {
   const std::vector<std::uint8_t> upper = support::bytes_of(device, high), lower = support::bytes_of(device, low);
   Values values(upper.size() / 2);
@@ -122,7 +122,7 @@ TEST_P(StateTypes, EachStepIsWithinTheBoundOfItsRoundings) {
     EXPECT_TRUE(all_within(moment(*device_, state.exp_avg, state.exp_avg_scale), mean));
     EXPECT_TRUE(all_within(moment(*device_, state.exp_avg_sq, state.exp_avg_sq_scale), square));
     if (!state.master) continue;
-    // The parameter is the rounding of what was optimised; remainders round ties away from zero, which no value here
+    // The parameter is the rounding of the optimised value; remainders round ties away from zero, which no value here
     // is.
     const Values stored = support::read(*device_, parameter->value);
     for (std::size_t i = 0; i < stored.size(); ++i)
@@ -130,8 +130,8 @@ TEST_P(StateTypes, EachStepIsWithinTheBoundOfItsRoundings) {
   }
 }
 
-// A gradient of zeros leaves every element where it is and every moment zero, whatever its scale.
-TEST_P(StateTypes, ATensorOfZerosGivesNoNan) {
+// A gradient of zeros leaves every element and every zero moment unchanged, whatever the moment's scale.
+TEST_P(StateTypes, TensorOfZerosGivesNoNan) {
   const auto parameter = optim_test::make_parameter(*device_, {.shape = {3, 40}, .dtype = c_.param});
   options_.weight_decay = 0.0;
   Adam adam({parameter.get()}, options_);
@@ -146,7 +146,7 @@ TEST_P(StateTypes, ATensorOfZerosGivesNoNan) {
   EXPECT_EQ(moment(*device_, state.exp_avg_sq, state.exp_avg_sq_scale), Values(120, 0.0));
 }
 
-TEST_P(StateTypes, ANanStaysInItsElement) {
+TEST_P(StateTypes, NanStaysInItsElement) {
   const auto parameter = optim_test::make_parameter(*device_, {.shape = {1, 9}, .dtype = c_.param});
   Adam adam({parameter.get()}, options_);
   std::vector<float> gradient(9, 0.25f);
@@ -159,8 +159,8 @@ TEST_P(StateTypes, ANanStaysInItsElement) {
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i == 4) << i;
 }
 
-// It is no magnitude to scale moments by: beside one of infinity the others would all be zero.
-TEST_P(StateTypes, AnInfinityStaysInItsElement) {
+// An infinity must not determine the scale of a moment: otherwise all other elements would become zero.
+TEST_P(StateTypes, InfinityStaysInItsElement) {
   const auto without = optim_test::make_parameter(*device_, {.shape = {1, 9}, .dtype = c_.param}),
              with = optim_test::make_parameter(*device_, {.shape = {1, 9}, .dtype = c_.param});
   Adam calm({without.get()}, options_), upset({with.get()}, options_);
@@ -183,7 +183,7 @@ TEST_P(StateTypes, AnInfinityStaysInItsElement) {
        moment(*device_, expected.exp_avg_sq, expected.exp_avg_sq_scale));
 }
 
-// A largest magnitude so small that its scale would be zero, or its quotients infinite.
+// The largest magnitude is so small that its scale would be zero, or its quotients infinite.
 TEST_P(StateTypes, MomentsOfTheSmallestGradientsStayFinite) {
   const auto parameter = optim_test::make_parameter(*device_, {.shape = {1, 6}, .dtype = c_.param});
   options_.weight_decay = 0.0;
@@ -201,7 +201,7 @@ TEST_P(StateTypes, MomentsOfTheSmallestGradientsStayFinite) {
   EXPECT_EQ(support::read(*device_, parameter->value), before);
 }
 
-TEST_P(StateTypes, HoldsWhatItsTypesSay) {
+TEST_P(StateTypes, AllocatesTheBytesOfItsTypes) {
   const auto parameter = optim_test::make_parameter(*device_, {.shape = {8, 100}, .dtype = c_.param});
   Adam adam({parameter.get()}, options_);
   adam.make_state(runtime_);
@@ -227,7 +227,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"f32_e4m3_moments", F32, kNone, E4M3, E4M3}),
     [](const auto& test) { return std::string(test.param.name); });
 
-// Parameter and remainder are the f32 master: a run with them ends where a run with the copy does.
+// Parameter and remainder together are the f32 master: a run with them ends where a run with the copy does.
 TEST(Remainders, FollowTheMasterBitForBit) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
@@ -246,8 +246,8 @@ TEST(Remainders, FollowTheMasterBitForBit) {
   }
 }
 
-// Remainders at the ends of the range: the largest float rounds to an infinity whose low half takes it back.
-TEST(Remainders, KeepWhatRoundingWouldLose) {
+// Remainders at the ends of the range: the largest float rounds to an infinity, and its remainder reverses that.
+TEST(Remainders, KeepValuesThatRoundingWouldLose) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
   const auto parameter = optim_test::make_parameter(*device, {.shape = {1, 3}});
@@ -265,8 +265,8 @@ TEST(Remainders, KeepWhatRoundingWouldLose) {
   EXPECT_EQ(parts[2], 1.0);
 }
 
-// GPUs make NaNs of all ones, whose lower half would carry through the upper one and leave a zero.
-TEST(Remainders, LeaveANanOfAnyBitsANan) {
+// GPUs make NaNs of all ones, whose lower half would carry into the upper half and give zero.
+TEST(Remainders, KeepNansOfAllBitPatterns) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};
   const auto parameter = optim_test::make_parameter(*device, {.shape = {1, 4}});
@@ -279,7 +279,7 @@ TEST(Remainders, LeaveANanOfAnyBitsANan) {
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i < 3) << i << ": " << values[i];
 }
 
-TEST(AdamOptions, RefuseTypesThatAreNotForMoments) {
+TEST(AdamOptions, RefuseTypesThatMomentsCannotHave) {
   EXPECT_THROW(Adam({}, {.exp_avg = DType::kE5M2}), Error);
   EXPECT_THROW(Adam({}, {.exp_avg_sq = DType::kI32}), Error);
 }

@@ -1,4 +1,4 @@
-// Moving averages of weights, in their own formats and in memory of their own.
+// Moving averages of weights, in the weights' formats and in memory of their own.
 
 #include "optim/weight_average.h"
 
@@ -25,16 +25,16 @@ class WeightAverages : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<Parameter> weight_ = optim_test::make_parameter(*device_, {.recipe = GetParam()});
 };
 
-TEST_P(WeightAverages, StartAsTheWeights) {
+TEST_P(WeightAverages, StartFromTheWeights) {
   WeightAverage average(runtime_, {weight_.get()}, 0.9);
   average.update(runtime_);
-  // Rounding to the nominal type moves an unsharded-tensor scale a little; quantized data and values stay.
+  // Rounding to the nominal type changes a per-tensor scale a little; quantized data and values stay.
   EXPECT_TRUE(
       reference::all_close(values(average.quantized(0)), values(weight_->quantized), {.atol = 0.0, .rtol = 0x1p-7}));
 }
 
-// Updating the average leaves the weights as they are, scales included, and the history too.
-TEST_P(WeightAverages, LeaveTheWeightsAlone) {
+// Updating the average changes neither the weights, nor their scales, nor their history.
+TEST_P(WeightAverages, DoNotChangeTheWeights) {
   WeightAverage average(runtime_, {weight_.get()}, 0.5);
   Adam adam({weight_.get()}, {.learning_rate = 0.1, .master = MasterWeights::kF32});
   for (int step = 1; step <= 3; ++step) {
@@ -42,15 +42,15 @@ TEST_P(WeightAverages, LeaveTheWeightsAlone) {
     adam.step(runtime_);
     const auto before = all_bytes(*device_, weight_->quantized);
     const Tensor& amax = weight_->quantizer->amax;
-    if (amax) fill(*device_, amax, 0.0f);  // as at the beginning of a step
+    if (amax) fill(*device_, amax, 0.0f);  // as at the start of a step
     average.update(runtime_);
     EXPECT_TRUE(bitwise_equal(all_bytes(*device_, weight_->quantized), before));
     EXPECT_EQ(amax ? device_->read(amax).front() : 0.0f, 0.0f);
   }
 }
 
-// By hand: dequantise both, interpolate, round to the nominal type, cast.
-TEST_P(WeightAverages, AreInterpolatedAndCast) {
+// Step by step: dequantise both, interpolate, round to the nominal type, cast.
+TEST_P(WeightAverages, EqualDequantiseInterpolateAndCast) {
   WeightAverage average(runtime_, {weight_.get()}, 0.75);
   average.update(runtime_);
   Adam adam({weight_.get()}, {.learning_rate = 0.2, .master = MasterWeights::kF32});
@@ -69,8 +69,8 @@ TEST_P(WeightAverages, AreInterpolatedAndCast) {
 INSTANTIATE_TEST_SUITE_P(Recipes, WeightAverages, ::testing::ValuesIn(support::quantized_recipe_names()),
                          [](const auto& test) { return std::string(test.param); });
 
-// Zeros that have the weights' own scale instead of a copy: casting the average rescales the weights.
-TEST(WeightAverage, RescalesTheWeightsWhereZerosShareTheirScale) {
+// Zeros share the weights' scale instead of having a copy: casting the average rescales the weights.
+TEST(WeightAverage, RescalesTheWeightsWithoutTheFix) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   for (const bool own_scale : {true, false}) {
     Runtime runtime{.device = *device, .behaviors = {.own_scale_in_new_zeros = own_scale}};

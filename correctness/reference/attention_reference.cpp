@@ -68,7 +68,7 @@ struct CastCount {
   double fraction() const { return casts == 0 ? 0.0 : static_cast<double>(near_a_tie) / static_cast<double>(casts); }
 };
 
-/// Sum of a[] b[], and of their magnitudes.
+/// The sum of a[i] b[i], and of the magnitudes of these terms.
 struct Dot {
   double value = 0;
   double magnitude = 0;
@@ -78,7 +78,7 @@ struct Dot {
   }
 };
 
-/// P of one head, and the log of each row's sum.
+/// P of one head, and the logarithm of each row's sum.
 struct Softmax {
   HeadMatrix p;
   HeadMatrix lse;
@@ -88,7 +88,7 @@ struct Softmax {
     for (std::int64_t i = 0; i < problem.seq; ++i) {
       std::vector<Dot> logits(static_cast<std::size_t>(problem.seq));
       double maximum = -std::numeric_limits<double>::infinity();
-      double largest = 0;  // magnitude of any logit's terms in this row
+      double largest = 0;  // the largest magnitude of any logit's terms in this row
       for (std::int64_t j = 0; j < problem.seq; ++j) {
         if (!head.visible(i, j)) continue;
         Dot& logit = logits[static_cast<std::size_t>(j)];
@@ -100,7 +100,7 @@ struct Softmax {
       double sum = 0;
       for (std::int64_t j = 0; j < problem.seq; ++j)
         if (head.visible(i, j)) sum += std::exp(logits[static_cast<std::size_t>(j)].value - maximum);
-      // An error of the logits becomes one of lse; its own sum and its rounding add theirs.
+      // An error of the logits becomes an error of lse; the sum and its rounding add their own.
       const double log_seq = std::log(static_cast<double>(problem.seq));
       lse.value[lse.at(i, 0)] = maximum + std::log(sum);
       lse.error[lse.at(i, 0)] = problem.precision * (1.0 + 2.0 * largest + log_seq);
@@ -116,7 +116,7 @@ struct Softmax {
   }
 };
 
-/// P with dropout and its cast, as the products with V and dO take it.
+/// P with dropout and its cast, as it enters the products with V and dO.
 HeadMatrix dropped_and_cast(const AttentionProblem& problem, const Head& head, const HeadMatrix& p,
                             const AttentionCast& cast, CastCount& count) {
   HeadMatrix result = p;
@@ -133,7 +133,7 @@ HeadMatrix dropped_and_cast(const AttentionProblem& problem, const Head& head, c
   return result;
 }
 
-/// out[target] += left(i, j) * right, whose error is its operand's and that of the sum.
+/// out[target] += left(i, j) * right; its error follows from the operand's and that of the sum.
 void add_product(Bounded& out, std::size_t target, const HeadMatrix& left, std::size_t at, double right,
                  double precision) {
   out.value[target] += left.value[at] * right;

@@ -5,8 +5,8 @@
 
 #include "reference/float8_reference.h"
 
-// Attention by its definition, in double precision, with every S x S matrix written out. Beside each result stands how
-// far an implementation in lesser precision may be from it, carried through the formulas to first order, so that no
+// Attention by its definition in double precision, with every S x S matrix in memory. Each result has a bound of the
+// error that an implementation in lower precision may have, carried through the formulas to first order, so that no
 // test has to guess a tolerance.
 namespace fp8lab::reference {
 
@@ -19,12 +19,12 @@ struct AttentionProblem {
   bool causal = true;
   double softmax_scale = 1.0;
   double dropout = 0.0;
-  /// One per entry of [batch, heads, seq, seq]: whether dropout keeps it. Empty: all.
+  /// Whether dropout keeps an entry of [batch, heads, seq, seq]; empty: all are kept.
   std::vector<std::uint8_t> kept;
-  /// Relative error of a sum of products against the sum of their magnitudes, in the implementation judged.
+  /// The relative error of a sum of products against the sum of their magnitudes, in the implementation under test.
   double precision = 0.0;
-  /// Relative error of P and of dS where they enter a product, for implementations that round them to a narrower type
-  /// there.
+  /// The relative error of P and of dS where they enter a product, in implementations that round them to a narrower
+  /// type there.
   double rounding = 0.0;
 };
 
@@ -35,7 +35,7 @@ struct AttentionCast {
 };
 
 /// Values, and how far from each an implementation of the given precision may be. A cast whose argument lies within the
-/// error of a tie may go either way; the error covers it.
+/// error of a tie may round either way; the bound allows both.
 struct Bounded {
   explicit Bounded(std::int64_t size = 0)
       : value(static_cast<std::size_t>(size)), error(static_cast<std::size_t>(size)) {}

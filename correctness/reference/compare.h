@@ -13,9 +13,9 @@
 #include <string>
 #include <type_traits>
 
-/// Comparisons for every test. Containers are anything a std::span can view (vectors, arrays, spans); where values are
-/// compared the elements are arithmetic, so convert storage types first. A NaN on one side only, or a difference in
-/// length, never passes.
+/// Comparisons for every test. Containers are anything that std::span can view (vectors, arrays, spans). Where values
+/// are compared the elements must be arithmetic, so storage types are converted first. A NaN on one side only, or
+/// different lengths, never pass.
 namespace fp8lab::reference {
 
 struct Tolerance {
@@ -50,7 +50,7 @@ std::string raw_bytes(const T& value) {
 
 }  // namespace detail
 
-/// Every element is_close(); reports how many are not, the first, and the one farthest off.
+/// True if every element is_close(); otherwise reports how many are not, the first, and the one with the largest error.
 template <class Actual, class Expected>
 ::testing::AssertionResult all_close(const Actual& actual_range, const Expected& expected_range, Tolerance tolerance) {
   const std::span actual(actual_range);
@@ -84,7 +84,8 @@ template <class Actual, class Expected>
                                        << describe(first) << "; worst " << describe(worst);
 }
 
-/// Equal bytes, so that -0 differs from 0 and NaN payloads count; reports how many elements differ and the first.
+/// True if bytes are equal, so that -0 differs from 0 and NaN payloads count; otherwise reports how many elements
+/// differ and the first.
 template <class Actual, class Expected>
 ::testing::AssertionResult bitwise_equal(const Actual& actual_range, const Expected& expected_range) {
   const std::span actual(actual_range);
@@ -103,8 +104,8 @@ template <class Actual, class Expected>
                                        << detail::raw_bytes(expected[first]);
 }
 
-/// Signal to quantization noise, 20 log10(|reference| / |reference - actual|): +inf where they are equal, NaN where a
-/// value is not finite or the lengths differ. Gate it from both sides: too good means nothing was quantized.
+/// Signal to quantization noise, 20 log10(|reference| / |reference - actual|): +inf if they are equal, NaN if a value
+/// is not finite or the lengths differ. Gates bound it from both sides: too good means that nothing was quantized.
 template <class Reference, class Actual>
 double sqnr_db(const Reference& reference_range, const Actual& actual_range) {
   const std::span reference(reference_range);

@@ -21,7 +21,7 @@ double dot(const Values& a, const Values& b) {
   return sum;
 }
 
-/// Statistics of one row, and what FP32 can do to them.
+/// The statistics of one row, and their errors in FP32.
 struct RowStatistics {
   double mean = 0.0;
   double mean_error = 0.0;
@@ -29,13 +29,13 @@ struct RowStatistics {
   double rstd_relative_error = 0.0;
 
   double normalised(double x) const { return (x - mean) * rstd; }
-  /// Of (x - mean) * rstd: the mean's error, the subtraction and the product, the error of rstd.
+  /// The error of (x - mean) * rstd: of the mean, the subtraction, the product, and rstd.
   double normalised_error(double x) const {
     return rstd * (mean_error + kUnit * std::fabs(x - mean)) + std::fabs(normalised(x)) * (rstd_relative_error + kUnit);
   }
 };
 
-/// A sum of `count` terms in 16 interleaved parts: the roundings on the way of a term.
+/// A sum of `count` terms in 16 interleaved parts: the number of roundings that a term passes through.
 double sum_roundings(std::int64_t count) { return static_cast<double>(count) / 16.0 + 6.0; }
 
 RowStatistics statistics(const NormProblem& problem, const double* x) {
@@ -53,8 +53,8 @@ RowStatistics statistics(const NormProblem& problem, const double* x) {
   double variance = 0.0;
   for (std::int64_t j = 0; j < problem.cols; ++j) variance += (x[j] - result.mean) * (x[j] - result.mean) / count;
   result.rstd = 1.0 / std::sqrt(variance + problem.epsilon);
-  // Deviations sum to zero, so the mean's error enters the variance by its square alone. Difference and square add
-  // three roundings, epsilon one; the root cuts what came before in two and rounds, and so does the division.
+  // Deviations sum to zero, so the mean's error enters the variance only by its square. Difference and square add three
+  // roundings, epsilon one. The root divides the error so far by two and rounds once, and so does the division.
   const double variance_error = (roundings + 3.0) * kUnit * variance + result.mean_error * result.mean_error;
   result.rstd_relative_error = 0.5 * (variance_error / (variance + problem.epsilon) + kUnit) + 2.0 * kUnit;
   return result;
@@ -74,7 +74,8 @@ Values norm_values(const NormProblem& problem, const Values& x, const NormParame
 }
 
 double logistic(double z) { return 1.0 / (1.0 + std::exp(-z)); }
-/// Of an FP32 logistic whose argument is off by `argument_error`: the exponential's two ulps, the sum, the division.
+/// The error of an FP32 logistic whose argument has the error `argument_error`: two ulps of the exponential, the sum,
+/// the division.
 double logistic_error(double z, double argument_error) {
   const double s = logistic(z);
   return s * ((1.0 - s) * (argument_error + 4.0 * kUnit) + 2.0 * kUnit);
@@ -180,8 +181,8 @@ Expected gelu(const Values& x) {
   return expected;
 }
 
-// gelu' = s + x s (1 - s) z'. An error of s enters its own term, and x z' (1 - 2 s) times it the other, where 1 - s
-// rounds once more; five further roundings make the product.
+// gelu' = s + x s (1 - s) z'. An error of s enters the first term as it is and the second by x z' (1 - 2 s); 1 - s
+// rounds once more, and five further roundings make the product.
 Expected gelu_gradient(const Values& x, const Values& grad_y) {
   Expected expected(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -189,7 +190,7 @@ Expected gelu_gradient(const Values& x, const Values& grad_y) {
     const double s = logistic(gelu_argument(x[i]));
     const double s_error = gelu_gate_error(x[i]);
     const double factor = std::fabs(x[i]) * 2.0 * kRootTwoOverPi * (1.0 + 3.0 * kCubic * x[i] * x[i]);
-    // Where the gate is exactly 0 or 1 in FP32 the second term vanishes, whatever its factor.
+    // Where the gate is exactly 0 or 1 in FP32 the second term is zero, whatever its factor.
     const double steep = factor * ((1.0 - s) * s_error + s * (s_error + kUnit) + 6.0 * kUnit * s * (1.0 - s));
     const double saturated = factor * s * (1.0 - s);
     expected.value[i] = grad_y[i] * slope;
@@ -253,7 +254,8 @@ Expected rope(const RopeProblem& problem, const Values& x) {
               std::complex<double>(x[low], x[high]) * std::polar(1.0, static_cast<double>(position) * frequency);
           expected.value[low] = turned.real();
           expected.value[high] = turned.imag();
-          // Cosine and sine are rounded, each product and the sum; angles of the two programs agree to 1e-13 or so.
+          // Cosine and sine are rounded, and each product and the sum; the angles of the two programs agree to about
+          // 1e-13.
           const double error = (3.0 * kUnit + 1e-12) * (std::fabs(x[low]) + std::fabs(x[high]));
           expected.error[low] = error;
           expected.error[high] = error;
@@ -266,14 +268,14 @@ AdamExpected adam(const AdamProblem& problem, const AdamState& state, const Valu
   AdamExpected expected{Expected(size), Expected(size), Expected(size)};
   const double correction1 = 1.0 - std::pow(problem.beta1, problem.step);
   const double correction2 = 1.0 - std::pow(problem.beta2, problem.step);
-  // FP32 knows 1 - beta by its rounding, which moves a correction by as little; the corrections are rounded once more.
+  // FP32 has 1 - beta with one rounding, which changes a correction by as much; the corrections are rounded once more.
   for (std::size_t i = 0; i < size; ++i) {
     const double param = state.param[i];
     const double decay = problem.weight_decay * param;
     const double g = grad[i] + (problem.decoupled_decay ? 0.0 : decay);
     const double g_error = problem.decoupled_decay ? 0.0 : kUnit * (std::fabs(g) + std::fabs(decay));
     const double m = problem.beta1 * state.exp_avg[i] + (1.0 - problem.beta1) * g;
-    // Of the weight, the difference, their product, and the sum.
+    // Roundings of the weight, the difference, their product, and the sum.
     const double m_error = kUnit * (3.0 * (1.0 - problem.beta1) * std::fabs(g - state.exp_avg[i]) + std::fabs(m)) +
                            (1.0 - problem.beta1) * g_error;
     const double v = problem.beta2 * state.exp_avg_sq[i] + (1.0 - problem.beta2) * g * g;
@@ -283,8 +285,8 @@ AdamExpected adam(const AdamProblem& problem, const AdamState& state, const Valu
     const double root = std::sqrt(v / correction2);
     const double denominator = root + problem.epsilon;
     const double ratio = m / correction1 / denominator;
-    // v's relative error is cut in two under the root; three roundings before it and two after, epsilon's own and the
-    // sum's.
+    // The root divides v's relative error by two; there are three roundings before it and two after it, epsilon's own
+    // and that of the sum.
     const double root_error = v > 0.0 ? root * (0.5 * (v_error / v + 3.0 * kUnit) + kUnit) : 0.0;
     const double ratio_error =
         m_error / correction1 / denominator +

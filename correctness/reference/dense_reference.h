@@ -5,15 +5,15 @@
 
 #include "reference/expected.h"
 
-/// Norms, activations, rotary embedding and Adam by their definitions, in double precision. Gradients are differences
-/// of the forward function, so no formula of a gradient is shared with what is tested. Errors are those of an
-/// implementation that computes in FP32, to first order; the rounding to the output's type is left to rounded_to().
+/// Norms, activations, rotary embedding and Adam by their definitions in double precision. Gradients are differences of
+/// the forward function, so they share no formula with the code under test. Errors are those of an implementation in
+/// FP32, to first order; rounded_to() adds the rounding to the output's type.
 namespace fp8lab::reference {
 
 using Values = std::vector<double>;
 
 struct NormProblem {
-  bool centred = true;  ///< LayerNorm, otherwise RMSNorm
+  bool centred = true;  ///< true: LayerNorm; false: RMSNorm
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   double epsilon = 1e-5;

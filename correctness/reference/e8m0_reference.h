@@ -11,7 +11,7 @@ int e8m0_rceil(double amax, double fp8_max);
 /// The largest byte with 2^(byte - 127) * 2^emax <= amax, or 0 where there is none.
 int e8m0_floor(double amax, int emax);
 
-/// The same, of all non-negative floats.
+/// The same rule as steps over all non-negative floats.
 StepFunction e8m0_rceil_steps(double fp8_max);
 StepFunction e8m0_floor_steps(int emax);
 

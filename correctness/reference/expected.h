@@ -9,10 +9,10 @@
 
 #include "core/dtype.h"
 
-/// Expected values with an error bound of their own for each element, derived where they are computed.
+/// Expected values, each with an error bound derived where the value is computed.
 namespace fp8lab::reference {
 
-/// Unit roundoff of FP32: one operation is off by at most this much of its result.
+/// Unit roundoff of FP32: the largest relative error of one operation.
 inline constexpr double kUnit = 0x1p-24;
 
 struct Expected {
@@ -28,17 +28,18 @@ inline double rounding_error(DType dtype, double x) {
     case DType::kF32: return 0x1p-24 * std::fabs(x) + 0x1p-150;
     case DType::kF16: return 0x1p-11 * std::fabs(x) + 0x1p-25;
     case DType::kBF16: return 0x1p-8 * std::fabs(x) + 0x1p-134;
-    default: return std::nan("");  // so that nothing passes
+    default: return std::nan("");  // NaN, so that no value passes
   }
 }
 
-/// Widens every bound by the last rounding, to the output's type.
+/// Adds the error of the last rounding, to the output's type, to every bound.
 inline Expected rounded_to(DType dtype, Expected expected) {
   for (std::size_t i = 0; i < expected.value.size(); ++i) expected.error[i] += rounding_error(dtype, expected.value[i]);
   return expected;
 }
 
-/// |actual - expected| <= error for every element; NaN never passes. Bounds are first order in kUnit, hence the 1%.
+/// True if |actual - expected| <= error for every element; NaN never passes. Bounds are first order in kUnit, hence the
+/// 1%.
 inline ::testing::AssertionResult all_within(const std::vector<double>& actual, const Expected& expected) {
   if (actual.size() != expected.value.size())
     return ::testing::AssertionFailure() << actual.size() << " elements, expected " << expected.value.size();
@@ -52,7 +53,7 @@ inline ::testing::AssertionResult all_within(const std::vector<double>& actual, 
   return ::testing::AssertionSuccess();
 }
 
-/// The bounds bite: they refuse zeros, values one percent too large, and values that belong one place further on.
+/// True if the bounds refuse zeros, values one percent too large, and values shifted by one place.
 inline ::testing::AssertionResult refuses_mutations(const Expected& expected) {
   const std::size_t size = expected.value.size();
   const auto refuses = [&](const char* what, auto&& mutate) -> ::testing::AssertionResult {

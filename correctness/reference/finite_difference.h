@@ -17,7 +17,7 @@ double derivative(const Function& f) {
   return (8.0 * (f(h) - f(-h)) - (f(2.0 * h) - f(-2.0 * h))) / (12.0 * h);
 }
 
-/// Along `direction` at x, of a function of a vector.
+/// The derivative along `direction` at x, of a function of a vector.
 template <class Function>
 double directional_derivative(const Function& f, const std::vector<double>& x, const std::vector<double>& direction) {
   return derivative([&](double t) {
@@ -42,7 +42,7 @@ std::vector<double> gradient(const Function& f, std::vector<double> x) {
   return result;
 }
 
-/// Bound of the error of the above for a function whose terms sum to `magnitude` in absolute value.
+/// A bound of the error of these differences, for a function whose terms sum to `magnitude` in absolute value.
 inline double difference_error(double magnitude) { return 1e-11 * (1.0 + magnitude); }
 
 }  // namespace fp8lab::reference

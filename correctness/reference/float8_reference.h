@@ -9,13 +9,13 @@ namespace fp8lab::reference {
 
 enum class Specials {
   kIeee,     ///< the largest exponent field means Inf and NaN
-  kNanOnly,  ///< only the code of all ones means NaN, there is no Inf
+  kNanOnly,  ///< only the pattern of all ones means NaN, there is no Inf
 };
 
 /// What a conversion does outside the finite range.
 enum class Conversion {
   kIeee,       ///< overflow to Inf from half a quantum above the largest value; quiet NaN of the input's sign
-  kSatFinite,  ///< overflow and Inf to the largest finite value; NaN to the positive code of all ones
+  kSatFinite,  ///< overflow and Inf to the largest finite value; NaN to the positive pattern of all ones
 };
 
 struct SmallFloatLayout {
@@ -30,8 +30,8 @@ inline constexpr SmallFloatLayout kE5M2Layout{5, 2, Specials::kIeee, Conversion:
 inline constexpr SmallFloatLayout kFloat16Layout{5, 10, Specials::kIeee, Conversion::kIeee};
 inline constexpr SmallFloatLayout kBFloat16Layout{8, 7, Specials::kIeee, Conversion::kIeee};
 
-/// A format of at most 16 bits, by its definition: a table of the values of all codes in double precision, and rounding
-/// as a search in that table. Quantized data carry their sign in bit exponent_bits + mantissa_bits.
+/// A format of at most 16 bits by its definition: a table of all values in double precision, and rounding as a search
+/// in that table. The sign is bit exponent_bits + mantissa_bits.
 class SmallFloat {
  public:
   explicit SmallFloat(SmallFloatLayout layout);
@@ -51,7 +51,7 @@ class SmallFloat {
 
   SmallFloatLayout layout_;
   std::uint32_t max_code_;
-  /// Values of the quantized data 0 ... max_code_; under IEEE conversion also of the first code above, as if it were
+  /// The values of the bit patterns 0 ... max_code_; under IEEE conversion also of the next pattern, as if it were
   /// finite.
   std::vector<double> values_;
 };

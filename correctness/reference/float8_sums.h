@@ -5,12 +5,12 @@
 #include <cstddef>
 #include <span>
 
-/// Sums of products of eight-bit data as Hopper's matrix units make them, and how far from exact they may be.
+/// Sums of products of eight-bit data as Hopper's matrix units compute them, and bounds of their errors.
 ///
-/// One instruction adds `step` products to an accumulator: all are cut to multiples of 2^(e - fraction_bits), where e
-/// is the exponent of the largest magnitude among them, and then added exactly. Measured on an H200: 13 fraction bits.
-/// An accumulator that has taken in `promoted_every` products is added to an FP32 sum and starts anew; with fast
-/// accumulation it never is.
+/// One instruction adds `step` products to an accumulator: all are truncated to multiples of 2^(e - fraction_bits),
+/// where e is the exponent of the largest magnitude among them, and then added exactly. Measured on an H200: 13
+/// fraction bits. After `promoted_every` products the accumulator is added to an FP32 sum and starts again from zero;
+/// with fast accumulation it never is.
 namespace fp8lab::reference {
 
 struct MatrixUnit {
@@ -21,7 +21,7 @@ struct MatrixUnit {
 
 inline constexpr std::size_t kNeverPromoted = static_cast<std::size_t>(-1);
 
-/// Calls `each` with the stretches of `products` that share an accumulator.
+/// Calls `each` with the groups of `products` that share an accumulator.
 template <class Each>
 void for_each_accumulator(std::span<const double> products, const MatrixUnit& unit, const Each& each) {
   for (std::size_t begin = 0; begin < products.size();) {
@@ -31,7 +31,7 @@ void for_each_accumulator(std::span<const double> products, const MatrixUnit& un
   }
 }
 
-/// One such sum, in the order given.
+/// One such sum, of products in the given order.
 inline double sum_on(const MatrixUnit& unit, std::span<const double> products) {
   double sum = 0.0;
   for_each_accumulator(products, unit, [&](std::span<const double> part) {
@@ -50,8 +50,8 @@ inline double sum_on(const MatrixUnit& unit, std::span<const double> products) {
   return sum;
 }
 
-/// Bound of |made - exact| beyond FP32's own roundings, in whatever order an accumulator takes its products: no term of
-/// an instruction exceeds the largest partial sum of any order, which is that of all positive or of all negative
+/// A bound of |computed - exact| beyond FP32's own roundings, for any order of the products in an accumulator. No term
+/// of an instruction exceeds the largest partial sum of any order, which is that of all positive or of all negative
 /// products; each of its `step` products and the accumulator loses less than 2^-fraction_bits of that.
 inline double error_on(const MatrixUnit& unit, std::span<const double> products) {
   double error = 0.0;
@@ -64,10 +64,11 @@ inline double error_on(const MatrixUnit& unit, std::span<const double> products)
   return error;
 }
 
-/// What |made - exact| is all but certain to stay below where products come in this order and their signs are random.
-/// Before each step an accumulator holds what was added since it began, at whichever step that was. It is cut towards
-/// zero there, perhaps by as much as can be; what the step's products lose has their signs, so that it adds up as a
-/// random walk of steps uniform between 0 and that much, whose deviation is taken six times.
+/// A value below which |computed - exact| almost certainly stays if products come in this order and have random signs.
+/// Before each step an accumulator holds the products since its start, which may be any earlier step. It is truncated
+/// towards zero there by up to the largest possible loss. The losses of the step's products have the products' signs,
+/// so they add up as a random walk of steps uniform between 0 and the largest loss, of which six standard deviations
+/// are taken.
 inline double likely_error_on(const MatrixUnit& unit, std::span<const double> products) {
   double steady = 0.0, variance = 0.0;
   for_each_accumulator(products, unit, [&](std::span<const double> part) {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-// Layers by their definitions, in double precision and forward only: gradients come from differences of a loss.
+// Layers by their definitions in double precision, forward only: gradients are differences of a loss.
 namespace fp8lab::reference {
 
 /// Row-major [rows, cols].
@@ -32,10 +32,10 @@ struct LayerProblem {
   double dropout = 0.0;
 };
 
-/// Parameters by full name, "layers[0].qkv.weight"; weights are [out, in]. A bias that is not listed is none.
+/// Parameters by full name, "layers[0].qkv.weight"; weights are [out, in]. A layer without a listed bias has none.
 using NamedValues = std::map<std::string, std::vector<double>, std::less<>>;
-/// Whether dropout keeps an entry, by where it is applied: "layers[0].residual1" [tokens, hidden],
-/// "layers[0].attention" [batch, heads, seq, seq]. A mask that is not listed keeps everything.
+/// Whether dropout keeps an entry, by the place where it is applied: "layers[0].residual1" [tokens, hidden],
+/// "layers[0].attention" [batch, heads, seq, seq]. Without a listed mask everything is kept.
 using NamedMasks = std::map<std::string, std::vector<std::uint8_t>, std::less<>>;
 
 /// Every layer maps [seq * batch, features] to [seq * batch, hidden], token = position * batch + sequence.
@@ -52,14 +52,14 @@ class LayerReference {
   Matrix forward(std::string_view layer, const std::string& name, const Matrix& x) const;
 
   Matrix linear(const std::string& name, const Matrix& x) const;
-  /// Epsilon 1e-5 beside the variance.
+  /// Epsilon 1e-5 is added to the variance.
   Matrix norm(const std::string& name, const Matrix& x) const;
   Matrix activation(const Matrix& x) const;
   /// norm, first product, activation, second product.
   Matrix mlp(const std::string& name, const Matrix& x) const;
-  /// Q and K of a packed [tokens, (heads + 2 kv_heads) * dim] projection turned by their positions, base 10000.
+  /// Q and K of a packed [tokens, (heads + 2 kv_heads) * dim] projection, rotated by their positions with base 10000.
   Matrix rotate(const Matrix& qkv) const;
-  /// Causal, logits scaled by 1 / sqrt(dim), from the same packed projection.
+  /// Causal attention of the same packed projection, logits scaled by 1 / sqrt(dim).
   Matrix attention(const std::string& name, const Matrix& qkv) const;
   Matrix multihead_attention(const std::string& name, const Matrix& x) const;
   Matrix transformer_layer(const std::string& name, const Matrix& x) const;

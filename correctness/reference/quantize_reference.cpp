@@ -24,7 +24,7 @@ const SmallFloat& payload(const QuantFormat& format) {
 
 std::int64_t up_to_multiple(std::int64_t n, std::int64_t of) { return (n + of - 1) / of * of; }
 
-/// Where the scale of each block lies, from the layouts that cuBLASLt and the OCP formats ask for.
+/// The index of each block's scale, by the layouts of cuBLASLt and of the OCP formats.
 struct Layout {
   std::int64_t blocks_down, blocks_across, elems;
   std::int64_t down_stride, across_stride;
@@ -62,13 +62,13 @@ double larger_magnitude(double amax, double x) {
 
 double power_of_two(int exponent) { return std::ldexp(1.0, exponent); }
 
-/// A float scale from an amax, and its inverse.
+/// A float scale for an amax.
 float f32_scale(double amax, const QuantFormat& format, double largest) {
   const double floor_of_amax = format.epsilon;
   const double guarded = amax < floor_of_amax ? floor_of_amax : amax;
   if (std::isnan(guarded) || std::isinf(guarded) || guarded == 0) return 1.0f;
   const double quotient = payload(format).max() / guarded;
-  // Half an ulp above the largest float is where rounding would give Inf.
+  // From half an ulp above the largest float on, rounding would give Inf.
   const float scale = quotient >= kFloatMax ? static_cast<float>(largest) : static_cast<float>(quotient);
   if (format.scale != ScaleKind::kF32PowerOfTwo) return scale;
   return static_cast<float>(power_of_two(std::ilogb(static_cast<double>(scale))));
@@ -157,18 +157,19 @@ Quantized quantize(const Matrix& matrix, const QuantFormat& format, float scale,
 }
 
 Quantized quantize_columnwise(const Matrix& matrix, const QuantFormat& format, float scale) {
-  Quantized half = quantize(matrix.transposed(), format, scale);
-  if (!is_e8m0(format)) return half;
+  Quantized orientation = quantize(matrix.transposed(), format, scale);
+  if (!is_e8m0(format)) return orientation;
   const auto transpose = [](std::vector<std::uint8_t>& bytes, std::int64_t rows, std::int64_t cols) {
     const std::vector<std::uint8_t> from = bytes;
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < cols; ++j)
         bytes[static_cast<std::size_t>(j * rows + i)] = from[static_cast<std::size_t>(i * cols + j)];
   };
-  transpose(half.data, matrix.cols, matrix.rows);
+  transpose(orientation.data, matrix.cols, matrix.rows);
   const std::int64_t pitch = Layout(format, matrix.cols, matrix.rows).down_stride;
-  if (pitch > 0) transpose(half.scale_bytes, static_cast<std::int64_t>(half.scale_bytes.size()) / pitch, pitch);
-  return half;
+  if (pitch > 0)
+    transpose(orientation.scale_bytes, static_cast<std::int64_t>(orientation.scale_bytes.size()) / pitch, pitch);
+  return orientation;
 }
 
 Matrix dequantize(const Quantized& quantized, const QuantFormat& format, std::int64_t rows, std::int64_t cols) {

@@ -6,26 +6,27 @@
 
 #include "recipe/recipe.h"
 
-/// Quantization by its definition, one element after the other in double precision. A float's sum, product or quotient
-/// computed in double and rounded once more is the same float, so results are compared bit for bit.
+/// Quantization by its definition, element by element in double precision. A sum, product or quotient of floats that is
+/// computed in double and rounded once equals the float operation's, so results are compared bit for bit.
 namespace fp8lab::reference {
 
 struct Matrix {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   std::vector<double> values;  ///< row-major
-  /// Of the type that is cast: what a block's float scale becomes where the quotient is above every float.
+  /// The largest number of the type that is cast: a block's float scale has this value if the quotient is above every
+  /// float.
   double largest = 0x1.fffffep127;
 
   double at(std::int64_t i, std::int64_t j) const { return values[static_cast<std::size_t>(i * cols + j)]; }
   Matrix transposed() const;
 };
 
-/// A mistake the reference can be asked to make, so that a test can show it would have noticed.
+/// A mistake that the reference makes on request, so that a test can show that it would be noticed.
 enum class Flaw {
   kNone,
   kDividesByInverse,  ///< x / scale_inv, where the rule is x * scale
-  kScaleThroughBf16,  ///< the scale loses its last bits on the way
+  kScaleThroughBf16,  ///< the scale is rounded to BF16
   kSignedAmax,        ///< the largest value, where the rule is the largest magnitude
   kNeighboursBlock,   ///< blocks begin one column late
   kFloorForCeiling,   ///< the other E8M0 rounding
@@ -34,20 +35,20 @@ enum class Flaw {
 
 struct Quantized {
   std::vector<std::uint8_t> data;
-  /// What the scale buffer holds, padding included.
+  /// The contents of the scale buffer, padding included.
   std::vector<std::uint8_t> scale_bytes;
 };
 
-/// Largest magnitude; NaN if there is one among the elements, 0 if there are none.
+/// The largest magnitude; NaN if any element is NaN, 0 if there are none.
 double amax(const Matrix& matrix);
 
 /// The multiplier of a full tensor with this amax.
 float tensor_scale(double amax, const QuantFormat& format);
 
-/// Row-wise. `scale` is for full tensors.
+/// Quantizes row-wise. `scale` is for formats with one scale for the full tensor.
 Quantized quantize(const Matrix& matrix, const QuantFormat& format, float scale = 0.0f, Flaw flaw = Flaw::kNone);
 
-/// The column-wise orientation: that of transposed(), turned back in memory under E8M0 scales.
+/// The column-wise orientation: that of transposed(); under E8M0 scales it is stored transposed back.
 Quantized quantize_columnwise(const Matrix& matrix, const QuantFormat& format, float scale = 0.0f);
 
 /// Values of the quantized data times their inverse scales, rounded to float.
@@ -64,7 +65,7 @@ class DelayedTensor {
   float fp8_max_;
   DelayedScaling options_;
   float scale_ = 1.0f;
-  std::deque<float> window_;  // without the one that `update` provides
+  std::deque<float> window_;  // without the amax that `update` is given
 };
 
 }  // namespace fp8lab::reference

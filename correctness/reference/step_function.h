@@ -26,7 +26,7 @@ struct Mismatches {
   std::uint32_t first_bits = 0xFFFFFFFF;
 };
 
-/// Evaluates `candidate(bits)` at every magnitude of `range` and counts where it differs from `expected`.
+/// Evaluates `candidate(bits)` at every magnitude of `range` and counts the differences from `expected`.
 template <class Candidate>
 Mismatches find_mismatches(const StepFunction& expected, BitRange range, Candidate candidate) {
   Mismatches found;
@@ -34,7 +34,7 @@ Mismatches find_mismatches(const StepFunction& expected, BitRange range, Candida
   for (const Step& step : expected) {
     if (step.last_bits < first) continue;
     const std::uint32_t end = std::min(step.last_bits, range.last) + 1;
-    // The inner loop only counts, so that it vectorises; most steps have nothing to locate.
+    // The inner loop only counts, so that it vectorises; most steps have no mismatch to locate.
     std::uint32_t wrong = 0;
     for (std::uint32_t bits = first; bits < end; ++bits) wrong += candidate(bits) != step.value ? 1u : 0u;
     if (wrong != 0 && found.count == 0) {

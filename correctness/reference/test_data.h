@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-/// Test data as a pure function of (seed, global index), so that a part of a tensor is generated as a slice of the
-/// full. Shares nothing with the generator under test.
+/// Test data as a pure function of (seed, global index), so that the data of a shard are a slice of the full tensor's.
+/// Shares no code with the generator under test.
 namespace fp8lab::reference {
 
 /// SplitMix64's output function: every input bit reaches every output bit.
@@ -16,7 +16,7 @@ inline std::uint64_t scramble(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// (0, 1)
+/// Uniform in the open interval (0, 1).
 inline double uniform(std::uint64_t seed, std::uint64_t index) {
   const std::uint64_t bits = scramble(scramble(seed) ^ index);
   return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;

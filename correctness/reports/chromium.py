@@ -107,7 +107,7 @@ class Chromium:
         self._events.append(event)
 
     def open(self, url: str) -> None:
-        """Afresh, even where only the part behind `#` differs."""
+        """Loads the page anew, even if only the part after `#` differs."""
         for address in ("about:blank", url):
             self._events.clear()
             self.call("Page.navigate", url=address)

@@ -14,7 +14,7 @@ import snapshot
 import timeline
 import traces
 
-# What the viewer's own unpickler knows.
+# The types that the viewer's own unpickler supports.
 OPCODES = {
     "APPEND",
     "APPENDS",
@@ -64,7 +64,7 @@ class Exports(sample.Case):
         self.assertLessEqual({opcode.name for opcode, _, _ in opcodes}, OPCODES)
         return pickle.loads(document)
 
-    def test_segments_hold_what_is_alive_at_the_end(self) -> None:
+    def test_segments_hold_the_blocks_alive_at_the_end(self) -> None:
         for retained, held in ((True, 12), (False, 9)):
             segments = self.written(retained)["segments"]
             self.assertEqual(len(segments), 1)
@@ -129,7 +129,7 @@ class Exports(sample.Case):
             ],
         )
 
-    def test_cells_whose_ids_begin_alike_have_files_of_their_own(self) -> None:
+    def test_cells_whose_ids_start_alike_have_files_of_their_own(self) -> None:
         results = load.ResultSet("s", "s", root=self.directory / "out")
         ids = ["leak/" + "x" * 190 + f"/n={n}" for n in (1, 2)]
         results.cells = [load.Cell(sample.cell() | {"id": cell_id}, results) for cell_id in ids]
@@ -142,7 +142,7 @@ class Exports(sample.Case):
         traces_of = [json.loads(path.read_text())["otherData"]["cell"] for path in (self.directory / "traces").iterdir()]
         self.assertEqual(sorted(traces_of), ids)
 
-    def test_what_nobody_holds_cannot_be_freed(self) -> None:
+    def test_freeing_bytes_without_a_holder_is_an_error(self) -> None:
         document = sample.timeline(False)
         document["events"][-1][3] = 3
         path = self.directory / "t.json"
@@ -171,7 +171,7 @@ class Timelines(sample.Case):
         path.write_text(document if isinstance(document, str) else json.dumps(document))
         return timeline.read(path)
 
-    def test_bands_add_up_to_what_is_alive(self) -> None:
+    def test_bands_add_up_to_the_live_bytes(self) -> None:
         both = [self.read(sample.timeline(retained)) for retained in (True, False)]
         axis = timeline.shared_axis(both)
         for most in (1, 2, 9):
@@ -182,12 +182,12 @@ class Timelines(sample.Case):
                 self.assertEqual(curve.x, sorted(curve.x))
                 self.assertEqual(curve.peak[1], 13 * sample.MIB)
 
-    def test_few_moments_keep_the_peak(self) -> None:
+    def test_thinned_moments_keep_the_peak(self) -> None:
         one = self.read(sample.timeline(True))
         curve = timeline.curve(one, timeline.bands([one], 9), timeline.shared_axis([one]), 1)
         self.assertEqual(max(curve.live), 13 * sample.MIB)
 
-    def test_what_is_wrong_is_named(self) -> None:
+    def test_mistakes_are_named(self) -> None:
         wrong = sample.timeline(True)
         wrong["events"][1][2] += 1
         with self.assertRaisesRegex(timeline.TimelineError, "event 1 does not add up"):

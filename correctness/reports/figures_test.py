@@ -1,4 +1,4 @@
-"""What a report shows of what there is, in which order, and the arithmetic behind it."""
+"""What a report shows, in which order, and the arithmetic behind it."""
 
 import pathlib
 import re
@@ -42,12 +42,12 @@ class Choice(sample.Case):
     def retaining(self, scenario: str, before: int, after: int, recipe: str = "delayed") -> dict[str, Any]:
         return with_metric(sample.cell(scenario, recipe), "memory.retained_bytes", before=before, after=after)
 
-    def test_a_headline_is_the_cell_with_the_largest_difference_either_way(self) -> None:
+    def test_the_headline_is_the_cell_with_the_largest_difference_of_either_sign(self) -> None:
         found = result_set(self.retaining("a", 5, 0), self.retaining("a", 0, 9, "mxfp8"), self.retaining("a", 7, 0, "block"))
         self.assertEqual([h.cell.recipe for h in figures.headlines(found.cells)], ["mxfp8"])
         self.assertEqual(figures.headlines(result_set(self.retaining("a", 5, 5)).cells), [])
 
-    def test_timelines_are_those_of_the_largest_difference(self) -> None:
+    def test_timelines_are_of_the_cell_with_the_largest_difference(self) -> None:
         for sizes in ((3, 8), (8, 3)):
             directory = self.directory / str(sizes[0])
             sample.write_set(directory, [self.retaining(f"s{size}", size, 0) for size in sizes])
@@ -64,7 +64,7 @@ class Choice(sample.Case):
         loader.load(str(self.directory))
         self.assertEqual([cell.fix for cell in figures.timeline_cells(loader.sets, 1)], list(sizes))
 
-    def test_holders_are_in_the_order_of_their_bytes_and_the_rest_is_one(self) -> None:
+    def test_holders_are_ordered_by_bytes_and_the_rest_is_summed(self) -> None:
         record = sample.cell()
         for arm, sizes in (("before", (1, 40, 3, 20)), ("after", (1, 30, 3, 20)), ("bf16", (1, 30, 3, 50))):
             record["arms"][arm]["peak_by_holder"] = [
@@ -75,7 +75,7 @@ class Choice(sample.Case):
         self.assertEqual(plot.data.arms, ["before", "after", "bf16"])
         self.assertEqual(plot.data.sizes, [[20, 40, 4], [20, 30, 4], [50, 30, 4]])
 
-    def test_wires_are_those_of_the_largest_gathers_and_fixes_come_first(self) -> None:
+    def test_traffic_is_of_the_largest_gathers_with_fixes_first(self) -> None:
         def gathering(scenario: str, recipe: str, before: int | None, after: int) -> dict[str, Any]:
             record = sample.cell(scenario, recipe, fix=None if before is None else "gather_eight_bits")
             record["id"] += f",gathers={after}"
@@ -99,7 +99,7 @@ class Choice(sample.Case):
         self.assertIn("gathers=5", plots[0].caption, "the cell whose larger side gathers most")
         self.assertNotIn("gathers=11", plots[0].caption)
 
-    def test_what_is_the_same_in_several_sets_is_shown_once_and_named_after_all(self) -> None:
+    def test_figures_that_are_equal_in_several_sets_are_shown_once_with_all_names(self) -> None:
         def gathering(recipe: str, largest: int) -> dict[str, Any]:
             record = sample.cell("wires", recipe, None)
             with_metric(record, "traffic.all_gather_payload_bytes", after=largest)
@@ -131,7 +131,7 @@ class Choice(sample.Case):
         titles = [plot.title.partition(":")[0] for plot in parity_figures.loss_plots([found])]
         self.assertEqual(titles, ["worse", "far", "near"])
 
-    def test_of_each_recipe_the_cell_furthest_from_bf16_is_drawn(self) -> None:
+    def test_the_cell_furthest_from_bf16_of_each_recipe_is_drawn(self) -> None:
         gaps = {"delayed": (0.01, 0.04, 0.02), "mxfp8": (0.005, 0.001, 0.003)}
         found = [self.losing("p", recipe, (gap,)) for recipe, each in gaps.items() for gap in each]
         (plot,) = parity_figures.loss_plots([result_set(*found)])
@@ -142,7 +142,7 @@ class Choice(sample.Case):
         self.assertEqual(data.distances([1.0, 5.0, -4.0, 1.0, 1.0, 3.0]), [0.5, 0.25, 0.2, None, None, None])
         self.assertEqual(data.distances([None, 4.5]), [None, 0.125])
 
-    def test_losses_of_a_long_training_stand_at_their_steps(self) -> None:
+    def test_losses_of_a_long_training_are_drawn_at_their_steps(self) -> None:
         data = parity_figures.LossData([], [], steps=1000)
         self.assertEqual(data.numbers([1.0] * 4), [1, 334, 667, 1000])
         self.assertEqual(data.numbers([1.0]), [1])
@@ -151,7 +151,7 @@ class Choice(sample.Case):
 
 class Timelines(unittest.TestCase):
     def made(self, *sizes: int, marks: tuple[tuple[str, int], ...] = ()) -> timeline.Timeline:
-        """Blocks that are there for an event each beside the first, every one of another kind's layer."""
+        """A first block, and blocks beside it that live for one event each, every one in a layer of another kind."""
         holders = [timeline.Holder("parameter", "w", "")] + [timeline.Holder("saved slot", f"l{i}", "") for i in range(len(sizes))]
         events = [timeline.Event(100, 100, 100, 0, "forward", 0, None)]
         for i, size in enumerate(sizes):
@@ -159,16 +159,16 @@ class Timelines(unittest.TestCase):
             events.append(timeline.Event(-size, size, 100, i + 1, "forward", 0, None))
         return timeline.Timeline(holders, [timeline.Mark(name, 0, 0, event) for name, event in marks], events)
 
-    def test_bands_are_those_of_the_greatest_holders(self) -> None:
+    def test_bands_are_of_the_largest_holders(self) -> None:
         made = self.made(5, 50, 20, marks=(("a", 2), ("b", 6)))
         chosen = timeline.bands([made], 2)
         self.assertEqual([band.label for band in chosen], ["parameter of w", "saved slot of l1", "all others that pass"])
 
-    def test_what_is_retained_is_that_of_the_last_step(self) -> None:
+    def test_retained_bytes_are_of_the_last_step(self) -> None:
         made = self.made(1, marks=(("end_of_backward", 1), ("end_of_step", 2), ("end_of_backward", 3), ("end_of_step", 3)))
         self.assertIs(made.retained_at(), made.marks[2])
 
-    def test_a_mark_lies_behind_its_last_event(self) -> None:
+    def test_a_mark_is_drawn_after_its_last_event(self) -> None:
         made = self.made(5, 50, marks=(("first", 1), ("third", 3), ("end", 5)))
         axis = timeline.shared_axis([made])
         curve = timeline.curve(made, timeline.bands([made], 9), axis, 100)
@@ -187,7 +187,7 @@ class Timelines(unittest.TestCase):
 
 
 class Tables(unittest.TestCase):
-    def test_shares_of_samples_are_those_nearest_in_rank(self) -> None:
+    def test_percentiles_are_nearest_rank_samples(self) -> None:
         record = sample.cell()
         record["arms"]["after"]["samples"]["host.pre_forward_ns"] = [100 * i for i in range(12)]
         table = measure_tables.host_table([result_set(record)])
@@ -195,18 +195,18 @@ class Tables(unittest.TestCase):
         found = {name: row[table.columns.index(name)].sort for name in ("p10", "p90", "p99", "samples kept")}
         self.assertEqual(found, {"p10": 100, "p90": 1000, "p99": 1100, "samples kept": 12})
 
-    def test_sets_are_compared_by_their_spread_the_largest_first(self) -> None:
+    def test_comparisons_of_sets_are_ordered_by_spread_largest_first(self) -> None:
         one = [with_metric(sample.cell(name), "memory.retained_bytes", after=value) for name, value in (("a", 100), ("b", -10))]
         two = [with_metric(sample.cell(name), "memory.retained_bytes", after=value) for name, value in (("a", 90), ("b", 40))]
         table, _ = set_tables.compare_table([result_set(*one), result_set(*two, index=1)])
         spread = [(row[0].text.partition("/")[0], row[-1].sort) for row in table.rows]
         self.assertEqual(spread, [("b", 1.25), ("a", 0.1)])
 
-    def test_claims_are_ordered_in_one_unit(self) -> None:
+    def test_claims_are_compared_in_one_unit(self) -> None:
         table = tables.claims_table([result_set(sample.cell())])
         self.assertEqual(table.rows[0][table.columns.index("claimed")].sort, 3 * MIB)
 
-    def test_rows_that_are_left_out_are_counted_and_only_then(self) -> None:
+    def test_omitted_rows_are_counted_only_if_there_are_any(self) -> None:
         found = result_set(sample.cell("a", fix=None), sample.cell("b", fix=None), sample.cell("with a fix"))
         noise = [entry["tensor"] for entry in found.cells[0].record["arms"]["after"]["noise"]] * 2
         for most, caption in ((4, "The first 4 of 6 rows; the results' own files hold the others."), (6, ""), (7, "")):
@@ -229,7 +229,7 @@ class Tables(unittest.TestCase):
         table = tables.cells_table([result_set(record)])
         self.assertEqual(table.rows[0][table.columns.index("gates that hold")].text, "1 of 3")
 
-    def test_skipped_cells_and_bad_ones_are_pointed_at(self) -> None:
+    def test_skipped_and_failed_cells_are_pointed_out(self) -> None:
         found = result_set(*(sample.cell(verdict) | {"verdict": verdict} for verdict in records.VERDICTS))
         good = ("confirmed", "pass", "skipped")
         shown = [row[0].text for row in tables.attention_table([found]).rows]
@@ -240,13 +240,13 @@ class Tables(unittest.TestCase):
 
 
 class Units(unittest.TestCase):
-    def test_bytes_are_reported_in_powers_of_1024_either_way(self) -> None:
+    def test_bytes_of_either_sign_are_reported_in_powers_of_1024(self) -> None:
         self.assertEqual(
             [units.byte_text(value) for value in (0, 1023, 1024, 2048, -5 * MIB, 15 * MIB, 3 * 2**30)],
             ["0 B", "1,023 B", "1.00 KiB", "2.00 KiB", "-5.00 MiB", "15.0 MiB", "3.00 GiB"],
         )
 
-    def test_units_are_worth_what_the_program_takes_them_for(self) -> None:
+    def test_units_have_the_values_of_the_program(self) -> None:
         text = (sample.ROOT / "lib" / "harness" / "cell" / "units.cpp").read_text()
         self.assertIn("kMiB = 1024.0 * 1024.0;", text)
         rows = re.findall(r'Unit\{"([^"]+)", "([^"]+)", ([^}]+)\}', text)
@@ -268,7 +268,7 @@ class Labels(sample.Case):
         self.assertRegex(names[0], r"\Aleak-x+-[0-9a-f]{16}\Z")
         self.assertEqual(figures.slug("leak/" + "x" * 175), "leak-" + "x" * 175)
 
-    def test_names_that_differ_at_their_ends_stay_apart(self) -> None:
+    def test_names_that_differ_at_their_ends_stay_distinct(self) -> None:
         long = "saved slot of layers[*].mlp: activation_in, activation_out, mean, norm_out, "
         cut = [style.short(long + end, 60) for end in ("rstd, weight", "rstd, weight_transpose")]
         self.assertEqual([len(text) for text in cut], [60, 60])

@@ -55,14 +55,14 @@ class Loading(sample.Case):
         self.assertIn("results.jsonl beside it is shown instead", self.only_problem(loader))
         self.assertEqual(len(loader.sets[0].cells), 4)
 
-    def test_a_killed_run_loses_its_half_line_only(self) -> None:
+    def test_a_killed_run_loses_only_its_truncated_line(self) -> None:
         lines = "".join(json.dumps(record) + "\n" for record in sample.cells())
         (self.directory / "results.jsonl").write_text(lines[:-200])
         loader = self.loaded()
         self.assertEqual([problem.record for problem in loader.problems], ["", "line 4"])
         self.assertEqual(len(loader.sets[0].cells), 3)
 
-    def test_a_line_of_a_resumed_run_stands_for_the_one_above(self) -> None:
+    def test_a_later_line_of_a_resumed_run_replaces_the_earlier(self) -> None:
         records = [sample.cell() | {"verdict": "fail"}, sample.cell("other"), sample.cell()]
         (self.directory / "results.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
         loader = self.loaded(str(self.directory / "results.jsonl"))
@@ -96,7 +96,7 @@ class Loading(sample.Case):
         (self.directory / "bare").mkdir()
         self.assertIn("holds neither results.json nor", self.only_problem(self.loaded(str(self.directory / "bare"))))
 
-    def test_a_compressed_file_is_read_and_a_cut_one_named(self) -> None:
+    def test_a_compressed_file_is_read_and_a_truncated_one_is_named(self) -> None:
         sample.write_set(self.directory)
         plain, packed = self.directory / "results.json", self.directory / "results.json.gz"
         packed.write_bytes(gzip.compress(plain.read_bytes()))
@@ -123,7 +123,7 @@ class Loading(sample.Case):
         self.assertIn("cell 7 (unknown/device=meta,recipe=delayed): `verdict` must be one of confirmed, ", records[2])
         self.assertEqual(len(loader.sets[0].cells), 4)
 
-    def test_what_is_of_another_type_is_named_by_its_place(self) -> None:
+    def test_a_value_of_another_type_is_named_by_its_place(self) -> None:
         value = "arms.after.metrics.memory.retained_bytes.value"
         for path, wrong, fault in (
             ("upstream[0]", 7, "must be text, but is the number 7"),
@@ -159,7 +159,7 @@ class Loading(sample.Case):
             )
         self.assertEqual(records.fault_of(sample.cell() | {"id": "a/b..c"}), "")
 
-    def test_nan_is_no_figure(self) -> None:
+    def test_nan_is_refused_as_a_figure(self) -> None:
         sample.write_set(self.directory)
         path = self.directory / "results.json"
         path.write_text(path.read_text().replace('"value": 1500', '"value": NaN', 1))
@@ -171,7 +171,7 @@ class Loading(sample.Case):
         )
         self.assertEqual(len(loader.sets[0].cells), 3)
 
-    def test_labels_tell_sets_apart(self) -> None:
+    def test_labels_of_sets_are_unique(self) -> None:
         sample.write_set(self.directory / "a" / "out")
         sample.write_set(self.directory / "b" / "out")
         loader = self.loaded(
@@ -192,15 +192,15 @@ class Timelines(sample.Case):
         path.write_text("{}")
         return path
 
-    def test_names_that_were_cut_are_those_that_the_program_gives(self) -> None:
-        # TimelinesHaveSafeNames of correctness/harness/results_test.cpp has the same ones.
+    def test_shortened_names_equal_those_of_the_program(self) -> None:
+        # TimelinePathsHaveNoSpecialCharacters of correctness/harness/results_test.cpp expects the same ones.
         long = "a/" + "x" * 1000
         cells = self.set_of(long, long + "é", long + "y")
         paths = [self.write(f"a/{'x' * 198}~{end}.before.json") for end in ("5a438b8357b318d9", "147633330a428165")]
         self.assertEqual([cell.timeline("before") for cell in cells], [*paths, None])
         self.assertIsNone(cells[0].timeline("after"))
 
-    def test_names_of_older_versions_are_found_where_one_cell_alone_begins_so(self) -> None:
+    def test_shortened_names_of_older_versions_are_found_if_one_cell_matches(self) -> None:
         first, second, other = self.set_of("a/" + "x" * 300, "a/" + "x" * 301, "a/" + "y" * 300)
         self.write(f"a/{'x' * 198}~1234.before.json")
         path = self.write(f"a/{'y' * 198}~1234.before.json")
@@ -225,7 +225,7 @@ class Figures(sample.Case):
         results.cells.append(load.Cell(record, results))
         return results.cells[0]
 
-    def test_absent_is_a_dash_with_a_reason_and_never_nought(self) -> None:
+    def test_an_absent_value_is_a_dash_with_a_reason_and_not_zero(self) -> None:
         cell = self.cell(sample.cell())
         figure = cell.figure("after", "traffic.all_reduce_bytes")
         text = tables.number(figure.value, figure.unit, figure.reason)
@@ -234,11 +234,11 @@ class Figures(sample.Case):
         self.assertEqual(cell.figure("after", "memory.none").reason, "not measured")
         self.assertEqual(tables.number(0, "B").text, "0 B")
 
-    def test_differences_are_before_less_after(self) -> None:
+    def test_differences_are_before_minus_after(self) -> None:
         figure = self.cell(sample.cell()).figure("difference", "memory.retained_bytes")
         self.assertEqual((figure.value, figure.predicted), (3 * sample.MIB, 3 * sample.MIB))
 
-    def test_the_table_of_fixes_says_all_sides(self) -> None:
+    def test_the_table_of_fixes_shows_all_sides(self) -> None:
         cell = self.cell(sample.cell())
         table = tables.fixes_table([cell.results])
         row = dict(zip(table.columns, (text.text for text in table.rows[0])))
@@ -248,7 +248,7 @@ class Figures(sample.Case):
         self.assertEqual(row["claimed upstream"], "3 MiB (difference)")
         self.assertEqual(row["cells"], "1 confirmed")
 
-    def test_fixes_of_one_matrix_stay_apart(self) -> None:
+    def test_fixes_of_one_matrix_have_rows_of_their_own(self) -> None:
         results = load.ResultSet("s", "s")
         for fix, retained in (("release_attention_tensors", 2), ("release_fuser_tensors", 5)):
             record = sample.cell(fix=fix) | {"id": f"leak/fix={fix}"}
@@ -264,7 +264,7 @@ class Figures(sample.Case):
             ],
         )
 
-    def test_a_crash_is_a_side_too(self) -> None:
+    def test_a_crashed_arm_is_shown_as_a_side(self) -> None:
         record = sample.cell()
         record["arms"]["before"] |= {"status": "crashed", "signal": "SIGSEGV", "metrics": {}}
         rows = tables.fixes_table([self.cell(record).results]).rows
@@ -313,7 +313,7 @@ class Benchmarks(sample.Case):
                 sample.write_benchmarks(self.directory / name / "bench" / f"{file}.json", [sample.benchmark("gemm", time)])
         return str(self.directory / name)
 
-    def test_a_peer_is_that_of_the_same_set_or_named_after_another(self) -> None:
+    def test_a_peer_is_of_the_same_set_or_names_its_set(self) -> None:
         a = self.write_benches("x/a", 1.0, 2.0)
         b = self.write_benches("b", 1.0, 3.0)
         bare = self.write_benches("bare", 1.0, None)

@@ -1,4 +1,4 @@
-"""The page in a browser: every section is there, nothing is fetched, nothing is complained of, tables sort by keyboard, links
+"""The page in a browser: every section is there, nothing is fetched, nothing is logged, tables sort by keyboard, links
 to cells unfold them, in light and in dark."""
 
 import json
@@ -90,7 +90,7 @@ class Page(unittest.TestCase):
         self.assertGreaterEqual(len(figures), 12)
         self.assertTrue(all(height > 100 for height in figures), figures)
 
-    def test_every_run_writes_the_same(self) -> None:
+    def test_every_run_writes_the_same_page(self) -> None:
         def written() -> dict[str, bytes]:
             files = [file for file in self.report.rglob("*") if file.is_file()]
             return {str(file.relative_to(self.report)): file.read_bytes() for file in files}
@@ -173,7 +173,7 @@ class Page(unittest.TestCase):
                     self.assertGreater(contrast(found, page), 4.5, look)
             self.assertEqual(self.browser.screenshot()[:8], b"\x89PNG\r\n\x1a\n")
 
-    def test_the_other_forms_say_the_same(self) -> None:
+    def test_other_formats_have_the_same_contents(self) -> None:
         markdown = (self.report / "report.md").read_text()
         titles = self.browser.evaluate("[...document.querySelectorAll('main h2')].map(h => h.textContent.trim())")
         self.assertEqual(re.findall(r"(?m)^## (.*)$", markdown), titles)

@@ -1,4 +1,4 @@
-"""`fp8lab report` as users have it: from a real run, over bad input, and where Python has nothing of what it needs."""
+"""`fp8lab report` as users have it: from a real run, over bad input, and without the Python packages it needs."""
 
 import json
 import os
@@ -58,7 +58,7 @@ class Program(sample.Case):
         by_kind = {entry["of"] for entry in before["noise"]}
         self.assertEqual(by_kind, {"output", "gradient", "weight"})
 
-        # Snapshots are the ledger's account once more: same peak, same bytes at the end.
+        # Snapshots repeat the ledger's account: the same peak and the same bytes at the end.
         snapshots = sorted((self.directory / "report" / "snapshots").iterdir())
         self.assertEqual([path.name.rsplit(".", 2)[1] for path in snapshots], ["after", "before", "bf16"])
         live, peak = {}, 0
@@ -76,7 +76,7 @@ class Program(sample.Case):
         self.assertEqual(len(list((self.directory / "report" / "traces").iterdir())), 1)
 
     def test_cells_of_long_ids_have_their_figures_and_files(self) -> None:
-        # They differ in their last axis alone, which the names of files have no room for.
+        # The ids differ in their last axis alone, which the shortened names of files do not contain.
         axes = ["model.layers: [2]", "model.hidden: [32]", "model.heads: [2]", "model.ffn: [64]", "model.seq: [32]"]
         axes += ["model.batch: [2]", "training.steps: [3]", "training.optimizer: [adam]", "training.recipe: [delayed]"]
         axes += ["training.loss: [mse]", "training.fp8_attention: [true]", "training.learning_rate: [0.001]"]
@@ -94,7 +94,7 @@ class Program(sample.Case):
         self.assertEqual(sum(name.endswith(".pickle") for name in made), 6, made)
         self.assertEqual(len(list((self.directory / "report" / "traces").iterdir())), 2)
 
-    def test_what_cannot_be_read_is_named_and_the_rest_is_shown(self) -> None:
+    def test_unreadable_files_are_named_and_the_rest_is_shown(self) -> None:
         sample.write_set(self.directory / "good")
         cut = sample.write_set(self.directory / "cut") / "timelines" / "leak" / "device=meta,recipe=delayed.before.json"
         cut.write_text(cut.read_text()[:200])
@@ -112,7 +112,7 @@ class Program(sample.Case):
         self.assertIn("The arm before could not be read.", text)
         self.assertIn("good", text)
 
-    def test_nothing_to_show_is_no_report(self) -> None:
+    def test_no_report_is_written_of_nothing(self) -> None:
         unreadable, empty = self.directory / "results.json", sample.write_set(self.directory / "empty", [])
         unreadable.write_text("")
         cases = ((unreadable, 2, "results.json: is empty"), (empty, 5, "holds no cell that can be shown"))
@@ -122,7 +122,7 @@ class Program(sample.Case):
             self.assertIn(error, ended.stderr)
             self.assertFalse((self.directory / "report").exists())
 
-    def test_an_error_that_nobody_foresaw_is_a_line_and_never_the_code_of_a_failed_gate(self) -> None:
+    def test_an_unexpected_error_is_one_line_and_not_the_exit_code_of_a_failed_gate(self) -> None:
         moved = self.directory / "moved"
         shutil.copytree(sample.ROOT / "reports", moved, ignore=shutil.ignore_patterns("h200", "__pycache__"))
         (moved / "load.py").write_text("raise KeyError('x\\x1b')\n", encoding="utf-8")
@@ -134,7 +134,7 @@ class Program(sample.Case):
             self.assertEqual("Traceback" in ended.stderr, debug == "1")
             self.assertGreaterEqual(len(ended.stderr.splitlines()), lines)
 
-    def test_without_its_packages_it_says_what_to_install(self) -> None:
+    def test_missing_packages_are_named_with_the_command_that_installs_them(self) -> None:
         sample.write_set(self.directory / "good")
         bare = self.directory / "python"
         bare.write_text("#!/bin/sh\nexit 1\n")
@@ -174,7 +174,7 @@ class Program(sample.Case):
         return {str(path): path.read_bytes() if path.is_file() else b"" for path in paths if path.exists()}
 
     def test_a_full_disk_is_one_line_and_leaves_an_older_report_as_it_was(self) -> None:
-        # To a program, the largest size of a file is as a full disk is; smaller than the PDF, larger than report.md.
+        # A limit of the file size acts as a full disk; this one lies between the sizes of report.md and of the PDF.
         def shrink() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
@@ -193,7 +193,7 @@ class Program(sample.Case):
             )
             self.assertEqual(self.written(), before)
 
-    def test_what_cannot_be_a_directory_is_named(self) -> None:
+    def test_an_output_that_cannot_be_a_directory_is_named(self) -> None:
         out = str(sample.write_set(self.directory / "good"))
         (self.directory / "report").write_text("mine")
         ended = self.report(out)
@@ -221,7 +221,7 @@ class Program(sample.Case):
                     self.interrupt([out, "--snapshots"], moment)
 
     def interrupt(self, arguments: list[str], moment: Callable[[int], bool]) -> None:
-        """As a terminal does it: the workers get it too."""
+        """Sends the signal as a terminal does, to the workers too."""
         before = self.written()
         command = [PROGRAM, "report", *arguments, "-o", str(self.directory / "report")]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

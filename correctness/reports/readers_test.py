@@ -1,4 +1,4 @@
-"""Every reader of a report on documents that nobody wrote: what is wrong is named, and nothing is raised.
+"""Every reader of a report on documents that no program wrote: mistakes are named, and no exception is raised.
 
 `readers_test.py ROUNDS` tries as many mutations, and says how they came out.
 """
@@ -29,7 +29,7 @@ import plot
 
 ROUNDS, PAINTED = 150, 1
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
-# What once ended in a traceback, and what would move a terminal's cursor, a page's script or a reader's eye.
+# Values that once ended in a traceback, and text that could move a terminal's cursor or become a page's script.
 ODD = [
     None,
     True,
@@ -98,7 +98,7 @@ def places(document: Any) -> list[tuple[Any, Any]]:
 
 
 def changed(document: Any, chance: random.Random) -> str:
-    """The document as JSON, of which one to three values are others, or its text is."""
+    """The document as JSON with one to three values replaced, or with its text changed."""
     document = copy.deepcopy(document)
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         found = places(document)
@@ -131,7 +131,7 @@ class Readers(sample.Case):
         path.write_text(text, encoding="utf-8", errors="surrogatepass")
 
     def shown(self, painted: bool) -> collections.Counter:
-        """Does what the program does with the set, but for its processes; anything that is raised fails the test."""
+        """Does what the program does with the set, without its processes; any exception fails the test."""
         loader = load.Loader()
         loader.load(f"main={self.directory}")
         loader.load(f"lines={self.directory / 'results.jsonl'}")
@@ -204,7 +204,7 @@ class Readers(sample.Case):
         self.assertGreater(totals["problems"], 0)
         self.assertGreater(totals["full"], 0)
 
-    def test_what_once_ended_in_a_traceback_is_named(self) -> None:
+    def test_documents_that_once_ended_in_a_traceback_are_named(self) -> None:
         def document(**environment: Any) -> str:
             return json.dumps(sample.document(sample.cells(), environment=sample.ENVIRONMENT | environment))
 
@@ -255,7 +255,7 @@ class Readers(sample.Case):
         self.assertEqual(loader.sets[0].cells[0].record["title"], "\\ud800 \\x1b[31m \\u202e <!--<script>")
 
     def test_markdown_is_escaped_as_the_program_does(self) -> None:
-        # Escape.Markdown_* of correctness/harness/escape_test.cpp have the same.
+        # Escape.Markdown_* of correctness/harness/escape_test.cpp expect the same.
         for text, shown in (
             ("a|b", "a\\|b"),
             ("a\nb", "a b"),

@@ -125,7 +125,7 @@ def cell(
 
 
 def timeline(retained: bool) -> dict[str, Any]:
-    """A parameter that stays, a saved tensor that changes hands, and a step's end."""
+    """A parameter that stays, a saved tensor that moves to another holder, and the end of a step."""
     size = MIB
     events: list[list[Any]] = [
         [9 * size, 9 * size, 9 * size, 1, "setup", 0],
@@ -204,7 +204,7 @@ def write_benchmarks(path: pathlib.Path, rows: list[dict[str, Any]]) -> pathlib.
 
 
 class Case(unittest.TestCase):
-    """With a directory of its own."""
+    """A test with a temporary directory of its own."""
 
     def setUp(self) -> None:
         temporary = tempfile.TemporaryDirectory()

@@ -42,7 +42,7 @@ const Outcome& full_run() {
   return kOutcome;
 }
 
-TEST(BundledScenarios, AreAllConfirmedOrPass) {
+TEST(BundledScenarios, AllConfirmOrPass) {
   ASSERT_EQ(full_run().code, 0);
   ASSERT_GT(full_run().cells.size(), 100u);
   for (const Json& cell : full_run().cells) {
@@ -51,7 +51,7 @@ TEST(BundledScenarios, AreAllConfirmedOrPass) {
   }
 }
 
-/// True if some exact figure that both arms have differs between them, or if they end differently.
+/// True if an exact figure that both arms have differs between them, or if they end differently.
 bool arms_differ(const Json& cell) {
   const Json &before = cell["arms"]["before"], &after = cell["arms"]["after"];
   if (before["status"] != after["status"]) return true;
@@ -64,7 +64,7 @@ bool arms_differ(const Json& cell) {
   return false;
 }
 
-TEST(BundledScenarios, EveryFixHasACellWhereItMattersAndOneWhereItMustNot) {
+TEST(BundledScenarios, EveryFixHasACellThatItChangesAndOneThatItDoesNot) {
   for (const Fix& fix : fixes()) {
     int matters = 0, vanishes = 0;
     for (const Json& cell : full_run().cells) {
@@ -77,7 +77,7 @@ TEST(BundledScenarios, EveryFixHasACellWhereItMattersAndOneWhereItMustNot) {
 }
 
 TEST(BundledScenarios, CpuAndMetaRunTheSameSequenceOfBytesAndHolders) {
-  std::map<std::string, std::string> hashes;  // of a cell's arm, the device left out of its id
+  std::map<std::string, std::string> hashes;  // by arm and cell, with the device removed from the cell's id
   int compared = 0;
   for (const Json& cell : full_run().cells) {
     std::string id = cell["id"];
@@ -96,8 +96,8 @@ TEST(BundledScenarios, CpuAndMetaRunTheSameSequenceOfBytesAndHolders) {
   EXPECT_GT(compared, 50);
 }
 
-// The verdict is earned: the same definitions fail where the fix is missing.
-TEST(BundledScenarios, AMissingFixIsNotFixed) {
+// The same scenarios fail in a tree without the fixes, so `confirmed` depends on them.
+TEST(BundledScenarios, MissingFixesAreNotFixed) {
   for (const char* file : {"attention-small", "fuser-small", "modules-small"}) {
     const Outcome outcome =
         run(FP8LAB_UNFIXED_PROGRAM, std::string(FP8LAB_SCENARIOS) + "/saved_tensors/" + file + ".yaml -d meta");

@@ -10,8 +10,8 @@
 
 #include "harness/temporary_directory.h"
 
-// One scenario file, its ranks as threads of one process, as MPI processes and as processes that connect over TCP: the
-// same figures and the same hashes.
+// One scenario file whose ranks are threads of one process, MPI processes, and processes that connect over TCP: the
+// figures and hashes are the same.
 namespace fp8lab {
 namespace {
 
@@ -34,7 +34,7 @@ measure: [memory, parity, traffic]
 struct Outcome {
   int code = -1;
   std::string log;
-  std::map<std::string, Json> arms;  ///< by cell, what depends on the clock left out
+  std::map<std::string, Json> arms;  ///< by cell, without the figures that depend on the clock
 };
 
 Outcome run(const std::string& launcher) {

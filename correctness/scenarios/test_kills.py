@@ -63,7 +63,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def marked(mark: str) -> list[int]:
-    """Processes that were started with `mark` in their environment, whoever their parent is now."""
+    """Processes that were started with `mark` in their environment, whatever their parent is now."""
     out = []
     for pid in parents():
         try:
@@ -94,7 +94,7 @@ class Kills(unittest.TestCase):
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
     def kill_one(self, run: subprocess.Popen[str], itself: bool, ranks: bool) -> None:
-        """Kills the run or one of its descendants at a random moment; ranks once they have met."""
+        """Kills the run or one of its descendants at a random moment; ranks once they have connected."""
         while ranks and run.poll() is None and not (self.out / "environment.json").exists():
             time.sleep(0.001)
         time.sleep(self.random.uniform(0.0, 0.15))
@@ -109,7 +109,7 @@ class Kills(unittest.TestCase):
                 pass
 
     def finish(self, run: subprocess.Popen[str]) -> tuple[int, str]:
-        """Of a run that may not hang."""
+        """The output of a run, which must not hang."""
         try:
             text, _ = run.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:

@@ -5,7 +5,7 @@
 
 namespace {
 
-// A tree in which the fix never landed: the arm after runs as the arm before.
+// A tree without the fix: the after arm runs as the before arm.
 fp8lab::ArmResult measure_unfixed(const fp8lab::CellConfig& cell, fp8lab::Arm arm) {
   return fp8lab::measure_arm(cell, arm == fp8lab::Arm::kAfter ? fp8lab::Arm::kBefore : arm);
 }

@@ -11,14 +11,14 @@
 #include "reference/test_data.h"
 #include "support/dense.h"
 
-// The host beside the GPU: the same matrices on both, the same kernel on both, and what differs.
+// The host and the GPU: the same matrices on both, the same kernel on both, and the differences.
 namespace fp8lab::support {
 
 class BothDevices {
  public:
   static constexpr std::size_t kSides = 2;
 
-  /// Runs the kernel on both with the arguments that make_args(side) gives.
+  /// Runs the kernel on both with the arguments that make_args(side) returns.
   template <class Args, class MakeArgs>
   void launch(Kernel<Args> KernelTable::* kernel, const MakeArgs& make_args) {
     for (std::size_t side = 0; side < kSides; ++side) {
@@ -32,7 +32,7 @@ class BothDevices {
   std::array<std::unique_ptr<Device>, kSides> devices_{open_device("cpu"), open_device("cuda")};
 };
 
-/// Where elements lie.
+/// The places of elements in memory.
 enum class Layout {
   kContiguous,
   kPadded,      ///< columns of a wider matrix, rows at multiples of 16 bytes
@@ -44,7 +44,7 @@ enum class Layout {
 inline constexpr Layout kLayouts[] = {Layout::kContiguous, Layout::kPadded,        Layout::kOdd,
                                       Layout::kTransposed, Layout::kOddTransposed, Layout::kStrided};
 
-/// A matrix of one layout on both devices. What lies around its elements is compared too.
+/// A matrix of one layout on both devices. The memory around its elements is compared too.
 class Matrix {
  public:
   Matrix() = default;
@@ -88,7 +88,7 @@ class Matrix {
     for (std::size_t side = 0; side < BothDevices::kSides; ++side) (*both_)[side].write(storage_[side], values);
     return *this;
   }
-  /// Any bits there are, NaNs among them.
+  /// Fills the matrix with arbitrary bits, NaNs among them.
   Matrix& scrambled(std::uint64_t seed) {
     std::vector<std::byte> bytes(static_cast<std::size_t>(storage_[0].bytes()));
     for (std::size_t i = 0; i < bytes.size(); ++i)
@@ -103,7 +103,7 @@ class Matrix {
     return view;
   }
 
-  /// The first byte that differs, in words; empty if there is none.
+  /// Describes the first byte that differs; empty if there is none.
   std::string difference() const {
     const std::vector<std::byte> host = (*both_)[0].read_bytes(storage_[0]), gpu = (*both_)[1].read_bytes(storage_[1]);
     for (std::size_t i = 0; i < host.size(); ++i)

@@ -8,10 +8,10 @@
 #include "harness/cell/cell.h"
 #include "harness/measure/training_run.h"
 
-// Small cells, and what a run of one leaves behind.
+// Small cells, and the results of running one.
 namespace fp8lab::support {
 
-/// One layer of the smallest shape that `recipe` takes, three steps of Adam against a seeded target.
+/// A cell with one layer of the smallest shape that `recipe` supports, three steps of Adam towards a seeded target.
 inline CellConfig small_cell(std::string_view recipe, std::string_view form = "gpt",
                              std::string_view layer = "transformer_layer") {
   const bool wide_blocks = make_recipe(recipe).rows_multiple > 32;
@@ -34,7 +34,7 @@ inline CellConfig small_cell(std::string_view recipe, std::string_view form = "g
   return cell;
 }
 
-/// Runs a cell whose values are kept.
+/// Runs a cell and keeps its values.
 struct FinishedRun {
   explicit FinishedRun(const CellConfig& config, const Behaviors& behaviors = {})
       : cell(config), run(cell, behaviors, make_recipe(cell.training.recipe, cell.training.recipe_options)) {
@@ -43,7 +43,7 @@ struct FinishedRun {
   }
 
   Ledger& ledger() { return run.device().ledger(); }
-  /// The last mark of that name.
+  /// The last mark of this name.
   const LedgerMark& mark(std::string_view name) {
     const auto& marks = ledger().marks();
     return *std::find_if(marks.rbegin(), marks.rend(), [&](const LedgerMark& mark) { return mark.name == name; });

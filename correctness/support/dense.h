@@ -10,12 +10,12 @@
 #include "core/check.h"
 #include "support/test_device.h"
 
-/// What the tests of dense operations share: tensors of given values on a device, read back in double.
+/// What the tests of dense operations share: tensors of given values on a device, and reading them back in double.
 namespace fp8lab::support {
 
 inline HolderId anyone(Device& device) { return device.holder(HolderKind::kInFlight); }
 
-/// The values as `dtype` holds them, so read() and not `values` is what a reference must start from.
+/// Stores the values as `dtype` rounds them; a reference must therefore start from read() and not from `values`.
 inline Tensor make_tensor(Device& device, const Shape& shape, DType dtype, const std::vector<float>& values) {
   Tensor tensor = device.allocate({shape, dtype}, anyone(device));
   device.write(tensor, values);

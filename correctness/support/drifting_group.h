@@ -13,16 +13,16 @@ namespace fp8lab::support {
 
 /// A collective that has just ended on one rank.
 struct SeenCollective {
-  int run = 0;       ///< of which TrainingRun, from 1; 0: of the world itself
+  int run = 0;       ///< the number of the TrainingRun, from 1; 0: the world itself
   int scatters = 0;  ///< reduce-scatters of that run before this collective
   CollectiveKind kind = CollectiveKind::kBarrier;
   std::byte* received = nullptr;  ///< the first byte of what this rank received, or null
 };
 
-/// May change what the rank received, or throw.
+/// May change the bytes that the rank received, or throw.
 using SeeCollective = std::function<void(const SeenCollective&)>;
 
-/// One rank's group whose collectives a test sees. Each TrainingRun makes a group of the world for its device.
+/// One rank's group; a test sees its collectives. Each TrainingRun makes a group of the world for its device.
 class DriftingGroup final : public ProcessGroup {
  public:
   DriftingGroup(ProcessGroup& host, SeeCollective see)
@@ -32,7 +32,7 @@ class DriftingGroup final : public ProcessGroup {
   struct State {
     SeeCollective see;
     int runs = 0;
-    int scatters = 0;  ///< of the last run
+    int scatters = 0;  ///< reduce-scatters of the last run
   };
 
   DriftingGroup(ProcessGroup& host, std::unique_ptr<ProcessGroup> owned, std::shared_ptr<State> state, int run)

@@ -15,22 +15,22 @@
 
 namespace fp8lab::support {
 
-/// What one rank's GatheringGroup and all that is split from it have seen. Outlives their sources.
+/// Counts of one rank's GatheringGroup and of all groups split from it. Outlives their sources.
 struct GatheringAccount {
-  /// Asked before a segment is taken, with the number of those before it; false: this rank has no memory.
+  /// Called before a segment is reserved, with the number of earlier ones; false: this rank has no memory.
   std::function<bool(int)> has_memory = [](int) { return true; };
   int segments_seen = 0;
-  int segments = 0;  ///< not given back yet
-  int given_up = 0;  ///< requests that ended in another rank's failure
-  /// Parts of gathers whose ranks have equally many bytes, by where both their buffers lie; and all others.
+  int segments = 0;  ///< segments that are not returned yet
+  int given_up = 0;  ///< requests that ended because another rank failed
+  /// Counts of gathers' parts: those whose ranks have equally many bytes, by the place of both buffers; and all others.
   int inside = 0;
   int outside = 0;
   int uneven = 0;
   int uneven_inside = 0;
 };
 
-/// Ranks whose gather_source() has segments that all reserve together, on the host. As where NCCL gathers in symmetric
-/// windows, a gather whose buffers lie at different places on two ranks breaks the lock-step rule.
+/// Ranks on the host whose gather_source() has segments that all ranks reserve together, as where NCCL gathers in
+/// symmetric windows. A gather whose buffers lie at different places on two ranks breaks the lock-step rule.
 class GatheringGroup final : public ProcessGroup {
  public:
   GatheringGroup(ProcessGroup& host, GatheringAccount& account, std::unique_ptr<ProcessGroup> owned = nullptr)
@@ -41,7 +41,7 @@ class GatheringGroup final : public ProcessGroup {
 
   std::unique_ptr<SegmentSource> gather_source() override { return std::make_unique<Source>(windows_); }
 
-  /// Which segment, and where in it; 0 outside of all.
+  /// The segment and the offset in it as one number; 0 outside of all segments.
   std::uint64_t place_of(const std::byte* at) const {
     const auto after = windows_->by_address.upper_bound(at);
     if (after == windows_->by_address.begin()) return 0;
@@ -54,7 +54,8 @@ class GatheringGroup final : public ProcessGroup {
     Windows(ProcessGroup* host_ranks, GatheringAccount& seen) : host(host_ranks), account(seen) {}
     ProcessGroup* host;
     GatheringAccount& account;
-    std::map<const std::byte*, std::pair<std::ptrdiff_t, std::uint64_t>> by_address;  ///< bytes and number
+    std::map<const std::byte*, std::pair<std::ptrdiff_t, std::uint64_t>>
+        by_address;  ///< each segment's bytes and number
     std::uint64_t shared = 0;
   };
 

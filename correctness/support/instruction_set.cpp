@@ -5,8 +5,8 @@
 
 #include "backend/instruction_sets.h"
 
-// Part of every test binary that links the backend: FP8LAB_CPU_ISA selects the instruction set that a suite runs under,
-// as it does for the program.
+// Part of every test binary that links the backend: FP8LAB_CPU_ISA selects the instruction set of a suite, as it does
+// for the program.
 namespace fp8lab {
 namespace {
 

@@ -4,7 +4,7 @@
 
 #include "nn/layer_table.h"
 
-// Names of the table of layers as test parameters, so that a new layer is tested wherever all are.
+// The layers of the table as test parameters, so that a new layer is tested wherever all layers are.
 namespace fp8lab::support {
 
 inline std::vector<const char*> layer_names() {

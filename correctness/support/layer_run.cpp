@@ -38,7 +38,7 @@ LayerRun::LayerRun(const LayerCase& layer_case)
   for (Parameter* parameter : model_.parameters()) device_->write(parameter->value, initial_values(*parameter));
   const LayerConfig& config = case_.model.config;
   const std::int64_t count = config.tokens() * config.hidden;
-  // What the model sees is what the tensors hold: rounded where they are bf16.
+  // The reference starts from the values that the tensors hold, which are rounded if they are bf16.
   input_ = device_->read(upload("x", values_for("x", count, case_.input_scale)));
   target_ = device_->read(upload("target", values_for("target", count, case_.target_scale)));
 }

@@ -14,7 +14,7 @@
 
 namespace fp8lab::support {
 
-/// A producer without inputs: it keeps the gradient that reaches it.
+/// A producer without inputs that keeps the gradient it receives.
 class LeafNode final : public Node {
  public:
   explicit LeafNode(Runtime& runtime) : Node(runtime, "leaf", {}) {}
@@ -36,7 +36,7 @@ struct LayerCase {
   std::string_view arch = "hopper";
   double input_scale = 1.0;
   double target_scale = 1.0;
-  std::int64_t row_offset = 0;  ///< of the first token among those of all ranks
+  std::int64_t row_offset = 0;  ///< the index of the first token among those of all ranks
 };
 
 /// One forward and backward of a model, on the host.
@@ -47,14 +47,14 @@ struct LayerStep {
   std::map<std::string, Values> gradients;  ///< by parameter
 };
 
-/// A model on the cpu whose parameters are far from their initial values, so that every one of them matters: weights
-/// of standard deviation 1 / sqrt(in), gammas around 1, biases and betas around 0. The loss is the mean squared
-/// difference to a target; input and target are the same in every step. Memory is poisoned.
+/// A model on the cpu whose parameters are far from their initial values, so that each of them matters: weights of
+/// standard deviation 1 / sqrt(in), gammas around 1, biases and betas around 0. The loss is the mean squared difference
+/// to a target; input and target are the same in every step. Memory is poisoned.
 class LayerRun {
  public:
   explicit LayerRun(const LayerCase& layer_case);
 
-  /// Forward, scale updates, backward; no parameter changes.
+  /// Forward, scale updates, backward; parameters do not change.
   LayerStep step();
 
   Runtime& runtime() { return runtime_; }

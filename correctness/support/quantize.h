@@ -15,7 +15,7 @@
 #include "reference/test_data.h"
 #include "support/dense.h"
 
-/// What the tests of quantization share: every format, matrices in every place memory can have them, and raw bytes.
+/// What the tests of quantization share: every format, matrices with every placement in memory, and raw bytes.
 namespace fp8lab::support {
 
 struct NamedFormat {
@@ -25,7 +25,7 @@ struct NamedFormat {
   friend void PrintTo(const NamedFormat& row, std::ostream* out) { *out << row.name; }
 };
 
-/// What the recipes use, and each variation that their options allow.
+/// The formats of the recipes, and each variation that their options allow.
 inline std::vector<NamedFormat> all_formats() {
   const auto with = [](const QuantFormat& base, DType payload, ScaleKind scale) {
     QuantFormat format = base;
@@ -52,7 +52,7 @@ inline std::vector<NamedFormat> all_formats() {
       {"mxfp8_floor_e5m2", with(mxfp8.activation, DType::kE5M2, ScaleKind::kE8M0Floor)},
   };
   NamedFormat epsilon{"current_epsilon", current.activation};
-  epsilon.format.epsilon = 100.0f;  // above what much of the test data reaches
+  epsilon.format.epsilon = 100.0f;  // above the amax of much of the test data
   formats.push_back(epsilon);
   return formats;
 }
@@ -63,7 +63,8 @@ inline QuantFormat format_named(const std::string& name) {
   throw Error("no format '" + name + "'");
 }
 
-/// How a matrix lies in memory. What surrounds it is as large as its type allows, so that one element too many shows.
+/// The layout of a matrix in memory. Memory around it holds the largest values of its type, so that reading one element
+/// too many shows.
 enum class Placement { kContiguous, kInsideWider, kTransposed, kTransposedInsideWider };
 inline constexpr Placement kPlacements[] = {Placement::kContiguous, Placement::kInsideWider, Placement::kTransposed,
                                             Placement::kTransposedInsideWider};
@@ -85,7 +86,7 @@ inline Tensor place(Device& device, const Shape& shape, DType dtype, const std::
   } else {
     const Tensor wider = device.allocate({Shape{rows + 2, cols + 5}, dtype}, anyone(device));
     fill(device, wider, dtype == DType::kF16 ? 65504.0f : 0x1.FEp127f);
-    stored = wider.row_range(1, rows).columns(3, cols);  // 3 elements: aligned to nothing
+    stored = wider.row_range(1, rows).columns(3, cols);  // an offset of 3 elements, which has no alignment
   }
   const Tensor view = transposed ? stored.transposed() : stored;
   copy_into(device, plain.reshaped({shape.rows(), shape.cols()}), view);
@@ -104,7 +105,7 @@ inline std::vector<float> varied_values(std::int64_t count, std::uint64_t seed) 
   return values;
 }
 
-/// The matrix as the device holds it.
+/// The matrix with the values that the device holds.
 inline reference::Matrix matrix_of(Device& device, const Tensor& x) {
   reference::Matrix matrix{x.rows(), x.cols(), read(device, x)};
   if (x.dtype() == DType::kBF16) matrix.largest = 0x1.fep127;
@@ -125,7 +126,7 @@ struct QuantizeRequest {
   float history_scale = 3.0f;  ///< used where the amax comes from a history
 };
 
-/// quantize() with what the format needs.
+/// quantize() with the scale or amax that the format needs.
 inline QuantizedTensor quantized(Device& device, const Tensor& x, const QuantFormat& format,
                                  const QuantizeRequest& request = {}) {
   const bool history = format.amax_source == AmaxSource::kHistory;

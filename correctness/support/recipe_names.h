@@ -4,7 +4,7 @@
 
 #include "recipe/recipe.h"
 
-// Names of the table of recipes as test parameters, so that a new recipe is tested wherever all are.
+// The recipes of the table as test parameters, so that a new recipe is tested wherever all recipes are.
 namespace fp8lab::support {
 
 inline std::vector<const char*> quantized_recipe_names() {

@@ -10,19 +10,19 @@
 namespace fp8lab::support {
 
 /// The device that a suite runs on: `cpu`, or the one that its CTest entry names (fp8lab_test(GPU) in Rooms.cmake), so
-/// that one suite judges every backend.
+/// that one suite tests every backend.
 inline std::string_view test_device() {
   const char* const name = std::getenv("FP8LAB_TEST_DEVICE");
   return name ? name : "cpu";
 }
 
-/// The architectures that it can be opened as.
+/// The architectures as which the device can be opened.
 inline std::vector<std::string_view> test_archs() {
   const std::string_view own = device_row(test_device()).own_arch();
   return own.empty() ? std::vector<std::string_view>{"hopper", "blackwell"} : std::vector{own};
 }
 
-/// Fresh memory holds NaN, so that what a kernel forgot to write cannot pass.
+/// A device whose fresh memory holds NaN, so that elements that a kernel did not write are noticed.
 inline std::unique_ptr<Device> open_poisoned_device(std::string_view arch = "hopper") {
   return open_device(test_device(), {.arch = arch, .memory = {.capacity_bytes = 0, .poison = true}});
 }
