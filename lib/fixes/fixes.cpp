@@ -118,7 +118,8 @@ constexpr std::array kFixes = {
         .revert = [](Behaviors& b) { b.nearest_sharding_state = false; }},
     Fix{.name = "reuse_quantizer_at_gather",
         .upstream = kGatherOverhead,
-        .symptom = "every gather copies the quantizer of every FP8 weight twice before the layer's first kernel",
+        .symptom = "every gather copies the quantizer of every FP8 weight before the layer's first kernel, and the "
+                   "first one twice",
         .decision = "a gather passes two flags of its tensor; the quantizer is copied once, at the first "
                     "gather",
         .revert = [](Behaviors& b) { b.reuse_quantizer_at_gather = false; }},

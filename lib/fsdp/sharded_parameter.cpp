@@ -160,10 +160,12 @@ ShardedParameter::Metadata ShardedParameter::describe(Runtime& runtime, Orientat
 }
 
 void ShardedParameter::rebuild(Runtime& runtime, Metadata metadata) {
-  if (metadata.quantizer)
-    unsharded_.quantizer = copy_quantizer(runtime, *metadata.quantizer);
-  else if (!unsharded_.quantizer)
-    unsharded_.quantizer = copy_quantizer(runtime, *shard_.quantizer);
+  // The constructor of the unsharded tensor copies the quantizer that it is given, in either behaviour. Later gathers
+  // reuse the tensor.
+  if (!unsharded_.quantizer)
+    unsharded_.quantizer = copy_quantizer(runtime, metadata.quantizer ? *metadata.quantizer : *shard_.quantizer);
+  else if (metadata.quantizer)
+    unsharded_.quantizer = std::move(metadata.quantizer);
   unsharded_.quantizer->orientations = metadata.usage;
 }
 
