@@ -8,9 +8,10 @@
 #include "ops/elementwise.h"
 #include "optim/adam.h"
 
-// How fast a step of Adam is beside how fast the host copies (beside_memcpy.h). Bytes are what a step has to read and
-// write, each once: in FP8 with an FP32 master 27 for a parameter (gradient 2, master and moments 4 read and 4 written
-// each, code 1), though under current scaling the master is read once more, between its amax and its cast.
+// A step of Adam on the host, relative to memcpy (beside_memcpy.h). Bytes are those that a step must read and write,
+// each counted once: with FP8 weights and FP32 masters 27 per parameter (gradient 2; master and both moments 4 read and
+// 4 written each; quantized weight 1). Current scaling reads the master once more, between its amax and its cast; that
+// is not counted.
 namespace fp8lab {
 namespace {
 
@@ -39,7 +40,7 @@ const Row kTable[] = {
     {"fp8_current/f32_master", DType::kBF16, "current", {.master = MasterWeights::kF32}, 27},
 };
 
-/// One parameter, its gradient, and memory to copy as much as a moment has.
+/// One parameter, its gradient, and buffers for a memcpy of the size of a moment.
 struct Bench {
   std::unique_ptr<Device> device = open_device("cpu");
   Runtime runtime{.device = *device, .behaviors = {}};

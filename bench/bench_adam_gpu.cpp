@@ -8,12 +8,12 @@
 #include "on_gpu.h"
 #include "optim/adam.h"
 
-// A step of Adam on the GPU over 24 matrices of 4096 x 4096, beside device copies (on_gpu.h). Bytes are what a step
-// has to read and write, each once: in FP8 with an FP32 master 27 for a parameter (gradient 2, master and moments 4
-// read and 4 written each, code 1), 28 with the transpose. Current scaling reads the master once more, between the amax
-// and the cast; that is not counted.
+// A step of Adam on the GPU over 24 matrices of 4096 x 4096, relative to device copies (on_gpu.h). Bytes are those that
+// a step must read and write, each counted once: with FP8 weights and FP32 masters 27 per parameter (gradient 2; master
+// and both moments 4 read and 4 written each; quantized weight 1), 28 with the transpose. Current scaling reads the
+// master once more, between its amax and its cast; that is not counted.
 //
-// adam_host rows time what the host does for a step over many small parameters, until everything is launched.
+// The rows adam_host time the host's work for a step over many small parameters, until everything is launched.
 namespace fp8lab {
 namespace {
 
@@ -140,7 +140,7 @@ void gradient_norm(benchmark::State& state, DType dtype) {
 }
 
 void list_operation(benchmark::State& state, ListOp op, std::int64_t arrays) {
-  constexpr float kScalar = -1.0f;  // values scaled in place, again and again, stay as large as they are
+  constexpr float kScalar = -1.0f;  // keeps magnitudes when values are scaled in place again and again
   Device& device = *gpu();
   std::vector<Tensor> tensors;
   std::vector<ListOpTensor> list;

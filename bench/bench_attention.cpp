@@ -8,8 +8,8 @@
 #include "ops/attention.h"
 #include "ops/quantize.h"
 
-// Attention on the GPU, bench/peers/attention.py having rows of the same names. flops are those of the two products of
-// forward, or the five of backward, over the entries that the mask leaves, whatever a kernel computes twice.
+// Attention on the GPU; bench/peers/attention.py has rows of the same names. `flops` counts the two matrix products of
+// forward, or the five of backward, over the unmasked entries; recomputation inside a kernel is not counted.
 namespace fp8lab {
 namespace {
 
@@ -39,7 +39,7 @@ double flops_of(const Case& c, int products) {
   return 2.0 * products * static_cast<double>(c.batch * c.heads) * entries * static_cast<double>(kHeadDim);
 }
 
-/// An operand and what owns its memory.
+/// An operand and the tensors that own its memory.
 struct Input {
   Tensor plain;
   QuantizedTensor quantized;
@@ -69,7 +69,7 @@ AttentionRole role(DType payload, const Tensor& scale, const Tensor& amax) {
   return {.payload = payload, .scale = scale.data<float>(), .amax = amax.data<float>()};
 }
 
-// Who does not ask for the same bits on every run may get another kernel for gradients (training.deterministic).
+// Without `training.deterministic`, which asks for equal bits on every run, another kernel may compute the gradients.
 enum class Pass { kForward, kBackward, kBackwardInAnyOrder };
 constexpr std::pair<Pass, const char*> kPasses[] = {
     {Pass::kForward, "/forward"}, {Pass::kBackward, "/backward"}, {Pass::kBackwardInAnyOrder, "/backward_any_order"}};

@@ -11,8 +11,8 @@
 
 #include "comm/process_groups.h"
 
-// In-process collectives: the bandwidth of gathers beside memcpy by the same threads, and what a small collective
-// costs.
+// In-process collectives: the bandwidth of gathers relative to memcpy by the same threads, and the latency of small
+// collectives.
 namespace fp8lab {
 namespace {
 
@@ -25,16 +25,16 @@ std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
   return offsets;
 }
 
-/// Makes a rank's step. The group outlives it.
+/// Makes the step function of a rank. The group outlives it.
 using MakeStep = std::function<std::function<void()>(ProcessGroup&)>;
 
-/// Every rank takes its step once per iteration of `state`, which rank 0 drives. Iterations take as long as rank 0's
-/// step: the barrier that provides the ranks together before it is not counted.
+/// Runs every rank's step once per iteration of `state`, which rank 0 drives. The time of an iteration is that of rank
+/// 0's step, without the barrier before it.
 void run_in_step(benchmark::State& state, int ranks, const MakeStep& make_step) {
   std::atomic<bool> more{true};
   run_ranks("in_process", {.ranks = ranks}, [&](ProcessGroup& group) {
     const std::function<void()> step = make_step(group);
-    step();  // grows what grows
+    step();  // warm-up: buffers grow to their final size
     if (group.rank() != 0) {
       for (group.barrier("next"); more; group.barrier("next")) step();
       return;
@@ -55,16 +55,16 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Processor time of the calling thread.
+/// The processor time of the calling thread.
 double thread_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// Every rank gathers `MiB` in all, then copies as much from a buffer of its own. The rates are bytes written by all
-/// ranks together over the median time; `of_memcpy` is their quotient. `of_memcpy_cpu` is the same over processor
-/// time, which leaves out waiting but holds on a machine that others use too.
+/// Every rank gathers `MiB` in total, then copies as much from a buffer of its own. The rates are the bytes written by
+/// all ranks over the median time; `of_memcpy` is their quotient. `of_memcpy_cpu` is the quotient over processor time,
+/// which excludes waiting but is also valid on a machine that others use.
 void all_gather_beside_memcpy(benchmark::State& state) {
   const int ranks = static_cast<int>(state.range(0));
   const std::int64_t total = state.range(1) << 20;
@@ -105,7 +105,7 @@ void all_gather_beside_memcpy(benchmark::State& state) {
       memcpy_seconds.push_back(std::chrono::duration<double>(Clock::now() - middle).count());
     };
   });
-  // In place, each rank's own bytes already are where they belong.
+  // In place, each rank's own bytes are already in the output and are not copied.
   const double copied = static_cast<double>(total) * ranks;
   const double gathered = in_place ? static_cast<double>(total) * (ranks - 1) : copied;
   const double gather_rate = gathered / median(gather_seconds);
@@ -128,7 +128,7 @@ BENCHMARK(all_gather_beside_memcpy)
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
 
-/// One all-gather of `parts` tensors that moves nothing: what a rank alone spends on it.
+/// An all-gather of `parts` tensors that moves no data: the host time that one rank spends on the call.
 void host_cost_of_all_gather(benchmark::State& state) {
   const int ranks = static_cast<int>(state.range(0));
   const std::vector<std::int64_t> offsets = even_offsets(std::int64_t{ranks} << 20, ranks);
@@ -141,7 +141,7 @@ void host_cost_of_all_gather(benchmark::State& state) {
 }
 BENCHMARK(host_cost_of_all_gather)->ArgNames({"ranks", "parts"})->ArgsProduct({{4, 64, 512}, {1, 9, 18}});
 
-/// The same over real threads, waiting included; and the smallest collectives that move bytes.
+/// The latency of small all-gathers over real threads, including waiting.
 void latency_of_all_gather(benchmark::State& state) {
   const int ranks = static_cast<int>(state.range(0));
   const std::vector<std::int64_t> offsets = even_offsets(std::int64_t{ranks} * 64, ranks);
@@ -161,7 +161,7 @@ BENCHMARK(latency_of_all_gather)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
-/// Reductions read every rank's summands once and write each result once. The rate is of bytes read.
+/// A reduce-scatter, which reads every rank's summands once and writes each result once. The rate counts bytes read.
 void reduce_scatter(benchmark::State& state) {
   const int ranks = static_cast<int>(state.range(0));
   const std::int64_t elems = state.range(1) << 18;

@@ -21,8 +21,8 @@
 #include "ops/gemm.h"
 #include "over_gpus.h"
 
-// Collectives over all GPUs of this machine, a thread each; `wrong` counts bytes that are not what they should be.
-// Time is the slowest GPU's, by its own events, over calls launched back to back.
+// Collectives over all GPUs of this machine, one thread per GPU. Times are those of the slowest GPU, measured by its
+// own events over calls that are launched back to back. `wrong` counts bytes of the results that are wrong.
 namespace fp8lab {
 namespace {
 
@@ -44,7 +44,7 @@ struct Mode {
 
 constexpr std::int64_t kNever = std::int64_t{1} << 60;
 
-// `symmetric`: by NCCL's own kernels.
+// Modes named `symmetric` use NCCL's own symmetric-memory kernels.
 const std::vector<Mode>& modes() {
   static const std::vector<Mode> kModes = {
       {.name = "threads", .row = "in_process"},
@@ -81,7 +81,7 @@ std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
   return offsets;
 }
 
-/// A rank's GPU, and the ranks' group on their GPUs.
+/// A rank's GPU and its process group for GPU memory.
 struct GpuPart {
   GpuPart(const Mode& mode, ProcessGroup& world)
       : device(open_device("cuda", {.rank = world.local_rank(), .memory = {}})), group(world.on(*device)) {
@@ -91,7 +91,7 @@ struct GpuPart {
   std::unique_ptr<ProcessGroup> group;
 };
 
-/// Bytes of a GPU, where any lie or where the group gathers fastest.
+/// Bytes in GPU memory: in ordinary memory, or (`window`) in memory from which the group gathers fastest.
 class Buffer {
  public:
   Buffer(Device& device, std::int64_t bytes, bool window) : device_(device) {
@@ -112,14 +112,15 @@ class Buffer {
 
 std::byte pattern(int rank, std::int64_t i) { return static_cast<std::byte>((i ^ (i >> 8) ^ (i >> 17)) + 17 * rank); }
 
-/// One GPU's part in a row: `call` launches once; `count_wrong` checks the result.
+/// One GPU's part of a row: `call` launches the collective once; `count_wrong` counts the wrong bytes of the result.
 struct Part {
   std::function<void()> call;
   std::function<std::int64_t()> count_wrong;
 };
 using MakePart = std::function<Part(Device&, ProcessGroup&)>;
 
-/// Seconds of one call; iterations are batches of calls. Each GPU's link moves the data `times` over.
+/// Runs a row. An iteration is a batch of calls, and its time is that of one call. The data passes each GPU's link
+/// `times` times.
 void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const MakePart& make_part, int times = 1) {
   const int ranks = gpus();
   const int calls = size >= (std::int64_t{256} << 20) ? 4 : size >= (std::int64_t{16} << 20) ? 10 : 40;
@@ -128,14 +129,14 @@ void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const
   std::atomic<std::int64_t> wrong = 0;
   Lockstep lockstep;
   run_ranks(mode.row, mode.options(), [&](ProcessGroup& world) {
-    const GpuPart slot(mode, world);
-    Device& device = *slot.device;
-    ProcessGroup& group = *slot.group;
+    const GpuPart gpu_part(mode, world);
+    Device& device = *gpu_part.device;
+    ProcessGroup& group = *gpu_part.group;
     const Part part = make_part(device, group);
     const auto batch = [&] {
       device.synchronize();
       group.barrier("together");
-      part.call();  // provides the GPUs into step
+      part.call();  // makes the GPUs start the timed calls together
       const auto begin = device.moment();
       for (int i = 0; i < calls; ++i) part.call();
       const auto end = device.moment();
@@ -155,15 +156,15 @@ void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const
 void all_gather(benchmark::State& state, const Mode& mode, std::int64_t size) {
   const std::vector<std::int64_t> offsets = even_offsets(size, gpus());
   run_row(state, mode, size, [&](Device& device, ProcessGroup& group) {
-    const auto slot = static_cast<std::size_t>(group.rank());
-    const std::int64_t own = offsets[slot + 1] - offsets[slot];
+    const auto index = static_cast<std::size_t>(group.rank());
+    const std::int64_t own = offsets[index + 1] - offsets[index];
     auto to = std::make_shared<Buffer>(device, size, mode.windows);
     auto from = mode.in_place ? nullptr : std::make_shared<Buffer>(device, own, mode.windows);
     std::vector<std::byte> values(static_cast<std::size_t>(own));
     for (std::int64_t i = 0; i < own; ++i) values[static_cast<std::size_t>(i)] = pattern(group.rank(), i);
-    (from ? *from : *to).write(from ? 0 : offsets[slot], values);
+    (from ? *from : *to).write(from ? 0 : offsets[index], values);
     const GatherPart part{
-        .from = from ? from->data() : to->data() + offsets[slot], .to = to->data(), .offsets_bytes = offsets};
+        .from = from ? from->data() : to->data() + offsets[index], .to = to->data(), .offsets_bytes = offsets};
     return Part{.call = [&group, part, from] { group.all_gather({&part, 1}, "gather"); },
                 .count_wrong =
                     [&offsets, &group, to] {
@@ -180,15 +181,15 @@ void all_gather(benchmark::State& state, const Mode& mode, std::int64_t size) {
   state.SetLabel("uint8, redop none");
 }
 
-/// The weights of a Llama-3 8B layer, two bytes each and one: eight bits against sixteen, in turn.
+/// Gathers of the weights of a Llama-3 8B layer, alternately in sixteen and in eight bits.
 void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
   constexpr std::int64_t kWeights[] = {4096 * 6144, 4096 * 4096, 4096 * 28672, 4096 * 14336};
   std::vector<double> of_bytes[2];
   Lockstep lockstep;
   run_ranks(mode.row, mode.options(), [&](ProcessGroup& world) {
-    const GpuPart slot(mode, world);
-    Device& device = *slot.device;
-    ProcessGroup& group = *slot.group;
+    const GpuPart gpu_part(mode, world);
+    Device& device = *gpu_part.device;
+    ProcessGroup& group = *gpu_part.group;
     std::vector<std::unique_ptr<Buffer>> buffers;
     std::vector<std::vector<std::int64_t>> offsets;
     std::vector<GatherPart> parts[2];
@@ -224,39 +225,40 @@ void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
   state.counters["speedup"] = sixteen / eight;
 }
 
-/// What one rank does in rows of products and gathers: four BF16 products of 8192 cubed, and a gather of `bytes`.
+/// One rank's work in rows of products and gathers: four BF16 products of 8192 x 8192 x 8192, and a gather of `bytes`.
 class ProductsAndGather {
  public:
   ProductsAndGather(const Mode& mode, ProcessGroup& world, std::int64_t bytes)
       : world_(world),
-        slot_(mode, world),
+        gpu_part_(mode, world),
         offsets_(even_offsets(bytes, world.size())),
-        to_(*slot_.device, bytes, mode.windows),
-        from_(*slot_.device, bytes / world.size(), mode.windows),
+        to_(*gpu_part_.device, bytes, mode.windows),
+        from_(*gpu_part_.device, bytes / world.size(), mode.windows),
         part_{.from = from_.data(), .to = to_.data(), .offsets_bytes = offsets_},
-        holder_(slot_.device->holder(HolderKind::kInFlight)),
-        a_(slot_.device->allocate({{kSide, kSide}, DType::kBF16}, holder_)),
-        b_(slot_.device->allocate(a_.spec(), holder_)) {
-    random_fill(*slot_.device, a_, {.seed = 1});
-    random_fill(*slot_.device, b_, {.seed = 2});
+        holder_(gpu_part_.device->holder(HolderKind::kInFlight)),
+        a_(gpu_part_.device->allocate({{kSide, kSide}, DType::kBF16}, holder_)),
+        b_(gpu_part_.device->allocate(a_.spec(), holder_)) {
+    random_fill(*gpu_part_.device, a_, {.seed = 1});
+    random_fill(*gpu_part_.device, b_, {.seed = 2});
   }
 
   void multiply() {
-    for (int i = 0; i < kProducts; ++i) gemm(*slot_.device, {.a = a_.operand(), .b = b_.operand(), .holder = holder_});
+    for (int i = 0; i < kProducts; ++i)
+      gemm(*gpu_part_.device, {.a = a_.operand(), .b = b_.operand(), .holder = holder_});
   }
-  void gather() { slot_.group->all_gather({&part_, 1}, "gather"); }
-  void gather_aside() { slot_.group->all_gather_aside({&part_, 1}, "gather"); }
-  void join() { slot_.group->join(); }
+  void gather() { gpu_part_.group->all_gather({&part_, 1}, "gather"); }
+  void gather_aside() { gpu_part_.group->all_gather_aside({&part_, 1}, "gather"); }
+  void join() { gpu_part_.group->join(); }
 
-  /// Rank 0's seconds of `work`, which the GPUs begin together.
+  /// Times `work`, which the GPUs start together. Only rank 0 appends its seconds to `times`.
   void time(const std::function<void()>& work, std::vector<double>& times) {
-    slot_.device->synchronize();
+    gpu_part_.device->synchronize();
     world_.barrier("together");
-    slot_.group->all_gather({&part_, 1}, "in step");
-    const auto begin = slot_.device->moment();
+    gpu_part_.group->all_gather({&part_, 1}, "in step");
+    const auto begin = gpu_part_.device->moment();
     work();
-    const auto end = slot_.device->moment();
-    const double seconds = slot_.device->seconds_between(*begin, *end);
+    const auto end = gpu_part_.device->moment();
+    const double seconds = gpu_part_.device->seconds_between(*begin, *end);
     if (world_.rank() == 0) times.push_back(seconds);
   }
 
@@ -264,7 +266,7 @@ class ProductsAndGather {
   static constexpr std::int64_t kSide = 8192;
   static constexpr int kProducts = 4;
   ProcessGroup& world_;
-  GpuPart slot_;
+  GpuPart gpu_part_;
   std::vector<std::int64_t> offsets_;
   Buffer to_, from_;
   GatherPart part_;
@@ -272,8 +274,8 @@ class ProductsAndGather {
   Tensor a_, b_;
 };
 
-/// Products alone, and while 512 MiB are gathered aside: `slowdown` of the products, and `hidden`, the share of the
-/// gather's own time that both together do not take.
+/// Products alone, and while 512 MiB are gathered on another stream. `slowdown`: time of the products beside the gather
+/// relative to alone. `hidden`: the fraction of the gather's time that the overlap hides.
 void gather_beside_products(benchmark::State& state, const Mode& mode) {
   std::vector<double> alone, beside, gather, both;
   Lockstep lockstep;
@@ -306,8 +308,8 @@ void gather_beside_products(benchmark::State& state, const Mode& mode) {
   state.counters["gather_us"] = 1e6 * median_of(gather);
 }
 
-/// Products of a GPU whose gather of 4 MiB, aside, waits all the while for the others, which multiply first:
-/// `slowdown` is what waiting costs.
+/// Products of a GPU while its gather of 4 MiB, on another stream, waits for the other GPUs, which run products first.
+/// `slowdown`: time of the products relative to products without a waiting gather.
 void products_beside_late_ranks(benchmark::State& state, const Mode& mode) {
   std::vector<double> alone, beside;
   Lockstep lockstep;
@@ -331,7 +333,7 @@ void products_beside_late_ranks(benchmark::State& state, const Mode& mode) {
   state.counters["products_us"] = 1e6 * median_of(alone);
 }
 
-/// What a rank adds to element i of a sum: small integers, so that bf16 holds their sum over a few ranks too.
+/// The value that a rank adds to element i of a sum: a small integer, so that bf16 holds sums over a few ranks exactly.
 float summand(int rank, std::int64_t i) { return static_cast<float>(1 + rank + i % 16); }
 
 void reduce_scatter(benchmark::State& state, const Mode& mode, std::int64_t size) {
@@ -363,14 +365,14 @@ void reduce_scatter(benchmark::State& state, const Mode& mode, std::int64_t size
   state.SetLabel("bf16, redop sum");
 }
 
-/// A scalar of every one of 32 tensors, as amaxes are.
+/// An all-reduce of one scalar for each of 32 tensors, like amaxes.
 void all_reduce_small(benchmark::State& state, const Mode& mode) {
   constexpr std::int64_t kTensors = 32;
   run_row(
       state, mode, 4 * kTensors,
       [&](Device& device, ProcessGroup& group) {
         auto data = std::make_shared<Buffer>(device, 4 * kTensors, false);
-        std::vector<float> own(kTensors, 0.0f), all(kTensors);  // of each scalar one rank has the largest
+        std::vector<float> own(kTensors, 0.0f), all(kTensors);  // one rank has the largest value of each scalar
         for (std::size_t i = 0; i < own.size(); ++i) {
           all[i] = static_cast<float>(i + 1);
           if (static_cast<int>(i) % group.size() == group.rank()) own[i] = all[i];

@@ -9,8 +9,8 @@
 #include "ops/elementwise.h"
 #include "ops/norm.h"
 
-// The GPU's memory-bound operations on the shapes of a Llama-3 8B layer, beside how fast it copies. Bytes are each
-// operand's once; what a norm keeps per row and per column is left out.
+// Memory-bound operations on the GPU, on the shapes of a Llama-3 8B layer, relative to device copies (on_gpu.h). Bytes
+// count each operand once; values that a norm keeps per row or per column are not counted.
 namespace fp8lab {
 namespace {
 
@@ -19,7 +19,7 @@ constexpr std::int64_t kTokens = 8192, kHidden = 4096, kFfn = 14336;
 
 HolderId in_flight() { return gpu()->holder(HolderKind::kInFlight); }
 
-/// Tensors of one kind in slot, so that none is in the L2.
+/// Tensors of one kind that are used in turn, so that none is in the L2 when it is read.
 class Rotation {
  public:
   Rotation(const Shape& shape, DType dtype, std::uint64_t seed = 1) {
@@ -87,7 +87,7 @@ void activation_row(benchmark::State& state, ActivationKind kind, bool backward)
               [&](int i) { activation_backward(*gpu(), kind, grad_y[i], x[i], in_flight()); });
 }
 
-/// A result that is never stored in 16 bits.
+/// The quantizer of a result that is never stored in 16 bits.
 Quantizer unstored(const char* recipe, bool both) {
   Quantizer quantizer{.format = make_recipe(recipe).activation, .orientations = {true, both}, .holder = in_flight()};
   if (!quantizer.format.per_tensor()) return quantizer;
@@ -105,10 +105,10 @@ void norm_quantize_row(benchmark::State& state, const char* recipe, bool both) {
       .kind = NormKind::kRmsNorm, .x = x[0], .gamma = random_tensor(*gpu(), {kHidden}, kType, 5), .beta = {}};
   const std::int64_t written = norm_quantize(*gpu(), inputs, quantizer).y.bytes();
   time_on_gpu(state, {.bytes = x.bytes() + written}, [&](int i) {
-    NormInputs slot = inputs;
-    slot.x = x[i];
-    slot.statistics_holder = in_flight();
-    norm_quantize(*gpu(), slot, quantizer);
+    NormInputs set = inputs;
+    set.x = x[i];
+    set.statistics_holder = in_flight();
+    norm_quantize(*gpu(), set, quantizer);
   });
 }
 

@@ -14,9 +14,9 @@
 #include "median.h"
 #include "over_gpus.h"
 
-// One Llama-3 8B layer gathered from its shards, as sharded training does it: a thread and a GPU each, weights in
-// eight bits where the recipe has them, in one call. `size` has the scales in it; time is the slowest GPU's, by its
-// own events, over gathers launched back to back.
+// The all-gather of one sharded Llama-3 8B layer, as sharded training does it: one thread and one GPU per rank, weights
+// in eight bits if the recipe quantizes, all parameters in one call. `size` includes the scales. Times are those of the
+// slowest GPU, measured by its own events over gathers that are launched back to back.
 namespace fp8lab {
 namespace {
 
@@ -29,7 +29,7 @@ struct Mode {
   std::int64_t writes_from_bytes = RunOptions().writes_from_bytes;
 };
 
-// `symmetric`: by NCCL's own kernels.
+// Modes named `symmetric` use NCCL's own symmetric-memory kernels.
 const Mode kModes[] = {
     {.name = "threads", .row = "in_process"},
     {.name = "nccl/any_memory", .row = "nccl", .windows = false},
@@ -55,7 +55,7 @@ class Layer {
     sharding_.unshard(runtime_);
     sharding_.reshard();
   }
-  /// Of all gathers so far.
+  /// The bytes of all gathers so far.
   std::int64_t bytes() {
     const TrafficCount& count = mesh_.shard_group().traffic().of(CollectiveKind::kAllGather);
     return count.payload_bytes + count.scale_bytes;
@@ -86,7 +86,7 @@ void gather_layer(benchmark::State& state, const Mode& mode, std::string_view re
     const auto batch = [&] {
       device->synchronize();
       world.barrier("together");
-      layer.gather();  // provides the GPUs into step
+      layer.gather();  // makes the GPUs start the timed gathers together
       const auto begin = device->moment();
       for (int i = 0; i < kCalls; ++i) layer.gather();
       const auto end = device->moment();

@@ -6,16 +6,16 @@
 #include "ops/gemm.h"
 #include "ops/quantize.h"
 
-// Products on the GPU, bench/peers/gemm.py having rows of the same names: flops of the product over the time of
-// everything that a call launches, so that those which are emulated pay for what they dequantize. Operands are normal
-// values, quantized beforehand.
+// Matrix products on the GPU; bench/peers/gemm.py has rows of the same names. `flops` is the product's operations over
+// the time of everything that a call launches, so that emulated products include the time of dequantization. Operands
+// are normally distributed and quantized beforehand.
 namespace fp8lab {
 namespace {
 
 constexpr std::int64_t kTokens = 8192;
 
-/// A linear layer's three products. In BF16 backward reads what forward stored, the other way round; eight-bit operands
-/// have a half for each.
+/// The three products of a linear layer. In BF16 backward reads the transposed view of what forward stored; eight-bit
+/// operands have one orientation for each.
 enum class Pass { kForward, kInputGradient, kWeightGradient };
 
 struct Product {
@@ -47,7 +47,7 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {"bf16", nullptr}, {"fp8_tensor", "current"}, {"fp8_block", "block"}, {"mxfp8_emulated", "mxfp8"}};
 
-/// An operand and what owns its memory.
+/// An operand and the tensors that own its memory.
 struct Input {
   Tensor plain;
   QuantizedTensor quantized;
@@ -70,7 +70,7 @@ Input make_input(std::int64_t rows, std::int64_t cols, bool stored_transposed, c
   return input;
 }
 
-/// Sets of a product's operands, as many as it takes to rotate past the L2.
+/// Sets of a product's operands, enough to rotate past the L2.
 struct Operands {
   std::vector<Input> as, bs;
 
@@ -105,8 +105,8 @@ void multiply(benchmark::State& state, const Product& product, const Kind& kind)
   time_on_gpu(state, {.flops = flops_of(product)}, [&](int call) { gemm(*gpu(), operands.of_call(call, product)); });
 }
 
-/// A product of per-tensor quantized data of which only the quantized data are wanted, and their amax: made so, or
-/// stored in BF16 and cast.
+/// A product of FP8 operands with per-tensor scales whose result is quantized, with its amax: by the product itself
+/// (`at_once`), or stored in BF16 and then cast.
 void multiply_to_quantized(benchmark::State& state, const Product& product, bool at_once) {
   Device& device = *gpu();
   const Operands operands(product, "current");
@@ -128,7 +128,7 @@ void multiply_to_quantized(benchmark::State& state, const Product& product, bool
   });
 }
 
-/// What the library cannot take: operands both scaled by 128 x 128.
+/// A product that the library does not support: both operands have 128 x 128 block scales.
 void multiply_generally(benchmark::State& state) {
   Device& device = *gpu();
   constexpr std::int64_t kSize = 4096;
@@ -153,7 +153,7 @@ int main(int argc, char** argv) {
       for (const fp8lab::Kind& kind : fp8lab::kKinds)
         timed(benchmark::RegisterBenchmark((name + kind.name).c_str(),
                                            [&](benchmark::State& state) { fp8lab::multiply(state, product, kind); }));
-      // Gradients of weights are added up and never cast.
+      // Gradients of weights are accumulated and never cast.
       if (product.pass == fp8lab::Pass::kWeightGradient) continue;
       for (const bool at_once : {true, false})
         timed(benchmark::RegisterBenchmark(

@@ -10,12 +10,12 @@
 #include "nn/model.h"
 #include "on_gpu.h"
 
-// A Llama-3 8B layer of 2 x 4096 tokens on the GPU, forward and backward, weights cast in every forward: the rows of
-// the layer table in Transformer Engine's terms, with the same bits on every run or, `any_order`, as Transformer Engine
-// runs by default. The gradient of the layer's output is given: no loss is part of it. Steps are launched back to back,
-// so that a step's time is the GPU's, or the host's where that is longer; `host_ms` is what launching one step takes,
-// `forward_ms` the share of forward. `flops` counts the products and causal attention: 2 m n k each, forward once and
-// backward twice (attention two and a half times).
+// Forward and backward of a Llama-3 8B layer of 2 x 4096 tokens on the GPU; weights are cast in every forward. The rows
+// are those of the layer table, with equal bits on every run or, named `any_order`, without that guarantee, which is
+// Transformer Engine's default. There is no loss: the gradient of the layer's output is given. Steps are launched back
+// to back, so that the time of a step is the GPU's, or the host's where that is longer; `host_ms` is the time to launch
+// one step, `forward_ms` the part of forward. `flops` counts the products and causal attention: 2 m n k each, once for
+// forward and twice for backward (attention two and a half times).
 namespace fp8lab {
 namespace {
 
@@ -36,7 +36,7 @@ double flops_of(const LayerConfig& c) {
   const double head_dim = hidden / static_cast<double>(c.heads);
   const double weights = hidden * (hidden + 2.0 * head_dim * static_cast<double>(c.kv_heads)) + hidden * hidden +
                          3.0 * hidden * static_cast<double>(c.ffn);
-  const double attention = 2.0 * tokens * static_cast<double>(c.seq) * hidden;  // half of both products
+  const double attention = 2.0 * tokens * static_cast<double>(c.seq) * hidden;  // the mask leaves half of both products
   return 3.0 * 2.0 * tokens * weights + 3.5 * attention;
 }
 
@@ -77,7 +77,7 @@ void train_layer(benchmark::State& state, const Case& which, bool deterministic)
       const auto begin = device.moment();
       step();
       const auto end = device.moment();
-      if (i + 1 < kStepsAtOnce) continue;  // the last one's launches are well behind the GPU
+      if (i + 1 < kStepsAtOnce) continue;  // time the last step only: the GPU is busy when it is launched
       seconds = device.seconds_between(*begin, *end);
       forward_seconds.push_back(device.seconds_between(*begin, *forward_done));
     }

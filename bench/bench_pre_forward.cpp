@@ -15,12 +15,13 @@
 #include "llama_8b.h"
 #include "over_gpus.h"
 
-// What the host does before a sharded layer's first kernel, on `meta`, as rank 0 of four that are not there: steady
-// state, no kernels, no waiting. A layer is one parameter group. `p50_ns` is the median of its pre-forwards; the
-// columns Time and CPU have the clock's own cost and the reshard in between.
+// The host work before the first kernel of a sharded layer (pre-forward), on `meta`, as rank 0 of four simulated ranks:
+// steady state, no kernels, no waiting. A layer is one parameter group. `p50_ns` is the median of the pre-forwards; the
+// columns Time and CPU also include the cost of the clock and the reshard.
 //
-// The rows `on_gpus` are two ranks of this process with a GPU each, or one between them: there `issue_p50_ns` is the
-// full pre-forward on rank 0 when both come to it together, with the ranks' barrier and the launch of every copy.
+// The rows `on_gpus` run two ranks in this process with a GPU each, or one GPU for both. There `issue_p50_ns` is the
+// full pre-forward on rank 0 when both ranks start it together, including the ranks' barrier and the launch of all
+// copies.
 namespace fp8lab {
 namespace {
 

@@ -11,8 +11,8 @@
 #include "ops/quantize.h"
 #include "ops/quantized_storage.h"
 
-// How fast the host quantizes beside how fast it copies (beside_memcpy.h). Bytes are those read plus those written, the
-// input counted once even where a recipe has to read it twice.
+// Quantization on the host, relative to memcpy (beside_memcpy.h). Bytes are those read plus those written; the input
+// counts once even if a recipe must read it twice.
 namespace fp8lab {
 namespace {
 
@@ -38,7 +38,7 @@ struct Bench {
 
   void copy_once() { std::memcpy(copy.data<char>(), x.data<char>(), static_cast<std::size_t>(x.bytes())); }
 
-  /// Runs `work`, which moves `bytes`, in turn with memcpy.
+  /// Times `work`, which moves `bytes`, alternately with memcpy.
   template <class Work>
   void measure(benchmark::State& state, std::int64_t bytes, const Work& work) {
     measure_beside(state, {.by_copy = 2 * x.bytes(), .by_work = bytes}, [this] { copy_once(); }, work);
@@ -79,7 +79,7 @@ Quantizer inputs_of(const Bench& bench, const QuantFormat& format, Orientations 
           .holder = bench.holder};
 }
 
-/// The library keeps what is registered until the program ends: rows refer to `bench` and hold no tensor.
+/// Google Benchmark keeps registered functions until the program ends, so rows refer to `bench` and own no tensors.
 void register_rows(Bench& bench) {
   const auto add = [](const std::string& name, auto run) {
     benchmark::RegisterBenchmark(name.c_str(), run)

@@ -6,9 +6,9 @@
 #include "on_gpu.h"
 #include "ops/quantize.h"
 
-// How fast the GPU quantizes, beside how fast it copies. Bytes are what the recipe must move: the input once, or twice
-// where its amax comes first (the second read finds some of it in the L2, so `of_copy` may pass what memory alone would
-// give), and what is written.
+// Quantization on the GPU, relative to device copies (on_gpu.h). Bytes are those that the recipe must move: the input
+// once, or twice where the amax is measured first, and the output. The second read finds part of the input in the L2,
+// so `of_copy` may exceed the limit of memory bandwidth.
 namespace fp8lab {
 namespace {
 
@@ -29,7 +29,7 @@ struct Direction {
 };
 constexpr Direction kDirections[] = {{"rowwise", {true, false}}, {"columnwise", {false, true}}, {"both", {true, true}}};
 
-/// The first is the peers' figure; then inputs of a Llama-8B-shaped layer of 8192 tokens.
+/// The first size is that of the peers' figure; the others are inputs of a Llama-8B-shaped layer of 8192 tokens.
 constexpr struct {
   std::int64_t rows, cols;
 } kSizes[] = {{16384, 8192}, {8192, 4096}, {8192, 14336}};
@@ -41,7 +41,7 @@ struct Case {
   DType dtype;
 };
 
-/// Inputs in turn, so that none is in the L2.
+/// Inputs that are used in turn, so that none is in the L2 when it is read.
 std::vector<Tensor> inputs_of(const Case& row) {
   std::vector<Tensor> inputs;
   const int sets = rotations_past_l2(TensorSpec{row.shape, row.dtype}.bytes());
@@ -110,7 +110,7 @@ void register_rows() {
       add(fmt::format("dequantize/{}", format.name), {format, kDirections[0], shape, DType::kBF16}, dequantize_row);
     add("amax", {{}, {}, shape, DType::kBF16}, amax_row);
   }
-  // Weights and gradients of FP32.
+  // FP32 weights and gradients.
   for (const Format& format : formats())
     for (const Direction& direction : {kDirections[0], kDirections[2]})
       add(fmt::format("quantize/{}/{}", format.name, direction.name),

@@ -10,12 +10,12 @@
 
 #include "core/check.h"
 
-// How fast something is beside memcpy: one thread pinned to one core, on memory well beyond the last-level cache. Every
-// repetition of a row copies and then works, so that both see the same machine; `of_memcpy` is the ratio of the two
-// medians' bandwidths.
+// Measures the bandwidth of an operation relative to memcpy: one thread pinned to one core, on memory well beyond the
+// last-level cache. Every repetition runs memcpy and then the operation, so that both see the same state of the
+// machine; `of_memcpy` is the ratio of the two bandwidths, each from a median.
 //
-// Times are the thread's own processor time: equal to wall time where nothing else runs, and not disturbed by what
-// shares the core.
+// Times are the thread's processor time: equal to wall time on an idle machine, and not disturbed by other processes on
+// the core.
 namespace fp8lab {
 
 inline double thread_seconds() {
@@ -38,18 +38,18 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-/// Bytes that are read and written together, each counted once.
+/// Bytes read plus bytes written, each counted once.
 struct BytesMoved {
   std::int64_t by_copy = 0;
   std::int64_t by_work = 0;
 };
 
-/// Runs `work` in turn with `copy`.
+/// Times `copy` and `work` alternately and sets the counters.
 template <class Copy, class Work>
 void measure_beside(benchmark::State& state, const BytesMoved& bytes, const Copy& copy, const Work& work) {
   std::vector<double> copies, works;
   copy();
-  work();  // pages of the results exist from here on
+  work();  // the first call maps the pages of the results
   for (auto _ : state) {
     copies.push_back(seconds_of(copy));
     works.push_back(seconds_of(work));
@@ -65,7 +65,8 @@ void measure_beside(benchmark::State& state, const BytesMoved& bytes, const Copy
   state.counters["of_memcpy"] = bandwidth / copy_bandwidth;
 }
 
-/// The last core this process may use; the first tends to serve interrupts.
+/// Pins the thread to the last core that this process may use, since the first one tends to serve interrupts. Returns
+/// the core's number.
 inline int pin_to_one_core() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);

@@ -7,7 +7,7 @@
 
 namespace fp8lab {
 
-/// The sizes of a Llama-3 8B layer; other forms take the same ones.
+/// The sizes of a Llama-3 8B layer, for any form.
 inline LayerConfig llama_8b(std::int64_t seq, std::string_view form = "llama") {
   LayerConfig config;
   config.form = layer_form(form);

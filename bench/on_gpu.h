@@ -14,26 +14,26 @@
 #include "median.h"
 #include "ops/elementwise.h"
 
-// How fast something is on the GPU: random data, inputs that rotate past the L2, times from events, medians. A row's
-// rounds alternate the work with a large device-to-device copy, so that `of_copy`, the ratio of the two medians'
-// bandwidths, is of one run and one state of the GPU, and with a copy that moves as many bytes as the work:
-// `of_equal_copy` is the ratio to that one's, which starts and ends as often for as little.
+// Times operations on the GPU: random data, inputs that rotate past the L2, times from events, medians. Every round
+// runs a large device-to-device copy, the work, and a copy of as many bytes as the work moves, so that all three see
+// the same state of the GPU. `of_copy` is the work's bandwidth relative to the large copy's. `of_equal_copy` is
+// relative to the equal copy, in which the start and the end of a kernel weigh as much as in the work.
 namespace fp8lab {
 
-/// What one call of the work does; 0 for what a row does not count.
+/// The work of one call; 0 for a figure that a row does not count.
 struct WorkDone {
-  std::int64_t bytes = 0;  ///< that it must read and write, each once
+  std::int64_t bytes = 0;  ///< bytes that it must read plus bytes that it must write, each once
   double flops = 0.0;
 };
 
-/// The GPU, opened once for all rows; null where there is none, so that a binary registers no row then.
+/// The GPU, opened once for all rows; null if there is none, and then no row is registered.
 inline Device* gpu() {
   static const std::unique_ptr<Device> kGpu =
       device_row("cuda").unavailable_reason().empty() ? open_device("cuda") : nullptr;
   return kGpu.get();
 }
 
-/// A tensor of normal values.
+/// A tensor of normally distributed values.
 inline Tensor random_tensor(Device& device, const Shape& shape, DType dtype, std::uint64_t seed = 1,
                             float scale = 1.0f) {
   Tensor tensor = device.allocate({shape, dtype}, device.holder(HolderKind::kInput));
@@ -41,13 +41,13 @@ inline Tensor random_tensor(Device& device, const Shape& shape, DType dtype, std
   return tensor;
 }
 
-/// How many sets of inputs of `bytes` each it takes so that none is still in the L2 when it is used again.
+/// The number of sets of inputs, of `bytes` each, after which a set is no longer in the L2 when it is used again.
 inline int rotations_past_l2(std::int64_t bytes) {
   constexpr std::int64_t kWellPastTheL2 = std::int64_t{192} << 20;
   return static_cast<int>(std::clamp<std::int64_t>(kWellPastTheL2 / std::max<std::int64_t>(bytes, 1) + 1, 1, 64));
 }
 
-/// Registers nothing and says why on standard error where there is no GPU.
+/// The main function of a benchmark. Without a GPU it registers no rows and prints the reason on standard error.
 inline int run_on_gpu(int argc, char** argv, const std::function<void()>& register_rows) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
@@ -61,9 +61,9 @@ inline int run_on_gpu(int argc, char** argv, const std::function<void()>& regist
   return 0;
 }
 
-/// Times `work(i)` for i = 0, 1, ...: the caller takes set i % rotations of its inputs. One iteration of the benchmark
-/// is one call. Use with ->UseManualTime(). Counters: bytes_per_second, of_copy and of_equal_copy where bytes are
-/// counted, flops where those are; p50_us.
+/// Times `work(i)` for i = 0, 1, ...; the caller should use set i % rotations of its inputs. One iteration of the
+/// benchmark is one call. Use with ->UseManualTime(). Counters: p50_us; bytes_per_second, of_copy and of_equal_copy
+/// where the row counts bytes; flops where it counts those.
 inline void time_on_gpu(benchmark::State& state, const WorkDone& done, const std::function<void(int)>& work) {
   Device& device = *gpu();
   constexpr std::int64_t kCopyBytes = std::int64_t{1} << 30;
@@ -71,7 +71,7 @@ inline void time_on_gpu(benchmark::State& state, const WorkDone& done, const std
   constexpr std::int64_t kRowBytes = 4096;
   const Tensor from = random_tensor(device, {kCopyBytes / kRowBytes, kRowBytes / 2}, DType::kBF16, 3);
   const Tensor to = device.allocate(from.spec(), device.holder(HolderKind::kWorkspace));
-  // Behind the large copy its beginning is in the L2 no more.
+  // The equal copy moves the beginning of the large copy's arrays, which the large copy has evicted from the L2.
   const std::int64_t equal_rows = done.bytes / 2 / kRowBytes;
   const bool has_equal = equal_rows > 0 && equal_rows <= from.rows();
   const Tensor equal_from = from.row_range(0, has_equal ? equal_rows : 1),
@@ -83,7 +83,7 @@ inline void time_on_gpu(benchmark::State& state, const WorkDone& done, const std
   }
   std::vector<double> works, copies, equal_copies;
   for (auto _ : state) {
-    // Launched while the copy runs, so that the work's time has no launch in it.
+    // The work is launched while the copy runs, so that its time does not include the launch.
     const auto begin = device.moment();
     device.copy_bytes(from, to);
     const auto middle = device.moment();

@@ -11,19 +11,20 @@
 #include "backend/device.h"
 #include "comm/process_group.h"
 
-// What several ranks, a GPU each, do together for one row.
+// Benchmarks of several ranks with a GPU each.
 namespace fp8lab {
 
-/// Of this machine.
+/// The number of GPUs of this machine.
 inline int gpus() {
   static const int kGpus = count_gpus("cuda");
   return kGpus;
 }
 
-/// Has all ranks of a run go through the iterations that rank 0's benchmark counts. One for a run, shared by its ranks.
+/// Runs the iterations of rank 0's benchmark on all ranks. The ranks of a run share one object.
 class Lockstep {
  public:
-  /// `batch` on every rank, once for each iteration; its seconds are what `took` then says on rank 0.
+  /// Collective: calls `batch` on every rank once per iteration. `took` returns the seconds of the last batch; only
+  /// rank 0 calls it.
   void run(benchmark::State& state, ProcessGroup& ranks, const std::function<void()>& batch,
            const std::function<double()>& took) {
     if (ranks.rank() != 0) {
@@ -43,8 +44,9 @@ class Lockstep {
   std::atomic<bool> more_{true};
 };
 
-/// As nccl-tests counts: `size` is the entire output in bytes, algbw size / time, busbw what each GPU's link moves of
-/// it, `times` over (2 for an all-reduce), in 1e9 bytes a second.
+/// Sets the counters of nccl-tests: `size` is the entire output in bytes; algbw is size / time; busbw is the bandwidth
+/// of each GPU's link, over which the data passes `times` times (2 for an all-reduce). Both are in 1e9 bytes per
+/// second.
 inline void count_bandwidth(benchmark::State& state, std::int64_t size, double seconds, int times = 1) {
   const double algbw = static_cast<double>(size) / seconds / 1e9;
   state.counters["size"] = static_cast<double>(size);
@@ -53,7 +55,8 @@ inline void count_bandwidth(benchmark::State& state, std::int64_t size, double s
   state.counters["busbw"] = algbw * times * (gpus() - 1) / gpus();
 }
 
-/// Registers nothing and says why on standard error where there are no two GPUs.
+/// The main function of a benchmark. With fewer than two GPUs it registers no rows and prints the reason on standard
+/// error.
 inline int run_over_gpus(int argc, char** argv, const std::function<void()>& register_rows) {
   setenv("NCCL_NVLS_ENABLE", "0", 0);  // no NVLink multicast
   benchmark::Initialize(&argc, argv);

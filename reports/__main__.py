@@ -1,4 +1,4 @@
-"""fp8lab report: what result sets show, as one HTML page, Markdown, PDF, figures, and files for other tools' viewers."""
+"""fp8lab report: result sets as one HTML page, Markdown, PDF, figures, and files for the viewers of other tools."""
 
 import argparse
 import importlib.util
@@ -55,11 +55,11 @@ def missing_packages() -> list[str]:
 
 
 def say(line: str) -> bool:
-    """Whether standard output took it."""
+    """Print a line; False if standard output cannot be written."""
     try:
         print(line, flush=True)
     except OSError:
-        # Python would try once more as it ends, and complain in words of its own.
+        # Python flushes standard output again at exit and would print a second error; /dev/null prevents that.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
@@ -69,14 +69,15 @@ def main(arguments: list[str]) -> int:
     try:
         return checked(parser().parse_args(arguments))
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # figures being painted end first, and that is not worth a traceback
+        # Workers finish their figures first; a second Ctrl-C meanwhile would print a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("fp8lab: error: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except files.Unwritable as error:
         report_error(str(error))
     except OSError as error:
         report_error(f"{error.filename or 'the system'}: {error.strerror}")
-    except Exception as error:  # what nobody foresaw: exit code 1 would say that a gate failed
+    except Exception as error:  # an internal error; Python's exit code 1 would mean that a gate failed
         if os.environ.get("FP8LAB_DEBUG"):
             traceback.print_exception(error)
         report_error(
@@ -107,7 +108,7 @@ def checked(options: argparse.Namespace) -> int:
 
 
 def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None") -> int:
-    with interrupts.held():  # libraries' own imports are not made for it
+    with interrupts.held():  # libraries do not expect an interrupt during their imports
         import bench
         import choice
         import export

@@ -1,4 +1,4 @@
-"""Google Benchmark's JSON: how near a row is to its physical bound, and to a peer's row of the same name."""
+"""Google Benchmark's JSON: rows relative to their physical bound, and to a peer's row of the same name."""
 
 import dataclasses
 import math
@@ -13,10 +13,10 @@ from load import Problem
 PEER_PREFIX = "peer_"
 _MEDIAN = "p50_us"
 _TO_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
-# Names differ in how long a row ran, and not in what it measures.
+# The part of a name that says how long the row ran; it does not belong to the row's identity.
 _RUN_LENGTH = re.compile(r"/(iterations|repeats|min_time|min_warmup_time):[^/]+")
 _TIMED = "iteration"  # a run_type
-# What a row must be where it is to be shown; its other members are counters, as far as they are figures.
+# The shape of a row that can be shown. All other members of a row that are numbers are counters.
 _ENTRY = {
     "name": TEXT,
     "run_name?": TEXT,
@@ -45,15 +45,15 @@ _NOT_COUNTERS = frozenset(
 
 @dataclasses.dataclass
 class Row:
-    """One benchmark; of repetitions the median."""
+    """One benchmark; the median if it was repeated."""
 
     name: str
-    label: str  # of its set
+    label: str  # of its result set
     path: pathlib.Path
     device: str
     nanoseconds: float | None
     counters: dict[str, float]
-    reason: str = ""  # why there is no time
+    reason: str = ""  # why the time is absent
 
     @property
     def source(self) -> str:
@@ -63,7 +63,7 @@ class Row:
 @dataclasses.dataclass
 class Bench:
     ours: list[Row] = dataclasses.field(default_factory=list)
-    peers: dict[str, list[Row]] = dataclasses.field(default_factory=dict)  # by peer
+    peers: dict[str, list[Row]] = dataclasses.field(default_factory=dict)  # by name of the peer
     contexts: list[tuple[str, dict[str, Any]]] = dataclasses.field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -72,11 +72,11 @@ class Bench:
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """1 is as fast as what it is compared with; above is faster."""
+    """The speed of a row relative to a bound or a peer: 1 is equally fast, above 1 is faster."""
 
     name: str
     source: str
-    to: str  # memcpy, copy, gemm, bound, or a peer's name, with its set's where that is another one
+    to: str  # memcpy, copy, gemm, bound, or a peer's name, with the label of its set if that differs
     value: float | None
     reason: str = ""
 
@@ -132,7 +132,7 @@ def _source(label: str, path: pathlib.Path) -> str:
 
 
 def _row(row: Row, entries: list[dict[str, Any]]) -> Row:
-    """With what its entries say."""
+    """The row with the time and the counters of its entries."""
     good = [entry for entry in entries if not entry.get("error_occurred") and not entry.get("skipped")]
     if not good:
         reason = next((e[k] for e in entries for k in ("error_message", "skip_message") if e.get(k)), "it did not run")
@@ -148,7 +148,7 @@ def _row(row: Row, entries: list[dict[str, Any]]) -> Row:
 
 
 def to_bounds(bench: Bench) -> list[Ratio]:
-    """What the rows themselves say: counters called `of_...`."""
+    """The ratios that rows themselves report, in counters named `of_...`."""
     return [
         Ratio(row.name, row.source, key[3:], value)
         for row in bench.ours
@@ -158,7 +158,7 @@ def to_bounds(bench: Bench) -> list[Ratio]:
 
 
 def to_peers(bench: Bench) -> list[Ratio]:
-    """The peer's time over ours, row by row of one name; the peer's of the same set, or of another one where that has none."""
+    """The peer's time over ours, by row of the same name. The peer's row is of the same set, or else of another one."""
     out = []
     for peer, rows in bench.peers.items():
         theirs: dict[str, list[Row]] = {}
@@ -178,11 +178,11 @@ def to_peers(bench: Bench) -> list[Ratio]:
 
 
 def _distance(row: Row, other: Row) -> tuple[bool, bool]:
-    """Files that are given one by one may have the label of others in a directory of the same name."""
+    """The order of preference: same label, then same folder, since files that are passed singly may share a label."""
     return other.label != row.label, other.path.parent != row.path.parent
 
 
 def _times(row: Row, other: Row) -> tuple[float | None, float | None]:
-    """Medians where both have one: one slow iteration moves a mean."""
+    """The medians if both rows have one, else the means, which a single slow iteration shifts."""
     medians = row.counters.get(_MEDIAN), other.counters.get(_MEDIAN)
     return medians if all(medians) else (row.nanoseconds, other.nanoseconds)

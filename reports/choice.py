@@ -1,4 +1,4 @@
-"""Which figures a report has."""
+"""The choice of a report's figures."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from parity_figures import loss_plots, noise_plots
 
 @dataclasses.dataclass
 class RatioData:
-    rows: list[tuple[str, str, float]]  # row, of what, ratio
+    rows: list[tuple[str, str, float]]  # row, bound or peer, ratio
     line: str
 
 

@@ -1,7 +1,7 @@
-"""Documents from outside, checked once where they are read, so that what stands behind may trust its types.
+"""Documents from files. They are checked once, when they are read, so that all other code may rely on their types.
 
-A shape says what a value must be: a `Leaf`; a list of one shape; or a mapping of all the keys named, of which those that
-end in `?` may be absent, and of any others; "*" stands for every key.
+A shape describes a value. It is a `Leaf`; a list with the shape of every item; or a mapping with the shapes of keys. A
+key whose name ends in `?` is optional, keys that are not named are allowed, and "*" stands for every key.
 """
 
 import dataclasses
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 MOST_DEPTH = 64
-# Beyond any figure; sums, squares and the margins of a plot's axis stay finite.
+# Above every real figure, and small enough that sums, squares and the margins of a plot's axis stay finite.
 GREATEST = 1e100
 
 
 class Malformed(ValueError):
-    """No document, or not the one that was expected; `record` says which part of it."""
+    """The text is no valid document, or not one of the expected shape. `record` names the part that is wrong."""
 
     def __init__(self, text: str, record: str = "") -> None:
         super().__init__(text)
@@ -43,7 +43,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def _is_plain(value: Any, depth: int = 8) -> bool:
-    """Of few levels, and of figures only that are finite."""
+    """True for JSON that is not nested too deeply and whose numbers are finite."""
     if isinstance(value, dict):
         return depth > 0 and all(_is_plain(inner, depth - 1) for inner in value.values())
     if isinstance(value, list):
@@ -70,7 +70,7 @@ def one_of(*words: str) -> Leaf:
 
 
 def misfit(value: Any, shape: Any, path: str = "") -> str:
-    """Where `value` is not of the shape, and what belongs there; or nothing."""
+    """The message about the first part of `value` that does not have the shape, or an empty text."""
     if isinstance(shape, Leaf):
         return "" if shape.fits(value) else _wrong(path, shape.words, value)
     if isinstance(shape, list):
@@ -105,7 +105,7 @@ def short(text: str) -> str:
 
 
 def described(value: Any) -> str:
-    """`the text "x"`, `the number 3`, `a list of 2`."""
+    """A description of a value for messages: `the text "x"`, `the number 3`, `a list of 2`."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -121,21 +121,21 @@ def described(value: Any) -> str:
 
 # --- reading ----------------------------------------------------------------------------------------------------------------
 
-# Marks that reverse the direction of writing, separators of lines, surrogates, and what is no character.
+# Marks of writing direction, line separators, surrogates and noncharacters.
 _INVISIBLE = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff"
-# Those, and control characters but tab and line feed.
+# These, and all control characters except tab and line feed.
 _HIDDEN = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_INVISIBLE}]")
-# How those may stand in JSON; most documents have none of it.
+# The forms in which hidden characters can occur in JSON; a document without a match, as most are, needs no cleaning.
 _MAY_HIDE = re.compile(rf"\\[bfru]|[\x7f-\x9f{_INVISIBLE}]")
 
 
 def printable(text: str) -> str:
-    """`text` with every character shown that nobody would see, or that a terminal would take for a command: `\\x1b`."""
+    """`text` with escapes, such as `\\x1b`, for characters that are invisible or that control a terminal."""
     return _HIDDEN.sub(lambda found: _shown(ord(found[0])), text)
 
 
 def one_line(text: str) -> str:
-    """The same, and on one line."""
+    """printable() on one line: line feeds and tabs become escapes too."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
@@ -144,7 +144,7 @@ def _shown(code: int) -> str:
 
 
 def parsed(text: str) -> Any:
-    """The JSON document in `text`, its texts printable. Raises Malformed."""
+    """The JSON document in `text`, with all texts printable. Raises Malformed."""
     try:
         document = json.loads(text, parse_int=integer)
     except json.JSONDecodeError as error:
@@ -155,7 +155,8 @@ def parsed(text: str) -> Any:
 
 
 def integer(digits: str) -> int | float:
-    """For the decoder. Integers are Python's as far as a machine has them: longer ones it refuses to show."""
+    """Parses an integer for the JSON decoder. Long ones become floats, because Python refuses to print huge
+    integers."""
     return int(digits) if len(digits) < 19 else float(digits)
 
 

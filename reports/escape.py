@@ -1,11 +1,11 @@
-"""Text on its way into Markdown; lib/harness/cell/escape.h has the same rules."""
+"""Escaping of text for Markdown, by the same rules as lib/harness/cell/escape.h."""
 
 import re
 
 from documents import printable
 
 _MARKUP = re.compile(r"[\\`*\[\]|]|(?<![^\W_])_|_(?![^\W_])")
-# Where one begins a line: a list, a heading, a quotation or a rule.
+# The beginning of a line that Markdown reads as a list, a heading, a quotation or a rule.
 _BLOCK = re.compile(r"(?=[>=~#]|[-+](?:[-+ ]|$))|(?<=^)(\d+)(?=[.)](?: |$))")
 
 
@@ -14,7 +14,7 @@ def _plain(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """One line of a paragraph or a table that shows as `text`."""
+    """One line of Markdown, for a paragraph or a table, that is rendered as `text`."""
     plain = _plain(text).strip(" ")
     out = _MARKUP.sub(lambda found: "\\" + found[0], plain).replace("&", "&amp;").replace("<", "&lt;")
     block = _BLOCK.match(plain)
@@ -22,8 +22,8 @@ def markdown(text: str) -> str:
 
 
 def markdown_code(text: str) -> str:
-    """The same as code."""
-    plain = _plain(text).replace("|", "\\|")  # a table's cells are distinguished before code is
+    """One line of Markdown that is rendered as `text` in code style."""
+    plain = _plain(text).replace("|", "\\|")  # Markdown splits a table into cells before it parses code
     fence = "`" * (1 + max(map(len, re.findall("`+", plain)), default=0))
     space = " " if not plain or plain.startswith("`") or plain.endswith("`") else ""
     return f"{fence}{space}{plain}{space}{fence}"

@@ -1,4 +1,4 @@
-"""Timelines as files for other tools' viewers."""
+"""Export of timelines as files for the viewers of other tools."""
 
 import pathlib
 
@@ -14,7 +14,8 @@ from records import ARMS
 def write(
     cells: list[Cell], directory: pathlib.Path, files: Files, snapshots: bool, traces: bool, problems: list[Problem]
 ) -> None:
-    """DIR/snapshots/<set>-<cell>.<arm>.pickle and DIR/traces/<set>-<cell>.json, of the lowest rank, whose results are kept."""
+    """DIR/snapshots/<set>-<cell>.<arm>.pickle and DIR/traces/<set>-<cell>.json; of the lowest rank, the only one whose
+    results are kept."""
     for cell in cells:
         name = f"{cell.results.index}-{slug(cell.id)}"
         arms = []

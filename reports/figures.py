@@ -1,4 +1,4 @@
-"""Figures of memory, traffic and the host: a few per fix, chosen by what they show. Cells in, Plot out; nothing is drawn here."""
+"""The data of figures of memory, traffic and the host, a few per fix: a Plot from cells, which plot.py draws."""
 
 import dataclasses
 import hashlib
@@ -9,12 +9,12 @@ import timeline as timelines
 from load import Cell, Problem, ResultSet
 
 NEVER_HEADLINES = ("memory.unexplained_bytes", "parity.bitwise_equal")
-LONGEST_NAME = 180  # a file's name holds at most 255 bytes on common file systems
+LONGEST_NAME = 180  # common file systems allow names of at most 255 bytes
 
 
 @dataclasses.dataclass
 class Plot:
-    """A figure to be drawn: `kind` names its painter in plot.py, `data` is what that takes."""
+    """A figure to be drawn. `kind` names its painter in plot.py, and `data` is the painter's argument."""
 
     name: str
     section: str
@@ -22,11 +22,11 @@ class Plot:
     title: str
     caption: str
     data: object
-    sets: list[str] = dataclasses.field(default_factory=list)  # labels of those it shows
+    sets: list[str] = dataclasses.field(default_factory=list)  # labels of the result sets that it shows
 
 
 def once(plots: Iterable[Plot]) -> list[Plot]:
-    """Of those that look the same in several sets the first, for all of them."""
+    """Merges equal plots of several result sets into one, which names all of the sets."""
     out: list[Plot] = []
     for plot in plots:
         same = next((p for p in out if (p.kind, p.title, p.data) == (plot.kind, plot.title, plot.data)), None)
@@ -39,14 +39,14 @@ def once(plots: Iterable[Plot]) -> list[Plot]:
 
 @dataclasses.dataclass
 class Headline:
-    """The cell of a scenario that shows a metric's difference best."""
+    """The cell of a scenario in which a metric differs most between before and after."""
 
     cell: Cell
     metric: str
 
 
 def headlines(cells: list[Cell]) -> list[Headline]:
-    """At most two metrics of one scenario's cells, those that its gates speak of and that differ between before and after."""
+    """At most two metrics of one scenario's cells: metrics of its gates that differ between before and after."""
     names = dict.fromkeys(
         gate["metric"]
         for cell in cells
@@ -69,7 +69,7 @@ def by_scenario(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
 
 
 def by_scenario_and_fix(cells: Iterable[Cell]) -> list[list[Cell]]:
-    """Of cells that name one: a matrix may have several."""
+    """The cells that name a fix, by scenario and fix; a scenario's matrix may have several fixes."""
     out: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         if cell.fix:
@@ -78,7 +78,7 @@ def by_scenario_and_fix(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 
 def slug(text: str) -> str:
-    """As part of a file's name; where it is cut, a hash of the entire keeps it apart from others."""
+    """`text` as part of a file name. A name that is cut ends in a hash of the full text, so that it stays unique."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()
     if len(plain) <= LONGEST_NAME:
         return plain
@@ -95,7 +95,7 @@ class TimelineData:
     bands: list[timelines.Band]
     axis: timelines.Axis
     curves: list[timelines.Curve]
-    unit_of: int  # the greatest byte count
+    unit_of: int  # the largest byte count, which determines the unit
 
 
 MOST_BANDS = 9
@@ -103,7 +103,7 @@ POINTS = 320
 
 
 def timeline_cells(sets: list[ResultSet], per_fix: int) -> list[Cell]:
-    """Per fix and set the cells in which memory differs most, the largest model first."""
+    """For each fix and result set, the `per_fix` cells with the largest difference in memory, largest first."""
     out = []
     for results in sets:
         by_fix: dict[str, list[tuple[float, Cell]]] = {}
@@ -206,7 +206,8 @@ class WireData:
 
 
 def wire_plots(sets: list[ResultSet], most: int = 4) -> list[Plot]:
-    """The scenarios whose recipes gather the most bytes; of each recipe the cell that gathers most."""
+    """A plot for each of the scenarios that gather the most bytes; it shows, by recipe, the cell that gathers the
+    most."""
     found: list[tuple[float, str, list[Cell]]] = []
     for results in sets:
         for scenario, cells in by_scenario(results.cells).items():

@@ -1,5 +1,5 @@
-"""A report's files. They take their names together, once all are written: nobody finds half a file, and an older report stays as
-it was where a new one fails or is interrupted."""
+"""The files of a report. They are written as `.part` and renamed together once all are written. So no reader finds a
+partial file, and an older report stays unchanged if a new one fails or is interrupted."""
 
 import contextlib
 import pathlib
@@ -10,15 +10,15 @@ import interrupts
 
 
 class Unwritable(Exception):
-    """Names the file, why it cannot be written, and what to do."""
+    """A file cannot be written; the message names it, the reason, and what to do."""
 
 
 class Files:
-    """As a context: its end names the files, an exception removes them."""
+    """A context manager. At its end the files get their final names; after an exception they are removed."""
 
     def __init__(self) -> None:
         self._paths: dict[pathlib.Path, None] = {}
-        self._made: list[pathlib.Path] = []  # directories
+        self._made: list[pathlib.Path] = []  # directories that write() created
 
     def __enter__(self) -> "Files":
         return self
@@ -54,12 +54,12 @@ class Files:
         self._made.clear()
 
     def _remove(self) -> None:
-        """What has no name yet, and the directories that were made for it."""
+        """Removes files that were not renamed yet, and the directories that were made for them."""
         for path in self._paths:
             with contextlib.suppress(OSError):
                 _part(path).unlink()
         for directory in reversed(self._made):
-            with contextlib.suppress(OSError):  # something else may be there by now
+            with contextlib.suppress(OSError):  # it may contain other files by now
                 directory.rmdir()
 
 
@@ -71,5 +71,5 @@ def _part(path: pathlib.Path) -> pathlib.Path:
 def _named_on_error(path: pathlib.Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:  # a write that fails does not know its file
+    except OSError as error:  # the error of a failed write does not name the file
         raise Unwritable(f"{path}: cannot be written: {error.strerror}; make room or give another directory with -o") from error

@@ -1,4 +1,4 @@
-"""Where Ctrl-C has to wait."""
+"""Sections of code that Ctrl-C must not interrupt."""
 
 import contextlib
 import signal
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """An interrupt arrives when this ends. Processes started meanwhile never see one: who started them ends them."""
+    """Blocks SIGINT until the end of the context, where a pending one arrives. Processes that are started inside
+    inherit the block and never see an interrupt, so their parent must end them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

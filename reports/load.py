@@ -1,4 +1,5 @@
-"""Result sets as `fp8lab run` leaves them. What cannot be read becomes a Problem that names file and record; the rest is kept."""
+"""Reads the results of `fp8lab run`. Parts that cannot be read become a Problem, which names file and record; the rest
+is kept."""
 
 import dataclasses
 import gzip
@@ -20,7 +21,7 @@ RUN_AGAIN = "; left out: run its scenario again to have it shown"
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Something that could not be read. `record` says which part of the file, or is empty for all of it."""
+    """Something that could not be read. `record` names the part of the file; empty: the entire file."""
 
     file: str
     record: str
@@ -32,7 +33,7 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A metric of one side. `value` None is absent, and `reason` says why."""
+    """A metric of one side. A `value` of None is absent, and `reason` says why."""
 
     value: float | None
     predicted: float | None
@@ -42,7 +43,7 @@ class Figure:
 
 @dataclasses.dataclass
 class Cell:
-    """One finished cell: the record as it was written, and where."""
+    """One finished cell: its record as read, and its result set."""
 
     record: dict[str, Any]
     results: "ResultSet"
@@ -73,7 +74,7 @@ class Cell:
 
     @property
     def point(self) -> str:
-        """The id without the scenario's name."""
+        """The cell's id without the scenario's name: its axes."""
         return self.id.partition("/")[2] or "(one cell)"
 
     @property
@@ -84,7 +85,7 @@ class Cell:
         return self.record["arms"].get(name)
 
     def figure(self, side: str, metric: str) -> Figure:
-        """`side` is an arm, or `difference`: before less after."""
+        """The figure of `metric`. `side` is an arm, or `difference`, before minus after."""
         if side == "difference":
             before, after = self.figure("before", metric), self.figure("after", metric)
             return Figure(
@@ -102,12 +103,12 @@ class Cell:
         return Figure(entry["value"], entry["predicted"], entry["unit"], entry.get("reason", ""))
 
     def ending(self, side: str) -> str:
-        """How an arm ended, where it did not end well: `SIGSEGV`, `error`; empty for a good or an absent one."""
+        """How a failed arm ended: `SIGSEGV`, `error`; empty for an arm that is ok or absent."""
         arm = self.arm(side)
         return "" if arm is None or arm["status"] == "ok" else arm.get("signal") or arm["status"]
 
     def timeline(self, side: str) -> pathlib.Path | None:
-        """Where the arm's memory timeline lies; None if there is none below the set's folder of timelines."""
+        """The path of the arm's memory timeline; None if there is none below the set's folder of timelines."""
         if self.results.root is None:
             return None
         safe, folder = _safe(self.id), self.results.root / "timelines"
@@ -116,7 +117,8 @@ class Cell:
             return path if path.resolve().is_relative_to(folder.resolve()) else None
         if "~" not in safe:
             return None
-        # Older versions ended a name that was cut with a hash of their own: the file is this cell's where no other begins so.
+        # Older versions ended cut names with another hash. Such a file is this cell's if no other cell's name begins
+        # alike.
         found = list(path.parent.glob(f"{path.name.partition('~')[0]}~*.{side}.json"))
         begin = safe.partition("~")[0] + "~"
         alike = sum(_safe(cell.id).startswith(begin) for cell in self.results.cells) if found else 0
@@ -125,7 +127,7 @@ class Cell:
 
 @dataclasses.dataclass
 class ResultSet:
-    """One run's results. Equal cells of several sets are compared."""
+    """The results of one run. A report compares equal cells of several sets."""
 
     label: str
     path: str
@@ -150,7 +152,7 @@ _LONGEST_NAME = 200
 
 
 def _safe(cell_id: str) -> str:
-    """What `fp8lab run` calls the timelines of a cell; timeline_path() of lib/harness/results/results.cpp."""
+    """A cell's id in the names of timelines, as in timeline_path() of lib/harness/results/results.cpp."""
     plain = re.sub(rb"[^A-Za-z0-9/=,._+-]", b"_", cell_id.encode()).decode()
     return plain if len(plain) <= _LONGEST_NAME else f"{plain[:_LONGEST_NAME]}~{_fnv1a(cell_id.encode()):016x}"
 
@@ -167,13 +169,13 @@ def _less(a: float | None, b: float | None) -> float | None:
 
 
 class Loader:
-    """Reads the arguments of a report. Collects problems instead of raising."""
+    """Reads the files and directories of a report's arguments. Collects problems instead of raising."""
 
     def __init__(self) -> None:
         self.sets: list[ResultSet] = []
         self.bench_files: list[tuple[str, pathlib.Path]] = []  # (label of the set, file)
         self.problems: list[Problem] = []
-        self._directories: set[str] = set()  # labels
+        self._directories: set[str] = set()  # labels of directories
 
     def load(self, argument: str) -> None:
         label, path = _labelled(argument)
@@ -238,7 +240,7 @@ class Loader:
             return None
 
     def _usable(self, path: pathlib.Path, environment: Any) -> dict[str, Any] | None:
-        """What can be shown of an environment."""
+        """The parts of an environment that can be shown."""
         if not isinstance(environment, dict):
             self._problem(path, "`environment`", "must be an object, as `fp8lab env --json` prints it; left out")
             return None
@@ -287,12 +289,12 @@ class Loader:
         return True
 
     def _cut_off(self, label: str, path: pathlib.Path, text: str, lines: pathlib.Path, error: Malformed) -> None:
-        """What can be saved of a results.json that is not full: its lines file, or the cells before the break."""
+        """Recovers cells of an incomplete results.json: from results.jsonl, or else those before the break."""
         schema = re.match(r'\s*\{\s*"schema"\s*:\s*"([^"]*)"', text)
         if schema and not self._known_schema(path, schema[1]):
             return
         if lines.is_file() and lines.resolve() != path.resolve():
-            self._problem(path, error.record, f"is not full: {error}; results.jsonl beside it is shown instead")
+            self._problem(path, error.record, f"is incomplete: {error}; results.jsonl beside it is shown instead")
             self._add(label, path, path.parent, self._lines(lines), self._environment(path.parent), False)
             return
         records = list(_complete_cells(text))
@@ -304,10 +306,10 @@ class Loader:
         self._add(label, path, path.parent, named, self._environment(path.parent), False)
 
     def _lines(self, path: pathlib.Path) -> Iterable[tuple[str, Any]]:
-        """The last line of each cell: a resumed run writes one that has changed anew, below."""
+        """The last line of each cell, because a resumed run appends another line for a cell that has changed."""
         text = self._text(path)
         found: dict[str, tuple[str, Any]] = {}
-        # Not splitlines(): texts in a record may hold what Unicode takes for the end of a line.
+        # Not splitlines(), which also splits at Unicode line separators inside the texts of a record.
         lines = text.removesuffix("\n").split("\n") if text else []
         for number, line in enumerate(lines, 1):
             name = f"line {number}"
@@ -361,7 +363,7 @@ class Loader:
 
 
 def _labelled(argument: str) -> tuple[str, pathlib.Path]:
-    """`LABEL=PATH`, unless a file is called so."""
+    """Splits `LABEL=PATH`, unless a file has that name."""
     path = pathlib.Path(argument)
     label, equals, rest = argument.partition("=")
     if equals and label and rest and "/" not in label and not path.exists():

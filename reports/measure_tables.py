@@ -1,4 +1,4 @@
-"""Tables of what cells and benchmarks measured."""
+"""Tables of the measurements of cells and benchmarks."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +21,7 @@ WIRE = (
 def _arms(
     sets: list[ResultSet], arms: Sequence[str], metrics: Sequence[str]
 ) -> Iterator[tuple[Cell, str, list[Figure]]]:
-    """Every arm of every cell, with its figures of `metrics`."""
+    """All arms of all cells, with their figures of `metrics`."""
     for results in sets:
         for cell in results.cells:
             for arm in arms:
@@ -143,7 +143,7 @@ def parity_table(sets: list[ResultSet]) -> Table:
 
 
 def noise_table(sets: list[ResultSet], most: int) -> Table:
-    """Every tensor of the cells that name no fix, scenario by scenario, as far as `most` rows go."""
+    """The noise of all tensors of cells without a fix, by scenario; at most `most` rows."""
     found = [
         (cell, entry)
         for results in sets

@@ -1,4 +1,4 @@
-"""A report's sections, and the same of them as one HTML page and as Markdown."""
+"""The sections of a report, as one HTML page and as Markdown."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ class Section:
     text: str
     tables: list[Table] = dataclasses.field(default_factory=list)
     plots: list[Plot] = dataclasses.field(default_factory=list)
-    absent: str = ""  # why there is nothing to show
+    absent: str = ""  # why the section is empty
 
     @property
     def is_empty(self) -> bool:
@@ -169,7 +169,7 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
 
 def _line(sets: list[ResultSet]) -> str:
     verdicts = [cell.verdict for results in sets for cell in results.cells]
-    skipped = verdicts.count("skipped")  # which is no failure, and shows nothing
+    skipped = verdicts.count("skipped")  # neither as expected nor a failure
     good = sum(verdict in GOOD_VERDICTS for verdict in verdicts) - skipped
     of_sets = f"{len(sets)} result set{'s' * (len(sets) != 1)}"
     line = f"{len(verdicts):,} cells of {of_sets}; {good:,} as expected, {len(verdicts) - good - skipped:,} not"
@@ -177,7 +177,7 @@ def _line(sets: list[ResultSet]) -> str:
 
 
 def details(sets: list[ResultSet]) -> str:
-    """Every figure of every cell, for the page to unfold; metrics and reasons by number, because there are many."""
+    """All figures of all cells, as JSON for the page. Metrics and reasons are numbered, because they repeat often."""
     metrics: dict[tuple[str, str], int] = {}
     reasons: dict[str, int] = {}
     out: dict[str, Any] = {}
@@ -210,11 +210,11 @@ def details(sets: list[ResultSet]) -> str:
             ]
             out[cell.anchor] = {"title": cell.record["title"], "arms": arms, "gates": gates}
     document = {"metrics": list(metrics), "reasons": list(reasons), "cells": out}
-    # `<!--<script` begins what only `</script>` twice would end.
+    # Escape `<`: inside a script element `<!--<script` would need a second `</script>`.
     return json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
 
 
-@functools.cache  # it keeps the templates that it has compiled
+@functools.cache  # an environment caches its compiled templates
 def _environment(autoescape: bool) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),

@@ -1,4 +1,4 @@
-"""Figures of what training with a recipe comes to beside BF16: losses, and noise by tensor."""
+"""The data of figures that compare training with BF16: losses, and noise by tensor."""
 
 import dataclasses
 
@@ -12,16 +12,16 @@ from load import Cell, ResultSet
 class LossData:
     reference: list[float | None]
     curves: list[tuple[str, list[float | None]]]
-    steps: int = 0  # of the training; 0: as many as there are losses
+    steps: int = 0  # number of training steps; 0: as many as losses
 
     def numbers(self, losses: list[float | None]) -> list[int]:
-        """The step of each loss, from 1. Of a long training results keep losses that are evenly spaced."""
+        """The step of each loss, from 1. Results of a long training keep evenly spaced losses only."""
         gaps = max(1, len(losses) - 1)
         steps = max(self.steps, len(losses))
         return [1 + i * (steps - 1) // gaps for i in range(len(losses))]
 
     def distances(self, losses: list[float | None]) -> list[float | None]:
-        """Of each step's loss from BF16's, relative to it; None where either is absent, and where they are equal."""
+        """The relative distance of each loss from BF16's; None where one is absent or both are equal."""
         return [
             abs(loss - bf16) / abs(bf16) if loss is not None and bf16 and loss != bf16 else None
             for loss, bf16 in zip(losses, self.reference)
@@ -29,7 +29,7 @@ class LossData:
 
 
 def loss_plots(sets: list[ResultSet], most: int = 8) -> list[Plot]:
-    """Per scenario every recipe against BF16: of fixes before and after, otherwise the one side there is."""
+    """For each scenario the losses of every recipe and of BF16: before and after for a fix, else after only."""
     ranked: list[tuple[float, Plot]] = []
     for results in sets:
         for scenario, cells in by_scenario(results.cells).items():
@@ -55,7 +55,7 @@ def loss_plots(sets: list[ResultSet], most: int = 8) -> list[Plot]:
                 LossData(reference, curves, _steps(same[0])),
                 [results.label],
             )
-            # First what compares recipes, then the fixes by how far apart their sides end.
+            # Comparisons of recipes come first, then fixes, ordered by the distance of their sides at the end.
             rank = float("inf") if not same[0].fix and len(same) > 2 else _spread(same[0])
             ranked.append((rank, plot))
     ranked.sort(key=lambda pair: -pair[0])
@@ -63,7 +63,7 @@ def loss_plots(sets: list[ResultSet], most: int = 8) -> list[Plot]:
 
 
 def _comparable(cells: list[Cell]) -> list[Cell]:
-    """Cells with one and the same BF16 run, as many recipes as there are, of each the one that is furthest from it."""
+    """The largest group of cells with equal BF16 losses, by recipe the cell that is furthest from BF16."""
     groups: dict[tuple[float | None, ...], dict[str, Cell]] = {}
     for cell in cells:
         reference = tuple(_losses(cell, "bf16"))
@@ -99,7 +99,7 @@ OF = ("output", "gradient", "weight")
 @dataclasses.dataclass
 class NoiseData:
     recipes: list[str]
-    panels: list[tuple[str, list[str], list[list[float | None]]]]  # of, tensors, by recipe
+    panels: list[tuple[str, list[str], list[list[float | None]]]]  # of, tensors, values by recipe
 
 
 def noise_plots(sets: list[ResultSet], most: int = 2) -> list[Plot]:

@@ -1,4 +1,4 @@
-"""A report as PDF, by matplotlib alone: tables as pages of text, figures as they are, sections listed on the first page."""
+"""A report as PDF, made with matplotlib only: sections are listed on the first page, tables are pages of text."""
 
 import io
 import textwrap
@@ -23,15 +23,15 @@ MARGIN = 0.45
 SIZE = 6.2  # points
 LINE = SIZE * 1.3 / 72
 ASCENT = SIZE * 0.93 / 72
-CHARACTER = SIZE * 0.53 / 72  # the mean width of a character of Helvetica, and some
+CHARACTER = SIZE * 0.53 / 72  # somewhat more than the mean width of a character of Helvetica
 LONGEST, MOST_LINES = 90, 6
-# Every reader has these fonts, and a string of theirs is written in full: tables have tens of thousands.
+# Every reader has these fonts, and their strings are written unprocessed, which matters for tens of thousands of them.
 CORE_FONTS = {"pdf.use14corefonts": True}
 
 
 class _Strings(Artist):
-    """Many short lines at fixed places, as one text object of the PDF. A report has tens of thousands: text artists would measure
-    each of them, and `draw_text` look for the font of each."""
+    """Many short lines at fixed places, as one text object of the PDF. A report has tens of thousands of them: text
+    artists would measure each line, and `draw_text` would look up the font of each."""
 
     def __init__(self, bold: bool) -> None:
         super().__init__()
@@ -55,9 +55,9 @@ class _Strings(Artist):
 
 
 def document(report: Report, painted: Callable[[Plot], Figure]) -> bytes:
-    """`painted` gives the figure of a plot, once."""
+    """The bytes of the PDF. `painted` returns the figure of a plot; it is called once per plot."""
     out = io.BytesIO()
-    # No context: it would close, and so complete, what an exception left in the middle of a page, and fail at that.
+    # Not as a context manager: after an exception in the middle of a page it would try to complete the file, and fail.
     pages = PdfPages(out, metadata={"Title": report.title, "CreationDate": None})
     _title_page(report, pages)
     for section in report.sections:
@@ -77,7 +77,7 @@ def _shortened(text: str, length: int) -> str:
 
 
 def _figure_page(title: str, figure: Figure, caption: str, pages: PdfPages) -> None:
-    """The figure between title and caption, on a page as wide as the others and as high as that takes."""
+    """A page with title, figure and caption, as wide as the other pages and as high as they need."""
     width, height = figure.get_size_inches()
     above, below = (textwrap.wrap(text, most, break_on_hyphens=False) for text, most in ((title, 130), (caption, 190)))
     look: dict[str, Any] = {"parse_math": False, "linespacing": 1.2}
@@ -85,7 +85,7 @@ def _figure_page(title: str, figure: Figure, caption: str, pages: PdfPages) -> N
     figure.text(0, -0.1 / height, "\n".join(below), va="top", fontsize=7, **look)
     top, bottom = 0.1 + len(above) * 9 * 1.2 / 72, 0.1 + len(below) * 7 * 1.2 / 72
     side = (WIDTH - width) / 2
-    # Named rather than "tight", which would draw the figure once more to see how large it is.
+    # An explicit box instead of "tight", which would draw the figure once more to measure it.
     pages.savefig(figure, bbox_inches=Bbox.from_extents(-side, -bottom - MARGIN, width + side, height + top + MARGIN))
 
 
@@ -94,7 +94,7 @@ def _sheet() -> Figure:
 
 
 def _text(figure: Figure, x: float, y: float, text: str, **look: Any) -> None:
-    """`x` and `y` in inches from the upper left corner."""
+    """Adds text; `x` and `y` are in inches from the upper left corner."""
     figure.text(x / WIDTH, 1 - y / HEIGHT, text, va="top", parse_math=False, fontfamily="Helvetica", **look)
 
 
@@ -114,7 +114,7 @@ def _wrapped(entry: Text, width: int) -> list[str]:
 
 
 def _widths(table: Table) -> list[int]:
-    """Characters by column, all of them fitting the page: the widest columns give most."""
+    """The width of each column in characters, so that all fit the page: the widest columns shrink the most."""
     room = (WIDTH - 2 * MARGIN) / CHARACTER - 2 * len(table.columns)
     widths = [min(LONGEST, max(len(name), *(len(row[i].text) for row in table.rows))) for i, name in enumerate(table.columns)]
     while sum(widths) > room and max(widths) > 8:
@@ -146,7 +146,7 @@ def _table_pages(section: Section, table: Table, pages: PdfPages) -> None:
 
 
 def _page_rows(figure: Figure, y: float, rows: list[list[list[str]]], start: int) -> tuple[int, list[list[list[str]]]]:
-    """The rows that fit below `y`, with lines between them; and the next row."""
+    """Places the rows that fit below `y`, with lines between them; returns the next row."""
     placed: list[list[list[str]]] = []
     while start < len(rows):
         height = max(map(len, rows[start])) * LINE
@@ -171,7 +171,7 @@ def _page_rows(figure: Figure, y: float, rows: list[list[list[str]]], start: int
 
 
 def _place(figure: Figure, y: float, rows: list[list[list[str]]], widths: list[int], bold: bool = False) -> float:
-    """Rows of wrapped entries from `y` on; returns where they end."""
+    """Places rows of wrapped entries from `y` on; returns the y of their end."""
     strings = _Strings(bold)
     for row in rows:
         x = MARGIN

@@ -107,7 +107,7 @@ def _mark_peak_and_retained(panel: Axes, data: TimelineData, curve: Any) -> None
         )
     else:
         panel.plot([x], [mark.live_bytes], marker="_", color=INK, markersize=9, markeredgewidth=2, zorder=5)
-    # Beside the bar, below the line that comes down to it.
+    # The text is beside the bar, below the line that descends to it.
     middle = mark.live_bytes - mark.retained_bytes / 2
     panel.annotate(text, (x, middle), xytext=(-7, 0), ha="right", va="center", **look)
 
@@ -131,7 +131,7 @@ def paint_holders(data: HolderData) -> Figure:
     greatest = max(max(row) for row in data.sizes)
     axes.set_xlim(0, greatest * 1.12 or 1)
     byte_axis(axes, greatest, "x")
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))  # beside the bars, the longest of which may be any
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))  # outside, because any bar may be the longest
     return figure
 
 
@@ -242,7 +242,7 @@ def paint_loss(data: LossData) -> Figure:
     if gaps_seen:
         lower.set_yscale("log")
         lower.yaxis.set_major_formatter(FuncFormatter(_percent))
-        # Powers of ten are labels enough, unless there is room between them.
+        # Label only powers of ten, unless the axis is so short that labels between them have room.
         low, high = lower.get_ylim()
         lower.yaxis.set_minor_formatter(FuncFormatter(_some_percents) if high < 30 * low else NullFormatter())
     else:
@@ -313,11 +313,12 @@ PAINTERS: dict[str, Callable[[Any], Figure]] = {
 
 
 def paint(plot: Plot) -> Figure:
-    """Laid out, and not again for every format. Its canvas keeps the sizes of texts from layout to PNG."""
+    """Paints a plot and lays it out once for all formats. The Agg canvas caches the sizes of texts from layout to
+    PNG."""
     figure = PAINTERS[plot.kind](plot.data)
     FigureCanvasAgg(figure)
     figure.get_layout_engine().execute(figure)
-    figure.set_layout_engine(None)  # any other value lets every format be drawn twice
+    figure.set_layout_engine(None)  # with any engine every format would be drawn twice
     return figure
 
 
@@ -334,7 +335,7 @@ def png_of(figure: Figure) -> bytes:
 
 
 def themed(svg: str, name: str) -> str:
-    """For a page: its theme's colours, ids of its own, and nothing outside the element."""
+    """The SVG element for an HTML page: with the theme's colours, unique ids, and no metadata."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     for colour, variable in THEME.items():

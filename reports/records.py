@@ -1,4 +1,4 @@
-"""What the report reads, and what is wrong with a cell's record."""
+"""The shapes of records that a report reads, and the check of a cell's record."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ VERDICTS = (
 GOOD_VERDICTS = frozenset({"confirmed", "pass", "skipped"})
 
 _HOLDERS = [{"holder": TEXT, "bytes": NUMBER}]
-# As results.schema.json has it, as far as the report stands on it.
+# The part of results.schema.json on which the report depends.
 _METRIC = {"value": NUMBER_OR_NULL, "predicted?": NUMBER_OR_NULL, "unit": TEXT, "reason?": TEXT_OR_NULL}
 _ARM = {
     "status": TEXT,
@@ -69,7 +69,7 @@ _CLAIM = {
     "measured?": NUMBER_OR_NULL,
     "note?": TEXT,
 }
-# An id is part of file names: one that leaves the set's folder would read what is none of its own.
+# An id is part of file names, so one that leaves the set's folder would make the report read other files.
 _ID = Leaf(
     "a path below the set's folder",
     lambda value: type(value) is str and value != "" and not value.startswith("/") and ".." not in value.split("/"),
@@ -82,6 +82,7 @@ _CELL = {
     "axes": {"*": TEXT},
     "ranks": INTEGER,
     "fix": TEXT_OR_NULL,
+    "counterfactual?": FLAG_OR_NULL,
     "verdict": one_of(*VERDICTS),
     "reason": TEXT_OR_NULL,
     "seconds": NUMBER,
@@ -91,7 +92,7 @@ _CELL = {
     "measure": [TEXT],
     "config": {"*": SCALAR},
 }
-# Parts of an environment that a report asks for; of the others it shows what there is.
+# The parts of an environment that a report needs; the others are shown as they are.
 _ENVIRONMENT: dict[str, Any] = {
     "program": {"git_commit?": TEXT_OR_NULL, "git_dirty?": FLAG_OR_NULL},
     "cpu": {"model?": TEXT_OR_NULL},
@@ -100,7 +101,7 @@ _ENVIRONMENT: dict[str, Any] = {
 
 
 def fault_of(record: Any) -> str:
-    """What is wrong with a cell's record, or nothing."""
+    """The message about what is wrong with a cell's record, or an empty text."""
     if not isinstance(record, dict):
         return f"a cell must be an object, and this is {described(record)}"
     fault = misfit(record, _CELL)
@@ -116,7 +117,7 @@ def fault_of(record: Any) -> str:
 
 
 def usable_environment(environment: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The parts that are what they should be, and what is wrong with the others."""
+    """The valid parts of an environment, and messages about the others."""
 
     def fault_in(part: str) -> str:
         path = step("environment", part)

@@ -1,4 +1,4 @@
-"""Writes a report's files. As many processes as there are cores paint the figures, and this one draws them into the PDF."""
+"""Writes the files of a report. One process per core paints figures, and this process draws them into the PDF."""
 
 import concurrent.futures
 import gc
@@ -15,14 +15,14 @@ from files import Files
 
 
 def _draw(plot: Plot) -> tuple[bytes, str, bytes]:
-    """A figure as PNG, as SVG, and itself, which the PDF takes as it is."""
+    """A figure as PNG, as SVG, and pickled, for the PDF."""
     figure = plots.paint(plot)
     return plots.png_of(figure), plots.svg_of(figure), pickle.dumps(figure)
 
 
 def write(report: page.Report, directory: pathlib.Path, files: Files) -> None:
-    gc.freeze()  # cells are many and stay; no process needs to look through them for garbage,
-    gc.set_threshold(20_000)  # nor often through figures, which are thousands of objects
+    gc.freeze()  # exempt the many cells, which live to the end, from garbage collection in all processes
+    gc.set_threshold(20_000)  # collect rarely, because a figure has thousands of objects
     pool = concurrent.futures.ProcessPoolExecutor(max(1, len(os.sched_getaffinity(0))))
     try:
         with interrupts.held():
@@ -36,6 +36,6 @@ def write(report: page.Report, directory: pathlib.Path, files: Files) -> None:
             files.write(directory / "figures" / f"{name}.svg", svg)
             svgs[name] = plots.themed(svg, name)
     finally:
-        with interrupts.held():  # a thread whose join was interrupted counts as ended, and its processes then wait for ever
-            pool.shutdown(cancel_futures=True)  # where this failed, nobody wants the rest
+        with interrupts.held():  # an interrupted join marks the pool's thread as ended, and its processes wait for ever
+            pool.shutdown(cancel_futures=True)  # after a failure the remaining figures are not needed
     files.write(directory / "report.html", page.html(report, svgs))

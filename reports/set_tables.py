@@ -1,4 +1,4 @@
-"""Tables of full result sets: what they are, how they differ, where they were made."""
+"""Tables of result sets: their contents, their differences, and the environments of their runs."""
 
 import json
 from typing import Any
@@ -34,7 +34,8 @@ def sets_table(sets: list[ResultSet]) -> Table:
 
 
 def compare_table(sets: list[ResultSet]) -> tuple[Table, str]:
-    """Figures of equal cells in several sets, or on several devices: rows where they differ; a line counts the others."""
+    """Figures of equal cells in several sets or on several devices: a row for each that differs, a line with the number
+    of the others."""
     columns: list[tuple[int, str]] = sorted({(results.index, cell.device) for results in sets for cell in results.cells})
     places: dict[tuple[str, str, str], dict[tuple[int, str], tuple[Cell, Figure]]] = {}
     for results in sets:

@@ -1,8 +1,9 @@
-"""Memory snapshots that PyTorch's memory viewer opens: a timeline replayed on an address space of its own.
+"""Memory snapshots for PyTorch's memory viewer: a timeline replayed on invented addresses.
 
-The ledger has no addresses, so blocks get them here: freed ones are used again by blocks of their size. A block that changes
-hands is freed and allocated anew where it lies, so that the viewer shows each holder's bytes under its name. Frames, which the
-viewer takes for a stack trace, name holder, owner and phase. Time is the number of the event, in microseconds.
+The ledger has no addresses, so blocks get them here; a freed address is used again for a block of the same size. A
+block whose holder changes is freed and allocated again at its address, so that the viewer shows each holder's bytes
+under its name. The frames, which the viewer shows as a stack trace, name holder, owner and phase. The time is the
+number of the event, in microseconds.
 """
 
 import pickle
@@ -16,7 +17,7 @@ ROUNDING = 512
 
 
 class _Space:
-    """Addresses: the last freed block of a size first, otherwise past the end."""
+    """The address space. A block gets the address of the last freed block of its size, or else one at the end."""
 
     def __init__(self) -> None:
         self.end = BASE
@@ -38,11 +39,11 @@ def rounded(size: int) -> int:
 
 
 def snapshot(timeline: Timeline) -> dict[str, Any]:
-    """Raises TimelineError where an event frees what nobody holds."""
+    """The snapshot of a timeline. Raises TimelineError if an event frees bytes that its holder does not hold."""
     space = _Space()
     live: dict[tuple[int, int], list[int]] = {}  # (holder, size): addresses
     trace: list[dict[str, Any]] = []
-    blocks: dict[int, tuple[int, list[dict[str, Any]]]] = {}  # by address: size asked for, frames
+    blocks: dict[int, tuple[int, list[dict[str, Any]]]] = {}  # by address: requested size, frames
     frames_of: dict[tuple[int, str, int], list[dict[str, Any]]] = {}
 
     def frames(holder: int, phase: str, step: int) -> list[dict[str, Any]]:
@@ -99,7 +100,7 @@ def snapshot(timeline: Timeline) -> dict[str, Any]:
 
 
 def _segment(total: int, blocks: dict[int, tuple[int, list[dict[str, Any]]]]) -> dict[str, Any]:
-    """What is alive at the end, with the room between."""
+    """The memory segment at the end of the timeline: its live blocks and the gaps between them."""
     out: list[dict[str, Any]] = []
     at = BASE
     for address in sorted(blocks):

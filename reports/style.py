@@ -1,6 +1,7 @@
-"""How plots look. Colours are distinguished by people with any colour vision: by lightness too, never by hue alone.
+"""The style of plots. Colours differ in lightness too, not only in hue, so that people with any colour vision can tell
+them apart.
 
-Ink, grid and page have colours of their own, which the HTML page replaces by its theme's.
+Ink, grid and page have distinct colours, which the HTML page replaces by those of its theme.
 """
 
 import functools
@@ -17,7 +18,7 @@ import units
 
 INK, GRID, PAGE = "#1b1f25", "#d3d7dd", "#fefefd"
 THEME = {INK: "var(--ink)", GRID: "var(--grid)", PAGE: "var(--page)"}
-# Okabe and Ito's colours and shades of them: bytes that stay, bytes that pass.
+# Okabe and Ito's colours and shades of them. Cool: bytes that outlive backward; warm: bytes that do not.
 COOL = ("#0072b2", "#56b4e9", "#00604a", "#8fd6bd", "#2f4b7c", "#b3cde3", "#4d8f7f", "#9fb4c7", "#c9dbe6", "#41607a")
 WARM = ("#d55e00", "#f0c542", "#9e2f5f", "#f4a6c0", "#8c510a", "#e69f00", "#fbe3b0", "#b5523b", "#f3c9a5", "#6b3d2e")
 SIDES = {"before": "#d55e00", "after": "#0072b2", "bf16": "#7f8790"}
@@ -28,7 +29,7 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 matplotlib.rcParams.update(
     {
         "font.family": "DejaVu Sans",
-        "text.parse_math": False,  # names and titles are text, whatever they hold
+        "text.parse_math": False,  # names and titles may contain `$`
         "font.size": 9,
         "axes.titlesize": 9.5,
         "axes.titleweight": "bold",
@@ -49,7 +50,7 @@ matplotlib.rcParams.update(
         "legend.frameon": False,
         "legend.fontsize": 8,
         "figure.facecolor": PAGE,
-        "figure.dpi": 130,  # of PNG; a layout made for it needs no text measured again
+        "figure.dpi": 130,  # as for PNG, so that texts are not measured again after the layout
         "axes.facecolor": "none",
         "savefig.facecolor": PAGE,
         "svg.fonttype": "none",
@@ -60,7 +61,7 @@ matplotlib.rcParams.update(
 )
 
 
-# Functions that axes keep are no lambdas: figures go from process to process.
+# Axes keep these functions, and figures are pickled between processes, so they must not be lambdas.
 
 
 def _scaled(size: float, value: float, _: int) -> str:
@@ -71,7 +72,7 @@ def byte_axis(axes: Axes, greatest: float, which: str = "y") -> None:
     size, name = units.scale_of(greatest)
     axis = axes.yaxis if which == "y" else axes.xaxis
     axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-    # Ticks are round in the shown unit.
+    # Choose ticks that are round numbers in the shown unit.
     low, high = (axes.get_ylim if which == "y" else axes.get_xlim)()
     ticks = [
         tick * size
@@ -86,7 +87,8 @@ def byte_axis(axes: Axes, greatest: float, which: str = "y") -> None:
 
 
 def with_legend(figure: Figure, rows_of_legend: int, height: float = 0.19) -> tuple[Any, Axes]:
-    """Room for panels, and below it for a legend of so many lines; heights are inches."""
+    """Splits a figure into a grid for panels and, below it, axes for a legend; `height` is inches per row of the
+    legend."""
     total = figure.get_figheight()
     below = height * rows_of_legend
     outer = figure.add_gridspec(2, 1, height_ratios=(total - below, below))
@@ -104,7 +106,7 @@ def box() -> dict[str, Any]:
 
 
 def short(text: str, length: int) -> str:
-    """Cut in the middle: names of one kind often differ at their ends alone."""
+    """Shortens `text` by cutting its middle, because names of one kind often differ only at the end."""
     if len(text) <= length:
         return text
     end = (length - 1) // 3
@@ -112,7 +114,7 @@ def short(text: str, length: int) -> str:
 
 
 def line_style(number: int, label: str) -> dict[str, Any]:
-    """Colour, marker and dash together, so that none has to carry the difference alone."""
+    """The style of a line. Colour, marker and dash all differ, so that lines do not differ by colour only."""
     return {
         "color": SERIES[number % len(SERIES)],
         "marker": MARKERS[number % len(MARKERS)],

@@ -1,4 +1,5 @@
-"""What a table is, and the tables of verdicts: with every figure's unit, exact value and reason of absence."""
+"""The type of tables, and the tables of verdicts. A figure has its unit, its exact value and the reason if it is
+absent."""
 
 import dataclasses
 
@@ -10,7 +11,7 @@ from records import ARMS, GOOD_VERDICTS, VERDICTS
 
 @dataclasses.dataclass
 class Text:
-    """One entry of a table. `sort` orders it; `note` is what pointing at it shows; `link` an anchor of the page."""
+    """One entry of a table. `sort` is its sort key, `note` its tooltip, `link` an anchor of the page."""
 
     text: str
     sort: float | str | None = None
@@ -24,7 +25,7 @@ class Table:
     name: str
     columns: list[str]
     rows: list[list[Text]]
-    anchors: list[str] = dataclasses.field(default_factory=list)  # of rows, where they have one
+    anchors: list[str] = dataclasses.field(default_factory=list)  # of the rows, or empty
     caption: str = ""
     search: bool = False
 
@@ -36,7 +37,7 @@ def number(value: float | None, unit: str, reason: str = "") -> Text:
 
 
 def shown(metric: str, figure: Figure) -> Text:
-    """Yes or no for what is one of the two."""
+    """A figure as a table entry; yes or no for metrics that are 1 or 0."""
     if figure.value in (0, 1) and metric.rsplit(".")[-1] in (
         "ranks_equal",
         "gathered_equals_unsharded",
@@ -78,15 +79,22 @@ def _claimed(cells: list[Cell], metric: str) -> Text:
     return Text(units.ABSENT, None, "upstream names no figure of this", look="absent")
 
 
+def _upstream(cell: Cell) -> Text:
+    references = ", ".join(cell.record["upstream"])
+    if not cell.record.get("counterfactual"):
+        return Text(references)
+    return Text(f"{references} (counterfactual)", note="no upstream release was ever without this fix")
+
+
 def fixes_table(sets: list[ResultSet]) -> Table:
-    """A row for each scenario, fix and metric that shows it, of the cell in which it shows most."""
+    """A row for each scenario, fix and headline metric, with the cell in which the metric differs most."""
     rows = []
     for results in sets:
         for cells in by_scenario_and_fix(results.cells):
             first = cells[0]
             head = [
                 Text(first.fix, look="code"),
-                Text(", ".join(first.record["upstream"])),
+                _upstream(first),
                 Text(results.label),
                 Text(first.scenario, look="code"),
             ]

@@ -1,4 +1,4 @@
-"""Memory timelines: who held which bytes, event by event, folded into the bands of a figure."""
+"""Memory timelines: the bytes of every holder after every event, grouped into the bands of a figure."""
 
 import dataclasses
 import functools
@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from documents import COUNT, LIST, TEXT, INTEGER, Malformed, described, misfit, parsed
 
 SCHEMA = "fp8lab.timeline/1"
-# The ledger's order, and whether the schedule says that such bytes outlive backward (lib/memory/holder.h).
+# The kinds of holders in the ledger's order; True if the schedule lets their bytes outlive backward
+# (lib/memory/holder.h).
 KINDS = {
     "parameter": True,
     "gradient": True,
@@ -33,7 +34,7 @@ _EVENT = (int, int, int, int, str, int)
 
 
 class TimelineError(Exception):
-    """A timeline that cannot be used; says which record is at fault."""
+    """A timeline cannot be used; the message names the record that is wrong."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Holder:
 
     @functools.cached_property
     def group(self) -> str:
-        """The same of all layers, whatever it is: `context of layers[*].attention`."""
+        """The name without `what` and without indices, common to all layers: `context of layers[*].attention`."""
         return self.kind + (f" of {folded(self.owner)}" if self.owner else "")
 
     @property
@@ -62,7 +63,7 @@ class Mark:
     name: str
     live_bytes: int
     retained_bytes: int
-    event: int  # of the next event
+    event: int  # number of the next event
 
 
 class Event(NamedTuple):
@@ -72,7 +73,7 @@ class Event(NamedTuple):
     holder: int
     phase: str
     step: int
-    source: int | None  # of a transfer: who held the bytes before
+    source: int | None  # the previous holder, if the event moves bytes between holders
 
 
 @dataclasses.dataclass
@@ -87,11 +88,11 @@ class Timeline:
         return max(range(len(self.events)), key=lambda i: self.events[i].live, default=0)
 
     def retained_at(self) -> Mark | None:
-        """The last end of backward."""
+        """The last mark at the end of backward."""
         return next((mark for mark in reversed(self.marks) if mark.name == "end_of_backward"), None)
 
     def changes(self, index: int) -> list[tuple[int, int]]:
-        """(holder, bytes) that event `index` adds; negative where it takes."""
+        """The changes of event `index` as (holder, bytes); bytes are negative where a holder loses them."""
         event = self.events[index]
         if event.delta:
             return [(event.holder, event.delta)]
@@ -104,7 +105,7 @@ def folded(name: str) -> str:
 
 
 def read(path: pathlib.Path) -> Timeline:
-    """Raises TimelineError with the record that is at fault."""
+    """Reads a timeline. Raises TimelineError, which names the record that is wrong."""
     try:
         document = parsed(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -151,8 +152,9 @@ class Band:
 
 
 def bands(timelines: list[Timeline], most: int) -> list[Band]:
-    """The groups of holders worth a band of their own, by their greatest share at a peak or a retention, in the ledger's order;
-    the others together, as those that outlive backward and those that do not."""
+    """The bands of a figure, in the ledger's order. The `most` groups of holders with the most bytes at a peak or a
+    mark have a band each; the others share two bands, one for bytes that outlive backward and one for bytes that do
+    not."""
     weight: dict[str, int] = {}
     holder_of: dict[str, Holder] = {}
     for timeline in timelines:
@@ -180,7 +182,7 @@ def bands(timelines: list[Timeline], most: int) -> list[Band]:
 
 @dataclasses.dataclass
 class Curve:
-    """Bytes by band at chosen moments. `x` counts events along the phases that all arms share."""
+    """Bytes by band at chosen moments. `x` counts events along the axis that all arms share."""
 
     x: list[float]
     by_band: list[list[int]]
@@ -191,13 +193,13 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """An uninterrupted stretch of one phase; `visit` counts the stretches of one phase and step."""
+    """An uninterrupted sequence of events of one phase and step; `visit` counts these sequences."""
 
     phase: str
     step: int
     visit: int
     first: int
-    last: int  # one past
+    last: int  # one past the last event
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -219,7 +221,8 @@ def segments(timeline: Timeline) -> list[Segment]:
 
 @dataclasses.dataclass
 class Axis:
-    """Phases side by side, each as wide as the arm with the most events in it, so that arms can be laid over each other."""
+    """The x axis that arms share. Each segment is as wide as in the arm with the most events, so that arms can be
+    overlaid."""
 
     spans: dict[tuple[str, int, int], tuple[float, float]]
 
@@ -248,7 +251,8 @@ def shared_axis(timelines: list[Timeline]) -> Axis:
 
 
 def curve(timeline: Timeline, chosen: list[Band], axis: Axis, points: int) -> Curve:
-    """At most about `points` moments, the peak and the marks among them; of each stretch the moment with the most bytes."""
+    """The curve of a timeline at about `points` moments: the peak, the marks, and the maximum of each stretch of
+    events."""
     position = {band.label: i for i, band in enumerate(chosen)}
     rest = {band.outlives_backward: i for i, band in enumerate(chosen) if band.label.startswith("all others")}
     row = [position.get(h.group, rest.get(h.outlives_backward)) for h in timeline.holders]
@@ -287,6 +291,6 @@ def _moments(timeline: Timeline, points: int) -> set[int]:
         keep |= {segment.first, segment.last - 1}
     stretch = max(1, count // points)
     for start in range(0, count, stretch):
-        # The peak of all is that of its stretch.
+        # The global peak is among these maxima.
         keep.add(max(range(start, min(start + stretch, count)), key=lambda i: timeline.events[i].live))
     return keep

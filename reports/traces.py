@@ -1,6 +1,7 @@
-"""Chrome and Perfetto traces: a span for each phase, counters of bytes by kind of holder. A process is one rank's arm.
+"""Chrome and Perfetto traces: a span for each phase, and counters of bytes by kind of holder. A process of the trace is
+an arm.
 
-A timeline knows the order of events and no clock, so a microsecond of the trace is one event.
+A timeline has the order of events but no times, so one event is one microsecond of the trace.
 """
 
 import json
@@ -58,7 +59,7 @@ def events(timeline: Timeline, name: str, rank: int, pid: int) -> list[dict[str,
 
 
 def document(arms: list[tuple[str, Timeline]], rank: int, cell_id: str) -> str:
-    """The arms of one cell, beside each other."""
+    """The trace of the arms of one cell."""
     all_events = [event for pid, (arm, timeline) in enumerate(arms) for event in events(timeline, arm, rank, pid)]
     full = {"displayTimeUnit": "ms", "otherData": {"cell": cell_id}, "traceEvents": all_events}
     return json.dumps(full, separators=(",", ":"))

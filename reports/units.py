@@ -1,11 +1,11 @@
-"""Figures as people read them. MiB is 2^20 bytes; an absent figure is a dash, never 0."""
+"""Formatting of figures for people. MiB is 2^20 bytes; an absent figure is a dash, never 0."""
 
 import math
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 ABSENT = "–"
 
-# How many of a metric's own unit one of a claim's unit is; the table of lib/harness/cell/units.cpp.
+# The factor from the unit of a claim to the metric's unit; the same table as in lib/harness/cell/units.cpp.
 _FACTORS: dict[tuple[str, str], float] = {
     ("KiB", "B"): KIB,
     ("MiB", "B"): MIB,
@@ -23,19 +23,19 @@ _FACTORS: dict[tuple[str, str], float] = {
 
 
 def factor(unit: str, base: str) -> float | None:
-    """How many `base` one `unit` is; None where they measure different things."""
+    """How many `base` one `unit` is; None if they measure different quantities."""
     return 1.0 if unit == base else _FACTORS.get((unit, base))
 
 
 def grouped(value: float) -> str:
-    """618,135,552; fractions keep four significant digits."""
+    """Integers as 618,135,552; fractions with four significant digits."""
     if math.isfinite(value) and value == int(value) and abs(value) < 2**53:
         return f"{int(value):,}"
     return f"{value:.4g}"
 
 
 def scale_of(greatest: float) -> tuple[float, str]:
-    """The unit that bytes up to `greatest` are best read in."""
+    """The unit, and its size, in which bytes up to `greatest` are most readable."""
     for size, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(greatest) >= size:
             return float(size), name
@@ -57,7 +57,7 @@ def nanosecond_text(value: float) -> str:
 
 
 def figure(value: float | None, unit: str) -> str:
-    """With its unit: `589.5 MiB`, `2.1 ms`, `31.4 dB`; a bare number is a count or a fraction."""
+    """A figure with its unit: `589.5 MiB`, `2.1 ms`, `31.4 dB`; counts and fractions have none."""
     if value is None:
         return ABSENT
     if not math.isfinite(value):
@@ -70,7 +70,7 @@ def figure(value: float | None, unit: str) -> str:
 
 
 def exact(value: float | None, unit: str) -> str:
-    """Every digit, for a tooltip."""
+    """The exact figure, for a tooltip."""
     if value is None:
         return ""
     number = f"{int(value):,}" if math.isfinite(value) and value == int(value) else repr(value)

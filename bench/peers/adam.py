@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What torch needs for a step of AdamW over 24 matrices of 4096 x 4096, in rows named as those of bench_adam_gpu.
+"""Torch's time for a step of AdamW over 24 matrices of 4096 x 4096, in rows named as those of bench_adam_gpu.
 
-Writes Google Benchmark's JSON, to standard output without --out. Torch's fused AdamW wants gradients of
-its parameters' type, so FP8 rows step FP32 masters with FP32 gradients, find amaxes with one list operation and cast matrix by matrix,
-through BF16 as the weights' nominal type asks.
+Writes Google Benchmark's JSON, to standard output without --out. Torch's fused AdamW requires gradients of the
+parameters' type. FP8 rows therefore step FP32 masters with FP32 gradients, measure the amaxes with one list operation,
+and cast one matrix after the other, through BF16, the weights' nominal type.
 """
 
 import statistics
@@ -73,7 +73,7 @@ def foreach_norm():
     return lambda: torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
 
 
-# Name, bytes a parameter as bench_adam_gpu counts them, what makes the step.
+# Name, bytes per parameter as bench_adam_gpu counts them, and the function that makes the step.
 ROWS = (
     ("adam/f32", 28, lambda: plain(torch.float32)),
     ("adam/fp8_delayed/f32_master", 27, delayed),

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Torch's scaled_dot_product_attention, through cuDNN and through its own flash kernels, in rows named as those of bench_attention.
+"""Torch's scaled_dot_product_attention, by cuDNN or by its own flash kernels, in rows named as those of
+bench_attention.
 
-Writes Google Benchmark's JSON, to standard output without --out. Torch has no attention in FP8. Its gradients are those of
-`backward_any_order`, and of `backward` where torch, set to be deterministic, gives the same bits every time. Grouped queries
-are grouped there too.
+Writes Google Benchmark's JSON, to standard output without --out. Torch has no attention in FP8. Its gradients are the
+rows `backward_any_order`; they are also the rows `backward` where torch, with deterministic algorithms on, gives equal
+bits on every run. Grouped queries stay grouped in torch too.
 """
 
 import statistics
@@ -16,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import peer
 
 HEAD_DIM, WARM_UP, REPEATS = 128, 3, 5
-# Name, batch, heads, heads of keys and values, sequence, causal: as bench_attention has them.
+# Name, batch, heads, heads of keys and values, sequence, causal; the same as in bench_attention.
 CASES = (
     ("8x32h/s2048/causal", 8, 32, 32, 2048, True),
     ("2x32h/s8192/causal", 2, 32, 32, 8192, True),

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""PyTorch's memory-bound operations beside bench_elementwise's, under the same row names and in Google Benchmark's JSON.
+"""PyTorch's memory-bound operations, under the row names of bench_elementwise and in Google Benchmark's JSON.
 
 Usage: elementwise.py [--rounds N] [--filter TEXT] [--compile] [--out FILE]
 
-Each row is what PyTorch has for it: rms_norm, layer_norm, silu(gate) * up, gelu(tanh) and their autograd backward, norms and
-activations with a cast to E4M3 under a given scale and its amax, transposes by contiguous(), a rotary embedding of sines and
-cosines made before. --compile times them through torch.compile. Inputs rotate past the L2, normal values; a call is timed by
-events behind a large copy that hides its launches; medians are printed, and of_copy, the ratio to that copy's bandwidth.
+Each row is PyTorch's counterpart: rms_norm, layer_norm, silu(gate) * up, gelu(tanh) and their autograd backward; norms
+and activations followed by a cast to E4M3 with a given scale, and its amax; transposes by contiguous(); a rotary
+embedding with sines and cosines computed beforehand. --compile times them through torch.compile. Inputs are normally
+distributed and rotate past the L2. Events time a call after a large copy that hides its launches. Results are medians,
+and of_copy, the ratio to the bandwidth of that copy.
 """
 
 import statistics
@@ -46,7 +47,7 @@ def rotate(x, cosine, sine):
 
 
 def quantized(function, both):
-    """function, then a cast under a given scale with the amax recorded: what a delayed recipe does."""
+    """`function`, then a cast with a given scale and the recorded amax, as in a delayed recipe."""
     def call(x, *weights):
         y = function(x, *weights)
         data = (y.float() * 64.0).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
@@ -75,7 +76,7 @@ def backward_row(function, dtype, cols, out_cols, moved, parameters=0, wrap=lamb
 
 
 def rows(wrap):
-    """name -> a function that gives (bytes moved, calls)."""
+    """By name, a function that returns (bytes moved, calls)."""
     table = {}
     norms = {"rms_norm": (lambda x, g: functional.rms_norm(x, (x.shape[1],), g, 1e-5), 1),
              "layer_norm": (lambda x, g, b: functional.layer_norm(x, (x.shape[1],), g, b, 1e-5), 2)}
@@ -97,7 +98,7 @@ def rows(wrap):
             forward_row, quantized(swiglu, both), bf16, 2 * FFN, (4 + written) * TOKENS * FFN, 0, wrap)
     for kind in ("e4m3", "bf16"):
         for cols in (HIDDEN, FFN):
-            # PyTorch moves bytes faster than it moves FP8.
+            # As bytes, because PyTorch moves those faster than FP8.
             dtype = torch.uint8 if kind == "e4m3" else torch.bfloat16
             make = lambda cols=cols, dtype=dtype: random(TOKENS, cols, torch.bfloat16).to(dtype)
             size = TOKENS * cols * dtype.itemsize

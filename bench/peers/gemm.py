@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""PyTorch's products beside bench_gemm's, under the same row names and in Google Benchmark's JSON.
+"""PyTorch's matrix products, under the row names of bench_gemm and in Google Benchmark's JSON.
 
 Usage: gemm.py [--rounds N] [--filter TEXT] [--out FILE]
 
-BF16 rows are torch.matmul of views that lie as a linear layer has them; fp8_tensor rows are torch._scaled_mm with per-tensor
-scales, fast accumulation in forward only; fp8_tensor_to_fp8 rows are the same with a result in FP8 under a given scale, whose
-amax torch does not measure. Rounds alternate them, each on inputs that rotate past the L2, normal values, behind a large copy
-that hides the launch, timed by events; medians are printed.
+BF16 rows are torch.matmul of views with the layouts of a linear layer. fp8_tensor rows are torch._scaled_mm with
+per-tensor scales and fast accumulation in forward only. fp8_tensor_to_fp8 rows are the same with a result in FP8 under
+a given scale; torch does not measure its amax. Rounds alternate the rows. Inputs are normally distributed and rotate
+past the L2. Events time a call after a large copy that hides its launch. Results are medians.
 """
 
 import statistics
@@ -40,7 +40,7 @@ def rotations(size):
 
 
 def bf16_calls(m, n, k, which):
-    """Products over k of a [m, k] and b [n, k], stored as forward left them."""
+    """Products over k of a [m, k] and b [n, k], in the layouts that forward stored."""
     def operands():
         a = random(k, m).t() if which == "wgrad" else random(m, k)
         b = random(n, k).t() if which == "fprop" else random(k, n)
@@ -57,7 +57,7 @@ def quantized(rows, cols, dtype):
 
 
 def fp8_calls(m, n, k, which):
-    """Calls whose result is BF16, and calls on the same operands whose result is of a's type."""
+    """Calls with a BF16 result, and calls on the same operands with a result of the type of `a`."""
     dtype = torch.float8_e4m3fn if which == "fprop" else torch.float8_e5m2
 
     def operands():

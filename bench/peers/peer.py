@@ -1,4 +1,4 @@
-"""What the peers' scripts share: a command line, timing by events behind a large copy, and Google Benchmark's JSON."""
+"""Shared by the peers' scripts: the command line, timing by events after a large copy, and Google Benchmark's JSON."""
 
 import argparse
 import json
@@ -18,14 +18,14 @@ def arguments(description, rounds):
 
 
 class Timer:
-    """Times calls. A copy of COPY_BYTES runs first: it hides the call's launches, and its bandwidth is what the GPU can do."""
+    """Times calls. A copy of COPY_BYTES runs first: it hides the call's launches, and its bandwidth is the GPU's."""
 
     def __init__(self):
         self.source = torch.empty(COPY_BYTES // 2, device="cuda", dtype=torch.bfloat16).normal_()
         self.target = torch.empty_like(self.source)
 
     def microseconds(self, call):
-        """Of the call, and of the copy before it."""
+        """The times of the call and of the copy before it."""
         begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         begin.record()
         self.target.copy_(self.source)
@@ -37,7 +37,7 @@ class Timer:
 
     @staticmethod
     def copy_bandwidth(microseconds):
-        """Bytes a second, read and written."""
+        """Bytes read plus bytes written per second."""
         return 2e6 * COPY_BYTES / microseconds
 
 

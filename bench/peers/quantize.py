@@ -3,9 +3,9 @@
 
 Usage: quantize.py [--rounds N] [--filter TEXT] [--out FILE]
 
-Each row is there twice: as eager operations and, with /compiled behind its name, as torch.compile fuses them. `both` adds the
-transposed data that the products of backward read. `cast` is the plain conversion, without scale or amax. Rounds go over inputs
-that rotate past the L2, behind a large copy that hides the launch and is the measure of of_copy; medians are printed.
+Each row exists twice: as eager operations and, with /compiled after its name, fused by torch.compile. `both` adds the
+transposed data that the products of backward read. `cast` is the plain conversion, without scale or amax. Inputs rotate
+past the L2. A large copy before each call hides its launch; of_copy is relative to its bandwidth. Results are medians.
 """
 
 import statistics
@@ -48,7 +48,7 @@ def cast(x, _scale, _amax):
     return x.to(torch.float8_e4m3fn)
 
 
-# Name, bytes an element that must move, what computes it.
+# Name, bytes per element that must move, and the function that computes the row.
 ROWS = (("quantize/delayed/rowwise", 3, delayed), ("quantize/delayed/both", 4, delayed_both),
         ("quantize/current/rowwise", 5, current), ("quantize/current/both", 6, current_both), ("cast", 3, cast))
 

@@ -21,8 +21,11 @@ TEST(Fixes, EveryRowHasANameUpstreamReportsAndOneDecision) {
   for (const Fix& row : fixes()) {
     SCOPED_TRACE(row.name);
     EXPECT_TRUE(names.insert(row.name).second) << "listed twice";
-    EXPECT_FALSE(row.upstream.empty());
-    for (const std::string_view report : row.upstream) EXPECT_NE(report.find('#'), std::string_view::npos) << report;
+    EXPECT_FALSE(row.upstream.references.empty());
+    for (const std::string_view reference : row.upstream.references)
+      EXPECT_NE(reference.find('#'), std::string_view::npos) << reference;
+    EXPECT_EQ(row.upstream.commit.size(), 9u);
+    EXPECT_EQ(row.upstream.release.rfind("2.", 0), 0u) << row.upstream.release;
     EXPECT_FALSE(row.symptom.empty());
     EXPECT_FALSE(row.decision.empty());
     EXPECT_EQ(&fix(row.name), &row);

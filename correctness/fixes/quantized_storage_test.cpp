@@ -32,22 +32,6 @@ struct Sample {
   }
 };
 
-/// True if a tensor with only a column-wise orientation can be split and its shards have that orientation.
-bool splits_columnwise_only_tensors(const Behaviors& behaviors) {
-  const std::int64_t offsets[] = {0, kRows / 2, kRows};
-  try {
-    for (const char* format : {"delayed_e4m3", "mxfp8_rceil"}) {
-      const Sample sample(format);
-      for (const QuantizedTensor& shard :
-           split_rows(*sample.device, behaviors, sample.make({false, true}), offsets, {.holder = sample.holder}))
-        if (!shard.columnwise()) return false;
-    }
-  } catch (const Error&) {
-    return false;
-  }
-  return true;
-}
-
 /// Bytes alive beyond those of a row-wise shard, after the tensor that it was cut from is freed.
 std::int64_t bytes_behind_a_shard(const Sample& sample, const Behaviors& behaviors) {
   const std::int64_t before = sample.device->ledger().live_bytes();
@@ -103,11 +87,6 @@ bool slices_stay_in_eight_bits(const Behaviors& behaviors) {
   return true;
 }
 
-bool views_keep_both_orientations(const Behaviors& behaviors) {
-  const Sample sample("delayed_e4m3");
-  return static_cast<bool>(view_as(behaviors, sample.make(), {4, kRows / 4, kCols}).columnwise());
-}
-
 // Without the fix a shard keeps the transpose of the unsharded tensor alive; with it nothing.
 TEST(QuantizedStorageFixes, ShardKeepsTheTransposeOfTheUnshardedTensorWithoutTheFix) {
   const Behaviors before = fixes_test::without("slice_transpose_in_make_like");
@@ -128,12 +107,10 @@ TEST(QuantizedStorageFixes, CopyThroughValuesKeepsBytesUnderFloorScales) {
 }  // namespace
 
 std::span<const fixes_test::Witness> fixes_test::quantized_storage_witnesses() {
-  static constexpr Witness kWitnesses[] = {{"split_both_orientations", splits_columnwise_only_tensors},
-                                           {"slice_transpose_in_make_like", shards_keep_no_transpose},
+  static constexpr Witness kWitnesses[] = {{"slice_transpose_in_make_like", shards_keep_no_transpose},
                                            {"own_scale_in_new_zeros", zeros_rescale_nothing},
                                            {"copy_bytes_between_shards", copies_keep_bytes},
-                                           {"view_aligned_slices", slices_stay_in_eight_bits},
-                                           {"keep_transpose_in_views", views_keep_both_orientations}};
+                                           {"view_aligned_slices", slices_stay_in_eight_bits}};
   return kWitnesses;
 }
 

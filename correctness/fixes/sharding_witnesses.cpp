@@ -88,19 +88,6 @@ bool forward_makes_no_transpose(const Behaviors& behaviors) {
   });
 }
 
-bool quantizer_still_knows_its_ranks(const Behaviors& behaviors) {
-  return on_every_rank(one_product("current", behaviors), [](ModelRun& run, ProcessGroup&) {
-    run.step();
-    return weight(run).local->quantizer->amax_group != nullptr;
-  });
-}
-
-bool no_rank_makes_the_unsharded_parameter(const Behaviors& behaviors) {
-  return on_every_rank(one_product("bf16", behaviors), [](ModelRun& run, ProcessGroup&) {
-    return run.device().ledger().peak_bytes() < 64 * 64 * 2;  // the unsharded parameter in BF16
-  });
-}
-
 bool gathered_values_equal_the_unsharded_ones(const Behaviors& behaviors) {
   const RunConfig config = one_product("mxfp8", behaviors);
   ModelRun alone(config);
@@ -111,6 +98,19 @@ bool gathered_values_equal_the_unsharded_ones(const Behaviors& behaviors) {
     return run.device().read(dequantize(run.device(), weight(run).quantized.rowwise_operand(), DType::kF32, 0)) ==
            expected;
   });
+}
+
+/// True if the shards of a model whose initialisation was deferred are in eight bits.
+bool deferred_models_are_made_in_eight_bits(const Behaviors& behaviors) {
+  return on_every_rank(one_product("delayed", behaviors),
+                       [](ModelRun& run, ProcessGroup&) { return weight(run).local->in_eight_bits(); });
+}
+
+/// True if the shards of an initialised MXFP8 model are in eight bits.
+bool initialised_models_are_split_in_eight_bits(const Behaviors& behaviors) {
+  RunConfig config = one_product("mxfp8", behaviors);
+  config.deferred_init = false;
+  return on_every_rank(config, [](ModelRun& run, ProcessGroup&) { return weight(run).local->in_eight_bits(); });
 }
 
 /// Quantizers copied by the first step of a model of one weight, and by the second.
@@ -138,12 +138,13 @@ bool only_the_first_gather_copies_a_quantizer(const Behaviors& behaviors) {
 
 std::span<const fixes_test::Witness> fixes_test::sharding_witnesses() {
   static constexpr Witness kWitnesses[] = {
+      {"split_in_eight_bits", initialised_models_are_split_in_eight_bits},
       {"gather_eight_bits", gathers_quantized_data},
       {"share_amax_over_shards", shards_have_one_scale},
       {"choose_usage_by_pass", forward_gathers_rows_alone},
       {"validate_usage_by_pass", forward_makes_no_transpose},
-      {"keep_own_quantizer", quantizer_still_knows_its_ranks},
-      {"initialize_local_shard", no_rank_makes_the_unsharded_parameter},
+      {"use_weight_quantizer", forward_makes_no_transpose},
+      {"keep_fp8_init_metadata", deferred_models_are_made_in_eight_bits},
       {"strip_scale_padding", gathered_values_equal_the_unsharded_ones},
       {"nearest_sharding_state", forward_gathers_rows_alone},
       {"reuse_quantizer_at_gather", only_the_first_gather_copies_a_quantizer},

@@ -130,19 +130,13 @@ TEST(Placement, ShardsStayInGatheredMemoryWhenTheirStorageIsReplaced) {
 
 TEST(Placement, RanksAgreeOnPlacesWhicheverFixIsReverted) {
   constexpr bool Behaviors::* kReverted[] = {
-      &Behaviors::gather_eight_bits,
-      &Behaviors::share_amax_over_shards,
-      &Behaviors::choose_usage_by_pass,
-      &Behaviors::validate_usage_by_pass,
-      &Behaviors::keep_own_quantizer,
-      &Behaviors::initialize_local_shard,
-      &Behaviors::strip_scale_padding,
-      &Behaviors::reuse_quantizer_at_gather,
-      &Behaviors::nearest_sharding_state,
-      &Behaviors::own_scale_in_new_zeros,
-      &Behaviors::copy_bytes_between_shards,
-      &Behaviors::view_aligned_slices,
-      &Behaviors::slice_transpose_in_make_like,
+      &Behaviors::gather_eight_bits,         &Behaviors::share_amax_over_shards,
+      &Behaviors::choose_usage_by_pass,      &Behaviors::validate_usage_by_pass,
+      &Behaviors::use_weight_quantizer,      &Behaviors::keep_fp8_init_metadata,
+      &Behaviors::split_in_eight_bits,       &Behaviors::strip_scale_padding,
+      &Behaviors::reuse_quantizer_at_gather, &Behaviors::nearest_sharding_state,
+      &Behaviors::own_scale_in_new_zeros,    &Behaviors::copy_bytes_between_shards,
+      &Behaviors::view_aligned_slices,       &Behaviors::slice_transpose_in_make_like,
   };
   for (const char* recipe : {"delayed", "current", "mxfp8"})
     for (const bool deferred : {true, false})
@@ -151,9 +145,9 @@ TEST(Placement, RanksAgreeOnPlacesWhicheverFixIsReverted) {
         config.layers = 1;
         config.deferred_init = deferred;
         config.behaviors.*reverted = false;
-        // Without this fix a pass asks for an orientation that it did not gather, which is an error if the layer is
+        // Without these fixes a pass asks for an orientation that it did not gather, which is an error if the layer is
         // resharded.
-        config.reshard = reverted != &Behaviors::validate_usage_by_pass;
+        config.reshard = reverted != &Behaviors::validate_usage_by_pass && reverted != &Behaviors::use_weight_quantizer;
         on_ranks(2, [&](ProcessGroup& world) {
           GatheringAccount account;
           GatheringGroup gathering(world, account);

@@ -208,6 +208,9 @@ TEST(Program, ListsItsTables) {
                             {"upstream", {"TransformerEngine#1935"}},
                             {"symptom", "memory stays"},
                             {"decision", "attention_shells"},
+                            {"commit", ""},
+                            {"release", ""},
+                            {"counterfactual", false},
                             {"scenarios", {"one", "two"}}}));
   EXPECT_TRUE(contains(run({"fixes", "--scenarios", scenarios.path()}).output, "scenarios: one, two"));
   EXPECT_EQ(run({"fixes", "--scenarios", scenarios.path()}).code, 0);

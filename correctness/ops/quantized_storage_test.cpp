@@ -189,17 +189,21 @@ TEST_P(QuantizedStorage, ShardsOutliveTheFullTensorAndKeepNothingOfIt) {
   }
 }
 
-TEST_P(QuantizedStorage, WithoutTheFixSplittingLosesColumnwiseDataOrFails) {
-  const Behaviors before = reverted(&Behaviors::split_knows_columnwise);
+TEST_P(QuantizedStorage, SplittingKeepsColumnwiseOnlyTensors) {
   const Offsets offsets = {0, 128, 256};
-  const Tensor x = values(256, 64);
-  for (const QuantizedTensor& shard : split_rows(*device_, before, quantized(x), offsets, {.holder = anyone()})) {
-    EXPECT_TRUE(shard.rowwise());
-    EXPECT_FALSE(shard.columnwise());
+  const QuantizedTensor columnwise_only = quantized(values(256, 64), {false, true});
+  const auto shards = split_rows(*device_, {}, columnwise_only, offsets, {.holder = anyone()});
+  ASSERT_EQ(shards.size(), 2u);
+  for (const QuantizedTensor& shard : shards) {
+    EXPECT_FALSE(shard.rowwise());
+    EXPECT_TRUE(shard.columnwise());
   }
-  const QuantizedTensor columnwise_only = quantized(x, {false, true});
-  EXPECT_THROW(split_rows(*device_, before, columnwise_only, offsets, {.holder = anyone()}), Error);
-  EXPECT_EQ(split_rows(*device_, {}, columnwise_only, offsets, {.holder = anyone()}).size(), 2u);
+}
+
+TEST_P(QuantizedStorage, OnlyMicroscaledTensorsAreSplitAsValuesWithoutTheFix) {
+  EXPECT_TRUE(splits_in_eight_bits({}, format()));
+  EXPECT_EQ(splits_in_eight_bits(reverted(&Behaviors::split_in_eight_bits), format()),
+            format().scale_dtype() != DType::kE8M0);
 }
 
 TEST_P(QuantizedStorage, ColumnwiseDataMadeFromRowwiseDataAreExact) {
@@ -338,18 +342,17 @@ TEST_P(QuantizedStorage, SlicesAreViewsIfScalesAllowIt) {
 
 TEST_P(QuantizedStorage, ViewsKeepTheColumnwiseOrientation) {
   const QuantizedTensor q = quantized(values(64, 96));
-  const QuantizedTensor viewed = view_as({}, q, {4, 16, 96});
+  const QuantizedTensor viewed = view_as(q, {4, 16, 96});
   EXPECT_EQ(viewed.shape(), (Shape{4, 16, 96}));
   EXPECT_TRUE(orientation_equals(viewed.rowwise(), q.rowwise()));
   EXPECT_TRUE(orientation_equals(viewed.columnwise(), q.columnwise()));
   EXPECT_TRUE(viewed.columnwise().data.buffer().same_block(q.columnwise().data.buffer()));
-  EXPECT_FALSE(view_as(reverted(&Behaviors::keep_transpose_in_views), q, {4, 16, 96}).columnwise());
-  EXPECT_THROW(view_as({}, q, {4, 16, 95}), Error);
+  EXPECT_THROW(view_as(q, {4, 16, 95}), Error);
   if (!format().per_tensor()) {
-    EXPECT_THROW(view_as({}, q, {64 * 96}), Error);
+    EXPECT_THROW(view_as(q, {64 * 96}), Error);
     return;
   }
-  const QuantizedTensor flat = view_as({}, q, {64 * 96});
+  const QuantizedTensor flat = view_as(q, {64 * 96});
   EXPECT_TRUE(reference::bitwise_equal(bytes(flat.rowwise().data), bytes(q.rowwise().data)));
   EXPECT_FALSE(flat.columnwise());
 }

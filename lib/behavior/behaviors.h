@@ -24,25 +24,24 @@ struct Behaviors {
   ShellPolicy module_shells = ShellPolicy::kMoveOut;
 
   // Sharded weights in eight bits (TransformerEngine#2245, #2370). False is the behaviour before the fix.
-  bool gather_eight_bits = true;          ///< shards travel as quantized data, not as dequantized values
-  bool share_amax_over_shards = true;     ///< current scaling: all shards of a tensor use their largest amax
-  bool choose_usage_by_pass = true;       ///< forward gathers row-wise orientations, backward column-wise ones
-  bool validate_usage_by_pass = true;     ///< forward asks for the row-wise orientation alone
-  bool keep_own_quantizer = true;         ///< a weight in eight bits keeps the quantizer it was made with
-  bool initialize_local_shard = true;     ///< deferred initialisation makes the shard, not the unsharded parameter
+  bool gather_eight_bits = true;       ///< shards travel as quantized data, not as dequantized values
+  bool share_amax_over_shards = true;  ///< current scaling: all shards of a tensor use their largest amax
+  bool choose_usage_by_pass = true;    ///< forward gathers row-wise orientations, backward column-wise ones
+  bool validate_usage_by_pass = true;  ///< forward asks for the row-wise orientation alone
+  bool use_weight_quantizer = true;  ///< an FP8 weight's own quantizer says which orientations it has, not the module's
+  bool keep_fp8_init_metadata = true;     ///< sharding a deferred parameter keeps the metadata that makes it FP8
   bool strip_scale_padding = true;        ///< block scales travel without the padding of their arrays
   bool reuse_quantizer_at_gather = true;  ///< a gather passes two flags of its tensor, not a copy of its quantizer
   bool nearest_sharding_state = true;     ///< gather hooks ask the nearest wrapped module, not the root
 
   // Tensor operations on quantized storage (ops/quantized_storage.h; TransformerEngine#2245). False is the behaviour
   // before the fix.
-  bool split_knows_columnwise = true;  ///< a split cuts column-wise orientations as well as row-wise ones
+  bool split_in_eight_bits = true;  ///< an MXFP8 tensor is split as data and scales, not as dequantized values
   /// A tensor made like another does not keep the other's column-wise orientation, which covers all rows.
   bool slice_transpose_in_make_like = true;
   bool own_scale_in_new_zeros = true;     ///< zeros like a per-tensor matrix copy its scale instead of sharing it
   bool copy_bytes_between_shards = true;  ///< a copy moves bytes and does not go through high precision
   bool view_aligned_slices = true;        ///< a slice is a view where scales allow it, not a copy in high precision
-  bool keep_transpose_in_views = true;    ///< a view under another shape keeps the column-wise orientation
 
   // Optimizers over weights in eight bits (TransformerEngine#2245, #2370, #2698). False is the behaviour before the
   // fix.

@@ -8,13 +8,22 @@
 
 namespace fp8lab {
 
+/// Where upstream made a fix.
+struct Upstream {
+  std::span<const std::string_view> references;  ///< reports and pull requests: "TransformerEngine#1935"
+  std::string_view commit;                       ///< the commit on the main branch, abbreviated
+  std::string_view release;                      ///< the first release that contains it: "2.15"
+};
+
 /// One upstream fix: the decision that it changed, and how to revert it.
 struct Fix {
   std::string_view name;
-  std::span<const std::string_view> upstream;  ///< "TransformerEngine#1935"
-  std::string_view symptom;                    ///< what a user observes without the fix, in one line
-  std::string_view decision;                   ///< what the fix decides, in one line
+  Upstream upstream;
+  std::string_view symptom;   ///< what a user observes without the fix, in one line
+  std::string_view decision;  ///< what the fix decides, in one line
   void (*revert)(Behaviors&);
+  /// True if no release was ever without the fix, because it came with the feature that needs it.
+  bool counterfactual = false;
 };
 
 /// The table of fixes. To add one, add a row here and a decision in behavior/behaviors.h.

@@ -24,10 +24,19 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
     : unsharded_(unsharded),
       split_(dim0(unsharded.spec.shape), mesh.shard_group().size()),
       rank_(mesh.shard_group().rank()) {
-  if (unsharded.in_eight_bits())
-    refusal_ = shard_refusal(unsharded.quantizer->format, unsharded.spec.shape.rows(), unsharded.spec.shape.cols(),
-                             split_.offsets(1));
   Device& device = runtime.device;
+  const bool deferred = !unsharded.value && unsharded.quantized.empty();
+  // Reverted behaviour: registering the shard in place of the parameter silently loses what makes it FP8.
+  if (deferred && !runtime.behaviors.keep_fp8_init_metadata) unsharded.quantizer.reset();
+  if (unsharded.in_eight_bits()) {
+    const QuantFormat& format = unsharded.quantizer->format;
+    refusal_ = shard_refusal(format, unsharded.spec.shape.rows(), unsharded.spec.shape.cols(), split_.offsets(1));
+    if (refusal_.empty() && !deferred && !splits_in_eight_bits(runtime.behaviors, format)) {
+      // Reverted behaviour: shards, and the master weights made from them, start from dequantized values.
+      refusal_ = "a split of this quantized tensor dequantizes it";
+      unsharded.initial.reset();
+    }
+  }
   if (!refusal_.empty()) {
     // Shards would cut scale blocks, so this parameter is sharded in its nominal type. If its initial values can be
     // computed again, it gets the values from which the eight bits were cast, so that master weights start from
@@ -77,16 +86,9 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
 }
 
 void ShardedParameter::make_shard(Runtime& runtime) {
-  const bool deferred = !unsharded_.value && unsharded_.quantized.empty();
-  if (deferred && runtime.behaviors.initialize_local_shard) {
+  if (!unsharded_.value && unsharded_.quantized.empty()) {  // initialisation was deferred
     initialize(runtime, shard_, unsharded_.name, split_.begin(rank_));
     return;
-  }
-  // Reverted behaviour: initialisation goes to the wrapper, that is, to the unsharded parameter on every rank.
-  if (deferred) {
-    if (shard_.in_eight_bits()) unsharded_.quantizer = std::make_unique<Quantizer>(*shard_.quantizer);
-    initialize(runtime, unsharded_, unsharded_.name, 0);
-    unsharded_.quantizer.reset();
   }
   cut_from_unsharded(runtime);
   // A shard of initial values has initial values.
@@ -124,7 +126,7 @@ void ShardedParameter::cut_from_unsharded(Runtime& runtime) {
       if (!shard.columnwise()) shard.columnwise() = std::move(columns.columnwise());
       if (unsharded.format().per_tensor()) shard.columnwise().scale_inv = shard.rowwise().scale_inv;
     }
-    shard_.quantized = view_as(behaviors, shard, shard_.spec.shape);
+    shard_.quantized = view_as(shard, shard_.spec.shape);
     return;
   }
   const QuantizedTensor from = cut_rows(device, behaviors, unsharded, cut);
@@ -138,7 +140,7 @@ void ShardedParameter::cut_from_unsharded(Runtime& runtime) {
     refusal_ = slice.reason;
     return;
   }
-  shard_.quantized = view_as(behaviors, slice.view, shard_.spec.shape);
+  shard_.quantized = view_as(slice.view, shard_.spec.shape);
 }
 
 void ShardedParameter::check_orientations() const {

@@ -169,6 +169,10 @@ std::string shard_refusal(const QuantFormat& format, std::int64_t rows, std::int
   return {};
 }
 
+bool splits_in_eight_bits(const Behaviors& behaviors, const QuantFormat& format) {
+  return behaviors.split_in_eight_bits || format.scale_dtype() != DType::kE8M0;
+}
+
 QuantizedTensor make_like(const Behaviors& behaviors, const QuantizedTensor& unsharded,
                           const QuantizedOrientation& rowwise) {
   QuantizedTensor made({rowwise.data.rows(), rowwise.data.cols()}, unsharded.format());
@@ -182,8 +186,7 @@ QuantizedTensor cut_rows(Device& device, const Behaviors& behaviors, const Quant
   const std::array<std::int64_t, 4> offsets = {0, cut.begin, cut.begin + cut.count, unsharded.rows()};
   const std::string refusal = shard_refusal(unsharded.format(), unsharded.rows(), unsharded.cols(), offsets);
   if (!refusal.empty()) fail("split: " + refusal);
-  const bool cuts_columnwise =
-      behaviors.split_knows_columnwise && cut.orientations.columnwise && unsharded.columnwise();
+  const bool cuts_columnwise = cut.orientations.columnwise && unsharded.columnwise();
   const bool cuts_rowwise = cut.orientations.rowwise && unsharded.rowwise();
   if (!cuts_rowwise && !cuts_columnwise)
     fail(fmt::format("split: {} has {} and the shards ask for none that can be cut", describe(unsharded),
@@ -277,7 +280,7 @@ RowSlice slice_rows(Device& device, const Behaviors& behaviors, const QuantizedT
   return slice;
 }
 
-QuantizedTensor view_as(const Behaviors& behaviors, const QuantizedTensor& q, const Shape& shape) {
+QuantizedTensor view_as(const QuantizedTensor& q, const Shape& shape) {
   const bool same_matrix = shape.rows() == q.rows() && shape.cols() == q.cols();
   if (shape.numel() != q.shape().numel() || (!same_matrix && !q.format().per_tensor()) ||
       (!same_matrix && !q.rowwise()))
@@ -290,7 +293,7 @@ QuantizedTensor view_as(const Behaviors& behaviors, const QuantizedTensor& q, co
     viewed.rowwise() = {
         .data = same_matrix ? q.rowwise().data : q.rowwise().data.reshaped({shape.rows(), shape.cols()}),
         .scale_inv = q.rowwise().scale_inv};
-  if (same_matrix && behaviors.keep_transpose_in_views) viewed.columnwise() = q.columnwise();
+  if (same_matrix) viewed.columnwise() = q.columnwise();
   return viewed;
 }
 

@@ -23,6 +23,10 @@ Tensor dequantize_matrix(Device& device, const QuantizedTensor& q, DType dtype, 
 /// column-wise orientation is the transpose (columnwise_is_transpose()).
 QuantizedOrientation make_columnwise(Device& device, const QuantizedTensor& q, HolderId holder);
 
+/// False if a split of a tensor of this format gives dequantized values, because without the fix MXFP8 has no split of
+/// its own.
+bool splits_in_eight_bits(const Behaviors& behaviors, const QuantFormat& format);
+
 /// Why a rows x cols matrix of this format cannot be cut at `offsets` (0, ..., rows, not decreasing; empty shards are
 /// allowed); empty if it can. No block may belong to two shards, in either orientation: per-tensor matrices may be cut
 /// anywhere, others after multiples of 32 rows (microscaling) or 128. A parameter that cannot be cut is gathered in
@@ -78,6 +82,6 @@ RowSlice slice_rows(Device& device, const Behaviors& behaviors, const QuantizedT
 
 /// The same elements under another shape, sharing q's memory. Changing the last dimension is allowed for per-tensor
 /// formats only, and the view then has no column-wise orientation.
-QuantizedTensor view_as(const Behaviors& behaviors, const QuantizedTensor& q, const Shape& shape);
+QuantizedTensor view_as(const QuantizedTensor& q, const Shape& shape);
 
 }  // namespace fp8lab

@@ -7,7 +7,7 @@
     root.dataset.theme = dark ? "light" : "dark";
   });
 
-  // --- sorting: by figure where a column has figures, absent ones last either way ---
+  // --- sorting: by value in columns with figures; absent figures come last in both directions ---
   const keyOf = (cell) => ("n" in cell.dataset ? Number(cell.dataset.n) : cell.dataset.t ?? cell.textContent);
   const isAbsent = (cell) => cell.classList.contains("absent");
   const compare = (a, b) =>
@@ -127,7 +127,7 @@
     row.scrollIntoView({ block: "start" });
   };
   addEventListener("hashchange", follow);
-  // Choosing the open cell once more closes it.
+  // A click on the open cell closes it.
   document.getElementById("table-cells")?.addEventListener("click", (event) => {
     const link = event.target.closest("a");
     if (link && open && link.closest("tr") === open.row) {

@@ -11,8 +11,8 @@
 #include "harness/cell/word.h"
 #include "recipe/recipe.h"
 
-// What a scenario file resolves to, one matrix point at a time, and what an arm gives back. Plain data: parsing lives
-// in scenario.h, running in measure.h, closed-form figures in predict.h.
+// CellConfig is one point of a scenario's matrix, ArmResult is what the process of an arm reports. Both are plain data:
+// scenario.h parses, measure.h runs, predict.h computes the closed forms.
 namespace fp8lab {
 
 /// The largest value of key `ranks`.
@@ -68,27 +68,27 @@ struct ModelConfig {
 /// Scenario key `training`.
 struct TrainingConfig {
   std::int64_t steps = 1;
-  Word<Optimizer> optimizer = Optimizer::kNone;  ///< adam: fused, one pass; foreach_adam: lists, an operation at a time
+  Word<Optimizer> optimizer = Optimizer::kNone;  ///< adam: one fused pass; foreach_adam: one list operation at a time
   double learning_rate = 1e-4;
-  Word<Master> master_weights = Master::kNone;  ///< remainder: beside bf16 parameters, the 16 bits that they lack
+  Word<Master> master_weights = Master::kNone;  ///< remainder: the 16 bits that bf16 parameters lack, kept beside them
   Word<Moments> moments = Moments::kF32;        ///< type of the optimizer's moments
   double weight_decay = 0.0;
-  bool decoupled_decay = true;   ///< AdamW; false: decay joins the gradient (L2)
+  bool decoupled_decay = true;   ///< true: AdamW; false: decay is added to the gradient (L2)
   double clip_norm = 0.0;        ///< gradients are scaled down to this norm over all ranks; 0: never
   bool weight_average = false;   ///< keep an exponential average of the weights
   Word<Loss> loss = Loss::kSum;  ///< sum of outputs, or mse against a seeded target
   Word<ParamDType> param_dtype = ParamDType::kBF16;
   std::string recipe = "bf16";        ///< a row of the recipe table
   RecipeOptions recipe_options;       ///< key `training.recipe_options`; a value left out keeps the recipe's default
-  bool quantized_weights = false;     ///< weights of products live in eight bits; a recipe without any ignores it
-  std::optional<bool> deferred_init;  ///< who shards initialises, only what it keeps; left out: wherever sharded
-  bool fused_quantize = true;         ///< norms and activations quantize as they go where they can, or store first
+  bool quantized_weights = false;     ///< GEMM weights live in eight bits; a recipe without eight bits ignores it
+  std::optional<bool> deferred_init;  ///< each rank initialises its shard only, after sharding; left out: if sharded
+  bool fused_quantize = true;         ///< norms and activations quantize their outputs; false: a cast follows
   bool fp8_attention = false;         ///< attention's matrix products in FP8 (recipes that support it)
   Word<Recompute> checkpoint = Recompute::kNone;  ///< full: recompute every layer's activations in backward
   bool keep_loss = true;      ///< false: the loss is dropped before memory is read (negative control)
-  bool deterministic = true;  ///< the same bits on every run; false: kernels may add in whatever order is fastest
-  /// Before this step the training state is saved to files, model, sharding and optimizer are built anew and the state
-  /// is loaded; 0: never.
+  bool deterministic = true;  ///< the same bits on every run; false: kernels may add in the order that is fastest
+  /// Before this step the training state is saved to files; model, sharding and optimizer are built anew; and the state
+  /// is loaded. 0: never.
   std::int64_t resume_at = 0;
   std::uint64_t seed = 1234;
 };
@@ -99,17 +99,17 @@ struct CellConfig {
   std::string id;  ///< "<scenario>/<axis>=<value>,..." in the order the axes are declared
   std::vector<std::pair<std::string, std::string>> axes;
   std::string device = "cpu";   ///< a row of the device table
-  std::string arch = "hopper";  ///< a row of the architecture table; `cuda` reads it from the GPU
+  std::string arch = "hopper";  ///< a row of the architecture table; device `cuda` reads it from the GPU
   int ranks = 1;
   std::string mesh;                       ///< "4": shards; "2x4": replicas x shards; empty: all ranks shard
   std::optional<Word<Sharded>> sharding;  ///< left out: fsdp for several ranks or a mesh
-  bool reshard_after_forward = true;      ///< false: gathered weights stay until backward is through
-  bool gather_ahead = false;              ///< a layer's weights are gathered while the one before it computes
+  bool reshard_after_forward = true;      ///< false: unsharded parameters live until the end of backward
+  bool gather_ahead = false;              ///< a layer's weights are gathered while the layer before it computes
   std::string fix;                        ///< a row of the fix table, or empty for a plain cell
   ModelConfig model;
   TrainingConfig training;
   std::vector<std::string> measure;  ///< metric groups: memory, parity, host, time, traffic
-  double timeout_s = 0;              ///< seconds that the arm being run may take; 0: nobody set a limit
+  double timeout_s = 0;              ///< seconds that an arm may run; 0: no limit
 };
 
 /// The most samples of one metric that results keep.
@@ -122,7 +122,7 @@ inline constexpr std::size_t kMostLosses = 1024;
 enum class Arm { kBefore, kAfter, kBf16 };
 inline constexpr std::array kArms{Arm::kBefore, Arm::kAfter, Arm::kBf16};
 
-/// A figure, or null with the reason why there is none. Never 0 for absent, never NaN in a file.
+/// A figure, or nothing with the reason. An absent figure is never written as 0, and files never hold NaN.
 struct MetricValue {
   std::optional<double> value;
   std::optional<double> predicted;
@@ -130,41 +130,42 @@ struct MetricValue {
   std::string reason;  ///< why value is absent
 };
 
-/// How far one tensor is from BF16's.
+/// The distance of one tensor from the same tensor of the BF16 arm.
 struct TensorNoise {
   std::string tensor;             ///< a parameter's name, or "output"
   std::string of;                 ///< output | gradient | weight
   std::optional<double> sqnr_db;  ///< signal to quantization noise over the values of all ranks
-  std::string reason;             ///< why it is absent
+  std::string reason;             ///< why sqnr_db is absent
 };
 
 /// What one arm's process reports.
 struct ArmResult {
   std::string status = "ok";  ///< ok | crashed | timeout | out_of_memory | error
-  std::string reason;         ///< one line, for every status but ok
+  std::string reason;         ///< one line; empty for status ok
   std::string signal;         ///< "SIGSEGV" when a signal ended the arm's process
-  std::string output_tail;    ///< the end of what the process printed, for every status but ok
+  std::string output_tail;    ///< the end of the process's output; empty for status ok
   double seconds = 0.0;
-  std::string measured_in;  ///< id of the cell that ran the arm for this one too, where they ask for the same
+  std::string measured_in;  ///< id of the other cell that ran an equal arm and shares this result; else empty
   std::map<std::string, MetricValue> metrics;  ///< by metric name
   /// Bytes by holder at the end of backward ("context of layers[0].attention: q, k, v"), largest first.
   std::vector<std::pair<std::string, std::int64_t>> retained_by_holder;
-  /// Bytes by holder at the peak, largest first; results keep them folded by index ("layers[*].fc1").
+  /// Bytes by holder at the peak, largest first; in results, holders that differ by index are one ("layers[*].fc1").
   std::vector<std::pair<std::string, std::int64_t>> peak_by_holder;
-  /// What the modelled architecture cannot do itself and the device did in its place; empty where nothing was emulated.
+  /// Operations that the modelled architecture lacks and the device emulated; empty where nothing was emulated.
   std::string emulated;
-  /// By step, the mean over ranks; empty unless parity was measured. Of more steps kMostLosses: with n of them the
-  /// i-th, from 0, is of step i * (steps - 1) / (n - 1), rounded down.
+  /// The mean loss over ranks by step; empty unless parity was measured. A run of more than kMostLosses steps keeps
+  /// n = kMostLosses of them: the i-th, from 0, is of step i * (steps - 1) / (n - 1), rounded down.
   std::vector<double> losses;
   std::vector<TensorNoise> noise;  ///< by tensor of the last step; empty unless parity was measured
-  /// What a metric is the median of, ascending; of many, kMostSamples of evenly spaced rank, the least and the greatest
-  /// among them.
+  /// By metric, the samples whose median the metric is, ascending. Of more than kMostSamples, that many at evenly
+  /// spaced places of the sorted list are kept, the first and the last among them.
   std::map<std::string, std::vector<double>> samples;
-  /// What was not done as the cell asks, and why, and which way the device went where there are several; a line each.
+  /// One line for each thing that was not done as the cell asks, with the reason, and for each choice of the device
+  /// between several algorithms.
   std::vector<std::string> notes;
-  /// Hex, over the losses of all ranks and the weights as each of them sees them; empty unless parity was measured.
+  /// Hash in hex over the losses and the unsharded weights of every rank; empty unless parity was measured.
   std::string values_hash;
-  std::string sequence_hash;  ///< hex; equal on every device for the same schedule
+  std::string sequence_hash;  ///< hash of all allocations, in hex; equal on every device for the same schedule
   std::string timeline_json;  ///< the memory timeline document, empty when not recorded
 };
 

@@ -13,25 +13,25 @@ bool is_word(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || static_cast<unsigned char>(c) >= 0x80;
 }
 
-/// What a reader would not see, or would see elsewhere than it stands.
+/// Characters that a reader would not see, or that change where other characters are shown.
 bool is_hidden(char32_t code) {
   constexpr std::array<std::array<char32_t, 2>, 6> kRanges{{
       {0x00, 0x1F},      // C0 control characters
       {0x7F, 0x9F},      // DEL and C1 control characters
-      {0x200E, 0x200F},  // marks of direction
-      {0x2028, 0x202E},  // separators of lines, embeddings and overrides of direction
-      {0x2066, 0x2069},  // isolates of direction
-      {0xFFFE, 0xFFFF},  // no characters
+      {0x200E, 0x200F},  // left-to-right and right-to-left marks
+      {0x2028, 0x202E},  // line and paragraph separators, directional embeddings and overrides
+      {0x2066, 0x2069},  // directional isolates
+      {0xFFFE, 0xFFFF},  // noncharacters
   }};
   return code == 0x61C || code == 0xFEFF || std::any_of(kRanges.begin(), kRanges.end(), [&](const auto& range) {
            return code >= range[0] && code <= range[1];
          });
 }
 
-/// Whether the first `length` characters of `text` stand alone, as a mark that begins a list does.
+/// True if a space or nothing follows the first `length` characters of `text`, as after the marker of a list item.
 bool stands_alone(std::string_view text, std::size_t length) { return text.size() == length || text[length] == ' '; }
 
-/// Where the character is that would make the line a list, a heading, a quotation or a rule; npos: nowhere.
+/// The position of the character that would make the line a list, a heading, a quotation or a rule, or npos.
 std::size_t block_mark(std::string_view text) {
   if (text.empty()) return std::string_view::npos;
   const char first = text.front();
@@ -95,7 +95,7 @@ std::string printable(std::string_view text, std::string_view kept) {
 
 std::string for_terminal(std::string_view text) {
   std::string out = printable(text);
-  // GitHub's runner searches for a command behind spaces too.
+  // GitHub's runner accepts a command after leading spaces too.
   if (const std::size_t first = out.find_first_not_of(' ');
       first != std::string::npos && out.compare(first, 2, "::") == 0)
     out.replace(first, 1, "\\x3a");
@@ -130,7 +130,7 @@ std::string for_markdown(std::string_view text) {
 std::string for_markdown_code(std::string_view text) {
   std::string plain = printable(text, "\n\t");
   std::replace_if(plain.begin(), plain.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
-  replace_all(plain, "|", "\\|");  // a table's cells are distinguished before code is
+  replace_all(plain, "|", "\\|");  // Markdown splits a table into cells before it parses code
   std::size_t longest = 0;
   for (std::size_t i = 0, run = 0; i < plain.size(); ++i)
     longest = std::max(longest, run = plain[i] == '`' ? run + 1 : 0);

@@ -10,7 +10,7 @@ namespace fp8lab {
 /// Bytes by holder, largest first.
 using HolderBytes = std::vector<std::pair<std::string, std::int64_t>>;
 
-/// One entry for all holders whose names differ in indices only: "gradient of layers[*].fc1.weight". Sums stay exact.
+/// Adds up holders whose names differ in indices only, under one name: "gradient of layers[*].fc1.weight".
 HolderBytes folded_by_index(const HolderBytes& holders);
 
 }  // namespace fp8lab

@@ -31,7 +31,7 @@ void assign(Field& field, const Value& value) {
   } else if constexpr (std::is_same_v<Field, double>) {
     field = std::get<double>(value);
   } else {
-    field = std::get<std::string>(value);  // a Word's too
+    field = std::get<std::string>(value);  // a string, or a Word, which parses it
   }
 }
 
@@ -58,7 +58,7 @@ Value read(const std::optional<Field>& field) {
   return field ? read(*field) : Value{};
 }
 
-/// The field that a chain of members leads to from a cell.
+/// Access to a field of a cell through a chain of member pointers.
 template <auto... Members>
 struct At {
   auto& operator()(CellConfig& cell) const { return (cell.*....*Members); }
@@ -114,13 +114,13 @@ Key word(std::string_view path, Words (*words)(const Vocabulary&), std::string_v
   return row;
 }
 
-/// The enum of a field that holds a Word, optional or not.
+/// The enum of a field of type Word, optional or not; declared for decltype only.
 template <class Enum>
 Enum enum_of(const Word<Enum>&);
 template <class Enum>
 Enum enum_of(const std::optional<Word<Enum>>&);
 
-/// The words are those of the field's enum.
+/// A key whose words are those of the field's enum.
 template <class Access>
 Key choice(std::string_view path, std::string_view meaning, Access access) {
   using Enum = decltype(enum_of(Access{}(std::declval<CellConfig&>())));
@@ -195,7 +195,8 @@ std::vector<Key> make_keys() {
       word("training.recipe", rows_of<&V::recipes>, "quantization recipe", kTraining<&T::recipe>),
       toggle("training.quantized_weights", "weights of products live in eight bits; bf16 ignores it",
              kTraining<&T::quantized_weights>),
-      toggle("training.deferred_init", "who shards initialises, only what it keeps; wherever sharded when left out",
+      toggle("training.deferred_init",
+             "true: a rank that shards initialises its own rows alone; true where sharded when left out",
              kTraining<&T::deferred_init>),
       toggle("training.fused_quantize",
              "norms and activations quantize their results, or measure them for it, as they make them; false: later",
@@ -205,11 +206,11 @@ std::vector<Key> make_keys() {
       toggle("training.keep_loss", "false: drop the loss before memory is read", kTraining<&T::keep_loss>),
       toggle("training.deterministic", "false: a GPU may add in whatever order is fastest, so that runs differ in bits",
              kTraining<&T::deterministic>),
-      // JSON readers keep integers up to 2^53.
       integer_key(
           "training.resume_at", {0, 1000000},
           "before this step the training state is saved, everything is built anew and the state loaded; 0: never",
           kTraining<&T::resume_at>),
+      // JSON readers keep integers exact up to 2^53.
       integer_key("training.seed", {0, 9007199254740992.0}, "seed of parameters, data and dropout",
                   kTraining<&T::seed>),
 
@@ -263,7 +264,7 @@ const Key* find_key(std::string_view name) {
 std::optional<std::int64_t> integer(const std::string& text) {
   const std::size_t sign = text.starts_with('-') ? 1 : 0;
   if (text.size() > sign + 1 && text[sign] == '0')
-    return std::nullopt;  // 010 is 8 to some YAML readers and 10 to others
+    return std::nullopt;  // some YAML readers read 010 as 8, others as 10
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;

@@ -5,7 +5,7 @@
 
 #include "harness/cell/cell.h"
 
-// What the keys `ranks`, `mesh`, `sharding` and `training.deferred_init` come to: some may be left out.
+// The keys `ranks`, `mesh`, `sharding` and `training.deferred_init` with their defaults filled in.
 namespace fp8lab {
 
 /// Ranks as a grid: rank = replica * shards + shard. Every replica holds the entire model, split over its shards.
@@ -14,14 +14,14 @@ struct MeshText {
   int shards = 1;
 };
 
-/// "4" is four shards, "2x4" two replicas of four shards each. Nothing for any other text.
+/// "4" is four shards, "2x4" is two replicas of four shards each. Nothing for any other text.
 std::optional<MeshText> parse_mesh(const std::string& text);
 
-/// `mesh`, or all ranks as shards of one replica where it is left out.
+/// The value of `mesh`; left out: all ranks as shards of one replica.
 MeshText mesh_of(const CellConfig& cell);
-/// `sharding`, or fsdp for a cell that has several ranks or gives a mesh.
+/// The value of `sharding`; left out: fsdp for a cell with several ranks or a mesh.
 bool is_sharded(const CellConfig& cell);
-/// `training.deferred_init`, or what `is_sharded` says.
+/// The value of `training.deferred_init`; left out: is_sharded().
 bool defers_init(const CellConfig& cell);
 
 }  // namespace fp8lab

@@ -15,7 +15,7 @@ std::string folded(std::string_view word) {
   return out;
 }
 
-/// Insertions, deletions, substitutions and swaps of neighbours that make `a` into `b`.
+/// The edit distance of `a` and `b`: insertions, deletions, substitutions and swaps of neighbours.
 std::size_t distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
@@ -36,7 +36,8 @@ std::size_t distance(const std::string& a, const std::string& b) {
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   const std::string wanted = folded(word);
   if (wanted.empty() || wanted.size() > 200) return "";
-  // One or two letters are near to everything; longer words may differ in a third of them.
+  // A word of one or two letters is near to everything, so it may not differ; longer words may differ in a third of
+  // their letters.
   std::size_t best = 1 + (wanted.size() < 3 ? 0 : wanted.size() == 3 ? 1 : std::max<std::size_t>(2, wanted.size() / 3));
   std::string found;
   constexpr std::size_t kMostCandidates = 1000;
@@ -44,7 +45,7 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
     const std::string other = folded(candidate);
     std::size_t d = distance(wanted, other);
     if (wanted.size() >= 3 && other.find(wanted) != std::string::npos) d = std::min<std::size_t>(d, 1);
-    // A guess that shares nothing with the word helps nobody.
+    // A candidate that shares no letter with the word is no help.
     if (d < best && d < std::max(wanted.size(), other.size())) {
       best = d;
       found = candidate;
@@ -69,7 +70,7 @@ std::string quotable(std::string_view text) {
   std::string out(text);
   if (out.size() > kMost) {
     std::size_t end = kMost - 3;
-    while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0) == 0x80) --end;  // no half of a character
+    while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0) == 0x80) --end;  // do not cut a character
     out = out.substr(0, end) + "...";
   }
   for (char& c : out)
@@ -83,7 +84,7 @@ std::string counted(std::size_t count, std::string_view what) {
 
 std::string suggestion(std::string_view word, std::span<const std::string> candidates) {
   const std::string guess = nearest(word, candidates);
-  // A long list buries a good guess.
+  // A long list would hide a good guess.
   const bool show_all = guess.empty() || candidates.size() <= 12;
   const std::string allowed = candidates.empty() || !show_all ? "" : fmt::format(" Allowed: {}.", listed(candidates));
   return guess.empty() ? allowed : fmt::format(" Did you mean `{}`?{}", guess, allowed);

@@ -7,16 +7,16 @@
 
 namespace fp8lab {
 
-/// Units a claim may be written in when its metric is counted in `base`: "B" gives B, KiB, MiB, GiB, kB, MB, GB.
+/// The units in which a claim about a metric of unit `base` may be written: "B" gives B, KiB, MiB, GiB, kB, MB, GB.
 std::vector<std::string> units_of(std::string_view base);
 
-/// How many `base` one `unit` is (1 MiB is 1048576 B), or nothing when they measure different things.
+/// How many `base` one `unit` is (1 MiB is 1048576 B); nothing if the two measure different quantities.
 std::optional<double> in_base_units(std::string_view unit, std::string_view base);
 
-/// "618,135,552"; fractions keep up to six significant digits.
+/// Integers with separators of thousands, "618,135,552"; other values with up to six significant digits.
 std::string grouped(double value);
 
-/// For people: "589.5 MiB (618,135,552 B)", "2.1 ms", "0.25". MiB is 2^20 bytes.
+/// A figure for people: "589.5 MiB (618,135,552 B)", "2.1 ms", "0.25". MiB is 2^20 bytes.
 std::string figure(double value, std::string_view unit);
 
 /// The shortest text that reads back as `value`: "0.5", "448", "1e-06".

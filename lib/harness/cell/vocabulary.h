@@ -11,17 +11,16 @@
 
 namespace fp8lab {
 
-/// A row of a lower room's table as the harness shows it.
+/// A recipe, device, architecture, layer or form: one row of the table of a lower room.
 struct Term {
   std::string name;
   std::string title;
-  // Functions are called where their answer is needed and nowhere else: a driver takes longer to answer than most cells
-  // to run.
-  std::string (*unavailable_reason)() =
-      nullptr;                               ///< why it cannot be used on this machine; empty or absent when it can
-  std::string_view (*own_arch)() = nullptr;  ///< the one architecture profile that it takes; empty or absent when any
-  std::int64_t (*memory_bytes)() = nullptr;  ///< of one; 0 or absent where memory is not the device's own
-  std::string (*details)() = nullptr;        ///< more about it, one fact a line; absent where there is no more
+  // These functions may ask a driver, which takes longer than most cells run, so they are called only where their
+  // answer is needed.
+  std::string (*unavailable_reason)() = nullptr;  ///< why this machine cannot use it; empty or null: it can
+  std::string_view (*own_arch)() = nullptr;       ///< the device's only architecture profile; empty or null: any
+  std::int64_t (*memory_bytes)() = nullptr;       ///< memory of one device; 0 or null: it has no memory of its own
+  std::string (*details)() = nullptr;             ///< further facts, one a line; null: none
 
   std::string why_unavailable() const { return unavailable_reason ? unavailable_reason() : std::string(); }
   std::string describe() const { return details ? details() : std::string(); }
@@ -31,24 +30,27 @@ struct FixTerm {
   std::string name;
   std::vector<std::string> upstream;  ///< "TransformerEngine#1935"
   std::string symptom;
-  std::string decision;  ///< the one decision that the fix reverts
+  std::string decision;         ///< the one decision that the fix reverts
+  std::string commit{};         ///< upstream's, abbreviated
+  std::string release{};        ///< the first upstream release that contains it
+  bool counterfactual = false;  ///< no upstream release was ever without it
 };
 
-/// What is wrong with a cell's shape, and the key to look at.
+/// A rule that a cell breaks, and the key to which a message points.
 struct BrokenRule {
   std::string key;  ///< a path of keys.h: "model.hidden"
   std::string rule;
 };
 
-/// The words a scenario may use. The tables of lower rooms are read in one place, bundled_vocabulary().
+/// The words that a scenario may use. Only bundled_vocabulary() reads the tables of lower rooms.
 struct Vocabulary {
   std::vector<Term> recipes, devices, archs, layers, forms;
   std::vector<FixTerm> fixes;
-  /// Ranks that one process can be on a device, by its name; one where this is left out.
+  /// The most ranks that one process can run on the device of this name; empty: one.
   std::function<std::int64_t(std::string_view device)> max_ranks;
-  /// The first rule that the cell breaks, if any. Called on every cell of every file before anything runs.
+  /// Returns the first rule that the cell breaks, if any. Called on every cell of every file before anything runs.
   std::function<std::optional<BrokenRule>(const CellConfig&)> broken_rule;
-  /// False for a recipe that keeps everything in the parameters' type, so that its BF16 arm would repeat the cell.
+  /// False for a recipe that quantizes nothing, so that the BF16 arm would repeat the cell.
   std::function<bool(std::string_view recipe)> quantizes;
 };
 

@@ -9,8 +9,8 @@
 
 namespace fp8lab {
 
-/// The words that scenario files and results have for the values of an enum, in the order of the values 0, 1, ...
-/// A key whose values are an enum specialises it.
+/// The words of an enum's values in scenario files and results, in the order of the values 0, 1, ... Every enum that is
+/// the type of a key specialises this.
 template <class Enum>
 inline constexpr std::array<std::string_view, 0> kWords{};
 
@@ -19,7 +19,7 @@ template <class Enum>
 class Word {
  public:
   constexpr Word(Enum value = {}) : value_(value) {}
-  /// Throws Error for a word that the enum has not.
+  /// Throws Error if `text` is not a word of the enum.
   Word(std::string_view text) : value_(of(text)) {}
   Word(const char* text) : Word(std::string_view(text)) {}
   Word(const std::string& text) : Word(std::string_view(text)) {}

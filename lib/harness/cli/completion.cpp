@@ -26,7 +26,7 @@ const CLI::Option* find_option(const CLI::App& app, const std::string& dashed) {
   return nullptr;
 }
 
-/// Arguments without a dash, in order.
+/// The positional arguments, in order.
 std::vector<const CLI::Option*> arguments_of(const CLI::App& app) {
   std::vector<const CLI::Option*> out;
   for (const CLI::Option* option : app.get_options(kAllOptions))
@@ -57,7 +57,7 @@ class Completer {
   }
 
  private:
-  /// Takes note of a word that is complete.
+  /// Updates the state with a complete word.
   void pass(const std::string& word) {
     if (option_) {
       option_ = nullptr;
@@ -105,7 +105,7 @@ class Completer {
       offer_options();
   }
 
-  /// `before` is what the last word holds before the value: "--device=".
+  /// Adds the values of `option`. `before`: the part of the last word before the value, "--device=".
   void offer_values(const CLI::Option& option, std::string before) {
     auto row = option.get_positional() ? values_.find(option.get_name(true)) : values_.end();
     if (row == values_.end()) row = values_.find(option.get_type_name());
@@ -119,7 +119,7 @@ class Completer {
       if (!listed(before, word.text, option.get_delimiter())) offer(before + word.text, word.description);
   }
 
-  /// True when `word` is one of those that `before` lists already: "--device=cpu,meta,".
+  /// True if the list in `before` already contains `word`: "--device=cpu,meta,".
   static bool listed(const std::string& before, const std::string& word, char delimiter) {
     const std::string list = delimiter + before.substr(before.find('=') + 1);
     return delimiter != '\0' && list.find(delimiter + word + delimiter) != std::string::npos;
@@ -128,13 +128,13 @@ class Completer {
   const CLI::App* app_;
   const ValueTable& values_;
   std::string last_;
-  const CLI::Option* option_ = nullptr;  ///< waits for its value
-  bool only_arguments_ = false;          ///< `--` went by
-  std::size_t arguments_ = 0;            ///< that went by
+  const CLI::Option* option_ = nullptr;  ///< the option whose value comes next
+  bool only_arguments_ = false;          ///< `--` was read
+  std::size_t arguments_ = 0;            ///< number of positional arguments read
   Completion out_;
 };
 
-/// The shells' scripts hold no word of the command line: they ask the program that is being typed.
+/// The scripts contain no words of the command line: they call the program that the user is typing.
 struct Shell {
   std::string_view name, script;
 };

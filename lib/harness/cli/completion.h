@@ -16,14 +16,15 @@ struct Candidate {
   std::string description;
 };
 
-/// What may stand where a command line ends.
+/// The completions of the last word of a command line.
 struct Completion {
-  std::vector<Candidate> candidates;  ///< all begin with the last word
-  bool files = false;                 ///< a file may stand there too
-  bool directories = false;           ///< only directories may
+  std::vector<Candidate> candidates;  ///< each begins with the last word
+  bool files = false;                 ///< files are allowed too
+  bool directories = false;           ///< directories are allowed too, other files are not
 };
 
-/// The values that an option or argument takes, by its type's name ("DIR") or for arguments by their own ("PATH").
+/// The values that an option or an argument accepts. A ValueTable finds them by the type name of the option ("DIR") or
+/// by the name of the argument ("PATH").
 struct ValueWords {
   enum class Kind { kWords, kFiles, kDirectories };
 
@@ -32,14 +33,15 @@ struct ValueWords {
 };
 using ValueTable = std::map<std::string, ValueWords, std::less<>>;
 
-/// Completes the last of `words`, which follow the program's name. Everything comes from `app`'s own options and
-/// commands, so that nothing can be missing; options of an empty group are hidden.
+/// Completes the last of `words`, the command line after the program's name. Reads the options and commands of `app`
+/// itself, so that none can be missing; options in an empty group are hidden.
 Completion complete(const CLI::App& app, const std::vector<std::string>& words, const ValueTable& values);
 
-/// A line per candidate, "text<TAB>description", and ":files" or ":directories": what the shells' scripts read.
+/// The text that the shells' scripts read: a line "text<TAB>description" per candidate, then ":files" or
+/// ":directories".
 std::string completion_lines(const Completion& completion);
 
-/// The script that makes `shell` ask the program; "" for a shell that is not known.
+/// The script with which `shell` gets completions from the program; "" for an unknown shell.
 std::string completion_script(std::string_view shell);
 std::vector<std::string> completion_shells();
 

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 void print(const Json& json) { print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"); }
 
-/// Names of scenarios by the fix they show.
+/// The names of scenarios by fix.
 std::map<std::string, std::vector<std::string>> scenarios_by_fix(const std::vector<PlannedCell>& cells) {
   std::map<std::string, std::vector<std::string>> out;
   for (const PlannedCell& cell : cells) {
@@ -70,11 +70,16 @@ int fixes_command(std::string directory, bool json, const Program& program) {
                      {"upstream", fix.upstream},
                      {"symptom", fix.symptom},
                      {"decision", fix.decision},
+                     {"commit", fix.commit},
+                     {"release", fix.release},
+                     {"counterfactual", fix.counterfactual},
                      {"scenarios", shown_by}});
       continue;
     }
-    print(fmt::format("{}  ({})\n  symptom:   {}\n  fix:       {}\n  scenarios: {}\n", fix.name,
-                      fmt::join(fix.upstream, ", "), fix.symptom, fix.decision,
+    const std::string made = fix.commit.empty() ? "" : fmt::format(", commit {}, release {}", fix.commit, fix.release);
+    const char* const never_released = fix.counterfactual ? "; counterfactual: no release was without it" : "";
+    print(fmt::format("{}\n  upstream:  {}{}{}\n  symptom:   {}\n  fix:       {}\n  scenarios: {}\n", fix.name,
+                      fmt::join(fix.upstream, ", "), made, never_released, fix.symptom, fix.decision,
                       shown_by.empty() ? "none" : fmt::format("{}", fmt::join(shown_by, ", "))));
   }
   if (json) print(out);

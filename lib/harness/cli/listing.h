@@ -9,11 +9,11 @@
 namespace fp8lab {
 
 struct ListingOptions {
-  bool details = false;  ///< arms, limits and expectations of each cell
+  bool details = false;  ///< also list arms, limits and expectations of each cell
   bool json = false;
 };
 
-/// `fp8lab run --list` and `--dry-run`.
+/// The output of `fp8lab run --list` and `fp8lab run --dry-run`.
 std::string listing(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const ListingOptions& options);
 
 }  // namespace fp8lab

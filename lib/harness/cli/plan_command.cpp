@@ -50,7 +50,7 @@ Plan plan_of(const PlannedCell& cell, const Program& program) {
 constexpr std::array<std::string_view, 4> kColumns{"memory.peak_bytes", "memory.weight_bytes", "memory.retained_bytes",
                                                    "traffic.all_gather_bytes"};
 
-/// "peak 12.3 MiB"; exact bytes are in the JSON.
+/// A figure without its exact bytes, which are in the JSON.
 std::string short_figure(double value, std::string_view unit) {
   const std::string text = figure(value, unit);
   return text.substr(0, text.find(" ("));

@@ -73,7 +73,7 @@ constexpr const char* kCompletionHelp =
     "  zsh   source <(fp8lab completion zsh)       in ~/.zshrc\n"
     "  fish  fp8lab completion fish | source       in ~/.config/fish/config.fish\n";
 
-/// CLI11's own range lets NaN pass, which no comparison holds off.
+/// Accepts integers in a range. CLI11's own range check accepts NaN, because comparisons with NaN are false.
 CLI::Validator integer_within(std::int64_t low, std::int64_t high) {
   const std::string range = fmt::format("{} to {}", low, high);
   return {[=](std::string& text) {
@@ -100,7 +100,7 @@ std::vector<Candidate> candidates_of(const std::vector<Term>& terms) {
   return out;
 }
 
-/// The option of `app` that `word` gives, its value in the same word or not; null: it has none such.
+/// The option of `app` that `word` names, with or without a value in the same word; null if there is none.
 const CLI::Option* option_given(const CLI::App& app, const std::string& word) {
   return app.get_option_no_throw(word.substr(0, word.starts_with("--") ? word.find('=') : 2));
 }
@@ -113,7 +113,7 @@ std::string no_option(const CLI::App& app, const std::string& word) {
                      suggestion(word.substr(0, word.find('=')), options));
 }
 
-/// `message` is CLI11's, which begins with the name of an option that has too few values or too many.
+/// The message for an option with too few or too many values. `message`: CLI11's, which begins with the option's name.
 std::string wrong_count(const CLI::App& command, const std::string& message) {
   const std::string name = message.substr(0, message.find(':'));
   const CLI::Option* option = command.get_option_no_throw(name);
@@ -121,7 +121,7 @@ std::string wrong_count(const CLI::App& command, const std::string& message) {
   return name + (repeated ? " is given more than once; it takes one value" : " needs a value");
 }
 
-/// The command line as data: what parsing reads, `--help` prints and the shells complete.
+/// The definition of the command line, for parsing, for `--help` and for completion.
 class CommandLine {
  public:
   explicit CommandLine(const Program& program) : program_(program) {
@@ -135,7 +135,7 @@ class CommandLine {
     add_validate();
     add_lists();
     add_completion();
-    app_.footer(std::string(kExamples) + kExitCodes);  // after the commands, which would inherit it
+    app_.footer(std::string(kExamples) + kExitCodes);  // set last: commands added later would inherit it
   }
 
   int run(int argc, char** argv) {
@@ -167,14 +167,14 @@ class CommandLine {
   }
 
  private:
-  /// The exit code of a command that ended with `code`: 2 where all went well but what it printed is lost.
+  /// The exit code of a command that ended with `code`: 2 if some of its output could not be written.
   static int printed(int code) {
     if (standard_output_arrived()) return code;
     report_error("standard output cannot be written, and some of it is lost; is its disk full, or its reader gone?");
     return code != 0 ? code : 2;
   }
 
-  /// What to say of a command line that cannot be understood, and where to read on.
+  /// The message for a command line that cannot be parsed, with a pointer to the help.
   std::string explained(const CLI::Error& error) const {
     const std::vector<CLI::App*> chosen = app_.get_subcommands();
     const std::string name = chosen.empty() ? app_.get_name() : app_.get_name() + " " + chosen.front()->get_name();
@@ -198,7 +198,7 @@ class CommandLine {
                        words_.empty() ? "" : ", and options after it");
   }
 
-  /// "" where what is wrong is something else.
+  /// A message about words that the command does not expect; "" if there are none.
   std::string unexpected_words(const CLI::App& command) const {
     const std::vector<std::string> words = app_.remaining(true);
     if (words.empty()) return {};
@@ -207,7 +207,7 @@ class CommandLine {
       if (!word.starts_with('-')) continue;
       if (!option_given(command, word)) return no_option(command, word);
       const auto early = std::find(words_.begin(), name, word);
-      if (early == name) continue;  // it stands after `--`, and is no option there
+      if (early == name) continue;  // the word comes after `--`, so it is not an option
       return fmt::format("`{}` stands before the command; options go after it: `{} {} {}{}`", word, app_.get_name(),
                          command.get_name(), quotable(fmt::format("{}", fmt::join(early, name, " "))),
                          name + 1 == words_.end() ? "" : " ...");
@@ -230,7 +230,7 @@ class CommandLine {
     command.add_option("PATH", request_.paths, "scenario files, or directories to search for *.yaml")->required();
     command.add_option("-d,--device", request_.devices, "only cells on these devices")
         ->delimiter(',')
-        ->allow_extra_args(false)  // a path may follow
+        ->allow_extra_args(false)  // the next word may be a path
         ->type_name("DEVICE,...");
     command.add_option("-f,--filter", request_.filter, "only cells whose id matches; a leading '-' negates")
         ->type_name("REGEX");
@@ -343,12 +343,13 @@ class CommandLine {
   RunRequest request_;
   CompareRequest comparison_;
   ReportRequest report_;
-  std::vector<std::string> words_;  ///< of the command line, after the program's name
+  std::vector<std::string> words_;  ///< the command line after the program's name
   std::string directory_, shell_, document_ = "scenario";
   bool json_ = false;
 };
 
-/// Children of a run inherit the variable, and so the choice.
+/// Selects the instruction set of the CPU kernels from FP8LAB_CPU_ISA. Child processes inherit the variable, so they
+/// select the same.
 void select_instruction_set() {
   constexpr const char* kVariable = "FP8LAB_CPU_ISA";
   const char* name = std::getenv(kVariable);
@@ -370,9 +371,9 @@ int run_program(int argc, char** argv, const Program& program) {
   hold_standard_streams();
   try {
     select_instruction_set();
-    // Before everything else: a child must start fast.
+    // Comes first, because a child process must start fast.
     if (argc == 2 && std::string(argv[1]) == ArmCommand{}.arguments.front()) return run_arms_in_child(program.measure);
-    ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error to be reported, and not this program's end
+    ::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file-size limit then returns an error, which is reported
     CommandLine line(program);
     if (argc > 1 && std::string(argv[1]) == kCompleteCommand)
       return line.complete(std::vector<std::string>(argv + 2, argv + argc));

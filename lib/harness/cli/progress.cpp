@@ -14,8 +14,9 @@
 namespace fp8lab {
 namespace {
 
-/// Launchers mix the lines of ranks, and Open MPI gives even a single one a terminal of its own, wherever its output
-/// goes. One process that another launched may be in a shell that srun opened.
+/// True if `out` is a terminal whose last line can be rewritten. Not under a launcher: launchers mix the lines of
+/// ranks, and Open MPI gives even a single rank a pseudo-terminal, wherever its output goes. A launch of one process by
+/// another launcher is allowed: it may be a shell that srun opened.
 bool rewrites_lines(std::FILE* out) {
   const char* term = std::getenv("TERM");
   if (::isatty(::fileno(out)) != 1 || (term && std::string_view(term) == "dumb")) return false;
@@ -28,7 +29,7 @@ bool wants_colour(bool terminal) {
   return terminal && !(no_colour && *no_colour);
 }
 
-/// In columns; a terminal of none is one that does not know.
+/// The width of the terminal in columns; 80 if the terminal does not report one.
 std::size_t width_of(std::FILE* out) {
   winsize size{};
   return ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;

@@ -8,8 +8,9 @@
 
 namespace fp8lab {
 
-/// Tells how a run is going: on a terminal one line that is rewritten, with an estimate of the time left, above it the
-/// cells that need attention; in a log, under launchers of ranks and where TERM is dumb a line per cell.
+/// Prints the progress of a run. On a terminal: one line that is rewritten, with an estimate of the time left, and
+/// above it the cells that need attention. In a log, under a launcher of ranks, or where TERM is dumb: one line per
+/// cell.
 class Progress {
  public:
   Progress(std::FILE* out, std::size_t total);
@@ -25,11 +26,11 @@ class Progress {
   void erase();
 
   std::FILE* out_;
-  bool terminal_;  ///< whose lines can be rewritten
+  bool terminal_;  ///< `out` is a terminal whose lines can be rewritten
   bool colour_;
   std::size_t total_;
   std::size_t done_ = 0;
-  std::size_t timed_ = 0;  ///< of those, the ones that ran
+  std::size_t timed_ = 0;  ///< number of done cells that ran
   int running_ = 0;
   bool line_open_ = false;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();

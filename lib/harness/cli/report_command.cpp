@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kPythonVariable = "FP8LAB_PYTHON";
 constexpr const char* kReportsVariable = "FP8LAB_REPORTS";
-// Finding a package is far quicker than importing it.
+// The probe only finds the packages, which is far quicker than importing them.
 constexpr const char* kProbe =
     "import sys\n"
     "from importlib.util import find_spec\n"
@@ -36,7 +36,7 @@ std::vector<char*> pointers(std::vector<std::string>& arguments) {
   return out;
 }
 
-/// Runs without output; false where the program is not found or fails.
+/// Runs a program without output; false if it is not found or fails.
 bool succeeds(std::vector<std::string> arguments) {
   posix_spawn_file_actions_t silence;
   ::posix_spawn_file_actions_init(&silence);
@@ -53,8 +53,8 @@ bool succeeds(std::vector<std::string> arguments) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/// The first Python that has what a report needs; the system's own comes last, since another may stand before it in
-/// PATH.
+/// The first Python that has the packages of a report. The system's own is tried last, because PATH may name another
+/// one before it.
 std::string find_python() {
   const std::string named = variable(kPythonVariable);
   const std::vector<std::string> candidates =

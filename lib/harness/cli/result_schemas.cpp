@@ -29,7 +29,7 @@ Json reference(std::string_view definition) { return {{"$ref", "#/$defs/" + std:
 Json list_of(Json items) { return {{"type", "array"}, {"items", std::move(items)}}; }
 Json map_of(Json values) { return {{"type", "object"}, {"additionalProperties", std::move(values)}}; }
 
-/// The names of all rows of an enumeration's table.
+/// A schema that allows the names of all values in `rows`.
 template <class Rows>
 Json one_of(const Rows& rows) {
   Json names = Json::array();
@@ -37,7 +37,7 @@ Json one_of(const Rows& rows) {
   return {{"enum", names}};
 }
 
-/// An object that has these members and no others; a name that ends in '?' may be left out.
+/// A schema of an object with exactly these members; a member whose name ends in '?' is optional.
 Json object(std::initializer_list<std::pair<std::string_view, Json>> members) {
   Json required = Json::array(), properties = Json::object();
   for (const auto& [member, schema] : members) {
@@ -97,6 +97,7 @@ Json cell_schema() {
               {"axes", map_of(kText)},
               {"ranks", {{"type", "integer"}, {"minimum", 1}}},
               {"fix", kTextOrNull},
+              {"counterfactual?", described(kFlag, "true: no upstream release was ever without the fix")},
               {"verdict", one_of(kVerdicts)},
               {"reason", kTextOrNull},
               {"seconds", {{"type", "number"}, {"minimum", 0}}},

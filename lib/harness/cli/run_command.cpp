@@ -81,7 +81,8 @@ class Run {
   }
 
  private:
-  /// Puts an earlier run's record at where its scenario stands now; false where it stood there already.
+  /// Updates file, line and title in the record of an earlier run to those of the present scenario; false if none of
+  /// them changed.
   static bool place(CellRecord& record, const PlannedCell& cell) {
     bool moved = false;
     const auto set = [&](auto& was, const auto& is) {
@@ -92,6 +93,7 @@ class Run {
     set(record.line, cell.line);
     set(record.title, cell.title);
     set(record.upstream, cell.upstream);
+    set(record.counterfactual, cell.counterfactual);
     for (std::size_t i = 0; i < std::min(record.gates.size(), cell.expect.size()); ++i)
       set(record.gates[i].line, cell.expect[i].line);
     return moved;
@@ -172,14 +174,14 @@ class Run {
   Clock::time_point start_ = Clock::now();
 };
 
-/// A run whose ranks are processes that a launcher started, this one among them.
+/// Runs cells over ranks that a launcher started; this process is one of them.
 int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Program& program,
                  const std::vector<PlannedCell>& cells) {
   LaunchedRunner runner(ranks, cells, program.vocabulary(), program.measure_over);
   if (ranks.is_head()) {
     std::FILE* text = request.json ? stderr : stdout;
     std::fprintf(text, "%s\n", ranks.describe().c_str());
-    std::fflush(text);  // before this rank waits for the others, which may be minutes
+    std::fflush(text);  // now, because this rank may wait minutes for the others
   }
   const int signal = runner.connect(runner_options(request, program));
   if (signal != 0) return exit_code({.verdicts = {}, .interrupted_by = signal});
@@ -198,7 +200,7 @@ int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Pr
     runner.dismiss(code);
     throw;
   }
-  std::fflush(nullptr);  // a signal may end this process while it waits for the others
+  std::fflush(nullptr);  // now, because a signal may end this process while it waits for the others
   runner.dismiss(code);
   return code;
 }
@@ -209,15 +211,16 @@ int run_command(const RunRequest& request, const Program& program) {
   Vocabulary vocabulary = program.vocabulary();
   const std::optional<LaunchedRanks> ranks =
       LaunchedRanks::discover([](const char* name) { return std::getenv(name); });
-  if (ranks)
-    vocabulary.max_ranks = [](std::string_view) { return std::int64_t{kMostRanks}; };  // each is a process of its own
+  // Every launched rank is a process of its own.
+  if (ranks) vocabulary.max_ranks = [](std::string_view) { return std::int64_t{kMostRanks}; };
   if (ranks && !program.measure_over) fail("this program runs on one process alone; start it without a launcher");
   const bool speaks = !ranks || ranks->is_head();
-  // Of each rank, whose files may be others; it ends before the ranks connect, who would wait for it.
+  // Every rank reports its own errors, because its files may differ. It then ends before the ranks connect, so that no
+  // rank waits for it.
   const auto tell = [&](const std::string& error) {
     report_error(speaks ? error : fmt::format("on rank {}: {}", ranks->rank(), error));
   };
-  check_devices(request.devices, vocabulary);  // before files are read
+  check_devices(request.devices, vocabulary);
   LoadedScenarios loaded = load_scenarios(find_scenario_files(request.paths), vocabulary);
   if (loaded.errors.empty()) select_cells(loaded.cells, request, vocabulary);
   if (loaded.errors.empty() && ranks) {
@@ -243,7 +246,7 @@ int run_command(const RunRequest& request, const Program& program) {
   if (ranks) return run_launched(*ranks, request, program, loaded.cells);
   need_descriptors(descriptors_needed(loaded.cells, runner_options(request, program).jobs),
                    "run fewer arms at a time (--jobs)");
-  SignalWatch& watch = SignalWatch::until_exit();  // a second signal is for the children, not for the results
+  SignalWatch& watch = SignalWatch::until_exit();  // a second signal kills the children, not the writing of results
   return Run(request, program, loaded.cells,
              [&](const auto&... arguments) { return run_cells(arguments..., watch); })();
 }

@@ -56,7 +56,7 @@ Json definition_of(const Key& key, const Vocabulary& vocabulary) {
   return out;
 }
 
-/// What the keys of `section` may be: "training" holds "training.recipe_options" as an object of its own.
+/// The schemas of the keys of `section`. "training" contains "training.recipe_options" as an object of its own.
 Json properties_of(std::string_view section) {
   Json out = Json::object();
   for (const Key& key : keys()) {
@@ -73,7 +73,7 @@ Json properties_of(std::string_view section) {
   return out;
 }
 
-/// Every key by its last part, each made from its definition by `make`.
+/// The schemas of the axes: `make` is called with the definition of every key, which is named by its last part.
 template <class Make>
 Json axes(const Make& make) {
   Json out = Json::object();

@@ -15,8 +15,8 @@
 namespace fp8lab {
 namespace {
 
-/// std::regex calls itself for every part of an expression: 8 MiB of stack are gone after some 50,000, fewer under
-/// sanitizers.
+/// The longest regular expression. std::regex recurses for every part of an expression: some 50,000 parts use up 8 MiB
+/// of stack, fewer under sanitizers.
 constexpr std::size_t kLongestExpression = 8192;
 
 void keep_matching(std::vector<PlannedCell>& cells, const std::string& filter) {

@@ -10,18 +10,18 @@
 
 namespace fp8lab {
 
-/// Whether an id contains what the regular expression of `option` describes. Throws Error where it is none.
+/// A function that is true for ids that contain a match of `expression`. Throws Error, which names `option`, if
+/// `expression` is not a regular expression.
 std::function<bool(const std::string&)> id_matcher(std::string_view option, const std::string& expression);
 
-/// Throws Error for a device that no row of the table names.
+/// Throws Error for a device that the device table lacks.
 void check_devices(const std::vector<std::string>& devices, const Vocabulary& vocabulary);
 
-/// Keeps the cells on the request's devices whose ids match its filter, and of those its sample, which depends on
-/// nothing but the ids, so that a scenario which grows keeps most of it. Throws Error for a device or a filter that is
-/// none.
+/// Keeps the cells on the request's devices whose ids match its filter, and of those a sample. The sample depends on
+/// ids only, so that it changes little when a scenario grows. Throws Error for an unknown device or an invalid filter.
 void select_cells(std::vector<PlannedCell>& cells, const RunRequest& request, const Vocabulary& vocabulary);
 
-/// For a request that leaves no cell: why, and what to do.
+/// The message for a request that selects no cell: the reason, and what to do.
 std::string nothing_matches(const RunRequest& request, const Vocabulary& vocabulary);
 
 }  // namespace fp8lab

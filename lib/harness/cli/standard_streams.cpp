@@ -10,7 +10,7 @@
 namespace fp8lab {
 
 void hold_standard_streams() {
-  // The lowest free number is the one that open() gives.
+  // open() returns the lowest free descriptor, which is the stream's.
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(stream, F_GETFD) < 0 && errno == EBADF) (void)!::open("/dev/null", O_RDWR);
 }

@@ -8,15 +8,15 @@
 #include "harness/cell/cell.h"
 #include "recipe/recipe.h"
 
-// What an arm of a cell stands for, and how its figures are written down.
+// The behaviours and the recipe of a cell's arm, and the function that records its metrics.
 namespace fp8lab {
 
-/// All fixed, but for `before`, which reverts the cell's fix.
+/// The behaviours of an arm: all fixes in place, except that `before` reverts the cell's fix.
 Behaviors behaviors_of(const CellConfig& cell, Arm arm);
-/// The cell's, but BF16 for the arm of that name.
+/// The recipe of an arm: the cell's, or `bf16` for the arm of that name.
 Recipe recipe_of(const CellConfig& cell, Arm arm);
 
-/// Writes a figure, or why there is none, in the unit that the table of metrics gives it.
+/// Puts a figure, or the reason why there is none, into `metrics`, in the unit of the metric table.
 void put(std::map<std::string, MetricValue>& metrics, const std::string& name, std::optional<double> value,
          std::string reason = {});
 

@@ -14,7 +14,8 @@
 namespace fp8lab {
 namespace {
 
-/// Which key to look at when a matrix of the layer breaks the recipe's rule is reported by the matrix in the message.
+/// The rule that the layer or the recipe of a cell breaks. For a matrix of the layer the key is only "model": the
+/// message names the matrix, and so the key to change.
 std::optional<BrokenRule> broken_recipe_rule(const CellConfig& cell) {
   try {
     const Recipe recipe = make_recipe(cell.training.recipe, cell.training.recipe_options);
@@ -29,7 +30,8 @@ std::optional<BrokenRule> broken_recipe_rule(const CellConfig& cell) {
   return std::nullopt;
 }
 
-/// Threads on the host, which may share a GPU; one simulated rank of many on meta.
+/// The most ranks of one process. Ranks are threads on the host, which may share a GPU; on `meta` one rank of many is
+/// simulated.
 std::int64_t most_ranks(std::string_view device) { return device == "meta" ? kMostRanks : 64; }
 
 template <class Row>
@@ -49,10 +51,13 @@ Vocabulary make_vocabulary() {
     out.devices.push_back({std::string(row.name), std::string(row.title), row.unavailable_reason, row.own_arch,
                            row.memory_bytes, row.describe});
   for (const Fix& row : fixes())
-    out.fixes.push_back({std::string(row.name),
-                         {row.upstream.begin(), row.upstream.end()},
-                         std::string(row.symptom),
-                         std::string(row.decision)});
+    out.fixes.push_back({.name = std::string(row.name),
+                         .upstream = {row.upstream.references.begin(), row.upstream.references.end()},
+                         .symptom = std::string(row.symptom),
+                         .decision = std::string(row.decision),
+                         .commit = std::string(row.upstream.commit),
+                         .release = std::string(row.upstream.release),
+                         .counterfactual = row.counterfactual});
   out.max_ranks = most_ranks;
   out.broken_rule = broken_recipe_rule;
   out.quantizes = [](std::string_view recipe) { return make_recipe(recipe).quantized; };

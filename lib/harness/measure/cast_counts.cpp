@@ -14,7 +14,7 @@ namespace {
 
 constexpr unsigned kMagnitude = 0x7F;
 
-/// The largest code of a format, and up to where values are rounded to it.
+/// The largest code of the type, and the largest magnitude that is rounded to it.
 struct Largest {
   unsigned code;
   double reach;
@@ -25,9 +25,9 @@ Largest largest_of(DType payload) {
   return {E5M2::kMaxCode, 61440.0};
 }
 
-/// An orientation as an operand, on the host, and what it was cast from: element (i, j) of the operand from x[i * x_row
-/// + j * x_col].
-struct Half {
+/// One orientation of a quantized tensor on the host, and the values that it was cast from: element (i, j) of the
+/// operand was cast from x[i * x_row + j * x_col].
+struct HostOrientation {
   const OperandView& operand;
   std::vector<std::byte> data;
   std::vector<std::byte> scales;
@@ -51,8 +51,9 @@ struct Half {
   }
 };
 
-CastCounts count(const Half& orientation, const Largest& largest) {
-  constexpr std::int64_t kTile = 64;  // both orders of memory find their lines in the cache
+CastCounts count(const HostOrientation& orientation, const Largest& largest) {
+  // In tiles, so that reads hit the cache whether an array is traversed along its rows or along its columns.
+  constexpr std::int64_t kTile = 64;
   const std::int64_t rows = orientation.operand.values.rows, cols = orientation.operand.values.cols;
   CastCounts counts{.values = rows * cols};
   for (std::int64_t row = 0; row < rows; row += kTile)

@@ -6,11 +6,11 @@
 
 namespace fp8lab {
 
-/// What casts did to values.
+/// Counts of the values that were cast to eight bits.
 struct CastCounts {
   std::int64_t values = 0;
-  std::int64_t clipped = 0;      ///< beyond the largest code by more than half a step, infinities too
-  std::int64_t underflowed = 0;  ///< not 0, and 0 as a code
+  std::int64_t clipped = 0;      ///< above the largest code of the type by more than half a step; infinities too
+  std::int64_t underflowed = 0;  ///< not 0 before the cast, and 0 after it
 
   CastCounts& operator+=(const CastCounts& other) {
     values += other.values;
@@ -20,8 +20,8 @@ struct CastCounts {
   }
 };
 
-/// Counts on the host, from copies of what is cast and of what it became. A tensor whose orientations have scales of
-/// their own is cast twice.
+/// Counts casts on the host, from copies of the tensor and of its quantized data. A tensor whose orientations have
+/// scales of their own is cast twice, so its values count twice.
 class CastCounter : public CastWatch {
  public:
   void saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) override;

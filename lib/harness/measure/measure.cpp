@@ -28,7 +28,7 @@ bool asks_for(const CellConfig& cell, std::string_view group) {
   return std::find(cell.measure.begin(), cell.measure.end(), group) != cell.measure.end();
 }
 
-// The last mark of that name: figures are the last step's.
+/// The last mark of that name: figures are those of the last step.
 const LedgerMark& last_mark(const Ledger& ledger, std::string_view name) {
   const auto found = std::find_if(ledger.marks().rbegin(), ledger.marks().rend(),
                                   [&](const LedgerMark& mark) { return mark.name == name; });
@@ -54,7 +54,7 @@ void measure_memory(TrainingRun& run, ArmResult& result) {
   put_bytes("memory.forward_peak_bytes", ledger.peak_bytes(PhaseKind::kForward));
   put_bytes("memory.optimizer_peak_bytes", ledger.peak_bytes(PhaseKind::kOptimizer));
   put_bytes("memory.reserved_peak_bytes", run.device().memory().allocator().reserved_peak_bytes());
-  // What other processes use would count too.
+  // The driver reports the memory of all processes, so this is measured only in cells that run alone.
   if (any_group(run.cell().measure, &MetricGroup::alone))
     if (const auto overhead = run.device().driver_overhead_bytes())
       put_bytes("memory.driver_overhead_bytes", *overhead);
@@ -79,7 +79,8 @@ void add_predictions(const CellConfig& cell, Arm arm, Metrics& metrics) {
     put(metrics, "memory.unexplained_bytes", unexplained);
 }
 
-// The host multiplies dequantized operands in any case; this names what the modelled GPU would have to emulate too.
+/// The operations that the modelled GPU would have to emulate, or "". Not those of the host, which multiplies
+/// dequantized operands in any case.
 std::string emulation(const Recipe& recipe, const ArchProfile& arch) {
   const bool microscaled = recipe.quantized && recipe.weight.scale_dtype() == DType::kE8M0;
   if (!microscaled || arch.mxfp8_gemm) return {};
@@ -92,7 +93,7 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
 }
 
-/// At most `most` values, evenly spaced, the first and the last among them.
+/// At most `most` of the values, at evenly spaced positions, the first and the last among them.
 std::vector<double> spaced(std::vector<double> values, std::size_t most) {
   if (values.size() <= most) return values;
   std::vector<double> out;
@@ -107,7 +108,7 @@ std::vector<double> thinned(std::vector<double> samples) {
 
 constexpr const char* kNeedsTwoSteps = "needs two steps: the first one warms up";
 
-/// Of every timed step but the first.
+/// Measures every timed step except the first.
 void measure_time(const TrainingRun& run, ArmResult& result) {
   const auto put_part = [&](const char* name, double StepTimes::* part) {
     std::vector<double> samples;
@@ -151,7 +152,7 @@ void measure_host(const TrainingRun& run, ArmResult& result) {
     for (const PreForwardSample& sample : samples) nanoseconds.push_back(static_cast<double>(sample.nanoseconds));
     result.samples["host.pre_forward_ns"] = thinned(std::move(nanoseconds));
   }
-  // Medians: the odd layer whose bookkeeping just outgrew its buffer is no steady state.
+  // Medians, because a layer whose bookkeeping just outgrew its buffer allocates more than in the steady state.
   const auto put_median = [&](const char* name, std::int64_t PreForwardSample::* part) {
     std::vector<double> values;
     for (const PreForwardSample& sample : samples) values.push_back(static_cast<double>(sample.*part));
@@ -162,7 +163,8 @@ void measure_host(const TrainingRun& run, ArmResult& result) {
   put_median("host.pre_forward_quantizer_copies", &PreForwardSample::quantizer_copies);
 }
 
-/// Below an arm's own limit, so that a rank that waits in vain says for whom before the arm is ended.
+/// The timeout of ranks as a fraction of the arm's limit: below 1, so that a rank that waits for another in vain
+/// reports which one before the arm is killed.
 constexpr double kShareOfTheLimit = 0.8;
 
 }  // namespace

@@ -36,7 +36,7 @@ constexpr std::string_view kMetrics[] = {"parity.loss_gap",
                                          "parity.clip_fraction",
                                          "parity.underflow_fraction"};
 
-/// What every rank says, in the order of ranks; `mine` alone where there is no world.
+/// Gathers `mine` of every rank, in the order of ranks; only this rank's if there is no world.
 template <class T>
 std::vector<T> of_all_ranks(ProcessGroup* world, const std::vector<T>& mine, std::string_view label) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -62,7 +62,7 @@ double smallest(ProcessGroup* world, double mine, std::string_view label) {
   return *std::min_element(all.begin(), all.end());
 }
 
-/// The mean over ranks of every step's loss: what the loss of all tokens together is.
+/// The mean over ranks of every step's loss, which is the loss of the tokens of all ranks.
 std::vector<double> mean_losses(ProcessGroup* world, const TrainingRun& run) {
   const std::vector<float> all = of_all_ranks(world, run.losses(), "losses");
   const std::size_t steps = run.losses().size(), ranks = all.size() / steps;
@@ -92,8 +92,8 @@ Noise noise_of(const std::vector<float>& reference, const std::vector<float>& va
   return out;
 }
 
-/// 20 log10(|reference| / |reference - value|). Equal ones have no noise: absent rather than infinite. Where BF16's are
-/// finite and these are not, NaN, which no gate lets pass.
+/// 20 log10(|reference| / |reference - value|). Absent, not infinite, where both are equal, since there is no noise.
+/// NaN where BF16's values are finite and these are not: a gate on NaN always fails.
 struct Decibels {
   explicit Decibels(const Noise& sum) {
     if (!std::isfinite(sum.signal))
@@ -111,7 +111,7 @@ struct Decibels {
   std::string reason;
 };
 
-/// Tensors of one kind against BF16's, over the values of all ranks: their metric, and each by its name.
+/// Tensors of one kind that are compared with BF16's: their metric, and the name of each tensor.
 struct Compared {
   std::string metric;
   std::string of;
@@ -141,7 +141,7 @@ bool all_finite(const std::vector<float>& values) {
   return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
 }
 
-/// What is not finite went nowhere.
+/// The fraction of tensors that training changed. A tensor with a value that is not finite does not count as changed.
 double fraction_moved(const Lists& before, const Lists& after) {
   std::size_t moved = 0;
   for (std::size_t i = 0; i < after.size(); ++i) moved += after[i] != before[i] && all_finite(after[i]);
@@ -159,10 +159,10 @@ std::uint64_t hash_of(const Lists& values) {
   return hash;
 }
 
-/// A parameter's stored bytes, an entry for each of its buffers; absent ones are empty.
+/// The stored bytes of a parameter, one entry per buffer; empty for a buffer that it lacks.
 using Stored = std::array<std::vector<std::byte>, 5>;
 
-/// As both passes find them: each may gather one orientation alone.
+/// The stored bytes of all parameters, from both passes, because a pass may gather one orientation only.
 std::vector<Stored> stored(TrainingRun& run) {
   std::vector<Stored> all;
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
@@ -199,8 +199,9 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-/// Whether the buffers that both have hold the same bytes; nothing where they have none in common, as where a format
-/// refused its shards. The transpose of quantized data under one scale is made where it is wanted, not gathered.
+/// True if the buffers that both have are equal; nothing if they have no buffer in common, as where a format refused
+/// its shards. Only common buffers are compared, because the transpose of data with one scale per tensor is not
+/// gathered but made where it is needed.
 std::optional<bool> same_bytes(const Stored& a, const Stored& b) {
   std::optional<bool> same;
   for (std::size_t i = 0; i < a.size(); ++i)
@@ -208,7 +209,7 @@ std::optional<bool> same_bytes(const Stored& a, const Stored& b) {
   return same;
 }
 
-/// NaN, which no gate lets pass, where weights went astray together.
+/// Puts parity.ranks_equal; NaN if a weight is not finite, so that ranks that diverged alike fail every gate.
 void put_ranks_equal(ProcessGroup* world, const Lists& weights, std::uint64_t stored_hash, Metrics& metrics) {
   const std::vector<std::uint64_t> hashes = of_all_ranks(world, std::vector{stored_hash}, "hashes of stored weights");
   const bool finite = on_all_ranks(world, std::ranges::all_of(weights, all_finite), "finite weights");
@@ -219,7 +220,7 @@ void put_ranks_equal(ProcessGroup* world, const Lists& weights, std::uint64_t st
     put(metrics, "parity.ranks_equal", std::numeric_limits<double>::quiet_NaN(), "a weight is not finite");
 }
 
-/// Before the first step: what a rank gathers against the unsharded parameter made at once, on one rank.
+/// Compares the parameters that a rank gathers before the first step with those of a model that was never sharded.
 void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, const Recipe& recipe,
                                    ProcessGroup* world, Metrics& metrics) {
   CellConfig alone = cell;
@@ -246,7 +247,7 @@ void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, c
     put(metrics, "parity.gathered_equals_unsharded", equal ? 1.0 : 0.0);
 }
 
-/// One hash of what all ranks ended with.
+/// One hash over the final weights and the losses of all ranks.
 std::uint64_t values_hash(const std::vector<std::uint64_t>& weights, const std::vector<std::uint64_t>& losses) {
   std::uint64_t hash = weights.size();
   for (const std::uint64_t one : weights) hash = fnv1a_word(one, hash);
@@ -254,8 +255,8 @@ std::uint64_t values_hash(const std::vector<std::uint64_t>& weights, const std::
   return hash;
 }
 
-/// Of a run of the same arm in which norms, activations and products store what they make, so that its casts can be
-/// seen.
+/// Measures the fractions of clipped and underflowed values, in a further run of the arm without fused quantization:
+/// only there are the values that are cast stored, so that they can be counted.
 void put_cast_fractions(const CellConfig& cell, Arm arm, const Recipe& recipe, ProcessGroup* world, Metrics& metrics) {
   CastCounts sum;
   if (recipe.quantized) {
@@ -273,7 +274,7 @@ void put_cast_fractions(const CellConfig& cell, Arm arm, const Recipe& recipe, P
   put_fraction("parity.underflow_fraction", sum.underflowed);
 }
 
-/// A run with its values, to compare with.
+/// A further run of the cell whose values are compared with those of the arm.
 struct Companion {
   Companion(const CellConfig& cell, const Recipe& recipe, ProcessGroup* world)
       : run(cell, Behaviors{}, recipe, {.world = world}) {

@@ -5,8 +5,8 @@
 
 namespace fp8lab {
 
-/// The parity metrics of a finished run that kept its values. The BF16 model, and for `before` the fixed one, run
-/// beside it on devices of their own, over the same ranks. `world` is null where the cell is not sharded. Ranks get the
+/// Measures the parity metrics of a finished run that kept its values. Runs the BF16 model, and for `before` the fixed
+/// one, on devices of their own, over the same ranks. `world` is null where the cell is not sharded. All ranks get the
 /// same figures.
 void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGroup* world, ArmResult& result);
 

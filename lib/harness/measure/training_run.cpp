@@ -69,7 +69,7 @@ MasterWeights master_weights(Master master) {
   return MasterWeights::kNone;
 }
 
-/// `shards`: the ranks over which a parameter's shards lie, or null.
+/// `shards`: the ranks over which a parameter is sharded, or null.
 AdamOptions adam_options(const TrainingConfig& t, ProcessGroup* shards) {
   return {.learning_rate = t.learning_rate,
           .weight_decay = t.weight_decay,
@@ -89,8 +89,8 @@ std::unique_ptr<ProcessGroup> ranks_on(Device& device, ProcessGroup* world) {
 
 constexpr double kAverageDecay = 0.9;
 
-/// A folder for temporary files that all ranks of `world` see (null: this process alone). Rank 0 makes it, and removes
-/// it with everything in it once all ranks are done. Throws Error on every rank where it cannot be made.
+/// A folder for temporary files that all ranks of `world` share (null: this process alone). Rank 0 makes it, and its
+/// destructor removes it with its contents. Throws Error on every rank if it cannot be made.
 class SharedFolder {
  public:
   explicit SharedFolder(ProcessGroup* world) : world_(world) {
@@ -115,7 +115,7 @@ class SharedFolder {
  private:
   bool owns() const { return world_ == nullptr || world_->rank() == 0; }
 
-  /// Empty where it cannot be made.
+  /// Makes the folder; returns an empty path on failure.
   static std::filesystem::path make() {
     std::error_code error;
     const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
@@ -147,7 +147,7 @@ LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
 TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe,
                          const TrainingRunOptions& options)
     : cell_(cell),
-      // Poison would be timed, too.
+      // Filling memory with poison takes time, so cells that measure time do without.
       device_(open_device(cell.device, {.arch = cell.arch,
                                         .rank = options.world != nullptr ? options.world->local_rank() : 0,
                                         .memory = {.capacity_bytes = 0,
@@ -195,8 +195,8 @@ void TrainingRun::build() {
 
 void TrainingRun::resume() {
   const SharedFolder folder(host_world_);
-  // Under HSDP every replica has the same state; each saves and loads its own, as one that resumes on other hosts
-  // would.
+  // Under HSDP all replicas have the same state. Each saves and loads its own copy, as a replica that resumes on other
+  // hosts would.
   ProcessGroup* const replicas = mesh_ ? mesh_->replica_group() : nullptr;
   const std::filesystem::path own =
       folder.path() / fmt::format("replica-{}", replicas != nullptr ? replicas->rank() : 0);
@@ -217,7 +217,7 @@ void TrainingRun::resume() {
   model_.reset();
   build();
   if (device_->computes()) runtime_.step = load_training_state(runtime_, own, state(), shards);
-  if (host_world_ != nullptr) host_world_->barrier("training state loaded");  // the folder goes now
+  if (host_world_ != nullptr) host_world_->barrier("training state loaded");  // rank 0 removes the folder next
 }
 
 Tensor TrainingRun::make_input(std::string_view name, float scale) {

@@ -15,7 +15,7 @@
 
 namespace fp8lab {
 
-/// Wall time of one step's phases, the device synchronised at each border.
+/// The wall time of the phases of one step; the device is synchronised at the end of each phase.
 struct StepTimes {
   double forward_ms = 0.0;
   double backward_ms = 0.0;
@@ -23,61 +23,64 @@ struct StepTimes {
   double step_ms = 0.0;
 };
 
-/// What is kept by step has a bound, because a scenario may ask for a million steps. Of longer runs a timeline holds so
-/// many of the first steps and as many of the last, ...
+// A scenario may ask for a million steps, so records by step are bounded; only losses, four bytes each, are kept of
+// every step.
+
+/// A timeline holds this many of the first steps and this many of the last steps.
 inline constexpr std::int64_t kTimelineSteps = 8;
-/// ... and clocks are read in the first step and, evenly spaced, in so many of the others. A loss is four bytes, and
-/// kept of every step.
+/// Times are measured in the first step and in at most this many of the others, evenly spaced.
 inline constexpr std::int64_t kTimedSteps = 1024;
 
 struct TrainingRunOptions {
-  /// Of host memory; needed where the cell is sharded, outlives the run and otherwise only picks this rank's GPU.
+  /// The ranks, as a process group for host memory; must outlive the run. Required where the cell is sharded; otherwise
+  /// it only determines this rank's GPU.
   ProcessGroup* world = nullptr;
-  bool record_timeline = false;  ///< the ledger keeps its events, setup's too; of steps see kTimelineSteps
+  bool record_timeline = false;  ///< the ledger records its events: those of setup, and of steps see kTimelineSteps
   CastWatch* casts = nullptr;    ///< records the casts of the last step's forward and backward
 };
 
-/// One rank's training loop of a cell, as the source documents' users write it. Per step: a fresh input; forward and
-/// loss; backward; optimizer step, gradients dropped, input dropped. Output and loss are variables of the loop, so the
-/// previous step's live until the next forward replaces them: this is what keeps its nodes alive. The ledger is marked
-/// at end_of_forward, end_of_backward and end_of_step of every step. Ranks share the model and have tokens of their
-/// own.
+/// One rank's training loop of a cell, as users of the libraries write it. A step is: make the input; forward and loss;
+/// backward; optimizer step; free the gradients; free the input. The output and the loss are variables of the loop, so
+/// those of a step, and with them its autograd nodes, live until the next forward replaces them. The ledger is marked
+/// at end_of_forward, end_of_backward and end_of_step of every step. Ranks share the model; each has tokens of its own.
 class TrainingRun {
  public:
-  /// Every rank of a world makes the same runs in the same order. Throws Error where the mesh does not fit.
+  /// Collective: every rank of the world makes the same runs in the same order. Throws Error if the mesh does not fit
+  /// the ranks.
   TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe,
               const TrainingRunOptions& options = {});
 
-  /// All steps.
+  /// Trains all steps.
   void train();
-  /// All steps; where values are kept, with the weights before and after. Reading those takes device memory where
-  /// parameters are sharded or in eight bits.
+  /// Trains all steps and, if values are kept, reads the weights before and after. Reading them allocates device memory
+  /// where parameters are sharded or in eight bits.
   void run();
 
   const CellConfig& cell() const { return cell_; }
   Device& device() { return *device_; }
-  /// Of this rank's tokens; empty where the device computes nothing.
+  /// The loss of this rank's tokens by step; empty where the device computes nothing.
   const std::vector<float>& losses() const { return losses_; }
-  /// The first step's, then the other timed steps' (kTimedSteps).
+  /// The times of the first step, then of the other timed steps (kTimedSteps).
   const std::vector<StepTimes>& times() const { return times_; }
   /// The last step's collectives over all groups; null where nothing is sharded.
   const Traffic* last_step_traffic() const { return sharding_ ? &last_step_traffic_ : nullptr; }
-  /// Of every layer and every timed step but the first, if they were asked for before training.
+  /// Makes train() measure the pre-forward host work of every layer; call it before training.
   void measure_host_work();
+  /// The samples of every layer in every timed step but the first.
   std::vector<PreForwardSample> host_work() const;
-  /// Ranks that share GPUs, and why parameters are not sharded as the cell asks, a line each.
+  /// One line each for ranks that share GPUs, and for parameters that are not sharded as the cell asks.
   std::vector<std::string> warnings() const;
 
-  /// Calls `visit` with every parameter as `pass` finds it, in the order of the model: gathered for as long as the call
-  /// takes.
+  /// Calls `visit` with every parameter, in the order of the model. Collective: parameters are gathered as for `pass`
+  /// and stay gathered until this returns.
   void visit_parameters(const std::function<void(const Parameter&)>& visit, Pass pass = Pass::kForward);
-  /// In the order of weights() and of gradients.
+  /// Names in the order of weights() and of Values::gradients.
   std::vector<std::string> parameter_names() const;
-  /// The parameters' values as this rank sees them, eight bits decoded with the scales that it has.
+  /// The unsharded parameters as this rank sees them; weights in eight bits are dequantized with this rank's scales.
   std::vector<std::vector<float>> weights();
 
-  /// On the host, kept only if asked for: the last step's output and gradients by parameter (of a sharded one this
-  /// rank's rows), and what run() adds.
+  /// Values on the host, if keep_values() asked for them: the output and the gradients of the last step, by parameter
+  /// (of a sharded parameter this rank's rows), and the weights that run() adds.
   struct Values {
     std::vector<float> output;
     std::vector<std::vector<float>> gradients;
@@ -102,12 +105,12 @@ class TrainingRun {
   const CellConfig& cell_;
   std::unique_ptr<Device> device_;
   ProcessGroup* host_world_;             ///< TrainingRunOptions::world where the cell is sharded, else null
-  std::unique_ptr<ProcessGroup> ranks_;  ///< on the device; null where nothing is sharded
+  std::unique_ptr<ProcessGroup> ranks_;  ///< the process group for device memory; null where nothing is sharded
   Runtime runtime_;
   Recipe recipe_;
-  ProcessGroup* world_;  ///< ranks_
+  ProcessGroup* world_;  ///< ranks_.get()
   std::unique_ptr<Mesh> mesh_;
-  // What build() makes, and resume() makes anew.
+  // build() makes these; resume() makes them anew.
   std::unique_ptr<Model> model_;
   std::unique_ptr<Sharding> sharding_;
   std::unique_ptr<Adam> adam_;  ///< null where the cell has another optimizer or none
@@ -128,7 +131,7 @@ class TrainingRun {
   Values values_;
 };
 
-/// The layer configuration that a cell's model describes; defaults filled in.
+/// The layer configuration of a cell's model, with defaults filled in.
 LayerConfig layer_config(const ModelConfig& model, bool fp8_attention);
 
 }  // namespace fp8lab

@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kLossesEqual = "twin.losses_equal";
 
-/// Equal bits, so that NaN equals nothing and 0 not -0.
+/// Compares bits, so that 0 differs from -0; NaN equals nothing.
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   for (const float x : a)
     if (x != x) return false;
@@ -29,7 +29,7 @@ void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, Proce
   }
   CellConfig config = cell;
   config.training.resume_at = 0;
-  // What was resumed must give the bits of what was not, whatever it was.
+  // Resumed training is compared with the same cell, unresumed, so everything else stays as the cell says.
   if (!resumes) {
     config.training.quantized_weights = false;
     config.gather_ahead = false;

@@ -7,16 +7,16 @@ namespace fp8lab {
 
 using namespace closed_form;
 
-std::map<std::string, double> predict(const CellConfig& cell, Arm arm) {
-  const Scenario scenario(cell, arm);
-  const Layer layer = make_layer(scenario, cell.model.layer);
-  const LayerAccount each(scenario, layer);
-  if (each.stops || !has_closed_form(cell, each)) return {};
-  const OptimizerNumbers optimizer = optimizer_numbers(cell, scenario, each);
+std::map<std::string, double> predict(const CellConfig& config, Arm arm) {
+  const CellNumbers cell(config, arm);
+  const Layer layer = make_layer(cell, config.model.layer);
+  const LayerAccount each(cell, layer);
+  if (each.stops || !has_closed_form(config, each)) return {};
+  const OptimizerNumbers optimizer = optimizer_numbers(config, cell, each);
   std::map<std::string, double> figures;
-  for (const auto& [name, bytes] : RunAccount(cell, scenario, each, optimizer).figures())
+  for (const auto& [name, bytes] : RunAccount(config, cell, each, optimizer).figures())
     figures[name] = static_cast<double>(bytes);
-  for (const auto& [name, count] : traffic(cell, scenario, each, optimizer)) figures[name] = static_cast<double>(count);
+  for (const auto& [name, count] : traffic(config, cell, each, optimizer)) figures[name] = static_cast<double>(count);
   return figures;
 }
 

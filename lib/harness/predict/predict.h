@@ -7,10 +7,10 @@
 
 namespace fp8lab {
 
-/// What an arm's memory and traffic must be on rank 0, by metric name ("memory.retained_bytes"), from closed formulas
-/// over the scenario that share no code with the runtime. A metric without a closed form is absent: traffic where
-/// nothing is sharded, and every metric where training stops with an error or has an optimizer that
+/// Computes the memory and traffic of an arm on rank 0, by metric name ("memory.retained_bytes"), from closed formulas
+/// over the cell's configuration that share no code with the runtime. A metric without a closed form is absent: traffic
+/// where nothing is sharded; and every metric where training stops with an error, resumes, or has an optimizer that
 /// predict_optimizer.cpp does not know.
-std::map<std::string, double> predict(const CellConfig& cell, Arm arm);
+std::map<std::string, double> predict(const CellConfig& config, Arm arm);
 
 }  // namespace fp8lab

@@ -7,7 +7,7 @@ namespace {
 
 using Branch = std::vector<Node>;
 
-/// True if what node `k - 1` hands to node `k` is needed in backward.
+/// True if backward needs the matrix that node `k - 1` passes to node `k`.
 bool is_kept(const Branch& branch, std::size_t k) { return branch[k].keeps_input || branch[k - 1].keeps_output; }
 
 Schedule forward_of(const Branch& branch) {
@@ -27,14 +27,14 @@ Schedule recorded_of(const Branch& branch, bool in_first_step) {
   return schedule;
 }
 
-/// From the gradient of the branch's output to that of its input. A shared matrix goes with the last node that saved
-/// it.
+/// From the gradient of the branch's output to the gradient of its input. A matrix that two nodes share is freed with
+/// the last node that saved it.
 Schedule backward_of(const Branch& branch, bool beside_residual, bool recomputed) {
   Schedule schedule;
   for (std::size_t k = branch.size(); k-- > 0;) {
     const Node& node = branch[k];
     const bool is_last = k + 1 == branch.size();
-    // Shells that were never emptied swap the first forward's copies for the recomputed ones.
+    // Shells that were never emptied free the copies of the first forward when they get the recomputed ones.
     if (recomputed) schedule += release(node.unemptied);
     schedule += is_last && beside_residual ? node.backward_beside_residual : node.backward;
     schedule += release(node.saved - node.retained);
@@ -46,8 +46,8 @@ Schedule backward_of(const Branch& branch, bool beside_residual, bool recomputed
 
 }  // namespace
 
-LayerAccount::LayerAccount(const Scenario& scenario, const Layer& layer)
-    : scenario_(scenario), layer_(layer), stream_(scenario.plain(scenario.hidden)) {
+LayerAccount::LayerAccount(const CellNumbers& cell, const Layer& layer)
+    : cell_(cell), layer_(layer), stream_(cell.plain(cell.hidden)) {
   Bytes state = 0;
   for (const Branch& branch : layer.branches) {
     for (std::size_t k = 0; k < branch.size(); ++k) {
@@ -60,14 +60,13 @@ LayerAccount::LayerAccount(const Scenario& scenario, const Layer& layer)
       forward_amaxes += node.forward_amaxes;
       backward_amaxes += node.backward_amaxes;
       stash += node.stash;
-      kept_stash += node.kept_stash;
       retained += node.retained;
       unemptied += node.unemptied;
       saved += node.saved + (k > 0 && is_kept(branch, k) ? branch[k - 1].out : 0);
     }
   }
   if (layer.residual) saved += stream_;  // between the branches
-  keeps_input = scenario.checkpoint || layer.branches.front().front().keeps_input;
+  keeps_input = cell.checkpoint || layer.branches.front().front().keeps_input;
   for (const ParameterNumbers& parameter : parameters) {
     stops = stops || parameter.stops;
     kept += parameter.kept;
@@ -78,9 +77,9 @@ LayerAccount::LayerAccount(const Scenario& scenario, const Layer& layer)
     backward_gather += parameter.backward;
     transposes_ += parameter.transpose;
   }
-  early_transposes_ = scenario.decisions.transposes_in_backward ? 0 : transposes_;
-  held = scenario.checkpoint ? stash + unemptied : saved;
-  if (!scenario.sharding.reshards) held += forward_gather.unsharded_parameters + early_transposes_;
+  early_transposes_ = cell.decisions.transposes_in_backward ? 0 : transposes_;
+  held = cell.checkpoint ? stash + unemptied : saved;
+  if (!cell.sharding.reshards) held += forward_gather.unsharded_parameters + early_transposes_;
 }
 
 Schedule LayerAccount::made() const {
@@ -103,36 +102,36 @@ Schedule LayerAccount::sharded() const {
   return schedule;
 }
 
-/// Until a layer's unsharded parameters are there. Gathered ahead, they and what they were decoded from came to be in
-/// the position before, unless this is the first; and the next layer's come to be.
+/// The gather of a layer's parameters. With gather_ahead the layer before has allocated them, except for the first
+/// layer, and this layer allocates those of the next.
 Schedule LayerAccount::gathered(const Gather& own, LayerPosition position) const {
-  if (!scenario_.sharding.ahead) return own.schedule();
+  if (!cell_.sharding.ahead) return own.schedule();
   return (position.is_first ? own.schedule() : release(own.decoded)) +
          allocate(position.is_last ? 0 : own.unsharded_parameters + own.decoded);
 }
 
 Schedule LayerAccount::forward(bool in_first_step, LayerPosition position) const {
   const Schedule unsharded_released =
-      release(scenario_.sharding.reshards ? forward_gather.unsharded_parameters + early_transposes_ : 0);
-  return gathered(forward_gather, position) + (scenario_.checkpoint ? first_forward(in_first_step) : full_forward()) +
+      release(cell_.sharding.reshards ? forward_gather.unsharded_parameters + early_transposes_ : 0);
+  return gathered(forward_gather, position) + (cell_.checkpoint ? first_forward(in_first_step) : full_forward()) +
          unsharded_released;
 }
 
 Schedule LayerAccount::backward(LayerPosition position) const {
   const bool is_first = position.is_last;
-  if (!scenario_.sharding.sharded) return backward_of_nodes(is_first, !is_first) + release(is_first ? stream_ : 0);
-  // The unsharded parameters go before gradients get their shards. Even the first layer hands a gradient to who waits
-  // before it.
+  if (!cell_.sharding.sharded) return backward_of_nodes(is_first, !is_first) + release(is_first ? stream_ : 0);
+  // The unsharded parameters are freed before the gradients are reduce-scattered into shards. Even the model's first
+  // layer makes a gradient of its input, because its parameter group's PostBackwardNode precedes that input.
   const Bytes unsharded_parameters =
-      scenario_.sharding.reshards ? backward_gather.unsharded_parameters : forward_gather.unsharded_parameters;
+      cell_.sharding.reshards ? backward_gather.unsharded_parameters : forward_gather.unsharded_parameters;
   return gathered(backward_gather, position) + backward_of_nodes(is_first, true) +
          release(unsharded_parameters + transposes_) + allocate(gradients) + release(unsharded_gradients) +
          release(is_first ? stream_ : 0);
 }
 
-/// Adds a branch's output, after dropout where there is any, to the stream.
+/// Adds a branch's output, after dropout if the cell has it, to the residual stream.
 Schedule LayerAccount::merged() const {
-  const Bytes masked = scenario_.dropout ? stream_ : 0;
+  const Bytes masked = cell_.dropout ? stream_ : 0;
   return allocate(masked) + allocate(stream_) + release(masked + stream_);
 }
 
@@ -150,19 +149,19 @@ Schedule LayerAccount::first_forward(bool in_first_step) const {
   return schedule + release(layer_.residual ? stream_ : 0);
 }
 
-/// To the gradient of the input, or, where nobody wants it, to what one branch has made of it.
+/// Ends with the gradient of the input alive. If that is not `wanted`, ends with the first branch's part of it alive.
 Schedule LayerAccount::backward_of_nodes(bool is_first, bool wanted) const {
   const auto through = [&](const Branch& branch, bool beside_residual) {
-    return backward_of(branch, beside_residual, scenario_.checkpoint);
+    return backward_of(branch, beside_residual, cell_.checkpoint);
   };
-  const bool dropout = scenario_.dropout;
-  const Schedule recompute = scenario_.checkpoint ? full_forward() + release(stream_) : Schedule{};
+  const bool dropout = cell_.dropout;
+  const Schedule recompute = cell_.checkpoint ? full_forward() + release(stream_) : Schedule{};
   const Schedule region_released =
-      release(scenario_.checkpoint ? stash - kept_stash : 0) + release(!is_first && keeps_input ? stream_ : 0);
+      release(cell_.checkpoint ? stash : 0) + release(!is_first && keeps_input ? stream_ : 0);
   if (!layer_.residual) return recompute + through(layer_.branches[0], false) + region_released;
 
-  // Behind dropout a branch has a gradient of its own. Otherwise it shares the one that waits at the residual for the
-  // branch's part; where no gradient is wanted nothing waits.
+  // With dropout each branch has a gradient of its own. Otherwise the branch shares the gradient that stays alive at
+  // the residual until the branch's part is added; if no gradient is wanted, the residual keeps none.
   const Schedule unmasked = allocate(dropout ? stream_ : 0);
   const Schedule merge = allocate(stream_) + release(2 * stream_);
   const Schedule second = unmasked + recompute + through(layer_.branches[1], !dropout) + release(stream_) + merge;

@@ -6,13 +6,13 @@
 
 namespace fp8lab::closed_form {
 
-/// Where a layer stands among those that a pass comes to; the only one is both.
+/// The position of a layer in the order of a pass. A single layer is both first and last.
 struct LayerPosition {
   bool is_first = false;
   bool is_last = false;
 };
 
-/// Layers that differ by their position alone, in the order of a pass.
+/// The schedule of a pass over layers that differ by their position only.
 template <class ScheduleOf>
 Schedule in_order(std::int64_t layers, const ScheduleOf& schedule_of) {
   if (layers == 1) return schedule_of(LayerPosition{.is_first = true, .is_last = true});
@@ -20,34 +20,35 @@ Schedule in_order(std::int64_t layers, const ScheduleOf& schedule_of) {
          schedule_of(LayerPosition{.is_last = true});
 }
 
-/// Sums over one layer, and its schedules from its input x alive. `scenario` and `layer` outlive it.
+/// Sums over one layer, and its schedules; each starts with the layer's input alive. `cell` and `layer` must outlive
+/// this object.
 class LayerAccount {
  public:
-  LayerAccount(const Scenario& scenario, const Layer& layer);
+  LayerAccount(const CellNumbers& cell, const Layer& layer);
 
-  /// Until the values of all its parameters are there, and the scales and histories of its modules.
+  /// The construction of the layer: the values of its parameters, and the scales and histories of its modules.
   Schedule made() const;
-  /// The same in two stages, the first for all layers before the second: how sharded models are made.
+  /// The construction of a sharded layer, in two stages; the first runs for all layers before the second.
   Schedule declared() const;
   Schedule sharded() const;
 
-  /// To the layer's output and what backward needs of it alive.
+  /// At the end the layer's output and what backward needs are alive.
   Schedule forward(bool in_first_step, LayerPosition position) const;
-  /// From the gradient of the output to that of the input. The model's first layer, to which this pass comes last,
-  /// keeps its input and lets its gradient go.
+  /// From the gradient of the output to the gradient of the input. The model's first layer, which is the last of this
+  /// pass, keeps its input and frees the gradient of it.
   Schedule backward(LayerPosition position) const;
 
   std::vector<ParameterNumbers> parameters;
-  bool stops = false;   ///< training cannot go on under this scenario
-  Bytes kept = 0;       ///< of parameters, from step to step
-  Bytes gradients = 0;  ///< from backward to the optimizer's step
-  Bytes recipe_state = 0, stash = 0, kept_stash = 0, retained = 0, unemptied = 0;
+  bool stops = false;   ///< training of this cell stops with an error
+  Bytes kept = 0;       ///< parameters, stored from step to step
+  Bytes gradients = 0;  ///< sharded gradients, alive from backward to the optimizer's step
+  Bytes recipe_state = 0, stash = 0, retained = 0, unemptied = 0;
   Gather forward_gather, backward_gather;
   Bytes unsharded_gradients = 0;
   std::int64_t forward_amaxes = 0, backward_amaxes = 0;
-  Bytes saved = 0;  ///< from forward to backward, without the layer's input
-  Bytes held = 0;   ///< the same, or what a checkpointed layer holds instead, and unsharded parameters that stay
-  bool keeps_input = false;  ///< until its backward
+  Bytes saved = 0;  ///< saved from forward to backward, without the layer's input
+  Bytes held = 0;   ///< alive between the passes: `saved`, or what checkpointing keeps, and parameters left unsharded
+  bool keeps_input = false;  ///< the layer's input lives until its backward
 
  private:
   Schedule gathered(const Gather& own, LayerPosition position) const;
@@ -56,7 +57,7 @@ class LayerAccount {
   Schedule first_forward(bool in_first_step) const;
   Schedule backward_of_nodes(bool is_first, bool wanted) const;
 
-  const Scenario& scenario_;
+  const CellNumbers& cell_;
   const Layer& layer_;
   Bytes stream_;
   Bytes transposes_ = 0;        ///< made beside the unsharded parameters

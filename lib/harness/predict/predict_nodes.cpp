@@ -20,29 +20,26 @@ enum class Run { kSaving, kRecorded, kRecordedAgain };
 
 /// y = x W^T + b under a recipe: the casts of x, of W and of the gradient of y, and three matrix products.
 struct Product {
-  Product(const Scenario& scenario, std::int64_t in, std::int64_t out)
-      : casts(scenario.casts),
-        casts_unstored(scenario.casts_unstored),
-        measured_early(scenario.measured_early),
-        x(scenario.cast_activation(in)),
-        grad_y(scenario.cast_activation(out)),
-        plain_x(scenario.plain(in)),
-        plain_y(scenario.plain(out)),
-        weight(weight_parameter(scenario, out, in)),
-        copy(weight.computes_as_kept ? Cast{} : scenario.cast_weight(out, in)),
-        bias(scenario.form.bias ? vector_parameter(scenario, out) : ParameterNumbers{}),
-        has_bias(scenario.form.bias),
-        forward_amaxes(scenario.recipe.histories ? 2 : 0),
-        backward_amaxes(scenario.recipe.histories ? 1 : 0),
-        stash(forward_amaxes * kF32),
-        // With activation checkpointing the second run leaves its quantizer, and the scale stashed for it, with the
-        // weight.
-        kept_stash(scenario.checkpoint && weight.computes_as_kept && !scenario.decisions.keeps_quantizers ? stash : 0) {
+  Product(const CellNumbers& cell, std::int64_t in, std::int64_t out)
+      : casts(cell.casts),
+        casts_unstored(cell.casts_unstored),
+        measured_early(cell.measured_early),
+        x(cell.cast_activation(in)),
+        grad_y(cell.cast_activation(out)),
+        plain_x(cell.plain(in)),
+        plain_y(cell.plain(out)),
+        weight(weight_parameter(cell, out, in)),
+        copy(weight.computes_as_kept ? Cast{} : cell.cast_weight(out, in)),
+        bias(cell.form.bias ? vector_parameter(cell, out) : ParameterNumbers{}),
+        has_bias(cell.form.bias),
+        forward_amaxes(cell.recipe.histories ? 2 : 0),
+        backward_amaxes(cell.recipe.histories ? 1 : 0),
+        stash(forward_amaxes * kF32) {
     // Delayed scaling: each quantized tensor has a scale and a history of amaxes.
-    weight.state_before = (forward_amaxes + backward_amaxes) * kF32 * (1 + scenario.history_rows);
+    weight.state_before = (forward_amaxes + backward_amaxes) * kF32 * (1 + cell.history_rows);
     // On architectures that need it, the transpose of a gathered weight is made once and lives until the next reshard.
-    const bool early = !scenario.decisions.transposes_in_backward;
-    const bool reshards = scenario.sharding.reshards, checkpoint = scenario.checkpoint;
+    const bool early = !cell.decisions.transposes_in_backward;
+    const bool reshards = cell.sharding.reshards, checkpoint = cell.checkpoint;
     transposed_when_recorded = early ? weight.transpose : 0;
     transposed_in_forward = early && (!checkpoint || reshards) ? weight.transpose : 0;
     transposed_in_backward = !early || (reshards && !checkpoint) ? weight.transpose : 0;
@@ -54,22 +51,20 @@ struct Product {
     node.forward_amaxes += forward_amaxes;
     node.backward_amaxes += backward_amaxes;
     node.stash += stash;
-    node.kept_stash += kept_stash;
   }
-  /// The norm or activation before this product makes its input: in eight bits at once, or in the nominal type, which
+  /// The norm or activation before this product makes its input, either in eight bits or in the nominal type, which
   /// make_operand() then casts.
   Schedule make_input() const { return casts_unstored ? allocate(x.both) : made_for(x) + allocate(plain_x); }
   /// The cast of what make_input() made.
   Schedule make_operand() const { return casts && !casts_unstored ? cast_made(x) + release(plain_x) : Schedule{}; }
   /// The activation after this product makes the gradient of this product's output.
   Schedule make_gradient() const { return made_for(grad_y) + allocate(plain_y); }
-  /// The product itself, from an operand that is there.
+  /// The product itself, from an operand that is already cast.
   Schedule multiply(Run run = Run::kSaving) const {
     const Bytes transposed = run == Run::kSaving ? transposed_in_forward : transposed_when_recorded;
-    const Schedule replaced = release(run == Run::kRecordedAgain ? kept_stash : 0);
-    return allocate(transposed) + replaced + copy.schedule() + allocate(plain_y) + release(x.both - x.kept);
+    return allocate(transposed) + copy.schedule() + allocate(plain_y) + release(x.both - x.kept);
   }
-  /// Cast and product, from an input that is there and stays.
+  /// Cast and product, from an input that stays alive.
   Schedule forward(Run run = Run::kSaving) const { return x.schedule() + multiply(run); }
   /// make_input(), make_operand() and multiply().
   Schedule forward_making(Run run = Run::kSaving) const { return make_input() + make_operand() + multiply(run); }
@@ -83,11 +78,11 @@ struct Product {
   Cast x, grad_y;
   Bytes plain_x, plain_y;
   ParameterNumbers weight;
-  Cast copy;  ///< of the weight, for one pass
+  Cast copy;  ///< the cast copy of the weight, for one pass
   ParameterNumbers bias;
   bool has_bias;
   std::int64_t forward_amaxes, backward_amaxes;
-  Bytes stash, kept_stash;
+  Bytes stash;
   Bytes transposed_when_recorded, transposed_in_forward, transposed_in_backward;
 
  private:
@@ -103,14 +98,13 @@ struct Product {
 };
 
 struct Norm {
-  explicit Norm(const Scenario& scenario)
-      : y(scenario.plain(scenario.hidden)),
-        parameters(static_cast<std::size_t>(scenario.form.norm_parameters),
-                   vector_parameter(scenario, scenario.hidden)),
-        gradients(scenario.form.norm_parameters * scenario.hidden * scenario.element),
-        statistics(scenario.form.norm_statistics * scenario.tokens * kF32) {}
+  explicit Norm(const CellNumbers& cell)
+      : y(cell.plain(cell.hidden)),
+        parameters(static_cast<std::size_t>(cell.form.norm_parameters), vector_parameter(cell, cell.hidden)),
+        gradients(cell.form.norm_parameters * cell.hidden * cell.element),
+        statistics(cell.form.norm_statistics * cell.tokens * kF32) {}
 
-  /// Beside its result.
+  /// The schedule without the output.
   Schedule forward() const { return allocate(statistics); }
   Schedule backward() const { return allocate(y) + allocate(gradients) + release(y); }
 
@@ -119,8 +113,8 @@ struct Norm {
   Bytes gradients, statistics;
 };
 
-/// Says what the node's shells hold, `shelled` bytes of what it saves, and sets its recorded forwards, at whose end
-/// `left` bytes of that are still alive.
+/// Sets the node's `retained` and `unemptied` from `shelled`, the saved bytes that are in shells; and its recorded
+/// forwards from `recorded`, at whose end `left` of the saved bytes are still alive.
 template <class Recorded>
 void set_recorded(Node& node, Shells shells, Bytes shelled, Bytes left, const Recorded& recorded) {
   node.retained = shells == Shells::kEmpty ? 0 : shelled;
@@ -129,24 +123,24 @@ void set_recorded(Node& node, Shells shells, Bytes shelled, Bytes left, const Re
   node.recorded_again = recorded(Run::kRecordedAgain) + release(left - node.unemptied);
 }
 
-Node linear(const Scenario& scenario, std::int64_t in, std::int64_t out) {
-  const Product product(scenario, in, out);
+Node linear(const CellNumbers& cell, std::int64_t in, std::int64_t out) {
+  const Product product(cell, in, out);
   Node node;
   node.out = product.plain_y;
-  node.keeps_input = !scenario.casts;
+  node.keeps_input = !cell.casts;
   node.saved = product.x.kept + product.copy.both;
   product.add_to(node);
   node.forward = product.forward();
   node.backward = product.backward();
   node.backward_beside_residual = product.backward(false);
-  set_recorded(node, scenario.decisions.module_shells, product.copy.both, node.saved,
+  set_recorded(node, cell.decisions.module_shells, product.copy.both, node.saved,
                [&](Run run) { return allocate(product.stash) + product.forward(run); });
   return node;
 }
 
-Node norm_linear(const Scenario& scenario, std::int64_t out) {
-  const Norm norm(scenario);
-  const Product product(scenario, scenario.hidden, out);
+Node norm_linear(const CellNumbers& cell, std::int64_t out) {
+  const Norm norm(cell);
+  const Product product(cell, cell.hidden, out);
   Node node;
   node.out = product.plain_y;
   node.keeps_input = true;
@@ -155,16 +149,14 @@ Node norm_linear(const Scenario& scenario, std::int64_t out) {
   product.add_to(node);
   node.forward = norm.forward() + product.forward_making();
   node.backward = product.backward() + norm.backward();
-  set_recorded(node, scenario.decisions.module_shells, product.copy.both, node.saved,
+  set_recorded(node, cell.decisions.module_shells, product.copy.both, node.saved,
                [&](Run run) { return allocate(product.stash) + norm.forward() + product.forward_making(run); });
   return node;
 }
 
 struct Mlp {
-  explicit Mlp(const Scenario& scenario)
-      : norm(scenario),
-        fc1(scenario, scenario.hidden, scenario.activated),
-        fc2(scenario, scenario.ffn, scenario.hidden) {}
+  explicit Mlp(const CellNumbers& cell)
+      : norm(cell), fc1(cell, cell.hidden, cell.activated), fc2(cell, cell.ffn, cell.hidden) {}
 
   Node node() const {
     Node node;
@@ -186,23 +178,24 @@ struct Mlp {
   Product fc1, fc2;
 };
 
-Node norm_mlp(const Scenario& scenario) {
-  const Mlp mlp(scenario);
+Node norm_mlp(const CellNumbers& cell) {
+  const Mlp mlp(cell);
   const Product &fc1 = mlp.fc1, &fc2 = mlp.fc2;
   Node node = mlp.node();
   node.saved = mlp.norm.statistics + fc1.saved_x() + fc1.copy.both + fc1.plain_y + fc2.saved_x() + fc2.copy.both;
   node.forward = mlp.norm.forward() + fc1.forward_making() + fc2.forward_making();
-  set_recorded(node, scenario.decisions.module_shells, fc1.copy.both + fc2.copy.both, node.saved, [&](Run run) {
+  set_recorded(node, cell.decisions.module_shells, fc1.copy.both + fc2.copy.both, node.saved, [&](Run run) {
     return allocate(fc1.stash) + mlp.norm.forward() + fc1.forward_making(run) + allocate(fc2.stash) +
            fc2.forward_making(run);
   });
   return node;
 }
 
-/// The same as a chain of operations: each drops the orientation of its weight's copy that backward does not read, and
-/// saves as it goes, so that nothing outlives its operation where nothing is to be saved.
-Node fused_mlp(const Scenario& scenario) {
-  const Mlp mlp(scenario);
+/// The MLP as a chain of operations (operation fuser). Each operation frees the orientation of its weight's copy that
+/// backward does not read, and saves its tensors as soon as it is done; so where nothing is to be saved, no tensor
+/// outlives its operation.
+Node fused_mlp(const CellNumbers& cell) {
+  const Mlp mlp(cell);
   const Product &fc1 = mlp.fc1, &fc2 = mlp.fc2;
   const auto product = [](const Product& of, Run run) {
     return of.make_operand() + of.multiply(run) + release(of.copy.both - of.copy.kept);
@@ -212,7 +205,7 @@ Node fused_mlp(const Scenario& scenario) {
   node.saved = mlp.norm.statistics + fc1.saved_x() + fc1.copy.kept + fc1.plain_y + fc2.saved_x() + fc2.copy.kept;
   node.forward = mlp.norm.forward() + fc1.make_input() + product(fc1, Run::kSaving) + fc2.make_input() +
                  product(fc2, Run::kSaving);
-  set_recorded(node, scenario.decisions.fuser_shells, fc1.copy.kept + fc2.copy.kept, 0, [&](Run run) {
+  set_recorded(node, cell.decisions.fuser_shells, fc1.copy.kept + fc2.copy.kept, 0, [&](Run run) {
     return allocate(fc1.stash) + mlp.norm.forward() + fc1.make_input() + release(mlp.norm.statistics) +
            product(fc1, run) + forgotten(fc1) + allocate(fc2.stash) + fc2.make_input() + release(fc1.plain_y) +
            product(fc2, run) + forgotten(fc2);
@@ -220,37 +213,37 @@ Node fused_mlp(const Scenario& scenario) {
   return node;
 }
 
-Node rotary(const Scenario& scenario) {
+Node rotary(const CellNumbers& cell) {
   Node node;
-  node.out = scenario.plain(scenario.packed);
+  node.out = cell.plain(cell.packed);
   node.forward = node.recorded = node.recorded_again = allocate(node.out);
   node.backward = allocate(node.out) + release(node.out);
   return node;
 }
 
-Node plain_attention(const Scenario& scenario) {
-  const Bytes lse = scenario.tokens * scenario.heads * kF32;
+Node plain_attention(const CellNumbers& cell) {
+  const Bytes lse = cell.tokens * cell.heads * kF32;
   Node node;
-  node.out = scenario.plain(scenario.hidden);
+  node.out = cell.plain(cell.hidden);
   node.keeps_input = node.keeps_output = true;
   node.saved = lse;
   node.forward = allocate(node.out + lse);
   node.recorded = node.recorded_again = node.forward + release(lse);
-  node.backward = allocate(scenario.plain(scenario.packed)) + release(node.out);
+  node.backward = allocate(cell.plain(cell.packed)) + release(node.out);
   return node;
 }
 
-Node cast_attention(const Scenario& scenario) {
-  const AttentionNumbers& numbers = scenario.recipe.attention;
-  const std::int64_t history_rows = numbers.history_rows == 0 ? scenario.history_rows : numbers.history_rows;
-  const Cast qkv = scenario.cast_rowwise(scenario.packed);
-  const Cast grad_o = scenario.cast_rowwise(scenario.hidden);
-  const Cast o = numbers.casts_output ? scenario.cast_rowwise(scenario.hidden) : Cast{};
+Node cast_attention(const CellNumbers& cell) {
+  const AttentionNumbers& numbers = cell.recipe.attention;
+  const std::int64_t history_rows = numbers.history_rows == 0 ? cell.history_rows : numbers.history_rows;
+  const Cast qkv = cell.cast_rowwise(cell.packed);
+  const Cast grad_o = cell.cast_rowwise(cell.hidden);
+  const Cast o = numbers.casts_output ? cell.cast_rowwise(cell.hidden) : Cast{};
   const Cast grad_qkv = numbers.casts_output ? qkv : Cast{};
-  const Bytes plain_o = scenario.plain(scenario.hidden), plain_qkv = scenario.plain(scenario.packed);
-  const Bytes lse = scenario.tokens * scenario.heads * kF32;
+  const Bytes plain_o = cell.plain(cell.hidden), plain_qkv = cell.plain(cell.packed);
+  const Bytes lse = cell.tokens * cell.heads * kF32;
   const Bytes s_scale = kF32;
-  // There and back again through eight bits.
+  // The tensor is cast to eight bits and back: the copy in high precision is freed and made again.
   const auto rounded = [&](Bytes plain) {
     return numbers.casts_output ? release(plain) + allocate(plain) : Schedule{};
   };
@@ -268,37 +261,39 @@ Node cast_attention(const Scenario& scenario) {
                             o.schedule() + rounded(plain_o) + release(o.both + lse);
   node.backward = grad_o.schedule() + release(plain_o) + allocate(plain_qkv) + grad_qkv.schedule() +
                   rounded(plain_qkv) + release(grad_qkv.both + grad_o.both);
-  set_recorded(node, scenario.decisions.attention_shells, qkv.both, 0, [&](Run) { return recorded; });
+  set_recorded(node, cell.decisions.attention_shells, qkv.both, 0, [&](Run) { return recorded; });
   return node;
 }
 
-std::vector<Node> attention(const Scenario& scenario) {
-  std::vector<Node> nodes{norm_linear(scenario, scenario.packed)};
-  if (scenario.form.rotary) nodes.push_back(rotary(scenario));
-  nodes.push_back(scenario.casts_attention ? cast_attention(scenario) : plain_attention(scenario));
-  nodes.push_back(linear(scenario, scenario.hidden, scenario.hidden));
+std::vector<Node> attention(const CellNumbers& cell) {
+  std::vector<Node> nodes{norm_linear(cell, cell.packed)};
+  if (cell.form.rotary) nodes.push_back(rotary(cell));
+  nodes.push_back(cell.casts_attention ? cast_attention(cell) : plain_attention(cell));
+  nodes.push_back(linear(cell, cell.hidden, cell.hidden));
   return nodes;
 }
 
 struct LayerNumbers {
   std::string_view name;
-  Layer (*make)(const Scenario&);
+  Layer (*make)(const CellNumbers&);
 };
 constexpr LayerNumbers kLayers[] = {
-    {"linear", [](const Scenario& s) { return Layer{{{linear(s, s.hidden, s.hidden)}}}; }},
-    {"layernorm_linear", [](const Scenario& s) { return Layer{{{norm_linear(s, s.hidden)}}}; }},
-    {"layernorm_mlp", [](const Scenario& s) { return Layer{{{norm_mlp(s)}}}; }},
-    {"multihead_attention", [](const Scenario& s) { return Layer{{attention(s)}}; }},
+    {"linear", [](const CellNumbers& cell) { return Layer{{{linear(cell, cell.hidden, cell.hidden)}}}; }},
+    {"layernorm_linear", [](const CellNumbers& cell) { return Layer{{{norm_linear(cell, cell.hidden)}}}; }},
+    {"layernorm_mlp", [](const CellNumbers& cell) { return Layer{{{norm_mlp(cell)}}}; }},
+    {"multihead_attention", [](const CellNumbers& cell) { return Layer{{attention(cell)}}; }},
     {"transformer_layer",
-     [](const Scenario& s) { return Layer{{attention(s), {s.fused_mlp ? fused_mlp(s) : norm_mlp(s)}}, true}; }},
+     [](const CellNumbers& cell) {
+       return Layer{{attention(cell), {cell.fused_mlp ? fused_mlp(cell) : norm_mlp(cell)}}, true};
+     }},
 };
 
 }  // namespace
 
-Layer make_layer(const Scenario& scenario, std::string_view name) {
+Layer make_layer(const CellNumbers& cell, std::string_view name) {
   for (const LayerNumbers& row : kLayers)
-    if (row.name == name) return row.make(scenario);
-  fail(fmt::format("predict: layer '{}' has no closed form; release the table in predict_nodes.cpp a row", name));
+    if (row.name == name) return row.make(cell);
+  fail(fmt::format("predict: layer '{}' has no closed form; add a row to the table in predict_nodes.cpp", name));
 }
 
 }  // namespace fp8lab::closed_form

@@ -7,41 +7,41 @@
 
 namespace fp8lab::closed_form {
 
-/// What one node of the graph costs. Its input and its output are matrices that neighbours share: whether it needs
-/// them in backward is stated here, their bytes are counted once, by the layer.
+/// The bytes and schedules of one node of the autograd graph. Neighbouring nodes share their input and output matrices:
+/// the node says whether backward needs them, and the layer counts their bytes once.
 struct Node {
-  Bytes out = 0;  ///< its result
-  bool keeps_input = false;
-  bool keeps_output = false;
-  Bytes saved = 0;  ///< all else that lives from its forward to its backward
+  Bytes out = 0;              ///< the output matrix
+  bool keeps_input = false;   ///< backward reads the input
+  bool keeps_output = false;  ///< backward reads the output
+  Bytes saved = 0;            ///< everything else that lives from the node's forward to its backward
 
   std::vector<ParameterNumbers> parameters;  ///< in the order of construction
-  Bytes recipe_state = 0;                    ///< scales and histories of what has no parameters, made first
-  std::int64_t forward_amaxes = 0;           ///< that histories record in forward, one per tensor
+  Bytes recipe_state = 0;           ///< scales and histories of operands that are not parameters, made before those
+  std::int64_t forward_amaxes = 0;  ///< amaxes that histories record in forward, one per tensor
   std::int64_t backward_amaxes = 0;
-  Bytes stash = 0;       ///< scales that a checkpointed forward sets aside
-  Bytes kept_stash = 0;  ///< of these, what a weight's quantizer holds on to until the next step's forward
-  Bytes retained = 0;    ///< of `saved`, what its shells hold after backward
-  Bytes unemptied = 0;   ///< the same under shells that never let go: alive even where nothing is to be saved
+  Bytes stash = 0;      ///< scales that a checkpointed forward stashes for its recomputation
+  Bytes retained = 0;   ///< the part of `saved` that shells hold after backward
+  Bytes unemptied = 0;  ///< the part of `saved` in shells that are never emptied: alive even where nothing is saved
 
-  /// From its input alive to `out` and `saved` alive; where layers are checkpointed, the second time.
+  /// From the input alive to `out` and `saved` alive. With activation checkpointing this is the recomputation.
   Schedule forward;
-  /// The same in a checkpointed region's first forward, which leaves `out`, `stash` and `unemptied` alone.
+  /// The first forward of a checkpointed region in the first step: leaves only `out`, `stash` and `unemptied`.
   Schedule recorded;
-  /// The same in later steps.
+  /// The first forward of a checkpointed region in later steps.
   Schedule recorded_again;
-  /// From the gradient of `out` alive to the gradient of the input and of the parameters alive; `saved` lives on.
+  /// From the gradient of `out` alive to the gradients of the input and of the parameters alive. `saved` stays alive.
   Schedule backward;
-  /// The same at the end of a branch whose residual needs the gradient of `out` too, so that it lives on.
+  /// The same at the end of a branch whose residual also needs the gradient of `out`, which therefore stays alive.
   Schedule backward_beside_residual;
 };
 
-/// The nodes of the layer called `name`, in order. A transformer layer has two branches, every other layer one; each
-/// branch of a transformer layer is added to its input.
+/// The nodes of a layer, in order. A transformer layer has two branches, and each is added to its input (a residual);
+/// every other layer has one branch.
 struct Layer {
   std::vector<std::vector<Node>> branches;
   bool residual = false;
 };
-Layer make_layer(const Scenario& scenario, std::string_view name);
+/// The layer called `name` in the layer table.
+Layer make_layer(const CellNumbers& cell, std::string_view name);
 
 }  // namespace fp8lab::closed_form

@@ -14,14 +14,14 @@ constexpr Bytes kF32 = 4;
 struct MomentNumbers {
   Moments type;
   Bytes bytes;
-  Bytes scale;  ///< beside each moment of a parameter
+  Bytes scale;  ///< of the scale that is kept for each moment of a parameter
 };
 constexpr MomentNumbers kMoments[] = {
     {Moments::kF32, 4, 0}, {Moments::kBF16, 2, 0}, {Moments::kF16, 2, kF32}, {Moments::kE4M3, 1, kF32}};
 
 struct MasterNumbers {
   Master master;
-  Bytes of_bf16;  ///< bytes an element; parameters in f32 need none
+  Bytes of_bf16;  ///< bytes per element of a bf16 parameter; parameters in f32 need no masters
   Bytes of_eight_bits;
 };
 constexpr MasterNumbers kMasters[] = {{Master::kNone, 0, 0}, {Master::kF32, kF32, kF32}, {Master::kRemainder, 2, kF32}};
@@ -34,13 +34,13 @@ const Row& row_of(Value value, const Row (&rows)[N], First Row::* first) {
   return *found;
 }
 
-/// Several at once: highest together.
+/// Temporary bytes, all alive at the same time.
 Schedule at_once(Bytes bytes) { return allocate(bytes) + release(bytes); }
 
 class OptimizerSchedule {
  public:
-  OptimizerSchedule(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer)
-      : training_(cell.training), scenario_(scenario), layer_(layer), layers_(cell.model.layers) {
+  OptimizerSchedule(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer)
+      : training_(config.training), cell_(cell), layer_(layer), layers_(config.model.layers) {
     for (const ParameterNumbers& parameter : layer.parameters) {
       elems_ += layers_ * parameter.shard_elems;
       average_ += layers_ * parameter.average;
@@ -56,24 +56,25 @@ class OptimizerSchedule {
     Schedule state;
     for (const ParameterNumbers& parameter : layer_.parameters) {
       state += allocate(2 * (parameter.shard_elems * moments.bytes + moments.scale));
-      const Bytes each = parameter.eight_bits ? masters.of_eight_bits : scenario_.element == 2 ? masters.of_bf16 : 0;
-      // Made from the initial values where the parameter has lost them; they live until that is done.
+      const Bytes each = parameter.eight_bits ? masters.of_eight_bits : cell_.element == 2 ? masters.of_bf16 : 0;
+      // Masters of an eight-bit parameter are made from its initial values, which it no longer holds; a copy of them
+      // lives until the masters are made.
       const Bytes initial = parameter.eight_bits ? parameter.shard : 0;
       state += allocate(initial) + allocate(parameter.shard_elems * each) + release(initial);
     }
     const bool clips = training_.clip_norm > 0.0;
     const Schedule made = repeat(layers_, state) + allocate(clips ? 3 * kF32 : 0);
-    const bool casts = !scenario_.sharding.sharded || scenario_.decisions.finds_shards;
+    const bool casts = !cell_.sharding.sharded || cell_.decisions.finds_shards;
     const Schedule cast = casts ? cast_masters() : Schedule{};
     return {.state = made.net,
             .first_step = made + cast,
             .later_step = cast,
-            .amax_reductions = casts && scenario_.decisions.keeps_quantizers ? reductions(1) : 0,
+            .amax_reductions = casts ? reductions(1) : 0,
             .amaxes = measured(),
             .reduces_norm = clips};
   }
 
-  /// Lists of tensors, an operation at a time. Members in eight bits are decoded for each operation.
+  /// List operations, one at a time. Parameters in eight bits are decoded for each operation.
   OptimizerNumbers foreach_adam() const {
     const bool decays = training_.weight_decay != 0.0, decoupled = decays && training_.decoupled_decay;
     const Bytes copies = kF32 * elems_;
@@ -86,12 +87,12 @@ class OptimizerSchedule {
     return {.state = made.net,
             .first_step = made + step,
             .later_step = step,
-            .amax_reductions = scenario_.decisions.keeps_quantizers ? reductions_of_lists(decoupled ? 2 : 1) : 0,
+            .amax_reductions = reductions_of_lists(decoupled ? 2 : 1),
             .amaxes = measured()};
   }
 
-  /// One list operation on averages and weights, all decoded. Averages have quantizers of their own, taken before the
-  /// first forward.
+  /// Adds the update of the average: one list operation on averages and weights, all of them decoded. Averages have
+  /// quantizers of their own, copied before the first forward.
   void add_average(OptimizerNumbers& numbers) const {
     const Schedule update = at_once(2 * eight_bit_values_ + written_back());
     numbers.average = average_;
@@ -102,28 +103,29 @@ class OptimizerSchedule {
   }
 
  private:
-  /// Under one scale masters are rounded as they are cast; for blocks a temporary holds them rounded, one at a time.
+  /// The cast of master weights to eight-bit weights. With a scale per tensor the cast itself rounds the masters to the
+  /// nominal type; with block scales a temporary holds the rounded masters of one parameter at a time.
   Schedule cast_masters() const {
     Bytes rounded = 0;
-    if (scenario_.element != kF32 && !scenario_.recipe.per_tensor)
+    if (cell_.element != kF32 && !cell_.recipe.per_tensor)
       for (const ParameterNumbers& parameter : layer_.parameters)
         if (parameter.eight_bits) rounded = std::max(rounded, parameter.shard);
     return at_once(measured() * kF32 + rounded);
   }
 
-  /// Weights that are measured before they are cast.
-  std::int64_t measured() const { return scenario_.recipe.measures_first ? eight_bit_weights_ : 0; }
+  /// The number of weights whose amax is measured before they are cast.
+  std::int64_t measured() const { return cell_.recipe.measures_first ? eight_bit_weights_ : 0; }
   std::int64_t reductions(std::int64_t casts) const {
-    return scenario_.decisions.shares_amaxes && measured() > 0 ? casts : 0;
+    return cell_.decisions.shares_amaxes && measured() > 0 ? casts : 0;
   }
   std::int64_t reductions_of_lists(std::int64_t operations) const {
-    return scenario_.decisions.writes_lists_back ? reductions(operations) : 0;
+    return cell_.decisions.writes_lists_back ? reductions(operations) : 0;
   }
-  /// Amaxes of the results of a list operation.
-  Bytes written_back() const { return scenario_.decisions.writes_lists_back ? measured() * kF32 : 0; }
+  /// The bytes of the amaxes of a list operation's results.
+  Bytes written_back() const { return cell_.decisions.writes_lists_back ? measured() * kF32 : 0; }
 
   const TrainingConfig& training_;
-  const Scenario& scenario_;
+  const CellNumbers& cell_;
   const LayerAccount& layer_;
   std::int64_t layers_;
   std::int64_t elems_ = 0, eight_bit_weights_ = 0;
@@ -132,9 +134,9 @@ class OptimizerSchedule {
 
 }  // namespace
 
-bool has_closed_form(const CellConfig& cell, const LayerAccount& layer) {
-  const TrainingConfig& t = cell.training;
-  if (t.resume_at > 0) return false;  // what saving and loading hold for a moment depends on the files
+bool has_closed_form(const CellConfig& config, const LayerAccount& layer) {
+  const TrainingConfig& t = config.training;
+  if (t.resume_at > 0) return false;  // temporary bytes of saving and loading depend on the files
   if (t.optimizer == Optimizer::kNone) return true;
   if (t.optimizer == Optimizer::kForeachAdam)
     return t.master_weights == Master::kNone && t.moments == Moments::kF32 && t.clip_norm == 0.0;
@@ -142,12 +144,12 @@ bool has_closed_form(const CellConfig& cell, const LayerAccount& layer) {
                                                            [](const ParameterNumbers& p) { return p.eight_bits; });
 }
 
-OptimizerNumbers optimizer_numbers(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer) {
-  const OptimizerSchedule optimizer(cell, scenario, layer);
+OptimizerNumbers optimizer_numbers(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer) {
+  const OptimizerSchedule optimizer(config, cell, layer);
   OptimizerNumbers numbers;
-  if (cell.training.optimizer == Optimizer::kAdam) numbers = optimizer.adam();
-  if (cell.training.optimizer == Optimizer::kForeachAdam) numbers = optimizer.foreach_adam();
-  if (cell.training.weight_average) optimizer.add_average(numbers);
+  if (config.training.optimizer == Optimizer::kAdam) numbers = optimizer.adam();
+  if (config.training.optimizer == Optimizer::kForeachAdam) numbers = optimizer.foreach_adam();
+  if (config.training.weight_average) optimizer.add_average(numbers);
   return numbers;
 }
 

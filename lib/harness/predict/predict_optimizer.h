@@ -4,18 +4,18 @@
 
 namespace fp8lab::closed_form {
 
-/// What an optimizer keeps on a rank, and how a step of it goes.
+/// The bytes that an optimizer keeps on a rank, the schedule of a step, and its reductions.
 struct OptimizerNumbers {
-  Bytes average = 0;  ///< of the weights, from the beginning
-  Bytes state = 0;    ///< from the first step on
+  Bytes average = 0;  ///< the exponential average of the weights, alive from the beginning
+  Bytes state = 0;    ///< moments and master weights, alive from the first step on
   Schedule first_step, later_step;
-  std::int64_t amax_reductions = 0;  ///< per step
-  std::int64_t amaxes = 0;           ///< in each, f32
-  bool reduces_norm = false;         ///< one f32 per step
+  std::int64_t amax_reductions = 0;  ///< all-reduces of amaxes per step
+  std::int64_t amaxes = 0;           ///< f32 amaxes in each of them
+  bool reduces_norm = false;         ///< all-reduces the gradient norm, one f32, once per step
 };
 
-/// True if the optimizer of the cell has a closed form.
-bool has_closed_form(const CellConfig& cell, const LayerAccount& layer);
-OptimizerNumbers optimizer_numbers(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer);
+/// True if the cell's optimizer has a closed form and training is not resumed.
+bool has_closed_form(const CellConfig& config, const LayerAccount& layer);
+OptimizerNumbers optimizer_numbers(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer);
 
 }  // namespace fp8lab::closed_form

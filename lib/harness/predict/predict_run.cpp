@@ -4,14 +4,14 @@
 
 #include "core/check.h"
 
-// The marks (end of forward, of backward, of the step) are sums of what must be alive then; peaks are the highest
-// points of the run's schedule, composed from the schedules of its layers.
+// Figures at a point of time (end of forward, of backward, of the step) are sums of the bytes that must be alive then.
+// Peaks are the highest points of the run's schedule, which is composed of the schedules of its layers.
 namespace fp8lab::closed_form {
 namespace {
 
 constexpr Bytes kF32 = 4;
 
-/// Follows the account of live bytes.
+/// The number of live bytes while schedules are applied one after the other.
 class Level {
  public:
   void pass(Schedule schedule) { bytes_ += schedule.net; }
@@ -27,20 +27,21 @@ class Level {
 
 }  // namespace
 
-RunAccount::RunAccount(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer,
+RunAccount::RunAccount(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer,
                        const OptimizerNumbers& optimizer)
-    : scenario_(scenario),
+    : cell_(cell),
       layer_(layer),
       optimizer_(optimizer),
-      layers_(cell.model.layers),
-      steps_(cell.training.steps),
-      keep_loss_(cell.training.keep_loss),
-      stream_(scenario.plain(scenario.hidden)),
+      layers_(config.model.layers),
+      steps_(config.training.steps),
+      keep_loss_(config.training.keep_loss),
+      stream_(cell.plain(cell.hidden)),
       kept_(layers_ * layer.kept),
       standing_(kept_ + layers_ * layer.recipe_state + optimizer.average),
-      inputs_(cell.training.loss == Loss::kMse ? 2 * stream_ : stream_) {}
+      inputs_(config.training.loss == Loss::kMse ? 2 * stream_ : stream_) {}
 
-/// Output, loss and what the graph behind them retains, from the end of backward until the next forward replaces them.
+/// The output, the loss and the bytes that their autograd graph retains. They live from the end of backward until the
+/// next forward replaces them.
 Bytes RunAccount::results() const { return keep_loss_ ? stream_ + kF32 + retained() : 0; }
 
 Bytes RunAccount::before_last_update() const { return standing_ + (steps_ > 1 ? optimizer_.state : 0) + inputs_; }
@@ -50,16 +51,14 @@ Bytes RunAccount::end_of_forward() const {
   return before_last_update() + inner_inputs + layers_ * layer_.held + stream_ + kF32;
 }
 
-Bytes RunAccount::end_of_backward() const {
-  return before_last_update() + layers_ * (layer_.gradients + layer_.kept_stash) + results();
-}
+Bytes RunAccount::end_of_backward() const { return before_last_update() + layers_ * layer_.gradients + results(); }
 
-Bytes RunAccount::end_of_step() const { return standing_ + optimizer_.state + layers_ * layer_.kept_stash + results(); }
+Bytes RunAccount::end_of_step() const { return standing_ + optimizer_.state + results(); }
 
 RunAccount::Step RunAccount::step(bool is_first) const {
   const Bytes old_output = keep_loss_ && !is_first ? stream_ : 0;
   const Bytes old_rest = is_first ? 0 : results() - old_output;
-  // Only the model's own input stays where a layer keeps none.
+  // A layer that does not keep its input frees it, except for the model's own input, which the training loop holds.
   const auto layer_forward = [&](LayerPosition position) {
     return layer_.forward(is_first, position) + release(position.is_first || layer_.keeps_input ? 0 : stream_);
   };
@@ -73,9 +72,8 @@ RunAccount::Step RunAccount::step(bool is_first) const {
 }
 
 std::map<std::string, Bytes> RunAccount::figures() const {
-  const Schedule made = scenario_.sharding.sharded
-                            ? repeat(layers_, layer_.declared()) + repeat(layers_, layer_.sharded())
-                            : repeat(layers_, layer_.made());
+  const Schedule made = cell_.sharding.sharded ? repeat(layers_, layer_.declared()) + repeat(layers_, layer_.sharded())
+                                               : repeat(layers_, layer_.made());
   Bytes highest = 0, in_setup = 0, in_forward = 0, in_backward = 0, in_update = 0;
   Level level;
   level.pass(made + allocate(optimizer_.average), in_setup);

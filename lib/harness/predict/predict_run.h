@@ -7,18 +7,19 @@
 
 namespace fp8lab::closed_form {
 
-/// The account of a full training run on one rank.
+/// The live bytes of a training run on one rank.
 class RunAccount {
  public:
-  /// All outlive it.
-  RunAccount(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer,
+  /// `cell`, `layer` and `optimizer` must outlive this object.
+  RunAccount(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer,
              const OptimizerNumbers& optimizer);
 
-  /// By metric name. Marks are the last step's.
+  /// The figures by metric name. Those of a point of time (end of forward, of backward, of the step) are of the last
+  /// step.
   std::map<std::string, Bytes> figures() const;
 
  private:
-  /// A step between its inputs and their end, by phase.
+  /// The schedules of one step by phase, without its inputs.
   struct Step {
     Schedule forward, backward, update;
   };
@@ -31,15 +32,15 @@ class RunAccount {
   Bytes end_of_backward() const;
   Bytes end_of_step() const;
 
-  const Scenario& scenario_;
+  const CellNumbers& cell_;
   const LayerAccount& layer_;
   const OptimizerNumbers& optimizer_;
   std::int64_t layers_, steps_;
   bool keep_loss_;
-  Bytes stream_;
+  Bytes stream_;    ///< one activation of the residual stream
   Bytes kept_;      ///< parameters
-  Bytes standing_;  ///< parameters, recipe state and an average of the weights
-  Bytes inputs_;    ///< x, and the target where the loss has one
+  Bytes standing_;  ///< parameters, recipe state and the average of the weights: alive in all steps
+  Bytes inputs_;    ///< x, and the target if the loss has one
 };
 
 }  // namespace fp8lab::closed_form

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 
-// The algebra behind peaks in the closed forms of predict.h.
+// Schedules of allocations and frees, from which the closed forms of predict.h compute peaks.
 namespace fp8lab::closed_form {
 
 using Bytes = std::int64_t;
 
-/// How a stretch of the schedule moves the account of live bytes: by `net` in all, and meanwhile up to `high` above
-/// where it began. Stretches that follow each other add up; order matters to `high` alone.
+/// A sequence of allocations and frees: it changes the live bytes by `net`, and on the way they rise to at most `high`
+/// above their number at the start. a + b is b after a; the order matters to `high` only.
 struct Schedule {
   Bytes net = 0;
   Bytes high = 0;
@@ -23,7 +23,8 @@ struct Schedule {
 constexpr Schedule allocate(Bytes bytes) { return {.net = bytes, .high = bytes}; }
 constexpr Schedule release(Bytes bytes) { return {.net = -bytes, .high = 0}; }
 
-/// The same stretch `count` times over: highest the last time if it leaves more than it found, else the first.
+/// `schedule` repeated `count` times. Its peak is in the last repetition if a repetition leaves more bytes than it
+/// found, else in the first.
 constexpr Schedule repeat(std::int64_t count, Schedule schedule) {
   if (count <= 0) return {};
   return {.net = count * schedule.net, .high = std::max<Bytes>(0, (count - 1) * schedule.net) + schedule.high};

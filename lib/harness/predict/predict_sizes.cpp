@@ -22,14 +22,14 @@ constexpr FormNumbers kForms[] = {
 constexpr Bytes kF32 = 4;
 
 constexpr Bytes one_scale(std::int64_t, std::int64_t) { return kF32; }
-/// f32, a row of blocks after the other, each padded to a multiple of four rows.
+/// One f32 per 1 x 128 block: an array [ceil(cols / 128), rows padded to a multiple of 4].
 constexpr Bytes scales_1x128(std::int64_t rows, std::int64_t cols) {
   return kF32 * ceil_div(cols, 128) * round_up(rows, 4);
 }
 constexpr Bytes scales_128x128(std::int64_t rows, std::int64_t cols) {
   return kF32 * ceil_div(rows, 128) * round_up(ceil_div(cols, 128), 4);
 }
-/// One byte each, in tiles of 128 x 4.
+/// One byte per block, in tiles of 128 x 4.
 constexpr Bytes scales_1x32(std::int64_t rows, std::int64_t cols) {
   return round_up(rows, 128) * round_up(ceil_div(cols, 32), 4);
 }
@@ -73,7 +73,7 @@ struct ArchNumbers {
 };
 constexpr ArchNumbers kArchs[] = {{"hopper", false}, {"blackwell", true}};
 
-/// What each fix decided otherwise before. Null: no figure depends on it.
+/// The decision that each fix reverts. Null: no figure depends on it.
 struct FixNumbers {
   std::string_view name;
   void (*revert)(Decisions&) = nullptr;
@@ -87,17 +87,16 @@ constexpr FixNumbers kFixes[] = {
     {"share_amax_over_shards", [](Decisions& d) { d.shares_amaxes = false; }},
     {"choose_usage_by_pass", [](Decisions& d) { d.gathers_by_pass = false; }},
     {"validate_usage_by_pass", [](Decisions& d) { d.transposes_in_backward = false; }},
-    {"keep_own_quantizer", [](Decisions& d) { d.keeps_quantizers = false; }},
-    {"initialize_local_shard", [](Decisions& d) { d.initializes_shards = false; }},
+    {"use_weight_quantizer", [](Decisions& d) { d.transposes_in_backward = false; }},
+    {"keep_fp8_init_metadata", [](Decisions& d) { d.initializes_eight_bits = false; }},
     {"strip_scale_padding", [](Decisions& d) { d.strips_padding = false; }},
     {"nearest_sharding_state", [](Decisions& d) { d.gathers_by_pass = false; }},
     {"reuse_quantizer_at_gather"},
-    {"split_both_orientations", [](Decisions& d) { d.splits_columnwise = false; }},
+    {"split_in_eight_bits", [](Decisions& d) { d.splits_eight_bits = false; }},
     {"slice_transpose_in_make_like", [](Decisions& d) { d.drops_transposes = false; }},
     {"own_scale_in_new_zeros", [](Decisions& d) { d.owns_scales = false; }},
     {"copy_bytes_between_shards", [](Decisions& d) { d.copies_bytes = false; }},
     {"view_aligned_slices", [](Decisions& d) { d.slices_as_views = false; }},
-    {"keep_transpose_in_views", [](Decisions& d) { d.views_keep_transposes = false; }},
     {"unwrap_shards_in_adam", [](Decisions& d) { d.finds_shards = false; }},
     {"write_back_list_updates", [](Decisions& d) { d.writes_lists_back = false; }},
 };
@@ -106,18 +105,18 @@ template <class Row, std::size_t N>
 const Row& row_called(std::string_view name, const Row (&rows)[N], std::string_view what) {
   for (const Row& row : rows)
     if (row.name == name) return row;
-  fail(fmt::format("predict: {} '{}' has no closed form; release its table in predict_sizes.cpp a row", what, name));
+  fail(fmt::format("predict: {} '{}' has no closed form; add a row to its table in predict_sizes.cpp", what, name));
 }
 
-ShardingNumbers sharding_numbers(const CellConfig& cell) {
-  if (!is_sharded(cell)) return {};
-  const MeshText mesh = mesh_of(cell);
+ShardingNumbers sharding_numbers(const CellConfig& config) {
+  if (!is_sharded(config)) return {};
+  const MeshText mesh = mesh_of(config);
   return {.sharded = true,
           .replicas = mesh.replicas,
           .shards = mesh.shards,
-          .reshards = cell.reshard_after_forward,
-          .ahead = cell.gather_ahead,
-          .deferred = defers_init(cell)};
+          .reshards = config.reshard_after_forward,
+          .ahead = config.gather_ahead,
+          .deferred = defers_init(config)};
 }
 
 }  // namespace
@@ -130,41 +129,42 @@ Bytes ScaleRows::filled(std::int64_t rows, std::int64_t cols) const {
   return row ? ceil_div(rows, block) * row(cols) : 0;
 }
 
-Scenario::Scenario(const CellConfig& cell, Arm arm)
-    : form(row_called(cell.model.form, kForms, "form")),
-      recipe(row_called(arm == Arm::kBf16 ? "bf16" : cell.training.recipe, kRecipes, "recipe")),
-      element(cell.training.param_dtype == ParamDType::kF32 ? 4 : 2),
-      tokens(cell.model.seq * cell.model.batch),
-      hidden(cell.model.hidden),
-      heads(cell.model.heads),
-      ffn(cell.model.ffn == 0 ? 4 * hidden : cell.model.ffn),
-      packed(hidden + 2 * (hidden / heads) * (cell.model.kv_heads == 0 ? heads : cell.model.kv_heads)),
+CellNumbers::CellNumbers(const CellConfig& config, Arm arm)
+    : form(row_called(config.model.form, kForms, "form")),
+      recipe(row_called(arm == Arm::kBf16 ? "bf16" : config.training.recipe, kRecipes, "recipe")),
+      element(config.training.param_dtype == ParamDType::kF32 ? 4 : 2),
+      tokens(config.model.seq * config.model.batch),
+      hidden(config.model.hidden),
+      heads(config.model.heads),
+      ffn(config.model.ffn == 0 ? 4 * hidden : config.model.ffn),
+      packed(hidden + 2 * (hidden / heads) * (config.model.kv_heads == 0 ? heads : config.model.kv_heads)),
       activated(form.activation_inputs * ffn),
-      history_rows(cell.training.recipe_options.amax_history_length.value_or(kHistoryRows)),
-      any_orientation(row_called(cell.arch, kArchs, "arch").any_orientation),
+      history_rows(config.training.recipe_options.amax_history_length.value_or(kHistoryRows)),
+      any_orientation(row_called(config.arch, kArchs, "arch").any_orientation),
       casts(recipe.activation_scales != nullptr),
-      casts_attention(recipe.attention.casts && cell.training.fp8_attention),
-      // A scale must be known beforehand; blocks would do if one orientation were enough.
-      casts_unstored(recipe.histories && cell.training.fused_quantize),
-      measured_early(recipe.measures_first && cell.training.fused_quantize),
-      casts_weights(casts && cell.training.quantized_weights),
-      fused_mlp(cell.model.op_fuser == OpFuser::kMlp),
-      dropout(static_cast<float>(cell.model.dropout) > 0.0f),
-      checkpoint(cell.training.checkpoint == Recompute::kFull),
-      sharding(sharding_numbers(cell)) {
-  if (arm != Arm::kBefore || cell.fix.empty()) return;
-  const FixNumbers& fix = row_called(cell.fix, kFixes, "fix");
+      casts_attention(recipe.attention.casts && config.training.fp8_attention),
+      // A norm or activation can write eight bits only with a scale that is known beforehand, as in delayed scaling.
+      // Block scaling knows its scales in time, but needs the other orientation too.
+      casts_unstored(recipe.histories && config.training.fused_quantize),
+      measured_early(recipe.measures_first && config.training.fused_quantize),
+      casts_weights(casts && config.training.quantized_weights),
+      fused_mlp(config.model.op_fuser == OpFuser::kMlp),
+      dropout(static_cast<float>(config.model.dropout) > 0.0f),
+      checkpoint(config.training.checkpoint == Recompute::kFull),
+      sharding(sharding_numbers(config)) {
+  if (arm != Arm::kBefore || config.fix.empty()) return;
+  const FixNumbers& fix = row_called(config.fix, kFixes, "fix");
   if (fix.revert) fix.revert(decisions);
 }
 
-OrientationBytes Scenario::orientations(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
+OrientationBytes CellNumbers::orientations(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
   const Bytes data = rows * cols;
   if (recipe.per_tensor)
     return {.rowwise = data, .columnwise = any_orientation ? 0 : data, .scale = scales(rows, cols)};
   return {.rowwise = data + scales(rows, cols), .columnwise = data + scales(cols, rows)};
 }
 
-Cast Scenario::cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
+Cast CellNumbers::cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
   if (!scales) return {};
   const OrientationBytes made = orientations(scales, rows, cols);
   return {.both = made.both(),
@@ -172,9 +172,9 @@ Cast Scenario::cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) con
           .scratch = recipe.measures_first ? kF32 : 0};
 }
 
-Cast Scenario::cast_rowwise(std::int64_t cols) const {
-  const Cast unsharded = cast_activation(cols);
-  return {.both = unsharded.kept, .kept = unsharded.kept, .scratch = unsharded.scratch};
+Cast CellNumbers::cast_rowwise(std::int64_t cols) const {
+  const Cast activation = cast_activation(cols);
+  return {.both = activation.kept, .kept = activation.kept, .scratch = activation.scratch};
 }
 
 }  // namespace fp8lab::closed_form

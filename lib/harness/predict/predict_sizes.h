@@ -6,16 +6,16 @@
 #include "harness/cell/cell.h"
 #include "harness/predict/predict_schedule.h"
 
-// What the words of a scenario mean in numbers, for the closed forms of predict.h. The tables restate what forms,
-// recipes, architectures and fixes promise. They share nothing with the rooms that keep the promise, so that a slip
-// on either side shows.
+// The numbers behind the words of a scenario, for the closed forms of predict.h. The tables restate the documented
+// sizes of forms, recipes, architectures and fixes. They share no code with the rooms that implement these, so that an
+// error on either side becomes a difference.
 namespace fp8lab::closed_form {
 
 struct FormNumbers {
   std::string_view name;
-  std::int64_t norm_parameters;    ///< of a norm, per column: gamma, and beta where it has one
-  std::int64_t norm_statistics;    ///< f32 per row: the mean where it has one, 1 / deviation
-  std::int64_t activation_inputs;  ///< columns read per column written: gate and up, or one
+  std::int64_t norm_parameters;    ///< a norm's parameters per column: gamma, and beta if it has one
+  std::int64_t norm_statistics;    ///< f32 saved per row: 1 / deviation, and the mean if it has one
+  std::int64_t activation_inputs;  ///< columns that the activation reads per column written: 2 (gate, up) or 1
   bool bias;
   bool rotary;
 };
@@ -23,20 +23,20 @@ struct FormNumbers {
 /// Bytes of the inverse scales of a rows x cols matrix whose blocks lie along its rows, padding included.
 using ScaleBytes = Bytes (*)(std::int64_t rows, std::int64_t cols);
 
-/// What a recipe does to the operands inside attention, where the scenario asks for it.
+/// How a recipe quantizes the operands inside attention; used where the cell sets fp8_attention.
 struct AttentionNumbers {
   bool casts = false;
-  bool casts_output = false;      ///< O, which is saved so, and dQKV on its way out
-  std::int64_t histories = 0;     ///< in each direction
-  std::int64_t history_rows = 0;  ///< 0: as many as the recipe's
+  bool casts_output = false;      ///< also quantizes O, which is saved quantized, and dQKV before it leaves
+  std::int64_t histories = 0;     ///< amax histories in each direction
+  std::int64_t history_rows = 0;  ///< 0: as many rows as the recipe's
 };
 
-/// How the scales of a weight's orientation lie: one row of them for `block` rows of the matrix, in an array of a
-/// multiple of `multiple` such rows.
+/// The layout of the scales of one orientation of a weight: one row of scales per `block` rows of the matrix; the
+/// number of rows in the array is padded to a multiple of `multiple`.
 struct ScaleRows {
   std::int64_t block = 1;
   std::int64_t multiple = 1;
-  Bytes (*row)(std::int64_t cols) = nullptr;  ///< bytes of each; null: there are none of this orientation's own
+  Bytes (*row)(std::int64_t cols) = nullptr;  ///< bytes of a row of scales; null: the orientation has no own scales
 
   Bytes padded(std::int64_t rows, std::int64_t cols) const;
   Bytes filled(std::int64_t rows, std::int64_t cols) const;
@@ -44,109 +44,119 @@ struct ScaleRows {
 
 struct RecipeNumbers {
   std::string_view name;
-  ScaleBytes activation_scales = nullptr;  ///< of gradients too; null: nothing is cast
+  ScaleBytes activation_scales = nullptr;  ///< scales of activations and gradients; null: nothing is cast
   ScaleBytes weight_scales = nullptr;
-  std::int64_t weight_block = 1;       ///< rows that no shard of a weight may cut
-  bool orientations_differ = false;    ///< column-wise weights are no transposes of row-wise ones
-  ScaleRows gathered_rowwise = {};     ///< scales that travel with a weight's quantized data
-  ScaleRows gathered_columnwise = {};  ///< where orientations differ
-  bool per_tensor = false;             ///< one scale, which both orientations share
-  bool measures_first = false;         ///< the measured scale, f32, lives until its tensor is cast
-  bool histories = false;              ///< x, W and dY of every product have a scale and a history, f32
+  std::int64_t weight_block = 1;       ///< rows of a block, which no shard of a weight may cut
+  bool orientations_differ = false;    ///< column-wise data of weights is not the transpose of row-wise data
+  ScaleRows gathered_rowwise = {};     ///< scales that are gathered with the row-wise data of a weight
+  ScaleRows gathered_columnwise = {};  ///< those of the column-wise data, where orientations differ
+  bool per_tensor = false;             ///< one scale per tensor, which both orientations share
+  bool measures_first = false;         ///< the measured amax, f32, lives until its tensor is cast
+  bool histories = false;              ///< x, W and dY of every product have a scale and an amax history, f32
   AttentionNumbers attention = {};
 };
 
-/// A matrix in eight bits, one orientation after the other: those that this architecture makes.
+/// The bytes of a matrix in eight bits by orientation; 0 for an orientation that the architecture does not need.
 struct OrientationBytes {
   Bytes rowwise = 0;
   Bytes columnwise = 0;
-  Bytes scale = 0;  ///< that both share
+  Bytes scale = 0;  ///< the scale that both orientations share
 
   constexpr Bytes both() const { return rowwise + columnwise + scale; }
 };
 
-/// A matrix cast to eight bits. All zero where the recipe casts nothing.
+/// The bytes of a matrix that is cast to eight bits; all 0 where the recipe casts nothing.
 struct Cast {
-  Bytes both = 0;     ///< every orientation that this architecture makes
+  Bytes both = 0;     ///< all orientations that the architecture needs
   Bytes kept = 0;     ///< the orientation that backward reads
-  Bytes scratch = 0;  ///< gone once the cast is done
+  Bytes scratch = 0;  ///< freed at the end of the cast
 
   constexpr Schedule schedule() const { return allocate(scratch) + finish(); }
-  /// The same where `scratch` is there already.
+  /// The same where `scratch` is already allocated.
   constexpr Schedule finish() const { return allocate(both) + release(scratch); }
 };
 
-/// What the shells of saved storage hold when a fix is reverted.
+/// What the shells of saved quantized tensors hold.
 enum class Shells {
-  kEmpty,
-  kKeptByBackward,  ///< what backward restored, from then on
-  kNeverEmptied,    ///< what was saved, from forward on
+  kEmpty,           ///< nothing, as with the fix
+  kKeptByBackward,  ///< the buffers that backward restored, from then on
+  kNeverEmptied,    ///< the saved buffers, from forward on
 };
 
-/// What fixes decide, as far as figures depend on it.
+/// The decisions of fixes on which figures depend. The defaults are those with the fix; "else": with the fix reverted.
 struct Decisions {
   Shells module_shells = Shells::kEmpty;
   Shells fuser_shells = Shells::kEmpty;
   Shells attention_shells = Shells::kEmpty;
-  bool gathers_quantized = true;       ///< of weights in eight bits; else the values that they stand for
-  bool gathers_by_pass = true;         ///< the orientation that a pass reads; else both in every pass
-  bool transposes_in_backward = true;  ///< else in forward already
-  bool initializes_shards = true;      ///< else unsharded parameters, cut afterwards
-  bool strips_padding = true;          ///< of scales that travel
-  bool shares_amaxes = true;           ///< of weights that are measured before they are cast
-  bool keeps_quantizers = true;        ///< of weights in eight bits; else each forward leaves its own behind
-  bool splits_columnwise =
-      true;  ///< of unsharded parameters that are cut; else they cannot be where orientations lie apart
-  bool drops_transposes = true;  ///< of the unsharded parameter; else a shard keeps it instead of its own
-  bool owns_scales = true;       ///< zeros like a weight; else they share its scale
-  bool copies_bytes = true;      ///< from shard to shard; else values
-  bool slices_as_views = true;   ///< else a slice is in high precision
-  bool views_keep_transposes = true;
-  bool finds_shards = true;       ///< Adam does, and so rewrites those in eight bits
-  bool writes_lists_back = true;  ///< what list operations make of weights in eight bits
+  /// Weights in eight bits are gathered as quantized data; else dequantized.
+  bool gathers_quantized = true;
+  /// A pass gathers the orientation that it reads; else every pass gathers both.
+  bool gathers_by_pass = true;
+  /// Transposes of gathered weights are made in backward; else already in forward.
+  bool transposes_in_backward = true;
+  /// Deferred initialisation of sharded weights makes them in eight bits; else in high precision.
+  bool initializes_eight_bits = true;
+  /// Padding of scales is not gathered; else it is.
+  bool strips_padding = true;
+  /// Ranks share the amaxes of weights that are measured before they are cast; else they do not.
+  bool shares_amaxes = true;
+  /// Unsharded MXFP8 parameters are cut in eight bits; else shards are in high precision.
+  bool splits_eight_bits = true;
+  /// A shard has a transpose of its own; else it keeps the transpose of the unsharded parameter instead.
+  bool drops_transposes = true;
+  /// Zeros made like a weight have a scale of their own; else they share the weight's.
+  bool owns_scales = true;
+  /// Data is copied between shards as bytes; else as values in high precision.
+  bool copies_bytes = true;
+  /// An aligned slice is a view; else it is a tensor in high precision.
+  bool slices_as_views = true;
+  /// Adam finds the shards of sharded parameters, and so rewrites those in eight bits.
+  bool finds_shards = true;
+  /// Results of list operations are written back to weights in eight bits.
+  bool writes_lists_back = true;
 };
 
-/// How the ranks share the model. Figures are those of rank 0, whose shards are as large as any.
+/// How the model is sharded. Figures are those of rank 0, whose shards are never smaller than another rank's.
 struct ShardingNumbers {
   bool sharded = false;
   std::int64_t replicas = 1, shards = 1;
-  bool reshards = false;  ///< unsharded parameters go after forward
-  bool ahead = false;     ///< unsharded parameters come while the layer before is at work
-  bool deferred = false;  ///< nobody makes a full first
+  bool reshards = false;  ///< unsharded parameters are freed after forward
+  bool ahead = false;     ///< a layer's parameters are gathered while the layer before it computes
+  bool deferred = false;  ///< parameters are initialised after sharding
 };
 
-/// One arm of a scenario.
-struct Scenario {
-  Scenario(const CellConfig& cell, Arm arm);
+/// The numbers of one arm of a cell.
+struct CellNumbers {
+  CellNumbers(const CellConfig& config, Arm arm);
 
   const FormNumbers& form;
   const RecipeNumbers& recipe;
-  Bytes element;  ///< of parameters, activations and gradients
+  Bytes element;  ///< bytes of an element of parameters, activations and gradients
   std::int64_t tokens, hidden, heads, ffn;
   std::int64_t packed;     ///< columns of Q, K and V side by side
   std::int64_t activated;  ///< columns that the activation reads
   std::int64_t history_rows;
-  bool any_orientation;  ///< products read a per-tensor matrix either way round
-  bool casts;            ///< products' operands
+  bool any_orientation;  ///< FP8 GEMMs read a per-tensor matrix in either orientation, so one orientation is enough
+  bool casts;            ///< operands of matrix products are cast
   bool casts_attention;
-  bool casts_unstored;  ///< what norms and activations hand to products is never there in high precision
-  bool measured_early;  ///< it is, and with its amax; and so is the gradient that an activation hands over
-  bool casts_weights;   ///< for good: they live in eight bits
+  bool casts_unstored;  ///< norms and activations write products' inputs in eight bits, never in high precision
+  bool measured_early;  ///< norms and activations measure the amax of what they write; so does activations' backward
+  bool casts_weights;   ///< weights live in eight bits
   bool fused_mlp;
   bool dropout;
   bool checkpoint;
   ShardingNumbers sharding;
   Decisions decisions;
 
-  /// One activation or gradient of that many columns, as it is.
+  /// The bytes of an activation or gradient of `cols` columns, not cast.
   Bytes plain(std::int64_t cols) const { return tokens * cols * element; }
   Cast cast_activation(std::int64_t cols) const { return cast(recipe.activation_scales, tokens, cols); }
   Cast cast_weight(std::int64_t out, std::int64_t in) const { return cast(recipe.weight_scales, out, in); }
-  /// Of a recipe that casts.
+  /// The bytes of a weight in eight bits; only for a recipe that casts.
   OrientationBytes weight_orientations(std::int64_t out, std::int64_t in) const {
     return orientations(recipe.weight_scales, out, in);
   }
-  /// Row-wise alone, as attention wants it on every architecture.
+  /// A cast to row-wise data only, which attention uses on every architecture.
   Cast cast_rowwise(std::int64_t cols) const;
 
  private:

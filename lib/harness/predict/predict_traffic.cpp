@@ -5,7 +5,7 @@ namespace {
 
 constexpr Bytes kF32 = 4;
 
-/// Reductions of which rank 0 is a part.
+/// The all-reduces of which rank 0 is a member.
 struct Reductions {
   std::int64_t calls = 0;
   Bytes bytes = 0;
@@ -18,16 +18,16 @@ struct Reductions {
 
 }  // namespace
 
-std::map<std::string, std::int64_t> traffic(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer,
-                                            const OptimizerNumbers& optimizer) {
-  if (!scenario.sharding.sharded) return {};
-  const std::int64_t layers = cell.model.layers;
-  const std::int64_t gathers = scenario.sharding.reshards ? 2 : 1;
+std::map<std::string, std::int64_t> traffic(const CellConfig& config, const CellNumbers& cell,
+                                            const LayerAccount& layer, const OptimizerNumbers& optimizer) {
+  if (!cell.sharding.sharded) return {};
+  const std::int64_t layers = config.model.layers;
+  const std::int64_t gathers = cell.sharding.reshards ? 2 : 1;
   const Bytes payload = layers * (layer.forward_gather.payload + layer.backward_gather.payload);
   const Bytes scales = layers * (layer.forward_gather.scales + layer.backward_gather.scales);
 
   Reductions reductions;
-  if (scenario.sharding.replicas > 1) reductions.add(layers, layer.gradients);
+  if (cell.sharding.replicas > 1) reductions.add(layers, layer.gradients);
   for (const std::int64_t amaxes : {layers * layer.forward_amaxes, layers * layer.backward_amaxes})
     if (amaxes > 0) reductions.add(1, kF32 * amaxes);
   reductions.add(optimizer.amax_reductions, kF32 * optimizer.amaxes);
@@ -38,7 +38,7 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& cell, const Scenar
           {"traffic.all_gather_scale_bytes", scales},
           {"traffic.reduce_scatter_bytes", layers * layer.unsharded_gradients},
           {"traffic.all_reduce_bytes", reductions.bytes},
-          // One gather for all parameters of a layer, and one reduce-scatter.
+          // A layer has one all-gather per gathering pass and one reduce-scatter, each for all its parameters.
           {"traffic.collectives", layers * (gathers + 1) + reductions.calls}};
 }
 

@@ -7,9 +7,9 @@
 
 namespace fp8lab::closed_form {
 
-/// What rank 0 issues in a step, by metric name. Bytes are those of the arrays over all ranks that a collective is
-/// about, however it moves them.
-std::map<std::string, std::int64_t> traffic(const CellConfig& cell, const Scenario& scenario, const LayerAccount& layer,
-                                            const OptimizerNumbers& optimizer);
+/// The collectives that rank 0 issues in a step, by metric name. Bytes are the sizes of the collectives' arrays over
+/// all ranks, whatever algorithm moves them.
+std::map<std::string, std::int64_t> traffic(const CellConfig& config, const CellNumbers& cell,
+                                            const LayerAccount& layer, const OptimizerNumbers& optimizer);
 
 }  // namespace fp8lab::closed_form

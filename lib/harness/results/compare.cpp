@@ -13,7 +13,7 @@
 namespace fp8lab {
 namespace {
 
-/// How far a verdict is from good. Skipped ones are dealt with as vanished or appeared.
+/// The distance of a verdict from good. Skipped cells do not come here: they are vanished or appeared.
 int distance_from_good(Verdict verdict) {
   switch (verdict) {
     case Verdict::kConfirmed:
@@ -36,7 +36,8 @@ Direction direction_of(double worse_by) {
   return worse_by > 0 ? Direction::kWorse : worse_by < 0 ? Direction::kBetter : Direction::kNeutral;
 }
 
-/// Shares of a sum move among each other while the sum, which is judged, stays.
+/// True if a difference of the metric can be worse or better. Families are not judged: their members are shares of a
+/// sum, which may shift while the sum, which is judged, stays.
 bool is_judged(const Metric& metric) {
   return metric.exact && metric.better != Better::kNeither && !metric.is_family();
 }
@@ -128,7 +129,7 @@ class Comparer {
     add(out, std::string(name(was.verdict)), std::string(name(is.verdict)));
   }
 
-  /// True when a key differs, so that figures speak of different things.
+  /// True if a key of the cell differs, so that figures are not comparable; records the change.
   bool redefined(const CellRecord& was, const CellRecord& is) {
     std::string before, now;
     for (const Key& key : keys()) {
@@ -142,7 +143,7 @@ class Comparer {
     return true;
   }
 
-  /// True when the arm ran and ended in both runs alike; tells of it when not.
+  /// True if the arm ran in both runs and ended with the same status; otherwise records the change.
   bool ended(const CellRecord& was, const CellRecord& is, Arm arm) {
     const auto before = was.arms.find(arm), now = is.arms.find(arm);
     const std::string was_status = before == was.arms.end() ? "" : before->second.status;
@@ -168,7 +169,7 @@ class Comparer {
 
   void figure(const CellRecord& cell, Arm arm, const std::string& name, const MetricValue& was, const MetricValue& is) {
     const Metric* metric = find_metric(name);
-    if (!metric) return;  // of another version of the program
+    if (!metric) return;  // a metric of another version of the program
     if (!metric->exact) {
       if (was.value && is.value)
         out_.timings.push_back(

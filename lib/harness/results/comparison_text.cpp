@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Lines of a section; --json holds all.
+/// The most lines of a section; --json prints all changes.
 constexpr std::size_t kMostLines = 40;
 
 std::string figure_text(const std::optional<double>& value, const std::string& unit) {
@@ -52,7 +52,7 @@ std::string text_of(const Change& change) {
   return out + because(change.reason);
 }
 
-/// One section: a line per cell, below it a line per change.
+/// One section: a line per cell, and below it a line per change.
 template <class Belongs>
 std::string section(const RunComparison& comparison, std::string_view title, Belongs belongs) {
   std::string lines, cell;

@@ -56,7 +56,7 @@ int allowed_cores() {
   return std::max(1, ::get_nprocs());
 }
 
-/// Cores' worth of time that the cgroup grants, or nothing when it sets no limit.
+/// The CPU quota of the cgroup in cores; nothing if there is no quota.
 std::optional<double> cgroup_cores() {
   if (const auto line = first_line("/sys/fs/cgroup/cpu.max")) {
     std::istringstream in(*line);

@@ -8,7 +8,7 @@
 
 namespace fp8lab {
 
-/// What was decided when the program was built.
+/// Facts that are fixed when the program is built.
 struct BuildInfo {
   std::string version;
   std::string git_commit;  ///< empty outside a checkout
@@ -19,16 +19,18 @@ struct BuildInfo {
   std::vector<std::pair<std::string, std::string>> libraries;  ///< name, version
 };
 
-/// environment.json: the build, the machine, its limits, its devices, and environment variables of an allowlist.
+/// The content of environment.json: the build, the machine, its limits, its devices, and environment variables of an
+/// allowlist.
 std::string environment_json(const BuildInfo& build, const std::vector<Term>& devices);
 
 /// "fp8lab 0.1.0 (commit 1234567, modified), g++ 12.2.0; AMD EPYC, 2 of 64 cores"
 std::string environment_line(const BuildInfo& build);
 
-/// Cores that this process may keep busy: its affinity, less where a cgroup quota allows less. At least 1.
+/// The number of cores that this process may keep busy: the smaller of its affinity and its cgroup quota; at least 1.
 int usable_cores();
 
-/// True for a variable that results may carry: known to change how a run behaves, and not named like a secret.
+/// True for an environment variable that results may contain: it is known to affect a run, and is not named like a
+/// secret.
 bool may_record_variable(const std::string& name);
 
 }  // namespace fp8lab

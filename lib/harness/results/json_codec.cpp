@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Full figures are written as integers: 618135552, not 618135552.0.
+/// Writes integral figures as integers: 618135552, not 618135552.0.
 Json number_json(double value) {
   if (std::abs(value) < 9007199254740992.0 && value == std::trunc(value)) return static_cast<std::int64_t>(value);
   return value;
@@ -29,7 +29,8 @@ Json finite_or_null(const std::optional<double>& value) {
   return value && std::isfinite(*value) ? number_json(*value) : Json(nullptr);
 }
 
-/// Between processes, where JSON's lack of NaN must not make a wrong figure absent.
+/// A figure for another process. JSON has no NaN and no infinities, so they are written as text: null would make a
+/// wrong figure look absent.
 Json exact_json(const std::optional<double>& value) {
   if (!value) return nullptr;
   if (std::isnan(*value)) return "nan";
@@ -39,7 +40,7 @@ Json exact_json(const std::optional<double>& value) {
 
 using NumberFrom = std::optional<double> (*)(const JsonReader&);
 
-/// As exact_json() wrote it.
+/// Reads what exact_json() wrote.
 std::optional<double> exact_from(const JsonReader& json) {
   if (json.is_text("nan")) return std::nan("");
   if (json.is_text("inf")) return INFINITY;
@@ -47,7 +48,7 @@ std::optional<double> exact_from(const JsonReader& json) {
   return json.number_or_null();
 }
 
-/// As finite_or_null() wrote it.
+/// Reads what finite_or_null() wrote.
 std::optional<double> finite_from(const JsonReader& json) { return json.number_or_null(); }
 
 Json value_json(const Value& value) {
@@ -65,7 +66,7 @@ Json value_json(const Value& value) {
 Value value_from(const Key& key, const JsonReader& json) {
   switch (key.type) {
     case KeyType::kSwitch: return json.flag();
-    case KeyType::kInteger: {  // 0 is what many keys are where a file leaves them out
+    case KeyType::kInteger: {  // 0 is the default of many keys, even where `low` is larger
       const auto low = static_cast<std::int64_t>(key.low), high = static_cast<std::int64_t>(key.high);
       return json.integer(std::min<std::int64_t>(low, 0), high);
     }
@@ -76,7 +77,7 @@ Value value_from(const Key& key, const JsonReader& json) {
   return {};
 }
 
-/// Every key that is set, by path.
+/// All keys that are set, by path.
 Json settings_json(const CellConfig& cell) {
   Json out = Json::object();
   for (const Key& key : keys())
@@ -145,7 +146,8 @@ Json numbers_json(const std::vector<double>& values, NumberJson number) {
   return out;
 }
 
-/// A null of a results file was a figure that is not finite; that it is no 0 is what counts.
+/// A null in a list of a results file was a figure that is not finite; it is read as NaN, so that it is not taken for
+/// 0.
 std::vector<double> numbers_from(const JsonReader& json, NumberFrom number) {
   std::vector<double> out;
   json.each_item([&](const JsonReader& value) { out.push_back(number(value).value_or(std::nan(""))); });
@@ -236,7 +238,7 @@ Json gate_json(const Gate& gate) {
   return out;
 }
 
-/// Of a file; 0: unknown.
+/// The line number in a file; 0: unknown.
 int line_from(const JsonReader& json) {
   const auto line = json.find("line");
   return line ? static_cast<int>(line->integer(0, std::numeric_limits<int>::max())) : 0;
@@ -284,7 +286,7 @@ ClaimRecord claim_from(const JsonReader& json) {
 }
 
 std::string dumped(const Json& json) {
-  // What a crashing process printed may be any bytes.
+  // The output of a crashed process may contain any bytes.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -293,7 +295,7 @@ Verdict verdict_from(const JsonReader& json) {
   json.refuse("a verdict that this program knows");
 }
 
-/// What a cell says of itself wherever it is written.
+/// Reads the members that a cell has in every document.
 CellConfig config_from(const JsonReader& json) {
   CellConfig cell;
   cell.id = json.at("id").text();
@@ -311,6 +313,7 @@ CellRecord record_from(const JsonReader& json) {
   out.line = line_from(json);
   out.title = json.at("title").text();
   out.upstream = texts_from(json.at("upstream"));
+  if (const auto flag = json.find("counterfactual")) out.counterfactual = flag->flag();
   out.verdict = verdict_from(json.at("verdict"));
   out.reason = json.text_or_empty("reason");
   out.seconds = json.at("seconds").number();
@@ -345,7 +348,7 @@ CellConfig cell_from_json(const std::string& text) {
 }
 
 std::string arm_to_json(const ArmResult& result) {
-  // The timeline of a large model is megabytes; it follows as it is rather than as one escaped string.
+  // The timeline of a large model has megabytes, so it follows unescaped instead of as a string of the JSON.
   std::string text = dumped(arm_json(result, exact_json));
   text.reserve(text.size() + 1 + result.timeline_json.size());
   return text.append(1, '\n').append(result.timeline_json);
@@ -355,7 +358,7 @@ ArmResult arm_from_json(std::string text) {
   const std::size_t line = std::min(text.find('\n'), text.size());
   ArmResult out = arm_from(JsonDocument(std::string_view(text).substr(0, line)).root(), exact_from);
   if (line == text.size()) return out;
-  text.erase(0, line + 1);  // the timeline is most of it, and is not copied
+  text.erase(0, line + 1);  // move the timeline, which is most of the text, instead of copying it
   out.timeline_json = std::move(text);
   return out;
 }
@@ -379,6 +382,7 @@ std::string record_to_json(const CellRecord& record) {
            {"measure", record.config.measure},
            {"config", settings_json(record.config)},
            {"hash", record.hash}};
+  if (record.counterfactual) out["counterfactual"] = true;
   for (const auto& [arm, result] : record.arms) out["arms"][std::string(name(arm))] = arm_json(result, finite_or_null);
   for (const Gate& gate : record.gates) out["gates"].push_back(gate_json(gate));
   for (const ClaimRecord& claim : record.claims) out["claims"].push_back(claim_json(claim));

@@ -17,9 +17,10 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMostDepth = 64;
 constexpr std::size_t kMostMembers = 10000;
 
-/// Before the library sees it. Whether it is JSON at all is the library's to say.
+/// Throws Error if `text` exceeds the limits. Runs before the library parses the text, and does not check whether it is
+/// JSON.
 void refuse_excess(std::string_view text) {
-  std::vector<std::size_t> members;  // of the objects and lists that are open
+  std::vector<std::size_t> members;  // the number of members of each open object or list
   int line = 1;
   for (std::size_t i = 0; i < text.size(); ++i) {
     switch (text[i]) {
@@ -67,7 +68,7 @@ struct Found {
   std::string path, cell;
 };
 
-/// Where `wanted` stands in `json`. Only a refusal searches, so that readers which find nothing wrong keep no paths.
+/// Finds `wanted` below `json`. Readers keep no paths: only an error searches for the place.
 std::optional<Found> search(const Json& json, const Json* wanted, Found here) {
   if (json.is_object())
     if (const auto id = json.find("id"); id != json.end() && id->is_string()) here.cell = id->get<std::string>();
@@ -111,7 +112,7 @@ JsonDocument::JsonDocument(std::string_view text) {
   try {
     tree_ = std::make_unique<const Tree>(Tree{Json::parse(text)});
   } catch (const Json::exception& error) {
-    // Behind "[json.exception.parse_error.101] ", which tells users nothing.
+    // Drop the prefix "[json.exception.parse_error.101] ", which does not help users.
     const std::string_view problem = error.what();
     const std::size_t end = problem.find("] ");
     fail(fmt::format("this is not JSON: {}", end == std::string_view::npos ? problem : problem.substr(end + 2)));

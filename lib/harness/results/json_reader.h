@@ -8,50 +8,51 @@
 #include <string>
 #include <string_view>
 
-// Reading JSON that a file provided: every access checks the type and names the place where it is another. The JSON
-// library stays behind json_reader.cpp.
+// A checked reader of JSON from files: every access checks the type, and errors name the place. Only json_reader.cpp
+// includes the JSON library.
 namespace fp8lab {
 
-/// A value of a JsonDocument, which must outlive it, and where it stands.
+/// A value of a JsonDocument, which must outlive the reader.
 ///
-/// Refusals are Errors such as: cell leak/device=meta: `cells[3].arms.before.metrics."memory.peak_bytes".value` must be
-/// a number or null, but is the text "many". The cell is the nearest object around the value that has a text `id`.
+/// Functions throw Error where the value is of another type than they return, for example: cell leak/device=meta:
+/// `cells[3].arms.before.metrics."memory.peak_bytes".value` must be a number or null, but is the text "many". The cell
+/// is the nearest object around the value that has a text `id`.
 class JsonReader {
  public:
-  /// A member of this object; refuses where this is no object or has no such member.
+  /// A member of this object. Throws if this is not an object or has no such member.
   JsonReader at(std::string_view key) const;
-  /// The same; nothing where there is no such member, or where it is null.
+  /// A member of this object; nothing if there is no such member or if it is null.
   std::optional<JsonReader> find(std::string_view key) const;
 
   bool is_null() const;
   bool is_text(std::string_view text) const;
   std::string text() const;
-  /// "" where the member `key` is absent or null.
+  /// The text of the member `key`; "" if it is absent or null.
   std::string text_or_empty(std::string_view key) const;
-  /// Of text, a number, a switch or null, as JSON but for the quotes; refuses a list and an object.
+  /// A text, number, boolean or null, written as in JSON but without quotes. Throws for a list or an object.
   std::string text_of_scalar() const;
   bool flag() const;
   double number() const;
   std::optional<double> number_or_null() const;
   std::int64_t integer(std::int64_t low = INT64_MIN, std::int64_t high = INT64_MAX) const;
-  /// This object as JSON; refuses what is none.
+  /// This object as JSON text. Throws if this is not an object.
   std::string object_json() const;
-  /// Every value below this object by its path, "cpu.model", as text_of_scalar() has it, but null.
+  /// All values below this object that are not null, by path ("cpu.model"), as text_of_scalar() writes them.
   std::map<std::string, std::string> flattened() const;
 
-  /// Each item of this list.
+  /// Calls `visit` with each item of this list.
   void each_item(const std::function<void(const JsonReader&)>& visit) const;
-  /// Each member of this object, in the order of the document.
+  /// Calls `visit` with each member of this object, in the order of the document.
   void each_member(const std::function<void(const std::string& key, const JsonReader&)>& visit) const;
 
-  /// "`path` must be <expected>, but is <what it is>".
+  /// Throws "`path` must be <expected>, but is <what it is>".
   [[noreturn]] void refuse(std::string_view expected) const;
-  /// "`path` <problem>".
+  /// Throws "`path` <problem>".
   [[noreturn]] void refuse_for(std::string_view problem) const;
 
  private:
   friend class JsonDocument;
-  /// Both are values of the library, which headers do not name.
+  /// Both point to values of the JSON library, whose types headers do not name.
   JsonReader(const void* document, const void* value) : document_(document), value_(value) {}
 
   const void* document_;
@@ -60,8 +61,8 @@ class JsonReader {
 
 class JsonDocument {
  public:
-  /// Throws Error for anything that is not one JSON document, that is nested deeper than 64 levels or that has an
-  /// object of more than 10,000 members: the library recurses over levels, and searches members one by one.
+  /// Throws Error for text that is not one JSON document, that is nested deeper than 64 levels, or that has an object
+  /// of more than 10,000 members: the library recurses into levels, and searches members one by one.
   explicit JsonDocument(std::string_view text);
   ~JsonDocument();
   JsonDocument(const JsonDocument&) = delete;

@@ -9,7 +9,7 @@
 namespace fp8lab {
 namespace {
 
-/// On one line: XML makes spaces of what ends lines in attributes.
+/// Text for an attribute, on one line: XML parsers replace line ends in attributes by spaces.
 std::string attribute(const std::string& text) { return for_xml(printable(text)); }
 
 enum class Outcome { kPassed, kFailure, kError, kSkipped };

@@ -11,7 +11,7 @@
 
 namespace fp8lab {
 
-/// A claim beside what was predicted and measured, both in the metric's own unit.
+/// A claim with the predicted and the measured figure, both in the metric's unit.
 struct ClaimRecord {
   Claim claim;
   std::optional<double> predicted;
@@ -21,21 +21,22 @@ struct ClaimRecord {
 /// A finished cell: one line of results.jsonl, one entry of results.json.
 struct CellRecord {
   CellConfig config;
-  std::string file;  ///< the scenario's
+  std::string file;  ///< of the scenario
   int line = 0;      ///< where the scenario begins in its file; 0: unknown
   std::string title;
   std::vector<std::string> upstream;
+  bool counterfactual = false;  ///< no upstream release was ever without the cell's fix
   Verdict verdict = Verdict::kInconclusive;
   std::string reason;
   double seconds = 0;
   ArmResults arms;
   std::vector<Gate> gates;
   std::vector<ClaimRecord> claims;
-  std::string hash;  ///< of everything that the verdict depends on except the program itself
+  std::string hash;  ///< over everything on which the verdict depends, except the program
 };
 
-/// The finished cells of a run, in the order of its plan. A run may have more records than memory holds, so a record is
-/// read each time it is wanted; in memory is what counting needs of each.
+/// The finished cells of a run, in the order of its plan. A run may have more records than fit in memory, so each
+/// record is read when it is needed; memory holds only a Head of each, for counting.
 struct RecordList {
   struct Head {
     std::string scenario;

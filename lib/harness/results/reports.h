@@ -7,8 +7,8 @@
 
 #include "harness/results/record.h"
 
-// A run as documents for other programs and for people: functions from records to text, which goes to a sink piece by
-// piece, because neither the records of a run nor its documents need fit in memory.
+// Documents about a run, for other programs and for people. Functions write their text to a sink piece by piece,
+// because neither the records of a run nor its documents need to fit in memory.
 namespace fp8lab {
 
 using TextSink = std::function<void(std::string_view)>;
@@ -16,23 +16,23 @@ using TextSink = std::function<void(std::string_view)>;
 struct RunSummary {
   std::string date;         ///< ISO 8601, UTC
   std::string environment;  ///< one line: program, commit, machine
-  bool complete = true;     ///< false when the run was stopped before its last cell
-  std::size_t planned = 0;  ///< cells
+  bool complete = true;     ///< false: the run stopped before its last cell
+  std::size_t planned = 0;  ///< number of cells in the plan
   double seconds = 0;
 };
 
-/// JUnit as CI systems read it: a suite per scenario, classname = scenario, name = cell id; what a person needs is in
-/// the body as well as in the attributes. Verdicts: crashed and timeout are errors; those with a failed or undecided
-/// gate are failures; skipped is skipped.
+/// Writes JUnit XML for CI systems: one suite per scenario, classname = scenario, name = cell id. The message is in the
+/// body as well as in the attributes. Verdicts crashed and timeout are errors; verdicts with a failed or undecided gate
+/// are failures; skipped is skipped.
 void write_junit_xml(const RecordList& records, const RunSummary& run, const TextSink& out);
 
-/// Markdown: what needs attention, then every scenario's figures, claims and holders.
+/// Writes Markdown: the cells that need attention, then the figures, claims and holders of every scenario.
 void write_summary_markdown(const RecordList& records, const RunSummary& run, const TextSink& out);
 
 /// "20 confirmed, 1 not_fixed, 3 skipped".
 std::string counts_of(const std::vector<Verdict>& verdicts);
 
-/// "; observed 107292 B; limit 5 B": what there is of both.
+/// "; observed 107292 B; limit 5 B", each part only if the gate has it.
 std::string figures_of(const Gate& gate);
 
 }  // namespace fp8lab

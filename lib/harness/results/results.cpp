@@ -28,14 +28,14 @@ constexpr const char* kTimelines = "timelines";
 constexpr const char* kEnvironment = "environment.json";
 constexpr std::array kDocuments = {"results.json", "junit.xml", "summary.md"};
 constexpr std::size_t kBufferBytes = std::size_t{1} << 16;
-/// How a line begins, and so a file of lines.
+/// The beginning of every line of results.jsonl.
 constexpr std::string_view kLineBegins = "{\"id\":\"";
 
 [[noreturn]] void cannot_write(const fs::path& path) {
   fail(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
 }
 
-/// All of `text` or false with errno set.
+/// Writes all of `text`; returns false with errno set on failure.
 bool write_fully(int fd, std::string_view text) {
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
@@ -57,7 +57,8 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// A run replaces what an earlier one left. Without that one's lines beside it, it is somebody else's.
+/// Throws Error if the directory has files that this run would replace and that no earlier run wrote. A file belongs to
+/// an earlier run if a results.jsonl is beside it.
 void refuse_foreign(const fs::path& directory) {
   const auto refuse = [&](const char* name, const std::string& why) {
     fail(fmt::format("{}: a run would replace it, and no run left it: {}; give another directory with -o, or remove it",
@@ -78,23 +79,23 @@ void refuse_foreign(const fs::path& directory) {
     if (fs::exists(directory / name, ignored)) refuse(name, fmt::format("there is no {} beside it", kLines));
 }
 
-/// What figures depend on, by key; nothing where there is none to be read. A device that was missing measured nothing.
-/// Throws Error that names the path of what no run has written.
+/// The values of environment.json on which figures depend, by key; empty for an empty text. Unavailable devices are
+/// left out, because they measured nothing. Throws Error, which names the path, for JSON that no run has written.
 std::map<std::string, std::string> measured_with(const std::string& environment_json) {
   std::map<std::string, std::string> out;
   if (environment_json.empty()) return out;
   const JsonDocument document(environment_json);
   const JsonReader environment = document.root();
-  const auto note = [&](const std::string& key, const std::string& text) {
+  const auto add = [&](const std::string& key, const std::string& text) {
     if (!text.starts_with("unavailable")) out[key] = text;
   };
   for (const char* part : {"program", "libraries", "devices"})
     if (const auto found = environment.find(part))
       found->each_member([&](const std::string& key, const JsonReader& value) {
-        note(fmt::format("{}.{}", part, key), value.text_of_scalar());
+        add(fmt::format("{}.{}", part, key), value.text_of_scalar());
       });
   if (const auto cpu = environment.find("cpu"))
-    if (const auto model = cpu->find("model")) note("cpu.model", model->text());
+    if (const auto model = cpu->find("model")) add("cpu.model", model->text());
   return out;
 }
 
@@ -157,17 +158,17 @@ const ResultSet::Cell* ResultSet::find_finished(const std::string& id, const std
 }
 
 void ResultSet::write_environment(const std::string& json) {
-  if (!cells_.empty()) refuse_other_measurer(json);
+  if (!cells_.empty()) refuse_other_environment(json);
   remove_documents();
   write_atomically(kEnvironment, Sync::kYes, [&](const TextSink& out) { out(json + "\n"); });
 }
 
-/// Those of an older run beside this one's lines would contradict them if this run is killed.
+/// Removes the documents of an earlier run: if this run is killed, they would contradict its lines.
 void ResultSet::remove_documents() const {
   for (const char* old : kDocuments) fs::remove_all(directory_ / old);
 }
 
-void ResultSet::refuse_other_measurer(const std::string& environment_json) const {
+void ResultSet::refuse_other_environment(const std::string& environment_json) const {
   const fs::path file = directory_ / kEnvironment;
   std::map<std::string, std::string> was;
   try {
@@ -193,11 +194,11 @@ void ResultSet::write_timeline(const std::string& id, Arm arm, const std::string
   const std::string path = timeline_path(id, arm);
   if (text.empty()) {
     std::error_code ignored;
-    fs::remove(directory_ / path, ignored);  // of the cell as it was when an earlier run measured it
+    fs::remove(directory_ / path, ignored);  // the timeline of an earlier run
     return;
   }
   make_directory((directory_ / path).parent_path());
-  // Timelines are large and can be had again, so syncing them is left to the system.
+  // Timelines are large and can be measured again, so they are not synced.
   write_atomically(path, Sync::kNo, [&](const TextSink& out) { out(text); });
   timelines_.insert(path);
 }
@@ -226,13 +227,14 @@ void ResultSet::append_line(const CellRecord& record, Sync sync) {
     return;
   }
   const int error = errno;
-  // Half a line would spoil what comes after it.
+  // Remove the part of the line that was written: it would corrupt the next line.
   (void)!::ftruncate(lines_fd_, offset);
   errno = error;
   cannot_write(directory_ / kLines);
 }
 
-/// Files on disk are links to one, where the file system has links: what cells share may be most of what a run writes.
+/// Makes `to` a hard link to `from`, or a copy if the file system has no links. Links save space: shared timelines may
+/// be most of the bytes that a run writes.
 void ResultSet::share_timeline(const std::string& from, const std::string& to) const {
   std::error_code error;
   if (from == to || !fs::exists(directory_ / from, error)) return;
@@ -290,7 +292,7 @@ void ResultSet::write_atomically(const std::string& file, Sync sync,
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) cannot_write(path);
   try {
-    std::string pending;  // of many short pieces
+    std::string pending;  // collects short pieces
     const auto flush = [&] {
       if (!write_fully(fd, pending)) cannot_write(path);
       pending.clear();

@@ -40,14 +40,14 @@ std::string_view unit_of(const std::string& metric) {
   return entry ? entry->unit : "1";
 }
 
-/// The cell's axes, without the scenario's name.
+/// The cell's id without the scenario's name: its axes.
 std::string point_of(const CellRecord& record) {
   const std::string& id = record.config.id;
   const std::size_t slash = id.find('/');
   return slash == std::string::npos ? "(one cell)" : id.substr(slash + 1);
 }
 
-/// Metrics worth a row: what the run is about, and what the scenario's gates and claims name.
+/// The metrics that get a row: the main ones, and those that gates and claims of the scenario name.
 std::vector<std::string> metrics_of(const CellRecord& record) {
   std::vector<std::string> out;
   const auto add = [&](std::string_view metric) {
@@ -119,7 +119,7 @@ std::string claimed_figure(const Claim& claim) {
   return claim.unit == base ? figure(claim.value, base) : fmt::format("{} {}", grouped(claim.value), claim.unit);
 }
 
-/// A figure in the claim's own unit, then exactly.
+/// A figure in the claim's unit, followed by the exact figure.
 std::string in_claims_unit(const std::optional<double>& value, const Claim& claim) {
   if (!value || !std::isfinite(*value)) return shown(value, "1");
   const std::string_view base = unit_of(claim.metric);
@@ -174,7 +174,7 @@ std::set<std::string> emulations(const CellRecord& record) {
   return out;
 }
 
-/// As code.
+/// The fixes of these cells, as Markdown code.
 std::vector<std::string> fixes_of(const RecordList& records, const std::vector<std::size_t>& cells) {
   std::set<std::string> fixes;
   for (const std::size_t i : cells)
@@ -182,8 +182,8 @@ std::vector<std::string> fixes_of(const RecordList& records, const std::vector<s
   return {fixes.begin(), fixes.end()};
 }
 
-/// A section of the cells of one scenario. A table is written while its cells are read, so each table reads them again,
-/// unless none of them has a row in it.
+/// Writes the section of one scenario. Each table is written while its cells are read, so every table reads the cells
+/// again, unless it has no rows.
 void write_scenario(const RecordList& records, const std::vector<std::size_t>& cells, const TextSink& sink) {
   const CellRecord head = records.read(cells.front());
   std::string out = fmt::format("## {}\n\n{}", for_markdown(head.config.scenario), for_markdown(head.title));
@@ -191,6 +191,7 @@ void write_scenario(const RecordList& records, const std::vector<std::size_t>& c
     out += fmt::format(" ({})", for_markdown(fmt::format("{}", fmt::join(head.upstream, ", "))));
   if (const std::vector<std::string> fixes = fixes_of(records, cells); !fixes.empty())
     out += fmt::format(". {}: {}", fixes.size() == 1 ? "Fix" : "Fixes", fmt::join(fixes, ", "));
+  if (head.counterfactual) out += " (counterfactual: no release was without it)";
   sink(out + "\n\n" + figures_head());
 
   std::vector<std::size_t> with_claims, with_holders;

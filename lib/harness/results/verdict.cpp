@@ -61,7 +61,7 @@ Figure side_figure(const ArmResults& arms, Side side, const std::string& metric,
   return {*before.value - *after.value, ""};
 }
 
-/// Every comparison is false for NaN.
+/// True if `observed` satisfies the expectation. NaN never does, because comparisons with NaN are false.
 bool holds(const Expectation& e, double observed, double limit) {
   const double slack = std::max(e.abs, e.rel * std::abs(limit));
   switch (e.comparison) {
@@ -128,7 +128,8 @@ std::string complaint(const Gate& gate, const Expectation& e) {
   return fmt::format("{}: measured {}{}", gate.text, gate.observed ? figure(*gate.observed, unit) : "nothing", limit);
 }
 
-/// How an arm ended against every expectation, or "" when all ended as they should.
+/// A message about an arm with status timeout (`timeouts`), or else with another status than ok and timeout, that no
+/// expectation allows; "" if there is none.
 std::string unexpected_end(const ArmResults& arms, const std::vector<Expectation>& expectations, bool timeouts) {
   for (const auto& [arm, result] : arms) {
     if (result.status == "ok" || (result.status == "timeout") != timeouts) continue;
@@ -153,7 +154,8 @@ std::string regression(const ArmResults& arms, const std::vector<Expectation>& e
     if (!before.value || !after.value) continue;
     const double worse_by =
         metric->better == Better::kLess ? *after.value - *before.value : *before.value - *after.value;
-    if (worse_by > std::max(metric->slack_abs, metric->slack_rel * std::abs(*before.value)))  // of NaN its gates speak
+    // The comparison is false for NaN, which fails its gates instead.
+    if (worse_by > std::max(metric->slack_abs, metric->slack_rel * std::abs(*before.value)))
       return fmt::format("{} is worse after ({}) than before ({})", e.metric, figure(*after.value, metric->unit),
                          figure(*before.value, metric->unit));
   }

@@ -10,20 +10,20 @@
 #include "harness/cell/cell.h"
 #include "harness/scenario/scenario.h"
 
-// From what the arms of a cell measured to its verdict, and from verdicts to the exit code. Pure functions.
+// The verdict of a cell from the results of its arms, and the exit code from verdicts. Pure functions.
 namespace fp8lab {
 
 enum class Verdict {
-  kConfirmed,      ///< fix cell: the defect shows before and is gone after
+  kConfirmed,      ///< fix cell: the defect is measured in the before arm and absent in the after arm
   kNotReproduced,  ///< fix cell: an expectation of the before arm, of the difference or of the BF16 control fails
   kNotFixed,       ///< fix cell: an expectation of the after arm fails
-  kRegressed,      ///< fix cell: after is worse than before in an exact metric that the scenario speaks of
+  kRegressed,      ///< fix cell: after is worse than before in an exact metric of an expectation
   kPass,           ///< plain cell: every expectation holds
   kFail,           ///< plain cell: an expectation fails
   kInconclusive,   ///< a figure is absent, or a fix cell has no expectation of one of its sides
   kSkipped,        ///< not run, with a reason
-  kCrashed,        ///< an arm ended otherwise than by a result, and no expectation says so
-  kTimeout,        ///< an arm took longer than it may, and no expectation says so
+  kCrashed,        ///< an arm's status is neither ok nor timeout, and no expectation says so
+  kTimeout,        ///< an arm exceeded its time limit, and no expectation says so
 };
 
 inline constexpr std::array kVerdicts{
@@ -32,19 +32,19 @@ inline constexpr std::array kVerdicts{
 
 std::string_view name(Verdict verdict);
 std::optional<Verdict> parse_verdict(std::string_view text);
-/// True for confirmed, pass and skipped: nothing to look at.
+/// True for confirmed, pass and skipped, which need no attention.
 bool is_good(Verdict verdict);
 
-/// An expectation with what was observed.
+/// An expectation with the observed figure.
 struct Gate {
   std::string text;
   Side side = Side::kAfter;
-  std::string metric;              ///< empty for an expectation of how an arm ends
+  std::string metric;              ///< empty for an expectation on the end of an arm
   std::optional<bool> pass;        ///< absent: undecided, because a figure is absent
   std::optional<double> observed;  ///< absent: see detail
-  std::optional<double> limit;     ///< of kWithin the bound that was missed, or the lower one
+  std::optional<double> limit;     ///< for kWithin the bound that was missed, or else the lower bound
   std::string detail;              ///< why undecided, or how the arm ended
-  int line = 0;                    ///< of the expectation in its scenario's file; 0: unknown
+  int line = 0;                    ///< line of the expectation in the scenario's file; 0: unknown
 };
 
 struct Judgement {
@@ -55,32 +55,32 @@ struct Judgement {
 
 using ArmResults = std::map<Arm, ArmResult>;
 
-/// Arms that a cell runs: before and after for a fix, after alone otherwise; and bf16 where memory or parity is
+/// The arms that a cell runs: before and after for a fix cell, else only after. Also bf16, where memory or parity is
 /// measured and the recipe quantizes, or where an expectation or a claim names it.
 std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary);
 
-/// The first that applies, in this order: an arm that ended unexpectedly (timeout before crashed), regressed,
-/// not_fixed, not_reproduced (plain: fail), inconclusive, confirmed (plain: pass).
+/// Judges a cell. The verdict is the first that applies, in this order: timeout, crashed, regressed, not_fixed,
+/// not_reproduced (plain cell: fail), inconclusive, confirmed (plain cell: pass).
 Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vector<Expectation>& expectations);
 
-/// The figure of `metric` on a side; kDifference needs both arms. NaN stays NaN. Absent: `why` says why.
 struct Figure {
   std::optional<double> value;
-  std::string why;
+  std::string why;  ///< why `value` is absent
 };
+/// The measured or predicted figure of `metric` on a side. kDifference needs both arms. NaN stays NaN.
 Figure measured(const ArmResults& arms, Side side, const std::string& metric);
 Figure predicted(const ArmResults& arms, Side side, const std::string& metric);
 
-/// What a run came to, for its exit code.
+/// The outcome of a run, from which its exit code follows.
 struct RunOutcome {
   std::vector<Verdict> verdicts;
   bool bad_usage = false;   ///< bad configuration, bad usage, or results that could not be written
   int interrupted_by = 0;   ///< signal number, or 0
-  bool ranks_lost = false;  ///< a process that a launcher had started died, and took the run with it
+  bool ranks_lost = false;  ///< a process that a launcher started has died, which ended the run
 };
 
-/// 2 bad usage; else 128 + signal when interrupted; else, the worst first: 4 a crash; 124 a timeout; 1 a gate failed;
-/// 3 something inconclusive; 5 nothing ran (no cell, or all skipped); 0 all good.
+/// The exit code, the first that applies: 2: bad usage; 128 + signal: interrupted; 4: a crash; 124: a timeout; 1: a
+/// gate failed; 3: an inconclusive cell; 5: nothing ran (no cell, or all skipped); 0: all good.
 int exit_code(const RunOutcome& outcome);
 
 /// "a gate failed" and so on, for the last line of a run.

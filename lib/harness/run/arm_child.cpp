@@ -16,8 +16,8 @@
 #include "harness/run/limits.h"
 #include "harness/scenario/scenario.h"
 
-// Sanitizers ask these for their options, which the environment overrides. Without them a crash would be a report and
-// an exit status instead of the signal that scenarios and verdicts speak of.
+// Sanitizers call these functions for their default options; the environment overrides them. Without them a crash would
+// end in a report and an exit status instead of the signal that scenarios expect.
 extern "C" const char* __asan_default_options();
 extern "C" const char* __tsan_default_options();
 extern "C" const char* __asan_default_options() {
@@ -37,7 +37,7 @@ ArmResult ended(const char* status, const std::string& reason) {
   return out;
 }
 
-/// None once no more will come.
+/// Waits for the next request; nothing once the parent has closed the socket.
 std::optional<std::string> next_request() {
   char go = 0;
   ssize_t n = 0;
@@ -49,7 +49,7 @@ std::optional<std::string> next_request() {
   ::lseek(kExchangeFd, 0, SEEK_SET);
   while ((n = ::read(kExchangeFd, buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR))
     if (n > 0) text.append(buffer, static_cast<std::size_t>(n));
-  // From here on it holds a result, or none.
+  // Empty the file, which holds the result from here on.
   ::lseek(kExchangeFd, 0, SEEK_SET);
   if (n < 0 || ::ftruncate(kExchangeFd, 0) != 0) return {};
   return text;
@@ -76,7 +76,7 @@ bool write_result(const std::string& text) {
 ArmResult run_arm_guarded(const ArmFunction& arm_function, const CellConfig& cell, Arm arm) {
   try {
     ArmResult result = arm_function(cell, arm);
-    // A model of a hundred layers has thousands of holders at its peak; each of them is in the timeline.
+    // A model of a hundred layers has thousands of holders at its peak. The timeline lists each of them.
     result.peak_by_holder = folded_by_index(result.peak_by_holder);
     return result;
   } catch (const OutOfMemory& error) {

@@ -49,7 +49,7 @@ class Fd {
   int fd_;
 };
 
-/// A file in memory: unlike a pipe it holds a result of any size, so neither side can block the other.
+/// A file in memory. Unlike a pipe it holds a result of any size, so that neither process blocks the other.
 int memory_file(const char* name) {
   const int fd = ::memfd_create(name, MFD_CLOEXEC);
   if (fd < 0) fail_to_start("memfd_create");
@@ -96,8 +96,8 @@ struct ChildSetup {
   char* const* argv;
 };
 
-/// Holds every signal back while it lives. A child shares its parent's handlers until it has become another program:
-/// they would swallow a request to end that comes in between.
+/// Blocks all signals while it lives. Between fork and exec a child has its parent's handlers, which would swallow a
+/// SIGTERM that arrives there.
 class SignalsHeldBack {
  public:
   SignalsHeldBack() {
@@ -113,7 +113,7 @@ class SignalsHeldBack {
   sigset_t before_;
 };
 
-/// Handlers become what they are by default; what is ignored stays ignored.
+/// Resets signal handlers to their defaults; ignored signals stay ignored.
 void drop_handlers() {
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action{};
@@ -123,11 +123,12 @@ void drop_handlers() {
   }
 }
 
-/// Between fork and exec, so only calls that are safe after a fork. Signals are held back, and are taken here.
+/// Runs in the child between fork and exec, so it may only make async-signal-safe calls. Signals are blocked on entry
+/// and unblocked here.
 [[noreturn]] void become_child(const ChildSetup& setup) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != setup.parent) ::_exit(1);  // the parent was gone before prctl
+  if (::getppid() != setup.parent) ::_exit(1);  // the parent ended before prctl
   // An expected crash should not spend seconds on a core file.
   const rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
@@ -136,7 +137,7 @@ void drop_handlers() {
   sigset_t no_signals;
   sigemptyset(&no_signals);
   ::sigprocmask(SIG_SETMASK, &no_signals, nullptr);
-  // Copies above the targets first, so that no dup2 closes a descriptor that is still needed.
+  // Duplicate the descriptors above the targets first, so that no dup2 closes a descriptor that is still needed.
   const int input = ::fcntl(setup.input_fd, F_DUPFD_CLOEXEC, kExchangeFd + 1);
   const int output = ::fcntl(setup.output_fd, F_DUPFD_CLOEXEC, kExchangeFd + 1);
   const int exchange = ::fcntl(setup.exchange_fd, F_DUPFD_CLOEXEC, kExchangeFd + 1);
@@ -177,7 +178,7 @@ ArmProcess::ArmProcess(const ArmCommand& command) : started_(Clock::now()) {
     if (pid_ < 0) fail_to_start("fork");
     if (pid_ == 0) become_child(setup);
   }
-  // In both processes, so that the group exists whichever of them runs first.
+  // Parent and child both call this, so that the group exists whichever of them runs first.
   ::setpgid(pid_, pid_);
   control_fd_ = control.release();
   exchange_fd_ = exchange.release();
@@ -197,7 +198,8 @@ ArmProcess::~ArmProcess() {
 
 void ArmProcess::start(const CellConfig& cell, Arm arm, Then then) {
   if (!std::exchange(fresh_, false)) {
-    drain();  // the end of the arm before; what a fresh process has printed is why it could not be started
+    // Drop the output of the arm before. The output of a new process is kept: it may say why exec failed.
+    drain();
     tail_.clear();
   }
   then_ = then;
@@ -207,7 +209,7 @@ void ArmProcess::start(const CellConfig& cell, Arm arm, Then then) {
   if (::ftruncate(exchange_fd_, 0) != 0) fail_with_errno("ftruncate");
   ::lseek(exchange_fd_, 0, SEEK_SET);
   write_all(exchange_fd_, fmt::format("{}\n{}", name(arm), cell_to_json(cell)));
-  // A process that has died in the meantime, or could not be started, is found by ended().
+  // Ignore errors: ended() finds a process that has died or whose exec failed.
   (void)!::send(control_fd_, &kGo, sizeof kGo, MSG_NOSIGNAL);
   if (then == Then::kEnd) ::shutdown(control_fd_, SHUT_WR);
 }
@@ -226,10 +228,10 @@ void ArmProcess::drain() {
   }
 }
 
-/// True once the process has ended, with its group.
+/// Kills the group and reaps the process if the process has ended; true once that is done.
 bool ArmProcess::reaped() {
   if (gone_) return true;
-  // The process stays a zombie while its group is killed, so that its number cannot be given to another group.
+  // Kill the group while the process is still a zombie: after it is reaped its number may name another group.
   siginfo_t info{};
   if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
     return false;
@@ -265,17 +267,16 @@ void ArmProcess::time_out(double limit_s) {
 void ArmProcess::terminate() { end_by(SIGTERM); }
 void ArmProcess::kill() { end_by(SIGKILL); }
 
-/// It may have finished its arm at this moment: it is not there for another all the same.
+/// Even if the process has just finished its arm, it is not used for another one: the signal ends it.
 void ArmProcess::end_by(int signal) {
   then_ = Then::kEnd;
   ::kill(-pid_, signal);
 }
 
-/// `text` on one line: what ends up in tables and terminals.
 std::string one_line(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
-  const auto both_blank = [](char a, char b) { return a == ' ' && b == ' '; };  // of lines that were indented
+  const auto both_blank = [](char a, char b) { return a == ' ' && b == ' '; };
   text.erase(std::unique(text.begin(), text.end(), both_blank), text.end());
   return text;
 }
@@ -306,7 +307,7 @@ ArmResult ArmProcess::result() const {
     const std::string_view cause = cause_of_death(signal, processor_seconds_);
     out = crashed(fmt::format("ended by {}{}", signal_name(signal), cause.empty() ? "" : fmt::format(" ({})", cause)));
     out.signal = signal_name(signal);
-    // What a library's thread, or a function that may not throw, makes of memory that it does not get.
+    // std::bad_alloc in a library's thread or in a noexcept function ends in std::terminate, which aborts.
     if (signal == SIGABRT && tail_.find("std::bad_alloc") != std::string::npos) {
       out.status = "out_of_memory";
       out.reason = with_memory_limits(std::move(out.reason));

@@ -14,27 +14,28 @@ namespace fp8lab {
 
 using Clock = std::chrono::steady_clock;
 
-/// What an arm does; measure_arm in the program, inventions in the tests.
+/// Runs an arm: measure_arm() in the program, a fake in tests.
 using ArmFunction = std::function<ArmResult(const CellConfig&, Arm)>;
 
-/// The program that runs arms; it must end up in run_arms_in_child(). The default is this program's hidden command.
+/// The command line of the process that runs arms; the program must call run_arms_in_child(). The default is the hidden
+/// command of this program.
 struct ArmCommand {
   std::string program = "/proc/self/exe";
   std::vector<std::string> arguments{"__arm"};
 };
 
-/// A process that runs arms, one after another: a process group of its own, standard output and error captured.
-/// Descriptor 3 is a file in memory, which holds what is asked for, then what came of it; a byte on standard input says
-/// that there is something to do, a byte back that it is done. The process dies with this one, however this one ends.
-/// Destruction kills it.
+/// A child process that runs arms, one after another, in a process group of its own; its standard output and error are
+/// captured. Descriptor 3 of the child is a file in memory, which holds the request and afterwards the result. A byte
+/// on standard input, a socket, starts an arm; a byte back reports its end. The child dies when this process ends,
+/// however that happens, and when this object is destroyed.
 class ArmProcess {
  public:
-  /// Whether the process is there for another arm after one.
+  /// What the process does after an arm: end, or wait for another arm.
   enum class Then { kEnd, kStay };
 
-  /// Throws Error when no process can be made.
+  /// Starts the process. Throws Error if that fails.
   explicit ArmProcess(const ArmCommand& command);
-  /// Of one arm.
+  /// Starts a process for one arm.
   ArmProcess(const ArmCommand& command, const CellConfig& cell, Arm arm) : ArmProcess(command) {
     start(cell, arm, Then::kEnd);
   }
@@ -42,23 +43,23 @@ class ArmProcess {
   ArmProcess(const ArmProcess&) = delete;
   ArmProcess& operator=(const ArmProcess&) = delete;
 
-  /// Of a process that is ready().
+  /// Starts an arm. The process must be new or ready().
   void start(const CellConfig& cell, Arm arm, Then then);
-  /// False once it has died or was asked to end.
+  /// True if the process can be asked for another arm.
   bool ready();
 
-  /// To poll for reading: what the process prints, and what it says when an arm is through. -1, which poll() passes
-  /// over, once there is nothing to wait for.
+  /// Descriptors to poll for reading: the output of the process, and the byte that reports the end of an arm. -1, which
+  /// poll() ignores, if nothing more can come.
   int output_fd() const { return output_open_ ? output_fd_ : -1; }
   int answer_fd() const { return then_ == Then::kStay && running_ ? control_fd_ : -1; }
-  /// Takes what was printed so far.
+  /// Reads the output so far.
   void drain();
-  /// True once the arm is through, with its process unless that stays; result() may then be asked for.
+  /// True once the arm has ended, and with it the process unless that stays. Then result() may be called.
   bool ended();
-  /// How it went. A process that ended without a result has crashed; status timeout if time_out() was called.
+  /// The result of the arm. A process that ended without a result has crashed; status timeout if time_out() was called.
   ArmResult result() const;
 
-  /// Asks the group to end, remembering that it took longer than `limit_s`.
+  /// Sends SIGTERM to the process group, and records that the arm took longer than `limit_s`.
   void time_out(double limit_s);
   void terminate();
   void kill();
@@ -77,24 +78,26 @@ class ArmProcess {
   int output_fd_ = -1;
   int wait_status_ = 0;
   Then then_ = Then::kStay;
-  bool fresh_ = true;     ///< asked for nothing yet
-  bool running_ = false;  ///< an arm
-  bool gone_ = false;     ///< the process
+  bool fresh_ = true;     ///< no arm has been started yet
+  bool running_ = false;  ///< an arm runs
+  bool gone_ = false;     ///< the process has ended
   bool output_open_ = true;
   double limit_s_ = 0;  ///< above 0 after time_out()
   Clock::time_point started_;
   double seconds_ = 0;
-  double processor_seconds_ = 0;  ///< of a process that is gone
-  std::string tail_;              ///< the last bytes printed
+  double processor_seconds_ = 0;  ///< CPU time of the process, once it has ended
+  std::string tail_;              ///< the last bytes of its output
 };
 
-/// `text` as ArmResult::reason has it.
+/// `text` on one line, for ArmResult::reason, which tables and terminals show: control characters and runs of spaces
+/// become one space.
 std::string one_line(std::string text);
 
-/// What `arm_function` makes of the cell, its exceptions included: status out_of_memory or error, with their message.
+/// Calls `arm_function`. An exception becomes a result of status out_of_memory or error with its message.
 ArmResult run_arm_guarded(const ArmFunction& arm_function, const CellConfig& cell, Arm arm);
 
-/// The child's side: for every arm asked for runs `arm_function` and writes what came of it. Returns the exit status.
+/// The main function of the child: calls `arm_function` for every requested arm and writes its result. Returns the exit
+/// status.
 int run_arms_in_child(const ArmFunction& arm_function);
 
 }  // namespace fp8lab

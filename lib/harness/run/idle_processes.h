@@ -9,14 +9,14 @@
 
 namespace fp8lab {
 
-/// Processes that stayed after an arm, by the device that they have open.
+/// Arm processes that wait for another arm, by the device that they have open.
 class IdleProcesses {
  public:
-  /// One that can be asked for an arm, or null.
+  /// Removes and returns a process that is ready for an arm, or null.
   std::unique_ptr<ArmProcess> take(const std::string& device);
   void put(const std::string& device, std::unique_ptr<ArmProcess> process);
   std::size_t count(const std::string& device) const;
-  /// Ends one, false if there is none.
+  /// Ends one process; false if there is none.
   bool drop(const std::string& device);
   void clear() { by_device_.clear(); }
 

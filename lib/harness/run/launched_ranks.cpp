@@ -14,7 +14,7 @@
 namespace fp8lab {
 std::optional<LaunchedRanks> LaunchedRanks::discover(const EnvironmentLookup& variable) {
   const Launch launch = discover_launch(variable);
-  if (launch.size == 1) return std::nullopt;  // as in a shell of one that srun opened
+  if (launch.size == 1) return std::nullopt;  // for example in a shell that srun opened with one task
   ProcessGroupChoice choice = choose_process_group(launch, variable, process_group_row("mpi").unavailable_reason());
   Rendezvous rendezvous;
   if (choice.row == "sockets") rendezvous = discover_rendezvous(launch, variable);

@@ -11,12 +11,12 @@
 
 namespace fp8lab {
 
-/// The processes that mpirun, srun or torchrun started to be the ranks of one run of this program: this one and the
-/// others. Rank 0 is the head, which alone judges and reports; the others do as it says.
+/// The processes that mpirun, srun or torchrun started as the ranks of one run of this program. Rank 0 is the head: it
+/// alone judges and reports, and the other ranks follow its orders.
 class LaunchedRanks {
  public:
-  /// What the environment tells; nothing where nobody launched several processes. Throws Error where it contradicts
-  /// itself or this build cannot serve it.
+  /// Reads the launch from environment variables; nothing if no launcher started several processes. Throws Error if the
+  /// variables contradict each other or this build does not support the launch.
   static std::optional<LaunchedRanks> discover(const EnvironmentLookup& variable);
 
   int rank() const { return launch_.rank; }
@@ -27,18 +27,18 @@ class LaunchedRanks {
   std::string describe() const;
   std::string launcher() const { return std::string(launch_.launcher); }
 
-  /// Calls `rank_function` on every rank's process, as run_ranks() does; `options` without ranks and rendezvous.
-  /// `on_gpus`: ranks have GPUs, whose bytes move over NCCL where this build has it.
+  /// Calls `rank_function` in every rank's process, as run_ranks() does. Ignores the ranks and the rendezvous in
+  /// `options`. `on_gpus`: the ranks use GPUs, whose collectives run over NCCL if this build has it.
   void run(RunOptions options, const RankFunction& rank_function, bool on_gpus = false) const;
 
-  /// What the head has the others do next: an arm of a cell, by their places in the plan and in Arm; or, without a
-  /// cell, end with an exit code.
+  /// An order of the head to the other ranks: run an arm of a cell; or, with cell -1, end with an exit code. `cell` is
+  /// an index into the plan, `arm` a value of Arm.
   struct Order {
     std::int64_t cell = -1;
     std::int32_t arm = 0;
     std::int32_t exit_code = 0;
   };
-  /// Whether an order that was heard is one that rank 0 may give, for a plan of `cells` cells.
+  /// True if a received order is valid for a plan of `cells` cells.
   static bool is_valid(const Order& order, std::size_t cells) {
     constexpr int kMostExitCode = 255;
     if (order.exit_code < 0 || order.exit_code > kMostExitCode) return false;
@@ -52,7 +52,8 @@ class LaunchedRanks {
   /// The largest `value` of all ranks, on each of them.
   std::int32_t largest(std::int32_t value, const RunOptions& options) const;
 
-  /// Throws Error, on every rank, unless all of them provide the same text.
+  /// Collective: throws Error on every rank unless all ranks pass the same `text`. `what` names the text in the
+  /// message.
   void check_equal(const std::string& text, const std::string& what, const RunOptions& options) const;
 
  private:

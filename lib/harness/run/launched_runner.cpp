@@ -20,13 +20,14 @@
 namespace fp8lab {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(50);
-/// Below an arm's own limit, so that ranks that have waited in vain since soon after its start say for whom before it
-/// is stopped.
+constexpr auto kPollInterval = std::chrono::milliseconds(50);
+/// The timeout of ranks as a fraction of the arm's limit: below 1, so that ranks which have waited in vain since soon
+/// after the arm's start report whom they miss before the arm is stopped.
 constexpr double kShareOfTheLimit = 0.8;
-/// Of what ranks wait for each other at the start: beyond it they are stopped, without saying who is missing.
+/// The longest time that connecting may take, in units of the timeout of a rank: after it the ranks are stopped without
+/// a report of who is missing.
 constexpr double kLongestStart = 4;
-/// The same while rank 0 may predict, or write results.
+/// The time that ranks wait for rank 0, which may be computing predictions or writing results.
 constexpr double kLongestWriteSeconds = 300;
 constexpr int kLastSignal = 64;
 constexpr const char* kWhyNoCrash =
@@ -51,21 +52,21 @@ Place place_of_ranks(const std::vector<Scenario>& scenarios, const std::string& 
   return {1, 1};
 }
 
-/// Stops what runs while it lives, on a signal, after a grace, or when its time is up. Ends the process, which nobody
-/// else may do, at a further signal, or where it goes on for as long again without a collective: the other ranks have
-/// given it up by then.
+/// While it lives, requests a stop of the running work `grace_s` after a signal, or once `limit_s` has passed. Ends the
+/// process at a further signal, or if the work goes on for another `limit_s` without reaching a collective, where it
+/// would stop: the other ranks no longer wait for this one then, and no other process may end it.
 class Watchdog {
  public:
   Watchdog(const SignalWatch& watch, double limit_s, double grace_s = 0)
       : grace_(to_duration(grace_s)),
         deadline_(Clock::now() + to_duration(limit_s)),
         last_deadline_(deadline_ + to_duration(limit_s)),
-        thread_([this, &watch](const std::stop_token& ended) { look(watch, ended); }) {}
+        thread_([this, &watch](const std::stop_token& ended) { poll(watch, ended); }) {}
 
   std::stop_token stop() const { return stop_.get_token(); }
 
  private:
-  void look(const SignalWatch& watch, const std::stop_token& ended) {
+  void poll(const SignalWatch& watch, const std::stop_token& ended) {
     std::unique_lock lock(mutex_);
     const int known = std::max(watch.stop_requests(), 1);
     bool asked = false;
@@ -80,7 +81,7 @@ class Watchdog {
         std::fputs("fp8lab: error: this rank does not come to its next collective, and ends\n", stderr);
         std::_Exit(exit_code({.verdicts = {}, .ranks_lost = true}));
       }
-      never_.wait_for(lock, ended, kLook, [] { return false; });
+      never_.wait_for(lock, ended, kPollInterval, [] { return false; });
     }
   }
 
@@ -128,7 +129,7 @@ int LaunchedRunner::connect(const RunnerOptions& options) {
     if (watch_.stop_requests() == 0) throw;
     return watch_.first_stop_signal();
   }
-  return 0;  // a signal that came too late for that stops run()
+  return 0;  // a signal that arrives later stops run()
 }
 
 int LaunchedRunner::run(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary,
@@ -183,7 +184,7 @@ void LaunchedRunner::dismiss(int exit_code) {
   try {
     tell({.exit_code = exit_code});
   } catch (const Error&) {
-    // They know by themselves that this rank cannot reach them.
+    // Ranks that this rank cannot reach find that out by themselves.
   }
 }
 
@@ -191,8 +192,9 @@ void LaunchedRunner::tell(const LaunchedRanks::Order& order) const {
   between_arms(silence_s_, [&](const RunOptions& run) { ranks_.tell(order, run); });
 }
 
-/// A signal waits for the next arm, which ends on all ranks for it, unless no arm comes. Ranks that fail here cannot
-/// agree on anything any more.
+/// Runs communication between two arms. A signal here takes effect in the next arm, which then ends on all ranks; if no
+/// arm follows, the watchdog stops the work after its grace. An error here becomes RanksLost: the ranks no longer agree
+/// on what comes next.
 void LaunchedRunner::between_arms(double longest_s, const std::function<void(const RunOptions&)>& work) const {
   const Watchdog watchdog(watch_, 2 * (longest_s + silence_s_), silence_s_);
   try {
@@ -222,8 +224,8 @@ ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const Runner
       } catch (...) {
         no_device = std::current_exception();
       }
-      // A rank that has no device joins the others all the same: they would wait for it, or take its next run for this
-      // one.
+      // A rank that cannot open its device must join the others before it fails: else they would wait for it, or
+      // mistake its next run for this one.
       const RankFunction fail_or_run = [&](ProcessGroup& world) {
         if (no_device) std::rethrow_exception(no_device);
         rank_function(world);
@@ -241,7 +243,8 @@ ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const Runner
     result = run_arm_guarded(measure, cell.config, arm);
   }
   if (lost) throw *lost;
-  // A signal to any rank ends the arm on all of them, as its limit does; that it was a signal only that rank knows.
+  // A signal to any rank ends the arm on all ranks, just as its time limit does. Only that rank knows that it was a
+  // signal, so the ranks exchange it.
   between_arms(silence_s_, [&](const RunOptions& run) {
     stopped_by_ = ranks_.largest(watch_.stop_requests() > 0 ? watch_.first_stop_signal() : 0, run);
   });
@@ -251,7 +254,7 @@ ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const Runner
     result.status = "timeout";
     result.reason = fmt::format("took longer than {:g} s", limit_s);
   }
-  result = arm_from_json(arm_to_json(result));  // as it comes from a child
+  result = arm_from_json(arm_to_json(result));  // the same result as if a child process had reported it
   result.reason = one_line(std::move(result.reason));
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return result;

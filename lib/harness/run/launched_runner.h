@@ -12,32 +12,32 @@
 
 namespace fp8lab {
 
-/// Measures an arm over ranks: measure_arm_over() in the program, inventions in the tests.
+/// Measures an arm over ranks: measure_arm_over() in the program, a fake in tests.
 using MeasureOver = std::function<ArmResult(const StartRanks&, const CellConfig&, Arm)>;
 
-/// Makes the plan one for launched ranks. Throws ScenarioError, naming the line, for a cell whose `ranks` differs from
-/// those launched; a cell that expects a crash becomes a skipped one, since its process would be a rank.
+/// Adapts the plan to launched ranks. Throws ScenarioError, which names the line, for a cell whose `ranks` differs from
+/// the number of launched ranks. Skips a cell that expects a crash, because the crash would end a rank.
 void fit_to_launch(std::vector<PlannedCell>& cells, const std::vector<Scenario>& scenarios, const LaunchedRanks& ranks);
 
-/// Runs arms over ranks that a launcher started: this process is one rank of every arm, and arms run one after the
-/// other. Rank 0 orders each arm, the other ranks follow. An arm that fails fails on every rank, and the next one runs;
-/// an arm that takes too long is stopped at its next collective. If a process dies, the run ends: run() and follow()
-/// throw RanksLost on the ranks that live.
+/// Runs arms over ranks that a launcher started. This process is one rank of every arm, and arms run one after the
+/// other: rank 0 orders each arm, and the other ranks follow. An arm that fails fails on every rank, and the next one
+/// runs; an arm that takes too long is stopped at its next collective. If a process dies, the run ends: run() and
+/// follow() throw RanksLost on the other ranks.
 class LaunchedRunner {
  public:
-  /// `plan`: every cell, the same on every rank; outlives this.
+  /// `plan`: all cells, the same on every rank; must outlive this object.
   LaunchedRunner(const LaunchedRanks& ranks, const std::vector<PlannedCell>& plan, const Vocabulary& vocabulary,
                  MeasureOver measure);
 
-  /// Connects the ranks, which may take as long as an arm: the first call. Returns the signal that ended the
-  /// wait, or 0. Throws Error where a rank does not come, or was started with other cells.
+  /// Connects the ranks; must be the first call. It may wait for ranks as long as an arm may run. Returns the signal
+  /// that ended the wait, or 0. Throws Error if a rank does not connect or was started with other cells.
   int connect(const RunnerOptions& options);
-  /// Rank 0: as run_cells(), with cells of the plan.
+  /// On rank 0: runs cells of the plan, as run_cells() does.
   int run(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
           const RunnerEvents& events);
-  /// Every other rank: runs what rank 0 orders until rank 0 sends an exit code, and returns that.
+  /// On every other rank: runs the arms that rank 0 orders until rank 0 sends an exit code, and returns that code.
   int follow(const RunnerOptions& options);
-  /// Rank 0: sends the exit code that follow() returns on the other ranks. Does nothing if ranks are lost.
+  /// On rank 0: sends the exit code that follow() returns on the other ranks. Does nothing if ranks are lost.
   void dismiss(int exit_code);
 
  private:
@@ -47,12 +47,12 @@ class LaunchedRunner {
 
   const LaunchedRanks& ranks_;
   const std::vector<PlannedCell>& plan_;
-  std::string cells_and_arms_;  ///< what every rank must provide
+  std::string cells_and_arms_;  ///< hashes of the cells and names of their arms; must be equal on all ranks
   MeasureOver measure_;
   SignalWatch watch_;
-  /// How long a rank between two arms waits for another one, which may be writing results.
+  /// Seconds that a rank waits for another between two arms; the other may be writing results.
   double silence_s_ = 300;
-  int stopped_by_ = 0;  ///< the signal that some rank had by the end of the last arm, on every rank; 0: none
+  int stopped_by_ = 0;  ///< the signal that any rank received by the end of the last arm; 0: none. Equal on all ranks.
 };
 
 }  // namespace fp8lab

@@ -15,18 +15,18 @@ namespace fp8lab {
 namespace {
 
 struct Limit {
-  int error;  ///< of a call that has met it
+  int error;  ///< errno of a call that reached the limit
   decltype(RLIMIT_AS) resource;
   std::string_view of;
-  std::string_view option;  ///< of the shell's `ulimit`, which counts in `unit`
-  rlim_t unit;
+  std::string_view option;  ///< the option of the shell's `ulimit`
+  rlim_t unit;              ///< bytes in which `ulimit` counts, or 1
   std::string_view unit_name;
 };
 
 constexpr std::array kLimits{
     Limit{EMFILE, RLIMIT_NOFILE, "open files", "-n", 1, ""},
     Limit{EAGAIN, RLIMIT_NPROC, "processes and threads", "-u", 1, ""},
-    Limit{EAGAIN, RLIMIT_AS, "a process's memory", "-v", 1024, " KiB"},  // of which a thread's stack takes much
+    Limit{EAGAIN, RLIMIT_AS, "a process's memory", "-v", 1024, " KiB"},  // a thread's stack needs much of it
     Limit{ENOMEM, RLIMIT_AS, "a process's memory", "-v", 1024, " KiB"},
     Limit{ENOMEM, RLIMIT_DATA, "a process's data", "-d", 1024, " KiB"},
     Limit{EFBIG, RLIMIT_FSIZE, "a file's size", "-f", 1024, " KiB"},
@@ -38,7 +38,7 @@ std::optional<rlim_t> value_of(decltype(RLIMIT_AS) resource) {
   return limit.rlim_cur;
 }
 
-/// "; the limit on open files is 16 (`ulimit -n`)" for each that `error` may mean.
+/// "; the limit on open files is 16 (`ulimit -n`)" for each limit that `error` may mean.
 std::string limits_behind(int error) {
   std::string out;
   for (const Limit& limit : kLimits)
@@ -61,7 +61,7 @@ std::string with_memory_limits(std::string reason) { return reason + limits_behi
 
 std::string_view cause_of_death(int signal, double processor_seconds) {
   const auto limit = value_of(RLIMIT_CPU);
-  // A process is ended in the second in which it has used up the last one.
+  // The kernel may end a process during its last second of processor time, so the time used may be below the limit.
   const bool used_up = limit && processor_seconds > static_cast<double>(*limit) - 1.0;
   if (signal == SIGXCPU || (signal == SIGKILL && used_up))
     return "its processor time is used up; the limit is `ulimit -t`";

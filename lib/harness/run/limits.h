@@ -3,25 +3,25 @@
 #include <string>
 #include <string_view>
 
-// Limits that users, shells and service managers put on processes (`ulimit`), by their names: what a call says that has
-// met one names the symptom alone.
+// Names of the limits that users, shells and service managers set on processes (`ulimit`), for messages: the error of a
+// call that reached a limit names only the symptom.
 namespace fp8lab {
 
-/// `reason` and, where it holds the system's words for a limit that may be behind it, that limit with its value: "rank
-/// 1: Resource temporarily unavailable; the limit on processes and threads is 64 (`ulimit -u`)".
+/// Appends to `reason` the limits that may be its cause, if it contains the system's text for such an error: "rank 1:
+/// Resource temporarily unavailable; the limit on processes and threads is 64 (`ulimit -u`)".
 std::string with_limits(std::string reason);
-/// The same for want of memory, which has words of its own wherever it is noticed.
+/// Appends the limits on memory to `reason`, whatever its text, because messages on lack of memory differ.
 std::string with_memory_limits(std::string reason);
 
-/// What ended a process by `signal` after so many seconds of processor time, for a person; "" where the signal says it
-/// all.
+/// The probable cause of the death of a process by `signal`, for messages; "" if the signal's name says enough.
 std::string_view cause_of_death(int signal, double processor_seconds);
 
-/// Whether a process's processor time is limited, which it then should not spend on the work of several arms.
+/// True if the processor time of a process is limited; then no process should run several arms.
 bool limits_processor_time();
 
-/// Makes sure that so many descriptors can be open at a time: raises the soft limit on them where the hard one allows
-/// it. Throws Error that names the limit; `remedy` is what else the user can do: "run fewer arms at a time (--jobs)".
+/// Ensures that `count` descriptors can be open at the same time, and raises the soft limit up to the hard limit if
+/// needed. Throws Error, which names the limit and `remedy`, another thing that the user can do: "run fewer arms at a
+/// time (--jobs)".
 void need_descriptors(long count, std::string_view remedy);
 
 }  // namespace fp8lab

@@ -18,16 +18,16 @@ namespace fp8lab {
 namespace {
 
 constexpr double kDefaultTimeoutSeconds = 600;
-/// Cells that have begun and are not finished. More than run at a time: those that wait for an arm which another cell
-/// runs hold the results of their own.
+/// The most cells that have begun and are not finished. They may be more than the running ones: a cell that waits for
+/// an arm which another cell runs holds the results of its own arms.
 constexpr std::size_t kMostBegun = 512;
 constexpr auto kTick = std::chrono::milliseconds(200);
-/// Between asking a process group to end and killing it.
+/// The time between SIGTERM and SIGKILL to a process group.
 constexpr auto kGrace = std::chrono::seconds(2);
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// An arm that a process was asked for, with its time limit.
+/// An arm that runs in a process, with its time limit.
 class RunningArm {
  public:
   RunningArm(std::unique_ptr<ArmProcess> process, Arm arm, double limit_s)
@@ -41,7 +41,7 @@ class RunningArm {
   std::unique_ptr<ArmProcess> release() { return std::move(process_); }
   Clock::time_point deadline() const { return deadline_; }
 
-  /// True once the process has ended. Past its time limit it is first asked to end, then made to.
+  /// True once the arm has ended. Past its time limit its process gets SIGTERM, later SIGKILL.
   bool advance() {
     process_->drain();
     if (process_->ended()) return true;
@@ -66,7 +66,7 @@ class RunningArm {
 
 class RunningCell {
  public:
-  /// `arm_bytes`: of device memory that any of its arms takes.
+  /// `arm_bytes`: device memory of the arm that needs the most.
   RunningCell(const PlannedCell& cell, const std::vector<Arm>& arms, const RunnerOptions& options,
               const RunnerEvents& events, SharedArms& shared, IdleProcesses& idle, double arm_bytes)
       : cell_(cell),
@@ -84,7 +84,7 @@ class RunningCell {
   double arm_bytes() const { return arm_bytes_; }
   double bytes_in_use() const { return arm_bytes_ * static_cast<double>(running_.size()); }
 
-  /// An arm that nobody runs yet.
+  /// True if there is an arm that no cell runs yet.
   bool has_unstarted() const { return unstarted() != waiting_.end(); }
   Arm next() const { return unstarted()->arm; }
   void start_next(std::unique_ptr<ArmProcess> process, ArmProcess::Then then) {
@@ -107,7 +107,7 @@ class RunningCell {
   }
   bool complete() const { return running_.empty() && waiting_.empty(); }
 
-  /// Takes the results of arms that have ended; true when that was the last one.
+  /// Records the results of arms that have ended; true if all arms of the cell have.
   bool advance() {
     for (auto it = running_.begin(); it != running_.end();) {
       if (!it->advance()) {
@@ -128,7 +128,7 @@ class RunningCell {
   CellRecord record() { return make_record(cell_, std::move(results_), seconds_since(start_)); }
 
  private:
-  /// Not run yet, or run by another cell at this moment.
+  /// An arm that has not run yet, or that another cell is running.
   struct WaitingArm {
     Arm arm;
     std::string task;
@@ -150,10 +150,10 @@ class RunningCell {
   ArmResults results_;
 };
 
-/// What a driver and its libraries take of a device's memory for a process; measured on H200: 0.55 GiB.
+/// Device memory that the driver and its libraries use for a process; measured on H200: 0.55 GiB.
 constexpr double kDriverBytes = 640.0 * (1 << 20);
 
-/// Bytes that an arm's ranks and the runs beside them need together, as far as they can be predicted.
+/// Device memory of an arm: of its ranks and of the further runs that its metrics need, as far as it can be predicted.
 double predicted_bytes(const CellConfig& cell, Arm arm, const PredictFunction& predict) {
   if (!predict) return kDriverBytes;
   int runs = 1;
@@ -165,7 +165,7 @@ double predicted_bytes(const CellConfig& cell, Arm arm, const PredictFunction& p
     if (peak == figures.end()) return kDriverBytes;
     return kDriverBytes + peak->second * static_cast<double>(cell.ranks) * runs;
   } catch (const Error&) {
-    return kDriverBytes;  // the arm itself will say what is wrong with it
+    return kDriverBytes;  // the arm itself will report the error
   }
 }
 
@@ -210,7 +210,7 @@ class Runner {
     return count;
   }
 
-  /// Arms of cells that have begun come first, so that cells finish soon.
+  /// Starts arms while there is room. Arms of cells that have begun come first, so that cells finish soon.
   void start_what_fits() {
     for (RunningCell& cell : running_) cell.take_shared();
     for (;;) {
@@ -242,9 +242,9 @@ class Runner {
     }
   }
 
-  /// Processes stay for other arms of the device that they have open. Not after what reverts a fix, which may leave
-  /// harm behind, nor for what the clock measures, nor where a limit on processor time counts all of a process's arms
-  /// together.
+  /// Starts the next arm of the cell, in a process that may be reused for other arms of the device that it has open. A
+  /// process is not reused after an arm that reverts a fix, which may leave damage behind; in a cell that measures
+  /// time; or under a limit on processor time, which would count all arms of a process together.
   void start_next(RunningCell& cell) {
     const bool stays = !options_.isolate && cell.next() != Arm::kBefore && !alone_ && !limits_processor_time();
     std::unique_ptr<ArmProcess> process = stays ? idle_.take(cell.config().device) : nullptr;
@@ -257,7 +257,7 @@ class Runner {
     return device && device->memory_bytes ? static_cast<double>(device->memory_bytes()) : 0.0;
   }
 
-  /// That any of the arms takes of its device's memory, where that is its own.
+  /// Device memory of the arm that needs the most; 0 if the device has no memory of its own.
   double bytes_of(const PlannedCell& cell, const std::vector<Arm>& arms) const {
     double most = 0.0;
     if (memory_of(cell.config) > 0.0)
@@ -265,8 +265,8 @@ class Runner {
     return most;
   }
 
-  /// Whether one more arm finds memory beside those that run, or nothing runs and it has to try. Idle processes make
-  /// room for it.
+  /// True if one more arm fits into the device's memory beside the running ones, or if no arm runs, so that it has to
+  /// try. Ends idle processes to make room.
   bool fits(const CellConfig& cell, double arm_bytes) {
     const double memory = memory_of(cell);
     if (memory == 0.0) return true;
@@ -280,7 +280,7 @@ class Runner {
   }
 
   void wait_until(Clock::time_point wake) {
-    if (std::ranges::any_of(running_, &RunningCell::complete)) return;  // others ran all of its arms
+    if (std::ranges::any_of(running_, &RunningCell::complete)) return;  // other cells ran all arms of this one
     std::vector<pollfd> fds{{watch_.fd(), POLLIN, 0}};
     for (RunningCell& cell : running_)
       for (RunningArm& arm : cell.running()) {
@@ -305,7 +305,7 @@ class Runner {
       watch_.clear();
       std::erase_if(left, [](ArmProcess* process) { return process->ended(); });
     }
-    running_.clear();  // kills what is left
+    running_.clear();  // kills the remaining processes
     return watch_.first_stop_signal();
   }
 
@@ -318,7 +318,7 @@ class Runner {
   IdleProcesses idle_;
   std::list<RunningCell> running_;
   std::size_t next_ = 0;
-  bool alone_ = false;  ///< the cell that runs wants no other beside it
+  bool alone_ = false;  ///< the running cell measures time, so no other may run
 };
 
 }  // namespace
@@ -378,6 +378,7 @@ CellRecord make_record(const PlannedCell& cell, ArmResults arms, double seconds)
   out.line = cell.line;
   out.title = cell.title;
   out.upstream = cell.upstream;
+  out.counterfactual = cell.counterfactual;
   out.seconds = seconds;
   out.arms = std::move(arms);
   out.hash = hash_of(cell);

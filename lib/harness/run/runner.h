@@ -13,54 +13,53 @@
 
 namespace fp8lab {
 
-/// Closed-form figures of an arm by metric name; a metric left out has no closed form.
+/// Computes the closed-form figures of an arm by metric name. A metric without a closed form is absent.
 using PredictFunction = std::function<std::map<std::string, double>(const CellConfig&, Arm)>;
 
 struct RunnerOptions {
-  /// Arms at a time, or fewer: no more than their device's memory is predicted to hold, where it has one of its own. A
-  /// cell that measures the clock runs alone, arm after arm.
+  /// The most arms that run at a time. On a device with memory of its own, fewer run if the predicted memory of more
+  /// would not fit. A cell that measures time runs alone, one arm after the other.
   int jobs = 1;
-  std::optional<double> timeout_s;  ///< seconds that an arm may take, whatever its scenario says
+  std::optional<double> timeout_s;  ///< seconds that an arm may run; overrides the scenarios
   ArmCommand command;
   PredictFunction predict;
   TaskFunction
-      task;  ///< arms that it names alike run once, in the first cell that asks; left out: every cell runs its own
+      task;  ///< arms with equal names run once, in the first cell that needs them; empty: every cell runs its own arms
   bool isolate = false;  ///< no process runs a second arm
 };
 
-/// What the runner tells while it works. Called on the caller's thread.
+/// Callbacks of the runner, called on the caller's thread.
 struct RunnerEvents {
-  /// An arm that ran in this cell, before its cell finishes; may take the timeline away, which may be large, and may
-  /// throw.
+  /// An arm ran in this cell and ended. Called before the cell finishes. May move the timeline, which may be large, out
+  /// of the result. May throw.
   std::function<void(const CellConfig&, Arm, ArmResult&)> arm_ended;
-  std::function<void(CellRecord&&)> finished;  ///< in the order in which cells finish; may throw, which stops the run
-  std::function<void(int cells)> tick;         ///< about five times a second, with the number of cells that run
+  std::function<void(CellRecord&&)> finished;  ///< a cell finished; called in that order; an exception stops the run
+  std::function<void(int cells)> tick;         ///< about five times a second, with the number of running cells
 };
 
-/// A way to run cells: run_cells(), or LaunchedRunner's.
+/// A function that runs cells: run_cells(), or LaunchedRunner's.
 using RunCells =
     std::function<int(const std::vector<PlannedCell>&, const Vocabulary&, const RunnerOptions&, const RunnerEvents&)>;
 
-/// Seconds that an arm of the cell may take.
+/// Seconds that an arm of the cell may run.
 double time_limit(const PlannedCell& cell, const RunnerOptions& options);
-/// Of a cell that is not run.
+/// The record of a cell that is not run.
 CellRecord skipped_record(const PlannedCell& cell);
 
-/// Runs the cells, their arms in child processes, skipped ones included, and returns 0, or the signal that stopped the
-/// run. Cells that were running then are not reported. A first SIGINT, SIGTERM or SIGHUP, as `watch` sees it, ends the
-/// children in peace, a second one at once.
+/// Runs the arms of the cells in child processes and reports every cell, skipped ones too. Returns 0, or the signal
+/// that stopped the run; cells that were running then are not reported. A first SIGINT, SIGTERM or SIGHUP of `watch`
+/// sends SIGTERM to the children and waits a moment; a second one kills them at once.
 int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
               const RunnerEvents& events, SignalWatch& watch);
-/// With a watch for as long as it runs.
+/// The same with a SignalWatch of its own.
 int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
               const RunnerEvents& events);
 
-/// Descriptors that run_cells() may have open at a time: those of the arms that run and of the processes that wait for
-/// another on each device.
+/// The most descriptors that run_cells() has open at a time: those of running arms, and of processes that wait for
+/// another arm on each device.
 long descriptors_needed(const std::vector<PlannedCell>& cells, int jobs);
 
-/// Puts predictions beside measurements, as judge() wants them, for an arm that provided none of its own: a dead one,
-/// say.
+/// Sets the predictions that judge() needs in the result of an arm that has none, for example because it crashed.
 void add_predictions(ArmResult& result, const CellConfig& cell, Arm arm, const PredictFunction& predict);
 
 /// The record of a cell whose arms have ended.

@@ -50,7 +50,7 @@ void SharedArms::begin(const std::string& task) {
 void SharedArms::finish(const std::string& task, const ArmResult& result, const std::string& id) {
   if (task.empty()) return;
   const auto found = tasks_.find(key(task));
-  if (found == tasks_.end()) return;  // of two that ran it at the same time the other was the last
+  if (found == tasks_.end()) return;  // two cells ran the task at the same time, and the other one finished last
   Task& of = found->second;
   of.underway = false;
   of.failed = of.failed || result.status != "ok";

@@ -41,7 +41,7 @@ SignalWatch::SignalWatch() {
     action.sa_flags = SA_RESTART;
     action.sa_handler = kSignals[i] == SIGPIPE || kSignals[i] == SIGXFSZ ? SIG_IGN : on_signal;
     ::sigaction(kSignals[i], &action, &saved_[i]);
-    // What nohup, or a shell that puts the program into the background, has it ignore stays ignored.
+    // Signals that nohup, or a shell that runs the program in the background, has set to be ignored stay ignored.
     if (saved_[i].sa_handler == SIG_IGN && kSignals[i] != SIGCHLD) ::sigaction(kSignals[i], &saved_[i], nullptr);
   }
 }

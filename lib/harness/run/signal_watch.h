@@ -4,9 +4,9 @@
 
 namespace fp8lab {
 
-/// While it lives, SIGINT, SIGTERM, SIGHUP and SIGCHLD wake a poll() instead of doing what they did, unless the first
-/// three were ignored, and writing to a closed pipe or over a file-size limit is an error code instead of a death. One
-/// at a time per process.
+/// While it lives, SIGINT, SIGTERM, SIGHUP and SIGCHLD wake a poll() instead of having their usual effect; of the first
+/// three, those that were ignored stay ignored. A write to a closed pipe or beyond the file-size limit returns an error
+/// instead of ending the process. At most one object per process may exist.
 class SignalWatch {
  public:
   SignalWatch();
@@ -14,16 +14,16 @@ class SignalWatch {
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  /// One that lives until the process has ended, for a program's main path. A signal that comes after the last child
-  /// and before the exit would otherwise end the process with results half written, or with another exit code than it
-  /// has printed.
+  /// An object that lives until the process ends, for the main path of a program. Without it, a signal between the end
+  /// of the last child and the exit would end the process with results half written, or with another exit code than it
+  /// printed.
   static SignalWatch& until_exit();
 
-  /// Readable after any watched signal.
+  /// A descriptor that is readable after any watched signal.
   int fd() const;
   void clear();
 
-  /// How often the user asked to stop, and by which signal first (0: none).
+  /// The number of SIGINT, SIGTERM and SIGHUP received, and the first of them (0: none).
   int stop_requests() const;
   int first_stop_signal() const;
 

@@ -38,7 +38,7 @@ std::string contents(const fs::path& file) {
   return text;
 }
 
-/// What is the same for all names of one file; nothing where there is no such file.
+/// The device and inode of a file, which all its names share; nothing if there is no such file.
 std::optional<std::pair<dev_t, ino_t>> identity_of(const fs::path& file) {
   struct stat status{};
   if (::stat(file.c_str(), &status) != 0) return std::nullopt;
@@ -53,7 +53,7 @@ std::vector<fs::path> files_under(const fs::path& directory) {
   fs::path last = directory;
   for (auto it = fs::recursive_directory_iterator(directory, error); it != fs::recursive_directory_iterator();) {
     last = it->path();
-    std::error_code ignored;  // of a link that leads nowhere
+    std::error_code ignored;  // a dangling link is an error here, but no reason to stop
     if (it->is_directory(ignored) && last.filename() == "schema") it.disable_recursion_pending();
     if (it->is_regular_file(ignored) && is_scenario_file(last)) files.push_back(last);
     it.increment(error);
@@ -78,7 +78,7 @@ std::vector<fs::path> find_scenario_files(const std::vector<std::string>& paths)
       files.emplace_back(path);
     }
   }
-  // A file named on its own and found under a directory too is one file.
+  // A file that is named and also found under a directory is read once.
   std::set<fs::path> names;
   std::set<std::pair<dev_t, ino_t>> identities;
   std::erase_if(files, [&](const fs::path& file) {
@@ -91,7 +91,7 @@ std::vector<fs::path> find_scenario_files(const std::vector<std::string>& paths)
 
 LoadedScenarios load_scenarios(const std::vector<fs::path>& files, const Vocabulary& vocabulary) {
   LoadedScenarios out;
-  std::unordered_map<std::string, std::string> file_of;  // by a scenario's name
+  std::unordered_map<std::string, std::string> file_of;  // by name of the scenario
   for (const fs::path& file : files) {
     try {
       Scenario scenario = parse_scenario(contents(file), file.string(), vocabulary);

@@ -9,10 +9,10 @@
 
 namespace fp8lab {
 
-/// A point of a matrix: values by axis, in the order in which the axes were declared.
+/// A point of a matrix: (axis, value) pairs in the order in which the axes were declared.
 using Axes = std::vector<std::pair<std::string, std::string>>;
 
-/// The value on `axis`, or nullptr.
+/// The point's value on `axis`, or nullptr.
 const std::string* find_axis(const Axes& axes, std::string_view axis);
 
 struct Axis {
@@ -27,29 +27,29 @@ struct Matrix {
   std::vector<Axes> include;
 
   bool empty() const { return axes.empty() && include.empty(); }
-  /// Names of the axes in declared order, then those that only `include` provides.
+  /// Names of the axes in declared order, then names that only `include` has.
   std::vector<std::string> axis_names() const;
-  /// Every value that `axis` takes anywhere.
+  /// Every value of `axis` in the axes and in `include`.
   std::vector<std::string> values_of(std::string_view axis) const;
 };
 
-/// The points, as GitHub Actions makes them: the product of the axes; less every point that agrees with all values of
-/// some `exclude`; then each `include` extends every point of the product whose own values it does not contradict
-/// (values added by an earlier include may be replaced), and becomes a point of its own when it extends none.
-/// A matrix without axes and includes has one point, without values.
+/// Computes the points by the rules of GitHub Actions. Start with the product of the axes. Remove every point that
+/// agrees with all values of an `exclude`. Then each `include` extends every point of the product whose own values it
+/// does not contradict (it may replace values that an earlier include added); an include that extends no point becomes
+/// a point of its own. A matrix without axes and includes has one point, without values.
 std::vector<Axes> expand(const Matrix& matrix);
 
-/// Points by the values that they have, so that a condition costs what it may match and not a look at every point.
+/// An index of points by their values, so that evaluating a condition reads only points that may match.
 class PointIndex {
  public:
-  /// Values by axis; a point has to have one of the listed ones on each.
+  /// (axis, values): a point matches if it has one of the values on every axis.
   using Terms = std::vector<std::pair<std::string, std::vector<std::string>>>;
 
   explicit PointIndex(std::vector<Axes> points);
 
   const std::vector<Axes>& points() const { return points_; }
 
-  /// Numbers of the points that `terms` hold for, ascending; without terms all of them.
+  /// Numbers of the points that match `terms`, ascending; without terms all points.
   std::vector<std::size_t> matching(const Terms& terms) const;
 
  private:

@@ -12,7 +12,7 @@ namespace fp8lab {
 namespace {
 
 Place place_of(const Scenario& scenario, const std::string& key) {
-  // A key that was left out is missed where its section begins, or failing that the file.
+  // A key that was left out has no place: point to its section, or else to the beginning of the file.
   const auto it = scenario.places.find(key);
   if (it != scenario.places.end()) return it->second;
   const std::string section = key.substr(0, key.find('.'));
@@ -39,13 +39,14 @@ std::string device_reason(const CellConfig& cell, const Vocabulary& vocabulary) 
   return arch.empty() || arch == cell.arch ? "" : fmt::format("the GPU is '{}', not '{}'", arch, cell.arch);
 }
 
-/// Bytes that one cell takes for the entry.
+/// The bytes of one cell's copy of the entry.
 std::size_t bytes_of(const Expectation& e) { return sizeof e + e.metric.size() + e.status.size() + e.signal.size(); }
 std::size_t bytes_of(const Claim& c) {
   return sizeof c + c.source.size() + c.words.size() + c.metric.size() + c.unit.size() + c.note.size();
 }
 
-/// Gives cells what a scenario says of them. Every cell has copies of its own, so their bytes are limited.
+/// Copies a scenario's expectations, claims and skip reasons into the cells that they match. Every cell gets copies of
+/// its own, so the sum of their bytes is limited.
 class Copies {
  public:
   Copies(const Scenario& scenario, const PointIndex& points) : scenario_(scenario), points_(points) {
@@ -54,7 +55,7 @@ class Copies {
     take(points.points().size(), each);
   }
 
-  /// Puts each entry into those cells, in the order of points, that it holds for.
+  /// Copies each entry into the cells that it matches. `cells` are in the order of the points.
   template <class Entry>
   void give(const std::vector<Entry>& entries, std::vector<Entry> PlannedCell::* list,
             std::vector<PlannedCell>& cells) {
@@ -65,12 +66,12 @@ class Copies {
     }
     for (std::size_t i = 0; i < entries.size(); ++i) {
       Entry copy = entries[i];
-      copy.when = {};  // it holds, and nobody asks again
+      copy.when = {};  // it matches; nothing reads it again
       for (const std::size_t cell : matching[i]) (cells[cell].*list).push_back(copy);
     }
   }
 
-  /// The first rule that holds for a cell says why it is skipped.
+  /// Sets the reason of skipped cells: that of the first rule that matches.
   void give_reasons(const std::vector<SkipRule>& rules, std::vector<PlannedCell>& cells) {
     for (const SkipRule& rule : rules) {
       std::vector<std::size_t> matching = points_.matching(rule.when.terms);
@@ -122,6 +123,8 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
     cell.line = line;
     cell.title = scenario.title;
     cell.upstream = scenario.upstream;
+    for (const FixTerm& fix : vocabulary.fixes)
+      if (fix.name == cell.config.fix) cell.counterfactual = fix.counterfactual;
     cell.timeout_s = scenario.timeout_s;
     cells.push_back(std::move(cell));
   }

@@ -20,7 +20,7 @@ Broken broken_model_rule(const ModelConfig& m) {
     return BrokenRule{"model.heads", fmt::format("hidden {} is not a multiple of heads {}", m.hidden, m.heads)};
   if (m.kv_heads != 0 && m.heads % m.kv_heads != 0)
     return BrokenRule{"model.kv_heads", fmt::format("heads {} is not a multiple of kv_heads {}", m.heads, m.kv_heads)};
-  // Byte counts of a step, of at most a few hundred bytes for each of these elements, stay inside 64 bits below this.
+  // A step uses at most a few hundred bytes for each of these elements, so byte counts fit in 64 bits below this limit.
   constexpr double kMostElements = 0x1p52;
   const auto layers = static_cast<double>(m.layers), hidden = static_cast<double>(m.hidden);
   const double ffn = static_cast<double>(m.ffn == 0 ? 4 * m.hidden : m.ffn), widest = std::max(hidden, ffn);
@@ -48,9 +48,10 @@ Broken broken_ranks_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
   if (!cell.mesh.empty())
     return BrokenRule{"mesh", "a mesh means nothing under `sharding: none`; remove one of the two"};
   if (cell.ranks > 1)
-    return BrokenRule{"sharding", fmt::format("none, but there are {0} ranks; `mesh: {0}x1` keeps the model full on "
-                                              "each of them",
-                                              cell.ranks)};
+    return BrokenRule{"sharding",
+                      fmt::format("none, but there are {0} ranks; `mesh: {0}x1` keeps the model unsharded on "
+                                  "each of them",
+                                  cell.ranks)};
   if (!cell.reshard_after_forward)
     return BrokenRule{"reshard_after_forward",
                       "nothing is gathered without sharding; remove it, or write `sharding: fsdp`"};

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kVersion = 1;
 
-/// Sections that hold keys of the table, each after the one that holds it.
+/// Sections with keys of the table of keys.h; a section comes after the section that contains it.
 const std::vector<std::string> kSections{"model", "training", "training.recipe_options"};
 
 class ScenarioParser {
@@ -24,7 +24,7 @@ class ScenarioParser {
     if (!root.is_map())
       reader_.refuse(root.place, fmt::format("a scenario is a mapping of keys, but this is {}", described(root)));
     const auto read = [&](const auto& piece) { return mistakes_.collect(piece); };
-    // Another version's keys are not this one's to judge.
+    // The keys of a file of another version are not checked: they may differ.
     if (read([&] { check_version(root); })) {
       read([&] { check_top_level(root); });
       read([&] { read_name(root); });
@@ -34,7 +34,7 @@ class ScenarioParser {
       for (const std::string& section : kSections) read([&] { read_section(root, section); });
       const bool has_axes = read([&] { out_.matrix = read_matrix(reader_, root, out_.places); });
       const bool measures = read([&] { read_measure(root); });
-      // They speak of axes, of the fix and of what is measured.
+      // `expect`, `claims` and `skip_if` refer to axes, to the fix and to metrics, so those must be read first.
       if (has_keys && has_axes && measures) read([&] { read_lists(root); });
       if (const YamlEntry* entry = root.find("timeout")) read([&] { out_.timeout_s = timeout(*entry); });
     }
@@ -110,7 +110,7 @@ class ScenarioParser {
     read_keys(*map, section);
   }
 
-  /// False where one was refused.
+  /// Returns false if a key was refused.
   bool read_keys(const YamlNode& map, const std::string& section) {
     bool all = true;
     for (const Key& key : keys()) {

@@ -13,20 +13,19 @@
 #include "harness/scenario/matrix.h"
 #include "harness/scenario/scenario_error.h"
 
-// A scenario file as data, every word of it checked. The keys that set fields of a cell are in keys.h; the rest are
-// here.
+// A scenario file as data, fully checked. The keys that set fields of a cell are in keys.h; the other keys are here.
 namespace fp8lab {
 
-/// Key `when`: holds for a cell in which each named axis has one of the listed values.
+/// Key `when`: matches a cell if each named axis has one of the listed values.
 struct Condition {
   PointIndex::Terms terms;
 };
 
-/// What an expectation or a claim speaks of. kDifference is before minus after.
+/// The figures that an expectation or a claim is about: an arm's, or kDifference, before minus after.
 enum class Side { kBefore, kAfter, kBf16, kDifference };
 inline constexpr std::array kSides{Side::kBefore, Side::kAfter, Side::kBf16, Side::kDifference};
 
-/// How the process of an arm may end: ArmResult::status.
+/// The words of ArmResult::status.
 const std::vector<std::string>& arm_statuses();
 /// The signals that an expectation may name.
 const std::vector<std::string>& expected_signals();
@@ -44,20 +43,20 @@ struct Expectation {
   std::string metric;
   Comparison comparison = Comparison::kEquals;
   bool predicted = false;  ///< the limit is the closed form of the same metric and side
-  double low = 0;          ///< the limit; the lower one of kWithin
-  double high = 0;         ///< the upper one of kWithin
-  double abs = 0;          ///< the limit may be missed by the larger of abs and rel * |limit|
+  double low = 0;          ///< the limit; for kWithin the lower one
+  double high = 0;         ///< for kWithin the upper limit
+  double abs = 0;          ///< tolerance: the larger of abs and rel * |limit|
   double rel = 0;
-  std::string status;  ///< kEnds: how the arm's process must end, a status of ArmResult
+  std::string status;  ///< kEnds: the ArmResult::status that the arm must have
   std::string signal;  ///< kEnds: "SIGSEGV", or empty for any
   Condition when;
-  int line = 0;  ///< of the scenario's file, from 1; 0: written in no file
+  int line = 0;  ///< in the scenario's file, from 1; 0: written in no file
 };
 
 /// "before memory.retained_bytes equals predicted", "after ends crashed by SIGSEGV".
 std::string text_of(const Expectation& expectation);
 
-/// One entry of `claims`: what a source states, for the results to carry beside the prediction and the measurement.
+/// One entry of `claims`: a figure that a source states. Results list it beside the prediction and the measurement.
 struct Claim {
   std::string source;
   std::string words;
@@ -80,33 +79,34 @@ struct Scenario {
   std::string name;
   std::string title;
   std::vector<std::string> upstream;
-  CellConfig base;  ///< before any axis
+  CellConfig base;  ///< the cell before any axis is applied
   Matrix matrix;
   std::vector<Expectation> expect;
   std::vector<Claim> claims;
   std::vector<SkipRule> skip_if;
-  std::optional<double> timeout_s;      ///< key `timeout`: seconds that one arm may take
-  std::map<std::string, Place> places;  ///< where each key, by path, was written
+  std::optional<double> timeout_s;      ///< key `timeout`: seconds that one arm may run
+  std::map<std::string, Place> places;  ///< by path of a key, its place in the file
 };
 
-/// One cell with all that is needed to run it and to judge it.
+/// A cell with everything needed to run and to judge it.
 struct PlannedCell {
   CellConfig config;
   std::string file;
-  int line = 0;  ///< of the file, where the scenario begins
+  int line = 0;  ///< in the file, where the scenario begins
   std::string title;
   std::vector<std::string> upstream;
-  std::vector<Expectation> expect;  ///< those whose `when` holds
-  std::vector<Claim> claims;        ///< likewise
-  std::string skip_reason;          ///< empty: run it
+  bool counterfactual = false;      ///< no upstream release was ever without the cell's fix
+  std::vector<Expectation> expect;  ///< those whose `when` matches the cell
+  std::vector<Claim> claims;        ///< those whose `when` matches the cell
+  std::string skip_reason;          ///< empty: the cell is run
   std::optional<double> timeout_s;
 };
 
-/// Throws ScenarioError, with all mistakes that do not follow from others.
+/// Throws ScenarioError with all mistakes of the file, except those that follow from others.
 Scenario parse_scenario(const std::string& text, const std::string& file, const Vocabulary& vocabulary);
 
-/// The cells of a scenario in matrix order, each checked for shapes its layer and recipe can take. Throws
-/// ScenarioError.
+/// The cells of a scenario in matrix order. Throws ScenarioError if a cell breaks a rule of its layer, recipe, ranks or
+/// training.
 std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& vocabulary);
 
 struct LoadedScenarios {
@@ -115,11 +115,13 @@ struct LoadedScenarios {
   std::vector<ScenarioError> errors;
 };
 
-/// Reads every file; a bad one adds an error and the others are still read. Two scenarios of one name are an error.
+/// Reads every file. A file with mistakes adds errors, and the others are still read. Two scenarios of the same name
+/// are an error.
 LoadedScenarios load_scenarios(const std::vector<std::filesystem::path>& files, const Vocabulary& vocabulary);
 
-/// Files among `paths`, and *.yaml and *.yml under directories among them, sorted; folders named `schema` are passed
-/// over. Throws Error for a directory that holds no scenario; of a path that does not exist load_scenarios() tells.
+/// The scenario files of `paths`: a file stands for itself, a directory for the *.yaml and *.yml below it, sorted,
+/// without folders named `schema`. Throws Error for a directory without scenarios. Does not check that files exist:
+/// load_scenarios() does.
 std::vector<std::filesystem::path> find_scenario_files(const std::vector<std::string>& paths);
 
 }  // namespace fp8lab

@@ -45,7 +45,8 @@ std::string read_metric(const NodeReader& reader, const YamlNode& item, const st
 Side read_side(const NodeReader& reader, const YamlNode& item, const std::string& where, const EntryContext& context) {
   const YamlEntry* entry = item.find("arm");
   if (!entry) {
-    // A plain cell runs one arm beside BF16, so there is nothing to choose; a fix cell must not be guessed at.
+    // A plain cell has one arm beside BF16, so `arm` has a default; a fix cell has two, and guessing one would be
+    // wrong.
     if (!context.has_fix) return Side::kAfter;
     reader.refuse(item.place, fmt::format("`{}.arm` is missing; write before, after, bf16 or difference", where));
   }

@@ -8,13 +8,13 @@
 
 namespace fp8lab {
 
-/// Lines and columns count from 1; 0 when there is none to name.
+/// A place in a file. Lines and columns count from 1; 0: unknown.
 struct Place {
   int line = 0;
   int column = 0;
 };
 
-/// A scenario file that cannot be used. what() is one paragraph: "file:line:column: key: what is wrong. What to write."
+/// A mistake in a scenario file. what() is one paragraph: "file:line:column: key: what is wrong. What to write."
 class ScenarioError : public Error {
  public:
   ScenarioError(const std::string& file, Place place, const std::string& problem)
@@ -24,7 +24,7 @@ class ScenarioError : public Error {
   Place place() const { return place_; }
   const std::string& problem() const { return problem_; }
 
-  /// What else is wrong with the file, further down.
+  /// Further mistakes of the same file.
   const std::vector<ScenarioError>& others() const { return others_; }
   ScenarioError with(std::vector<ScenarioError> others) const {
     ScenarioError all = *this;
@@ -41,7 +41,7 @@ class ScenarioError : public Error {
   std::string file_;
   Place place_;
   std::string problem_;
-  std::vector<ScenarioError> others_;  ///< which have none
+  std::vector<ScenarioError> others_;  ///< their own others_ are empty
 };
 
 }  // namespace fp8lab

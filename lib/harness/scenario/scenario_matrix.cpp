@@ -9,10 +9,10 @@
 namespace fp8lab {
 namespace {
 
-/// Far above what anybody waits for.
+/// The most points of a matrix: far more cells than anybody would wait for.
 constexpr std::size_t kMostPoints = 100000;
-/// Points times entries of `exclude` and `include`, each of which is compared with every point.
-constexpr std::size_t kMostSpins = 10000000;
+/// The most comparisons while a matrix is expanded: every entry of `exclude` and `include` with every point.
+constexpr std::size_t kMostComparisons = 10000000;
 
 const Key& axis_key(const NodeReader& reader, const YamlEntry& entry, const std::string& where) {
   if (const Key* key = find_key(entry.key)) return *key;
@@ -20,7 +20,7 @@ const Key& axis_key(const NodeReader& reader, const YamlEntry& entry, const std:
                                          suggestion(entry.key, axis_names())));
 }
 
-/// The axis that sets `key`, under whichever of its names.
+/// The axis that sets `key`, whether it is named by full path or by last part; nullptr if there is none.
 const Axis* axis_of(const std::vector<Axis>& axes, const Key& key) {
   for (const Axis& axis : axes)
     if (find_key(axis.name) == &key) return &axis;
@@ -63,7 +63,8 @@ Axes read_exclude(const NodeReader& reader, const YamlNode& item, const std::vec
   return wanted;
 }
 
-/// `names`: under which a key without an axis came first; it goes by that one in all entries.
+/// Reads one entry of `include`. `names`: for each key without an axis, the name of its first occurrence, which all
+/// entries then use.
 Axes read_include(const NodeReader& reader, const YamlNode& item, const std::vector<Axis>& axes,
                   std::map<const Key*, std::string>& names, std::map<std::string, Place>& places) {
   Axes added;
@@ -107,16 +108,16 @@ Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std:
       places[std::string(key.path)] = axis.place;
     }
   }
-  // Before anything is made of them: `exclude` may leave few, but they would fill the memory first.
+  // Count before expanding: `exclude` may leave few points, but their product would fill the memory first.
   std::size_t points = 1;
   for (const Axis& axis : matrix.axes)
     if ((points *= axis.values.size()) > kMostPoints)
       reader.refuse(
           places["matrix"],
           fmt::format("the matrix has more than {} points; shorten its axes, or write several files", kMostPoints));
-  const auto spin_count = [&](const YamlEntry* entry) { return entry ? entry->value.items.size() * points : 0; };
+  const auto comparisons = [&](const YamlEntry* entry) { return entry ? entry->value.items.size() * points : 0; };
   for (const YamlEntry* entry : {exclude, include})
-    if (spin_count(exclude) + spin_count(include) > kMostSpins && spin_count(entry) > 0)
+    if (comparisons(exclude) + comparisons(include) > kMostComparisons && comparisons(entry) > 0)
       reader.refuse(entry->place, fmt::format("`{}` has {} entries, each for {} points; write fewer, or several files",
                                               entry->key, entry->value.items.size(), points));
   if (exclude)

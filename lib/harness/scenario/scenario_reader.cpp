@@ -24,7 +24,7 @@ void Mistakes::throw_all() const {
   if (is_cut_)
     in_order.emplace_back(in_order.back().file(), in_order.back().place(),
                           fmt::format("there may be more mistakes: {} are reported at most", kMost));
-  // One that several pieces met is one.
+  // Several pieces may report the same mistake; keep it once.
   const auto same = [](const ScenarioError& a, const ScenarioError& b) {
     return std::string_view(a.what()) == b.what();
   };
@@ -103,7 +103,7 @@ std::string NodeReader::one_of(const YamlNode& node, const std::string& where,
 
 Value NodeReader::value(const Key& key, const YamlNode& node, const std::string& where) const {
   if (key.type == KeyType::kWord) return one_of(node, where, key.words(vocabulary_));
-  // "3" in quotes is text: taking it for a number would hide a mistake in whatever wrote the file.
+  // "3" in quotes is text: reading it as a number would hide a mistake of the program that wrote the file.
   const auto value = node.is_scalar() && !node.quoted ? value_of(key, node.text, vocabulary_) : std::nullopt;
   if (!value)
     refuse(node.place,

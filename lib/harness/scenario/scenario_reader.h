@@ -10,12 +10,13 @@
 
 namespace fp8lab {
 
-/// What is wrong with one file, found piece by piece, so that all of it is reported at once: up to kMost mistakes.
+/// Collects the mistakes of one file while its pieces are read, so that all of them, up to kMost, are reported at once.
 class Mistakes {
  public:
   static constexpr std::size_t kMost = 100;
 
-  /// Reads a piece; false where it was refused, or was not read because there are too many mistakes above.
+  /// Calls `read` for a piece and records its ScenarioError. Returns false if it threw, or if kMost mistakes were found
+  /// before, so that the piece was not read.
   template <class Read>
   bool collect(const Read& read) {
     if (all_.size() >= kMost) {
@@ -31,7 +32,7 @@ class Mistakes {
     }
   }
   void add(const ScenarioError& error);
-  /// The first in the file with the others, if there are any.
+  /// Throws the first mistake of the file, with the others inside; does nothing if there are none.
   void throw_all() const;
 
  private:
@@ -39,7 +40,8 @@ class Mistakes {
   bool is_cut_ = false;
 };
 
-/// Reads typed values out of a YAML tree. Every refusal names the file, the place, the key and what to write instead.
+/// Reads typed values out of a YAML tree. Functions throw ScenarioError, which names the file, the place, the key and
+/// what to write instead. `where`: the path of what is read, for messages.
 class NodeReader {
  public:
   NodeReader(const std::string& file, const Vocabulary& vocabulary) : file_(file), vocabulary_(vocabulary) {}
@@ -49,7 +51,7 @@ class NodeReader {
   const YamlNode& as_map(const YamlEntry& entry, const std::string& where) const;
   const std::vector<YamlNode>& as_list(const YamlEntry& entry, const std::string& where) const;
   const YamlNode& item_as_map(const YamlNode& item, const std::string& where) const;
-  /// Refuses the keys of `map` that are not in `known`, all at once.
+  /// Throws one error with all keys of `map` that are not in `known`.
   void only_keys(const YamlNode& map, const std::string& where, const std::vector<std::string>& known) const;
   const YamlEntry& required(const YamlNode& map, const std::string& key, const std::string& where) const;
 
@@ -65,12 +67,12 @@ class NodeReader {
   const Vocabulary& vocabulary_;
 };
 
-/// `matrix`, `include` and `exclude`; also notes where each axis was written.
+/// Reads `matrix`, `include` and `exclude`, and records the place of each axis in `places`.
 Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std::string, Place>& places);
 
-/// What entries of `expect`, `claims` and `skip_if` are checked against.
+/// The axes, metrics and fix of a scenario, against which entries of `expect`, `claims` and `skip_if` are checked.
 struct EntryContext {
-  /// An axis with every value that it takes.
+  /// An axis with all its values.
   struct KnownAxis {
     Axis axis;
     std::unordered_set<std::string> values;

@@ -15,14 +15,15 @@
 namespace fp8lab {
 namespace {
 
-// Far above any honest file; aliases of aliases reach it long before they fill memory.
+// Limits far above any real scenario. Aliases of aliases grow exponentially: they reach the limit before they fill the
+// memory.
 constexpr int kMostNodes = 50000;
 constexpr std::size_t kMostText = 4 << 20;  // bytes
 constexpr int kMostDepth = 32;
 
 Place place_of(const YAML::Mark& mark) { return mark.is_null() ? Place{} : Place{mark.line + 1, mark.column + 1}; }
 
-/// The line of the first byte that is not UTF-8 or is a control character, or 0.
+/// The line of the first byte that is not UTF-8 or that is a control character, or 0.
 int first_bad_line(const std::string& text) {
   int line = 1;
   for (std::size_t i = 0; i < text.size();) {
@@ -48,7 +49,7 @@ int first_tabbed_line(const std::string& text) {
   return 0;
 }
 
-/// Reads where documents begin, and nothing else.
+/// Records where documents begin and ignores all other events.
 class DocumentStarts : public YAML::EventHandler {
  public:
   const YAML::Mark& last() const { return last_; }
@@ -67,8 +68,9 @@ class DocumentStarts : public YAML::EventHandler {
   YAML::Mark last_;
 };
 
-/// Not by YAML::LoadAll(): where something like `, a` stands by itself the parser finds an empty document and stays
-/// where it is, so that LoadAll() collects empty documents until the memory is full.
+/// Throws ScenarioError if `text` has more than one document. YAML::LoadAll() must not be used here: at text such as
+/// `, a` on its own the parser finds an empty document and does not advance, so LoadAll() collects empty documents
+/// until the memory is full.
 void refuse_more_than_one(const std::string& text, const std::string& file) {
   std::istringstream in(text);
   YAML::Parser parser(in);
@@ -137,7 +139,7 @@ class Builder {
                fmt::format("`{}` is given twice, first on line {}; keep one", quotable(key), first->second.line));
       out.entries.push_back({key, place, build(pair.second, depth + 1)});
     }
-    // A mapping's own keys win over merged ones, and earlier merges over later ones (YAML 1.1 merge keys).
+    // A mapping's own keys replace merged ones, and earlier merges replace later ones (YAML 1.1 merge keys).
     for (const YamlNode& source : merged)
       for (const YamlEntry& entry : source.entries)
         if (given.emplace(entry.key, entry.place).second) out.entries.push_back(entry);
@@ -189,7 +191,7 @@ YamlNode parse_yaml(const std::string& text, const std::string& file) {
   } catch (const YAML::Exception& error) {
     if (const int line = first_tabbed_line(text); line != 0)
       throw ScenarioError(file, {line, 1}, "this is not YAML: the line is indented with a tab; use spaces");
-    // The message quotes the byte where reading stopped.
+    // The library's message quotes the byte where reading stopped, which may be a control character.
     throw ScenarioError(file, place_of(error.mark), fmt::format("this is not YAML: {}", printable(error.msg)));
   }
 }

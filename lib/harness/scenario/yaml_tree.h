@@ -6,8 +6,8 @@
 
 #include "harness/scenario/scenario_error.h"
 
-// A YAML document as plain data: anchors followed, merge keys (<<) merged, duplicate keys refused. The YAML library
-// stays behind yaml_tree.cpp.
+// A YAML document as plain data: aliases are replaced by what they name, merge keys (<<) are merged, duplicate keys are
+// errors. Only yaml_tree.cpp includes the YAML library.
 namespace fp8lab {
 
 struct YamlEntry;
@@ -17,8 +17,8 @@ struct YamlNode {
 
   Kind kind = Kind::kNull;
   Place place;
-  std::string text;     ///< of a scalar
-  bool quoted = false;  ///< the scalar was written as a string, so "3" is not a number
+  std::string text;     ///< the text of a scalar
+  bool quoted = false;  ///< the scalar is in quotes, so that "3" is not a number
   std::vector<YamlNode> items;
   std::vector<YamlEntry> entries;  ///< in file order; merged entries follow the mapping's own
 
@@ -34,11 +34,11 @@ struct YamlEntry {
   YamlNode value;
 };
 
-/// The one document in `text`. Throws ScenarioError, naming `file`, for anything that is not one document of plain
-/// YAML.
+/// Parses `text`, which must be one document of plain YAML. Throws ScenarioError, which names `file`, for anything
+/// else.
 YamlNode parse_yaml(const std::string& text, const std::string& file);
 
-/// For messages: "a list of 2", "a mapping", "the text \"2k\"", "the number 3", "nothing".
+/// Describes a node for messages: "a list of 2", "a mapping", "the text \"2k\"", "the number 3", "nothing".
 std::string described(const YamlNode& node);
 
 }  // namespace fp8lab

@@ -48,8 +48,9 @@ Operand LinearCore::quantize_role(Runtime& runtime, const RoleScales& scales, in
 
 OperandView LinearCore::weight_rowwise(Runtime& runtime, std::optional<QuantizedTensor>& copy) {
   if (weight_->in_eight_bits()) {
-    if (!runtime.behaviors.validate_usage_by_pass) need_columnwise(runtime);
-    if (!runtime.behaviors.keep_own_quantizer) replace_quantizer(runtime);
+    // Reverted behaviours: the module's quantizer, which wants both orientations for training, configures the weight;
+    // or the weight is prepared for backward's product already here.
+    if (!runtime.behaviors.use_weight_quantizer || !runtime.behaviors.validate_usage_by_pass) need_columnwise(runtime);
     return weight_->quantized.rowwise_operand();
   }
   if (!recipe_.quantized) return weight_->value.operand();
@@ -64,13 +65,6 @@ void LinearCore::need_columnwise(Runtime& runtime) {
     fail(fmt::format("{}: the column-wise orientation of its weight is needed and was not gathered in this pass",
                      name_));
   weight.columnwise() = make_columnwise(runtime.device, weight, weight_->holder);
-}
-
-void LinearCore::replace_quantizer(Runtime& runtime) {
-  Parameter& kept = weight_->local != nullptr ? *weight_->local : *weight_;
-  const HolderId holder = kept.quantizer->holder;
-  *kept.quantizer = quantizer(runtime, forward_scales_, kWeight);
-  kept.quantizer->holder = holder;
 }
 
 OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry) {

@@ -55,8 +55,6 @@ class LinearCore {
   OperandView weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry);
   /// Makes the column-wise orientation of an eight-bit weight that was gathered row-wise.
   void need_columnwise(Runtime& runtime);
-  /// Reverted behaviour: gives an eight-bit weight this module's own quantizer, which does not know about shards.
-  void replace_quantizer(Runtime& runtime);
   Quantizer quantizer(Runtime& runtime, const RoleScales& scales, int role) const;
   bool measures(const QuantFormat& format) const;
   Operand quantize_role(Runtime& runtime, const RoleScales& scales, int role, Operand stored) const;
