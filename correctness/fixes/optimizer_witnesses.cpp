@@ -1,10 +1,13 @@
 // Witnesses of fixes to optimizers over eight-bit weights.
 
+#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <utility>
 #include <vector>
 
 #include "fixes/witness.h"
@@ -66,12 +69,53 @@ bool adam_finds_the_shard(const Behaviors& behaviors) {
   });
 }
 
+RunConfig one_plain_weight(const Behaviors& behaviors) {
+  RunConfig config = one_weight(behaviors);
+  config.recipe = "bf16";
+  return config;
+}
+
+bool state_has_the_size_of_shards(const Behaviors& behaviors) {
+  std::atomic<int> held = 0;
+  fsdp_test::on_ranks(2, [&](ProcessGroup& world) {
+    ModelRun run(one_plain_weight(behaviors), world, {.replicas = 1, .shards = 2});
+    Adam adam(run.model().parameters(), {});
+    run.step();
+    adam.step(run.runtime());
+    const Parameter& weight = *run.model().parameters().front();
+    held += adam.state()[0].exp_avg.numel() == weight.local->value.numel() &&
+            adam.state()[0].exp_avg_sq.numel() == weight.local->value.numel();
+  });
+  return held == 2;
+}
+
+/// True if a step with BF16 moments allocates nothing, and has the bits of a step that expands them in either case.
+bool steps_copy_no_moments(const Behaviors& behaviors) {
+  const auto peak_and_bits = [](const Behaviors& own) {
+    ModelRun run(one_plain_weight(own));
+    Adam adam(run.model().parameters(), {.exp_avg = DType::kBF16, .exp_avg_sq = DType::kBF16});
+    run.step();
+    adam.step(run.runtime());
+    Ledger& ledger = run.device().ledger();
+    ledger.set_phase(PhaseKind::kOptimizer, 1);
+    const std::int64_t before = ledger.live_bytes();
+    adam.step(run.runtime());
+    const Tensor& value = run.model().parameters().front()->value;
+    return std::pair(ledger.peak_bytes(PhaseKind::kOptimizer) - before, bytes_of(run.device(), value));
+  };
+  const auto [peak, bits] = peak_and_bits(behaviors);
+  EXPECT_EQ(bits, peak_and_bits({}).second);
+  return peak == 0;
+}
+
 }  // namespace
 
 std::span<const fixes_test::Witness> fixes_test::optimizer_witnesses() {
   static constexpr Witness kWitnesses[] = {
       {"write_back_list_updates", lists_move_the_weight},
       {"unwrap_shards_in_adam", adam_finds_the_shard},
+      {"shard_optimizer_state", state_has_the_size_of_shards},
+      {"fuse_moment_casts", steps_copy_no_moments},
   };
   return kWitnesses;
 }

@@ -33,6 +33,13 @@ struct Behaviors {
   bool strip_scale_padding = true;        ///< block scales travel without the padding of their arrays
   bool reuse_quantizer_at_gather = true;  ///< a gather passes two flags of its tensor, not a copy of its quantizer
   bool nearest_sharding_state = true;     ///< gather hooks ask the nearest wrapped module, not the root
+  bool gather_blocks_row_wise = true;     ///< 128 x 128 blocks travel row-wise and are transposed by who reads them
+
+  // Copies of weights in eight bits between forward and backward (TransformerEngine#2805, #1723). False is the
+  // behaviour before the fix.
+  bool requantize_in_backward = true;     ///< sharded: forward saves no eight-bit copy of a weight, backward makes one
+  bool clear_gathered_transposes = true;  ///< the transpose of a gathered weight is freed once backward has read it
+  bool copy_scales_for_recompute = true;  ///< recomputation keeps copies of forward's scales, not references to them
 
   // Tensor operations on quantized storage (ops/quantized_storage.h; TransformerEngine#2245). False is the behaviour
   // before the fix.
@@ -46,7 +53,17 @@ struct Behaviors {
   // Optimizers over weights in eight bits (TransformerEngine#2245, #2370, #2698). False is the behaviour before the
   // fix.
   bool unwrap_shards_in_adam = true;    ///< Adam examines the local shard, not the wrapper around it
+  bool shard_optimizer_state = true;    ///< Adam's state has the shape of the local shard (TransformerEngine#2424)
+  bool fuse_moment_casts = true;        ///< Adam's kernel reads and writes BF16 moments (TransformerEngine#2632)
   bool write_back_list_updates = true;  ///< the result of a list operation on a quantized tensor is cast back into it
+  bool measure_scale_in_adam = true;    ///< Adam measures the amax of a current-scaled weight that it casts
+  bool cast_blocks_in_adam = true;      ///< Adam knows block-scaled weights, not per-tensor ones alone
+  bool skip_empty_tensors = true;       ///< the launcher of list kernels leaves empty tensors out
+  bool count_empty_steps = true;        ///< Adam counts a step even if this rank has no elements to update
+
+  // Saved training state of sharded models (TransformerEngine#2795, #2974). False is the behaviour before the fix.
+  bool shard_saved_state = true;   ///< optimizer state is saved as shards, not as one rank's tensor
+  bool keep_type_in_moves = true;  ///< a quantized weight that moves to the host or back stays quantized
 
   friend bool operator==(const Behaviors&, const Behaviors&) = default;
 };

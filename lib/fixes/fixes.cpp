@@ -27,6 +27,12 @@ constexpr Upstream kGatherOverhead{kGatherOverheadReferences, "d52ed471b", "2.11
 constexpr std::string_view kShardedAdamReferences[] = {"TransformerEngine#2370", "TransformerEngine#2698"};
 constexpr Upstream kShardedAdam{kShardedAdamReferences, "139c863f9", "2.14"};
 
+constexpr std::string_view kStateShapesReferences[] = {"TransformerEngine#1762", "TransformerEngine#2424",
+                                                       "TransformerEngine#2535"};
+constexpr Upstream kStateShapes{kStateShapesReferences, "fe8fad59c", "2.12"};
+constexpr std::string_view kMomentCastsReferences[] = {"TransformerEngine#2632"};
+constexpr Upstream kMomentCasts{kMomentCastsReferences, "459e7cf49", "2.13"};
+
 constexpr std::array kFixes = {
     Fix{.name = "release_attention_tensors",
         .upstream = kAttention,
@@ -146,6 +152,17 @@ constexpr std::array kFixes = {
         .symptom = "fused Adam crashes on sharded FP8 weights",
         .decision = "Adam examines the local shard, not the wrapper around it",
         .revert = [](Behaviors& b) { b.unwrap_shards_in_adam = false; }},
+    Fix{.name = "shard_optimizer_state",
+        .upstream = kStateShapes,
+        .symptom = "fused Adam makes the state of a sharded parameter at the shape of the unsharded one: N times the "
+                   "memory over N ranks, and an error where it copies master weights",
+        .decision = "Adam's state has the shape of the local shard",
+        .revert = [](Behaviors& b) { b.shard_optimizer_state = false; }},
+    Fix{.name = "fuse_moment_casts",
+        .upstream = kMomentCasts,
+        .symptom = "moments in BF16 are expanded to FP32 copies for all parameters at once in every step",
+        .decision = "Adam's kernel reads BF16 moments and rounds them as it writes them",
+        .revert = [](Behaviors& b) { b.fuse_moment_casts = false; }},
 };
 
 }  // namespace

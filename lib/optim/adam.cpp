@@ -34,6 +34,14 @@ Tensor one(Device& device, HolderId holder) {
   return tensor;
 }
 
+/// A moment as kernels see it: as many elements as the local shard has, the first ones of a larger state.
+MatrixView moment_view(const Tensor& moment, const Shape& shape) {
+  MatrixView view = moment.view();
+  view.rows = shape.rows();
+  view.cols = shape.cols();
+  return view;
+}
+
 /// A high-precision parameter as kernels see it: elements of its nominal type at the address of its own storage.
 MatrixView nominal_view(const Parameter& parameter) {
   return {.data = parameter.value.view().data,
@@ -78,12 +86,20 @@ Tensor Adam::new_master(Runtime& runtime, const Parameter& shard) const {
   return cast(device, shard.value, DType::kF32, holder);
 }
 
-AdamState Adam::new_state(Runtime& runtime, const Parameter& shard) const {
+AdamState Adam::new_state(Runtime& runtime, const Parameter& parameter) const {
   Device& device = runtime.device;
+  const Parameter& shard = local_shard(parameter);
   const auto holder = [&](std::string_view what) {
     return device.holder(HolderKind::kOptimizerState, shard.name, what);
   };
-  const Shape& shape = shape_of(shard);
+  Shape shape = shape_of(shard);
+  if (parameter.local != nullptr && !runtime.behaviors.shard_optimizer_state) {
+    // Reverted behaviour: a sharded parameter answers with its unsharded shape. Kernels use the first elements of the
+    // state; a copy of a sharded master weight into such state is refused.
+    if (options_.master != MasterWeights::kNone)
+      fail(fmt::format("Adam: the master weight of '{}' is sharded and its state is not", parameter.name));
+    shape = parameter.spec.shape;
+  }
   AdamState state;
   state.exp_avg = zeros(device, {shape, options_.exp_avg}, holder("exp_avg"));
   state.exp_avg_sq = zeros(device, {shape, options_.exp_avg_sq}, holder("exp_avg_sq"));
@@ -97,17 +113,47 @@ void Adam::make_state(Runtime& runtime) {
   if (states_.size() == parameters_.size()) return;
   states_.clear();
   states_.reserve(parameters_.size());
-  for (const Parameter* parameter : parameters_) states_.push_back(new_state(runtime, local_shard(*parameter)));
+  for (const Parameter* parameter : parameters_) states_.push_back(new_state(runtime, *parameter));
   described_.clear();
   described_.reserve(states_.size());
-  for (const AdamState& state : states_)
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    const AdamState& state = states_[i];
+    const Shape& shape = shape_of(local_shard(*parameters_[i]));
     described_.push_back({.param = {},
                           .grad = {},
-                          .exp_avg = state.exp_avg.view(),
-                          .exp_avg_sq = state.exp_avg_sq.view(),
+                          .exp_avg = moment_view(state.exp_avg, shape),
+                          .exp_avg_sq = moment_view(state.exp_avg_sq, shape),
                           .master = state.master ? state.master.view() : MatrixView{},
                           .exp_avg_scale = state.exp_avg_scale.data<float>(),
                           .exp_avg_sq_scale = state.exp_avg_sq_scale.data<float>()});
+  }
+}
+
+// Reverted behaviour: kernels know moments in f32 alone, so those of all parameters are expanded before one launch
+// and rounded after it.
+void Adam::widen_moments(Runtime& runtime) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!local_shard(*parameters_[i]).grad) continue;
+    const auto widened = [&](const Tensor& moment, MatrixView& described) {
+      described = widened_.emplace_back(cast(runtime.device, moment, DType::kF32, runtime.workspace("Adam"))).view();
+    };
+    widened(states_[i].exp_avg, described_[i].exp_avg);
+    widened(states_[i].exp_avg_sq, described_[i].exp_avg_sq);
+  }
+}
+
+void Adam::narrow_moments(Runtime& runtime) {
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!local_shard(*parameters_[i]).grad) continue;
+    const auto narrowed = [&](const Tensor& moment, MatrixView& described) {
+      copy_into(runtime.device, widened_[next++], moment);
+      described = moment.view();
+    };
+    narrowed(states_[i].exp_avg, described_[i].exp_avg);
+    narrowed(states_[i].exp_avg_sq, described_[i].exp_avg_sq);
+  }
+  widened_.clear();
 }
 
 void Adam::clip(Runtime& runtime) {
@@ -189,7 +235,10 @@ void Adam::step(Runtime& runtime) {
   make_state(runtime);
   ++steps_;
   const bool unwrap = runtime.behaviors.unwrap_shards_in_adam;
+  const bool widens =
+      !runtime.behaviors.fuse_moment_casts && options_.exp_avg == DType::kBF16 && options_.exp_avg_sq == DType::kBF16;
   if (options_.max_grad_norm > 0.0) clip(runtime);
+  if (widens) widen_moments(runtime);
   list_rewrites(unwrap);
   rewriter_.begin(runtime.device, rewrites_);
   list_tensors(unwrap);
@@ -205,6 +254,7 @@ void Adam::step(Runtime& runtime) {
                                                      .bias_correction2 = static_cast<float>(square.correction),
                                                      .gradient_scale = clip_coefficient_.data<const float>()});
   rewriter_.finish(runtime.device);
+  if (widens) narrow_moments(runtime);
 }
 
 }  // namespace fp8lab

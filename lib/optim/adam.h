@@ -94,9 +94,11 @@ class Adam {
   void set_steps(std::int64_t steps) { steps_ = steps; }
 
  private:
-  AdamState new_state(Runtime& runtime, const Parameter& shard) const;
+  AdamState new_state(Runtime& runtime, const Parameter& parameter) const;
   Tensor new_master(Runtime& runtime, const Parameter& shard) const;
   void clip(Runtime& runtime);
+  void widen_moments(Runtime& runtime);
+  void narrow_moments(Runtime& runtime);
   void list_rewrites(bool unwrap);
   void list_tensors(bool unwrap);
 
@@ -108,6 +110,7 @@ class Adam {
   std::vector<AdamTensor> tensors_;
   std::vector<Rewrite> rewrites_;
   Rewriter rewriter_;
+  std::vector<Tensor> widened_;  ///< reverted fuse_moment_casts: both moments of each parameter in f32, during a step
   std::vector<MatrixView> gradients_;
   Tensor square_sum_;
   Tensor grad_norm_;

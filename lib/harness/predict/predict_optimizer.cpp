@@ -55,7 +55,9 @@ class OptimizerSchedule {
     const MasterNumbers& masters = row_of(training_.master_weights, kMasters, &MasterNumbers::master);
     Schedule state;
     for (const ParameterNumbers& parameter : layer_.parameters) {
-      state += allocate(2 * (parameter.shard_elems * moments.bytes + moments.scale));
+      const std::int64_t elems =
+          cell_.decisions.shards_state ? parameter.shard_elems : parameter.unsharded / cell_.element;
+      state += allocate(2 * (elems * moments.bytes + moments.scale));
       const Bytes each = parameter.eight_bits ? masters.of_eight_bits : cell_.element == 2 ? masters.of_bf16 : 0;
       // Masters of an eight-bit parameter are made from its initial values, which it no longer holds; a copy of them
       // lives until the masters are made.
@@ -65,10 +67,12 @@ class OptimizerSchedule {
     const bool clips = training_.clip_norm > 0.0;
     const Schedule made = repeat(layers_, state) + allocate(clips ? 3 * kF32 : 0);
     const bool casts = !cell_.sharding.sharded || cell_.decisions.finds_shards;
-    const Schedule cast = casts ? cast_masters() : Schedule{};
+    const Bytes widened =
+        training_.moments == Moments::kBF16 && !cell_.decisions.reads_bf16_moments ? 2 * kF32 * elems_ : 0;
+    const Schedule step = allocate(widened) + (casts ? cast_masters() : Schedule{}) + release(widened);
     return {.state = made.net,
-            .first_step = made + cast,
-            .later_step = cast,
+            .first_step = made + step,
+            .later_step = step,
             .amax_reductions = casts ? reductions(1) : 0,
             .amaxes = measured(),
             .reduces_norm = clips};

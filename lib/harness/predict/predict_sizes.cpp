@@ -98,6 +98,8 @@ constexpr FixNumbers kFixes[] = {
     {"copy_bytes_between_shards", [](Decisions& d) { d.copies_bytes = false; }},
     {"view_aligned_slices", [](Decisions& d) { d.slices_as_views = false; }},
     {"unwrap_shards_in_adam", [](Decisions& d) { d.finds_shards = false; }},
+    {"shard_optimizer_state", [](Decisions& d) { d.shards_state = false; }},
+    {"fuse_moment_casts", [](Decisions& d) { d.reads_bf16_moments = false; }},
     {"write_back_list_updates", [](Decisions& d) { d.writes_lists_back = false; }},
 };
 

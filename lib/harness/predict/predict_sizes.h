@@ -104,6 +104,16 @@ struct Decisions {
   bool splits_eight_bits = true;
   /// A shard has a transpose of its own; else it keeps the transpose of the unsharded parameter instead.
   bool drops_transposes = true;
+  /// Adam's state has the size of shards; else of unsharded parameters.
+  bool shards_state = true;
+  /// Blocks are gathered row-wise and transposed locally; else both orientations travel.
+  bool gathers_blocks_by_rows = true;
+  /// Under sharding backward quantizes its weights anew; else forward's copies are kept for it.
+  bool requantizes_in_backward = true;
+  /// Transposes of gathered weights are freed by backward; else they stay until the layer's next forward.
+  bool clears_transposes = true;
+  /// Adam reads BF16 moments; else f32 copies of them.
+  bool reads_bf16_moments = true;
   /// Zeros made like a weight have a scale of their own; else they share the weight's.
   bool owns_scales = true;
   /// Data is copied between shards as bytes; else as values in high precision.
