@@ -73,11 +73,15 @@ Json properties_of(std::string_view section) {
   return out;
 }
 
-/// The schemas of the axes: `make` is called with the definition of every key, which is named by its last part.
+/// The schemas of the axes: `make` is called with the definition of every key. An axis has the key's last part for its
+/// name, or the entire path.
 template <class Make>
 Json axes(const Make& make) {
   Json out = Json::object();
-  for (const Key& key : keys()) out[std::string(key.last())] = make(reference(std::string(key.path)));
+  for (const Key& key : keys()) {
+    for (const std::string_view name : {key.last(), std::string_view(key.path)})
+      out[std::string(name)] = make(reference(std::string(key.path)));
+  }
   return out;
 }
 
