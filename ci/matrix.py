@@ -4,7 +4,7 @@ The directory OUT then holds what `fp8lab run` writes (junit.xml among it, with 
 comparison.json. On GitHub a Markdown summary is appended to $GITHUB_STEP_SUMMARY and failures become annotations of the
 scenario's line; elsewhere they are lines `file:line: error: ...`.
 
-Exit codes: 0 all good, 1 a gate failed or a regression, 2 bad usage or configuration, 3 only inconclusive, 4 a crash,
+Exit codes: 0 all good, 1 a gate failed or a regression, 2 bad usage or configuration, 3 inconclusive, 4 a crash,
 5 nothing ran, or no cell failed and none is in common with the baseline, 124 timeout, 128+N stopped by signal N.
 """
 
@@ -133,8 +133,8 @@ def is_of_cells(path):
 
 
 def refuse_foreign(out):
-    """Only what runs left is removed, and the reason is printed as fp8lab prints it: they leave LINES beside it. One that came to no results leaves a
-    junit.xml of this script's alone."""
+    """Refuses to replace files that no run wrote. A run's directory contains LINES; one of a run that failed before its
+    first result contains only this script's junit.xml."""
     if (out / LINES).exists():
         if is_of_cells(out / LINES):
             return

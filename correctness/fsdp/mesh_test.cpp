@@ -16,11 +16,11 @@ namespace fp8lab {
 namespace {
 
 TEST(Mesh, NeedsAsManyRanksAsItHasPlaces) {
-  EXPECT_EQ(broken_mesh_rule({.replicas = 1, .shards = 8}, 8), "");
-  EXPECT_EQ(broken_mesh_rule({.replicas = 2, .shards = 4}, 8), "");
-  EXPECT_NE(broken_mesh_rule({.replicas = 2, .shards = 3}, 8).find("2 x 3"), std::string::npos);
-  EXPECT_NE(broken_mesh_rule({.replicas = 0, .shards = 8}, 8), "");
-  EXPECT_NE(broken_mesh_rule({.replicas = 65536, .shards = 65536}, 0), "") << "the product leaves 32 bits";
+  EXPECT_EQ(mesh_error({.replicas = 1, .shards = 8}, 8), "");
+  EXPECT_EQ(mesh_error({.replicas = 2, .shards = 4}, 8), "");
+  EXPECT_NE(mesh_error({.replicas = 2, .shards = 3}, 8).find("2 x 3"), std::string::npos);
+  EXPECT_NE(mesh_error({.replicas = 0, .shards = 8}, 8), "");
+  EXPECT_NE(mesh_error({.replicas = 65536, .shards = 65536}, 0), "") << "the product leaves 32 bits";
   EXPECT_THROW(fsdp_test::on_ranks(3, [](ProcessGroup& world) { Mesh(world, {.replicas = 2, .shards = 2}); }), Error);
 }
 

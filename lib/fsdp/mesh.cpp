@@ -8,16 +8,16 @@
 
 namespace fp8lab {
 
-std::string broken_mesh_rule(const MeshShape& shape, int ranks) {
+std::string mesh_error(const MeshShape& shape, int ranks) {
   if (shape.replicas < 1 || shape.shards < 1)
-    return fmt::format("a mesh of {} x {}; both sides are at least 1", shape.replicas, shape.shards);
+    return fmt::format("a mesh of {} x {} (replicas x shards): both must be at least 1", shape.replicas, shape.shards);
   if (static_cast<std::int64_t>(shape.replicas) * shape.shards == ranks) return {};
   return fmt::format("a mesh of {} x {} (replicas x shards) has {} places, but there are {} ranks", shape.replicas,
                      shape.shards, static_cast<std::int64_t>(shape.replicas) * shape.shards, ranks);
 }
 
 Mesh::Mesh(ProcessGroup& world, const MeshShape& shape) : shape_(shape), world_(world) {
-  if (const std::string broken = broken_mesh_rule(shape, world.size()); !broken.empty()) fail(broken);
+  if (const std::string broken = mesh_error(shape, world.size()); !broken.empty()) fail(broken);
   const auto places = [&](auto color_of) {
     std::vector<SplitPlace> all;
     for (int rank = 0; rank < world.size(); ++rank) all.push_back({.color = color_of(rank), .key = rank});

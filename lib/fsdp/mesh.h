@@ -15,8 +15,8 @@ struct MeshShape {
   int ranks() const { return replicas * shards; }
 };
 
-/// Empty if `ranks` ranks fill the mesh, otherwise the broken rule, in words.
-std::string broken_mesh_rule(const MeshShape& shape, int ranks);
+/// Why the mesh does not fit `ranks` ranks; empty if it fits.
+std::string mesh_error(const MeshShape& shape, int ranks);
 
 /// One rank's process groups. `world` must outlive it. If parameters lie in a GPU's memory, `world` must be a group
 /// that ProcessGroup::on() made.

@@ -14,8 +14,8 @@ struct ShardingState {
   bool reshard_after_forward = true;
 };
 
-/// The state for the parameter called `name`: that of the nearest enclosing wrapped module. A gather hook knows only
-/// its parameter, so it must search; parameter groups store the result.
+/// The state of the innermost wrapped module that contains the module or parameter `name`; with nearest_sharding_state
+/// reverted, the root's. A gather hook knows only its parameter, so it must search; parameter groups store the result.
 const ShardingState& state_of(const Behaviors& behaviors, const std::vector<ShardingState>& states,
                               std::string_view name);
 

@@ -35,13 +35,16 @@ class Model {
   /// Parameters and scales, for checkpoints.
   const Registry& registry() const { return registry_; }
 
-  /// Replaces each layer by the result of `wrap`. `parameters` are that layer's own.
+  /// Returns a module in place of `layer`. `parameters` are that layer's own.
   using Wrap = std::function<std::unique_ptr<Module>(std::unique_ptr<Module> layer, const std::string& name,
                                                      std::span<Parameter* const> parameters)>;
+  /// Replaces each layer by the result of `wrap`.
   void wrap_layers(const Wrap& wrap);
   std::vector<std::string> layer_names() const;
 
-  /// Compute the scales of the next step from the amaxes that a pass recorded: after forward, and after backward.
+  /// Compute the scales of the next step from the amaxes that a pass recorded: after forward, and after backward. With
+  /// a group this is a collective, and the amaxes are the largest over its ranks. Without one, ranks that see different
+  /// data get different scales.
   void update_forward_scales(Runtime& runtime, ProcessGroup* amax_group = nullptr);
   void update_backward_scales(Runtime& runtime, ProcessGroup* amax_group = nullptr);
 

@@ -93,7 +93,7 @@ void Rewriter::launch(Device& device) const {
 
 void Rewriter::finish(Device& device) {
   for (std::size_t i = 0; i < rewrites_.size(); ++i)
-    if (measured(rewrites_[i]) && !rewrites_[i].by_maker)
+    if (measured(rewrites_[i]) && !rewrites_[i].fused_cast)
       casts_.push_back({.in = rewrites_[i].value.view(), .target = target(i), .measured = nullptr});
   launch(device);
   if (amaxes_) max_over(group_, amaxes_);
@@ -103,7 +103,7 @@ void Rewriter::finish(Device& device) {
     const Rewrite& rewrite = rewrites_[i];
     if (!per_tensor(rewrite))
       rewrite_blocks(device, rewrite);
-    else if (measured(rewrite) || !rewrite.by_maker)
+    else if (measured(rewrite) || !rewrite.fused_cast)
       casts_.push_back({.in = rewrite.value.view(),
                         .target = orientations_of(rewrite),
                         .measured = measured(rewrite) ? amax_slot(i) : nullptr});

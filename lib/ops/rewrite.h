@@ -15,8 +15,8 @@ struct Rewrite {
   QuantizedTensor* to = nullptr;
   const Quantizer* quantizer = nullptr;  ///< `orientations` and `holder` of the quantizer are unused
   std::optional<DType> nominal{};  ///< `value` is rounded to this type before the cast; absent: it is cast unrounded
-  /// True if the kernel that computes `value` gets Rewriter::target().
-  bool by_maker = false;
+  /// True if the kernel that computes `value` also casts or measures it: it gets Rewriter::target().
+  bool fused_cast = false;
 };
 
 /// Rewrites all tensors together. Tensors that are measured over ranks share one reduction, so `rewrites` must be the

@@ -203,7 +203,7 @@ void Adam::list_rewrites(bool unwrap) {
                          .to = &shard.quantized,
                          .quantizer = shard.quantizer.get(),
                          .nominal = shard.spec.dtype,
-                         .by_maker = static_cast<bool>(shard.grad)});
+                         .fused_cast = static_cast<bool>(shard.grad)});
   }
 }
 

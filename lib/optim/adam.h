@@ -69,7 +69,6 @@ struct AdamState {
 /// again from its seed, not from the eight bits that were cast from it. Upstream preserves the value for the same
 /// reason: weights in eight bits and weights in 16 bits start equal, and so stay equal. Once other code has changed the
 /// weights, the master starts from the changed weights.
-/// starts from those.
 class Adam {
  public:
   /// `parameters` are the unsharded ones. Throws Error if a parameter in eight bits gets no master, or if a type cannot

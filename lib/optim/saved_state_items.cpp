@@ -117,7 +117,7 @@ void agree(ProcessGroup* group, const std::string& problem, std::string_view doi
   }
   if (!problem.empty()) fail(problem);
   if (failed > 0.0f)
-    fail(fmt::format("checkpoint: rank {} could not {}; its own error says why, and nothing was changed here",
+    fail(fmt::format("checkpoint: rank {} could not {}; its own error says why",
                      group->world_rank(static_cast<int>(failed) - 1), doing));
 }
 

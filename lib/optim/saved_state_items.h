@@ -55,8 +55,8 @@ class RowCuts {
 /// The same ranks for buffers in host memory, for agreement about a checkpoint; null stays null.
 inline ProcessGroup* on_host(ProcessGroup* group) { return group == nullptr ? nullptr : &group->host(); }
 
-/// Throws Error on every rank if `problem` is not empty on some rank: on that rank the problem, on the others its
-/// number.
+/// Throws Error on every rank if `problem` is not empty on some rank: on that rank with `problem`, on the others with
+/// the number of that rank.
 void agree(ProcessGroup* group, const std::string& problem, std::string_view doing);
 /// The message of the Error that `work` throws, or empty.
 template <class Work>

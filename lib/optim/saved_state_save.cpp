@@ -71,7 +71,8 @@ std::vector<RankFileRow> gather_rows(ProcessGroup* group, std::int64_t generatio
   return rows;
 }
 
-/// True if the manifest names this save, which can be so even if forcing it to the disk failed afterwards.
+/// True if the manifest names this save. It may do so although writing it failed: its rename can succeed and the fsync
+/// after it fail.
 bool is_in_place(const fs::path& folder, std::int64_t generation) {
   try {
     return read_manifest(folder).generation == generation;

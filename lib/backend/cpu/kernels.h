@@ -2,7 +2,7 @@
 
 #include "backend/kernels.h"
 
-// The host's kernels, one file per family in this folder; cpu_device.cpp lists them in the device's table. Every kernel
+// The host's kernels, in the folders below this one; the device's table is made from FP8LAB_KERNELS. Every kernel
 // is deterministic, whatever the number of threads.
 namespace fp8lab::cpu {
 

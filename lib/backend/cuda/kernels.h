@@ -2,7 +2,7 @@
 
 #include "backend/kernels.h"
 
-// The GPU's kernels, one file per family in this folder; cuda_device.cpp lists them in the device's table. Each kernel
+// The GPU's kernels, in the folders below this one; the device's table is made from FP8LAB_KERNELS. Each kernel
 // launches on the context's stream and returns without waiting, is deterministic, and is bitwise equal to the `cpu`
 // kernel unless its file states why not.
 namespace fp8lab::cuda {

@@ -290,7 +290,7 @@ class Runner {
       }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(wake - Clock::now()).count() + 1;
     ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<long>(left, 0, 1000)));
-    watch_.clear();
+    watch_.drain();
   }
 
   int stop() {
@@ -302,7 +302,7 @@ class Runner {
     while (!left.empty() && watch_.stop_requests() < 2 && Clock::now() < wait_limit) {
       pollfd fd{watch_.fd(), POLLIN, 0};
       ::poll(&fd, 1, 50);
-      watch_.clear();
+      watch_.drain();
       std::erase_if(left, [](ArmProcess* process) { return process->ended(); });
     }
     running_.clear();  // kills the remaining processes

@@ -23,8 +23,8 @@ struct RunnerOptions {
   std::optional<double> timeout_s;  ///< seconds that an arm may run; overrides the scenarios
   ArmCommand command;
   PredictFunction predict;
-  TaskFunction
-      task;  ///< arms with equal names run once, in the first cell that needs them; empty: every cell runs its own arms
+  /// Arms of which it gives the same text run once, in the first cell that needs them. Empty: every cell runs its own.
+  TaskFunction task;
   bool isolate = false;  ///< no process runs a second arm
 };
 
@@ -47,8 +47,8 @@ double time_limit(const PlannedCell& cell, const RunnerOptions& options);
 CellRecord skipped_record(const PlannedCell& cell);
 
 /// Runs the arms of the cells in child processes and reports every cell, skipped ones too. Returns 0, or the signal
-/// that stopped the run; cells that were running then are not reported. A first SIGINT, SIGTERM or SIGHUP of `watch`
-/// sends SIGTERM to the children and waits a moment; a second one kills them at once.
+/// that stopped the run; cells that were running then are not reported. On the first SIGINT,
+/// SIGTERM or SIGHUP that `watch` receives, children get SIGTERM and a moment to end; on the second they are killed.
 int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
               const RunnerEvents& events, SignalWatch& watch);
 /// The same with a SignalWatch of its own.

@@ -54,13 +54,13 @@ SignalWatch::~SignalWatch() {
 }
 
 SignalWatch& SignalWatch::until_exit() {
-  static SignalWatch* const watch = new SignalWatch;  // never destroyed: static destructors run before the exit
+  static SignalWatch* const watch = new SignalWatch;  // never destroyed: handlers outlast static destructors
   return *watch;
 }
 
 int SignalWatch::fd() const { return wake_pipe[0]; }
 
-void SignalWatch::clear() {
+void SignalWatch::drain() {
   char buffer[256];
   while (::read(wake_pipe[0], buffer, sizeof buffer) > 0) {
   }

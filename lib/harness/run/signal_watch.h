@@ -21,7 +21,8 @@ class SignalWatch {
 
   /// A descriptor that is readable after any watched signal.
   int fd() const;
-  void clear();
+  /// Makes fd() unreadable until the next signal. Counts stay.
+  void drain();
 
   /// The number of SIGINT, SIGTERM and SIGHUP received, and the first of them (0: none).
   int stop_requests() const;

@@ -17,7 +17,7 @@ PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
   cuda_check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
              "cudaGetDriverEntryPointByVersion");
   check(found == cudaDriverEntryPointSuccess && function != nullptr,
-        "the driver has no cuTensorMapEncodeTiled; install one for CUDA 12 or later");
+        "the driver has no cuTensorMapEncodeTiled; install a driver for CUDA 12 or later");
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
 }
 

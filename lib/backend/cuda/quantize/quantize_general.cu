@@ -7,8 +7,7 @@
 #include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/quantize/quantize_paths.h"
 
-// Every type, stride and block, one element at a time: for small matrices and for those that the tile kernels do not
-// accept.
+// Every type, stride and block, one element at a time: for matrices that the tile kernels do not accept.
 namespace fp8lab::cuda {
 namespace {
 
