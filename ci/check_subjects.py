@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SINCE = "4ca22f2da9d6a821ebfae580cf8c40b2b3257013"  # earlier subjects are as they are
+SINCE = "254247a9230b67065154bd207d3e29d02b10893c"  # earlier subjects are as they are
 LONGEST = 120
 SUBJECT = re.compile(r"(?P<areas>[\w./-]+(?:, [\w./-]+)*): (?P<what>.+)")
 

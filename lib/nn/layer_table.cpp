@@ -6,9 +6,9 @@
 
 #include "core/row_by_name.h"
 #include "nn/layers/layernorm_linear.h"
-#include "nn/layers/layernorm_mlp.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/multihead_attention.h"
+#include "nn/layers/op_fuser.h"
 #include "nn/layers/transformer_layer.h"
 
 namespace fp8lab {
@@ -61,8 +61,7 @@ std::unique_ptr<Module> make(Build& build, const std::string& name, const LayerC
 constexpr std::array kLayers = {
     LayerRow{"linear", "one matrix product", make_linear, square_product},
     LayerRow{"layernorm_linear", "norm and matrix product as one node", make_layernorm_linear, square_product},
-    LayerRow{"layernorm_mlp", "norm, two products and the activation between as one node", make<LayerNormMlp>,
-             mlp_products},
+    LayerRow{"layernorm_mlp", "norm, two products and the activation between as one node", make_mlp, mlp_products},
     LayerRow{"multihead_attention", "norm, QKV projection, attention, output projection", make<MultiheadAttention>,
              attention_products},
     LayerRow{"transformer_layer", "attention and MLP, each behind a residual", make<TransformerLayer>,

@@ -213,6 +213,8 @@ Node fused_mlp(const CellNumbers& cell) {
   return node;
 }
 
+Node mlp(const CellNumbers& cell) { return cell.fused_mlp ? fused_mlp(cell) : norm_mlp(cell); }
+
 Node rotary(const CellNumbers& cell) {
   Node node;
   node.out = cell.plain(cell.packed);
@@ -280,12 +282,9 @@ struct LayerNumbers {
 constexpr LayerNumbers kLayers[] = {
     {"linear", [](const CellNumbers& cell) { return Layer{{{linear(cell, cell.hidden, cell.hidden)}}}; }},
     {"layernorm_linear", [](const CellNumbers& cell) { return Layer{{{norm_linear(cell, cell.hidden)}}}; }},
-    {"layernorm_mlp", [](const CellNumbers& cell) { return Layer{{{norm_mlp(cell)}}}; }},
+    {"layernorm_mlp", [](const CellNumbers& cell) { return Layer{{{mlp(cell)}}}; }},
     {"multihead_attention", [](const CellNumbers& cell) { return Layer{{attention(cell)}}; }},
-    {"transformer_layer",
-     [](const CellNumbers& cell) {
-       return Layer{{attention(cell), {cell.fused_mlp ? fused_mlp(cell) : norm_mlp(cell)}}, true};
-     }},
+    {"transformer_layer", [](const CellNumbers& cell) { return Layer{{attention(cell), {mlp(cell)}}, true}; }},
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "nn/cores/activation_core.h"
 #include "nn/cores/saving.h"
+#include "nn/layers/layernorm_mlp.h"
 
 namespace fp8lab {
 
@@ -108,7 +109,8 @@ Variable OpFuser::forward(Runtime& runtime, const Variable& x) {
   return {std::move(value.plain), node};
 }
 
-std::unique_ptr<Module> make_fused_mlp(Build& build, const std::string& name, const LayerConfig& config) {
+std::unique_ptr<Module> make_mlp(Build& build, const std::string& name, const LayerConfig& config) {
+  if (!config.fuse_mlp) return std::make_unique<LayerNormMlp>(build, name, config);
   std::vector<std::unique_ptr<FusibleOp>> ops;
   ops.push_back(std::make_unique<NormOp>(build, name + ".norm", config.form.norm, config.hidden));
   ops.push_back(std::make_unique<BasicLinearOp>(

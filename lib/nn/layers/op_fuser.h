@@ -43,7 +43,7 @@ class OpFuser final : public Module {
   std::vector<std::unique_ptr<FusibleOp>> ops_;
 };
 
-/// Norm, linear, activation, linear: the MLP of a transformer layer as a chain.
-std::unique_ptr<Module> make_fused_mlp(Build& build, const std::string& name, const LayerConfig& config);
+/// An MLP with its norm: as a chain of norm, linear, activation and linear if `config.fuse_mlp`, otherwise a LayerNormMlp.
+std::unique_ptr<Module> make_mlp(Build& build, const std::string& name, const LayerConfig& config);
 
 }  // namespace fp8lab

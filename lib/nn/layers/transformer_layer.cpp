@@ -1,19 +1,9 @@
 #include "nn/layers/transformer_layer.h"
 
 #include "autograd/functions.h"
-#include "nn/layers/layernorm_mlp.h"
 #include "nn/layers/op_fuser.h"
 
 namespace fp8lab {
-namespace {
-
-std::unique_ptr<Module> make_mlp(Build& build, const std::string& name, const LayerConfig& config) {
-  if (config.fuse_mlp) return make_fused_mlp(build, name, config);
-  return std::make_unique<LayerNormMlp>(build, name, config);
-}
-
-}  // namespace
-
 TransformerLayer::TransformerLayer(Build& build, const std::string& name, const LayerConfig& config)
     : name_(name),
       dropout_(config.dropout),
