@@ -108,6 +108,54 @@ bool steps_copy_no_moments(const Behaviors& behaviors) {
   return peak == 0;
 }
 
+/// An MLP over 9 ranks, the last of which has rows of fc1 alone: 8 rows of 64 go to each of the others.
+constexpr int kUnevenRanks = 9;
+RunConfig uneven_mlp(const Behaviors& behaviors) {
+  RunConfig config = one_plain_weight(behaviors);
+  config.layer = "layernorm_mlp";
+  return config;
+}
+
+bool every_shard_moves(const Behaviors& behaviors) {
+  std::atomic<int> moved = 0, shards = 0;
+  fsdp_test::on_ranks(kUnevenRanks, [&](ProcessGroup& world) {
+    ModelRun run(uneven_mlp(behaviors), world, {.replicas = 1, .shards = kUnevenRanks});
+    const auto values = [&] {
+      std::vector<std::vector<std::byte>> bytes;
+      for (const Parameter* parameter : run.model().parameters())
+        bytes.push_back(bytes_of(run.device(), parameter->local->value));
+      return bytes;
+    };
+    Adam adam(run.model().parameters(), {.learning_rate = 0.1});
+    const auto before = values();
+    run.step();
+    adam.step(run.runtime());
+    const auto after = values();
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      shards += !after[i].empty();
+      moved += after[i] != before[i];
+    }
+    EXPECT_TRUE(after.back().empty() || world.rank() + 1 < kUnevenRanks);
+  });
+  return moved == shards;
+}
+
+/// True if ranks count the same steps of vectors, of which the last rank has no element.
+bool ranks_count_alike(const Behaviors& behaviors) {
+  std::atomic<std::int64_t> steps = 0;
+  fsdp_test::on_ranks(kUnevenRanks, [&](ProcessGroup& world) {
+    ModelRun run(uneven_mlp(behaviors), world, {.replicas = 1, .shards = kUnevenRanks});
+    Adam adam(run.model().parameters(), {});
+    for (int i = 0; i < 2; ++i) {
+      run.step();
+      adam.step(run.runtime());
+    }
+    EXPECT_EQ(adam.group_steps()[0], 2);
+    steps += adam.group_steps()[1];
+  });
+  return steps == 2 * kUnevenRanks;
+}
+
 }  // namespace
 
 std::span<const fixes_test::Witness> fixes_test::optimizer_witnesses() {
@@ -116,6 +164,8 @@ std::span<const fixes_test::Witness> fixes_test::optimizer_witnesses() {
       {"unwrap_shards_in_adam", adam_finds_the_shard},
       {"shard_optimizer_state", state_has_the_size_of_shards},
       {"fuse_moment_casts", steps_copy_no_moments},
+      {"skip_empty_tensors", every_shard_moves},
+      {"count_empty_steps", ranks_count_alike},
   };
   return kWitnesses;
 }

@@ -58,8 +58,8 @@ struct Behaviors {
   bool write_back_list_updates = true;  ///< the result of a list operation on a quantized tensor is cast back into it
   bool measure_scale_in_adam = true;    ///< Adam measures the amax of a current-scaled weight that it casts
   bool cast_blocks_in_adam = true;      ///< Adam knows block-scaled weights, not per-tensor ones alone
-  bool skip_empty_tensors = true;       ///< the launcher of list kernels leaves empty tensors out
-  bool count_empty_steps = true;        ///< Adam counts a step even if this rank has no elements to update
+  bool skip_empty_tensors = true;       ///< list kernels are launched over lists without empty tensors (#3212)
+  bool count_empty_steps = true;        ///< Adam counts steps of groups that are empty on this rank (#3318)
 
   // Saved training state of sharded models (TransformerEngine#2795, #2974). False is the behaviour before the fix.
   bool shard_saved_state = true;   ///< optimizer state is saved as shards, not as one rank's tensor

@@ -32,6 +32,11 @@ constexpr std::string_view kStateShapesReferences[] = {"TransformerEngine#1762",
 constexpr Upstream kStateShapes{kStateShapesReferences, "fe8fad59c", "2.12"};
 constexpr std::string_view kMomentCastsReferences[] = {"TransformerEngine#2632"};
 constexpr Upstream kMomentCasts{kMomentCastsReferences, "459e7cf49", "2.13"};
+constexpr std::string_view kEmptyTensorsReferences[] = {"TransformerEngine#3202", "TransformerEngine#3207",
+                                                        "TransformerEngine#3212"};
+constexpr Upstream kEmptyTensors{kEmptyTensorsReferences, "868d8d921", "2.18"};
+constexpr std::string_view kEmptyGroupsReferences[] = {"TransformerEngine#1986", "TransformerEngine#3318"};
+constexpr Upstream kEmptyGroups{kEmptyGroupsReferences, "734ce31e9", "2.19"};
 
 constexpr std::array kFixes = {
     Fix{.name = "release_attention_tensors",
@@ -163,6 +168,17 @@ constexpr std::array kFixes = {
         .symptom = "moments in BF16 are expanded to FP32 copies for all parameters at once in every step",
         .decision = "Adam's kernel reads BF16 moments and rounds them as it writes them",
         .revert = [](Behaviors& b) { b.fuse_moment_casts = false; }},
+    Fix{.name = "skip_empty_tensors",
+        .upstream = kEmptyTensors,
+        .symptom = "fused Adam silently loses the updates of a rank whose shard of the last parameter is empty",
+        .decision = "a list of tensors has no empty ones when its kernel is launched",
+        .revert = [](Behaviors& b) { b.skip_empty_tensors = false; }},
+    Fix{.name = "count_empty_steps",
+        .upstream = kEmptyGroups,
+        .symptom = "training resumes with the wrong bias correction if the saved step is that of a rank where the "
+                   "parameter group was empty",
+        .decision = "Adam counts the steps of a parameter group that is empty on this rank",
+        .revert = [](Behaviors& b) { b.count_empty_steps = false; }},
 };
 
 }  // namespace

@@ -2,12 +2,14 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/check.h"
 #include "core/moment_scale.h"
 #include "nn/build.h"
 #include "ops/elementwise.h"
+#include "optim/launch_tables.h"
 #include "optim/moment_rule.h"
 #include "optim/shards.h"
 
@@ -68,6 +70,9 @@ Adam::Adam(std::vector<Parameter*> parameters, const AdamOptions& options)
   tensors_.reserve(parameters_.size());
   rewrites_.reserve(parameters_.size());
   gradients_.reserve(parameters_.size());
+  launched_.reserve(parameters_.size());
+  elems_.reserve(parameters_.size());
+  of_list_.reserve(parameters_.size());
 }
 
 Tensor Adam::new_master(Runtime& runtime, const Parameter& shard) const {
@@ -165,11 +170,16 @@ void Adam::clip(Runtime& runtime) {
   }
   ProcessGroup* group = options_.norm_group;
   gradients_.clear();
+  elems_.clear();
   for (const Parameter* parameter : parameters_) {
     const Parameter& shard = local_shard(*parameter);
-    if (!shard.grad) continue;
-    if (group == nullptr || group->rank() == 0 || parameter->local != nullptr) gradients_.push_back(shard.grad.view());
+    // Reverted behaviour: the list has tensors without elements, as in choose_launched().
+    if (!shard.grad || (runtime.behaviors.skip_empty_tensors && shard.grad.numel() == 0)) continue;
+    if (group != nullptr && group->rank() != 0 && parameter->local == nullptr) continue;
+    gradients_.push_back(shard.grad.view());
+    elems_.push_back(shard.grad.numel());
   }
+  gradients_.resize(launched_tensors(elems_, ListDepth::kOne));
   device.launch(&KernelTable::square_sum, SquareSumArgs{.tensors = gradients_, .sum = square_sum_.data<float>()});
   if (group != nullptr) {
     const ReducePart part{.data = square_sum_.view().data, .elems = 1};
@@ -190,7 +200,56 @@ bool is_quantized(const Parameter& parameter, bool unwrap) {
   return local_shard(parameter).in_eight_bits() && (unwrap || parameter.local == nullptr);
 }
 
+/// The group of a parameter: matrices, or vectors.
+std::size_t group_of(const Parameter& parameter) { return parameter.spec.shape.rank() > 1 ? 0 : 1; }
+
+/// True if Adam's kernel casts the weight, with a scale that is known beforehand; others are cast after it.
+bool cast_by_kernel(const Parameter& shard) { return shard.quantizer->format.amax_source == AmaxSource::kHistory; }
+
 }  // namespace
+
+std::int64_t Adam::steps() const { return std::ranges::max(steps_); }
+
+void Adam::count_step(bool count_empty) {
+  std::array<bool, std::tuple_size_v<GroupSteps>> has_elements{};
+  for (const Parameter* parameter : parameters_)
+    has_elements[group_of(*parameter)] |= shape_of(local_shard(*parameter)).numel() > 0;
+  // Reverted behaviour: a group that is empty on this rank is skipped before its step is counted.
+  for (std::size_t group = 0; group < steps_.size(); ++group)
+    if (count_empty || has_elements[group]) ++steps_[group];
+}
+
+/// Finds out which parameters the launcher launches Adam's kernel for. It has a list for each group and form of
+/// parameters: weights that the kernel casts to eight bits, parameters in 16 bits, and values in f32, which include the
+/// masters of other weights in eight bits. Parameters without elements count as launched: only their scales are
+/// written.
+void Adam::choose_launched(const Behaviors& behaviors) {
+  enum class Form { kEightBits, k16Bits, kF32 };
+  const auto form_of = [&](const Parameter& parameter) {
+    const Parameter& shard = local_shard(parameter);
+    if (is_quantized(parameter, behaviors.unwrap_shards_in_adam))
+      return cast_by_kernel(shard) ? Form::kEightBits : Form::kF32;
+    return shard.spec.dtype == DType::kF32 ? Form::kF32 : Form::k16Bits;
+  };
+  launched_.assign(parameters_.size(), 1);
+  for (std::size_t group = 0; group < steps_.size(); ++group)
+    for (const Form form : {Form::kEightBits, Form::k16Bits, Form::kF32}) {
+      elems_.clear();
+      of_list_.clear();
+      for (std::size_t i = 0; i < parameters_.size(); ++i) {
+        const Parameter& shard = local_shard(*parameters_[i]);
+        if (!shard.grad || group_of(*parameters_[i]) != group || form_of(*parameters_[i]) != form) continue;
+        // Reverted behaviour: the list has tensors without elements.
+        if (behaviors.skip_empty_tensors && shard.grad.numel() == 0) continue;
+        elems_.push_back(shard.grad.numel());
+        of_list_.push_back(i);
+      }
+      const bool masters =
+          form == Form::kEightBits || (form == Form::k16Bits && options_.master != MasterWeights::kNone);
+      const std::size_t launched = launched_tensors(elems_, masters ? ListDepth::kFive : ListDepth::kFour);
+      for (std::size_t i = launched; i < elems_.size(); ++i) launched_[of_list_[i]] = elems_[i] == 0;
+    }
+}
 
 /// Lists the eight-bit weights, which are cast anew in every step.
 void Adam::list_rewrites(bool unwrap) {
@@ -203,19 +262,20 @@ void Adam::list_rewrites(bool unwrap) {
                          .to = &shard.quantized,
                          .quantizer = shard.quantizer.get(),
                          .nominal = shard.spec.dtype,
-                         .fused_cast = static_cast<bool>(shard.grad)});
+                         .fused_cast = shard.grad && (launched_[i] || cast_by_kernel(shard))});
   }
 }
 
-/// Lists the parameters that have a gradient, which the kernel updates.
-void Adam::list_tensors(bool unwrap) {
+/// Lists the parameters that the kernel updates: those with a gradient, of one group or of all.
+void Adam::list_tensors(bool unwrap, std::optional<std::size_t> group) {
   tensors_.clear();
   std::size_t next_rewrite = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& shard = local_shard(*parameters_[i]);
     const bool quantized = is_quantized(*parameters_[i], unwrap);
     const std::size_t rewrite = quantized ? next_rewrite++ : 0;
-    if (!shard.grad) continue;
+    if (!shard.grad || !launched_[i] || group.value_or(group_of(*parameters_[i])) != group_of(*parameters_[i]))
+      continue;
     if (shard.grad.numel() != shape_of(shard).numel())
       fail(fmt::format(
           "Adam: the gradient of '{}' has shape {}, the parameter {}; gradients of shards are those of their rows",
@@ -233,26 +293,32 @@ void Adam::list_tensors(bool unwrap) {
 
 void Adam::step(Runtime& runtime) {
   make_state(runtime);
-  ++steps_;
+  count_step(runtime.behaviors.count_empty_steps);
   const bool unwrap = runtime.behaviors.unwrap_shards_in_adam;
   const bool widens =
       !runtime.behaviors.fuse_moment_casts && options_.exp_avg == DType::kBF16 && options_.exp_avg_sq == DType::kBF16;
   if (options_.max_grad_norm > 0.0) clip(runtime);
   if (widens) widen_moments(runtime);
+  choose_launched(runtime.behaviors);
   list_rewrites(unwrap);
   rewriter_.begin(runtime.device, rewrites_);
-  list_tensors(unwrap);
-  const MomentRule mean = moment_rule(options_.beta1, steps_), square = moment_rule(options_.beta2, steps_);
-  runtime.device.launch(&KernelTable::adam, AdamArgs{.tensors = tensors_,
-                                                     .learning_rate = static_cast<float>(options_.learning_rate),
-                                                     .exp_avg_weight = mean.weight,
-                                                     .exp_avg_sq_weight = square.weight,
-                                                     .epsilon = static_cast<float>(options_.epsilon),
-                                                     .weight_decay = static_cast<float>(options_.weight_decay),
-                                                     .decoupled_decay = options_.decoupled_decay,
-                                                     .bias_correction1 = static_cast<float>(mean.correction),
-                                                     .bias_correction2 = static_cast<float>(square.correction),
-                                                     .gradient_scale = clip_coefficient_.data<const float>()});
+  // Groups that have counted the same steps share a launch.
+  const bool together = steps_[0] == steps_[1];
+  for (std::size_t group = 0; group < (together ? 1 : steps_.size()); ++group) {
+    list_tensors(unwrap, together ? std::nullopt : std::optional(group));
+    const MomentRule mean = moment_rule(options_.beta1, steps_[group]),
+                     square = moment_rule(options_.beta2, steps_[group]);
+    runtime.device.launch(&KernelTable::adam, AdamArgs{.tensors = tensors_,
+                                                       .learning_rate = static_cast<float>(options_.learning_rate),
+                                                       .exp_avg_weight = mean.weight,
+                                                       .exp_avg_sq_weight = square.weight,
+                                                       .epsilon = static_cast<float>(options_.epsilon),
+                                                       .weight_decay = static_cast<float>(options_.weight_decay),
+                                                       .decoupled_decay = options_.decoupled_decay,
+                                                       .bias_correction1 = static_cast<float>(mean.correction),
+                                                       .bias_correction2 = static_cast<float>(square.correction),
+                                                       .gradient_scale = clip_coefficient_.data<const float>()});
+  }
   rewriter_.finish(runtime.device);
   if (widens) narrow_moments(runtime);
 }

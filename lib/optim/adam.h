@@ -1,6 +1,9 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -60,6 +63,9 @@ struct AdamState {
 ///
 /// Of a sharded parameter Adam updates the local shard, which may be empty.
 ///
+/// Parameters are in two groups, matrices and vectors, whose steps are counted apart: trainings usually decay the first
+/// group alone. The options are the same for both groups. A group is empty on a rank that has no elements of it.
+///
 /// Parameters in eight bits need a master. In every step, with or without a gradient, the master is rounded to the
 /// parameter's nominal type and cast: both orientations, their scales and the amax. So eight-bit weights are equal, bit
 /// for bit, to 16-bit weights that are cast in every forward, including the scale of that forward. Casts are collective
@@ -77,7 +83,8 @@ class Adam {
 
   /// Parameters without a gradient keep their value and moments, but the step counts for all parameters.
   void step(Runtime& runtime);
-  std::int64_t steps() const { return steps_; }
+  /// The steps of the group that counted most; all groups count every step.
+  std::int64_t steps() const;
 
   /// The norm of all gradients in the last step, f32 [1]; absent without clipping.
   const Tensor& grad_norm() const { return grad_norm_; }
@@ -90,7 +97,9 @@ class Adam {
   /// One entry for each parameter, in their order; empty before the first step.
   std::span<const AdamState> state() const { return states_; }
   void drop_state() { states_.clear(); }
-  void set_steps(std::int64_t steps) { steps_ = steps; }
+  using GroupSteps = std::array<std::int64_t, 2>;  ///< of matrices, of vectors
+  const GroupSteps& group_steps() const { return steps_; }
+  void set_group_steps(const GroupSteps& steps) { steps_ = steps; }
 
  private:
   AdamState new_state(Runtime& runtime, const Parameter& parameter) const;
@@ -98,8 +107,10 @@ class Adam {
   void clip(Runtime& runtime);
   void widen_moments(Runtime& runtime);
   void narrow_moments(Runtime& runtime);
+  void count_step(bool count_empty);
+  void choose_launched(const Behaviors& behaviors);
   void list_rewrites(bool unwrap);
-  void list_tensors(bool unwrap);
+  void list_tensors(bool unwrap, std::optional<std::size_t> group);
 
   std::vector<Parameter*> parameters_;
   AdamOptions options_;
@@ -111,10 +122,13 @@ class Adam {
   Rewriter rewriter_;
   std::vector<Tensor> widened_;  ///< reverted fuse_moment_casts: both moments of each parameter in f32, during a step
   std::vector<MatrixView> gradients_;
+  std::vector<char> launched_;        ///< by parameter: 0 if the launcher leaves its elements out
+  std::vector<std::int64_t> elems_;   ///< of the tensors of one of the launcher's lists
+  std::vector<std::size_t> of_list_;  ///< their parameters
   Tensor square_sum_;
   Tensor grad_norm_;
   Tensor clip_coefficient_;
-  std::int64_t steps_ = 0;
+  GroupSteps steps_{};
 };
 
 }  // namespace fp8lab

@@ -118,6 +118,12 @@ void write_manifest(const std::filesystem::path& folder, const Manifest& manifes
                                  manifest.generation, manifest.step, manifest.optimizer_steps, manifest.files.size());
   for (const RankFileRow& row : manifest.files)
     text += fmt::format("{} {:x} {}\n", row.bytes, row.header_sum, row.name);
+  // After what former programs read.
+  if (!manifest.group_steps.empty()) {
+    text += fmt::format("group_steps {}", manifest.group_steps.size());
+    for (const std::int64_t steps : manifest.group_steps) text += fmt::format(" {}", steps);
+    text += '\n';
+  }
   text += fmt::format("checksum {:x}\n", checksum(bytes_of(text)));
   const std::span<const std::byte> part = bytes_of(text);
   write_durably(folder / kManifestName, {&part, 1});
@@ -146,6 +152,12 @@ Manifest read_manifest(const std::filesystem::path& folder) {
     words >> row.bytes >> std::hex >> row.header_sum >> std::dec >> row.name;
   }
   if (!words || ranks == 0) fail_damaged(file, "a line cannot be read");
+  if (words >> word && word == "group_steps") {
+    std::size_t groups = 0;
+    words >> groups;
+    for (std::size_t group = 0; group < groups && words; ++group) words >> manifest.group_steps.emplace_back();
+    if (!words) fail_damaged(file, "a line cannot be read");
+  }
   return manifest;
 }
 

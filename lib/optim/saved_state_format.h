@@ -43,7 +43,8 @@ struct Manifest {
   std::int64_t generation = 0;
   std::int64_t step = 0;
   std::int64_t optimizer_steps = 0;
-  std::vector<RankFileRow> files;  ///< by rank
+  std::vector<std::int64_t> group_steps;  ///< the optimizer's by parameter group; empty in files of former programs
+  std::vector<RankFileRow> files;         ///< by rank
 };
 
 inline constexpr std::string_view kManifestName = "manifest";

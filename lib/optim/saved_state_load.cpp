@@ -69,11 +69,20 @@ class Loader {
     for (const auto& [tensor, bytes] : staged_) runtime.device.write_bytes(tensor, bytes);
     for (Parameter* parameter : state_.parameters) local_shard(*parameter).initial.reset();
     quantize_in_place(runtime.device, rewrites_);
-    if (state_.optimizer != nullptr) state_.optimizer->set_steps(manifest_.optimizer_steps);
+    if (state_.optimizer != nullptr) restore_steps(*state_.optimizer);
     return manifest_.step;
   }
 
  private:
+  void restore_steps(Adam& optimizer) const {
+    Adam::GroupSteps steps;
+    if (manifest_.group_steps.size() == steps.size())
+      std::ranges::copy(manifest_.group_steps, steps.begin());
+    else
+      steps.fill(manifest_.optimizer_steps);
+    optimizer.set_group_steps(steps);
+  }
+
   void refuse_unknown_parameters() const {
     std::set<std::string_view> known;
     for (const Parameter* parameter : state_.parameters) known.insert(parameter->name);

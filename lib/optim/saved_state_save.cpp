@@ -71,6 +71,16 @@ std::vector<RankFileRow> gather_rows(ProcessGroup* group, std::int64_t generatio
   return rows;
 }
 
+/// The optimizer's steps. All ranks have them, so they are those of the rank that has least to write, as
+/// torch.distributed.checkpoint assigns values of which every rank has a copy.
+Adam::GroupSteps steps_of_lightest(ProcessGroup* group, const std::vector<RankFileRow>& files, Adam::GroupSteps own) {
+  if (group == nullptr) return own;
+  const auto lightest = std::ranges::min_element(files, {}, &RankFileRow::bytes) - files.begin();
+  const BroadcastPart part{.data = reinterpret_cast<std::byte*>(own.data()), .bytes = sizeof own};
+  group->broadcast(static_cast<int>(lightest), {&part, 1}, "steps of the optimizer");
+  return own;
+}
+
 /// True if the manifest names this save. It may do so although writing it failed: its rename can succeed and the fsync
 /// after it fail.
 bool is_in_place(const fs::path& folder, std::int64_t generation) {
@@ -146,7 +156,12 @@ void save_training_state(Runtime& runtime, const fs::path& folder, const Trainin
   Manifest manifest{.generation = generation,
                     .step = state.step,
                     .optimizer_steps = state.optimizer == nullptr ? 0 : state.optimizer->steps(),
+                    .group_steps = {},
                     .files = gather_rows(group, generation, own)};
+  if (state.optimizer != nullptr) {
+    const Adam::GroupSteps steps = steps_of_lightest(group, manifest.files, state.optimizer->group_steps());
+    manifest.group_steps.assign(steps.begin(), steps.end());
+  }
   problem = problem_of([&] {
     if (rank == 0) write_manifest(folder, manifest);
   });

@@ -47,6 +47,9 @@ constexpr std::array kMetrics{
     Metric{"parity.grad_sqnr_db", "dB", kMore, true, "gradients against BF16's, signal to quantization noise", 0.5},
     Metric{"parity.weight_sqnr_db", "dB", kMore, true, "weights against BF16's, signal to quantization noise", 0.5},
     Metric{"parity.weights_moved", "1", kMore, true, "fraction of weight tensors that training changed"},
+    Metric{
+        "parity.shards_moved", "1", kMore, true,
+        "fraction of a rank's shards that training changed, on the rank where it is smallest; empty shards left out"},
     Metric{"parity.ranks_equal", "1", kMore, true, "1 when all ranks see the same weights, else 0"},
     Metric{"parity.gathered_equals_unsharded", "1", kMore, true,
            "1 when initial shards gather to the bytes of the unsharded parameter made at once, else 0", 0, 0,

@@ -25,16 +25,10 @@ namespace {
 using Metrics = std::map<std::string, MetricValue>;
 using Lists = std::vector<std::vector<float>>;
 
-constexpr std::string_view kMetrics[] = {"parity.loss_gap",
-                                         "parity.output_sqnr_db",
-                                         "parity.grad_sqnr_db",
-                                         "parity.weight_sqnr_db",
-                                         "parity.weights_moved",
-                                         "parity.ranks_equal",
-                                         "parity.gathered_equals_unsharded",
-                                         "parity.bitwise_equal",
-                                         "parity.clip_fraction",
-                                         "parity.underflow_fraction"};
+constexpr std::string_view kMetrics[] = {
+    "parity.loss_gap",      "parity.output_sqnr_db", "parity.grad_sqnr_db",      "parity.weight_sqnr_db",
+    "parity.weights_moved", "parity.shards_moved",   "parity.ranks_equal",       "parity.gathered_equals_unsharded",
+    "parity.bitwise_equal", "parity.clip_fraction",  "parity.underflow_fraction"};
 
 /// Gathers `mine` of every rank, in the order of ranks; only this rank's if there is no world.
 template <class T>
@@ -146,6 +140,20 @@ double fraction_moved(const Lists& before, const Lists& after) {
   std::size_t moved = 0;
   for (std::size_t i = 0; i < after.size(); ++i) moved += after[i] != before[i] && all_finite(after[i]);
   return after.empty() ? 0.0 : static_cast<double>(moved) / static_cast<double>(after.size());
+}
+
+/// The same of this rank's shards that have elements; 1 if none has.
+double fraction_of_shards_moved(const Lists& before, const Lists& after, const std::vector<ElementRange>& shards) {
+  Lists began_with, ended_with;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    if (shards[i].begin == shards[i].end) continue;
+    const auto rows_of = [&](const std::vector<float>& values) {
+      return std::vector(values.begin() + shards[i].begin, values.begin() + shards[i].end);
+    };
+    began_with.push_back(rows_of(before[i]));
+    ended_with.push_back(rows_of(after[i]));
+  }
+  return ended_with.empty() ? 1.0 : fraction_moved(began_with, ended_with);
 }
 
 std::uint64_t hash_of(const std::vector<float>& values, std::uint64_t hash = kFnv1aBasis) {
@@ -324,10 +332,12 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
   result.values_hash = fmt::format(
       "{:016x}", values_hash(hashes, of_all_ranks(world, std::vector{hash_of(run.losses())}, "hashes of losses")));
   if (world != nullptr) {
+    const double moved = fraction_of_shards_moved(began_with, weights, run.own_elements());
+    put(metrics, "parity.shards_moved", smallest(world, moved, "fractions of shards moved"));
     put_ranks_equal(world, weights, hash_of(ended_with), metrics);
     put_gathered_equals_unsharded(cell, fresh, recipe, world, metrics);
   } else {
-    for (const char* name : {"parity.ranks_equal", "parity.gathered_equals_unsharded"})
+    for (const char* name : {"parity.shards_moved", "parity.ranks_equal", "parity.gathered_equals_unsharded"})
       put(metrics, name, std::nullopt, "nothing is sharded");
   }
 

@@ -14,6 +14,7 @@
 #include "autograd/functions.h"
 #include "core/check.h"
 #include "core/heap_allocations.h"
+#include "fsdp/row_split.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
 #include "ops/elementwise.h"
@@ -250,6 +251,17 @@ std::vector<std::string> TrainingRun::parameter_names() const {
   std::vector<std::string> names;
   for (const Parameter* parameter : model_->parameters()) names.push_back(parameter->name);
   return names;
+}
+
+std::vector<ElementRange> TrainingRun::own_elements() const {
+  const int shards = mesh_ ? mesh_->shape().shards : 1, rank = mesh_ ? mesh_->shard_group().rank() : 0;
+  std::vector<ElementRange> ranges;
+  for (const Parameter* parameter : model_->parameters()) {
+    const RowSplit split(dim0(parameter->spec.shape), shards);
+    const std::int64_t row = row_elems(parameter->spec.shape);
+    ranges.push_back({.begin = split.begin(rank) * row, .end = split.begin(rank + 1) * row});
+  }
+  return ranges;
 }
 
 std::vector<std::vector<float>> TrainingRun::weights() {

@@ -23,6 +23,12 @@ struct StepTimes {
   double step_ms = 0.0;
 };
 
+/// Elements of an unsharded parameter, row after row.
+struct ElementRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
 // A scenario may ask for a million steps, so records by step are bounded; only losses, four bytes each, are kept of
 // every step.
 
@@ -76,6 +82,8 @@ class TrainingRun {
   void visit_parameters(const std::function<void(const Parameter&)>& visit, Pass pass = Pass::kForward);
   /// Names in the order of weights() and of Values::gradients.
   std::vector<std::string> parameter_names() const;
+  /// The elements of each parameter that this rank keeps, in the same order.
+  std::vector<ElementRange> own_elements() const;
   /// The unsharded parameters as this rank sees them; weights in eight bits are dequantized with this rank's scales.
   std::vector<std::vector<float>> weights();
 

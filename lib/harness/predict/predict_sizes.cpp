@@ -100,6 +100,8 @@ constexpr FixNumbers kFixes[] = {
     {"unwrap_shards_in_adam", [](Decisions& d) { d.finds_shards = false; }},
     {"shard_optimizer_state", [](Decisions& d) { d.shards_state = false; }},
     {"fuse_moment_casts", [](Decisions& d) { d.reads_bf16_moments = false; }},
+    {"skip_empty_tensors"},
+    {"count_empty_steps"},
     {"write_back_list_updates", [](Decisions& d) { d.writes_lists_back = false; }},
 };
 
