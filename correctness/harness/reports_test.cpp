@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "harness/cell/holders.h"
+#include "core/holder_bytes.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"

@@ -70,6 +70,7 @@ TEST(TaskOf, DependsOnAllOtherKeys) {
       [](CellConfig& cell) { cell.mesh = "2x2"; },
       [](CellConfig& cell) { cell.sharding = "none"; },
       [](CellConfig& cell) { cell.gather_ahead = true; },
+      [](CellConfig& cell) { cell.capacity = 1 << 30; },
       [](CellConfig& cell) { cell.model.layers = 2; },
       [](CellConfig& cell) { cell.training.seed = 5; },
       [](CellConfig& cell) { cell.training.checkpoint = "full"; },

@@ -289,6 +289,24 @@ TEST(MemoryTest, OutOfMemoryListsTheHolders) {
   EXPECT_EQ(memory.ledger().live_bytes(), 1 << 20);
 }
 
+TEST(MemoryTest, OutOfMemoryNamesWhoAskedAndSumsLayers) {
+  Memory memory(std::make_unique<HeapSource>(), {.capacity_bytes = std::size_t{4} << 20, .poison = false});
+  Ledger& ledger = memory.ledger();
+  const BufferRef first = memory.allocate(1000, ledger.holder(HolderKind::kContext, "layers[0].mlp", "fc1")),
+                  second = memory.allocate(24, ledger.holder(HolderKind::kContext, "layers[1].mlp", "fc1"));
+  try {
+    memory.allocate(64 << 20, ledger.holder(HolderKind::kUnsharded, "layers[2].fc1.weight", "gradient"));
+    FAIL() << "64 MiB fitted into 4 MiB";
+  } catch (const OutOfMemory& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("67108864 B asked for by unsharded of layers[2].fc1.weight: gradient, 1024 B live, "
+                        "2097152 B reserved, capacity 4194304 B; held by:\n"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("\n              1024 B  context of layers[*].mlp: fc1"), std::string::npos) << text;
+  }
+}
+
 TEST(MemoryTest, OutOfMemoryNamesTheCapacityIfThereIsOne) {
   class Nothing final : public SegmentSource {
    public:

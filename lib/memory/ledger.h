@@ -10,12 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/holder_bytes.h"
 #include "memory/holder.h"
 
 namespace fp8lab {
-
-/// Bytes of groups of holders, such as {"context of layers[2].attention: k, q, v", 201326592}.
-using HolderBytes = std::vector<std::pair<std::string, std::int64_t>>;
 
 /// One change of the ledger: an allocation, a free, or a transfer of bytes to another holder. A transfer has
 /// `delta_bytes` 0, and `bytes` is the number of bytes transferred.

@@ -18,6 +18,16 @@ struct Memory::Block {
   std::vector<Hold> holds;  // few; its capacity is kept when the record is used again
 };
 
+namespace {
+
+/// "context of layers[0].attention: q"
+std::string text_of(const Holder& holder) {
+  return fmt::format("{}{}{}{}{}", name(holder.kind), holder.owner.empty() ? "" : " of ", holder.owner,
+                     holder.what.empty() ? "" : ": ", holder.what);
+}
+
+}  // namespace
+
 Memory::Memory(std::unique_ptr<SegmentSource> source, MemoryOptions options)
     : options_(options), allocator_(std::move(source), options.capacity_bytes) {
   ledger_.record_timeline(options.record_timeline);
@@ -48,13 +58,15 @@ BufferRef Memory::allocate(std::int64_t bytes, HolderId holder) {
   std::byte* data = allocator_.allocate(static_cast<std::size_t>(bytes), pool);
   if (!data) {
     std::string account;
-    for (const auto& [label, held] : ledger_.by_holder()) account += fmt::format("\n  {:>16} B  {}", held, label);
+    for (const auto& [label, held] : folded_by_index(ledger_.by_holder()))
+      account += fmt::format("\n  {:>16} B  {}", held, label);
     const bool together = pool == Pool::kGathered && allocator_.gather_source() != nullptr;
     const std::string limit =
         options_.capacity_bytes == 0 ? "" : fmt::format(", capacity {} B", options_.capacity_bytes);
-    throw OutOfMemory(fmt::format("out of device memory{}: {} B asked for, {} B live, {} B reserved{}; held by:{}",
-                                  together ? ", here or on a rank that gathers with this one" : "", bytes,
-                                  ledger_.live_bytes(), allocator_.reserved_bytes(), limit, account));
+    throw OutOfMemory(fmt::format(
+        "out of device memory{}: {} B asked for by {}, {} B live, {} B reserved{}; held by:{}",
+        together ? ", here or on a rank that gathers with this one" : "", bytes, text_of(ledger_.holder(holder)),
+        ledger_.live_bytes(), allocator_.reserved_bytes(), limit, account));
   }
   if (options_.poison) allocator_.fill(data, std::byte{0xFF}, static_cast<std::size_t>(bytes));
   Block* block = take_block();
@@ -138,8 +150,7 @@ std::string Memory::describe_retained() const {
     const Hold& hold = block.holds.front();
     const Holder& holder = ledger_.holder(hold.holder);
     if (outlives_backward(holder.kind)) continue;
-    text += fmt::format("{}{}{}{}{}  {} B since {} of step {}\n", name(holder.kind), holder.owner.empty() ? "" : " of ",
-                        holder.owner, holder.what.empty() ? "" : ": ", holder.what, block.bytes, name(hold.since.kind),
+    text += fmt::format("{}  {} B since {} of step {}\n", text_of(holder), block.bytes, name(hold.since.kind),
                         hold.since.step);
   }
   return text;

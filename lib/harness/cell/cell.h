@@ -105,6 +105,7 @@ struct CellConfig {
   std::optional<Word<Sharded>> sharding;  ///< left out: fsdp for several ranks or a mesh
   bool reshard_after_forward = true;      ///< false: unsharded parameters live until the end of backward
   bool gather_ahead = false;              ///< a layer's weights are gathered while the layer before it computes
+  std::int64_t capacity = 0;              ///< device memory of each rank, in bytes; 0: as much as the device has
   std::string fix;                        ///< a row of the fix table, or empty for a plain cell
   ModelConfig model;
   TrainingConfig training;

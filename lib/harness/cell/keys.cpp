@@ -148,6 +148,7 @@ constexpr At<&C::training, &T::recipe_options, Member> kOptions{};
 constexpr Bounds kTokens{1, 1 << 24};
 constexpr Bounds kWidth{1, 1 << 22};
 constexpr Bounds kHeads{1, 65536};
+constexpr double kMostExact = 9007199254740992.0;  // 2^53: JSON readers keep integers exact up to here
 
 std::vector<Key> make_keys() {
   return {
@@ -162,6 +163,8 @@ std::vector<Key> make_keys() {
              At<&C::reshard_after_forward>{}),
       toggle("gather_ahead", "true: a layer's weights are gathered while the one before it computes",
              At<&C::gather_ahead>{}),
+      integer_key("capacity", {0, kMostExact}, "device memory of each rank, in bytes; 0: as much as the device has",
+                  At<&C::capacity>{}),
       word("fix", rows_of<&V::fixes>, "fix that the before arm reverts", At<&C::fix>{}),
 
       word("model.layer", rows_of<&V::layers>, "layer that the model repeats", kModel<&M::layer>),
@@ -211,9 +214,7 @@ std::vector<Key> make_keys() {
           "training.resume_at", {0, 1000000},
           "before this step the training state is saved, everything is built anew and the state loaded; 0: never",
           kTraining<&T::resume_at>),
-      // JSON readers keep integers exact up to 2^53.
-      integer_key("training.seed", {0, 9007199254740992.0}, "seed of parameters, data and dropout",
-                  kTraining<&T::seed>),
+      integer_key("training.seed", {0, kMostExact}, "seed of parameters, data and dropout", kTraining<&T::seed>),
 
       integer_key("training.recipe_options.amax_history_length", {1, 65536},
                   "steps of amaxes that delayed scaling keeps", kOptions<&R::amax_history_length>),

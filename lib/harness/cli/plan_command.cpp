@@ -56,7 +56,16 @@ std::string short_figure(double value, std::string_view unit) {
   return text.substr(0, text.find(" ("));
 }
 
-std::string line_of(const PlannedArm& arm) {
+/// "  above the capacity of 131.3 GiB" if the arm asks for more than the device has at one moment. Below that an
+/// allocator's rounding may still exhaust the device.
+std::string above_capacity(const CellConfig& cell, const Figures& figures) {
+  const auto peak = figures.find("memory.peak_bytes");
+  const auto capacity = static_cast<double>(cell.capacity);
+  if (cell.capacity == 0 || peak == figures.end() || peak->second <= capacity) return {};
+  return fmt::format("  above the capacity of {}", short_figure(capacity, "B"));
+}
+
+std::string line_of(const CellConfig& cell, const PlannedArm& arm) {
   std::string out = fmt::format("  {:<7}", name(arm.arm));
   if (!arm.reason.empty()) return out + for_terminal(arm.reason) + "\n";
   for (const std::string_view column : kColumns) {
@@ -66,7 +75,7 @@ std::string line_of(const PlannedArm& arm) {
     else
       out += fmt::format(" {:>24}", "-");
   }
-  return out + "\n";
+  return out + above_capacity(cell, arm.figures) + "\n";
 }
 
 Json json_of(const Plan& plan) {
@@ -104,7 +113,7 @@ int plan_command(const RunRequest& request, const Program& program) {
     text += fmt::format("{}  ({}, {} {}){}\n", cell.config.id, cell.config.device, cell.config.ranks,
                         cell.config.ranks == 1 ? "rank" : "ranks",
                         cell.skip_reason.empty() ? "" : "  skipped: " + for_terminal(cell.skip_reason));
-    for (const PlannedArm& arm : plan.arms) text += line_of(arm);
+    for (const PlannedArm& arm : plan.arms) text += line_of(cell.config, arm);
   }
   if (loaded.cells.empty()) report_error(nothing_matches(request, program.vocabulary()));
   if (request.json) {

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "comm/process_groups.h"
+#include "core/check.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
@@ -163,6 +164,17 @@ void measure_host(const TrainingRun& run, ArmResult& result) {
   put_median("host.pre_forward_quantizer_copies", &PreForwardSample::quantizer_copies);
 }
 
+/// An arm that ran out of memory measured nothing. Its closed forms say how much it would have needed.
+ArmResult out_of_memory(const CellConfig& cell, Arm arm, const OutOfMemory& error) {
+  ArmResult result;
+  result.status = "out_of_memory";
+  result.reason = error.what();
+  if (!asks_for(cell, "memory")) return result;
+  for (const auto& [name, bytes] : predict(cell, arm))
+    if (name.starts_with("memory.")) put(result.metrics, "memory.predicted_" + name.substr(name.find('.') + 1), bytes);
+  return result;
+}
+
 /// The timeout of ranks as a fraction of the arm's limit: below 1, so that a rank that waits for another in vain
 /// reports which one before the arm is killed.
 constexpr double kShareOfTheLimit = 0.8;
@@ -203,8 +215,11 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   if (asks_for(cell, "host")) measure_host(run, result);
   if (asks_for(cell, "time")) measure_time(run, result);
   if (memory || traffic) add_predictions(cell, arm, result.metrics);
-  if (asks_for(cell, "twin")) measure_twin(cell, arm, run, is_sharded(cell) ? world : nullptr, result);
-  if (parity) measure_parity(cell, arm, run, is_sharded(cell) ? world : nullptr, result);
+  // Runs that the arm is only compared with are no part of the cell, so they may take all memory of the device.
+  CellConfig compared = cell;
+  compared.capacity = 0;
+  if (asks_for(cell, "twin")) measure_twin(compared, arm, run, is_sharded(cell) ? world : nullptr, result);
+  if (parity) measure_parity(compared, arm, run, is_sharded(cell) ? world : nullptr, result);
   result.losses = spaced(std::move(result.losses), kMostLosses);
   return result;
 }
@@ -217,7 +232,7 @@ void start_ranks_here(const CellConfig& cell, const RankFunction& rank_function)
   run_ranks(computes ? "in_process" : "simulated", options, rank_function);
 }
 
-ArmResult measure_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm) {
+ArmResult measure_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm) try {
   if (!is_sharded(cell)) return measure_arm_on_rank(cell, arm, nullptr);
   std::mutex mutex;
   std::optional<ArmResult> lowest;
@@ -231,6 +246,8 @@ ArmResult measure_arm_over(const StartRanks& start, const CellConfig& cell, Arm 
   });
   check(lowest.has_value(), "no rank was started in this process");
   return std::move(*lowest);
+} catch (const OutOfMemory& error) {
+  return out_of_memory(cell, arm, error);
 }
 
 ArmResult measure_arm(const CellConfig& cell, Arm arm) { return measure_arm_over(start_ranks_here, cell, arm); }

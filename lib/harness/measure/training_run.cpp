@@ -151,7 +151,7 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
       // Filling memory with poison takes time, so cells that measure time do without.
       device_(open_device(cell.device, {.arch = cell.arch,
                                         .rank = options.world != nullptr ? options.world->local_rank() : 0,
-                                        .memory = {.capacity_bytes = 0,
+                                        .memory = {.capacity_bytes = static_cast<std::size_t>(cell.capacity),
                                                    .poison = !any_group(cell.measure, &MetricGroup::alone),
                                                    .record_timeline = options.record_timeline},
                                         .deterministic = cell.training.deterministic})),

@@ -6,8 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "core/holder_bytes.h"
 #include "harness/cell/escape.h"
-#include "harness/cell/holders.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/units.h"
 #include "harness/results/reports.h"

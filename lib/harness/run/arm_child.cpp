@@ -8,9 +8,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/check.h"
-#include "harness/cell/holders.h"
+#include "core/holder_bytes.h"
 #include "harness/results/json_codec.h"
 #include "harness/run/arm_process.h"
 #include "harness/run/limits.h"
@@ -76,6 +77,7 @@ bool write_result(const std::string& text) {
 ArmResult run_arm_guarded(const ArmFunction& arm_function, const CellConfig& cell, Arm arm) {
   try {
     ArmResult result = arm_function(cell, arm);
+    if (result.status == "out_of_memory") result.reason = with_memory_limits(std::move(result.reason));
     // A model of a hundred layers has thousands of holders at its peak. The timeline lists each of them.
     result.peak_by_holder = folded_by_index(result.peak_by_holder);
     return result;

@@ -1,4 +1,4 @@
-#include "harness/cell/holders.h"
+#include "core/holder_bytes.h"
 
 #include <algorithm>
 #include <unordered_map>

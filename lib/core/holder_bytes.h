@@ -7,7 +7,7 @@
 
 namespace fp8lab {
 
-/// Bytes by holder, largest first.
+/// Bytes of groups of holders, such as {"context of layers[2].attention: k, q, v", 201326592}, largest first.
 using HolderBytes = std::vector<std::pair<std::string, std::int64_t>>;
 
 /// Adds up holders whose names differ in indices only, under one name: "gradient of layers[*].fc1.weight".
