@@ -115,7 +115,7 @@ Json definitions(const Vocabulary& vocabulary) {
   out["arm"] = {{"enum", sides}, {"description", "difference is before minus after"}};
   out["metric"] = metric_pattern();
   const Json number{{"type", "number"}};
-  const Json limit{{"anyOf", {number, {{"const", "predicted"}}}}};
+  const Json limit{{"anyOf", {number, {{"enum", {"predicted", name(Side::kBf16)}}}}}};
   const Json positive{{"type", "number"}, {"minimum", 0}};
   out["expectation"] =
       closed_object({{"metric", reference("metric")},

@@ -107,7 +107,9 @@ Gate evaluate(const Expectation& e, const ArmResults& arms) {
   if (e.comparison == Comparison::kEnds) return evaluate_ending(e, arms);
   Gate gate = undecided(e);
   const Figure observed = measured(arms, e.side, e.metric);
-  const Figure limit = e.predicted ? predicted(arms, e.side, e.metric) : Figure{e.low, ""};
+  const Figure limit = e.predicted ? predicted(arms, e.side, e.metric)
+                       : e.bf16    ? measured(arms, Side::kBf16, e.metric)
+                                   : Figure{e.low, ""};
   gate.observed = observed.value;
   gate.limit = limit.value;
   if (e.comparison == Comparison::kWithin && observed.value && *observed.value > e.high) gate.limit = e.high;
@@ -124,7 +126,9 @@ std::string complaint(const Gate& gate, const Expectation& e) {
   if (!gate.detail.empty()) return fmt::format("{}: {}", gate.text, gate.detail);
   const Metric* metric = find_metric(e.metric);
   const std::string_view unit = metric ? metric->unit : "1";
-  const std::string limit = e.predicted && gate.limit ? fmt::format(", predicted {}", figure(*gate.limit, unit)) : "";
+  std::string limit;
+  if (gate.limit && (e.predicted || e.bf16))
+    limit = fmt::format(", {} {}", e.predicted ? "predicted" : "bf16", figure(*gate.limit, unit));
   return fmt::format("{}: measured {}{}", gate.text, gate.observed ? figure(*gate.observed, unit) : "nothing", limit);
 }
 
@@ -198,6 +202,7 @@ std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary) 
   if ((any_group(cell.config.measure, &MetricGroup::compared_with_bf16) &&
        vocabulary.quantizes(cell.config.training.recipe)) ||
       std::any_of(cell.expect.begin(), cell.expect.end(), names_bf16) ||
+      std::any_of(cell.expect.begin(), cell.expect.end(), [](const Expectation& e) { return e.bf16; }) ||
       std::any_of(cell.claims.begin(), cell.claims.end(), names_bf16))
     arms.push_back(Arm::kBf16);
   return arms;

@@ -127,10 +127,18 @@ void read_limit(const NodeReader& reader, const YamlEntry& entry, Expectation& o
     out.predicted = true;
     return;
   }
+  if (entry.value.is_scalar() && !entry.value.quoted && entry.value.text == name(Side::kBf16)) {
+    if (out.side == Side::kBf16 || out.side == Side::kDifference)
+      reader.refuse(entry.value.place, fmt::format("`{}`: the {} side is not compared with the bf16 arm; name the arm "
+                                                   "before or after",
+                                                   where, name(out.side)));
+    out.bf16 = true;
+    return;
+  }
   const auto value = entry.value.is_scalar() && !entry.value.quoted ? decimal_number(entry.value.text) : std::nullopt;
   if (!value)
-    reader.refuse(entry.value.place,
-                  fmt::format("`{}` must be a number or the word predicted, but is {}", where, described(entry.value)));
+    reader.refuse(entry.value.place, fmt::format("`{}` must be a number or the word predicted or bf16, but is {}",
+                                                 where, described(entry.value)));
   out.low = *value;
 }
 
@@ -198,7 +206,10 @@ std::string text_of(const Expectation& expectation) {
   const std::string_view verb = expectation.comparison == Comparison::kEquals    ? "equals"
                                 : expectation.comparison == Comparison::kAtLeast ? "is at least"
                                                                                  : "is at most";
-  text += fmt::format("{} {}", verb, expectation.predicted ? "predicted" : shortest(expectation.low));
+  text += fmt::format("{} {}", verb,
+                      expectation.predicted ? "predicted"
+                      : expectation.bf16    ? "bf16's"
+                                            : shortest(expectation.low));
   if (expectation.abs > 0) text += fmt::format(" (abs {})", shortest(expectation.abs));
   if (expectation.rel > 0) text += fmt::format(" (rel {})", shortest(expectation.rel));
   return text;
