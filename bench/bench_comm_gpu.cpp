@@ -9,106 +9,21 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "backend/device.h"
 #include "comm/process_groups.h"
+#include "comm_beside_products.h"
+#include "comm_modes.h"
 #include "core/check.h"
 #include "core/float16.h"
 #include "median.h"
-#include "ops/elementwise.h"
-#include "ops/gemm.h"
 #include "over_gpus.h"
 
 // Collectives over all GPUs of this machine, one thread per GPU. Times are those of the slowest GPU, measured by its
 // own events over calls that are launched back to back. `wrong` counts bytes of the results that are wrong.
 namespace fp8lab {
 namespace {
-
-struct Mode {
-  std::string name;
-  std::string_view row;
-  bool in_place = false;
-  bool windows = false;  ///< buffers in memory of ProcessGroup::gather_source()
-  PeerCopyPath path = PeerCopyPath::kBySize;
-  std::int64_t writes_from_bytes = RunOptions().writes_from_bytes;
-
-  RunOptions options() const {
-    RunOptions options{.ranks = gpus()};
-    options.writes_from_bytes = writes_from_bytes;
-    options.peer_copies = path;
-    return options;
-  }
-};
-
-constexpr std::int64_t kNever = std::int64_t{1} << 60;
-
-// Modes named `symmetric` use NCCL's own symmetric-memory kernels.
-const std::vector<Mode>& modes() {
-  static const std::vector<Mode> kModes = {
-      {.name = "threads", .row = "in_process"},
-      {.name = "threads/in_place", .row = "in_process", .in_place = true},
-      {.name = "threads/processors/in_place", .row = "in_process", .in_place = true, .path = PeerCopyPath::kProcessors},
-      {.name = "threads/engines/in_place", .row = "in_process", .in_place = true, .path = PeerCopyPath::kCopyEngines},
-      {.name = "nccl", .row = "nccl"},
-      {.name = "nccl/in_place", .row = "nccl", .in_place = true},
-      {.name = "nccl/windows", .row = "nccl", .windows = true},
-      {.name = "nccl/windows/in_place", .row = "nccl", .in_place = true, .windows = true},
-      {.name = "nccl/processors/in_place",
-       .row = "nccl",
-       .in_place = true,
-       .windows = true,
-       .path = PeerCopyPath::kProcessors},
-      {.name = "nccl/engines/in_place",
-       .row = "nccl",
-       .in_place = true,
-       .windows = true,
-       .path = PeerCopyPath::kCopyEngines},
-      {.name = "nccl/symmetric", .row = "nccl", .windows = true, .writes_from_bytes = kNever},
-      {.name = "nccl/symmetric/in_place",
-       .row = "nccl",
-       .in_place = true,
-       .windows = true,
-       .writes_from_bytes = kNever},
-  };
-  return kModes;
-}
-
-std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
-  std::vector<std::int64_t> offsets;
-  for (int rank = 0; rank <= ranks; ++rank) offsets.push_back(total / ranks * rank);
-  return offsets;
-}
-
-/// A rank's GPU and its process group for GPU memory.
-struct GpuPart {
-  GpuPart(const Mode& mode, ProcessGroup& world)
-      : device(open_device("cuda", {.rank = world.local_rank(), .memory = {}})), group(world.on(*device)) {
-    if (mode.windows) device->memory().gather_from(group->gather_source());
-  }
-  std::unique_ptr<Device> device;
-  std::unique_ptr<ProcessGroup> group;
-};
-
-/// Bytes in GPU memory: in ordinary memory, or (`window`) in memory from which the group gathers fastest.
-class Buffer {
- public:
-  Buffer(Device& device, std::int64_t bytes, bool window) : device_(device) {
-    const HolderId holder = device.holder(HolderKind::kWorkspace, "", window ? "window" : "buffer");
-    device.memory().place(holder, window ? Pool::kGathered : Pool::kOwn);
-    tensor_ = device.allocate({Shape{bytes}, DType::kU8}, holder);
-  }
-  std::byte* data() const { return tensor_.view().data; }
-  void write(std::int64_t first, std::span<const std::byte> bytes) const {
-    device_.peer_access()->from_host(data() + first, bytes.data(), static_cast<std::int64_t>(bytes.size()));
-  }
-  std::vector<std::byte> read() const { return device_.read_bytes(tensor_); }
-
- private:
-  Device& device_;
-  Tensor tensor_;
-};
 
 std::byte pattern(int rank, std::int64_t i) { return static_cast<std::byte>((i ^ (i >> 8) ^ (i >> 17)) + 17 * rank); }
 
@@ -223,114 +138,6 @@ void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
   state.counters["eight_bits_us"] = 1e6 * eight;
   state.counters["sixteen_bits_us"] = 1e6 * sixteen;
   state.counters["speedup"] = sixteen / eight;
-}
-
-/// One rank's work in rows of products and gathers: four BF16 products of 8192 x 8192 x 8192, and a gather of `bytes`.
-class ProductsAndGather {
- public:
-  ProductsAndGather(const Mode& mode, ProcessGroup& world, std::int64_t bytes)
-      : world_(world),
-        gpu_part_(mode, world),
-        offsets_(even_offsets(bytes, world.size())),
-        to_(*gpu_part_.device, bytes, mode.windows),
-        from_(*gpu_part_.device, bytes / world.size(), mode.windows),
-        part_{.from = from_.data(), .to = to_.data(), .offsets_bytes = offsets_},
-        holder_(gpu_part_.device->holder(HolderKind::kInFlight)),
-        a_(gpu_part_.device->allocate({{kSide, kSide}, DType::kBF16}, holder_)),
-        b_(gpu_part_.device->allocate(a_.spec(), holder_)) {
-    random_fill(*gpu_part_.device, a_, {.seed = 1});
-    random_fill(*gpu_part_.device, b_, {.seed = 2});
-  }
-
-  void multiply() {
-    for (int i = 0; i < kProducts; ++i)
-      gemm(*gpu_part_.device, {.a = a_.operand(), .b = b_.operand(), .holder = holder_});
-  }
-  void gather() { gpu_part_.group->all_gather({&part_, 1}, "gather"); }
-  void gather_aside() { gpu_part_.group->all_gather_aside({&part_, 1}, "gather"); }
-  void join() { gpu_part_.group->join(); }
-
-  /// Times `work`, which the GPUs start together. Only rank 0 appends its seconds to `times`.
-  void time(const std::function<void()>& work, std::vector<double>& times) {
-    gpu_part_.device->synchronize();
-    world_.barrier("together");
-    gpu_part_.group->all_gather({&part_, 1}, "in step");
-    const auto begin = gpu_part_.device->moment();
-    work();
-    const auto end = gpu_part_.device->moment();
-    const double seconds = gpu_part_.device->seconds_between(*begin, *end);
-    if (world_.rank() == 0) times.push_back(seconds);
-  }
-
- private:
-  static constexpr std::int64_t kSide = 8192;
-  static constexpr int kProducts = 4;
-  ProcessGroup& world_;
-  GpuPart gpu_part_;
-  std::vector<std::int64_t> offsets_;
-  Buffer to_, from_;
-  GatherPart part_;
-  HolderId holder_;
-  Tensor a_, b_;
-};
-
-/// Products alone, and while 512 MiB are gathered on another stream. `slowdown`: time of the products beside the gather
-/// relative to alone. `hidden`: the fraction of the gather's time that the overlap hides.
-void gather_beside_products(benchmark::State& state, const Mode& mode) {
-  std::vector<double> alone, beside, gather, both;
-  Lockstep lockstep;
-  run_ranks(mode.row, mode.options(), [&](ProcessGroup& world) {
-    ProductsAndGather rank(mode, world, std::int64_t{512} << 20);
-    const auto batch = [&] {
-      rank.time([&] { rank.multiply(); }, alone);
-      rank.time([&] { rank.gather(); }, gather);
-      rank.time(
-          [&] {
-            rank.gather_aside();
-            rank.multiply();
-          },
-          beside);
-      rank.join();
-      rank.time(
-          [&] {
-            rank.gather_aside();
-            rank.multiply();
-            rank.join();
-          },
-          both);
-    };
-    batch();
-    lockstep.run(state, world, batch, [&] { return both.back(); });
-  });
-  state.counters["slowdown"] = median_of(beside) / median_of(alone);
-  state.counters["hidden"] = (median_of(alone) + median_of(gather) - median_of(both)) / median_of(gather);
-  state.counters["products_us"] = 1e6 * median_of(alone);
-  state.counters["gather_us"] = 1e6 * median_of(gather);
-}
-
-/// Products of a GPU while its gather of 4 MiB, on another stream, waits for the other GPUs, which run products first.
-/// `slowdown`: time of the products relative to products without a waiting gather.
-void products_beside_late_ranks(benchmark::State& state, const Mode& mode) {
-  std::vector<double> alone, beside;
-  Lockstep lockstep;
-  run_ranks(mode.row, mode.options(), [&](ProcessGroup& world) {
-    ProductsAndGather rank(mode, world, std::int64_t{4} << 20);
-    const auto batch = [&] {
-      rank.time([&] { rank.multiply(); }, alone);
-      rank.time(
-          [&] {
-            if (world.rank() != 0) rank.multiply();
-            rank.gather_aside();
-            rank.multiply();
-          },
-          beside);
-      rank.join();
-    };
-    batch();
-    lockstep.run(state, world, batch, [&] { return beside.back(); });
-  });
-  state.counters["slowdown"] = median_of(beside) / median_of(alone);
-  state.counters["products_us"] = 1e6 * median_of(alone);
 }
 
 /// The value that a rank adds to element i of a sum: a small integer, so that bf16 holds sums over a few ranks exactly.
