@@ -269,7 +269,10 @@ RowSlice slice_rows(Device& device, const Behaviors& behaviors, const QuantizedT
   if (cut.begin < 0 || cut.count < 0 || cut.begin + cut.count > q.rows())
     fail(fmt::format("slice: rows [{}, {}) of {}", cut.begin, cut.begin + cut.count, describe(q)));
   RowSlice slice;
-  slice.reason = behaviors.view_aligned_slices ? slice_refusal(q, cut) : "slice: quantized storage is not looked into";
+  // Reverted behaviour: every slice is a copy in high precision.
+  slice.reason = behaviors.view_aligned_slices
+                     ? slice_refusal(q, cut)
+                     : "slice: rows are copied in high precision, because view_aligned_slices is reverted";
   if (!slice.reason.empty()) {
     slice.values = dequantize_matrix(device, q, dtype, cut.holder).row_range(cut.begin, cut.count);
     return slice;

@@ -101,7 +101,9 @@ bool Security::admits(std::string_view mechanism, Bytes key) const {
 
 Doorkeeper::Doorkeeper(const Context& context, const Security& security, Complaints& complaints)
     : socket_(context, ZMQ_REP), security_(security), complaints_(complaints) {
-  check(socket_.bind("inproc://zeromq.zap.01"), "libzmq has a doorkeeper already");
+  check(socket_.bind("inproc://zeromq.zap.01"),
+        "cannot bind inproc://zeromq.zap.01, where libzmq asks who may connect: a ZMQ context has one authentication "
+        "handler, and this one has another already; give each rendezvous a context of its own");
 }
 
 void Doorkeeper::serve() {
@@ -124,7 +126,8 @@ void Doorkeeper::serve() {
                                                    "",    ""};
     for (std::size_t i = 0; i < reply.size(); ++i) {
       Message answer(std::as_bytes(std::span(reply[i])));
-      check(socket_.send(answer, i + 1 < reply.size()), "libzmq takes no answer of the doorkeeper");
+      check(socket_.send(answer, i + 1 < reply.size()),
+            "libzmq did not accept the answer to its authentication request");
     }
   }
 }

@@ -20,7 +20,9 @@ Session& Session::instance(const Rendezvous& rendezvous, const WaitLimit& wait_l
     session.reset(new Session(rendezvous, connect_ranks(rendezvous, wait_limit, notify)));
     first = rendezvous;
   }
-  check(rendezvous == first, "this process has met the ranks of another rendezvous before");
+  check(rendezvous == first,
+        "this process is already connected to the ranks of another job, and the connections last as long as the "
+        "process: start a new process for another address, port, job, rank, number of ranks or FP8LAB_JOB_SECRET");
   return *session;
 }
 
