@@ -236,6 +236,17 @@ TEST(Runner, DeadArmHasPredictionsToo) {
   EXPECT_EQ(metric.unit, "B");
 }
 
+TEST(Runner, ArmWithoutEnoughMemory_HasTheFigureThatItNeeded) {
+  const auto records = run_all({cell_named("before_oom")}, 1);
+  const auto& arms = records.at(0).arms;
+  const MetricValue& needed = arms.at(Arm::kBefore).metrics.at("memory.predicted_retained_bytes");
+  EXPECT_EQ(needed.value, 100);
+  EXPECT_EQ(needed.unit, "B");
+  EXPECT_EQ(arms.at(Arm::kBefore).metrics.at("memory.retained_bytes").value, std::nullopt);
+  const auto dead = run_all({cell_named("before_segv")}, 1);
+  EXPECT_FALSE(dead.at(0).arms.at(Arm::kBefore).metrics.contains("memory.predicted_retained_bytes"));
+}
+
 TEST(Runner, FailedPredictionIsAnErrorOfItsCellOnly) {
   RunnerOptions options;
   options.command = kFake;

@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "comm/process_groups.h"
-#include "core/check.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
@@ -164,17 +163,6 @@ void measure_host(const TrainingRun& run, ArmResult& result) {
   put_median("host.pre_forward_quantizer_copies", &PreForwardSample::quantizer_copies);
 }
 
-/// An arm that ran out of memory measured nothing. Its closed forms say how much it would have needed.
-ArmResult out_of_memory(const CellConfig& cell, Arm arm, const OutOfMemory& error) {
-  ArmResult result;
-  result.status = "out_of_memory";
-  result.reason = error.what();
-  if (!asks_for(cell, "memory")) return result;
-  for (const auto& [name, bytes] : predict(cell, arm))
-    if (name.starts_with("memory.")) put(result.metrics, "memory.predicted_" + name.substr(name.find('.') + 1), bytes);
-  return result;
-}
-
 /// The timeout of ranks as a fraction of the arm's limit: below 1, so that a rank that waits for another in vain
 /// reports which one before the arm is killed.
 constexpr double kShareOfTheLimit = 0.8;
@@ -232,7 +220,7 @@ void start_ranks_here(const CellConfig& cell, const RankFunction& rank_function)
   run_ranks(computes ? "in_process" : "simulated", options, rank_function);
 }
 
-ArmResult measure_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm) try {
+ArmResult measure_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm) {
   if (!is_sharded(cell)) return measure_arm_on_rank(cell, arm, nullptr);
   std::mutex mutex;
   std::optional<ArmResult> lowest;
@@ -246,8 +234,6 @@ ArmResult measure_arm_over(const StartRanks& start, const CellConfig& cell, Arm 
   });
   check(lowest.has_value(), "no rank was started in this process");
   return std::move(*lowest);
-} catch (const OutOfMemory& error) {
-  return out_of_memory(cell, arm, error);
 }
 
 ArmResult measure_arm(const CellConfig& cell, Arm arm) { return measure_arm_over(start_ranks_here, cell, arm); }

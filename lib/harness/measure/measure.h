@@ -32,8 +32,7 @@ using StartRanks = std::function<void(const CellConfig&, const RankFunction&)>;
 void start_ranks_here(const CellConfig& cell, const RankFunction& rank_function);
 
 /// Runs one arm on its ranks and returns the result of the lowest rank in this process. A cell that is not sharded runs
-/// without a process group, and `start` is not called. If a rank has too little device memory, the result has status
-/// out_of_memory, the rank's message as its reason, and of the memory metrics those that the closed forms predict.
+/// without a process group, and `start` is not called.
 ArmResult measure_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm);
 
 /// measure_arm_over() with start_ranks_here().

@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "core/check.h"
 #include "core/holder_bytes.h"
@@ -77,7 +76,6 @@ bool write_result(const std::string& text) {
 ArmResult run_arm_guarded(const ArmFunction& arm_function, const CellConfig& cell, Arm arm) {
   try {
     ArmResult result = arm_function(cell, arm);
-    if (result.status == "out_of_memory") result.reason = with_memory_limits(std::move(result.reason));
     // A model of a hundred layers has thousands of holders at its peak. The timeline lists each of them.
     result.peak_by_holder = folded_by_index(result.peak_by_holder);
     return result;

@@ -163,7 +163,8 @@ double predicted_bytes(const CellConfig& cell, Arm arm, const PredictFunction& p
     const auto figures = predict(cell, arm);
     const auto peak = figures.find("memory.peak_bytes");
     if (peak == figures.end()) return kDriverBytes;
-    return kDriverBytes + peak->second * static_cast<double>(cell.ranks) * runs;
+    const double most = cell.capacity > 0 ? std::min(peak->second, static_cast<double>(cell.capacity)) : peak->second;
+    return kDriverBytes + (most + peak->second * (runs - 1)) * static_cast<double>(cell.ranks);
   } catch (const Error&) {
     return kDriverBytes;  // the arm itself will report the error
   }
@@ -353,6 +354,10 @@ void add_predictions(ArmResult& result, const CellConfig& cell, Arm arm, const P
       metric.reason = result.status == "ok" ? "not measured" : "the arm ended " + result.status;
     if (metric.unit.empty())
       if (const Metric* row = find_metric(name)) metric.unit = row->unit;
+    // What an arm without enough memory would have needed, as a figure that scenarios can gate.
+    if (result.status == "out_of_memory" && name.starts_with("memory."))
+      result.metrics["memory.predicted_" + name.substr(name.find('.') + 1)] = {
+          .value = value, .predicted = {}, .unit = "B", .reason = ""};
   }
 }
 

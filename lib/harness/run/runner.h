@@ -59,7 +59,8 @@ int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabular
 /// another arm on each device.
 long descriptors_needed(const std::vector<PlannedCell>& cells, int jobs);
 
-/// Sets the predictions that judge() needs in the result of an arm that has none, for example because it crashed.
+/// Sets the predictions that judge() needs in the result of an arm that has none, for example because it crashed. If
+/// it ran out of memory, memory.predicted_* are figures of the result, as they are of arms that finish.
 void add_predictions(ArmResult& result, const CellConfig& cell, Arm arm, const PredictFunction& predict);
 
 /// The record of a cell whose arms have ended.
