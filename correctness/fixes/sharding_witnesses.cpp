@@ -52,6 +52,16 @@ bool gathers_quantized_data(const Behaviors& behaviors) {
   });
 }
 
+bool blocks_travel_once(const Behaviors& behaviors) {
+  RunConfig config = one_product("block", behaviors);
+  config.config = fsdp_test::small_block(256);  // shards of one block
+  config.config.form = layer_form("llama");
+  return on_every_rank(config, [](ModelRun& run, ProcessGroup&) {
+    run.sharding().unshard(run.runtime());
+    return run.sharding().mesh().shard_group().traffic().of(CollectiveKind::kAllGather).payload_bytes == 256 * 256;
+  });
+}
+
 /// True if all ranks have the same scale of the unsharded weight.
 bool scales_agree(ModelRun& run, ProcessGroup& world) {
   run.sharding().unshard(run.runtime());
@@ -148,6 +158,7 @@ std::span<const fixes_test::Witness> fixes_test::sharding_witnesses() {
       {"strip_scale_padding", gathered_values_equal_the_unsharded_ones},
       {"nearest_sharding_state", forward_gathers_rows_alone},
       {"reuse_quantizer_at_gather", only_the_first_gather_copies_a_quantizer},
+      {"gather_blocks_row_wise", blocks_travel_once},
   };
   return kWitnesses;
 }

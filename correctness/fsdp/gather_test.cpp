@@ -71,6 +71,28 @@ TEST(Gather, GathersTheBitsOfTheUnshardedParameter) {
   }
 }
 
+// Column-wise blocks that travel, as they did before the fix, arrive as those of a single rank, padding included.
+TEST(Gather, ReordersColumnwiseBlocksThatTravel) {
+  for (const int ranks : {1, 2, 3}) {
+    RunConfig config = config_of("block", 128 * ranks);
+    config.behaviors.gather_blocks_row_wise = false;
+    ModelRun alone(config);
+    on_ranks(ranks, [&](ProcessGroup& world) {
+      ModelRun run(config, world, {.replicas = 1, .shards = ranks});
+      for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+        run.sharding().unshard(run.runtime(), pass);
+        for (std::size_t i = 0; i < alone.model().parameters().size(); ++i) {
+          const Parameter& expected = *alone.model().parameters()[i];
+          const Parameter& actual = *run.model().parameters()[i];
+          EXPECT_EQ(unsharded_bytes(run.device(), actual, true), unsharded_bytes(alone.device(), expected, true))
+              << "over " << ranks << ": " << actual.name;
+        }
+        run.sharding().reshard();
+      }
+    });
+  }
+}
+
 TEST(Gather, FallsBackToHighPrecisionWhereBlocksWouldBeCut) {
   on_ranks(4, [&](ProcessGroup& world) {
     ModelRun run(config_of("mxfp8", 96), world, {.replicas = 1, .shards = 4});

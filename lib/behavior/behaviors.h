@@ -33,7 +33,7 @@ struct Behaviors {
   bool strip_scale_padding = true;        ///< block scales travel without the padding of their arrays
   bool reuse_quantizer_at_gather = true;  ///< a gather passes two flags of its tensor, not a copy of its quantizer
   bool nearest_sharding_state = true;     ///< gather hooks ask the nearest wrapped module, not the root
-  bool gather_blocks_row_wise = true;     ///< 128 x 128 blocks travel row-wise and are transposed by who reads them
+  bool gather_blocks_row_wise = true;     ///< 128 x 128 blocks travel row-wise; the transpose is made locally (#2789)
 
   // Copies of weights in eight bits between forward and backward (TransformerEngine#2805, #1723). False is the
   // behaviour before the fix.

@@ -27,6 +27,8 @@ constexpr Upstream kGatherOverhead{kGatherOverheadReferences, "d52ed471b", "2.11
 constexpr std::string_view kShardedAdamReferences[] = {"TransformerEngine#2370", "TransformerEngine#2698"};
 constexpr Upstream kShardedAdam{kShardedAdamReferences, "139c863f9", "2.14"};
 
+constexpr std::string_view kBlockGatherReferences[] = {"TransformerEngine#2789"};
+constexpr Upstream kBlockGather{kBlockGatherReferences, "4bf1c1c7f", "2.15"};
 constexpr std::string_view kStateShapesReferences[] = {"TransformerEngine#1762", "TransformerEngine#2424",
                                                        "TransformerEngine#2535"};
 constexpr Upstream kStateShapes{kStateShapesReferences, "fe8fad59c", "2.12"};
@@ -146,6 +148,14 @@ constexpr std::array kFixes = {
         .decision = "a gather passes two flags of its tensor; the quantizer is copied once, at the first "
                     "gather",
         .revert = [](Behaviors& b) { b.reuse_quantizer_at_gather = false; }},
+    Fix{.name = "gather_blocks_row_wise",
+        .upstream = kBlockGather,
+        .symptom =
+            "weights in 128 x 128 blocks are gathered in both orientations in forward and again in backward, and "
+            "forward's transposes of all layers stay alive until backward",
+        .decision = "blocks travel row-wise; the column-wise orientation, which is their transpose, is made after the "
+                    "gather",
+        .revert = [](Behaviors& b) { b.gather_blocks_row_wise = false; }},
     Fix{.name = "write_back_list_updates",
         .upstream = kShardedWeights,
         .symptom = "under a framework's multi-tensor optimizer FP8 weights never change, and no error shows "

@@ -66,4 +66,19 @@ GatheredOrientation gathered_columnwise(const QuantFormat& format, const Shape& 
   return orientation;
 }
 
+GatheredOrientation gathered_columnwise_by_rows(const QuantFormat& format, const Shape& shape, const RowSplit& split) {
+  const TensorSpec scales = {
+      Shape{ceil_div(shape.rows(), format.block_rows), ceil_div(shape.cols(), format.block_cols)},
+      format.scale_dtype()};
+  GatheredOrientation orientation;
+  orientation.data = gathered_data(format, shape, split);
+  orientation.scales = {
+      .unsharded = scales,
+      .offsets_bytes =
+          split.offsets(scales.shape.cols() * static_cast<std::int64_t>(size_bytes(scales.dtype)), format.block_rows),
+      .filled_rows = scales.shape.rows(),
+      .content = Content::kScales};
+  return orientation;
+}
+
 }  // namespace fp8lab

@@ -81,6 +81,7 @@ void ParameterGroup::begin_gather(Runtime& runtime, Pass pass, bool aside) {
 
 void ParameterGroup::end_gather(Runtime& runtime) {
   for (const auto& parameter : parameters_) parameter->end_gather(runtime);
+  for (const auto& parameter : parameters_) parameter->reorder_gathered(runtime);
   ahead_.reset();
   unsharded_ = true;
 }
@@ -94,6 +95,11 @@ void ParameterGroup::begin_ahead(Runtime& runtime, Pass pass) {
 void ParameterGroup::reshard() {
   if (!unsharded_) return;
   for (const auto& parameter : parameters_) parameter->reshard();
+  unsharded_ = false;
+}
+
+void ParameterGroup::reshard_after_forward() {
+  for (const auto& parameter : parameters_) parameter->free_gathered();
   unsharded_ = false;
 }
 

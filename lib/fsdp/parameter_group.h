@@ -42,6 +42,8 @@ class ParameterGroup {
   /// Gathers the unsharded parameters, unless they are there.
   void unshard(Runtime& runtime, Pass pass);
   void reshard();
+  /// As frameworks reshard after forward: frees what the gather allocated, and no copy that was made of it.
+  void reshard_after_forward();
   /// Reduces the gradients to the shards, averaged over all ranks.
   void reduce_gradients(Runtime& runtime);
 

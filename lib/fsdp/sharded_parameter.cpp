@@ -83,6 +83,11 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
   unsharded.quantized = QuantizedTensor(shape, format);
   rowwise_ = gathered_rowwise(format, shape, split_, strip);
   if (!format.columnwise_is_transpose()) columnwise_ = gathered_columnwise(format, shape, split_, strip);
+  // Reverted behaviour: column-wise blocks travel too. They are stored transposed, so that a shard's rows are not
+  // contiguous, and they are copied into the order of rows and back.
+  if (!runtime.behaviors.gather_blocks_row_wise && !format.per_tensor() && format.columnwise_is_transpose() &&
+      shard_.quantizer->orientations.columnwise)
+    by_rows_ = gathered_columnwise_by_rows(format, shape, split_);
 }
 
 void ShardedParameter::make_shard(Runtime& runtime) {
@@ -201,22 +206,42 @@ void ShardedParameter::begin_gather(Runtime& runtime, Orientations usage, std::v
     add_array(runtime, values_, from, unsharded_.value, parts);
     return;
   }
+  if (by_rows_) usage = {.rowwise = true, .columnwise = true};
   metadata_ = describe(runtime, usage);
   QuantizedTensor& unsharded = unsharded_.quantized;
   if (usage.rowwise || !columnwise_)
     add_orientation(runtime, *rowwise_, shard_.quantized.rowwise(), unsharded.rowwise(), parts);
   if (usage.columnwise && columnwise_)
     add_orientation(runtime, *columnwise_, shard_.quantized.columnwise(), unsharded.columnwise(), parts);
+  if (!by_rows_) return;
+  sent_by_rows_ = columnwise_by_rows(runtime.device, shard_.quantized, runtime.workspace(unsharded_.name));
+  add_orientation(runtime, *by_rows_, sent_by_rows_, gathered_by_rows_, parts);
 }
 
 void ShardedParameter::end_gather(Runtime& runtime) {
   dequantized_ = {};
+  sent_by_rows_ = {};
   if (rowwise_) rebuild(runtime, std::move(metadata_));
+}
+
+void ShardedParameter::reorder_gathered(Runtime& runtime) {
+  if (!by_rows_) return;
+  // In backward this replaces forward's copy, which lives until then.
+  unsharded_.quantized.columnwise() =
+      columnwise_from_rows(runtime.device, shard_.quantizer->format, gathered_by_rows_, unsharded_.holder);
 }
 
 void ShardedParameter::reshard() {
   unsharded_.value = {};
   unsharded_.quantized.clear();
+  gathered_by_rows_ = {};
+}
+
+void ShardedParameter::free_gathered() {
+  QuantizedOrientation copied;
+  if (by_rows_) copied = std::move(unsharded_.quantized.columnwise());
+  reshard();
+  unsharded_.quantized.columnwise() = std::move(copied);
 }
 
 // --- reduce ---

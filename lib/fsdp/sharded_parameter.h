@@ -38,8 +38,12 @@ class ShardedParameter {
   /// gather. Allocates memory only through the device.
   void begin_gather(Runtime& runtime, Orientations usage, std::vector<GatherPart>& parts);
   void end_gather(Runtime& runtime);
+  /// After all parameters' end_gather(): copies what was gathered in another order than products read it.
+  void reorder_gathered(Runtime& runtime);
   /// Frees the unsharded parameter.
   void reshard();
+  /// Frees what the gather allocated: the unsharded parameter, except for the copies of reorder_gathered().
+  void free_gathered();
 
   /// Allocates the shard's gradient and appends the part to reduce.
   void begin_reduce(Runtime& runtime, std::vector<ScatterPart>& parts);
@@ -75,8 +79,11 @@ class ShardedParameter {
   GatheredArray values_;                           ///< of a parameter that is gathered in high precision
   std::optional<GatheredOrientation> rowwise_;     ///< of a parameter that is gathered in eight bits
   std::optional<GatheredOrientation> columnwise_;  ///< if it is not the transpose of the row-wise orientation
+  std::optional<GatheredOrientation> by_rows_;     ///< column-wise blocks that are gathered in the order of rows
   std::vector<std::int64_t> grad_offsets_;         ///< elements
   Tensor dequantized_;                             ///< lives during a gather on the generic path
+  QuantizedOrientation sent_by_rows_;              ///< lives during a gather of `by_rows_`
+  QuantizedOrientation gathered_by_rows_;          ///< lives as long as the unsharded row-wise orientation
   Tensor reduced_;
   Metadata metadata_;
 };

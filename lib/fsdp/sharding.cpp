@@ -49,7 +49,7 @@ class ShardedLayer final : public Module {
     }
     const auto after = std::make_shared<PostBackwardNode>(runtime, group_, x.producer);
     Variable y = layer_->forward(runtime, {x.value, after});
-    if (group_.reshards_after_forward()) group_.reshard();
+    if (group_.reshards_after_forward()) group_.reshard_after_forward();
     return {std::move(y.value), std::make_shared<PreBackwardNode>(runtime, group_, y.producer)};
   }
 

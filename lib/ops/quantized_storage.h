@@ -23,6 +23,13 @@ Tensor dequantize_matrix(Device& device, const QuantizedTensor& q, DType dtype, 
 /// column-wise orientation is the transpose (columnwise_is_transpose()).
 QuantizedOrientation make_columnwise(Device& device, const QuantizedTensor& q, HolderId holder);
 
+/// A copy of the column-wise orientation of square blocks in the order of the matrix: quantized data [rows, cols], and
+/// scales [blocks down, blocks across] without padding. In this order the rows of a shard are contiguous.
+QuantizedOrientation columnwise_by_rows(Device& device, const QuantizedTensor& q, HolderId holder);
+/// The column-wise orientation of which `by_rows` is the copy.
+QuantizedOrientation columnwise_from_rows(Device& device, const QuantFormat& format,
+                                          const QuantizedOrientation& by_rows, HolderId holder);
+
 /// False if a split of a tensor of this format gives dequantized values, because without the fix MXFP8 has no split of
 /// its own.
 bool splits_in_eight_bits(const Behaviors& behaviors, const QuantFormat& format);

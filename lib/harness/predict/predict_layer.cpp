@@ -75,10 +75,10 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const Layer& layer)
     recipe_state += parameter.state_before;
     forward_gather += parameter.forward;
     backward_gather += parameter.backward;
-    transposes_ += parameter.transpose;
+    (parameter.reorders ? reordered_ : transposes_) += parameter.transpose;
   }
   early_transposes_ = cell.decisions.transposes_in_backward ? 0 : transposes_;
-  held = cell.checkpoint ? stash + unemptied : saved;
+  held = (cell.checkpoint ? stash + unemptied : saved) + reordered_;
   if (!cell.sharding.reshards) held += forward_gather.unsharded_parameters + early_transposes_;
 }
 
@@ -106,7 +106,7 @@ Schedule LayerAccount::sharded() const {
 /// layer, and this layer allocates those of the next.
 Schedule LayerAccount::gathered(const Gather& own, LayerPosition position) const {
   if (!cell_.sharding.ahead) return own.schedule();
-  return (position.is_first ? own.schedule() : release(own.decoded)) +
+  return (position.is_first ? own.schedule() : own.finish()) +
          allocate(position.is_last ? 0 : own.unsharded_parameters + own.decoded);
 }
 
@@ -125,7 +125,7 @@ Schedule LayerAccount::backward(LayerPosition position) const {
   const Bytes unsharded_parameters =
       cell_.sharding.reshards ? backward_gather.unsharded_parameters : forward_gather.unsharded_parameters;
   return gathered(backward_gather, position) + backward_of_nodes(is_first, true) +
-         release(unsharded_parameters + transposes_) + allocate(gradients) + release(unsharded_gradients) +
+         release(unsharded_parameters + transposes_ + reordered_) + allocate(gradients) + release(unsharded_gradients) +
          release(is_first ? stream_ : 0);
 }
 

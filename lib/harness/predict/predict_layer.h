@@ -62,6 +62,7 @@ class LayerAccount {
   Bytes stream_;
   Bytes transposes_ = 0;        ///< made beside the unsharded parameters
   Bytes early_transposes_ = 0;  ///< those that forward makes
+  Bytes reordered_ = 0;         ///< those that gathers make; forward's live until backward's gather
 };
 
 }  // namespace fp8lab::closed_form

@@ -40,9 +40,10 @@ struct Product {
     // On architectures that need it, the transpose of a gathered weight is made once and lives until the next reshard.
     const bool early = !cell.decisions.transposes_in_backward;
     const bool reshards = cell.sharding.reshards, checkpoint = cell.checkpoint;
-    transposed_when_recorded = early ? weight.transpose : 0;
-    transposed_in_forward = early && (!checkpoint || reshards) ? weight.transpose : 0;
-    transposed_in_backward = !early || (reshards && !checkpoint) ? weight.transpose : 0;
+    const Bytes transpose = weight.reorders ? 0 : weight.transpose;
+    transposed_when_recorded = early ? transpose : 0;
+    transposed_in_forward = early && (!checkpoint || reshards) ? transpose : 0;
+    transposed_in_backward = !early || (reshards && !checkpoint) ? transpose : 0;
   }
 
   void add_to(Node& node) const {

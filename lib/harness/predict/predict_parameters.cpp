@@ -7,6 +7,8 @@
 namespace fp8lab::closed_form {
 namespace {
 
+constexpr Bytes kF32 = 4;
+
 /// The rows of a rank's shard: ceil(rows / shards) for the first ranks, then the rest, then none.
 std::int64_t rows_of_shard(const CellNumbers& cell, std::int64_t rows, std::int64_t rank) {
   const std::int64_t each = ceil_div(rows, cell.sharding.shards);
@@ -25,6 +27,17 @@ Gather gathered_orientation(const CellNumbers& cell, const ScaleRows& scales, st
   return {.payload = data, .scales = arrays, .unsharded_parameters = data + arrays};
 }
 
+/// The gather of column-wise blocks. They travel as a copy without padding, in the order of rows.
+Gather gathered_by_rows(const CellNumbers& cell, std::int64_t rows, std::int64_t cols) {
+  const std::int64_t block = cell.recipe.weight_block;
+  const auto scales = [&](std::int64_t of) { return kF32 * ceil_div(of, block) * ceil_div(cols, block); };
+  const std::int64_t own = rows_of_shard(cell, rows, 0);
+  return {.payload = rows * cols,
+          .scales = scales(rows),
+          .unsharded_parameters = rows * cols + scales(rows),
+          .decoded = own * cols + scales(own)};
+}
+
 void gather_data(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, ParameterNumbers& weight) {
   const RecipeNumbers& recipe = cell.recipe;
   const Gather rowwise = gathered_orientation(cell, recipe.gathered_rowwise, rows, cols);
@@ -40,6 +53,14 @@ void gather_data(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, 
     if (both || cell.checkpoint) weight.backward += rowwise;
   } else if (!recipe.per_tensor || !cell.any_orientation) {
     weight.transpose = rows * cols + (recipe.per_tensor ? 0 : recipe.weight_scales(cols, rows));
+    weight.reorders = !recipe.per_tensor && !cell.decisions.gathers_blocks_by_rows;
+    if (!weight.reorders) return;
+    const Gather columnwise = gathered_by_rows(cell, rows, cols);
+    weight.forward += columnwise;
+    weight.forward.reordered = allocate(weight.transpose);
+    weight.backward += columnwise;
+    // Resharding after forward leaves forward's copy alive until backward's replaces it.
+    weight.backward.reordered = allocate(weight.transpose) + release(weight.transpose);
   }
 }
 
@@ -156,6 +177,7 @@ Gather& Gather::operator+=(const Gather& other) {
   scales += other.scales;
   unsharded_parameters += other.unsharded_parameters;
   decoded += other.decoded;
+  reordered += other.reordered;
   return *this;
 }
 

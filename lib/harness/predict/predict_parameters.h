@@ -10,10 +10,13 @@ struct Gather {
   Bytes payload = 0;
   Bytes scales = 0;
   Bytes unsharded_parameters = 0;  ///< allocated by the gather; includes padding of scales
-  Bytes decoded = 0;               ///< during the gather: eight-bit shards decoded to be gathered in high precision
+  Bytes decoded = 0;               ///< during the gather: eight-bit shards decoded, or reordered, to be gathered
+  Schedule reordered{};            ///< after the gather: copies in the order that products read
 
   Gather& operator+=(const Gather& other);
-  Schedule schedule() const { return allocate(unsharded_parameters + decoded) + release(decoded); }
+  Schedule schedule() const { return allocate(unsharded_parameters + decoded) + finish(); }
+  /// The rest of the schedule, from the end of the collective on.
+  Schedule finish() const { return release(decoded) + reordered; }
 };
 
 /// One parameter of a cell. Where nothing is sharded, the shard is the full parameter and nothing is gathered.
@@ -25,6 +28,7 @@ struct ParameterNumbers {
   bool computes_as_kept = false;  ///< products read the stored or gathered data itself; else they cast a copy
   Bytes kept = 0;                 ///< stored from step to step
   Bytes transpose = 0;            ///< the transpose that products need and that is not gathered
+  bool reorders = false;          ///< each gather makes `transpose` anew, from column-wise data that it gathered
   Gather forward, backward;       ///< backward is empty unless unsharded parameters are freed after forward
   Bytes state_before = 0;         ///< scales and histories that the module makes before this parameter
 

@@ -92,6 +92,7 @@ constexpr FixNumbers kFixes[] = {
     {"strip_scale_padding", [](Decisions& d) { d.strips_padding = false; }},
     {"nearest_sharding_state", [](Decisions& d) { d.gathers_by_pass = false; }},
     {"reuse_quantizer_at_gather"},
+    {"gather_blocks_row_wise", [](Decisions& d) { d.gathers_blocks_by_rows = false; }},
     {"split_in_eight_bits", [](Decisions& d) { d.splits_eight_bits = false; }},
     {"slice_transpose_in_make_like", [](Decisions& d) { d.drops_transposes = false; }},
     {"own_scale_in_new_zeros", [](Decisions& d) { d.owns_scales = false; }},
