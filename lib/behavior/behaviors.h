@@ -35,11 +35,10 @@ struct Behaviors {
   bool nearest_sharding_state = true;     ///< gather hooks ask the nearest wrapped module, not the root
   bool gather_blocks_row_wise = true;     ///< 128 x 128 blocks travel row-wise; the transpose is made locally (#2789)
 
-  // Copies of weights in eight bits between forward and backward (TransformerEngine#2805, #1723). False is the
-  // behaviour before the fix.
+  // Copies of weights in eight bits between forward and backward (TransformerEngine#2805). False is the behaviour
+  // before the fix.
   bool requantize_in_backward = true;     ///< sharded: forward saves no eight-bit copy of a weight, backward makes one
   bool clear_gathered_transposes = true;  ///< the transpose of a gathered weight is freed once backward has read it
-  bool copy_scales_for_recompute = true;  ///< recomputation keeps copies of forward's scales, not references to them
 
   // Tensor operations on quantized storage (ops/quantized_storage.h; TransformerEngine#2245). False is the behaviour
   // before the fix.
