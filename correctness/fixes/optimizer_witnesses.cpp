@@ -5,13 +5,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <csignal>
 #include <utility>
 #include <vector>
 
 #include "fixes/witness.h"
 #include "fsdp/sharded_run.h"
+#include "ops/quantize.h"
 #include "optim/adam.h"
 #include "optim/foreach_adam.h"
 
@@ -67,6 +70,37 @@ bool adam_finds_the_shard(const Behaviors& behaviors) {
       adam.step(run.runtime());
     });
   });
+}
+
+bool adam_casts_blocks(const Behaviors& behaviors) {
+  return survives([&] {
+    RunConfig config = one_weight(behaviors);
+    config.recipe = "mxfp8";
+    ModelRun run(config);
+    Adam adam(run.model().parameters(), {.master = MasterWeights::kF32});
+    run.step();
+    adam.step(run.runtime());
+  });
+}
+
+/// True if each weight is its master but for roundings, after a step that doubles the largest.
+bool adam_clips_no_weight(const Behaviors& behaviors) {
+  ModelRun run(one_weight(behaviors));
+  Adam adam(run.model().parameters(), {.learning_rate = 0.1, .master = MasterWeights::kF32});
+  run.step();
+  adam.step(run.runtime());
+  Device& device = run.device();
+  const QuantizedTensor& weight = run.model().parameters().front()->quantized;
+  const HolderId holder = device.holder(HolderKind::kWorkspace);
+  const std::vector<float> values = device.read(dequantize(device, weight.rowwise_operand(), DType::kF32, holder));
+  const std::vector<float> masters = device.read(adam.state()[0].master);
+  float largest = 0.0f, error = 0.0f;
+  for (std::size_t i = 0; i < masters.size(); ++i) {
+    largest = std::max(largest, std::abs(masters[i]));
+    error = std::max(error, std::abs(values[i] - masters[i]));
+  }
+  // Half a step of E4M3 is 16 where the largest value is 448; BF16 rounds by at most 1 / 512.
+  return error <= (16.0f / 448.0f + 0.005f) * largest;
 }
 
 RunConfig one_plain_weight(const Behaviors& behaviors) {
@@ -166,6 +200,8 @@ std::span<const fixes_test::Witness> fixes_test::optimizer_witnesses() {
       {"fuse_moment_casts", steps_copy_no_moments},
       {"skip_empty_tensors", every_shard_moves},
       {"count_empty_steps", ranks_count_alike},
+      {"cast_blocks_in_adam", adam_casts_blocks},
+      {"measure_scale_in_adam", adam_clips_no_weight},
   };
   return kWitnesses;
 }

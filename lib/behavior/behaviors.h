@@ -55,8 +55,8 @@ struct Behaviors {
   bool shard_optimizer_state = true;    ///< Adam's state has the shape of the local shard (TransformerEngine#2424)
   bool fuse_moment_casts = true;        ///< Adam's kernel reads and writes BF16 moments (TransformerEngine#2632)
   bool write_back_list_updates = true;  ///< the result of a list operation on a quantized tensor is cast back into it
-  bool measure_scale_in_adam = true;    ///< Adam measures the amax of a current-scaled weight that it casts
-  bool cast_blocks_in_adam = true;      ///< Adam knows block-scaled weights, not per-tensor ones alone
+  bool measure_scale_in_adam = true;    ///< Adam measures current-scaled weights to cast them (TransformerEngine#2816)
+  bool cast_blocks_in_adam = true;      ///< Adam knows weights in blocks and MXFP8 (TransformerEngine#2753)
   bool skip_empty_tensors = true;       ///< list kernels are launched over lists without empty tensors (#3212)
   bool count_empty_steps = true;        ///< Adam counts steps of groups that are empty on this rank (#3318)
 

@@ -39,6 +39,10 @@ constexpr std::string_view kEmptyTensorsReferences[] = {"TransformerEngine#3202"
 constexpr Upstream kEmptyTensors{kEmptyTensorsReferences, "868d8d921", "2.18"};
 constexpr std::string_view kEmptyGroupsReferences[] = {"TransformerEngine#1986", "TransformerEngine#3318"};
 constexpr Upstream kEmptyGroups{kEmptyGroupsReferences, "734ce31e9", "2.19"};
+constexpr std::string_view kBlocksInAdamReferences[] = {"TransformerEngine#2753"};
+constexpr Upstream kBlocksInAdam{kBlocksInAdamReferences, "fcceeb961", "2.14"};
+constexpr std::string_view kScaleInAdamReferences[] = {"TransformerEngine#2816"};
+constexpr Upstream kScaleInAdam{kScaleInAdamReferences, "a5164fe1f", "2.16"};
 
 constexpr std::array kFixes = {
     Fix{.name = "release_attention_tensors",
@@ -189,6 +193,17 @@ constexpr std::array kFixes = {
                    "parameter group was empty",
         .decision = "Adam counts the steps of a parameter group that is empty on this rank",
         .revert = [](Behaviors& b) { b.count_empty_steps = false; }},
+    Fix{.name = "cast_blocks_in_adam",
+        .upstream = kBlocksInAdam,
+        .symptom = "fused Adam crashes on weights in MXFP8 and in 128 x 128 blocks, sharded or not",
+        .decision = "Adam updates the master of a weight of any quantized type, which is then cast to that type",
+        .revert = [](Behaviors& b) { b.cast_blocks_in_adam = false; }},
+    Fix{.name = "measure_scale_in_adam",
+        .upstream = kScaleInAdam,
+        .symptom = "under current scaling fused Adam casts FP8 weights with the scale of their initial values, so that "
+                   "weights that grow are clipped",
+        .decision = "weights under current scaling are measured after Adam's update and cast with that scale",
+        .revert = [](Behaviors& b) { b.measure_scale_in_adam = false; }},
 };
 
 }  // namespace

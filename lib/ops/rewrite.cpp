@@ -10,7 +10,9 @@
 namespace fp8lab {
 namespace {
 
-bool measured(const Rewrite& rewrite) { return rewrite.quantizer->format.amax_source == AmaxSource::kTensor; }
+bool measured(const Rewrite& rewrite) {
+  return rewrite.quantizer->format.amax_source == AmaxSource::kTensor && rewrite.scale == nullptr;
+}
 bool per_tensor(const Rewrite& rewrite) { return rewrite.quantizer->format.per_tensor(); }
 DType nominal_of(const Rewrite& rewrite) { return rewrite.nominal.value_or(rewrite.value.dtype()); }
 
@@ -42,13 +44,13 @@ void rewrite_blocks(Device& device, const Rewrite& rewrite) {
 
 CastTarget Rewriter::orientations_of(const Rewrite& rewrite) const {
   const Quantizer& quantizer = *rewrite.quantizer;
-  CastTarget target{
-      .rowwise = {},
-      .columnwise = {},
-      .format = quantizer.format,
-      .nominal = nominal_of(rewrite),
-      .scale = quantizer.format.amax_source == AmaxSource::kHistory ? quantizer.scale.data<const float>() : nullptr,
-      .amax = quantizer.amax ? quantizer.amax.data<float>() : nullptr};
+  const bool history = quantizer.format.amax_source == AmaxSource::kHistory;
+  CastTarget target{.rowwise = {},
+                    .columnwise = {},
+                    .format = quantizer.format,
+                    .nominal = nominal_of(rewrite),
+                    .scale = history ? quantizer.scale.data<const float>() : rewrite.scale,
+                    .amax = quantizer.amax ? quantizer.amax.data<float>() : nullptr};
   if (rewrite.to->rowwise()) target.rowwise = rewrite.to->rowwise_operand();
   if (rewrite.to->columnwise()) target.columnwise = rewrite.to->columnwise_operand(false);
   return target;

@@ -17,6 +17,9 @@ struct Rewrite {
   std::optional<DType> nominal{};  ///< `value` is rounded to this type before the cast; absent: it is cast unrounded
   /// True if the kernel that computes `value` also casts or measures it: it gets Rewriter::target().
   bool fused_cast = false;
+  /// f32 [1]: the tensor is cast under this scale and not measured, although its format asks for its amax. Null: as the
+  /// format says.
+  const float* scale = nullptr;
 };
 
 /// Rewrites all tensors together. Tensors that are measured over ranks share one reduction, so `rewrites` must be the

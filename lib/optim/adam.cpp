@@ -194,17 +194,25 @@ void Adam::clip(Runtime& runtime) {
 
 namespace {
 
-// A wrapper answers that it is not quantized, whatever it wraps (TransformerEngine#2370, #2698). With the fix reverted
-// the shard then counts as high precision, and is described by storage that it does not have.
-bool is_quantized(const Parameter& parameter, bool unwrap) {
-  return local_shard(parameter).in_eight_bits() && (unwrap || parameter.local == nullptr);
+// A quantized parameter that Adam does not recognise counts as high precision, and is described by storage that it does
+// not have.
+bool is_quantized(const Parameter& parameter, const Behaviors& behaviors) {
+  const Parameter& shard = local_shard(parameter);
+  if (!shard.in_eight_bits()) return false;
+  // Reverted behaviour: a wrapper answers that it is not quantized, whatever it wraps (TransformerEngine#2370, #2698).
+  if (!behaviors.unwrap_shards_in_adam && parameter.local != nullptr) return false;
+  // Reverted behaviour: tensors with one scale are the only quantized type that Adam knows (TransformerEngine#2753).
+  return behaviors.cast_blocks_in_adam || shard.quantizer->format.per_tensor();
 }
 
 /// The group of a parameter: matrices, or vectors.
 std::size_t group_of(const Parameter& parameter) { return parameter.spec.shape.rank() > 1 ? 0 : 1; }
 
 /// True if Adam's kernel casts the weight, with a scale that is known beforehand; others are cast after it.
-bool cast_by_kernel(const Parameter& shard) { return shard.quantizer->format.amax_source == AmaxSource::kHistory; }
+bool cast_by_kernel(const Parameter& shard, const Behaviors& behaviors) {
+  const AmaxSource source = shard.quantizer->format.amax_source;
+  return source == AmaxSource::kHistory || (source == AmaxSource::kTensor && !behaviors.measure_scale_in_adam);
+}
 
 }  // namespace
 
@@ -227,8 +235,7 @@ void Adam::choose_launched(const Behaviors& behaviors) {
   enum class Form { kEightBits, k16Bits, kF32 };
   const auto form_of = [&](const Parameter& parameter) {
     const Parameter& shard = local_shard(parameter);
-    if (is_quantized(parameter, behaviors.unwrap_shards_in_adam))
-      return cast_by_kernel(shard) ? Form::kEightBits : Form::kF32;
+    if (is_quantized(parameter, behaviors)) return cast_by_kernel(shard, behaviors) ? Form::kEightBits : Form::kF32;
     return shard.spec.dtype == DType::kF32 ? Form::kF32 : Form::k16Bits;
   };
   launched_.assign(parameters_.size(), 1);
@@ -252,27 +259,53 @@ void Adam::choose_launched(const Behaviors& behaviors) {
 }
 
 /// Lists the eight-bit weights, which are cast anew in every step.
-void Adam::list_rewrites(bool unwrap) {
+void Adam::list_rewrites(const Behaviors& behaviors) {
   rewrites_.clear();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!is_quantized(*parameters_[i], unwrap)) continue;
+    if (!is_quantized(*parameters_[i], behaviors)) continue;
     Parameter& shard = local_shard(*parameters_[i]);
     shard.initial.reset();
     rewrites_.push_back({.value = states_[i].master,
                          .to = &shard.quantized,
                          .quantizer = shard.quantizer.get(),
                          .nominal = shard.spec.dtype,
-                         .fused_cast = shard.grad && (launched_[i] || cast_by_kernel(shard))});
+                         .fused_cast = shard.grad && (launched_[i] || cast_by_kernel(shard, behaviors))});
   }
 }
 
+// Reverted behaviour: the kernel casts all weights with one scale alike, under the scale in the quantizer. Current
+// scaling leaves there the scale of its last cast, so the weights keep the scale of their initial values; the amax that
+// the kernel measures is read by nobody (TransformerEngine#2816). Here that scale is the reciprocal of scale_inv, which
+// may differ from it in the last bit; scale_inv itself stays the same, bit for bit.
+void Adam::keep_scales(Runtime& runtime) {
+  std::vector<Rewrite*> kept;
+  for (Rewrite& rewrite : rewrites_)
+    if (rewrite.quantizer->format.amax_source == AmaxSource::kTensor) kept.push_back(&rewrite);
+  if (kept.empty()) return;
+  Device& device = runtime.device;
+  const auto count = static_cast<std::int64_t>(kept.size());
+  kept_scales_ = device.allocate({Shape{count + 1, 1}, DType::kF32}, runtime.workspace("Adam"));
+  const Tensor unit = kept_scales_.row_range(count, 1);
+  fill(device, kept_scales_, 0.0f);
+  fill(device, unit, 1.0f);
+  std::vector<ListOpTensor> quotients;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Tensor scale = kept_scales_.row_range(i, 1);
+    const QuantizedTensor& weight = *kept[i]->to;
+    const Tensor& scale_inv = (weight.rowwise() ? weight.rowwise() : weight.columnwise()).scale_inv;
+    quotients.push_back({.out = scale.view(), .a = unit.view(), .b = scale_inv.view()});
+    kept[i]->scale = scale.data<const float>();
+  }
+  device.launch(&KernelTable::list_op, ListOpArgs{.op = ListOp::kAddcdiv, .tensors = quotients, .scalar = 1.0f});
+}
+
 /// Lists the parameters that the kernel updates: those with a gradient, of one group or of all.
-void Adam::list_tensors(bool unwrap, std::optional<std::size_t> group) {
+void Adam::list_tensors(const Behaviors& behaviors, std::optional<std::size_t> group) {
   tensors_.clear();
   std::size_t next_rewrite = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& shard = local_shard(*parameters_[i]);
-    const bool quantized = is_quantized(*parameters_[i], unwrap);
+    const bool quantized = is_quantized(*parameters_[i], behaviors);
     const std::size_t rewrite = quantized ? next_rewrite++ : 0;
     if (!shard.grad || !launched_[i] || group.value_or(group_of(*parameters_[i])) != group_of(*parameters_[i]))
       continue;
@@ -294,18 +327,18 @@ void Adam::list_tensors(bool unwrap, std::optional<std::size_t> group) {
 void Adam::step(Runtime& runtime) {
   make_state(runtime);
   count_step(runtime.behaviors.count_empty_steps);
-  const bool unwrap = runtime.behaviors.unwrap_shards_in_adam;
   const bool widens =
       !runtime.behaviors.fuse_moment_casts && options_.exp_avg == DType::kBF16 && options_.exp_avg_sq == DType::kBF16;
   if (options_.max_grad_norm > 0.0) clip(runtime);
   if (widens) widen_moments(runtime);
   choose_launched(runtime.behaviors);
-  list_rewrites(unwrap);
+  list_rewrites(runtime.behaviors);
+  if (!runtime.behaviors.measure_scale_in_adam) keep_scales(runtime);
   rewriter_.begin(runtime.device, rewrites_);
   // Groups that have counted the same steps share a launch.
   const bool together = steps_[0] == steps_[1];
   for (std::size_t group = 0; group < (together ? 1 : steps_.size()); ++group) {
-    list_tensors(unwrap, together ? std::nullopt : std::optional(group));
+    list_tensors(runtime.behaviors, together ? std::nullopt : std::optional(group));
     const MomentRule mean = moment_rule(options_.beta1, steps_[group]),
                      square = moment_rule(options_.beta2, steps_[group]);
     runtime.device.launch(&KernelTable::adam, AdamArgs{.tensors = tensors_,
@@ -320,6 +353,7 @@ void Adam::step(Runtime& runtime) {
                                                        .gradient_scale = clip_coefficient_.data<const float>()});
   }
   rewriter_.finish(runtime.device);
+  kept_scales_ = {};
   if (widens) narrow_moments(runtime);
 }
 

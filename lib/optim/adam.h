@@ -109,8 +109,9 @@ class Adam {
   void narrow_moments(Runtime& runtime);
   void count_step(bool count_empty);
   void choose_launched(const Behaviors& behaviors);
-  void list_rewrites(bool unwrap);
-  void list_tensors(bool unwrap, std::optional<std::size_t> group);
+  void list_rewrites(const Behaviors& behaviors);
+  void keep_scales(Runtime& runtime);
+  void list_tensors(const Behaviors& behaviors, std::optional<std::size_t> group);
 
   std::vector<Parameter*> parameters_;
   AdamOptions options_;
@@ -120,6 +121,7 @@ class Adam {
   std::vector<AdamTensor> tensors_;
   std::vector<Rewrite> rewrites_;
   Rewriter rewriter_;
+  Tensor kept_scales_;           ///< reverted measure_scale_in_adam: the scales of the last casts, during a step
   std::vector<Tensor> widened_;  ///< reverted fuse_moment_casts: both moments of each parameter in f32, during a step
   std::vector<MatrixView> gradients_;
   std::vector<char> launched_;        ///< by parameter: 0 if the launcher leaves its elements out

@@ -66,14 +66,15 @@ class OptimizerSchedule {
     }
     const bool clips = training_.clip_norm > 0.0;
     const Schedule made = repeat(layers_, state) + allocate(clips ? 3 * kF32 : 0);
-    const bool casts = !cell_.sharding.sharded || cell_.decisions.finds_shards;
+    const bool casts = (!cell_.sharding.sharded || cell_.decisions.finds_shards) &&
+                       (cell_.recipe.per_tensor || cell_.decisions.casts_blocks);
     const Bytes widened =
         training_.moments == Moments::kBF16 && !cell_.decisions.reads_bf16_moments ? 2 * kF32 * elems_ : 0;
     const Schedule step = allocate(widened) + (casts ? cast_masters() : Schedule{}) + release(widened);
     return {.state = made.net,
             .first_step = made + step,
             .later_step = step,
-            .amax_reductions = casts ? reductions(1) : 0,
+            .amax_reductions = casts && cell_.decisions.measures_in_adam ? reductions(1) : 0,
             .amaxes = measured(),
             .reduces_norm = clips};
   }
@@ -114,7 +115,9 @@ class OptimizerSchedule {
     if (cell_.element != kF32 && !cell_.recipe.per_tensor)
       for (const ParameterNumbers& parameter : layer_.parameters)
         if (parameter.eight_bits) rounded = std::max(rounded, parameter.shard);
-    return at_once(measured() * kF32 + rounded);
+    // Each weight's amax or, where the scale of its last cast is computed, that scale; and the 1 that is divided.
+    const std::int64_t scalars = measured() + (measured() > 0 && !cell_.decisions.measures_in_adam ? 1 : 0);
+    return at_once(scalars * kF32 + rounded);
   }
 
   /// The number of weights whose amax is measured before they are cast.

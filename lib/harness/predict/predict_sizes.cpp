@@ -103,6 +103,8 @@ constexpr FixNumbers kFixes[] = {
     {"fuse_moment_casts", [](Decisions& d) { d.reads_bf16_moments = false; }},
     {"skip_empty_tensors"},
     {"count_empty_steps"},
+    {"cast_blocks_in_adam", [](Decisions& d) { d.casts_blocks = false; }},
+    {"measure_scale_in_adam", [](Decisions& d) { d.measures_in_adam = false; }},
     {"write_back_list_updates", [](Decisions& d) { d.writes_lists_back = false; }},
 };
 

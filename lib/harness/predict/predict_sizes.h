@@ -122,6 +122,11 @@ struct Decisions {
   bool slices_as_views = true;
   /// Adam finds the shards of sharded parameters, and so rewrites those in eight bits.
   bool finds_shards = true;
+  /// Adam knows weights in blocks, and so rewrites them.
+  bool casts_blocks = true;
+  /// Adam measures weights whose amax must be known before they are cast; else it computes the scales of their last
+  /// casts.
+  bool measures_in_adam = true;
   /// Results of list operations are written back to weights in eight bits.
   bool writes_lists_back = true;
 };
