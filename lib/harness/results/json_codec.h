@@ -7,8 +7,8 @@
 
 #include "harness/results/record.h"
 
-// JSON of the harness's own structures: json_encode.cpp writes it, json_decode.cpp reads it. No header includes the JSON
-// library.
+// JSON of the harness's own structures: json_encode.cpp writes it, json_decode.cpp reads it. No header includes the
+// JSON library.
 namespace fp8lab {
 
 /// A cell for a child process: every key of the table of keys.h, and the cell's names.
