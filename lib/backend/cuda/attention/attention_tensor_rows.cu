@@ -2,7 +2,7 @@
 #include "backend/cuda/attention/device/attention_matrix.cuh"
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/device/vectors.cuh"
+#include "backend/cuda/device/conversions.cuh"
 
 // Kernels that run before and after the products of attention's backward: sums of dO * O for each query, and dQ from
 // its sums.
@@ -24,14 +24,14 @@ __global__ void __launch_bounds__(kThreads) attention_tensor_rows_kernel(TensorB
   if (thread < shape.batch * shape.heads * query_tiles * 2) call.arrivals[thread] = 0;
   if (thread == 0) *call.next_job = 0;
   const std::int64_t first = thread / lanes * kRowsAtOnce, valid = shape.batch * shape.heads * shape.seq;
-  Raw4 o_raw[kRowsAtOnce] = {}, grad_o_raw[kRowsAtOnce] = {};
+  FloatVector o_stored[kRowsAtOnce] = {}, grad_o_stored[kRowsAtOnce] = {};
 #pragma unroll
   for (int i = 0; i < kRowsAtOnce; ++i) {
     if (first + i >= valid) continue;
     const std::int64_t token = (first + i) / shape.heads,
                        col = (first + i) % shape.heads * shape.head_dim + lane * kVector;
-    o_raw[i] = load4(o.data, o.dtype, token * o.row_stride + col);
-    grad_o_raw[i] = load4(grad_o.data, grad_o.dtype, token * grad_o.row_stride + col);
+    o_stored[i] = load_vector(o.data, token * o.row_stride + col, o.dtype);
+    grad_o_stored[i] = load_vector(grad_o.data, token * grad_o.row_stride + col, grad_o.dtype);
   }
   const float logit_factor = logit_factor_of(call.q, call.k, shape);
   const double factor =
@@ -39,8 +39,8 @@ __global__ void __launch_bounds__(kThreads) attention_tensor_rows_kernel(TensorB
 #pragma unroll
   for (int i = 0; i < kRowsAtOnce; ++i) {
     float a[kVector], b[kVector];
-    decode(o.dtype, o_raw[i], a);
-    decode(grad_o.dtype, grad_o_raw[i], b);
+    widen_fast(o_stored[i], a, o.dtype);
+    widen_fast(grad_o_stored[i], b, grad_o.dtype);
     // In double: dS = P * (dP - dot) is a difference, so an FP32 error of the dot would be large relative to dS.
     double dot = 0;
 #pragma unroll
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) attention_tensor_grad_q_kernel(Tenso
         (query * shape.batch + sequence) * call.grad_q.row_stride + head * Dim + half * (Dim / 2) + 8 * block;
 #pragma unroll
     for (int j = 0; j < 2; ++j)
-      store4(call.grad_q.data, call.grad_q.dtype, at + 4 * j, encode(call.grad_q.dtype, rows[i][j]));
+      narrow(rows[i][j], call.grad_q.dtype).store(call.grad_q.data, at + 4 * j, call.grad_q.dtype);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <cuda_fp8.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/dtype.h"
@@ -66,5 +67,30 @@ struct Element<DType::kI32> {
   using Storage = std::int32_t;
   __device__ static float load(std::int32_t x) { return static_cast<float>(x); }
 };
+
+/// Element `at` of an array of f32, bf16, f16, e4m3 or e5m2, exactly. Where `type` is a constant, the switch folds
+/// away.
+__device__ __forceinline__ float load1(const std::byte* data, DType type, std::int64_t at) {
+  switch (type) {
+    case DType::kF32: return reinterpret_cast<const float*>(data)[at];
+    case DType::kBF16: return bf16_to_f32(reinterpret_cast<const BFloat16*>(data)[at]);
+    case DType::kF16: return f16_to_f32(reinterpret_cast<const Half*>(data)[at]);
+    case DType::kE4M3: return e4m3_to_f32(reinterpret_cast<const std::uint8_t*>(data)[at]);
+    case DType::kE5M2: return e5m2_to_f32(reinterpret_cast<const std::uint8_t*>(data)[at]);
+    default: return 0.0f;
+  }
+}
+
+/// Stores an element rounded to nearest even (FP8: saturating).
+__device__ __forceinline__ void store1(std::byte* data, DType type, std::int64_t at, float value) {
+  switch (type) {
+    case DType::kF32: reinterpret_cast<float*>(data)[at] = value; return;
+    case DType::kBF16: reinterpret_cast<BFloat16*>(data)[at] = f32_to_bf16(value); return;
+    case DType::kF16: reinterpret_cast<Half*>(data)[at] = f32_to_f16(value); return;
+    case DType::kE4M3: reinterpret_cast<std::uint8_t*>(data)[at] = Element<DType::kE4M3>::store(value); return;
+    case DType::kE5M2: reinterpret_cast<std::uint8_t*>(data)[at] = Element<DType::kE5M2>::store(value); return;
+    default: return;
+  }
+}
 
 }  // namespace fp8lab::cuda

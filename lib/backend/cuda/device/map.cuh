@@ -26,7 +26,7 @@ inline constexpr int kMapThreads = 256;
 template <bool Runs, int Unroll, int Type, int Inputs, int Outputs, class Op>
 __global__ void __launch_bounds__(kMapThreads) map_kernel(const MapArgs<Inputs, Outputs, Op> args) {
   constexpr int kIn = Inputs > 0 ? Inputs : 1;
-  constexpr int kWidth = Runs ? kRawWidth<Type> : 1;
+  constexpr int kWidth = Runs ? kVectorWidth<Type> : 1;
   const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * kWidth;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * Unroll * step + threadIdx.x * kWidth;
   const std::int64_t row_step = static_cast<std::int64_t>(gridDim.y) * blockDim.y;
@@ -34,19 +34,20 @@ __global__ void __launch_bounds__(kMapThreads) map_kernel(const MapArgs<Inputs, 
        row += row_step) {
     if constexpr (Runs) {
       if (first + (Unroll - 1) * step + kWidth <= args.cols) {
-        RawRun<Type> raw[Unroll][kIn];
+        Vector<Type> stored[Unroll][kIn];
 #pragma unroll
         for (int u = 0; u < Unroll; ++u)
 #pragma unroll
-          for (int k = 0; k < Inputs; ++k) raw[u][k].load(args.in[k], row, first + u * step);
+          for (int k = 0; k < Inputs; ++k)
+            stored[u][k].load(args.in[k].data, args.in[k].index(row, first + u * step), args.in[k].dtype);
 #pragma unroll
         for (int u = 0; u < Unroll; ++u) {
           float in[kIn][kWidth], out[Outputs][kWidth];
 #pragma unroll
-          for (int k = 0; k < Inputs; ++k) raw[u][k].get(args.in[k], in[k]);
+          for (int k = 0; k < Inputs; ++k) widen(stored[u][k], in[k], args.in[k].dtype);
           args.op(in, out, row, first + u * step);
 #pragma unroll
-          for (int k = 0; k < Outputs; ++k) store_raw<Type>(out[k], args.out[k], row, first + u * step);
+          for (int k = 0; k < Outputs; ++k) store_vector<Type>(out[k], args.out[k], row, first + u * step);
         }
         continue;
       }
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(kMapThreads) map_kernel(const MapArgs<Inputs, 
 template <bool Runs, int Unroll, int Type, int Inputs, int Outputs, class Op>
 void launch_map(const MapArgs<Inputs, Outputs, Op>& args, cudaStream_t stream) {
   constexpr std::int64_t kMostGridRows = 65535;
-  constexpr std::int64_t kWidth = Runs ? kRawWidth<Type> : 1;
+  constexpr std::int64_t kWidth = Runs ? kVectorWidth<Type> : 1;
   const std::int64_t runs = (args.cols + kWidth - 1) / kWidth;
   // Threads along a row. Short rows share a block. Blocks end with the row where possible, since the remainder of a row
   // is read element by element.

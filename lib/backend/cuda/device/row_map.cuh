@@ -29,20 +29,20 @@ __global__ void __launch_bounds__(kRowMapThreads)
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * Rows;
   writer.begin();
   if (col < args.cols) {
-    RawRun<static_cast<int>(DType::kBF16)> raw[Rows][Inputs];
+    Vector<DType::kBF16> stored[Rows][Inputs];
 #pragma unroll
     for (int i = 0; i < Rows; ++i) {
       // Rows beyond the end read the last row again, so that no load depends on a branch.
       const std::int64_t row = first + i < args.rows ? first + i : args.rows - 1;
 #pragma unroll
-      for (int k = 0; k < Inputs; ++k) raw[i][k].load(args.in[k], row, col);
+      for (int k = 0; k < Inputs; ++k) stored[i][k].load(args.in[k].data, args.in[k].index(row, col));
     }
 #pragma unroll
     for (int i = 0; i < Rows; ++i) {
       if (first + i >= args.rows) break;
       float in[Inputs][kRunWidth], out[Outputs][kRunWidth];
 #pragma unroll
-      for (int k = 0; k < Inputs; ++k) raw[i][k].get(args.in[k], in[k]);
+      for (int k = 0; k < Inputs; ++k) widen(stored[i][k], in[k]);
       op(in, out, first + i, col);
 #pragma unroll
       for (int k = 0; k < Outputs; ++k) writer.write(out[k], first + i, k * args.cols + col);

@@ -1,18 +1,17 @@
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
+#include "backend/cuda/device/conversions.cuh"
 #include "backend/cuda/device/elements.cuh"
+#include "backend/cuda/device/vectors.cuh"
 #include "core/dtype.h"
-#include "core/float8.h"
 #include "tensor/view.h"
 
-// Runs of FP32 values, read from and rounded to whatever type a matrix stores, as in backend/cpu/rows.h. A run of eight
-// elements is one 16-byte access in 16-bit types, two in FP32, and one 8-byte access in FP8.
+// Runs of FP32 values, read from and rounded to whatever type a matrix stores, as in backend/cpu/rows.h. A wide run is
+// eight elements, read and written as a vector (vectors.cuh).
 namespace fp8lab::cuda {
 
 /// A matrix as device code accesses it.
@@ -22,6 +21,8 @@ struct Elements {
   std::int64_t row_stride = 0;
   std::int64_t col_stride = 1;
 
+  /// Of an element of a row without gaps between elements.
+  __device__ std::int64_t index(std::int64_t row, std::int64_t col) const { return row * row_stride + col; }
   template <class T>
   __device__ T* at(std::int64_t row, std::int64_t col) const {
     return reinterpret_cast<T*>(data) + row * row_stride + col * col_stride;
@@ -47,37 +48,11 @@ inline bool holds_runs(const MatrixView& view) {
          (view.rows <= 1 || step % alignment == 0);
 }
 
+/// A wide run as the kernels of norms keep it in registers.
 template <class T>
 struct alignas(sizeof(T) * kRunWidth < 16 ? sizeof(T) * kRunWidth : 16) Run {
   T values[kRunWidth];
 };
-
-/// Two numbers in 16 bits, the first in the lower 16, by one instruction. Its NaNs have other bits than the host's.
-template <DType Type>
-__device__ inline std::uint32_t pack_numbers(float first, float second) {
-  if constexpr (Type == DType::kBF16) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
-    return *reinterpret_cast<const std::uint32_t*>(&pair);
-  } else {
-    const __half2 pair = __floats2half2_rn(first, second);
-    return *reinterpret_cast<const std::uint32_t*>(&pair);
-  }
-}
-/// Values in 16 bits, two per word, bitwise equal to the host's conversion: NaNs keep their sign.
-template <DType Type, int Width>
-__device__ inline void pack(const float (&values)[Width], std::uint32_t (&words)[Width / 2]) {
-  bool nan = false;
-#pragma unroll
-  for (int i = 0; i < Width / 2; ++i) {
-    words[i] = pack_numbers<Type>(values[2 * i], values[2 * i + 1]);
-    nan |= (values[2 * i] != values[2 * i]) | (values[2 * i + 1] != values[2 * i + 1]);
-  }
-  if (!nan) return;
-#pragma unroll
-  for (int i = 0; i < Width / 2; ++i)
-    words[i] = Element<Type>::store(values[2 * i]).bits |
-               static_cast<std::uint32_t>(Element<Type>::store(values[2 * i + 1]).bits) << 16;
-}
 
 /// Reads a full run of contiguous elements.
 template <DType Type>
@@ -86,20 +61,6 @@ __device__ inline void load_full(const typename Element<Type>::Storage* from, fl
   const Run<Storage> run = *reinterpret_cast<const Run<Storage>*>(from);
 #pragma unroll
   for (int j = 0; j < kRunWidth; ++j) values[j] = Element<Type>::load(run.values[j]);
-}
-template <DType Type>
-__device__ inline void store_full(const float (&values)[kRunWidth], typename Element<Type>::Storage* to) {
-  using Storage = typename Element<Type>::Storage;
-  if constexpr (Type == DType::kBF16 || Type == DType::kF16) {
-    std::uint32_t words[kRunWidth / 2];
-    pack<Type>(values, words);
-    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
-  } else {
-    Run<Storage> run;
-#pragma unroll
-    for (int j = 0; j < kRunWidth; ++j) run.values[j] = Element<Type>::store(values[j]);
-    *reinterpret_cast<Run<Storage>*>(to) = run;
-  }
 }
 
 template <DType Type, bool Wide, int Width>
@@ -124,7 +85,7 @@ __device__ inline void store_typed(const float (&values)[Width], const Elements&
   using Storage = typename Element<Type>::Storage;
   if constexpr (Wide && Width == kRunWidth) {
     Storage* at = reinterpret_cast<Storage*>(to.data) + row * to.row_stride + col;
-    if (count >= Width) return store_full<Type>(values, at);
+    if (count >= Width) return narrow<Type>(values).store(at);
 #pragma unroll
     for (int j = 0; j < Width; ++j)
       if (j < count) at[j] = Element<Type>::store(values[j]);
@@ -135,11 +96,6 @@ __device__ inline void store_typed(const float (&values)[Width], const Elements&
       if (j < count) at[j * to.col_stride] = Element<Type>::store(values[j]);
   }
 }
-
-/// What a kernel knows at compile time about a matrix's type: the type itself (>= 0), that it is f32, f16 or bf16
-/// (kRealTypes), or nothing (kAnyTypes).
-inline constexpr int kRealTypes = -1;
-inline constexpr int kAnyTypes = -2;
 
 /// Reads at most `count` elements, exactly; the others become 0. Any type but I64. `Wide`: the rows hold wide runs
 /// (holds_runs()).
@@ -189,124 +145,23 @@ __device__ inline void store_run(const float (&values)[Width], const Elements& t
   }
 }
 
-/// A run as it is stored, not yet converted, so that all loads of a thread can be in flight before the first is waited
-/// for: eight elements of a 16-bit type, else four.
+/// Stores a vector at (row, col) of a row that holds wide runs, rounded to nearest even. The same types as store_run().
 template <int Type>
-inline constexpr int kRawWidth =
-    Type == static_cast<int>(DType::kBF16) || Type == static_cast<int>(DType::kF16) ? kRunWidth : 4;
-
-template <int Type>
-class RawRun {
- public:
-  static constexpr int kWidth = kRawWidth<Type>;
-
-  /// Loads a full run of a row that holds wide runs.
-  __device__ void load(const Elements& from, std::int64_t row, std::int64_t col) {
-    const std::int64_t at = row * from.row_stride + col;
-    if constexpr (Type >= 0) {
-      words_ = *reinterpret_cast<const uint4*>(from.data + at * static_cast<std::int64_t>(sizeof(Storage)));
-    } else {
-      switch (from.dtype) {
-        case DType::kF32:
-        case DType::kI32: words_ = *reinterpret_cast<const uint4*>(from.data + 4 * at); break;
-        case DType::kF16:
-        case DType::kBF16:
-        case DType::kI16: {
-          const uint2 words = *reinterpret_cast<const uint2*>(from.data + 2 * at);
-          words_.x = words.x;
-          words_.y = words.y;
-          break;
-        }
-        default: words_.x = *reinterpret_cast<const std::uint32_t*>(from.data + at);
-      }
-    }
-  }
-  __device__ void get(const Elements& from, float (&values)[kWidth]) const {
-    if constexpr (Type >= 0) {
-      as<static_cast<DType>(Type)>(values);
-    } else {
-      switch (from.dtype) {
-        case DType::kF32: return as<DType::kF32>(values);
-        case DType::kF16: return as<DType::kF16>(values);
-        case DType::kBF16: return as<DType::kBF16>(values);
-        default: break;
-      }
-      if constexpr (Type == kAnyTypes) {
-        switch (from.dtype) {
-          case DType::kE4M3: return as<DType::kE4M3>(values);
-          case DType::kE5M2: return as<DType::kE5M2>(values);
-          case DType::kE8M0: return as<DType::kE8M0>(values);
-          case DType::kU8: return as<DType::kU8>(values);
-          case DType::kI16: return as<DType::kI16>(values);
-          case DType::kI32: return as<DType::kI32>(values);
-          default: break;
-        }
-      }
-    }
-  }
-
- private:
-  using Storage = typename Element<static_cast<DType>(Type >= 0 ? Type : 0)>::Storage;
-
-  template <DType From>
-  __device__ void as(float (&values)[kWidth]) const {
-    using Stored = typename Element<From>::Storage;
-    constexpr int kBits = 8 * sizeof(Stored);
-    const std::uint32_t words[4] = {words_.x, words_.y, words_.z, words_.w};
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      const std::uint32_t word = words[j * kBits / 32];
-      if constexpr (From == DType::kBF16)
-        values[j] = float_from_bits(j % 2 == 0 ? word << 16 : word & 0xFFFF0000u);
-      else if constexpr (kBits == 32)
-        values[j] = Element<From>::load(__builtin_bit_cast(Stored, word));
-      else if constexpr (kBits == 16)
-        values[j] = Element<From>::load(__builtin_bit_cast(Stored, static_cast<std::uint16_t>(word >> (j % 2 * 16))));
-      else
-        values[j] = Element<From>::load(static_cast<std::uint8_t>(word >> (j % 4 * 8)));
-    }
-  }
-
-  uint4 words_;
-};
-
-/// Stores a full run of `Width` elements.
-template <DType Type, int Width>
-__device__ inline void store_raw_typed(const float (&values)[Width], const Elements& to, std::int64_t at) {
-  using Storage = typename Element<Type>::Storage;
-  std::byte* const here = to.data + at * static_cast<std::int64_t>(sizeof(Storage));
-  if constexpr (Type == DType::kBF16 || Type == DType::kF16) {
-    std::uint32_t words[Width / 2];
-    pack<Type>(values, words);
-    if constexpr (Width == 8)
-      *reinterpret_cast<uint4*>(here) = make_uint4(words[0], words[1], words[2], words[3]);
-    else
-      *reinterpret_cast<uint2*>(here) = make_uint2(words[0], words[1]);
-  } else if constexpr (Type == DType::kF32) {
-    *reinterpret_cast<float4*>(here) = make_float4(values[0], values[1], values[2], values[3]);
-  } else {
-    std::uint32_t word = 0;
-#pragma unroll
-    for (int j = 0; j < Width; ++j) word |= static_cast<std::uint32_t>(Element<Type>::store(values[j])) << (8 * j);
-    *reinterpret_cast<std::uint32_t*>(here) = word;
-  }
-}
-template <int Type>
-__device__ inline void store_raw(const float (&values)[kRawWidth<Type>], const Elements& to, std::int64_t row,
-                                 std::int64_t col) {
-  const std::int64_t at = row * to.row_stride + col;
+__device__ inline void store_vector(const float (&values)[kVectorWidth<Type>], const Elements& to, std::int64_t row,
+                                    std::int64_t col) {
+  const std::int64_t at = to.index(row, col);
   if constexpr (Type >= 0) {
-    store_raw_typed<static_cast<DType>(Type)>(values, to, at);
+    narrow<static_cast<DType>(Type)>(values).store(to.data, at);
   } else {
     switch (to.dtype) {
-      case DType::kF32: return store_raw_typed<DType::kF32>(values, to, at);
-      case DType::kF16: return store_raw_typed<DType::kF16>(values, to, at);
-      case DType::kBF16: return store_raw_typed<DType::kBF16>(values, to, at);
+      case DType::kF32: return narrow<DType::kF32>(values).store(to.data, at);
+      case DType::kF16: return narrow<DType::kF16>(values).store(to.data, at);
+      case DType::kBF16: return narrow<DType::kBF16>(values).store(to.data, at);
       default: break;
     }
     if constexpr (Type == kAnyTypes) {
-      if (to.dtype == DType::kE4M3) store_raw_typed<DType::kE4M3>(values, to, at);
-      if (to.dtype == DType::kE5M2) store_raw_typed<DType::kE5M2>(values, to, at);
+      if (to.dtype == DType::kE4M3) narrow<DType::kE4M3>(values).store(to.data, at);
+      if (to.dtype == DType::kE5M2) narrow<DType::kE5M2>(values).store(to.data, at);
     }
   }
 }

@@ -1,176 +1,210 @@
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_fp8.h>
+#include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "backend/cuda/device/elements.cuh"
 #include "core/dtype.h"
 
-// Vectors of four elements of an array whose type is known at compile time or at run time: where `type` is a constant,
-// every switch folds away. Reading and converting are separate steps, so that all loads of a thread can be in flight
-// before the first is waited for. The GPU's conversion instructions are used; they differ from core/float16.h only in
-// the bits of NaNs. The host refuses types other than those below.
+// Vectorized loads and stores. Loading and converting (conversions.cuh) are separate steps, so that all loads of a
+// thread can be in flight before the first is waited for.
 namespace fp8lab::cuda {
 
-inline constexpr int kVector = 4;
+/// What a kernel knows at compile time about a matrix's type: the type itself (>= 0), or which types it may have at run
+/// time: f32, f16 and bf16 (kRealTypes), all but i64 (kAnyTypes), or f32, f16, bf16, e4m3 and e5m2 (kFloatTypes).
+inline constexpr int kRealTypes = -1;
+inline constexpr int kAnyTypes = -2;
+inline constexpr int kFloatTypes = -3;
 
-__device__ constexpr int bytes_of(DType type) {
-  return type == DType::kF32 ? 4 : type == DType::kE4M3 || type == DType::kE5M2 ? 1 : 2;
-}
+/// Bytes of an element.
+template <auto Type>
+inline constexpr int kBytesOf = sizeof(typename Element<static_cast<DType>(Type)>::Storage);
 
-/// Four elements as they are stored; words that narrower types do not use are undefined.
-struct Raw4 {
-  uint4 bits;
+/// Elements that one access moves: eight of a 16-bit type. Four of all others, so that vectors of different types have
+/// as many elements.
+template <auto Type>
+inline constexpr int kVectorWidth =
+    Type == static_cast<decltype(Type)>(DType::kBF16) || Type == static_cast<decltype(Type)>(DType::kF16) ? 8 : 4;
+
+/// `Width` neighbouring elements of type `Type`, as they are stored, in a thread's registers. A load or store is one
+/// access of 16 bytes, the widest that a thread can make, or of the entire vector if that is smaller; a larger vector
+/// takes several of 16 bytes. Addresses must be aligned to one access.
+template <auto Type, int Width = kVectorWidth<Type>>
+struct Vector {
+  static constexpr int kElementBytes = kBytesOf<Type>;
+  static constexpr int kWords = Width * kElementBytes / 4;
+
+  /// Elements in memory order, the first in the lowest bits.
+  std::uint32_t words[kWords];
+
+  __device__ __forceinline__ void load(const void* from) { load_by<false>(from); }
+  /// Loads the elements from `at` on of an array.
+  __device__ __forceinline__ void load(const std::byte* array, std::int64_t at, DType = {}) {
+    load(array + at * kElementBytes);
+  }
+  /// Loads memory that no thread writes while the kernel runs, through the read-only cache.
+  __device__ __forceinline__ void load_read_only(const void* from) { load_by<true>(from); }
+  /// Loads the first `count` elements, of 16 or 32 bits and any alignment; the others become zero.
+  __device__ __forceinline__ void load_some(const void* from, int count) {
+    static_assert(kElementBytes >= 2);
+    zero();
+#pragma unroll
+    for (int j = 0; j < Width; ++j) {
+      if (j >= count) continue;
+      if constexpr (kElementBytes == 4)
+        words[j] = static_cast<const std::uint32_t*>(from)[j];
+      else
+        words[j / 2] |= std::uint32_t{static_cast<const std::uint16_t*>(from)[j]} << (16 * (j % 2));
+    }
+  }
+  __device__ __forceinline__ void zero() {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = 0;
+  }
+
+  __device__ __forceinline__ void store(void* to) const {
+    static_assert(kWords == 1 || kWords == 2 || kWords % 4 == 0);
+    if constexpr (kWords == 1)
+      *static_cast<std::uint32_t*>(to) = words[0];
+    else if constexpr (kWords == 2)
+      *static_cast<uint2*>(to) = make_uint2(words[0], words[1]);
+    else
+#pragma unroll
+      for (int i = 0; i < kWords / 4; ++i)
+        static_cast<uint4*>(to)[i] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+  }
+  /// Stores the elements from `at` on of an array.
+  __device__ __forceinline__ void store(std::byte* array, std::int64_t at) const { store(array + at * kElementBytes); }
+
+  __device__ __forceinline__ void copy_words(std::uint32_t (&copy)[kWords]) const {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) copy[i] = words[i];
+  }
+  /// Byte `j`. Of two words by a selection: an index that is unknown at compile time would move them to local memory.
+  __device__ __forceinline__ std::uint8_t byte(int j) const {
+    const std::uint32_t word = kWords == 2 ? (j < 4 ? words[0] : words[kWords - 1]) : words[j / 4];
+    return static_cast<std::uint8_t>(word >> (8 * (j % 4)));
+  }
+  /// Element `j` in FP32, of type f32, bf16 or f16, by the GPU's conversion instruction: the bits of NaNs may differ
+  /// from the host's.
+  __device__ __forceinline__ float operator[](int j) const {
+    constexpr auto kType = static_cast<DType>(Type);
+    static_assert(kType == DType::kF32 || kType == DType::kBF16 || kType == DType::kF16);
+    if constexpr (kType == DType::kF32)
+      return float_from_bits(words[j]);
+    else if constexpr (kType == DType::kBF16)
+      return float_from_bits(j % 2 == 0 ? words[j / 2] << 16 : words[j / 2] & 0xFFFF0000u);
+    else
+      return __half2float(__ushort_as_half(static_cast<std::uint16_t>(words[j / 2] >> (16 * (j % 2)))));
+  }
+
+ private:
+  template <bool ReadOnly>
+  __device__ __forceinline__ void load_by(const void* from) {
+    static_assert(kWords == 1 || kWords == 2 || kWords % 4 == 0);
+    if constexpr (kWords == 1) {
+      const auto* const at = static_cast<const std::uint32_t*>(from);
+      words[0] = ReadOnly ? __ldg(at) : *at;
+    } else if constexpr (kWords == 2) {
+      const auto* const at = static_cast<const uint2*>(from);
+      const uint2 pair = ReadOnly ? __ldg(at) : *at;
+      words[0] = pair.x;
+      words[1] = pair.y;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWords / 4; ++i) {
+        const auto* const at = static_cast<const uint4*>(from) + i;
+        const uint4 piece = ReadOnly ? __ldg(at) : *at;
+        words[4 * i] = piece.x;
+        words[4 * i + 1] = piece.y;
+        words[4 * i + 2] = piece.z;
+        words[4 * i + 3] = piece.w;
+      }
+    }
+  }
 };
 
-__device__ __forceinline__ float load1(const std::byte* data, DType type, std::int64_t at) {
-  switch (type) {
-    case DType::kF32: return reinterpret_cast<const float*>(data)[at];
-    case DType::kBF16: return bf16_to_f32(reinterpret_cast<const BFloat16*>(data)[at]);
-    case DType::kF16: return f16_to_f32(reinterpret_cast<const Half*>(data)[at]);
-    case DType::kE4M3: return e4m3_to_f32(reinterpret_cast<const std::uint8_t*>(data)[at]);
-    case DType::kE5M2: return e5m2_to_f32(reinterpret_cast<const std::uint8_t*>(data)[at]);
-    default: return 0.0f;
-  }
-}
+/// Four elements of one of the types `Types` (kRealTypes, kAnyTypes), which each load takes as an argument: one access
+/// of 16, 8 or 4 bytes.
+template <int Types>
+  requires(Types < 0)
+struct Vector<Types, 4> {
+  static constexpr int kWords = 4;
 
-__device__ __forceinline__ void store1(std::byte* data, DType type, std::int64_t at, float value) {
-  switch (type) {
-    case DType::kF32: reinterpret_cast<float*>(data)[at] = value; return;
-    case DType::kBF16: reinterpret_cast<BFloat16*>(data)[at] = f32_to_bf16(value); return;
-    case DType::kF16: reinterpret_cast<Half*>(data)[at] = f32_to_f16(value); return;
-    case DType::kE4M3: reinterpret_cast<std::uint8_t*>(data)[at] = Element<DType::kE4M3>::store(value); return;
-    case DType::kE5M2: reinterpret_cast<std::uint8_t*>(data)[at] = Element<DType::kE5M2>::store(value); return;
-    default: return;
-  }
-}
+  /// Elements in memory order; words that narrower types do not use are undefined. No array: the compiler would store
+  /// words that several types use one by one.
+  uint4 words;
 
-/// Loads elements at ... at + 3: `at` must be a multiple of four, and `data` aligned to four elements.
-__device__ __forceinline__ Raw4 load4(const std::byte* data, DType type, std::int64_t at) {
-  const std::byte* from = data + at * bytes_of(type);
-  Raw4 raw;
-  switch (bytes_of(type)) {
-    case 4: raw.bits = *reinterpret_cast<const uint4*>(from); break;
+  /// Loads the elements from `at` on of an array.
+  __device__ __forceinline__ void load(const std::byte* array, std::int64_t at, DType type) {
+    switch (type) {
+      case DType::kF32:
+      case DType::kI32: words = *reinterpret_cast<const uint4*>(array + 4 * at); break;
+      case DType::kF16:
+      case DType::kBF16:
+      case DType::kI16: {
+        const uint2 pair = *reinterpret_cast<const uint2*>(array + 2 * at);
+        words.x = pair.x;
+        words.y = pair.y;
+        break;
+      }
+      default: words.x = *reinterpret_cast<const std::uint32_t*>(array + at);
+    }
+  }
+  __device__ __forceinline__ void copy_words(std::uint32_t (&copy)[kWords]) const {
+    copy[0] = words.x;
+    copy[1] = words.y;
+    copy[2] = words.z;
+    copy[3] = words.w;
+  }
+};
+
+/// The same for kernels over lists of tensors, whose bodies also know the type at compile time: where `type` is a
+/// constant, every switch folds away.
+template <>
+struct Vector<kFloatTypes, 4> {
+  /// Elements in memory order. Words that narrower types do not use are zero: left undefined, they cost
+  /// square_sum_kernel ten registers.
+  uint4 words;
+
+  __device__ static constexpr int bytes_of(DType type) {
+    return type == DType::kF32 ? 4 : type == DType::kE4M3 || type == DType::kE5M2 ? 1 : 2;
+  }
+  /// Stores the elements from `at` on of an array.
+  __device__ __forceinline__ void store(std::byte* array, std::int64_t at, DType type) const {
+    std::byte* const to = array + at * bytes_of(type);
+    switch (bytes_of(type)) {
+      case 4: *reinterpret_cast<uint4*>(to) = words; break;
+      case 2: *reinterpret_cast<uint2*>(to) = make_uint2(words.x, words.y); break;
+      default: *reinterpret_cast<std::uint32_t*>(to) = words.x;
+    }
+  }
+  /// Element `j` of a 16-bit type, as its bits.
+  __device__ __forceinline__ std::uint16_t bits16(int j) const {
+    const std::uint32_t word = j < 2 ? words.x : words.y;
+    return static_cast<std::uint16_t>(j % 2 == 0 ? word : word >> 16);
+  }
+};
+using FloatVector = Vector<kFloatTypes>;
+inline constexpr int kVector = 4;
+
+/// The vector that begins at element `at` of an array.
+__device__ __forceinline__ FloatVector load_vector(const std::byte* array, std::int64_t at, DType type) {
+  const std::byte* const from = array + at * FloatVector::bytes_of(type);
+  FloatVector vector;
+  switch (FloatVector::bytes_of(type)) {
+    case 4: vector.words = *reinterpret_cast<const uint4*>(from); break;
     case 2: {
       const uint2 pair = *reinterpret_cast<const uint2*>(from);
-      raw.bits = make_uint4(pair.x, pair.y, 0, 0);
+      vector.words = make_uint4(pair.x, pair.y, 0, 0);
       break;
     }
-    default: raw.bits = make_uint4(*reinterpret_cast<const unsigned*>(from), 0, 0, 0);
+    default: vector.words = make_uint4(*reinterpret_cast<const std::uint32_t*>(from), 0, 0, 0);
   }
-  return raw;
-}
-
-__device__ __forceinline__ void store4(std::byte* data, DType type, std::int64_t at, const Raw4& raw) {
-  std::byte* to = data + at * bytes_of(type);
-  switch (bytes_of(type)) {
-    case 4: *reinterpret_cast<uint4*>(to) = raw.bits; break;
-    case 2: *reinterpret_cast<uint2*>(to) = make_uint2(raw.bits.x, raw.bits.y); break;
-    default: *reinterpret_cast<unsigned*>(to) = raw.bits.x;
-  }
-}
-
-/// Element `i` of a vector of a 16-bit type, as its bits.
-__device__ __forceinline__ std::uint16_t element16(const Raw4& raw, int i) {
-  const unsigned word = i < 2 ? raw.bits.x : raw.bits.y;
-  return static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16);
-}
-
-__device__ __forceinline__ Raw4 pack16(const std::uint16_t (&parts)[kVector]) {
-  return {make_uint4(parts[0] | static_cast<unsigned>(parts[1]) << 16, parts[2] | static_cast<unsigned>(parts[3]) << 16,
-                     0, 0)};
-}
-
-/// Four 8-bit values, the first in the lowest byte.
-__device__ __forceinline__ unsigned encode4(DType type, const float (&values)[kVector]) {
-  const __nv_fp8_interpretation_t format = type == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2;
-  const unsigned low = __nv_cvt_float2_to_fp8x2(make_float2(values[0], values[1]), __NV_SATFINITE, format);
-  const unsigned high = __nv_cvt_float2_to_fp8x2(make_float2(values[2], values[3]), __NV_SATFINITE, format);
-  return low | high << 16;
-}
-
-/// Widens the two FP16 values of a word.
-__device__ __forceinline__ void widen_half2(unsigned word, float& low, float& high) {
-  __half2_raw raw;
-  raw.x = static_cast<unsigned short>(word);
-  raw.y = static_cast<unsigned short>(word >> 16);
-  const float2 values = __half22float2(raw);
-  low = values.x;
-  high = values.y;
-}
-__device__ __forceinline__ void widen_bf162(unsigned word, float& low, float& high) {
-  low = __uint_as_float(word << 16);
-  high = __uint_as_float(word & 0xFFFF0000u);
-}
-__device__ __forceinline__ unsigned narrow_half2(float low, float high) {
-  const __half2_raw raw = __floats2half2_rn(low, high);
-  return raw.x | static_cast<unsigned>(raw.y) << 16;
-}
-__device__ __forceinline__ unsigned narrow_bf162(float low, float high) {
-  const __nv_bfloat162_raw raw = __floats2bfloat162_rn(low, high);
-  return raw.x | static_cast<unsigned>(raw.y) << 16;
-}
-__device__ __forceinline__ unsigned narrow_half2_with_nan(float low, float high) {
-  return f32_to_f16(low).bits | static_cast<unsigned>(f32_to_f16(high).bits) << 16;
-}
-__device__ __forceinline__ unsigned narrow_bf162_with_nan(float low, float high) {
-  return f32_to_bf16(low).bits | static_cast<unsigned>(f32_to_bf16(high).bits) << 16;
-}
-/// True if one of the values is NaN. Also true for infinities of both signs, which only costs the slower path.
-__device__ __forceinline__ bool may_have_nan(const float (&values)[kVector]) {
-  const float sum = (values[0] + values[1]) + (values[2] + values[3]);
-  return sum != sum;
-}
-
-__device__ __forceinline__ void decode(DType type, const Raw4& raw, float (&values)[kVector]) {
-  switch (type) {
-    case DType::kF32:
-      values[0] = __uint_as_float(raw.bits.x);
-      values[1] = __uint_as_float(raw.bits.y);
-      values[2] = __uint_as_float(raw.bits.z);
-      values[3] = __uint_as_float(raw.bits.w);
-      return;
-    case DType::kBF16:
-      widen_bf162(raw.bits.x, values[0], values[1]);
-      widen_bf162(raw.bits.y, values[2], values[3]);
-      return;
-    case DType::kF16:
-      widen_half2(raw.bits.x, values[0], values[1]);
-      widen_half2(raw.bits.y, values[2], values[3]);
-      return;
-    default: {
-      const __nv_fp8_interpretation_t format = type == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2;
-      const __half2_raw low = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(raw.bits.x), format);
-      const __half2_raw high = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(raw.bits.x >> 16), format);
-      const float2 first = __half22float2(low), last = __half22float2(high);
-      values[0] = first.x;
-      values[1] = first.y;
-      values[2] = last.x;
-      values[3] = last.y;
-    }
-  }
-}
-
-__device__ __forceinline__ Raw4 encode(DType type, const float (&values)[kVector]) {
-  switch (type) {
-    case DType::kF32:
-      return {make_uint4(__float_as_uint(values[0]), __float_as_uint(values[1]), __float_as_uint(values[2]),
-                         __float_as_uint(values[3]))};
-    case DType::kBF16:
-      if (may_have_nan(values))
-        return {
-            make_uint4(narrow_bf162_with_nan(values[0], values[1]), narrow_bf162_with_nan(values[2], values[3]), 0, 0)};
-      return {make_uint4(narrow_bf162(values[0], values[1]), narrow_bf162(values[2], values[3]), 0, 0)};
-    case DType::kF16:
-      if (may_have_nan(values))
-        return {
-            make_uint4(narrow_half2_with_nan(values[0], values[1]), narrow_half2_with_nan(values[2], values[3]), 0, 0)};
-      return {make_uint4(narrow_half2(values[0], values[1]), narrow_half2(values[2], values[3]), 0, 0)};
-    default: return {make_uint4(encode4(type, values), 0, 0, 0)};
-  }
+  return vector;
 }
 
 }  // namespace fp8lab::cuda

@@ -13,7 +13,7 @@ constexpr int kUnrolledRows = 8;
 template <bool Runs, int Type>
 __global__ void __launch_bounds__(kThreads)
     column_part_kernel(const Elements in, std::int64_t rows, std::int64_t cols, std::int64_t part_rows, float* sums) {
-  constexpr int kWidth = Runs ? kRawWidth<Type> : 1;
+  constexpr int kWidth = Runs ? kVectorWidth<Type> : 1;
   const std::int64_t col = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kWidth;
   if (col >= cols) return;
   const std::int64_t first = blockIdx.y * part_rows;
@@ -23,13 +23,13 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (Runs) {
     if (col + kWidth <= cols)
       for (; row + kUnrolledRows <= end; row += kUnrolledRows) {
-        RawRun<Type> raw[kUnrolledRows];
+        Vector<Type> stored[kUnrolledRows];
 #pragma unroll
-        for (int i = 0; i < kUnrolledRows; ++i) raw[i].load(in, row + i, col);
+        for (int i = 0; i < kUnrolledRows; ++i) stored[i].load(in.data, in.index(row + i, col), in.dtype);
 #pragma unroll
         for (int i = 0; i < kUnrolledRows; ++i) {
           float values[kWidth];
-          raw[i].get(in, values);
+          widen(stored[i], values, in.dtype);
 #pragma unroll
           for (int j = 0; j < kWidth; ++j) sum[j] += values[j];
         }
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(32 * kMostGroups)
 
 template <bool Runs, int Type>
 void launch_column_parts(const MatrixView& in, float* sums, cudaStream_t stream) {
-  constexpr std::int64_t kWidth = Runs ? kRawWidth<Type> : 1;
+  constexpr std::int64_t kWidth = Runs ? kVectorWidth<Type> : 1;
   const std::int64_t runs = (in.cols + kWidth - 1) / kWidth;
   const unsigned threads = runs < kThreads ? static_cast<unsigned>((runs + 31) / 32 * 32) : kThreads;
   const dim3 grid(static_cast<unsigned>((runs + threads - 1) / threads), static_cast<unsigned>(parts_of(in.rows)));

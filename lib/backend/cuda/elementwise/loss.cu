@@ -22,21 +22,21 @@ __device__ double term(float x, float target) {
 
 /// A thread's run of terms, as stored, of a matrix that is one long row.
 template <int Type>
-struct RawTerms {
-  static constexpr int kRaws = kSumRun / kRawWidth<Type>;
-  RawRun<Type> raws[kRaws];
+struct StoredTerms {
+  static constexpr int kWidth = kVectorWidth<Type>, kVectors = kSumRun / kWidth;
+  Vector<Type> vectors[kVectors];
 
   __device__ void load(const Elements& from, std::int64_t at) {
 #pragma unroll
-    for (int i = 0; i < kRaws; ++i) raws[i].load(from, 0, at + i * kRawWidth<Type>);
+    for (int i = 0; i < kVectors; ++i) vectors[i].load(from.data, from.index(0, at + i * kWidth), from.dtype);
   }
   __device__ void get(const Elements& from, float (&values)[kSumRun]) const {
 #pragma unroll
-    for (int i = 0; i < kRaws; ++i) {
-      float part[kRawWidth<Type>];
-      raws[i].get(from, part);
+    for (int i = 0; i < kVectors; ++i) {
+      float part[kWidth];
+      widen(vectors[i], part, from.dtype);
 #pragma unroll
-      for (int j = 0; j < kRawWidth<Type>; ++j) values[i * kRawWidth<Type> + j] = part[j];
+      for (int j = 0; j < kWidth; ++j) values[i * kWidth + j] = part[j];
     }
   }
 };
@@ -52,17 +52,17 @@ __global__ void __launch_bounds__(kSumThreads) loss_part_kernel(const Summands a
   if constexpr (OneRow) {
     constexpr int kUnroll = 4;
     for (; i + (kUnroll - 1) * kSumLanes + kSumRun <= end; i += kUnroll * kSumLanes) {
-      RawTerms<Type> raw_x[kUnroll], raw_target[kUnroll];
+      StoredTerms<Type> stored_x[kUnroll], stored_target[kUnroll];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        raw_x[u].load(args.x, i + u * kSumLanes);
-        if constexpr (Squares) raw_target[u].load(args.target, i + u * kSumLanes);
+        stored_x[u].load(args.x, i + u * kSumLanes);
+        if constexpr (Squares) stored_target[u].load(args.target, i + u * kSumLanes);
       }
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         float x[kSumRun], target[kSumRun] = {};
-        raw_x[u].get(args.x, x);
-        if constexpr (Squares) raw_target[u].get(args.target, target);
+        stored_x[u].get(args.x, x);
+        if constexpr (Squares) stored_target[u].get(args.target, target);
 #pragma unroll
         for (int j = 0; j < kSumRun; ++j) lanes[j] += term<Squares>(x[j], target[j]);
       }

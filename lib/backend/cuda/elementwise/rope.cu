@@ -63,7 +63,7 @@ __device__ inline Rotated<Width> rotate(const Rotation& args, std::int64_t row, 
 // be `in`.
 template <bool Runs, int Type>
 __global__ void __launch_bounds__(kThreads) rope_kernel(const Rotation args) {
-  constexpr int kWidth = Runs ? kRawWidth<Type> : 1;
+  constexpr int kWidth = Runs ? kVectorWidth<Type> : 1;
   const int runs = args.half / kWidth;  // runs per head
   const std::int64_t row_step = static_cast<std::int64_t>(gridDim.y) * blockDim.y;
   const int item = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -74,14 +74,14 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const Rotation args) {
        row += row_step) {
     float low[kWidth], high[kWidth];
     if constexpr (Runs) {
-      RawRun<Type> raw_low, raw_high;
-      raw_low.load(args.in, row, low_col);
-      raw_high.load(args.in, row, high_col);
-      raw_low.get(args.in, low);
-      raw_high.get(args.in, high);
+      Vector<Type> stored_low, stored_high;
+      stored_low.load(args.in.data, args.in.index(row, low_col), args.in.dtype);
+      stored_high.load(args.in.data, args.in.index(row, high_col), args.in.dtype);
+      widen(stored_low, low, args.in.dtype);
+      widen(stored_high, high, args.in.dtype);
       const Rotated<kWidth> rotated = rotate(args, row, pair, low, high);
-      store_raw<Type>(rotated.low, args.out, row, low_col);
-      store_raw<Type>(rotated.high, args.out, row, high_col);
+      store_vector<Type>(rotated.low, args.out, row, low_col);
+      store_vector<Type>(rotated.high, args.out, row, high_col);
     } else {
       load_run<Type>(args.in, row, low_col, 1, low);
       load_run<Type>(args.in, row, high_col, 1, high);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const Rotation args) {
 template <bool Runs, int Type>
 void launch_rope(const Rotation& args, cudaStream_t stream) {
   constexpr std::int64_t kMostGridRows = 65535;
-  const int items = args.heads * (args.half / (Runs ? kRawWidth<Type> : 1));
+  const int items = args.heads * (args.half / (Runs ? kVectorWidth<Type> : 1));
   unsigned across = 1;
   while (across < kThreads && across < static_cast<unsigned>(items)) across *= 2;
   const dim3 block(across, kThreads / across);

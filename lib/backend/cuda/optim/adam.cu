@@ -3,9 +3,9 @@
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/conversions.cuh"
 #include "backend/cuda/device/lists.h"
 #include "backend/cuda/device/pieces.cuh"
-#include "backend/cuda/device/vectors.cuh"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/optim/device/adam_step.cuh"
 #include "backend/cuda/quantize/device/cast_target.cuh"
@@ -69,29 +69,29 @@ __device__ __forceinline__ void some_vectors(const AdamItem& item, const Rule& r
   const Weight weight = Types::weight(item);
   const DType param_type = Types::param(item), grad_type = Types::grad(item);
   const DType exp_avg_type = Types::exp_avg(item), exp_avg_sq_type = Types::exp_avg_sq(item);
-  Raw4 params[kTogether], masters[kTogether], grads[kTogether], exp_avgs[kTogether], exp_avg_sqs[kTogether];
+  FloatVector params[kTogether], masters[kTogether], grads[kTogether], exp_avgs[kTogether], exp_avg_sqs[kTogether];
 #pragma unroll
   for (int k = 0; k < kTogether; ++k) {
     if (!places.live[k]) continue;
-    if (weight != Weight::kMaster) params[k] = load4(item.param, param_type, places.at[k]);
-    if (weight == Weight::kMaster) masters[k] = load4(item.master, DType::kF32, places.at[k]);
-    if (weight == Weight::kParts16) masters[k] = load4(item.master, DType::kBF16, places.at[k]);
-    grads[k] = load4(item.grad, grad_type, places.at[k]);
-    exp_avgs[k] = load4(item.exp_avg, exp_avg_type, places.at[k]);
-    exp_avg_sqs[k] = load4(item.exp_avg_sq, exp_avg_sq_type, places.at[k]);
+    if (weight != Weight::kMaster) params[k] = load_vector(item.param, places.at[k], param_type);
+    if (weight == Weight::kMaster) masters[k] = load_vector(item.master, places.at[k], DType::kF32);
+    if (weight == Weight::kParts16) masters[k] = load_vector(item.master, places.at[k], DType::kBF16);
+    grads[k] = load_vector(item.grad, places.at[k], grad_type);
+    exp_avgs[k] = load_vector(item.exp_avg, places.at[k], exp_avg_type);
+    exp_avg_sqs[k] = load_vector(item.exp_avg_sq, places.at[k], exp_avg_sq_type);
   }
 #pragma unroll
   for (int k = 0; k < kTogether; ++k) {
     if (!places.live[k]) continue;
     float p[kVector], g[kVector], m[kVector], v[kVector];
-    if (weight == Weight::kParam) decode(param_type, params[k], p);
-    if (weight == Weight::kMaster) decode(DType::kF32, masters[k], p);
+    if (weight == Weight::kParam) widen_fast(params[k], p, param_type);
+    if (weight == Weight::kMaster) widen_fast(masters[k], p, DType::kF32);
     if (weight == Weight::kParts16)
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) p[i] = from_parts16(element16(params[k], i), element16(masters[k], i));
-    decode(grad_type, grads[k], g);
-    decode(exp_avg_type, exp_avgs[k], m);
-    decode(exp_avg_sq_type, exp_avg_sqs[k], v);
+      for (int i = 0; i < kVector; ++i) p[i] = from_parts16(params[k].bits16(i), masters[k].bits16(i));
+    widen_fast(grads[k], g, grad_type);
+    widen_fast(exp_avgs[k], m, exp_avg_type);
+    widen_fast(exp_avg_sqs[k], v, exp_avg_sq_type);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       Element1 e{p[i], g[i], m[i], v[i]};
@@ -109,8 +109,8 @@ __device__ __forceinline__ void some_vectors(const AdamItem& item, const Rule& r
       v[i] = e.v;
     }
     if constexpr (kMeasures) continue;
-    store4(item.exp_avg, exp_avg_type, places.at[k], encode(exp_avg_type, m));
-    store4(item.exp_avg_sq, exp_avg_sq_type, places.at[k], encode(exp_avg_sq_type, v));
+    narrow(m, exp_avg_type).store(item.exp_avg, places.at[k], exp_avg_type);
+    narrow(v, exp_avg_sq_type).store(item.exp_avg_sq, places.at[k], exp_avg_sq_type);
     if (weight == Weight::kParts16) {
       std::uint16_t upper[kVector], lower[kVector];
 #pragma unroll
@@ -119,11 +119,11 @@ __device__ __forceinline__ void some_vectors(const AdamItem& item, const Rule& r
         upper[i] = parts.high;
         lower[i] = parts.low;
       }
-      store4(item.param, DType::kBF16, places.at[k], pack16(upper));
-      store4(item.master, DType::kBF16, places.at[k], pack16(lower));
+      pack16(upper).store(item.param, places.at[k], DType::kBF16);
+      pack16(lower).store(item.master, places.at[k], DType::kBF16);
     } else {
-      if (weight == Weight::kMaster) store4(item.master, DType::kF32, places.at[k], encode(DType::kF32, p));
-      store4(item.param, param_type, places.at[k], encode(param_type, p));
+      if (weight == Weight::kMaster) narrow(p, DType::kF32).store(item.master, places.at[k], DType::kF32);
+      narrow(p, param_type).store(item.param, places.at[k], param_type);
     }
     if constexpr (Types::kCasts)
       if (item.target.there) cast->take(p, places.at[k], places.of_tile + k);

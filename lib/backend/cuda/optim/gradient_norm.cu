@@ -2,9 +2,9 @@
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/conversions.cuh"
 #include "backend/cuda/device/lists.h"
 #include "backend/cuda/device/pieces.cuh"
-#include "backend/cuda/device/vectors.cuh"
 #include "backend/cuda/kernels.h"
 #include "core/shape.h"
 
@@ -53,13 +53,14 @@ __global__ void __launch_bounds__(kThreads) square_sum_kernel(const SumItem* ite
     constexpr int kTogether = 8;
 #pragma unroll
     for (int round = 0; round < kRounds; round += kTogether) {
-      Raw4 raw[kTogether];
+      FloatVector stored[kTogether];
 #pragma unroll
-      for (int k = 0; k < kTogether; ++k) raw[k] = load4(item.data, item.type, first + (round + k) * kSquareSumLanes);
+      for (int k = 0; k < kTogether; ++k)
+        stored[k] = load_vector(item.data, first + (round + k) * kSquareSumLanes, item.type);
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
         float x[kVector];
-        decode(item.type, raw[k], x);
+        widen_fast(stored[k], x, item.type);
 #pragma unroll
         for (int i = 0; i < kVector; ++i)
           lanes[i] = __fma_rn(static_cast<double>(x[i]), static_cast<double>(x[i]), lanes[i]);

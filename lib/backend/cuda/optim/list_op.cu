@@ -2,9 +2,9 @@
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/conversions.cuh"
 #include "backend/cuda/device/lists.h"
 #include "backend/cuda/device/pieces.cuh"
-#include "backend/cuda/device/vectors.cuh"
 #include "backend/cuda/kernels.h"
 #include "core/check.h"
 #include "core/lerp.h"
@@ -74,24 +74,24 @@ __global__ void __launch_bounds__(kListThreads) list_op_kernel(const ListItem* _
   const auto one = [&](std::int64_t i) { one_element<Op>(item, s, i); };
   if (!item.vectors) return walk_elements(item.rows, item.cols, piece, one);
   const auto some = [&](const Places<kListVectors>& places) {
-    Raw4 xs[kListVectors], as[kListVectors], bs[kListVectors];
+    FloatVector xs[kListVectors], as[kListVectors], bs[kListVectors];
 #pragma unroll
     for (int k = 0; k < kListVectors; ++k) {
       if (!places.live[k]) continue;
-      xs[k] = load4(item.out, item.out_type, places.at[k]);
-      if (Op::kOperands > 0) as[k] = load4(item.a, item.a_type, places.at[k]);
-      if (Op::kOperands > 1) bs[k] = load4(item.b, item.b_type, places.at[k]);
+      xs[k] = load_vector(item.out, places.at[k], item.out_type);
+      if (Op::kOperands > 0) as[k] = load_vector(item.a, places.at[k], item.a_type);
+      if (Op::kOperands > 1) bs[k] = load_vector(item.b, places.at[k], item.b_type);
     }
 #pragma unroll
     for (int k = 0; k < kListVectors; ++k) {
       if (!places.live[k]) continue;
       float x[kVector], a[kVector] = {}, b[kVector] = {};
-      decode(item.out_type, xs[k], x);
-      if (Op::kOperands > 0) decode(item.a_type, as[k], a);
-      if (Op::kOperands > 1) decode(item.b_type, bs[k], b);
+      widen_fast(xs[k], x, item.out_type);
+      if (Op::kOperands > 0) widen_fast(as[k], a, item.a_type);
+      if (Op::kOperands > 1) widen_fast(bs[k], b, item.b_type);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) x[i] = Op::apply(s, x[i], a[i], b[i]);
-      store4(item.out, item.out_type, places.at[k], encode(item.out_type, x));
+      narrow(x, item.out_type).store(item.out, places.at[k], item.out_type);
     }
   };
   walk_vectors<kListVectors>(item.rows, item.cols, false, piece, some, [](std::int64_t, std::int64_t) {});

@@ -3,9 +3,9 @@
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/matrix.cuh"
-#include "backend/cuda/device/octets.cuh"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/quantize/device/fresh_amax.cuh"
+#include "backend/cuda/quantize/device/vector_cast.cuh"
 
 namespace fp8lab::cuda {
 namespace {
@@ -27,43 +27,44 @@ __device__ void settle(std::uint32_t largest, const Result& result) {
   if (threadIdx.x == 0) raise_amax(result.fresh_amax.amax, largest);
 }
 
-/// Rows of full octets, fewer than 2^32 of them. A contiguous matrix is one row; `rest` is the number of elements
-/// behind it that fill no octet.
-struct OctetRows {
+/// Rows of full vectors of eight elements, fewer than 2^32 of them. A contiguous matrix is one row; `rest` is the
+/// number of elements behind it that fill no vector.
+struct VectorRows {
   const std::byte* data;
   std::int64_t pitch;  ///< in bytes
-  std::uint32_t octets_per_row;
+  std::uint32_t vectors_per_row;
   std::uint32_t rows;
   int rest;
 };
 
 template <DType In>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) amax_octets_kernel(OctetRows in, Result result) {
-  constexpr int kBytes = 8 * (Octet<In>::kWide ? 4 : 2);
-  constexpr int kOctets = 128 / kBytes;  // octets in flight per thread
-  const std::int64_t count = std::int64_t{in.octets_per_row} * in.rows, threads = std::int64_t{gridDim.x} * kThreads;
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    amax_vectors_kernel(VectorRows in, Result result) {
+  constexpr int kBytes = 8 * kBytesOf<In>;
+  constexpr int kVectors = 128 / kBytes;  // vectors in flight per thread
+  const std::int64_t count = std::int64_t{in.vectors_per_row} * in.rows, threads = std::int64_t{gridDim.x} * kThreads;
   std::uint32_t largest = 0;
   for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; first < count;
-       first += threads * kOctets) {
-    Octet<In> octets[kOctets];
+       first += threads * kVectors) {
+    Vector<In, 8> vectors[kVectors];
 #pragma unroll
-    for (int k = 0; k < kOctets; ++k) {
+    for (int k = 0; k < kVectors; ++k) {
       const std::int64_t at = first + k * threads;
       if (at >= count)
-        octets[k].zero();
+        vectors[k].zero();
       else if (in.rows == 1)
-        octets[k].load(in.data + at * kBytes);
+        vectors[k].load_read_only(in.data + at * kBytes);
       else
-        octets[k].load(in.data + static_cast<std::uint32_t>(at) / in.octets_per_row * in.pitch +
-                       static_cast<std::uint32_t>(at) % in.octets_per_row * kBytes);
+        vectors[k].load_read_only(in.data + static_cast<std::uint32_t>(at) / in.vectors_per_row * in.pitch +
+                                  static_cast<std::uint32_t>(at) % in.vectors_per_row * kBytes);
     }
 #pragma unroll
-    for (int k = 0; k < kOctets; ++k) largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octets[k]));
+    for (int k = 0; k < kVectors; ++k) largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(vectors[k]));
   }
   if (in.rest > 0 && blockIdx.x == 0 && threadIdx.x == 0) {
-    Octet<In> octet;
-    octet.load_some(in.data + count * kBytes, in.rest);
-    largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octet));
+    Vector<In, 8> vector;
+    vector.load_some(in.data + count * kBytes, in.rest);
+    largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(vector));
   }
   settle(Magnitudes<In>::unfolded(largest), result);
 }
@@ -83,14 +84,14 @@ unsigned grid_for(std::int64_t items, const CudaContext& context) {
   return static_cast<unsigned>(std::clamp<std::int64_t>((items + kThreads - 1) / kThreads, 1, most));
 }
 
-void amax_octets(const OctetRows& in, DType dtype, const Result& result, const CudaContext& context) {
-  const unsigned blocks = grid_for(std::int64_t{in.octets_per_row} * in.rows, context);
+void amax_vectors(const VectorRows& in, DType dtype, const Result& result, const CudaContext& context) {
+  const unsigned blocks = grid_for(std::int64_t{in.vectors_per_row} * in.rows, context);
   switch (dtype) {
-    case DType::kF32: amax_octets_kernel<DType::kF32><<<blocks, kThreads, 0, context.stream()>>>(in, result); break;
-    case DType::kBF16: amax_octets_kernel<DType::kBF16><<<blocks, kThreads, 0, context.stream()>>>(in, result); break;
-    default: amax_octets_kernel<DType::kF16><<<blocks, kThreads, 0, context.stream()>>>(in, result);
+    case DType::kF32: amax_vectors_kernel<DType::kF32><<<blocks, kThreads, 0, context.stream()>>>(in, result); break;
+    case DType::kBF16: amax_vectors_kernel<DType::kBF16><<<blocks, kThreads, 0, context.stream()>>>(in, result); break;
+    default: amax_vectors_kernel<DType::kF16><<<blocks, kThreads, 0, context.stream()>>>(in, result);
   }
-  cuda_check_launch("amax_octets_kernel");
+  cuda_check_launch("amax_vectors_kernel");
 }
 
 }  // namespace
@@ -104,13 +105,13 @@ void amax(const AmaxArgs& args, ExecContext& context) {
   const std::int64_t count = in.numel();
   const bool aligned = reinterpret_cast<std::uintptr_t>(in.data) % 16 == 0 && count / 8 <= 0xFFFFFFFFll;
   if (aligned && in.contiguous()) {
-    const OctetRows one{in.data, 0, static_cast<std::uint32_t>(count / 8), 1, static_cast<int>(count % 8)};
-    return amax_octets(one, in.dtype, result, gpu);
+    const VectorRows one{in.data, 0, static_cast<std::uint32_t>(count / 8), 1, static_cast<int>(count % 8)};
+    return amax_vectors(one, in.dtype, result, gpu);
   }
   if (aligned && in.col_stride == 1 && in.row_stride * width % 16 == 0 && in.cols % 8 == 0) {
-    const OctetRows rows{in.data, in.row_stride * width, static_cast<std::uint32_t>(in.cols / 8),
-                         static_cast<std::uint32_t>(in.rows), 0};
-    return amax_octets(rows, in.dtype, result, gpu);
+    const VectorRows rows{in.data, in.row_stride * width, static_cast<std::uint32_t>(in.cols / 8),
+                          static_cast<std::uint32_t>(in.rows), 0};
+    return amax_vectors(rows, in.dtype, result, gpu);
   }
   amax_any_kernel<<<grid_for(count, gpu), kThreads, 0, gpu.stream()>>>(in, result);
   cuda_check_launch("amax_any_kernel");

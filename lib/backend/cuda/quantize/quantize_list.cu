@@ -36,15 +36,15 @@ __global__ void __launch_bounds__(kListThreads) quantize_list_kernel(const CastI
     const std::byte* const in = item.in;
     const DType type = item.type;
     const auto some = [&](const Places<kListVectors>& places) {
-      Raw4 raw[kListVectors];
+      FloatVector stored[kListVectors];
 #pragma unroll
       for (int k = 0; k < kListVectors; ++k)
-        if (places.live[k]) raw[k] = load4(in, type, places.at[k]);
+        if (places.live[k]) stored[k] = load_vector(in, places.at[k], type);
 #pragma unroll
       for (int k = 0; k < kListVectors; ++k) {
         if (!places.live[k]) continue;
         float values[kVector];
-        decode(type, raw[k], values);
+        widen_fast(stored[k], values, type);
         cast.take(values, places.at[k], places.of_tile + k);
       }
     };

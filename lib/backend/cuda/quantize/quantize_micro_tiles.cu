@@ -49,7 +49,7 @@ __device__ void quantize_rows(const TileTask& task, const PatchPlace& at, const 
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const float scale = __shfl_sync(0xFFFFFFFFu, own[k % 2], (lane & ~3u) | (k / 2));
-    out.store(at, k, encode_octet<Payload>(patch.rows[k], scale));
+    out.store(at, k, cast_vector<Payload>(patch.rows[k], scale));
   }
 }
 
@@ -84,7 +84,7 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
   largest.zero();
 #pragma unroll
   for (int k = 0; k < 8; ++k) largest.raise(patch.rows[k]);
-  constexpr int kWords = Octet<In>::kWords;
+  constexpr int kWords = Vector<In, 8>::kWords;
   // Lanes 16 and then 8 apart exchange half of the words that they hold. The word that remains is number lane / 8 or,
   // for FP32, the pair that begins at twice that.
 #pragma unroll
@@ -117,10 +117,11 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
                     task.column_alignment >= 8};
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    const Octet<In>& x = patch.rows[k];
-    out.store(at, k,
-              {encode_quad<Payload>(x[0] * scale[0], x[1] * scale[1], x[2] * scale[2], x[3] * scale[3]),
-               encode_quad<Payload>(x[4] * scale[4], x[5] * scale[5], x[6] * scale[6], x[7] * scale[7])});
+    const Vector<In, 8>& x = patch.rows[k];
+    const Vector<Payload, 8> row = {
+        encode_quad<Payload>(x[0] * scale[0], x[1] * scale[1], x[2] * scale[2], x[3] * scale[3]),
+        encode_quad<Payload>(x[4] * scale[4], x[5] * scale[5], x[6] * scale[6], x[7] * scale[7])};
+    out.store(at, k, row);
   }
 }
 

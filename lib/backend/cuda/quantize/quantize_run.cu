@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/device/octets.cuh"
 #include "backend/cuda/quantize/device/block_scale.cuh"
+#include "backend/cuda/quantize/device/vector_cast.cuh"
 #include "backend/cuda/quantize/quantize_paths.h"
 #include "backend/cuda/quantize/quantize_types.h"
 
@@ -10,8 +10,8 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kOctets = 4;  // octets in flight per thread
-constexpr std::int64_t kChunk = std::int64_t{kThreads} * kOctets * 8;
+constexpr int kVectors = 4;  // vectors in flight per thread
+constexpr std::int64_t kChunk = std::int64_t{kThreads} * kVectors * 8;
 
 struct Run {
   const std::byte* in;
@@ -27,32 +27,31 @@ struct Run {
 template <DType In, DType Payload>
 __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
   __shared__ std::uint32_t words[kThreads / 32];
-  constexpr int kBytes = Octet<In>::kWide ? 4 : 2;
+  constexpr int kBytes = kBytesOf<In>;
   // The last chunk comes first: the elements that were written or read last may still be in the L2 cache.
   const std::int64_t first = (gridDim.x - 1 - blockIdx.x) * kChunk;
   std::uint32_t largest = 0;
   if (first + kChunk <= run.count) {
-    Octet<In> octets[kOctets];
+    Vector<In, 8> vectors[kVectors];
 #pragma unroll
-    for (int k = 0; k < kOctets; ++k) octets[k].load(run.in + (first + (k * kThreads + threadIdx.x) * 8) * kBytes);
+    for (int k = 0; k < kVectors; ++k)
+      vectors[k].load_read_only(run.in + (first + (k * kThreads + threadIdx.x) * 8) * kBytes);
     // While the loads of the elements are in flight.
     const float scale = tensor_scale(run.scale, run.measured, run.rule);
 #pragma unroll
-    for (int k = 0; k < kOctets; ++k) {
-      largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octets[k]));
-      *reinterpret_cast<uint2*>(run.data + first + (k * kThreads + threadIdx.x) * 8) =
-          encode_octet<Payload>(octets[k], scale);
+    for (int k = 0; k < kVectors; ++k) {
+      largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(vectors[k]));
+      cast_vector<Payload>(vectors[k], scale).store(run.data + first + (k * kThreads + threadIdx.x) * 8);
     }
   } else {
     const float scale = tensor_scale(run.scale, run.measured, run.rule);
     for (std::int64_t at = first + threadIdx.x * 8; at < run.count; at += kThreads * 8) {
-      Octet<In> octet;
+      Vector<In, 8> vector;
       const int count = static_cast<int>(min(run.count - at, std::int64_t{8}));
-      octet.load_some(run.in + at * kBytes, count);
-      largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(octet));
-      const uint2 data = encode_octet<Payload>(octet, scale);
-      for (int j = 0; j < count; ++j)
-        run.data[at + j] = static_cast<std::uint8_t>((j < 4 ? data.x : data.y) >> (8 * (j % 4)));
+      vector.load_some(run.in + at * kBytes, count);
+      largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(vector));
+      const Vector<Payload, 8> data = cast_vector<Payload>(vector, scale);
+      for (int j = 0; j < count; ++j) run.data[at + j] = data.byte(j);
     }
   }
   if (blockIdx.x == 0 && threadIdx.x == 0)

@@ -36,16 +36,16 @@ __global__ void __launch_bounds__(kTileThreads) quantize_square_kernel(const __g
   __syncthreads();
 
   const float scale = shared_scale;
-  uint2 data[8];
+  Vector<Payload, 8> data[8];
 #pragma unroll
-  for (int k = 0; k < 8; ++k) data[k] = encode_octet<Payload>(patch.rows[k], scale);
+  for (int k = 0; k < 8; ++k) data[k] = cast_vector<Payload>(patch.rows[k], scale);
   if (task.rowwise.values.data != nullptr) {
     const RowData out = rowwise_data(task);
 #pragma unroll
     for (int k = 0; k < 8; ++k) out.store(at, k, data[k]);
   }
   if (task.columnwise.values.data == nullptr) return;
-  transpose_octets(data);
+  transpose_8x8(data);
   transposed.put(across, down, data);
   __syncthreads();
   transposed.store(task, tile.first_row(), tile.first_col(), tile.inside);

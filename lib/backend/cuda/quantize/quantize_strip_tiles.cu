@@ -27,14 +27,14 @@ __device__ void quantize_rows(const TileTask& task, const Tile& tile, const Patc
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const float scale = __shfl_sync(0xFFFFFFFFu, own, (lane & 16) | (2 * k));
-    out.store(at, k, encode_octet<Payload>(patch.rows[k], scale));
+    out.store(at, k, cast_vector<Payload>(patch.rows[k], scale));
   }
 }
 
 template <DType In>
 struct ColumnShared {
   TransposedTile transposed;
-  alignas(16) std::uint32_t largest[kWarps][16][Octet<In>::kWords];  ///< per warp and per octet of columns
+  alignas(16) std::uint32_t largest[kWarps][16][Vector<In, 8>::kWords];  ///< per warp and per eight columns
   alignas(16) float scales[128];
 };
 
@@ -48,17 +48,17 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
 #pragma unroll
   for (int k = 0; k < 8; ++k) largest.raise(patch.rows[k]);
 #pragma unroll
-  for (int i = 0; i < Octet<In>::kWords; ++i) {
+  for (int i = 0; i < Vector<In, 8>::kWords; ++i) {
     const std::uint32_t theirs = __shfl_xor_sync(0xFFFFFFFFu, largest.words[i], 16);
     largest.words[i] = Magnitudes<In>::larger(largest.words[i], theirs);
   }
   if (lane < 16) {
 #pragma unroll
-    for (int i = 0; i < Octet<In>::kWords; ++i) shared.largest[threadIdx.x / 32][across][i] = largest.words[i];
+    for (int i = 0; i < Vector<In, 8>::kWords; ++i) shared.largest[threadIdx.x / 32][across][i] = largest.words[i];
   }
   __syncthreads();
   if (threadIdx.x < 128) {
-    constexpr unsigned kPerWord = Octet<In>::kWide ? 1 : 2;
+    constexpr unsigned kPerWord = In == DType::kF32 ? 1 : 2;
     std::uint32_t word = 0;
 #pragma unroll
     for (int warp = 0; warp < kWarps; ++warp)
@@ -74,13 +74,13 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
   __syncthreads();
 
   // Casts pairs of elements down the columns, so that the quantized data come out transposed.
-  uint2 data[8];
+  Vector<Payload, 8> data[8];
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const float scale = shared.scales[8 * across + j];
     const auto scaled = [&](int k) { return patch.rows[k][j] * scale; };
-    data[j].x = encode_quad<Payload>(scaled(0), scaled(1), scaled(2), scaled(3));
-    data[j].y = encode_quad<Payload>(scaled(4), scaled(5), scaled(6), scaled(7));
+    data[j].words[0] = encode_quad<Payload>(scaled(0), scaled(1), scaled(2), scaled(3));
+    data[j].words[1] = encode_quad<Payload>(scaled(4), scaled(5), scaled(6), scaled(7));
   }
   shared.transposed.put(across, down, data);
   __syncthreads();

@@ -23,12 +23,12 @@ __global__ void __launch_bounds__(kTileThreads) quantize_tensor_kernel(const __g
       *reinterpret_cast<float*>(task.columnwise.scales.data) = inverse_scale(scale);
   }
 
-  uint2 data[8];
+  Vector<Payload, 8> data[8];
   std::uint32_t largest = 0;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(patch.rows[k]));
-    data[k] = encode_octet<Payload>(patch.rows[k], scale);
+    data[k] = cast_vector<Payload>(patch.rows[k], scale);
   }
   if (task.rowwise.values.data != nullptr) {
     const RowData out = rowwise_data(task);
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kTileThreads) quantize_tensor_kernel(const __g
     for (int k = 0; k < 8; ++k) out.store(at, k, data[k]);
   }
   if (task.columnwise.values.data != nullptr) {
-    transpose_octets(data);
+    transpose_8x8(data);
     transposed.put(across, down, data);
     __syncthreads();
     transposed.store(task, tile.first_row(), tile.first_col(), tile.inside);

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "backend/cuda/device/conversions.cuh"
 #include "backend/cuda/device/pieces.cuh"
-#include "backend/cuda/device/vectors.cuh"
 #include "backend/cuda/quantize/cast_target.h"
 #include "core/float8.h"
 

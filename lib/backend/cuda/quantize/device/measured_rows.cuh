@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "backend/cuda/device/octets.cuh"
 #include "backend/cuda/device/runs.cuh"
 #include "backend/cuda/quantize/device/fresh_amax.cuh"
+#include "backend/cuda/quantize/device/vector_cast.cuh"
 
 namespace fp8lab::cuda {
 
@@ -15,11 +15,11 @@ class MeasuredRows {
 
   __device__ void begin() {}
   __device__ void write(const float (&values)[8], std::int64_t row, std::int64_t col) {
-    Octet<DType::kBF16> octet;
-    pack<DType::kBF16>(values, octet.words);
-    largest_ = Bits::larger(largest_, Bits::folded(octet));
-    auto* const to = reinterpret_cast<std::uint16_t*>(rows_.data) + row * rows_.row_stride + col;
-    *reinterpret_cast<uint4*>(to) = make_uint4(octet.words[0], octet.words[1], octet.words[2], octet.words[3]);
+    Vector<DType::kBF16, 8> vector;
+    pack<DType::kBF16>(values, vector.words);
+    largest_ = Bits::larger(largest_, Bits::folded(vector));
+    auto* const to = reinterpret_cast<std::uint16_t*>(rows_.data) + rows_.index(row, col);
+    *reinterpret_cast<uint4*>(to) = make_uint4(vector.words[0], vector.words[1], vector.words[2], vector.words[3]);
   }
   /// Must be called by every thread of the block.
   __device__ void finish() const { settle(Bits::unfolded(largest_), amax_); }

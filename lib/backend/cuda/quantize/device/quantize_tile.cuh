@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "backend/cuda/device/octets.cuh"
 #include "backend/cuda/quantize/device/block_scale.cuh"
+#include "backend/cuda/quantize/device/vector_cast.cuh"
 #include "backend/cuda/quantize/quantize_paths.h"
 
 // A tile of a matrix with contiguous rows, processed by a block of threads: each thread holds a patch of 8 x 8
@@ -13,7 +13,7 @@ namespace fp8lab::cuda {
 inline constexpr int kTileThreads = 256;
 /// Blocks that a multiprocessor holds at once; their patches are the data in flight from memory.
 template <DType In>
-inline constexpr int kResidentTiles = Octet<In>::kWide ? 2 : 4;
+inline constexpr int kResidentTiles = In == DType::kF32 ? 2 : 4;
 
 /// The position of a thread's patch.
 struct PatchPlace {
@@ -47,16 +47,16 @@ std::int64_t tile_count(const MatrixView& in) {
 
 template <DType In>
 struct Patch {
-  Octet<In> rows[8];
+  Vector<In, 8> rows[8];
 
   /// Loads the patch; elements outside of the matrix are zero.
   __device__ void load(const TileTask& task, const PatchPlace& at) {
-    constexpr int kBytes = Octet<In>::kWide ? 4 : 2;
+    constexpr int kBytes = kBytesOf<In>;
     const std::int64_t pitch = task.in.row_stride * kBytes;
     const std::byte* from = task.in.data + at.row * pitch + at.col * kBytes;
     if (at.inside && task.in_vectors) {
 #pragma unroll
-      for (int k = 0; k < 8; ++k) rows[k].load(from + k * pitch);
+      for (int k = 0; k < 8; ++k) rows[k].load_read_only(from + k * pitch);
       return;
     }
     const std::int64_t left = task.in.cols - at.col;
@@ -65,7 +65,7 @@ struct Patch {
       if (at.row + k >= task.in.rows || left <= 0)
         rows[k].zero();
       else if (task.in_vectors && left >= 8)
-        rows[k].load(from + k * pitch);
+        rows[k].load_read_only(from + k * pitch);
       else
         rows[k].load_some(from + k * pitch, static_cast<int>(min(left, std::int64_t{8})));
     }
@@ -82,14 +82,15 @@ struct RowData {
   bool vectors;  ///< every eighth element is aligned to eight bytes
 
   /// Stores row k of a thread's patch.
-  __device__ void store(const PatchPlace& at, int k, uint2 octet) const {
+  template <DType Payload>
+  __device__ void store(const PatchPlace& at, int k, const Vector<Payload, 8>& row) const {
     std::uint8_t* to = data + (at.row + k) * pitch + at.col;
     if (vectors && (at.inside || (at.row + k < rows && at.col + 8 <= cols))) {
-      *reinterpret_cast<uint2*>(to) = octet;
+      row.store(to);
     } else if (at.row + k < rows) {
 #pragma unroll
       for (int j = 0; j < 8; ++j)
-        if (at.col + j < cols) to[j] = static_cast<std::uint8_t>((j < 4 ? octet.x : octet.y) >> (8 * (j % 4)));
+        if (at.col + j < cols) to[j] = row.byte(j);
     }
   }
 };
@@ -105,10 +106,10 @@ struct TransposedTile {
 
   /// `across` and `down` are the patch's position in the tile, 0 to 15; columns[k] holds rows 8 down ... 8 down + 7 of
   /// column 8 across + k.
-  __device__ void put(int across, int down, const uint2 (&columns)[8]) {
+  template <DType Payload>
+  __device__ void put(int across, int down, const Vector<Payload, 8> (&columns)[8]) {
 #pragma unroll
-    for (int k = 0; k < 8; ++k)
-      *reinterpret_cast<uint2*>(bytes + (8 * across + k) * 128 + ((down ^ across) * 8)) = columns[k];
+    for (int k = 0; k < 8; ++k) columns[k].store(bytes + (8 * across + k) * 128 + ((down ^ across) * 8));
   }
 
   /// Stores the tile; called by a block of kTileThreads threads, after a barrier.

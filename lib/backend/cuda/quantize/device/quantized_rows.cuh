@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "backend/cuda/device/octets.cuh"
-#include "backend/cuda/device/runs.cuh"
+#include "backend/cuda/device/conversions.cuh"
 #include "backend/cuda/quantize/device/block_scale.cuh"
+#include "backend/cuda/quantize/device/vector_cast.cuh"
 #include "backend/cuda/quantize/quantize_results.h"
 
 // A writer of rows: casts results while they are still in registers, in runs of eight.
@@ -26,14 +26,13 @@ class QuantizedRows {
     }
   }
   __device__ void write(const float (&values)[8], std::int64_t row, std::int64_t col) {
-    Octet<DType::kBF16> octet;
-    pack<DType::kBF16>(values, octet.words);
-    const std::uint32_t folded = Bits::folded(octet);
+    const Vector<DType::kBF16, 8> vector = narrow<DType::kBF16>(values);
+    const std::uint32_t folded = Bits::folded(vector);
     if constexpr (Block == 0)
       largest_ = Bits::larger(largest_, folded);
     else
       scale_ = block_scale(Bits::unfolded(folded), row, col);
-    *reinterpret_cast<uint2*>(cast_.data + row * cast_.pitch + col) = encode_octet<DType::kE4M3>(octet, scale_);
+    cast_vector<DType::kE4M3>(vector, scale_).store(cast_.data + row * cast_.pitch + col);
   }
   /// Must be called by every thread of the block.
   __device__ void finish() const {
