@@ -48,28 +48,17 @@ inline bool holds_runs(const MatrixView& view) {
          (view.rows <= 1 || step % alignment == 0);
 }
 
-/// A wide run as the kernels of norms keep it in registers.
-template <class T>
-struct alignas(sizeof(T) * kRunWidth < 16 ? sizeof(T) * kRunWidth : 16) Run {
-  T values[kRunWidth];
-};
-
-/// Reads a full run of contiguous elements.
-template <DType Type>
-__device__ inline void load_full(const typename Element<Type>::Storage* from, float (&values)[kRunWidth]) {
-  using Storage = typename Element<Type>::Storage;
-  const Run<Storage> run = *reinterpret_cast<const Run<Storage>*>(from);
-#pragma unroll
-  for (int j = 0; j < kRunWidth; ++j) values[j] = Element<Type>::load(run.values[j]);
-}
-
 template <DType Type, bool Wide, int Width>
 __device__ inline void load_typed(const Elements& from, std::int64_t row, std::int64_t col, std::int64_t count,
                                   float (&values)[Width]) {
   using Storage = typename Element<Type>::Storage;
   if constexpr (Wide && Width == kRunWidth) {
     const Storage* at = reinterpret_cast<const Storage*>(from.data) + row * from.row_stride + col;
-    if (count >= Width) return load_full<Type>(at, values);
+    if (count >= Width) {
+      Vector<Type, Width> vector;
+      vector.load(at);
+      return widen(vector, values);
+    }
 #pragma unroll
     for (int j = 0; j < Width; ++j) values[j] = j < count ? Element<Type>::load(at[j]) : 0.0f;
   } else {

@@ -32,10 +32,10 @@ class RowInUse {
     if constexpr (kKept) kept_.read(row, cols);
   }
   __device__ void get(int r, int col, float (&values)[kSumRun]) const {
-    if constexpr (kKept)
-      kept_.get(r, values);
-    else
-      load_full<Type>(reinterpret_cast<const typename Element<Type>::Storage*>(row_) + col, values);
+    if constexpr (kKept) return kept_.get(r, values);
+    Vector<Type, kSumRun> run;
+    run.load(reinterpret_cast<const typename Element<Type>::Storage*>(row_) + col);
+    widen(run, values);
   }
 
  private:
@@ -115,9 +115,7 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backwa
     });
   }
   const auto store_sums = [&](float* sums, int col, const float(&values)[kSumRun]) {
-    auto* const at = reinterpret_cast<float4*>(sums + blockIdx.x * args.cols + col);
-    at[0] = make_float4(values[0], values[1], values[2], values[3]);
-    at[1] = make_float4(values[4], values[5], values[6], values[7]);
+    narrow<DType::kF32>(values).store(sums + blockIdx.x * args.cols + col);
   };
   for_runs<Runs>(cols, [&](int r, int col) {
     store_sums(args.gamma_sums, col, grad_gamma[r]);

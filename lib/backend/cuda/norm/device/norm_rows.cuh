@@ -27,17 +27,12 @@ class KeptRow {
 
   /// Reads the thread's runs from `row` in shared memory.
   __device__ void read(const std::byte* row, int cols) {
-    for_runs<Runs>(cols, [&](int r, int col) {
-      runs_[r] = *reinterpret_cast<const Run<Storage>*>(reinterpret_cast<const Storage*>(row) + col);
-    });
+    for_runs<Runs>(cols, [&](int r, int col) { runs_[r].load(reinterpret_cast<const Storage*>(row) + col); });
   }
-  __device__ void get(int r, float (&values)[kSumRun]) const {
-#pragma unroll
-    for (int j = 0; j < kSumRun; ++j) values[j] = Element<Type>::load(runs_[r].values[j]);
-  }
+  __device__ void get(int r, float (&values)[kSumRun]) const { widen(runs_[r], values); }
 
  private:
-  Run<Storage> runs_[Runs];
+  Vector<Type, kSumRun> runs_[Runs];
 };
 
 /// Reads a vector of any real type into registers.

@@ -15,11 +15,9 @@ class MeasuredRows {
 
   __device__ void begin() {}
   __device__ void write(const float (&values)[8], std::int64_t row, std::int64_t col) {
-    Vector<DType::kBF16, 8> vector;
-    pack<DType::kBF16>(values, vector.words);
+    const Vector<DType::kBF16, 8> vector = narrow<DType::kBF16>(values);
     largest_ = Bits::larger(largest_, Bits::folded(vector));
-    auto* const to = reinterpret_cast<std::uint16_t*>(rows_.data) + rows_.index(row, col);
-    *reinterpret_cast<uint4*>(to) = make_uint4(vector.words[0], vector.words[1], vector.words[2], vector.words[3]);
+    vector.store(rows_.data, rows_.index(row, col));
   }
   /// Must be called by every thread of the block.
   __device__ void finish() const { settle(Bits::unfolded(largest_), amax_); }
