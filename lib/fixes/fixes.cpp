@@ -43,6 +43,13 @@ constexpr std::string_view kBlocksInAdamReferences[] = {"TransformerEngine#2753"
 constexpr Upstream kBlocksInAdam{kBlocksInAdamReferences, "fcceeb961", "2.14"};
 constexpr std::string_view kScaleInAdamReferences[] = {"TransformerEngine#2816"};
 constexpr Upstream kScaleInAdam{kScaleInAdamReferences, "a5164fe1f", "2.16"};
+// Up to 2.11 the state was plain at the unsharded shape. #2698 made it plain at the shape of the shard; its first
+// release, 2.14, has #2795 too.
+constexpr std::string_view kSavedShardsReferences[] = {"TransformerEngine#2795"};
+constexpr Upstream kSavedShards{kSavedShardsReferences, "5abadf4ee", "2.14"};
+// #2951 reported the crash.
+constexpr std::string_view kMovesReferences[] = {"TransformerEngine#2951", "TransformerEngine#2974"};
+constexpr Upstream kMoves{kMovesReferences, "9af70a8bb", "2.16"};
 
 constexpr std::array kFixes = {
     Fix{.name = "release_attention_tensors",
@@ -204,6 +211,21 @@ constexpr std::array kFixes = {
                    "weights that grow are clipped",
         .decision = "weights under current scaling are measured after Adam's update and cast with that scale",
         .revert = [](Behaviors& b) { b.measure_scale_in_adam = false; }},
+    Fix{.name = "shard_saved_state",
+        .upstream = kSavedShards,
+        .symptom =
+            "a checkpoint keeps one rank's shard of Adam's moments and masters, and every rank resumes with that "
+            "one: silently wrong weights, or an error where shards differ in size",
+        .decision = "Adam's state of a sharded parameter is described as shards, as the parameter is",
+        .revert = [](Behaviors& b) { b.shard_saved_state = false; },
+        .counterfactual = true},
+    Fix{.name = "keep_type_in_moves",
+        .upstream = kMoves,
+        .symptom = "a checkpoint stores FP8 weights dequantized, and training resumes with weights quantized anew; "
+                   "sharded MXFP8 weights cannot be loaded",
+        .decision =
+            "a quantized tensor that moves between host and device stays quantized, and has a storage to ask for",
+        .revert = [](Behaviors& b) { b.keep_type_in_moves = false; }},
 };
 
 }  // namespace

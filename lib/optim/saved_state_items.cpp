@@ -20,11 +20,21 @@ class Collector {
   void of(std::string_view owner, std::size_t parameter) {
     owner_ = owner;
     parameter_ = parameter;
+    replicated_ = false;
   }
+  /// Describes what is added next as tensors of their own.
+  void replicate() { replicated_ = true; }
   void add(std::string_view what, Kind kind, const Tensor& tensor) {
     if (tensor)
-      items_.push_back(
-          {.name = fmt::format("{}: {}", owner_, what), .kind = kind, .parameter = parameter_, .tensor = tensor});
+      items_.push_back({.name = fmt::format("{}: {}", owner_, what),
+                        .kind = kind,
+                        .parameter = parameter_,
+                        .tensor = tensor,
+                        .replicated = replicated_});
+  }
+  void add_dequantized() {
+    items_.push_back(
+        {.name = fmt::format("{}: value", owner_), .kind = Kind::kDequantized, .parameter = parameter_, .tensor = {}});
   }
   void add_orientation(std::string_view what, Kind kind, const QuantizedOrientation& orientation) {
     add(fmt::format("{} data", what), kind, orientation.data);
@@ -40,6 +50,7 @@ class Collector {
   std::vector<CheckpointItem>& items_;
   std::string owner_;
   std::size_t parameter_ = CheckpointItem::kNoParameter;
+  bool replicated_ = false;
 };
 
 void add_recipe_state(Collector& collector, std::string_view pass, std::span<RoleScales* const> all) {
@@ -53,7 +64,7 @@ void add_recipe_state(Collector& collector, std::string_view pass, std::span<Rol
 
 }  // namespace
 
-std::vector<CheckpointItem> checkpoint_items(const TrainingState& state) {
+std::vector<CheckpointItem> checkpoint_items(const TrainingState& state, const Behaviors& behaviors) {
   std::vector<CheckpointItem> items;
   Collector collector(items);
   if (state.optimizer != nullptr && !std::ranges::equal(state.optimizer->parameters(), state.parameters))
@@ -62,9 +73,17 @@ std::vector<CheckpointItem> checkpoint_items(const TrainingState& state) {
     const Parameter& shard = local_shard(*state.parameters[i]);
     collector.of(state.parameters[i]->name, i);
     collector.add("value", Kind::kRows, shard.value);
-    collector.add_orientation("row-wise", Kind::kRowwise, shard.quantized.rowwise());
-    collector.add_orientation("column-wise", Kind::kTransposed, shard.quantized.columnwise());
+    if (shard.in_eight_bits() && !behaviors.keep_type_in_moves) {
+      // Reverted behaviour: a quantized tensor on its way to the host is dequantized, and a file holds what arrives.
+      collector.add_dequantized();
+    } else {
+      collector.add_orientation("row-wise", Kind::kRowwise, shard.quantized.rowwise());
+      collector.add_orientation("column-wise", Kind::kTransposed, shard.quantized.columnwise());
+    }
     if (state.optimizer == nullptr) continue;
+    // Reverted behaviour: the state of a sharded parameter lacks the description that the parameter has, of the rows
+    // that it covers of which tensor.
+    if (state.parameters[i]->local != nullptr && !behaviors.shard_saved_state) collector.replicate();
     const AdamState& adam = state.optimizer->state()[i];
     collector.add_moment("exp_avg", adam.exp_avg, adam.exp_avg_scale);
     collector.add_moment("exp_avg_sq", adam.exp_avg_sq, adam.exp_avg_sq_scale);
@@ -73,6 +92,11 @@ std::vector<CheckpointItem> checkpoint_items(const TrainingState& state) {
   add_recipe_state(collector, "forward", state.forward_scales);
   add_recipe_state(collector, "backward", state.backward_scales);
   return items;
+}
+
+DType dtype_of(const CheckpointItem& item, const TrainingState& state) {
+  return item.kind == Kind::kDequantized ? local_shard(*state.parameters[item.parameter]).spec.dtype
+                                         : item.tensor.dtype();
 }
 
 RowCuts::RowCuts(const TrainingState& state, ProcessGroup* group)
@@ -106,6 +130,35 @@ RowCuts::RowCuts(const TrainingState& state, ProcessGroup* group)
                       "group it is sharded over",
                       unsharded.name, next, dim0(unsharded.spec.shape)));
   }
+}
+
+// Of tensors that several ranks have under one name, distributed checkpointing keeps the one on the rank that has the
+// fewest bytes to write so far, the lowest of equals. It goes through the names as rank 0 lists them, the model before
+// the optimizer. So rank 0's shards of the model count from the start, and those of other ranks do not yet. A tensor
+// counts with its size on the last rank that has it, and as one byte if it is empty there. Moments count in f32, as
+// which they are listed.
+std::vector<int> writers_of_replicated(const std::vector<CheckpointItem>& items, const TrainingState& state,
+                                       const RowCuts& cuts) {
+  const auto elems = [&](std::size_t parameter, int rank) {
+    return cuts.rows(parameter, rank) * row_elems(state.parameters[parameter]->spec.shape);
+  };
+  std::vector<std::int64_t> bytes(static_cast<std::size_t>(cuts.ranks()));
+  for (std::size_t i = 0; i < state.parameters.size(); ++i)
+    bytes.front() += elems(i, 0) * static_cast<std::int64_t>(size_bytes(state.parameters[i]->spec.dtype));
+  std::vector<int> writers(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const CheckpointItem& item = items[i];
+    if (!item.replicated) continue;
+    if (item.kind == Kind::kScale) {  // belongs to the moment before it
+      writers[i] = writers[i - 1];
+      continue;
+    }
+    const auto fewest = std::min_element(bytes.begin(), bytes.end());
+    writers[i] = static_cast<int>(fewest - bytes.begin());
+    const std::int64_t width = item.tensor.dtype() == DType::kI16 ? 2 : 4;
+    *fewest += std::max<std::int64_t>(1, elems(item.parameter, cuts.ranks() - 1) * width);
+  }
+  return writers;
 }
 
 void agree(ProcessGroup* group, const std::string& problem, std::string_view doing) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "behavior/behaviors.h"
 #include "core/check.h"
 #include "optim/saved_state.h"
 #include "optim/saved_state_format.h"
@@ -22,14 +23,21 @@ struct CheckpointItem {
     kRowwise,     ///< eight bits: row-wise data and scales, which belong to their shard
     kTransposed,  ///< the same of the column-wise orientation, which not every architecture has
     kRecipe,      ///< an amax history, or its scales
+    /// Reverted keep_type_in_moves: a weight in eight bits as values of its nominal type. No tensor of the model has
+    /// these values, so `tensor` is absent.
+    kDequantized,
   };
   std::string name;
   Kind kind = Kind::kRows;
   std::size_t parameter = kNoParameter;
   Tensor tensor;
   Tensor scale{};  ///< scale of a kMoment
+  /// Reverted shard_saved_state: a shard described as a tensor of its own, of which every rank is taken to have a copy.
+  bool replicated = false;
 };
-std::vector<CheckpointItem> checkpoint_items(const TrainingState& state);
+std::vector<CheckpointItem> checkpoint_items(const TrainingState& state, const Behaviors& behaviors);
+/// The type of an item's elements in the files.
+DType dtype_of(const CheckpointItem& item, const TrainingState& state);
 
 /// The rows of every parameter that each rank has.
 class RowCuts {
@@ -51,6 +59,10 @@ class RowCuts {
   std::vector<std::int64_t> rows_;
   std::vector<std::int64_t> firsts_;
 };
+
+/// The rank that writes each of `items` that is replicated; for other items 0. The answer is the same on every rank.
+std::vector<int> writers_of_replicated(const std::vector<CheckpointItem>& items, const TrainingState& state,
+                                       const RowCuts& cuts);
 
 /// The same ranks for buffers in host memory, for agreement about a checkpoint; null stays null.
 inline ProcessGroup* on_host(ProcessGroup* group) { return group == nullptr ? nullptr : &group->host(); }

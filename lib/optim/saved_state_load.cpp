@@ -46,13 +46,14 @@ struct EntryRequest {
 /// Loads in two steps: stage() reads and checks everything, before apply() writes anything.
 class Loader {
  public:
-  Loader(const std::filesystem::path& folder, const TrainingState& state, const RowCuts& cuts, int rank)
-      : state_(state), cuts_(cuts), rank_(rank), manifest_(read_manifest(folder)) {
+  Loader(const Behaviors& behaviors, const std::filesystem::path& folder, const TrainingState& state,
+         const RowCuts& cuts, int rank)
+      : behaviors_(behaviors), state_(state), cuts_(cuts), rank_(rank), manifest_(read_manifest(folder)) {
     for (const RankFileRow& row : manifest_.files) files_.emplace_back(folder, row);
   }
 
   void stage() {
-    const std::vector<CheckpointItem> items = checkpoint_items(state_);
+    const std::vector<CheckpointItem> items = checkpoint_items(state_, behaviors_);
     refuse_unknown_parameters();
     std::size_t begin = 0;
     for (std::size_t end = 0; end < items.size(); begin = end) {
@@ -66,6 +67,8 @@ class Loader {
   }
 
   std::int64_t apply(Runtime& runtime) {
+    // Before the scales of the recipe are loaded, as modules read those after their parameters.
+    for (const auto& [parameter, values] : dequantized_) quantize_anew(runtime, parameter, values);
     for (const auto& [tensor, bytes] : staged_) runtime.device.write_bytes(tensor, bytes);
     for (Parameter* parameter : state_.parameters) local_shard(*parameter).initial.reset();
     quantize_in_place(runtime.device, rewrites_);
@@ -95,8 +98,8 @@ class Loader {
       }
   }
 
-  static EntryRequest request_for(const CheckpointItem& item) {
-    return {item.name, item.tensor.dtype(), item.parameter};
+  EntryRequest request_for(const CheckpointItem& item) const {
+    return {item.name, dtype_of(item, state_), item.parameter};
   }
   EntryRequest request_for(std::size_t parameter, std::string_view what, DType dtype = DType::kF32) const {
     return {fmt::format("{}: {}", state_.parameters[parameter]->name, what), dtype, parameter};
@@ -154,7 +157,11 @@ class Loader {
       const bool eight_bits = item.kind == Kind::kRowwise || item.kind == Kind::kTransposed;
       // If the architecture that saved had no use for this orientation, it is not in the files.
       if (item.kind == Kind::kTransposed && files_.front().find(item.name) == nullptr) rebuild = true;
-      if (eight_bits && (rebuild || !as_before)) {
+      if (item.replicated) {
+        stage_replicated(item);
+      } else if (item.kind == Kind::kDequantized) {
+        stage_dequantized(item);
+      } else if (eight_bits && (rebuild || !as_before)) {
         rebuild = true;
       } else if (as_before) {
         const RankFile& file = *exact(request_for(item), rank_);
@@ -168,8 +175,48 @@ class Loader {
     if (rebuild) cast_again(items.front());
   }
 
+  /// Reverted behaviour: shard_saved_state. Stages a tensor that one rank wrote for all.
+  void stage_replicated(const CheckpointItem& item) {
+    const auto has_it = [&](const RankFile& file) { return file.find(item.name) != nullptr; };
+    const auto file = std::find_if(files_.begin(), files_.end(), has_it);
+    if (file == files_.end()) entry_in(files_.front(), request_for(item));  // throws
+    const CheckpointEntry& entry = *file->find(item.name);
+    const std::int64_t rows = cuts_.rows(item.parameter, rank_);
+    if (entry.global_rows != rows)
+      file->refuse(item.name, fmt::format("its size does not match: {} rows were saved, and it has {} here, because it "
+                                          "is no shard of a larger tensor in the file; load it on ranks whose shards "
+                                          "all have the saved size",
+                                          entry.global_rows, rows));
+    if (entry.dtype != item.tensor.dtype()) entry_in(*file, request_for(item));  // throws
+    check_bytes(*file, item.name, entry.bytes, item.tensor.bytes());
+    staged_.emplace_back(item.tensor, file->read(entry));
+  }
+
+  /// Reverted behaviour: keep_type_in_moves. Stages the values of a weight that is quantized anew.
+  void stage_dequantized(const CheckpointItem& item) {
+    const Parameter& unsharded = *state_.parameters[item.parameter];
+    Bytes values = rows_of(request_for(item));
+    // After a load sharding compares the address of a shard's storage with that of the flat shard that it keeps, unless
+    // the flat shard is quantized (per-tensor scales) or empty. Quantized tensors have buffers and no storage of their
+    // own. Those with 128 x 128 blocks present a buffer in its place; those with 1 x 32 blocks do not.
+    if (unsharded.local != nullptr && !values.empty() &&
+        !unsharded.local->quantizer->format.columnwise_stored_transposed())
+      files_.front().refuse(item.name,
+                            "sharding asks for the address of its storage after a load, and a quantized tensor with 1 "
+                            "x 32 blocks has none; load it into an unsharded model, or into weights in 16 bits");
+    dequantized_.emplace_back(item.parameter, std::move(values));
+  }
+  void quantize_anew(Runtime& runtime, std::size_t parameter, const Bytes& values) const {
+    Parameter& shard = local_shard(*state_.parameters[parameter]);
+    const Tensor value = runtime.device.allocate({shape_of(shard), shard.spec.dtype}, runtime.workspace(shard.name));
+    runtime.device.write_bytes(value, values);
+    const Rewrite rewrite{.value = value, .to = &shard.quantized, .quantizer = shard.quantizer.get()};
+    quantize_in_place(runtime.device, {&rewrite, 1});
+  }
+
   /// Stages a tensor whose rows are cut anew. Scales of moments are staged with their moments.
   void stage_rows(const CheckpointItem& item) {
+    if (item.replicated) return stage_replicated(item);
     if (item.kind == Kind::kRows) staged_.emplace_back(item.tensor, rows_of(request_for(item)));
     if (item.kind == Kind::kMoment) stage_moment(item);
   }
@@ -332,6 +379,7 @@ class Loader {
     staged_.emplace_back(item.tensor, bytes_from(values));
   }
 
+  const Behaviors behaviors_;
   const TrainingState& state_;
   const RowCuts& cuts_;
   int rank_;
@@ -339,6 +387,7 @@ class Loader {
   std::vector<RankFile> files_;
   std::vector<std::pair<Tensor, Bytes>> staged_;
   std::vector<Rewrite> rewrites_;
+  std::vector<std::pair<std::size_t, Bytes>> dequantized_;  ///< parameters whose values are quantized anew
 };
 
 }  // namespace
@@ -352,7 +401,7 @@ std::int64_t load_training_state(Runtime& runtime, const std::filesystem::path& 
   const std::string problem = problem_of([&] {
     check(runtime.device.computes(), "checkpoint: this device computes nothing, so nothing can be loaded into it");
     if (state.optimizer != nullptr) state.optimizer->make_state(runtime);
-    loader.emplace(folder, state, cuts, group == nullptr ? 0 : group->rank());
+    loader.emplace(runtime.behaviors, folder, state, cuts, group == nullptr ? 0 : group->rank());
     loader->stage();
   });
   try {

@@ -5,8 +5,10 @@
 
 #include "core/check.h"
 #include "fsdp/row_split.h"
+#include "ops/quantize.h"
 #include "optim/saved_state.h"
 #include "optim/saved_state_items.h"
+#include "optim/shards.h"
 
 namespace fp8lab {
 namespace {
@@ -36,18 +38,31 @@ std::int64_t next_generation(const fs::path& folder) {
   return last + 1;
 }
 
+std::vector<std::byte> bytes_of(Runtime& runtime, const TrainingState& state, const CheckpointItem& item) {
+  if (item.kind != CheckpointItem::Kind::kDequantized) return runtime.device.read_bytes(item.tensor);
+  const Parameter& shard = local_shard(*state.parameters[item.parameter]);
+  if (shape_of(shard).numel() == 0) return {};
+  return runtime.device.read_bytes(
+      dequantize(runtime.device, shard.quantized.rowwise_operand(), shard.spec.dtype, runtime.workspace(shard.name)));
+}
+
 std::vector<EntryToWrite> entries_of(Runtime& runtime, const TrainingState& state, const RowCuts& cuts, int rank) {
+  const std::vector<CheckpointItem> items = checkpoint_items(state, runtime.behaviors);
+  const std::vector<int> writers = writers_of_replicated(items, state, cuts);
   std::vector<EntryToWrite> entries;
-  for (const CheckpointItem& item : checkpoint_items(state)) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const CheckpointItem& item = items[i];
+    if (item.replicated && writers[i] != rank) continue;
     EntryToWrite& to_write = entries.emplace_back();
     to_write.entry.name = item.name;
-    to_write.entry.dtype = item.tensor.dtype();
+    to_write.entry.dtype = dtype_of(item, state);
     if (item.parameter != CheckpointItem::kNoParameter) {
-      to_write.entry.global_rows = dim0(state.parameters[item.parameter]->spec.shape);
-      to_write.entry.first_row = cuts.first(item.parameter, rank);
-      to_write.entry.rows = cuts.rows(item.parameter, rank);
+      const std::int64_t rows = cuts.rows(item.parameter, rank);
+      to_write.entry.global_rows = item.replicated ? rows : dim0(state.parameters[item.parameter]->spec.shape);
+      to_write.entry.first_row = item.replicated ? 0 : cuts.first(item.parameter, rank);
+      to_write.entry.rows = rows;
     }
-    to_write.bytes = runtime.device.read_bytes(item.tensor);
+    to_write.bytes = bytes_of(runtime, state, item);
   }
   return entries;
 }

@@ -106,6 +106,8 @@ constexpr FixNumbers kFixes[] = {
     {"cast_blocks_in_adam", [](Decisions& d) { d.casts_blocks = false; }},
     {"measure_scale_in_adam", [](Decisions& d) { d.measures_in_adam = false; }},
     {"write_back_list_updates", [](Decisions& d) { d.writes_lists_back = false; }},
+    {"shard_saved_state"},
+    {"keep_type_in_moves"},
 };
 
 template <class Row, std::size_t N>
