@@ -98,6 +98,50 @@ bool forward_makes_no_transpose(const Behaviors& behaviors) {
   });
 }
 
+/// A 16-bit weight that products quantize.
+RunConfig one_plain_weight(const Behaviors& behaviors) {
+  RunConfig config = one_product("delayed", behaviors);
+  config.eight_bit_weights = false;
+  return config;
+}
+
+/// The gradient of this rank's shard in the second step, whose scales the first one's amaxes have set.
+std::vector<std::byte> second_gradient(ModelRun& run) {
+  for (int i = 0; i < 2; ++i) {
+    weight(run).local->grad = {};
+    run.step();
+  }
+  return fsdp_test::bytes_of(run.device(), weight(run).local->grad);
+}
+
+/// True if between forward and backward a layer keeps its input in one orientation and its scale, and of its weight
+/// nothing but a scale. Backward has the same bits in either case.
+bool forward_saves_no_copy_of_the_weight(const Behaviors& behaviors) {
+  return on_every_rank(one_plain_weight(behaviors), [&](ModelRun& run, ProcessGroup& world) {
+    Device& device = run.device();
+    const Tensor x = device.allocate({Shape{128, 64}, DType::kBF16}, 0);
+    fill(device, x, 1.0f);
+    const std::int64_t before = device.ledger().live_bytes();
+    std::int64_t kept = 0;
+    {
+      const Variable y = run.model().forward(run.runtime(), {x, nullptr});
+      kept = device.ledger().live_bytes() - before - y.value.numel() * 2;
+    }
+    ModelRun fixed(one_plain_weight({}), world, {.replicas = 1, .shards = kRanks});
+    ModelRun own(one_plain_weight(behaviors), world, {.replicas = 1, .shards = kRanks});
+    EXPECT_EQ(second_gradient(own), second_gradient(fixed));
+    return kept == 128 * 64 + 2 * static_cast<std::int64_t>(sizeof(float));
+  });
+}
+
+/// True if a step leaves no transpose of a gathered weight.
+bool backward_clears_the_transpose(const Behaviors& behaviors) {
+  return on_every_rank(one_product("delayed", behaviors), [](ModelRun& run, ProcessGroup&) {
+    run.step();
+    return run.device().ledger().by_kind().at(std::string(name(HolderKind::kUnsharded))) == 0;
+  });
+}
+
 bool gathered_values_equal_the_unsharded_ones(const Behaviors& behaviors) {
   const RunConfig config = one_product("mxfp8", behaviors);
   ModelRun alone(config);
@@ -157,6 +201,8 @@ std::span<const fixes_test::Witness> fixes_test::sharding_witnesses() {
       {"keep_fp8_init_metadata", deferred_models_are_made_in_eight_bits},
       {"strip_scale_padding", gathered_values_equal_the_unsharded_ones},
       {"nearest_sharding_state", forward_gathers_rows_alone},
+      {"requantize_in_backward", forward_saves_no_copy_of_the_weight},
+      {"clear_gathered_transposes", backward_clears_the_transpose},
       {"reuse_quantizer_at_gather", only_the_first_gather_copies_a_quantizer},
       {"gather_blocks_row_wise", blocks_travel_once},
   };

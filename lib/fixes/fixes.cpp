@@ -51,6 +51,10 @@ constexpr Upstream kSavedShards{kSavedShardsReferences, "5abadf4ee", "2.14"};
 constexpr std::string_view kMovesReferences[] = {"TransformerEngine#2951", "TransformerEngine#2974"};
 constexpr Upstream kMoves{kMovesReferences, "9af70a8bb", "2.16"};
 
+constexpr std::string_view kWeightCopiesReferences[] = {"TransformerEngine#2681", "TransformerEngine#2717",
+                                                        "TransformerEngine#2805"};
+constexpr Upstream kWeightCopies{kWeightCopiesReferences, "0a088c1d5", "2.16"};
+
 constexpr std::array kFixes = {
     Fix{.name = "release_attention_tensors",
         .upstream = kAttention,
@@ -226,6 +230,18 @@ constexpr std::array kFixes = {
         .decision =
             "a quantized tensor that moves between host and device stays quantized, and has a storage to ask for",
         .revert = [](Behaviors& b) { b.keep_type_in_moves = false; }},
+    Fix{.name = "requantize_in_backward",
+        .upstream = kWeightCopies,
+        .symptom = "every sharded layer saves an FP8 copy of its gathered 16-bit weight for backward, so a rank ends "
+                   "forward with the entire model in eight bits",
+        .decision = "forward quantizes a sharded weight for its own product, and backward quantizes it again",
+        .revert = [](Behaviors& b) { b.requantize_in_backward = false; }},
+    Fix{.name = "clear_gathered_transposes",
+        .upstream = kWeightCopies,
+        .symptom = "transposes that backward makes of gathered FP8 weights stay after it, and without reshard after "
+                   "forward the next backward reads them in place of the new weights'",
+        .decision = "the transpose of a gathered weight is freed once backward has read it",
+        .revert = [](Behaviors& b) { b.clear_gathered_transposes = false; }},
 };
 
 }  // namespace

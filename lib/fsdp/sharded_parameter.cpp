@@ -23,7 +23,8 @@ std::unique_ptr<Quantizer> copy_quantizer(Runtime& runtime, const Quantizer& qua
 ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh& mesh)
     : unsharded_(unsharded),
       split_(dim0(unsharded.spec.shape), mesh.shard_group().size()),
-      rank_(mesh.shard_group().rank()) {
+      rank_(mesh.shard_group().rank()),
+      clears_transposes_(runtime.behaviors.clear_gathered_transposes) {
   Device& device = runtime.device;
   const bool deferred = !unsharded.value && unsharded.quantized.empty();
   // Reverted behaviour: registering the shard in place of the parameter silently loses what makes it FP8.
@@ -174,6 +175,11 @@ void ShardedParameter::rebuild(Runtime& runtime, Metadata metadata) {
   else if (metadata.quantizer)
     unsharded_.quantizer = std::move(metadata.quantizer);
   unsharded_.quantizer->orientations = metadata.usage;
+  // Reverted behaviour: the transpose of the values gathered last is still there (see reshard()). A pass that reads
+  // rows alone drops it. Otherwise blocks are transposed anew, and a per-tensor transpose passes for that of the new
+  // values.
+  const bool reuses = metadata.usage.columnwise && unsharded_.quantized.format().per_tensor();
+  if (!columnwise_ && !by_rows_ && !reuses) unsharded_.quantized.drop_columnwise();
 }
 
 void ShardedParameter::add_array(Runtime& runtime, const GatheredArray& array, const Tensor& from, Tensor& to,
@@ -233,15 +239,21 @@ void ShardedParameter::reorder_gathered(Runtime& runtime) {
 
 void ShardedParameter::reshard() {
   unsharded_.value = {};
-  unsharded_.quantized.clear();
   gathered_by_rows_ = {};
+  // Reverted behaviour: the unsharded tensor is one object for the whole training, and a reshard frees the arrays that
+  // a gather filled. A transpose that backward made of them is not among those and stays.
+  const bool has_transpose = rowwise_ && !columnwise_ && !by_rows_;
+  if (has_transpose && !clears_transposes_)
+    unsharded_.quantized.drop_rowwise();
+  else
+    unsharded_.quantized.clear();
 }
 
 void ShardedParameter::free_gathered() {
   QuantizedOrientation copied;
   if (by_rows_) copied = std::move(unsharded_.quantized.columnwise());
   reshard();
-  unsharded_.quantized.columnwise() = std::move(copied);
+  if (by_rows_) unsharded_.quantized.columnwise() = std::move(copied);
 }
 
 // --- reduce ---

@@ -74,6 +74,7 @@ class ShardedParameter {
   Parameter shard_;
   RowSplit split_;
   int rank_ = 0;
+  bool clears_transposes_;
   std::string refusal_;
 
   GatheredArray values_;                           ///< of a parameter that is gathered in high precision

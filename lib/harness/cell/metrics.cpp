@@ -60,6 +60,9 @@ constexpr std::array kMetrics{
            0.1},
     Metric{"parity.underflow_fraction", "1", kLess, true, "fraction of values that are not 0 and became 0, of the same",
            1e-4, 0.1},
+    Metric{"parity.values_cast", "1", kNeither, true,
+           "values cast to eight bits in the last step's forward and backward, over all ranks; twice where both "
+           "orientations are made and have scales of their own"},
 
     Metric{"twin.losses_equal", "1", kMore, true,
            "1 when the same cell done the plain way (16-bit weights cast in every step, gathered when needed, never "

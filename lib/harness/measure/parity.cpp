@@ -26,9 +26,9 @@ using Metrics = std::map<std::string, MetricValue>;
 using Lists = std::vector<std::vector<float>>;
 
 constexpr std::string_view kMetrics[] = {
-    "parity.loss_gap",      "parity.output_sqnr_db", "parity.grad_sqnr_db",      "parity.weight_sqnr_db",
-    "parity.weights_moved", "parity.shards_moved",   "parity.ranks_equal",       "parity.gathered_equals_unsharded",
-    "parity.bitwise_equal", "parity.clip_fraction",  "parity.underflow_fraction"};
+    "parity.loss_gap",      "parity.output_sqnr_db", "parity.grad_sqnr_db",       "parity.weight_sqnr_db",
+    "parity.weights_moved", "parity.shards_moved",   "parity.ranks_equal",        "parity.gathered_equals_unsharded",
+    "parity.bitwise_equal", "parity.clip_fraction",  "parity.underflow_fraction", "parity.values_cast"};
 
 /// Gathers `mine` of every rank, in the order of ranks; only this rank's if there is no world.
 template <class T>
@@ -273,9 +273,9 @@ std::uint64_t values_hash(const std::vector<std::uint64_t>& weights, const std::
   return hash;
 }
 
-/// Measures the fractions of clipped and underflowed values, in a further run of the arm without fused quantization:
-/// only there are the values that are cast stored, so that they can be counted.
-void put_cast_fractions(const CellConfig& cell, Arm arm, const Recipe& recipe, ProcessGroup* world, Metrics& metrics) {
+/// Counts the values that are cast, and measures the fractions of clipped and underflowed ones, in a further run of the
+/// arm without fused quantization: only there are the values that are cast stored, so that they can be counted.
+void put_cast_counts(const CellConfig& cell, Arm arm, const Recipe& recipe, ProcessGroup* world, Metrics& metrics) {
   CastCounts sum;
   if (recipe.quantized) {
     CellConfig stored = cell;
@@ -288,6 +288,7 @@ void put_cast_fractions(const CellConfig& cell, Arm arm, const Recipe& recipe, P
     if (sum.values == 0) return put(metrics, name, std::nullopt, "nothing is cast to eight bits");
     put(metrics, name, static_cast<double>(part) / static_cast<double>(sum.values));
   };
+  put(metrics, "parity.values_cast", static_cast<double>(sum.values));
   put_fraction("parity.clip_fraction", sum.clipped);
   put_fraction("parity.underflow_fraction", sum.underflowed);
 }
@@ -333,7 +334,7 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
       Compared{"parity.weight_sqnr_db", "weight", names, baseline.weights, weights}};
   for (const Compared& tensors : compared) put_sqnr(world, result, tensors);
 
-  put_cast_fractions(cell, arm, recipe, world, metrics);
+  put_cast_counts(cell, arm, recipe, world, metrics);
 
   TrainingRun fresh(cell, behaviors_of(cell, arm), recipe, {.world = world});
   const Lists began_with = fresh.weights();

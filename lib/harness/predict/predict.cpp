@@ -10,7 +10,8 @@ using namespace closed_form;
 std::map<std::string, double> predict(const CellConfig& config, Arm arm) {
   const CellNumbers cell(config, arm);
   const Layer layer = make_layer(cell, config.model.layer);
-  const LayerAccount each(cell, layer);
+  const Layer later = make_layer(cell.in_later_steps(), config.model.layer);
+  const LayerAccount each(cell, layer, later);
   if (each.stops || !has_closed_form(config, each)) return {};
   const OptimizerNumbers optimizer = optimizer_numbers(config, cell, each);
   std::map<std::string, double> figures;

@@ -46,8 +46,8 @@ Schedule backward_of(const Branch& branch, bool beside_residual, bool recomputed
 
 }  // namespace
 
-LayerAccount::LayerAccount(const CellNumbers& cell, const Layer& layer)
-    : cell_(cell), layer_(layer), stream_(cell.plain(cell.hidden)) {
+LayerAccount::LayerAccount(const CellNumbers& cell, const Layer& layer, const Layer& later)
+    : cell_(cell), layer_(layer), later_(later), stream_(cell.plain(cell.hidden)) {
   Bytes state = 0;
   for (const Branch& branch : layer.branches) {
     for (std::size_t k = 0; k < branch.size(); ++k) {
@@ -78,6 +78,8 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const Layer& layer)
     (parameter.reorders ? reordered_ : transposes_) += parameter.transpose;
   }
   early_transposes_ = cell.decisions.transposes_in_backward ? 0 : transposes_;
+  left_transposes = cell.decisions.clears_transposes ? 0 : transposes_;
+  transposes_stay = cell.in_later_steps().finds_transposes;
   held = (cell.checkpoint ? stash + unemptied : saved) + reordered_;
   if (!cell.sharding.reshards) held += forward_gather.unsharded_parameters + early_transposes_;
 }
@@ -103,29 +105,31 @@ Schedule LayerAccount::sharded() const {
 }
 
 /// The gather of a layer's parameters. With gather_ahead the layer before has allocated them, except for the first
-/// layer, and this layer allocates those of the next.
-Schedule LayerAccount::gathered(const Gather& own, LayerPosition position) const {
-  if (!cell_.sharding.ahead) return own.schedule();
-  return (position.is_first ? own.schedule() : own.finish()) +
+/// layer, and this layer allocates those of the next. `dropped` bytes are freed when the gather has ended.
+Schedule LayerAccount::gathered(const Gather& own, LayerPosition position, Bytes dropped) const {
+  if (!cell_.sharding.ahead) return own.schedule() + release(dropped);
+  return (position.is_first ? own.schedule() : own.finish()) + release(dropped) +
          allocate(position.is_last ? 0 : own.unsharded_parameters + own.decoded);
 }
 
 Schedule LayerAccount::forward(bool in_first_step, LayerPosition position) const {
   const Schedule unsharded_released =
       release(cell_.sharding.reshards ? forward_gather.unsharded_parameters + early_transposes_ : 0);
-  return gathered(forward_gather, position) + (cell_.checkpoint ? first_forward(in_first_step) : full_forward()) +
-         unsharded_released;
+  const Bytes dropped = in_first_step || transposes_stay ? 0 : left_transposes;
+  return gathered(forward_gather, position, dropped) +
+         (cell_.checkpoint ? first_forward(in_first_step) : full_forward()) + unsharded_released;
 }
 
-Schedule LayerAccount::backward(LayerPosition position) const {
+Schedule LayerAccount::backward(bool in_first_step, LayerPosition position) const {
   const bool is_first = position.is_last;
-  if (!cell_.sharding.sharded) return backward_of_nodes(is_first, !is_first) + release(is_first ? stream_ : 0);
+  const Layer& layer = in_first_step ? layer_ : later_;
+  if (!cell_.sharding.sharded) return backward_of_nodes(layer, is_first, !is_first) + release(is_first ? stream_ : 0);
   // The unsharded parameters are freed before the gradients are reduce-scattered into shards. Even the model's first
   // layer makes a gradient of its input, because its parameter group's PostBackwardNode precedes that input.
   const Bytes unsharded_parameters =
       cell_.sharding.reshards ? backward_gather.unsharded_parameters : forward_gather.unsharded_parameters;
-  return gathered(backward_gather, position) + backward_of_nodes(is_first, true) +
-         release(unsharded_parameters + transposes_ + reordered_) + allocate(gradients) + release(unsharded_gradients) +
+  return gathered(backward_gather, position, 0) + backward_of_nodes(layer, is_first, true) +
+         release(unsharded_parameters + reordered_) + allocate(gradients) + release(unsharded_gradients) +
          release(is_first ? stream_ : 0);
 }
 
@@ -150,7 +154,7 @@ Schedule LayerAccount::first_forward(bool in_first_step) const {
 }
 
 /// Ends with the gradient of the input alive. If that is not `wanted`, ends with the first branch's part of it alive.
-Schedule LayerAccount::backward_of_nodes(bool is_first, bool wanted) const {
+Schedule LayerAccount::backward_of_nodes(const Layer& layer, bool is_first, bool wanted) const {
   const auto through = [&](const Branch& branch, bool beside_residual) {
     return backward_of(branch, beside_residual, cell_.checkpoint);
   };
@@ -158,15 +162,15 @@ Schedule LayerAccount::backward_of_nodes(bool is_first, bool wanted) const {
   const Schedule recompute = cell_.checkpoint ? full_forward() + release(stream_) : Schedule{};
   const Schedule region_released =
       release(cell_.checkpoint ? stash : 0) + release(!is_first && keeps_input ? stream_ : 0);
-  if (!layer_.residual) return recompute + through(layer_.branches[0], false) + region_released;
+  if (!layer.residual) return recompute + through(layer.branches[0], false) + region_released;
 
   // With dropout each branch has a gradient of its own. Otherwise the branch shares the gradient that stays alive at
   // the residual until the branch's part is added; if no gradient is wanted, the residual keeps none.
   const Schedule unmasked = allocate(dropout ? stream_ : 0);
   const Schedule merge = allocate(stream_) + release(2 * stream_);
-  const Schedule second = unmasked + recompute + through(layer_.branches[1], !dropout) + release(stream_) + merge;
+  const Schedule second = unmasked + recompute + through(layer.branches[1], !dropout) + release(stream_) + merge;
   const Schedule first = unmasked + release(dropout && !wanted ? stream_ : 0) +
-                         through(layer_.branches[0], !dropout && wanted) + region_released +
+                         through(layer.branches[0], !dropout && wanted) + region_released +
                          (wanted ? merge : Schedule{});
   return second + first;
 }

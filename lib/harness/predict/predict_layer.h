@@ -20,11 +20,11 @@ Schedule in_order(std::int64_t layers, const ScheduleOf& schedule_of) {
          schedule_of(LayerPosition{.is_last = true});
 }
 
-/// Sums over one layer, and its schedules; each starts with the layer's input alive. `cell` and `layer` must outlive
-/// this object.
+/// Sums over one layer, and its schedules; each starts with the layer's input alive. `later` is the layer in the steps
+/// after the first. `cell`, `layer` and `later` must outlive this object.
 class LayerAccount {
  public:
-  LayerAccount(const CellNumbers& cell, const Layer& layer);
+  LayerAccount(const CellNumbers& cell, const Layer& layer, const Layer& later);
 
   /// The construction of the layer: the values of its parameters, and the scales and histories of its modules.
   Schedule made() const;
@@ -36,7 +36,7 @@ class LayerAccount {
   Schedule forward(bool in_first_step, LayerPosition position) const;
   /// From the gradient of the output to the gradient of the input. The model's first layer, which is the last of this
   /// pass, keeps its input and frees the gradient of it.
-  Schedule backward(LayerPosition position) const;
+  Schedule backward(bool in_first_step, LayerPosition position) const;
 
   std::vector<ParameterNumbers> parameters;
   bool stops = false;   ///< training of this cell stops with an error
@@ -48,17 +48,20 @@ class LayerAccount {
   std::int64_t forward_amaxes = 0, backward_amaxes = 0;
   Bytes saved = 0;  ///< saved from forward to backward, without the layer's input
   Bytes held = 0;   ///< alive between the passes: `saved`, or what checkpointing keeps, and parameters left unsharded
-  bool keeps_input = false;  ///< the layer's input lives until its backward
+  bool keeps_input = false;      ///< the layer's input lives until its backward
+  Bytes left_transposes = 0;     ///< of gathered weights: alive from backward to the next forward
+  bool transposes_stay = false;  ///< forward does not free those either
 
  private:
-  Schedule gathered(const Gather& own, LayerPosition position) const;
+  Schedule gathered(const Gather& own, LayerPosition position, Bytes dropped) const;
   Schedule merged() const;
   Schedule full_forward() const;
   Schedule first_forward(bool in_first_step) const;
-  Schedule backward_of_nodes(bool is_first, bool wanted) const;
+  Schedule backward_of_nodes(const Layer& layer, bool is_first, bool wanted) const;
 
   const CellNumbers& cell_;
   const Layer& layer_;
+  const Layer& later_;
   Bytes stream_;
   Bytes transposes_ = 0;        ///< made beside the unsharded parameters
   Bytes early_transposes_ = 0;  ///< those that forward makes

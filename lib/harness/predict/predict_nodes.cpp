@@ -20,7 +20,8 @@ enum class Run { kSaving, kRecorded, kRecordedAgain };
 
 /// y = x W^T + b under a recipe: the casts of x, of W and of the gradient of y, and three matrix products.
 struct Product {
-  Product(const CellNumbers& cell, std::int64_t in, std::int64_t out)
+  /// `keeps_copy`: backward reads forward's copy of the weight, sharded or not.
+  Product(const CellNumbers& cell, std::int64_t in, std::int64_t out, bool keeps_copy = false)
       : casts(cell.casts),
         casts_unstored(cell.casts_unstored),
         measured_early(cell.measured_early),
@@ -29,7 +30,12 @@ struct Product {
         plain_x(cell.plain(in)),
         plain_y(cell.plain(out)),
         weight(weight_parameter(cell, out, in)),
+        quantizes_again(cell.casts && cell.sharding.sharded && cell.decisions.requantizes_in_backward &&
+                        !weight.computes_as_kept && !keeps_copy),
         copy(weight.computes_as_kept ? Cast{} : cell.cast_weight(out, in)),
+        rows_copy(quantizes_again ? cell.cast_weight_rowwise(out, in) : Cast{}),
+        saved_copy(quantizes_again ? 0 : copy.both),
+        saved_scale(quantizes_again && cell.recipe.histories ? kF32 : 0),
         bias(cell.form.bias ? vector_parameter(cell, out) : ParameterNumbers{}),
         has_bias(cell.form.bias),
         forward_amaxes(cell.recipe.histories ? 2 : 0),
@@ -37,13 +43,16 @@ struct Product {
         stash(forward_amaxes * kF32) {
     // Delayed scaling: each quantized tensor has a scale and a history of amaxes.
     weight.state_before = (forward_amaxes + backward_amaxes) * kF32 * (1 + cell.history_rows);
-    // On architectures that need it, the transpose of a gathered weight is made once and lives until the next reshard.
+    // On architectures that need it, the transpose of a gathered weight is made once and lives until the next reshard,
+    // or until the gradient of x is computed.
     const bool early = !cell.decisions.transposes_in_backward;
     const bool reshards = cell.sharding.reshards, checkpoint = cell.checkpoint;
     const Bytes transpose = weight.reorders ? 0 : weight.transpose;
     transposed_when_recorded = early ? transpose : 0;
     transposed_in_forward = early && (!checkpoint || reshards) ? transpose : 0;
     transposed_in_backward = !early || (reshards && !checkpoint) ? transpose : 0;
+    if (cell.finds_transposes) transposed_in_backward = 0;
+    cleared = cell.decisions.clears_transposes ? transpose : 0;
   }
 
   void add_to(Node& node) const {
@@ -63,7 +72,9 @@ struct Product {
   /// The product itself, from an operand that is already cast.
   Schedule multiply(Run run = Run::kSaving) const {
     const Bytes transposed = run == Run::kSaving ? transposed_in_forward : transposed_when_recorded;
-    return allocate(transposed) + copy.schedule() + allocate(plain_y) + release(x.both - x.kept);
+    const Schedule cast = quantizes_again ? rows_copy.schedule() : copy.schedule();
+    return allocate(transposed) + cast + allocate(plain_y) + release(rows_copy.both) + allocate(saved_scale) +
+           release(x.both - x.kept);
   }
   /// Cast and product, from an input that stays alive.
   Schedule forward(Run run = Run::kSaving) const { return x.schedule() + multiply(run); }
@@ -71,6 +82,8 @@ struct Product {
   Schedule forward_making(Run run = Run::kSaving) const { return make_input() + make_operand() + multiply(run); }
   /// The bytes that forward_making() leaves for backward, without the copy of the weight.
   Bytes saved_x() const { return casts ? x.kept : plain_x; }
+  /// The bytes that multiply() leaves for backward of the weight.
+  Bytes saved_weight() const { return saved_copy + saved_scale; }
   Schedule backward(bool consuming = true) const { return backward_from(grad_y.schedule(), consuming); }
   /// Backward, where make_gradient() made the gradient of the output.
   Schedule backward_making() const { return backward_from(cast_made(grad_y), true); }
@@ -79,12 +92,16 @@ struct Product {
   Cast x, grad_y;
   Bytes plain_x, plain_y;
   ParameterNumbers weight;
-  Cast copy;  ///< the cast copy of the weight, for one pass
+  bool quantizes_again;  ///< forward's copy of the weight lives for its product alone, and backward makes another
+  Cast copy;             ///< the cast copy of the weight, for one pass or for both
+  Cast rows_copy;        ///< forward's, if backward makes another
+  Bytes saved_copy, saved_scale;
   ParameterNumbers bias;
   bool has_bias;
   std::int64_t forward_amaxes, backward_amaxes;
   Bytes stash;
   Bytes transposed_when_recorded, transposed_in_forward, transposed_in_backward;
+  Bytes cleared;  ///< the transpose that is freed once the gradient of x is computed
 
  private:
   /// An amax that is measured while the tensor is made lives from before the tensor to the end of its cast.
@@ -92,7 +109,9 @@ struct Product {
   Schedule cast_made(const Cast& cast) const { return measured_early ? cast.finish() : cast.schedule(); }
   Schedule backward_from(const Schedule& cast_gradient, bool consuming) const {
     const Schedule gradient_released = release(consuming ? plain_y : 0);
-    const Schedule products = allocate(transposed_in_backward) + allocate(plain_x) + allocate(weight.unsharded);
+    const Schedule cast_weight = quantizes_again ? copy.schedule() : Schedule{};
+    const Schedule products = cast_weight + allocate(transposed_in_backward) + allocate(plain_x) +
+                              release((quantizes_again ? copy.both : 0) + cleared) + allocate(weight.unsharded);
     if (!casts) return allocate(bias.unsharded) + products + gradient_released;
     return allocate(bias.unsharded) + cast_gradient + gradient_released + products + release(grad_y.both);
   }
@@ -129,12 +148,12 @@ Node linear(const CellNumbers& cell, std::int64_t in, std::int64_t out) {
   Node node;
   node.out = product.plain_y;
   node.keeps_input = !cell.casts;
-  node.saved = product.x.kept + product.copy.both;
+  node.saved = product.x.kept + product.saved_weight();
   product.add_to(node);
   node.forward = product.forward();
   node.backward = product.backward();
   node.backward_beside_residual = product.backward(false);
-  set_recorded(node, cell.decisions.module_shells, product.copy.both, node.saved,
+  set_recorded(node, cell.decisions.module_shells, product.saved_copy, node.saved,
                [&](Run run) { return allocate(product.stash) + product.forward(run); });
   return node;
 }
@@ -145,19 +164,21 @@ Node norm_linear(const CellNumbers& cell, std::int64_t out) {
   Node node;
   node.out = product.plain_y;
   node.keeps_input = true;
-  node.saved = norm.statistics + product.saved_x() + product.copy.both;
+  node.saved = norm.statistics + product.saved_x() + product.saved_weight();
   node.parameters = norm.parameters;
   product.add_to(node);
   node.forward = norm.forward() + product.forward_making();
   node.backward = product.backward() + norm.backward();
-  set_recorded(node, cell.decisions.module_shells, product.copy.both, node.saved,
+  set_recorded(node, cell.decisions.module_shells, product.saved_copy, node.saved,
                [&](Run run) { return allocate(product.stash) + norm.forward() + product.forward_making(run); });
   return node;
 }
 
 struct Mlp {
-  explicit Mlp(const CellNumbers& cell)
-      : norm(cell), fc1(cell, cell.hidden, cell.activated), fc2(cell, cell.ffn, cell.hidden) {}
+  explicit Mlp(const CellNumbers& cell, bool keeps_copies = false)
+      : norm(cell),
+        fc1(cell, cell.hidden, cell.activated, keeps_copies),
+        fc2(cell, cell.ffn, cell.hidden, keeps_copies) {}
 
   Node node() const {
     Node node;
@@ -183,9 +204,10 @@ Node norm_mlp(const CellNumbers& cell) {
   const Mlp mlp(cell);
   const Product &fc1 = mlp.fc1, &fc2 = mlp.fc2;
   Node node = mlp.node();
-  node.saved = mlp.norm.statistics + fc1.saved_x() + fc1.copy.both + fc1.plain_y + fc2.saved_x() + fc2.copy.both;
+  node.saved =
+      mlp.norm.statistics + fc1.saved_x() + fc1.saved_weight() + fc1.plain_y + fc2.saved_x() + fc2.saved_weight();
   node.forward = mlp.norm.forward() + fc1.forward_making() + fc2.forward_making();
-  set_recorded(node, cell.decisions.module_shells, fc1.copy.both + fc2.copy.both, node.saved, [&](Run run) {
+  set_recorded(node, cell.decisions.module_shells, fc1.saved_copy + fc2.saved_copy, node.saved, [&](Run run) {
     return allocate(fc1.stash) + mlp.norm.forward() + fc1.forward_making(run) + allocate(fc2.stash) +
            fc2.forward_making(run);
   });
@@ -194,9 +216,9 @@ Node norm_mlp(const CellNumbers& cell) {
 
 /// The MLP as a chain of operations (operation fuser). Each operation frees the orientation of its weight's copy that
 /// backward does not read, and saves its tensors as soon as it is done; so where nothing is to be saved, no tensor
-/// outlives its operation.
+/// outlives its operation. Sharded weights are no exception: their copies are saved.
 Node fused_mlp(const CellNumbers& cell) {
-  const Mlp mlp(cell);
+  const Mlp mlp(cell, true);
   const Product &fc1 = mlp.fc1, &fc2 = mlp.fc2;
   const auto product = [](const Product& of, Run run) {
     return of.make_operand() + of.multiply(run) + release(of.copy.both - of.copy.kept);

@@ -44,16 +44,20 @@ RunAccount::RunAccount(const CellConfig& config, const CellNumbers& cell, const 
 /// next forward replaces them.
 Bytes RunAccount::results() const { return keep_loss_ ? stream_ + kF32 + retained() : 0; }
 
+/// Without what the last forward frees and without transposes that it leaves alive.
 Bytes RunAccount::before_last_update() const { return standing_ + (steps_ > 1 ? optimizer_.state : 0) + inputs_; }
 
 Bytes RunAccount::end_of_forward() const {
   const Bytes inner_inputs = layer_.keeps_input ? (layers_ - 1) * stream_ : 0;
-  return before_last_update() + inner_inputs + layers_ * layer_.held + stream_ + kF32;
+  const Bytes found_transposes = steps_ > 1 && layer_.transposes_stay ? left_transposes() : 0;
+  return before_last_update() + found_transposes + inner_inputs + layers_ * layer_.held + stream_ + kF32;
 }
 
-Bytes RunAccount::end_of_backward() const { return before_last_update() + layers_ * layer_.gradients + results(); }
+Bytes RunAccount::end_of_backward() const {
+  return before_last_update() + left_transposes() + layers_ * layer_.gradients + results();
+}
 
-Bytes RunAccount::end_of_step() const { return standing_ + optimizer_.state + results(); }
+Bytes RunAccount::end_of_step() const { return standing_ + optimizer_.state + left_transposes() + results(); }
 
 RunAccount::Step RunAccount::step(bool is_first) const {
   const Bytes old_output = keep_loss_ && !is_first ? stream_ : 0;
@@ -62,7 +66,7 @@ RunAccount::Step RunAccount::step(bool is_first) const {
   const auto layer_forward = [&](LayerPosition position) {
     return layer_.forward(is_first, position) + release(position.is_first || layer_.keeps_input ? 0 : stream_);
   };
-  const auto layer_backward = [&](LayerPosition position) { return layer_.backward(position); };
+  const auto layer_backward = [&](LayerPosition position) { return layer_.backward(is_first, position); };
   const Schedule loss = allocate(kF32) + release(old_rest);
   const Schedule loss_backward = allocate(kF32 + stream_) + release(kF32);
   const Schedule dropped = release(stream_ + kF32 + layers_ * layer_.retained - results());
@@ -96,7 +100,7 @@ std::map<std::string, Bytes> RunAccount::figures() const {
           {"memory.end_of_backward_bytes", end_of_backward()},
           {"memory.end_of_step_bytes", end_of_step()},
           {"memory.weight_bytes", kept_},
-          {"memory.retained_bytes", retained()}};
+          {"memory.retained_bytes", retained() + left_transposes()}};
 }
 
 }  // namespace fp8lab::closed_form

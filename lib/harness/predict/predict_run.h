@@ -26,6 +26,8 @@ class RunAccount {
   Step step(bool is_first) const;
 
   Bytes retained() const { return keep_loss_ ? layers_ * layer_.retained : 0; }
+  /// Transposes of gathered weights that live from backward to the next step.
+  Bytes left_transposes() const { return layers_ * layer_.left_transposes; }
   Bytes results() const;
   Bytes before_last_update() const;
   Bytes end_of_forward() const;

@@ -105,6 +105,8 @@ constexpr FixNumbers kFixes[] = {
     {"count_empty_steps"},
     {"cast_blocks_in_adam", [](Decisions& d) { d.casts_blocks = false; }},
     {"measure_scale_in_adam", [](Decisions& d) { d.measures_in_adam = false; }},
+    {"requantize_in_backward", [](Decisions& d) { d.requantizes_in_backward = false; }},
+    {"clear_gathered_transposes", [](Decisions& d) { d.clears_transposes = false; }},
     {"write_back_list_updates", [](Decisions& d) { d.writes_lists_back = false; }},
     {"shard_saved_state"},
     {"keep_type_in_moves"},
@@ -166,6 +168,13 @@ CellNumbers::CellNumbers(const CellConfig& config, Arm arm)
   if (fix.revert) fix.revert(decisions);
 }
 
+CellNumbers CellNumbers::in_later_steps() const {
+  CellNumbers later = *this;
+  // Where forward gathers for both passes, nothing drops the transposes of tensors under one scale.
+  later.finds_transposes = !decisions.clears_transposes && recipe.per_tensor && !sharding.reshards;
+  return later;
+}
+
 OrientationBytes CellNumbers::orientations(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
   const Bytes data = rows * cols;
   if (recipe.per_tensor)
@@ -184,6 +193,13 @@ Cast CellNumbers::cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) 
 Cast CellNumbers::cast_rowwise(std::int64_t cols) const {
   const Cast activation = cast_activation(cols);
   return {.both = activation.kept, .kept = activation.kept, .scratch = activation.scratch};
+}
+
+Cast CellNumbers::cast_weight_rowwise(std::int64_t out, std::int64_t in) const {
+  if (!recipe.weight_scales) return {};
+  const OrientationBytes made = weight_orientations(out, in);
+  const Bytes rows = made.rowwise + made.scale;
+  return {.both = rows, .kept = rows, .scratch = recipe.measures_first ? kF32 : 0};
 }
 
 }  // namespace fp8lab::closed_form

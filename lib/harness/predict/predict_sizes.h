@@ -162,7 +162,11 @@ struct CellNumbers {
   bool checkpoint;
   ShardingNumbers sharding;
   Decisions decisions;
+  /// Backward finds the transposes of gathered weights that the step before made.
+  bool finds_transposes = false;
 
+  /// These numbers in the steps after the first.
+  CellNumbers in_later_steps() const;
   /// The bytes of an activation or gradient of `cols` columns, not cast.
   Bytes plain(std::int64_t cols) const { return tokens * cols * element; }
   Cast cast_activation(std::int64_t cols) const { return cast(recipe.activation_scales, tokens, cols); }
@@ -173,6 +177,8 @@ struct CellNumbers {
   }
   /// A cast to row-wise data only, which attention uses on every architecture.
   Cast cast_rowwise(std::int64_t cols) const;
+  /// A cast of a weight to row-wise data only.
+  Cast cast_weight_rowwise(std::int64_t out, std::int64_t in) const;
 
  private:
   OrientationBytes orientations(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const;

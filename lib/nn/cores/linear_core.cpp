@@ -46,7 +46,13 @@ Operand LinearCore::quantize_role(Runtime& runtime, const RoleScales& scales, in
   return {.quantized = quantize(runtime.device, stored.plain, quantizer(runtime, scales, role), stored.amax)};
 }
 
-OperandView LinearCore::weight_rowwise(Runtime& runtime, std::optional<QuantizedTensor>& copy) {
+bool LinearCore::quantizes_again(const Runtime& runtime) const {
+  // Without the fix every layer saves its copy, and a rank ends forward with the entire model in eight bits.
+  const bool sharded = weight_->local != nullptr;
+  return runtime.behaviors.requantize_in_backward && sharded && recipe_.quantized && !weight_->in_eight_bits();
+}
+
+OperandView LinearCore::weight_rowwise(Runtime& runtime, bool for_backward, std::optional<QuantizedTensor>& copy) {
   if (weight_->in_eight_bits()) {
     // Reverted behaviours: the module's quantizer, which wants both orientations for training, configures the weight;
     // or the weight is prepared for backward's product already here.
@@ -54,7 +60,9 @@ OperandView LinearCore::weight_rowwise(Runtime& runtime, std::optional<Quantized
     return weight_->quantized.rowwise_operand();
   }
   if (!recipe_.quantized) return weight_->value.operand();
-  copy = quantize(runtime.device, weight_->value, quantizer(runtime, forward_scales_, kWeight));
+  Quantizer cast = quantizer(runtime, forward_scales_, kWeight);
+  if (!for_backward) cast.orientations.columnwise = false;
+  copy = quantize(runtime.device, weight_->value, cast);
   return copy->rowwise_operand();
 }
 
@@ -65,16 +73,33 @@ void LinearCore::need_columnwise(Runtime& runtime) {
     fail(fmt::format("{}: the column-wise orientation of its weight is needed and was not gathered in this pass",
                      name_));
   weight.columnwise() = make_columnwise(runtime.device, weight, weight_->holder);
+  made_columnwise_ = true;
 }
 
-OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry) {
+void LinearCore::free_columnwise(const Runtime& runtime) {
+  // Reverted behaviour: it is left to the reshard, which does not know of it (see ShardedParameter::reshard()).
+  if (!made_columnwise_ || !runtime.behaviors.clear_gathered_transposes) return;
+  weight_->quantized.drop_columnwise();
+  made_columnwise_ = false;
+}
+
+OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry,
+                                          std::optional<QuantizedTensor>& copy) {
   const ArchProfile& arch = runtime.device.arch();
-  if (saved.has(entry)) return columnwise_of(saved, entry, arch);
+  const Tensor& scale = saved.tensor(entry);
+  if (saved.has(entry) && !scale) return columnwise_of(saved, entry, arch);
   if (weight_->in_eight_bits()) {
     need_columnwise(runtime);
     return columnwise_of(weight_->quantized, arch);
   }
-  return columnwise_of(weight_->value);
+  if (!recipe_.quantized) return columnwise_of(weight_->value);
+  // The same bits as in forward: the weight has not changed, and a scale from a history is forward's, although the
+  // history has moved on. Its new row is for the next step's amaxes, so this cast records none.
+  Quantizer again = quantizer(runtime, forward_scales_, kWeight);
+  again.scale = scale;
+  again.amax = {};
+  copy = quantize(runtime.device, weight_->value, again);
+  return columnwise_of(*copy, arch);
 }
 
 OperandRequest LinearCore::begin_forward(Runtime& runtime) {
@@ -85,16 +110,21 @@ OperandRequest LinearCore::begin_forward(Runtime& runtime) {
   return {.measure = measures(cast.format)};
 }
 
-LinearCore::Forward LinearCore::forward(Runtime& runtime, Operand x) {
+LinearCore::Forward LinearCore::forward(Runtime& runtime, Operand x, bool keeps_copy) {
   Forward result;
+  const bool quantized_again = !keeps_copy && quantizes_again(runtime);
   result.x = x.is_quantized() ? std::move(x) : quantize_role(runtime, forward_scales_, kInput, std::move(x));
-  const OperandView weight = weight_rowwise(runtime, result.copy);
+  const OperandView weight = weight_rowwise(runtime, !quantized_again, result.weight.copy);
   result.y = gemm(runtime.device, {.a = result.x.rowwise(),
                                    .b = weight,
                                    .bias = bias_ ? &bias_->value : nullptr,
                                    .out_dtype = weight_->spec.dtype,
                                    .holder = runtime.in_flight(name_),
                                    .fast_accumulation = true});
+  if (quantized_again) {
+    result.weight.copy.reset();
+    result.weight.scale = forward_scales_.copy_scale(runtime.device, kWeight, runtime.workspace(name_));
+  }
   forward_scales_.end_forward();
   if (result.x.is_quantized()) keep_for_backward(result.x.quantized);
   return result;
@@ -105,10 +135,13 @@ Tensor LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved, s
   const DType dtype = grad_y.plain.dtype();
   if (bias_) bias_->accumulate(device, column_sum(device, grad_y.plain, dtype, bias_->grad_holder));
   const Operand grad = quantize_role(runtime, backward_scales_, kGradOutput, std::move(grad_y));
+  std::optional<QuantizedTensor> copy;
   Tensor grad_x = gemm(device, {.a = grad.rowwise(),
-                                .b = weight_columnwise(runtime, saved, weight),
+                                .b = weight_columnwise(runtime, saved, weight, copy),
                                 .out_dtype = dtype,
                                 .holder = runtime.in_flight(name_)});
+  copy.reset();
+  free_columnwise(runtime);
   weight_->accumulate(device, gemm(device, {.a = grad.columnwise(device.arch()),
                                             .b = columnwise_of(saved, x, device.arch()),
                                             .out_dtype = weight_->spec.dtype,

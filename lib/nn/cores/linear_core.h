@@ -29,32 +29,39 @@ class LinearCore {
   struct Forward {
     Tensor y;
     Operand x;  ///< the orientation that backward needs
-    /// The weight quantized for this pass; absent if the parameter itself was read.
-    std::optional<QuantizedTensor> copy;
+    SavedWeight weight;
   };
   /// Begins a pass, before its input is made. Returns a request to the operation that makes the input: if the scale is
   /// known, to cast the input for this product without storing it; if the scale follows from its amax, to measure it;
   /// nothing if the input is not cast, or is cast in blocks along both rows and columns.
   OperandRequest begin_forward(Runtime& runtime);
   /// `x` is as begin_forward() requested, or in high precision. High-precision input that is cast here is freed with
-  /// `x`.
-  Forward forward(Runtime& runtime, Operand x);
+  /// `x`. `keeps_copy`: if the weight is quantized for this pass, the copy is returned even if the weight is sharded.
+  Forward forward(Runtime& runtime, Operand x, bool keeps_copy = false);
 
   /// True if backward() uses the amax of `grad_y`.
   bool measures_gradient() const;
   /// Returns the gradient of x; accumulates the gradients of the parameters. `grad_y` is in high precision, with or
-  /// without its amax. Entry `x` of `saved` is forward's operand. Entry `weight` is forward's copy of the weight; if it
-  /// is empty the parameter itself is read, so that a module without a copy keeps nothing alive.
+  /// without its amax. Entry `x` of `saved` is forward's operand. Entry `weight` is forward's SavedWeight. Without a
+  /// copy the parameter is read, so that the module keeps nothing alive; if it is in high precision and the recipe
+  /// quantizes, it is quantized again, for the gradient of x alone.
   Tensor backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight);
 
   const std::string& name() const { return name_; }
 
  private:
-  /// The weight for forward, read row-wise. Quantized into `copy` unless the parameter itself can be read.
-  OperandView weight_rowwise(Runtime& runtime, std::optional<QuantizedTensor>& copy);
-  OperandView weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry);
+  /// True if forward's copy of the weight lives for forward's product alone, and backward makes another one.
+  bool quantizes_again(const Runtime& runtime) const;
+  /// The weight for forward, read row-wise. Quantized into `copy` unless the parameter itself can be read;
+  /// `for_backward`: with the orientation that backward reads.
+  OperandView weight_rowwise(Runtime& runtime, bool for_backward, std::optional<QuantizedTensor>& copy);
+  /// The weight for backward, read column-wise; quantized into `copy` if forward saved no copy of it.
+  OperandView weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry,
+                                std::optional<QuantizedTensor>& copy);
   /// Makes the column-wise orientation of an eight-bit weight that was gathered row-wise.
   void need_columnwise(Runtime& runtime);
+  /// Frees what need_columnwise() made.
+  void free_columnwise(const Runtime& runtime);
   Quantizer quantizer(Runtime& runtime, const RoleScales& scales, int role) const;
   bool measures(const QuantFormat& format) const;
   Operand quantize_role(Runtime& runtime, const RoleScales& scales, int role, Operand stored) const;
@@ -65,6 +72,7 @@ class LinearCore {
   RoleScales forward_scales_;
   RoleScales backward_scales_;
   std::unique_ptr<Parameter> weight_;
+  bool made_columnwise_ = false;  ///< the column-wise orientation of `weight_` was made here, not gathered
   std::unique_ptr<Parameter> bias_;
 };
 

@@ -26,6 +26,13 @@ struct OperandRequest {
   bool measure = false;             ///< store the result and return its amax too
 };
 
+/// What a module saves of a weight for backward, beside the parameter itself. Nothing where backward reads the
+/// parameter.
+struct SavedWeight {
+  std::optional<QuantizedTensor> copy{};  ///< the weight as forward quantized it
+  Tensor scale{};  ///< f32 [1]: forward's scale, if backward quantizes the weight again and the scale has a history
+};
+
 /// True if products in backward can read a row-wise matrix of this format transposed, so that no column-wise
 /// orientation is made.
 inline bool reads_rowwise_transposed(const ArchProfile& arch, const QuantFormat& format) {

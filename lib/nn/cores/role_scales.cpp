@@ -4,6 +4,7 @@
 
 #include "autograd/activation_checkpoint.h"
 #include "core/float8_format.h"
+#include "ops/elementwise.h"
 
 namespace fp8lab {
 
@@ -35,6 +36,11 @@ Tensor RoleScales::scale(int role) const {
   const int slot = slots_[static_cast<std::size_t>(role)];
   if (slot < 0) return {};
   return stashed_ ? stashed_.columns(slot, 1) : delayed_->scale(slot);
+}
+
+Tensor RoleScales::copy_scale(Device& device, int role, HolderId holder) const {
+  const Tensor in_use = scale(role);
+  return in_use ? cast(device, in_use.reshaped(Shape{1}), DType::kF32, holder) : Tensor();
 }
 
 Quantizer RoleScales::quantizer(int role, Orientations orientations, HolderId holder) const {

@@ -31,6 +31,8 @@ class RoleScales {
   AttentionRole kernel_role(int role) const;
   /// The scale that is in use for `role`, f32 [1].
   Tensor scale(int role) const;
+  /// A copy of it, which the update at the end of forward leaves as it is; absent for a format without a history.
+  Tensor copy_scale(Device& device, int role, HolderId holder) const;
 
   const std::optional<DelayedScales>& delayed() const { return delayed_; }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -30,11 +29,13 @@ class ModuleNode : public Node {
     else
       save(what, operand.plain);
   }
-  /// Saves a module's own quantized copy of a weight, as storage that the engine does not know. Without a copy saves
-  /// nothing, and backward reads the parameter itself.
-  void save_weight(std::string_view what, std::optional<QuantizedTensor> copy) {
-    if (copy)
-      save_split(what, std::move(*copy));
+  /// Saves what LinearCore::backward() needs of a weight, in one entry: a module's own quantized copy of it, as storage
+  /// that the engine does not know; or the scale to make that copy again; or nothing.
+  void save_weight(std::string_view what, SavedWeight weight) {
+    if (weight.copy)
+      save_split(what, std::move(*weight.copy));
+    else if (weight.scale)
+      save(what, weight.scale);
     else
       save_nothing();
   }

@@ -34,7 +34,7 @@ Variable LayerNormLinear::forward(Runtime& runtime, const Variable& x) {
   const auto node = std::make_shared<LayerNormLinearNode>(runtime, x.producer, norm_, core_);
   node->save_norm(norm_, x.value, normed);
   node->save_activation("norm_out", result.x);
-  node->save_weight("weight", std::move(result.copy));
+  node->save_weight("weight", std::move(result.weight));
   return {std::move(result.y), node};
 }
 

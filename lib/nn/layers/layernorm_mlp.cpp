@@ -53,10 +53,10 @@ Variable LayerNormMlp::forward(Runtime& runtime, const Variable& x) {
       LayerNormMlpNode::Parts{.norm = norm_, .fc1 = fc1_, .fc2 = fc2_, .activation = activation_});
   node->save_norm(norm_, x.value, normed);
   node->save_activation("norm_out", fc1.x);
-  node->save_weight("weight1", std::move(fc1.copy));
+  node->save_weight("weight1", std::move(fc1.weight));
   node->save("activation_in", fc1.y);
   node->save_activation("activation_out", fc2.x);
-  node->save_weight("weight2", std::move(fc2.copy));
+  node->save_weight("weight2", std::move(fc2.weight));
   return {std::move(fc2.y), node};
 }
 

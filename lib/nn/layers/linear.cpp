@@ -28,7 +28,7 @@ Variable Linear::forward(Runtime& runtime, const Variable& x) {
   LinearCore::Forward result = core_.forward(runtime, {.plain = x.value});
   const auto node = std::make_shared<LinearNode>(runtime, x.producer, core_);
   node->save_activation("x", result.x);
-  node->save_weight("weight", std::move(result.copy));
+  node->save_weight("weight", std::move(result.weight));
   return {std::move(result.y), node};
 }
 

@@ -53,17 +53,17 @@ class NormOp final : public FusibleOp {
 
 // A matrix product and its bias, as in Transformer Engine's operation fuser. Both saved operands are quantized storage.
 // Backward frees the input after the weight's gradient, but not the weight's copy: where the context outlives backward,
-// that is the leak of `release_fuser_tensors`.
+// that is the leak of `release_fuser_tensors`. Fusible operations save that copy under sharding too.
 class BasicLinearOp final : public FusibleOp {
  public:
   BasicLinearOp(Build& build, const std::string& name, const LinearShape& shape) : core_(build, name, shape) {}
 
   OperandRequest begin_forward(Runtime& runtime) override { return core_.begin_forward(runtime); }
   Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandRequest&) override {
-    LinearCore::Forward result = core_.forward(runtime, std::move(x));
-    if (result.copy) keep_for_backward(*result.copy);
+    LinearCore::Forward result = core_.forward(runtime, std::move(x), true);
+    if (result.weight.copy) keep_for_backward(*result.weight.copy);
     node.save_storage(core_.name() + ".x", std::move(result.x));
-    node.save_weight(core_.name() + ".weight", std::move(result.copy));
+    node.save_weight(core_.name() + ".weight", std::move(result.weight));
     return {.plain = std::move(result.y)};
   }
   bool measures_gradient() const override { return core_.measures_gradient(); }
