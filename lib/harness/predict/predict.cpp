@@ -12,7 +12,7 @@ std::map<std::string, double> predict(const CellConfig& config, Arm arm) {
   const Layer layer = make_layer(cell, config.model.layer);
   const Layer later = make_layer(cell.in_later_steps(), config.model.layer);
   const LayerAccount each(cell, layer, later);
-  if (each.stops || !has_closed_form(config, each)) return {};
+  if (each.stops || !has_closed_form(config, cell, each)) return {};
   const OptimizerNumbers optimizer = optimizer_numbers(config, cell, each);
   std::map<std::string, double> figures;
   for (const auto& [name, bytes] : RunAccount(config, cell, each, optimizer).figures())

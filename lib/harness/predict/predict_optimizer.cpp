@@ -141,12 +141,14 @@ class OptimizerSchedule {
 
 }  // namespace
 
-bool has_closed_form(const CellConfig& config, const LayerAccount& layer) {
+bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer) {
   const TrainingConfig& t = config.training;
   if (t.resume_at > 0) return false;  // temporary bytes of saving and loading depend on the files
   if (t.optimizer == Optimizer::kNone) return true;
   if (t.optimizer == Optimizer::kForeachAdam)
     return t.master_weights == Master::kNone && t.moments == Moments::kF32 && t.clip_norm == 0.0;
+  // A master weight cannot be copied into a state of another shape: the first step ends in an error.
+  if (cell.sharding.sharded && !cell.decisions.shards_state && t.master_weights != Master::kNone) return false;
   return t.master_weights != Master::kNone || std::none_of(layer.parameters.begin(), layer.parameters.end(),
                                                            [](const ParameterNumbers& p) { return p.eight_bits; });
 }
