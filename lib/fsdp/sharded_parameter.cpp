@@ -240,7 +240,7 @@ void ShardedParameter::reorder_gathered(Runtime& runtime) {
 void ShardedParameter::reshard() {
   unsharded_.value = {};
   gathered_by_rows_ = {};
-  // Reverted behaviour: the unsharded tensor is one object for the whole training, and a reshard frees the arrays that
+  // Reverted behaviour: the unsharded tensor is one object for the entire training, and a reshard frees the arrays that
   // a gather filled. A transpose that backward made of them is not among those and stays.
   const bool has_transpose = rowwise_ && !columnwise_ && !by_rows_;
   if (has_transpose && !clears_transposes_)
