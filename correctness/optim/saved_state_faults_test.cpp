@@ -90,7 +90,7 @@ TEST_F(Damaged, FlippedBitOfAnEntryNamesTheEntry) {
   overwrite(files_[1], bytes);
   Training other("delayed", kOptions, true, "linear");
   expect_words(refused(other),
-               {"save-1.rank-0", "entry 'backward scales 1: amax history'", "checksum", "load another checkpoint"});
+               {"save-1.rank-0", "entry 'backward scales 1: amax history'", "checksum", "load another save"});
 }
 
 TEST_F(Damaged, TruncatedFileIsRefused) {

@@ -89,7 +89,7 @@ class Adam {
   /// The norm of all gradients in the last step, f32 [1]; absent without clipping.
   const Tensor& grad_norm() const { return grad_norm_; }
 
-  // For checkpoints.
+  // For saved training state.
   const AdamOptions& options() const { return options_; }
   std::span<Parameter* const> parameters() const { return parameters_; }
   /// Makes the state if it is missing.

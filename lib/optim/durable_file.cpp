@@ -15,7 +15,7 @@ namespace fp8lab {
 namespace {
 
 [[noreturn]] void fail_with_reason(const std::filesystem::path& file, std::string_view what) {
-  fail(fmt::format("checkpoint: {}: {}: {}", file.string(), what, std::strerror(errno)));
+  fail(fmt::format("saved state: {}: {}: {}", file.string(), what, std::strerror(errno)));
 }
 
 class Descriptor {
@@ -69,8 +69,8 @@ void read_bytes(const std::filesystem::path& file, std::int64_t offset, std::spa
   stream.seekg(offset);
   stream.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(out.size()));
   if (stream.gcount() != static_cast<std::streamsize>(out.size()))
-    fail(fmt::format("checkpoint: {}: it ends before byte {}; the file is truncated, use another checkpoint",
-                     file.string(), offset + static_cast<std::int64_t>(out.size())));
+    fail(fmt::format("saved state: {}: it ends before byte {}; the file is truncated, use another save", file.string(),
+                     offset + static_cast<std::int64_t>(out.size())));
 }
 
 std::int64_t size_of_file(const std::filesystem::path& file) {

@@ -20,7 +20,7 @@ constexpr std::string_view kDataSuffix = "-wise data";
 constexpr std::string_view kFormerDataSuffix = "-wise codes";
 constexpr std::int64_t kFirstLine = 64;
 constexpr std::string_view kMagic = "fp8lab checkpoint";
-constexpr std::string_view kRemedy = "load another checkpoint, or save again if the training still runs";
+constexpr std::string_view kRemedy = "load another save, or save again if the training still runs";
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -33,7 +33,7 @@ std::string read_text(const std::filesystem::path& file, std::int64_t offset, st
 }
 
 [[noreturn]] void fail_damaged(const std::filesystem::path& file, std::string_view what) {
-  fail(fmt::format("checkpoint: {}: {}; the file is damaged: {}", file.string(), what, kRemedy));
+  fail(fmt::format("saved state: {}: {}; the file is damaged: {}", file.string(), what, kRemedy));
 }
 
 /// Throws Error if this program cannot read the file's version.
@@ -42,20 +42,20 @@ void check_version(const std::filesystem::path& file, std::string_view text) {
   std::string project, what;
   std::int64_t version = 0;
   if (!(words >> project >> what >> version) || project + " " + what != kMagic || version < 1)
-    fail_damaged(file, "it does not begin as a checkpoint does");
+    fail_damaged(file, "it does not begin as saved state does");
   if (version > kVersion)
-    fail(fmt::format("checkpoint: {}: written in version {}; this program reads up to version {}: use a newer one",
+    fail(fmt::format("saved state: {}: written in version {}; this program reads up to version {}: use a newer one",
                      file.string(), version, kVersion));
 }
 
-std::string line_of(const CheckpointEntry& entry) {
+std::string line_of(const SavedEntry& entry) {
   return fmt::format("{} {} {} {} {} {} {:x} {}\n", name(entry.dtype), entry.global_rows, entry.first_row, entry.rows,
                      entry.bytes, entry.offset, entry.sum, entry.name);
 }
 
-CheckpointEntry entry_of(const std::filesystem::path& file, const std::string& line, std::int64_t version) {
+SavedEntry entry_of(const std::filesystem::path& file, const std::string& line, std::int64_t version) {
   std::istringstream words(line);
-  CheckpointEntry entry;
+  SavedEntry entry;
   std::string dtype;
   words >> dtype >> entry.global_rows >> entry.first_row >> entry.rows >> entry.bytes >> entry.offset >> std::hex >>
       entry.sum;
@@ -134,7 +134,7 @@ Manifest read_manifest(const std::filesystem::path& folder) {
   const std::int64_t bytes = size_of_file(file);
   if (bytes < 0)
     fail(fmt::format(
-        "checkpoint: {}: it is absent, so no save into this folder has finished; name a folder where one has",
+        "saved state: {}: it is absent, so no save into this folder has finished; name a folder where one has",
         file.string()));
   const std::string text = read_text(file, 0, bytes);
   check_version(file, text);
@@ -164,7 +164,7 @@ Manifest read_manifest(const std::filesystem::path& folder) {
 RankFile::RankFile(const std::filesystem::path& folder, const RankFileRow& row) : path_(folder / row.name) {
   const std::int64_t bytes = size_of_file(path_);
   if (bytes < 0)
-    fail(fmt::format("checkpoint: {}: it is absent, though the manifest names it; copy the files of all ranks, or {}",
+    fail(fmt::format("saved state: {}: it is absent, though the manifest names it; copy the files of all ranks, or {}",
                      path_.string(), kRemedy));
   if (bytes != row.bytes) fail_damaged(path_, fmt::format("it has {} B, the manifest says {} B", bytes, row.bytes));
   const std::string first = read_text(path_, 0, kFirstLine);
@@ -180,19 +180,19 @@ RankFile::RankFile(const std::filesystem::path& folder, const RankFileRow& row) 
   if (checksum(bytes_of(header)) != sum) fail_damaged(path_, "the checksum of its header does not match");
   std::istringstream lines(header);
   for (std::string line; std::getline(lines, line);) {
-    CheckpointEntry& entry = entries_.emplace_back(entry_of(path_, line, version));
+    SavedEntry& entry = entries_.emplace_back(entry_of(path_, line, version));
     entry.offset += kFirstLine + header_bytes;
     if (entry.offset + entry.bytes > bytes) refuse(entry.name, "it ends beyond the file");
   }
 }
 
-const CheckpointEntry* RankFile::find(std::string_view name) const {
-  for (const CheckpointEntry& entry : entries_)
+const SavedEntry* RankFile::find(std::string_view name) const {
+  for (const SavedEntry& entry : entries_)
     if (entry.name == name) return &entry;
   return nullptr;
 }
 
-std::vector<std::byte> RankFile::read(const CheckpointEntry& entry) const {
+std::vector<std::byte> RankFile::read(const SavedEntry& entry) const {
   std::vector<std::byte> bytes(static_cast<std::size_t>(entry.bytes));
   read_bytes(path_, entry.offset, bytes);
   if (checksum(bytes) != entry.sum)
@@ -201,7 +201,7 @@ std::vector<std::byte> RankFile::read(const CheckpointEntry& entry) const {
 }
 
 void RankFile::refuse(std::string_view entry, const std::string& problem) const {
-  fail(fmt::format("checkpoint: {}: entry '{}': {}", path_.string(), entry, problem));
+  fail(fmt::format("saved state: {}: entry '{}': {}", path_.string(), entry, problem));
 }
 
 }  // namespace fp8lab

@@ -11,7 +11,7 @@
 
 #include "core/dtype.h"
 
-// The files of a checkpoint: layout and checks. The meaning of entries is in saved_state_items.h.
+// The files of saved training state: layout and checks. The meaning of entries is in saved_state_items.h.
 //
 // A rank's file has a first line of 64 bytes ("fp8lab checkpoint <version> <header bytes> <header checksum>", padded
 // with blanks), a header with one line per entry, and the entries' bytes in order. The manifest is text that ends with
@@ -21,7 +21,7 @@ namespace fp8lab {
 /// A checksum that any flipped bit changes.
 std::uint64_t checksum(std::span<const std::byte> bytes);
 
-struct CheckpointEntry {
+struct SavedEntry {
   std::string name;  ///< "layers[0].weight: master"
   DType dtype = DType::kF32;
   std::int64_t global_rows = 0;  ///< rows of the unsharded parameter, along dim 0
@@ -52,7 +52,7 @@ std::string rank_file_name(std::int64_t generation, int rank);
 
 /// An entry with its bytes. write_rank_file() sets offset and checksum.
 struct EntryToWrite {
-  CheckpointEntry entry;
+  SavedEntry entry;
   std::vector<std::byte> bytes;
 };
 RankFileRow write_rank_file(const std::filesystem::path& folder, const std::string& name,
@@ -68,17 +68,17 @@ class RankFile {
   RankFile(const std::filesystem::path& folder, const RankFileRow& row);
 
   const std::filesystem::path& path() const { return path_; }
-  const std::vector<CheckpointEntry>& entries() const { return entries_; }
+  const std::vector<SavedEntry>& entries() const { return entries_; }
   /// The entry called `name`, or null.
-  const CheckpointEntry* find(std::string_view name) const;
+  const SavedEntry* find(std::string_view name) const;
   /// The entry's bytes. Throws Error if their checksum does not match.
-  std::vector<std::byte> read(const CheckpointEntry& entry) const;
-  /// Throws Error: "checkpoint: <file>: entry '<entry>': <problem>".
+  std::vector<std::byte> read(const SavedEntry& entry) const;
+  /// Throws Error: "saved state: <file>: entry '<entry>': <problem>".
   [[noreturn]] void refuse(std::string_view entry, const std::string& problem) const;
 
  private:
   std::filesystem::path path_;
-  std::vector<CheckpointEntry> entries_;
+  std::vector<SavedEntry> entries_;
 };
 
 }  // namespace fp8lab

@@ -10,12 +10,12 @@
 namespace fp8lab {
 namespace {
 
-using Kind = CheckpointItem::Kind;
+using Kind = SavedItem::Kind;
 
 /// Adds those tensors that exist.
 class Collector {
  public:
-  explicit Collector(std::vector<CheckpointItem>& items) : items_(items) {}
+  explicit Collector(std::vector<SavedItem>& items) : items_(items) {}
 
   void of(std::string_view owner, std::size_t parameter) {
     owner_ = owner;
@@ -47,16 +47,16 @@ class Collector {
   }
 
  private:
-  std::vector<CheckpointItem>& items_;
+  std::vector<SavedItem>& items_;
   std::string owner_;
-  std::size_t parameter_ = CheckpointItem::kNoParameter;
+  std::size_t parameter_ = SavedItem::kNoParameter;
   bool replicated_ = false;
 };
 
 void add_recipe_state(Collector& collector, std::string_view pass, std::span<RoleScales* const> all) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (!all[i]->delayed()) continue;
-    collector.of(fmt::format("{} scales {}", pass, i), CheckpointItem::kNoParameter);
+    collector.of(fmt::format("{} scales {}", pass, i), SavedItem::kNoParameter);
     collector.add("amax history", Kind::kRecipe, all[i]->delayed()->history());
     collector.add("scale", Kind::kRecipe, all[i]->delayed()->scales());
   }
@@ -64,11 +64,11 @@ void add_recipe_state(Collector& collector, std::string_view pass, std::span<Rol
 
 }  // namespace
 
-std::vector<CheckpointItem> checkpoint_items(const TrainingState& state, const Behaviors& behaviors) {
-  std::vector<CheckpointItem> items;
+std::vector<SavedItem> saved_items(const TrainingState& state, const Behaviors& behaviors) {
+  std::vector<SavedItem> items;
   Collector collector(items);
   if (state.optimizer != nullptr && !std::ranges::equal(state.optimizer->parameters(), state.parameters))
-    fail("checkpoint: the optimizer is over other parameters than those given; give the list it was made with");
+    fail("saved state: the optimizer is over other parameters than those given; give the list it was made with");
   for (std::size_t i = 0; i < state.parameters.size(); ++i) {
     const Parameter& shard = local_shard(*state.parameters[i]);
     collector.of(state.parameters[i]->name, i);
@@ -94,7 +94,7 @@ std::vector<CheckpointItem> checkpoint_items(const TrainingState& state, const B
   return items;
 }
 
-DType dtype_of(const CheckpointItem& item, const TrainingState& state) {
+DType dtype_of(const SavedItem& item, const TrainingState& state) {
   return item.kind == Kind::kDequantized ? local_shard(*state.parameters[item.parameter]).spec.dtype
                                          : item.tensor.dtype();
 }
@@ -105,7 +105,7 @@ RowCuts::RowCuts(const TrainingState& state, ProcessGroup* group)
   for (const Parameter* parameter : state.parameters) own.push_back(dim0(shape_of(local_shard(*parameter))));
   rows_ = own;
   if (group != nullptr) {
-    check(group->moves_data(), "checkpoint: these ranks move no data, so there is nothing to save or load");
+    check(group->moves_data(), "saved state: these ranks move no data, so there is nothing to save or load");
     rows_.resize(own.size() * static_cast<std::size_t>(ranks_));
     std::vector<std::int64_t> offsets;
     for (int rank = 0; rank <= ranks_; ++rank)
@@ -126,7 +126,7 @@ RowCuts::RowCuts(const TrainingState& state, ProcessGroup* group)
     }
     if (next != dim0(unsharded.spec.shape))
       fail(
-          fmt::format("checkpoint: the shards of '{}' have {} rows together, the unsharded parameter has {}; give the "
+          fmt::format("saved state: the shards of '{}' have {} rows together, the unsharded parameter has {}; give the "
                       "group it is sharded over",
                       unsharded.name, next, dim0(unsharded.spec.shape)));
   }
@@ -137,7 +137,7 @@ RowCuts::RowCuts(const TrainingState& state, ProcessGroup* group)
 // the optimizer. So rank 0's shards of the model count from the start, and those of other ranks do not yet. A tensor
 // counts with its size on the last rank that has it, and as one byte if it is empty there. Moments count in f32, as
 // which they are listed.
-std::vector<int> writers_of_replicated(const std::vector<CheckpointItem>& items, const TrainingState& state,
+std::vector<int> writers_of_replicated(const std::vector<SavedItem>& items, const TrainingState& state,
                                        const RowCuts& cuts) {
   const auto elems = [&](std::size_t parameter, int rank) {
     return cuts.rows(parameter, rank) * row_elems(state.parameters[parameter]->spec.shape);
@@ -147,7 +147,7 @@ std::vector<int> writers_of_replicated(const std::vector<CheckpointItem>& items,
     bytes.front() += elems(i, 0) * static_cast<std::int64_t>(size_bytes(state.parameters[i]->spec.dtype));
   std::vector<int> writers(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const CheckpointItem& item = items[i];
+    const SavedItem& item = items[i];
     if (!item.replicated) continue;
     if (item.kind == Kind::kScale) {  // belongs to the moment before it
       writers[i] = writers[i - 1];
@@ -166,11 +166,11 @@ void agree(ProcessGroup* group, const std::string& problem, std::string_view doi
   if (group != nullptr) {
     failed = problem.empty() ? 0.0f : static_cast<float>(group->rank() + 1);
     const ReducePart part{.data = reinterpret_cast<std::byte*>(&failed), .elems = 1};
-    group->all_reduce(ReduceOp::kMax, {&part, 1}, "checkpoint");
+    group->all_reduce(ReduceOp::kMax, {&part, 1}, "saved state");
   }
   if (!problem.empty()) fail(problem);
   if (failed > 0.0f)
-    fail(fmt::format("checkpoint: rank {} could not {}; its own error says why",
+    fail(fmt::format("saved state: rank {} could not {}; its own error says why",
                      group->world_rank(static_cast<int>(failed) - 1), doing));
 }
 

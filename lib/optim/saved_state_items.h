@@ -10,11 +10,11 @@
 #include "optim/saved_state.h"
 #include "optim/saved_state_format.h"
 
-// The meaning of a checkpoint's entries: the tensors of a training state by name, and the rows that each rank has.
+// The meaning of the entries of saved state: the tensors of a training state by name, and the rows that each rank has.
 namespace fp8lab {
 
 /// One tensor of a training state. Tensors of a parameter are named "<parameter>: <what>".
-struct CheckpointItem {
+struct SavedItem {
   static constexpr std::size_t kNoParameter = std::numeric_limits<std::size_t>::max();
   enum class Kind {
     kRows,        ///< rows of the parameter along dim 0, which can be cut anew
@@ -35,9 +35,9 @@ struct CheckpointItem {
   /// Reverted shard_saved_state: a shard described as a tensor of its own, of which every rank is taken to have a copy.
   bool replicated = false;
 };
-std::vector<CheckpointItem> checkpoint_items(const TrainingState& state, const Behaviors& behaviors);
+std::vector<SavedItem> saved_items(const TrainingState& state, const Behaviors& behaviors);
 /// The type of an item's elements in the files.
-DType dtype_of(const CheckpointItem& item, const TrainingState& state);
+DType dtype_of(const SavedItem& item, const TrainingState& state);
 
 /// The rows of every parameter that each rank has.
 class RowCuts {
@@ -61,10 +61,10 @@ class RowCuts {
 };
 
 /// The rank that writes each of `items` that is replicated; for other items 0. The answer is the same on every rank.
-std::vector<int> writers_of_replicated(const std::vector<CheckpointItem>& items, const TrainingState& state,
+std::vector<int> writers_of_replicated(const std::vector<SavedItem>& items, const TrainingState& state,
                                        const RowCuts& cuts);
 
-/// The same ranks for buffers in host memory, for agreement about a checkpoint; null stays null.
+/// The same ranks for buffers in host memory, for agreement about saved state; null stays null.
 inline ProcessGroup* on_host(ProcessGroup* group) { return group == nullptr ? nullptr : &group->host(); }
 
 /// Throws Error on every rank if `problem` is not empty on some rank: on that rank with `problem`, on the others with

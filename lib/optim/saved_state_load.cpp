@@ -21,7 +21,7 @@ namespace fp8lab {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-using Kind = CheckpointItem::Kind;
+using Kind = SavedItem::Kind;
 
 template <class T>
 Bytes bytes_from(const std::vector<T>& values) {
@@ -40,7 +40,7 @@ std::vector<T> values_from(const Bytes& bytes) {
 struct EntryRequest {
   std::string name;
   DType dtype = DType::kF32;
-  std::size_t parameter = CheckpointItem::kNoParameter;
+  std::size_t parameter = SavedItem::kNoParameter;
 };
 
 /// Loads in two steps: stage() reads and checks everything, before apply() writes anything.
@@ -53,14 +53,14 @@ class Loader {
   }
 
   void stage() {
-    const std::vector<CheckpointItem> items = checkpoint_items(state_, behaviors_);
+    const std::vector<SavedItem> items = saved_items(state_, behaviors_);
     refuse_unknown_parameters();
     std::size_t begin = 0;
     for (std::size_t end = 0; end < items.size(); begin = end) {
       while (end < items.size() && items[end].parameter == items[begin].parameter) ++end;
-      const std::span<const CheckpointItem> own = std::span(items).subspan(begin, end - begin);
-      if (own.front().parameter == CheckpointItem::kNoParameter)
-        for (const CheckpointItem& item : own) stage_recipe(item);
+      const std::span<const SavedItem> own = std::span(items).subspan(begin, end - begin);
+      if (own.front().parameter == SavedItem::kNoParameter)
+        for (const SavedItem& item : own) stage_recipe(item);
       else
         stage_parameter(own);
     }
@@ -90,7 +90,7 @@ class Loader {
     std::set<std::string_view> known;
     for (const Parameter* parameter : state_.parameters) known.insert(parameter->name);
     for (const RankFile& file : files_)
-      for (const CheckpointEntry& entry : file.entries()) {
+      for (const SavedEntry& entry : file.entries()) {
         const std::string_view name = std::string_view(entry.name).substr(0, entry.name.rfind(": "));
         if (entry.global_rows == 0 && entry.rows == 0 && entry.first_row == 0) continue;  // recipe state, or nothing
         if (!known.count(name))
@@ -98,15 +98,13 @@ class Loader {
       }
   }
 
-  EntryRequest request_for(const CheckpointItem& item) const {
-    return {item.name, dtype_of(item, state_), item.parameter};
-  }
+  EntryRequest request_for(const SavedItem& item) const { return {item.name, dtype_of(item, state_), item.parameter}; }
   EntryRequest request_for(std::size_t parameter, std::string_view what, DType dtype = DType::kF32) const {
     return {fmt::format("{}: {}", state_.parameters[parameter]->name, what), dtype, parameter};
   }
 
-  const CheckpointEntry& entry_in(const RankFile& file, const EntryRequest& item) const {
-    const CheckpointEntry* entry = file.find(item.name);
+  const SavedEntry& entry_in(const RankFile& file, const EntryRequest& item) const {
+    const SavedEntry* entry = file.find(item.name);
     if (entry == nullptr)
       file.refuse(
           item.name,
@@ -115,7 +113,7 @@ class Loader {
     if (entry->dtype != item.dtype)
       file.refuse(item.name, fmt::format("it is {}, the model has {}; load it into the model that was saved",
                                          name(entry->dtype), name(item.dtype)));
-    if (item.parameter != CheckpointItem::kNoParameter) {
+    if (item.parameter != SavedItem::kNoParameter) {
       const std::int64_t rows = dim0(state_.parameters[item.parameter]->spec.shape);
       if (entry->global_rows != rows)
         file.refuse(item.name,
@@ -133,7 +131,7 @@ class Loader {
   /// The file whose entry covers exactly the rows of `rank`'s shard, or null.
   const RankFile* exact(const EntryRequest& item, int rank) const {
     for (const RankFile& file : files_) {
-      const CheckpointEntry& entry = entry_in(file, item);
+      const SavedEntry& entry = entry_in(file, item);
       if (entry.first_row == cuts_.first(item.parameter, rank) && entry.rows == cuts_.rows(item.parameter, rank))
         return &file;
     }
@@ -146,14 +144,14 @@ class Loader {
     return true;
   }
 
-  void stage_parameter(std::span<const CheckpointItem> items) {
+  void stage_parameter(std::span<const SavedItem> items) {
     if (stored_in_other_form(items.front())) {
       stage_from_master(items);
       return;
     }
     const bool as_before = cut_as_before(request_for(items.front()));
     bool rebuild = false;
-    for (const CheckpointItem& item : items) {
+    for (const SavedItem& item : items) {
       const bool eight_bits = item.kind == Kind::kRowwise || item.kind == Kind::kTransposed;
       // If the architecture that saved had no use for this orientation, it is not in the files.
       if (item.kind == Kind::kTransposed && files_.front().find(item.name) == nullptr) rebuild = true;
@@ -165,7 +163,7 @@ class Loader {
         rebuild = true;
       } else if (as_before) {
         const RankFile& file = *exact(request_for(item), rank_);
-        const CheckpointEntry& entry = entry_in(file, request_for(item));
+        const SavedEntry& entry = entry_in(file, request_for(item));
         check_bytes(file, item.name, entry.bytes, item.tensor.bytes());
         staged_.emplace_back(item.tensor, file.read(entry));
       } else {
@@ -176,11 +174,11 @@ class Loader {
   }
 
   /// Reverted behaviour: shard_saved_state. Stages a tensor that one rank wrote for all.
-  void stage_replicated(const CheckpointItem& item) {
+  void stage_replicated(const SavedItem& item) {
     const auto has_it = [&](const RankFile& file) { return file.find(item.name) != nullptr; };
     const auto file = std::find_if(files_.begin(), files_.end(), has_it);
     if (file == files_.end()) entry_in(files_.front(), request_for(item));  // throws
-    const CheckpointEntry& entry = *file->find(item.name);
+    const SavedEntry& entry = *file->find(item.name);
     const std::int64_t rows = cuts_.rows(item.parameter, rank_);
     if (entry.global_rows != rows)
       file->refuse(item.name, fmt::format("its size does not match: {} rows were saved, and it has {} here, because it "
@@ -193,7 +191,7 @@ class Loader {
   }
 
   /// Reverted behaviour: keep_type_in_moves. Stages the values of a weight that is quantized anew.
-  void stage_dequantized(const CheckpointItem& item) {
+  void stage_dequantized(const SavedItem& item) {
     const Parameter& unsharded = *state_.parameters[item.parameter];
     Bytes values = rows_of(request_for(item));
     // After a load sharding compares the address of a shard's storage with that of the flat shard that it keeps, unless
@@ -215,7 +213,7 @@ class Loader {
   }
 
   /// Stages a tensor whose rows are cut anew. Scales of moments are staged with their moments.
-  void stage_rows(const CheckpointItem& item) {
+  void stage_rows(const SavedItem& item) {
     if (item.replicated) return stage_replicated(item);
     if (item.kind == Kind::kRows) staged_.emplace_back(item.tensor, rows_of(request_for(item)));
     if (item.kind == Kind::kMoment) stage_moment(item);
@@ -223,22 +221,22 @@ class Loader {
 
   /// True if a weight is in eight bits in the files and not in the model, or the other way round, because of another
   /// cut: Sharding keeps no weight in eight bits if the cut would split its blocks.
-  bool stored_in_other_form(const CheckpointItem& first) const {
+  bool stored_in_other_form(const SavedItem& first) const {
     const RankFile& file = files_.front();
     if (file.find(first.name) != nullptr) return false;
     EntryRequest other = request_for(first.parameter, first.kind == Kind::kRowwise ? "value" : "row-wise data");
-    const CheckpointEntry* entry = file.find(other.name);
+    const SavedEntry* entry = file.find(other.name);
     if (entry == nullptr) return false;
     other.dtype = entry->dtype;
     return !cut_as_before(other);
   }
 
   /// Stages a weight from its master. Both forms are roundings of the master, which both have, and which can be cut.
-  void stage_from_master(std::span<const CheckpointItem> items) {
-    const CheckpointItem& first = items.front();
+  void stage_from_master(std::span<const SavedItem> items) {
+    const SavedItem& first = items.front();
     const std::vector<float> values = saved_masters(first);
     const Tensor *value = nullptr, *master = nullptr;
-    for (const CheckpointItem& item : items) {
+    for (const SavedItem& item : items) {
       if (item.name.ends_with(": value"))
         value = &item.tensor;
       else if (item.name.ends_with(": master"))
@@ -258,7 +256,7 @@ class Loader {
   }
 
   /// This rank's rows of the values that Adam updates, in whichever form the files have them.
-  std::vector<float> saved_masters(const CheckpointItem& first) const {
+  std::vector<float> saved_masters(const SavedItem& first) const {
     const RankFile& file = files_.front();
     const EntryRequest value =
         request_for(first.parameter, "value", local_shard(*state_.parameters[first.parameter]).spec.dtype);
@@ -266,7 +264,7 @@ class Loader {
                        rest = request_for(first.parameter, "master", DType::kI16);
     const bool has_value = file.find(value.name) != nullptr;
     if (has_value) entry_in(file, value);  // throws if it has another type
-    if (const CheckpointEntry* entry = file.find(master.name))
+    if (const SavedEntry* entry = file.find(master.name))
       return entry->dtype == DType::kI16 ? from_parts16(rows_of(value), rows_of(rest))
                                          : values_from<float>(rows_of(master));
     if (has_value && value.dtype == DType::kF32) return values_from<float>(rows_of(value));
@@ -276,7 +274,7 @@ class Loader {
                 "the optimizer with it");
   }
 
-  void cast_again(const CheckpointItem& item) {
+  void cast_again(const SavedItem& item) {
     Parameter& shard = local_shard(*state_.parameters[item.parameter]);
     const Tensor master = state_.optimizer == nullptr ? Tensor() : state_.optimizer->state()[item.parameter].master;
     if (!master)
@@ -296,12 +294,12 @@ class Loader {
         row_elems(state_.parameters[item.parameter]->spec.shape) * static_cast<std::int64_t>(size_bytes(item.dtype));
     while (next < end) {
       const auto has_next = [&](const RankFile& file) {
-        const CheckpointEntry& entry = entry_in(file, item);
+        const SavedEntry& entry = entry_in(file, item);
         return entry.first_row <= next && next < entry.first_row + entry.rows;
       };
       const auto file = std::find_if(files_.begin(), files_.end(), has_next);
       if (file == files_.end()) files_.front().refuse(item.name, fmt::format("row {} is in no rank's file", next));
-      const CheckpointEntry& entry = entry_in(*file, item);
+      const SavedEntry& entry = entry_in(*file, item);
       check_bytes(*file, item.name, entry.bytes, entry.rows * row_bytes);
       const Bytes bytes = file->read(entry);
       const std::int64_t stop = std::min(end, entry.first_row + entry.rows);
@@ -320,12 +318,12 @@ class Loader {
   }
 
   /// Converts the elements of several shards, each in units of its own scale, to units of one scale.
-  void stage_moment(const CheckpointItem& item) {
+  void stage_moment(const SavedItem& item) {
     const DType dtype = item.tensor.dtype();
     std::vector<float> values;
     float absmax = 0.0f;
     for_rows(request_for(item), [&](const RankFile& file, std::span<const std::byte> part) {
-      const CheckpointEntry* entry = file.find(item.name + " scale");
+      const SavedEntry* entry = file.find(item.name + " scale");
       if (entry == nullptr || entry->bytes != sizeof(float))
         file.refuse(item.name, "its scale is absent; the file is damaged");
       const float scale = values_from<float>(file.read(*entry)).front();
@@ -352,11 +350,11 @@ class Loader {
 
   /// On as many ranks as saved, each loads its own state. On another number of ranks, all load the state that the files
   /// agree on.
-  void stage_recipe(const CheckpointItem& item) {
+  void stage_recipe(const SavedItem& item) {
     const bool as_many = static_cast<int>(files_.size()) == cuts_.ranks();
     const RankFile& first = as_many ? files_[static_cast<std::size_t>(rank_)] : files_.front();
     const auto read = [&](const RankFile& file) {
-      const CheckpointEntry& entry = entry_in(file, request_for(item));
+      const SavedEntry& entry = entry_in(file, request_for(item));
       check_bytes(file, item.name, entry.bytes, item.tensor.bytes());
       return values_from<float>(file.read(entry));
     };
@@ -399,13 +397,13 @@ std::int64_t load_training_state(Runtime& runtime, const std::filesystem::path& 
   const bool made = state.optimizer != nullptr && state.optimizer->state().empty();
   std::optional<Loader> loader;
   const std::string problem = problem_of([&] {
-    check(runtime.device.computes(), "checkpoint: this device computes nothing, so nothing can be loaded into it");
+    check(runtime.device.computes(), "saved state: this device computes nothing, so nothing can be loaded into it");
     if (state.optimizer != nullptr) state.optimizer->make_state(runtime);
     loader.emplace(runtime.behaviors, folder, state, cuts, group == nullptr ? 0 : group->rank());
     loader->stage();
   });
   try {
-    agree(group, problem, "load its part of a checkpoint");
+    agree(group, problem, "load its part of the saved state");
   } catch (...) {
     loader.reset();
     if (made) state.optimizer->drop_state();

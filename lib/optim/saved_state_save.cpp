@@ -31,15 +31,15 @@ std::int64_t next_generation(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error || !fs::is_directory(folder))
-    fail(fmt::format("checkpoint: {}: this folder cannot be made: {}", folder.string(), error.message()));
+    fail(fmt::format("saved state: {}: this folder cannot be made: {}", folder.string(), error.message()));
   std::int64_t last = 0;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
     last = std::max(last, generation_of(entry.path().filename().string()));
   return last + 1;
 }
 
-std::vector<std::byte> bytes_of(Runtime& runtime, const TrainingState& state, const CheckpointItem& item) {
-  if (item.kind != CheckpointItem::Kind::kDequantized) return runtime.device.read_bytes(item.tensor);
+std::vector<std::byte> bytes_of(Runtime& runtime, const TrainingState& state, const SavedItem& item) {
+  if (item.kind != SavedItem::Kind::kDequantized) return runtime.device.read_bytes(item.tensor);
   const Parameter& shard = local_shard(*state.parameters[item.parameter]);
   if (shape_of(shard).numel() == 0) return {};
   return runtime.device.read_bytes(
@@ -47,16 +47,16 @@ std::vector<std::byte> bytes_of(Runtime& runtime, const TrainingState& state, co
 }
 
 std::vector<EntryToWrite> entries_of(Runtime& runtime, const TrainingState& state, const RowCuts& cuts, int rank) {
-  const std::vector<CheckpointItem> items = checkpoint_items(state, runtime.behaviors);
+  const std::vector<SavedItem> items = saved_items(state, runtime.behaviors);
   const std::vector<int> writers = writers_of_replicated(items, state, cuts);
   std::vector<EntryToWrite> entries;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const CheckpointItem& item = items[i];
+    const SavedItem& item = items[i];
     if (item.replicated && writers[i] != rank) continue;
     EntryToWrite& to_write = entries.emplace_back();
     to_write.entry.name = item.name;
     to_write.entry.dtype = dtype_of(item, state);
-    if (item.parameter != CheckpointItem::kNoParameter) {
+    if (item.parameter != SavedItem::kNoParameter) {
       const std::int64_t rows = cuts.rows(item.parameter, rank);
       to_write.entry.global_rows = item.replicated ? rows : dim0(state.parameters[item.parameter]->spec.shape);
       to_write.entry.first_row = item.replicated ? 0 : cuts.first(item.parameter, rank);
@@ -77,7 +77,7 @@ std::vector<RankFileRow> gather_rows(ProcessGroup* group, std::int64_t generatio
   const GatherPart part{.from = reinterpret_cast<const std::byte*>(sent),
                         .to = reinterpret_cast<std::byte*>(all.data()),
                         .offsets_bytes = offsets};
-  group->all_gather({&part, 1}, "checkpoint files");
+  group->all_gather({&part, 1}, "files of the save");
   std::vector<RankFileRow> rows;
   for (int rank = 0; rank < group->size(); ++rank)
     rows.push_back({.name = rank_file_name(generation, rank),
@@ -144,10 +144,10 @@ void save_training_state(Runtime& runtime, const fs::path& folder, const Trainin
   std::string problem = problem_of([&] {
     if (rank == 0) generation = next_generation(folder);
   });
-  agree(group, problem, "make the folder of a checkpoint");
+  agree(group, problem, "make the folder of saved state");
   if (group != nullptr) {
     const BroadcastPart part{.data = reinterpret_cast<std::byte*>(&generation), .bytes = sizeof generation};
-    group->broadcast(0, {&part, 1}, "checkpoint number");
+    group->broadcast(0, {&part, 1}, "number of the save");
   }
 
   const std::string name = rank_file_name(generation, rank);
@@ -166,7 +166,7 @@ void save_training_state(Runtime& runtime, const fs::path& folder, const Trainin
     std::vector<EntryToWrite> entries = entries_of(runtime, state, cuts, rank);
     own = write_rank_file(folder, name, entries);
   });
-  agree_or_remove(problem, "write its part of a checkpoint");
+  agree_or_remove(problem, "write its part of the saved state");
 
   Manifest manifest{.generation = generation,
                     .step = state.step,
@@ -180,7 +180,7 @@ void save_training_state(Runtime& runtime, const fs::path& folder, const Trainin
   problem = problem_of([&] {
     if (rank == 0) write_manifest(folder, manifest);
   });
-  agree_or_remove(problem, "write the manifest of a checkpoint");
+  agree_or_remove(problem, "write the manifest of the saved state");
   if (rank == 0) remove_others(folder, generation);
 }
 
