@@ -98,7 +98,7 @@ class Chain {
     add(bytes, name + " y", result.y);
     add(bytes, name + " x", result.x.plain);
     add(bytes, name + " x", result.x.quantized);
-    if (result.copy) add(bytes, name + " weight", *result.copy);
+    if (result.weight.copy) add(bytes, name + " weight", *result.weight.copy);
   }
 
   std::unique_ptr<Device> device_;
