@@ -64,12 +64,16 @@ class Gpu(unittest.TestCase):
         self.assertIn("cmake --preset cuda -D FP8LAB_NCCL=ON\n", calls)
         self.assertIn("multicast 0", calls)
         self.assertIn("--target fp8lab gpu_tests", calls)
-        self.assertIn("ctest --preset cuda -L gpu --parallel", calls)
+        self.assertIn("ctest --preset cuda -L gpu\n", calls)
 
     def test_summary_of_cmake_4_is_read_and_skipped_tests_do_not_count_as_run(self):
         done = self.run_gpu("--commit", "abc1234", tests="100% tests passed out of 28\n\n\t 3 - windows (Skipped)")
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("27 of 28 tests, 1 skipped, in", done.stdout.splitlines()[-1])
+
+    def test_a_run_whose_tests_were_all_skipped_fails(self):
+        done = self.run_gpu("--commit", "abc1234", tests="100% tests passed out of 1\n\n\t 3 - windows (Skipped)")
+        self.assertEqual(done.returncode, 1, done.stdout)
 
     def test_failed_test_ends_with_1_and_shows_its_log(self):
         done = self.run_gpu("--commit", "abc1234", tests="96% tests passed, 1 tests failed out of 28")

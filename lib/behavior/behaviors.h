@@ -49,8 +49,7 @@ struct Behaviors {
   bool copy_bytes_between_shards = true;  ///< a copy moves bytes and does not go through high precision
   bool view_aligned_slices = true;        ///< a slice is a view where scales allow it, not a copy in high precision
 
-  // Optimizers over weights in eight bits (TransformerEngine#2245, #2370, #2698). False is the behaviour before the
-  // fix.
+  // Optimizers (TransformerEngine#2245, #2370, #2698, and those named below). False is the behaviour before the fix.
   bool unwrap_shards_in_adam = true;    ///< Adam examines the local shard, not the wrapper around it
   bool shard_optimizer_state = true;    ///< Adam's state has the shape of the local shard (TransformerEngine#2424)
   bool fuse_moment_casts = true;        ///< Adam's kernel reads and writes BF16 moments (TransformerEngine#2632)

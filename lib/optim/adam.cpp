@@ -102,7 +102,10 @@ AdamState Adam::new_state(Runtime& runtime, const Parameter& parameter) const {
     // Reverted behaviour: a sharded parameter answers with its unsharded shape. Kernels use the first elements of the
     // state; a copy of a sharded master weight into such state is refused.
     if (options_.master != MasterWeights::kNone)
-      fail(fmt::format("Adam: the master weight of '{}' is sharded and its state is not", parameter.name));
+      fail(fmt::format(
+          "Adam: the master weight of '{}' is sharded, and its state is made at the unsharded shape, because "
+          "shard_optimizer_state is reverted; keep that fix, or train without master weights",
+          parameter.name));
     shape = parameter.spec.shape;
   }
   AdamState state;
@@ -137,10 +140,12 @@ void Adam::make_state(Runtime& runtime) {
 // Reverted behaviour: kernels know moments in f32 alone, so those of all parameters are expanded before one launch
 // and rounded after it.
 void Adam::widen_moments(Runtime& runtime) {
+  widened_.clear();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!local_shard(*parameters_[i]).grad) continue;
     const auto widened = [&](const Tensor& moment, MatrixView& described) {
-      described = widened_.emplace_back(cast(runtime.device, moment, DType::kF32, runtime.workspace("Adam"))).view();
+      widened_.push_back(cast(runtime.device, moment, DType::kF32, runtime.workspace("Adam")));
+      described = moment_view(widened_.back(), shape_of(local_shard(*parameters_[i])));
     };
     widened(states_[i].exp_avg, described_[i].exp_avg);
     widened(states_[i].exp_avg_sq, described_[i].exp_avg_sq);
@@ -153,7 +158,7 @@ void Adam::narrow_moments(Runtime& runtime) {
     if (!local_shard(*parameters_[i]).grad) continue;
     const auto narrowed = [&](const Tensor& moment, MatrixView& described) {
       copy_into(runtime.device, widened_[next++], moment);
-      described = moment.view();
+      described = moment_view(moment, shape_of(local_shard(*parameters_[i])));
     };
     narrowed(states_[i].exp_avg, described_[i].exp_avg);
     narrowed(states_[i].exp_avg_sq, described_[i].exp_avg_sq);

@@ -51,8 +51,9 @@ struct AdamState {
   Tensor master;
 };
 
-/// Adam over a list of parameters in one launch. The launch also casts eight-bit weights whose scale is known
-/// beforehand, and measures those whose scale comes from the entire tensor. Per element, in f32 and in this order:
+/// Adam over a list of parameters, in one launch for parameter groups that have counted the same steps. The launch also
+/// casts eight-bit weights whose scale is known beforehand, and measures those whose scale comes from the entire
+/// tensor. Per element, in f32 and in this order:
 ///   m = m + w1 (g - m);  v = v + w2 (g^2 - v)
 ///   p -= learning_rate * ((m / c1) / (sqrt(v / c2) + epsilon) + weight_decay p)
 /// with w = 1 - beta and c = 1 - (1 - w)^step from moment_rule.h; L2 adds weight_decay p to g first. p, m and v are
@@ -83,7 +84,7 @@ class Adam {
 
   /// Parameters without a gradient keep their value and moments, but the step counts for all parameters.
   void step(Runtime& runtime);
-  /// The steps of the group that counted most; all groups count every step.
+  /// All groups count every step; with count_empty_steps reverted, the largest count.
   std::int64_t steps() const;
 
   /// The norm of all gradients in the last step, f32 [1]; absent without clipping.

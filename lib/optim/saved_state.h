@@ -53,7 +53,7 @@ struct TrainingState {
 void save_training_state(Runtime& runtime, const std::filesystem::path& folder, const TrainingState& state,
                          ProcessGroup* group = nullptr);
 
-/// Returns the step that was saved. The optimizer's own number of steps is restored too.
+/// Returns the step that was saved. The optimizer's numbers of steps, by parameter group, are restored too.
 std::int64_t load_training_state(Runtime& runtime, const std::filesystem::path& folder, const TrainingState& state,
                                  ProcessGroup* group = nullptr);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <sstream>
@@ -156,7 +157,8 @@ Manifest read_manifest(const std::filesystem::path& folder) {
     std::size_t groups = 0;
     words >> groups;
     for (std::size_t group = 0; group < groups && words; ++group) words >> manifest.group_steps.emplace_back();
-    if (!words) fail_damaged(file, "a line cannot be read");
+    if (!words || std::ranges::any_of(manifest.group_steps, [](std::int64_t steps) { return steps < 0; }))
+      fail_damaged(file, "a line cannot be read");
   }
   return manifest;
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/check.h"
@@ -53,6 +54,12 @@ class Loader {
   }
 
   void stage() {
+    if (state_.optimizer != nullptr && !manifest_.group_steps.empty() &&
+        manifest_.group_steps.size() != std::tuple_size_v<Adam::GroupSteps>)
+      fail(fmt::format(
+          "saved state: its manifest counts the steps of {} parameter groups, and this program has {}; load "
+          "it with the program that saved it",
+          manifest_.group_steps.size(), std::tuple_size_v<Adam::GroupSteps>));
     const std::vector<SavedItem> items = saved_items(state_, behaviors_);
     refuse_unknown_parameters();
     std::size_t begin = 0;

@@ -86,8 +86,8 @@ std::vector<RankFileRow> gather_rows(ProcessGroup* group, std::int64_t generatio
   return rows;
 }
 
-/// The optimizer's steps. All ranks have them, so they are those of the rank that has least to write, as
-/// torch.distributed.checkpoint assigns values of which every rank has a copy.
+/// The optimizer's steps. All ranks have them, so they are those of the rank whose file is smallest;
+/// torch.distributed.checkpoint, too, has values that every rank has a copy of written by the rank with least to write.
 Adam::GroupSteps steps_of_lightest(ProcessGroup* group, const std::vector<RankFileRow>& files, Adam::GroupSteps own) {
   if (group == nullptr) return own;
   const auto lightest = std::ranges::min_element(files, {}, &RankFileRow::bytes) - files.begin();

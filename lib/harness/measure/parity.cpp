@@ -217,11 +217,11 @@ std::optional<bool> same_bytes(const Stored& a, const Stored& b) {
   return same;
 }
 
-/// True if both hold the same bytes. The column-wise orientation, the last two buffers, is compared if both have it:
-/// where it is a transpose, one arm may make it at the gather and the other where it is read.
-bool equal_stored(const Stored& a, const Stored& b) {
+/// True if both hold the same bytes. If the column-wise orientation, the last two buffers, `is_transpose`, one arm may
+/// make it at the gather and the other where it is read, so it is compared only if both have it.
+bool equal_stored(const Stored& a, const Stored& b, bool is_transpose) {
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const bool made_later = i >= 3 && (a[i].empty() || b[i].empty());
+    const bool made_later = is_transpose && i >= 3 && (a[i].empty() || b[i].empty());
     if (!made_later && a[i] != b[i]) return false;
   }
   return true;
@@ -361,7 +361,9 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
   const std::vector<Stored> fixed_ended_with = stored(fixed.run);
   const bool equal = same_bits(run.losses(), fixed.run.losses()) && same_bits(values.output, other.output) &&
                      std::ranges::equal(values.gradients, other.gradients, same_bits) &&
-                     std::ranges::equal(ended_with, fixed_ended_with, equal_stored);
+                     std::ranges::equal(ended_with, fixed_ended_with, [&](const Stored& a, const Stored& b) {
+                       return equal_stored(a, b, recipe.weight.columnwise_is_transpose());
+                     });
   const bool equal_on_all = on_all_ranks(world, equal, "bitwise equal");
   put(metrics, "parity.bitwise_equal", equal_on_all ? 1.0 : 0.0);
 }

@@ -29,9 +29,9 @@ class FusibleOp {
   virtual Operand backward(Runtime& runtime, Restored& saved, std::size_t first, Operand grad, bool measure) = 0;
 };
 
-/// A chain of operations in one node. One context has everything that its operations save. All
-/// of it is restored at the start of backward. Each linear frees its input once it has run; the rest is freed when
-/// backward ends (or with the node, depending on the fuser's shell policy).
+/// A chain of operations in one node. One context has everything that its operations save. All of it is restored at the
+/// start of backward. Each linear frees its input once it has run; the rest is freed when backward ends (or with the
+/// node, depending on the fuser's shell policy).
 class OpFuser final : public Module {
  public:
   OpFuser(std::string name, std::vector<std::unique_ptr<FusibleOp>> ops)
@@ -43,7 +43,7 @@ class OpFuser final : public Module {
   std::vector<std::unique_ptr<FusibleOp>> ops_;
 };
 
-/// An MLP with its norm: as a chain of norm, linear, activation and linear if `config.fuse_mlp`, otherwise a LayerNormMlp.
+/// An MLP with its norm: a chain of norm, linear, activation and linear if `config.fuse_mlp`, otherwise a LayerNormMlp.
 std::unique_ptr<Module> make_mlp(Build& build, const std::string& name, const LayerConfig& config);
 
 }  // namespace fp8lab
