@@ -47,8 +47,8 @@ std::vector<Case> cases() {
   std::vector<Case> out;
   for (const RecipeRow& row : recipes())
     for (const char* form : {"gpt", "llama"})
-      for (const char* layer :
-           {"linear", "layernorm_linear", "layernorm_mlp", "multihead_attention", "transformer_layer"})
+      for (const char* layer : {"linear", "grouped_linear", "layernorm_linear", "layernorm_mlp", "multihead_attention",
+                                "transformer_layer"})
         out.push_back({std::string(row.name), form, layer});
   for (const char* recipe : {"delayed", "current"})
     for (const char* form : {"gpt", "llama"}) out.push_back({recipe, form, "transformer_layer", true});

@@ -44,6 +44,7 @@ TEST(Fixes, RevertsTheNamedFixesOnly) {
   EXPECT_EQ(behaviors.attention_shells, ShellPolicy::kRestoreAndKeep);
   EXPECT_EQ(behaviors.module_shells, ShellPolicy::kKeepFromForward);
   EXPECT_EQ(behaviors.fuser_shells, ShellPolicy::kMoveOut);
+  EXPECT_EQ(behaviors.grouped_shells, ShellPolicy::kMoveOut);
 }
 
 TEST(Fixes, UnknownNameIsAnErrorThatListsTheKnownOnes) {

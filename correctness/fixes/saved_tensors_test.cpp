@@ -40,6 +40,14 @@ CellConfig fuser_cell() {
   return cell;
 }
 
+// Three groups of 32 tokens, and an empty one.
+CellConfig grouped_cell() {
+  CellConfig cell = two_layers("grouped_linear");
+  cell.model.seq = 48;
+  cell.model.split = "uneven";
+  return cell;
+}
+
 CellConfig module_cell() { return two_layers("layernorm_mlp"); }
 
 CellConfig checkpointed_module_cell() {
@@ -64,11 +72,14 @@ struct Leak {
 // Shapes of small_cell("delayed") on hopper: 32 tokens, hidden 32, ffn 64, two layers.
 //   attention  q, k and v, 32 x 32 each, and their scale: 2 x 3076
 //   fuser      the chain's weights, transposed, and their scales: 2 x (128 x 32 + 4 + 32 x 64 + 4)
+//   grouped    the weights of four experts both directions, their scales, and those of the inputs, which alone are not
+//              cleared: 2 x 4 x (2 x 32 x 32 + 4 + 4)
 //   modules    the weights of both products both directions, and their scales: 2 x 2 x (2 x 64 x 32 + 4)
 constexpr Leak kLeaks[] = {
     {"release_attention_tensors", attention_cell, retained, 6152, "context of layers[0].attention: k, q, v"},
     {"release_fuser_tensors", fuser_cell, retained, 12304,
      "context of layers[0].mlp: layers[0].mlp.fc1.weight, layers[0].mlp.fc2.weight"},
+    {"release_grouped_tensors", grouped_cell, retained, 16448, "context of layers[0]: weight, x"},
     {"release_module_tensors", module_cell, retained, 16400, "context of layers[0]: weight1, weight2"},
     {"empty_module_shells", checkpointed_module_cell, kept_by_contexts, 16400,
      "context of layers[0]: weight1, weight2"},
@@ -171,10 +182,12 @@ std::vector<std::string_view> names_of_leaks() {
 INSTANTIATE_TEST_SUITE_P(Table, SavedTensors, ::testing::ValuesIn(names_of_leaks()),
                          [](const auto& test) { return std::string(test.param); });
 
-// The fixes are independent: reverting the fix of attention or of the fuser does not change another fix's witness.
+// The fixes are independent: reverting the fix of attention, of the fuser or of GroupedLinear does not change another
+// fix's witness.
 TEST(Witnesses, DependOnTheirOwnFixOnly) {
   for (const Leak& witness : kLeaks) {
-    for (const std::string_view reverted : {"release_attention_tensors", "release_fuser_tensors"}) {
+    for (const std::string_view reverted :
+         {"release_attention_tensors", "release_fuser_tensors", "release_grouped_tensors"}) {
       FinishedRun run(witness.cell(), without(reverted));
       EXPECT_EQ(witness.bytes(run) != 0, witness.fix == reverted) << witness.fix << " with " << reverted << " reverted";
     }
@@ -195,7 +208,8 @@ std::span<const fixes_test::Witness> fixes_test::saved_tensor_witnesses() {
   static constexpr Witness kWitnesses[] = {{kLeaks[0].fix, nothing_leaks<0>},
                                            {kLeaks[1].fix, nothing_leaks<1>},
                                            {kLeaks[2].fix, nothing_leaks<2>},
-                                           {kLeaks[3].fix, nothing_leaks<3>}};
+                                           {kLeaks[3].fix, nothing_leaks<3>},
+                                           {kLeaks[4].fix, nothing_leaks<4>}};
   static_assert(std::size(kWitnesses) == std::size(kLeaks));
   return kWitnesses;
 }

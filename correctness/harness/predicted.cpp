@@ -117,6 +117,9 @@ void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) 
   model.seq = unit * draw.of<std::int64_t>({1, 3, 8, 50});
   model.batch = draw.of<std::int64_t>({1, 2, 3, 40});
   model.dropout = draw.chance() ? 0.0 : 0.1;
+  if (model.layer != "grouped_linear") return;
+  model.experts = draw.of<std::int64_t>({1, 2, 4, 7});
+  model.split = draw.of({"even", "uneven"});
 }
 
 }  // namespace fp8lab::predict_test

@@ -23,6 +23,7 @@ struct Layer {
   float dropout = 0.0f;
   bool fuse_mlp = false;
   std::int64_t layers = 1;
+  bool uneven_split = false;
 };
 
 inline void PrintTo(const Layer& layer, std::ostream* out) { *out << layer.name; }
@@ -32,6 +33,8 @@ inline void PrintTo(const Layer& layer, std::ostream* out) { *out << layer.name;
 inline constexpr Layer kLayers[] = {
     {"linear", "linear", "gpt", 1},
     {"linear_without_bias", "linear", "llama", 1},
+    {"grouped_linear", "grouped_linear", "llama", 1},
+    {"uneven_grouped_linear", "grouped_linear", "gpt", 1, 0.0f, false, 1, true},
     {"layernorm_linear", "layernorm_linear", "gpt", 2},
     {"rmsnorm_linear", "layernorm_linear", "llama", 2},
     {"gelu_mlp", "layernorm_mlp", "gpt", 4},
@@ -65,7 +68,13 @@ inline LayerConfig tiny_config(const Layer& layer) {
   config.batch = 2;
   config.dropout = layer.dropout;
   config.fuse_mlp = layer.fuse_mlp;
+  config.uneven_split = layer.uneven_split;
   return config;
+}
+
+/// True for the parameters of an expert without tokens. Nothing depends on them, and their gradients are zeros.
+inline bool is_idle(const Layer& layer, std::string_view parameter) {
+  return layer.uneven_split && parameter.find("experts[1]") != std::string_view::npos;
 }
 
 /// Blocks of 128 divide every dimension.
@@ -76,6 +85,7 @@ inline LayerConfig block_config(const Layer& layer) {
   config.kv_heads = config.form.rope ? 2 : 4;
   config.ffn = 256;
   config.seq = 64;
+  if (layer.layer == std::string_view("grouped_linear")) config.seq *= 8;  // a block of tokens for each expert
   return config;
 }
 

@@ -33,6 +33,7 @@ std::vector<double> columns(const Matrix& x, std::int64_t begin, std::int64_t co
 
 Matrix LayerReference::forward(std::string_view layer, const std::string& name, const Matrix& x) const {
   if (layer == "linear") return linear(name, x);
+  if (layer == "grouped_linear") return grouped_linear(name, x);
   if (layer == "layernorm_linear") return linear(name, norm(name + ".norm", x));
   if (layer == "layernorm_mlp") return mlp(name, x);
   if (layer == "multihead_attention") return multihead_attention(name, x);
@@ -51,6 +52,21 @@ Matrix LayerReference::linear(const std::string& name, const Matrix& x) const {
       y.at(i, j) = sum;
     }
   }
+  return y;
+}
+
+Matrix LayerReference::grouped_linear(const std::string& name, const Matrix& x) const {
+  Matrix y{x.rows, 0, {}};
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i < problem_.group_rows.size(); ++i) {
+    const std::int64_t end = begin + problem_.group_rows[i];
+    const auto first = x.values.begin() + begin * x.cols, last = x.values.begin() + end * x.cols;
+    const Matrix part = linear(name + ".experts[" + std::to_string(i) + "]", {end - begin, x.cols, {first, last}});
+    y.cols = part.cols;
+    y.values.insert(y.values.end(), part.values.begin(), part.values.end());
+    begin = end;
+  }
+  if (begin != x.rows) throw std::invalid_argument("grouped_linear: the groups do not cover all rows");
   return y;
 }
 

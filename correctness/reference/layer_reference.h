@@ -30,6 +30,7 @@ struct LayerProblem {
   std::int64_t seq = 1;
   std::int64_t batch = 1;
   double dropout = 0.0;
+  std::vector<std::int64_t> group_rows;  ///< of grouped_linear: the rows of each expert
 };
 
 /// Parameters by full name, "layers[0].qkv.weight"; weights are [out, in]. A layer without a listed bias has none.
@@ -47,11 +48,13 @@ class LayerReference {
   NamedValues& parameters() { return parameters_; }
   const NamedValues& parameters() const { return parameters_; }
 
-  /// `layer` is one of linear, layernorm_linear, layernorm_mlp, multihead_attention, transformer_layer; its parameters
-  /// are those whose names start with `name`.
+  /// `layer` is one of linear, grouped_linear, layernorm_linear, layernorm_mlp, multihead_attention, transformer_layer;
+  /// its parameters are those whose names start with `name`.
   Matrix forward(std::string_view layer, const std::string& name, const Matrix& x) const;
 
   Matrix linear(const std::string& name, const Matrix& x) const;
+  /// A linear of its own, "experts[i]", for each group of rows.
+  Matrix grouped_linear(const std::string& name, const Matrix& x) const;
   /// Epsilon 1e-5 is added to the variance.
   Matrix norm(const std::string& name, const Matrix& x) const;
   Matrix activation(const Matrix& x) const;

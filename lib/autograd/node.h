@@ -30,6 +30,10 @@ class Restored {
   void clear_quantized(std::size_t entry) {
     if (entries_.at(entry).quantized) entries_.at(entry).quantized->clear();
   }
+  /// The same, but leaves a scale per tensor, which several quantized tensors may share.
+  void clear_data(std::size_t entry) {
+    if (entries_.at(entry).quantized) entries_.at(entry).quantized->clear_data();
+  }
   /// False for an entry of save_nothing().
   bool has(std::size_t entry) const { return entries_.at(entry).tensor || entries_.at(entry).quantized != nullptr; }
   std::size_t size() const { return entries_.size(); }

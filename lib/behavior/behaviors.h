@@ -11,7 +11,7 @@ enum class ShellPolicy {
   /// Restored buffers leave the context together with their shell, so nothing outlives the node's backward.
   kMoveOut,
   /// Backward writes the buffers back into the shell and leaves the shell in the context (TransformerEngine#1935,
-  /// #2750).
+  /// #2750, #2772).
   kRestoreAndKeep,
   /// The shell keeps its buffers from forward on (TransformerEngine before #1500).
   kKeepFromForward,
@@ -20,6 +20,7 @@ enum class ShellPolicy {
 struct Behaviors {
   ShellPolicy attention_shells = ShellPolicy::kMoveOut;
   ShellPolicy fuser_shells = ShellPolicy::kMoveOut;
+  ShellPolicy grouped_shells = ShellPolicy::kMoveOut;
   /// Policy of Linear, LayerNormLinear and LayerNormMLP.
   ShellPolicy module_shells = ShellPolicy::kMoveOut;
 

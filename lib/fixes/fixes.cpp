@@ -11,6 +11,8 @@ constexpr std::string_view kAttentionReferences[] = {"TransformerEngine#1935", "
 constexpr Upstream kAttention{kAttentionReferences, "15760a5dd", "2.15"};
 constexpr std::string_view kFuserReferences[] = {"TransformerEngine#2750"};
 constexpr Upstream kFuser{kFuserReferences, "c021e7e35", "2.14"};
+constexpr std::string_view kGroupedReferences[] = {"TransformerEngine#2772"};
+constexpr Upstream kGrouped{kGroupedReferences, "15760a5dd", "2.15"};
 constexpr std::string_view kModulesReferences[] = {"TransformerEngine#1500"};
 constexpr Upstream kModules{kModulesReferences, "d3efaebb6", "2.1"};
 // Made by #1500, undone by #1548 before a release, and made again by #1686.
@@ -68,6 +70,12 @@ constexpr std::array kFixes = {
         .symptom = "the op fuser keeps the quantized weight copies of every fused layer alive after backward",
         .decision = "the shells of a fused chain's saved storage move out of the context when backward restores them",
         .revert = [](Behaviors& b) { b.fuser_shells = ShellPolicy::kRestoreAndKeep; }},
+    Fix{.name = "release_grouped_tensors",
+        .upstream = kGrouped,
+        .symptom = "GroupedLinear keeps the quantized weight copies of all experts alive after backward, and the "
+                   "scales of their inputs",
+        .decision = "the shells of GroupedLinear's saved storage move out of the context when backward restores them",
+        .revert = [](Behaviors& b) { b.grouped_shells = ShellPolicy::kRestoreAndKeep; }},
     Fix{.name = "release_module_tensors",
         .upstream = kModules,
         .symptom = "Linear, LayerNormLinear and LayerNormMLP keep their quantized weight copies alive after backward",

@@ -1,6 +1,7 @@
 #include "nn/layer_config.h"
 
 #include <array>
+#include <numeric>
 #include <string>
 
 #include "core/row_by_name.h"
@@ -26,6 +27,27 @@ constexpr std::array kForms = {
 }  // namespace
 
 std::span<const LayerForm> form_table() { return kForms; }
+
+std::vector<std::int64_t> LayerConfig::group_rows() const {
+  constexpr std::int64_t kLargestBlock = 128;
+  const std::int64_t unit = std::gcd(tokens(), kLargestBlock), units = tokens() / unit;
+  // Shares fall from `experts` to 1. Without the second one, whose group is empty, and in units rounded down.
+  std::vector<std::int64_t> shares(static_cast<std::size_t>(experts), 1);
+  if (uneven_split) {
+    std::iota(shares.rbegin(), shares.rend(), std::int64_t{1});
+    if (experts > 1) shares[1] = 0;
+  }
+  const std::int64_t all = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
+  std::vector<std::int64_t> rows;
+  std::int64_t before = 0, begin = 0;
+  for (const std::int64_t share : shares) {
+    before += share;
+    const std::int64_t end = units * before / all;
+    rows.push_back(unit * (end - begin));
+    begin = end;
+  }
+  return rows;
+}
 
 const LayerForm& layer_form(std::string_view name) { return row_by_name(kForms, "form", name); }
 

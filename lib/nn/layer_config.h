@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "backend/kernels.h"
 
@@ -33,9 +34,15 @@ struct LayerConfig {
   bool fp8_attention = false;  ///< if the recipe has formats for attention
   bool fuse_mlp = false;       ///< the MLP is one chain of the op fuser
   float dropout = 0.0f;
+  std::int64_t experts = 4;   ///< of a grouped linear
+  bool uneven_split = false;  ///< groups of different sizes, one of them empty, if there are several experts
 
   std::int64_t head_dim() const { return hidden / heads; }
   std::int64_t tokens() const { return seq * batch; }
+  /// Rows of each expert's group, in order; they add up to tokens(). Every group is a multiple of gcd(tokens, 128), so
+  /// that the blocks of a recipe fit all groups where they fit all tokens. An even split of fewer such units than
+  /// experts leaves groups empty.
+  std::vector<std::int64_t> group_rows() const;
   /// Columns of the packed projection: queries, then keys, then values.
   std::int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim(); }
   /// Columns of the activation's input: gate and up for a gated activation.

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "core/row_by_name.h"
+#include "nn/layers/grouped_linear.h"
 #include "nn/layers/layernorm_linear.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/multihead_attention.h"
@@ -18,6 +19,12 @@ using Matrices = std::vector<QuantizedMatrix>;
 
 Matrices square_product(const LayerConfig& config) {
   return {{"input", config.tokens(), config.hidden}, {"weight", config.hidden, config.hidden}};
+}
+
+Matrices group_products(const LayerConfig& config) {
+  Matrices all{{"weight of an expert", config.hidden, config.hidden}};
+  for (const std::int64_t rows : config.group_rows()) all.push_back({"input of a group", rows, config.hidden});
+  return all;
 }
 
 Matrices mlp_products(const LayerConfig& config) {
@@ -60,6 +67,8 @@ std::unique_ptr<Module> make(Build& build, const std::string& name, const LayerC
 
 constexpr std::array kLayers = {
     LayerRow{"linear", "one matrix product", make_linear, square_product},
+    LayerRow{"grouped_linear", "one matrix product for each expert, over its group of tokens", make<GroupedLinear>,
+             group_products},
     LayerRow{"layernorm_linear", "norm and matrix product as one node", make_layernorm_linear, square_product},
     LayerRow{"layernorm_mlp", "norm, two products and the activation between as one node", make_mlp, mlp_products},
     LayerRow{"multihead_attention", "norm, QKV projection, attention, output projection", make<MultiheadAttention>,

@@ -91,6 +91,15 @@ Tensor gemm(Device& device, const GemmInputs& inputs) {
   return out;
 }
 
+void gemm_into(Device& device, const GemmInputs& inputs, const Tensor& out) {
+  check_product("gemm_into", inputs, device.arch());
+  check_real("gemm_into", {"out", out});
+  if (out.shape() != result_shape(inputs))
+    fail(fmt::format("gemm_into: out is {}; the product is {}", to_string(out.shape()),
+                     to_string(result_shape(inputs))));
+  device.launch(&KernelTable::gemm, product_args(inputs, out.view()));
+}
+
 QuantizedTensor gemm_quantize(Device& device, const GemmInputs& inputs, const Quantizer& quantizer) {
   constexpr std::string_view kOp = "gemm_quantize";
   check_product(kOp, inputs, device.arch());

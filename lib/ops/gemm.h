@@ -20,6 +20,8 @@ struct GemmInputs {
 };
 
 Tensor gemm(Device& device, const GemmInputs& inputs);
+/// The same into `out` [m, n], which may be rows of a larger tensor. inputs.out_dtype and inputs.holder are unused.
+void gemm_into(Device& device, const GemmInputs& inputs, const Tensor& out);
 
 /// Quantizes the product without storing it. casts_unstored() must hold for `quantizer`; inputs.out_dtype and
 /// inputs.holder are unused. The cast is of the finished sum in FP32 (GemmQuantizeArgs), which a product stored in 16

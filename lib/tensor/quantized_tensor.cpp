@@ -96,6 +96,12 @@ void QuantizedTensor::clear() {
   drop_columnwise();
 }
 
+void QuantizedTensor::clear_data() {
+  if (!format_.per_tensor()) return clear();
+  rowwise_.data = {};
+  columnwise_.data = {};
+}
+
 std::vector<Tensor> QuantizedTensor::share_buffers() {
   std::vector<Tensor> shared;
   taken_ = 0;

@@ -76,6 +76,8 @@ class QuantizedTensor {
   void drop_rowwise() { rowwise_ = {}; }
   void drop_columnwise() { columnwise_ = {}; }
   void clear();
+  /// clear() but for a scale per tensor, which other tensors may share.
+  void clear_data();
 
   /// Moves every buffer out, in a fixed order, and leaves an empty shell. Absent buffers are skipped.
   std::vector<Tensor> take_buffers();

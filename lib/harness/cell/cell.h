@@ -22,6 +22,10 @@ enum class OpFuser { kNone, kMlp };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<OpFuser>{"none", "mlp"};
 
+enum class GroupSplit { kEven, kUneven };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<GroupSplit>{"even", "uneven"};
+
 enum class Optimizer { kNone, kAdam, kForeachAdam };
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<Optimizer>{"none", "adam", "foreach_adam"};
@@ -61,8 +65,10 @@ struct ModelConfig {
   std::int64_t ffn = 0;       ///< 0: 4 x hidden
   std::int64_t seq = 0;
   std::int64_t batch = 1;
-  Word<OpFuser> op_fuser = OpFuser::kNone;  ///< mlp: build the MLP as one fused chain of operations
-  double dropout = 0.0;                     ///< attention and hidden dropout probability
+  Word<OpFuser> op_fuser = OpFuser::kNone;     ///< mlp: build the MLP as one fused chain of operations
+  double dropout = 0.0;                        ///< attention and hidden dropout probability
+  std::int64_t experts = 4;                    ///< of grouped_linear
+  Word<GroupSplit> split = GroupSplit::kEven;  ///< uneven: groups of different sizes, one of them empty
 };
 
 /// Scenario key `training`.

@@ -179,6 +179,9 @@ std::vector<Key> make_keys() {
       integer_key("model.batch", kTokens, "sequences per step", kModel<&M::batch>),
       choice("model.op_fuser", "mlp: build the MLP as one fused chain of operations", kModel<&M::op_fuser>),
       number("model.dropout", {0, 0.99}, "attention and hidden dropout probability", kModel<&M::dropout>),
+      integer_key("model.experts", {1, 4096}, "experts of grouped_linear", kModel<&M::experts>),
+      choice("model.split", "grouped_linear: groups of tokens of equal sizes, or of different ones and one empty",
+             kModel<&M::split>),
 
       integer_key("training.steps", {1, 1000000}, "training steps", kTraining<&T::steps>),
       choice("training.optimizer",

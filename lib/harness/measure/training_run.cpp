@@ -142,7 +142,9 @@ LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
           .batch = model.batch,
           .fp8_attention = fp8_attention,
           .fuse_mlp = model.op_fuser == OpFuser::kMlp,
-          .dropout = static_cast<float>(model.dropout)};
+          .dropout = static_cast<float>(model.dropout),
+          .experts = model.experts,
+          .uneven_split = model.split == GroupSplit::kUneven};
 }
 
 TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe,

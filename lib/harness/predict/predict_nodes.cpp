@@ -174,6 +174,79 @@ Node norm_linear(const CellNumbers& cell, std::int64_t out) {
   return node;
 }
 
+/// The rows of each expert's group, a multiple of gcd(tokens, 128). Even: equal shares of those units, rounded down
+/// where a group ends. Uneven: the first expert has as many shares as there are experts, each later one has one less,
+/// but the second one has none.
+std::vector<std::int64_t> group_rows(const CellNumbers& cell) {
+  std::int64_t unit = 1;
+  while (unit < 128 && cell.tokens % (2 * unit) == 0) unit *= 2;
+  const auto shares = [&](std::int64_t expert) -> std::int64_t {
+    if (!cell.uneven_split) return 1;
+    return expert == 1 ? 0 : cell.experts - expert;
+  };
+  std::int64_t all = 0;
+  for (std::int64_t i = 0; i < cell.experts; ++i) all += shares(i);
+  std::vector<std::int64_t> rows;
+  std::int64_t so_far = 0, given = 0;
+  for (std::int64_t i = 0; i < cell.experts; ++i) {
+    so_far += shares(i);
+    rows.push_back(cell.tokens / unit * so_far / all * unit - given);
+    given += rows.back();
+  }
+  return rows;
+}
+
+/// A product for each expert. Each step of a pass runs for all experts before the next. Copies of weights are kept for
+/// backward even where weights are sharded. Backward clears the data of the inputs, not their scales per tensor.
+Node grouped_linear(const CellNumbers& cell) {
+  std::vector<Product> products;
+  for (const std::int64_t rows : group_rows(cell)) {
+    CellNumbers group = cell;
+    group.tokens = rows;
+    products.emplace_back(group, cell.hidden, cell.hidden, true);
+  }
+  Node node;
+  node.out = cell.plain(cell.hidden);
+  node.keeps_input = !cell.casts;
+  Bytes shelled = 0, stash = 0;
+  for (const Product& product : products) {
+    product.add_to(node);
+    node.saved += product.x.kept + product.saved_weight();
+    shelled += product.saved_copy + (cell.recipe.per_tensor ? kF32 : 0);
+    stash += product.stash;
+  }
+  const auto forward = [&](Run run) {
+    Schedule inputs, weights, dropped;
+    for (const Product& product : products) {
+      const Bytes transposed = run == Run::kSaving ? product.transposed_in_forward : product.transposed_when_recorded;
+      inputs += product.x.schedule();
+      weights += allocate(transposed) + product.copy.schedule();
+      dropped += release(product.x.both - product.x.kept);
+    }
+    return inputs + weights + allocate(node.out) + dropped;
+  };
+  const auto backward = [&](bool consuming) {
+    const Schedule gradient_released = release(consuming ? node.out : 0);
+    Schedule casts, transposes, cleared, gradients, casts_released;
+    for (const Product& product : products) {
+      casts += allocate(product.has_bias ? product.bias.unsharded : 0) + product.grad_y.schedule();
+      transposes += allocate(product.transposed_in_backward);
+      cleared += release(product.cleared);
+      gradients += allocate(product.weight.unsharded);
+      casts_released += release(product.grad_y.both);
+    }
+    const Schedule products_made = allocate(node.out) + transposes + cleared + gradients;
+    if (!cell.casts) return casts + products_made + gradient_released;
+    return casts + gradient_released + products_made + casts_released;
+  };
+  node.forward = forward(Run::kSaving);
+  node.backward = backward(true);
+  node.backward_beside_residual = backward(false);
+  set_recorded(node, cell.decisions.grouped_shells, shelled, node.saved,
+               [&](Run run) { return allocate(stash) + forward(run); });
+  return node;
+}
+
 struct Mlp {
   explicit Mlp(const CellNumbers& cell, bool keeps_copies = false)
       : norm(cell),
@@ -304,6 +377,7 @@ struct LayerNumbers {
 };
 constexpr LayerNumbers kLayers[] = {
     {"linear", [](const CellNumbers& cell) { return Layer{{{linear(cell, cell.hidden, cell.hidden)}}}; }},
+    {"grouped_linear", [](const CellNumbers& cell) { return Layer{{{grouped_linear(cell)}}}; }},
     {"layernorm_linear", [](const CellNumbers& cell) { return Layer{{{norm_linear(cell, cell.hidden)}}}; }},
     {"layernorm_mlp", [](const CellNumbers& cell) { return Layer{{{mlp(cell)}}}; }},
     {"multihead_attention", [](const CellNumbers& cell) { return Layer{{attention(cell)}}; }},

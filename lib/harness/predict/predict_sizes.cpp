@@ -81,6 +81,7 @@ struct FixNumbers {
 constexpr FixNumbers kFixes[] = {
     {"release_attention_tensors", [](Decisions& d) { d.attention_shells = Shells::kKeptByBackward; }},
     {"release_fuser_tensors", [](Decisions& d) { d.fuser_shells = Shells::kKeptByBackward; }},
+    {"release_grouped_tensors", [](Decisions& d) { d.grouped_shells = Shells::kKeptByBackward; }},
     {"release_module_tensors", [](Decisions& d) { d.module_shells = Shells::kKeptByBackward; }},
     {"empty_module_shells", [](Decisions& d) { d.module_shells = Shells::kNeverEmptied; }},
     {"gather_eight_bits", [](Decisions& d) { d.gathers_quantized = false; }},
@@ -150,6 +151,8 @@ CellNumbers::CellNumbers(const CellConfig& config, Arm arm)
       ffn(config.model.ffn == 0 ? 4 * hidden : config.model.ffn),
       packed(hidden + 2 * (hidden / heads) * (config.model.kv_heads == 0 ? heads : config.model.kv_heads)),
       activated(form.activation_inputs * ffn),
+      experts(config.model.experts),
+      uneven_split(config.model.split == GroupSplit::kUneven),
       history_rows(config.training.recipe_options.amax_history_length.value_or(kHistoryRows)),
       any_orientation(row_called(config.arch, kArchs, "arch").any_orientation),
       casts(recipe.activation_scales != nullptr),

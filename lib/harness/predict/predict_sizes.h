@@ -88,6 +88,7 @@ struct Decisions {
   Shells module_shells = Shells::kEmpty;
   Shells fuser_shells = Shells::kEmpty;
   Shells attention_shells = Shells::kEmpty;
+  Shells grouped_shells = Shells::kEmpty;
   /// Weights in eight bits are gathered as quantized data; else dequantized.
   bool gathers_quantized = true;
   /// A pass gathers the orientation that it reads; else every pass gathers both.
@@ -150,6 +151,8 @@ struct CellNumbers {
   std::int64_t tokens, hidden, heads, ffn;
   std::int64_t packed;     ///< columns of Q, K and V side by side
   std::int64_t activated;  ///< columns that the activation reads
+  std::int64_t experts;
+  bool uneven_split;  ///< groups of experts differ in size, and one is empty
   std::int64_t history_rows;
   bool any_orientation;  ///< FP8 GEMMs read a per-tensor matrix in either orientation, so one orientation is enough
   bool casts;            ///< operands of matrix products are cast

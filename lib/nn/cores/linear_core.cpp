@@ -15,6 +15,12 @@ namespace {
 enum ForwardRole { kInput, kWeight };
 enum BackwardRole { kGradOutput };
 
+Tensor zeros(Device& device, const TensorSpec& spec, HolderId holder) {
+  const Tensor out = device.allocate(spec, holder);
+  fill(device, out, 0.0f);
+  return out;
+}
+
 }  // namespace
 
 LinearCore::LinearCore(Build& build, const std::string& name, const LinearShape& shape)
@@ -147,6 +153,56 @@ Tensor LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved, s
                                             .out_dtype = weight_->spec.dtype,
                                             .holder = weight_->grad_holder}));
   return grad_x;
+}
+
+Operand LinearCore::cast_input(Runtime& runtime, const Tensor& x) const {
+  return quantize_role(runtime, forward_scales_, kInput, {.plain = x});
+}
+
+OperandView LinearCore::weight_for_forward(Runtime& runtime, SavedWeight& saved) {
+  return weight_rowwise(runtime, true, saved.copy);
+}
+
+void LinearCore::product_into(Runtime& runtime, const Operand& x, const OperandView& weight, const Tensor& y) const {
+  if (y.rows() == 0) return;
+  gemm_into(runtime.device,
+            {.a = x.rowwise(), .b = weight, .bias = bias_ ? &bias_->value : nullptr, .fast_accumulation = true}, y);
+}
+
+void LinearCore::end_forward(Operand& x) {
+  forward_scales_.end_forward();
+  if (x.is_quantized()) keep_for_backward(x.quantized);
+}
+
+Operand LinearCore::cast_gradient(Runtime& runtime, const Tensor& grad_y) {
+  Device& device = runtime.device;
+  if (bias_) {
+    const DType dtype = grad_y.dtype();
+    Tensor sum = grad_y.rows() == 0 ? zeros(device, {bias_->spec.shape, dtype}, bias_->grad_holder)
+                                    : column_sum(device, grad_y, dtype, bias_->grad_holder);
+    bias_->accumulate(device, std::move(sum));
+  }
+  return quantize_role(runtime, backward_scales_, kGradOutput, {.plain = grad_y});
+}
+
+OperandView LinearCore::weight_for_backward(Runtime& runtime, Restored& saved, std::size_t weight) {
+  std::optional<QuantizedTensor> copy;  // stays empty: the steps of forward always keep theirs
+  return weight_columnwise(runtime, saved, weight, copy);
+}
+
+void LinearCore::input_gradient_into(Runtime& runtime, const Operand& grad_y, const OperandView& weight,
+                                     const Tensor& grad_x) const {
+  if (grad_x.rows() > 0) gemm_into(runtime.device, {.a = grad_y.rowwise(), .b = weight}, grad_x);
+}
+
+void LinearCore::weight_gradient(Runtime& runtime, const Operand& grad_y, Restored& saved, std::size_t x) {
+  Device& device = runtime.device;
+  const bool empty = grad_y.rows() == 0;
+  weight_->accumulate(device, empty ? zeros(device, weight_->spec, weight_->grad_holder)
+                                    : gemm(device, {.a = grad_y.columnwise(device.arch()),
+                                                    .b = columnwise_of(saved, x, device.arch()),
+                                                    .out_dtype = weight_->spec.dtype,
+                                                    .holder = weight_->grad_holder}));
 }
 
 }  // namespace fp8lab

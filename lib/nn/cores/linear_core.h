@@ -47,6 +47,27 @@ class LinearCore {
   /// quantizes, it is quantized again, for the gradient of x alone.
   Tensor backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight);
 
+  // The steps of a pass, for a module that takes each of them for several cores before the next. Forward is
+  // begin_forward() and these four; the copy of the weight is kept even if the weight is sharded. A core without rows
+  // multiplies nothing.
+  Operand cast_input(Runtime& runtime, const Tensor& x) const;
+  /// The weight for product_into(). Quantized into `saved` unless the parameter itself can be read.
+  OperandView weight_for_forward(Runtime& runtime, SavedWeight& saved);
+  void product_into(Runtime& runtime, const Operand& x, const OperandView& weight, const Tensor& y) const;
+  /// Leaves in `x` the orientation that backward needs.
+  void end_forward(Operand& x);
+
+  // The same for backward. Entries of `saved` are as in backward().
+  /// Accumulates the gradient of the bias.
+  Operand cast_gradient(Runtime& runtime, const Tensor& grad_y);
+  OperandView weight_for_backward(Runtime& runtime, Restored& saved, std::size_t weight);
+  void input_gradient_into(Runtime& runtime, const Operand& grad_y, const OperandView& weight,
+                           const Tensor& grad_x) const;
+  /// Frees what weight_for_backward() or forward made of an eight-bit weight that was gathered row-wise.
+  void free_columnwise(const Runtime& runtime);
+  /// Accumulates the gradient of the weight; zeros without rows.
+  void weight_gradient(Runtime& runtime, const Operand& grad_y, Restored& saved, std::size_t x);
+
   const std::string& name() const { return name_; }
 
  private:
@@ -60,8 +81,6 @@ class LinearCore {
                                 std::optional<QuantizedTensor>& copy);
   /// Makes the column-wise orientation of an eight-bit weight that was gathered row-wise.
   void need_columnwise(Runtime& runtime);
-  /// Frees what need_columnwise() made.
-  void free_columnwise(const Runtime& runtime);
   Quantizer quantizer(Runtime& runtime, const RoleScales& scales, int role) const;
   bool measures(const QuantFormat& format) const;
   Operand quantize_role(Runtime& runtime, const RoleScales& scales, int role, Operand stored) const;

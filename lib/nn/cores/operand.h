@@ -15,6 +15,7 @@ struct Operand {
   Tensor amax{};  ///< amax of `plain`, if the operation that made it measured it; an argument of quantize()
 
   bool is_quantized() const { return !plain; }
+  std::int64_t rows() const { return is_quantized() ? quantized.rows() : plain.rows(); }
   OperandView rowwise() const { return is_quantized() ? quantized.rowwise_operand() : plain.operand(); }
   OperandView columnwise(const ArchProfile& arch) const;
 };
