@@ -55,6 +55,7 @@ void draw_rest(Draw& draw, CellConfig& cell) {
   cell.training.fused_quantize = draw.chance();
   cell.training.param_dtype = draw.of({"bf16", "f32"});
   cell.training.steps = draw.upto(3);
+  cell.training.micro_batches = draw.of<std::int64_t>({1, 1, 2, 3});
   cell.training.loss = draw.of({"sum", "mse"});
   cell.training.keep_loss = draw.upto(4) > 1;
   cell.training.deferred_init.reset();

@@ -31,6 +31,7 @@ void draw_training(Draw& draw, TrainingConfig& training) {
   training.param_dtype = draw.of({"bf16", "bf16", "f32"});
   training.keep_loss = draw.upto(4) > 1;
   training.fused_quantize = draw.chance();
+  training.micro_batches = draw.of<std::int64_t>({1, 1, 2, 3});
   if (training.recipe == "delayed" && draw.chance()) training.recipe_options.amax_history_length = draw.upto(64);
 }
 
@@ -237,6 +238,18 @@ TEST(Predict, PeakOfOneLinear) {
   cell.device = "meta";
   cell.model = {.layer = "linear", .form = "gpt", .hidden = 1024, .seq = 8};
   EXPECT_EQ(predict(cell, Arm::kAfter).at("memory.peak_bytes"), 2.0 * 2099200.0 + 4.0 * 16384.0 + 4.0);
+  EXPECT_TRUE(agrees(cell, Arm::kAfter));
+}
+
+// The same in three micro-batches. The peak is in the second backward: the gradients of the first stay, and those of
+// the weight, 2,097,152 B, exist twice while they are added. So do x and y beside the gradients of both.
+TEST(Predict, PeakOfOneLinearInMicroBatches) {
+  CellConfig cell;
+  cell.device = "meta";
+  cell.model = {.layer = "linear", .form = "gpt", .hidden = 1024, .seq = 8};
+  cell.training.micro_batches = 3;
+  EXPECT_EQ(predict(cell, Arm::kAfter).at("memory.peak_bytes"), 2.0 * 2099200.0 + 2097152.0 + 4.0 * 16384.0 + 4.0);
+  EXPECT_EQ(predict(cell, Arm::kAfter).at("memory.end_of_forward_bytes"), 2.0 * 2099200.0 + 2.0 * 16384.0 + 4.0);
   EXPECT_TRUE(agrees(cell, Arm::kAfter));
 }
 

@@ -74,6 +74,7 @@ struct ModelConfig {
 /// Scenario key `training`.
 struct TrainingConfig {
   std::int64_t steps = 1;
+  std::int64_t micro_batches = 1;  ///< forward and backward passes of a step, each over `batch` sequences of its own
   Word<Optimizer> optimizer = Optimizer::kNone;  ///< adam: one fused pass; foreach_adam: one list operation at a time
   double learning_rate = 1e-4;
   Word<Master> master_weights = Master::kNone;  ///< remainder: the 16 bits that bf16 parameters lack, kept beside them

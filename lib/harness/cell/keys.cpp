@@ -184,6 +184,9 @@ std::vector<Key> make_keys() {
              kModel<&M::split>),
 
       integer_key("training.steps", {1, 1000000}, "training steps", kTraining<&T::steps>),
+      integer_key("training.micro_batches", {1, 65536},
+                  "forward and backward passes of a step, each over `batch` sequences; their gradients are added up",
+                  kTraining<&T::micro_batches>),
       choice("training.optimizer",
              "adam: fused, one pass over all tensors; foreach_adam: lists of tensors, an operation at a time",
              kTraining<&T::optimizer>),

@@ -167,7 +167,7 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
   if (is_sharded(cell)) {
     check(world_ != nullptr, "a sharded cell needs ranks to train on");
     record_shared_gpus(*options.world);
-    runtime_.row_offset = world_->rank() * cell.model.seq * cell.model.batch;
+    first_row_ = world_->rank() * cell.training.micro_batches * cell.model.seq * cell.model.batch;
     const MeshText shape = mesh_of(cell);
     mesh_ = std::make_unique<Mesh>(*world_, MeshShape{.replicas = shape.replicas, .shards = shape.shards});
   }
@@ -287,7 +287,7 @@ Traffic TrainingRun::traffic() const {
 
 void TrainingRun::measure_host_work() {
   const std::int64_t steps = std::min(cell_.training.steps, kTimedSteps + 1);
-  host_work_.reserve(static_cast<std::size_t>(cell_.model.layers * steps));
+  host_work_.reserve(static_cast<std::size_t>(cell_.model.layers * steps * cell_.training.micro_batches));
   measure_host_work_ = true;
   runtime_.host.heap_allocations = heap_allocations;
 }
@@ -348,29 +348,30 @@ void TrainingRun::train() {
   }
 }
 
-void TrainingRun::step() {
+void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   Ledger& ledger = device_->ledger();
   const int number = static_cast<int>(runtime_.step);
-  const bool last = runtime_.step + 1 == cell_.training.steps;
-  const bool keep = last && keeps();
-  StepTimes times;
+  const bool last = index + 1 == cell_.training.micro_batches;
+  const bool keep = last && runtime_.step + 1 == cell_.training.steps && keeps();
 
   ledger.set_phase(PhaseKind::kIdle, number);
-  Variable input{make_input("x", 1.0f), nullptr};
-  Tensor target = cell_.training.loss == Loss::kMse ? make_input("target", 1.0f) : Tensor();
+  input_ = {};
+  target_ = {};
+  runtime_.row_offset = first_row_ + index * cell_.model.seq * cell_.model.batch;
+  input_ = make_input("x", 1.0f);
+  if (cell_.training.loss == Loss::kMse) target_ = make_input("target", 1.0f);
   device_->synchronize();
   Stopwatch watch;
 
-  if (last) device_->watch_casts(casts_);
   ledger.set_phase(PhaseKind::kForward, number);
-  output_ = model_->forward(runtime_, input);
+  output_ = model_->forward(runtime_, {input_, nullptr});
   output_.value.rename(device_->holder(HolderKind::kOutput, "", "y"));
-  loss_ = target ? mse_loss(runtime_, output_, target) : sum_loss(runtime_, output_);
+  loss_ = target_ ? mse_loss(runtime_, output_, target_) : sum_loss(runtime_, output_);
   model_->update_forward_scales(runtime_, world_);
   device_->synchronize();
-  times.forward_ms = watch.lap_ms();
+  times.forward_ms += watch.lap_ms();
   ledger.mark("end_of_forward");
-  if (device_->computes()) losses_.push_back(device_->read(loss_.value).front());
+  if (device_->computes()) losses_.back() += device_->read(loss_.value).front();
   if (keep) values_.output = device_->read(output_.value);
 
   watch.lap_ms();
@@ -378,21 +379,30 @@ void TrainingRun::step() {
   run_backward(runtime_, loss_);
   model_->update_backward_scales(runtime_, world_);
   device_->synchronize();
-  times.backward_ms = watch.lap_ms();
-  device_->watch_casts(nullptr);
+  times.backward_ms += watch.lap_ms();
+  if (last) device_->watch_casts(nullptr);
   if (!cell_.training.keep_loss) output_ = loss_ = {};
   ledger.mark("end_of_backward");
   if (keep) values_.gradients = read_gradients();
+}
 
-  watch.lap_ms();
+void TrainingRun::step() {
+  Ledger& ledger = device_->ledger();
+  const int number = static_cast<int>(runtime_.step);
+  StepTimes times;
+  if (runtime_.step + 1 == cell_.training.steps) device_->watch_casts(casts_);
+  if (device_->computes()) losses_.push_back(0.0f);
+  for (std::int64_t index = 0; index < cell_.training.micro_batches; ++index) pass_micro_batch(index, times);
+
+  Stopwatch watch;
   ledger.set_phase(PhaseKind::kOptimizer, number);
   if (optimizer_step_) optimizer_step_(runtime_);
   if (average_) average_->update(runtime_);
   model_->zero_grad();
   device_->synchronize();
   times.optimizer_ms = watch.lap_ms();
-  input = {};
-  target = {};
+  input_ = {};
+  target_ = {};
   ledger.set_phase(PhaseKind::kIdle, number);
   ledger.mark("end_of_step");
   times.step_ms = times.forward_ms + times.backward_ms + times.optimizer_ms;

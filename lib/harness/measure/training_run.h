@@ -49,6 +49,11 @@ struct TrainingRunOptions {
 /// backward; optimizer step; free the gradients; free the input. The output and the loss are variables of the loop, so
 /// those of a step, and with them its autograd nodes, live until the next forward replaces them. The ledger is marked
 /// at end_of_forward, end_of_backward and end_of_step of every step. Ranks share the model; each has tokens of its own.
+///
+/// With several micro-batches the first three are repeated, each time over other tokens, and the input of one is freed
+/// before the next is made. Their losses, and so their gradients, are added up and not averaged. Under sharding every
+/// backward reduces its gradients to shards, which are added up. Delayed scaling updates its scales after every forward
+/// and every backward.
 class TrainingRun {
  public:
   /// Collective: every rank of the world makes the same runs in the same order. Throws Error if the mesh does not fit
@@ -64,7 +69,7 @@ class TrainingRun {
 
   const CellConfig& cell() const { return cell_; }
   Device& device() { return *device_; }
-  /// The loss of this rank's tokens by step; empty where the device computes nothing.
+  /// The loss of this rank's tokens by step, added up over its micro-batches; empty where the device computes nothing.
   const std::vector<float>& losses() const { return losses_; }
   /// The times of the first step, then of the other timed steps (kTimedSteps).
   const std::vector<StepTimes>& times() const { return times_; }
@@ -87,8 +92,8 @@ class TrainingRun {
   /// The unsharded parameters as this rank sees them; weights in eight bits are dequantized with this rank's scales.
   std::vector<std::vector<float>> weights();
 
-  /// Values on the host, if keep_values() asked for them: the output and the gradients of the last step, by parameter
-  /// (of a sharded parameter this rank's rows), and the weights that run() adds.
+  /// Values on the host, if keep_values() asked for them: the output of the last micro-batch; the gradients of the last
+  /// step, by parameter (of a sharded parameter this rank's rows); and the weights that run() adds.
   struct Values {
     std::vector<float> output;
     std::vector<std::vector<float>> gradients;
@@ -105,6 +110,8 @@ class TrainingRun {
   bool is_timed(std::int64_t step) const;
   void choose_what_is_kept(std::int64_t step);
   void step();
+  /// Forward and backward of micro-batch `index` of the step.
+  void pass_micro_batch(std::int64_t index, StepTimes& times);
   Tensor make_input(std::string_view name, float scale);
   std::vector<std::vector<float>> read_gradients();
   Traffic traffic() const;
@@ -116,7 +123,8 @@ class TrainingRun {
   std::unique_ptr<ProcessGroup> ranks_;  ///< the process group for device memory; null where nothing is sharded
   Runtime runtime_;
   Recipe recipe_;
-  ProcessGroup* world_;  ///< ranks_.get()
+  ProcessGroup* world_;         ///< ranks_.get()
+  std::int64_t first_row_ = 0;  ///< global index of this rank's first token of a step
   std::unique_ptr<Mesh> mesh_;
   // build() makes these; resume() makes them anew.
   std::unique_ptr<Model> model_;
@@ -124,6 +132,8 @@ class TrainingRun {
   std::unique_ptr<Adam> adam_;  ///< null where the cell has another optimizer or none
   std::function<void(Runtime&)> optimizer_step_;
   std::unique_ptr<WeightAverage> average_;
+  Tensor input_;
+  Tensor target_;
   Variable output_;
   Variable loss_;
   std::vector<float> losses_;

@@ -9,9 +9,8 @@ using namespace closed_form;
 
 std::map<std::string, double> predict(const CellConfig& config, Arm arm) {
   const CellNumbers cell(config, arm);
-  const Layer layer = make_layer(cell, config.model.layer);
-  const Layer later = make_layer(cell.in_later_steps(), config.model.layer);
-  const LayerAccount each(cell, layer, later);
+  const LayersOfRun layers = make_layers(cell, config.model.layer);
+  const LayerAccount each(cell, layers);
   if (each.stops || !has_closed_form(config, cell, each)) return {};
   const OptimizerNumbers optimizer = optimizer_numbers(config, cell, each);
   std::map<std::string, double> figures;

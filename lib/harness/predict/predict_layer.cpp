@@ -19,11 +19,10 @@ Schedule forward_of(const Branch& branch) {
   return schedule;
 }
 
-Schedule recorded_of(const Branch& branch, bool in_first_step) {
+Schedule recorded_of(const Branch& branch, bool first_of_run) {
   Schedule schedule;
   for (std::size_t k = 0; k < branch.size(); ++k)
-    schedule +=
-        (in_first_step ? branch[k].recorded : branch[k].recorded_again) + release(k > 0 ? branch[k - 1].out : 0);
+    schedule += (first_of_run ? branch[k].recorded : branch[k].recorded_again) + release(k > 0 ? branch[k - 1].out : 0);
   return schedule;
 }
 
@@ -46,8 +45,15 @@ Schedule backward_of(const Branch& branch, bool beside_residual, bool recomputed
 
 }  // namespace
 
-LayerAccount::LayerAccount(const CellNumbers& cell, const Layer& layer, const Layer& later)
-    : cell_(cell), layer_(layer), later_(later), stream_(cell.plain(cell.hidden)) {
+LayersOfRun make_layers(const CellNumbers& cell, std::string_view name) {
+  return {.first = make_layer(cell, name),
+          .later_steps = make_layer(cell.in_later_steps(), name),
+          .later_micro_batches = make_layer(cell.in_later_micro_batches(), name)};
+}
+
+LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
+    : cell_(cell), layers_(layers), stream_(cell.plain(cell.hidden)) {
+  const Layer& layer = layers.first;
   Bytes state = 0;
   for (const Branch& branch : layer.branches) {
     for (std::size_t k = 0; k < branch.size(); ++k) {
@@ -112,17 +118,18 @@ Schedule LayerAccount::gathered(const Gather& own, LayerPosition position, Bytes
          allocate(position.is_last ? 0 : own.unsharded_parameters + own.decoded);
 }
 
-Schedule LayerAccount::forward(bool in_first_step, LayerPosition position) const {
+Schedule LayerAccount::forward(MicroBatch at, LayerPosition position) const {
+  const Layer& layer = layers_.of(at);
   const Schedule unsharded_released =
       release(cell_.sharding.reshards ? forward_gather.unsharded_parameters + early_transposes_ : 0);
-  const Bytes dropped = in_first_step || transposes_stay ? 0 : left_transposes;
+  const Bytes dropped = at.first_of_run || transposes_stay ? 0 : left_transposes;
   return gathered(forward_gather, position, dropped) +
-         (cell_.checkpoint ? first_forward(in_first_step) : full_forward()) + unsharded_released;
+         (cell_.checkpoint ? first_forward(layer, at.first_of_run) : full_forward(layer)) + unsharded_released;
 }
 
-Schedule LayerAccount::backward(bool in_first_step, LayerPosition position) const {
+Schedule LayerAccount::backward(MicroBatch at, LayerPosition position) const {
   const bool is_first = position.is_last;
-  const Layer& layer = in_first_step ? layer_ : later_;
+  const Layer& layer = layers_.of(at);
   if (!cell_.sharding.sharded) return backward_of_nodes(layer, is_first, !is_first) + release(is_first ? stream_ : 0);
   // The unsharded parameters are freed before the gradients are reduce-scattered into shards. Even the model's first
   // layer makes a gradient of its input, because its parameter group's PostBackwardNode precedes that input.
@@ -130,7 +137,7 @@ Schedule LayerAccount::backward(bool in_first_step, LayerPosition position) cons
       cell_.sharding.reshards ? backward_gather.unsharded_parameters : forward_gather.unsharded_parameters;
   return gathered(backward_gather, position, 0) + backward_of_nodes(layer, is_first, true) +
          release(unsharded_parameters + reordered_) + allocate(gradients) + release(unsharded_gradients) +
-         release(is_first ? stream_ : 0);
+         release(at.first_of_step ? 0 : gradients) + release(is_first ? stream_ : 0);
 }
 
 /// Adds a branch's output, after dropout if the cell has it, to the residual stream.
@@ -139,18 +146,17 @@ Schedule LayerAccount::merged() const {
   return allocate(masked) + allocate(stream_) + release(masked + stream_);
 }
 
-Schedule LayerAccount::full_forward() const {
+Schedule LayerAccount::full_forward(const Layer& layer) const {
   Schedule schedule;
-  for (const Branch& branch : layer_.branches)
-    schedule += forward_of(branch) + (layer_.residual ? merged() : Schedule{});
+  for (const Branch& branch : layer.branches) schedule += forward_of(branch) + (layer.residual ? merged() : Schedule{});
   return schedule;
 }
 
-Schedule LayerAccount::first_forward(bool in_first_step) const {
+Schedule LayerAccount::first_forward(const Layer& layer, bool first_of_run) const {
   Schedule schedule;
-  for (const Branch& branch : layer_.branches)
-    schedule += recorded_of(branch, in_first_step) + (layer_.residual ? merged() : Schedule{});
-  return schedule + release(layer_.residual ? stream_ : 0);
+  for (const Branch& branch : layer.branches)
+    schedule += recorded_of(branch, first_of_run) + (layer.residual ? merged() : Schedule{});
+  return schedule + release(layer.residual ? stream_ : 0);
 }
 
 /// Ends with the gradient of the input alive. If that is not `wanted`, ends with the first branch's part of it alive.
@@ -159,7 +165,7 @@ Schedule LayerAccount::backward_of_nodes(const Layer& layer, bool is_first, bool
     return backward_of(branch, beside_residual, cell_.checkpoint);
   };
   const bool dropout = cell_.dropout;
-  const Schedule recompute = cell_.checkpoint ? full_forward() + release(stream_) : Schedule{};
+  const Schedule recompute = cell_.checkpoint ? full_forward(layer) + release(stream_) : Schedule{};
   const Schedule region_released =
       release(cell_.checkpoint ? stash : 0) + release(!is_first && keeps_input ? stream_ : 0);
   if (!layer.residual) return recompute + through(layer.branches[0], false) + region_released;

@@ -6,6 +6,12 @@
 
 namespace fp8lab::closed_form {
 
+/// The micro-batch of a pass: where memory is as the passes before left it.
+struct MicroBatch {
+  bool first_of_run = false;
+  bool first_of_step = false;  ///< its backward makes gradients; those of later ones are added to them
+};
+
 /// The position of a layer in the order of a pass. A single layer is both first and last.
 struct LayerPosition {
   bool is_first = false;
@@ -20,11 +26,23 @@ Schedule in_order(std::int64_t layers, const ScheduleOf& schedule_of) {
          schedule_of(LayerPosition{.is_last = true});
 }
 
-/// Sums over one layer, and its schedules; each starts with the layer's input alive. `later` is the layer in the steps
-/// after the first. `cell`, `layer` and `later` must outlive this object.
+/// One layer in the passes of a run.
+struct LayersOfRun {
+  Layer first;                ///< in the first micro-batch of the run
+  Layer later_steps;          ///< in the first micro-batch of later steps
+  Layer later_micro_batches;  ///< in every other micro-batch
+
+  const Layer& of(MicroBatch at) const {
+    return at.first_of_run ? first : at.first_of_step ? later_steps : later_micro_batches;
+  }
+};
+LayersOfRun make_layers(const CellNumbers& cell, std::string_view name);
+
+/// Sums over one layer, and its schedules; each starts with the layer's input alive. `cell` and `layers` must outlive
+/// this object.
 class LayerAccount {
  public:
-  LayerAccount(const CellNumbers& cell, const Layer& layer, const Layer& later);
+  LayerAccount(const CellNumbers& cell, const LayersOfRun& layers);
 
   /// The construction of the layer: the values of its parameters, and the scales and histories of its modules.
   Schedule made() const;
@@ -33,15 +51,15 @@ class LayerAccount {
   Schedule sharded() const;
 
   /// At the end the layer's output and what backward needs are alive.
-  Schedule forward(bool in_first_step, LayerPosition position) const;
+  Schedule forward(MicroBatch at, LayerPosition position) const;
   /// From the gradient of the output to the gradient of the input. The model's first layer, which is the last of this
   /// pass, keeps its input and frees the gradient of it.
-  Schedule backward(bool in_first_step, LayerPosition position) const;
+  Schedule backward(MicroBatch at, LayerPosition position) const;
 
   std::vector<ParameterNumbers> parameters;
   bool stops = false;   ///< training of this cell stops with an error
   Bytes kept = 0;       ///< parameters, stored from step to step
-  Bytes gradients = 0;  ///< sharded gradients, alive from backward to the optimizer's step
+  Bytes gradients = 0;  ///< sharded gradients, alive from the step's first backward to the optimizer's step
   Bytes recipe_state = 0, stash = 0, retained = 0, unemptied = 0;
   Gather forward_gather, backward_gather;
   Bytes unsharded_gradients = 0;
@@ -55,13 +73,12 @@ class LayerAccount {
  private:
   Schedule gathered(const Gather& own, LayerPosition position, Bytes dropped) const;
   Schedule merged() const;
-  Schedule full_forward() const;
-  Schedule first_forward(bool in_first_step) const;
+  Schedule full_forward(const Layer& layer) const;
+  Schedule first_forward(const Layer& layer, bool first_of_run) const;
   Schedule backward_of_nodes(const Layer& layer, bool is_first, bool wanted) const;
 
   const CellNumbers& cell_;
-  const Layer& layer_;
-  const Layer& later_;
+  const LayersOfRun& layers_;
   Bytes stream_;
   Bytes transposes_ = 0;        ///< made beside the unsharded parameters
   Bytes early_transposes_ = 0;  ///< those that forward makes

@@ -38,6 +38,8 @@ struct Product {
         saved_scale(quantizes_again && cell.recipe.histories ? kF32 : 0),
         bias(cell.form.bias ? vector_parameter(cell, out) : ParameterNumbers{}),
         has_bias(cell.form.bias),
+        added_weight(cell.adds_gradients ? weight.unsharded : 0),
+        added_bias(cell.adds_gradients ? bias.unsharded : 0),
         forward_amaxes(cell.recipe.histories ? 2 : 0),
         backward_amaxes(cell.recipe.histories ? 1 : 0),
         stash(forward_amaxes * kF32) {
@@ -98,6 +100,7 @@ struct Product {
   Bytes saved_copy, saved_scale;
   ParameterNumbers bias;
   bool has_bias;
+  Bytes added_weight, added_bias;  ///< gradients that are freed once they are added to those of earlier micro-batches
   std::int64_t forward_amaxes, backward_amaxes;
   Bytes stash;
   Bytes transposed_when_recorded, transposed_in_forward, transposed_in_backward;
@@ -111,9 +114,11 @@ struct Product {
     const Schedule gradient_released = release(consuming ? plain_y : 0);
     const Schedule cast_weight = quantizes_again ? copy.schedule() : Schedule{};
     const Schedule products = cast_weight + allocate(transposed_in_backward) + allocate(plain_x) +
-                              release((quantizes_again ? copy.both : 0) + cleared) + allocate(weight.unsharded);
-    if (!casts) return allocate(bias.unsharded) + products + gradient_released;
-    return allocate(bias.unsharded) + cast_gradient + gradient_released + products + release(grad_y.both);
+                              release((quantizes_again ? copy.both : 0) + cleared) + allocate(weight.unsharded) +
+                              release(added_weight);
+    const Schedule bias_gradient = allocate(bias.unsharded) + release(added_bias);
+    if (!casts) return bias_gradient + products + gradient_released;
+    return bias_gradient + cast_gradient + gradient_released + products + release(grad_y.both);
   }
 };
 
@@ -122,15 +127,18 @@ struct Norm {
       : y(cell.plain(cell.hidden)),
         parameters(static_cast<std::size_t>(cell.form.norm_parameters), vector_parameter(cell, cell.hidden)),
         gradients(cell.form.norm_parameters * cell.hidden * cell.element),
+        added(cell.adds_gradients ? gradients : 0),
         statistics(cell.form.norm_statistics * cell.tokens * kF32) {}
 
   /// The schedule without the output.
   Schedule forward() const { return allocate(statistics); }
-  Schedule backward() const { return allocate(y) + allocate(gradients) + release(y); }
+  Schedule backward() const { return allocate(y) + allocate(gradients) + release(added) + release(y); }
 
   Bytes y;
   std::vector<ParameterNumbers> parameters;
-  Bytes gradients, statistics;
+  Bytes gradients;
+  Bytes added;  ///< gradients that are freed once they are added to those of earlier micro-batches
+  Bytes statistics;
 };
 
 /// Sets the node's `retained` and `unemptied` from `shelled`, the saved bytes that are in shells; and its recorded

@@ -34,6 +34,7 @@ RunAccount::RunAccount(const CellConfig& config, const CellNumbers& cell, const 
       optimizer_(optimizer),
       layers_(config.model.layers),
       steps_(config.training.steps),
+      micro_batches_(config.training.micro_batches),
       keep_loss_(config.training.keep_loss),
       stream_(cell.plain(cell.hidden)),
       kept_(layers_ * layer.kept),
@@ -49,8 +50,10 @@ Bytes RunAccount::before_last_update() const { return standing_ + (steps_ > 1 ? 
 
 Bytes RunAccount::end_of_forward() const {
   const Bytes inner_inputs = layer_.keeps_input ? (layers_ - 1) * stream_ : 0;
-  const Bytes found_transposes = steps_ > 1 && layer_.transposes_stay ? left_transposes() : 0;
-  return before_last_update() + found_transposes + inner_inputs + layers_ * layer_.held + stream_ + kF32;
+  const bool first_of_run = steps_ == 1 && micro_batches_ == 1;
+  const Bytes found_transposes = !first_of_run && layer_.transposes_stay ? left_transposes() : 0;
+  const Bytes added_to = micro_batches_ > 1 ? layers_ * layer_.gradients : 0;
+  return before_last_update() + found_transposes + added_to + inner_inputs + layers_ * layer_.held + stream_ + kF32;
 }
 
 Bytes RunAccount::end_of_backward() const {
@@ -59,20 +62,23 @@ Bytes RunAccount::end_of_backward() const {
 
 Bytes RunAccount::end_of_step() const { return standing_ + optimizer_.state + left_transposes() + results(); }
 
-RunAccount::Step RunAccount::step(bool is_first) const {
-  const Bytes old_output = keep_loss_ && !is_first ? stream_ : 0;
-  const Bytes old_rest = is_first ? 0 : results() - old_output;
+RunAccount::Passes RunAccount::passes(MicroBatch at) const {
+  const Bytes old_output = keep_loss_ && !at.first_of_run ? stream_ : 0;
+  const Bytes old_rest = at.first_of_run ? 0 : results() - old_output;
   // A layer that does not keep its input frees it, except for the model's own input, which the training loop holds.
   const auto layer_forward = [&](LayerPosition position) {
-    return layer_.forward(is_first, position) + release(position.is_first || layer_.keeps_input ? 0 : stream_);
+    return layer_.forward(at, position) + release(position.is_first || layer_.keeps_input ? 0 : stream_);
   };
-  const auto layer_backward = [&](LayerPosition position) { return layer_.backward(is_first, position); };
+  const auto layer_backward = [&](LayerPosition position) { return layer_.backward(at, position); };
   const Schedule loss = allocate(kF32) + release(old_rest);
   const Schedule loss_backward = allocate(kF32 + stream_) + release(kF32);
   const Schedule dropped = release(stream_ + kF32 + layers_ * layer_.retained - results());
   return {.forward = in_order(layers_, layer_forward) + release(old_output) + loss,
-          .backward = loss_backward + in_order(layers_, layer_backward) + dropped,
-          .update = (is_first ? optimizer_.first_step : optimizer_.later_step) + release(layers_ * layer_.gradients)};
+          .backward = loss_backward + in_order(layers_, layer_backward) + dropped};
+}
+
+Schedule RunAccount::update(bool first_step) const {
+  return (first_step ? optimizer_.first_step : optimizer_.later_step) + release(layers_ * layer_.gradients);
 }
 
 std::map<std::string, Bytes> RunAccount::figures() const {
@@ -81,14 +87,18 @@ std::map<std::string, Bytes> RunAccount::figures() const {
   Bytes highest = 0, in_setup = 0, in_forward = 0, in_backward = 0, in_update = 0;
   Level level;
   level.pass(made + allocate(optimizer_.average), in_setup);
-  // Every step after the first is the same.
-  for (const bool is_first : {true, false}) {
-    if (!is_first && steps_ == 1) break;
-    const Step now = step(is_first);
-    level.pass(allocate(inputs_), highest);
-    level.pass(now.forward, in_forward);
-    level.pass(now.backward, in_backward);
-    level.pass(now.update, in_update);
+  // Every step after the first is the same; in a step, every micro-batch after the first is.
+  for (const bool first_step : {true, false}) {
+    if (!first_step && steps_ == 1) break;
+    for (const bool first_of_step : {true, false}) {
+      if (!first_of_step && micro_batches_ == 1) break;
+      const Passes now = passes({.first_of_run = first_step && first_of_step, .first_of_step = first_of_step});
+      level.pass(release(first_of_step ? 0 : inputs_));
+      level.pass(allocate(inputs_), highest);
+      level.pass(now.forward, in_forward);
+      level.pass(now.backward, in_backward);
+    }
+    level.pass(update(first_step), in_update);
     level.pass(release(inputs_));
   }
   check(level.bytes() == end_of_step(), "predict: the schedule of the run must end where the sums of the step do");

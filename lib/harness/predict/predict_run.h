@@ -19,14 +19,15 @@ class RunAccount {
   std::map<std::string, Bytes> figures() const;
 
  private:
-  /// The schedules of one step by phase, without its inputs.
-  struct Step {
-    Schedule forward, backward, update;
+  /// The schedules of one micro-batch by phase, without its inputs.
+  struct Passes {
+    Schedule forward, backward;
   };
-  Step step(bool is_first) const;
+  Passes passes(MicroBatch at) const;
+  Schedule update(bool first_step) const;
 
   Bytes retained() const { return keep_loss_ ? layers_ * layer_.retained : 0; }
-  /// Transposes of gathered weights that live from backward to the next step.
+  /// Transposes of gathered weights that live from backward to the next forward.
   Bytes left_transposes() const { return layers_ * layer_.left_transposes; }
   Bytes results() const;
   Bytes before_last_update() const;
@@ -37,7 +38,7 @@ class RunAccount {
   const CellNumbers& cell_;
   const LayerAccount& layer_;
   const OptimizerNumbers& optimizer_;
-  std::int64_t layers_, steps_;
+  std::int64_t layers_, steps_, micro_batches_;
   bool keep_loss_;
   Bytes stream_;    ///< one activation of the residual stream
   Bytes kept_;      ///< parameters

@@ -178,6 +178,12 @@ CellNumbers CellNumbers::in_later_steps() const {
   return later;
 }
 
+CellNumbers CellNumbers::in_later_micro_batches() const {
+  CellNumbers later = in_later_steps();
+  later.adds_gradients = !sharding.sharded;
+  return later;
+}
+
 OrientationBytes CellNumbers::orientations(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
   const Bytes data = rows * cols;
   if (recipe.per_tensor)

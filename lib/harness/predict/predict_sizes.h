@@ -165,11 +165,15 @@ struct CellNumbers {
   bool checkpoint;
   ShardingNumbers sharding;
   Decisions decisions;
-  /// Backward finds the transposes of gathered weights that the step before made.
+  /// Backward finds the transposes of gathered weights that the backward before it made.
   bool finds_transposes = false;
+  /// Backward adds the gradients of unsharded parameters to those that an earlier micro-batch of the step left.
+  bool adds_gradients = false;
 
-  /// These numbers in the steps after the first.
+  /// These numbers in the first micro-batch of the steps after the first.
   CellNumbers in_later_steps() const;
+  /// These numbers in the micro-batches of any step after its first.
+  CellNumbers in_later_micro_batches() const;
   /// The bytes of an activation or gradient of `cols` columns, not cast.
   Bytes plain(std::int64_t cols) const { return tokens * cols * element; }
   Cast cast_activation(std::int64_t cols) const { return cast(recipe.activation_scales, tokens, cols); }

@@ -22,24 +22,26 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
                                             const LayerAccount& layer, const OptimizerNumbers& optimizer) {
   if (!cell.sharding.sharded) return {};
   const std::int64_t layers = config.model.layers;
+  const std::int64_t passes = layers * config.training.micro_batches;  // forwards of a layer, and as many backwards
   const std::int64_t gathers = cell.sharding.reshards ? 2 : 1;
-  const Bytes payload = layers * (layer.forward_gather.payload + layer.backward_gather.payload);
-  const Bytes scales = layers * (layer.forward_gather.scales + layer.backward_gather.scales);
+  const Bytes payload = passes * (layer.forward_gather.payload + layer.backward_gather.payload);
+  const Bytes scales = passes * (layer.forward_gather.scales + layer.backward_gather.scales);
 
   Reductions reductions;
-  if (cell.sharding.replicas > 1) reductions.add(layers, layer.gradients);
+  if (cell.sharding.replicas > 1) reductions.add(passes, layer.gradients);
   for (const std::int64_t amaxes : {layers * layer.forward_amaxes, layers * layer.backward_amaxes})
-    if (amaxes > 0) reductions.add(1, kF32 * amaxes);
+    if (amaxes > 0) reductions.add(config.training.micro_batches, kF32 * amaxes);
   reductions.add(optimizer.amax_reductions, kF32 * optimizer.amaxes);
   if (optimizer.reduces_norm) reductions.add(1, kF32);
 
   return {{"traffic.all_gather_bytes", payload + scales},
           {"traffic.all_gather_payload_bytes", payload},
           {"traffic.all_gather_scale_bytes", scales},
-          {"traffic.reduce_scatter_bytes", layers * layer.unsharded_gradients},
+          {"traffic.reduce_scatter_bytes", passes * layer.unsharded_gradients},
           {"traffic.all_reduce_bytes", reductions.bytes},
-          // A layer has one all-gather per gathering pass and one reduce-scatter, each for all its parameters.
-          {"traffic.collectives", layers * (gathers + 1) + reductions.calls}};
+          // A layer has one all-gather per gathering pass and one reduce-scatter per backward, each for all its
+          // parameters.
+          {"traffic.collectives", passes * (gathers + 1) + reductions.calls}};
 }
 
 }  // namespace fp8lab::closed_form

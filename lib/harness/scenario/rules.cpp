@@ -13,7 +13,7 @@ namespace {
 
 using Broken = std::optional<BrokenRule>;
 
-Broken broken_model_rule(const ModelConfig& m) {
+Broken broken_model_rule(const ModelConfig& m, std::int64_t micro_batches) {
   if (m.hidden == 0) return BrokenRule{"model.hidden", "missing; a model needs its width"};
   if (m.seq == 0) return BrokenRule{"model.seq", "missing; a model needs its tokens per sequence"};
   if (m.hidden % m.heads != 0)
@@ -32,6 +32,11 @@ Broken broken_model_rule(const ModelConfig& m) {
     return BrokenRule{
         "model.layers",
         fmt::format("weights of {} layers of hidden {} and ffn {} are above 2^52 elements", m.layers, m.hidden, ffn)};
+  const double passed = layers * (static_cast<double>(m.seq) * static_cast<double>(m.batch) * widest +
+                                  hidden * (4.0 * hidden + 3.0 * ffn));
+  if (micro_batches > 1 && static_cast<double>(micro_batches) * passed > kMostElements)
+    return BrokenRule{"training.micro_batches",
+                      fmt::format("activations and weights of {} passes are above 2^52 elements", micro_batches)};
   return std::nullopt;
 }
 
@@ -113,7 +118,7 @@ Broken broken_resume_rule(const TrainingConfig& t) {
 }  // namespace
 
 std::optional<BrokenRule> broken_general_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
-  Broken broken = broken_model_rule(cell.model);
+  Broken broken = broken_model_rule(cell.model, cell.training.micro_batches);
   if (!broken) broken = broken_ranks_rule(cell, vocabulary);
   if (!broken) broken = broken_optimizer_rule(cell, vocabulary);
   if (!broken) broken = broken_resume_rule(cell.training);

@@ -1,0 +1,192 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/process_groups.h"
+#include "harness/measure/training_run.h"
+#include "nn/build.h"
+#include "nn/layer_table.h"
+#include "ops/elementwise.h"
+#include "support/cells.h"
+#include "support/quantize.h"
+#include "support/recipe_names.h"
+
+// Steps of several micro-batches: gradients and losses are sums over them.
+namespace fp8lab {
+namespace {
+
+using Values = std::vector<float>;
+using Lists = std::vector<Values>;
+
+constexpr double kEpsilon = std::numeric_limits<float>::epsilon();
+
+/// One step without an optimizer, in f32.
+CellConfig one_step(std::string_view layer, std::int64_t micro_batches) {
+  CellConfig cell = support::small_cell("bf16", "gpt", layer);
+  cell.training.steps = 1;
+  cell.training.optimizer = "none";
+  cell.training.param_dtype = "f32";
+  cell.training.micro_batches = micro_batches;
+  return cell;
+}
+
+/// `name` as the training loop fills it in the first step, for all micro-batches at once.
+Values data(const CellConfig& cell, std::string_view name) {
+  const auto device = support::open_poisoned_device();
+  const std::int64_t tokens = cell.training.micro_batches * cell.model.seq * cell.model.batch;
+  const Tensor tensor = device->allocate({{tokens, cell.model.hidden}, DType::kF32}, support::anyone(*device));
+  random_fill(*device, tensor, {.seed = cell.training.seed, .stream = stream_of(name)});
+  return device->read(tensor);
+}
+
+// y = x W^T with a bias of zeros; the loss of a micro-batch of T tokens is the mean of (y - t)^2 over T x H elements.
+// So the gradients are sums over all tokens of g^T x and of g, where g = 2 (y - t) / (T H). In f32 a sum of n products
+// has an error of at most n epsilon times the sum of their magnitudes.
+TEST(MicroBatches, GradientsOfALinearAreTheSumsByDefinition) {
+  const support::FinishedRun run(one_step("linear", 3));
+  const CellConfig& cell = run.cell;
+  const auto hidden = static_cast<std::size_t>(cell.model.hidden);
+  const auto tokens = static_cast<std::size_t>(cell.model.seq * cell.model.batch), rows = 3 * tokens;
+  const Values x = data(cell, "x"), target = data(cell, "target");
+  const Values& w = run.run.values().initial_weights.at(0);
+  const double scale = 2.0 / static_cast<double>(tokens * hidden);
+  std::vector<double> g(rows * hidden), g_error(rows * hidden);
+  double loss = 0.0;
+  for (std::size_t row = 0; row < rows; ++row)
+    for (std::size_t out = 0; out < hidden; ++out) {
+      double y = 0.0, magnitude = 0.0;
+      for (std::size_t in = 0; in < hidden; ++in) {
+        const double product = static_cast<double>(x[row * hidden + in]) * static_cast<double>(w[out * hidden + in]);
+        y += product;
+        magnitude += std::abs(product);
+      }
+      const double distance = y - static_cast<double>(target[row * hidden + out]);
+      g[row * hidden + out] = scale * distance;
+      g_error[row * hidden + out] =
+          scale * kEpsilon * (static_cast<double>(hidden + 1) * magnitude + 3.0 * std::abs(distance));
+      loss += 0.5 * scale * distance * distance;
+    }
+  const Values& weight = run.run.values().gradients.at(0);
+  const Values& bias = run.run.values().gradients.at(1);
+  const auto terms = static_cast<double>(rows + 1);
+  for (std::size_t out = 0; out < hidden; ++out) {
+    double sum = 0.0, error = 0.0;
+    for (std::size_t row = 0; row < rows; ++row) {
+      sum += g[row * hidden + out];
+      error += g_error[row * hidden + out] + terms * kEpsilon * std::abs(g[row * hidden + out]);
+    }
+    ASSERT_NEAR(static_cast<double>(bias[out]), sum, error) << "bias " << out;
+    for (std::size_t in = 0; in < hidden; ++in) {
+      sum = error = 0.0;
+      for (std::size_t row = 0; row < rows; ++row) {
+        const double of_x = static_cast<double>(x[row * hidden + in]);
+        sum += g[row * hidden + out] * of_x;
+        error += (g_error[row * hidden + out] + terms * kEpsilon * std::abs(g[row * hidden + out])) * std::abs(of_x);
+      }
+      ASSERT_NEAR(static_cast<double>(weight[out * hidden + in]), sum, error) << "weight " << out << ", " << in;
+    }
+  }
+  ASSERT_EQ(run.run.losses().size(), 1u);
+  EXPECT_NEAR(static_cast<double>(run.run.losses().front()), loss, 1e-5 * loss);
+}
+
+/// The first step of a cell over ranks, each of which takes its part of the micro-batches: gradients of unsharded
+/// parameters, times the ranks, over which sharding averages; and the losses in the order of ranks.
+struct StepOverRanks {
+  StepOverRanks(CellConfig cell, int ranks) {
+    cell.ranks = ranks;
+    cell.sharding = Sharded::kFsdp;
+    cell.training.micro_batches /= ranks;
+    losses.resize(static_cast<std::size_t>(ranks));
+    std::vector<std::pair<std::vector<ElementRange>, Lists>> parts(losses.size());
+    run_ranks("in_process", {.ranks = ranks}, [&](ProcessGroup& world) {
+      TrainingRun run(cell, {}, make_recipe(cell.training.recipe), {.world = &world});
+      run.keep_values(true);
+      run.train();
+      const auto rank = static_cast<std::size_t>(world.rank());
+      losses[rank] = run.losses().front();
+      parts[rank] = {run.own_elements(), run.values().gradients};
+    });
+    gradients.resize(parts.front().second.size());
+    for (const auto& [ranges, shards] : parts)
+      for (std::size_t i = 0; i < shards.size(); ++i) {
+        EXPECT_EQ(static_cast<std::int64_t>(gradients[i].size()), ranges[i].begin);
+        for (const float value : shards[i]) gradients[i].push_back(static_cast<float>(ranks) * value);
+      }
+  }
+  Lists gradients;
+  Values losses;
+};
+
+// Every micro-batch has the same gradients whichever rank makes them, since weights and tokens are the same. Only the
+// order of the three sums differs, so each result is within 3 epsilon of the exact sum, relative to the magnitudes. A
+// micro-batch's own gradient is the difference of two steps that end with it and before it.
+TEST(MicroBatches, GradientsAreThoseOfAsManyRanks) {
+  constexpr int kMicroBatches = 4;
+  for (const LayerRow& layer : layer_table()) {
+    CellConfig cell = one_step(layer.name, kMicroBatches);
+    cell.model.dropout = 0.1;
+    std::vector<Lists> up_to;  // gradients of steps of 1, 2, ... micro-batches
+    float loss = 0.0f;
+    for (int n = 1; n <= kMicroBatches; ++n) {
+      CellConfig shorter = cell;
+      shorter.training.micro_batches = n;
+      const support::FinishedRun run(shorter);
+      up_to.push_back(run.run.values().gradients);
+      loss = run.run.losses().front();
+    }
+    for (const int ranks : {1, 2, 4}) {
+      SCOPED_TRACE(std::string(layer.name) + " over " + std::to_string(ranks));
+      const StepOverRanks over(cell, ranks);
+      ASSERT_EQ(over.gradients.size(), up_to.front().size());
+      for (std::size_t i = 0; i < over.gradients.size(); ++i) {
+        ASSERT_EQ(over.gradients[i].size(), up_to.back()[i].size());
+        bool others_add = false;
+        for (std::size_t j = 0; j < over.gradients[i].size(); ++j) {
+          double magnitude = std::abs(up_to[0][i][j]);
+          for (std::size_t n = 1; n < up_to.size(); ++n)
+            magnitude += std::abs(static_cast<double>(up_to[n][i][j]) - static_cast<double>(up_to[n - 1][i][j]));
+          others_add = others_add || up_to[3][i][j] != 4.0f * up_to[0][i][j];
+          ASSERT_NEAR(over.gradients[i][j], up_to.back()[i][j], 8.0 * kEpsilon * magnitude) << i << ", " << j;
+        }
+        EXPECT_TRUE(others_add) << "parameter " << i << " gets the same gradient from every micro-batch";
+      }
+      float sum = 0.0f;
+      for (const float one : over.losses) sum += one;
+      EXPECT_NEAR(sum, loss, 4.0 * kEpsilon * loss);
+    }
+  }
+}
+
+// Under sharding gradients are reduced after every backward, and shards are added; amaxes are shared after every pass.
+TEST(MicroBatches, OneShardTrainsBitForBitAsNoShards) {
+  for (const char* recipe : support::recipe_names())
+    for (const bool quantized_weights : {false, true})
+      for (const char* checkpoint : {"none", "full"}) {
+        SCOPED_TRACE(testing::Message() << recipe << " " << quantized_weights << " " << checkpoint);
+        CellConfig cell = support::small_cell(recipe);
+        cell.training.micro_batches = 3;
+        cell.training.checkpoint = checkpoint;
+        cell.training.quantized_weights = quantized_weights;
+        if (quantized_weights) cell.training.master_weights = "f32";
+        const support::FinishedRun alone(cell);
+        cell.sharding = Sharded::kFsdp;
+        cell.training.deferred_init = true;
+        run_ranks("in_process", {.ranks = 1}, [&](ProcessGroup& world) {
+          TrainingRun run(cell, {}, make_recipe(recipe), {.world = &world});
+          run.keep_values(true);
+          run.run();
+          EXPECT_EQ(run.losses(), alone.run.losses());
+          EXPECT_EQ(run.values().gradients, alone.run.values().gradients);
+          EXPECT_EQ(run.values().weights, alone.run.values().weights);
+        });
+      }
+}
+
+}  // namespace
+}  // namespace fp8lab
