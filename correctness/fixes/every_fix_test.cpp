@@ -12,7 +12,8 @@ namespace fp8lab::fixes_test {
 namespace {
 
 constexpr std::span<const Witness> (*kAreas[])() = {quantized_storage_witnesses, saved_tensor_witnesses,
-                                                    sharding_witnesses, optimizer_witnesses, saved_state_witnesses};
+                                                    sharding_witnesses,          optimizer_witnesses,
+                                                    saved_state_witnesses,       weight_cache_witnesses};
 
 std::vector<Witness> all_witnesses() {
   std::vector<Witness> all;

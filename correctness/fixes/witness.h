@@ -21,6 +21,7 @@ std::span<const Witness> saved_tensor_witnesses();
 std::span<const Witness> sharding_witnesses();
 std::span<const Witness> optimizer_witnesses();
 std::span<const Witness> saved_state_witnesses();
+std::span<const Witness> weight_cache_witnesses();
 
 inline Behaviors without(std::string_view fix) {
   const std::array<std::string_view, 1> names{fix};

@@ -58,6 +58,8 @@ void draw_rest(Draw& draw, CellConfig& cell) {
   cell.training.micro_batches = draw.of<std::int64_t>({1, 1, 2, 3});
   cell.training.loss = draw.of({"sum", "mse"});
   cell.training.keep_loss = draw.upto(4) > 1;
+  cell.training.validation_batches = is_sharded(cell) ? 0 : draw.of<std::int64_t>({0, 1, 2});
+  cell.training.cache_weights = !is_sharded(cell) && draw.chance();
   cell.training.deferred_init.reset();
   if (is_sharded(cell) && draw.chance()) cell.training.deferred_init = draw.chance();
   cell.gather_ahead = is_sharded(cell) && draw.chance();

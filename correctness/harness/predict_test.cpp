@@ -32,6 +32,8 @@ void draw_training(Draw& draw, TrainingConfig& training) {
   training.keep_loss = draw.upto(4) > 1;
   training.fused_quantize = draw.chance();
   training.micro_batches = draw.of<std::int64_t>({1, 1, 2, 3});
+  training.validation_batches = draw.of<std::int64_t>({0, 0, 1, 3});
+  training.cache_weights = draw.chance();
   if (training.recipe == "delayed" && draw.chance()) training.recipe_options.amax_history_length = draw.upto(64);
 }
 
@@ -109,7 +111,10 @@ TEST(Predict, EqualsTheMeasurementOfEveryConfiguration) {
     ASSERT_TRUE(agrees(cell, Arm::kBf16));
     for (int i = 0; i < 4; ++i) {
       cell.fix = fixes()[next_fix++ % fixes().size()].name;
-      ASSERT_TRUE(agrees(cell, Arm::kBefore));
+      if (predict(cell, Arm::kBefore).empty())
+        EXPECT_THROW(measured(cell, Arm::kBefore), Error) << cell_to_json(cell);
+      else
+        ASSERT_TRUE(agrees(cell, Arm::kBefore));
     }
     cell.fix = "";
     runs += 6;
@@ -125,6 +130,7 @@ TEST(Predict, DiffersByEveryTensorThatARevertedFixKeeps) {
     cell.training.keep_loss = true;
     for (const Fix& fix : fixes()) {
       cell.fix = fix.name;
+      if (predict(cell, Arm::kBefore).empty()) continue;  // training stops with an error
       const Figures before = measured(cell, Arm::kBefore), after = predict(cell, Arm::kAfter);
       const double kept = retained(cell, Arm::kBefore);
       for (const char* name : {"memory.retained_bytes", "memory.end_of_backward_bytes", "memory.end_of_step_bytes"})

@@ -35,6 +35,7 @@ void Node::add_slot(std::string_view what, const Tensor& tensor) {
     case Runtime::Mode::kPlain: slot.tensor = tensor.held_by(slot.holder); break;
     case Runtime::Mode::kRecording: slot.frame = runtime_.frame->record(*this, slots_.size() - 1); break;
     case Runtime::Mode::kRecomputing: runtime_.frame->replay(tensor); break;
+    case Runtime::Mode::kEvaluating: break;
   }
 }
 
@@ -55,6 +56,7 @@ void Node::save_quantized(std::string_view what, const QuantizedTensor& tensor) 
 }
 
 void Node::save_split(std::string_view what, QuantizedTensor tensor) {
+  if (runtime_.mode == Runtime::Mode::kEvaluating) return;
   Entry& entry = entries_.emplace_back();
   entry.quantized = true;
   entry.in_context = true;

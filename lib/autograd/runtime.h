@@ -28,9 +28,12 @@ struct Runtime {
 
   /// How forward runs inside a checkpointed region. The first time (recording) saved tensors are not kept and scales
   /// are stashed; the second time (recomputing) the tensors are computed again for the nodes of the first.
-  enum class Mode { kPlain, kRecording, kRecomputing };
+  /// Evaluating: there will be no backward, so nothing is saved, and casts make row-wise orientations alone.
+  enum class Mode { kPlain, kRecording, kRecomputing, kEvaluating };
   Mode mode = Mode::kPlain;
-  CheckpointFrame* frame = nullptr;  ///< frame of the running region, null in plain mode
+  CheckpointFrame* frame = nullptr;  ///< frame of the running region, null outside of regions
+  /// Weights may have changed since the forward before: cached copies of them are cast again.
+  bool first_micro_batch = true;
 
   HolderId in_flight(std::string_view owner) { return device.holder(HolderKind::kInFlight, owner); }
   HolderId workspace(std::string_view owner) { return device.holder(HolderKind::kWorkspace, owner); }

@@ -41,6 +41,10 @@ struct Behaviors {
   bool requantize_in_backward = true;     ///< sharded: forward saves no eight-bit copy of a weight, backward makes one
   bool clear_gathered_transposes = true;  ///< the transpose of a gathered weight is freed once backward has read it
 
+  /// A cached copy of a weight that lacks an orientation is made anew (TransformerEngine#1593). False is the behaviour
+  /// before the fix.
+  bool reset_incomplete_workspaces = true;
+
   // Tensor operations on quantized storage (ops/quantized_storage.h; TransformerEngine#2245). False is the behaviour
   // before the fix.
   bool split_in_eight_bits = true;  ///< an MXFP8 tensor is split as data and scales, not as dequantized values

@@ -58,6 +58,9 @@ constexpr std::string_view kWeightCopiesReferences[] = {"TransformerEngine#2681"
                                                         "TransformerEngine#2805"};
 constexpr Upstream kWeightCopies{kWeightCopiesReferences, "0a088c1d5", "2.16"};
 
+constexpr std::string_view kWorkspacesReferences[] = {"TransformerEngine#1593"};
+constexpr Upstream kWorkspaces{kWorkspacesReferences, "76940399d", "2.2"};
+
 constexpr std::array kFixes = {
     Fix{.name = "release_attention_tensors",
         .upstream = kAttention,
@@ -251,6 +254,12 @@ constexpr std::array kFixes = {
                    "forward the next backward reads them in place of the new weights'",
         .decision = "the transpose of a gathered weight is freed once backward has read it",
         .revert = [](Behaviors& b) { b.clear_gathered_transposes = false; }},
+    Fix{.name = "reset_incomplete_workspaces",
+        .upstream = kWorkspaces,
+        .symptom = "validation caches MXFP8 copies of 16-bit weights without column-wise data, and the first training "
+                   "step after it ends in an error",
+        .decision = "a cached copy that lacks an orientation is dropped, and the weight is quantized anew",
+        .revert = [](Behaviors& b) { b.reset_incomplete_workspaces = false; }},
 };
 
 }  // namespace

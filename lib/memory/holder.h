@@ -12,7 +12,7 @@ enum class HolderKind : std::uint8_t {
   kParameter,
   kGradient,  ///< the gradient of a parameter
   kOptimizerState,
-  kRecipeState,  ///< amax histories and scales
+  kRecipeState,  ///< amax histories, scales, and copies of weights that modules cache
   kInput,
   kOutput,     ///< the model's output and the loss
   kUnsharded,  ///< an unsharded parameter or its gradient, gathered for a pass; freed by the next reshard

@@ -29,6 +29,7 @@ struct Build {
   /// Norms and activations cast or measure their results in the same kernel, where possible.
   bool fused_quantize = true;
   bool deferred_init = false;  ///< parameters get no storage here: the sharding initialises each rank's shard
+  bool cache_weights = false;  ///< modules keep the copies that they quantize of weights
 };
 
 /// Makes a parameter and lists it in the registry. It has its initial values unless initialisation is deferred.

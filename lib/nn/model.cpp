@@ -17,6 +17,7 @@ class CheckpointedLayer final : public Module {
   CheckpointedLayer(std::string name, std::unique_ptr<Module> layer)
       : name_(std::move(name)), layer_(std::move(layer)) {}
   Variable forward(Runtime& runtime, const Variable& x) override {
+    if (runtime.mode == Runtime::Mode::kEvaluating) return layer_->forward(runtime, x);
     return checkpoint(runtime, name_, [this, &runtime](const Variable& in) { return layer_->forward(runtime, in); }, x);
   }
 
@@ -34,7 +35,8 @@ Model::Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options
               .dtype = options.dtype,
               .eight_bit_weights = options.eight_bit_weights,
               .fused_quantize = options.fused_quantize,
-              .deferred_init = options.deferred_init};
+              .deferred_init = options.deferred_init,
+              .cache_weights = options.cache_weights};
   const LayerRow& row = layer_row(options.layer);
   for (std::int64_t i = 0; i < options.layers; ++i) {
     const std::size_t first_parameter = registry_.parameters.size();

@@ -23,6 +23,8 @@ struct ModelOptions {
   /// Norms and activations cast or measure their results in the same kernel, where possible.
   bool fused_quantize = true;
   bool deferred_init = false;  ///< parameters get no storage: the sharding initialises each rank's shard
+  /// Modules keep the eight-bit copies of unsharded weights in high precision, for all micro-batches of a step.
+  bool cache_weights = false;
 };
 
 /// A chain of equal layers. Keeps a copy of its recipe.
@@ -42,7 +44,7 @@ class Model {
   void wrap_layers(const Wrap& wrap);
   std::vector<std::string> layer_names() const;
 
-  /// Compute the scales of the next step from the amaxes that a pass recorded: after forward, and after backward. With
+  /// Compute the scales of the next pass from the amaxes that a pass recorded: after forward, and after backward. With
   /// a group this is a collective, and the amaxes are the largest over its ranks. Without one, ranks that see different
   /// data get different scales.
   void update_forward_scales(Runtime& runtime, ProcessGroup* amax_group = nullptr);

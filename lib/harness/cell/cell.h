@@ -74,6 +74,7 @@ struct ModelConfig {
 /// Scenario key `training`.
 struct TrainingConfig {
   std::int64_t steps = 1;
+  std::int64_t validation_batches = 0;  ///< forward passes without gradients before the first step
   std::int64_t micro_batches = 1;  ///< forward and backward passes of a step, each over `batch` sequences of its own
   Word<Optimizer> optimizer = Optimizer::kNone;  ///< adam: one fused pass; foreach_adam: one list operation at a time
   double learning_rate = 1e-4;
@@ -91,6 +92,7 @@ struct TrainingConfig {
   std::optional<bool> deferred_init;  ///< each rank initialises its shard only, after sharding; left out: if sharded
   bool fused_quantize = true;         ///< norms and activations quantize their outputs; false: a cast follows
   bool fp8_attention = false;         ///< attention's matrix products in FP8 (recipes that support it)
+  bool cache_weights = false;         ///< eight-bit copies of 16-bit weights live on, and are cast once in a step
   Word<Recompute> checkpoint = Recompute::kNone;  ///< full: recompute every layer's activations in backward
   bool keep_loss = true;      ///< false: the loss is dropped before memory is read (negative control)
   bool deterministic = true;  ///< the same bits on every run; false: kernels may add in the order that is fastest

@@ -48,7 +48,8 @@ ModelOptions model_options(const CellConfig& cell) {
           .checkpoint_layers = cell.training.checkpoint == Recompute::kFull,
           .eight_bit_weights = cell.training.quantized_weights,
           .fused_quantize = cell.training.fused_quantize,
-          .deferred_init = defers_init(cell)};
+          .deferred_init = defers_init(cell),
+          .cache_weights = cell.training.cache_weights};
 }
 
 Traffic difference(const Traffic& now, const Traffic& before) {
@@ -336,7 +337,26 @@ void TrainingRun::choose_what_is_kept(std::int64_t step) {
   runtime_.host.samples = measure_host_work_ && is_timed(step) ? &host_work_ : nullptr;
 }
 
+void TrainingRun::validate() {
+  for (std::int64_t batch = 0; batch < cell_.training.validation_batches; ++batch) {
+    device_->ledger().set_phase(PhaseKind::kIdle, 0);
+    runtime_.row_offset = first_row_ + batch * cell_.model.seq * cell_.model.batch;
+    input_ = make_input("validation x", 1.0f);
+    if (cell_.training.loss == Loss::kMse) target_ = make_input("validation target", 1.0f);
+    device_->ledger().set_phase(PhaseKind::kForward, 0);
+    runtime_.mode = Runtime::Mode::kEvaluating;
+    runtime_.first_micro_batch = true;
+    const Variable output = model_->forward(runtime_, {input_, nullptr});
+    const Variable loss = target_ ? mse_loss(runtime_, output, target_) : sum_loss(runtime_, output);
+    runtime_.mode = Runtime::Mode::kPlain;
+    device_->synchronize();
+    input_ = {};
+    target_ = {};
+  }
+}
+
 void TrainingRun::train() {
+  validate();
   for (std::int64_t step = 0; step < cell_.training.steps; ++step) {
     runtime_.step = step;
     choose_what_is_kept(step);
@@ -364,6 +384,7 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   Stopwatch watch;
 
   ledger.set_phase(PhaseKind::kForward, number);
+  runtime_.first_micro_batch = index == 0;
   output_ = model_->forward(runtime_, {input_, nullptr});
   output_.value.rename(device_->holder(HolderKind::kOutput, "", "y"));
   loss_ = target_ ? mse_loss(runtime_, output_, target_) : sum_loss(runtime_, output_);

@@ -109,6 +109,7 @@ class TrainingRun {
   void resume();
   bool is_timed(std::int64_t step) const;
   void choose_what_is_kept(std::int64_t step);
+  void validate();
   void step();
   /// Forward and backward of micro-batch `index` of the step.
   void pass_micro_batch(std::int64_t index, StepTimes& times);

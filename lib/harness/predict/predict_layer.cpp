@@ -46,7 +46,9 @@ Schedule backward_of(const Branch& branch, bool beside_residual, bool recomputed
 }  // namespace
 
 LayersOfRun make_layers(const CellNumbers& cell, std::string_view name) {
-  return {.first = make_layer(cell, name),
+  return {.first_validation = make_layer(cell.in_validation(true), name),
+          .later_validation = make_layer(cell.in_validation(false), name),
+          .first = make_layer(cell, name),
           .later_steps = make_layer(cell.in_later_steps(), name),
           .later_micro_batches = make_layer(cell.in_later_micro_batches(), name)};
 }
@@ -66,6 +68,7 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
       forward_amaxes += node.forward_amaxes;
       backward_amaxes += node.backward_amaxes;
       stash += node.stash;
+      cached += node.cached;
       retained += node.retained;
       unemptied += node.unemptied;
       saved += node.saved + (k > 0 && is_kept(branch, k) ? branch[k - 1].out : 0);

@@ -28,6 +28,8 @@ Schedule in_order(std::int64_t layers, const ScheduleOf& schedule_of) {
 
 /// One layer in the passes of a run.
 struct LayersOfRun {
+  Layer first_validation;     ///< in the first validation batch
+  Layer later_validation;     ///< in every other validation batch
   Layer first;                ///< in the first micro-batch of the run
   Layer later_steps;          ///< in the first micro-batch of later steps
   Layer later_micro_batches;  ///< in every other micro-batch
@@ -50,6 +52,10 @@ class LayerAccount {
   Schedule declared() const;
   Schedule sharded() const;
 
+  /// Forward in a validation batch: at the end the layer's output is alive.
+  Schedule validation(bool first) const {
+    return first_forward(first ? layers_.first_validation : layers_.later_validation, first);
+  }
   /// At the end the layer's output and what backward needs are alive.
   Schedule forward(MicroBatch at, LayerPosition position) const;
   /// From the gradient of the output to the gradient of the input. The model's first layer, which is the last of this
@@ -60,6 +66,7 @@ class LayerAccount {
   bool stops = false;   ///< training of this cell stops with an error
   Bytes kept = 0;       ///< parameters, stored from step to step
   Bytes gradients = 0;  ///< sharded gradients, alive from the step's first backward to the optimizer's step
+  Bytes cached = 0;     ///< copies of weights that modules keep from the first forward on
   Bytes recipe_state = 0, stash = 0, retained = 0, unemptied = 0;
   Gather forward_gather, backward_gather;
   Bytes unsharded_gradients = 0;

@@ -34,7 +34,9 @@ struct Product {
                         !weight.computes_as_kept && !keeps_copy),
         copy(weight.computes_as_kept ? Cast{} : cell.cast_weight(out, in)),
         rows_copy(quantizes_again ? cell.cast_weight_rowwise(out, in) : Cast{}),
-        saved_copy(quantizes_again ? 0 : copy.both),
+        cached(keeps_copy || weight.computes_as_kept ? Cached::kNever : cell.cached),
+        checkpoint(cell.checkpoint),
+        saved_copy(quantizes_again || cached != Cached::kNever ? 0 : copy.both),
         saved_scale(quantizes_again && cell.recipe.histories ? kF32 : 0),
         bias(cell.form.bias ? vector_parameter(cell, out) : ParameterNumbers{}),
         has_bias(cell.form.bias),
@@ -42,13 +44,14 @@ struct Product {
         added_bias(cell.adds_gradients ? bias.unsharded : 0),
         forward_amaxes(cell.recipe.histories ? 2 : 0),
         backward_amaxes(cell.recipe.histories ? 1 : 0),
-        stash(forward_amaxes * kF32) {
+        stash(cell.evaluates ? 0 : forward_amaxes * kF32) {
+    if (cached == Cached::kWidened) widen(cell, out, in);
     // Delayed scaling: each quantized tensor has a scale and a history of amaxes.
     weight.state_before = (forward_amaxes + backward_amaxes) * kF32 * (1 + cell.history_rows);
     // On architectures that need it, the transpose of a gathered weight is made once and lives until the next reshard,
     // or until the gradient of x is computed.
     const bool early = !cell.decisions.transposes_in_backward;
-    const bool reshards = cell.sharding.reshards, checkpoint = cell.checkpoint;
+    const bool reshards = cell.sharding.reshards;
     const Bytes transpose = weight.reorders ? 0 : weight.transpose;
     transposed_when_recorded = early ? transpose : 0;
     transposed_in_forward = early && (!checkpoint || reshards) ? transpose : 0;
@@ -63,6 +66,7 @@ struct Product {
     node.forward_amaxes += forward_amaxes;
     node.backward_amaxes += backward_amaxes;
     node.stash += stash;
+    if (cached != Cached::kNever) node.cached += copy.both;
   }
   /// The norm or activation before this product makes its input, either in eight bits or in the nominal type, which
   /// make_operand() then casts.
@@ -74,7 +78,7 @@ struct Product {
   /// The product itself, from an operand that is already cast.
   Schedule multiply(Run run = Run::kSaving) const {
     const Bytes transposed = run == Run::kSaving ? transposed_in_forward : transposed_when_recorded;
-    const Schedule cast = quantizes_again ? rows_copy.schedule() : copy.schedule();
+    const Schedule cast = quantizes_again ? rows_copy.schedule() : cast_for_both(run);
     return allocate(transposed) + cast + allocate(plain_y) + release(rows_copy.both) + allocate(saved_scale) +
            release(x.both - x.kept);
   }
@@ -97,6 +101,9 @@ struct Product {
   bool quantizes_again;  ///< forward's copy of the weight lives for its product alone, and backward makes another
   Cast copy;             ///< the cast copy of the weight, for one pass or for both
   Cast rows_copy;        ///< forward's, if backward makes another
+  Cached cached;
+  Schedule widened{};  ///< of the cached copy that evaluation made
+  bool checkpoint;
   Bytes saved_copy, saved_scale;
   ParameterNumbers bias;
   bool has_bias;
@@ -107,6 +114,32 @@ struct Product {
   Bytes cleared;  ///< the transpose that is freed once the gradient of x is computed
 
  private:
+  /// An incomplete copy is freed and made anew, except for blocks, whose other orientation is made from the first.
+  void widen(const CellNumbers& cell, std::int64_t out, std::int64_t in) {
+    const Bytes rowwise = cell.cast_weight_rowwise(out, in).both;
+    if (copy.both == rowwise) {
+      widened = recast();
+    } else if (cell.recipe.per_tensor || cell.recipe.orientations_differ) {
+      widened = release(rowwise) + copy.schedule();
+      weight.stops = weight.stops || (cell.recipe.orientations_differ && !cell.decisions.resets_workspaces);
+    } else {
+      widened = allocate(copy.both - rowwise);
+    }
+  }
+  Schedule recast() const { return allocate(copy.scratch) + release(copy.scratch); }
+  /// The cast of the weight, for forward and backward. A cached copy that the same pass made is cast again when forward
+  /// is recomputed.
+  Schedule cast_for_both(Run run) const {
+    const bool recomputed = run == Run::kSaving && checkpoint;
+    switch (cached) {
+      case Cached::kNever: return copy.schedule();
+      case Cached::kMade: return recomputed ? recast() : copy.schedule();
+      case Cached::kWidened: return recomputed ? recast() : widened;
+      case Cached::kAgain: return recast();
+      case Cached::kRead: return {};
+    }
+    return {};
+  }
   /// An amax that is measured while the tensor is made lives from before the tensor to the end of its cast.
   Schedule made_for(const Cast& cast) const { return allocate(measured_early ? cast.scratch : 0); }
   Schedule cast_made(const Cast& cast) const { return measured_early ? cast.finish() : cast.schedule(); }
@@ -360,7 +393,7 @@ Node cast_attention(const CellNumbers& cell) {
   node.saved = qkv.both + lse + s_scale + o.both;
   node.recipe_state = 2 * numbers.histories * kF32 * (1 + history_rows);
   node.forward_amaxes = node.backward_amaxes = numbers.histories;
-  node.stash = numbers.histories * kF32;
+  node.stash = cell.evaluates ? 0 : numbers.histories * kF32;
   const Schedule kernel = qkv.schedule() + allocate(plain_o + lse);
   node.forward = kernel + allocate(s_scale) + o.schedule() + rounded(plain_o);
   const Schedule recorded = allocate(node.stash) + kernel + release(qkv.both) + allocate(s_scale) + release(s_scale) +

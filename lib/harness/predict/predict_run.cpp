@@ -35,10 +35,11 @@ RunAccount::RunAccount(const CellConfig& config, const CellNumbers& cell, const 
       layers_(config.model.layers),
       steps_(config.training.steps),
       micro_batches_(config.training.micro_batches),
+      validation_batches_(config.training.validation_batches),
       keep_loss_(config.training.keep_loss),
       stream_(cell.plain(cell.hidden)),
       kept_(layers_ * layer.kept),
-      standing_(kept_ + layers_ * layer.recipe_state + optimizer.average),
+      standing_(kept_ + layers_ * (layer.recipe_state + layer.cached) + optimizer.average),
       inputs_(config.training.loss == Loss::kMse ? 2 * stream_ : stream_) {}
 
 /// The output, the loss and the bytes that their autograd graph retains. They live from the end of backward until the
@@ -77,6 +78,13 @@ RunAccount::Passes RunAccount::passes(MicroBatch at) const {
           .backward = loss_backward + in_order(layers_, layer_backward) + dropped};
 }
 
+Schedule RunAccount::validation(bool first) const {
+  const auto layer_forward = [&](LayerPosition position) {
+    return layer_.validation(first) + release(position.is_first ? 0 : stream_);
+  };
+  return in_order(layers_, layer_forward) + allocate(kF32) + release(kF32 + stream_);
+}
+
 Schedule RunAccount::update(bool first_step) const {
   return (first_step ? optimizer_.first_step : optimizer_.later_step) + release(layers_ * layer_.gradients);
 }
@@ -87,6 +95,11 @@ std::map<std::string, Bytes> RunAccount::figures() const {
   Bytes highest = 0, in_setup = 0, in_forward = 0, in_backward = 0, in_update = 0;
   Level level;
   level.pass(made + allocate(optimizer_.average), in_setup);
+  for (std::int64_t batch = 0; batch < std::min<std::int64_t>(2, validation_batches_); ++batch) {
+    level.pass(allocate(inputs_), highest);
+    level.pass(validation(batch == 0), in_forward);
+    level.pass(release(inputs_));
+  }
   // Every step after the first is the same; in a step, every micro-batch after the first is.
   for (const bool first_step : {true, false}) {
     if (!first_step && steps_ == 1) break;

@@ -24,6 +24,7 @@ class RunAccount {
     Schedule forward, backward;
   };
   Passes passes(MicroBatch at) const;
+  Schedule validation(bool first) const;
   Schedule update(bool first_step) const;
 
   Bytes retained() const { return keep_loss_ ? layers_ * layer_.retained : 0; }
@@ -38,11 +39,11 @@ class RunAccount {
   const CellNumbers& cell_;
   const LayerAccount& layer_;
   const OptimizerNumbers& optimizer_;
-  std::int64_t layers_, steps_, micro_batches_;
+  std::int64_t layers_, steps_, micro_batches_, validation_batches_;
   bool keep_loss_;
   Bytes stream_;    ///< one activation of the residual stream
   Bytes kept_;      ///< parameters
-  Bytes standing_;  ///< parameters, recipe state and the average of the weights: alive in all steps
+  Bytes standing_;  ///< parameters, recipe state, cached copies and the average of the weights: alive in all steps
   Bytes inputs_;    ///< x, and the target if the loss has one
 };
 

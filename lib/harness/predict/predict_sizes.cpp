@@ -111,6 +111,7 @@ constexpr FixNumbers kFixes[] = {
     {"write_back_list_updates", [](Decisions& d) { d.writes_lists_back = false; }},
     {"shard_saved_state"},
     {"keep_type_in_moves"},
+    {"reset_incomplete_workspaces", [](Decisions& d) { d.resets_workspaces = false; }},
 };
 
 template <class Row, std::size_t N>
@@ -165,14 +166,29 @@ CellNumbers::CellNumbers(const CellConfig& config, Arm arm)
       fused_mlp(config.model.op_fuser == OpFuser::kMlp),
       dropout(static_cast<float>(config.model.dropout) > 0.0f),
       checkpoint(config.training.checkpoint == Recompute::kFull),
-      sharding(sharding_numbers(config)) {
+      sharding(sharding_numbers(config)),
+      casts_rows_unstored(casts && !recipe.measures_first && config.training.fused_quantize) {
+  if (config.training.cache_weights && casts && !casts_weights && !sharding.sharded)
+    cached = config.training.validation_batches > 0 ? Cached::kWidened : Cached::kMade;
   if (arm != Arm::kBefore || config.fix.empty()) return;
   const FixNumbers& fix = row_called(config.fix, kFixes, "fix");
   if (fix.revert) fix.revert(decisions);
 }
 
+CellNumbers CellNumbers::in_validation(bool first) const {
+  CellNumbers validation = *this;
+  validation.evaluates = true;
+  validation.casts_unstored = casts_rows_unstored;
+  if (cached != Cached::kNever) validation.cached = first ? Cached::kMade : Cached::kAgain;
+  // There are no shells where nothing is saved.
+  validation.decisions.module_shells = validation.decisions.fuser_shells = validation.decisions.attention_shells =
+      Shells::kEmpty;
+  return validation;
+}
+
 CellNumbers CellNumbers::in_later_steps() const {
   CellNumbers later = *this;
+  if (cached != Cached::kNever) later.cached = Cached::kAgain;
   // Where forward gathers for both passes, nothing drops the transposes of tensors under one scale.
   later.finds_transposes = !decisions.clears_transposes && recipe.per_tensor && !sharding.reshards;
   return later;
@@ -181,6 +197,7 @@ CellNumbers CellNumbers::in_later_steps() const {
 CellNumbers CellNumbers::in_later_micro_batches() const {
   CellNumbers later = in_later_steps();
   later.adds_gradients = !sharding.sharded;
+  if (cached != Cached::kNever) later.cached = Cached::kRead;
   return later;
 }
 
@@ -194,9 +211,11 @@ OrientationBytes CellNumbers::orientations(ScaleBytes scales, std::int64_t rows,
 Cast CellNumbers::cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
   if (!scales) return {};
   const OrientationBytes made = orientations(scales, rows, cols);
+  const Bytes rowwise = made.rowwise + made.scale, scratch = recipe.measures_first ? kF32 : 0;
+  if (evaluates) return {.both = rowwise, .kept = rowwise, .scratch = scratch};
   return {.both = made.both(),
           .kept = (made.columnwise > 0 ? made.columnwise : made.rowwise) + made.scale,
-          .scratch = recipe.measures_first ? kF32 : 0};
+          .scratch = scratch};
 }
 
 Cast CellNumbers::cast_rowwise(std::int64_t cols) const {

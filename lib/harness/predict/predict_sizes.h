@@ -128,6 +128,8 @@ struct Decisions {
   /// Adam measures weights whose amax must be known before they are cast; else it computes the scales of their last
   /// casts.
   bool measures_in_adam = true;
+  /// A cached copy of a weight that lacks an orientation is made anew.
+  bool resets_workspaces = true;
   /// Results of list operations are written back to weights in eight bits.
   bool writes_lists_back = true;
 };
@@ -139,6 +141,15 @@ struct ShardingNumbers {
   bool reshards = false;  ///< unsharded parameters are freed after forward
   bool ahead = false;     ///< a layer's parameters are gathered while the layer before it computes
   bool deferred = false;  ///< parameters are initialised after sharding
+};
+
+/// What a forward does with the cached copy of a weight.
+enum class Cached {
+  kNever,    ///< nothing is cached: every forward casts a copy of its own
+  kMade,     ///< makes it
+  kWidened,  ///< casts it again, and adds the orientation that evaluation did not make
+  kAgain,    ///< casts it again
+  kRead,
 };
 
 /// The numbers of one arm of a cell.
@@ -169,7 +180,12 @@ struct CellNumbers {
   bool finds_transposes = false;
   /// Backward adds the gradients of unsharded parameters to those that an earlier micro-batch of the step left.
   bool adds_gradients = false;
+  bool evaluates = false;  ///< forward without backward: casts make row-wise data only
+  Cached cached = Cached::kNever;
+  bool casts_rows_unstored;  ///< as casts_unstored, for casts that make row-wise data only
 
+  /// These numbers in a validation batch.
+  CellNumbers in_validation(bool first) const;
   /// These numbers in the first micro-batch of the steps after the first.
   CellNumbers in_later_steps() const;
   /// These numbers in the micro-batches of any step after its first.

@@ -102,6 +102,15 @@ Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabular
   return std::nullopt;
 }
 
+Broken broken_cache_rule(const CellConfig& cell) {
+  if (!is_sharded(cell)) return std::nullopt;
+  if (cell.training.cache_weights)
+    return BrokenRule{"training.cache_weights", "layers of a sharded model cache no weights; remove one of the two"};
+  if (cell.training.validation_batches > 0)
+    return BrokenRule{"training.validation_batches", "sharded models are not validated; remove one of the two"};
+  return std::nullopt;
+}
+
 Broken broken_resume_rule(const TrainingConfig& t) {
   if (t.resume_at == 0) return std::nullopt;
   if (t.resume_at >= t.steps)
@@ -121,6 +130,7 @@ std::optional<BrokenRule> broken_general_rule(const CellConfig& cell, const Voca
   Broken broken = broken_model_rule(cell.model, cell.training.micro_batches);
   if (!broken) broken = broken_ranks_rule(cell, vocabulary);
   if (!broken) broken = broken_optimizer_rule(cell, vocabulary);
+  if (!broken) broken = broken_cache_rule(cell);
   if (!broken) broken = broken_resume_rule(cell.training);
   return broken;
 }

@@ -8,6 +8,7 @@
 #include "ops/elementwise.h"
 #include "ops/gemm.h"
 #include "ops/quantized_storage.h"
+#include "ops/rewrite.h"
 
 namespace fp8lab {
 namespace {
@@ -27,6 +28,7 @@ LinearCore::LinearCore(Build& build, const std::string& name, const LinearShape&
     : name_(name),
       recipe_(build.recipe),
       fused_quantize_(build.fused_quantize),
+      cache_weights_(build.cache_weights),
       forward_scales_(build, name + " forward", {build.recipe.activation, build.recipe.weight}, build.recipe.delayed,
                       true),
       backward_scales_(build, name + " backward", {build.recipe.gradient}, build.recipe.delayed, false),
@@ -37,7 +39,8 @@ LinearCore::LinearCore(Build& build, const std::string& name, const LinearShape&
 Quantizer LinearCore::quantizer(Runtime& runtime, const RoleScales& scales, int role) const {
   if (!recipe_.quantized) return {};
   Quantizer quantizer = scales.quantizer(role, {}, runtime.workspace(name_));
-  quantizer.orientations.columnwise = !reads_rowwise_transposed(runtime.device.arch(), quantizer.format);
+  quantizer.orientations.columnwise =
+      runtime.mode != Runtime::Mode::kEvaluating && !reads_rowwise_transposed(runtime.device.arch(), quantizer.format);
   return quantizer;
 }
 
@@ -58,7 +61,35 @@ bool LinearCore::quantizes_again(const Runtime& runtime) const {
   return runtime.behaviors.requantize_in_backward && sharded && recipe_.quantized && !weight_->in_eight_bits();
 }
 
-OperandView LinearCore::weight_rowwise(Runtime& runtime, bool for_backward, std::optional<QuantizedTensor>& copy) {
+const QuantizedTensor& LinearCore::cached_weight(Runtime& runtime, const Quantizer& cast) {
+  Device& device = runtime.device;
+  const QuantFormat& format = cast.format;
+  const bool is_incomplete = !cached_.empty() && cast.orientations.columnwise && !cached_.columnwise();
+  // Reverted behaviour: an MXFP8 copy that evaluation cached row-wise is kept, and only what it has is cast again.
+  // Blocks need no reset: their column-wise orientation is the transpose of the row-wise one, which is made below.
+  const bool resets =
+      format.per_tensor() || (!format.columnwise_is_transpose() && runtime.behaviors.reset_incomplete_workspaces);
+  if (is_incomplete && resets) cached_.clear();
+  if (cached_.empty()) {
+    Quantizer first = cast;
+    first.holder = device.holder(HolderKind::kRecipeState, name_, "cached weight");
+    cached_ = quantize(device, weight_->value, first);
+  } else if (runtime.first_micro_batch) {
+    const Rewrite rewrite{.value = weight_->value, .to = &cached_, .quantizer = &cast};
+    quantize_in_place(device, {&rewrite, 1});
+    if (device.cast_watch() != nullptr) device.cast_watch()->saw_cast(device, weight_->value, cached_);
+  }
+  if (!cast.orientations.columnwise || cached_.columnwise()) return cached_;
+  if (!format.columnwise_is_transpose())
+    fail(fmt::format("{}: backward needs the column-wise orientation of its weight, and the cached copy has none",
+                     name_));
+  cached_.columnwise() =
+      make_columnwise(device, cached_, device.holder(HolderKind::kRecipeState, name_, "cached weight"));
+  return cached_;
+}
+
+OperandView LinearCore::weight_rowwise(Runtime& runtime, bool for_backward, bool caches,
+                                       std::optional<QuantizedTensor>& copy) {
   if (weight_->in_eight_bits()) {
     // Reverted behaviours: the module's quantizer, which wants both orientations for training, configures the weight;
     // or the weight is prepared for backward's product already here.
@@ -68,6 +99,8 @@ OperandView LinearCore::weight_rowwise(Runtime& runtime, bool for_backward, std:
   if (!recipe_.quantized) return weight_->value.operand();
   Quantizer cast = quantizer(runtime, forward_scales_, kWeight);
   if (!for_backward) cast.orientations.columnwise = false;
+  // A sharded weight is gathered anew by every pass, so its copies live for one pass (TransformerEngine#2805).
+  if (caches && cache_weights_ && weight_->local == nullptr) return cached_weight(runtime, cast).rowwise_operand();
   copy = quantize(runtime.device, weight_->value, cast);
   return copy->rowwise_operand();
 }
@@ -99,6 +132,7 @@ OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std
     return columnwise_of(weight_->quantized, arch);
   }
   if (!recipe_.quantized) return columnwise_of(weight_->value);
+  if (!cached_.empty()) return columnwise_of(cached_, arch);
   // The same bits as in forward: the weight has not changed, and a scale from a history is forward's, although the
   // history has moved on. Its new row is for the next step's amaxes, so this cast records none.
   Quantizer again = quantizer(runtime, forward_scales_, kWeight);
@@ -120,7 +154,7 @@ LinearCore::Forward LinearCore::forward(Runtime& runtime, Operand x, bool keeps_
   Forward result;
   const bool quantized_again = !keeps_copy && quantizes_again(runtime);
   result.x = x.is_quantized() ? std::move(x) : quantize_role(runtime, forward_scales_, kInput, std::move(x));
-  const OperandView weight = weight_rowwise(runtime, !quantized_again, result.weight.copy);
+  const OperandView weight = weight_rowwise(runtime, !quantized_again, !keeps_copy, result.weight.copy);
   result.y = gemm(runtime.device, {.a = result.x.rowwise(),
                                    .b = weight,
                                    .bias = bias_ ? &bias_->value : nullptr,

@@ -73,9 +73,11 @@ class LinearCore {
  private:
   /// True if forward's copy of the weight lives for forward's product alone, and backward makes another one.
   bool quantizes_again(const Runtime& runtime) const;
-  /// The weight for forward, read row-wise. Quantized into `copy` unless the parameter itself can be read;
-  /// `for_backward`: with the orientation that backward reads.
-  OperandView weight_rowwise(Runtime& runtime, bool for_backward, std::optional<QuantizedTensor>& copy);
+  /// The weight for forward, read row-wise. Quantized into `copy` unless the parameter or its cached copy can be read;
+  /// `for_backward`: with the orientation that backward reads; `caches`: the cached copy may be used.
+  OperandView weight_rowwise(Runtime& runtime, bool for_backward, bool caches, std::optional<QuantizedTensor>& copy);
+  /// The cached copy, made or cast again where needed.
+  const QuantizedTensor& cached_weight(Runtime& runtime, const Quantizer& cast);
   /// The weight for backward, read column-wise; quantized into `copy` if forward saved no copy of it.
   OperandView weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry,
                                 std::optional<QuantizedTensor>& copy);
@@ -88,10 +90,12 @@ class LinearCore {
   std::string name_;
   const Recipe& recipe_;
   bool fused_quantize_;
+  bool cache_weights_;
   RoleScales forward_scales_;
   RoleScales backward_scales_;
   std::unique_ptr<Parameter> weight_;
   bool made_columnwise_ = false;  ///< the column-wise orientation of `weight_` was made here, not gathered
+  QuantizedTensor cached_;        ///< copy of `weight_` that lives for the entire training
   std::unique_ptr<Parameter> bias_;
 };
 

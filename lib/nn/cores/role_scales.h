@@ -45,9 +45,9 @@ class RoleScales {
   Tensor stashed_;  // the scales in use while a region is recomputed, otherwise absent
 };
 
-/// Computes the scales of the next step from the amaxes that a pass recorded; once per step. With a group, the largest
-/// amaxes over its ranks are used, found in one reduction. Without a group, ranks that see different data get different
-/// scales.
+/// Computes the scales of the next pass from the amaxes that a pass recorded; once per micro-batch. With a group, the
+/// largest amaxes over its ranks are used, found in one reduction. Without a group, ranks that see different data get
+/// different scales.
 void update_scales(Runtime& runtime, std::span<RoleScales* const> scales, ProcessGroup* amax_group);
 
 }  // namespace fp8lab
