@@ -14,10 +14,10 @@ const std::string kDefinitions = FP8LAB_SCENARIOS;
 
 std::string schema() { return sample::read(kDefinitions + "/schema/scenario.schema.json"); }
 
-/// The one-line error of a plain scenario with this model and training.
-std::string error_of(const std::string& model, const std::string& training) {
-  const std::string text =
-      "version: 1\nname: p\ntitle: P\nmodel: {" + model + "}\ntraining: {" + training + "}\nmeasure: [memory]\n";
+/// The one-line error of a plain scenario with this model and training, and with other keys, each on its line.
+std::string error_of(const std::string& model, const std::string& training, const std::string& others = "") {
+  const std::string text = "version: 1\nname: p\ntitle: P\nmodel: {" + model + "}\ntraining: {" + training + "}\n" +
+                           others + "measure: [memory]\n";
   try {
     plan_cells(parse_scenario(text, "f", bundled_vocabulary()), bundled_vocabulary());
   } catch (const ScenarioError& error) {
@@ -56,6 +56,21 @@ TEST(Bundled, OptionsWithoutEffectOnARecipeAreRefused) {
   const std::string error = error_of("hidden: 64, seq: 32", "recipe: mxfp8, recipe_options: {margin: 1}");
   EXPECT_NE(error.find("`training.recipe_options`"), std::string::npos) << error;
   EXPECT_NE(error.find("margin"), std::string::npos) << error;
+}
+
+TEST(Bundled, StepsWhoseBytesCannotBeCountedAreRefused) {
+  const std::string large = "hidden: 65536, seq: 1048576";
+  EXPECT_EQ(error_of(large, "micro_batches: 1024"), "");
+  const std::string error = error_of(large, "micro_batches: 65536");
+  EXPECT_NE(error.find("`training.micro_batches`"), std::string::npos) << error;
+}
+
+TEST(Bundled, ShardedModelsNeitherCacheWeightsNorValidate) {
+  for (const char* key : {"cache_weights: true", "validation_batches: 1"}) {
+    EXPECT_EQ(error_of("hidden: 64, seq: 32", key), "");
+    const std::string error = error_of("hidden: 64, seq: 32", key, "sharding: fsdp\n");
+    EXPECT_NE(error.find("sharded model"), std::string::npos) << error;
+  }
 }
 
 TEST(Bundled, OnlyTheBaselineRecipeDoesNotQuantize) {

@@ -7,10 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/functions.h"
 #include "comm/process_groups.h"
 #include "harness/measure/training_run.h"
 #include "nn/build.h"
 #include "nn/layer_table.h"
+#include "nn/model.h"
 #include "ops/elementwise.h"
 #include "support/cells.h"
 #include "support/quantize.h"
@@ -186,6 +188,44 @@ TEST(MicroBatches, OneShardTrainsBitForBitAsNoShards) {
           EXPECT_EQ(run.values().weights, alone.run.values().weights);
         });
       }
+}
+
+/// Gradients of the first step of a cell in BF16 without an optimizer, by the loop that users write. `every_pass`:
+/// scales move on after every forward and backward, otherwise after the step.
+Lists gradients_of_a_loop(const CellConfig& cell, bool every_pass) {
+  const auto device = support::open_poisoned_device();
+  Runtime runtime{.device = *device, .behaviors = {}, .seed = cell.training.seed};
+  Model model(runtime, make_recipe(cell.training.recipe),
+              {.layer = cell.model.layer, .layers = cell.model.layers, .config = layer_config(cell.model, false)});
+  const std::int64_t tokens = cell.model.seq * cell.model.batch;
+  for (std::int64_t i = 0; i < cell.training.micro_batches; ++i) {
+    const auto filled = [&](std::string_view name) {
+      Tensor tensor = device->allocate({{tokens, cell.model.hidden}, DType::kBF16}, support::anyone(*device));
+      random_fill(*device, tensor, {.seed = runtime.seed, .stream = stream_of(name), .row_offset = i * tokens});
+      return tensor;
+    };
+    const bool updates = every_pass || i + 1 == cell.training.micro_batches;
+    const Variable loss = mse_loss(runtime, model.forward(runtime, {filled("x"), nullptr}), filled("target"));
+    if (updates) model.update_forward_scales(runtime);
+    run_backward(runtime, loss);
+    if (updates) model.update_backward_scales(runtime);
+  }
+  Lists gradients;
+  for (const Parameter* parameter : model.parameters()) gradients.push_back(device->read(parameter->grad));
+  return gradients;
+}
+
+TEST(MicroBatches, ScalesMoveOnAfterEveryPass) {
+  for (const char* recipe : support::recipe_names()) {
+    CellConfig cell = support::small_cell(recipe);
+    cell.training.steps = 1;
+    cell.training.optimizer = "none";
+    cell.training.micro_batches = 3;
+    const support::FinishedRun run(cell);
+    EXPECT_EQ(run.run.values().gradients, gradients_of_a_loop(cell, true)) << recipe;
+    EXPECT_EQ(run.run.values().gradients == gradients_of_a_loop(cell, false), std::string(recipe) != "delayed")
+        << recipe;
+  }
 }
 
 // A cached copy has the bits of one that every pass makes: the weight is the same, and so is its scale unless that

@@ -41,6 +41,7 @@ CellConfig small(CellConfig cell) {
   const std::int64_t tokens = std::max<std::int64_t>(make_recipe(cell.training.recipe).rows_multiple, 32);
   const std::int64_t widest = std::max<std::int64_t>(tokens, 64);
   cell.training.steps = std::min<std::int64_t>(cell.training.steps, 2);
+  cell.training.micro_batches = std::min<std::int64_t>(cell.training.micro_batches, 2);
   ModelConfig& model = cell.model;
   model.layers = std::min<std::int64_t>(model.layers, cell.gather_ahead ? 2 : 1);
   model.heads = model.kv_heads = std::min<std::int64_t>(model.heads, 2);
@@ -124,7 +125,7 @@ Outcome measure(const CellConfig& cell, Arm arm, const std::function<support::Se
 
 support::SeeCollective drifting(const CellConfig& cell, Drift drift, int rank) {
   const CollectiveKind kind = drift == Drift::kGathers ? CollectiveKind::kAllGather : CollectiveKind::kReduceScatter;
-  const std::int64_t from = (cell.training.steps - 1) * cell.model.layers;
+  const std::int64_t from = (cell.training.steps - 1) * cell.training.micro_batches * cell.model.layers;
   return [=](const support::SeenCollective& seen) {
     if (drift == Drift::kNone || rank % 2 == 0 || seen.run != 1 || seen.kind != kind) return;
     if (seen.received != nullptr && seen.scatters >= from) *seen.received ^= std::byte{1};
