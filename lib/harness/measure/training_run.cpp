@@ -392,7 +392,13 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   device_->synchronize();
   times.forward_ms += watch.lap_ms();
   ledger.mark("end_of_forward");
-  if (device_->computes()) losses_.back() += device_->read(loss_.value).front();
+  if (device_->computes()) {
+    const float loss = device_->read(loss_.value).front();
+    if (index == 0)
+      losses_.push_back(loss);
+    else
+      losses_.back() += loss;
+  }
   if (keep) values_.output = device_->read(output_.value);
 
   watch.lap_ms();
@@ -412,7 +418,6 @@ void TrainingRun::step() {
   const int number = static_cast<int>(runtime_.step);
   StepTimes times;
   if (runtime_.step + 1 == cell_.training.steps) device_->watch_casts(casts_);
-  if (device_->computes()) losses_.push_back(0.0f);
   for (std::int64_t index = 0; index < cell_.training.micro_batches; ++index) pass_micro_batch(index, times);
 
   Stopwatch watch;
