@@ -270,10 +270,12 @@ Node grouped_linear(const CellNumbers& cell) {
     const Schedule gradient_released = release(consuming ? node.out : 0);
     Schedule casts, transposes, cleared, gradients, casts_released;
     for (const Product& product : products) {
-      casts += allocate(product.has_bias ? product.bias.unsharded : 0) + product.grad_y.schedule();
+      const Schedule bias =
+          product.has_bias ? allocate(product.bias.unsharded) + release(product.added_bias) : Schedule{};
+      casts += bias + product.grad_y.schedule();
       transposes += allocate(product.transposed_in_backward);
       cleared += release(product.cleared);
-      gradients += allocate(product.weight.unsharded);
+      gradients += allocate(product.weight.unsharded) + release(product.added_weight);
       casts_released += release(product.grad_y.both);
     }
     const Schedule products_made = allocate(node.out) + transposes + cleared + gradients;

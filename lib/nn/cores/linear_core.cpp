@@ -194,7 +194,7 @@ Operand LinearCore::cast_input(Runtime& runtime, const Tensor& x) const {
 }
 
 OperandView LinearCore::weight_for_forward(Runtime& runtime, SavedWeight& saved) {
-  return weight_rowwise(runtime, true, saved.copy);
+  return weight_rowwise(runtime, true, false, saved.copy);
 }
 
 void LinearCore::product_into(Runtime& runtime, const Operand& x, const OperandView& weight, const Tensor& y) const {
