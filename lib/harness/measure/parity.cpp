@@ -321,7 +321,9 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
   const Companion baseline(cell, make_recipe("bf16"), world);
   result.losses = mean_losses(world, run);
   const double reference = mean_losses(world, baseline.run).back(), loss = result.losses.back();
-  if (!std::isfinite(reference) || reference == 0.0)
+  if (std::isnan(reference))  // whose sign means nothing and differs between processors
+    put(metrics, "parity.loss_gap", std::nullopt, "BF16's loss is nan");
+  else if (!std::isfinite(reference) || reference == 0.0)
     put(metrics, "parity.loss_gap", std::nullopt, fmt::format("BF16's loss is {}", reference));
   else
     put(metrics, "parity.loss_gap", std::abs(loss - reference) / std::abs(reference));
