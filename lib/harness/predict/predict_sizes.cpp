@@ -181,8 +181,8 @@ CellNumbers CellNumbers::in_validation(bool first) const {
   validation.casts_unstored = casts_rows_unstored;
   if (cached != Cached::kNever) validation.cached = first ? Cached::kMade : Cached::kAgain;
   // There are no shells where nothing is saved.
-  validation.decisions.module_shells = validation.decisions.fuser_shells = validation.decisions.attention_shells =
-      Shells::kEmpty;
+  Decisions& decided = validation.decisions;
+  decided.module_shells = decided.grouped_shells = decided.fuser_shells = decided.attention_shells = Shells::kEmpty;
   return validation;
 }
 
