@@ -46,7 +46,12 @@ void read_settings(const JsonReader& json, CellConfig& cell) {
   json.each_member([&](const std::string& path, const JsonReader& value) {
     const Key* key = find_key(path);
     if (!key) value.refuse_for("is a key that this program does not know");
-    key->set(cell, value_from(*key, value));
+    const Value read = value_from(*key, value);
+    try {
+      key->set(cell, read);
+    } catch (const Error&) {  // which knows the word, but not its place
+      value.refuse_for("is no value that this program knows");
+    }
   });
 }
 
