@@ -86,14 +86,11 @@ void step(benchmark::State& state, const Row& row) {
 }  // namespace fp8lab
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::AddCustomContext("single thread, pinned to core", std::to_string(fp8lab::pin_to_one_core()));
-  for (const fp8lab::Row& row : fp8lab::kTable)
-    benchmark::RegisterBenchmark(("adam/" + std::string(row.name)).c_str(), fp8lab::step, row)
-        ->UseManualTime()
-        ->Iterations(fp8lab::kRepetitions)
-        ->Unit(benchmark::kMillisecond);
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
+  return fp8lab::run_on_one_core(argc, argv, [] {
+    for (const fp8lab::Row& row : fp8lab::kTable)
+      benchmark::RegisterBenchmark(("adam/" + std::string(row.name)).c_str(), fp8lab::step, row)
+          ->UseManualTime()
+          ->Iterations(fp8lab::kRepetitions)
+          ->Unit(benchmark::kMillisecond);
+  });
 }

@@ -123,11 +123,9 @@ void register_rows(Device& device) {
 }  // namespace fp8lab
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::AddCustomContext("single thread, pinned to core", std::to_string(fp8lab::pin_to_one_core()));
-  const std::unique_ptr<fp8lab::Device> device = fp8lab::open_device("cpu");
-  fp8lab::register_rows(*device);
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
+  std::unique_ptr<fp8lab::Device> device;  // opened once the thread is pinned
+  return fp8lab::run_on_one_core(argc, argv, [&device] {
+    device = fp8lab::open_device("cpu");
+    fp8lab::register_rows(*device);
+  });
 }

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -112,12 +113,10 @@ void register_rows(Bench& bench) {
 }  // namespace fp8lab
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::AddCustomContext("single thread, pinned to core", std::to_string(fp8lab::pin_to_one_core()));
-  benchmark::AddCustomContext("instruction set of the inner loops", std::string(fp8lab::cpu_instruction_set()));
-  fp8lab::Bench bench;
-  fp8lab::register_rows(bench);
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
+  std::optional<fp8lab::Bench> bench;  // made once the thread is pinned
+  return fp8lab::run_on_one_core(argc, argv, [&bench] {
+    bench.emplace();
+    benchmark::AddCustomContext("instruction set of the inner loops", std::string(fp8lab::cpu_instruction_set()));
+    fp8lab::register_rows(*bench);
+  });
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/check.h"
@@ -79,6 +80,19 @@ inline int pin_to_one_core() {
   CPU_SET(core, &chosen);
   check(sched_setaffinity(0, sizeof chosen, &chosen) == 0, "sched_setaffinity failed");
   return core;
+}
+
+/// The main() of a benchmark on one core: registers the rows by `register_rows` and runs them. Returns its exit code.
+/// What rows refer to must outlive this call.
+template <class RegisterRows>
+int run_on_one_core(int argc, char** argv, const RegisterRows& register_rows) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::AddCustomContext("single thread, pinned to core", std::to_string(pin_to_one_core()));
+  register_rows();
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
 }
 
 }  // namespace fp8lab
