@@ -161,7 +161,7 @@ std::vector<int> writers_of_replicated(const std::vector<SavedItem>& items, cons
   return writers;
 }
 
-void agree(ProcessGroup* group, const std::string& problem, std::string_view doing) {
+void fail_on_every_rank(ProcessGroup* group, const std::string& problem, std::string_view doing) {
   float failed = 0.0f;  // the rank that failed, counted from 1
   if (group != nullptr) {
     failed = problem.empty() ? 0.0f : static_cast<float>(group->rank() + 1);

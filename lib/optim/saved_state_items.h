@@ -69,7 +69,7 @@ inline ProcessGroup* on_host(ProcessGroup* group) { return group == nullptr ? nu
 
 /// Throws Error on every rank if `problem` is not empty on some rank: on that rank with `problem`, on the others with
 /// the number of that rank.
-void agree(ProcessGroup* group, const std::string& problem, std::string_view doing);
+void fail_on_every_rank(ProcessGroup* group, const std::string& problem, std::string_view doing);
 /// The message of the Error that `work` throws, or empty.
 template <class Work>
 std::string problem_of(const Work& work) {

@@ -11,10 +11,10 @@
 #include "core/check.h"
 #include "core/float8.h"
 #include "core/moment_scale.h"
-#include "fsdp/row_split.h"
 #include "ops/rewrite.h"
 #include "optim/master_forms.h"
 #include "optim/saved_state.h"
+#include "optim/saved_state_entries.h"
 #include "optim/saved_state_items.h"
 #include "optim/shards.h"
 
@@ -37,21 +37,17 @@ std::vector<T> values_from(const Bytes& bytes) {
   return values;
 }
 
-/// An entry that the model needs; `parameter` is kNoParameter for recipe state.
-struct EntryRequest {
-  std::string name;
-  DType dtype = DType::kF32;
-  std::size_t parameter = SavedItem::kNoParameter;
-};
-
 /// Loads in two steps: stage() reads and checks everything, before apply() writes anything.
 class Loader {
  public:
   Loader(const Behaviors& behaviors, const std::filesystem::path& folder, const TrainingState& state,
          const RowCuts& cuts, int rank)
-      : behaviors_(behaviors), state_(state), cuts_(cuts), rank_(rank), manifest_(read_manifest(folder)) {
-    for (const RankFileRow& row : manifest_.files) files_.emplace_back(folder, row);
-  }
+      : behaviors_(behaviors),
+        state_(state),
+        cuts_(cuts),
+        rank_(rank),
+        manifest_(read_manifest(folder)),
+        saved_(folder, manifest_, state, cuts, rank) {}
 
   void stage() {
     if (state_.optimizer != nullptr && !manifest_.group_steps.empty() &&
@@ -96,7 +92,7 @@ class Loader {
   void refuse_unknown_parameters() const {
     std::set<std::string_view> known;
     for (const Parameter* parameter : state_.parameters) known.insert(parameter->name);
-    for (const RankFile& file : files_)
+    for (const RankFile& file : saved_.files())
       for (const SavedEntry& entry : file.entries()) {
         const std::string_view name = std::string_view(entry.name).substr(0, entry.name.rfind(": "));
         if (entry.global_rows == 0 && entry.rows == 0 && entry.first_row == 0) continue;  // recipe state, or nothing
@@ -105,63 +101,17 @@ class Loader {
       }
   }
 
-  EntryRequest request_for(const SavedItem& item) const { return {item.name, dtype_of(item, state_), item.parameter}; }
-  EntryRequest request_for(std::size_t parameter, std::string_view what, DType dtype = DType::kF32) const {
-    return {fmt::format("{}: {}", state_.parameters[parameter]->name, what), dtype, parameter};
-  }
-
-  const SavedEntry& entry_in(const RankFile& file, const EntryRequest& item) const {
-    const SavedEntry* entry = file.find(item.name);
-    if (entry == nullptr)
-      file.refuse(
-          item.name,
-          "there is no such entry, but the model has such a tensor; load it into the model, recipe and optimizer "
-          "options that were saved");
-    if (entry->dtype != item.dtype)
-      file.refuse(item.name, fmt::format("it is {}, the model has {}; load it into the model that was saved",
-                                         name(entry->dtype), name(item.dtype)));
-    if (item.parameter != SavedItem::kNoParameter) {
-      const std::int64_t rows = dim0(state_.parameters[item.parameter]->spec.shape);
-      if (entry->global_rows != rows)
-        file.refuse(item.name,
-                    fmt::format("its parameter has {} rows, the model's {}; load it into the model that was saved",
-                                entry->global_rows, rows));
-    }
-    return *entry;
-  }
-  void check_bytes(const RankFile& file, std::string_view entry, std::int64_t actual, std::int64_t expected) const {
-    if (actual != expected)
-      file.refuse(
-          entry, fmt::format("{} B where the model has {} B; load it into the model that was saved", actual, expected));
-  }
-
-  /// The file whose entry covers exactly the rows of `rank`'s shard, or null.
-  const RankFile* exact(const EntryRequest& item, int rank) const {
-    for (const RankFile& file : files_) {
-      const SavedEntry& entry = entry_in(file, item);
-      if (entry.first_row == cuts_.first(item.parameter, rank) && entry.rows == cuts_.rows(item.parameter, rank))
-        return &file;
-    }
-    return nullptr;
-  }
-  /// The answer is the same on every rank, so collective calls may depend on it.
-  bool cut_as_before(const EntryRequest& item) const {
-    for (int rank = 0; rank < cuts_.ranks(); ++rank)
-      if (exact(item, rank) == nullptr) return false;
-    return true;
-  }
-
   void stage_parameter(std::span<const SavedItem> items) {
     if (stored_in_other_form(items.front())) {
       stage_from_master(items);
       return;
     }
-    const bool as_before = cut_as_before(request_for(items.front()));
+    const bool as_before = saved_.cut_as_before(saved_.request_for(items.front()));
     bool rebuild = false;
     for (const SavedItem& item : items) {
       const bool eight_bits = item.kind == Kind::kRowwise || item.kind == Kind::kTransposed;
       // If the architecture that saved had no use for this orientation, it is not in the files.
-      if (item.kind == Kind::kTransposed && files_.front().find(item.name) == nullptr) rebuild = true;
+      if (item.kind == Kind::kTransposed && saved_.files().front().find(item.name) == nullptr) rebuild = true;
       if (item.replicated) {
         stage_replicated(item);
       } else if (item.kind == Kind::kDequantized) {
@@ -169,9 +119,9 @@ class Loader {
       } else if (eight_bits && (rebuild || !as_before)) {
         rebuild = true;
       } else if (as_before) {
-        const RankFile& file = *exact(request_for(item), rank_);
-        const SavedEntry& entry = entry_in(file, request_for(item));
-        check_bytes(file, item.name, entry.bytes, item.tensor.bytes());
+        const RankFile& file = saved_.own_file(saved_.request_for(item));
+        const SavedEntry& entry = saved_.entry_in(file, saved_.request_for(item));
+        saved_.check_bytes(file, item.name, entry.bytes, item.tensor.bytes());
         staged_.emplace_back(item.tensor, file.read(entry));
       } else {
         stage_rows(item);
@@ -183,8 +133,8 @@ class Loader {
   /// Reverted behaviour: shard_saved_state. Stages a tensor that one rank wrote for all.
   void stage_replicated(const SavedItem& item) {
     const auto has_it = [&](const RankFile& file) { return file.find(item.name) != nullptr; };
-    const auto file = std::find_if(files_.begin(), files_.end(), has_it);
-    if (file == files_.end()) entry_in(files_.front(), request_for(item));  // throws
+    const auto file = std::find_if(saved_.files().begin(), saved_.files().end(), has_it);
+    if (file == saved_.files().end()) saved_.entry_in(saved_.files().front(), saved_.request_for(item));  // throws
     const SavedEntry& entry = *file->find(item.name);
     const std::int64_t rows = cuts_.rows(item.parameter, rank_);
     if (entry.global_rows != rows)
@@ -192,23 +142,24 @@ class Loader {
                                           "is no shard of a larger tensor in the file; load it on ranks whose shards "
                                           "all have the saved size",
                                           entry.global_rows, rows));
-    if (entry.dtype != item.tensor.dtype()) entry_in(*file, request_for(item));  // throws
-    check_bytes(*file, item.name, entry.bytes, item.tensor.bytes());
+    if (entry.dtype != item.tensor.dtype()) saved_.entry_in(*file, saved_.request_for(item));  // throws
+    saved_.check_bytes(*file, item.name, entry.bytes, item.tensor.bytes());
     staged_.emplace_back(item.tensor, file->read(entry));
   }
 
   /// Reverted behaviour: keep_type_in_moves. Stages the values of a weight that is quantized anew.
   void stage_dequantized(const SavedItem& item) {
     const Parameter& unsharded = *state_.parameters[item.parameter];
-    Bytes values = rows_of(request_for(item));
+    Bytes values = saved_.rows_of(saved_.request_for(item));
     // After a load sharding compares the address of a shard's storage with that of the flat shard that it keeps, unless
     // the flat shard is quantized (per-tensor scales) or empty. Quantized tensors have buffers and no storage of their
     // own. Those with 128 x 128 blocks present a buffer in its place; those with 1 x 32 blocks do not.
     if (unsharded.local != nullptr && !values.empty() &&
         !unsharded.local->quantizer->format.columnwise_stored_transposed())
-      files_.front().refuse(item.name,
-                            "sharding asks for the address of its storage after a load, and a quantized tensor with 1 "
-                            "x 32 blocks has none; load it into an unsharded model, or into weights in 16 bits");
+      saved_.files().front().refuse(
+          item.name,
+          "sharding asks for the address of its storage after a load, and a quantized tensor with 1 "
+          "x 32 blocks has none; load it into an unsharded model, or into weights in 16 bits");
     dequantized_.emplace_back(item.parameter, std::move(values));
   }
   void quantize_anew(Runtime& runtime, std::size_t parameter, const Bytes& values) const {
@@ -222,20 +173,20 @@ class Loader {
   /// Stages a tensor whose rows are cut anew. Scales of moments are staged with their moments.
   void stage_rows(const SavedItem& item) {
     if (item.replicated) return stage_replicated(item);
-    if (item.kind == Kind::kRows) staged_.emplace_back(item.tensor, rows_of(request_for(item)));
+    if (item.kind == Kind::kRows) staged_.emplace_back(item.tensor, saved_.rows_of(saved_.request_for(item)));
     if (item.kind == Kind::kMoment) stage_moment(item);
   }
 
   /// True if a weight is in eight bits in the files and not in the model, or the other way round, because of another
   /// cut: Sharding keeps no weight in eight bits if the cut would split its blocks.
   bool stored_in_other_form(const SavedItem& first) const {
-    const RankFile& file = files_.front();
+    const RankFile& file = saved_.files().front();
     if (file.find(first.name) != nullptr) return false;
-    EntryRequest other = request_for(first.parameter, first.kind == Kind::kRowwise ? "value" : "row-wise data");
+    EntryRequest other = saved_.request_for(first.parameter, first.kind == Kind::kRowwise ? "value" : "row-wise data");
     const SavedEntry* entry = file.find(other.name);
     if (entry == nullptr) return false;
     other.dtype = entry->dtype;
-    return !cut_as_before(other);
+    return !saved_.cut_as_before(other);
   }
 
   /// Stages a weight from its master. Both forms are roundings of the master, which both have, and which can be cut.
@@ -264,17 +215,17 @@ class Loader {
 
   /// This rank's rows of the values that Adam updates, in whichever form the files have them.
   std::vector<float> saved_masters(const SavedItem& first) const {
-    const RankFile& file = files_.front();
+    const RankFile& file = saved_.files().front();
     const EntryRequest value =
-        request_for(first.parameter, "value", local_shard(*state_.parameters[first.parameter]).spec.dtype);
-    const EntryRequest master = request_for(first.parameter, "master"),
-                       rest = request_for(first.parameter, "master", DType::kI16);
+        saved_.request_for(first.parameter, "value", local_shard(*state_.parameters[first.parameter]).spec.dtype);
+    const EntryRequest master = saved_.request_for(first.parameter, "master"),
+                       rest = saved_.request_for(first.parameter, "master", DType::kI16);
     const bool has_value = file.find(value.name) != nullptr;
-    if (has_value) entry_in(file, value);  // throws if it has another type
+    if (has_value) saved_.entry_in(file, value);  // throws if it has another type
     if (const SavedEntry* entry = file.find(master.name))
-      return entry->dtype == DType::kI16 ? from_parts16(rows_of(value), rows_of(rest))
-                                         : values_from<float>(rows_of(master));
-    if (has_value && value.dtype == DType::kF32) return values_from<float>(rows_of(value));
+      return entry->dtype == DType::kI16 ? from_parts16(saved_.rows_of(value), saved_.rows_of(rest))
+                                         : values_from<float>(saved_.rows_of(master));
+    if (has_value && value.dtype == DType::kF32) return values_from<float>(saved_.rows_of(value));
     file.refuse(first.name,
                 "one of the two cuts splits its blocks, so that it is kept in eight bits under the other alone and has "
                 "to be made from its master, which was not saved; load it on as many ranks as it was saved on, or save "
@@ -285,43 +236,12 @@ class Loader {
     Parameter& shard = local_shard(*state_.parameters[item.parameter]);
     const Tensor master = state_.optimizer == nullptr ? Tensor() : state_.optimizer->state()[item.parameter].master;
     if (!master)
-      files_.front().refuse(item.name,
-                            "it was cut into other rows, and eight bits are cut anew by casting them from the master, "
-                            "which this optimizer lacks; load it on as many ranks as it was saved on");
+      saved_.files().front().refuse(
+          item.name,
+          "it was cut into other rows, and eight bits are cut anew by casting them from the master, "
+          "which this optimizer lacks; load it on as many ranks as it was saved on");
     rewrites_.push_back(
         {.value = master, .to = &shard.quantized, .quantizer = shard.quantizer.get(), .nominal = shard.spec.dtype});
-  }
-
-  /// Calls use(file, bytes) for the rows of this rank that each file has, in their order.
-  template <class Use>
-  void for_rows(const EntryRequest& item, const Use& use) const {
-    std::int64_t next = cuts_.first(item.parameter, rank_);
-    const std::int64_t end = next + cuts_.rows(item.parameter, rank_);
-    const std::int64_t row_bytes =
-        row_elems(state_.parameters[item.parameter]->spec.shape) * static_cast<std::int64_t>(size_bytes(item.dtype));
-    while (next < end) {
-      const auto has_next = [&](const RankFile& file) {
-        const SavedEntry& entry = entry_in(file, item);
-        return entry.first_row <= next && next < entry.first_row + entry.rows;
-      };
-      const auto file = std::find_if(files_.begin(), files_.end(), has_next);
-      if (file == files_.end()) files_.front().refuse(item.name, fmt::format("row {} is in no rank's file", next));
-      const SavedEntry& entry = entry_in(*file, item);
-      check_bytes(*file, item.name, entry.bytes, entry.rows * row_bytes);
-      const Bytes bytes = file->read(entry);
-      const std::int64_t stop = std::min(end, entry.first_row + entry.rows);
-      use(*file, std::span(bytes).subspan(static_cast<std::size_t>((next - entry.first_row) * row_bytes),
-                                          static_cast<std::size_t>((stop - next) * row_bytes)));
-      next = stop;
-    }
-  }
-
-  Bytes rows_of(const EntryRequest& item) const {
-    Bytes rows;
-    for_rows(item, [&](const RankFile&, std::span<const std::byte> part) {
-      rows.insert(rows.end(), part.begin(), part.end());
-    });
-    return rows;
   }
 
   /// Converts the elements of several shards, each in units of its own scale, to units of one scale.
@@ -329,7 +249,7 @@ class Loader {
     const DType dtype = item.tensor.dtype();
     std::vector<float> values;
     float absmax = 0.0f;
-    for_rows(request_for(item), [&](const RankFile& file, std::span<const std::byte> part) {
+    saved_.for_rows(saved_.request_for(item), [&](const RankFile& file, std::span<const std::byte> part) {
       const SavedEntry* entry = file.find(item.name + " scale");
       if (entry == nullptr || entry->bytes != sizeof(float))
         file.refuse(item.name, "its scale is absent; the file is damaged");
@@ -358,17 +278,17 @@ class Loader {
   /// On as many ranks as saved, each loads its own state. On another number of ranks, all load the state that the files
   /// agree on.
   void stage_recipe(const SavedItem& item) {
-    const bool as_many = static_cast<int>(files_.size()) == cuts_.ranks();
-    const RankFile& first = as_many ? files_[static_cast<std::size_t>(rank_)] : files_.front();
+    const bool as_many = static_cast<int>(saved_.files().size()) == cuts_.ranks();
+    const RankFile& first = as_many ? saved_.files()[static_cast<std::size_t>(rank_)] : saved_.files().front();
     const auto read = [&](const RankFile& file) {
-      const SavedEntry& entry = entry_in(file, request_for(item));
-      check_bytes(file, item.name, entry.bytes, item.tensor.bytes());
+      const SavedEntry& entry = saved_.entry_in(file, saved_.request_for(item));
+      saved_.check_bytes(file, item.name, entry.bytes, item.tensor.bytes());
       return values_from<float>(file.read(entry));
     };
     std::vector<float> values = read(first);
     if (!as_many) {
       const std::size_t live = item.tensor.shape().rank() == 2 ? static_cast<std::size_t>(item.tensor.cols()) : 0;
-      for (const RankFile& file : files_) {
+      for (const RankFile& file : saved_.files()) {
         const std::vector<float> others = read(file);
         for (std::size_t i = 0; i < values.size(); ++i) {
           if (i < live)
@@ -389,7 +309,7 @@ class Loader {
   const RowCuts& cuts_;
   int rank_;
   Manifest manifest_;
-  std::vector<RankFile> files_;
+  SavedEntries saved_;
   std::vector<std::pair<Tensor, Bytes>> staged_;
   std::vector<Rewrite> rewrites_;
   std::vector<std::pair<std::size_t, Bytes>> dequantized_;  ///< parameters whose values are quantized anew
@@ -410,7 +330,7 @@ std::int64_t load_training_state(Runtime& runtime, const std::filesystem::path& 
     loader->stage();
   });
   try {
-    agree(group, problem, "load its part of the saved state");
+    fail_on_every_rank(group, problem, "load its part of the saved state");
   } catch (...) {
     loader.reset();
     if (made) state.optimizer->drop_state();

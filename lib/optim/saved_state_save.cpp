@@ -144,7 +144,7 @@ void save_training_state(Runtime& runtime, const fs::path& folder, const Trainin
   std::string problem = problem_of([&] {
     if (rank == 0) generation = next_generation(folder);
   });
-  agree(group, problem, "make the folder of saved state");
+  fail_on_every_rank(group, problem, "make the folder of saved state");
   if (group != nullptr) {
     const BroadcastPart part{.data = reinterpret_cast<std::byte*>(&generation), .bytes = sizeof generation};
     group->broadcast(0, {&part, 1}, "number of the save");
@@ -154,7 +154,7 @@ void save_training_state(Runtime& runtime, const fs::path& folder, const Trainin
   RankFileRow own;
   const auto agree_or_remove = [&](const std::string& why, std::string_view doing) {
     try {
-      agree(group, why, doing);
+      fail_on_every_rank(group, why, doing);
     } catch (...) {
       std::error_code ignored;
       if (!is_in_place(folder, generation)) fs::remove(folder / name, ignored);
