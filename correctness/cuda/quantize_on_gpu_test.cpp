@@ -10,39 +10,19 @@
 #include <vector>
 
 #include "core/float_bits.h"
+#include "cuda/tensor_pair.h"
 #include "support/quantize.h"
 
 namespace fp8lab {
 namespace {
 
+using list_test::Both;
+using list_test::make_from_bytes;
+using list_test::Pair;
 using reference::scramble;
 using support::NamedFormat;
 
-/// The same work on the host and on the GPU.
-class Pair {
- public:
-  static constexpr std::size_t kSides = 2;
-  std::array<std::unique_ptr<Device>, kSides> devices{
-      open_device("cpu", {.memory = {.capacity_bytes = 0, .poison = true}}),
-      open_device("cuda", {.memory = {.capacity_bytes = 0, .poison = true}})};
-
-  template <class Use>
-  void each(const Use& use) {
-    for (std::size_t side = 0; side < kSides; ++side) use(side, *devices[side]);
-  }
-};
-
 using Bytes = std::vector<std::byte>;
-using Both = std::array<Tensor, Pair::kSides>;
-
-Both make(Pair& pair, const TensorSpec& spec, const Bytes& bytes) {
-  Both both;
-  pair.each([&](std::size_t side, Device& device) {
-    both[side] = device.allocate(spec, support::anyone(device));
-    device.write_bytes(both[side], bytes);
-  });
-  return both;
-}
 
 /// Describes the first byte that differs; empty if there is none.
 std::string difference(const Bytes& host, const Bytes& gpu) {
@@ -115,7 +95,7 @@ Both place(Pair& pair, const Shape& shape, DType dtype, const Place& at, Numbers
   const std::int64_t rows = at.transposed ? shape.cols() : shape.rows(),
                      cols = at.transposed ? shape.rows() : shape.cols();
   const Shape wider{rows, at.before + cols + at.behind};
-  Both both = make(pair, {wider, dtype}, numbers(dtype, wider.numel(), kind, 7));
+  Both both = make_from_bytes(pair, {wider, dtype}, numbers(dtype, wider.numel(), kind, 7));
   for (Tensor& tensor : both) {
     tensor = tensor.columns(at.before, cols);
     if (at.transposed) tensor = tensor.transposed();

@@ -10,7 +10,7 @@
 #include "reference/test_data.h"
 #include "support/dense.h"
 
-/// Tensors on the host and on the GPU, for kernels over lists of tensors: Adam, casts of lists, norms, list operations.
+/// Tensors on the host and on the GPU, for tests that compare their bytes.
 namespace fp8lab::list_test {
 
 /// The same tensors on the host and on the GPU.
@@ -38,16 +38,20 @@ inline Both make(Pair& pair, const TensorSpec& spec, const std::vector<float>& v
   return both;
 }
 
-/// Arbitrary bits, for types without an order such as remainders in i16.
-inline Both make_bytes(Pair& pair, const TensorSpec& spec, std::uint64_t seed) {
+inline Both make_from_bytes(Pair& pair, const TensorSpec& spec, const std::vector<std::byte>& bytes) {
   Both both;
-  std::vector<std::byte> bytes(static_cast<std::size_t>(spec.bytes()));
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(reference::scramble(seed ^ i) >> 56);
   pair.each([&](std::size_t side, Device& device) {
     both[side] = device.allocate(spec, support::anyone(device));
     device.write_bytes(both[side], bytes);
   });
   return both;
+}
+
+/// Arbitrary bits, for types without an order such as remainders in i16.
+inline Both make_bytes(Pair& pair, const TensorSpec& spec, std::uint64_t seed) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(spec.bytes()));
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(reference::scramble(seed ^ i) >> 56);
+  return make_from_bytes(pair, spec, bytes);
 }
 
 /// Describes the first byte that differs; empty if there is none.

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/conversions.cuh"
 #include "backend/cuda/device/matrix.cuh"
 #include "backend/cuda/kernels.h"
 #include "core/float8.h"
@@ -63,18 +64,6 @@ __device__ float2 decoded_pair(std::uint32_t data) {
   return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(data), kKind)));
 }
 
-/// Two numbers, neither of them NaN, rounded by the GPU's conversion instructions.
-template <DType Out>
-__device__ std::uint32_t rounded_pair(float first, float second) {
-  if constexpr (Out == DType::kBF16) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
-    return *reinterpret_cast<const std::uint32_t*>(&pair);
-  } else {
-    const __half2 pair = __floats2half2_rn(first, second);
-    return *reinterpret_cast<const std::uint32_t*>(&pair);
-  }
-}
-
 /// Dequantizes eight 8-bit values, each with its scale, to eight elements.
 template <DType Payload, DType Out>
 __device__ void dequantize_octet(uint2 data, const float (&scales)[8], std::byte* to) {
@@ -98,8 +87,8 @@ __device__ void dequantize_octet(uint2 data, const float (&scales)[8], std::byte
     pieces[0] = make_uint4(float_bits(values[0]), float_bits(values[1]), float_bits(values[2]), float_bits(values[3]));
     pieces[1] = make_uint4(float_bits(values[4]), float_bits(values[5]), float_bits(values[6]), float_bits(values[7]));
   } else {
-    pieces[0] = make_uint4(rounded_pair<Out>(values[0], values[1]), rounded_pair<Out>(values[2], values[3]),
-                           rounded_pair<Out>(values[4], values[5]), rounded_pair<Out>(values[6], values[7]));
+    pieces[0] = make_uint4(pack_numbers<Out>(values[0], values[1]), pack_numbers<Out>(values[2], values[3]),
+                           pack_numbers<Out>(values[4], values[5]), pack_numbers<Out>(values[6], values[7]));
   }
 }
 
