@@ -187,6 +187,9 @@ struct ArmResult {
   /// By metric, the samples whose median the metric is, ascending. Of more than kMostSamples, that many at evenly
   /// spaced places of the sorted list are kept, the first and the last among them.
   std::map<std::string, std::vector<double>> samples;
+  /// By timed metric, the figure of each process that ran the arm, in the order in which they ran; the metric is their
+  /// median. Empty where one process ran it. Processes of the same place in this list ran one after the other.
+  std::map<std::string, std::vector<double>> by_process;
   /// One line for each thing that was not done as the cell asks, with the reason, and for each choice of the device
   /// between several algorithms.
   std::vector<std::string> notes;

@@ -256,6 +256,17 @@ class CommandLine {
                    "seconds that one arm may take, instead of the scenarios' own limits")
         ->check(number_within(0.001, kMostTimeoutSeconds))
         ->type_name("S");
+    run.add_option("--processes", request_.processes,
+                   "processes of each arm of cells that measure time or the host, in random order; default: 8 where a "
+                   "gate compares times, else 1; up to three times as many while such a gate is undecided")
+        ->check(integer_within(1, 1000))
+        ->type_name("N");
+    run.add_option("--gate-time", request_.gate_time,
+                   "fail a cell whose step takes longer after its fix than before it by more than so many percent, "
+                   "where 99 % intervals show it")
+        ->transform([](std::string text) { return text.ends_with('%') ? text.substr(0, text.size() - 1) : text; }, "")
+        ->check(number_within(0, 1000))
+        ->type_name("PERCENT");
     run.add_flag("--resume", request_.resume, "keep what an earlier run finished in the same directory");
     run.add_flag("--isolate", request_.isolate,
                  "run every arm of every cell, each in a process of its own: slower, to rule out influence");

@@ -74,6 +74,9 @@ Json arm_schema() {
        {"samples?", described(map_of(list_of(kNumberOrNull)),
                               "The samples of which a metric is the median, ascending; of many, 64 of evenly spaced "
                               "rank, the least and the greatest among them.")},
+       {"by_process?", described(map_of(list_of(kNumberOrNull)),
+                                 "By timed metric, the figure of each process that ran the arm, of which the metric is "
+                                 "the median; processes of the same place in the lists of two arms ran in turns.")},
        {"noise?", described(list_of(object({{"tensor", kText},
                                             {"of", {{"enum", {"output", "gradient", "weight"}}}},
                                             {"sqnr_db", kNumberOrNull},
@@ -134,6 +137,12 @@ std::string results_schema() {
        {"pass", described({{"type", {"boolean", "null"}}}, "null: undecided")},
        {"observed", kNumberOrNull},
        {"limit", kNumberOrNull},
+       {"ratio?", described(object({{"value", kNumber},
+                                    {"low", kNumber},
+                                    {"high", kNumber},
+                                    {"visible", described(kNumber, "half the width of the interval")},
+                                    {"pairs", kCount}}),
+                            "Of a timed figure to another arm's, with its 99 % interval, over pairs of processes.")},
        {"detail?", kText},
        {"line?", described({{"type", "integer"}, {"minimum", 1}}, "of the expectation, in the scenario's file")}});
   definitions["claim"] =

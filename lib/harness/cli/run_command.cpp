@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
 #include "harness/cli/listing.h"
 #include "harness/cli/program.h"
@@ -38,6 +39,7 @@ RunnerOptions runner_options(const RunRequest& request, const Program& program) 
   options.predict = program.predict;
   if (!request.isolate) options.task = program.task;
   options.isolate = request.isolate;
+  options.processes = request.processes;
   return options;
 }
 
@@ -205,6 +207,28 @@ int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Pr
   return code;
 }
 
+/// Adds the gate of --gate-time to every cell that measures steps before and after a fix.
+void add_time_gate(std::vector<PlannedCell>& cells, double percent, const Vocabulary& vocabulary) {
+  Expectation gate;
+  gate.metric = "time.step_ms";
+  gate.comparison = Comparison::kAtMost;
+  gate.of = Arm::kBefore;
+  gate.factor = 1 + percent / 100;
+  bool any = false;
+  for (PlannedCell& cell : cells) {
+    const std::vector<Arm> arms = arms_of(cell, vocabulary);
+    if (std::ranges::find(arms, Arm::kBefore) == arms.end() ||
+        std::ranges::find(cell.config.measure, find_metric(gate.metric)->group()) == cell.config.measure.end())
+      continue;
+    cell.expect.push_back(gate);
+    any = true;
+  }
+  if (!any)
+    fail(
+        "--gate-time: no selected cell measures time before and after a fix; add `time` to `measure` of a scenario "
+        "with a `fix`");
+}
+
 }  // namespace
 
 int run_command(const RunRequest& request, const Program& program) {
@@ -213,6 +237,8 @@ int run_command(const RunRequest& request, const Program& program) {
       LaunchedRanks::discover([](const char* name) { return std::getenv(name); });
   // Every launched rank is a process of its own.
   if (ranks) vocabulary.max_ranks = [](std::string_view) { return std::int64_t{kMostRanks}; };
+  if (ranks && (request.processes > 0 || request.gate_time))
+    fail("--processes and --gate-time need ranks that this program starts; start it without a launcher");
   if (ranks && !program.measure_over) fail("this program runs on one process alone; start it without a launcher");
   const bool speaks = !ranks || ranks->is_head();
   // Every rank reports its own errors, because its files may differ. It then ends before the ranks connect, so that no
@@ -223,6 +249,8 @@ int run_command(const RunRequest& request, const Program& program) {
   check_devices(request.devices, vocabulary);
   LoadedScenarios loaded = load_scenarios(find_scenario_files(request.paths), vocabulary);
   if (loaded.errors.empty()) select_cells(loaded.cells, request, vocabulary);
+  if (loaded.errors.empty() && request.gate_time && !loaded.cells.empty())
+    add_time_gate(loaded.cells, *request.gate_time, vocabulary);
   if (loaded.errors.empty() && ranks) {
     try {
       fit_to_launch(loaded.cells, loaded.scenarios, *ranks);

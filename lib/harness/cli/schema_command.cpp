@@ -115,7 +115,12 @@ Json definitions(const Vocabulary& vocabulary) {
   out["arm"] = {{"enum", sides}, {"description", "difference is before minus after"}};
   out["metric"] = metric_pattern();
   const Json number{{"type", "number"}};
-  const Json limit{{"anyOf", {number, {{"enum", {"predicted", name(Side::kBf16)}}}}}};
+  const Json limit{{"anyOf",
+                    {number,
+                     {{"enum", {"predicted"}}},
+                     {{"type", "string"},
+                      {"pattern", "^([0-9.eE+-]+ of )?(before|after|bf16)$"},
+                      {"description", "another arm's figure, or a multiple of it: 1.05 of before"}}}}};
   const Json positive{{"type", "number"}, {"minimum", 0}};
   out["expectation"] =
       closed_object({{"metric", reference("metric")},

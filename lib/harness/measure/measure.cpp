@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "comm/process_groups.h"
+#include "core/median.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
@@ -85,12 +86,6 @@ std::string emulation(const Recipe& recipe, const ArchProfile& arch) {
   const bool microscaled = recipe.quantized && recipe.weight.scale_dtype() == DType::kE8M0;
   if (!microscaled || arch.mxfp8_gemm) return {};
   return fmt::format("'{}' has no MXFP8 products: they are made from exactly dequantized operands", arch.name);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
 }
 
 /// At most `most` of the values, at evenly spaced positions, the first and the last among them.

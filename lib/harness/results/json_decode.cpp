@@ -110,9 +110,11 @@ ArmResult arm_from(const JsonReader& json, NumberFrom number) {
   out.peak_by_holder = holders_from(json.at("peak_by_holder"));
   out.emulated = json.text_or_empty("emulated");
   if (const auto losses = json.find("losses")) out.losses = numbers_from(*losses, number);
-  if (const auto samples = json.find("samples"))
-    samples->each_member(
-        [&](const std::string& name, const JsonReader& values) { out.samples[name] = numbers_from(values, number); });
+  for (const auto& [key, lists] : {std::pair{"samples", &out.samples}, std::pair{"by_process", &out.by_process}})
+    if (const auto found = json.find(key))
+      found->each_member([&, of = lists](const std::string& name, const JsonReader& values) {
+        (*of)[name] = numbers_from(values, number);
+      });
   if (const auto noise = json.find("noise"))
     noise->each_item([&](const JsonReader& one) { out.noise.push_back(noise_from(one, number)); });
   if (const auto notes = json.find("notes")) out.notes = texts_from(*notes);
@@ -142,6 +144,12 @@ Gate gate_from(const JsonReader& json) {
   if (const JsonReader pass = json.at("pass"); !pass.is_null()) out.pass = pass.flag();
   out.observed = json.at("observed").number_or_null();
   out.limit = json.at("limit").number_or_null();
+  if (const auto ratio = json.find("ratio"))
+    out.ratio = {.value = ratio->at("value").number(),
+                 .low = ratio->at("low").number(),
+                 .high = ratio->at("high").number(),
+                 .visible = ratio->at("visible").number(),
+                 .pairs = static_cast<std::size_t>(ratio->at("pairs").integer(0, 1 << 20))};
   out.detail = json.text_or_empty("detail");
   out.line = line_from(json);
   return out;

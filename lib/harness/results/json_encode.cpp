@@ -104,6 +104,7 @@ Json arm_json(const ArmResult& arm, NumberJson number) {
   if (!arm.emulated.empty()) out["emulated"] = arm.emulated;
   if (!arm.losses.empty()) out["losses"] = numbers_json(arm.losses, number);
   for (const auto& [name, samples] : arm.samples) out["samples"][name] = numbers_json(samples, number);
+  for (const auto& [name, figures] : arm.by_process) out["by_process"][name] = numbers_json(figures, number);
   for (const TensorNoise& one : arm.noise) out["noise"].push_back(noise_json(one, number));
   if (!arm.notes.empty()) out["notes"] = arm.notes;
   if (!arm.values_hash.empty()) out["values_hash"] = arm.values_hash;
@@ -118,6 +119,12 @@ Json gate_json(const Gate& gate) {
            {"pass", gate.pass ? Json(*gate.pass) : Json(nullptr)},
            {"observed", finite_or_null(gate.observed)},
            {"limit", finite_or_null(gate.limit)}};
+  if (gate.ratio)
+    out["ratio"] = {{"value", gate.ratio->value},
+                    {"low", gate.ratio->low},
+                    {"high", gate.ratio->high},
+                    {"visible", gate.ratio->visible},
+                    {"pairs", gate.ratio->pairs}};
   std::string detail = gate.detail;
   if (detail.empty() && gate.observed && !std::isfinite(*gate.observed))
     detail = fmt::format("the measured value is {}", *gate.observed);

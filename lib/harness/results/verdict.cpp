@@ -103,21 +103,58 @@ Gate evaluate_ending(const Expectation& e, const ArmResults& arms) {
   return gate;
 }
 
+Side side_of(Arm arm) { return arm == Arm::kBefore ? Side::kBefore : arm == Arm::kBf16 ? Side::kBf16 : Side::kAfter; }
+
+const std::vector<double>& figures_by_process(const ArmResults& arms, Arm arm, const std::string& metric) {
+  static const std::vector<double> none;
+  const auto result = arms.find(arm);
+  if (result == arms.end()) return none;
+  const auto entry = result->second.by_process.find(metric);
+  return entry == result->second.by_process.end() ? none : entry->second;
+}
+
+/// Decides a gate whose figure and limit are known by the interval of their ratio.
+void decide_by_interval(const Expectation& e, const ArmResults& arms, Gate& gate) {
+  const auto& figures = figures_by_process(arms, arm_of(e.side), e.metric);
+  gate.ratio = ratio_of(figures, figures_by_process(arms, *e.of, e.metric));
+  if (!gate.ratio) {
+    gate.detail = fmt::format("{} {} gave a figure, and an interval needs {}: give more by --processes",
+                              std::max<std::size_t>(figures.size(), 1), figures.size() > 1 ? "processes" : "process",
+                              kFewestPairs);
+    return;
+  }
+  const Ratio& ratio = *gate.ratio;
+  const bool at_most = e.comparison == Comparison::kAtMost;
+  if (at_most ? ratio.high <= e.factor : ratio.low >= e.factor)
+    gate.pass = true;
+  else if (at_most ? ratio.low > e.factor : ratio.high < e.factor)
+    gate.pass = false;
+  gate.detail = fmt::format("{:.4g} of {}'s, 99 % interval {:.4g} to {:.4g}, over {} processes each", ratio.value,
+                            name(*e.of), ratio.low, ratio.high, ratio.pairs);
+  if (!gate.pass)
+    gate.detail += fmt::format("; {} lies inside: changes below {:.1f} % do not show here", shortest(e.factor),
+                               100 * ratio.visible);
+}
+
 Gate evaluate(const Expectation& e, const ArmResults& arms) {
   if (e.comparison == Comparison::kEnds) return evaluate_ending(e, arms);
   Gate gate = undecided(e);
   const Figure observed = measured(arms, e.side, e.metric);
   const Figure limit = e.predicted ? predicted(arms, e.side, e.metric)
-                       : e.bf16    ? measured(arms, Side::kBf16, e.metric)
+                       : e.of      ? measured(arms, side_of(*e.of), e.metric)
                                    : Figure{e.low, ""};
   gate.observed = observed.value;
   gate.limit = limit.value;
+  if (e.of && gate.limit) *gate.limit *= e.factor;
   if (e.comparison == Comparison::kWithin && observed.value && *observed.value > e.high) gate.limit = e.high;
   if (!observed.value || !limit.value) {
     gate.detail = !observed.value ? observed.why : limit.why;
     return gate;
   }
-  gate.pass = holds(e, *observed.value, *limit.value);
+  if (is_timed_ratio(e))
+    decide_by_interval(e, arms, gate);
+  else
+    gate.pass = holds(e, *observed.value, *gate.limit);
   return gate;
 }
 
@@ -127,8 +164,8 @@ std::string complaint(const Gate& gate, const Expectation& e) {
   const Metric* metric = find_metric(e.metric);
   const std::string_view unit = metric ? metric->unit : "1";
   std::string limit;
-  if (gate.limit && (e.predicted || e.bf16))
-    limit = fmt::format(", {} {}", e.predicted ? "predicted" : "bf16", figure(*gate.limit, unit));
+  if (gate.limit && (e.predicted || e.of))
+    limit = fmt::format(", {} {}", e.predicted ? "predicted" : "limit", figure(*gate.limit, unit));
   return fmt::format("{}: measured {}{}", gate.text, gate.observed ? figure(*gate.observed, unit) : "nothing", limit);
 }
 
@@ -182,6 +219,15 @@ std::optional<Verdict> parse_verdict(std::string_view text) {
   return std::nullopt;
 }
 
+bool is_timed_ratio(const Expectation& e) {
+  const Metric* metric = find_metric(e.metric);
+  return e.of && metric && !metric->exact;
+}
+
+bool needs_more_processes(const Expectation& expectation, const Gate& gate) {
+  return is_timed_ratio(expectation) && gate.observed && gate.limit && !gate.pass;
+}
+
 bool is_good(Verdict verdict) {
   return verdict == Verdict::kConfirmed || verdict == Verdict::kPass || verdict == Verdict::kSkipped;
 }
@@ -202,7 +248,7 @@ std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary) 
   if ((any_group(cell.config.measure, &MetricGroup::compared_with_bf16) &&
        vocabulary.quantizes(cell.config.training.recipe)) ||
       std::any_of(cell.expect.begin(), cell.expect.end(), names_bf16) ||
-      std::any_of(cell.expect.begin(), cell.expect.end(), [](const Expectation& e) { return e.bf16; }) ||
+      std::any_of(cell.expect.begin(), cell.expect.end(), [](const Expectation& e) { return e.of == Arm::kBf16; }) ||
       std::any_of(cell.claims.begin(), cell.claims.end(), names_bf16))
     arms.push_back(Arm::kBf16);
   return arms;
@@ -211,13 +257,17 @@ std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary) 
 Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vector<Expectation>& expectations) {
   Judgement out;
   const bool has_fix = !cell.fix.empty();
-  std::string after_fails, other_fails, undecided;
+  std::string after_fails, other_fails, undecided, slower;
   bool before_covered = false, after_covered = false;
   for (const Expectation& e : expectations) {
     Gate gate = evaluate(e, arms);
-    before_covered = before_covered || speaks_of(e.side, Side::kBefore);
+    before_covered = before_covered || speaks_of(e.side, Side::kBefore) || e.of == Arm::kBefore;
     after_covered = after_covered || speaks_of(e.side, Side::kAfter);
-    std::string& slot = !gate.pass ? undecided : e.side == Side::kAfter ? after_fails : other_fails;
+    const bool of_before = is_timed_ratio(e) && e.of == Arm::kBefore;
+    std::string& slot = !gate.pass               ? undecided
+                        : of_before              ? slower
+                        : e.side == Side::kAfter ? after_fails
+                                                 : other_fails;
     if (gate.pass != true && slot.empty()) slot = complaint(gate, e);
     out.gates.push_back(std::move(gate));
   }
@@ -226,7 +276,8 @@ Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vecto
 
   const std::string timeout = unexpected_end(arms, expectations, true);
   const std::string crash = unexpected_end(arms, expectations, false);
-  const std::string worse = has_fix ? regression(arms, expectations) : "";
+  std::string worse = has_fix ? regression(arms, expectations) : "";
+  if (worse.empty()) worse = slower;
   const std::pair<const std::string&, Verdict> ladder[] = {
       {timeout, Verdict::kTimeout},
       {crash, Verdict::kCrashed},

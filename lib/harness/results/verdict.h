@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "harness/cell/cell.h"
+#include "harness/results/ratio.h"
 #include "harness/scenario/scenario.h"
 
 // The verdict of a cell from the results of its arms, and the exit code from verdicts. Pure functions.
@@ -43,6 +44,7 @@ struct Gate {
   std::optional<bool> pass;        ///< absent: undecided, because a figure is absent
   std::optional<double> observed;  ///< absent: see detail
   std::optional<double> limit;     ///< for kWithin the bound that was missed, or else the lower bound
+  std::optional<Ratio> ratio;      ///< of a timed figure that is compared with another arm's, over several processes
   std::string detail;              ///< why undecided, or how the arm ended
   int line = 0;                    ///< line of the expectation in the scenario's file; 0: unknown
 };
@@ -52,6 +54,11 @@ struct Judgement {
   std::string reason;  ///< one line; empty for confirmed and pass
   std::vector<Gate> gates;
 };
+
+/// True if the expectation compares a figure that differs from run to run with another arm's, such as a time.
+bool is_timed_ratio(const Expectation& expectation);
+/// True if the gate is on such a figure, and the processes so far leave it open which way it goes.
+bool needs_more_processes(const Expectation& expectation, const Gate& gate);
 
 using ArmResults = std::map<Arm, ArmResult>;
 

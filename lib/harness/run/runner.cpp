@@ -13,6 +13,7 @@
 #include "harness/results/json_codec.h"
 #include "harness/run/idle_processes.h"
 #include "harness/run/limits.h"
+#include "harness/run/rounds.h"
 
 namespace fp8lab {
 namespace {
@@ -75,9 +76,9 @@ class RunningCell {
         shared_(shared),
         idle_(idle),
         arm_bytes_(arm_bytes),
-        limit_s_(time_limit(cell, options)) {
-    for (const Arm arm : arms) waiting_.push_back({arm, shared.task(cell.config, arm)});
-    take_shared();
+        limit_s_(time_limit(cell, options)),
+        rounds_(cell, arms, processes_of(cell, options.processes)) {
+    begin_round();
   }
 
   const CellConfig& config() const { return cell_.config; }
@@ -116,18 +117,24 @@ class RunningCell {
       }
       ArmResult result = it->process().result();
       add_predictions(result, cell_.config, it->arm(), options_.predict);
-      if (events_.arm_ended) events_.arm_ended(cell_.config, it->arm(), result);
+      if (rounds_.first() && events_.arm_ended) events_.arm_ended(cell_.config, it->arm(), result);
       shared_.finish(shared_.task(cell_.config, it->arm()), result, cell_.config.id);
       if (result.status == "ok" && it->process().ready()) idle_.put(cell_.config.device, it->release());
-      results_[it->arm()] = std::move(result);
+      rounds_.add(it->arm(), std::move(result), results_);
       it = running_.erase(it);
     }
+    if (complete()) begin_round();
     return complete();
   }
 
   CellRecord record() { return make_record(cell_, std::move(results_), seconds_since(start_)); }
 
  private:
+  void begin_round() {
+    for (const Arm arm : rounds_.next(results_)) waiting_.push_back({arm, shared_.task(cell_.config, arm)});
+    take_shared();
+  }
+
   /// An arm that has not run yet, or that another cell is running.
   struct WaitingArm {
     Arm arm;
@@ -144,6 +151,7 @@ class RunningCell {
   IdleProcesses& idle_;
   double arm_bytes_;
   double limit_s_;
+  Rounds rounds_;
   Clock::time_point start_ = Clock::now();
   std::vector<WaitingArm> waiting_;
   std::list<RunningArm> running_;

@@ -25,6 +25,7 @@ struct RunnerOptions {
   PredictFunction predict;
   /// Arms of which it gives the same text run once, in the first cell that needs them. Empty: every cell runs its own.
   TaskFunction task;
+  int processes = 0;     ///< of each arm of cells that measure time or the host; 0: as processes_of() says
   bool isolate = false;  ///< no process runs a second arm
 };
 

@@ -43,7 +43,8 @@ struct Expectation {
   std::string metric;
   Comparison comparison = Comparison::kEquals;
   bool predicted = false;  ///< the limit is the closed form of the same metric and side
-  bool bf16 = false;       ///< the limit is the figure of the same metric of the bf16 arm
+  std::optional<Arm> of;   ///< the limit is `factor` times the figure of the same metric of this arm
+  double factor = 1;       ///< above 0; 1 unless `of`
   double low = 0;          ///< the limit; for kWithin the lower one
   double high = 0;         ///< for kWithin the upper limit
   double abs = 0;          ///< tolerance: the larger of abs and rel * |limit|

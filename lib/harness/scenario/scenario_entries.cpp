@@ -110,7 +110,37 @@ double read_tolerance(const NodeReader& reader, const YamlNode& item, const std:
   return value;
 }
 
-void read_limit(const NodeReader& reader, const YamlEntry& entry, Expectation& out) {
+/// Reads a limit that is another arm's figure, `before`, or a multiple of it, `1.05 of before`; false if the entry is
+/// neither.
+bool read_relative_limit(const NodeReader& reader, const YamlEntry& entry, const std::string& where,
+                         const EntryContext& context, Expectation& out) {
+  if (!entry.value.is_scalar() || entry.value.quoted) return false;
+  constexpr std::string_view kOf = " of ";
+  const std::string& text = entry.value.text;
+  const std::size_t split = text.find(kOf);
+  const std::string word = split == std::string::npos ? text : text.substr(split + kOf.size());
+  const auto arm = std::find_if(kArms.begin(), kArms.end(), [&](Arm a) { return name(a) == word; });
+  if (arm == kArms.end()) return false;
+  if (split != std::string::npos) {
+    const auto factor = decimal_number(text.substr(0, split));
+    if (!factor || !(*factor > 0))
+      reader.refuse(entry.value.place, fmt::format("`{}`: `{}` must begin with a number above 0 (`1.05 of before`)",
+                                                   where, quotable(text)));
+    out.factor = *factor;
+  }
+  if (out.side == Side::kDifference || name(out.side) == name(*arm))
+    reader.refuse(entry.value.place, fmt::format("`{}`: the {} side is not compared with the {} arm; name two arms",
+                                                 where, name(out.side), name(*arm)));
+  if (*arm == Arm::kBefore && !context.has_fix)
+    reader.refuse(entry.value.place, fmt::format("`{}`: `before` needs a `fix`, and this scenario names none", where));
+  if (!find_metric(out.metric)->exact && out.comparison == Comparison::kEquals)
+    reader.refuse(entry.place,
+                  fmt::format("`{}`: no two runs give the same {}; write at_most or at_least", where, out.metric));
+  out.of = *arm;
+  return true;
+}
+
+void read_limit(const NodeReader& reader, const YamlEntry& entry, const EntryContext& context, Expectation& out) {
   const std::string where = "expect." + entry.key;
   if (out.comparison == Comparison::kWithin) {
     if (!entry.value.is_list() || entry.value.items.size() != 2)
@@ -127,18 +157,13 @@ void read_limit(const NodeReader& reader, const YamlEntry& entry, Expectation& o
     out.predicted = true;
     return;
   }
-  if (entry.value.is_scalar() && !entry.value.quoted && entry.value.text == name(Side::kBf16)) {
-    if (out.side == Side::kBf16 || out.side == Side::kDifference)
-      reader.refuse(entry.value.place, fmt::format("`{}`: the {} side is not compared with the bf16 arm; name the arm "
-                                                   "before or after",
-                                                   where, name(out.side)));
-    out.bf16 = true;
-    return;
-  }
+  if (read_relative_limit(reader, entry, where, context, out)) return;
   const auto value = entry.value.is_scalar() && !entry.value.quoted ? decimal_number(entry.value.text) : std::nullopt;
   if (!value)
-    reader.refuse(entry.value.place, fmt::format("`{}` must be a number or the word predicted or bf16, but is {}",
-                                                 where, described(entry.value)));
+    reader.refuse(entry.value.place,
+                  fmt::format("`{}` must be a number, the word predicted, an arm (`before`) or a multiple of one "
+                              "(`1.05 of before`), but is {}",
+                              where, described(entry.value)));
   out.low = *value;
 }
 
@@ -207,9 +232,10 @@ std::string text_of(const Expectation& expectation) {
                                 : expectation.comparison == Comparison::kAtLeast ? "is at least"
                                                                                  : "is at most";
   text += fmt::format("{} {}", verb,
-                      expectation.predicted ? "predicted"
-                      : expectation.bf16    ? "bf16's"
-                                            : shortest(expectation.low));
+                      expectation.predicted                       ? "predicted"
+                      : expectation.of && expectation.factor == 1 ? fmt::format("{}'s", name(*expectation.of))
+                      : expectation.of ? fmt::format("{} of {}'s", shortest(expectation.factor), name(*expectation.of))
+                                       : shortest(expectation.low));
   if (expectation.abs > 0) text += fmt::format(" (abs {})", shortest(expectation.abs));
   if (expectation.rel > 0) text += fmt::format(" (rel {})", shortest(expectation.rel));
   return text;
@@ -245,9 +271,11 @@ Expectation read_expectation(const NodeReader& reader, const YamlNode& item, con
   if (!limit)
     reader.refuse(item.place,
                   "this entry of `expect` compares nothing; write one of equals, at_least, at_most or within");
-  read_limit(reader, *limit, out);
+  read_limit(reader, *limit, context, out);
   out.abs = read_tolerance(reader, item, "abs");
   out.rel = read_tolerance(reader, item, "rel");
+  if (out.of && !find_metric(out.metric)->exact && (item.find("abs") || item.find("rel")))
+    reader.refuse(limit->place, "the interval of a timed ratio already is a tolerance; drop `abs` and `rel`");
   if (out.comparison == Comparison::kWithin && (item.find("abs") || item.find("rel")))
     reader.refuse(limit->place, "`expect.within` already is a tolerance; drop `abs` and `rel`");
   out.when = optional_condition(reader, item, "expect", context);
