@@ -58,6 +58,24 @@ timeout: 12.5
   EXPECT_EQ(cells[4].skip_reason, "");
 }
 
+TEST(Scenario, LimitMayBeAnotherArmsFigureOrAMultipleOfIt) {
+  std::string text = sample::kFixScenario + R"(expect:
+  - {metric: memory.peak_bytes, arm: after, at_most: bf16}
+  - {metric: memory.peak_bytes, arm: after, at_most: 0.5 of before}
+  - {metric: time.step_ms, arm: after, at_most: 1.05 of before}
+  - {metric: memory.peak_bytes, arm: before, equals: after}
+)";
+  text.replace(text.find("[memory]"), 8, "[memory, time]");
+  const Scenario s = parse(text);
+  EXPECT_EQ(text_of(s.expect[0]), "after memory.peak_bytes is at most bf16's");
+  EXPECT_EQ(text_of(s.expect[1]), "after memory.peak_bytes is at most 0.5 of before's");
+  EXPECT_EQ(text_of(s.expect[2]), "after time.step_ms is at most 1.05 of before's");
+  EXPECT_EQ(s.expect[3].of, Arm::kAfter);
+  EXPECT_EQ(s.expect[3].factor, 1);
+  text.replace(text.rfind("time.step_ms, arm: after, at_most"), 33, "time.step_ms, arm: after, equals");
+  EXPECT_THROW(parse(text), ScenarioError) << "no two runs take the same time";
+}
+
 TEST(Scenario, UnavailableDeviceSkipsItsCellsWithItsReason) {
   const auto cells = plan(sample::kFixScenario + "matrix: {device: [cpu, cuda]}\n");
   ASSERT_EQ(cells.size(), 2u);

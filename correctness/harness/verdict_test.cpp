@@ -44,7 +44,7 @@ Expectation equals_predicted(Side side) {
 
 Expectation at_most_bf16(Side side) {
   Expectation out = expect(side, Comparison::kAtMost, 0);
-  out.bf16 = true;
+  out.of = Arm::kBf16;
   return out;
 }
 
@@ -307,6 +307,17 @@ TEST(Gate, ComparesWithItsTolerance) {
     e.rel = c.rel;
     const Judgement judgement = judge(CellConfig{}, {{Arm::kAfter, arm(c.observed)}}, {e});
     EXPECT_EQ(judgement.gates.at(0).pass, c.holds) << text_of(e) << ", observed " << c.observed;
+  }
+}
+
+TEST(Gate, MultipleOfAnotherArmsFigureIsTheLimit) {
+  Expectation half = expect(Side::kAfter, Comparison::kAtMost, 0);
+  half.of = Arm::kBefore;
+  half.factor = 0.5;
+  for (const double after : {50.0, 51.0, std::nan("")}) {
+    const Judgement judgement = judge(fix_cell(), {{Arm::kBefore, arm(100)}, {Arm::kAfter, arm(after)}}, {half});
+    EXPECT_EQ(judgement.gates.at(0).pass, after == 50) << after;
+    EXPECT_EQ(judgement.gates.at(0).limit, 50);
   }
 }
 

@@ -165,7 +165,11 @@ std::string complaint(const Gate& gate, const Expectation& e) {
   const std::string_view unit = metric ? metric->unit : "1";
   std::string limit;
   if (gate.limit && (e.predicted || e.of))
-    limit = fmt::format(", {} {}", e.predicted ? "predicted" : "limit", figure(*gate.limit, unit));
+    limit = fmt::format(", {} {}",
+                        e.predicted     ? "predicted"
+                        : e.factor == 1 ? name(*e.of)
+                                        : "limit",
+                        figure(*gate.limit, unit));
   return fmt::format("{}: measured {}{}", gate.text, gate.observed ? figure(*gate.observed, unit) : "nothing", limit);
 }
 
