@@ -58,6 +58,10 @@ enum class Sharded { kNone, kFsdp };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<Sharded>{"none", "fsdp"};
 
+enum class Control { kNone, kSame, kPlanted };
+template <>
+inline constexpr std::array<std::string_view, 3> kWords<Control>{"none", "same", "planted"};
+
 /// Scenario key `model`. Lengths are elements; `seq` and `batch` are tokens per sequence and sequences per step.
 struct ModelConfig {
   std::string layer = "transformer_layer";  ///< a row of the layer table (nn/layer_table.h)
@@ -128,11 +132,12 @@ struct CellConfig {
   int ranks = 1;
   int context_parallel = 1;  ///< ranks that share each sequence; attention passes keys and values around them in a ring
   std::string mesh;          ///< "4": shards; "2x4": replicas x shards; empty: all ranks shard
-  std::optional<Word<Sharded>> sharding;  ///< left out: fsdp for several ranks or a mesh
-  bool reshard_after_forward = true;      ///< false: unsharded parameters live until the end of backward
-  bool gather_ahead = false;              ///< a layer's weights are gathered while the layer before it computes
-  std::int64_t capacity = 0;              ///< device memory of each rank, in bytes; 0: as much as the device has
-  std::string fix;                        ///< a row of the fix table, or empty for a plain cell
+  std::optional<Word<Sharded>> sharding;   ///< left out: fsdp for several ranks or a mesh
+  bool reshard_after_forward = true;       ///< false: unsharded parameters live until the end of backward
+  bool gather_ahead = false;               ///< a layer's weights are gathered while the layer before it computes
+  std::int64_t capacity = 0;               ///< device memory of each rank, in bytes; 0: as much as the device has
+  Word<Control> control = Control::kNone;  ///< what the before arm has more, without a fix: nothing, or planted changes
+  std::string fix;                         ///< a row of the fix table, or empty for a plain cell
   ModelConfig model;
   TrainingConfig training;
   std::vector<std::string> measure;  ///< metric groups: memory, parity, host, time, traffic
@@ -144,6 +149,9 @@ inline constexpr std::size_t kMostSamples = 64;
 
 /// The most losses that results keep.
 inline constexpr std::size_t kMostLosses = 1024;
+
+/// True if the cell has a before arm: of a fix, or as a control of the measurement.
+inline bool has_before(const CellConfig& cell) { return !cell.fix.empty() || cell.control != Control::kNone; }
 
 /// The sides a cell is run on, each in a child process.
 enum class Arm { kBefore, kAfter, kBf16 };

@@ -165,6 +165,11 @@ std::vector<Key> make_keys() {
              At<&C::gather_ahead>{}),
       integer_key("capacity", {0, kMostExact}, "device memory of each rank, in bytes; 0: as much as the device has",
                   At<&C::capacity>{}),
+      choice(
+          "control",
+          "a test of the measurement: the before arm equals after (same), or has one byte, one collective and 5 % of "
+          "the step's time more (planted)",
+          At<&C::control>{}),
       word("fix", rows_of<&V::fixes>, "fix that the before arm reverts", At<&C::fix>{}),
 
       word("model.layer", rows_of<&V::layers>, "layer that the model repeats", kModel<&M::layer>),

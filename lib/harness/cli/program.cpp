@@ -267,6 +267,10 @@ class CommandLine {
         ->transform([](std::string text) { return text.ends_with('%') ? text.substr(0, text.size() - 1) : text; }, "")
         ->check(number_within(0, 1000))
         ->type_name("PERCENT");
+    run.add_flag(
+        "--controls", request_.controls,
+        "test the measurement too: for each scenario a cell with equal arms, which must show no difference, and "
+        "one with a planted byte, collective and 5 % of the step's time, which must show");
     run.add_flag("--resume", request_.resume, "keep what an earlier run finished in the same directory");
     run.add_flag("--isolate", request_.isolate,
                  "run every arm of every cell, each in a process of its own: slower, to rule out influence");

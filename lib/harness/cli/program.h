@@ -37,6 +37,7 @@ struct RunRequest {
   std::optional<double> timeout_s;
   int processes = 0;                ///< of each arm of cells that measure time or the host; 0: the runner decides
   std::optional<double> gate_time;  ///< most percent by which a step may take longer after a fix than before it
+  bool controls = false;            ///< cells that test the measurement run too (control_cells)
   bool resume = false;
   bool isolate = false;  ///< every arm of every cell runs in a process of its own, and no results are shared
   bool list = false;

@@ -19,6 +19,7 @@
 #include "harness/results/results.h"
 #include "harness/run/launched_runner.h"
 #include "harness/run/limits.h"
+#include "harness/scenario/controls.h"
 
 namespace fp8lab {
 namespace {
@@ -129,6 +130,7 @@ class Run {
     for (const PlannedCell& cell : cells_)
       if (finished_.contains(cell.config.id)) ids.push_back(cell.config.id);
     outcome_.verdicts = verdicts_of(results_.records(ids));
+    for (std::size_t i = 0; i < ids.size(); ++i) controls_.add(ids[i], is_good(outcome_.verdicts[i]));
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     const RunSummary summary{now_utc(), environment_line(program_.build), ids.size() == cells_.size(), cells_.size(),
                              seconds};
@@ -158,6 +160,7 @@ class Run {
       out += fmt::format("stopped: {} of {} cells finished\n", outcome_.verdicts.size(), summary.planned);
     out += fmt::format("{} in {:.1f} s: {}\n", counted(outcome_.verdicts.size(), "cell"), summary.seconds,
                        counts_of(outcome_.verdicts));
+    if (const std::string controls = controls_.text(); !controls.empty()) out += controls + "\n";
     if (documented)
       out +=
           fmt::format("results: {}\nsummary: {}\n", results_.path_of("results.json"), results_.path_of("summary.md"));
@@ -173,6 +176,7 @@ class Run {
   std::string environment_;
   std::set<std::string> finished_;  ///< ids
   RunOutcome outcome_;
+  ControlCounts controls_;
   Clock::time_point start_ = Clock::now();
 };
 
@@ -249,6 +253,8 @@ int run_command(const RunRequest& request, const Program& program) {
   check_devices(request.devices, vocabulary);
   LoadedScenarios loaded = load_scenarios(find_scenario_files(request.paths), vocabulary);
   if (loaded.errors.empty()) select_cells(loaded.cells, request, vocabulary);
+  if (loaded.errors.empty() && request.controls)
+    for (PlannedCell& cell : control_cells(loaded.cells)) loaded.cells.push_back(std::move(cell));
   if (loaded.errors.empty() && request.gate_time && !loaded.cells.empty())
     add_time_gate(loaded.cells, *request.gate_time, vocabulary);
   if (loaded.errors.empty() && ranks) {

@@ -180,7 +180,9 @@ double put_predictions(const std::map<std::string, double>& figures, std::map<st
 ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* world) {
   const Recipe recipe = recipe_of(cell, arm);
   const bool memory = asks_for(cell, "memory");
-  TrainingRun run(cell, behaviors_of(cell, arm), recipe, {.world = world, .record_timeline = memory});
+  const bool planted = cell.control == Control::kPlanted && arm == Arm::kBefore;
+  TrainingRun run(cell, behaviors_of(cell, arm), recipe,
+                  {.world = world, .record_timeline = memory, .planted = planted});
   const bool traffic = asks_for(cell, "traffic"), parity = asks_for(cell, "parity");
   run.keep_values(parity);
   if (asks_for(cell, "host")) run.measure_host_work();

@@ -17,6 +17,7 @@
 #include "fsdp/row_split.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
+#include "harness/measure/shared_folder.h"
 #include "ops/elementwise.h"
 #include "ops/quantize.h"
 #include "optim/foreach_adam.h"
@@ -90,46 +91,7 @@ std::unique_ptr<ProcessGroup> ranks_on(Device& device, ProcessGroup* world) {
 }
 
 constexpr double kAverageDecay = 0.9;
-
-/// A folder for temporary files that all ranks of `world` share (null: this process alone). Rank 0 makes it, and its
-/// destructor removes it with its contents. Throws Error on every rank if it cannot be made.
-class SharedFolder {
- public:
-  explicit SharedFolder(ProcessGroup* world) : world_(world) {
-    std::array<char, 4096> name{};
-    if (owns()) make().string().copy(name.data(), name.size() - 1);
-    if (world_ != nullptr) {
-      const BroadcastPart part{.data = reinterpret_cast<std::byte*>(name.data()), .bytes = name.size()};
-      world_->broadcast(0, {&part, 1}, "folder of the saved training state");
-    }
-    path_ = name.data();
-    if (path_.empty()) fail("training.resume_at: rank 0 can make no folder for temporary files; is TMPDIR writable?");
-  }
-  ~SharedFolder() {
-    std::error_code ignored;
-    if (owns()) std::filesystem::remove_all(path_, ignored);
-  }
-  SharedFolder(const SharedFolder&) = delete;
-  SharedFolder& operator=(const SharedFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  bool owns() const { return world_ == nullptr || world_->rank() == 0; }
-
-  /// Makes the folder; returns an empty path on failure.
-  static std::filesystem::path make() {
-    std::error_code error;
-    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
-    if (error) return {};
-    std::string name = (parent / "fp8lab-resume-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) return {};
-    return name;
-  }
-
-  ProcessGroup* world_;
-  std::filesystem::path path_;
-};
+constexpr double kPlantedShare = 0.05;  // of a step's time
 
 }  // namespace
 
@@ -164,7 +126,8 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
       recipe_(recipe),
       world_(ranks_.get()),
       casts_(options.casts),
-      record_timeline_(options.record_timeline) {
+      record_timeline_(options.record_timeline),
+      planted_(options.planted) {
   if (is_sharded(cell)) {
     check(world_ != nullptr, "a sharded cell needs ranks to train on");
     record_shared_gpus(*options.world);
@@ -173,6 +136,9 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
     mesh_ = std::make_unique<Mesh>(*world_, MeshShape{.replicas = shape.replicas, .shards = shape.shards});
   }
   build();
+  if (planted_)
+    planted_byte_ = device_->allocate({Shape{1}, DType::kE4M3},
+                                      device_->holder(HolderKind::kRecipeState, "control", "planted byte"));
 }
 
 void TrainingRun::build() {
@@ -413,6 +379,15 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   if (keep) values_.gradients = read_gradients();
 }
 
+void TrainingRun::plant_in_step(StepTimes& times) {
+  if (mesh_) mesh_->world().barrier("planted by a control cell");
+  const double ms = kPlantedShare * (times.forward_ms + times.backward_ms + times.optimizer_ms);
+  Stopwatch watch;
+  double planted = 0;
+  while (planted < ms) planted += watch.lap_ms();
+  times.optimizer_ms += planted;
+}
+
 void TrainingRun::step() {
   Ledger& ledger = device_->ledger();
   const int number = static_cast<int>(runtime_.step);
@@ -427,6 +402,7 @@ void TrainingRun::step() {
   model_->zero_grad();
   device_->synchronize();
   times.optimizer_ms = watch.lap_ms();
+  if (planted_) plant_in_step(times);
   input_ = {};
   target_ = {};
   ledger.set_phase(PhaseKind::kIdle, number);

@@ -42,6 +42,7 @@ struct TrainingRunOptions {
   /// it only determines this rank's GPU.
   ProcessGroup* world = nullptr;
   bool record_timeline = false;  ///< the ledger records its events: those of setup, and of steps see kTimelineSteps
+  bool planted = false;          ///< a control cell: one byte lives as long as the run, see also plant_in_step()
   CastWatch* casts = nullptr;    ///< records the casts of the last step's forward and backward
 };
 
@@ -113,6 +114,8 @@ class TrainingRun {
   void step();
   /// Forward and backward of micro-batch `index` of the step.
   void pass_micro_batch(std::int64_t index, StepTimes& times);
+  /// A control cell's changes to a step: one collective, and 5 % of the step's time.
+  void plant_in_step(StepTimes& times);
   Tensor make_input(std::string_view name, float scale);
   std::vector<std::vector<float>> read_gradients();
   Traffic traffic() const;
@@ -145,6 +148,8 @@ class TrainingRun {
   std::size_t host_work_of_first_step_ = 0;
   CastWatch* casts_;
   bool record_timeline_;
+  bool planted_;
+  Tensor planted_byte_;
   bool measure_host_work_ = false;
   bool keep_values_ = false;
   Values values_;

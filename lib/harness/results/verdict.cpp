@@ -246,7 +246,7 @@ Figure predicted(const ArmResults& arms, Side side, const std::string& metric) {
 
 std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary) {
   std::vector<Arm> arms;
-  if (!cell.config.fix.empty()) arms.push_back(Arm::kBefore);
+  if (has_before(cell.config)) arms.push_back(Arm::kBefore);
   arms.push_back(Arm::kAfter);
   const auto names_bf16 = [](const auto& entry) { return entry.side == Side::kBf16; };
   if ((any_group(cell.config.measure, &MetricGroup::compared_with_bf16) &&
@@ -260,7 +260,7 @@ std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary) 
 
 Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vector<Expectation>& expectations) {
   Judgement out;
-  const bool has_fix = !cell.fix.empty();
+  const bool has_fix = has_before(cell);
   std::string after_fails, other_fails, undecided, slower;
   bool before_covered = false, after_covered = false;
   for (const Expectation& e : expectations) {

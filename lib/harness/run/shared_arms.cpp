@@ -15,7 +15,10 @@ std::string task_of(CellConfig cell, Arm arm) {
   cell.scenario.clear();
   cell.id.clear();
   cell.axes.clear();
-  if (arm != Arm::kBefore) cell.fix.clear();
+  if (arm != Arm::kBefore) {
+    cell.fix.clear();
+    cell.control = Control::kNone;
+  }
   if (arm == Arm::kBf16) {
     const TrainingConfig none;
     TrainingConfig& training = cell.training;

@@ -127,6 +127,8 @@ Broken broken_resume_rule(const TrainingConfig& t) {
 }  // namespace
 
 std::optional<BrokenRule> broken_general_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
+  if (cell.control != Control::kNone && !cell.fix.empty())
+    return BrokenRule{"control", "a control cell's before arm reverts no fix; remove `control` or `fix`"};
   Broken broken = broken_model_rule(cell.model, cell.training.micro_batches);
   if (!broken) broken = broken_ranks_rule(cell, vocabulary);
   if (!broken) broken = broken_optimizer_rule(cell, vocabulary);

@@ -139,7 +139,7 @@ class ScenarioParser {
     const std::vector<std::string> axes = out_.matrix.axis_names();
     const bool fix_axis =
         std::any_of(axes.begin(), axes.end(), [](const auto& axis) { return find_key(axis) == find_key("fix"); });
-    const EntryContext context(out_.matrix, out_.base.measure, fix_axis || !out_.base.fix.empty());
+    const EntryContext context(out_.matrix, out_.base.measure, fix_axis || has_before(out_.base));
     if (const YamlEntry* entry = root.find("expect"))
       for (const YamlNode& item : reader_.as_list(*entry, "expect"))
         mistakes_.collect([&] { out_.expect.push_back(read_expectation(reader_, item, context)); });

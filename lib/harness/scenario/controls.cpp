@@ -1,0 +1,108 @@
+#include "harness/scenario/controls.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "harness/cell/metrics.h"
+#include "harness/cell/sharding_keys.h"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::string_view kSame = "/control=same", kPlantedEnd = "/control=planted";
+
+/// What equal arms have in common, and what the planted byte, collective and time change.
+constexpr std::string_view kPeak = "memory.peak_bytes", kCollectives = "traffic.collectives",
+                           kGathered = "traffic.all_gather_bytes", kLossGap = "parity.loss_gap", kStep = "time.step_ms";
+/// Below the planted 5 % and above 0, so that an interval has room on both sides.
+constexpr double kPlantedShows = 1.01, kSameAllows = 1.05;
+
+bool measures(const CellConfig& cell, std::string_view metric) {
+  const std::string_view group = find_metric(metric)->group();
+  return std::ranges::find(cell.measure, group) != cell.measure.end();
+}
+
+Expectation difference_equals(std::string_view metric, double value) {
+  Expectation out;
+  out.side = Side::kDifference;
+  out.metric = metric;
+  out.low = value;
+  return out;
+}
+
+Expectation step_compared(Side side, Comparison comparison, Arm of, double factor) {
+  Expectation out;
+  out.side = side;
+  out.metric = kStep;
+  out.comparison = comparison;
+  out.of = of;
+  out.factor = factor;
+  return out;
+}
+
+std::vector<Expectation> expectations(const CellConfig& cell) {
+  const bool same = cell.control == Control::kSame;
+  std::vector<Expectation> out;
+  if (measures(cell, kPeak)) out.push_back(difference_equals(kPeak, same ? 0 : 1));
+  if (measures(cell, kCollectives) && is_sharded(cell)) {
+    out.push_back(difference_equals(kCollectives, same ? 0 : 1));
+    if (same) out.push_back(difference_equals(kGathered, 0));
+  }
+  if (measures(cell, kLossGap) && same && cell.device != "meta") out.push_back(difference_equals(kLossGap, 0));
+  if (measures(cell, kStep) && cell.training.steps > 1)
+    out.push_back(same ? step_compared(Side::kAfter, Comparison::kAtMost, Arm::kBefore, kSameAllows)
+                       : step_compared(Side::kBefore, Comparison::kAtLeast, Arm::kAfter, kPlantedShows));
+  return out;
+}
+
+PlannedCell control_of(const PlannedCell& cell, Control control) {
+  PlannedCell out = cell;
+  out.config.fix.clear();
+  out.config.control = control;
+  out.config.id = cell.config.scenario + std::string(control == Control::kSame ? kSame : kPlantedEnd);
+  out.config.axes = {{"control", std::string(out.config.control.text())}};
+  out.title = fmt::format("{}: {}", control == Control::kSame ? "Equal arms" : "A planted change", cell.title);
+  out.upstream.clear();
+  out.counterfactual = false;
+  out.claims.clear();
+  out.expect = expectations(out.config);
+  return out;
+}
+
+bool may_crash(const PlannedCell& cell) {
+  return std::ranges::any_of(cell.expect, [](const Expectation& e) { return e.comparison == Comparison::kEnds; });
+}
+
+}  // namespace
+
+std::vector<PlannedCell> control_cells(const std::vector<PlannedCell>& cells) {
+  std::vector<PlannedCell> out;
+  std::set<std::string> scenarios;
+  for (const PlannedCell& cell : cells) {
+    if (!cell.skip_reason.empty() || may_crash(cell) || cell.config.control != Control::kNone) continue;
+    if (!scenarios.insert(cell.config.scenario).second) continue;
+    for (const Control control : {Control::kSame, Control::kPlanted})
+      if (PlannedCell made = control_of(cell, control); !made.expect.empty()) out.push_back(std::move(made));
+  }
+  return out;
+}
+
+void ControlCounts::add(std::string_view id, bool good) {
+  if (id.ends_with(kSame)) {
+    ++same;
+    same_passed += good;
+  } else if (id.ends_with(kPlantedEnd)) {
+    ++planted;
+    planted_found += good;
+  }
+}
+
+std::string ControlCounts::text() const {
+  if (same + planted == 0) return {};
+  return fmt::format("controls: {} of {} equal pairs show no difference, {} of {} planted changes were found",
+                     same_passed, same, planted_found, planted);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/scenario/scenario.h"
+
+namespace fp8lab {
+
+/// Cells that test the measurement itself, made from the cells of a run: for each scenario, from its first cell that
+/// runs and is not expected to crash, one whose arms are equal (`control: same`), which must show no difference, and
+/// one whose before arm has a byte, a collective and 5 % of the step's time more (`control: planted`), all of which
+/// must show. Which of these a cell gates depends on what the scenario measures.
+std::vector<PlannedCell> control_cells(const std::vector<PlannedCell>& cells);
+
+/// How the control cells of a run came out.
+struct ControlCounts {
+  int same = 0, same_passed = 0;
+  int planted = 0, planted_found = 0;
+
+  /// Counts the cell `id`, if it is a control cell, which ended well or not.
+  void add(std::string_view id, bool good);
+  /// "controls: 3 of 3 equal pairs show no difference, 3 of 3 planted changes were found"; empty without control cells.
+  std::string text() const;
+};
+
+}  // namespace fp8lab
