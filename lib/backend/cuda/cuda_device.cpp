@@ -9,6 +9,7 @@
 #include "backend/cuda/gemm/cublaslt_library.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/peer/peer_access.h"
+#include "backend/cuda/throttling.h"
 
 namespace fp8lab {
 namespace {
@@ -134,7 +135,12 @@ class CudaDevice final : public Device {
     return 1e-3 * double{milliseconds};
   }
 
-  std::vector<std::string> notes() override { return gpu().notes(); }
+  std::vector<std::string> notes() override {
+    std::vector<std::string> notes = gpu().notes();
+    if (std::string throttling = cuda::throttling_note(gpu().ordinal()); !throttling.empty())
+      notes.push_back(std::move(throttling));
+    return notes;
+  }
 
   std::optional<std::int64_t> driver_overhead_bytes() override {
     std::size_t free = 0, total = 0;

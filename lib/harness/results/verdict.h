@@ -44,9 +44,10 @@ struct Gate {
   std::optional<bool> pass;        ///< absent: undecided, because a figure is absent
   std::optional<double> observed;  ///< absent: see detail
   std::optional<double> limit;     ///< for kWithin the bound that was missed, or else the lower bound
-  std::optional<Ratio> ratio;      ///< of a timed figure that is compared with another arm's, over several processes
   std::string detail;              ///< why undecided, or how the arm ended
   int line = 0;                    ///< line of the expectation in the scenario's file; 0: unknown
+  /// Of a timed figure that is compared with another arm's, over several processes.
+  std::optional<Ratio> ratio = {};
 };
 
 struct Judgement {
