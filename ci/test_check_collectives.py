@@ -127,7 +127,7 @@ class Collectives(unittest.TestCase):
         names, findings = check_collectives.check(pathlib.Path(__file__).resolve().parent.parent)
         self.assertEqual([str(finding) for finding in findings], [])
         for name in ("of_all_ranks", "on_all_ranks", "stored", "TrainingRun::weights", "TrainingRun::visit_parameters",
-                     "ParameterGroup::unshard", "Mesh::Mesh", "max_over", "agree"):
+                     "ParameterGroup::unshard", "Mesh::Mesh", "max_over", "fail_on_every_rank"):
             self.assertIn(name, names)
 
     # The deadlock of ranks whose values differ, as it was written.

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <thread>
 
 #include "harness/fake_process.h"
 
@@ -176,7 +175,7 @@ TEST(Interruption, Kill_LeavesNoOrphanAndUsableLines) {
 }
 
 /// The lines of results.jsonl that ended before the kill.
-std::vector<std::string> whole_lines(const std::string& text) {
+std::vector<std::string> complete_lines(const std::string& text) {
   std::vector<std::string> out;
   for (std::size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
     out.push_back(text.substr(begin, end - begin));
@@ -190,21 +189,22 @@ TEST(Interruption, KilledAtAnyMoment_LosesNoWrittenCellAndResumes) {
   const std::vector<std::string> arguments = scenarios.run_arguments({"-j", "3"});
   const auto begin = steady_clock::now();
   ASSERT_EQ(sample::run(arguments).code, 0);
-  const std::chrono::duration<double, std::milli> whole = steady_clock::now() - begin;
+  const std::chrono::duration<double, std::milli> full_run = steady_clock::now() - begin;
 
   const char* const wanted = std::getenv("FP8LAB_KILLS");
   const int kills = wanted != nullptr ? std::atoi(wanted) : 10;
   std::mt19937 random(20261123);
-  std::uniform_real_distribution<double> moment(0, 1.1 * whole.count());
+  std::uniform_real_distribution<double> moment(0, 1.1 * full_run.count());
   int in_between = 0;  // kills after the first cell and before the last
   for (int i = 0; i < kills; ++i) {
     std::filesystem::remove_all(scenarios.out());
     Process process(arguments);
-    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(moment(random)));
+    ::poll(nullptr, 0, static_cast<int>(moment(random)));
     process.signal(SIGKILL);
     process.finish();
     const bool begun = std::filesystem::exists(scenarios.out() + "/results.jsonl");
-    const std::vector<std::string> written = begun ? whole_lines(scenarios.read("results.jsonl")) : whole_lines("");
+    const std::vector<std::string> written =
+        begun ? complete_lines(scenarios.read("results.jsonl")) : complete_lines("");
     in_between += !written.empty() && written.size() < names.size();
 
     std::vector<std::string> again = arguments;
@@ -214,7 +214,7 @@ TEST(Interruption, KilledAtAnyMoment_LosesNoWrittenCellAndResumes) {
     const Json results = results_of(scenarios);
     ASSERT_EQ(results["complete"], true);
     ASSERT_EQ(results["cells"].size(), names.size());
-    const std::vector<std::string> now = whole_lines(scenarios.read("results.jsonl"));
+    const std::vector<std::string> now = complete_lines(scenarios.read("results.jsonl"));
     for (const std::string& line : written)
       ASSERT_NE(std::find(now.begin(), now.end(), line), now.end()) << "kill " << i << " lost " << line;
   }

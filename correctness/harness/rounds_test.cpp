@@ -127,7 +127,7 @@ TEST(Rounds, ProcessThatDoesNotEndWellEndsTheCell) {
   EXPECT_EQ(results.at(Arm::kAfter).status, "crashed");
 }
 
-TEST(Rounds, ExactFigureThatDiffersBetweenProcessesIsNoted) {
+TEST(Rounds, ExactFigureThatDiffersBetweenProcessesIsInTheNotes) {
   const PlannedCell cell = timed_cell(false);
   Rounds rounds(cell, {Arm::kAfter}, {.fewest = 2, .most = 2});
   ArmResults results;

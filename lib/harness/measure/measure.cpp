@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "comm/process_groups.h"
-#include "core/median.h"
+#include "harness/cell/median.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <random>
 
-#include "core/median.h"
+#include "harness/cell/median.h"
 
 namespace fp8lab {
 namespace {

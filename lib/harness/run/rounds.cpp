@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/fnv1a.h"
-#include "core/median.h"
+#include "harness/cell/median.h"
 #include "harness/cell/metrics.h"
 
 namespace fp8lab {

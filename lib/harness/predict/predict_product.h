@@ -1,0 +1,181 @@
+#pragma once
+
+#include "harness/predict/predict_nodes.h"
+
+// Parts of nodes: products and norms, each with the sizes of its tensors and the schedule of its passes.
+namespace fp8lab::closed_form {
+
+inline constexpr Bytes kF32 = 4;
+
+/// Which run of a layer's forward is meant. kSaving saves tensors for backward. With activation checkpointing the layer
+/// runs twice: first kRecorded (in the first step) or kRecordedAgain (in later steps), which save nothing, then
+/// kSaving, in backward.
+enum class Run { kSaving, kRecorded, kRecordedAgain };
+
+/// y = x W^T + b under a recipe: the casts of x, of W and of the gradient of y, and three matrix products.
+struct Product {
+  /// `keeps_copy`: backward reads forward's copy of the weight, sharded or not.
+  Product(const CellNumbers& cell, std::int64_t in, std::int64_t out, bool keeps_copy = false)
+      : casts(cell.casts),
+        casts_unstored(cell.casts_unstored),
+        measured_early(cell.measured_early),
+        x(cell.cast_activation(in)),
+        grad_y(cell.cast_activation(out)),
+        plain_x(cell.plain(in)),
+        plain_y(cell.plain(out)),
+        weight(weight_parameter(cell, out, in)),
+        quantizes_again(cell.casts && cell.sharding.sharded && cell.decisions.requantizes_in_backward &&
+                        !weight.computes_as_kept && !keeps_copy),
+        copy(weight.computes_as_kept ? Cast{} : cell.cast_weight(out, in)),
+        rows_copy(quantizes_again ? cell.cast_weight_rowwise(out, in) : Cast{}),
+        cached(keeps_copy || weight.computes_as_kept ? Cached::kNever : cell.cached),
+        checkpoint(cell.checkpoint),
+        saved_copy(quantizes_again || cached != Cached::kNever ? 0 : copy.both),
+        saved_scale(quantizes_again && cell.recipe.histories ? kF32 : 0),
+        bias(cell.form.bias ? vector_parameter(cell, out) : ParameterNumbers{}),
+        has_bias(cell.form.bias),
+        added_weight(cell.adds_gradients ? weight.unsharded : 0),
+        added_bias(cell.adds_gradients ? bias.unsharded : 0),
+        forward_amaxes(cell.recipe.histories ? 2 : 0),
+        backward_amaxes(cell.recipe.histories ? 1 : 0),
+        stash(cell.evaluates ? 0 : forward_amaxes * kF32) {
+    if (cached == Cached::kWidened) widen(cell, out, in);
+    // Delayed scaling: each quantized tensor has a scale and a history of amaxes.
+    weight.state_before = (forward_amaxes + backward_amaxes) * kF32 * (1 + cell.history_rows);
+    // On architectures that need it, the transpose of a gathered weight is made once and lives until the next reshard,
+    // or until the gradient of x is computed.
+    const bool early = !cell.decisions.transposes_in_backward;
+    const bool reshards = cell.sharding.reshards;
+    const Bytes transpose = weight.reorders ? 0 : weight.transpose;
+    transposed_when_recorded = early ? transpose : 0;
+    transposed_in_forward = early && (!checkpoint || reshards) ? transpose : 0;
+    transposed_in_backward = !early || (reshards && !checkpoint) ? transpose : 0;
+    if (cell.finds_transposes) transposed_in_backward = 0;
+    cleared = cell.decisions.clears_transposes ? transpose : 0;
+  }
+
+  void add_to(Node& node) const {
+    node.parameters.push_back(weight);
+    if (has_bias) node.parameters.push_back(bias);
+    node.forward_amaxes += forward_amaxes;
+    node.backward_amaxes += backward_amaxes;
+    node.stash += stash;
+    if (cached != Cached::kNever) node.cached += copy.both;
+  }
+  /// The norm or activation before this product makes its input, either in eight bits or in the nominal type, which
+  /// make_operand() then casts.
+  Schedule make_input() const { return casts_unstored ? allocate(x.both) : made_for(x) + allocate(plain_x); }
+  /// The cast of what make_input() made.
+  Schedule make_operand() const { return casts && !casts_unstored ? cast_made(x) + release(plain_x) : Schedule{}; }
+  /// The activation after this product makes the gradient of this product's output.
+  Schedule make_gradient() const { return made_for(grad_y) + allocate(plain_y); }
+  /// The product itself, from an operand that is already cast.
+  Schedule multiply(Run run = Run::kSaving) const {
+    const Bytes transposed = run == Run::kSaving ? transposed_in_forward : transposed_when_recorded;
+    const Schedule cast = quantizes_again ? rows_copy.schedule() : cast_for_both(run);
+    return allocate(transposed) + cast + allocate(plain_y) + release(rows_copy.both) + allocate(saved_scale) +
+           release(x.both - x.kept);
+  }
+  /// Cast and product, from an input that stays alive.
+  Schedule forward(Run run = Run::kSaving) const { return x.schedule() + multiply(run); }
+  /// make_input(), make_operand() and multiply().
+  Schedule forward_making(Run run = Run::kSaving) const { return make_input() + make_operand() + multiply(run); }
+  /// The bytes that forward_making() leaves for backward, without the copy of the weight.
+  Bytes saved_x() const { return casts ? x.kept : plain_x; }
+  /// The bytes that multiply() leaves for backward of the weight.
+  Bytes saved_weight() const { return saved_copy + saved_scale; }
+  Schedule backward(bool consuming = true) const { return backward_from(grad_y.schedule(), consuming); }
+  /// Backward, where make_gradient() made the gradient of the output.
+  Schedule backward_making() const { return backward_from(cast_made(grad_y), true); }
+
+  bool casts, casts_unstored, measured_early;
+  Cast x, grad_y;
+  Bytes plain_x, plain_y;
+  ParameterNumbers weight;
+  bool quantizes_again;  ///< forward's copy of the weight lives for its product alone, and backward makes another
+  Cast copy;             ///< the cast copy of the weight, for one pass or for both
+  Cast rows_copy;        ///< forward's, if backward makes another
+  Cached cached;
+  Schedule widened{};  ///< of the cached copy that evaluation made
+  bool checkpoint;
+  Bytes saved_copy, saved_scale;
+  ParameterNumbers bias;
+  bool has_bias;
+  Bytes added_weight, added_bias;  ///< gradients that are freed once they are added to those of earlier micro-batches
+  std::int64_t forward_amaxes, backward_amaxes;
+  Bytes stash;
+  Bytes transposed_when_recorded, transposed_in_forward, transposed_in_backward;
+  Bytes cleared;  ///< the transpose that is freed once the gradient of x is computed
+
+ private:
+  /// An incomplete copy is freed and made anew, except for blocks, whose other orientation is made from the first.
+  void widen(const CellNumbers& cell, std::int64_t out, std::int64_t in) {
+    const Bytes rowwise = cell.cast_weight_rowwise(out, in).both;
+    if (copy.both == rowwise) {
+      widened = recast();
+    } else if (cell.recipe.per_tensor || cell.recipe.orientations_differ) {
+      widened = release(rowwise) + copy.schedule();
+      weight.stops = weight.stops || (cell.recipe.orientations_differ && !cell.decisions.resets_workspaces);
+    } else {
+      widened = allocate(copy.both - rowwise);
+    }
+  }
+  Schedule recast() const { return allocate(copy.scratch) + release(copy.scratch); }
+  /// The cast of the weight, for forward and backward. A cached copy that the same pass made is cast again when forward
+  /// is recomputed.
+  Schedule cast_for_both(Run run) const {
+    const bool recomputed = run == Run::kSaving && checkpoint;
+    switch (cached) {
+      case Cached::kNever: return copy.schedule();
+      case Cached::kMade: return recomputed ? recast() : copy.schedule();
+      case Cached::kWidened: return recomputed ? recast() : widened;
+      case Cached::kAgain: return recast();
+      case Cached::kRead: return {};
+    }
+    return {};
+  }
+  /// An amax that is measured while the tensor is made lives from before the tensor to the end of its cast.
+  Schedule made_for(const Cast& cast) const { return allocate(measured_early ? cast.scratch : 0); }
+  Schedule cast_made(const Cast& cast) const { return measured_early ? cast.finish() : cast.schedule(); }
+  Schedule backward_from(const Schedule& cast_gradient, bool consuming) const {
+    const Schedule gradient_released = release(consuming ? plain_y : 0);
+    const Schedule cast_weight = quantizes_again ? copy.schedule() : Schedule{};
+    const Schedule products = cast_weight + allocate(transposed_in_backward) + allocate(plain_x) +
+                              release((quantizes_again ? copy.both : 0) + cleared) + allocate(weight.unsharded) +
+                              release(added_weight);
+    const Schedule bias_gradient = allocate(bias.unsharded) + release(added_bias);
+    if (!casts) return bias_gradient + products + gradient_released;
+    return bias_gradient + cast_gradient + gradient_released + products + release(grad_y.both);
+  }
+};
+
+struct Norm {
+  explicit Norm(const CellNumbers& cell)
+      : y(cell.plain(cell.hidden)),
+        parameters(static_cast<std::size_t>(cell.form.norm_parameters), vector_parameter(cell, cell.hidden)),
+        gradients(cell.form.norm_parameters * cell.hidden * cell.element),
+        added(cell.adds_gradients ? gradients : 0),
+        statistics(cell.form.norm_statistics * cell.tokens * kF32) {}
+
+  /// The schedule without the output.
+  Schedule forward() const { return allocate(statistics); }
+  Schedule backward() const { return allocate(y) + allocate(gradients) + release(added) + release(y); }
+
+  Bytes y;
+  std::vector<ParameterNumbers> parameters;
+  Bytes gradients;
+  Bytes added;  ///< gradients that are freed once they are added to those of earlier micro-batches
+  Bytes statistics;
+};
+
+/// Sets the node's `retained` and `unemptied` from `shelled`, the saved bytes that are in shells; and its recorded
+/// forwards from `recorded`, at whose end `left` of the saved bytes are still alive.
+template <class Recorded>
+void set_recorded(Node& node, Shells shells, Bytes shelled, Bytes left, const Recorded& recorded) {
+  node.retained = shells == Shells::kEmpty ? 0 : shelled;
+  node.unemptied = shells == Shells::kNeverEmptied ? shelled : 0;
+  node.recorded = recorded(Run::kRecorded) + release(left - node.unemptied);
+  node.recorded_again = recorded(Run::kRecordedAgain) + release(left - node.unemptied);
+}
+
+}  // namespace fp8lab::closed_form
