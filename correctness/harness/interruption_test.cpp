@@ -1,11 +1,8 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "harness/fake_process.h"
 
@@ -172,53 +169,6 @@ TEST(Interruption, Kill_LeavesNoOrphanAndUsableLines) {
   const Ended resumed = sample::run(run.scenarios.run_arguments({"--resume", "-f", "good"}));
   EXPECT_EQ(resumed.code, 0) << resumed.errors;
   EXPECT_EQ(results_of(run.scenarios)["cells"].size(), 1u);
-}
-
-/// The lines of results.jsonl that ended before the kill.
-std::vector<std::string> complete_lines(const std::string& text) {
-  std::vector<std::string> out;
-  for (std::size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
-    out.push_back(text.substr(begin, end - begin));
-  return out;
-}
-
-TEST(Interruption, KilledAtAnyMoment_LosesNoWrittenCellAndResumes) {
-  std::vector<std::string> names;
-  for (char name = 'a'; name < 'm'; ++name) names.emplace_back(1, name);
-  const Scenarios scenarios(names);
-  const std::vector<std::string> arguments = scenarios.run_arguments({"-j", "3"});
-  const auto begin = steady_clock::now();
-  ASSERT_EQ(sample::run(arguments).code, 0);
-  const std::chrono::duration<double, std::milli> full_run = steady_clock::now() - begin;
-
-  const char* const wanted = std::getenv("FP8LAB_KILLS");
-  const int kills = wanted != nullptr ? std::atoi(wanted) : 10;
-  std::mt19937 random(20261123);
-  std::uniform_real_distribution<double> moment(0, 1.1 * full_run.count());
-  int in_between = 0;  // kills after the first cell and before the last
-  for (int i = 0; i < kills; ++i) {
-    std::filesystem::remove_all(scenarios.out());
-    Process process(arguments);
-    ::poll(nullptr, 0, static_cast<int>(moment(random)));
-    process.signal(SIGKILL);
-    process.finish();
-    const bool begun = std::filesystem::exists(scenarios.out() + "/results.jsonl");
-    const std::vector<std::string> written =
-        begun ? complete_lines(scenarios.read("results.jsonl")) : complete_lines("");
-    in_between += !written.empty() && written.size() < names.size();
-
-    std::vector<std::string> again = arguments;
-    again.emplace_back("--resume");
-    const Ended resumed = sample::run(again);
-    ASSERT_EQ(resumed.code, 0) << "kill " << i << ": " << resumed.output << resumed.errors;
-    const Json results = results_of(scenarios);
-    ASSERT_EQ(results["complete"], true);
-    ASSERT_EQ(results["cells"].size(), names.size());
-    const std::vector<std::string> now = complete_lines(scenarios.read("results.jsonl"));
-    for (const std::string& line : written)
-      ASSERT_NE(std::find(now.begin(), now.end(), line), now.end()) << "kill " << i << " lost " << line;
-  }
-  EXPECT_GT(in_between, 0) << "no kill hit the middle of a run";
 }
 
 TEST(Interruption, ClosedPipe_DoesNotEndTheRun) {
