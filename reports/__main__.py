@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import logging
 import os
 import pathlib
 import re
@@ -14,6 +15,8 @@ import interrupts
 from documents import one_line, printable
 
 PACKAGES = {"matplotlib": "python3-matplotlib", "jinja2": "python3-jinja2"}
+# matplotlib warns where it cannot keep its cache of fonts, which it then makes anew each time.
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
 EXIT_BAD_INPUT, EXIT_NOTHING, EXIT_INTERRUPTED = 2, 5, 128 + signal.SIGINT
 
 
