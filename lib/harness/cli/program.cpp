@@ -16,7 +16,6 @@
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
 #include "harness/cli/completion.h"
-#include "harness/cli/fit.h"
 #include "harness/cli/standard_streams.h"
 
 namespace fp8lab {
@@ -30,7 +29,6 @@ constexpr const char* kExamples =
     "Examples:\n"
     "  fp8lab run scenarios -d meta,cpu -o out     every bundled scenario that needs no GPU\n"
     "  fp8lab plan scenarios -f 405b               what cells would need, without running them\n"
-    "  fp8lab fit llama3-70b --gpu h100 --ranks 64 whether a known model fits, and what would make it fit\n"
     "  fp8lab compare before out                   what got better and worse between two runs\n"
     "  fp8lab fixes                                what can be shown before and after\n"
     "  source <(fp8lab completion bash)            completion, also for zsh and fish\n\n";
@@ -43,20 +41,10 @@ constexpr const char* kRunExamples =
     "  fp8lab run scenarios -o out --resume        only what an earlier run did not finish\n\n";
 
 constexpr const char* kPlanExamples =
-    "Figures are closed forms of the scenario, which every run is compared with; nothing is allocated. Expectations\n"
-    "on these figures are judged: exit code 1 if one fails.\n"
+    "Figures are closed forms of the scenario, which every run is compared with; nothing is allocated.\n"
     "Examples:\n"
     "  fp8lab plan scenarios -d meta -f 405b\n"
     "  fp8lab plan my.yaml --json                  every predicted figure, exactly\n\n";
-
-constexpr const char* kFitHelp =
-    "Layers are predicted by the closed forms that runs are compared with, for this program's own runtime; libraries\n"
-    "keep more. Embedding, head and loss are sums over the sizes (logits in 16 bits, their FP32 copy and gradient).\n"
-    "What the driver takes is left out: 0.6 GiB.\n"
-    "Examples:\n"
-    "  fp8lab fit llama3-70b --gpu h100 --ranks 64\n"
-    "  fp8lab fit llama3-405b --ranks 512,2048,16384 --recompute\n\n"
-    "Exit codes: 0 all of it fits, 1 something does not, 2 bad usage.\n";
 
 constexpr const char* kCompareHelp =
     "A run is its results.json, or the directory that holds it. A regression is a cell that vanished, a verdict\n"
@@ -142,7 +130,6 @@ class CommandLine {
     app_.failure_message([this](const CLI::App*, const CLI::Error& error) { return explained(error); });
     add_run();
     add_plan();
-    add_fit();
     add_compare();
     add_report();
     add_validate();
@@ -316,44 +303,8 @@ class CommandLine {
       return plan_command(request_, program_);
     });
     add_selection(plan);
-    plan.add_option("--capacity", request_.capacity, "memory of each rank, instead of the scenarios': 80GiB")
-        ->type_name("SIZE");
-    plan.add_option("--gpu", request_.gpu, "the same, of a GPU that `fp8lab fit --help` lists")->type_name("GPU");
     add_json(plan, "print every predicted figure as JSON");
     plan.footer(kPlanExamples);
-  }
-
-  void add_fit() {
-    CLI::App& fit =
-        add("fit", "tell whether a known model trains within a GPU's memory, and what would make it fit", [this] {
-          fit_.json = json_;
-          return fit_command(fit_, program_);
-        });
-    const auto names = [](const auto rows) {
-      std::string out;
-      for (const auto& row : rows) out += fmt::format("{}{}", out.empty() ? "" : ", ", row.name);
-      return out;
-    };
-    fit.add_option("MODEL", fit_.model, names(known_models()))->required();
-    fit.add_option("--gpu", fit_.gpu, names(known_gpus()))->capture_default_str()->type_name("GPU");
-    fit.add_option("--capacity", fit_.capacity, "memory of each rank, instead of a GPU's: 80GiB")->type_name("SIZE");
-    fit.add_option("--ranks", fit_.ranks, "numbers of ranks")
-        ->delimiter(',')
-        ->check(integer_within(1, kMostRanks))
-        ->type_name("N,...");
-    fit.add_option("--recipe", fit_.recipes, "recipes; default: all")->delimiter(',')->type_name("RECIPE,...");
-    fit.add_option("--seq", fit_.seq, "tokens of a sequence")
-        ->capture_default_str()
-        ->check(integer_within(1, 1 << 24))
-        ->type_name("N");
-    fit.add_option("--batch", fit_.batch, "sequences of a rank and step")
-        ->capture_default_str()
-        ->check(integer_within(1, 1 << 20))
-        ->type_name("N");
-    fit.add_flag("--quantized-weights", fit_.quantized_weights, "keep weights in eight bits");
-    fit.add_flag("--recompute", fit_.recompute, "recompute every layer's activations in backward");
-    add_json(fit);
-    fit.footer(kFitHelp);
   }
 
   void add_compare() {
@@ -406,7 +357,6 @@ class CommandLine {
   std::vector<std::pair<const CLI::App*, std::function<int()>>> actions_;
   RunRequest request_;
   CompareRequest comparison_;
-  FitRequest fit_;
   ReportRequest report_;
   std::vector<std::string> words_;  ///< the command line after the program's name
   std::string directory_, shell_, document_ = "scenario";

@@ -31,7 +31,6 @@ struct RunRequest {
   std::vector<std::string> paths;
   std::vector<std::string> devices;  ///< empty: all
   std::string filter;                ///< regular expression on ids, negated by a leading '-'; empty: all
-  std::string capacity, gpu;         ///< plan: memory of each rank, instead of the cells' own; see capacity_of()
   int sample = 0;                    ///< the most cells of each scenario and device; 0: all
   std::string out = "out";
   int jobs = 0;  ///< arms at a time; 0: one per usable core
@@ -43,17 +42,6 @@ struct RunRequest {
   bool isolate = false;  ///< every arm of every cell runs in a process of its own, and no results are shared
   bool list = false;
   bool dry_run = false;
-  bool json = false;
-};
-
-/// The arguments of `fp8lab fit`.
-struct FitRequest {
-  std::string model, gpu = "h100", capacity;  ///< capacity, "80GiB", comes before gpu; empty: the GPU's
-  std::vector<int> ranks{64};
-  std::vector<std::string> recipes;  ///< empty: all
-  std::int64_t seq = 8192, batch = 1;
-  bool quantized_weights = false;
-  bool recompute = false;
   bool json = false;
 };
 
@@ -76,11 +64,8 @@ struct ReportRequest {
 };
 
 int run_command(const RunRequest& request, const Program& program);
-/// Reads only the paths, the devices, the filter, the sample, capacity, gpu and `json` of `request`. Exit code 1 if a
-/// predicted figure fails an expectation.
+/// Reads only the paths, the devices, the filter, the sample and `json` of `request`.
 int plan_command(const RunRequest& request, const Program& program);
-/// Predicts what a known model needs under each recipe. Exit code 0 if all of it fits, 1 if something does not.
-int fit_command(const FitRequest& request, const Program& program);
 int compare_command(const CompareRequest& request);
 int validate_command(const std::vector<std::string>& paths, bool json, const Program& program);
 /// `directory`: empty for the bundled scenarios, or none if they are not found. Files that cannot be read are reported
