@@ -13,5 +13,6 @@ int main(int argc, char** argv) {
                               .measure = fp8lab::measure_arm,
                               .measure_over = fp8lab::measure_arm_over,
                               .predict = fp8lab::predict,
+                              .estimate = fp8lab::estimate,
                               .task = fp8lab::task_of});
 }

@@ -79,6 +79,14 @@ testing::AssertionResult agrees(const CellConfig& cell, Arm arm) {
     return testing::AssertionFailure() << error.what() << "\n" << cell_to_json(cell);
   }
   const Figures formula = predict(cell, arm);
+  std::int64_t held = 0;
+  for (const auto& [owner, bytes] : estimate(cell, arm).peak_by_owner) {
+    if (bytes < 0) return testing::AssertionFailure() << owner << " holds " << bytes << " of " << cell_to_json(cell);
+    held += bytes;
+  }
+  const auto peak = formula.find("memory.peak_bytes");
+  if (peak != formula.end() && static_cast<double>(held) != peak->second)
+    return testing::AssertionFailure() << "the owners hold " << held << " at the peak of " << cell_to_json(cell);
   if (seen == formula) return testing::AssertionSuccess();
   auto result = testing::AssertionFailure();
   for (const auto& [name, value] : seen) {

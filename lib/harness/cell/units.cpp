@@ -59,6 +59,11 @@ std::string figure(double value, std::string_view unit) {
   return unit == "1" ? grouped(value) : fmt::format("{} {}", grouped(value), unit);
 }
 
+std::string short_figure(double value, std::string_view unit) {
+  const std::string text = figure(value, unit);
+  return text.substr(0, text.find(" ("));
+}
+
 std::string shortest(double value) {
   return is_integer(value) ? std::to_string(static_cast<std::int64_t>(value)) : fmt::format("{}", value);
 }

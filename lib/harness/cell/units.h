@@ -19,6 +19,9 @@ std::string grouped(double value);
 /// A figure for people: "589.5 MiB (618,135,552 B)", "2.1 ms", "0.25". MiB is 2^20 bytes.
 std::string figure(double value, std::string_view unit);
 
+/// figure() without the exact number of bytes: "589.5 MiB".
+std::string short_figure(double value, std::string_view unit);
+
 /// The shortest text that reads back as `value`: "0.5", "448", "1e-06".
 std::string shortest(double value);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -10,122 +11,198 @@
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
+#include "harness/cli/plan_tables.h"
+#include "harness/cli/planned.h"
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
-#include "harness/results/verdict.h"
 
 namespace fp8lab {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Figures = std::map<std::string, double>;
-
-struct PlannedArm {
-  Arm arm;
-  Figures figures;
-  std::string reason;  ///< why there are no figures
-};
-
-struct Plan {
-  const PlannedCell& cell;
-  std::vector<PlannedArm> arms;
-};
-
-Plan plan_of(const PlannedCell& cell, const Program& program) {
-  Plan plan{cell, {}};
-  if (!cell.skip_reason.empty()) return plan;
-  for (const Arm arm : arms_of(cell, program.vocabulary())) {
-    PlannedArm planned{arm, {}, ""};
-    try {
-      if (program.predict) planned.figures = program.predict(cell.config, arm);
-      if (planned.figures.empty()) planned.reason = "no closed form";
-    } catch (const Error& error) {
-      planned.reason = error.what();
-    }
-    plan.arms.push_back(std::move(planned));
-  }
-  return plan;
-}
 
 constexpr std::array<std::string_view, 4> kColumns{"memory.peak_bytes", "memory.weight_bytes", "memory.retained_bytes",
                                                    "traffic.all_gather_bytes"};
 
-/// A figure without its exact bytes, which are in the JSON.
-std::string short_figure(double value, std::string_view unit) {
-  const std::string text = figure(value, unit);
-  return text.substr(0, text.find(" ("));
+/// The most owners of a peak that a line names.
+constexpr std::size_t kMostOwners = 4;
+
+/// Bytes in one unit over all cells: "77.6 GiB".
+std::string bytes_text(double value) {
+  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  return std::abs(value) >= 0.1 * kGiB ? fmt::format("{:.1f} GiB", value / kGiB) : short_figure(value, "B");
 }
 
-/// "  above the capacity of 131.3 GiB" if the arm asks for more than the device has at one moment. Below that an
-/// allocator's rounding may still exhaust the device.
-std::string above_capacity(const CellConfig& cell, const Figures& figures) {
-  const auto peak = figures.find("memory.peak_bytes");
-  const auto capacity = static_cast<double>(cell.capacity);
-  if (cell.capacity == 0 || peak == figures.end() || peak->second <= capacity) return {};
-  return fmt::format("  above the capacity of {}", short_figure(capacity, "B"));
-}
-
-std::string line_of(const CellConfig& cell, const PlannedArm& arm) {
+std::string line_of(const PlannedArm& arm) {
   std::string out = fmt::format("  {:<7}", name(arm.arm));
   if (!arm.reason.empty()) return out + for_terminal(arm.reason) + "\n";
   for (const std::string_view column : kColumns) {
-    const auto it = arm.figures.find(std::string(column));
-    if (it != arm.figures.end())
+    const auto it = arm.estimate.figures.find(std::string(column));
+    if (it != arm.estimate.figures.end())
       out += fmt::format(" {:>24}", short_figure(it->second, find_metric(column)->unit));
     else
       out += fmt::format(" {:>24}", "-");
   }
-  return out + above_capacity(cell, arm.figures) + "\n";
+  return out + "\n";
 }
 
-Json json_of(const Plan& plan) {
-  const CellConfig& cell = plan.cell.config;
-  Json out{{"id", cell.id},         {"scenario", cell.scenario}, {"file", plan.cell.file}, {"line", plan.cell.line},
-           {"device", cell.device}, {"ranks", cell.ranks},       {"skip", nullptr},        {"arms", Json::object()}};
-  if (!plan.cell.skip_reason.empty()) out["skip"] = plan.cell.skip_reason;
-  for (const PlannedArm& arm : plan.arms) {
-    Json figures = Json::object();
-    for (const auto& [name, value] : arm.figures) figures[name] = Json::parse(shortest(value));
-    out["arms"][std::string(name(arm.arm))] = {{"predicted", figures},
-                                               {"reason", arm.reason.empty() ? Json(nullptr) : Json(arm.reason)}};
+std::string owners_text(const Estimate& estimate) {
+  std::string out;
+  std::int64_t rest = 0;
+  std::size_t number = 0;
+  for (const auto& [owner, bytes] : estimate.peak_by_owner) {
+    if (++number > kMostOwners)
+      rest += bytes;
+    else
+      out += fmt::format("{}{} {}", out.empty() ? "" : ", ", bytes_text(static_cast<double>(bytes)), owner);
+  }
+  if (rest > 0) out += fmt::format(", {} other", bytes_text(static_cast<double>(rest)));
+  return out.empty() ? "" : fmt::format("in {}: {}", estimate.peak_phase, out);
+}
+
+std::string changes_text(const Fit& fit) {
+  std::string changes, costs;
+  for (const FitChange& change : fit.changes) {
+    changes += fmt::format("{}{}={}", changes.empty() ? "" : ", ", change.key, change.value);
+    costs += fmt::format("{}{}", costs.empty() ? "" : "; ", change.cost);
+  }
+  return fmt::format("{}: {} ({})", changes, bytes_text(static_cast<double>(fit.peak_bytes)), costs);
+}
+
+/// Whether the arm fits, what its peak consists of, and what makes it fit.
+std::string fit_text(const PlannedArm& arm, std::int64_t capacity, const std::string& indent) {
+  if (!arm.spare) return "";
+  const auto spare = static_cast<double>(*arm.spare);
+  const std::string of = bytes_text(static_cast<double>(capacity));
+  std::string out = indent + (spare >= 0 ? fmt::format("fits {} with {} to spare", of, bytes_text(spare))
+                                         : fmt::format("does not fit {}: {} too much", of, bytes_text(-spare)));
+  const std::string owners = owners_text(arm.estimate);
+  out += owners.empty() ? "\n" : fmt::format("; the peak is {}\n", owners);
+  for (const Fit& fit : arm.fits) out += fmt::format("{}  fits with {}\n", indent, changes_text(fit));
+  if (spare < 0 && arm.searched && arm.fits.empty())
+    out += indent + "  no change that was tried makes it fit; up to 64 times the ranks were\n";
+  return out;
+}
+
+std::string gate_text(const Gate& gate) {
+  const Metric* metric = find_metric(gate.metric);
+  const std::string_view unit = metric ? metric->unit : "1";
+  return fmt::format("  expects {}: predicted {}\n", for_terminal(gate.text),
+                     gate.observed ? figure(*gate.observed, unit) : gate.detail);
+}
+
+Json json_of(const PlannedArm& arm, std::int64_t capacity) {
+  Json figures = Json::object();
+  for (const auto& [name, value] : arm.estimate.figures) figures[name] = Json::parse(shortest(value));
+  Json out{{"predicted", figures}, {"reason", arm.reason.empty() ? Json(nullptr) : Json(arm.reason)}};
+  if (!arm.estimate.peak_phase.empty()) {
+    out["peak_phase"] = arm.estimate.peak_phase;
+    out["peak_by_owner"] = Json::object();
+    for (const auto& [owner, bytes] : arm.estimate.peak_by_owner) out["peak_by_owner"][std::string(owner)] = bytes;
+  }
+  if (!arm.spare) return out;
+  out["capacity"] = capacity;
+  out["fits"] = *arm.spare >= 0;
+  out["spare_bytes"] = *arm.spare;
+  out["fits_with"] = Json::array();
+  for (const Fit& fit : arm.fits) {
+    Json changes = Json::array();
+    for (const FitChange& change : fit.changes)
+      changes.push_back({{"key", change.key}, {"value", change.value}, {"cost", change.cost}});
+    out["fits_with"].push_back({{"changes", changes}, {"peak_bytes", fit.peak_bytes}});
   }
   return out;
 }
 
+Json json_of(const Planned& plan) {
+  const CellConfig& cell = plan.cell.config;
+  Json out{{"id", cell.id},          {"scenario", cell.scenario}, {"file", plan.cell.file},
+           {"line", plan.cell.line}, {"device", cell.device},     {"ranks", cell.ranks},
+           {"skip", nullptr},        {"arms", Json::object()},    {"expect", Json::array()}};
+  if (!plan.cell.skip_reason.empty()) out["skip"] = plan.cell.skip_reason;
+  for (const PlannedArm& arm : plan.arms) out["arms"][std::string(name(arm.arm))] = json_of(arm, plan.capacity);
+  for (const Gate& gate : plan.gates)
+    out["expect"].push_back({{"text", gate.text},
+                             {"line", gate.line},
+                             {"pass", *gate.pass},
+                             {"predicted", gate.observed ? Json(*gate.observed) : Json(nullptr)}});
+  return out;
+}
+
+/// Peaks as a table, a row a recipe, a column a number of ranks; and whether each row fits over the fewest ranks.
+std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model) {
+  std::string out = model.heading, head = fmt::format("{:<36}", "peak of a rank, by ranks"), row, label, answers;
+  for (const int ranks : model.ranks) head += fmt::format(" {:>12}", ranks);
+  out += head + "\n";
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const bool first = i % model.ranks.size() == 0;
+    const PlannedArm& arm = plans[i].arms.front();
+    const auto peak = arm.estimate.figures.find("memory.peak_bytes");
+    if (first) out += fmt::format("{}{:<36}", i == 0 ? "" : "\n", plans[i].cell.title);
+    const std::string text = peak == arm.estimate.figures.end() ? "-" : bytes_text(peak->second);
+    out += fmt::format(" {:>12}", text + (arm.spare && *arm.spare < 0 ? " !" : "  "));
+    if (!first) continue;
+    answers +=
+        fmt::format("{} over {}:\n", plans[i].cell.title, counted(static_cast<std::size_t>(model.ranks[0]), "rank"));
+    answers += arm.reason.empty() ? fit_text(arm, plans[i].capacity, "  ") : fmt::format("  {}\n", arm.reason);
+  }
+  return out + (plans.empty() || plans.front().capacity == 0 ? "\n" : "\n(!: does not fit)\n\n" + answers);
+}
+
+std::string scenario_text(const std::vector<Planned>& plans) {
+  std::string text = fmt::format("Predicted, on rank 0:\n  {:<7}", "");
+  for (const std::string_view column : kColumns) text += fmt::format(" {:>24}", column);
+  text += "\n";
+  std::size_t runs = 0, arms = 0, hold = 0, fail = 0;
+  for (const Planned& plan : plans) {
+    const CellConfig& cell = plan.cell.config;
+    runs += plan.cell.skip_reason.empty();
+    arms += plan.arms.size();
+    text += fmt::format("{}  ({}, {} {}){}\n", cell.id, cell.device, cell.ranks, cell.ranks == 1 ? "rank" : "ranks",
+                        plan.cell.skip_reason.empty() ? "" : "  skipped: " + for_terminal(plan.cell.skip_reason));
+    for (const PlannedArm& arm : plan.arms) text += line_of(arm) + fit_text(arm, plan.capacity, "          ");
+    for (const Gate& gate : plan.gates) {
+      if (!*gate.pass) text += gate_text(gate);
+      ++(*gate.pass ? hold : fail);
+    }
+  }
+  text += fmt::format("{}, {} of them run, {}", counted(plans.size(), "cell"), runs, counted(arms, "arm"));
+  if (hold + fail > 0)
+    text += fmt::format("; of {} that predictions decide, {} fail", counted(hold + fail, "expectation"), fail);
+  return text + "\n";
+}
+
 }  // namespace
 
-int plan_command(const RunRequest& request, const Program& program) {
-  LoadedScenarios loaded = load_scenarios(find_scenario_files(request.paths), program.vocabulary());
-  for (const ScenarioError& error : loaded.errors) report_error(error.what());
-  if (!loaded.errors.empty()) return exit_code({.verdicts = {}, .bad_usage = true});
-  select_cells(loaded.cells, request, program.vocabulary());
+int plan_command(const PlanRequest& request, const Program& program) {
+  const Capacity capacity = capacity_of(request);
+  std::vector<Planned> plans;
   std::string text;
-  Json json = Json::array();
-  std::size_t runs = 0, arms = 0;
-  for (const PlannedCell& cell : loaded.cells) {
-    const Plan plan = plan_of(cell, program);
-    runs += cell.skip_reason.empty();
-    arms += plan.arms.size();
-    if (request.json) {
-      json.push_back(json_of(plan));
-      continue;
-    }
-    text += fmt::format("{}  ({}, {} {}){}\n", cell.config.id, cell.config.device, cell.config.ranks,
-                        cell.config.ranks == 1 ? "rank" : "ranks",
-                        cell.skip_reason.empty() ? "" : "  skipped: " + for_terminal(cell.skip_reason));
-    for (const PlannedArm& arm : plan.arms) text += line_of(cell.config, arm);
+  if (!request.model.empty()) {
+    if (!request.selection.paths.empty()) fail("plan: give scenario files or --model, not both");
+    const ModelPlan model = model_plan(request, capacity, program.vocabulary());
+    for (const PlannedCell& cell : model.cells) plans.push_back(planned(cell, capacity.bytes, &model.model, program));
+    text = request.json ? "" : model_text(plans, model);
+  } else {
+    if (request.selection.paths.empty()) fail("plan: give scenario files, or --model NAME; see fp8lab plan --help");
+    if (!request.ranks.empty() || !request.recipes.empty() || !request.settings.empty())
+      fail("plan: --ranks, --recipe and --set belong to --model; a scenario file says these itself");
+    LoadedScenarios loaded = load_scenarios(find_scenario_files(request.selection.paths), program.vocabulary());
+    for (const ScenarioError& error : loaded.errors) report_error(error.what());
+    if (!loaded.errors.empty()) return exit_code({.verdicts = {}, .bad_usage = true});
+    select_cells(loaded.cells, request.selection, program.vocabulary());
+    for (const PlannedCell& cell : loaded.cells) plans.push_back(planned(cell, capacity.bytes, nullptr, program));
+    if (plans.empty()) report_error(nothing_matches(request.selection, program.vocabulary()));
+    text = request.json || plans.empty() ? "" : scenario_text(plans);
   }
-  if (loaded.cells.empty()) report_error(nothing_matches(request, program.vocabulary()));
   if (request.json) {
+    Json json = Json::array();
+    for (const Planned& plan : plans) json.push_back(json_of(plan));
     text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  } else if (!loaded.cells.empty()) {
-    std::string head = fmt::format("  {:<7}", "");
-    for (const std::string_view column : kColumns) head += fmt::format(" {:>24}", column);
-    text = fmt::format("Predicted, on rank 0:\n{}\n{}{}, {} of them run, {}\n", head, text,
-                       counted(loaded.cells.size(), "cell"), runs, counted(arms, "arm"));
   }
   std::fputs(text.c_str(), stdout);
-  return loaded.cells.empty() ? exit_code({}) : 0;
+  if (plans.empty()) return exit_code({});
+  return std::any_of(plans.begin(), plans.end(), [&](const Planned& plan) { return plan.fails(capacity.bytes > 0); });
 }
 
 }  // namespace fp8lab

@@ -16,6 +16,7 @@
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
 #include "harness/cli/completion.h"
+#include "harness/cli/plan_tables.h"
 #include "harness/cli/standard_streams.h"
 
 namespace fp8lab {
@@ -39,12 +40,6 @@ constexpr const char* kRunExamples =
     "  fp8lab run scenarios/saved_tensors/attention.yaml -f 'checkpoint=full'\n"
     "  fp8lab run scenarios -f '-device=cuda'      all cells but those on cuda\n"
     "  fp8lab run scenarios -o out --resume        only what an earlier run did not finish\n\n";
-
-constexpr const char* kPlanExamples =
-    "Figures are closed forms of the scenario, which every run is compared with; nothing is allocated.\n"
-    "Examples:\n"
-    "  fp8lab plan scenarios -d meta -f 405b\n"
-    "  fp8lab plan my.yaml --json                  every predicted figure, exactly\n\n";
 
 constexpr const char* kCompareHelp =
     "A run is its results.json, or the directory that holds it. A regression is a cell that vanished, a verdict\n"
@@ -298,13 +293,30 @@ class CommandLine {
   }
 
   void add_plan() {
-    CLI::App& plan = add("plan", "predict what cells need in memory and traffic, and run nothing", [this] {
-      request_.json = json_;
-      return plan_command(request_, program_);
+    CLI::App& plan = add("plan", "tell whether training fits in memory, and run nothing", [this] {
+      plan_.selection = request_;
+      plan_.json = json_;
+      return plan_command(plan_, program_);
     });
     add_selection(plan);
+    plan.get_option("PATH")->required(false);
+    plan.add_option("--capacity", plan_.capacity, "memory of each rank's device: 80GiB")->type_name("SIZE");
+    plan.add_option("--gpu", plan_.gpu, "the memory and architecture of this GPU")->type_name("GPU");
+    plan.add_option("--model", plan_.model, "plan a known model instead of scenario files")->type_name("MODEL");
+    plan.add_option("--ranks", plan_.ranks, "with --model: numbers of ranks, a column each")
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->check(integer_within(1, kMostRanks))
+        ->type_name("N,...");
+    plan.add_option("--recipe", plan_.recipes, "with --model: recipes, a row each")
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->type_name("RECIPE,...");
+    plan.add_option("--set", plan_.settings, "with --model: a scenario key, or loss_chunks")
+        ->allow_extra_args(false)
+        ->type_name("KEY=VALUE");
     add_json(plan, "print every predicted figure as JSON");
-    plan.footer(kPlanExamples);
+    plan.footer(plan_help());
   }
 
   void add_compare() {
@@ -356,6 +368,7 @@ class CommandLine {
   CLI::App app_{"Benchmark and correctness suite for FP8 distributed training.", "fp8lab"};
   std::vector<std::pair<const CLI::App*, std::function<int()>>> actions_;
   RunRequest request_;
+  PlanRequest plan_;
   CompareRequest comparison_;
   ReportRequest report_;
   std::vector<std::string> words_;  ///< the command line after the program's name

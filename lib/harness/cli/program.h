@@ -1,10 +1,12 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "harness/cell/vocabulary.h"
+#include "harness/predict/predict.h"
 #include "harness/results/environment.h"
 #include "harness/run/launched_runner.h"
 #include "harness/run/runner.h"
@@ -20,6 +22,8 @@ struct Program {
   ArmFunction measure;
   MeasureOver measure_over = {};  ///< measures an arm over ranks that a launcher started
   PredictFunction predict;
+  /// predict() with what is alive at the peak; null: `plan` prints figures alone.
+  std::function<Estimate(const CellConfig&, Arm, const LanguageModel*)> estimate = {};
   TaskFunction task = {};  ///< see RunnerOptions::task
 };
 
@@ -45,6 +49,18 @@ struct RunRequest {
   bool json = false;
 };
 
+/// The arguments of `fp8lab plan`.
+struct PlanRequest {
+  RunRequest selection;               ///< its paths, devices, filter and sample
+  std::string capacity;               ///< "80GiB"; empty: the GPU's, or the cells' own
+  std::string gpu;                    ///< a name of plan_tables.h, or empty
+  std::string model;                  ///< a name of plan_tables.h; empty: the scenarios of `selection`
+  std::vector<int> ranks;             ///< of `model`; empty: several
+  std::vector<std::string> recipes;   ///< of `model`; empty: all that the GPU has
+  std::vector<std::string> settings;  ///< of `model`: "model.seq=4096"
+  bool json = false;
+};
+
 /// The arguments of `fp8lab compare`.
 struct CompareRequest {
   std::string baseline, run;  ///< results.json, or directories that hold one
@@ -64,8 +80,7 @@ struct ReportRequest {
 };
 
 int run_command(const RunRequest& request, const Program& program);
-/// Reads only the paths, the devices, the filter, the sample and `json` of `request`.
-int plan_command(const RunRequest& request, const Program& program);
+int plan_command(const PlanRequest& request, const Program& program);
 int compare_command(const CompareRequest& request);
 int validate_command(const std::vector<std::string>& paths, bool json, const Program& program);
 /// `directory`: empty for the bundled scenarios, or none if they are not found. Files that cannot be read are reported

@@ -96,35 +96,36 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
 Schedule LayerAccount::made() const {
   Schedule schedule;
   for (const ParameterNumbers& parameter : parameters)
-    schedule += allocate(parameter.state_before) + parameter.initialized;
+    schedule += allocate(parameter.state_before, Owner::kScales) + owned_by(Owner::kParameters, parameter.initialized);
   return schedule;
 }
 
 Schedule LayerAccount::declared() const {
   Schedule schedule;
   for (const ParameterNumbers& parameter : parameters)
-    schedule += allocate(parameter.state_before) + parameter.made_unsharded;
+    schedule +=
+        allocate(parameter.state_before, Owner::kScales) + owned_by(Owner::kParameters, parameter.made_unsharded);
   return schedule;
 }
 
 Schedule LayerAccount::sharded() const {
   Schedule schedule;
-  for (const ParameterNumbers& parameter : parameters) schedule += parameter.initialized;
+  for (const ParameterNumbers& parameter : parameters) schedule += owned_by(Owner::kParameters, parameter.initialized);
   return schedule;
 }
 
 /// The gather of a layer's parameters. With gather_ahead the layer before has allocated them, except for the first
 /// layer, and this layer allocates those of the next. `dropped` bytes are freed when the gather has ended.
 Schedule LayerAccount::gathered(const Gather& own, LayerPosition position, Bytes dropped) const {
-  if (!cell_.sharding.ahead) return own.schedule() + release(dropped);
-  return (position.is_first ? own.schedule() : own.finish()) + release(dropped) +
-         allocate(position.is_last ? 0 : own.unsharded_parameters + own.decoded);
+  if (!cell_.sharding.ahead) return own.schedule() + release(dropped, Owner::kGathered);
+  return (position.is_first ? own.schedule() : own.finish()) + release(dropped, Owner::kGathered) +
+         allocate(position.is_last ? 0 : own.unsharded_parameters + own.decoded, Owner::kGathered);
 }
 
 Schedule LayerAccount::forward(MicroBatch at, LayerPosition position) const {
   const Layer& layer = layers_.of(at);
   const Schedule unsharded_released =
-      release(cell_.sharding.reshards ? forward_gather.unsharded_parameters + early_transposes_ : 0);
+      release(cell_.sharding.reshards ? forward_gather.unsharded_parameters + early_transposes_ : 0, Owner::kGathered);
   const Bytes dropped = at.first_of_run || transposes_stay ? 0 : left_transposes;
   return gathered(forward_gather, position, dropped) +
          (cell_.checkpoint ? first_forward(layer, at.first_of_run) : full_forward(layer)) + unsharded_released;
@@ -139,8 +140,9 @@ Schedule LayerAccount::backward(MicroBatch at, LayerPosition position) const {
   const Bytes unsharded_parameters =
       cell_.sharding.reshards ? backward_gather.unsharded_parameters : forward_gather.unsharded_parameters;
   return gathered(backward_gather, position, 0) + backward_of_nodes(layer, is_first, true) +
-         release(unsharded_parameters + reordered_) + allocate(gradients) + release(unsharded_gradients) +
-         release(at.first_of_step ? 0 : gradients) + release(is_first ? stream_ : 0);
+         release(unsharded_parameters + reordered_, Owner::kGathered) + allocate(gradients, Owner::kGradients) +
+         release(unsharded_gradients, Owner::kGradients) +
+         release(at.first_of_step ? 0 : gradients, Owner::kGradients) + release(is_first ? stream_ : 0);
 }
 
 /// Adds a branch's output, after dropout if the cell has it, to the residual stream.

@@ -89,7 +89,7 @@ Node grouped_linear(const CellNumbers& cell) {
     for (const Product& product : products) {
       const Bytes transposed = run == Run::kSaving ? product.transposed_in_forward : product.transposed_when_recorded;
       inputs += product.x.schedule();
-      weights += allocate(transposed) + product.copy.schedule();
+      weights += allocate(transposed, Owner::kGathered) + product.copy.schedule();
       dropped += release(product.x.both - product.x.kept);
     }
     return inputs + weights + allocate(node.out) + dropped;
@@ -98,12 +98,14 @@ Node grouped_linear(const CellNumbers& cell) {
     const Schedule gradient_released = release(consuming ? node.out : 0);
     Schedule casts, transposes, cleared, gradients, casts_released;
     for (const Product& product : products) {
-      const Schedule bias =
-          product.has_bias ? allocate(product.bias.unsharded) + release(product.added_bias) : Schedule{};
+      const Schedule bias = product.has_bias ? allocate(product.bias.unsharded, Owner::kGradients) +
+                                                   release(product.added_bias, Owner::kGradients)
+                                             : Schedule{};
       casts += bias + product.grad_y.schedule();
-      transposes += allocate(product.transposed_in_backward);
-      cleared += release(product.cleared);
-      gradients += allocate(product.weight.unsharded) + release(product.added_weight);
+      transposes += allocate(product.transposed_in_backward, Owner::kGathered);
+      cleared += release(product.cleared, Owner::kGathered);
+      gradients +=
+          allocate(product.weight.unsharded, Owner::kGradients) + release(product.added_weight, Owner::kGradients);
       casts_released += release(product.grad_y.both);
     }
     const Schedule products_made = allocate(node.out) + transposes + cleared + gradients;

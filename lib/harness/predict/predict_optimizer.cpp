@@ -39,8 +39,13 @@ Schedule at_once(Bytes bytes) { return allocate(bytes) + release(bytes); }
 
 class OptimizerSchedule {
  public:
-  OptimizerSchedule(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer)
-      : training_(config.training), cell_(cell), layer_(layer), layers_(config.model.layers) {
+  OptimizerSchedule(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer,
+                    const EndsAccount& ends)
+      : training_(config.training), cell_(cell), layer_(layer), ends_(ends), layers_(config.model.layers) {
+    for (const ParameterNumbers& parameter : ends.parameters) {
+      elems_ += parameter.shard_elems;
+      average_ += parameter.average;
+    }
     for (const ParameterNumbers& parameter : layer.parameters) {
       elems_ += layers_ * parameter.shard_elems;
       average_ += layers_ * parameter.average;
@@ -53,19 +58,21 @@ class OptimizerSchedule {
   OptimizerNumbers adam() const {
     const MomentNumbers& moments = row_of(training_.moments, kMoments, &MomentNumbers::type);
     const MasterNumbers& masters = row_of(training_.master_weights, kMasters, &MasterNumbers::master);
-    Schedule state;
-    for (const ParameterNumbers& parameter : layer_.parameters) {
+    const auto state_of = [&](const ParameterNumbers& parameter) {
       const std::int64_t elems =
           cell_.decisions.shards_state ? parameter.shard_elems : parameter.unsharded / cell_.element;
-      state += allocate(2 * (elems * moments.bytes + moments.scale));
+      const Schedule made = allocate(2 * (elems * moments.bytes + moments.scale));
       const Bytes each = parameter.eight_bits ? masters.of_eight_bits : cell_.element == 2 ? masters.of_bf16 : 0;
       // Masters of an eight-bit parameter are made from its initial values, which it no longer holds; a copy of them
       // lives until the masters are made.
       const Bytes initial = parameter.eight_bits ? parameter.shard : 0;
-      state += allocate(initial) + allocate(parameter.shard_elems * each) + release(initial);
-    }
+      return made + allocate(initial) + allocate(parameter.shard_elems * each) + release(initial);
+    };
+    Schedule state, state_of_ends;
+    for (const ParameterNumbers& parameter : layer_.parameters) state += state_of(parameter);
+    for (const ParameterNumbers& parameter : ends_.parameters) state_of_ends += state_of(parameter);
     const bool clips = training_.clip_norm > 0.0;
-    const Schedule made = repeat(layers_, state) + allocate(clips ? 3 * kF32 : 0);
+    const Schedule made = repeat(layers_, state) + state_of_ends + allocate(clips ? 3 * kF32 : 0);
     const bool casts = (!cell_.sharding.sharded || cell_.decisions.finds_shards) &&
                        (cell_.recipe.per_tensor || cell_.decisions.casts_blocks);
     const Bytes widened =
@@ -134,6 +141,7 @@ class OptimizerSchedule {
   const TrainingConfig& training_;
   const CellNumbers& cell_;
   const LayerAccount& layer_;
+  const EndsAccount& ends_;
   std::int64_t layers_;
   std::int64_t elems_ = 0, eight_bit_weights_ = 0;
   Bytes eight_bit_values_ = 0, average_ = 0;
@@ -153,8 +161,9 @@ bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const La
                                                            [](const ParameterNumbers& p) { return p.eight_bits; });
 }
 
-OptimizerNumbers optimizer_numbers(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer) {
-  const OptimizerSchedule optimizer(config, cell, layer);
+OptimizerNumbers optimizer_numbers(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer,
+                                   const EndsAccount& ends) {
+  const OptimizerSchedule optimizer(config, cell, layer, ends);
   OptimizerNumbers numbers;
   if (config.training.optimizer == Optimizer::kAdam) numbers = optimizer.adam();
   if (config.training.optimizer == Optimizer::kForeachAdam) numbers = optimizer.foreach_adam();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "harness/predict/predict_ends.h"
 #include "harness/predict/predict_layer.h"
 
 namespace fp8lab::closed_form {
@@ -16,6 +17,7 @@ struct OptimizerNumbers {
 
 /// True if the cell's optimizer has a closed form and training is not resumed.
 bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer);
-OptimizerNumbers optimizer_numbers(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer);
+OptimizerNumbers optimizer_numbers(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer,
+                                   const EndsAccount& ends);
 
 }  // namespace fp8lab::closed_form

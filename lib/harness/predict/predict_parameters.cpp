@@ -185,6 +185,10 @@ ParameterNumbers vector_parameter(const CellNumbers& cell, std::int64_t elems) {
   return parameter_numbers(cell, elems, 1, false);
 }
 
+ParameterNumbers table_parameter(const CellNumbers& cell, std::int64_t rows, std::int64_t cols) {
+  return parameter_numbers(cell, rows, cols, false);
+}
+
 ParameterNumbers weight_parameter(const CellNumbers& cell, std::int64_t out, std::int64_t in) {
   return parameter_numbers(cell, out, in, true);
 }

@@ -14,9 +14,9 @@ struct Gather {
   Schedule reordered{};            ///< after the gather: copies in the order that products read
 
   Gather& operator+=(const Gather& other);
-  Schedule schedule() const { return allocate(unsharded_parameters + decoded) + finish(); }
+  Schedule schedule() const { return allocate(unsharded_parameters + decoded, Owner::kGathered) + finish(); }
   /// The rest of the schedule, from the end of the collective on.
-  Schedule finish() const { return release(decoded) + reordered; }
+  Schedule finish() const { return release(decoded, Owner::kGathered) + owned_by(Owner::kGathered, reordered); }
 };
 
 /// One parameter of a cell. Where nothing is sharded, the shard is the full parameter and nothing is gathered.
@@ -42,6 +42,8 @@ struct ParameterNumbers {
 
 /// A bias, or a parameter vector of a norm.
 ParameterNumbers vector_parameter(const CellNumbers& cell, std::int64_t elems);
+/// A matrix [rows, cols] that is never in eight bits: an embedding table, or the head of a language model.
+ParameterNumbers table_parameter(const CellNumbers& cell, std::int64_t rows, std::int64_t cols);
 /// The weight [out, in] of a matrix product.
 ParameterNumbers weight_parameter(const CellNumbers& cell, std::int64_t out, std::int64_t in);
 

@@ -73,8 +73,8 @@ struct Product {
   Schedule multiply(Run run = Run::kSaving) const {
     const Bytes transposed = run == Run::kSaving ? transposed_in_forward : transposed_when_recorded;
     const Schedule cast = quantizes_again ? rows_copy.schedule() : cast_for_both(run);
-    return allocate(transposed) + cast + allocate(plain_y) + release(rows_copy.both) + allocate(saved_scale) +
-           release(x.both - x.kept);
+    return allocate(transposed, Owner::kGathered) + cast + allocate(plain_y) + release(rows_copy.both) +
+           allocate(saved_scale) + release(x.both - x.kept);
   }
   /// Cast and product, from an input that stays alive.
   Schedule forward(Run run = Run::kSaving) const { return x.schedule() + multiply(run); }
@@ -127,8 +127,8 @@ struct Product {
     const bool recomputed = run == Run::kSaving && checkpoint;
     switch (cached) {
       case Cached::kNever: return copy.schedule();
-      case Cached::kMade: return recomputed ? recast() : copy.schedule();
-      case Cached::kWidened: return recomputed ? recast() : widened;
+      case Cached::kMade: return recomputed ? recast() : owned_by(Owner::kCachedCopies, copy.schedule());
+      case Cached::kWidened: return recomputed ? recast() : owned_by(Owner::kCachedCopies, widened);
       case Cached::kAgain: return recast();
       case Cached::kRead: return {};
     }
@@ -140,10 +140,10 @@ struct Product {
   Schedule backward_from(const Schedule& cast_gradient, bool consuming) const {
     const Schedule gradient_released = release(consuming ? plain_y : 0);
     const Schedule cast_weight = quantizes_again ? copy.schedule() : Schedule{};
-    const Schedule products = cast_weight + allocate(transposed_in_backward) + allocate(plain_x) +
-                              release((quantizes_again ? copy.both : 0) + cleared) + allocate(weight.unsharded) +
-                              release(added_weight);
-    const Schedule bias_gradient = allocate(bias.unsharded) + release(added_bias);
+    const Schedule products = cast_weight + allocate(transposed_in_backward, Owner::kGathered) + allocate(plain_x) +
+                              release(quantizes_again ? copy.both : 0) + release(cleared, Owner::kGathered) +
+                              allocate(weight.unsharded, Owner::kGradients) + release(added_weight, Owner::kGradients);
+    const Schedule bias_gradient = allocate(bias.unsharded, Owner::kGradients) + release(added_bias, Owner::kGradients);
     if (!casts) return bias_gradient + products + gradient_released;
     return bias_gradient + cast_gradient + gradient_released + products + release(grad_y.both);
   }
@@ -159,7 +159,9 @@ struct Norm {
 
   /// The schedule without the output.
   Schedule forward() const { return allocate(statistics); }
-  Schedule backward() const { return allocate(y) + allocate(gradients) + release(added) + release(y); }
+  Schedule backward() const {
+    return allocate(y) + allocate(gradients, Owner::kGradients) + release(added, Owner::kGradients) + release(y);
+  }
 
   Bytes y;
   std::vector<ParameterNumbers> parameters;

@@ -1,6 +1,7 @@
 #include "harness/predict/predict_run.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/check.h"
 
@@ -11,26 +12,34 @@ namespace {
 
 constexpr Bytes kF32 = 4;
 
-/// The number of live bytes while schedules are applied one after the other.
+/// The highest point of a phase.
+struct Peak {
+  Bytes bytes = 0;
+  ByOwner by_owner{};
+};
+
+/// The live bytes while schedules are applied one after the other.
 class Level {
  public:
-  void pass(Schedule schedule) { bytes_ += schedule.net; }
-  void pass(Schedule schedule, Bytes& highest) {
-    highest = std::max(highest, bytes_ + schedule.high);
-    bytes_ += schedule.net;
+  void pass(const Schedule& schedule) { so_far_ += schedule; }
+  void pass(const Schedule& schedule, Peak& highest) {
+    if (so_far_.net + schedule.high > highest.bytes)
+      highest = {so_far_.net + schedule.high, so_far_.nets.plus(schedule.at_high)};
+    so_far_ += schedule;
   }
-  Bytes bytes() const { return bytes_; }
+  Bytes bytes() const { return so_far_.net; }
 
  private:
-  Bytes bytes_ = 0;
+  Schedule so_far_;
 };
 
 }  // namespace
 
 RunAccount::RunAccount(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer,
-                       const OptimizerNumbers& optimizer)
+                       const EndsAccount& ends, const OptimizerNumbers& optimizer)
     : cell_(cell),
       layer_(layer),
+      ends_(ends),
       optimizer_(optimizer),
       layers_(config.model.layers),
       steps_(config.training.steps),
@@ -38,9 +47,9 @@ RunAccount::RunAccount(const CellConfig& config, const CellNumbers& cell, const 
       validation_batches_(config.training.validation_batches),
       keep_loss_(config.training.keep_loss),
       stream_(cell.plain(cell.hidden)),
-      kept_(layers_ * layer.kept),
+      kept_(layers_ * layer.kept + ends.kept),
       standing_(kept_ + layers_ * (layer.recipe_state + layer.cached) + optimizer.average),
-      inputs_(config.training.loss == Loss::kMse ? 2 * stream_ : stream_) {}
+      inputs_((config.training.loss == Loss::kMse ? 2 * stream_ : stream_) + ends.inputs) {}
 
 /// The output, the loss and the bytes that their autograd graph retains. They live from the end of backward until the
 /// next forward replaces them.
@@ -53,13 +62,12 @@ Bytes RunAccount::end_of_forward() const {
   const Bytes inner_inputs = layer_.keeps_input ? (layers_ - 1) * stream_ : 0;
   const bool first_of_run = steps_ == 1 && micro_batches_ == 1;
   const Bytes found_transposes = !first_of_run && layer_.transposes_stay ? left_transposes() : 0;
-  const Bytes added_to = micro_batches_ > 1 ? layers_ * layer_.gradients : 0;
-  return before_last_update() + found_transposes + added_to + inner_inputs + layers_ * layer_.held + stream_ + kF32;
+  const Bytes added_to = micro_batches_ > 1 ? gradients() : 0;
+  return before_last_update() + found_transposes + added_to + inner_inputs + layers_ * layer_.held + ends_.held +
+         stream_ + kF32;
 }
 
-Bytes RunAccount::end_of_backward() const {
-  return before_last_update() + left_transposes() + layers_ * layer_.gradients + results();
-}
+Bytes RunAccount::end_of_backward() const { return before_last_update() + left_transposes() + gradients() + results(); }
 
 Bytes RunAccount::end_of_step() const { return standing_ + optimizer_.state + left_transposes() + results(); }
 
@@ -72,10 +80,12 @@ RunAccount::Passes RunAccount::passes(MicroBatch at) const {
   };
   const auto layer_backward = [&](LayerPosition position) { return layer_.backward(at, position); };
   const Schedule loss = allocate(kF32) + release(old_rest);
-  const Schedule loss_backward = allocate(kF32 + stream_) + release(kF32);
+  const Schedule loss_backward = allocate(kF32) + ends_.backward(at.first_of_step) + release(kF32);
   const Schedule dropped = release(stream_ + kF32 + layers_ * layer_.retained - results());
-  return {.forward = in_order(layers_, layer_forward) + release(old_output) + loss,
-          .backward = loss_backward + in_order(layers_, layer_backward) + dropped};
+  return {.forward = ends_.enter() + in_order(layers_, layer_forward) + ends_.leave(at.first_of_step) +
+                     release(old_output) + loss,
+          .backward =
+              loss_backward + in_order(layers_, layer_backward) + ends_.embedding_backward(at.first_of_step) + dropped};
 }
 
 Schedule RunAccount::validation(bool first) const {
@@ -86,17 +96,18 @@ Schedule RunAccount::validation(bool first) const {
 }
 
 Schedule RunAccount::update(bool first_step) const {
-  return (first_step ? optimizer_.first_step : optimizer_.later_step) + release(layers_ * layer_.gradients);
+  return owned_by(Owner::kOptimizer, first_step ? optimizer_.first_step : optimizer_.later_step) +
+         release(gradients(), Owner::kGradients);
 }
 
-std::map<std::string, Bytes> RunAccount::figures() const {
+RunFigures RunAccount::figures() const {
   const Schedule made = cell_.sharding.sharded ? repeat(layers_, layer_.declared()) + repeat(layers_, layer_.sharded())
                                                : repeat(layers_, layer_.made());
-  Bytes highest = 0, in_setup = 0, in_forward = 0, in_backward = 0, in_update = 0;
+  Peak between, in_setup, in_forward, in_backward, in_update;
   Level level;
-  level.pass(made + allocate(optimizer_.average), in_setup);
+  level.pass(made + ends_.made() + allocate(optimizer_.average, Owner::kOptimizer), in_setup);
   for (std::int64_t batch = 0; batch < std::min<std::int64_t>(2, validation_batches_); ++batch) {
-    level.pass(allocate(inputs_), highest);
+    level.pass(allocate(inputs_), between);
     level.pass(validation(batch == 0), in_forward);
     level.pass(release(inputs_));
   }
@@ -107,7 +118,7 @@ std::map<std::string, Bytes> RunAccount::figures() const {
       if (!first_of_step && micro_batches_ == 1) break;
       const Passes now = passes({.first_of_run = first_step && first_of_step, .first_of_step = first_of_step});
       level.pass(release(first_of_step ? 0 : inputs_));
-      level.pass(allocate(inputs_), highest);
+      level.pass(allocate(inputs_), between);
       level.pass(now.forward, in_forward);
       level.pass(now.backward, in_backward);
     }
@@ -115,15 +126,28 @@ std::map<std::string, Bytes> RunAccount::figures() const {
     level.pass(release(inputs_));
   }
   check(level.bytes() == end_of_step(), "predict: the schedule of the run must end where the sums of the step do");
-  return {{"memory.peak_bytes", std::max({highest, in_setup, in_forward, in_backward, in_update})},
-          {"memory.setup_peak_bytes", in_setup},
-          {"memory.forward_peak_bytes", in_forward},
-          {"memory.optimizer_peak_bytes", in_update},
-          {"memory.end_of_forward_bytes", end_of_forward()},
-          {"memory.end_of_backward_bytes", end_of_backward()},
-          {"memory.end_of_step_bytes", end_of_step()},
-          {"memory.weight_bytes", kept_},
-          {"memory.retained_bytes", retained() + left_transposes()}};
+  // Where phases share the peak, the first one names it.
+  Peak peak = in_setup;
+  std::string_view phase = "setup";
+  for (const auto& [at, name] : {std::pair<const Peak&, std::string_view>{between, "forward"},
+                                 {in_forward, "forward"},
+                                 {in_backward, "backward"},
+                                 {in_update, "optimizer"}}) {
+    if (at.bytes <= peak.bytes) continue;
+    peak = at;
+    phase = name;
+  }
+  return {.bytes = {{"memory.peak_bytes", peak.bytes},
+                    {"memory.setup_peak_bytes", in_setup.bytes},
+                    {"memory.forward_peak_bytes", in_forward.bytes},
+                    {"memory.optimizer_peak_bytes", in_update.bytes},
+                    {"memory.end_of_forward_bytes", end_of_forward()},
+                    {"memory.end_of_backward_bytes", end_of_backward()},
+                    {"memory.end_of_step_bytes", end_of_step()},
+                    {"memory.weight_bytes", kept_},
+                    {"memory.retained_bytes", retained() + left_transposes()}},
+          .peak_phase = phase,
+          .at_peak = peak.by_owner};
 }
 
 }  // namespace fp8lab::closed_form

@@ -7,16 +7,21 @@
 
 namespace fp8lab::closed_form {
 
+struct RunFigures {
+  /// By metric name. Those of a point of time (end of forward, of backward, of the step) are of the last step.
+  std::map<std::string, Bytes> bytes;
+  std::string_view peak_phase;  ///< setup, forward, backward or optimizer
+  ByOwner at_peak;              ///< its sum is memory.peak_bytes
+};
+
 /// The live bytes of a training run on one rank.
 class RunAccount {
  public:
-  /// `cell`, `layer` and `optimizer` must outlive this object.
-  RunAccount(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer,
+  /// `cell`, `layer`, `ends` and `optimizer` must outlive this object.
+  RunAccount(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer, const EndsAccount& ends,
              const OptimizerNumbers& optimizer);
 
-  /// The figures by metric name. Those of a point of time (end of forward, of backward, of the step) are of the last
-  /// step.
-  std::map<std::string, Bytes> figures() const;
+  RunFigures figures() const;
 
  private:
   /// The schedules of one micro-batch by phase, without its inputs.
@@ -30,6 +35,7 @@ class RunAccount {
   Bytes retained() const { return keep_loss_ ? layers_ * layer_.retained : 0; }
   /// Transposes of gathered weights that live from backward to the next forward.
   Bytes left_transposes() const { return layers_ * layer_.left_transposes; }
+  Bytes gradients() const { return layers_ * layer_.gradients + ends_.gradients; }
   Bytes results() const;
   Bytes before_last_update() const;
   Bytes end_of_forward() const;
@@ -38,6 +44,7 @@ class RunAccount {
 
   const CellNumbers& cell_;
   const LayerAccount& layer_;
+  const EndsAccount& ends_;
   const OptimizerNumbers& optimizer_;
   std::int64_t layers_, steps_, micro_batches_, validation_batches_;
   bool keep_loss_;

@@ -1,33 +1,81 @@
 #pragma once
 
-#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 // Schedules of allocations and frees, from which the closed forms of predict.h compute peaks.
 namespace fp8lab::closed_form {
 
 using Bytes = std::int64_t;
 
+/// What live bytes are for.
+enum class Owner { kParameters, kScales, kGathered, kGradients, kOptimizer, kCachedCopies, kActivations, kLogits };
+inline constexpr std::array<std::string_view, 8> kOwnerNames{"parameters",
+                                                             "scales and amax histories",
+                                                             "unsharded parameters",
+                                                             "gradients",
+                                                             "the optimizer's state",
+                                                             "cached copies of weights",
+                                                             "activations and eight-bit copies",
+                                                             "logits and their gradients"};
+
+/// Bytes by owner.
+struct ByOwner {
+  std::array<Bytes, kOwnerNames.size()> bytes{};
+
+  constexpr Bytes& operator[](Owner owner) { return bytes[static_cast<std::size_t>(owner)]; }
+  constexpr Bytes operator[](Owner owner) const { return bytes[static_cast<std::size_t>(owner)]; }
+  constexpr ByOwner plus(const ByOwner& other, std::int64_t times = 1) const {
+    ByOwner sum = *this;
+    for (std::size_t i = 0; i < bytes.size(); ++i) sum.bytes[i] += times * other.bytes[i];
+    return sum;
+  }
+};
+
 /// A sequence of allocations and frees: it changes the live bytes by `net`, and on the way they rise to at most `high`
 /// above their number at the start. a + b is b after a; the order matters to `high` only.
 struct Schedule {
   Bytes net = 0;
   Bytes high = 0;
+  ByOwner nets{};     ///< `net` by owner
+  ByOwner at_high{};  ///< `high` by owner
 
-  friend constexpr Schedule operator+(Schedule a, Schedule b) {
-    return {.net = a.net + b.net, .high = std::max(a.high, a.net + b.high)};
+  friend constexpr Schedule operator+(const Schedule& a, const Schedule& b) {
+    const bool in_b = a.net + b.high > a.high;
+    return {.net = a.net + b.net,
+            .high = in_b ? a.net + b.high : a.high,
+            .nets = a.nets.plus(b.nets),
+            .at_high = in_b ? a.nets.plus(b.at_high) : a.at_high};
   }
-  constexpr Schedule& operator+=(Schedule next) { return *this = *this + next; }
+  constexpr Schedule& operator+=(const Schedule& next) { return *this = *this + next; }
 };
 
-constexpr Schedule allocate(Bytes bytes) { return {.net = bytes, .high = bytes}; }
-constexpr Schedule release(Bytes bytes) { return {.net = -bytes, .high = 0}; }
+/// `schedule` with all its bytes those of `owner`.
+constexpr Schedule owned_by(Owner owner, Schedule schedule) {
+  schedule.nets = schedule.at_high = {};
+  schedule.nets[owner] = schedule.net;
+  schedule.at_high[owner] = schedule.high;
+  return schedule;
+}
+
+constexpr Schedule allocate(Bytes bytes, Owner owner = Owner::kActivations) {
+  return owned_by(owner, {.net = bytes, .high = bytes});
+}
+constexpr Schedule release(Bytes bytes, Owner owner = Owner::kActivations) {
+  return owned_by(owner, {.net = -bytes, .high = 0});
+}
 
 /// `schedule` repeated `count` times. Its peak is in the last repetition if a repetition leaves more bytes than it
 /// found, else in the first.
-constexpr Schedule repeat(std::int64_t count, Schedule schedule) {
+constexpr Schedule repeat(std::int64_t count, const Schedule& schedule) {
   if (count <= 0) return {};
-  return {.net = count * schedule.net, .high = std::max<Bytes>(0, (count - 1) * schedule.net) + schedule.high};
+  const std::int64_t before = schedule.net > 0 ? count - 1 : 0;
+  return {.net = count * schedule.net,
+          .high = before * schedule.net + schedule.high,
+          .nets = ByOwner{}.plus(schedule.nets, count),
+          .at_high = schedule.at_high.plus(schedule.nets, before)};
 }
 
 }  // namespace fp8lab::closed_form

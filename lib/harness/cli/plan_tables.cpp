@@ -1,0 +1,107 @@
+#include "harness/cli/plan_tables.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "core/check.h"
+#include "harness/cell/keys.h"
+#include "harness/cell/spelling.h"
+#include "harness/cell/units.h"
+
+namespace fp8lab {
+namespace {
+
+// Memory in MiB as nvidia-smi lists it, with ECC.
+constexpr std::array kGpus{
+    KnownGpu{"a100-40gb", 40960, "hopper", false}, KnownGpu{"a100-80gb", 81920, "hopper", false},
+    KnownGpu{"l40s", 46068, "hopper", true},       KnownGpu{"h100", 81559, "hopper", true},
+    KnownGpu{"h100-nvl", 95830, "hopper", true},   KnownGpu{"h200", 143771, "hopper", true},
+    KnownGpu{"b200", 183359, "blackwell", true},
+};
+
+// From the models' published configurations. Models whose head shares the embedding's weights are not here.
+constexpr std::array kModels{
+    KnownModel{"llama2-7b", 32, 4096, 32, 32, 11008, 32000, 4096},
+    KnownModel{"llama2-13b", 40, 5120, 40, 40, 13824, 32000, 4096},
+    KnownModel{"llama2-70b", 80, 8192, 64, 8, 28672, 32000, 4096},
+    KnownModel{"mistral-7b", 32, 4096, 32, 8, 14336, 32000, 8192},
+    KnownModel{"llama3-8b", 32, 4096, 32, 8, 14336, 128256, 8192},
+    KnownModel{"llama3-70b", 80, 8192, 64, 8, 28672, 128256, 8192},
+    KnownModel{"llama3-405b", 126, 16384, 128, 8, 53248, 128256, 8192},
+};
+
+template <class Rows>
+const auto& row_called(const Rows& rows, const std::string& name, std::string_view option) {
+  std::vector<std::string> names;
+  for (const auto& row : rows) {
+    if (row.name == name) return row;
+    names.emplace_back(row.name);
+  }
+  fail(fmt::format("{}: `{}` is not known.{}", option, quotable(name), suggestion(name, names)));
+}
+
+}  // namespace
+
+std::int64_t KnownGpu::usable_bytes() const { return (mebibytes << 20) - kReservedBytes; }
+
+CellConfig KnownModel::cell() const {
+  CellConfig out;
+  out.scenario = out.id = name;
+  out.device = "meta";
+  out.model = {.layer = "transformer_layer",
+               .form = "llama",
+               .layers = layers,
+               .hidden = hidden,
+               .heads = heads,
+               .kv_heads = kv_heads,
+               .ffn = ffn,
+               .seq = seq};
+  out.training.steps = 2;
+  out.training.optimizer = Optimizer::kAdam;
+  out.training.master_weights = Master::kF32;
+  out.measure = {"memory", "traffic"};
+  return out;
+}
+
+std::span<const KnownGpu> known_gpus() { return kGpus; }
+std::span<const KnownModel> known_models() { return kModels; }
+const KnownGpu& find_gpu(const std::string& name) { return row_called(kGpus, name, "--gpu"); }
+const KnownModel& find_model(const std::string& name) { return row_called(kModels, name, "--model"); }
+
+std::int64_t parse_bytes(std::string_view option, const std::string& text) {
+  const std::size_t digits = text.find_first_not_of("0123456789.");
+  const std::size_t unit = digits == std::string::npos ? digits : text.find_first_not_of(' ', digits);
+  const auto number = decimal_number(text.substr(0, digits));
+  const auto factor = in_base_units(unit == std::string::npos ? "B" : text.substr(unit), "B");
+  const double bytes = number && factor ? *number * *factor : 0;
+  if (!(bytes >= 1 && bytes <= 9007199254740992.0))
+    fail(fmt::format("{}: `{}` is no size of memory; give a number with {}, for example 80GiB", option, quotable(text),
+                     listed(units_of("B"))));
+  return static_cast<std::int64_t>(bytes);
+}
+
+std::string plan_help() {
+  const auto names = [](const auto& rows) {
+    std::vector<std::string> out;
+    for (const auto& row : rows) out.emplace_back(row.name);
+    return listed(out);
+  };
+  return fmt::format(
+      "Figures are closed forms of the scenario, which every run is compared with; nothing is allocated. With a\n"
+      "capacity each cell fits or does not, and the cheapest changes that make it fit are told. Expectations of the\n"
+      "scenario are judged where they are about predicted figures.\n\n"
+      "Examples:\n"
+      "  fp8lab plan scenarios -d meta -f 405b\n"
+      "  fp8lab plan my.yaml --capacity 80GiB\n"
+      "  fp8lab plan --model llama3-70b --gpu h100 --ranks 64\n"
+      "  fp8lab plan --model llama3-405b --gpu h200 --ranks 64,1024,16384 --set training.checkpoint=full\n\n"
+      "GPUs: {}.\nModels: {}.\n\n"
+      "Exit codes: 0 all good, 1 an expectation fails, or something does not fit the --gpu or --capacity given,\n"
+      "2 bad usage or files, 5 no cell matches.\n",
+      names(known_gpus()), names(known_models()));
+}
+
+}  // namespace fp8lab

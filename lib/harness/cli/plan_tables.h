@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "harness/predict/predict.h"
+
+// GPUs and models that `fp8lab plan` knows by name.
+namespace fp8lab {
+
+struct KnownGpu {
+  std::string_view name;
+  std::int64_t mebibytes;  ///< of memory, as the driver reports it
+  std::string_view arch;   ///< the architecture profile that predictions use
+  bool fp8;                ///< has FP8 matrix products
+
+  /// The memory that training may use: what the driver reports less kReservedBytes.
+  std::int64_t usable_bytes() const;
+};
+
+/// What plan leaves to the CUDA context, the libraries and NCCL's buffers.
+inline constexpr std::int64_t kReservedBytes = std::int64_t{2} << 30;
+
+struct KnownModel {
+  std::string_view name;
+  std::int64_t layers, hidden, heads, kv_heads, ffn, vocabulary, seq;
+
+  /// The model as a cell of one rank, one sequence a micro-batch, Adam with FP32 masters and moments.
+  CellConfig cell() const;
+};
+
+std::span<const KnownGpu> known_gpus();
+std::span<const KnownModel> known_models();
+/// Throw Error with a suggestion for another name.
+const KnownGpu& find_gpu(const std::string& name);
+const KnownModel& find_model(const std::string& name);
+
+/// Reads "80GiB", "80 GB" or a number of bytes. Throws Error, which names `option`, for any other text.
+std::int64_t parse_bytes(std::string_view option, const std::string& text);
+
+/// What follows the options in `fp8lab plan --help`.
+std::string plan_help();
+
+}  // namespace fp8lab
