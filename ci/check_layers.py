@@ -50,7 +50,8 @@ ROOMS = {
     "lib/harness/cell": ("lib/recipe",),
     "lib/harness/scenario": ("lib/harness/cell",),
     "lib/harness/predict": ("lib/harness/cell",),
-    "lib/harness/measure": ("lib/harness/predict", "lib/optim", "lib/fixes"),
+    "lib/harness/reference": ("lib/harness/cell",),
+    "lib/harness/measure": ("lib/harness/predict", "lib/harness/reference", "lib/optim", "lib/fixes"),
     "lib/harness/results": ("lib/harness/scenario",),
     "lib/harness/run": ("lib/harness/measure", "lib/harness/results"),
     "lib/harness/cli": ("lib/harness/run",),
@@ -63,9 +64,9 @@ ROOMS = {
     "correctness/reference": ("lib/recipe",),
 }
 
-# Rooms that include, besides themselves, these and nothing else, whatever those may include: predictions are an independent
-# statement of what the runtime must do, so they share no code with it.
-SEALED = {"lib/harness/predict": ("lib/core", "lib/harness/cell")}
+# Rooms that include, besides themselves, these and nothing else, whatever those may include: predictions and the reference step
+# are independent statements of what the runtime must do, so they share no code with it.
+SEALED = {room: ("lib/core", "lib/harness/cell") for room in ("lib/harness/predict", "lib/harness/reference")}
 
 # External headers by pattern, and the rooms that may see them.
 EVERYWHERE = ("lib", "scenarios", "bench", "correctness")

@@ -42,6 +42,10 @@ enum class Loss { kSum, kMse };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<Loss>{"sum", "mse"};
 
+enum class Data { kNormal, kStress };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<Data>{"normal", "stress"};
+
 enum class ParamDType { kBF16, kF32 };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<ParamDType>{"bf16", "f32"};
@@ -89,10 +93,11 @@ struct TrainingConfig {
   Word<Master> master_weights = Master::kNone;  ///< remainder: the 16 bits that bf16 parameters lack, kept beside them
   Word<Moments> moments = Moments::kF32;        ///< type of the optimizer's moments
   double weight_decay = 0.0;
-  bool decoupled_decay = true;   ///< true: AdamW; false: decay is added to the gradient (L2)
-  double clip_norm = 0.0;        ///< gradients are scaled down to this norm over all ranks; 0: never
-  bool weight_average = false;   ///< keep an exponential average of the weights
-  Word<Loss> loss = Loss::kSum;  ///< sum of outputs, or mse against a seeded target
+  bool decoupled_decay = true;      ///< true: AdamW; false: decay is added to the gradient (L2)
+  double clip_norm = 0.0;           ///< gradients are scaled down to this norm over all ranks; 0: never
+  bool weight_average = false;      ///< keep an exponential average of the weights
+  Word<Data> data = Data::kNormal;  ///< stress: values that excite every rule of a cast (measure/stress_data.h)
+  Word<Loss> loss = Loss::kSum;     ///< sum of outputs, or mse against a seeded target
   Word<ParamDType> param_dtype = ParamDType::kBF16;
   std::string recipe = "bf16";        ///< a row of the recipe table
   RecipeOptions recipe_options;       ///< key `training.recipe_options`; a value left out keeps the recipe's default
@@ -140,7 +145,7 @@ struct CellConfig {
   std::string fix;                         ///< a row of the fix table, or empty for a plain cell
   ModelConfig model;
   TrainingConfig training;
-  std::vector<std::string> measure;  ///< metric groups: memory, parity, host, time, traffic
+  std::vector<std::string> measure;  ///< metric groups: memory, parity, reference, host, time, traffic
   double timeout_s = 0;              ///< seconds that an arm may run; 0: no limit
 };
 

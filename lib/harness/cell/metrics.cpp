@@ -64,6 +64,16 @@ constexpr std::array kMetrics{
            "values cast to eight bits in the last step's forward and backward, over all ranks; twice where both "
            "orientations are made and have scales of their own"},
 
+    Metric{
+        "reference.faults", "1", kLess, true,
+        "tensors of all steps (output, gradients, updates of weights) outside their bounds around a step computed in "
+        "double; notes name them"},
+    Metric{"reference.tensors", "1", kMore, true, "tensors that were compared with that step"},
+    Metric{"reference.noise", "1", kLess, true,
+           "largest distance of a tensor from that step's, in units of its bound: above 1 is a fault", 0.1},
+    Metric{"reference.scale", "1", kLess, true,
+           "largest distance from 1 of the slope of a tensor on that step's, in units of its bound", 0.1},
+
     Metric{"twin.losses_equal", "1", kMore, true,
            "1 when the same cell done the plain way (16-bit weights cast in every step, gathered when needed, never "
            "resumed) gives the same losses, bit for bit"},
@@ -79,6 +89,7 @@ constexpr std::array kGroups{
     MetricGroup{.name = "traffic", .alone = false, .compared_with_bf16 = false},
     MetricGroup{.name = "host", .alone = true, .compared_with_bf16 = false},
     MetricGroup{.name = "parity", .alone = false, .compared_with_bf16 = true, .companions = 2},
+    MetricGroup{.name = "reference", .alone = false, .compared_with_bf16 = false, .companions = 1},
     MetricGroup{.name = "twin", .alone = false, .compared_with_bf16 = false, .companions = 1},
     MetricGroup{.name = "time", .alone = true, .compared_with_bf16 = false},
 };

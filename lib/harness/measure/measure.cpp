@@ -15,6 +15,7 @@
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
 #include "harness/measure/parity.h"
+#include "harness/measure/reference.h"
 #include "harness/measure/timeline.h"
 #include "harness/measure/training_run.h"
 #include "harness/measure/twin.h"
@@ -205,6 +206,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   compared.capacity = 0;
   if (asks_for(cell, "twin")) measure_twin(compared, arm, run, is_sharded(cell) ? world : nullptr, result);
   if (parity) measure_parity(compared, arm, run, is_sharded(cell) ? world : nullptr, result);
+  if (asks_for(cell, "reference")) measure_reference(compared, arm, result);
   result.losses = spaced(std::move(result.losses), kMostLosses);
   return result;
 }

@@ -18,6 +18,7 @@
 #include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/shared_folder.h"
+#include "harness/measure/stress_data.h"
 #include "ops/elementwise.h"
 #include "ops/quantize.h"
 #include "optim/foreach_adam.h"
@@ -126,6 +127,7 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
       recipe_(recipe),
       world_(ranks_.get()),
       casts_(options.casts),
+      saw_step_(options.saw_step),
       record_timeline_(options.record_timeline),
       planted_(options.planted) {
   if (is_sharded(cell)) {
@@ -200,6 +202,11 @@ Tensor TrainingRun::make_input(std::string_view name, float scale) {
                .stream = stream_of(name) + static_cast<std::uint64_t>(runtime_.step),
                .row_offset = runtime_.row_offset,
                .scale = scale});
+  if (cell_.training.data == Data::kStress && device_->computes()) {
+    std::vector<float> values = device_->read(tensor);
+    stress(values, model.hidden, name.ends_with("target") ? kStressedTarget : kStressedInput);
+    device_->write(tensor, values);
+  }
   return tensor;
 }
 
@@ -366,6 +373,12 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
       losses_.back() += loss;
   }
   if (keep) values_.output = device_->read(output_.value);
+  if (saw_step_) {
+    step_values_.x = device_->read(input_);
+    if (target_) step_values_.target = device_->read(target_);
+    step_values_.output = device_->read(output_.value);
+    step_values_.loss = losses_.back();
+  }
 
   watch.lap_ms();
   ledger.set_phase(PhaseKind::kBackward, number);
@@ -377,6 +390,7 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   if (!cell_.training.keep_loss) output_ = loss_ = {};
   ledger.mark("end_of_backward");
   if (keep) values_.gradients = read_gradients();
+  if (saw_step_) step_values_.gradients = read_gradients();
 }
 
 void TrainingRun::plant_in_step(StepTimes& times) {
@@ -393,12 +407,17 @@ void TrainingRun::step() {
   const int number = static_cast<int>(runtime_.step);
   StepTimes times;
   if (runtime_.step + 1 == cell_.training.steps) device_->watch_casts(casts_);
+  if (saw_step_) step_values_.weights = weights();
   for (std::int64_t index = 0; index < cell_.training.micro_batches; ++index) pass_micro_batch(index, times);
 
   Stopwatch watch;
   ledger.set_phase(PhaseKind::kOptimizer, number);
   if (optimizer_step_) optimizer_step_(runtime_);
   if (average_) average_->update(runtime_);
+  if (saw_step_) {
+    step_values_.updated = weights();
+    saw_step_(step_values_);
+  }
   model_->zero_grad();
   device_->synchronize();
   times.optimizer_ms = watch.lap_ms();

@@ -37,6 +37,17 @@ inline constexpr std::int64_t kTimelineSteps = 8;
 /// Times are measured in the first step and in at most this many of the others, evenly spaced.
 inline constexpr std::int64_t kTimedSteps = 1024;
 
+/// What one step of a run that is not sharded read and made, on the host; lists are in the order of parameter_names().
+struct StepValues {
+  std::vector<float> x;
+  std::vector<float> target;                ///< empty where the loss is the sum
+  std::vector<std::vector<float>> weights;  ///< before the step
+  std::vector<float> output;
+  float loss = 0.0f;
+  std::vector<std::vector<float>> gradients;
+  std::vector<std::vector<float>> updated;  ///< the weights after the step
+};
+
 struct TrainingRunOptions {
   /// The ranks, as a process group for host memory; must outlive the run. Required where the cell is sharded; otherwise
   /// it only determines this rank's GPU.
@@ -44,6 +55,8 @@ struct TrainingRunOptions {
   bool record_timeline = false;  ///< the ledger records its events: those of setup, and of steps see kTimelineSteps
   bool planted = false;          ///< a control cell: one byte lives as long as the run, see also plant_in_step()
   CastWatch* casts = nullptr;    ///< records the casts of the last step's forward and backward
+  /// Gets the values of every step, of its last micro-batch; empty: they are not read.
+  std::function<void(const StepValues&)> saw_step = {};
 };
 
 /// One rank's training loop of a cell, as users of the libraries write it. A step is: make the input; forward and loss;
@@ -147,6 +160,8 @@ class TrainingRun {
   std::vector<PreForwardSample> host_work_;
   std::size_t host_work_of_first_step_ = 0;
   CastWatch* casts_;
+  std::function<void(const StepValues&)> saw_step_;
+  StepValues step_values_;  ///< of the present step, if saw_step_ wants them
   bool record_timeline_;
   bool planted_;
   Tensor planted_byte_;

@@ -158,8 +158,17 @@ Gate evaluate(const Expectation& e, const ArmResults& arms) {
   return gate;
 }
 
+/// "; " and the reason that came with a figure, such as which tensor it is of; empty if none came.
+std::string because(const Expectation& e, const ArmResults& arms) {
+  if (e.side == Side::kDifference) return {};
+  const auto arm = arms.find(arm_of(e.side));
+  if (arm == arms.end()) return {};
+  const auto metric = arm->second.metrics.find(e.metric);
+  return metric == arm->second.metrics.end() || metric->second.reason.empty() ? "" : "; " + metric->second.reason;
+}
+
 /// "after memory.retained_bytes equals 0: 65.5 MiB (68,681,728 B)"
-std::string complaint(const Gate& gate, const Expectation& e) {
+std::string complaint(const Gate& gate, const Expectation& e, const ArmResults& arms) {
   if (!gate.detail.empty()) return fmt::format("{}: {}", gate.text, gate.detail);
   const Metric* metric = find_metric(e.metric);
   const std::string_view unit = metric ? metric->unit : "1";
@@ -170,7 +179,8 @@ std::string complaint(const Gate& gate, const Expectation& e) {
                         : e.factor == 1 ? name(*e.of)
                                         : "limit",
                         figure(*gate.limit, unit));
-  return fmt::format("{}: measured {}{}", gate.text, gate.observed ? figure(*gate.observed, unit) : "nothing", limit);
+  return fmt::format("{}: measured {}{}{}", gate.text, gate.observed ? figure(*gate.observed, unit) : "nothing", limit,
+                     because(e, arms));
 }
 
 /// A message about an arm with status timeout (`timeouts`), or else with another status than ok and timeout, that no
@@ -272,7 +282,7 @@ Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vecto
                         : of_before              ? slower
                         : e.side == Side::kAfter ? after_fails
                                                  : other_fails;
-    if (gate.pass != true && slot.empty()) slot = complaint(gate, e);
+    if (gate.pass != true && slot.empty()) slot = complaint(gate, e, arms);
     out.gates.push_back(std::move(gate));
   }
   if (has_fix && undecided.empty() && !(before_covered && after_covered))

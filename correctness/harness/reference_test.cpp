@@ -1,0 +1,293 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/measure/cast_check.h"
+#include "harness/measure/measure.h"
+#include "harness/measure/stress_data.h"
+#include "harness/reference/adam.h"
+#include "harness/reference/casts.h"
+#include "harness/reference/compare.h"
+#include "harness/reference/model.h"
+#include "harness/reference/support.h"
+#include "support/cells.h"
+#include "support/quantize.h"
+
+// The step in double that a training run is compared with, and the comparison.
+namespace fp8lab {
+namespace {
+
+using namespace reference_step;
+
+constexpr Bounds kBounds{.share = kNoiseShare, .step = kBF16Steps};
+
+Matrix random_matrix(std::int64_t rows, std::int64_t cols, unsigned seed, double deviation = 1.0) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<double> normal(0.0, deviation);
+  Matrix out(rows, cols);
+  for (double& value : out.values) value = normal(generator);
+  return out;
+}
+
+Matrix plus(const Matrix& a, double factor, const Matrix& b) {
+  Matrix out = a;
+  for (std::size_t i = 0; i < out.values.size(); ++i) out.values[i] += factor * b.values[i];
+  return out;
+}
+
+struct Shape2 {
+  std::int64_t rows, cols;
+};
+
+NamedMatrices parameters_of(const CellConfig& cell) {
+  const bool llama = cell.model.form == "llama";
+  const std::int64_t hidden = cell.model.hidden, ffn = cell.model.ffn, dim = hidden / cell.model.heads;
+  const std::string_view layer = cell.model.layer;
+  std::map<std::string, Shape2> shapes;
+  const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
+    shapes[name + ".weight"] = {out, in};
+    if (!llama) shapes[name + ".bias"] = {1, out};
+  };
+  const auto norm = [&](const std::string& name) {
+    shapes[name + ".gamma"] = {1, hidden};
+    if (!llama) shapes[name + ".beta"] = {1, hidden};
+  };
+  const auto mlp = [&](const std::string& name) {
+    norm(name + ".norm");
+    linear(name + ".fc1", hidden, llama ? 2 * ffn : ffn);
+    linear(name + ".fc2", ffn, hidden);
+  };
+  const std::string name = "layers[0]";
+  if (layer == "linear" || layer == "layernorm_linear") linear(name, hidden, hidden);
+  if (layer == "layernorm_linear") norm(name + ".norm");
+  if (layer == "grouped_linear")
+    for (std::int64_t i = 0; i < cell.model.experts; ++i)
+      linear(name + ".experts[" + std::to_string(i) + "]", hidden, hidden);
+  if (layer == "layernorm_mlp") mlp(name);
+  if (layer == "multihead_attention" || layer == "transformer_layer") {
+    norm(name + ".qkv.norm");
+    linear(name + ".qkv", hidden, hidden + 2 * cell.model.kv_heads * dim);
+    linear(name + ".proj", hidden, hidden);
+  }
+  if (layer == "transformer_layer") mlp(name + ".mlp");
+  NamedMatrices parameters;
+  unsigned seed = 1;
+  for (const auto& [parameter, shape] : shapes)
+    parameters.emplace(parameter, random_matrix(shape.rows, shape.cols, ++seed, 0.3));
+  return parameters;
+}
+
+// The loss of the exact step falls along each gradient as the gradient says: a difference of losses on either side of
+// the parameters, in double, is off by the third derivative times the square of the distance.
+TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
+  for (const char* layer :
+       {"linear", "grouped_linear", "layernorm_linear", "layernorm_mlp", "multihead_attention", "transformer_layer"})
+    for (const char* form : {"gpt", "llama"}) {
+      CellConfig cell;
+      cell.model = {.layer = layer,
+                    .form = form,
+                    .layers = 1,
+                    .hidden = 16,
+                    .heads = 4,
+                    .kv_heads = 2,
+                    .ffn = 24,
+                    .seq = 6,
+                    .batch = 2,
+                    .experts = 3,
+                    .split = GroupSplit::kUneven};
+      reference_step::Model model(cell, "bf16", true);
+      const Matrix x = random_matrix(12, 16, 100), target = random_matrix(12, 16, 101);
+      const NamedMatrices parameters = parameters_of(cell);
+      const Step step = model.run(x, target, parameters);
+      ASSERT_EQ(step.gradients.size(), parameters.size()) << layer << ' ' << form;
+      for (const auto& [name, gradient] : step.gradients) {
+        const Matrix direction = random_matrix(gradient.rows, gradient.cols, 7);
+        double expected = 0.0;
+        for (std::size_t i = 0; i < gradient.values.size(); ++i) expected += gradient.values[i] * direction.values[i];
+        constexpr double kDistance = 1e-5;
+        NamedMatrices ahead = parameters, behind = parameters;
+        ahead[name] = plus(parameters.at(name), kDistance, direction);
+        behind[name] = plus(parameters.at(name), -kDistance, direction);
+        const double slope = (model.run(x, target, ahead).loss - model.run(x, target, behind).loss) / (2 * kDistance);
+        EXPECT_NEAR(slope, expected, 1e-7 * (1.0 + std::abs(expected))) << layer << ' ' << form << ' ' << name;
+      }
+    }
+}
+
+TEST(ReferenceCasts, RoundToTheNearestNumberAndTiesToEven) {
+  const struct {
+    double x;
+    Format format;
+    double expected;
+  } cases[]{{1.0625, kE4M3, 1.0},      {1.1875, kE4M3, 1.25},  {-464.0, kE4M3, -448.0},
+            {1e9, kE4M3, 448.0},       {0x1p-10, kE4M3, 0.0},  {0x1.8p-9, kE4M3, 0x1p-8},
+            {15.5, kE4M3, 16.0},       {1.125, kE5M2, 1.0},    {0x1.8p-16, kE5M2, 0x1p-15},
+            {61440.0, kE5M2, 57344.0}, {0x1.01p0, kBF16, 1.0}, {0x1.03p0, kBF16, 0x1.04p0}};
+  for (const auto& c : cases) EXPECT_EQ(rounded(c.x, c.format), c.expected) << c.x;
+}
+
+TEST(ReferenceCasts, ScaleEachBlockByItsOwnLargestMagnitude) {
+  Matrix x(1, 4);
+  x.values = {448.0, 0.1, 0.001, 0.0001};
+  const Matrix by_two = through(x, {.format = kE4M3, .block_rows = 1, .block_cols = 2});
+  EXPECT_EQ(by_two.values[0], 448.0);
+  EXPECT_EQ(by_two.values[1], 0.1015625);
+  EXPECT_NEAR(by_two.values[2], 0.001, 1e-9);  // the largest of its block
+  EXPECT_NEAR(by_two.values[3], 0.0001, 0.0001 / 16);
+  const Matrix together = through(x, {.format = kE4M3});
+  EXPECT_EQ(together.values[2], 0x1p-9 * 1.0);  // a subnormal
+  EXPECT_EQ(together.values[3], 0.0);
+  x.values = {480.0, 1.0, 1.0, 1.0};
+  EXPECT_EQ(
+      through(x, {.format = kE4M3, .block_rows = 1, .block_cols = 4, .scale = ScaleRule::kExponentDown}).values[0],
+      448.0);
+  EXPECT_EQ(through(x, {.format = kE4M3, .block_rows = 1, .block_cols = 4, .scale = ScaleRule::kExponentUp}).values[0],
+            480.0);
+}
+
+// With gradient 1 both corrected moments are 1 at every step.
+TEST(ReferenceAdam, MovesByTheLearningRateUnderAConstantGradient) {
+  TrainingConfig training;
+  training.learning_rate = 0.5;
+  reference_step::Adam adam(training);
+  NamedMatrices parameters{{"w", Matrix(1, 1)}}, gradients = parameters;
+  gradients["w"].values = {1.0};
+  for (int step = 1; step <= 5; ++step) {
+    parameters = adam.step(parameters, gradients);
+    EXPECT_NEAR(parameters.at("w").values[0], -0.5 * step, 1e-7 * step);
+  }
+}
+
+/// An exact tensor, and the same with the noise of eight bits.
+struct Tensors {
+  Matrix exact = random_matrix(128, 128, 1);
+  Matrix rounded = through(exact, {.format = kE4M3});
+};
+
+TEST(ReferenceComparison, AcceptsWhatRoundsAtTheSamePlaces) {
+  const Tensors of;
+  EXPECT_EQ(compare(of.exact, of.rounded, of.rounded, kBounds).fault, "");
+  Matrix few = of.rounded;  // one value in 500 rounded the other way
+  for (std::size_t i = 0; i < few.values.size(); i += 500) few.values[i] *= 1.125;
+  EXPECT_EQ(compare(of.exact, of.rounded, few, kBounds).fault, "");
+}
+
+TEST(ReferenceComparison, NamesWhatIsWrong) {
+  const Tensors of;
+  const Matrix none(128, 128);
+  Matrix broken = of.rounded;
+  broken.values[5] = std::numeric_limits<double>::quiet_NaN();
+  const std::pair<Matrix, const char*> cases[]{
+      {of.exact, "noise"},                                                // not quantized
+      {through(plus(none, 1.01, of.exact), {.format = kE4M3}), "scale"},  // and then 1 % off
+      {plus(none, 1.01, of.rounded), "scale"},
+      {plus(none, -1.0, of.rounded), "sign"},
+      {plus(none, 2.0, of.rounded), "scale"},
+      {through(of.exact, {.format = kE5M2}), "noise"},
+      {none, "scale"},
+      {broken, "not finite"}};
+  for (const auto& [seen, word] : cases) {
+    const Distance found = compare(of.exact, of.rounded, seen, kBounds);
+    EXPECT_NE(found.fault.find(word), std::string::npos) << word << ": " << found.fault;
+  }
+}
+
+TEST(ReferenceComparison, SeesSmallColumnsBesideALargeOne) {
+  Tensors of;
+  for (std::int64_t i = 0; i < 128; ++i) of.exact.row(i)[0] *= 1e4;
+  of.rounded = through(of.exact, {.format = kE4M3, .block_rows = 128, .block_cols = 1});
+  Matrix seen = of.rounded;
+  for (std::int64_t i = 0; i < 128; ++i)
+    for (std::int64_t j = 1; j < 128; ++j) seen.row(i)[j] = of.exact.row(i)[j];
+  EXPECT_NE(compare(of.exact, of.rounded, seen, kBounds).fault, "");
+}
+
+TEST(StressData, HasSubnormalsTiesZerosAndOneHugeChannel) {
+  constexpr std::int64_t kRows = 64, kCols = 128;
+  std::vector<float> values;
+  for (const double value : random_matrix(kRows, kCols, 3).values) values.push_back(static_cast<float>(value));
+  stress(values, kCols, kStressedInput);
+  const Matrix x(kRows, kCols, values);
+  double largest = 0.0;
+  for (const double value : values) largest = std::max(largest, std::abs(value));
+  int zeros = 0, ties = 0, subnormal = 0, in_huge = 0;
+  for (std::int64_t i = 0; i < kRows; ++i)
+    for (std::int64_t j = 0; j < kCols; ++j) {
+      const double value = x.row(i)[j], scaled = std::abs(value) * 448.0 / largest;
+      zeros += value == 0.0;
+      ties += value != 0.0 && std::abs(rounded(value, kE4M3) - value) == std::ldexp(1.0, std::ilogb(value) - 4);
+      subnormal += scaled > 0x1p-9 && scaled < 0x1p-6;
+      in_huge += std::abs(value) > 0.05 * largest && j != kStressedInput.column;
+    }
+  EXPECT_GT(zeros, kRows * kCols / 20);
+  EXPECT_GT(ties, kRows * kCols / 10);
+  EXPECT_GT(subnormal, kRows * kCols / 20);
+  EXPECT_EQ(in_huge, 0);
+}
+
+TEST(CastCheck, NamesAValueThatIsNotTheDefinitions) {
+  const auto device = support::open_poisoned_device();
+  std::vector<float> values(128 * 128);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::ldexp(1.0f + 0.001f * float(i % 700), -int(i % 23));
+  const Tensor x = support::make_tensor(*device, {128, 128}, DType::kF32, values);
+  for (const char* format : {"mxfp8_rceil", "mxfp8_floor", "block_1x128_f32", "block_128x128_f32"}) {
+    CastCheck check;
+    device->watch_casts(&check);
+    const Quantizer quantizer{
+        .format = support::format_named(format), .orientations = {true, true}, .holder = support::anyone(*device)};
+    const QuantizedTensor made = quantize(*device, x, quantizer);
+    device->watch_casts(nullptr);
+    EXPECT_EQ(check.casts(), 2) << format;
+    EXPECT_TRUE(check.wrong().empty()) << format << ' ' << check.wrong()[0].what;
+    std::vector<float> other = values;
+    other[0] *= 1.5f;
+    check.saw_cast(*device, support::make_tensor(*device, {128, 128}, DType::kF32, other), made);
+    EXPECT_EQ(check.wrong().size(), 2u) << format;
+  }
+}
+
+TEST(Reference, FindsNoFaultInAnyRecipeAndForm) {
+  for (const RecipeRow& recipe : recipes())
+    for (const char* form : {"gpt", "llama"}) {
+      CellConfig cell = support::small_cell(recipe.name, form);
+      cell.measure = {"reference"};
+      const ArmResult result = measure_arm(cell, Arm::kAfter);
+      EXPECT_EQ(result.metrics.at("reference.faults").value, 0.0)
+          << recipe.name << ' ' << form << ": " << result.metrics.at("reference.faults").reason;
+      EXPECT_GT(result.metrics.at("reference.tensors").value.value(), 3 * 2 * 6.0);
+      EXPECT_TRUE(result.notes.empty());
+    }
+}
+
+TEST(Reference, IsAbsentWithAReasonWhereItCoversACellNot) {
+  const auto reason = [](const auto& change, std::string_view recipe = "current") {
+    CellConfig cell = support::small_cell(recipe);
+    cell.measure = {"reference"};
+    change(cell);
+    const ArmResult result = measure_arm(cell, Arm::kAfter);
+    EXPECT_FALSE(result.metrics.at("reference.faults").value);
+    return result.metrics.at("reference.faults").reason;
+  };
+  EXPECT_EQ(reason([](CellConfig& cell) { cell.training.micro_batches = 2; }),
+            "the reference step does not cover several micro-batches");
+  EXPECT_EQ(reason([](CellConfig& cell) {
+              cell.training.quantized_weights = true;
+              cell.training.master_weights = "f32";
+            }),
+            "the reference step does not cover weights that live in eight bits");
+  EXPECT_EQ(reason([](CellConfig& cell) { cell.ranks = 2; }), "the reference step does not cover sharded cells");
+  EXPECT_EQ(reason([](CellConfig& cell) { cell.device = "meta"; }), "device 'meta' computes no values");
+  CellConfig large = support::small_cell("bf16");
+  large.model.seq = 8192;
+  EXPECT_NE(why_unsupported(large, "bf16").find("multiplications"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fp8lab

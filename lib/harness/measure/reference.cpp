@@ -1,0 +1,187 @@
+#include "harness/measure/reference.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/measure/arms.h"
+#include "harness/measure/cast_check.h"
+#include "harness/measure/training_run.h"
+#include "harness/reference/adam.h"
+#include "harness/reference/compare.h"
+#include "harness/reference/model.h"
+#include "harness/reference/support.h"
+
+namespace fp8lab {
+namespace {
+
+using reference_step::Matrix;
+using reference_step::NamedMatrices;
+
+/// The most faults that are named.
+constexpr std::size_t kMostNamed = 8;
+
+/// std::max would drop a NaN, on which every gate fails.
+double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
+
+class Comparison {
+ public:
+  Comparison(const CellConfig& cell, const Recipe& recipe)
+      : cell_(cell),
+        exact_(cell, recipe.name, true),
+        rounded_(cell, recipe.name, false),
+        adam_(cell.training),
+        storage_(cell, recipe.name, false),
+        bounds_{.share = recipe.quantized ? reference_step::kNoiseShare : reference_step::kIndependentShare,
+                .step = cell.training.param_dtype == ParamDType::kF32 ? reference_step::kF32Steps
+                                                                      : reference_step::kBF16Steps} {}
+
+  void saw_step(const StepValues& seen, const std::vector<std::string>& names, const std::vector<Shape>& shapes) {
+    const ModelConfig& model = cell_.model;
+    const std::int64_t tokens = model.seq * model.batch;
+    const Matrix x(tokens, model.hidden, seen.x),
+        target = seen.target.empty() ? Matrix() : Matrix(tokens, model.hidden, seen.target);
+    const NamedMatrices before = named(names, shapes, seen.weights), gradients = named(names, shapes, seen.gradients);
+    const reference_step::Step exact = exact_.run(x, target, before), rounded = rounded_.run(x, target, before);
+    judge("output", "y", exact.output, rounded.output, Matrix(tokens, model.hidden, seen.output), bounds_);
+    for (const std::string& name : names)
+      judge("gradient", name, exact.gradients.at(name), rounded.gradients.at(name), gradients.at(name), bounds_);
+    if (updates_are_covered()) {
+      const NamedMatrices after = adam_.step(before, gradients), updated = named(names, shapes, seen.updated);
+      for (const std::string& name : names)
+        judge("update", name, difference(after.at(name), before.at(name)),
+              difference(storage_.stored(after.at(name)), before.at(name)),
+              difference(updated.at(name), before.at(name)),
+              {.share = reference_step::kNoiseShare, .step = bounds_.step});
+    }
+    ++step_;
+  }
+
+  /// Adds the casts of the last step.
+  void saw_casts(const CastCheck& casts) {
+    tensors_ += casts.casts();
+    for (const WrongCast& wrong : casts.wrong())
+      faults_.push_back(
+          {std::numeric_limits<double>::infinity(), fmt::format("cast of {}, {}", nearest(wrong.source), wrong.what)});
+  }
+
+  void put_figures(ArmResult& result) {
+    std::stable_sort(faults_.begin(), faults_.end(), [](const Fault& a, const Fault& b) { return a.size > b.size; });
+    put(result.metrics, "reference.faults", static_cast<double>(faults_.size()),
+        faults_.empty() ? "" : faults_[0].text);
+    put(result.metrics, "reference.tensors", static_cast<double>(tensors_));
+    put(result.metrics, "reference.noise", noise_, std::isnan(noise_) ? "a value is not finite" : "");
+    put(result.metrics, "reference.scale", scale_, std::isnan(scale_) ? "a value is not finite" : "");
+    for (std::size_t i = 0; i < std::min(faults_.size(), kMostNamed); ++i)
+      result.notes.push_back("reference: " + faults_[i].text);
+    if (faults_.size() > kMostNamed)
+      result.notes.push_back(
+          fmt::format("reference: {} more tensors are outside their bounds", faults_.size() - kMostNamed));
+  }
+
+ private:
+  struct Fault {
+    double size;
+    std::string text;
+  };
+
+  /// The name of the matrix that the reference cast last with the values closest to these.
+  std::string nearest(const Matrix& seen) const {
+    std::string name = "a matrix";
+    double closest = std::numeric_limits<double>::infinity();
+    for (const auto& [place, source] : rounded_.sources()) {
+      if (source.rows != seen.rows || source.cols != seen.cols) continue;
+      double distance = 0.0;
+      for (std::size_t i = 0; i < seen.values.size(); ++i) distance += std::abs(seen.values[i] - source.values[i]);
+      if (distance < closest) closest = distance, name = place;
+    }
+    return name;
+  }
+
+  static NamedMatrices named(const std::vector<std::string>& names, const std::vector<Shape>& shapes,
+                             const std::vector<std::vector<float>>& values) {
+    NamedMatrices out;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const std::int64_t rows = shapes[i].rank() > 1 ? dim0(shapes[i]) : 1;
+      out.emplace(names[i], Matrix(rows, static_cast<std::int64_t>(values[i].size()) / rows, values[i]));
+    }
+    return out;
+  }
+
+  static Matrix difference(const Matrix& a, const Matrix& b) {
+    Matrix out = a;
+    for (std::size_t i = 0; i < out.values.size(); ++i) out.values[i] -= b.values[i];
+    return out;
+  }
+
+  /// List-wise Adam rounds between decay and update, and moments of fewer bits have scales of their own.
+  bool updates_are_covered() const {
+    const TrainingConfig& training = cell_.training;
+    if (training.optimizer == Optimizer::kForeachAdam) return training.weight_decay == 0.0;
+    return training.optimizer == Optimizer::kAdam && training.moments == Moments::kF32;
+  }
+
+  void judge(std::string_view of, const std::string& name, const Matrix& exact, const Matrix& rounded,
+             const Matrix& seen, const reference_step::Bounds& bounds) {
+    const reference_step::Distance found = reference_step::compare(exact, rounded, seen, bounds);
+    ++tensors_;
+    noise_ = larger(noise_, found.noise);
+    scale_ = larger(scale_, found.scale);
+    if (!found.fault.empty())
+      faults_.push_back(
+          {std::isnan(found.noise) ? std::numeric_limits<double>::infinity() : std::max(found.noise, found.scale),
+           fmt::format("{} {}, step {}: {}", of, name, step_, found.fault)});
+  }
+
+  const CellConfig& cell_;
+  reference_step::Model exact_;
+  reference_step::Model rounded_;
+  reference_step::Adam adam_;
+  reference_step::Casts storage_;
+  reference_step::Bounds bounds_;
+  std::int64_t step_ = 0;
+  std::int64_t tensors_ = 0;
+  double noise_ = 0.0;
+  double scale_ = 0.0;
+  std::vector<Fault> faults_;
+};
+
+std::string why_absent(const CellConfig& cell, const Recipe& recipe) {
+  if (!open_device(cell.device, {.arch = cell.arch, .memory = {}})->computes())
+    return fmt::format("device '{}' computes no values", cell.device);
+  return reference_step::why_unsupported(cell, recipe.name);
+}
+
+}  // namespace
+
+void measure_reference(const CellConfig& cell, Arm arm, ArmResult& result) {
+  const Recipe recipe = recipe_of(cell, arm);
+  if (const std::string reason = why_absent(cell, recipe); !reason.empty()) {
+    for (const char* name : {"reference.faults", "reference.tensors", "reference.noise", "reference.scale"})
+      put(result.metrics, name, std::nullopt, reason);
+    return;
+  }
+  Comparison comparison(cell, recipe);
+  std::vector<std::string> names;
+  std::vector<Shape> shapes;
+  // Q, K and V share the scale of one amax, which no cast of one of them shows.
+  CastCheck casts;
+  const bool watches = !cell.training.fp8_attention;
+  TrainingRun run(cell, behaviors_of(cell, arm), recipe,
+                  {.casts = watches ? &casts : nullptr,
+                   .saw_step = [&](const StepValues& seen) { comparison.saw_step(seen, names, shapes); }});
+  run.visit_parameters([&](const Parameter& parameter) {
+    names.push_back(parameter.name);
+    shapes.push_back(parameter.spec.shape);
+  });
+  run.train();
+  comparison.saw_casts(casts);
+  comparison.put_figures(result);
+}
+
+}  // namespace fp8lab

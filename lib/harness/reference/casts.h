@@ -1,0 +1,104 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "harness/cell/cell.h"
+#include "harness/reference/matrix.h"
+
+namespace fp8lab::reference_step {
+
+/// A binary format with `fraction` stored bits, whose smallest normal number is 2^lowest and whose largest is
+/// `largest`.
+struct Format {
+  int fraction;
+  int lowest;
+  double largest;
+};
+inline constexpr Format kE4M3{3, -6, 448.0};
+inline constexpr Format kE5M2{2, -14, 57344.0};
+inline constexpr Format kBF16{7, -126, 3.3895313892515355e38};
+inline constexpr Format kF32{23, -126, 3.4028234663852886e38};
+
+/// The number of `format` nearest to `x`; of two the one whose last bit is 0. Beyond the largest number, that one.
+double rounded(double x, const Format& format);
+
+/// How the multiplier of a block follows from its largest magnitude: a float (rounded down to a power of two, or not),
+/// or a power of two that is the inverse of the block's exponent (rounded up, so that nothing clips, or down).
+enum class ScaleRule { kFloat, kPowerOfTwo, kExponentUp, kExponentDown };
+
+/// A cast with scales from the values themselves. 0 rows: one block for the entire matrix.
+struct BlockCast {
+  Format format;
+  std::int64_t block_rows = 0;
+  std::int64_t block_cols = 0;
+  ScaleRule scale = ScaleRule::kFloat;
+  double epsilon = 0.0;  ///< the smallest amax of a scale that is a float
+};
+/// `x` in eight bits and back: what their reader computes.
+Matrix through(const Matrix& x, const BlockCast& cast);
+
+/// What a matrix of a product is: an input, a weight, or the gradient of an output.
+enum class Role { kInput, kWeight, kGradient };
+
+/// A matrix as two products read it: with blocks along its rows (where they sum over columns), and along its columns.
+struct Operand {
+  Matrix by_rows;
+  Matrix by_columns;
+};
+
+/// Where a recipe rounds: the types in which tensors are stored, and the casts of matrices to eight bits, from the
+/// recipe's definition. Amax histories live from step to step. With `exact` nothing is rounded.
+class Casts {
+ public:
+  Casts(const CellConfig& cell, std::string_view recipe, bool exact);
+
+  /// Rounds every element to the parameters' type.
+  Matrix stored(Matrix x) const;
+  /// Casts `x` to eight bits and back. `place` names the matrix, for its amax history.
+  Operand cast(const std::string& place, Role role, const Matrix& x);
+  /// What was cast last at each place.
+  const std::map<std::string, Matrix>& sources() const { return sources_; }
+  /// True if products of attention are in eight bits. Then its matrices are cast as follows.
+  bool attention() const { return attention_; }
+  /// True if attention's output and the gradients of Q, K and V go through eight bits too.
+  bool attention_outputs() const { return attention_ && scaling_ == Scaling::kDelayed; }
+  /// P and its gradient, for all heads: they never leave the kernel, so their scale comes from a history always.
+  Matrix cast_in_kernel(const std::string& place, Role role, Matrix x);
+
+  /// The scales of the next pass come from the amaxes of this one.
+  void end_forward() { end_pass(forward_); }
+  void end_backward() { end_pass(backward_); }
+
+ private:
+  enum class Scaling { kNone, kDelayed, kCurrent, kBlock, kMicroscaling };
+  struct History {
+    Format format;
+    std::deque<double> amaxes;  ///< of earlier passes, the latest last
+    double latest = 0.0;        ///< of this pass
+    double scale = 1.0;
+  };
+  using Histories = std::map<std::string, History>;
+
+  Format format_of(Role role) const;
+  History& history(const std::string& place, Role role);
+  Matrix cast_delayed(const std::string& place, Role role, Matrix x);
+  void end_pass(Histories& histories) const;
+
+  bool exact_;
+  bool attention_ = false;
+  Format storage_;
+  Scaling scaling_ = Scaling::kNone;
+  ScaleRule scale_ = ScaleRule::kFloat;
+  std::size_t history_length_ = 1024;
+  bool most_recent_ = false;
+  int margin_ = 0;
+  double epsilon_ = 0.0;
+  Histories forward_;
+  Histories backward_;
+  std::map<std::string, Matrix> sources_;
+};
+
+}  // namespace fp8lab::reference_step

@@ -1,0 +1,228 @@
+#include "harness/reference/model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numbers>
+#include <numeric>
+#include <utility>
+
+namespace fp8lab::reference_step {
+namespace {
+
+double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+/// GELU in its tanh form, and its derivative.
+std::pair<double, double> gelu(double x) {
+  const double c = std::sqrt(2.0 / std::numbers::pi), t = std::tanh(c * (x + 0.044715 * x * x * x));
+  return {0.5 * x * (1.0 + t), 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * c * (1.0 + 3.0 * 0.044715 * x * x)};
+}
+
+Matrix column_sums(const Matrix& x) {
+  Matrix out(1, x.cols);
+  for (std::int64_t i = 0; i < x.rows; ++i)
+    for (std::int64_t j = 0; j < x.cols; ++j) out.values[static_cast<std::size_t>(j)] += x.row(i)[j];
+  return out;
+}
+
+/// Values computed one after another: the gradient passes them the other way round.
+Value chained(std::vector<Value> values) {
+  Matrix last = values.back().value;
+  return {std::move(last), [values = std::move(values)](const Matrix& grad) {
+            Matrix out = grad;
+            for (auto value = values.rbegin(); value != values.rend(); ++value) out = value->backward(out);
+            return out;
+          }};
+}
+
+}  // namespace
+
+Value Model::linear(const std::string& name, const Matrix& x) {
+  const Operand input = casts_.cast(name + " input", Role::kInput, x);
+  const Operand weight = casts_.cast(name + " weight", Role::kWeight, parameters_->at(name + ".weight"));
+  const auto bias = parameters_->find(name + ".bias");
+  Matrix y = product(input.by_rows, transposed(weight.by_rows));
+  if (bias != parameters_->end())
+    for (std::int64_t i = 0; i < y.rows; ++i)
+      for (std::int64_t j = 0; j < y.cols; ++j) y.row(i)[j] += bias->second.row(0)[j];
+  const bool has_bias = bias != parameters_->end();
+  return {casts_.stored(std::move(y)), [this, name, has_bias, input, weight](const Matrix& grad) {
+            if (has_bias) gradients_[name + ".bias"] = casts_.stored(column_sums(grad));
+            const Operand cast = casts_.cast(name + " gradient", Role::kGradient, grad);
+            gradients_[name + ".weight"] = casts_.stored(product(transposed(cast.by_columns), input.by_columns));
+            return casts_.stored(product(cast.by_rows, weight.by_columns));
+          }};
+}
+
+std::vector<std::int64_t> Model::group_rows() const {
+  const ModelConfig& model = cell_.model;
+  const std::int64_t tokens = model.seq * model.batch, unit = std::gcd(tokens, std::int64_t{128});
+  // An uneven split gives the experts experts, 0, experts - 2, ..., 1 shares.
+  std::vector<std::int64_t> ends;
+  std::int64_t shares = 0;
+  for (std::int64_t i = 0; i < model.experts; ++i) {
+    const bool uneven = model.split == GroupSplit::kUneven;
+    shares += !uneven ? 1 : i == 1 ? 0 : model.experts - i;
+    ends.push_back(shares);
+  }
+  std::vector<std::int64_t> rows;
+  std::int64_t begin = 0;
+  for (const std::int64_t end : ends) {
+    const std::int64_t last = tokens / unit * end / shares;
+    rows.push_back(unit * (last - begin));
+    begin = last;
+  }
+  return rows;
+}
+
+Value Model::grouped_linear(const std::string& name, const Matrix& x) {
+  const std::vector<std::int64_t> groups = group_rows();
+  std::vector<Value> experts;
+  Matrix y(x.rows, x.cols);
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    experts.push_back(linear(name + ".experts[" + std::to_string(i) + "]", rows_of(x, begin, groups[i])));
+    std::copy(experts.back().value.values.begin(), experts.back().value.values.end(), y.row(begin));
+    begin += groups[i];
+  }
+  return {std::move(y), [groups, experts](const Matrix& grad) {
+            Matrix out(grad.rows, grad.cols);
+            std::int64_t first = 0;
+            for (std::size_t i = 0; i < groups.size(); ++i) {
+              const Matrix part = experts[i].backward(rows_of(grad, first, groups[i]));
+              std::copy(part.values.begin(), part.values.end(), out.row(first));
+              first += groups[i];
+            }
+            return out;
+          }};
+}
+
+/// LayerNorm, or RMSNorm in Llama's form. With xhat = (x - mean) / deviation and g = grad * gamma, the gradient of x is
+/// (g - mean of g - xhat * mean of g * xhat) / deviation; RMSNorm has no means.
+Value Model::norm(const std::string& name, const Matrix& x) {
+  const bool centred = !llama();
+  const Matrix& gamma = parameters_->at(name + ".gamma");
+  const double count = static_cast<double>(x.cols);
+  Matrix y(x.rows, x.cols), xhat(x.rows, x.cols);
+  std::vector<double> deviations;
+  for (std::int64_t i = 0; i < x.rows; ++i) {
+    const double* const row = x.row(i);
+    const double mean = centred ? std::accumulate(row, row + x.cols, 0.0) / count : 0.0;
+    double variance = 0.0;
+    for (std::int64_t j = 0; j < x.cols; ++j) variance += (row[j] - mean) * (row[j] - mean) / count;
+    deviations.push_back(std::sqrt(variance + 1e-5));
+    for (std::int64_t j = 0; j < x.cols; ++j) {
+      xhat.row(i)[j] = (row[j] - mean) / deviations.back();
+      y.row(i)[j] = xhat.row(i)[j] * gamma.row(0)[j];
+      if (centred) y.row(i)[j] += parameters_->at(name + ".beta").row(0)[j];
+    }
+  }
+  return {casts_.stored(std::move(y)), [=, this, &gamma](const Matrix& grad) {
+            Matrix out(grad.rows, grad.cols), of_gamma(1, grad.cols);
+            for (std::int64_t i = 0; i < grad.rows; ++i) {
+              const double* const g = grad.row(i);
+              double mean = 0.0, slope = 0.0;
+              for (std::int64_t j = 0; j < grad.cols; ++j) {
+                mean += centred ? g[j] * gamma.row(0)[j] / count : 0.0;
+                slope += g[j] * gamma.row(0)[j] * xhat.row(i)[j] / count;
+                of_gamma.row(0)[j] += g[j] * xhat.row(i)[j];
+              }
+              for (std::int64_t j = 0; j < grad.cols; ++j)
+                out.row(i)[j] =
+                    (g[j] * gamma.row(0)[j] - mean - xhat.row(i)[j] * slope) / deviations[static_cast<std::size_t>(i)];
+            }
+            gradients_[name + ".gamma"] = casts_.stored(std::move(of_gamma));
+            if (centred) gradients_[name + ".beta"] = casts_.stored(column_sums(grad));
+            return casts_.stored(std::move(out));
+          }};
+}
+
+Value Model::activation(const Matrix& x) {
+  const bool gated = llama();
+  Matrix y(x.rows, gated ? x.cols / 2 : x.cols);
+  for (std::int64_t i = 0; i < y.rows; ++i)
+    for (std::int64_t j = 0; j < y.cols; ++j) {
+      const double z = x.row(i)[j];
+      y.row(i)[j] = gated ? z * sigmoid(z) * x.row(i)[y.cols + j] : gelu(z).first;
+    }
+  return {casts_.stored(std::move(y)), [this, gated, x](const Matrix& grad) {
+            Matrix out(x.rows, x.cols);
+            for (std::int64_t i = 0; i < grad.rows; ++i)
+              for (std::int64_t j = 0; j < grad.cols; ++j) {
+                const double z = x.row(i)[j], g = grad.row(i)[j];
+                if (!gated) {
+                  out.row(i)[j] = g * gelu(z).second;
+                  continue;
+                }
+                const double s = sigmoid(z);
+                out.row(i)[j] = g * x.row(i)[grad.cols + j] * (s + z * s * (1.0 - s));
+                out.row(i)[grad.cols + j] = g * z * s;
+              }
+            return casts_.stored(std::move(out));
+          }};
+}
+
+Value Model::layernorm_linear(const std::string& name, const Matrix& x) {
+  Value normed = norm(name + ".norm", x);
+  Value y = linear(name, normed.value);
+  return chained({std::move(normed), std::move(y)});
+}
+
+Value Model::layernorm_mlp(const std::string& name, const Matrix& x) {
+  Value normed = norm(name + ".norm", x);
+  Value first = linear(name + ".fc1", normed.value);
+  Value active = activation(first.value);
+  Value second = linear(name + ".fc2", active.value);
+  return chained({std::move(normed), std::move(first), std::move(active), std::move(second)});
+}
+
+Value Model::multihead_attention(const std::string& name, const Matrix& x) {
+  std::vector<Value> values{layernorm_linear(name + ".qkv", x)};
+  if (llama()) values.push_back(rotary(values.back().value));
+  values.push_back(attention(name + ".attention", values.back().value));
+  values.push_back(linear(name + ".proj", values.back().value));
+  return chained(std::move(values));
+}
+
+Value Model::transformer_layer(const std::string& name, const Matrix& x) {
+  Value attended = multihead_attention(name, x);
+  const Matrix between = casts_.stored(sum(attended.value, x));
+  Value mlp = layernorm_mlp(name + ".mlp", between);
+  Matrix y = casts_.stored(sum(mlp.value, between));
+  return {std::move(y), [this, attended, mlp](const Matrix& grad) {
+            const Matrix middle = casts_.stored(sum(mlp.backward(grad), grad));
+            return casts_.stored(sum(attended.backward(middle), middle));
+          }};
+}
+
+Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters) {
+  static const std::map<std::string, Layer> kLayers{{"linear", &Model::linear},
+                                                    {"grouped_linear", &Model::grouped_linear},
+                                                    {"layernorm_linear", &Model::layernorm_linear},
+                                                    {"layernorm_mlp", &Model::layernorm_mlp},
+                                                    {"multihead_attention", &Model::multihead_attention},
+                                                    {"transformer_layer", &Model::transformer_layer}};
+  parameters_ = &parameters;
+  gradients_.clear();
+  const Layer layer = kLayers.at(cell_.model.layer);
+  std::vector<Value> values;
+  for (std::int64_t i = 0; i < cell_.model.layers; ++i)
+    values.push_back((this->*layer)("layers[" + std::to_string(i) + "]", i == 0 ? x : values.back().value));
+  casts_.end_forward();
+
+  Step step;
+  step.output = values.back().value;
+  Matrix grad(x.rows, x.cols);
+  const double count = static_cast<double>(grad.values.size());
+  for (std::size_t i = 0; i < grad.values.size(); ++i) {
+    const double y = step.output.values[i], distance = target.values.empty() ? 0.0 : y - target.values[i];
+    step.loss += target.values.empty() ? y : distance * distance / count;
+    grad.values[i] = target.values.empty() ? 1.0 : 2.0 * distance / count;
+  }
+  chained(std::move(values)).backward(casts_.stored(std::move(grad)));
+  casts_.end_backward();
+  step.gradients = std::move(gradients_);
+  return step;
+}
+
+}  // namespace fp8lab::reference_step

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/cell/cell.h"
+#include "harness/reference/casts.h"
+#include "harness/reference/matrix.h"
+
+namespace fp8lab::reference_step {
+
+/// A value, and the map from its gradient to that of what it was computed from.
+struct Value {
+  Matrix value;
+  std::function<Matrix(const Matrix&)> backward;
+};
+
+struct Step {
+  double loss = 0.0;
+  Matrix output;
+  NamedMatrices gradients;
+};
+
+/// A cell's model by its definition: forward, loss and every gradient in double, with the roundings of `recipe` or, if
+/// `exact`, with none. Shares no code with the runtime.
+class Model {
+ public:
+  Model(const CellConfig& cell, std::string_view recipe, bool exact) : cell_(cell), casts_(cell, recipe, exact) {}
+
+  /// One training step without its optimizer. `x` and `target` are [tokens, hidden], token = position * batch +
+  /// sequence; `target` is empty where the loss is the sum. `parameters` must outlive the call.
+  Step run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters);
+  /// The matrices that the last step cast to eight bits, by name: "layers[0].fc1 input".
+  const std::map<std::string, Matrix>& sources() const { return casts_.sources(); }
+
+ private:
+  using Layer = Value (Model::*)(const std::string&, const Matrix&);
+
+  Value linear(const std::string& name, const Matrix& x);
+  Value grouped_linear(const std::string& name, const Matrix& x);
+  Value norm(const std::string& name, const Matrix& x);
+  Value activation(const Matrix& x);
+  Value layernorm_linear(const std::string& name, const Matrix& x);
+  Value layernorm_mlp(const std::string& name, const Matrix& x);
+  Value rotary(const Matrix& qkv);
+  Matrix rotated(const Matrix& qkv, bool inverse) const;
+  Value attention(const std::string& name, const Matrix& qkv);
+  Value multihead_attention(const std::string& name, const Matrix& x);
+  Value transformer_layer(const std::string& name, const Matrix& x);
+
+  bool llama() const { return cell_.model.form == "llama"; }
+  std::int64_t kv_heads() const { return cell_.model.kv_heads == 0 ? cell_.model.heads : cell_.model.kv_heads; }
+  std::int64_t head_dim() const { return cell_.model.hidden / cell_.model.heads; }
+  /// Rows of each expert's group.
+  std::vector<std::int64_t> group_rows() const;
+
+  const CellConfig& cell_;
+  Casts casts_;
+  const NamedMatrices* parameters_ = nullptr;
+  NamedMatrices gradients_;
+};
+
+}  // namespace fp8lab::reference_step

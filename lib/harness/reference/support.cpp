@@ -1,0 +1,57 @@
+#include "harness/reference/support.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+
+#include "harness/cell/sharding_keys.h"
+
+namespace fp8lab::reference_step {
+
+double multiplications(const ModelConfig& model) {
+  const auto count = [](std::int64_t value) { return static_cast<double>(value); };
+  const double tokens = count(model.seq) * count(model.batch), hidden = count(model.hidden);
+  const double ffn = model.ffn == 0 ? 4.0 * hidden : count(model.ffn);
+  const double keys = hidden * count(model.kv_heads == 0 ? model.heads : model.kv_heads) / count(model.heads);
+  double weights = hidden * hidden;
+  if (model.layer == "layernorm_mlp" || model.layer == "transformer_layer")
+    weights = ffn * hidden * (model.form == "llama" ? 3.0 : 2.0);
+  double scores = 0.0;
+  if (model.layer == "multihead_attention" || model.layer == "transformer_layer") {
+    if (model.layer == "multihead_attention") weights = 0.0;
+    weights += hidden * (2.0 * hidden + 2.0 * keys);
+    scores = 2.0 * tokens * count(model.seq) * hidden;
+  }
+  return 3.0 * count(model.layers) * (tokens * weights + scores);
+}
+
+std::string why_unsupported(const CellConfig& cell, std::string_view recipe) {
+  constexpr std::array<std::string_view, 5> kRecipes{"bf16", "delayed", "current", "block", "mxfp8"};
+  const TrainingConfig& training = cell.training;
+  const bool quantized = recipe != "bf16";
+  const struct {
+    bool applies;
+    std::string_view reason;
+  } rules[]{
+      {std::find(kRecipes.begin(), kRecipes.end(), recipe) == kRecipes.end(), "this recipe"},
+      {is_sharded(cell), "sharded cells"},
+      {training.micro_batches > 1, "several micro-batches"},
+      {training.validation_batches > 0, "validation batches"},
+      {cell.model.dropout > 0.0, "dropout"},
+      {cell.model.op_fuser != OpFuser::kNone, "the operation fuser"},
+      {training.resume_at > 0, "resumed training"},
+      {quantized && training.quantized_weights, "weights that live in eight bits"},
+      {training.fp8_attention && (training.fp8_mha || !training.fp8_attention_backward),
+       "attention that shares its eight bits with linear layers, or whose backward is in 16 bits"},
+  };
+  for (const auto& rule : rules)
+    if (rule.applies) return fmt::format("the reference step does not cover {}", rule.reason);
+  const double count = 2.0 * multiplications(cell.model) * static_cast<double>(training.steps);
+  if (count > kMostMultiplications)
+    return fmt::format("the reference step would take {:.2g} multiplications, more than {:.2g}", count,
+                       kMostMultiplications);
+  return {};
+}
+
+}  // namespace fp8lab::reference_step
