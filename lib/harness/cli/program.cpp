@@ -16,57 +16,13 @@
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
 #include "harness/cli/completion.h"
+#include "harness/cli/help_texts.h"
 #include "harness/cli/plan_tables.h"
 #include "harness/cli/standard_streams.h"
+#include "harness/cli/starters.h"
 
 namespace fp8lab {
 namespace {
-
-constexpr const char* kExitCodes =
-    "Exit codes: 0 all good, 1 a gate failed, 2 bad configuration or usage, or results cannot be written,\n"
-    "3 inconclusive, 4 a crash that no scenario expected, 5 nothing ran, 124 timeout, 128+N stopped by signal N.\n";
-
-constexpr const char* kExamples =
-    "Examples:\n"
-    "  fp8lab run scenarios -d meta,cpu -o out     every bundled scenario that needs no GPU\n"
-    "  fp8lab plan scenarios -f 405b               what cells would need, without running them\n"
-    "  fp8lab compare before out                   what got better and worse between two runs\n"
-    "  fp8lab fixes                                what can be shown before and after\n"
-    "  source <(fp8lab completion bash)            completion, also for zsh and fish\n\n";
-
-constexpr const char* kRunExamples =
-    "Examples:\n"
-    "  fp8lab run scenarios -d meta,cpu -o out\n"
-    "  fp8lab run scenarios/saved_tensors/attention.yaml -f 'checkpoint=full'\n"
-    "  fp8lab run scenarios -f '-device=cuda'      all cells but those on cuda\n"
-    "  fp8lab run scenarios -o out --resume        only what an earlier run did not finish\n\n";
-
-constexpr const char* kCompareHelp =
-    "A run is its results.json, or the directory that holds it. A regression is a cell that vanished, a verdict\n"
-    "further from good, and a figure that every run repeats (bytes, counts, equalities) that got worse. New cells\n"
-    "are none. Timings are shown and not judged.\n\n"
-    "Exit codes: 0 no regression, 1 regressions, 2 bad usage or files, 5 no regression, and no cell to compare.\n";
-
-constexpr const char* kReportNotes =
-    "Writes report.html (one file that needs no network), report.md, report.pdf and figures/*.svg, *.png.\n"
-    "OUT is what `fp8lab run -o` left, its results.json or results.jsonl, or a Google Benchmark JSON file; benchmarks\n"
-    "are also found under OUT/bench. A file called peer_NAME.json is the peer that rows of equal name are compared "
-    "with.\n"
-    "What cannot be read is named, in the report too, and left out.\n"
-    "Needs the Debian packages python3-matplotlib and python3-jinja2. FP8LAB_PYTHON names another Python,\n"
-    "FP8LAB_REPORTS another copy of the folder reports.\n\n"
-    "Examples:\n"
-    "  fp8lab report out -o report\n"
-    "  fp8lab report main=out-a branch=out-b -o report     two commits side by side\n"
-    "  fp8lab report out -o report --snapshots --traces --cells attention\n\n"
-    "Exit codes: 0 everything was read, 2 something was not (the rest is shown), 5 everything was read and there was "
-    "nothing\n"
-    "to show.\n";
-
-constexpr const char* kCompletionHelp =
-    "  bash  source <(fp8lab completion bash)      in ~/.bashrc\n"
-    "  zsh   source <(fp8lab completion zsh)       in ~/.zshrc\n"
-    "  fish  fp8lab completion fish | source       in ~/.config/fish/config.fish\n";
 
 /// Accepts integers in a range. CLI11's own range check accepts NaN, because comparisons with NaN are false.
 CLI::Validator integer_within(std::int64_t low, std::int64_t high) {
@@ -128,6 +84,7 @@ class CommandLine {
     add_compare();
     add_report();
     add_validate();
+    add_explanations();
     add_lists();
     add_completion();
     app_.footer(std::string(kExamples) + kExitCodes);  // set last: commands added later would inherit it
@@ -339,6 +296,22 @@ class CommandLine {
     add_json(validate);
   }
 
+  void add_explanations() {
+    CLI::App& init = add("init", "write a first scenario, which runs as it is", [this] { return init_command(init_); });
+    init.add_option("KIND", init_.kind, "what it is about; see --list")->type_name("KIND");
+    init.add_option("-o,--out", init_.out, "file to write; - prints it; default: KIND.yaml")->type_name("FILE");
+    init.add_flag("--force", init_.force, "replace a file that is there");
+    init.add_flag("--list", init_.list, "list the kinds");
+    init.footer(kInitHelp);
+    const auto add_explanation = [this](const char* name, const char* description, auto command) {
+      CLI::App& app = add(name, description, [this, command] { return command(word_, json_, program_); });
+      app.add_option("NAME", word_, "one of them, or the beginning of several names; default: all");
+      add_json(app);
+    };
+    add_explanation("keys", "explain the keys of a scenario: values, default, an example", keys_command);
+    add_explanation("metrics", "explain what is measured: unit, direction, an example of a gate", metrics_command);
+  }
+
   void add_lists() {
     CLI::App& fixes = add("fixes", "list the fixes, and the scenarios that show each",
                           [this] { return fixes_command(directory_, json_, program_); });
@@ -370,6 +343,8 @@ class CommandLine {
   RunRequest request_;
   PlanRequest plan_;
   CompareRequest comparison_;
+  InitRequest init_;
+  std::string word_;  ///< the argument of keys and metrics
   ReportRequest report_;
   std::vector<std::string> words_;  ///< the command line after the program's name
   std::string directory_, shell_, document_ = "scenario";

@@ -61,6 +61,13 @@ struct PlanRequest {
   bool json = false;
 };
 
+/// The arguments of `fp8lab init`.
+struct InitRequest {
+  std::string kind, out;
+  bool force = false;
+  bool list = false;
+};
+
 /// The arguments of `fp8lab compare`.
 struct CompareRequest {
   std::string baseline, run;  ///< results.json, or directories that hold one
@@ -82,6 +89,11 @@ struct ReportRequest {
 int run_command(const RunRequest& request, const Program& program);
 int plan_command(const PlanRequest& request, const Program& program);
 int compare_command(const CompareRequest& request);
+/// Writes a starter (starters.h). Exit code 2 if the file is there already and `force` is not given.
+int init_command(const InitRequest& request);
+/// Explain the keys and the metrics whose names begin with `name`; empty: all of them, a line each.
+int keys_command(const std::string& name, bool json, const Program& program);
+int metrics_command(const std::string& name, bool json, const Program& program);
 int validate_command(const std::vector<std::string>& paths, bool json, const Program& program);
 /// `directory`: empty for the bundled scenarios, or none if they are not found. Files that cannot be read are reported
 /// on standard error and skipped; then the exit code is 2.

@@ -1,0 +1,60 @@
+#pragma once
+
+// What `fp8lab COMMAND --help` prints below the options.
+namespace fp8lab {
+
+inline constexpr const char* kExitCodes =
+    "Exit codes: 0 all good, 1 a gate failed, 2 bad configuration or usage, or results cannot be written,\n"
+    "3 inconclusive, 4 a crash that no scenario expected, 5 nothing ran, 124 timeout, 128+N stopped by signal N.\n";
+
+inline constexpr const char* kExamples =
+    "Examples:\n"
+    "  fp8lab run scenarios -d meta,cpu -o out     every bundled scenario that needs no GPU\n"
+    "  fp8lab init --list                          first scenarios to start from\n"
+    "  fp8lab plan scenarios -f 405b               what cells would need, without running them\n"
+    "  fp8lab plan --model llama3-70b --gpu h100 --ranks 64     whether a known model fits, and what would help\n"
+    "  fp8lab compare before out                   what got better and worse between two runs\n"
+    "  fp8lab fixes                                what can be shown before and after\n"
+    "  source <(fp8lab completion bash)            completion, also for zsh and fish\n\n";
+
+inline constexpr const char* kRunExamples =
+    "Examples:\n"
+    "  fp8lab run scenarios -d meta,cpu -o out\n"
+    "  fp8lab run scenarios/saved_tensors/attention.yaml -f 'checkpoint=full'\n"
+    "  fp8lab run scenarios -f '-device=cuda'      all cells but those on cuda\n"
+    "  fp8lab run scenarios -o out --resume        only what an earlier run did not finish\n\n";
+
+inline constexpr const char* kCompareHelp =
+    "A run is its results.json, or the directory that holds it. A regression is a cell that vanished, a verdict\n"
+    "further from good, and a figure that every run repeats (bytes, counts, equalities) that got worse. New cells\n"
+    "are none. Timings are shown and not judged.\n\n"
+    "Exit codes: 0 no regression, 1 regressions, 2 bad usage or files, 5 no regression, and no cell to compare.\n";
+
+inline constexpr const char* kReportNotes =
+    "Writes report.html (one file that needs no network), report.md, report.pdf and figures/*.svg, *.png.\n"
+    "OUT is what `fp8lab run -o` left, its results.json or results.jsonl, or a Google Benchmark JSON file; benchmarks\n"
+    "are also found under OUT/bench. A file called peer_NAME.json is the peer that rows of equal name are compared "
+    "with.\n"
+    "What cannot be read is named, in the report too, and left out.\n"
+    "Needs the Debian packages python3-matplotlib and python3-jinja2. FP8LAB_PYTHON names another Python,\n"
+    "FP8LAB_REPORTS another copy of the folder reports.\n\n"
+    "Examples:\n"
+    "  fp8lab report out -o report\n"
+    "  fp8lab report main=out-a branch=out-b -o report     two commits side by side\n"
+    "  fp8lab report out -o report --snapshots --traces --cells attention\n\n"
+    "Exit codes: 0 everything was read, 2 something was not (the rest is shown), 5 everything was read and there was "
+    "nothing\n"
+    "to show.\n";
+
+inline constexpr const char* kCompletionHelp =
+    "  bash  source <(fp8lab completion bash)      in ~/.bashrc\n"
+    "  zsh   source <(fp8lab completion zsh)       in ~/.zshrc\n"
+    "  fish  fp8lab completion fish | source       in ~/.config/fish/config.fish\n";
+
+inline constexpr const char* kInitHelp =
+    "The file passes as it is and is commented, to be changed line by line; `fp8lab keys` explains each.\n"
+    "Examples:\n"
+    "  fp8lab init --list\n"
+    "  fp8lab init memory && fp8lab run memory.yaml -o out\n";
+
+}  // namespace fp8lab
