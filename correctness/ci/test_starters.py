@@ -1,4 +1,4 @@
-"""`fp8lab init`, `keys` and `metrics` as a new user meets them: every starter runs and passes as it is written."""
+"""`fp8lab init`, `keys` and `metrics` as a new user sees them: every starter runs and passes as it is written."""
 
 import json
 import os

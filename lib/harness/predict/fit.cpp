@@ -22,7 +22,7 @@ struct Remedy {
   std::string (*apply)(Trial&);
 };
 
-// Ordered by cost: first what changes neither results nor time, then what takes communication, then what rounds, then
+// Ordered by cost: first what changes neither results nor time, then what communicates more, then what rounds, then
 // what computes again.
 constexpr std::array kRemedies{
     Remedy{1, "loss_chunks", "the loss is computed in pieces, with its gradients",
