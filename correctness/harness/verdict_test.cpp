@@ -236,6 +236,13 @@ TEST_P(FixCell, HasTheExpectedVerdict) {
 
 INSTANTIATE_TEST_SUITE_P(All, FixCell, ::testing::ValuesIn(fix_cases()), [](const auto& i) { return i.param.name; });
 
+TEST(Verdict, GivesTheReasonThatCameWithTheFigure) {
+  ArmResult after = arm(100);
+  after.metrics.at("memory.retained_bytes").reason = "context of layers[0].fc1: x";
+  const Judgement judgement = judge(CellConfig{}, {{Arm::kAfter, after}}, {equals(Side::kAfter, 0)});
+  EXPECT_EQ(judgement.reason, "after memory.retained_bytes equals 0: measured 100 B; context of layers[0].fc1: x");
+}
+
 TEST(PlainCell, PassesFailsOrIsInconclusive) {
   const CellConfig plain;
   EXPECT_EQ(judge(plain, {{Arm::kAfter, arm(3)}}, {equals(Side::kAfter, 3)}).verdict, Verdict::kPass);
