@@ -35,6 +35,8 @@ TEST(Compare, RegressionExitsOneAndNamesTheFigure) {
   const Ended worse = run({"compare", file, scenarios.out()});
   EXPECT_EQ(worse.code, 1);
   EXPECT_TRUE(contains(worse.output, "Worse (1):\n  two\n    after memory.retained_bytes")) << worse.output;
+  EXPECT_TRUE(worse.output.starts_with("two: after memory.retained_bytes +1 B")) << worse.output;
+  EXPECT_TRUE(contains(run({"compare", file, scenarios.out(), "--markdown"}).output, "| two | after memory.retained"));
   const Json json = Json::parse(run({"compare", file, scenarios.out(), "--json"}).output);
   EXPECT_EQ(json["changes"][0]["id"], "two");
   EXPECT_EQ(json["changes"][0]["line"], results_of(scenarios)["cells"][1]["gates"][1]["line"]);

@@ -40,7 +40,6 @@ TEST(Usage, ErrorsNameTheWordTheRemedyAndTheHelpCommand) {
       {{"rnu", "scenarios"}, "`rnu` is no command. Did you mean `run`?"},
       {{"run", "scenarios", "--tiemout", "3"}, "`--tiemout` is no option of run. Did you mean `--timeout`?"},
       {{"run", "scenarios", "--rseume"}, "See fp8lab run --help."},
-      {{"compare", "a", "b", "c"}, "`c` is one word too many for compare"},
       {{"run", "scenarios", "--out"}, "--out needs a value"},
       {{"run", "scenarios", "-o", "a", "-o", "b"}, "--out is given more than once; it takes one value\n"},
       {{"run", "scenarios", "-f", "a", "--filter=b"}, "--filter is given more than once; it takes one value\n"},

@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
@@ -11,9 +12,12 @@ namespace fp8lab {
 int compare_command(const CompareRequest& request) {
   std::function<bool(const std::string&)> allowed;
   if (!request.allow.empty()) allowed = id_matcher("--allow", request.allow);
-  const StoredRun baseline = load_run(request.baseline);
-  const RunComparison comparison = compare_runs(baseline, load_run(request.run), allowed);
-  const std::string text = request.json ? comparison_json(comparison) : comparison_text(comparison);
+  std::vector<StoredRun> runs{load_run(request.baseline)};
+  for (const std::string& run : request.runs) runs.push_back(load_run(run));
+  const RunComparison comparison = compare_series(runs, allowed);
+  const std::string text = request.json       ? comparison_json(comparison)
+                           : request.markdown ? comparison_markdown(comparison)
+                                              : comparison_text(comparison);
   std::fputs(text.c_str(), stdout);
   return comparison.exit_code();
 }

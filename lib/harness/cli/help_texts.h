@@ -25,7 +25,10 @@ inline constexpr const char* kRunExamples =
     "  fp8lab run scenarios -o out --resume        only what an earlier run did not finish\n\n";
 
 inline constexpr const char* kCompareHelp =
-    "A run is its results.json, or the directory that holds it. A regression is a cell that vanished, a verdict\n"
+    "A run is its results.json, that file compressed by gzip, or the directory that holds it. Output begins with a\n"
+    "line for each cell that changed, the worst first: by how much, in which phase, who holds the bytes. Of several\n"
+    "runs the last is compared with the baseline, and each line names the run and commit since which it holds.\n"
+    "A regression is a cell that vanished, a verdict\n"
     "further from good, and a figure that every run repeats (bytes, counts, equalities) that got worse. New cells\n"
     "are none. Timings are shown and not judged.\n\n"
     "Exit codes: 0 no regression, 1 regressions, 2 bad usage or files, 5 no regression, and no cell to compare.\n";

@@ -91,7 +91,7 @@ std::string plan_help() {
   };
   return fmt::format(
       "Figures are closed forms of the scenario, which every run is compared with; nothing is allocated. With a\n"
-      "capacity each cell fits or does not, and the cheapest changes that make it fit are listed. Expectations of the\n"
+      "capacity each cell fits or does not, and the cheapest changes that make it fit follow. Expectations of the\n"
       "scenario are judged where they are about predicted figures.\n\n"
       "Examples:\n"
       "  fp8lab plan scenarios -d meta -f 405b\n"

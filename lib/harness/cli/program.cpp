@@ -282,10 +282,11 @@ class CommandLine {
       return compare_command(comparison_);
     });
     compare.add_option("BASELINE", comparison_.baseline, "the older run")->required();
-    compare.add_option("RUN", comparison_.run, "the newer run")->required();
+    compare.add_option("RUN", comparison_.runs, "newer runs, in order")->required();
     compare.add_option("--allow", comparison_.allow, "cells whose id matches may get worse or vanish")
         ->type_name("REGEX");
     add_json(compare);
+    compare.add_flag("--markdown", comparison_.markdown, "print a Markdown table");
     compare.footer(kCompareHelp);
   }
 

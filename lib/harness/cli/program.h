@@ -70,9 +70,11 @@ struct InitRequest {
 
 /// The arguments of `fp8lab compare`.
 struct CompareRequest {
-  std::string baseline, run;  ///< results.json, or directories that hold one
-  std::string allow;          ///< regular expression on ids of cells that may become worse; empty: none
+  std::string baseline;           ///< results.json, or a directory that holds one
+  std::vector<std::string> runs;  ///< newer ones, in order; the last is compared with the baseline
+  std::string allow;              ///< regular expression on ids of cells that may become worse; empty: none
   bool json = false;
+  bool markdown = false;
 };
 
 /// The arguments of `fp8lab report`.

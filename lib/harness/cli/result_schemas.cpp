@@ -174,6 +174,20 @@ std::string comparison_schema() {
                               {"unit?", kText},
                               {"was", value},
                               {"is", value}});
+  const Json finding = object({{"id", kText},
+                               {"direction", described(one_of(kDirections), "neutral: a time, which is not gated")},
+                               {"regression", kFlag},
+                               {"arm", kTextOrNull},
+                               {"metric", kTextOrNull},
+                               {"unit", kTextOrNull},
+                               {"was", kNumberOrNull},
+                               {"is", kNumberOrNull},
+                               {"phase", kTextOrNull},
+                               {"holder", kTextOrNull},
+                               {"holder_bytes", kNumberOrNull},
+                               {"also", described(list_of(kText), "metrics that changed with it")},
+                               {"since", kTextOrNull},
+                               {"text", kText}});
   const Json timing =
       object({{"id", kText}, {"arm", kText}, {"metric", kText}, {"unit", kText}, {"was", kNumber}, {"is", kNumber}});
   const Json out = document(
@@ -186,6 +200,7 @@ std::string comparison_schema() {
               {"better", kCount},
               {"baseline_complete", kFlag},
               {"complete", kFlag},
+              {"findings", described(list_of(finding), "at most one for each cell that changed, the worst first")},
               {"changes", list_of(change)},
               {"timings", described(list_of(timing), "reported, never judged")},
               {"environment", described(list_of(object({{"key", kText}, {"was", kTextOrNull}, {"is", kTextOrNull}})),

@@ -71,6 +71,18 @@ class Comparer {
   explicit Comparer(const std::function<bool(const std::string&)>& allowed) : allowed_(allowed) {}
 
   void cell(const CellRecord* was, const CellRecord* is) {
+    const std::size_t first = out_.changes.size();
+    changes_of(was, is);
+    const bool both = ran(was) && ran(is);
+    const std::span changes(out_.changes.begin() + static_cast<std::ptrdiff_t>(first), out_.changes.end());
+    // A cell whose keys differ is another cell: neither its figures nor its times are compared.
+    if (std::any_of(changes.begin(), changes.end(), [](const Change& c) { return c.kind == ChangeKind::kRedefined; }))
+      return;
+    if (auto found = finding_of(both ? was : nullptr, both ? is : nullptr, changes))
+      out_.findings.push_back(std::move(*found));
+  }
+
+  void changes_of(const CellRecord* was, const CellRecord* is) {
     if (!ran(was) && !ran(is)) return;
     if (!ran(was)) return add(change(ChangeKind::kAppeared, *is), verdict_of(was), verdict_of(is));
     if (!ran(is)) {
@@ -99,7 +111,15 @@ class Comparer {
       if (text(before, key) != text(now, key)) out_.environment.push_back({key, text(before, key), text(now, key)});
   }
 
-  RunComparison take() { return std::move(out_); }
+  RunComparison take() {
+    const auto order = [](const Finding& f) {
+      return f.allowed ? 2 : f.is_regression() ? 0 : f.direction == Direction::kNeutral ? 1 : 3;
+    };
+    std::stable_sort(out_.findings.begin(), out_.findings.end(), [&](const Finding& a, const Finding& b) {
+      return std::pair(order(a), -a.severity) < std::pair(order(b), -b.severity);
+    });
+    return std::move(out_);
+  }
 
  private:
   static std::string verdict_of(const CellRecord* cell) { return cell ? std::string(name(cell->verdict)) : ""; }

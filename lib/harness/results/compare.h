@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,24 @@ struct Change {
   bool is_regression() const { return direction == Direction::kWorse && !allowed; }
 };
 
+/// What changed in a cell, in one line: the change from which the others follow.
+struct Finding {
+  Direction direction = Direction::kNeutral;  ///< kNeutral: a time, which is not gated
+  bool allowed = false;
+  std::string id;
+  std::string arm, metric, unit;  ///< "": the cell or an arm ended in another way, or it is a time
+  std::optional<double> was, is;  ///< of the metric
+  std::string phase;              ///< "after backward"; "" where the metric is no memory
+  std::string holder;             ///< "context of layers[*].attention: q, k, v"; "" if unknown
+  std::int64_t holder_bytes = 0;  ///< by which the holder grew
+  std::vector<std::string> also;  ///< other metrics that changed in the same direction
+  std::string since;              ///< "run 3, commit 0123456789ab (not at ...)"; "" if unknown
+  std::string text;               ///< in words, without the cell
+  double severity = 0;            ///< larger is worse
+
+  bool is_regression() const { return direction == Direction::kWorse && !allowed; }
+};
+
 /// A measured time in both runs. It is reported but never judged, because one run of each tells nothing about the
 /// noise.
 struct Timing {
@@ -64,6 +83,7 @@ struct EnvironmentChange {
 struct RunComparison {
   std::size_t cells_compared = 0;  ///< cells that ran in both runs with the same keys
   std::vector<Change> changes;     ///< in the order of the newer run's cells; vanished cells last
+  std::vector<Finding> findings;   ///< at most one for each cell, the worst first
   std::vector<Timing> timings;
   std::vector<EnvironmentChange> environment;
   bool baseline_complete = true, complete = true;
@@ -80,14 +100,30 @@ struct RunComparison {
 RunComparison compare_runs(const StoredRun& baseline, const StoredRun& run,
                            const std::function<bool(const std::string& id)>& allowed = {});
 
+/// The finding of a cell in both runs, one of which may lack it, with its changes; nothing if it got neither worse nor
+/// better, and no time differs beyond its spread.
+std::optional<Finding> finding_of(const CellRecord* was, const CellRecord* is, std::span<const Change> changes);
+
+/// Compares the last of two or more runs with the first; findings say since which run they are there.
+RunComparison compare_series(const std::vector<StoredRun>& runs,
+                             const std::function<bool(const std::string& id)>& allowed = {});
+
+/// "0123456789ab, modified": the commit of the program that made the run; "" if unknown.
+std::string commit_of(const StoredRun& run);
+
+/// The change in words, without the cell.
+std::string text_of(const Change& change);
+
 /// The comparison for people: sections of lines, the worst first; the last line is the outcome.
 std::string comparison_text(const RunComparison& comparison);
+/// The findings as a Markdown table, and the outcome.
+std::string comparison_markdown(const RunComparison& comparison);
 inline constexpr const char* kComparisonSchema = "fp8lab.comparison/1";
 /// The comparison as scenarios/schema/comparison.schema.json describes it.
 std::string comparison_json(const RunComparison& comparison);
 
-/// Reads a results.json, or the results.json of a directory that a run wrote. Throws Error, which names the file and
-/// says what to pass instead.
+/// Reads a results.json, that file compressed by gzip, or the results.json of a directory that a run wrote. Throws
+/// Error, which names the file and says what to pass instead.
 StoredRun load_run(const std::string& path);
 
 }  // namespace fp8lab

@@ -8,9 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/cell/escape.h"
+#include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
 #include "harness/results/compare.h"
+#include "harness/results/gunzip.h"
 
 namespace fp8lab {
 namespace {
@@ -25,6 +27,8 @@ std::string figure_text(const std::optional<double>& value, const std::string& u
 }
 
 std::string because(const std::string& reason) { return reason.empty() ? "" : ": " + reason; }
+
+}  // namespace
 
 std::string text_of(const Change& change) {
   switch (change.kind) {
@@ -52,6 +56,8 @@ std::string text_of(const Change& change) {
   return out + because(change.reason);
 }
 
+namespace {
+
 /// One section: a line per cell, and below it a line per change.
 template <class Belongs>
 std::string section(const RunComparison& comparison, std::string_view title, Belongs belongs) {
@@ -68,6 +74,29 @@ std::string section(const RunComparison& comparison, std::string_view title, Bel
   std::string out = fmt::format("{} ({}):\n{}", title, number, lines);
   if (number > kMostLines) out += fmt::format("  and {} more; --json tells all\n", number - kMostLines);
   return out;
+}
+
+/// True for a share of a sum, which the finding of the cell names where it matters.
+bool is_share(const Change& change) {
+  const Metric* metric = find_metric(change.metric);
+  return metric && metric->is_family();
+}
+
+std::string line_of(const Finding& finding) {
+  const std::string_view head = finding.allowed                           ? "allowed: "
+                                : finding.direction == Direction::kBetter ? "better: "
+                                                                          : "";
+  return fmt::format("{}{}{}", head, finding.text, finding.since.empty() ? "" : "; since " + finding.since);
+}
+
+/// A line for each cell that changed, the worst first.
+std::string findings_text(const RunComparison& comparison) {
+  std::string out;
+  std::size_t number = 0;
+  for (const Finding& finding : comparison.findings)
+    if (++number <= kMostLines) out += for_terminal(fmt::format("{}: {}", finding.id, line_of(finding))) + "\n";
+  if (number > kMostLines) out += fmt::format("and {} more cells; --json has all\n", number - kMostLines);
+  return out.empty() ? "" : out + "\n";
 }
 
 /// "host.pre_forward_ns, after: 4 cells, 0.98 to 1.07 times what it was, median 1.01"
@@ -120,6 +149,23 @@ Json change_json(const Change& change) {
   return out;
 }
 
+Json finding_json(const Finding& finding) {
+  return {{"id", finding.id},
+          {"direction", name(finding.direction)},
+          {"regression", finding.is_regression()},
+          {"arm", text_or_null(finding.arm)},
+          {"metric", text_or_null(finding.metric)},
+          {"unit", text_or_null(finding.unit)},
+          {"was", number_or_null(finding.was)},
+          {"is", number_or_null(finding.is)},
+          {"phase", text_or_null(finding.phase)},
+          {"holder", text_or_null(finding.holder)},
+          {"holder_bytes", finding.holder.empty() ? Json(nullptr) : Json(finding.holder_bytes)},
+          {"also", finding.also},
+          {"since", text_or_null(finding.since)},
+          {"text", finding.text}};
+}
+
 std::string verdict_line(const RunComparison& comparison) {
   switch (comparison.exit_code()) {
     case 0: return fmt::format("no regression in {}", counted(comparison.cells_compared, "cell"));
@@ -155,7 +201,7 @@ std::string_view name(Direction direction) {
 }
 
 std::string comparison_text(const RunComparison& comparison) {
-  std::string out;
+  std::string out = findings_text(comparison);
   if (!comparison.baseline_complete) out += "The baseline was stopped before its end.\n";
   if (!comparison.complete) out += "The run was stopped before its end.\n";
   out += environment_text(comparison);
@@ -167,7 +213,7 @@ std::string comparison_text(const RunComparison& comparison) {
   out += section(comparison, "Redefined", neutral(ChangeKind::kRedefined));
   out += section(comparison, "Other, neither better nor worse", [](const Change& change) {
     return change.direction == Direction::kNeutral && change.kind != ChangeKind::kAppeared &&
-           change.kind != ChangeKind::kRedefined;
+           change.kind != ChangeKind::kRedefined && !is_share(change);
   });
   out += section(comparison, "Better", [](const Change& c) { return c.direction == Direction::kBetter; });
   out += section(comparison, "Worse, and allowed", [](const Change& c) { return c.allowed; });
@@ -179,6 +225,18 @@ std::string comparison_text(const RunComparison& comparison) {
   return out + verdict_line(comparison) + "\n";
 }
 
+std::string comparison_markdown(const RunComparison& comparison) {
+  std::string out = fmt::format("**{}**\n", verdict_line(comparison));
+  if (comparison.findings.empty()) return out;
+  out += "\n| cell | what changed | holder | since |\n|---|---|---|---|\n";
+  for (const Finding& finding : comparison.findings) {
+    const auto cell = [](const std::string& text) { return for_markdown(text); };
+    out += fmt::format("| {} | {} | {} | {} |\n", cell(finding.id), cell(finding.text), cell(finding.holder),
+                       cell(finding.since));
+  }
+  return out;
+}
+
 std::string comparison_json(const RunComparison& comparison) {
   Json out{{"schema", kComparisonSchema},
            {"exit_code", comparison.exit_code()},
@@ -188,9 +246,11 @@ std::string comparison_json(const RunComparison& comparison) {
            {"better", comparison.count(Direction::kBetter)},
            {"baseline_complete", comparison.baseline_complete},
            {"complete", comparison.complete},
+           {"findings", Json::array()},
            {"changes", Json::array()},
            {"timings", Json::array()},
            {"environment", Json::array()}};
+  for (const Finding& finding : comparison.findings) out["findings"].push_back(finding_json(finding));
   for (const Change& change : comparison.changes) out["changes"].push_back(change_json(change));
   for (const Timing& t : comparison.timings)
     out["timings"].push_back(
@@ -206,6 +266,7 @@ StoredRun load_run(const std::string& path) {
   std::error_code error;
   fs::path file = path;
   if (fs::is_directory(file, error)) file /= "results.json";
+  if (fs::path packed = file.string() + ".gz"; !fs::exists(file, error) && fs::exists(packed, error)) file = packed;
   if (!fs::is_regular_file(file, error)) {
     const bool exists = fs::exists(file, error);
     fail(fmt::format("{}: {}; {}", file.string(),
@@ -215,8 +276,9 @@ StoredRun load_run(const std::string& path) {
                      kRemedy));
   }
   std::ifstream in(file, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  std::string text{std::istreambuf_iterator<char>(in), {}};
   if (!in) fail(fmt::format("{}: cannot be read; {}", file.string(), kRemedy));
+  if (text.starts_with("\x1f\x8b")) text = gunzipped(file.string());
   try {
     return run_from_json(text);
   } catch (const Error& bad) {
