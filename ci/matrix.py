@@ -9,6 +9,7 @@ Exit codes: 0 all good, 1 a gate failed or a regression, 2 bad usage or configur
 """
 
 import argparse
+import datetime
 import difflib
 import os
 import pathlib
@@ -24,6 +25,7 @@ try:
 except ImportError:
     sys.exit("ci/matrix: error: Python 3.11 or newer is needed, as Debian 12 and Ubuntu 24.04 have it")
 
+import accepted
 import matrix_report
 from documents import one_line  # of reports/, which matrix_report finds
 
@@ -89,6 +91,8 @@ def parse_arguments():
     parser.add_argument("--against", metavar="BASELINE", type=pathlib.Path,
                         help="an earlier run: its directory or its results.json; regressions fail")
     parser.add_argument("--allow", metavar="REGEX", help="cells whose id matches may get worse or vanish")
+    parser.add_argument("--accept", metavar="FILE", type=pathlib.Path,
+                        help="a reviewed table of increases that are accepted, each until a date; see ci/accepted.py")
     parser.add_argument("-d", "--device", metavar="DEVICE,...", help="only these of the tier's devices")
     parser.add_argument("-o", "--out", metavar="OUT", type=pathlib.Path,
                         help="directory for results; default: out/TIER below the repository's root")
@@ -210,6 +214,17 @@ def compare(program, baseline, out, allow):
     return (comparison, shown.returncode, []) if comparison else (None, 2, [fault])
 
 
+def accept(entries, comparison, code):
+    """The exit code of the comparison without the regressions that are accepted, which are reported."""
+    before = comparison["regressions"]
+    taken, warnings = accepted.apply(entries, comparison, datetime.date.today())
+    for text in taken:
+        say(text)
+    for text in warnings:
+        matrix_report.warn(text)
+    return 0 if code == 1 and before > 0 and comparison["regressions"] == 0 else code
+
+
 def overall(run_code, compared_code):
     """A run that failed keeps its code. A regression outranks what a run merely left open, and so does a comparison of nothing: a
     gate that cannot fail is none."""
@@ -250,6 +265,9 @@ def run_tier(arguments):
     if arguments.against and not arguments.against.exists():  # before minutes of building
         raise UsageError(f"--against: {arguments.against}: no such file; "
                          "give the results.json of a finished run, or the directory that holds it")
+    if arguments.accept and not arguments.against:
+        raise UsageError("--accept needs --against: without a baseline there is nothing to accept")
+    entries = accepted.read(arguments.accept) if arguments.accept else []
     refuse_foreign(out)
     program = program_of(arguments)
     baseline = arguments.against.resolve() if arguments.against else None
@@ -283,6 +301,8 @@ def run_tier(arguments):
     if baseline and results:
         comparison, compared_code, compare_errors = compare(program, baseline, out, arguments.allow)
         errors += compare_errors
+        if comparison:
+            compared_code = accept(entries, comparison, compared_code)
     code = overall(run_code, compared_code)
     report = matrix_report.Report(
         tier=arguments.tier, code=code, meaning=meaning_of(code, run_code, baseline), seconds=seconds,
@@ -297,7 +317,7 @@ def main():
     arguments = parse_arguments()
     try:
         return run_tier(arguments)
-    except UsageError as error:
+    except (UsageError, accepted.AcceptError) as error:
         report_error(str(error))
     except OSError as error:
         report_error(f"{error.filename or 'the system'}: {error.strerror}")

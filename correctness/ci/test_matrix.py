@@ -202,6 +202,47 @@ class Against(Workspace):
         baseline = self.baseline(lambda cells: cells.append({**cells[0], "id": "plain/model.batch=9"}))
         self.assertEqual(0, self.matrix("tiny", "--against", str(baseline), "--allow", "batch=9").returncode)
 
+    def accept(self, expires="2999-12-31", **changes):
+        """Writes a table that accepts the peak of batch 2, with changes, and compares with a baseline of a byte less."""
+        def mutate(cells):
+            cells[1]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"] -= 1
+
+        peak = self.results()["cells"][1]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"]
+        entry = {"cells": '"batch=2"', "metric": '"memory.peak_bytes"', "at_most": str(int(peak)), "expires": expires,
+                 "why": '"#1: a byte more"'} | changes
+        file = self.folder / "accepted.toml"
+        file.write_text("[[accept]]\n" + "".join(f"{key} = {value}\n" for key, value in entry.items() if value))
+        return self.matrix("tiny", "--against", str(self.baseline(mutate)), "--accept", str(file))
+
+    def test_an_accepted_increase_passes_and_is_reported(self):
+        done = self.accept()
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        self.assertIn("accepted until 2999-12-31: #1: a byte more", done.stdout)
+        self.assertIn("Against the baseline: 0 regressions", self.summary.read_text())
+
+    def test_an_entry_accepts_no_more_than_it_says(self):
+        peak = self.results()["cells"][1]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"]
+        for changes in ({"at_most": str(int(peak) - 1)}, {"cells": '"batch=1"'}, {"metric": '"memory.setup_peak_bytes"'}):
+            done = self.accept(**changes)
+            self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+            self.assertIn("entry 1: accepts no regression of this comparison", done.stderr)
+
+    def test_an_expired_entry_accepts_nothing_and_is_reported(self):
+        done = self.accept(expires="2020-01-01")
+        self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+        self.assertIn("entry 1: expired on 2020-01-01", done.stderr)
+
+    def test_a_mistake_in_an_entry_is_named(self):
+        for changes, message in (({"why": ""}, "entry 1: `why` is missing"),
+                                 ({"expires": '"soon"'}, "entry 1: `expires` cannot be 'soon'"),
+                                 ({"at_most": "nan"}, "entry 1: `at_most` cannot be nan"),
+                                 ({"at_most": ""}, "entry 1: give one of `at_most` and `at_least`"),
+                                 ({"cells": '"("'}, "entry 1: `cells` is no regular expression"),
+                                 ({"cell": '"x"'}, "entry 1: `cell` is not known")):
+            done = self.accept(**changes)
+            self.assertEqual(2, done.returncode, done.stdout + done.stderr)
+            self.assertIn(message, done.stderr)
+
     def test_a_verdict_that_got_worse_keeps_the_runs_own_code(self):
         self.add("plain", "at_most: 1")
         done = self.matrix("tiny", "--against", str(self.out))
