@@ -72,6 +72,25 @@ std::string shown(unsigned short columns, const Variables& variables, const std:
 const Variables kXterm{{"TERM", "xterm"}};
 const std::string kErased = "\r\033[K";
 
+/// What a file receives while cells run and none ends.
+std::string logged(std::chrono::duration<double> quiet) {
+  std::FILE* out = std::tmpfile();
+  Progress progress(out, 2, quiet);
+  progress.tick(3);
+  progress.tick(2);
+  progress.close();
+  std::rewind(out);
+  std::string text(200, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), out));
+  std::fclose(out);
+  return text;
+}
+
+TEST(Progress, LogsSayWhatRunsAfterSilence) {
+  EXPECT_EQ(logged(std::chrono::seconds(0)), "[0/2] 3 running\n[0/2] 2 running\n");
+  EXPECT_EQ(logged(std::chrono::hours(1)), "");
+}
+
 TEST(Progress, RewritesOneLineCutToTheWidthOfTheTerminal) {
   const std::string first = "[0/2] 1000000000 running", second = "[1/2] 1000000000 running";
   for (const unsigned short columns : {200, 80, 21, 20, 10, 2, 1})

@@ -49,8 +49,8 @@ std::string duration_text(double seconds) {
   return fmt::format("{:.1f} h", seconds / 3600);
 }
 
-Progress::Progress(std::FILE* out, std::size_t total)
-    : out_(out), terminal_(rewrites_lines(out)), colour_(wants_colour(terminal_)), total_(total) {}
+Progress::Progress(std::FILE* out, std::size_t total, std::chrono::duration<double> quiet)
+    : out_(out), terminal_(rewrites_lines(out)), colour_(wants_colour(terminal_)), total_(total), quiet_(quiet) {}
 
 std::string Progress::coloured(Verdict verdict) const {
   const std::string word = fmt::format("{:<14}", name(verdict));
@@ -78,17 +78,30 @@ void Progress::finished(const CellRecord& record) {
   erase();
   if (!terminal_ || !is_good(record.verdict)) std::fprintf(out_, "%s\n", line_of(record).c_str());
   std::fflush(out_);
+  printed_ = std::chrono::steady_clock::now();
   tick(running_);
+}
+
+std::string Progress::running_line() const {
+  const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  std::string line = fmt::format("[{}/{}] {} running", done_, total_, running_);
+  if (timed_ > 0)
+    line += fmt::format(", about {} left",
+                        duration_text(elapsed / static_cast<double>(timed_) * static_cast<double>(total_ - done_)));
+  return line;
 }
 
 void Progress::tick(int running) {
   running_ = running;
-  if (!terminal_) return;
-  const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  std::string line = fmt::format("[{}/{}] {} running", done_, total_, running);
-  if (timed_ > 0)
-    line += fmt::format(", about {} left",
-                        duration_text(elapsed / static_cast<double>(timed_) * static_cast<double>(total_ - done_)));
+  if (!terminal_) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - printed_ < quiet_) return;
+    printed_ = now;
+    std::fprintf(out_, "%s\n", running_line().c_str());
+    std::fflush(out_);
+    return;
+  }
+  const std::string line = running_line();
   erase();
   std::fputs(line.substr(0, width_of(out_) - 1).c_str(), out_);
   std::fflush(out_);
