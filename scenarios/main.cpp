@@ -1,14 +1,29 @@
+#include <filesystem>
+
 #include "build_info.h"
 #include "harness/cli/program.h"
 #include "harness/measure/measure.h"
 #include "harness/predict/predict.h"
 #include "harness/run/shared_arms.h"
 
+namespace {
+
+/// The folder `name` of an installed program, ../share/fp8lab/NAME beside it; `built_beside` for one that is not
+/// installed.
+std::string data_folder(const char* name, const std::string& built_beside) {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path installed = program.parent_path().parent_path() / "share/fp8lab" / name;
+  return !error && std::filesystem::is_directory(installed, error) ? installed.string() : built_beside;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   return fp8lab::run_program(argc, argv,
                              {.build = fp8lab::build_info(),
-                              .scenarios_directory = fp8lab::bundled_scenarios(),
-                              .reports_directory = fp8lab::bundled_reports(),
+                              .scenarios_directory = data_folder("scenarios", fp8lab::bundled_scenarios()),
+                              .reports_directory = data_folder("reports", fp8lab::bundled_reports()),
                               .vocabulary = fp8lab::bundled_vocabulary,
                               .measure = fp8lab::measure_arm,
                               .measure_over = fp8lab::measure_arm_over,

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -7,7 +8,6 @@
 #include "harness/cell/keys.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
-#include "harness/cell/units.h"
 #include "harness/cli/program.h"
 
 namespace fp8lab {
@@ -15,30 +15,33 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string allowed(const Key& key, const Vocabulary& vocabulary) {
+const char* type_of(const Key& key) {
   switch (key.type) {
-    case KeyType::kSwitch: return "true, false";
-    case KeyType::kInteger: return fmt::format("an integer from {} to {}", shortest(key.low), shortest(key.high));
-    case KeyType::kNumber: return fmt::format("a number from {} to {}", shortest(key.low), shortest(key.high));
-    case KeyType::kMesh: return "4 (shards) or 2x4 (replicas x shards)";
-    case KeyType::kWord: break;
+    case KeyType::kSwitch: return "switch";
+    case KeyType::kInteger: return "integer";
+    case KeyType::kNumber: return "number";
+    case KeyType::kWord: return "word";
+    case KeyType::kMesh: return "mesh";
   }
-  return key.last() == "fix" ? "a row of `fp8lab fixes`" : fmt::format("{}", fmt::join(key.words(vocabulary), ", "));
+  return "";
 }
 
-std::string default_of(const Key& key) {
-  const std::string text = to_text(key.get(CellConfig{}));
-  return text.empty() ? "left out" : text;
-}
-
-/// A value other than the default, where there is one.
-std::string example_value(const Key& key, const Vocabulary& vocabulary) {
+/// "" where the value of a key that is left out follows from others.
+std::string default_of(const Key& key, const Vocabulary& vocabulary) {
   const std::string usual = to_text(key.get(CellConfig{}));
+  return value_of(key, usual, vocabulary) ? usual : "";
+}
+
+/// A value that the key takes, other than its default where it takes several.
+std::string example_value(const Key& key, const Vocabulary& vocabulary) {
+  const std::string usual = default_of(key, vocabulary);
   switch (key.type) {
     case KeyType::kSwitch: return usual == "true" ? "false" : "true";
     case KeyType::kInteger:
-      return std::to_string(static_cast<std::int64_t>(std::max(key.low, std::min(key.high, 2.0))));
-    case KeyType::kNumber: return shortest(std::max(key.low, std::min(key.high, 0.1)));
+    case KeyType::kNumber: {
+      const std::string low = to_text(*value_of(key, fmt::format("{:.0f}", std::ceil(key.low)), vocabulary));
+      return usual.empty() ? low : usual;
+    }
     case KeyType::kMesh: return "2x4";
     case KeyType::kWord: break;
   }
@@ -47,107 +50,100 @@ std::string example_value(const Key& key, const Vocabulary& vocabulary) {
   return usual;
 }
 
-/// "training: {recipe: delayed}"
-std::string example(const Key& key, const Vocabulary& vocabulary) {
+/// The key as a scenario writes it: "training: {recipe_options: {margin: 0}}".
+std::string example_of(const Key& key, const Vocabulary& vocabulary) {
   std::string out = fmt::format("{}: {}", key.last(), example_value(key, vocabulary));
-  std::string_view section = key.section();
-  while (!section.empty()) {
-    const std::size_t dot = section.rfind('.');
-    out = fmt::format("{}: {{{}}}", dot == std::string_view::npos ? section : section.substr(dot + 1), out);
-    section = dot == std::string_view::npos ? std::string_view() : section.substr(0, dot);
+  for (std::string_view section = key.section(); !section.empty();) {
+    const auto dot = section.rfind('.');
+    const std::string_view inner = dot == std::string_view::npos ? section : section.substr(dot + 1);
+    out = fmt::format("{}: {{{}}}", inner, out);
+    section = dot == std::string_view::npos ? std::string_view{} : section.substr(0, dot);
   }
   return out;
 }
 
-std::string direction(const Metric& metric) {
-  return metric.better == Better::kLess ? "less" : metric.better == Better::kMore ? "more" : "neither";
-}
-
-std::string gate_example(const Metric& metric) {
-  std::string name(metric.name);
-  if (metric.is_family()) name.back() = '.', name += "NAME";
-  if (!metric.exact) return fmt::format("{{metric: {}, arm: after, at_most: 1.05 of before}}", name);
-  if (metric.better == Better::kMore) return fmt::format("{{metric: {}, at_least: 1}}", name);
-  return fmt::format("{{metric: {}, at_most: 1000}}", name);
-}
-
-/// The rows whose name is `name` or begins with it; all for an empty one. Throws Error if there are none.
-template <class Row, class Name>
-std::vector<const Row*> rows_of(std::span<const Row> rows, const std::string& name, std::string_view what, Name of) {
-  std::vector<const Row*> out;
-  std::vector<std::string> known;
-  for (const Row& row : rows) {
-    known.emplace_back(of(row));
-    if (of(row) == name) return {&row};
-    if (of(row).starts_with(name)) out.push_back(&row);
-  }
-  if (out.empty()) fail(fmt::format("no {} is called `{}`.{}", what, quotable(name), suggestion(name, known)));
+Json json_of(const Key& key, const Vocabulary& vocabulary) {
+  const std::string usual = default_of(key, vocabulary);
+  Json out{{"name", key.path}, {"type", type_of(key)}, {"meaning", key.meaning}};
+  out["allowed"] = expected_of(key, vocabulary);
+  out["default"] = usual.empty() ? Json(nullptr) : Json(usual);
+  out["example"] = example_of(key, vocabulary);
+  out["axis"] = fmt::format("matrix: {{{}: [{}]}}", key.last(), example_value(key, vocabulary));
   return out;
 }
 
-void print(const Json& json) { std::fputs((json.dump(2) + "\n").c_str(), stdout); }
+const char* better_of(const Metric& metric) {
+  switch (metric.better) {
+    case Better::kLess: return "less";
+    case Better::kMore: return "more";
+    case Better::kNeither: return "neither";
+  }
+  return "";
+}
+
+/// An expectation of the metric; families by one of their members, predictions by none, since a gate on them says
+/// nothing about a run.
+std::string example_of(const Metric& metric) {
+  if (metric.is_family()) return fmt::format("measure: [{}]", metric.group());
+  const char* const limit = metric.better == Better::kMore ? "at_least" : "at_most";
+  return fmt::format("expect: [{{metric: {}, arm: after, {}: 1}}]", metric.name, limit);
+}
+
+Json json_of(const Metric& metric) {
+  return {{"name", metric.name},       {"unit", metric.unit},           {"better", better_of(metric)},
+          {"exact", metric.exact},     {"slack_abs", metric.slack_abs}, {"slack_rel", metric.slack_rel},
+          {"measure", metric.group()}, {"meaning", metric.meaning},     {"example", example_of(metric)}};
+}
+
+/// Prints every field of a row on a line of its own.
+std::string in_full(const Json& row) {
+  std::string out = row["name"].get<std::string>() + "\n";
+  for (const auto& [field, value] : row.items())
+    if (field != "name")
+      out += fmt::format("  {:<10} {}\n", field + ":",
+                         value.is_string() ? value.get<std::string>()
+                         : value.is_null() ? "none"
+                                           : value.dump());
+  return out;
+}
+
+/// Prints all rows, a line each, or the row of one name in full.
+int print_rows(const Json& rows, bool one, bool json) {
+  std::string out;
+  if (json) out = (one ? rows.front() : rows).dump(2) + "\n";
+  for (const Json& row : json ? Json::array() : rows)
+    out += one ? in_full(row)
+               : fmt::format("{:<44} {}\n", row["name"].get<std::string>(), row["meaning"].get<std::string>());
+  std::fputs(out.c_str(), stdout);
+  return 0;
+}
 
 }  // namespace
 
 int keys_command(const std::string& name, bool json, const Program& program) {
-  const Vocabulary& vocabulary = program.vocabulary();
-  std::vector<const Key*> rows;
-  // As on an axis of a matrix, the last part alone names a key too.
-  if (const Key* one = name.empty() ? nullptr : find_key(name))
-    rows = {one};
-  else
-    rows = rows_of(keys(), name, "key", [](const Key& key) { return key.path; });
-  Json out = Json::array();
-  for (const Key* key : rows) {
-    if (json)
-      out.push_back({{"key", key->path},
-                     {"meaning", key->meaning},
-                     {"allowed", allowed(*key, vocabulary)},
-                     {"default", to_text(key->get(CellConfig{}))},
-                     {"example", example(*key, vocabulary)}});
-    else if (rows.size() == 1)
-      fmt::print("{}\n  {}\n  allowed: {}\n  default: {}\n  example: {}\n", key->path, key->meaning,
-                 allowed(*key, vocabulary), default_of(*key), example(*key, vocabulary));
-    else
-      fmt::print("{:<44} {}\n", key->path, key->meaning);
+  const Key* wanted = name.empty() ? nullptr : find_key(name);
+  if (!name.empty() && !wanted) {
+    std::vector<std::string> known = axis_names();
+    for (const Key& key : keys()) known.emplace_back(key.path);
+    fail(fmt::format("keys: `{}` is no key.{}", quotable(name), suggestion(name, known)));
   }
-  if (json)
-    print(out);
-  else if (rows.size() > 1)
-    fmt::print("\n`fp8lab keys NAME` tells what a key may be, its default, and an example.\n");
-  return 0;
+  Json rows = Json::array();
+  for (const Key& key : keys())
+    if (!wanted || &key == wanted) rows.push_back(json_of(key, program.vocabulary()));
+  return print_rows(rows, wanted != nullptr, json);
 }
 
-int metrics_command(const std::string& name, bool json, const Program&) {
-  const Metric* const one = name.empty() ? nullptr : find_metric(name);
-  const std::vector<const Metric*> rows =
-      one != nullptr ? std::vector<const Metric*>{one}
-                     : rows_of(metrics(), name, "metric", [](const Metric& metric) { return metric.name; });
-  Json out = Json::array();
-  for (const Metric* metric : rows) {
-    if (json)
-      out.push_back({{"metric", metric->name},
-                     {"meaning", metric->meaning},
-                     {"unit", metric->unit},
-                     {"better", direction(*metric)},
-                     {"exact", metric->exact},
-                     {"group", metric->group()},
-                     {"example", gate_example(*metric)}});
-    else if (rows.size() == 1)
-      fmt::print(
-          "{}\n  {}\n  unit:     {}\n  better:   {}\n  {}\n  measured: measure: [{}]\n  example:  expect: [{}]\n",
-          metric->name, metric->meaning, metric->unit == "1" ? "a count, fraction or flag" : metric->unit,
-          direction(*metric),
-          metric->exact ? "repeats:  every run gives the same figure" : "repeats:  no; gated against another arm",
-          metric->group(), gate_example(*metric));
-    else
-      fmt::print("{:<42} {:<3} {}\n", metric->name, metric->unit, metric->meaning);
+int metrics_command(const std::string& name, bool json) {
+  const Metric* wanted = name.empty() ? nullptr : find_metric(name);
+  if (!name.empty() && !wanted) {
+    std::vector<std::string> known;
+    for (const Metric& metric : metrics()) known.emplace_back(metric.name);
+    fail(fmt::format("metrics: `{}` is no metric.{}", quotable(name), suggestion(name, known)));
   }
-  if (json)
-    print(out);
-  else if (rows.size() > 1)
-    fmt::print("\n`fp8lab metrics NAME` tells its direction, the group that measures it, and an example of a gate.\n");
-  return 0;
+  Json rows = Json::array();
+  for (const Metric& metric : metrics())
+    if (!wanted || &metric == wanted) rows.push_back(json_of(metric));
+  return print_rows(rows, wanted != nullptr, json);
 }
 
 }  // namespace fp8lab

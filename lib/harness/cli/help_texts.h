@@ -10,7 +10,7 @@ inline constexpr const char* kExitCodes =
 inline constexpr const char* kExamples =
     "Examples:\n"
     "  fp8lab run scenarios -d meta,cpu -o out     every bundled scenario that needs no GPU\n"
-    "  fp8lab init --list                          first scenarios to start from\n"
+    "  fp8lab init memory                          a scenario to start from\n"
     "  fp8lab plan scenarios -f 405b               what cells would need, without running them\n"
     "  fp8lab plan --model llama3-70b --gpu h100 --ranks 64     whether a known model fits, and what would help\n"
     "  fp8lab compare before out                   what got better and worse between two runs\n"
@@ -53,11 +53,5 @@ inline constexpr const char* kCompletionHelp =
     "  bash  source <(fp8lab completion bash)      in ~/.bashrc\n"
     "  zsh   source <(fp8lab completion zsh)       in ~/.zshrc\n"
     "  fish  fp8lab completion fish | source       in ~/.config/fish/config.fish\n";
-
-inline constexpr const char* kInitHelp =
-    "The file passes as it is and is commented, to be changed line by line; `fp8lab keys` explains each.\n"
-    "Examples:\n"
-    "  fp8lab init --list\n"
-    "  fp8lab init memory && fp8lab run memory.yaml -o out\n";
 
 }  // namespace fp8lab

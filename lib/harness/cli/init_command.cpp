@@ -1,42 +1,147 @@
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <vector>
 
 #include "core/check.h"
 #include "harness/cell/spelling.h"
 #include "harness/cli/program.h"
-#include "harness/cli/starters.h"
 
 namespace fp8lab {
+namespace {
+
+/// A scenario to start from. Tests load and run every one.
+struct Template {
+  std::string_view kind, title, text;
+};
+
+constexpr Template kTemplates[] = {
+    {"memory", "memory of training, by holder, without a GPU",
+     R"(# Memory of a Llama-3 8B layer stack, computed from shapes alone: no GPU, a fraction of a second.
+version: 1
+name: memory
+title: Every byte of training is explained, and none outlives backward
+model: {layer: transformer_layer, form: llama, layers: 4, hidden: 4096, heads: 32, kv_heads: 8, ffn: 14336, seq: 4096, batch: 1}
+training: {optimizer: adam, master_weights: f32, recipe: delayed}
+matrix:                                  # one cell for each combination
+  device: [meta]                         # cpu computes values too, cuda runs on NVIDIA GPUs
+  recipe: [bf16, delayed, current, mxfp8]
+  checkpoint: [none, full]               # full: recompute activations in backward
+measure: [memory]
+expect:                                  # `fp8lab metrics` lists what can be gated
+  - {metric: memory.retained_bytes, arm: after, equals: 0}
+  - {metric: memory.peak_bytes, arm: after, equals: predicted}
+)"},
+    {"sharded", "bytes that sharded training gathers and reduces",
+     R"(# FSDP over 8 ranks: what each rank keeps, and what travels in a step. Shapes alone, no GPU.
+version: 1
+name: sharded
+title: Sharded FP8 weights are gathered in eight bits
+ranks: 8
+model: {layer: transformer_layer, form: llama, layers: 4, hidden: 4096, heads: 32, kv_heads: 8, ffn: 14336, seq: 4096, batch: 1}
+training: {optimizer: adam, master_weights: f32, recipe: delayed}
+matrix:
+  device: [meta]
+  quantized_weights: [false, true]       # true: weights live in eight bits
+  reshard_after_forward: [true, false]   # false: gathered weights stay until backward is through
+measure: [memory, traffic]
+expect:
+  - {metric: traffic.all_gather_bytes, arm: after, equals: predicted}
+  - {metric: traffic.reduce_scatter_bytes, arm: after, equals: predicted}
+  - {metric: memory.retained_bytes, arm: after, equals: 0}
+)"},
+    {"parity", "losses and gradients of each recipe beside BF16's",
+     R"(# A small transformer, computed on the CPU under every recipe and in BF16.
+version: 1
+name: parity
+title: Every recipe trains like BF16
+model: {layer: transformer_layer, form: llama, layers: 2, hidden: 128, heads: 2, ffn: 256, seq: 64, batch: 2}
+training: {steps: 10, optimizer: adam, learning_rate: 0.01, loss: mse}
+matrix:
+  device: [cpu]
+  recipe: [delayed, current, block, mxfp8]
+measure: [parity]                        # trains the same cell in BF16 too
+expect:
+  - {metric: parity.weights_moved, arm: after, equals: 1}
+  - {metric: parity.loss_gap, arm: after, at_most: 0.02}   # relative distance of the last loss from BF16's
+)"},
+    {"time", "time of a training step",
+     R"(# Times of a small model on the CPU. Times are reported; only exact figures are gated.
+version: 1
+name: time
+title: Time of a training step
+model: {layer: transformer_layer, form: gpt, layers: 2, hidden: 256, heads: 4, seq: 128, batch: 2}
+training: {steps: 5, optimizer: adam}
+matrix:
+  device: [cpu]
+  recipe: [bf16, delayed]
+measure: [memory, time]                  # cells that measure time run alone
+expect:
+  - {metric: memory.unexplained_bytes, arm: after, equals: 0}
+)"},
+    {"fix", "one defect, before and after its fix",
+     R"(# A defect of Transformer Engine before and after its fix; `fp8lab fixes` lists all of them.
+version: 1
+name: fix
+title: Attention under FP8 keeps Q, K, V and O after backward
+fix: release_attention_tensors           # the `before` arm reverts it
+model: {layer: transformer_layer, form: gpt, layers: 3, hidden: 2048, heads: 16, ffn: 6144, seq: 1048, batch: 32}
+training: {optimizer: adam, recipe: delayed, fp8_attention: true}
+matrix: {device: [meta], checkpoint: [none, full]}
+measure: [memory]
+expect:
+  - {metric: memory.retained_bytes, arm: before, equals: predicted}
+  - {metric: memory.retained_bytes, arm: after, equals: 0}
+)"},
+};
+
+const Template& template_of(const std::string& kind) {
+  std::vector<std::string> kinds;
+  for (const Template& row : kTemplates) {
+    if (row.kind == kind) return row;
+    kinds.emplace_back(row.kind);
+  }
+  fail(fmt::format("init: `{}` is no kind of scenario.{}", quotable(kind), suggestion(kind, kinds)));
+}
+
+/// Throws if the file exists and `force` is false.
+void write_file(const std::string& path, std::string_view text, bool force) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (force ? O_TRUNC : O_EXCL), 0666);
+  check(file >= 0 || errno != EEXIST,
+        fmt::format("init: {} exists; give --force to replace it, or another file with -o", path));
+  check(file >= 0, fmt::format("init: cannot write {}: {}; give another file with -o", path, std::strerror(errno)));
+  std::size_t written = 0;
+  int error = 0;
+  while (written < text.size() && error == 0) {
+    const ssize_t count = ::write(file, text.data() + written, text.size() - written);
+    if (count >= 0)
+      written += static_cast<std::size_t>(count);
+    else if (errno != EINTR)
+      error = errno;
+  }
+  if (::close(file) != 0 && error == 0) error = errno;
+  check(error == 0, fmt::format("init: cannot write {}: {}; give another file with -o", path, std::strerror(error)));
+}
+
+}  // namespace
 
 int init_command(const InitRequest& request) {
   if (request.list) {
-    for (const Starter& starter : starters()) fmt::print("{:<8} {}\n", starter.kind, starter.title);
+    for (const Template& row : kTemplates) std::fputs(fmt::format("{:<8} {}\n", row.kind, row.title).c_str(), stdout);
     return 0;
   }
-  std::vector<std::string> kinds;
-  for (const Starter& starter : starters()) kinds.emplace_back(starter.kind);
-  if (request.kind.empty()) fail(fmt::format("a kind is missing; give one of {}", fmt::join(kinds, ", ")));
-  const Starter* chosen = nullptr;
-  for (const Starter& starter : starters())
-    if (starter.kind == request.kind) chosen = &starter;
-  if (chosen == nullptr)
-    fail(fmt::format("no kind is called `{}`.{}", quotable(request.kind), suggestion(request.kind, kinds)));
+  const Template& chosen = template_of(request.kind);
   if (request.out == "-") {
-    std::fputs(std::string(chosen->text).c_str(), stdout);
+    std::fwrite(chosen.text.data(), 1, chosen.text.size(), stdout);
     return 0;
   }
-  const std::string file = request.out.empty() ? std::string(chosen->kind) + ".yaml" : request.out;
-  if (!request.force && std::filesystem::exists(file))
-    fail(fmt::format("{} exists; give another name by -o, or --force to replace it", file));
-  std::ofstream out(file);
-  out << chosen->text;
-  out.close();
-  if (!out) fail(fmt::format("{} cannot be written", file));
-  fmt::print("{}: {}\nnext: fp8lab run {} -o out\n", file, chosen->title, file);
+  const std::string path = request.out.empty() ? request.kind + ".yaml" : request.out;
+  write_file(path, chosen.text, request.force);
+  std::fputs(fmt::format("wrote {}\nnext: fp8lab run {} -o out\n", path, path).c_str(), stdout);
   return 0;
 }
 

@@ -8,42 +8,21 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 
 #include "backend/instruction_sets.h"
 #include "core/check.h"
 #include "harness/cell/escape.h"
-#include "harness/cell/keys.h"
 #include "harness/cell/spelling.h"
-#include "harness/cell/units.h"
 #include "harness/cli/completion.h"
 #include "harness/cli/help_texts.h"
 #include "harness/cli/plan_tables.h"
 #include "harness/cli/standard_streams.h"
-#include "harness/cli/starters.h"
+#include "harness/cli/validators.h"
 
 namespace fp8lab {
 namespace {
 
-/// Accepts integers in a range. CLI11's own range check accepts NaN, because comparisons with NaN are false.
-CLI::Validator integer_within(std::int64_t low, std::int64_t high) {
-  const std::string range = fmt::format("{} to {}", low, high);
-  return {[=](std::string& text) {
-            const auto value = integer(text);
-            if (value && *value >= low && *value <= high) return std::string();
-            return fmt::format("`{}` is not an integer from {}", text, range);
-          },
-          range};
-}
-
-CLI::Validator number_within(double low, double high) {
-  const std::string range = fmt::format("{} to {}", shortest(low), shortest(high));
-  return {[=](std::string& text) {
-            const auto value = decimal_number(text);
-            if (value && *value >= low && *value <= high) return std::string();
-            return fmt::format("`{}` is not a number from {}", text, range);
-          },
-          range};
-}
 
 std::vector<Candidate> candidates_of(const std::vector<Term>& terms) {
   std::vector<Candidate> out;
@@ -84,7 +63,7 @@ class CommandLine {
     add_compare();
     add_report();
     add_validate();
-    add_explanations();
+    add_init();
     add_lists();
     add_completion();
     app_.footer(std::string(kExamples) + kExitCodes);  // set last: commands added later would inherit it
@@ -97,6 +76,7 @@ class CommandLine {
     } catch (const CLI::ParseError& error) {
       return app_.exit(error) == 0 ? printed(0) : 2;
     }
+    find_bundled_scenarios();
     for (const auto& [command, action] : actions_)
       if (command->parsed()) return printed(action());
     return 2;
@@ -119,6 +99,14 @@ class CommandLine {
   }
 
  private:
+  /// Lets `scenarios` name the bundled ones in every folder that has none of that name.
+  void find_bundled_scenarios() {
+    for (std::string& path : request_.paths)
+      if (path == "scenarios" && !std::filesystem::exists(path) &&
+          std::filesystem::is_directory(program_.scenarios_directory))
+        path = program_.scenarios_directory;
+  }
+
   /// The exit code of a command that ended with `code`: 2 if some of its output could not be written.
   static int printed(int code) {
     if (standard_output_arrived()) return code;
@@ -191,6 +179,14 @@ class CommandLine {
                     "at most so many cells of each scenario and device, always the same ones")
         ->check(integer_within(1, 1000000))
         ->type_name("N");
+  }
+
+  void add_init() {
+    CLI::App& init = add("init", "write a scenario to start from", [this] { return init_command(init_); });
+    init.add_option("KIND", init_.kind, "what it measures; --list tells the kinds")->capture_default_str();
+    init.add_option("-o,--out", init_.out, "file to write; default: KIND.yaml; -: print it")->type_name("FILE");
+    init.add_flag("--force", init_.force, "replace an existing file");
+    init.add_flag("--list", init_.list, "list the kinds and write nothing");
   }
 
   void add_run() {
@@ -297,22 +293,6 @@ class CommandLine {
     add_json(validate);
   }
 
-  void add_explanations() {
-    CLI::App& init = add("init", "write a first scenario, which runs as it is", [this] { return init_command(init_); });
-    init.add_option("KIND", init_.kind, "what it is about; see --list")->type_name("KIND");
-    init.add_option("-o,--out", init_.out, "file to write; - prints it; default: KIND.yaml")->type_name("FILE");
-    init.add_flag("--force", init_.force, "replace a file that is there");
-    init.add_flag("--list", init_.list, "list the kinds");
-    init.footer(kInitHelp);
-    const auto add_explanation = [this](const char* name, const char* description, auto command) {
-      CLI::App& app = add(name, description, [this, command] { return command(word_, json_, program_); });
-      app.add_option("NAME", word_, "one of them, or the beginning of several names; default: all");
-      add_json(app);
-    };
-    add_explanation("keys", "explain the keys of a scenario: values, default, an example", keys_command);
-    add_explanation("metrics", "explain what is measured: unit, direction, an example of a gate", metrics_command);
-  }
-
   void add_lists() {
     CLI::App& fixes = add("fixes", "list the fixes, and the scenarios that show each",
                           [this] { return fixes_command(directory_, json_, program_); });
@@ -321,6 +301,13 @@ class CommandLine {
     add_json(add("recipes", "list the quantization recipes", [this] { return recipes_command(json_, program_); }));
     add_json(add("devices", "list the devices, and why one is unavailable",
                  [this] { return devices_command(json_, program_); }));
+    CLI::App& keys =
+        add("keys", "explain the keys of a scenario", [this] { return keys_command(name_, json_, program_); });
+    keys.add_option("NAME", name_, "explain this key in full, by its path or its last part");
+    add_json(keys);
+    CLI::App& metrics = add("metrics", "explain the metrics", [this] { return metrics_command(name_, json_); });
+    metrics.add_option("NAME", name_, "explain this metric in full");
+    add_json(metrics);
     CLI::App& schema = add("schema", "print a JSON Schema, by which editors check scenario files",
                            [this] { return schema_command(document_, program_); });
     schema.add_option("DOCUMENT", document_, "scenario (the default), results or comparison")
@@ -341,14 +328,13 @@ class CommandLine {
   const Program& program_;
   CLI::App app_{"Benchmark and correctness suite for FP8 distributed training.", "fp8lab"};
   std::vector<std::pair<const CLI::App*, std::function<int()>>> actions_;
+  InitRequest init_;
   RunRequest request_;
   PlanRequest plan_;
   CompareRequest comparison_;
-  InitRequest init_;
-  std::string word_;  ///< the argument of keys and metrics
   ReportRequest report_;
   std::vector<std::string> words_;  ///< the command line after the program's name
-  std::string directory_, shell_, document_ = "scenario";
+  std::string directory_, name_, shell_, document_ = "scenario";
   bool json_ = false;
 };
 

@@ -61,13 +61,6 @@ struct PlanRequest {
   bool json = false;
 };
 
-/// The arguments of `fp8lab init`.
-struct InitRequest {
-  std::string kind, out;
-  bool force = false;
-  bool list = false;
-};
-
 /// The arguments of `fp8lab compare`.
 struct CompareRequest {
   std::string baseline;           ///< results.json, or a directory that holds one
@@ -88,14 +81,22 @@ struct ReportRequest {
   std::string cells;  ///< regular expression on ids of the cells of snapshots and traces; empty: the drawn cells
 };
 
+/// The arguments of `fp8lab init`.
+struct InitRequest {
+  std::string kind = "memory";
+  std::string out;  ///< empty: KIND.yaml; "-": standard output
+  bool force = false;
+  bool list = false;
+};
+
+/// Writes a scenario to start from. Throws if the file exists and `force` is false.
+int init_command(const InitRequest& request);
+/// Explain one row of the table of keys or metrics, or with an empty name list all. Throw for an unknown name.
+int keys_command(const std::string& name, bool json, const Program& program);
+int metrics_command(const std::string& name, bool json);
 int run_command(const RunRequest& request, const Program& program);
 int plan_command(const PlanRequest& request, const Program& program);
 int compare_command(const CompareRequest& request);
-/// Writes a starter (starters.h). Exit code 2 if the file is there already and `force` is not given.
-int init_command(const InitRequest& request);
-/// Explain the keys and the metrics whose names begin with `name`; empty: all of them, a line each.
-int keys_command(const std::string& name, bool json, const Program& program);
-int metrics_command(const std::string& name, bool json, const Program& program);
 int validate_command(const std::vector<std::string>& paths, bool json, const Program& program);
 /// `directory`: empty for the bundled scenarios, or none if they are not found. Files that cannot be read are reported
 /// on standard error and skipped; then the exit code is 2.

@@ -1,0 +1,30 @@
+#include "harness/cli/validators.h"
+
+#include <fmt/format.h>
+
+#include "harness/cell/keys.h"
+#include "harness/cell/units.h"
+
+namespace fp8lab {
+
+CLI::Validator integer_within(std::int64_t low, std::int64_t high) {
+  const std::string range = fmt::format("{} to {}", low, high);
+  return {[=](std::string& text) {
+            const auto value = integer(text);
+            if (value && *value >= low && *value <= high) return std::string();
+            return fmt::format("`{}` is not an integer from {}", text, range);
+          },
+          range};
+}
+
+CLI::Validator number_within(double low, double high) {
+  const std::string range = fmt::format("{} to {}", shortest(low), shortest(high));
+  return {[=](std::string& text) {
+            const auto value = decimal_number(text);
+            if (value && *value >= low && *value <= high) return std::string();
+            return fmt::format("`{}` is not a number from {}", text, range);
+          },
+          range};
+}
+
+}  // namespace fp8lab
