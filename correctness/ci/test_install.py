@@ -10,6 +10,15 @@ import unittest
 
 BUILD = os.environ["FP8LAB_BUILD"]
 
+TEN_MISTAKES = """version: 1
+name: ten mistakes
+titel: A file
+model: {layer: transformer, layers: many, hidden: 0, seqq: 32}
+training: {steps: 1.5, optimizer: adams}
+matrix: {device: [tpu]}
+measure: [memory]
+"""
+
 
 class Installed(unittest.TestCase):
     @classmethod
@@ -81,6 +90,15 @@ class Installed(unittest.TestCase):
             self.assertGreater(len(rows), 30)
             for row in rows:
                 self.assertIn(row["meaning"], self.fp8lab(table, row["name"]).stdout)
+
+    def test_ten_mistakes_are_reported_at_once_by_every_command(self):
+        (self.empty / "ten.yaml").write_text(TEN_MISTAKES)
+        for command in ("validate", "plan", "run"):
+            lines = self.fp8lab(command, "ten.yaml", code=2).stderr.splitlines()
+            self.assertEqual(10, len(lines), lines)
+            for line, key in zip(lines, ("title", "name", "titel", "model.layer", "model.layers", "model.hidden", "model.seqq",
+                                         "training.steps", "training.optimizer", "matrix.device")):
+                self.assertRegex(line, rf"^fp8lab: error: ten\.yaml:\d+:\d+: `{key}`")
 
     def test_near_misses_are_named(self):
         self.assertIn("Did you mean `recipe`?", self.fp8lab("keys", "recip", code=2).stderr)
