@@ -23,7 +23,6 @@
 namespace fp8lab {
 namespace {
 
-
 std::vector<Candidate> candidates_of(const std::vector<Term>& terms) {
   std::vector<Candidate> out;
   for (const Term& term : terms) out.push_back({term.name, term.title});
@@ -101,10 +100,11 @@ class CommandLine {
  private:
   /// Lets `scenarios` name the bundled ones in every folder that has none of that name.
   void find_bundled_scenarios() {
-    for (std::string& path : request_.paths)
-      if (path == "scenarios" && !std::filesystem::exists(path) &&
-          std::filesystem::is_directory(program_.scenarios_directory))
-        path = program_.scenarios_directory;
+    for (std::vector<std::string>* paths : {&request_.paths, &plan_.selection.paths})
+      for (std::string& path : *paths)
+        if (path == "scenarios" && !std::filesystem::exists(path) &&
+            std::filesystem::is_directory(program_.scenarios_directory))
+          path = program_.scenarios_directory;
   }
 
   /// The exit code of a command that ended with `code`: 2 if some of its output could not be written.
