@@ -45,10 +45,6 @@ struct Behaviors {
   /// before the fix.
   bool reset_incomplete_workspaces = true;
 
-  /// Backward of ring attention frees the quantized tensors that its context keeps (TransformerEngine#2772). False is
-  /// the behaviour before the fix.
-  bool release_ring_tensors = true;
-
   // Tensor operations on quantized storage (ops/quantized_storage.h; TransformerEngine#2245). False is the behaviour
   // before the fix.
   bool split_in_eight_bits = true;  ///< an MXFP8 tensor is split as data and scales, not as dequantized values

@@ -50,10 +50,6 @@ enum class ParamDType { kBF16, kF32 };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<ParamDType>{"bf16", "f32"};
 
-enum class ReduceDType { kBF16, kF32 };
-template <>
-inline constexpr std::array<std::string_view, 2> kWords<ReduceDType>{"bf16", "f32"};
-
 enum class Recompute { kNone, kFull };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<Recompute>{"none", "full"};
@@ -105,11 +101,7 @@ struct TrainingConfig {
   std::optional<bool> deferred_init;  ///< each rank initialises its shard only, after sharding; left out: if sharded
   bool fused_quantize = true;         ///< norms and activations quantize their outputs; false: a cast follows
   bool fp8_attention = false;         ///< attention's matrix products in FP8 (recipes that support it)
-  bool fp8_mha = false;  ///< with fp8_attention: q, k, v and the output travel between linear layers in eight bits
-  bool fp8_attention_backward = true;    ///< false: attention's backward computes on 16-bit tensors
-  bool preserve_initial_values = false;  ///< with quantized_weights: their initial values stay on the host
-  Word<ReduceDType> reduce_dtype = ReduceDType::kBF16;  ///< type of gradients in reduce-scatter
-  bool cache_weights = false;  ///< eight-bit copies of 16-bit weights live on, and are cast once in a step
+  bool cache_weights = false;         ///< eight-bit copies of 16-bit weights live on, and are cast once in a step
   Word<Recompute> checkpoint = Recompute::kNone;  ///< full: recompute every layer's activations in backward
   bool keep_loss = true;      ///< false: the loss is dropped before memory is read (negative control)
   bool deterministic = true;  ///< the same bits on every run; false: kernels may add in the order that is fastest
@@ -119,12 +111,6 @@ struct TrainingConfig {
   std::uint64_t seed = 1234;
 };
 
-/// Scenario key `versions`: which version of a library the arms run. A release ("2.14.1") or the path of a checkout.
-struct VersionsConfig {
-  std::string before;
-  std::string after;
-};
-
 /// One point of a scenario's matrix with every axis applied.
 struct CellConfig {
   std::string scenario;
@@ -132,11 +118,8 @@ struct CellConfig {
   std::vector<std::pair<std::string, std::string>> axes;
   std::string device = "cpu";   ///< a row of the device table
   std::string arch = "hopper";  ///< a row of the architecture table; device `cuda` reads it from the GPU
-  std::string subject = "own";  ///< own: this program's runtime; else a library that a worker process drives
-  VersionsConfig versions;
   int ranks = 1;
-  int context_parallel = 1;  ///< ranks that share each sequence; attention passes keys and values around them in a ring
-  std::string mesh;          ///< "4": shards; "2x4": replicas x shards; empty: all ranks shard
+  std::string mesh;                        ///< "4": shards; "2x4": replicas x shards; empty: all ranks shard
   std::optional<Word<Sharded>> sharding;   ///< left out: fsdp for several ranks or a mesh
   bool reshard_after_forward = true;       ///< false: unsharded parameters live until the end of backward
   bool gather_ahead = false;               ///< a layer's weights are gathered while the layer before it computes

@@ -42,8 +42,6 @@ std::string why_unsupported(const CellConfig& cell, std::string_view recipe) {
       {cell.model.op_fuser != OpFuser::kNone, "the operation fuser"},
       {training.resume_at > 0, "resumed training"},
       {quantized && training.quantized_weights, "weights that live in eight bits"},
-      {training.fp8_attention && (training.fp8_mha || !training.fp8_attention_backward),
-       "attention that shares its eight bits with linear layers, or whose backward is in 16 bits"},
   };
   for (const auto& rule : rules)
     if (rule.applies) return fmt::format("the reference step does not cover {}", rule.reason);
