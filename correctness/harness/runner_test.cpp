@@ -329,7 +329,36 @@ TEST(Runner, CellsShareTheMemoryOfTheirDevice) {
   EXPECT_EQ(order_of(1.0, {"memory", "parity"}), together);
   EXPECT_EQ(order_of(2.0, {"memory"}), together);
   EXPECT_EQ(order_of(2.0, {"memory", "parity"}), apart);  // parity holds two more runs
-  EXPECT_EQ(order_of(11.0, {"memory"}), apart);           // larger than the device, and run alone all the same
+  EXPECT_EQ(order_of(9.8, {"memory"}), apart);  // with the driver more than there is, and run alone all the same
+}
+
+TEST(Runner, CellThatTheDeviceCanNeverHold_IsSkippedWithBothFigures) {
+  Vocabulary vocabulary = sample::vocabulary();
+  for (Term& device : vocabulary.devices) device.memory_bytes = [] { return std::int64_t{10} << 30; };
+  RunnerOptions options;
+  options.command = kFake;
+  options.predict = [](const CellConfig&, Arm arm) {
+    return std::map<std::string, double>{{"memory.peak_bytes", arm == Arm::kBefore ? 11.0 * (1 << 30) : 1.0}};
+  };
+  std::vector<CellRecord> records;
+  RunnerEvents events;
+  events.finished = [&](CellRecord&& record) { records.push_back(std::move(record)); };
+  PlannedCell says = cell_named("before_oom");  // one that says how its arm ends runs
+  Expectation ends;
+  ends.side = Side::kBefore;
+  ends.comparison = Comparison::kEnds;
+  ends.status = "out_of_memory";
+  says.expect = {ends};
+  PlannedCell limited = cell_named("limited");
+  limited.config.capacity = 100;
+  run_cells({cell_named("quick"), says, limited}, vocabulary, options, events);
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[0].verdict, Verdict::kSkipped);
+  EXPECT_EQ(records[0].reason,
+            "its before arm needs 11.0 GiB (11,811,160,064 B) of device memory, and the device has 10.0 GiB "
+            "(10,737,418,240 B)");
+  EXPECT_EQ(records[1].arms.at(Arm::kBefore).status, "out_of_memory");
+  EXPECT_NE(records[2].verdict, Verdict::kSkipped);
 }
 
 TEST(Runner, FailingSinkStopsTheRunAndEveryChild) {

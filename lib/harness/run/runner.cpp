@@ -10,10 +10,10 @@
 
 #include "core/check.h"
 #include "harness/cell/metrics.h"
+#include "harness/cell/units.h"
 #include "harness/results/json_codec.h"
-#include "harness/run/idle_processes.h"
 #include "harness/run/limits.h"
-#include "harness/run/rounds.h"
+#include "harness/run/running_cell.h"
 
 namespace fp8lab {
 namespace {
@@ -23,159 +23,30 @@ constexpr double kDefaultTimeoutSeconds = 600;
 /// an arm which another cell runs holds the results of its own arms.
 constexpr std::size_t kMostBegun = 512;
 constexpr auto kTick = std::chrono::milliseconds(200);
-/// The time between SIGTERM and SIGKILL to a process group.
-constexpr auto kGrace = std::chrono::seconds(2);
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-/// An arm that runs in a process, with its time limit.
-class RunningArm {
- public:
-  RunningArm(std::unique_ptr<ArmProcess> process, Arm arm, double limit_s)
-      : arm_(arm), limit_s_(limit_s), process_(std::move(process)) {
-    deadline_ =
-        process_->started() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s));
-  }
-
-  Arm arm() const { return arm_; }
-  ArmProcess& process() { return *process_; }
-  std::unique_ptr<ArmProcess> release() { return std::move(process_); }
-  Clock::time_point deadline() const { return deadline_; }
-
-  /// True once the arm has ended. Past its time limit its process gets SIGTERM, later SIGKILL.
-  bool advance() {
-    process_->drain();
-    if (process_->ended()) return true;
-    if (Clock::now() < deadline_) return false;
-    if (asked_to_end_) {
-      process_->kill();
-    } else {
-      process_->time_out(limit_s_);
-      asked_to_end_ = true;
-    }
-    deadline_ = Clock::now() + kGrace;
-    return false;
-  }
-
- private:
-  Arm arm_;
-  double limit_s_;
-  std::unique_ptr<ArmProcess> process_;
-  Clock::time_point deadline_;
-  bool asked_to_end_ = false;
-};
-
-class RunningCell {
- public:
-  /// `arm_bytes`: device memory of the arm that needs the most.
-  RunningCell(const PlannedCell& cell, const std::vector<Arm>& arms, const RunnerOptions& options,
-              const RunnerEvents& events, SharedArms& shared, IdleProcesses& idle, double arm_bytes)
-      : cell_(cell),
-        options_(options),
-        events_(events),
-        shared_(shared),
-        idle_(idle),
-        arm_bytes_(arm_bytes),
-        limit_s_(time_limit(cell, options)),
-        rounds_(cell, arms, processes_of(cell, options.processes)) {
-    begin_round();
-  }
-
-  const CellConfig& config() const { return cell_.config; }
-  double arm_bytes() const { return arm_bytes_; }
-  double bytes_in_use() const { return arm_bytes_ * static_cast<double>(running_.size()); }
-
-  /// True if there is an arm that no cell runs yet.
-  bool has_unstarted() const { return unstarted() != waiting_.end(); }
-  Arm next() const { return unstarted()->arm; }
-  void start_next(std::unique_ptr<ArmProcess> process, ArmProcess::Then then) {
-    CellConfig config = cell_.config;
-    config.timeout_s = limit_s_;
-    const auto next = unstarted();
-    process->start(config, next->arm, then);
-    running_.emplace_back(std::move(process), next->arm, limit_s_);
-    shared_.begin(next->task);
-    waiting_.erase(next);
-  }
-  std::list<RunningArm>& running() { return running_; }
-
-  void take_shared() {
-    std::erase_if(waiting_, [&](const WaitingArm& one) {
-      std::optional<ArmResult> result = shared_.take(one.task);
-      if (result) results_[one.arm] = *std::move(result);
-      return result.has_value();
-    });
-  }
-  bool complete() const { return running_.empty() && waiting_.empty(); }
-
-  /// Records the results of arms that have ended; true if all arms of the cell have.
-  bool advance() {
-    for (auto it = running_.begin(); it != running_.end();) {
-      if (!it->advance()) {
-        ++it;
-        continue;
-      }
-      ArmResult result = it->process().result();
-      add_predictions(result, cell_.config, it->arm(), options_.predict);
-      if (rounds_.first() && events_.arm_ended) events_.arm_ended(cell_.config, it->arm(), result);
-      shared_.finish(shared_.task(cell_.config, it->arm()), result, cell_.config.id);
-      if (result.status == "ok" && it->process().ready()) idle_.put(cell_.config.device, it->release());
-      rounds_.add(it->arm(), std::move(result), results_);
-      it = running_.erase(it);
-    }
-    if (complete()) begin_round();
-    return complete();
-  }
-
-  CellRecord record() { return make_record(cell_, std::move(results_), seconds_since(start_)); }
-
- private:
-  void begin_round() {
-    for (const Arm arm : rounds_.next(results_)) waiting_.push_back({arm, shared_.task(cell_.config, arm)});
-    take_shared();
-  }
-
-  /// An arm that has not run yet, or that another cell is running.
-  struct WaitingArm {
-    Arm arm;
-    std::string task;
-  };
-  std::vector<WaitingArm>::const_iterator unstarted() const {
-    return std::ranges::find_if(waiting_, [&](const WaitingArm& one) { return !shared_.underway(one.task); });
-  }
-
-  const PlannedCell& cell_;
-  const RunnerOptions& options_;
-  const RunnerEvents& events_;
-  SharedArms& shared_;
-  IdleProcesses& idle_;
-  double arm_bytes_;
-  double limit_s_;
-  Rounds rounds_;
-  Clock::time_point start_ = Clock::now();
-  std::vector<WaitingArm> waiting_;
-  std::list<RunningArm> running_;
-  ArmResults results_;
-};
-
 /// Device memory that the driver and its libraries use for a process; measured on H200: 0.55 GiB.
 constexpr double kDriverBytes = 640.0 * (1 << 20);
 
-/// Device memory of an arm: of its ranks and of the further runs that its metrics need, as far as it can be predicted.
-double predicted_bytes(const CellConfig& cell, Arm arm, const PredictFunction& predict) {
-  if (!predict) return kDriverBytes;
-  int runs = 1;
-  for (const MetricGroup& group : metric_groups())
-    if (std::ranges::find(cell.measure, group.name) != cell.measure.end()) runs += group.companions;
+/// The most bytes of one rank of an arm, as far as they can be predicted.
+std::optional<double> predicted_peak(const CellConfig& cell, Arm arm, const PredictFunction& predict) {
+  if (!predict) return {};
   try {
     const auto figures = predict(cell, arm);
     const auto peak = figures.find("memory.peak_bytes");
-    if (peak == figures.end()) return kDriverBytes;
-    const double most = cell.capacity > 0 ? std::min(peak->second, static_cast<double>(cell.capacity)) : peak->second;
-    return kDriverBytes + (most + peak->second * (runs - 1)) * static_cast<double>(cell.ranks);
-  } catch (const Error&) {
-    return kDriverBytes;  // the arm itself will report the error
+    if (peak != figures.end()) return peak->second;
+  } catch (const Error&) {  // the arm itself will report it
   }
+  return {};
+}
+
+/// Device memory of an arm: of its ranks and of the further runs that its metrics need, as far as it can be predicted.
+double predicted_bytes(const CellConfig& cell, Arm arm, const PredictFunction& predict) {
+  const std::optional<double> peak = predicted_peak(cell, arm, predict);
+  if (!peak) return kDriverBytes;
+  int others = 0;
+  for (const MetricGroup& group : metric_groups())
+    if (std::ranges::find(cell.measure, group.name) != cell.measure.end()) others += group.companions;
+  const double most = cell.capacity > 0 ? std::min(*peak, static_cast<double>(cell.capacity)) : *peak;
+  return kDriverBytes + (most + *peak * others) * static_cast<double>(cell.ranks);
 }
 
 class Runner {
@@ -236,13 +107,18 @@ class Runner {
       const PlannedCell& cell = cells_[next_];
       if (!cell.skip_reason.empty()) {
         ++next_;
-        events_.finished(skipped_record(cell));
+        events_.finished(skipped_record(cell, cell.skip_reason));
         continue;
       }
       const bool alone = any_group(cell.config.measure, &MetricGroup::alone);
       if (alone && busy > 0) return;
       const std::vector<Arm> arms = arms_of(cell, vocabulary_);
       const double arm_bytes = bytes_of(cell, arms);
+      if (const std::string reason = too_large(cell, arms); !reason.empty()) {
+        ++next_;
+        events_.finished(skipped_record(cell, reason));
+        continue;
+      }
       if (!fits(cell.config, arm_bytes)) return;
       if (alone) idle_.clear();
       running_.emplace_back(cell, arms, options_, events_, shared_, idle_, arm_bytes);
@@ -272,6 +148,19 @@ class Runner {
     if (memory_of(cell.config) > 0.0)
       for (const Arm arm : arms) most = std::max(most, predicted_bytes(cell.config, arm, options_.predict));
     return most;
+  }
+
+  /// Why the device can never hold one rank of an arm; empty if it can, or if the cell says how an arm ends.
+  std::string too_large(const PlannedCell& cell, const std::vector<Arm>& arms) const {
+    const double memory = memory_of(cell.config);
+    const bool says =
+        std::ranges::any_of(cell.expect, [](const Expectation& e) { return e.comparison == Comparison::kEnds; });
+    if (memory == 0.0 || says || cell.config.capacity > 0) return {};
+    for (const Arm arm : arms)
+      if (const double bytes = predicted_peak(cell.config, arm, options_.predict).value_or(0.0); bytes > memory)
+        return fmt::format("its {} arm needs {} of device memory, and the device has {}", name(arm), figure(bytes, "B"),
+                           figure(memory, "B"));
+    return {};
   }
 
   /// True if one more arm fits into the device's memory beside the running ones, or if no arm runs, so that it has to
@@ -336,10 +225,10 @@ double time_limit(const PlannedCell& cell, const RunnerOptions& options) {
   return options.timeout_s.value_or(cell.timeout_s.value_or(kDefaultTimeoutSeconds));
 }
 
-CellRecord skipped_record(const PlannedCell& cell) {
+CellRecord skipped_record(const PlannedCell& cell, const std::string& reason) {
   CellRecord record = make_record(cell, {}, 0);
   record.verdict = Verdict::kSkipped;
-  record.reason = cell.skip_reason;
+  record.reason = reason;
   record.gates.clear();
   return record;
 }

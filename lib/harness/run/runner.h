@@ -45,7 +45,7 @@ using RunCells =
 /// Seconds that an arm of the cell may run.
 double time_limit(const PlannedCell& cell, const RunnerOptions& options);
 /// The record of a cell that is not run.
-CellRecord skipped_record(const PlannedCell& cell);
+CellRecord skipped_record(const PlannedCell& cell, const std::string& reason);
 
 /// Runs the arms of the cells in child processes and reports every cell, skipped ones too. Returns 0, or the signal
 /// that stopped the run; cells that were running then are not reported. On the first SIGINT,
