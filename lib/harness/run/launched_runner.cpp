@@ -140,7 +140,7 @@ int LaunchedRunner::run(const std::vector<PlannedCell>& cells, const Vocabulary&
   SharedArms shared(options.task, cells, vocabulary);
   for (const PlannedCell& cell : cells) {
     if (!cell.skip_reason.empty()) {
-      events.finished(skipped_record(cell));
+      events.finished(skipped_record(cell, cell.skip_reason));
       continue;
     }
     const Clock::time_point start = Clock::now();
