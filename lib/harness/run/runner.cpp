@@ -152,14 +152,14 @@ class Runner {
 
   /// Why the device can never hold one rank of an arm; empty if it can, or if the cell says how an arm ends.
   std::string too_large(const PlannedCell& cell, const std::vector<Arm>& arms) const {
-    const double memory = memory_of(cell.config);
+    const double memory = memory_of(cell.config) - kDriverBytes;
     const bool says =
         std::ranges::any_of(cell.expect, [](const Expectation& e) { return e.comparison == Comparison::kEnds; });
-    if (memory == 0.0 || says || cell.config.capacity > 0) return {};
+    if (memory <= 0.0 || says || cell.config.capacity > 0) return {};
     for (const Arm arm : arms)
       if (const double bytes = predicted_peak(cell.config, arm, options_.predict).value_or(0.0); bytes > memory)
-        return fmt::format("its {} arm needs {} of device memory, and the device has {}", name(arm), figure(bytes, "B"),
-                           figure(memory, "B"));
+        return fmt::format("its {} arm needs {} of device memory, and the device has {} beside what its driver takes",
+                           name(arm), figure(bytes, "B"), figure(memory, "B"));
     return {};
   }
 
