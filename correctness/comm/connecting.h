@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/free_port.h"
 #include "comm/ranks.h"
 #include "comm/sockets/rendezvous.h"
 
@@ -19,23 +20,22 @@
 namespace fp8lab::sockets {
 
 using comm_test::error_of;
+using comm_test::free_port;
 using processes::ShutdownBytes;
 using std::chrono::steady_clock;
 
 inline constexpr const char* kSecret = "sixteen letters, or more";
 
-/// A TCP port of the loopback interface, listened at or free.
+/// A TCP port of the loopback interface that is listened at.
 class Port {
  public:
-  Port() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  Port() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), number_(free_port()) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(number_));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t bytes = sizeof address;
-    ::bind(descriptor_, reinterpret_cast<sockaddr*>(&address), bytes);
+    ::bind(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof address);
     ::listen(descriptor_, 1);
-    ::getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &bytes);
-    number_ = ntohs(address.sin_port);
   }
   ~Port() { ::close(descriptor_); }
   int number() const { return number_; }
@@ -43,7 +43,6 @@ class Port {
  private:
   int descriptor_, number_;
 };
-inline int free_port() { return Port().number(); }
 
 inline Rendezvous rendezvous_of(int rank, int size, int port, const std::string& secret = kSecret) {
   return {.rank = rank, .size = size, .host = "127.0.0.1", .port = port, .secret = secret};

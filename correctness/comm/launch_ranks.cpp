@@ -1,7 +1,5 @@
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/free_port.h"
+
 // launch_ranks RANKS SECONDS PROGRAM [ARGUMENTS...] starts RANKS processes of PROGRAM on this machine, as torchrun
 // would. It sets a random secret unless FP8LAB_JOB_SECRET is set, even to nothing. When a process dies it lets the
 // others run on. It ends with the first status, in the order of ranks, that is not 0. After SECONDS it kills the
@@ -18,19 +18,6 @@
 namespace {
 
 volatile sig_atomic_t late = 0;
-
-/// A port of the loopback interface on which nobody listens.
-int free_port() {
-  const int descriptor = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof address;
-  bind(descriptor, reinterpret_cast<sockaddr*>(&address), bytes);
-  getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &bytes);
-  close(descriptor);
-  return ntohs(address.sin_port);
-}
 
 std::string random_secret() {
   std::random_device device;
@@ -55,7 +42,7 @@ int main(int argc, char** argv) {
   const int ranks = std::atoi(argv[1]);
   setenv("WORLD_SIZE", argv[1], 1);
   setenv("MASTER_ADDR", "127.0.0.1", 1);
-  setenv("MASTER_PORT", std::to_string(free_port()).c_str(), 1);
+  setenv("MASTER_PORT", std::to_string(fp8lab::comm_test::free_port()).c_str(), 1);
   setenv("FP8LAB_JOB_SECRET", random_secret().c_str(), 0);
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {
